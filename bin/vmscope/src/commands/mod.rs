@@ -1,0 +1,27 @@
+//! One module per subcommand: its arguments and the wiring of edge crates to core crates.
+
+use std::process::ExitCode;
+
+pub(crate) mod demo;
+pub(crate) mod doctor;
+pub(crate) mod export;
+pub(crate) mod record;
+pub(crate) mod report;
+pub(crate) mod testbed;
+
+/// An error in what the user asked for (exit code 2), as opposed to a failure (exit code 1).
+#[derive(Debug)]
+pub(crate) struct Usage(pub(crate) String);
+
+impl std::fmt::Display for Usage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Usage {}
+
+/// 2 for usage errors, 1 for everything else.
+pub(crate) fn exit_code(error: &anyhow::Error) -> ExitCode {
+    ExitCode::from(if error.is::<Usage>() { 2 } else { 1 })
+}

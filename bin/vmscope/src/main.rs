@@ -1,0 +1,45 @@
+//! `vmscope`: profiles a KVM host and every guest on it, from the host alone.
+
+mod commands;
+
+use clap::{Parser, Subcommand};
+
+/// Profile a KVM host and all its guests from the host alone.
+#[derive(Debug, Parser)]
+#[command(version, arg_required_else_help = true, after_help = EXAMPLE)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXAMPLE: &str = "Example:
+  vmscope record -o day1 --duration 20     sample this host and its guests for 20 s
+  vmscope report day1                      who used the CPUs, by function";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Record(commands::record::Args),
+    Report(commands::report::Args),
+    Export(commands::export::Args),
+    Doctor(commands::doctor::Args),
+    Demo(commands::demo::Args),
+    Testbed(commands::testbed::Args),
+}
+
+fn main() -> std::process::ExitCode {
+    let result = match Cli::parse().command {
+        Command::Record(args) => commands::record::run(&args),
+        Command::Report(args) => commands::report::run(&args),
+        Command::Export(args) => commands::export::run(&args),
+        Command::Doctor(args) => commands::doctor::run(&args),
+        Command::Demo(args) => commands::demo::run(&args),
+        Command::Testbed(args) => commands::testbed::run(&args),
+    };
+    match result {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("vmscope: {error:#}");
+            commands::exit_code(&error)
+        }
+    }
+}

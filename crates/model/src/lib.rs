@@ -1,0 +1,21 @@
+//! The words of vmscope: ids, clocks, addresses, samples and the tables of a recording.
+//!
+//! Design constraints: plain data and small pure functions. This crate must never do IO, read a
+//! clock, spawn, serialize or use `unsafe`; every other crate may depend on it, it depends on none.
+
+#![forbid(unsafe_code)]
+
+mod address;
+mod id;
+mod sample;
+mod tables;
+mod time;
+
+pub use address::{Cr3, GuestVirt, HostVirt};
+pub use id::{CpuId, ImageId, ModuleId, Pid, StackId, Tid, VcpuId, VmId};
+pub use sample::{HostMode, Sample, VcpuSample, VcpuState};
+pub use tables::{
+    BuildId, Guest, Header, Image, ImageKind, Mapping, Module, Note, Owner, Stack, Symbol,
+    SymbolName, Tables, Thread, Trigger, Vcpu, Vendor, Vm,
+};
+pub use time::{Clock, HostNs};

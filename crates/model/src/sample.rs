@@ -1,0 +1,70 @@
+//! One sampling interrupt.
+
+use crate::{CpuId, Cr3, GuestVirt, HostNs, HostVirt, Pid, StackId, Tid, VcpuId};
+
+/// What one sampling interrupt on one physical CPU saw.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sample {
+    /// When the interrupt was handled.
+    pub time: HostNs,
+    /// Where.
+    pub cpu: CpuId,
+    /// The host process that had the CPU; 0 is the idle task.
+    pub pid: Pid,
+    /// The host thread that had the CPU; 0 is the idle task.
+    pub tid: Tid,
+    /// The interrupted host address. When a guest was interrupted it only says "inside KVM".
+    pub host_ip: HostVirt,
+    /// The host privilege level that was interrupted.
+    pub host_mode: HostMode,
+    /// The host call stack, when the recording has call graphs.
+    pub stack: Option<StackId>,
+    /// What a vCPU was doing, when the thread was one.
+    pub vcpu: VcpuState,
+}
+
+/// The host's privilege level at the interrupt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum HostMode {
+    /// Host kernel (also when a guest was interrupted: KVM handles the interrupt).
+    Kernel,
+    /// Host user code.
+    User,
+}
+
+/// Whether the interrupted thread was a vCPU, and whether its guest was running.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum VcpuState {
+    /// Not a vCPU thread.
+    None,
+    /// A guest was interrupted, but the collector had not found its vCPU yet (a VM that just
+    /// started). `Sample::pid` still names the VM's process.
+    Unknown,
+    /// A vCPU thread outside its guest: in KVM or in the VMM's user code. The registers are those of
+    /// the last VM exit.
+    Vmm(VcpuSample),
+    /// The guest was interrupted.
+    Guest(VcpuSample),
+}
+
+/// A vCPU's registers at the sample (guest interrupted) or at the last VM exit (host interrupted).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct VcpuSample {
+    /// Which vCPU of which VM.
+    pub vcpu: VcpuId,
+    /// Guest instruction pointer.
+    pub ip: GuestVirt,
+    /// Guest page-table base. `None` where it can't be read (Intel without the helper module,
+    /// encrypted guests): such a VM's user time is one line that says why.
+    pub cr3: Option<Cr3>,
+    /// Guest FS base: tells threads of one process apart.
+    pub fs_base: GuestVirt,
+    /// Guest privilege level, 0..=3.
+    pub cpl: u8,
+    /// ASID (AMD) or VPID (Intel).
+    pub asid: u32,
+    /// Last VM-exit reason: AMD exit code or Intel basic exit reason, see `Header::vendor`.
+    pub exit_reason: u32,
+    /// Exit interrupt information, as the hardware gives it.
+    pub exit_info: u32,
+}

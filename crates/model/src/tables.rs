@@ -1,0 +1,273 @@
+//! The tables that go with the samples. Rows refer to each other by index (`VmId`, `ImageId`, ...).
+
+use std::collections::BTreeMap;
+
+use crate::{Clock, Cr3, GuestVirt, HostNs, HostVirt, ImageId, ModuleId, Pid, Tid, VmId};
+
+/// Everything a recording holds besides its samples.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Tables {
+    /// Virtual machines seen while recording.
+    pub vms: Vec<Vm>,
+    /// Their vCPUs.
+    pub vcpus: Vec<Vcpu>,
+    /// Program images and kernels, host's and guests'.
+    pub images: Vec<Image>,
+    /// Threads of those images.
+    pub threads: Vec<Thread>,
+    /// Executable mappings of those images.
+    pub mappings: Vec<Mapping>,
+    /// Files and kernels that hold code.
+    pub modules: Vec<Module>,
+    /// Names of the addresses that samples hit.
+    pub symbols: Vec<Symbol>,
+    /// Host call stacks, each different one once.
+    pub stacks: Vec<Stack>,
+}
+
+/// Facts about the recording as a whole (`recording.json`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Header {
+    /// Version of vmscope that wrote it.
+    pub vmscope_version: String,
+    /// The host's name.
+    pub hostname: String,
+    /// The host's kernel release.
+    pub kernel: String,
+    /// CPU vendor: says how to read exit reasons.
+    pub vendor: Vendor,
+    /// What made the sampling interrupts.
+    pub trigger: Trigger,
+    /// Nominal time between samples of one CPU, ns.
+    pub period_ns: u64,
+    /// The CPUs that were sampled.
+    pub cpus: Vec<u32>,
+    /// First instant covered.
+    pub start: HostNs,
+    /// Last instant covered.
+    pub end: HostNs,
+    /// `CLOCK_REALTIME` at `start`, ns since 1970, to place the recording in the world's time.
+    pub start_unix_ns: u64,
+    /// Whether the writer finished; false in a recording whose writer was killed.
+    pub complete: bool,
+    /// Everything dropped, truncated or missed, by name (`samples_dropped_cpu0`, ...).
+    pub counters: BTreeMap<String, u64>,
+    /// What the user should know about this recording, one sentence each.
+    pub notes: Vec<Note>,
+}
+
+/// Something that was not as it should be, and whom it concerns.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Note {
+    /// A VM's name, a file, a process, or `host`.
+    pub subject: String,
+    /// One sentence, lower case, no full stop.
+    pub text: String,
+}
+
+/// CPU vendor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Vendor {
+    /// AMD: exit codes are SVM's.
+    Amd,
+    /// Intel: exit reasons are VMX's.
+    Intel,
+    /// Neither.
+    Other,
+}
+
+/// What made the sampling interrupts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Trigger {
+    /// The kernel's cpu-clock software event (a timer per CPU).
+    CpuClock,
+    /// The hardware's cycle counter.
+    Cycles,
+}
+
+/// A virtual machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Vm {
+    /// Its name, unique in the recording.
+    pub name: String,
+    /// The VMM's host process.
+    pub pid: Pid,
+    /// When it was first seen; `None`: it ran before the recording began.
+    pub started: Option<HostNs>,
+    /// When it went away; `None`: it outlived the recording.
+    pub ended: Option<HostNs>,
+    /// What it told about its inside.
+    pub guest: Guest,
+}
+
+/// Where a VM's guest map came from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Guest {
+    /// The guest gave its map.
+    Mapped {
+        /// `vsock`, `virtio-serial` or `file`.
+        via: String,
+        /// The guest's clock on the host's.
+        clock: Clock,
+    },
+    /// It did not: the guest's functions have no names.
+    Unmapped {
+        /// Why, one clause ("no vsock device and no vmscope serial port").
+        reason: String,
+    },
+}
+
+/// One vCPU of one VM.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Vcpu {
+    /// Its VM.
+    pub vm: VmId,
+    /// Its number inside the VM.
+    pub number: u32,
+    /// The host thread that runs it.
+    pub tid: Tid,
+}
+
+/// Whose numbering and memory a row speaks of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Owner {
+    /// The host.
+    Host,
+    /// The guest of this VM.
+    Vm(VmId),
+}
+
+/// One program image: a process from one exec to the next (or to its end), or a kernel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Image {
+    /// Host or guest.
+    pub owner: Owner,
+    /// Kernel or process.
+    pub kind: ImageKind,
+    /// Process id in the owner's numbering; 0 for a kernel.
+    pub pid: Pid,
+    /// Process name (`comm`); the kernel's release for a kernel.
+    pub name: String,
+    /// Guest page-table base (guests only).
+    pub cr3: Option<Cr3>,
+    /// Valid from; `None`: since before the recording.
+    pub start: Option<HostNs>,
+    /// Valid until; `None`: to after the recording.
+    pub end: Option<HostNs>,
+}
+
+/// What an image is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ImageKind {
+    /// The owner's kernel; at most one per owner.
+    Kernel,
+    /// A user process.
+    Process,
+}
+
+/// A thread.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Thread {
+    /// Its process image.
+    pub image: ImageId,
+    /// Thread id in the owner's numbering.
+    pub tid: Tid,
+    /// Thread name (`comm`).
+    pub name: String,
+    /// Guest FS base (guests only).
+    pub fs_base: Option<GuestVirt>,
+}
+
+/// A range of an image's addresses that holds a module's code.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mapping {
+    /// Whose address space.
+    pub image: ImageId,
+    /// First address.
+    pub start: u64,
+    /// First address after it.
+    pub end: u64,
+    /// Offset in the module of `start`: file offset for a file, 0 at the text's begin for a kernel.
+    pub offset: u64,
+    /// What is mapped there.
+    pub module: ModuleId,
+}
+
+/// A file, kernel, kernel module or vDSO that holds code.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Module {
+    /// Whose file system or kernel.
+    pub owner: Owner,
+    /// Absolute path, or a bracketed name: `[kernel]`, `[kvm_amd]`, `[vdso]`, `[anon]`.
+    pub path: String,
+    /// GNU build id, when it has one.
+    pub build_id: Option<BuildId>,
+}
+
+/// A GNU build id, at most 20 bytes.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BuildId(Vec<u8>);
+
+impl BuildId {
+    /// `None` when empty, all zero, or longer than the 20 bytes a SHA-1 build id has.
+    #[must_use]
+    pub fn new(bytes: &[u8]) -> Option<Self> {
+        let usable = !bytes.is_empty() && bytes.len() <= 20 && bytes.iter().any(|b| *b != 0);
+        usable.then(|| Self(bytes.to_vec()))
+    }
+
+    /// From lower- or upper-case hexadecimal.
+    #[must_use]
+    pub fn from_hex(hex: &str) -> Option<Self> {
+        let digits: Option<Vec<u8>> = hex
+            .as_bytes()
+            .chunks(2)
+            .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok())
+            .collect();
+        (hex.len() % 2 == 0).then_some(())?;
+        Self::new(&digits?)
+    }
+
+    /// The raw bytes.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl std::fmt::Display for BuildId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// The name of one address of one module. There is one row for each address that a sample hit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Symbol {
+    /// The module.
+    pub module: ModuleId,
+    /// Offset in the module, as `Mapping::offset` counts.
+    pub offset: u64,
+    /// Its function, or why there is none.
+    pub name: SymbolName,
+}
+
+/// A function's name, or why there is none.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum SymbolName {
+    /// Demangled function name.
+    Function(String),
+    /// The module was read and has no symbol there.
+    Stripped,
+    /// The module could not be read; the text says why.
+    Unreadable(String),
+}
+
+/// A host call stack.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub struct Stack {
+    /// Kernel return addresses, innermost first.
+    pub kernel: Vec<HostVirt>,
+    /// User return addresses, innermost first.
+    pub user: Vec<HostVirt>,
+}
