@@ -224,7 +224,7 @@ impl BuildId {
             .chunks(2)
             .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok())
             .collect();
-        (hex.len() % 2 == 0).then_some(())?;
+        (hex.len().is_multiple_of(2)).then_some(())?;
         Self::new(&digits?)
     }
 

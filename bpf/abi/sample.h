@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* What the sampler writes and user space reads. The Rust twins are in crates/probes/src/abi.rs and
+ * crates/recording; both sides assert the sizes. */
+#ifndef VMSCOPE_ABI_SAMPLE_H
+#define VMSCOPE_ABI_SAMPLE_H
+
+#define VCPU_NONE 0xffffffffu    /* not a vCPU thread */
+#define VCPU_UNKNOWN 0xfffffffeu /* a guest was interrupted, its vCPU is not in the table yet */
+#define STACK_NONE 0xffffffffu
+
+#define SAMPLE_GUEST 0x01     /* the guest was interrupted */
+#define SAMPLE_HOST_USER 0x02 /* host user mode was interrupted */
+#define SAMPLE_CR3 0x04       /* guest_cr3 is valid */
+
+#define STACK_DEPTH 64
+
+struct sample {
+	__u64 time_ns; /* CLOCK_MONOTONIC */
+	__u64 host_ip;
+	__u64 guest_ip;
+	__u64 guest_cr3;
+	__u64 guest_fs_base;
+	__u32 pid;
+	__u32 tid;
+	__u32 vcpu; /* row given by user space, or VCPU_* */
+	__u32 exit_reason;
+	__u32 exit_info;
+	__u32 asid;
+	__u8 flags; /* SAMPLE_* */
+	__u8 cpl;
+	__u16 pad;
+	__u32 stack; /* STACK_NONE from the kernel; user space fills in the interned stack's row */
+};
+_Static_assert(sizeof(struct sample) == 72, "struct sample is part of the recording format");
+
+/* The host call stack of the sample in the slot of the same number. */
+struct stack {
+	__s32 kernel_bytes; /* <= 0: none */
+	__s32 user_bytes;
+	__u64 kernel[STACK_DEPTH];
+	__u64 user[STACK_DEPTH];
+};
+_Static_assert(sizeof(struct stack) == 8 + 2 * 8 * STACK_DEPTH, "no hidden padding");
+
+/* One per CPU. The sampler owns `head` and the counters, user space owns `tail`; each on its own cache
+ * line. Slot number = head modulo the number of slots. */
+struct ring {
+	__u64 head;
+	__u64 dropped;     /* ring full */
+	__u64 read_errors; /* a vCPU's registers could not be read */
+	__u64 pad[5];
+	__u64 tail;
+	__u64 tail_pad[7];
+};
+_Static_assert(sizeof(struct ring) == 128, "two cache lines");
+
+/* Value of the map from thread id to vCPU. */
+struct vcpu_ref {
+	__u64 vcpu; /* struct kvm_vcpu *, never dereferenced but through probe reads */
+	__u32 row;
+	__u32 protected_state; /* 1: registers are encrypted, don't read them */
+};
+
+/* What the finder reports of each vCPU file it meets. */
+struct vcpu_found {
+	__u64 vcpu; /* struct kvm_vcpu * */
+	__u64 kvm;  /* struct kvm *: the same for all vCPUs of a VM */
+	__u32 pid;  /* the VMM's process */
+	__u32 tid;  /* the thread that last ran it; 0: none yet */
+	__u32 number;
+	__u32 protected_state; /* 1: registers are encrypted */
+};
+
+#endif

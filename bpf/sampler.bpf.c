@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: GPL-2.0
+/* The sampler: one fixed record per sampling interrupt into the ring of its CPU.
+ *
+ * A ring is an mmapped array: writing is plain stores, nothing is allocated, nobody is woken. Only
+ * the CPU's own perf event writes it and BPF programs of one event don't nest, so there is one
+ * producer; the consumer in user space moves `tail`.
+ */
+#include "kernel.bpf.h"
+#include "abi/sample.h"
+#include <linux/bpf_perf_event.h>
+#include <stdbool.h>
+
+char LICENSE[] SEC("license") = "GPL";
+
+const volatile struct {
+	__u32 slot_mask;  /* slots per CPU - 1; slots are a power of two */
+	__u32 call_graph; /* 0 or 1 */
+} config = {};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1); /* user space: CPUs */
+	__type(key, __u32);
+	__type(value, struct ring);
+} rings SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1); /* user space: CPUs * slots */
+	__type(key, __u32);
+	__type(value, struct sample);
+} samples SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1); /* user space: CPUs * slots with call graphs */
+	__type(key, __u32);
+	__type(value, struct stack);
+} stacks SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 16384);
+	__type(key, __u32); /* thread id */
+	__type(value, struct vcpu_ref);
+} vcpus SEC(".maps");
+
+/* AMD keeps all of the guest's state in the VMCB, which is plain memory. */
+static __always_inline long read_svm(struct sample *s, struct kvm_vcpu *vcpu)
+{
+	struct vcpu_svm *svm = (struct vcpu_svm *)vcpu; /* vcpu is its first member */
+	struct vmcb *vmcb;
+	long err;
+
+	err = bpf_core_read(&vmcb, sizeof(vmcb), &svm->vmcb);
+	err |= bpf_core_read(&s->exit_reason, sizeof(s->exit_reason), &vmcb->control.exit_code);
+	err |= bpf_core_read(&s->exit_info, sizeof(s->exit_info), &vmcb->control.exit_int_info);
+	err |= bpf_core_read(&s->asid, sizeof(s->asid), &vmcb->control.asid);
+	err |= bpf_core_read(&s->guest_ip, sizeof(s->guest_ip), &vmcb->save.rip);
+	err |= bpf_core_read(&s->guest_cr3, sizeof(s->guest_cr3), &vmcb->save.cr3);
+	err |= bpf_core_read(&s->guest_fs_base, sizeof(s->guest_fs_base), &vmcb->save.fs.base);
+	err |= bpf_core_read(&s->cpl, sizeof(s->cpl), &vmcb->save.cpl);
+	s->flags |= SAMPLE_CR3;
+	return err;
+}
+
+/* Intel's VMCS can't be read from BPF. The IP is there when KVM has cached it, which perf's own
+ * question for the sample's IP makes it do before this program runs (kernels >= 6.3). */
+static __always_inline long read_vmx(struct sample *s, struct kvm_vcpu *vcpu)
+{
+	struct vcpu_vmx *vmx = (struct vcpu_vmx *)vcpu; /* vcpu is its first member */
+	__u32 available = 0;
+	__u16 vpid = 0;
+	long err;
+
+	err = bpf_core_read(&s->exit_reason, sizeof(s->exit_reason), &vmx->exit_reason.full);
+	err |= bpf_core_read(&s->exit_info, sizeof(s->exit_info), &vmx->exit_intr_info);
+	err |= bpf_core_read(&vpid, sizeof(vpid), &vmx->vpid);
+	err |= bpf_core_read(&available, sizeof(available), &vcpu->arch.regs_avail);
+	s->asid = vpid;
+	s->guest_ip = 0;
+	s->guest_fs_base = 0;
+	if (available & (1u << VCPU_REGS_RIP))
+		err |= bpf_core_read(&s->guest_ip, sizeof(s->guest_ip), &vcpu->arch.regs[VCPU_REGS_RIP]);
+	s->cpl = (__s64)s->guest_ip < 0 ? 0 : 3;
+	return err;
+}
+
+static __always_inline long clear_vcpu(struct sample *s)
+{
+	s->guest_ip = 0;
+	s->guest_fs_base = 0;
+	s->exit_reason = 0;
+	s->exit_info = 0;
+	s->asid = 0;
+	s->cpl = 0;
+	return 0;
+}
+
+static __always_inline long read_vcpu(struct sample *s, struct vcpu_ref *ref)
+{
+	struct kvm_vcpu *vcpu = (struct kvm_vcpu *)ref->vcpu;
+	__u8 handling = 0;
+	long err;
+
+	/* KVM_HANDLING_IRQ or _NMI: set only while KVM takes the interrupt that ended the guest's run. */
+	err = bpf_core_read(&handling, sizeof(handling), &vcpu->arch.handling_intr_from_guest);
+	if (handling)
+		s->flags |= SAMPLE_GUEST;
+	if (ref->protected_state)
+		return err | clear_vcpu(s);
+	if (bpf_core_type_exists(struct vcpu_svm))
+		return err | read_svm(s, vcpu);
+	if (bpf_core_type_exists(struct vcpu_vmx))
+		return err | read_vmx(s, vcpu);
+	return err;
+}
+
+static __always_inline void fill(struct sample *s, struct ring *ring, struct bpf_perf_event_data *ctx)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	__u32 tid = task->pid;
+	struct vcpu_ref *ref;
+
+	s->time_ns = bpf_ktime_get_ns();
+	s->host_ip = ctx->regs.rip;
+	s->pid = task->tgid;
+	s->tid = tid;
+	s->vcpu = VCPU_NONE;
+	s->stack = STACK_NONE;
+	s->flags = (ctx->regs.cs & 3) ? SAMPLE_HOST_USER : 0;
+	if (!tid || !bpf_core_type_exists(struct kvm_vcpu))
+		return;
+	ref = bpf_map_lookup_elem(&vcpus, &tid);
+	if (ref) {
+		s->vcpu = ref->row;
+		if (read_vcpu(s, ref))
+			ring->read_errors++;
+	} else if (task->flags & PF_VCPU) {
+		s->vcpu = VCPU_UNKNOWN;
+		s->flags |= SAMPLE_GUEST;
+	}
+}
+
+static __always_inline void fill_stack(struct bpf_perf_event_data *ctx, __u32 slot)
+{
+	struct stack *stack = bpf_map_lookup_elem(&stacks, &slot);
+
+	if (!stack)
+		return;
+	stack->kernel_bytes = bpf_get_stack(ctx, stack->kernel, sizeof(stack->kernel), 0);
+	stack->user_bytes = bpf_get_stack(ctx, stack->user, sizeof(stack->user), BPF_F_USER_STACK);
+}
+
+SEC("perf_event")
+int sample(struct bpf_perf_event_data *ctx)
+{
+	__u32 cpu = bpf_get_smp_processor_id();
+	struct ring *ring = bpf_map_lookup_elem(&rings, &cpu);
+	struct sample *s;
+	__u32 slot;
+
+	if (!ring)
+		return 0;
+	if (ring->head - ring->tail > config.slot_mask) {
+		ring->dropped++;
+		return 0;
+	}
+	slot = cpu * (config.slot_mask + 1) + (ring->head & config.slot_mask);
+	s = bpf_map_lookup_elem(&samples, &slot);
+	if (!s)
+		return 0;
+	fill(s, ring, ctx);
+	if (config.call_graph)
+		fill_stack(ctx, slot);
+	/* x86 keeps stores in order; the barrier keeps the compiler from moving them past the head. */
+	barrier();
+	ring->head++;
+	return 0;
+}
+
+/* The finder: walks all open files for those named kvm-vcpu:N, whose private data is the vCPU.
+ * Runs only when user space reads the iterator: at the start and when an unknown vCPU was met. */
+struct bpf_iter_meta {
+	struct seq_file *seq;
+} KERNEL_TYPE;
+
+struct bpf_iter__task_file {
+	struct bpf_iter_meta *meta;
+	struct task_struct *task;
+	__u32 fd;
+	struct file *file;
+} KERNEL_TYPE;
+
+static const char vcpu_file[] = "kvm-vcpu:"; /* its siblings are named kvm-vcpu-stats:N */
+
+static __always_inline bool is_vcpu_file(struct file *file)
+{
+	char name[sizeof(vcpu_file) - 1];
+
+	if (bpf_probe_read_kernel(name, sizeof(name), file->f_path.dentry->d_name.name))
+		return false;
+	for (int i = 0; i < sizeof(name); i++)
+		if (name[i] != vcpu_file[i])
+			return false;
+	return true;
+}
+
+/* A VM's vCPU files are met once per thread of the VMM: report them for the leader only. */
+SEC("iter/task_file")
+int find_vcpus(struct bpf_iter__task_file *ctx)
+{
+	struct task_struct *task = ctx->task;
+	struct file *file = ctx->file;
+	struct vcpu_found found = {};
+	struct kvm_vcpu *vcpu;
+	__u8 protected_state = 0;
+	struct pid *pid;
+
+	if (!task || !file || task->pid != task->tgid)
+		return 0;
+	if (!bpf_core_type_exists(struct kvm_vcpu) || !is_vcpu_file(file))
+		return 0;
+	vcpu = file->private_data;
+	found.vcpu = (__u64)vcpu;
+	found.pid = task->tgid;
+	if (bpf_core_read(&found.kvm, sizeof(found.kvm), &vcpu->kvm) ||
+	    bpf_core_read(&found.number, sizeof(found.number), &vcpu->vcpu_id) ||
+	    bpf_core_read(&pid, sizeof(pid), &vcpu->pid))
+		return 0;
+	if (pid)
+		bpf_core_read(&found.tid, sizeof(found.tid), &pid->numbers[0].nr);
+	if (bpf_core_field_exists(vcpu->arch.guest_state_protected) &&
+	    !bpf_core_read(&protected_state, sizeof(protected_state), &vcpu->arch.guest_state_protected))
+		found.protected_state = protected_state;
+	bpf_seq_write(ctx->meta->seq, &found, sizeof(found));
+	return 0;
+}

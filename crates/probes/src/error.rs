@@ -1,0 +1,48 @@
+//! What can go wrong between us and the kernel.
+
+/// The kernel refused something the sampler needs; the text says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum ProbeError {
+    /// No privilege.
+    #[error("sampling needs root (or CAP_BPF and CAP_PERFMON): run it with sudo")]
+    Privilege,
+    /// No BTF.
+    #[error(
+        "this kernel has no type information (/sys/kernel/btf/vmlinux): use a kernel built with CONFIG_DEBUG_INFO_BTF"
+    )]
+    NoBtf,
+    /// libbpf or the verifier refused the program.
+    #[error("the kernel did not take the sampling program: {0}; `vmscope doctor` says more")]
+    Load(#[source] libbpf_rs::Error),
+    /// A map could not be written or mapped.
+    #[error("failed to set up BPF map {map}")]
+    Map {
+        /// Its name in the BPF object.
+        map: &'static str,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// `perf_event_open` refused.
+    #[error("failed to open the {event} event on CPU {cpu}")]
+    PerfEvent {
+        /// cpu-clock or cycles.
+        event: &'static str,
+        /// The CPU.
+        cpu: u32,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Attaching the program to an event failed.
+    #[error("failed to attach the sampling program on CPU {cpu}: {source}")]
+    Attach {
+        /// The CPU.
+        cpu: u32,
+        /// Why.
+        source: libbpf_rs::Error,
+    },
+    /// The vCPU finder failed.
+    #[error("failed to look for vCPUs: {0}")]
+    Find(String),
+}
