@@ -1,1 +1,4 @@
 //! host
+
+pub mod procfs;
+pub mod sideband;

@@ -1,0 +1,174 @@
+//! What processes did while nobody looked: the kernel's side-band records of names, executable
+//! mappings, forks and exits, collected in one ring per CPU without wake-ups, so that nothing runs
+//! until somebody drains them. Needs no PMU: the event is perf's software dummy.
+
+mod parse;
+
+use std::io;
+
+use model::BuildId;
+use perf_event::events::Software;
+use perf_event::{Builder, Clock, SampleFlag, Sampler};
+
+use parse::{Record, parse_record};
+
+/// Why side-band records can't be collected.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The kernel refused the event.
+    #[error("failed to open the process side-band event on CPU {cpu}: {source}")]
+    Open {
+        /// The CPU.
+        cpu: u32,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// The kernel refused the ring.
+    #[error("failed to map a ring of {bytes} bytes for side-band records of CPU {cpu}: {source}")]
+    Map {
+        /// The CPU.
+        cpu: u32,
+        /// Size asked for.
+        bytes: usize,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+}
+
+/// Something a process did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Event {
+    /// `CLOCK_MONOTONIC`, ns.
+    pub time_ns: u64,
+    /// The process (of a fork: the new one).
+    pub pid: u32,
+    /// The thread (of a fork: the new one).
+    pub tid: u32,
+    /// What it did.
+    pub kind: EventKind,
+}
+
+/// What a process did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EventKind {
+    /// It took a name.
+    Comm {
+        /// The name.
+        name: String,
+        /// Whether by exec: all mappings before this are gone, those after belong to the new program.
+        exec: bool,
+    },
+    /// It mapped code.
+    Map {
+        /// First address.
+        start: u64,
+        /// Bytes.
+        length: u64,
+        /// File offset of `start`.
+        offset: u64,
+        /// Path as the process sees it, `[vdso]`, `//anon`.
+        path: String,
+        /// GNU build id of the file.
+        build_id: Option<BuildId>,
+    },
+    /// A process (`tid == pid`) or thread was made by process `parent`.
+    Fork {
+        /// The parent process; for a new thread, its own process.
+        parent: u32,
+    },
+    /// A thread ended.
+    Exit,
+}
+
+/// The open rings. Dropping it closes them.
+pub struct Sideband {
+    rings: Vec<Sampler>,
+    lost: u64,
+}
+
+impl Sideband {
+    /// Begins to collect on `cpus`, in rings of about `ring_bytes` each (rounded up to a power of
+    /// two). CPUs that are offline are passed over.
+    ///
+    /// # Errors
+    /// If the kernel refuses an event or ring: mostly for want of privileges.
+    pub fn open(cpus: &[u32], ring_bytes: usize) -> Result<Self, Error> {
+        const ENODEV: i32 = 19;
+        let mut rings = Vec::with_capacity(cpus.len());
+        for cpu in cpus {
+            match open_ring(*cpu, ring_bytes) {
+                Ok(ring) => rings.push(ring),
+                Err(Error::Open { source, .. }) if source.raw_os_error() == Some(ENODEV) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Self { rings, lost: 0 })
+    }
+
+    /// Hands over all that was collected since the last call, in time order, and frees the rings.
+    /// Each CPU's events stop being taken after one ring's worth, so the call ends however busy the
+    /// machine is.
+    pub fn drain(&mut self, sink: &mut dyn FnMut(Event)) {
+        let mut events = Vec::new();
+        for ring in &mut self.rings {
+            let mut bytes_left = MAX_DRAIN_BYTES;
+            while let Some(record) = ring.next_record() {
+                match parse_record(record.ty(), record.misc(), &record.to_contiguous()) {
+                    Record::Event(event) => events.push(event),
+                    Record::Lost(count) => self.lost = self.lost.saturating_add(count),
+                    Record::Other => {}
+                }
+                bytes_left = bytes_left.saturating_sub(record.len() + HEADER_BYTES);
+                if bytes_left == 0 {
+                    break;
+                }
+            }
+        }
+        events.sort_by_key(|event| event.time_ns);
+        events.into_iter().for_each(sink);
+    }
+
+    /// Records that found no room, as far as drained.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        self.lost
+    }
+}
+
+impl std::fmt::Debug for Sideband {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Sideband")
+            .field("rings", &self.rings.len())
+            .field("lost", &self.lost)
+            .finish()
+    }
+}
+
+/// Bounds one drain of one CPU.
+const MAX_DRAIN_BYTES: usize = 256 << 20;
+const HEADER_BYTES: usize = 8;
+
+fn open_ring(cpu: u32, ring_bytes: usize) -> Result<Sampler, Error> {
+    let counter = Builder::new(Software::DUMMY)
+        .any_pid()
+        .one_cpu(cpu as usize)
+        .exclude_kernel(false)
+        .exclude_hv(false)
+        .mmap(true)
+        .mmap2(true)
+        .build_id(true)
+        .comm(true)
+        .comm_exec(true)
+        .task(true)
+        .sample_id_all(true)
+        .sample(SampleFlag::TID | SampleFlag::TIME)
+        .clockid(Clock::MONOTONIC)
+        .wakeup_watermark(u32::MAX as usize)
+        .enabled(true)
+        .build()
+        .map_err(|source| Error::Open { cpu, source })?;
+    counter.sampled(ring_bytes).map_err(|source| Error::Map { cpu, bytes: ring_bytes, source })
+}
+
+#[cfg(test)]
+mod test;
