@@ -1,0 +1,137 @@
+//! What a VM's process says about it: name and ways to reach its guest, from QEMU's command line.
+//! Guests of libvirt are QEMU processes like any other.
+
+use std::path::{Path, PathBuf};
+
+use crate::procfs;
+
+/// A VM as its process describes it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct VmProcess {
+    /// Its name; a VMM without one is named by its program and pid.
+    pub name: String,
+    /// vsock context id of the guest.
+    pub vsock_cid: Option<u32>,
+    /// Unix socket of the virtio-serial port with the asked-for name.
+    pub serial_socket: Option<PathBuf>,
+}
+
+/// Describes the VM run by process `pid`, whose serial port for us is named `port`.
+///
+/// Never fails: what can't be read is absent, and the name falls back to the process's.
+#[must_use]
+pub fn describe(proc: &Path, pid: u32, port: &str) -> VmProcess {
+    let directory = proc.join(pid.to_string());
+    let bytes = std::fs::read(directory.join("cmdline")).unwrap_or_default();
+    let arguments: Vec<String> = bytes
+        .split(|byte| *byte == 0)
+        .map(|argument| String::from_utf8_lossy(argument).into_owned())
+        .collect();
+    let mut vm = parse_command_line(&arguments, port);
+    if vm.name.is_empty() {
+        let comm = procfs::read_comm(&directory).unwrap_or_else(|_| "vm".to_owned());
+        vm.name = format!("{comm}-{pid}");
+    }
+    vm.serial_socket = vm.serial_socket.map(|path| resolve(&directory, &path));
+    vm
+}
+
+/// QEMU may have been given a path relative to its own folder.
+fn resolve(directory: &Path, path: &Path) -> PathBuf {
+    match std::fs::read_link(directory.join("cwd")) {
+        Ok(cwd) => cwd.join(path),
+        Err(_) => path.to_owned(),
+    }
+}
+
+fn parse_command_line(arguments: &[String], port: &str) -> VmProcess {
+    let mut vm = VmProcess::default();
+    let mut port_chardev = None;
+    let mut sockets = Vec::new();
+    for pair in arguments.windows(2) {
+        let options = Options(&pair[1]);
+        match pair[0].as_str() {
+            "-name" => {
+                vm.name = options.get("guest").unwrap_or_else(|| options.first()).to_owned();
+            }
+            "-device" if options.driver().starts_with("vhost-vsock") => {
+                vm.vsock_cid = options.get("guest-cid").and_then(|cid| cid.parse().ok());
+            }
+            "-device"
+                if options.driver() == "virtserialport" && options.get("name") == Some(port) =>
+            {
+                port_chardev = options.get("chardev");
+            }
+            "-chardev" if options.first() == "socket" => {
+                sockets.extend(options.get("id").zip(options.get("path")));
+            }
+            _ => {}
+        }
+    }
+    vm.serial_socket = sockets
+        .iter()
+        .find(|(id, _)| Some(*id) == port_chardev)
+        .map(|(_, path)| PathBuf::from(*path));
+    vm
+}
+
+/// QEMU's `first,key=value,...`, or the flat JSON object that libvirt writes for `-device`.
+struct Options<'a>(&'a str);
+
+impl<'a> Options<'a> {
+    fn first(&self) -> &'a str {
+        self.0.split(',').next().unwrap_or_default()
+    }
+
+    fn driver(&self) -> &'a str {
+        self.get("driver").unwrap_or_else(|| self.first())
+    }
+
+    fn get(&self, key: &str) -> Option<&'a str> {
+        match self.0.strip_prefix('{') {
+            Some(json) => json.trim_end_matches('}').split(',').find_map(|member| {
+                let (name, value) = member.split_once(':')?;
+                (name.trim_matches('"') == key).then(|| value.trim_matches('"'))
+            }),
+            None => self.0.split(',').find_map(|option| {
+                let (name, value) = option.split_once('=')?;
+                (name == key).then_some(value)
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    fn check(command_line: &str, name: &str, cid: Option<u32>, serial: Option<&str>) {
+        let arguments: Vec<String> = command_line.split(' ').map(str::to_owned).collect();
+        let vm = parse_command_line(&arguments, "org.vmscope.guest.0");
+        let expected =
+            VmProcess { name: name.into(), vsock_cid: cid, serial_socket: serial.map(Into::into) };
+        assert_eq!(vm, expected, "{command_line}");
+    }
+
+    #[test]
+    fn command_lines() {
+        check("qemu-system-x86_64 -name web,debug-threads=on", "web", None, None);
+        check("qemu -name guest=db,debug-threads=on", "db", None, None);
+        check("qemu -device vhost-vsock-pci,guest-cid=7", "", Some(7), None);
+        check(
+            r#"qemu -name guest=a -device {"driver":"vhost-vsock-pci","id":"v0","guest-cid":3,"vhostfd":"28"}"#,
+            "a",
+            Some(3),
+            None,
+        );
+        check(
+            "qemu -chardev socket,id=x,path=/run/x.sock,server=on -chardev socket,id=g,path=/run/g.sock \
+             -device virtserialport,chardev=x,name=com.redhat.spice.0 \
+             -device virtserialport,chardev=g,name=org.vmscope.guest.0",
+            "",
+            None,
+            Some("/run/g.sock"),
+        );
+        check("qemu -name", "", None, None);
+    }
+}
