@@ -51,7 +51,8 @@ pub struct FoundVcpu {
     pub protected: bool,
     /// Kernel address of the VM: tells VMs of one process apart.
     pub kvm: u64,
-    vcpu: u64,
+    /// Kernel address of the vCPU.
+    pub vcpu: u64,
 }
 
 /// The loaded sampling program and its rings.

@@ -1,0 +1,45 @@
+# `make demo` and `make test` are each the only command needed on a fresh Debian 12 or 13 with Rust (rustup).
+
+PACKAGES := clang libbpf-dev libelf-dev zlib1g-dev pkg-config gcc libc6-dev make \
+            qemu-system-x86 qemu-utils busybox-static cpio kmod zstd libquantum-dev
+MUSL := x86_64-unknown-linux-musl
+TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
+VMSCOPE := $(TARGET_DIR)/debug/vmscope
+
+.PHONY: help demo test check unit e2e bench experiments build deps
+
+help:
+	@echo 'make demo          record and report three guests on a virtual KVM host (about 3 minutes)'
+	@echo 'make test          every test'
+	@echo 'make check         format, lints and unit tests only'
+	@echo 'make bench         benchmarks: print figures, assert nothing'
+	@echo 'make experiments   the slow experiments [ONLY=S0.1]; writes target/experiments.json'
+	@echo 'make build         the programs, into $(TARGET_DIR)'
+
+demo: build
+	$(VMSCOPE) demo
+
+test: check e2e
+
+check: build
+	cargo fmt --check
+	cargo clippy --locked --workspace --all-targets -- -D warnings
+	cargo test --locked --workspace --exclude acceptance
+
+unit: check
+
+e2e: build
+	cargo test --locked -p acceptance -- --nocapture --test-threads=1
+
+bench: build
+	cargo bench --locked -p recording -p analysis
+
+experiments: build
+	cargo run --locked -q -p acceptance --bin experiments -- $(if $(ONLY),--only $(ONLY))
+
+build: deps
+	cargo build --locked --workspace --bins
+	cargo build --locked -p vmscope-guest --target $(MUSL)
+
+deps:
+	@.ci/deps $(MUSL) $(PACKAGES)

@@ -1,0 +1,8 @@
+//! One collection: from finding the VMs to the finished recording.
+//!
+//! Design constraints: while samples are taken it only moves bytes from the rings to the spool; names
+//! are found out afterwards. Whatever fails for one VM is that VM's note, never the collection's end.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod vm_table;

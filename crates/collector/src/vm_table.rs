@@ -1,0 +1,141 @@
+//! Which VMs and vCPUs there are: rows are given once and never taken back.
+
+use std::collections::HashMap;
+
+use host::vms::VmProcess;
+use model::{Guest, HostNs, Pid, Tid, Vcpu, VcpuId, Vm, VmId};
+use probes::FoundVcpu;
+
+/// The rows of the recording's `vms` and `vcpus` tables so far.
+#[derive(Debug, Default)]
+pub(crate) struct VmTable {
+    pub(crate) vms: Vec<Vm>,
+    pub(crate) vcpus: Vec<Vcpu>,
+    by_kvm: HashMap<u64, VmId>,
+    watched: HashMap<Tid, VcpuId>,
+}
+
+/// What is new since the last look.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Changes {
+    pub(crate) vms: Vec<(VmId, VmProcess)>,
+    /// Threads whose samples are from now on those of this vCPU.
+    pub(crate) watch: Vec<(Tid, FoundVcpu, VcpuId)>,
+}
+
+impl VmTable {
+    /// Takes what the finder met. `started` is the time for VMs not seen before: `None` while the
+    /// recording has not begun.
+    pub(crate) fn update(
+        &mut self,
+        found: Vec<FoundVcpu>,
+        started: Option<HostNs>,
+        describe: impl Fn(Pid) -> VmProcess,
+    ) -> Changes {
+        let mut changes = Changes::default();
+        for vcpu in found {
+            let vm = match self.by_kvm.get(&vcpu.kvm) {
+                Some(vm) => *vm,
+                None => {
+                    let process = describe(vcpu.pid);
+                    let vm = self.add_vm(&vcpu, &process.name, started);
+                    changes.vms.push((vm, process));
+                    vm
+                }
+            };
+            // A vCPU that has not run yet has no thread; its first sample will make us look again.
+            let Some(tid) = vcpu.tid else { continue };
+            let row = self.row(vm, vcpu.number, tid);
+            if self.watched.insert(tid, row) != Some(row) {
+                changes.watch.push((tid, vcpu, row));
+            }
+        }
+        changes
+    }
+
+    /// Process `pid` has ended; its threads are to be forgotten.
+    pub(crate) fn process_ended(&mut self, pid: Pid, time: HostNs) -> Vec<Tid> {
+        let mut gone = Vec::new();
+        for (index, vm) in self.vms.iter_mut().enumerate() {
+            if vm.pid != pid || vm.ended.is_some() {
+                continue;
+            }
+            vm.ended = Some(time);
+            let id = VmId::from_index(index);
+            self.by_kvm.retain(|_, known| *known != id);
+            gone.extend(self.vcpus.iter().filter(|vcpu| vcpu.vm == id).map(|vcpu| vcpu.tid));
+        }
+        gone.retain(|tid| self.watched.remove(tid).is_some());
+        gone
+    }
+
+    fn add_vm(&mut self, vcpu: &FoundVcpu, name: &str, started: Option<HostNs>) -> VmId {
+        let id = VmId::from_index(self.vms.len());
+        let taken = self.vms.iter().any(|vm| vm.name == name);
+        self.vms.push(Vm {
+            name: if taken { format!("{name}-{}", vcpu.pid) } else { name.to_owned() },
+            pid: vcpu.pid,
+            started,
+            ended: None,
+            guest: Guest::Unmapped { reason: "it was not asked".to_owned() },
+        });
+        self.by_kvm.insert(vcpu.kvm, id);
+        id
+    }
+
+    /// The row of a vCPU; one that moved to another thread keeps it.
+    fn row(&mut self, vm: VmId, number: u32, tid: Tid) -> VcpuId {
+        let known = self.vcpus.iter_mut().enumerate().find(|(_, v)| v.vm == vm && v.number == number);
+        if let Some((index, vcpu)) = known {
+            vcpu.tid = tid;
+            return VcpuId::from_index(index);
+        }
+        self.vcpus.push(Vcpu { vm, number, tid });
+        VcpuId::from_index(self.vcpus.len() - 1)
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    fn found(kvm: u64, pid: u32, tid: u32, number: u32) -> FoundVcpu {
+        let tid = (tid != 0).then_some(Tid(tid));
+        FoundVcpu { pid: Pid(pid), tid, number, protected: false, kvm, vcpu: kvm + u64::from(number) }
+    }
+
+    fn update(table: &mut VmTable, vcpus: &[FoundVcpu]) -> (Vec<u32>, Vec<(u32, u32)>) {
+        let changes = table.update(vcpus.to_vec(), None, |pid| VmProcess {
+            name: if pid.0 < 100 { "web".into() } else { "db".into() },
+            ..VmProcess::default()
+        });
+        (
+            changes.vms.iter().map(|(vm, _)| vm.0).collect(),
+            changes.watch.iter().map(|(tid, _, row)| (tid.0, row.0)).collect(),
+        )
+    }
+
+    #[test]
+    fn rows_are_given_once() {
+        let mut table = VmTable::default();
+        let two = [found(0x10, 50, 51, 0), found(0x10, 50, 0, 1)];
+        assert_eq!(update(&mut table, &two), (vec![0], vec![(51, 0)]));
+        assert_eq!(update(&mut table, &two), (vec![], vec![]));
+        // The second vCPU has run by now, and another VM of the same name is there.
+        let more = [found(0x10, 50, 51, 0), found(0x10, 50, 52, 1), found(0x20, 60, 61, 0)];
+        assert_eq!(update(&mut table, &more), (vec![1], vec![(52, 1), (61, 2)]));
+        let names: Vec<_> = table.vms.iter().map(|vm| vm.name.as_str()).collect();
+        assert_eq!(names, ["web", "web-60"]);
+    }
+
+    #[test]
+    fn a_vm_that_ended_is_closed_and_its_address_is_free() {
+        let mut table = VmTable::default();
+        update(&mut table, &[found(0x10, 50, 51, 0), found(0x20, 110, 111, 0)]);
+        assert_eq!(table.process_ended(Pid(50), HostNs(9)), [Tid(51)]);
+        assert_eq!(table.process_ended(Pid(50), HostNs(10)), []);
+        assert_eq!(table.vms[0].ended, Some(HostNs(9)));
+        // A new VM gets the old one's kernel address and thread id: new rows all the same.
+        assert_eq!(update(&mut table, &[found(0x10, 120, 51, 0)]), (vec![2], vec![(51, 2)]));
+    }
+}

@@ -1,0 +1,101 @@
+//! The machine itself: its CPUs, its name, its kernel.
+
+use std::io;
+use std::path::Path;
+
+use model::Vendor;
+
+use crate::procfs;
+
+/// The CPUs that are online.
+///
+/// # Errors
+/// If `sys` has no such list.
+pub fn online_cpus(sys: &Path) -> io::Result<Vec<u32>> {
+    let text = std::fs::read_to_string(sys.join("devices/system/cpu/online"))?;
+    parse_cpu_list(text.trim())
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("CPU list {text:?}")))
+}
+
+/// The kernel's list format: `0-3,8,10-11`.
+fn parse_cpu_list(list: &str) -> Option<Vec<u32>> {
+    let ranges = list.split(',').map(|range| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        Some(first.parse::<u32>().ok()?..=last.parse().ok()?)
+    });
+    Some(ranges.collect::<Option<Vec<_>>>()?.into_iter().flatten().collect())
+}
+
+/// The CPUs' vendor, from `/proc/cpuinfo`.
+#[must_use]
+pub fn vendor(proc: &Path) -> Vendor {
+    let text = std::fs::read_to_string(proc.join("cpuinfo")).unwrap_or_default();
+    let id = text.lines().find_map(|line| line.strip_prefix("vendor_id")?.split_once(':'));
+    match id.map(|(_, id)| id.trim()) {
+        Some("AuthenticAMD" | "HygonGenuine") => Vendor::Amd,
+        Some("GenuineIntel") => Vendor::Intel,
+        _ => Vendor::Other,
+    }
+}
+
+/// The host's name; empty if unreadable.
+#[must_use]
+pub fn hostname(proc: &Path) -> String {
+    one_line(&proc.join("sys/kernel/hostname"))
+}
+
+/// The kernel's release (`uname -r`); empty if unreadable.
+#[must_use]
+pub fn kernel_release(proc: &Path) -> String {
+    one_line(&proc.join("sys/kernel/osrelease"))
+}
+
+fn one_line(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_default().trim().to_owned()
+}
+
+/// Where the running kernel's code lies, at the addresses of this boot.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct KernelText {
+    /// `_stext`.
+    pub start: u64,
+    /// `_etext`.
+    pub end: u64,
+    /// Loaded modules.
+    pub modules: Vec<procfs::ModuleEntry>,
+    /// `/proc/kallsyms`.
+    pub kallsyms: String,
+}
+
+/// Reads it from `proc`. Addresses are 0 where the kernel hides them.
+///
+/// # Errors
+/// If `/proc/kallsyms` can't be read.
+pub fn kernel_text(proc: &Path) -> io::Result<KernelText> {
+    let kallsyms = std::fs::read_to_string(proc.join("kallsyms"))?;
+    let modules = std::fs::read_to_string(proc.join("modules")).unwrap_or_default();
+    let address = |name| {
+        procfs::parse_kallsyms(&kallsyms)
+            .find(|symbol| symbol.module.is_none() && symbol.name == name)
+            .map_or(0, |symbol| symbol.address)
+    };
+    let (start, end) = (address("_stext"), address("_etext"));
+    Ok(KernelText { start, end, modules: procfs::parse_modules(&modules), kallsyms })
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn cpu_lists() {
+        let check = |list, expected: Option<&[u32]>| {
+            assert_eq!(parse_cpu_list(list).as_deref(), expected, "{list}");
+        };
+        check("0", Some(&[0]));
+        check("0-1", Some(&[0, 1]));
+        check("0-2,5,7-8", Some(&[0, 1, 2, 5, 7, 8]));
+        check("", None);
+        check("x-2", None);
+    }
+}

@@ -1,0 +1,2 @@
+//! The slow experiments.
+fn main() {}
