@@ -1,5 +1,9 @@
 //! Samples as named call stacks in time: what every export starts from.
 
+mod build;
+
+pub use build::{FlowBuilder, build};
+
 use model::{BuildId, HostNs};
 
 /// All samples of a view as stacks of named frames.

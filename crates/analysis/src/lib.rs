@@ -1,8 +1,37 @@
 //! Samples and tables to profiles.
 //!
+//! ```text
+//!  tables --> Resolver --+--> Addresses    which addresses need names (while recording)
+//!                        +--> Aggregator   --> Profile --> text, CSV
+//!  samples --------------+--> FlowBuilder  --> Flow    (what exports start from)
+//! ```
+//!
 //! Design constraints: pure and deterministic. No IO, no clock, no async, no `unsafe`; on bad input
-//! it returns what it could do and a list of problems, it does not fail.
+//! it returns what it could do and a list of problems, it does not fail. It must never drop a sample
+//! silently: what can't be named is counted under `[unknown]` or its VM's name, with the reason.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod flow;
+
+mod addresses;
+mod aggregate;
+mod csv;
+mod filter;
+mod label;
+mod profile;
+mod query;
+mod resolve;
+mod span;
+mod text;
+
+pub use addresses::Addresses;
+pub use aggregate::Aggregator;
+pub use csv::csv;
+pub use profile::{
+    Label, Other, Profile, Row, Shares, Side, Unresolved, UnresolvedPart, VmSummary,
+};
+pub use query::{By, ProcessFilter, Query, SelectError, Selection, View};
+pub use resolve::{Code, CodeAt, CodeName, Level, Located, ProcessRef, Resolver, VmRef, Why};
+pub use text::{clean, text};

@@ -1,0 +1,63 @@
+//! Which addresses need names.
+
+use model::{ModuleId, Sample, Tables, VcpuState};
+use rustc_hash::FxHashSet;
+
+use crate::Resolver;
+use crate::resolve::{CallStackKey, CodeAt};
+
+/// Collects the distinct (module, offset) that a recording's samples hit, callers included, by the
+/// same look-up that names them later.
+///
+/// Callers of a host call stack are looked up at their return address - 1, see
+/// [`Resolver::call_stack`].
+#[derive(Debug)]
+pub struct Addresses<'t> {
+    resolver: Resolver<'t>,
+    places: FxHashSet<CodeAt>,
+    stacks: FxHashSet<CallStackKey>,
+    found: FxHashSet<(ModuleId, u64)>,
+}
+
+impl<'t> Addresses<'t> {
+    /// For samples that speak of `tables`, whose `symbols` may be empty.
+    #[must_use]
+    pub fn new(tables: &'t Tables) -> Self {
+        Self {
+            resolver: Resolver::new(tables),
+            places: FxHashSet::default(),
+            stacks: FxHashSet::default(),
+            found: FxHashSet::default(),
+        }
+    }
+
+    /// Adds a sample's address, and those of its call stack.
+    pub fn add(&mut self, sample: &Sample) {
+        let located = self.resolver.locate(sample);
+        self.add_place(located.code);
+        let of_host = matches!(sample.vcpu, VcpuState::None | VcpuState::Vmm(_));
+        if of_host && sample.stack.is_some() {
+            let key = Resolver::call_stack_key(sample, &located);
+            if self.stacks.insert(key) {
+                for place in self.resolver.call_stack(sample, &located) {
+                    self.add_place(place);
+                }
+            }
+        }
+    }
+
+    /// All of them, each once, by module and offset.
+    #[must_use]
+    pub fn into_sorted(self) -> Vec<(ModuleId, u64)> {
+        let mut sorted: Vec<_> = self.found.into_iter().collect();
+        sorted.sort_unstable();
+        sorted
+    }
+
+    fn add_place(&mut self, place: CodeAt) {
+        if self.places.insert(place) {
+            let code = self.resolver.code(place);
+            self.found.extend(code.module.map(|module| (module, code.offset)));
+        }
+    }
+}

@@ -1,0 +1,364 @@
+//! Samples to profiles.
+
+use std::collections::BTreeMap;
+
+use model::{Guest, Header, Note, Sample, Tables, VcpuState, VmId};
+use rustc_hash::FxHashMap;
+
+use crate::filter::Filter;
+use crate::label::{NOT_RUNNING, Namer, UNKNOWN};
+use crate::profile::{
+    Label, Other, Profile, Row, Shares, Side, Unresolved, UnresolvedPart, VmSummary,
+};
+use crate::resolve::{Code, CodeAt, Level, Located, ProcessRef, Resolver, Threads, VmRef};
+use crate::{By, Query, View};
+
+/// Counts samples as they come; memory grows with the distinct places, not with the samples.
+#[derive(Debug)]
+pub struct Aggregator<'r> {
+    resolver: &'r Resolver<'r>,
+    header: &'r Header,
+    query: Query,
+    filter: Filter<'r>,
+    codes: Codes<'r>,
+    threads: Option<Threads>,
+    counts: FxHashMap<Key, u64>,
+    seen_of_vcpu: Vec<u64>,
+    seen_unknown_vcpu: u64,
+}
+
+/// What is counted together: at least as fine as any report's line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct Key {
+    level: Level,
+    vm: Option<VmRef>,
+    process: ProcessRef,
+    code: u32,
+    split: Option<u32>,
+}
+
+impl<'r> Aggregator<'r> {
+    /// Ready for samples.
+    #[must_use]
+    pub fn new(resolver: &'r Resolver<'r>, header: &'r Header, query: Query) -> Self {
+        Self {
+            resolver,
+            header,
+            filter: Filter::new(resolver, query.selection.clone()),
+            codes: Codes::new(resolver),
+            threads: (query.by == By::Thread).then(|| resolver.threads()),
+            counts: FxHashMap::default(),
+            seen_of_vcpu: vec![0; resolver.tables().vcpus.len()],
+            seen_unknown_vcpu: 0,
+            query,
+        }
+    }
+
+    /// Counts a sample.
+    pub fn push(&mut self, sample: &Sample) {
+        let Some(located) = self.filter.locate(sample) else {
+            return;
+        };
+        self.note_seen(sample);
+        if !self.filter.admits_process(located.process) {
+            return;
+        }
+        let key = Key {
+            level: located.level,
+            vm: located.vm,
+            process: located.process,
+            code: self.codes.number(located.code),
+            split: self.split(sample, &located),
+        };
+        *self.counts.entry(key).or_default() += 1;
+    }
+
+    /// The profile of what was pushed.
+    #[must_use]
+    pub fn finish(self) -> Profile {
+        let not_running = self.not_running();
+        let namer = Namer::new(self.resolver);
+        let mut shares = Shares { not_running: not_running.values().sum(), ..Shares::default() };
+        let mut lines: BTreeMap<Label, u64> = BTreeMap::new();
+        let mut unresolved: BTreeMap<(UnresolvedPart, String, String), u64> = BTreeMap::new();
+        for (key, samples) in &self.counts {
+            let code = self.codes.code(key.code);
+            self.count_share(&mut shares, key.level, *samples);
+            *lines.entry(self.label(&namer, key, code)).or_default() += samples;
+            if let Some(why) = why_unresolved(&namer, key, code) {
+                *unresolved.entry(why).or_default() += samples;
+            }
+        }
+        for (vcpu, samples) in not_running {
+            *lines.entry(self.not_running_label(vcpu)).or_default() += samples;
+        }
+        let total = shares.sum();
+        let (rows, other) = cut(sorted(lines), self.query.limit);
+        let shown: u64 = rows.iter().map(|row| row.samples).sum();
+        debug_assert_eq!(shown + other.samples, total, "every sample is in one row");
+        Profile {
+            vm: self.query.selection.vm().map(|vm| namer.vm(VmRef::Known(vm))),
+            header: self.header.clone(),
+            vms: vm_summaries(self.resolver.tables()),
+            total,
+            shares,
+            rows,
+            other,
+            unresolved: sorted_unresolved(unresolved),
+            counters: non_zero(&self.header.counters),
+            notes: self.notes(),
+            query: self.query,
+        }
+    }
+
+    /// The part of the key that only some reports split by.
+    fn split(&self, sample: &Sample, located: &Located) -> Option<u32> {
+        match self.query.by {
+            By::Thread => self.threads.as_ref().and_then(|t| t.of(sample, located)),
+            By::Cpu if self.query.selection.view() == View::Guest => match &sample.vcpu {
+                VcpuState::Guest(vcpu) => {
+                    self.resolver.tables().vcpus.get(vcpu.vcpu.index()).map(|vcpu| vcpu.number)
+                }
+                _ => None,
+            },
+            By::Cpu => Some(sample.cpu.0),
+            By::Function | By::Process | By::Module | By::Vm => None,
+        }
+    }
+
+    fn note_seen(&mut self, sample: &Sample) {
+        match &sample.vcpu {
+            VcpuState::Guest(vcpu) => match self.seen_of_vcpu.get_mut(vcpu.vcpu.index()) {
+                Some(seen) => *seen += 1,
+                None => self.seen_unknown_vcpu += 1,
+            },
+            VcpuState::Unknown => self.seen_unknown_vcpu += 1,
+            VcpuState::None | VcpuState::Vmm(_) => {}
+        }
+    }
+
+    /// Guest view of whole vCPUs: samples that each vCPU (by number) should have had and did not.
+    fn not_running(&self) -> BTreeMap<u32, u64> {
+        let selection = &self.query.selection;
+        let mut missing = BTreeMap::new();
+        let (View::Guest, Some(vm), None) = (selection.view(), selection.vm(), selection.process())
+        else {
+            return missing;
+        };
+        let expected = self.expected(vm);
+        for (row, seen) in self.resolver.tables().vcpus.iter().zip(&self.seen_of_vcpu) {
+            if row.vm == vm && selection.vcpu().is_none_or(|number| number == row.number) {
+                let entry: &mut u64 = missing.entry(row.number).or_insert(expected);
+                *entry = entry.saturating_sub(*seen);
+            }
+        }
+        // Nobody knows which vCPU these were on.
+        let mut unknown = self.seen_unknown_vcpu;
+        for samples in missing.values_mut() {
+            let taken = unknown.min(*samples);
+            *samples -= taken;
+            unknown -= taken;
+        }
+        missing
+    }
+
+    /// Samples of one vCPU that never stops, while its VM was there.
+    fn expected(&self, vm: VmId) -> u64 {
+        let vm = &self.resolver.tables().vms[vm.index()];
+        let from = vm.started.map_or(self.header.start, |t| t.max(self.header.start));
+        let to = vm.ended.map_or(self.header.end, |t| t.min(self.header.end));
+        let period_ns = self.header.period_ns.max(1);
+        to.since(from).saturating_add(period_ns / 2) / period_ns
+    }
+
+    fn count_share(&self, shares: &mut Shares, level: Level, samples: u64) {
+        let guest_view = self.query.selection.view() == View::Guest;
+        *match level {
+            Level::Idle => &mut shares.idle,
+            Level::HostKernel => &mut shares.os,
+            Level::HostUser => &mut shares.user,
+            Level::GuestKernel if guest_view => &mut shares.os,
+            Level::GuestUser if guest_view => &mut shares.user,
+            Level::GuestUnknown if guest_view => &mut shares.unknown,
+            Level::GuestKernel | Level::GuestUser | Level::GuestUnknown => &mut shares.vm,
+        } += samples;
+    }
+
+    fn label(&self, namer: &Namer, key: &Key, code: Code) -> Label {
+        let side = side(key);
+        let (process, pid) = namer.process(key.process);
+        let vm = key.vm.map(|vm| namer.vm(vm));
+        let whose = Label { vm: vm.clone(), side: Some(side), ..Label::default() };
+        let whose_process = Label { process: Some(process.clone()), pid, ..whose.clone() };
+        let module = code.module.map(|module| namer.module(module).to_owned());
+        match self.query.by {
+            By::Function => {
+                let stripped = code.name == crate::CodeName::Stripped;
+                let offset = stripped.then_some(code.offset);
+                let function = Some(namer.function(code));
+                Label { function, module, offset, ..whose_process }
+            }
+            By::Process => whose_process,
+            By::Thread => {
+                let named = key.split.map(|row| namer.thread(row));
+                let unsplit = if pid.is_some() { UNKNOWN.to_owned() } else { process };
+                let (thread, tid) = named.map_or((unsplit, None), |(name, id)| (name, Some(id)));
+                Label { thread: Some(thread), tid, ..whose_process }
+            }
+            By::Module => {
+                let module = module.unwrap_or_else(|| namer.function(code));
+                let guest = side == Side::Guest;
+                let side = Some(if guest { Side::Guest } else { Side::Host });
+                Label { module: Some(module), side, vm: vm.filter(|_| guest), ..Label::default() }
+            }
+            By::Vm => whose,
+            By::Cpu if self.query.selection.view() == View::Guest => {
+                Label { vcpu: key.split, ..Label::default() }
+            }
+            By::Cpu => Label { cpu: key.split, ..Label::default() },
+        }
+    }
+
+    fn not_running_label(&self, vcpu: u32) -> Label {
+        let text = Some(NOT_RUNNING.to_owned());
+        let label = Label { side: Some(Side::NotRunning), ..Label::default() };
+        match self.query.by {
+            By::Function => Label { function: text, ..label },
+            By::Process => Label { process: text, ..label },
+            By::Thread => Label { thread: text, ..label },
+            By::Module => Label { module: text, ..label },
+            By::Vm => label,
+            By::Cpu => Label { vcpu: Some(vcpu), ..label },
+        }
+    }
+
+    /// The recording's notes, and what this report adds.
+    fn notes(&self) -> Vec<Note> {
+        let mut notes = self.header.notes.clone();
+        for vm in &self.resolver.tables().vms {
+            if let Guest::Unmapped { reason } = &vm.guest
+                && !notes.iter().any(|n| n.subject == vm.name && n.text.contains(reason.as_str()))
+            {
+                notes.push(note(&vm.name, format!("no guest map: {reason}")));
+            }
+        }
+        let left_out = self.filter.left_out();
+        if left_out.guest > 0 {
+            let text = format!("{} samples that interrupted a guest are left out", left_out.guest);
+            notes.push(note("host", text));
+        }
+        if left_out.unknown_vcpu > 0 {
+            let text = format!("{} samples of unknown vCPUs are left out", left_out.unknown_vcpu);
+            notes.push(note("host", text));
+        }
+        if self.counts.is_empty() {
+            notes.push(note("report", "no sample matches".to_owned()));
+        }
+        notes
+    }
+}
+
+/// Names code once per address.
+#[derive(Debug)]
+struct Codes<'r> {
+    resolver: &'r Resolver<'r>,
+    at: FxHashMap<CodeAt, u32>,
+    numbers: FxHashMap<Code, u32>,
+    codes: Vec<Code>,
+}
+
+impl<'r> Codes<'r> {
+    fn new(resolver: &'r Resolver<'r>) -> Self {
+        Self {
+            resolver,
+            at: FxHashMap::default(),
+            numbers: FxHashMap::default(),
+            codes: Vec::new(),
+        }
+    }
+
+    fn number(&mut self, at: CodeAt) -> u32 {
+        if let Some(number) = self.at.get(&at) {
+            return *number;
+        }
+        let code = self.resolver.code(at).counted_as();
+        let next = u32::try_from(self.codes.len()).unwrap_or(u32::MAX);
+        let number = *self.numbers.entry(code).or_insert(next);
+        if number == next {
+            self.codes.push(code);
+        }
+        self.at.insert(at, number);
+        number
+    }
+
+    fn code(&self, number: u32) -> Code {
+        self.codes[number as usize]
+    }
+}
+
+fn vm_summaries(tables: &Tables) -> Vec<VmSummary> {
+    let mut n_vcpus = vec![0; tables.vms.len()];
+    for vcpu in &tables.vcpus {
+        if let Some(n) = n_vcpus.get_mut(vcpu.vm.index()) {
+            *n += 1;
+        }
+    }
+    let vms = tables.vms.iter().zip(n_vcpus);
+    vms.map(|(vm, n_vcpus)| VmSummary { vm: vm.clone(), n_vcpus }).collect()
+}
+
+fn side(key: &Key) -> Side {
+    match key.level {
+        Level::Idle => Side::Idle,
+        level if level.is_guest() => Side::Guest,
+        _ if key.vm.is_some() => Side::Vmm,
+        _ => Side::Host,
+    }
+}
+
+fn why_unresolved(
+    namer: &Namer,
+    key: &Key,
+    code: Code,
+) -> Option<(UnresolvedPart, String, String)> {
+    let of_guest = key.vm.filter(|_| key.level.is_guest());
+    let subject = of_guest.map_or_else(|| "host".to_owned(), |vm| namer.vm(vm));
+    if let Some(reason) = namer.why_unnamed(code) {
+        return Some((UnresolvedPart::Function, subject, reason));
+    }
+    let reason = match key.process {
+        ProcessRef::UnknownHost(_) => namer.why(crate::Why::NoProcess),
+        ProcessRef::UnknownGuest(_, why) => namer.why(why),
+        ProcessRef::Image(_) | ProcessRef::Idle | ProcessRef::Vm(_) => return None,
+    };
+    Some((UnresolvedPart::Process, subject, reason))
+}
+
+fn sorted(lines: BTreeMap<Label, u64>) -> Vec<Row> {
+    let lines = lines.into_iter().filter(|(_, samples)| *samples > 0);
+    let mut rows: Vec<Row> = lines.map(|(label, samples)| Row { samples, label }).collect();
+    rows.sort_by_key(|row| std::cmp::Reverse(row.samples));
+    rows
+}
+
+fn cut(mut rows: Vec<Row>, limit: Option<usize>) -> (Vec<Row>, Other) {
+    let cut_off = rows.split_off(limit.unwrap_or(rows.len()).min(rows.len()));
+    let samples = cut_off.iter().map(|row| row.samples).sum();
+    (rows, Other { rows: cut_off.len(), samples })
+}
+
+fn sorted_unresolved(counts: BTreeMap<(UnresolvedPart, String, String), u64>) -> Vec<Unresolved> {
+    let unresolved =
+        |((part, subject, reason), samples)| Unresolved { part, subject, reason, samples };
+    let mut sorted: Vec<Unresolved> = counts.into_iter().map(unresolved).collect();
+    sorted.sort_by_key(|u| std::cmp::Reverse(u.samples));
+    sorted
+}
+
+fn non_zero(counters: &BTreeMap<String, u64>) -> BTreeMap<String, u64> {
+    counters.iter().filter(|(_, n)| **n > 0).map(|(name, n)| (name.clone(), *n)).collect()
+}
+
+fn note(subject: &str, text: String) -> Note {
+    Note { subject: subject.to_owned(), text }
+}

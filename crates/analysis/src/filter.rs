@@ -1,0 +1,88 @@
+//! Which samples a selection looks at, and how its view shows them.
+
+use model::{Sample, VcpuState};
+use rustc_hash::FxHashMap;
+
+use crate::label::Namer;
+use crate::resolve::{CodeAt, Level, Located, ProcessRef, Resolver};
+use crate::{Selection, View};
+
+/// Applies a selection to samples.
+#[derive(Debug)]
+pub(crate) struct Filter<'r> {
+    resolver: &'r Resolver<'r>,
+    selection: Selection,
+    processes: FxHashMap<ProcessRef, bool>,
+    counts: LeftOut,
+}
+
+/// Samples that a report leaves out and says so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct LeftOut {
+    /// Native view: a guest was interrupted.
+    pub(crate) guest: u64,
+    /// One vCPU asked for: a guest was interrupted on a vCPU that was not known yet.
+    pub(crate) unknown_vcpu: u64,
+}
+
+impl<'r> Filter<'r> {
+    pub(crate) fn new(resolver: &'r Resolver<'r>, selection: Selection) -> Self {
+        Self { resolver, selection, processes: FxHashMap::default(), counts: LeftOut::default() }
+    }
+
+    pub(crate) fn left_out(&self) -> LeftOut {
+        self.counts
+    }
+
+    /// Where the view puts the sample; `None` when it is not looked at. The process is not asked:
+    /// see `admits_process`.
+    pub(crate) fn locate(&mut self, sample: &Sample) -> Option<Located> {
+        let located = self.resolver.locate(sample);
+        let guest = located.level.is_guest();
+        let selected_vm = self.selection.vm().map(crate::VmRef::Known);
+        if selected_vm.is_some() && located.vm != selected_vm {
+            return None;
+        }
+        if self.selection.vcpu().is_some() && !self.is_selected_vcpu(sample) {
+            self.counts.unknown_vcpu += u64::from(located.level == Level::GuestUnknown);
+            return None;
+        }
+        match self.selection.view() {
+            View::Guest if !guest => None,
+            View::Native if guest => {
+                self.counts.guest += 1;
+                None
+            }
+            View::Host if guest => Some(as_one_line(located)),
+            _ => Some(located),
+        }
+    }
+
+    /// Whether the process is one that was asked for.
+    pub(crate) fn admits_process(&mut self, process: ProcessRef) -> bool {
+        let Some(filter) = self.selection.process() else {
+            return true;
+        };
+        let namer = Namer::new(self.resolver);
+        *self.processes.entry(process).or_insert_with(|| {
+            let (name, pid) = namer.process(process);
+            filter.matches(&name, pid)
+        })
+    }
+
+    fn is_selected_vcpu(&self, sample: &Sample) -> bool {
+        let (VcpuState::Guest(vcpu) | VcpuState::Vmm(vcpu)) = &sample.vcpu else {
+            return false;
+        };
+        let row = self.resolver.tables().vcpus.get(vcpu.vcpu.index());
+        row.is_some_and(|row| Some(row.number) == self.selection.vcpu())
+    }
+}
+
+/// The host's view of a guest.
+fn as_one_line(located: Located) -> Located {
+    match located.vm {
+        Some(vm) => Located { process: ProcessRef::Vm(vm), code: CodeAt::Vm(vm), ..located },
+        None => located,
+    }
+}

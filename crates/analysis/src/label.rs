@@ -1,0 +1,127 @@
+//! Names as shown.
+
+use model::{Guest, ImageKind, ModuleId, Owner, SymbolName, Tables};
+
+use crate::resolve::{Code, CodeName, ProcessRef, Resolver, VmRef, Why};
+
+/// What has no name.
+pub(crate) const UNKNOWN: &str = "[unknown]";
+/// A kernel's own threads.
+pub(crate) const KERNEL: &str = "[kernel]";
+/// The host's idle task.
+pub(crate) const IDLE: &str = "[idle]";
+/// The time in which a guest did not run.
+pub(crate) const NOT_RUNNING: &str = "[not running]";
+/// A module without symbols.
+pub(crate) const STRIPPED: &str = "(stripped)";
+
+/// Gives names to what a resolver found.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Namer<'t> {
+    tables: &'t Tables,
+}
+
+impl<'t> Namer<'t> {
+    pub(crate) fn new(resolver: &Resolver<'t>) -> Self {
+        Self { tables: resolver.tables() }
+    }
+
+    /// A VM's name.
+    pub(crate) fn vm(&self, vm: VmRef) -> String {
+        match vm {
+            VmRef::Known(vm) => self.tables.vms[vm.index()].name.clone(),
+            VmRef::OfProcess(pid) => format!("pid {pid}"),
+        }
+    }
+
+    /// A process' name and, when it is a real one, id.
+    pub(crate) fn process(&self, process: ProcessRef) -> (String, Option<u32>) {
+        match process {
+            ProcessRef::Idle => (IDLE.to_owned(), None),
+            ProcessRef::Vm(vm) => (format!("[{}]", self.vm(vm)), None),
+            ProcessRef::UnknownHost(pid) => (UNKNOWN.to_owned(), Some(pid.0)),
+            ProcessRef::UnknownGuest(..) => (UNKNOWN.to_owned(), None),
+            ProcessRef::Image(image) => {
+                let image = &self.tables.images[image.index()];
+                match image.kind {
+                    ImageKind::Kernel => (KERNEL.to_owned(), None),
+                    ImageKind::Process => (image.name.clone(), Some(image.pid.0)),
+                }
+            }
+        }
+    }
+
+    /// A function's name, or what stands for it.
+    pub(crate) fn function(&self, code: Code) -> String {
+        match code.name {
+            CodeName::Function(row) => match &self.tables.symbols[row as usize].name {
+                SymbolName::Function(name) => name.clone(),
+                SymbolName::Stripped | SymbolName::Unreadable(_) => UNKNOWN.to_owned(),
+            },
+            CodeName::Stripped => STRIPPED.to_owned(),
+            CodeName::Vm(vm) => format!("[{}]", self.vm(vm)),
+            CodeName::Unknown(Why::NoGuestMap(vm)) => format!("[{}]", self.vm(VmRef::Known(vm))),
+            CodeName::Unknown(_) => UNKNOWN.to_owned(),
+        }
+    }
+
+    /// A module's path.
+    pub(crate) fn module(&self, module: ModuleId) -> &'t str {
+        self.tables.modules.get(module.index()).map_or(UNKNOWN, |module| module.path.as_str())
+    }
+
+    /// The VM a module belongs to.
+    pub(crate) fn module_vm(&self, module: ModuleId) -> Option<&'t str> {
+        match self.tables.modules.get(module.index())?.owner {
+            Owner::Host => None,
+            Owner::Vm(vm) => self.tables.vms.get(vm.index()).map(|vm| vm.name.as_str()),
+        }
+    }
+
+    /// The name and id of a thread.
+    pub(crate) fn thread(&self, row: u32) -> (String, u32) {
+        let thread = &self.tables.threads[row as usize];
+        (thread.name.clone(), thread.tid.0)
+    }
+
+    /// Why a function has no name; `None` when it has one, or the view does not ask.
+    pub(crate) fn why_unnamed(&self, code: Code) -> Option<String> {
+        match code.name {
+            CodeName::Function(_) | CodeName::Vm(_) => None,
+            CodeName::Stripped => {
+                Some(format!("no symbols in {}", self.module_or_unknown(code.module)))
+            }
+            CodeName::Unknown(why @ (Why::NotLookedUp | Why::Unreadable(_))) => {
+                Some(format!("{}: {}", self.module_or_unknown(code.module), self.why(why)))
+            }
+            CodeName::Unknown(why) => Some(self.why(why)),
+        }
+    }
+
+    /// A reason in words.
+    pub(crate) fn why(&self, why: Why) -> String {
+        let text = match why {
+            Why::NoGuestMap(vm) => match &self.tables.vms[vm.index()].guest {
+                Guest::Unmapped { reason } => return format!("no guest map: {reason}"),
+                Guest::Mapped { .. } => "no guest map",
+            },
+            Why::Unreadable(row) => match &self.tables.symbols[row as usize].name {
+                SymbolName::Unreadable(reason) => return reason.clone(),
+                SymbolName::Function(_) | SymbolName::Stripped => "could not be read",
+            },
+            Why::VcpuUnknown => "a vCPU that was not found yet",
+            Why::Cr3Unreadable => "the guest's page-table base (CR3) can't be read on this host",
+            Why::Cr3Unknown => "page-table base (CR3) not in the guest's map",
+            Why::NoKernel => "no map of the kernel",
+            Why::NoProcess => "process not seen",
+            Why::NoMappings => "the process' mappings are not known",
+            Why::NotMapped => "no module mapped at the address",
+            Why::NotLookedUp => "address not looked up while recording",
+        };
+        text.to_owned()
+    }
+
+    fn module_or_unknown(&self, module: Option<ModuleId>) -> &'t str {
+        module.map_or(UNKNOWN, |module| self.module(module))
+    }
+}

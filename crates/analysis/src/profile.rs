@@ -1,0 +1,164 @@
+//! A profile: the answer to a query.
+
+use std::collections::BTreeMap;
+
+use model::{Header, Note, Vm};
+
+use crate::Query;
+
+/// Who used the time. The rows, with `other`, add up to `total`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Profile {
+    /// What was asked.
+    pub query: Query,
+    /// The VM's name, when one was asked for.
+    pub vm: Option<String>,
+    /// What it was asked of.
+    pub header: Header,
+    /// The recording's VMs.
+    pub vms: Vec<VmSummary>,
+    /// Samples, including those expected of a guest and not seen.
+    pub total: u64,
+    /// The total by what ran.
+    pub shares: Shares,
+    /// Most samples first, then by label.
+    pub rows: Vec<Row>,
+    /// What `Query::limit` cut off.
+    pub other: Other,
+    /// Samples without a name, by reason; most first.
+    pub unresolved: Vec<Unresolved>,
+    /// Counters of the recording that are not zero.
+    pub counters: BTreeMap<String, u64>,
+    /// The recording's notes, then the report's own.
+    pub notes: Vec<Note>,
+}
+
+/// A VM of the recording.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VmSummary {
+    /// Its row of the tables.
+    pub vm: Vm,
+    /// How many vCPUs it had.
+    pub n_vcpus: usize,
+}
+
+/// Samples by what ran; the fields add up to `Profile::total`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Shares {
+    /// Kernel: the host's; in the guest view the guest's.
+    pub os: u64,
+    /// User code: the host's, the VMMs' included; in the guest view the guest's.
+    pub user: u64,
+    /// An interrupted guest (not in the guest view).
+    pub vm: u64,
+    /// The host's idle task.
+    pub idle: u64,
+    /// Guest view: samples expected of the vCPUs and not seen.
+    pub not_running: u64,
+    /// Guest view: the guest ran, its privilege level is not known.
+    pub unknown: u64,
+}
+
+impl Shares {
+    /// All of them.
+    #[must_use]
+    pub fn sum(&self) -> u64 {
+        self.os + self.user + self.vm + self.idle + self.not_running + self.unknown
+    }
+}
+
+/// A line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Row {
+    /// How many samples.
+    pub samples: u64,
+    /// Of what.
+    pub label: Label,
+}
+
+/// What a line stands for; only the fields that `Query::by` asks for are set.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Label {
+    /// Function, or what stands for it: `(stripped)`, `[unknown]`, `[vmname]`, `[not running]`.
+    pub function: Option<String>,
+    /// Process name, or `[kernel]`, `[idle]`, `[unknown]`, `[vmname]`.
+    pub process: Option<String>,
+    /// Process id in its owner's numbering.
+    pub pid: Option<u32>,
+    /// Thread name.
+    pub thread: Option<String>,
+    /// Thread id in its owner's numbering.
+    pub tid: Option<u32>,
+    /// Module path or bracketed name.
+    pub module: Option<String>,
+    /// Offset in the module, for code without symbols.
+    pub offset: Option<u64>,
+    /// The VM, of a guest or VMM line.
+    pub vm: Option<String>,
+    /// Whose time it is; not set by CPU.
+    pub side: Option<Side>,
+    /// Physical CPU.
+    pub cpu: Option<u32>,
+    /// vCPU (by CPU in the guest view).
+    pub vcpu: Option<u32>,
+}
+
+/// Whose time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Side {
+    /// A guest's.
+    Guest,
+    /// Of a VM's own process on the host: QEMU, and KVM for it.
+    Vmm,
+    /// The rest of the host.
+    Host,
+    /// The host's idle task.
+    Idle,
+    /// A guest's, in which it did not run.
+    NotRunning,
+}
+
+impl Side {
+    /// Its name in CSV and JSON.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Guest => "guest",
+            Self::Vmm => "vmm",
+            Self::Host => "host",
+            Self::Idle => "idle",
+            Self::NotRunning => "not_running",
+        }
+    }
+}
+
+/// The rows that the limit cut off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Other {
+    /// How many rows.
+    pub rows: usize,
+    /// Their samples.
+    pub samples: u64,
+}
+
+/// Samples whose function or process has no name.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Unresolved {
+    /// What has no name.
+    pub part: UnresolvedPart,
+    /// A VM's name, or `host`.
+    pub subject: String,
+    /// Why.
+    pub reason: String,
+    /// How many samples.
+    pub samples: u64,
+}
+
+/// What has no name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum UnresolvedPart {
+    /// The function.
+    Function,
+    /// The function has one, its process none.
+    Process,
+}

@@ -1,0 +1,445 @@
+//! A sample's place: whose process, which code.
+//!
+//! ```text
+//!  host sample:  (pid, time) -> image;  kernel mode -> the host kernel's mappings, else the image's
+//!  guest sample: (vm, CR3, time) -> image;  CPL 0 or upper-half address -> the guest kernel's, else the image's
+//!  then:         (image, address) -> module, offset -> symbol
+//! ```
+//!
+//! A guest kernel thread runs on the page tables of the process before it, so its samples carry that
+//! process' CR3 and are counted under its name.
+
+use model::{
+    Cr3, Guest, HostMode, HostNs, HostVirt, Image, ImageId, ImageKind, ModuleId, Owner, Pid,
+    Sample, StackId, SymbolName, Tables, Tid, VcpuSample, VcpuState, Vm, VmId,
+};
+use rustc_hash::FxHashMap;
+
+use crate::span::{Lifetimes, Spaces};
+
+/// How far a lifetime may miss a sample that nothing else covers, besides the clock's error: a start
+/// or end is noted a little after it happened.
+const LIFETIME_SLACK_NS: u64 = 50_000_000;
+
+/// Turns samples into places. Immutable and cheap to share; consumers keep caches of `code`.
+#[derive(Debug)]
+pub struct Resolver<'t> {
+    tables: &'t Tables,
+    host_images: Lifetimes<Pid, ImageId>,
+    guest_images: Lifetimes<(VmId, Cr3), ImageId>,
+    vms: Lifetimes<Pid, VmId>,
+    /// The VM whose VMM an image is, for every image.
+    vm_of_image: Vec<Option<VmId>>,
+    kernels: FxHashMap<Owner, ImageId>,
+    spaces: Spaces,
+    symbols: FxHashMap<(ModuleId, u64), u32>,
+    guest_slack_ns: Vec<u64>,
+}
+
+/// Where a sample belongs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Located {
+    /// What ran.
+    pub level: Level,
+    /// The VM: of a guest sample, or of a host sample in a VM's own (VMM) process.
+    pub vm: Option<VmRef>,
+    /// The process, of the guest for a guest sample.
+    pub process: ProcessRef,
+    /// Where to look for the code.
+    pub code: CodeAt,
+}
+
+/// What the sampling interrupt interrupted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Level {
+    /// The host's idle task.
+    Idle,
+    /// The host kernel.
+    HostKernel,
+    /// A host process.
+    HostUser,
+    /// A guest's kernel.
+    GuestKernel,
+    /// A guest's user code.
+    GuestUser,
+    /// A guest whose registers are not known.
+    GuestUnknown,
+}
+
+impl Level {
+    /// Whether a guest was interrupted.
+    #[must_use]
+    pub fn is_guest(self) -> bool {
+        matches!(self, Self::GuestKernel | Self::GuestUser | Self::GuestUnknown)
+    }
+}
+
+/// A VM, or the process of one that is not in the tables.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum VmRef {
+    /// In the tables.
+    Known(VmId),
+    /// Only its VMM's host process is known.
+    OfProcess(Pid),
+}
+
+/// A process, or what stands for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ProcessRef {
+    /// An image of the tables; a kernel image stands for the kernel's own threads.
+    Image(ImageId),
+    /// The host's idle task.
+    Idle,
+    /// A VM that can't be looked into, or that the view shows as one line.
+    Vm(VmRef),
+    /// A host process without an image.
+    UnknownHost(Pid),
+    /// A guest process without an image.
+    UnknownGuest(VmId, Why),
+}
+
+/// Where to look for a sample's code: what caches are keyed by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum CodeAt {
+    /// An address in an image's mappings.
+    Image(ImageId, u64),
+    /// Nowhere: the view shows the whole VM as one line.
+    Vm(VmRef),
+    /// Nowhere, because.
+    Nowhere(Why),
+}
+
+/// A piece of code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Code {
+    /// Its module, when the address is mapped.
+    pub module: Option<ModuleId>,
+    /// Offset of the address in the module.
+    pub offset: u64,
+    /// Its name.
+    pub name: CodeName,
+}
+
+/// A function, or what stands for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum CodeName {
+    /// The function of this row of `Tables::symbols`: the same row for all addresses of a function.
+    Function(u32),
+    /// The module was read and has no symbol there.
+    Stripped,
+    /// The view shows the whole VM as one line.
+    Vm(VmRef),
+    /// It has no name, because.
+    Unknown(Why),
+}
+
+/// Why something has no name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Why {
+    /// The VM gave no map.
+    NoGuestMap(VmId),
+    /// A guest was interrupted whose vCPU the collector had not found yet.
+    VcpuUnknown,
+    /// The guest's page-table base could not be read.
+    Cr3Unreadable,
+    /// The guest's map has no process with this page-table base at that time.
+    Cr3Unknown,
+    /// No map of the kernel.
+    NoKernel,
+    /// The host process was not seen, or ended before its maps were read.
+    NoProcess,
+    /// The process is known, its mappings are not.
+    NoMappings,
+    /// Nothing is mapped at the address.
+    NotMapped,
+    /// The module could not be read: row of `Tables::symbols` that says why.
+    Unreadable(u32),
+    /// The address was not looked up while recording.
+    NotLookedUp,
+}
+
+impl<'t> Resolver<'t> {
+    /// Builds the look-ups. `Tables::symbols` may still be empty.
+    #[must_use]
+    pub fn new(tables: &'t Tables) -> Self {
+        let images = || tables.images.iter().enumerate().map(|(n, i)| (ImageId::from_index(n), i));
+        let host = images().filter(|(_, i)| i.owner == Owner::Host && i.kind == ImageKind::Process);
+        let guest = images().filter_map(|(id, i)| match (i.owner, i.cr3) {
+            (Owner::Vm(vm), Some(cr3)) => Some(((vm, cr3), i.start, i.end, id)),
+            _ => None,
+        });
+        let vms = tables.vms.iter().enumerate();
+        let kernels = images().filter(|(_, i)| i.kind == ImageKind::Kernel);
+        let slack = |guest: &Guest| match guest {
+            Guest::Mapped { clock, .. } => LIFETIME_SLACK_NS.saturating_add(clock.error_ns),
+            Guest::Unmapped { .. } => LIFETIME_SLACK_NS,
+        };
+        Self {
+            tables,
+            host_images: Lifetimes::new(host.map(|(id, i)| (i.pid, i.start, i.end, id))),
+            guest_images: Lifetimes::new(guest),
+            vms: Lifetimes::new(vms.map(|(n, v)| (v.pid, v.started, v.ended, VmId::from_index(n)))),
+            vm_of_image: tables.images.iter().map(|image| vm_of_image(tables, image)).collect(),
+            kernels: kernels.map(|(id, i)| (i.owner, id)).collect(),
+            spaces: Spaces::new(tables.images.len(), &tables.mappings),
+            symbols: canonical_symbols(tables),
+            guest_slack_ns: tables.vms.iter().map(|vm| slack(&vm.guest)).collect(),
+        }
+    }
+
+    /// The tables it looks into.
+    #[must_use]
+    pub fn tables(&self) -> &'t Tables {
+        self.tables
+    }
+
+    /// Where a sample belongs. Never fails: what is not known says why.
+    #[must_use]
+    pub fn locate(&self, sample: &Sample) -> Located {
+        match &sample.vcpu {
+            VcpuState::Guest(vcpu) => self.locate_guest(sample, vcpu),
+            VcpuState::Unknown => self.locate_unknown_guest(sample),
+            VcpuState::None | VcpuState::Vmm(_) => self.locate_host(sample),
+        }
+    }
+
+    /// The code at a place.
+    #[must_use]
+    pub fn code(&self, at: CodeAt) -> Code {
+        let nowhere = |name| Code { module: None, offset: 0, name };
+        let (image, ip) = match at {
+            CodeAt::Image(image, ip) => (image, ip),
+            CodeAt::Vm(vm) => return nowhere(CodeName::Vm(vm)),
+            CodeAt::Nowhere(why) => return nowhere(CodeName::Unknown(why)),
+        };
+        let Some((module, offset)) = self.spaces.find(image, ip) else {
+            let known = self.spaces.knows(image);
+            let why = if known { Why::NotMapped } else { Why::NoMappings };
+            return nowhere(CodeName::Unknown(why));
+        };
+        Code { module: Some(module), offset, name: self.name(module, offset) }
+    }
+
+    /// The call stack of a host sample, innermost first, beginning with the sampled address.
+    ///
+    /// A caller is looked up at its return address - 1: the call may be a function's last
+    /// instruction. The innermost user address below a kernel stack is not a return address (it is
+    /// where the system call or fault happened) and is taken as it is.
+    #[must_use]
+    pub fn call_stack(&self, sample: &Sample, located: &Located) -> Vec<CodeAt> {
+        let mut frames = vec![located.code];
+        let Some(stack) = sample.stack.and_then(|id| self.tables.stacks.get(id.index())) else {
+            return frames;
+        };
+        let kernel = sample.host_mode == HostMode::Kernel;
+        let user = |ip| user_code(located.process, ip);
+        let caller = |ip: &HostVirt| HostVirt(ip.0.wrapping_sub(1));
+        if kernel {
+            let callers = without_leaf(&stack.kernel, sample.host_ip).iter().map(caller);
+            frames.extend(callers.map(|ip| self.kernel_code(Owner::Host, ip.0)));
+            frames.extend(stack.user.first().map(|ip| user(ip.0)));
+            frames.extend(stack.user.iter().skip(1).map(caller).map(|ip| user(ip.0)));
+        } else {
+            let callers = without_leaf(&stack.user, sample.host_ip).iter().map(caller);
+            frames.extend(callers.map(|ip| user(ip.0)));
+        }
+        frames
+    }
+
+    /// What tells two samples' call stacks apart: equal keys, equal `call_stack`.
+    pub(crate) fn call_stack_key(sample: &Sample, located: &Located) -> CallStackKey {
+        CallStackKey {
+            leaf: sample.host_ip,
+            mode: sample.host_mode,
+            stack: sample.stack,
+            process: located.process,
+        }
+    }
+
+    /// The look-up of threads.
+    pub(crate) fn threads(&self) -> Threads {
+        Threads::new(self.tables)
+    }
+
+    fn locate_host(&self, sample: &Sample) -> Located {
+        let (level, process) = match (sample.pid, sample.host_mode) {
+            (Pid(0), _) => (Level::Idle, ProcessRef::Idle),
+            (pid, HostMode::Kernel) => (Level::HostKernel, self.host_process(pid, sample)),
+            (pid, HostMode::User) => (Level::HostUser, self.host_process(pid, sample)),
+        };
+        let code = match sample.host_mode {
+            HostMode::Kernel => self.kernel_code(Owner::Host, sample.host_ip.0),
+            HostMode::User => user_code(process, sample.host_ip.0),
+        };
+        let vm = match (&sample.vcpu, process) {
+            (VcpuState::Vmm(vcpu), _) => self.vm_of(vcpu),
+            (_, ProcessRef::Image(image)) => self.vm_of_image[image.index()],
+            _ => None,
+        };
+        Located { level, vm: vm.map(VmRef::Known), process, code }
+    }
+
+    fn locate_guest(&self, sample: &Sample, vcpu: &VcpuSample) -> Located {
+        let Some(vm) = self.vm_of(vcpu) else {
+            return self.locate_unknown_guest(sample);
+        };
+        let level = if vcpu.cpl == 0 { Level::GuestKernel } else { Level::GuestUser };
+        let known = Some(VmRef::Known(vm));
+        if matches!(self.tables.vms[vm.index()].guest, Guest::Unmapped { .. }) {
+            let code = CodeAt::Nowhere(Why::NoGuestMap(vm));
+            return Located { level, vm: known, process: ProcessRef::Vm(VmRef::Known(vm)), code };
+        }
+        let process = self.guest_process(vm, vcpu, sample);
+        let in_kernel = level == Level::GuestKernel || vcpu.ip.0 >> 63 == 1;
+        let code = match process {
+            _ if in_kernel => self.kernel_code(Owner::Vm(vm), vcpu.ip.0),
+            ProcessRef::Image(image) => CodeAt::Image(image, vcpu.ip.0),
+            ProcessRef::UnknownGuest(_, why) => CodeAt::Nowhere(why),
+            _ => CodeAt::Nowhere(Why::NoProcess),
+        };
+        Located { level, vm: known, process, code }
+    }
+
+    /// A guest was interrupted; only the VMM's process is known. It may well be before the VM was
+    /// first seen, so the nearest in time is taken, however far.
+    fn locate_unknown_guest(&self, sample: &Sample) -> Located {
+        let known = self.vms.at(&sample.pid, sample.time, u64::MAX);
+        let vm = known.map_or(VmRef::OfProcess(sample.pid), VmRef::Known);
+        let unmapped =
+            known.filter(|vm| matches!(self.tables.vms[vm.index()].guest, Guest::Unmapped { .. }));
+        Located {
+            level: Level::GuestUnknown,
+            vm: Some(vm),
+            process: ProcessRef::Vm(vm),
+            code: CodeAt::Nowhere(unmapped.map_or(Why::VcpuUnknown, Why::NoGuestMap)),
+        }
+    }
+
+    fn vm_of(&self, vcpu: &VcpuSample) -> Option<VmId> {
+        let vm = self.tables.vcpus.get(vcpu.vcpu.index())?.vm;
+        (vm.index() < self.tables.vms.len()).then_some(vm)
+    }
+
+    fn host_process(&self, pid: Pid, sample: &Sample) -> ProcessRef {
+        let image = self.host_images.at(&pid, sample.time, LIFETIME_SLACK_NS);
+        image.map_or(ProcessRef::UnknownHost(pid), ProcessRef::Image)
+    }
+
+    fn guest_process(&self, vm: VmId, vcpu: &VcpuSample, sample: &Sample) -> ProcessRef {
+        let Some(cr3) = vcpu.cr3 else {
+            return ProcessRef::UnknownGuest(vm, Why::Cr3Unreadable);
+        };
+        let slack = self.guest_slack_ns[vm.index()];
+        let image = self.guest_images.at(&(vm, cr3), sample.time, slack);
+        image.map_or(ProcessRef::UnknownGuest(vm, Why::Cr3Unknown), ProcessRef::Image)
+    }
+
+    fn kernel_code(&self, owner: Owner, ip: u64) -> CodeAt {
+        let kernel = self.kernels.get(&owner);
+        kernel.map_or(CodeAt::Nowhere(Why::NoKernel), |image| CodeAt::Image(*image, ip))
+    }
+
+    fn name(&self, module: ModuleId, offset: u64) -> CodeName {
+        let Some(row) = self.symbols.get(&(module, offset)) else {
+            return CodeName::Unknown(Why::NotLookedUp);
+        };
+        match &self.tables.symbols[*row as usize].name {
+            SymbolName::Function(_) => CodeName::Function(*row),
+            SymbolName::Stripped => CodeName::Stripped,
+            SymbolName::Unreadable(_) => CodeName::Unknown(Why::Unreadable(*row)),
+        }
+    }
+}
+
+impl Code {
+    /// What is counted together: all of a function's addresses, or one address of a stripped module.
+    #[must_use]
+    pub fn counted_as(self) -> Self {
+        let keep = self.name == CodeName::Stripped;
+        Self { offset: if keep { self.offset } else { 0 }, ..self }
+    }
+}
+
+/// See `Resolver::call_stack_key`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct CallStackKey {
+    leaf: HostVirt,
+    mode: HostMode,
+    stack: Option<StackId>,
+    process: ProcessRef,
+}
+
+/// Threads by what samples know of them.
+#[derive(Debug)]
+pub(crate) struct Threads {
+    by_tid: FxHashMap<(ImageId, Tid), u32>,
+    by_fs_base: FxHashMap<(ImageId, u64), u32>,
+    /// The only thread of an image.
+    only: FxHashMap<ImageId, Option<u32>>,
+}
+
+impl Threads {
+    fn new(tables: &Tables) -> Self {
+        let mut threads = Self {
+            by_tid: FxHashMap::default(),
+            by_fs_base: FxHashMap::default(),
+            only: FxHashMap::default(),
+        };
+        for (row, thread) in (0_u32..).zip(&tables.threads) {
+            threads.by_tid.insert((thread.image, thread.tid), row);
+            threads.only.entry(thread.image).and_modify(|only| *only = None).or_insert(Some(row));
+            if let Some(fs_base) = thread.fs_base {
+                threads.by_fs_base.insert((thread.image, fs_base.0), row);
+            }
+        }
+        threads
+    }
+
+    /// The thread of a sample. A guest's FS base is its thread's in user code; in the kernel only
+    /// when it matches (a kernel thread may have borrowed the page tables).
+    pub(crate) fn of(&self, sample: &Sample, located: &Located) -> Option<u32> {
+        let ProcessRef::Image(image) = located.process else {
+            return None;
+        };
+        let VcpuState::Guest(vcpu) = &sample.vcpu else {
+            return self.by_tid.get(&(image, sample.tid)).copied();
+        };
+        let matching = self.by_fs_base.get(&(image, vcpu.fs_base.0)).copied();
+        let user = located.level == Level::GuestUser;
+        matching.or_else(|| self.only.get(&image).copied().flatten().filter(|_| user))
+    }
+}
+
+/// The VM that a host process image is the VMM of: same process id at overlapping times.
+fn vm_of_image(tables: &Tables, image: &Image) -> Option<VmId> {
+    if (image.owner, image.kind) != (Owner::Host, ImageKind::Process) {
+        return None;
+    }
+    let is_before = |end: Option<HostNs>, start: Option<HostNs>| matches!((end, start), (Some(end), Some(start)) if end < start);
+    let apart = |vm: &Vm| is_before(image.end, vm.started) || is_before(vm.ended, image.start);
+    let row = tables.vms.iter().position(|vm| vm.pid == image.pid && !apart(vm))?;
+    Some(VmId::from_index(row))
+}
+
+/// The row of the first symbol of the same name in the same module, for every symbol.
+fn canonical_symbols(tables: &Tables) -> FxHashMap<(ModuleId, u64), u32> {
+    let mut first: FxHashMap<(ModuleId, &SymbolName), u32> = FxHashMap::default();
+    let rows = (0_u32..).zip(&tables.symbols);
+    rows.map(|(row, s)| ((s.module, s.offset), *first.entry((s.module, &s.name)).or_insert(row)))
+        .collect()
+}
+
+fn user_code(process: ProcessRef, ip: u64) -> CodeAt {
+    match process {
+        ProcessRef::Image(image) => CodeAt::Image(image, ip),
+        _ => CodeAt::Nowhere(Why::NoProcess),
+    }
+}
+
+/// The kernel's stack walk begins with the interrupted address itself.
+fn without_leaf(stack: &[HostVirt], leaf: HostVirt) -> &[HostVirt] {
+    match stack {
+        [first, rest @ ..] if *first == leaf => rest,
+        _ => stack,
+    }
+}
