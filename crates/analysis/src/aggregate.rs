@@ -11,6 +11,7 @@ use crate::profile::{
     Label, Other, Profile, Row, Shares, Side, Unresolved, UnresolvedPart, VmSummary,
 };
 use crate::resolve::{Code, CodeAt, Level, Located, ProcessRef, Resolver, Threads, VmRef};
+use crate::text::n_samples;
 use crate::{By, Query, View};
 
 /// Counts samples as they come; memory grows with the distinct places, not with the samples.
@@ -28,13 +29,25 @@ pub struct Aggregator<'r> {
 }
 
 /// What is counted together: at least as fine as any report's line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Key {
     level: Level,
     vm: Option<VmRef>,
     process: ProcessRef,
     code: u32,
-    split: Option<u32>,
+    split: Split,
+}
+
+/// What only some reports tell apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Split {
+    No,
+    /// Row of `Tables::threads`.
+    Thread(u32),
+    /// A host thread without a row.
+    HostTid(u32),
+    Cpu(u32),
+    Vcpu(u32),
 }
 
 impl<'r> Aggregator<'r> {
@@ -111,18 +124,22 @@ impl<'r> Aggregator<'r> {
         }
     }
 
-    /// The part of the key that only some reports split by.
-    fn split(&self, sample: &Sample, located: &Located) -> Option<u32> {
-        match self.query.by {
-            By::Thread => self.threads.as_ref().and_then(|t| t.of(sample, located)),
-            By::Cpu if self.query.selection.view() == View::Guest => match &sample.vcpu {
-                VcpuState::Guest(vcpu) => {
-                    self.resolver.tables().vcpus.get(vcpu.vcpu.index()).map(|vcpu| vcpu.number)
-                }
-                _ => None,
-            },
-            By::Cpu => Some(sample.cpu.0),
-            By::Function | By::Process | By::Module | By::Vm => None,
+    fn split(&self, sample: &Sample, located: &Located) -> Split {
+        let guest_view = self.query.selection.view() == View::Guest;
+        match (self.query.by, &sample.vcpu) {
+            (By::Thread, _) => {
+                let row = self.threads.as_ref().and_then(|t| t.of(sample, located));
+                let is_real = !located.level.is_guest() && located.level != Level::Idle;
+                let untold = if is_real { Split::HostTid(sample.tid.0) } else { Split::No };
+                row.map_or(untold, Split::Thread)
+            }
+            (By::Cpu, VcpuState::Guest(vcpu)) if guest_view => {
+                let row = self.resolver.tables().vcpus.get(vcpu.vcpu.index());
+                row.map_or(Split::No, |vcpu| Split::Vcpu(vcpu.number))
+            }
+            (By::Cpu, _) if guest_view => Split::No,
+            (By::Cpu, _) => Split::Cpu(sample.cpu.0),
+            (By::Function | By::Process | By::Module | By::Vm, _) => Split::No,
         }
     }
 
@@ -200,9 +217,12 @@ impl<'r> Aggregator<'r> {
             }
             By::Process => whose_process,
             By::Thread => {
-                let named = key.split.map(|row| namer.thread(row));
-                let unsplit = if pid.is_some() { UNKNOWN.to_owned() } else { process };
-                let (thread, tid) = named.map_or((unsplit, None), |(name, id)| (name, Some(id)));
+                let unnamed = if pid.is_some() { UNKNOWN.to_owned() } else { process };
+                let (thread, tid) = match key.split {
+                    Split::Thread(row) => namer.thread(row),
+                    Split::HostTid(tid) => (unnamed, Some(tid)),
+                    Split::No | Split::Cpu(_) | Split::Vcpu(_) => (unnamed, None),
+                };
                 Label { thread: Some(thread), tid, ..whose_process }
             }
             By::Module => {
@@ -212,10 +232,11 @@ impl<'r> Aggregator<'r> {
                 Label { module: Some(module), side, vm: vm.filter(|_| guest), ..Label::default() }
             }
             By::Vm => whose,
-            By::Cpu if self.query.selection.view() == View::Guest => {
-                Label { vcpu: key.split, ..Label::default() }
-            }
-            By::Cpu => Label { cpu: key.split, ..Label::default() },
+            By::Cpu => match key.split {
+                Split::Cpu(cpu) => Label { cpu: Some(cpu), ..Label::default() },
+                Split::Vcpu(vcpu) => Label { vcpu: Some(vcpu), ..Label::default() },
+                Split::No | Split::Thread(_) | Split::HostTid(_) => Label::default(),
+            },
         }
     }
 
@@ -244,11 +265,11 @@ impl<'r> Aggregator<'r> {
         }
         let left_out = self.filter.left_out();
         if left_out.guest > 0 {
-            let text = format!("{} samples that interrupted a guest are left out", left_out.guest);
+            let text = format!("{} that interrupted a guest left out", n_samples(left_out.guest));
             notes.push(note("host", text));
         }
         if left_out.unknown_vcpu > 0 {
-            let text = format!("{} samples of unknown vCPUs are left out", left_out.unknown_vcpu);
+            let text = format!("{} of unknown vCPUs left out", n_samples(left_out.unknown_vcpu));
             notes.push(note("host", text));
         }
         if self.counts.is_empty() {

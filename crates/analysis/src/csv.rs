@@ -3,7 +3,7 @@
 use std::fmt::Display;
 
 use crate::profile::{Label, Profile, Side};
-use crate::text::{clean, percent};
+use crate::text::{clean, other_rows, percent};
 
 const HEADER: &str =
     "samples,percent,side,vm,process,pid,thread,tid,module,offset,function,cpu,vcpu";
@@ -17,7 +17,7 @@ pub fn csv(profile: &Profile) -> String {
         record(&mut out, row.samples, profile.total, &row.label);
     }
     if profile.other.rows > 0 {
-        let function = Some(format!("(other {} rows)", profile.other.rows));
+        let function = Some(other_rows(profile.other.rows));
         let label = Label { function, ..Label::default() };
         record(&mut out, profile.other.samples, profile.total, &label);
     }

@@ -79,9 +79,9 @@ impl<'t> Namer<'t> {
     }
 
     /// The name and id of a thread.
-    pub(crate) fn thread(&self, row: u32) -> (String, u32) {
+    pub(crate) fn thread(&self, row: u32) -> (String, Option<u32>) {
         let thread = &self.tables.threads[row as usize];
-        (thread.name.clone(), thread.tid.0)
+        (thread.name.clone(), Some(thread.tid.0))
     }
 
     /// Why a function has no name; `None` when it has one, or the view does not ask.

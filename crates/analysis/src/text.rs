@@ -131,7 +131,7 @@ fn dropped(profile: &Profile) -> String {
     }
     let all: u64 = drops.values().sum();
     let each: Vec<String> = drops.iter().map(|(cpu, count)| format!("cpu{cpu} {count}")).collect();
-    format!("{all} samples ({})", each.join(", "))
+    format!("{} ({})", n_samples(all), each.join(", "))
 }
 
 /// The CPU of a counter `samples_dropped_cpuN`.
@@ -169,7 +169,7 @@ fn table(out: &mut String, profile: &Profile) {
     }
     if profile.other.rows > 0 {
         let mut line = numbers(profile.other.samples);
-        line.push(format!("(other {} rows)", profile.other.rows));
+        line.push(other_rows(profile.other.rows));
         cells.push(line);
     }
     for line in &cells {
@@ -296,7 +296,7 @@ fn unresolved(out: &mut String, profile: &Profile) {
     let sum = |list: &[Unresolved]| list.iter().map(|u| u.samples).sum::<u64>();
     let all = sum(&profile.unresolved);
     let share = percent(all, profile.total);
-    let _ = writeln!(out, "\nNot named: {all} samples ({share}%)");
+    let _ = writeln!(out, "\nNot named: {} ({share}%)", n_samples(all));
     for Unresolved { part, subject, reason, samples } in profile.unresolved.iter().take(REASONS) {
         let part = match part {
             UnresolvedPart::Function => "function",
@@ -308,6 +308,16 @@ fn unresolved(out: &mut String, profile: &Profile) {
     if let Some(rest @ [_, ..]) = profile.unresolved.get(REASONS..) {
         let _ = writeln!(out, "{:>7}  (other {} reasons)", sum(rest), rest.len());
     }
+}
+
+/// How the rows that a limit cut off are called.
+pub(crate) fn other_rows(rows: usize) -> String {
+    if rows == 1 { "(other 1 row)".to_owned() } else { format!("(other {rows} rows)") }
+}
+
+/// "1 sample", "2 samples".
+pub(crate) fn n_samples(n: u64) -> String {
+    if n == 1 { "1 sample".to_owned() } else { format!("{n} samples") }
 }
 
 /// Per cent with two decimals; 0.00 of nothing.

@@ -217,10 +217,11 @@ impl<'r> FlowBuilder<'r> {
         let vm = located.vm.filter(|_| guest).map(|vm| self.namer.vm(vm));
         let (thread, tid) = match row {
             Some(row) => self.namer.thread(row),
-            None if guest => (self.guest_thread(sample, located), 0),
-            None if pid.is_none() => (process.clone(), sample.tid.0),
-            None => (UNKNOWN.to_owned(), sample.tid.0),
+            None if guest => (self.guest_thread(sample, located), None),
+            None if pid.is_none() => (process.clone(), Some(sample.tid.0)),
+            None => (UNKNOWN.to_owned(), Some(sample.tid.0)),
         };
+        let tid = tid.unwrap_or(0);
         FlowThread { vm, process, pid: pid.unwrap_or(0), thread, tid }
     }
 

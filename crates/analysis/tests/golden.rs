@@ -1,0 +1,100 @@
+//! Reports of a small drawn world, as text and CSV, compared with tests/golden/analysis.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
+
+mod world;
+
+use std::path::Path;
+
+use analysis::{Aggregator, By, Profile, Query, Resolver, Selection, View, csv, text};
+
+#[derive(Clone, Copy)]
+struct Ask<'a> {
+    view: View,
+    by: By,
+    vm: Option<&'a str>,
+    vcpu: Option<u32>,
+    process: Option<&'a str>,
+    limit: Option<usize>,
+}
+
+const ASK: Ask =
+    Ask { view: View::Unified, by: By::Function, vm: None, vcpu: None, process: None, limit: None };
+const GUEST: Ask = Ask { view: View::Guest, vm: Some("vm1"), ..ASK };
+
+fn profile(ask: Ask, samples: &str) -> Profile {
+    let (tables, header) = (world::tables(), world::header());
+    let resolver = Resolver::new(&tables);
+    let selection = Selection::new(&tables, ask.view, ask.vm, ask.vcpu, ask.process).unwrap();
+    let query = Query { selection, by: ask.by, limit: ask.limit };
+    let mut aggregator = Aggregator::new(&resolver, &header, query);
+    world::samples(samples).iter().for_each(|sample| aggregator.push(sample));
+    let profile = aggregator.finish();
+    assert_adds_up(&profile);
+    profile
+}
+
+fn assert_adds_up(profile: &Profile) {
+    let rows: u64 = profile.rows.iter().map(|row| row.samples).sum();
+    assert_eq!(rows + profile.other.samples, profile.total);
+    assert_eq!(profile.shares.sum(), profile.total);
+}
+
+fn golden(file: &str, actual: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/analysis").join(file);
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, actual).unwrap();
+    }
+    let expected = std::fs::read_to_string(&path).unwrap_or_default();
+    assert_eq!(actual, expected, "{file} (UPDATE=1 rewrites)");
+}
+
+fn check(file: &str, ask: Ask) {
+    golden(file, &text(&profile(ask, world::EVERYTHING)));
+}
+
+#[test]
+fn unified() {
+    check("unified-function.txt", ASK);
+    check("unified-process.txt", Ask { by: By::Process, ..ASK });
+    check("unified-thread.txt", Ask { by: By::Thread, ..ASK });
+    check("unified-module.txt", Ask { by: By::Module, ..ASK });
+    check("unified-vm.txt", Ask { by: By::Vm, ..ASK });
+    check("unified-cpu.txt", Ask { by: By::Cpu, ..ASK });
+}
+
+#[test]
+fn host_shows_a_vm_as_one_line() {
+    check("host-function.txt", Ask { view: View::Host, ..ASK });
+    check("host-process.txt", Ask { view: View::Host, by: By::Process, ..ASK });
+}
+
+#[test]
+fn native_leaves_guests_out_and_says_so() {
+    check("native-function.txt", Ask { view: View::Native, ..ASK });
+}
+
+#[test]
+fn guest_shows_what_did_not_run() {
+    check("guest-function.txt", GUEST);
+    check("guest-process.txt", Ask { by: By::Process, ..GUEST });
+    check("guest-cpu.txt", Ask { by: By::Cpu, ..GUEST });
+    check("guest-vcpu1.txt", Ask { vcpu: Some(1), ..GUEST });
+    check("guest-unmapped.txt", Ask { vm: Some("vm2"), ..GUEST });
+}
+
+#[test]
+fn process_filter_and_limit() {
+    check("unified-compute.txt", Ask { process: Some("compute"), ..ASK });
+    check("guest-pid42.txt", Ask { process: Some("42"), ..GUEST });
+    check("unified-limit.txt", Ask { limit: Some(3), ..ASK });
+    check("nothing.txt", Ask { process: Some("nobody"), ..ASK });
+}
+
+#[test]
+fn csv_has_every_field() {
+    golden("unified-function.csv", &csv(&profile(ASK, world::EVERYTHING)));
+    golden("unified-thread.csv", &csv(&profile(Ask { by: By::Thread, ..ASK }, world::EVERYTHING)));
+    golden("unified-limit.csv", &csv(&profile(Ask { limit: Some(2), ..ASK }, world::EVERYTHING)));
+}
