@@ -1,1 +1,25 @@
-//! export
+//! Profiles in other tools' formats: one pure function per format, from a `Flow` to bytes.
+//!
+//! ```text
+//!          +--> folded    text, one line per stack      flamegraph.pl, inferno, speedscope
+//!  Flow ---+--> pprof     gzipped profile.proto         pprof, Pyroscope, Parca
+//!          +--> firefox   gzipped processed profile     Firefox Profiler
+//!          +--> html      one page, works offline       any browser
+//! ```
+//!
+//! Design constraints: no IO besides the writer it is given, no clock, no `unsafe`; the same `Flow`
+//! gives the same bytes. Every sample of the `Flow` is in every format, once.
+//!
+//! Names come from guests and are hostile: control and text-direction characters never reach an
+//! output (`analysis::clean`), separators of a format never stand in a name, and the page runs no
+//! script but its own. This crate must never resolve an address or decide what a sample means.
+
+#![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+pub mod firefox;
+pub mod folded;
+pub mod html;
+pub mod pprof;
+
+mod tree;

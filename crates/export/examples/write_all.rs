@@ -1,0 +1,23 @@
+//! Writes a small made-up profile in every format into a folder, to look at or to feed to other tools.
+//!
+//! `cargo run -p export --example write_all -- DIR [hostile]`
+
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
+
+#[path = "../tests/fixture/mod.rs"]
+mod fixture;
+
+use std::fs::File;
+use std::path::PathBuf;
+
+fn main() {
+    let mut args = std::env::args().skip(1);
+    let dir = PathBuf::from(args.next().expect("the folder to write to"));
+    let flow = if args.next().is_some() { fixture::hostile() } else { fixture::small() };
+    let create = |name: &str| File::create(dir.join(name)).unwrap();
+    export::folded::write(&flow, create("profile.folded")).unwrap();
+    export::pprof::write(&flow, create("profile.pb.gz")).unwrap();
+    export::firefox::write(&flow, create("profile.json.gz")).unwrap();
+    export::html::write(&flow, "unified view", create("flamegraph.html")).unwrap();
+    println!("{}", flow.samples.len());
+}
