@@ -46,8 +46,8 @@ const SYMBOLS: &str = "
     [kernel]    2ff  do_syscall_64
     [kvm_amd]   50   svm_vcpu_run
     [kvm_amd]   6f   svm_handle_exit
-    /usr/bin/qemu-system-x86_64 1010 main_loop
-    /usr/bin/qemu-system-x86_64 101f kvm_cpu_exec
+    /usr/bin/qemu-system-x86_64 1010 kvm_cpu_exec
+    /usr/bin/qemu-system-x86_64 101f main_loop
     /usr/lib/postgresql/15/bin/postgres 1010 ExecScan
     vm1:[kernel] 10  clear_page
     vm1:[kernel] 20  do_idle

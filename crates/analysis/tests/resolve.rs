@@ -1,0 +1,142 @@
+//! Which process and function a sample is given, case by case.
+
+#![allow(clippy::unwrap_used)]
+
+mod world;
+
+use analysis::{Addresses, Aggregator, By, Label, Query, Resolver, SelectError, Selection, View};
+use model::{HostNs, SymbolName, Tables};
+
+fn labels(tables: &Tables, samples: &str, by: By) -> Vec<(u64, Label)> {
+    let (resolver, header) = (Resolver::new(tables), world::header());
+    let selection = Selection::all(tables, View::Unified).unwrap();
+    let mut aggregator = Aggregator::new(&resolver, &header, Query { selection, by, limit: None });
+    world::samples(samples).iter().for_each(|sample| aggregator.push(sample));
+    aggregator.finish().rows.into_iter().map(|row| (row.samples, row.label)).collect()
+}
+
+/// One sample: process and function.
+fn check(tables: &Tables, sample: &str, expected: &str) {
+    let labels = labels(tables, sample, By::Function);
+    let [(1, label)] = &labels[..] else { panic!("{labels:?}") };
+    let pid = label.pid.map_or(String::new(), |pid| format!("/{pid}"));
+    let text = |field: &Option<String>| field.clone().unwrap_or_default();
+    let actual = format!("{}{pid} {}", text(&label.process), text(&label.function));
+    assert_eq!(actual, expected, "{sample}");
+}
+
+fn check_thread(sample: &str, expected: &str) {
+    let labels = labels(&world::tables(), sample, By::Thread);
+    let [(1, label)] = &labels[..] else { panic!("{labels:?}") };
+    assert_eq!(label.thread.as_deref(), Some(expected), "{sample}");
+}
+
+#[test]
+fn a_reused_cr3_is_told_apart_by_time() {
+    let tables = world::tables();
+    check(&tables, "0 10 1 guest 0 user a000 f0 400010", "compute/40 compute_a");
+    check(&tables, "0 59 1 guest 0 user a000 f0 400010", "compute/40 compute_a");
+    check(&tables, "0 61 1 guest 0 user a000 f0 401234", "worker/41 (stripped)");
+}
+
+#[test]
+fn lifetimes_may_miss_by_the_clock_error_and_a_little() {
+    // compute -> 10 ms ... 80 ms -> worker; the slack is 2 ms + 50 ms.
+    let mut tables = world::tables();
+    let at = |ms| Some(HostNs(world::START.0 + ms * world::MS));
+    tables.images[5].end = at(10);
+    tables.images[6].start = at(80);
+    check(&tables, "0 10 1 guest 0 user a000 f0 400010", "compute/40 compute_a");
+    check(&tables, "0 44 1 guest 0 user a000 f0 400010", "compute/40 compute_a");
+    check(&tables, "0 46 1 guest 0 user a000 f0 401234", "worker/41 (stripped)");
+    tables.images[6].start = at(99);
+    check(&tables, "0 40 1 guest 0 user a000 f0 400010", "compute/40 compute_a");
+    tables.images[6].start = at(200);
+    check(&tables, "0 61 1 guest 0 user a000 f0 400010", "compute/40 compute_a");
+    check(&tables, "0 63 1 guest 0 user a000 f0 400010", "[unknown] [unknown]");
+}
+
+#[test]
+fn page_table_bits_that_are_no_address_do_not_matter() {
+    let tables = world::tables();
+    check(&tables, "0 10 1 guest 0 user b801 f0 400010", "compute/40 compute_a");
+}
+
+#[test]
+fn guest_kernel_time_belongs_to_the_process_of_the_page_tables() {
+    let tables = world::tables();
+    check(&tables, "0 10 1 guest 0 kernel a000 f0 ffffffff9a000010", "compute/40 clear_page");
+    check(&tables, "0 10 1 guest 0 kernel 1000000 0 ffffffff9a000020", "[kernel] do_idle");
+    check(&tables, "0 10 1 guest 0 kernel - 0 ffffffff9a000020", "[unknown] do_idle");
+    // The upper half is the kernel's, whatever the privilege level.
+    check(&tables, "0 10 1 guest 0 user a000 f0 ffffffff9a000020", "compute/40 do_idle");
+}
+
+#[test]
+fn nothing_is_dropped_when_tables_are_empty() {
+    let tables = Tables::default();
+    check(&tables, "0 10 1 guest 0 user a000 f0 400010", "[pid 1000] [unknown]");
+    check(&tables, "0 10 1 host 300 user 5010", "[unknown]/300 [unknown]");
+    check(&tables, "0 10 1 stack 300 kernel ffffffff81000200", "[unknown]/300 [unknown]");
+    check(&tables, "0 10 1 idle ffffffff81000100", "[idle] [unknown]");
+    check(&tables, "0 10 1 unknown 1000", "[pid 1000] [unknown]");
+}
+
+#[test]
+fn a_vcpu_not_found_yet_still_has_its_vm() {
+    let tables = world::tables();
+    check(&tables, "0 99 1 unknown 1000", "[vm1] [unknown]");
+    // Long before vm2 was first seen.
+    check(&tables, "0 0 1 unknown 2000", "[vm2] [vm2]");
+}
+
+#[test]
+fn threads() {
+    check_thread("0 10 1 guest 0 user c000 f2 400010", "main");
+    check_thread("0 10 1 guest 0 user c000 f3 400010", "helper");
+    check_thread("0 10 1 guest 0 user c000 99 400010", "[unknown]");
+    // The only thread of its process, before it set its FS base.
+    check_thread("0 10 1 guest 0 user a000 0 400010", "compute");
+    // In the kernel it may be a kernel thread on borrowed page tables.
+    check_thread("0 10 1 guest 0 kernel a000 0 ffffffff9a000010", "[unknown]");
+    check_thread("0 10 1 guest 0 kernel a000 f0 ffffffff9a000010", "compute");
+    check_thread("0 10 1 host 1000 user 5010", "qemu-system-x86");
+}
+
+#[test]
+fn addresses_are_what_the_report_then_needs() {
+    let mut tables = world::tables();
+    let all = std::mem::take(&mut tables.symbols);
+    let mut addresses = Addresses::new(&tables);
+    world::samples(world::EVERYTHING).iter().for_each(|sample| addresses.add(sample));
+    let found = addresses.into_sorted();
+    let named = |place| all.iter().find(|s| (s.module, s.offset) == place).map(|s| &s.name);
+    let text = |place: &(model::ModuleId, u64)| match named(*place) {
+        Some(SymbolName::Function(name)) => name.clone(),
+        Some(_) => "unnamed".to_owned(),
+        None => format!("{:x}", place.1),
+    };
+    let actual: Vec<String> = found.iter().map(text).collect();
+    let expected = "native_safe_halt schedule schedule do_syscall_64 svm_vcpu_run svm_handle_exit \
+                    kvm_cpu_exec main_loop ExecScan clear_page do_idle compute_a compute_a compute_b \
+                    quantum_toffoli unnamed unnamed 9999";
+    assert_eq!(actual.join(" "), expected);
+}
+
+#[test]
+fn selections_that_do_not_fit_say_what_there_is() {
+    let tables = world::tables();
+    let error =
+        |view, vm, vcpu| Selection::new(&tables, view, vm, vcpu, None).unwrap_err().to_string();
+    assert_eq!(
+        error(View::Unified, Some("vm9"), None),
+        "no VM named \"vm9\" in this recording; it has: vm1, vm2"
+    );
+    assert_eq!(error(View::Guest, None, None), "say which VM with --vm: vm1, vm2");
+    assert_eq!(
+        error(View::Guest, Some("vm1"), Some(7)),
+        "VM \"vm1\" has no vCPU 7 in this recording; it has: 0, 1"
+    );
+    let none = SelectError::VmNeeded { known: "no VM".to_owned() };
+    assert_eq!(Selection::all(&Tables::default(), View::Guest), Err(none));
+}

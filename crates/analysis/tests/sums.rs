@@ -1,0 +1,151 @@
+//! Every sample is in exactly one row: over random samples, all views, all kinds of rows.
+
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation)]
+
+mod world;
+
+use analysis::{Aggregator, By, Profile, Query, Resolver, Selection, View};
+use model::{
+    CpuId, Cr3, GuestVirt, HostMode, HostNs, HostVirt, Pid, Sample, StackId, Tid, VcpuId,
+    VcpuSample, VcpuState,
+};
+
+const VIEWS: [View; 4] = [View::Unified, View::Host, View::Guest, View::Native];
+const KINDS: [By; 6] = [By::Function, By::Process, By::Thread, By::Module, By::Vm, By::Cpu];
+
+/// A linear congruential generator (Knuth's MMIX constants).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % n
+    }
+
+    fn one_of(&mut self, values: &[u64]) -> u64 {
+        values[self.below(values.len() as u64) as usize]
+    }
+
+    fn sample(&mut self) -> Sample {
+        let addresses = [
+            0x40_0010,
+            0x40_0020,
+            0x40_1234,
+            0x5010,
+            0x7f_0010,
+            0xffff_ffff_9a00_0010,
+            0xffff_ffff_8100_0200,
+            0,
+            u64::MAX,
+        ];
+        let vcpu = VcpuSample {
+            vcpu: VcpuId(self.below(5) as u32),
+            ip: GuestVirt(self.one_of(&addresses)),
+            cr3: (self.below(8) > 0)
+                .then_some(())
+                .map(|()| Cr3::new(self.one_of(&[0xa000, 0xc000, 0x100_0000, 0xe000]))),
+            fs_base: GuestVirt(self.one_of(&[0, 0xf0, 0xf2, 0xf3])),
+            cpl: self.one_of(&[0, 3, 3, 1]) as u8,
+            asid: 1,
+            exit_reason: 0,
+            exit_info: 0,
+        };
+        Sample {
+            time: HostNs(self.below(2 * world::START.0)),
+            cpu: CpuId(self.below(3) as u32),
+            pid: Pid(self.one_of(&[0, 300, 555, 1000, 2000]) as u32),
+            tid: Tid(self.one_of(&[0, 1001, 1002, 2001]) as u32),
+            host_ip: HostVirt(self.one_of(&addresses)),
+            host_mode: if self.below(2) == 0 { HostMode::Kernel } else { HostMode::User },
+            stack: (self.below(2) == 0).then_some(StackId(self.below(2) as u32)),
+            vcpu: match self.below(5) {
+                0 => VcpuState::None,
+                1 => VcpuState::Unknown,
+                2 => VcpuState::Vmm(vcpu),
+                _ => VcpuState::Guest(vcpu),
+            },
+        }
+    }
+}
+
+fn profile(query: Query, samples: &[Sample]) -> Profile {
+    let (tables, header) = (world::tables(), world::header());
+    let resolver = Resolver::new(&tables);
+    let mut aggregator = Aggregator::new(&resolver, &header, query);
+    samples.iter().for_each(|sample| aggregator.push(sample));
+    aggregator.finish()
+}
+
+fn assert_adds_up(profile: &Profile, what: &str) {
+    let shown: u64 = profile.rows.iter().map(|row| row.samples).sum();
+    assert_eq!(shown + profile.other.samples, profile.total, "{what}");
+    assert_eq!(profile.shares.sum(), profile.total, "{what}");
+    let unnamed: u64 = profile.unresolved.iter().map(|u| u.samples).sum();
+    assert!(unnamed <= profile.total, "{what}");
+    assert!(profile.rows.is_sorted_by(|a, b| a.samples >= b.samples), "{what}");
+}
+
+#[test]
+fn rows_add_up_to_the_total() {
+    let tables = world::tables();
+    for seed in 0..40 {
+        let mut random = Random(seed);
+        let samples: Vec<Sample> = (0..300).map(|_| random.sample()).collect();
+        let guests = samples
+            .iter()
+            .filter(|s| matches!(s.vcpu, VcpuState::Guest(_) | VcpuState::Unknown))
+            .count() as u64;
+        for view in VIEWS {
+            for by in KINDS {
+                let vm = (view == View::Guest).then_some("vm1");
+                let limit = [None, Some(0), Some(1), Some(5)][random.below(4) as usize];
+                let selection = Selection::new(&tables, view, vm, None, None).unwrap();
+                let profile = profile(Query { selection, by, limit }, &samples);
+                let what = format!("seed {seed} {view:?} {by:?} {limit:?}");
+                assert_adds_up(&profile, &what);
+                match view {
+                    View::Unified | View::Host => assert_eq!(profile.total, 300, "{what}"),
+                    View::Native => assert_eq!(profile.total, 300 - guests, "{what}"),
+                    View::Guest => assert!(200 <= profile.total, "{what}"),
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn order_of_samples_does_not_matter() {
+    let tables = world::tables();
+    let mut random = Random(7);
+    let mut samples: Vec<Sample> = (0..500).map(|_| random.sample()).collect();
+    for by in KINDS {
+        let selection = Selection::all(&tables, View::Unified).unwrap();
+        let query = Query { selection, by, limit: Some(4) };
+        let forward = profile(query.clone(), &samples);
+        samples.reverse();
+        assert_eq!(forward, profile(query, &samples), "{by:?}");
+    }
+}
+
+#[test]
+fn a_vms_parts_add_up_to_the_vm() {
+    let tables = world::tables();
+    let mut random = Random(3);
+    let samples: Vec<Sample> = (0..2000).map(|_| random.sample()).collect();
+    let total = |vm, vcpu| {
+        let selection = Selection::new(&tables, View::Unified, Some(vm), vcpu, None).unwrap();
+        profile(Query { selection, by: By::Function, limit: None }, &samples).total
+    };
+    let everything = {
+        let selection = Selection::all(&tables, View::Unified).unwrap();
+        profile(Query { selection, by: By::Vm, limit: None }, &samples)
+    };
+    let of_vm = |vm: &str| {
+        let rows = everything.rows.iter().filter(|row| row.label.vm.as_deref() == Some(vm));
+        rows.map(|row| row.samples).sum::<u64>()
+    };
+    assert_eq!(total("vm1", None), of_vm("vm1"));
+    assert_eq!(total("vm2", None), of_vm("vm2"));
+    assert!(total("vm1", Some(0)) + total("vm1", Some(1)) < total("vm1", None));
+}
