@@ -4,7 +4,7 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
-#[path = "../tests/fixture/mod.rs"]
+#[path = "../tests/export/fixture.rs"]
 mod fixture;
 
 use std::fs::File;
@@ -14,10 +14,12 @@ fn main() {
     let mut args = std::env::args().skip(1);
     let dir = PathBuf::from(args.next().expect("the folder to write to"));
     let flow = if args.next().is_some() { fixture::hostile() } else { fixture::small() };
+    let notes = fixture::notes();
+    let about = export::About { view: "unified view", notes: &notes };
     let create = |name: &str| File::create(dir.join(name)).unwrap();
     export::folded::write(&flow, create("profile.folded")).unwrap();
-    export::pprof::write(&flow, create("profile.pb.gz")).unwrap();
+    export::pprof::write(&flow, about, create("profile.pb.gz")).unwrap();
     export::firefox::write(&flow, create("profile.json.gz")).unwrap();
-    export::html::write(&flow, "unified view", create("flamegraph.html")).unwrap();
+    export::html::write(&flow, about, create("flamegraph.html")).unwrap();
     println!("{}", flow.samples.len());
 }

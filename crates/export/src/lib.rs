@@ -23,3 +23,12 @@ pub mod html;
 pub mod pprof;
 
 mod tree;
+
+/// What a reader should know about a flow beside its samples; formats with a place for it show it.
+#[derive(Debug, Clone, Copy)]
+pub struct About<'a> {
+    /// What it shows: `unified view`, `guest view of vm1`.
+    pub view: &'a str,
+    /// What was missed while recording.
+    pub notes: &'a [model::Note],
+}

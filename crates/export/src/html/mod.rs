@@ -15,22 +15,24 @@ use analysis::flow::Flow;
 use sha2::{Digest, Sha256};
 
 use self::escape::{base64, escape};
+use crate::About;
 use crate::tree::Tree;
 
 const PAGE: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("flame.js");
 
-/// Writes `flow` as a page. `view` says what the flow shows ("unified view", "guest view of vm1").
+/// Writes `flow` as a page.
 ///
 /// # Errors
 /// Only the writer's.
-pub fn write(flow: &Flow, view: &str, mut out: impl Write) -> io::Result<()> {
+pub fn write(flow: &Flow, about: About<'_>, mut out: impl Write) -> io::Result<()> {
     let tree = Tree::new(flow);
     let top = summary::top(flow);
     let value = |key: &str| match key {
-        "title" => escape(&format!("vmscope: {}, {view}", flow.hostname)),
-        "facts" => summary::facts(flow, view),
+        "title" => escape(&format!("vmscope: {}, {}", flow.hostname, about.view)),
+        "facts" => summary::facts(flow, about.view),
+        "notes" => summary::notes(about.notes),
         "legend" => summary::legend(flow),
         "top" => top.rows.clone(),
         "top_note" => top.note.clone(),

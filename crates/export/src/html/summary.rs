@@ -4,6 +4,8 @@ use std::collections::HashMap;
 
 use analysis::flow::{Flow, FlowThread};
 
+use model::Note;
+
 use super::data::{KINDS, kind_index};
 use super::escape::escape;
 use crate::tree::{self, Label, Labels, kind_of_stack};
@@ -38,6 +40,16 @@ pub(super) fn facts(flow: &Flow, view: &str) -> String {
     ]
     .map(|(term, text)| format!("<div><dt>{term}</dt><dd>{text}</dd></div>"))
     .join("\n")
+}
+
+/// What was missed while recording, as a list; nothing when nothing was.
+pub(super) fn notes(notes: &[Note]) -> String {
+    if notes.is_empty() {
+        return String::new();
+    }
+    let item = |note: &Note| format!("<li>{}: {}</li>", escape(&note.subject), escape(&note.text));
+    let items: Vec<String> = notes.iter().map(item).collect();
+    format!("<ul class=\"notes\">\n{}\n</ul>", items.join("\n"))
 }
 
 /// Each kind of frame with its colour and its share of the samples, by innermost frame.
@@ -100,7 +112,7 @@ fn row(flow: &Flow, label: &Label<'_>, process: &str, count: u64) -> String {
     let (_, class) = KINDS[kind_index(label.kind)];
     format!(
         "<tr><td class=\"number\">{}</td><td class=\"number\">{}</td>\
-         <td><span class=\"swatch {class}\"></span><button type=\"button\">{}</button></td>\
+         <td class=\"function\"><span class=\"swatch {class}\"></span><button type=\"button\">{}</button></td>\
          <td>{}</td><td>{}</td></tr>",
         grouped(count),
         percent(count, flow.samples.len()),

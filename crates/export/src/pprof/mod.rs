@@ -15,14 +15,15 @@ use analysis::flow::{Flow, FlowModule, FlowThread, Frame};
 use prost::Message;
 
 use self::proto::{Function, Label, Line, Location, Mapping, Profile, Sample, ValueType};
+use crate::About;
 use crate::tree::{Label as FrameLabel, Labels};
 
 /// Writes `flow` as a gzipped pprof profile.
 ///
 /// # Errors
 /// Only the writer's.
-pub fn write(flow: &Flow, out: impl Write) -> io::Result<()> {
-    let bytes = profile(flow).encode_to_vec();
+pub fn write(flow: &Flow, about: About<'_>, out: impl Write) -> io::Result<()> {
+    let bytes = profile(flow, about).encode_to_vec();
     let mut gzip = flate2::write::GzEncoder::new(out, flate2::Compression::default());
     gzip.write_all(&bytes)?;
     gzip.finish()?.flush()
@@ -30,7 +31,7 @@ pub fn write(flow: &Flow, out: impl Write) -> io::Result<()> {
 
 /// `flow` as the message.
 #[must_use]
-pub fn profile(flow: &Flow) -> Profile {
+pub fn profile(flow: &Flow, about: About<'_>) -> Profile {
     let mut strings = Strings::default();
     let samples_count = value_type(&mut strings, "samples", "count");
     let cpu_nanoseconds = value_type(&mut strings, "cpu", "nanoseconds");
@@ -45,7 +46,7 @@ pub fn profile(flow: &Flow) -> Profile {
         duration_nanos: signed(flow.end.since(flow.start)),
         period_type: Some(cpu_nanoseconds),
         period: signed(flow.period_ns),
-        comment: vec![strings.index(&format!("recorded by vmscope on {}", flow.hostname))],
+        comment: comments(flow, about, &mut strings),
         default_sample_type: cpu_nanoseconds.r#type,
         string_table: strings.finish(),
     }
@@ -53,6 +54,12 @@ pub fn profile(flow: &Flow) -> Profile {
 
 fn value_type(strings: &mut Strings, r#type: &str, unit: &str) -> ValueType {
     ValueType { r#type: strings.index(r#type), unit: strings.index(unit) }
+}
+
+fn comments(flow: &Flow, about: About<'_>, strings: &mut Strings) -> Vec<i64> {
+    let first = format!("recorded by vmscope on {}, {}", flow.hostname, about.view);
+    let notes = about.notes.iter().map(|note| format!("{}: {}", note.subject, note.text));
+    std::iter::once(first).chain(notes).map(|text| strings.index(&text)).collect()
 }
 
 fn functions_and_locations<'a>(

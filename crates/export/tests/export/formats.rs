@@ -1,17 +1,21 @@
 //! Every format of a small flow compared with tests/golden/export, and every sample counted.
 
-#![allow(clippy::unwrap_used)]
-
-mod fixture;
-
 use std::fmt::Write as _;
 use std::io::Read;
 use std::path::Path;
 
 use analysis::flow::Flow;
+use export::About;
 use export::pprof::proto::{Label, Profile};
+use model::Note;
 use prost::Message;
 use serde_json::Value;
+
+use crate::fixture;
+
+fn about(notes: &[Note]) -> About<'_> {
+    About { view: "unified view", notes }
+}
 
 fn golden(file: &str, actual: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/export").join(file);
@@ -37,13 +41,13 @@ fn gunzip(bytes: &[u8]) -> Vec<u8> {
 
 fn pprof(flow: &Flow) -> Profile {
     let mut out = Vec::new();
-    export::pprof::write(flow, &mut out).unwrap();
+    export::pprof::write(flow, about(&fixture::notes()), &mut out).unwrap();
     Profile::decode(gunzip(&out).as_slice()).unwrap()
 }
 
 fn html(flow: &Flow) -> String {
     let mut out = Vec::new();
-    export::html::write(flow, "unified view", &mut out).unwrap();
+    export::html::write(flow, about(&fixture::notes()), &mut out).unwrap();
     String::from_utf8(out).unwrap()
 }
 
@@ -155,7 +159,7 @@ fn the_same_flow_gives_the_same_bytes() {
         |flow| folded(flow).into_bytes(),
         |flow| {
             let mut out = Vec::new();
-            export::pprof::write(flow, &mut out).unwrap();
+            export::pprof::write(flow, about(&fixture::notes()), &mut out).unwrap();
             out
         },
         |flow| {
@@ -200,6 +204,12 @@ fn the_page_has_no_markup_but_its_own() {
     }
     // A name that looks like a placeholder is shown, not filled in.
     assert!(hostile.contains("{{script}}"));
+}
+
+#[test]
+fn the_page_names_what_was_missed() {
+    let page = html(&fixture::small());
+    assert!(page.contains("<li>vm3: no guest map: &lt;b&gt;no vsock&lt;/b&gt; device</li>"));
 }
 
 #[test]

@@ -2,12 +2,10 @@
 //! `docs-developer/processed-profile-format.md` and `src/types/profile.ts` describe it: every table's
 //! columns have its length, every index is in range, every required field is there.
 
-#![allow(clippy::unwrap_used)]
-
-mod fixture;
-
 use analysis::flow::Flow;
 use serde_json::Value;
+
+use crate::fixture;
 
 /// Columns of each table of a thread, and what their numbers refer to.
 const TABLES: [(&str, &[(&str, Refers)]); 7] = {

@@ -1,0 +1,7 @@
+//! Every export of small flows, read back.
+
+#![allow(clippy::unwrap_used)]
+
+mod firefox;
+mod fixture;
+mod formats;
