@@ -1,1 +1,36 @@
-//! recording
+//! The recording: a folder of Parquet tables and `recording.json`, described in `docs/formats.md`.
+//!
+//! ```text
+//!  collector --records--> Spool (one per CPU) --+
+//!                                               +-- Writer::finish --> NAME/ --> Recording::open
+//!  everyone else --model::Tables----------------+
+//! ```
+//!
+//! Design constraints: while sampling, a sample costs one copy into a file and nothing is encoded; the
+//! tables are written afterwards, in bounded memory, under a temporary name. What is read may come
+//! from anywhere: any bytes give an error or a recording, never a panic and never unbounded memory.
+//!
+//! This crate must never resolve, analyse or aggregate: it gives back what was put in. It uses no
+//! `unsafe`, and nothing outside it knows the names of files or columns.
+
+#![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used, clippy::cast_possible_truncation))]
+
+mod abi;
+mod columns;
+mod error;
+mod files;
+mod manifest;
+mod merge;
+mod reader;
+mod samples;
+mod spool;
+mod tables;
+mod writer;
+
+pub use abi::{RECORD_SIZE, decode, encode};
+pub use error::Error;
+pub use manifest::FORMAT_VERSION;
+pub use reader::{Recording, Samples};
+pub use spool::{Spool, StackSpool};
+pub use writer::{Summary, Writer};

@@ -1,0 +1,165 @@
+//! The sampler's record (`struct sample` of `bpf/abi/sample.h`), byte by byte.
+
+use model::{
+    CpuId, Cr3, GuestVirt, HostMode, HostNs, HostVirt, Pid, Sample, StackId, Tid, VcpuId,
+    VcpuSample, VcpuState,
+};
+
+/// Bytes of one record.
+pub const RECORD_SIZE: usize = 72;
+
+const VCPU_NONE: u32 = 0xffff_ffff;
+const VCPU_UNKNOWN: u32 = 0xffff_fffe;
+const STACK_NONE: u32 = 0xffff_ffff;
+
+const GUEST: u8 = 0x01;
+const HOST_USER: u8 = 0x02;
+const CR3_VALID: u8 = 0x04;
+
+/// Reads a record of CPU `cpu`. Every 72 bytes are some sample.
+#[must_use]
+pub fn decode(record: &[u8; RECORD_SIZE], cpu: CpuId) -> Sample {
+    let flags = record[64];
+    let stack = u32_at(record, 68);
+    Sample {
+        time: time_of(record),
+        cpu,
+        pid: Pid(u32_at(record, 40)),
+        tid: Tid(u32_at(record, 44)),
+        host_ip: HostVirt(u64_at(record, 8)),
+        host_mode: if flags & HOST_USER != 0 { HostMode::User } else { HostMode::Kernel },
+        stack: (stack != STACK_NONE).then_some(StackId(stack)),
+        vcpu: decode_vcpu(record, flags),
+    }
+}
+
+/// The record of a sample: `decode` undone. Registers of a sample that has none are 0.
+#[must_use]
+pub fn encode(sample: &Sample) -> [u8; RECORD_SIZE] {
+    let (guest, row, vcpu) = match &sample.vcpu {
+        VcpuState::None => (0, VCPU_NONE, None),
+        VcpuState::Unknown => (GUEST, VCPU_UNKNOWN, None),
+        VcpuState::Vmm(vcpu) => (0, vcpu.vcpu.0, Some(vcpu)),
+        VcpuState::Guest(vcpu) => (GUEST, vcpu.vcpu.0, Some(vcpu)),
+    };
+    let mut record = [0; RECORD_SIZE];
+    let mut flags = guest;
+    if sample.host_mode == HostMode::User {
+        flags |= HOST_USER;
+    }
+    put(&mut record, 0, &sample.time.0.to_le_bytes());
+    put(&mut record, 8, &sample.host_ip.0.to_le_bytes());
+    put(&mut record, 40, &sample.pid.0.to_le_bytes());
+    put(&mut record, 44, &sample.tid.0.to_le_bytes());
+    put(&mut record, 48, &row.to_le_bytes());
+    if let Some(vcpu) = vcpu {
+        flags |= if vcpu.cr3.is_some() { CR3_VALID } else { 0 };
+        put(&mut record, 16, &vcpu.ip.0.to_le_bytes());
+        put(&mut record, 24, &vcpu.cr3.map_or(0, Cr3::base).to_le_bytes());
+        put(&mut record, 32, &vcpu.fs_base.0.to_le_bytes());
+        put(&mut record, 52, &vcpu.exit_reason.to_le_bytes());
+        put(&mut record, 56, &vcpu.exit_info.to_le_bytes());
+        put(&mut record, 60, &vcpu.asid.to_le_bytes());
+        record[65] = vcpu.cpl;
+    }
+    record[64] = flags;
+    put(&mut record, 68, &sample.stack.map_or(STACK_NONE, |stack| stack.0).to_le_bytes());
+    record
+}
+
+/// The time of a record.
+pub(crate) fn time_of(record: &[u8; RECORD_SIZE]) -> HostNs {
+    HostNs(u64_at(record, 0))
+}
+
+fn decode_vcpu(record: &[u8; RECORD_SIZE], flags: u8) -> VcpuState {
+    let row = u32_at(record, 48);
+    let vcpu = VcpuSample {
+        vcpu: VcpuId(row),
+        ip: GuestVirt(u64_at(record, 16)),
+        cr3: (flags & CR3_VALID != 0).then(|| Cr3::new(u64_at(record, 24))),
+        fs_base: GuestVirt(u64_at(record, 32)),
+        cpl: record[65],
+        asid: u32_at(record, 60),
+        exit_reason: u32_at(record, 52),
+        exit_info: u32_at(record, 56),
+    };
+    match (row, flags & GUEST != 0) {
+        (VCPU_NONE, false) => VcpuState::None,
+        (VCPU_NONE | VCPU_UNKNOWN, _) => VcpuState::Unknown,
+        (_, true) => VcpuState::Guest(vcpu),
+        (_, false) => VcpuState::Vmm(vcpu),
+    }
+}
+
+fn put(record: &mut [u8; RECORD_SIZE], at: usize, bytes: &[u8]) {
+    record[at..at + bytes.len()].copy_from_slice(bytes);
+}
+
+fn u64_at(record: &[u8; RECORD_SIZE], at: usize) -> u64 {
+    let mut bytes = [0; 8];
+    bytes.copy_from_slice(&record[at..at + 8]);
+    u64::from_le_bytes(bytes)
+}
+
+fn u32_at(record: &[u8; RECORD_SIZE], at: usize) -> u32 {
+    let mut bytes = [0; 4];
+    bytes.copy_from_slice(&record[at..at + 4]);
+    u32::from_le_bytes(bytes)
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    /// A record with every byte of every field different, written down by hand from the C header.
+    fn record(vcpu: u32, flags: u8) -> [u8; RECORD_SIZE] {
+        let mut record = [0; RECORD_SIZE];
+        let mut at = 0;
+        for value in [0x1112_u64, 0x2122, 0x3132, 0x4142_3000, 0x5152] {
+            record[at..at + 8].copy_from_slice(&value.to_le_bytes());
+            at += 8;
+        }
+        for value in [61_u32, 62, vcpu, 64, 65, 66] {
+            record[at..at + 4].copy_from_slice(&value.to_le_bytes());
+            at += 4;
+        }
+        record[at..].copy_from_slice(&[flags, 3, 0, 0, 77, 0, 0, 0]);
+        record
+    }
+
+    fn check(vcpu: u32, flags: u8, mode: HostMode, expected: VcpuState) {
+        let sample = decode(&record(vcpu, flags), CpuId(5));
+        assert_eq!(sample.vcpu, expected);
+        assert_eq!((sample.time, sample.cpu), (HostNs(0x1112), CpuId(5)));
+        assert_eq!((sample.pid, sample.tid), (Pid(61), Tid(62)));
+        assert_eq!((sample.host_ip, sample.host_mode), (HostVirt(0x2122), mode));
+        assert_eq!(sample.stack, Some(StackId(77)));
+        assert_eq!(decode(&encode(&sample), CpuId(5)), sample);
+    }
+
+    fn registers(cr3: Option<Cr3>) -> VcpuSample {
+        VcpuSample {
+            vcpu: VcpuId(63),
+            ip: GuestVirt(0x3132),
+            cr3,
+            fs_base: GuestVirt(0x5152),
+            cpl: 3,
+            asid: 66,
+            exit_reason: 64,
+            exit_info: 65,
+        }
+    }
+
+    #[test]
+    fn records_decode_as_the_header_says() {
+        use HostMode::{Kernel, User};
+        let cr3 = Some(Cr3::new(0x4142_3000));
+        check(63, 0b101, Kernel, VcpuState::Guest(registers(cr3)));
+        check(63, 0b001, Kernel, VcpuState::Guest(registers(None)));
+        check(63, 0b110, User, VcpuState::Vmm(registers(cr3)));
+        check(VCPU_NONE, 0b010, User, VcpuState::None);
+        check(VCPU_NONE, 0b001, Kernel, VcpuState::Unknown);
+        check(VCPU_UNKNOWN, 0b001, Kernel, VcpuState::Unknown);
+    }
+}

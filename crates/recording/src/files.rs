@@ -1,0 +1,122 @@
+//! Names and durable writing of a recording's files.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
+
+use model::CpuId;
+
+use crate::error::Error;
+
+pub(crate) const MANIFEST: &str = "recording.json";
+pub(crate) const SAMPLES: &str = "samples.parquet";
+pub(crate) const STACK_SPOOL: &str = "stacks.raw";
+
+/// Where a recording of this final name is while it is written.
+pub(crate) fn partial(path: &Path) -> Option<PathBuf> {
+    with_suffix(path, ".partial")
+}
+
+pub(crate) fn spool(dir: &Path, cpu: CpuId) -> PathBuf {
+    dir.join(format!("cpu{cpu}.raw"))
+}
+
+/// The spools there are, by CPU.
+pub(crate) fn find_spools(dir: &Path) -> Result<Vec<(CpuId, PathBuf)>, Error> {
+    let failed = |source| Error::io("read", dir, source);
+    let mut spools = Vec::new();
+    for entry in fs::read_dir(dir).map_err(failed)? {
+        let name = entry.map_err(failed)?.file_name();
+        let cpu = name.to_str().and_then(|name| name.strip_prefix("cpu")?.strip_suffix(".raw"));
+        if let Some(cpu) = cpu.and_then(|number| number.parse().ok()).map(CpuId) {
+            spools.push((cpu, spool(dir, cpu)));
+        }
+    }
+    spools.sort();
+    Ok(spools)
+}
+
+/// Size and checksum of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Digest {
+    pub(crate) bytes: u64,
+    pub(crate) crc32: u32,
+}
+
+/// Writes a file under a temporary name, counts and sums its bytes; `commit` makes it durable and
+/// gives it its name, so that under a file's name there is all of it or nothing.
+#[derive(Debug)]
+pub(crate) struct DurableFile {
+    file: BufWriter<File>,
+    path: PathBuf,
+    hasher: crc32fast::Hasher,
+    bytes: u64,
+}
+
+impl DurableFile {
+    pub(crate) fn create(path: &Path) -> Result<Self, Error> {
+        let file = File::create(temporary(path)).map_err(|e| Error::io("create", path, e))?;
+        Ok(Self {
+            file: BufWriter::new(file),
+            path: path.to_owned(),
+            hasher: crc32fast::Hasher::new(),
+            bytes: 0,
+        })
+    }
+
+    pub(crate) fn commit(mut self) -> Result<Digest, Error> {
+        let path = &self.path;
+        self.file
+            .flush()
+            .and_then(|()| self.file.get_ref().sync_all())
+            .and_then(|()| fs::rename(temporary(path), path))
+            .map_err(|source| Error::io("write", path, source))?;
+        Ok(Digest { bytes: self.bytes, crc32: self.hasher.finalize() })
+    }
+}
+
+impl Write for DurableFile {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let written = self.file.write(bytes)?;
+        self.hasher.update(&bytes[..written]);
+        self.bytes += written as u64;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.file.flush()
+    }
+}
+
+fn temporary(path: &Path) -> PathBuf {
+    with_suffix(path, ".tmp").expect("every file of a recording has a name")
+}
+
+fn with_suffix(path: &Path, suffix: &str) -> Option<PathBuf> {
+    let mut name = OsString::from(path.file_name()?);
+    name.push(suffix);
+    Some(path.with_file_name(name))
+}
+
+/// Size and checksum of what is there.
+pub(crate) fn digest(path: &Path) -> Result<Digest, Error> {
+    let failed = |source| Error::io("read", path, source);
+    let mut file = File::open(path).map_err(failed)?;
+    let mut hasher = crc32fast::Hasher::new();
+    let mut buffer = vec![0; 1 << 16];
+    let mut bytes = 0;
+    loop {
+        let read = file.read(&mut buffer).map_err(failed)?;
+        if read == 0 {
+            return Ok(Digest { bytes, crc32: hasher.finalize() });
+        }
+        hasher.update(&buffer[..read]);
+        bytes += read as u64;
+    }
+}
+
+/// Makes the names in a folder durable.
+pub(crate) fn sync_dir(dir: &Path) -> Result<(), Error> {
+    File::open(dir).and_then(|dir| dir.sync_all()).map_err(|e| Error::io("write", dir, e))
+}

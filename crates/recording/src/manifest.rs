@@ -1,0 +1,196 @@
+//! `recording.json`: format version, header, and what files there are.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::Path;
+
+use model::{Header, HostNs, Note, Trigger, Vendor};
+use serde::{Deserialize, Serialize};
+
+use crate::error::Error;
+use crate::files::{Digest, DurableFile, MANIFEST};
+
+/// The format this program writes, and the newest it reads.
+pub const FORMAT_VERSION: u32 = 1;
+
+const FORMAT: &str = "vmscope-recording";
+const MAX_BYTES: u64 = 1 << 24;
+
+/// What `recording.json` says of one file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct FileEntry {
+    pub(crate) rows: u64,
+    pub(crate) bytes: u64,
+    crc32: String,
+}
+
+impl FileEntry {
+    pub(crate) fn new(rows: u64, digest: Digest) -> Self {
+        Self { rows, bytes: digest.bytes, crc32: format!("{:08x}", digest.crc32) }
+    }
+
+    pub(crate) fn matches(&self, digest: Digest) -> bool {
+        Self::new(self.rows, digest) == *self
+    }
+}
+
+pub(crate) type Files = BTreeMap<String, FileEntry>;
+
+/// Writes the manifest, durably and at once.
+pub(crate) fn write(dir: &Path, header: &Header, files: &Files) -> Result<u64, Error> {
+    let path = dir.join(MANIFEST);
+    let text = to_json(header, files)
+        .map_err(|error| Error::Encode { path: path.clone(), reason: error.to_string() })?;
+    let mut file = DurableFile::create(&path)?;
+    file.write_all(text.as_bytes()).map_err(|source| Error::io("write", &path, source))?;
+    Ok(file.commit()?.bytes)
+}
+
+/// Reads the manifest of a folder that has one.
+pub(crate) fn read(dir: &Path) -> Result<(Header, Files), Error> {
+    let path = dir.join(MANIFEST);
+    let failed = |source| Error::io("read", &path, source);
+    let mut text = Vec::new();
+    let file = File::open(&path).map_err(failed)?;
+    file.take(MAX_BYTES + 1).read_to_end(&mut text).map_err(failed)?;
+    if MAX_BYTES < text.len() as u64 {
+        return Err(Error::damaged(&path, "it is too large"));
+    }
+    parse(dir, &text)
+}
+
+fn parse(dir: &Path, text: &[u8]) -> Result<(Header, Files), Error> {
+    let damaged = |error: serde_json::Error| Error::damaged(&dir.join(MANIFEST), error.to_string());
+    let foreign = |reason: String| Error::Foreign { path: dir.to_owned(), reason };
+    let kind: Kind = serde_json::from_slice(text).map_err(|error| match error.classify() {
+        serde_json::error::Category::Data => foreign(format!("its {MANIFEST} names no format")),
+        _ => damaged(error),
+    })?;
+    if kind.format != FORMAT {
+        return Err(foreign(format!("its {MANIFEST} says {:?}", kind.format)));
+    }
+    if u64::from(FORMAT_VERSION) < kind.version {
+        let (found, supported) = (kind.version, FORMAT_VERSION);
+        return Err(Error::NewerVersion { path: dir.to_owned(), found, supported });
+    }
+    let manifest: Manifest = serde_json::from_slice(text).map_err(damaged)?;
+    Ok((manifest.header.into(), manifest.files))
+}
+
+fn to_json(header: &Header, files: &Files) -> serde_json::Result<String> {
+    let kind = Kind { format: FORMAT.to_owned(), version: FORMAT_VERSION.into() };
+    let manifest = Manifest { kind, header: header.into(), files: files.clone() };
+    Ok(serde_json::to_string_pretty(&manifest)? + "\n")
+}
+
+/// Read first: what later versions keep, whatever else they change.
+#[derive(Debug, Serialize, Deserialize)]
+struct Kind {
+    format: String,
+    version: u64,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Manifest {
+    #[serde(flatten)]
+    kind: Kind,
+    #[serde(flatten)]
+    header: HeaderJson,
+    files: Files,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct HeaderJson {
+    vmscope_version: String,
+    hostname: String,
+    kernel: String,
+    vendor: VendorJson,
+    trigger: TriggerJson,
+    period_ns: u64,
+    cpus: Vec<u32>,
+    start_ns: u64,
+    end_ns: u64,
+    start_unix_ns: u64,
+    complete: bool,
+    counters: BTreeMap<String, u64>,
+    notes: Vec<NoteJson>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct NoteJson {
+    subject: String,
+    text: String,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum VendorJson {
+    Amd,
+    Intel,
+    Other,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum TriggerJson {
+    CpuClock,
+    Cycles,
+}
+
+impl From<&Header> for HeaderJson {
+    fn from(header: &Header) -> Self {
+        let note =
+            |note: &Note| NoteJson { subject: note.subject.clone(), text: note.text.clone() };
+        Self {
+            vmscope_version: header.vmscope_version.clone(),
+            hostname: header.hostname.clone(),
+            kernel: header.kernel.clone(),
+            vendor: match header.vendor {
+                Vendor::Amd => VendorJson::Amd,
+                Vendor::Intel => VendorJson::Intel,
+                Vendor::Other => VendorJson::Other,
+            },
+            trigger: match header.trigger {
+                Trigger::CpuClock => TriggerJson::CpuClock,
+                Trigger::Cycles => TriggerJson::Cycles,
+            },
+            period_ns: header.period_ns,
+            cpus: header.cpus.clone(),
+            start_ns: header.start.0,
+            end_ns: header.end.0,
+            start_unix_ns: header.start_unix_ns,
+            complete: header.complete,
+            counters: header.counters.clone(),
+            notes: header.notes.iter().map(note).collect(),
+        }
+    }
+}
+
+impl From<HeaderJson> for Header {
+    fn from(json: HeaderJson) -> Self {
+        let note = |note: NoteJson| Note { subject: note.subject, text: note.text };
+        Self {
+            vmscope_version: json.vmscope_version,
+            hostname: json.hostname,
+            kernel: json.kernel,
+            vendor: match json.vendor {
+                VendorJson::Amd => Vendor::Amd,
+                VendorJson::Intel => Vendor::Intel,
+                VendorJson::Other => Vendor::Other,
+            },
+            trigger: match json.trigger {
+                TriggerJson::CpuClock => Trigger::CpuClock,
+                TriggerJson::Cycles => Trigger::Cycles,
+            },
+            period_ns: json.period_ns,
+            cpus: json.cpus,
+            start: HostNs(json.start_ns),
+            end: HostNs(json.end_ns),
+            start_unix_ns: json.start_unix_ns,
+            complete: json.complete,
+            counters: json.counters,
+            notes: json.notes.into_iter().map(note).collect(),
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! Reading a recording.
+
+use std::path::{Path, PathBuf};
+
+use model::{CpuId, Header, HostNs, Note, Sample, Tables};
+
+use crate::error::Error;
+use crate::files::{self, MANIFEST, SAMPLES, STACK_SPOOL};
+use crate::manifest::{self, Files};
+use crate::merge::{Merge, open_spools};
+use crate::samples::{References, SLICE, SampleReader};
+use crate::spool::{SpoolReader, Survey, read_stacks};
+use crate::tables;
+
+/// An open recording: complete, or what a killed writer left (`Header::complete` and a note say so).
+#[derive(Debug)]
+pub struct Recording {
+    /// Facts about it as a whole.
+    pub header: Header,
+    /// All tables but the samples.
+    pub tables: Tables,
+    samples: Source,
+}
+
+#[derive(Debug)]
+enum Source {
+    Table(PathBuf),
+    Spools(Vec<(CpuId, PathBuf)>),
+}
+
+/// The samples of a recording in time order, batch by batch.
+#[derive(Debug)]
+pub struct Samples {
+    stream: Stream,
+    batch: Vec<Sample>,
+    references: References,
+    /// Where samples with references to nothing are an error: a complete recording has none.
+    strict: Option<PathBuf>,
+}
+
+#[derive(Debug)]
+enum Stream {
+    Table(Box<SampleReader>),
+    Spools(Merge),
+}
+
+impl Recording {
+    /// Opens the recording at `path`, or the unfinished one that would have got that name.
+    ///
+    /// # Errors
+    /// When there is none, it is incomplete though finished, damaged, or newer than this program.
+    pub fn open(path: &Path) -> Result<Self, Error> {
+        let dir = find(path)?;
+        if !dir.join(MANIFEST).exists() {
+            let reason = format!("it has no {MANIFEST}");
+            return Err(Error::Foreign { path: dir, reason });
+        }
+        let (header, entries) = manifest::read(&dir)?;
+        if header.complete {
+            Self::complete(&dir, header, &entries)
+        } else {
+            Self::killed(&dir, header)
+        }
+    }
+
+    /// Begins to read the samples.
+    ///
+    /// # Errors
+    /// When they can't be read.
+    pub fn samples(&self) -> Result<Samples, Error> {
+        let stream = match &self.samples {
+            Source::Table(path) => Stream::Table(Box::new(SampleReader::open(path)?)),
+            Source::Spools(paths) => Stream::Spools(Merge::new(open_spools(paths)?)?),
+        };
+        let strict = match &self.samples {
+            Source::Table(path) if self.header.complete => Some(path.clone()),
+            _ => None,
+        };
+        let references = References::of(&self.tables);
+        Ok(Samples { stream, batch: Vec::new(), references, strict })
+    }
+
+    /// Shows all samples to `see`, batch by batch in time order.
+    ///
+    /// # Errors
+    /// When they can't be read; `see` has then seen those before.
+    pub fn for_each_batch(&self, see: &mut dyn FnMut(&[Sample])) -> Result<(), Error> {
+        let mut samples = self.samples()?;
+        while let Some(batch) = samples.next_batch()? {
+            see(batch);
+        }
+        Ok(())
+    }
+
+    fn complete(dir: &Path, header: Header, entries: &Files) -> Result<Self, Error> {
+        for name in tables::NAMES.into_iter().chain([SAMPLES]) {
+            verify(&dir.join(name), name, entries)?;
+        }
+        let (tables, _) = tables::read(dir)?;
+        Ok(Self { header, tables, samples: Source::Table(dir.join(SAMPLES)) })
+    }
+
+    fn killed(dir: &Path, mut header: Header) -> Result<Self, Error> {
+        let (mut tables, missing) = tables::read(dir)?;
+        let stacks = dir.join(STACK_SPOOL);
+        if stacks.exists() {
+            let spooled = read_stacks(&stacks)?;
+            if tables.stacks.len() < spooled.len() {
+                tables.stacks = spooled;
+            }
+        }
+        let table = dir.join(SAMPLES);
+        let samples = if table.exists() {
+            Source::Table(table)
+        } else {
+            let spools = files::find_spools(dir)?;
+            let survey = survey(&spools)?;
+            header.end = header.end.max(HostNs(survey.last_ns));
+            header.notes.push(note(dir, spooled(&survey)));
+            Source::Spools(spools)
+        };
+        header.notes.push(note(dir, killed(&missing)));
+        Ok(Self { header, tables, samples })
+    }
+}
+
+impl Samples {
+    /// The next batch in time order, at most a few 100,000 samples; `None` at the end.
+    ///
+    /// # Errors
+    /// When it can't be read.
+    pub fn next_batch(&mut self) -> Result<Option<&[Sample]>, Error> {
+        let more = match &mut self.stream {
+            Stream::Table(reader) => reader.next_batch(&mut self.batch)?,
+            Stream::Spools(merge) => {
+                merge.next_batch(SLICE, &mut self.batch)?;
+                !self.batch.is_empty()
+            }
+        };
+        let dangling: usize =
+            self.batch.iter_mut().map(|sample| self.references.cut_dangling(sample).count()).sum();
+        match &self.strict {
+            Some(path) if 0 < dangling => {
+                Err(Error::damaged(path, "a sample refers to a row that does not exist"))
+            }
+            _ => Ok(more.then_some(self.batch.as_slice())),
+        }
+    }
+}
+
+/// The folder to read for the name given.
+fn find(path: &Path) -> Result<PathBuf, Error> {
+    let partial = files::partial(path).filter(|partial| partial.is_dir());
+    match path.metadata() {
+        Ok(metadata) if metadata.is_dir() => Ok(path.to_owned()),
+        Ok(_) => Err(Error::Foreign { path: path.to_owned(), reason: "it is no folder".into() }),
+        Err(source) if source.kind() == std::io::ErrorKind::NotFound => {
+            partial.ok_or_else(|| Error::NotFound(path.to_owned()))
+        }
+        Err(source) => Err(Error::io("read", path, source)),
+    }
+}
+
+fn verify(path: &Path, name: &str, entries: &Files) -> Result<(), Error> {
+    if !path.exists() {
+        return Err(Error::MissingFile(path.to_owned()));
+    }
+    match entries.get(name) {
+        Some(entry) if entry.matches(files::digest(path)?) => Ok(()),
+        Some(_) => Err(Error::damaged(path, format!("{MANIFEST} has another size or checksum"))),
+        None => Err(Error::damaged(path, format!("{MANIFEST} does not know it"))),
+    }
+}
+
+fn survey(spools: &[(CpuId, PathBuf)]) -> Result<Survey, Error> {
+    let mut sum = Survey::default();
+    for spool in open_spools(spools)? {
+        let one = SpoolReader::survey(spool)?;
+        sum.samples += one.samples;
+        sum.lost_bytes += one.lost_bytes;
+        sum.last_ns = sum.last_ns.max(one.last_ns);
+    }
+    Ok(sum)
+}
+
+fn note(dir: &Path, text: String) -> Note {
+    Note { subject: dir.display().to_string(), text }
+}
+
+fn killed(missing: &[PathBuf]) -> String {
+    let names = |path: &PathBuf| path.file_stem().map(|name| name.to_string_lossy().into_owned());
+    let missing: Vec<_> = missing.iter().filter_map(names).collect();
+    match missing.as_slice() {
+        [] => "its writer is still running or was killed; all tables are there".to_owned(),
+        missing => format!(
+            "its writer is still running or was killed; missing tables: {}",
+            missing.join(", ")
+        ),
+    }
+}
+
+fn spooled(survey: &Survey) -> String {
+    let Survey { samples, lost_bytes, .. } = survey;
+    match lost_bytes {
+        0 => format!("{samples} samples read from the spools"),
+        _ => {
+            format!("{samples} samples read from the spools, {lost_bytes} bytes at their ends lost")
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! `samples.parquet`: its columns, and how samples become them and come back.
+//!
+//! A row group is a slice of time: at most `SLICE` samples, all later than those of the row group
+//! before. In it the samples of each CPU stand together, in time order: neighbours of one CPU are alike,
+//! which is what encodes well; a reader merges them back in one pass.
+
+mod read;
+mod references;
+mod write;
+
+pub(crate) use read::SampleReader;
+pub(crate) use references::References;
+pub(crate) use write::SampleWriter;
+
+/// Samples of one row group at most.
+pub(crate) const SLICE: usize = 1 << 17;
+
+const TIME: &str = "time_ns";
+const CPU: &str = "cpu";
+const PID: &str = "pid";
+const TID: &str = "tid";
+const HOST_IP: &str = "host_ip";
+const HOST_USER: &str = "host_user";
+const STACK: &str = "stack";
+const STATE: &str = "vcpu_state";
+const VCPU: &str = "vcpu";
+const GUEST_IP: &str = "guest_ip";
+const GUEST_CR3: &str = "guest_cr3";
+const GUEST_FS_BASE: &str = "guest_fs_base";
+const GUEST_CPL: &str = "guest_cpl";
+const ASID: &str = "asid";
+const EXIT_REASON: &str = "exit_reason";
+const EXIT_INFO: &str = "exit_info";
+
+/// Values of column `vcpu_state`.
+const NONE: i32 = 0;
+const UNKNOWN: i32 = 1;
+const VMM: i32 = 2;
+const GUEST: i32 = 3;

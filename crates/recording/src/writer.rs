@@ -1,0 +1,197 @@
+//! Making a recording.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use model::{CpuId, Header, Tables};
+
+use crate::error::Error;
+use crate::files::{self, SAMPLES, STACK_SPOOL};
+use crate::manifest::{self, FileEntry, Files};
+use crate::merge::{Merge, open_spools};
+use crate::samples::{References, SLICE, SampleWriter};
+use crate::spool::{Spool, StackSpool};
+use crate::tables;
+
+/// Writes one recording.
+///
+/// ```text
+///  create ---> NAME.partial/ with recording.json and growing spools
+///    |  \____ dropped or killed: that is what stays, and what Recording::open reads
+///    v
+///  finish ---> tables, samples.parquet, recording.json (complete), spools removed ---> NAME/
+///    \_______ failed: NAME.partial/ stays
+/// ```
+#[derive(Debug)]
+pub struct Writer {
+    path: PathBuf,
+    dir: PathBuf,
+}
+
+/// What a finished recording holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Summary {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Samples.
+    pub samples: u64,
+    /// Bytes of `samples.parquet`.
+    pub sample_bytes: u64,
+    /// Bytes of all files.
+    pub bytes: u64,
+}
+
+impl Summary {
+    /// Bytes of `samples.parquet` per sample; 0 without samples.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "a figure to show")]
+    pub fn bytes_per_sample(&self) -> f64 {
+        self.sample_bytes as f64 / self.samples.max(1) as f64
+    }
+}
+
+impl Writer {
+    /// Begins a recording that will be the folder `path`. `header` is what is known so far.
+    ///
+    /// # Errors
+    /// When the name is taken or nothing can be written there.
+    pub fn create(path: &Path, header: &Header) -> Result<Self, Error> {
+        let dir = files::partial(path).ok_or_else(|| Error::BadName(path.to_owned()))?;
+        if path.symlink_metadata().is_ok() {
+            return Err(Error::Exists(path.to_owned()));
+        }
+        fs::create_dir(&dir).map_err(|source| match source.kind() {
+            io::ErrorKind::AlreadyExists => Error::PartialExists(dir.clone()),
+            _ => Error::io("create", &dir, source),
+        })?;
+        let writer = Self { path: path.to_owned(), dir };
+        match writer.write_manifest(header) {
+            Ok(()) => Ok(writer),
+            Err(error) => {
+                writer.discard()?;
+                Err(error)
+            }
+        }
+    }
+
+    /// Where the recording is until it is finished.
+    #[must_use]
+    pub fn partial_path(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Begins the spool of a CPU; once per CPU.
+    ///
+    /// # Errors
+    /// When it can't be created.
+    pub fn spool(&self, cpu: CpuId) -> Result<Spool, Error> {
+        Spool::create(&files::spool(&self.dir, cpu), cpu)
+    }
+
+    /// Begins the spool of call stacks; once.
+    ///
+    /// # Errors
+    /// When it can't be created.
+    pub fn stack_spool(&self) -> Result<StackSpool, Error> {
+        StackSpool::create(&self.dir.join(STACK_SPOOL))
+    }
+
+    /// Stores what is known so far, so that it is not lost should the writer be killed: for rare
+    /// events, such as a VM that starts. Rows given once must be given again at the same place.
+    ///
+    /// # Errors
+    /// When it can't be written.
+    pub fn checkpoint(&self, header: &Header, tables: &Tables) -> Result<(), Error> {
+        tables::write(&self.dir, tables)?;
+        self.write_manifest(header)
+    }
+
+    /// Turns the spools into `samples.parquet`, adds the tables and gives the recording its name. All
+    /// records must have been appended to the spools. A sample that refers to a row `tables` lacks
+    /// loses the reference; the header counts them as `samples_without_vcpu_row`,
+    /// `samples_without_stack_row`.
+    ///
+    /// # Errors
+    /// When something can't be written; what was recorded then stays under the partial name.
+    pub fn finish(self, header: &Header, tables: &Tables) -> Result<Summary, Error> {
+        let mut entries: Files =
+            tables::write(&self.dir, tables)?.into_iter().map(|(n, e)| (n.to_owned(), e)).collect();
+        let mut header = Header { complete: true, ..header.clone() };
+        let samples = self.write_samples(tables, &mut header.counters)?;
+        let (rows, sample_bytes) = (samples.rows, samples.bytes);
+        entries.insert(SAMPLES.to_owned(), samples);
+        let manifest_bytes = manifest::write(&self.dir, &header, &entries)?;
+        self.remove_spools()?;
+        self.publish()?;
+        Ok(Summary {
+            path: self.path,
+            samples: rows,
+            sample_bytes,
+            bytes: manifest_bytes + entries.values().map(|entry| entry.bytes).sum::<u64>(),
+        })
+    }
+
+    /// Removes everything written so far.
+    ///
+    /// # Errors
+    /// When it can't be removed.
+    pub fn discard(self) -> Result<(), Error> {
+        fs::remove_dir_all(&self.dir).map_err(|source| Error::io("remove", &self.dir, source))
+    }
+
+    fn write_manifest(&self, header: &Header) -> Result<(), Error> {
+        let header = Header { complete: false, ..header.clone() };
+        manifest::write(&self.dir, &header, &Files::new()).map(drop)
+    }
+
+    fn write_samples(
+        &self,
+        tables: &Tables,
+        counters: &mut BTreeMap<String, u64>,
+    ) -> Result<FileEntry, Error> {
+        let references = References::of(tables);
+        let mut merge = Merge::new(open_spools(&files::find_spools(&self.dir)?)?)?;
+        let mut writer = SampleWriter::create(&self.dir.join(SAMPLES))?;
+        let mut slice = Vec::new();
+        let mut lost = BTreeMap::new();
+        loop {
+            merge.next_batch(SLICE, &mut slice)?;
+            if slice.is_empty() {
+                break;
+            }
+            for name in slice.iter_mut().flat_map(|sample| references.cut_dangling(sample)) {
+                *lost.entry(name).or_insert(0) += 1;
+            }
+            writer.write(&slice)?;
+        }
+        lost.insert("spool_bytes_lost", merge.lost_bytes());
+        for (name, count) in lost.into_iter().filter(|(_, count)| 0 < *count) {
+            *counters.entry(name.to_owned()).or_insert(0) += count;
+        }
+        writer.finish()
+    }
+
+    fn remove_spools(&self) -> Result<(), Error> {
+        let stacks = self.dir.join(STACK_SPOOL);
+        let spools = files::find_spools(&self.dir)?.into_iter().map(|(_, path)| path);
+        for path in spools.chain(stacks.exists().then_some(stacks)) {
+            fs::remove_file(&path).map_err(|source| Error::io("remove", &path, source))?;
+        }
+        files::sync_dir(&self.dir)
+    }
+
+    /// The rename fails when somebody put something else under the name meanwhile.
+    fn publish(&self) -> Result<(), Error> {
+        use io::ErrorKind::{AlreadyExists, DirectoryNotEmpty, NotADirectory};
+        fs::rename(&self.dir, &self.path).map_err(|source| match source.kind() {
+            AlreadyExists | DirectoryNotEmpty | NotADirectory => Error::Exists(self.path.clone()),
+            _ => Error::io("create", &self.path, source),
+        })?;
+        match self.path.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => files::sync_dir(parent),
+            _ => files::sync_dir(Path::new(".")),
+        }
+    }
+}
