@@ -1,1 +1,112 @@
-//! symbols
+//! Addresses to function names, for the host's and the guests' kernels and programs.
+//!
+//! A [`Source`] names offsets of one owner's modules; [`fill`] asks the right source for every address
+//! that a sample hit and writes the answers as rows of `Tables::symbols`. Names are kept at function
+//! granularity, demangled.
+//!
+//! Design constraints: the same function gets the same name on the host and in a guest, whoever read
+//! its symbol table, so both go through [`FunctionTable`] and [`KernelNames`]. An address beyond the
+//! end of a function belongs to no function. "No name" is an answer that says why, never an error.
+//! Symbol tables and names of guests are hostile: bounded in count, length, time and depth. This
+//! crate must never open a path it was not given, nor wait on what it opens.
+
+#![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used))]
+
+mod demangle;
+mod guest;
+mod host;
+mod kernel;
+mod store;
+mod table;
+mod vdso;
+
+use std::collections::BTreeMap;
+
+pub use demangle::Demangler;
+pub use guest::GuestSource;
+pub use host::{HostSource, Places};
+pub use kernel::{KernelNames, KernelPart};
+pub use store::{Store, StoreError, Stored};
+pub use table::{Function, FunctionTable};
+
+use model::{Module, ModuleId, Owner, Symbol, SymbolName, Tables};
+
+/// What can name addresses of one owner's modules.
+pub trait Source {
+    /// One name for each of `offsets`, in their order. `offsets` ascend.
+    fn names(&mut self, id: ModuleId, module: &Module, offsets: &[u64]) -> Vec<SymbolName>;
+}
+
+/// The sources of all owners.
+pub type Sources<'a> = BTreeMap<Owner, Box<dyn Source + 'a>>;
+
+/// Adds a row to `tables.symbols` for each different address in `wanted`.
+///
+/// An owner without a source gets rows that say so: no address that was asked for is left out.
+pub fn fill(tables: &mut Tables, wanted: &[(ModuleId, u64)], sources: &mut Sources<'_>) {
+    let mut by_module: BTreeMap<ModuleId, Vec<u64>> = BTreeMap::new();
+    for (module, offset) in wanted {
+        by_module.entry(*module).or_default().push(*offset);
+    }
+    for (id, mut offsets) in by_module {
+        let Some(module) = tables.modules.get(id.index()) else { continue };
+        offsets.sort_unstable();
+        offsets.dedup();
+        let names = match sources.get_mut(&module.owner) {
+            Some(source) => source.names(id, module, &offsets),
+            None => unreadable("nobody was asked for its symbols", offsets.len()),
+        };
+        let rows = offsets.into_iter().zip(names);
+        tables.symbols.extend(rows.map(|(offset, name)| Symbol { module: id, offset, name }));
+    }
+}
+
+/// The same reason for `n` addresses.
+fn unreadable(reason: &str, n: usize) -> Vec<SymbolName> {
+    vec![SymbolName::Unreadable(reason.to_owned()); n]
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    struct Fixed(&'static str);
+
+    impl Source for Fixed {
+        fn names(&mut self, _: ModuleId, module: &Module, offsets: &[u64]) -> Vec<SymbolName> {
+            let name = |offset| format!("{} {}+{offset:x}", self.0, module.path);
+            offsets.iter().map(|offset| SymbolName::Function(name(offset))).collect()
+        }
+    }
+
+    #[test]
+    fn every_address_gets_one_row_from_its_owner() {
+        let module = |owner, path: &str| Module { owner, path: path.to_owned(), build_id: None };
+        let (web, db) = (Owner::Vm(model::VmId(0)), Owner::Vm(model::VmId(1)));
+        let modules = vec![module(Owner::Host, "/a"), module(web, "/a"), module(db, "/b")];
+        let mut tables = Tables { modules, ..Tables::default() };
+        let mut sources: Sources<'_> = BTreeMap::new();
+        sources.insert(Owner::Host, Box::new(Fixed("host")));
+        sources.insert(web, Box::new(Fixed("web")));
+        let wanted =
+            [(1, 32), (0, 16), (1, 16), (0, 16), (2, 1), (7, 1)].map(|(m, o)| (ModuleId(m), o));
+
+        fill(&mut tables, &wanted, &mut sources);
+
+        let shown: Vec<_> = tables
+            .symbols
+            .iter()
+            .map(|s| match &s.name {
+                SymbolName::Function(name) => format!("{} {name}", s.module),
+                other => format!("{} {other:?}", s.module),
+            })
+            .collect();
+        let expected = [
+            "0 host /a+10",
+            "1 web /a+10",
+            "1 web /a+20",
+            r#"2 Unreadable("nobody was asked for its symbols")"#,
+        ];
+        assert_eq!(shown, expected);
+    }
+}

@@ -1,0 +1,100 @@
+//! Names in one guest, from what the guest told.
+
+use std::collections::BTreeMap;
+
+use model::{Module, ModuleId, SymbolName};
+
+use crate::{Demangler, FunctionTable, KernelNames, Source, unreadable};
+
+/// The symbols of one guest.
+#[derive(Debug, Default)]
+pub struct GuestSource {
+    /// Its kernel and kernel modules.
+    pub kernel: KernelNames,
+    /// Its files' functions, or why there are none.
+    pub modules: BTreeMap<ModuleId, Result<FunctionTable, String>>,
+    /// Puts names into readable form.
+    pub demangler: Demangler,
+}
+
+impl Source for GuestSource {
+    fn names(&mut self, id: ModuleId, module: &Module, offsets: &[u64]) -> Vec<SymbolName> {
+        match self.modules.get(&id) {
+            Some(Ok(table)) => names_in_table(table, &mut self.demangler, offsets),
+            Some(Err(reason)) => unreadable(reason, offsets.len()),
+            None if self.kernel.has(&module.path) => {
+                offsets.iter().map(|offset| self.kernel.name(&module.path, *offset)).collect()
+            }
+            None => unreadable("the guest gave no symbols of it", offsets.len()),
+        }
+    }
+}
+
+/// One name per offset; neighbours in one function are demangled once.
+pub(crate) fn names_in_table(
+    table: &FunctionTable,
+    demangler: &mut Demangler,
+    offsets: &[u64],
+) -> Vec<SymbolName> {
+    let mut last: Option<(u64, SymbolName)> = None;
+    let mut name = |offset| {
+        let Some(function) = table.find(offset) else { return SymbolName::Stripped };
+        match &last {
+            Some((same, name)) if *same == function.offset => name.clone(),
+            _ => {
+                let name = SymbolName::Function(demangler.demangle(&function.name));
+                last = Some((function.offset, name.clone()));
+                name
+            }
+        }
+    };
+    offsets.iter().map(|offset| name(*offset)).collect()
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use crate::{Function, KernelPart};
+    use model::{Owner, VmId};
+
+    #[test]
+    fn files_kernel_and_the_rest() {
+        let function = |offset, size, name: &str| Function { offset, size, name: name.into() };
+        let table = FunctionTable::new([
+            function(0x10, 0x10, "_ZN4calc7computeEi"),
+            function(0x30, 0x10, "_ZN5shard4work17h0123456789abcdefE"),
+        ]);
+        let part = KernelPart { path: "[kernel]".into(), start: 0x1000, end: 0x2000 };
+        let mut source = GuestSource {
+            kernel: KernelNames::new([(0x1000, "_stext")], [part]),
+            modules: BTreeMap::from([
+                (ModuleId(0), Ok(table)),
+                (ModuleId(1), Err("permission denied".to_owned())),
+            ]),
+            demangler: Demangler::default(),
+        };
+        let mut check = |id, path: &str, offsets: &[u64], expected: &[&str]| {
+            let module =
+                Module { owner: Owner::Vm(VmId(0)), path: path.to_owned(), build_id: None };
+            let shown: Vec<_> = source
+                .names(ModuleId(id), &module, offsets)
+                .into_iter()
+                .map(|name| match name {
+                    SymbolName::Function(name) => name,
+                    SymbolName::Stripped => "(stripped)".into(),
+                    SymbolName::Unreadable(reason) => reason,
+                })
+                .collect();
+            assert_eq!(shown, expected, "{path}");
+        };
+        check(
+            0,
+            "/bin/a",
+            &[0x10, 0x1f, 0x20, 0x3f],
+            &["calc::compute(int)", "calc::compute(int)", "(stripped)", "shard::work"],
+        );
+        check(1, "/bin/b", &[1, 2], &["permission denied"; 2]);
+        check(2, "[kernel]", &[0], &["_stext"]);
+        check(3, "/bin/c", &[0], &["the guest gave no symbols of it"]);
+    }
+}
