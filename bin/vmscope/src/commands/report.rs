@@ -1,11 +1,170 @@
 //! `vmscope report`.
 
+mod json;
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Report a recording by function, process, VM, ....
-#[derive(Debug, clap::Args)]
-pub(crate) struct Args {}
+use analysis::{Aggregator, By, Profile, Query, Resolver, Selection, View, csv, text};
+use clap::ValueEnum;
+use model::Tables;
+use recording::Recording;
 
-pub(crate) fn run(_args: &Args) -> anyhow::Result<ExitCode> {
-    anyhow::bail!("not built yet")
+use super::Usage;
+
+/// Lines of a text report unless `--limit` says otherwise.
+const TEXT_LIMIT: usize = 30;
+
+const EXAMPLE: &str = "Examples:
+  vmscope report day1                                who used the CPUs, by function, guests included
+  vmscope report day1 --view host                    the host alone, each VM as one line
+  vmscope report day1 --view guest --vm web          one guest, and the time it did not run
+  vmscope report day1 --by process --limit 0         every process of host and guests
+  vmscope report day1 --process postgres --format csv >postgres.csv";
+
+/// Report a recording: who used the CPUs, by function, process, VM, ....
+///
+/// What could not be named is counted and says why. docs/report.md explains columns and JSON.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLE)]
+pub(crate) struct Args {
+    /// The recording
+    dir: PathBuf,
+    #[command(flatten)]
+    select: Select,
+    /// What a line stands for
+    #[arg(long, value_enum, default_value_t = ByArg::Function)]
+    by: ByArg,
+    /// Lines at most, 0 for all [default: 30 in text, all in json and csv]
+    #[arg(long, value_name = "N")]
+    limit: Option<usize>,
+    /// How to print it
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+}
+
+/// Which samples a command looks at.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Select {
+    /// Whose time
+    #[arg(long, value_enum, default_value_t = ViewArg::Unified)]
+    view: ViewArg,
+    /// Only this VM; the guest view needs it when there is more than one
+    #[arg(long, value_name = "NAME")]
+    vm: Option<String>,
+    /// Only this vCPU of the VM
+    #[arg(long, value_name = "N")]
+    vcpu: Option<u32>,
+    /// Only this process, by name or id (host's or guest's)
+    #[arg(long, value_name = "NAME|PID")]
+    process: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum ViewArg {
+    /// Host and guests: an interrupted guest shows as its own function
+    Unified,
+    /// The host: an interrupted guest shows as one [vmname] line
+    Host,
+    /// One guest
+    Guest,
+    /// The host without its guests
+    Native,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum ByArg {
+    Function,
+    Process,
+    Thread,
+    Module,
+    Vm,
+    /// Physical CPU; in the guest view vCPU
+    Cpu,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// A table
+    Text,
+    /// One object, see docs/report.md
+    Json,
+    /// RFC 4180
+    Csv,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let profile = profile(&args.dir, args)?;
+    print(&rendered(&profile, args.format)?)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+impl Select {
+    /// The selection in a recording's tables.
+    ///
+    /// # Errors
+    /// A usage error when the recording has no such VM or vCPU.
+    pub(crate) fn selection(&self, tables: &Tables) -> anyhow::Result<Selection> {
+        let view = match self.view {
+            ViewArg::Unified => View::Unified,
+            ViewArg::Host => View::Host,
+            ViewArg::Guest => View::Guest,
+            ViewArg::Native => View::Native,
+        };
+        let (vm, process) = (self.vm.as_deref(), self.process.as_deref());
+        Selection::new(tables, view, vm, self.vcpu, process)
+            .map_err(|error| Usage(analysis::clean(&error.to_string()).into_owned()).into())
+    }
+}
+
+fn profile(dir: &Path, args: &Args) -> anyhow::Result<Profile> {
+    let recording = Recording::open(dir)?;
+    let query = Query {
+        selection: args.select.selection(&recording.tables)?,
+        by: by(args.by),
+        limit: limit(args),
+    };
+    let resolver = Resolver::new(&recording.tables);
+    let mut aggregator = Aggregator::new(&resolver, &recording.header, query);
+    recording.for_each_batch(&mut |batch| {
+        batch.iter().for_each(|sample| aggregator.push(sample));
+    })?;
+    Ok(aggregator.finish())
+}
+
+fn by(by: ByArg) -> By {
+    match by {
+        ByArg::Function => By::Function,
+        ByArg::Process => By::Process,
+        ByArg::Thread => By::Thread,
+        ByArg::Module => By::Module,
+        ByArg::Vm => By::Vm,
+        ByArg::Cpu => By::Cpu,
+    }
+}
+
+fn limit(args: &Args) -> Option<usize> {
+    match (args.limit, args.format) {
+        (Some(0), _) | (None, Format::Json | Format::Csv) => None,
+        (Some(limit), _) => Some(limit),
+        (None, Format::Text) => Some(TEXT_LIMIT),
+    }
+}
+
+fn rendered(profile: &Profile, format: Format) -> anyhow::Result<String> {
+    match format {
+        Format::Text => Ok(text(profile)),
+        Format::Csv => Ok(csv(profile)),
+        Format::Json => Ok(serde_json::to_string_pretty(&json::report(profile))? + "\n"),
+    }
+}
+
+/// Writes to standard output; that the reader has gone (`| head`) is no error.
+fn print(report: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    match out.write_all(report.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        result => result,
+    }
 }
