@@ -1,0 +1,86 @@
+#!/usr/bin/env bash
+# Opens exports in the programs they are for, and compares what these count with what we wrote.
+#
+#   tests/interop/run.sh              a small made-up profile
+#   tests/interop/run.sh DIR TOTAL    DIR/profile.pb.gz, profile.json.gz, flamegraph.html of TOTAL samples
+#
+# A program that is not there, or can't be had, is skipped and said so. Programs come from their
+# public registries once and stay in the target folder.
+set -euo pipefail
+
+# "latest" would make a green run of today red tomorrow.
+PPROF=github.com/google/pprof@v0.0.0-20260906184651-6331bc6350fe
+PROFILER_CLI=@firefox-devtools/profiler-cli@0.10.0
+
+root=$(cd "$(dirname "$0")/../.." && pwd)
+tools=${CARGO_TARGET_DIR:-$root/target}/interop
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+mkdir -p "$tools"
+
+skip() { echo "interop: $1: SKIPPED: $2"; }
+pass() { echo "interop: $1: ok, $2"; }
+fail() { echo "interop: $1: FAILED: $2" >&2; exit 1; }
+
+expect_total() { # PROGRAM COUNTED
+    [ "$2" = "$total" ] || fail "$1" "counts ${2:-nothing}, exported were $total"
+    pass "$1" "$total samples"
+}
+
+check_pprof() {
+    command -v go >/dev/null || { skip pprof "no go"; return; }
+    if [ ! -x "$tools/bin/pprof" ] &&
+        ! GOBIN=$tools/bin timeout 300 go install "$PPROF" >"$work/log" 2>&1; then
+        skip pprof "go install failed: $(tail -n 1 "$work/log")"
+        return
+    fi
+    "$tools/bin/pprof" -top -nodecount=5 -sample_index=samples "$dir/profile.pb.gz" >"$work/top" 2>"$work/log" ||
+        fail pprof "$(tail -n 1 "$work/log")"
+    expect_total pprof "$(sed -n 's/.*Total samples = \([0-9]*\).*/\1/p' "$work/top")"
+}
+
+# Mozilla's command line around the Firefox Profiler's own loader.
+check_firefox() {
+    local name='firefox profiler' cli=$tools/node_modules/.bin/profiler-cli
+    command -v npm >/dev/null || { skip "$name" "no npm"; return; }
+    if [ ! -x "$cli" ] &&
+        ! timeout 300 npm install --no-audit --no-fund --prefix "$tools" "$PROFILER_CLI" >"$work/log" 2>&1; then
+        skip "$name" "npm install failed: $(grep -m 1 "npm error [^c]" "$work/log")"
+        return
+    fi
+    export PROFILER_CLI_SESSION_DIR=$work/session
+    timeout 120 "$cli" load "$dir/profile.json.gz" --session check >"$work/log" 2>&1 ||
+        fail "$name" "$(tail -n 1 "$work/log")"
+    local counted=0 samples thread
+    timeout 120 "$cli" profile info --all --session check >"$work/info"
+    for thread in $(grep -o '^ *t-[0-9]*' "$work/info"); do
+        samples=$(timeout 120 "$cli" thread info --thread "$thread" --session check |
+            sed -n 's/^This thread contains \([0-9]*\) samples.*/\1/p')
+        counted=$((counted + samples))
+    done
+    timeout 60 "$cli" stop check >/dev/null
+    expect_total "$name" "$counted"
+}
+
+# The page as a browser leaves it: its script has drawn the root frame, with all samples.
+check_page() {
+    local browser shown
+    browser=$(command -v chromium || command -v chromium-browser || command -v google-chrome || true)
+    [ -n "$browser" ] || { skip page "no chromium"; return; }
+    HOME=$work timeout 120 "$browser" --headless --no-sandbox --disable-gpu --no-first-run --disable-sync \
+        --disable-background-networking --disable-component-update --disable-quic \
+        --user-data-dir="$work/browser" --dump-dom "file://$dir/flamegraph.html" >"$work/dom" 2>/dev/null ||
+        fail page "the browser gave up"
+    shown=$(sed -n 's/.*title="all  \([0-9,]*\) samples, 100.00 %.*/\1/p' "$work/dom" | head -n 1)
+    expect_total page "${shown//,/}"
+}
+
+if [ $# -eq 2 ]; then
+    dir=$(cd "$1" && pwd) total=$2
+else
+    dir=$work
+    total=$(cd "$root" && cargo run --quiet -p export --example write_all -- "$dir")
+fi
+check_pprof
+check_firefox
+check_page
