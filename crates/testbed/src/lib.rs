@@ -1,1 +1,49 @@
-//! testbed
+//! The virtual KVM host: a machine with real KVM inside emulation, and the guests a scenario names.
+//!
+//! ```text
+//!  this machine                    virtual host (QEMU, TCG with SVM)         guests (QEMU, KVM)
+//!  launch: kernels, images, --->   init script --> `vmscope testbed inside`
+//!          run folder, QEMU          inside: starts guests, pins vCPUs  ---> init script: workloads,
+//!     ^                              runs the command when all are ready     vmscope-guest, exec loop
+//!     +---- output, events, files <---+
+//! ```
+//!
+//! On a machine whose KVM really runs guests the middle step can be left out: `inside` is then called
+//! directly.
+//!
+//! Design constraints: everything waits for events, nothing for a fixed time; every process started
+//! here ends with the run, whatever ends the run. The machine's root is only ever shared read-only.
+//! It must never touch a process it did not start, nor the network beyond the virtual hosts.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod cache;
+mod direct;
+mod error;
+mod exec;
+mod guest_vm;
+mod images;
+mod initramfs;
+mod inside;
+mod interrupt;
+mod kernel;
+mod kvm_probe;
+mod launch;
+mod libraries;
+mod link;
+mod plan;
+mod process;
+mod qemu;
+mod qmp;
+mod scenario;
+mod shell;
+mod virtual_host;
+mod workload;
+
+pub use error::Error;
+pub use exec::{ExecOutput, exec};
+pub use inside::inside;
+pub use kvm_probe::{KvmVerdict, probe_kvm};
+pub use launch::{HostChoice, Run, run};
+pub use scenario::{Channel, Guest, GuestKernel, Host, Native, Scenario, Size, When};
+pub use shell::shell;

@@ -1,11 +1,111 @@
 //! `vmscope testbed`.
 
+use std::io::Write;
+use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::{Parser, Subcommand, ValueEnum};
+
+use super::Usage;
 
 /// Run experiments on a virtual KVM host.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Args {}
+#[derive(Debug, Parser)]
+#[command(arg_required_else_help = true, after_help = EXAMPLE)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
 
-pub(crate) fn run(_args: &Args) -> anyhow::Result<ExitCode> {
-    anyhow::bail!("not built yet")
+const EXAMPLE: &str = "Example:
+  vmscope testbed run scenarios/demo.toml -o out -- vmscope record -o day1 --duration 20
+  vmscope testbed shell scenarios/one-guest.toml";
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Run a command on a KVM host with the scenario's guests; the files it writes come back.
+    Run(Run),
+    /// Open a prompt on the virtual KVM host, with the scenario's guests if one is given.
+    Shell {
+        /// The scenario file.
+        scenario: Option<PathBuf>,
+    },
+    /// Run a command in a guest; only for commands that run in a testbed.
+    Exec {
+        /// The guest's name.
+        guest: String,
+        /// The command and its arguments.
+        #[arg(last = true, required = true)]
+        command: Vec<String>,
+    },
+    /// What the virtual host's init runs.
+    #[command(hide = true)]
+    Inside,
+}
+
+#[derive(Debug, clap::Args)]
+struct Run {
+    /// The scenario file.
+    scenario: PathBuf,
+    /// Where the files that the command writes go; the current folder by default.
+    #[arg(short, long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Time limit of the whole run, seconds.
+    #[arg(long, default_value_t = 900, value_name = "S")]
+    timeout: u64,
+    /// Where the guests run.
+    #[arg(long, value_enum, default_value = "auto")]
+    host: Host,
+    /// The command and its arguments; by default the scenario's.
+    #[arg(last = true)]
+    command: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Host {
+    /// This machine where its KVM really runs guests and we are root, else the virtual host.
+    Auto,
+    /// The virtual host.
+    Virtual,
+    /// This machine.
+    Direct,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let vmscope = || std::env::current_exe().context("failed to find this program");
+    let code = match &args.action {
+        Action::Run(run) => testbed::run(&testbed::Run {
+            scenario: run.scenario.clone(),
+            command: run.command.clone(),
+            out: run.out.clone(),
+            timeout: Duration::from_secs(run.timeout),
+            host: match run.host {
+                Host::Auto => testbed::HostChoice::Auto,
+                Host::Virtual => testbed::HostChoice::Virtual,
+                Host::Direct => testbed::HostChoice::Direct,
+            },
+            vmscope: vmscope()?,
+        })
+        .map_err(usage)?,
+        Action::Shell { scenario } => {
+            testbed::shell(scenario.as_deref(), &vmscope()?).map_err(usage)?
+        }
+        Action::Exec { guest, command } => {
+            let output = testbed::exec(guest, command)?;
+            std::io::stdout().write_all(&output.stdout).context("failed to write the output")?;
+            std::io::stderr().write_all(&output.stderr).context("failed to write the errors")?;
+            output.code
+        }
+        Action::Inside => {
+            testbed::inside()?;
+            0
+        }
+    };
+    Ok(ExitCode::from(code))
+}
+
+/// Errors in what was asked for have their own exit code.
+fn usage(error: testbed::Error) -> anyhow::Error {
+    if error.is_usage() { Usage(error.to_string()).into() } else { error.into() }
 }

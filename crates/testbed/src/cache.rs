@@ -1,0 +1,111 @@
+//! What is kept between runs: kernels, workloads, images. Everything is named after its content,
+//! made under a temporary name and renamed, so concurrent runs never see half of anything.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+use sha2::{Digest, Sha256};
+
+use crate::error::Error;
+
+/// The cache folder.
+#[derive(Debug, Clone)]
+pub(crate) struct Cache {
+    root: PathBuf,
+}
+
+/// Names a cached thing after what it is made from.
+#[derive(Debug)]
+pub(crate) struct Key {
+    kind: &'static str,
+    hash: Sha256,
+}
+
+impl Key {
+    pub(crate) fn new(kind: &'static str) -> Self {
+        Self { kind, hash: Sha256::new() }
+    }
+
+    /// Adds one input; inputs are kept apart by their lengths.
+    pub(crate) fn add(&mut self, input: &[u8]) -> &mut Self {
+        self.hash.update((input.len() as u64).to_le_bytes());
+        self.hash.update(input);
+        self
+    }
+
+    fn name(&self) -> String {
+        let digest = self.hash.clone().finalize();
+        let hex: String = digest.iter().take(10).map(|byte| format!("{byte:02x}")).collect();
+        format!("{}-{hex}", self.kind)
+    }
+}
+
+/// Held while one item of the cache is made.
+#[derive(Debug)]
+pub(crate) struct Lock {
+    _file: File,
+}
+
+impl Cache {
+    /// `$XDG_CACHE_HOME/vmscope/testbed` or `~/.cache/vmscope/testbed`.
+    pub(crate) fn open() -> Result<Self, Error> {
+        let from =
+            |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let base = from("XDG_CACHE_HOME")
+            .or_else(|| from("HOME").map(|home| home.join(".cache")))
+            .unwrap_or_else(|| PathBuf::from("/var/cache"));
+        Self::at(&base.join("vmscope/testbed"))
+    }
+
+    pub(crate) fn at(root: &Path) -> Result<Self, Error> {
+        fs::create_dir_all(root).map_err(Error::io("create", root))?;
+        // No symbolic links in it: the virtual host sees the same names below another root.
+        let root = root.canonicalize().map_err(Error::io("find", root))?;
+        Ok(Self { root })
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.root.join(name)
+    }
+
+    /// Keeps other runs from making the same item at the same time.
+    pub(crate) fn lock(&self, name: &str) -> Result<Lock, Error> {
+        let path = self.root.join(format!(".{name}.lock"));
+        let file = File::create(&path).map_err(Error::io("create", &path))?;
+        flock(&file, FlockOperation::LockExclusive)
+            .map_err(|error| Error::io("lock", &path)(error.into()))?;
+        Ok(Lock { _file: file })
+    }
+
+    /// A folder for something half made, on the same file system; it goes when dropped.
+    pub(crate) fn scratch(&self) -> Result<tempfile::TempDir, Error> {
+        tempfile::Builder::new()
+            .prefix(".making-")
+            .tempdir_in(&self.root)
+            .map_err(Error::io("create a folder in", &self.root))
+    }
+
+    /// The folder of this key, made by `make` if it is not there yet.
+    pub(crate) fn folder(
+        &self,
+        key: &Key,
+        make: impl FnOnce(&Path) -> Result<(), Error>,
+    ) -> Result<PathBuf, Error> {
+        let name = key.name();
+        let path = self.root.join(&name);
+        if path.exists() {
+            return Ok(path);
+        }
+        let _lock = self.lock(&name)?;
+        if path.exists() {
+            return Ok(path);
+        }
+        let scratch = self.scratch()?;
+        let item = scratch.path().join("item");
+        fs::create_dir(&item).map_err(Error::io("create", &item))?;
+        make(&item)?;
+        fs::rename(&item, &path).map_err(Error::io("rename to", &path))?;
+        Ok(path)
+    }
+}

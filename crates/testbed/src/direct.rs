@@ -1,0 +1,57 @@
+//! The scenario on this machine itself, where its KVM really runs guests.
+
+use std::sync::mpsc;
+use std::time::Duration;
+
+use crate::error::Error;
+use crate::inside::{self, Message, Stop};
+use crate::interrupt::Interrupts;
+use crate::launch::{Prepared, Progress};
+use crate::link::{Event, Link};
+use crate::plan::Plan;
+
+/// How often signals are looked at.
+const TICK: Duration = Duration::from_millis(100);
+
+/// Runs what was made ready; returns the command's exit code.
+pub(crate) fn run(prepared: &Prepared, limit: Duration) -> Result<u8, Error> {
+    let folder = prepared.folder.path();
+    let plan = Plan::read(folder)?;
+    let interrupts = Interrupts::catch()
+        .map_err(|error| Error::Host { problem: format!("can't be guarded: {error}") })?;
+    let (sender, receiver) = mpsc::channel();
+    let (events, told) = mpsc::channel();
+    let stop = sender.clone();
+    let watcher = std::thread::spawn(move || watch(&told, &stop, &interrupts, limit));
+    let result = inside::run_plan(&plan, folder, &Link::Direct { events }, (sender, &receiver));
+    match watcher.join() {
+        Ok(Some(stage)) => Err(Error::TimeLimit { seconds: limit.as_secs(), stage }),
+        _ => result,
+    }
+}
+
+/// Shows progress and passes on Ctrl-C and the time limit, until the other side hangs up. Returns what
+/// was going on when the time limit was reached, if it was.
+fn watch(
+    events: &mpsc::Receiver<Event>,
+    stop: &mpsc::Sender<Message>,
+    interrupts: &Interrupts,
+    limit: Duration,
+) -> Option<String> {
+    let mut progress = Progress::new("starting guests on this machine");
+    let mut reached = None;
+    loop {
+        match events.recv_timeout(TICK) {
+            Ok(event) => progress.on(&event),
+            Err(mpsc::RecvTimeoutError::Timeout) => {}
+            Err(mpsc::RecvTimeoutError::Disconnected) => return reached,
+        }
+        if interrupts.take() {
+            let _ = stop.send(Message::Stop(Stop::Interrupted));
+        }
+        if reached.is_none() && progress.elapsed() > limit {
+            reached = Some(progress.stage().to_owned());
+            let _ = stop.send(Message::Stop(Stop::TimeLimit));
+        }
+    }
+}

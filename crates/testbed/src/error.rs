@@ -1,0 +1,124 @@
+//! What can go wrong with a testbed, each with what to do about it.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Why a testbed could not do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The scenario file is wrong.
+    #[error("{}{}: {problem}", path.display(), line_suffix(*line))]
+    Scenario {
+        /// The file.
+        path: PathBuf,
+        /// The line, when known.
+        line: Option<usize>,
+        /// What is wrong, naming the key.
+        problem: String,
+    },
+    /// Neither the command line nor the scenario names a command.
+    #[error("no command to run: give one after `--` or as `command` under [host] in {}", path.display())]
+    NoCommand {
+        /// The scenario.
+        path: PathBuf,
+    },
+    /// A file or folder could not be used.
+    #[error("failed to {action} {}", path.display())]
+    Io {
+        /// Verb.
+        action: &'static str,
+        /// The file or folder.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// A program is missing.
+    #[error("{program} is not installed: run `apt-get install {package}`")]
+    Missing {
+        /// The program.
+        program: String,
+        /// The Debian package that has it.
+        package: &'static str,
+    },
+    /// A program failed.
+    #[error("`{command}` failed: {output}")]
+    Command {
+        /// The command line.
+        command: String,
+        /// Its last words.
+        output: String,
+    },
+    /// No kernel package fits.
+    #[error("no kernel package for {wanted}: run `apt-get update`, or name another `kernel`")]
+    NoKernel {
+        /// What was looked for.
+        wanted: String,
+    },
+    /// A kernel lacks a module.
+    #[error("kernel {release} has no module {module}")]
+    NoModule {
+        /// The kernel.
+        release: String,
+        /// The module.
+        module: String,
+    },
+    /// A guest failed.
+    #[error("guest {guest}: {problem}")]
+    Guest {
+        /// Its name.
+        guest: String,
+        /// What happened.
+        problem: String,
+    },
+    /// The run failed inside the virtual host.
+    #[error("{problem}")]
+    Inside {
+        /// What happened.
+        problem: String,
+    },
+    /// The virtual host failed.
+    #[error("the virtual host {problem}")]
+    Host {
+        /// What happened, and its console's last lines.
+        problem: String,
+    },
+    /// The time limit was reached.
+    #[error("the time limit of {seconds} s was reached while {stage}: raise it with --timeout")]
+    TimeLimit {
+        /// The limit.
+        seconds: u64,
+        /// What was going on.
+        stage: String,
+    },
+    /// The user ended it.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+impl Error {
+    /// Makes an `Io` error out of a system error.
+    pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| Self::Io { action, path, source }
+    }
+
+    /// Whether the user's request was wrong, not its execution.
+    pub fn is_usage(&self) -> bool {
+        matches!(self, Self::Scenario { .. } | Self::NoCommand { .. })
+    }
+}
+
+fn line_suffix(line: Option<usize>) -> String {
+    line.map(|line| format!(":{line}")).unwrap_or_default()
+}
+
+/// An error and its reasons, on one line.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut reason = error.source();
+    while let Some(error) = reason {
+        text += &format!(": {error}");
+        reason = error.source();
+    }
+    text
+}

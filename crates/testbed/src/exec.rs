@@ -1,0 +1,131 @@
+//! Running a command inside a guest, from the scenario's command: `vmscope testbed exec GUEST -- CMD`.
+//!
+//! The part inside the host holds every guest's port; this end asks it over a socket. A request is
+//! the guest's name and the shell line, one line each; an answer is `CODE SIZE SIZE`, output, errors.
+
+use std::collections::BTreeMap;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::error::Error;
+use crate::guest_vm::GuestVm;
+
+/// What a command in a guest answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExecOutput {
+    /// Exit code.
+    pub code: u8,
+    /// Standard output.
+    pub stdout: Vec<u8>,
+    /// Standard error.
+    pub stderr: Vec<u8>,
+}
+
+/// The guests that are ready, by name.
+pub(crate) type Guests = Arc<Mutex<BTreeMap<String, Arc<GuestVm>>>>;
+
+/// The environment variable that tells a scenario's command where the testbed's sockets are.
+pub(crate) const FOLDER_VARIABLE: &str = "VMSCOPE_TESTBED";
+
+/// Runs a command in a guest of the testbed this process runs in.
+pub fn exec(guest: &str, command: &[String]) -> Result<ExecOutput, Error> {
+    let folder = std::env::var_os(FOLDER_VARIABLE)
+        .map_or_else(|| PathBuf::from("/run/testbed"), PathBuf::from);
+    let socket = socket(&folder);
+    let stream =
+        UnixStream::connect(&socket).map_err(Error::io("reach the testbed at", &socket))?;
+    let line = command.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ");
+    ask(stream, guest, &line)
+        .map_err(|error| Error::Guest { guest: guest.to_owned(), problem: error.to_string() })
+}
+
+/// The broker's socket.
+pub(crate) fn socket(folder: &Path) -> PathBuf {
+    folder.join("exec.sock")
+}
+
+/// Serves requests for ever, each on a thread of its own.
+pub(crate) fn serve(listener: &UnixListener, guests: &Guests) {
+    for stream in listener.incoming().flatten() {
+        let guests = Arc::clone(guests);
+        std::thread::spawn(move || {
+            // The asker may have gone away; nobody else cares.
+            let _ = answer(&stream, &guests);
+        });
+    }
+}
+
+fn answer(stream: &UnixStream, guests: &Guests) -> io::Result<()> {
+    let mut reader = BufReader::new(stream.take(1 << 20));
+    let (mut name, mut line) = (String::new(), String::new());
+    reader.read_line(&mut name)?;
+    reader.read_line(&mut line)?;
+    let guest = guests.lock().unwrap_or_else(PoisonError::into_inner).get(name.trim_end()).cloned();
+    let output = match guest {
+        Some(guest) => guest.exec(line.trim_end_matches('\n')).map_err(|error| error.to_string()),
+        None => Err(format!("no guest `{}` is running", name.trim_end())),
+    };
+    let mut stream = stream;
+    match output {
+        Ok(output) => {
+            writeln!(stream, "{} {} {}", output.code, output.stdout.len(), output.stderr.len())?;
+            stream.write_all(&output.stdout)?;
+            stream.write_all(&output.stderr)
+        }
+        Err(problem) => writeln!(stream, "error {problem}"),
+    }
+}
+
+fn ask(mut stream: UnixStream, guest: &str, line: &str) -> io::Result<ExecOutput> {
+    if guest.contains('\n') || line.contains('\n') {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "a line break in an argument"));
+    }
+    stream.write_all(format!("{guest}\n{line}\n").as_bytes())?;
+    let mut reader = BufReader::new(stream);
+    let mut header = String::new();
+    reader.read_line(&mut header)?;
+    if let Some(problem) = header.strip_prefix("error ") {
+        return Err(io::Error::other(problem.trim_end().to_owned()));
+    }
+    let numbers: Vec<u64> = header.split_whitespace().map_while(|word| word.parse().ok()).collect();
+    let &[code, n_out, n_err] = numbers.as_slice() else {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "the testbed went away"));
+    };
+    let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+    (&mut reader).take(n_out).read_to_end(&mut stdout)?;
+    (&mut reader).take(n_err).read_to_end(&mut stderr)?;
+    Ok(ExecOutput { code: u8::try_from(code).unwrap_or(u8::MAX), stdout, stderr })
+}
+
+/// A word as the guest's shell must read it.
+fn quoted(word: &str) -> String {
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_survive_the_shell() {
+        for word in ["plain", "two words", "it's", "$HOME `x` \"y\"", ""] {
+            let output = std::process::Command::new("sh")
+                .args(["-c", &format!("printf %s {}", quoted(word))])
+                .output()
+                .unwrap();
+            assert_eq!(String::from_utf8(output.stdout).unwrap(), word);
+        }
+    }
+
+    #[test]
+    fn an_unknown_guest_is_named() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let guests = Guests::default();
+        let server = std::thread::spawn(move || answer(&theirs, &guests));
+        let error = ask(ours, "nobody", "true").unwrap_err();
+        assert_eq!(error.to_string(), "no guest `nobody` is running");
+        server.join().unwrap().unwrap();
+    }
+}

@@ -1,0 +1,183 @@
+//! One running guest: its QEMU, its vCPUs' places, the port through which it runs lines.
+//!
+//! ```text
+//!  spawn (paused) --> QMP: threads --> pin --> cont --> "ready" on the exec port --> lines and answers
+//! ```
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use rustix::thread::{CpuSet, Pid, sched_setaffinity};
+
+use crate::error::Error;
+use crate::exec::ExecOutput;
+use crate::plan::Boot;
+use crate::process;
+use crate::qemu::{self, GuestMachine};
+use crate::qmp;
+use crate::scenario::Guest;
+
+/// Most that one exec may answer.
+const MAX_OUTPUT: u64 = 64 << 20;
+/// How long a line may take in a guest.
+const EXEC_LIMIT: Duration = Duration::from_secs(300);
+
+/// A guest whose QEMU runs.
+#[derive(Debug)]
+pub(crate) struct GuestVm {
+    name: String,
+    child: Mutex<Child>,
+    port: Mutex<BufReader<UnixStream>>,
+}
+
+impl GuestVm {
+    /// Starts a guest: QEMU is there, its vCPUs are pinned and run, but it has not booted yet.
+    pub(crate) fn start(
+        guest: &Guest,
+        index: usize,
+        boot: &Boot,
+        folder: &Path,
+    ) -> Result<Self, Error> {
+        let failed = |problem: String| Error::Guest { guest: guest.name.clone(), problem };
+        let (ours, theirs) = UnixStream::pair().map_err(|error| failed(error.to_string()))?;
+        let machine = GuestMachine {
+            guest,
+            index,
+            kernel: &boot.kernel,
+            initrd: &boot.initrd,
+            disk: boot.disk.as_deref(),
+            folder,
+            exec: theirs.as_raw_fd(),
+        };
+        let log = folder.join(format!("{}.log", guest.name));
+        let child = spawn(&machine, theirs, &log)
+            .map_err(|error| failed(format!("QEMU did not start: {error}")))?;
+        let vm = Self {
+            name: guest.name.clone(),
+            child: Mutex::new(child),
+            port: Mutex::new(BufReader::new(ours)),
+        };
+        vm.pin_and_go(guest, &machine.qmp()).map_err(|error| {
+            let said = std::fs::read(&log).ok().and_then(|text| process::last_lines(&text, 3));
+            failed(said.unwrap_or_else(|| format!("failed to start: {error}")))
+        })?;
+        Ok(vm)
+    }
+
+    /// Waits until the guest says that its workloads run.
+    pub(crate) fn wait_ready(&self) -> Result<(), String> {
+        let mut port = self.port.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut line = String::new();
+        match (&mut *port).take(64).read_line(&mut line) {
+            Ok(_) if line == "ready\n" => Ok(()),
+            Ok(0) => Err("ended before it was ready".to_owned()),
+            Ok(_) => Err(format!("said {line:?} instead of ready")),
+            Err(error) => Err(format!("was not heard: {error}")),
+        }
+    }
+
+    /// Runs a line in the guest's shell.
+    pub(crate) fn exec(&self, line: &str) -> Result<ExecOutput, Error> {
+        let mut port = self.port.lock().unwrap_or_else(PoisonError::into_inner);
+        exchange(&mut port, line).map_err(|error| Error::Guest {
+            guest: self.name.clone(),
+            problem: format!("did not run `{line}`: {error}"),
+        })
+    }
+
+    /// Ends the guest at once.
+    pub(crate) fn end(&self) {
+        process::end(&mut self.child.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    fn pin_and_go(&self, guest: &Guest, socket: &Path) -> io::Result<()> {
+        let alive = || {
+            matches!(self.child.lock().unwrap_or_else(PoisonError::into_inner).try_wait(), Ok(None))
+        };
+        let mut session = qmp::Session::connect(socket, alive)?;
+        for (thread, &cpu) in session.vcpu_threads()?.into_iter().zip(&guest.pin) {
+            pin(thread, cpu)?;
+        }
+        session.go_on()
+    }
+}
+
+impl Drop for GuestVm {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Binds a thread to one CPU.
+pub(crate) fn pin(thread: i32, cpu: u32) -> io::Result<()> {
+    let mut cpus = CpuSet::new();
+    cpus.set(cpu as usize);
+    Ok(sched_setaffinity(Pid::from_raw(thread), &cpus)?)
+}
+
+fn spawn(machine: &GuestMachine<'_>, exec: UnixStream, log: &Path) -> io::Result<Child> {
+    let program = qemu::program().map_err(io::Error::other)?;
+    let log = std::fs::File::create(log)?;
+    let mut command = Command::new(program);
+    command.args(machine.arguments()).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+    process::spawn_bound(&mut command, vec![exec.into()])
+}
+
+/// Sends a line; the answer is `CODE SIZE SIZE`, then so many bytes of output and of errors.
+fn exchange(port: &mut BufReader<UnixStream>, line: &str) -> io::Result<ExecOutput> {
+    if line.contains('\n') {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "a line break in an argument"));
+    }
+    port.get_mut().set_read_timeout(Some(EXEC_LIMIT))?;
+    port.get_mut().write_all(format!("{line}\n").as_bytes())?;
+    let mut header = String::new();
+    (&mut *port).take(100).read_line(&mut header)?;
+    let garbled = || io::Error::new(io::ErrorKind::InvalidData, format!("it answered {header:?}"));
+    let numbers: Vec<u64> = header.split_whitespace().map_while(|word| word.parse().ok()).collect();
+    let &[code, n_out, n_err] = numbers.as_slice() else { return Err(garbled()) };
+    let code = u8::try_from(code).map_err(|_| garbled())?;
+    if n_out.saturating_add(n_err) > MAX_OUTPUT {
+        return Err(io::Error::other("it printed too much"));
+    }
+    let mut read = |n: u64| -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        (&mut *port).take(n).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    };
+    Ok(ExecOutput { code, stdout: read(n_out)?, stderr: read(n_err)? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(answer: &str, expected: Result<(u8, &str, &str), &str>) {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        theirs.write_all(answer.as_bytes()).unwrap();
+        let result = exchange(&mut BufReader::new(ours), "true");
+        let result = result.map(|o| {
+            (o.code, String::from_utf8(o.stdout).unwrap(), String::from_utf8(o.stderr).unwrap())
+        });
+        match (result, expected) {
+            (Ok(got), Ok((code, out, err))) => {
+                assert_eq!(got, (code, out.to_owned(), err.to_owned()))
+            }
+            (Err(error), Err(text)) => assert!(error.to_string().contains(text), "{error}"),
+            (got, expected) => panic!("{got:?} instead of {expected:?}"),
+        }
+    }
+
+    #[test]
+    fn answers_are_checked() {
+        check("0 3 0\nabc", Ok((0, "abc", "")));
+        check("7 2 1\nabc", Ok((7, "ab", "c")));
+        check("300 0 0\n", Err("answered"));
+        check("what\n", Err("answered"));
+        check("0 99999999999 1\n", Err("too much"));
+    }
+}

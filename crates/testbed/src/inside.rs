@@ -1,0 +1,348 @@
+//! The part inside the host: starts the guests, runs the command when all are ready, ends everything.
+//!
+//! ```text
+//!  natives, guests (two booting at a time) --all ready--> command --ended--> files to the share --> end
+//!                                  stop ----------------> signal, then kill ---^
+//! ```
+//!
+//! The calling thread starts every process, because they are bound to its life; other threads wait and
+//! send messages.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fs;
+use std::io;
+use std::os::unix::net::UnixListener;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::error::Error;
+use crate::exec::{self, Guests};
+use crate::guest_vm::{GuestVm, pin};
+use crate::link::{Event, Link};
+use crate::plan::Plan;
+use crate::process::{self, Bound};
+use crate::scenario::{Scenario, When};
+
+/// Every guest's boot is a lot of emulation: more at once only makes each slower.
+const BOOTING_AT_ONCE: usize = 2;
+/// How long a command may take to end after it was asked to.
+const GRACE: Duration = Duration::from_secs(20);
+/// Where the virtual host keeps the testbed's files.
+pub(crate) const FOLDER: &str = "/run/testbed";
+
+/// What the waiting threads tell.
+#[derive(Debug)]
+pub(crate) enum Message {
+    /// A guest is ready, or never will be.
+    Booted(usize, Result<(), String>),
+    /// It is time to start this guest.
+    Start(usize),
+    /// It is time to end this guest.
+    End(usize),
+    /// The command ended.
+    Ended(io::Result<ExitStatus>),
+    /// The run is to end early.
+    Stop(Stop),
+    /// The command did not end when asked to.
+    Kill,
+}
+
+/// Why a run ends early.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// The user pressed Ctrl-C.
+    Interrupted,
+    /// The time limit was reached.
+    TimeLimit,
+}
+
+/// Runs the plan in the virtual host this process was started in. For the host's init only.
+pub fn inside() -> Result<(), Error> {
+    let folder = Path::new(FOLDER);
+    let share = folder.join("share");
+    let (link, control) = Link::ports()?;
+    let (sender, receiver) = mpsc::channel();
+    control.forward(sender.clone());
+    let work = folder.join("work");
+    let result =
+        Plan::read(&share).and_then(|plan| run_plan(&plan, folder, &link, (sender, &receiver)));
+    let copied = bring_back(&work, &share.join("out"));
+    let event = match result.and_then(|code| copied.map(|()| code)) {
+        Ok(code) => Event::Ended(code),
+        Err(error) => Event::Failed(crate::error::chain(&error)),
+    };
+    link.tell(&event);
+    Ok(())
+}
+
+/// Starts the guests, runs the command and returns its exit code. `folder` is for sockets, logs, `bin`
+/// and `work`, the command's folder.
+pub(crate) fn run_plan(
+    plan: &Plan,
+    folder: &Path,
+    link: &Link,
+    (sender, receiver): (Sender<Message>, &Receiver<Message>),
+) -> Result<u8, Error> {
+    let scenario = plan.scenario()?;
+    let guests_folder = folder.join("guests");
+    let work = folder.join("work");
+    for needed in [&guests_folder, &work] {
+        fs::create_dir_all(needed).map_err(Error::io("create", needed))?;
+    }
+    for module in ["kvm_amd", "vhost_vsock", "tun"] {
+        // Whatever is missing shows where it is needed.
+        let _ = process::tool("modprobe", "kmod")
+            .and_then(|mut modprobe| process::run(modprobe.args(["-q", module])));
+    }
+    let _natives = start_natives(&scenario, folder)?;
+    let socket = exec::socket(folder);
+    let listener = UnixListener::bind(&socket).map_err(Error::io("listen at", &socket))?;
+    let guests = Guests::default();
+    let served = Arc::clone(&guests);
+    std::thread::spawn(move || exec::serve(&listener, &served));
+    let queue =
+        (0..scenario.guests.len()).filter(|&i| scenario.guests[i].start == When::Before).collect();
+    let mut run = Run {
+        plan,
+        scenario: &scenario,
+        folder,
+        link,
+        sender,
+        guests,
+        queue,
+        started: BTreeMap::new(),
+        booting: Vec::new(),
+        command: None,
+    };
+    let result = run.to_the_end(receiver);
+    run.end_all();
+    result
+}
+
+struct Run<'a> {
+    plan: &'a Plan,
+    scenario: &'a Scenario,
+    folder: &'a Path,
+    link: &'a Link,
+    sender: Sender<Message>,
+    guests: Guests,
+    queue: VecDeque<usize>,
+    started: BTreeMap<usize, (Arc<GuestVm>, Instant)>,
+    booting: Vec<usize>,
+    command: Option<RunningCommand>,
+}
+
+struct RunningCommand {
+    id: u32,
+    pumps: Vec<Receiver<()>>,
+}
+
+impl Run<'_> {
+    fn to_the_end(&mut self, messages: &Receiver<Message>) -> Result<u8, Error> {
+        loop {
+            while self.booting.len() < BOOTING_AT_ONCE
+                && let Some(index) = self.queue.pop_front()
+            {
+                self.start_guest(index)?;
+            }
+            if self.command.is_none() && self.queue.is_empty() && self.booting.is_empty() {
+                self.start_command()?;
+            }
+            // This run holds a sender itself, so there is always one.
+            let Ok(message) = messages.recv() else { return Err(Error::Interrupted) };
+            match message {
+                Message::Booted(index, result) => self.booted(index, result)?,
+                Message::Start(index) => self.start_guest(index)?,
+                Message::End(index) => self.end_guest(index),
+                Message::Ended(status) => return self.command_ended(status),
+                Message::Stop(stop) => self.stop(stop)?,
+                Message::Kill => self.signal(Signal::KILL),
+            }
+        }
+    }
+
+    fn start_guest(&mut self, index: usize) -> Result<(), Error> {
+        let guest = &self.scenario.guests[index];
+        let folder = self.folder.join("guests");
+        self.link.tell(&Event::Starting(guest.name.clone()));
+        let vm = Arc::new(GuestVm::start(guest, index, &self.plan.guests[index], &folder)?);
+        self.started.insert(index, (Arc::clone(&vm), Instant::now()));
+        self.booting.push(index);
+        let sender = self.sender.clone();
+        std::thread::spawn(move || sender.send(Message::Booted(index, vm.wait_ready())));
+        Ok(())
+    }
+
+    fn booted(&mut self, index: usize, result: Result<(), String>) -> Result<(), Error> {
+        self.booting.retain(|&booting| booting != index);
+        let name = self.scenario.guests[index].name.clone();
+        let Some((vm, since)) = self.started.get(&index) else { return Ok(()) };
+        match result {
+            Ok(()) => {
+                self.link.tell(&Event::Ready(name.clone(), since.elapsed().as_millis()));
+                self.guests
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .insert(name, Arc::clone(vm));
+                Ok(())
+            }
+            Err(problem) => Err(Error::Guest {
+                problem: format!("{problem}: {}", self.console(&name)),
+                guest: name,
+            }),
+        }
+    }
+
+    fn end_guest(&mut self, index: usize) {
+        let name = &self.scenario.guests[index].name;
+        self.guests.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
+        if let Some((vm, _)) = self.started.remove(&index) {
+            vm.end();
+            self.link.tell(&Event::Gone(name.clone()));
+        }
+    }
+
+    fn end_all(&mut self) {
+        self.guests.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        for (vm, _) in std::mem::take(&mut self.started).values() {
+            vm.end();
+        }
+    }
+
+    fn start_command(&mut self) -> Result<(), Error> {
+        let (mut command, name) = self.command_line();
+        let mut child = process::spawn_bound(&mut command, Vec::new())
+            .map_err(Error::io("run", Path::new(&name)))?;
+        let pumps = self.link.pump(&mut child);
+        self.command = Some(RunningCommand { id: child.id(), pumps });
+        self.link.tell(&Event::Running);
+        let sender = self.sender.clone();
+        std::thread::spawn(move || sender.send(Message::Ended(child.wait())));
+        for (index, guest) in self.scenario.guests.iter().enumerate() {
+            if let When::After(delay) = guest.start {
+                self.later(delay, Message::Start(index));
+            }
+            if let Some(When::After(delay)) = guest.stop {
+                self.later(delay, Message::End(index));
+            }
+        }
+        Ok(())
+    }
+
+    fn command_line(&self) -> (Command, String) {
+        let mut command = match self.plan.command.split_first() {
+            Some((program, arguments)) => {
+                let mut command = Command::new(program);
+                command.args(arguments).stdin(Stdio::null());
+                command.stdout(self.link.output()).stderr(self.link.output());
+                command
+            }
+            None => shell(),
+        };
+        command.current_dir(self.folder.join("work")).env(exec::FOLDER_VARIABLE, self.folder);
+        let path = std::env::var("PATH").unwrap_or_default();
+        command.env("PATH", format!("{}:{path}", self.folder.join("bin").display()));
+        let name = command.get_program().to_string_lossy().into_owned();
+        (command, name)
+    }
+
+    fn command_ended(&mut self, status: io::Result<ExitStatus>) -> Result<u8, Error> {
+        if let Some(command) = self.command.take() {
+            // What it left running would keep its pipes open.
+            process::signal_group(command.id, Signal::KILL);
+            for pump in command.pumps {
+                let _ = pump.recv_timeout(Duration::from_secs(10));
+            }
+        }
+        status.map(exit_code).map_err(Error::io("wait for", Path::new("the command")))
+    }
+
+    fn stop(&mut self, stop: Stop) -> Result<(), Error> {
+        if self.command.is_none() {
+            let waiting: Vec<_> =
+                self.booting.iter().map(|&i| self.scenario.guests[i].name.as_str()).collect();
+            return Err(Error::Guest {
+                guest: waiting.join(", "),
+                problem: "not ready when the run was ended".to_owned(),
+            });
+        }
+        self.signal(match stop {
+            Stop::Interrupted => Signal::INT,
+            Stop::TimeLimit => Signal::TERM,
+        });
+        self.later(GRACE, Message::Kill);
+        Ok(())
+    }
+
+    fn signal(&self, signal: Signal) {
+        if let Some(command) = &self.command {
+            process::signal_group(command.id, signal);
+        }
+    }
+
+    fn later(&self, delay: Duration, message: Message) {
+        let sender = self.sender.clone();
+        std::thread::spawn(move || {
+            std::thread::sleep(delay);
+            sender.send(message)
+        });
+    }
+
+    fn console(&self, guest: &str) -> String {
+        process::log_tail(&self.folder.join("guests").join(format!("{guest}.console")))
+    }
+}
+
+/// An interactive shell on the virtual host's terminal.
+fn shell() -> Command {
+    let mut command = Command::new("setsid");
+    // A session's leader gets the first terminal it opens as its own.
+    command.args(["--wait", "sh", "-c"]);
+    command.arg("exec </dev/hvc0 >/dev/hvc0 2>&1; stty sane $TERMINAL_SIZE; exec bash -i");
+    command
+}
+
+/// Like a shell: a signal's number plus 128.
+fn exit_code(status: ExitStatus) -> u8 {
+    let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+    u8::try_from(code).unwrap_or(u8::MAX)
+}
+
+fn start_natives(scenario: &Scenario, folder: &Path) -> Result<Vec<Bound>, Error> {
+    scenario.natives.iter().map(|native| start_native(native, folder)).collect()
+}
+
+fn start_native(native: &crate::scenario::Native, folder: &Path) -> Result<Bound, Error> {
+    let program = native_program(native.workload.program(), folder);
+    let words = native.workload.words_with_program(&program);
+    let mut command = Command::new(&words[0]);
+    command.args(&words[1..]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let child: Child =
+        process::spawn_bound(&mut command, Vec::new()).map_err(Error::io("run", &program))?;
+    let id = i32::try_from(child.id()).unwrap_or_default();
+    let child = Bound(child);
+    if let Some(cpu) = native.pin {
+        pin(id, cpu).map_err(Error::io("pin", &program))?;
+    }
+    Ok(child)
+}
+
+fn native_program(name: &str, folder: &Path) -> PathBuf {
+    if name.starts_with('/') { PathBuf::from(name) } else { folder.join("bin").join(name) }
+}
+
+/// Copies what the command wrote to where this machine sees it.
+fn bring_back(work: &Path, out: &Path) -> Result<(), Error> {
+    let written = fs::read_dir(work).is_ok_and(|mut entries| entries.next().is_some());
+    if !written {
+        return Ok(());
+    }
+    let everything = work.join(".");
+    process::run(Command::new("cp").arg("-a").arg(everything).arg(out)).map(drop)
+}

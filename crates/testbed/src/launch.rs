@@ -1,0 +1,328 @@
+//! The launcher: makes ready what a scenario needs, starts the virtual host (or not), and brings back
+//! output, exit code and files.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::cache::Cache;
+use crate::direct;
+use crate::error::Error;
+use crate::images::{self, GuestContent};
+use crate::inside;
+use crate::kernel::{self, Flavour, Kernel};
+use crate::kvm_probe::{self, KvmVerdict};
+use crate::link::Event;
+use crate::plan::{Boot, Plan};
+use crate::process;
+use crate::qemu;
+use crate::scenario::{Channel, GuestKernel, Scenario};
+use crate::virtual_host;
+use crate::workload;
+
+/// One run of a scenario.
+#[derive(Debug, Clone)]
+pub struct Run {
+    /// The scenario file.
+    pub scenario: PathBuf,
+    /// The command and its arguments; when empty, the scenario's own.
+    pub command: Vec<String>,
+    /// Where the files the command writes go; the current folder by default.
+    pub out: Option<PathBuf>,
+    /// The limit of the whole run.
+    pub timeout: Duration,
+    /// Which host.
+    pub host: HostChoice,
+    /// The `vmscope` program; it is run inside the host.
+    pub vmscope: PathBuf,
+}
+
+/// Where guests run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum HostChoice {
+    /// On this machine where its KVM really runs guests and we are root, else in the virtual host.
+    #[default]
+    Auto,
+    /// In the virtual host.
+    Virtual,
+    /// On this machine.
+    Direct,
+}
+
+/// A run made ready.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    pub(crate) scenario: Scenario,
+    pub(crate) folder: tempfile::TempDir,
+    /// What the virtual host boots.
+    pub(crate) host: Option<(Kernel, PathBuf)>,
+}
+
+/// Runs a scenario's command on a KVM host with its guests; returns the command's exit code.
+pub fn run(options: &Run) -> Result<u8, Error> {
+    let scenario_text =
+        fs::read_to_string(&options.scenario).map_err(Error::io("read", &options.scenario))?;
+    let scenario = Scenario::parse(&options.scenario, &scenario_text)?;
+    let command = match (&scenario.host.command, options.command.is_empty()) {
+        (_, false) => options.command.clone(),
+        (Some(line), true) => vec!["sh".to_owned(), "-c".to_owned(), line.clone()],
+        (None, true) => return Err(Error::NoCommand { path: options.scenario.clone() }),
+    };
+    let plan = Plan {
+        scenario_path: options.scenario.clone(),
+        scenario_text,
+        guests: Vec::new(),
+        command,
+    };
+    let direct = chooses_direct(options.host)?;
+    let prepared = prepare(scenario, plan, direct, &options.vmscope)?;
+    let (result, written) = if direct {
+        (direct::run(&prepared, options.timeout), "work")
+    } else {
+        (virtual_host::run(&prepared, options.timeout), "out")
+    };
+    let out = options.out.as_deref().unwrap_or(Path::new("."));
+    let collected = collect(&prepared.folder.path().join(written), out);
+    result.and_then(|code| collected.map(|()| code))
+}
+
+fn chooses_direct(choice: HostChoice) -> Result<bool, Error> {
+    match choice {
+        HostChoice::Virtual => Ok(false),
+        HostChoice::Direct => Ok(true),
+        HostChoice::Auto if !rustix::process::geteuid().is_root() => Ok(false),
+        HostChoice::Auto => Ok(kvm_probe::cached(&Cache::open()?) == KvmVerdict::Works),
+    }
+}
+
+/// Makes kernels, images and the run's folder ready. `plan` gets its guests and is written.
+pub(crate) fn prepare(
+    scenario: Scenario,
+    mut plan: Plan,
+    direct: bool,
+    vmscope: &Path,
+) -> Result<Prepared, Error> {
+    qemu::program()?;
+    let cache = Cache::open()?;
+    let folder = tempfile::Builder::new()
+        .prefix("vmscope-testbed-")
+        .tempdir()
+        .map_err(Error::io("create a folder in", &std::env::temp_dir()))?;
+    note("preparing kernels, workloads and images");
+    let workloads = workload::build_all(&cache)?;
+    let bin = folder.path().join("bin");
+    for needed in [&bin, &folder.path().join("out")] {
+        fs::create_dir(needed).map_err(Error::io("create", needed))?;
+    }
+    copy(vmscope, &bin.join("vmscope"))?;
+    for name in scenario
+        .natives
+        .iter()
+        .map(|native| native.workload.program())
+        .filter(|name| !name.starts_with('/'))
+    {
+        copy(&workloads.join(name), &bin.join(name))?;
+        if name == "forker" {
+            copy(&workloads.join("shortlived"), &bin.join("shortlived"))?;
+        }
+    }
+    plan.guests = boots(&scenario, &cache, &workloads, vmscope, folder.path())?;
+    if !direct {
+        plan.guests = plan.guests.into_iter().map(seen_from_inside).collect();
+    }
+    plan.write(folder.path())?;
+    let host = if direct { None } else { Some(host_boot(&scenario, &cache)?) };
+    Ok(Prepared { scenario, folder, host })
+}
+
+fn host_boot(scenario: &Scenario, cache: &Cache) -> Result<(Kernel, PathBuf), Error> {
+    let kernel = kernel::find(cache, &scenario.host.kernel, Flavour::Full)?;
+    let image = images::host(cache, &kernel)?;
+    Ok((kernel, image))
+}
+
+fn boots(
+    scenario: &Scenario,
+    cache: &Cache,
+    workloads: &Path,
+    vmscope: &Path,
+    folder: &Path,
+) -> Result<Vec<Boot>, Error> {
+    let agent = find_agent(vmscope);
+    if agent.is_none() && scenario.guests.iter().any(|guest| guest.channel != Channel::None) {
+        warn("no vmscope-guest beside vmscope: guests will not answer on their channels");
+    }
+    let programs: BTreeSet<&str> = scenario
+        .guests
+        .iter()
+        .flat_map(|guest| &guest.workload)
+        .map(|workload| workload.program())
+        .filter(|program| program.starts_with('/'))
+        .collect();
+    let content = GuestContent { workloads, agent: agent.as_deref(), programs };
+    let mut made: Vec<(GuestKernel, Boot)> = Vec::new();
+    let mut boots = Vec::new();
+    for guest in &scenario.guests {
+        if !made.iter().any(|(kernel, _)| *kernel == guest.kernel) {
+            let kernel = kernel::find(cache, &guest.kernel, Flavour::Cloud)?;
+            let boot = Boot {
+                kernel: kernel.image(),
+                initrd: images::guest(cache, &kernel, &content)?,
+                disk: None,
+            };
+            made.push((guest.kernel.clone(), boot));
+        }
+        let mut boot =
+            made.iter().find(|(kernel, _)| *kernel == guest.kernel).map(|(_, boot)| boot.clone());
+        if let (Some(boot), Some(root)) = (&mut boot, &guest.root) {
+            boot.disk = Some(disk(root, &folder.join(format!("{}.img", guest.name)))?);
+        }
+        boots.extend(boot);
+    }
+    Ok(boots)
+}
+
+/// The disk of a guest with its own root: an image as it is, a folder made into one.
+fn disk(root: &Path, image: &Path) -> Result<PathBuf, Error> {
+    let root = root.canonicalize().map_err(Error::io("find", root))?;
+    if root.is_file() {
+        return Ok(root);
+    }
+    let used = process::run(process::tool("du", "coreutils")?.arg("-skx").arg(&root))?;
+    let used_kib: u64 = String::from_utf8_lossy(&used)
+        .split_whitespace()
+        .next()
+        .and_then(|n| n.parse().ok())
+        .unwrap_or(0);
+    let size = format!("{}k", used_kib + used_kib / 3 + (64 << 10));
+    let mut mke2fs = process::tool("mke2fs", "e2fsprogs")?;
+    process::run(mke2fs.args(["-q", "-t", "ext4", "-d"]).arg(&root).arg(image).arg(size))?;
+    Ok(image.to_owned())
+}
+
+/// The guest command: beside `vmscope`, or where cargo puts the static build.
+fn find_agent(vmscope: &Path) -> Option<PathBuf> {
+    let folder = vmscope.parent()?;
+    let (target, profile) = (folder.parent()?, folder.file_name()?);
+    let musl = target.join("x86_64-unknown-linux-musl");
+    [musl.join(profile), musl.join("release"), musl.join("debug"), folder.to_owned()]
+        .map(|folder| folder.join("vmscope-guest"))
+        .into_iter()
+        .find(|path| path.is_file())
+}
+
+fn seen_from_inside(boot: Boot) -> Boot {
+    let seen = |path: PathBuf| {
+        let path = path.strip_prefix("/").map(Path::to_owned).unwrap_or(path);
+        Path::new(inside::FOLDER).join("machine").join(path)
+    };
+    Boot { kernel: seen(boot.kernel), initrd: seen(boot.initrd), disk: boot.disk.map(seen) }
+}
+
+/// Moves what the command wrote to `out`; what is there already keeps its name.
+fn collect(from: &Path, out: &Path) -> Result<(), Error> {
+    let entries = fs::read_dir(from).map_err(Error::io("list", from))?;
+    for entry in entries.flatten() {
+        fs::create_dir_all(out).map_err(Error::io("create", out))?;
+        let scratch = tempfile::Builder::new()
+            .prefix(".testbed-")
+            .tempdir_in(out)
+            .map_err(Error::io("create a folder in", out))?;
+        let name = entry.file_name();
+        process::run(Command::new("cp").arg("-a").arg(entry.path()).arg(scratch.path()))?;
+        let place = free_name(out, &name.to_string_lossy());
+        if place.file_name() != Some(&name) {
+            warn(&format!("{} exists: saved as {}", out.join(&name).display(), place.display()));
+        }
+        fs::rename(scratch.path().join(&name), &place).map_err(Error::io("rename to", &place))?;
+    }
+    Ok(())
+}
+
+fn free_name(folder: &Path, name: &str) -> PathBuf {
+    let numbered = (1..).map(|n: u64| folder.join(format!("{name}.{n}")));
+    std::iter::once(folder.join(name))
+        .chain(numbered)
+        .find(|path| path.symlink_metadata().is_err())
+        .expect("there are more names than files")
+}
+
+fn copy(from: &Path, to: &Path) -> Result<(), Error> {
+    fs::copy(from, to).map(drop).map_err(Error::io("copy", from))
+}
+
+/// What goes on, and since when.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    start: Instant,
+    stage: String,
+}
+
+impl Progress {
+    pub(crate) fn new(stage: &str) -> Self {
+        note(stage);
+        Self { start: Instant::now(), stage: stage.to_owned() }
+    }
+
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    pub(crate) fn stage(&self) -> &str {
+        &self.stage
+    }
+
+    pub(crate) fn on(&mut self, event: &Event) {
+        let stage = match event {
+            Event::Starting(guest) => format!("booting guest {guest}"),
+            Event::Ready(guest, after_ms) => format!(
+                "guest {guest} is ready after {}.{} s",
+                after_ms / 1000,
+                after_ms / 100 % 10
+            ),
+            Event::Gone(guest) => format!("guest {guest} was ended"),
+            Event::Running => "running the command".to_owned(),
+            Event::Ended(_) | Event::Failed(_) => "ending".to_owned(),
+        };
+        note(&format!("{:5.1} s  {stage}", self.start.elapsed().as_secs_f64()));
+        if !matches!(event, Event::Gone(_)) {
+            self.stage = stage;
+        }
+    }
+}
+
+/// Progress, for people only.
+fn note(text: &str) {
+    if std::io::stderr().is_terminal() {
+        eprintln!("testbed: {text}");
+    }
+}
+
+fn warn(text: &str) {
+    eprintln!("vmscope: {text}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn collected_files_never_replace_others() {
+        let folder = tempfile::tempdir().unwrap();
+        let (from, out) = (folder.path().join("from"), folder.path().join("out"));
+        fs::create_dir_all(from.join("day1")).unwrap();
+        fs::write(from.join("day1/a"), "new").unwrap();
+        collect(&from, &out).unwrap();
+        fs::write(from.join("day1/a"), "newer").unwrap();
+        collect(&from, &out).unwrap();
+        let read = |name: &str| fs::read_to_string(out.join(name)).unwrap();
+        assert_eq!((read("day1/a"), read("day1.1/a")), ("new".to_owned(), "newer".to_owned()));
+        let mut left: Vec<_> =
+            fs::read_dir(&out).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        left.sort();
+        assert_eq!(left, ["day1", "day1.1"]);
+    }
+}

@@ -1,0 +1,115 @@
+//! Starting other programs so that they can't outlive us.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+
+use rustix::process::{Pid, Signal};
+
+use crate::error::Error;
+
+/// A command for `program`, found in PATH or where Debian keeps the administrator's programs.
+pub(crate) fn tool(program: &str, package: &'static str) -> Result<Command, Error> {
+    find(program)
+        .map(Command::new)
+        .ok_or_else(|| Error::Missing { program: program.to_owned(), package })
+}
+
+/// Where `program` is.
+pub(crate) fn find(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain(["/usr/sbin", "/sbin", "/usr/bin", "/bin"].map(PathBuf::from))
+        .map(|folder| folder.join(program))
+        .find(|candidate| candidate.is_file())
+}
+
+/// Runs a command to its end and returns its output.
+pub(crate) fn run(command: &mut Command) -> Result<Vec<u8>, Error> {
+    let output = Command::output(command.stdin(Stdio::null()));
+    let failed = |output: String| Error::Command { command: shown(command), output };
+    match output {
+        Ok(output) if output.status.success() => Ok(output.stdout),
+        Ok(output) => {
+            Err(failed(last_lines(&output.stderr, 3).unwrap_or_else(|| output.status.to_string())))
+        }
+        Err(error) => Err(failed(error.to_string())),
+    }
+}
+
+fn shown(command: &Command) -> String {
+    let words: Vec<OsString> = std::iter::once(command.get_program())
+        .chain(command.get_args())
+        .map(OsString::from)
+        .collect();
+    words.join(" ".as_ref()).to_string_lossy().into_owned()
+}
+
+/// The last `n` lines that say something, joined by `; `.
+pub(crate) fn last_lines(text: &[u8], n: usize) -> Option<String> {
+    let text = String::from_utf8_lossy(text);
+    let lines: Vec<_> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let tail = &lines[lines.len().saturating_sub(n)..];
+    if tail.is_empty() { None } else { Some(tail.join("; ")) }
+}
+
+/// Only one child is started at a time: sockets meant for one must not reach another.
+static STARTING: Mutex<()> = Mutex::new(());
+
+/// Starts a child that is killed when the starting thread ends, that terminal signals don't reach, and
+/// that inherits these sockets under the numbers they have here.
+pub(crate) fn spawn_bound(command: &mut Command, inherited: Vec<OwnedFd>) -> io::Result<Child> {
+    let _starting = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
+    for socket in &inherited {
+        rustix::io::fcntl_setfd(socket, rustix::io::FdFlags::empty())?;
+    }
+    command.process_group(0);
+    // SAFETY: between fork and exec only async-signal-safe calls may be made: this is one prctl, and an
+    // error value that allocates nothing.
+    unsafe {
+        command.pre_exec(|| {
+            rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+            Ok(())
+        })
+    };
+    command.spawn()
+}
+
+/// Signals the process group that `spawn_bound` made for this child.
+pub(crate) fn signal_group(child_id: u32, signal: Signal) {
+    if let Some(pid) = i32::try_from(child_id).ok().and_then(Pid::from_raw) {
+        // It may be gone already; that is what is wanted.
+        let _ = rustix::process::kill_process_group(pid, signal);
+    }
+}
+
+/// Kills a child and its group, and waits for it.
+pub(crate) fn end(child: &mut Child) {
+    if let Ok(None) = child.try_wait() {
+        signal_group(child.id(), Signal::KILL);
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+}
+
+/// A child that ends when dropped.
+#[derive(Debug)]
+pub(crate) struct Bound(pub(crate) Child);
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        end(&mut self.0);
+    }
+}
+
+/// The end of a log file, for messages.
+pub(crate) fn log_tail(path: &Path) -> String {
+    std::fs::read(path)
+        .ok()
+        .and_then(|text| last_lines(&text, 6))
+        .unwrap_or_else(|| "(nothing on its console)".to_owned())
+}

@@ -1,0 +1,213 @@
+//! QEMU's command lines, for the virtual host and for the guests.
+
+use std::path::{Path, PathBuf};
+
+use crate::error::Error;
+use crate::kernel::Kernel;
+use crate::process;
+use crate::scenario::{Channel, Guest, Host};
+
+/// The system emulator.
+pub(crate) const PROGRAM: &str = "qemu-system-x86_64";
+
+/// The port through which a guest says it is ready and is sent lines to run.
+pub(crate) const EXEC_PORT: &str = "org.vmscope.exec.0";
+/// The first vsock address given to a guest.
+const FIRST_CID: usize = 3;
+
+/// Where the emulator is.
+pub(crate) fn program() -> Result<PathBuf, Error> {
+    process::find(PROGRAM)
+        .ok_or_else(|| Error::Missing { program: PROGRAM.to_owned(), package: "qemu-system-x86" })
+}
+
+/// What the virtual host's command line is made of.
+#[derive(Debug)]
+pub(crate) struct HostMachine<'a> {
+    pub(crate) host: &'a Host,
+    pub(crate) kernel: &'a Kernel,
+    pub(crate) initrd: &'a Path,
+    /// The run's folder, shared for writing.
+    pub(crate) share: &'a Path,
+    /// Where its console goes.
+    pub(crate) console: &'a Path,
+    /// Names of ports and the open sockets they are joined to.
+    pub(crate) ports: &'a [(&'a str, i32)],
+    /// The socket of an interactive terminal.
+    pub(crate) terminal: Option<i32>,
+    /// The rest of the kernel's line.
+    pub(crate) extra: &'a str,
+}
+
+/// What a guest's command line is made of.
+#[derive(Debug)]
+pub(crate) struct GuestMachine<'a> {
+    pub(crate) guest: &'a Guest,
+    /// Its place in the scenario.
+    pub(crate) index: usize,
+    pub(crate) kernel: &'a Path,
+    pub(crate) initrd: &'a Path,
+    pub(crate) disk: Option<&'a Path>,
+    /// Where its sockets and its console's text go.
+    pub(crate) folder: &'a Path,
+    /// The open socket of its exec port.
+    pub(crate) exec: i32,
+}
+
+impl HostMachine<'_> {
+    pub(crate) fn arguments(&self) -> Vec<String> {
+        let mut line = Line::default();
+        // Emulated AMD SVM: the one way to have real KVM on any machine.
+        line.two("-accel", "tcg,thread=multi").two("-cpu", "max,+svm");
+        line.two("-smp", &self.host.cpus.to_string());
+        line.two("-m", &format!("{}M", self.host.memory.as_mebibytes()));
+        line.common();
+        line.two("-serial", &format!("file:{}", escaped(self.console)));
+        line.two("-kernel", &self.kernel.image().display().to_string());
+        line.two("-initrd", &self.initrd.display().to_string());
+        let term = std::env::var("TERM")
+            .ok()
+            .filter(|term| is_word(term))
+            .unwrap_or_else(|| "dumb".to_owned());
+        line.two(
+            "-append",
+            &format!(
+                "console=ttyS0 quiet loglevel=4 panic=-1 mitigations=off MODULES={} RELEASE={} TERM={term} {}",
+                self.kernel.modules().display(),
+                self.kernel.release,
+                self.extra
+            ),
+        );
+        let shared = "security_model=none,multidevs=remap";
+        line.two("-virtfs", &format!("local,path=/,mount_tag=machine,readonly=on,{shared}"));
+        line.two(
+            "-virtfs",
+            &format!("local,path={},mount_tag=share,{shared}", escaped(self.share)),
+        );
+        line.two("-device", "virtio-serial-pci,max_ports=16");
+        for (name, socket) in self.ports {
+            line.two("-chardev", &format!("socket,id={name},fd={socket}"));
+            line.two("-device", &format!("virtserialport,chardev={name},name={name}"));
+        }
+        if let Some(socket) = self.terminal {
+            line.two("-chardev", &format!("socket,id=terminal,fd={socket}"));
+            line.two("-device", "virtconsole,chardev=terminal");
+        }
+        line.words
+    }
+}
+
+impl GuestMachine<'_> {
+    pub(crate) fn arguments(&self) -> Vec<String> {
+        let guest = self.guest;
+        let mut line = Line::default();
+        line.two("-name", &format!("{},debug-threads=on", guest.name));
+        line.two("-accel", "kvm").two("-cpu", "host");
+        line.two("-smp", &guest.cpus.to_string());
+        line.two("-m", &format!("{}M", guest.memory.as_mebibytes()));
+        line.common();
+        // Paused until its vCPUs are pinned.
+        line.one("-S").two("-qmp", &format!("unix:{},server=on,wait=off", escaped(&self.qmp())));
+        line.two("-serial", &format!("file:{}", escaped(&self.console())));
+        line.two("-kernel", &self.kernel.display().to_string());
+        line.two("-initrd", &self.initrd.display().to_string());
+        line.two("-append", &self.kernel_line());
+        if let Some(disk) = self.disk {
+            // What the guest writes is thrown away.
+            let format = disk_format(disk);
+            line.two(
+                "-drive",
+                &format!("file={},format={format},if=virtio,snapshot=on", escaped(disk)),
+            );
+        }
+        line.two("-device", "virtio-serial-pci");
+        line.two("-chardev", &format!("socket,id=exec,fd={}", self.exec));
+        line.two("-device", &format!("virtserialport,chardev=exec,name={EXEC_PORT}"));
+        match guest.channel {
+            Channel::Vsock => {
+                line.two(
+                    "-device",
+                    &format!("vhost-vsock-pci,guest-cid={}", FIRST_CID + self.index),
+                );
+            }
+            Channel::Serial => {
+                let socket = escaped(&self.folder.join(format!("{}.agent", guest.name)));
+                line.two("-chardev", &format!("socket,id=agent,path={socket},server=on,wait=off"));
+                line.two("-device", "virtserialport,chardev=agent,name=org.vmscope.guest.0");
+            }
+            Channel::None => {}
+        }
+        line.words
+    }
+
+    pub(crate) fn qmp(&self) -> PathBuf {
+        self.folder.join(format!("{}.qmp", self.guest.name))
+    }
+
+    pub(crate) fn console(&self) -> PathBuf {
+        self.folder.join(format!("{}.console", self.guest.name))
+    }
+
+    /// Words the kernel does not know become the environment of PID 1.
+    fn kernel_line(&self) -> String {
+        let guest = self.guest;
+        let mut line = format!("console=ttyS0 quiet loglevel=4 panic=-1 NAME={}", guest.name);
+        for (i, workload) in guest.workload.iter().enumerate() {
+            line += &format!(" W{i}=\"{}\"", workload.words().join(" "));
+        }
+        if guest.channel != Channel::None {
+            line += " AGENT=1";
+        }
+        if self.disk.is_some() {
+            line += " ROOT=disk";
+        }
+        if let Some(init) = &guest.init {
+            line += &format!(" INIT={}", init.display());
+        }
+        line
+    }
+}
+
+#[derive(Default)]
+struct Line {
+    words: Vec<String>,
+}
+
+impl Line {
+    fn one(&mut self, word: &str) -> &mut Self {
+        self.words.push(word.to_owned());
+        self
+    }
+
+    fn two(&mut self, option: &str, value: &str) -> &mut Self {
+        self.one(option).one(value)
+    }
+
+    /// No devices but those named, nothing shown, and a machine that ends instead of starting again.
+    fn common(&mut self) {
+        for word in ["-nodefaults", "-no-user-config", "-no-reboot"] {
+            self.one(word);
+        }
+        self.two("-display", "none");
+    }
+}
+
+/// In QEMU's options a comma is written twice.
+fn escaped(path: &Path) -> String {
+    path.display().to_string().replace(',', ",,")
+}
+
+/// QEMU's own format is told by its first bytes; anything else is taken as it is.
+fn disk_format(disk: &Path) -> &'static str {
+    let mut magic = [0; 4];
+    let read = std::fs::File::open(disk)
+        .and_then(|mut file| std::io::Read::read_exact(&mut file, &mut magic));
+    if read.is_ok() && magic == *b"QFI\xfb" { "qcow2" } else { "raw" }
+}
+
+fn is_word(text: &str) -> bool {
+    text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.+".contains(c))
+}
+
+#[cfg(test)]
+mod tests;

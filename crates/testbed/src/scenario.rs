@@ -1,0 +1,335 @@
+//! Scenario files: one TOML file, one experiment anyone can rerun.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde::de::{self, Deserializer, SeqAccess, Visitor};
+
+use crate::error::Error;
+use crate::workload::Workload;
+
+/// One experiment.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scenario {
+    /// What it is called.
+    pub name: String,
+    /// The KVM host.
+    #[serde(default)]
+    pub host: Host,
+    /// The guests.
+    #[serde(default, rename = "guest")]
+    pub guests: Vec<Guest>,
+    /// Workloads run on the host itself.
+    #[serde(default, rename = "native")]
+    pub natives: Vec<Native>,
+}
+
+/// The KVM host.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Host {
+    /// Its CPUs.
+    pub cpus: u32,
+    /// Its memory.
+    pub memory: Size,
+    /// Its kernel.
+    pub kernel: GuestKernel,
+    /// What to run when the command line names nothing.
+    pub command: Option<String>,
+}
+
+impl Default for Host {
+    fn default() -> Self {
+        Self { cpus: 2, memory: Size::mebibytes(3072), kernel: GuestKernel::Default, command: None }
+    }
+}
+
+/// One guest.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Guest {
+    /// Its name, as QEMU and reports show it.
+    pub name: String,
+    /// Its vCPUs.
+    #[serde(default = "one")]
+    pub cpus: u32,
+    /// Its memory.
+    #[serde(default = "guest_memory")]
+    pub memory: Size,
+    /// The pCPU of each vCPU; without it they float.
+    #[serde(default)]
+    pub pin: Vec<u32>,
+    /// Its kernel.
+    #[serde(default)]
+    pub kernel: GuestKernel,
+    /// What it runs.
+    #[serde(default, deserialize_with = "workloads")]
+    pub workload: Vec<Workload>,
+    /// How its `vmscope-guest` is reached.
+    #[serde(default)]
+    pub channel: Channel,
+    /// A root folder or disk image to use in place of the built root.
+    #[serde(default)]
+    pub root: Option<PathBuf>,
+    /// The program of `root` that becomes its PID 1, when it is to boot by itself.
+    #[serde(default)]
+    pub init: Option<PathBuf>,
+    /// When it starts.
+    #[serde(default)]
+    pub start: When,
+    /// When it is ended, if before the command.
+    #[serde(default)]
+    pub stop: Option<When>,
+}
+
+/// A workload run on the host itself.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Native {
+    /// What to run.
+    pub workload: Workload,
+    /// The pCPU it is pinned to.
+    pub pin: Option<u32>,
+}
+
+/// How the host reaches `vmscope-guest` in a guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Channel {
+    /// A vsock device.
+    #[default]
+    Vsock,
+    /// A virtio-serial port.
+    Serial,
+    /// Not at all; `vmscope-guest` is not started.
+    None,
+}
+
+/// When a guest starts or stops.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub enum When {
+    /// Before the command.
+    #[default]
+    Before,
+    /// So long after the command started.
+    After(Duration),
+}
+
+/// Which kernel to boot.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum GuestKernel {
+    /// What Debian's `linux-image` package stands for on this machine.
+    #[default]
+    Default,
+    /// A Debian kernel whose version begins so, as in "6.1".
+    Version(String),
+    /// A folder with `boot/vmlinuz-RELEASE` and `lib/modules/RELEASE`.
+    Folder(PathBuf),
+}
+
+/// A size of memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Size(u64);
+
+impl Size {
+    /// So many MiB.
+    pub const fn mebibytes(n: u64) -> Self {
+        Self(n)
+    }
+
+    /// In MiB.
+    pub fn as_mebibytes(self) -> u64 {
+        self.0
+    }
+}
+
+impl Scenario {
+    /// Reads a scenario file.
+    pub fn read(path: &Path) -> Result<Self, Error> {
+        let text = std::fs::read_to_string(path).map_err(Error::io("read", path))?;
+        Self::parse(path, &text)
+    }
+
+    /// Reads a scenario; `path` is its name in messages and the start of relative paths.
+    pub fn parse(path: &Path, text: &str) -> Result<Self, Error> {
+        let wrong = |line, problem| Error::Scenario { path: path.to_owned(), line, problem };
+        let mut scenario: Self = toml::from_str(text).map_err(|error| {
+            let line = error
+                .span()
+                .map(|span| text[..span.start.min(text.len())].matches('\n').count() + 1);
+            wrong(line, error.message().replace('\n', " "))
+        })?;
+        scenario.check().map_err(|problem| wrong(None, problem))?;
+        let folder = path.parent().unwrap_or(Path::new(""));
+        for guest in &mut scenario.guests {
+            if let Some(root) = &mut guest.root {
+                *root = folder.join(&*root);
+            }
+        }
+        Ok(scenario)
+    }
+
+    /// The guest of this name.
+    pub fn guest(&self, name: &str) -> Option<&Guest> {
+        self.guests.iter().find(|guest| guest.name == name)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        check_name("name", &self.name)?;
+        check_range("host.cpus", u64::from(self.host.cpus), 1, 64)?;
+        check_range("host.memory (MiB)", self.host.memory.0, 512, 1 << 20)?;
+        for (i, guest) in self.guests.iter().enumerate() {
+            guest.check(&self.host)?;
+            if self.guests[..i].iter().any(|other| other.name == guest.name) {
+                return Err(format!("guest.name: two guests are called `{}`", guest.name));
+            }
+        }
+        self.natives
+            .iter()
+            .filter_map(|native| native.pin)
+            .try_for_each(|pin| check_pin("native.pin", pin, &self.host))
+    }
+}
+
+impl Guest {
+    fn check(&self, host: &Host) -> Result<(), String> {
+        let key = |name: &str| format!("guest `{}`, {name}", self.name);
+        check_name("guest.name", &self.name)?;
+        check_range(&key("cpus"), u64::from(self.cpus), 1, 64)?;
+        check_range(&key("memory (MiB)"), self.memory.0, 96, 1 << 20)?;
+        if !self.pin.is_empty() && self.pin.len() != self.cpus as usize {
+            return Err(format!(
+                "{}: {} given for {} vCPUs",
+                key("pin"),
+                self.pin.len(),
+                self.cpus
+            ));
+        }
+        if matches!(self.stop, Some(When::Before)) {
+            return Err(format!("{}: must be {{ after = SECONDS }}", key("stop")));
+        }
+        if self.init.is_some() && self.root.is_none() {
+            return Err(format!("{}: needs `root`", key("init")));
+        }
+        self.pin.iter().try_for_each(|&pin| check_pin(&key("pin"), pin, host))
+    }
+}
+
+fn check_name(key: &str, name: &str) -> Result<(), String> {
+    let fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if name.is_empty() || name.len() > 40 || !name.chars().all(fine) || name.starts_with(['.', '-'])
+    {
+        return Err(format!("{key}: `{name}` must be 1 to 40 letters, digits, `-`, `_` or `.`"));
+    }
+    Ok(())
+}
+
+fn check_range(key: &str, value: u64, low: u64, high: u64) -> Result<(), String> {
+    if (low..=high).contains(&value) {
+        Ok(())
+    } else {
+        Err(format!("{key}: {value} is not within {low} to {high}"))
+    }
+}
+
+fn check_pin(key: &str, pin: u32, host: &Host) -> Result<(), String> {
+    if pin < host.cpus {
+        Ok(())
+    } else {
+        Err(format!("{key}: the host has CPUs 0 to {}", host.cpus - 1))
+    }
+}
+
+fn one() -> u32 {
+    1
+}
+
+fn guest_memory() -> Size {
+    Size::mebibytes(256)
+}
+
+impl<'de> Deserialize<'de> for Size {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let parsed = match text.split_at_checked(text.len().saturating_sub(1)) {
+            Some((number, "G")) => number.parse::<u64>().ok().and_then(|n| n.checked_mul(1024)),
+            Some((number, "M")) => number.parse().ok(),
+            _ => None,
+        };
+        parsed.map(Self).ok_or_else(|| {
+            de::Error::custom(format!("memory `{text}` must look like \"512M\" or \"2G\""))
+        })
+    }
+}
+
+impl<'de> Deserialize<'de> for GuestKernel {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        if text.contains('/') {
+            return Ok(Self::Folder(PathBuf::from(text)));
+        }
+        if text.is_empty() || !text.chars().all(|c| c.is_ascii_digit() || c == '.') {
+            return Err(de::Error::custom(format!(
+                "kernel `{text}` must be a version as \"6.1\", or a folder"
+            )));
+        }
+        Ok(Self::Version(text))
+    }
+}
+
+impl<'de> Deserialize<'de> for When {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Times;
+        impl<'de> Visitor<'de> for Times {
+            type Value = When;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("\"before\" or { after = SECONDS }")
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<When, E> {
+                match text {
+                    "before" => Ok(When::Before),
+                    other => Err(E::invalid_value(de::Unexpected::Str(other), &self)),
+                }
+            }
+            fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<When, A::Error> {
+                #[derive(Deserialize)]
+                #[serde(deny_unknown_fields)]
+                struct After {
+                    after: f64,
+                }
+                let after = After::deserialize(de::value::MapAccessDeserializer::new(map))?.after;
+                Duration::try_from_secs_f64(after)
+                    .map(When::After)
+                    .map_err(|_| de::Error::custom("after: must not be negative"))
+            }
+        }
+        deserializer.deserialize_any(Times)
+    }
+}
+
+fn workloads<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Workload>, D::Error> {
+    struct List;
+    impl<'de> Visitor<'de> for List {
+        type Value = Vec<Workload>;
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a workload such as \"compute\", or a list of them")
+        }
+        fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
+            Workload::parse(text).map(|workload| vec![workload]).map_err(E::custom)
+        }
+        fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
+            let mut all = Vec::new();
+            while let Some(workload) = seq.next_element()? {
+                all.push(workload);
+            }
+            Ok(all)
+        }
+    }
+    deserializer.deserialize_any(List)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,61 @@
+#!/bin/sh
+# Starts what the kernel's command line asks for, says "ready", then runs the lines it is sent.
+# NAME is the guest's, W0, W1, ... its workloads; AGENT asks for vmscope-guest; INIT becomes PID 1.
+busybox=/bin/busybox
+if [ -x /run/testbed/busybox ]; then
+    busybox=/run/testbed/busybox
+    export LD_LIBRARY_PATH=/run/testbed/lib
+fi
+export HOME=/root TERM=dumb PATH=/usr/local/bin:/run/testbed/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin
+
+b() { "$busybox" "$@"; }
+b mkdir -p /dev/pts /dev/shm /dev/virtio-ports /run /tmp
+b mount -t devpts devpts /dev/pts
+b mount -t debugfs debug /sys/kernel/debug
+b mount -t tracefs trace /sys/kernel/tracing
+b hostname "$NAME"
+b ip link set lo up
+b ln -sf /proc/self/fd /dev/fd
+
+# Ports get their names a moment after their driver is loaded.
+port=/dev/virtio-ports/org.vmscope.exec.0
+tries=0
+until [ -e "$port" ] || [ $tries -gt 500 ]; do
+    for file in /sys/class/virtio-ports/*/name; do
+        [ -e "$file" ] || continue
+        node=${file%/name}
+        read -r name <"$file"
+        [ -n "$name" ] && [ ! -e "/dev/virtio-ports/$name" ] && b ln -s "../${node##*/}" "/dev/virtio-ports/$name"
+    done
+    [ -e "$port" ] || b usleep 20000
+    tries=$((tries + 1))
+done
+
+if [ -n "$AGENT" ]; then
+    vmscope-guest serve >/run/vmscope-guest.log 2>&1 </dev/null &
+fi
+
+serve() {
+    exec 3<>"$port"
+    i=0
+    while eval "line=\${W$i}" && [ -n "$line" ]; do
+        # The words were checked: they hold nothing that a shell would read differently.
+        $line </dev/null >/dev/null 2>&1 3<&- &
+        i=$((i + 1))
+    done
+    echo ready >&3
+    while IFS= read -r line <&3; do
+        "$busybox" sh -c "$line" >/run/exec.out 2>/run/exec.err </dev/null 3<&-
+        code=$?
+        echo "$code $(b wc -c </run/exec.out) $(b wc -c </run/exec.err)" >&3
+        b cat /run/exec.out /run/exec.err >&3
+    done
+}
+
+if [ -n "$INIT" ]; then
+    serve &
+    exec "$INIT"
+fi
+serve &
+# As PID 1, take in the processes that others leave behind.
+while :; do wait; b sleep 1; done

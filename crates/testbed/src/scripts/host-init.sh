@@ -1,0 +1,47 @@
+#!/bin/sh
+# PID 1 of the virtual host: gets this machine's root below a layer in memory, then runs
+# `vmscope testbed inside` in it. The kernel's command line gives MODULES, RELEASE and TERM.
+export PATH=/bin
+mount -t proc proc /proc
+mount -t sysfs sys /sys
+mount -t devtmpfs dev /dev
+for module in /modules/*; do insmod "$module"; done
+
+p9=trans=virtio,version=9p2000.L,msize=512000
+mount -t 9p -o ro,cache=loose,$p9 machine /lower || echo "testbed: this machine's root is not there"
+mount -t tmpfs -o size=90% layer /layer
+mkdir /layer/upper /layer/work
+mount -t overlay -o lowerdir=/lower,upperdir=/layer/upper,workdir=/layer/work root /root
+
+cd /root
+mount -t proc proc proc
+mount -t sysfs sys sys
+mount -t devtmpfs dev dev
+mkdir -p dev/pts dev/shm
+mount -t devpts -o mode=620,ptmxmode=666 devpts dev/pts
+mount -t tmpfs shm dev/shm
+mount -t tmpfs -o mode=755 run run
+mount -t debugfs debug sys/kernel/debug
+mount -t tracefs trace sys/kernel/tracing
+mount -t bpf bpf sys/fs/bpf
+mount -t cgroup2 cgroup sys/fs/cgroup
+ln -sf /proc/self/fd dev/fd
+ln -sf /proc/self/fd/0 dev/stdin
+ln -sf /proc/self/fd/1 dev/stdout
+ln -sf /proc/self/fd/2 dev/stderr
+
+mkdir -p run/testbed/machine run/testbed/share run/testbed/bin run/lock
+mount --bind /lower run/testbed/machine
+mount -t 9p -o cache=none,$p9 share run/testbed/share
+cp run/testbed/share/bin/* run/testbed/bin/
+mkdir -p "lib/modules/$RELEASE"
+mount --bind "/lower$MODULES" "lib/modules/$RELEASE"
+hostname testbed
+ip link set lo up
+
+cd /
+chroot /root /usr/bin/env -i HOME=/root TERM="$TERM" LANG=C.UTF-8 \
+    PATH=/run/testbed/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+    /run/testbed/bin/vmscope testbed inside
+sync
+poweroff -f

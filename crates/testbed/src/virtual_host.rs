@@ -1,0 +1,194 @@
+//! The virtual KVM host's process: started with the ports joined to us, watched, ended.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::error::Error;
+use crate::inside::Stop;
+use crate::interrupt::Interrupts;
+use crate::launch::{Prepared, Progress};
+use crate::link::{self, Event};
+use crate::process::{self, Bound};
+use crate::qemu::{self, HostMachine};
+
+/// How long the inside may take to stop when asked to: its command's grace, and files to bring back.
+const GRACE: Duration = Duration::from_secs(60);
+/// How long the machine may take to power off.
+const POWER_OFF: Duration = Duration::from_secs(15);
+/// How often signals and limits are looked at while nothing happens.
+const TICK: Duration = Duration::from_millis(100);
+
+/// A running virtual host.
+#[derive(Debug)]
+pub(crate) struct VirtualHost {
+    process: Bound,
+    events: Receiver<Event>,
+    control: UnixStream,
+    pumps: Vec<JoinHandle<()>>,
+    console: PathBuf,
+    log: PathBuf,
+}
+
+/// Runs what was made ready; returns the command's exit code.
+pub(crate) fn run(prepared: &Prepared, limit: Duration) -> Result<u8, Error> {
+    let interrupts = Interrupts::catch()
+        .map_err(|error| Error::Host { problem: format!("can't be guarded: {error}") })?;
+    let mut progress = Progress::new("booting the virtual host");
+    let mut host = VirtualHost::start(prepared, None)?;
+    let result = host.watch(&mut progress, &interrupts, Some(limit));
+    host.end(result.is_ok());
+    result
+}
+
+impl VirtualHost {
+    /// Starts the machine; `terminal` is one end of an interactive session.
+    pub(crate) fn start(prepared: &Prepared, terminal: Option<UnixStream>) -> Result<Self, Error> {
+        let failed = |error: io::Error| Error::Host { problem: format!("did not start: {error}") };
+        let Some((kernel, initrd)) = &prepared.host else {
+            return Err(Error::Host { problem: "was not made ready".to_owned() });
+        };
+        let share = prepared.folder.path();
+        let (console, log) = (share.join("console"), share.join("log"));
+        let (out, out_end) = UnixStream::pair().map_err(failed)?;
+        let (err, err_end) = UnixStream::pair().map_err(failed)?;
+        let (events, events_end) = UnixStream::pair().map_err(failed)?;
+        let extra = terminal.as_ref().map(|_| crate::shell::size_argument()).unwrap_or_default();
+        let machine = HostMachine {
+            host: &prepared.scenario.host,
+            kernel,
+            initrd,
+            share,
+            console: &console,
+            ports: &[
+                (link::OUT, out_end.as_raw_fd()),
+                (link::ERR, err_end.as_raw_fd()),
+                (link::EVENTS, events_end.as_raw_fd()),
+            ],
+            terminal: terminal.as_ref().map(AsRawFd::as_raw_fd),
+            extra: &extra,
+        };
+        let file = std::fs::File::create(&log).map_err(Error::io("create", &log))?;
+        let mut command = Command::new(qemu::program()?);
+        command.args(machine.arguments()).stdin(Stdio::null());
+        command.stdout(file.try_clone().map_err(failed)?).stderr(file);
+        let mut sockets: Vec<OwnedFd> = vec![out_end.into(), err_end.into(), events_end.into()];
+        sockets.extend(terminal.map(OwnedFd::from));
+        let process = Bound(process::spawn_bound(&mut command, sockets).map_err(failed)?);
+        let control = events.try_clone().map_err(failed)?;
+        let pumps = vec![
+            std::thread::spawn(move || carry(out, io::stdout())),
+            std::thread::spawn(move || carry(err, io::stderr())),
+        ];
+        Ok(Self { process, events: listen(events), control, pumps, console, log })
+    }
+
+    /// Waits for the end; passes on Ctrl-C and the time limit.
+    pub(crate) fn watch(
+        &mut self,
+        progress: &mut Progress,
+        interrupts: &Interrupts,
+        limit: Option<Duration>,
+    ) -> Result<u8, Error> {
+        let mut stopping: Option<(Stop, Instant, String)> = None;
+        loop {
+            match self.events.recv_timeout(TICK) {
+                Ok(Event::Ended(code)) => return outcome(stopping, limit, Ok(code)),
+                Ok(Event::Failed(problem)) => {
+                    return outcome(stopping, limit, Err(Error::Inside { problem }));
+                }
+                Ok(event) => progress.on(&event),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => {
+                    return outcome(
+                        stopping,
+                        limit,
+                        Err(Error::Host { problem: self.last_words() }),
+                    );
+                }
+            }
+            let wish = match limit {
+                _ if interrupts.take() => Some(Stop::Interrupted),
+                Some(limit) if stopping.is_none() && progress.elapsed() > limit => {
+                    Some(Stop::TimeLimit)
+                }
+                _ => None,
+            };
+            match (&stopping, wish) {
+                (None, Some(stop)) => {
+                    // It may not listen yet: then the grace ends it.
+                    let _ = self.control.write_all(link::stop_line(stop).as_bytes());
+                    stopping = Some((stop, Instant::now(), progress.stage().to_owned()));
+                }
+                (Some((_, since, _)), wish) if wish.is_some() || since.elapsed() > GRACE => {
+                    return outcome(stopping, limit, Err(Error::Interrupted));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Lets the machine power off, or ends it.
+    pub(crate) fn end(mut self, orderly: bool) {
+        let start = Instant::now();
+        while orderly
+            && start.elapsed() < POWER_OFF
+            && matches!(self.process.0.try_wait(), Ok(None))
+        {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        drop(self.process);
+        for pump in self.pumps {
+            let _ = pump.join();
+        }
+    }
+
+    fn last_words(&mut self) -> String {
+        // A QEMU that refused its command line says why; else the kernel may have.
+        let _ = self.process.0.wait();
+        let said = std::fs::read(&self.log).ok().and_then(|text| process::last_lines(&text, 3));
+        format!("ended by itself: {}", said.unwrap_or_else(|| process::log_tail(&self.console)))
+    }
+}
+
+/// What a run that may have been stopped comes to.
+fn outcome(
+    stopping: Option<(Stop, Instant, String)>,
+    limit: Option<Duration>,
+    result: Result<u8, Error>,
+) -> Result<u8, Error> {
+    match (stopping, result) {
+        (None, result) => result,
+        (Some((Stop::TimeLimit, _, stage)), _) => {
+            Err(Error::TimeLimit { seconds: limit.unwrap_or_default().as_secs(), stage })
+        }
+        (Some((Stop::Interrupted, _, _)), Ok(code)) => Ok(code),
+        (Some((Stop::Interrupted, _, _)), Err(_)) => Err(Error::Interrupted),
+    }
+}
+
+fn listen(events: UnixStream) -> Receiver<Event> {
+    let (sender, receiver) = mpsc::channel();
+    std::thread::spawn(move || {
+        let lines = BufReader::new(events).lines().map_while(Result::ok);
+        for event in lines.filter_map(|line| Event::parse(&line)) {
+            if sender.send(event).is_err() {
+                return;
+            }
+        }
+    });
+    receiver
+}
+
+fn carry(mut from: impl Read, mut to: impl Write) {
+    let mut buffer = vec![0; 1 << 16];
+    while let Ok(n) = from.read(&mut buffer)
+        && n > 0
+        && to.write_all(&buffer[..n]).and_then(|()| to.flush()).is_ok()
+    {}
+}

@@ -1,0 +1,136 @@
+//! The workloads guests run: built once from the C sources beside this crate, kept in the cache.
+
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use serde::de::{self, Deserializer};
+
+use crate::cache::{self, Cache};
+use crate::error::Error;
+use crate::process;
+
+/// One workload line: `[nice -n N] [taskset -c CPU] PROGRAM [ARGUMENT...]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Workload {
+    words: Vec<String>,
+    program: usize,
+}
+
+/// How a built-in workload is made.
+struct Source {
+    name: &'static str,
+    text: &'static str,
+    flags: &'static [&'static str],
+}
+
+const COMPUTE: &str = include_str!("../../../workloads/compute.c");
+
+const SOURCES: &[Source] = &[
+    Source { name: "compute", text: COMPUTE, flags: &["-pie", "-fPIE"] },
+    Source { name: "compute-static", text: COMPUTE, flags: &["-static", "-no-pie", "-fno-pie"] },
+    Source { name: "compute-stripped", text: COMPUTE, flags: &["-pie", "-fPIE", "-s"] },
+    Source {
+        name: "shor",
+        text: include_str!("../../../workloads/shor.c"),
+        flags: &["-lquantum", "-lgomp", "-lm"],
+    },
+    Source { name: "syscalls", text: include_str!("../../../workloads/syscalls.c"), flags: &[] },
+    Source { name: "forker", text: include_str!("../../../workloads/forker.c"), flags: &[] },
+    Source {
+        name: "shortlived",
+        text: include_str!("../../../workloads/shortlived.c"),
+        flags: &[],
+    },
+    Source { name: "idle", text: include_str!("../../../workloads/idle.c"), flags: &[] },
+];
+
+/// Flags of every workload: optimised, yet with frame pointers and line tables.
+const FLAGS: &[&str] = &["-O2", "-g1", "-Wall", "-fno-omit-frame-pointer"];
+
+impl Workload {
+    /// Reads a workload line.
+    pub fn parse(line: &str) -> Result<Self, String> {
+        let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+        let fine = |c: char| c.is_ascii_alphanumeric() || "_./:=,+-".contains(c);
+        if let Some(word) = words.iter().find(|word| !word.chars().all(fine)) {
+            return Err(format!(
+                "workload `{line}`: `{word}` may hold letters, digits and _./:=,+- only"
+            ));
+        }
+        let mut program = 0;
+        for (tool, option) in [("nice", "-n"), ("taskset", "-c")] {
+            if words.get(program).is_some_and(|word| word == tool) {
+                if words.get(program + 1).is_none_or(|word| word != option) {
+                    return Err(format!(
+                        "workload `{line}`: `{tool}` must be followed by {option} NUMBER"
+                    ));
+                }
+                program += 3;
+            }
+        }
+        match words.get(program) {
+            None => Err(format!("workload `{line}` names no program")),
+            Some(name)
+                if name.starts_with('/') || SOURCES.iter().any(|source| source.name == name) =>
+            {
+                Ok(Self { words, program })
+            }
+            Some(name) => {
+                let known: Vec<_> = SOURCES.iter().map(|source| source.name).collect();
+                Err(format!(
+                    "unknown workload `{name}`, expected one of {} or a program's path",
+                    known.join(", ")
+                ))
+            }
+        }
+    }
+
+    /// The words as they are run in a guest.
+    pub fn words(&self) -> &[String] {
+        &self.words
+    }
+
+    /// The name of a built-in workload, or a program's path on this machine.
+    pub fn program(&self) -> &str {
+        &self.words[self.program]
+    }
+
+    /// The words with the program replaced by `path`.
+    pub(crate) fn words_with_program(&self, path: &Path) -> Vec<String> {
+        let mut words = self.words.clone();
+        words[self.program] = path.display().to_string();
+        words
+    }
+}
+
+impl<'de> Deserialize<'de> for Workload {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Self::parse(&String::deserialize(deserializer)?).map_err(de::Error::custom)
+    }
+}
+
+/// Builds the built-in workloads, or finds them built. Returns their folder.
+pub(crate) fn build_all(cache: &Cache) -> Result<PathBuf, Error> {
+    let mut key = cache::Key::new("workloads");
+    key.add(FLAGS.join(" ").as_bytes());
+    for source in SOURCES {
+        key.add(source.name.as_bytes())
+            .add(source.text.as_bytes())
+            .add(source.flags.join(" ").as_bytes());
+    }
+    cache.folder(&key, |folder| SOURCES.iter().try_for_each(|source| build(source, folder)))
+}
+
+/// The names of the built-in workloads.
+pub(crate) fn names() -> impl Iterator<Item = &'static str> {
+    SOURCES.iter().map(|source| source.name)
+}
+
+fn build(source: &Source, folder: &Path) -> Result<(), Error> {
+    // The source keeps the workload's name in the line tables.
+    let file = folder.join(format!("{}.c", source.name));
+    std::fs::write(&file, source.text).map_err(Error::io("write", &file))?;
+    let mut gcc = process::tool("gcc", "gcc libc6-dev libquantum-dev")?;
+    gcc.args(FLAGS).arg("-o").arg(folder.join(source.name)).arg(&file).args(source.flags);
+    process::run(&mut gcc).map(drop)
+}

@@ -1,0 +1,8 @@
+/* Does nothing, for ever. */
+#include <unistd.h>
+
+int main(void)
+{
+	for (;;)
+		pause();
+}
