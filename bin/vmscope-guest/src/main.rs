@@ -1,1 +1,70 @@
-fn main() {}
+//! The command inside a guest: answers the host, or writes a snapshot file.
+
+#![allow(clippy::exit, clippy::print_stderr)]
+
+use std::io::{IsTerminal, Write, stdout};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use clap::{Parser, Subcommand};
+
+/// Tells a vmscope host which functions run in this guest.
+#[derive(Parser)]
+#[command(
+    name = "vmscope-guest",
+    version,
+    after_help = "\
+Examples:
+  vmscope-guest serve                       answer the host whenever it asks (as a service)
+  vmscope-guest snapshot > vm1.guestmap     write this guest's map to a file, for
+                                            `vmscope record --guest-map vm1=vm1.guestmap` on the host
+
+Both need root: they read the kernel's memory (/proc/kcore) and all processes' mappings.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage."
+)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Listen on vsock and on the virtio-serial port org.vmscope.guest.0; do nothing until asked
+    Serve,
+    /// Write this guest's processes, mappings and symbols to standard output
+    Snapshot,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let done = match arguments.command {
+        Command::Serve => guest::inside::serve(&mut |channel| eprintln!("listening on {channel}"))
+            .context("failed to serve"),
+        Command::Snapshot => snapshot(),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("vmscope-guest: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn snapshot() -> Result<()> {
+    let output = stdout();
+    if output.is_terminal() {
+        bail!(
+            "a snapshot is not for a terminal: write it to a file (vmscope-guest snapshot > FILE)"
+        );
+    }
+    let mut output = std::io::BufWriter::new(output.lock());
+    let problems =
+        guest::inside::write_snapshot(&mut output).context("failed to write the snapshot")?;
+    output.flush().context("failed to write the snapshot")?;
+    for problem in problems {
+        eprintln!("vmscope-guest: {problem}");
+    }
+    Ok(())
+}

@@ -1,7 +1,6 @@
 //! The protocol between the host and `vmscope-guest`, and the guest map it carries.
 //!
-//! Frames are a little-endian `u32` length and that many bytes of postcard. The host asks, the guest
-//! answers, one answer per request, in order:
+//! The host asks, the guest answers, one answer per request, in order:
 //!
 //! ```text
 //!  host                         guest
@@ -12,12 +11,47 @@
 //!   | -- Symbols(modules) -------> |   answer: Symbols
 //! ```
 //!
-//! Everything in an answer is hostile until `guest::check` has passed it.
+//! A frame is `MAGIC`, a session number, a length (little-endian `u64` and `u32`), and that many bytes
+//! of postcard. The host draws a new session number for each session and the guest repeats it, so that
+//! answers to a host that went away, still in a serial port's queue, are told from new ones.
+//!
+//! A snapshot file holds what the guest would have sent: the frame of its `Map`, then frames of `Symbols`.
+//!
+//! Everything in an answer is hostile until `guest::check` has passed it. Decoding itself is bounded:
+//! no list grows beyond the limit its field names here.
 
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::de::{Deserializer, Error, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
 /// Version of this protocol and of snapshot files.
 pub const VERSION: u32 = 1;
+
+/// First bytes of every frame.
+pub const MAGIC: [u8; 8] = *b"vmscopeG";
+
+/// Bytes of a frame before its content: magic, session number, length.
+pub const HEADER_BYTES: usize = 8 + 8 + 4;
+
+/// A guest's longest frame.
+pub const MAX_ANSWER_BYTES: usize = 32 << 20;
+
+/// A host's longest frame.
+pub const MAX_REQUEST_BYTES: usize = 1 << 20;
+
+/// Most entries of `GuestMap::images`, and of `GuestMap::modules`.
+pub const MAX_IMAGES: usize = 1 << 16;
+
+/// Most threads of all images, and most mappings of all images.
+pub const MAX_IMAGE_PARTS: usize = 1 << 19;
+
+/// Most symbols of the kernel, or of one module.
+pub const MAX_SYMBOLS: usize = 1 << 20;
+
+/// Most of anything else.
+pub const MAX_OTHERS: usize = 1 << 13;
 
 /// The vsock port `vmscope-guest` listens on.
 pub const VSOCK_PORT: u32 = 6190;
@@ -40,6 +74,7 @@ pub enum Request {
     /// Send the symbols of these modules (numbers of the last map's `modules`).
     Symbols {
         /// Module numbers.
+        #[serde(deserialize_with = "at_most::<_, _, MAX_IMAGES>")]
         modules: Vec<u32>,
     },
 }
@@ -64,7 +99,7 @@ pub enum Response {
     /// To `Snapshot`.
     Map(Box<GuestMap>),
     /// To `Symbols`.
-    Symbols(Vec<ModuleSymbols>),
+    Symbols(#[serde(deserialize_with = "at_most::<_, _, MAX_IMAGES>")] Vec<ModuleSymbols>),
     /// The request failed; one sentence.
     Error(String),
 }
@@ -83,12 +118,13 @@ pub struct GuestMap {
     /// The guest kernel.
     pub kernel: GuestKernel,
     /// Process images: those alive now, and those that ended since `StartLog`.
+    #[serde(deserialize_with = "at_most::<_, _, MAX_IMAGES>")]
     pub images: Vec<GuestImage>,
     /// Files the images map.
+    #[serde(deserialize_with = "at_most::<_, _, MAX_IMAGES>")]
     pub modules: Vec<GuestModule>,
-    /// Symbols of modules: empty over a channel (asked for afterwards), filled in a snapshot file.
-    pub symbols: Vec<ModuleSymbols>,
     /// What could not be read, one sentence each.
+    #[serde(deserialize_with = "at_most::<_, _, MAX_OTHERS>")]
     pub problems: Vec<String>,
 }
 
@@ -102,8 +138,10 @@ pub struct GuestKernel {
     /// Raw CR3 of the kernel's own page tables (`swapper_pg_dir`), 0 if unknown.
     pub cr3: u64,
     /// Text symbols of kernel and modules, from `/proc/kallsyms`.
+    #[serde(deserialize_with = "at_most::<_, _, MAX_SYMBOLS>")]
     pub symbols: Vec<KernelSymbol>,
     /// Loaded modules, from `/proc/modules`.
+    #[serde(deserialize_with = "at_most::<_, _, MAX_OTHERS>")]
     pub modules: Vec<KernelModule>,
 }
 
@@ -141,8 +179,10 @@ pub struct GuestImage {
     /// Valid until; `None`: still there.
     pub end_ns: Option<u64>,
     /// Its threads.
+    #[serde(deserialize_with = "at_most::<_, _, MAX_IMAGE_PARTS>")]
     pub threads: Vec<GuestThread>,
     /// Its executable mappings.
+    #[serde(deserialize_with = "at_most::<_, _, MAX_IMAGE_PARTS>")]
     pub mappings: Vec<GuestMapping>,
 }
 
@@ -171,7 +211,7 @@ pub struct GuestMapping {
 }
 
 /// A file that holds code.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct GuestModule {
     /// Path in the guest, or `[vdso]`, `[anon]`, ...
     pub path: String,
@@ -180,12 +220,15 @@ pub struct GuestModule {
 }
 
 /// The function symbols of one module.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ModuleSymbols {
     /// Number of the module in `GuestMap::modules`.
     pub module: u32,
-    /// Function symbols by file offset, or why there are none.
-    pub symbols: Result<Vec<FunctionSymbol>, String>,
+    /// Function symbols by file offset.
+    #[serde(deserialize_with = "at_most::<_, _, MAX_SYMBOLS>")]
+    pub symbols: Vec<FunctionSymbol>,
+    /// Why there are none, when the file could not be read.
+    pub problem: Option<String>,
 }
 
 /// One function.
@@ -197,4 +240,34 @@ pub struct FunctionSymbol {
     pub size: u64,
     /// Its name, mangled as in the file.
     pub name: String,
+}
+
+/// Deserializes a list of at most `N` entries; a longer one is an error as soon as it is seen.
+fn at_most<'de, D, T, const N: usize>(deserializer: D) -> Result<Vec<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    struct AtMost<T, const N: usize>(PhantomData<T>);
+
+    impl<'de, T: Deserialize<'de>, const N: usize> Visitor<'de> for AtMost<T, N> {
+        type Value = Vec<T>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "at most {N} entries")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<T>, A::Error> {
+            let mut entries = Vec::new();
+            while let Some(entry) = list.next_element()? {
+                if N <= entries.len() {
+                    return Err(A::Error::invalid_length(entries.len() + 1, &self));
+                }
+                entries.push(entry);
+            }
+            Ok(entries)
+        }
+    }
+
+    deserializer.deserialize_seq(AtMost::<T, N>(PhantomData))
 }

@@ -1,1 +1,55 @@
-//! guest
+//! Guest maps: which process, thread, module and function of a guest an address and a CR3 mean.
+//!
+//! Both ends of the protocol in `api::guest`: the host's session and the checks that everything a
+//! guest says must pass (`merge`), and, with the feature `inside`, the reader that runs in the guest.
+//! The walker over kernel memory (`walk`) belongs to both: it reads through a trait.
+//!
+//! Design constraints: whatever comes from a guest is bounded in bytes, time, count and depth before
+//! anything is built from it, and only ever adds rows of that guest's VM. This crate must never
+//! trust a length, index, address or text of a guest, and must never wait without a deadline on one.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod check;
+mod file;
+mod frame;
+mod functions;
+#[cfg(feature = "inside")]
+pub mod inside;
+mod link;
+mod merge;
+mod session;
+mod vsock;
+pub mod walk;
+
+pub use file::{Snapshot, SnapshotError, read_snapshot};
+pub use functions::{Functions, functions};
+pub use link::{Channel, LinkError};
+pub use merge::{KernelFunction, Merged, merge};
+pub use session::{Limits, Session, SessionError};
+
+/// For tests that feed bytes: frames without a link.
+#[doc(hidden)]
+pub mod fuzzing {
+    use api::guest::{MAX_ANSWER_BYTES, Response};
+
+    use crate::frame::{Decoder, decode, encode};
+
+    /// A response as a guest would send it.
+    #[must_use]
+    pub fn frame(response: &Response) -> Vec<u8> {
+        encode(0, response, MAX_ANSWER_BYTES).unwrap_or_default()
+    }
+
+    /// The responses in a stream of bytes, until it makes no sense.
+    #[must_use]
+    pub fn responses(bytes: &[u8]) -> Vec<Response> {
+        let mut decoder = Decoder::any_session(MAX_ANSWER_BYTES);
+        let mut responses = Vec::new();
+        decoder.push(bytes);
+        while let Ok(Some(frame)) = decoder.next() {
+            responses.extend(decode(&frame.content));
+        }
+        responses
+    }
+}

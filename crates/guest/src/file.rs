@@ -1,0 +1,169 @@
+//! Reads snapshot files (`vmscope-guest snapshot`): a map, then symbols.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use api::guest::{GuestMap, MAGIC, MAX_ANSWER_BYTES, ModuleSymbols, Response};
+
+use crate::frame::{self, Decoder};
+use crate::session::{check_size, check_version};
+
+/// Larger files are not read.
+const MAX_FILE_BYTES: u64 = 1 << 30;
+
+/// What a snapshot file holds. Not checked yet: see `merge` and `functions`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Snapshot {
+    /// The guest's map.
+    pub map: GuestMap,
+    /// Symbols of its modules.
+    pub symbols: Vec<ModuleSymbols>,
+}
+
+/// Why a file is no snapshot that can be read.
+#[derive(Debug, thiserror::Error)]
+pub enum SnapshotError {
+    /// It can't be opened or read.
+    #[error("failed to read {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// It is something else.
+    #[error("{} is not a guest map: write one in the guest with `vmscope-guest snapshot > FILE`", path.display())]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+    },
+    /// It ends too early or is damaged.
+    #[error("{} is damaged: {text}", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// How.
+        text: String,
+    },
+    /// It was written by another version.
+    #[error("{}: {text}", path.display())]
+    Version {
+        /// The file.
+        path: PathBuf,
+        /// Which.
+        text: String,
+    },
+}
+
+/// Reads the snapshot file at `path`.
+///
+/// # Errors
+/// If it can't be read, is no snapshot, is damaged, or of another version.
+pub fn read_snapshot(path: &Path) -> Result<Snapshot, SnapshotError> {
+    let read = |source| SnapshotError::Read { path: path.into(), source };
+    let file = File::open(path).map_err(read)?;
+    let length = file.metadata().map_err(read)?.len();
+    if MAX_FILE_BYTES < length {
+        return Err(read(io::Error::other(format!("larger than {MAX_FILE_BYTES} bytes"))));
+    }
+    from_reader(file, path)
+}
+
+fn from_reader(mut reader: impl Read, path: &Path) -> Result<Snapshot, SnapshotError> {
+    let read = |source| SnapshotError::Read { path: path.into(), source };
+    let damaged = |text: String| SnapshotError::Damaged { path: path.into(), text };
+    let mut decoder = Decoder::any_session(MAX_ANSWER_BYTES);
+    let mut snapshot: Option<Snapshot> = None;
+    let mut chunk = vec![0; 1 << 16];
+    let mut is_first = true;
+    let mut bytes_left = MAX_FILE_BYTES;
+    loop {
+        let length = reader.read(&mut chunk).map_err(read)?;
+        if std::mem::take(&mut is_first) && !chunk[..length].starts_with(&MAGIC) {
+            return Err(SnapshotError::Foreign { path: path.into() });
+        }
+        if length == 0 {
+            break;
+        }
+        bytes_left = bytes_left
+            .checked_sub(length as u64)
+            .ok_or_else(|| read(io::Error::other("it does not end")))?;
+        decoder.push(&chunk[..length]);
+        while let Some(frame) = decoder.next().map_err(|error| damaged(error.to_string()))? {
+            add(&mut snapshot, &frame.content, path)?;
+        }
+    }
+    if !decoder.is_empty() {
+        return Err(damaged("it ends in the middle of a message".into()));
+    }
+    snapshot.ok_or_else(|| damaged("it holds no map".into()))
+}
+
+fn add(snapshot: &mut Option<Snapshot>, content: &[u8], path: &Path) -> Result<(), SnapshotError> {
+    let damaged = |text: String| SnapshotError::Damaged { path: path.into(), text };
+    if snapshot.is_none() {
+        check_map_version(content, path)?;
+    }
+    match (frame::decode(content).map_err(|error| damaged(error.to_string()))?, snapshot) {
+        (Response::Map(map), snapshot @ None) => {
+            check_size(&map).map_err(|error| damaged(error.to_string()))?;
+            *snapshot = Some(Snapshot { map: *map, symbols: Vec::new() });
+            Ok(())
+        }
+        (Response::Symbols(symbols), Some(snapshot)) => {
+            snapshot.symbols.extend(symbols);
+            Ok(())
+        }
+        _ => Err(damaged("a message that does not belong there".into())),
+    }
+}
+
+/// A map's first field is its version: read alone, since the rest may have changed with it.
+fn check_map_version(content: &[u8], path: &Path) -> Result<(), SnapshotError> {
+    const MAP_VARIANT: u32 = 2;
+    match postcard::take_from_bytes::<(u32, u32)>(content) {
+        Ok(((MAP_VARIANT, theirs), _)) => check_version(theirs)
+            .map_err(|error| SnapshotError::Version { path: path.into(), text: error.to_string() }),
+        _ => Err(SnapshotError::Damaged { path: path.into(), text: "it holds no map".into() }),
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    fn frames(version: u32) -> Vec<u8> {
+        let map = GuestMap { version, boot_id: "b".into(), ..GuestMap::default() };
+        let symbols = vec![ModuleSymbols { module: 3, ..ModuleSymbols::default() }];
+        let frames = [Response::Map(Box::new(map)), Response::Symbols(symbols)];
+        frames.map(|frame| frame::encode(0, &frame, MAX_ANSWER_BYTES).unwrap()).concat()
+    }
+
+    fn check(bytes: &[u8], expected: Result<usize, &str>) {
+        let got = from_reader(bytes, Path::new("vm1.map"));
+        match (got, expected) {
+            (Ok(snapshot), Ok(modules)) => assert_eq!(snapshot.symbols.len(), modules),
+            (Err(error), Err(text)) => assert!(error.to_string().contains(text), "{error}"),
+            (got, expected) => panic!("{got:?} instead of {expected:?}"),
+        }
+    }
+
+    #[test]
+    fn snapshots_are_read_and_others_refused() {
+        let good = frames(api::guest::VERSION);
+        check(&good, Ok(1));
+        check(b"", Err("not a guest map"));
+        check(b"PAR1 something else", Err("not a guest map"));
+        check(&frames(9), Err("protocol version 9"));
+        check(&good[..good.len() - 1], Err("in the middle"));
+        check(&good[..9], Err("in the middle"));
+        check(&[&good[..], &good[..]].concat(), Err("does not belong"));
+        let huge = [&MAGIC[..], &[0; 8], &[255; 4]].concat();
+        check(&huge, Err("are allowed"));
+        assert!(matches!(
+            read_snapshot(Path::new("/nonexistent")),
+            Err(SnapshotError::Read { .. })
+        ));
+    }
+}

@@ -1,0 +1,26 @@
+//! What runs inside a guest: reads its kernel and processes, keeps a log while the host samples, and
+//! answers the host. Nothing here runs, polls or wakes up until the host asks.
+
+mod btf;
+mod elf;
+mod error;
+mod kcore;
+mod kernel;
+mod log;
+mod ports;
+mod processes;
+mod program;
+mod serve;
+mod snapshot;
+mod timeline;
+
+pub use error::InsideError;
+pub use serve::serve;
+pub use snapshot::write_snapshot;
+
+/// Now, `CLOCK_MONOTONIC`, ns.
+fn now_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+    seconds * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)
+}

@@ -1,0 +1,146 @@
+//! The BPF program that notes page tables and FS bases of processes (bpf/guest_processes.bpf.c).
+
+use aya::maps::{Array, RingBuf};
+use aya::programs::RawTracePoint;
+use aya::{Ebpf, include_bytes_aligned};
+
+use super::timeline::{Event, EventKind};
+use crate::walk::comm;
+
+/// Bytes of `struct guest_process_event`.
+const EVENT_BYTES: usize = 56;
+const FORK: u32 = 1;
+const EXEC: u32 = 2;
+const EXIT: u32 = 3;
+
+static OBJECT: &[u8] = include_bytes_aligned!(concat!(env!("OUT_DIR"), "/guest_processes.bpf.o"));
+
+/// The running program. Dropping it takes it out of the kernel.
+#[derive(Debug)]
+pub(crate) struct Program {
+    bpf: Ebpf,
+}
+
+impl Program {
+    /// Loads and attaches it.
+    pub(crate) fn start() -> Result<Self, String> {
+        let mut bpf = Ebpf::load(OBJECT).map_err(|error| chain(&error))?;
+        for (name, tracepoint) in [
+            ("note_fork", "sched_process_fork"),
+            ("note_exec", "sched_process_exec"),
+            ("note_exit", "sched_process_exit"),
+        ] {
+            let program: &mut RawTracePoint = bpf
+                .program_mut(name)
+                .ok_or_else(|| format!("the object has no program {name}"))?
+                .try_into()
+                .map_err(|error| chain(&error))?;
+            program.load().map_err(|error| chain(&error))?;
+            program.attach(tracepoint).map_err(|error| chain(&error))?;
+        }
+        Ok(Self { bpf })
+    }
+
+    /// Takes what was noted and ends the program. The second value counts events that found no room.
+    pub(crate) fn finish(mut self, page_offset: u64) -> Result<(Vec<Event>, u64), String> {
+        let map = self.bpf.take_map("events").ok_or("the object has no map of events")?;
+        let mut ring = RingBuf::try_from(map).map_err(|error| chain(&error))?;
+        let mut events = Vec::new();
+        // Bounded: a busy guest goes on writing while this reads.
+        while events.len() < MAX_EVENTS
+            && let Some(item) = ring.next()
+        {
+            events.extend(parse(&item, page_offset));
+        }
+        let map = self.bpf.map("lost").ok_or("the object has no map of losses")?;
+        let lost: Array<_, u64> = Array::try_from(map).map_err(|error| chain(&error))?;
+        let lost = lost.get(&0, 0).map_err(|error| chain(&error))?;
+        Ok((events, lost))
+    }
+}
+
+/// Twice as many as the ring holds.
+const MAX_EVENTS: usize = 1 << 17;
+
+/// An error and its causes in one line: aya's own text names only the step that failed.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        // The verifier's log is long and of no use to the reader.
+        text.push_str(": ");
+        text.push_str(more.lines().next().unwrap_or_default());
+        cause = error.source();
+    }
+    text
+}
+
+fn parse(bytes: &[u8], page_offset: u64) -> Option<Event> {
+    let bytes: &[u8; EVENT_BYTES] = bytes.first_chunk()?;
+    let word = |at: usize| bytes[at..].first_chunk().map(|bytes| u64::from_ne_bytes(*bytes));
+    let half = |at: usize| bytes[at..].first_chunk().map(|bytes| u32::from_ne_bytes(*bytes));
+    let (pgd, fs_base) = (word(8)?, word(16)?);
+    let cr3 = pgd.wrapping_sub(page_offset);
+    let kind = match half(24)? {
+        FORK => EventKind::Fork { parent: half(36)?, cr3: Some(cr3), fs_base },
+        EXEC => EventKind::Exec { name: comm(bytes[40..].first_chunk()?), cr3 },
+        EXIT => EventKind::Exit { fs_base },
+        _ => return None,
+    };
+    Some(Event { time_ns: word(0)?, pid: half(28)?, tid: half(32)?, kind })
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    fn record(kind: u32) -> Vec<u8> {
+        let words = [1000u64, 0xffff_8880_0123_4000, 0x7f11].map(u64::to_ne_bytes).concat();
+        let halves = [kind, 7, 8, 1].map(u32::to_ne_bytes).concat();
+        [&words[..], &halves[..], b"cat\0garbage\0\0\0\0\0"].concat()
+    }
+
+    fn check(kind: u32, expected: Option<EventKind>) {
+        let expected = expected.map(|kind| Event { time_ns: 1000, pid: 7, tid: 8, kind });
+        let bytes = record(kind);
+        assert_eq!(parse(&bytes, 0xffff_8880_0000_0000), expected);
+        assert_eq!(parse(&bytes[..55], 0), None);
+    }
+
+    #[test]
+    fn records_become_events() {
+        let cr3 = 0x0123_4000;
+        check(1, Some(EventKind::Fork { parent: 1, cr3: Some(cr3), fs_base: 0x7f11 }));
+        check(2, Some(EventKind::Exec { name: "cat".into(), cr3 }));
+        check(3, Some(EventKind::Exit { fs_base: 0x7f11 }));
+        check(4, None);
+    }
+
+    #[test]
+    fn the_program_notes_a_child() {
+        let program = match Program::start() {
+            Ok(program) => program,
+            Err(error) => return eprintln!("skipped: {error}"),
+        };
+        let mut child = std::process::Command::new("/bin/true").spawn().unwrap();
+        let pid = child.id();
+        child.wait().unwrap();
+        let (events, lost) = program.finish(0).unwrap();
+        let kinds: Vec<_> =
+            events.into_iter().filter(|event| event.pid == pid).map(|event| event.kind).collect();
+        let own = std::process::id();
+        assert!(
+            matches!(
+                &kinds[..],
+                [
+                    EventKind::Fork { parent, .. },
+                    EventKind::Exec { name, cr3 },
+                    EventKind::Exit { fs_base }
+                ] if *parent == own && name == "true" && *cr3 != 0 && *fs_base != 0
+            ),
+            "{kinds:x?}"
+        );
+        assert_eq!(lost, 0);
+    }
+}

@@ -1,0 +1,274 @@
+//! Answers the host. Blocked in `accept`, `read` or `epoll_wait` until it asks; no timer runs.
+
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use api::guest::{
+    MAX_ANSWER_BYTES, MAX_REQUEST_BYTES, Request, Response, SERIAL_PORT_NAME, VERSION, VSOCK_PORT,
+};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use rustix::fs::OFlags;
+
+use super::InsideError;
+use super::log::Log;
+use super::ports::find_serial_port;
+use super::snapshot::Reader;
+use crate::frame::{self, Decoder, Frame};
+use crate::vsock::listen;
+
+/// Hosts that are answered at once; more are turned away.
+const MAX_CONNECTIONS: usize = 4;
+/// How long the host may leave an answer lying in the serial port.
+const WRITE_SECONDS: i64 = 60;
+
+/// Listens on all channels there are, and answers until the process is ended. `ready` is told what it
+/// listens on.
+///
+/// # Errors
+/// If there is no channel at all, or a thread can't be started.
+pub fn serve(ready: &mut dyn FnMut(&str)) -> Result<(), InsideError> {
+    let vsock = listen::listen(VSOCK_PORT);
+    let port = find_serial_port(Path::new("/"), SERIAL_PORT_NAME);
+    let mut threads = Vec::new();
+    let missing = match (vsock, &port) {
+        (Ok(listener), _) => {
+            ready(&format!("vsock port {VSOCK_PORT}"));
+            threads.push(spawn(move || serve_vsock(&listener))?);
+            None
+        }
+        (Err(error), _) => Some(error),
+    };
+    if let Some(path) = port {
+        let file = open_port(&path)?;
+        ready(&path.display().to_string());
+        threads.push(spawn(move || serve_port(file))?);
+    }
+    if let (true, Some(error)) = (threads.is_empty(), missing) {
+        return Err(InsideError::NoChannel(format!(
+            "nothing to listen on: vsock: {error}; and no virtio-serial port is named {SERIAL_PORT_NAME}"
+        )));
+    }
+    for thread in threads {
+        let ended = thread.join().unwrap_or_else(|_| Err("a thread ended unexpectedly".into()));
+        ended.map_err(InsideError::Log)?;
+    }
+    Ok(())
+}
+
+type Ended = Result<(), String>;
+
+fn spawn(
+    body: impl FnOnce() -> Ended + Send + 'static,
+) -> Result<thread::JoinHandle<Ended>, InsideError> {
+    thread::Builder::new()
+        .spawn(body)
+        .map_err(|error| InsideError::Log(format!("failed to start a thread: {error}")))
+}
+
+/// One host's session.
+#[derive(Default)]
+struct Conversation {
+    session: Option<u64>,
+    reader: Reader,
+    log: Option<Log>,
+}
+
+impl Conversation {
+    /// The answer to a frame, as a frame.
+    fn answer(&mut self, asked: &Frame) -> Vec<u8> {
+        let response = match frame::decode(&asked.content) {
+            Ok(request) => self.respond(asked.session, request),
+            Err(error) => Response::Error(format!("the host sent {error}")),
+        };
+        let too_long = |error| Response::Error(format!("the answer would be {error}"));
+        frame::encode(asked.session, &response, MAX_ANSWER_BYTES)
+            .or_else(|error| frame::encode(asked.session, &too_long(error), MAX_ANSWER_BYTES))
+            .unwrap_or_default()
+    }
+
+    fn respond(&mut self, session: u64, request: Request) -> Response {
+        if let Request::Hello { .. } = request {
+            if self.session.replace(session) != Some(session) {
+                // Somebody new: what the last one asked for is of no use any more.
+                self.reader = Reader::default();
+                self.log = None;
+            }
+            return Response::Hello { version: VERSION, now_ns: super::now_ns() };
+        }
+        if self.session != Some(session) {
+            return Response::Error("a session begins with hello".into());
+        }
+        match request {
+            Request::Hello { .. } => Response::Error("answered above".into()),
+            Request::StartLog => {
+                // An old log's program would count among the new one's.
+                self.log = None;
+                let log = self.log.insert(self.reader.start_log());
+                let problem = (!log.problems.is_empty()).then(|| log.problems.join("; "));
+                Response::LogStarted { now_ns: log.started_ns, problem }
+            }
+            Request::Snapshot => {
+                let log = self.log.take();
+                Response::Map(Box::new(self.reader.map(log)))
+            }
+            Request::Symbols { modules } => Response::Symbols(self.reader.symbols(&modules)),
+        }
+    }
+}
+
+fn serve_vsock(listener: &OwnedFd) -> Ended {
+    let connections = Arc::new(AtomicUsize::new(0));
+    loop {
+        let socket = match listen::accept(listener) {
+            Ok(socket) => socket,
+            Err(rustix::io::Errno::INTR | rustix::io::Errno::CONNABORTED) => continue,
+            Err(error) => return Err(format!("failed to accept a vsock connection: {error}")),
+        };
+        if MAX_CONNECTIONS <= connections.load(Ordering::Acquire) {
+            continue;
+        }
+        connections.fetch_add(1, Ordering::AcqRel);
+        let counted = Arc::clone(&connections);
+        let answering = thread::Builder::new().spawn(move || {
+            converse(File::from(socket));
+            counted.fetch_sub(1, Ordering::AcqRel);
+        });
+        if answering.is_err() {
+            connections.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}
+
+/// Answers one connection until the host hangs up or sends what is no request.
+fn converse(mut stream: File) {
+    let mut conversation = Conversation::default();
+    let mut decoder = Decoder::any_session(MAX_REQUEST_BYTES);
+    let mut chunk = vec![0; 1 << 14];
+    loop {
+        match stream.read(&mut chunk) {
+            Ok(0) => return,
+            Ok(length) => decoder.push(&chunk[..length]),
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            Err(_) => return,
+        }
+        while let Ok(Some(frame)) = decoder.next() {
+            let answer = conversation.answer(&frame);
+            if stream.write_all(&answer).is_err() {
+                return;
+            }
+        }
+    }
+}
+
+fn open_port(path: &PathBuf) -> Result<File, InsideError> {
+    let nonblock = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or(0);
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(nonblock)
+        .open(path)
+        .map_err(InsideError::read(path))
+}
+
+/// Answers on a virtio-serial port. While no host has its end open, reading gives the end of file at
+/// once and polling says hang-up at once; edge-triggered epoll instead sleeps until that changes.
+fn serve_port(mut port: File) -> Ended {
+    let failed = |what: &str, error: &dyn std::fmt::Display| format!("failed to {what}: {error}");
+    let waiting = epoll::create(epoll::CreateFlags::CLOEXEC)
+        .map_err(|error| failed("create an epoll", &error))?;
+    let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+    epoll::add(&waiting, &port, epoll::EventData::new_u64(0), flags)
+        .map_err(|error| failed("wait for the serial port", &error))?;
+    let mut conversation = Conversation::default();
+    let mut decoder = Decoder::any_session(MAX_REQUEST_BYTES);
+    let mut chunk = vec![0; 1 << 14];
+    let mut events = [epoll::Event { flags, data: epoll::EventData::new_u64(0) }; 1];
+    loop {
+        match epoll::wait(&waiting, &mut events, None) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(failed("wait for the serial port", &error)),
+        }
+        loop {
+            match port.read(&mut chunk) {
+                Ok(0) => {
+                    conversation = Conversation::default();
+                    decoder.clear();
+                    break;
+                }
+                Ok(length) => decoder.push(&chunk[..length]),
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) => return Err(failed("read the serial port", &error)),
+            }
+            while let Ok(Some(frame)) = decoder.next() {
+                // A host that went away meanwhile is noticed by the next read.
+                let _ = write_port(&mut port, &conversation.answer(&frame));
+            }
+        }
+    }
+}
+
+fn write_port(port: &mut File, mut bytes: &[u8]) -> std::io::Result<()> {
+    while !bytes.is_empty() {
+        match port.write(bytes) {
+            Ok(length) => bytes = &bytes[length..],
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => wait_writable(port)?,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+fn wait_writable(port: &File) -> std::io::Result<()> {
+    let mut polled = [PollFd::from_borrowed_fd(port.as_fd(), PollFlags::OUT)];
+    let timeout = Timespec { tv_sec: WRITE_SECONDS, tv_nsec: 0 };
+    poll(&mut polled, Some(&timeout))?;
+    match polled[0].revents() {
+        revents if revents.contains(PollFlags::HUP) => Err(ErrorKind::BrokenPipe.into()),
+        revents if revents.is_empty() => Err(ErrorKind::TimedOut.into()),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    fn ask(conversation: &mut Conversation, session: u64, request: &Request) -> Response {
+        let bytes = frame::encode(session, request, MAX_REQUEST_BYTES).unwrap();
+        let mut decoder = Decoder::any_session(MAX_REQUEST_BYTES);
+        decoder.push(&bytes);
+        let answer = conversation.answer(&decoder.next().unwrap().unwrap());
+        let mut decoder = Decoder::of_session(session, MAX_ANSWER_BYTES);
+        decoder.push(&answer);
+        frame::decode(&decoder.next().unwrap().unwrap().content).unwrap()
+    }
+
+    #[test]
+    fn a_session_begins_with_hello() {
+        let conversation = &mut Conversation::default();
+        let symbols = Request::Symbols { modules: vec![7] };
+        let hello = Request::Hello { version: VERSION };
+        assert!(matches!(ask(conversation, 1, &symbols), Response::Error(_)));
+        assert!(matches!(ask(conversation, 1, &hello), Response::Hello { version: VERSION, .. }));
+        assert!(matches!(ask(conversation, 1, &symbols), Response::Symbols(s) if s.len() == 1));
+        assert!(matches!(ask(conversation, 2, &symbols), Response::Error(_)));
+    }
+
+    #[test]
+    fn what_is_no_request_is_answered_with_an_error() {
+        let asked = Frame { session: 1, content: vec![99, 1, 2] };
+        let answer = Conversation::default().answer(&asked);
+        let mut decoder = Decoder::of_session(1, MAX_ANSWER_BYTES);
+        decoder.push(&answer);
+        let answer = decoder.next().unwrap().unwrap();
+        assert!(matches!(frame::decode(&answer.content), Ok(Response::Error(_))));
+    }
+}

@@ -1,0 +1,193 @@
+//! Puts the guest map together.
+
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::path::Path;
+
+use api::guest::{GuestImage, GuestMap, MAX_ANSWER_BYTES, ModuleSymbols, Response, VERSION};
+use model::GuestVirt;
+
+use super::InsideError;
+use super::kcore::Kcore;
+use super::kernel::{Kernel, read_kernel};
+use super::log::Log;
+use super::processes::{self, Modules};
+use super::timeline::{self, Story};
+use crate::frame;
+use crate::walk::{Layout, Process, walk};
+
+/// Reads one guest's inside; numbers of modules stay valid as long as it lives.
+#[derive(Debug, Default)]
+pub(crate) struct Reader {
+    modules: Modules,
+    /// Found once: reading the kernel's symbols and types is the expensive part.
+    tasks: Option<Tasks>,
+}
+
+/// The way to the kernel's tasks.
+#[derive(Debug)]
+struct Tasks {
+    kcore: Kcore,
+    layout: Layout,
+    init_task: GuestVirt,
+    page_offset: u64,
+}
+
+impl Tasks {
+    fn open(kernel: &Kernel) -> Result<Self, InsideError> {
+        let kcore = Kcore::open(Path::new("/proc/kcore"))?;
+        let layout = super::btf::read_layout(Path::new("/sys/kernel/btf/vmlinux"))?;
+        let init_task = GuestVirt(kernel.init_task.ok_or(InsideError::NoSymbol("init_task"))?);
+        let page_offset = kcore.page_offset().ok_or_else(|| InsideError::Content {
+            path: "/proc/kcore".into(),
+            text: "no range of physical memory".into(),
+        })?;
+        Ok(Self { kcore, layout, init_task, page_offset })
+    }
+}
+
+impl Reader {
+    /// Starts a log and notes who is alive.
+    pub(crate) fn start_log(&mut self) -> Log {
+        let mut log = Log::start();
+        match self.ready_tasks() {
+            Ok(()) => log.before = self.live_images(&mut log.problems),
+            Err(error) => log.problems.push(no_processes(&error)),
+        }
+        log
+    }
+
+    /// The guest map now, with what the log saw.
+    pub(crate) fn map(&mut self, log: Option<Log>) -> GuestMap {
+        let mut problems = Vec::new();
+        let kernel = read_kernel(Path::new("/proc")).unwrap_or_else(|error| {
+            problems.push(format!("the kernel's functions have no names: {error}"));
+            Kernel::default()
+        });
+        let mut map = GuestMap {
+            version: VERSION,
+            boot_id: first_line(Path::new("/proc/sys/kernel/random/boot_id")),
+            kernel_release: first_line(Path::new("/proc/sys/kernel/osrelease")),
+            ..GuestMap::default()
+        };
+        if self.tasks.is_none() {
+            match Tasks::open(&kernel) {
+                Ok(tasks) => self.tasks = Some(tasks),
+                Err(error) => problems.push(no_processes(&error)),
+            }
+        }
+        map.kernel = kernel.map;
+        if let (Some(tasks), Some(virt)) = (&self.tasks, kernel.page_tables) {
+            map.kernel.cr3 = tasks.kcore.image_phys(virt).unwrap_or(0);
+        }
+        map.now_ns = super::now_ns();
+        let after = self.live_images(&mut problems);
+        map.images = timeline::images(self.story(log, after, map.now_ns, &mut problems));
+        map.modules.clone_from(&self.modules.list);
+        map.problems = problems;
+        map
+    }
+
+    fn story(
+        &mut self,
+        log: Option<Log>,
+        after: Vec<GuestImage>,
+        now_ns: u64,
+        problems: &mut Vec<String>,
+    ) -> Story {
+        let mut story = Story { after, ended_ns: now_ns, started_ns: now_ns, ..Story::default() };
+        let Some(mut log) = log else {
+            // Without a log nobody knows what was here before: who is alive always was.
+            for image in &mut story.after {
+                image.start_ns = None;
+            }
+            return story;
+        };
+        story.started_ns = log.started_ns;
+        story.before = std::mem::take(&mut log.before);
+        problems.append(&mut log.problems);
+        let page_offset = self.tasks.as_ref().map_or(0, |tasks| tasks.page_offset);
+        story.events = log.finish(page_offset, &mut self.modules, problems);
+        story
+    }
+
+    /// The symbols of some of the last map's modules, as many as one answer holds.
+    pub(crate) fn symbols(&self, modules: &[u32]) -> Vec<ModuleSymbols> {
+        let mut bytes_left = MAX_ANSWER_BYTES - (1 << 16);
+        modules
+            .iter()
+            .map(|module| {
+                let mut symbols = self.modules.symbols(*module);
+                let bytes = encoded_bytes(&symbols);
+                match bytes_left.checked_sub(bytes) {
+                    Some(rest) => bytes_left = rest,
+                    None => {
+                        symbols.symbols.clear();
+                        symbols.problem = Some("its symbol table is too large to send".into());
+                    }
+                }
+                symbols
+            })
+            .collect()
+    }
+
+    fn ready_tasks(&mut self) -> Result<(), InsideError> {
+        if self.tasks.is_none() {
+            self.tasks = Some(Tasks::open(&read_kernel(Path::new("/proc"))?)?);
+        }
+        Ok(())
+    }
+
+    fn live_images(&mut self, problems: &mut Vec<String>) -> Vec<GuestImage> {
+        let Some(tasks) = &self.tasks else { return Vec::new() };
+        let walked = walk(&tasks.kcore, &tasks.layout, tasks.init_task, tasks.page_offset);
+        problems.extend(walked.problem.map(str::to_owned));
+        let processes: Vec<Process> = walked.processes;
+        processes::images(Path::new("/proc"), processes, &mut self.modules)
+    }
+}
+
+/// About the bytes that these symbols take in an answer, rather more than less.
+fn encoded_bytes(symbols: &ModuleSymbols) -> usize {
+    symbols.symbols.iter().map(|symbol| symbol.name.len() + 20).sum::<usize>() + 64
+}
+
+fn no_processes(error: &InsideError) -> String {
+    format!("processes can't be told apart: {error}")
+}
+
+fn first_line(path: &Path) -> String {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    text.lines().next().unwrap_or_default().to_owned()
+}
+
+/// Writes a snapshot file: the map, then the symbols of each module that it names.
+///
+/// # Errors
+/// If the kernel could not be read at all, or the output can't be written. What else is missing is
+/// told in the map's problems, which are returned.
+pub fn write_snapshot(output: &mut dyn Write) -> Result<Vec<String>, InsideError> {
+    let mut reader = Reader::default();
+    let map = reader.map(None);
+    if map.images.is_empty() && map.kernel.symbols.is_empty() {
+        return Err(InsideError::Log(map.problems.join("; ")));
+    }
+    let problems = map.problems.clone();
+    let used: BTreeSet<u32> = map
+        .images
+        .iter()
+        .flat_map(|image| image.mappings.iter().map(|mapping| mapping.module))
+        .collect();
+    write_frame(output, &Response::Map(Box::new(map)))?;
+    for module in used {
+        write_frame(output, &Response::Symbols(reader.symbols(&[module])))?;
+    }
+    output.flush().map_err(InsideError::Write)?;
+    Ok(problems)
+}
+
+fn write_frame(output: &mut dyn Write, response: &Response) -> Result<(), InsideError> {
+    let frame = frame::encode(0, response, MAX_ANSWER_BYTES)
+        .map_err(|error| InsideError::Log(error.to_string()))?;
+    output.write_all(&frame).map_err(InsideError::Write)
+}

@@ -1,0 +1,332 @@
+//! What processes were there when: from those alive before the log, the log's events, and those
+//! alive after it. Pure.
+//!
+//! ```text
+//!             fork               exec                 last thread's exit
+//!  (nothing) ------> image of    -----> image of the  ------> (ended)
+//!                    the parent         new program
+//! ```
+//!
+//! A program's image is told by its page tables, which an exec replaces and the kernel uses again
+//! for others after the end: therefore the times.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use api::guest::{GuestImage, GuestMapping, GuestThread, MAX_IMAGES};
+
+/// Mappings of one image that are kept.
+const MAX_MAPPINGS: usize = 1 << 14;
+
+/// Something that happened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Event {
+    /// `CLOCK_MONOTONIC`, ns.
+    pub(crate) time_ns: u64,
+    /// The process (of a fork: the new one).
+    pub(crate) pid: u32,
+    /// The thread (of a fork: the new one).
+    pub(crate) tid: u32,
+    /// What happened.
+    pub(crate) kind: EventKind,
+}
+
+/// What happened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum EventKind {
+    /// A process (`tid == pid`) or thread was made.
+    Fork { parent: u32, cr3: Option<u64>, fs_base: u64 },
+    /// It took a name; by exec: everything mapped after this belongs to the new program.
+    Named { name: String, exec: bool },
+    /// It mapped code.
+    Mapped(GuestMapping),
+    /// The exec is through: the new program's page tables.
+    Exec { name: String, cr3: u64 },
+    /// A thread ended.
+    Exit { fs_base: u64 },
+}
+
+/// Everything the log knows.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Story {
+    /// Processes alive when the log began.
+    pub(crate) before: Vec<GuestImage>,
+    /// What happened since, in time order.
+    pub(crate) events: Vec<Event>,
+    /// Processes alive at the end; `start_ns` is when each was made.
+    pub(crate) after: Vec<GuestImage>,
+    /// When the log began.
+    pub(crate) started_ns: u64,
+    /// When the processes of `after` were read; later events don't count.
+    pub(crate) ended_ns: u64,
+}
+
+/// All images of the story. More than `MAX_IMAGES` are cut off, the oldest ones first.
+pub(crate) fn images(story: Story) -> Vec<GuestImage> {
+    let mut timeline = Timeline::default();
+    for image in story.before {
+        timeline.live.insert(image.pid, Live::before(image));
+    }
+    for event in story.events {
+        if event.time_ns <= story.ended_ns {
+            timeline.apply(event);
+        }
+    }
+    timeline.conclude(story.after, story.started_ns, story.ended_ns);
+    let excess = timeline.done.len().saturating_sub(MAX_IMAGES);
+    timeline.done.drain(..excess);
+    timeline.done
+}
+
+#[derive(Default)]
+struct Timeline {
+    live: HashMap<u32, Live>,
+    done: Vec<GuestImage>,
+}
+
+/// A process that has not ended.
+#[derive(Clone)]
+struct Live {
+    start_ns: Option<u64>,
+    name: String,
+    page_tables: PageTables,
+    threads: BTreeMap<u32, LiveThread>,
+    mappings: Vec<GuestMapping>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum PageTables {
+    /// Not told yet: between the two events of an exec, or a fork that was only half seen.
+    Unknown,
+    /// Its parent's (vfork): not an image of its own.
+    Borrowed,
+    Own(u64),
+}
+
+#[derive(Clone)]
+struct LiveThread {
+    name: String,
+    fs_base: u64,
+    ended: bool,
+}
+
+impl Live {
+    fn before(image: GuestImage) -> Self {
+        let thread = |thread: GuestThread| {
+            let live = LiveThread { name: thread.name, fs_base: thread.fs_base, ended: false };
+            (thread.tid, live)
+        };
+        Self {
+            start_ns: None,
+            name: image.name,
+            page_tables: PageTables::Own(image.cr3),
+            threads: image.threads.into_iter().map(thread).collect(),
+            mappings: image.mappings,
+        }
+    }
+
+    /// A process that the log knows nothing of but its name.
+    fn fresh(tid: u32, name: String, start_ns: u64) -> Self {
+        let thread = LiveThread { name: name.clone(), fs_base: 0, ended: false };
+        Self {
+            start_ns: Some(start_ns),
+            name,
+            page_tables: PageTables::Unknown,
+            threads: BTreeMap::from([(tid, thread)]),
+            mappings: Vec::new(),
+        }
+    }
+
+    fn image(self, pid: u32, end_ns: u64) -> Option<GuestImage> {
+        let PageTables::Own(cr3) = self.page_tables else { return None };
+        let thread = |(tid, thread): (u32, LiveThread)| GuestThread {
+            tid,
+            name: thread.name,
+            fs_base: thread.fs_base,
+        };
+        Some(GuestImage {
+            pid,
+            name: self.name,
+            cr3,
+            start_ns: self.start_ns,
+            end_ns: Some(end_ns),
+            threads: self.threads.into_iter().map(thread).collect(),
+            mappings: self.mappings,
+        })
+    }
+
+    /// A new mapping takes the place of what it covers.
+    fn map(&mut self, new: GuestMapping) {
+        let mut kept = Vec::with_capacity(self.mappings.len() + 2);
+        for old in self.mappings.drain(..) {
+            if old.end <= new.start || new.end <= old.start {
+                kept.push(old);
+                continue;
+            }
+            if old.start < new.start {
+                kept.push(GuestMapping { end: new.start, ..old.clone() });
+            }
+            if new.end < old.end {
+                let offset = old.offset.wrapping_add(new.end - old.start);
+                kept.push(GuestMapping { start: new.end, offset, ..old });
+            }
+        }
+        if kept.len() < MAX_MAPPINGS {
+            kept.push(new);
+        }
+        self.mappings = kept;
+    }
+}
+
+impl Timeline {
+    fn apply(&mut self, event: Event) {
+        let Event { time_ns, pid, tid, kind } = event;
+        match kind {
+            EventKind::Fork { parent, cr3, fs_base } if pid == tid => {
+                self.fork(time_ns, pid, parent, cr3, fs_base);
+            }
+            EventKind::Fork { fs_base, .. } => self.new_thread(pid, tid, fs_base),
+            EventKind::Named { name, exec: true } => self.exec(time_ns, pid, name, None),
+            EventKind::Named { name, exec: false } => self.rename(pid, tid, name),
+            EventKind::Mapped(mapping) => {
+                if let Some(live) = self.live.get_mut(&pid) {
+                    live.map(mapping);
+                }
+            }
+            EventKind::Exec { name, cr3 } => match self.live.get_mut(&pid) {
+                Some(live) if live.page_tables == PageTables::Unknown => {
+                    live.page_tables = PageTables::Own(cr3);
+                }
+                _ => self.exec(time_ns, pid, name, Some(cr3)),
+            },
+            EventKind::Exit { fs_base } => self.exit(time_ns, pid, tid, fs_base),
+        }
+    }
+
+    fn fork(&mut self, time_ns: u64, pid: u32, parent: u32, cr3: Option<u64>, fs_base: u64) {
+        // Made while the log began: it is among those alive before, too.
+        if let Some(live) = self.live.get_mut(&pid)
+            && live.start_ns.is_none()
+            && cr3.is_none_or(|cr3| live.page_tables == PageTables::Own(cr3))
+        {
+            live.start_ns = Some(time_ns);
+            return;
+        }
+        let parent = self.live.get(&parent);
+        let name = parent.map(|parent| parent.name.clone()).unwrap_or_default();
+        let mut child = Live::fresh(pid, name, time_ns);
+        if let Some(thread) = child.threads.get_mut(&pid) {
+            thread.fs_base = fs_base;
+        }
+        if let Some(parent) = parent {
+            child.mappings.clone_from(&parent.mappings);
+        }
+        child.page_tables = match (cr3, parent) {
+            (Some(cr3), Some(parent)) if parent.page_tables == PageTables::Own(cr3) => {
+                PageTables::Borrowed
+            }
+            (Some(cr3), _) => PageTables::Own(cr3),
+            (None, _) => PageTables::Unknown,
+        };
+        // Without an event of its end: it was lost.
+        if let Some(old) = self.live.insert(pid, child) {
+            self.done.extend(old.image(pid, time_ns).filter(|old| old.start_ns.is_some()));
+        }
+    }
+
+    fn new_thread(&mut self, pid: u32, tid: u32, fs_base: u64) {
+        if let Some(live) = self.live.get_mut(&pid) {
+            let thread = LiveThread { name: live.name.clone(), fs_base, ended: false };
+            live.threads.insert(tid, thread);
+        }
+    }
+
+    fn rename(&mut self, pid: u32, tid: u32, name: String) {
+        let Some(live) = self.live.get_mut(&pid) else { return };
+        if let Some(thread) = live.threads.get_mut(&tid) {
+            thread.name.clone_from(&name);
+        }
+        if pid == tid {
+            live.name = name;
+        }
+    }
+
+    fn exec(&mut self, time_ns: u64, pid: u32, name: String, cr3: Option<u64>) {
+        let mut new = Live::fresh(pid, name, time_ns);
+        new.page_tables = cr3.map_or(PageTables::Unknown, PageTables::Own);
+        if let Some(old) = self.live.insert(pid, new) {
+            self.done.extend(old.image(pid, time_ns));
+        }
+    }
+
+    fn exit(&mut self, time_ns: u64, pid: u32, tid: u32, fs_base: u64) {
+        let Some(live) = self.live.get_mut(&pid) else { return };
+        if let Some(thread) = live.threads.get_mut(&tid) {
+            thread.ended = true;
+            if fs_base != 0 {
+                thread.fs_base = fs_base;
+            }
+        }
+        if live.threads.values().all(|thread| thread.ended)
+            && let Some(live) = self.live.remove(&pid)
+        {
+            self.done.extend(live.image(pid, time_ns));
+        }
+    }
+
+    /// Joins what is left with the processes found alive at the end.
+    fn conclude(&mut self, after: Vec<GuestImage>, started_ns: u64, ended_ns: u64) {
+        let mut seen = HashSet::new();
+        let mut alive = Vec::new();
+        let mut after = after;
+        // Of processes that share page tables (vfork), the older one owns them.
+        after.sort_by_key(|image| image.start_ns);
+        for image in after {
+            let live = self.live.remove(&image.pid);
+            if seen.insert(image.cr3) {
+                alive.push(self.still_alive(image, live, started_ns, ended_ns));
+            }
+        }
+        // Their end was lost.
+        let mut lost: Vec<_> = self.live.drain().collect();
+        lost.sort_by_key(|(pid, _)| *pid);
+        self.done.extend(lost.into_iter().filter_map(|(pid, live)| live.image(pid, ended_ns)));
+        self.done.extend(alive);
+    }
+
+    fn still_alive(
+        &mut self,
+        mut image: GuestImage,
+        live: Option<Live>,
+        started_ns: u64,
+        ended_ns: u64,
+    ) -> GuestImage {
+        let made_ns = image.start_ns.filter(|made_ns| started_ns < *made_ns);
+        let Some(live) = live else {
+            image.start_ns = made_ns;
+            return image;
+        };
+        match live.page_tables {
+            PageTables::Own(cr3) if cr3 != image.cr3 => {
+                // Its exec was lost: where the old program ends and the new one begins is unknown.
+                image.start_ns = made_ns;
+                let old = live.image(image.pid, ended_ns);
+                self.done.extend(old);
+            }
+            _ => {
+                image.start_ns = live.start_ns;
+                let known: HashSet<u32> = image.threads.iter().map(|thread| thread.tid).collect();
+                let ended = live.threads.into_iter().filter(|(tid, _)| !known.contains(tid));
+                image.threads.extend(ended.map(|(tid, thread)| GuestThread {
+                    tid,
+                    name: thread.name,
+                    fs_base: thread.fs_base,
+                }));
+            }
+        }
+        image
+    }
+}
+
+#[cfg(test)]
+#[path = "timeline_test.rs"]
+mod test;

@@ -1,0 +1,258 @@
+//! Drawn timelines. One line an event: `TIME PID[.TID] WHAT`; processes before and after the log as
+//! `PID NAME CR3 [mapping...]`. A mapping is `START-END` (hexadecimal pages) of the module whose
+//! number is its first page.
+
+use super::*;
+
+const STARTED: u64 = 10;
+const ENDED: u64 = 90;
+
+fn number(text: &str) -> u64 {
+    u64::from_str_radix(text, 16).unwrap()
+}
+
+fn pid(text: &str) -> u32 {
+    text.parse().unwrap()
+}
+
+fn mapping(text: &str) -> GuestMapping {
+    let (start, end) = text.split_once('-').unwrap();
+    let module = u32::try_from(number(start)).unwrap();
+    GuestMapping { start: number(start), end: number(end), offset: 0, module }
+}
+
+fn process(line: &str, start_ns: Option<u64>) -> GuestImage {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let name = words[1].to_owned();
+    GuestImage {
+        pid: pid(words[0]),
+        name: name.clone(),
+        cr3: number(words[2]),
+        start_ns,
+        end_ns: None,
+        threads: vec![GuestThread { tid: pid(words[0]), name, fs_base: 0x77 }],
+        mappings: words[3..].iter().map(|text| mapping(text)).collect(),
+    }
+}
+
+fn event(line: &str) -> Event {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let (process, thread) = words[1].split_once('.').unwrap_or((words[1], words[1]));
+    let kind = match words[2..] {
+        ["fork", parent, cr3] => {
+            EventKind::Fork { parent: pid(parent), cr3: Some(number(cr3)), fs_base: 0x11 }
+        }
+        ["fork", parent] => EventKind::Fork { parent: pid(parent), cr3: None, fs_base: 0x11 },
+        ["comm-exec", name] => EventKind::Named { name: name.into(), exec: true },
+        ["comm", name] => EventKind::Named { name: name.into(), exec: false },
+        ["mmap", range] => EventKind::Mapped(mapping(range)),
+        ["exec", name, cr3] => EventKind::Exec { name: name.into(), cr3: number(cr3) },
+        ["exit"] => EventKind::Exit { fs_base: 0x22 },
+        _ => panic!("unknown event in test: {line}"),
+    };
+    let time_ns = words[0].parse().unwrap();
+    Event { time_ns, pid: pid(process), tid: pid(thread), kind }
+}
+
+/// `PID NAME CR3 START..END threads mappings`, times `-` where open.
+fn draw(image: &GuestImage) -> String {
+    let time = |time: Option<u64>| time.map_or("-".into(), |time| time.to_string());
+    let threads: Vec<String> = image
+        .threads
+        .iter()
+        .map(|thread| format!("{}:{}:{:x}", thread.tid, thread.name, thread.fs_base))
+        .collect();
+    let mappings: Vec<String> = image
+        .mappings
+        .iter()
+        .map(|m| format!("{:x}-{:x}@{:x}+{:x}", m.start, m.end, m.module, m.offset))
+        .collect();
+    format!(
+        "{} {} {:x} {}..{} {} {}",
+        image.pid,
+        image.name,
+        image.cr3,
+        time(image.start_ns),
+        time(image.end_ns),
+        threads.join(","),
+        mappings.join(",")
+    )
+}
+
+fn check(before: &[&str], events: &[&str], after: &[&str], expected: &[&str]) {
+    let story = Story {
+        before: before.iter().map(|line| process(line, None)).collect(),
+        events: events.iter().map(|line| event(line)).collect(),
+        // Those made while logging are given the time 50.
+        after: after
+            .iter()
+            .map(|line| {
+                let old = before.iter().any(|b| b.split(' ').next() == line.split(' ').next());
+                process(line, Some(if old { 5 } else { 50 }))
+            })
+            .collect(),
+        started_ns: STARTED,
+        ended_ns: ENDED,
+    };
+    let mut got: Vec<String> =
+        images(story).iter().map(|image| draw(image).trim_end().to_owned()).collect();
+    got.sort();
+    let mut expected: Vec<&str> = expected.to_vec();
+    expected.sort_unstable();
+    assert_eq!(got, expected);
+}
+
+#[test]
+fn a_process_alive_before_and_after_has_no_times() {
+    check(&["1 init a000 1-2"], &[], &["1 init a000 1-2"], &["1 init a000 -..- 1:init:77 1-2@1+0"]);
+}
+
+#[test]
+fn a_process_alive_before_that_ends_has_an_end() {
+    check(&["7 old c000 1-2"], &["30 7 exit"], &[], &["7 old c000 -..30 7:old:22 1-2@1+0"]);
+}
+
+#[test]
+fn fork_and_exec_are_two_images() {
+    check(
+        &["1 sh a000 1-2"],
+        &[
+            "20 7 fork 1 b000",
+            "21 7 comm-exec ls",
+            "22 7 mmap 5-6",
+            "23 7 mmap 8-9",
+            "24 7 exec ls c000",
+            "30 7 exit",
+        ],
+        &["1 sh a000 1-2"],
+        &[
+            "1 sh a000 -..- 1:sh:77 1-2@1+0",
+            "7 sh b000 20..21 7:sh:11 1-2@1+0",
+            "7 ls c000 21..30 7:ls:22 5-6@5+0,8-9@8+0",
+        ],
+    );
+}
+
+#[test]
+fn a_fork_without_exec_keeps_the_parents_code_and_name() {
+    check(
+        &["1 make a000 1-2"],
+        &["20 7 fork 1 b000", "25 7 comm worker", "30 7 exit"],
+        &["1 make a000 1-2"],
+        &["1 make a000 -..- 1:make:77 1-2@1+0", "7 worker b000 20..30 7:worker:22 1-2@1+0"],
+    );
+}
+
+#[test]
+fn a_vfork_child_has_no_image_until_it_execs() {
+    check(
+        &["1 sh a000 1-2"],
+        &["20 7 fork 1 a000", "21 7 comm-exec ls", "24 7 exec ls c000", "30 7 exit"],
+        &["1 sh a000 1-2"],
+        &["1 sh a000 -..- 1:sh:77 1-2@1+0", "7 ls c000 21..30 7:ls:22"],
+    );
+    // It is still there, or ends without an exec.
+    check(
+        &["1 sh a000 1-2"],
+        &["20 7 fork 1 a000", "21 8 fork 1 a000", "22 8 exit"],
+        &["1 sh a000 1-2", "7 sh a000"],
+        &["1 sh a000 -..- 1:sh:77 1-2@1+0"],
+    );
+}
+
+#[test]
+fn page_tables_used_again_are_told_apart_by_time() {
+    check(
+        &["1 sh a000"],
+        &["20 7 fork 1 b000", "30 7 exit", "40 8 fork 1 b000", "50 8 exit", "60 7 fork 1 b000"],
+        &["1 sh a000", "7 sh b000"],
+        &[
+            "1 sh a000 -..- 1:sh:77",
+            "7 sh b000 20..30 7:sh:22",
+            "8 sh b000 40..50 8:sh:22",
+            "7 sh b000 60..- 7:sh:77",
+        ],
+    );
+}
+
+#[test]
+fn a_process_ends_with_its_last_thread() {
+    check(
+        &["7 db c000"],
+        &["20 7.8 fork 1 c000", "21 7.8 comm io", "30 7 exit", "40 7.8 exit"],
+        &[],
+        &["7 db c000 -..40 7:db:22,8:io:22"],
+    );
+    // A thread that ended before its process is still named.
+    check(
+        &["7 db c000"],
+        &["20 7.8 fork 1 c000", "30 7.8 exit"],
+        &["7 db c000"],
+        &["7 db c000 -..- 7:db:77,8:db:22"],
+    );
+}
+
+#[test]
+fn exec_without_the_name_event_still_changes_the_image() {
+    check(
+        &["7 sh b000 1-2"],
+        &["20 7 exec ls c000"],
+        &[],
+        &["7 sh b000 -..20 7:sh:77 1-2@1+0", "7 ls c000 20..90 7:ls:0"],
+    );
+}
+
+#[test]
+fn an_exec_that_was_lost_leaves_the_new_program_without_a_start() {
+    check(
+        &["7 sh b000"],
+        &[],
+        &["7 ls c000"],
+        &["7 sh b000 -..90 7:sh:77", "7 ls c000 -..- 7:ls:77"],
+    );
+}
+
+#[test]
+fn a_process_made_while_the_log_began_is_not_doubled() {
+    check(
+        &["7 sh b000 1-2"],
+        &["11 7 fork 1 b000", "30 7 exit"],
+        &[],
+        &["7 sh b000 11..30 7:sh:22 1-2@1+0"],
+    );
+}
+
+#[test]
+fn a_new_mapping_cuts_the_old_one() {
+    check(
+        &["7 jit c000 1-9"],
+        &["20 7 mmap 3-5", "30 7 exit"],
+        &[],
+        &["7 jit c000 -..30 7:jit:22 1-3@1+0,5-9@1+4,3-5@3+0"],
+    );
+}
+
+#[test]
+fn events_after_the_end_and_of_strangers_do_not_count() {
+    check(
+        &["1 sh a000"],
+        &["20 99 exit", "21 99 mmap 1-2", "95 1 exit"],
+        &["1 sh a000"],
+        &["1 sh a000 -..- 1:sh:77"],
+    );
+}
+
+#[test]
+fn without_page_tables_new_processes_are_left_out() {
+    check(
+        &["1 sh a000"],
+        &["20 7 fork 1", "30 7 exit"],
+        &["1 sh a000"],
+        &["1 sh a000 -..- 1:sh:77"],
+    );
+}
+
+#[test]
+fn an_unlogged_process_starts_when_it_was_made() {
+    check(&[], &[], &["7 late b000"], &["7 late b000 50..- 7:late:77"]);
+}

@@ -1,0 +1,149 @@
+//! The way to a guest: bytes in and out of a file descriptor, never without a deadline.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+use crate::vsock;
+
+/// How to reach a guest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Channel {
+    /// Its vsock device.
+    Vsock {
+        /// The guest's context id.
+        cid: u32,
+    },
+    /// Its virtio-serial port: the VMM's UNIX socket, or a character device.
+    Serial {
+        /// Where.
+        path: PathBuf,
+    },
+}
+
+impl std::fmt::Display for Channel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Vsock { cid } => write!(f, "vsock (context id {cid})"),
+            Self::Serial { path } => write!(f, "the virtio-serial port {}", path.display()),
+        }
+    }
+}
+
+/// Why bytes don't get through.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LinkError {
+    /// There is nobody, or no way.
+    #[error("no connection: {0}")]
+    Connect(Errno),
+    /// There was, but it broke.
+    #[error("the connection broke: {0}")]
+    Broken(Errno),
+    /// The other side hung up.
+    #[error("the guest's end was closed")]
+    Closed,
+    /// The deadline has passed.
+    #[error("no answer in time")]
+    TimedOut,
+}
+
+/// An open channel.
+#[derive(Debug)]
+pub(crate) struct Link {
+    descriptor: OwnedFd,
+}
+
+impl Link {
+    /// Connects until `deadline`.
+    pub(crate) fn open(channel: &Channel, deadline: Instant) -> Result<Self, LinkError> {
+        let descriptor = match channel {
+            Channel::Vsock { cid } => vsock::connect(*cid, api::guest::VSOCK_PORT),
+            Channel::Serial { path } => open_serial(path),
+        };
+        let link = Self { descriptor: descriptor.map_err(LinkError::Connect)? };
+        if let Channel::Vsock { .. } = channel {
+            link.wait(PollFlags::OUT, deadline)?;
+            net::sockopt::socket_error(&link.descriptor)
+                .and_then(|outcome| outcome)
+                .map_err(LinkError::Connect)?;
+        }
+        Ok(link)
+    }
+
+    /// A link over an open descriptor, for tests.
+    #[cfg(test)]
+    pub(crate) fn over(descriptor: OwnedFd) -> Self {
+        rustix::io::ioctl_fionbio(&descriptor, true).unwrap();
+        Self { descriptor }
+    }
+
+    /// Sends all of `bytes`.
+    pub(crate) fn send(&self, mut bytes: &[u8], deadline: Instant) -> Result<(), LinkError> {
+        while !bytes.is_empty() {
+            match rustix::io::write(&self.descriptor, bytes) {
+                Ok(length) => bytes = &bytes[length..],
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => self.wait(PollFlags::OUT, deadline)?,
+                Err(Errno::PIPE) => return Err(LinkError::Closed),
+                Err(error) => return Err(LinkError::Broken(error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Receives what there is, at least one byte, into `buffer`.
+    pub(crate) fn receive(&self, buffer: &mut [u8], deadline: Instant) -> Result<usize, LinkError> {
+        loop {
+            // A guest that never stops sending does not hold anybody either.
+            if deadline <= Instant::now() {
+                return Err(LinkError::TimedOut);
+            }
+            match rustix::io::read(&self.descriptor, &mut *buffer) {
+                Ok(0) => return Err(LinkError::Closed),
+                Ok(length) => return Ok(length),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => self.wait(PollFlags::IN, deadline)?,
+                Err(error) => return Err(LinkError::Broken(error)),
+            }
+        }
+    }
+
+    fn wait(&self, what: PollFlags, deadline: Instant) -> Result<(), LinkError> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(LinkError::TimedOut);
+        }
+        let mut polled = [PollFd::from_borrowed_fd(self.descriptor.as_fd(), what)];
+        match poll(&mut polled, Some(&timespec(left))) {
+            Ok(0) => Err(LinkError::TimedOut),
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(LinkError::Broken(error)),
+        }
+    }
+}
+
+fn timespec(time: Duration) -> Timespec {
+    Timespec {
+        tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: i64::from(time.subsec_nanos()),
+    }
+}
+
+/// QEMU gives a port's host end as a UNIX socket or as a pseudo terminal.
+fn open_serial(path: &Path) -> Result<OwnedFd, Errno> {
+    let is_socket = std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket());
+    if !is_socket {
+        let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        return rustix::fs::open(path, flags, Mode::empty());
+    }
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket)
+}

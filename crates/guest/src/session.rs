@@ -1,0 +1,286 @@
+//! The host's side of the protocol: one session with one guest.
+
+use std::time::{Duration, Instant};
+
+use api::guest::{
+    GuestMap, HEADER_BYTES, MAX_ANSWER_BYTES, MAX_IMAGE_PARTS, MAX_REQUEST_BYTES, ModuleSymbols,
+    Request, Response, VERSION,
+};
+use model::Clock;
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::frame::{self, Decoder, FrameError};
+use crate::link::{Channel, Link, LinkError};
+
+/// What a guest may cost.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limits {
+    /// For one request, from asking to the whole answer; also for connecting.
+    pub time: Duration,
+    /// For all that it sends in a session.
+    pub bytes: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { time: Duration::from_secs(30), bytes: 256 << 20 }
+    }
+}
+
+/// Why a guest did not answer as it should.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    /// Bytes don't get through.
+    #[error("{channel}: {source}")]
+    Link {
+        /// Which way was tried.
+        channel: Channel,
+        /// What happened.
+        source: LinkError,
+    },
+    /// Its vmscope-guest speaks another version of the protocol.
+    #[error(
+        "its vmscope-guest speaks protocol version {theirs}, this vmscope speaks {VERSION}: install the same version in the guest"
+    )]
+    Version {
+        /// The guest's.
+        theirs: u32,
+    },
+    /// It can't do what was asked.
+    #[error("it says: {0}")]
+    Refused(String),
+    /// What it sent is no answer to what was asked.
+    #[error("it sent {0}")]
+    Nonsense(String),
+    /// It sent more than it may.
+    #[error("it sent more than {0} bytes")]
+    TooMuch(u64),
+}
+
+/// A session with a guest.
+#[derive(Debug)]
+pub struct Session {
+    channel: Channel,
+    link: Link,
+    decoder: Decoder,
+    number: u64,
+    limits: Limits,
+    bytes_left: u64,
+    clock: Option<Clock>,
+}
+
+impl Session {
+    /// Connects and agrees on the protocol's version and the clocks.
+    ///
+    /// # Errors
+    /// If there is nobody, nobody answers in time, or it speaks another version.
+    pub fn open(channel: &Channel, limits: &Limits) -> Result<Self, SessionError> {
+        let deadline = Instant::now() + limits.time;
+        let link = Link::open(channel, deadline)
+            .map_err(|source| SessionError::Link { channel: channel.clone(), source })?;
+        let mut session = Self::over(link, channel.clone(), limits.clone());
+        session.hello()?;
+        Ok(session)
+    }
+
+    fn over(link: Link, channel: Channel, limits: Limits) -> Self {
+        let number = session_number();
+        let decoder = Decoder::of_session(number, MAX_ANSWER_BYTES);
+        let bytes_left = limits.bytes;
+        Self { channel, link, decoder, number, limits, bytes_left, clock: None }
+    }
+
+    /// The guest's clock on the host's, from the fastest round trip so far.
+    #[must_use]
+    pub fn clock(&self) -> Clock {
+        self.clock.unwrap_or_default()
+    }
+
+    /// Has the guest note processes that start and end. `Some` says why it can't note all of them.
+    ///
+    /// # Errors
+    /// If it does not answer, or not as it should.
+    pub fn start_log(&mut self) -> Result<Option<String>, SessionError> {
+        match self.ask(&Request::StartLog)? {
+            Response::LogStarted { problem, .. } => Ok(problem.map(|text| bounded(&text))),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Takes the guest's map; ends the log. The map is not checked yet: see `merge`.
+    ///
+    /// # Errors
+    /// If it does not answer, or not as it should.
+    pub fn snapshot(&mut self) -> Result<GuestMap, SessionError> {
+        let answer = self.ask(&Request::Snapshot)?;
+        let map = match answer {
+            Response::Map(map) => *map,
+            other => return Err(unexpected(&other)),
+        };
+        check_version(map.version)?;
+        check_size(&map)?;
+        // Clocks drift: a second look, near what the times are used for.
+        self.hello()?;
+        Ok(map)
+    }
+
+    /// The symbols of these modules (numbers of the last map), one entry for each that the guest
+    /// answered. All of them together have the time limit of one request; a module whose answer
+    /// fails has the reason as its problem, and after a failed connection the rest has it too.
+    pub fn symbols(&mut self, modules: &[u32]) -> Vec<ModuleSymbols> {
+        let deadline = Instant::now() + self.limits.time;
+        let mut answers = Vec::with_capacity(modules.len());
+        let mut broken: Option<String> = None;
+        for module in modules {
+            let outcome = match &broken {
+                Some(reason) => Err(reason.clone()),
+                None => self.symbols_of(*module, deadline).map_err(|error| {
+                    let reason = error.to_string();
+                    if !matches!(error, SessionError::Refused(_)) {
+                        broken = Some(reason.clone());
+                    }
+                    reason
+                }),
+            };
+            answers.push(outcome.unwrap_or_else(|reason| ModuleSymbols {
+                module: *module,
+                symbols: Vec::new(),
+                problem: Some(reason),
+            }));
+        }
+        answers
+    }
+
+    fn symbols_of(
+        &mut self,
+        module: u32,
+        deadline: Instant,
+    ) -> Result<ModuleSymbols, SessionError> {
+        let answer = self.ask_until(&Request::Symbols { modules: vec![module] }, deadline)?;
+        match answer {
+            Response::Symbols(mut answers) if answers.len() == 1 && answers[0].module == module => {
+                Ok(answers.remove(0))
+            }
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Exchanges a few greetings: the fastest tells the clocks' difference best.
+    fn hello(&mut self) -> Result<(), SessionError> {
+        const EXCHANGES: usize = 5;
+        for _ in 0..EXCHANGES {
+            let sent_ns = now_ns();
+            let answer = self.ask(&Request::Hello { version: VERSION })?;
+            let received_ns = now_ns();
+            let Response::Hello { version, now_ns } = answer else {
+                return Err(unexpected(&answer));
+            };
+            check_version(version)?;
+            let clock = clock_of(sent_ns, now_ns, received_ns);
+            if self.clock.is_none_or(|best| clock.error_ns < best.error_ns) {
+                self.clock = Some(clock);
+            }
+        }
+        Ok(())
+    }
+
+    fn ask(&mut self, request: &Request) -> Result<Response, SessionError> {
+        self.ask_until(request, Instant::now() + self.limits.time)
+    }
+
+    fn ask_until(
+        &mut self,
+        request: &Request,
+        deadline: Instant,
+    ) -> Result<Response, SessionError> {
+        let bytes = frame::encode(self.number, request, MAX_REQUEST_BYTES).map_err(nonsense)?;
+        self.link.send(&bytes, deadline).map_err(|source| self.failed(source))?;
+        let content = self.receive(deadline)?;
+        match frame::decode(&content).map_err(nonsense)? {
+            Response::Error(text) => Err(SessionError::Refused(bounded(&text))),
+            response => Ok(response),
+        }
+    }
+
+    fn receive(&mut self, deadline: Instant) -> Result<Vec<u8>, SessionError> {
+        let mut chunk = vec![0; 1 << 16];
+        loop {
+            if let Some(frame) = self.decoder.next().map_err(nonsense)? {
+                return Ok(frame.content);
+            }
+            let length =
+                self.link.receive(&mut chunk, deadline).map_err(|source| self.failed(source))?;
+            self.bytes_left = self
+                .bytes_left
+                .checked_sub(length as u64)
+                .ok_or(SessionError::TooMuch(self.limits.bytes))?;
+            self.decoder.push(&chunk[..length]);
+        }
+    }
+
+    fn failed(&self, source: LinkError) -> SessionError {
+        SessionError::Link { channel: self.channel.clone(), source }
+    }
+}
+
+const _: () = assert!(HEADER_BYTES == 20);
+
+pub(crate) fn check_version(theirs: u32) -> Result<(), SessionError> {
+    if theirs == VERSION { Ok(()) } else { Err(SessionError::Version { theirs }) }
+}
+
+/// Bounds what a map holds in memory while it waits to be merged: each list is bounded in decoding,
+/// the lists within images only together here.
+pub(crate) fn check_size(map: &GuestMap) -> Result<(), SessionError> {
+    let threads: usize = map.images.iter().map(|image| image.threads.len()).sum();
+    let mappings: usize = map.images.iter().map(|image| image.mappings.len()).sum();
+    if MAX_IMAGE_PARTS < threads || MAX_IMAGE_PARTS < mappings {
+        return Err(SessionError::Nonsense(format!("{threads} threads and {mappings} mappings")));
+    }
+    Ok(())
+}
+
+fn nonsense(error: FrameError) -> SessionError {
+    SessionError::Nonsense(error.to_string())
+}
+
+fn unexpected(response: &Response) -> SessionError {
+    let what = match response {
+        Response::Hello { .. } => "a greeting",
+        Response::LogStarted { .. } => "a log's begin",
+        Response::Map(_) => "a map",
+        Response::Symbols(_) => "symbols",
+        Response::Error(_) => "an error",
+    };
+    SessionError::Nonsense(format!("{what} that nobody asked for"))
+}
+
+fn bounded(text: &str) -> String {
+    crate::check::clean(text, 300)
+}
+
+/// The guest read its clock somewhere between sending and receiving: most likely in the middle.
+fn clock_of(sent_ns: u64, guest_ns: u64, received_ns: u64) -> Clock {
+    let round_trip_ns = received_ns.saturating_sub(sent_ns);
+    let middle_ns = sent_ns + round_trip_ns / 2;
+    Clock {
+        // Wraps to the right difference; a nonsense clock gives a nonsense one, which saturates later.
+        host_minus_guest_ns: middle_ns.wrapping_sub(guest_ns).cast_signed(),
+        error_ns: round_trip_ns.div_ceil(2),
+    }
+}
+
+fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+    seconds * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)
+}
+
+/// Different from those of other sessions with this guest: not a secret.
+fn session_number() -> u64 {
+    now_ns().rotate_left(20) ^ u64::from(std::process::id())
+}
+
+#[cfg(test)]
+#[path = "session_test.rs"]
+mod test;

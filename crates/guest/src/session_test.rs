@@ -1,0 +1,198 @@
+//! Against drawn guests at the other end of a socket pair.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::thread;
+
+use super::*;
+
+type Script = Box<dyn FnOnce(&mut DrawnGuest) + Send>;
+
+/// The guest's end: sends what the script says.
+struct DrawnGuest {
+    stream: UnixStream,
+    decoder: Decoder,
+    session: u64,
+}
+
+impl DrawnGuest {
+    fn receive(&mut self) -> Option<Request> {
+        let mut chunk = [0; 512];
+        loop {
+            if let Some(frame) = self.decoder.next().unwrap() {
+                self.session = frame.session;
+                return Some(frame::decode(&frame.content).unwrap());
+            }
+            match self.stream.read(&mut chunk) {
+                Ok(length) if 0 < length => self.decoder.push(&chunk[..length]),
+                _ => return None,
+            }
+        }
+    }
+
+    fn send(&mut self, response: &Response) {
+        let frame = frame::encode(self.session, response, MAX_ANSWER_BYTES).unwrap();
+        let _ = self.stream.write_all(&frame);
+    }
+
+    /// Answers requests properly until the host hangs up.
+    fn behave(&mut self, map: &GuestMap) {
+        while let Some(request) = self.receive() {
+            let response = match request {
+                Request::Hello { .. } => {
+                    Response::Hello { version: VERSION, now_ns: now_ns() - 5000 }
+                }
+                Request::StartLog => Response::LogStarted { now_ns: 1, problem: None },
+                Request::Snapshot => Response::Map(Box::new(map.clone())),
+                Request::Symbols { modules } if modules == [9] => {
+                    Response::Error("no such\nmodule".into())
+                }
+                Request::Symbols { modules } => Response::Symbols(vec![ModuleSymbols {
+                    module: modules[0],
+                    ..ModuleSymbols::default()
+                }]),
+            };
+            self.send(&response);
+        }
+    }
+}
+
+/// A session whose guest follows `script`.
+fn with_guest(limits: Limits, script: Script) -> Session {
+    let (host, stream) = UnixStream::pair().unwrap();
+    thread::spawn(move || {
+        let decoder = Decoder::any_session(MAX_REQUEST_BYTES);
+        script(&mut DrawnGuest { stream, decoder, session: 0 });
+    });
+    Session::over(Link::over(host.into()), Channel::Vsock { cid: 3 }, limits)
+}
+
+fn quick() -> Limits {
+    Limits { time: Duration::from_millis(200), bytes: 1 << 20 }
+}
+
+fn map() -> GuestMap {
+    GuestMap { version: VERSION, boot_id: "id".into(), ..GuestMap::default() }
+}
+
+/// What `snapshot` says to a guest that follows `script`, within the time limit.
+fn check(script: Script, expected: Result<(), &str>) {
+    let mut session = with_guest(quick(), script);
+    let began = Instant::now();
+    match (session.snapshot(), expected) {
+        (Ok(got), Ok(())) => assert_eq!(got, map()),
+        (Err(error), Err(text)) => assert!(error.to_string().contains(text), "{error}"),
+        (got, expected) => panic!("{got:?} instead of {expected:?}"),
+    }
+    assert!(began.elapsed() < Duration::from_secs(2));
+}
+
+#[test]
+fn a_good_guest_gives_its_map_clock_and_symbols() {
+    let mut session = with_guest(
+        Limits { time: Duration::from_secs(20), ..quick() },
+        Box::new(|guest| guest.behave(&map())),
+    );
+    session.hello().unwrap();
+    assert_eq!(session.start_log().unwrap(), None);
+    assert_eq!(session.snapshot().unwrap(), map());
+    let clock = session.clock();
+    let away = clock.host_minus_guest_ns.abs_diff(5000);
+    assert!(away <= clock.error_ns, "{clock:?}");
+    let problems: Vec<_> =
+        session.symbols(&[1, 9, 2]).into_iter().map(|answer| answer.problem).collect();
+    assert_eq!(problems, [None, Some("it says: no such\\u{a}module".into()), None]);
+}
+
+#[test]
+fn a_silent_guest_costs_the_time_limit() {
+    check(Box::new(|guest| while guest.receive().is_some() {}), Err("no answer in time"));
+}
+
+#[test]
+fn a_guest_that_hangs_up_is_named() {
+    check(Box::new(|guest| drop(guest.receive())), Err("vsock (context id 3)"));
+}
+
+#[test]
+fn garbage_forever_costs_the_limit_of_bytes() {
+    let script: Script = Box::new(|guest| {
+        guest.receive();
+        while guest.stream.write_all(&[0x55; 4096]).is_ok() {}
+    });
+    let mut session = with_guest(Limits { time: Duration::from_secs(20), bytes: 1 << 20 }, script);
+    let error = session.snapshot().unwrap_err().to_string();
+    assert!(error.contains("more than 1048576 bytes"), "{error}");
+}
+
+#[test]
+fn drops_of_bytes_cost_the_time_limit_all_the_same() {
+    check(
+        Box::new(|guest| {
+            guest.receive();
+            while guest.stream.write_all(b"v").is_ok() {
+                thread::sleep(Duration::from_millis(20));
+            }
+        }),
+        Err("no answer in time"),
+    );
+}
+
+#[test]
+fn an_answer_to_somebody_else_is_passed_over() {
+    check(
+        Box::new(|guest| {
+            let request = guest.receive().unwrap();
+            assert_eq!(request, Request::Snapshot);
+            let session = guest.session;
+            guest.session = session ^ 1;
+            guest.send(&Response::Map(Box::default()));
+            guest.session = session;
+            guest.send(&Response::Map(Box::new(map())));
+            guest.behave(&map());
+        }),
+        Ok(()),
+    );
+}
+
+#[test]
+fn lies_are_refused() {
+    let answer = |response: Response| -> Script {
+        Box::new(move |guest| {
+            guest.receive();
+            guest.send(&response);
+        })
+    };
+    check(answer(Response::Symbols(Vec::new())), Err("symbols that nobody asked for"));
+    let newer = GuestMap { version: VERSION + 1, ..map() };
+    check(answer(Response::Map(Box::new(newer))), Err("protocol version 2"));
+    check(answer(Response::Error("broken \x1b[2J".into())), Err("it says: broken \\u{1b}[2J"));
+    let long = Box::new(|guest: &mut DrawnGuest| {
+        guest.receive();
+        let header = [&api::guest::MAGIC[..], &guest.session.to_le_bytes(), &[255; 4]].concat();
+        let _ = guest.stream.write_all(&header);
+        guest.receive();
+    });
+    check(long, Err("a message of 4294967295 bytes"));
+}
+
+#[test]
+fn the_clock_is_the_middle_of_the_round_trip() {
+    for (sent, guest, received, host_minus_guest_ns, error_ns) in [
+        (1000, 500, 1010, 505, 5),
+        (1000, 5000, 1001, -4000, 1),
+        (1000, 1000, 900, 0, 0), // a clock that ran backwards
+    ] {
+        let clock = clock_of(sent, guest, received);
+        assert_eq!(clock, Clock { host_minus_guest_ns, error_ns });
+    }
+}
+
+#[test]
+fn nobody_at_the_other_end_is_an_error() {
+    let limits = quick();
+    let serial = Channel::Serial { path: "/nonexistent/port".into() };
+    let error = Session::open(&serial, &limits).unwrap_err().to_string();
+    assert!(error.contains("/nonexistent/port"), "{error}");
+    assert!(Session::open(&Channel::Vsock { cid: 77 }, &limits).is_err());
+}

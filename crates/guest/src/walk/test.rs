@@ -1,0 +1,164 @@
+//! A kernel drawn in a map of 64-bit words.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+use super::*;
+
+const BASE: u64 = 0xffff_8880_0000_0000;
+const LAYOUT: Layout = Layout {
+    tasks: 0x10,
+    pid: 0x20,
+    comm: 0x28,
+    mm: 0x38,
+    start_time: 0x40,
+    fs_base: 0x48,
+    signal: 0x50,
+    thread_node: 0x58,
+    thread_head: 0x8,
+    pgd: 0x18,
+};
+
+#[derive(Default)]
+struct Memory {
+    words: RefCell<BTreeMap<u64, u64>>,
+    reads: RefCell<usize>,
+    /// Set this word to this value after so many reads.
+    change: Option<(usize, u64, u64)>,
+}
+
+impl KernelMemory for Memory {
+    fn read(&self, address: GuestVirt, buffer: &mut [u8]) -> Option<()> {
+        *self.reads.borrow_mut() += 1;
+        if let Some((after, word, value)) = self.change
+            && *self.reads.borrow() == after
+        {
+            self.words.borrow_mut().insert(word, value);
+        }
+        for (bytes, address) in buffer.chunks_mut(8).zip((address.0..).step_by(8)) {
+            let word = self.words.borrow().get(&address)?.to_le_bytes();
+            bytes.copy_from_slice(&word[..bytes.len()]);
+        }
+        Some(())
+    }
+}
+
+/// Page `n` of the drawn kernel.
+fn at(n: u64) -> u64 {
+    BASE + n * 0x1000
+}
+
+/// Links list nodes to a ring.
+fn ring(words: &mut BTreeMap<u64, u64>, nodes: &[u64]) {
+    for (i, node) in nodes.iter().enumerate() {
+        words.insert(*node, nodes[(i + 1) % nodes.len()]);
+        words.insert(node + 8, nodes[(i + nodes.len() - 1) % nodes.len()]);
+    }
+}
+
+/// `processes`: thread ids of each, the first is the process. Odd pages are tasks, by thread id;
+/// page 0 is init_task. A process whose first id is a multiple of 100 is a kernel thread.
+fn kernel(processes: &[&[u64]]) -> Memory {
+    let mut words = BTreeMap::new();
+    let mut leaders = vec![at(0) + LAYOUT.tasks];
+    words.insert(at(0) + LAYOUT.mm, 0);
+    for threads in processes {
+        let (mm, signal) = (at(threads[0]) + 0x200, at(threads[0]) + 0x300);
+        leaders.push(at(threads[0]) + LAYOUT.tasks);
+        words.insert(mm + LAYOUT.pgd, BASE + threads[0] * 0x2000);
+        let mut nodes = vec![signal + LAYOUT.thread_head];
+        for tid in *threads {
+            let task = at(*tid);
+            nodes.push(task + LAYOUT.thread_node);
+            words.insert(task + LAYOUT.pid, *tid);
+            let name = format!("t{tid:<7}").replace(' ', "\0");
+            words.insert(
+                task + LAYOUT.comm,
+                u64::from_le_bytes(name.as_bytes().try_into().unwrap()),
+            );
+            words.insert(task + LAYOUT.comm + 8, 0);
+            words.insert(task + LAYOUT.mm, if threads[0] % 100 == 0 { 0 } else { mm });
+            words.insert(task + LAYOUT.start_time, 1000 + tid);
+            words.insert(task + LAYOUT.fs_base, 0x7f00_0000 + tid);
+            words.insert(task + LAYOUT.signal, signal);
+        }
+        ring(&mut words, &nodes);
+    }
+    ring(&mut words, &leaders);
+    Memory { words: RefCell::new(words), ..Memory::default() }
+}
+
+fn check(memory: &Memory, expected: &[(u32, &[u32])], problem: Option<&str>) {
+    let found = walk(memory, &LAYOUT, GuestVirt(at(0)), BASE);
+    let processes: Vec<(u32, Vec<u32>)> = found
+        .processes
+        .iter()
+        .map(|p| (p.pid, p.threads.iter().map(|thread| thread.tid).collect()))
+        .collect();
+    let expected: Vec<_> = expected.iter().map(|(pid, tids)| (*pid, tids.to_vec())).collect();
+    assert_eq!((processes, found.problem), (expected, problem));
+}
+
+#[test]
+fn processes_and_threads_are_found_and_kernel_threads_left_out() {
+    let memory = kernel(&[&[1], &[100], &[7, 8, 9]]);
+    check(&memory, &[(1, &[1]), (7, &[7, 8, 9])], None);
+    let found = walk(&memory, &LAYOUT, GuestVirt(at(0)), BASE);
+    assert_eq!(
+        found.processes[1],
+        Process {
+            pid: 7,
+            name: "t7".into(),
+            cr3: 7 * 0x2000,
+            start_ns: 1007,
+            threads: [7, 8, 9]
+                .map(|tid| Thread {
+                    tid,
+                    name: format!("t{tid}"),
+                    fs_base: 0x7f00_0000 + u64::from(tid)
+                })
+                .to_vec(),
+        }
+    );
+}
+
+#[test]
+fn a_ring_that_never_comes_back_ends() {
+    let memory = kernel(&[&[1], &[7], &[8]]);
+    // 8's next is 7 again: its `prev` is not 8.
+    memory.words.borrow_mut().insert(at(8) + LAYOUT.tasks, at(7) + LAYOUT.tasks);
+    let astray = Some("the kernel's list of tasks changed while it was read");
+    check(&memory, &[(1, &[1]), (7, &[7]), (8, &[8])], astray);
+}
+
+#[test]
+fn an_endless_ring_is_cut_off() {
+    let memory = kernel(&[&[1]]);
+    let head = at(1) + LAYOUT.tasks;
+    // The list enters a ring of one that does not hold the head.
+    memory.words.borrow_mut().insert(head, head);
+    memory.words.borrow_mut().insert(head + 8, at(0) + LAYOUT.tasks);
+    let found = walk(&memory, &LAYOUT, GuestVirt(at(0)), BASE);
+    assert!(found.problem.is_some());
+    assert!(*memory.reads.borrow() < 20 * MAX_STEPS);
+}
+
+#[test]
+fn pointers_to_user_memory_or_nowhere_are_not_followed() {
+    for wild in [0, 0x5555_0000_0000, 0xffff_8880_dead_0000] {
+        let memory = kernel(&[&[1], &[7]]);
+        memory.words.borrow_mut().insert(at(1) + LAYOUT.tasks, wild);
+        check(&memory, &[(1, &[1])], Some("the kernel's list of tasks changed while it was read"));
+    }
+}
+
+#[test]
+fn a_list_that_changes_under_the_walk_is_walked_again() {
+    // While it is read, the node after 1 becomes wild, and is repaired during the next attempt.
+    let mut memory = kernel(&[&[1], &[7]]);
+    let word = at(1) + LAYOUT.tasks;
+    let right = memory.words.borrow()[&word];
+    memory.words.borrow_mut().insert(word, 0xffff_8880_dead_0000);
+    memory.change = Some((20, word, right));
+    check(&memory, &[(1, &[1]), (7, &[7])], None);
+}

@@ -1,0 +1,200 @@
+//! Hostile guests: whatever bytes come, reading and merging them neither fails to end, nor panics, nor
+//! touches a row of anybody else. Deterministic: the same bytes every run.
+
+use std::time::{Duration, Instant};
+
+use api::guest::{
+    FunctionSymbol, GuestImage, GuestKernel, GuestMap, GuestMapping, GuestModule, GuestThread,
+    KernelModule, KernelSymbol, ModuleSymbols, Response, VERSION,
+};
+use guest::fuzzing;
+use model::{Clock, Guest, Owner, Pid, Tables, Vm, VmId};
+
+/// Xorshift: Marsaglia, "Xorshift RNGs" (2003).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn below(&mut self, limit: usize) -> usize {
+        usize::try_from(self.next() % limit.max(1) as u64).unwrap_or(0)
+    }
+
+    fn byte(&mut self) -> u8 {
+        // Bytes that mean something to the encoding are likelier.
+        match self.below(4) {
+            0 => [0, 1, 2, 0x7f, 0x80, 0xff][self.below(6)],
+            _ => self.next().to_le_bytes()[0],
+        }
+    }
+}
+
+fn valid_map() -> GuestMap {
+    let symbol =
+        |n: u64| KernelSymbol { address: 0xffff_ffff_8100_0000 + n * 16, name: format!("f{n}") };
+    let module = |n: u8| GuestModule { path: format!("/lib/{n}.so"), build_id: vec![n; 20] };
+    let image = |n: u32| GuestImage {
+        pid: n,
+        name: format!("process {n}"),
+        cr3: u64::from(n) << 13,
+        start_ns: n.is_multiple_of(3).then_some(5000),
+        end_ns: n.is_multiple_of(5).then_some(9000),
+        threads: (n..n + 3)
+            .map(|tid| GuestThread { tid, name: "t".into(), fs_base: 0x7f00_0000 })
+            .collect(),
+        mappings: (0..4)
+            .map(|m| {
+                let start = 0x5000_0000 + u64::from(m) * 0x10000;
+                GuestMapping { start, end: start + 0x8000, offset: 0x1000, module: m }
+            })
+            .collect(),
+    };
+    GuestMap {
+        version: VERSION,
+        boot_id: "8b7b3c8e".into(),
+        kernel_release: "6.1.0-56-cloud-amd64".into(),
+        now_ns: 10_000,
+        kernel: GuestKernel {
+            text_start: 0xffff_ffff_8100_0000,
+            text_end: 0xffff_ffff_8200_0000,
+            cr3: 0x1000_0000,
+            symbols: (0..20).map(symbol).collect(),
+            modules: vec![KernelModule {
+                name: "virtio".into(),
+                start: 0xffff_ffff_c000_0000,
+                size: 0x4000,
+            }],
+        },
+        images: (1..12).map(image).collect(),
+        modules: (0..4).map(module).collect(),
+        problems: vec!["one".into()],
+    }
+}
+
+fn valid_symbols() -> Response {
+    let symbols = (0..50)
+        .map(|n| FunctionSymbol { offset: n * 64, size: 32, name: format!("_ZN{n}") })
+        .collect();
+    Response::Symbols(vec![ModuleSymbols { module: 1, symbols, problem: None }])
+}
+
+fn tables() -> Tables {
+    let vm = |name: &str| Vm {
+        name: name.into(),
+        pid: Pid(1),
+        started: None,
+        ended: None,
+        guest: Guest::Unmapped { reason: String::new() },
+    };
+    Tables { vms: vec![vm("other"), vm("hostile")], ..Tables::default() }
+}
+
+/// Everything a frame's bytes can reach. Bounded by the frame's length, not by what it says.
+fn swallow(bytes: &[u8]) {
+    for response in fuzzing::responses(bytes) {
+        match response {
+            Response::Map(map) => {
+                let mut tables = tables();
+                let before = tables.vms.clone();
+                let merged = guest::merge(*map, VmId(1), Clock::default(), &mut tables);
+                assert_eq!(tables.vms, before);
+                assert!(tables.images.iter().all(|image| image.owner == Owner::Vm(VmId(1))));
+                assert!(tables.modules.iter().all(|module| module.owner == Owner::Vm(VmId(1))));
+                assert!(tables.images.len() <= bytes.len() + 1);
+                assert!(tables.threads.len() + tables.mappings.len() <= bytes.len() + 1);
+                assert!(tables.mappings.iter().all(|mapping| mapping.start < mapping.end
+                    && mapping.module.index() < tables.modules.len()
+                    && mapping.image.index() < tables.images.len()));
+                assert!(merged.functions.is_sorted_by_key(|function| function.address));
+                assert!(merged.notes.iter().all(|note| !note.text.chars().any(char::is_control)));
+            }
+            Response::Symbols(answers) => {
+                for answer in answers {
+                    if let Ok(functions) = guest::functions(answer) {
+                        assert!(functions.len() <= bytes.len());
+                        functions.at(100);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn mutated_answers_are_harmless() {
+    let valid = [Response::Map(Box::new(valid_map())), valid_symbols()]
+        .map(|response| fuzzing::frame(&response));
+    for frame in &valid {
+        assert_eq!(fuzzing::responses(frame).len(), 1, "the answers are valid before mutation");
+    }
+    let random = &mut Random(0x9e37_79b9_7f4a_7c15);
+    let began = Instant::now();
+    for round in 0..20_000 {
+        let mut bytes = valid[round % 2].clone();
+        for _ in 0..=random.below(8) {
+            mutate(&mut bytes, random);
+        }
+        swallow(&bytes);
+    }
+    assert!(began.elapsed() < Duration::from_secs(120), "20,000 small frames must be quick");
+}
+
+/// Changes, removes, doubles or cuts; the header's length follows now and then.
+fn mutate(bytes: &mut Vec<u8>, random: &mut Random) {
+    if bytes.len() < 21 {
+        return;
+    }
+    let content = 20 + random.below(bytes.len() - 20);
+    match random.below(5) {
+        0 => bytes.truncate(content),
+        1 => drop(bytes.remove(content)),
+        2 => bytes.insert(content, random.byte()),
+        3 => {
+            let tail = bytes[content..].to_vec();
+            bytes.extend(tail);
+        }
+        _ => bytes[content] = random.byte(),
+    }
+    if random.below(8) != 0 {
+        let length = u32::try_from(bytes.len() - 20).unwrap_or(0);
+        bytes[16..20].copy_from_slice(&length.to_le_bytes());
+    }
+}
+
+#[test]
+fn random_bytes_are_harmless() {
+    let random = &mut Random(0x2545_f491_4f6c_dd1d);
+    for _ in 0..20_000 {
+        let length = random.below(600);
+        let mut bytes: Vec<u8> = (0..length).map(|_| random.byte()).collect();
+        swallow(&bytes);
+        // With a good header, decoding is reached.
+        let mut frame = fuzzing::frame(&Response::Symbols(Vec::new()));
+        frame.truncate(16);
+        frame.extend(u32::try_from(length).unwrap_or(0).to_le_bytes());
+        // A map, symbols, or whatever the first byte says.
+        if let Some(first) = bytes.first_mut() {
+            *first %= 5;
+        }
+        frame.extend(&bytes);
+        swallow(&frame);
+    }
+}
+
+#[test]
+fn a_list_that_says_it_is_long_allocates_little() {
+    // A map whose list of images claims 2^60 entries, and nothing follows.
+    let mut frame = fuzzing::frame(&Response::Map(Box::default()));
+    let end = frame.len();
+    frame.truncate(end - 3); // before the lists of images, modules and problems
+    frame.extend([0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x10]);
+    let length = u32::try_from(frame.len() - 20).unwrap_or(0);
+    frame[16..20].copy_from_slice(&length.to_le_bytes());
+    assert!(fuzzing::responses(&frame).is_empty());
+}
