@@ -5,4 +5,15 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod collect;
+mod error;
+mod finish;
+mod guest_tables;
+mod guests;
+mod host_tables;
+mod lock;
+mod stacks;
 mod vm_table;
+
+pub use collect::{Collected, Plan, Progress, collect};
+pub use error::CollectError;

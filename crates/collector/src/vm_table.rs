@@ -85,7 +85,8 @@ impl VmTable {
 
     /// The row of a vCPU; one that moved to another thread keeps it.
     fn row(&mut self, vm: VmId, number: u32, tid: Tid) -> VcpuId {
-        let known = self.vcpus.iter_mut().enumerate().find(|(_, v)| v.vm == vm && v.number == number);
+        let known =
+            self.vcpus.iter_mut().enumerate().find(|(_, v)| v.vm == vm && v.number == number);
         if let Some((index, vcpu)) = known {
             vcpu.tid = tid;
             return VcpuId::from_index(index);
@@ -101,7 +102,14 @@ mod test {
 
     fn found(kvm: u64, pid: u32, tid: u32, number: u32) -> FoundVcpu {
         let tid = (tid != 0).then_some(Tid(tid));
-        FoundVcpu { pid: Pid(pid), tid, number, protected: false, kvm, vcpu: kvm + u64::from(number) }
+        FoundVcpu {
+            pid: Pid(pid),
+            tid,
+            number,
+            protected: false,
+            kvm,
+            vcpu: kvm + u64::from(number),
+        }
     }
 
     fn update(table: &mut VmTable, vcpus: &[FoundVcpu]) -> (Vec<u32>, Vec<(u32, u32)>) {

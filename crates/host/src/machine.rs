@@ -54,6 +54,34 @@ fn one_line(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_default().trim().to_owned()
 }
 
+/// Whether an open hardware event would leave VMs alone; if not, why.
+///
+/// # Errors
+/// With a mediated vPMU (Linux 6.20 on) an open hardware event that counts guests keeps new VMs from
+/// starting (EBUSY), so it is refused.
+pub fn cycles_are_safe(sys: &Path) -> Result<(), String> {
+    let mediated = sys.join("module/kvm/parameters/enable_mediated_pmu");
+    if matches!(one_line(&mediated).as_str(), "Y" | "1") {
+        return Err("KVM's mediated vPMU is on: sampling by cycles would keep VMs from starting; \
+                    use --trigger cpu-clock"
+            .to_owned());
+    }
+    if sys.join("bus/event_source/devices/cpu").exists() {
+        return Ok(());
+    }
+    Err("this machine has no cycle counter (PMU): use --trigger cpu-clock".to_owned())
+}
+
+/// The CPUs' base frequency, MHz, where the kernel tells it.
+#[must_use]
+pub fn nominal_mhz(sys: &Path) -> Option<u64> {
+    let folder = sys.join("devices/system/cpu/cpu0/cpufreq");
+    ["base_frequency", "cpuinfo_max_freq"]
+        .iter()
+        .find_map(|name| one_line(&folder.join(name)).parse::<u64>().ok())
+        .map(|khz| khz / 1000)
+}
+
 /// Where the running kernel's code lies, at the addresses of this boot.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct KernelText {

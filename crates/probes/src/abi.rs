@@ -10,6 +10,8 @@ pub const STACK_DEPTH: usize = 64;
 pub(crate) const SAMPLE_BYTES: usize = 72;
 /// Byte offset of the sample record's vCPU row.
 pub(crate) const SAMPLE_VCPU: std::ops::Range<usize> = 48..52;
+/// Where a sample record holds its stack's row; the kernel leaves 0xffffffff there.
+pub const STACK_FIELD: std::ops::Range<usize> = 68..72;
 /// Bytes of a ring head, `struct ring`.
 pub(crate) const RING_BYTES: usize = 128;
 /// Byte offsets in `struct ring`.

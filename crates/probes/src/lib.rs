@@ -13,7 +13,7 @@ mod perf;
 mod ring;
 mod sampler;
 
-pub use abi::{RawStack, STACK_DEPTH, VCPU_NONE, VCPU_UNKNOWN};
+pub use abi::{RawStack, STACK_DEPTH, STACK_FIELD, VCPU_NONE, VCPU_UNKNOWN};
 pub use clock::{now, unix_now_ns};
 pub use error::ProbeError;
 pub use ring::{Drained, RingCounters};

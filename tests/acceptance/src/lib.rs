@@ -1,1 +1,121 @@
-//! What the end-to-end tests and the experiments share: running a scenario and reading its reports.
+//! What the end-to-end tests and the experiments share: running scenarios and reading reports.
+//!
+//! Everything goes through the programs a user has; nothing here reaches into the crates.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use anyhow::{Context, bail};
+use serde_json::Value;
+
+/// The repository's root.
+#[must_use]
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// The built `vmscope`: beside this test in the target folder.
+///
+/// # Errors
+/// If it was not built.
+pub fn vmscope() -> anyhow::Result<PathBuf> {
+    let test = std::env::current_exe().context("failed to find this program")?;
+    let built = test.ancestors().map(|folder| folder.join("vmscope")).find(|path| path.is_file());
+    built.context("vmscope is not built: run `make build` first")
+}
+
+/// What a scenario's command left.
+#[derive(Debug)]
+pub struct Ran {
+    /// Its standard output.
+    pub stdout: String,
+    /// Its standard error, and the testbed's.
+    pub stderr: String,
+    /// Its exit code.
+    pub code: i32,
+    /// The files it wrote.
+    pub files: PathBuf,
+}
+
+/// Runs `script` on the virtual host of `scenarios/NAME.toml`; its files land in `files`.
+///
+/// # Errors
+/// If the testbed can't be started. A failing script is no error: see `Ran::code`.
+pub fn in_testbed(scenario: &str, files: &Path, script: &str) -> anyhow::Result<Ran> {
+    let file = root().join("scenarios").join(format!("{scenario}.toml"));
+    eprintln!("testbed: scenario {scenario}");
+    let output = Command::new(vmscope()?)
+        .args(["testbed", "run"])
+        .arg(&file)
+        .arg("--output")
+        .arg(files)
+        .args(["--timeout", "900", "--", "sh", "-c", script])
+        .output()
+        .context("failed to run vmscope testbed")?;
+    let ran = Ran {
+        stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        code: output.status.code().unwrap_or(-1),
+        files: files.to_owned(),
+    };
+    eprintln!("{}{}", ran.stdout, ran.stderr);
+    Ok(ran)
+}
+
+/// Runs `vmscope` here.
+///
+/// # Errors
+/// If it can't be started.
+pub fn run(arguments: &[&str]) -> anyhow::Result<Output> {
+    Command::new(vmscope()?).args(arguments).output().context("failed to run vmscope")
+}
+
+/// `vmscope report RECORDING --format json ...`.
+///
+/// # Errors
+/// If the report fails.
+pub fn report(recording: &Path, arguments: &[&str]) -> anyhow::Result<Report> {
+    let path = recording.to_str().context("the path is not UTF-8")?;
+    let output = run(&[&["report", path, "--format", "json"], arguments].concat())?;
+    if !output.status.success() {
+        bail!("vmscope report failed: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(Report(serde_json::from_slice(&output.stdout).context("the report is not JSON")?))
+}
+
+/// A report's JSON.
+#[derive(Debug)]
+pub struct Report(pub Value);
+
+impl Report {
+    /// All samples of the report.
+    #[must_use]
+    pub fn samples(&self) -> u64 {
+        self.0["totals"]["samples"].as_u64().unwrap_or(0)
+    }
+
+    /// The rows.
+    #[must_use]
+    pub fn rows(&self) -> &[Value] {
+        self.0["rows"].as_array().map_or(&[], Vec::as_slice)
+    }
+
+    /// Samples of the rows where `matches` says yes.
+    pub fn sum(&self, matches: impl Fn(&Value) -> bool) -> u64 {
+        self.rows().iter().filter(|row| matches(row)).filter_map(|r| r["samples"].as_u64()).sum()
+    }
+
+    /// Sum of the counters whose names begin with `prefix`.
+    #[must_use]
+    pub fn counter(&self, prefix: &str) -> u64 {
+        let counters = self.0["counters"].as_object();
+        let all = counters.into_iter().flatten();
+        all.filter(|(name, _)| name.starts_with(prefix)).filter_map(|(_, n)| n.as_u64()).sum()
+    }
+}
+
+/// A row's text column; empty when it is null.
+#[must_use]
+pub fn text<'a>(row: &'a Value, column: &str) -> &'a str {
+    row[column].as_str().unwrap_or_default()
+}

@@ -1,11 +1,258 @@
 //! `vmscope record`.
 
-use std::process::ExitCode;
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitCode};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use collector::{Collected, Plan, Progress};
+use model::Trigger;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag::{register, register_conditional_shutdown};
+
+use super::Usage;
+
+const EXAMPLE: &str = "Examples:
+  vmscope record -o day1 --duration 20        20 s of this host and all its guests
+  vmscope record -o build -- make -j8         as long as a command runs
+  vmscope record -o db --guest-map db=db.map  a guest without a channel; in it: vmscope-guest snapshot >db.map";
 
 /// Record what the host and its guests do.
+///
+/// Samples every CPU until the duration is over, COMMAND ends or Ctrl-C is pressed; then asks the guests,
+/// once, what their processes are called. Nothing runs in a guest while samples are taken. Needs root.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {}
+#[command(after_help = EXAMPLE)]
+pub(crate) struct Args {
+    /// Folder to write; must not exist
+    #[arg(short, long, value_name = "DIR", default_value = "vmscope-recording")]
+    output: PathBuf,
+    /// How long, in seconds (or with a unit: 500ms, 2m)
+    #[arg(short, long, value_name = "TIME", value_parser = duration_in_seconds)]
+    duration: Option<Duration>,
+    /// Time between samples of a CPU: 100us to 100ms
+    #[arg(short, long, value_name = "TIME", default_value = "1ms", value_parser = period)]
+    period: Duration,
+    /// What makes the sampling interrupts
+    #[arg(long, value_enum, default_value_t = TriggerArg::CpuClock)]
+    trigger: TriggerArg,
+    /// Record host call stacks, by frame pointers
+    #[arg(long, value_enum, value_name = "METHOD")]
+    call_graph: Option<CallGraph>,
+    /// Snapshot of a guest that has no channel (repeatable)
+    #[arg(long, value_name = "VM=FILE", value_parser = guest_map)]
+    guest_map: Vec<(String, PathBuf)>,
+    /// How long a guest may take to answer one question
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration_in_seconds)]
+    guest_timeout: Duration,
+    /// Record as long as this command runs
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<String>,
+}
 
-pub(crate) fn run(_args: &Args) -> anyhow::Result<ExitCode> {
-    anyhow::bail!("not built yet")
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum TriggerArg {
+    /// A kernel timer per CPU; works everywhere, also in virtual machines
+    CpuClock,
+    /// The CPU's cycle counter; refused where it would keep VMs from starting
+    Cycles,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum CallGraph {
+    /// Frame pointers
+    Fp,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let plan = plan(args)?;
+    let mut end = End::new(args)?;
+    let collected = collector::collect(&plan, &mut || end.reached(), &mut |progress| {
+        show(&progress);
+    })?;
+    end.command_started()?;
+    summarize(&collected, &args.output);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn plan(args: &Args) -> anyhow::Result<Plan> {
+    if args.output.exists() {
+        let shown = args.output.display();
+        return Err(Usage(format!("{shown} exists already: choose another name with -o")).into());
+    }
+    for (_, file) in &args.guest_map {
+        std::fs::metadata(file)
+            .with_context(|| format!("failed to read the guest map {}", file.display()))?;
+    }
+    let period_ns = u64::try_from(args.period.as_nanos()).unwrap_or(u64::MAX);
+    let (trigger, trigger_period) = match args.trigger {
+        TriggerArg::CpuClock => (Trigger::CpuClock, period_ns),
+        TriggerArg::Cycles => (Trigger::Cycles, cycles_of(period_ns)?),
+    };
+    Ok(Plan {
+        output: args.output.clone(),
+        trigger,
+        period_ns,
+        trigger_period,
+        call_graph: args.call_graph.is_some(),
+        guest_maps: args.guest_map.clone(),
+        limits: guest::Limits { time: args.guest_timeout, ..guest::Limits::default() },
+        symbol_store: symbols::Store::default_path(),
+        vmscope_version: env!("CARGO_PKG_VERSION").to_owned(),
+    })
+}
+
+/// When recording ends: signal, time, or the command's end. Time and command begin when first asked.
+struct End<'a> {
+    args: &'a Args,
+    interrupted: Arc<AtomicBool>,
+    deadline: Option<Instant>,
+    command: Option<std::io::Result<Child>>,
+}
+
+impl<'a> End<'a> {
+    fn new(args: &'a Args) -> anyhow::Result<Self> {
+        let interrupted = Arc::new(AtomicBool::new(false));
+        for signal in [SIGINT, SIGTERM] {
+            // The second signal ends the program at once; what is complete by then can be read.
+            register_conditional_shutdown(signal, 1, Arc::clone(&interrupted))
+                .context("failed to catch signals")?;
+            register(signal, Arc::clone(&interrupted)).context("failed to catch signals")?;
+        }
+        Ok(Self { args, interrupted, deadline: None, command: None })
+    }
+
+    fn reached(&mut self) -> bool {
+        let now = Instant::now();
+        if let (None, Some(duration)) = (self.deadline, self.args.duration) {
+            self.deadline = Some(now + duration);
+        }
+        if let (None, [program, arguments @ ..]) = (&self.command, self.args.command.as_slice()) {
+            self.command = Some(Command::new(program).args(arguments).spawn());
+        }
+        self.interrupted.load(Ordering::Relaxed)
+            || self.deadline.is_some_and(|deadline| deadline <= now)
+            || self.command.as_mut().is_some_and(has_ended)
+    }
+
+    /// Whether the command could be started at all; it is not waited for beyond the recording's end.
+    fn command_started(self) -> anyhow::Result<()> {
+        match self.command {
+            Some(Err(error)) => {
+                Err(error).with_context(|| format!("failed to run {}", self.args.command[0]))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn has_ended(command: &mut std::io::Result<Child>) -> bool {
+    match command {
+        Ok(child) => !matches!(child.try_wait(), Ok(None)),
+        Err(_) => true,
+    }
+}
+
+/// Progress goes to people only.
+fn show(progress: &Progress) {
+    if !std::io::stderr().is_terminal() {
+        return;
+    }
+    match progress {
+        Progress::Sampling { cpus, vms } if vms.is_empty() => {
+            eprintln!("sampling {cpus} CPUs; no VM runs; Ctrl-C ends it");
+        }
+        Progress::Sampling { cpus, vms } => {
+            eprintln!("sampling {cpus} CPUs and {} VMs ({}); Ctrl-C ends it", vms.len(), vms.join(", "));
+        }
+        Progress::VmFound(name) => eprintln!("VM {name} started"),
+        Progress::VmEnded(name) => eprintln!("VM {name} ended"),
+        Progress::Finishing(what) => eprintln!("{what} ..."),
+    }
+}
+
+fn summarize(collected: &Collected, output: &std::path::Path) {
+    let Collected { header, summary } = collected;
+    let dropped: u64 = header
+        .counters
+        .iter()
+        .filter(|(name, _)| name.starts_with("samples_dropped"))
+        .map(|(_, n)| n)
+        .sum();
+    eprintln!(
+        "{}: {} samples in {:.1} s, {dropped} dropped, {:.2} bytes per sample; next: vmscope report {0}",
+        output.display(),
+        summary.samples,
+        header.end.since(header.start) as f64 / 1e9,
+        summary.bytes_per_sample(),
+    );
+    for note in &header.notes {
+        eprintln!("note: {}: {}", note.subject, note.text);
+    }
+}
+
+/// The cycle counter counts cycles: the period is taken at the CPU's nominal frequency.
+fn cycles_of(period_ns: u64) -> anyhow::Result<u64> {
+    host::machine::cycles_are_safe(std::path::Path::new("/sys")).map_err(Usage)?;
+    let mhz = host::machine::nominal_mhz(std::path::Path::new("/sys"))
+        .context("failed to learn the CPU's frequency: use --trigger cpu-clock")?;
+    Ok(period_ns.saturating_mul(mhz) / 1000)
+}
+
+fn guest_map(text: &str) -> Result<(String, PathBuf), String> {
+    match text.split_once('=') {
+        Some((vm, file)) if !vm.is_empty() && !file.is_empty() => Ok((vm.to_owned(), file.into())),
+        _ => Err("give VM=FILE, for example web=web.map".to_owned()),
+    }
+}
+
+fn period(text: &str) -> Result<Duration, String> {
+    let period = duration_in_seconds(text)?;
+    let (least, most) = (Duration::from_micros(100), Duration::from_millis(100));
+    if (least..=most).contains(&period) {
+        return Ok(period);
+    }
+    Err("the period lies between 100us and 100ms".to_owned())
+}
+
+/// `20`, `1.5`, `500ms`, `100us`, `2m`; plain numbers are seconds.
+fn duration_in_seconds(text: &str) -> Result<Duration, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = match &text[digits.len()..] {
+        "us" => 1e-6,
+        "ms" => 1e-3,
+        "" | "s" => 1.0,
+        "m" => 60.0,
+        "h" => 3600.0,
+        other => return Err(format!("unknown unit {other:?}: use us, ms, s, m or h")),
+    };
+    let number: f64 = digits.parse().map_err(|_| format!("{text:?} is not a time"))?;
+    Duration::try_from_secs_f64(number * unit).map_err(|_| format!("{text:?} is not a time"))
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn times() {
+        let check = |text, expected: Option<u64>| {
+            let nanos = duration_in_seconds(text).ok().map(|d| d.as_nanos() as u64);
+            assert_eq!(nanos, expected, "{text}");
+        };
+        check("20", Some(20_000_000_000));
+        check("1.5s", Some(1_500_000_000));
+        check("500ms", Some(500_000_000));
+        check("100us", Some(100_000));
+        check("2m", Some(120_000_000_000));
+        check("-1", None);
+        check("1y", None);
+        check("", None);
+        assert!(period("50us").is_err());
+        assert!(period("1s").is_err());
+        assert_eq!(period("2.5ms"), Ok(Duration::from_micros(2500)));
+    }
 }

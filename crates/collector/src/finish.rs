@@ -1,0 +1,102 @@
+//! After sampling: asking the guests, finding names, writing the tables.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use analysis::Addresses;
+use model::{ModuleId, Note, Pid, Tables, VmId};
+use recording::Recording;
+use symbols::{HostSource, Sources, Store};
+
+use crate::collect::{Collected, Plan, Progress, Sampled};
+use crate::guest_tables::{GuestNames, add_guest, add_snapshot};
+use crate::{CollectError, host_tables};
+
+pub(crate) fn finish(
+    sampled: Sampled,
+    plan: &Plan,
+    proc: &Path,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Collected, CollectError> {
+    let Sampled { writer, mut header, vms, stacks, processes, guests } = sampled;
+    let mut tables =
+        Tables { vms: vms.vms, vcpus: vms.vcpus, stacks: stacks.into_rows(), ..Tables::default() };
+    // What is known by now can be read even if we are killed while we ask.
+    writer.checkpoint(&header, &tables)?;
+
+    progress(Progress::Finishing("asking the guests"));
+    let mut guests: Vec<GuestNames> = guests
+        .finish()
+        .into_iter()
+        .filter_map(|(vm, answer)| add_guest(&mut tables, &mut header.notes, vm, answer))
+        .collect();
+    guests.extend(snapshots(plan, &mut tables, &mut header.notes));
+
+    progress(Progress::Finishing("reading processes and symbols"));
+    let spooled = Recording::open(writer.partial_path())?;
+    let text = host::machine::kernel_text(proc)
+        .map_err(|source| CollectError::Host { what: "/proc/kallsyms", source })?;
+    host_tables::add_kernel(&mut tables, &header.kernel, &text);
+    let hit = hit_processes(&spooled)?;
+    let places = host_tables::add_processes(&mut tables, processes.finish(), &hit, proc);
+    let wanted = addresses(&spooled, &tables)?;
+
+    let mut sources = Sources::new();
+    let host = HostSource::new(host_tables::kernel_names(&text), places);
+    sources.insert(model::Owner::Host, Box::new(host));
+    for guest in guests {
+        let name = tables.vms[guest.vm.index()].name.clone();
+        let store = Store::of_vm(&plan.symbol_store, &name);
+        let owner = model::Owner::Vm(guest.vm);
+        let source = guest.into_source(&name, &tables.modules, &wanted, &store, &mut header.notes);
+        sources.insert(owner, Box::new(source));
+    }
+    symbols::fill(&mut tables, &wanted, &mut sources);
+
+    progress(Progress::Finishing("writing the tables"));
+    header.complete = true;
+    let summary = writer.finish(&header, &tables)?;
+    Ok(Collected { header, summary })
+}
+
+/// Reads the snapshot files; a file for a VM that was not there is noted.
+fn snapshots(plan: &Plan, tables: &mut Tables, notes: &mut Vec<Note>) -> Vec<GuestNames> {
+    let mut guests = Vec::new();
+    for (name, file) in &plan.guest_maps {
+        match tables.vms.iter().position(|vm| vm.name == *name) {
+            Some(index) => {
+                guests.extend(add_snapshot(tables, notes, VmId::from_index(index), file))
+            }
+            None => notes.push(Note {
+                subject: name.clone(),
+                text: format!("no VM of this name ran; {} was not used", file.display()),
+            }),
+        }
+    }
+    guests
+}
+
+/// The host processes that samples hit.
+fn hit_processes(spooled: &Recording) -> Result<BTreeSet<Pid>, recording::Error> {
+    let mut hit = BTreeSet::new();
+    let mut last = None;
+    spooled.for_each_batch(&mut |batch| {
+        for sample in batch {
+            if last != Some(sample.pid) {
+                hit.insert(sample.pid);
+                last = Some(sample.pid);
+            }
+        }
+    })?;
+    Ok(hit)
+}
+
+/// The addresses that samples hit, callers included.
+fn addresses(
+    spooled: &Recording,
+    tables: &Tables,
+) -> Result<Vec<(ModuleId, u64)>, recording::Error> {
+    let mut addresses = Addresses::new(tables);
+    spooled.for_each_batch(&mut |batch| batch.iter().for_each(|sample| addresses.add(sample)))?;
+    Ok(addresses.into_sorted())
+}

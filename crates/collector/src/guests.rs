@@ -1,0 +1,160 @@
+//! One worker per VM: it reaches the guest, has it begin its log, waits, and takes its map.
+//!
+//! ```text
+//!   connect (again and again, the guest may still be booting) --> start log --> wait for the end --> snapshot
+//! ```
+//! A worker sleeps while samples are taken. Every step has the session's limits of time and size.
+
+use std::sync::mpsc::{Receiver, Sender, channel as pipe};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use api::guest::{GuestMap, SERIAL_PORT_NAME};
+use guest::{Channel, Limits, Session};
+use host::vms::VmProcess;
+use model::{Clock, VmId};
+
+/// Between two tries to reach a guest that does not answer.
+const RETRY: Duration = Duration::from_secs(2);
+
+/// What a guest told, and the session to ask it for symbols.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) map: GuestMap,
+    pub(crate) clock: Clock,
+    pub(crate) via: &'static str,
+    pub(crate) session: Session,
+    /// Why processes that ended meanwhile are not in the map.
+    pub(crate) log_problem: Option<String>,
+}
+
+/// The workers of all VMs.
+#[derive(Debug)]
+pub(crate) struct GuestWorkers {
+    end: Arc<End>,
+    tried: (Sender<()>, Receiver<()>),
+    workers: Vec<(VmId, JoinHandle<Result<Answer, String>>)>,
+}
+
+/// The collection's end, as workers wait for it.
+#[derive(Debug, Default)]
+struct End {
+    reached: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl End {
+    /// Waits for the end or `limit`; whether the end has come.
+    fn wait(&self, limit: Option<Duration>) -> bool {
+        let reached = self.reached.lock().unwrap_or_else(PoisonError::into_inner);
+        let going_on = |reached: &mut bool| !*reached;
+        match limit {
+            Some(limit) => {
+                let waited = self.changed.wait_timeout_while(reached, limit, going_on);
+                *waited.unwrap_or_else(PoisonError::into_inner).0
+            }
+            None => {
+                *self.changed.wait_while(reached, going_on).unwrap_or_else(PoisonError::into_inner)
+            }
+        }
+    }
+
+    fn reach(&self) {
+        *self.reached.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.changed.notify_all();
+    }
+}
+
+impl GuestWorkers {
+    pub(crate) fn new() -> Self {
+        Self { end: Arc::default(), tried: pipe(), workers: Vec::new() }
+    }
+
+    /// Waits until every guest asked so far has begun its log or failed once, at most `limit`: what
+    /// ends before a guest's log begins has no name.
+    pub(crate) fn wait_first_try(&self, limit: Duration) {
+        let deadline = Instant::now() + limit;
+        for _ in &self.workers {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if self.tried.1.recv_timeout(left).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Begins to ask the guest of `vm`.
+    pub(crate) fn ask(&mut self, vm: VmId, process: &VmProcess, limits: &Limits) {
+        let (process, limits, end) = (process.clone(), limits.clone(), Arc::clone(&self.end));
+        let tried = self.tried.0.clone();
+        let worker = std::thread::spawn(move || work(&process, &limits, &end, &tried));
+        self.workers.push((vm, worker));
+    }
+
+    /// Lets all guests send their maps, in parallel; returns when each has answered or failed.
+    pub(crate) fn finish(self) -> Vec<(VmId, Result<Answer, String>)> {
+        self.end.reach();
+        self.workers
+            .into_iter()
+            .map(|(vm, worker)| {
+                let answer = worker.join();
+                (vm, answer.unwrap_or_else(|_| Err("asking it failed unexpectedly".to_owned())))
+            })
+            .collect()
+    }
+}
+
+fn work(
+    process: &VmProcess,
+    limits: &Limits,
+    end: &End,
+    tried: &Sender<()>,
+) -> Result<Answer, String> {
+    let channel = channel(process).inspect_err(|_| {
+        let _nobody_may_be_waiting = tried.send(());
+    })?;
+    let (mut session, log_problem) = connect(&channel, limits, end, tried)?;
+    end.wait(None);
+    let map = session.snapshot().map_err(|error| error.to_string())?;
+    let clock = session.clock();
+    let via = match channel {
+        Channel::Vsock { .. } => "vsock",
+        Channel::Serial { .. } => "virtio-serial",
+    };
+    Ok(Answer { map, clock, via, session, log_problem })
+}
+
+fn channel(process: &VmProcess) -> Result<Channel, String> {
+    if let Some(cid) = process.vsock_cid {
+        return Ok(Channel::Vsock { cid });
+    }
+    if let Some(path) = &process.serial_socket {
+        return Ok(Channel::Serial { path: path.clone() });
+    }
+    Err(format!(
+        "it has no vsock device and no virtio-serial port {SERIAL_PORT_NAME}: \
+         add one, or pass its snapshot with --guest-map"
+    ))
+}
+
+/// Tries until the guest answers; after the collection's end once more, then not again.
+fn connect(
+    channel: &Channel,
+    limits: &Limits,
+    end: &End,
+    tried: &Sender<()>,
+) -> Result<(Session, Option<String>), String> {
+    let mut ended = false;
+    loop {
+        let session = Session::open(channel, limits).and_then(|mut session| {
+            let problem = session.start_log()?;
+            Ok((session, problem))
+        });
+        let _nobody_may_be_waiting = tried.send(());
+        match session {
+            Ok(reached) => return Ok(reached),
+            Err(error) if ended => return Err(error.to_string()),
+            Err(_) => ended = end.wait(Some(RETRY)),
+        }
+    }
+}

@@ -1,0 +1,60 @@
+# Runs on the virtual host. Says what it expects before each step; the first that fails ends it.
+set -eu
+fail() { echo "FAILED: $*"; cat err 2>/dev/null || true; exit 1; }
+one_line() { test "$(wc -l <err)" -eq 1 || fail "$1: not one line"; }
+
+echo "records a host without guests"
+vmscope record -o alone --duration 2 2>err || fail "alone"
+vmscope report alone >report.txt || fail "report"
+grep -q 'Total samples' report.txt || fail "no totals"
+
+echo "not root"
+if setpriv --reuid 65534 --regid 65534 --clear-groups --inh-caps=-all vmscope record -o /tmp/x --duration 1 2>err; then fail "ran without root"; fi
+one_line "not root"
+grep -q root err || fail "does not say root"
+
+echo "a second record at the same time"
+vmscope record -o first --duration 30 2>/dev/null &
+first=$!
+until vmscope record -o second --duration 1 2>err; test -s err; do rm -rf second; done
+grep -q 'another recording' err || fail "does not name the other"
+one_line "second"
+test ! -e second || fail "second left something"
+
+echo "Ctrl-C in the middle finishes the recording"
+sleep 2
+kill -INT $first
+wait $first || fail "interrupted record failed"
+vmscope report first >/dev/null || fail "interrupted recording"
+
+echo "killed in the middle: nothing under the final name, the partial one is readable"
+vmscope record -o killed --duration 60 2>/dev/null &
+victim=$!
+until test -d killed.partial; do sleep 0.2; done
+sleep 3
+kill -KILL $victim
+wait $victim || true
+test ! -e killed || fail "half a recording under the final name"
+vmscope report killed.partial >report.txt || fail "partial recording"
+grep -q 'Total samples' report.txt || fail "partial recording without totals"
+
+echo "a full disk"
+mkdir small
+mount -t tmpfs -o size=64k tmpfs small
+if vmscope record -o small/r --duration 5 2>err; then fail "ran on a full disk"; fi
+one_line "full disk"
+grep -qi 'no space' err || fail "does not say that the disk is full"
+test ! -e small/r || fail "half a recording on a full disk"
+umount small
+
+echo "a command that does not exist, a VM that does not exist"
+if vmscope record -o nothing -- /nonexistent 2>err; then fail "ran nothing"; fi
+grep -q nonexistent err || fail "does not name the command"
+if vmscope report alone --vm web 2>err; then fail "reported a VM that is not there"; fi
+one_line "vm"
+
+echo "no BPF program is left"
+if command -v bpftool >/dev/null; then
+    test -z "$(bpftool prog show | grep -E 'name (sample|find_vcpus)' || true)" || fail "a program is left"
+fi
+echo "all as expected"
