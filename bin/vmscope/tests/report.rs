@@ -27,11 +27,10 @@ fn killed(name: &str, header: &Header, tables: &Tables) -> PathBuf {
 }
 
 fn spooled(name: &str, header: &Header) -> (PathBuf, Writer) {
-    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("report-{name}"));
-    let _ = std::fs::remove_dir_all(&path);
-    if let Ok(stale) = Writer::create(&path, header) {
-        stale.discard().unwrap();
-    }
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("report-{name}"));
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).unwrap();
+    let path = folder.join("recording");
     let writer = Writer::create(&path, header).unwrap();
     let mut samples = world::samples(world::EVERYTHING);
     samples.sort_by_key(|sample| sample.time);

@@ -103,7 +103,7 @@ impl<'r> Aggregator<'r> {
             }
         }
         for (vcpu, samples) in not_running {
-            *lines.entry(self.not_running_label(vcpu)).or_default() += samples;
+            *lines.entry(self.not_running_label(&namer, vcpu)).or_default() += samples;
         }
         let total = shares.sum();
         let (rows, other) = cut(sorted(lines), self.query.limit);
@@ -240,9 +240,10 @@ impl<'r> Aggregator<'r> {
         }
     }
 
-    fn not_running_label(&self, vcpu: u32) -> Label {
+    fn not_running_label(&self, namer: &Namer, vcpu: u32) -> Label {
         let text = Some(NOT_RUNNING.to_owned());
-        let label = Label { side: Some(Side::NotRunning), ..Label::default() };
+        let vm = self.query.selection.vm().map(|vm| namer.vm(VmRef::Known(vm)));
+        let label = Label { vm, side: Some(Side::NotRunning), ..Label::default() };
         match self.query.by {
             By::Function => Label { function: text, ..label },
             By::Process => Label { process: text, ..label },

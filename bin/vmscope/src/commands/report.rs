@@ -23,7 +23,7 @@ const EXAMPLE: &str = "Examples:
   vmscope report day1 --by process --limit 0         every process of host and guests
   vmscope report day1 --process postgres --format csv >postgres.csv";
 
-/// Report a recording: who used the CPUs, by function, process, VM, ....
+/// Report a recording: who used the CPUs, by function, process, VM...
 ///
 /// What could not be named is counted and says why. docs/report.md explains columns and JSON.
 #[derive(Debug, clap::Args)]
@@ -44,7 +44,7 @@ pub(crate) struct Args {
     format: Format,
 }
 
-/// Which samples a command looks at.
+/// Which samples a command looks at (export too).
 #[derive(Debug, clap::Args)]
 pub(crate) struct Select {
     /// Whose time
