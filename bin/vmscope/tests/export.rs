@@ -1,0 +1,151 @@
+//! `vmscope export` as a user runs it, on recordings of the drawn world.
+
+#![allow(clippy::unwrap_used)]
+
+#[path = "../../../crates/analysis/tests/world/mod.rs"]
+mod world;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use model::{CpuId, Sample};
+use recording::{Writer, encode};
+
+/// Samples of the drawn world in the unified view.
+const TOTAL: u64 = 70;
+
+/// A recording and an empty folder beside it, both of their own for each test.
+fn recorded(name: &str) -> (PathBuf, PathBuf) {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("export-{name}"));
+    let _ = std::fs::remove_dir_all(&dir);
+    let out = dir.join("out");
+    std::fs::create_dir_all(&out).unwrap();
+    let writer = Writer::create(&dir.join("recording"), &world::header()).unwrap();
+    let mut samples = world::samples(world::EVERYTHING);
+    samples.sort_by_key(|sample| sample.time);
+    for cpu in [0, 1] {
+        let of_cpu = samples.iter().filter(|sample: &&Sample| sample.cpu == CpuId(cpu));
+        let records: Vec<u8> = of_cpu.flat_map(encode).collect();
+        writer.spool(CpuId(cpu)).unwrap().append(&records).unwrap();
+    }
+    writer.finish(&world::header(), &world::tables()).unwrap();
+    (dir.join("recording"), out)
+}
+
+fn vmscope(recording: &Path, cwd: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_vmscope"));
+    command.arg("export").arg(recording).args(args).current_dir(cwd);
+    command
+}
+
+fn run(recording: &Path, cwd: &Path, args: &[&str]) -> Output {
+    vmscope(recording, cwd, args).output().unwrap()
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(dir).unwrap();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+fn folded_total(text: &str) -> u64 {
+    text.lines().map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap()).sum()
+}
+
+#[test]
+fn every_format_gets_its_file_and_says_how_to_open_it() {
+    let (recording, out) = recorded("files");
+    for (format, file) in [
+        ("folded", "profile.folded"),
+        ("pprof", "profile.pb.gz"),
+        ("firefox", "profile.json.gz"),
+        ("html", "flamegraph.html"),
+    ] {
+        let output = run(&recording, &out, &["--format", format]);
+        let message = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success() && output.stdout.is_empty(), "{message}");
+        assert!(message.contains(&format!("wrote {file}: {TOTAL} samples, unified view")));
+        assert!(message.contains("\nopen it with: "), "{message}");
+    }
+    let files = ["flamegraph.html", "profile.folded", "profile.json.gz", "profile.pb.gz"];
+    assert_eq!(names(&out), files);
+    let read = |file: &str| std::fs::read(out.join(file)).unwrap();
+    assert_eq!(folded_total(&String::from_utf8(read("profile.folded")).unwrap()), TOTAL);
+    for gzipped in ["profile.pb.gz", "profile.json.gz"] {
+        assert!(read(gzipped).starts_with(&[0x1f, 0x8b]), "{gzipped}");
+    }
+    let page = String::from_utf8(read("flamegraph.html")).unwrap();
+    assert!(page.contains("<dt>Samples</dt><dd>70</dd>"));
+    assert!(
+        page.contains("<li>vm2: no guest map: no vsock device"),
+        "the page names what is missing"
+    );
+}
+
+#[test]
+fn a_selection_goes_to_standard_output() {
+    let (recording, out) = recorded("select");
+    let args =
+        ["--format", "folded", "-o", "-", "--view", "guest", "--vm", "vm1", "--process", "42"];
+    let output = run(&recording, &out, &args);
+    assert!(output.status.success() && output.stderr.is_empty());
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.lines().all(|line| line.starts_with("[vm1];compute;")), "{text}");
+    assert_ne!(folded_total(&text), 0);
+    assert_eq!(names(&out), [""; 0]);
+}
+
+/// Fails with this exit code and one line that says so, and writes nothing.
+fn check_error(recording: &Path, out: &Path, args: &[&str], code: i32, line: &str) {
+    let before = names(out);
+    let output = run(recording, out, args);
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(code), "{stderr}");
+    assert_eq!((output.stdout.len(), stderr.lines().count()), (0, 1), "{stderr}");
+    assert!(stderr.contains(line), "{stderr}");
+    assert_eq!(names(out), before);
+}
+
+#[test]
+fn errors() {
+    let (recording, out) = recorded("errors");
+    let html = ["--format", "html"];
+    let with = |more: [&'static str; 2]| [html, more].concat();
+    check_error(&recording, &out, &with(["--vm", "vm9"]), 2, "no VM named \"vm9\"");
+    check_error(&recording, &out, &with(["--view", "guest"]), 2, "say which VM with --vm");
+    check_error(&recording, &out, &with(["-o", "."]), 2, "is a folder");
+    check_error(&recording, &out, &with(["--process", "nobody"]), 1, "no sample matches");
+    check_error(&recording, &out, &with(["-o", "no/such/dir/a.html"]), 1, "no/such/dir/a.html");
+    check_error(Path::new("/no/such/recording"), &out, &html, 1, "/no/such/recording");
+    check_error(&out, &out, &html, 1, "is not a recording");
+}
+
+#[test]
+fn a_full_disk_leaves_nothing_behind() {
+    let (recording, out) = recorded("full");
+    std::fs::write(out.join("flamegraph.html"), "before").unwrap();
+    // A limit on file sizes fails the write as a full disk does.
+    let script = "trap '' XFSZ; ulimit -f 1; exec \"$0\" export \"$1\" --format html";
+    let mut command = Command::new("sh");
+    command.args(["-c", script, env!("CARGO_BIN_EXE_vmscope")]).arg(&recording).current_dir(&out);
+    let output = command.output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("failed to write flamegraph.html"), "{stderr}");
+    assert_eq!(names(&out), ["flamegraph.html"]);
+    assert_eq!(std::fs::read_to_string(out.join("flamegraph.html")).unwrap(), "before");
+}
+
+#[test]
+fn devices_and_readers_that_leave_are_no_error() {
+    let (recording, out) = recorded("pipe");
+    assert!(run(&recording, &out, &["--format", "pprof", "-o", "/dev/null"]).status.success());
+    assert!(!Path::new("/dev/null").metadata().unwrap().is_file());
+    let mut command = vmscope(&recording, &out, &["--format", "html", "-o", "-"]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+}
