@@ -5,7 +5,7 @@
 //! nobody for symbols.
 
 use std::collections::{BTreeMap, HashMap};
-use std::io::{self, Write};
+use std::io::{self, BufWriter, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use fxprof_processed_profile as fx;
 use fxprof_processed_profile::debugid::DebugId;
 use model::{BuildId, HostNs};
 
-use crate::tree::kind_of_stack;
+use crate::tree::{kind_of_stack, process_name};
 
 /// Writes `flow` as a gzipped processed profile.
 ///
@@ -23,7 +23,11 @@ use crate::tree::kind_of_stack;
 /// Only the writer's.
 pub fn write(flow: &Flow, out: impl Write) -> io::Result<()> {
     let mut gzip = flate2::write::GzEncoder::new(out, flate2::Compression::default());
-    write_json(flow, &mut gzip)?;
+    // JSON comes a few bytes at a time, and each call of the encoder costs.
+    let mut buffered = BufWriter::with_capacity(1 << 16, &mut gzip);
+    write_json(flow, &mut buffered)?;
+    buffered.flush()?;
+    drop(buffered);
     gzip.finish()?.flush()
 }
 
@@ -159,7 +163,7 @@ fn threads<'a>(flow: &'a Flow, profile: &mut fx::Profile) -> Vec<fx::ThreadHandl
     let thread = |thread: &'a FlowThread| {
         let key = (thread.vm.as_deref(), thread.pid, thread.process.as_str());
         let process = *processes.entry(key).or_insert_with(|| {
-            let process = profile.add_process(&process_name(thread), thread.pid, begin);
+            let process = profile.add_process(&clean(&process_name(thread)), thread.pid, begin);
             profile.set_process_end_time(process, end);
             process
         });
@@ -169,14 +173,6 @@ fn threads<'a>(flow: &'a Flow, profile: &mut fx::Profile) -> Vec<fx::ThreadHandl
         handle
     };
     flow.threads.iter().map(thread).collect()
-}
-
-fn process_name(thread: &FlowThread) -> String {
-    let process = clean(&thread.process);
-    match &thread.vm {
-        Some(vm) => format!("[{}] {process}", clean(vm)),
-        None => process.into_owned(),
-    }
 }
 
 fn add_samples(

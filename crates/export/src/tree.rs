@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use analysis::flow::{Flow, Frame, FrameKind};
+use analysis::flow::{Flow, FlowThread, Frame, FrameKind};
 
 /// A frame as shown. Frames that differ in address only are one label.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -80,6 +80,15 @@ pub(crate) fn kind_of_stack(flow: &Flow, stack: &[u32]) -> Option<FrameKind> {
         .map(kind)
         .filter(|kind| *kind == FrameKind::Idle)
         .or_else(|| stack.last().map(kind))
+}
+
+/// A process with its VM in front: `[vm1] compute`; a VM that can't be looked into is its own process.
+pub(crate) fn process_name(thread: &FlowThread) -> String {
+    match &thread.vm {
+        Some(vm) if thread.process == format!("[{vm}]") => thread.process.clone(),
+        Some(vm) => format!("[{vm}] {}", thread.process),
+        None => thread.process.clone(),
+    }
 }
 
 /// Samples of each stack.

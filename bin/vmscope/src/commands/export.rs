@@ -38,7 +38,7 @@ pub(crate) struct Args {
 const EXAMPLE: &str = "Examples:
   vmscope export day1 --format html                          flamegraph.html, for any browser
   vmscope export day1 --format pprof --view guest --vm web1  profile.pb.gz, one guest only
-  vmscope export day1 --format folded -o - | sort -t' ' -k2  to another program";
+  vmscope export day1 --format folded -o - | inferno-flamegraph >flame.svg";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Format {

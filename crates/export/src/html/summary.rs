@@ -8,7 +8,7 @@ use model::Note;
 
 use super::data::{KINDS, kind_index};
 use super::escape::escape;
-use crate::tree::{self, Label, Labels, kind_of_stack};
+use crate::tree::{self, Label, Labels, kind_of_stack, process_name};
 
 /// Rows in the table of top functions.
 const TOP: usize = 40;
@@ -122,10 +122,11 @@ fn row(flow: &Flow, label: &Label<'_>, process: &str, count: u64) -> String {
     )
 }
 
+/// Process 0 is none: the idle task, or one that is not known.
 fn process(thread: &FlowThread) -> String {
-    match &thread.vm {
-        Some(vm) => format!("[{vm}] {} ({})", thread.process, thread.pid),
-        None => format!("{} ({})", thread.process, thread.pid),
+    match thread.pid {
+        0 => process_name(thread),
+        pid => format!("{} ({pid})", process_name(thread)),
     }
 }
 

@@ -197,6 +197,7 @@ fn threads_keep_their_process_and_stacks() {
         // The same thread id in another guest, and an address beyond the format's 32 bits.
         ("[vm2] compute", "120.1", &["[vm2] (Other)", "compute (Other)", "memcpy (Guest user)"]),
         ("qemu-system-x86", "701", &["qemu-system-x86 (Other)", "qemu_read (Host user)"]),
+        ("[vm3]", "0.1", &["[vm3] (Other)"]),
         ("swapper", "0", &["[idle] (Idle)", "default_idle (Idle)"]),
     ] {
         assert_eq!(first_stack(&profile, thread(process, tid)), stack);
