@@ -8,28 +8,19 @@
 #include <linux/types.h>
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
-#include <bpf/bpf_core_read.h>
 #include "abi/guest_process.h"
-
-#define KERNEL_TYPE __attribute__((preserve_access_index))
 
 char LICENSE[] SEC("license") = "GPL";
 
-struct mm_struct {
-	void *pgd;
-} KERNEL_TYPE;
-
-struct thread_struct {
-	unsigned long fsbase;
-} KERNEL_TYPE;
-
-struct task_struct {
-	struct mm_struct *mm;
-	int pid;
-	int tgid;
-	char comm[16];
-	struct thread_struct thread;
-} KERNEL_TYPE;
+/* Byte offsets of the kernel's fields. User space sets them: it has read them from the kernel's BTF for
+ * its own walk over the tasks. CO-RE would have it read those 4 MiB a second time, and that takes an
+ * emulated guest seconds. */
+const volatile __u64 task_mm = 0;
+const volatile __u64 task_pid = 0;
+const volatile __u64 task_tgid = 0;
+const volatile __u64 task_comm = 0;
+const volatile __u64 task_fs_base = 0;
+const volatile __u64 mm_pgd = 0;
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
@@ -52,11 +43,20 @@ static __always_inline void count_lost(void)
 		__sync_fetch_and_add(count, 1);
 }
 
-static __always_inline int note(__u32 kind, struct task_struct *task, __u32 parent)
-{
-	struct mm_struct *mm = BPF_CORE_READ(task, mm);
-	struct guest_process_event *event;
+/* Reads a field; what can't be read makes the event useless. */
+#define READ(to, base, offset) bpf_probe_read_kernel(&(to), sizeof(to), (void *)((base) + (offset)))
 
+static __always_inline int note(__u32 kind, __u64 task, __u32 parent)
+{
+	struct guest_process_event *event;
+	__u64 mm;
+	long err;
+
+	err = READ(mm, task, task_mm);
+	if (err) {
+		count_lost();
+		return 0;
+	}
 	/* A kernel thread. */
 	if (!mm && kind != GUEST_PROCESS_EXIT)
 		return 0;
@@ -66,15 +66,21 @@ static __always_inline int note(__u32 kind, struct task_struct *task, __u32 pare
 		return 0;
 	}
 	event->time_ns = bpf_ktime_get_ns();
-	event->pgd = mm ? (__u64)BPF_CORE_READ(mm, pgd) : 0;
+	event->pgd = 0;
+	if (mm)
+		err |= READ(event->pgd, mm, mm_pgd);
 	/* Of a running thread: as of its last switch, or of the arch_prctl() that set it. */
-	event->fs_base = BPF_CORE_READ(task, thread.fsbase);
+	err |= READ(event->fs_base, task, task_fs_base);
 	event->kind = kind;
-	event->pid = BPF_CORE_READ(task, tgid);
-	event->tid = BPF_CORE_READ(task, pid);
+	err |= READ(event->pid, task, task_tgid);
+	err |= READ(event->tid, task, task_pid);
 	event->parent = parent;
-	if (BPF_CORE_READ_INTO(&event->name, task, comm))
-		event->name[0] = 0;
+	err |= READ(event->name, task, task_comm);
+	if (err) {
+		count_lost();
+		bpf_ringbuf_discard(event, BPF_RB_NO_WAKEUP);
+		return 0;
+	}
 	bpf_ringbuf_submit(event, BPF_RB_NO_WAKEUP);
 	return 0;
 }
@@ -83,21 +89,25 @@ static __always_inline int note(__u32 kind, struct task_struct *task, __u32 pare
 SEC("raw_tp/sched_process_fork")
 int note_fork(struct bpf_raw_tracepoint_args *context)
 {
-	struct task_struct *parent = (void *)context->args[0];
+	__u32 parent;
 
-	return note(GUEST_PROCESS_FORK, (void *)context->args[1], BPF_CORE_READ(parent, tgid));
+	if (READ(parent, context->args[0], task_tgid)) {
+		count_lost();
+		return 0;
+	}
+	return note(GUEST_PROCESS_FORK, context->args[1], parent);
 }
 
 /* (struct task_struct *task, pid_t old_pid, struct linux_binprm *) */
 SEC("raw_tp/sched_process_exec")
 int note_exec(struct bpf_raw_tracepoint_args *context)
 {
-	return note(GUEST_PROCESS_EXEC, (void *)context->args[0], 0);
+	return note(GUEST_PROCESS_EXEC, context->args[0], 0);
 }
 
 /* (struct task_struct *task, ...) */
 SEC("raw_tp/sched_process_exit")
 int note_exit(struct bpf_raw_tracepoint_args *context)
 {
-	return note(GUEST_PROCESS_EXIT, (void *)context->args[0], 0);
+	return note(GUEST_PROCESS_EXIT, context->args[0], 0);
 }

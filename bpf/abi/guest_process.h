@@ -4,7 +4,7 @@
 #ifndef VMSCOPE_ABI_GUEST_PROCESS_H
 #define VMSCOPE_ABI_GUEST_PROCESS_H
 
-#define GUEST_PROCESS_FORK 1 /* pid, tid: the new one; parent; pgd; fs_base */
+#define GUEST_PROCESS_FORK 1 /* pid, tid: the new one; parent; name; pgd; fs_base */
 #define GUEST_PROCESS_EXEC 2 /* pid, tid; name; pgd: the new program's */
 #define GUEST_PROCESS_EXIT 3 /* pid, tid; fs_base */
 

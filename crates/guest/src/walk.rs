@@ -33,6 +33,8 @@ pub struct Layout {
     pub tasks: u64,
     /// `task_struct.pid`
     pub pid: u64,
+    /// `task_struct.tgid`
+    pub tgid: u64,
     /// `task_struct.comm`
     pub comm: u64,
     /// `task_struct.mm`

@@ -9,6 +9,7 @@ use host::sideband::{self, Sideband};
 use super::processes::Modules;
 use super::program::Program;
 use super::timeline::{Event, EventKind};
+use crate::walk::Layout;
 
 /// Ring of each CPU: about 4,000 processes that start and end.
 const RING_BYTES: usize = 4 << 20;
@@ -30,9 +31,11 @@ pub(crate) struct Log {
 
 impl Log {
     /// Starts both sources, or those that work.
-    pub(crate) fn start() -> Self {
+    pub(crate) fn start(layout: Option<&Layout>) -> Self {
         let mut problems = Vec::new();
-        let program = Program::start()
+        let program = layout
+            .ok_or_else(|| "the kernel's layout is unknown".to_owned())
+            .and_then(Program::start)
             .map_err(|error| {
                 problems.push(format!("processes that start can't be logged by BPF: {error}"))
             })
@@ -94,7 +97,9 @@ fn translate(event: sideband::Event, has_program: bool, modules: &mut Modules) -
             EventKind::Mapped(GuestMapping { start, end, offset, module })
         }
         _ if has_program => return None,
-        sideband::EventKind::Fork { parent } => EventKind::Fork { parent, cr3: None, fs_base: 0 },
+        sideband::EventKind::Fork { parent } => {
+            EventKind::Fork { parent, name: String::new(), cr3: None, fs_base: 0 }
+        }
         sideband::EventKind::Exit => EventKind::Exit { fs_base: 0 },
     };
     Some(Event { time_ns: event.time_ns, pid: event.pid, tid: event.tid, kind })

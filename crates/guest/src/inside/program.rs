@@ -2,10 +2,10 @@
 
 use aya::maps::{Array, RingBuf};
 use aya::programs::RawTracePoint;
-use aya::{Ebpf, include_bytes_aligned};
+use aya::{Ebpf, EbpfLoader, include_bytes_aligned};
 
 use super::timeline::{Event, EventKind};
-use crate::walk::comm;
+use crate::walk::{Layout, comm};
 
 /// Bytes of `struct guest_process_event`.
 const EVENT_BYTES: usize = 56;
@@ -23,8 +23,21 @@ pub(crate) struct Program {
 
 impl Program {
     /// Loads and attaches it.
-    pub(crate) fn start() -> Result<Self, String> {
-        let mut bpf = Ebpf::load(OBJECT).map_err(|error| chain(&error))?;
+    pub(crate) fn start(layout: &Layout) -> Result<Self, String> {
+        let mut loader = EbpfLoader::new();
+        // It needs no relocation: reading the kernel's BTF for one would take long.
+        loader.btf(None);
+        for (name, offset) in [
+            ("task_mm", &layout.mm),
+            ("task_pid", &layout.pid),
+            ("task_tgid", &layout.tgid),
+            ("task_comm", &layout.comm),
+            ("task_fs_base", &layout.fs_base),
+            ("mm_pgd", &layout.pgd),
+        ] {
+            loader.override_global(name, offset, true);
+        }
+        let mut bpf = loader.load(OBJECT).map_err(|error| chain(&error))?;
         for (name, tracepoint) in [
             ("note_fork", "sched_process_fork"),
             ("note_exec", "sched_process_exec"),
@@ -82,9 +95,10 @@ fn parse(bytes: &[u8], page_offset: u64) -> Option<Event> {
     let half = |at: usize| bytes[at..].first_chunk().map(|bytes| u32::from_ne_bytes(*bytes));
     let (pgd, fs_base) = (word(8)?, word(16)?);
     let cr3 = pgd.wrapping_sub(page_offset);
+    let name = comm(bytes[40..].first_chunk()?);
     let kind = match half(24)? {
-        FORK => EventKind::Fork { parent: half(36)?, cr3: Some(cr3), fs_base },
-        EXEC => EventKind::Exec { name: comm(bytes[40..].first_chunk()?), cr3 },
+        FORK => EventKind::Fork { parent: half(36)?, name, cr3: Some(cr3), fs_base },
+        EXEC => EventKind::Exec { name, cr3 },
         EXIT => EventKind::Exit { fs_base },
         _ => return None,
     };
@@ -111,15 +125,21 @@ mod test {
     #[test]
     fn records_become_events() {
         let cr3 = 0x0123_4000;
-        check(1, Some(EventKind::Fork { parent: 1, cr3: Some(cr3), fs_base: 0x7f11 }));
-        check(2, Some(EventKind::Exec { name: "cat".into(), cr3 }));
+        let name = || "cat".to_owned();
+        let fork = EventKind::Fork { parent: 1, name: name(), cr3: Some(cr3), fs_base: 0x7f11 };
+        check(1, Some(fork));
+        check(2, Some(EventKind::Exec { name: name(), cr3 }));
         check(3, Some(EventKind::Exit { fs_base: 0x7f11 }));
         check(4, None);
     }
 
     #[test]
     fn the_program_notes_a_child() {
-        let program = match Program::start() {
+        let btf = std::path::Path::new("/sys/kernel/btf/vmlinux");
+        let Ok(layout) = super::super::btf::read_layout(btf) else {
+            return eprintln!("skipped: this kernel has no BTF");
+        };
+        let program = match Program::start(&layout) {
             Ok(program) => program,
             Err(error) => return eprintln!("skipped: {error}"),
         };

@@ -49,8 +49,10 @@ impl Tasks {
 impl Reader {
     /// Starts a log and notes who is alive.
     pub(crate) fn start_log(&mut self) -> Log {
-        let mut log = Log::start();
-        match self.ready_tasks() {
+        // The slow part first: between the log's begin and the walk nobody should end unseen.
+        let ready = self.ready_tasks();
+        let mut log = Log::start(self.tasks.as_ref().map(|tasks| &tasks.layout));
+        match ready {
             Ok(()) => log.before = self.live_images(&mut log.problems),
             Err(error) => log.problems.push(no_processes(&error)),
         }

@@ -34,7 +34,7 @@ pub(crate) struct Event {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum EventKind {
     /// A process (`tid == pid`) or thread was made.
-    Fork { parent: u32, cr3: Option<u64>, fs_base: u64 },
+    Fork { parent: u32, name: String, cr3: Option<u64>, fs_base: u64 },
     /// It took a name; by exec: everything mapped after this belongs to the new program.
     Named { name: String, exec: bool },
     /// It mapped code.
@@ -181,10 +181,14 @@ impl Timeline {
     fn apply(&mut self, event: Event) {
         let Event { time_ns, pid, tid, kind } = event;
         match kind {
-            EventKind::Fork { parent, cr3, fs_base } if pid == tid => {
-                self.fork(time_ns, pid, parent, cr3, fs_base);
+            EventKind::Fork { fs_base, .. } if pid != tid => self.new_thread(pid, tid, fs_base),
+            EventKind::Fork { parent, name, cr3, fs_base } => {
+                let mut child = Live::fresh(pid, name, time_ns);
+                if let Some(thread) = child.threads.get_mut(&pid) {
+                    thread.fs_base = fs_base;
+                }
+                self.fork(time_ns, pid, child, parent, cr3);
             }
-            EventKind::Fork { fs_base, .. } => self.new_thread(pid, tid, fs_base),
             EventKind::Named { name, exec: true } => self.exec(time_ns, pid, name, None),
             EventKind::Named { name, exec: false } => self.rename(pid, tid, name),
             EventKind::Mapped(mapping) => {
@@ -202,7 +206,7 @@ impl Timeline {
         }
     }
 
-    fn fork(&mut self, time_ns: u64, pid: u32, parent: u32, cr3: Option<u64>, fs_base: u64) {
+    fn fork(&mut self, time_ns: u64, pid: u32, mut child: Live, parent: u32, cr3: Option<u64>) {
         // Made while the log began: it is among those alive before, too.
         if let Some(live) = self.live.get_mut(&pid)
             && live.start_ns.is_none()
@@ -212,12 +216,13 @@ impl Timeline {
             return;
         }
         let parent = self.live.get(&parent);
-        let name = parent.map(|parent| parent.name.clone()).unwrap_or_default();
-        let mut child = Live::fresh(pid, name, time_ns);
-        if let Some(thread) = child.threads.get_mut(&pid) {
-            thread.fs_base = fs_base;
-        }
         if let Some(parent) = parent {
+            if child.name.is_empty() {
+                child.name.clone_from(&parent.name);
+                for thread in child.threads.values_mut() {
+                    thread.name.clone_from(&parent.name);
+                }
+            }
             child.mappings.clone_from(&parent.mappings);
         }
         child.page_tables = match (cr3, parent) {

@@ -35,14 +35,16 @@ fn process(line: &str, start_ns: Option<u64>) -> GuestImage {
     }
 }
 
+fn fork(parent: &str, cr3: Option<u64>) -> EventKind {
+    EventKind::Fork { parent: pid(parent), name: String::new(), cr3, fs_base: 0x11 }
+}
+
 fn event(line: &str) -> Event {
     let words: Vec<&str> = line.split_whitespace().collect();
     let (process, thread) = words[1].split_once('.').unwrap_or((words[1], words[1]));
     let kind = match words[2..] {
-        ["fork", parent, cr3] => {
-            EventKind::Fork { parent: pid(parent), cr3: Some(number(cr3)), fs_base: 0x11 }
-        }
-        ["fork", parent] => EventKind::Fork { parent: pid(parent), cr3: None, fs_base: 0x11 },
+        ["fork", parent, cr3] => fork(parent, Some(number(cr3))),
+        ["fork", parent] => fork(parent, None),
         ["comm-exec", name] => EventKind::Named { name: name.into(), exec: true },
         ["comm", name] => EventKind::Named { name: name.into(), exec: false },
         ["mmap", range] => EventKind::Mapped(mapping(range)),

@@ -9,6 +9,7 @@ const BASE: u64 = 0xffff_8880_0000_0000;
 const LAYOUT: Layout = Layout {
     tasks: 0x10,
     pid: 0x20,
+    tgid: 0x24,
     comm: 0x28,
     mm: 0x38,
     start_time: 0x40,
