@@ -5,5 +5,6 @@
 
 #![forbid(unsafe_code)]
 
+pub mod doctor;
 pub mod guest;
 pub mod report;

@@ -6,6 +6,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod capabilities;
 pub mod machine;
 pub mod processes;
 pub mod procfs;

@@ -30,7 +30,9 @@ pub struct KernelNames {
 }
 
 impl KernelNames {
-    /// From text symbols, in any order. Those with address 0 are hidden ones and left out.
+    /// From text symbols. Those with address 0 are hidden ones and left out. Of several names for one
+    /// address the first is kept: the kernel lists the proper one first (scripts/kallsyms.c, strong
+    /// before weak, fewest underscores first), and lists them alike on the host and in guests.
     #[must_use]
     pub fn new<N: Into<Box<str>>>(
         symbols: impl IntoIterator<Item = (u64, N)>,
@@ -39,9 +41,7 @@ impl KernelNames {
         let visible = symbols.into_iter().filter(|(address, _)| *address != 0);
         let mut symbols: Vec<(u64, Box<str>)> =
             visible.take(MAX_SYMBOLS).map(|(address, name)| (address, name.into())).collect();
-        // As in `FunctionTable`: the shortest name, then the alphabet. (Global or local is not asked:
-        // guests don't tell, and a function must have the same name on the host and in guests.)
-        symbols.sort_by(|(a, x), (b, y)| (a, x.len(), x).cmp(&(b, y.len(), y)));
+        symbols.sort_by_key(|(address, _)| *address);
         symbols.dedup_by_key(|(address, _)| *address);
         let parts = parts.into_iter().map(|part| (part.path, (part.start, part.end))).collect();
         Self { parts, symbols }
@@ -84,9 +84,9 @@ mod test {
         let symbols = [
             (0x8100_0000, "_stext"),
             (0x8100_0100, "do_syscall_64"),
-            (0x8100_0200, "__memcpy"),
             (0x8100_0200, "memcpy"),
-            (0x8100_0200, "memcpz"),
+            (0x8100_0200, "__memcpy"),
+            (0x8100_0200, "abc"),
             (0, "hidden"),
             (0xc000_0040, "svm_vcpu_run\u{1b}[31m"),
             (0xc000_9000, "other"),

@@ -94,12 +94,13 @@ impl FunctionTable {
     }
 }
 
-/// Order of the table. A known size is better than none; then the shortest name (`read` rather than
-/// `__libc_read`), then the alphabet: the choice depends on nothing but the names, so that host and
-/// guest make the same one.
-fn preference(function: &Function) -> (u64, bool, u64, Reverse<(usize, &str)>) {
-    let name = Reverse((function.name.len(), function.name.as_str()));
-    (function.offset, function.size != 0, function.size, name)
+/// Order of the table. The longest code is preferred (no size is the shortest), then the plainest name:
+/// fewest leading underscores, shortest, first in the alphabet (`read` rather than `__libc_read`). The
+/// choice depends on nothing but the symbols, so that host and guest make the same one.
+fn preference(function: &Function) -> (u64, u64, Reverse<(usize, usize, &str)>) {
+    let name = function.name.as_str();
+    let underscores = name.len() - name.trim_start_matches('_').len();
+    (function.offset, function.size, Reverse((underscores, name.len(), name)))
 }
 
 fn cut_name(mut function: Function) -> Function {
@@ -188,7 +189,7 @@ mod test {
 
     #[test]
     fn one_of_several_names_is_chosen_whatever_their_order() {
-        let names = [(8, 4, "__read"), (8, 4, "read"), (8, 4, "reae"), (8, 0, "r")];
+        let names = [(8, 4, "__read"), (8, 4, "_re"), (8, 4, "read"), (8, 4, "reae"), (8, 0, "r")];
         check(&names, &[(8, "read"), (11, "read"), (12, "-")]);
         let mut backwards = names;
         backwards.reverse();
