@@ -268,7 +268,9 @@ impl TableReader {
                 rows.push(Vec::new());
             }
             let row = rows.last_mut().ok_or_else(|| self.damaged("a list without a row"))?;
-            row.extend(values.next().filter(|_| definition == 1));
+            if definition == 1 {
+                row.extend(values.next());
+            }
         }
         Ok(rows)
     }
@@ -373,8 +375,9 @@ pub(crate) fn find_column<T: DataType>(
     Ok(column)
 }
 
-/// Reads with the Parquet crate. Some corrupt bytes make it panic (slices beyond a page's end,
-/// arithmetic on sizes): to a reader of recordings that is a damaged file like any other.
+/// Reads with the Parquet crate. Some corrupt bytes make it panic (in 60.1: a column chunk of negative
+/// length, a page of indices without its dictionary): to a reader of recordings that is a damaged file
+/// like any other.
 pub(crate) fn guarded<T>(
     path: &Path,
     read: impl FnOnce() -> Result<T, ParquetError>,

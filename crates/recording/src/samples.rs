@@ -13,7 +13,7 @@ pub(crate) use references::References;
 pub(crate) use write::SampleWriter;
 
 /// Samples of one row group at most.
-pub(crate) const SLICE: usize = 1 << 17;
+pub(crate) const SLICE: usize = 1 << 16;
 
 const TIME: &str = "time_ns";
 const CPU: &str = "cpu";

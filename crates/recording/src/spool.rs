@@ -4,13 +4,13 @@
 //!
 //! ```text
 //!  0      4      8       12             16          24         32
-//!  | kind | cpu  | count | payload len  | first key | last key | payload ...
+//!  | kind | cpu  | count | payload len  | first key | last key | payload ... | !kind |
 //! ```
 //!
 //! all little-endian. Of samples the payload is `count` records and the keys are the times of the
 //! first and the last; of stacks the keys are the ids of the first and the last. A block counts only
-//! when all of it is there and its keys match its payload: so the end of a killed writer's file, or
-//! the zeros a crashed machine leaves, are told from data.
+//! when all of it is there, with its end mark, and its keys match its payload: so the end of a killed
+//! writer's file, or the zeros a crashed machine leaves there, are told from data.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
@@ -24,6 +24,7 @@ use crate::error::Error;
 const SAMPLES: u32 = u32::from_le_bytes(*b"VSP1");
 const STACKS: u32 = u32::from_le_bytes(*b"VST1");
 const HEADER: usize = 32;
+const END: usize = 4;
 /// Records of one block at most: bounds what a reader holds per CPU.
 const BLOCK_RECORDS: usize = 896;
 /// Bytes of payload at most.
@@ -251,6 +252,7 @@ impl BlockFile {
         self.buffer.clear();
         self.buffer.extend_from_slice(&header.encode());
         self.buffer.extend_from_slice(payload);
+        self.buffer.extend_from_slice(&(!header.kind).to_le_bytes());
         if let Err(source) = self.file.write_all(&self.buffer) {
             self.forget_half_a_block();
             return Err(Error::io("write", &self.path, source));
@@ -299,19 +301,25 @@ impl BlockReader {
         self.read(&mut bytes)?;
         let header = BlockHeader::decode(&bytes);
         let size = header.payload as usize;
-        if BLOCK_BYTES < size || left < (HEADER + size) as u64 {
+        if BLOCK_BYTES < size || left < (HEADER + size + END) as u64 {
             self.ended = true;
             return Ok(None);
         }
         payload.resize(size, 0);
         self.read(payload)?;
-        self.good += (HEADER + size) as u64;
+        let mut end = [0; END];
+        self.read(&mut end)?;
+        if u32::from_le_bytes(end) != !header.kind {
+            self.ended = true;
+            return Ok(None);
+        }
+        self.good += (HEADER + size + END) as u64;
         Ok(Some(header))
     }
 
     /// What was read last is no block: the readable part ends before it.
     fn reject(&mut self, header: &BlockHeader) {
-        self.good -= HEADER as u64 + u64::from(header.payload);
+        self.good -= (HEADER + END) as u64 + u64::from(header.payload);
         self.ended = true;
     }
 

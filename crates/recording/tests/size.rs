@@ -2,9 +2,7 @@
 
 #![allow(clippy::unwrap_used, missing_docs)]
 
-#[path = "../../../tests/perf/synthetic.rs"]
-#[allow(dead_code, clippy::pedantic, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-mod synthetic;
+mod common;
 
 use model::CpuId;
 use recording::{Recording, Writer, encode};
@@ -12,7 +10,7 @@ use recording::{Recording, Writer, encode};
 /// A minute of two CPUs at 1 ms with three VMs.
 #[test]
 fn a_sample_takes_less_than_eight_bytes() {
-    let host = synthetic::Host { cpus: 2, vms: 3, period_ns: 1_000_000, seed: 1 };
+    let host = common::synthetic::Host { cpus: 2, vms: 3, period_ns: 1_000_000, seed: 1 };
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("minute");
     let writer = Writer::create(&path, &host.header()).unwrap();

@@ -1,0 +1,358 @@
+//! Recordings for the tests.
+
+#![allow(dead_code, clippy::pedantic, clippy::cast_possible_truncation, clippy::cast_possible_wrap)]
+
+#[path = "../../../../tests/perf/synthetic.rs"]
+#[allow(clippy::cast_sign_loss)]
+pub(crate) mod synthetic;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use model::*;
+use recording::{Recording, Summary, Writer, encode};
+use synthetic::Random;
+
+/// Every combination of absent and present values, and extreme ones, by seed.
+pub(crate) struct Wild(pub(crate) Random);
+
+impl Wild {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(Random(seed))
+    }
+
+    pub(crate) fn tables(&mut self) -> Tables {
+        let vms = self.rows(|wild, row| wild.vm(row));
+        let n_vms = vms.len();
+        let vcpus = self.rows(|wild, _| wild.vcpu(n_vms));
+        let images = self.rows(|wild, _| wild.image(n_vms));
+        let modules = self.rows(|wild, _| Module {
+            owner: wild.owner(n_vms),
+            path: wild.text(),
+            build_id: BuildId::new(&wild.bytes(21)),
+        });
+        let (n_images, n_modules) = (images.len(), modules.len());
+        Tables {
+            threads: self.rows(|wild, _| Thread {
+                image: ImageId(wild.below(n_images)),
+                tid: Tid(wild.u32()),
+                name: wild.text(),
+                fs_base: wild.maybe(|wild| GuestVirt(wild.u64())),
+            }),
+            mappings: self.rows(|wild, _| Mapping {
+                image: ImageId(wild.below(n_images)),
+                start: wild.u64(),
+                end: wild.u64(),
+                offset: wild.u64(),
+                module: ModuleId(wild.below(n_modules)),
+            }),
+            symbols: self.rows(|wild, _| Symbol {
+                module: ModuleId(wild.below(n_modules)),
+                offset: wild.u64(),
+                name: match wild.below(3) {
+                    0 => SymbolName::Function(wild.text()),
+                    1 => SymbolName::Stripped,
+                    _ => SymbolName::Unreadable(wild.text()),
+                },
+            }),
+            stacks: self.rows(|wild, _| Stack { kernel: wild.addresses(), user: wild.addresses() }),
+            vms,
+            vcpus,
+            images,
+            modules,
+        }
+    }
+
+    pub(crate) fn header(&mut self) -> Header {
+        Header {
+            vmscope_version: self.text(),
+            hostname: self.text(),
+            kernel: self.text(),
+            vendor: [Vendor::Amd, Vendor::Intel, Vendor::Other][self.below(3) as usize],
+            trigger: [Trigger::CpuClock, Trigger::Cycles][self.below(2) as usize],
+            period_ns: self.u64(),
+            cpus: (0..self.below(5)).collect(),
+            start: HostNs(self.u64()),
+            end: HostNs(self.u64()),
+            start_unix_ns: self.u64(),
+            complete: true,
+            counters: (0..self.below(4)).map(|_| (self.text(), self.u64())).collect(),
+            notes: self.rows(|wild, _| Note { subject: wild.text(), text: wild.text() }),
+        }
+    }
+
+    /// In time order, on that CPU.
+    pub(crate) fn samples(&mut self, cpu: u32, count: usize, tables: &Tables) -> Vec<Sample> {
+        let mut times: Vec<u64> = (0..count).map(|_| self.u64()).collect();
+        times.sort_unstable();
+        times.into_iter().map(|time| self.sample(cpu, time, tables)).collect()
+    }
+
+    fn sample(&mut self, cpu: u32, time: u64, tables: &Tables) -> Sample {
+        let has_vcpus = !tables.vcpus.is_empty();
+        Sample {
+            time: HostNs(time),
+            cpu: CpuId(cpu),
+            pid: Pid(self.u32()),
+            tid: Tid(self.u32()),
+            host_ip: HostVirt(self.u64()),
+            host_mode: [HostMode::Kernel, HostMode::User][self.below(2) as usize],
+            stack: self
+                .maybe(|wild| StackId(wild.below(tables.stacks.len())))
+                .filter(|_| !tables.stacks.is_empty()),
+            vcpu: match self.below(4) {
+                0 => VcpuState::None,
+                2 if has_vcpus => VcpuState::Vmm(self.registers(tables.vcpus.len())),
+                3 if has_vcpus => VcpuState::Guest(self.registers(tables.vcpus.len())),
+                _ => VcpuState::Unknown,
+            },
+        }
+    }
+
+    fn registers(&mut self, n_vcpus: usize) -> VcpuSample {
+        VcpuSample {
+            vcpu: VcpuId(self.below(n_vcpus)),
+            ip: GuestVirt(self.u64()),
+            cr3: self.maybe(|wild| Cr3::new(wild.u64())),
+            fs_base: GuestVirt(self.u64()),
+            cpl: self.u32() as u8,
+            asid: self.u32(),
+            exit_reason: self.u32(),
+            exit_info: self.u32(),
+        }
+    }
+
+    fn vm(&mut self, row: usize) -> Vm {
+        Vm {
+            name: format!("{row}{}", self.text()),
+            pid: Pid(self.u32()),
+            started: self.maybe(|wild| HostNs(wild.u64())),
+            ended: self.maybe(|wild| HostNs(wild.u64())),
+            guest: match self.below(2) {
+                0 => Guest::Unmapped { reason: self.text() },
+                _ => Guest::Mapped {
+                    via: self.text(),
+                    clock: Clock { host_minus_guest_ns: self.u64() as i64, error_ns: self.u64() },
+                },
+            },
+        }
+    }
+
+    fn vcpu(&mut self, n_vms: usize) -> Vcpu {
+        Vcpu { vm: VmId(self.below(n_vms)), number: self.u32(), tid: Tid(self.u32()) }
+    }
+
+    fn image(&mut self, n_vms: usize) -> Image {
+        Image {
+            owner: self.owner(n_vms),
+            kind: [ImageKind::Kernel, ImageKind::Process][self.below(2) as usize],
+            pid: Pid(self.u32()),
+            name: self.text(),
+            cr3: self.maybe(|wild| Cr3::new(wild.u64())),
+            start: self.maybe(|wild| HostNs(wild.u64())),
+            end: self.maybe(|wild| HostNs(wild.u64())),
+        }
+    }
+
+    fn owner(&mut self, n_vms: usize) -> Owner {
+        self.maybe(|wild| Owner::Vm(VmId(wild.below(n_vms)))).unwrap_or(Owner::Host)
+    }
+
+    /// At least one row, so that others can refer to it.
+    fn rows<T>(&mut self, mut row: impl FnMut(&mut Self, usize) -> T) -> Vec<T> {
+        (0..1 + self.below(20) as usize).map(|idx| row(self, idx)).collect()
+    }
+
+    fn addresses(&mut self) -> Vec<HostVirt> {
+        (0..self.below(5)).map(|_| HostVirt(self.u64())).collect()
+    }
+
+    fn text(&mut self) -> String {
+        let texts =
+            ["", "a", "std::vector<T>::operator[]", "日本語", "[kernel]", "\"\\\n\0", "/x y"];
+        texts[self.below(texts.len()) as usize].to_owned()
+    }
+
+    fn bytes(&mut self, limit: usize) -> Vec<u8> {
+        (0..self.below(limit)).map(|_| self.u32() as u8).collect()
+    }
+
+    fn maybe<T>(&mut self, value: impl FnOnce(&mut Self) -> T) -> Option<T> {
+        (self.below(3) != 0).then(|| value(self))
+    }
+
+    fn below(&mut self, limit: impl TryInto<u64, Error: std::fmt::Debug>) -> u32 {
+        self.0.below(limit.try_into().unwrap()) as u32
+    }
+
+    fn u32(&mut self) -> u32 {
+        self.u64() as u32
+    }
+
+    fn u64(&mut self) -> u64 {
+        let random = self.0.next();
+        [0, 1, u64::MAX, 1 << 63, random, random >> 32, random >> 56][self.0.below(7) as usize]
+    }
+}
+
+/// A recording of these samples, finished.
+pub(crate) fn write(
+    path: &Path,
+    header: &Header,
+    tables: &Tables,
+    cpus: &[Vec<Sample>],
+) -> Summary {
+    spool(path, header, cpus).finish(header, tables).unwrap()
+}
+
+/// One that waits to be finished.
+pub(crate) fn spool(path: &Path, header: &Header, cpus: &[Vec<Sample>]) -> Writer {
+    let writer = Writer::create(path, header).unwrap();
+    for samples in cpus {
+        let Some(first) = samples.first() else { continue };
+        let mut spool = writer.spool(first.cpu).unwrap();
+        for drained in samples.chunks(7) {
+            spool.append(&drained.iter().flat_map(encode).collect::<Vec<_>>()).unwrap();
+        }
+    }
+    writer
+}
+
+pub(crate) fn read(recording: &Recording) -> Vec<Sample> {
+    let mut samples = Vec::new();
+    recording.for_each_batch(&mut |batch| samples.extend_from_slice(batch)).unwrap();
+    samples
+}
+
+/// As a recording gives them: by time, then by CPU.
+pub(crate) fn merged(cpus: &[Vec<Sample>]) -> Vec<Sample> {
+    let mut all = cpus.concat();
+    all.sort_by_key(|sample| (sample.time, sample.cpu));
+    all
+}
+
+/// The error of opening and reading all of it, on one line as the program prints it.
+pub(crate) fn failure(path: &Path) -> Option<String> {
+    let read = |recording: Recording| recording.for_each_batch(&mut |_| ());
+    let error = Recording::open(path).and_then(read).err()?;
+    let source = std::error::Error::source(&error);
+    Some(source.map_or(error.to_string(), |source| format!("{error}: {source}")))
+}
+
+/// A recording small enough to read, with one of everything.
+pub(crate) fn small() -> (Header, Tables, Vec<Vec<Sample>>) {
+    let header = Header {
+        vmscope_version: "0.1.0".into(),
+        hostname: "host1".into(),
+        kernel: "6.1.0-1-amd64".into(),
+        vendor: Vendor::Amd,
+        trigger: Trigger::CpuClock,
+        period_ns: 1_000_000,
+        cpus: vec![0, 1],
+        start: HostNs(5_000_000_000),
+        end: HostNs(5_003_000_000),
+        start_unix_ns: 1_760_000_000_000_000_000,
+        complete: true,
+        counters: BTreeMap::from([("samples_dropped_cpu0".into(), 0)]),
+        notes: vec![Note { subject: "vm2".into(), text: "its functions have no names".into() }],
+    };
+    let (vcpu, stack) = (VcpuId(0), Some(StackId(0)));
+    let registers = VcpuSample {
+        vcpu,
+        ip: GuestVirt(0x40_1136),
+        cr3: Some(Cr3::new(0x1_0ab0_4000)),
+        fs_base: GuestVirt(0x7f00_0000_0740),
+        cpl: 3,
+        asid: 7,
+        exit_reason: 0x60,
+        exit_info: 0x8000_00ec,
+    };
+    let host = |time, cpu, vcpu| Sample {
+        time: HostNs(time),
+        cpu: CpuId(cpu),
+        pid: Pid(2000),
+        tid: Tid(2003),
+        host_ip: HostVirt(0xffff_ffff_c0a1_2345),
+        host_mode: HostMode::Kernel,
+        stack: None,
+        vcpu,
+    };
+    let no_cr3 = VcpuSample { vcpu: VcpuId(1), cr3: None, exit_reason: 0x78, ..registers };
+    let cpus = vec![
+        vec![
+            host(5_000_100_000, 0, VcpuState::Guest(registers)),
+            host(5_001_100_007, 0, VcpuState::Vmm(no_cr3)),
+        ],
+        vec![
+            Sample { host_mode: HostMode::User, stack, ..host(5_000_600_000, 1, VcpuState::None) },
+            host(5_001_600_001, 1, VcpuState::Unknown),
+        ],
+    ];
+    (header, small_tables(), cpus)
+}
+
+fn small_tables() -> Tables {
+    let (vm1, vm2) = (VmId(0), VmId(1));
+    let clock = Clock { host_minus_guest_ns: -12_345, error_ns: 900 };
+    let vm = |name: &str, pid, guest| Vm {
+        name: name.into(),
+        pid: Pid(pid),
+        started: None,
+        ended: None,
+        guest,
+    };
+    let image = |owner, kind, pid, name: &str, cr3| Image {
+        owner,
+        kind,
+        pid: Pid(pid),
+        name: name.into(),
+        cr3,
+        start: None,
+        end: Some(HostNs(5_002_000_000)),
+    };
+    let module = |owner, path: &str, id| Module { owner, path: path.into(), build_id: id };
+    let symbol = |offset, name| Symbol { module: ModuleId(1), offset, name };
+    Tables {
+        vms: vec![
+            vm("vm1", 2000, Guest::Mapped { via: "vsock".into(), clock }),
+            Vm {
+                started: Some(HostNs(5_001_000_000)),
+                ..vm("vm2", 2010, Guest::Unmapped { reason: "no vsock device".into() })
+            },
+        ],
+        vcpus: vec![
+            Vcpu { vm: vm1, number: 0, tid: Tid(2003) },
+            Vcpu { vm: vm2, number: 0, tid: Tid(2013) },
+        ],
+        images: vec![
+            image(Owner::Host, ImageKind::Kernel, 0, "6.1.0-1-amd64", None),
+            image(Owner::Vm(vm1), ImageKind::Process, 71, "compute", Some(Cr3::new(0x1_0ab0_4000))),
+        ],
+        threads: vec![Thread {
+            image: ImageId(1),
+            tid: Tid(71),
+            name: "compute".into(),
+            fs_base: Some(GuestVirt(0x7f00_0000_0740)),
+        }],
+        mappings: vec![Mapping {
+            image: ImageId(1),
+            start: 0x40_1000,
+            end: 0x40_2000,
+            offset: 0x1000,
+            module: ModuleId(1),
+        }],
+        modules: vec![
+            module(Owner::Host, "[kernel]", None),
+            module(Owner::Vm(vm1), "/usr/bin/compute", BuildId::from_hex("c0ffee00")),
+        ],
+        symbols: vec![
+            symbol(0x1136, SymbolName::Function("compute_a".into())),
+            symbol(0x1200, SymbolName::Stripped),
+            symbol(0x1300, SymbolName::Unreadable("permission denied".into())),
+        ],
+        stacks: vec![Stack {
+            kernel: vec![HostVirt(0xffff_ffff_8100_0010), HostVirt(0xffff_ffff_8100_0020)],
+            user: vec![],
+        }],
+    }
+}

@@ -1,0 +1,198 @@
+//! What is no recording, or not all of one.
+
+#![allow(clippy::unwrap_used, missing_docs)]
+
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use common::synthetic::Random;
+use common::{failure, small, spool, write};
+
+const TABLES: [&str; 9] = [
+    "vms.parquet",
+    "vcpus.parquet",
+    "images.parquet",
+    "threads.parquet",
+    "modules.parquet",
+    "mappings.parquet",
+    "symbols.parquet",
+    "stacks.parquet",
+    "samples.parquet",
+];
+
+/// Writes the small recording, changes it, and compares the error (`{}`: the recording's path).
+fn check(change: impl Fn(&Path), expected: &str) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = recording(dir.path());
+    change(&path);
+    let expected = expected.replace("{}", &path.display().to_string());
+    assert_eq!(failure(&path).as_deref(), Some(expected.as_str()));
+}
+
+fn recording(dir: &Path) -> PathBuf {
+    let (header, tables, cpus) = small();
+    let path = dir.join("day1");
+    write(&path, &header, &tables, &cpus);
+    path
+}
+
+fn edit(path: &Path, from: &str, to: &str) {
+    let text = fs::read_to_string(path).unwrap();
+    assert!(text.contains(from), "{text}");
+    fs::write(path, text.replacen(from, to, 1)).unwrap();
+}
+
+#[test]
+fn every_damage_says_what_to_do() {
+    check(
+        |path| fs::remove_dir_all(path).unwrap(),
+        "{} does not exist: give a folder written by `vmscope record`",
+    );
+    check(
+        |path| fs::remove_file(path.join("recording.json")).unwrap(),
+        "{} is not a recording (it has no recording.json): give a folder written by `vmscope record`",
+    );
+    check(
+        |path| fs::write(path.join("recording.json"), "{\"name\": 1}").unwrap(),
+        "{} is not a recording (its recording.json names no format): give a folder written by \
+         `vmscope record`",
+    );
+    check(
+        |path| edit(&path.join("recording.json"), "vmscope-recording", "other"),
+        "{} is not a recording (its recording.json says \"other\"): give a folder written by \
+         `vmscope record`",
+    );
+    check(
+        |path| edit(&path.join("recording.json"), "\"version\": 1", "\"version\": 2"),
+        "{} has recording format 2, this vmscope reads up to 1: use a newer vmscope",
+    );
+    check(
+        |path| fs::write(path.join("recording.json"), "{\"format\": \"vmscope-rec").unwrap(),
+        "{}/recording.json is damaged (EOF while parsing a string at line 1 column 23): copy it again \
+         from where it was made",
+    );
+    check(
+        |path| fs::remove_file(path.join("symbols.parquet")).unwrap(),
+        "{}/symbols.parquet is missing: copy the whole recording again from where it was made",
+    );
+    check(
+        |path| fs::write(path.join("samples.parquet"), "PAR1").unwrap(),
+        "{}/samples.parquet is damaged (recording.json has another size or checksum): copy it again \
+         from where it was made",
+    );
+    check(
+        |path| edit(&path.join("recording.json"), "\"vcpus.parquet\"", "\"other\""),
+        "{}/vcpus.parquet is damaged (recording.json does not know it): copy it again from where it \
+         was made",
+    );
+}
+
+#[test]
+fn a_file_is_no_recording() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("file");
+    fs::write(&file, "x").unwrap();
+    let expected = format!(
+        "{} is not a recording (it is no folder): give a folder written by `vmscope record`",
+        file.display()
+    );
+    assert_eq!(failure(&file), Some(expected));
+}
+
+#[test]
+fn any_changed_byte_is_seen() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = recording(dir.path());
+    let mut random = Random(11);
+    for table in TABLES {
+        let file = path.join(table);
+        let whole = fs::read(&file).unwrap();
+        for _ in 0..20 {
+            fs::write(&file, mutated(&mut random, &whole)).unwrap();
+            let error = failure(&path).unwrap();
+            assert!(error.contains("another size or checksum"), "{error}");
+        }
+        fs::write(&file, &whole).unwrap();
+    }
+    assert_eq!(failure(&path), None);
+}
+
+/// Somebody who changes bytes and puts the right checksum: any result but a panic or an endless run.
+#[test]
+fn hostile_tables_do_no_harm() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = recording(dir.path());
+    let json = path.join("recording.json");
+    let honest = fs::read_to_string(&json).unwrap();
+    let mut random = Random(12);
+    let mut errors = 0;
+    for table in TABLES {
+        let file = path.join(table);
+        let whole = fs::read(&file).unwrap();
+        for _ in 0..150 {
+            let bytes = mutated(&mut random, &whole);
+            fs::write(&file, &bytes).unwrap();
+            fs::write(&json, with_checksum(&honest, table, &whole, &bytes)).unwrap();
+            errors += usize::from(failure(&path).is_some());
+        }
+        fs::write(&file, &whole).unwrap();
+    }
+    fs::write(&json, &honest).unwrap();
+    assert_eq!(failure(&path), None);
+    assert!(
+        1000 < errors,
+        "only {errors} of 3600 changes were errors: does the checksum still fit?"
+    );
+}
+
+#[test]
+fn hostile_spools_do_no_harm() {
+    let (header, tables, cpus) = small();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("recording");
+    let writer = spool(&path, &header, &cpus);
+    writer.checkpoint(&header, &tables).unwrap();
+    writer.stack_spool().unwrap().append(&tables.stacks).unwrap();
+    let mut random = Random(13);
+    for name in ["cpu0.raw", "stacks.raw", "recording.json"] {
+        let file = writer.partial_path().join(name);
+        let whole = fs::read(&file).unwrap();
+        for _ in 0..500 {
+            fs::write(&file, mutated(&mut random, &whole)).unwrap();
+            let _ = failure(&path);
+        }
+        fs::write(&file, &whole).unwrap();
+    }
+    assert_eq!(failure(&path), None);
+}
+
+/// A few bytes changed, or the end cut off, or a piece repeated.
+fn mutated(random: &mut Random, whole: &[u8]) -> Vec<u8> {
+    let mut bytes = whole.to_vec();
+    let at = |random: &mut Random| usize::try_from(random.below(whole.len() as u64)).unwrap();
+    match random.below(8) {
+        0 => bytes.truncate(at(random)),
+        1 => {
+            let from = at(random);
+            bytes.splice(from..from, whole[from..].iter().copied().take(9));
+        }
+        _ => {
+            for _ in 0..=random.below(3) {
+                let place = at(random);
+                bytes[place] ^= random.next().to_le_bytes()[0] | 1;
+            }
+        }
+    }
+    bytes
+}
+
+fn with_checksum(json: &str, table: &str, old: &[u8], new: &[u8]) -> String {
+    let entry = |bytes: &[u8]| {
+        let crc32 = crc32fast::hash(bytes);
+        format!("\"bytes\": {},\n      \"crc32\": \"{crc32:08x}\"", bytes.len())
+    };
+    assert!(json.contains(table) && json.contains(&entry(old)), "{json}");
+    json.replacen(&entry(old), &entry(new), 1)
+}

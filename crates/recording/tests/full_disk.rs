@@ -1,0 +1,86 @@
+//! A disk that is full, tried with a limit on the size of files: a write beyond it fails like one to a
+//! full disk. Setting the limit takes another process, with the signal that would end it ignored.
+
+#![allow(clippy::unwrap_used, missing_docs)]
+
+mod common;
+
+use std::path::Path;
+use std::process::Command;
+
+use common::{merged, read, spool};
+use model::{Sample, Tables};
+use recording::{Error, Recording};
+
+const FOLDER: &str = "VMSCOPE_TEST_FULL_DISK";
+const PART: &str = "VMSCOPE_TEST_FULL_DISK_PART";
+const HOST: common::synthetic::Host =
+    common::synthetic::Host { cpus: 2, vms: 3, period_ns: 1_000_000, seed: 1 };
+
+fn cpus() -> Vec<Vec<Sample>> {
+    (0..HOST.cpus).map(|cpu| HOST.samples(cpu, 5_000)).collect()
+}
+
+/// Runs this test again as `part`, in a process whose files end at `kib` KiB.
+fn under_limit(part: &str, kib: u32, dir: &Path) {
+    let script = "trap '' XFSZ; ulimit -f \"$1\"; shift; exec \"$@\"";
+    let status = Command::new("bash")
+        .args(["-c", script, "bash", &kib.to_string()])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", "a_full_disk_leaves_nothing_under_the_final_name", "--nocapture"])
+        .env(FOLDER, dir)
+        .env(PART, part)
+        .status()
+        .unwrap();
+    assert!(status.success(), "{part} under a limit of {kib} KiB");
+}
+
+#[test]
+fn a_full_disk_leaves_nothing_under_the_final_name() {
+    match (std::env::var_os(FOLDER), std::env::var(PART).as_deref()) {
+        (Some(dir), Ok("spool")) => return limited_spool(Path::new(&dir)),
+        (Some(dir), Ok(_)) => return limited_finish(Path::new(&dir)),
+        _ => (),
+    }
+    let dir = tempfile::tempdir().unwrap();
+    under_limit("spool", 100, dir.path());
+    let path = dir.path().join("recording");
+    assert!(!path.exists());
+    let recording = Recording::open(&path).unwrap();
+    let read = read(&recording);
+    assert!(!read.is_empty() && read.len() < 10_000, "{}", read.len());
+    let notes: Vec<_> = recording.header.notes.iter().map(|note| &note.text).collect();
+    assert!(!notes.iter().any(|note| note.contains("lost")), "half a block is there: {notes:?}");
+
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("recording");
+    spool(&path, &HOST.header(), &cpus()).checkpoint(&HOST.header(), &HOST.tables()).unwrap();
+    under_limit("finish", 20, dir.path());
+    assert!(!path.exists());
+    let recording = Recording::open(&path).unwrap();
+    assert_eq!(common::read(&recording).len(), merged(&cpus()).len(), "everything is still there");
+}
+
+/// Appends until the disk is full, and once more.
+fn limited_spool(dir: &Path) {
+    let writer = spool(&dir.join("recording"), &HOST.header(), &[]);
+    let mut spool = writer.spool(model::CpuId(0)).unwrap();
+    let records: Vec<u8> = cpus()[0].iter().flat_map(recording::encode).collect();
+    for _ in 0..2 {
+        let error = spool.append(&records).unwrap_err();
+        assert!(matches!(error, Error::NoSpace(_)), "{error}");
+    }
+}
+
+/// Finishes what the process without the limit spooled.
+fn limited_finish(dir: &Path) {
+    let path = dir.join("other");
+    let writer = spool(&path, &HOST.header(), &[]);
+    for spool in ["cpu0.raw", "cpu1.raw"] {
+        let from = dir.join("recording.partial").join(spool);
+        std::fs::hard_link(from, writer.partial_path().join(spool)).unwrap();
+    }
+    let error = writer.finish(&HOST.header(), &Tables::default()).unwrap_err();
+    assert!(matches!(error, Error::NoSpace(_)), "{error}");
+    assert!(!path.exists());
+}

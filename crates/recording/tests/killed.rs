@@ -1,0 +1,175 @@
+//! A writer that is killed, at any point.
+
+#![allow(clippy::unwrap_used, missing_docs)]
+
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use common::{Wild, merged, read, small, spool};
+use model::{HostNs, Sample, Stack, Tables, VcpuState};
+use recording::Recording;
+
+/// Opens what a killed writer left and checks that its samples are these.
+fn check(path: &Path, expected: &[Sample]) -> Recording {
+    let recording = Recording::open(path).unwrap();
+    assert!(!recording.header.complete);
+    assert_eq!(read(&recording), expected);
+    recording
+}
+
+fn notes(recording: &Recording) -> Vec<&str> {
+    recording.header.notes.iter().map(|note| note.text.as_str()).collect()
+}
+
+#[test]
+fn while_sampling() {
+    let (mut header, _, cpus) = small();
+    (header.end, header.notes) = (header.start, vec![]);
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("recording");
+    let writer = spool(&path, &header, &cpus);
+    let mut stacks = writer.stack_spool().unwrap();
+    let stack = |n| Stack { kernel: vec![model::HostVirt(n)], user: vec![model::HostVirt(n); 3] };
+    stacks.append(&[stack(1), stack(2)]).unwrap();
+    stacks.append(&[stack(3)]).unwrap();
+    drop(writer);
+
+    // Without the vCPUs' table a guest is one whose vCPU was not found; nothing else is lost.
+    let without = |sample: Sample| match sample.vcpu {
+        VcpuState::Guest(_) => Sample { vcpu: VcpuState::Unknown, ..sample },
+        VcpuState::Vmm(_) => Sample { vcpu: VcpuState::None, ..sample },
+        _ => sample,
+    };
+    let expected: Vec<_> = merged(&cpus).into_iter().map(without).collect();
+    let recording = check(&path, &expected);
+    assert_eq!(recording.tables.stacks, [stack(1), stack(2), stack(3)]);
+    assert_eq!(recording.header.end, HostNs(5_001_600_001), "the last sample's time");
+    let missing = "vms, vcpus, images, threads, modules, mappings, symbols, stacks";
+    assert_eq!(
+        notes(&recording),
+        [
+            "4 samples read from the spools",
+            &format!("its writer is still running or was killed; missing tables: {missing}"),
+        ]
+    );
+    let partial = dir.path().join("recording.partial");
+    assert_eq!(recording.header.notes[0].subject, partial.display().to_string());
+    check(&partial, &expected);
+}
+
+#[test]
+fn after_a_checkpoint() {
+    let (header, tables, cpus) = small();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("recording");
+    let writer = spool(&path, &header, &cpus);
+    let early =
+        Tables { vms: tables.vms.clone(), vcpus: tables.vcpus.clone(), ..Tables::default() };
+    writer.checkpoint(&header, &early).unwrap();
+    writer.checkpoint(&header, &tables).unwrap();
+    drop(writer);
+    let recording = check(&path, &merged(&cpus));
+    assert_eq!(recording.tables, tables);
+    assert_eq!(
+        notes(&recording)[1..],
+        [
+            "4 samples read from the spools",
+            "its writer is still running or was killed; all tables are there"
+        ]
+    );
+}
+
+/// The last block of a spool cut off at every byte, and overwritten with zeros from every byte, as a
+/// machine that lost its power leaves it.
+#[test]
+fn in_the_middle_of_a_block() {
+    let mut wild = Wild::new(2);
+    let (header, tables) = (wild.header(), wild.tables());
+    let samples = wild.samples(0, 7 * 3, &tables);
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("recording");
+    let writer = spool(&path, &header, std::slice::from_ref(&samples));
+    writer.checkpoint(&header, &tables).unwrap();
+    let spool = writer.partial_path().join("cpu0.raw");
+    let whole = fs::read(&spool).unwrap();
+    let block = whole.len() / 3;
+    let whole_blocks = |length: usize| &samples[..length / block * 7];
+    let last = whole.len() - block;
+    for length in [0, block].into_iter().chain(last - 1..=whole.len()) {
+        fs::write(&spool, &whole[..length]).unwrap();
+        let recording = check(&path, whole_blocks(length));
+        let lost = format!("{} bytes at their ends lost", length % block);
+        assert_eq!(
+            notes(&recording).iter().any(|note| note.contains(&lost)),
+            length % block != 0,
+            "{:?}",
+            notes(&recording)
+        );
+    }
+    for length in last..=whole.len() {
+        let mut torn = whole[..length].to_vec();
+        torn.resize(whole.len(), 0);
+        fs::write(&spool, &torn).unwrap();
+        check(&path, whole_blocks(length));
+    }
+}
+
+/// A copy of the folder at every step of finishing that a kill can separate.
+#[test]
+fn while_finishing() {
+    let (header, tables, cpus) = small();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("recording");
+    let writer = spool(&path, &header, &cpus);
+    let spools = copy_files(writer.partial_path(), &dir.path().join("spools"));
+    writer.finish(&header, &tables).unwrap();
+    let state = |name: &str, files: &[&str]| {
+        let state = dir.path().join(format!("{name}.partial"));
+        spools.iter().for_each(|file| drop(copy_into(file, &state)));
+        for file in files {
+            copy_into(&path.join(file), &state);
+        }
+        state
+    };
+    let tables_written = [
+        "vms.parquet",
+        "vcpus.parquet",
+        "images.parquet",
+        "threads.parquet",
+        "modules.parquet",
+        "mappings.parquet",
+        "symbols.parquet",
+        "stacks.parquet",
+    ];
+    for count in 0..tables_written.len() {
+        let state = state(&format!("tables{count}"), &tables_written[..count]);
+        fs::write(state.join("symbols.parquet.tmp"), "half").unwrap();
+        assert_eq!(read(&Recording::open(&state).unwrap()).len(), 4);
+    }
+    let before_samples = state("before_samples", &tables_written);
+    fs::write(before_samples.join("samples.parquet.tmp"), "half").unwrap();
+    check(&before_samples, &merged(&cpus));
+
+    let after_samples = state("after_samples", &tables_written);
+    copy_into(&path.join("samples.parquet"), &after_samples);
+    fs::remove_file(after_samples.join("cpu1.raw")).unwrap();
+    check(&after_samples, &merged(&cpus));
+
+    // Only the rename is missing: complete in all but its name.
+    copy_into(&path.join("recording.json"), &after_samples);
+    let recording = Recording::open(&after_samples).unwrap();
+    assert_eq!((recording.header, recording.tables), (header, tables));
+}
+
+fn copy_into(file: &Path, dir: &Path) -> PathBuf {
+    fs::create_dir_all(dir).unwrap();
+    let copy = dir.join(file.file_name().unwrap());
+    fs::copy(file, &copy).unwrap();
+    copy
+}
+
+fn copy_files(from: &Path, to: &Path) -> Vec<PathBuf> {
+    fs::read_dir(from).unwrap().map(|file| copy_into(&file.unwrap().path(), to)).collect()
+}
