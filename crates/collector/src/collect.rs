@@ -26,9 +26,6 @@ const RING_SECONDS: u64 = 4;
 /// Records of processes' doings per CPU between two drains.
 const SIDEBAND_RING_BYTES: usize = 512 << 10;
 
-/// How long sampling waits for guests to begin their logs.
-const FIRST_TRY: Duration = Duration::from_secs(3);
-
 /// Where Linux keeps what we read.
 const PROC: &str = "/proc";
 const SYS: &str = "/sys";
@@ -146,7 +143,7 @@ impl<'a> Collection<'a> {
         let mut collection =
             Self { plan, sampler, sideband, cpus, spools, stack_spool, kvm, state };
         collection.look_for_vcpus(None)?;
-        collection.state.guests.wait_first_try(FIRST_TRY.min(plan.limits.time));
+        collection.state.guests.wait_first_try(plan.limits.time);
         collection.checkpoint()?;
         Ok(collection)
     }

@@ -47,7 +47,7 @@ pub fn in_testbed(scenario: &str, files: &Path, script: &str) -> anyhow::Result<
     let output = Command::new(vmscope()?)
         .args(["testbed", "run"])
         .arg(&file)
-        .arg("--output")
+        .arg("--out")
         .arg(files)
         .args(["--timeout", "900", "--", "sh", "-c", script])
         .output()

@@ -22,7 +22,7 @@ fn recordings_that_are_none() {
     check(&["report", empty], 1, "not a recording");
     check(&["report", "/etc/passwd"], 1, "not a recording");
     let newer = folder.path().join("recording.json");
-    std::fs::write(newer, r#"{"format":"vmscope-recording","format_version":999}"#).unwrap();
+    std::fs::write(newer, r#"{"format":"vmscope-recording","version":999}"#).unwrap();
     check(&["report", empty], 1, "newer vmscope");
 }
 

@@ -1,11 +1,89 @@
 //! `vmscope demo`.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
-/// Show vmscope at work on a virtual KVM host with three guests.
+use anyhow::Context;
+use clap::Parser;
+
+use super::{Usage, export, report};
+
+const SCENARIO: &str = include_str!("../../../../scenarios/demo.toml");
+const RECORDING: &str = "recording";
+
+const EXAMPLE: &str = "Example:
+  vmscope demo -o demo";
+
+/// Show vmscope at work: a virtual KVM host with three guests, recorded for 20 s and reported.
+///
+/// Boots the virtual host and its guests, records them, prints the unified report and writes a flame
+/// graph. Needs no KVM and no configuration; the first run downloads a kernel.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {}
+#[command(after_help = EXAMPLE)]
+pub(crate) struct Args {
+    /// Folder for the recording and the flame graph; must not exist
+    #[arg(short, long, value_name = "DIR", default_value = "vmscope-demo")]
+    output: PathBuf,
+    /// How long to record, in seconds
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=600))]
+    duration: u32,
+    /// Time limit of the whole demonstration, seconds
+    #[arg(long, value_name = "S", default_value_t = 900)]
+    timeout: u64,
+}
 
-pub(crate) fn run(_args: &Args) -> anyhow::Result<ExitCode> {
-    anyhow::bail!("not built yet")
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let folder = &args.output;
+    let shown = folder.display();
+    if folder.exists() {
+        return Err(Usage(format!("{shown} exists already: choose another name with -o")).into());
+    }
+    std::fs::create_dir_all(folder).with_context(|| format!("failed to create {shown}"))?;
+    let scenario = folder.join("demo.toml");
+    std::fs::write(&scenario, SCENARIO).with_context(|| format!("failed to write to {shown}"))?;
+    let code = testbed::run(&testbed::Run {
+        scenario,
+        command: record_command(args.duration),
+        out: Some(folder.clone()),
+        timeout: Duration::from_secs(args.timeout),
+        host: testbed::HostChoice::Auto,
+        vmscope: std::env::current_exe().context("failed to find this program")?,
+    })?;
+    if code != 0 {
+        anyhow::bail!("recording on the virtual host failed with exit code {code}");
+    }
+    show(&folder.join(RECORDING), &folder.join("flamegraph.html"))
+}
+
+fn record_command(seconds: u32) -> Vec<String> {
+    let seconds = seconds.to_string();
+    ["vmscope", "record", "-o", RECORDING, "--duration", &seconds].map(str::to_owned).to_vec()
+}
+
+/// What a user would do next.
+fn show(recording: &std::path::Path, page: &std::path::Path) -> anyhow::Result<ExitCode> {
+    #[derive(clap::Parser)]
+    struct ReportLine {
+        #[command(flatten)]
+        args: report::Args,
+    }
+    #[derive(clap::Parser)]
+    struct ExportLine {
+        #[command(flatten)]
+        args: export::Args,
+    }
+    let recording = recording.as_os_str();
+    let report =
+        ReportLine::parse_from(["report".as_ref(), recording, "--limit".as_ref(), "25".as_ref()]);
+    report::run(&report.args)?;
+    let line = [
+        "export".as_ref(),
+        recording,
+        "--format".as_ref(),
+        "html".as_ref(),
+        "-o".as_ref(),
+        page.as_os_str(),
+    ];
+    export::run(&ExportLine::parse_from(line).args)
 }

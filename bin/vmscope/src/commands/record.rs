@@ -46,7 +46,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "VM=FILE", value_parser = guest_map)]
     guest_map: Vec<(String, PathBuf)>,
     /// How long a guest may take to answer one question
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration_in_seconds)]
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration_in_seconds)]
     guest_timeout: Duration,
     /// Record as long as this command runs
     #[arg(last = true, value_name = "COMMAND")]
@@ -166,7 +166,11 @@ fn show(progress: &Progress) {
             eprintln!("sampling {cpus} CPUs; no VM runs; Ctrl-C ends it");
         }
         Progress::Sampling { cpus, vms } => {
-            eprintln!("sampling {cpus} CPUs and {} VMs ({}); Ctrl-C ends it", vms.len(), vms.join(", "));
+            eprintln!(
+                "sampling {cpus} CPUs and {} VMs ({}); Ctrl-C ends it",
+                vms.len(),
+                vms.join(", ")
+            );
         }
         Progress::VmFound(name) => eprintln!("VM {name} started"),
         Progress::VmEnded(name) => eprintln!("VM {name} ended"),
