@@ -173,6 +173,7 @@ fn answer(verdict: &AreaVerdict) -> String {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod test {
     use super::*;
 
