@@ -1,9 +1,10 @@
 /* Factorises N with Shor's algorithm on a simulated quantum computer (libquantum), for ever or TIMES.
- * Usage: shor N X [TIMES]; X must have no factor in common with N. */
+ * Usage: shor [N X [TIMES]]; X must have no factor in common with N. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
+#include <omp.h>
 #include <quantum.h>
 
 /* The period that one measured value stands for, or 0 if it tells nothing. */
@@ -63,13 +64,15 @@ static int factor(int n, int x)
 
 int main(int argc, char **argv)
 {
-	if (argc < 3 || atoi(argv[1]) < 15) {
-		fprintf(stderr, "usage: shor N X [TIMES]\n");
-		return 2;
-	}
-	int n = atoi(argv[1]), x = atoi(argv[2]);
+	int n = argc > 2 ? atoi(argv[1]) : 1397, x = argc > 2 ? atoi(argv[2]) : 8;
 	long times = argc > 3 ? atol(argv[3]) : 0;
 
+	if (n < 15 || n > 10000 || x < 2) {
+		fprintf(stderr, "usage: shor [N X [TIMES]]\n");
+		return 2;
+	}
+	/* Debian's build would use a thread per CPU, which wait for each other by spinning. */
+	omp_set_num_threads(1);
 	srandom((unsigned)time(NULL));
 	srand((unsigned)time(NULL));
 	for (long i = 0; !times || i < times; i++) {

@@ -9,6 +9,7 @@ use crate::interrupt::Interrupts;
 use crate::launch::{Prepared, Progress};
 use crate::link::{Event, Link};
 use crate::plan::Plan;
+use crate::process;
 
 /// How often signals are looked at.
 const TICK: Duration = Duration::from_millis(100);
@@ -19,6 +20,9 @@ pub(crate) fn run(prepared: &Prepared, limit: Duration) -> Result<u8, Error> {
     let plan = Plan::read(folder)?;
     let interrupts = Interrupts::catch()
         .map_err(|error| Error::Host { problem: format!("can't be guarded: {error}") })?;
+    // Where it is built in or already there, nothing happens; where it is missing, QEMU says so.
+    let _ = process::tool("modprobe", "kmod")
+        .and_then(|mut modprobe| process::run(modprobe.args(["-q", "vhost_vsock"])));
     let (sender, receiver) = mpsc::channel();
     let (events, told) = mpsc::channel();
     let stop = sender.clone();

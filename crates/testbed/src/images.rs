@@ -62,18 +62,19 @@ pub(crate) fn guest(
         archive.folder(folder);
     }
     add_modules(&mut archive, kernel, GUEST_MODULES)?;
-    for name in workload::names() {
+    for name in workload::files() {
         add_program(
             &mut archive,
             &format!("/usr/local/bin/{name}"),
+            content,
             &content.workloads.join(name),
         )?;
     }
     for path in &content.programs {
-        add_program(&mut archive, path, Path::new(path))?;
+        add_program(&mut archive, path, content, Path::new(path))?;
     }
     if let Some(agent) = content.agent {
-        add_program(&mut archive, "/usr/bin/vmscope-guest", agent)?;
+        add_program(&mut archive, "/usr/bin/vmscope-guest", content, agent)?;
     }
     store(cache, "guest-image", &archive)
 }
@@ -104,11 +105,19 @@ fn add_modules(archive: &mut Archive, kernel: &Kernel, names: &[&str]) -> Result
     Ok(())
 }
 
-/// Adds a program and its libraries, the libraries under the names the loader looks for.
-fn add_program(archive: &mut Archive, path: &str, from: &Path) -> Result<(), Error> {
+/// Adds a program and its libraries under the names the loader looks for; the workloads' own library
+/// is there already.
+fn add_program(
+    archive: &mut Archive,
+    path: &str,
+    content: &GuestContent<'_>,
+    from: &Path,
+) -> Result<(), Error> {
     archive.copy_program(path, from)?;
     for library in libraries::of(from)? {
-        archive.copy_program(&library.display().to_string(), &library)?;
+        if library.parent() != Some(content.workloads) {
+            archive.copy_program(&library.display().to_string(), &library)?;
+        }
     }
     Ok(())
 }

@@ -157,6 +157,6 @@ mod tests {
         let names: Vec<_> =
             text.lines().filter_map(|line| line.split_whitespace().nth(5)).collect();
         assert_eq!(names, ["bin", "bin/one", "bin/two"], "{text}");
-        assert!(text.contains("-rwxr-xr-x 0/0            10"), "{text}");
+        assert!(text.contains("-rwxr-xr-x 0/0        10"), "{text}");
     }
 }

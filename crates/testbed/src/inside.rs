@@ -95,11 +95,6 @@ pub(crate) fn run_plan(
     for needed in [&guests_folder, &work] {
         fs::create_dir_all(needed).map_err(Error::io("create", needed))?;
     }
-    for module in ["kvm_amd", "vhost_vsock", "tun"] {
-        // Whatever is missing shows where it is needed.
-        let _ = process::tool("modprobe", "kmod")
-            .and_then(|mut modprobe| process::run(modprobe.args(["-q", module])));
-    }
     let _natives = start_natives(&scenario, folder)?;
     let socket = exec::socket(folder);
     let listener = UnixListener::bind(&socket).map_err(Error::io("listen at", &socket))?;

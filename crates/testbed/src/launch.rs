@@ -118,15 +118,9 @@ pub(crate) fn prepare(
         fs::create_dir(needed).map_err(Error::io("create", needed))?;
     }
     copy(vmscope, &bin.join("vmscope"))?;
-    for name in scenario
-        .natives
-        .iter()
-        .map(|native| native.workload.program())
-        .filter(|name| !name.starts_with('/'))
-    {
-        copy(&workloads.join(name), &bin.join(name))?;
-        if name == "forker" {
-            copy(&workloads.join("shortlived"), &bin.join("shortlived"))?;
+    if !scenario.natives.is_empty() {
+        for name in workload::files() {
+            copy(&workloads.join(name), &bin.join(name))?;
         }
     }
     plan.guests = boots(&scenario, &cache, &workloads, vmscope, folder.path())?;

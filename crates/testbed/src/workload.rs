@@ -25,15 +25,34 @@ struct Source {
 
 const COMPUTE: &str = include_str!("../../../workloads/compute.c");
 
+const SHOR: &str = include_str!("../../../workloads/shor.c");
+
+/// Debian's libquantum with its symbols, as a shared library; see its source for why.
+const LIBRARY: Source = Source {
+    name: "libquantum.so.8",
+    text: include_str!("../../../workloads/libquantum-streams.c"),
+    flags: &[
+        "-fPIC",
+        "-shared",
+        "-Wl,-Bsymbolic,-soname,libquantum.so.8",
+        "-Wl,--whole-archive",
+        "-l:libquantum.a",
+        "-Wl,--no-whole-archive",
+        "-lgomp",
+        "-lm",
+    ],
+};
+
 const SOURCES: &[Source] = &[
     Source { name: "compute", text: COMPUTE, flags: &["-pie", "-fPIE"] },
     Source { name: "compute-static", text: COMPUTE, flags: &["-static", "-no-pie", "-fno-pie"] },
     Source { name: "compute-stripped", text: COMPUTE, flags: &["-pie", "-fPIE", "-s"] },
     Source {
         name: "shor",
-        text: include_str!("../../../workloads/shor.c"),
-        flags: &["-lquantum", "-lgomp", "-lm"],
+        text: SHOR,
+        flags: &["-L.", "-l:libquantum.so.8", "-lgomp", "-lm", "-Wl,-rpath,$ORIGIN"],
     },
+    Source { name: "shor-stock", text: SHOR, flags: &["-lquantum", "-lgomp", "-lm"] },
     Source { name: "syscalls", text: include_str!("../../../workloads/syscalls.c"), flags: &[] },
     Source { name: "forker", text: include_str!("../../../workloads/forker.c"), flags: &[] },
     Source {
@@ -111,26 +130,68 @@ impl<'de> Deserialize<'de> for Workload {
 
 /// Builds the built-in workloads, or finds them built. Returns their folder.
 pub(crate) fn build_all(cache: &Cache) -> Result<PathBuf, Error> {
+    let all = || std::iter::once(&LIBRARY).chain(SOURCES);
     let mut key = cache::Key::new("workloads");
     key.add(FLAGS.join(" ").as_bytes());
-    for source in SOURCES {
-        key.add(source.name.as_bytes())
-            .add(source.text.as_bytes())
-            .add(source.flags.join(" ").as_bytes());
+    for source in all() {
+        key.add(source.name.as_bytes()).add(source.text.as_bytes());
+        key.add(source.flags.join(" ").as_bytes());
     }
-    cache.folder(&key, |folder| SOURCES.iter().try_for_each(|source| build(source, folder)))
+    cache.folder(&key, |folder| all().try_for_each(|source| build(source, folder)))
 }
 
-/// The names of the built-in workloads.
-pub(crate) fn names() -> impl Iterator<Item = &'static str> {
+/// The names of the built-in workloads' programs.
+pub(crate) fn programs() -> impl Iterator<Item = &'static str> {
     SOURCES.iter().map(|source| source.name)
+}
+
+/// The names of all files that the built-in workloads need beside each other.
+pub(crate) fn files() -> impl Iterator<Item = &'static str> {
+    std::iter::once(LIBRARY.name).chain(programs())
 }
 
 fn build(source: &Source, folder: &Path) -> Result<(), Error> {
     // The source keeps the workload's name in the line tables.
-    let file = folder.join(format!("{}.c", source.name));
-    std::fs::write(&file, source.text).map_err(Error::io("write", &file))?;
+    let file = format!("{}.c", source.name);
+    let path = folder.join(&file);
+    std::fs::write(&path, source.text).map_err(Error::io("write", &path))?;
     let mut gcc = process::tool("gcc", "gcc libc6-dev libquantum-dev")?;
-    gcc.args(FLAGS).arg("-o").arg(folder.join(source.name)).arg(&file).args(source.flags);
+    gcc.args(FLAGS).args(["-o", source.name, &file]).args(source.flags).current_dir(folder);
     process::run(&mut gcc).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(line: &str, expected: Result<&str, &str>) {
+        let result = Workload::parse(line).map(|workload| workload.program().to_owned());
+        match (result, expected) {
+            (Ok(program), Ok(expected)) => assert_eq!(program, expected),
+            (Err(problem), Err(expected)) => assert!(problem.contains(expected), "{problem}"),
+            (got, expected) => panic!("{line}: {got:?} instead of {expected:?}"),
+        }
+    }
+
+    #[test]
+    fn workload_lines() {
+        check("compute", Ok("compute"));
+        check("shor 33 5", Ok("shor"));
+        check("nice -n 5 compute 20", Ok("compute"));
+        check("nice -n 5 taskset -c 1 compute", Ok("compute"));
+        check("/usr/bin/openssl speed", Ok("/usr/bin/openssl"));
+        check("", Err("names no program"));
+        check("nice -n 5", Err("names no program"));
+        check("nice 5 compute", Err("followed by -n NUMBER"));
+        check("computer", Err("unknown workload `computer`, expected one of compute, "));
+        check("libquantum.so.8", Err("unknown workload"));
+        check("compute; reboot", Err("`compute;` may hold"));
+    }
+
+    #[test]
+    fn a_native_run_takes_the_program_from_its_folder() {
+        let words = Workload::parse("nice -n 5 shor 33 5").unwrap();
+        let words = words.words_with_program(Path::new("/bin/shor"));
+        assert_eq!(words, ["nice", "-n", "5", "/bin/shor", "33", "5"]);
+    }
 }

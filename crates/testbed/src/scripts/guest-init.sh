@@ -24,9 +24,8 @@ mkdir /layer/upper /layer/work
 mount -t overlay -o lowerdir=/disk,upperdir=/layer/upper,workdir=/layer/work root /new
 mkdir -p /new/run /new/proc /new/sys /new/dev
 mount -t tmpfs -o mode=755 run /new/run
-mkdir -p /new/run/testbed/bin /new/run/testbed/lib
+mkdir -p /new/run/testbed/bin
 cp /testbed/start /bin/busybox /new/run/testbed/
 cp /usr/local/bin/* /usr/bin/vmscope-guest /new/run/testbed/bin/ 2>/dev/null
-find / -xdev -name 'libquantum.so*' -exec cp {} /new/run/testbed/lib/ ';'
 for fs in proc sys dev; do mount --move /$fs /new/$fs; done
 exec switch_root /new /run/testbed/busybox sh /run/testbed/start

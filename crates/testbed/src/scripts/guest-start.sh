@@ -2,10 +2,7 @@
 # Starts what the kernel's command line asks for, says "ready", then runs the lines it is sent.
 # NAME is the guest's, W0, W1, ... its workloads; AGENT asks for vmscope-guest; INIT becomes PID 1.
 busybox=/bin/busybox
-if [ -x /run/testbed/busybox ]; then
-    busybox=/run/testbed/busybox
-    export LD_LIBRARY_PATH=/run/testbed/lib
-fi
+[ -x /run/testbed/busybox ] && busybox=/run/testbed/busybox
 export HOME=/root TERM=dumb PATH=/usr/local/bin:/run/testbed/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin
 
 b() { "$busybox" "$@"; }

@@ -36,12 +36,13 @@ mount -t 9p -o cache=none,$p9 share run/testbed/share
 cp run/testbed/share/bin/* run/testbed/bin/
 mkdir -p "lib/modules/$RELEASE"
 mount --bind "/lower$MODULES" "lib/modules/$RELEASE"
+chroot /root modprobe -a kvm_amd vhost_vsock tun
 hostname testbed
 ip link set lo up
 
 cd /
 chroot /root /usr/bin/env -i HOME=/root TERM="$TERM" LANG=C.UTF-8 \
-    PATH=/run/testbed/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+    PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
     /run/testbed/bin/vmscope testbed inside
 sync
 poweroff -f
