@@ -10,11 +10,14 @@
   const element = (id) => document.getElementById(id);
   const flame = element("flame"), details = element("details"), search = element("search");
   const start = new Array(count).fill(0), end = new Array(count), parent = new Array(count).fill(-1);
-  let zoomed = 0, matches = null, drawn = [];
+  let zoomed = 0, matches = null, drawnWidth = 0;
 
   const name = (node) => label[node] < 0 ? "all" : labels[label[node]][0];
   const kind = (node) => label[node] < 0 ? "all" : kinds[labels[label[node]][1]];
   const module = (node) => label[node] < 0 ? "" : modules[labels[label[node]][2]] ?? "";
+  // A name that says nothing is shown with its module.
+  const shown = (node) =>
+    /^[[(]/.test(name(node)) && module(node) ? `${name(node)} ${module(node).split("/").pop()}` : name(node);
   const percent = (samples) => all ? (100 * samples / all).toFixed(2) + " %" : "";
   const describe = (node) =>
     `${name(node)}  ${total[node].toLocaleString("en")} samples, ${percent(total[node])}` +
@@ -40,19 +43,18 @@
     const width = flame.clientWidth, scale = width / Math.max(1, total[zoomed]);
     const frames = [];
     let deepest = depth[zoomed];
-    drawn = [];
+    drawnWidth = width;
     const add = (node, left, right, isParent) => {
       const frame = document.createElement("div");
       frame.className = `frame ${kind(node)}${isParent ? " parent" : ""}${matches?.has(node) ? " match" : ""}`;
       frame.style.left = left + "px";
       frame.style.width = (right - left) + "px";
       frame.style.top = depth[node] * ROW_PX + "px";
-      if (right - left >= MIN_TEXT_PX) frame.textContent = name(node);
+      if (right - left >= MIN_TEXT_PX) frame.textContent = shown(node);
       else frame.style.padding = "0";
       frame.dataset.node = node;
       frame.title = describe(node);
       frames.push(frame);
-      drawn.push(node);
       deepest = Math.max(deepest, depth[node]);
     };
     for (let node = parent[zoomed]; node >= 0; node = parent[node]) add(node, 0, width, true);
@@ -151,5 +153,5 @@
   }
   addJumps();
   draw();
-  new ResizeObserver(draw).observe(flame.parentElement);
+  new ResizeObserver(() => { if (flame.clientWidth !== drawnWidth) draw(); }).observe(flame);
 })();
