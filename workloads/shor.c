@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include <omp.h>
 #include <quantum.h>
 
 /* The period that one measured value stands for, or 0 if it tells nothing. */
@@ -71,8 +70,7 @@ int main(int argc, char **argv)
 		fprintf(stderr, "usage: shor [N X [TIMES]]\n");
 		return 2;
 	}
-	/* Debian's build would use a thread per CPU, which wait for each other by spinning. */
-	omp_set_num_threads(1);
+
 	srandom((unsigned)time(NULL));
 	srand((unsigned)time(NULL));
 	for (long i = 0; !times || i < times; i++) {

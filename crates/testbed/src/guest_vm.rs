@@ -81,6 +81,21 @@ impl GuestVm {
         }
     }
 
+    /// What is known of an end that nobody wanted: QEMU's exit, its own words, the console's.
+    pub(crate) fn last_words(&self, folder: &Path) -> String {
+        let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
+        let status = match child.try_wait() {
+            Ok(Some(status)) => format!("QEMU's {status}"),
+            _ => "QEMU still runs".to_owned(),
+        };
+        let read = |ending: &str| {
+            let text = std::fs::read(folder.join(format!("{}.{ending}", self.name))).ok()?;
+            process::last_lines(&text, 6)
+        };
+        let said = [Some(status), read("log"), read("console")];
+        said.into_iter().flatten().collect::<Vec<_>>().join("; ")
+    }
+
     /// Runs a line in the guest's shell.
     pub(crate) fn exec(&self, line: &str) -> Result<ExecOutput, Error> {
         let mut port = self.port.lock().unwrap_or_else(PoisonError::into_inner);

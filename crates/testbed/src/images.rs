@@ -50,6 +50,10 @@ pub(crate) fn guest(
     kernel: &Kernel,
     content: &GuestContent<'_>,
 ) -> Result<PathBuf, Error> {
+    store(cache, "guest-image", &guest_archive(kernel, content)?)
+}
+
+fn guest_archive(kernel: &Kernel, content: &GuestContent<'_>) -> Result<Archive, Error> {
     let mut archive = base("/init", include_str!("scripts/guest-init.sh"))?;
     archive.program("/testbed/start", include_str!("scripts/guest-start.sh"));
     archive.link("/testbed/busybox", "../bin/busybox");
@@ -76,7 +80,7 @@ pub(crate) fn guest(
     if let Some(agent) = content.agent {
         add_program(&mut archive, "/usr/bin/vmscope-guest", content, agent)?;
     }
-    store(cache, "guest-image", &archive)
+    Ok(archive)
 }
 
 fn base(init: &str, script: &str) -> Result<Archive, Error> {
@@ -131,4 +135,49 @@ fn store(cache: &Cache, kind: &'static str, archive: &Archive) -> Result<PathBuf
         std::fs::write(&path, &bytes).map_err(Error::io("write", &path))
     })?;
     Ok(folder.join("initrd"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::golden;
+
+    /// A kernel and workloads that are names only.
+    fn fake(folder: &Path) -> (Kernel, PathBuf) {
+        let kernel = Kernel { release: "6.1.0-0-amd64".to_owned(), root: folder.join("kernel") };
+        let modules = kernel.modules();
+        fs::create_dir_all(modules.join("kernel")).unwrap();
+        let mut dependencies = String::new();
+        for name in GUEST_MODULES.iter().filter(|name| **name != "ext4") {
+            fs::write(modules.join(format!("kernel/{name}.ko")), "").unwrap();
+            dependencies += &format!("kernel/{name}.ko:\n");
+        }
+        fs::write(modules.join("modules.dep"), dependencies).unwrap();
+        fs::write(modules.join("modules.builtin"), "kernel/fs/ext4/ext4.ko\n").unwrap();
+        let workloads = folder.join("workloads");
+        fs::create_dir(&workloads).unwrap();
+        for name in workload::files() {
+            fs::write(workloads.join(name), "").unwrap();
+        }
+        (kernel, workloads)
+    }
+
+    #[test]
+    fn content_of_a_guest() {
+        if process::find("busybox").is_none() {
+            eprintln!("skipped: busybox is not installed");
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let (kernel, workloads) = fake(folder.path());
+        let agent = workloads.join("idle");
+        let content =
+            GuestContent { workloads: &workloads, agent: Some(&agent), programs: BTreeSet::new() };
+        let listing = guest_archive(&kernel, &content).unwrap().listing();
+        let own: Vec<_> = listing.lines().filter(|line| !line.ends_with(" -> busybox")).collect();
+        golden::check("guest-image.txt", &(own.join("\n") + "\n"));
+        assert!(listing.contains("bin/top -> busybox\n"));
+    }
 }

@@ -31,6 +31,8 @@ use crate::scenario::{Scenario, When};
 
 /// Every guest's boot is a lot of emulation: more at once only makes each slower.
 const BOOTING_AT_ONCE: usize = 2;
+/// How many guests of a run may die while booting and be started again.
+const TRIES: u32 = 3;
 /// How long a command may take to end after it was asked to.
 const GRACE: Duration = Duration::from_secs(20);
 /// Where the virtual host keeps the testbed's files.
@@ -113,6 +115,7 @@ pub(crate) fn run_plan(
         queue,
         started: BTreeMap::new(),
         booting: Vec::new(),
+        failures: 0,
         command: None,
     };
     let result = run.to_the_end(receiver);
@@ -130,6 +133,7 @@ struct Run<'a> {
     queue: VecDeque<usize>,
     started: BTreeMap<usize, (Arc<GuestVm>, Instant)>,
     booting: Vec<usize>,
+    failures: u32,
     command: Option<RunningCommand>,
 }
 
@@ -187,11 +191,22 @@ impl Run<'_> {
                     .insert(name, Arc::clone(vm));
                 Ok(())
             }
-            Err(problem) => Err(Error::Guest {
-                problem: format!("{problem}: {}", self.console(&name)),
-                guest: name,
-            }),
+            Err(problem) => {
+                let problem = format!("{problem}: {}", vm.last_words(&self.folder.join("guests")));
+                self.start_again(index, name, problem)
+            }
         }
+    }
+
+    /// Under emulation a guest now and then dies of an exception while it boots; another try helps.
+    fn start_again(&mut self, index: usize, guest: String, problem: String) -> Result<(), Error> {
+        self.failures += 1;
+        if self.failures > TRIES {
+            return Err(Error::Guest { guest, problem });
+        }
+        self.link.tell(&Event::Died(guest, problem));
+        self.started.remove(&index);
+        self.start_guest(index)
     }
 
     fn end_guest(&mut self, index: usize) {
@@ -287,10 +302,6 @@ impl Run<'_> {
             std::thread::sleep(delay);
             sender.send(message)
         });
-    }
-
-    fn console(&self, guest: &str) -> String {
-        process::log_tail(&self.folder.join("guests").join(format!("{guest}.console")))
     }
 }
 

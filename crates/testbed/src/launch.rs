@@ -277,11 +277,16 @@ impl Progress {
                 after_ms / 1000,
                 after_ms / 100 % 10
             ),
+            Event::Died(guest, problem) => format!("guest {guest} {problem}; starting it again"),
             Event::Gone(guest) => format!("guest {guest} was ended"),
             Event::Running => "running the command".to_owned(),
             Event::Ended(_) | Event::Failed(_) => "ending".to_owned(),
         };
-        note(&format!("{:5.1} s  {stage}", self.start.elapsed().as_secs_f64()));
+        if matches!(event, Event::Died(..)) {
+            warn(&stage);
+        } else {
+            note(&format!("{:5.1} s  {stage}", self.start.elapsed().as_secs_f64()));
+        }
         if !matches!(event, Event::Gone(_)) {
             self.stage = stage;
         }

@@ -21,6 +21,8 @@ mod cache;
 mod direct;
 mod error;
 mod exec;
+#[cfg(test)]
+mod golden;
 mod guest_vm;
 mod images;
 mod initramfs;

@@ -24,6 +24,8 @@ pub(crate) enum Event {
     Starting(String),
     /// A guest is ready; so many milliseconds after its start.
     Ready(String, u128),
+    /// A guest ended while booting, and why; it is started again.
+    Died(String, String),
     /// A guest was ended, as the scenario says.
     Gone(String),
     /// The command runs.
@@ -39,10 +41,11 @@ impl Event {
         match self {
             Self::Starting(guest) => format!("starting {guest}\n"),
             Self::Ready(guest, after_ms) => format!("ready {after_ms} {guest}\n"),
+            Self::Died(guest, problem) => format!("died {guest} {}\n", one_line(problem)),
             Self::Gone(guest) => format!("gone {guest}\n"),
             Self::Running => "running \n".to_owned(),
             Self::Ended(code) => format!("ended {code}\n"),
-            Self::Failed(problem) => format!("failed {}\n", problem.replace('\n', "; ")),
+            Self::Failed(problem) => format!("failed {}\n", one_line(problem)),
         }
     }
 
@@ -53,6 +56,9 @@ impl Event {
             "ready" => rest
                 .split_once(' ')
                 .and_then(|(ms, guest)| Some(Self::Ready(guest.to_owned(), ms.parse().ok()?))),
+            "died" => rest
+                .split_once(' ')
+                .map(|(guest, why)| Self::Died(guest.to_owned(), why.to_owned())),
             "gone" => Some(Self::Gone(rest.to_owned())),
             "running" => Some(Self::Running),
             "ended" => rest.parse().ok().map(Self::Ended),
@@ -60,6 +66,10 @@ impl Event {
             _ => None,
         }
     }
+}
+
+fn one_line(text: &str) -> String {
+    text.replace(['\n', '\r'], "; ")
 }
 
 /// The inside's end.
@@ -204,6 +214,7 @@ mod tests {
         check(Event::Starting("web-1".to_owned()));
         check(Event::Ready("web-1".to_owned(), 9_123));
         check(Event::Gone("a".to_owned()));
+        check(Event::Died("a".to_owned(), "QEMU's exit status: 0".to_owned()));
         check(Event::Running);
         check(Event::Ended(130));
         check(Event::Failed("guest a: ended".to_owned()));

@@ -72,7 +72,7 @@ impl HostMachine<'_> {
         line.two(
             "-append",
             &format!(
-                "console=ttyS0 quiet loglevel=4 panic=-1 mitigations=off MODULES={} RELEASE={} TERM={term} {}",
+                "console=ttyS0 quiet loglevel=4 panic=-1 mitigations=off MODULES=\"{}\" RELEASE={} TERM={term} {}",
                 self.kernel.modules().display(),
                 self.kernel.release,
                 self.extra

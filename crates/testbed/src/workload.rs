@@ -30,7 +30,7 @@ const SHOR: &str = include_str!("../../../workloads/shor.c");
 /// Debian's libquantum with its symbols, as a shared library; see its source for why.
 const LIBRARY: Source = Source {
     name: "libquantum.so.8",
-    text: include_str!("../../../workloads/libquantum-streams.c"),
+    text: include_str!("../../../workloads/libquantum-glue.c"),
     flags: &[
         "-fPIC",
         "-shared",
@@ -38,7 +38,6 @@ const LIBRARY: Source = Source {
         "-Wl,--whole-archive",
         "-l:libquantum.a",
         "-Wl,--no-whole-archive",
-        "-lgomp",
         "-lm",
     ],
 };
@@ -50,7 +49,7 @@ const SOURCES: &[Source] = &[
     Source {
         name: "shor",
         text: SHOR,
-        flags: &["-L.", "-l:libquantum.so.8", "-lgomp", "-lm", "-Wl,-rpath,$ORIGIN"],
+        flags: &["-L.", "-l:libquantum.so.8", "-lm", "-Wl,-rpath,$ORIGIN"],
     },
     Source { name: "shor-stock", text: SHOR, flags: &["-lquantum", "-lgomp", "-lm"] },
     Source { name: "syscalls", text: include_str!("../../../workloads/syscalls.c"), flags: &[] },
@@ -58,7 +57,8 @@ const SOURCES: &[Source] = &[
     Source {
         name: "shortlived",
         text: include_str!("../../../workloads/shortlived.c"),
-        flags: &[],
+        // Static: else half of its short life would be the loader's, which has no symbols.
+        flags: &["-static"],
     },
     Source { name: "idle", text: include_str!("../../../workloads/idle.c"), flags: &[] },
 ];

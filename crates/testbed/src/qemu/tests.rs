@@ -1,1 +1,69 @@
+use super::*;
+use crate::golden;
+use crate::scenario::Scenario;
 
+const SCENARIO: &str = r#"
+name = "x"
+[host]
+cpus = 4
+[[guest]]
+name = "a"
+workload = ["compute", "nice -n 5 shor 33 5"]
+[[guest]]
+name = "b"
+cpus = 2
+memory = "1G"
+channel = "serial"
+root = "/srv/root,1"
+init = "/sbin/init"
+[[guest]]
+name = "c"
+channel = "none"
+"#;
+
+/// One option per line.
+fn shown(arguments: &[String]) -> String {
+    let mut text = String::new();
+    for word in arguments {
+        text += if word.starts_with('-') { "\n" } else { " " };
+        text += word;
+    }
+    text.trim_start().to_owned() + "\n"
+}
+
+#[test]
+fn the_hosts_command_line() {
+    let scenario = Scenario::parse(Path::new("x.toml"), SCENARIO).unwrap();
+    let machine = HostMachine {
+        host: &scenario.host,
+        kernel: &Kernel { release: "6.1.0-56-amd64".to_owned(), root: "/cache/kernel".into() },
+        initrd: Path::new("/cache/initrd"),
+        share: Path::new("/tmp/run,1"),
+        console: Path::new("/tmp/run,1/console"),
+        ports: &[("out", 5), ("events", 6)],
+        terminal: Some(7),
+        extra: "TERMINAL_SIZE=\"rows 50 cols 100\"",
+    };
+    let text = shown(&machine.arguments());
+    let term = std::env::var("TERM").ok().filter(|term| is_word(term)).unwrap_or("dumb".to_owned());
+    golden::check("host-command.txt", &text.replace(&format!("TERM={term} "), "TERM=dumb "));
+}
+
+#[test]
+fn the_guests_command_lines() {
+    let scenario = Scenario::parse(Path::new("x.toml"), SCENARIO).unwrap();
+    let mut text = String::new();
+    for (index, guest) in scenario.guests.iter().enumerate() {
+        let machine = GuestMachine {
+            guest,
+            index,
+            kernel: Path::new("/cache/vmlinuz"),
+            initrd: Path::new("/cache/initrd"),
+            disk: guest.root.as_deref(),
+            folder: Path::new("/run/testbed/guests"),
+            exec: 9,
+        };
+        text += &shown(&machine.arguments());
+    }
+    golden::check("guest-commands.txt", &text);
+}

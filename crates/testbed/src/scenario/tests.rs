@@ -1,1 +1,109 @@
+use std::fmt::Write;
 
+use super::*;
+use crate::golden;
+
+fn parse(text: &str) -> Result<Scenario, Error> {
+    Scenario::parse(Path::new("scenarios/x.toml"), text)
+}
+
+#[test]
+fn a_full_scenario() {
+    let scenario = parse(
+        r#"
+name = "full"
+[host]
+cpus = 4
+memory = "4G"
+kernel = "6.12"
+command = "vmscope record -o day1"
+[[native]]
+workload = "compute"
+pin = 0
+[[guest]]
+name = "a"
+cpus = 2
+memory = "512M"
+pin = [1, 3]
+kernel = "/opt/kernel"
+workload = ["nice -n 5 compute", "shor 33 5"]
+channel = "serial"
+root = "roots/debian"
+init = "/sbin/init"
+start = { after = 2.5 }
+stop = { after = 20 }
+"#,
+    )
+    .unwrap();
+    assert_eq!((scenario.host.cpus, scenario.host.memory.as_mebibytes()), (4, 4096));
+    assert_eq!(scenario.host.kernel, GuestKernel::Version("6.12".to_owned()));
+    assert_eq!(scenario.natives[0].pin, Some(0));
+    let guest = scenario.guest("a").unwrap();
+    assert_eq!(guest.pin, [1, 3]);
+    assert_eq!(guest.kernel, GuestKernel::Folder("/opt/kernel".into()));
+    assert_eq!(guest.workload[0].words(), ["nice", "-n", "5", "compute"]);
+    assert_eq!(guest.root.as_deref(), Some(Path::new("scenarios/roots/debian")));
+    assert_eq!(guest.start, When::After(Duration::from_millis(2500)));
+    assert_eq!(guest.stop, Some(When::After(Duration::from_secs(20))));
+}
+
+#[test]
+fn a_short_scenario_has_sane_defaults() {
+    let scenario = parse("name = \"short\"\n[[guest]]\nname = \"a\"\n").unwrap();
+    assert_eq!(scenario.host, Host::default());
+    let guest = &scenario.guests[0];
+    assert_eq!((guest.cpus, guest.memory.as_mebibytes()), (1, 256));
+    assert_eq!((guest.channel, guest.start, &guest.stop), (Channel::Vsock, When::Before, &None));
+    assert!(guest.workload.is_empty() && guest.pin.is_empty());
+}
+
+/// Scenarios with one mistake each.
+const MISTAKES: &[&str] = &[
+    "",
+    "name = ",
+    "name = \"a b\"",
+    "name = \"x\"\nguests = 3",
+    "name = \"x\"\n[host]\ncpu = 2",
+    "name = \"x\"\n[host]\ncpus = 0",
+    "name = \"x\"\n[host]\nmemory = \"2 GB\"",
+    "name = \"x\"\n[host]\nkernel = \"newest\"",
+    "name = \"x\"\n[[guest]]\ncpus = 1",
+    "name = \"x\"\n[[guest]]\nname = \"a/b\"",
+    "name = \"x\"\n[[guest]]\nname = \"a\"\n[[guest]]\nname = \"a\"",
+    "name = \"x\"\n[[guest]]\nname = \"a\"\nworkload = \"computer\"",
+    "name = \"x\"\n[[guest]]\nname = \"a\"\nworkload = 3",
+    "name = \"x\"\n[[guest]]\nname = \"a\"\nworkload = [\"compute\", \"shor; reboot\"]",
+    "name = \"x\"\n[[guest]]\nname = \"a\"\nchannel = \"tcp\"",
+    "name = \"x\"\n[[guest]]\nname = \"a\"\ncpus = 2\npin = [0]",
+    "name = \"x\"\n[[guest]]\nname = \"a\"\npin = [2]",
+    "name = \"x\"\n[[guest]]\nname = \"a\"\nstart = \"later\"",
+    "name = \"x\"\n[[guest]]\nname = \"a\"\nstart = { after = -1 }",
+    "name = \"x\"\n[[guest]]\nname = \"a\"\nstart = { before = 1 }",
+    "name = \"x\"\n[[guest]]\nname = \"a\"\nstop = \"before\"",
+    "name = \"x\"\n[[guest]]\nname = \"a\"\ninit = \"/sbin/init\"",
+    "name = \"x\"\n[[native]]\nworkload = \"compute\"\npin = 7",
+];
+
+#[test]
+fn mistakes_are_told_in_one_line() {
+    let mut text = String::new();
+    for mistake in MISTAKES {
+        let error = parse(mistake).unwrap_err().to_string();
+        assert_eq!(error.lines().count(), 1, "{error}");
+        writeln!(text, "{}\n    {error}", mistake.replace('\n', " | ")).unwrap();
+    }
+    golden::check("scenario-mistakes.txt", &text);
+}
+
+#[test]
+fn the_scenarios_we_ship_are_right() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
+    let mut seen = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let scenario = Scenario::read(&path).unwrap();
+        assert_eq!(Some(scenario.name.as_str()), path.file_stem().unwrap().to_str());
+        seen += 1;
+    }
+    assert!(0 < seen);
+}
