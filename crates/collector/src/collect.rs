@@ -273,7 +273,6 @@ impl<'a> Collection<'a> {
         };
         for cpu in &self.cpus {
             let counters = self.sampler.counters(*cpu);
-            add(format!("samples_written_cpu{cpu}"), counters.written);
             add(format!("samples_dropped_cpu{cpu}"), counters.dropped);
             let taken = counters.written + counters.dropped;
             add(format!("samples_missed_cpu{cpu}"), expected.saturating_sub(taken));

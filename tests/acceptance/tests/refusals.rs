@@ -31,7 +31,9 @@ fn usage() {
     let folder = tempfile::tempdir().unwrap();
     let taken = folder.path().to_str().unwrap();
     check(&["record", "-o", taken], 2, "exists already");
-    for arguments in [&["record", "--period", "1us"][..], &["record", "--period", "soon"], &["frobnicate"]] {
+    for arguments in
+        [&["record", "--period", "1us"][..], &["record", "--period", "soon"], &["frobnicate"]]
+    {
         assert_eq!(run(arguments).unwrap().status.code(), Some(2), "{arguments:?}");
     }
 }
@@ -41,6 +43,10 @@ fn usage() {
 fn recording_on_a_host_without_guests() {
     let folder = tempfile::tempdir().unwrap();
     let ran = in_testbed("no-guests", folder.path(), include_str!("refusals.sh")).unwrap();
-    assert_eq!(ran.code, 0, "the script's last line says what failed:\n{}{}", ran.stdout, ran.stderr);
+    assert_eq!(
+        ran.code, 0,
+        "the script's last line says what failed:\n{}{}",
+        ran.stdout, ran.stderr
+    );
     assert!(Path::new(folder.path()).join("alone/recording.json").exists());
 }

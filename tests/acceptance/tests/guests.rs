@@ -1,0 +1,170 @@
+//! Real guests on the virtual KVM host: who ran, by name, and nothing lost.
+
+#![allow(clippy::unwrap_used)]
+
+use std::path::Path;
+use std::process::Command;
+
+use acceptance::{Report, in_testbed, report, root, run, text, vmscope};
+use serde_json::Value;
+
+/// Points by which a share may be off: three standard errors of a share `p` of `n` samples, at least
+/// `least`.
+fn points(p: f64, n: u64, least: f64) -> f64 {
+    (300.0 * (p * (1.0 - p) / n as f64).sqrt()).max(least)
+}
+
+fn of_vm<'a>(name: &'a str) -> impl Fn(&Value) -> bool + 'a {
+    move |row| text(row, "vm") == name && text(row, "side") == "guest"
+}
+
+#[test]
+fn three_guests_are_told_apart_down_to_their_functions() {
+    let folder = tempfile::tempdir().unwrap();
+    let ran = in_testbed("demo", folder.path(), "vmscope record -o rec --duration 25").unwrap();
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    let recording = folder.path().join("rec");
+    let unified = report(&recording, &["--limit", "100000"]).unwrap();
+
+    assert_eq!(unified.counter("samples_dropped"), 0);
+    assert_eq!(unified.sum(|_| true), unified.samples(), "the rows add up to the total");
+    for (vm, module, function) in [
+        ("web", "/compute", "compute_a"),        // a PIE
+        ("web", "/compute-static", "compute_a"), // a static program
+        ("db", "/libquantum.so", "quantum_"),    // a shared library
+        ("ci", "[kernel]", "entry_SYSCALL_64"),  // the guest's kernel
+        ("ci", "/shortlived", "short_work"),     // a process that lives 300 ms
+    ] {
+        let found = unified.sum(|row| {
+            of_vm(vm)(row)
+                && text(row, "module").contains(module)
+                && text(row, "function").starts_with(function)
+        });
+        assert!(0 < found, "{vm}: no {function} of {module}");
+    }
+    short_lived_processes_have_names(&unified);
+    guest_user_code_has_names(&unified);
+    shares_are_80_to_20(&unified);
+    views_agree(&recording, &unified);
+    exports_agree(&recording, unified.samples());
+}
+
+/// Each lived 300 ms of CPU time: none of their samples may be nobody's.
+fn short_lived_processes_have_names(unified: &Report) {
+    let named = unified.sum(|row| of_vm("ci")(row) && text(row, "process") == "shortlived");
+    let nobody =
+        unified.sum(|row| of_vm("ci")(row) && text(row, "process").starts_with("[unknown"));
+    assert!(nobody * 100 <= named, "{nobody} samples of processes without a name, {named} with");
+}
+
+fn guest_user_code_has_names(unified: &Report) {
+    let user = |row: &Value| text(row, "side") == "guest" && !text(row, "module").starts_with('[');
+    let of = |name: &str| unified.sum(|row| user(row) && text(row, "function") == name);
+    let (all, unknown, stripped) = (unified.sum(user), of("[unknown]"), of("(stripped)"));
+    eprintln!("guest user samples: {all}, {unknown} unknown, {stripped} in stripped files");
+    assert!((unknown + stripped) * 100 < all, "{unknown} unknown, {stripped} stripped of {all}");
+}
+
+fn shares_are_80_to_20(unified: &Report) {
+    let of =
+        |function: &str| unified.sum(|row| of_vm("web")(row) && text(row, "function") == function);
+    let (a, b) = (of("compute_a"), of("compute_b"));
+    let share = 100.0 * a as f64 / (a + b) as f64;
+    let limit = points(0.8, a + b, 1.0);
+    assert!((share - 80.0).abs() <= limit, "compute_a has {share:.2} %, expected 80 ± {limit:.2}");
+}
+
+fn views_agree(recording: &Path, unified: &Report) {
+    let host = report(recording, &["--view", "host", "--limit", "100000"]).unwrap();
+    assert_eq!(host.samples(), unified.samples());
+    for vm in ["web", "db", "ci"] {
+        let guest =
+            report(recording, &["--view", "guest", "--vm", vm, "--limit", "100000"]).unwrap();
+        let ran =
+            guest.0["totals"]["os"].as_u64().unwrap() + guest.0["totals"]["user"].as_u64().unwrap();
+        let (in_unified, in_host) = (unified.sum(of_vm(vm)), host.sum(of_vm(vm)));
+        assert_eq!((ran, in_unified), (in_host, in_host), "{vm}");
+        assert!(0 < ran, "{vm} never ran");
+        assert_eq!(guest.sum(|_| true), guest.samples(), "{vm}");
+    }
+}
+
+fn exports_agree(recording: &Path, samples: u64) {
+    let folded =
+        run(&["export", recording.to_str().unwrap(), "--format", "folded", "-o", "-"]).unwrap();
+    let lines = String::from_utf8(folded.stdout).unwrap();
+    let sum: u64 = lines.lines().filter_map(|l| l.rsplit(' ').next()?.parse::<u64>().ok()).sum();
+    assert_eq!(sum, samples);
+    for format in ["pprof", "firefox", "html"] {
+        let exported = Command::new(vmscope().unwrap())
+            .args(["export", recording.to_str().unwrap(), "--format", format])
+            .current_dir(recording)
+            .output()
+            .unwrap();
+        assert!(exported.status.success(), "{format}");
+    }
+    // Opens them in Google's pprof, the Firefox Profiler's loader and a browser; says what it skips.
+    let interop = Command::new(root().join("tests/interop/run.sh"))
+        .arg(recording)
+        .arg(samples.to_string())
+        .status()
+        .unwrap();
+    assert!(interop.success());
+}
+
+#[test]
+fn guests_that_start_late_or_keep_silent_still_show() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "vmscope testbed exec mute -- vmscope-guest snapshot >mute.map
+        vmscope record -o first --duration 40
+        vmscope record -o second --duration 5 --guest-map mute=mute.map";
+    let ran = in_testbed("late-guest", folder.path(), script).unwrap();
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+
+    let first = report(&folder.path().join("first"), &["--limit", "100000"]).unwrap();
+    assert!(0 < first.sum(of_vm("late")), "the guest that started in mid-recording");
+    let mute = |row: &Value| of_vm("mute")(row) && text(row, "function") == "[mute]";
+    assert!(0 < first.sum(mute), "a guest without a map shows as [mute]");
+    let vms = first.0["recording"]["vms"].as_array().unwrap();
+    let reason = vms.iter().find(|vm| vm["name"] == "mute").unwrap()["no_map_reason"].as_str();
+    assert!(reason.unwrap().contains("--guest-map"), "{reason:?}");
+
+    let second = report(&folder.path().join("second"), &["--limit", "100000"]).unwrap();
+    let named = second.sum(|row| of_vm("mute")(row) && text(row, "function") == "compute_a");
+    assert!(0 < named, "a snapshot file names a silent guest's functions");
+}
+
+/// [S0.3] Two processes of one program: each has the share that `top` in the guest gives it.
+#[test]
+fn two_processes_of_one_program_are_two() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "vmscope record -o rec --duration 25 -- vmscope testbed exec twins -- top -b -d 20 -n 2 >top.txt";
+    let ran = in_testbed("two-same-processes", folder.path(), script).unwrap();
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    let arguments = ["--view", "guest", "--vm", "twins", "--by", "process", "--limit", "1000"];
+    let guest = report(&folder.path().join("rec"), &arguments).unwrap();
+    let ran: u64 = guest.sum(|row| text(row, "side") == "guest");
+    let top = last_top(&std::fs::read_to_string(folder.path().join("top.txt")).unwrap());
+    assert_eq!(top.len(), 2, "two processes in top: {top:?}");
+    for (pid, expected) in top {
+        let own =
+            guest.sum(|row| row["pid"].as_u64() == Some(pid) && text(row, "process") == "compute");
+        let share = 100.0 * own as f64 / ran as f64;
+        eprintln!("compute ({pid}): {share:.2} % of samples, {expected:.2} % by top");
+        assert!((share - expected).abs() <= 2.0, "{pid}: {share:.2} %, top says {expected:.2} %");
+    }
+}
+
+/// (pid, %CPU) of each `compute` in the last screen of busybox top. Its state column may hold blanks,
+/// so columns are counted from the command's name back.
+fn last_top(screens: &str) -> Vec<(u64, f64)> {
+    let last = screens.rsplit("Mem:").next().unwrap_or_default();
+    last.lines()
+        .filter_map(|line| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let command = words.iter().position(|word| *word == "compute")?;
+            let cpu = words.get(command.checked_sub(1)?)?.strip_suffix('%')?;
+            Some((words.first()?.parse().ok()?, cpu.parse().ok()?))
+        })
+        .collect()
+}
