@@ -33,7 +33,9 @@ pub(crate) fn find_spools(dir: &Path) -> Result<Vec<(CpuId, PathBuf)>, Error> {
             spools.push((cpu, spool(dir, cpu)));
         }
     }
+    spools.retain(|(_, path)| path.is_file());
     spools.sort();
+    spools.dedup();
     Ok(spools)
 }
 

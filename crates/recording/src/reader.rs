@@ -51,7 +51,7 @@ impl Recording {
     /// When there is none, it is incomplete though finished, damaged, or newer than this program.
     pub fn open(path: &Path) -> Result<Self, Error> {
         let dir = find(path)?;
-        if !dir.join(MANIFEST).exists() {
+        if !dir.join(MANIFEST).is_file() {
             let reason = format!("it has no {MANIFEST}");
             return Err(Error::Foreign { path: dir, reason });
         }
@@ -103,14 +103,14 @@ impl Recording {
     fn killed(dir: &Path, mut header: Header) -> Result<Self, Error> {
         let (mut tables, missing) = tables::read(dir)?;
         let stacks = dir.join(STACK_SPOOL);
-        if stacks.exists() {
+        if stacks.is_file() {
             let spooled = read_stacks(&stacks)?;
             if tables.stacks.len() < spooled.len() {
                 tables.stacks = spooled;
             }
         }
         let table = dir.join(SAMPLES);
-        let samples = if table.exists() {
+        let samples = if table.is_file() {
             Source::Table(table)
         } else {
             let spools = files::find_spools(dir)?;
@@ -162,7 +162,7 @@ fn find(path: &Path) -> Result<PathBuf, Error> {
 }
 
 fn verify(path: &Path, name: &str, entries: &Files) -> Result<(), Error> {
-    if !path.exists() {
+    if !path.is_file() {
         return Err(Error::MissingFile(path.to_owned()));
     }
     match entries.get(name) {

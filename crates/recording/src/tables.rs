@@ -80,7 +80,7 @@ impl Folder<'_> {
         read: fn(&TableReader) -> Result<Vec<T>, Error>,
     ) -> Result<Vec<T>, Error> {
         let path = self.dir.join(name);
-        if path.exists() {
+        if path.is_file() {
             return read(&TableReader::open(&path)?);
         }
         self.missing.push(path);
