@@ -33,6 +33,7 @@ e2e: build
 
 bench: build
 	cargo bench --locked -p recording -p analysis
+	cargo run --locked -q -p acceptance --bin measure -- --build
 
 experiments: build
 	cargo run --locked -q -p acceptance --bin experiments -- $(if $(ONLY),--only $(ONLY))

@@ -36,6 +36,10 @@ pub(crate) fn finish(
     let spooled = Recording::open(writer.partial_path())?;
     let text = host::machine::kernel_text(proc)
         .map_err(|source| CollectError::Host { what: "/proc/kallsyms", source })?;
+    if text.start == 0 {
+        let text = "the kernel hides its functions' addresses (kernel.kptr_restrict): set it to 1";
+        header.notes.push(Note { subject: "host".to_owned(), text: text.to_owned() });
+    }
     host_tables::add_kernel(&mut tables, &header.kernel, &text);
     let hit = hit_processes(&spooled)?;
     let places = host_tables::add_processes(&mut tables, processes.finish(), &hit, proc);
