@@ -11,7 +11,8 @@ use serde_json::Value;
 /// The repository's root.
 #[must_use]
 pub fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
+    tests.ancestors().nth(2).unwrap_or(tests).to_owned()
 }
 
 /// The built `vmscope`: beside this test in the target folder.

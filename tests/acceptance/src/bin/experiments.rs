@@ -2,7 +2,7 @@
 //!
 //! Prints a table and writes `target/experiments.json` with the same. Exit code 1 when one fails.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -117,7 +117,8 @@ fn guest_as_native(files: &Path) -> anyhow::Result<Outcome> {
     for process in ["shor", "compute"] {
         let (on_host, in_guest) =
             (function_shares(&native, "host", process), function_shares(&guests, "guest", process));
-        for function in on_host.keys().chain(in_guest.keys()) {
+        let functions: BTreeSet<&String> = on_host.keys().chain(in_guest.keys()).collect();
+        for function in functions {
             let share = |of: &BTreeMap<String, f64>| of.get(function).copied().unwrap_or(0.0);
             let (a, b) = (share(&on_host), share(&in_guest));
             if a.max(b) < 2.0 {
