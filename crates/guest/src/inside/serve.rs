@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use api::guest::{
     MAX_ANSWER_BYTES, MAX_REQUEST_BYTES, Request, Response, SERIAL_PORT_NAME, VERSION, VSOCK_PORT,
@@ -24,8 +25,10 @@ use crate::vsock::listen;
 
 /// Hosts that are answered at once; more are turned away.
 const MAX_CONNECTIONS: usize = 4;
-/// How long the host may leave an answer lying in the serial port.
-const WRITE_SECONDS: i64 = 60;
+/// How long the host may leave an answer lying in the serial port without taking any of it.
+const WRITE_LIMIT: Duration = Duration::from_secs(60);
+/// How long the host's end must be closed to be taken for closed while an answer waits.
+const HANG_UP_LIMIT: Duration = Duration::from_secs(2);
 
 /// Listens on all channels there are, and answers until the process is ended. `ready` is told what it
 /// listens on.
@@ -215,26 +218,39 @@ fn serve_port(mut port: File) -> Ended {
 }
 
 fn write_port(port: &mut File, mut bytes: &[u8]) -> std::io::Result<()> {
+    let mut deadline = Instant::now() + WRITE_LIMIT;
     while !bytes.is_empty() {
         match port.write(bytes) {
-            Ok(length) => bytes = &bytes[length..],
+            Ok(length) => {
+                bytes = &bytes[length..];
+                deadline = Instant::now() + WRITE_LIMIT;
+            }
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) if error.kind() == ErrorKind::WouldBlock => wait_writable(port)?,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => wait_writable(port, deadline)?,
             Err(error) => return Err(error),
         }
     }
     Ok(())
 }
 
-fn wait_writable(port: &File) -> std::io::Result<()> {
-    let mut polled = [PollFd::from_borrowed_fd(port.as_fd(), PollFlags::OUT)];
-    let timeout = Timespec { tv_sec: WRITE_SECONDS, tv_nsec: 0 };
-    poll(&mut polled, Some(&timeout))?;
-    match polled[0].revents() {
-        revents if revents.contains(PollFlags::HUP) => Err(ErrorKind::BrokenPipe.into()),
-        revents if revents.is_empty() => Err(ErrorKind::TimedOut.into()),
-        _ => Ok(()),
+/// A host's request may arrive before the message that it has opened its end (the driver handles
+/// that one in a work item): hung up is believed only when it lasts.
+fn wait_writable(port: &File, deadline: Instant) -> std::io::Result<()> {
+    let began = Instant::now();
+    while Instant::now() < deadline {
+        let mut polled = [PollFd::from_borrowed_fd(port.as_fd(), PollFlags::OUT)];
+        poll(&mut polled, Some(&Timespec { tv_sec: 1, tv_nsec: 0 }))?;
+        let revents = polled[0].revents();
+        if revents.contains(PollFlags::HUP) {
+            if HANG_UP_LIMIT < began.elapsed() {
+                return Err(ErrorKind::BrokenPipe.into());
+            }
+            thread::sleep(Duration::from_millis(5));
+        } else if revents.contains(PollFlags::OUT) {
+            return Ok(());
+        }
     }
+    Err(ErrorKind::TimedOut.into())
 }
 
 #[cfg(test)]
