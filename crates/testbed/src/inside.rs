@@ -118,7 +118,7 @@ pub(crate) fn run_plan(
         failures: 0,
         command: None,
     };
-    let result = run.to_the_end(receiver);
+    let result = run.carry_out(receiver);
     run.end_all();
     result
 }
@@ -143,7 +143,7 @@ struct RunningCommand {
 }
 
 impl Run<'_> {
-    fn to_the_end(&mut self, messages: &Receiver<Message>) -> Result<u8, Error> {
+    fn carry_out(&mut self, messages: &Receiver<Message>) -> Result<u8, Error> {
         loop {
             while self.booting.len() < BOOTING_AT_ONCE
                 && let Some(index) = self.queue.pop_front()
@@ -249,12 +249,12 @@ impl Run<'_> {
         let mut command = match self.plan.command.split_first() {
             Some((program, arguments)) => {
                 let mut command = Command::new(program);
-                command.args(arguments).stdin(Stdio::null());
-                command.stdout(self.link.output()).stderr(self.link.output());
+                command.args(arguments);
                 command
             }
             None => shell(),
         };
+        command.stdin(Stdio::null()).stdout(self.link.output()).stderr(self.link.output());
         command.current_dir(self.folder.join("work")).env(exec::FOLDER_VARIABLE, self.folder);
         let path = std::env::var("PATH").unwrap_or_default();
         command.env("PATH", format!("{}:{path}", self.folder.join("bin").display()));

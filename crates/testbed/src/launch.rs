@@ -52,6 +52,9 @@ pub enum HostChoice {
     Direct,
 }
 
+/// How the folders of runs are called: this, the process, something random.
+const RUN_PREFIX: &str = "vmscope-testbed-";
+
 /// A run made ready.
 #[derive(Debug)]
 pub(crate) struct Prepared {
@@ -107,8 +110,9 @@ pub(crate) fn prepare(
 ) -> Result<Prepared, Error> {
     qemu::program()?;
     let cache = Cache::open()?;
+    remove_stale(&std::env::temp_dir());
     let folder = tempfile::Builder::new()
-        .prefix("vmscope-testbed-")
+        .prefix(&format!("{RUN_PREFIX}{}-", std::process::id()))
         .tempdir()
         .map_err(Error::io("create a folder in", &std::env::temp_dir()))?;
     note("preparing kernels, workloads and images");
@@ -130,6 +134,21 @@ pub(crate) fn prepare(
     plan.write(folder.path())?;
     let host = if direct { None } else { Some(host_boot(&scenario, &cache)?) };
     Ok(Prepared { scenario, folder, host })
+}
+
+/// Removes the folders of runs that were killed before they could.
+fn remove_stale(folder: &Path) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let Some(rest) = name.to_str().and_then(|name| name.strip_prefix(RUN_PREFIX)) else {
+            continue;
+        };
+        let owner = rest.split('-').next().unwrap_or(rest);
+        if owner.parse::<u32>().is_ok() && !Path::new("/proc").join(owner).exists() {
+            // Another user's stays.
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
 }
 
 fn host_boot(scenario: &Scenario, cache: &Cache) -> Result<(Kernel, PathBuf), Error> {
@@ -307,6 +326,19 @@ fn warn(text: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_folders_of_dead_runs_are_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let ours = format!("{RUN_PREFIX}{}-abc", std::process::id());
+        let dead = format!("{RUN_PREFIX}{}-abc", u32::MAX);
+        for name in [&ours, &dead, "vmscope-testbed-notes", "other"] {
+            fs::create_dir(folder.path().join(name)).unwrap();
+        }
+        remove_stale(folder.path());
+        let left = |name: &str| folder.path().join(name).exists();
+        assert!(left(&ours) && left("vmscope-testbed-notes") && left("other") && !left(&dead));
+    }
 
     #[test]
     fn collected_files_never_replace_others() {

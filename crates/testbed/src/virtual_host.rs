@@ -96,13 +96,17 @@ impl VirtualHost {
         limit: Option<Duration>,
     ) -> Result<u8, Error> {
         let mut stopping: Option<(Stop, Instant, String)> = None;
+        let mut heard = false;
         loop {
             match self.events.recv_timeout(TICK) {
                 Ok(Event::Ended(code)) => return outcome(stopping, limit, Ok(code)),
                 Ok(Event::Failed(problem)) => {
                     return outcome(stopping, limit, Err(Error::Inside { problem }));
                 }
-                Ok(event) => progress.on(&event),
+                Ok(event) => {
+                    heard = true;
+                    progress.on(&event);
+                }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => {
                     return outcome(
@@ -120,8 +124,13 @@ impl VirtualHost {
                 _ => None,
             };
             match (&stopping, wish) {
+                (None, Some(stop)) if !heard => {
+                    // Nobody inside listens yet, and nothing is to be brought back.
+                    let stopping = (stop, Instant::now(), progress.stage().to_owned());
+                    return outcome(Some(stopping), limit, Err(Error::Interrupted));
+                }
                 (None, Some(stop)) => {
-                    // It may not listen yet: then the grace ends it.
+                    // Should it not listen any more, the grace ends it.
                     let _ = self.control.write_all(link::stop_line(stop).as_bytes());
                     stopping = Some((stop, Instant::now(), progress.stage().to_owned()));
                 }

@@ -1,6 +1,7 @@
 #!/bin/sh
 # PID 1 of the virtual host: gets this machine's root below a layer in memory, then runs
-# `vmscope testbed inside` in it. The kernel's command line gives MODULES, RELEASE and TERM.
+# `vmscope testbed inside` in it. The kernel's command line gives MODULES, RELEASE,
+# TERM and TERMINAL_SIZE.
 export PATH=/bin
 mount -t proc proc /proc
 mount -t sysfs sys /sys
@@ -41,7 +42,7 @@ hostname testbed
 ip link set lo up
 
 cd /
-chroot /root /usr/bin/env -i HOME=/root TERM="$TERM" LANG=C.UTF-8 \
+chroot /root /usr/bin/env -i HOME=/root TERM="$TERM" TERMINAL_SIZE="$TERMINAL_SIZE" LANG=C.UTF-8 \
     PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
     /run/testbed/bin/vmscope testbed inside
 sync
