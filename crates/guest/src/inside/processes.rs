@@ -129,14 +129,30 @@ fn pseudo(path: &str) -> String {
 
 /// What the walk found, with the mappings that `/proc` adds. A process that ends meanwhile has none.
 pub(crate) fn images(proc: &Path, walked: Vec<Process>, modules: &mut Modules) -> Vec<GuestImage> {
-    walked.into_iter().take(MAX_IMAGES).map(|process| image(proc, process, modules)).collect()
+    // All mappings before any file: reading build ids takes time, in which processes end.
+    let mapped: Vec<(Process, PathBuf, Vec<MapsEntry>)> = walked
+        .into_iter()
+        .take(MAX_IMAGES)
+        .map(|process| {
+            let directory = proc.join(process.pid.to_string());
+            let maps = procfs::read_maps(&directory).unwrap_or_default();
+            (process, directory, maps)
+        })
+        .collect();
+    mapped
+        .into_iter()
+        .map(|(process, directory, maps)| image(process, &directory, &maps, modules))
+        .collect()
 }
 
-fn image(proc: &Path, process: Process, modules: &mut Modules) -> GuestImage {
-    let directory = proc.join(process.pid.to_string());
-    let maps = procfs::read_maps(&directory).unwrap_or_default();
+fn image(
+    process: Process,
+    directory: &Path,
+    maps: &[MapsEntry],
+    modules: &mut Modules,
+) -> GuestImage {
     let mapping = |entry: &MapsEntry| {
-        let module = modules.number_of_mapped(&directory, entry)?;
+        let module = modules.number_of_mapped(directory, entry)?;
         Some(GuestMapping { start: entry.start, end: entry.end, offset: entry.offset, module })
     };
     let thread = |thread: crate::walk::Thread| GuestThread {

@@ -319,6 +319,10 @@ impl Timeline {
             }
             _ => {
                 image.start_ns = live.start_ns;
+                // It ended between the walk and the look at its mappings.
+                if image.mappings.is_empty() {
+                    image.mappings = live.mappings;
+                }
                 let known: HashSet<u32> = image.threads.iter().map(|thread| thread.tid).collect();
                 let ended = live.threads.into_iter().filter(|(tid, _)| !known.contains(tid));
                 image.threads.extend(ended.map(|(tid, thread)| GuestThread {

@@ -225,6 +225,21 @@ fn a_process_made_while_the_log_began_is_not_doubled() {
 }
 
 #[test]
+fn mappings_that_were_gone_at_the_end_are_the_logs() {
+    check(
+        &["1 sh a000 1-2", "7 db c000 3-4"],
+        &["20 8 fork 1 b000", "21 8 comm-exec ls", "22 8 mmap 5-6", "23 8 exec ls d000"],
+        &["1 sh a000 1-2", "7 db c000", "8 ls d000"],
+        &[
+            "1 sh a000 -..- 1:sh:77 1-2@1+0",
+            "7 db c000 -..- 7:db:77 3-4@3+0",
+            "8 ls d000 21..- 8:ls:77 5-6@5+0",
+            "8 sh b000 20..21 8:sh:11 1-2@1+0",
+        ],
+    );
+}
+
+#[test]
 fn a_new_mapping_cuts_the_old_one() {
     check(
         &["7 jit c000 1-9"],
