@@ -27,6 +27,6 @@ mount -t tmpfs -o mode=755 run /new/run
 mkdir -p /new/run/testbed/bin
 cp /testbed/start /bin/busybox /new/run/testbed/
 cp /usr/local/bin/* /usr/bin/vmscope-guest /new/run/testbed/bin/ 2>/dev/null
-for tool in nice taskset; do ln -s ../busybox /new/run/testbed/bin/$tool; done
+for tool in renice taskset; do ln -s ../busybox /new/run/testbed/bin/$tool; done
 for fs in proc sys dev; do mount --move /$fs /new/$fs; done
 exec switch_root /new /run/testbed/busybox sh /run/testbed/start

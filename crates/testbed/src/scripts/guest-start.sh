@@ -6,6 +6,11 @@ busybox=/bin/busybox
 export HOME=/root TERM=dumb PATH=/usr/local/bin:/run/testbed/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin
 
 b() { "$busybox" "$@"; }
+# busybox has no `nice`; called as a background job, so it may become the workload itself.
+nice() {
+    shift
+    exec "$busybox" sh -c 'level=$1; shift; renice -n "$level" -p $$ >/dev/null; exec "$@"' - "$@"
+}
 b mkdir -p /dev/pts /dev/shm /dev/virtio-ports /run /tmp
 b mount -t devpts devpts /dev/pts
 b mount -t debugfs debug /sys/kernel/debug
