@@ -17,13 +17,20 @@ pub(crate) struct Kernel {
     pub(crate) init_task: Option<u64>,
     /// The address of the kernel's own page tables (`swapper_pg_dir`).
     pub(crate) page_tables: Option<u64>,
+    module_lines: Vec<ModuleEntry>,
 }
 
-/// Reads the kernel's symbols below `proc`.
-pub(crate) fn read_kernel(proc: &Path) -> Result<Kernel, InsideError> {
-    let symbols = read_text(&proc.join("kallsyms"))?;
+/// Reads the kernel's symbols below `proc`, or takes `known`, if no module came or went since: the
+/// kernel prints some 200,000 lines.
+pub(crate) fn read_kernel(proc: &Path, known: Option<Kernel>) -> Result<Kernel, InsideError> {
     // A kernel without modules has no such file.
     let modules = read_text(&proc.join("modules")).unwrap_or_default();
+    if let Some(known) = known
+        && known.module_lines == parse_modules(&modules)
+    {
+        return Ok(known);
+    }
+    let symbols = read_text(&proc.join("kallsyms"))?;
     parse_kernel(&symbols, &modules)
 }
 
@@ -60,21 +67,22 @@ fn parse_kernel(symbols: &str, modules: &str) -> Result<Kernel, InsideError> {
         return Err(InsideError::NoSymbol("_stext and _etext"));
     }
     kernel.map.symbols.sort_by_key(|symbol| symbol.address);
-    kernel.map.modules = module_ranges(parse_modules(modules), &text_of_modules);
+    kernel.module_lines = parse_modules(modules);
+    kernel.map.modules = module_ranges(&kernel.module_lines, &text_of_modules);
     Ok(kernel)
 }
 
 /// The range of each module's code. `/proc/modules` gives the sum of a module's parts, which since
 /// Linux 6.4 are not in one piece: its text symbols say how far the code reaches.
-fn module_ranges(modules: Vec<ModuleEntry>, text: &HashMap<&str, (u64, u64)>) -> Vec<KernelModule> {
+fn module_ranges(modules: &[ModuleEntry], text: &HashMap<&str, (u64, u64)>) -> Vec<KernelModule> {
     const PAGE: u64 = 0x1000;
     let mut ranges: Vec<KernelModule> = modules
-        .into_iter()
+        .iter()
         .filter_map(|module| {
             let (first, last) = text.get(module.name.as_str())?;
             let start = first & !(PAGE - 1);
             Some(KernelModule {
-                name: module.name,
+                name: module.name.clone(),
                 start,
                 size: (last & !(PAGE - 1)) + PAGE - start,
             })
@@ -126,6 +134,20 @@ silent 20480 0 - Live 0xffffffffc0009000
             kernel.map.modules.iter().map(|m| (&*m.name, m.start, m.size)).collect();
         let base = 0xffff_ffff_c000_0000;
         assert_eq!(modules, [("virtio", base, 0x1000), ("overlay", base + 0x1000, 0x1000)]);
+    }
+
+    #[test]
+    fn known_symbols_are_kept_until_modules_change() {
+        let proc = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| std::fs::write(proc.path().join(name), text).unwrap();
+        write("kallsyms", SYMBOLS);
+        write("modules", MODULES);
+        let known = read_kernel(proc.path(), None).unwrap();
+        write("kallsyms", "");
+        let known = read_kernel(proc.path(), Some(known)).unwrap();
+        assert_eq!(known.map.symbols.len(), 7);
+        write("modules", "virtio 20480 0 - Live 0xffffffffc0000000\n");
+        assert!(read_kernel(proc.path(), Some(known)).is_err());
     }
 
     #[test]

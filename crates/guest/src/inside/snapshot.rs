@@ -22,6 +22,8 @@ pub(crate) struct Reader {
     modules: Modules,
     /// Found once: reading the kernel's symbols and types is the expensive part.
     tasks: Option<Tasks>,
+    /// Of when the log began.
+    kernel: Option<Kernel>,
 }
 
 /// The way to the kernel's tasks.
@@ -62,7 +64,7 @@ impl Reader {
     /// The guest map now, with what the log saw.
     pub(crate) fn map(&mut self, log: Option<Log>) -> GuestMap {
         let mut problems = Vec::new();
-        let kernel = read_kernel(Path::new("/proc")).unwrap_or_else(|error| {
+        let kernel = read_kernel(Path::new("/proc"), self.kernel.take()).unwrap_or_else(|error| {
             problems.push(format!("the kernel's functions have no names: {error}"));
             Kernel::default()
         });
@@ -135,7 +137,8 @@ impl Reader {
 
     fn ready_tasks(&mut self) -> Result<(), InsideError> {
         if self.tasks.is_none() {
-            self.tasks = Some(Tasks::open(&read_kernel(Path::new("/proc"))?)?);
+            let kernel = self.kernel.insert(read_kernel(Path::new("/proc"), None)?);
+            self.tasks = Some(Tasks::open(kernel)?);
         }
         Ok(())
     }

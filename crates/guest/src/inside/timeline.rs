@@ -138,18 +138,13 @@ impl Live {
 
     fn image(self, pid: u32, end_ns: u64) -> Option<GuestImage> {
         let PageTables::Own(cr3) = self.page_tables else { return None };
-        let thread = |(tid, thread): (u32, LiveThread)| GuestThread {
-            tid,
-            name: thread.name,
-            fs_base: thread.fs_base,
-        };
         Some(GuestImage {
             pid,
             name: self.name,
             cr3,
             start_ns: self.start_ns,
             end_ns: Some(end_ns),
-            threads: self.threads.into_iter().map(thread).collect(),
+            threads: told_apart(Vec::new(), self.threads),
             mappings: self.mappings,
         })
     }
@@ -175,6 +170,21 @@ impl Live {
         }
         self.mappings = kept;
     }
+}
+
+/// The living threads, and those of the others that can be told from them and each other. Threads
+/// after each other may have one FS base (the C library uses stacks again): the last one is kept.
+fn told_apart(living: Vec<GuestThread>, others: BTreeMap<u32, LiveThread>) -> Vec<GuestThread> {
+    let mut taken: HashSet<u64> = living.iter().map(|thread| thread.fs_base).collect();
+    let known: HashSet<u32> = living.iter().map(|thread| thread.tid).collect();
+    let mut threads = living;
+    for (tid, thread) in others.into_iter().rev().filter(|(tid, _)| !known.contains(tid)) {
+        if thread.fs_base == 0 || taken.insert(thread.fs_base) {
+            threads.push(GuestThread { tid, name: thread.name, fs_base: thread.fs_base });
+        }
+    }
+    threads.sort_by_key(|thread| thread.tid);
+    threads
 }
 
 impl Timeline {
@@ -323,13 +333,7 @@ impl Timeline {
                 if image.mappings.is_empty() {
                     image.mappings = live.mappings;
                 }
-                let known: HashSet<u32> = image.threads.iter().map(|thread| thread.tid).collect();
-                let ended = live.threads.into_iter().filter(|(tid, _)| !known.contains(tid));
-                image.threads.extend(ended.map(|(tid, thread)| GuestThread {
-                    tid,
-                    name: thread.name,
-                    fs_base: thread.fs_base,
-                }));
+                image.threads = told_apart(image.threads, live.threads);
             }
         }
         image

@@ -183,7 +183,7 @@ fn a_process_ends_with_its_last_thread() {
         &["7 db c000"],
         &["20 7.8 fork 1 c000", "21 7.8 comm io", "30 7 exit", "40 7.8 exit"],
         &[],
-        &["7 db c000 -..40 7:db:22,8:io:22"],
+        &["7 db c000 -..40 8:io:22"], // in this drawing both end with the same FS base
     );
     // A thread that ended before its process is still named.
     check(
@@ -191,6 +191,13 @@ fn a_process_ends_with_its_last_thread() {
         &["20 7.8 fork 1 c000", "30 7.8 exit"],
         &["7 db c000"],
         &["7 db c000 -..- 7:db:77,8:db:22"],
+    );
+    // Of two that had the same FS base after each other, the last one.
+    check(
+        &["7 db c000"],
+        &["20 7.8 fork 1 c000", "30 7.8 exit", "40 7.9 fork 1 c000", "50 7.9 exit"],
+        &["7 db c000"],
+        &["7 db c000 -..- 7:db:77,9:db:22"],
     );
 }
 
