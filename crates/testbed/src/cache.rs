@@ -109,3 +109,60 @@ impl Cache {
         Ok(path)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn an_item_is_made_once_however_many_want_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let made = AtomicU32::new(0);
+        let make = || {
+            let cache = Cache::at(folder.path()).unwrap();
+            let mut key = Key::new("item");
+            key.add(b"content");
+            let path = cache.folder(&key, |item| {
+                made.fetch_add(1, Ordering::Relaxed);
+                fs::write(item.join("file"), "whole").map_err(Error::io("write", item))
+            });
+            fs::read_to_string(path.unwrap().join("file")).unwrap()
+        };
+        std::thread::scope(|scope| {
+            for thread in [(); 4].map(|()| scope.spawn(make)) {
+                assert_eq!(thread.join().unwrap(), "whole");
+            }
+        });
+        assert_eq!(made.into_inner(), 1);
+    }
+
+    #[test]
+    fn nothing_half_made_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = Cache::at(folder.path()).unwrap();
+        let key = Key::new("item");
+        let failed = cache.folder(&key, |item| {
+            fs::write(item.join("half"), "").unwrap();
+            Err(Error::Interrupted)
+        });
+        assert!(failed.is_err() && !cache.path(&key.name()).exists());
+        let left = fs::read_dir(folder.path()).unwrap().flatten().map(|entry| entry.file_name());
+        let left: Vec<_> = left.filter(|name| !name.to_str().unwrap().ends_with(".lock")).collect();
+        assert!(left.is_empty(), "{left:?}");
+    }
+
+    #[test]
+    fn keys_keep_inputs_apart() {
+        let name = |inputs: &[&[u8]]| {
+            let mut key = Key::new("k");
+            inputs.iter().for_each(|input| {
+                key.add(input);
+            });
+            key.name()
+        };
+        assert_ne!(name(&[b"ab", b"c"]), name(&[b"a", b"bc"]));
+        assert_eq!(name(&[b"ab", b"c"]), name(&[b"ab", b"c"]));
+    }
+}

@@ -350,5 +350,5 @@ fn bring_back(work: &Path, out: &Path) -> Result<(), Error> {
         return Ok(());
     }
     let everything = work.join(".");
-    process::run(Command::new("cp").arg("-a").arg(everything).arg(out)).map(drop)
+    process::run(Command::new("cp").args(process::COPY_TREE).arg(everything).arg(out)).map(drop)
 }

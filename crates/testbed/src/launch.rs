@@ -245,7 +245,9 @@ fn collect(from: &Path, out: &Path) -> Result<(), Error> {
             .tempdir_in(out)
             .map_err(Error::io("create a folder in", out))?;
         let name = entry.file_name();
-        process::run(Command::new("cp").arg("-a").arg(entry.path()).arg(scratch.path()))?;
+        process::run(
+            Command::new("cp").args(process::COPY_TREE).arg(entry.path()).arg(scratch.path()),
+        )?;
         let place = free_name(out, &name.to_string_lossy());
         if place.file_name() != Some(&name) {
             warn(&format!("{} exists: saved as {}", out.join(&name).display(), place.display()));

@@ -12,6 +12,9 @@ use rustix::process::{Pid, Signal};
 
 use crate::error::Error;
 
+/// How `cp` copies a folder whoever we are: all but the owner, which only root may set.
+pub(crate) const COPY_TREE: [&str; 2] = ["-dR", "--preserve=mode,timestamps,links"];
+
 /// A command for `program`, found in PATH or where Debian keeps the administrator's programs.
 pub(crate) fn tool(program: &str, package: &'static str) -> Result<Command, Error> {
     find(program)
