@@ -3,11 +3,15 @@
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use rustix::fs::{FlockOperation, flock};
 use sha2::{Digest, Sha256};
 
 use crate::error::Error;
+
+/// How long an unused item is kept.
+const KEPT: Duration = Duration::from_secs(14 * 24 * 3600);
 
 /// The cache folder.
 #[derive(Debug, Clone)]
@@ -95,6 +99,7 @@ impl Cache {
         let name = key.name();
         let path = self.root.join(&name);
         if path.exists() {
+            touch(&path);
             return Ok(path);
         }
         let _lock = self.lock(&name)?;
@@ -106,7 +111,30 @@ impl Cache {
         fs::create_dir(&item).map_err(Error::io("create", &item))?;
         make(&item)?;
         fs::rename(&item, &path).map_err(Error::io("rename to", &path))?;
+        self.remove_unused(key.kind, SystemTime::now());
         Ok(path)
+    }
+
+    /// Removes items of a kind that no run has used for long: each new build of a program makes some.
+    fn remove_unused(&self, kind: &str, now: SystemTime) {
+        for entry in fs::read_dir(&self.root).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            let of_kind = name.to_str().is_some_and(|name| name.starts_with(&format!("{kind}-")));
+            let used = entry.metadata().and_then(|metadata| metadata.modified());
+            let age = used.ok().and_then(|used| now.duration_since(used).ok());
+            if of_kind && age.is_some_and(|age| KEPT < age) {
+                // What can't be removed now can be later.
+                let _ = fs::remove_dir_all(entry.path());
+            }
+        }
+    }
+}
+
+/// Notes that an item was used.
+fn touch(path: &Path) {
+    if let Ok(folder) = File::open(path) {
+        // At worst it is made again some day.
+        let _ = folder.set_modified(SystemTime::now());
     }
 }
 
@@ -151,6 +179,20 @@ mod tests {
         let left = fs::read_dir(folder.path()).unwrap().flatten().map(|entry| entry.file_name());
         let left: Vec<_> = left.filter(|name| !name.to_str().unwrap().ends_with(".lock")).collect();
         assert!(left.is_empty(), "{left:?}");
+    }
+
+    #[test]
+    fn items_go_when_unused_for_long() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = Cache::at(folder.path()).unwrap();
+        for name in ["image-1", "kernels", "imagery"] {
+            fs::create_dir(cache.path(name)).unwrap();
+        }
+        let left = |name: &str| cache.path(name).exists();
+        cache.remove_unused("image", SystemTime::now());
+        assert!(left("image-1"));
+        cache.remove_unused("image", SystemTime::now() + KEPT + Duration::from_secs(60));
+        assert!(!left("image-1") && left("kernels") && left("imagery"));
     }
 
     #[test]
