@@ -32,8 +32,7 @@ fn spooled(name: &str, header: &Header) -> (PathBuf, Writer) {
     std::fs::create_dir_all(&folder).unwrap();
     let path = folder.join("recording");
     let writer = Writer::create(&path, header).unwrap();
-    let mut samples = world::samples(world::EVERYTHING);
-    samples.sort_by_key(|sample| sample.time);
+    let samples = world::samples(world::EVERYTHING);
     for cpu in [0, 1] {
         let of_cpu = samples.iter().filter(|sample: &&Sample| sample.cpu == CpuId(cpu));
         let records: Vec<u8> = of_cpu.flat_map(encode).collect();

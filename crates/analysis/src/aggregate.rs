@@ -2,14 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use model::{Guest, Header, Note, Sample, Tables, VcpuState, VmId};
+use model::{Guest, Header, Note, Sample, Tables, VcpuState};
 use rustc_hash::FxHashMap;
 
 use crate::filter::Filter;
-use crate::label::{NOT_RUNNING, Namer, UNKNOWN};
-use crate::profile::{
-    Label, Other, Profile, Row, Shares, Side, Unresolved, UnresolvedPart, VmSummary,
-};
+use crate::guest_time::GuestTime;
+use crate::label::{NOT_RUNNING, NOT_SAMPLED, Namer, UNKNOWN};
+use crate::profile::{Label, Other, Profile, Row, Shares, Side, Unnamed, Unresolved, VmSummary};
 use crate::resolve::{Code, CodeAt, Level, Located, ProcessRef, Resolver, Threads, VmRef};
 use crate::text::n_samples;
 use crate::{By, Query, View};
@@ -24,8 +23,7 @@ pub struct Aggregator<'r> {
     codes: Codes<'r>,
     threads: Option<Threads>,
     counts: FxHashMap<Key, u64>,
-    seen_of_vcpu: Vec<u64>,
-    seen_unknown_vcpu: u64,
+    guest_time: Option<GuestTime<'r>>,
 }
 
 /// What is counted together: at least as fine as any report's line.
@@ -61,18 +59,22 @@ impl<'r> Aggregator<'r> {
             codes: Codes::new(resolver),
             threads: (query.by == By::Thread).then(|| resolver.threads()),
             counts: FxHashMap::default(),
-            seen_of_vcpu: vec![0; resolver.tables().vcpus.len()],
-            seen_unknown_vcpu: 0,
+            guest_time: GuestTime::of(resolver.tables(), header, &query.selection),
             query,
         }
     }
 
-    /// Counts a sample.
+    /// Counts a sample. Missed interrupts are found only when each CPU's samples come in time order.
     pub fn push(&mut self, sample: &Sample) {
+        if let Some(time) = &mut self.guest_time {
+            time.note_any(sample);
+        }
         let Some(located) = self.filter.locate(sample) else {
             return;
         };
-        self.note_seen(sample);
+        if let Some(time) = &mut self.guest_time {
+            time.note_seen(sample);
+        }
         if !self.filter.admits_process(located.process) {
             return;
         }
@@ -89,11 +91,10 @@ impl<'r> Aggregator<'r> {
     /// The profile of what was pushed.
     #[must_use]
     pub fn finish(self) -> Profile {
-        let not_running = self.not_running();
         let namer = Namer::new(self.resolver);
-        let mut shares = Shares { not_running: not_running.values().sum(), ..Shares::default() };
+        let mut shares = Shares::default();
         let mut lines: BTreeMap<Label, u64> = BTreeMap::new();
-        let mut unresolved: BTreeMap<(UnresolvedPart, String, String), u64> = BTreeMap::new();
+        let mut unresolved: BTreeMap<Unresolved, u64> = BTreeMap::new();
         for (key, samples) in &self.counts {
             let code = self.codes.code(key.code);
             self.count_share(&mut shares, key.level, *samples);
@@ -102,9 +103,7 @@ impl<'r> Aggregator<'r> {
                 *unresolved.entry(why).or_default() += samples;
             }
         }
-        for (vcpu, samples) in not_running {
-            *lines.entry(self.not_running_label(&namer, vcpu)).or_default() += samples;
-        }
+        self.count_unseen(&namer, &mut shares, &mut lines);
         let total = shares.sum();
         let (rows, other) = cut(sorted(lines), self.query.limit);
         let shown: u64 = rows.iter().map(|row| row.samples).sum();
@@ -141,51 +140,6 @@ impl<'r> Aggregator<'r> {
             (By::Cpu, _) => Split::Cpu(sample.cpu.0),
             (By::Function | By::Process | By::Module | By::Vm, _) => Split::No,
         }
-    }
-
-    fn note_seen(&mut self, sample: &Sample) {
-        match &sample.vcpu {
-            VcpuState::Guest(vcpu) => match self.seen_of_vcpu.get_mut(vcpu.vcpu.index()) {
-                Some(seen) => *seen += 1,
-                None => self.seen_unknown_vcpu += 1,
-            },
-            VcpuState::Unknown => self.seen_unknown_vcpu += 1,
-            VcpuState::None | VcpuState::Vmm(_) => {}
-        }
-    }
-
-    /// Guest view of whole vCPUs: samples that each vCPU (by number) should have had and did not.
-    fn not_running(&self) -> BTreeMap<u32, u64> {
-        let selection = &self.query.selection;
-        let mut missing = BTreeMap::new();
-        let (View::Guest, Some(vm), None) = (selection.view(), selection.vm(), selection.process())
-        else {
-            return missing;
-        };
-        let expected = self.expected(vm);
-        for (row, seen) in self.resolver.tables().vcpus.iter().zip(&self.seen_of_vcpu) {
-            if row.vm == vm && selection.vcpu().is_none_or(|number| number == row.number) {
-                let entry: &mut u64 = missing.entry(row.number).or_insert(expected);
-                *entry = entry.saturating_sub(*seen);
-            }
-        }
-        // Nobody knows which vCPU these were on.
-        let mut unknown = self.seen_unknown_vcpu;
-        for samples in missing.values_mut() {
-            let taken = unknown.min(*samples);
-            *samples -= taken;
-            unknown -= taken;
-        }
-        missing
-    }
-
-    /// Samples of one vCPU that never stops, while its VM was there.
-    fn expected(&self, vm: VmId) -> u64 {
-        let vm = &self.resolver.tables().vms[vm.index()];
-        let from = vm.started.map_or(self.header.start, |t| t.max(self.header.start));
-        let to = vm.ended.map_or(self.header.end, |t| t.min(self.header.end));
-        let period_ns = self.header.period_ns.max(1);
-        to.since(from).saturating_add(period_ns / 2) / period_ns
     }
 
     fn count_share(&self, shares: &mut Shares, level: Level, samples: u64) {
@@ -240,10 +194,27 @@ impl<'r> Aggregator<'r> {
         }
     }
 
-    fn not_running_label(&self, namer: &Namer, vcpu: u32) -> Label {
-        let text = Some(NOT_RUNNING.to_owned());
+    /// Guest view: samples that the vCPUs should have had and did not.
+    fn count_unseen(&self, namer: &Namer, shares: &mut Shares, lines: &mut BTreeMap<Label, u64>) {
+        let Some(time) = &self.guest_time else {
+            return;
+        };
+        for (vcpu, unseen) in time.unseen(&self.query.selection) {
+            shares.not_running += unseen.not_running;
+            shares.not_sampled += unseen.not_sampled;
+            let mut add = |side, samples| {
+                *lines.entry(self.unseen_label(namer, side, vcpu)).or_default() += samples;
+            };
+            add(Side::NotRunning, unseen.not_running);
+            add(Side::NotSampled, unseen.not_sampled);
+        }
+    }
+
+    fn unseen_label(&self, namer: &Namer, side: Side, vcpu: u32) -> Label {
+        let text = if side == Side::NotSampled { NOT_SAMPLED } else { NOT_RUNNING };
+        let text = Some(text.to_owned());
         let vm = self.query.selection.vm().map(|vm| namer.vm(VmRef::Known(vm)));
-        let label = Label { vm, side: Some(Side::NotRunning), ..Label::default() };
+        let label = Label { vm, side: Some(side), ..Label::default() };
         match self.query.by {
             By::Function => Label { function: text, ..label },
             By::Process => Label { process: text, ..label },
@@ -338,22 +309,22 @@ fn side(key: &Key) -> Side {
     }
 }
 
-fn why_unresolved(
-    namer: &Namer,
-    key: &Key,
-    code: Code,
-) -> Option<(UnresolvedPart, String, String)> {
+/// What has no name and why, for a count of 0 samples; `None`: everything has.
+fn why_unresolved(namer: &Namer, key: &Key, code: Code) -> Option<Unresolved> {
     let of_guest = key.vm.filter(|_| key.level.is_guest());
     let subject = of_guest.map_or_else(|| "host".to_owned(), |vm| namer.vm(vm));
+    let module = code.module.map(|module| namer.module(module).to_owned());
     if let Some(reason) = namer.why_unnamed(code) {
-        return Some((UnresolvedPart::Function, subject, reason));
+        let stripped = code.name == crate::CodeName::Stripped;
+        let what = if stripped { Unnamed::Stripped } else { Unnamed::Function };
+        return Some(Unresolved { what, subject, module, reason, samples: 0 });
     }
     let reason = match key.process {
         ProcessRef::UnknownHost(_) => namer.why(crate::Why::NoProcess),
         ProcessRef::UnknownGuest(_, why) => namer.why(why),
         ProcessRef::Image(_) | ProcessRef::Idle | ProcessRef::Vm(_) => return None,
     };
-    Some((UnresolvedPart::Process, subject, reason))
+    Some(Unresolved { what: Unnamed::Process, subject, module: None, reason, samples: 0 })
 }
 
 fn sorted(lines: BTreeMap<Label, u64>) -> Vec<Row> {
@@ -369,10 +340,9 @@ fn cut(mut rows: Vec<Row>, limit: Option<usize>) -> (Vec<Row>, Other) {
     (rows, Other { rows: cut_off.len(), samples })
 }
 
-fn sorted_unresolved(counts: BTreeMap<(UnresolvedPart, String, String), u64>) -> Vec<Unresolved> {
-    let unresolved =
-        |((part, subject, reason), samples)| Unresolved { part, subject, reason, samples };
-    let mut sorted: Vec<Unresolved> = counts.into_iter().map(unresolved).collect();
+fn sorted_unresolved(counts: BTreeMap<Unresolved, u64>) -> Vec<Unresolved> {
+    let counted = counts.into_iter().map(|(what, samples)| Unresolved { samples, ..what });
+    let mut sorted: Vec<Unresolved> = counted.collect();
     sorted.sort_by_key(|u| std::cmp::Reverse(u.samples));
     sorted
 }

@@ -12,6 +12,8 @@ pub(crate) const KERNEL: &str = "[kernel]";
 pub(crate) const IDLE: &str = "[idle]";
 /// The time in which a guest did not run.
 pub(crate) const NOT_RUNNING: &str = "[not running]";
+/// The time in which a guest ran and was not sampled.
+pub(crate) const NOT_SAMPLED: &str = "[not sampled]";
 /// A module without symbols.
 pub(crate) const STRIPPED: &str = "(stripped)";
 
@@ -88,12 +90,7 @@ impl<'t> Namer<'t> {
     pub(crate) fn why_unnamed(&self, code: Code) -> Option<String> {
         match code.name {
             CodeName::Function(_) | CodeName::Vm(_) => None,
-            CodeName::Stripped => {
-                Some(format!("no symbols in {}", self.module_or_unknown(code.module)))
-            }
-            CodeName::Unknown(why @ (Why::NotLookedUp | Why::Unreadable(_))) => {
-                Some(format!("{}: {}", self.module_or_unknown(code.module), self.why(why)))
-            }
+            CodeName::Stripped => Some("no symbol at the address".to_owned()),
             CodeName::Unknown(why) => Some(self.why(why)),
         }
     }
@@ -119,9 +116,5 @@ impl<'t> Namer<'t> {
             Why::NotLookedUp => "address not looked up while recording",
         };
         text.to_owned()
-    }
-
-    fn module_or_unknown(&self, module: Option<ModuleId>) -> &'t str {
-        module.map_or(UNKNOWN, |module| self.module(module))
     }
 }

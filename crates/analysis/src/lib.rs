@@ -19,19 +19,20 @@ mod addresses;
 mod aggregate;
 mod csv;
 mod filter;
+mod guest_time;
 mod label;
 mod profile;
 mod query;
 mod resolve;
 mod span;
+#[cfg(test)]
+mod testing;
 mod text;
 
 pub use addresses::Addresses;
 pub use aggregate::Aggregator;
 pub use csv::csv;
-pub use profile::{
-    Label, Other, Profile, Row, Shares, Side, Unresolved, UnresolvedPart, VmSummary,
-};
+pub use profile::{Label, Other, Profile, Row, Shares, Side, Unnamed, Unresolved, VmSummary};
 pub use query::{By, ProcessFilter, Query, SelectError, Selection, View};
 pub use resolve::{Code, CodeAt, CodeName, Level, Located, ProcessRef, Resolver, VmRef, Why};
-pub use text::{clean, text};
+pub use text::{Width, clean, text};

@@ -55,6 +55,9 @@ pub struct Shares {
     pub idle: u64,
     /// Guest view: samples expected of the vCPUs and not seen.
     pub not_running: u64,
+    /// Guest view: samples missed while a vCPU was running: the one before and the one after on
+    /// the same physical CPU are both of its guest.
+    pub not_sampled: u64,
     /// Guest view: the guest ran, its privilege level is not known.
     pub unknown: u64,
 }
@@ -63,7 +66,8 @@ impl Shares {
     /// All of them.
     #[must_use]
     pub fn sum(&self) -> u64 {
-        self.os + self.user + self.vm + self.idle + self.not_running + self.unknown
+        let seen = self.os + self.user + self.vm + self.idle + self.unknown;
+        seen + self.not_running + self.not_sampled
     }
 }
 
@@ -79,7 +83,8 @@ pub struct Row {
 /// What a line stands for; only the fields that `Query::by` asks for are set.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Label {
-    /// Function, or what stands for it: `(stripped)`, `[unknown]`, `[vmname]`, `[not running]`.
+    /// Function, or what stands for it: `(stripped)`, `[unknown]`, `[vmname]`, `[not running]`,
+    /// `[not sampled]`.
     pub function: Option<String>,
     /// Process name, or `[kernel]`, `[idle]`, `[unknown]`, `[vmname]`.
     pub process: Option<String>,
@@ -116,6 +121,8 @@ pub enum Side {
     Idle,
     /// A guest's, in which it did not run.
     NotRunning,
+    /// A guest's, in which it ran and the sampling interrupts were missed.
+    NotSampled,
 }
 
 impl Side {
@@ -128,6 +135,7 @@ impl Side {
             Self::Host => "host",
             Self::Idle => "idle",
             Self::NotRunning => "not_running",
+            Self::NotSampled => "not_sampled",
         }
     }
 }
@@ -145,9 +153,11 @@ pub struct Other {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Unresolved {
     /// What has no name.
-    pub part: UnresolvedPart,
+    pub what: Unnamed,
     /// A VM's name, or `host`.
     pub subject: String,
+    /// The function's module, when that is known.
+    pub module: Option<String>,
     /// Why.
     pub reason: String,
     /// How many samples.
@@ -156,9 +166,11 @@ pub struct Unresolved {
 
 /// What has no name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum UnresolvedPart {
-    /// The function.
+pub enum Unnamed {
+    /// The function: its module was read and has no symbol there.
+    Stripped,
+    /// The function, for another reason.
     Function,
-    /// The function has one, its process none.
+    /// The function has a name, its process none.
     Process,
 }

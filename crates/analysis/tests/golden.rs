@@ -6,7 +6,8 @@ mod world;
 
 use std::path::Path;
 
-use analysis::{Aggregator, By, Profile, Query, Resolver, Selection, View, csv, text};
+use analysis::{Aggregator, By, Profile, Query, Resolver, Selection, View, Width, csv, text};
+use model::{SymbolName, Tables};
 
 #[derive(Clone, Copy)]
 struct Ask<'a> {
@@ -23,9 +24,13 @@ const ASK: Ask =
 const GUEST: Ask = Ask { view: View::Guest, vm: Some("vm1"), ..ASK };
 
 fn profile(ask: Ask, samples: &str) -> Profile {
-    let (tables, header) = (world::tables(), world::header());
-    let resolver = Resolver::new(&tables);
-    let selection = Selection::new(&tables, ask.view, ask.vm, ask.vcpu, ask.process).unwrap();
+    profile_of(&world::tables(), ask, samples)
+}
+
+fn profile_of(tables: &Tables, ask: Ask, samples: &str) -> Profile {
+    let header = world::header();
+    let resolver = Resolver::new(tables);
+    let selection = Selection::new(tables, ask.view, ask.vm, ask.vcpu, ask.process).unwrap();
     let query = Query { selection, by: ask.by, limit: ask.limit };
     let mut aggregator = Aggregator::new(&resolver, &header, query);
     world::samples(samples).iter().for_each(|sample| aggregator.push(sample));
@@ -51,7 +56,7 @@ fn golden(file: &str, actual: &str) {
 }
 
 fn check(file: &str, ask: Ask) {
-    golden(file, &text(&profile(ask, world::EVERYTHING)));
+    golden(file, &text(&profile(ask, world::EVERYTHING), Width::Unlimited));
 }
 
 #[test]
@@ -90,6 +95,44 @@ fn process_filter_and_limit() {
     check("guest-pid42.txt", Ask { process: Some("42"), ..GUEST });
     check("unified-limit.txt", Ask { limit: Some(3), ..ASK });
     check("nothing.txt", Ask { process: Some("nobody"), ..ASK });
+}
+
+/// Postgres with a long function name, and code without a name in files with long paths.
+fn long_names() -> Tables {
+    let mut tables = world::tables();
+    let folder = "/root/.rustup/toolchains/stable-x86_64-unknown-linux-gnu/lib/rustlib";
+    for module in &mut tables.modules {
+        if module.path.starts_with('/') {
+            module.path = format!("{folder}{}", module.path);
+        }
+    }
+    for symbol in &mut tables.symbols {
+        if symbol.name == SymbolName::Function("ExecScan".to_owned()) {
+            let arguments = "llvm::AnalysisManager<llvm::Function>&, ".repeat(6);
+            symbol.name = SymbolName::Function(format!("llvm::PassManager::run({arguments})"));
+        }
+    }
+    tables
+}
+
+#[test]
+fn names_give_way_to_the_width() {
+    let check = |file: &str, ask: Ask, width: Width| {
+        let profile = profile_of(&long_names(), ask, world::EVERYTHING);
+        let text = text(&profile, width);
+        let table = text.split("\nTotal ").nth(1).unwrap();
+        golden(file, &format!("Total {table}"));
+        if let Width::Columns(columns) = width {
+            let rows = table.split("\n\n").nth(1).unwrap();
+            let longest = rows.lines().map(|line| line.chars().count()).max();
+            assert!(longest <= Some(columns), "{file}: {longest:?}");
+        }
+    };
+    let limited = Ask { limit: Some(20), ..ASK };
+    check("long-names-function-80.txt", limited, Width::Columns(80));
+    check("long-names-function-120.txt", limited, Width::Columns(120));
+    check("long-names-function.txt", limited, Width::Unlimited);
+    check("long-names-module-80.txt", Ask { by: By::Module, ..ASK }, Width::Columns(80));
 }
 
 #[test]

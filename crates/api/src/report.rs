@@ -108,6 +108,9 @@ pub struct Totals {
     pub idle: u64,
     /// Guest view: samples expected of the vCPUs and not seen.
     pub not_running: u64,
+    /// Guest view: samples missed while a vCPU was running.
+    #[serde(default)]
+    pub not_sampled: u64,
     /// Guest view: the guest ran, its privilege level is not known.
     pub unknown: u64,
 }
@@ -119,11 +122,13 @@ pub struct Row {
     pub samples: u64,
     /// `samples` of `totals.samples`, to six decimals.
     pub share: f64,
-    /// `guest`, `vmm` (a VM's process on the host), `host`, `idle`, `not_running`; null by CPU.
+    /// `guest`, `vmm` (a VM's process on the host), `host`, `idle`, `not_running`, `not_sampled`;
+    /// null by CPU.
     pub side: Option<String>,
     /// The VM of a guest or VMM line.
     pub vm: Option<String>,
-    /// Process name, or `[kernel]`, `[idle]`, `[unknown]`, `[vmname]`, `[not running]`.
+    /// Process name, or `[kernel]`, `[idle]`, `[unknown]`, `[vmname]`, `[not running]`,
+    /// `[not sampled]`.
     pub process: Option<String>,
     /// Process id in its owner's numbering.
     pub pid: Option<u32>,
@@ -135,7 +140,8 @@ pub struct Row {
     pub module: Option<String>,
     /// Offset in the module, for code without symbols.
     pub offset: Option<u64>,
-    /// Function, or `(stripped)`, `[unknown]`, `[vmname]`, `[not running]`.
+    /// Function, or `(stripped)`, `[unknown]`, `[vmname]`, `[not running]`,
+    /// `[not sampled]`.
     pub function: Option<String>,
     /// Physical CPU.
     pub cpu: Option<u32>,
@@ -157,8 +163,14 @@ pub struct Other {
 pub struct Unresolved {
     /// What has no name: `function` or `process`.
     pub part: String,
+    /// Whether the module was read and has no symbol there: `(stripped)`, not `[unknown]`.
+    #[serde(default)]
+    pub stripped: bool,
     /// A VM's name, or `host`.
     pub subject: String,
+    /// The function's module, when that is known.
+    #[serde(default)]
+    pub module: Option<String>,
     /// Why.
     pub reason: String,
     /// How many samples.

@@ -2,14 +2,15 @@
 
 mod json;
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use analysis::{Aggregator, By, Profile, Query, Resolver, Selection, View, csv, text};
+use analysis::{Aggregator, By, Profile, Query, Resolver, Selection, View, Width, csv, text};
 use clap::ValueEnum;
 use model::Tables;
 use recording::Recording;
+use rustix::termios::tcgetwinsize;
 
 use super::Usage;
 
@@ -154,9 +155,22 @@ fn limit(args: &Args) -> Option<usize> {
 
 fn rendered(profile: &Profile, format: Format) -> anyhow::Result<String> {
     match format {
-        Format::Text => Ok(text(profile)),
+        Format::Text => Ok(text(profile, width())),
         Format::Csv => Ok(csv(profile)),
         Format::Json => Ok(serde_json::to_string_pretty(&json::report(profile))? + "\n"),
+    }
+}
+
+/// How wide a text report may be.
+fn width() -> Width {
+    let out = io::stdout();
+    if !out.is_terminal() {
+        return Width::Unlimited;
+    }
+    match tcgetwinsize(&out) {
+        Ok(size) if size.ws_col > 0 => Width::Columns(size.ws_col.into()),
+        // A terminal that does not tell (a serial line).
+        Ok(_) | Err(_) => Width::Unlimited,
     }
 }
 

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, clippy::unwrap_used, clippy::cast_possible_truncation)]
 
+use std::collections::BTreeMap;
+
 use model::{
     BuildId, Clock, CpuId, Cr3, Guest, GuestVirt, Header, HostMode, HostNs, HostVirt, Image,
     ImageId, ImageKind, Mapping, Module, ModuleId, Note, Owner, Pid, Sample, Stack, StackId,
@@ -101,7 +103,7 @@ pub(crate) fn tables() -> Tables {
     tables
 }
 
-/// 100 ms at 1 ms on two CPUs; cpu1 lost three samples.
+/// 100 ms at 1 ms on two CPUs; cpu1 lost three samples and missed seven interrupts.
 pub(crate) fn header() -> Header {
     Header {
         vmscope_version: "0.1.0".to_owned(),
@@ -115,17 +117,28 @@ pub(crate) fn header() -> Header {
         end: HostNs(START.0 + 100 * MS),
         start_unix_ns: 1_700_000_000_000_000_000,
         complete: true,
-        counters: [("samples_dropped_cpu0", 0), ("samples_dropped_cpu1", 3), ("maps_cut", 1)]
-            .map(|(name, n)| (name.to_owned(), n))
-            .into(),
+        counters: counters(),
         notes: vec![Note { subject: "vm1".to_owned(), text: "its map was cut".to_owned() }],
     }
+}
+
+fn counters() -> BTreeMap<String, u64> {
+    let counters = [
+        ("samples_dropped_cpu0", 0),
+        ("samples_dropped_cpu1", 3),
+        ("samples_missed_cpu0", 0),
+        ("samples_missed_cpu1", 7),
+        ("samples_written_cpu0", 40),
+        ("samples_written_cpu1", 30),
+        ("maps_cut", 1),
+    ];
+    counters.map(|(name, n)| (name.to_owned(), n)).into()
 }
 
 /// Samples written as lines: `cpu ms count what...` where what is
 /// `idle ADDRESS`, `host PID kernel|user ADDRESS`, `stack PID kernel ADDRESS` (with call stack 0),
 /// `vmm VCPU PID ADDRESS`, `guest VCPU kernel|user CR3 FSBASE ADDRESS` (VCPU: row; CR3 `-`: unreadable),
-/// `unknown PID`.
+/// `unknown PID`. They come in time order.
 pub(crate) fn samples(text: &str) -> Vec<Sample> {
     let mut samples = Vec::new();
     for line in text.lines().filter(|line| !line.trim().is_empty()) {
@@ -138,6 +151,7 @@ pub(crate) fn samples(text: &str) -> Vec<Sample> {
             samples.push(sample);
         }
     }
+    samples.sort_by_key(|sample| sample.time);
     samples
 }
 

@@ -1,6 +1,6 @@
 //! A profile as the published JSON type.
 
-use analysis::{Label, Profile, Row, Side, Unresolved, UnresolvedPart, VmSummary, clean};
+use analysis::{Label, Profile, Row, Side, Unnamed, Unresolved, VmSummary, clean};
 use api::report as json;
 use model::{Guest, Note, Trigger, Vendor};
 
@@ -85,6 +85,7 @@ fn totals(profile: &Profile) -> json::Totals {
         vm: shares.vm,
         idle: shares.idle,
         not_running: shares.not_running,
+        not_sampled: shares.not_sampled,
         unknown: shares.unknown,
     }
 }
@@ -115,15 +116,18 @@ fn share(samples: u64, total: u64) -> f64 {
 }
 
 fn unresolved(unresolved: &Unresolved) -> json::Unresolved {
-    let part = match unresolved.part {
-        UnresolvedPart::Function => "function",
-        UnresolvedPart::Process => "process",
+    let Unresolved { what, subject, module, reason, samples } = unresolved;
+    let part = match what {
+        Unnamed::Stripped | Unnamed::Function => "function",
+        Unnamed::Process => "process",
     };
     json::Unresolved {
         part: part.to_owned(),
-        subject: cleaned(&unresolved.subject),
-        reason: cleaned(&unresolved.reason),
-        samples: unresolved.samples,
+        stripped: *what == Unnamed::Stripped,
+        subject: cleaned(subject),
+        module: module.as_deref().map(cleaned),
+        reason: cleaned(reason),
+        samples: *samples,
     }
 }
 

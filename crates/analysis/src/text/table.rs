@@ -1,0 +1,203 @@
+//! The table of rows.
+
+use std::fmt::Write as _;
+
+use super::cut::{Keep, cut};
+use super::{Width, clean, other_rows, percent};
+use crate::label::{IDLE, NOT_RUNNING, NOT_SAMPLED, UNKNOWN};
+use crate::profile::{Label, Profile, Row, Side};
+use crate::{By, View};
+
+/// Longer names are cut where the line may be as long as it likes.
+pub(super) const NAME_CHARS: usize = 100;
+const MIN_COLUMNS: usize = 80;
+/// Columns before the names, right-aligned.
+const NUMBERS: usize = 2;
+const GAP: usize = 2;
+
+struct Column {
+    name: &'static str,
+    cell: fn(&Label) -> String,
+    keep: Keep,
+    /// How much wider than another it may stay when a line does not fit.
+    weight: usize,
+}
+
+pub(super) fn table(out: &mut String, profile: &Profile, width: Width) {
+    let columns = columns(profile);
+    let mut lines = vec![titles(&columns)];
+    lines.extend(profile.rows.iter().map(|row| cells(row, &columns, profile.total)));
+    if profile.other.rows > 0 {
+        let mut line = numbers(profile.other.samples, profile.total);
+        line.push(other_rows(profile.other.rows));
+        lines.push(line);
+    }
+    let weights: Vec<usize> = columns.iter().map(|column| column.weight).collect();
+    let widths = fitting(widths(&lines), &weights, width);
+    for line in &mut lines {
+        let names = line.iter_mut().zip(&widths).skip(NUMBERS).zip(&columns);
+        names.for_each(|((cell, width), column)| *cell = cut(cell, *width, column.keep));
+        let _ = writeln!(out, "{}", padded(line, &widths).trim_end());
+    }
+}
+
+fn titles(columns: &[Column]) -> Vec<String> {
+    let names = columns.iter().map(|column| column.name);
+    ["Samples", "%Ratio"].into_iter().chain(names).map(str::to_owned).collect()
+}
+
+fn numbers(samples: u64, total: u64) -> Vec<String> {
+    vec![samples.to_string(), percent(samples, total)]
+}
+
+fn cells(row: &Row, columns: &[Column], total: u64) -> Vec<String> {
+    let mut cells = numbers(row.samples, total);
+    cells.extend(columns.iter().map(|column| clean(&(column.cell)(&row.label)).into_owned()));
+    cells
+}
+
+fn widths(lines: &[Vec<String>]) -> Vec<usize> {
+    let mut widths: Vec<usize> = Vec::new();
+    for line in lines {
+        widths.resize(widths.len().max(line.len()), 0);
+        for (width, cell) in widths.iter_mut().zip(line) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    widths
+}
+
+/// Takes from the widest column of names, by weight, until a line fits.
+fn fitting(mut widths: Vec<usize>, weights: &[usize], width: Width) -> Vec<usize> {
+    let columns = match width {
+        Width::Columns(columns) => columns.max(MIN_COLUMNS),
+        Width::Unlimited => {
+            widths.iter_mut().for_each(|width| *width = (*width).min(NAME_CHARS));
+            return widths;
+        }
+    };
+    let line = |widths: &[usize]| widths.iter().sum::<usize>() + GAP * (widths.len() - 1);
+    while columns < line(&widths) {
+        let names = widths.iter_mut().skip(NUMBERS).zip(weights);
+        match names.max_by_key(|(width, weight)| width.div_ceil(**weight)) {
+            Some((widest @ 1.., _)) => *widest -= 1,
+            _ => break,
+        }
+    }
+    widths
+}
+
+/// Two right-aligned numbers, then left-aligned text.
+fn padded(cells: &[String], widths: &[usize]) -> String {
+    let mut out = String::new();
+    for (n, (cell, width)) in cells.iter().zip(widths).enumerate() {
+        let gap = if n == 0 { 0 } else { GAP };
+        let _ = match n < NUMBERS {
+            true => write!(out, "{:gap$}{cell:>width$}", ""),
+            false => write!(out, "{:gap$}{cell:<width$}", ""),
+        };
+    }
+    out
+}
+
+fn columns(profile: &Profile) -> Vec<Column> {
+    let column = |name, cell: fn(&Label) -> String, keep| Column { name, cell, keep, weight: 2 };
+    let function = |label: &Label| or_dash(label.function.as_deref());
+    let process = column("Process", process_cell, Keep::StartAndFrom(" ("));
+    let mut columns = match profile.query.by {
+        By::Function => vec![
+            Column { weight: 3, ..column("Function", function, Keep::Start) },
+            process,
+            column("Module", short_module_cell, Keep::StartAndFrom("+0x")),
+        ],
+        By::Process => vec![process],
+        By::Thread => vec![column("Thread", thread_cell, Keep::StartAndFrom(" (")), process],
+        By::Module => {
+            vec![column("Module", |label| or_dash(label.module.as_deref()), Keep::PathEnd)]
+        }
+        By::Vm => return vec![column("VM", whose_cell, Keep::Start)],
+        By::Cpu => return vec![column("CPU", cpu_cell, Keep::Start)],
+    };
+    let tells_vms_apart = match profile.query.selection.view() {
+        View::Unified => true,
+        View::Host | View::Native => profile.query.by != By::Module,
+        View::Guest => false,
+    };
+    columns.extend(tells_vms_apart.then(|| column("VM", vm_cell, Keep::Start)));
+    columns
+}
+
+fn or_dash(text: Option<&str>) -> String {
+    text.unwrap_or("-").to_owned()
+}
+
+fn with_id(name: Option<&str>, id: Option<u32>) -> String {
+    match (name, id) {
+        (Some(name), Some(id)) => format!("{name} ({id})"),
+        (name, _) => or_dash(name),
+    }
+}
+
+fn process_cell(label: &Label) -> String {
+    with_id(label.process.as_deref(), label.pid)
+}
+
+fn thread_cell(label: &Label) -> String {
+    with_id(label.thread.as_deref(), label.tid)
+}
+
+/// The file's name without its folder; where there are no symbols, with the offset.
+fn short_module_cell(label: &Label) -> String {
+    let path = label.module.as_deref().unwrap_or("-");
+    let name = if path.starts_with('/') { path.rsplit('/').next() } else { None };
+    let name = name.filter(|name| !name.is_empty()).unwrap_or(path);
+    label.offset.map_or_else(|| name.to_owned(), |offset| format!("{name}+{offset:#x}"))
+}
+
+fn vm_cell(label: &Label) -> String {
+    match (&label.vm, label.side) {
+        (Some(vm), Some(Side::Vmm)) => format!("{vm} (vmm)"),
+        (vm, _) => or_dash(vm.as_deref()),
+    }
+}
+
+fn whose_cell(label: &Label) -> String {
+    match label.side {
+        Some(Side::Host) => "[host]".to_owned(),
+        Some(Side::Idle) => IDLE.to_owned(),
+        Some(Side::NotRunning) => NOT_RUNNING.to_owned(),
+        Some(Side::NotSampled) => NOT_SAMPLED.to_owned(),
+        Some(Side::Guest | Side::Vmm) | None => vm_cell(label),
+    }
+}
+
+fn cpu_cell(label: &Label) -> String {
+    match (label.cpu, label.vcpu, label.side) {
+        (Some(cpu), _, _) => format!("cpu{cpu}"),
+        (_, Some(vcpu), Some(Side::NotRunning)) => format!("vcpu{vcpu} {NOT_RUNNING}"),
+        (_, Some(vcpu), Some(Side::NotSampled)) => format!("vcpu{vcpu} {NOT_SAMPLED}"),
+        (_, Some(vcpu), _) => format!("vcpu{vcpu}"),
+        (None, None, _) => UNKNOWN.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn the_widest_names_give_way() {
+        let check = |natural: &[usize], width, expected: &[usize]| {
+            let fitted = fitting(natural.to_vec(), &[3, 2], width);
+            assert_eq!(fitted, expected, "{natural:?} {width:?}");
+        };
+        check(&[7, 6, 20, 10], Width::Columns(80), &[7, 6, 20, 10]);
+        // 7 + 6 + 3 gaps of 2 leave 61.
+        check(&[7, 6, 200, 20], Width::Columns(80), &[7, 6, 41, 20]);
+        check(&[7, 6, 200, 20], Width::Columns(20), &[7, 6, 41, 20]);
+        check(&[7, 6, 200, 20], Width::Columns(140), &[7, 6, 101, 20]);
+        check(&[7, 6, 200, 300], Width::Columns(80), &[7, 6, 37, 24]);
+        check(&[7, 6, 200, 20], Width::Unlimited, &[7, 6, 100, 20]);
+        check(&[90, 6, 5, 0], Width::Columns(80), &[90, 6, 0, 0]);
+    }
+}
