@@ -10,7 +10,7 @@ use crate::resolve::{CallStackKey, CodeAt};
 /// same look-up that names them later.
 ///
 /// Callers of a host call stack are looked up at their return address - 1, see
-/// [`Resolver::call_stack`].
+/// `Resolver::call_stack`.
 #[derive(Debug)]
 pub struct Addresses<'t> {
     resolver: Resolver<'t>,

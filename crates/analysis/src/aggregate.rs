@@ -9,7 +9,9 @@ use crate::filter::Filter;
 use crate::guest_time::GuestTime;
 use crate::label::{NOT_RUNNING, NOT_SAMPLED, Namer, UNKNOWN};
 use crate::profile::{Label, Other, Profile, Row, Shares, Side, Unnamed, Unresolved, VmSummary};
-use crate::resolve::{Code, CodeAt, Level, Located, ProcessRef, Resolver, Threads, VmRef};
+use crate::resolve::{
+    Code, CodeAt, CodeName, Level, Located, ProcessRef, Resolver, Threads, VmRef, Why,
+};
 use crate::text::n_samples;
 use crate::{By, Query, View};
 
@@ -164,7 +166,7 @@ impl<'r> Aggregator<'r> {
         let module = code.module.map(|module| namer.module(module).to_owned());
         match self.query.by {
             By::Function => {
-                let stripped = code.name == crate::CodeName::Stripped;
+                let stripped = code.name == CodeName::Stripped;
                 let offset = stripped.then_some(code.offset);
                 let function = Some(namer.function(code));
                 Label { function, module, offset, ..whose_process }
@@ -315,12 +317,12 @@ fn why_unresolved(namer: &Namer, key: &Key, code: Code) -> Option<Unresolved> {
     let subject = of_guest.map_or_else(|| "host".to_owned(), |vm| namer.vm(vm));
     let module = code.module.map(|module| namer.module(module).to_owned());
     if let Some(reason) = namer.why_unnamed(code) {
-        let stripped = code.name == crate::CodeName::Stripped;
+        let stripped = code.name == CodeName::Stripped;
         let what = if stripped { Unnamed::Stripped } else { Unnamed::Function };
         return Some(Unresolved { what, subject, module, reason, samples: 0 });
     }
     let reason = match key.process {
-        ProcessRef::UnknownHost(_) => namer.why(crate::Why::NoProcess),
+        ProcessRef::UnknownHost(_) => namer.why(Why::NoProcess),
         ProcessRef::UnknownGuest(_, why) => namer.why(why),
         ProcessRef::Image(_) | ProcessRef::Idle | ProcessRef::Vm(_) => return None,
     };

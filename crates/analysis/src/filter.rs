@@ -4,7 +4,7 @@ use model::{Sample, VcpuState};
 use rustc_hash::FxHashMap;
 
 use crate::label::Namer;
-use crate::resolve::{CodeAt, Level, Located, ProcessRef, Resolver};
+use crate::resolve::{CodeAt, Level, Located, ProcessRef, Resolver, VmRef};
 use crate::{Selection, View};
 
 /// Applies a selection to samples.
@@ -39,7 +39,7 @@ impl<'r> Filter<'r> {
     pub(crate) fn locate(&mut self, sample: &Sample) -> Option<Located> {
         let located = self.resolver.locate(sample);
         let guest = located.level.is_guest();
-        let selected_vm = self.selection.vm().map(crate::VmRef::Known);
+        let selected_vm = self.selection.vm().map(VmRef::Known);
         if selected_vm.is_some() && located.vm != selected_vm {
             return None;
         }

@@ -34,5 +34,5 @@ pub use aggregate::Aggregator;
 pub use csv::csv;
 pub use profile::{Label, Other, Profile, Row, Shares, Side, Unnamed, Unresolved, VmSummary};
 pub use query::{By, ProcessFilter, Query, SelectError, Selection, View};
-pub use resolve::{Code, CodeAt, CodeName, Level, Located, ProcessRef, Resolver, VmRef, Why};
+pub use resolve::Resolver;
 pub use text::{Width, clean, text};

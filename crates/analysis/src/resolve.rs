@@ -38,20 +38,20 @@ pub struct Resolver<'t> {
 
 /// Where a sample belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Located {
+pub(crate) struct Located {
     /// What ran.
-    pub level: Level,
+    pub(crate) level: Level,
     /// The VM: of a guest sample, or of a host sample in a VM's own (VMM) process.
-    pub vm: Option<VmRef>,
+    pub(crate) vm: Option<VmRef>,
     /// The process, of the guest for a guest sample.
-    pub process: ProcessRef,
+    pub(crate) process: ProcessRef,
     /// Where to look for the code.
-    pub code: CodeAt,
+    pub(crate) code: CodeAt,
 }
 
 /// What the sampling interrupt interrupted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Level {
+pub(crate) enum Level {
     /// The host's idle task.
     Idle,
     /// The host kernel.
@@ -68,15 +68,14 @@ pub enum Level {
 
 impl Level {
     /// Whether a guest was interrupted.
-    #[must_use]
-    pub fn is_guest(self) -> bool {
+    pub(crate) fn is_guest(self) -> bool {
         matches!(self, Self::GuestKernel | Self::GuestUser | Self::GuestUnknown)
     }
 }
 
 /// A VM, or the process of one that is not in the tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum VmRef {
+pub(crate) enum VmRef {
     /// In the tables.
     Known(VmId),
     /// Only its VMM's host process is known.
@@ -85,7 +84,7 @@ pub enum VmRef {
 
 /// A process, or what stands for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum ProcessRef {
+pub(crate) enum ProcessRef {
     /// An image of the tables; a kernel image stands for the kernel's own threads.
     Image(ImageId),
     /// The host's idle task.
@@ -100,7 +99,7 @@ pub enum ProcessRef {
 
 /// Where to look for a sample's code: what caches are keyed by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum CodeAt {
+pub(crate) enum CodeAt {
     /// An address in an image's mappings.
     Image(ImageId, u64),
     /// Nowhere: the view shows the whole VM as one line.
@@ -111,18 +110,18 @@ pub enum CodeAt {
 
 /// A piece of code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Code {
+pub(crate) struct Code {
     /// Its module, when the address is mapped.
-    pub module: Option<ModuleId>,
+    pub(crate) module: Option<ModuleId>,
     /// Offset of the address in the module.
-    pub offset: u64,
+    pub(crate) offset: u64,
     /// Its name.
-    pub name: CodeName,
+    pub(crate) name: CodeName,
 }
 
 /// A function, or what stands for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum CodeName {
+pub(crate) enum CodeName {
     /// The function of this row of `Tables::symbols`: the same row for all addresses of a function.
     Function(u32),
     /// The module was read and has no symbol there.
@@ -135,7 +134,7 @@ pub enum CodeName {
 
 /// Why something has no name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Why {
+pub(crate) enum Why {
     /// The VM gave no map.
     NoGuestMap(VmId),
     /// A guest was interrupted whose vCPU the collector had not found yet.
@@ -188,14 +187,12 @@ impl<'t> Resolver<'t> {
     }
 
     /// The tables it looks into.
-    #[must_use]
-    pub fn tables(&self) -> &'t Tables {
+    pub(crate) fn tables(&self) -> &'t Tables {
         self.tables
     }
 
     /// Where a sample belongs. Never fails: what is not known says why.
-    #[must_use]
-    pub fn locate(&self, sample: &Sample) -> Located {
+    pub(crate) fn locate(&self, sample: &Sample) -> Located {
         match &sample.vcpu {
             VcpuState::Guest(vcpu) => self.locate_guest(sample, vcpu),
             VcpuState::Unknown => self.locate_unknown_guest(sample),
@@ -204,8 +201,7 @@ impl<'t> Resolver<'t> {
     }
 
     /// The code at a place.
-    #[must_use]
-    pub fn code(&self, at: CodeAt) -> Code {
+    pub(crate) fn code(&self, at: CodeAt) -> Code {
         let nowhere = |name| Code { module: None, offset: 0, name };
         let (image, ip) = match at {
             CodeAt::Image(image, ip) => (image, ip),
@@ -225,8 +221,7 @@ impl<'t> Resolver<'t> {
     /// A caller is looked up at its return address - 1: the call may be a function's last
     /// instruction. The innermost user address below a kernel stack is not a return address (it is
     /// where the system call or fault happened) and is taken as it is.
-    #[must_use]
-    pub fn call_stack(&self, sample: &Sample, located: &Located) -> Vec<CodeAt> {
+    pub(crate) fn call_stack(&self, sample: &Sample, located: &Located) -> Vec<CodeAt> {
         let mut frames = vec![located.code];
         let Some(stack) = sample.stack.and_then(|id| self.tables.stacks.get(id.index())) else {
             return frames;
@@ -353,8 +348,7 @@ impl<'t> Resolver<'t> {
 
 impl Code {
     /// What is counted together: all of a function's addresses, or one address of a stripped module.
-    #[must_use]
-    pub fn counted_as(self) -> Self {
+    pub(crate) fn counted_as(self) -> Self {
         let keep = self.name == CodeName::Stripped;
         Self { offset: if keep { self.offset } else { 0 }, ..self }
     }
