@@ -126,7 +126,7 @@ impl GuestNames {
         }
         for answer in self.symbols.of(&to_ask) {
             let Some(module) = to_ask.get(&answer.module) else { continue };
-            let table = guest::functions(answer).map(|f| function_table(f.into_symbols()));
+            let table = guest::functions(answer).map(function_table);
             if let (Ok(table), Some(id)) = (&table, &rows[module.index()].build_id)
                 && let Err(error) = store.put(id, table)
             {

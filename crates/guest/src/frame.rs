@@ -86,6 +86,7 @@ impl Decoder {
     }
 
     /// Forgets what came in so far.
+    #[cfg(feature = "inside")]
     pub(crate) fn clear(&mut self) {
         self.buffer.clear();
     }

@@ -23,7 +23,7 @@ mod vsock;
 pub mod walk;
 
 pub use file::{Snapshot, SnapshotError, read_snapshot};
-pub use functions::{Functions, functions};
+pub use functions::functions;
 pub use link::{Channel, LinkError};
 pub use merge::{KernelFunction, Merged, merge};
 pub use session::{Limits, Session, SessionError};

@@ -50,17 +50,6 @@ pub struct KernelFunction {
     pub name: String,
 }
 
-impl Merged {
-    /// The guest's kernel function at `address`: the last one that begins before it. The caller has
-    /// found the address in a mapping of the kernel's; `mapping_start` keeps it there.
-    #[must_use]
-    pub fn kernel_function(&self, address: GuestVirt, mapping_start: GuestVirt) -> Option<&str> {
-        let after = self.functions.partition_point(|function| function.address <= address);
-        let function = &self.functions[after.checked_sub(1)?];
-        (mapping_start <= function.address).then_some(function.name.as_str())
-    }
-}
-
 /// Adds what a guest said to the tables, as far as it can be.
 pub fn merge(map: GuestMap, vm: VmId, clock: Clock, tables: &mut Tables) -> Merged {
     let subject =

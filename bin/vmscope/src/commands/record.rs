@@ -243,8 +243,8 @@ mod test {
 
     #[test]
     fn times() {
-        let check = |text, expected: Option<u64>| {
-            let nanos = duration_in_seconds(text).ok().map(|d| d.as_nanos() as u64);
+        let check = |text, expected: Option<u128>| {
+            let nanos = duration_in_seconds(text).ok().map(|d| d.as_nanos());
             assert_eq!(nanos, expected, "{text}");
         };
         check("20", Some(20_000_000_000));
