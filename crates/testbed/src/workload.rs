@@ -60,6 +60,11 @@ const SOURCES: &[Source] = &[
         // Static: else half of its short life would be the loader's, which has no symbols.
         flags: &["-static"],
     },
+    Source {
+        name: "threads",
+        text: include_str!("../../../workloads/threads.c"),
+        flags: &["-pthread"],
+    },
     Source { name: "idle", text: include_str!("../../../workloads/idle.c"), flags: &[] },
 ];
 

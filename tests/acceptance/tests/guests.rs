@@ -129,9 +129,32 @@ fn guests_that_start_late_or_keep_silent_still_show() {
     let reason = vms.iter().find(|vm| vm["name"] == "mute").unwrap()["no_map_reason"].as_str();
     assert!(reason.unwrap().contains("--guest-map"), "{reason:?}");
 
+    let leaver =
+        report(&folder.path().join("first"), &["--view", "guest", "--vm", "leaver"]).unwrap();
+    assert!(
+        leaver.samples() < 36_000,
+        "a VM that ended is not expected to run: {}",
+        leaver.samples()
+    );
+    assert!(0 < leaver.sum(|row| text(row, "side") == "guest"), "the VM that ended was seen");
+
     let second = report(&folder.path().join("second"), &["--limit", "100000"]).unwrap();
     let named = second.sum(|row| of_vm("mute")(row) && text(row, "function") == "compute_a");
     assert!(0 < named, "a snapshot file names a silent guest's functions");
+    threads_are_told_apart(&folder.path().join("second"));
+}
+
+/// Two threads share a vCPU and their page tables; each has its own function.
+fn threads_are_told_apart(recording: &Path) {
+    let arguments = ["--view", "guest", "--vm", "late", "--limit", "1000", "--by"];
+    let threads = report(recording, &[&arguments[..], &["thread"]].concat()).unwrap();
+    let functions = report(recording, &[&arguments[..], &["function"]].concat()).unwrap();
+    for name in ["alpha", "beta"] {
+        let of_thread = threads.sum(|row| text(row, "thread") == name);
+        let of_function = functions.sum(|row| text(row, "function") == format!("{name}_work"));
+        eprintln!("thread {name}: {of_thread} samples, {of_function} in its function");
+        assert!(0 < of_function && of_function <= of_thread, "{name}");
+    }
 }
 
 /// [S0.3] Two processes of one program: each has the share that `top` in the guest gives it.

@@ -8,6 +8,25 @@ vmscope record -o alone --duration 2 2>err || fail "alone"
 vmscope report alone >report.txt || fail "report"
 grep -q 'Total samples' report.txt || fail "no totals"
 
+echo "names programs that only a container's mount namespace has, and deleted ones"
+cat >spin.c <<'C'
+volatile long sink;
+__attribute__((noinline)) void spinning_function(void) { for (long i = 0; i < 1000000; i++) sink += i; }
+int main(void) { for (;;) spinning_function(); }
+C
+gcc -O1 -o spin spin.c || fail "gcc"
+cp spin doomed
+./doomed &
+doomed=$!
+rm doomed
+unshare -m sh -c 'mount -t tmpfs none /mnt && cp spin /mnt/contained && exec /mnt/contained' &
+contained=$!
+vmscope record -o programs --duration 4 2>err || fail "programs"
+kill $doomed $contained
+for name in doomed contained; do
+    vmscope report programs --process $name --format csv | grep -q spinning_function || fail "$name has no functions"
+done
+
 echo "not root"
 if setpriv --reuid 65534 --regid 65534 --clear-groups --inh-caps=-all vmscope record -o /tmp/x --duration 1 2>err; then fail "ran without root"; fi
 one_line "not root"
