@@ -1,12 +1,12 @@
 # `make demo` and `make test` are each the only command needed on a fresh Debian 12 or 13 with Rust (rustup).
 
 PACKAGES := clang libbpf-dev libelf-dev zlib1g-dev pkg-config gcc libc6-dev make \
-            qemu-system-x86 qemu-utils busybox-static cpio kmod zstd libquantum-dev
+            qemu-system-x86 busybox-static kmod xz-utils e2fsprogs libquantum-dev
 MUSL := x86_64-unknown-linux-musl
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 VMSCOPE := $(TARGET_DIR)/debug/vmscope
 
-.PHONY: help demo test check unit e2e bench experiments build deps
+.PHONY: help demo test check e2e bench experiments build deps
 
 help:
 	@echo 'make demo          record and report three guests on a virtual KVM host (about 3 minutes)'
@@ -17,19 +17,19 @@ help:
 	@echo 'make build         the programs, into $(TARGET_DIR)'
 
 demo: build
-	$(VMSCOPE) demo
+	rm -rf $(TARGET_DIR)/demo
+	$(VMSCOPE) demo -o $(TARGET_DIR)/demo
 
 test: check e2e
 
 check: build
 	cargo fmt --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
-	cargo test --locked --workspace --exclude acceptance
-
-unit: check
+	.ci/report-skipped cargo test --locked --workspace --exclude acceptance -- --nocapture
+	.ci/report-skipped cargo test --locked -p guest --all-features -- --nocapture
 
 e2e: build
-	cargo test --locked -p acceptance -- --nocapture --test-threads=1
+	.ci/report-skipped cargo test --locked -p acceptance -- --nocapture --test-threads=1
 
 bench: build
 	cargo bench --locked -p recording -p analysis

@@ -120,9 +120,16 @@ impl GuestNames {
                 continue;
             }
             match rows[module.index()].build_id.as_ref().map(|id| store.get(id)) {
-                Some(Stored::Table(table)) => drop(source.modules.insert(*module, Ok(table))),
-                _ => drop(to_ask.insert(number, *module)),
+                Some(Stored::Table(table)) => {
+                    source.modules.insert(*module, Ok(table));
+                    continue;
+                }
+                Some(Stored::Unusable(reason)) => {
+                    notes.push(Note { subject: vm_name.to_owned(), text: reason });
+                }
+                Some(Stored::Absent) | None => {}
             }
+            to_ask.insert(number, *module);
         }
         for answer in self.symbols.of(&to_ask) {
             let Some(module) = to_ask.get(&answer.module) else { continue };
