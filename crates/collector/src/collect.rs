@@ -17,6 +17,17 @@ use crate::stacks::StackTable;
 use crate::vm_table::VmTable;
 use crate::{CollectError, finish};
 
+/// What the collector is to do next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Next {
+    /// Go on, and ask again after this time at the latest.
+    GoOn(Duration),
+    /// End sampling and finish the recording.
+    Finish,
+    /// End at once and leave nothing.
+    Discard,
+}
+
 /// Between two looks at the rings. A ring holds seconds of samples, so nothing is lost if we are late.
 const DRAIN_EVERY: Duration = Duration::from_millis(200);
 
@@ -81,18 +92,18 @@ pub struct Collected {
     pub summary: recording::Summary,
 }
 
-/// Records until `stopped` says so; it is asked several times a second, first when sampling has begun.
+/// Records until `next` says so; it is asked several times a second, first when sampling has begun.
 ///
 /// # Errors
 /// When sampling can't begin or the recording can't be written; then nothing lies under its name.
 pub fn collect(
     plan: &Plan,
-    stopped: &mut dyn FnMut() -> bool,
+    next: &mut dyn FnMut() -> Next,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Collected, CollectError> {
     let _lock = Lock::take(Path::new(LOCK))?;
     let collection = Collection::begin(plan)?;
-    let sampled = collection.sample(stopped, progress)?;
+    let sampled = collection.sample(next, progress)?;
     finish::finish(sampled, plan, Path::new(PROC), progress)
 }
 
@@ -150,7 +161,7 @@ impl<'a> Collection<'a> {
 
     fn sample(
         mut self,
-        stopped: &mut dyn FnMut() -> bool,
+        next: &mut dyn FnMut() -> Next,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Sampled, CollectError> {
         self.state.header.start = probes::now();
@@ -164,8 +175,15 @@ impl<'a> Collection<'a> {
         };
         let vms = self.state.vms.vms.iter().map(|vm| vm.name.clone()).collect();
         progress(Progress::Sampling { cpus: self.cpus.len(), vms });
-        while !stopped() {
-            std::thread::sleep(DRAIN_EVERY);
+        loop {
+            match next() {
+                Next::GoOn(at_most) => std::thread::sleep(DRAIN_EVERY.min(at_most)),
+                Next::Finish => break,
+                Next::Discard => {
+                    self.state.writer.discard()?;
+                    return Err(CollectError::Discarded);
+                }
+            }
             self.turn(progress)?;
         }
         drop(events);

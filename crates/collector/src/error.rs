@@ -26,6 +26,9 @@ pub enum CollectError {
     /// The recording can't be written.
     #[error(transparent)]
     Recording(#[from] recording::Error),
+    /// The caller asked for it.
+    #[error("nothing was recorded")]
+    Discarded,
     /// `/proc` or `/sys` can't be read.
     #[error("failed to read {what}")]
     Host {

@@ -6,7 +6,7 @@ use std::path::Path;
 use analysis::Addresses;
 use model::{ModuleId, Note, Pid, Tables, VmId};
 use recording::Recording;
-use symbols::{HostSource, Sources, Store};
+use symbols::{GuestSource, HostSource, Sources, Store};
 
 use crate::collect::{Collected, Plan, Progress, Sampled};
 use crate::guest_tables::{GuestNames, add_guest, add_snapshot};
@@ -48,12 +48,9 @@ pub(crate) fn finish(
     let mut sources = Sources::new();
     let host = HostSource::new(host_tables::kernel_names(&text), places);
     sources.insert(model::Owner::Host, Box::new(host));
-    for guest in guests {
-        let name = tables.vms[guest.vm.index()].name.clone();
-        let store = Store::of_vm(&plan.symbol_store, &name);
-        let owner = model::Owner::Vm(guest.vm);
-        let source = guest.into_source(&name, &tables.modules, &wanted, &store, &mut header.notes);
-        sources.insert(owner, Box::new(source));
+    for (vm, source, notes) in guest_sources(guests, &tables, &wanted, &plan.symbol_store) {
+        sources.insert(model::Owner::Vm(vm), Box::new(source));
+        header.notes.extend(notes);
     }
     symbols::fill(&mut tables, &wanted, &mut sources);
 
@@ -61,6 +58,30 @@ pub(crate) fn finish(
     header.complete = true;
     let summary = writer.finish(&header, &tables)?;
     Ok(Collected { header, summary })
+}
+
+/// Gets the symbols of all guests, in parallel: slow ones cost one time limit, not one each.
+fn guest_sources(
+    guests: Vec<GuestNames>,
+    tables: &Tables,
+    wanted: &[(ModuleId, u64)],
+    store: &Path,
+) -> Vec<(VmId, GuestSource, Vec<Note>)> {
+    std::thread::scope(|scope| {
+        let start = |guest: GuestNames| {
+            let (vm, name) = (guest.vm, tables.vms[guest.vm.index()].name.clone());
+            let work = move || {
+                let mut notes = Vec::new();
+                let store = Store::of_vm(store, &name);
+                let source = guest.into_source(&name, &tables.modules, wanted, &store, &mut notes);
+                (vm, source, notes)
+            };
+            scope.spawn(work)
+        };
+        let workers: Vec<_> = guests.into_iter().map(start).collect();
+        // A worker that panicked has named nothing; its VM's addresses say that nobody was asked.
+        workers.into_iter().filter_map(|worker| worker.join().ok()).collect()
+    })
 }
 
 /// Reads the snapshot files; a file for a VM that was not there is noted.

@@ -15,7 +15,7 @@ use crate::link::{Channel, Link, LinkError};
 /// What a guest may cost.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
-    /// For one request, from asking to the whole answer; also for connecting.
+    /// For each step: connecting and beginning the log, the map, all symbols.
     pub time: Duration,
     /// For all that it sends in a session.
     pub bytes: u64,
@@ -65,12 +65,15 @@ pub struct Session {
     decoder: Decoder,
     number: u64,
     limits: Limits,
+    /// Of the step that goes on: beginning, map or symbols.
+    deadline: Instant,
     bytes_left: u64,
     clock: Option<Clock>,
 }
 
 impl Session {
-    /// Connects and agrees on the protocol's version and the clocks.
+    /// Connects and agrees on the protocol's version and the clocks. Together with `start_log` it has
+    /// the time limit of one step, however many questions that takes.
     ///
     /// # Errors
     /// If there is nobody, nobody answers in time, or it speaks another version.
@@ -87,7 +90,8 @@ impl Session {
         let number = session_number();
         let decoder = Decoder::of_session(number, MAX_ANSWER_BYTES);
         let bytes_left = limits.bytes;
-        Self { channel, link, decoder, number, limits, bytes_left, clock: None }
+        let deadline = Instant::now() + limits.time;
+        Self { channel, link, decoder, number, limits, deadline, bytes_left, clock: None }
     }
 
     /// The guest's clock on the host's, from the fastest round trip so far.
@@ -107,11 +111,16 @@ impl Session {
         }
     }
 
-    /// Takes the guest's map; ends the log. The map is not checked yet: see `merge`.
+    fn begin_step(&mut self) {
+        self.deadline = Instant::now() + self.limits.time;
+    }
+
+    /// Takes the guest's map; ends the log. It has the time limit of one step. The map is not checked yet: see `merge`.
     ///
     /// # Errors
     /// If it does not answer, or not as it should.
     pub fn snapshot(&mut self) -> Result<GuestMap, SessionError> {
+        self.begin_step();
         let answer = self.ask(&Request::Snapshot)?;
         let map = match answer {
             Response::Map(map) => *map,
@@ -125,16 +134,16 @@ impl Session {
     }
 
     /// The symbols of these modules (numbers of the last map), one entry for each that the guest
-    /// answered. All of them together have the time limit of one request; a module whose answer
+    /// answered. All of them together have the time limit of one step; a module whose answer
     /// fails has the reason as its problem, and after a failed connection the rest has it too.
     pub fn symbols(&mut self, modules: &[u32]) -> Vec<ModuleSymbols> {
-        let deadline = Instant::now() + self.limits.time;
+        self.begin_step();
         let mut answers = Vec::with_capacity(modules.len());
         let mut broken: Option<String> = None;
         for module in modules {
             let outcome = match &broken {
                 Some(reason) => Err(reason.clone()),
-                None => self.symbols_of(*module, deadline).map_err(|error| {
+                None => self.symbols_of(*module).map_err(|error| {
                     let reason = error.to_string();
                     if !matches!(error, SessionError::Refused(_)) {
                         broken = Some(reason.clone());
@@ -151,12 +160,8 @@ impl Session {
         answers
     }
 
-    fn symbols_of(
-        &mut self,
-        module: u32,
-        deadline: Instant,
-    ) -> Result<ModuleSymbols, SessionError> {
-        let answer = self.ask_until(&Request::Symbols { modules: vec![module] }, deadline)?;
+    fn symbols_of(&mut self, module: u32) -> Result<ModuleSymbols, SessionError> {
+        let answer = self.ask(&Request::Symbols { modules: vec![module] })?;
         match answer {
             Response::Symbols(mut answers) if answers.len() == 1 && answers[0].module == module => {
                 Ok(answers.remove(0))
@@ -185,14 +190,7 @@ impl Session {
     }
 
     fn ask(&mut self, request: &Request) -> Result<Response, SessionError> {
-        self.ask_until(request, Instant::now() + self.limits.time)
-    }
-
-    fn ask_until(
-        &mut self,
-        request: &Request,
-        deadline: Instant,
-    ) -> Result<Response, SessionError> {
+        let deadline = self.deadline;
         let bytes = frame::encode(self.number, request, MAX_REQUEST_BYTES).map_err(nonsense)?;
         self.link.send(&bytes, deadline).map_err(|source| self.failed(source))?;
         let content = self.receive(deadline)?;

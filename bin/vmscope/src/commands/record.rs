@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use collector::{Collected, Plan, Progress};
+use collector::{Collected, Next, Plan, Progress};
 use model::Trigger;
+use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag::{register, register_conditional_shutdown};
 
@@ -48,7 +49,7 @@ pub(crate) struct Args {
     /// How long a guest may take to answer one question
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration_in_seconds)]
     guest_timeout: Duration,
-    /// Record as long as this command runs
+    /// Record as long as this command runs; it is ended (SIGTERM) when the recording ends first
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
 }
@@ -70,10 +71,9 @@ enum CallGraph {
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let plan = plan(args)?;
     let mut end = End::new(args)?;
-    let collected = collector::collect(&plan, &mut || end.reached(), &mut |progress| {
-        show(&progress);
-    })?;
-    end.command_started()?;
+    let collected = collector::collect(&plan, &mut || end.next(), &mut |progress| show(&progress));
+    end.end_command()?;
+    let collected = collected?;
     summarize(&collected, &args.output);
     Ok(ExitCode::SUCCESS)
 }
@@ -125,34 +125,39 @@ impl<'a> End<'a> {
         Ok(Self { args, interrupted, deadline: None, command: None })
     }
 
-    fn reached(&mut self) -> bool {
+    fn next(&mut self) -> Next {
         let now = Instant::now();
-        if let (None, Some(duration)) = (self.deadline, self.args.duration) {
-            self.deadline = Some(now + duration);
-        }
         if let (None, [program, arguments @ ..]) = (&self.command, self.args.command.as_slice()) {
             self.command = Some(Command::new(program).args(arguments).spawn());
         }
-        self.interrupted.load(Ordering::Relaxed)
-            || self.deadline.is_some_and(|deadline| deadline <= now)
-            || self.command.as_mut().is_some_and(has_ended)
-    }
-
-    /// Whether the command could be started at all; it is not waited for beyond the recording's end.
-    fn command_started(self) -> anyhow::Result<()> {
-        match self.command {
-            Some(Err(error)) => {
-                Err(error).with_context(|| format!("failed to run {}", self.args.command[0]))
-            }
-            _ => Ok(()),
+        let deadline =
+            self.args.duration.map(|duration| *self.deadline.get_or_insert(now + duration));
+        match self.command.as_mut().map(|command| command.as_mut().map(Child::try_wait)) {
+            Some(Err(_)) => return Next::Discard,
+            Some(Ok(Ok(None))) | None => {}
+            Some(Ok(_)) => return Next::Finish,
         }
+        if self.interrupted.load(Ordering::Relaxed) || deadline.is_some_and(|at| at <= now) {
+            return Next::Finish;
+        }
+        Next::GoOn(deadline.map_or(Duration::MAX, |at| at - now))
     }
-}
 
-fn has_ended(command: &mut std::io::Result<Child>) -> bool {
-    match command {
-        Ok(child) => !matches!(child.try_wait(), Ok(None)),
-        Err(_) => true,
+    /// Ends a command that outlived the recording, and says how it ended if that was not well.
+    fn end_command(self) -> anyhow::Result<()> {
+        let Some(command) = self.command else { return Ok(()) };
+        let name = &self.args.command[0];
+        let mut child = command.with_context(|| format!("failed to run {name}"))?;
+        let outlived = matches!(child.try_wait(), Ok(None));
+        if outlived && let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
+            // It may end by itself just now: then there is nobody to signal.
+            let _ = kill_process(pid, Signal::TERM);
+        }
+        let status = child.wait().with_context(|| format!("failed to wait for {name}"))?;
+        if !status.success() && !outlived {
+            eprintln!("note: {name} ended with {status}");
+        }
+        Ok(())
     }
 }
 
