@@ -22,6 +22,9 @@ pub enum Error {
         /// The scenario.
         path: PathBuf,
     },
+    /// What the command writes can't go there.
+    #[error("{} is not a folder: choose another with -o", .0.display())]
+    NoFolder(PathBuf),
     /// A file or folder could not be used.
     #[error("failed to {action} {}", path.display())]
     Io {
@@ -104,7 +107,7 @@ impl Error {
 
     /// Whether the user's request was wrong, not its execution.
     pub fn is_usage(&self) -> bool {
-        matches!(self, Self::Scenario { .. } | Self::NoCommand { .. })
+        matches!(self, Self::Scenario { .. } | Self::NoCommand { .. } | Self::NoFolder(_))
     }
 }
 

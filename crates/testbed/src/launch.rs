@@ -66,6 +66,8 @@ pub(crate) struct Prepared {
 
 /// Runs a scenario's command on a KVM host with its guests; returns the command's exit code.
 pub fn run(options: &Run) -> Result<u8, Error> {
+    let out = options.out.as_deref().unwrap_or(Path::new("."));
+    can_hold_files(out)?;
     let scenario_text =
         fs::read_to_string(&options.scenario).map_err(Error::io("read", &options.scenario))?;
     let scenario = Scenario::parse(&options.scenario, &scenario_text)?;
@@ -87,7 +89,6 @@ pub fn run(options: &Run) -> Result<u8, Error> {
     } else {
         (virtual_host::run(&prepared, options.timeout), "out")
     };
-    let out = options.out.as_deref().unwrap_or(Path::new("."));
     let collected = collect(&prepared.folder.path().join(written), out);
     result.and_then(|code| collected.map(|()| code))
 }
@@ -235,6 +236,14 @@ fn seen_from_inside(boot: Boot) -> Boot {
     Boot { kernel: seen(boot.kernel), initrd: seen(boot.initrd), disk: boot.disk.map(seen) }
 }
 
+/// Whether `out` is a folder or can become one, before anything boots.
+fn can_hold_files(out: &Path) -> Result<(), Error> {
+    match out.ancestors().find(|path| path.symlink_metadata().is_ok()) {
+        Some(taken) if !taken.is_dir() => Err(Error::NoFolder(taken.to_owned())),
+        _ => Ok(()),
+    }
+}
+
 /// Moves what the command wrote to `out`; what is there already keeps its name.
 fn collect(from: &Path, out: &Path) -> Result<(), Error> {
     let entries = fs::read_dir(from).map_err(Error::io("list", from))?;
@@ -328,6 +337,22 @@ fn warn(text: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_no_folder_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("file"), "").unwrap();
+        std::os::unix::fs::symlink("nowhere", folder.path().join("dangling")).unwrap();
+        let check = |name: &str, refused: bool| {
+            let result = can_hold_files(&folder.path().join(name));
+            assert_eq!(result.is_err_and(|error| error.is_usage()), refused, "{name}");
+        };
+        check("", false);
+        check("new/deep", false);
+        check("file", true);
+        check("file/below", true);
+        check("dangling", true);
+    }
 
     #[test]
     fn only_folders_of_dead_runs_are_removed() {
