@@ -56,7 +56,10 @@ pub enum Error {
         reason: String,
     },
     /// No space left, over quota or over the limit for file sizes.
-    #[error("no space left to write {0}: free some or record to another file system")]
+    #[error(
+        "no space left to write {path}: free some or record to another file system{kept}",
+        path = .0.display(), kept = kept(.0)
+    )]
     NoSpace(PathBuf),
     /// The operating system refused.
     #[error("failed to {action} {path}")]
@@ -76,6 +79,17 @@ pub enum Error {
         /// Why.
         reason: String,
     },
+}
+
+/// Where the beginning of a recording is that could not be written to its end.
+fn kept(file: &Path) -> String {
+    match file.parent().filter(|folder| folder.extension().is_some_and(|end| end == "partial")) {
+        Some(folder) => format!(
+            "; what was recorded is in {}: `vmscope report` reads it, remove it when done",
+            folder.display()
+        ),
+        None => String::new(),
+    }
 }
 
 impl Error {

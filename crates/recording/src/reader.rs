@@ -191,7 +191,9 @@ fn killed(missing: &[PathBuf]) -> String {
     let names = |path: &PathBuf| path.file_stem().map(|name| name.to_string_lossy().into_owned());
     let missing: Vec<_> = missing.iter().filter_map(names).collect();
     match missing.as_slice() {
-        [] => "its writer is still running or was killed; all tables are there".to_owned(),
+        [] => "its writer is still running or was killed; its tables are those of the last checkpoint: names \
+               may be missing"
+            .to_owned(),
         missing => format!(
             "its writer is still running or was killed; missing tables: {}",
             missing.join(", ")

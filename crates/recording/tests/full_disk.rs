@@ -82,5 +82,6 @@ fn limited_finish(dir: &Path) {
     }
     let error = writer.finish(&HOST.header(), &Tables::default()).unwrap_err();
     assert!(matches!(error, Error::NoSpace(_)), "{error}");
+    assert!(error.to_string().contains("other.partial: `vmscope report` reads it"), "{error}");
     assert!(!path.exists());
 }

@@ -76,7 +76,8 @@ fn after_a_checkpoint() {
         notes(&recording)[1..],
         [
             "4 samples read from the spools",
-            "its writer is still running or was killed; all tables are there"
+            "its writer is still running or was killed; its tables are those of the last checkpoint: \
+             names may be missing"
         ]
     );
 }
