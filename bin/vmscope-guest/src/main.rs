@@ -28,11 +28,25 @@ struct Arguments {
     command: Command,
 }
 
+const SERVE_EXAMPLE: &str = "\
+Example, as a systemd service:
+  [Service]
+  ExecStart=/usr/local/sbin/vmscope-guest serve
+  [Install]
+  WantedBy=multi-user.target";
+
+const SNAPSHOT_EXAMPLE: &str = "\
+Example:
+  guest# vmscope-guest snapshot > vm1.guestmap
+  host#  vmscope record --guest-map vm1=vm1.guestmap -o day1 --duration 20";
+
 #[derive(Subcommand)]
 enum Command {
     /// Listen on vsock and on the virtio-serial port org.vmscope.guest.0; do nothing until asked
+    #[command(after_help = SERVE_EXAMPLE)]
     Serve,
     /// Write this guest's processes, mappings and symbols to standard output
+    #[command(after_help = SNAPSHOT_EXAMPLE)]
     Snapshot,
 }
 

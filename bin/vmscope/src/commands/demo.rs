@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Parser;
 
+use super::time::duration_in_seconds;
 use super::{Usage, export, report};
 
 const SCENARIO: &str = include_str!("../../../../scenarios/demo.toml");
@@ -25,12 +26,12 @@ pub(crate) struct Args {
     /// Folder for the recording and the flame graph; must not exist
     #[arg(short, long, value_name = "DIR", default_value = "vmscope-demo")]
     output: PathBuf,
-    /// How long to record, in seconds
-    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=600))]
-    duration: u32,
-    /// Time limit of the whole demonstration, seconds
-    #[arg(long, value_name = "S", default_value_t = 900)]
-    timeout: u64,
+    /// How long to record, in seconds (or with a unit: 2m): 1s to 10m
+    #[arg(short, long, value_name = "TIME", default_value = "20", value_parser = duration)]
+    duration: Duration,
+    /// Time limit of the whole demonstration, in seconds (or with a unit: 20m)
+    #[arg(long, value_name = "TIME", default_value = "15m", value_parser = duration_in_seconds)]
+    timeout: Duration,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
@@ -46,7 +47,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         scenario,
         command: record_command(args.duration),
         out: Some(folder.clone()),
-        timeout: Duration::from_secs(args.timeout),
+        timeout: args.timeout,
         host: testbed::HostChoice::Auto,
         vmscope: std::env::current_exe().context("failed to find this program")?,
     })?;
@@ -56,8 +57,16 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     show(&folder.join(RECORDING), &folder.join("flamegraph.html"))
 }
 
-fn record_command(seconds: u32) -> Vec<String> {
-    let seconds = seconds.to_string();
+fn duration(text: &str) -> Result<Duration, String> {
+    let duration = duration_in_seconds(text)?;
+    if (Duration::from_secs(1)..=Duration::from_secs(600)).contains(&duration) {
+        return Ok(duration);
+    }
+    Err("the duration lies between 1s and 10m".to_owned())
+}
+
+fn record_command(duration: Duration) -> Vec<String> {
+    let seconds = duration.as_secs_f64().to_string();
     ["vmscope", "record", "-o", RECORDING, "--duration", &seconds].map(str::to_owned).to_vec()
 }
 
@@ -86,4 +95,22 @@ fn show(recording: &std::path::Path, page: &std::path::Path) -> anyhow::Result<E
         page.as_os_str(),
     ];
     export::run(&ExportLine::parse_from(line).args)
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn durations_reach_record_as_they_were_meant() {
+        let check = |text, expected: Option<&str>| {
+            let line = duration(text).ok().map(record_command);
+            assert_eq!(line.as_ref().and_then(|line| line.last()).map(String::as_str), expected);
+        };
+        check("20", Some("20"));
+        check("2m", Some("120"));
+        check("1500ms", Some("1.5"));
+        check("500ms", None);
+        check("11m", None);
+    }
 }

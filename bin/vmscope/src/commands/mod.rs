@@ -8,6 +8,7 @@ pub(crate) mod export;
 pub(crate) mod record;
 pub(crate) mod report;
 pub(crate) mod testbed;
+mod time;
 
 /// An error in what the user asked for (exit code 2), as opposed to a failure (exit code 1).
 #[derive(Debug)]

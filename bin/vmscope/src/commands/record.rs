@@ -15,6 +15,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag::{register, register_conditional_shutdown};
 
 use super::Usage;
+use super::time::duration_in_seconds;
 
 const EXAMPLE: &str = "Examples:
   vmscope record -o day1 --duration 20        20 s of this host and all its guests
@@ -23,8 +24,9 @@ const EXAMPLE: &str = "Examples:
 
 /// Record what the host and its guests do.
 ///
-/// Samples every CPU until the duration is over, COMMAND ends or Ctrl-C is pressed; then asks the guests,
-/// once, what their processes are called. Nothing runs in a guest while samples are taken. Needs root.
+/// Samples every CPU until the duration is over, COMMAND ends or Ctrl-C is pressed. Guests are asked twice:
+/// before, to have their kernels note processes that start and end; afterwards, what their processes and
+/// functions are called. While samples are taken vmscope-guest sleeps. Needs root.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Args {
@@ -46,7 +48,7 @@ pub(crate) struct Args {
     /// Snapshot of a guest that has no channel (repeatable)
     #[arg(long, value_name = "VM=FILE", value_parser = guest_map)]
     guest_map: Vec<(String, PathBuf)>,
-    /// How long a guest may take to answer one question
+    /// How long a guest may take to connect, to give its map, and to give its symbols (each)
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration_in_seconds)]
     guest_timeout: Duration,
     /// Record as long as this command runs; it is ended (SIGTERM) when the recording ends first
@@ -227,39 +229,12 @@ fn period(text: &str) -> Result<Duration, String> {
     Err("the period lies between 100us and 100ms".to_owned())
 }
 
-/// `20`, `1.5`, `500ms`, `100us`, `2m`; plain numbers are seconds.
-fn duration_in_seconds(text: &str) -> Result<Duration, String> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let unit = match &text[digits.len()..] {
-        "us" => 1e-6,
-        "ms" => 1e-3,
-        "" | "s" => 1.0,
-        "m" => 60.0,
-        "h" => 3600.0,
-        other => return Err(format!("unknown unit {other:?}: use us, ms, s, m or h")),
-    };
-    let number: f64 = digits.parse().map_err(|_| format!("{text:?} is not a time"))?;
-    Duration::try_from_secs_f64(number * unit).map_err(|_| format!("{text:?} is not a time"))
-}
-
 #[cfg(test)]
 mod test {
     use super::*;
 
     #[test]
-    fn times() {
-        let check = |text, expected: Option<u128>| {
-            let nanos = duration_in_seconds(text).ok().map(|d| d.as_nanos());
-            assert_eq!(nanos, expected, "{text}");
-        };
-        check("20", Some(20_000_000_000));
-        check("1.5s", Some(1_500_000_000));
-        check("500ms", Some(500_000_000));
-        check("100us", Some(100_000));
-        check("2m", Some(120_000_000_000));
-        check("-1", None);
-        check("1y", None);
-        check("", None);
+    fn periods() {
         assert!(period("50us").is_err());
         assert!(period("1s").is_err());
         assert_eq!(period("2.5ms"), Ok(Duration::from_micros(2500)));

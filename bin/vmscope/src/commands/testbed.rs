@@ -9,6 +9,7 @@ use anyhow::Context;
 use clap::{Parser, Subcommand, ValueEnum};
 
 use super::Usage;
+use super::time::duration_in_seconds;
 
 /// Run experiments on a virtual KVM host.
 #[derive(Debug, Parser)]
@@ -22,16 +23,30 @@ const EXAMPLE: &str = "Example:
   vmscope testbed run scenarios/demo.toml -o out -- vmscope record -o day1 --duration 20
   vmscope testbed shell scenarios/one-guest.toml";
 
+const RUN_EXAMPLE: &str = "Examples:
+  vmscope testbed run scenarios/demo.toml -o out -- vmscope record -o day1 --duration 20
+  vmscope report out/day1";
+
+const SHELL_EXAMPLE: &str = "Example:
+  vmscope testbed shell scenarios/one-guest.toml";
+
+const EXEC_EXAMPLE: &str =
+    "Example, at the prompt of `testbed shell` or in a command of `testbed run`:
+  vmscope testbed exec web -- top -b -n 1";
+
 #[derive(Debug, Subcommand)]
 enum Action {
     /// Run a command on a KVM host with the scenario's guests; the files it writes come back.
+    #[command(after_help = RUN_EXAMPLE)]
     Run(Run),
     /// Open a prompt on the virtual KVM host, with the scenario's guests if one is given.
+    #[command(after_help = SHELL_EXAMPLE)]
     Shell {
         /// The scenario file.
         scenario: Option<PathBuf>,
     },
     /// Run a command in a guest; only for commands that run in a testbed.
+    #[command(after_help = EXEC_EXAMPLE)]
     Exec {
         /// The guest's name.
         guest: String,
@@ -49,11 +64,11 @@ struct Run {
     /// The scenario file.
     scenario: PathBuf,
     /// Where the files that the command writes go; the current folder by default.
-    #[arg(short, long, value_name = "DIR")]
-    out: Option<PathBuf>,
-    /// Time limit of the whole run, seconds.
-    #[arg(long, default_value_t = 900, value_name = "S")]
-    timeout: u64,
+    #[arg(short, long, visible_alias = "out", value_name = "DIR")]
+    output: Option<PathBuf>,
+    /// Time limit of the whole run, in seconds (or with a unit: 20m).
+    #[arg(long, default_value = "15m", value_name = "TIME", value_parser = duration_in_seconds)]
+    timeout: Duration,
     /// Where the guests run.
     #[arg(long, value_enum, default_value = "auto")]
     host: Host,
@@ -78,8 +93,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Action::Run(run) => testbed::run(&testbed::Run {
             scenario: run.scenario.clone(),
             command: run.command.clone(),
-            out: run.out.clone(),
-            timeout: Duration::from_secs(run.timeout),
+            out: run.output.clone(),
+            timeout: run.timeout,
             host: match run.host {
                 Host::Auto => testbed::HostChoice::Auto,
                 Host::Virtual => testbed::HostChoice::Virtual,

@@ -1,0 +1,46 @@
+//! Times on the command line: one way to write them for all subcommands.
+
+use std::time::Duration;
+
+/// More than anyone waits; every instant plus this much can be told.
+const MOST: Duration = Duration::from_secs(10_000 * 3600);
+
+/// `20`, `1.5`, `500ms`, `100us`, `2m`; plain numbers are seconds.
+pub(crate) fn duration_in_seconds(text: &str) -> Result<Duration, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = match &text[digits.len()..] {
+        "us" => 1e-6,
+        "ms" => 1e-3,
+        "" | "s" => 1.0,
+        "m" => 60.0,
+        "h" => 3600.0,
+        other => return Err(format!("unknown unit {other:?}: use us, ms, s, m or h")),
+    };
+    let number: f64 = digits.parse().map_err(|_| format!("{text:?} is not a time"))?;
+    let time = Duration::try_from_secs_f64(number * unit);
+    let time = time.map_err(|_| format!("{text:?} is not a time"))?;
+    if time <= MOST { Ok(time) } else { Err("at most 10000h".to_owned()) }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn times() {
+        let check = |text, expected: Option<u128>| {
+            let nanos = duration_in_seconds(text).ok().map(|d| d.as_nanos());
+            assert_eq!(nanos, expected, "{text}");
+        };
+        check("20", Some(20_000_000_000));
+        check("1.5s", Some(1_500_000_000));
+        check("500ms", Some(500_000_000));
+        check("100us", Some(100_000));
+        check("2m", Some(120_000_000_000));
+        check("10000h", Some(36_000_000_000_000_000));
+        check("10001h", None);
+        check("-1", None);
+        check("1y", None);
+        check("", None);
+    }
+}
