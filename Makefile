@@ -9,7 +9,7 @@ VMSCOPE := $(TARGET_DIR)/debug/vmscope
 .PHONY: help demo test check e2e bench experiments build deps
 
 help:
-	@echo 'make demo          record and report three guests on a virtual KVM host (about 3 minutes)'
+	@echo 'make demo          record and report three guests on a virtual KVM host (about 3 minutes once built and downloaded)'
 	@echo 'make test          every test'
 	@echo 'make check         format, lints and unit tests only'
 	@echo 'make bench         benchmarks: print figures, assert nothing'
