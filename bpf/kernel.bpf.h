@@ -14,6 +14,8 @@
 
 /* include/linux/sched.h: the task is running a guest. */
 #define PF_VCPU 0x00000001
+/* arch/x86/include/asm/page_64_types.h, without KASAN */
+#define THREAD_SIZE (4 * 4096)
 
 struct upid {
 	int nr;
@@ -24,6 +26,7 @@ struct pid {
 } KERNEL_TYPE;
 
 struct task_struct {
+	void *stack;
 	unsigned int flags;
 	int pid;
 	int tgid;
@@ -101,6 +104,16 @@ struct vcpu_vmx {
 	union vmx_exit_reason exit_reason;
 	__u32 exit_intr_info;
 	__u16 vpid;
+} KERNEL_TYPE;
+
+/* Linux 6.16 moved what VMX and TDX share into a structure of its own. */
+struct vcpu_vt {
+	union vmx_exit_reason exit_reason;
+	__u32 exit_intr_info;
+} KERNEL_TYPE;
+
+struct vcpu_vmx___vt {
+	struct vcpu_vt vt;
 } KERNEL_TYPE;
 
 #endif

@@ -15,6 +15,7 @@ char LICENSE[] SEC("license") = "GPL";
 const volatile struct {
 	__u32 slot_mask;  /* slots per CPU - 1; slots are a power of two */
 	__u32 call_graph; /* 0 or 1 */
+	__u32 vendor;     /* VENDOR_*: a kernel may have both vendors' KVM built in */
 } config = {};
 
 struct {
@@ -72,20 +73,28 @@ static __always_inline long read_svm(struct sample *s, struct kvm_vcpu *vcpu)
 static __always_inline long read_vmx(struct sample *s, struct kvm_vcpu *vcpu)
 {
 	struct vcpu_vmx *vmx = (struct vcpu_vmx *)vcpu; /* vcpu is its first member */
+	struct vcpu_vmx___vt *with_vt = (struct vcpu_vmx___vt *)vcpu;
 	__u32 available = 0;
 	__u16 vpid = 0;
 	long err;
 
-	err = bpf_core_read(&s->exit_reason, sizeof(s->exit_reason), &vmx->exit_reason.full);
-	err |= bpf_core_read(&s->exit_info, sizeof(s->exit_info), &vmx->exit_intr_info);
+	if (bpf_core_field_exists(with_vt->vt)) {
+		err = bpf_core_read(&s->exit_reason, sizeof(s->exit_reason), &with_vt->vt.exit_reason.full);
+		err |= bpf_core_read(&s->exit_info, sizeof(s->exit_info), &with_vt->vt.exit_intr_info);
+	} else {
+		err = bpf_core_read(&s->exit_reason, sizeof(s->exit_reason), &vmx->exit_reason.full);
+		err |= bpf_core_read(&s->exit_info, sizeof(s->exit_info), &vmx->exit_intr_info);
+	}
 	err |= bpf_core_read(&vpid, sizeof(vpid), &vmx->vpid);
 	err |= bpf_core_read(&available, sizeof(available), &vcpu->arch.regs_avail);
 	s->asid = vpid;
 	s->guest_ip = 0;
 	s->guest_fs_base = 0;
-	if (available & (1u << VCPU_REGS_RIP))
+	s->cpl = CPL_UNKNOWN;
+	if (available & (1u << VCPU_REGS_RIP)) {
 		err |= bpf_core_read(&s->guest_ip, sizeof(s->guest_ip), &vcpu->arch.regs[VCPU_REGS_RIP]);
-	s->cpl = (__s64)s->guest_ip < 0 ? 0 : 3;
+		s->cpl = (__s64)s->guest_ip < 0 ? 0 : 3;
+	}
 	return err;
 }
 
@@ -96,11 +105,21 @@ static __always_inline long clear_vcpu(struct sample *s)
 	s->exit_reason = 0;
 	s->exit_info = 0;
 	s->asid = 0;
-	s->cpl = 0;
+	s->cpl = CPL_UNKNOWN;
 	return 0;
 }
 
-static __always_inline long read_vcpu(struct sample *s, struct vcpu_ref *ref)
+/* KVM takes the interrupt that ended the guest's run in a window of its own. Softirqs that this
+ * interrupt raises run in that window too, but on the IRQ stack: a tick that lands in them found the
+ * host at work, not the guest. */
+static __always_inline bool on_task_stack(struct bpf_perf_event_data *ctx)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+
+	return ctx->regs.rsp - (__u64)task->stack < THREAD_SIZE;
+}
+
+static __always_inline long read_vcpu(struct sample *s, struct vcpu_ref *ref, bool on_task_stack)
 {
 	struct kvm_vcpu *vcpu = (struct kvm_vcpu *)ref->vcpu;
 	__u8 handling = 0;
@@ -108,13 +127,13 @@ static __always_inline long read_vcpu(struct sample *s, struct vcpu_ref *ref)
 
 	/* KVM_HANDLING_IRQ or _NMI: set only while KVM takes the interrupt that ended the guest's run. */
 	err = bpf_core_read(&handling, sizeof(handling), &vcpu->arch.handling_intr_from_guest);
-	if (handling)
+	if (handling && on_task_stack)
 		s->flags |= SAMPLE_GUEST;
 	if (ref->protected_state)
 		return err | clear_vcpu(s);
-	if (bpf_core_type_exists(struct vcpu_svm))
+	if (config.vendor == VENDOR_AMD && bpf_core_type_exists(struct vcpu_svm))
 		return err | read_svm(s, vcpu);
-	if (bpf_core_type_exists(struct vcpu_vmx))
+	if (config.vendor == VENDOR_INTEL && bpf_core_type_exists(struct vcpu_vmx))
 		return err | read_vmx(s, vcpu);
 	return err;
 }
@@ -123,7 +142,7 @@ static __always_inline void fill(struct sample *s, struct ring *ring, struct bpf
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	__u32 tid = task->pid;
-	struct vcpu_ref *ref;
+	struct vcpu_ref *ref = NULL;
 
 	s->time_ns = bpf_ktime_get_ns();
 	s->host_ip = ctx->regs.rip;
@@ -132,14 +151,15 @@ static __always_inline void fill(struct sample *s, struct ring *ring, struct bpf
 	s->vcpu = VCPU_NONE;
 	s->stack = STACK_NONE;
 	s->flags = (ctx->regs.cs & 3) ? SAMPLE_HOST_USER : 0;
-	if (!tid || !bpf_core_type_exists(struct kvm_vcpu))
+	if (!tid)
 		return;
-	ref = bpf_map_lookup_elem(&vcpus, &tid);
+	if (bpf_core_type_exists(struct kvm_vcpu))
+		ref = bpf_map_lookup_elem(&vcpus, &tid);
 	if (ref) {
 		s->vcpu = ref->row;
-		if (read_vcpu(s, ref))
+		if (read_vcpu(s, ref, on_task_stack(ctx)))
 			ring->read_errors++;
-	} else if (task->flags & PF_VCPU) {
+	} else if ((task->flags & PF_VCPU) && on_task_stack(ctx)) {
 		s->vcpu = VCPU_UNKNOWN;
 		s->flags |= SAMPLE_GUEST;
 	}

@@ -12,6 +12,11 @@
 #define SAMPLE_HOST_USER 0x02 /* host user mode was interrupted */
 #define SAMPLE_CR3 0x04       /* guest_cr3 is valid */
 
+#define CPL_UNKNOWN 0xff
+
+#define VENDOR_AMD 1
+#define VENDOR_INTEL 2
+
 #define STACK_DEPTH 64
 
 struct sample {

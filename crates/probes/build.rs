@@ -7,7 +7,9 @@ fn main() {
     let bpf = Path::new("../../bpf");
     let out = std::env::var("OUT_DIR").expect("cargo sets OUT_DIR");
     let arch = std::env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets the target");
-    println!("cargo::rerun-if-changed=../../bpf");
+    for source in ["sampler.bpf.c", "kernel.bpf.h", "abi/sample.h"] {
+        println!("cargo::rerun-if-changed={}", bpf.join(source).display());
+    }
     let target = match arch.as_str() {
         "x86_64" => "x86",
         other => panic!("the sampler does not know the CPU architecture {other} yet"),

@@ -278,7 +278,11 @@ impl<'t> Resolver<'t> {
         let Some(vm) = self.vm_of(vcpu) else {
             return self.locate_unknown_guest(sample);
         };
-        let level = if vcpu.cpl == 0 { Level::GuestKernel } else { Level::GuestUser };
+        let level = match vcpu.cpl {
+            0 => Level::GuestKernel,
+            1..=3 => Level::GuestUser,
+            _ => Level::GuestUnknown,
+        };
         let known = Some(VmRef::Known(vm));
         if matches!(self.tables.vms[vm.index()].guest, Guest::Unmapped { .. }) {
             let code = CodeAt::Nowhere(Why::NoGuestMap(vm));

@@ -7,9 +7,10 @@ use api::guest::SERIAL_PORT_NAME;
 use guest::Limits;
 use host::processes::ProcessLog;
 use host::sideband::{EventKind, Sideband};
-use model::{CpuId, Header, HostNs, Note, Pid, Tables, Trigger, Vendor};
+use model::{CpuId, Header, HostNs, Note, Pid, Tables, Tid, Trigger, Vendor};
 use probes::{Drained, FoundVcpu, ProbeError, STACK_FIELD, Sampler};
 use recording::{Spool, StackSpool, Writer};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::guests::GuestWorkers;
 use crate::lock::Lock;
@@ -36,6 +37,12 @@ const RING_SECONDS: u64 = 4;
 
 /// Records of processes' doings per CPU between two drains.
 const SIDEBAND_RING_BYTES: usize = 512 << 10;
+
+/// Processes' doings younger than this wait for the next turn: another CPU's ring may hold their causes.
+const SETTLING_NS: u64 = 50_000_000;
+
+/// After a look for an unknown vCPU that found nothing new.
+const LOOK_AGAIN_NS: u64 = 2_000_000_000;
 
 /// Where Linux keeps what we read.
 const PROC: &str = "/proc";
@@ -102,9 +109,17 @@ pub fn collect(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Collected, CollectError> {
     let _lock = Lock::take(Path::new(LOCK))?;
+    allow_many_files();
     let collection = Collection::begin(plan)?;
     let sampled = collection.sample(next, progress)?;
     finish::finish(sampled, plan, Path::new(PROC), progress)
+}
+
+/// Each CPU takes four descriptors: a large host needs more than the usual soft limit.
+fn allow_many_files() {
+    let limit = getrlimit(Resource::Nofile);
+    // If it is refused, opening the files will say so.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
 /// What the sampling phase leaves behind.
@@ -126,6 +141,8 @@ struct Collection<'a> {
     spools: Vec<Spool>,
     stack_spool: StackSpool,
     kvm: bool,
+    /// Not before this time the vCPUs are looked for again.
+    next_look: HostNs,
     state: Sampled,
 }
 
@@ -140,8 +157,10 @@ impl<'a> Collection<'a> {
         let processes = ProcessLog::scan(Path::new(PROC)).map_err(host("/proc"))?;
         let header = first_header(plan, &cpus, vendor);
         let writer = Writer::create(&plan.output, &header)?;
-        let stack_spool = writer.stack_spool()?;
-        let spools = cpus.iter().map(|cpu| writer.spool(CpuId(*cpu))).collect::<Result<_, _>>()?;
+        let (stack_spool, spools) = match open_spools(&writer, &cpus) {
+            Ok(spools) => spools,
+            Err(error) => return Err(discard(writer, error.into())),
+        };
         let state = Sampled {
             writer,
             header,
@@ -151,12 +170,27 @@ impl<'a> Collection<'a> {
             guests: GuestWorkers::new(),
         };
         let kvm = Path::new(SYS).join("module/kvm").exists();
+        let next_look = HostNs(0);
         let mut collection =
-            Self { plan, sampler, sideband, cpus, spools, stack_spool, kvm, state };
-        collection.look_for_vcpus(None)?;
-        collection.state.guests.wait_first_try(plan.limits.time);
-        collection.checkpoint()?;
-        Ok(collection)
+            Self { plan, sampler, sideband, cpus, spools, stack_spool, kvm, next_look, state };
+        match collection.meet_vms() {
+            Ok(()) => Ok(collection),
+            Err(error) => Err(discard(collection.state.writer, error)),
+        }
+    }
+
+    /// Finds the VMs that run, and lets their guests begin their logs.
+    fn meet_vms(&mut self) -> Result<(), CollectError> {
+        if self.kvm && !self.sampler.knows_vcpus() {
+            let text = "this kernel does not tell KVM's types: guests show as VMs only; see vmscope doctor";
+            self.state
+                .header
+                .notes
+                .push(Note { subject: "host".to_owned(), text: text.to_owned() });
+        }
+        self.look_for_vcpus(None)?;
+        self.state.guests.wait_first_try(self.plan.limits.time);
+        Ok(self.checkpoint()?)
     }
 
     fn sample(
@@ -168,10 +202,7 @@ impl<'a> Collection<'a> {
         self.state.header.start_unix_ns = probes::unix_now_ns();
         let events = match self.sampler.start() {
             Ok(events) => events,
-            Err(error) => {
-                self.state.writer.discard()?;
-                return Err(error.into());
-            }
+            Err(error) => return Err(discard(self.state.writer, error.into())),
         };
         let vms = self.state.vms.vms.iter().map(|vm| vm.name.clone()).collect();
         progress(Progress::Sampling { cpus: self.cpus.len(), vms });
@@ -180,30 +211,37 @@ impl<'a> Collection<'a> {
                 Next::GoOn(at_most) => std::thread::sleep(DRAIN_EVERY.min(at_most)),
                 Next::Finish => break,
                 Next::Discard => {
-                    self.state.writer.discard()?;
-                    return Err(CollectError::Discarded);
+                    return Err(discard(self.state.writer, CollectError::Discarded));
                 }
             }
-            self.turn(progress)?;
+            let settled = probes::now().0.saturating_sub(SETTLING_NS);
+            self.turn(HostNs(settled), progress)?;
         }
         drop(events);
         self.state.header.end = probes::now();
-        self.turn(progress)?;
+        self.turn(HostNs(u64::MAX), progress)?;
         self.count();
+        self.note_new_cpus();
         Ok(self.state)
     }
 
-    /// Takes what has come in since the last turn.
-    fn turn(&mut self, progress: &mut dyn FnMut(Progress)) -> Result<(), CollectError> {
+    /// Takes what has come in since the last turn; of processes' doings only those before `settled`.
+    fn turn(
+        &mut self,
+        settled: HostNs,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<(), CollectError> {
         let unknown_vcpu = self.drain_samples()?;
-        for pid in self.drain_sideband() {
-            self.process_ended(pid, progress)?;
-        }
-        if unknown_vcpu {
-            for name in self.look_for_vcpus(Some(probes::now()))? {
-                progress(Progress::VmFound(name));
+        self.drain_sideband(settled, progress)?;
+        let now = probes::now();
+        if unknown_vcpu && self.next_look <= now {
+            let names = self.look_for_vcpus(Some(now))?;
+            if names.is_empty() {
+                self.next_look = HostNs(now.0 + LOOK_AGAIN_NS);
+            } else {
+                self.checkpoint()?;
             }
-            self.checkpoint()?;
+            names.into_iter().for_each(|name| progress(Progress::VmFound(name)));
         }
         Ok(())
     }
@@ -233,30 +271,24 @@ impl<'a> Collection<'a> {
         self.state.writer.checkpoint(&self.state.header, &tables)
     }
 
-    /// Brings the process log up to date; the processes that ended.
-    fn drain_sideband(&mut self) -> Vec<(Pid, HostNs)> {
-        let mut ended = Vec::new();
-        let processes = &mut self.state.processes;
-        self.sideband.drain(&mut |event| {
-            if event.kind == EventKind::Exit && event.pid == event.tid {
-                ended.push((Pid(event.pid), HostNs(event.time_ns)));
+    /// Brings the process log up to date, and forgets vCPU threads and VMs that ended.
+    fn drain_sideband(
+        &mut self,
+        settled: HostNs,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<(), ProbeError> {
+        let Sampled { processes, vms, .. } = &mut self.state;
+        let mut gone = Vec::new();
+        self.sideband.drain_before(settled.0, &mut |event| {
+            if event.kind == EventKind::Exit {
+                gone.extend(vms.thread_ended(Tid(event.tid)).then_some(Tid(event.tid)));
+                if event.pid == event.tid {
+                    let ended = vms.process_ended(Pid(event.pid), HostNs(event.time_ns));
+                    ended.into_iter().for_each(|name| progress(Progress::VmEnded(name)));
+                }
             }
             processes.apply(event);
         });
-        ended
-    }
-
-    fn process_ended(
-        &mut self,
-        (pid, time): (Pid, HostNs),
-        progress: &mut dyn FnMut(Progress),
-    ) -> Result<(), ProbeError> {
-        let gone = self.state.vms.process_ended(pid, time);
-        if gone.is_empty() {
-            return Ok(());
-        }
-        let vm = self.state.vms.vms.iter().rfind(|vm| vm.pid == pid);
-        progress(Progress::VmEnded(vm.map(|vm| vm.name.clone()).unwrap_or_default()));
         gone.into_iter().try_for_each(|tid| self.sampler.forget(tid))
     }
 
@@ -292,13 +324,43 @@ impl<'a> Collection<'a> {
         for cpu in &self.cpus {
             let counters = self.sampler.counters(*cpu);
             add(format!("samples_dropped_cpu{cpu}"), counters.dropped);
-            let taken = counters.written + counters.dropped;
-            add(format!("samples_missed_cpu{cpu}"), expected.saturating_sub(taken));
+            // A halted CPU counts no cycles: only the timer's interrupts are expected at all times.
+            if self.plan.trigger == Trigger::CpuClock {
+                let taken = counters.written + counters.dropped;
+                add(format!("samples_missed_cpu{cpu}"), expected.saturating_sub(taken));
+            }
             add(format!("vcpu_read_errors_cpu{cpu}"), counters.read_errors);
         }
         add("process_events_lost".to_owned(), self.sideband.lost());
         add("stacks_truncated".to_owned(), self.state.stacks.truncated());
     }
+
+    fn note_new_cpus(&mut self) {
+        let now = host::machine::online_cpus(Path::new(SYS)).unwrap_or_default();
+        let new: Vec<_> =
+            now.iter().filter(|cpu| !self.cpus.contains(cpu)).map(u32::to_string).collect();
+        if !new.is_empty() {
+            let text =
+                format!("came online while recording and were not sampled: CPU {}", new.join(", "));
+            self.state.header.notes.push(Note { subject: "host".to_owned(), text });
+        }
+    }
+}
+
+/// Removes what was written so far; the error that made it useless goes on.
+fn discard(writer: Writer, error: CollectError) -> CollectError {
+    match writer.discard() {
+        Ok(()) => error,
+        Err(error) => error.into(),
+    }
+}
+
+fn open_spools(
+    writer: &Writer,
+    cpus: &[u32],
+) -> Result<(StackSpool, Vec<Spool>), recording::Error> {
+    let spools = cpus.iter().map(|cpu| writer.spool(CpuId(*cpu))).collect::<Result<_, _>>()?;
+    Ok((writer.stack_spool()?, spools))
 }
 
 fn append(

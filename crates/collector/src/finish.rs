@@ -28,7 +28,12 @@ pub(crate) fn finish(
     let mut guests: Vec<GuestNames> = guests
         .finish()
         .into_iter()
-        .filter_map(|(vm, answer)| add_guest(&mut tables, &mut header.notes, vm, answer))
+        .filter_map(|(vm, answer)| {
+            // Its channel may by now lead to another VM.
+            let ended = tables.vms[vm.index()].ended.is_some();
+            let answer = if ended { Err("it ended while recording".to_owned()) } else { answer };
+            add_guest(&mut tables, &mut header.notes, vm, answer)
+        })
         .collect();
     guests.extend(snapshots(plan, &mut tables, &mut header.notes));
 

@@ -34,8 +34,11 @@ pub(crate) struct Answer {
 pub(crate) struct GuestWorkers {
     end: Arc<End>,
     tried: (Sender<()>, Receiver<()>),
-    workers: Vec<(VmId, JoinHandle<Result<Answer, String>>)>,
+    /// A worker that could not even be started is there with the reason.
+    workers: Vec<(VmId, std::io::Result<Worker>)>,
 }
+
+type Worker = JoinHandle<Result<Answer, String>>;
 
 /// The collection's end, as workers wait for it.
 #[derive(Debug, Default)]
@@ -87,7 +90,9 @@ impl GuestWorkers {
     pub(crate) fn ask(&mut self, vm: VmId, process: &VmProcess, limits: &Limits) {
         let (process, limits, end) = (process.clone(), limits.clone(), Arc::clone(&self.end));
         let tried = self.tried.0.clone();
-        let worker = std::thread::spawn(move || work(&process, &limits, &end, &tried));
+        let worker = std::thread::Builder::new()
+            .name("guest".to_owned())
+            .spawn(move || work(&process, &limits, &end, tried));
         self.workers.push((vm, worker));
     }
 
@@ -97,8 +102,12 @@ impl GuestWorkers {
         self.workers
             .into_iter()
             .map(|(vm, worker)| {
-                let answer = worker.join();
-                (vm, answer.unwrap_or_else(|_| Err("asking it failed unexpectedly".to_owned())))
+                let answer = match worker.map(JoinHandle::join) {
+                    Ok(Ok(answer)) => answer,
+                    Ok(Err(_)) => Err("asking it failed unexpectedly".to_owned()),
+                    Err(error) => Err(format!("no thread could be started to ask it: {error}")),
+                };
+                (vm, answer)
             })
             .collect()
     }
@@ -108,11 +117,10 @@ fn work(
     process: &VmProcess,
     limits: &Limits,
     end: &End,
-    tried: &Sender<()>,
+    tried: Sender<()>,
 ) -> Result<Answer, String> {
-    let channel = channel(process).inspect_err(|_| {
-        let _nobody_may_be_waiting = tried.send(());
-    })?;
+    // Dropping the sender without sending would end nobody's wait: others hold it too.
+    let channel = channel(process).inspect_err(|_| report_try(&tried))?;
     let (mut session, log_problem) = connect(&channel, limits, end, tried)?;
     end.wait(None);
     let map = session.snapshot().map_err(|error| error.to_string())?;
@@ -137,20 +145,28 @@ fn channel(process: &VmProcess) -> Result<Channel, String> {
     ))
 }
 
+/// Tells whoever waits for first tries; nobody may be waiting any more.
+fn report_try(tried: &Sender<()>) {
+    let _ = tried.send(());
+}
+
 /// Tries until the guest answers; after the collection's end once more, then not again.
 fn connect(
     channel: &Channel,
     limits: &Limits,
     end: &End,
-    tried: &Sender<()>,
+    tried: Sender<()>,
 ) -> Result<(Session, Option<String>), String> {
     let mut ended = false;
+    let mut first_try = Some(tried);
     loop {
         let session = Session::open(channel, limits).and_then(|mut session| {
             let problem = session.start_log()?;
             Ok((session, problem))
         });
-        let _nobody_may_be_waiting = tried.send(());
+        if let Some(tried) = first_try.take() {
+            report_try(&tried);
+        }
         match session {
             Ok(reached) => return Ok(reached),
             Err(error) if ended => return Err(error.to_string()),

@@ -11,8 +11,10 @@ use probes::FoundVcpu;
 pub(crate) struct VmTable {
     pub(crate) vms: Vec<Vm>,
     pub(crate) vcpus: Vec<Vcpu>,
-    by_kvm: HashMap<u64, VmId>,
-    watched: HashMap<Tid, VcpuId>,
+    /// By the VMM's process and the kernel's address of the VM.
+    by_kvm: HashMap<(Pid, u64), VmId>,
+    /// By thread: the row, and the kernel's address of the vCPU.
+    watched: HashMap<Tid, (VcpuId, u64)>,
 }
 
 /// What is new since the last look.
@@ -34,7 +36,7 @@ impl VmTable {
     ) -> Changes {
         let mut changes = Changes::default();
         for vcpu in found {
-            let vm = match self.by_kvm.get(&vcpu.kvm) {
+            let vm = match self.by_kvm.get(&(vcpu.pid, vcpu.kvm)) {
                 Some(vm) => *vm,
                 None => {
                     let process = describe(vcpu.pid);
@@ -46,40 +48,50 @@ impl VmTable {
             // A vCPU that has not run yet has no thread; its first sample will make us look again.
             let Some(tid) = vcpu.tid else { continue };
             let row = self.row(vm, vcpu.number, tid);
-            if self.watched.insert(tid, row) != Some(row) {
+            let watch = (row, vcpu.vcpu);
+            if self.watched.insert(tid, watch) != Some(watch) {
                 changes.watch.push((tid, vcpu, row));
             }
         }
         changes
     }
 
-    /// Process `pid` has ended; its threads are to be forgotten.
-    pub(crate) fn process_ended(&mut self, pid: Pid, time: HostNs) -> Vec<Tid> {
-        let mut gone = Vec::new();
-        for (index, vm) in self.vms.iter_mut().enumerate() {
-            if vm.pid != pid || vm.ended.is_some() {
-                continue;
-            }
-            vm.ended = Some(time);
-            let id = VmId::from_index(index);
-            self.by_kvm.retain(|_, known| *known != id);
-            gone.extend(self.vcpus.iter().filter(|vcpu| vcpu.vm == id).map(|vcpu| vcpu.tid));
-        }
-        gone.retain(|tid| self.watched.remove(tid).is_some());
-        gone
+    /// Thread `tid` has ended; whether it was a vCPU's.
+    pub(crate) fn thread_ended(&mut self, tid: Tid) -> bool {
+        self.watched.remove(&tid).is_some()
+    }
+
+    /// Process `pid` has ended; the VMs that ended with it.
+    pub(crate) fn process_ended(&mut self, pid: Pid, time: HostNs) -> Vec<String> {
+        self.by_kvm.retain(|(vmm, _), _| *vmm != pid);
+        let of_process = |vm: &&mut Vm| vm.pid == pid && vm.ended.is_none();
+        let ended = self.vms.iter_mut().filter(of_process);
+        ended
+            .map(|vm| {
+                vm.ended = Some(time);
+                vm.name.clone()
+            })
+            .collect()
     }
 
     fn add_vm(&mut self, vcpu: &FoundVcpu, name: &str, started: Option<HostNs>) -> VmId {
         let id = VmId::from_index(self.vms.len());
-        let taken = self.vms.iter().any(|vm| vm.name == name);
+        let taken = |name: &str| self.vms.iter().any(|vm| vm.name == name);
+        let candidates = (0_u32..).map(|n| match n {
+            0 => name.to_owned(),
+            1 => format!("{name}-{}", vcpu.pid),
+            n => format!("{name}-{}-{n}", vcpu.pid),
+        });
+        let mut free = candidates.skip_while(|name| taken(name));
+        let name = free.next().expect("there are more numbers than VMs");
         self.vms.push(Vm {
-            name: if taken { format!("{name}-{}", vcpu.pid) } else { name.to_owned() },
+            name,
             pid: vcpu.pid,
             started,
             ended: None,
             guest: Guest::Unmapped { reason: "it was not asked".to_owned() },
         });
-        self.by_kvm.insert(vcpu.kvm, id);
+        self.by_kvm.insert((vcpu.pid, vcpu.kvm), id);
         id
     }
 
@@ -137,11 +149,26 @@ mod test {
     }
 
     #[test]
+    fn a_thread_that_runs_another_vcpu_is_watched_anew() {
+        let mut table = VmTable::default();
+        update(&mut table, &[found(0x10, 50, 51, 0)]);
+        // The process made its VM anew: same thread, same number, another vCPU in the kernel.
+        let again = FoundVcpu { vcpu: 0x99, ..found(0x10, 50, 51, 0) };
+        assert_eq!(update(&mut table, &[again]), (vec![], vec![(51, 0)]));
+        let three = [found(0x20, 50, 61, 0), found(0x30, 50, 71, 0)];
+        update(&mut table, &three);
+        let names: Vec<_> = table.vms.iter().map(|vm| vm.name.as_str()).collect();
+        assert_eq!(names, ["web", "web-50", "web-50-2"]);
+    }
+
+    #[test]
     fn a_vm_that_ended_is_closed_and_its_address_is_free() {
         let mut table = VmTable::default();
         update(&mut table, &[found(0x10, 50, 51, 0), found(0x20, 110, 111, 0)]);
-        assert_eq!(table.process_ended(Pid(50), HostNs(9)), [Tid(51)]);
-        assert_eq!(table.process_ended(Pid(50), HostNs(10)), []);
+        assert!(table.thread_ended(Tid(51)));
+        assert!(!table.thread_ended(Tid(51)));
+        assert_eq!(table.process_ended(Pid(50), HostNs(9)), ["web"]);
+        assert_eq!(table.process_ended(Pid(50), HostNs(10)), Vec::<String>::new());
         assert_eq!(table.vms[0].ended, Some(HostNs(9)));
         // A new VM gets the old one's kernel address and thread id: new rows all the same.
         assert_eq!(update(&mut table, &[found(0x10, 120, 51, 0)]), (vec![2], vec![(51, 2)]));

@@ -7,6 +7,14 @@ use model::Vendor;
 
 use crate::procfs;
 
+/// Whether process ids here are the host's: those that samples carry.
+#[must_use]
+pub fn in_host_pid_namespace(proc: &Path) -> bool {
+    // The initial namespace's inode number is fixed (include/linux/proc_ns.h).
+    let initial = Path::new("pid:[4026531836]");
+    std::fs::read_link(proc.join("self/ns/pid")).map_or(true, |namespace| namespace == initial)
+}
+
 /// The CPUs that are online.
 ///
 /// # Errors
@@ -60,8 +68,11 @@ fn one_line(path: &Path) -> String {
 /// With a mediated vPMU (Linux 6.20 on) an open hardware event that counts guests keeps new VMs from
 /// starting (EBUSY), so it is refused.
 pub fn cycles_are_safe(sys: &Path) -> Result<(), String> {
-    let mediated = sys.join("module/kvm/parameters/enable_mediated_pmu");
-    if matches!(one_line(&mediated).as_str(), "Y" | "1") {
+    let mediated = |module| {
+        let file = sys.join("module").join(module).join("parameters/enable_mediated_pmu");
+        matches!(one_line(&file).as_str(), "Y" | "1")
+    };
+    if ["kvm", "kvm_amd", "kvm_intel"].into_iter().any(mediated) {
         return Err("KVM's mediated vPMU is on: sampling by cycles would keep VMs from starting; \
                     use --trigger cpu-clock"
             .to_owned());

@@ -59,7 +59,7 @@ pub struct VcpuSample {
     pub cr3: Option<Cr3>,
     /// Guest FS base: tells threads of one process apart.
     pub fs_base: GuestVirt,
-    /// Guest privilege level, 0..=3.
+    /// Guest privilege level, 0..=3; anything else: not known (Intel before Linux 6.3).
     pub cpl: u8,
     /// ASID (AMD) or VPID (Intel).
     pub asid: u32,

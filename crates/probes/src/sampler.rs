@@ -82,7 +82,7 @@ impl Sampler {
         let slots = options.slots.next_power_of_two();
         let n_rings = options.cpus.iter().max().map_or(1, |highest| highest + 1);
         let mut open = ObjectBuilder::default().open_memory(&OBJECT.0).map_err(ProbeError::Load)?;
-        configure(&mut open, n_rings, slots, options.call_graph)?;
+        configure(&mut open, n_rings, slots, options.call_graph, options.vendor)?;
         let object = open.load().map_err(load_error)?;
         let n_slots = n_rings as usize * slots as usize;
         let stacks = if options.call_graph {
@@ -97,6 +97,13 @@ impl Sampler {
             slots: slots as usize,
         };
         Ok(Self { object, rings, options })
+    }
+
+    /// Whether this kernel tells the types by which vCPUs are found: KVM's, in vmlinux or a module.
+    #[must_use]
+    pub fn knows_vcpus(&self) -> bool {
+        Path::new("/sys/kernel/btf/kvm").exists()
+            || !Path::new("/sys/module/kvm/initstate").exists()
     }
 
     /// Opens and enables one event per CPU.
@@ -134,7 +141,7 @@ impl Sampler {
             .map_err(|error| ProbeError::Find(error.to_string()))?;
         let mut iter = Iter::new(&link).map_err(|error| ProbeError::Find(error.to_string()))?;
         let mut bytes = Vec::new();
-        iter.read_to_end(&mut bytes).map_err(|error| ProbeError::Find(error.to_string()))?;
+        read_all(&mut iter, &mut bytes).map_err(|error| ProbeError::Find(error.to_string()))?;
         Ok(bytes.chunks_exact(FOUND_BYTES).map(found_vcpu).collect())
     }
 
@@ -200,6 +207,7 @@ fn configure(
     n_rings: u32,
     slots: u32,
     call_graph: bool,
+    vendor: Vendor,
 ) -> Result<(), ProbeError> {
     for mut map in open.maps_mut() {
         let name = map.name().to_string_lossy().into_owned();
@@ -209,7 +217,7 @@ fn configure(
             "stacks" if call_graph => n_rings * slots,
             _ => {
                 if name.ends_with(".rodata") {
-                    set_config(&mut map, slots - 1, call_graph);
+                    set_config(&mut map, slots - 1, call_graph, vendor);
                 }
                 continue;
             }
@@ -219,11 +227,22 @@ fn configure(
     Ok(())
 }
 
-/// `config` is the first variable of the read-only data: slot mask, call graph.
-fn set_config(map: &mut libbpf_rs::OpenMapMut<'_>, slot_mask: u32, call_graph: bool) {
+/// `config` is the first variable of the read-only data: slot mask, call graph, vendor.
+fn set_config(
+    map: &mut libbpf_rs::OpenMapMut<'_>,
+    slot_mask: u32,
+    call_graph: bool,
+    vendor: Vendor,
+) {
+    let vendor: u32 = match vendor {
+        Vendor::Amd => 1,
+        Vendor::Intel => 2,
+        Vendor::Other => 0,
+    };
     if let Some(data) = map.initial_value_mut() {
         data[0..4].copy_from_slice(&slot_mask.to_ne_bytes());
         data[4..8].copy_from_slice(&u32::from(call_graph).to_ne_bytes());
+        data[8..12].copy_from_slice(&vendor.to_ne_bytes());
     }
 }
 
@@ -247,6 +266,16 @@ fn load_error(error: libbpf_rs::Error) -> ProbeError {
     match error.kind() {
         libbpf_rs::ErrorKind::PermissionDenied => ProbeError::Privilege,
         _ => ProbeError::Load(error),
+    }
+}
+
+/// The kernel gives up a read after a million objects without output, and goes on with the next.
+fn read_all(iter: &mut Iter, bytes: &mut Vec<u8>) -> std::io::Result<()> {
+    loop {
+        match iter.read_to_end(bytes) {
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+            outcome => return outcome.map(|_| ()),
+        }
     }
 }
 

@@ -85,6 +85,11 @@ fn plan(args: &Args) -> anyhow::Result<Plan> {
         let shown = args.output.display();
         return Err(Usage(format!("{shown} exists already: choose another name with -o")).into());
     }
+    if !host::machine::in_host_pid_namespace(std::path::Path::new("/proc")) {
+        let why =
+            "process ids are not the host's here: run it outside of containers, or with --pid=host";
+        return Err(Usage(why.to_owned()).into());
+    }
     for (_, file) in &args.guest_map {
         std::fs::metadata(file)
             .with_context(|| format!("failed to read the guest map {}", file.display()))?;
@@ -129,6 +134,9 @@ impl<'a> End<'a> {
 
     fn next(&mut self) -> Next {
         let now = Instant::now();
+        if self.interrupted.load(Ordering::Relaxed) {
+            return Next::Finish;
+        }
         if let (None, [program, arguments @ ..]) = (&self.command, self.args.command.as_slice()) {
             self.command = Some(Command::new(program).args(arguments).spawn());
         }
@@ -139,10 +147,11 @@ impl<'a> End<'a> {
             Some(Ok(Ok(None))) | None => {}
             Some(Ok(_)) => return Next::Finish,
         }
-        if self.interrupted.load(Ordering::Relaxed) || deadline.is_some_and(|at| at <= now) {
-            return Next::Finish;
+        match deadline {
+            Some(at) if at <= now => Next::Finish,
+            Some(at) => Next::GoOn(at - now),
+            None => Next::GoOn(Duration::MAX),
         }
-        Next::GoOn(deadline.map_or(Duration::MAX, |at| at - now))
     }
 
     /// Ends a command that outlived the recording, and says how it ended if that was not well.

@@ -83,6 +83,8 @@ pub enum EventKind {
 /// The open rings. Dropping it closes them.
 pub struct Sideband {
     rings: Vec<Sampler>,
+    /// Taken from the rings, not handed over yet.
+    held: Vec<Event>,
     lost: u64,
 }
 
@@ -102,19 +104,32 @@ impl Sideband {
                 Err(error) => return Err(error),
             }
         }
-        Ok(Self { rings, lost: 0 })
+        Ok(Self { rings, held: Vec::new(), lost: 0 })
     }
 
     /// Hands over all that was collected since the last call, in time order, and frees the rings.
+    pub fn drain(&mut self, sink: &mut dyn FnMut(Event)) {
+        self.drain_before(u64::MAX, sink);
+    }
+
+    /// Hands over what happened before `time_ns` and keeps the rest for the next call. The rings are
+    /// read one after another: of what happens meanwhile, an effect may be read before its cause, so
+    /// who goes on collecting passes a time a little before now.
+    pub fn drain_before(&mut self, time_ns: u64, sink: &mut dyn FnMut(Event)) {
+        self.take_from_rings();
+        self.held.sort_by_key(|event| event.time_ns);
+        let settled = self.held.partition_point(|event| event.time_ns < time_ns);
+        self.held.drain(..settled).for_each(sink);
+    }
+
     /// Each CPU's events stop being taken after one ring's worth, so the call ends however busy the
     /// machine is.
-    pub fn drain(&mut self, sink: &mut dyn FnMut(Event)) {
-        let mut events = Vec::new();
+    fn take_from_rings(&mut self) {
         for ring in &mut self.rings {
             let mut bytes_left = MAX_DRAIN_BYTES;
             while let Some(record) = ring.next_record() {
                 match parse_record(record.ty(), record.misc(), &record.to_contiguous()) {
-                    Record::Event(event) => events.push(event),
+                    Record::Event(event) => self.held.push(event),
                     Record::Lost(count) => self.lost = self.lost.saturating_add(count),
                     Record::Other => {}
                 }
@@ -124,8 +139,6 @@ impl Sideband {
                 }
             }
         }
-        events.sort_by_key(|event| event.time_ns);
-        events.into_iter().for_each(sink);
     }
 
     /// Records that found no room, as far as drained.
