@@ -136,9 +136,10 @@ fn trial(limit: Duration) -> Result<KvmVerdict, Error> {
             Some(status) if status.code() == Some(EXIT_CODE) => return Ok(KvmVerdict::Works),
             Some(status) => {
                 let said = fs::read(&log).ok().and_then(|text| process::last_lines(&text, 1));
-                return Ok(KvmVerdict::Unusable(
-                    said.unwrap_or_else(|| format!("a trial guest failed ({status})")),
-                ));
+                return Ok(KvmVerdict::Unusable(match said {
+                    Some(said) => format!("QEMU ended: {}", without_places(&said)),
+                    None => format!("QEMU ended: {status}"),
+                }));
             }
         }
     }
@@ -153,4 +154,26 @@ fn boot_sector() -> Vec<u8> {
     // Firmware looks for a disk of at least a cylinder.
     sector.resize(1 << 20, 0);
     sector
+}
+
+/// What QEMU said, without its own name and the places in its source.
+fn without_places(line: &str) -> String {
+    let is_place = |part: &&str| part.starts_with(qemu::PROGRAM) || part.contains(".c:");
+    line.split(": ").filter(|part| !is_place(part)).collect::<Vec<_>>().join(": ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_qemu_said() {
+        let check = |line, expected| assert_eq!(without_places(line), expected);
+        check(
+            "qemu-system-x86_64: failed to initialize kvm: Busy",
+            "failed to initialize kvm: Busy",
+        );
+        check("qemu-system-x86_64: ../accel/kvm/kvm-all.c:2593: no irqchip: x", "no irqchip: x");
+        check("KVM: entry failed", "KVM: entry failed");
+    }
 }

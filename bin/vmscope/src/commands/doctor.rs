@@ -163,7 +163,7 @@ fn text(doctor: &Doctor) -> String {
     let Verdict { record, host, guests } = &doctor.verdict;
     let will = if *record { "will" } else { "won't" };
     let host = if *record { "yes".to_owned() } else { answer(host) };
-    let _ = writeln!(text, "\nvmscope record {will} work: host {host}, guests {}", answer(guests));
+    let _ = writeln!(text, "\nvmscope record {will} work: host {host}; guests {}", answer(guests));
     text
 }
 
@@ -214,13 +214,13 @@ mod test {
             assert_eq!(text(&doctor(host, guests)).lines().last(), Some(expected));
         };
         let (works, limited, missing) = (State::Works, State::Limited, State::Missing);
-        check(works, works, "vmscope record will work: host yes, guests yes");
-        let partly = "vmscope record will work: host yes, guests in part, because KVM: kvm_intel";
+        check(works, works, "vmscope record will work: host yes; guests yes");
+        let partly = "vmscope record will work: host yes; guests in part, because KVM: kvm_intel";
         check(limited, limited, partly);
         check(
             missing,
             missing,
-            "vmscope record won't work: host no, because privileges: not root, guests no, because KVM: kvm_intel",
+            "vmscope record won't work: host no, because privileges: not root; guests no, because KVM: kvm_intel",
         );
     }
 

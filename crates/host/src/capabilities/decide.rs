@@ -76,6 +76,11 @@ impl Thing {
         self.finding(State::Limited, reason.into(), Some(advice.to_owned()))
     }
 
+    /// Nothing can be done about it.
+    fn limited_for_good(self, reason: impl Into<String>) -> Finding {
+        self.finding(State::Limited, reason.into(), None)
+    }
+
     fn missing(self, reason: impl Into<String>, advice: &str) -> Finding {
         self.finding(State::Missing, reason.into(), Some(advice.to_owned()))
     }
@@ -234,7 +239,7 @@ fn cycle_counter(facts: &Facts) -> Finding {
     if !facts.perf.pmu {
         return thing.limited(
             "none: a kernel timer samples, which can't see code that has interrupts off",
-            "nothing; in a virtual machine its VMM may offer a virtual PMU",
+            "in a virtual machine its VMM may offer a virtual PMU",
         );
     }
     if facts.kvm.mediated_pmu {
@@ -274,7 +279,7 @@ fn kvm(facts: &Facts) -> Finding {
             format!(
                 "provided by {other}, neither AMD's nor Intel's: its guests can't be looked into"
             ),
-            "nothing; `vmscope demo` brings its own virtual KVM host",
+            "`vmscope demo` brings its own virtual KVM host",
         ),
         (None, None) if facts.cpu_virtualises => {
             thing.missing("its module is not loaded", "modprobe kvm_amd or kvm_intel")
@@ -289,14 +294,17 @@ fn kvm(facts: &Facts) -> Finding {
 fn registers(facts: &Facts) -> Finding {
     let thing = Thing(Area::Guests, "guest registers");
     match facts.vendor {
+        Vendor::Amd if kvm(facts).state != State::Works => thing.limited(
+            "AMD: address, page tables and thread of every sample, as soon as KVM works",
+            "see KVM",
+        ),
         Vendor::Amd => thing.works("AMD: address, page tables and thread of every sample"),
         Vendor::Intel if version(&facts.kernel.release) < Some(GUEST_IP_ON_INTEL) => thing.limited(
             "Intel: page tables can't be read, and before kernel 6.3 addresses neither",
             "use kernel 6.3 or later; guests show as one line each",
         ),
-        Vendor::Intel => thing.limited(
+        Vendor::Intel => thing.limited_for_good(
             "Intel: page tables can't be read; guest kernels by function, guest users as one line per VM",
-            "nothing yet",
         ),
         Vendor::Other => thing.missing("neither AMD nor Intel", "use an x86-64 host"),
     }
@@ -345,9 +353,7 @@ fn guest_trial(trial: &Trial) -> Finding {
             reason.clone(),
             "check that VMs run here; `vmscope demo` brings its own virtual KVM host",
         ),
-        Trial::NotTried(reason) => {
-            thing.limited(format!("not tried: {reason}"), "none needed where VMs do run")
-        }
+        Trial::NotTried(reason) => thing.limited_for_good(format!("not tried: {reason}")),
     }
 }
 
