@@ -21,6 +21,14 @@ pub enum Error {
     /// The path can't name a new folder.
     #[error("{0} can't be the name of a recording: give the path of a folder to create")]
     BadName(PathBuf),
+    /// The new folder would lie in one that is not there.
+    #[error("failed to create {path}: {reason}: give an existing folder")]
+    NoFolder {
+        /// The folder to create.
+        path: PathBuf,
+        /// The operating system's reason.
+        reason: io::Error,
+    },
     /// Nothing there.
     #[error("{0} does not exist: give a folder written by `vmscope record`")]
     NotFound(PathBuf),

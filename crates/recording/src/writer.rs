@@ -64,6 +64,9 @@ impl Writer {
         }
         fs::create_dir(&dir).map_err(|source| match source.kind() {
             io::ErrorKind::AlreadyExists => Error::PartialExists(dir.clone()),
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
+                Error::NoFolder { path: dir.clone(), reason: source }
+            }
             _ => Error::io("create", &dir, source),
         })?;
         let writer = Self { path: path.to_owned(), dir };

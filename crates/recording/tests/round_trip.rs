@@ -115,7 +115,10 @@ fn names_that_are_taken_are_refused() {
     first.finish(&header, &Tables::default()).unwrap();
     assert!(matches!(refused(&path), Error::Exists(_)));
     assert!(matches!(refused("/".as_ref()), Error::BadName(_)));
-    assert!(matches!(refused(&dir.path().join("no/such")), Error::Io { .. }));
+    let nowhere = "failed to create /nosuch/x.partial: No such file or directory (os error 2): give an \
+                   existing folder";
+    assert_eq!(refused("/nosuch/x".as_ref()).to_string(), nowhere);
+    assert!(matches!(refused(&dir.path().join("no/such")), Error::NoFolder { .. }));
 
     let late = dir.path().join("late");
     let writer = spool(&late, &header, &[]);
