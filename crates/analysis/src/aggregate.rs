@@ -190,8 +190,9 @@ impl<'r> Aggregator<'r> {
             By::Vm => whose,
             By::Cpu => match key.split {
                 Split::Cpu(cpu) => Label { cpu: Some(cpu), ..Label::default() },
-                Split::Vcpu(vcpu) => Label { vcpu: Some(vcpu), ..Label::default() },
-                Split::No | Split::Thread(_) | Split::HostTid(_) => Label::default(),
+                Split::Vcpu(vcpu) => Label { vcpu: Some(vcpu), ..whose },
+                // In the guest view, on a vCPU that is not known.
+                Split::No | Split::Thread(_) | Split::HostTid(_) => whose,
             },
         }
     }

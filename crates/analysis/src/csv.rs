@@ -35,7 +35,7 @@ fn record(out: &mut String, samples: u64, total: u64, label: &Label) {
         field(label.thread.as_deref()),
         field(label.tid),
         field(label.module.as_deref()),
-        field(label.offset.map(|offset| format!("{offset:#x}"))),
+        field(label.offset),
         field(label.function.as_deref()),
         field(label.cpu),
         field(label.vcpu),

@@ -17,6 +17,7 @@ pub mod flow;
 
 mod addresses;
 mod aggregate;
+mod counters;
 mod csv;
 mod filter;
 mod guest_time;
@@ -31,6 +32,7 @@ mod text;
 
 pub use addresses::Addresses;
 pub use aggregate::Aggregator;
+pub use counters::Counter;
 pub use csv::csv;
 pub use profile::{Label, Other, Profile, Row, Shares, Side, Unnamed, Unresolved, VmSummary};
 pub use query::{By, ProcessFilter, Query, SelectError, Selection, View};

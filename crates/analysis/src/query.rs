@@ -62,6 +62,9 @@ pub struct ProcessFilter {
 /// A selection that does not fit the recording.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SelectError {
+    /// A VM is asked for and there is none at all.
+    #[error("this recording has no VM: use --view unified or host")]
+    NoVms,
     /// No VM of that name.
     #[error("no VM named {name:?} in this recording; it has: {known}")]
     UnknownVm {
@@ -197,6 +200,9 @@ impl ProcessFilter {
 }
 
 fn vm_named(tables: &Tables, name: &str) -> Result<VmId, SelectError> {
+    if tables.vms.is_empty() {
+        return Err(SelectError::NoVms);
+    }
     let row = tables.vms.iter().position(|vm| vm.name == name);
     row.map(VmId::from_index)
         .ok_or_else(|| SelectError::UnknownVm { name: name.to_owned(), known: vm_names(tables) })
@@ -204,6 +210,7 @@ fn vm_named(tables: &Tables, name: &str) -> Result<VmId, SelectError> {
 
 fn only_vm(tables: &Tables) -> Result<VmId, SelectError> {
     match tables.vms.len() {
+        0 => Err(SelectError::NoVms),
         1 => Ok(VmId(0)),
         _ => Err(SelectError::VmNeeded { known: vm_names(tables) }),
     }
@@ -217,22 +224,31 @@ fn check_vcpu(tables: &Tables, vm: VmId, vcpu: u32) -> Result<(), SelectError> {
     if numbers.contains(&vcpu) {
         return Ok(());
     }
-    let known = list(numbers.iter().map(u32::to_string), "none");
+    let names: Vec<String> = numbers.iter().map(u32::to_string).collect();
+    let known = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
     Err(SelectError::UnknownVcpu { vm: tables.vms[vm.index()].name.clone(), vcpu, known })
 }
 
 fn vm_names(tables: &Tables) -> String {
-    list(tables.vms.iter().map(|vm| vm.name.clone()), "no VM")
-}
-
-fn list(names: impl Iterator<Item = String>, none: &str) -> String {
-    let names: Vec<String> = names.collect();
-    if names.is_empty() { none.to_owned() } else { names.join(", ") }
+    let names: Vec<&str> = tables.vms.iter().map(|vm| vm.name.as_str()).collect();
+    names.join(", ")
 }
 
 #[cfg(test)]
 mod test {
     use super::*;
+
+    #[test]
+    fn without_vms() {
+        let check = |view, vm, vcpu, expected: Option<SelectError>| {
+            let selection = Selection::new(&Tables::default(), view, vm, vcpu, None);
+            assert_eq!(selection.err(), expected, "{view:?} {vm:?} {vcpu:?}");
+        };
+        check(View::Unified, None, None, None);
+        check(View::Guest, None, None, Some(SelectError::NoVms));
+        check(View::Unified, Some("x"), None, Some(SelectError::NoVms));
+        check(View::Host, None, Some(1), Some(SelectError::NoVms));
+    }
 
     #[test]
     fn process_filter() {

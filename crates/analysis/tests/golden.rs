@@ -139,5 +139,6 @@ fn names_give_way_to_the_width() {
 fn csv_has_every_field() {
     golden("unified-function.csv", &csv(&profile(ASK, world::EVERYTHING)));
     golden("unified-thread.csv", &csv(&profile(Ask { by: By::Thread, ..ASK }, world::EVERYTHING)));
+    golden("guest-cpu.csv", &csv(&profile(Ask { by: By::Cpu, ..GUEST }, world::EVERYTHING)));
     golden("unified-limit.csv", &csv(&profile(Ask { limit: Some(2), ..ASK }, world::EVERYTHING)));
 }

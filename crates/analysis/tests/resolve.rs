@@ -137,6 +137,6 @@ fn selections_that_do_not_fit_say_what_there_is() {
         error(View::Guest, Some("vm1"), Some(7)),
         "VM \"vm1\" has no vCPU 7 in this recording; it has: 0, 1"
     );
-    let none = SelectError::VmNeeded { known: "no VM".to_owned() };
+    let none = SelectError::NoVms;
     assert_eq!(Selection::all(&Tables::default(), View::Guest), Err(none));
 }

@@ -7,15 +7,11 @@ use model::{Guest, Header, Note, Trigger};
 
 use super::{clean, n_samples, percent};
 use crate::View;
+use crate::counters::{Counter, DROPPED, MISSED};
 use crate::profile::Profile;
 
 /// VMs, or CPUs, named in a line; the rest is counted.
 const LISTED: usize = 8;
-/// Counters `NAME_cpuN` that have a line of their own.
-const DROPPED: &str = "samples_dropped_cpu";
-const MISSED: &str = "samples_missed_cpu";
-/// Not a loss: every sample of the recording.
-const WRITTEN: &str = "samples_written_cpu";
 
 pub(super) fn heading(out: &mut String, profile: &Profile) {
     let header = &profile.header;
@@ -161,8 +157,8 @@ fn each_cpu(cpus: BTreeMap<u32, u64>) -> String {
 }
 
 fn other_counters(profile: &Profile) -> Option<String> {
-    let has_line = |name: &str| [DROPPED, MISSED, WRITTEN].iter().any(|p| name.starts_with(p));
-    let others = profile.counters.iter().filter(|(name, _)| !has_line(name));
+    let has_no_line = |name: &str| Counter::of(name) == Counter::Other;
+    let others = profile.counters.iter().filter(|(name, _)| has_no_line(name));
     let others: Vec<String> = others.map(|(name, count)| format!("{name} {count}")).collect();
     (!others.is_empty()).then(|| others.join(", "))
 }
