@@ -2,6 +2,9 @@
 
 #![allow(clippy::exit, clippy::print_stderr)]
 
+#[path = "../../vmscope/src/usage.rs"]
+mod usage;
+
 use std::io::{IsTerminal, Write, stdout};
 use std::process::ExitCode;
 
@@ -51,7 +54,10 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let arguments: Arguments = match usage::parse() {
+        Ok(arguments) => arguments,
+        Err(code) => return code,
+    };
     let done = match arguments.command {
         Command::Serve => guest::inside::serve(&mut |channel| eprintln!("listening on {channel}"))
             .context("failed to serve"),

@@ -1,6 +1,7 @@
 //! `vmscope`: profiles a KVM host and every guest on it, from the host alone.
 
 mod commands;
+mod usage;
 
 use clap::{Parser, Subcommand};
 
@@ -27,7 +28,11 @@ enum Command {
 }
 
 fn main() -> std::process::ExitCode {
-    let result = match Cli::parse().command {
+    let cli: Cli = match usage::parse() {
+        Ok(cli) => cli,
+        Err(code) => return code,
+    };
+    let result = match cli.command {
         Command::Record(args) => commands::record::run(&args),
         Command::Report(args) => commands::report::run(&args),
         Command::Export(args) => commands::export::run(&args),

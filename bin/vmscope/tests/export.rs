@@ -94,6 +94,12 @@ fn a_selection_goes_to_standard_output() {
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.lines().all(|line| line.starts_with("[vm1];compute;")), "{text}");
     assert_ne!(folded_total(&text), 0);
+    let page =
+        run(&recording, &out, &["--format", "html", "-o", "-", "--view", "guest", "--vm", "vm1"]);
+    let page = String::from_utf8(page.stdout).unwrap();
+    assert!(page.contains("<li>guest view: [not running] and [not sampled] are no samples"));
+    assert!(page.contains("<li>missed: samples_missed_cpu1 7</li>"));
+    assert!(!page.contains("samples_written_"));
     assert_eq!(names(&out), [""; 0]);
 }
 
@@ -116,7 +122,13 @@ fn errors() {
     check_error(&recording, &out, &with(["--vm", "vm9"]), 2, "no VM named \"vm9\"");
     check_error(&recording, &out, &with(["--view", "guest"]), 2, "say which VM with --vm");
     check_error(&recording, &out, &with(["-o", "."]), 2, "is a folder");
-    check_error(&recording, &out, &with(["--process", "nobody"]), 1, "no sample matches");
+    check_error(
+        &recording,
+        &out,
+        &with(["--process", "nobody"]),
+        1,
+        "no sample of process \"nobody\"",
+    );
     check_error(&recording, &out, &with(["-o", "no/such/dir/a.html"]), 1, "no/such/dir/a.html");
     check_error(Path::new("/no/such/recording"), &out, &html, 1, "/no/such/recording");
     check_error(&out, &out, &html, 1, "is not a recording");

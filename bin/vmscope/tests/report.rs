@@ -128,9 +128,26 @@ fn errors() {
     );
     check_error(&dir, &["--view", "guest"], 2, "say which VM with --vm: vm1, vm2");
     check_error(&dir, &["--vm", "vm1", "--vcpu", "4"], 2, "has no vCPU 4");
+    let nosuch = "vmscope: no sample of process \"nosuch\" in this view: see vmscope report ";
+    check_error(&dir, &["--process", "nosuch"], 1, nosuch);
+    check_error(&dir, &["--process", "nosuch"], 1, "recording --by process\n");
+    let limit = "invalid value 'x' for '--limit <N>': give a number of lines, 0 for all: see \
+                 vmscope report --help\n";
+    check_error(&dir, &["--limit", "x"], 2, limit);
     check_error(Path::new("/no/such/recording"), &[], 1, "/no/such/recording");
     check_error(Path::new(env!("CARGO_MANIFEST_DIR")), &[], 1, "vmscope");
     check_error(&Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml"), &[], 1, "Cargo.toml");
+}
+
+#[test]
+fn a_full_standard_output_is_named() {
+    let dir = world_recorded("full");
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_vmscope"));
+    let output = command.arg("report").arg(&dir).stdout(full).output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.starts_with("vmscope: failed to write to standard output: "), "{stderr}");
 }
 
 #[test]

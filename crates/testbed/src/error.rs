@@ -25,6 +25,9 @@ pub enum Error {
     /// What the command writes can't go there.
     #[error("{} is not a folder: choose another with -o", .0.display())]
     NoFolder(PathBuf),
+    /// There is no testbed around this process.
+    #[error("this is no testbed: run it inside vmscope testbed run")]
+    Outside,
     /// A file or folder could not be used.
     #[error("failed to {action} {}", path.display())]
     Io {

@@ -34,8 +34,10 @@ pub fn exec(guest: &str, command: &[String]) -> Result<ExecOutput, Error> {
     let folder = std::env::var_os(FOLDER_VARIABLE)
         .map_or_else(|| PathBuf::from("/run/testbed"), PathBuf::from);
     let socket = socket(&folder);
-    let stream =
-        UnixStream::connect(&socket).map_err(Error::io("reach the testbed at", &socket))?;
+    let stream = UnixStream::connect(&socket).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => Error::Outside,
+        _ => Error::io("reach the testbed at", &socket)(error),
+    })?;
     let line = command.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ");
     ask(stream, guest, &line)
         .map_err(|error| Error::Guest { guest: guest.to_owned(), problem: error.to_string() })

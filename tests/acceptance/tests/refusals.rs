@@ -31,11 +31,12 @@ fn usage() {
     let folder = tempfile::tempdir().unwrap();
     let taken = folder.path().to_str().unwrap();
     check(&["record", "-o", taken], 2, "exists already");
-    for arguments in
-        [&["record", "--period", "1us"][..], &["record", "--period", "soon"], &["frobnicate"]]
-    {
-        assert_eq!(run(arguments).unwrap().status.code(), Some(2), "{arguments:?}");
-    }
+    check(&["record", "--period", "1us"], 2, "between 100us and 100ms");
+    check(&["record", "--period", "soon"], 2, "see vmscope record --help");
+    check(&["frobnicate"], 2, "unrecognized subcommand 'frobnicate': see vmscope --help");
+    check(&["report"], 2, "<DIR>: see vmscope report --help");
+    check(&["report", "x", "--limit", "y"], 2, "give a number of lines, 0 for all");
+    check(&["testbed", "exec", "web", "--", "ls"], 1, "run it inside vmscope testbed run");
 }
 
 /// Everything that needs root, in one boot of a virtual host without guests.

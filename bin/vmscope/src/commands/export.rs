@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use analysis::flow::{Flow, FlowBuilder};
-use analysis::{Resolver, Selection, clean};
+use analysis::{Counter, Resolver, Selection, View, clean};
 use anyhow::Context;
 use clap::ValueEnum;
 use export::About;
@@ -14,7 +14,7 @@ use model::{Guest, Note, Tables};
 use recording::Recording;
 
 use super::Usage;
-use super::report::Select;
+use super::report::{Select, refuse_unknown_process};
 
 /// Write a recording in another tool's format.
 ///
@@ -94,8 +94,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let recording = Recording::open(&args.dir)?;
     let selection = args.select.selection(&recording.tables)?;
     let view = view_text(&selection, &recording.tables);
-    let flow = flow(&recording, selection)?;
-    let notes = notes(&recording);
+    let notes = notes(&recording, &selection);
+    let flow = flow(&recording, selection, &args.dir)?;
     let write = |out: &mut dyn Write| {
         args.format.write(&flow, About { view: &view, notes: &notes }, BufWriter::new(out))
     };
@@ -124,11 +124,12 @@ fn refuse_bad_target(format: Format, file: &Path) -> Result<(), Usage> {
     }
 }
 
-fn flow(recording: &Recording, selection: Selection) -> anyhow::Result<Flow> {
+fn flow(recording: &Recording, selection: Selection, dir: &Path) -> anyhow::Result<Flow> {
     let resolver = Resolver::new(&recording.tables);
-    let mut builder = FlowBuilder::new(&resolver, &recording.header, selection);
+    let mut builder = FlowBuilder::new(&resolver, &recording.header, selection.clone());
     recording.for_each_batch(&mut |batch| batch.iter().for_each(|sample| builder.push(sample)))?;
     let flow = builder.finish();
+    refuse_unknown_process(&selection, flow.samples.len() as u64, dir)?;
     anyhow::ensure!(!flow.samples.is_empty(), "no sample matches: there is nothing to export");
     Ok(flow)
 }
@@ -148,14 +149,15 @@ fn view_text(selection: &Selection, tables: &Tables) -> String {
     text
 }
 
-/// What the recording says was missed, the guests without a map, and the samples dropped.
-fn notes(recording: &Recording) -> Vec<Note> {
+/// What the recording says was missed, the guests without a map, the samples dropped, and what a
+/// report of the same selection would count besides.
+fn notes(recording: &Recording, selection: &Selection) -> Vec<Note> {
     let header = &recording.header;
-    let dropped = |(name, count): (&String, &u64)| {
-        let text = format!("{name} {count}");
-        (0 < *count).then(|| Note { subject: "dropped or cut".to_owned(), text })
-    };
     let mut notes = header.notes.clone();
+    if selection.view() == View::Guest {
+        let text = "[not running] and [not sampled] are no samples: shares here are of the samples";
+        notes.push(Note { subject: "guest view".to_owned(), text: text.to_owned() });
+    }
     for vm in &recording.tables.vms {
         if let Guest::Unmapped { reason } = &vm.guest
             && !notes.iter().any(|note| note.subject == vm.name && note.text.contains(reason))
@@ -164,8 +166,18 @@ fn notes(recording: &Recording) -> Vec<Note> {
             notes.push(Note { subject: vm.name.clone(), text });
         }
     }
-    notes.extend(header.counters.iter().filter_map(dropped));
+    notes.extend(header.counters.iter().filter_map(|(name, count)| counted(name, *count)));
     notes
+}
+
+fn counted(name: &str, count: u64) -> Option<Note> {
+    let subject = match Counter::of(name) {
+        Counter::Written => return None,
+        Counter::Missed => "missed",
+        Counter::Dropped | Counter::Other => "dropped or cut",
+    };
+    let text = format!("{name} {count}");
+    (0 < count).then(|| Note { subject: subject.to_owned(), text })
 }
 
 /// A reader that has seen enough is no failure.
@@ -211,5 +223,23 @@ impl Drop for Partial {
     fn drop(&mut self) {
         // After the rename there is nothing left to remove.
         let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn counters_become_notes() {
+        let check = |name, count, expected: Option<&str>| {
+            let note = counted(name, count).map(|note| format!("{}: {}", note.subject, note.text));
+            assert_eq!(note.as_deref(), expected);
+        };
+        check("samples_dropped_cpu0", 0, None);
+        check("samples_dropped_cpu0", 3, Some("dropped or cut: samples_dropped_cpu0 3"));
+        check("samples_missed_cpu1", 7, Some("missed: samples_missed_cpu1 7"));
+        check("samples_written_cpu0", 40, None);
+        check("stacks_truncated", 2, Some("dropped or cut: stacks_truncated 2"));
     }
 }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use analysis::{Aggregator, By, Profile, Query, Resolver, Selection, View, Width, csv, text};
+use anyhow::Context;
 use clap::ValueEnum;
 use model::Tables;
 use recording::Recording;
@@ -38,7 +39,7 @@ pub(crate) struct Args {
     #[arg(long, value_enum, default_value_t = ByArg::Function)]
     by: ByArg,
     /// Lines at most, 0 for all [default: 30 in text, all in json and csv]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = count)]
     limit: Option<usize>,
     /// How to print it
     #[arg(long, value_enum, default_value_t = Format::Text)]
@@ -97,7 +98,8 @@ enum Format {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let profile = profile(&args.dir, args)?;
-    print(&rendered(&profile, args.format)?)?;
+    refuse_unknown_process(&profile.query.selection, profile.total, &args.dir)?;
+    print(&rendered(&profile, args.format)?).context("failed to write to standard output")?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -117,6 +119,25 @@ impl Select {
         Selection::new(tables, view, vm, self.vcpu, process)
             .map_err(|error| Usage(analysis::clean(&error.to_string()).into_owned()).into())
     }
+}
+
+/// A process that matched no sample is most likely misspelt.
+pub(crate) fn refuse_unknown_process(
+    selection: &Selection,
+    n_samples: u64,
+    dir: &Path,
+) -> anyhow::Result<()> {
+    let Some(process) = selection.process().filter(|_| n_samples == 0) else {
+        return Ok(());
+    };
+    let (process, dir) = (process.text(), dir.display());
+    anyhow::bail!(
+        "no sample of process {process:?} in this view: see vmscope report {dir} --by process"
+    )
+}
+
+fn count(text: &str) -> Result<usize, String> {
+    text.parse().map_err(|_| "give a number of lines, 0 for all".to_owned())
 }
 
 fn profile(dir: &Path, args: &Args) -> anyhow::Result<Profile> {
