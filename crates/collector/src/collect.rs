@@ -90,6 +90,16 @@ pub enum Progress {
     Finishing(&'static str),
 }
 
+/// Whoever wants the recording: says when it ends, and may show how it goes on.
+pub trait Control {
+    /// Whether it is to end at once; asked while guests are waited for before sampling begins.
+    fn interrupted(&self) -> bool;
+    /// What to do next; asked several times a second, first when sampling has begun.
+    fn next(&mut self) -> Next;
+    /// Something happened.
+    fn show(&mut self, progress: &Progress);
+}
+
 /// What was recorded.
 #[derive(Debug, Clone)]
 pub struct Collected {
@@ -99,20 +109,16 @@ pub struct Collected {
     pub summary: recording::Summary,
 }
 
-/// Records until `next` says so; it is asked several times a second, first when sampling has begun.
+/// Records until `control` says so.
 ///
 /// # Errors
 /// When sampling can't begin or the recording can't be written; then nothing lies under its name.
-pub fn collect(
-    plan: &Plan,
-    next: &mut dyn FnMut() -> Next,
-    progress: &mut dyn FnMut(Progress),
-) -> Result<Collected, CollectError> {
+pub fn collect(plan: &Plan, control: &mut dyn Control) -> Result<Collected, CollectError> {
     let _lock = Lock::take(Path::new(LOCK))?;
     allow_many_files();
-    let collection = Collection::begin(plan)?;
-    let sampled = collection.sample(next, progress)?;
-    finish::finish(sampled, plan, Path::new(PROC), progress)
+    let collection = Collection::begin(plan, control)?;
+    let sampled = collection.sample(control)?;
+    finish::finish(sampled, plan, Path::new(PROC), control)
 }
 
 /// Each CPU takes four descriptors: a large host needs more than the usual soft limit.
@@ -147,7 +153,7 @@ struct Collection<'a> {
 }
 
 impl<'a> Collection<'a> {
-    fn begin(plan: &'a Plan) -> Result<Self, CollectError> {
+    fn begin(plan: &'a Plan, control: &dyn Control) -> Result<Self, CollectError> {
         let host = |what| move |source| CollectError::Host { what, source };
         let cpus = host::machine::online_cpus(Path::new(SYS)).map_err(host("the list of CPUs"))?;
         let vendor = host::machine::vendor(Path::new(PROC));
@@ -173,14 +179,14 @@ impl<'a> Collection<'a> {
         let next_look = HostNs(0);
         let mut collection =
             Self { plan, sampler, sideband, cpus, spools, stack_spool, kvm, next_look, state };
-        match collection.meet_vms() {
+        match collection.meet_vms(control) {
             Ok(()) => Ok(collection),
             Err(error) => Err(discard(collection.state.writer, error)),
         }
     }
 
     /// Finds the VMs that run, and lets their guests begin their logs.
-    fn meet_vms(&mut self) -> Result<(), CollectError> {
+    fn meet_vms(&mut self, control: &dyn Control) -> Result<(), CollectError> {
         if self.kvm && !self.sampler.knows_vcpus() {
             let text = "this kernel does not tell KVM's types: guests show as VMs only; see vmscope doctor";
             self.state
@@ -189,15 +195,14 @@ impl<'a> Collection<'a> {
                 .push(Note { subject: "host".to_owned(), text: text.to_owned() });
         }
         self.look_for_vcpus(None)?;
-        self.state.guests.wait_first_try(self.plan.limits.time);
+        self.state.guests.wait_first_try(self.plan.limits.time, &|| control.interrupted());
+        if control.interrupted() {
+            return Err(CollectError::Interrupted);
+        }
         Ok(self.checkpoint()?)
     }
 
-    fn sample(
-        mut self,
-        next: &mut dyn FnMut() -> Next,
-        progress: &mut dyn FnMut(Progress),
-    ) -> Result<Sampled, CollectError> {
+    fn sample(mut self, control: &mut dyn Control) -> Result<Sampled, CollectError> {
         self.state.header.start = probes::now();
         self.state.header.start_unix_ns = probes::unix_now_ns();
         let events = match self.sampler.start() {
@@ -205,9 +210,9 @@ impl<'a> Collection<'a> {
             Err(error) => return Err(discard(self.state.writer, error.into())),
         };
         let vms = self.state.vms.vms.iter().map(|vm| vm.name.clone()).collect();
-        progress(Progress::Sampling { cpus: self.cpus.len(), vms });
+        control.show(&Progress::Sampling { cpus: self.cpus.len(), vms });
         loop {
-            match next() {
+            match control.next() {
                 Next::GoOn(at_most) => std::thread::sleep(DRAIN_EVERY.min(at_most)),
                 Next::Finish => break,
                 Next::Discard => {
@@ -215,24 +220,20 @@ impl<'a> Collection<'a> {
                 }
             }
             let settled = probes::now().0.saturating_sub(SETTLING_NS);
-            self.turn(HostNs(settled), progress)?;
+            self.turn(HostNs(settled), control)?;
         }
         drop(events);
         self.state.header.end = probes::now();
-        self.turn(HostNs(u64::MAX), progress)?;
+        self.turn(HostNs(u64::MAX), control)?;
         self.count();
         self.note_new_cpus();
         Ok(self.state)
     }
 
     /// Takes what has come in since the last turn; of processes' doings only those before `settled`.
-    fn turn(
-        &mut self,
-        settled: HostNs,
-        progress: &mut dyn FnMut(Progress),
-    ) -> Result<(), CollectError> {
+    fn turn(&mut self, settled: HostNs, control: &mut dyn Control) -> Result<(), CollectError> {
         let unknown_vcpu = self.drain_samples()?;
-        self.drain_sideband(settled, progress)?;
+        self.drain_sideband(settled, control)?;
         let now = probes::now();
         if unknown_vcpu && self.next_look <= now {
             let names = self.look_for_vcpus(Some(now))?;
@@ -241,7 +242,7 @@ impl<'a> Collection<'a> {
             } else {
                 self.checkpoint()?;
             }
-            names.into_iter().for_each(|name| progress(Progress::VmFound(name)));
+            names.into_iter().for_each(|name| control.show(&Progress::VmFound(name)));
         }
         Ok(())
     }
@@ -275,7 +276,7 @@ impl<'a> Collection<'a> {
     fn drain_sideband(
         &mut self,
         settled: HostNs,
-        progress: &mut dyn FnMut(Progress),
+        control: &mut dyn Control,
     ) -> Result<(), ProbeError> {
         let Sampled { processes, vms, .. } = &mut self.state;
         let mut gone = Vec::new();
@@ -284,7 +285,7 @@ impl<'a> Collection<'a> {
                 gone.extend(vms.thread_ended(Tid(event.tid)).then_some(Tid(event.tid)));
                 if event.pid == event.tid {
                     let ended = vms.process_ended(Pid(event.pid), HostNs(event.time_ns));
-                    ended.into_iter().for_each(|name| progress(Progress::VmEnded(name)));
+                    ended.into_iter().for_each(|name| control.show(&Progress::VmEnded(name)));
                 }
             }
             processes.apply(event);

@@ -26,6 +26,9 @@ pub enum CollectError {
     /// The recording can't be written.
     #[error(transparent)]
     Recording(#[from] recording::Error),
+    /// The user ended it too early.
+    #[error("interrupted before sampling began: nothing was recorded")]
+    Interrupted,
     /// The caller asked for it.
     #[error("nothing was recorded")]
     Discarded,

@@ -8,7 +8,7 @@ use model::{ModuleId, Note, Pid, Tables, VmId};
 use recording::Recording;
 use symbols::{GuestSource, HostSource, Sources, Store};
 
-use crate::collect::{Collected, Plan, Progress, Sampled};
+use crate::collect::{Collected, Control, Plan, Progress, Sampled};
 use crate::guest_tables::{GuestNames, add_guest, add_snapshot};
 use crate::{CollectError, host_tables};
 
@@ -16,7 +16,7 @@ pub(crate) fn finish(
     sampled: Sampled,
     plan: &Plan,
     proc: &Path,
-    progress: &mut dyn FnMut(Progress),
+    control: &mut dyn Control,
 ) -> Result<Collected, CollectError> {
     let Sampled { writer, mut header, vms, stacks, processes, guests } = sampled;
     let mut tables =
@@ -24,7 +24,7 @@ pub(crate) fn finish(
     // What is known by now can be read even if we are killed while we ask.
     writer.checkpoint(&header, &tables)?;
 
-    progress(Progress::Finishing("asking the guests"));
+    control.show(&Progress::Finishing("asking the guests"));
     let mut guests: Vec<GuestNames> = guests
         .finish()
         .into_iter()
@@ -37,7 +37,7 @@ pub(crate) fn finish(
         .collect();
     guests.extend(snapshots(plan, &mut tables, &mut header.notes));
 
-    progress(Progress::Finishing("reading processes and symbols"));
+    control.show(&Progress::Finishing("reading processes and symbols"));
     let spooled = Recording::open(writer.partial_path())?;
     let text = host::machine::kernel_text(proc)
         .map_err(|source| CollectError::Host { what: "/proc/kallsyms", source })?;
@@ -59,7 +59,7 @@ pub(crate) fn finish(
     }
     symbols::fill(&mut tables, &wanted, &mut sources);
 
-    progress(Progress::Finishing("writing the tables"));
+    control.show(&Progress::Finishing("writing the tables"));
     header.complete = true;
     let summary = writer.finish(&header, &tables)?;
     Ok(Collected { header, summary })

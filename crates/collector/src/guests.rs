@@ -74,14 +74,15 @@ impl GuestWorkers {
         Self { end: Arc::default(), tried: pipe(), workers: Vec::new() }
     }
 
-    /// Waits until every guest asked so far has begun its log or failed once, at most `limit`: what
-    /// ends before a guest's log begins has no name.
-    pub(crate) fn wait_first_try(&self, limit: Duration) {
+    /// Waits until every guest asked so far has begun its log or failed once, at most `limit` or until
+    /// `interrupted`: what ends before a guest's log begins has no name.
+    pub(crate) fn wait_first_try(&self, limit: Duration, interrupted: &dyn Fn() -> bool) {
+        const ASK_EVERY: Duration = Duration::from_millis(100);
         let deadline = Instant::now() + limit;
-        for _ in &self.workers {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if self.tried.1.recv_timeout(left).is_err() {
-                return;
+        let mut waiting_for = self.workers.len();
+        while 0 < waiting_for && Instant::now() < deadline && !interrupted() {
+            if self.tried.1.recv_timeout(ASK_EVERY).is_ok() {
+                waiting_for -= 1;
             }
         }
     }
@@ -172,5 +173,40 @@ fn connect(
             Err(error) if ended => return Err(error.to_string()),
             Err(_) => ended = end.wait(Some(RETRY)),
         }
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    fn limits(time: Duration) -> Limits {
+        Limits { time, ..Limits::default() }
+    }
+
+    #[test]
+    fn an_interrupt_ends_the_wait_for_a_silent_guest() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("guest");
+        let _accepts_and_says_nothing = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let silent = VmProcess { serial_socket: Some(path), ..VmProcess::default() };
+        let hour = Duration::from_secs(3600);
+        let mut guests = GuestWorkers::new();
+        guests.ask(VmId(0), &silent, &limits(hour));
+        guests.wait_first_try(hour, &|| true);
+    }
+
+    #[test]
+    fn guests_that_cannot_be_reached_say_why() {
+        let missing =
+            VmProcess { serial_socket: Some("/nonexistent".into()), ..VmProcess::default() };
+        let mut guests = GuestWorkers::new();
+        guests.ask(VmId(0), &VmProcess::default(), &limits(Duration::from_secs(1)));
+        guests.ask(VmId(1), &missing, &limits(Duration::from_secs(1)));
+        guests.wait_first_try(Duration::from_secs(3600), &|| false);
+        let reasons: Vec<_> =
+            guests.finish().into_iter().map(|(vm, answer)| (vm.0, answer.unwrap_err())).collect();
+        assert!(reasons[0].1.contains("no vsock device"), "{reasons:?}");
+        assert!(reasons[1].1.contains("/nonexistent"), "{reasons:?}");
     }
 }

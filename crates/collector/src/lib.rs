@@ -15,5 +15,5 @@ mod lock;
 mod stacks;
 mod vm_table;
 
-pub use collect::{Collected, Next, Plan, Progress, collect};
+pub use collect::{Collected, Control, Next, Plan, Progress, collect};
 pub use error::CollectError;

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use collector::{Collected, Next, Plan, Progress};
+use collector::{Collected, Control, Next, Plan, Progress};
 use model::Trigger;
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -73,7 +73,7 @@ enum CallGraph {
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let plan = plan(args)?;
     let mut end = End::new(args)?;
-    let collected = collector::collect(&plan, &mut || end.next(), &mut |progress| show(&progress));
+    let collected = collector::collect(&plan, &mut end);
     end.end_command()?;
     let collected = collected?;
     summarize(&collected, &args.output);
@@ -132,9 +132,32 @@ impl<'a> End<'a> {
         Ok(Self { args, interrupted, deadline: None, command: None })
     }
 
+    /// Ends a command that outlived the recording, and says how it ended if that was not well.
+    fn end_command(self) -> anyhow::Result<()> {
+        let Some(command) = self.command else { return Ok(()) };
+        let name = &self.args.command[0];
+        let mut child = command.with_context(|| format!("failed to run {name}"))?;
+        let outlived = matches!(child.try_wait(), Ok(None));
+        if outlived && let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
+            // It may end by itself just now: then there is nobody to signal.
+            let _ = kill_process(pid, Signal::TERM);
+        }
+        let status = child.wait().with_context(|| format!("failed to wait for {name}"))?;
+        if !status.success() && !outlived {
+            eprintln!("note: {name} ended with {status}");
+        }
+        Ok(())
+    }
+}
+
+impl Control for End<'_> {
+    fn interrupted(&self) -> bool {
+        self.interrupted.load(Ordering::Relaxed)
+    }
+
     fn next(&mut self) -> Next {
         let now = Instant::now();
-        if self.interrupted.load(Ordering::Relaxed) {
+        if self.interrupted() {
             return Next::Finish;
         }
         if let (None, [program, arguments @ ..]) = (&self.command, self.args.command.as_slice()) {
@@ -154,21 +177,8 @@ impl<'a> End<'a> {
         }
     }
 
-    /// Ends a command that outlived the recording, and says how it ended if that was not well.
-    fn end_command(self) -> anyhow::Result<()> {
-        let Some(command) = self.command else { return Ok(()) };
-        let name = &self.args.command[0];
-        let mut child = command.with_context(|| format!("failed to run {name}"))?;
-        let outlived = matches!(child.try_wait(), Ok(None));
-        if outlived && let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
-            // It may end by itself just now: then there is nobody to signal.
-            let _ = kill_process(pid, Signal::TERM);
-        }
-        let status = child.wait().with_context(|| format!("failed to wait for {name}"))?;
-        if !status.success() && !outlived {
-            eprintln!("note: {name} ended with {status}");
-        }
-        Ok(())
+    fn show(&mut self, progress: &Progress) {
+        show(progress);
     }
 }
 
