@@ -81,6 +81,12 @@ impl GuestVm {
         }
     }
 
+    /// Whether its QEMU is gone.
+    pub(crate) fn has_ended(&self) -> bool {
+        let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
+        !matches!(child.try_wait(), Ok(None))
+    }
+
     /// What is known of an end that nobody wanted: QEMU's exit, its own words, the console's.
     pub(crate) fn last_words(&self, folder: &Path) -> String {
         let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);

@@ -204,7 +204,7 @@ impl Run<'_> {
         if self.failures > TRIES {
             return Err(Error::Guest { guest, problem });
         }
-        self.link.tell(&Event::Died(guest, problem));
+        self.link.tell(&Event::Died(guest, format!("{problem}; starting it again")));
         self.started.remove(&index);
         self.start_guest(index)
     }
@@ -262,7 +262,19 @@ impl Run<'_> {
         (command, name)
     }
 
+    /// Says which guests are gone that nobody ended: what the command saw of them is cut short.
+    fn tell_of_dead_guests(&self) {
+        for (index, (vm, _)) in &self.started {
+            if vm.has_ended() {
+                let words = vm.last_words(&self.folder.join("guests"));
+                let problem = format!("died while the command ran: {words}");
+                self.link.tell(&Event::Died(self.scenario.guests[*index].name.clone(), problem));
+            }
+        }
+    }
+
     fn command_ended(&mut self, status: io::Result<ExitStatus>) -> Result<u8, Error> {
+        self.tell_of_dead_guests();
         if let Some(command) = self.command.take() {
             // What it left running would keep its pipes open.
             process::signal_group(command.id, Signal::KILL);

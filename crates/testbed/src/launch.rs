@@ -307,7 +307,7 @@ impl Progress {
                 after_ms / 1000,
                 after_ms / 100 % 10
             ),
-            Event::Died(guest, problem) => format!("guest {guest} {problem}; starting it again"),
+            Event::Died(guest, problem) => format!("guest {guest} {problem}"),
             Event::Gone(guest) => format!("guest {guest} was ended"),
             Event::Running => "running the command".to_owned(),
             Event::Ended(_) | Event::Failed(_) => "ending".to_owned(),
