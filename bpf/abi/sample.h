@@ -11,6 +11,7 @@
 #define SAMPLE_GUEST 0x01     /* the guest was interrupted */
 #define SAMPLE_HOST_USER 0x02 /* host user mode was interrupted */
 #define SAMPLE_CR3 0x04       /* guest_cr3 is valid */
+#define SAMPLE_WAITS 0x08     /* halted_ns, polled_ns and runnable_ns are valid */
 
 #define CPL_UNKNOWN 0xff
 
@@ -25,6 +26,9 @@ struct sample {
 	__u64 guest_ip;
 	__u64 guest_cr3;
 	__u64 guest_fs_base;
+	__u64 halted_ns;   /* kvm_vcpu.stat.generic.halt_wait_ns */
+	__u64 polled_ns;   /* .halt_poll_success_ns + .halt_poll_fail_ns */
+	__u64 runnable_ns; /* task_struct.sched_info.run_delay */
 	__u32 pid;
 	__u32 tid;
 	__u32 vcpu; /* row given by user space, or VCPU_* */
@@ -36,7 +40,7 @@ struct sample {
 	__u16 pad;
 	__u32 stack; /* STACK_NONE from the kernel; user space fills in the interned stack's row */
 };
-_Static_assert(sizeof(struct sample) == 72, "struct sample is part of the recording format");
+_Static_assert(sizeof(struct sample) == 96, "struct sample is part of the recording format");
 
 /* The host call stack of the sample in the slot of the same number. */
 struct stack {

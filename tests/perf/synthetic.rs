@@ -65,6 +65,7 @@ impl Host {
             vendor: Vendor::Amd,
             trigger: Trigger::CpuClock,
             period_ns: self.period_ns,
+            edges: model::Edges::Samples,
             cpus: (0..self.cpus).collect(),
             start: HostNs(1_000_000_000_000),
             end: HostNs(1_060_000_000_000),
@@ -153,6 +154,7 @@ fn registers(random: &mut Random, row: u32, process: u64, guest: bool) -> VcpuSa
         asid: row + 1,
         exit_reason,
         exit_info,
+        waits: None,
     }
 }
 

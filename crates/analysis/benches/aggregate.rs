@@ -120,6 +120,7 @@ fn header() -> Header {
         vendor: Vendor::Amd,
         trigger: Trigger::CpuClock,
         period_ns: 1_000_000,
+        edges: model::Edges::Samples,
         cpus: vec![0],
         start: HostNs(0),
         end: HostNs(N_SAMPLES * 1_000_000),
@@ -154,6 +155,7 @@ fn samples() -> impl Iterator<Item = Sample> {
             asid: 1,
             exit_reason: 0,
             exit_info: 0,
+            waits: None,
         };
         Sample {
             time: HostNs(n * 1_000_000),

@@ -208,6 +208,7 @@ mod test {
             asid: 1,
             exit_reason: 0,
             exit_info: 0,
+            waits: None,
         };
         let vcpu = match what {
             'a' => VcpuState::Guest(guest(0)),

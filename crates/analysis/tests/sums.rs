@@ -50,6 +50,7 @@ impl Random {
             asid: 1,
             exit_reason: 0,
             exit_info: 0,
+            waits: None,
         };
         Sample {
             time: HostNs(self.below(2 * world::START.0)),

@@ -404,6 +404,7 @@ fn first_header(plan: &Plan, cpus: &[u32], vendor: Vendor) -> Header {
         vendor,
         trigger: plan.trigger,
         period_ns: plan.period_ns,
+        edges: model::Edges::Samples,
         cpus: cpus.to_vec(),
         start: now,
         end: now,

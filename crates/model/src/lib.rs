@@ -8,14 +8,16 @@
 mod address;
 mod id;
 mod sample;
+mod switch;
 mod tables;
 mod time;
 
 pub use address::{Cr3, GuestVirt, HostVirt};
 pub use id::{CpuId, ImageId, ModuleId, Pid, StackId, Tid, VcpuId, VmId};
-pub use sample::{HostMode, Sample, VcpuSample, VcpuState};
+pub use sample::{HostMode, Sample, VcpuSample, VcpuState, Waits};
+pub use switch::{Away, Switch, SwitchEvent};
 pub use tables::{
-    BuildId, Guest, Header, Image, ImageKind, Mapping, Module, Note, Owner, Stack, Symbol,
-    SymbolName, Tables, Thread, Trigger, Vcpu, Vendor, Vm,
+    BuildId, Edges, ExitCount, Guest, Header, Image, ImageKind, Mapping, Module, Note, Owner,
+    Stack, Symbol, SymbolName, Tables, Thread, Throttling, Trigger, Vcpu, Vendor, Vm,
 };
 pub use time::{Clock, HostNs};

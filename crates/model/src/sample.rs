@@ -67,4 +67,18 @@ pub struct VcpuSample {
     pub exit_reason: u32,
     /// Exit interrupt information, as the hardware gives it.
     pub exit_info: u32,
+    /// What the vCPU has waited for so far; `None` where this kernel does not count it.
+    pub waits: Option<Waits>,
+}
+
+/// How long a vCPU has waited since it exists, as the host's kernel counts it: the difference between two
+/// samples says exactly what happened in the gap between them. Each is brought up to date when the wait ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Waits {
+    /// Asleep after HLT (`kvm_vcpu.stat.generic.halt_wait_ns`).
+    pub halted_ns: u64,
+    /// The host polling for the end of a halt, successful or not (`halt_poll_success_ns` + `halt_poll_fail_ns`).
+    pub polled_ns: u64,
+    /// Runnable and not on a CPU, throttled or not (`task_struct.sched_info.run_delay`).
+    pub runnable_ns: u64,
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::{Clock, Cr3, GuestVirt, HostNs, HostVirt, ImageId, ModuleId, Pid, Tid, VmId};
+use crate::{Clock, Cr3, GuestVirt, HostNs, HostVirt, ImageId, ModuleId, Pid, Tid, VcpuId, VmId};
 
 /// Everything a recording holds besides its samples.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -23,6 +23,10 @@ pub struct Tables {
     pub symbols: Vec<Symbol>,
     /// Host call stacks, each different one once.
     pub stacks: Vec<Stack>,
+    /// What CPU quotas held back, in time order for each VM.
+    pub throttling: Vec<Throttling>,
+    /// VM exits, where they were counted.
+    pub exits: Vec<ExitCount>,
 }
 
 /// Facts about the recording as a whole (`recording.json`).
@@ -40,6 +44,8 @@ pub struct Header {
     pub trigger: Trigger,
     /// Nominal time between samples of one CPU, ns.
     pub period_ns: u64,
+    /// How the edges of a vCPU's gaps were recorded.
+    pub edges: Edges,
     /// The CPUs that were sampled.
     pub cpus: Vec<u32>,
     /// First instant covered.
@@ -83,6 +89,37 @@ pub enum Trigger {
     CpuClock,
     /// The hardware's cycle counter.
     Cycles,
+}
+
+/// How the edges of the gaps between a vCPU's samples are found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Edges {
+    /// By the samples themselves: to one period.
+    Samples,
+    /// By the scheduler's switches of vCPU threads: to the nanosecond.
+    Switches,
+}
+
+/// How long the CPU quotas that a VM's process is under have held it back so far, summed over CPUs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Throttling {
+    /// The VM.
+    pub vm: VmId,
+    /// When it was read. Readings that say the same as the one before are left out.
+    pub time: HostNs,
+    /// Since the quota exists (`throttled_usec` of its cgroup and those above it), ns.
+    pub throttled_ns: u64,
+}
+
+/// How often a vCPU exited for one reason while recording.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExitCount {
+    /// The vCPU.
+    pub vcpu: VcpuId,
+    /// AMD exit code or Intel basic exit reason, see `Header::vendor`.
+    pub reason: u32,
+    /// How often.
+    pub count: u64,
 }
 
 /// A virtual machine.

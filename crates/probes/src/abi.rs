@@ -7,11 +7,11 @@ pub const VCPU_UNKNOWN: u32 = 0xffff_fffe;
 /// Most frames of each half of a host call stack.
 pub const STACK_DEPTH: usize = 64;
 /// Bytes of a sample record.
-pub(crate) const SAMPLE_BYTES: usize = 72;
+pub(crate) const SAMPLE_BYTES: usize = 96;
 /// Byte offset of the sample record's vCPU row.
-pub(crate) const SAMPLE_VCPU: std::ops::Range<usize> = 48..52;
+pub(crate) const SAMPLE_VCPU: std::ops::Range<usize> = 72..76;
 /// Where a sample record holds its stack's row; the kernel leaves 0xffffffff there.
-pub const STACK_FIELD: std::ops::Range<usize> = 68..72;
+pub const STACK_FIELD: std::ops::Range<usize> = 92..96;
 /// Bytes of a ring head, `struct ring`.
 pub(crate) const RING_BYTES: usize = 128;
 /// Byte offsets in `struct ring`.

@@ -28,7 +28,7 @@ pub(crate) struct Rings {
 /// A run of consecutive records of one CPU.
 #[derive(Debug)]
 pub struct Drained<'a> {
-    /// The records, 72 bytes each, see bpf/abi/sample.h.
+    /// The records, 96 bytes each, see bpf/abi/sample.h.
     pub records: &'a [u8],
     stacks: Option<&'a [u8]>,
 }

@@ -2,11 +2,11 @@
 
 use model::{
     CpuId, Cr3, GuestVirt, HostMode, HostNs, HostVirt, Pid, Sample, StackId, Tid, VcpuId,
-    VcpuSample, VcpuState,
+    VcpuSample, VcpuState, Waits,
 };
 
 /// Bytes of one record.
-pub const RECORD_SIZE: usize = 72;
+pub const RECORD_SIZE: usize = 96;
 
 const VCPU_NONE: u32 = 0xffff_ffff;
 const VCPU_UNKNOWN: u32 = 0xffff_fffe;
@@ -15,17 +15,18 @@ const STACK_NONE: u32 = 0xffff_ffff;
 const GUEST: u8 = 0x01;
 const HOST_USER: u8 = 0x02;
 const CR3_VALID: u8 = 0x04;
+const WAITS_VALID: u8 = 0x08;
 
-/// Reads a record of CPU `cpu`. Every 72 bytes are some sample.
+/// Reads a record of CPU `cpu`. Every 96 bytes are some sample.
 #[must_use]
 pub fn decode(record: &[u8; RECORD_SIZE], cpu: CpuId) -> Sample {
-    let flags = record[64];
-    let stack = u32_at(record, 68);
+    let flags = record[88];
+    let stack = u32_at(record, 92);
     Sample {
         time: time_of(record),
         cpu,
-        pid: Pid(u32_at(record, 40)),
-        tid: Tid(u32_at(record, 44)),
+        pid: Pid(u32_at(record, 64)),
+        tid: Tid(u32_at(record, 68)),
         host_ip: HostVirt(u64_at(record, 8)),
         host_mode: if flags & HOST_USER != 0 { HostMode::User } else { HostMode::Kernel },
         stack: (stack != STACK_NONE).then_some(StackId(stack)),
@@ -49,21 +50,27 @@ pub fn encode(sample: &Sample) -> [u8; RECORD_SIZE] {
     }
     put(&mut record, 0, &sample.time.0.to_le_bytes());
     put(&mut record, 8, &sample.host_ip.0.to_le_bytes());
-    put(&mut record, 40, &sample.pid.0.to_le_bytes());
-    put(&mut record, 44, &sample.tid.0.to_le_bytes());
-    put(&mut record, 48, &row.to_le_bytes());
+    put(&mut record, 64, &sample.pid.0.to_le_bytes());
+    put(&mut record, 68, &sample.tid.0.to_le_bytes());
+    put(&mut record, 72, &row.to_le_bytes());
     if let Some(vcpu) = vcpu {
         flags |= if vcpu.cr3.is_some() { CR3_VALID } else { 0 };
         put(&mut record, 16, &vcpu.ip.0.to_le_bytes());
         put(&mut record, 24, &vcpu.cr3.map_or(0, Cr3::base).to_le_bytes());
         put(&mut record, 32, &vcpu.fs_base.0.to_le_bytes());
-        put(&mut record, 52, &vcpu.exit_reason.to_le_bytes());
-        put(&mut record, 56, &vcpu.exit_info.to_le_bytes());
-        put(&mut record, 60, &vcpu.asid.to_le_bytes());
-        record[65] = vcpu.cpl;
+        put(&mut record, 76, &vcpu.exit_reason.to_le_bytes());
+        put(&mut record, 80, &vcpu.exit_info.to_le_bytes());
+        put(&mut record, 84, &vcpu.asid.to_le_bytes());
+        record[89] = vcpu.cpl;
+        if let Some(waits) = vcpu.waits {
+            flags |= WAITS_VALID;
+            put(&mut record, 40, &waits.halted_ns.to_le_bytes());
+            put(&mut record, 48, &waits.polled_ns.to_le_bytes());
+            put(&mut record, 56, &waits.runnable_ns.to_le_bytes());
+        }
     }
-    record[64] = flags;
-    put(&mut record, 68, &sample.stack.map_or(STACK_NONE, |stack| stack.0).to_le_bytes());
+    record[88] = flags;
+    put(&mut record, 92, &sample.stack.map_or(STACK_NONE, |stack| stack.0).to_le_bytes());
     record
 }
 
@@ -73,16 +80,21 @@ pub(crate) fn time_of(record: &[u8; RECORD_SIZE]) -> HostNs {
 }
 
 fn decode_vcpu(record: &[u8; RECORD_SIZE], flags: u8) -> VcpuState {
-    let row = u32_at(record, 48);
+    let row = u32_at(record, 72);
     let vcpu = VcpuSample {
         vcpu: VcpuId(row),
         ip: GuestVirt(u64_at(record, 16)),
         cr3: (flags & CR3_VALID != 0).then(|| Cr3::new(u64_at(record, 24))),
         fs_base: GuestVirt(u64_at(record, 32)),
-        cpl: record[65],
-        asid: u32_at(record, 60),
-        exit_reason: u32_at(record, 52),
-        exit_info: u32_at(record, 56),
+        cpl: record[89],
+        asid: u32_at(record, 84),
+        exit_reason: u32_at(record, 76),
+        exit_info: u32_at(record, 80),
+        waits: (flags & WAITS_VALID != 0).then(|| Waits {
+            halted_ns: u64_at(record, 40),
+            polled_ns: u64_at(record, 48),
+            runnable_ns: u64_at(record, 56),
+        }),
     };
     match (row, flags & GUEST != 0) {
         (VCPU_NONE, false) => VcpuState::None,
@@ -116,7 +128,7 @@ mod test {
     fn record(vcpu: u32, flags: u8) -> [u8; RECORD_SIZE] {
         let mut record = [0; RECORD_SIZE];
         let mut at = 0;
-        for value in [0x1112_u64, 0x2122, 0x3132, 0x4142_3000, 0x5152] {
+        for value in [0x1112_u64, 0x2122, 0x3132, 0x4142_3000, 0x5152, 0x6162, 0x7172, 0x8182] {
             record[at..at + 8].copy_from_slice(&value.to_le_bytes());
             at += 8;
         }
@@ -148,6 +160,7 @@ mod test {
             asid: 66,
             exit_reason: 64,
             exit_info: 65,
+            waits: None,
         }
     }
 
@@ -157,6 +170,9 @@ mod test {
         let cr3 = Some(Cr3::new(0x4142_3000));
         check(63, 0b101, Kernel, VcpuState::Guest(registers(cr3)));
         check(63, 0b001, Kernel, VcpuState::Guest(registers(None)));
+        let waits = Waits { halted_ns: 0x6162, polled_ns: 0x7172, runnable_ns: 0x8182 };
+        let waited = VcpuSample { waits: Some(waits), ..registers(None) };
+        check(63, 0b1001, Kernel, VcpuState::Guest(waited));
         check(63, 0b110, User, VcpuState::Vmm(registers(cr3)));
         check(VCPU_NONE, 0b010, User, VcpuState::None);
         check(VCPU_NONE, 0b001, Kernel, VcpuState::Unknown);

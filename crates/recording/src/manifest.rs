@@ -184,6 +184,7 @@ impl From<HeaderJson> for Header {
                 TriggerJson::Cycles => Trigger::Cycles,
             },
             period_ns: json.period_ns,
+            edges: model::Edges::Samples,
             cpus: json.cpus,
             start: HostNs(json.start_ns),
             end: HostNs(json.end_ns),

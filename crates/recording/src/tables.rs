@@ -38,6 +38,8 @@ pub(crate) fn write(dir: &Path, tables: &Tables) -> Result<Vec<(&'static str, Fi
 pub(crate) fn read(dir: &Path) -> Result<(Tables, Vec<PathBuf>), Error> {
     let mut folder = Folder { dir, missing: Vec::new() };
     let tables = Tables {
+        throttling: Vec::new(),
+        exits: Vec::new(),
         vms: folder.rows(VMS, machines::read_vms)?,
         vcpus: folder.rows(VCPUS, machines::read_vcpus)?,
         images: folder.rows(IMAGES, machines::read_images)?,

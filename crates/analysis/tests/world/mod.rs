@@ -112,6 +112,7 @@ pub(crate) fn header() -> Header {
         vendor: Vendor::Amd,
         trigger: Trigger::CpuClock,
         period_ns: MS,
+        edges: model::Edges::Samples,
         cpus: vec![0, 1],
         start: START,
         end: HostNs(START.0 + 100 * MS),
@@ -203,6 +204,7 @@ fn vcpu_sample(row: &str, level: &str, cr3: &str, fs_base: &str, ip: &str) -> Vc
         asid: 1,
         exit_reason: 0x60,
         exit_info: 0,
+        waits: None,
     }
 }
 

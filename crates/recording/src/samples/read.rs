@@ -147,6 +147,7 @@ impl Columns {
             asid: self.asid[row].cast_unsigned(),
             exit_reason: self.exit_reason[row].cast_unsigned(),
             exit_info: self.exit_info[row].cast_unsigned(),
+            waits: None,
         })
     }
 }

@@ -33,6 +33,8 @@ impl Wild {
         });
         let (n_images, n_modules) = (images.len(), modules.len());
         Tables {
+            throttling: Vec::new(),
+            exits: Vec::new(),
             threads: self.rows(|wild, _| Thread {
                 image: ImageId(wild.below(n_images)),
                 tid: Tid(wild.u32()),
@@ -71,6 +73,7 @@ impl Wild {
             vendor: [Vendor::Amd, Vendor::Intel, Vendor::Other][self.below(3) as usize],
             trigger: [Trigger::CpuClock, Trigger::Cycles][self.below(2) as usize],
             period_ns: self.u64(),
+            edges: model::Edges::Samples,
             cpus: (0..self.below(5)).collect(),
             start: HostNs(self.u64()),
             end: HostNs(self.u64()),
@@ -119,6 +122,7 @@ impl Wild {
             asid: self.u32(),
             exit_reason: self.u32(),
             exit_info: self.u32(),
+            waits: None,
         }
     }
 
@@ -248,6 +252,7 @@ pub(crate) fn small() -> (Header, Tables, Vec<Vec<Sample>>) {
         vendor: Vendor::Amd,
         trigger: Trigger::CpuClock,
         period_ns: 1_000_000,
+        edges: model::Edges::Samples,
         cpus: vec![0, 1],
         start: HostNs(5_000_000_000),
         end: HostNs(5_003_000_000),
@@ -266,6 +271,7 @@ pub(crate) fn small() -> (Header, Tables, Vec<Vec<Sample>>) {
         asid: 7,
         exit_reason: 0x60,
         exit_info: 0x8000_00ec,
+        waits: None,
     };
     let host = |time, cpu, vcpu| Sample {
         time: HostNs(time),
@@ -313,6 +319,8 @@ fn small_tables() -> Tables {
     let module = |owner, path: &str, id| Module { owner, path: path.into(), build_id: id };
     let symbol = |offset, name| Symbol { module: ModuleId(1), offset, name };
     Tables {
+        throttling: Vec::new(),
+        exits: Vec::new(),
         vms: vec![
             vm("vm1", 2000, Guest::Mapped { via: "vsock".into(), clock }),
             Vm {

@@ -1,0 +1,213 @@
+//! Every vCPU on the host's time axis: what it did at each instant, and who had its CPU when it could not.
+//!
+//! ```text
+//!  samples  --+                +--> Timeline per vCPU: segments without holes, from its first instant to its last
+//!  switches --+--> AxisBuilder-+--> Occupancy per pCPU: who ran there
+//!  tables   --+                +--> Places: the process, thread and function that a guest sample was in
+//! ```
+//!
+//! Lengths of a timeline's segments add up to its length, to the nanosecond; what is not known is a
+//! segment of its own. The states are those of ARCHITECTURE.md.
+
+use model::{CpuId, HostNs, Pid, Tid, VcpuId};
+
+/// All vCPUs and pCPUs of a recording on one time axis.
+#[derive(Debug, Clone, Default)]
+pub struct Axis {
+    /// By row of `Tables::vcpus`.
+    pub timelines: Vec<Timeline>,
+    /// By CPU, those that were sampled.
+    pub cpus: Vec<Occupancy>,
+    /// The places that `Segment::place` refers to, each once.
+    pub places: Vec<Place>,
+    /// What input made no sense, and how often (`switches out of order`, ...).
+    pub problems: Vec<(&'static str, u64)>,
+}
+
+/// One vCPU's time. Segments touch, none is empty, and neighbours differ.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Timeline {
+    /// Whose.
+    pub vcpu: VcpuId,
+    /// First instant: the recording's, or its VM's start.
+    pub from: HostNs,
+    /// Last instant: the recording's, or its VM's end.
+    pub to: HostNs,
+    /// In time order, from `from` to `to`.
+    pub segments: Vec<Segment>,
+}
+
+/// A stretch of one vCPU's time in one state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Segment {
+    /// First instant.
+    pub from: HostNs,
+    /// First instant after it.
+    pub to: HostNs,
+    /// What the vCPU did.
+    pub state: State,
+    /// The pCPU it was on, or whose queue it waited in; `None`: asleep, or not known.
+    pub cpu: Option<CpuId>,
+    /// Where the guest was: at the sample (guest states), or at the VM exit (`Vmm`, `HaltPolling`).
+    pub place: Option<PlaceId>,
+}
+
+/// What a vCPU does, as ARCHITECTURE.md has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum State {
+    /// Runs its guest's kernel.
+    GuestKernel,
+    /// Runs its guest's user code.
+    GuestUser,
+    /// Runs its guest; the privilege level can't be read.
+    GuestUnknown,
+    /// On a CPU, but no sample says doing what: the interrupt was missed, or it came and went between two.
+    NotSampled,
+    /// On a CPU, in KVM or the VMM, for an exit of this reason. Steal type 2.
+    Vmm {
+        /// AMD exit code or Intel basic exit reason.
+        reason: u32,
+    },
+    /// Could run, and somebody else had the CPU. Steal type 1.
+    Preempted,
+    /// Asleep after an exit that is no halt. Steal type 2.
+    WaitingInVmm {
+        /// The exit's reason; `None`: the samples don't tell.
+        reason: Option<u32>,
+    },
+    /// Asleep because its guest had nothing to do. Idle.
+    Halted,
+    /// On a CPU, polling for the end of a halt. Idle.
+    HaltPolling,
+    /// Held back by a CPU quota. Neither steal nor idle.
+    Throttled,
+    /// Before the first evidence or after the last.
+    Unknown,
+}
+
+/// What a state counts as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Account {
+    /// The guest's own time.
+    Guest,
+    /// `State::Halted`.
+    Halt,
+    /// `State::HaltPolling`.
+    HaltPolling,
+    /// Type 1: `State::Preempted`.
+    StealOutside,
+    /// Type 2: `State::Vmm` and `State::WaitingInVmm`.
+    StealVmm,
+    /// `State::Throttled`.
+    Throttled,
+    /// `State::NotSampled`.
+    NotSampled,
+    /// `State::Unknown`.
+    Unknown,
+}
+
+/// Index into `Axis::places`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PlaceId(pub u32);
+
+/// Where a guest was, as names. What has none is shown as in reports: `[unknown]`, `(stripped)`, `[vmname]`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Place {
+    /// Process name.
+    pub process: String,
+    /// Its id in the guest.
+    pub pid: Option<u32>,
+    /// Thread name; `None`: not told apart.
+    pub thread: Option<String>,
+    /// Its id in the guest.
+    pub tid: Option<u32>,
+    /// Function.
+    pub function: String,
+    /// Module path or bracketed name.
+    pub module: Option<String>,
+    /// Guest kernel code rather than user code.
+    pub kernel: bool,
+}
+
+/// Who had a pCPU. Spans are in time order, touch, and don't overlap.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Occupancy {
+    /// Which.
+    pub cpu: CpuId,
+    /// Who, when.
+    pub spans: Vec<Span>,
+}
+
+/// A stretch of a pCPU's time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span {
+    /// First instant.
+    pub from: HostNs,
+    /// First instant after it.
+    pub to: HostNs,
+    /// Who had the CPU.
+    pub who: Occupant,
+}
+
+/// Who has a pCPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Occupant {
+    /// Nobody.
+    Idle,
+    /// A vCPU, in its guest or in its VMM.
+    Vcpu(VcpuId),
+    /// Another thread: of a VMM (QEMU's I/O threads), vhost, a host process, a kernel thread.
+    Thread(Pid, Tid),
+    /// No sample says.
+    Unknown,
+}
+
+impl Timeline {
+    /// Its length in ns: what its segments add up to.
+    #[must_use]
+    pub fn length_ns(&self) -> u64 {
+        self.to.since(self.from)
+    }
+}
+
+impl Segment {
+    /// Its length.
+    #[must_use]
+    pub fn length_ns(&self) -> u64 {
+        self.to.since(self.from)
+    }
+}
+
+impl State {
+    /// What it counts as.
+    #[must_use]
+    pub fn account(self) -> Account {
+        match self {
+            Self::GuestKernel | Self::GuestUser | Self::GuestUnknown => Account::Guest,
+            Self::NotSampled => Account::NotSampled,
+            Self::Vmm { .. } | Self::WaitingInVmm { .. } => Account::StealVmm,
+            Self::Preempted => Account::StealOutside,
+            Self::Halted => Account::Halt,
+            Self::HaltPolling => Account::HaltPolling,
+            Self::Throttled => Account::Throttled,
+            Self::Unknown => Account::Unknown,
+        }
+    }
+}
+
+impl Axis {
+    /// The timeline of a vCPU, when it is in the tables.
+    #[must_use]
+    pub fn timeline(&self, vcpu: VcpuId) -> Option<&Timeline> {
+        self.timelines.get(vcpu.index())
+    }
+
+    /// What a place id stands for.
+    ///
+    /// # Panics
+    /// For an id of another axis.
+    #[must_use]
+    pub fn place(&self, id: PlaceId) -> &Place {
+        &self.places[id.0 as usize]
+    }
+}
