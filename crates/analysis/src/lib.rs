@@ -14,6 +14,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod axis;
+pub mod exit_reason;
 pub mod flow;
 
 mod addresses;
