@@ -1,7 +1,8 @@
 # `make demo` and `make test` are each the only command needed on a fresh Debian 12 or 13 with Rust (rustup).
 
 PACKAGES := clang libbpf-dev libelf-dev zlib1g-dev pkg-config gcc libc6-dev make \
-            qemu-system-x86 busybox-static kmod xz-utils e2fsprogs libquantum-dev
+            qemu-system-x86 busybox-static kmod xz-utils e2fsprogs libquantum-dev \
+            mmdebstrap genext2fs uidmap
 MUSL := x86_64-unknown-linux-musl
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 VMSCOPE := $(TARGET_DIR)/debug/vmscope

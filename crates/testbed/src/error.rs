@@ -60,6 +60,9 @@ pub enum Error {
         /// What was looked for.
         wanted: String,
     },
+    /// No package lists of Debian.
+    #[error("no Debian release among the package lists: run `apt-get update`")]
+    NoDebian,
     /// A kernel lacks a module.
     #[error("kernel {release} has no module {module}")]
     NoModule {

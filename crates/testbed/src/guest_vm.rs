@@ -20,6 +20,7 @@ use crate::plan::Boot;
 use crate::process;
 use crate::qemu::{self, GuestMachine};
 use crate::qmp;
+use crate::quota::{self, Group};
 use crate::scenario::Guest;
 
 /// Most that one exec may answer.
@@ -33,6 +34,8 @@ pub(crate) struct GuestVm {
     name: String,
     child: Mutex<Child>,
     port: Mutex<BufReader<UnixStream>>,
+    /// Its control group, when it has a quota; dropped after the process ended.
+    _group: Option<Group>,
 }
 
 impl GuestVm {
@@ -57,11 +60,18 @@ impl GuestVm {
         let log = folder.join(format!("{}.log", guest.name));
         let child = spawn(&machine, theirs, &log)
             .map_err(|error| failed(format!("QEMU did not start: {error}")))?;
-        let vm = Self {
+        let id = child.id();
+        let mut vm = Self {
             name: guest.name.clone(),
             child: Mutex::new(child),
             port: Mutex::new(BufReader::new(ours)),
+            _group: None,
         };
+        if let Some(quota) = guest.quota {
+            let run = folder.parent().and_then(Path::file_name).unwrap_or_default();
+            let group = Group::hold(Path::new(quota::ROOT), Path::new(run), &guest.name, id, quota);
+            vm._group = Some(group.map_err(|error| failed(format!("quota: {error}")))?);
+        }
         vm.pin_and_go(guest, &machine.qmp()).map_err(|error| {
             let said = std::fs::read(&log).ok().and_then(|text| process::last_lines(&text, 3));
             failed(said.unwrap_or_else(|| format!("failed to start: {error}")))

@@ -21,6 +21,7 @@ const GUEST_MODULES: &[&str] = &[
     "virtio_blk",
     "ext4",
     "overlay",
+    "msr",
 ];
 
 /// What goes into a guest's image besides the kernel's modules.

@@ -9,6 +9,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::cache::Cache;
+use crate::debian;
 use crate::direct;
 use crate::error::Error;
 use crate::images::{self, GuestContent};
@@ -19,7 +20,7 @@ use crate::link::Event;
 use crate::plan::{Boot, Plan};
 use crate::process;
 use crate::qemu;
-use crate::scenario::{Channel, GuestKernel, Scenario};
+use crate::scenario::{Channel, Guest, GuestKernel, Host, Scenario};
 use crate::virtual_host;
 use crate::workload;
 
@@ -82,7 +83,7 @@ pub fn run(options: &Run) -> Result<u8, Error> {
         guests: Vec::new(),
         command,
     };
-    let direct = chooses_direct(options.host)?;
+    let direct = chooses_direct(options.host, &scenario.host)?;
     let prepared = prepare(scenario, plan, direct, &options.vmscope)?;
     let (result, written) = if direct {
         (direct::run(&prepared, options.timeout), "work")
@@ -93,8 +94,13 @@ pub fn run(options: &Run) -> Result<u8, Error> {
     result.and_then(|code| collected.map(|()| code))
 }
 
-fn chooses_direct(choice: HostChoice) -> Result<bool, Error> {
+fn chooses_direct(choice: HostChoice, host: &Host) -> Result<bool, Error> {
     match choice {
+        HostChoice::Direct if host.deterministic => Err(Error::Host {
+            problem: "is asked to be deterministic: this machine is not, use --host virtual"
+                .to_owned(),
+        }),
+        HostChoice::Auto if host.deterministic => Ok(false),
         HostChoice::Virtual => Ok(false),
         HostChoice::Direct => Ok(true),
         HostChoice::Auto if !rustix::process::geteuid().is_root() => Ok(false),
@@ -191,12 +197,21 @@ fn boots(
         }
         let mut boot =
             made.iter().find(|(kernel, _)| *kernel == guest.kernel).map(|(_, boot)| boot.clone());
-        if let (Some(boot), Some(root)) = (&mut boot, &guest.root) {
-            boot.disk = Some(disk(root, &folder.join(format!("{}.img", guest.name)))?);
+        if let Some(boot) = &mut boot {
+            boot.disk = root_disk(guest, cache, folder)?;
         }
         boots.extend(boot);
     }
     Ok(boots)
+}
+
+/// What a guest with a root of its own boots from; `folder` is for what is made for this run only.
+fn root_disk(guest: &Guest, cache: &Cache, folder: &Path) -> Result<Option<PathBuf>, Error> {
+    if !guest.packages.is_empty() {
+        return debian::image(cache, &guest.packages).map(Some);
+    }
+    let image = folder.join(format!("{}.img", guest.name));
+    guest.root.as_deref().map(|root| disk(root, &image)).transpose()
 }
 
 /// The disk of a guest with its own root: an image as it is, a folder made into one.

@@ -18,6 +18,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod cache;
+mod debian;
 mod direct;
 mod error;
 mod exec;
@@ -37,6 +38,7 @@ mod plan;
 mod process;
 mod qemu;
 mod qmp;
+mod quota;
 mod scenario;
 mod shell;
 mod virtual_host;

@@ -58,7 +58,13 @@ impl HostMachine<'_> {
     pub(crate) fn arguments(&self) -> Vec<String> {
         let mut line = Line::default();
         // Emulated AMD SVM: the one way to have real KVM on any machine.
-        line.two("-accel", "tcg,thread=multi").two("-cpu", "max,+svm");
+        if self.host.deterministic {
+            // One instruction takes 2 ns of the machine's time.
+            line.two("-accel", "tcg").two("-icount", "shift=1");
+        } else {
+            line.two("-accel", "tcg,thread=multi");
+        }
+        line.two("-cpu", "max,+svm");
         line.two("-smp", &self.host.cpus.to_string());
         line.two("-m", &format!("{}M", self.host.memory.as_mebibytes()));
         line.common();

@@ -10,6 +10,9 @@ use serde::de::{self, Deserializer, SeqAccess, Visitor};
 use crate::error::Error;
 use crate::workload::Workload;
 
+/// A CPU quota below it would be less than the kernel's smallest, 1 ms of every 100.
+const SMALLEST_QUOTA: f64 = 0.01;
+
 /// One experiment.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -37,13 +40,22 @@ pub struct Host {
     pub memory: Size,
     /// Its kernel.
     pub kernel: GuestKernel,
+    /// Its time counts its own instructions, so that what something costs comes out the same whatever
+    /// else this machine does. One CPU only.
+    pub deterministic: bool,
     /// What to run when the command line names nothing.
     pub command: Option<String>,
 }
 
 impl Default for Host {
     fn default() -> Self {
-        Self { cpus: 2, memory: Size::mebibytes(3072), kernel: GuestKernel::Default, command: None }
+        Self {
+            cpus: 2,
+            memory: Size::mebibytes(3072),
+            kernel: GuestKernel::Default,
+            deterministic: false,
+            command: None,
+        }
     }
 }
 
@@ -62,6 +74,9 @@ pub struct Guest {
     /// The pCPU of each vCPU; without it they float.
     #[serde(default)]
     pub pin: Vec<u32>,
+    /// How many CPUs' time its QEMU may use, as a CPU quota of a control group; without it, all it gets.
+    #[serde(default)]
+    pub quota: Option<f64>,
     /// Its kernel.
     #[serde(default)]
     pub kernel: GuestKernel,
@@ -74,6 +89,9 @@ pub struct Guest {
     /// A root folder or disk image to use in place of the built root.
     #[serde(default)]
     pub root: Option<PathBuf>,
+    /// The Debian packages of its root: a minimal Debian and these, in place of the built root.
+    #[serde(default)]
+    pub packages: Vec<String>,
     /// The program of `root` that becomes its PID 1, when it is to boot by itself.
     #[serde(default)]
     pub init: Option<PathBuf>,
@@ -181,6 +199,9 @@ impl Scenario {
         check_name("name", &self.name)?;
         check_range("host.cpus", u64::from(self.host.cpus), 1, 64)?;
         check_range("host.memory (MiB)", self.host.memory.0, 512, 1 << 20)?;
+        if self.host.deterministic && self.host.cpus != 1 {
+            return Err("host.deterministic: needs `cpus = 1`".to_owned());
+        }
         for (i, guest) in self.guests.iter().enumerate() {
             guest.check(&self.host)?;
             if self.guests[..i].iter().any(|other| other.name == guest.name) {
@@ -208,12 +229,19 @@ impl Guest {
                 self.cpus
             ));
         }
+        if let Some(quota) = self.quota {
+            check_quota(&key("quota"), quota, self.cpus)?;
+        }
         if matches!(self.stop, Some(When::Before)) {
             return Err(format!("{}: must be {{ after = SECONDS }}", key("stop")));
         }
         if self.init.is_some() && self.root.is_none() {
             return Err(format!("{}: needs `root`", key("init")));
         }
+        if !self.packages.is_empty() && self.root.is_some() {
+            return Err(format!("{}: `root` is given too", key("packages")));
+        }
+        self.packages.iter().try_for_each(|name| check_package(&key("packages"), name))?;
         self.pin.iter().try_for_each(|&pin| check_pin(&key("pin"), pin, host))
     }
 }
@@ -232,6 +260,25 @@ fn check_range(key: &str, value: u64, low: u64, high: u64) -> Result<(), String>
         Ok(())
     } else {
         Err(format!("{key}: {value} is not within {low} to {high}"))
+    }
+}
+
+fn check_quota(key: &str, quota: f64, cpus: u32) -> Result<(), String> {
+    if (SMALLEST_QUOTA..=f64::from(cpus)).contains(&quota) {
+        Ok(())
+    } else {
+        Err(format!("{key}: {quota} is not within {SMALLEST_QUOTA} to {cpus}"))
+    }
+}
+
+/// Names of packages become words of a command line.
+fn check_package(key: &str, name: &str) -> Result<(), String> {
+    let fine =
+        |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '+' | '-' | '.');
+    if name.chars().all(fine) && name.starts_with(|c: char| c.is_ascii_alphanumeric()) {
+        Ok(())
+    } else {
+        Err(format!("{key}: `{name}` is no package's name"))
     }
 }
 

@@ -1,5 +1,7 @@
 //! The workloads guests run: built once from the C sources beside this crate, kept in the cache.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
@@ -16,7 +18,7 @@ pub struct Workload {
     program: usize,
 }
 
-/// How a built-in workload is made.
+/// How a built-in workload is made: by the compiler, or, when it is a script, as it is.
 struct Source {
     name: &'static str,
     text: &'static str,
@@ -66,6 +68,15 @@ const SOURCES: &[Source] = &[
         flags: &["-pthread"],
     },
     Source { name: "idle", text: include_str!("../../../workloads/idle.c"), flags: &[] },
+    Source { name: "fixed", text: include_str!("../../../workloads/fixed.c"), flags: &[] },
+    Source { name: "bursts", text: include_str!("../../../workloads/bursts.c"), flags: &[] },
+    Source { name: "exits", text: include_str!("../../../workloads/exits.c"), flags: &[] },
+    Source { name: "database", text: include_str!("../../../workloads/database.sh"), flags: &[] },
+    Source {
+        name: "transactions",
+        text: include_str!("../../../workloads/transactions.sh"),
+        flags: &[],
+    },
 ];
 
 /// Flags of every workload: optimised, yet with frame pointers and line tables.
@@ -156,6 +167,9 @@ pub(crate) fn files() -> impl Iterator<Item = &'static str> {
 }
 
 fn build(source: &Source, folder: &Path) -> Result<(), Error> {
+    if source.text.starts_with("#!") {
+        return install_script(source, &folder.join(source.name));
+    }
     // The source keeps the workload's name in the line tables.
     let file = format!("{}.c", source.name);
     let path = folder.join(&file);
@@ -163,6 +177,12 @@ fn build(source: &Source, folder: &Path) -> Result<(), Error> {
     let mut gcc = process::tool("gcc", "gcc libc6-dev libquantum-dev")?;
     gcc.args(FLAGS).args(["-o", source.name, &file]).args(source.flags).current_dir(folder);
     process::run(&mut gcc).map(drop)
+}
+
+fn install_script(source: &Source, path: &Path) -> Result<(), Error> {
+    std::fs::write(path, source.text).map_err(Error::io("write", path))?;
+    std::fs::set_permissions(path, Permissions::from_mode(0o755))
+        .map_err(Error::io("make executable", path))
 }
 
 #[cfg(test)]

@@ -25,6 +25,7 @@ name = "a"
 cpus = 2
 memory = "512M"
 pin = [1, 3]
+quota = 1.5
 kernel = "/opt/kernel"
 workload = ["nice -n 5 compute", "shor 33 5"]
 channel = "serial"
@@ -39,7 +40,7 @@ stop = { after = 20 }
     assert_eq!(scenario.host.kernel, GuestKernel::Version("6.12".to_owned()));
     assert_eq!(scenario.natives[0].pin, Some(0));
     let guest = scenario.guest("a").unwrap();
-    assert_eq!(guest.pin, [1, 3]);
+    assert_eq!((&*guest.pin, guest.quota), ([1, 3].as_slice(), Some(1.5)));
     assert_eq!(guest.kernel, GuestKernel::Folder("/opt/kernel".into()));
     assert_eq!(guest.workload[0].words(), ["nice", "-n", "5", "compute"]);
     assert_eq!(guest.root.as_deref(), Some(Path::new("scenarios/roots/debian")));
@@ -54,7 +55,8 @@ fn a_short_scenario_has_sane_defaults() {
     let guest = &scenario.guests[0];
     assert_eq!((guest.cpus, guest.memory.as_mebibytes()), (1, 256));
     assert_eq!((guest.channel, guest.start, &guest.stop), (Channel::Vsock, When::Before, &None));
-    assert!(guest.workload.is_empty() && guest.pin.is_empty());
+    assert!(guest.workload.is_empty() && guest.pin.is_empty() && guest.packages.is_empty());
+    assert_eq!(guest.quota, None);
 }
 
 /// Scenarios with one mistake each.
@@ -65,6 +67,7 @@ const MISTAKES: &[&str] = &[
     "name = \"x\"\nguests = 3",
     "name = \"x\"\n[host]\ncpu = 2",
     "name = \"x\"\n[host]\ncpus = 0",
+    "name = \"x\"\n[host]\ndeterministic = true",
     "name = \"x\"\n[host]\nmemory = \"2 GB\"",
     "name = \"x\"\n[host]\nkernel = \"newest\"",
     "name = \"x\"\n[[guest]]\ncpus = 1",
@@ -76,6 +79,15 @@ const MISTAKES: &[&str] = &[
     "name = \"x\"\n[[guest]]\nname = \"a\"\nchannel = \"tcp\"",
     "name = \"x\"\n[[guest]]\nname = \"a\"\ncpus = 2\npin = [0]",
     "name = \"x\"\n[[guest]]\nname = \"a\"\npin = [2]",
+    "name = \"x\"\n[[guest]]\nname = \"a\"\ncpus = 2\npin = [0, 0, 0]",
+    "name = \"x\"\n[[guest]]\nname = \"a\"\nquota = 0",
+    "name = \"x\"\n[[guest]]\nname = \"a\"\nquota = 1.5",
+    "name = \"x\"\n[[guest]]\nname = \"a\"\nquota = nan",
+    "name = \"x\"\n[[guest]]\nname = \"a\"\nquota = \"50%\"",
+    "name = \"x\"\n[[guest]]\nname = \"a\"\npackages = \"postgresql\"",
+    "name = \"x\"\n[[guest]]\nname = \"a\"\npackages = [\"postgresql,nginx\"]",
+    "name = \"x\"\n[[guest]]\nname = \"a\"\npackages = [\"\"]",
+    "name = \"x\"\n[[guest]]\nname = \"a\"\nroot = \"r\"\npackages = [\"nginx\"]",
     "name = \"x\"\n[[guest]]\nname = \"a\"\nstart = \"later\"",
     "name = \"x\"\n[[guest]]\nname = \"a\"\nstart = { after = -1 }",
     "name = \"x\"\n[[guest]]\nname = \"a\"\nstart = { before = 1 }",

@@ -13,6 +13,7 @@ nice() {
 }
 b mkdir -p /dev/pts /dev/shm /dev/virtio-ports /run /tmp
 b mount -t devpts devpts /dev/pts
+b mount -t tmpfs -o mode=1777 shm /dev/shm
 b mount -t debugfs debug /sys/kernel/debug
 b mount -t tracefs trace /sys/kernel/tracing
 b hostname "$NAME"
