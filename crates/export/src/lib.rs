@@ -20,9 +20,13 @@
 pub mod firefox;
 pub mod folded;
 pub mod html;
+pub mod perfetto;
 pub mod pprof;
 
+mod chart;
 mod tree;
+
+pub use chart::Chart;
 
 /// What a reader should know about a flow beside its samples; formats with a place for it show it.
 #[derive(Debug, Clone, Copy)]

@@ -17,7 +17,7 @@ fn about(notes: &[Note]) -> About<'_> {
     About { view: "unified view", notes }
 }
 
-fn golden(file: &str, actual: &str) {
+pub(crate) fn golden(file: &str, actual: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/export").join(file);
     if std::env::var_os("UPDATE").is_some() {
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod drawn;
 mod firefox;
 mod fixture;
 mod formats;
+mod perfetto;

@@ -1,0 +1,188 @@
+//! The messages of Perfetto's trace format (github.com/google/perfetto, `protos/perfetto/trace`), as far as
+//! they are used. Field numbers are the format's.
+
+/// A trace: any number of these, one after the other, are one trace too.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Trace {
+    /// What it consists of.
+    #[prost(message, repeated, tag = "1")]
+    pub packet: Vec<TracePacket>,
+}
+
+/// One entry.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct TracePacket {
+    /// When, in the clock of the defaults.
+    #[prost(uint64, optional, tag = "8")]
+    pub timestamp: Option<u64>,
+    /// One instant in several clocks.
+    #[prost(message, optional, tag = "6")]
+    pub clock_snapshot: Option<ClockSnapshot>,
+    /// Which writer: interned names are a writer's own.
+    #[prost(uint32, optional, tag = "10")]
+    pub trusted_packet_sequence_id: Option<u32>,
+    /// Something that happened on a track.
+    #[prost(message, optional, tag = "11")]
+    pub track_event: Option<TrackEvent>,
+    /// Names for this and later packets.
+    #[prost(message, optional, tag = "12")]
+    pub interned_data: Option<InternedData>,
+    /// See `SequenceFlags`.
+    #[prost(uint32, optional, tag = "13")]
+    pub sequence_flags: Option<u32>,
+    /// What later packets don't repeat.
+    #[prost(message, optional, tag = "59")]
+    pub trace_packet_defaults: Option<TracePacketDefaults>,
+    /// A track.
+    #[prost(message, optional, tag = "60")]
+    pub track_descriptor: Option<TrackDescriptor>,
+    /// The writer's first.
+    #[prost(bool, optional, tag = "87")]
+    pub first_packet_on_sequence: Option<bool>,
+}
+
+/// Names and defaults begin here.
+pub const SEQ_INCREMENTAL_STATE_CLEARED: u32 = 1;
+/// Useless without the names and defaults before it.
+pub const SEQ_NEEDS_INCREMENTAL_STATE: u32 = 2;
+
+/// `CLOCK_REALTIME`.
+pub const CLOCK_REALTIME: u32 = 1;
+/// `CLOCK_MONOTONIC`.
+pub const CLOCK_MONOTONIC: u32 = 3;
+
+/// One instant in several clocks.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ClockSnapshot {
+    /// The clocks.
+    #[prost(message, repeated, tag = "1")]
+    pub clocks: Vec<Clock>,
+    /// The one that the trace is shown in.
+    #[prost(uint32, optional, tag = "2")]
+    pub primary_trace_clock: Option<u32>,
+}
+
+/// A clock's reading.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct Clock {
+    /// Which.
+    #[prost(uint32, optional, tag = "1")]
+    pub clock_id: Option<u32>,
+    /// ns.
+    #[prost(uint64, optional, tag = "2")]
+    pub timestamp: Option<u64>,
+}
+
+/// What a writer's packets don't repeat.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct TracePacketDefaults {
+    /// The clock of `TracePacket::timestamp`.
+    #[prost(uint32, optional, tag = "58")]
+    pub timestamp_clock_id: Option<u32>,
+}
+
+/// A row on the screen, or a group of rows.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct TrackDescriptor {
+    /// Its id.
+    #[prost(uint64, optional, tag = "1")]
+    pub uuid: Option<u64>,
+    /// Its name.
+    #[prost(string, optional, tag = "2")]
+    pub name: Option<String>,
+    /// The group it is in.
+    #[prost(uint64, optional, tag = "5")]
+    pub parent_uuid: Option<u64>,
+    /// How those in it are ordered.
+    #[prost(uint32, optional, tag = "11")]
+    pub child_ordering: Option<u32>,
+    /// Its place in its group.
+    #[prost(int32, optional, tag = "12")]
+    pub sibling_order_rank: Option<i32>,
+    /// What to say about it.
+    #[prost(string, optional, tag = "14")]
+    pub description: Option<String>,
+    /// Whether rows of one name become one.
+    #[prost(uint32, optional, tag = "15")]
+    pub sibling_merge_behavior: Option<u32>,
+}
+
+/// By `sibling_order_rank`.
+pub const ORDERING_EXPLICIT: u32 = 3;
+/// Rows of one name stay apart.
+pub const SIBLING_MERGE_NONE: u32 = 2;
+
+/// Something that happened on a track.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct TrackEvent {
+    /// Facts about it.
+    #[prost(message, repeated, tag = "4")]
+    pub debug_annotations: Vec<DebugAnnotation>,
+    /// Its categories, interned.
+    #[prost(uint64, repeated, packed = "false", tag = "3")]
+    pub category_iids: Vec<u64>,
+    /// Begin, end or instant.
+    #[prost(uint32, optional, tag = "9")]
+    pub r#type: Option<u32>,
+    /// Its name, interned.
+    #[prost(uint64, optional, tag = "10")]
+    pub name_iid: Option<u64>,
+    /// Its track.
+    #[prost(uint64, optional, tag = "11")]
+    pub track_uuid: Option<u64>,
+    /// Arrows that begin here.
+    #[prost(fixed64, repeated, packed = "false", tag = "47")]
+    pub flow_ids: Vec<u64>,
+    /// Arrows that end here.
+    #[prost(fixed64, repeated, packed = "false", tag = "48")]
+    pub terminating_flow_ids: Vec<u64>,
+}
+
+/// A slice begins.
+pub const TYPE_SLICE_BEGIN: u32 = 1;
+/// The track's innermost slice ends.
+pub const TYPE_SLICE_END: u32 = 2;
+/// Something without a length.
+pub const TYPE_INSTANT: u32 = 3;
+
+/// A fact about an event.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct DebugAnnotation {
+    /// What it is, interned.
+    #[prost(uint64, optional, tag = "1")]
+    pub name_iid: Option<u64>,
+    /// A number.
+    #[prost(uint64, optional, tag = "3")]
+    pub uint_value: Option<u64>,
+    /// A text, interned.
+    #[prost(uint64, optional, tag = "17")]
+    pub string_value_iid: Option<u64>,
+}
+
+/// Names, each with its id.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct InternedData {
+    /// Of categories.
+    #[prost(message, repeated, tag = "1")]
+    pub event_categories: Vec<Interned>,
+    /// Of events.
+    #[prost(message, repeated, tag = "2")]
+    pub event_names: Vec<Interned>,
+    /// Of facts.
+    #[prost(message, repeated, tag = "3")]
+    pub debug_annotation_names: Vec<Interned>,
+    /// Texts of facts (bytes in the format, which look the same).
+    #[prost(message, repeated, tag = "29")]
+    pub debug_annotation_string_values: Vec<Interned>,
+}
+
+/// A name and its id: `EventCategory`, `EventName`, `DebugAnnotationName` and `InternedString` alike.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Interned {
+    /// From 1.
+    #[prost(uint64, optional, tag = "1")]
+    pub iid: Option<u64>,
+    /// The name.
+    #[prost(string, optional, tag = "2")]
+    pub name: Option<String>,
+}

@@ -1,0 +1,249 @@
+//! What happens on one track, in time order.
+
+use std::collections::VecDeque;
+use std::iter::Peekable;
+use std::slice::Iter;
+
+use analysis::axis::{Account, Occupant, Place, Segment, Span, State, Timeline};
+use analysis::clean;
+use model::HostNs;
+
+use super::flows::{End, Ends};
+use crate::chart::{Names, account_name, guest_process};
+
+/// An event of a track.
+#[derive(Debug)]
+pub(super) struct Event {
+    pub(super) time: HostNs,
+    pub(super) kind: Kind,
+    /// Empty for an end.
+    pub(super) name: String,
+    pub(super) category: &'static str,
+    pub(super) facts: Vec<(&'static str, Fact)>,
+    pub(super) flows_out: Vec<u64>,
+    pub(super) flows_in: Vec<u64>,
+}
+
+/// A fact about an event.
+#[derive(Debug)]
+pub(super) enum Fact {
+    Number(u64),
+    Text(String),
+}
+
+/// In the order of events at one time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Kind {
+    End,
+    BeginVictim,
+    Begin,
+    Instant,
+}
+
+/// One track: its events are made as they are asked for.
+#[derive(Debug)]
+pub(super) struct Track<'a> {
+    pub(super) uuid: u64,
+    lane: Lane<'a>,
+    ends: Ends,
+    ready: VecDeque<Event>,
+}
+
+/// What a track shows.
+#[derive(Debug)]
+pub(super) enum Lane<'a> {
+    /// Who had a pCPU.
+    Cpu(Iter<'a, Span>),
+    /// A vCPU's states.
+    State(Peekable<Iter<'a, Segment>>),
+    /// A guest's processes and functions on a vCPU.
+    Guest { segments: Iter<'a, Segment>, open: Option<&'a Place>, to: HostNs },
+}
+
+impl<'a> Lane<'a> {
+    pub(super) fn guest(timeline: &'a Timeline) -> Self {
+        Self::Guest { segments: timeline.segments.iter(), open: None, to: timeline.to }
+    }
+}
+
+impl<'a> Track<'a> {
+    pub(super) fn new(uuid: u64, lane: Lane<'a>, ends: Ends) -> Self {
+        Self { uuid, lane, ends, ready: VecDeque::new() }
+    }
+
+    /// When the next event is; `None` at the track's end.
+    pub(super) fn peek(&mut self, names: &Names<'a>) -> Option<(HostNs, Kind)> {
+        while self.ready.is_empty() && self.step(names) {}
+        self.ready.front().map(|event| (event.time, event.kind))
+    }
+
+    /// The event that `peek` saw.
+    pub(super) fn pop(&mut self) -> Option<Event> {
+        self.ready.pop_front()
+    }
+
+    /// Makes the events of the next piece; false when there is none.
+    fn step(&mut self, names: &Names<'a>) -> bool {
+        match &mut self.lane {
+            Lane::Cpu(spans) => {
+                let Some(span) = spans.next() else { return false };
+                let slice = cpu_slice(span, names);
+                self.slice(slice, span.to, names);
+            }
+            Lane::State(segments) => {
+                let Some(segment) = merged(segments) else { return false };
+                let slice = state_slice(&segment, names);
+                self.slice(slice, segment.to, names);
+            }
+            Lane::Guest { segments, open, to } => {
+                let Some(segment) = segments.next() else {
+                    let was_open = open.take();
+                    close(was_open, *to, &mut self.ready);
+                    return was_open.is_some();
+                };
+                guest_events(segment, open, names, &mut self.ready);
+            }
+        }
+        true
+    }
+
+    /// A slice with the arrows that begin and end on it.
+    fn slice(&mut self, mut begin: Event, to: HostNs, names: &Names<'_>) {
+        let from = begin.time;
+        let mut instants = Vec::new();
+        while let Some(departure) = before(&mut self.ends.departures, to) {
+            begin.flows_out.push(departure.flow);
+        }
+        while let Some(arrival) = before(&mut self.ends.arrivals, to) {
+            // A victim is no thief: an arrow to it ends beside its own.
+            if arrival.at <= from && begin.kind == Kind::Begin {
+                begin.flows_in.push(arrival.flow);
+            } else {
+                instants.push(arrival_instant(arrival, from, names));
+            }
+        }
+        self.ready.push_back(begin);
+        self.ready.extend(instants);
+        self.ready.push_back(end(to));
+    }
+}
+
+/// Takes the first end when it lies before `to`.
+fn before(ends: &mut VecDeque<End>, to: HostNs) -> Option<End> {
+    if ends.front()?.at < to { ends.pop_front() } else { None }
+}
+
+fn cpu_slice(span: &Span, names: &Names<'_>) -> Event {
+    let category = match span.who {
+        Occupant::Idle => "idle",
+        Occupant::Vcpu(_) => "vcpu",
+        Occupant::Thread(..) => "process",
+        Occupant::Unknown => "unknown",
+    };
+    let mut begin = begin(span.from, names.occupant(span.who, span.from), category);
+    if let Occupant::Thread(pid, tid) = span.who {
+        let thread = names.thread(pid, tid).unwrap_or_else(|| tid.to_string());
+        begin.facts.push(("thread", Fact::Text(thread)));
+    }
+    begin
+}
+
+/// The next stretch in one state: function changes of the guest are the other track's.
+fn merged(segments: &mut Peekable<Iter<'_, Segment>>) -> Option<Segment> {
+    let mut whole = *segments.next()?;
+    let looks = |s: &Segment| (s.state, s.cpu, s.place.filter(|_| is_exit(s.state)));
+    while let Some(next) = segments.next_if(|next| looks(next) == looks(&whole)) {
+        whole.to = next.to;
+    }
+    Some(whole)
+}
+
+fn is_exit(state: State) -> bool {
+    matches!(state, State::Vmm { .. })
+}
+
+fn state_slice(segment: &Segment, names: &Names<'_>) -> Event {
+    let chart = &names.chart;
+    let category = account_name(segment.state.account());
+    let mut slice = begin(segment.from, chart.state(segment.state), category);
+    if segment.state == State::Preempted {
+        slice.kind = Kind::BeginVictim;
+    }
+    slice.facts.extend(segment.cpu.map(|cpu| ("cpu", Fact::Number(cpu.0.into()))));
+    if let State::Vmm { reason } | State::WaitingInVmm { reason: Some(reason) } = segment.state {
+        slice.facts.push(("exit reason", Fact::Number(reason.into())));
+    }
+    if let (State::Vmm { .. }, Some(place)) = (segment.state, segment.place) {
+        let place = chart.axis.place(place);
+        let text = format!("{}: {}", guest_process(place), clean(&place.function));
+        slice.facts.push(("guest was in", Fact::Text(text)));
+    }
+    slice
+}
+
+fn arrival_instant(arrival: End, from: HostNs, names: &Names<'_>) -> Event {
+    let victim = names.chart.vm_and_vcpu(arrival.victim);
+    let mut instant = begin(arrival.at.max(from), format!("preempts {victim}"), "preempts");
+    instant.kind = Kind::Instant;
+    instant.flows_in.push(arrival.flow);
+    instant
+}
+
+fn guest_events<'a>(
+    segment: &Segment,
+    open: &mut Option<&'a Place>,
+    names: &Names<'a>,
+    ready: &mut VecDeque<Event>,
+) {
+    let axis = names.chart.axis;
+    let in_guest = |state: State| state.account() == Account::Guest || is_exit(state);
+    let place = segment.place.filter(|_| in_guest(segment.state)).map(|id| axis.place(id));
+    let at = segment.from;
+    change(*open, place, at, ready);
+    *open = place;
+    if place.is_some() && is_exit(segment.state) {
+        let exit = names.chart.state(segment.state).replacen("vmm", "exit", 1);
+        ready.push_back(Event { kind: Kind::Instant, ..begin(at, exit, "vm exit") });
+    }
+}
+
+/// Closes what does not go on and opens what is new: a process, and its function in it.
+fn change(was: Option<&Place>, is: Option<&Place>, at: HostNs, ready: &mut VecDeque<Event>) {
+    let function = |place: &Place| clean(&place.function).into_owned();
+    let open_function = |place: &Place, ready: &mut VecDeque<Event>| {
+        let kernel = if place.kernel { "guest kernel" } else { "guest user" };
+        let mut slice = begin(at, function(place), kernel);
+        let module = place.module.as_deref().map(|module| Fact::Text(clean(module).into_owned()));
+        slice.facts.extend(module.map(|module| ("module", module)));
+        ready.push_back(slice);
+    };
+    if let (Some(was), Some(is)) = (was, is)
+        && (&was.process, was.pid) == (&is.process, is.pid)
+    {
+        if (&was.function, was.kernel) != (&is.function, is.kernel) {
+            ready.push_back(end(at));
+            open_function(is, ready);
+        }
+        return;
+    }
+    close(was, at, ready);
+    if let Some(place) = is {
+        ready.push_back(begin(at, guest_process(place), "guest process"));
+        open_function(place, ready);
+    }
+}
+
+fn close(open: Option<&Place>, at: HostNs, ready: &mut VecDeque<Event>) {
+    if open.is_some() {
+        ready.extend([end(at), end(at)]);
+    }
+}
+
+fn begin(time: HostNs, name: String, category: &'static str) -> Event {
+    let (flows_out, flows_in) = (Vec::new(), Vec::new());
+    Event { time, kind: Kind::Begin, name, category, facts: Vec::new(), flows_out, flows_in }
+}
+
+fn end(time: HostNs) -> Event {
+    Event { kind: Kind::End, ..begin(time, String::new(), "") }
+}
