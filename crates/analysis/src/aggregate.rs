@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use model::{Guest, Header, Note, Sample, Tables, VcpuState};
 use rustc_hash::FxHashMap;
 
+use crate::axis::Axis;
 use crate::filter::Filter;
 use crate::guest_time::GuestTime;
-use crate::label::{NOT_RUNNING, NOT_SAMPLED, Namer, UNKNOWN};
+use crate::label::{Namer, UNKNOWN};
 use crate::profile::{Label, Other, Profile, Row, Shares, Side, Unnamed, Unresolved, VmSummary};
 use crate::resolve::{
     Code, CodeAt, CodeName, Level, Located, ProcessRef, Resolver, Threads, VmRef, Why,
@@ -66,11 +67,8 @@ impl<'r> Aggregator<'r> {
         }
     }
 
-    /// Counts a sample. Missed interrupts are found only when each CPU's samples come in time order.
+    /// Counts a sample.
     pub fn push(&mut self, sample: &Sample) {
-        if let Some(time) = &mut self.guest_time {
-            time.note_any(sample);
-        }
         let Some(located) = self.filter.locate(sample) else {
             return;
         };
@@ -90,9 +88,21 @@ impl<'r> Aggregator<'r> {
         *self.counts.entry(key).or_default() += 1;
     }
 
-    /// The profile of what was pushed.
+    /// The profile of what was pushed. In the guest view, what was not sampled is unknown.
     #[must_use]
     pub fn finish(self) -> Profile {
+        self.finish_on(&Axis::default())
+    }
+
+    /// Whether `finish_on` makes a difference.
+    #[must_use]
+    pub fn needs_axis(&self) -> bool {
+        self.guest_time.is_some()
+    }
+
+    /// The profile of what was pushed; in the guest view the axis says what vCPUs did when they were not sampled.
+    #[must_use]
+    pub fn finish_on(self, axis: &Axis) -> Profile {
         let namer = Namer::new(self.resolver);
         let mut shares = Shares::default();
         let mut lines: BTreeMap<Label, u64> = BTreeMap::new();
@@ -105,7 +115,7 @@ impl<'r> Aggregator<'r> {
                 *unresolved.entry(why).or_default() += samples;
             }
         }
-        self.count_unseen(&namer, &mut shares, &mut lines);
+        self.count_unseen(axis, &namer, &mut shares, &mut lines);
         let total = shares.sum();
         let (rows, other) = cut(sorted(lines), self.query.limit);
         let shown: u64 = rows.iter().map(|row| row.samples).sum();
@@ -198,31 +208,33 @@ impl<'r> Aggregator<'r> {
     }
 
     /// Guest view: samples that the vCPUs should have had and did not.
-    fn count_unseen(&self, namer: &Namer, shares: &mut Shares, lines: &mut BTreeMap<Label, u64>) {
+    fn count_unseen(
+        &self,
+        axis: &Axis,
+        namer: &Namer,
+        shares: &mut Shares,
+        lines: &mut BTreeMap<Label, u64>,
+    ) {
         let Some(time) = &self.guest_time else {
             return;
         };
-        for (vcpu, unseen) in time.unseen(&self.query.selection) {
-            shares.not_running += unseen.not_running;
-            shares.not_sampled += unseen.not_sampled;
-            let mut add = |side, samples| {
+        for (vcpu, unseen) in time.unseen(&self.query.selection, axis) {
+            for (side, samples) in unseen {
+                count_unseen_share(shares, side, samples);
                 *lines.entry(self.unseen_label(namer, side, vcpu)).or_default() += samples;
-            };
-            add(Side::NotRunning, unseen.not_running);
-            add(Side::NotSampled, unseen.not_sampled);
+            }
         }
     }
 
     fn unseen_label(&self, namer: &Namer, side: Side, vcpu: u32) -> Label {
-        let text = if side == Side::NotSampled { NOT_SAMPLED } else { NOT_RUNNING };
-        let text = Some(text.to_owned());
+        let line = side.line();
         let vm = self.query.selection.vm().map(|vm| namer.vm(VmRef::Known(vm)));
         let label = Label { vm, side: Some(side), ..Label::default() };
         match self.query.by {
-            By::Function => Label { function: text, ..label },
-            By::Process => Label { process: text, ..label },
-            By::Thread => Label { thread: text, ..label },
-            By::Module => Label { module: text, ..label },
+            By::Function => Label { function: line, ..label },
+            By::Process => Label { process: line, ..label },
+            By::Thread => Label { thread: line, ..label },
+            By::Module => Label { module: line, ..label },
             By::Vm => label,
             By::Cpu => Label { vcpu: Some(vcpu), ..label },
         }
@@ -301,6 +313,20 @@ fn vm_summaries(tables: &Tables) -> Vec<VmSummary> {
     }
     let vms = tables.vms.iter().zip(n_vcpus);
     vms.map(|(vm, n_vcpus)| VmSummary { vm: vm.clone(), n_vcpus }).collect()
+}
+
+fn count_unseen_share(shares: &mut Shares, side: Side, samples: u64) {
+    *match side {
+        Side::Halt => &mut shares.halt,
+        Side::HaltPolling => &mut shares.halt_polling,
+        Side::StealOutside => &mut shares.steal_outside,
+        Side::StealOwnVcpu { .. } => &mut shares.steal_own_vcpu,
+        Side::StealVmm => &mut shares.steal_vmm,
+        Side::Throttled => &mut shares.throttled,
+        Side::NotSampled => &mut shares.not_sampled,
+        // The others have samples.
+        Side::Unknown | Side::Guest | Side::Vmm | Side::Host | Side::Idle => &mut shares.unknown,
+    } += samples;
 }
 
 fn side(key: &Key) -> Side {

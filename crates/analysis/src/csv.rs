@@ -6,7 +6,7 @@ use crate::profile::{Label, Profile, Side};
 use crate::text::{clean, other_rows, percent};
 
 const HEADER: &str =
-    "samples,percent,side,vm,process,pid,thread,tid,module,offset,function,cpu,vcpu";
+    "samples,percent,side,vm,process,pid,thread,tid,module,offset,function,cpu,vcpu,thief_vcpu";
 
 /// The rows; what the limit cut off is a last row with function `(other N rows)`.
 #[must_use]
@@ -39,6 +39,7 @@ fn record(out: &mut String, samples: u64, total: u64, label: &Label) {
         field(label.function.as_deref()),
         field(label.cpu),
         field(label.vcpu),
+        field(label.side.and_then(Side::thief_vcpu)),
     ];
     out.push_str(&fields.join(","));
     out.push_str("\r\n");

@@ -1,40 +1,44 @@
-//! A guest's time that no sample speaks of.
+//! A guest's time, in samples.
 //!
-//! A vCPU that never stops has one sample per period. Of those that are missing some were not taken
-//! although the guest ran: the interrupt never came, or its sample was dropped.
+//! A vCPU that never stops has one sample per period. Those that it was not seen with are shared out over what
+//! the axis says that it did instead of running its guest:
 //!
 //! ```text
-//!  timer   |   |   |   |   |   |   |   |   |   |   |
-//!  cpu0    a   a           a    a  a   i       a   a     a: guest on vCPU a; i: idle
-//!                  ^   ^        late       ^
-//!            missed of a                   missed of nobody: unlike neighbours
+//!  axis     | guest   | halted      | preempted | guest |
+//!  periods    1  2  3   4  5  6  7    8  9        10       10 expected
+//!  seen       x     x                             x         3
+//!                                                           7 shared out: 4 halted, 2 preempted, 1 not sampled
 //! ```
 //!
-//! The timer keeps its beat whatever it skips, so interrupts are counted by its beats, not by the time
-//! between samples: a late one is close to the next, and rounding would take every late one for a missed one.
+//! Guest time that has fewer samples than periods was not sampled: interrupts never came, or their samples were dropped.
 
 use std::collections::BTreeMap;
 
-use model::{CpuId, Header, HostNs, Sample, Tables, Trigger, VcpuId, VcpuState, VmId};
-use rustc_hash::FxHashMap;
+use model::{Header, Sample, Tables, VcpuId, VcpuState, VmId};
 
+use crate::axis::{Account, Axis, Occupant, Segment};
+use crate::profile::Side;
 use crate::{Selection, View};
 
-/// Counts what each vCPU was seen to run, and what was missed of it.
+/// Counts what each vCPU was seen to run.
 #[derive(Debug)]
 pub(crate) struct GuestTime<'r> {
     tables: &'r Tables,
     header: &'r Header,
     seen_of_vcpu: Vec<u64>,
     seen_unknown_vcpu: u64,
-    missed: Missed,
 }
 
-/// Samples that a vCPU should have had and did not.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Unseen {
-    pub(crate) not_running: u64,
-    pub(crate) not_sampled: u64,
+/// Samples that a vCPU should have had and did not, by what it did instead.
+pub(crate) type Unseen = BTreeMap<Side, u64>;
+
+/// A vCPU's time in ns and how often it was seen. A number that was unplugged and plugged in again is one.
+#[derive(Debug, Default)]
+struct Spent {
+    guest_ns: u64,
+    not_guest_ns: BTreeMap<Side, u64>,
+    n_timelines: u64,
+    seen: u64,
 }
 
 impl<'r> GuestTime<'r> {
@@ -51,13 +55,7 @@ impl<'r> GuestTime<'r> {
             header,
             seen_of_vcpu: vec![0; tables.vcpus.len()],
             seen_unknown_vcpu: 0,
-            missed: Missed::new(header, tables.vcpus.len()),
         })
-    }
-
-    /// Every sample of the recording, each CPU's in time order.
-    pub(crate) fn note_any(&mut self, sample: &Sample) {
-        self.missed.push(sample);
     }
 
     /// A sample that the selection looks at.
@@ -73,95 +71,130 @@ impl<'r> GuestTime<'r> {
     }
 
     /// What is missing of the selected vCPUs, by their number.
-    pub(crate) fn unseen(&self, selection: &Selection) -> BTreeMap<u32, Unseen> {
-        let mut unseen = BTreeMap::new();
+    pub(crate) fn unseen(&self, selection: &Selection, axis: &Axis) -> BTreeMap<u32, Unseen> {
         let Some(vm) = selection.vm() else {
-            return unseen;
+            return BTreeMap::new();
         };
-        let expected = self.expected(vm);
-        let rows = self.tables.vcpus.iter().zip(&self.seen_of_vcpu).zip(&self.missed.of_vcpu);
-        for ((row, seen), missed) in rows {
-            if row.vm == vm && selection.vcpu().is_none_or(|number| number == row.number) {
-                let new = Unseen { not_running: expected, not_sampled: 0 };
-                let vcpu: &mut Unseen = unseen.entry(row.number).or_insert(new);
-                vcpu.not_running = vcpu.not_running.saturating_sub(*seen);
-                vcpu.not_sampled = vcpu.not_sampled.saturating_add(*missed);
-            }
-        }
+        let (length_ns, period_ns) = (self.length_ns(vm), self.header.period_ns.max(1));
+        let expected = rounded(length_ns, period_ns);
         // Nobody knows which vCPU these were on.
-        let mut unknown = self.seen_unknown_vcpu;
-        for vcpu in unseen.values_mut() {
-            vcpu.not_sampled = vcpu.not_sampled.min(vcpu.not_running);
-            vcpu.not_running -= vcpu.not_sampled;
-            let taken = unknown.min(vcpu.not_running);
-            vcpu.not_running -= taken;
-            unknown -= taken;
+        let mut seen_unknown = self.seen_unknown_vcpu;
+        let mut unseen = BTreeMap::new();
+        for (number, spent) in self.spent(vm, selection.vcpu(), axis) {
+            let seen = spent.seen;
+            let missing = expected.saturating_sub(seen);
+            let unknown = seen_unknown.min(missing);
+            seen_unknown -= unknown;
+            let weights = spent.weights(length_ns, unknown, period_ns);
+            let shared = shared_out(missing - unknown, &weights);
+            debug_assert_eq!(
+                shared.values().sum::<u64>() + unknown + seen,
+                expected.max(seen),
+                "a vCPU's samples are those expected, or seen"
+            );
+            unseen.insert(number, shared);
         }
         unseen
     }
 
-    /// Samples of one vCPU that never stops, while its VM was there.
-    fn expected(&self, vm: VmId) -> u64 {
+    fn spent(&self, vm: VmId, vcpu: Option<u32>, axis: &Axis) -> BTreeMap<u32, Spent> {
+        let mut all: BTreeMap<u32, Spent> = BTreeMap::new();
+        for (index, (row, seen)) in self.tables.vcpus.iter().zip(&self.seen_of_vcpu).enumerate() {
+            if row.vm != vm || vcpu.is_some_and(|number| number != row.number) {
+                continue;
+            }
+            let spent = all.entry(row.number).or_default();
+            spent.seen += seen;
+            let Some(timeline) = axis.timeline(VcpuId::from_index(index)) else {
+                continue;
+            };
+            spent.n_timelines += 1;
+            for segment in &timeline.segments {
+                self.spend(spent, axis, timeline.vcpu, segment);
+            }
+        }
+        all
+    }
+
+    fn spend(&self, spent: &mut Spent, axis: &Axis, vcpu: VcpuId, segment: &Segment) {
+        let side = match segment.state.account() {
+            Account::Guest | Account::NotSampled => {
+                spent.guest_ns += segment.length_ns();
+                return;
+            }
+            Account::StealOutside => {
+                for (who, ns) in thieves(axis, vcpu, segment) {
+                    spent.add(self.thief_side(vcpu, who), ns);
+                }
+                return;
+            }
+            Account::Halt => Side::Halt,
+            Account::HaltPolling => Side::HaltPolling,
+            Account::StealVmm => Side::StealVmm,
+            Account::Throttled => Side::Throttled,
+            Account::Unknown => Side::Unknown,
+        };
+        spent.add(side, segment.length_ns());
+    }
+
+    fn thief_side(&self, victim: VcpuId, who: Occupant) -> Side {
+        let Occupant::Vcpu(thief) = who else {
+            return Side::StealOutside;
+        };
+        let row = |vcpu: VcpuId| self.tables.vcpus.get(vcpu.index());
+        match (row(victim), row(thief)) {
+            (Some(victim), Some(thief)) if victim.vm == thief.vm => {
+                Side::StealOwnVcpu { thief: thief.number }
+            }
+            _ => Side::StealOutside,
+        }
+    }
+
+    /// How long the VM was there.
+    fn length_ns(&self, vm: VmId) -> u64 {
         let vm = &self.tables.vms[vm.index()];
         let from = vm.started.map_or(self.header.start, |t| t.max(self.header.start));
         let to = vm.ended.map_or(self.header.end, |t| t.min(self.header.end));
-        rounded(to.since(from), self.header.period_ns.max(1))
+        to.since(from)
     }
 }
 
-/// Interrupts that never came, by the vCPU that ran before and after. Memory: one entry per CPU.
-#[derive(Debug)]
-struct Missed {
-    /// `None`: the trigger does not tick while a CPU is idle, so a gap means nothing.
-    period_ns: Option<u64>,
-    last: FxHashMap<CpuId, Interrupt>,
-    of_vcpu: Vec<u64>,
-}
+impl Spent {
+    fn add(&mut self, side: Side, ns: u64) {
+        *self.not_guest_ns.entry(side).or_default() += ns;
+    }
 
-/// The last interrupt of a CPU.
-#[derive(Debug, Clone, Copy)]
-struct Interrupt {
-    /// The timer's beat that it belongs to, as early as samples have shown it to be.
-    due: HostNs,
-    /// Whose guest it interrupted.
-    vcpu: Option<VcpuId>,
-}
-
-impl Missed {
-    fn new(header: &Header, n_vcpus: usize) -> Self {
-        let ticks = header.trigger == Trigger::CpuClock && header.period_ns > 0;
-        Self {
-            period_ns: ticks.then_some(header.period_ns),
-            last: FxHashMap::default(),
-            of_vcpu: vec![0; n_vcpus],
+    /// What the samples not seen are shared out by.
+    fn weights(mut self, length_ns: u64, seen_unknown: u64, period_ns: u64) -> BTreeMap<Side, u64> {
+        let not_sampled = self.guest_ns.saturating_sub(self.seen.saturating_mul(period_ns));
+        self.add(Side::NotSampled, not_sampled);
+        // A vCPU that was unplugged and plugged in again: each timeline knows nothing of the others' time.
+        let others = self.n_timelines.saturating_sub(1).saturating_mul(length_ns);
+        let seen_unknown = seen_unknown.saturating_mul(period_ns);
+        if let Some(ns) = self.not_guest_ns.get_mut(&Side::Unknown) {
+            *ns = ns.saturating_sub(others.saturating_add(seen_unknown));
         }
+        self.not_guest_ns
     }
+}
 
-    fn push(&mut self, sample: &Sample) {
-        let Some(period_ns) = self.period_ns else {
-            return;
-        };
-        let vcpu = match &sample.vcpu {
-            VcpuState::Guest(guest) => Some(guest.vcpu),
-            VcpuState::None | VcpuState::Unknown | VcpuState::Vmm(_) => None,
-        };
-        let Some(last) = self.last.get_mut(&sample.cpu) else {
-            self.last.insert(sample.cpu, Interrupt { due: sample.time, vcpu });
-            return;
-        };
-        let beats = sample.time.since(last.due) / period_ns;
-        let due = match beats {
-            // Two interrupts of one beat can't be: this one came less late than any before.
-            0 => sample.time,
-            beats => HostNs(last.due.0 + beats * period_ns),
-        };
-        let before = std::mem::replace(last, Interrupt { due, vcpu });
-        if let (Some(vcpu), true) = (vcpu, before.vcpu == vcpu)
-            && let Some(missed) = self.of_vcpu.get_mut(vcpu.index())
-        {
-            *missed = missed.saturating_add(beats.saturating_sub(1));
-        }
+/// `n` samples in proportion to the weights, by largest remainder; with no weight at all nobody knows.
+fn shared_out(n: u64, weights: &BTreeMap<Side, u64>) -> Unseen {
+    let total: u128 = weights.values().map(|ns| u128::from(*ns)).sum();
+    if total == 0 {
+        return Unseen::from([(Side::Unknown, n)]);
     }
+    let product = |ns: u64| u128::from(n) * u128::from(ns);
+    let whole = |ns: u64| u64::try_from(product(ns) / total).expect("a part is at most the whole");
+    let mut shared: Unseen = weights.iter().map(|(side, ns)| (*side, whole(*ns))).collect();
+    let left = n - shared.values().sum::<u64>();
+    let mut by_remainder: Vec<_> =
+        weights.iter().map(|(side, ns)| (product(*ns) % total, side)).collect();
+    by_remainder.sort_by_key(|(remainder, _)| std::cmp::Reverse(*remainder));
+    for ((_, side), _) in by_remainder.into_iter().zip(0..left) {
+        *shared.entry(*side).or_default() += 1;
+    }
+    shared
 }
 
 /// How many periods, the nearest whole number.
@@ -169,15 +202,32 @@ fn rounded(ns: u64, period_ns: u64) -> u64 {
     ns.saturating_add(period_ns / 2) / period_ns
 }
 
+/// Stands for the axis' own until that is there.
+fn thieves(axis: &Axis, vcpu: VcpuId, segment: &Segment) -> Vec<(Occupant, u64)> {
+    let cpu = axis.cpus.iter().find(|cpu| Some(cpu.cpu) == segment.cpu);
+    let spans = cpu.map_or(&[][..], |cpu| &cpu.spans).iter();
+    let others = spans.filter(|span| span.who != Occupant::Vcpu(vcpu));
+    let overlap =
+        |span: &crate::axis::Span| span.to.min(segment.to).since(span.from.max(segment.from));
+    let mut thieves: Vec<_> =
+        others.map(|span| (span.who, overlap(span))).filter(|(_, ns)| *ns > 0).collect();
+    let known: u64 = thieves.iter().map(|(_, ns)| ns).sum();
+    thieves.push((Occupant::Unknown, segment.length_ns() - known));
+    thieves
+}
+
 #[cfg(test)]
 mod test {
-    use model::{Cr3, Guest, GuestVirt, HostMode, HostVirt, Pid, Tid, Vcpu, VcpuSample, Vm};
+    use model::{
+        CpuId, Cr3, Guest, GuestVirt, HostMode, HostNs, HostVirt, Pid, Tid, Vcpu, VcpuSample, Vm,
+    };
 
     use super::*;
+    use crate::axis::{Occupancy, Span, State, Timeline};
     use crate::testing::header;
 
     const PERIOD: u64 = 100;
-    /// Samples in half periods.
+    /// What one character stands for.
     const STEP: u64 = PERIOD / 2;
 
     fn tables() -> Tables {
@@ -191,14 +241,75 @@ mod test {
         let vcpu = |vm, number| Vcpu { vm: VmId(vm), number, tid: Tid(1) };
         Tables {
             vms: vec![vm("one"), vm("two")],
-            vcpus: vec![vcpu(0, 0), vcpu(0, 1), vcpu(1, 0)],
+            vcpus: vec![vcpu(0, 0), vcpu(0, 1), vcpu(1, 0), vcpu(0, 0)],
             ..Tables::default()
         }
     }
 
-    /// `a`, `b`: guest on vCPU 0, 1 of the first VM; `c`: of the second; `v`: VMM of `a`; `u`: a vCPU
-    /// not known yet; `x`: one that is in no table; `i`: idle; a gap: no sample.
-    fn sample(what: char, cpu: u32, time: u64) -> Option<Sample> {
+    fn state(what: char) -> State {
+        match what {
+            'G' => State::GuestUser,
+            'k' => State::GuestKernel,
+            '.' => State::NotSampled,
+            'H' => State::Halted,
+            'p' => State::HaltPolling,
+            'P' => State::Preempted,
+            'V' => State::Vmm { reason: 0x7b },
+            'W' => State::WaitingInVmm { reason: None },
+            'T' => State::Throttled,
+            '?' => State::Unknown,
+            other => panic!("{other}"),
+        }
+    }
+
+    fn occupant(what: char) -> Occupant {
+        match what {
+            'a'..='d' => Occupant::Vcpu(VcpuId(what as u32 - 'a' as u32)),
+            'q' => Occupant::Thread(Pid(1), Tid(2)),
+            'i' => Occupant::Idle,
+            other => panic!("{other}"),
+        }
+    }
+
+    /// Stretches of equal characters.
+    fn stretches(line: &str) -> impl Iterator<Item = (char, HostNs, HostNs)> {
+        let mut at = 0;
+        let chars: Vec<char> = line.chars().collect();
+        let stretches: Vec<(char, u64)> =
+            chars.chunk_by(|a, b| a == b).map(|same| (same[0], same.len() as u64)).collect();
+        stretches.into_iter().map(move |(what, length)| {
+            let from = at;
+            at += length * STEP;
+            (what, HostNs(from), HostNs(at))
+        })
+    }
+
+    /// vCPU rows 0.. as in `tables`, then CPU 0, where preempted vCPUs wait.
+    fn axis(vcpus: &[&str], cpu: &str) -> Axis {
+        let timeline = |(row, line): (usize, &&str)| Timeline {
+            vcpu: VcpuId::from_index(row),
+            from: HostNs(0),
+            to: HostNs(line.len() as u64 * STEP),
+            segments: stretches(line)
+                .map(|(what, from, to)| Segment {
+                    from,
+                    to,
+                    state: state(what),
+                    cpu: Some(CpuId(0)),
+                    place: None,
+                })
+                .collect(),
+        };
+        let spans = stretches(cpu).map(|(what, from, to)| Span { from, to, who: occupant(what) });
+        Axis {
+            timelines: vcpus.iter().enumerate().map(timeline).collect(),
+            cpus: vec![Occupancy { cpu: CpuId(0), spans: spans.collect() }],
+            ..Axis::default()
+        }
+    }
+
+    /// `a`..`d`: guest on vCPU row 0..3; `v`: VMM of `a`; `u`: a vCPU not known yet; `x`: one that is in no table.
+    fn sample(what: char) -> Sample {
         let guest = |row| VcpuSample {
             vcpu: VcpuId(row),
             ip: GuestVirt(0),
@@ -210,100 +321,129 @@ mod test {
             exit_info: 0,
             waits: None,
         };
-        let vcpu = match what {
-            'a' => VcpuState::Guest(guest(0)),
-            'b' => VcpuState::Guest(guest(1)),
-            'c' => VcpuState::Guest(guest(2)),
-            'x' => VcpuState::Guest(guest(9)),
-            'v' => VcpuState::Vmm(guest(0)),
-            'u' => VcpuState::Unknown,
-            'i' => VcpuState::None,
-            _ => return None,
-        };
-        Some(Sample {
-            time: HostNs(time),
-            cpu: CpuId(cpu),
+        Sample {
+            time: HostNs(0),
+            cpu: CpuId(0),
             pid: Pid(1),
             tid: Tid(1),
             host_ip: HostVirt(0),
             host_mode: HostMode::Kernel,
             stack: None,
-            vcpu,
-        })
+            vcpu: match what {
+                'a'..='d' => VcpuState::Guest(guest(what as u32 - 'a' as u32)),
+                'x' => VcpuState::Guest(guest(9)),
+                'v' => VcpuState::Vmm(guest(0)),
+                'u' => VcpuState::Unknown,
+                other => panic!("{other}"),
+            },
+        }
     }
 
-    /// Timelines, one per CPU, half a period per character; expected of VM `one`: its vCPUs'
-    /// `number not_running+not_sampled`.
-    fn check_with(trigger: Trigger, timelines: &[&str], expected: &str) {
-        let length = timelines.iter().map(|line| line.len() as u64).max().unwrap();
-        let (tables, header) = (tables(), Header { trigger, ..header(PERIOD, length * STEP) });
+    /// Samples seen, the axis, and what is unseen of each vCPU of VM `one`: `number side count, ...`.
+    fn check_on(axis: &Axis, seen: &str, expected: &[&str]) {
+        let tables = tables();
+        let length = axis.timelines.first().map_or(10 * PERIOD, Timeline::length_ns);
+        let header = header(PERIOD, length);
         let selection = Selection::new(&tables, View::Guest, Some("one"), None, None).unwrap();
         let mut time = GuestTime::of(&tables, &header, &selection).unwrap();
-        for at in 0..length {
-            for (cpu, line) in (0_u32..).zip(timelines) {
-                let what = line.chars().nth(usize::try_from(at).unwrap()).unwrap_or(' ');
-                if let Some(sample) = sample(what, cpu, at * STEP) {
-                    time.note_any(&sample);
-                    if what != 'c' {
-                        time.note_seen(&sample);
-                    }
-                }
-            }
-        }
-        let unseen = time.unseen(&selection).into_iter();
-        let unseen: Vec<String> =
-            unseen.map(|(n, u)| format!("{n} {}+{}", u.not_running, u.not_sampled)).collect();
-        assert_eq!(unseen.join(", "), expected, "{timelines:?}");
+        seen.chars().for_each(|what| time.note_seen(&sample(what)));
+        let words = |(side, n): (Side, u64)| format!("{} {n}", side.line().unwrap());
+        let unseen: Vec<String> = time
+            .unseen(&selection, axis)
+            .into_iter()
+            .map(|(number, unseen)| {
+                let unseen: Vec<String> =
+                    unseen.into_iter().filter(|(_, n)| 0 < *n).map(words).collect();
+                format!("{number}: {}", unseen.join(", "))
+            })
+            .collect();
+        assert_eq!(unseen, expected, "{seen}");
     }
 
-    fn check(timelines: &[&str], expected: &str) {
-        check_with(Trigger::CpuClock, timelines, expected);
-    }
+    const HALTED: &str = "HHHHHHHHHHHHHHHHHHHH";
+    const ALL_HALTED: &str = "1: [ idle ] (halt exit) 10";
 
-    #[test]
-    fn between_two_samples_of_a_vcpu_it_was_running() {
-        check(&["a a a a a a "], "0 0+0, 1 6+0");
-        check(&["a a     a a "], "0 0+2, 1 6+0");
-        check(&["a     a     "], "0 2+2, 1 6+0");
-        check(&["a a     a a ", "b b b   b b "], "0 0+2, 1 0+1");
+    fn check(timeline: &str, seen: &str, expected: &str) {
+        check_on(&axis(&[timeline, HALTED], ""), seen, &[expected, ALL_HALTED]);
     }
 
     #[test]
-    fn between_unlike_neighbours_nobody_knows() {
-        check(&["a a     b b "], "0 4+0, 1 4+0");
-        check(&["a a     c c "], "0 4+0, 1 6+0");
-        check(&["a a i   a a "], "0 2+0, 1 6+0");
-        check(&["a a v   a a "], "0 2+0, 1 6+0");
-        check(&["x   x   x   "], "0 3+0, 1 6+0");
-        check(&["    a a     "], "0 4+0, 1 6+0");
-        check(&["a a         ", "        a a "], "0 2+0, 1 6+0");
+    fn what_was_not_seen_is_shared_out_over_what_happened() {
+        check("GGkkGGGGGGGGGGGGGGGG", "aaaaaaaaaa", "0: ");
+        check("GGGGGGHHHHHHHHPPPPGG", "aaaa", "0: [ idle ] (halt exit) 4, [ steal ] (outside) 2");
+        let all = "0: [ idle ] (halt exit) 1, [ idle ] (halt polling) 2, [ steal ] (in VMM) 2, \
+                   [ throttled ] (CPU quota) 1, [ unknown ] (no evidence) 1";
+        check("VVVVWWGGppppHHTTGG??", "aaa", all);
     }
 
     #[test]
-    fn a_late_interrupt_is_not_a_missed_one() {
-        check(&["a a  aa a i "], "0 1+0, 1 6+0");
-        check(&["a a  a a a a "], "0 1+0, 1 7+0");
-        check(&["a a      aa a i i "], "0 2+2, 1 9+0");
+    fn guest_time_with_too_few_samples_was_not_sampled() {
+        let expected = "0: [ idle ] (halt exit) 4, [ steal ] (outside) 2, [not sampled] 1";
+        check("GGGGGGHHHHHHHHPPPPGG", "aaa", expected);
+        check("GG..GGHHHHHHHHPPPPGG", "aaa", expected);
+        check("GGGGGGGGGGGGGGGGGGGG", "", "0: [not sampled] 10");
+        // A sample stands for a period, however short the stretch that it hit.
+        check("G...HHHHHHHHHHHHHHHH", "aa", "0: [ idle ] (halt exit) 8");
     }
 
     #[test]
-    fn the_first_interrupt_may_have_been_late() {
-        check(&[" aa a   a i "], "0 1+1, 1 6+0");
+    fn more_samples_than_time_leave_less_to_share_out() {
+        check("GGHHHHHHHHPPPPPPPPPP", "aaaaaa", "0: [ idle ] (halt exit) 2, [ steal ] (outside) 2");
+        check("GGHHHHHHHHHHHHHHHHHH", "aaaaaaaaaaaa", "0: ");
     }
 
     #[test]
-    fn no_more_than_is_missing() {
-        check(&["a   a   a   a   a", "a a a a a a a a a"], "0 0+0, 1 9+0");
+    fn samples_in_the_vmm_are_not_the_guests() {
+        check("VVVVVVVVVVVVVVVVVVVV", "vvv", "0: [ steal ] (in VMM) 10");
     }
 
     #[test]
-    fn vcpus_not_known_yet_fill_up_what_was_not_running() {
-        check(&["u u a   a a "], "0 0+1, 1 6+0");
-        check(&["u u u u u u ", "u   u   u u "], "0 0+0, 1 2+0");
+    fn steal_by_the_vms_own_vcpus_names_them() {
+        let check = |vcpus: [&str; 2], cpu, seen, expected: [&str; 2]| {
+            check_on(&axis(&vcpus, cpu), seen, &expected);
+        };
+        check(
+            ["GGGGGGGGGGPPPPPPPPPP", "PPPPPPPPPPGGGGGGGGGG"],
+            "aaaaaaaaaabbbbbbbbbb",
+            "aaaaabbbbb",
+            ["0: [ steal ] (on vcpu1) 5", "1: [ steal ] (on vcpu0) 5"],
+        );
+        // Another VM's vCPU, a thread, nobody (it was about to get the CPU), and what no sample tells.
+        check(
+            ["GGPPPPPPPPPPPPPPPPPP", HALTED],
+            "aaccccqqqqiibbbb",
+            "a",
+            ["0: [ steal ] (outside) 7, [ steal ] (on vcpu1) 2", ALL_HALTED],
+        );
     }
 
     #[test]
-    fn cycles_do_not_tick_while_idle() {
-        check_with(Trigger::Cycles, &["a a     a a "], "0 2+0, 1 6+0");
+    fn a_vcpu_plugged_in_again_is_one() {
+        let twice = ["GGGGHHHHHH??????????", HALTED, "", "??????????GGHHHHHHHH"];
+        check_on(&axis(&twice, ""), "aad", &["0: [ idle ] (halt exit) 7", ALL_HALTED]);
+    }
+
+    #[test]
+    fn vcpus_not_known_yet_fill_up_what_is_missing() {
+        check("????????????GGGGGGGG", "uuuuaaaa", "0: [ unknown ] (no evidence) 2");
+        let nothing = Axis::default();
+        check_on(
+            &nothing,
+            "ux",
+            &["0: [ unknown ] (no evidence) 8", "1: [ unknown ] (no evidence) 10"],
+        );
+        check_on(&nothing, "uuuuuuuuuuuua", &["0: ", "1: [ unknown ] (no evidence) 7"]);
+    }
+
+    #[test]
+    fn largest_remainders_first() {
+        let weights = [(Side::Halt, 1), (Side::StealOutside, 1), (Side::Throttled, 1)].into();
+        let check = |n, expected: [u64; 3]| {
+            assert!(shared_out(n, &weights).into_values().eq(expected), "{n}");
+        };
+        check(0, [0, 0, 0]);
+        check(1, [1, 0, 0]);
+        check(5, [2, 2, 1]);
+        check(u64::MAX, [u64::MAX / 3; 3]);
     }
 }

@@ -10,10 +10,6 @@ pub(crate) const UNKNOWN: &str = "[unknown]";
 pub(crate) const KERNEL: &str = "[kernel]";
 /// The host's idle task.
 pub(crate) const IDLE: &str = "[idle]";
-/// The time in which a guest did not run.
-pub(crate) const NOT_RUNNING: &str = "[not running]";
-/// The time in which a guest ran and was not sampled.
-pub(crate) const NOT_SAMPLED: &str = "[not sampled]";
 /// A module without symbols.
 pub(crate) const STRIPPED: &str = "(stripped)";
 

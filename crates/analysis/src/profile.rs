@@ -53,12 +53,21 @@ pub struct Shares {
     pub vm: u64,
     /// The host's idle task.
     pub idle: u64,
-    /// Guest view: samples expected of the vCPUs and not seen.
-    pub not_running: u64,
-    /// Guest view: samples missed while a vCPU was running: the one before and the one after on
-    /// the same physical CPU are both of its guest.
+    /// Guest view, as all below: the vCPUs had nothing to do and slept.
+    pub halt: u64,
+    /// The host polled for the end of a halt.
+    pub halt_polling: u64,
+    /// They could run, and others had the CPU.
+    pub steal_outside: u64,
+    /// They could run, and another vCPU of the same VM had the CPU.
+    pub steal_own_vcpu: u64,
+    /// They waited in KVM or the VMM for the end of a VM exit.
+    pub steal_vmm: u64,
+    /// A CPU quota held them back.
+    pub throttled: u64,
+    /// They ran, and no sample says what.
     pub not_sampled: u64,
-    /// Guest view: the guest ran, its privilege level is not known.
+    /// Nobody knows what they did, or they ran at a privilege level that is not known.
     pub unknown: u64,
 }
 
@@ -66,8 +75,15 @@ impl Shares {
     /// All of them.
     #[must_use]
     pub fn sum(&self) -> u64 {
-        let seen = self.os + self.user + self.vm + self.idle + self.unknown;
-        seen + self.not_running + self.not_sampled
+        let seen = self.os + self.user + self.vm + self.idle;
+        let idle = self.halt + self.halt_polling;
+        seen + idle + self.steal() + self.throttled + self.not_sampled + self.unknown
+    }
+
+    /// Type 1 and type 2.
+    #[must_use]
+    pub fn steal(&self) -> u64 {
+        self.steal_outside + self.steal_own_vcpu + self.steal_vmm
     }
 }
 
@@ -83,8 +99,7 @@ pub struct Row {
 /// What a line stands for; only the fields that `Query::by` asks for are set.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Label {
-    /// Function, or what stands for it: `(stripped)`, `[unknown]`, `[vmname]`, `[not running]`,
-    /// `[not sampled]`.
+    /// Function, or what stands for it: `(stripped)`, `[unknown]`, `[vmname]`, a side's `line`.
     pub function: Option<String>,
     /// Process name, or `[kernel]`, `[idle]`, `[unknown]`, `[vmname]`.
     pub process: Option<String>,
@@ -119,10 +134,25 @@ pub enum Side {
     Host,
     /// The host's idle task.
     Idle,
-    /// A guest's, in which it did not run.
-    NotRunning,
-    /// A guest's, in which it ran and the sampling interrupts were missed.
+    /// A guest's: it had nothing to do and slept.
+    Halt,
+    /// A guest's: the host polled for the end of a halt.
+    HaltPolling,
+    /// A guest's: it could run, and others had the CPU.
+    StealOutside,
+    /// A guest's: it could run, and another vCPU of the same VM had the CPU.
+    StealOwnVcpu {
+        /// The other's number.
+        thief: u32,
+    },
+    /// A guest's: it waited in KVM or the VMM for the end of a VM exit.
+    StealVmm,
+    /// A guest's: a CPU quota held it back.
+    Throttled,
+    /// A guest's: it ran, and no sample says what.
     NotSampled,
+    /// A guest's: nobody knows what it did.
+    Unknown,
 }
 
 impl Side {
@@ -134,8 +164,40 @@ impl Side {
             Self::Vmm => "vmm",
             Self::Host => "host",
             Self::Idle => "idle",
-            Self::NotRunning => "not_running",
+            Self::Halt => "halt",
+            Self::HaltPolling => "halt_polling",
+            Self::StealOutside => "steal_outside",
+            Self::StealOwnVcpu { .. } => "steal_own_vcpu",
+            Self::StealVmm => "steal_vmm",
+            Self::Throttled => "throttled",
             Self::NotSampled => "not_sampled",
+            Self::Unknown => "unknown",
+        }
+    }
+
+    /// What stands for a function where no sample says one.
+    #[must_use]
+    pub fn line(self) -> Option<String> {
+        let line = match self {
+            Self::Guest | Self::Vmm | Self::Host | Self::Idle => return None,
+            Self::StealOwnVcpu { thief } => return Some(format!("[ steal ] (on vcpu{thief})")),
+            Self::Halt => "[ idle ] (halt exit)",
+            Self::HaltPolling => "[ idle ] (halt polling)",
+            Self::StealOutside => "[ steal ] (outside)",
+            Self::StealVmm => "[ steal ] (in VMM)",
+            Self::Throttled => "[ throttled ] (CPU quota)",
+            Self::NotSampled => "[not sampled]",
+            Self::Unknown => "[ unknown ] (no evidence)",
+        };
+        Some(line.to_owned())
+    }
+
+    /// The vCPU of the same VM that had the CPU.
+    #[must_use]
+    pub fn thief_vcpu(self) -> Option<u32> {
+        match self {
+            Self::StealOwnVcpu { thief } => Some(thief),
+            _ => None,
         }
     }
 }

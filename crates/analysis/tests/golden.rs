@@ -34,7 +34,8 @@ fn profile_of(tables: &Tables, ask: Ask, samples: &str) -> Profile {
     let query = Query { selection, by: ask.by, limit: ask.limit };
     let mut aggregator = Aggregator::new(&resolver, &header, query);
     world::samples(samples).iter().for_each(|sample| aggregator.push(sample));
-    let profile = aggregator.finish();
+    assert_eq!(aggregator.needs_axis(), ask.view == View::Guest && ask.process.is_none());
+    let profile = aggregator.finish_on(&world::axis::axis());
     assert_adds_up(&profile);
     profile
 }
@@ -85,6 +86,9 @@ fn guest_shows_what_did_not_run() {
     check("guest-function.txt", GUEST);
     check("guest-process.txt", Ask { by: By::Process, ..GUEST });
     check("guest-cpu.txt", Ask { by: By::Cpu, ..GUEST });
+    check("guest-thread.txt", Ask { by: By::Thread, ..GUEST });
+    check("guest-module.txt", Ask { by: By::Module, ..GUEST });
+    check("guest-vm.txt", Ask { by: By::Vm, ..GUEST });
     check("guest-vcpu1.txt", Ask { vcpu: Some(1), ..GUEST });
     check("guest-unmapped.txt", Ask { vm: Some("vm2"), ..GUEST });
 }

@@ -4,6 +4,7 @@
 
 mod world;
 
+use analysis::axis::{Axis, Segment, Timeline};
 use analysis::{Aggregator, By, Profile, Query, Resolver, Selection, View};
 use model::{
     CpuId, Cr3, GuestVirt, HostMode, HostNs, HostVirt, Pid, Sample, StackId, Tid, VcpuId,
@@ -11,6 +12,7 @@ use model::{
 };
 
 const VIEWS: [View; 4] = [View::Unified, View::Host, View::Guest, View::Native];
+const STATES: [u8; 9] = *b"G.HpPVWT?";
 const KINDS: [By; 6] = [By::Function, By::Process, By::Thread, By::Module, By::Vm, By::Cpu];
 
 /// A linear congruential generator (Knuth's MMIX constants).
@@ -70,12 +72,29 @@ impl Random {
     }
 }
 
-fn profile(query: Query, samples: &[Sample]) -> Profile {
+/// A timeline for each vCPU of the tables, drawn by lot, on a CPU whose occupants are the drawn world's.
+fn random_axis(random: &mut Random) -> Axis {
+    let (mut axis, header) = (world::axis::axis(), world::header());
+    for timeline in &mut axis.timelines {
+        let mut segments = Vec::new();
+        let mut from = header.start;
+        while from < header.end {
+            let state = world::axis::state(random.one_of(&STATES.map(u64::from)) as u8 as char);
+            let to = HostNs(from.0 + 1 + random.below(20 * world::MS)).min(header.end);
+            segments.push(Segment { from, to, state, cpu: Some(CpuId(0)), place: None });
+            from = to;
+        }
+        *timeline = Timeline { from: header.start, to: header.end, segments, ..*timeline };
+    }
+    axis
+}
+
+fn profile(query: Query, samples: &[Sample], axis: &Axis) -> Profile {
     let (tables, header) = (world::tables(), world::header());
     let resolver = Resolver::new(&tables);
     let mut aggregator = Aggregator::new(&resolver, &header, query);
     samples.iter().for_each(|sample| aggregator.push(sample));
-    aggregator.finish()
+    aggregator.finish_on(axis)
 }
 
 fn assert_adds_up(profile: &Profile, what: &str) {
@@ -97,12 +116,13 @@ fn rows_add_up_to_the_total() {
             .iter()
             .filter(|s| matches!(s.vcpu, VcpuState::Guest(_) | VcpuState::Unknown))
             .count() as u64;
+        let axis = random_axis(&mut random);
         for view in VIEWS {
             for by in KINDS {
                 let vm = (view == View::Guest).then_some("vm1");
                 let limit = [None, Some(0), Some(1), Some(5)][random.below(4) as usize];
                 let selection = Selection::new(&tables, view, vm, None, None).unwrap();
-                let profile = profile(Query { selection, by, limit }, &samples);
+                let profile = profile(Query { selection, by, limit }, &samples, &axis);
                 let what = format!("seed {seed} {view:?} {by:?} {limit:?}");
                 assert_adds_up(&profile, &what);
                 match view {
@@ -123,9 +143,9 @@ fn order_of_samples_does_not_matter() {
     for by in KINDS {
         let selection = Selection::all(&tables, View::Unified).unwrap();
         let query = Query { selection, by, limit: Some(4) };
-        let forward = profile(query.clone(), &samples);
+        let forward = profile(query.clone(), &samples, &Axis::default());
         samples.reverse();
-        assert_eq!(forward, profile(query, &samples), "{by:?}");
+        assert_eq!(forward, profile(query, &samples, &Axis::default()), "{by:?}");
     }
 }
 
@@ -136,11 +156,12 @@ fn a_vms_parts_add_up_to_the_vm() {
     let samples: Vec<Sample> = (0..2000).map(|_| random.sample()).collect();
     let total = |vm, vcpu| {
         let selection = Selection::new(&tables, View::Unified, Some(vm), vcpu, None).unwrap();
-        profile(Query { selection, by: By::Function, limit: None }, &samples).total
+        profile(Query { selection, by: By::Function, limit: None }, &samples, &Axis::default())
+            .total
     };
     let everything = {
         let selection = Selection::all(&tables, View::Unified).unwrap();
-        profile(Query { selection, by: By::Vm, limit: None }, &samples)
+        profile(Query { selection, by: By::Vm, limit: None }, &samples, &Axis::default())
     };
     let of_vm = |vm: &str| {
         let rows = everything.rows.iter().filter(|row| row.label.vm.as_deref() == Some(vm));

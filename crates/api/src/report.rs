@@ -106,12 +106,21 @@ pub struct Totals {
     pub vm: u64,
     /// The host's idle task.
     pub idle: u64,
-    /// Guest view: samples expected of the vCPUs and not seen.
-    pub not_running: u64,
-    /// Guest view: samples missed while a vCPU was running.
-    #[serde(default)]
+    /// Guest view, as all below: samples not taken because the vCPUs had nothing to do and slept.
+    pub halt: u64,
+    /// The host polled for the end of a halt.
+    pub halt_polling: u64,
+    /// The vCPUs could run, and others had the CPU.
+    pub steal_outside: u64,
+    /// The vCPUs could run, and another vCPU of the same VM had the CPU.
+    pub steal_own_vcpu: u64,
+    /// The vCPUs waited in KVM or the VMM for the end of a VM exit.
+    pub steal_vmm: u64,
+    /// A CPU quota held them back.
+    pub throttled: u64,
+    /// They ran, and no sample says what.
     pub not_sampled: u64,
-    /// Guest view: the guest ran, its privilege level is not known.
+    /// Nobody knows what they did, or they ran (side `guest`) at a privilege level that is not known.
     pub unknown: u64,
 }
 
@@ -122,13 +131,12 @@ pub struct Row {
     pub samples: u64,
     /// `samples` of `totals.samples`, to six decimals.
     pub share: f64,
-    /// `guest`, `vmm` (a VM's process on the host), `host`, `idle`, `not_running`, `not_sampled`;
-    /// null by CPU.
+    /// `guest`, `vmm` (a VM's process on the host), `host`, `idle`; in the guest view also `halt`, `halt_polling`,
+    /// `steal_outside`, `steal_own_vcpu`, `steal_vmm`, `throttled`, `not_sampled`, `unknown`; null by CPU.
     pub side: Option<String>,
     /// The VM of a guest or VMM line.
     pub vm: Option<String>,
-    /// Process name, or `[kernel]`, `[idle]`, `[unknown]`, `[vmname]`, `[not running]`,
-    /// `[not sampled]`.
+    /// Process name, or `[kernel]`, `[idle]`, `[unknown]`, `[vmname]`, or a line of the guest view.
     pub process: Option<String>,
     /// Process id in its owner's numbering.
     pub pid: Option<u32>,
@@ -140,13 +148,14 @@ pub struct Row {
     pub module: Option<String>,
     /// Offset in the module, for code without symbols.
     pub offset: Option<u64>,
-    /// Function, or `(stripped)`, `[unknown]`, `[vmname]`, `[not running]`,
-    /// `[not sampled]`.
+    /// Function, or `(stripped)`, `[unknown]`, `[vmname]`, or a line of the guest view (`[ idle ] (halt exit)`).
     pub function: Option<String>,
     /// Physical CPU.
     pub cpu: Option<u32>,
     /// vCPU number (by CPU in the guest view).
     pub vcpu: Option<u32>,
+    /// Side `steal_own_vcpu`: the number of the vCPU that had the CPU.
+    pub thief_vcpu: Option<u32>,
 }
 
 /// The rows that the limit cut off.

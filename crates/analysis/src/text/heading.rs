@@ -53,13 +53,15 @@ pub(super) fn totals(profile: &Profile) -> String {
         View::Native => parts.push(("IDLE", shares.idle)),
         // Nobody knows what was not seen of one process.
         View::Guest if profile.query.selection.process().is_some() => {}
-        View::Guest => {
-            parts.extend([("NOT-RUNNING", shares.not_running), ("NOT-SAMPLED", shares.not_sampled)])
-        }
+        View::Guest => parts.extend([("IDLE(halt)", shares.halt), ("steal", shares.steal())]),
     }
-    if shares.unknown > 0 {
-        parts.push(("UNKNOWN", shares.unknown));
-    }
+    let others = [
+        ("HALT-POLLING", shares.halt_polling),
+        ("THROTTLED", shares.throttled),
+        ("NOT-SAMPLED", shares.not_sampled),
+        ("UNKNOWN", shares.unknown),
+    ];
+    parts.extend(others.into_iter().filter(|(_, samples)| *samples > 0));
     let names: Vec<&str> = parts.iter().map(|(name, _)| *name).collect();
     let values: Vec<String> =
         parts.iter().map(|(_, n)| format!("{}%", percent(*n, profile.total))).collect();

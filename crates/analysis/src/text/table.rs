@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::cut::{Keep, cut};
 use super::{Width, clean, other_rows, percent};
-use crate::label::{IDLE, NOT_RUNNING, NOT_SAMPLED, UNKNOWN};
+use crate::label::{IDLE, UNKNOWN};
 use crate::profile::{Label, Profile, Row, Side};
 use crate::{By, View};
 
@@ -165,18 +165,16 @@ fn whose_cell(label: &Label) -> String {
     match label.side {
         Some(Side::Host) => "[host]".to_owned(),
         Some(Side::Idle) => IDLE.to_owned(),
-        Some(Side::NotRunning) => NOT_RUNNING.to_owned(),
-        Some(Side::NotSampled) => NOT_SAMPLED.to_owned(),
-        Some(Side::Guest | Side::Vmm) | None => vm_cell(label),
+        side => side.and_then(Side::line).unwrap_or_else(|| vm_cell(label)),
     }
 }
 
 fn cpu_cell(label: &Label) -> String {
-    match (label.cpu, label.vcpu, label.side) {
+    let line = label.side.and_then(Side::line);
+    match (label.cpu, label.vcpu, line) {
         (Some(cpu), _, _) => format!("cpu{cpu}"),
-        (_, Some(vcpu), Some(Side::NotRunning)) => format!("vcpu{vcpu} {NOT_RUNNING}"),
-        (_, Some(vcpu), Some(Side::NotSampled)) => format!("vcpu{vcpu} {NOT_SAMPLED}"),
-        (_, Some(vcpu), _) => format!("vcpu{vcpu}"),
+        (None, Some(vcpu), Some(line)) => format!("vcpu{vcpu} {line}"),
+        (None, Some(vcpu), None) => format!("vcpu{vcpu}"),
         (None, None, _) => UNKNOWN.to_owned(),
     }
 }

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, clippy::unwrap_used, clippy::cast_possible_truncation)]
 
+pub(crate) mod axis;
+
 use std::collections::BTreeMap;
 
 use model::{

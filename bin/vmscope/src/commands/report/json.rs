@@ -84,7 +84,12 @@ fn totals(profile: &Profile) -> json::Totals {
         user: shares.user,
         vm: shares.vm,
         idle: shares.idle,
-        not_running: shares.not_running,
+        halt: shares.halt,
+        halt_polling: shares.halt_polling,
+        steal_outside: shares.steal_outside,
+        steal_own_vcpu: shares.steal_own_vcpu,
+        steal_vmm: shares.steal_vmm,
+        throttled: shares.throttled,
         not_sampled: shares.not_sampled,
         unknown: shares.unknown,
     }
@@ -107,6 +112,7 @@ fn row(Row { samples, label }: &Row, total: u64) -> json::Row {
         function: text(function),
         cpu: *cpu,
         vcpu: *vcpu,
+        thief_vcpu: side.and_then(Side::thief_vcpu),
     }
 }
 
