@@ -9,6 +9,21 @@
 //! Lengths of a timeline's segments add up to its length, to the nanosecond; what is not known is a
 //! segment of its own. The states are those of ARCHITECTURE.md.
 
+mod builder;
+mod by_samples;
+mod by_switches;
+mod cover;
+mod gap;
+mod marks;
+mod occupancy;
+mod places;
+mod problems;
+mod throttle;
+mod track;
+
+pub use builder::AxisBuilder;
+pub use occupancy::thieves;
+
 use model::{CpuId, HostNs, Pid, Tid, VcpuId};
 
 /// All vCPUs and pCPUs of a recording on one time axis.

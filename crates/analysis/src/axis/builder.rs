@@ -1,0 +1,273 @@
+//! Samples and switches to an axis.
+
+use model::{
+    Away, CpuId, Edges, Header, HostMode, HostNs, Pid, Sample, Switch, SwitchEvent, Tid, VcpuId,
+    VcpuSample, VcpuState, VmId,
+};
+use rustc_hash::FxHashMap;
+
+use super::by_samples::Drawer;
+use super::gap::difference;
+use super::marks::{Mark, Marks};
+use super::places::Places;
+use super::problems::{Problem, Problems};
+use super::throttle::{self, Wait};
+use super::track::{Asleep, Doing, Point, Track};
+use super::{Axis, Occupancy, Occupant, by_switches, cover, occupancy};
+use crate::resolve::Level;
+use crate::{Resolver, exit_reason};
+
+/// Builds an axis from samples and switches as they come. Memory: at most 100 bytes for a sample.
+#[derive(Debug)]
+pub struct AxisBuilder<'r> {
+    resolver: &'r Resolver<'r>,
+    header: &'r Header,
+    edges: Edges,
+    places: Places<'r>,
+    vcpu_of_thread: FxHashMap<Tid, VcpuId>,
+    /// By vCPU.
+    points: Vec<Vec<Point>>,
+    /// By vCPU.
+    switches: Vec<Vec<Switch>>,
+    marks: Marks,
+    problems: Problems,
+}
+
+impl<'r> AxisBuilder<'r> {
+    /// Ready for samples and switches; `edges` says how to find the edges of gaps, whatever was recorded.
+    #[must_use]
+    pub fn new(resolver: &'r Resolver<'r>, header: &'r Header, edges: Edges) -> Self {
+        let vcpus = &resolver.tables().vcpus;
+        let threads = vcpus.iter().enumerate();
+        Self {
+            resolver,
+            header,
+            edges,
+            places: Places::new(resolver),
+            vcpu_of_thread: threads.map(|(n, v)| (v.tid, VcpuId::from_index(n))).collect(),
+            points: vec![Vec::new(); vcpus.len()],
+            switches: vec![Vec::new(); vcpus.len()],
+            marks: Marks::default(),
+            problems: Problems::default(),
+        }
+    }
+
+    /// Adds a sample; they come in time order.
+    pub fn push_sample(&mut self, sample: &Sample) {
+        let who = match &sample.vcpu {
+            VcpuState::Guest(vcpu) => self.push_guest(sample, vcpu),
+            VcpuState::Vmm(vcpu) => self.push_vmm(sample, vcpu),
+            VcpuState::None | VcpuState::Unknown => self.thread(sample),
+        };
+        self.marks.add(sample.cpu, Mark { time: sample.time.0, who });
+    }
+
+    /// Adds a switch, in any order.
+    pub fn push_switch(&mut self, switch: &Switch) {
+        let Some((from, to)) = self.span(switch.vcpu) else {
+            self.problems.count(Problem::UnknownVcpu);
+            return;
+        };
+        if let SwitchEvent::Seen { away, exit_reason, waits } = switch.event {
+            // It was looked at just before or after sampling.
+            let time = HostNs(switch.time.0.clamp(from.0, to.0.max(from.0)));
+            let doing = away.map_or(Doing::Running, |away| Doing::Away(asleep(away, exit_reason)));
+            let point = Point { time: time.0, cpu: switch.cpu, doing, waits, place: None };
+            self.points[switch.vcpu.index()].push(point);
+            self.switches[switch.vcpu.index()].push(Switch { time, ..*switch });
+        } else if switch.time < from || to < switch.time {
+            self.problems.count(Problem::SwitchedOutside);
+        } else if self.edges == Edges::Switches {
+            self.switches[switch.vcpu.index()].push(*switch);
+        }
+    }
+
+    /// The axis of what was pushed.
+    #[must_use]
+    pub fn finish(mut self) -> Axis {
+        let period_ns = self.header.period_ns.max(1);
+        if self.header.period_ns == 0 {
+            self.problems.count(Problem::NoPeriod);
+        }
+        self.sort();
+        let mut tracks = self.new_tracks();
+        match self.edges {
+            Edges::Samples => self.draw_by_samples(&mut tracks, period_ns),
+            Edges::Switches => self.draw_by_switches(&mut tracks, period_ns),
+        }
+        let pairs = tracks.iter().zip(&self.points);
+        let timelines: Vec<_> =
+            pairs.map(|(track, points)| cover::timeline(track, points, period_ns)).collect();
+        for timeline in timelines.iter().filter(|timeline| !cover::is_whole(timeline)) {
+            debug_assert!(false, "vCPU {} adds up", timeline.vcpu);
+            self.problems.count(Problem::NotWhole);
+        }
+        let cpus = self.occupancies(&tracks, period_ns);
+        Axis { timelines, cpus, places: self.places.finish(), problems: self.problems.finish() }
+    }
+
+    /// When a vCPU's timeline begins and ends; `None`: it is in no table.
+    fn span(&self, vcpu: VcpuId) -> Option<(HostNs, HostNs)> {
+        let tables = self.resolver.tables();
+        let vm = tables.vms.get(tables.vcpus.get(vcpu.index())?.vm.index());
+        let started = vm.and_then(|vm| vm.started).unwrap_or(self.header.start);
+        let ended = vm.and_then(|vm| vm.ended).unwrap_or(self.header.end);
+        Some((self.header.start.max(started), self.header.end.min(ended)))
+    }
+
+    fn push_guest(&mut self, sample: &Sample, vcpu: &VcpuSample) -> Occupant {
+        let (level, place) = self.places.of(sample, vcpu);
+        let doing = match level {
+            Level::GuestKernel => Doing::GuestKernel,
+            Level::GuestUser => Doing::GuestUser,
+            _ => Doing::GuestUnknown,
+        };
+        self.push_point(sample, vcpu, Point { doing, place: Some(place), ..bare(sample, vcpu) })
+    }
+
+    fn push_vmm(&mut self, sample: &Sample, vcpu: &VcpuSample) -> Occupant {
+        let (_, place) = self.places.of(sample, vcpu);
+        let reason = vcpu.exit_reason;
+        let halted = sample.host_mode == HostMode::Kernel
+            && exit_reason::is_halt(self.header.vendor, reason);
+        let doing = Doing::Vmm { reason, halted };
+        self.push_point(sample, vcpu, Point { doing, place: Some(place), ..bare(sample, vcpu) })
+    }
+
+    fn push_point(&mut self, sample: &Sample, vcpu: &VcpuSample, point: Point) -> Occupant {
+        match self.span(vcpu.vcpu) {
+            None => {
+                self.problems.count(Problem::UnknownVcpu);
+                return self.thread(sample);
+            }
+            Some((from, to)) if sample.time < from || to < sample.time => {
+                self.problems.count(Problem::SampledOutside);
+            }
+            Some(_) => self.points[vcpu.vcpu.index()].push(point),
+        }
+        Occupant::Vcpu(vcpu.vcpu)
+    }
+
+    fn thread(&self, sample: &Sample) -> Occupant {
+        occupant(&self.vcpu_of_thread, sample.pid, sample.tid)
+    }
+
+    fn sort(&mut self) {
+        self.marks.sort();
+        for points in &mut self.points {
+            let samples = points.iter().filter(|point| point.state().is_some());
+            if !samples.is_sorted_by_key(|point| point.time) {
+                self.problems.count(Problem::SamplesOutOfOrder);
+            }
+            points.sort_by_key(|point| point.time);
+            for pair in points.windows(2) {
+                if difference(&pair[0], &pair[1]).is_some_and(|d| d.backwards) {
+                    self.problems.count(Problem::WaitsBackwards);
+                }
+            }
+        }
+        for switches in &mut self.switches {
+            switches.sort_by_key(|switch| switch.time);
+        }
+    }
+
+    fn new_tracks(&self) -> Vec<Track> {
+        let rows = (0..self.points.len()).map(VcpuId::from_index);
+        let spans = rows.filter_map(|vcpu| Some((vcpu, self.span(vcpu)?)));
+        spans.map(|(vcpu, (from, to))| Track::new(vcpu, from, to)).collect()
+    }
+
+    fn draw_by_samples(&self, tracks: &mut [Track], period_ns: u64) {
+        let drawer =
+            |row: usize| Drawer { points: &self.points[row], period_ns, marks: &self.marks };
+        let mut throttled: Vec<Vec<(usize, u64)>> = vec![Vec::new(); tracks.len()];
+        for (row, _) in self.resolver.tables().vms.iter().enumerate() {
+            let vm = VmId::from_index(row);
+            for (wait, ns) in self.throttled_waits(vm, tracks, &drawer) {
+                throttled[wait.track].push((wait.gap, ns));
+            }
+        }
+        for (row, track) in tracks.iter_mut().enumerate() {
+            drawer(row).draw(track, &throttled[row]);
+        }
+    }
+
+    fn throttled_waits<'s>(
+        &'s self,
+        vm: VmId,
+        tracks: &[Track],
+        drawer: &impl Fn(usize) -> Drawer<'s>,
+    ) -> Vec<(Wait, u64)> {
+        let tables = self.resolver.tables();
+        let readings = || tables.throttling.iter().filter(|reading| reading.vm == vm);
+        if readings().nth(1).is_none() {
+            return Vec::new();
+        }
+        let mut waits = Vec::new();
+        let rows = tracks.iter().enumerate().filter(|(row, _)| tables.vcpus[*row].vm == vm);
+        for (row, track) in rows {
+            for (number, pair) in self.points[row].windows(2).enumerate() {
+                let gap = drawer(row).gap(track, number);
+                let ns = gap.map_or(0, |gap| gap.preempted + gap.waiting);
+                if 0 < ns {
+                    let (from, to) = (pair[0].time, pair[1].time);
+                    waits.push(Wait { from, to, track: row, gap: number, ns });
+                }
+            }
+        }
+        throttle::share(readings(), waits)
+    }
+
+    fn draw_by_switches(&mut self, tracks: &mut [Track], period_ns: u64) {
+        for (row, track) in tracks.iter_mut().enumerate() {
+            let (switches, points) = (&self.switches[row], &self.points[row]);
+            by_switches::draw(track, switches, points, period_ns, &mut self.problems);
+        }
+        for switch in self.switches.iter().flatten() {
+            let (time, pid, tid) = match switch.event {
+                SwitchEvent::Out { pid, tid, .. } => (switch.time.0, pid, tid),
+                SwitchEvent::In { pid, tid } => (switch.time.0.saturating_sub(1), pid, tid),
+                SwitchEvent::Wake { .. } | SwitchEvent::Seen { .. } => continue,
+            };
+            let who = occupant(&self.vcpu_of_thread, pid, tid);
+            self.marks.add(switch.cpu, Mark { time, who });
+        }
+        self.marks.sort();
+    }
+
+    fn occupancies(&self, tracks: &[Track], period_ns: u64) -> Vec<Occupancy> {
+        let (from, to) = (self.header.start.0, self.header.end.0);
+        let exact = match self.edges {
+            Edges::Samples => FxHashMap::default(),
+            Edges::Switches => occupancy::on_cpu(tracks),
+        };
+        let spans = |cpu: CpuId, marks: &[Mark]| match exact.get(&cpu) {
+            Some(exact) => occupancy::by_switches(from, to, marks, exact, period_ns),
+            None => occupancy::by_marks(from, to, marks, period_ns),
+        };
+        let by_cpu = self.marks.by_cpu().into_iter();
+        by_cpu.map(|(cpu, marks)| Occupancy { cpu, spans: spans(cpu, marks) }).collect()
+    }
+}
+
+fn occupant(vcpu_of_thread: &FxHashMap<Tid, VcpuId>, pid: Pid, tid: Tid) -> Occupant {
+    match (tid.0, vcpu_of_thread.get(&tid)) {
+        (0, _) => Occupant::Idle,
+        (_, Some(vcpu)) => Occupant::Vcpu(*vcpu),
+        (_, None) => Occupant::Thread(pid, tid),
+    }
+}
+
+fn bare(sample: &Sample, vcpu: &VcpuSample) -> Point {
+    let (time, cpu) = (sample.time.0, sample.cpu);
+    Point { time, cpu, doing: Doing::Running, waits: vcpu.waits, place: None }
+}
+
+fn asleep(away: Away, reason: u32) -> Asleep {
+    match away {
+        Away::Runnable => Asleep::Runnable,
+        Away::Throttled => Asleep::Throttled,
+        Away::Halted => Asleep::Halted,
+        Away::Asleep => Asleep::InVmm { reason },
+    }
+}

@@ -1,0 +1,222 @@
+//! A vCPU's track from its samples alone: the edges of its gaps are known to a period, their lengths from the
+//! counters that came with the samples.
+
+use model::CpuId;
+
+use super::State;
+use super::cover::middle;
+use super::gap::{Gap, difference};
+use super::marks::Marks;
+use super::track::{Asleep, Doing, Point, Track, What};
+
+/// How far the first and the last point of a vCPU that was asleep speak for the time before and after.
+const EDGE_PERIODS: u64 = 10;
+
+/// Draws one vCPU's track.
+#[derive(Debug)]
+pub(super) struct Drawer<'a> {
+    pub(super) points: &'a [Point],
+    pub(super) period_ns: u64,
+    pub(super) marks: &'a Marks,
+}
+
+impl Drawer<'_> {
+    /// The gap after each point that has counters on both sides.
+    pub(super) fn gap(&self, track: &Track, number: usize) -> Option<Gap> {
+        let (a, b) = (self.points.get(number)?, self.points.get(number + 1)?);
+        let mut gap = Gap::new(a, b, difference(a, b)?.waits, self.period_ns);
+        let unexplained = gap.on().saturating_sub(gap.polled);
+        let is_gap = gap.length > self.period_ns + self.period_ns / 2;
+        if is_gap && unexplained > self.period_ns && b.away().is_none() {
+            let absent = self.marks.absent(track.vcpu, a, b);
+            gap.find_waiting(a, b, absent, self.period_ns);
+        }
+        Some(gap)
+    }
+
+    /// Draws it all; `throttled`: gaps that a quota explains, by number.
+    pub(super) fn draw(&self, track: &mut Track, throttled: &[(usize, u64)]) {
+        let [first, ..] = self.points else {
+            track.push_until(u64::MAX, What::Off(State::Unknown), None);
+            return;
+        };
+        self.begin(track, first);
+        let mut throttled = throttled.iter().peekable();
+        for (number, pair) in self.points.windows(2).enumerate() {
+            let [a, b] = pair else { continue };
+            match self.gap(track, number) {
+                Some(mut gap) => {
+                    if let Some((_, ns)) = throttled.next_if(|(of, _)| *of == number) {
+                        gap.throttle(*ns);
+                    }
+                    self.draw_gap(track, number, &gap);
+                }
+                None => self.draw_uncounted(track, a, b),
+            }
+        }
+        if let Some(last) = self.points.last() {
+            self.end(track, last);
+        }
+    }
+
+    fn begin(&self, track: &mut Track, first: &Point) {
+        let (reach, what) = match first.away() {
+            Some(away) => (EDGE_PERIODS, What::Off(away.state())),
+            None => (1, What::OnCpu),
+        };
+        let reach = self.period_ns.saturating_mul(reach);
+        let known = first.time.saturating_sub(reach);
+        track.push_until(known, What::Off(State::Unknown), None);
+        track.push_until(first.time, what, queue(first));
+    }
+
+    fn end(&self, track: &mut Track, last: &Point) {
+        match last.away() {
+            Some(away) => {
+                let known = last.time.saturating_add(self.period_ns.saturating_mul(EDGE_PERIODS));
+                track.push_until(known, What::Off(away.state()), queue(last));
+            }
+            None => {
+                let known = last.time.saturating_add(self.period_ns);
+                track.push_until(known, What::OnCpu, Some(last.cpu));
+            }
+        }
+        track.push_until(u64::MAX, What::Off(State::Unknown), None);
+    }
+
+    fn draw_gap(&self, track: &mut Track, number: usize, gap: &Gap) {
+        let (a, b) = (&self.points[number], &self.points[number + 1]);
+        let poll_after = self.draw_poll(track, number, gap);
+        let (before, rest) = self.on_before(a, b, gap, poll_after);
+        let slept = gap.halted > 0 || gap.waiting > 0;
+        let waits_on = if slept { b.cpu } else { a.cpu };
+        if gap.off() == 0 && rest == 0 {
+            let turn = if a.cpu == b.cpu { b.time } else { middle(a.time, b.time) };
+            track.push_until(turn, What::OnCpu, Some(a.cpu));
+        } else {
+            track.push_until(a.time.saturating_add(before), What::OnCpu, Some(a.cpu));
+            let mut off = |ns, state, cpu| {
+                track.push_until(track.at().saturating_add(ns), What::Off(state), cpu);
+            };
+            off(gap.halted, State::Halted, None);
+            off(gap.waiting, State::WaitingInVmm { reason: reason(a, b) }, None);
+            off(gap.throttled, State::Throttled, Some(waits_on));
+            off(gap.preempted, State::Preempted, Some(waits_on));
+            if let Some(away) = b.away() {
+                off(rest, away.state(), queue(b));
+            }
+        }
+        track.push_until(b.time, What::OnCpu, Some(b.cpu));
+    }
+
+    /// How long it stayed on the CPU after `a`, and how long it is away in a wait that has not ended at `b`.
+    fn on_before(&self, a: &Point, b: &Point, gap: &Gap, poll_after: Option<u64>) -> (u64, u64) {
+        let on = gap.on();
+        let before = match (a.away(), poll_after) {
+            (Some(_), _) => 0,
+            (None, Some(after)) => after.max(on.saturating_sub(self.period_ns)).min(on),
+            (None, None) => {
+                let polled = gap.polled.min(on);
+                (on - polled) / 2 + polled
+            }
+        };
+        if b.away().is_none() {
+            return (before, 0);
+        }
+        let before = before.min((self.period_ns / 2).max(poll_after.unwrap_or(gap.polled)));
+        (before, on - before)
+    }
+
+    /// Says where in a gap the host polled. When it polled at the gap's first sample: how long after it.
+    fn draw_poll(&self, track: &mut Track, number: usize, gap: &Gap) -> Option<u64> {
+        let (a, b) = (&self.points[number], &self.points[number + 1]);
+        if gap.polled == 0 {
+            return None;
+        }
+        if a.may_poll() {
+            let (from, to) = poll_around(self.points, number, gap.polled, self.period_ns);
+            track.poll(from, to);
+            return Some(to.saturating_sub(a.time));
+        }
+        let polled = gap.polled.min(gap.on());
+        let from = match gap.off() {
+            0 => middle(a.time, b.time).saturating_sub(polled / 2),
+            _ if a.away().is_some() => b.time.saturating_sub(polled),
+            _ => a.time.saturating_add((gap.on() - polled) / 2),
+        };
+        track.poll(from, from.saturating_add(polled));
+        None
+    }
+
+    /// Without counters others' samples are all there is.
+    fn draw_uncounted(&self, track: &mut Track, a: &Point, b: &Point) {
+        let half = self.period_ns / 2;
+        let is_gap = b.time.saturating_sub(a.time) > self.period_ns + half;
+        if is_gap {
+            let asleep = match a.doing {
+                Doing::Vmm { halted: true, .. } | Doing::Away(Asleep::Halted) => State::Halted,
+                _ => State::WaitingInVmm { reason: None },
+            };
+            let others = self.marks.others(track.vcpu, a.cpu, a.time, b.time);
+            let mut others = others.peekable();
+            if others.peek().is_some() {
+                track.push_until(a.time.saturating_add(half), What::OnCpu, Some(a.cpu));
+            }
+            while let Some(mark) = others.next() {
+                let (state, cpu) = match mark.is_idle() {
+                    true => (asleep, None),
+                    false => (State::Preempted, Some(a.cpu)),
+                };
+                let last = b.time.saturating_sub(half).max(mark.time);
+                let to = others.peek().map_or(last, |next| middle(mark.time, next.time));
+                track.push_until(to, What::Off(state), cpu);
+            }
+        }
+        if let Some(away) = b.away() {
+            track.push_until(b.time, What::Off(away.state()), queue(b));
+        }
+        let turn = if a.cpu == b.cpu { b.time } else { middle(track.at().max(a.time), b.time) };
+        track.push_until(turn, What::OnCpu, Some(a.cpu));
+        track.push_until(b.time, What::OnCpu, Some(b.cpu));
+    }
+}
+
+/// The one poll that point `number` and perhaps points before it were taken in.
+pub(super) fn poll_around(
+    points: &[Point],
+    number: usize,
+    polled: u64,
+    period_ns: u64,
+) -> (u64, u64) {
+    let last = points[number].time;
+    let same_poll = |a: &Point, b: &Point| {
+        a.may_poll()
+            && b.time.saturating_sub(a.time) < polled
+            && difference(a, b).is_some_and(|d| d.waits == model::Waits::default())
+    };
+    let pairs = points[..=number].windows(2).rev();
+    let first = pairs
+        .take_while(|pair| same_poll(&pair[0], &pair[1]))
+        .map(|pair| pair[0].time)
+        .take_while(|time| last.saturating_sub(*time) < polled)
+        .last()
+        .unwrap_or(last);
+    let slack = polled.saturating_sub(last - first);
+    let before = (slack / 2).min(period_ns);
+    (first.saturating_sub(before), last.saturating_add(slack - before))
+}
+
+/// The CPU in whose queue a point found it; `None`: asleep.
+fn queue(point: &Point) -> Option<CpuId> {
+    let asleep = matches!(point.away(), Some(Asleep::Halted | Asleep::InVmm { .. }));
+    (!asleep).then_some(point.cpu)
+}
+
+/// The exit in which it slept between two points.
+fn reason(a: &Point, b: &Point) -> Option<u32> {
+    [a, b].into_iter().find_map(|point| match point.doing {
+        Doing::Vmm { reason, halted: false } => Some(reason),
+        Doing::Away(Asleep::InVmm { reason }) => Some(reason),
+        _ => None,
+    })
+}

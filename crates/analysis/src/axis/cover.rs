@@ -1,0 +1,125 @@
+//! Tracks to timelines: on-CPU stretches divided among the samples in them.
+//!
+//! ```text
+//!  samples     k        k               u       u
+//!  on-CPU   [---------------------------------------]
+//!  covered  [kkkkkkkkkkkkkkkkkk|......|uuuuuuuuuuuuu]     k, u: guest kernel, user; .: not sampled
+//!                       <period>      <period>
+//! ```
+//!
+//! A sample stands for the time up to half way to its neighbour, at most one period to each side.
+
+use model::{CpuId, HostNs};
+
+use super::track::{Point, Stretch, Track, What};
+use super::{PlaceId, Segment, State, Timeline};
+
+/// The timeline of a track; `points` are in time order.
+pub(super) fn timeline(track: &Track, points: &[Point], period_ns: u64) -> Timeline {
+    let mut cover = Cover { segments: Vec::new(), polls: &track.polls };
+    let mut rest = points;
+    for stretch in &track.stretches {
+        let before = rest.partition_point(|point| point.time < stretch.from);
+        let within = rest.partition_point(|point| point.time < stretch.to);
+        let inside = rest.get(before..within).unwrap_or_default();
+        rest = rest.get(within..).unwrap_or_default();
+        match stretch.what {
+            What::OnCpu => cover.on_cpu(stretch, inside, period_ns),
+            What::Off(state) => cover.push(stretch.from, stretch.to, state, stretch.cpu, None),
+        }
+    }
+    let timeline = Timeline {
+        vcpu: track.vcpu,
+        from: HostNs(track.from),
+        to: HostNs(track.to),
+        segments: cover.segments,
+    };
+    debug_assert!(is_whole(&timeline), "segments touch and add up to the timeline's length");
+    timeline
+}
+
+/// Whether the segments touch from the timeline's first instant to its last.
+pub(super) fn is_whole(timeline: &Timeline) -> bool {
+    let mut at = timeline.from;
+    for segment in &timeline.segments {
+        if segment.from != at || segment.to <= segment.from {
+            return false;
+        }
+        at = segment.to;
+    }
+    at == timeline.to
+}
+
+#[derive(Debug)]
+struct Cover<'t> {
+    segments: Vec<Segment>,
+    /// Not yet passed.
+    polls: &'t [(u64, u64)],
+}
+
+impl Cover<'_> {
+    fn on_cpu(&mut self, stretch: &Stretch, points: &[Point], period_ns: u64) {
+        let samples = || points.iter().filter_map(|point| Some((point, point.state()?)));
+        let mut at = stretch.from;
+        let mut next = samples().skip(1);
+        for (point, state) in samples() {
+            let next = next.next().map_or(stretch.to, |(next, _)| middle(point.time, next.time));
+            let from = at.max(point.time.saturating_sub(period_ns));
+            let to = next.min(point.time.saturating_add(period_ns));
+            self.push_on(at, from, State::NotSampled, stretch.cpu, None);
+            self.push_on(from, to, state, Some(point.cpu), point.place);
+            at = to.max(from);
+        }
+        self.push_on(at, stretch.to, State::NotSampled, stretch.cpu, None);
+    }
+
+    /// On a CPU: polling where the host polled, else `state`.
+    fn push_on(
+        &mut self,
+        mut from: u64,
+        to: u64,
+        state: State,
+        cpu: Option<CpuId>,
+        place: Option<PlaceId>,
+    ) {
+        let exit_place = place.filter(|_| matches!(state, State::Vmm { .. }));
+        while let [(poll_from, poll_to), later @ ..] = self.polls {
+            if to <= *poll_from {
+                break;
+            }
+            self.push(from, (*poll_from).max(from), state, cpu, place);
+            let end = (*poll_to).min(to).max(from);
+            self.push(from.max(*poll_from), end, State::HaltPolling, cpu, exit_place);
+            from = end.max(from);
+            if to < *poll_to {
+                break;
+            }
+            self.polls = later;
+        }
+        self.push(from, to, state, cpu, place);
+    }
+
+    fn push(
+        &mut self,
+        from: u64,
+        to: u64,
+        state: State,
+        cpu: Option<CpuId>,
+        place: Option<PlaceId>,
+    ) {
+        if to <= from {
+            return;
+        }
+        let (from, to) = (HostNs(from), HostNs(to));
+        match self.segments.last_mut() {
+            Some(last) if last.state == state && last.cpu == cpu && last.place == place => {
+                last.to = to;
+            }
+            _ => self.segments.push(Segment { from, to, state, cpu, place }),
+        }
+    }
+}
+
+pub(super) fn middle(a: u64, b: u64) -> u64 {
+    a + b.saturating_sub(a) / 2
+}

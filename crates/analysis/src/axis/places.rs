@@ -1,0 +1,74 @@
+//! The process, thread and function that a guest was in, named once each.
+
+use model::{Sample, VcpuSample, VcpuState};
+use rustc_hash::FxHashMap;
+
+use super::{Place, PlaceId};
+use crate::Resolver;
+use crate::label::Namer;
+use crate::resolve::{CodeAt, Level, Located, ProcessRef, Threads};
+
+/// Equal keys, equal places.
+type Key = (ProcessRef, Option<u32>, CodeAt, bool);
+
+/// Numbers places in the order in which they are first seen.
+#[derive(Debug)]
+pub(super) struct Places<'r> {
+    resolver: &'r Resolver<'r>,
+    threads: Threads,
+    by_key: FxHashMap<Key, PlaceId>,
+    numbers: FxHashMap<Place, PlaceId>,
+    places: Vec<Place>,
+}
+
+impl<'r> Places<'r> {
+    pub(super) fn new(resolver: &'r Resolver<'r>) -> Self {
+        Self {
+            resolver,
+            threads: resolver.threads(),
+            by_key: FxHashMap::default(),
+            numbers: FxHashMap::default(),
+            places: Vec::new(),
+        }
+    }
+
+    /// Where the guest was at the sample, or at its last VM exit before it.
+    pub(super) fn of(&mut self, sample: &Sample, vcpu: &VcpuSample) -> (Level, PlaceId) {
+        let sample = Sample { vcpu: VcpuState::Guest(*vcpu), ..*sample };
+        let located = self.resolver.locate(&sample);
+        let thread = self.threads.of(&sample, &located);
+        let kernel = located.level == Level::GuestKernel || vcpu.ip.0 >> 63 == 1;
+        let key = (located.process, thread, located.code, kernel);
+        if let Some(place) = self.by_key.get(&key) {
+            return (located.level, *place);
+        }
+        let place = self.named(&located, thread, kernel);
+        let next = PlaceId(u32::try_from(self.places.len()).unwrap_or(u32::MAX));
+        let number = *self.numbers.entry(place.clone()).or_insert(next);
+        if number == next {
+            self.places.push(place);
+        }
+        self.by_key.insert(key, number);
+        (located.level, number)
+    }
+
+    pub(super) fn finish(self) -> Vec<Place> {
+        self.places
+    }
+
+    fn named(&self, located: &Located, thread: Option<u32>, kernel: bool) -> Place {
+        let namer = Namer::new(self.resolver);
+        let (process, pid) = namer.process(located.process);
+        let thread = thread.map(|row| namer.thread(row));
+        let code = self.resolver.code(located.code);
+        Place {
+            process,
+            pid,
+            tid: thread.as_ref().and_then(|(_, tid)| *tid),
+            thread: thread.map(|(name, _)| name),
+            function: namer.function(code),
+            module: code.module.map(|module| namer.module(module).to_owned()),
+            kernel,
+        }
+    }
+}

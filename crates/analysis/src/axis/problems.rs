@@ -1,0 +1,47 @@
+//! What input made no sense.
+
+use std::collections::BTreeMap;
+
+/// What was wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Problem {
+    SamplesOutOfOrder,
+    SampledOutside,
+    SwitchedOutside,
+    UnknownVcpu,
+    NoPeriod,
+    WaitsBackwards,
+    SwitchesLost,
+    SampledAway,
+    NotWhole,
+}
+
+impl Problem {
+    fn text(self) -> &'static str {
+        match self {
+            Self::SamplesOutOfOrder => "samples out of order",
+            Self::SampledOutside => "samples outside their VM's time",
+            Self::SwitchedOutside => "switches outside their VM's time",
+            Self::UnknownVcpu => "vCPUs in no table",
+            Self::NoPeriod => "no sampling period",
+            Self::WaitsBackwards => "wait counters that went backwards",
+            Self::SwitchesLost => "switches lost",
+            Self::SampledAway => "samples of threads just switched out",
+            Self::NotWhole => "timelines that do not add up",
+        }
+    }
+}
+
+/// Counts problems.
+#[derive(Debug, Default)]
+pub(super) struct Problems(BTreeMap<Problem, u64>);
+
+impl Problems {
+    pub(super) fn count(&mut self, problem: Problem) {
+        *self.0.entry(problem).or_default() += 1;
+    }
+
+    pub(super) fn finish(self) -> Vec<(&'static str, u64)> {
+        self.0.into_iter().map(|(problem, n)| (problem.text(), n)).collect()
+    }
+}

@@ -1,0 +1,148 @@
+//! What both ways to find edges produce: when a vCPU was on a CPU, what it did when it was not, and when the
+//! host polled for it. Times are ns on the host's axis.
+
+use model::{CpuId, HostNs, VcpuId, Waits};
+
+use super::{PlaceId, State};
+
+/// One look at a vCPU: a sample of it, or `SwitchEvent::Seen`.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Point {
+    pub(super) time: u64,
+    pub(super) cpu: CpuId,
+    pub(super) doing: Doing,
+    pub(super) waits: Option<Waits>,
+    pub(super) place: Option<PlaceId>,
+}
+
+/// One for each sample is kept in memory.
+const _: () = assert!(size_of::<Point>() <= 64);
+
+/// What a point found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Doing {
+    GuestKernel,
+    GuestUser,
+    GuestUnknown,
+    /// In KVM or the VMM; `halted`: in KVM's code after an exit that says halt.
+    Vmm {
+        reason: u32,
+        halted: bool,
+    },
+    /// On a CPU, doing nobody knows what.
+    Running,
+    /// Not on a CPU.
+    Away(Asleep),
+}
+
+/// Why a vCPU is not on a CPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Asleep {
+    Runnable,
+    Throttled,
+    Halted,
+    InVmm { reason: u32 },
+}
+
+impl Asleep {
+    pub(super) fn state(self) -> State {
+        match self {
+            Self::Runnable => State::Preempted,
+            Self::Throttled => State::Throttled,
+            Self::Halted => State::Halted,
+            Self::InVmm { reason } => State::WaitingInVmm { reason: Some(reason) },
+        }
+    }
+}
+
+impl Point {
+    /// The state of the time around a sample; `None`: the point is none.
+    pub(super) fn state(&self) -> Option<State> {
+        match self.doing {
+            Doing::GuestKernel => Some(State::GuestKernel),
+            Doing::GuestUser => Some(State::GuestUser),
+            Doing::GuestUnknown => Some(State::GuestUnknown),
+            Doing::Vmm { reason, .. } => Some(State::Vmm { reason }),
+            Doing::Running | Doing::Away(_) => None,
+        }
+    }
+
+    /// What it was away for.
+    pub(super) fn away(&self) -> Option<Asleep> {
+        match self.doing {
+            Doing::Away(asleep) => Some(asleep),
+            _ => None,
+        }
+    }
+
+    /// Whether it may have been taken while the host polled for the end of a halt.
+    pub(super) fn may_poll(&self) -> bool {
+        matches!(self.doing, Doing::Vmm { halted: true, .. })
+    }
+}
+
+/// A stretch of a vCPU's time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Stretch {
+    pub(super) from: u64,
+    pub(super) to: u64,
+    pub(super) what: What,
+    pub(super) cpu: Option<CpuId>,
+}
+
+/// What a vCPU's thread did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum What {
+    OnCpu,
+    Off(State),
+}
+
+/// One vCPU's stretches from its first instant to its last: they touch, whatever is pushed.
+#[derive(Debug)]
+pub(super) struct Track {
+    pub(super) vcpu: VcpuId,
+    pub(super) from: u64,
+    pub(super) to: u64,
+    pub(super) stretches: Vec<Stretch>,
+    /// In time order, apart.
+    pub(super) polls: Vec<(u64, u64)>,
+}
+
+impl Track {
+    pub(super) fn new(vcpu: VcpuId, from: HostNs, to: HostNs) -> Self {
+        let to = to.0.max(from.0);
+        Self { vcpu, from: from.0, to, stretches: Vec::new(), polls: Vec::new() }
+    }
+
+    /// Where the next stretch begins.
+    pub(super) fn at(&self) -> u64 {
+        self.stretches.last().map_or(self.from, |last| last.to)
+    }
+
+    /// From where the last stretch ended until `to`, which is cut at the track's end.
+    pub(super) fn push_until(&mut self, to: u64, what: What, cpu: Option<CpuId>) {
+        let (from, to) = (self.at(), to.min(self.to));
+        if to <= from {
+            return;
+        }
+        match self.stretches.last_mut() {
+            Some(last) if last.what == what && last.cpu == cpu => last.to = to,
+            _ => self.stretches.push(Stretch { from, to, what, cpu }),
+        }
+    }
+
+    /// The host polled for it here, as far as it was on a CPU.
+    pub(super) fn poll(&mut self, from: u64, to: u64) {
+        let from = self.polls.last().map_or(from, |(_, end)| from.max(*end));
+        if from < to {
+            self.polls.push((from, to));
+        }
+    }
+
+    /// The stretches that a window touches.
+    pub(super) fn within(&self, from: u64, to: u64) -> &[Stretch] {
+        let first = self.stretches.partition_point(|stretch| stretch.to <= from);
+        let end = self.stretches.partition_point(|stretch| stretch.from < to);
+        self.stretches.get(first..end).unwrap_or_default()
+    }
+}
