@@ -52,6 +52,11 @@ pub enum Error {
         /// Ours.
         supported: u32,
     },
+    /// The samples of a killed writer whose format this program no longer reads.
+    #[error(
+        "{0} was left by an older vmscope that was killed: read it with the vmscope that wrote it"
+    )]
+    OlderSpool(PathBuf),
     /// A complete recording lacks a file.
     #[error("{0} is missing: copy the whole recording again from where it was made")]
     MissingFile(PathBuf),

@@ -12,6 +12,7 @@ use crate::error::Error;
 pub(crate) const MANIFEST: &str = "recording.json";
 pub(crate) const SAMPLES: &str = "samples.parquet";
 pub(crate) const STACK_SPOOL: &str = "stacks.raw";
+pub(crate) const SWITCH_SPOOL: &str = "switches.raw";
 
 /// Where a recording of this final name is while it is written.
 pub(crate) fn partial(path: &Path) -> Option<PathBuf> {

@@ -17,6 +17,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::cast_possible_truncation))]
 
 mod abi;
+mod blocks;
 mod columns;
 mod error;
 mod files;
@@ -25,6 +26,7 @@ mod merge;
 mod reader;
 mod samples;
 mod spool;
+mod switches;
 mod tables;
 mod writer;
 
@@ -33,4 +35,5 @@ pub use error::Error;
 pub use manifest::FORMAT_VERSION;
 pub use reader::{Recording, Samples};
 pub use spool::{Spool, StackSpool};
+pub use switches::SwitchSpool;
 pub use writer::{Summary, Writer};

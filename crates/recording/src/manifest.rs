@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::path::Path;
 
-use model::{Header, HostNs, Note, Trigger, Vendor};
+use model::{Edges, Header, HostNs, Note, Trigger, Vendor};
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
@@ -37,6 +37,15 @@ impl FileEntry {
 
 pub(crate) type Files = BTreeMap<String, FileEntry>;
 
+/// A manifest that was read.
+#[derive(Debug)]
+pub(crate) struct Contents {
+    pub(crate) header: Header,
+    pub(crate) files: Files,
+    /// From before there were switches, exits and throttling: their tables are not there.
+    pub(crate) first_tables_only: bool,
+}
+
 /// Writes the manifest, durably and at once.
 pub(crate) fn write(dir: &Path, header: &Header, files: &Files) -> Result<u64, Error> {
     let path = dir.join(MANIFEST);
@@ -48,7 +57,7 @@ pub(crate) fn write(dir: &Path, header: &Header, files: &Files) -> Result<u64, E
 }
 
 /// Reads the manifest of a folder that has one.
-pub(crate) fn read(dir: &Path) -> Result<(Header, Files), Error> {
+pub(crate) fn read(dir: &Path) -> Result<Contents, Error> {
     let path = dir.join(MANIFEST);
     let failed = |source| Error::io("read", &path, source);
     let mut text = Vec::new();
@@ -60,7 +69,7 @@ pub(crate) fn read(dir: &Path) -> Result<(Header, Files), Error> {
     parse(dir, &text)
 }
 
-fn parse(dir: &Path, text: &[u8]) -> Result<(Header, Files), Error> {
+fn parse(dir: &Path, text: &[u8]) -> Result<Contents, Error> {
     let damaged = |error: serde_json::Error| Error::damaged(&dir.join(MANIFEST), error.to_string());
     let foreign = |reason: String| Error::Foreign { path: dir.to_owned(), reason };
     let kind: Kind = serde_json::from_slice(text).map_err(|error| match error.classify() {
@@ -75,7 +84,8 @@ fn parse(dir: &Path, text: &[u8]) -> Result<(Header, Files), Error> {
         return Err(Error::NewerVersion { path: dir.to_owned(), found, supported });
     }
     let manifest: Manifest = serde_json::from_slice(text).map_err(damaged)?;
-    Ok((manifest.header.into(), manifest.files))
+    let first_tables_only = manifest.header.edges.is_none();
+    Ok(Contents { header: manifest.header.into(), files: manifest.files, first_tables_only })
 }
 
 fn to_json(header: &Header, files: &Files) -> serde_json::Result<String> {
@@ -108,6 +118,8 @@ struct HeaderJson {
     vendor: VendorJson,
     trigger: TriggerJson,
     period_ns: u64,
+    /// Absent: from before there were switches, exits and throttling.
+    edges: Option<EdgesJson>,
     cpus: Vec<u32>,
     start_ns: u64,
     end_ns: u64,
@@ -138,6 +150,13 @@ enum TriggerJson {
     Cycles,
 }
 
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum EdgesJson {
+    Samples,
+    Switches,
+}
+
 impl From<&Header> for HeaderJson {
     fn from(header: &Header) -> Self {
         let note =
@@ -156,6 +175,10 @@ impl From<&Header> for HeaderJson {
                 Trigger::Cycles => TriggerJson::Cycles,
             },
             period_ns: header.period_ns,
+            edges: Some(match header.edges {
+                Edges::Samples => EdgesJson::Samples,
+                Edges::Switches => EdgesJson::Switches,
+            }),
             cpus: header.cpus.clone(),
             start_ns: header.start.0,
             end_ns: header.end.0,
@@ -184,7 +207,10 @@ impl From<HeaderJson> for Header {
                 TriggerJson::Cycles => Trigger::Cycles,
             },
             period_ns: json.period_ns,
-            edges: model::Edges::Samples,
+            edges: match json.edges {
+                None | Some(EdgesJson::Samples) => Edges::Samples,
+                Some(EdgesJson::Switches) => Edges::Switches,
+            },
             cpus: json.cpus,
             start: HostNs(json.start_ns),
             end: HostNs(json.end_ns),

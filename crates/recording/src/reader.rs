@@ -2,14 +2,15 @@
 
 use std::path::{Path, PathBuf};
 
-use model::{CpuId, Header, HostNs, Note, Sample, Tables};
+use model::{CpuId, Header, HostNs, Note, Sample, Switch, Tables};
 
 use crate::error::Error;
-use crate::files::{self, MANIFEST, SAMPLES, STACK_SPOOL};
-use crate::manifest::{self, Files};
+use crate::files::{self, MANIFEST, SAMPLES, STACK_SPOOL, SWITCH_SPOOL};
+use crate::manifest::{self, Contents, Files};
 use crate::merge::{Merge, open_spools};
 use crate::samples::{References, SLICE, SampleReader};
 use crate::spool::{SpoolReader, Survey, read_stacks};
+use crate::switches::{self, SwitchSpoolReader};
 use crate::tables;
 
 /// An open recording: complete, or what a killed writer left (`Header::complete` and a note say so).
@@ -20,12 +21,19 @@ pub struct Recording {
     /// All tables but the samples.
     pub tables: Tables,
     samples: Source,
+    switches: SwitchSource,
 }
 
 #[derive(Debug)]
 enum Source {
     Table(PathBuf),
     Spools(Vec<(CpuId, PathBuf)>),
+}
+
+#[derive(Debug)]
+enum SwitchSource {
+    None,
+    Spool(PathBuf),
 }
 
 /// The samples of a recording in time order, batch by batch.
@@ -55,11 +63,11 @@ impl Recording {
             let reason = format!("it has no {MANIFEST}");
             return Err(Error::Foreign { path: dir, reason });
         }
-        let (header, entries) = manifest::read(&dir)?;
-        if header.complete {
-            Self::complete(&dir, header, &entries)
+        let contents = manifest::read(&dir)?;
+        if contents.header.complete {
+            Self::complete(&dir, contents)
         } else {
-            Self::killed(&dir, header)
+            Self::killed(&dir, contents.header)
         }
     }
 
@@ -92,12 +100,35 @@ impl Recording {
         Ok(())
     }
 
-    fn complete(dir: &Path, header: Header, entries: &Files) -> Result<Self, Error> {
-        for name in tables::NAMES.into_iter().chain([SAMPLES]) {
-            verify(&dir.join(name), name, entries)?;
+    /// Shows all events of vCPUs' threads to `see`, batch by batch: each in time order, those of one vCPU
+    /// only after sorting by time.
+    ///
+    /// # Errors
+    /// When they can't be read; `see` has then seen those before.
+    pub fn for_each_switch_batch(&self, see: &mut dyn FnMut(&[Switch])) -> Result<(), Error> {
+        let mut stream = match &self.switches {
+            SwitchSource::None => return Ok(()),
+            SwitchSource::Spool(path) => SwitchStream::Spool(SwitchSpoolReader::open(path)?),
+        };
+        let mut batch = Vec::new();
+        while stream.next_batch(&mut batch)? {
+            let dangling = switches::cut_dangling(&mut batch, self.tables.vcpus.len());
+            let _ = dangling;
+            see(&batch);
+        }
+        Ok(())
+    }
+
+    fn complete(dir: &Path, contents: Contents) -> Result<Self, Error> {
+        let Contents { header, files, first_tables_only } = contents;
+        let (first, later) = tables::NAMES.split_at(tables::FIRST);
+        let later = if first_tables_only { &[] } else { later };
+        for name in first.iter().chain(later).copied().chain([SAMPLES]) {
+            verify(&dir.join(name), name, &files)?;
         }
         let (tables, _) = tables::read(dir)?;
-        Ok(Self { header, tables, samples: Source::Table(dir.join(SAMPLES)) })
+        let switches = SwitchSource::None;
+        Ok(Self { header, tables, samples: Source::Table(dir.join(SAMPLES)), switches })
     }
 
     fn killed(dir: &Path, mut header: Header) -> Result<Self, Error> {
@@ -116,11 +147,12 @@ impl Recording {
             let spools = files::find_spools(dir)?;
             let survey = survey(&spools)?;
             header.end = header.end.max(HostNs(survey.last_ns));
-            header.notes.push(note(dir, spooled(&survey)));
+            header.notes.push(note(dir, spooled("samples", survey.samples, survey.lost_bytes)));
             Source::Spools(spools)
         };
+        let switches = killed_switches(dir, &mut header)?;
         header.notes.push(note(dir, killed(&missing)));
-        Ok(Self { header, tables, samples })
+        Ok(Self { header, tables, samples, switches })
     }
 }
 
@@ -146,6 +178,31 @@ impl Samples {
             _ => Ok(more.then_some(self.batch.as_slice())),
         }
     }
+}
+
+#[derive(Debug)]
+enum SwitchStream {
+    Spool(SwitchSpoolReader),
+}
+
+impl SwitchStream {
+    fn next_batch(&mut self, batch: &mut Vec<Switch>) -> Result<bool, Error> {
+        match self {
+            Self::Spool(reader) => reader.next_batch(batch),
+        }
+    }
+}
+
+/// Where the switch events of a killed recording are, if it has any.
+fn killed_switches(dir: &Path, header: &mut Header) -> Result<SwitchSource, Error> {
+    let spool = dir.join(SWITCH_SPOOL);
+    if !spool.is_file() {
+        return Ok(SwitchSource::None);
+    }
+    let survey = SwitchSpoolReader::open(&spool)?.survey()?;
+    header.end = header.end.max(HostNs(survey.last_ns));
+    header.notes.push(note(dir, spooled("events of vCPUs", survey.switches, survey.lost_bytes)));
+    Ok(SwitchSource::Spool(spool))
 }
 
 /// The folder to read for the name given.
@@ -201,12 +258,9 @@ fn killed(missing: &[PathBuf]) -> String {
     }
 }
 
-fn spooled(survey: &Survey) -> String {
-    let Survey { samples, lost_bytes, .. } = survey;
+fn spooled(what: &str, count: u64, lost_bytes: u64) -> String {
     match lost_bytes {
-        0 => format!("{samples} samples read from the spools"),
-        _ => {
-            format!("{samples} samples read from the spools, {lost_bytes} bytes at their ends lost")
-        }
+        0 => format!("{count} {what} read from the spools"),
+        _ => format!("{count} {what} read from the spools, {lost_bytes} bytes at their ends lost"),
     }
 }

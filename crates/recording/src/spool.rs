@@ -1,34 +1,20 @@
-//! Raw spools: what the collector appends to while it samples, one file per CPU.
+//! Raw spools: what the collector appends to while it samples, one file per CPU and one of call stacks.
 //!
-//! A spool is a row of blocks, each written by one `write(2)`:
-//!
-//! ```text
-//!  0      4      8       12             16          24         32
-//!  | kind | cpu  | count | payload len  | first key | last key | payload ... | !kind |
-//! ```
-//!
-//! all little-endian. Of samples the payload is `count` records and the keys are the times of the
-//! first and the last; of stacks the keys are the ids of the first and the last. A block counts only
-//! when all of it is there, with its end mark, and its keys match its payload: so the end of a killed
-//! writer's file, or the zeros a crashed machine leaves there, are told from data.
+//! Of samples a block's payload is `count` records and the keys are the times of the first and the last; of
+//! stacks the keys are the ids of the first and the last.
 
-use std::fs::File;
-use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use model::{CpuId, HostVirt, Stack};
 
 use crate::abi::{RECORD_SIZE, time_of};
+use crate::blocks::{BLOCK_BYTES, BLOCK_RECORDS, BlockFile, BlockHeader, BlockReader, length};
 use crate::error::Error;
 
-const SAMPLES: u32 = u32::from_le_bytes(*b"VSP1");
+const SAMPLES: u32 = u32::from_le_bytes(*b"VSP2");
+/// Samples without what their vCPUs waited for, 72 bytes each.
+const SAMPLES_1: u32 = u32::from_le_bytes(*b"VSP1");
 const STACKS: u32 = u32::from_le_bytes(*b"VST1");
-const HEADER: usize = 32;
-const END: usize = 4;
-/// Records of one block at most: bounds what a reader holds per CPU.
-const BLOCK_RECORDS: usize = 896;
-/// Bytes of payload at most.
-const BLOCK_BYTES: usize = BLOCK_RECORDS * RECORD_SIZE;
 /// Addresses of one half of a stack at most.
 const STACK_DEPTH: usize = 1024;
 
@@ -137,6 +123,9 @@ impl SpoolReader {
     /// Fills `records` with the next block; false at the end of what is readable.
     pub(crate) fn next(&mut self, records: &mut Vec<u8>) -> Result<bool, Error> {
         let Some(header) = self.blocks.next(records)? else { return Ok(false) };
+        if header.kind == SAMPLES_1 {
+            return Err(Error::OlderSpool(self.blocks.path.clone()));
+        }
         let good =
             header.kind == SAMPLES && header.cpu == self.cpu.0 && self.matches(&header, records);
         if !good {
@@ -196,151 +185,6 @@ pub(crate) fn read_stacks(path: &Path) -> Result<Vec<Stack>, Error> {
         }
     }
     Ok(stacks)
-}
-
-#[derive(Debug, Clone, Copy)]
-struct BlockHeader {
-    kind: u32,
-    cpu: u32,
-    count: u32,
-    payload: u32,
-    keys: [u64; 2],
-}
-
-impl BlockHeader {
-    fn encode(&self) -> [u8; HEADER] {
-        let mut bytes = [0; HEADER];
-        for (at, value) in [self.kind, self.cpu, self.count, self.payload].into_iter().enumerate() {
-            bytes[at * 4..at * 4 + 4].copy_from_slice(&value.to_le_bytes());
-        }
-        bytes[16..24].copy_from_slice(&self.keys[0].to_le_bytes());
-        bytes[24..].copy_from_slice(&self.keys[1].to_le_bytes());
-        bytes
-    }
-
-    fn decode(bytes: &[u8; HEADER]) -> Self {
-        let word = |at: usize| {
-            let (words, _) = bytes.as_chunks::<4>();
-            u32::from_le_bytes(words[at])
-        };
-        let key = |at: usize| u64::from(word(at)) | u64::from(word(at + 1)) << 32;
-        Self {
-            kind: word(0),
-            cpu: word(1),
-            count: word(2),
-            payload: word(3),
-            keys: [key(4), key(6)],
-        }
-    }
-}
-
-#[derive(Debug)]
-struct BlockFile {
-    file: File,
-    path: PathBuf,
-    length: u64,
-    buffer: Vec<u8>,
-}
-
-impl BlockFile {
-    fn create(path: &Path) -> Result<Self, Error> {
-        let file = File::create_new(path).map_err(|source| Error::io("create", path, source))?;
-        Ok(Self { file, path: path.to_owned(), length: 0, buffer: Vec::new() })
-    }
-
-    fn append(&mut self, header: &BlockHeader, payload: &[u8]) -> Result<(), Error> {
-        self.buffer.clear();
-        self.buffer.extend_from_slice(&header.encode());
-        self.buffer.extend_from_slice(payload);
-        self.buffer.extend_from_slice(&(!header.kind).to_le_bytes());
-        if let Err(source) = self.file.write_all(&self.buffer) {
-            self.forget_half_a_block();
-            return Err(Error::io("write", &self.path, source));
-        }
-        self.length += self.buffer.len() as u64;
-        Ok(())
-    }
-
-    /// Should even this fail, readers stop at the half block and lose what follows.
-    fn forget_half_a_block(&mut self) {
-        let _ = self.file.set_len(self.length);
-        let _ = self.file.seek(SeekFrom::Start(self.length));
-    }
-}
-
-#[derive(Debug)]
-struct BlockReader {
-    file: BufReader<File>,
-    path: PathBuf,
-    length: u64,
-    /// Bytes of whole blocks read.
-    good: u64,
-    ended: bool,
-}
-
-impl BlockReader {
-    fn open(path: &Path) -> Result<Self, Error> {
-        let failed = |source| Error::io("read", path, source);
-        let file = File::open(path).map_err(failed)?;
-        let length = file.metadata().map_err(failed)?.len();
-        Ok(Self {
-            file: BufReader::new(file),
-            path: path.to_owned(),
-            length,
-            good: 0,
-            ended: false,
-        })
-    }
-
-    fn next(&mut self, payload: &mut Vec<u8>) -> Result<Option<BlockHeader>, Error> {
-        let left = self.length - self.good;
-        if self.ended || left < HEADER as u64 {
-            return Ok(None);
-        }
-        let mut bytes = [0; HEADER];
-        self.read(&mut bytes)?;
-        let header = BlockHeader::decode(&bytes);
-        let size = header.payload as usize;
-        if BLOCK_BYTES < size || left < (HEADER + size + END) as u64 {
-            self.ended = true;
-            return Ok(None);
-        }
-        payload.resize(size, 0);
-        self.read(payload)?;
-        let mut end = [0; END];
-        self.read(&mut end)?;
-        if u32::from_le_bytes(end) != !header.kind {
-            self.ended = true;
-            return Ok(None);
-        }
-        self.good += (HEADER + size + END) as u64;
-        Ok(Some(header))
-    }
-
-    /// What was read last is no block: the readable part ends before it.
-    fn reject(&mut self, header: &BlockHeader) {
-        self.good -= (HEADER + END) as u64 + u64::from(header.payload);
-        self.ended = true;
-    }
-
-    fn lost_bytes(&self) -> u64 {
-        self.length - self.good
-    }
-
-    fn read(&mut self, bytes: &mut [u8]) -> Result<(), Error> {
-        match self.file.read_exact(bytes) {
-            Err(source) if source.kind() != io::ErrorKind::UnexpectedEof => {
-                Err(Error::io("read", &self.path, source))
-            }
-            // Shorter than a moment ago: somebody truncates it while we read.
-            Err(_) => Err(Error::damaged(&self.path, "it shrank while it was read")),
-            Ok(()) => Ok(()),
-        }
-    }
-}
-
-fn length(length: usize) -> u32 {
-    u32::try_from(length).expect("blocks are bounded by BLOCK_BYTES")
 }
 
 fn stack_bytes(stack: &Stack) -> usize {

@@ -1,6 +1,7 @@
 //! `model::Tables` to and from files, one module per kind of table.
 
 mod code;
+mod counts;
 mod machines;
 
 use std::path::{Path, PathBuf};
@@ -19,11 +20,15 @@ const MODULES: &str = "modules.parquet";
 const MAPPINGS: &str = "mappings.parquet";
 const SYMBOLS: &str = "symbols.parquet";
 const STACKS: &str = "stacks.parquet";
+const THROTTLING: &str = "throttling.parquet";
+const EXITS: &str = "exits.parquet";
 
+/// Tables that every recording has; those after them are not in the oldest.
+pub(crate) const FIRST: usize = 8;
 /// Names of the tables' files, each after those it refers to: a writer killed between two leaves no
 /// reference into nothing.
-pub(crate) const NAMES: [&str; 8] =
-    [VMS, VCPUS, IMAGES, THREADS, MODULES, MAPPINGS, SYMBOLS, STACKS];
+pub(crate) const NAMES: [&str; 10] =
+    [VMS, VCPUS, IMAGES, THREADS, MODULES, MAPPINGS, SYMBOLS, STACKS, THROTTLING, EXITS];
 
 /// Writes the tables into a folder.
 pub(crate) fn write(dir: &Path, tables: &Tables) -> Result<Vec<(&'static str, FileEntry)>, Error> {
@@ -38,8 +43,6 @@ pub(crate) fn write(dir: &Path, tables: &Tables) -> Result<Vec<(&'static str, Fi
 pub(crate) fn read(dir: &Path) -> Result<(Tables, Vec<PathBuf>), Error> {
     let mut folder = Folder { dir, missing: Vec::new() };
     let tables = Tables {
-        throttling: Vec::new(),
-        exits: Vec::new(),
         vms: folder.rows(VMS, machines::read_vms)?,
         vcpus: folder.rows(VCPUS, machines::read_vcpus)?,
         images: folder.rows(IMAGES, machines::read_images)?,
@@ -48,6 +51,8 @@ pub(crate) fn read(dir: &Path) -> Result<(Tables, Vec<PathBuf>), Error> {
         mappings: folder.rows(MAPPINGS, code::read_mappings)?,
         symbols: folder.rows(SYMBOLS, code::read_symbols)?,
         stacks: folder.rows(STACKS, code::read_stacks)?,
+        throttling: folder.rows(THROTTLING, counts::read_throttling)?,
+        exits: folder.rows(EXITS, counts::read_exits)?,
     };
     match dangling(&tables) {
         None => Ok((tables, folder.missing)),
@@ -66,7 +71,9 @@ fn columns(name: &str, tables: &Tables) -> Vec<Column> {
         MODULES => code::modules_columns(&tables.modules),
         MAPPINGS => code::mappings_columns(&tables.mappings),
         SYMBOLS => code::symbols_columns(&tables.symbols),
-        _ => code::stacks_columns(&tables.stacks),
+        STACKS => code::stacks_columns(&tables.stacks),
+        THROTTLING => counts::throttling_columns(&tables.throttling),
+        _ => counts::exits_columns(&tables.exits),
     }
 }
 
@@ -104,6 +111,8 @@ fn dangling(tables: &Tables) -> Option<&'static str> {
         (THREADS, tables.threads.iter().all(|row| image(row.image))),
         (MODULES, tables.modules.iter().all(|row| vm(row.owner))),
         (MAPPINGS, tables.mappings.iter().all(|row| image(row.image) && module(row.module))),
+        (THROTTLING, tables.throttling.iter().all(|row| vm(Owner::Vm(row.vm)))),
+        (EXITS, tables.exits.iter().all(|row| row.vcpu.index() < tables.vcpus.len())),
         (SYMBOLS, tables.symbols.iter().all(|row| module(row.module))),
     ];
     whole.into_iter().find(|(_, whole)| !whole).map(|(table, _)| table)

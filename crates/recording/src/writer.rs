@@ -8,11 +8,12 @@ use std::path::{Path, PathBuf};
 use model::{CpuId, Header, Tables};
 
 use crate::error::Error;
-use crate::files::{self, SAMPLES, STACK_SPOOL};
+use crate::files::{self, SAMPLES, STACK_SPOOL, SWITCH_SPOOL};
 use crate::manifest::{self, FileEntry, Files};
 use crate::merge::{Merge, open_spools};
 use crate::samples::{References, SLICE, SampleWriter};
 use crate::spool::{Spool, StackSpool};
+use crate::switches::SwitchSpool;
 use crate::tables;
 
 /// Writes one recording.
@@ -101,6 +102,14 @@ impl Writer {
         StackSpool::create(&self.dir.join(STACK_SPOOL))
     }
 
+    /// Begins the spool of switch events; once.
+    ///
+    /// # Errors
+    /// When it can't be created.
+    pub fn switch_spool(&self) -> Result<SwitchSpool, Error> {
+        SwitchSpool::create(&self.dir.join(SWITCH_SPOOL))
+    }
+
     /// Stores what is known so far, so that it is not lost should the writer be killed: for rare
     /// events, such as a VM that starts. Rows given once must be given again at the same place.
     ///
@@ -177,9 +186,9 @@ impl Writer {
     }
 
     fn remove_spools(&self) -> Result<(), Error> {
-        let stacks = self.dir.join(STACK_SPOOL);
+        let others = [STACK_SPOOL, SWITCH_SPOOL].map(|name| self.dir.join(name));
         let spools = files::find_spools(&self.dir)?.into_iter().map(|(_, path)| path);
-        for path in spools.chain(stacks.exists().then_some(stacks)) {
+        for path in spools.chain(others.into_iter().filter(|path| path.exists())) {
             fs::remove_file(&path).map_err(|source| Error::io("remove", &path, source))?;
         }
         files::sync_dir(&self.dir)

@@ -1,0 +1,99 @@
+//! A switch event in the spool, byte by byte.
+
+use model::{Away, CpuId, HostNs, Pid, Switch, SwitchEvent, Tid, VcpuId, Waits};
+
+/// Bytes of one event.
+pub(super) const SWITCH_SIZE: usize = 56;
+
+const OUT: u8 = 0;
+const IN: u8 = 1;
+const WAKE: u8 = 2;
+const SEEN: u8 = 3;
+
+const THROTTLED: u8 = 0x01;
+const WAITS_VALID: u8 = 0x02;
+
+/// The bytes of an event. What an event does not have is 0.
+pub(super) fn encode(switch: &Switch) -> [u8; SWITCH_SIZE] {
+    let mut words = [0_u64; 4];
+    let mut halves = [0_u32; 5];
+    let mut bytes = [0_u8; 3];
+    words[0] = switch.time.0;
+    (halves[0], halves[1]) = (switch.vcpu.0, switch.cpu.0);
+    match switch.event {
+        SwitchEvent::Out { away, pid, tid, exit_reason } => {
+            (halves[2], halves[3], halves[4]) = (pid.0, tid.0, exit_reason);
+            (bytes[0], bytes[1]) = (OUT, away_code(Some(away)));
+        }
+        SwitchEvent::In { pid, tid } => {
+            (halves[2], halves[3]) = (pid.0, tid.0);
+            bytes[0] = IN;
+        }
+        SwitchEvent::Wake { throttled } => {
+            (bytes[0], bytes[2]) = (WAKE, if throttled { THROTTLED } else { 0 });
+        }
+        SwitchEvent::Seen { away, exit_reason, waits } => {
+            halves[4] = exit_reason;
+            (bytes[0], bytes[1]) = (SEEN, away_code(away));
+            if let Some(waits) = waits {
+                words[1..].copy_from_slice(&[waits.halted_ns, waits.polled_ns, waits.runnable_ns]);
+                bytes[2] = WAITS_VALID;
+            }
+        }
+    }
+    let mut record = [0; SWITCH_SIZE];
+    let (words_part, rest) = record.split_at_mut(32);
+    let (halves_part, bytes_part) = rest.split_at_mut(20);
+    for (place, word) in words_part.as_chunks_mut().0.iter_mut().zip(words) {
+        *place = word.to_le_bytes();
+    }
+    for (place, half) in halves_part.as_chunks_mut().0.iter_mut().zip(halves) {
+        *place = half.to_le_bytes();
+    }
+    bytes_part[..3].copy_from_slice(&bytes);
+    record
+}
+
+/// `encode` undone; `None` when the bytes are no event.
+pub(super) fn decode(record: &[u8; SWITCH_SIZE]) -> Option<Switch> {
+    let word = |at: usize| u64::from_le_bytes(record.as_chunks().0[at]);
+    let half = |at: usize| u32::from_le_bytes(record.as_chunks().0[8 + at]);
+    let (pid, tid, exit_reason) = (Pid(half(2)), Tid(half(3)), half(4));
+    let away = away_of(record[53])?;
+    let flags = record[54];
+    let waits = Waits { halted_ns: word(1), polled_ns: word(2), runnable_ns: word(3) };
+    let event = match record[52] {
+        OUT => SwitchEvent::Out { away: away?, pid, tid, exit_reason },
+        IN => SwitchEvent::In { pid, tid },
+        WAKE => SwitchEvent::Wake { throttled: flags & THROTTLED != 0 },
+        SEEN => SwitchEvent::Seen {
+            away,
+            exit_reason,
+            waits: (flags & WAITS_VALID != 0).then_some(waits),
+        },
+        _ => return None,
+    };
+    let (time, vcpu, cpu) = (HostNs(word(0)), VcpuId(half(0)), CpuId(half(1)));
+    Some(Switch { time, cpu, vcpu, event })
+}
+
+fn away_code(away: Option<Away>) -> u8 {
+    match away {
+        None => 0,
+        Some(Away::Runnable) => 1,
+        Some(Away::Throttled) => 2,
+        Some(Away::Halted) => 3,
+        Some(Away::Asleep) => 4,
+    }
+}
+
+fn away_of(code: u8) -> Option<Option<Away>> {
+    match code {
+        0 => Some(None),
+        1 => Some(Some(Away::Runnable)),
+        2 => Some(Some(Away::Throttled)),
+        3 => Some(Some(Away::Halted)),
+        4 => Some(Some(Away::Asleep)),
+        _ => None,
+    }
+}
