@@ -1,0 +1,256 @@
+//! Whose a gap was: what the guest did before and after it.
+//!
+//! ```text
+//!            before                 gap                     after
+//!   function f  f  kernel k | Preempted, Throttled... | kernel l  f
+//!               ^--- up to three samples of the guest's ---^
+//!                    kernel are looked across: a tick interrupts a function, which then goes on
+//! ```
+//!
+//! A VM exit in the VMM is charged to where the guest was at the exit. Everything else is charged when both sides
+//! agree on the process, on its thread, or on its function; else it is nobody's at that level. Across a halt nobody
+//! agrees: what ran after it need not have been there before.
+
+use super::{
+    SampleTimes,
+    Whose::{Function, Process, Thread},
+};
+use crate::axis::{Account, Axis, Place, PlaceId, Segment, State, Timeline};
+
+/// Samples of the guest's kernel that a function may be found behind.
+const KERNEL_SAMPLES: u64 = 3;
+
+/// To what time is charged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Whose {
+    /// A process of the guest.
+    Process,
+    /// One of its threads.
+    Thread,
+    /// A function of a process.
+    Function,
+}
+
+/// Charges a timeline's gaps to the guest's code.
+#[derive(Debug)]
+pub struct Attribution<'a> {
+    axis: &'a Axis,
+    timeline: &'a Timeline,
+    samples: &'a SampleTimes,
+    /// By segment: the nearest one before it that shows a place, with nothing between that hides it.
+    before: Vec<Option<u32>>,
+    after: Vec<Option<u32>>,
+}
+
+/// What a segment says about the place of its neighbours.
+enum Shows {
+    /// The guest was here.
+    Place,
+    /// Nothing.
+    Nothing,
+    /// What is on its other side says nothing about this side.
+    Barrier,
+}
+
+impl<'a> Attribution<'a> {
+    /// Looks through the timeline once.
+    #[must_use]
+    pub fn new(axis: &'a Axis, timeline: &'a Timeline, samples: &'a SampleTimes) -> Self {
+        let n = timeline.segments.len();
+        let before = nearest(timeline, 0..n);
+        let after = nearest(timeline, (0..n).rev());
+        Self { axis, timeline, samples, before, after }
+    }
+
+    /// The place that a segment is charged to, the same one for everything charged alike as far as `whose` tells:
+    /// look at its process, thread or function only. `None`: nobody's.
+    #[must_use]
+    pub fn victim(&self, segment: usize, whose: Whose) -> Option<PlaceId> {
+        let Segment { state, place, .. } = self.timeline.segments[segment];
+        match state.account() {
+            Account::Guest => return place,
+            Account::StealVmm if place.is_some() => return place,
+            Account::Halt | Account::HaltPolling | Account::Unknown => return None,
+            _ => {}
+        }
+        let (before, after) = self.neighbours(segment);
+        let (before, after) = (before?, after?);
+        if whose == Function && before != after {
+            return self.function_around(segment);
+        }
+        let (one, other) = (self.axis.place(before), self.axis.place(after));
+        let agree = match whose {
+            Process => one.is_process(other),
+            Thread => one.is_thread(other) && one.tid.is_some(),
+            Function => true,
+        };
+        agree.then_some(before)
+    }
+
+    /// Whether a segment that is nobody's may still be `wanted`'s: one of the sides says so, or none says anything.
+    #[must_use]
+    pub fn may_be(&self, segment: usize, wanted: impl Fn(PlaceId) -> bool) -> bool {
+        let (before, after) = self.neighbours(segment);
+        let user = |links| self.user_place(segment, links);
+        let shown = [before, after, user(&self.before), user(&self.after)];
+        (before.is_none() && after.is_none()) || shown.into_iter().flatten().any(wanted)
+    }
+
+    fn neighbours(&self, segment: usize) -> (Option<PlaceId>, Option<PlaceId>) {
+        let place = |links: &[Option<u32>]| links[segment].and_then(|at| self.segment(at).place);
+        (place(&self.before), place(&self.after))
+    }
+
+    /// The user function that was interrupted before and goes on after.
+    fn function_around(&self, segment: usize) -> Option<PlaceId> {
+        let before = self.user_place(segment, &self.before)?;
+        let after = self.user_place(segment, &self.after)?;
+        (before == after).then_some(before)
+    }
+
+    /// The nearest user code of the same thread, behind a few samples of the guest's kernel.
+    fn user_place(&self, segment: usize, links: &[Option<u32>]) -> Option<PlaceId> {
+        let mut at = links[segment]?;
+        let nearest = self.axis.place(self.segment(at).place?);
+        let mut seen = 0;
+        loop {
+            let shown = self.segment(at);
+            let place = self.axis.place(shown.place?);
+            if !place.is_thread(nearest) {
+                return None;
+            }
+            if !place.kernel {
+                return shown.place;
+            }
+            seen += self.samples.within(self.timeline.vcpu, shown).max(1);
+            if KERNEL_SAMPLES < seen {
+                return None;
+            }
+            at = links[at as usize]?;
+        }
+    }
+
+    fn segment(&self, at: u32) -> &'a Segment {
+        &self.timeline.segments[at as usize]
+    }
+}
+
+impl Place {
+    /// The same process of the same guest.
+    pub(super) fn is_process(&self, other: &Self) -> bool {
+        (self.pid, &self.process) == (other.pid, &other.process)
+    }
+
+    /// The same thread, or one that is not told apart in both.
+    fn is_thread(&self, other: &Self) -> bool {
+        self.is_process(other) && self.tid == other.tid
+    }
+}
+
+/// For each segment the last one, in this order, that showed a place.
+fn nearest(timeline: &Timeline, order: impl Iterator<Item = usize>) -> Vec<Option<u32>> {
+    let mut links = vec![None; timeline.segments.len()];
+    let mut last = None;
+    for at in order {
+        links[at] = last;
+        match shows(&timeline.segments[at]) {
+            Shows::Place => last = u32::try_from(at).ok(),
+            Shows::Barrier => last = None,
+            Shows::Nothing => {}
+        }
+    }
+    links
+}
+
+fn shows(segment: &Segment) -> Shows {
+    match (segment.state, segment.place) {
+        (State::Halted | State::HaltPolling | State::Unknown, _) => Shows::Barrier,
+        (_, Some(_)) => Shows::Place,
+        // The guest ran, nobody knows what.
+        (State::GuestKernel | State::GuestUser | State::GuestUnknown, None) => Shows::Barrier,
+        (_, None) => Shows::Nothing,
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::super::testing::Drawn;
+    use super::*;
+
+    /// Every letter of the drawing charged: the victim's own letter, a process' or thread's first one, `.` nobody's.
+    fn charged(line: &str, whose: Whose) -> String {
+        let drawn = Drawn::new(&[line], "");
+        let timeline = &drawn.axis.timelines[0];
+        let attribution = Attribution::new(&drawn.axis, timeline, &drawn.samples);
+        let mut out = String::new();
+        for (number, segment) in timeline.segments.iter().enumerate() {
+            let victim = attribution.victim(number, whose).map(|id| drawn.axis.place(id));
+            let letter = match (victim, whose) {
+                (None, _) => ".",
+                (Some(place), Function) => &place.function,
+                (Some(place), Thread) => ["?", "1", "2", "3"][place.tid.unwrap() as usize],
+                (Some(place), Process) => &place.process[..1],
+            };
+            out.push_str(&letter.repeat(usize::try_from(segment.length_ns() / 1_000_000).unwrap()));
+        }
+        out
+    }
+
+    fn check(line: &str, process: &str, thread: &str, function: &str) {
+        assert_eq!(charged(line, Process), process, "{line} by process");
+        assert_eq!(charged(line, Thread), thread, "{line} by thread");
+        assert_eq!(charged(line, Function), function, "{line} by function");
+    }
+
+    #[test]
+    fn both_sides_agree() {
+        check("ff..ff", "aaaaaa", "111111", "ffffff");
+        check("ff..gg", "aaaaaa", "111111", "ff..gg");
+        check("ff..hh", "aaaaaa", "11..22", "ff..hh");
+        check("ff..xx", "aa..oo", "11..33", "ff..xx");
+        check("ft.wff", "aaaaaa", "111111", "ffffff");
+        check("f.__.f", "aaaaaa", "111111", "ffffff");
+    }
+
+    #[test]
+    fn one_side_is_not_enough() {
+        check("..ff", "..aa", "..11", "..ff");
+        check("ff..", "aa..", "11..", "ff..");
+        check("....", "....", "....", "....");
+        check("f?.f", "a..a", "1..1", "f..f");
+    }
+
+    #[test]
+    fn nothing_is_carried_across_a_halt() {
+        check("ff-.ff", "aa..aa", "11..11", "ff..ff");
+        check("ff.-ff", "aa..aa", "11..11", "ff..ff");
+        check("ff~.ff", "aa..aa", "11..11", "ff..ff");
+    }
+
+    #[test]
+    fn exits_are_charged_to_where_the_guest_was() {
+        check("xx11xx", "ooaaoo", "331133", "xxffxx");
+        check("gg1gg", "aaaaa", "11111", "ggfgg");
+        // Not known where: as any gap.
+        check("gg3gg", "aaaaa", "11111", "ggggg");
+        check("gg3xx", "aa.oo", "11.33", "gg.xx");
+        // The exit before a preemption says where the guest was.
+        check("xx1.ff", "ooaaaa", "331111", "xxffff");
+    }
+
+    #[test]
+    fn interrupted_functions_go_on() {
+        check("ff.kf", "aaaaa", "11111", "fffkf");
+        check("fk.lf", "aaaaa", "11111", "fkflf");
+        check("fkkk.f", "aaaaaa", "111111", "fkkkff");
+        check("fkkkk.f", "aaaaaaa", "1111111", "fkkkk.f");
+        check("fkkll.f", "aaaaaaa", "1111111", "fkkll.f");
+        check("fk.kg", "aaaaa", "11111", "fkkkg");
+        check("fk.lg", "aaaaa", "11111", "fk.lg");
+        check("gk.f", "aaaa", "1111", "gk.f");
+        check("fm.f", "ao.a", "13.1", "fm.f");
+        // A gap in the kernel's samples, and a halt.
+        check("fk.k.f", "aaaaaa", "111111", "fkkkff");
+        check("f-k.f", "a.aaa", "1.111", "f.k.f");
+    }
+}

@@ -1,0 +1,296 @@
+//! What a vCPU's time went to.
+
+use std::collections::BTreeMap;
+
+use model::{VcpuId, Vendor};
+
+use super::{Evidence, Thief, ThiefNames, Window};
+use crate::axis::{Account, Axis, Segment, State, Timeline, thieves};
+use crate::exit_reason;
+
+/// In the order in which they are shown.
+pub const ACCOUNTS: [Account; 8] = [
+    Account::Guest,
+    Account::Halt,
+    Account::HaltPolling,
+    Account::StealOutside,
+    Account::StealVmm,
+    Account::Throttled,
+    Account::NotSampled,
+    Account::Unknown,
+];
+
+/// Time by account. They add up to the time looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Accounts {
+    ns: [u64; ACCOUNTS.len()],
+}
+
+/// A vCPU's time, or the sum of several's.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Balance {
+    /// All of it.
+    pub accounts: Accounts,
+    /// Type 1 by who had the CPU; adds up to `Account::StealOutside`.
+    pub thieves: BTreeMap<Thief, u64>,
+    /// Type 2 by exit reason (`None`: not known); adds up to `Account::StealVmm`.
+    pub reasons: BTreeMap<Option<u32>, VmmTime>,
+}
+
+/// Time in the VMM.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct VmmTime {
+    /// On a CPU, in KVM or in the VMM.
+    pub on_cpu_ns: u64,
+    /// Asleep.
+    pub waiting_ns: u64,
+}
+
+/// The balance of every vCPU that is on the axis.
+#[must_use]
+pub fn balances(evidence: &Evidence<'_>, names: &ThiefNames<'_>) -> BTreeMap<VcpuId, Balance> {
+    let timelines = evidence.axis.timelines.iter();
+    timelines.map(|timeline| (timeline.vcpu, Balance::of(evidence.axis, timeline, names))).collect()
+}
+
+/// Its name in JSON and CSV.
+#[must_use]
+pub fn account_name(account: Account) -> &'static str {
+    match account {
+        Account::Guest => "guest",
+        Account::Halt => "halt",
+        Account::HaltPolling => "halt_polling",
+        Account::StealOutside => "steal_outside",
+        Account::StealVmm => "steal_vmm",
+        Account::Throttled => "throttled",
+        Account::NotSampled => "not_sampled",
+        Account::Unknown => "unknown",
+    }
+}
+
+/// Parts of a total in hundredths of a per cent of the sum: they add up to 10,000, by largest remainder.
+#[must_use]
+pub fn hundredths(parts: &[u64]) -> Vec<u64> {
+    let total: u128 = parts.iter().map(|part| u128::from(*part)).sum();
+    if total == 0 {
+        return vec![0; parts.len()];
+    }
+    let scaled = |part: u64| u128::from(part) * 10_000;
+    let whole = |part: u64| u64::try_from(scaled(part) / total).unwrap_or(10_000);
+    let mut shares: Vec<u64> = parts.iter().map(|part| whole(*part)).collect();
+    let mut by_remainder: Vec<usize> = (0..parts.len()).collect();
+    by_remainder.sort_by_key(|n| std::cmp::Reverse(scaled(parts[*n]) % total));
+    let missing = 10_000 - shares.iter().sum::<u64>();
+    by_remainder.iter().zip(0..missing).for_each(|(n, _)| shares[*n] += 1);
+    shares
+}
+
+impl Balance {
+    fn of(axis: &Axis, timeline: &Timeline, names: &ThiefNames<'_>) -> Self {
+        let mut balance = Self::default();
+        let all = Window { from: timeline.from, to: timeline.to };
+        for segment in timeline.segments.iter().filter_map(|segment| all.clip(segment)) {
+            balance.add_segment(axis, timeline.vcpu, &segment, names);
+        }
+        debug_assert_eq!(
+            balance.accounts.total(),
+            timeline.length_ns(),
+            "segments fill a timeline"
+        );
+        balance
+    }
+
+    fn add_segment(
+        &mut self,
+        axis: &Axis,
+        vcpu: VcpuId,
+        segment: &Segment,
+        names: &ThiefNames<'_>,
+    ) {
+        self.accounts.add(segment.state.account(), segment.length_ns());
+        add_thieves(&mut self.thieves, axis, vcpu, segment, names);
+        if let Some(reason) = vmm_reason(segment.state) {
+            self.reasons.entry(reason).or_default().add_segment(segment);
+        }
+    }
+
+    /// Adds another's time.
+    pub fn add(&mut self, other: &Self) {
+        for account in ACCOUNTS {
+            self.accounts.add(account, other.accounts.get(account));
+        }
+        other.thieves.iter().for_each(|(who, ns)| *self.thieves.entry(*who).or_default() += ns);
+        for (reason, time) in &other.reasons {
+            let sum = self.reasons.entry(*reason).or_default();
+            sum.on_cpu_ns += time.on_cpu_ns;
+            sum.waiting_ns += time.waiting_ns;
+        }
+    }
+
+    /// The part of type 2 that went to the host's interrupts.
+    #[must_use]
+    pub fn interrupts_ns(&self, vendor: Vendor) -> u64 {
+        let is =
+            |reason: &Option<u32>| reason.is_some_and(|r| exit_reason::is_interrupt(vendor, r));
+        let interrupts = self.reasons.iter().filter(|(reason, _)| is(reason));
+        interrupts.map(|(_, time)| time.total_ns()).sum()
+    }
+}
+
+impl Accounts {
+    /// Time of an account, ns.
+    #[must_use]
+    pub fn get(&self, account: Account) -> u64 {
+        self.ns[index(account)]
+    }
+
+    /// All of them.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.ns.iter().sum()
+    }
+
+    /// In the order of `ACCOUNTS`.
+    #[must_use]
+    pub fn all(&self) -> [u64; ACCOUNTS.len()] {
+        self.ns
+    }
+
+    pub(super) fn add(&mut self, account: Account, ns: u64) {
+        self.ns[index(account)] += ns;
+    }
+}
+
+impl VmmTime {
+    /// On a CPU or not.
+    #[must_use]
+    pub fn total_ns(&self) -> u64 {
+        self.on_cpu_ns + self.waiting_ns
+    }
+
+    pub(super) fn add_segment(&mut self, segment: &Segment) {
+        match segment.state {
+            State::WaitingInVmm { .. } => self.waiting_ns += segment.length_ns(),
+            _ => self.on_cpu_ns += segment.length_ns(),
+        }
+    }
+}
+
+/// The exit reason of a state that is type 2 steal.
+pub(super) fn vmm_reason(state: State) -> Option<Option<u32>> {
+    match state {
+        State::Vmm { reason } => Some(Some(reason)),
+        State::WaitingInVmm { reason } => Some(reason),
+        _ => None,
+    }
+}
+
+/// Adds who had the CPU in a type 1 segment; nothing for others.
+pub(super) fn add_thieves(
+    sum: &mut BTreeMap<Thief, u64>,
+    axis: &Axis,
+    victim: VcpuId,
+    segment: &Segment,
+    names: &ThiefNames<'_>,
+) {
+    if segment.state != State::Preempted {
+        return;
+    }
+    for (occupant, ns) in thieves(axis, victim, segment) {
+        *sum.entry(names.thief(occupant, segment.from)).or_default() += ns;
+    }
+}
+
+fn index(account: Account) -> usize {
+    match account {
+        Account::Guest => 0,
+        Account::Halt => 1,
+        Account::HaltPolling => 2,
+        Account::StealOutside => 3,
+        Account::StealVmm => 4,
+        Account::Throttled => 5,
+        Account::NotSampled => 6,
+        Account::Unknown => 7,
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::super::testing::{Drawn, MS};
+    use super::*;
+
+    /// `name ms` of everything that took time from the first vCPU.
+    fn check(vcpu: &str, cpu: &str, accounts: [u64; 8], thieves: &[&str], reasons: &[&str]) {
+        let drawn = Drawn::new(&[vcpu], cpu);
+        let names = ThiefNames::new(&drawn.tables);
+        let balance = balances(&drawn.evidence(), &names).remove(&VcpuId(0)).unwrap();
+        assert_eq!(balance.accounts.all().map(|ns| ns / MS), accounts, "{vcpu}");
+        assert_eq!(balance.accounts.total(), vcpu.len() as u64 * MS, "{vcpu}");
+        let found =
+            balance.thieves.iter().map(|(who, ns)| format!("{} {}", names.name(*who), ns / MS));
+        assert_eq!(found.collect::<Vec<_>>(), thieves, "{vcpu} {cpu}");
+        let found = balance.reasons.iter().map(|(reason, time)| {
+            let name = reason.map_or("-".into(), |r| exit_reason::name(Vendor::Amd, r));
+            format!("{name} {}+{}", time.on_cpu_ns / MS, time.waiting_ns / MS)
+        });
+        assert_eq!(found.collect::<Vec<_>>(), reasons, "{vcpu}");
+        assert_eq!(balance.thieves.values().sum::<u64>(), accounts[3] * MS);
+        let vmm: u64 = balance.reasons.values().map(VmmTime::total_ns).sum();
+        assert_eq!(vmm, accounts[4] * MS);
+    }
+
+    #[test]
+    fn time_adds_up() {
+        check("fkf-~.1wt_?", "", [3, 1, 1, 1, 2, 1, 1, 1], &["[unknown] 1"], &["io 1+1"]);
+        check(
+            "ff1123ww",
+            "",
+            [2, 0, 0, 0, 6, 0, 0, 0],
+            &[],
+            &["external interrupt 1+0", "io 2+2", "msr 1+0"],
+        );
+    }
+
+    #[test]
+    fn thieves_by_name() {
+        let check = |cpu: &str, thieves: &[&str]| {
+            let n = cpu.len() as u64;
+            let vcpu = ".".repeat(cpu.len());
+            super::test::check(&vcpu, cpu, [0, 0, 0, n, 0, 0, 0, 0], thieves, &[]);
+        };
+        check("22221", &["a vcpu1 1", "b vcpu0 4"]);
+        check("qqv", &["a qemu IO iothread1 (1005) 2", "a vhost 1"]);
+        check("pps", &["postgres (300) 2", "[ksoftirqd/0] (14) 1"]);
+        check("ui?", &["[unknown] (77) 1", "[idle] 1", "[unknown] 1"]);
+    }
+
+    #[test]
+    fn interrupts_are_a_part_of_type_2() {
+        let drawn = Drawn::new(&["f3311f"], "");
+        let names = ThiefNames::new(&drawn.tables);
+        let balance = balances(&drawn.evidence(), &names).remove(&VcpuId(0)).unwrap();
+        assert_eq!(balance.interrupts_ns(Vendor::Amd), 2 * MS);
+        assert_eq!(balance.accounts.get(Account::StealVmm), 4 * MS);
+    }
+
+    #[test]
+    fn a_vm_is_the_sum_of_its_vcpus() {
+        let drawn = Drawn::new(&["ff..", "..1f"], "1100");
+        let names = ThiefNames::new(&drawn.tables);
+        let mut sum = Balance::default();
+        balances(&drawn.evidence(), &names).values().for_each(|balance| sum.add(balance));
+        assert_eq!(sum.accounts.all().map(|ns| ns / MS), [3, 0, 0, 4, 1, 0, 0, 0]);
+        assert_eq!(sum.thieves.values().sum::<u64>(), 4 * MS);
+        assert_eq!(sum.reasons.values().map(|time| time.on_cpu_ns).sum::<u64>(), MS);
+    }
+
+    #[test]
+    fn percents_add_up() {
+        let check = |parts: &[u64], expected: &[u64]| assert_eq!(hundredths(parts), expected);
+        check(&[1, 1, 1], &[3334, 3333, 3333]);
+        check(&[2, 1, 0], &[6667, 3333, 0]);
+        check(&[0, 0], &[0, 0]);
+        check(&[u64::MAX, u64::MAX], &[5000, 5000]);
+        check(&[1, 999_999], &[0, 10_000]);
+    }
+}

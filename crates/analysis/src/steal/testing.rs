@@ -1,0 +1,211 @@
+//! Timelines as drawings: a letter is a millisecond.
+//!
+//! ```text
+//!  f g  user functions of app (1), thread 1      .  preempted      1  in the VMM for io, from f
+//!  h    user function of app (1), thread 2       t  throttled      2  in the VMM for msr, from x
+//!  k l  kernel functions in app (1), thread 1    w  asleep for io  3  in the VMM, interrupt, place not known
+//!  x    user function of other (2), thread 3     -  halted         ?  unknown
+//!  m    kernel function in other (2), thread 3   ~  halt polling   _  not sampled
+//! ```
+
+use model::{
+    CpuId, Edges, ExitCount, Guest, GuestVirt, Header, HostMode, HostNs, HostVirt, Image, ImageId,
+    ImageKind, Mapping, ModuleId, Owner, Pid, Sample, Tables, Thread, Tid, Vcpu, VcpuId,
+    VcpuSample, VcpuState, Vm, VmId, Waits,
+};
+
+use super::{Evidence, SampleTimes};
+use crate::axis::{Axis, Occupancy, Occupant, Place, PlaceId, Segment, Span, State, Timeline};
+
+pub(super) const MS: u64 = 1_000_000;
+pub(super) const IO: u32 = 0x7b;
+pub(super) const MSR: u32 = 0x7c;
+pub(super) const INTERRUPT: u32 = 0x60;
+pub(super) const VM_A: VmId = VmId(0);
+
+/// What evidence refers to.
+pub(super) struct Drawn {
+    pub(super) axis: Axis,
+    pub(super) tables: Tables,
+    pub(super) header: Header,
+    pub(super) samples: SampleTimes,
+}
+
+impl Drawn {
+    /// vCPUs 0 and 1 of VM a, vCPU 0 of VM b, all on CPU 0; and who had that CPU.
+    pub(super) fn new(vcpus: &[&str], cpu: &str) -> Self {
+        let end = vcpus.iter().map(|line| line.len()).max().unwrap_or(0) as u64 * MS;
+        let mut samples = SampleTimes::default();
+        let rows = (0..).map(VcpuId).zip(vcpus);
+        rows.for_each(|(vcpu, line)| push_samples(&mut samples, vcpu, line));
+        let timelines = (0..).map(VcpuId).zip(vcpus).map(|(v, line)| timeline(v, line));
+        let axis = Axis {
+            timelines: timelines.collect(),
+            cpus: vec![occupancy(cpu)],
+            places: "fghklxm".chars().map(place).collect(),
+            problems: Vec::new(),
+        };
+        let header = crate::testing::header(MS, end);
+        Self { axis, tables: tables(), header, samples }
+    }
+
+    pub(super) fn evidence(&self) -> Evidence<'_> {
+        let Self { axis, tables, header, samples } = self;
+        Evidence { axis, tables, header, samples, edges: Edges::Samples }
+    }
+
+    pub(super) fn count_exits(mut self, counts: &[(u32, u64)]) -> Self {
+        let exit = |(reason, count)| ExitCount { vcpu: VcpuId(0), reason, count };
+        self.tables.exits = counts.iter().copied().map(exit).collect();
+        self
+    }
+}
+
+fn timeline(vcpu: VcpuId, line: &str) -> Timeline {
+    let mut segments: Vec<Segment> = Vec::new();
+    for (at, (letter, state, place)) in (0..).zip(line.chars().map(drawn)) {
+        let (from, to) = (HostNs(at * MS), HostNs((at + 1) * MS));
+        match segments.last_mut() {
+            Some(last) if (last.state, last.place) == (state, place) => last.to = to,
+            _ => segments.push(Segment { from, to, state, cpu: cpu_of(letter), place }),
+        }
+    }
+    let to = HostNs(line.len() as u64 * MS);
+    Timeline { vcpu, from: HostNs(0), to, segments }
+}
+
+fn cpu_of(letter: char) -> Option<CpuId> {
+    (!matches!(letter, '-' | 'w' | '?')).then_some(CpuId(0))
+}
+
+fn drawn(letter: char) -> (char, State, Option<PlaceId>) {
+    let place = "fghklxm".find(letter).map(|n| PlaceId(u32::try_from(n).unwrap()));
+    let (state, place) = match letter {
+        'f' | 'g' | 'h' | 'x' => (State::GuestUser, place),
+        'k' | 'l' | 'm' => (State::GuestKernel, place),
+        '1' => (State::Vmm { reason: IO }, Some(PlaceId(0))),
+        '2' => (State::Vmm { reason: MSR }, Some(PlaceId(5))),
+        '3' => (State::Vmm { reason: INTERRUPT }, None),
+        'w' => (State::WaitingInVmm { reason: Some(IO) }, None),
+        '.' => (State::Preempted, None),
+        't' => (State::Throttled, None),
+        '-' => (State::Halted, None),
+        '~' => (State::HaltPolling, None),
+        '_' => (State::NotSampled, None),
+        '?' => (State::Unknown, None),
+        other => panic!("{other}"),
+    };
+    (letter, state, place)
+}
+
+fn place(letter: char) -> Place {
+    let (process, pid, tid) = match letter {
+        'x' | 'm' => ("other", 2, 3),
+        'h' => ("app", 1, 2),
+        _ => ("app", 1, 1),
+    };
+    let kernel = matches!(letter, 'k' | 'l' | 'm');
+    Place {
+        process: process.to_owned(),
+        pid: Some(pid),
+        thread: Some(format!("t{tid}")),
+        tid: Some(tid),
+        function: letter.to_string(),
+        module: Some(if kernel { "[kernel]" } else { "/bin/code" }.to_owned()),
+        kernel,
+    }
+}
+
+/// Who has CPU 0: `0` to `2` a vCPU, `q` a thread of VM a's QEMU, `v` its vhost, `p` a process, `s` a kernel
+/// thread, `u` a process nobody saw, `i` nobody, `?` unknown.
+fn occupancy(line: &str) -> Occupancy {
+    let thread = |pid, tid| Occupant::Thread(Pid(pid), Tid(tid));
+    let spans = (0..).zip(line.chars()).map(|(at, letter)| {
+        let who = match letter {
+            '0' | '1' | '2' => Occupant::Vcpu(VcpuId(letter.to_digit(10).unwrap())),
+            'q' => thread(1000, 1005),
+            'v' => thread(1050, 1050),
+            'p' => thread(300, 301),
+            's' => thread(14, 14),
+            'u' => thread(77, 77),
+            'i' => Occupant::Idle,
+            '?' => Occupant::Unknown,
+            other => panic!("{other}"),
+        };
+        Span { from: HostNs(at * MS), to: HostNs((at + 1) * MS), who }
+    });
+    Occupancy { cpu: CpuId(0), spans: spans.collect() }
+}
+
+fn tables() -> Tables {
+    let vm = |name: &str, pid| Vm {
+        name: name.to_owned(),
+        pid: Pid(pid),
+        started: None,
+        ended: None,
+        guest: Guest::Unmapped { reason: String::new() },
+    };
+    let image = |pid, name: &str| Image {
+        owner: Owner::Host,
+        kind: ImageKind::Process,
+        pid: Pid(pid),
+        name: name.to_owned(),
+        cr3: None,
+        start: None,
+        end: None,
+    };
+    let vcpu = |vm, number, tid| Vcpu { vm: VmId(vm), number, tid: Tid(tid) };
+    let thread = |image, tid, name: &str| Thread {
+        image: ImageId(image),
+        tid: Tid(tid),
+        name: name.to_owned(),
+        fs_base: None,
+    };
+    let code =
+        |image| Mapping { image: ImageId(image), start: 0, end: 1, offset: 0, module: ModuleId(0) };
+    Tables {
+        vms: vec![vm("a", 1000), vm("b", 2000)],
+        vcpus: vec![vcpu(0, 0, 1001), vcpu(0, 1, 1002), vcpu(1, 0, 2001)],
+        images: vec![
+            image(1000, "qemu-system-x86"),
+            image(1050, "vhost-1000"),
+            image(300, "postgres"),
+            image(14, "ksoftirqd/0"),
+        ],
+        threads: vec![thread(0, 1005, "IO iothread1"), thread(1, 1050, "vhost-1000")],
+        mappings: vec![code(0), code(2)],
+        ..Tables::default()
+    }
+}
+
+fn push_samples(samples: &mut SampleTimes, vcpu: VcpuId, line: &str) {
+    for (at, (_, state, place)) in (0..).zip(line.chars().map(drawn)) {
+        let guest = place.is_some() && !matches!(state, State::Vmm { .. });
+        let sampled = VcpuSample {
+            vcpu,
+            ip: GuestVirt(0),
+            cr3: None,
+            fs_base: GuestVirt(0),
+            cpl: 0,
+            asid: 1,
+            exit_reason: 0,
+            exit_info: 0,
+            waits: Some(Waits::default()),
+        };
+        let state = match state {
+            State::Vmm { .. } => VcpuState::Vmm(sampled),
+            _ if guest => VcpuState::Guest(sampled),
+            _ => continue,
+        };
+        samples.push(&Sample {
+            time: HostNs(at * MS + MS / 2),
+            cpu: CpuId(0),
+            pid: Pid(1000),
+            tid: Tid(1001),
+            host_ip: HostVirt(0),
+            host_mode: HostMode::Kernel,
+            stack: None,
+            vcpu: state,
+        });
+    }
+}

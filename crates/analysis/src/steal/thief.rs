@@ -1,0 +1,170 @@
+//! Who had the CPU, by name.
+
+use std::collections::HashMap;
+
+use model::{HostNs, ImageId, ImageKind, Owner, Pid, Tables, Tid, VcpuId, VmId};
+
+use crate::axis::Occupant;
+use crate::span::Lifetimes;
+
+/// As `resolve` has it: a start or an end is noted a little after it happened.
+const LIFETIME_SLACK_NS: u64 = 50_000_000;
+
+/// Who had a CPU while a vCPU waited for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Thief {
+    /// Another vCPU, in its guest or in its VMM.
+    Vcpu(VcpuId),
+    /// Another thread of a VM's process: QEMU's main loop, I/O and migration threads.
+    VmmThread(VmId, Tid),
+    /// The host kernel's network and block back end of a VM.
+    Vhost(VmId),
+    /// A host process.
+    Process(ImageId),
+    /// A thread of the host's kernel.
+    KernelThread(ImageId),
+    /// A host process that was not seen otherwise.
+    UnseenProcess(Pid),
+    /// Nobody: the CPU was idle, the vCPU was on its way to it.
+    Idle,
+    /// No sample says.
+    Unknown,
+}
+
+/// Tells occupants of CPUs apart and names them.
+#[derive(Debug)]
+pub struct ThiefNames<'t> {
+    tables: &'t Tables,
+    vms: Lifetimes<Pid, VmId>,
+    images: Lifetimes<Pid, ImageId>,
+    threads: HashMap<(ImageId, Tid), usize>,
+    vcpus: HashMap<(VmId, Tid), VcpuId>,
+    /// By image: it has code of its own, as a kernel thread has not.
+    has_code: Vec<bool>,
+}
+
+impl<'t> ThiefNames<'t> {
+    /// Builds the look-ups.
+    #[must_use]
+    pub fn new(tables: &'t Tables) -> Self {
+        let images = tables.images.iter().enumerate();
+        let processes = images
+            .filter(|(_, i)| (i.owner, i.kind) == (Owner::Host, ImageKind::Process))
+            .map(|(row, i)| (i.pid, i.start, i.end, ImageId::from_index(row)));
+        let vms = tables.vms.iter().enumerate();
+        let threads = tables.threads.iter().enumerate();
+        let vcpus = tables.vcpus.iter().enumerate();
+        let mut has_code = vec![false; tables.images.len()];
+        for mapping in &tables.mappings {
+            has_code.get_mut(mapping.image.index()).into_iter().for_each(|has| *has = true);
+        }
+        Self {
+            tables,
+            vms: Lifetimes::new(vms.map(|(n, v)| (v.pid, v.started, v.ended, VmId::from_index(n)))),
+            images: Lifetimes::new(processes),
+            threads: threads.map(|(row, t)| ((t.image, t.tid), row)).collect(),
+            vcpus: vcpus.map(|(n, v)| ((v.vm, v.tid), VcpuId::from_index(n))).collect(),
+            has_code,
+        }
+    }
+
+    /// Who an occupant was at `time`.
+    #[must_use]
+    pub fn thief(&self, occupant: Occupant, time: HostNs) -> Thief {
+        match occupant {
+            Occupant::Idle | Occupant::Thread(Pid(0), _) => Thief::Idle,
+            Occupant::Unknown => Thief::Unknown,
+            Occupant::Vcpu(vcpu) => Thief::Vcpu(vcpu),
+            Occupant::Thread(pid, tid) => self.thread(pid, tid, time),
+        }
+    }
+
+    /// Its name: `web vcpu0`, `web qemu CPU 0/KVM (1002)`, `web vhost`, `postgres (300)`, `[ksoftirqd/0] (14)`,
+    /// `[idle]`, `[unknown]`.
+    #[must_use]
+    pub fn name(&self, thief: Thief) -> String {
+        match thief {
+            Thief::Vcpu(vcpu) => match self.tables.vcpus.get(vcpu.index()) {
+                Some(row) => format!("{} vcpu{}", self.vm_name(row.vm), row.number),
+                None => "[unknown]".to_owned(),
+            },
+            Thief::VmmThread(vm, tid) => match self.vmm_thread(vm, tid) {
+                Some(name) => format!("{} qemu {name} ({tid})", self.vm_name(vm)),
+                None => format!("{} qemu ({tid})", self.vm_name(vm)),
+            },
+            Thief::Vhost(vm) => format!("{} vhost", self.vm_name(vm)),
+            Thief::Process(image) => self.image_name(image, "", ""),
+            Thief::KernelThread(image) => self.image_name(image, "[", "]"),
+            Thief::UnseenProcess(pid) => format!("[unknown] ({pid})"),
+            Thief::Idle => "[idle]".to_owned(),
+            Thief::Unknown => "[unknown]".to_owned(),
+        }
+    }
+
+    /// The VM that it belongs to.
+    #[must_use]
+    pub fn vm(&self, thief: Thief) -> Option<VmId> {
+        match thief {
+            Thief::Vcpu(vcpu) => self.tables.vcpus.get(vcpu.index()).map(|row| row.vm),
+            Thief::VmmThread(vm, _) | Thief::Vhost(vm) => Some(vm),
+            _ => None,
+        }
+    }
+
+    fn thread(&self, pid: Pid, tid: Tid, time: HostNs) -> Thief {
+        let image = self.images.at(&pid, time, LIFETIME_SLACK_NS);
+        if let Some(vm) = image.and_then(|image| self.served_by(image, tid)) {
+            return Thief::Vhost(vm);
+        }
+        if let Some(vm) = self.vms.at(&pid, time, LIFETIME_SLACK_NS) {
+            let vcpu = self.vcpus.get(&(vm, tid));
+            return vcpu.map_or(Thief::VmmThread(vm, tid), |vcpu| Thief::Vcpu(*vcpu));
+        }
+        match image {
+            Some(image) if self.has_code[image.index()] => Thief::Process(image),
+            Some(image) => Thief::KernelThread(image),
+            None => Thief::UnseenProcess(pid),
+        }
+    }
+
+    /// The VM a vhost thread works for: it is named `vhost-PID` after the process that it serves. Before
+    /// Linux 6.4 it is a kernel thread, since then a thread of that process.
+    fn served_by(&self, image: ImageId, tid: Tid) -> Option<VmId> {
+        let thread = self.threads.get(&(image, tid)).map(|row| &self.tables.threads[*row].name);
+        let name = thread.unwrap_or(&self.tables.images[image.index()].name);
+        let owner = Pid(name.strip_prefix("vhost-")?.parse().ok()?);
+        self.tables.vms.iter().position(|vm| vm.pid == owner).map(VmId::from_index)
+    }
+
+    fn vmm_thread(&self, vm: VmId, tid: Tid) -> Option<&'t str> {
+        let pid = self.tables.vms.get(vm.index())?.pid;
+        let of_vm = |image: ImageId| self.tables.images[image.index()].pid == pid;
+        let found = self.tables.threads.iter().find(|t| t.tid == tid && of_vm(t.image));
+        found.map(|thread| thread.name.as_str())
+    }
+
+    fn vm_name(&self, vm: VmId) -> &'t str {
+        self.tables.vms.get(vm.index()).map_or("[unknown]", |vm| vm.name.as_str())
+    }
+
+    fn image_name(&self, image: ImageId, open: &str, close: &str) -> String {
+        let image = &self.tables.images[image.index()];
+        format!("{open}{}{close} ({})", image.name, image.pid)
+    }
+}
+
+impl Thief {
+    /// For scripts.
+    #[must_use]
+    pub fn kind(self) -> &'static str {
+        match self {
+            Self::Vcpu(_) => "vcpu",
+            Self::VmmThread(..) => "vmm_thread",
+            Self::Vhost(_) => "vhost",
+            Self::Process(_) | Self::UnseenProcess(_) => "process",
+            Self::KernelThread(_) => "kernel_thread",
+            Self::Idle => "idle",
+            Self::Unknown => "unknown",
+        }
+    }
+}
