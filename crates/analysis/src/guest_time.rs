@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 
 use model::{Header, Sample, Tables, VcpuId, VcpuState, VmId};
 
-use crate::axis::{Account, Axis, Occupant, Segment};
+use crate::axis::{Account, Axis, Occupant, Segment, thieves};
 use crate::profile::Side;
 use crate::{Selection, View};
 
@@ -200,20 +200,6 @@ fn shared_out(n: u64, weights: &BTreeMap<Side, u64>) -> Unseen {
 /// How many periods, the nearest whole number.
 fn rounded(ns: u64, period_ns: u64) -> u64 {
     ns.saturating_add(period_ns / 2) / period_ns
-}
-
-/// Stands for the axis' own until that is there.
-fn thieves(axis: &Axis, vcpu: VcpuId, segment: &Segment) -> Vec<(Occupant, u64)> {
-    let cpu = axis.cpus.iter().find(|cpu| Some(cpu.cpu) == segment.cpu);
-    let spans = cpu.map_or(&[][..], |cpu| &cpu.spans).iter();
-    let others = spans.filter(|span| span.who != Occupant::Vcpu(vcpu));
-    let overlap =
-        |span: &crate::axis::Span| span.to.min(segment.to).since(span.from.max(segment.from));
-    let mut thieves: Vec<_> =
-        others.map(|span| (span.who, overlap(span))).filter(|(_, ns)| *ns > 0).collect();
-    let known: u64 = thieves.iter().map(|(_, ns)| ns).sum();
-    thieves.push((Occupant::Unknown, segment.length_ns() - known));
-    thieves
 }
 
 #[cfg(test)]
