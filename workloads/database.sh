@@ -11,7 +11,8 @@ as_postgres() { setpriv --reuid postgres --regid postgres --init-groups "$@"; }
 cd /
 mkdir -p /run/postgresql
 chown postgres: /run/postgresql
-as_postgres "$programs/postgres" -D "$data" -c config_file="$settings" &
+# Vacuuming at its own times would make runs of the same work differ.
+as_postgres "$programs/postgres" -D "$data" -c config_file="$settings" -c autovacuum=off &
 until as_postgres "$programs/pg_isready" -q; do sleep 0.2; done
 as_postgres "$programs/pgbench" --initialize --quiet --scale "${1:-1}" postgres
 touch /run/postgresql/has-tables
