@@ -16,6 +16,7 @@
 pub mod axis;
 pub mod exit_reason;
 pub mod flow;
+pub mod overview;
 pub mod steal;
 
 mod addresses;

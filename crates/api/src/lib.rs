@@ -8,3 +8,5 @@
 pub mod doctor;
 pub mod guest;
 pub mod report;
+pub mod steal;
+pub mod top;
