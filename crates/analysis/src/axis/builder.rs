@@ -178,8 +178,7 @@ impl<'r> AxisBuilder<'r> {
     }
 
     fn draw_by_samples(&self, tracks: &mut [Track], period_ns: u64) {
-        let drawer =
-            |row: usize| Drawer { points: &self.points[row], period_ns, marks: &self.marks };
+        let drawer = |row: usize| Drawer::new(&self.points[row], &self.marks, period_ns);
         let mut throttled: Vec<Vec<(usize, u64)>> = vec![Vec::new(); tracks.len()];
         for (row, _) in self.resolver.tables().vms.iter().enumerate() {
             let vm = VmId::from_index(row);
@@ -206,16 +205,16 @@ impl<'r> AxisBuilder<'r> {
         let mut waits = Vec::new();
         let rows = tracks.iter().enumerate().filter(|(row, _)| tables.vcpus[*row].vm == vm);
         for (row, track) in rows {
+            let drawer = drawer(row);
             for (number, pair) in self.points[row].windows(2).enumerate() {
-                let gap = drawer(row).gap(track, number);
-                let ns = gap.map_or(0, |gap| gap.preempted + gap.waiting);
-                if 0 < ns {
-                    let (from, to) = (pair[0].time, pair[1].time);
-                    waits.push(Wait { from, to, track: row, gap: number, ns });
-                }
+                let Some(gap) = drawer.gap(track, number) else { continue };
+                let (from, to) = (pair[0].time, pair[1].time);
+                let (preempted, waiting) = (gap.preempted, gap.waiting);
+                waits.push(Wait { from, to, track: row, gap: number, preempted, waiting });
             }
         }
-        throttle::share(readings(), waits)
+        waits.retain(|wait| 0 < wait.preempted + wait.waiting);
+        throttle::share(readings(), waits, self.header.period_ns)
     }
 
     fn draw_by_switches(&mut self, tracks: &mut [Track], period_ns: u64) {

@@ -5,31 +5,35 @@ use model::CpuId;
 
 use super::State;
 use super::cover::middle;
-use super::gap::{Gap, difference};
+use super::gap::{Gap, Unseen, difference};
 use super::marks::Marks;
-use super::track::{Asleep, Doing, Point, Track, What};
-
-/// How far the first and the last point of a vCPU that was asleep speak for the time before and after.
-const EDGE_PERIODS: u64 = 10;
+use super::track::{Asleep, Doing, Point, Track, What, is_near};
 
 /// Draws one vCPU's track.
 #[derive(Debug)]
 pub(super) struct Drawer<'a> {
-    pub(super) points: &'a [Point],
-    pub(super) period_ns: u64,
-    pub(super) marks: &'a Marks,
+    points: &'a [Point],
+    unseen: Unseen,
+    period_ns: u64,
+    marks: &'a Marks,
 }
 
-impl Drawer<'_> {
+impl<'a> Drawer<'a> {
+    pub(super) fn new(points: &'a [Point], marks: &'a Marks, period_ns: u64) -> Self {
+        Self { points, unseen: Unseen::of(points, period_ns), period_ns, marks }
+    }
+
     /// The gap after each point that has counters on both sides.
     pub(super) fn gap(&self, track: &Track, number: usize) -> Option<Gap> {
         let (a, b) = (self.points.get(number)?, self.points.get(number + 1)?);
-        let mut gap = Gap::new(a, b, difference(a, b)?.waits, self.period_ns);
+        let waits = difference(a, b)?.waits;
+        let unseen_ns = self.unseen.ns(&waits, self.period_ns);
+        let mut gap = Gap::new(a, b, waits, unseen_ns);
         let unexplained = gap.on().saturating_sub(gap.polled);
         let is_gap = gap.length > self.period_ns + self.period_ns / 2;
         if is_gap && unexplained > self.period_ns && b.away().is_none() {
             let absent = self.marks.absent(track.vcpu, a, b);
-            gap.find_waiting(a, b, absent, self.period_ns);
+            gap.find_waiting((a, b), absent, unseen_ns, self.period_ns);
         }
         Some(gap)
     }
@@ -60,22 +64,26 @@ impl Drawer<'_> {
     }
 
     fn begin(&self, track: &mut Track, first: &Point) {
-        let (reach, what) = match first.away() {
-            Some(away) => (EDGE_PERIODS, What::Off(away.state())),
-            None => (1, What::OnCpu),
+        let what = match first.away() {
+            Some(away) if is_near(track.from, first.time, self.period_ns) => {
+                What::Off(away.state())
+            }
+            Some(_) => What::Off(State::Unknown),
+            None => {
+                let known = first.time.saturating_sub(self.period_ns);
+                track.push_until(known, What::Off(State::Unknown), None);
+                What::OnCpu
+            }
         };
-        let reach = self.period_ns.saturating_mul(reach);
-        let known = first.time.saturating_sub(reach);
-        track.push_until(known, What::Off(State::Unknown), None);
         track.push_until(first.time, what, queue(first));
     }
 
     fn end(&self, track: &mut Track, last: &Point) {
         match last.away() {
-            Some(away) => {
-                let known = last.time.saturating_add(self.period_ns.saturating_mul(EDGE_PERIODS));
-                track.push_until(known, What::Off(away.state()), queue(last));
+            Some(away) if is_near(last.time, track.to, self.period_ns) => {
+                track.push_until(u64::MAX, What::Off(away.state()), queue(last));
             }
+            Some(_) => {}
             None => {
                 let known = last.time.saturating_add(self.period_ns);
                 track.push_until(known, What::OnCpu, Some(last.cpu));
@@ -134,9 +142,9 @@ impl Drawer<'_> {
             return None;
         }
         if a.may_poll() {
-            let (from, to) = poll_around(self.points, number, gap.polled, self.period_ns);
-            track.poll(from, to);
-            return Some(to.saturating_sub(a.time));
+            let poll = poll_around(self.points, number, gap.polled, self.period_ns);
+            track.poll(poll, a.place);
+            return Some(poll.1.saturating_sub(a.time));
         }
         let polled = gap.polled.min(gap.on());
         let from = match gap.off() {
@@ -144,7 +152,7 @@ impl Drawer<'_> {
             _ if a.away().is_some() => b.time.saturating_sub(polled),
             _ => a.time.saturating_add((gap.on() - polled) / 2),
         };
-        track.poll(from, from.saturating_add(polled));
+        track.poll((from, from.saturating_add(polled)), None);
         None
     }
 

@@ -14,7 +14,7 @@ use super::State;
 use super::by_samples::poll_around;
 use super::gap::difference;
 use super::problems::{Problem, Problems};
-use super::track::{Point, Track, What};
+use super::track::{Point, Track, What, is_near};
 
 /// What a vCPU's thread is in between two events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -123,7 +123,7 @@ impl Drawer<'_> {
         let is_on = |status| matches!(status, Status::OnCpu(_));
         match self.status {
             Status::Untold => {
-                let near = time.saturating_sub(self.track.from) <= 10 * self.period_ns;
+                let near = is_near(self.track.from, time, self.period_ns);
                 self.until(time, if near { seen } else { Status::Untold });
                 self.become_(time, seen);
             }
@@ -149,7 +149,7 @@ impl Drawer<'_> {
                 self.until(sample.time.saturating_sub(self.period_ns), self.status);
                 self.become_(sample.time, Status::OnCpu(sample.cpu));
             }
-            _ if sample.time.saturating_sub(self.since) < self.period_ns => {
+            _ if sample.time.saturating_sub(self.since) < self.period_ns / 16 => {
                 self.problems.count(Problem::SampledAway);
             }
             _ => {
@@ -194,11 +194,10 @@ fn draw_polls(track: &mut Track, switches: &[Switch], points: &[Point], period_n
         let end = halts.partition_point(|time| *time <= b.time);
         let halts = halts.get(begin..end).unwrap_or_default();
         if halts.is_empty() {
-            let (from, to) = match a.may_poll() {
-                true => poll_around(points, number, polled, period_ns),
-                false => longest_middle(track, a.time, b.time, polled),
-            };
-            track.poll(from, to);
+            match a.may_poll() {
+                true => track.poll(poll_around(points, number, polled, period_ns), a.place),
+                false => track.poll(longest_middle(track, a.time, b.time, polled), None),
+            }
             continue;
         }
         let mut left = polled;
@@ -207,7 +206,7 @@ fn draw_polls(track: &mut Track, switches: &[Switch], points: &[Point], period_n
             let on = track.within(halt.saturating_sub(1), *halt).last();
             let on = on.filter(|stretch| stretch.what == What::OnCpu && stretch.to == *halt);
             let from = on.map_or(*halt, |on| on.from.max(halt.saturating_sub(share)));
-            track.poll(from, *halt);
+            track.poll((from, *halt), a.place.filter(|_| a.may_poll() && number == 0));
             left -= *halt - from;
         }
     }

@@ -7,16 +7,17 @@
 //!                       <period>      <period>
 //! ```
 //!
-//! A sample stands for the time up to half way to its neighbour, at most one period to each side.
+//! A sample stands for the time up to half way to its neighbour, at most one period to each side; one that was taken
+//! while the host polled for the end of a halt stands for that poll.
 
 use model::{CpuId, HostNs};
 
-use super::track::{Point, Stretch, Track, What};
+use super::track::{Point, Poll, Stretch, Track, What};
 use super::{PlaceId, Segment, State, Timeline};
 
 /// The timeline of a track; `points` are in time order.
 pub(super) fn timeline(track: &Track, points: &[Point], period_ns: u64) -> Timeline {
-    let mut cover = Cover { segments: Vec::new(), polls: &track.polls };
+    let mut cover = Cover { segments: Vec::new(), track, polls: &track.polls };
     let mut rest = points;
     for stretch in &track.stretches {
         let before = rest.partition_point(|point| point.time < stretch.from);
@@ -53,13 +54,18 @@ pub(super) fn is_whole(timeline: &Timeline) -> bool {
 #[derive(Debug)]
 struct Cover<'t> {
     segments: Vec<Segment>,
+    track: &'t Track,
     /// Not yet passed.
-    polls: &'t [(u64, u64)],
+    polls: &'t [Poll],
 }
 
 impl Cover<'_> {
     fn on_cpu(&mut self, stretch: &Stretch, points: &[Point], period_ns: u64) {
-        let samples = || points.iter().filter_map(|point| Some((point, point.state()?)));
+        // One that was taken in a poll speaks for the poll alone.
+        let track = self.track;
+        let polls = |point: &Point| point.may_poll() && track.polls_at(point.time);
+        let speaking = || points.iter().filter(|point| !polls(point));
+        let samples = || speaking().filter_map(|point| Some((point, point.state()?)));
         let mut at = stretch.from;
         let mut next = samples().skip(1);
         for (point, state) in samples() {
@@ -82,16 +88,15 @@ impl Cover<'_> {
         cpu: Option<CpuId>,
         place: Option<PlaceId>,
     ) {
-        let exit_place = place.filter(|_| matches!(state, State::Vmm { .. }));
-        while let [(poll_from, poll_to), later @ ..] = self.polls {
-            if to <= *poll_from {
+        while let [poll, later @ ..] = self.polls {
+            if to <= poll.from {
                 break;
             }
-            self.push(from, (*poll_from).max(from), state, cpu, place);
-            let end = (*poll_to).min(to).max(from);
-            self.push(from.max(*poll_from), end, State::HaltPolling, cpu, exit_place);
-            from = end.max(from);
-            if to < *poll_to {
+            self.push(from, poll.from.max(from), state, cpu, place);
+            let end = poll.to.min(to).max(from);
+            self.push(from.max(poll.from), end, State::HaltPolling, cpu, poll.place);
+            from = end;
+            if to < poll.to {
                 break;
             }
             self.polls = later;

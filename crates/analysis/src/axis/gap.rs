@@ -12,11 +12,34 @@ use model::Waits;
 
 use super::track::{Doing, Point};
 
-/// A gap without halts or preemption holds two bits of on-CPU time, of half a period each on average.
-const LONE_SLACK: u64 = 1;
-/// Where a vCPU came and went between, it may have been on a CPU more often without a sample hitting it: that this lasts
-/// longer than so many periods has a probability of 2 %.
-const BURSTS_SLACK: u64 = 4;
+/// How much time on a CPU the samples at a gap's ends don't show, in periods.
+///
+/// Between two runs of many samples it is half a period of either on average. A vCPU that comes and goes between samples
+/// may have been on a CPU more often in the gap: that this adds up to more than four periods has a probability of 2 %.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Unseen(u64);
+
+impl Unseen {
+    const AT_THE_ENDS: Self = Self(1);
+    const IN_BURSTS: Self = Self(4);
+
+    /// By how many samples a vCPU's runs have.
+    pub(super) fn of(points: &[Point], period_ns: u64) -> Self {
+        let differences = || points.windows(2).filter_map(|pair| difference(&pair[0], &pair[1]));
+        let is_gap = |waits: &Waits| period_ns / 2 < waits.halted_ns.max(waits.runnable_ns);
+        let pairs = differences().count();
+        let gaps = differences().filter(|d| is_gap(&d.waits)).count();
+        if 2 * gaps <= pairs { Self::AT_THE_ENDS } else { Self::IN_BURSTS }
+    }
+
+    /// In a gap with these waits; without any it can't have come and gone, but to and from the VMM.
+    pub(super) fn ns(self, waits: &Waits, period_ns: u64) -> u64 {
+        let is_lone =
+            waits.halted_ns == 0 && waits.polled_ns == 0 && waits.runnable_ns <= period_ns / 2;
+        let periods = if is_lone { Self::AT_THE_ENDS } else { self };
+        periods.0.saturating_mul(period_ns)
+    }
+}
 
 /// A gap's time off the CPU, in ns. Together at most the gap's length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -50,17 +73,16 @@ pub(super) fn difference(a: &Point, b: &Point) -> Option<Difference> {
 
 impl Gap {
     /// The gap between `a` and `b`, as the counters tell it.
-    pub(super) fn new(a: &Point, b: &Point, waits: Waits, period_ns: u64) -> Self {
+    pub(super) fn new(a: &Point, b: &Point, waits: Waits, unseen_ns: u64) -> Self {
         let length = b.time.saturating_sub(a.time);
         let halt_wait = waits.halted_ns.min(length);
         let runnable = waits.runnable_ns.min(length);
         let polled = waits.polled_ns.min(length);
+        // As much of it as can't be wake-ups: the rest would leave too much time on a CPU.
+        let awake = length - halt_wait;
         let apart = match halt_wait {
             0 => runnable,
-            // As much of it as can't be wake-ups: the rest would leave more time on a CPU than samples miss.
-            _ => runnable
-                .min(length - halt_wait)
-                .min((length - halt_wait).saturating_sub(polled + 2 * period_ns)),
+            _ => runnable.min(awake.saturating_sub(polled.saturating_add(unseen_ns))),
         };
         let after_wake = (runnable - apart).min(halt_wait);
         let halted = (halt_wait - after_wake).min(length - runnable);
@@ -79,7 +101,13 @@ impl Gap {
 
     /// What the counters don't explain and samples do not show to be on a CPU: it slept in the VMM. `absent` counts the
     /// beats at which its CPU was seen without it.
-    pub(super) fn find_waiting(&mut self, a: &Point, b: &Point, absent: u64, period_ns: u64) {
+    pub(super) fn find_waiting(
+        &mut self,
+        (a, b): (&Point, &Point),
+        absent: u64,
+        unseen_ns: u64,
+        period_ns: u64,
+    ) {
         let in_vmm = |point: &Point| matches!(point.doing, Doing::Vmm { halted: false, .. });
         let off = self.off();
         let explained = match off {
@@ -90,21 +118,17 @@ impl Gap {
         if absent <= explained {
             return;
         }
-        let lone = self.halted == 0 && self.polled == 0 && self.preempted <= period_ns / 2;
-        let slack = if lone { LONE_SLACK } else { BURSTS_SLACK }.saturating_mul(period_ns);
         let on = self.on().saturating_sub(self.polled);
-        let unseen = absent.saturating_mul(period_ns).saturating_sub(off);
-        self.waiting = on.saturating_sub(slack).min(unseen);
+        let seen_away = absent.saturating_mul(period_ns).saturating_sub(off);
+        self.waiting = on.saturating_sub(unseen_ns).min(seen_away);
     }
 
-    /// Takes what a quota held back out of the waits; what is left of `budget`. Kernels that take throttled threads off
-    /// their queues (6.18 on) don't count them as runnable.
-    pub(super) fn throttle(&mut self, budget: u64) -> u64 {
-        let of_preempted = self.preempted.min(budget);
-        let of_waiting = self.waiting.min(budget - of_preempted);
+    /// Takes what a quota held back out of the waits. Kernels that don't count it as runnable leave it unexplained.
+    pub(super) fn throttle(&mut self, throttled: u64) {
+        let of_preempted = self.preempted.min(throttled);
+        let of_waiting = self.waiting.min(throttled - of_preempted);
         self.preempted -= of_preempted;
         self.waiting -= of_waiting;
         self.throttled += of_preempted + of_waiting;
-        budget - of_preempted - of_waiting
     }
 }

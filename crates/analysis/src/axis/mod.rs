@@ -9,6 +9,7 @@
 //! Lengths of a timeline's segments add up to its length, to the nanosecond; what is not known is a
 //! segment of its own. The states are those of ARCHITECTURE.md.
 
+mod agreement;
 mod builder;
 mod by_samples;
 mod by_switches;
@@ -21,6 +22,7 @@ mod problems;
 mod throttle;
 mod track;
 
+pub use agreement::{Agreement, Gaps, Pair, VcpuAgreement, agreement};
 pub use builder::AxisBuilder;
 pub use occupancy::thieves;
 

@@ -97,6 +97,15 @@ pub(super) enum What {
     Off(State),
 }
 
+/// The host polled for the end of a halt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Poll {
+    pub(super) from: u64,
+    pub(super) to: u64,
+    /// Where the guest halted, when a sample says so.
+    pub(super) place: Option<PlaceId>,
+}
+
 /// One vCPU's stretches from its first instant to its last: they touch, whatever is pushed.
 #[derive(Debug)]
 pub(super) struct Track {
@@ -105,7 +114,7 @@ pub(super) struct Track {
     pub(super) to: u64,
     pub(super) stretches: Vec<Stretch>,
     /// In time order, apart.
-    pub(super) polls: Vec<(u64, u64)>,
+    pub(super) polls: Vec<Poll>,
 }
 
 impl Track {
@@ -132,11 +141,17 @@ impl Track {
     }
 
     /// The host polled for it here, as far as it was on a CPU.
-    pub(super) fn poll(&mut self, from: u64, to: u64) {
-        let from = self.polls.last().map_or(from, |(_, end)| from.max(*end));
+    pub(super) fn poll(&mut self, (from, to): (u64, u64), place: Option<PlaceId>) {
+        let from = self.polls.last().map_or(from, |before| from.max(before.to));
         if from < to {
-            self.polls.push((from, to));
+            self.polls.push(Poll { from, to, place });
         }
+    }
+
+    /// Whether the host polled for it at an instant.
+    pub(super) fn polls_at(&self, time: u64) -> bool {
+        let number = self.polls.partition_point(|poll| poll.to <= time);
+        self.polls.get(number).is_some_and(|poll| poll.from <= time)
     }
 
     /// The stretches that a window touches.
@@ -145,4 +160,12 @@ impl Track {
         let end = self.stretches.partition_point(|stretch| stretch.from < to);
         self.stretches.get(first..end).unwrap_or_default()
     }
+}
+
+/// How far a look at a vCPU that was away speaks for the time before the first or after the last.
+const NEAR_PERIODS: u64 = 10;
+
+/// Whether an edge of a track is so near to the first or last look at it that nothing can have happened between.
+pub(super) fn is_near(from: u64, to: u64, period_ns: u64) -> bool {
+    to.saturating_sub(from) <= period_ns.saturating_mul(NEAR_PERIODS)
 }
