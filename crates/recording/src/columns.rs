@@ -362,17 +362,25 @@ pub(crate) fn find_column<T: DataType>(
     name: &str,
     levels: (i16, i16),
 ) -> Result<usize, ParquetError> {
-    let columns = metadata.file_metadata().schema_descr().columns();
-    let column = columns
-        .iter()
-        .position(|column| column.path().parts().first().is_some_and(|part| part == name))
+    let column = position(metadata, name)
         .ok_or_else(|| ParquetError::General(format!("no column {name}")))?;
+    let columns = metadata.file_metadata().schema_descr().columns();
     let found = &columns[column];
     let expected = (T::get_physical_type(), levels);
     if (found.physical_type(), (found.max_def_level(), found.max_rep_level())) != expected {
         return Err(ParquetError::General(format!("column {name} has another type")));
     }
     Ok(column)
+}
+
+/// Whether a file has a column of this name, of whatever type.
+pub(crate) fn has_column(metadata: &ParquetMetaData, name: &str) -> bool {
+    position(metadata, name).is_some()
+}
+
+fn position(metadata: &ParquetMetaData, name: &str) -> Option<usize> {
+    let mut columns = metadata.file_metadata().schema_descr().columns().iter();
+    columns.position(|column| column.path().parts().first().is_some_and(|part| part == name))
 }
 
 /// Reads with the Parquet crate. Some corrupt bytes make it panic (in 60.1: a column chunk of negative

@@ -11,6 +11,7 @@ use crate::error::Error;
 
 pub(crate) const MANIFEST: &str = "recording.json";
 pub(crate) const SAMPLES: &str = "samples.parquet";
+pub(crate) const SWITCHES: &str = "switches.parquet";
 pub(crate) const STACK_SPOOL: &str = "stacks.raw";
 pub(crate) const SWITCH_SPOOL: &str = "switches.raw";
 

@@ -25,6 +25,7 @@ mod manifest;
 mod merge;
 mod reader;
 mod samples;
+mod slices;
 mod spool;
 mod switches;
 mod tables;

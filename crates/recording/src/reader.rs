@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use model::{CpuId, Header, HostNs, Note, Sample, Switch, Tables};
 
 use crate::error::Error;
-use crate::files::{self, MANIFEST, SAMPLES, STACK_SPOOL, SWITCH_SPOOL};
+use crate::files::{self, MANIFEST, SAMPLES, STACK_SPOOL, SWITCH_SPOOL, SWITCHES};
 use crate::manifest::{self, Contents, Files};
 use crate::merge::{Merge, open_spools};
 use crate::samples::{References, SLICE, SampleReader};
 use crate::spool::{SpoolReader, Survey, read_stacks};
-use crate::switches::{self, SwitchSpoolReader};
+use crate::switches::{self, SwitchReader, SwitchSpoolReader};
 use crate::tables;
 
 /// An open recording: complete, or what a killed writer left (`Header::complete` and a note say so).
@@ -33,6 +33,7 @@ enum Source {
 #[derive(Debug)]
 enum SwitchSource {
     None,
+    Table(PathBuf),
     Spool(PathBuf),
 }
 
@@ -108,13 +109,21 @@ impl Recording {
     pub fn for_each_switch_batch(&self, see: &mut dyn FnMut(&[Switch])) -> Result<(), Error> {
         let mut stream = match &self.switches {
             SwitchSource::None => return Ok(()),
+            SwitchSource::Table(path) => SwitchStream::Table(Box::new(SwitchReader::open(path)?)),
             SwitchSource::Spool(path) => SwitchStream::Spool(SwitchSpoolReader::open(path)?),
         };
         let mut batch = Vec::new();
         while stream.next_batch(&mut batch)? {
             let dangling = switches::cut_dangling(&mut batch, self.tables.vcpus.len());
-            let _ = dangling;
-            see(&batch);
+            match &self.switches {
+                SwitchSource::Table(path) if self.header.complete && 0 < dangling => {
+                    return Err(Error::damaged(
+                        path,
+                        "an event refers to a row that does not exist",
+                    ));
+                }
+                _ => see(&batch),
+            }
         }
         Ok(())
     }
@@ -123,11 +132,13 @@ impl Recording {
         let Contents { header, files, first_tables_only } = contents;
         let (first, later) = tables::NAMES.split_at(tables::FIRST);
         let later = if first_tables_only { &[] } else { later };
-        for name in first.iter().chain(later).copied().chain([SAMPLES]) {
+        let switches = (!first_tables_only).then_some(SWITCHES);
+        for name in first.iter().chain(later).copied().chain([SAMPLES]).chain(switches) {
             verify(&dir.join(name), name, &files)?;
         }
         let (tables, _) = tables::read(dir)?;
-        let switches = SwitchSource::None;
+        let switches =
+            switches.map_or(SwitchSource::None, |name| SwitchSource::Table(dir.join(name)));
         Ok(Self { header, tables, samples: Source::Table(dir.join(SAMPLES)), switches })
     }
 
@@ -150,7 +161,7 @@ impl Recording {
             header.notes.push(note(dir, spooled("samples", survey.samples, survey.lost_bytes)));
             Source::Spools(spools)
         };
-        let switches = killed_switches(dir, &mut header)?;
+        let switches = killed_switches(dir, &mut header, tables.vcpus.len())?;
         header.notes.push(note(dir, killed(&missing)));
         Ok(Self { header, tables, samples, switches })
     }
@@ -182,26 +193,34 @@ impl Samples {
 
 #[derive(Debug)]
 enum SwitchStream {
+    Table(Box<SwitchReader>),
     Spool(SwitchSpoolReader),
 }
 
 impl SwitchStream {
     fn next_batch(&mut self, batch: &mut Vec<Switch>) -> Result<bool, Error> {
         match self {
+            Self::Table(reader) => reader.next_batch(batch),
             Self::Spool(reader) => reader.next_batch(batch),
         }
     }
 }
 
 /// Where the switch events of a killed recording are, if it has any.
-fn killed_switches(dir: &Path, header: &mut Header) -> Result<SwitchSource, Error> {
-    let spool = dir.join(SWITCH_SPOOL);
+fn killed_switches(dir: &Path, header: &mut Header, vcpus: usize) -> Result<SwitchSource, Error> {
+    let (table, spool) = (dir.join(SWITCHES), dir.join(SWITCH_SPOOL));
+    if table.is_file() {
+        return Ok(SwitchSource::Table(table));
+    }
     if !spool.is_file() {
         return Ok(SwitchSource::None);
     }
-    let survey = SwitchSpoolReader::open(&spool)?.survey()?;
+    let survey = SwitchSpoolReader::open(&spool)?.survey(vcpus)?;
     header.end = header.end.max(HostNs(survey.last_ns));
     header.notes.push(note(dir, spooled("events of vCPUs", survey.switches, survey.lost_bytes)));
+    if 0 < survey.dangling {
+        *header.counters.entry(switches::DANGLING.to_owned()).or_insert(0) += survey.dangling;
+    }
     Ok(SwitchSource::Spool(spool))
 }
 

@@ -12,6 +12,8 @@ pub(crate) use read::SampleReader;
 pub(crate) use references::References;
 pub(crate) use write::SampleWriter;
 
+use crate::slices::{Kind, Schema};
+
 /// Samples of one row group at most.
 pub(crate) const SLICE: usize = 1 << 16;
 
@@ -31,6 +33,37 @@ const GUEST_CPL: &str = "guest_cpl";
 const ASID: &str = "asid";
 const EXIT_REASON: &str = "exit_reason";
 const EXIT_INFO: &str = "exit_info";
+const HALTED: &str = "halted_ns";
+const POLLED: &str = "polled_ns";
+const RUNNABLE: &str = "runnable_ns";
+
+/// The encodings are measured, see `docs/formats.md`: times are best as packed differences, all else as
+/// dictionaries.
+const SCHEMA: Schema = Schema {
+    name: "samples",
+    columns: &[
+        ("required", Kind::U64, TIME),
+        ("required", Kind::U32, CPU),
+        ("required", Kind::U32, PID),
+        ("required", Kind::U32, TID),
+        ("required", Kind::U64, HOST_IP),
+        ("required", Kind::Bool, HOST_USER),
+        ("optional", Kind::U32, STACK),
+        ("required", Kind::U8, STATE),
+        ("optional", Kind::U32, VCPU),
+        ("required", Kind::U64, GUEST_IP),
+        ("optional", Kind::U64, GUEST_CR3),
+        ("required", Kind::U64, GUEST_FS_BASE),
+        ("required", Kind::U8, GUEST_CPL),
+        ("required", Kind::U32, ASID),
+        ("required", Kind::U32, EXIT_REASON),
+        ("required", Kind::U32, EXIT_INFO),
+        ("optional", Kind::U64, HALTED),
+        ("optional", Kind::U64, POLLED),
+        ("optional", Kind::U64, RUNNABLE),
+    ],
+    differences: &[TIME],
+};
 
 /// Values of column `vcpu_state`.
 const NONE: i32 = 0;

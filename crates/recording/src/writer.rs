@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 use model::{CpuId, Header, Tables};
 
 use crate::error::Error;
-use crate::files::{self, SAMPLES, STACK_SPOOL, SWITCH_SPOOL};
+use crate::files::{self, SAMPLES, STACK_SPOOL, SWITCH_SPOOL, SWITCHES};
 use crate::manifest::{self, FileEntry, Files};
 use crate::merge::{Merge, open_spools};
 use crate::samples::{References, SLICE, SampleWriter};
 use crate::spool::{Spool, StackSpool};
-use crate::switches::SwitchSpool;
+use crate::switches::{self, SwitchSpool, SwitchSpoolReader, SwitchWriter};
 use crate::tables;
 
 /// Writes one recording.
@@ -22,7 +22,7 @@ use crate::tables;
 ///  create ---> NAME.partial/ with recording.json and growing spools
 ///    |  \____ dropped or killed: that is what stays, and what Recording::open reads
 ///    v
-///  finish ---> tables, samples.parquet, recording.json (complete), spools removed ---> NAME/
+///  finish ---> tables, switches, samples, recording.json (complete), spools removed ---> NAME/
 ///    \_______ failed: NAME.partial/ stays
 /// ```
 #[derive(Debug)]
@@ -30,6 +30,9 @@ pub struct Writer {
     path: PathBuf,
     dir: PathBuf,
 }
+
+/// What was lost, by counter.
+type Lost = BTreeMap<&'static str, u64>;
 
 /// What a finished recording holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -120,10 +123,11 @@ impl Writer {
         self.write_manifest(header)
     }
 
-    /// Turns the spools into `samples.parquet`, adds the tables and gives the recording its name. All
-    /// records must have been appended to the spools. A sample that refers to a row `tables` lacks
-    /// loses the reference; the header counts them as `samples_without_vcpu_row`,
-    /// `samples_without_stack_row`.
+    /// Turns the spools into `samples.parquet` and `switches.parquet`, adds the tables and gives the
+    /// recording its name. All records must have been appended to the spools. A sample that refers to a
+    /// row `tables` lacks loses the reference; the header counts them as `samples_without_vcpu_row`,
+    /// `samples_without_stack_row`. Events of vCPUs that are in no row are left out:
+    /// `switches_without_vcpu_row`.
     ///
     /// # Errors
     /// When something can't be written; what was recorded then stays under the partial name.
@@ -131,9 +135,14 @@ impl Writer {
         let mut entries: Files =
             tables::write(&self.dir, tables)?.into_iter().map(|(n, e)| (n.to_owned(), e)).collect();
         let mut header = Header { complete: true, ..header.clone() };
-        let samples = self.write_samples(tables, &mut header.counters)?;
+        let mut lost = BTreeMap::new();
+        entries.insert(SWITCHES.to_owned(), self.write_switches(tables, &mut lost)?);
+        let samples = self.write_samples(tables, &mut lost)?;
         let (rows, sample_bytes) = (samples.rows, samples.bytes);
         entries.insert(SAMPLES.to_owned(), samples);
+        for (name, count) in lost.into_iter().filter(|(_, count)| 0 < *count) {
+            *header.counters.entry(name.to_owned()).or_insert(0) += count;
+        }
         let manifest_bytes = manifest::write(&self.dir, &header, &entries)?;
         self.remove_spools()?;
         self.publish()?;
@@ -158,16 +167,11 @@ impl Writer {
         manifest::write(&self.dir, &header, &Files::new()).map(drop)
     }
 
-    fn write_samples(
-        &self,
-        tables: &Tables,
-        counters: &mut BTreeMap<String, u64>,
-    ) -> Result<FileEntry, Error> {
+    fn write_samples(&self, tables: &Tables, lost: &mut Lost) -> Result<FileEntry, Error> {
         let references = References::of(tables);
         let mut merge = Merge::new(open_spools(&files::find_spools(&self.dir)?)?)?;
         let mut writer = SampleWriter::create(&self.dir.join(SAMPLES))?;
         let mut slice = Vec::new();
-        let mut lost = BTreeMap::new();
         loop {
             merge.next_batch(SLICE, &mut slice)?;
             if slice.is_empty() {
@@ -178,10 +182,24 @@ impl Writer {
             }
             writer.write(&slice)?;
         }
-        lost.insert("spool_bytes_lost", merge.lost_bytes());
-        for (name, count) in lost.into_iter().filter(|(_, count)| 0 < *count) {
-            *counters.entry(name.to_owned()).or_insert(0) += count;
+        *lost.entry("spool_bytes_lost").or_insert(0) += merge.lost_bytes();
+        writer.finish()
+    }
+
+    fn write_switches(&self, tables: &Tables, lost: &mut Lost) -> Result<FileEntry, Error> {
+        let mut writer = SwitchWriter::create(&self.dir.join(SWITCHES))?;
+        let spool = self.dir.join(SWITCH_SPOOL);
+        if !spool.exists() {
+            return writer.finish();
         }
+        let mut spool = SwitchSpoolReader::open(&spool)?;
+        let mut slice = Vec::new();
+        while spool.next_batch(&mut slice)? {
+            let dangling = switches::cut_dangling(&mut slice, tables.vcpus.len());
+            *lost.entry(switches::DANGLING).or_insert(0) += dangling as u64;
+            writer.write(&slice)?;
+        }
+        *lost.entry("spool_bytes_lost").or_insert(0) += spool.lost_bytes();
         writer.finish()
     }
 

@@ -8,9 +8,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use common::synthetic::Random;
-use common::{failure, small, spool, write};
+use common::{failure, small, small_switches, spool, write_with_switches};
+use model::Tables;
 
-const TABLES: [&str; 9] = [
+const TABLES: [&str; 12] = [
     "vms.parquet",
     "vcpus.parquet",
     "images.parquet",
@@ -19,7 +20,10 @@ const TABLES: [&str; 9] = [
     "mappings.parquet",
     "symbols.parquet",
     "stacks.parquet",
+    "throttling.parquet",
+    "exits.parquet",
     "samples.parquet",
+    "switches.parquet",
 ];
 
 /// Writes the small recording, changes it, and compares the error (`{}`: the recording's path).
@@ -32,9 +36,8 @@ fn check(change: impl Fn(&Path), expected: &str) {
 }
 
 fn recording(dir: &Path) -> PathBuf {
-    let (header, tables, cpus) = small();
     let path = dir.join("day1");
-    write(&path, &header, &tables, &cpus);
+    write_with_switches(&path, &small(), &small_switches());
     path
 }
 
@@ -76,6 +79,10 @@ fn every_damage_says_what_to_do() {
     check(
         |path| fs::remove_file(path.join("symbols.parquet")).unwrap(),
         "{}/symbols.parquet is missing: copy the whole recording again from where it was made",
+    );
+    check(
+        |path| fs::remove_file(path.join("switches.parquet")).unwrap(),
+        "{}/switches.parquet is missing: copy the whole recording again from where it was made",
     );
     check(
         |path| fs::write(path.join("samples.parquet"), "PAR1").unwrap(),
@@ -143,8 +150,54 @@ fn hostile_tables_do_no_harm() {
     assert_eq!(failure(&path), None);
     assert!(
         1000 < errors,
-        "only {errors} of 3600 changes were errors: does the checksum still fit?"
+        "only {errors} of 1800 changes were errors: does the checksum still fit?"
     );
+}
+
+/// A table of a recording whose vCPUs this one does not have, with the right checksum.
+#[test]
+fn references_to_no_row_are_damage() {
+    let dir = tempfile::tempdir().unwrap();
+    let foreign = recording(dir.path());
+    let (header, tables, _) = small();
+    for (table, what) in [("samples.parquet", "a sample"), ("switches.parquet", "an event")] {
+        let path = dir.path().join(table);
+        let tables = Tables { vcpus: vec![], exits: vec![], ..tables.clone() };
+        write_with_switches(&path, &(header.clone(), tables, vec![]), &[]);
+        let json = path.join("recording.json");
+        let [old, new] = [&path, &foreign].map(|path| fs::read(path.join(table)).unwrap());
+        let honest = fs::read_to_string(&json).unwrap();
+        fs::write(&json, with_checksum(&honest, table, &old, &new)).unwrap();
+        fs::write(path.join(table), new).unwrap();
+        let expected = format!(
+            "{}/{table} is damaged ({what} refers to a row that does not exist): copy it again from where \
+             it was made",
+            path.display()
+        );
+        assert_eq!(failure(&path), Some(expected));
+    }
+}
+
+/// The spool of a killed vmscope from before samples said what their vCPUs waited for.
+#[test]
+fn samples_of_an_older_killed_writer_are_refused() {
+    let (header, ..) = small();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("recording");
+    let writer = spool(&path, &header, &[]);
+    let mut block = Vec::new();
+    [u32::from_le_bytes(*b"VSP1"), 0, 1, 72]
+        .iter()
+        .for_each(|word| block.extend_from_slice(&word.to_le_bytes()));
+    block.extend_from_slice(&[0; 16 + 72]);
+    block.extend_from_slice(&(!u32::from_le_bytes(*b"VSP1")).to_le_bytes());
+    let spool = writer.partial_path().join("cpu0.raw");
+    fs::write(&spool, block).unwrap();
+    let expected = format!(
+        "{} was left by an older vmscope that was killed: read it with the vmscope that wrote it",
+        spool.display()
+    );
+    assert_eq!(failure(&path), Some(expected));
 }
 
 #[test]
@@ -155,8 +208,9 @@ fn hostile_spools_do_no_harm() {
     let writer = spool(&path, &header, &cpus);
     writer.checkpoint(&header, &tables).unwrap();
     writer.stack_spool().unwrap().append(&tables.stacks).unwrap();
+    writer.switch_spool().unwrap().append(&small_switches()[0]).unwrap();
     let mut random = Random(13);
-    for name in ["cpu0.raw", "stacks.raw", "recording.json"] {
+    for name in ["cpu0.raw", "stacks.raw", "switches.raw", "recording.json"] {
         let file = writer.partial_path().join(name);
         let whole = fs::read(&file).unwrap();
         for _ in 0..500 {

@@ -9,7 +9,7 @@ use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
-use common::{small, write};
+use common::{small, small_switches, write_with_switches};
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::schema::printer::print_schema;
 
@@ -38,10 +38,9 @@ fn dump(path: &Path) -> String {
 
 #[test]
 fn format_1() {
-    let (header, tables, cpus) = small();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("recording");
-    write(&path, &header, &tables, &cpus);
+    write_with_switches(&path, &small(), &small_switches());
     let mut files: Vec<_> = fs::read_dir(&path).unwrap().map(|file| file.unwrap().path()).collect();
     files.sort();
     let tables = files.iter().filter(|file| file.extension().is_some_and(|e| e == "parquet"));
@@ -60,8 +59,9 @@ fn spool() {
     let dir = tempfile::tempdir().unwrap();
     let writer = common::spool(&dir.path().join("recording"), &header, &cpus);
     writer.stack_spool().unwrap().append(&tables.stacks).unwrap();
+    writer.switch_spool().unwrap().append(&small_switches()[0]).unwrap();
     let mut text = String::new();
-    for name in ["cpu0.raw", "stacks.raw"] {
+    for name in ["cpu0.raw", "stacks.raw", "switches.raw"] {
         writeln!(text, "# {name}").unwrap();
         for line in fs::read(writer.partial_path().join(name)).unwrap().chunks(16) {
             let hex: Vec<_> = line.iter().map(|byte| format!("{byte:02x}")).collect();

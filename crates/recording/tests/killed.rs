@@ -7,8 +7,8 @@ mod common;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use common::{Wild, merged, read, small, spool};
-use model::{HostNs, Sample, Stack, Tables, VcpuState};
+use common::{Wild, merged, read, read_switches, small, small_switches, spool};
+use model::{Header, HostNs, Sample, Stack, Tables, VcpuState};
 use recording::Recording;
 
 /// Opens what a killed writer left and checks that its samples are these.
@@ -30,6 +30,7 @@ fn while_sampling() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("recording");
     let writer = spool(&path, &header, &cpus);
+    writer.switch_spool().unwrap().append(&small_switches()[0]).unwrap();
     let mut stacks = writer.stack_spool().unwrap();
     let stack = |n| Stack { kernel: vec![model::HostVirt(n)], user: vec![model::HostVirt(n); 3] };
     stacks.append(&[stack(1), stack(2)]).unwrap();
@@ -46,14 +47,18 @@ fn while_sampling() {
     let recording = check(&path, &expected);
     assert_eq!(recording.tables.stacks, [stack(1), stack(2), stack(3)]);
     assert_eq!(recording.header.end, HostNs(5_001_600_001), "the last sample's time");
-    let missing = "vms, vcpus, images, threads, modules, mappings, symbols, stacks";
+    let missing = "vms, vcpus, images, threads, modules, mappings, symbols, stacks, \
+                   throttling, exits";
     assert_eq!(
         notes(&recording),
         [
             "4 samples read from the spools",
+            "6 events of vCPUs read from the spools",
             &format!("its writer is still running or was killed; missing tables: {missing}"),
         ]
     );
+    assert_eq!(read_switches(&recording), [], "of vCPUs not known");
+    assert_eq!(recording.header.counters["switches_without_vcpu_row"], 6);
     let partial = dir.path().join("recording.partial");
     assert_eq!(recording.header.notes[0].subject, partial.display().to_string());
     check(&partial, &expected);
@@ -117,6 +122,39 @@ fn in_the_middle_of_a_block() {
     }
 }
 
+/// The events of vCPUs cut off at every byte of the last block; the note says what is lost.
+#[test]
+fn in_the_middle_of_a_block_of_switches() {
+    let mut wild = Wild::new(14);
+    let tables = wild.tables();
+    let header = Header { end: HostNs(0), ..wild.header() };
+    let switches = wild.switches(20, &tables);
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("recording");
+    let writer = spool(&path, &header, &[]);
+    writer.checkpoint(&header, &tables).unwrap();
+    let mut events = writer.switch_spool().unwrap();
+    switches.chunks(10).for_each(|drained| events.append(drained).unwrap());
+    let spool = writer.partial_path().join("switches.raw");
+    let whole = fs::read(&spool).unwrap();
+    let block = whole.len() / 2;
+    for length in block - 1..=whole.len() {
+        fs::write(&spool, &whole[..length]).unwrap();
+        let recording = Recording::open(&path).unwrap();
+        let mut expected = switches[..length / block * 10].to_vec();
+        expected.sort_by_key(|switch| switch.time);
+        assert_eq!(read_switches(&recording), expected);
+        let last = expected.last().map_or(HostNs(0), |switch| switch.time);
+        assert_eq!(recording.header.end, last, "the last event's time");
+        let read = format!("{} events of vCPUs read from the spools", expected.len());
+        let read = match length % block {
+            0 => read,
+            lost => format!("{read}, {lost} bytes at their ends lost"),
+        };
+        assert!(notes(&recording).contains(&read.as_str()), "{:?}", notes(&recording));
+    }
+}
+
 /// A copy of the folder at every step of finishing that a kill can separate.
 #[test]
 fn while_finishing() {
@@ -124,6 +162,8 @@ fn while_finishing() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("recording");
     let writer = spool(&path, &header, &cpus);
+    let mut events = writer.switch_spool().unwrap();
+    small_switches().iter().for_each(|drained| events.append(drained).unwrap());
     let spools = copy_files(writer.partial_path(), &dir.path().join("spools"));
     writer.finish(&header, &tables).unwrap();
     let state = |name: &str, files: &[&str]| {
@@ -143,20 +183,35 @@ fn while_finishing() {
         "mappings.parquet",
         "symbols.parquet",
         "stacks.parquet",
+        "throttling.parquet",
+        "exits.parquet",
     ];
     for count in 0..tables_written.len() {
         let state = state(&format!("tables{count}"), &tables_written[..count]);
         fs::write(state.join("symbols.parquet.tmp"), "half").unwrap();
         assert_eq!(read(&Recording::open(&state).unwrap()).len(), 4);
     }
+    let mut switches = small_switches().concat();
+    switches.sort_by_key(|switch| switch.time);
+    let check = |state: &Path| {
+        let recording = check(state, &merged(&cpus));
+        assert_eq!(read_switches(&recording), switches);
+    };
+    let before_switches = state("before_switches", &tables_written);
+    fs::write(before_switches.join("switches.parquet.tmp"), "half").unwrap();
+    check(&before_switches);
+
     let before_samples = state("before_samples", &tables_written);
+    copy_into(&path.join("switches.parquet"), &before_samples);
+    fs::remove_file(before_samples.join("switches.raw")).unwrap();
     fs::write(before_samples.join("samples.parquet.tmp"), "half").unwrap();
-    check(&before_samples, &merged(&cpus));
+    check(&before_samples);
 
     let after_samples = state("after_samples", &tables_written);
+    copy_into(&path.join("switches.parquet"), &after_samples);
     copy_into(&path.join("samples.parquet"), &after_samples);
     fs::remove_file(after_samples.join("cpu1.raw")).unwrap();
-    check(&after_samples, &merged(&cpus));
+    check(&after_samples);
 
     // Only the rename is missing: complete in all but its name.
     copy_into(&path.join("recording.json"), &after_samples);

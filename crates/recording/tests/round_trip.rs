@@ -4,8 +4,8 @@
 
 mod common;
 
-use common::{Wild, merged, read, spool, write};
-use model::{CpuId, Header, Sample, Tables, VcpuState};
+use common::{Wild, merged, read, read_switches, spool, write, write_with_switches};
+use model::{CpuId, Edges, Header, Sample, Switch, Tables, VcpuState};
 use recording::{Error, Recording, Writer, encode};
 
 fn check(header: &Header, tables: &Tables, cpus: &[Vec<Sample>]) {
@@ -19,7 +19,7 @@ fn check(header: &Header, tables: &Tables, cpus: &[Vec<Sample>]) {
     assert_eq!(summary.samples, cpus.iter().map(Vec::len).sum::<usize>() as u64);
     let files: Vec<_> = std::fs::read_dir(&path).unwrap().map(|f| f.unwrap()).collect();
     let bytes: u64 = files.iter().map(|file| file.metadata().unwrap().len()).sum();
-    assert_eq!((files.len(), bytes), (10, summary.bytes), "{files:?}");
+    assert_eq!((files.len(), bytes), (13, summary.bytes), "{files:?}");
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "nothing else is left");
 }
 
@@ -38,6 +38,8 @@ fn check_tables(read: &Tables, written: &Tables) {
     table("modules", &read.modules, &written.modules);
     table("symbols", &read.symbols, &written.symbols);
     table("stacks", &read.stacks, &written.stacks);
+    table("throttling", &read.throttling, &written.throttling);
+    table("exits", &read.exits, &written.exits);
 }
 
 #[test]
@@ -82,6 +84,83 @@ fn large_tables() {
     check(&Wild::new(9).header(), &tables, &[]);
 }
 
+/// Writes events in drains of `drained` and reads them back; the recording for more.
+fn check_switches(tables: &Tables, switches: &[Switch], drained: usize) -> Recording {
+    let mut wild = Wild::new(10);
+    let header = Header { counters: Default::default(), ..wild.header() };
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("recording");
+    let cpus = vec![wild.samples(0, 20, tables)];
+    let drains: Vec<_> = switches.chunks(drained).map(<[_]>::to_vec).collect();
+    write_with_switches(&path, &(header, tables.clone(), cpus), &drains);
+
+    let recording = Recording::open(&path).unwrap();
+    let mut read = Vec::new();
+    let mut see = |batch: &[Switch]| {
+        assert!(batch.len() <= 1 << 16, "{}", batch.len());
+        assert!(batch.is_sorted_by_key(|switch| switch.time));
+        read.extend_from_slice(batch);
+    };
+    recording.for_each_switch_batch(&mut see).unwrap();
+    let mut expected = switches.to_vec();
+    expected.retain(|switch| switch.vcpu.index() < tables.vcpus.len());
+    for all in [&mut read, &mut expected] {
+        all.sort_by_key(|switch| (switch.time, format!("{switch:?}")));
+    }
+    assert!(read == expected, "switches differ");
+    recording
+}
+
+#[test]
+fn any_switches() {
+    for seed in 0..30_usize {
+        let mut wild = Wild::new(seed as u64);
+        let tables = wild.tables();
+        let switches = wild.switches(seed * 7, &tables);
+        let recording = check_switches(&tables, &switches, 1 + seed);
+        assert!(recording.header.counters.is_empty(), "{:?}", recording.header.counters);
+    }
+}
+
+#[test]
+fn more_switches_than_a_row_group_holds() {
+    let mut wild = Wild::new(12);
+    let tables = wild.tables();
+    let switches = wild.switches(150_000, &tables);
+    check_switches(&tables, &switches, 10_000);
+}
+
+#[test]
+fn switches_of_no_vcpu_are_left_out_and_counted() {
+    let mut wild = Wild::new(13);
+    let mut tables = wild.tables();
+    tables.exits.clear();
+    let switches = wild.switches(500, &tables);
+    for vcpus in [tables.vcpus.len() / 2, 0] {
+        tables.vcpus.truncate(vcpus);
+        let recording = check_switches(&tables, &switches, 100);
+        let lost = switches.iter().filter(|switch| vcpus <= switch.vcpu.index()).count();
+        assert_eq!(recording.header.counters["switches_without_vcpu_row"], lost as u64);
+    }
+}
+
+/// The small recording as the version before waits, switches, exits and throttling wrote it.
+#[test]
+fn a_recording_from_before_waits_opens() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/recording/before-waits");
+    let recording = Recording::open(path.as_ref()).unwrap();
+    let (header, tables, mut cpus) = common::small();
+    assert_eq!(recording.header, Header { edges: Edges::Samples, ..header });
+    assert_eq!(recording.tables, Tables { throttling: vec![], exits: vec![], ..tables });
+    for sample in cpus.iter_mut().flatten() {
+        if let VcpuState::Vmm(vcpu) | VcpuState::Guest(vcpu) = &mut sample.vcpu {
+            vcpu.waits = None;
+        }
+    }
+    assert_eq!(read(&recording), merged(&cpus));
+    assert_eq!(read_switches(&recording), []);
+}
+
 #[test]
 fn references_to_no_row_are_cut_and_counted() {
     let mut wild = Wild::new(3);
@@ -90,7 +169,12 @@ fn references_to_no_row_are_cut_and_counted() {
     let cpus = vec![wild.samples(0, 400, &tables)];
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("recording");
-    write(&path, &header, &Tables { vcpus: vec![], stacks: vec![], ..tables }, &cpus);
+    write(
+        &path,
+        &header,
+        &Tables { vcpus: vec![], exits: vec![], stacks: vec![], ..tables },
+        &cpus,
+    );
 
     let recording = Recording::open(&path).unwrap();
     let with =

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use model::Switch;
 
-use super::SLICE;
 use super::record::{SWITCH_SIZE, decode, encode};
+use super::{SLICE, cut_dangling};
 use crate::blocks::{BLOCK_BYTES, BlockFile, BlockHeader, BlockReader, length};
 use crate::error::Error;
 
@@ -57,6 +57,8 @@ pub(crate) struct SwitchSpoolReader {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct SwitchSurvey {
     pub(crate) switches: u64,
+    /// Those of vCPUs that are in no table.
+    pub(crate) dangling: u64,
     pub(crate) last_ns: u64,
     pub(crate) lost_bytes: u64,
 }
@@ -74,13 +76,14 @@ impl SwitchSpoolReader {
         Ok(!batch.is_empty())
     }
 
-    /// Passes over all blocks.
-    pub(crate) fn survey(mut self) -> Result<SwitchSurvey, Error> {
+    /// Passes over all blocks of a recording with that many vCPUs.
+    pub(crate) fn survey(mut self, vcpus: usize) -> Result<SwitchSurvey, Error> {
         let mut survey = SwitchSurvey::default();
         let mut block = Vec::new();
         while self.next_block(&mut block)? {
             survey.switches += block.len() as u64;
             survey.last_ns = survey.last_ns.max(span(&block)[1]);
+            survey.dangling += cut_dangling(&mut block, vcpus) as u64;
             block.clear();
         }
         survey.lost_bytes = self.lost_bytes();

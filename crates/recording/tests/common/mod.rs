@@ -25,6 +25,7 @@ impl Wild {
         let vms = self.rows(|wild, row| wild.vm(row));
         let n_vms = vms.len();
         let vcpus = self.rows(|wild, _| wild.vcpu(n_vms));
+        let n_vcpus = vcpus.len();
         let images = self.rows(|wild, _| wild.image(n_vms));
         let modules = self.rows(|wild, _| Module {
             owner: wild.owner(n_vms),
@@ -33,8 +34,16 @@ impl Wild {
         });
         let (n_images, n_modules) = (images.len(), modules.len());
         Tables {
-            throttling: Vec::new(),
-            exits: Vec::new(),
+            throttling: self.rows(|wild, _| Throttling {
+                vm: VmId(wild.below(n_vms)),
+                time: HostNs(wild.u64()),
+                throttled_ns: wild.u64(),
+            }),
+            exits: self.rows(|wild, _| ExitCount {
+                vcpu: VcpuId(wild.below(n_vcpus)),
+                reason: wild.u32(),
+                count: wild.u64(),
+            }),
             threads: self.rows(|wild, _| Thread {
                 image: ImageId(wild.below(n_images)),
                 tid: Tid(wild.u32()),
@@ -73,7 +82,7 @@ impl Wild {
             vendor: [Vendor::Amd, Vendor::Intel, Vendor::Other][self.below(3) as usize],
             trigger: [Trigger::CpuClock, Trigger::Cycles][self.below(2) as usize],
             period_ns: self.u64(),
-            edges: model::Edges::Samples,
+            edges: [Edges::Samples, Edges::Switches][self.below(2) as usize],
             cpus: (0..self.below(5)).collect(),
             start: HostNs(self.u64()),
             end: HostNs(self.u64()),
@@ -122,8 +131,49 @@ impl Wild {
             asid: self.u32(),
             exit_reason: self.u32(),
             exit_info: self.u32(),
-            waits: None,
+            waits: self.waits(),
         }
+    }
+
+    /// Of vCPUs that `tables` has, at any time.
+    pub(crate) fn switches(&mut self, count: usize, tables: &Tables) -> Vec<Switch> {
+        (0..count).map(|_| self.switch(tables.vcpus.len())).collect()
+    }
+
+    fn switch(&mut self, n_vcpus: usize) -> Switch {
+        Switch {
+            time: HostNs(self.u64()),
+            cpu: CpuId(self.u32()),
+            vcpu: VcpuId(self.below(n_vcpus)),
+            event: match self.below(4) {
+                0 => SwitchEvent::Out {
+                    away: self.away(),
+                    pid: Pid(self.u32()),
+                    tid: Tid(self.u32()),
+                    exit_reason: self.u32(),
+                },
+                1 => SwitchEvent::In { pid: Pid(self.u32()), tid: Tid(self.u32()) },
+                2 => SwitchEvent::Wake { throttled: self.below(2) == 0 },
+                _ => SwitchEvent::Seen {
+                    away: self.maybe(Self::away),
+                    exit_reason: self.u32(),
+                    waits: self.waits(),
+                },
+            },
+        }
+    }
+
+    fn away(&mut self) -> Away {
+        use Away::{Asleep, Halted, Runnable, Throttled};
+        [Runnable, Throttled, Halted, Asleep][self.below(4) as usize]
+    }
+
+    fn waits(&mut self) -> Option<Waits> {
+        self.maybe(|wild| Waits {
+            halted_ns: wild.u64(),
+            polled_ns: wild.u64(),
+            runnable_ns: wild.u64(),
+        })
     }
 
     fn vm(&mut self, row: usize) -> Vm {
@@ -199,6 +249,13 @@ impl Wild {
     }
 }
 
+/// All switch events of a recording, batch after batch.
+pub(crate) fn read_switches(recording: &Recording) -> Vec<Switch> {
+    let mut switches = Vec::new();
+    recording.for_each_switch_batch(&mut |batch| switches.extend_from_slice(batch)).unwrap();
+    switches
+}
+
 /// A recording of these samples, finished.
 pub(crate) fn write(
     path: &Path,
@@ -207,6 +264,18 @@ pub(crate) fn write(
     cpus: &[Vec<Sample>],
 ) -> Summary {
     spool(path, header, cpus).finish(header, tables).unwrap()
+}
+
+/// One with these switch events, too, drain by drain.
+pub(crate) fn write_with_switches(
+    path: &Path,
+    (header, tables, cpus): &(Header, Tables, Vec<Vec<Sample>>),
+    drains: &[Vec<Switch>],
+) {
+    let writer = spool(path, header, cpus);
+    let mut spool = writer.switch_spool().unwrap();
+    drains.iter().for_each(|drained| spool.append(drained).unwrap());
+    writer.finish(header, tables).unwrap();
 }
 
 /// One that waits to be finished.
@@ -237,7 +306,10 @@ pub(crate) fn merged(cpus: &[Vec<Sample>]) -> Vec<Sample> {
 
 /// The error of opening and reading all of it, on one line as the program prints it.
 pub(crate) fn failure(path: &Path) -> Option<String> {
-    let read = |recording: Recording| recording.for_each_batch(&mut |_| ());
+    let read = |recording: Recording| {
+        recording.for_each_batch(&mut |_| ())?;
+        recording.for_each_switch_batch(&mut |_| ())
+    };
     let error = Recording::open(path).and_then(read).err()?;
     let source = std::error::Error::source(&error);
     Some(source.map_or(error.to_string(), |source| format!("{error}: {source}")))
@@ -252,7 +324,7 @@ pub(crate) fn small() -> (Header, Tables, Vec<Vec<Sample>>) {
         vendor: Vendor::Amd,
         trigger: Trigger::CpuClock,
         period_ns: 1_000_000,
-        edges: model::Edges::Samples,
+        edges: Edges::Switches,
         cpus: vec![0, 1],
         start: HostNs(5_000_000_000),
         end: HostNs(5_003_000_000),
@@ -271,7 +343,7 @@ pub(crate) fn small() -> (Header, Tables, Vec<Vec<Sample>>) {
         asid: 7,
         exit_reason: 0x60,
         exit_info: 0x8000_00ec,
-        waits: None,
+        waits: Some(Waits { halted_ns: 9_000_000, polled_ns: 40_000, runnable_ns: 700_000 }),
     };
     let host = |time, cpu, vcpu| Sample {
         time: HostNs(time),
@@ -283,7 +355,8 @@ pub(crate) fn small() -> (Header, Tables, Vec<Vec<Sample>>) {
         stack: None,
         vcpu,
     };
-    let no_cr3 = VcpuSample { vcpu: VcpuId(1), cr3: None, exit_reason: 0x78, ..registers };
+    let no_cr3 =
+        VcpuSample { vcpu: VcpuId(1), cr3: None, exit_reason: 0x78, waits: None, ..registers };
     let cpus = vec![
         vec![
             host(5_000_100_000, 0, VcpuState::Guest(registers)),
@@ -295,6 +368,38 @@ pub(crate) fn small() -> (Header, Tables, Vec<Vec<Sample>>) {
         ],
     ];
     (header, small_tables(), cpus)
+}
+
+/// Events of the small recording, as two drains gave them.
+pub(crate) fn small_switches() -> [Vec<Switch>; 2] {
+    let at = |time, vcpu, event| Switch {
+        time: HostNs(time),
+        cpu: CpuId(vcpu),
+        vcpu: VcpuId(vcpu),
+        event,
+    };
+    let (pid, tid, exit_reason) = (Pid(900), Tid(901), 0x78);
+    let waits = Some(Waits { halted_ns: 8_000_000, polled_ns: 30_000, runnable_ns: 600_000 });
+    let out = |away| SwitchEvent::Out { away, pid, tid, exit_reason };
+    [
+        vec![
+            at(5_000_000_100, 0, SwitchEvent::Seen { away: None, exit_reason: 0x60, waits }),
+            at(5_000_200_000, 0, out(Away::Runnable)),
+            at(5_000_300_000, 0, SwitchEvent::In { pid, tid }),
+            at(
+                5_000_000_200,
+                1,
+                SwitchEvent::Seen { away: Some(Away::Asleep), exit_reason, waits: None },
+            ),
+            at(5_000_250_000, 1, SwitchEvent::Wake { throttled: false }),
+            at(5_000_260_000, 1, SwitchEvent::In { pid: Pid(0), tid: Tid(0) }),
+        ],
+        vec![
+            at(5_001_200_000, 0, out(Away::Halted)),
+            at(5_001_900_000, 0, SwitchEvent::Wake { throttled: true }),
+            at(5_001_100_000, 1, out(Away::Throttled)),
+        ],
+    ]
 }
 
 fn small_tables() -> Tables {
@@ -319,8 +424,15 @@ fn small_tables() -> Tables {
     let module = |owner, path: &str, id| Module { owner, path: path.into(), build_id: id };
     let symbol = |offset, name| Symbol { module: ModuleId(1), offset, name };
     Tables {
-        throttling: Vec::new(),
-        exits: Vec::new(),
+        throttling: vec![Throttling {
+            vm: vm2,
+            time: HostNs(5_000_500_000),
+            throttled_ns: 1_234_000,
+        }],
+        exits: vec![
+            ExitCount { vcpu: VcpuId(0), reason: 0x60, count: 12 },
+            ExitCount { vcpu: VcpuId(1), reason: 0x78, count: 3 },
+        ],
         vms: vec![
             vm("vm1", 2000, Guest::Mapped { via: "vsock".into(), clock }),
             Vm {

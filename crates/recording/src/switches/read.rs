@@ -1,0 +1,123 @@
+//! Columns to switch events.
+
+use std::path::Path;
+
+use model::{Away, CpuId, HostNs, Pid, Switch, SwitchEvent, Tid, VcpuId, Waits};
+use parquet::data_type::{BoolType, ByteArray, ByteArrayType, Int32Type, Int64Type};
+use parquet::errors::ParquetError;
+
+use super::{
+    ASLEEP, AWAY, CPU, EVENT, EXIT_REASON, HALTED, HALTED_NS, IN, OTHER_PID, OTHER_TID, OUT,
+    POLLED_NS, RUNNABLE, RUNNABLE_NS, SEEN, THROTTLED, TIME, VCPU, WAKE,
+};
+use crate::error::Error;
+use crate::slices::{GroupReader, Optional, SliceReader};
+
+/// Reads `switches.parquet` row group by row group.
+#[derive(Debug)]
+pub(crate) struct SwitchReader {
+    slices: SliceReader,
+    columns: Columns,
+}
+
+impl SwitchReader {
+    pub(crate) fn open(path: &Path) -> Result<Self, Error> {
+        Ok(Self { slices: SliceReader::open(path)?, columns: Columns::default() })
+    }
+
+    /// Fills `batch` with the next slice in time order; false at the end.
+    pub(crate) fn next_batch(&mut self, batch: &mut Vec<Switch>) -> Result<bool, Error> {
+        batch.clear();
+        let Self { slices, columns } = self;
+        if !slices.next(|group| columns.read(group))? {
+            return Ok(false);
+        }
+        for row in 0..columns.time.len() {
+            let switch = columns.switch(row);
+            batch.push(switch.ok_or_else(|| slices.damaged("an event that can't be"))?);
+        }
+        batch.sort_by_key(|switch| switch.time);
+        Ok(true)
+    }
+}
+
+/// The columns of one row group; the buffers are used again for the next.
+#[derive(Debug, Default)]
+struct Columns {
+    time: Vec<i64>,
+    cpu: Vec<i32>,
+    vcpu: Vec<i32>,
+    event: Vec<ByteArray>,
+    away: Optional<ByteArray>,
+    other_pid: Optional<i32>,
+    other_tid: Optional<i32>,
+    exit_reason: Optional<i32>,
+    throttled: Optional<bool>,
+    halted: Optional<i64>,
+    polled: Optional<i64>,
+    runnable: Optional<i64>,
+}
+
+impl Columns {
+    fn read(&mut self, group: &GroupReader<'_>) -> Result<(), ParquetError> {
+        group.required::<Int64Type>(TIME, &mut self.time)?;
+        group.required::<Int32Type>(CPU, &mut self.cpu)?;
+        group.required::<Int32Type>(VCPU, &mut self.vcpu)?;
+        group.required::<ByteArrayType>(EVENT, &mut self.event)?;
+        group.optional::<ByteArrayType>(AWAY, &mut self.away)?;
+        group.optional::<Int32Type>(OTHER_PID, &mut self.other_pid)?;
+        group.optional::<Int32Type>(OTHER_TID, &mut self.other_tid)?;
+        group.optional::<Int32Type>(EXIT_REASON, &mut self.exit_reason)?;
+        group.optional::<BoolType>(THROTTLED, &mut self.throttled)?;
+        group.optional::<Int64Type>(HALTED_NS, &mut self.halted)?;
+        group.optional::<Int64Type>(POLLED_NS, &mut self.polled)?;
+        group.optional::<Int64Type>(RUNNABLE_NS, &mut self.runnable)
+    }
+
+    /// `None` when the row lacks what its event must have.
+    fn switch(&self, row: usize) -> Option<Switch> {
+        Some(Switch {
+            time: HostNs(self.time[row].cast_unsigned()),
+            cpu: CpuId(self.cpu[row].cast_unsigned()),
+            vcpu: VcpuId(self.vcpu[row].cast_unsigned()),
+            event: self.event(row)?,
+        })
+    }
+
+    fn event(&self, row: usize) -> Option<SwitchEvent> {
+        let away = match self.away.get(row) {
+            None => None,
+            Some(name) => Some(away(name)?),
+        };
+        let pid = self.other_pid.get(row).map(|pid| Pid(pid.cast_unsigned()));
+        let tid = self.other_tid.get(row).map(|tid| Tid(tid.cast_unsigned()));
+        let exit_reason = self.exit_reason.get(row).map(|reason| reason.cast_unsigned());
+        Some(match std::str::from_utf8(self.event[row].data()).ok()? {
+            OUT => {
+                SwitchEvent::Out { away: away?, pid: pid?, tid: tid?, exit_reason: exit_reason? }
+            }
+            IN => SwitchEvent::In { pid: pid?, tid: tid? },
+            WAKE => SwitchEvent::Wake { throttled: *self.throttled.get(row)? },
+            SEEN => SwitchEvent::Seen { away, exit_reason: exit_reason?, waits: self.waits(row) },
+            _ => return None,
+        })
+    }
+
+    fn waits(&self, row: usize) -> Option<Waits> {
+        Some(Waits {
+            halted_ns: self.halted.get(row)?.cast_unsigned(),
+            polled_ns: self.polled.get(row)?.cast_unsigned(),
+            runnable_ns: self.runnable.get(row)?.cast_unsigned(),
+        })
+    }
+}
+
+fn away(name: &ByteArray) -> Option<Away> {
+    match std::str::from_utf8(name.data()).ok()? {
+        RUNNABLE => Some(Away::Runnable),
+        THROTTLED => Some(Away::Throttled),
+        HALTED => Some(Away::Halted),
+        ASLEEP => Some(Away::Asleep),
+        _ => None,
+    }
+}

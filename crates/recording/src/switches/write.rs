@@ -1,0 +1,106 @@
+//! Switch events to columns.
+
+use std::path::Path;
+
+use model::{Away, Switch, SwitchEvent, Waits};
+use parquet::errors::ParquetError;
+
+use super::{ASLEEP, HALTED, IN, OUT, RUNNABLE, SCHEMA, SEEN, THROTTLED, WAKE};
+use crate::error::Error;
+use crate::manifest::FileEntry;
+use crate::slices::{GroupWriter, SliceWriter};
+
+/// Writes slices of events, one row group each.
+#[derive(Debug)]
+pub(crate) struct SwitchWriter {
+    slices: SliceWriter,
+}
+
+impl SwitchWriter {
+    pub(crate) fn create(path: &Path) -> Result<Self, Error> {
+        Ok(Self { slices: SliceWriter::create(path, &SCHEMA)? })
+    }
+
+    /// Appends a slice in time order.
+    pub(crate) fn write(&mut self, slice: &[Switch]) -> Result<(), Error> {
+        let rows: Vec<_> = slice.iter().collect();
+        self.slices.write(&rows, write_columns)
+    }
+
+    /// Makes the file durable.
+    pub(crate) fn finish(self) -> Result<FileEntry, Error> {
+        self.slices.finish()
+    }
+}
+
+/// In the order of `SCHEMA`.
+fn write_columns(group: &mut GroupWriter<'_, '_, Switch>) -> Result<(), ParquetError> {
+    group.u64(|switch| switch.time.0)?;
+    group.u32(|switch| switch.cpu.0)?;
+    group.u32(|switch| switch.vcpu.0)?;
+    group.text(|switch| event(switch.event))?;
+    group.optional_text(|switch| away(switch.event).map(away_name))?;
+    group.optional_u32(|switch| other(switch.event).map(|(pid, _)| pid))?;
+    group.optional_u32(|switch| other(switch.event).map(|(_, tid)| tid))?;
+    group.optional_u32(|switch| exit_reason(switch.event))?;
+    group.optional_bool(|switch| throttled(switch.event))?;
+    group.optional_u64(|switch| waits(switch.event).map(|waits| waits.halted_ns))?;
+    group.optional_u64(|switch| waits(switch.event).map(|waits| waits.polled_ns))?;
+    group.optional_u64(|switch| waits(switch.event).map(|waits| waits.runnable_ns))
+}
+
+fn event(event: SwitchEvent) -> &'static str {
+    match event {
+        SwitchEvent::Out { .. } => OUT,
+        SwitchEvent::In { .. } => IN,
+        SwitchEvent::Wake { .. } => WAKE,
+        SwitchEvent::Seen { .. } => SEEN,
+    }
+}
+
+fn away(event: SwitchEvent) -> Option<Away> {
+    match event {
+        SwitchEvent::Out { away, .. } => Some(away),
+        SwitchEvent::Seen { away, .. } => away,
+        SwitchEvent::In { .. } | SwitchEvent::Wake { .. } => None,
+    }
+}
+
+fn away_name(away: Away) -> &'static str {
+    match away {
+        Away::Runnable => RUNNABLE,
+        Away::Throttled => THROTTLED,
+        Away::Halted => HALTED,
+        Away::Asleep => ASLEEP,
+    }
+}
+
+fn other(event: SwitchEvent) -> Option<(u32, u32)> {
+    match event {
+        SwitchEvent::Out { pid, tid, .. } | SwitchEvent::In { pid, tid } => Some((pid.0, tid.0)),
+        SwitchEvent::Wake { .. } | SwitchEvent::Seen { .. } => None,
+    }
+}
+
+fn exit_reason(event: SwitchEvent) -> Option<u32> {
+    match event {
+        SwitchEvent::Out { exit_reason, .. } | SwitchEvent::Seen { exit_reason, .. } => {
+            Some(exit_reason)
+        }
+        SwitchEvent::In { .. } | SwitchEvent::Wake { .. } => None,
+    }
+}
+
+fn throttled(event: SwitchEvent) -> Option<bool> {
+    match event {
+        SwitchEvent::Wake { throttled } => Some(throttled),
+        _ => None,
+    }
+}
+
+fn waits(event: SwitchEvent) -> Option<Waits> {
+    match event {
+        SwitchEvent::Seen { waits, .. } => waits,
+        _ => None,
+    }
+}
