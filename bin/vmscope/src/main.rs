@@ -21,6 +21,9 @@ const EXAMPLE: &str = "Example:
 enum Command {
     Record(commands::record::Args),
     Report(commands::report::Args),
+    Steal(commands::steal::Args),
+    Exits(commands::exits::Args),
+    Correct(commands::correct::Args),
     Export(commands::export::Args),
     Doctor(commands::doctor::Args),
     Demo(commands::demo::Args),
@@ -35,6 +38,9 @@ fn main() -> std::process::ExitCode {
     let result = match cli.command {
         Command::Record(args) => commands::record::run(&args),
         Command::Report(args) => commands::report::run(&args),
+        Command::Steal(args) => commands::steal::run(&args),
+        Command::Exits(args) => commands::exits::run(&args),
+        Command::Correct(args) => commands::correct::run(&args),
         Command::Export(args) => commands::export::run(&args),
         Command::Doctor(args) => commands::doctor::run(&args),
         Command::Demo(args) => commands::demo::run(&args),

@@ -2,11 +2,18 @@
 
 use std::process::ExitCode;
 
+mod axis;
+pub(crate) mod correct;
 pub(crate) mod demo;
 pub(crate) mod doctor;
+pub(crate) mod exits;
 pub(crate) mod export;
+mod grid;
+mod output;
 pub(crate) mod record;
 pub(crate) mod report;
+mod scene;
+pub(crate) mod steal;
 pub(crate) mod testbed;
 mod time;
 

@@ -6,7 +6,7 @@ use model::{Edges, VmId};
 
 use super::balance::{add_thieves, vmm_reason};
 use super::victims::{Charge, for_each_charge};
-use super::{Evidence, Stolen, Thief, ThiefNames, VictimTime, Whose, Window};
+use super::{Evidence, Stolen, Thief, ThiefNames, VictimTime, VmmTime, Whose, Window};
 use crate::ProcessFilter;
 use crate::axis::{Account, Place, PlaceId, Segment, State};
 
@@ -34,11 +34,13 @@ pub struct Correction {
     /// Type 1 by who had the CPU; adds up to `time.stolen.outside_ns`.
     pub thieves: BTreeMap<Thief, u64>,
     /// Type 2 by exit reason; adds up to `time.stolen.vmm_ns`.
-    pub reasons: BTreeMap<Option<u32>, u64>,
+    pub reasons: BTreeMap<Option<u32>, VmmTime>,
     /// Taken from this VM, not known from whom, and possibly from the target.
     pub unattributed: Stolen,
     /// With 95 % confidence the time taken is off by less.
     pub bound_ns: f64,
+    /// Samples of the VM's vCPUs in the window.
+    pub all_samples: u64,
 }
 
 /// A target that no sample shows.
@@ -84,6 +86,7 @@ pub fn correction(
     let whose = if target.function.is_some() { Whose::Function } else { Whose::Process };
     let (mut found, mut inexact) = (Correction::default(), Inexact::default());
     for_each_charge(evidence, target.vm, whose, window, &mut |charge| {
+        found.all_samples += evidence.samples.within(charge.timeline.vcpu, &charge.segment);
         let is_target = match charge.victim {
             Some(place) => is_wanted(place),
             None => target.is_whole_vm(),
@@ -138,7 +141,7 @@ impl Correction {
         let victim = charge.timeline.vcpu;
         add_thieves(&mut self.thieves, evidence.axis, victim, &charge.segment, names);
         if let Some(reason) = vmm_reason(charge.segment.state) {
-            *self.reasons.entry(reason).or_default() += charge.segment.length_ns();
+            self.reasons.entry(reason).or_default().add_segment(&charge.segment);
         }
     }
 }
@@ -239,7 +242,8 @@ mod test {
         let text = format!("{run} {taken}, maybe {}", stolen(found.unattributed));
         assert_eq!(text, expected, "{line}");
         assert_eq!(found.thieves.values().sum::<u64>(), found.time.stolen.outside_ns);
-        assert_eq!(found.reasons.values().sum::<u64>(), found.time.stolen.vmm_ns);
+        let vmm: u64 = found.reasons.values().map(VmmTime::total_ns).sum();
+        assert_eq!(vmm, found.time.stolen.vmm_ns);
     }
 
     #[test]

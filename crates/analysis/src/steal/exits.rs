@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use model::VmId;
 
 use super::balance::vmm_reason;
-use super::{Attribution, Evidence, Victim, VmmTime, Whose};
+use super::{Attribution, Evidence, VmmTime, Whose};
+use crate::axis::Place;
 
 /// A VM's exits.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -31,8 +32,18 @@ pub struct ExitRow {
     pub causes: Vec<(Cause, u64)>,
 }
 
-/// The guest function at the exit; `None`: not known.
-pub type Cause = Option<Victim>;
+/// The guest's code at an exit; nothing: not known.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Cause {
+    /// Process name.
+    pub process: Option<String>,
+    /// Its id in the guest.
+    pub pid: Option<u32>,
+    /// Function.
+    pub function: Option<String>,
+    /// Its module.
+    pub module: Option<String>,
+}
 
 #[derive(Debug, Default)]
 struct Sum {
@@ -70,6 +81,13 @@ impl ExitRow {
     }
 }
 
+impl Cause {
+    fn of(place: &Place) -> Self {
+        let Place { process, pid, function, module, .. } = place.clone();
+        Self { process: Some(process), pid, function: Some(function), module }
+    }
+}
+
 fn sums(evidence: &Evidence<'_>, vm: VmId) -> BTreeMap<Option<u32>, Sum> {
     let mut sums: BTreeMap<Option<u32>, Sum> = BTreeMap::new();
     for timeline in evidence.timelines(vm) {
@@ -77,7 +95,7 @@ fn sums(evidence: &Evidence<'_>, vm: VmId) -> BTreeMap<Option<u32>, Sum> {
         for (number, segment) in timeline.segments.iter().enumerate() {
             let Some(reason) = vmm_reason(segment.state) else { continue };
             let place = attribution.victim(number, Whose::Function);
-            let cause = place.map(|id| Victim::of(evidence.axis.place(id), Whose::Function));
+            let cause = place.map_or_else(Cause::default, |id| Cause::of(evidence.axis.place(id)));
             let sum = sums.entry(reason).or_default();
             sum.time.add_segment(segment);
             sum.samples += evidence.samples.within(timeline.vcpu, segment);

@@ -1,0 +1,164 @@
+//! `vmscope correct` as text and as CSV.
+
+use analysis::clean;
+use analysis::steal::Victims;
+
+use super::super::grid::Grid;
+use super::super::scene::{seconds, with_id};
+use super::{Answer, Corrected, Findings, rounded, run_bound_ns};
+
+/// Of the table of processes, in text and in CSV.
+const TITLES: &[&str] = &[
+    ">Apparent s",
+    ">Corrected s",
+    ">± s",
+    ">Steal 1 s",
+    ">Steal 2 s",
+    ">Throttled s",
+    ">Samples",
+    "Process",
+];
+const COLUMNS: &[&str] = &[
+    "apparent_s",
+    "corrected_s",
+    "bound_s",
+    "steal_outside_s",
+    "steal_vmm_s",
+    "throttled_s",
+    "samples",
+    "process",
+];
+
+pub(super) fn text(findings: &Findings<'_>) -> String {
+    let mut out = findings.scene.heading();
+    let start = findings.scene.recording.header.start;
+    let [from, to] =
+        [findings.window.from, findings.window.to].map(|at| seconds(at.since(start), 3));
+    out += &format!("Of: {}, from {from} s to {to} s\n\n", clean(&target(findings)));
+    match &findings.answer {
+        Answer::One(corrected) => out + &one(findings, corrected),
+        Answer::Processes(victims) => out + &processes(findings, victims, TITLES).text(),
+    }
+}
+
+pub(super) fn csv(findings: &Findings<'_>) -> String {
+    match &findings.answer {
+        Answer::One(corrected) => items(findings, corrected),
+        Answer::Processes(victims) => processes(findings, victims, COLUMNS).csv(),
+    }
+}
+
+/// `function f of process p of VM v`.
+fn target(findings: &Findings<'_>) -> String {
+    let mut parts = Vec::new();
+    parts.extend(findings.args.function.as_ref().map(|name| format!("function {name}")));
+    parts.extend(findings.args.process.as_ref().map(|name| format!("process {name}")));
+    parts.push(format!("VM {}", findings.scene.vm_row(findings.vm).name));
+    parts.join(" of ")
+}
+
+fn one(findings: &Findings<'_>, corrected: &Corrected) -> String {
+    let stolen = &corrected.found.time.stolen;
+    let mut grid = Grid::new(&["", ">s", ""]);
+    let mut line = |what: &str, ns: u64, note: String| grid.row([what.to_owned(), s(ns), note]);
+    let given = findings.args.apparent.map_or("seen on the time axis", |_| "as measured");
+    line("  Apparent", corrected.apparent_ns, given.to_owned());
+    line("- Steal type 1, outside", stolen.outside_ns, String::new());
+    for (name, ns) in thieves(findings, corrected) {
+        line(&format!("      {name}"), ns, String::new());
+    }
+    line("- Steal type 2, in the VMM", stolen.vmm_ns, String::new());
+    for (name, ns) in reasons(findings, corrected) {
+        line(&format!("      {name}"), ns, String::new());
+    }
+    line("- Throttled", stolen.throttled_ns, String::new());
+    let samples = corrected.found.time.samples;
+    let bound = format!("± {} s (95 %, {samples} samples)", s(corrected.bound_ns));
+    line("= Corrected", corrected.corrected_ns, bound);
+    grid.text() + &unattributed(corrected)
+}
+
+fn unattributed(corrected: &Corrected) -> String {
+    let maybe = &corrected.found.unattributed;
+    if maybe.total_ns() == 0 {
+        return String::new();
+    }
+    format!(
+        "\nUp to {} s more may have been taken from it (type 1 {}, type 2 {}, throttled {}): the samples\n\
+         before and after do not agree on whose that time was.\n",
+        s(maybe.total_ns()),
+        s(maybe.outside_ns),
+        s(maybe.vmm_ns),
+        s(maybe.throttled_ns)
+    )
+}
+
+/// The same numbers as a table of items.
+fn items(findings: &Findings<'_>, corrected: &Corrected) -> String {
+    let stolen = &corrected.found.time.stolen;
+    let maybe = &corrected.found.unattributed;
+    let mut grid = Grid::new(&["item", "cause", "seconds"]);
+    let mut line = |item: &str, cause: String, ns: u64| grid.row([item.to_owned(), cause, s(ns)]);
+    line("apparent", String::new(), corrected.apparent_ns);
+    for (name, ns) in thieves(findings, corrected) {
+        line("steal_outside", name, ns);
+    }
+    for (name, ns) in reasons(findings, corrected) {
+        line("steal_vmm", name, ns);
+    }
+    line("throttled", String::new(), stolen.throttled_ns);
+    line("corrected", String::new(), corrected.corrected_ns);
+    line("bound", String::new(), corrected.bound_ns);
+    line("unattributed_outside", String::new(), maybe.outside_ns);
+    line("unattributed_vmm", String::new(), maybe.vmm_ns);
+    line("unattributed_throttled", String::new(), maybe.throttled_ns);
+    grid.csv()
+}
+
+fn processes(findings: &Findings<'_>, victims: &Victims, titles: &[&str]) -> Grid {
+    let mut grid = Grid::new(titles);
+    let period_ns = findings.scene.recording.header.period_ns;
+    for (victim, time) in &victims.rows {
+        let bound = rounded(run_bound_ns(period_ns, time, victims.samples));
+        let stolen = &time.stolen;
+        let times = [
+            time.apparent_ns(),
+            time.run_ns(),
+            bound,
+            stolen.outside_ns,
+            stolen.vmm_ns,
+            stolen.throttled_ns,
+        ];
+        let who = [time.samples.to_string(), with_id(&victim.process, victim.pid)];
+        grid.row(times.map(s).into_iter().chain(who));
+    }
+    let stolen = &victims.unattributed;
+    let nobody = [stolen.outside_ns, stolen.vmm_ns, stolen.throttled_ns].map(s);
+    let dash = || "-".to_owned();
+    let ends = [dash(), "(unattributed)".to_owned()];
+    grid.row([dash(), dash(), dash()].into_iter().chain(nobody).chain(ends));
+    grid
+}
+
+/// Most time first.
+fn thieves(findings: &Findings<'_>, corrected: &Corrected) -> Vec<(String, u64)> {
+    let names = findings.scene.thief_names();
+    let rows = corrected.found.thieves.iter();
+    ranked(rows.map(|(thief, ns)| (names.name(*thief), *ns)).collect())
+}
+
+/// Most time first.
+fn reasons(findings: &Findings<'_>, corrected: &Corrected) -> Vec<(String, u64)> {
+    let rows = corrected.found.reasons.iter();
+    let named = rows.map(|(reason, time)| (findings.scene.reason(*reason), time.total_ns()));
+    ranked(named.collect())
+}
+
+fn ranked(mut rows: Vec<(String, u64)>) -> Vec<(String, u64)> {
+    rows.sort_by_key(|(_, ns)| std::cmp::Reverse(*ns));
+    rows
+}
+
+fn s(ns: u64) -> String {
+    seconds(ns, 6)
+}

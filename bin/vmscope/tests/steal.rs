@@ -1,0 +1,250 @@
+//! `vmscope steal`, `exits` and `correct` as a user runs them, on a drawn recording; compared with
+//! tests/golden/report/steal-*.
+
+#![allow(clippy::unwrap_used)]
+
+#[path = "../../../crates/analysis/tests/world/mod.rs"]
+mod world;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use model::{
+    Away, CpuId, ExitCount, Header, HostNs, Sample, Switch, SwitchEvent, Tables, Throttling,
+    VcpuId, VcpuSample, VcpuState, VmId, Waits,
+};
+use recording::{Writer, encode};
+use world::{MS, START};
+
+/// cpu0, a character is a millisecond. On it: `a` `b` functions and `k` the kernel of vm1's process compute (40), `c`
+/// a function of its process compute (42), `V` that one's I/O in the VMM; `x` vm2; `p` postgres, `i` nobody.
+const CPU0: &str = "aaaaaaaaaaaaaaaaaaaappppppppppaaaaaaaaaaxxxxxxxxxxxxxxxkaabbcccccVVcccccciiiiiiicViiiicccciiiiiicccc";
+/// vm1's vCPU: `.` waits for the CPU (throttled or not), `-` halted; else on it, or asleep in the VMM.
+const VM1: &str = "                    ..........          ...............                  -------           ......    ";
+/// vm2's vCPU, from 40 ms on.
+const VM2: &str = "                                                       ---------------------------------------------";
+
+/// The cpu0's samples with what their vCPUs had waited for until then.
+fn samples() -> Vec<Sample> {
+    let what = |letter| match letter {
+        'a' => "guest 0 user a000 f0 400010",
+        'b' => "guest 0 user a000 f0 400020",
+        'k' => "guest 0 kernel a000 f0 ffffffff9a000010",
+        'c' | 'V' => "guest 0 user c000 f2 400018",
+        'x' => "guest 2 user a000 0 400010",
+        'p' => "host 300 user 5010",
+        'i' => "idle ffffffff81000100",
+        other => panic!("{other}"),
+    };
+    let mut samples = Vec::new();
+    for (at, letter) in CPU0.chars().enumerate() {
+        let mut sample = world::samples(&format!("0 {at} 1 {}", what(letter))).remove(0);
+        sample.time = HostNs(sample.time.0 + MS / 2);
+        if let VcpuState::Guest(vcpu) = sample.vcpu {
+            let waits = Some(waits(if letter == 'x' { VM2 } else { VM1 }, at));
+            sample.vcpu = match letter {
+                'V' => VcpuState::Vmm(VcpuSample { exit_reason: 0x7b, waits, ..vcpu }),
+                _ => VcpuState::Guest(VcpuSample { waits, ..vcpu }),
+            };
+        }
+        samples.push(sample);
+    }
+    samples
+}
+
+fn waits(line: &str, ms: usize) -> Waits {
+    let n = |letter| line[..ms].chars().filter(|c| *c == letter).count() as u64 * MS;
+    Waits { halted_ns: n('-'), polled_ns: 0, runnable_ns: n('.') }
+}
+
+/// vm1's second vCPU never ran, vm2's slept at the end.
+fn seen() -> Vec<Switch> {
+    let seen = |vcpu, ms, waits| Switch {
+        time: at(ms),
+        cpu: CpuId(0),
+        vcpu: VcpuId(vcpu),
+        event: SwitchEvent::Seen { away: Some(Away::Halted), exit_reason: 0x78, waits },
+    };
+    let none = Some(Waits::default());
+    vec![seen(1, 0, none), seen(1, 100, none), seen(2, 100, none)]
+}
+
+fn at(ms: u64) -> HostNs {
+    HostNs(START.0 + ms * MS)
+}
+
+fn tables() -> Tables {
+    let throttling = |ms, throttled_ns| Throttling { vm: VmId(0), time: at(ms), throttled_ns };
+    let exits = |reason, count| ExitCount { vcpu: VcpuId(0), reason, count };
+    Tables {
+        throttling: vec![throttling(86, 0), throttling(97, 6 * MS)],
+        exits: vec![exits(0x7b, 40), exits(0x60, 120)],
+        ..world::tables()
+    }
+}
+
+/// A recording of its own for each test.
+fn recorded(name: &str, header: &Header, tables: &Tables) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("steal-{name}"));
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).unwrap();
+    let path = folder.join("recording");
+    let writer = Writer::create(&path, header).unwrap();
+    let records: Vec<u8> = samples().iter().flat_map(encode).collect();
+    writer.spool(CpuId(0)).unwrap().append(&records).unwrap();
+    writer.switch_spool().unwrap().append(&seen()).unwrap();
+    writer.finish(header, tables).unwrap();
+    path
+}
+
+fn header() -> Header {
+    Header { counters: [].into(), notes: Vec::new(), ..world::header() }
+}
+
+fn run(dir: &Path, command: &[&str]) -> Output {
+    let mut vmscope = Command::new(env!("CARGO_BIN_EXE_vmscope"));
+    vmscope.arg(command[0]).arg(dir).args(&command[1..]).output().unwrap()
+}
+
+fn check(dir: &Path, command: &[&str], golden: &str) {
+    let output = run(dir, command);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let actual = String::from_utf8(output.stdout).unwrap();
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/report").join(golden);
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(&path, &actual).unwrap();
+    }
+    let expected = std::fs::read_to_string(&path).unwrap_or_default();
+    assert_eq!(actual, expected, "{golden} (UPDATE=1 rewrites)");
+}
+
+/// Fails with this exit code and one line that says so.
+fn check_error(dir: &Path, command: &[&str], code: i32, line: &str) {
+    let output = run(dir, command);
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(code), "{stderr}");
+    assert_eq!((output.stdout.len(), stderr.lines().count()), (0, 1), "{stderr}");
+    assert!(stderr.contains(line), "{stderr}");
+}
+
+#[test]
+fn steal() {
+    let dir = recorded("steal", &header(), &tables());
+    check(&dir, &["steal"], "steal-all.txt");
+    check(&dir, &["steal", "--vm", "vm1"], "steal-vm1.txt");
+    check(&dir, &["steal", "--vm", "vm1", "--by", "process"], "steal-process.txt");
+    check(
+        &dir,
+        &["steal", "--vm", "vm1", "--by", "function", "--limit", "2"],
+        "steal-function.txt",
+    );
+    check(&dir, &["steal", "--format", "csv"], "steal-all.csv");
+    check(&dir, &["steal", "--by", "function", "--format", "csv"], "steal-function.csv");
+    check(&dir, &["steal", "--vm", "vm1", "--by", "process", "--format", "json"], "steal-vm1.json");
+}
+
+#[test]
+fn exits() {
+    let dir = recorded("exits", &header(), &tables());
+    check(&dir, &["exits"], "steal-exits.txt");
+    check(&dir, &["exits", "--vm", "vm1", "--by", "function"], "steal-exits-function.txt");
+    check(&dir, &["exits", "--vm", "vm1", "--format", "csv"], "steal-exits.csv");
+    check(&dir, &["exits", "--vm", "vm1", "--format", "json"], "steal-exits.json");
+    let uncounted = Tables { exits: Vec::new(), ..tables() };
+    let dir = recorded("exits-uncounted", &header(), &uncounted);
+    check(&dir, &["exits", "--vm", "vm1"], "steal-exits-uncounted.txt");
+}
+
+#[test]
+fn correct() {
+    let dir = recorded("correct", &header(), &tables());
+    let one = ["correct", "--vm", "vm1", "--process", "40", "--function", "compute_a"];
+    let measured = [&one[..], &["--apparent", "60ms", "--to", "60ms"]].concat();
+    check(&dir, &["correct", "--vm", "vm1"], "steal-correct.txt");
+    check(&dir, &["correct", "--vm", "vm1", "--format", "csv"], "steal-correct.csv");
+    check(&dir, &["correct", "--vm", "vm1", "--process", "42"], "steal-correct-42.txt");
+    check(&dir, &measured, "steal-correct-a.txt");
+    check(&dir, &[&measured[..], &["--format", "csv"]].concat(), "steal-correct-a.csv");
+    check(&dir, &[&measured[..], &["--format", "json"]].concat(), "steal-correct-a.json");
+    let whole = ["correct", "--vm", "vm1", "--apparent", "0.2", "--from", "35ms", "--to", "50ms"];
+    check(&dir, &whole, "steal-correct-window.txt");
+}
+
+/// Sums that a reader relies on, in what is printed.
+#[test]
+fn printed_numbers_add_up() {
+    let dir = recorded("sums", &header(), &tables());
+    let lines = |command: &[&str]| -> Vec<Vec<String>> {
+        let text = String::from_utf8(run(&dir, command).stdout).unwrap();
+        text.lines().skip(1).map(|l| l.split(',').map(str::to_owned).collect()).collect()
+    };
+    let number = |text: &String| text.parse::<u64>().unwrap_or(0);
+    let causes = lines(&["steal", "--vm", "vm1", "--format", "csv"]);
+    let of_vcpu0 = |account: &str| -> u64 {
+        let rows = causes.iter().filter(|row| row[1] == "0" && row[2].contains(account));
+        rows.map(|row| number(&row[4])).sum()
+    };
+    assert_eq!(of_vcpu0(""), 100 * MS);
+    assert_eq!((of_vcpu0("steal_outside"), of_vcpu0("throttled")), (25 * MS, 6 * MS));
+    for by in ["process", "function"] {
+        let victims = lines(&["steal", "--vm", "vm1", "--by", by, "--format", "csv"]);
+        let taken = |column: usize| victims.iter().map(|row| number(&row[column])).sum::<u64>();
+        let expected = ["steal_outside", "steal_vmm", "throttled"].map(of_vcpu0);
+        assert_eq!([taken(7), taken(8), taken(9)], expected, "{by}");
+    }
+}
+
+#[test]
+fn names_from_guests_cannot_steer_the_terminal() {
+    let mut tables = tables();
+    let evil = "\x1b[2J\u{9b}31m,\"x\"\r\n\u{202e}";
+    tables.images.iter_mut().for_each(|image| image.name = evil.to_owned());
+    tables.modules.iter_mut().for_each(|module| module.path = format!("/opt/{evil}"));
+    tables.vms.iter_mut().enumerate().for_each(|(n, vm)| vm.name = format!("{n}{evil}"));
+    for symbol in &mut tables.symbols {
+        symbol.name = model::SymbolName::Function(evil.to_owned());
+    }
+    let dir = recorded("hostile", &header(), &tables);
+    let vm = format!("0{evil}");
+    for command in [&["steal", "--by", "function"][..], &["exits"], &["correct", "--vm", &vm]] {
+        for format in ["text", "csv", "json"] {
+            let output = run(&dir, &[command, &["--format", format]].concat());
+            assert!(output.status.success(), "{output:?}");
+            let text = String::from_utf8(output.stdout).unwrap();
+            let steering = text.chars().find(|c| c.is_control() && !['\n', '\r'].contains(c));
+            assert_eq!(
+                (steering, text.contains('\u{202e}')),
+                (None, false),
+                "{command:?} {format}"
+            );
+        }
+    }
+    let command = ["correct", "--vm", &vm, "--process", "nosuch"];
+    check_error(&dir, &command, 1, "it has: \\u{1b}[2J");
+}
+
+#[test]
+fn errors() {
+    let dir = recorded("errors", &header(), &tables());
+    let vm = "no VM named \"vm9\" in this recording; it has: vm1, vm2";
+    check_error(&dir, &["steal", "--vm", "vm9"], 2, vm);
+    check_error(&dir, &["exits", "--vm", "vm9"], 2, vm);
+    check_error(&dir, &["correct", "--vm", "vm9"], 2, vm);
+    check_error(&dir, &["correct"], 2, "say which VM with --vm: vm1, vm2");
+    let edges = "no switches of vCPUs: record with --edges switches";
+    check_error(&dir, &["steal", "--edges", "switches"], 2, edges);
+    let of_vm1 = |args: &[&'static str]| [&["correct", "--vm", "vm1"], args].concat();
+    let process = "no sample of process \"nosuch\" in this VM; it has: compute";
+    check_error(&dir, &of_vm1(&["--process", "nosuch"]), 1, process);
+    let function =
+        "no sample of function \"nosuch\" there; it has: compute_a, compute_b, clear_page";
+    check_error(&dir, &of_vm1(&["--process", "40", "--function", "nosuch"]), 1, function);
+    let window = "no time between --from and --to: the recording is 0.100 s long";
+    check_error(&dir, &of_vm1(&["--from", "5"]), 2, window);
+    check_error(&dir, &of_vm1(&["--from", "9ms", "--to", "8ms"]), 2, window);
+    let less = "more than the 0.001000 s of --apparent: say with --from and --to when";
+    check_error(&dir, &of_vm1(&["--apparent", "1ms"]), 1, less);
+    check_error(Path::new("/no/such/recording"), &["steal"], 1, "/no/such/recording");
+    let none = recorded("no-vms", &header(), &Tables::default());
+    check_error(&none, &["steal"], 2, "this recording has no VM: record while one runs");
+}
