@@ -194,3 +194,48 @@ pub struct Note {
     /// One sentence.
     pub text: String,
 }
+
+/// What `--edges both` prints: how well gaps found by samples and by switches agree.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Agreement {
+    /// `VERSION` of the writer.
+    pub version: u32,
+    /// Time between samples of one CPU.
+    pub period_ns: u64,
+    /// By VM and number.
+    pub vcpus: Vec<VcpuAgreement>,
+}
+
+/// One vCPU's agreement.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct VcpuAgreement {
+    /// Its VM.
+    pub vm: String,
+    /// Its number.
+    pub vcpu: u32,
+    /// The time looked at.
+    pub wall_ns: u64,
+    /// What it did, by either way; each way's add up to `wall_ns`.
+    pub accounts: Vec<AccountAgreement>,
+    /// Times off the CPU that were compared one by one: those of more than two periods.
+    pub gaps: u64,
+    /// The largest difference of such a gap's lengths, in periods.
+    pub largest_gap_periods: f64,
+    /// The mean difference, without signs.
+    pub mean_gap_periods: f64,
+    /// The largest of `accounts[].points`, without sign; guest and not sampled are one here.
+    pub largest_points: f64,
+}
+
+/// A vCPU's time of one kind.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct AccountAgreement {
+    /// `guest`, `halt`, `halt_polling`, `steal_outside` (all of type 1), `steal_vmm`, `throttled`, `not_sampled`, `unknown`.
+    pub account: String,
+    /// By samples.
+    pub samples_ns: u64,
+    /// By switches.
+    pub switches_ns: u64,
+    /// By samples less by switches, in per cent of `wall_ns`.
+    pub points: f64,
+}

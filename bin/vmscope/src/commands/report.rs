@@ -1,19 +1,21 @@
 //! `vmscope report`.
 
+mod agreement;
 mod json;
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use analysis::{Aggregator, By, Profile, Query, Resolver, Selection, View, Width, csv, text};
 use anyhow::Context;
 use clap::ValueEnum;
-use model::Tables;
+use model::{Edges, Tables};
 use recording::Recording;
 use rustix::termios::tcgetwinsize;
 
-use super::Usage;
+use super::output::{count, print};
+use super::{Usage, axis};
 
 /// Lines of a text report unless `--limit` says otherwise.
 const TEXT_LIMIT: usize = 30;
@@ -21,9 +23,10 @@ const TEXT_LIMIT: usize = 30;
 const EXAMPLE: &str = "Examples:
   vmscope report day1                                who used the CPUs, by function, guests included
   vmscope report day1 --view host                    the host alone, each VM as one line
-  vmscope report day1 --view guest --vm web          one guest, and the time it did not run
+  vmscope report day1 --view guest --vm web          one guest: its time, and its halts, steal and throttling
   vmscope report day1 --by process --limit 0         every process of host and guests
-  vmscope report day1 --process postgres --format csv >postgres.csv";
+  vmscope report day1 --process postgres --format csv >postgres.csv
+  vmscope report day1 --edges both                   how well gaps by samples and by switches agree";
 
 /// Report a recording: who used the CPUs, by function, process, VM...
 ///
@@ -38,6 +41,9 @@ pub(crate) struct Args {
     /// What a line stands for
     #[arg(long, value_enum, default_value_t = ByArg::Function)]
     by: ByArg,
+    /// Guest view: how gaps are found [default: as recorded]; both: compare the two instead
+    #[arg(long, value_enum)]
+    edges: Option<EdgesArg>,
     /// Lines at most, 0 for all [default: 30 in text, all in json and csv]
     #[arg(long, value_name = "N", value_parser = count)]
     limit: Option<usize>,
@@ -87,6 +93,16 @@ enum ByArg {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum EdgesArg {
+    /// By the samples alone
+    Samples,
+    /// By the scheduler's switches of vCPUs (record --edges switches)
+    Switches,
+    /// How well the two agree, for each vCPU
+    Both,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Format {
     /// A table
     Text,
@@ -97,6 +113,10 @@ enum Format {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    if args.edges == Some(EdgesArg::Both) {
+        print(&agreement::rendered(args)?).context("failed to write to standard output")?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let profile = profile(&args.dir, args)?;
     refuse_unknown_process(&profile.query.selection, profile.total, &args.dir)?;
     print(&rendered(&profile, args.format)?).context("failed to write to standard output")?;
@@ -115,6 +135,11 @@ impl Select {
             ViewArg::Guest => View::Guest,
             ViewArg::Native => View::Native,
         };
+        self.selection_in(tables, view)
+    }
+
+    /// The same in another view.
+    fn selection_in(&self, tables: &Tables, view: View) -> anyhow::Result<Selection> {
         let (vm, process) = (self.vm.as_deref(), self.process.as_deref());
         Selection::new(tables, view, vm, self.vcpu, process)
             .map_err(|error| Usage(analysis::clean(&error.to_string()).into_owned()).into())
@@ -136,10 +161,6 @@ pub(crate) fn refuse_unknown_process(
     )
 }
 
-fn count(text: &str) -> Result<usize, String> {
-    text.parse().map_err(|_| "give a number of lines, 0 for all".to_owned())
-}
-
 fn profile(dir: &Path, args: &Args) -> anyhow::Result<Profile> {
     let recording = Recording::open(dir)?;
     let query = Query {
@@ -152,7 +173,26 @@ fn profile(dir: &Path, args: &Args) -> anyhow::Result<Profile> {
     recording.for_each_batch(&mut |batch| {
         batch.iter().for_each(|sample| aggregator.push(sample));
     })?;
-    Ok(aggregator.finish())
+    if !aggregator.needs_axis() {
+        refuse_edges(args.edges)?;
+        return Ok(aggregator.finish());
+    }
+    let axis = axis::load(&recording, &resolver, edges(args.edges))?;
+    Ok(aggregator.finish_on(&axis))
+}
+
+/// The edges asked for; `None`: as recorded.
+fn edges(asked: Option<EdgesArg>) -> Option<Edges> {
+    match asked {
+        Some(EdgesArg::Samples) => Some(Edges::Samples),
+        Some(EdgesArg::Switches) => Some(Edges::Switches),
+        Some(EdgesArg::Both) | None => None,
+    }
+}
+
+fn refuse_edges(asked: Option<EdgesArg>) -> Result<(), Usage> {
+    let text = "--edges is about the gaps of --view guest, which are not shown in other views or with --process";
+    asked.map_or(Ok(()), |_| Err(Usage(text.to_owned())))
 }
 
 fn by(by: ByArg) -> By {
@@ -192,14 +232,5 @@ fn width() -> Width {
         Ok(size) if size.ws_col > 0 => Width::Columns(size.ws_col.into()),
         // A terminal that does not tell (a serial line).
         Ok(_) | Err(_) => Width::Unlimited,
-    }
-}
-
-/// Writes to standard output; that the reader has gone (`| head`) is no error.
-fn print(report: &str) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    match out.write_all(report.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        result => result,
     }
 }

@@ -1,0 +1,117 @@
+//! `vmscope report --edges both`.
+
+use std::fmt::Write as _;
+
+use analysis::axis::{Account, VcpuAgreement, agreement};
+use analysis::{Resolver, Selection, View, clean};
+use api::report as json;
+use model::{Edges, Tables, Vcpu};
+use recording::Recording;
+
+use super::super::{Usage, axis};
+use super::{Args, Format};
+
+/// How well the two ways to find gaps agree, as asked for.
+pub(super) fn rendered(args: &Args) -> anyhow::Result<String> {
+    if args.format == Format::Csv || args.select.process.is_some() {
+        let text = "--edges both compares whole vCPUs, as text or json: without --process and --format csv";
+        return Err(Usage(text.to_owned()).into());
+    }
+    let recording = Recording::open(&args.dir)?;
+    let agreement = compared(&recording, args)?;
+    match args.format {
+        Format::Json => Ok(serde_json::to_string_pretty(&agreement)? + "\n"),
+        Format::Text | Format::Csv => Ok(text(&agreement)),
+    }
+}
+
+fn compared(recording: &Recording, args: &Args) -> anyhow::Result<json::Agreement> {
+    let tables = &recording.tables;
+    let selection = args.select.selection_in(tables, View::Unified)?;
+    let resolver = Resolver::new(tables);
+    let switches = axis::load(recording, &resolver, Some(Edges::Switches))?;
+    let samples = axis::load(recording, &resolver, Some(Edges::Samples))?;
+    let period_ns = recording.header.period_ns;
+    let both = agreement(&samples, &switches, period_ns);
+    let rows = both.vcpus.iter().filter_map(|v| Some((tables.vcpus.get(v.vcpu.index())?, v)));
+    let mut rows: Vec<_> = rows.filter(|(row, _)| is_selected(&selection, row)).collect();
+    rows.sort_by_key(|(row, _)| (row.vm, row.number));
+    let vcpus = rows.into_iter().map(|(row, v)| vcpu(tables, row, v, period_ns)).collect();
+    Ok(json::Agreement { version: json::VERSION, period_ns, vcpus })
+}
+
+fn is_selected(selection: &Selection, row: &Vcpu) -> bool {
+    selection.vm().is_none_or(|vm| vm == row.vm)
+        && selection.vcpu().is_none_or(|number| number == row.number)
+}
+
+fn vcpu(tables: &Tables, row: &Vcpu, both: &VcpuAgreement, period_ns: u64) -> json::VcpuAgreement {
+    let vm = tables.vms.get(row.vm.index()).map_or("[unknown]", |vm| vm.name.as_str());
+    let periods = |ns: u64| rounded(ns as f64 / period_ns.max(1) as f64);
+    let accounts = both.accounts.iter().map(|(account, pair)| json::AccountAgreement {
+        account: name(*account).to_owned(),
+        samples_ns: pair.samples_ns,
+        switches_ns: pair.switches_ns,
+        points: rounded(pair.points(both.wall_ns)),
+    });
+    json::VcpuAgreement {
+        vm: clean(vm).into_owned(),
+        vcpu: row.number,
+        wall_ns: both.wall_ns,
+        accounts: accounts.collect(),
+        gaps: both.gaps.count,
+        largest_gap_periods: periods(both.gaps.largest_ns),
+        mean_gap_periods: periods(both.gaps.mean_ns()),
+        largest_points: rounded(both.largest_points()),
+    }
+}
+
+fn name(account: Account) -> &'static str {
+    match account {
+        Account::Guest => "guest",
+        Account::Halt => "halt",
+        Account::HaltPolling => "halt_polling",
+        Account::StealOutside => "steal_outside",
+        Account::StealVmm => "steal_vmm",
+        Account::Throttled => "throttled",
+        Account::NotSampled => "not_sampled",
+        Account::Unknown => "unknown",
+    }
+}
+
+/// To four decimals.
+fn rounded(number: f64) -> f64 {
+    // No negative zero.
+    (number * 1e4).round() / 1e4 + 0.0
+}
+
+fn text(agreement: &json::Agreement) -> String {
+    if agreement.vcpus.is_empty() {
+        return "No vCPU in this recording.\n".to_owned();
+    }
+    let parts: Vec<String> = agreement.vcpus.iter().map(vcpu_text).collect();
+    parts.join("\n")
+}
+
+fn vcpu_text(vcpu: &json::VcpuAgreement) -> String {
+    let mut out = format!("{} vcpu{}: ", vcpu.vm, vcpu.vcpu);
+    let seconds = vcpu.wall_ns as f64 / 1e9;
+    let _ = match vcpu.gaps {
+        0 => writeln!(out, "{seconds:.3} s, no gap of more than two periods"),
+        gaps => writeln!(
+            out,
+            "{seconds:.3} s, {gaps} gap{} of more than two periods, lengths {:.2} periods apart on average, {:.2} at most",
+            if gaps == 1 { "" } else { "s" },
+            vcpu.mean_gap_periods,
+            vcpu.largest_gap_periods
+        ),
+    };
+    let _ = writeln!(out, "  {:<13}  {:>7}  {:>8}  {:>7}", "", "Samples", "Switches", "Points");
+    let per_cent = |ns: u64| format!("{:.2}", 100.0 * ns as f64 / vcpu.wall_ns.max(1) as f64);
+    for account in &vcpu.accounts {
+        let (samples, switches) = (per_cent(account.samples_ns), per_cent(account.switches_ns));
+        let (name, points) = (&account.account, account.points);
+        let _ = writeln!(out, "  {name:<13}  {samples:>7}  {switches:>8}  {points:>+7.2}");
+    }
+    out
+}
