@@ -4,7 +4,6 @@ use std::process::ExitCode;
 
 mod axis;
 pub(crate) mod correct;
-mod axis;
 pub(crate) mod demo;
 pub(crate) mod doctor;
 pub(crate) mod exits;
