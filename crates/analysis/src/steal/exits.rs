@@ -123,9 +123,8 @@ mod test {
         let or_dash = |n: Option<u64>| n.map_or("-".to_owned(), |n| n.to_string());
         let row = |row: &ExitRow| {
             let VmmTime { on_cpu_ns, waiting_ns } = row.time;
-            let function = |cause: &Cause| cause.as_ref().map(|c| c.function.clone().unwrap());
             let cause = |(cause, ns): &(Cause, u64)| {
-                format!(" {} {}", function(cause).unwrap_or("?".to_owned()), ns / MS)
+                format!(" {} {}", cause.function.as_deref().unwrap_or("?"), ns / MS)
             };
             let causes: String = row.causes.iter().map(cause).collect();
             let (reason, count) = (or_dash(row.reason.map(u64::from)), or_dash(row.count));
