@@ -12,24 +12,63 @@
 
 #define KERNEL_TYPE __attribute__((preserve_access_index))
 
-/* include/linux/sched.h: the task is running a guest. */
+/* include/linux/sched.h: the task is running a guest, until KVM has taken the interrupt that ended its run. */
 #define PF_VCPU 0x00000001
+#define TASK_RUNNING 0x0000
+#define TASK_DEAD 0x0080
+#define TASK_WAKING 0x0200
 /* arch/x86/include/asm/page_64_types.h, without KASAN */
 #define THREAD_SIZE (4 * 4096)
+
+struct hlist_node {
+	struct hlist_node *next;
+} KERNEL_TYPE;
+
+struct hlist_head {
+	struct hlist_node *first;
+} KERNEL_TYPE;
 
 struct upid {
 	int nr;
 } KERNEL_TYPE;
 
 struct pid {
+	struct hlist_head tasks[1]; /* [PIDTYPE_PID] */
 	struct upid numbers[1];
 } KERNEL_TYPE;
 
+struct thread_info {
+	__u32 cpu;
+} KERNEL_TYPE;
+
+struct sched_info {
+	unsigned long long run_delay; /* CONFIG_SCHED_INFO */
+} KERNEL_TYPE;
+
+struct cfs_rq {
+	int throttle_count; /* CONFIG_CFS_BANDWIDTH */
+} KERNEL_TYPE;
+
+struct sched_entity {
+	struct cfs_rq *cfs_rq; /* CONFIG_FAIR_GROUP_SCHED */
+} KERNEL_TYPE;
+
 struct task_struct {
+	struct thread_info thread_info;
 	void *stack;
+	unsigned int __state;
 	unsigned int flags;
+	int on_cpu;
 	int pid;
 	int tgid;
+	struct sched_entity se;
+	struct sched_info sched_info;
+	struct hlist_node pid_links[1];
+} KERNEL_TYPE;
+
+/* Linux 6.18 and later throttle task by task. */
+struct task_struct___throttled {
+	_Bool throttled;
 } KERNEL_TYPE;
 
 struct qstr {
@@ -61,41 +100,35 @@ struct kvm_vcpu_arch {
 	__u8 guest_state_protected; /* bool: SEV-ES, SEV-SNP, TDX */
 } KERNEL_TYPE;
 
+struct kvm_vcpu_stat_generic {
+	__u64 halt_poll_success_ns;
+	__u64 halt_poll_fail_ns;
+	__u64 halt_wait_ns;
+	__u64 blocking;
+} KERNEL_TYPE;
+
+struct kvm_vcpu_stat {
+	struct kvm_vcpu_stat_generic generic;
+} KERNEL_TYPE;
+
 struct kvm_vcpu {
 	struct kvm *kvm;
 	int vcpu_id;
 	struct pid *pid;
 	struct kvm_vcpu_arch arch;
+	struct kvm_vcpu_stat stat;
 } KERNEL_TYPE;
 
-/* AMD, in kvm_amd.ko (APM vol. 2, appendix B) */
-struct vmcb_seg {
-	__u64 base;
-} KERNEL_TYPE;
-
-struct vmcb_control_area {
-	__u32 asid;
-	__u32 exit_code;
-	__u32 exit_int_info;
-} KERNEL_TYPE;
-
-struct vmcb_save_area {
-	struct vmcb_seg fs;
-	__u8 cpl;
-	__u64 cr3;
-	__u64 rip;
-} KERNEL_TYPE;
-
-struct vmcb {
-	struct vmcb_control_area control;
-	struct vmcb_save_area save;
-} KERNEL_TYPE;
+/* AMD, in kvm_amd.ko */
+struct vmcb;
 
 struct vcpu_svm {
 	struct vmcb *vmcb;
 } KERNEL_TYPE;
 
 /* Intel, in kvm_intel.ko */
+#define VMX_BASIC_REASON 0xffff
+
 union vmx_exit_reason {
 	__u32 full;
 } KERNEL_TYPE;

@@ -5,10 +5,8 @@
  * the CPU's own perf event writes it and BPF programs of one event don't nest, so there is one
  * producer; the consumer in user space moves `tail`.
  */
-#include "kernel.bpf.h"
-#include "abi/sample.h"
+#include "vcpu.bpf.h"
 #include <linux/bpf_perf_event.h>
-#include <stdbool.h>
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -16,6 +14,7 @@ const volatile struct {
 	__u32 slot_mask;  /* slots per CPU - 1; slots are a power of two */
 	__u32 call_graph; /* 0 or 1 */
 	__u32 vendor;     /* VENDOR_*: a kernel may have both vendors' KVM built in */
+	__u32 trigger;    /* TRIGGER_* */
 } config = {};
 
 struct {
@@ -42,28 +41,24 @@ struct {
 	__type(value, struct stack);
 } stacks SEC(".maps");
 
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 16384);
-	__type(key, __u32); /* thread id */
-	__type(value, struct vcpu_ref);
-} vcpus SEC(".maps");
-
 /* AMD keeps all of the guest's state in the VMCB, which is plain memory. */
 static __always_inline long read_svm(struct sample *s, struct kvm_vcpu *vcpu)
 {
-	struct vcpu_svm *svm = (struct vcpu_svm *)vcpu; /* vcpu is its first member */
-	struct vmcb *vmcb;
+	struct vmcb_control control;
+	struct vmcb_paging paging;
+	char *vmcb;
 	long err;
 
-	err = bpf_core_read(&vmcb, sizeof(vmcb), &svm->vmcb);
-	err |= bpf_core_read(&s->exit_reason, sizeof(s->exit_reason), &vmcb->control.exit_code);
-	err |= bpf_core_read(&s->exit_info, sizeof(s->exit_info), &vmcb->control.exit_int_info);
-	err |= bpf_core_read(&s->asid, sizeof(s->asid), &vmcb->control.asid);
-	err |= bpf_core_read(&s->guest_ip, sizeof(s->guest_ip), &vmcb->save.rip);
-	err |= bpf_core_read(&s->guest_cr3, sizeof(s->guest_cr3), &vmcb->save.cr3);
-	err |= bpf_core_read(&s->guest_fs_base, sizeof(s->guest_fs_base), &vmcb->save.fs.base);
-	err |= bpf_core_read(&s->cpl, sizeof(s->cpl), &vmcb->save.cpl);
+	err = read_vmcb(&vmcb, vcpu);
+	err |= bpf_probe_read_kernel(&control, sizeof(control), vmcb + VMCB_CONTROL);
+	s->asid = control.asid;
+	s->exit_reason = control.exit_code;
+	s->exit_info = control.exit_int_info;
+	err |= bpf_probe_read_kernel(&s->guest_fs_base, sizeof(s->guest_fs_base), vmcb + VMCB_FS_BASE);
+	err |= bpf_probe_read_kernel(&s->cpl, sizeof(s->cpl), vmcb + VMCB_CPL);
+	err |= bpf_probe_read_kernel(&paging, sizeof(paging), vmcb + VMCB_PAGING);
+	s->guest_cr3 = paging.cr3;
+	s->guest_ip = paging.rip;
 	s->flags |= SAMPLE_CR3;
 	return err;
 }
@@ -73,18 +68,11 @@ static __always_inline long read_svm(struct sample *s, struct kvm_vcpu *vcpu)
 static __always_inline long read_vmx(struct sample *s, struct kvm_vcpu *vcpu)
 {
 	struct vcpu_vmx *vmx = (struct vcpu_vmx *)vcpu; /* vcpu is its first member */
-	struct vcpu_vmx___vt *with_vt = (struct vcpu_vmx___vt *)vcpu;
 	__u32 available = 0;
 	__u16 vpid = 0;
 	long err;
 
-	if (bpf_core_field_exists(with_vt->vt)) {
-		err = bpf_core_read(&s->exit_reason, sizeof(s->exit_reason), &with_vt->vt.exit_reason.full);
-		err |= bpf_core_read(&s->exit_info, sizeof(s->exit_info), &with_vt->vt.exit_intr_info);
-	} else {
-		err = bpf_core_read(&s->exit_reason, sizeof(s->exit_reason), &vmx->exit_reason.full);
-		err |= bpf_core_read(&s->exit_info, sizeof(s->exit_info), &vmx->exit_intr_info);
-	}
+	err = read_vmx_exit(&s->exit_reason, &s->exit_info, vcpu);
 	err |= bpf_core_read(&vpid, sizeof(vpid), &vmx->vpid);
 	err |= bpf_core_read(&available, sizeof(available), &vcpu->arch.regs_avail);
 	s->asid = vpid;
@@ -112,30 +100,51 @@ static __always_inline long clear_vcpu(struct sample *s)
 /* KVM takes the interrupt that ended the guest's run in a window of its own. Softirqs that this
  * interrupt raises run in that window too, but on the IRQ stack: a tick that lands in them found the
  * host at work, not the guest. */
-static __always_inline bool on_task_stack(struct bpf_perf_event_data *ctx)
+static __always_inline bool on_task_stack(struct bpf_perf_event_data *ctx, struct task_struct *task)
 {
-	struct task_struct *task = bpf_get_current_task_btf();
-
 	return ctx->regs.rsp - (__u64)task->stack < THREAD_SIZE;
 }
 
-static __always_inline long read_vcpu(struct sample *s, struct vcpu_ref *ref, bool on_task_stack)
+/* From before the guest's run until that window is over interrupts are off but in the window: the timer's finds
+ * PF_VCPU set only there. An NMI may come anywhere, and KVM marks those that it passes on. */
+static __always_inline bool interrupted_guest(struct bpf_perf_event_data *ctx, struct task_struct *task,
+					      struct kvm_vcpu *vcpu)
+{
+	__u8 handling = 0;
+
+	if (!(task->flags & PF_VCPU) || !on_task_stack(ctx, task))
+		return false;
+	if (config.trigger == TRIGGER_NMI)
+		bpf_core_read(&handling, sizeof(handling), &vcpu->arch.handling_intr_from_guest);
+	return config.trigger == TRIGGER_INTERRUPT || handling;
+}
+
+static __always_inline long read_waits(struct sample *s, struct task_struct *task, struct kvm_vcpu *vcpu)
+{
+	struct halt_times times;
+
+	if (!counts_waits())
+		return 0;
+	if (read_halt_times(&times, vcpu))
+		return -1;
+	s->halted_ns = times.wait_ns;
+	s->polled_ns = times.poll_success_ns + times.poll_fail_ns;
+	s->runnable_ns = task->sched_info.run_delay;
+	s->flags |= SAMPLE_WAITS;
+	return 0;
+}
+
+static __always_inline long read_registers(struct sample *s, struct vcpu_ref *ref)
 {
 	struct kvm_vcpu *vcpu = (struct kvm_vcpu *)ref->vcpu;
-	__u8 handling = 0;
-	long err;
 
-	/* KVM_HANDLING_IRQ or _NMI: set only while KVM takes the interrupt that ended the guest's run. */
-	err = bpf_core_read(&handling, sizeof(handling), &vcpu->arch.handling_intr_from_guest);
-	if (handling && on_task_stack)
-		s->flags |= SAMPLE_GUEST;
 	if (ref->protected_state)
-		return err | clear_vcpu(s);
-	if (config.vendor == VENDOR_AMD && bpf_core_type_exists(struct vcpu_svm))
-		return err | read_svm(s, vcpu);
-	if (config.vendor == VENDOR_INTEL && bpf_core_type_exists(struct vcpu_vmx))
-		return err | read_vmx(s, vcpu);
-	return err;
+		return clear_vcpu(s);
+	if (is_svm(config.vendor))
+		return read_svm(s, vcpu);
+	if (is_vmx(config.vendor))
+		return read_vmx(s, vcpu);
+	return clear_vcpu(s);
 }
 
 static __always_inline void fill(struct sample *s, struct ring *ring, struct bpf_perf_event_data *ctx)
@@ -143,6 +152,7 @@ static __always_inline void fill(struct sample *s, struct ring *ring, struct bpf
 	struct task_struct *task = bpf_get_current_task_btf();
 	__u32 tid = task->pid;
 	struct vcpu_ref *ref = NULL;
+	struct kvm_vcpu *vcpu;
 
 	s->time_ns = bpf_ktime_get_ns();
 	s->host_ip = ctx->regs.rip;
@@ -154,14 +164,18 @@ static __always_inline void fill(struct sample *s, struct ring *ring, struct bpf
 	if (!tid)
 		return;
 	if (bpf_core_type_exists(struct kvm_vcpu))
-		ref = bpf_map_lookup_elem(&vcpus, &tid);
+		ref = find_vcpu(tid);
 	if (ref) {
+		vcpu = (struct kvm_vcpu *)ref->vcpu;
 		s->vcpu = ref->row;
-		if (read_vcpu(s, ref, on_task_stack(ctx)))
+		if (interrupted_guest(ctx, task, vcpu))
+			s->flags |= SAMPLE_GUEST;
+		if (read_registers(s, ref) | read_waits(s, task, vcpu))
 			ring->read_errors++;
-	} else if ((task->flags & PF_VCPU) && on_task_stack(ctx)) {
+	} else if ((task->flags & PF_VCPU) && on_task_stack(ctx, task)) {
 		s->vcpu = VCPU_UNKNOWN;
 		s->flags |= SAMPLE_GUEST;
+		ring->unknown++;
 	}
 }
 
@@ -229,6 +243,47 @@ static __always_inline bool is_vcpu_file(struct file *file)
 	return true;
 }
 
+/* The thread that last ran the vCPU. */
+static __always_inline struct task_struct *task_of(struct pid *pid)
+{
+	struct hlist_node *node = NULL;
+
+	if (!pid || bpf_core_read(&node, sizeof(node), &pid->tasks[0].first) || !node)
+		return NULL;
+	return (void *)node - bpf_core_field_offset(struct task_struct, pid_links);
+}
+
+static __always_inline __u8 why_away(struct task_struct *task, struct kvm_vcpu *vcpu)
+{
+	unsigned int state = 0;
+	__u64 blocking = 0;
+	int on_cpu = 0;
+
+	bpf_core_read(&on_cpu, sizeof(on_cpu), &task->on_cpu);
+	if (on_cpu)
+		return AWAY_ON_CPU;
+	bpf_core_read(&state, sizeof(state), &task->__state);
+	if (state == TASK_RUNNING || state == TASK_WAKING)
+		return is_throttled(task) ? AWAY_THROTTLED : AWAY_RUNNABLE;
+	if (bpf_core_field_exists(vcpu->stat.generic.blocking))
+		bpf_core_read(&blocking, sizeof(blocking), &vcpu->stat.generic.blocking);
+	return blocking ? AWAY_HALTED : AWAY_ASLEEP;
+}
+
+static __always_inline void look_at_thread(struct vcpu_found *found, struct task_struct *task, struct kvm_vcpu *vcpu)
+{
+	struct halt_times times;
+
+	found->away = why_away(task, vcpu);
+	bpf_core_read(&found->cpu, sizeof(found->cpu), &task->thread_info.cpu);
+	if (!counts_waits() || read_halt_times(&times, vcpu) ||
+	    bpf_core_read(&found->runnable_ns, sizeof(found->runnable_ns), &task->sched_info.run_delay))
+		return;
+	found->halted_ns = times.wait_ns;
+	found->polled_ns = times.poll_success_ns + times.poll_fail_ns;
+	found->waits = 1;
+}
+
 /* A VM's vCPU files are met once per thread of the VMM: report them for the leader only. */
 SEC("iter/task_file")
 int find_vcpus(struct bpf_iter__task_file *ctx)
@@ -238,6 +293,7 @@ int find_vcpus(struct bpf_iter__task_file *ctx)
 	struct vcpu_found found = {};
 	struct kvm_vcpu *vcpu;
 	__u8 protected_state = 0;
+	struct task_struct *thread;
 	struct pid *pid;
 
 	if (!task || !file || task->pid != task->tgid)
@@ -245,6 +301,7 @@ int find_vcpus(struct bpf_iter__task_file *ctx)
 	if (!bpf_core_type_exists(struct kvm_vcpu) || !is_vcpu_file(file))
 		return 0;
 	vcpu = file->private_data;
+	found.time_ns = bpf_ktime_get_ns();
 	found.vcpu = (__u64)vcpu;
 	found.pid = task->tgid;
 	if (bpf_core_read(&found.kvm, sizeof(found.kvm), &vcpu->kvm) ||
@@ -256,6 +313,13 @@ int find_vcpus(struct bpf_iter__task_file *ctx)
 	if (bpf_core_field_exists(vcpu->arch.guest_state_protected) &&
 	    !bpf_core_read(&protected_state, sizeof(protected_state), &vcpu->arch.guest_state_protected))
 		found.protected_state = protected_state;
+	if (!protected_state)
+		found.exit_reason = exit_reason(vcpu, config.vendor);
+	thread = task_of(pid);
+	if (thread)
+		look_at_thread(&found, thread, vcpu);
+	else
+		found.away = AWAY_ASLEEP;
 	bpf_seq_write(ctx->meta->seq, &found, sizeof(found));
 	return 0;
 }

@@ -15,10 +15,21 @@
 
 #define CPL_UNKNOWN 0xff
 
+/* `config.trigger`: an NMI finds KVM at any place, the timer's interrupt only where KVM lets it in. */
+#define TRIGGER_INTERRUPT 0
+#define TRIGGER_NMI 1
+
 #define VENDOR_AMD 1
 #define VENDOR_INTEL 2
 
 #define STACK_DEPTH 64
+
+/* Why a vCPU's thread is not on a CPU. */
+#define AWAY_ON_CPU 0
+#define AWAY_RUNNABLE 1
+#define AWAY_THROTTLED 2
+#define AWAY_HALTED 3
+#define AWAY_ASLEEP 4
 
 struct sample {
 	__u64 time_ns; /* CLOCK_MONOTONIC */
@@ -57,27 +68,51 @@ struct ring {
 	__u64 head;
 	__u64 dropped;     /* ring full */
 	__u64 read_errors; /* a vCPU's registers could not be read */
-	__u64 pad[5];
+	__u64 unknown;     /* samples with VCPU_UNKNOWN */
+	__u64 pad[4];
 	__u64 tail;
 	__u64 tail_pad[7];
 };
 _Static_assert(sizeof(struct ring) == 128, "two cache lines");
 
-/* Value of the map from thread id to vCPU. */
+/* The table of vCPU threads: buckets picked by a multiplicative hash of the thread id. A hash map's lookup
+ * costs several times as much, and threads that are no vCPUs would pay for it too. */
+#define VCPU_BUCKET_BITS 12
+#define VCPU_BUCKETS (1u << VCPU_BUCKET_BITS)
+#define VCPU_BUCKET_SLOTS 8
+#define VCPU_HASH 0x9e3779b1u /* bucket = (tid * VCPU_HASH) >> (32 - VCPU_BUCKET_BITS) */
+
 struct vcpu_ref {
 	__u64 vcpu; /* struct kvm_vcpu *, never dereferenced but through probe reads */
 	__u32 row;
 	__u32 protected_state; /* 1: registers are encrypted, don't read them */
 };
 
+/* User space fills in the reference before the thread id, and takes the id away first. */
+struct vcpu_bucket {
+	__u32 tid[VCPU_BUCKET_SLOTS]; /* 0: free */
+	struct vcpu_ref ref[VCPU_BUCKET_SLOTS];
+};
+_Static_assert(sizeof(struct vcpu_bucket) == 20 * VCPU_BUCKET_SLOTS, "no hidden padding");
+
 /* What the finder reports of each vCPU file it meets. */
 struct vcpu_found {
 	__u64 vcpu; /* struct kvm_vcpu * */
 	__u64 kvm;  /* struct kvm *: the same for all vCPUs of a VM */
-	__u32 pid;  /* the VMM's process */
-	__u32 tid;  /* the thread that last ran it; 0: none yet */
+	__u64 time_ns;
+	__u64 halted_ns; /* the three as in struct sample */
+	__u64 polled_ns;
+	__u64 runnable_ns;
+	__u32 pid; /* the VMM's process */
+	__u32 tid; /* the thread that last ran it; 0: none yet */
 	__u32 number;
-	__u32 protected_state; /* 1: registers are encrypted */
+	__u32 cpu; /* where the thread is, or was last */
+	__u32 exit_reason;
+	__u8 protected_state; /* 1: registers are encrypted */
+	__u8 waits;           /* 1: the three are valid */
+	__u8 away;            /* AWAY_* */
+	__u8 pad;
 };
+_Static_assert(sizeof(struct vcpu_found) == 72, "no hidden padding");
 
 #endif

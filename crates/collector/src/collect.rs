@@ -1,36 +1,35 @@
 //! The sampling phase.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use api::guest::SERIAL_PORT_NAME;
-use guest::Limits;
 use host::processes::ProcessLog;
 use host::sideband::{EventKind, Sideband};
-use model::{CpuId, Header, HostNs, Note, Pid, Tables, Tid, Trigger, Vendor};
-use probes::{Drained, FoundVcpu, ProbeError, STACK_FIELD, Sampler};
-use recording::{Spool, StackSpool, Writer};
+use model::{
+    CpuId, Edges, ExitCount, Header, HostNs, Note, Pid, Switch, Tables, Tid, Trigger, VcpuId,
+    Vendor,
+};
+use probes::{Drained, ProbeError, STACK_FIELD, Sampler, SamplingEvents};
+use recording::{Spool, StackSpool, SwitchSpool, Writer};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::guests::GuestWorkers;
 use crate::lock::Lock;
+use crate::plan::{Collected, Control, Next, Plan, Progress, Sampling};
 use crate::stacks::StackTable;
+use crate::switches::seen;
+use crate::throttling::ThrottlingLog;
+use crate::tracers::{TracerLinks, Tracers};
 use crate::vm_table::VmTable;
 use crate::{CollectError, finish};
 
-/// What the collector is to do next.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Next {
-    /// Go on, and ask again after this time at the latest.
-    GoOn(Duration),
-    /// End sampling and finish the recording.
-    Finish,
-    /// End at once and leave nothing.
-    Discard,
-}
+/// Between two looks at the rings. A ring holds seconds of samples, so nothing is lost if we are late; and each
+/// look costs as much as hundreds of samples.
+const DRAIN_EVERY: Duration = Duration::from_secs(1);
 
-/// Between two looks at the rings. A ring holds seconds of samples, so nothing is lost if we are late.
-const DRAIN_EVERY: Duration = Duration::from_millis(200);
+/// Where switches come in at any rate, or quotas are to be told by when they held back.
+const DRAIN_OFTEN: Duration = Duration::from_millis(200);
 
 /// Seconds of samples that a ring has room for.
 const RING_SECONDS: u64 = 4;
@@ -45,69 +44,10 @@ const SETTLING_NS: u64 = 50_000_000;
 const LOOK_AGAIN_NS: u64 = 2_000_000_000;
 
 /// Where Linux keeps what we read.
-const PROC: &str = "/proc";
-const SYS: &str = "/sys";
-const LOCK: &str = "/run/vmscope-record.lock";
-
-/// What to record.
-#[derive(Debug, Clone)]
-pub struct Plan {
-    /// The recording's folder, which must not exist yet.
-    pub output: PathBuf,
-    /// What makes the sampling interrupts.
-    pub trigger: Trigger,
-    /// Nominal time between samples of a CPU, ns.
-    pub period_ns: u64,
-    /// Trigger's own period: ns for cpu-clock, cycles for the cycle counter.
-    pub trigger_period: u64,
-    /// Host call stacks.
-    pub call_graph: bool,
-    /// Snapshots of guests without a channel: (VM's name, file).
-    pub guest_maps: Vec<(String, PathBuf)>,
-    /// How long and how much a guest may answer.
-    pub limits: Limits,
-    /// Where guests' symbols are kept by build id.
-    pub symbol_store: PathBuf,
-    /// Version to write into the recording.
-    pub vmscope_version: String,
-}
-
-/// What the user may want to see while it goes on.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Progress {
-    /// Sampling has begun on this many CPUs; these VMs run.
-    Sampling {
-        /// CPUs.
-        cpus: usize,
-        /// VMs' names.
-        vms: Vec<String>,
-    },
-    /// A VM was found in mid-recording.
-    VmFound(String),
-    /// A VM's process has ended.
-    VmEnded(String),
-    /// Sampling has ended, this is being done now.
-    Finishing(&'static str),
-}
-
-/// Whoever wants the recording: says when it ends, and may show how it goes on.
-pub trait Control {
-    /// Whether it is to end at once; asked while guests are waited for before sampling begins.
-    fn interrupted(&self) -> bool;
-    /// What to do next; asked several times a second, first when sampling has begun.
-    fn next(&mut self) -> Next;
-    /// Something happened.
-    fn show(&mut self, progress: &Progress);
-}
-
-/// What was recorded.
-#[derive(Debug, Clone)]
-pub struct Collected {
-    /// The finished recording's header.
-    pub header: Header,
-    /// Sizes.
-    pub summary: recording::Summary,
-}
+pub(crate) const PROC: &str = "/proc";
+pub(crate) const SYS: &str = "/sys";
+const CGROUPS: &str = "/sys/fs/cgroup";
+pub(crate) const LOCK: &str = "/run/vmscope-record.lock";
 
 /// Records until `control` says so.
 ///
@@ -137,6 +77,14 @@ pub(crate) struct Sampled {
     pub(crate) stacks: StackTable,
     pub(crate) processes: ProcessLog,
     pub(crate) guests: GuestWorkers,
+    pub(crate) throttling: ThrottlingLog,
+    pub(crate) exits: Vec<ExitCount>,
+}
+
+struct Spools {
+    samples: Vec<Spool>,
+    stacks: StackSpool,
+    switches: SwitchSpool,
 }
 
 struct Collection<'a> {
@@ -144,9 +92,13 @@ struct Collection<'a> {
     sampler: Sampler,
     sideband: Sideband,
     cpus: Vec<u32>,
-    spools: Vec<Spool>,
-    stack_spool: StackSpool,
+    spools: Spools,
+    tracers: Tracers,
+    /// Events that are not in the spool yet.
+    switches: Vec<Switch>,
     kvm: bool,
+    /// Samples of unknown vCPUs up to the last look for them.
+    unknown_vcpus: u64,
     /// Not before this time the vCPUs are looked for again.
     next_look: HostNs,
     state: Sampled,
@@ -157,13 +109,15 @@ impl<'a> Collection<'a> {
         let host = |what| move |source| CollectError::Host { what, source };
         let cpus = host::machine::online_cpus(Path::new(SYS)).map_err(host("the list of CPUs"))?;
         let vendor = host::machine::vendor(Path::new(PROC));
-        let sampler = Sampler::load(sampler_options(plan, &cpus, vendor))?;
+        let sampler = Sampler::load(sampler_options(&plan.sampling, &cpus, vendor))?;
+        let mut header = header(&plan.sampling, &plan.vmscope_version, &cpus, vendor);
+        header.edges = plan.edges;
+        let tracers = Tracers::load(plan, &sampler, &mut header)?;
         let sideband = Sideband::open(&cpus, SIDEBAND_RING_BYTES)
             .map_err(|error| CollectError::Sideband(error.to_string()))?;
         let processes = ProcessLog::scan(Path::new(PROC)).map_err(host("/proc"))?;
-        let header = first_header(plan, &cpus, vendor);
         let writer = Writer::create(&plan.output, &header)?;
-        let (stack_spool, spools) = match open_spools(&writer, &cpus) {
+        let spools = match open_spools(&writer, &cpus) {
             Ok(spools) => spools,
             Err(error) => return Err(discard(writer, error.into())),
         };
@@ -174,11 +128,22 @@ impl<'a> Collection<'a> {
             stacks: StackTable::default(),
             processes,
             guests: GuestWorkers::new(),
+            throttling: ThrottlingLog::default(),
+            exits: Vec::new(),
         };
-        let kvm = Path::new(SYS).join("module/kvm").exists();
-        let next_look = HostNs(0);
-        let mut collection =
-            Self { plan, sampler, sideband, cpus, spools, stack_spool, kvm, next_look, state };
+        let mut collection = Self {
+            plan,
+            sampler,
+            sideband,
+            cpus,
+            spools,
+            tracers,
+            switches: Vec::new(),
+            kvm: Path::new(SYS).join("module/kvm").exists(),
+            unknown_vcpus: 0,
+            next_look: HostNs(0),
+            state,
+        };
         match collection.meet_vms(control) {
             Ok(()) => Ok(collection),
             Err(error) => Err(discard(collection.state.writer, error)),
@@ -203,17 +168,15 @@ impl<'a> Collection<'a> {
     }
 
     fn sample(mut self, control: &mut dyn Control) -> Result<Sampled, CollectError> {
-        self.state.header.start = probes::now();
-        self.state.header.start_unix_ns = probes::unix_now_ns();
-        let events = match self.sampler.start() {
-            Ok(events) => events,
+        let attached = match self.attach() {
+            Ok(attached) => attached,
             Err(error) => return Err(discard(self.state.writer, error.into())),
         };
         let vms = self.state.vms.vms.iter().map(|vm| vm.name.clone()).collect();
         control.show(&Progress::Sampling { cpus: self.cpus.len(), vms });
         loop {
             match control.next() {
-                Next::GoOn(at_most) => std::thread::sleep(DRAIN_EVERY.min(at_most)),
+                Next::GoOn(at_most) => control.wait(self.drain_interval().min(at_most)),
                 Next::Finish => break,
                 Next::Discard => {
                     return Err(discard(self.state.writer, CollectError::Discarded));
@@ -222,20 +185,43 @@ impl<'a> Collection<'a> {
             let settled = probes::now().0.saturating_sub(SETTLING_NS);
             self.turn(HostNs(settled), control)?;
         }
-        drop(events);
+        self.see_all_vcpus()?;
+        drop(attached);
         self.state.header.end = probes::now();
         self.turn(HostNs(u64::MAX), control)?;
+        self.state.exits = self.tracers.exits(self.state.vms.vcpus.len());
         self.count();
         self.note_new_cpus();
         Ok(self.state)
     }
 
+    /// Begins to sample. Switches come first, so that none is missed that a sample tells of.
+    fn attach(&mut self) -> Result<(SamplingEvents, TracerLinks), ProbeError> {
+        let links = self.tracers.start(&mut self.state.header)?;
+        self.state.header.start = probes::now();
+        self.state.header.start_unix_ns = probes::unix_now_ns();
+        let events = self.sampler.start()?;
+        self.switches.clear();
+        self.see_all_vcpus()?;
+        Ok((events, links))
+    }
+
+    fn drain_interval(&self) -> Duration {
+        let often = self.tracers.trace_switches() || self.state.throttling.has_quotas();
+        if often { DRAIN_OFTEN } else { DRAIN_EVERY }
+    }
+
     /// Takes what has come in since the last turn; of processes' doings only those before `settled`.
     fn turn(&mut self, settled: HostNs, control: &mut dyn Control) -> Result<(), CollectError> {
-        let unknown_vcpu = self.drain_samples()?;
-        self.drain_sideband(settled, control)?;
+        self.drain_samples()?;
+        self.drain_switches()?;
+        self.drain_sideband(settled, control);
         let now = probes::now();
-        if unknown_vcpu && self.next_look <= now {
+        let Sampled { throttling, vms, .. } = &mut self.state;
+        throttling.read(Path::new(PROC), Path::new(CGROUPS), vms, now);
+        let unknown = self.cpus.iter().map(|cpu| self.sampler.counters(*cpu).unknown_vcpus).sum();
+        if self.unknown_vcpus < unknown && self.next_look <= now {
+            self.unknown_vcpus = unknown;
             let names = self.look_for_vcpus(Some(now))?;
             if names.is_empty() {
                 self.next_look = HostNs(now.0 + LOOK_AGAIN_NS);
@@ -247,22 +233,28 @@ impl<'a> Collection<'a> {
         Ok(())
     }
 
-    /// Moves the samples to the spools; whether one was of a vCPU not known yet.
-    fn drain_samples(&mut self) -> Result<bool, CollectError> {
-        let mut unknown = false;
+    fn drain_samples(&mut self) -> Result<(), CollectError> {
         let stacks = &mut self.state.stacks;
-        for (cpu, spool) in self.cpus.iter().zip(&mut self.spools) {
-            self.sampler.drain(*cpu, |drained| {
-                unknown |= drained.has_unknown_vcpu();
-                append(spool, stacks, &drained)
-            })?;
+        for (cpu, spool) in self.cpus.iter().zip(&mut self.spools.samples) {
+            self.sampler.drain(*cpu, |drained| append(spool, stacks, &drained))?;
         }
         // A writer killed just here leaves samples whose stack has no row; the reader counts them.
         let fresh = stacks.take_fresh();
         if !fresh.is_empty() {
-            self.stack_spool.append(&fresh)?;
+            self.spools.stacks.append(&fresh)?;
         }
-        Ok(unknown)
+        Ok(())
+    }
+
+    fn drain_switches(&mut self) -> Result<(), CollectError> {
+        for cpu in &self.cpus {
+            self.tracers.drain_switches(*cpu, &mut self.switches);
+        }
+        if !self.switches.is_empty() {
+            self.spools.switches.append(&self.switches)?;
+            self.switches.clear();
+        }
+        Ok(())
     }
 
     /// A recording whose writer is killed knows its VMs.
@@ -273,16 +265,13 @@ impl<'a> Collection<'a> {
     }
 
     /// Brings the process log up to date, and forgets vCPU threads and VMs that ended.
-    fn drain_sideband(
-        &mut self,
-        settled: HostNs,
-        control: &mut dyn Control,
-    ) -> Result<(), ProbeError> {
+    fn drain_sideband(&mut self, settled: HostNs, control: &mut dyn Control) {
         let Sampled { processes, vms, .. } = &mut self.state;
-        let mut gone = Vec::new();
         self.sideband.drain_before(settled.0, &mut |event| {
             if event.kind == EventKind::Exit {
-                gone.extend(vms.thread_ended(Tid(event.tid)).then_some(Tid(event.tid)));
+                if vms.thread_ended(Tid(event.tid)) {
+                    self.sampler.forget(Tid(event.tid));
+                }
                 if event.pid == event.tid {
                     let ended = vms.process_ended(Pid(event.pid), HostNs(event.time_ns));
                     ended.into_iter().for_each(|name| control.show(&Progress::VmEnded(name)));
@@ -290,7 +279,6 @@ impl<'a> Collection<'a> {
             }
             processes.apply(event);
         });
-        gone.into_iter().try_for_each(|tid| self.sampler.forget(tid))
     }
 
     /// The names of VMs not seen before. `started` is `None` before sampling begins.
@@ -298,27 +286,43 @@ impl<'a> Collection<'a> {
         if !self.kvm {
             return Ok(Vec::new());
         }
-        let found: Vec<FoundVcpu> = self.sampler.find_vcpus()?;
+        let found = self.sampler.find_vcpus()?;
         let describe = |pid: Pid| host::vms::describe(Path::new(PROC), pid.0, SERIAL_PORT_NAME);
         let changes = self.state.vms.update(found, started, describe);
         for (tid, vcpu, row) in &changes.watch {
             self.sampler.watch(*tid, vcpu, row.0)?;
         }
+        let fresh: Vec<VcpuId> = changes.watch.into_iter().map(|(_, _, row)| row).collect();
+        self.see_vcpus(|row| fresh.contains(&row))?;
         let mut names = Vec::new();
         for (vm, process) in changes.vms {
             let name = self.state.vms.vms[vm.index()].name.clone();
             if !self.plan.guest_maps.iter().any(|(with_file, _)| *with_file == name) {
                 self.state.guests.ask(vm, &process, &self.plan.limits);
             }
+            self.state.throttling.look_soon();
             names.push(name);
         }
         Ok(names)
     }
 
+    fn see_all_vcpus(&mut self) -> Result<(), ProbeError> {
+        self.see_vcpus(|_| true)
+    }
+
+    /// Notes what vCPUs do now. Who is watched was entered before, so no switch after this is missed.
+    fn see_vcpus(&mut self, wanted: impl Fn(VcpuId) -> bool) -> Result<(), ProbeError> {
+        if self.kvm {
+            let seen = seen(&self.state.vms, &self.sampler.find_vcpus()?);
+            self.switches.extend(seen.into_iter().filter(|switch| wanted(switch.vcpu)));
+        }
+        Ok(())
+    }
+
     /// Everything that was lost, by name.
     fn count(&mut self) {
         let header = &mut self.state.header;
-        let expected = header.end.since(header.start) / self.plan.period_ns.max(1);
+        let expected = header.end.since(header.start) / self.plan.sampling.period_ns.max(1);
         let mut add = |name: String, n: u64| {
             header.counters.insert(name, n);
         };
@@ -326,11 +330,14 @@ impl<'a> Collection<'a> {
             let counters = self.sampler.counters(*cpu);
             add(format!("samples_dropped_cpu{cpu}"), counters.dropped);
             // A halted CPU counts no cycles: only the timer's interrupts are expected at all times.
-            if self.plan.trigger == Trigger::CpuClock {
+            if self.plan.sampling.trigger == Trigger::CpuClock {
                 let taken = counters.written + counters.dropped;
                 add(format!("samples_missed_cpu{cpu}"), expected.saturating_sub(taken));
             }
             add(format!("vcpu_read_errors_cpu{cpu}"), counters.read_errors);
+            if let Some(dropped) = self.tracers.switches_dropped(*cpu) {
+                add(format!("switches_dropped_cpu{cpu}"), dropped);
+            }
         }
         add("process_events_lost".to_owned(), self.sideband.lost());
         add("stacks_truncated".to_owned(), self.state.stacks.truncated());
@@ -356,12 +363,9 @@ fn discard(writer: Writer, error: CollectError) -> CollectError {
     }
 }
 
-fn open_spools(
-    writer: &Writer,
-    cpus: &[u32],
-) -> Result<(StackSpool, Vec<Spool>), recording::Error> {
-    let spools = cpus.iter().map(|cpu| writer.spool(CpuId(*cpu))).collect::<Result<_, _>>()?;
-    Ok((writer.stack_spool()?, spools))
+fn open_spools(writer: &Writer, cpus: &[u32]) -> Result<Spools, recording::Error> {
+    let samples = cpus.iter().map(|cpu| writer.spool(CpuId(*cpu))).collect::<Result<_, _>>()?;
+    Ok(Spools { samples, stacks: writer.stack_spool()?, switches: writer.switch_spool()? })
 }
 
 fn append(
@@ -382,35 +386,45 @@ fn append(
     spool.append(&records)
 }
 
-fn sampler_options(plan: &Plan, cpus: &[u32], vendor: Vendor) -> probes::Options {
-    let seconds = if plan.call_graph { RING_SECONDS / 2 } else { RING_SECONDS };
-    let slots = seconds * 1_000_000_000 / plan.period_ns.max(1);
+pub(crate) fn sampler_options(
+    sampling: &Sampling,
+    cpus: &[u32],
+    vendor: Vendor,
+) -> probes::Options {
+    let seconds = if sampling.call_graph { RING_SECONDS / 2 } else { RING_SECONDS };
+    let slots = seconds * 1_000_000_000 / sampling.period_ns.max(1);
     probes::Options {
         cpus: cpus.to_vec(),
-        trigger: plan.trigger,
-        period: plan.trigger_period,
+        trigger: sampling.trigger,
+        period: sampling.trigger_period,
         slots: u32::try_from(slots.clamp(256, 1 << 17)).expect("clamped"),
-        call_graph: plan.call_graph,
+        call_graph: sampling.call_graph,
         vendor,
     }
 }
 
-fn first_header(plan: &Plan, cpus: &[u32], vendor: Vendor) -> Header {
+/// What is known of a collection when it begins.
+pub(crate) fn header(
+    sampling: &Sampling,
+    vmscope_version: &str,
+    cpus: &[u32],
+    vendor: Vendor,
+) -> Header {
     let now = probes::now();
     Header {
-        vmscope_version: plan.vmscope_version.clone(),
+        vmscope_version: vmscope_version.to_owned(),
         hostname: host::machine::hostname(Path::new(PROC)),
         kernel: host::machine::kernel_release(Path::new(PROC)),
         vendor,
-        trigger: plan.trigger,
-        period_ns: plan.period_ns,
-        edges: model::Edges::Samples,
+        trigger: sampling.trigger,
+        period_ns: sampling.period_ns,
+        edges: Edges::Samples,
         cpus: cpus.to_vec(),
         start: now,
         end: now,
         start_unix_ns: probes::unix_now_ns(),
         complete: false,
         counters: std::collections::BTreeMap::new(),
-        notes: Vec::<Note>::new(),
+        notes: Vec::new(),
     }
 }

@@ -8,8 +8,9 @@ use model::{ModuleId, Note, Pid, Tables, VmId};
 use recording::Recording;
 use symbols::{GuestSource, HostSource, Sources, Store};
 
-use crate::collect::{Collected, Control, Plan, Progress, Sampled};
+use crate::collect::Sampled;
 use crate::guest_tables::{GuestNames, add_guest, add_snapshot};
+use crate::plan::{Collected, Control, Plan, Progress};
 use crate::{CollectError, host_tables};
 
 pub(crate) fn finish(
@@ -18,9 +19,15 @@ pub(crate) fn finish(
     proc: &Path,
     control: &mut dyn Control,
 ) -> Result<Collected, CollectError> {
-    let Sampled { writer, mut header, vms, stacks, processes, guests } = sampled;
-    let mut tables =
-        Tables { vms: vms.vms, vcpus: vms.vcpus, stacks: stacks.into_rows(), ..Tables::default() };
+    let Sampled { writer, mut header, vms, stacks, processes, guests, throttling, exits } = sampled;
+    let mut tables = Tables {
+        vms: vms.vms,
+        vcpus: vms.vcpus,
+        stacks: stacks.into_rows(),
+        throttling: throttling.into_readings(),
+        exits,
+        ..Tables::default()
+    };
     // What is known by now can be read even if we are killed while we ask.
     writer.checkpoint(&header, &tables)?;
 

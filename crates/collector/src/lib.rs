@@ -12,8 +12,13 @@ mod guest_tables;
 mod guests;
 mod host_tables;
 mod lock;
+mod plan;
 mod stacks;
+mod switches;
+mod throttling;
+mod tracers;
 mod vm_table;
 
-pub use collect::{Collected, Control, Next, Plan, Progress, collect};
+pub use collect::collect;
 pub use error::CollectError;
+pub use plan::{Collected, Control, Exits, Next, Plan, Progress, Sampling};

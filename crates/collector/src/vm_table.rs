@@ -56,6 +56,23 @@ impl VmTable {
         changes
     }
 
+    /// The row of a vCPU that the finder met again.
+    pub(crate) fn row_of(&self, found: &FoundVcpu) -> Option<VcpuId> {
+        let vm = *self.by_kvm.get(&(found.pid, found.kvm))?;
+        let is_it = |vcpu: &Vcpu| vcpu.vm == vm && vcpu.number == found.number;
+        self.vcpus.iter().position(is_it).map(VcpuId::from_index)
+    }
+
+    /// The VMs that run, with their processes and their vCPUs' threads.
+    pub(crate) fn running(&self) -> impl Iterator<Item = (VmId, u32, Vec<u32>)> + '_ {
+        let running = self.vms.iter().enumerate().filter(|(_, vm)| vm.ended.is_none());
+        running.map(|(index, vm)| {
+            let id = VmId::from_index(index);
+            let tids = self.vcpus.iter().filter(|vcpu| vcpu.vm == id).map(|vcpu| vcpu.tid.0);
+            (id, vm.pid.0, tids.collect())
+        })
+    }
+
     /// Thread `tid` has ended; whether it was a vCPU's.
     pub(crate) fn thread_ended(&mut self, tid: Tid) -> bool {
         self.watched.remove(&tid).is_some()
@@ -110,6 +127,9 @@ impl VmTable {
 
 #[cfg(test)]
 mod test {
+    use model::CpuId;
+    use probes::SeenVcpu;
+
     use super::*;
 
     fn found(kvm: u64, pid: u32, tid: u32, number: u32) -> FoundVcpu {
@@ -121,6 +141,22 @@ mod test {
             protected: false,
             kvm,
             vcpu: kvm + u64::from(number),
+            seen: SeenVcpu {
+                time: HostNs(0),
+                cpu: CpuId(0),
+                away: None,
+                exit_reason: 0,
+                waits: None,
+            },
+        }
+    }
+
+    impl VmTable {
+        /// A VM of this process with one vCPU on this thread.
+        pub(crate) fn with_one_vcpu(pid: u32, tid: u32) -> Self {
+            let mut table = Self::default();
+            update(&mut table, &[found(0x10, pid, tid, 0)]);
+            table
         }
     }
 
@@ -141,6 +177,7 @@ mod test {
         let two = [found(0x10, 50, 51, 0), found(0x10, 50, 0, 1)];
         assert_eq!(update(&mut table, &two), (vec![0], vec![(51, 0)]));
         assert_eq!(update(&mut table, &two), (vec![], vec![]));
+        assert_eq!(two.map(|vcpu| table.row_of(&vcpu)), [Some(VcpuId(0)), None]);
         // The second vCPU has run by now, and another VM of the same name is there.
         let more = [found(0x10, 50, 51, 0), found(0x10, 50, 52, 1), found(0x20, 60, 61, 0)];
         assert_eq!(update(&mut table, &more), (vec![1], vec![(52, 1), (61, 2)]));

@@ -10,5 +10,6 @@ pub mod capabilities;
 pub mod machine;
 pub mod processes;
 pub mod procfs;
+pub mod quotas;
 pub mod sideband;
 pub mod vms;

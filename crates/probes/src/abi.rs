@@ -8,8 +8,6 @@ pub const VCPU_UNKNOWN: u32 = 0xffff_fffe;
 pub const STACK_DEPTH: usize = 64;
 /// Bytes of a sample record.
 pub(crate) const SAMPLE_BYTES: usize = 96;
-/// Byte offset of the sample record's vCPU row.
-pub(crate) const SAMPLE_VCPU: std::ops::Range<usize> = 72..76;
 /// Where a sample record holds its stack's row; the kernel leaves 0xffffffff there.
 pub const STACK_FIELD: std::ops::Range<usize> = 92..96;
 /// Bytes of a ring head, `struct ring`.
@@ -18,11 +16,10 @@ pub(crate) const RING_BYTES: usize = 128;
 pub(crate) const RING_HEAD: usize = 0;
 pub(crate) const RING_DROPPED: usize = 8;
 pub(crate) const RING_READ_ERRORS: usize = 16;
+pub(crate) const RING_UNKNOWN: usize = 24;
 pub(crate) const RING_TAIL: usize = 64;
 /// Bytes of `struct stack`.
 pub(crate) const STACK_BYTES: usize = 8 + 2 * 8 * STACK_DEPTH;
-/// Bytes of `struct vcpu_found`.
-pub(crate) const FOUND_BYTES: usize = 32;
 
 /// A host call stack as the kernel wrote it (`struct stack`).
 #[derive(Debug, Clone, Copy)]

@@ -42,6 +42,9 @@ pub enum ProbeError {
         /// Why.
         source: libbpf_rs::Error,
     },
+    /// The kernel did not attach a tracing program.
+    #[error("the kernel did not attach a tracing program: {0}")]
+    Trace(#[source] libbpf_rs::Error),
     /// The vCPU finder failed.
     #[error("failed to look for vCPUs: {0}")]
     Find(String),

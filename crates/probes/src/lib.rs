@@ -1,4 +1,4 @@
-//! Perf events and BPF: the sampling interrupt, its rings, and the finder of vCPUs.
+//! Perf events and BPF: the sampling interrupt, its rings, the finder of vCPUs, their switches and exits.
 //!
 //! Design constraints: the only crate that knows libbpf. The sampling path allocates nothing and
 //! wakes nobody; reading the rings is the caller's business, at its own pace. Must never interpret
@@ -8,13 +8,21 @@
 mod abi;
 mod clock;
 mod error;
+mod exits;
+mod found;
 mod mapped;
+mod object;
 mod perf;
 mod ring;
 mod sampler;
+mod switches;
+mod vcpus;
 
 pub use abi::{RawStack, STACK_DEPTH, STACK_FIELD, VCPU_NONE, VCPU_UNKNOWN};
 pub use clock::{now, unix_now_ns};
 pub use error::ProbeError;
-pub use ring::{Drained, RingCounters};
-pub use sampler::{FoundVcpu, Options, Sampler, SamplingEvents, loaded_programs};
+pub use exits::{ExitCounter, ExitLink};
+pub use found::{FoundVcpu, SeenVcpu};
+pub use ring::RingCounters;
+pub use sampler::{Drained, Options, Sampler, SamplingEvents, loaded_programs};
+pub use switches::{SwitchLinks, SwitchTracer};

@@ -2,7 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
@@ -40,6 +40,15 @@ impl Mapped {
         // SAFETY: the address is inside the mapping and aligned (both asserted; mappings are page
         // aligned), lives as long as `self`, and is only ever accessed atomically by both sides.
         unsafe { AtomicU64::from_ptr(word.as_ptr().cast()) }
+    }
+
+    /// The 4-byte word at `offset`, which kernel and user space share.
+    pub(crate) fn half_word(&self, offset: usize) -> &AtomicU32 {
+        assert!(offset.is_multiple_of(4) && offset + 4 <= self.len, "words lie inside the mapping");
+        // SAFETY: the assertion keeps the address inside the mapping.
+        let word = unsafe { self.start.add(offset) };
+        // SAFETY: as in `word`.
+        unsafe { AtomicU32::from_ptr(word.as_ptr().cast()) }
     }
 
     pub(crate) fn load(&self, offset: usize) -> u64 {

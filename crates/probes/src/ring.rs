@@ -2,63 +2,24 @@
 //!
 //! ```text
 //!   slots of one CPU:   [ free | published ......... | free ]
-//!                              ^ tail (ours)         ^ head (the sampler's)
+//!                              ^ tail (ours)         ^ head (the program's)
 //! ```
-//! The sampler writes a slot, then moves `head`; we read up to `head`, then move `tail`. Head and tail
+//! The program writes a slot, then moves `head`; we read up to `head`, then move `tail`. Head and tail
 //! only grow; the slot is their value modulo the number of slots, a power of two.
 
 use std::sync::atomic::Ordering;
 
-use crate::abi::{
-    RING_BYTES, RING_DROPPED, RING_HEAD, RING_READ_ERRORS, RING_TAIL, RawStack, SAMPLE_BYTES,
-    SAMPLE_VCPU, STACK_BYTES, VCPU_UNKNOWN, field,
-};
+use crate::abi::{RING_BYTES, RING_DROPPED, RING_HEAD, RING_READ_ERRORS, RING_TAIL, RING_UNKNOWN};
 use crate::mapped::Mapped;
 
 /// The rings of all CPUs.
 #[derive(Debug)]
 pub(crate) struct Rings {
     pub(crate) heads: Mapped,
-    pub(crate) samples: Mapped,
-    pub(crate) stacks: Option<Mapped>,
+    pub(crate) records: Mapped,
+    pub(crate) record_bytes: usize,
     /// Slots per CPU, a power of two.
     pub(crate) slots: usize,
-}
-
-/// A run of consecutive records of one CPU.
-#[derive(Debug)]
-pub struct Drained<'a> {
-    /// The records, 96 bytes each, see bpf/abi/sample.h.
-    pub records: &'a [u8],
-    stacks: Option<&'a [u8]>,
-}
-
-impl<'a> Drained<'a> {
-    /// Number of records.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.records.len() / SAMPLE_BYTES
-    }
-
-    /// Whether there are none.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.records.is_empty()
-    }
-
-    /// The call stack of record `i`, when call graphs are on.
-    #[must_use]
-    pub fn stack(&self, i: usize) -> Option<RawStack<'a>> {
-        self.stacks.map(|stacks| RawStack(&stacks[i * STACK_BYTES..(i + 1) * STACK_BYTES]))
-    }
-
-    /// Whether a guest was interrupted whose vCPU is not in the table: time to look for vCPUs.
-    #[must_use]
-    pub fn has_unknown_vcpu(&self) -> bool {
-        self.records
-            .chunks_exact(SAMPLE_BYTES)
-            .any(|record| u32::from_le_bytes(field(record, SAMPLE_VCPU.start)) == VCPU_UNKNOWN)
-    }
 }
 
 /// What a CPU's ring has seen so far.
@@ -66,24 +27,31 @@ impl<'a> Drained<'a> {
 pub struct RingCounters {
     /// Records written.
     pub written: u64,
-    /// Samples lost because the ring was full.
+    /// Records lost because the ring was full.
     pub dropped: u64,
     /// vCPU samples whose registers could not all be read.
     pub read_errors: u64,
+    /// Samples that interrupted a guest whose vCPU is not in the table: time to look for vCPUs.
+    pub unknown_vcpus: u64,
 }
 
 impl Rings {
-    /// Hands out what CPU `cpu` has published: at most two runs (before and after the wrap).
+    /// Hands out what CPU `cpu` has published: at most two runs (before and after the wrap), each with the
+    /// number of its first slot among all CPUs' slots. Only when all were taken the kernel may write there again.
     pub(crate) fn drain<E>(
         &self,
         cpu: usize,
-        mut take: impl FnMut(Drained<'_>) -> Result<(), E>,
+        mut take: impl FnMut(usize, &[u8]) -> Result<(), E>,
     ) -> Result<(), E> {
         let ring = cpu * RING_BYTES;
         let head = self.heads.load(ring + RING_HEAD);
         let tail = self.heads.load(ring + RING_TAIL);
         for (slot, n) in runs(tail, head, self.slots) {
-            take(self.published(cpu * self.slots + slot, n))?;
+            let first = cpu * self.slots + slot;
+            let (offset, len) = (first * self.record_bytes, n * self.record_bytes);
+            // SAFETY: these slots lie between tail and head, and the tail moves only below.
+            let records = unsafe { self.records.published(offset, len) };
+            take(first, records)?;
         }
         self.heads.word(ring + RING_TAIL).store(head, Ordering::Release);
         Ok(())
@@ -95,17 +63,8 @@ impl Rings {
             written: self.heads.load(ring + RING_HEAD),
             dropped: self.heads.load(ring + RING_DROPPED),
             read_errors: self.heads.load(ring + RING_READ_ERRORS),
+            unknown_vcpus: self.heads.load(ring + RING_UNKNOWN),
         }
-    }
-
-    fn published(&self, slot: usize, n: usize) -> Drained<'_> {
-        // SAFETY: `drain` passes slots between tail and head, and moves the tail only afterwards.
-        let records = unsafe { self.samples.published(slot * SAMPLE_BYTES, n * SAMPLE_BYTES) };
-        let stacks = self.stacks.as_ref().map(|stacks| {
-            // SAFETY: as above; a sample's stack is written before the head moves.
-            unsafe { stacks.published(slot * STACK_BYTES, n * STACK_BYTES) }
-        });
-        Drained { records, stacks }
     }
 }
 

@@ -1,25 +1,27 @@
 //! Loading the sampler, attaching it, and telling it which threads are vCPUs.
 
 use std::io::Read;
-use std::os::fd::{AsFd, AsRawFd, IntoRawFd};
+use std::os::fd::{AsRawFd, IntoRawFd};
 use std::path::Path;
 
 use libbpf_rs::query::ProgInfoIter;
-use libbpf_rs::{Iter, Link, MapCore, MapFlags, Object, ObjectBuilder, OpenObject};
-use model::{Pid, Tid, Trigger, Vendor};
+use libbpf_rs::{Iter, Link, Object};
+use model::{Tid, Trigger, Vendor};
 
-use crate::ProbeError;
-use crate::abi::{FOUND_BYTES, RING_BYTES, SAMPLE_BYTES, STACK_BYTES, field};
+use crate::abi::{RING_BYTES, RawStack, SAMPLE_BYTES, STACK_BYTES};
+use crate::found::{self, FOUND_BYTES, FoundVcpu};
 use crate::mapped::Mapped;
+use crate::object::Aligned;
 use crate::perf::Event;
-use crate::ring::{Drained, RingCounters, Rings};
+use crate::ring::{RingCounters, Rings};
+use crate::vcpus::VcpuTable;
+use crate::{ProbeError, object};
 
 static OBJECT: &Aligned<[u8]> =
     &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/sampler.bpf.o")));
 
-/// ELF parsers want their input aligned.
-#[repr(align(8))]
-struct Aligned<T: ?Sized>(T);
+/// All our programs, by their names in the kernel (15 characters at most).
+const PROGRAMS: [&str; 5] = ["sample", "find_vcpus", "note_switch", "note_wakeup", "count_exit"];
 
 /// What to sample, and how.
 #[derive(Debug, Clone)]
@@ -38,29 +40,30 @@ pub struct Options {
     pub vendor: Vendor,
 }
 
-/// A vCPU the finder met.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FoundVcpu {
-    /// The VMM's process.
-    pub pid: Pid,
-    /// The thread that runs it; `None`: it has not run yet.
-    pub tid: Option<Tid>,
-    /// Its number in its VM.
-    pub number: u32,
-    /// Its registers are encrypted (SEV-ES, SEV-SNP, TDX).
-    pub protected: bool,
-    /// Kernel address of the VM: tells VMs of one process apart.
-    pub kvm: u64,
-    /// Kernel address of the vCPU.
-    pub vcpu: u64,
-}
-
 /// The loaded sampling program and its rings.
 #[derive(Debug)]
 pub struct Sampler {
-    object: Object,
     rings: Rings,
+    stacks: Option<Mapped>,
+    vcpus: VcpuTable,
+    object: Object,
     options: Options,
+}
+
+/// A run of consecutive records of one CPU.
+#[derive(Debug)]
+pub struct Drained<'a> {
+    /// The records, 96 bytes each, see bpf/abi/sample.h.
+    pub records: &'a [u8],
+    stacks: Option<&'a [u8]>,
+}
+
+impl<'a> Drained<'a> {
+    /// The call stack of record `i`, when call graphs are on.
+    #[must_use]
+    pub fn stack(&self, i: usize) -> Option<RawStack<'a>> {
+        self.stacks.map(|stacks| RawStack(&stacks[i * STACK_BYTES..(i + 1) * STACK_BYTES]))
+    }
 }
 
 /// Attached perf events; sampling stops when this is dropped.
@@ -75,28 +78,27 @@ impl Sampler {
     /// # Errors
     /// When the kernel refuses; the error says what to do.
     pub fn load(options: Options) -> Result<Self, ProbeError> {
-        if !Path::new("/sys/kernel/btf/vmlinux").exists() {
-            return Err(ProbeError::NoBtf);
-        }
-        libbpf_rs::set_print(None);
         let slots = options.slots.next_power_of_two();
         let n_rings = options.cpus.iter().max().map_or(1, |highest| highest + 1);
-        let mut open = ObjectBuilder::default().open_memory(&OBJECT.0).map_err(ProbeError::Load)?;
-        configure(&mut open, n_rings, slots, options.call_graph, options.vendor)?;
-        let object = open.load().map_err(load_error)?;
-        let n_slots = n_rings as usize * slots as usize;
-        let stacks = if options.call_graph {
-            Some(map_memory(&object, "stacks", n_slots * STACK_BYTES)?)
-        } else {
-            None
-        };
+        let n_slots = n_rings * slots;
+        let n_stacks = if options.call_graph { n_slots } else { 1 };
+        let sizes = [("rings", n_rings), ("samples", n_slots), ("stacks", n_stacks)];
+        let mut open = object::open(OBJECT)?;
+        object::configure(&mut open, &sizes, &config(&options, slots))?;
+        let object = object::load(open)?;
+        let stack_bytes = n_stacks as usize * STACK_BYTES;
+        let stacks = options
+            .call_graph
+            .then(|| object::memory(&object, "stacks", stack_bytes))
+            .transpose()?;
         let rings = Rings {
-            heads: map_memory(&object, "rings", n_rings as usize * RING_BYTES)?,
-            samples: map_memory(&object, "samples", n_slots * SAMPLE_BYTES)?,
-            stacks,
+            heads: object::memory(&object, "rings", n_rings as usize * RING_BYTES)?,
+            records: object::memory(&object, "samples", n_slots as usize * SAMPLE_BYTES)?,
+            record_bytes: SAMPLE_BYTES,
             slots: slots as usize,
         };
-        Ok(Self { object, rings, options })
+        let vcpus = VcpuTable::of(&object)?;
+        Ok(Self { rings, stacks, vcpus, object, options })
     }
 
     /// Whether this kernel tells the types by which vCPUs are found: KVM's, in vmlinux or a module.
@@ -142,7 +144,7 @@ impl Sampler {
         let mut iter = Iter::new(&link).map_err(|error| ProbeError::Find(error.to_string()))?;
         let mut bytes = Vec::new();
         read_all(&mut iter, &mut bytes).map_err(|error| ProbeError::Find(error.to_string()))?;
-        Ok(bytes.chunks_exact(FOUND_BYTES).map(found_vcpu).collect())
+        Ok(bytes.chunks_exact(FOUND_BYTES).map(found::decode).collect())
     }
 
     /// From now on samples of `tid` are samples of this vCPU, named `row` in the records.
@@ -150,26 +152,12 @@ impl Sampler {
     /// # Errors
     /// When the table is full.
     pub fn watch(&self, tid: Tid, vcpu: &FoundVcpu, row: u32) -> Result<(), ProbeError> {
-        let mut value = Vec::with_capacity(16);
-        value.extend(vcpu.vcpu.to_ne_bytes());
-        value.extend(row.to_ne_bytes());
-        value.extend(u32::from(vcpu.protected).to_ne_bytes());
-        self.map("vcpus")?
-            .update(&tid.0.to_ne_bytes(), &value, MapFlags::ANY)
-            .map_err(|error| map_error("vcpus", &error))
+        self.vcpus.insert(tid, vcpu, row)
     }
 
-    /// `tid` is gone.
-    ///
-    /// # Errors
-    /// Never for a thread that was not watched.
-    pub fn forget(&self, tid: Tid) -> Result<(), ProbeError> {
-        match self.map("vcpus")?.delete(&tid.0.to_ne_bytes()) {
-            Err(error) if error.kind() != libbpf_rs::ErrorKind::NotFound => {
-                Err(map_error("vcpus", &error))
-            }
-            _ => Ok(()),
-        }
+    /// `tid` is gone, or was never watched.
+    pub fn forget(&self, tid: Tid) {
+        self.vcpus.remove(tid);
     }
 
     /// Hands out the records that `cpu` has published since the last call.
@@ -179,9 +167,16 @@ impl Sampler {
     pub fn drain<E>(
         &self,
         cpu: u32,
-        take: impl FnMut(Drained<'_>) -> Result<(), E>,
+        mut take: impl FnMut(Drained<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
-        self.rings.drain(cpu as usize, take)
+        self.rings.drain(cpu as usize, |slot, records| {
+            let n = records.len() / SAMPLE_BYTES;
+            let stacks = self.stacks.as_ref().map(|stacks| {
+                // SAFETY: of the same slots as the records; a stack is written before the ring's head moves.
+                unsafe { stacks.published(slot * STACK_BYTES, n * STACK_BYTES) }
+            });
+            take(Drained { records, stacks })
+        })
     }
 
     /// What `cpu`'s ring has seen so far.
@@ -197,76 +192,19 @@ impl Sampler {
             .ok_or_else(|| ProbeError::Find(format!("program {name} is missing")))
     }
 
-    fn map(&self, name: &'static str) -> Result<libbpf_rs::Map<'_>, ProbeError> {
-        find_map(&self.object, name)
+    pub(crate) fn vcpus(&self) -> &VcpuTable {
+        &self.vcpus
     }
 }
 
-fn configure(
-    open: &mut OpenObject,
-    n_rings: u32,
-    slots: u32,
-    call_graph: bool,
-    vendor: Vendor,
-) -> Result<(), ProbeError> {
-    for mut map in open.maps_mut() {
-        let name = map.name().to_string_lossy().into_owned();
-        let entries = match name.as_str() {
-            "rings" => n_rings,
-            "samples" => n_rings * slots,
-            "stacks" if call_graph => n_rings * slots,
-            _ => {
-                if name.ends_with(".rodata") {
-                    set_config(&mut map, slots - 1, call_graph, vendor);
-                }
-                continue;
-            }
-        };
-        map.set_max_entries(entries).map_err(|error| map_error("rings", &error))?;
-    }
-    Ok(())
-}
-
-/// `config` is the first variable of the read-only data: slot mask, call graph, vendor.
-fn set_config(
-    map: &mut libbpf_rs::OpenMapMut<'_>,
-    slot_mask: u32,
-    call_graph: bool,
-    vendor: Vendor,
-) {
-    let vendor: u32 = match vendor {
-        Vendor::Amd => 1,
-        Vendor::Intel => 2,
-        Vendor::Other => 0,
+/// `config` of the program: slot mask, call graph, vendor, trigger.
+fn config(options: &Options, slots: u32) -> [u32; 4] {
+    let trigger = match options.trigger {
+        Trigger::CpuClock => 0,
+        // Counters' interrupts are NMIs.
+        Trigger::Cycles => 1,
     };
-    if let Some(data) = map.initial_value_mut() {
-        data[0..4].copy_from_slice(&slot_mask.to_ne_bytes());
-        data[4..8].copy_from_slice(&u32::from(call_graph).to_ne_bytes());
-        data[8..12].copy_from_slice(&vendor.to_ne_bytes());
-    }
-}
-
-fn map_memory(object: &Object, name: &'static str, len: usize) -> Result<Mapped, ProbeError> {
-    let map = find_map(object, name)?;
-    Mapped::new(map.as_fd(), len).map_err(|source| ProbeError::Map { map: name, source })
-}
-
-fn find_map<'a>(object: &'a Object, name: &'static str) -> Result<libbpf_rs::Map<'a>, ProbeError> {
-    object
-        .maps()
-        .find(|map| map.name() == name)
-        .ok_or(ProbeError::Map { map: name, source: std::io::ErrorKind::NotFound.into() })
-}
-
-fn map_error(map: &'static str, error: &libbpf_rs::Error) -> ProbeError {
-    ProbeError::Map { map, source: std::io::Error::other(error.to_string()) }
-}
-
-fn load_error(error: libbpf_rs::Error) -> ProbeError {
-    match error.kind() {
-        libbpf_rs::ErrorKind::PermissionDenied => ProbeError::Privilege,
-        _ => ProbeError::Load(error),
-    }
+    [slots - 1, u32::from(options.call_graph), object::vendor_word(options.vendor), trigger]
 }
 
 /// The kernel gives up a read after a million objects without output, and goes on with the next.
@@ -279,23 +217,11 @@ fn read_all(iter: &mut Iter, bytes: &mut Vec<u8>) -> std::io::Result<()> {
     }
 }
 
-fn found_vcpu(bytes: &[u8]) -> FoundVcpu {
-    let word = |at| u32::from_ne_bytes(field(bytes, at));
-    FoundVcpu {
-        vcpu: u64::from_ne_bytes(field(bytes, 0)),
-        kvm: u64::from_ne_bytes(field(bytes, 8)),
-        pid: Pid(word(16)),
-        tid: (word(20) != 0).then(|| Tid(word(20))),
-        number: word(24),
-        protected: word(28) != 0,
-    }
-}
-
 /// Names of our programs that are loaded in this kernel: none must be left after a run.
 #[must_use]
 pub fn loaded_programs() -> Vec<String> {
     ProgInfoIter::default()
         .filter_map(|info| info.name.to_str().map(str::to_owned))
-        .filter(|name| name == "sample" || name == "find_vcpus")
+        .filter(|name| PROGRAMS.contains(&name.as_str()))
         .collect()
 }

@@ -1,6 +1,8 @@
 //! `vmscope record`.
 
 use std::io::IsTerminal;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode};
 use std::sync::Arc;
@@ -8,11 +10,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use collector::{Collected, Control, Next, Plan, Progress};
-use model::Trigger;
-use rustix::process::{Pid, Signal, kill_process};
+use collector::{Collected, Control, Exits, Next, Plan, Progress, Sampling};
+use model::{Edges, Trigger};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag::{register, register_conditional_shutdown};
+use signal_hook::low_level::pipe;
 
 use super::Usage;
 use super::time::duration_in_seconds;
@@ -20,6 +24,8 @@ use super::time::duration_in_seconds;
 const EXAMPLE: &str = "Examples:
   vmscope record -o day1 --duration 20        20 s of this host and all its guests
   vmscope record -o build -- make -j8         as long as a command runs
+  vmscope record -o exact --edges switches    when vCPUs lost their CPUs, to the nanosecond
+  vmscope record -o why --exits               how often each vCPU left its guest, and why
   vmscope record -o db --guest-map db=db.map  a guest without a channel; in it: vmscope-guest snapshot >db.map";
 
 /// Record what the host and its guests do.
@@ -42,6 +48,12 @@ pub(crate) struct Args {
     /// What makes the sampling interrupts
     #[arg(long, value_enum, default_value_t = TriggerArg::CpuClock)]
     trigger: TriggerArg,
+    /// What tells when a vCPU lost and got its CPU
+    #[arg(long, value_enum, value_name = "SOURCE", default_value_t = EdgesArg::Samples)]
+    edges: EdgesArg,
+    /// Count VM exits by vCPU and reason; costs some 100 instructions per exit
+    #[arg(long)]
+    exits: bool,
     /// Record host call stacks, by frame pointers
     #[arg(long, value_enum, value_name = "METHOD")]
     call_graph: Option<CallGraph>,
@@ -62,6 +74,14 @@ enum TriggerArg {
     CpuClock,
     /// The CPU's cycle counter; refused where it would keep VMs from starting
     Cycles,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum EdgesArg {
+    /// The samples: to one period, at no further cost
+    Samples,
+    /// The scheduler's switches: to the nanosecond, at a cost per switch of the host
+    Switches,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -101,10 +121,17 @@ fn plan(args: &Args) -> anyhow::Result<Plan> {
     };
     Ok(Plan {
         output: args.output.clone(),
-        trigger,
-        period_ns,
-        trigger_period,
-        call_graph: args.call_graph.is_some(),
+        sampling: Sampling {
+            trigger,
+            period_ns,
+            trigger_period,
+            call_graph: args.call_graph.is_some(),
+        },
+        edges: match args.edges {
+            EdgesArg::Samples => Edges::Samples,
+            EdgesArg::Switches => Edges::Switches,
+        },
+        exits: if args.exits { Exits::Counted } else { Exits::NotCounted },
         guest_maps: args.guest_map.clone(),
         limits: guest::Limits { time: args.guest_timeout, ..guest::Limits::default() },
         symbol_store: symbols::Store::default_path(),
@@ -116,20 +143,27 @@ fn plan(args: &Args) -> anyhow::Result<Plan> {
 struct End<'a> {
     args: &'a Args,
     interrupted: Arc<AtomicBool>,
+    /// Readable after a signal.
+    signalled: UnixStream,
     deadline: Option<Instant>,
     command: Option<std::io::Result<Child>>,
+    /// Readable when the command has ended.
+    ended: Option<OwnedFd>,
 }
 
 impl<'a> End<'a> {
     fn new(args: &'a Args) -> anyhow::Result<Self> {
         let interrupted = Arc::new(AtomicBool::new(false));
+        let (signalled, wake) = UnixStream::pair().context("failed to make a pipe")?;
         for signal in [SIGINT, SIGTERM] {
             // The second signal ends the program at once; what is complete by then can be read.
             register_conditional_shutdown(signal, 1, Arc::clone(&interrupted))
                 .context("failed to catch signals")?;
             register(signal, Arc::clone(&interrupted)).context("failed to catch signals")?;
+            let wake = wake.try_clone().context("failed to make a pipe")?;
+            pipe::register(signal, wake).context("failed to catch signals")?;
         }
-        Ok(Self { args, interrupted, deadline: None, command: None })
+        Ok(Self { args, interrupted, signalled, deadline: None, command: None, ended: None })
     }
 
     /// Ends a command that outlived the recording, and says how it ended if that was not well.
@@ -161,7 +195,9 @@ impl Control for End<'_> {
             return Next::Finish;
         }
         if let (None, [program, arguments @ ..]) = (&self.command, self.args.command.as_slice()) {
-            self.command = Some(Command::new(program).args(arguments).spawn());
+            let command = Command::new(program).args(arguments).spawn();
+            self.ended = command.as_ref().ok().and_then(end_of);
+            self.command = Some(command);
         }
         let deadline =
             self.args.duration.map(|duration| *self.deadline.get_or_insert(now + duration));
@@ -177,9 +213,22 @@ impl Control for End<'_> {
         }
     }
 
+    fn wait(&mut self, at_most: Duration) {
+        let mut ends = vec![PollFd::new(&self.signalled, PollFlags::IN)];
+        ends.extend(self.ended.as_ref().map(|ended| PollFd::new(ended, PollFlags::IN)));
+        // Whatever comes of it, `next` looks itself.
+        let _ = poll(&mut ends, Timespec::try_from(at_most).ok().as_ref());
+    }
+
     fn show(&mut self, progress: &Progress) {
         show(progress);
     }
+}
+
+/// Tells when a command ends. Without it `next` sees that a little later.
+fn end_of(command: &Child) -> Option<OwnedFd> {
+    let pid = Pid::from_raw(i32::try_from(command.id()).ok()?)?;
+    pidfd_open(pid, PidfdFlags::empty()).ok()
 }
 
 /// Progress goes to people only.

@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* What all programs need of vCPUs: which thread runs which, why it left the guest, what it has waited for.
+ *
+ * A vCPU's address comes from user space and its VM may end at any time: it is never dereferenced, only
+ * probed. A probe costs far more instructions by its call than by its words, so neighbours are read at once. */
+#ifndef VMSCOPE_VCPU_BPF_H
+#define VMSCOPE_VCPU_BPF_H
+
+#include "kernel.bpf.h"
+#include "vmcb.bpf.h"
+#include "abi/sample.h"
+#include <stdbool.h>
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, VCPU_BUCKETS);
+	__type(key, __u32);
+	__type(value, struct vcpu_bucket);
+} vcpus SEC(".maps");
+
+/* NULL: the thread is no vCPU's. */
+static __always_inline struct vcpu_ref *find_vcpu(__u32 tid)
+{
+	__u32 key = (tid * VCPU_HASH) >> (32 - VCPU_BUCKET_BITS);
+	struct vcpu_bucket *bucket = bpf_map_lookup_elem(&vcpus, &key);
+
+	if (!bucket)
+		return NULL;
+#pragma unroll
+	for (int i = 0; i < VCPU_BUCKET_SLOTS; i++)
+		if (bucket->tid[i] == tid)
+			return &bucket->ref[i];
+	return NULL;
+}
+
+static __always_inline bool is_svm(__u32 vendor)
+{
+	return vendor == VENDOR_AMD && bpf_core_type_exists(struct vcpu_svm);
+}
+
+static __always_inline bool is_vmx(__u32 vendor)
+{
+	return vendor == VENDOR_INTEL && bpf_core_type_exists(struct vcpu_vmx);
+}
+
+static __always_inline long read_vmcb(char **vmcb, struct kvm_vcpu *vcpu)
+{
+	struct vcpu_svm *svm = (struct vcpu_svm *)vcpu; /* vcpu is its first member */
+
+	return bpf_core_read(vmcb, sizeof(*vmcb), &svm->vmcb);
+}
+
+/* Reason and interrupt information of the last exit: neighbours in all kernels, the reason first. */
+static __always_inline long read_vmx_exit(__u32 *reason, __u32 *info, struct kvm_vcpu *vcpu)
+{
+	struct vcpu_vmx *vmx = (struct vcpu_vmx *)vcpu; /* vcpu is its first member */
+	struct vcpu_vmx___vt *with_vt = (struct vcpu_vmx___vt *)vcpu;
+	long err;
+
+	if (bpf_core_field_exists(with_vt->vt)) {
+		err = bpf_core_read(reason, sizeof(*reason), &with_vt->vt.exit_reason.full);
+		err |= bpf_core_read(info, sizeof(*info), &with_vt->vt.exit_intr_info);
+	} else {
+		err = bpf_core_read(reason, sizeof(*reason), &vmx->exit_reason.full);
+		err |= bpf_core_read(info, sizeof(*info), &vmx->exit_intr_info);
+	}
+	*reason &= VMX_BASIC_REASON;
+	return err;
+}
+
+/* 0 where it can't be told. */
+static __always_inline __u32 exit_reason(struct kvm_vcpu *vcpu, __u32 vendor)
+{
+	__u32 reason = 0;
+	__u32 info;
+	char *vmcb;
+
+	if (is_svm(vendor)) {
+		if (!read_vmcb(&vmcb, vcpu))
+			bpf_probe_read_kernel(&reason, sizeof(reason), vmcb + VMCB_EXIT_CODE);
+	} else if (is_vmx(vendor)) {
+		if (read_vmx_exit(&reason, &info, vcpu))
+			reason = 0;
+	}
+	return reason;
+}
+
+/* Whether a CPU quota keeps the thread from running. */
+static __always_inline bool is_throttled(struct task_struct *task)
+{
+	struct task_struct___throttled *by_task = (void *)task;
+	struct cfs_rq *queue = NULL;
+	int count = 0;
+	_Bool throttled = false;
+
+	if (bpf_core_field_exists(by_task->throttled)) {
+		bpf_core_read(&throttled, sizeof(throttled), &by_task->throttled);
+		return throttled;
+	}
+	if (bpf_core_field_exists(queue->throttle_count) && bpf_core_field_exists(task->se.cfs_rq) &&
+	    !bpf_core_read(&queue, sizeof(queue), &task->se.cfs_rq))
+		bpf_core_read(&count, sizeof(count), &queue->throttle_count);
+	return 0 < count;
+}
+
+/* Three neighbours of kvm_vcpu.stat.generic. */
+struct halt_times {
+	__u64 poll_success_ns;
+	__u64 poll_fail_ns;
+	__u64 wait_ns;
+};
+
+#define OFFSET_IN_STAT(field) bpf_core_field_offset(struct kvm_vcpu_stat_generic, field)
+
+/* Whether this kernel counts all that `struct sample` has room for, and has it where it is looked for. */
+static __always_inline bool counts_waits(void)
+{
+	return bpf_core_field_exists(struct task_struct, sched_info.run_delay) &&
+	       bpf_core_field_exists(struct kvm_vcpu_stat_generic, halt_wait_ns) &&
+	       OFFSET_IN_STAT(halt_poll_fail_ns) == OFFSET_IN_STAT(halt_poll_success_ns) + 8 &&
+	       OFFSET_IN_STAT(halt_wait_ns) == OFFSET_IN_STAT(halt_poll_success_ns) + 16;
+}
+
+static __always_inline long read_halt_times(struct halt_times *times, struct kvm_vcpu *vcpu)
+{
+	return bpf_probe_read_kernel(times, sizeof(*times), &vcpu->stat.generic.halt_poll_success_ns);
+}
+
+#endif

@@ -1,0 +1,17 @@
+//! Events of vCPUs' threads on their way into the recording.
+
+use model::{Switch, SwitchEvent, VcpuId};
+use probes::{FoundVcpu, SeenVcpu};
+
+use crate::vm_table::VmTable;
+
+/// What the finder saw of each vCPU that has a row.
+pub(crate) fn seen(vms: &VmTable, found: &[FoundVcpu]) -> Vec<Switch> {
+    let rows = found.iter().filter_map(|vcpu| Some((vms.row_of(vcpu)?, &vcpu.seen)));
+    rows.map(|(row, seen)| event(row, seen)).collect()
+}
+
+fn event(vcpu: VcpuId, seen: &SeenVcpu) -> Switch {
+    let SeenVcpu { time, cpu, away, exit_reason, waits } = *seen;
+    Switch { time, cpu, vcpu, event: SwitchEvent::Seen { away, exit_reason, waits } }
+}

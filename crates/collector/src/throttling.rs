@@ -1,0 +1,137 @@
+//! How long CPU quotas have held VMs back, read now and then.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use host::quotas;
+use model::{HostNs, Throttling, VmId};
+
+use crate::vm_table::VmTable;
+
+/// Between two looks for quotas that are new.
+const LOOK_EVERY_NS: u64 = 5_000_000_000;
+
+/// The VMs' quotas and what they said so far.
+#[derive(Debug, Default)]
+pub(crate) struct ThrottlingLog {
+    quotas: BTreeMap<VmId, Quota>,
+    readings: Vec<Throttling>,
+    /// Not before this time new quotas are looked for.
+    next_look: HostNs,
+}
+
+/// The quotas over one VM.
+#[derive(Debug, Default)]
+struct Quota {
+    /// `cpu.stat` files and what each said last.
+    files: BTreeMap<PathBuf, u64>,
+    total_ns: u64,
+    /// What the last reading that was kept said.
+    written_ns: Option<u64>,
+}
+
+impl ThrottlingLog {
+    /// Looks for quotas at the next reading whenever the last look was: a VM is new.
+    pub(crate) fn look_soon(&mut self) {
+        self.next_look = HostNs(0);
+    }
+
+    /// Whether any VM has a quota, so that readings are worth while.
+    pub(crate) fn has_quotas(&self) -> bool {
+        !self.quotas.is_empty()
+    }
+
+    /// Reads the quotas of the VMs that run.
+    pub(crate) fn read(&mut self, proc: &Path, cgroups: &Path, vms: &VmTable, now: HostNs) {
+        if self.next_look <= now {
+            self.next_look = HostNs(now.0 + LOOK_EVERY_NS);
+            for (vm, pid, tids) in vms.running() {
+                self.add(vm, quotas::find(proc, cgroups, pid, &tids));
+            }
+        }
+        for (vm, quota) in &mut self.quotas {
+            quota.read();
+            if quota.written_ns != Some(quota.total_ns) {
+                quota.written_ns = Some(quota.total_ns);
+                let throttled_ns = quota.total_ns;
+                self.readings.push(Throttling { vm: *vm, time: now, throttled_ns });
+            }
+        }
+    }
+
+    pub(crate) fn into_readings(self) -> Vec<Throttling> {
+        self.readings
+    }
+
+    /// A group that is new to a VM known before counts from now on; its history was not this VM's.
+    fn add(&mut self, vm: VmId, files: impl IntoIterator<Item = PathBuf>) {
+        let is_known = self.quotas.contains_key(&vm);
+        for file in files {
+            let quota = self.quotas.entry(vm).or_default();
+            let said = if is_known { quotas::throttled_ns(&file).unwrap_or(0) } else { 0 };
+            quota.files.entry(file).or_insert(said);
+        }
+    }
+}
+
+impl Quota {
+    /// A group that is gone adds nothing more.
+    fn read(&mut self) {
+        for (file, last) in &mut self.files {
+            let said = quotas::throttled_ns(file).unwrap_or(*last);
+            self.total_ns += said.saturating_sub(*last);
+            *last = said;
+        }
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    struct Host {
+        root: tempfile::TempDir,
+        log: ThrottlingLog,
+        vms: VmTable,
+    }
+
+    impl Host {
+        /// Writes files and reads at a time (s): these are then all readings (s, µs).
+        fn check(&mut self, time: u64, files: &[(&str, &str)], expected: &[(u64, u64)]) {
+            for (name, text) in files {
+                let path = self.root.path().join(name);
+                std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+                std::fs::write(path, text).unwrap();
+            }
+            let (proc, cgroups) = (self.root.path().join("proc"), self.root.path().join("cgroup"));
+            self.log.read(&proc, &cgroups, &self.vms, HostNs(time * 1_000_000_000));
+            let readings = self.log.readings.iter();
+            let got: Vec<_> =
+                readings.map(|r| (r.time.0 / 1_000_000_000, r.throttled_ns / 1000)).collect();
+            assert_eq!(got, expected, "at {time} s");
+        }
+    }
+
+    #[test]
+    fn readings_are_kept_when_they_change() {
+        let mut host = Host {
+            root: tempfile::tempdir().unwrap(),
+            log: ThrottlingLog::default(),
+            vms: VmTable::with_one_vcpu(50, 51),
+        };
+        host.check(1, &[("proc/50/task/51/cgroup", "0::/a\n"), ("cgroup/a/cpu.max", "max 1")], &[]);
+        let quota = ("cgroup/a/cpu.max", "5 10");
+        // Not looked at again before 5 s have passed.
+        host.check(2, &[quota, ("cgroup/a/cpu.stat", "throttled_usec 7")], &[]);
+        host.check(6, &[], &[(6, 7)]);
+        host.check(7, &[], &[(6, 7)]);
+        host.check(8, &[("cgroup/a/cpu.stat", "throttled_usec 9")], &[(6, 7), (8, 9)]);
+        assert!(host.log.has_quotas());
+        // A quota above it that was set later has a history of its own.
+        let above = [("cgroup/cpu.max", "5 10"), ("cgroup/cpu.stat", "throttled_usec 1000")];
+        host.check(20, &above, &[(6, 7), (8, 9)]);
+        host.check(21, &[("cgroup/cpu.stat", "throttled_usec 1001")], &[(6, 7), (8, 9), (21, 10)]);
+        std::fs::remove_dir_all(host.root.path().join("cgroup")).unwrap();
+        host.check(30, &[], &[(6, 7), (8, 9), (21, 10)]);
+    }
+}

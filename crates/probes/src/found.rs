@@ -1,0 +1,114 @@
+//! What the finder of vCPUs reports (`struct vcpu_found` of bpf/abi/sample.h).
+
+use model::{Away, CpuId, HostNs, Pid, Tid, Waits};
+
+use crate::abi::field;
+
+/// Bytes of `struct vcpu_found`.
+pub(crate) const FOUND_BYTES: usize = 72;
+
+/// A vCPU the finder met.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FoundVcpu {
+    /// The VMM's process.
+    pub pid: Pid,
+    /// The thread that runs it; `None`: it has not run yet.
+    pub tid: Option<Tid>,
+    /// Its number in its VM.
+    pub number: u32,
+    /// Its registers are encrypted (SEV-ES, SEV-SNP, TDX).
+    pub protected: bool,
+    /// Kernel address of the VM: tells VMs of one process apart.
+    pub kvm: u64,
+    /// Kernel address of the vCPU.
+    pub vcpu: u64,
+    /// How it was met.
+    pub seen: SeenVcpu,
+}
+
+/// What a vCPU's thread did when it was looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SeenVcpu {
+    /// When.
+    pub time: HostNs,
+    /// Where it was, or was last.
+    pub cpu: CpuId,
+    /// Why it was on no CPU; `None`: it was on one.
+    pub away: Option<Away>,
+    /// Last VM-exit reason; 0 where it can't be told.
+    pub exit_reason: u32,
+    /// Its counters; `None` where this kernel does not count.
+    pub waits: Option<Waits>,
+}
+
+/// `AWAY_*`.
+pub(crate) fn away(byte: u8) -> Option<Away> {
+    match byte {
+        1 => Some(Away::Runnable),
+        2 => Some(Away::Throttled),
+        3 => Some(Away::Halted),
+        4 => Some(Away::Asleep),
+        _ => None,
+    }
+}
+
+pub(crate) fn decode(bytes: &[u8]) -> FoundVcpu {
+    let word = |at| u32::from_ne_bytes(field(bytes, at));
+    let long = |at| u64::from_ne_bytes(field(bytes, at));
+    let waits = Waits { halted_ns: long(24), polled_ns: long(32), runnable_ns: long(40) };
+    FoundVcpu {
+        vcpu: long(0),
+        kvm: long(8),
+        pid: Pid(word(48)),
+        tid: (word(52) != 0).then(|| Tid(word(52))),
+        number: word(56),
+        protected: bytes[68] != 0,
+        seen: SeenVcpu {
+            time: HostNs(long(16)),
+            cpu: CpuId(word(60)),
+            away: away(bytes[70]),
+            exit_reason: word(64),
+            waits: (bytes[69] != 0).then_some(waits),
+        },
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn a_found_vcpu_is_read_as_the_header_says() {
+        let mut bytes = Vec::new();
+        for value in [0x11_u64, 0x12, 0x13, 0x14, 0x15, 0x16] {
+            bytes.extend(value.to_ne_bytes());
+        }
+        for value in [0x21_u32, 0x22, 0x23, 0x24, 0x25] {
+            bytes.extend(value.to_ne_bytes());
+        }
+        bytes.extend([1, 1, 3, 0]);
+        assert_eq!(bytes.len(), FOUND_BYTES);
+        let waits = Waits { halted_ns: 0x14, polled_ns: 0x15, runnable_ns: 0x16 };
+        let expected = FoundVcpu {
+            pid: Pid(0x21),
+            tid: Some(Tid(0x22)),
+            number: 0x23,
+            protected: true,
+            kvm: 0x12,
+            vcpu: 0x11,
+            seen: SeenVcpu {
+                time: HostNs(0x13),
+                cpu: CpuId(0x24),
+                away: Some(Away::Halted),
+                exit_reason: 0x25,
+                waits: Some(waits),
+            },
+        };
+        assert_eq!(decode(&bytes), expected);
+        bytes[52..56].fill(0);
+        bytes[68..71].fill(0);
+        let fresh = decode(&bytes);
+        assert_eq!((fresh.tid, fresh.protected), (None, false));
+        assert_eq!((fresh.seen.away, fresh.seen.waits), (None, None));
+    }
+}

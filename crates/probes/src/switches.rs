@@ -1,0 +1,139 @@
+//! Switches of vCPU threads (`struct switch_event` of bpf/abi/switch.h).
+
+use libbpf_rs::{Link, Object};
+use model::{Away, CpuId, HostNs, Pid, Switch, SwitchEvent, Tid, VcpuId, Vendor};
+
+use crate::abi::{RING_BYTES, field};
+use crate::found::away;
+use crate::object::Aligned;
+use crate::ring::Rings;
+use crate::{ProbeError, Sampler, object, vcpus};
+
+static OBJECT: &Aligned<[u8]> =
+    &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/switches.bpf.o")));
+
+/// Bytes of `struct switch_event`.
+const EVENT_BYTES: usize = 32;
+
+/// The loaded programs and their rings.
+#[derive(Debug)]
+pub struct SwitchTracer {
+    rings: Rings,
+    object: Object,
+}
+
+/// The attached programs; they stop when this is dropped.
+#[derive(Debug)]
+pub struct SwitchLinks {
+    _links: Vec<Link>,
+}
+
+impl SwitchTracer {
+    /// Loads the programs for the vCPUs that `sampler` watches; nothing is traced yet. Each CPU has room for
+    /// `slots` events, rounded up to a power of two.
+    ///
+    /// # Errors
+    /// When the kernel refuses; the error says what to do.
+    pub fn load(
+        sampler: &Sampler,
+        cpus: &[u32],
+        slots: u32,
+        vendor: Vendor,
+    ) -> Result<Self, ProbeError> {
+        let slots = slots.next_power_of_two();
+        let n_rings = cpus.iter().max().map_or(1, |highest| highest + 1);
+        let n_slots = n_rings * slots;
+        let mut open = object::open(OBJECT)?;
+        let config = [slots - 1, object::vendor_word(vendor)];
+        object::configure(&mut open, &[("rings", n_rings), ("events", n_slots)], &config)?;
+        object::share(&mut open, vcpus::MAP, sampler.vcpus().fd())?;
+        let object = object::load(open)?;
+        let rings = Rings {
+            heads: object::memory(&object, "rings", n_rings as usize * RING_BYTES)?,
+            records: object::memory(&object, "events", n_slots as usize * EVENT_BYTES)?,
+            record_bytes: EVENT_BYTES,
+            slots: slots as usize,
+        };
+        Ok(Self { rings, object })
+    }
+
+    /// Attaches the programs.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn start(&self) -> Result<SwitchLinks, ProbeError> {
+        let attach = |program: libbpf_rs::ProgramMut<'_>| program.attach();
+        let links = self.object.progs_mut().map(attach).collect::<Result<_, _>>();
+        Ok(SwitchLinks { _links: links.map_err(ProbeError::Trace)? })
+    }
+
+    /// Appends what `cpu` has published since the last call.
+    pub fn drain(&self, cpu: u32, switches: &mut Vec<Switch>) {
+        let take = |_: usize, records: &[u8]| {
+            switches.extend(records.chunks_exact(EVENT_BYTES).filter_map(decode));
+            Ok::<(), std::convert::Infallible>(())
+        };
+        let Ok(()) = self.rings.drain(cpu as usize, take);
+    }
+
+    /// Events of `cpu` that found no room.
+    #[must_use]
+    pub fn dropped(&self, cpu: u32) -> u64 {
+        self.rings.counters(cpu as usize).dropped
+    }
+}
+
+/// `None` never happens: the programs write no other kinds.
+fn decode(bytes: &[u8]) -> Option<Switch> {
+    let word = |at| u32::from_ne_bytes(field(bytes, at));
+    let (pid, tid) = (Pid(word(16)), Tid(word(20)));
+    let why = away(bytes[29]);
+    let event = match bytes[28] {
+        1 => SwitchEvent::Out { away: why?, pid, tid, exit_reason: word(24) },
+        2 => SwitchEvent::In { pid, tid },
+        3 => SwitchEvent::Wake { throttled: why == Some(Away::Throttled) },
+        _ => return None,
+    };
+    Some(Switch {
+        time: HostNs(u64::from_ne_bytes(field(bytes, 0))),
+        vcpu: VcpuId(word(8)),
+        cpu: CpuId(word(12)),
+        event,
+    })
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    fn check(kind: u8, away: u8, expected: Option<SwitchEvent>) {
+        let mut bytes = 0x11_u64.to_ne_bytes().to_vec();
+        for value in [0x21_u32, 0x22, 0x23, 0x24, 0x25] {
+            bytes.extend(value.to_ne_bytes());
+        }
+        bytes.extend([kind, away, 0, 0]);
+        assert_eq!(bytes.len(), EVENT_BYTES);
+        let expected = expected.map(|event| Switch {
+            time: HostNs(0x11),
+            cpu: CpuId(0x22),
+            vcpu: VcpuId(0x21),
+            event,
+        });
+        assert_eq!(decode(&bytes), expected);
+    }
+
+    #[test]
+    fn events_are_read_as_the_header_says() {
+        let (pid, tid) = (Pid(0x23), Tid(0x24));
+        let out = |away| Some(SwitchEvent::Out { away, pid, tid, exit_reason: 0x25 });
+        check(1, 1, out(Away::Runnable));
+        check(1, 2, out(Away::Throttled));
+        check(1, 3, out(Away::Halted));
+        check(1, 4, out(Away::Asleep));
+        check(1, 0, None);
+        check(2, 0, Some(SwitchEvent::In { pid, tid }));
+        check(3, 1, Some(SwitchEvent::Wake { throttled: false }));
+        check(3, 2, Some(SwitchEvent::Wake { throttled: true }));
+        check(0, 0, None);
+    }
+}
