@@ -73,7 +73,7 @@ pub(crate) fn finish(
 }
 
 /// Gets the symbols of all guests, in parallel: slow ones cost one time limit, not one each.
-fn guest_sources(
+pub(crate) fn guest_sources(
     guests: Vec<GuestNames>,
     tables: &Tables,
     wanted: &[(ModuleId, u64)],

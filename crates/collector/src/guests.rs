@@ -97,6 +97,15 @@ impl GuestWorkers {
         self.workers.push((vm, worker));
     }
 
+    /// Takes the map of a VM's guest now, once; its processes' starts and ends are not noted.
+    pub(crate) fn ask_once(&mut self, vm: VmId, process: &VmProcess, limits: &Limits) {
+        let (process, limits) = (process.clone(), limits.clone());
+        let worker = std::thread::Builder::new()
+            .name("guest".to_owned())
+            .spawn(move || answer_once(&process, &limits));
+        self.workers.push((vm, worker));
+    }
+
     /// Lets all guests send their maps, in parallel; returns when each has answered or failed.
     pub(crate) fn finish(self) -> Vec<(VmId, Result<Answer, String>)> {
         self.end.reach();
@@ -122,8 +131,22 @@ fn work(
 ) -> Result<Answer, String> {
     // Dropping the sender without sending would end nobody's wait: others hold it too.
     let channel = channel(process).inspect_err(|_| report_try(&tried))?;
-    let (mut session, log_problem) = connect(&channel, limits, end, tried)?;
+    let (session, log_problem) = connect(&channel, limits, end, tried)?;
     end.wait(None);
+    take_map(session, &channel, log_problem)
+}
+
+fn answer_once(process: &VmProcess, limits: &Limits) -> Result<Answer, String> {
+    let channel = channel(process)?;
+    let session = Session::open(&channel, limits).map_err(|error| error.to_string())?;
+    take_map(session, &channel, None)
+}
+
+fn take_map(
+    mut session: Session,
+    channel: &Channel,
+    log_problem: Option<String>,
+) -> Result<Answer, String> {
     let map = session.snapshot().map_err(|error| error.to_string())?;
     let clock = session.clock();
     let via = match channel {

@@ -11,6 +11,7 @@ mod finish;
 mod guest_tables;
 mod guests;
 mod host_tables;
+mod live;
 mod lock;
 mod plan;
 mod stacks;
@@ -21,4 +22,5 @@ mod vm_table;
 
 pub use collect::collect;
 pub use error::CollectError;
+pub use live::{Live, LiveOptions, Names, Window};
 pub use plan::{Collected, Control, Exits, Next, Plan, Progress, Sampling};

@@ -37,6 +37,12 @@ pub trait Source {
     fn names(&mut self, id: ModuleId, module: &Module, offsets: &[u64]) -> Vec<SymbolName>;
 }
 
+impl<S: Source + ?Sized> Source for &mut S {
+    fn names(&mut self, id: ModuleId, module: &Module, offsets: &[u64]) -> Vec<SymbolName> {
+        (**self).names(id, module, offsets)
+    }
+}
+
 /// The sources of all owners.
 pub type Sources<'a> = BTreeMap<Owner, Box<dyn Source + 'a>>;
 
