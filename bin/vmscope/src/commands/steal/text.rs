@@ -55,13 +55,20 @@ fn overview(findings: &Findings<'_>) -> String {
         ">unknown",
     ]);
     for vm in &findings.vms {
-        let name = &findings.scene.vm_row(vm.vm).name;
-        add_time(&mut grid, name.clone(), &vm.sum);
-        for (number, _, balance) in &vm.vcpus {
-            add_time(&mut grid, format!("  vcpu{number}"), balance);
-        }
+        lines(findings, vm).for_each(|(name, balance)| add_time(&mut grid, name, balance));
     }
     grid.text()
+}
+
+/// A VM, and its vCPUs if there are several.
+fn lines<'f>(
+    findings: &Findings<'_>,
+    vm: &'f VmTime,
+) -> impl Iterator<Item = (String, &'f Balance)> {
+    let name = findings.scene.vm_row(vm.vm).name.clone();
+    let several = if 1 < vm.vcpus.len() { &vm.vcpus[..] } else { &[] };
+    let vcpus = several.iter().map(|(number, _, balance)| (format!("  vcpu{number}"), balance));
+    std::iter::once((name, &vm.sum)).chain(vcpus)
 }
 
 fn add_time(grid: &mut Grid, name: String, balance: &Balance) {
@@ -100,10 +107,7 @@ fn matrix(findings: &Findings<'_>) -> String {
         grid.row([name].into_iter().chain(cells));
     };
     for vm in &findings.vms {
-        add(findings.scene.vm_row(vm.vm).name.clone(), &vm.sum);
-        for (number, _, balance) in &vm.vcpus {
-            add(format!("  vcpu{number}"), balance);
-        }
+        lines(findings, vm).for_each(|(name, balance)| add(name, balance));
     }
     let title = "Steal type 1, outside: whose CPU who had, ms (% of the victim's time); \
                  [interrupts] of the host are part of type 2";
