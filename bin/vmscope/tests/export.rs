@@ -69,7 +69,14 @@ fn every_format_gets_its_file_and_says_how_to_open_it() {
         assert!(message.contains(&format!("wrote {file}: {TOTAL} samples, unified view")));
         assert!(message.contains("\nopen it with: "), "{message}");
     }
-    let files = ["flamegraph.html", "profile.folded", "profile.json.gz", "profile.pb.gz"];
+    let output = run(&recording, &out, &["--format", "perfetto"]);
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        message.contains("wrote trace.perfetto: 3 vCPUs on 2 CPUs, unified view\n"),
+        "{message}"
+    );
+    let files =
+        ["flamegraph.html", "profile.folded", "profile.json.gz", "profile.pb.gz", "trace.perfetto"];
     assert_eq!(names(&out), files);
     let read = |file: &str| std::fs::read(out.join(file)).unwrap();
     assert_eq!(folded_total(&String::from_utf8(read("profile.folded")).unwrap()), TOTAL);
@@ -82,6 +89,7 @@ fn every_format_gets_its_file_and_says_how_to_open_it() {
         page.contains("<li>vm2: no guest map: no vsock device"),
         "the page names what is missing"
     );
+    assert_eq!(page.matches("<canvas").count(), 3, "a strip per vCPU");
 }
 
 #[test]
@@ -97,10 +105,21 @@ fn a_selection_goes_to_standard_output() {
     let page =
         run(&recording, &out, &["--format", "html", "-o", "-", "--view", "guest", "--vm", "vm1"]);
     let page = String::from_utf8(page.stdout).unwrap();
-    assert!(page.contains("<li>guest view: [not running] and [not sampled] are no samples"));
+    assert!(page.contains("<li>guest view: halt, steal and throttling are no samples"));
     assert!(page.contains("<li>missed: samples_missed_cpu1 7</li>"));
     assert!(!page.contains("samples_written_"));
     assert_eq!(names(&out), [""; 0]);
+}
+
+#[test]
+fn the_report_prints_the_same_page() {
+    let (recording, out) = recorded("report");
+    let page = run(&recording, &out, &["--format", "html", "-o", "-", "--vm", "vm1"]).stdout;
+    let mut command = Command::new(env!("CARGO_BIN_EXE_vmscope"));
+    command.arg("report").arg(&recording).args(["--format", "html", "--vm", "vm1"]);
+    let report = command.output().unwrap();
+    assert!(report.status.success() && report.stderr.is_empty(), "{report:?}");
+    assert!(!page.is_empty() && page == report.stdout);
 }
 
 /// Fails with this exit code and one line that says so, and writes nothing.
@@ -130,6 +149,11 @@ fn errors() {
         "no sample of process \"nobody\"",
     );
     check_error(&recording, &out, &with(["-o", "no/such/dir/a.html"]), 1, "no/such/dir/a.html");
+    let perfetto = ["--format", "perfetto"];
+    for more in [["--view", "host"], ["--process", "compute"]] {
+        let args = [perfetto, more].concat();
+        check_error(&recording, &out, &args, 2, "leave out --view and --process");
+    }
     check_error(Path::new("/no/such/recording"), &out, &html, 1, "/no/such/recording");
     check_error(&out, &out, &html, 1, "is not a recording");
 }

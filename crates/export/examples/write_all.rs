@@ -27,7 +27,7 @@ fn main() {
     export::folded::write(&flow, create("profile.folded")).unwrap();
     export::pprof::write(&flow, about, create("profile.pb.gz")).unwrap();
     export::firefox::write(&flow, create("profile.json.gz")).unwrap();
-    export::html::write(&flow, about, create("flamegraph.html")).unwrap();
+    export::html::write(&flow, drawing.chart(), about, create("flamegraph.html")).unwrap();
     export::perfetto::write(drawing.chart(), about, create("trace.perfetto")).unwrap();
     println!("{}", flow.samples.len());
 }

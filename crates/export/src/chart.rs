@@ -1,10 +1,12 @@
 //! A recording's time axis, and the names of what is on it.
 
-use std::collections::HashMap;
+use std::iter::Peekable;
+use std::slice::Iter;
 
-use analysis::axis::{Account, Axis, Occupant, Place, Segment, Span, State, Timeline};
+use analysis::axis::{Axis, Occupant, Place, Segment, Span, State, Timeline};
+use analysis::steal::ThiefNames;
 use analysis::{clean, exit_reason};
-use model::{Header, HostNs, Image, ImageKind, Owner, Pid, Tables, Tid, VcpuId, VmId};
+use model::{Header, HostNs, Tables, VcpuId, VmId};
 
 /// A recording's vCPUs and pCPUs in time, or a part of them.
 #[derive(Debug, Clone, Copy)]
@@ -21,16 +23,15 @@ pub struct Chart<'a> {
     pub vcpu: Option<u32>,
 }
 
+/// A chart, and the names of who has its CPUs.
+#[derive(Debug)]
+pub(crate) struct Named<'a> {
+    pub(crate) chart: Chart<'a>,
+    names: ThiefNames<'a>,
+}
+
 /// The VMs to show, each with its vCPUs.
 pub(crate) type Group<'a> = (VmId, Vec<&'a Timeline>);
-
-/// Names of who has a CPU.
-#[derive(Debug)]
-pub(crate) struct Names<'a> {
-    pub(crate) chart: Chart<'a>,
-    processes: HashMap<Pid, Vec<&'a Image>>,
-    threads: HashMap<(Pid, Tid), &'a str>,
-}
 
 impl<'a> Chart<'a> {
     /// VMs in the tables' order, vCPUs by number.
@@ -48,6 +49,12 @@ impl<'a> Chart<'a> {
         let vms = (0..tables.vms.len()).map(VmId::from_index);
         let chosen = vms.filter(|vm| self.vm.is_none_or(|only| only == *vm));
         chosen.map(group).filter(|(_, timelines)| !timelines.is_empty()).collect()
+    }
+
+    /// How many vCPUs are shown.
+    #[must_use]
+    pub fn vcpus(&self) -> usize {
+        self.groups().iter().map(|(_, timelines)| timelines.len()).sum()
     }
 
     /// Who had the CPU while a vCPU waited for it, in time order; the victim itself did not.
@@ -92,65 +99,29 @@ impl<'a> Chart<'a> {
         let name = self.tables.vms.get(vm.index()).map_or("[unknown]", |vm| &vm.name);
         format!("vm {}", clean(name))
     }
+}
 
-    /// `vm web vcpu0`.
-    pub(crate) fn vm_and_vcpu(&self, vcpu: VcpuId) -> String {
-        match self.tables.vcpus.get(vcpu.index()) {
-            Some(row) => format!("{} {}", self.vm(row.vm), self.vcpu(vcpu)),
-            None => self.vcpu(vcpu),
-        }
+impl<'a> Named<'a> {
+    pub(crate) fn new(chart: Chart<'a>) -> Self {
+        Self { chart, names: ThiefNames::new(chart.tables) }
+    }
+
+    /// Who has a CPU at an instant, as `vmscope steal` calls it: `web vcpu0`, `postgres (300)`, `[idle]`.
+    pub(crate) fn occupant(&self, who: Occupant, at: HostNs) -> String {
+        clean(&self.names.name(self.names.thief(who, at))).into_owned()
     }
 }
 
-impl<'a> Names<'a> {
-    pub(crate) fn new(chart: Chart<'a>) -> Self {
-        let is_process =
-            |image: &Image| image.owner == Owner::Host && image.kind == ImageKind::Process;
-        let mut processes: HashMap<Pid, Vec<&Image>> = HashMap::new();
-        for image in chart.tables.images.iter().filter(|image| is_process(image)) {
-            processes.entry(image.pid).or_default().push(image);
-        }
-        let mut threads = HashMap::new();
-        for thread in &chart.tables.threads {
-            if let Some(image) = chart.tables.images.get(thread.image.index())
-                && is_process(image)
-            {
-                threads.insert((image.pid, thread.tid), thread.name.as_str());
-            }
-        }
-        Self { chart, processes, threads }
+/// The next stretch whose segments look the same.
+pub(crate) fn merged<T: PartialEq>(
+    segments: &mut Peekable<Iter<'_, Segment>>,
+    looks: impl Fn(&Segment) -> T,
+) -> Option<Segment> {
+    let mut whole = *segments.next()?;
+    while let Some(next) = segments.next_if(|next| looks(next) == looks(&whole)) {
+        whole.to = next.to;
     }
-
-    /// Who has a CPU at an instant: `vm web vcpu0`, `postgres (300)`, `vm web: qemu-system-x86 (1000)`, `idle`.
-    pub(crate) fn occupant(&self, who: Occupant, at: HostNs) -> String {
-        match who {
-            Occupant::Idle => "idle".to_owned(),
-            Occupant::Unknown => "unknown".to_owned(),
-            Occupant::Vcpu(vcpu) => self.chart.vm_and_vcpu(vcpu),
-            Occupant::Thread(pid, _) => self.process(pid, at),
-        }
-    }
-
-    /// The name of a thread, where it is known.
-    pub(crate) fn thread(&self, pid: Pid, tid: Tid) -> Option<String> {
-        self.threads.get(&(pid, tid)).map(|name| format!("{} ({tid})", clean(name)))
-    }
-
-    fn process(&self, pid: Pid, at: HostNs) -> String {
-        let images = self.processes.get(&pid).map_or(&[] as &[&Image], Vec::as_slice);
-        let began = |image: &&&Image| image.start.is_none_or(|start| start <= at);
-        // Of a process id that was used again, the one that began last.
-        let image = images.iter().filter(began).max_by_key(|image| image.start);
-        let name = image.or(images.first()).map_or("[unknown]", |image| &image.name);
-        let vms = self.chart.tables.vms.iter();
-        let is_vm = |vm: &model::Vm| vm.pid == pid && vm.ended.is_none_or(|ended| at <= ended);
-        match vms.enumerate().find(|(_, vm)| is_vm(vm)) {
-            Some((row, _)) => {
-                format!("{}: {} ({pid})", self.chart.vm(VmId::from_index(row)), clean(name))
-            }
-            None => format!("{} ({pid})", clean(name)),
-        }
-    }
+    Some(whole)
 }
 
 /// `compute (120)`.
@@ -173,20 +144,6 @@ pub(crate) fn kind_name(state: State) -> &'static str {
         State::Throttled => "throttled",
         State::NotSampled => "not sampled",
         State::Unknown => "unknown",
-    }
-}
-
-/// What a state counts as, in words.
-pub(crate) fn account_name(account: Account) -> &'static str {
-    match account {
-        Account::Guest => "guest",
-        Account::Halt => "halt",
-        Account::HaltPolling => "halt polling",
-        Account::StealOutside => "steal (outside)",
-        Account::StealVmm => "steal (in VMM)",
-        Account::Throttled => "throttled",
-        Account::NotSampled => "not sampled",
-        Account::Unknown => "unknown",
     }
 }
 

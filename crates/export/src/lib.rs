@@ -1,14 +1,17 @@
-//! Profiles in other tools' formats: one pure function per format, from a `Flow` to bytes.
+//! Profiles and timelines in other tools' formats: one pure function per format, from a `Flow` or a `Chart` to bytes.
 //!
 //! ```text
-//!          +--> folded    text, one line per stack      flamegraph.pl, inferno, speedscope
-//!  Flow ---+--> pprof     gzipped profile.proto         pprof, Pyroscope, Parca
-//!          +--> firefox   gzipped processed profile     Firefox Profiler
-//!          +--> html      one page, works offline       any browser
+//!           +--> folded    text, one line per stack      flamegraph.pl, inferno, speedscope
+//!  Flow ----+--> pprof     gzipped profile.proto         pprof, Pyroscope, Parca
+//!           +--> firefox   gzipped processed profile     Firefox Profiler
+//!           +--> html      one page, works offline       any browser
+//!  Chart ---+
+//!           +--> perfetto  trace packets                 ui.perfetto.dev, trace_processor
 //! ```
 //!
 //! Design constraints: no IO besides the writer it is given, no clock, no `unsafe`; the same `Flow`
-//! gives the same bytes. Every sample of the `Flow` is in every format, once.
+//! and `Chart` give the same bytes. Every sample of the `Flow` is in its every format, once, and every instant of
+//! the `Chart`'s vCPUs in its.
 //!
 //! Names come from guests and are hostile: control and text-direction characters never reach an
 //! output (`analysis::clean`), separators of a format never stand in a name, and the page runs no

@@ -95,7 +95,7 @@ fn exports_agree(recording: &Path, samples: u64) {
     let lines = String::from_utf8(folded.stdout).unwrap();
     let sum: u64 = lines.lines().filter_map(|l| l.rsplit(' ').next()?.parse::<u64>().ok()).sum();
     assert_eq!(sum, samples);
-    for format in ["pprof", "firefox", "html"] {
+    for format in ["pprof", "firefox", "html", "perfetto"] {
         let exported = Command::new(vmscope().unwrap())
             .args(["export", recording.to_str().unwrap(), "--format", format])
             .current_dir(recording)
@@ -103,7 +103,7 @@ fn exports_agree(recording: &Path, samples: u64) {
             .unwrap();
         assert!(exported.status.success(), "{format}");
     }
-    // Opens them in Google's pprof, the Firefox Profiler's loader and a browser; says what it skips.
+    // Opens them in Google's pprof, the Firefox Profiler's loader, a browser and Perfetto; says what it skips.
     let interop = Command::new(root().join("tests/interop/run.sh"))
         .arg(recording)
         .arg(samples.to_string())

@@ -1,20 +1,21 @@
-//! `vmscope export`: a recording as a flow, and the flow in another tool's format.
+//! `vmscope export`: a recording as a flow or a time axis, and that in another tool's format.
 
 use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use analysis::axis::Axis;
 use analysis::flow::{Flow, FlowBuilder};
 use analysis::{Counter, Resolver, Selection, View, clean};
 use anyhow::Context;
 use clap::ValueEnum;
-use export::About;
-use model::{Guest, Note, Tables};
+use export::{About, Chart};
+use model::{Edges, Guest, Note, Tables};
 use recording::Recording;
 
-use super::Usage;
 use super::report::{Select, refuse_unknown_process};
+use super::{Usage, axis};
 
 /// Write a recording in another tool's format.
 ///
@@ -28,7 +29,7 @@ pub(crate) struct Args {
     #[arg(long, value_enum)]
     format: Format,
     /// File to write, `-` for standard output [default: profile.folded, profile.pb.gz,
-    /// profile.json.gz or flamegraph.html]
+    /// profile.json.gz, flamegraph.html or trace.perfetto]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     #[command(flatten)]
@@ -37,6 +38,7 @@ pub(crate) struct Args {
 
 const EXAMPLE: &str = "Examples:
   vmscope export day1 --format html                          flamegraph.html, for any browser
+  vmscope export day1 --format perfetto                      trace.perfetto, every vCPU and CPU in time
   vmscope export day1 --format pprof --view guest --vm web1  profile.pb.gz, one guest only
   vmscope export day1 --format folded -o - | inferno-flamegraph >flame.svg";
 
@@ -48,8 +50,10 @@ enum Format {
     Pprof,
     /// For the Firefox Profiler (processed profile, gzipped)
     Firefox,
-    /// One page with an interactive flame graph
+    /// One page with an interactive flame graph and a strip per vCPU
     Html,
+    /// For Perfetto: a track per CPU and vCPU, arrows from victims to thieves
+    Perfetto,
 }
 
 impl Format {
@@ -59,7 +63,18 @@ impl Format {
             Self::Pprof => "profile.pb.gz",
             Self::Firefox => "profile.json.gz",
             Self::Html => "flamegraph.html",
+            Self::Perfetto => "trace.perfetto",
         }
+    }
+
+    /// Whether it shows samples.
+    fn has_samples(self) -> bool {
+        self != Self::Perfetto
+    }
+
+    /// Whether it shows vCPUs in time.
+    fn has_axis(self) -> bool {
+        matches!(self, Self::Html | Self::Perfetto)
     }
 
     fn is_text(self) -> bool {
@@ -74,17 +89,21 @@ impl Format {
                 format!("profiler.firefox.com, load {file} there (it stays on your machine)")
             }
             Self::Html => format!("a browser, xdg-open {file}"),
+            Self::Perfetto => {
+                format!("ui.perfetto.dev, load {file} there (it stays on your machine)")
+            }
         }
     }
+}
 
-    fn write(self, flow: &Flow, about: About<'_>, out: impl Write) -> io::Result<()> {
-        match self {
-            Self::Folded => export::folded::write(flow, out),
-            Self::Pprof => export::pprof::write(flow, about, out),
-            Self::Firefox => export::firefox::write(flow, out),
-            Self::Html => export::html::write(flow, about, out),
-        }
-    }
+/// A recording, or the selected part of it, ready to be written.
+struct Loaded<'r> {
+    recording: &'r Recording,
+    selection: Selection,
+    view: String,
+    notes: Vec<Note>,
+    flow: Flow,
+    axis: Axis,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
@@ -92,22 +111,81 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let to_stdout = file == Path::new("-");
     refuse_bad_target(args.format, &file)?;
     let recording = Recording::open(&args.dir)?;
-    let selection = args.select.selection(&recording.tables)?;
-    let view = view_text(&selection, &recording.tables);
-    let notes = notes(&recording, &selection);
-    let flow = flow(&recording, selection, &args.dir)?;
-    let write = |out: &mut dyn Write| {
-        args.format.write(&flow, About { view: &view, notes: &notes }, BufWriter::new(out))
-    };
+    let loaded = Loaded::load(args.format, &recording, &args.select, &args.dir, None)?;
+    let write = |out: &mut dyn Write| loaded.write(args.format, BufWriter::new(out));
     if to_stdout {
         pipe(write(&mut io::stdout().lock())).context("failed to write to standard output")?;
     } else {
         write_file(&file, write).with_context(|| format!("failed to write {}", file.display()))?;
-        let (samples, name) = (flow.samples.len(), file.display().to_string());
-        eprintln!("wrote {name}: {samples} samples, {}", clean(&view));
+        let name = file.display().to_string();
+        eprintln!("wrote {name}: {}, {}", loaded.amount(args.format), clean(&loaded.view));
         eprintln!("open it with: {}", args.format.how_to_open(&name));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The page of `--format html`; `edges` as the time axis has them, by default as recorded.
+///
+/// # Errors
+/// As the command's.
+pub(crate) fn page(dir: &Path, select: &Select, edges: Option<Edges>) -> anyhow::Result<String> {
+    let recording = Recording::open(dir)?;
+    let loaded = Loaded::load(Format::Html, &recording, select, dir, edges)?;
+    let mut page = Vec::new();
+    loaded.write(Format::Html, &mut page).context("failed to write the page")?;
+    String::from_utf8(page).context("the page is not UTF-8")
+}
+
+impl<'r> Loaded<'r> {
+    fn load(
+        format: Format,
+        recording: &'r Recording,
+        select: &Select,
+        dir: &Path,
+        edges: Option<Edges>,
+    ) -> anyhow::Result<Self> {
+        let selection = select.selection(&recording.tables)?;
+        let resolver = Resolver::new(&recording.tables);
+        let (mut flow, mut axis) = (Flow::default(), Axis::default());
+        if format.has_samples() {
+            flow = self::flow(recording, &resolver, selection.clone(), dir)?;
+        } else {
+            refuse_part_of_vcpu(&selection)?;
+        }
+        if format.has_axis() {
+            axis = axis::load(recording, &resolver, edges)?;
+        }
+        let view = view_text(&selection, &recording.tables);
+        let notes = notes(recording, &selection, &axis);
+        Ok(Self { recording, selection, view, notes, flow, axis })
+    }
+
+    fn write(&self, format: Format, out: impl Write) -> io::Result<()> {
+        let about = About { view: &self.view, notes: &self.notes };
+        match format {
+            Format::Folded => export::folded::write(&self.flow, out),
+            Format::Pprof => export::pprof::write(&self.flow, about, out),
+            Format::Firefox => export::firefox::write(&self.flow, out),
+            Format::Html => export::html::write(&self.flow, self.chart(), about, out),
+            Format::Perfetto => export::perfetto::write(self.chart(), about, out),
+        }
+    }
+
+    fn chart(&self) -> Chart<'_> {
+        let Recording { header, tables, .. } = self.recording;
+        let (vm, vcpu) = (self.selection.vm(), self.selection.vcpu());
+        Chart { axis: &self.axis, tables, header, vm, vcpu }
+    }
+
+    fn amount(&self, format: Format) -> String {
+        match format.has_samples() {
+            true => format!("{} samples", self.flow.samples.len()),
+            false => {
+                let (vcpus, cpus) = (self.chart().vcpus(), self.axis.cpus.len());
+                format!("{vcpus} vCPUs on {cpus} CPUs")
+            }
+        }
+    }
 }
 
 /// What would only be found out after the work.
@@ -124,9 +202,23 @@ fn refuse_bad_target(format: Format, file: &Path) -> Result<(), Usage> {
     }
 }
 
-fn flow(recording: &Recording, selection: Selection, dir: &Path) -> anyhow::Result<Flow> {
-    let resolver = Resolver::new(&recording.tables);
-    let mut builder = FlowBuilder::new(&resolver, &recording.header, selection.clone());
+/// A vCPU's time has no views, and its halts and steal belong to no process.
+fn refuse_part_of_vcpu(selection: &Selection) -> Result<(), Usage> {
+    match selection.view() == View::Unified && selection.process().is_none() {
+        true => Ok(()),
+        false => Err(Usage(
+            "this format shows all of a vCPU's time: leave out --view and --process".to_owned(),
+        )),
+    }
+}
+
+fn flow(
+    recording: &Recording,
+    resolver: &Resolver<'_>,
+    selection: Selection,
+    dir: &Path,
+) -> anyhow::Result<Flow> {
+    let mut builder = FlowBuilder::new(resolver, &recording.header, selection.clone());
     recording.for_each_batch(&mut |batch| batch.iter().for_each(|sample| builder.push(sample)))?;
     let flow = builder.finish();
     refuse_unknown_process(&selection, flow.samples.len() as u64, dir)?;
@@ -149,13 +241,13 @@ fn view_text(selection: &Selection, tables: &Tables) -> String {
     text
 }
 
-/// What the recording says was missed, the guests without a map, the samples dropped, and what a
-/// report of the same selection would count besides.
-fn notes(recording: &Recording, selection: &Selection) -> Vec<Note> {
+/// What the recording says was missed, the guests without a map, the samples dropped, what made no sense on
+/// the time axis, and what a report of the same selection would count besides.
+fn notes(recording: &Recording, selection: &Selection, axis: &Axis) -> Vec<Note> {
     let header = &recording.header;
     let mut notes = header.notes.clone();
     if selection.view() == View::Guest {
-        let text = "[not running] and [not sampled] are no samples: shares here are of the samples";
+        let text = "halt, steal and throttling are no samples: shares here are of the samples";
         notes.push(Note { subject: "guest view".to_owned(), text: text.to_owned() });
     }
     for vm in &recording.tables.vms {
@@ -166,6 +258,11 @@ fn notes(recording: &Recording, selection: &Selection) -> Vec<Note> {
             notes.push(Note { subject: vm.name.clone(), text });
         }
     }
+    let problem = |(what, count): &(&str, u64)| Note {
+        subject: "time axis".to_owned(),
+        text: format!("{what}: {count}"),
+    };
+    notes.extend(axis.problems.iter().map(problem));
     notes.extend(header.counters.iter().filter_map(|(name, count)| counted(name, *count)));
     notes
 }

@@ -15,7 +15,7 @@ use recording::Recording;
 use rustix::termios::tcgetwinsize;
 
 use super::output::{count, print};
-use super::{Usage, axis};
+use super::{Usage, axis, export};
 
 /// Lines of a text report unless `--limit` says otherwise.
 const TEXT_LIMIT: usize = 30;
@@ -110,11 +110,18 @@ enum Format {
     Json,
     /// RFC 4180
     Csv,
+    /// The page of vmscope export: a flame graph and a strip per vCPU, whatever --by and --limit say
+    Html,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if args.edges == Some(EdgesArg::Both) {
         print(&agreement::rendered(args)?).context("failed to write to standard output")?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if args.format == Format::Html {
+        let page = export::page(&args.dir, &args.select, edges(args.edges))?;
+        print(&page).context("failed to write to standard output")?;
         return Ok(ExitCode::SUCCESS);
     }
     let profile = profile(&args.dir, args)?;
@@ -208,7 +215,7 @@ fn by(by: ByArg) -> By {
 
 fn limit(args: &Args) -> Option<usize> {
     match (args.limit, args.format) {
-        (Some(0), _) | (None, Format::Json | Format::Csv) => None,
+        (Some(0), _) | (None, Format::Json | Format::Csv | Format::Html) => None,
         (Some(limit), _) => Some(limit),
         (None, Format::Text) => Some(TEXT_LIMIT),
     }
@@ -216,7 +223,7 @@ fn limit(args: &Args) -> Option<usize> {
 
 fn rendered(profile: &Profile, format: Format) -> anyhow::Result<String> {
     match format {
-        Format::Text => Ok(text(profile, width())),
+        Format::Text | Format::Html => Ok(text(profile, width())),
         Format::Csv => Ok(csv(profile)),
         Format::Json => Ok(serde_json::to_string_pretty(&json::report(profile))? + "\n"),
     }

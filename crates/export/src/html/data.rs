@@ -30,9 +30,14 @@ pub(super) fn kind_index(kind: FrameKind) -> usize {
     }
 }
 
-/// JSON that is safe inside a `script` element: `<`, `>` and `&` only as escapes.
+/// The tree as JSON.
 pub(super) fn json(flow: &Flow, tree: &Tree<'_>) -> String {
-    let text = value(flow, tree).to_string();
+    script_safe(&value(flow, tree))
+}
+
+/// JSON that is safe inside a `script` element: `<`, `>` and `&` only as escapes.
+pub(super) fn script_safe(value: &Value) -> String {
+    let text = value.to_string();
     text.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026")
 }
 

@@ -1,4 +1,4 @@
-//! One HTML page with an interactive flame graph: no network, no server, no other file.
+//! One HTML page with an interactive flame graph and a strip per vCPU: no network, no server, no other file.
 //!
 //! The page's Content-Security-Policy allows exactly its own script and style, by hash, and nothing
 //! else: a name that got past the escaping could still not run or load anything. Names stand in
@@ -7,6 +7,7 @@
 
 mod data;
 mod escape;
+mod strips;
 mod summary;
 
 use std::io::{self, Write};
@@ -16,19 +17,26 @@ use sha2::{Digest, Sha256};
 
 use self::escape::{base64, escape};
 use crate::About;
+use crate::chart::Chart;
 use crate::tree::Tree;
 
 const PAGE: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
-const SCRIPT: &str = include_str!("flame.js");
+const SCRIPT: &str = concat!(include_str!("flame.js"), include_str!("strips.js"));
 
-/// Writes `flow` as a page.
+/// Writes `flow`, and the vCPUs of `chart`, as a page.
 ///
 /// # Errors
 /// Only the writer's.
-pub fn write(flow: &Flow, about: About<'_>, mut out: impl Write) -> io::Result<()> {
+pub fn write(
+    flow: &Flow,
+    chart: Chart<'_>,
+    about: About<'_>,
+    mut out: impl Write,
+) -> io::Result<()> {
     let tree = Tree::new(flow);
     let top = summary::top(flow);
+    let strips = strips::strips(chart);
     let value = |key: &str| match key {
         "title" => escape(&format!("vmscope: {}, {}", flow.hostname, about.view)),
         "facts" => summary::facts(flow, about.view),
@@ -36,6 +44,8 @@ pub fn write(flow: &Flow, about: About<'_>, mut out: impl Write) -> io::Result<(
         "legend" => summary::legend(flow),
         "top" => top.rows.clone(),
         "top_note" => top.note.clone(),
+        "strips" => strips.section.clone(),
+        "strips_data" => strips.data.clone(),
         "style" => STYLE.to_owned(),
         "script" => SCRIPT.to_owned(),
         "style_hash" => hash(STYLE),

@@ -148,7 +148,7 @@ fn seconds(ns: u64) -> String {
 }
 
 /// `number / unit` with as many decimals as it has.
-fn trimmed(number: u64, unit: u64) -> String {
+pub(super) fn trimmed(number: u64, unit: u64) -> String {
     let decimals = unit.ilog10() as usize;
     let text = format!("{}.{:0decimals$}", number / unit, number % unit);
     text.trim_end_matches('0').trim_end_matches('.').to_owned()

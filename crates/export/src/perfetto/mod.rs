@@ -1,7 +1,7 @@
 //! Perfetto's trace format: what ui.perfetto.dev and `trace_processor` read.
 //!
 //! ```text
-//!  Host CPUs          cpu 0           who had it: vm web vcpu0, postgres (300), idle
+//!  Host CPUs          cpu 0           who had it: web vcpu0, postgres (300), [idle]
 //!                     cpu 1
 //!  vm web (1000)      vcpu0           its states: guest user, vmm: npf, preempted --flow--> the thief
 //!                     vcpu0 guest     the guest's process, in it its function; instants: VM exits
@@ -28,14 +28,14 @@ use self::proto::{ORDERING_EXPLICIT, SIBLING_MERGE_NONE, TrackDescriptor};
 use self::tracks::{Lane, Track};
 use self::writer::Writer;
 use crate::About;
-use crate::chart::{Chart, Group, Names};
+use crate::chart::{Chart, Group, Named};
 
 /// Writes `chart` as a trace.
 ///
 /// # Errors
 /// Only the writer's.
 pub fn write(chart: Chart<'_>, about: About<'_>, out: impl Write) -> io::Result<()> {
-    let names = Names::new(chart);
+    let names = Named::new(chart);
     let groups = chart.groups();
     let mut writer = Writer::new(out);
     writer.begin(chart.header)?;
@@ -139,7 +139,7 @@ fn host(chart: Chart<'_>, about: About<'_>) -> String {
 
 fn merge<'a, W: Write>(
     mut tracks: Vec<Track<'a>>,
-    names: &Names<'a>,
+    names: &Named<'a>,
     writer: &mut Writer<W>,
 ) -> io::Result<()> {
     let mut next = BinaryHeap::new();

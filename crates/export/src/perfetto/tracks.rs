@@ -6,10 +6,11 @@ use std::slice::Iter;
 
 use analysis::axis::{Account, Occupant, Place, Segment, Span, State, Timeline};
 use analysis::clean;
+use analysis::steal::account_name;
 use model::HostNs;
 
 use super::flows::{End, Ends};
-use crate::chart::{Names, account_name, guest_process};
+use crate::chart::{Named, guest_process, merged};
 
 /// An event of a track.
 #[derive(Debug)]
@@ -72,7 +73,7 @@ impl<'a> Track<'a> {
     }
 
     /// When the next event is; `None` at the track's end.
-    pub(super) fn peek(&mut self, names: &Names<'a>) -> Option<(HostNs, Kind)> {
+    pub(super) fn peek(&mut self, names: &Named<'a>) -> Option<(HostNs, Kind)> {
         while self.ready.is_empty() && self.step(names) {}
         self.ready.front().map(|event| (event.time, event.kind))
     }
@@ -83,7 +84,7 @@ impl<'a> Track<'a> {
     }
 
     /// Makes the events of the next piece; false when there is none.
-    fn step(&mut self, names: &Names<'a>) -> bool {
+    fn step(&mut self, names: &Named<'a>) -> bool {
         match &mut self.lane {
             Lane::Cpu(spans) => {
                 let Some(span) = spans.next() else { return false };
@@ -91,7 +92,9 @@ impl<'a> Track<'a> {
                 self.slice(slice, span.to, names);
             }
             Lane::State(segments) => {
-                let Some(segment) = merged(segments) else { return false };
+                // Function changes of the guest are the other track's.
+                let looks = |s: &Segment| (s.state, s.cpu, s.place.filter(|_| is_exit(s.state)));
+                let Some(segment) = merged(segments, looks) else { return false };
                 let slice = state_slice(&segment, names);
                 self.slice(slice, segment.to, names);
             }
@@ -108,7 +111,7 @@ impl<'a> Track<'a> {
     }
 
     /// A slice with the arrows that begin and end on it.
-    fn slice(&mut self, mut begin: Event, to: HostNs, names: &Names<'_>) {
+    fn slice(&mut self, mut begin: Event, to: HostNs, names: &Named<'_>) {
         let from = begin.time;
         let mut instants = Vec::new();
         while let Some(departure) = before(&mut self.ends.departures, to) {
@@ -133,7 +136,7 @@ fn before(ends: &mut VecDeque<End>, to: HostNs) -> Option<End> {
     if ends.front()?.at < to { ends.pop_front() } else { None }
 }
 
-fn cpu_slice(span: &Span, names: &Names<'_>) -> Event {
+fn cpu_slice(span: &Span, names: &Named<'_>) -> Event {
     let category = match span.who {
         Occupant::Idle => "idle",
         Occupant::Vcpu(_) => "vcpu",
@@ -141,28 +144,17 @@ fn cpu_slice(span: &Span, names: &Names<'_>) -> Event {
         Occupant::Unknown => "unknown",
     };
     let mut begin = begin(span.from, names.occupant(span.who, span.from), category);
-    if let Occupant::Thread(pid, tid) = span.who {
-        let thread = names.thread(pid, tid).unwrap_or_else(|| tid.to_string());
-        begin.facts.push(("thread", Fact::Text(thread)));
+    if let Occupant::Thread(_, tid) = span.who {
+        begin.facts.push(("thread id", Fact::Number(tid.0.into())));
     }
     begin
-}
-
-/// The next stretch in one state: function changes of the guest are the other track's.
-fn merged(segments: &mut Peekable<Iter<'_, Segment>>) -> Option<Segment> {
-    let mut whole = *segments.next()?;
-    let looks = |s: &Segment| (s.state, s.cpu, s.place.filter(|_| is_exit(s.state)));
-    while let Some(next) = segments.next_if(|next| looks(next) == looks(&whole)) {
-        whole.to = next.to;
-    }
-    Some(whole)
 }
 
 fn is_exit(state: State) -> bool {
     matches!(state, State::Vmm { .. })
 }
 
-fn state_slice(segment: &Segment, names: &Names<'_>) -> Event {
+fn state_slice(segment: &Segment, names: &Named<'_>) -> Event {
     let chart = &names.chart;
     let category = account_name(segment.state.account());
     let mut slice = begin(segment.from, chart.state(segment.state), category);
@@ -181,8 +173,8 @@ fn state_slice(segment: &Segment, names: &Names<'_>) -> Event {
     slice
 }
 
-fn arrival_instant(arrival: End, from: HostNs, names: &Names<'_>) -> Event {
-    let victim = names.chart.vm_and_vcpu(arrival.victim);
+fn arrival_instant(arrival: End, from: HostNs, names: &Named<'_>) -> Event {
+    let victim = names.occupant(Occupant::Vcpu(arrival.victim), arrival.at);
     let mut instant = begin(arrival.at.max(from), format!("preempts {victim}"), "preempts");
     instant.kind = Kind::Instant;
     instant.flows_in.push(arrival.flow);
@@ -192,7 +184,7 @@ fn arrival_instant(arrival: End, from: HostNs, names: &Names<'_>) -> Event {
 fn guest_events<'a>(
     segment: &Segment,
     open: &mut Option<&'a Place>,
-    names: &Names<'a>,
+    names: &Named<'a>,
     ready: &mut VecDeque<Event>,
 ) {
     let axis = names.chart.axis;

@@ -3,8 +3,8 @@
 use analysis::axis::{Axis, Occupancy, Occupant, Place, PlaceId, Segment, Span, State, Timeline};
 use export::Chart;
 use model::{
-    CpuId, Edges, Guest, Header, HostNs, Image, ImageId, ImageKind, Owner, Pid, Tables, Thread,
-    Tid, Trigger, Vcpu, VcpuId, Vendor, Vm, VmId,
+    CpuId, Edges, Guest, Header, HostNs, Image, ImageId, ImageKind, Mapping, ModuleId, Owner, Pid,
+    Tables, Thread, Tid, Trigger, Vcpu, VcpuId, Vendor, Vm, VmId,
 };
 
 pub(crate) const MS: u64 = 1_000_000;
@@ -167,6 +167,13 @@ fn tables(names: &[String; 7]) -> Tables {
         start: None,
         end: None,
     };
+    let code = |image| Mapping {
+        image: ImageId(image),
+        start: 0x1000,
+        end: 0x2000,
+        offset: 0,
+        module: ModuleId(0),
+    };
     let thread = |tid, name: &str| Thread {
         image: ImageId(0),
         tid: Tid(tid),
@@ -181,6 +188,7 @@ fn tables(names: &[String; 7]) -> Tables {
             Vcpu { vm: VmId(1), number: 1, tid: Tid(2002) },
         ],
         images: vec![image("qemu-system-x86", 1000), image(&names[6], 300)],
+        mappings: vec![code(1)],
         threads: vec![thread(1009, "iothread")],
         ..Tables::default()
     }

@@ -5,13 +5,13 @@ use std::io::Read;
 use std::path::Path;
 
 use analysis::flow::Flow;
-use export::About;
 use export::pprof::proto::{Label, Profile};
+use export::{About, Chart};
 use model::Note;
 use prost::Message;
 use serde_json::Value;
 
-use crate::fixture;
+use crate::{drawn, fixture};
 
 fn about(notes: &[Note]) -> About<'_> {
     About { view: "unified view", notes }
@@ -46,8 +46,12 @@ fn pprof(flow: &Flow) -> Profile {
 }
 
 fn html(flow: &Flow) -> String {
+    page(flow, drawn::small().chart())
+}
+
+pub(crate) fn page(flow: &Flow, chart: Chart<'_>) -> String {
     let mut out = Vec::new();
-    export::html::write(flow, about(&fixture::notes()), &mut out).unwrap();
+    export::html::write(flow, chart, about(&fixture::notes()), &mut out).unwrap();
     String::from_utf8(out).unwrap()
 }
 
@@ -198,7 +202,7 @@ fn the_page_has_no_markup_but_its_own() {
     {
         assert_eq!(hostile.matches(tag).count(), safe.matches(tag).count(), "{tag}");
     }
-    assert_eq!(safe.matches("<script").count(), 2);
+    assert_eq!(safe.matches("<script").count(), 3);
     for tag in ["<img", "<svg", "<link", "<iframe", "style=", "http:", "https:", "src="] {
         assert_eq!(safe.matches(tag).count(), 0, "{tag}");
     }

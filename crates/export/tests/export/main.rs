@@ -7,3 +7,4 @@ mod firefox;
 mod fixture;
 mod formats;
 mod perfetto;
+mod strips;

@@ -193,7 +193,7 @@ fn one_vm_is_shown_with_all_cpus() {
     );
     // The thief's own track is not there: the arrow ends on its CPU.
     let text = text(&trace);
-    assert!(text.contains("11 track 2 begin vm web vcpu0 [vcpu] <-2"), "{text}");
+    assert!(text.contains("11 track 2 begin web vcpu0 [vcpu] <-2"), "{text}");
 }
 
 #[test]

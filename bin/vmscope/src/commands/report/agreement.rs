@@ -13,7 +13,7 @@ use super::{Args, Format};
 
 /// How well the two ways to find gaps agree, as asked for.
 pub(super) fn rendered(args: &Args) -> anyhow::Result<String> {
-    if args.format == Format::Csv || args.select.process.is_some() {
+    if matches!(args.format, Format::Csv | Format::Html) || args.select.process.is_some() {
         let text = "--edges both compares whole vCPUs, as text or json: without --process and --format csv";
         return Err(Usage(text.to_owned()).into());
     }
@@ -21,7 +21,7 @@ pub(super) fn rendered(args: &Args) -> anyhow::Result<String> {
     let agreement = compared(&recording, args)?;
     match args.format {
         Format::Json => Ok(serde_json::to_string_pretty(&agreement)? + "\n"),
-        Format::Text | Format::Csv => Ok(text(&agreement)),
+        Format::Text | Format::Csv | Format::Html => Ok(text(&agreement)),
     }
 }
 
