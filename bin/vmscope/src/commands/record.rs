@@ -288,7 +288,7 @@ fn guest_map(text: &str) -> Result<(String, PathBuf), String> {
     }
 }
 
-fn period(text: &str) -> Result<Duration, String> {
+pub(crate) fn period(text: &str) -> Result<Duration, String> {
     let period = duration_in_seconds(text)?;
     let (least, most) = (Duration::from_micros(100), Duration::from_millis(100));
     if (least..=most).contains(&period) {

@@ -1,0 +1,215 @@
+//! `vmscope top`.
+
+mod data;
+mod draw;
+mod state;
+
+use std::io::{self, IsTerminal, Write};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use analysis::overview::Overview;
+use anyhow::Context;
+use api::top::{TopJson, VcpuJson};
+use clap::ValueEnum;
+use collector::LiveOptions;
+use ratatui::crossterm::event::{Event, KeyCode, KeyEventKind, KeyModifiers};
+use signal_hook::consts::{SIGHUP, SIGTERM};
+
+use super::Usage;
+use super::time::duration_in_seconds;
+use data::{Data, Shown};
+use draw::{Colours, cells, draw};
+use state::{Key, State, Wish};
+
+/// How long a key may have to wait.
+const LOOK_AT_KEYS: Duration = Duration::from_millis(100);
+
+const EXAMPLE: &str = "Examples:
+  vmscope top                                 q quits, h explains columns and keys
+  vmscope top --interval 5                    a new picture every 5 s
+  vmscope top --once                          one picture as text, for scripts
+  vmscope top --once --format json | jq '.vcpus[] | select(.steal_outside > 0.1)'";
+
+/// Show live what every VM does: guest, halt and stolen time, thieves, exits, guest functions.
+///
+/// Samples every CPU as `record` does, and writes nothing. Guests are asked for names when it begins and when
+/// more than 5 % of their time has none. Needs root.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLE)]
+pub(crate) struct Args {
+    /// Time that a picture covers, in seconds (or with a unit: 500ms, 1m)
+    #[arg(short, long, value_name = "TIME", default_value = "2s", value_parser = interval)]
+    interval: Duration,
+    /// Time between samples of a CPU: 100us to 100ms
+    #[arg(short, long, value_name = "TIME", default_value = "1ms", value_parser = super::record::period)]
+    period: Duration,
+    /// Print one picture and end (what happens without a terminal)
+    #[arg(long)]
+    once: bool,
+    /// How to print it with --once
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// A table
+    Text,
+    /// One object, see docs/top.md
+    Json,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let once = args.once || !io::stdout().is_terminal() || !io::stdin().is_terminal();
+    if !once && args.format == Format::Json {
+        return Err(Usage("--format json needs --once".to_owned()).into());
+    }
+    let options = LiveOptions {
+        period_ns: u64::try_from(args.period.as_nanos()).unwrap_or(u64::MAX),
+        vmscope_version: env!("CARGO_PKG_VERSION").to_owned(),
+    };
+    let limits = guest::Limits { time: Duration::from_secs(10), ..guest::Limits::default() };
+    let data = data::start(&options, args.interval, limits)?;
+    if once {
+        return print_once(&data, args);
+    }
+    let end = Arc::new(AtomicBool::new(false));
+    for signal in [SIGTERM, SIGHUP] {
+        signal_hook::flag::register(signal, Arc::clone(&end)).context("failed to catch signals")?;
+    }
+    // Restores the terminal whatever happens, panics included.
+    let outcome = ratatui::run(|terminal| interact(terminal, &data, &end));
+    outcome.map(|()| ExitCode::SUCCESS)
+}
+
+fn interact(
+    terminal: &mut ratatui::DefaultTerminal,
+    data: &Data,
+    end: &AtomicBool,
+) -> anyhow::Result<()> {
+    let colours = if std::env::var_os("NO_COLOR").is_some() { Colours::No } else { Colours::Yes };
+    let (mut state, mut shown) = (State::default(), Shown::default());
+    while !end.load(Ordering::Relaxed) {
+        if let Some(newest) = data.newest()?
+            && !state.paused
+        {
+            shown = newest;
+        }
+        terminal
+            .draw(|frame| draw(frame, &shown, &state, colours))
+            .context("failed to draw on the terminal")?;
+        if !ratatui::crossterm::event::poll(LOOK_AT_KEYS).context("failed to read keys")? {
+            continue;
+        }
+        let Some(key) = key(&ratatui::crossterm::event::read().context("failed to read keys")?)
+        else {
+            continue;
+        };
+        match state.key(key, &state.lines(&shown.vcpus)) {
+            Wish::Quit => return Ok(()),
+            // The windows' thread may just have ended: the next look at it says so.
+            Wish::Names => _ = data.ask.send(()),
+            Wish::Nothing => {}
+        }
+    }
+    Ok(())
+}
+
+fn key(event: &Event) -> Option<Key> {
+    let Event::Key(event) = event else { return None };
+    (event.kind != KeyEventKind::Release).then_some(())?;
+    Some(match event.code {
+        KeyCode::Char('c') if event.modifiers.contains(KeyModifiers::CONTROL) => Key::Interrupt,
+        KeyCode::Char(c) => Key::Char(c),
+        KeyCode::Up => Key::Up,
+        KeyCode::Down => Key::Down,
+        KeyCode::Enter => Key::Enter,
+        KeyCode::Esc => Key::Escape,
+        KeyCode::Backspace => Key::Backspace,
+        _ => return None,
+    })
+}
+
+/// Two windows: the first only to ask for names.
+fn print_once(data: &Data, args: &Args) -> anyhow::Result<ExitCode> {
+    let mut shown = data.windows.recv().context("sampling ended unexpectedly")??;
+    let mut windows = 1;
+    while windows < 2 || !shown.status.is_empty() {
+        shown = data.windows.recv().context("sampling ended unexpectedly")??;
+        windows += 1;
+    }
+    let text = match args.format {
+        Format::Text => table(&shown),
+        Format::Json => serde_json::to_string_pretty(&json(&shown))? + "\n",
+    };
+    io::stdout().write_all(text.as_bytes()).context("failed to write to standard output")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn table(shown: &Shown) -> String {
+    let titles =
+        ["VCPU", "GUEST", "USER", "KERN", "HALT", "STEAL1", "STEAL2", "QUOTA", "?", "THIEF"];
+    let mut rows = vec![titles.map(str::to_owned)];
+    rows.extend(shown.vcpus.iter().map(|v| cells(&format!("{} vcpu{}", v.vm, v.vcpu), v)));
+    let width = rows.iter().map(|row| row[0].chars().count()).max().unwrap_or(0);
+    let mut text = String::new();
+    for [name, numbers @ .., thief] in &rows {
+        let numbers: Vec<String> = numbers.iter().map(|number| format!("{number:>6}")).collect();
+        let line = format!("{name:width$} {}  {thief}", numbers.join(" "));
+        text += line.trim_end();
+        text.push('\n');
+    }
+    text
+}
+
+fn json(shown: &Shown) -> TopJson {
+    TopJson {
+        hostname: shown.hostname.clone(),
+        cpus: shown.n_cpus,
+        window_ns: shown.window_ns,
+        vcpus: shown.vcpus.iter().map(vcpu_json).collect(),
+    }
+}
+
+fn vcpu_json(line: &Overview) -> VcpuJson {
+    use analysis::axis::Account;
+    let part = |ns: u64| ns as f64 / line.wall_ns.max(1) as f64;
+    let of = |account| part(line.ns(account));
+    let shares = |shares: &[analysis::overview::Share]| {
+        let share = |s: &analysis::overview::Share| api::top::ShareJson {
+            name: s.name.clone(),
+            process: (!s.process.is_empty()).then(|| s.process.clone()),
+            share: part(s.ns),
+        };
+        shares.iter().take(10).map(share).collect()
+    };
+    VcpuJson {
+        vm: line.vm.clone(),
+        vcpu: line.vcpu,
+        wall_ns: line.wall_ns,
+        guest_user: part(line.guest_user_ns),
+        guest_kernel: part(line.guest_kernel_ns),
+        halt: of(Account::Halt),
+        halt_polling: of(Account::HaltPolling),
+        steal_outside: of(Account::StealOutside),
+        steal_vmm: of(Account::StealVmm),
+        throttled: of(Account::Throttled),
+        not_sampled: of(Account::NotSampled),
+        unknown: of(Account::Unknown),
+        thieves: shares(&line.thieves),
+        exits: shares(&line.exits),
+        functions: shares(&line.functions),
+    }
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    let interval = duration_in_seconds(text)?;
+    let (least, most) = (Duration::from_millis(200), Duration::from_secs(60));
+    if (least..=most).contains(&interval) {
+        return Ok(interval);
+    }
+    Err("the interval lies between 200ms and 60s".to_owned())
+}
