@@ -1,7 +1,7 @@
 //! A vCPU's track from its samples alone: the edges of its gaps are known to a period, their lengths from the
 //! counters that came with the samples.
 
-use model::CpuId;
+use model::{CpuId, Waits};
 
 use super::State;
 use super::cover::middle;
@@ -30,7 +30,7 @@ impl<'a> Drawer<'a> {
         let unseen_ns = self.unseen.ns(&waits, self.period_ns);
         let mut gap = Gap::new(a, b, waits, unseen_ns);
         let unexplained = gap.on().saturating_sub(gap.polled);
-        let is_gap = gap.length > self.period_ns + self.period_ns / 2;
+        let is_gap = gap.length > self.period_ns.saturating_add(self.period_ns / 2);
         if is_gap && unexplained > self.period_ns && b.away().is_none() {
             let absent = self.marks.absent(track.vcpu, a, b);
             gap.find_waiting((a, b), absent, unseen_ns, self.period_ns);
@@ -159,7 +159,7 @@ impl<'a> Drawer<'a> {
     /// Without counters others' samples are all there is.
     fn draw_uncounted(&self, track: &mut Track, a: &Point, b: &Point) {
         let half = self.period_ns / 2;
-        let is_gap = b.time.saturating_sub(a.time) > self.period_ns + half;
+        let is_gap = b.time.saturating_sub(a.time) > self.period_ns.saturating_add(half);
         if is_gap {
             let asleep = match a.doing {
                 Doing::Vmm { halted: true, .. } | Doing::Away(Asleep::Halted) => State::Halted,
@@ -200,7 +200,7 @@ pub(super) fn poll_around(
     let same_poll = |a: &Point, b: &Point| {
         a.may_poll()
             && b.time.saturating_sub(a.time) < polled
-            && difference(a, b).is_some_and(|d| d.waits == model::Waits::default())
+            && difference(a, b).is_some_and(|d| d.waits == Waits::default())
     };
     let pairs = points[..=number].windows(2).rev();
     let first = pairs

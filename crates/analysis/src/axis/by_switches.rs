@@ -92,7 +92,7 @@ impl Drawer<'_> {
                     _ => self.lost(),
                 };
                 self.until(time, was);
-                self.become_(time, Status::of(away, exit_reason, cpu));
+                self.become_status(time, Status::of(away, exit_reason, cpu));
             }
             SwitchEvent::In { .. } => {
                 let was = match self.status {
@@ -100,14 +100,14 @@ impl Drawer<'_> {
                     other => other,
                 };
                 self.until(time, was);
-                self.become_(time, Status::OnCpu(cpu));
+                self.become_status(time, Status::OnCpu(cpu));
             }
             SwitchEvent::Wake { throttled } => {
                 // Threads that are still awake are woken too.
                 if matches!(self.status, Status::Asleep(_) | Status::Untold) {
                     let state = if throttled { State::Throttled } else { State::Preempted };
                     self.until(time, self.status);
-                    self.become_(time, Status::Queued(state, cpu));
+                    self.become_status(time, Status::Queued(state, cpu));
                 }
             }
             SwitchEvent::Seen { away, exit_reason, .. } => {
@@ -125,18 +125,18 @@ impl Drawer<'_> {
             Status::Untold => {
                 let near = is_near(self.track.from, time, self.period_ns);
                 self.until(time, if near { seen } else { Status::Untold });
-                self.become_(time, seen);
+                self.become_status(time, seen);
             }
             Status::Lost => {
                 self.until(time, Status::Lost);
-                self.become_(time, seen);
+                self.become_status(time, seen);
             }
             status if is_on(status) == is_on(seen) => {}
             _ if time.saturating_sub(self.since) < self.period_ns => {}
             _ => {
                 let lost = self.lost();
                 self.until(time, lost);
-                self.become_(time, seen);
+                self.become_status(time, seen);
             }
         }
     }
@@ -144,10 +144,10 @@ impl Drawer<'_> {
     /// It was on this CPU, whatever the switches say.
     fn sampled(&mut self, sample: &Point) {
         match self.status {
-            Status::OnCpu(_) => {}
+            Status::OnCpu(cpu) if cpu == sample.cpu => self.until(sample.time, self.status),
             Status::Untold | Status::Lost => {
                 self.until(sample.time.saturating_sub(self.period_ns), self.status);
-                self.become_(sample.time, Status::OnCpu(sample.cpu));
+                self.become_status(sample.time, Status::OnCpu(sample.cpu));
             }
             _ if sample.time.saturating_sub(self.since) < self.period_ns / 16 => {
                 self.problems.count(Problem::SampledAway);
@@ -155,7 +155,7 @@ impl Drawer<'_> {
             _ => {
                 let lost = self.lost();
                 self.until(sample.time, lost);
-                self.become_(sample.time, Status::OnCpu(sample.cpu));
+                self.become_status(sample.time, Status::OnCpu(sample.cpu));
             }
         }
     }
@@ -170,7 +170,7 @@ impl Drawer<'_> {
         self.track.push_until(time, what, cpu);
     }
 
-    fn become_(&mut self, time: u64, status: Status) {
+    fn become_status(&mut self, time: u64, status: Status) {
         (self.status, self.since) = (status, time);
     }
 }

@@ -60,7 +60,7 @@ fn use_up(
     if budget.ns == 0 {
         return;
     }
-    let last = budget.until.saturating_add(2 * period_ns);
+    let last = budget.until.saturating_add(period_ns.saturating_mul(2));
     let first = waits.partition_point(|wait| wait.to <= budget.after);
     let end = waits.partition_point(|wait| wait.to <= last).max(first);
     let mut open: Vec<usize> = (first..end)
