@@ -11,10 +11,8 @@
 //! agree on the process, on its thread, or on its function; else it is nobody's at that level. Across a halt nobody
 //! agrees: what ran after it need not have been there before.
 
-use super::{
-    SampleTimes,
-    Whose::{Function, Process, Thread},
-};
+use super::SampleTimes;
+use super::Whose::{Function, Process, Thread};
 use crate::axis::{Account, Axis, Place, PlaceId, Segment, State, Timeline};
 
 /// Samples of the guest's kernel that a function may be found behind.
@@ -75,23 +73,31 @@ impl<'a> Attribution<'a> {
         }
         let (before, after) = self.neighbours(segment);
         let (before, after) = (before?, after?);
-        if whose == Function && before != after {
-            return self.function_around(segment);
+        if before == after && whose != Thread {
+            return Some(before);
         }
-        let (one, other) = (self.axis.place(before), self.axis.place(after));
-        let agree = match whose {
-            Process => one.is_process(other),
-            Thread => one.is_thread(other) && one.tid.is_some(),
-            Function => true,
-        };
-        agree.then_some(before)
+        match whose {
+            Process => {
+                let (before_it, after_it) = (self.axis.place(before), self.axis.place(after));
+                before_it.is_process(after_it).then_some(before)
+            }
+            Thread => {
+                let [before, after] = self.around(segment, |place| place.tid.is_some())?;
+                let (before_it, after_it) = (self.axis.place(before), self.axis.place(after));
+                before_it.is_thread(after_it).then_some(before)
+            }
+            Function => {
+                let [before, after] = self.around(segment, |place| !place.kernel)?;
+                (before == after).then_some(before)
+            }
+        }
     }
 
     /// Whether a segment that is nobody's may still be `wanted`'s: one of the sides says so, or none says anything.
     #[must_use]
     pub fn may_be(&self, segment: usize, wanted: impl Fn(PlaceId) -> bool) -> bool {
         let (before, after) = self.neighbours(segment);
-        let user = |links| self.user_place(segment, links);
+        let user = |links| self.beyond_kernel(segment, links, |place| !place.kernel);
         let shown = [before, after, user(&self.before), user(&self.after)];
         (before.is_none() && after.is_none()) || shown.into_iter().flatten().any(wanted)
     }
@@ -101,31 +107,39 @@ impl<'a> Attribution<'a> {
         (place(&self.before), place(&self.after))
     }
 
-    /// The user function that was interrupted before and goes on after.
-    fn function_around(&self, segment: usize) -> Option<PlaceId> {
-        let before = self.user_place(segment, &self.before)?;
-        let after = self.user_place(segment, &self.after)?;
-        (before == after).then_some(before)
+    /// What was interrupted before and what goes on after.
+    fn around(&self, segment: usize, tells: impl Fn(&Place) -> bool) -> Option<[PlaceId; 2]> {
+        let before = self.beyond_kernel(segment, &self.before, &tells)?;
+        let after = self.beyond_kernel(segment, &self.after, &tells)?;
+        Some([before, after])
     }
 
-    /// The nearest user code of the same thread, behind a few samples of the guest's kernel.
-    fn user_place(&self, segment: usize, links: &[Option<u32>]) -> Option<PlaceId> {
+    /// The nearest place that tells, behind a few samples of the guest's kernel on behalf of the same process and of no
+    /// other thread. Which thread the kernel works for is not always known.
+    fn beyond_kernel(
+        &self,
+        segment: usize,
+        links: &[Option<u32>],
+        tells: impl Fn(&Place) -> bool,
+    ) -> Option<PlaceId> {
         let mut at = links[segment]?;
         let nearest = self.axis.place(self.segment(at).place?);
-        let mut seen = 0;
+        let (mut seen, mut tid) = (0, nearest.tid);
         loop {
             let shown = self.segment(at);
             let place = self.axis.place(shown.place?);
-            if !place.is_thread(nearest) {
+            let is_other = place.tid.is_some() && tid.is_some() && place.tid != tid;
+            if is_other || !place.is_process(nearest) {
                 return None;
             }
-            if !place.kernel {
+            if tells(place) {
                 return shown.place;
             }
             seen += self.samples.within(self.timeline.vcpu, shown).max(1);
-            if KERNEL_SAMPLES < seen {
+            if !place.kernel || KERNEL_SAMPLES < seen {
                 return None;
             }
+            tid = tid.or(place.tid);
             at = links[at as usize]?;
         }
     }
@@ -141,7 +155,7 @@ impl Place {
         (self.pid, &self.process) == (other.pid, &other.process)
     }
 
-    /// The same thread, or one that is not told apart in both.
+    /// The same thread.
     fn is_thread(&self, other: &Self) -> bool {
         self.is_process(other) && self.tid == other.tid
     }
@@ -188,7 +202,7 @@ mod test {
             let letter = match (victim, whose) {
                 (None, _) => ".",
                 (Some(place), Function) => &place.function,
-                (Some(place), Thread) => ["?", "1", "2", "3"][place.tid.unwrap() as usize],
+                (Some(place), Thread) => ["?", "1", "2", "3"][place.tid.unwrap_or(0) as usize],
                 (Some(place), Process) => &place.process[..1],
             };
             out.push_str(&letter.repeat(usize::try_from(segment.length_ns() / 1_000_000).unwrap()));
@@ -249,6 +263,13 @@ mod test {
         check("fk.lg", "aaaaa", "11111", "fk.lg");
         check("gk.f", "aaaa", "1111", "gk.f");
         check("fm.f", "ao.a", "13.1", "fm.f");
+        // Which thread the kernel works for is not told.
+        check("ff.nf", "aaaaa", "111?1", "fffnf");
+        check("fn.nh", "aaaaa", "1?.?2", "fnnnh");
+        check("fn.lh", "aaaaa", "1?112", "fn.lh");
+        check("f.n.f", "aaaaa", "11?11", "ffnff");
+        check("hn.kf", "aaaaa", "2?.11", "hn.kf");
+        check("n.n", "aaa", "?.?", "nnn");
         // A gap in the kernel's samples, and a halt.
         check("fk.k.f", "aaaaaa", "111111", "fkkkff");
         check("f-k.f", "a.aaa", "1.111", "f.k.f");

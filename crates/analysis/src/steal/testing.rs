@@ -4,6 +4,7 @@
 //!  f g  user functions of app (1), thread 1      .  preempted      1  in the VMM for io, from f
 //!  h    user function of app (1), thread 2       t  throttled      2  in the VMM for msr, from x
 //!  k l  kernel functions in app (1), thread 1    w  asleep for io  3  in the VMM, interrupt, place not known
+//!  n    kernel function in app (1), thread not told
 //!  x    user function of other (2), thread 3     -  halted         ?  unknown
 //!  m    kernel function in other (2), thread 3   ~  halt polling   _  not sampled
 //! ```
@@ -21,6 +22,7 @@ pub(super) const MS: u64 = 1_000_000;
 pub(super) const IO: u32 = 0x7b;
 pub(super) const MSR: u32 = 0x7c;
 pub(super) const INTERRUPT: u32 = 0x60;
+const PLACES: &str = "fghklxmn";
 pub(super) const VM_A: VmId = VmId(0);
 
 /// What evidence refers to.
@@ -42,7 +44,7 @@ impl Drawn {
         let axis = Axis {
             timelines: timelines.collect(),
             cpus: vec![occupancy(cpu)],
-            places: "fghklxm".chars().map(place).collect(),
+            places: PLACES.chars().map(place).collect(),
             problems: Vec::new(),
         };
         let header = crate::testing::header(MS, end);
@@ -79,10 +81,10 @@ fn cpu_of(letter: char) -> Option<CpuId> {
 }
 
 fn drawn(letter: char) -> (char, State, Option<PlaceId>) {
-    let place = "fghklxm".find(letter).map(|n| PlaceId(u32::try_from(n).unwrap()));
+    let place = PLACES.find(letter).map(|n| PlaceId(u32::try_from(n).unwrap()));
     let (state, place) = match letter {
         'f' | 'g' | 'h' | 'x' => (State::GuestUser, place),
-        'k' | 'l' | 'm' => (State::GuestKernel, place),
+        'k' | 'l' | 'm' | 'n' => (State::GuestKernel, place),
         '1' => (State::Vmm { reason: IO }, Some(PlaceId(0))),
         '2' => (State::Vmm { reason: MSR }, Some(PlaceId(5))),
         '3' => (State::Vmm { reason: INTERRUPT }, None),
@@ -100,16 +102,17 @@ fn drawn(letter: char) -> (char, State, Option<PlaceId>) {
 
 fn place(letter: char) -> Place {
     let (process, pid, tid) = match letter {
-        'x' | 'm' => ("other", 2, 3),
-        'h' => ("app", 1, 2),
-        _ => ("app", 1, 1),
+        'x' | 'm' => ("other", 2, Some(3)),
+        'h' => ("app", 1, Some(2)),
+        'n' => ("app", 1, None),
+        _ => ("app", 1, Some(1)),
     };
-    let kernel = matches!(letter, 'k' | 'l' | 'm');
+    let kernel = matches!(letter, 'k' | 'l' | 'm' | 'n');
     Place {
         process: process.to_owned(),
         pid: Some(pid),
-        thread: Some(format!("t{tid}")),
-        tid: Some(tid),
+        thread: tid.map(|tid| format!("t{tid}")),
+        tid,
         function: letter.to_string(),
         module: Some(if kernel { "[kernel]" } else { "/bin/code" }.to_owned()),
         kernel,
