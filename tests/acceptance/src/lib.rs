@@ -2,6 +2,8 @@
 //!
 //! Everything goes through the programs a user has; nothing here reaches into the crates.
 
+pub mod marks;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 

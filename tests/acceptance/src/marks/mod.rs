@@ -1,0 +1,135 @@
+//! The marks: each runs scenario files and is compared with the original's published figure. The tests ask the quick
+//! ones whether they pass; `make experiments` prints all of them side by side.
+
+mod correction;
+mod exits;
+mod profiles;
+mod time;
+
+use std::path::Path;
+
+use anyhow::{Context, bail};
+use serde_json::Value;
+
+use crate::{in_testbed, run};
+
+/// What came of one mark.
+#[derive(Debug)]
+pub struct Outcome {
+    /// `S0.4`.
+    pub mark: &'static str,
+    /// What was measured.
+    pub what: &'static str,
+    /// The original's figure.
+    pub original: &'static str,
+    /// Ours.
+    pub ours: String,
+    /// What it is held to.
+    pub limit: &'static str,
+    /// Whether it is within the limit.
+    pub pass: bool,
+}
+
+/// One experiment, with the mark it is for.
+#[derive(Debug)]
+pub struct Mark {
+    /// As on the command line of `make experiments ONLY=`.
+    pub name: &'static str,
+    /// Runs it; recordings and output land in the folder given.
+    pub experiment: fn(&Path) -> anyhow::Result<Vec<Outcome>>,
+}
+
+/// All of them.
+pub const MARKS: &[Mark] = &[
+    Mark { name: "S0.1", experiment: profiles::guest_as_native },
+    Mark { name: "S0.2", experiment: time::outside_the_guest },
+    Mark { name: "S0.3", experiment: profiles::two_processes },
+    Mark { name: "S0.4", experiment: time::two_vcpus_one_cpu },
+    Mark { name: "S0.5", experiment: time::three_vms_one_cpu },
+    Mark { name: "S0.6", experiment: time::ten_of_thirty },
+    Mark { name: "S0.7", experiment: correction::fixed_work },
+    Mark { name: "S0.7-postgres", experiment: correction::postgres },
+    Mark { name: "S0.9", experiment: profiles::bytes_per_sample },
+    Mark { name: "exits", experiment: exits::own_exits },
+    Mark { name: "quota", experiment: time::throttled },
+];
+
+/// The mark of this name.
+///
+/// # Errors
+/// When there is none.
+pub fn mark(name: &str) -> anyhow::Result<&'static Mark> {
+    MARKS.iter().find(|mark| mark.name == name).with_context(|| format!("no mark {name}"))
+}
+
+/// Records a scenario with the exact edges too, for `seconds`.
+fn record_switches(scenario: &str, files: &Path, seconds: u32) -> anyhow::Result<()> {
+    let script = format!("vmscope record -o rec --edges switches --duration {seconds}");
+    in_scenario(scenario, files, &script)
+}
+
+/// Runs a script on a scenario's host; it must succeed.
+fn in_scenario(scenario: &str, files: &Path, script: &str) -> anyhow::Result<()> {
+    let ran = in_testbed(scenario, files, script)?;
+    if ran.code != 0 {
+        bail!("scenario {scenario} ended with exit code {}", ran.code);
+    }
+    Ok(())
+}
+
+/// `vmscope COMMAND RECORDING --format json ARGUMENTS`.
+fn asked(command: &str, recording: &Path, arguments: &[&str]) -> anyhow::Result<Value> {
+    let path = recording.to_str().context("the path is not UTF-8")?;
+    let output = run(&[&[command, path, "--format", "json"], arguments].concat())?;
+    if !output.status.success() {
+        bail!("vmscope {command} failed: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    serde_json::from_slice(&output.stdout).with_context(|| format!("vmscope {command}: no JSON"))
+}
+
+/// The time of a VM (`vmscope steal`) by either way to find edges.
+fn time_of(recording: &Path, vm: &str, edges: &str) -> anyhow::Result<Time> {
+    let steal = asked("steal", recording, &["--vm", vm, "--edges", edges])?;
+    Ok(Time(steal["vms"][0]["time"].clone()))
+}
+
+/// What a VM's or a vCPU's time went to.
+struct Time(Value);
+
+impl Time {
+    fn ns(&self, field: &str) -> f64 {
+        self.0[field].as_f64().unwrap_or(f64::NAN)
+    }
+
+    /// Fields' part of all its time, in per cent.
+    fn percent(&self, fields: &[&str]) -> f64 {
+        100.0 * fields.iter().map(|field| self.ns(field)).sum::<f64>() / self.ns("wall_ns")
+    }
+
+    /// The part of a list's (`thieves`, `reasons`) entries that `matches` says yes to, in per cent of all its time.
+    fn percent_of(&self, list: &str, matches: impl Fn(&Value) -> bool) -> f64 {
+        let entries = self.0[list].as_array().map_or(&[][..], Vec::as_slice);
+        let matching = entries.iter().filter(|entry| matches(entry));
+        100.0 * matching.filter_map(|entry| entry["ns"].as_f64()).sum::<f64>() / self.ns("wall_ns")
+    }
+}
+
+/// How well the two ways to find edges agree on a recording that has switches.
+fn agreement(recording: &Path, mark: &'static str) -> anyhow::Result<Outcome> {
+    let both = asked("report", recording, &["--edges", "both"])?;
+    let vcpus = both["vcpus"].as_array().context("no vCPU to compare")?;
+    let most = |field: &str| {
+        let of = |vcpu: &Value| vcpu[field].as_f64().unwrap_or(f64::NAN);
+        vcpus.iter().map(of).fold(0.0, f64::max)
+    };
+    let (points, gap) = (most("largest_points"), most("mean_gap_periods"));
+    let gaps: u64 = vcpus.iter().filter_map(|vcpu| vcpu["gaps"].as_u64()).sum();
+    Ok(Outcome {
+        mark,
+        what: "edges by samples against switches",
+        original: "-",
+        ours: format!("{points:.2} points; {gap:.2} periods a gap ({gaps})"),
+        limit: "1 point; 1 period",
+        pass: !vcpus.is_empty() && points <= 1.0 && gap <= 1.0,
+    })
+}
