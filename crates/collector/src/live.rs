@@ -15,8 +15,8 @@ use guest::Limits;
 use host::processes::ProcessLog;
 use host::vms::VmProcess;
 use model::{
-    CpuId, Header, HostNs, Image, ImageKind, ModuleId, Note, Owner, Pid, Sample, Switch, Tables,
-    Trigger, Vcpu, Vm, VmId,
+    CpuId, Header, HostNs, ModuleId, Note, Owner, Pid, Sample, Switch, Tables, Trigger, Vcpu, Vm,
+    VmId,
 };
 use probes::{Sampler, SamplingEvents};
 use symbols::{GuestSource, HostSource, Sources};
@@ -243,24 +243,15 @@ impl Names {
         &self.tables
     }
 
-    /// Host processes that were not there when names were asked for: known by their name only.
+    /// Host processes that were not there when names were asked for: themselves, without their functions.
     fn add_new_processes(&mut self, samples: &[Sample]) {
         let host = self.tables.images.iter().filter(|image| image.owner == Owner::Host);
         let known: BTreeSet<Pid> = host.map(|image| image.pid).collect();
         let hit: BTreeSet<Pid> = samples.iter().map(|sample| sample.pid).collect();
-        for pid in hit.difference(&known) {
-            let folder = Path::new(PROC).join(pid.0.to_string());
-            let Ok(name) = host::procfs::read_comm(&folder) else { continue };
-            self.tables.images.push(Image {
-                owner: Owner::Host,
-                kind: ImageKind::Process,
-                pid: *pid,
-                name,
-                cr3: None,
-                start: None,
-                end: None,
-            });
-        }
+        let proc = Path::new(PROC);
+        let new = hit.difference(&known).filter_map(|pid| host::processes::read(proc, pid.0).ok());
+        let new = new.collect();
+        host_tables::add_processes(&mut self.tables, new, &hit, proc);
     }
 }
 

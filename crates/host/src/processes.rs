@@ -68,7 +68,7 @@ impl ProcessLog {
     pub fn scan(proc: &Path) -> std::io::Result<Self> {
         let mut log = Self::default();
         for pid in procfs::numbered_entries(proc)? {
-            if let Ok(image) = scan_process(&proc.join(pid.to_string()), pid) {
+            if let Ok(image) = read(proc, pid) {
                 log.insert(image);
             }
         }
@@ -174,7 +174,12 @@ impl ProcessLog {
     }
 }
 
-fn scan_process(directory: &Path, pid: u32) -> std::io::Result<ProcessImage> {
+/// A live process as it is now.
+///
+/// # Errors
+/// If it has ended.
+pub fn read(proc: &Path, pid: u32) -> std::io::Result<ProcessImage> {
+    let directory = &proc.join(pid.to_string());
     let task = directory.join("task");
     let threads = procfs::numbered_entries(&task)?
         .into_iter()

@@ -158,7 +158,7 @@ pub(crate) fn cells(name: &str, line: &Overview) -> [String; 10] {
 }
 
 fn leaders(frame: &mut Frame<'_>, area: Rect, line: &Overview) {
-    let thirds = [Constraint::Percentage(28), Constraint::Percentage(24), Constraint::Min(10)];
+    let thirds = [Constraint::Percentage(29), Constraint::Percentage(31), Constraint::Min(10)];
     let [left, middle, right] = Layout::horizontal(thirds).spacing(1).areas(area);
     for (title, shares, area) in [
         ("Thieves", &line.thieves, left),
