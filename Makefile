@@ -7,7 +7,7 @@ MUSL := x86_64-unknown-linux-musl
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 VMSCOPE := $(TARGET_DIR)/debug/vmscope
 
-.PHONY: help demo test check e2e bench experiments build deps
+.PHONY: help demo test check e2e bench experiments overhead build deps
 
 help:
 	@echo 'make demo          record and report three guests on a virtual KVM host (about 3 minutes once built and downloaded)'
@@ -15,6 +15,7 @@ help:
 	@echo 'make check         format, lints and unit tests only'
 	@echo 'make bench         benchmarks: print figures, assert nothing'
 	@echo 'make experiments   the slow experiments [ONLY=S0.1]; writes target/experiments.json'
+	@echo 'make overhead      instructions per sample, against perf and the checked-in figures; writes target/overhead.json'
 	@echo 'make build         the programs, into $(TARGET_DIR)'
 
 demo: build
@@ -38,6 +39,11 @@ bench: build
 
 experiments: build
 	cargo run --locked -q -p acceptance --bin experiments -- $(if $(ONLY),--only $(ONLY))
+
+overhead: build
+	@.ci/deps $(MUSL) linux-perf
+	cargo build --locked -p probes --example floor
+	cargo run --locked -q -p acceptance --bin overhead -- $(if $(UPDATE),--update)
 
 build: deps
 	cargo build --locked --workspace --bins

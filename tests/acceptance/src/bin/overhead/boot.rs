@@ -1,0 +1,138 @@
+//! Boots of the deterministic host, each measuring one configuration after the other.
+//!
+//! ```text
+//!  boot --> alone --> configuration --> configuration --> ... --> all measured
+//!    ^                      | stuck: its time limit ends the boot
+//!    +----------------------+ at most BOOTS times
+//! ```
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use acceptance::{root, vmscope};
+use anyhow::{Context, bail};
+
+use crate::configuration::{ALONE, Collector, Configuration};
+use crate::figures::{Measured, Work};
+
+/// The emulated guest now and then hangs: see docs/overhead.md.
+const BOOTS: usize = 12;
+/// Seconds of the virtual host's time; what isn't stuck needs a quarter of that.
+const CONFIGURATION_LIMIT: u32 = 60;
+/// How `timeout` says that the limit was reached.
+const STUCK: &str = "124";
+/// Seconds of this machine's time.
+const BOOT_LIMIT: u32 = 1500;
+
+/// Measures all of them.
+pub(crate) fn measure(wanted: &[Configuration]) -> anyhow::Result<Vec<Measured>> {
+    let floor = floor()?;
+    let mut measured = Vec::new();
+    for boot in 1..=BOOTS {
+        let left: Vec<Configuration> = wanted
+            .iter()
+            .filter(|c| measured.iter().all(|m: &Measured| m.configuration != **c))
+            .copied()
+            .collect();
+        if left.is_empty() {
+            return Ok(measured);
+        }
+        eprintln!("overhead: boot {boot}, {} of {} left", left.len(), wanted.len());
+        measured.extend(one_boot(&left, &floor)?);
+    }
+    bail!("the virtual host got stuck {BOOTS} times: see docs/overhead.md")
+}
+
+fn floor() -> anyhow::Result<PathBuf> {
+    let built = vmscope()?.with_file_name("examples").join("floor");
+    if !built.is_file() {
+        bail!("{} is not built: run `make overhead`", built.display());
+    }
+    Ok(built)
+}
+
+/// One boot; what it measured before it ended or got stuck.
+fn one_boot(left: &[Configuration], floor: &Path) -> anyhow::Result<Vec<Measured>> {
+    let alone = Configuration { collector: Collector::Alone, period: ALONE };
+    let order: Vec<Configuration> = std::iter::once(alone).chain(left.iter().copied()).collect();
+    let mut child = Command::new(vmscope()?)
+        .args(["testbed", "run", "--timeout", &BOOT_LIMIT.to_string()])
+        .arg(root().join("scenarios/overhead.toml"))
+        .args(["--", "sh", "-c", &script(&order, floor)])
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("failed to run vmscope testbed")?;
+    let output = child.stdout.take().context("the testbed has no output")?;
+    let mut reading = Reading::new(&order);
+    for line in BufReader::new(output).lines() {
+        let line = line.context("failed to read the testbed's output")?;
+        eprintln!("  {line}");
+        reading.line(&line)?;
+    }
+    child.wait().context("failed to wait for the testbed")?;
+    Ok(reading.measured)
+}
+
+/// Says `begin N` and `end N CODE` around each configuration; ends with the first that fails.
+fn script(order: &[Configuration], floor: &Path) -> String {
+    let limited = |(number, configuration): (usize, &Configuration)| {
+        let line = configuration.line(floor, number);
+        format!(
+            "echo begin {number}; timeout {CONFIGURATION_LIMIT} {line} 2>&1; code=$?; echo end {number} $code; [ $code = 0 ] || exit 1"
+        )
+    };
+    order.iter().enumerate().map(limited).collect::<Vec<_>>().join("\n")
+}
+
+/// Takes in the script's output.
+struct Reading<'a> {
+    order: &'a [Configuration],
+    now: Option<Work>,
+    alone: Option<Work>,
+    measured: Vec<Measured>,
+}
+
+impl<'a> Reading<'a> {
+    fn new(order: &'a [Configuration]) -> Self {
+        Self { order, now: None, alone: None, measured: Vec::new() }
+    }
+
+    fn line(&mut self, line: &str) -> anyhow::Result<()> {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match words.as_slice() {
+            ["begin", _] => self.now = Some(Work::default()),
+            ["end", number, "0"] => self.end(number.parse()?)?,
+            ["end", _, STUCK] => {}
+            ["end", number, code] => bail!("configuration {number} ended with exit code {code}"),
+            ["compute_a", seconds] => {
+                if let Some(work) = &mut self.now {
+                    work.pieces.push(seconds.parse().context("the work printed no time")?);
+                }
+            }
+            words => {
+                if let (Some(work), Some(n)) = (&mut self.now, sample_count(words)) {
+                    work.collected = n;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, number: usize) -> anyhow::Result<()> {
+        let (Some(configuration), Some(work)) = (self.order.get(number), self.now.take()) else {
+            bail!("the virtual host's output is garbled");
+        };
+        match &self.alone {
+            None => self.alone = Some(work),
+            Some(alone) => self.measured.push(Measured::new(*configuration, &work, alone)?),
+        }
+        Ok(())
+    }
+}
+
+/// The number in vmscope's `day1: 2376 samples in` and perf's `day1.data (2192 samples) ]`.
+fn sample_count(words: &[&str]) -> Option<u64> {
+    let at = words.iter().position(|word| word.starts_with("samples"))?;
+    words.get(at.checked_sub(1)?)?.trim_start_matches('(').parse().ok()
+}

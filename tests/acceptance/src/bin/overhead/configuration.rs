@@ -1,0 +1,120 @@
+//! What is measured: each collector at each period.
+
+use std::path::Path;
+
+/// What runs beside the work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Collector {
+    /// Nothing.
+    Alone,
+    /// An empty BPF program on the same event: the floor under any sampler.
+    Floor,
+    /// `vmscope record` with these options.
+    Vmscope(&'static str),
+    /// `perf record` with these options.
+    Perf(&'static str),
+}
+
+/// The collectors that are compared, the floor first.
+pub(crate) const COLLECTORS: [Collector; 7] = [
+    Collector::Floor,
+    COMPARED,
+    Collector::Vmscope("--edges switches"),
+    RIVAL,
+    Collector::Vmscope("--edges samples --call-graph fp"),
+    Collector::Vmscope("--edges switches --call-graph fp"),
+    Collector::Perf("-g"),
+];
+
+/// The one that must be cheaper than its rival and near the floor.
+pub(crate) const COMPARED: Collector = Collector::Vmscope("--edges samples");
+/// The one it must beat.
+pub(crate) const RIVAL: Collector = Collector::Perf("");
+
+/// The work at one period: enough samples for a figure, and no more.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Period {
+    /// Between samples of a CPU.
+    pub(crate) ns: u32,
+    /// The size of one piece of work; 50 units are about a second.
+    pub(crate) units: u32,
+    /// How many pieces.
+    pub(crate) pieces: u32,
+    /// What the original published at this period, per cent.
+    pub(crate) original: f64,
+}
+
+/// High rates are touchy (see docs/overhead.md) and need less work for as many samples.
+pub(crate) const PERIODS: [Period; 3] = [
+    Period { ns: 2_500_000, units: 50, pieces: 5, original: 0.133 },
+    Period { ns: 1_000_000, units: 50, pieces: 5, original: 0.302 },
+    Period { ns: 100_000, units: 20, pieces: 4, original: 3.084 },
+];
+
+/// The work without a collector.
+pub(crate) const ALONE: Period = Period { ns: 0, units: 50, pieces: 7, original: 0.0 };
+
+/// One measurement.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Configuration {
+    pub(crate) collector: Collector,
+    pub(crate) period: Period,
+}
+
+impl Collector {
+    /// As people read it.
+    pub(crate) fn name(self) -> String {
+        match self {
+            Self::Alone => "alone".to_owned(),
+            Self::Floor => "empty BPF program".to_owned(),
+            Self::Vmscope(options) => format!("vmscope record {options}"),
+            Self::Perf(options) => {
+                format!("perf record -a -e cpu-clock {options}").trim_end().to_owned()
+            }
+        }
+    }
+
+    /// Whether its own count of samples is on its output.
+    pub(crate) fn counts_samples(self) -> bool {
+        matches!(self, Self::Vmscope(_) | Self::Perf(_))
+    }
+}
+
+impl Configuration {
+    pub(crate) fn name(&self) -> String {
+        format!("{} at {} ms", self.collector.name(), self.period_ms())
+    }
+
+    pub(crate) fn period_ms(&self) -> f64 {
+        f64::from(self.period.ns) / 1e6
+    }
+
+    /// The words that go before the command during which it collects. `number` makes file names.
+    fn prefix(&self, floor: &Path, number: usize) -> String {
+        let ns = self.period.ns;
+        match self.collector {
+            Collector::Alone => String::new(),
+            Collector::Floor => format!("{} {ns}", floor.display()),
+            Collector::Vmscope(options) => {
+                format!("vmscope record -o /run/{number} --period {}us {options} --", ns / 1000)
+            }
+            // The period in ns; the file lies in memory.
+            Collector::Perf(options) => {
+                format!("perf record -a -e cpu-clock -c {ns} {options} -o /run/{number}.data --")
+            }
+        }
+    }
+
+    /// The shell line that carries it out. The work begins when the collector has settled down.
+    pub(crate) fn line(&self, floor: &Path, number: usize) -> String {
+        let Period { units, pieces, .. } = self.period;
+        let work = format!("sleep 0.5; vmscope testbed exec work -- fixed {units} 0 {pieces}");
+        format!("{} sh -c '{work}'", self.prefix(floor, number))
+    }
+}
+
+/// Everything, in order; `alone` is measured at every boot besides.
+pub(crate) fn all() -> Vec<Configuration> {
+    let with = |period: Period| COLLECTORS.map(|collector| Configuration { collector, period });
+    PERIODS.into_iter().flat_map(with).collect()
+}
