@@ -16,7 +16,7 @@ use std::hint::black_box;
 use std::path::Path;
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
-use model::CpuId;
+use model::{CpuId, Switch};
 use recording::{RECORD_SIZE, Recording, Summary, Writer, encode};
 use synthetic::Host;
 
@@ -38,6 +38,22 @@ fn spool(path: &Path, raw: &[Vec<u8>]) -> Writer {
         raw.chunks(DRAIN * RECORD_SIZE).for_each(|drained| spool.append(drained).unwrap());
     }
     writer
+}
+
+fn spool_switches(path: &Path, drains: &[Vec<Switch>]) -> Writer {
+    let writer = Writer::create(path, &HOST.header()).unwrap();
+    let mut spool = writer.switch_spool().unwrap();
+    drains.iter().for_each(|drained| spool.append(drained).unwrap());
+    writer
+}
+
+fn read_switches(path: &Path) {
+    let recording = Recording::open(path).unwrap();
+    recording
+        .for_each_switch_batch(&mut |batch| {
+            black_box(batch.last());
+        })
+        .unwrap();
 }
 
 fn read(path: &Path) {
@@ -101,5 +117,34 @@ fn recording(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, recording);
+/// Events of vCPUs' threads alone, without samples.
+fn switches(criterion: &mut Criterion) {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, copy) = (dir.path().join("recording"), dir.path().join("copy"));
+    let drains = HOST.switches(100_000_000_000);
+    let total = drains.iter().map(Vec::len).sum::<usize>() as u64;
+    spool_switches(&path, &drains).finish(&HOST.header(), &HOST.tables()).unwrap();
+    let bytes = path.join("switches.parquet").metadata().unwrap().len();
+    println!("{total} events: {:.2} bytes per event on disk", bytes as f64 / total as f64);
+
+    let mut group = criterion.benchmark_group("switches");
+    group.sample_size(10).throughput(Throughput::Elements(total));
+    group.bench_function("read", |bencher| bencher.iter(|| read_switches(&path)));
+    group.bench_function("append", |bencher| {
+        bencher.iter(|| spool_switches(&copy, &drains).discard().unwrap());
+    });
+    group.bench_function("finish", |bencher| {
+        bencher.iter_batched(
+            || {
+                let _ = std::fs::remove_dir_all(&copy);
+                spool_switches(&copy, &drains)
+            },
+            |writer| writer.finish(&HOST.header(), &HOST.tables()).unwrap(),
+            BatchSize::PerIteration,
+        );
+    });
+    group.finish();
+}
+
+criterion_group!(benches, recording, switches);
 criterion_main!(benches);

@@ -2,8 +2,9 @@
 //! time, with skewed addresses and the jitter of a timer interrupt. The same seed gives the same host.
 
 use model::{
-    CpuId, Cr3, GuestVirt, Header, HostMode, HostNs, HostVirt, Pid, Sample, Tables, Tid, Trigger,
-    Vcpu, VcpuId, VcpuSample, VcpuState, Vendor, Vm, VmId,
+    Away, CpuId, Cr3, GuestVirt, Header, HostMode, HostNs, HostVirt, Pid, Sample, Switch,
+    SwitchEvent, Tables, Tid, Trigger, Vcpu, VcpuId, VcpuSample, VcpuState, Vendor, Vm, VmId,
+    Waits,
 };
 
 /// SplitMix64.
@@ -31,6 +32,8 @@ impl Random {
     }
 }
 
+const START: u64 = 1_000_000_000_000;
+
 pub(crate) struct Host {
     pub(crate) cpus: u32,
     pub(crate) vms: u32,
@@ -43,18 +46,82 @@ impl Host {
         let mut random = Random(self.seed ^ u64::from(cpu) << 32);
         let offset = random.below(self.period_ns);
         let (mut task, mut process) = (0, 0);
+        let mut waiting = Waiting::new(self, cpu);
         (0..count as u64)
             .map(|tick| {
                 if random.below(6) == 0 {
                     task = random.below(u64::from(self.vms) * 2 + 4);
+                    waiting.got_the_cpu(task as usize);
                 }
+                waiting.ran(task as usize);
                 if random.below(4) == 0 {
                     process = random.below(6);
                 }
-                let time = 1_000_000_000_000 + offset + tick * self.period_ns + jitter(&mut random);
-                self.sample(&mut random, CpuId(cpu), HostNs(time), task as u32, process)
+                let time = START + offset + tick * self.period_ns + jitter(&mut random);
+                let task = Task { task: task as u32, process, waits: waiting.of(task as usize) };
+                self.sample(&mut random, CpuId(cpu), HostNs(time), task)
             })
             .collect()
+    }
+
+    /// Events of the vCPUs' threads in so much time, drain by drain; in one drain CPU after CPU.
+    pub(crate) fn switches(&self, span_ns: u64) -> Vec<Vec<Switch>> {
+        let mut random = Random(self.seed);
+        let mut all: Vec<_> =
+            (0..self.vms * 2).flat_map(|row| self.thread(&mut random, row, span_ns)).collect();
+        let drain = |switch: &Switch| (switch.time.0 - START) / 200_000_000;
+        all.sort_by_key(|switch| (drain(switch), switch.cpu, switch.time));
+        all.chunk_by(|a, b| drain(a) == drain(b)).map(<[_]>::to_vec).collect()
+    }
+
+    /// One thread's events: it runs up to 2 ms, then mostly halts.
+    fn thread(&self, random: &mut Random, row: u32, span_ns: u64) -> Vec<Switch> {
+        let mut switches = Vec::new();
+        let (mut time, mut cpu) = (START, row % self.cpus);
+        while time < START + span_ns {
+            let mut push = |time, cpu, event| {
+                let (time, cpu, vcpu) = (HostNs(time), CpuId(cpu), VcpuId(row));
+                switches.push(Switch { time, cpu, vcpu, event });
+            };
+            time += 20_000 + random.skewed(2_000_000);
+            let (pid, tid) = self.other(random, row);
+            let (away, exit_reason) = match random.below(10) {
+                0..6 => (Away::Halted, 0x78),
+                6..9 => (Away::Runnable, 0x60),
+                _ => (Away::Asleep, 0x400),
+            };
+            push(time, cpu, SwitchEvent::Out { away, pid, tid, exit_reason });
+            if away == Away::Runnable {
+                time += random.skewed(4_000_000);
+            } else {
+                time += 20_000 + random.skewed(5_000_000);
+                if random.below(20) == 0 {
+                    cpu = random.below(self.cpus.into()) as u32;
+                }
+                push(time, cpu, SwitchEvent::Wake { throttled: false });
+            }
+            time += 2_000 + random.skewed(50_000);
+            let (pid, tid) = self.other(random, row);
+            push(time, cpu, SwitchEvent::In { pid, tid });
+        }
+        switches
+    }
+
+    /// Who has the CPU when vCPU `row` has not: mostly nobody.
+    fn other(&self, random: &mut Random, row: u32) -> (Pid, Tid) {
+        let tasks = u64::from(self.vms) * 2 + 3;
+        match random.below(2) {
+            0 => (Pid(0), Tid(0)),
+            _ => self.task((u64::from(row) + 1 + random.below(tasks - 1)) as u32 % tasks as u32),
+        }
+    }
+
+    /// Process and thread of a task: the vCPUs (two per VM), then three host processes.
+    fn task(&self, task: u32) -> (Pid, Tid) {
+        if task < self.vms * 2 {
+            return (Pid(2000 + task / 2 * 10), Tid(2003 + task / 2 * 10 + task % 2));
+        }
+        (Pid(900 + task * 7), Tid(900 + task * 7))
     }
 
     pub(crate) fn header(&self) -> Header {
@@ -67,7 +134,7 @@ impl Host {
             period_ns: self.period_ns,
             edges: model::Edges::Samples,
             cpus: (0..self.cpus).collect(),
-            start: HostNs(1_000_000_000_000),
+            start: HostNs(START),
             end: HostNs(1_060_000_000_000),
             start_unix_ns: 1_700_000_000_000_000_000,
             complete: true,
@@ -102,8 +169,7 @@ impl Host {
         random: &mut Random,
         cpu: CpuId,
         time: HostNs,
-        task: u32,
-        process: u64,
+        Task { task, process, waits }: Task,
     ) -> Sample {
         let vcpus = self.vms * 2;
         let kernel = HostVirt(0xffff_ffff_8100_0000 + random.skewed(800) * 0x35);
@@ -118,20 +184,79 @@ impl Host {
             vcpu: VcpuState::None,
         };
         if task < vcpus {
-            (sample.pid, sample.tid) =
-                (Pid(2000 + task / 2 * 10), Tid(2003 + task / 2 * 10 + task % 2));
+            (sample.pid, sample.tid) = self.task(task);
             let guest = random.below(100) < 88;
-            let vcpu = registers(random, task, process, guest);
+            let vcpu = VcpuSample { waits, ..registers(random, task, process, guest) };
             sample.vcpu = if guest { VcpuState::Guest(vcpu) } else { VcpuState::Vmm(vcpu) };
             sample.host_ip = if guest { HostVirt(0xffff_ffff_c0a1_2345) } else { kernel };
         } else if task < vcpus + 3 {
-            (sample.pid, sample.tid) = (Pid(900 + task * 7), Tid(900 + task * 7));
+            (sample.pid, sample.tid) = self.task(task);
             let user = random.below(10) < 7;
             sample.host_mode = if user { HostMode::User } else { HostMode::Kernel };
             let code = HostVirt(0x7f12_3400_0000 + random.skewed(300) * 9);
             sample.host_ip = if user { code } else { kernel };
         }
         sample
+    }
+}
+
+/// What has the CPU.
+struct Task {
+    task: u32,
+    process: u64,
+    waits: Option<Waits>,
+}
+
+/// What the vCPUs have waited for before they got one CPU; another CPU's are as if they were others.
+struct Waiting {
+    random: Random,
+    vcpus: Vec<Waits>,
+}
+
+impl Waiting {
+    fn new(host: &Host, cpu: u32) -> Self {
+        let mut random = Random(!host.seed ^ u64::from(cpu) << 32);
+        let mut before = |limit| random.below(limit);
+        let vcpus = (0..host.vms * 2).map(|_| Waits {
+            halted_ns: before(1 << 45),
+            polled_ns: before(1 << 40),
+            runnable_ns: before(1 << 42),
+        });
+        let vcpus = vcpus.collect();
+        Self { random, vcpus }
+    }
+
+    fn of(&self, task: usize) -> Option<Waits> {
+        self.vcpus.get(task).copied()
+    }
+
+    /// Half of the vCPUs that get a CPU were halted, for which the host polled first; the others were
+    /// preempted.
+    fn got_the_cpu(&mut self, task: usize) {
+        let Some(waits) = self.vcpus.get_mut(task) else { return };
+        if self.random.below(2) == 0 {
+            waits.halted_ns += 50_000 + self.random.below(20_000_000);
+            waits.polled_ns += self.random.below(200_000);
+            waits.runnable_ns += 2_000 + self.random.below(30_000);
+        } else {
+            waits.runnable_ns += 50_000 + self.random.below(6_000_000);
+        }
+    }
+
+    /// In one period of eight a kernel thread had the CPU meanwhile; in one of twelve the guest slept a
+    /// moment, mostly while the host polled.
+    fn ran(&mut self, task: usize) {
+        let Some(waits) = self.vcpus.get_mut(task) else { return };
+        if self.random.below(8) == 0 {
+            waits.runnable_ns += 3_000 + self.random.below(40_000);
+        }
+        if self.random.below(12) == 0 {
+            waits.polled_ns += self.random.below(200_000);
+            if self.random.below(3) == 0 {
+                waits.halted_ns += self.random.below(300_000);
+                waits.runnable_ns += 2_000 + self.random.below(10_000);
+            }
+        }
     }
 }
 

@@ -1,8 +1,8 @@
 //! `samples.parquet`: its columns, and how samples become them and come back.
 //!
 //! A row group is a slice of time: at most `SLICE` samples, all later than those of the row group
-//! before. In it the samples of each CPU stand together, in time order: neighbours of one CPU are alike,
-//! which is what encodes well; a reader merges them back in one pass.
+//! before. In it the samples of each thread on a CPU stand together, in time order: they are alike, which
+//! is what encodes well; a reader merges them back in one pass.
 
 mod read;
 mod references;
@@ -11,6 +11,8 @@ mod write;
 pub(crate) use read::SampleReader;
 pub(crate) use references::References;
 pub(crate) use write::SampleWriter;
+
+use parquet::basic::Encoding;
 
 use crate::slices::{Kind, Schema};
 
@@ -37,8 +39,7 @@ const HALTED: &str = "halted_ns";
 const POLLED: &str = "polled_ns";
 const RUNNABLE: &str = "runnable_ns";
 
-/// The encodings are measured, see `docs/formats.md`: times are best as packed differences, all else as
-/// dictionaries.
+/// The encodings are measured, see `docs/formats.md`.
 const SCHEMA: Schema = Schema {
     name: "samples",
     columns: &[
@@ -62,7 +63,12 @@ const SCHEMA: Schema = Schema {
         ("optional", Kind::U64, POLLED),
         ("optional", Kind::U64, RUNNABLE),
     ],
-    differences: &[TIME],
+    encodings: &[
+        (TIME, Encoding::BYTE_STREAM_SPLIT),
+        (HALTED, Encoding::PLAIN),
+        (POLLED, Encoding::PLAIN),
+        (RUNNABLE, Encoding::PLAIN),
+    ],
 };
 
 /// Values of column `vcpu_state`.

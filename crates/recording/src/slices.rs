@@ -6,6 +6,8 @@ mod write;
 pub(crate) use read::{GroupReader, Optional, SliceReader};
 pub(crate) use write::{GroupWriter, SliceWriter};
 
+use parquet::basic::Encoding;
+
 /// What a column holds.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Kind {
@@ -33,8 +35,8 @@ impl Kind {
 pub(crate) struct Schema {
     pub(crate) name: &'static str,
     pub(crate) columns: &'static [(&'static str, Kind, &'static str)],
-    /// Columns stored as packed differences; all others are dictionaries.
-    pub(crate) differences: &'static [&'static str],
+    /// Columns with an encoding of their own; all others are dictionaries.
+    pub(crate) encodings: &'static [(&'static str, Encoding)],
 }
 
 impl Schema {

@@ -14,6 +14,7 @@ pub(crate) use spool::SwitchSpoolReader;
 pub(crate) use write::SwitchWriter;
 
 use model::Switch;
+use parquet::basic::Encoding;
 
 use crate::slices::{Kind, Schema};
 
@@ -50,7 +51,7 @@ const SCHEMA: Schema = Schema {
         ("optional", Kind::U64, POLLED_NS),
         ("optional", Kind::U64, RUNNABLE_NS),
     ],
-    differences: &[TIME],
+    encodings: &[(TIME, Encoding::DELTA_BINARY_PACKED)],
 };
 
 /// Values of column `event`.

@@ -95,7 +95,7 @@ impl Columns {
         group.added::<Int64Type>(RUNNABLE, &mut self.runnable)
     }
 
-    /// The rows in time order. The sort finds each CPU's run and merges them.
+    /// The rows in time order. The sort finds each thread's run and merges them.
     fn time_order(&self, order: &mut Vec<u32>) {
         order.clear();
         order.extend((0..).take(self.time.len()));

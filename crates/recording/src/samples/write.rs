@@ -14,18 +14,17 @@ use crate::slices::{GroupWriter, SliceWriter};
 #[derive(Debug)]
 pub(crate) struct SampleWriter {
     slices: SliceWriter,
-    order: Vec<u32>,
 }
 
 impl SampleWriter {
     pub(crate) fn create(path: &Path) -> Result<Self, Error> {
-        Ok(Self { slices: SliceWriter::create(path, &SCHEMA)?, order: Vec::new() })
+        Ok(Self { slices: SliceWriter::create(path, &SCHEMA)? })
     }
 
-    /// Appends a slice in time order, later than those before.
+    /// Appends a slice in time order, later than those before. The sort keeps that order for each thread.
     pub(crate) fn write(&mut self, slice: &[Sample]) -> Result<(), Error> {
-        by_cpu(slice, &mut self.order);
-        let rows: Vec<_> = self.order.iter().map(|row| &slice[*row as usize]).collect();
+        let mut rows: Vec<_> = slice.iter().collect();
+        rows.sort_by_key(|sample| (sample.cpu, sample.tid));
         self.slices.write(&rows, write_columns)
     }
 
@@ -76,22 +75,4 @@ fn vcpu(sample: &Sample) -> Option<&VcpuSample> {
 
 fn waits(sample: &Sample) -> Option<Waits> {
     vcpu(sample).and_then(|vcpu| vcpu.waits)
-}
-
-/// The order that puts each CPU's samples together and keeps their order.
-fn by_cpu(slice: &[Sample], order: &mut Vec<u32>) {
-    let mut cpus: Vec<_> = slice.iter().map(|sample| sample.cpu).collect();
-    cpus.sort_unstable();
-    cpus.dedup();
-    let place = |sample: &Sample| cpus.partition_point(|cpu| *cpu < sample.cpu);
-    let mut starts = vec![0_u32; cpus.len() + 1];
-    slice.iter().for_each(|sample| starts[place(sample) + 1] += 1);
-    (1..starts.len()).for_each(|cpu| starts[cpu] += starts[cpu - 1]);
-    order.clear();
-    order.resize(slice.len(), 0);
-    for (row, sample) in (0..).zip(slice) {
-        let next = &mut starts[place(sample)];
-        order[*next as usize] = row;
-        *next += 1;
-    }
 }

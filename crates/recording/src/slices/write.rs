@@ -3,10 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use parquet::basic::Encoding;
 use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DataType, Int32Type, Int64Type};
 use parquet::errors::ParquetError;
-use parquet::file::properties::{WriterProperties, WriterPropertiesBuilder};
+use parquet::file::properties::WriterProperties;
 use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::parser::parse_message_type;
 use parquet::schema::types::ColumnPath;
@@ -74,13 +73,14 @@ fn open(
 }
 
 fn slice_properties(schema: &Schema) -> Result<WriterProperties, ParquetError> {
-    let differences = |properties: WriterPropertiesBuilder, name: &&str| {
+    let mut properties = properties()?;
+    for (name, encoding) in schema.encodings {
         let column = ColumnPath::from(*name);
-        properties
+        properties = properties
             .set_column_dictionary_enabled(column.clone(), false)
-            .set_column_encoding(column, Encoding::DELTA_BINARY_PACKED)
-    };
-    Ok(schema.differences.iter().fold(properties()?, differences).build())
+            .set_column_encoding(column, *encoding);
+    }
+    Ok(properties.build())
 }
 
 /// A row group that takes its columns one after the other.
