@@ -8,7 +8,9 @@
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{ChildStdout, Command, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::time::Duration;
 
 use acceptance::{root, vmscope};
 use anyhow::{Context, bail};
@@ -22,8 +24,10 @@ const BOOTS: usize = 12;
 const CONFIGURATION_LIMIT: u32 = 60;
 /// How `timeout` says that the limit was reached.
 const STUCK: &str = "124";
-/// Seconds of this machine's time.
-const BOOT_LIMIT: u32 = 1500;
+/// Seconds of this machine's time for a boot and all that is measured in it.
+const BOOT_LIMIT: u32 = 3600;
+/// This machine's time, when nothing comes: a guest that hangs while it boots says nothing.
+const SILENCE: Duration = Duration::from_secs(240);
 
 /// Measures all of them.
 pub(crate) fn measure(wanted: &[Configuration]) -> anyhow::Result<Vec<Measured>> {
@@ -63,15 +67,44 @@ fn one_boot(left: &[Configuration], floor: &Path) -> anyhow::Result<Vec<Measured
         .stdout(Stdio::piped())
         .spawn()
         .context("failed to run vmscope testbed")?;
-    let output = child.stdout.take().context("the testbed has no output")?;
+    let lines = listen(child.stdout.take().context("the testbed has no output")?);
     let mut reading = Reading::new(&order);
-    for line in BufReader::new(output).lines() {
-        let line = line.context("failed to read the testbed's output")?;
-        eprintln!("  {line}");
-        reading.line(&line)?;
+    let followed = follow(&lines, &mut reading);
+    if !matches!(followed, Ok(End::ByItself)) {
+        // All that a testbed has started ends with it.
+        child.kill().context("failed to end the testbed")?;
     }
     child.wait().context("failed to wait for the testbed")?;
+    followed?;
     Ok(reading.measured)
+}
+
+/// How a boot's output ended.
+enum End {
+    ByItself,
+    Silent,
+}
+
+fn follow(lines: &Receiver<String>, reading: &mut Reading<'_>) -> anyhow::Result<End> {
+    loop {
+        match lines.recv_timeout(SILENCE) {
+            Ok(line) => {
+                eprintln!("  {line}");
+                reading.line(&line)?;
+            }
+            Err(RecvTimeoutError::Timeout) => return Ok(End::Silent),
+            Err(RecvTimeoutError::Disconnected) => return Ok(End::ByItself),
+        }
+    }
+}
+
+/// The lines come until the output ends.
+fn listen(output: ChildStdout) -> Receiver<String> {
+    let (sender, receiver) = mpsc::channel();
+    std::thread::spawn(move || {
+        BufReader::new(output).lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
+    });
+    receiver
 }
 
 /// Says `begin N` and `end N CODE` around each configuration; ends with the first that fails.
