@@ -15,15 +15,12 @@ use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use crate::abi::RECORD_SIZE;
 use crate::error::Error;
 
 const HEADER: usize = 32;
 const END: usize = 4;
-/// Sampler's records of one block at most: bounds what a reader holds per CPU.
-pub(crate) const BLOCK_RECORDS: usize = 896;
-/// Bytes of payload at most.
-pub(crate) const BLOCK_BYTES: usize = BLOCK_RECORDS * RECORD_SIZE;
+/// Bytes of payload at most: bounds what a reader holds per CPU.
+pub(crate) const BLOCK_BYTES: usize = 84 << 10;
 
 /// What stands before a block's payload.
 #[derive(Debug, Clone, Copy)]

@@ -29,6 +29,7 @@ mod slices;
 mod spool;
 mod switches;
 mod tables;
+mod words;
 mod writer;
 
 pub use abi::{RECORD_SIZE, decode, encode};

@@ -1,19 +1,22 @@
 //! Raw spools: what the collector appends to while it samples, one file per CPU and one of call stacks.
 //!
-//! Of samples a block's payload is `count` records and the keys are the times of the first and the last; of
-//! stacks the keys are the ids of the first and the last.
+//! Of samples a block's payload is `count` records, packed (see `words`), and the keys are the times of the
+//! first and the last; of stacks the keys are the ids of the first and the last.
 
 use std::path::Path;
 
 use model::{CpuId, HostVirt, Stack};
 
 use crate::abi::{RECORD_SIZE, time_of};
-use crate::blocks::{BLOCK_BYTES, BLOCK_RECORDS, BlockFile, BlockHeader, BlockReader, length};
+use crate::blocks::{BLOCK_BYTES, BlockFile, BlockHeader, BlockReader, length};
 use crate::error::Error;
+use crate::words::{PACKED_SIZE, pack, unpack};
 
 const SAMPLES: u32 = u32::from_le_bytes(*b"VSP2");
 /// Samples without what their vCPUs waited for, 72 bytes each.
 const SAMPLES_1: u32 = u32::from_le_bytes(*b"VSP1");
+/// Records of a block at most.
+const BLOCK_RECORDS: usize = BLOCK_BYTES / PACKED_SIZE;
 const STACKS: u32 = u32::from_le_bytes(*b"VST1");
 /// Addresses of one half of a stack at most.
 const STACK_DEPTH: usize = 1024;
@@ -23,11 +26,12 @@ const STACK_DEPTH: usize = 1024;
 pub struct Spool {
     blocks: BlockFile,
     cpu: CpuId,
+    packed: Vec<u8>,
 }
 
 impl Spool {
     pub(crate) fn create(path: &Path, cpu: CpuId) -> Result<Self, Error> {
-        Ok(Self { blocks: BlockFile::create(path)?, cpu })
+        Ok(Self { blocks: BlockFile::create(path)?, cpu, packed: vec![0; BLOCK_BYTES] })
     }
 
     /// Appends records as the sampler wrote them, in time order. They are in the file when this
@@ -43,14 +47,15 @@ impl Spool {
         }
         for block in records.chunks(BLOCK_RECORDS) {
             let (Some(first), Some(last)) = (block.first(), block.last()) else { continue };
+            let bytes = pack(block, &mut self.packed);
             let header = BlockHeader {
                 kind: SAMPLES,
                 cpu: self.cpu.0,
                 count: length(block.len()),
-                payload: length(block.as_flattened().len()),
+                payload: length(bytes),
                 keys: [time_of(first).0, time_of(last).0],
             };
-            self.blocks.append(&header, block.as_flattened())?;
+            self.blocks.append(&header, &self.packed[..bytes])?;
         }
         Ok(())
     }
@@ -109,11 +114,12 @@ impl StackSpool {
 pub(crate) struct SpoolReader {
     blocks: BlockReader,
     cpu: CpuId,
+    packed: Vec<u8>,
 }
 
 impl SpoolReader {
     pub(crate) fn open(path: &Path, cpu: CpuId) -> Result<Self, Error> {
-        Ok(Self { blocks: BlockReader::open(path)?, cpu })
+        Ok(Self { blocks: BlockReader::open(path)?, cpu, packed: Vec::new() })
     }
 
     pub(crate) fn cpu(&self) -> CpuId {
@@ -122,12 +128,16 @@ impl SpoolReader {
 
     /// Fills `records` with the next block; false at the end of what is readable.
     pub(crate) fn next(&mut self, records: &mut Vec<u8>) -> Result<bool, Error> {
-        let Some(header) = self.blocks.next(records)? else { return Ok(false) };
+        records.clear();
+        let Some(header) = self.blocks.next(&mut self.packed)? else { return Ok(false) };
         if header.kind == SAMPLES_1 {
             return Err(Error::OlderSpool(self.blocks.path.clone()));
         }
-        let good =
-            header.kind == SAMPLES && header.cpu == self.cpu.0 && self.matches(&header, records);
+        let good = header.kind == SAMPLES
+            && header.cpu == self.cpu.0
+            && header.count as usize <= BLOCK_RECORDS
+            && unpack(&self.packed, header.count as usize, records).is_some()
+            && keys_of(records) == Some(header.keys);
         if !good {
             self.blocks.reject(&header);
         }
@@ -151,12 +161,12 @@ impl SpoolReader {
     pub(crate) fn lost_bytes(&self) -> u64 {
         self.blocks.lost_bytes()
     }
+}
 
-    fn matches(&self, header: &BlockHeader, payload: &[u8]) -> bool {
-        let (records, rest) = payload.as_chunks::<RECORD_SIZE>();
-        let keys = records.first().zip(records.last()).map(|(a, b)| [time_of(a).0, time_of(b).0]);
-        rest.is_empty() && records.len() == header.count as usize && keys == Some(header.keys)
-    }
+/// Times of the first and the last of some records.
+fn keys_of(records: &[u8]) -> Option<[u64; 2]> {
+    let (records, _) = records.as_chunks::<RECORD_SIZE>();
+    records.first().zip(records.last()).map(|(first, last)| [time_of(first).0, time_of(last).0])
 }
 
 /// What a killed recording's spool holds.

@@ -100,16 +100,18 @@ fn in_the_middle_of_a_block() {
     writer.checkpoint(&header, &tables).unwrap();
     let spool = writer.partial_path().join("cpu0.raw");
     let whole = fs::read(&spool).unwrap();
-    let block = whole.len() / 3;
-    let whole_blocks = |length: usize| &samples[..length / block * 7];
-    let last = whole.len() - block;
-    for length in [0, block].into_iter().chain(last - 1..=whole.len()) {
+    let ends = block_ends(&whole);
+    let blocks_in = |length: usize| ends.iter().rposition(|end| *end <= length).unwrap();
+    let whole_blocks = |length: usize| &samples[..blocks_in(length) * 7];
+    let last = ends[2];
+    for length in [0, ends[1]].into_iter().chain(last - 1..=whole.len()) {
         fs::write(&spool, &whole[..length]).unwrap();
         let recording = check(&path, whole_blocks(length));
-        let lost = format!("{} bytes at their ends lost", length % block);
+        let bytes = length - ends[blocks_in(length)];
+        let lost = format!("{bytes} bytes at their ends lost");
         assert_eq!(
             notes(&recording).iter().any(|note| note.contains(&lost)),
-            length % block != 0,
+            bytes != 0,
             "{:?}",
             notes(&recording)
         );
@@ -120,6 +122,16 @@ fn in_the_middle_of_a_block() {
         fs::write(&spool, &torn).unwrap();
         check(&path, whole_blocks(length));
     }
+}
+
+/// Where a spool's blocks end, from 0: each says how long its payload is.
+fn block_ends(spool: &[u8]) -> Vec<usize> {
+    let mut ends = vec![0];
+    while let Some(header) = spool.get(ends[ends.len() - 1]..).filter(|rest| 32 < rest.len()) {
+        let payload = u32::from_le_bytes(header[12..16].try_into().unwrap()) as usize;
+        ends.push(ends[ends.len() - 1] + 32 + payload + 4);
+    }
+    ends
 }
 
 /// The events of vCPUs cut off at every byte of the last block; the note says what is lost.
