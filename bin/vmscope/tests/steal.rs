@@ -18,9 +18,9 @@ use world::{MS, START};
 
 /// cpu0, a character is a millisecond. On it: `a` `b` functions and `k` the kernel of vm1's process compute (40), `c`
 /// a function of its process compute (42), `V` that one's I/O in the VMM; `x` vm2; `p` postgres, `i` nobody.
-const CPU0: &str = "aaaaaaaaaaaaaaaaaaaappppppppppaaaaaaaaaaxxxxxxxxxxxxxxxkaabbcccccVVcccccciiiiiiicViiiicccciiiiiicccc";
+const CPU0: &str = "aaaaaaaaaaaaaaaaaaaappppppppppaaaaaaaaaaxxxxxxxxxxxxxxxkaabbpccccVVcccccciiiiiiicViiiicccciiiiiicccc";
 /// vm1's vCPU: `.` waits for the CPU (throttled or not), `-` halted; else on it, or asleep in the VMM.
-const VM1: &str = "                    ..........          ...............                  -------           ......    ";
+const VM1: &str = "                    ..........          ...............     .            -------           ......    ";
 /// vm2's vCPU, from 40 ms on.
 const VM2: &str = "                                                       ---------------------------------------------";
 
@@ -98,7 +98,8 @@ fn recorded(name: &str, header: &Header, tables: &Tables) -> PathBuf {
 }
 
 fn header() -> Header {
-    Header { counters: [].into(), notes: Vec::new(), ..world::header() }
+    let counters = ["samples_dropped_cpu0", "samples_missed_cpu0"].map(|name| (name.to_owned(), 0));
+    Header { counters: counters.into(), notes: Vec::new(), ..world::header() }
 }
 
 fn run(dir: &Path, command: &[&str]) -> Output {
@@ -166,6 +167,13 @@ fn correct() {
     check(&dir, &measured, "steal-correct-a.txt");
     check(&dir, &[&measured[..], &["--format", "csv"]].concat(), "steal-correct-a.csv");
     check(&dir, &[&measured[..], &["--format", "json"]].concat(), "steal-correct-a.json");
+    for (target, name, golden) in [
+        ("--process", "42", "steal-correct-process.txt"),
+        ("--process", "40", "steal-correct-much.txt"),
+        ("--function", "compute_b", "steal-correct-function.txt"),
+    ] {
+        check(&dir, &["correct", "--vm", "vm1", "--apparent", "80ms", target, name], golden);
+    }
     let whole = ["correct", "--vm", "vm1", "--apparent", "0.2", "--from", "35ms", "--to", "50ms"];
     check(&dir, &whole, "steal-correct-window.txt");
 }
@@ -185,7 +193,7 @@ fn printed_numbers_add_up() {
         rows.map(|row| number(&row[4])).sum()
     };
     assert_eq!(of_vcpu0(""), 100 * MS);
-    assert_eq!((of_vcpu0("steal_outside"), of_vcpu0("throttled")), (25 * MS, 6 * MS));
+    assert_eq!((of_vcpu0("steal_outside"), of_vcpu0("throttled")), (26 * MS, 6 * MS));
     for by in ["process", "function"] {
         let victims = lines(&["steal", "--vm", "vm1", "--by", by, "--format", "csv"]);
         let taken = |column: usize| victims.iter().map(|row| number(&row[column])).sum::<u64>();

@@ -18,6 +18,7 @@ pub mod exit_reason;
 pub mod flow;
 pub mod overview;
 pub mod steal;
+pub mod text;
 
 mod addresses;
 mod aggregate;
@@ -32,7 +33,6 @@ mod resolve;
 mod span;
 #[cfg(test)]
 mod testing;
-mod text;
 
 pub use addresses::Addresses;
 pub use aggregate::Aggregator;

@@ -8,6 +8,7 @@
 //! ```
 
 mod cut;
+mod fit;
 mod heading;
 mod table;
 mod unnamed;
@@ -15,6 +16,10 @@ mod unnamed;
 use std::borrow::Cow;
 
 use crate::profile::Profile;
+
+pub use cut::{Keep, cut};
+pub use fit::{NAME_CHARS, fitting, line};
+pub use heading::{dropped, every, missed};
 
 /// How much fits on a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

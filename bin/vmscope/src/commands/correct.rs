@@ -14,7 +14,7 @@ use anyhow::Context;
 use model::{HostNs, VmId};
 
 use super::Usage;
-use super::output::print;
+use super::output::{print, width};
 use super::scene::{Format, Scene, Source, cleaned, seconds};
 use super::time::duration_in_seconds;
 
@@ -85,7 +85,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let answer = answer(&scene, args, vm, window)?;
     let findings = Findings { scene: &scene, args, vm, window, answer };
     let out = match args.format {
-        Format::Text => text::text(&findings),
+        Format::Text => text::text(&findings, width()),
         Format::Csv => text::csv(&findings),
         Format::Json => serde_json::to_string_pretty(&json::correct(&findings))? + "\n",
     };

@@ -11,7 +11,7 @@ use clap::ValueEnum;
 use model::VmId;
 
 use super::grid::Grid;
-use super::output::print;
+use super::output::{print, width};
 use super::scene::json::recording;
 use super::scene::{Format, Scene, Source, cleaned};
 
@@ -53,7 +53,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let found: Vec<VmExits> =
         vms.into_iter().map(|vm| (vm, exits(&scene.evidence(), vm))).collect();
     let out = match args.format {
-        Format::Text => text::text(&scene, &found, args.by),
+        Format::Text => text::text(&scene, &found, args.by, width()),
         Format::Csv => csv(&scene, &found, args.by),
         Format::Json => serde_json::to_string_pretty(&published(&scene, &found))? + "\n",
     };

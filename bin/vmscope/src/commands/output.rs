@@ -1,6 +1,9 @@
 //! What subcommands print with.
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
+
+use analysis::Width;
+use rustix::termios::tcgetwinsize;
 
 /// Lines at most, 0 for all.
 pub(crate) fn count(text: &str) -> Result<usize, String> {
@@ -13,5 +16,18 @@ pub(crate) fn print(report: &str) -> io::Result<()> {
     match out.write_all(report.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         result => result,
+    }
+}
+
+/// How wide text may be.
+pub(crate) fn width() -> Width {
+    let out = io::stdout();
+    if !out.is_terminal() {
+        return Width::Unlimited;
+    }
+    match tcgetwinsize(&out) {
+        Ok(size) if size.ws_col > 0 => Width::Columns(size.ws_col.into()),
+        // A terminal that does not tell (a serial line).
+        Ok(_) | Err(_) => Width::Unlimited,
     }
 }

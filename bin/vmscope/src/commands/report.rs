@@ -3,18 +3,16 @@
 mod agreement;
 mod json;
 
-use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use analysis::{Aggregator, By, Profile, Query, Resolver, Selection, View, Width, csv, text};
+use analysis::{Aggregator, By, Profile, Query, Resolver, Selection, View, csv, text};
 use anyhow::Context;
 use clap::ValueEnum;
 use model::{Edges, Tables};
 use recording::Recording;
-use rustix::termios::tcgetwinsize;
 
-use super::output::{count, print};
+use super::output::{count, print, width};
 use super::{Usage, axis, export};
 
 /// Lines of a text report unless `--limit` says otherwise.
@@ -226,18 +224,5 @@ fn rendered(profile: &Profile, format: Format) -> anyhow::Result<String> {
         Format::Text | Format::Html => Ok(text(profile, width())),
         Format::Csv => Ok(csv(profile)),
         Format::Json => Ok(serde_json::to_string_pretty(&json::report(profile))? + "\n"),
-    }
-}
-
-/// How wide a text report may be.
-fn width() -> Width {
-    let out = io::stdout();
-    if !out.is_terminal() {
-        return Width::Unlimited;
-    }
-    match tcgetwinsize(&out) {
-        Ok(size) if size.ws_col > 0 => Width::Columns(size.ws_col.into()),
-        // A terminal that does not tell (a serial line).
-        Ok(_) | Err(_) => Width::Unlimited,
     }
 }

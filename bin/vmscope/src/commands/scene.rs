@@ -4,8 +4,9 @@ pub(crate) mod json;
 
 use std::path::PathBuf;
 
-use analysis::axis::Axis;
+use analysis::axis::{Account, Axis, Timeline};
 use analysis::steal::{Evidence, SampleTimes, ThiefNames};
+use analysis::text::{dropped, every, missed};
 use analysis::{Resolver, Selection, View, clean, exit_reason};
 use clap::ValueEnum;
 use model::{Edges, VcpuId, Vm, VmId};
@@ -120,6 +121,13 @@ impl Scene {
         vcpus
     }
 
+    /// All time of a VM's vCPUs.
+    pub(crate) fn wall_ns(&self, vm: VmId) -> u64 {
+        let vcpus = self.vcpus(vm);
+        let of_vm = |timeline: &&Timeline| vcpus.iter().any(|(_, vcpu)| *vcpu == timeline.vcpu);
+        self.axis.timelines.iter().filter(of_vm).map(Timeline::length_ns).sum()
+    }
+
     /// An exit reason's name.
     pub(crate) fn reason(&self, reason: Option<u32>) -> String {
         let name = |reason| exit_reason::name(self.recording.header.vendor, reason).into_owned();
@@ -137,7 +145,7 @@ impl Scene {
     pub(crate) fn notes(&self) -> Vec<String> {
         let noted = self.recording.header.notes.iter();
         let noted = noted.map(|note| format!("{}: {}", note.subject, note.text));
-        let problems = self.axis.problems.iter().map(|(what, n)| format!("time axis: {what} {n}"));
+        let problems = self.axis.problems.iter().map(|(what, n)| format!("time axis: {what}: {n}"));
         noted.chain(problems).collect()
     }
 
@@ -146,13 +154,8 @@ impl Scene {
         let header = &self.recording.header;
         let (host, kernel) = (clean(&header.hostname), clean(&header.kernel));
         let mut out = format!("Host: {host} (Linux {kernel})\n");
-        out += &format!(
-            "Recorded: {} s, a sample every {} us on {} CPUs, edges by {}\n",
-            seconds(header.end.since(header.start), 3),
-            header.period_ns as f64 / 1000.0,
-            header.cpus.len(),
-            self.edges_name()
-        );
+        out += &format!("Recorded: {}, edges by {}\n", every(header), self.edges_name());
+        out += &format!("Dropped: {}\nMissed: {}\n", dropped(header), missed(header));
         if !header.complete {
             out += "Incomplete: the recording's writer did not finish; the end is missing\n";
         }
@@ -184,6 +187,20 @@ pub(crate) fn ms(ns: u64) -> String {
 
 pub(crate) fn seconds(ns: u64, decimals: usize) -> String {
     format!("{:.decimals$}", ns as f64 / 1e9)
+}
+
+/// An account in words; scripts get `analysis::steal::account_name`.
+pub(crate) fn in_words(account: Account) -> &'static str {
+    match account {
+        Account::Guest => "guest",
+        Account::Halt => "halt",
+        Account::HaltPolling => "halt polling",
+        Account::StealOutside => "steal type 1",
+        Account::StealVmm => "steal type 2",
+        Account::Throttled => "throttled",
+        Account::NotSampled => "not sampled",
+        Account::Unknown => "unknown",
+    }
 }
 
 /// `name (412)`.

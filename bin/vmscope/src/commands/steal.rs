@@ -12,7 +12,7 @@ use anyhow::Context;
 use clap::ValueEnum;
 use model::{VcpuId, VmId};
 
-use super::output::{count, print};
+use super::output::{count, print, width};
 use super::scene::{Format, Scene, Source};
 
 /// Lines of a text table unless `--limit` says otherwise.
@@ -80,7 +80,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let scene = Scene::open(&args.source)?;
     let findings = Findings::of(&scene, args)?;
     let out = match args.format {
-        Format::Text => text::text(&findings),
+        Format::Text => text::text(&findings, width()),
         Format::Csv => table::csv(&findings),
         Format::Json => serde_json::to_string_pretty(&json::steal(&findings))? + "\n",
     };

@@ -124,7 +124,7 @@ fn errors() {
         &dir,
         &["--edges", "both", "--format", "csv"],
         2,
-        "without --process and --format csv",
+        "leave out --process and --format csv or html",
     );
     check_error(&dir, &["--edges", "both", "--vm", "vm9"], 2, "no VM named");
 }

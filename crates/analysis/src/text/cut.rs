@@ -5,7 +5,7 @@ const CUT: char = '…';
 
 /// Which part of a long name is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Keep {
+pub enum Keep {
     /// The start.
     Start,
     /// The end of a path, the start of anything else.
@@ -15,7 +15,8 @@ pub(super) enum Keep {
 }
 
 /// `text` in at most `width` characters.
-pub(super) fn cut(text: &str, width: usize, keep: Keep) -> String {
+#[must_use]
+pub fn cut(text: &str, width: usize, keep: Keep) -> String {
     if text.chars().count() <= width {
         return text.to_owned();
     }

@@ -15,19 +15,8 @@ const LISTED: usize = 8;
 
 pub(super) fn heading(out: &mut String, profile: &Profile) {
     let header = &profile.header;
-    let trigger = match header.trigger {
-        Trigger::CpuClock => "cpu-clock",
-        Trigger::Cycles => "cycles",
-    };
     line(out, "Host", &format!("{} (Linux {})", header.hostname, header.kernel));
-    let recorded = format!(
-        "{} s, {} every {} on {} CPUs (vmscope {})",
-        seconds(header.end.since(header.start)),
-        trigger,
-        duration(header.period_ns),
-        header.cpus.len(),
-        header.vmscope_version
-    );
+    let recorded = format!("{} (vmscope {})", every(header), header.vmscope_version);
     line(out, "Recorded", &recorded);
     line(out, "VMs", &vms(profile));
     line(out, "View", &view(profile));
@@ -42,6 +31,17 @@ pub(super) fn heading(out: &mut String, profile: &Profile) {
     for Note { subject, text } in &profile.notes {
         line(out, "Note", &format!("{subject}: {text}"));
     }
+}
+
+/// `20.000 s, cpu-clock every 1 ms on 2 CPUs`.
+#[must_use]
+pub fn every(header: &Header) -> String {
+    let trigger = match header.trigger {
+        Trigger::CpuClock => "cpu-clock",
+        Trigger::Cycles => "cycles",
+    };
+    let (all, period) = (seconds(header.end.since(header.start)), duration(header.period_ns));
+    format!("{all} s, {trigger} every {period} on {} CPUs", header.cpus.len())
 }
 
 /// The line of totals above the table.
@@ -108,7 +108,9 @@ fn view(profile: &Profile) -> String {
     text
 }
 
-fn dropped(header: &Header) -> String {
+/// `no sample`, `12 samples: cpu1 12`: those taken and lost.
+#[must_use]
+pub fn dropped(header: &Header) -> String {
     let Some(cpus) = per_cpu(header, DROPPED) else {
         return "not counted".to_owned();
     };
@@ -118,7 +120,9 @@ fn dropped(header: &Header) -> String {
     }
 }
 
-fn missed(header: &Header) -> String {
+/// `no interrupt`, `90 interrupts (4.5 %): cpu0 90`: those that never came.
+#[must_use]
+pub fn missed(header: &Header) -> String {
     let Some(cpus) = per_cpu(header, MISSED) else {
         return "not counted".to_owned();
     };

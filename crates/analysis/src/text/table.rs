@@ -3,14 +3,12 @@
 use std::fmt::Write as _;
 
 use super::cut::{Keep, cut};
+use super::fit::fitting;
 use super::{Width, clean, other_rows, percent};
 use crate::label::{IDLE, UNKNOWN};
 use crate::profile::{Label, Profile, Row, Side};
 use crate::{By, View};
 
-/// Longer names are cut where the line may be as long as it likes.
-pub(super) const NAME_CHARS: usize = 100;
-const MIN_COLUMNS: usize = 80;
 /// Columns before the names, right-aligned.
 const NUMBERS: usize = 2;
 const GAP: usize = 2;
@@ -32,8 +30,9 @@ pub(super) fn table(out: &mut String, profile: &Profile, width: Width) {
         line.push(other_rows(profile.other.rows));
         lines.push(line);
     }
-    let weights: Vec<usize> = columns.iter().map(|column| column.weight).collect();
-    let widths = fitting(widths(&lines), &weights, width);
+    let of_names = columns.iter().map(|column| column.weight);
+    let weights: Vec<usize> = [0; NUMBERS].into_iter().chain(of_names).collect();
+    let widths = fitting(widths(&lines), &weights, GAP, width.columns());
     for line in &mut lines {
         let names = line.iter_mut().zip(&widths).skip(NUMBERS).zip(&columns);
         names.for_each(|((cell, width), column)| *cell = cut(cell, *width, column.keep));
@@ -62,26 +61,6 @@ fn widths(lines: &[Vec<String>]) -> Vec<usize> {
         widths.resize(widths.len().max(line.len()), 0);
         for (width, cell) in widths.iter_mut().zip(line) {
             *width = (*width).max(cell.chars().count());
-        }
-    }
-    widths
-}
-
-/// Takes from the widest column of names, by weight, until a line fits.
-fn fitting(mut widths: Vec<usize>, weights: &[usize], width: Width) -> Vec<usize> {
-    let columns = match width {
-        Width::Columns(columns) => columns.max(MIN_COLUMNS),
-        Width::Unlimited => {
-            widths.iter_mut().for_each(|width| *width = (*width).min(NAME_CHARS));
-            return widths;
-        }
-    };
-    let line = |widths: &[usize]| widths.iter().sum::<usize>() + GAP * (widths.len() - 1);
-    while columns < line(&widths) {
-        let names = widths.iter_mut().skip(NUMBERS).zip(weights);
-        match names.max_by_key(|(width, weight)| width.div_ceil(**weight)) {
-            Some((widest @ 1.., _)) => *widest -= 1,
-            _ => break,
         }
     }
     widths
@@ -176,26 +155,5 @@ fn cpu_cell(label: &Label) -> String {
         (None, Some(vcpu), Some(line)) => format!("vcpu{vcpu} {line}"),
         (None, Some(vcpu), None) => format!("vcpu{vcpu}"),
         (None, None, _) => UNKNOWN.to_owned(),
-    }
-}
-
-#[cfg(test)]
-mod test {
-    use super::*;
-
-    #[test]
-    fn the_widest_names_give_way() {
-        let check = |natural: &[usize], width, expected: &[usize]| {
-            let fitted = fitting(natural.to_vec(), &[3, 2], width);
-            assert_eq!(fitted, expected, "{natural:?} {width:?}");
-        };
-        check(&[7, 6, 20, 10], Width::Columns(80), &[7, 6, 20, 10]);
-        // 7 + 6 + 3 gaps of 2 leave 61.
-        check(&[7, 6, 200, 20], Width::Columns(80), &[7, 6, 41, 20]);
-        check(&[7, 6, 200, 20], Width::Columns(20), &[7, 6, 41, 20]);
-        check(&[7, 6, 200, 20], Width::Columns(140), &[7, 6, 101, 20]);
-        check(&[7, 6, 200, 300], Width::Columns(80), &[7, 6, 37, 24]);
-        check(&[7, 6, 200, 20], Width::Unlimited, &[7, 6, 100, 20]);
-        check(&[90, 6, 5, 0], Width::Columns(80), &[90, 6, 0, 0]);
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::cut::{Keep, cut};
-use super::table::NAME_CHARS;
+use super::fit::NAME_CHARS;
 use super::{Width, clean, n_samples, percent};
 use crate::By;
 use crate::profile::{Profile, Unnamed, Unresolved};

@@ -1,7 +1,7 @@
 //! `vmscope correct` as text and as CSV.
 
-use analysis::clean;
 use analysis::steal::Victims;
+use analysis::{Width, clean};
 
 use super::super::grid::Grid;
 use super::super::scene::{seconds, with_id};
@@ -9,13 +9,13 @@ use super::{Answer, Corrected, Findings, rounded, run_bound_ns};
 
 /// Of the table of processes, in text and in CSV.
 const TITLES: &[&str] = &[
-    ">Apparent s",
-    ">Corrected s",
-    ">± s",
-    ">Steal 1 s",
-    ">Steal 2 s",
-    ">Throttled s",
-    ">Samples",
+    ">apparent",
+    ">corrected",
+    ">±",
+    ">steal\ntype 1",
+    ">steal\ntype 2",
+    ">throttled",
+    ">samples",
     "Process",
 ];
 const COLUMNS: &[&str] = &[
@@ -29,22 +29,22 @@ const COLUMNS: &[&str] = &[
     "process",
 ];
 
-pub(super) fn text(findings: &Findings<'_>) -> String {
+pub(super) fn text(findings: &Findings<'_>, width: Width) -> String {
     let mut out = findings.scene.heading();
     let start = findings.scene.recording.header.start;
     let [from, to] =
         [findings.window.from, findings.window.to].map(|at| seconds(at.since(start), 3));
     out += &format!("Of: {}, from {from} s to {to} s\n\n", clean(&target(findings)));
-    match &findings.answer {
-        Answer::One(corrected) => out + &one(findings, corrected),
-        Answer::Processes(victims) => out + &processes(findings, victims, TITLES).text(),
+    out + &match &findings.answer {
+        Answer::One(corrected) => one(findings, corrected, width),
+        Answer::Processes(victims) => listed(findings, victims, width),
     }
 }
 
 pub(super) fn csv(findings: &Findings<'_>) -> String {
     match &findings.answer {
         Answer::One(corrected) => items(findings, corrected),
-        Answer::Processes(victims) => processes(findings, victims, COLUMNS).csv(),
+        Answer::Processes(victims) => processes(findings, victims, COLUMNS, s).csv(),
     }
 }
 
@@ -57,7 +57,7 @@ fn target(findings: &Findings<'_>) -> String {
     parts.join(" of ")
 }
 
-fn one(findings: &Findings<'_>, corrected: &Corrected) -> String {
+fn one(findings: &Findings<'_>, corrected: &Corrected, width: Width) -> String {
     let stolen = &corrected.found.time.stolen;
     let mut grid = Grid::new(&["", ">s", ""]);
     let mut line = |what: &str, ns: u64, note: String| grid.row([what.to_owned(), s(ns), note]);
@@ -75,22 +75,38 @@ fn one(findings: &Findings<'_>, corrected: &Corrected) -> String {
     let samples = corrected.found.time.samples;
     let bound = format!("± {} s (95 %, {samples} samples)", s(corrected.bound_ns));
     line("= Corrected", corrected.corrected_ns, bound);
-    grid.text() + &unattributed(corrected)
+    grid.text(width) + &unattributed(findings, corrected)
 }
 
-fn unattributed(corrected: &Corrected) -> String {
+/// What the bound does not hold, and what to do when that is much.
+fn unattributed(findings: &Findings<'_>, corrected: &Corrected) -> String {
     let maybe = &corrected.found.unattributed;
     if maybe.total_ns() == 0 {
         return String::new();
     }
-    format!(
-        "\nUp to {} s more may have been taken from it (type 1 {}, type 2 {}, throttled {}): the samples\n\
-         before and after do not agree on whose that time was.\n",
+    let mut out = format!(
+        "\nUp to {} s more may have been taken from it (type 1 {},\n\
+         type 2 {}, throttled {}): the samples before and after do\n\
+         not agree on whose time that was.",
         s(maybe.total_ns()),
         s(maybe.outside_ns),
         s(maybe.vmm_ns),
         s(maybe.throttled_ns)
-    )
+    );
+    out += match findings.args.apparent {
+        Some(_) => " The corrected time would be shorter by that.\n",
+        None => " The apparent time would be longer by that,\nthe corrected time is the same.\n",
+    };
+    if findings.args.apparent.is_some() && corrected.bound_ns < maybe.total_ns() {
+        out += match findings.args.function {
+            Some(_) => "That is more than ±: better correct its process, without --function.\n",
+            None => {
+                "That is more than ±: better measure and correct the whole VM, without --process;\n\
+                 or record with a shorter --period.\n"
+            }
+        };
+    }
+    out
 }
 
 /// The same numbers as a table of items.
@@ -115,7 +131,23 @@ fn items(findings: &Findings<'_>, corrected: &Corrected) -> String {
     grid.csv()
 }
 
-fn processes(findings: &Findings<'_>, victims: &Victims, titles: &[&str]) -> Grid {
+/// Each process of the VM; CSV and JSON have all digits.
+fn listed(findings: &Findings<'_>, victims: &Victims, width: Width) -> String {
+    let table = processes(findings, victims, TITLES, |ns| seconds(ns, 3)).text(width);
+    let mut out = format!("Run times of its processes, in s\n{table}");
+    if 0 < victims.unattributed.total_ns() {
+        out += "(unattributed): not the same process before and after. --process NAME says how\n\
+                much of it may have been taken from that one.\n";
+    }
+    out
+}
+
+fn processes(
+    findings: &Findings<'_>,
+    victims: &Victims,
+    titles: &[&str],
+    shown: impl Fn(u64) -> String,
+) -> Grid {
     let mut grid = Grid::new(titles);
     let period_ns = findings.scene.recording.header.period_ns;
     for (victim, time) in &victims.rows {
@@ -130,10 +162,10 @@ fn processes(findings: &Findings<'_>, victims: &Victims, titles: &[&str]) -> Gri
             stolen.throttled_ns,
         ];
         let who = [time.samples.to_string(), with_id(&victim.process, victim.pid)];
-        grid.row(times.map(s).into_iter().chain(who));
+        grid.row(times.map(&shown).into_iter().chain(who));
     }
     let stolen = &victims.unattributed;
-    let nobody = [stolen.outside_ns, stolen.vmm_ns, stolen.throttled_ns].map(s);
+    let nobody = [stolen.outside_ns, stolen.vmm_ns, stolen.throttled_ns].map(shown);
     let dash = || "-".to_owned();
     let ends = [dash(), "(unattributed)".to_owned()];
     grid.row([dash(), dash(), dash()].into_iter().chain(nobody).chain(ends));

@@ -2,19 +2,23 @@
 
 use std::fmt::Write as _;
 
-use analysis::axis::{Account, VcpuAgreement, agreement};
+use analysis::axis::{VcpuAgreement, agreement};
+use analysis::steal::{ACCOUNTS, account_name};
 use analysis::{Resolver, Selection, View, clean};
 use api::report as json;
 use model::{Edges, Tables, Vcpu};
 use recording::Recording;
 
+use super::super::grid::Grid;
+use super::super::output::width;
+use super::super::scene::in_words;
 use super::super::{Usage, axis};
 use super::{Args, Format};
 
 /// How well the two ways to find gaps agree, as asked for.
 pub(super) fn rendered(args: &Args) -> anyhow::Result<String> {
     if matches!(args.format, Format::Csv | Format::Html) || args.select.process.is_some() {
-        let text = "--edges both compares whole vCPUs, as text or json: without --process and --format csv";
+        let text = "--edges both compares whole vCPUs, as text or json: leave out --process and --format csv or html";
         return Err(Usage(text.to_owned()).into());
     }
     let recording = Recording::open(&args.dir)?;
@@ -49,7 +53,7 @@ fn vcpu(tables: &Tables, row: &Vcpu, both: &VcpuAgreement, period_ns: u64) -> js
     let vm = tables.vms.get(row.vm.index()).map_or("[unknown]", |vm| vm.name.as_str());
     let periods = |ns: u64| rounded(ns as f64 / period_ns.max(1) as f64);
     let accounts = both.accounts.iter().map(|(account, pair)| json::AccountAgreement {
-        account: name(*account).to_owned(),
+        account: account_name(*account).to_owned(),
         samples_ns: pair.samples_ns,
         switches_ns: pair.switches_ns,
         points: rounded(pair.points(both.wall_ns)),
@@ -63,19 +67,6 @@ fn vcpu(tables: &Tables, row: &Vcpu, both: &VcpuAgreement, period_ns: u64) -> js
         largest_gap_periods: periods(both.gaps.largest_ns),
         mean_gap_periods: periods(both.gaps.mean_ns()),
         largest_points: rounded(both.largest_points()),
-    }
-}
-
-fn name(account: Account) -> &'static str {
-    match account {
-        Account::Guest => "guest",
-        Account::Halt => "halt",
-        Account::HaltPolling => "halt_polling",
-        Account::StealOutside => "steal_outside",
-        Account::StealVmm => "steal_vmm",
-        Account::Throttled => "throttled",
-        Account::NotSampled => "not_sampled",
-        Account::Unknown => "unknown",
     }
 }
 
@@ -94,24 +85,27 @@ fn text(agreement: &json::Agreement) -> String {
 }
 
 fn vcpu_text(vcpu: &json::VcpuAgreement) -> String {
-    let mut out = format!("{} vcpu{}: ", vcpu.vm, vcpu.vcpu);
-    let seconds = vcpu.wall_ns as f64 / 1e9;
-    let _ = match vcpu.gaps {
-        0 => writeln!(out, "{seconds:.3} s, no gap of more than two periods"),
-        gaps => writeln!(
+    let (seconds, gaps) = (vcpu.wall_ns as f64 / 1e9, vcpu.gaps);
+    let mut out = format!("{} vcpu{}: {seconds:.3} s", vcpu.vm, vcpu.vcpu);
+    let _ = match gaps {
+        0 => writeln!(out, ", no gap of more than two periods"),
+        _ => writeln!(
             out,
-            "{seconds:.3} s, {gaps} gap{} of more than two periods, lengths {:.2} periods apart on average, {:.2} at most",
+            ", {gaps} gap{} of more than two periods\n\
+             Lengths of gaps differ by {:.2} periods on average, {:.2} at most",
             if gaps == 1 { "" } else { "s" },
             vcpu.mean_gap_periods,
             vcpu.largest_gap_periods
         ),
     };
-    let _ = writeln!(out, "  {:<13}  {:>7}  {:>8}  {:>7}", "", "Samples", "Switches", "Points");
+    let mut grid = Grid::new(&["  % of its time", ">samples", ">switches", ">points"]);
     let per_cent = |ns: u64| format!("{:.2}", 100.0 * ns as f64 / vcpu.wall_ns.max(1) as f64);
-    for account in &vcpu.accounts {
-        let (samples, switches) = (per_cent(account.samples_ns), per_cent(account.switches_ns));
-        let (name, points) = (&account.account, account.points);
-        let _ = writeln!(out, "  {name:<13}  {samples:>7}  {switches:>8}  {points:>+7.2}");
+    for json::AccountAgreement { account, samples_ns, switches_ns, points } in &vcpu.accounts {
+        let known = ACCOUNTS.into_iter().find(|known| account_name(*known) == account);
+        let name = known.map_or_else(|| account.clone(), |known| in_words(known).to_owned());
+        let name = format!("  {name}");
+        let cells = [name, per_cent(*samples_ns), per_cent(*switches_ns), format!("{points:+.2}")];
+        grid.row(cells);
     }
-    out
+    out + &grid.text(width())
 }

@@ -1,63 +1,68 @@
 //! `vmscope steal` as text.
 
 use std::collections::BTreeSet;
-use std::fmt::Write as _;
 
 use analysis::axis::Account;
-use analysis::clean;
-use analysis::steal::{ACCOUNTS, Balance, Thief, Victims, hundredths};
+use analysis::steal::{ACCOUNTS, Balance, Stolen, Thief, VictimTime, Victims, hundredths};
+use analysis::{Width, clean};
 
 use super::super::grid::{Column, Grid};
-use super::super::scene::{Scene, ms, percent, short_module, with_id};
+use super::super::scene::{Scene, in_words, ms, percent, seconds, short_module, with_id};
 use super::{By, Findings, VmTime};
 
-/// Thieves with a column of their own in the matrix.
-const COLUMNS: usize = 6;
+/// Thieves with a column of their own in the matrix, if they fit.
+const THIEVES: usize = 6;
+/// Titles in the matrix are broken into lines of this.
+const TITLE_CHARS: usize = 12;
+/// Accounts that are left out of the overview where they are nobody's.
+const RARE: [Account; 4] =
+    [Account::HaltPolling, Account::Throttled, Account::NotSampled, Account::Unknown];
 
-pub(super) fn text(findings: &Findings<'_>) -> String {
+pub(super) fn text(findings: &Findings<'_>, width: Width) -> String {
     let mut out = findings.scene.heading();
     out.push('\n');
-    out += &overview(findings);
+    out += &overview(findings, width);
     if findings.all {
-        out += &matrix(findings);
+        out += &matrix(findings, width);
     }
     for vm in &findings.vms {
         match findings.by {
             None if findings.all => {}
             None => {
-                out += &thieves(findings, vm);
-                out += &reasons(findings, vm);
+                out += &thieves(findings, vm, width);
+                out += &reasons(findings, vm, width);
             }
-            Some(By::Thief) => out += &thieves(findings, vm),
-            Some(By::Reason) => out += &reasons(findings, vm),
+            Some(By::Thief) => out += &thieves(findings, vm, width),
+            Some(By::Reason) => out += &reasons(findings, vm, width),
             Some(By::Process | By::Function) => {
-                let victims = vm.victims.as_ref().map(|victims| suffered(findings, vm, victims));
-                out += &victims.unwrap_or_default();
+                let victims = vm.victims.as_ref();
+                out += &victims
+                    .map(|victims| suffered(findings, vm, victims, width))
+                    .unwrap_or_default();
             }
         }
     }
     out
 }
 
-/// VMs and vCPUs, and what their time went to, in ms and in per cent which add up to 100.
-fn overview(findings: &Findings<'_>) -> String {
-    let mut grid = Grid::new(&[
-        "",
-        "",
-        ">wall",
-        ">guest",
-        ">halt",
-        ">polling",
-        ">steal 1",
-        ">steal 2",
-        ">throttled",
-        ">not sampled",
-        ">unknown",
-    ]);
-    for vm in &findings.vms {
-        lines(findings, vm).for_each(|(name, balance)| add_time(&mut grid, name, balance));
+/// VMs and vCPUs, and what their time went to, in per cent which add up to 100. What is rare has a column when
+/// it happened.
+fn overview(findings: &Findings<'_>, width: Width) -> String {
+    let rows: Vec<(String, &Balance)> =
+        findings.vms.iter().flat_map(|vm| lines(findings, vm)).collect();
+    let happened = |account| rows.iter().any(|(_, balance)| 0 < balance.accounts.get(account));
+    let shown = ACCOUNTS.map(|account| !RARE.contains(&account) || happened(account));
+    let mut grid = Grid::new(&["VM", ">s"]);
+    for (account, _) in ACCOUNTS.into_iter().zip(shown).filter(|(_, shown)| *shown) {
+        grid.push(Column::Number(in_words(account).replacen(' ', "\n", 1)));
     }
-    grid.text()
+    for (name, balance) in rows {
+        let shares = hundredths(&balance.accounts.all()).into_iter().zip(shown);
+        let shares = shares.filter(|(_, shown)| *shown);
+        let shares = shares.map(|(n, _)| format!("{}.{:02}", n / 100, n % 100));
+        grid.row([name, seconds(balance.accounts.total(), 3)].into_iter().chain(shares));
+    }
+    format!("What the time of vCPUs went to, in %\n{}", grid.text(width))
 }
 
 /// A VM, and its vCPUs if there are several.
@@ -71,36 +76,32 @@ fn lines<'f>(
     std::iter::once((name, &vm.sum)).chain(vcpus)
 }
 
-fn add_time(grid: &mut Grid, name: String, balance: &Balance) {
-    let parts = balance.accounts.all();
-    let wall = balance.accounts.total();
-    let times = [wall].into_iter().chain(parts).map(ms);
-    grid.row([name, "ms".to_owned()].into_iter().chain(times));
-    let shares = hundredths(&parts);
-    let all: u64 = shares.iter().sum();
-    let shares = [all].into_iter().chain(shares).map(|n| format!("{}.{:02}", n / 100, n % 100));
-    grid.row([String::new(), "%".to_owned()].into_iter().chain(shares));
+/// Who took the CPU of whom.
+fn matrix(findings: &Findings<'_>, width: Width) -> String {
+    let mut thieves = ranked_thieves(findings);
+    thieves.truncate(THIEVES);
+    let mut grid = matrix_of(findings, &thieves);
+    while !grid.fits(width) && 1 < thieves.len() {
+        thieves.pop();
+        grid = matrix_of(findings, &thieves);
+    }
+    let title = "Steal type 1: who had the CPU, in % of the victim's time\n\
+                 ([interrupts]: the host's own, a part of steal type 2)";
+    format!("\n{title}\n{}", grid.text(width))
 }
 
-/// Who took the CPU of whom.
-fn matrix(findings: &Findings<'_>) -> String {
+fn matrix_of(findings: &Findings<'_>, thieves: &[Thief]) -> Grid {
     let names = findings.scene.thief_names();
     let vendor = findings.scene.recording.header.vendor;
-    let columns = columns(findings);
     let mut grid = Grid::new(&["Victim"]);
-    for thief in &columns {
-        grid.push(Column::Number(names.name(*thief)));
-    }
-    grid.push(Column::Number("(others)".to_owned()));
-    grid.push(Column::Number("[interrupts]".to_owned()));
+    let named = thieves.iter().map(|thief| wrapped(&clean(&names.name(*thief))));
+    let titles = named.chain(["(others)".to_owned(), "[interrupts]".to_owned()]);
+    titles.for_each(|title| grid.push(Column::Number(title)));
     let mut add = |name: String, balance: &Balance| {
         let wall = balance.accounts.total();
-        let cell = |ns: u64| match ns {
-            0 => "-".to_owned(),
-            ns => format!("{} ({})", ms(ns), percent(ns, wall)),
-        };
+        let cell = |ns: u64| if ns == 0 { "-".to_owned() } else { percent(ns, wall) };
         let of = |thief: &Thief| balance.thieves.get(thief).copied().unwrap_or(0);
-        let shown: Vec<u64> = columns.iter().map(of).collect();
+        let shown: Vec<u64> = thieves.iter().map(of).collect();
         let others = balance.accounts.get(Account::StealOutside) - shown.iter().sum::<u64>();
         let interrupts = balance.interrupts_ns(vendor);
         let cells = shown.into_iter().chain([others, interrupts]).map(cell);
@@ -109,21 +110,29 @@ fn matrix(findings: &Findings<'_>) -> String {
     for vm in &findings.vms {
         lines(findings, vm).for_each(|(name, balance)| add(name, balance));
     }
-    let title = "Steal type 1, outside: whose CPU who had, ms (% of the victim's time); \
-                 [interrupts] of the host are part of type 2";
-    format!("\n{title}\n{}", grid.text())
+    grid
 }
 
-/// The thieves with most time.
-fn columns(findings: &Findings<'_>) -> Vec<Thief> {
+/// Those with most time first.
+fn ranked_thieves(findings: &Findings<'_>) -> Vec<Thief> {
     let mut all = Balance::default();
     findings.vms.iter().for_each(|vm| all.add(&vm.sum));
     let ranked: BTreeSet<_> =
         all.thieves.iter().map(|(thief, ns)| (std::cmp::Reverse(*ns), *thief)).collect();
-    ranked.into_iter().take(COLUMNS).map(|(_, thief)| thief).collect()
+    ranked.into_iter().map(|(_, thief)| thief).collect()
 }
 
-fn thieves(findings: &Findings<'_>, vm: &VmTime) -> String {
+/// A name as a narrow title: its words on lines of their own, long ones broken.
+fn wrapped(name: &str) -> String {
+    let mut lines: Vec<String> = Vec::new();
+    for word in name.split(' ') {
+        let letters: Vec<char> = word.chars().collect();
+        lines.extend(letters.chunks(TITLE_CHARS).map(|line| line.iter().collect::<String>()));
+    }
+    lines.join("\n")
+}
+
+fn thieves(findings: &Findings<'_>, vm: &VmTime, width: Width) -> String {
     let names = findings.scene.thief_names();
     let wall = vm.sum.accounts.total();
     let mut rows: Vec<(String, u64)> =
@@ -138,10 +147,10 @@ fn thieves(findings: &Findings<'_>, vm: &VmTime) -> String {
     if let Some(name) = others(other.len()) {
         grid.row([ms(rest), percent(rest, wall), name]);
     }
-    titled(findings.scene, vm, "type 1, outside", Account::StealOutside, &grid)
+    titled(findings.scene, vm, "type 1, outside", Account::StealOutside, &grid.text(width))
 }
 
-fn reasons(findings: &Findings<'_>, vm: &VmTime) -> String {
+fn reasons(findings: &Findings<'_>, vm: &VmTime, width: Width) -> String {
     let wall = vm.sum.accounts.total();
     let mut rows: Vec<_> = vm.sum.reasons.iter().map(|(reason, time)| (*reason, *time)).collect();
     rows.sort_by_key(|(_, time)| std::cmp::Reverse(time.total_ns()));
@@ -157,23 +166,23 @@ fn reasons(findings: &Findings<'_>, vm: &VmTime) -> String {
         let waiting = other.iter().map(|(_, time)| time.waiting_ns).sum();
         grid.row([ms(ns), percent(ns, wall), ms(waiting), name]);
     }
-    titled(findings.scene, vm, "type 2, in the VMM", Account::StealVmm, &grid)
+    titled(findings.scene, vm, "type 2, in the VMM", Account::StealVmm, &grid.text(width))
 }
 
-fn titled(scene: &Scene, vm: &VmTime, kind: &str, account: Account, grid: &Grid) -> String {
+fn titled(scene: &Scene, vm: &VmTime, kind: &str, account: Account, rows: &str) -> String {
     let (ns, wall) = (vm.sum.accounts.get(account), vm.sum.accounts.total());
     let name = clean(&scene.vm_row(vm.vm).name).into_owned();
     let mut out = format!("\nSteal {kind}, of {name}: {} ms ({} %)\n", ms(ns), percent(ns, wall));
     if 0 < ns {
-        out += &grid.text();
+        out += rows;
     }
     out
 }
 
 /// Who suffered, and what nobody is known to have suffered.
-fn suffered(findings: &Findings<'_>, vm: &VmTime, victims: &Victims) -> String {
+fn suffered(findings: &Findings<'_>, vm: &VmTime, victims: &Victims, width: Width) -> String {
     let by_function = findings.by == Some(By::Function);
-    let mut titles = vec![">own ms", ">steal 1 ms", ">steal 2 ms", ">throttled ms"];
+    let mut titles = vec![">own", ">steal\ntype 1", ">steal\ntype 2", ">throttled"];
     titles.extend(if by_function { &["Function", "Process", "Module"][..] } else { &["Process"] });
     let mut grid = Grid::new(&titles);
     let (rows, other) = limited(victims.rows.clone(), findings.limit);
@@ -187,21 +196,26 @@ fn suffered(findings: &Findings<'_>, vm: &VmTime, victims: &Victims) -> String {
         grid.row([own].into_iter().chain(stolen(&time.stolen)).chain(names));
     }
     if let Some(name) = others(other.len()) {
-        let mut sum = analysis::steal::VictimTime::default();
+        let mut sum = VictimTime::default();
         other.iter().for_each(|(_, time)| sum.add(time));
         grid.row([ms(sum.run_ns())].into_iter().chain(stolen(&sum.stolen)).chain([name]));
     }
     let nobody = stolen(&victims.unattributed);
-    let dash = "-".to_owned();
-    grid.row([dash].into_iter().chain(nobody).chain(["(unattributed)".to_owned()]));
-    let mut out = String::new();
-    let kind = if by_function { "functions" } else { "processes" };
-    let name = &findings.scene.vm_row(vm.vm).name;
-    let _ = writeln!(out, "\nWhich {kind} of {} it was taken from", clean(name));
-    out + &grid.text()
+    grid.row(["-".to_owned()].into_iter().chain(nobody).chain(["(unattributed)".to_owned()]));
+    let name = clean(&findings.scene.vm_row(vm.vm).name);
+    let (kind, why_nobody) = match by_function {
+        true => ("functions", "function before and after; --by process knows more"),
+        false => ("processes", "process before and after"),
+    };
+    let mut out =
+        format!("\nWhich {kind} of {name} it was taken from, in ms\n{}", grid.text(width));
+    if 0 < victims.unattributed.total_ns() {
+        out += &format!("(unattributed): not the same {why_nobody}\n");
+    }
+    out
 }
 
-fn stolen(stolen: &analysis::steal::Stolen) -> [String; 3] {
+fn stolen(stolen: &Stolen) -> [String; 3] {
     [stolen.outside_ns, stolen.vmm_ns, stolen.throttled_ns].map(ms)
 }
 
@@ -218,6 +232,3 @@ fn others(rows: usize) -> Option<String> {
         _ => Some(format!("(other {rows} rows)")),
     }
 }
-
-// The overview's columns are those of the accounts.
-const _: () = assert!(ACCOUNTS.len() == 8);
