@@ -57,9 +57,12 @@ pub(crate) struct GuestMachine<'a> {
 impl HostMachine<'_> {
     pub(crate) fn arguments(&self) -> Vec<String> {
         let mut line = Line::default();
+        let mut extra = self.extra.to_owned();
         if self.host.deterministic {
             // One instruction takes 2 ns of the machine's time.
             line.two("-accel", "tcg").two("-icount", "shift=1");
+            // The kernel moves memory together now and then, which is work that nobody asked for.
+            extra += " transparent_hugepage=never";
         } else {
             line.two("-accel", "tcg,thread=multi");
         }
@@ -82,7 +85,7 @@ impl HostMachine<'_> {
                 "console=ttyS0 quiet loglevel=4 panic=-1 mitigations=off MODULES=\"{}\" RELEASE={} TERM={term} {}",
                 self.kernel.modules().display(),
                 self.kernel.release,
-                self.extra
+                extra
             ),
         );
         let shared = "security_model=none,multidevs=remap";
