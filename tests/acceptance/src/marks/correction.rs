@@ -118,31 +118,59 @@ fn seconds_of(correction: &Value) -> f64 {
     correction["corrected_ns"].as_f64().unwrap_or(f64::NAN) / 1e9
 }
 
+/// As `CONTENTION`, with when each run began and ended by the host's clock: a database is many processes, and its VM
+/// as a whole is corrected.
+const TRANSACTIONS: &str = r#"vmscope testbed exec a -- transactions 1 >first.txt &&
+vmscope record -o rec --edges switches -- sh -c '
+    b=$(pgrep -f -- "[-]name b,")
+    work() {
+        read -r from rest </proc/uptime
+        seconds=$(vmscope testbed exec a -- transactions 120)
+        read -r to rest </proc/uptime
+        echo $from $to $seconds
+    }
+    for turn in 1 2 3 4 5; do
+        kill -STOP $b; echo 0 $(work)
+        kill -CONT $b; echo 1 $(work)
+    done' >times.txt"#;
+
 /// PostgreSQL's transactions, alone and against a disturbing VM.
 pub(super) fn postgres(files: &Path) -> anyhow::Result<Vec<Outcome>> {
-    let script = "vmscope testbed exec a -- transactions 1 >first.txt &&
-        vmscope record -o rec --edges switches -- vmscope testbed exec a -- transactions 1000 >times.txt";
-    let mut apparent = Vec::new();
-    for scenario in ["postgres", "postgres-contended"] {
-        let run = files.join(scenario);
-        std::fs::create_dir(&run).context("failed to make a folder")?;
-        in_scenario(scenario, &run, script)?;
-        let printed = std::fs::read_to_string(run.join("times.txt"))?;
-        let seconds: Option<f64> =
-            printed.split_whitespace().filter_map(|word| word.parse().ok()).next_back();
-        apparent.push(seconds.with_context(|| format!("no time: {printed:?}"))?);
+    in_scenario("postgres", files, TRANSACTIONS)?;
+    let recording = files.join("rec");
+    let header: Value =
+        serde_json::from_str(&std::fs::read_to_string(recording.join("recording.json"))?)?;
+    let start = header["start_ns"].as_f64().context("no start")? / 1e9;
+    let (mut alone, mut contended) = (Sums::default(), Sums::default());
+    for line in std::fs::read_to_string(files.join("times.txt"))?.lines() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let &[disturbers, from, to, "transactions", seconds] = &words[..] else {
+            anyhow::bail!("no time: {line:?}")
+        };
+        let since_start = |uptime: &str| anyhow::Ok((uptime.parse::<f64>()? - start).to_string());
+        let (from, to) = (since_start(from)?, since_start(to)?);
+        let window = ["--vm", "a", "--from", &from, "--to", &to, "--apparent", seconds];
+        let corrected = |edges: &str| {
+            let answer =
+                asked("correct", &recording, &[&window[..], &["--edges", edges]].concat())?;
+            anyhow::Ok(seconds_of(&answer["correction"]))
+        };
+        let sums = if disturbers == "0" { &mut alone } else { &mut contended };
+        sums.apparent += seconds.parse::<f64>()?;
+        sums.by_samples += corrected("samples")?;
+        sums.by_switches += corrected("switches")?;
     }
-    let (alone, contended) = (apparent[0], apparent[1]);
-    let seconds = contended.to_string();
-    let recording = files.join("postgres-contended/rec");
-    let answer = asked("correct", &recording, &["--vm", "a", "--apparent", &seconds])?;
-    let percent = 100.0 * seconds_of(&answer["correction"]) / alone;
+    let percent = |of: fn(&Sums) -> f64| 100.0 * of(&contended) / of(&alone);
+    let (by_samples, by_switches) = (percent(|sums| sums.by_samples), percent(|s| s.by_switches));
     Ok(vec![Outcome {
         mark: "S0.7",
         what: "PostgreSQL's transactions, 1 disturbing VM",
-        original: "86.09 s against 89.51 s",
-        ours: format!("{alone:.2} s; {contended:.2} s, corrected {percent:.2} %"),
+        original: "86.09 s against 89.51 s (96.2 %)",
+        ours: format!(
+            "{:.2} s and {:.2} s; corrected {by_samples:.2} %, by switches {by_switches:.2} %",
+            alone.apparent, contended.apparent
+        ),
         limit: "100 ± 4 %",
-        pass: (percent - 100.0).abs() <= 4.0,
+        pass: (by_samples - 100.0).abs() <= 4.0 && (by_switches - 100.0).abs() <= 4.0,
     }])
 }
