@@ -216,6 +216,11 @@ fn spoil(recorded: &mut Recorded, how: &str) {
         }
         "vCPUs in no table" => recorded.tables.vcpus.truncate(1),
         "vCPUs of no VM" => recorded.tables.vms.clear(),
+        "sampled in the middle only" => {
+            let (from, to) = (HostNs(8 * STEP), HostNs(recorded.header.end.0 - 8 * STEP));
+            (recorded.header.start, recorded.header.end) = (from, to);
+            recorded.samples.retain(|sample| from <= sample.time && sample.time <= to);
+        }
         "no period" => recorded.header.period_ns = 0,
         "a period of ages" => recorded.header.period_ns = u64::MAX,
         "ends before it starts" => recorded.header.start = HostNs(u64::MAX),

@@ -14,7 +14,7 @@ use model::{Edges, HostNs, SwitchEvent, VcpuState, Waits};
 fn account(letter: char) -> Account {
     match letter {
         'k' | 'u' => Account::Guest,
-        'v' | 'w' => Account::StealVmm,
+        'v' | 'l' | 'w' => Account::StealVmm,
         'p' => Account::HaltPolling,
         'h' => Account::Halt,
         'r' => Account::StealOutside,

@@ -185,9 +185,12 @@ impl<'a> Collection<'a> {
             let settled = probes::now().0.saturating_sub(SETTLING_NS);
             self.turn(HostNs(settled), control)?;
         }
+        let (events, links) = attached;
+        drop(events);
         self.see_all_vcpus()?;
-        drop(attached);
         self.state.header.end = probes::now();
+        // It takes a while that nobody samples.
+        drop(links);
         self.turn(HostNs(u64::MAX), control)?;
         self.state.exits = self.tracers.exits(self.state.vms.vcpus.len());
         self.count();
@@ -195,15 +198,20 @@ impl<'a> Collection<'a> {
         Ok(self.state)
     }
 
-    /// Begins to sample. Switches come first, so that none is missed that a sample tells of.
+    /// Begins to sample. Switches come first, so that none is missed that a sample or a look at a vCPU tells of.
     fn attach(&mut self) -> Result<(SamplingEvents, TracerLinks), ProbeError> {
         let links = self.tracers.start(&mut self.state.header)?;
-        self.state.header.start = probes::now();
-        self.state.header.start_unix_ns = probes::unix_now_ns();
-        let events = self.sampler.start()?;
         self.switches.clear();
         self.see_all_vcpus()?;
-        Ok((events, links))
+        self.read_throttling(probes::now());
+        self.state.header.start = probes::now();
+        self.state.header.start_unix_ns = probes::unix_now_ns();
+        Ok((self.sampler.start()?, links))
+    }
+
+    fn read_throttling(&mut self, now: HostNs) {
+        let Sampled { throttling, vms, .. } = &mut self.state;
+        throttling.read(Path::new(PROC), Path::new(CGROUPS), vms, now);
     }
 
     fn drain_interval(&self) -> Duration {
@@ -217,8 +225,7 @@ impl<'a> Collection<'a> {
         self.drain_switches()?;
         self.drain_sideband(settled, control);
         let now = probes::now();
-        let Sampled { throttling, vms, .. } = &mut self.state;
-        throttling.read(Path::new(PROC), Path::new(CGROUPS), vms, now);
+        self.read_throttling(now);
         let unknown = self.cpus.iter().map(|cpu| self.sampler.counters(*cpu).unknown_vcpus).sum();
         if self.unknown_vcpus < unknown && self.next_look <= now {
             self.unknown_vcpus = unknown;

@@ -11,6 +11,7 @@ use symbols::{GuestSource, HostSource, Sources, Store};
 use crate::collect::Sampled;
 use crate::guest_tables::{GuestNames, add_guest, add_snapshot};
 use crate::plan::{Collected, Control, Plan, Progress};
+use crate::switches::other;
 use crate::{CollectError, host_tables};
 
 pub(crate) fn finish(
@@ -113,7 +114,7 @@ fn snapshots(plan: &Plan, tables: &mut Tables, notes: &mut Vec<Note>) -> Vec<Gue
     guests
 }
 
-/// The host processes that samples hit.
+/// The host processes that samples hit, and those that took a vCPU's CPU or left it to one.
 fn hit_processes(spooled: &Recording) -> Result<BTreeSet<Pid>, recording::Error> {
     let mut hit = BTreeSet::new();
     let mut last = None;
@@ -125,6 +126,7 @@ fn hit_processes(spooled: &Recording) -> Result<BTreeSet<Pid>, recording::Error>
             }
         }
     })?;
+    spooled.for_each_switch_batch(&mut |batch| hit.extend(batch.iter().filter_map(other)))?;
     Ok(hit)
 }
 

@@ -1,6 +1,6 @@
 //! Events of vCPUs' threads on their way into the recording.
 
-use model::{Switch, SwitchEvent, VcpuId};
+use model::{Pid, Switch, SwitchEvent, VcpuId};
 use probes::{FoundVcpu, SeenVcpu};
 
 use crate::vm_table::VmTable;
@@ -14,4 +14,12 @@ pub(crate) fn seen(vms: &VmTable, found: &[FoundVcpu]) -> Vec<Switch> {
 fn event(vcpu: VcpuId, seen: &SeenVcpu) -> Switch {
     let SeenVcpu { time, cpu, away, exit_reason, waits } = *seen;
     Switch { time, cpu, vcpu, event: SwitchEvent::Seen { away, exit_reason, waits } }
+}
+
+/// The process that had the CPU before the vCPU or has it after it.
+pub(crate) fn other(switch: &Switch) -> Option<Pid> {
+    match switch.event {
+        SwitchEvent::Out { pid, .. } | SwitchEvent::In { pid, .. } => Some(pid),
+        SwitchEvent::Wake { .. } | SwitchEvent::Seen { .. } => None,
+    }
 }

@@ -7,7 +7,7 @@ use model::{
 use rustc_hash::FxHashMap;
 
 use super::by_samples::Drawer;
-use super::gap::difference;
+use super::gap::{self, difference};
 use super::marks::{Mark, Marks};
 use super::places::Places;
 use super::problems::{Problem, Problems};
@@ -68,18 +68,23 @@ impl<'r> AxisBuilder<'r> {
             self.problems.count(Problem::UnknownVcpu);
             return;
         };
-        if let SwitchEvent::Seen { away, exit_reason, waits } = switch.event {
-            // It was looked at just before or after sampling.
-            let time = HostNs(switch.time.0.clamp(from.0, to.0.max(from.0)));
-            let doing = away.map_or(Doing::Running, |away| Doing::Away(asleep(away, exit_reason)));
-            let point = Point { time: time.0, cpu: switch.cpu, doing, waits, place: None };
-            self.points[switch.vcpu.index()].push(point);
-            self.switches[switch.vcpu.index()].push(Switch { time, ..*switch });
-        } else if switch.time < from || to < switch.time {
-            self.problems.count(Problem::SwitchedOutside);
-        } else if self.edges == Edges::Switches {
-            self.switches[switch.vcpu.index()].push(*switch);
+        let (start, end) = (self.header.start, self.header.end);
+        if end < switch.time {
+            return;
         }
+        // Tracing begins before sampling: what happened before says what the vCPU did at the start.
+        if start <= switch.time && (switch.time < from || to < switch.time) {
+            self.problems.count(Problem::SwitchedOutside);
+            return;
+        }
+        if let SwitchEvent::Seen { away, exit_reason, waits } = switch.event {
+            let doing = away.map_or(Doing::Running, |away| Doing::Away(asleep(away, exit_reason)));
+            let point = Point { time: switch.time.0, cpu: switch.cpu, doing, waits, place: None };
+            self.points[switch.vcpu.index()].push(point);
+        } else if self.edges == Edges::Samples {
+            return;
+        }
+        self.switches[switch.vcpu.index()].push(*switch);
     }
 
     /// The axis of what was pushed.
@@ -165,6 +170,7 @@ impl<'r> AxisBuilder<'r> {
                     self.problems.count(Problem::WaitsBackwards);
                 }
             }
+            gap::count_late_halts(points, self.header.period_ns);
         }
         for switches in &mut self.switches {
             switches.sort_by_key(|switch| switch.time);
@@ -214,7 +220,7 @@ impl<'r> AxisBuilder<'r> {
             }
         }
         waits.retain(|wait| 0 < wait.preempted + wait.waiting);
-        throttle::share(readings(), waits, self.header.period_ns)
+        throttle::share(readings(), waits)
     }
 
     fn draw_by_switches(&mut self, tracks: &mut [Track], period_ns: u64) {

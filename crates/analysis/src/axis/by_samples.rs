@@ -64,32 +64,26 @@ impl<'a> Drawer<'a> {
     }
 
     fn begin(&self, track: &mut Track, first: &Point) {
-        let what = match first.away() {
-            Some(away) if is_near(track.from, first.time, self.period_ns) => {
-                What::Off(away.state())
-            }
-            Some(_) => What::Off(State::Unknown),
-            None => {
-                let known = first.time.saturating_sub(self.period_ns);
-                track.push_until(known, What::Off(State::Unknown), None);
-                What::OnCpu
-            }
-        };
-        track.push_until(first.time, what, queue(first));
+        let known = first.time.saturating_sub(self.reach(first, track.from));
+        track.push_until(known, What::Off(State::Unknown), None);
+        let (what, cpu) = found(first);
+        track.push_until(first.time, what, cpu);
     }
 
     fn end(&self, track: &mut Track, last: &Point) {
-        match last.away() {
-            Some(away) if is_near(last.time, track.to, self.period_ns) => {
-                track.push_until(u64::MAX, What::Off(away.state()), queue(last));
-            }
-            Some(_) => {}
-            None => {
-                let known = last.time.saturating_add(self.period_ns);
-                track.push_until(known, What::OnCpu, Some(last.cpu));
-            }
-        }
+        let (what, cpu) = found(last);
+        track.push_until(last.time.saturating_add(self.reach(last, track.to)), what, cpu);
         track.push_until(u64::MAX, What::Off(State::Unknown), None);
+    }
+
+    /// How far the first or the last look at it speaks for the time before or after.
+    fn reach(&self, point: &Point, edge: u64) -> u64 {
+        let (from, to) = (edge.min(point.time), edge.max(point.time));
+        match point.state() {
+            Some(_) => self.period_ns,
+            None if is_near(from, to, self.period_ns) => to - from,
+            None => 0,
+        }
     }
 
     fn draw_gap(&self, track: &mut Track, number: usize, gap: &Gap) {
@@ -102,9 +96,11 @@ impl<'a> Drawer<'a> {
             let turn = if a.cpu == b.cpu { b.time } else { middle(a.time, b.time) };
             track.push_until(turn, What::OnCpu, Some(a.cpu));
         } else {
-            track.push_until(a.time.saturating_add(before), What::OnCpu, Some(a.cpu));
+            let mut at = a.time.saturating_add(before);
+            track.push_until(at, What::OnCpu, Some(a.cpu));
             let mut off = |ns, state, cpu| {
-                track.push_until(track.at().saturating_add(ns), What::Off(state), cpu);
+                at = at.saturating_add(ns);
+                track.push_until(at, What::Off(state), cpu);
             };
             off(gap.halted, State::Halted, None);
             off(gap.waiting, State::WaitingInVmm { reason: reason(a, b) }, None);
@@ -212,6 +208,14 @@ pub(super) fn poll_around(
     let slack = polled.saturating_sub(last - first);
     let before = (slack / 2).min(period_ns);
     (first.saturating_sub(before), last.saturating_add(slack - before))
+}
+
+/// What a point found it to do, and where.
+fn found(point: &Point) -> (What, Option<CpuId>) {
+    match point.away() {
+        Some(away) => (What::Off(away.state()), queue(point)),
+        None => (What::OnCpu, Some(point.cpu)),
+    }
 }
 
 /// The CPU in whose queue a point found it; `None`: asleep.

@@ -71,6 +71,35 @@ pub(super) fn difference(a: &Point, b: &Point) -> Option<Difference> {
     Some(Difference { waits: Waits { halted_ns, polled_ns, runnable_ns }, backwards })
 }
 
+/// KVM counts a halt, and the poll before it, a moment after the vCPU has a CPU again. A sample in that moment lacks
+/// them, and the gap that it begins would have more than its length: they belong to the gap that it ends.
+pub(super) fn count_late_halts(points: &mut [Point], period_ns: u64) {
+    for last in 1..points.len().saturating_sub(1) {
+        let [sample, next] = [points[last], points[last + 1]];
+        let Some(late) = difference(&sample, &next).map(|d| d.waits) else { continue };
+        if !sample.may_poll() || late.halted_ns <= next.time.saturating_sub(sample.time) {
+            continue;
+        }
+        let is_same = |a: &Point, b: &Point| {
+            a.may_poll() && a.waits == b.waits && b.time.saturating_sub(a.time) <= 2 * period_ns
+        };
+        let same = points[..=last].windows(2).rev().take_while(|pair| is_same(&pair[0], &pair[1]));
+        let first = last - same.count();
+        let Some(before) = first.checked_sub(1) else { continue };
+        let (a, b) = (&points[before], &points[first]);
+        let Some(counted) = difference(a, b).map(|d| d.waits) else { continue };
+        let length = b.time.saturating_sub(a.time);
+        let room = length.saturating_sub(counted.halted_ns.saturating_add(counted.polled_ns));
+        // It did not fall asleep at the sample before.
+        let halted_ns = late.halted_ns.min(room.saturating_sub(period_ns / 2));
+        let polled_ns = late.polled_ns.min(room - halted_ns);
+        for waits in points[first..=last].iter_mut().filter_map(|point| point.waits.as_mut()) {
+            waits.halted_ns += halted_ns;
+            waits.polled_ns += polled_ns;
+        }
+    }
+}
+
 impl Gap {
     /// The gap between `a` and `b`, as the counters tell it.
     pub(super) fn new(a: &Point, b: &Point, waits: Waits, unseen_ns: u64) -> Self {

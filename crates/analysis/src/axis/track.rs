@@ -162,7 +162,7 @@ impl Track {
     }
 }
 
-/// How far a look at a vCPU that was away speaks for the time before the first or after the last.
+/// How far a look at a vCPU speaks for the time before the first or after the last.
 const NEAR_PERIODS: u64 = 10;
 
 /// Whether an edge of a track is so near to the first or last look at it that nothing can have happened between.

@@ -16,7 +16,8 @@ use model::{
 
 /// What a vCPU does, one letter each.
 ///
-/// On a CPU: `k` guest kernel, `u` guest user, `v` in the VMM for an I/O exit, `p` polling for the end of a halt.
+/// On a CPU: `k` guest kernel, `u` guest user, `v` in the VMM for an I/O exit, `p` polling for the end of a halt,
+/// `l` in KVM after a halt that it has not counted yet.
 /// Off: `h` halted, `w` waiting in the VMM for I/O, `r` runnable, `t` throttled.
 /// Not there: `.` its VM is not, `,` its VM is.
 pub(crate) type Letter = char;
@@ -77,7 +78,7 @@ impl Recorded {
 }
 
 pub(crate) fn is_on(letter: Letter) -> bool {
-    matches!(letter, 'k' | 'u' | 'v' | 'p')
+    matches!(letter, 'k' | 'u' | 'v' | 'p' | 'l')
 }
 
 fn is_asleep(letter: Letter) -> bool {
@@ -102,9 +103,11 @@ impl Life {
         let mut counters = Vec::new();
         for truth in &self.truth {
             let was = before.filter(|_| is_on(truth.letter));
-            if let Some(was) = was.filter(|was| !is_on(was.letter)) {
+            if was.is_some() && truth.letter != 'l' {
                 // KVM's halt time ends when the thread runs again.
                 waits.halted_ns += halted_from.take().map_or(0, |from| truth.from - from);
+            }
+            if let Some(was) = was.filter(|was| !is_on(was.letter)) {
                 let queued = matches!(was.letter, 'r' | 't');
                 waits.runnable_ns += if queued { was.to - was.from } else { 0 };
             }
@@ -122,7 +125,7 @@ impl Life {
     /// The reason of the last VM exit.
     fn exit_reason(&self, number: usize) -> u32 {
         let before = self.truth[..=number].iter().rev();
-        let exit = before.map(|truth| truth.letter).find(|l| matches!(l, 'v' | 'p' | 'h' | 'w'));
+        let exit = before.map(|truth| truth.letter).find(|l| matches!(l, 'v' | 'p' | 'l' | 'h' | 'w'));
         match exit {
             Some('v' | 'w') => IO,
             Some(_) => HLT,
@@ -287,7 +290,7 @@ impl Host {
             waits: Some(counters[number]),
         };
         match truth.letter {
-            'v' | 'p' => VcpuState::Vmm(sample),
+            'v' | 'p' | 'l' => VcpuState::Vmm(sample),
             _ => VcpuState::Guest(sample),
         }
     }
