@@ -72,7 +72,8 @@ fn every_format_gets_its_file_and_says_how_to_open_it() {
     let output = run(&recording, &out, &["--format", "perfetto"]);
     let message = String::from_utf8(output.stderr).unwrap();
     assert!(
-        message.contains("wrote trace.perfetto: 3 vCPUs on 2 CPUs, unified view\n"),
+        message
+            .contains("wrote trace.perfetto: 3 vCPUs on 2 CPUs, unified view, edges by samples\n"),
         "{message}"
     );
     let files =
@@ -106,7 +107,13 @@ fn a_selection_goes_to_standard_output() {
         run(&recording, &out, &["--format", "html", "-o", "-", "--view", "guest", "--vm", "vm1"]);
     let page = String::from_utf8(page.stdout).unwrap();
     assert!(page.contains("<li>guest view: halt, steal and throttling are no samples"));
-    assert!(page.contains("<li>missed: samples_missed_cpu1 7</li>"));
+    for lost in [
+        "missed: 7 interrupts (3.5 %): cpu1 7",
+        "dropped: 3 samples: cpu1 3",
+        "counted: maps_cut 1",
+    ] {
+        assert!(page.contains(&format!("<li>{lost}</li>")), "{lost}");
+    }
     assert!(!page.contains("samples_written_"));
     assert_eq!(names(&out), [""; 0]);
 }
@@ -114,9 +121,10 @@ fn a_selection_goes_to_standard_output() {
 #[test]
 fn the_report_prints_the_same_page() {
     let (recording, out) = recorded("report");
-    let page = run(&recording, &out, &["--format", "html", "-o", "-", "--vm", "vm1"]).stdout;
+    let args = ["--format", "html", "--vm", "vm1", "--edges", "samples"];
+    let page = run(&recording, &out, &[&args[..], &["-o", "-"]].concat()).stdout;
     let mut command = Command::new(env!("CARGO_BIN_EXE_vmscope"));
-    command.arg("report").arg(&recording).args(["--format", "html", "--vm", "vm1"]);
+    command.arg("report").arg(&recording).args(args);
     let report = command.output().unwrap();
     assert!(report.status.success() && report.stderr.is_empty(), "{report:?}");
     assert!(!page.is_empty() && page == report.stdout);
@@ -154,6 +162,9 @@ fn errors() {
         let args = [perfetto, more].concat();
         check_error(&recording, &out, &args, 2, "leave out --view and --process");
     }
+    let edges = "--edges is about vCPUs in time, which only --format html and perfetto show";
+    check_error(&recording, &out, &["--format", "pprof", "--edges", "samples"], 2, edges);
+    check_error(&recording, &out, &with(["--edges", "switches"]), 2, "no switches of vCPUs");
     check_error(Path::new("/no/such/recording"), &out, &html, 1, "/no/such/recording");
     check_error(&out, &out, &html, 1, "is not a recording");
 }

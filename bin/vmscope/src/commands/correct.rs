@@ -19,14 +19,15 @@ use super::scene::{Format, Scene, Source, cleaned, seconds};
 use super::time::duration_in_seconds;
 
 const EXAMPLE: &str = "Examples:
-  vmscope correct day1 --vm web                               each process: its run time without what was stolen
-  vmscope correct day1 --vm web --process shor --apparent 12.5 --from 3 --to 15.5
-                                                              12.5 s were measured in the guest, beginning 3 s
-                                                              after the recording
-  vmscope correct day1 --vm web --process shor --function quantum_toffoli --apparent 7.1";
+  vmscope correct day1 --vm web     each process: its run time without steal
+  vmscope correct day1 --vm web --process shor --apparent 12.5 --from 3 --to 16
+                                    12.5 s were measured in the guest, which
+                                    began 3 s after the recording or later
+  vmscope correct day1 --vm web --process shor --function quantum_toffoli";
 
 /// Correct a run time: without what was stolen, and how sure that is.
 ///
+/// Takes out steal type 1 (somebody else had the CPU), steal type 2 (in the VMM) and throttling (a CPU quota).
 /// --apparent is the time measured inside the guest; without it, it is what the recording shows. Choose --from and
 /// --to so that all of it, and no other run, lies between. docs/steal.md explains the numbers.
 #[derive(Debug, clap::Args)]
@@ -34,13 +35,13 @@ const EXAMPLE: &str = "Examples:
 pub(crate) struct Args {
     #[command(flatten)]
     source: Source,
-    /// Of this process, by name or id in the guest
+    /// Correct this process, by name or id in the guest
     #[arg(long, value_name = "NAME|PID")]
     process: Option<String>,
-    /// Of this function
+    /// Correct this function, of that process or of all
     #[arg(long, value_name = "NAME")]
     function: Option<String>,
-    /// The run time measured in the guest
+    /// The run time measured in the guest [default: as the recording shows it]
     #[arg(long, value_name = "SECONDS", value_parser = duration_in_seconds)]
     apparent: Option<Duration>,
     /// Look only from this time on, counted from the recording's start

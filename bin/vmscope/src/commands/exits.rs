@@ -16,9 +16,11 @@ use super::scene::json::recording;
 use super::scene::{Format, Scene, Source, cleaned};
 
 const EXAMPLE: &str = "Examples:
-  vmscope record -o day1 --exits --duration 20    counts VM exits while sampling
-  vmscope exits day1                              how often each VM exits, for what, and how long that takes
-  vmscope exits day1 --vm web --by function       which of its functions cause the exits";
+  vmscope record -o day1 --exits --duration 20
+                              counts VM exits while sampling
+  vmscope exits day1          how often VMs exit, for what, for how long
+  vmscope exits day1 --vm web --by function
+                              which of its functions cause the exits";
 
 /// Say what VMs exit for: how often, how long it takes, and the guest functions that cause it.
 ///

@@ -7,14 +7,16 @@ use std::process::ExitCode;
 
 use analysis::axis::Axis;
 use analysis::flow::{Flow, FlowBuilder};
+use analysis::text::{dropped, missed};
 use analysis::{Counter, Resolver, Selection, View, clean};
 use anyhow::Context;
 use clap::ValueEnum;
 use export::{About, Chart};
-use model::{Edges, Guest, Note, Tables};
+use model::{Edges, Guest, Header, Note, Tables};
 use recording::Recording;
 
 use super::report::{Select, refuse_unknown_process};
+use super::scene::EdgesArg;
 use super::{Usage, axis};
 
 /// Write a recording in another tool's format.
@@ -34,12 +36,16 @@ pub(crate) struct Args {
     output: Option<PathBuf>,
     #[command(flatten)]
     select: Select,
+    /// html and perfetto: how the edges of gaps are found [default: as recorded]
+    #[arg(long, value_enum)]
+    edges: Option<EdgesArg>,
 }
 
 const EXAMPLE: &str = "Examples:
-  vmscope export day1 --format html                          flamegraph.html, for any browser
-  vmscope export day1 --format perfetto                      trace.perfetto, every vCPU and CPU in time
-  vmscope export day1 --format pprof --view guest --vm web1  profile.pb.gz, one guest only
+  vmscope export day1 --format html        flamegraph.html, for any browser
+  vmscope export day1 --format perfetto    trace.perfetto, vCPUs, CPUs in time
+  vmscope export day1 --format pprof --view guest --vm web
+                                           profile.pb.gz, one guest only
   vmscope export day1 --format folded -o - | inferno-flamegraph >flame.svg";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -110,8 +116,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let file = args.output.clone().unwrap_or_else(|| args.format.default_file().into());
     let to_stdout = file == Path::new("-");
     refuse_bad_target(args.format, &file)?;
+    refuse_edges(args)?;
     let recording = Recording::open(&args.dir)?;
-    let loaded = Loaded::load(args.format, &recording, &args.select, &args.dir, None)?;
+    let edges = args.edges.map(Edges::from);
+    let loaded = Loaded::load(args.format, &recording, &args.select, &args.dir, edges)?;
     let write = |out: &mut dyn Write| loaded.write(args.format, BufWriter::new(out));
     if to_stdout {
         pipe(write(&mut io::stdout().lock())).context("failed to write to standard output")?;
@@ -147,6 +155,7 @@ impl<'r> Loaded<'r> {
         let selection = select.selection(&recording.tables)?;
         let resolver = Resolver::new(&recording.tables);
         let (mut flow, mut axis) = (Flow::default(), Axis::default());
+        let mut view = view_text(&selection, &recording.tables);
         if format.has_samples() {
             flow = self::flow(recording, &resolver, selection.clone(), dir)?;
         } else {
@@ -154,8 +163,8 @@ impl<'r> Loaded<'r> {
         }
         if format.has_axis() {
             axis = axis::load(recording, &resolver, edges)?;
+            view += edges_text(edges.unwrap_or(recording.header.edges));
         }
-        let view = view_text(&selection, &recording.tables);
         let notes = notes(recording, &selection, &axis);
         Ok(Self { recording, selection, view, notes, flow, axis })
     }
@@ -202,6 +211,15 @@ fn refuse_bad_target(format: Format, file: &Path) -> Result<(), Usage> {
     }
 }
 
+/// Samples alone have no gaps.
+fn refuse_edges(args: &Args) -> Result<(), Usage> {
+    let text = "--edges is about vCPUs in time, which only --format html and perfetto show";
+    match args.edges.is_some() && !args.format.has_axis() {
+        true => Err(Usage(text.to_owned())),
+        false => Ok(()),
+    }
+}
+
 /// A vCPU's time has no views, and its halts and steal belong to no process.
 fn refuse_part_of_vcpu(selection: &Selection) -> Result<(), Usage> {
     match selection.view() == View::Unified && selection.process().is_none() {
@@ -241,6 +259,14 @@ fn view_text(selection: &Selection, tables: &Tables) -> String {
     text
 }
 
+/// How what is shown in time was found.
+fn edges_text(edges: Edges) -> &'static str {
+    match edges {
+        Edges::Samples => ", edges by samples",
+        Edges::Switches => ", edges by switches",
+    }
+}
+
 /// What the recording says was missed, the guests without a map, the samples dropped, what made no sense on
 /// the time axis, and what a report of the same selection would count besides.
 fn notes(recording: &Recording, selection: &Selection, axis: &Axis) -> Vec<Note> {
@@ -263,18 +289,26 @@ fn notes(recording: &Recording, selection: &Selection, axis: &Axis) -> Vec<Note>
         text: format!("{what}: {count}"),
     };
     notes.extend(axis.problems.iter().map(problem));
-    notes.extend(header.counters.iter().filter_map(|(name, count)| counted(name, *count)));
+    notes.extend(lost(header));
     notes
 }
 
-fn counted(name: &str, count: u64) -> Option<Note> {
-    let subject = match Counter::of(name) {
-        Counter::Written => return None,
-        Counter::Missed => "missed",
-        Counter::Dropped | Counter::Other => "dropped or cut",
+/// What the recording has counted as missed, dropped or cut.
+fn lost(header: &Header) -> Vec<Note> {
+    let counted = |of| {
+        let counters = header.counters.iter().filter(|(_, count)| 0 < **count);
+        counters.filter(move |(name, _)| Counter::of(name) == of)
     };
-    let text = format!("{name} {count}");
-    (0 < count).then(|| Note { subject: subject.to_owned(), text })
+    let note = |subject: &str, text| Note { subject: subject.to_owned(), text };
+    let mut notes = Vec::new();
+    if counted(Counter::Missed).next().is_some() {
+        notes.push(note("missed", missed(header)));
+    }
+    if counted(Counter::Dropped).next().is_some() {
+        notes.push(note("dropped", dropped(header)));
+    }
+    notes.extend(counted(Counter::Other).map(|(name, n)| note("counted", format!("{name} {n}"))));
+    notes
 }
 
 /// A reader that has seen enough is no failure.
@@ -320,23 +354,5 @@ impl Drop for Partial {
     fn drop(&mut self) {
         // After the rename there is nothing left to remove.
         let _ = std::fs::remove_file(&self.path);
-    }
-}
-
-#[cfg(test)]
-mod test {
-    use super::*;
-
-    #[test]
-    fn counters_become_notes() {
-        let check = |name, count, expected: Option<&str>| {
-            let note = counted(name, count).map(|note| format!("{}: {}", note.subject, note.text));
-            assert_eq!(note.as_deref(), expected);
-        };
-        check("samples_dropped_cpu0", 0, None);
-        check("samples_dropped_cpu0", 3, Some("dropped or cut: samples_dropped_cpu0 3"));
-        check("samples_missed_cpu1", 7, Some("missed: samples_missed_cpu1 7"));
-        check("samples_written_cpu0", 40, None);
-        check("stacks_truncated", 2, Some("dropped or cut: stacks_truncated 2"));
     }
 }

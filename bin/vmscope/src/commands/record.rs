@@ -22,11 +22,12 @@ use super::Usage;
 use super::time::duration_in_seconds;
 
 const EXAMPLE: &str = "Examples:
-  vmscope record -o day1 --duration 20        20 s of this host and all its guests
+  vmscope record -o day1 --duration 20        20 s of this host and its guests
   vmscope record -o build -- make -j8         as long as a command runs
-  vmscope record -o exact --edges switches    when vCPUs lost their CPUs, to the nanosecond
-  vmscope record -o why --exits               how often each vCPU left its guest, and why
-  vmscope record -o db --guest-map db=db.map  a guest without a channel; in it: vmscope-guest snapshot >db.map";
+  vmscope record -o exact --edges switches    exactly when vCPUs lost CPUs
+  vmscope record -o why --exits               how often vCPUs left their guests
+  vmscope record -o db --guest-map db=db.map  a guest without a channel; in it:
+                                              vmscope-guest snapshot >db.map";
 
 /// Record what the host and its guests do.
 ///

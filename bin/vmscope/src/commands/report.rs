@@ -19,12 +19,16 @@ use super::{Usage, axis, export};
 const TEXT_LIMIT: usize = 30;
 
 const EXAMPLE: &str = "Examples:
-  vmscope report day1                                who used the CPUs, by function, guests included
-  vmscope report day1 --view host                    the host alone, each VM as one line
-  vmscope report day1 --view guest --vm web          one guest: its time, and its halts, steal and throttling
-  vmscope report day1 --by process --limit 0         every process of host and guests
+  vmscope report day1                 who used the CPUs, by function
+  vmscope report day1 --view host     the host alone, each VM as one line
+  vmscope report day1 --view guest --vm web
+                                      one guest: its time, halts and steal
+  vmscope report day1 --by process --limit 0
+                                      every process of host and guests
   vmscope report day1 --process postgres --format csv >postgres.csv
-  vmscope report day1 --edges both                   how well gaps by samples and by switches agree";
+  vmscope report day1 --format html >day1.html
+                                      for a browser: flame graph, vCPUs in time
+  vmscope report day1 --edges both    do gaps by samples and by switches agree";
 
 /// Report a recording: who used the CPUs, by function, process, VM...
 ///
@@ -39,7 +43,7 @@ pub(crate) struct Args {
     /// What a line stands for
     #[arg(long, value_enum, default_value_t = ByArg::Function)]
     by: ByArg,
-    /// Guest view: how gaps are found [default: as recorded]; both: compare the two instead
+    /// Guest view and html: how the edges of gaps are found [default: as recorded]; both: compare the two instead
     #[arg(long, value_enum)]
     edges: Option<EdgesArg>,
     /// Lines at most, 0 for all [default: 30 in text, all in json and csv]

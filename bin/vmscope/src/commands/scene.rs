@@ -28,11 +28,20 @@ pub(crate) struct Source {
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
-enum EdgesArg {
+pub(crate) enum EdgesArg {
     /// By the samples alone
     Samples,
     /// By the scheduler's switches of vCPUs (record --edges switches)
     Switches,
+}
+
+impl From<EdgesArg> for Edges {
+    fn from(edges: EdgesArg) -> Self {
+        match edges {
+            EdgesArg::Samples => Self::Samples,
+            EdgesArg::Switches => Self::Switches,
+        }
+    }
 }
 
 /// How to print it.
@@ -59,10 +68,7 @@ impl Scene {
     /// A usage error when it has no such edges; or it can't be read.
     pub(crate) fn open(source: &Source) -> anyhow::Result<Self> {
         let recording = Recording::open(&source.dir)?;
-        let asked = source.edges.map(|edges| match edges {
-            EdgesArg::Samples => Edges::Samples,
-            EdgesArg::Switches => Edges::Switches,
-        });
+        let asked = source.edges.map(Edges::from);
         let mut samples = SampleTimes::default();
         let resolver = Resolver::new(&recording.tables);
         let axis =

@@ -18,16 +18,26 @@ use super::scene::{Format, Scene, Source};
 /// Lines of a text table unless `--limit` says otherwise.
 const TEXT_LIMIT: usize = 30;
 
-const EXAMPLE: &str = "Examples:
-  vmscope steal day1                           every VM's time, and who took the CPU of whom
-  vmscope steal day1 --vm web                  one VM: its thieves, and the VM exits that cost time
-  vmscope steal day1 --vm web --by process     which of its processes suffered
+const EXAMPLE: &str = "Columns, which add up to 100 %:
+  guest         ran its guest
+  halt          slept: its guest had nothing to do
+  halt polling  the same, while the host polled on the CPU for the halt's end
+  steal type 1  could run, and somebody else (a thief) had the CPU
+  steal type 2  was in the VMM (KVM or QEMU) for a VM exit, on a CPU or asleep
+  throttled     was held back by a CPU quota
+  not sampled   was on a CPU, and no sample says doing what
+  unknown       nothing was seen of it
+
+Examples:
+  vmscope steal day1                    every VM's time; who took whose CPU
+  vmscope steal day1 --vm web           one VM: its thieves, and its VM exits
+  vmscope steal day1 --vm web --by process
+                                        which of its processes suffered
   vmscope steal day1 --vm web --by function --format csv >suffered.csv";
 
 /// Say where the time of VMs went: halts, steal, who stole it, who suffered.
 ///
-/// Type 1 is time in which a vCPU could run and somebody else had the CPU, type 2 is time in the VMM.
-/// docs/steal.md explains columns and JSON.
+/// docs/steal.md explains thieves, exit reasons and JSON.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Args {

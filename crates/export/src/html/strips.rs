@@ -187,7 +187,8 @@ fn section(chart: Chart<'_>, groups: &[Group<'_>]) -> String {
     };
     format!(
         "<section aria-labelledby=\"strips-title\">\n<h2 id=\"strips-title\">Timelines</h2>\n\
-         <p>All of each vCPU's time on the host's clock, whatever else is selected.</p>\n\
+         <p>All of each vCPU's time on the host's clock, whatever else is selected. Steal type 1 is preempted; type 2 is \
+         vmm and waiting in vmm.</p>\n\
          <ul class=\"legend\" id=\"strip-legend\">\n{}\n</ul>\n\
          <p id=\"strip-details\" aria-live=\"polite\">Point at a strip to see what happened there.</p>\n\
          {rows}<div class=\"strip ticks\"><span></span><div>{}</div></div>\n</section>",
