@@ -13,7 +13,7 @@ use super::{By, Findings, VmTime};
 /// Thieves with a column of their own in the matrix, if they fit.
 const THIEVES: usize = 6;
 /// Titles in the matrix are broken into lines of this.
-const TITLE_CHARS: usize = 12;
+const TITLE_CHARS: usize = 14;
 /// Accounts that are left out of the overview where they are nobody's.
 const RARE: [Account; 4] =
     [Account::HaltPolling, Account::Throttled, Account::NotSampled, Account::Unknown];
