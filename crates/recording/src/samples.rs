@@ -64,7 +64,7 @@ const SCHEMA: Schema = Schema {
         ("optional", Kind::U64, RUNNABLE),
     ],
     encodings: &[
-        (TIME, Encoding::BYTE_STREAM_SPLIT),
+        (TIME, Encoding::DELTA_BINARY_PACKED),
         (HALTED, Encoding::PLAIN),
         (POLLED, Encoding::PLAIN),
         (RUNNABLE, Encoding::PLAIN),

@@ -106,7 +106,8 @@ impl<T> GroupWriter<'_, '_, T> {
     }
 
     pub(crate) fn text(&mut self, value: impl Fn(&T) -> &'static str) -> Result<(), ParquetError> {
-        let values: Vec<_> = self.rows.iter().map(|row| ByteArray::from(value(row))).collect();
+        let mut words = Words::default();
+        let values: Vec<_> = self.rows.iter().map(|row| words.get(value(row))).collect();
         self.column::<ByteArrayType>(&values, None)
     }
 
@@ -135,12 +136,13 @@ impl<T> GroupWriter<'_, '_, T> {
         &mut self,
         value: impl Fn(&T) -> Option<&'static str>,
     ) -> Result<(), ParquetError> {
-        self.optional::<ByteArrayType>(|row| value(row).map(ByteArray::from))
+        let mut words = Words::default();
+        self.optional::<ByteArrayType>(|row| value(row).map(|word| words.get(word)))
     }
 
     fn optional<D: DataType>(
         &mut self,
-        value: impl Fn(&T) -> Option<D::T>,
+        mut value: impl FnMut(&T) -> Option<D::T>,
     ) -> Result<(), ParquetError> {
         let mut levels = Vec::with_capacity(self.rows.len());
         let values = self.rows.iter().map(|row| value(row));
@@ -158,6 +160,21 @@ impl<T> GroupWriter<'_, '_, T> {
             self.group.next_column()?.ok_or_else(|| ParquetError::General("columns".into()))?;
         column.typed::<D>().write_batch(values, levels, None)?;
         column.close()
+    }
+}
+
+/// The few texts of a column, each allocated once.
+#[derive(Debug, Default)]
+struct Words(Vec<(&'static str, ByteArray)>);
+
+impl Words {
+    fn get(&mut self, word: &'static str) -> ByteArray {
+        if let Some((_, bytes)) = self.0.iter().find(|(known, _)| *known == word) {
+            return bytes.clone();
+        }
+        let bytes = ByteArray::from(word);
+        self.0.push((word, bytes.clone()));
+        bytes
     }
 }
 
