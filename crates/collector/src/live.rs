@@ -7,7 +7,7 @@
 //! ```
 
 use std::collections::{BTreeSet, HashMap};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use analysis::Addresses;
 use api::guest::SERIAL_PORT_NAME;
@@ -194,7 +194,7 @@ impl Names {
     ///
     /// # Errors
     /// When the host's own kernel can't be read.
-    pub fn ask(window: &Window, limits: &Limits, store: &PathBuf) -> Result<Self, CollectError> {
+    pub fn ask(window: &Window, limits: &Limits, store: &Path) -> Result<Self, CollectError> {
         let mut tables =
             Tables { vms: window.vms.clone(), vcpus: window.vcpus.clone(), ..Tables::default() };
         let mut workers = GuestWorkers::new();

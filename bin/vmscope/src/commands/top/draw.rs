@@ -236,7 +236,7 @@ mod test {
             .join(name);
         let text = screen(state, &shown(), 80, 24);
         if std::env::var_os("UPDATE").is_some() {
-            std::fs::write(&golden, &text).unwrap();
+            std::fs::write(&golden, &text).expect("the golden file can be written");
         }
         assert_eq!(text, std::fs::read_to_string(&golden).unwrap_or_default(), "{name}");
     }
