@@ -126,6 +126,10 @@ struct vcpu_svm {
 	struct vmcb *vmcb;
 } KERNEL_TYPE;
 
+struct svm_cpu_data {
+	struct vmcb *current_vmcb;
+} KERNEL_TYPE;
+
 /* Intel, in kvm_intel.ko */
 #define VMX_BASIC_REASON 0xffff
 

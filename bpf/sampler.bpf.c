@@ -41,8 +41,51 @@ struct {
 	__type(value, struct stack);
 } stacks SEC(".maps");
 
-/* AMD keeps all of the guest's state in the VMCB, which is plain memory. */
-static __always_inline long read_svm(struct sample *s, struct kvm_vcpu *vcpu)
+/* What the processor keeps of its vCPU. Weak: KVM may not be there, or not AMD's. */
+extern struct svm_cpu_data svm_data __ksym __weak;
+extern struct kvm_vcpu *kvm_running_vcpu __ksym __weak;
+
+/* The VMCB that this CPU ran last, as a pointer that the verifier knows the type of: a load through it costs a
+ * tenth of a probe. */
+static __always_inline struct vmcb *loaded_vmcb(void)
+{
+	struct svm_cpu_data *data;
+
+	if (!&svm_data)
+		return NULL;
+	data = bpf_this_cpu_ptr(&svm_data);
+	return data->current_vmcb;
+}
+
+/* Whether the vCPU is loaded on this CPU. It is not while its thread runs the VMM's own code. */
+static __always_inline bool is_loaded(struct kvm_vcpu *vcpu)
+{
+	struct kvm_vcpu **running;
+
+	if (!&kvm_running_vcpu)
+		return false;
+	running = bpf_this_cpu_ptr(&kvm_running_vcpu);
+	return *running == vcpu;
+}
+
+/* False: the vCPU runs a guest of its guest, which has a VMCB of its own. */
+static __always_inline bool load_svm(struct sample *s, struct vmcb *vmcb)
+{
+	__u32 exit_reason = VMCB_FIELD(vmcb, __u32, VMCB_EXIT_CODE);
+
+	if (exit_reason == SVM_EXIT_VMRUN)
+		return false;
+	s->exit_reason = exit_reason;
+	s->asid = VMCB_FIELD(vmcb, __u32, VMCB_ASID);
+	s->exit_info = VMCB_FIELD(vmcb, __u32, VMCB_EXIT_INT_INFO);
+	s->guest_fs_base = VMCB_FIELD(vmcb, __u64, VMCB_FS_BASE);
+	s->cpl = VMCB_FIELD(vmcb, __u8, VMCB_CPL);
+	s->guest_cr3 = VMCB_FIELD(vmcb, __u64, VMCB_CR3);
+	s->guest_ip = VMCB_FIELD(vmcb, __u64, VMCB_RIP);
+	return true;
+}
+
+static __always_inline long probe_svm(struct sample *s, struct kvm_vcpu *vcpu)
 {
 	struct vmcb_control control;
 	struct vmcb_paging paging;
@@ -50,17 +93,26 @@ static __always_inline long read_svm(struct sample *s, struct kvm_vcpu *vcpu)
 	long err;
 
 	err = read_vmcb(&vmcb, vcpu);
-	err |= bpf_probe_read_kernel(&control, sizeof(control), vmcb + VMCB_CONTROL);
+	err |= bpf_probe_read_kernel(&control, sizeof(control), vmcb + VMCB_ASID);
 	s->asid = control.asid;
 	s->exit_reason = control.exit_code;
 	s->exit_info = control.exit_int_info;
 	err |= bpf_probe_read_kernel(&s->guest_fs_base, sizeof(s->guest_fs_base), vmcb + VMCB_FS_BASE);
 	err |= bpf_probe_read_kernel(&s->cpl, sizeof(s->cpl), vmcb + VMCB_CPL);
-	err |= bpf_probe_read_kernel(&paging, sizeof(paging), vmcb + VMCB_PAGING);
+	err |= bpf_probe_read_kernel(&paging, sizeof(paging), vmcb + VMCB_CR3);
 	s->guest_cr3 = paging.cr3;
 	s->guest_ip = paging.rip;
-	s->flags |= SAMPLE_CR3;
 	return err;
+}
+
+/* AMD keeps all of the guest's state in the VMCB, which is plain memory. */
+static __always_inline long read_svm(struct sample *s, struct kvm_vcpu *vcpu, __u8 flags)
+{
+	struct vmcb *vmcb = loaded_vmcb();
+
+	if (vmcb && ((flags & SAMPLE_GUEST) || is_loaded(vcpu)) && load_svm(s, vmcb))
+		return 0;
+	return probe_svm(s, vcpu);
 }
 
 /* Intel's VMCS can't be read from BPF. The IP is there when KVM has cached it, which perf's own
@@ -86,7 +138,7 @@ static __always_inline long read_vmx(struct sample *s, struct kvm_vcpu *vcpu)
 	return err;
 }
 
-static __always_inline long clear_vcpu(struct sample *s)
+static __always_inline void clear_vcpu(struct sample *s)
 {
 	s->guest_ip = 0;
 	s->guest_fs_base = 0;
@@ -94,7 +146,6 @@ static __always_inline long clear_vcpu(struct sample *s)
 	s->exit_info = 0;
 	s->asid = 0;
 	s->cpl = CPL_UNKNOWN;
-	return 0;
 }
 
 /* KVM takes the interrupt that ended the guest's run in a window of its own. Softirqs that this
@@ -106,77 +157,88 @@ static __always_inline bool on_task_stack(struct bpf_perf_event_data *ctx, struc
 }
 
 /* From before the guest's run until that window is over interrupts are off but in the window: the timer's finds
- * PF_VCPU set only there. An NMI may come anywhere, and KVM marks those that it passes on. */
-static __always_inline bool interrupted_guest(struct bpf_perf_event_data *ctx, struct task_struct *task,
-					      struct kvm_vcpu *vcpu)
+ * PF_VCPU set only there. */
+static __always_inline bool interrupted_guest(struct bpf_perf_event_data *ctx, struct task_struct *task)
+{
+	return (task->flags & PF_VCPU) && on_task_stack(ctx, task);
+}
+
+/* An NMI may come anywhere while PF_VCPU is set; KVM marks those that it passes on. */
+static __always_inline bool nmi_from_guest(struct kvm_vcpu *vcpu)
 {
 	__u8 handling = 0;
 
-	if (!(task->flags & PF_VCPU) || !on_task_stack(ctx, task))
-		return false;
-	if (config.trigger == TRIGGER_NMI)
-		bpf_core_read(&handling, sizeof(handling), &vcpu->arch.handling_intr_from_guest);
-	return config.trigger == TRIGGER_INTERRUPT || handling;
+	bpf_core_read(&handling, sizeof(handling), &vcpu->arch.handling_intr_from_guest);
+	return handling;
 }
 
 static __always_inline long read_waits(struct sample *s, struct task_struct *task, struct kvm_vcpu *vcpu)
 {
 	struct halt_times times;
 
-	if (!counts_waits())
-		return 0;
 	if (read_halt_times(&times, vcpu))
 		return -1;
 	s->halted_ns = times.wait_ns;
 	s->polled_ns = times.poll_success_ns + times.poll_fail_ns;
-	s->runnable_ns = task->sched_info.run_delay;
-	s->flags |= SAMPLE_WAITS;
+	if (bpf_core_field_exists(task->sched_info.run_delay))
+		s->runnable_ns = task->sched_info.run_delay;
 	return 0;
 }
 
-static __always_inline long read_registers(struct sample *s, struct vcpu_ref *ref)
+/* Takes the sample's flags so far and gives all of them. */
+static __always_inline __u8 fill_vcpu(struct sample *s, struct task_struct *task, struct vcpu_ref *ref,
+				      struct ring *ring, __u8 flags)
 {
-	struct kvm_vcpu *vcpu = (struct kvm_vcpu *)ref->vcpu;
+	struct kvm_vcpu *vcpu = vcpu_of(ref);
+	long err = 0;
 
-	if (ref->protected_state)
-		return clear_vcpu(s);
-	if (is_svm(config.vendor))
-		return read_svm(s, vcpu);
-	if (is_vmx(config.vendor))
-		return read_vmx(s, vcpu);
-	return clear_vcpu(s);
+	s->vcpu = ref->row;
+	if (is_protected(ref)) {
+		clear_vcpu(s);
+	} else if (is_svm(config.vendor)) {
+		err = read_svm(s, vcpu, flags);
+		flags |= SAMPLE_CR3;
+	} else if (is_vmx(config.vendor)) {
+		err = read_vmx(s, vcpu);
+	} else {
+		clear_vcpu(s);
+	}
+	if (ref->vcpu & VCPU_WAITS) {
+		flags |= SAMPLE_WAITS;
+		err |= read_waits(s, task, vcpu);
+	}
+	if (err)
+		ring->read_errors++;
+	return flags;
 }
 
 static __always_inline void fill(struct sample *s, struct ring *ring, struct bpf_perf_event_data *ctx)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	__u32 tid = task->pid;
-	struct vcpu_ref *ref = NULL;
-	struct kvm_vcpu *vcpu;
+	struct vcpu_ref *ref;
+	__u8 flags;
 
-	s->time_ns = bpf_ktime_get_ns();
+	/* The privilege level is 0 or 3. */
+	flags = ctx->regs.cs & SAMPLE_HOST_USER;
+	if (tid && interrupted_guest(ctx, task))
+		flags |= SAMPLE_GUEST;
 	s->host_ip = ctx->regs.rip;
+	s->time_ns = bpf_ktime_get_ns();
 	s->pid = task->tgid;
 	s->tid = tid;
 	s->vcpu = VCPU_NONE;
 	s->stack = STACK_NONE;
-	s->flags = (ctx->regs.cs & 3) ? SAMPLE_HOST_USER : 0;
-	if (!tid)
-		return;
-	if (bpf_core_type_exists(struct kvm_vcpu))
-		ref = find_vcpu(tid);
+	ref = tid && bpf_core_type_exists(struct kvm_vcpu) ? find_vcpu(tid) : NULL;
 	if (ref) {
-		vcpu = (struct kvm_vcpu *)ref->vcpu;
-		s->vcpu = ref->row;
-		if (interrupted_guest(ctx, task, vcpu))
-			s->flags |= SAMPLE_GUEST;
-		if (read_registers(s, ref) | read_waits(s, task, vcpu))
-			ring->read_errors++;
-	} else if ((task->flags & PF_VCPU) && on_task_stack(ctx, task)) {
+		if (config.trigger == TRIGGER_NMI && !nmi_from_guest(vcpu_of(ref)))
+			flags &= ~SAMPLE_GUEST;
+		flags = fill_vcpu(s, task, ref, ring, flags);
+	} else if (flags & SAMPLE_GUEST) {
 		s->vcpu = VCPU_UNKNOWN;
-		s->flags |= SAMPLE_GUEST;
 		ring->unknown++;
 	}
+	s->flags = flags;
 }
 
 static __always_inline void fill_stack(struct bpf_perf_event_data *ctx, __u32 slot)
@@ -194,16 +256,19 @@ int sample(struct bpf_perf_event_data *ctx)
 {
 	__u32 cpu = bpf_get_smp_processor_id();
 	struct ring *ring = bpf_map_lookup_elem(&rings, &cpu);
+	const __u32 slot_mask = config.slot_mask;
 	struct sample *s;
 	__u32 slot;
+	__u64 head;
 
 	if (!ring)
 		return 0;
-	if (ring->head - ring->tail > config.slot_mask) {
+	head = ring->head;
+	if (head - ring->tail > slot_mask) {
 		ring->dropped++;
 		return 0;
 	}
-	slot = cpu * (config.slot_mask + 1) + (ring->head & config.slot_mask);
+	slot = cpu * (slot_mask + 1) + (head & slot_mask);
 	s = bpf_map_lookup_elem(&samples, &slot);
 	if (!s)
 		return 0;
@@ -212,7 +277,7 @@ int sample(struct bpf_perf_event_data *ctx)
 		fill_stack(ctx, slot);
 	/* x86 keeps stores in order; the barrier keeps the compiler from moving them past the head. */
 	barrier();
-	ring->head++;
+	ring->head = head + 1;
 	return 0;
 }
 

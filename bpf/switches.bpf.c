@@ -69,7 +69,7 @@ static __always_inline __u8 why_out(bool preempted, unsigned int state, struct t
 static __always_inline void note_out(struct vcpu_ref *ref, bool preempted, unsigned int state,
 				     struct task_struct *prev, struct task_struct *next)
 {
-	struct kvm_vcpu *vcpu = (struct kvm_vcpu *)ref->vcpu;
+	struct kvm_vcpu *vcpu = vcpu_of(ref);
 	struct switch_event *event;
 	struct ring *ring;
 
@@ -87,7 +87,7 @@ static __always_inline void note_out(struct vcpu_ref *ref, bool preempted, unsig
 	/* A thread that ends has closed its files: its vCPU may be gone. */
 	if (!(state & TASK_DEAD)) {
 		event->away = why_out(preempted, state, prev, vcpu);
-		if (!ref->protected_state)
+		if (!is_protected(ref))
 			event->exit_reason = exit_reason(vcpu, config.vendor);
 	}
 	publish(ring);

@@ -29,9 +29,19 @@ static __always_inline struct vcpu_ref *find_vcpu(__u32 tid)
 		return NULL;
 #pragma unroll
 	for (int i = 0; i < VCPU_BUCKET_SLOTS; i++)
-		if (bucket->tid[i] == tid)
+		if (bucket->ref[i].tid == tid)
 			return &bucket->ref[i];
 	return NULL;
+}
+
+static __always_inline struct kvm_vcpu *vcpu_of(struct vcpu_ref *ref)
+{
+	return (struct kvm_vcpu *)(ref->vcpu & ~VCPU_FLAGS);
+}
+
+static __always_inline bool is_protected(struct vcpu_ref *ref)
+{
+	return ref->vcpu & VCPU_PROTECTED;
 }
 
 static __always_inline bool is_svm(__u32 vendor)

@@ -6,30 +6,37 @@
 
 #include <linux/types.h>
 
-#define VMCB_SAVE_AREA 0x400
-#define VMCB_CONTROL 0x58
+#define VMCB_ASID 0x58
 #define VMCB_EXIT_CODE 0x70
+#define VMCB_EXIT_INT_INFO 0x88
+#define VMCB_SAVE_AREA 0x400
 #define VMCB_FS_BASE (VMCB_SAVE_AREA + 0x48)
 #define VMCB_CPL (VMCB_SAVE_AREA + 0xcb)
-#define VMCB_PAGING (VMCB_SAVE_AREA + 0x150)
+#define VMCB_CR3 (VMCB_SAVE_AREA + 0x150)
+#define VMCB_RIP (VMCB_SAVE_AREA + 0x178)
+
+#define VMCB_FIELD(vmcb, type, offset) (*(type *)((char *)(vmcb) + (offset)))
+
+/* Exit code: L1 runs L2, whose VMCB is another. */
+#define SVM_EXIT_VMRUN 0x80
 
 /* Of the control area: from ASID to EXITINTINFO. */
 struct vmcb_control {
 	__u32 asid;
-	__u8 to_exit_code[0x70 - 0x5c];
+	__u8 to_exit_code[VMCB_EXIT_CODE - VMCB_ASID - 4];
 	__u64 exit_code;
-	__u8 to_exit_int_info[0x88 - 0x78];
-	__u64 exit_int_info;
-};
-_Static_assert(__builtin_offsetof(struct vmcb_control, exit_code) == VMCB_EXIT_CODE - VMCB_CONTROL, "VMCB");
-_Static_assert(__builtin_offsetof(struct vmcb_control, exit_int_info) == 0x88 - VMCB_CONTROL, "VMCB");
+	__u8 to_exit_int_info[VMCB_EXIT_INT_INFO - VMCB_EXIT_CODE - 8];
+	__u32 exit_int_info;
+} __attribute__((packed));
+_Static_assert(__builtin_offsetof(struct vmcb_control, exit_code) == VMCB_EXIT_CODE - VMCB_ASID, "VMCB");
+_Static_assert(__builtin_offsetof(struct vmcb_control, exit_int_info) == VMCB_EXIT_INT_INFO - VMCB_ASID, "VMCB");
 
 /* Of the save area: from CR3 to RIP. */
 struct vmcb_paging {
 	__u64 cr3;
-	__u8 to_rip[0x178 - 0x158];
+	__u8 to_rip[VMCB_RIP - VMCB_CR3 - 8];
 	__u64 rip;
-};
-_Static_assert(__builtin_offsetof(struct vmcb_paging, rip) == 0x178 - 0x150, "VMCB");
+} __attribute__((packed));
+_Static_assert(__builtin_offsetof(struct vmcb_paging, rip) == VMCB_RIP - VMCB_CR3, "VMCB");
 
 #endif

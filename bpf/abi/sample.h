@@ -82,18 +82,21 @@ _Static_assert(sizeof(struct ring) == 128, "two cache lines");
 #define VCPU_BUCKET_SLOTS 8
 #define VCPU_HASH 0x9e3779b1u /* bucket = (tid * VCPU_HASH) >> (32 - VCPU_BUCKET_BITS) */
 
+/* User space fills in the rest before the thread id, and takes the id away first. */
 struct vcpu_ref {
-	__u64 vcpu; /* struct kvm_vcpu *, never dereferenced but through probe reads */
+	__u32 tid; /* 0: free */
 	__u32 row;
-	__u32 protected_state; /* 1: registers are encrypted, don't read them */
+	__u64 vcpu; /* struct kvm_vcpu *, never dereferenced but through probe reads; or VCPU_PROTECTED, VCPU_WAITS */
 };
 
-/* User space fills in the reference before the thread id, and takes the id away first. */
+#define VCPU_PROTECTED 1ull /* registers are encrypted, don't read them */
+#define VCPU_WAITS 2ull     /* what it waits for is counted, as the finder found */
+#define VCPU_FLAGS 3ull
+
 struct vcpu_bucket {
-	__u32 tid[VCPU_BUCKET_SLOTS]; /* 0: free */
 	struct vcpu_ref ref[VCPU_BUCKET_SLOTS];
 };
-_Static_assert(sizeof(struct vcpu_bucket) == 20 * VCPU_BUCKET_SLOTS, "no hidden padding");
+_Static_assert(sizeof(struct vcpu_bucket) == 16 * VCPU_BUCKET_SLOTS, "no hidden padding");
 
 /* What the finder reports of each vCPU file it meets. */
 struct vcpu_found {

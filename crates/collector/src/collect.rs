@@ -24,15 +24,17 @@ use crate::tracers::{TracerLinks, Tracers};
 use crate::vm_table::VmTable;
 use crate::{CollectError, finish};
 
-/// Between two looks at the rings. A ring holds seconds of samples, so nothing is lost if we are late; and each
-/// look costs as much as hundreds of samples.
-const DRAIN_EVERY: Duration = Duration::from_secs(1);
+/// Samples of a CPU between two looks at the rings: a look costs as much as hundreds of samples.
+const DRAIN_SAMPLES: u32 = 2500;
+/// Bounds of the time between two looks: VMs are found and ends are seen then.
+const DRAIN_AT_LEAST_EVERY: Duration = Duration::from_secs(4);
+const DRAIN_AT_MOST_EVERY: Duration = Duration::from_secs(1);
 
 /// Where switches come in at any rate, or quotas are to be told by when they held back.
 const DRAIN_OFTEN: Duration = Duration::from_millis(200);
 
-/// Seconds of samples that a ring has room for.
-const RING_SECONDS: u64 = 4;
+/// A ring has room for the samples of so many looks, so that nothing is lost if we are late.
+const RING_DRAINS: u32 = 3;
 
 /// Records of processes' doings per CPU between two drains.
 const SIDEBAND_RING_BYTES: usize = 512 << 10;
@@ -176,7 +178,10 @@ impl<'a> Collection<'a> {
         control.show(&Progress::Sampling { cpus: self.cpus.len(), vms });
         loop {
             match control.next() {
-                Next::GoOn(at_most) => control.wait(self.drain_interval().min(at_most)),
+                Next::GoOn(at_most) => {
+                    let wake: Vec<_> = self.sideband.half_full().collect();
+                    control.wait(self.drain_interval().min(at_most), &wake);
+                }
                 Next::Finish => break,
                 Next::Discard => {
                     return Err(discard(self.state.writer, CollectError::Discarded));
@@ -216,7 +221,7 @@ impl<'a> Collection<'a> {
 
     fn drain_interval(&self) -> Duration {
         let often = self.tracers.trace_switches() || self.state.throttling.has_quotas();
-        if often { DRAIN_OFTEN } else { DRAIN_EVERY }
+        if often { DRAIN_OFTEN } else { drain_interval(&self.plan.sampling) }
     }
 
     /// Takes what has come in since the last turn; of processes' doings only those before `settled`.
@@ -393,13 +398,23 @@ fn append(
     spool.append(&records)
 }
 
+/// How often the rings are looked at when nothing wants more.
+fn drain_interval(sampling: &Sampling) -> Duration {
+    if sampling.call_graph {
+        // A sample has ten times the bytes.
+        return DRAIN_AT_MOST_EVERY;
+    }
+    let interval = Duration::from_nanos(sampling.period_ns) * DRAIN_SAMPLES;
+    interval.clamp(DRAIN_AT_MOST_EVERY, DRAIN_AT_LEAST_EVERY)
+}
+
 pub(crate) fn sampler_options(
     sampling: &Sampling,
     cpus: &[u32],
     vendor: Vendor,
 ) -> probes::Options {
-    let seconds = if sampling.call_graph { RING_SECONDS / 2 } else { RING_SECONDS };
-    let slots = seconds * 1_000_000_000 / sampling.period_ns.max(1);
+    let room = drain_interval(sampling) * RING_DRAINS;
+    let slots = room.as_nanos() / u128::from(sampling.period_ns.max(1));
     probes::Options {
         cpus: cpus.to_vec(),
         trigger: sampling.trigger,

@@ -1,5 +1,6 @@
 //! What to record, and whoever wants it.
 
+use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -84,10 +85,8 @@ pub trait Control {
     fn interrupted(&self) -> bool;
     /// What to do next; asked several times a second, first when sampling has begun.
     fn next(&mut self) -> Next;
-    /// Waits for this long, or until `next` would say something new.
-    fn wait(&mut self, at_most: Duration) {
-        std::thread::sleep(at_most);
-    }
+    /// Waits for this long, until `next` would say something new, or until one of `wake` is readable.
+    fn wait(&mut self, at_most: Duration, wake: &[BorrowedFd<'_>]);
     /// Something happened.
     fn show(&mut self, progress: &Progress);
 }

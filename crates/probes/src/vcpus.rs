@@ -15,7 +15,10 @@ const BUCKETS: usize = 1 << BUCKET_BITS;
 const SLOTS: usize = 8;
 const HASH: u32 = 0x9e37_79b1;
 const REF_BYTES: usize = 16;
-const BUCKET_BYTES: usize = SLOTS * (4 + REF_BYTES);
+const BUCKET_BYTES: usize = SLOTS * REF_BYTES;
+/// `VCPU_PROTECTED` and `VCPU_WAITS`.
+const PROTECTED: u64 = 1;
+const WAITS: u64 = 2;
 
 /// Name of the map in all objects.
 pub(crate) const MAP: &str = "vcpus";
@@ -45,32 +48,29 @@ impl VcpuTable {
     pub(crate) fn insert(&self, tid: Tid, vcpu: &FoundVcpu, row: u32) -> Result<(), ProbeError> {
         self.remove(tid);
         let Some(slot) = self.slot_with(tid, 0) else {
-            let source =
-                std::io::Error::other("too many vCPUs: its place for this thread is taken");
+            let source = std::io::Error::other("too many vCPUs: its place for this thread is taken");
             return Err(ProbeError::Map { map: MAP, source });
         };
-        let bucket = bucket_of(tid) * BUCKET_BYTES;
-        let reference = bucket + SLOTS * 4 + slot * REF_BYTES;
-        let second = u64::from(row) | u64::from(vcpu.protected) << 32;
-        self.memory.word(reference).store(vcpu.vcpu, Ordering::Relaxed);
-        self.memory.word(reference + 8).store(second, Ordering::Relaxed);
-        self.memory.half_word(bucket + slot * 4).store(tid.0, Ordering::Release);
+        let protected = if vcpu.protected { PROTECTED } else { 0 };
+        let waits = if vcpu.seen.waits.is_some() { WAITS } else { 0 };
+        self.memory.word(slot + 8).store(vcpu.vcpu | protected | waits, Ordering::Relaxed);
+        self.memory.half_word(slot + 4).store(row, Ordering::Relaxed);
+        self.memory.half_word(slot).store(tid.0, Ordering::Release);
         Ok(())
     }
 
     /// `tid` is no vCPU's thread any more.
     pub(crate) fn remove(&self, tid: Tid) {
         if let Some(slot) = self.slot_with(tid, tid.0) {
-            let id = bucket_of(tid) * BUCKET_BYTES + slot * 4;
-            self.memory.half_word(id).store(0, Ordering::Release);
+            self.memory.half_word(slot).store(0, Ordering::Release);
         }
     }
 
-    /// The slot in `tid`'s bucket that holds `value`.
+    /// Where the slot in `tid`'s bucket is whose thread is `value`.
     fn slot_with(&self, tid: Tid, value: u32) -> Option<usize> {
         let bucket = bucket_of(tid) * BUCKET_BYTES;
-        (0..SLOTS)
-            .find(|slot| self.memory.half_word(bucket + slot * 4).load(Ordering::Acquire) == value)
+        let mut slots = (bucket..bucket + BUCKET_BYTES).step_by(REF_BYTES);
+        slots.find(|slot| self.memory.half_word(*slot).load(Ordering::Acquire) == value)
     }
 }
 

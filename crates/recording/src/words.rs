@@ -36,8 +36,9 @@ fn pack_one(
     let mut mask = 0_u16;
     let mut at = MASK;
     for i in 0..WORDS {
-        if u64::from_ne_bytes(words[i]) != u64::from_ne_bytes(old[i]) {
-            packed[at..at + 8].copy_from_slice(&words[i]);
+        let word = words[i];
+        if u64::from_ne_bytes(word) != u64::from_ne_bytes(old[i]) {
+            *packed[at..].first_chunk_mut().expect("a record has as many words") = word;
             at += 8;
             mask |= 1 << i;
         }

@@ -1,7 +1,7 @@
 //! `vmscope record`.
 
 use std::io::IsTerminal;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode};
@@ -214,9 +214,10 @@ impl Control for End<'_> {
         }
     }
 
-    fn wait(&mut self, at_most: Duration) {
+    fn wait(&mut self, at_most: Duration, wake: &[BorrowedFd<'_>]) {
         let mut ends = vec![PollFd::new(&self.signalled, PollFlags::IN)];
         ends.extend(self.ended.as_ref().map(|ended| PollFd::new(ended, PollFlags::IN)));
+        ends.extend(wake.iter().map(|wake| PollFd::new(wake, PollFlags::IN)));
         // Whatever comes of it, `next` looks itself.
         let _ = poll(&mut ends, Timespec::try_from(at_most).ok().as_ref());
     }

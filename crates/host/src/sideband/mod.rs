@@ -1,10 +1,11 @@
 //! What processes did while nobody looked: the kernel's side-band records of names, executable
-//! mappings, forks and exits, collected in one ring per CPU without wake-ups, so that nothing runs
-//! until somebody drains them. Needs no PMU: the event is perf's software dummy.
+//! mappings, forks and exits, collected in one ring per CPU, so that nothing runs until somebody drains them;
+//! a ring that is half full wakes whoever waits for it. Needs no PMU: the event is perf's software dummy.
 
 mod parse;
 
 use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
 
 use model::BuildId;
 use perf_event::events::Software;
@@ -107,6 +108,12 @@ impl Sideband {
         Ok(Self { rings, held: Vec::new(), lost: 0 })
     }
 
+    /// Readable when a ring has become half full: it is time to drain them.
+    pub fn half_full(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        // SAFETY: the ring keeps its descriptor open, and outlives the borrow.
+        self.rings.iter().map(|ring| unsafe { BorrowedFd::borrow_raw(ring.as_raw_fd()) })
+    }
+
     /// Hands over all that was collected since the last call, in time order, and frees the rings.
     pub fn drain(&mut self, sink: &mut dyn FnMut(Event)) {
         self.drain_before(u64::MAX, sink);
@@ -176,7 +183,7 @@ fn open_ring(cpu: u32, ring_bytes: usize) -> Result<Sampler, Error> {
         .sample_id_all(true)
         .sample(SampleFlag::TID | SampleFlag::TIME)
         .clockid(Clock::MONOTONIC)
-        .wakeup_watermark(u32::MAX as usize)
+        .wakeup_watermark(ring_bytes / 2)
         .enabled(true)
         .build()
         .map_err(|source| Error::Open { cpu, source })?;
