@@ -72,6 +72,7 @@ fn one_cpu_far_ahead_of_the_others() {
     let mut cpus: Vec<_> = (0..3).map(|cpu| wild.samples(cpu, 3_000, &tables)).collect();
     cpus[1].truncate(2);
     cpus[2].iter_mut().for_each(|sample| sample.time.0 /= 1 << 20);
+    cpus[2].dedup_by_key(|sample| sample.time);
     check(&wild.header(), &tables, &cpus);
 }
 

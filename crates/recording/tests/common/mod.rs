@@ -6,7 +6,7 @@
 #[allow(clippy::cast_sign_loss)]
 pub(crate) mod synthetic;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use model::*;
@@ -93,10 +93,12 @@ impl Wild {
         }
     }
 
-    /// In time order, on that CPU.
+    /// In time order, on that CPU: no two at one time.
     pub(crate) fn samples(&mut self, cpu: u32, count: usize, tables: &Tables) -> Vec<Sample> {
-        let mut times: Vec<u64> = (0..count).map(|_| self.u64()).collect();
-        times.sort_unstable();
+        let mut times = BTreeSet::new();
+        while times.len() < count {
+            times.insert(self.u64());
+        }
         times.into_iter().map(|time| self.sample(cpu, time, tables)).collect()
     }
 
