@@ -1,5 +1,6 @@
 //! The sampling phase.
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::time::Duration;
 
@@ -103,6 +104,9 @@ struct Collection<'a> {
     unknown_vcpus: u64,
     /// Not before this time the vCPUs are looked for again.
     next_look: HostNs,
+    /// Samples later than this are left out, and counted by CPU.
+    until: HostNs,
+    late: HashMap<u32, u64>,
     state: Sampled,
 }
 
@@ -144,6 +148,8 @@ impl<'a> Collection<'a> {
             kvm: Path::new(SYS).join("module/kvm").exists(),
             unknown_vcpus: 0,
             next_look: HostNs(0),
+            until: HostNs(u64::MAX),
+            late: HashMap::new(),
             state,
         };
         match collection.meet_vms(control) {
@@ -190,12 +196,11 @@ impl<'a> Collection<'a> {
             let settled = probes::now().0.saturating_sub(SETTLING_NS);
             self.turn(HostNs(settled), control)?;
         }
-        let (events, links) = attached;
-        drop(events);
         self.see_all_vcpus()?;
         self.state.header.end = probes::now();
-        // It takes a while that nobody samples.
-        drop(links);
+        // CPU after CPU: what some are still sampled for meanwhile is left out.
+        drop(attached);
+        self.until = self.state.header.end;
         self.turn(HostNs(u64::MAX), control)?;
         self.state.exits = self.tracers.exits(self.state.vms.vcpus.len());
         self.count();
@@ -246,9 +251,14 @@ impl<'a> Collection<'a> {
     }
 
     fn drain_samples(&mut self) -> Result<(), CollectError> {
-        let stacks = &mut self.state.stacks;
+        let (stacks, until, late) = (&mut self.state.stacks, self.until, &mut self.late);
         for (cpu, spool) in self.cpus.iter().zip(&mut self.spools.samples) {
-            self.sampler.drain(*cpu, |drained| append(spool, stacks, &drained))?;
+            self.sampler.drain(*cpu, |drained| {
+                let taken = taken_until(drained.records, until);
+                let n_late = (drained.records.len() - taken.len()) / recording::RECORD_SIZE;
+                *late.entry(*cpu).or_default() += n_late as u64;
+                append(spool, stacks, taken, &drained)
+            })?;
         }
         // A writer killed just here leaves samples whose stack has no row; the reader counts them.
         let fresh = stacks.take_fresh();
@@ -343,7 +353,8 @@ impl<'a> Collection<'a> {
             add(format!("samples_dropped_cpu{cpu}"), counters.dropped);
             // A halted CPU counts no cycles: only the timer's interrupts are expected at all times.
             if self.plan.sampling.trigger == Trigger::CpuClock {
-                let taken = counters.written + counters.dropped;
+                let late = self.late.get(cpu).copied().unwrap_or(0);
+                let taken = counters.written + counters.dropped - late;
                 add(format!("samples_missed_cpu{cpu}"), expected.saturating_sub(taken));
             }
             add(format!("vcpu_read_errors_cpu{cpu}"), counters.read_errors);
@@ -380,15 +391,26 @@ fn open_spools(writer: &Writer, cpus: &[u32]) -> Result<Spools, recording::Error
     Ok(Spools { samples, stacks: writer.stack_spool()?, switches: writer.switch_spool()? })
 }
 
+/// The records, which are in time order, up to `until`.
+fn taken_until(records: &[u8], until: HostNs) -> &[u8] {
+    let (each, _) = records.as_chunks::<{ recording::RECORD_SIZE }>();
+    let is_in_time = |record: &[u8; recording::RECORD_SIZE]| recording::time_of(record) <= until;
+    match each.last() {
+        Some(last) if !is_in_time(last) => each[..each.partition_point(is_in_time)].as_flattened(),
+        _ => records,
+    }
+}
+
 fn append(
     spool: &mut Spool,
     stacks: &mut StackTable,
+    records: &[u8],
     drained: &Drained<'_>,
 ) -> Result<(), recording::Error> {
     if drained.stack(0).is_none() {
-        return spool.append(drained.records);
+        return spool.append(records);
     }
-    let mut records = drained.records.to_vec();
+    let mut records = records.to_vec();
     for (i, record) in records.chunks_exact_mut(recording::RECORD_SIZE).enumerate() {
         let id = drained.stack(i).and_then(|stack| stacks.intern(&stack));
         if let Some(id) = id {
@@ -448,5 +470,27 @@ pub(crate) fn header(
         complete: false,
         counters: std::collections::BTreeMap::new(),
         notes: Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn samples_after_the_end_are_cut_off() {
+        let records: Vec<u8> = [3_u64, 5, 5, 8]
+            .iter()
+            .flat_map(|time| {
+                let mut record = [0; recording::RECORD_SIZE];
+                record[..8].copy_from_slice(&time.to_le_bytes());
+                record
+            })
+            .collect();
+        for (until, expected) in [(u64::MAX, 4), (8, 4), (7, 3), (5, 3), (4, 1), (2, 0)] {
+            let taken = taken_until(&records, HostNs(until));
+            assert_eq!(taken.len() / recording::RECORD_SIZE, expected, "until {until}");
+        }
+        assert!(taken_until(&[], HostNs(0)).is_empty());
     }
 }

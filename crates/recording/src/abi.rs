@@ -75,7 +75,8 @@ pub fn encode(sample: &Sample) -> [u8; RECORD_SIZE] {
 }
 
 /// The time of a record.
-pub(crate) fn time_of(record: &[u8; RECORD_SIZE]) -> HostNs {
+#[must_use]
+pub fn time_of(record: &[u8; RECORD_SIZE]) -> HostNs {
     HostNs(u64_at(record, 0))
 }
 

@@ -32,7 +32,7 @@ mod tables;
 mod words;
 mod writer;
 
-pub use abi::{RECORD_SIZE, decode, encode};
+pub use abi::{RECORD_SIZE, decode, encode, time_of};
 pub use error::Error;
 pub use manifest::FORMAT_VERSION;
 pub use reader::{Recording, Samples};
