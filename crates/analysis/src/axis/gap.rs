@@ -71,8 +71,8 @@ pub(super) fn difference(a: &Point, b: &Point) -> Option<Difference> {
     Some(Difference { waits: Waits { halted_ns, polled_ns, runnable_ns }, backwards })
 }
 
-/// KVM counts a halt, and the poll before it, a moment after the vCPU has a CPU again. A sample in that moment lacks
-/// them, and the gap that it begins would have more than its length: they belong to the gap that it ends.
+/// KVM counts a halt, and the poll before it, a moment after the vCPU has a CPU again. Samples in that moment lack
+/// them, and the gap after would have more than its length: they belong to the longest gap before.
 pub(super) fn count_late_halts(points: &mut [Point], period_ns: u64) {
     for last in 1..points.len().saturating_sub(1) {
         let [sample, next] = [points[last], points[last + 1]];
@@ -80,16 +80,11 @@ pub(super) fn count_late_halts(points: &mut [Point], period_ns: u64) {
         if !sample.may_poll() || late.halted_ns <= next.time.saturating_sub(sample.time) {
             continue;
         }
-        let is_same = |a: &Point, b: &Point| {
-            a.may_poll() && a.waits == b.waits && b.time.saturating_sub(a.time) <= 2 * period_ns
-        };
-        let same = points[..=last].windows(2).rev().take_while(|pair| is_same(&pair[0], &pair[1]));
-        let first = last - same.count();
-        let Some(before) = first.checked_sub(1) else { continue };
-        let (a, b) = (&points[before], &points[first]);
-        let Some(counted) = difference(a, b).map(|d| d.waits) else { continue };
-        let length = b.time.saturating_sub(a.time);
-        let room = length.saturating_sub(counted.halted_ns.saturating_add(counted.polled_ns));
+        let is_same = |pair: &&[Point]| pair[0].may_poll() && pair[0].waits == pair[1].waits;
+        let same = points[..=last].windows(2).rev().take_while(is_same).count();
+        let gaps = (last - same).max(1)..=last;
+        let rooms = gaps.map(|number| (room(&points[number - 1], &points[number]), number));
+        let Some((room, first)) = rooms.max() else { continue };
         // It did not fall asleep at the sample before.
         let halted_ns = late.halted_ns.min(room.saturating_sub(period_ns / 2));
         let polled_ns = late.polled_ns.min(room - halted_ns);
@@ -98,6 +93,14 @@ pub(super) fn count_late_halts(points: &mut [Point], period_ns: u64) {
             waits.polled_ns += polled_ns;
         }
     }
+}
+
+/// What a gap has that is neither halted nor polled.
+fn room(a: &Point, b: &Point) -> u64 {
+    let counted = difference(a, b).map_or(u64::MAX, |d| {
+        d.waits.halted_ns.saturating_add(d.waits.polled_ns)
+    });
+    b.time.saturating_sub(a.time).saturating_sub(counted)
 }
 
 impl Gap {

@@ -69,7 +69,8 @@ impl Sharing {
         waits.sort_by_key(|wait| std::cmp::Reverse(limits[*wait]));
         for pushes in [0, PUSHES] {
             for wait in &waits {
-                for budget in self.touched[*wait].clone() {
+                // It was mostly counted just before it ended.
+                for budget in self.touched[*wait].clone().rev() {
                     let wanted = limits[*wait].saturating_sub(shares[*wait]);
                     shares[*wait] += self.give_from(budget, *wait, wanted, pushes);
                 }
