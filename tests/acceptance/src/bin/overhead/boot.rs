@@ -58,7 +58,7 @@ fn floor() -> anyhow::Result<PathBuf> {
 
 /// One boot; what it measured before it ended or got stuck.
 fn one_boot(left: &[Configuration], floor: &Path) -> anyhow::Result<Vec<Measured>> {
-    let alone = Configuration { collector: Collector::Alone, period: ALONE };
+    let alone = Configuration { collector: Collector::Alone, period: ALONE, again: false };
     let order: Vec<Configuration> = std::iter::once(alone).chain(left.iter().copied()).collect();
     let mut child = Command::new(vmscope()?)
         .args(["testbed", "run", "--timeout", &BOOT_LIMIT.to_string()])

@@ -82,28 +82,26 @@ fn wanted(only: Option<&str>) -> anyhow::Result<Vec<Configuration>> {
 #[expect(clippy::print_stdout, reason = "the table is what the program is for")]
 fn print(all: &[Measured]) {
     println!(
-        "{:>6}  {:46} {:>12} {:>8} {:>7} {:>9} {:>10}",
-        "ms", "collector", "instructions", "spread", "above", "per cent", "original"
+        "{:>6}  {:46} {:>12} {:>7} {:>9} {:>10}",
+        "ms", "collector", "instructions", "above", "per cent", "original"
     );
     for m in all {
         let above = m.above_floor(all).map_or_else(String::new, |above| format!("{above:.0}"));
         println!(
-            "{:>6}  {:46} {:>12.0} {:>8.0} {:>7} {:>9.3} {:>10}",
+            "{:>6}  {:46} {:>12.0} {:>7} {:>9.3} {:>10}",
             m.configuration.period_ms(),
-            m.configuration.collector.name(),
+            m.configuration.label(),
             m.instructions,
-            m.spread,
             above,
             m.per_cent(),
             m.configuration.period.original,
         );
     }
-    println!(
-        "instructions: per sample, everything included; above: the empty program's taken off;"
-    );
-    println!(
-        "per cent: of a CPU that runs one instruction per ns; original: what the thesis published"
-    );
+    println!("instructions: per sample, all included; above: less those of the empty program;");
+    println!("per cent: of a CPU that runs one per ns; original: what the thesis published");
+    if let Some(spread) = figures::spread(all) {
+        println!("measured twice in one run, the same came out {spread:.0} instructions apart");
+    }
 }
 
 fn write(file: &std::path::Path, figures: &Value) -> anyhow::Result<()> {
