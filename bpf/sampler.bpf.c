@@ -17,13 +17,7 @@ const volatile struct {
 	__u32 trigger;    /* TRIGGER_* */
 } config = {};
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 1); /* user space: CPUs */
-	__type(key, __u32);
-	__type(value, struct ring);
-} rings SEC(".maps");
+struct ring rings[MAX_CPUS] SEC(".bss.rings");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -255,14 +249,15 @@ SEC("perf_event")
 int sample(struct bpf_perf_event_data *ctx)
 {
 	__u32 cpu = bpf_get_smp_processor_id();
-	struct ring *ring = bpf_map_lookup_elem(&rings, &cpu);
 	const __u32 slot_mask = config.slot_mask;
+	struct ring *ring;
 	struct sample *s;
 	__u32 slot;
 	__u64 head;
 
-	if (!ring)
+	if (MAX_CPUS <= cpu)
 		return 0;
+	ring = &rings[cpu];
 	head = ring->head;
 	if (head - ring->tail > slot_mask) {
 		ring->dropped++;

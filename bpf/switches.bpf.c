@@ -15,13 +15,7 @@ const volatile struct {
 	__u32 vendor;    /* VENDOR_* */
 } config = {};
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 1); /* user space: CPUs */
-	__type(key, __u32);
-	__type(value, struct ring);
-} rings SEC(".maps");
+struct ring rings[MAX_CPUS] SEC(".bss.rings");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -36,9 +30,9 @@ static __always_inline struct switch_event *next_event(struct ring **ring)
 	__u32 cpu = bpf_get_smp_processor_id();
 	__u32 slot;
 
-	*ring = bpf_map_lookup_elem(&rings, &cpu);
-	if (!*ring)
+	if (MAX_CPUS <= cpu)
 		return NULL;
+	*ring = &rings[cpu];
 	if ((*ring)->head - (*ring)->tail > config.slot_mask) {
 		(*ring)->dropped++;
 		return NULL;

@@ -11,22 +11,14 @@
 #include "abi/sample.h"
 #include <stdbool.h>
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, VCPU_BUCKETS);
-	__type(key, __u32);
-	__type(value, struct vcpu_bucket);
-} vcpus SEC(".maps");
+/* A variable, not an array map: its address is known, so there is no lookup. All programs share it. */
+struct vcpu_bucket vcpus[VCPU_BUCKETS] SEC(".bss.vcpus");
 
 /* NULL: the thread is no vCPU's. */
 static __always_inline struct vcpu_ref *find_vcpu(__u32 tid)
 {
-	__u32 key = (tid * VCPU_HASH) >> (32 - VCPU_BUCKET_BITS);
-	struct vcpu_bucket *bucket = bpf_map_lookup_elem(&vcpus, &key);
+	struct vcpu_bucket *bucket = &vcpus[(tid * VCPU_HASH) >> (32 - VCPU_BUCKET_BITS)];
 
-	if (!bucket)
-		return NULL;
 #pragma unroll
 	for (int i = 0; i < VCPU_BUCKET_SLOTS; i++)
 		if (bucket->ref[i].tid == tid)

@@ -62,6 +62,9 @@ struct stack {
 };
 _Static_assert(sizeof(struct stack) == 8 + 2 * 8 * STACK_DEPTH, "no hidden padding");
 
+/* More than any x86 host has. */
+#define MAX_CPUS 2048
+
 /* One per CPU. The sampler owns `head` and the counters, user space owns `tail`; each on its own cache
  * line. Slot number = head modulo the number of slots. */
 struct ring {

@@ -8,8 +8,8 @@ use model::{HostNs, Throttling, VmId};
 
 use crate::vm_table::VmTable;
 
-/// Between two looks for quotas that are new.
-const LOOK_EVERY_NS: u64 = 5_000_000_000;
+/// Between two looks for quotas that are new. A look costs as much as thousands of samples.
+const LOOK_EVERY_NS: u64 = 30_000_000_000;
 
 /// The VMs' quotas and what they said so far.
 #[derive(Debug, Default)]
@@ -121,17 +121,19 @@ mod test {
         };
         host.check(1, &[("proc/50/task/51/cgroup", "0::/a\n"), ("cgroup/a/cpu.max", "max 1")], &[]);
         let quota = ("cgroup/a/cpu.max", "5 10");
-        // Not looked at again before 5 s have passed.
+        // Not looked at again before 30 s have passed.
         host.check(2, &[quota, ("cgroup/a/cpu.stat", "throttled_usec 7")], &[]);
-        host.check(6, &[], &[(6, 7)]);
-        host.check(7, &[], &[(6, 7)]);
-        host.check(8, &[("cgroup/a/cpu.stat", "throttled_usec 9")], &[(6, 7), (8, 9)]);
+        host.check(31, &[], &[(31, 7)]);
+        host.check(32, &[], &[(31, 7)]);
+        host.check(33, &[("cgroup/a/cpu.stat", "throttled_usec 9")], &[(31, 7), (33, 9)]);
         assert!(host.log.has_quotas());
         // A quota above it that was set later has a history of its own.
         let above = [("cgroup/cpu.max", "5 10"), ("cgroup/cpu.stat", "throttled_usec 1000")];
-        host.check(20, &above, &[(6, 7), (8, 9)]);
-        host.check(21, &[("cgroup/cpu.stat", "throttled_usec 1001")], &[(6, 7), (8, 9), (21, 10)]);
+        host.log.look_soon();
+        host.check(40, &above, &[(31, 7), (33, 9)]);
+        let more = [("cgroup/cpu.stat", "throttled_usec 1001")];
+        host.check(41, &more, &[(31, 7), (33, 9), (41, 10)]);
         std::fs::remove_dir_all(host.root.path().join("cgroup")).unwrap();
-        host.check(30, &[], &[(6, 7), (8, 9), (21, 10)]);
+        host.check(80, &[], &[(31, 7), (33, 9), (41, 10)]);
     }
 }

@@ -10,6 +10,10 @@ pub const STACK_DEPTH: usize = 64;
 pub(crate) const SAMPLE_BYTES: usize = 96;
 /// Where a sample record holds its stack's row; the kernel leaves 0xffffffff there.
 pub const STACK_FIELD: std::ops::Range<usize> = 92..96;
+/// `MAX_CPUS`.
+pub(crate) const MAX_CPUS: u32 = 2048;
+/// Name of the map behind the rings' heads.
+pub(crate) const RINGS: &str = ".bss.rings";
 /// Bytes of a ring head, `struct ring`.
 pub(crate) const RING_BYTES: usize = 128;
 /// Byte offsets in `struct ring`.

@@ -7,6 +7,7 @@ use libbpf_rs::{MapCore, Object, ObjectBuilder, OpenObject};
 use model::Vendor;
 
 use crate::ProbeError;
+use crate::abi::{MAX_CPUS, RING_BYTES, RINGS};
 use crate::mapped::Mapped;
 
 /// ELF parsers want their input aligned.
@@ -81,6 +82,19 @@ pub(crate) fn find_map<'a>(
         .maps()
         .find(|map| map.name() == name)
         .ok_or(ProbeError::Map { map: name, source: std::io::ErrorKind::NotFound.into() })
+}
+
+/// Bytes of all rings' heads.
+pub(crate) const RING_HEADS_BYTES: usize = MAX_CPUS as usize * RING_BYTES;
+
+/// How many rings there are, so that each CPU has the one of its number.
+pub(crate) fn rings_for(cpus: &[u32]) -> Result<u32, ProbeError> {
+    let rings = cpus.iter().max().map_or(1, |highest| highest + 1);
+    if MAX_CPUS < rings {
+        let source = std::io::Error::other(format!("there are more than {MAX_CPUS} CPUs"));
+        return Err(ProbeError::Map { map: RINGS, source });
+    }
+    Ok(rings)
 }
 
 /// `VENDOR_*` of bpf/abi/sample.h.

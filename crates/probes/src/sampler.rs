@@ -8,7 +8,7 @@ use libbpf_rs::query::ProgInfoIter;
 use libbpf_rs::{Iter, Link, Object};
 use model::{Tid, Trigger, Vendor};
 
-use crate::abi::{RING_BYTES, RawStack, SAMPLE_BYTES, STACK_BYTES};
+use crate::abi::{RINGS, RawStack, SAMPLE_BYTES, STACK_BYTES};
 use crate::found::{self, FOUND_BYTES, FoundVcpu};
 use crate::mapped::Mapped;
 use crate::object::Aligned;
@@ -79,10 +79,10 @@ impl Sampler {
     /// When the kernel refuses; the error says what to do.
     pub fn load(options: Options) -> Result<Self, ProbeError> {
         let slots = options.slots.next_power_of_two();
-        let n_rings = options.cpus.iter().max().map_or(1, |highest| highest + 1);
+        let n_rings = object::rings_for(&options.cpus)?;
         let n_slots = n_rings * slots;
         let n_stacks = if options.call_graph { n_slots } else { 1 };
-        let sizes = [("rings", n_rings), ("samples", n_slots), ("stacks", n_stacks)];
+        let sizes = [("samples", n_slots), ("stacks", n_stacks)];
         let mut open = object::open(OBJECT)?;
         object::configure(&mut open, &sizes, &config(&options, slots))?;
         let object = object::load(open)?;
@@ -92,7 +92,7 @@ impl Sampler {
             .then(|| object::memory(&object, "stacks", stack_bytes))
             .transpose()?;
         let rings = Rings {
-            heads: object::memory(&object, "rings", n_rings as usize * RING_BYTES)?,
+            heads: object::memory(&object, RINGS, object::RING_HEADS_BYTES)?,
             records: object::memory(&object, "samples", n_slots as usize * SAMPLE_BYTES)?,
             record_bytes: SAMPLE_BYTES,
             slots: slots as usize,

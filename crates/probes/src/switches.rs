@@ -3,7 +3,7 @@
 use libbpf_rs::{Link, Object};
 use model::{Away, CpuId, HostNs, Pid, Switch, SwitchEvent, Tid, VcpuId, Vendor};
 
-use crate::abi::{RING_BYTES, field};
+use crate::abi::{RINGS, field};
 use crate::found::away;
 use crate::object::Aligned;
 use crate::ring::Rings;
@@ -41,15 +41,15 @@ impl SwitchTracer {
         vendor: Vendor,
     ) -> Result<Self, ProbeError> {
         let slots = slots.next_power_of_two();
-        let n_rings = cpus.iter().max().map_or(1, |highest| highest + 1);
+        let n_rings = object::rings_for(cpus)?;
         let n_slots = n_rings * slots;
         let mut open = object::open(OBJECT)?;
         let config = [slots - 1, object::vendor_word(vendor)];
-        object::configure(&mut open, &[("rings", n_rings), ("events", n_slots)], &config)?;
+        object::configure(&mut open, &[("events", n_slots)], &config)?;
         object::share(&mut open, vcpus::MAP, sampler.vcpus().fd())?;
         let object = object::load(open)?;
         let rings = Rings {
-            heads: object::memory(&object, "rings", n_rings as usize * RING_BYTES)?,
+            heads: object::memory(&object, RINGS, object::RING_HEADS_BYTES)?,
             records: object::memory(&object, "events", n_slots as usize * EVENT_BYTES)?,
             record_bytes: EVENT_BYTES,
             slots: slots as usize,

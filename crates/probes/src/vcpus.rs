@@ -20,8 +20,8 @@ const BUCKET_BYTES: usize = SLOTS * REF_BYTES;
 const PROTECTED: u64 = 1;
 const WAITS: u64 = 2;
 
-/// Name of the map in all objects.
-pub(crate) const MAP: &str = "vcpus";
+/// Name of the map behind the variable in all objects.
+pub(crate) const MAP: &str = ".bss.vcpus";
 
 /// Which threads are vCPUs; the programs of all objects look into the same.
 #[derive(Debug)]
@@ -48,7 +48,8 @@ impl VcpuTable {
     pub(crate) fn insert(&self, tid: Tid, vcpu: &FoundVcpu, row: u32) -> Result<(), ProbeError> {
         self.remove(tid);
         let Some(slot) = self.slot_with(tid, 0) else {
-            let source = std::io::Error::other("too many vCPUs: its place for this thread is taken");
+            let source =
+                std::io::Error::other("too many vCPUs: its place for this thread is taken");
             return Err(ProbeError::Map { map: MAP, source });
         };
         let protected = if vcpu.protected { PROTECTED } else { 0 };
