@@ -97,9 +97,8 @@ pub(super) fn count_late_halts(points: &mut [Point], period_ns: u64) {
 
 /// What a gap has that is neither halted nor polled.
 fn room(a: &Point, b: &Point) -> u64 {
-    let counted = difference(a, b).map_or(u64::MAX, |d| {
-        d.waits.halted_ns.saturating_add(d.waits.polled_ns)
-    });
+    let counted =
+        difference(a, b).map_or(u64::MAX, |d| d.waits.halted_ns.saturating_add(d.waits.polled_ns));
     b.time.saturating_sub(a.time).saturating_sub(counted)
 }
 

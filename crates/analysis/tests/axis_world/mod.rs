@@ -125,7 +125,8 @@ impl Life {
     /// The reason of the last VM exit.
     fn exit_reason(&self, number: usize) -> u32 {
         let before = self.truth[..=number].iter().rev();
-        let exit = before.map(|truth| truth.letter).find(|l| matches!(l, 'v' | 'p' | 'l' | 'h' | 'w'));
+        let exit =
+            before.map(|truth| truth.letter).find(|l| matches!(l, 'v' | 'p' | 'l' | 'h' | 'w'));
         match exit {
             Some('v' | 'w') => IO,
             Some(_) => HLT,
