@@ -1,5 +1,7 @@
 //! The time axis on real guests: what was stolen, by whom, and what a run time is without it.
 
+#![allow(clippy::unwrap_used)]
+
 use acceptance::marks::mark;
 
 /// Runs a mark's experiment; every outcome must be within its limit.
