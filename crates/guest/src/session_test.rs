@@ -68,7 +68,7 @@ fn with_guest(limits: Limits, script: Script) -> Session {
 }
 
 fn quick() -> Limits {
-    Limits { time: Duration::from_millis(200), bytes: 1 << 20 }
+    Limits { time: Duration::from_secs(1), bytes: 1 << 20 }
 }
 
 fn map() -> GuestMap {
@@ -84,7 +84,7 @@ fn check(script: Script, expected: Result<(), &str>) {
         (Err(error), Err(text)) => assert!(error.to_string().contains(text), "{error}"),
         (got, expected) => panic!("{got:?} instead of {expected:?}"),
     }
-    assert!(began.elapsed() < Duration::from_secs(2));
+    assert!(began.elapsed() < Duration::from_secs(30));
 }
 
 #[test]
