@@ -29,8 +29,9 @@ static __always_inline __u32 slot_of(__u32 reason)
 	return EXIT_OTHER;
 }
 
+/* Some kernels take the tracepoint's own pointer for one that may be NULL; the table's will do. */
 SEC("tp_btf/kvm_exit")
-int BPF_PROG(count_exit, struct kvm_vcpu *vcpu)
+int BPF_PROG(count_exit)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct vcpu_ref *ref = find_vcpu(task->pid);
@@ -39,7 +40,7 @@ int BPF_PROG(count_exit, struct kvm_vcpu *vcpu)
 
 	if (!ref || config.rows <= ref->row)
 		return 0;
-	key = ref->row * EXIT_SLOTS + slot_of(exit_reason(vcpu, config.vendor));
+	key = ref->row * EXIT_SLOTS + slot_of(exit_reason(vcpu_of(ref), config.vendor));
 	count = bpf_map_lookup_elem(&counts, &key);
 	if (count)
 		++*count;

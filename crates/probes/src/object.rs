@@ -58,9 +58,13 @@ pub(crate) fn share(
 
 /// Hands the object to the kernel.
 pub(crate) fn load(open: OpenObject) -> Result<Object, ProbeError> {
-    open.load().map_err(|error| match error.kind() {
-        libbpf_rs::ErrorKind::PermissionDenied => ProbeError::Privilege,
-        _ => ProbeError::Load(error),
+    open.load().map_err(|error| {
+        // That is also how the verifier refuses a program.
+        let denied = error.kind() == libbpf_rs::ErrorKind::PermissionDenied;
+        if denied && !rustix::process::geteuid().is_root() {
+            return ProbeError::Privilege;
+        }
+        ProbeError::Load(error)
     })
 }
 
