@@ -1,47 +1,81 @@
-//! The time axis on real guests: what was stolen, and by whom. Corrected run times (S0.7) are held against times alone,
-//! which need a machine that does nothing else: see `make experiments`.
+//! The time axis on real guests: what was stolen, by whom, and that everything adds up. How exactly it is measured
+//! needs a machine that does nothing else: `make experiments` (S0.2 to S0.7, exits, quota).
 
 #![allow(clippy::unwrap_used)]
 
-use acceptance::marks::mark;
+use std::path::Path;
 
-/// Runs a mark's experiment; every outcome must be within its limit.
-fn check(name: &str) {
-    let folder = tempfile::tempdir().unwrap();
-    let outcomes = (mark(name).unwrap().experiment)(folder.path()).unwrap();
-    for o in &outcomes {
-        eprintln!("{} {}: {} (limit: {})", o.mark, o.what, o.ours, o.limit);
-    }
-    let failed: Vec<_> = outcomes.iter().filter(|outcome| !outcome.pass).collect();
-    assert!(failed.is_empty(), "{failed:#?}");
+use acceptance::{in_testbed, run, text};
+use serde_json::Value;
+
+fn asked(command: &str, recording: &Path, arguments: &[&str]) -> Value {
+    let path = recording.to_str().unwrap();
+    let output = run(&[&[command, path, "--format", "json"], arguments].concat()).unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
 }
 
-#[test]
-fn the_host_sees_outside_what_the_guest_lacks() {
-    check("S0.2");
+/// The entries of a list, and what their `ns` add up to.
+fn list<'a>(of: &'a Value, name: &str) -> (&'a [Value], u64) {
+    let entries = of[name].as_array().unwrap();
+    (entries, entries.iter().map(|entry| entry["ns"].as_u64().unwrap()).sum())
 }
 
-#[test]
-fn two_vcpus_of_one_cpu_steal_from_each_other() {
-    check("S0.4");
+/// All accounts of a time add up to its wall time, thieves to type 1, reasons to type 2.
+fn adds_up(time: &Value) {
+    let fields = time.as_object().unwrap().iter();
+    let accounts = fields.filter(|(name, _)| {
+        name.ends_with("_ns") && !matches!(name.as_str(), "wall_ns" | "interrupts_ns")
+    });
+    let sum: u64 = accounts.map(|(_, ns)| ns.as_u64().unwrap()).sum();
+    assert_eq!(sum, time["wall_ns"].as_u64().unwrap(), "{time}");
+    assert_eq!(list(time, "thieves").1, time["steal_outside_ns"].as_u64().unwrap(), "{time}");
+    assert_eq!(list(time, "reasons").1, time["steal_vmm_ns"].as_u64().unwrap(), "{time}");
 }
 
 #[test]
 fn three_vms_of_one_cpu_are_each_others_thieves() {
-    check("S0.5");
+    let folder = tempfile::tempdir().unwrap();
+    let script = "vmscope record -o rec --edges switches --exits --duration 15 &&
+        vmscope top --once --format json >top.json";
+    let ran = in_testbed("three-vms-one-pcpu", folder.path(), script).unwrap();
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    let recording = folder.path().join("rec");
+    for edges in ["samples", "switches"] {
+        let steal = asked("steal", &recording, &["--edges", edges]);
+        let vms = steal["vms"].as_array().unwrap();
+        assert_eq!(vms.len(), 3);
+        for vm in vms {
+            adds_up(&vm["time"]);
+            let (thieves, stolen) = list(&vm["time"], "thieves");
+            let others = thieves.iter().filter(|thief| {
+                text(thief, "kind") == "vcpu" && text(thief, "vm") != text(vm, "name")
+            });
+            let by_others: u64 = others.map(|thief| thief["ns"].as_u64().unwrap()).sum();
+            assert!(stolen / 2 < by_others, "by {edges}: {}", vm["time"]);
+            // Fair shares are a third: half of the time is certainly stolen.
+            assert!(vm["time"]["wall_ns"].as_u64().unwrap() / 2 < stolen, "{}", vm["time"]);
+        }
+    }
+    let exits = asked("exits", &recording, &["--vm", "a"]);
+    assert_eq!(exits["counted"], true);
+    let rows = exits["vms"][0]["exits"].as_array().unwrap();
+    assert!(rows.iter().any(|row| 0 < row["count"].as_u64().unwrap_or(0)), "{exits}");
+    let correct = asked("correct", &recording, &["--vm", "a", "--process", "compute"]);
+    let of = |field: &str| correct["correction"][field].as_u64().unwrap();
+    assert!(0 < of("corrected_ns") && of("corrected_ns") < of("apparent_ns"), "{correct}");
+    live_pictures_add_up(&folder.path().join("top.json"));
 }
 
-#[test]
-fn halt_is_no_steal() {
-    check("S0.6");
-}
-
-#[test]
-fn a_vm_alone_pays_for_its_own_exits() {
-    check("exits");
-}
-
-#[test]
-fn a_quota_is_no_steal() {
-    check("quota");
+fn live_pictures_add_up(file: &Path) {
+    let top: Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
+    let vcpus = top["vcpus"].as_array().unwrap();
+    assert_eq!(vcpus.len(), 3);
+    for vcpu in vcpus {
+        let shares = vcpu.as_object().unwrap().iter().filter(|(name, _)| *name != "wall_ns");
+        let sum: f64 =
+            shares.filter_map(|(_, share)| share.is_f64().then(|| share.as_f64())?).sum();
+        assert!((sum - 1.0).abs() < 1e-6, "{vcpu}");
+        assert!(!vcpu["thieves"].as_array().unwrap().is_empty(), "{vcpu}");
+    }
 }
