@@ -54,16 +54,18 @@ check_firefox() {
         return
     fi
     export PROFILER_CLI_SESSION_DIR=$work/session
-    # `load` gives its daemon half a second to answer: too little on a busy machine.
-    "$cli" --daemon "$dir/profile.json.gz" --session check >/dev/null 2>&1 &
+    # `load` gives its daemon half a second to answer: too little on a busy machine. And a client that comes before
+    # the daemon listens takes it for dead and tidies its session away.
+    "$cli" --daemon "$dir/profile.json.gz" --session check >/dev/null 2>"$work/log" &
     daemon=$!
     local deadline=$((SECONDS + 180))
-    until timeout 60 "$cli" profile info --all --session check >"$work/info" 2>"$work/log"; do
-        if [ "$SECONDS" -ge "$deadline" ] || grep -q 'load failed' "$work/log"; then
-            fail "$name" "$(head -n 1 "$work/log")"
-        fi
+    until grep -qs 'Profile loaded' "$work/session/check.log"; do
+        kill -0 "$daemon" 2>/dev/null || fail "$name" "$(head -n 1 "$work/log")"
+        [ "$SECONDS" -lt "$deadline" ] || fail "$name" "it has not loaded the profile in 3 minutes"
         sleep 0.2
     done
+    timeout 120 "$cli" profile info --all --session check >"$work/info" 2>"$work/log" ||
+        fail "$name" "$(head -n 1 "$work/log")"
     local counted=0 samples thread
     for thread in $(grep -o '^ *t-[0-9]*' "$work/info"); do
         samples=$(timeout 120 "$cli" thread info --thread "$thread" --session check |
