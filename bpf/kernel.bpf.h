@@ -122,8 +122,13 @@ struct kvm_vcpu {
 /* AMD, in kvm_amd.ko */
 struct vmcb;
 
+struct kvm_vmcb_info {
+	struct vmcb *ptr;
+} KERNEL_TYPE;
+
 struct vcpu_svm {
-	struct vmcb *vmcb;
+	struct vmcb *vmcb; /* in use: its own, or that of a guest of its guest */
+	struct kvm_vmcb_info vmcb01;
 } KERNEL_TYPE;
 
 struct svm_cpu_data {

@@ -5,7 +5,7 @@
  * the CPU's own perf event writes it and BPF programs of one event don't nest, so there is one
  * producer; the consumer in user space moves `tail`.
  */
-#include "vcpu.bpf.h"
+#include "registers.bpf.h"
 #include <linux/bpf_perf_event.h>
 
 char LICENSE[] SEC("license") = "GPL";
@@ -34,113 +34,6 @@ struct {
 	__type(key, __u32);
 	__type(value, struct stack);
 } stacks SEC(".maps");
-
-/* What the processor keeps of its vCPU. Weak: KVM may not be there, or not AMD's. */
-extern struct svm_cpu_data svm_data __ksym __weak;
-extern struct kvm_vcpu *kvm_running_vcpu __ksym __weak;
-
-/* The VMCB that this CPU ran last, as a pointer that the verifier knows the type of: a load through it costs a
- * tenth of a probe. */
-static __always_inline struct vmcb *loaded_vmcb(void)
-{
-	struct svm_cpu_data *data;
-
-	if (!&svm_data)
-		return NULL;
-	data = bpf_this_cpu_ptr(&svm_data);
-	return data->current_vmcb;
-}
-
-/* Whether the vCPU is loaded on this CPU. It is not while its thread runs the VMM's own code. */
-static __always_inline bool is_loaded(struct kvm_vcpu *vcpu)
-{
-	struct kvm_vcpu **running;
-
-	if (!&kvm_running_vcpu)
-		return false;
-	running = bpf_this_cpu_ptr(&kvm_running_vcpu);
-	return *running == vcpu;
-}
-
-/* False: the vCPU runs a guest of its guest, which has a VMCB of its own. */
-static __always_inline bool load_svm(struct sample *s, struct vmcb *vmcb)
-{
-	__u32 exit_reason = VMCB_FIELD(vmcb, __u32, VMCB_EXIT_CODE);
-
-	if (exit_reason == SVM_EXIT_VMRUN)
-		return false;
-	s->exit_reason = exit_reason;
-	s->asid = VMCB_FIELD(vmcb, __u32, VMCB_ASID);
-	s->exit_info = VMCB_FIELD(vmcb, __u32, VMCB_EXIT_INT_INFO);
-	s->guest_fs_base = VMCB_FIELD(vmcb, __u64, VMCB_FS_BASE);
-	s->cpl = VMCB_FIELD(vmcb, __u8, VMCB_CPL);
-	s->guest_cr3 = VMCB_FIELD(vmcb, __u64, VMCB_CR3);
-	s->guest_ip = VMCB_FIELD(vmcb, __u64, VMCB_RIP);
-	return true;
-}
-
-static __always_inline long probe_svm(struct sample *s, struct kvm_vcpu *vcpu)
-{
-	struct vmcb_control control;
-	struct vmcb_paging paging;
-	char *vmcb;
-	long err;
-
-	err = read_vmcb(&vmcb, vcpu);
-	err |= bpf_probe_read_kernel(&control, sizeof(control), vmcb + VMCB_ASID);
-	s->asid = control.asid;
-	s->exit_reason = control.exit_code;
-	s->exit_info = control.exit_int_info;
-	err |= bpf_probe_read_kernel(&s->guest_fs_base, sizeof(s->guest_fs_base), vmcb + VMCB_FS_BASE);
-	err |= bpf_probe_read_kernel(&s->cpl, sizeof(s->cpl), vmcb + VMCB_CPL);
-	err |= bpf_probe_read_kernel(&paging, sizeof(paging), vmcb + VMCB_CR3);
-	s->guest_cr3 = paging.cr3;
-	s->guest_ip = paging.rip;
-	return err;
-}
-
-/* AMD keeps all of the guest's state in the VMCB, which is plain memory. */
-static __always_inline long read_svm(struct sample *s, struct kvm_vcpu *vcpu, __u8 flags)
-{
-	struct vmcb *vmcb = loaded_vmcb();
-
-	if (vmcb && ((flags & SAMPLE_GUEST) || is_loaded(vcpu)) && load_svm(s, vmcb))
-		return 0;
-	return probe_svm(s, vcpu);
-}
-
-/* Intel's VMCS can't be read from BPF. The IP is there when KVM has cached it, which perf's own
- * question for the sample's IP makes it do before this program runs (kernels >= 6.3). */
-static __always_inline long read_vmx(struct sample *s, struct kvm_vcpu *vcpu)
-{
-	struct vcpu_vmx *vmx = (struct vcpu_vmx *)vcpu; /* vcpu is its first member */
-	__u32 available = 0;
-	__u16 vpid = 0;
-	long err;
-
-	err = read_vmx_exit(&s->exit_reason, &s->exit_info, vcpu);
-	err |= bpf_core_read(&vpid, sizeof(vpid), &vmx->vpid);
-	err |= bpf_core_read(&available, sizeof(available), &vcpu->arch.regs_avail);
-	s->asid = vpid;
-	s->guest_ip = 0;
-	s->guest_fs_base = 0;
-	s->cpl = CPL_UNKNOWN;
-	if (available & (1u << VCPU_REGS_RIP)) {
-		err |= bpf_core_read(&s->guest_ip, sizeof(s->guest_ip), &vcpu->arch.regs[VCPU_REGS_RIP]);
-		s->cpl = (__s64)s->guest_ip < 0 ? 0 : 3;
-	}
-	return err;
-}
-
-static __always_inline void clear_vcpu(struct sample *s)
-{
-	s->guest_ip = 0;
-	s->guest_fs_base = 0;
-	s->exit_reason = 0;
-	s->exit_info = 0;
-	s->asid = 0;
-	s->cpl = CPL_UNKNOWN;
-}
 
 /* KVM takes the interrupt that ended the guest's run in a window of its own. Softirqs that this
  * interrupt raises run in that window too, but on the IRQ stack: a tick that lands in them found the
@@ -181,21 +74,21 @@ static __always_inline long read_waits(struct sample *s, struct task_struct *tas
 
 /* Takes the sample's flags so far and gives all of them. */
 static __always_inline __u8 fill_vcpu(struct sample *s, struct task_struct *task, struct vcpu_ref *ref,
-				      struct ring *ring, __u8 flags)
+				      struct ring *ring, __u8 flags, enum access access)
 {
 	struct kvm_vcpu *vcpu = vcpu_of(ref);
 	long err = 0;
 
 	s->vcpu = ref->row;
 	if (is_protected(ref)) {
-		clear_vcpu(s);
+		clear_registers(s);
 	} else if (is_svm(config.vendor)) {
-		err = read_svm(s, vcpu, flags);
+		err = read_svm(s, ref, access);
 		flags |= SAMPLE_CR3;
 	} else if (is_vmx(config.vendor)) {
 		err = read_vmx(s, vcpu);
 	} else {
-		clear_vcpu(s);
+		clear_registers(s);
 	}
 	if (ref->vcpu & VCPU_WAITS) {
 		flags |= SAMPLE_WAITS;
@@ -206,7 +99,8 @@ static __always_inline __u8 fill_vcpu(struct sample *s, struct task_struct *task
 	return flags;
 }
 
-static __always_inline void fill(struct sample *s, struct ring *ring, struct bpf_perf_event_data *ctx)
+static __always_inline void fill(struct sample *s, struct ring *ring, struct bpf_perf_event_data *ctx,
+				 enum access access)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	__u32 tid = task->pid;
@@ -227,7 +121,7 @@ static __always_inline void fill(struct sample *s, struct ring *ring, struct bpf
 	if (ref) {
 		if (config.trigger == TRIGGER_NMI && !nmi_from_guest(vcpu_of(ref)))
 			flags &= ~SAMPLE_GUEST;
-		flags = fill_vcpu(s, task, ref, ring, flags);
+		flags = fill_vcpu(s, task, ref, ring, flags, access);
 	} else if (flags & SAMPLE_GUEST) {
 		s->vcpu = VCPU_UNKNOWN;
 		ring->unknown++;
@@ -245,8 +139,7 @@ static __always_inline void fill_stack(struct bpf_perf_event_data *ctx, __u32 sl
 	stack->user_bytes = bpf_get_stack(ctx, stack->user, sizeof(stack->user), BPF_F_USER_STACK);
 }
 
-SEC("perf_event")
-int sample(struct bpf_perf_event_data *ctx)
+static __always_inline int take(struct bpf_perf_event_data *ctx, enum access access)
 {
 	__u32 cpu = bpf_get_smp_processor_id();
 	const __u32 slot_mask = config.slot_mask;
@@ -267,13 +160,26 @@ int sample(struct bpf_perf_event_data *ctx)
 	s = bpf_map_lookup_elem(&samples, &slot);
 	if (!s)
 		return 0;
-	fill(s, ring, ctx);
+	fill(s, ring, ctx, access);
 	if (config.call_graph)
 		fill_stack(ctx, slot);
 	/* x86 keeps stores in order; the barrier keeps the compiler from moving them past the head. */
 	barrier();
 	ring->head = head + 1;
 	return 0;
+}
+
+/* User space loads one of the two. */
+SEC("perf_event")
+int sample(struct bpf_perf_event_data *ctx)
+{
+	return take(ctx, TYPED);
+}
+
+SEC("perf_event")
+int sample_probing(struct bpf_perf_event_data *ctx)
+{
+	return take(ctx, PROBES);
 }
 
 /* The finder: walks all open files for those named kvm-vcpu:N, whose private data is the vCPU.
@@ -354,6 +260,7 @@ int find_vcpus(struct bpf_iter__task_file *ctx)
 	struct kvm_vcpu *vcpu;
 	__u8 protected_state = 0;
 	struct task_struct *thread;
+	struct vcpu_svm *svm;
 	struct pid *pid;
 
 	if (!task || !file || task->pid != task->tgid)
@@ -361,6 +268,7 @@ int find_vcpus(struct bpf_iter__task_file *ctx)
 	if (!bpf_core_type_exists(struct kvm_vcpu) || !is_vcpu_file(file))
 		return 0;
 	vcpu = file->private_data;
+	svm = (struct vcpu_svm *)vcpu;
 	found.time_ns = bpf_ktime_get_ns();
 	found.vcpu = (__u64)vcpu;
 	found.pid = task->tgid;
@@ -375,6 +283,8 @@ int find_vcpus(struct bpf_iter__task_file *ctx)
 		found.protected_state = protected_state;
 	if (!protected_state)
 		found.exit_reason = exit_reason(vcpu, config.vendor);
+	if (is_svm(config.vendor) && bpf_core_field_exists(svm->vmcb01.ptr))
+		bpf_core_read(&found.vmcb, sizeof(found.vmcb), &svm->vmcb01.ptr);
 	thread = task_of(pid);
 	if (thread)
 		look_at_thread(&found, thread, vcpu);

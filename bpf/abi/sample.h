@@ -90,6 +90,7 @@ struct vcpu_ref {
 	__u32 tid; /* 0: free */
 	__u32 row;
 	__u64 vcpu; /* struct kvm_vcpu *, never dereferenced but through probe reads; or VCPU_PROTECTED, VCPU_WAITS */
+	__u64 vmcb; /* AMD: struct vmcb * of the vCPU itself, not of a guest of its guest; only compared */
 };
 
 #define VCPU_PROTECTED 1ull /* registers are encrypted, don't read them */
@@ -99,12 +100,13 @@ struct vcpu_ref {
 struct vcpu_bucket {
 	struct vcpu_ref ref[VCPU_BUCKET_SLOTS];
 };
-_Static_assert(sizeof(struct vcpu_bucket) == 16 * VCPU_BUCKET_SLOTS, "no hidden padding");
+_Static_assert(sizeof(struct vcpu_bucket) == 24 * VCPU_BUCKET_SLOTS, "no hidden padding");
 
 /* What the finder reports of each vCPU file it meets. */
 struct vcpu_found {
 	__u64 vcpu; /* struct kvm_vcpu * */
 	__u64 kvm;  /* struct kvm *: the same for all vCPUs of a VM */
+	__u64 vmcb; /* AMD: struct vmcb * */
 	__u64 time_ns;
 	__u64 halted_ns; /* the three as in struct sample */
 	__u64 polled_ns;
@@ -119,6 +121,6 @@ struct vcpu_found {
 	__u8 away;            /* AWAY_* */
 	__u8 pad;
 };
-_Static_assert(sizeof(struct vcpu_found) == 72, "no hidden padding");
+_Static_assert(sizeof(struct vcpu_found) == 80, "no hidden padding");
 
 #endif

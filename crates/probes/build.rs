@@ -5,8 +5,8 @@ use std::process::Command;
 
 /// Each is a program family, loaded by itself.
 const PROGRAMS: [&str; 4] = ["sampler", "switches", "exits", "empty"];
-const HEADERS: [&str; 5] =
-    ["kernel.bpf.h", "vcpu.bpf.h", "vmcb.bpf.h", "abi/sample.h", "abi/switch.h"];
+const HEADERS: [&str; 6] =
+    ["kernel.bpf.h", "registers.bpf.h", "vcpu.bpf.h", "vmcb.bpf.h", "abi/sample.h", "abi/switch.h"];
 
 fn main() {
     let bpf = Path::new("../../bpf");

@@ -141,6 +141,7 @@ mod test {
             protected: false,
             kvm,
             vcpu: kvm + u64::from(number),
+            vmcb: 0,
             seen: SeenVcpu {
                 time: HostNs(0),
                 cpu: CpuId(0),

@@ -5,7 +5,7 @@ use model::{Away, CpuId, HostNs, Pid, Tid, Waits};
 use crate::abi::field;
 
 /// Bytes of `struct vcpu_found`.
-pub(crate) const FOUND_BYTES: usize = 72;
+pub(crate) const FOUND_BYTES: usize = 80;
 
 /// A vCPU the finder met.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,6 +22,8 @@ pub struct FoundVcpu {
     pub kvm: u64,
     /// Kernel address of the vCPU.
     pub vcpu: u64,
+    /// Kernel address of its VMCB; 0: not on AMD.
+    pub vmcb: u64,
     /// How it was met.
     pub seen: SeenVcpu,
 }
@@ -55,20 +57,21 @@ pub(crate) fn away(byte: u8) -> Option<Away> {
 pub(crate) fn decode(bytes: &[u8]) -> FoundVcpu {
     let word = |at| u32::from_ne_bytes(field(bytes, at));
     let long = |at| u64::from_ne_bytes(field(bytes, at));
-    let waits = Waits { halted_ns: long(24), polled_ns: long(32), runnable_ns: long(40) };
+    let waits = Waits { halted_ns: long(32), polled_ns: long(40), runnable_ns: long(48) };
     FoundVcpu {
         vcpu: long(0),
         kvm: long(8),
-        pid: Pid(word(48)),
-        tid: (word(52) != 0).then(|| Tid(word(52))),
-        number: word(56),
-        protected: bytes[68] != 0,
+        vmcb: long(16),
+        pid: Pid(word(56)),
+        tid: (word(60) != 0).then(|| Tid(word(60))),
+        number: word(64),
+        protected: bytes[76] != 0,
         seen: SeenVcpu {
-            time: HostNs(long(16)),
-            cpu: CpuId(word(60)),
-            away: away(bytes[70]),
-            exit_reason: word(64),
-            waits: (bytes[69] != 0).then_some(waits),
+            time: HostNs(long(24)),
+            cpu: CpuId(word(68)),
+            away: away(bytes[78]),
+            exit_reason: word(72),
+            waits: (bytes[77] != 0).then_some(waits),
         },
     }
 }
@@ -80,7 +83,7 @@ mod test {
     #[test]
     fn a_found_vcpu_is_read_as_the_header_says() {
         let mut bytes = Vec::new();
-        for value in [0x11_u64, 0x12, 0x13, 0x14, 0x15, 0x16] {
+        for value in [0x11_u64, 0x12, 0x1f, 0x13, 0x14, 0x15, 0x16] {
             bytes.extend(value.to_ne_bytes());
         }
         for value in [0x21_u32, 0x22, 0x23, 0x24, 0x25] {
@@ -96,6 +99,7 @@ mod test {
             protected: true,
             kvm: 0x12,
             vcpu: 0x11,
+            vmcb: 0x1f,
             seen: SeenVcpu {
                 time: HostNs(0x13),
                 cpu: CpuId(0x24),
@@ -105,8 +109,8 @@ mod test {
             },
         };
         assert_eq!(decode(&bytes), expected);
-        bytes[52..56].fill(0);
-        bytes[68..71].fill(0);
+        bytes[60..64].fill(0);
+        bytes[76..79].fill(0);
         let fresh = decode(&bytes);
         assert_eq!((fresh.tid, fresh.protected), (None, false));
         assert_eq!((fresh.seen.away, fresh.seen.waits), (None, None));

@@ -56,6 +56,13 @@ pub(crate) fn share(
     Ok(())
 }
 
+/// Keeps a program of the object out of the kernel.
+pub(crate) fn leave_out(open: &mut OpenObject, name: &'static str) {
+    open.progs_mut()
+        .filter(|program| program.name() == name)
+        .for_each(|mut program| program.set_autoload(false));
+}
+
 /// Hands the object to the kernel.
 pub(crate) fn load(open: OpenObject) -> Result<Object, ProbeError> {
     open.load().map_err(|error| {

@@ -20,8 +20,13 @@ use crate::{ProbeError, object};
 static OBJECT: &Aligned<[u8]> =
     &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/sampler.bpf.o")));
 
+/// The sampling programs, of which one is loaded: with and without typed access to KVM's variables.
+const TYPED: &str = "sample";
+const PROBING: &str = "sample_probing";
+
 /// All our programs, by their names in the kernel (15 characters at most).
-const PROGRAMS: [&str; 5] = ["sample", "find_vcpus", "note_switch", "note_wakeup", "count_exit"];
+const PROGRAMS: [&str; 6] =
+    [TYPED, PROBING, "find_vcpus", "note_switch", "note_wakeup", "count_exit"];
 
 /// What to sample, and how.
 #[derive(Debug, Clone)]
@@ -47,6 +52,8 @@ pub struct Sampler {
     stacks: Option<Mapped>,
     vcpus: VcpuTable,
     object: Object,
+    /// The sampling program that is loaded.
+    program: &'static str,
     options: Options,
 }
 
@@ -78,13 +85,21 @@ impl Sampler {
     /// # Errors
     /// When the kernel refuses; the error says what to do.
     pub fn load(options: Options) -> Result<Self, ProbeError> {
+        match Self::load_with(&options, TYPED) {
+            // This kernel does not say where KVM keeps what the program reads without probes.
+            Err(ProbeError::Load(_)) => Self::load_with(&options, PROBING),
+            loaded => loaded,
+        }
+    }
+
+    fn load_with(options: &Options, program: &'static str) -> Result<Self, ProbeError> {
         let slots = options.slots.next_power_of_two();
-        let n_rings = object::rings_for(&options.cpus)?;
-        let n_slots = n_rings * slots;
+        let n_slots = object::rings_for(&options.cpus)? * slots;
         let n_stacks = if options.call_graph { n_slots } else { 1 };
-        let sizes = [("samples", n_slots), ("stacks", n_stacks)];
         let mut open = object::open(OBJECT)?;
-        object::configure(&mut open, &sizes, &config(&options, slots))?;
+        let sizes = [("samples", n_slots), ("stacks", n_stacks)];
+        object::configure(&mut open, &sizes, &config(options, slots))?;
+        object::leave_out(&mut open, if program == TYPED { PROBING } else { TYPED });
         let object = object::load(open)?;
         let stack_bytes = n_stacks as usize * STACK_BYTES;
         let stacks = options
@@ -98,7 +113,7 @@ impl Sampler {
             slots: slots as usize,
         };
         let vcpus = VcpuTable::of(&object)?;
-        Ok(Self { rings, stacks, vcpus, object, options })
+        Ok(Self { rings, stacks, vcpus, object, program, options: options.clone() })
     }
 
     /// Whether this kernel tells the types by which vCPUs are found: KVM's, in vmlinux or a module.
@@ -118,7 +133,7 @@ impl Sampler {
             period: self.options.period,
             prepare_ip: self.options.vendor == Vendor::Intel,
         };
-        let program = self.program("sample")?;
+        let program = self.program(self.program)?;
         let mut links = Vec::with_capacity(self.options.cpus.len());
         for &cpu in &self.options.cpus {
             let fd = event.open(cpu)?;

@@ -14,7 +14,7 @@ const BUCKET_BITS: u32 = 12;
 const BUCKETS: usize = 1 << BUCKET_BITS;
 const SLOTS: usize = 8;
 const HASH: u32 = 0x9e37_79b1;
-const REF_BYTES: usize = 16;
+const REF_BYTES: usize = 24;
 const BUCKET_BYTES: usize = SLOTS * REF_BYTES;
 /// `VCPU_PROTECTED` and `VCPU_WAITS`.
 const PROTECTED: u64 = 1;
@@ -55,6 +55,7 @@ impl VcpuTable {
         let protected = if vcpu.protected { PROTECTED } else { 0 };
         let waits = if vcpu.seen.waits.is_some() { WAITS } else { 0 };
         self.memory.word(slot + 8).store(vcpu.vcpu | protected | waits, Ordering::Relaxed);
+        self.memory.word(slot + 16).store(vcpu.vmcb, Ordering::Relaxed);
         self.memory.half_word(slot + 4).store(row, Ordering::Relaxed);
         self.memory.half_word(slot).store(tid.0, Ordering::Release);
         Ok(())

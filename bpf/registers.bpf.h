@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* A vCPU's registers into its sample: those at the interrupt, or at the last VM exit. */
+#ifndef VMSCOPE_REGISTERS_BPF_H
+#define VMSCOPE_REGISTERS_BPF_H
+
+#include "vcpu.bpf.h"
+
+/* How a vCPU's registers are read: through a variable of KVM whose type the verifier knows, or by probes only. */
+enum access { TYPED, PROBES };
+
+/* What a CPU keeps of AMD's virtualisation. Weak: KVM may not be there, or not AMD's. A kernel may know its type and
+ * not its address (KVM built in, without CONFIG_KALLSYMS_ALL): it refuses programs that name it. */
+extern struct svm_cpu_data svm_data __ksym __weak;
+
+/* The VMCB that was last loaded on this CPU, as a pointer that the verifier knows the type of: a load through it costs
+ * a tenth of a probe. */
+static __always_inline struct vmcb *loaded_vmcb(void)
+{
+	struct svm_cpu_data *data;
+
+	if (!&svm_data)
+		return NULL;
+	data = bpf_this_cpu_ptr(&svm_data);
+	return data->current_vmcb;
+}
+
+/* False: the vCPU runs a guest of its guest, which has a VMCB of its own. */
+static __always_inline bool load_svm(struct sample *s, struct vmcb *vmcb)
+{
+	__u32 exit_reason = VMCB_FIELD(vmcb, __u32, VMCB_EXIT_CODE);
+
+	if (exit_reason == SVM_EXIT_VMRUN)
+		return false;
+	s->exit_reason = exit_reason;
+	s->asid = VMCB_FIELD(vmcb, __u32, VMCB_ASID);
+	s->exit_info = VMCB_FIELD(vmcb, __u32, VMCB_EXIT_INT_INFO);
+	s->guest_fs_base = VMCB_FIELD(vmcb, __u64, VMCB_FS_BASE);
+	s->cpl = VMCB_FIELD(vmcb, __u8, VMCB_CPL);
+	s->guest_cr3 = VMCB_FIELD(vmcb, __u64, VMCB_CR3);
+	s->guest_ip = VMCB_FIELD(vmcb, __u64, VMCB_RIP);
+	return true;
+}
+
+static __always_inline long probe_svm(struct sample *s, struct kvm_vcpu *vcpu)
+{
+	struct vmcb_control control;
+	struct vmcb_paging paging;
+	char *vmcb;
+	long err;
+
+	err = read_vmcb(&vmcb, vcpu);
+	err |= bpf_probe_read_kernel(&control, sizeof(control), vmcb + VMCB_ASID);
+	s->asid = control.asid;
+	s->exit_reason = control.exit_code;
+	s->exit_info = control.exit_int_info;
+	err |= bpf_probe_read_kernel(&s->guest_fs_base, sizeof(s->guest_fs_base), vmcb + VMCB_FS_BASE);
+	err |= bpf_probe_read_kernel(&s->cpl, sizeof(s->cpl), vmcb + VMCB_CPL);
+	err |= bpf_probe_read_kernel(&paging, sizeof(paging), vmcb + VMCB_CR3);
+	s->guest_cr3 = paging.cr3;
+	s->guest_ip = paging.rip;
+	return err;
+}
+
+/* AMD keeps all of the guest's state in the VMCB, which is plain memory. */
+static __always_inline long read_svm(struct sample *s, struct vcpu_ref *ref, enum access access)
+{
+	struct vmcb *vmcb = access == TYPED ? loaded_vmcb() : NULL;
+
+	if (vmcb && (__u64)vmcb == ref->vmcb && load_svm(s, vmcb))
+		return 0;
+	return probe_svm(s, vcpu_of(ref));
+}
+
+/* Intel's VMCS can't be read from BPF. The IP is there when KVM has cached it, which perf's own
+ * question for the sample's IP makes it do before this program runs (kernels >= 6.3). */
+static __always_inline long read_vmx(struct sample *s, struct kvm_vcpu *vcpu)
+{
+	struct vcpu_vmx *vmx = (struct vcpu_vmx *)vcpu; /* vcpu is its first member */
+	__u32 available = 0;
+	__u16 vpid = 0;
+	long err;
+
+	err = read_vmx_exit(&s->exit_reason, &s->exit_info, vcpu);
+	err |= bpf_core_read(&vpid, sizeof(vpid), &vmx->vpid);
+	err |= bpf_core_read(&available, sizeof(available), &vcpu->arch.regs_avail);
+	s->asid = vpid;
+	s->guest_ip = 0;
+	s->guest_fs_base = 0;
+	s->cpl = CPL_UNKNOWN;
+	if (available & (1u << VCPU_REGS_RIP)) {
+		err |= bpf_core_read(&s->guest_ip, sizeof(s->guest_ip), &vcpu->arch.regs[VCPU_REGS_RIP]);
+		s->cpl = (__s64)s->guest_ip < 0 ? 0 : 3;
+	}
+	return err;
+}
+
+static __always_inline void clear_registers(struct sample *s)
+{
+	s->guest_ip = 0;
+	s->guest_fs_base = 0;
+	s->exit_reason = 0;
+	s->exit_info = 0;
+	s->asid = 0;
+	s->cpl = CPL_UNKNOWN;
+}
+
+#endif
