@@ -219,6 +219,8 @@ pub struct VcpuAgreement {
     pub accounts: Vec<AccountAgreement>,
     /// Times off the CPU that were compared one by one: those of more than two periods.
     pub gaps: u64,
+    /// Those whose lengths differ by at most one period.
+    pub gaps_within_period: u64,
     /// The largest difference of such a gap's lengths, in periods.
     pub largest_gap_periods: f64,
     /// The mean difference, without signs.

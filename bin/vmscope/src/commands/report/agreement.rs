@@ -64,6 +64,7 @@ fn vcpu(tables: &Tables, row: &Vcpu, both: &VcpuAgreement, period_ns: u64) -> js
         wall_ns: both.wall_ns,
         accounts: accounts.collect(),
         gaps: both.gaps.count,
+        gaps_within_period: both.gaps.within_period,
         largest_gap_periods: periods(both.gaps.largest_ns),
         mean_gap_periods: periods(both.gaps.mean_ns()),
         largest_points: rounded(both.largest_points()),
@@ -92,10 +93,11 @@ fn vcpu_text(vcpu: &json::VcpuAgreement) -> String {
         _ => writeln!(
             out,
             ", {gaps} gap{} of more than two periods\n\
-             Lengths of gaps differ by {:.2} periods on average, {:.2} at most",
+             Lengths of gaps differ by {:.2} periods on average, {:.2} at most; {} by at most one",
             if gaps == 1 { "" } else { "s" },
             vcpu.mean_gap_periods,
-            vcpu.largest_gap_periods
+            vcpu.largest_gap_periods,
+            vcpu.gaps_within_period
         ),
     };
     let mut grid = Grid::new(&["  % of its time", ">samples", ">switches", ">points"]);
