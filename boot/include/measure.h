@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: MIT */
+/* Operations and how they are timed. */
+#ifndef BOOT_MEASURE_H
+#define BOOT_MEASURE_H
+
+#include "machine.h"
+
+enum group { GROUP_GENERAL, GROUP_PRIVILEGED, GROUP_SENSITIVE, GROUP_PAGING, GROUP_EXIT, GROUP_INTERRUPT, GROUP_MEMORY, GROUP_IO };
+
+/* How an operation is timed:
+ * - REPEATED: `run` does it `unroll` times for each of its `n` turns; cost = (T(2N) - T(N)) / N.
+ * - SINGLE: `run(1)` does it once, each time under fresh circumstances that `before` prepares, untimed.
+ * - OWN: `sample` times it by itself and gives ticks (interrupt latency, I/O waiting). */
+enum timing { TIMING_REPEATED, TIMING_SINGLE, TIMING_OWN };
+
+enum {
+	RING0 = 1 << 0,
+	RING1 = 1 << 1,
+	RING2 = 1 << 2,
+	RING3 = 1 << 3,
+	RINGS = RING0 | RING1 | RING2 | RING3,
+	FLAT = 1 << MODE_FLAT,
+	PAGING = 1 << MODE_PAGING,
+	PAE = 1 << MODE_PAE,
+	LONG = 1 << MODE_LONG,
+	MODES = FLAT | PAGING | PAE | LONG,
+};
+
+struct operation {
+	const char *name;  /* short, lower case, words by '-': the name in results and on the command line, for ever */
+	const char *title; /* what it does, in one line */
+	uint8_t group;     /* enum group */
+	uint8_t timing;    /* enum timing */
+	uint8_t modes;     /* where the architecture allows to try it at all */
+	uint8_t rings;
+	uint16_t unroll; /* operations per turn of `run` */
+	/* NULL: nothing to prepare. Otherwise at ring 0, untimed, interrupts off: a reason why this machine lacks it, or NULL. */
+	const char *(*prepare)(void);
+	void (*before)(void);        /* SINGLE: before each shot, untimed */
+	void (*run)(uint32_t turns); /* REPEATED, SINGLE: at the condition's ring */
+	uint64_t (*sample)(void);    /* OWN: ticks of one; UINT64_MAX: this one failed */
+	void (*finish)(void);        /* undoes `prepare`, at ring 0, even after a fault; or NULL */
+	uint32_t bytes;              /* of memory that one operation moves (bandwidth), or the size of what it works on (latency); 0 */
+};
+
+extern const struct operation operations[];
+extern const unsigned n_operations;
+
+/* Parts of the table, each beside what it needs. */
+#define N_OF(array) (sizeof(array) / sizeof((array)[0]))
+
+enum status { STATUS_OK, STATUS_FAULT, STATUS_TIMEOUT, STATUS_MISSING, STATUS_INEFFECTIVE };
+
+/* Ticks of one operation, in thousandths. */
+struct spread {
+	uint64_t min, median, p99, max;
+	uint32_t n;
+};
+
+struct result {
+	uint16_t operation;
+	uint16_t condition; /* index into shared->conditions */
+	uint8_t status;     /* enum status */
+	uint8_t vector;     /* STATUS_FAULT */
+	uint8_t reliable;   /* the spread is small, and time did not jump */
+	uint8_t n_reasons;
+	const char *reason; /* STATUS_MISSING, STATUS_INEFFECTIVE; in the program that measured it */
+	struct spread single; /* single shots less the empty shot's minimum (min, median); outliers kept (p99, max) */
+	uint64_t batch;       /* per operation, from (T(2N) - T(N)) / N of minima; 0: not timed so */
+	uint64_t batch_median; /* of medians */
+	uint32_t batch_of;    /* operations in a batch of N */
+};
+
+/* Runs one operation under a condition that is in force, and gives figures or the reason why there are none. */
+void measure(const struct operation *operation, const struct condition *condition, struct result *result);
+
+#endif

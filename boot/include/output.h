@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: MIT */
+/* What people and programs get to see: serial lines, debugcon, the screen, QR codes. Nothing here is called inside a
+ * timed window. */
+#ifndef BOOT_OUTPUT_H
+#define BOOT_OUTPUT_H
+
+#include "machine.h"
+
+/* ---- text ---- */
+
+/* snprintf with %s %c %d %u %x %llu %llx %llX, widths, '-' and '0'; always ends in NUL, gives the length it wanted. */
+int format(char *to, size_t size, const char *pattern, ...) __attribute__((format(printf, 3, 4)));
+
+/* ---- lines for programs ---- */
+
+/* Finds COM1 (by its scratch register) and debugcon (port 0xe9 reads 0xe9). Either may be missing. */
+void lines_init(void);
+bool lines_have_serial(void);
+/* Appends a piece of the line, or ends it. */
+void line_add(const char *pattern, ...) __attribute__((format(printf, 1, 2)));
+void line_add_string(const char *text); /* in quotes, escaped for JSON */
+void line_end(void);
+
+/* ---- the screen ---- */
+
+struct framebuffer {
+	uint64_t address;
+	uint32_t width, height, pitch;
+	uint8_t bits; /* 0: none, VGA text at 0xb8000 or no screen at all */
+	uint8_t red_position, green_position, blue_position;
+	uint8_t text; /* VGA text mode of width x height characters */
+};
+
+void screen_init(const struct framebuffer *framebuffer);
+void screen_print(const char *pattern, ...) __attribute__((format(printf, 1, 2)));
+/* The bottom line: what is being measured, and how much is done. */
+void screen_status(const char *pattern, ...) __attribute__((format(printf, 1, 2)));
+void screen_clear(void);
+unsigned screen_columns(void), screen_rows(void);
+
+/* ---- QR codes ---- */
+
+/* Draws text in QR's alphanumeric set ("0-9A-Z $%*+-./:") as one code; false: it is too long, or there is no
+ * framebuffer. In text mode, half blocks draw codes of up to 41 modules. */
+bool qr_draw(const char *text, unsigned left, unsigned top, unsigned scale);
+/* The same without a screen, for tests: modules as bytes 0/1, row by row; the side's length, or 0. */
+enum { QR_MAX_SIDE = 177 };
+unsigned qr_encode(const char *text, uint8_t *modules);
+
+#endif
