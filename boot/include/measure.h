@@ -51,9 +51,12 @@ extern const unsigned n_operations;
 
 enum status { STATUS_OK, STATUS_FAULT, STATUS_TIMEOUT, STATUS_MISSING, STATUS_INEFFECTIVE };
 
+/* Results lie in memory that both programs share: 64-bit numbers are aligned alike in both. */
+typedef uint64_t stable64 __attribute__((aligned(8)));
+
 /* Ticks of one operation, in thousandths. */
 struct spread {
-	uint64_t min, median, p99, max;
+	stable64 min, median, p99, max;
 	uint32_t n;
 };
 
@@ -64,11 +67,14 @@ struct result {
 	uint8_t vector;     /* STATUS_FAULT */
 	uint8_t reliable;   /* the spread is small, and time did not jump */
 	uint8_t n_reasons;
-	const char *reason; /* STATUS_MISSING, STATUS_INEFFECTIVE; in the program that measured it */
-	struct spread single; /* single shots less the empty shot's minimum (min, median); outliers kept (p99, max) */
-	uint64_t batch;       /* per operation, from (T(2N) - T(N)) / N of minima; 0: not timed so */
-	uint64_t batch_median; /* of medians */
-	uint32_t batch_of;    /* operations in a batch of N */
+	union { /* set the whole result to 0 first: the other program reads all 64 bits */
+		const char *reason; /* STATUS_MISSING, STATUS_INEFFECTIVE; in the memory of the program that measured it */
+		uint64_t reason_address;
+	};
+	struct spread single;  /* single shots less the empty shot's minimum (min, median); outliers kept (p99, max) */
+	stable64 batch;        /* per operation, from (T(2N) - T(N)) / N of minima; batch_of 0: not timed so */
+	stable64 batch_median; /* of medians */
+	uint32_t batch_of;     /* operations in a batch of N */
 };
 
 /* Runs one operation under a condition that is in force, and gives figures or the reason why there are none. */

@@ -11,6 +11,11 @@
 /* snprintf with %s %c %d %u %x %llu %llx %llX, widths, '-' and '0'; always ends in NUL, gives the length it wanted. */
 int format(char *to, size_t size, const char *pattern, ...) __attribute__((format(printf, 3, 4)));
 
+/* n / divisor without libgcc, which a 32-bit program would need for it. */
+uint64_t divide(uint64_t n, uint64_t divisor);
+/* The usual CRC-32 (IEEE 802.3), a piece at a time: starts with 0. */
+uint32_t crc32(uint32_t crc, const void *data, size_t size);
+
 /* ---- lines for programs ---- */
 
 /* Finds COM1 (by its scratch register) and debugcon (port 0xe9 reads 0xe9). Either may be missing. */
@@ -37,6 +42,9 @@ void screen_print(const char *pattern, ...) __attribute__((format(printf, 1, 2))
 void screen_status(const char *pattern, ...) __attribute__((format(printf, 1, 2)));
 void screen_clear(void);
 unsigned screen_columns(void), screen_rows(void);
+
+/* Waits for a key of a PS/2 keyboard or a byte on the serial line; false: none came in time. */
+bool key_wait(unsigned ms);
 
 /* ---- QR codes ---- */
 
