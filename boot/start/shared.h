@@ -42,7 +42,7 @@ struct shared {
 	struct result results[MAX_RESULTS];
 };
 
-#define shared ((struct shared *)SHARED_ADDRESS)
+static struct shared *const shared = (struct shared *)SHARED_ADDRESS;
 
 _Static_assert(sizeof(struct shared) <= IMAGE_END - SHARED_ADDRESS, "struct shared is too large for its place");
 #endif
