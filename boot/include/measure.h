@@ -41,12 +41,20 @@ struct operation {
 	uint64_t (*sample)(void);    /* OWN: ticks of one; UINT64_MAX: this one failed */
 	void (*finish)(void);        /* undoes `prepare`, at ring 0, even after a fault; or NULL */
 	uint32_t bytes;              /* of memory that one operation moves (bandwidth), or the size of what it works on (latency); 0 */
+	/* REPEATED with unroll > 1: does it just once, for single shots; NULL: no single shots. */
+	void (*once)(uint32_t turns);
+	uint32_t timeout_ms; /* of one shot, where it may take longer than the plan's time-out; 0: it may not */
 };
 
-extern const struct operation operations[];
-extern const unsigned n_operations;
+/* Each file's part of the table of all operations lies beside what it needs: `OPERATIONS(cpu) = { { .name = "add", ... }, ... };`
+ * The linker joins the parts in the order of the object files; both programs must be linked in the same order. */
+#define OPERATIONS(part)                          \
+	const struct operation part##_operations[] \
+		__attribute__((section("operation_table"), aligned(sizeof(void *)), used))
 
-/* Parts of the table, each beside what it needs. */
+extern const struct operation operations[] __asm__("__start_operation_table");
+extern const struct operation operations_end[] __asm__("__stop_operation_table");
+#define n_operations ((unsigned)(operations_end - operations))
 #define N_OF(array) (sizeof(array) / sizeof((array)[0]))
 
 enum status { STATUS_OK, STATUS_FAULT, STATUS_TIMEOUT, STATUS_MISSING, STATUS_INEFFECTIVE };
@@ -77,7 +85,20 @@ struct result {
 	uint32_t batch_of;     /* operations in a batch of N */
 };
 
-/* Runs one operation under a condition that is in force, and gives figures or the reason why there are none. */
+/* How much is done for a figure: as the plan says. Set before the first `measure`. */
+struct effort {
+	uint32_t repetitions, budget_ms, timeout_ms;
+};
+extern struct effort the_effort;
+
+/* Runs one operation under a condition that is in force, and gives figures or the reason why there are none. Calls
+ * `prepare`, `before` and `finish` at ring 0. Before `prepare`, arena_reset(): what an operation takes, it has until its `finish`. */
 void measure(const struct operation *operation, const struct condition *condition, struct result *result);
+/* Of an empty shot under this condition, which is in force: its minimum, in thousandths of ticks. */
+uint64_t measure_empty(const struct condition *condition);
+/* After how long one shot of it counts as hanging. */
+uint32_t measure_timeout_ms(const struct operation *operation);
+/* How often time was earlier after a shot than before it, since the start of this program. */
+uint32_t measure_backward_jumps(void);
 
 #endif
