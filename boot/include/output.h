@@ -4,12 +4,16 @@
 #ifndef BOOT_OUTPUT_H
 #define BOOT_OUTPUT_H
 
+#include <stdarg.h>
+
 #include "machine.h"
 
 /* ---- text ---- */
 
-/* snprintf with %s %c %d %u %x %llu %llx %llX, widths, '-' and '0'; always ends in NUL, gives the length it wanted. */
+/* snprintf with %s %.5s %c %d %u %x %X %% (also l, ll), widths, '*', '-' and '0'; always ends in NUL, gives the length it
+ * wanted. */
 int format(char *to, size_t size, const char *pattern, ...) __attribute__((format(printf, 3, 4)));
+int format_list(char *to, size_t size, const char *pattern, va_list arguments) __attribute__((format(printf, 3, 0)));
 
 /* n / divisor without libgcc, which a 32-bit program would need for it. */
 uint64_t divide(uint64_t n, uint64_t divisor);
@@ -41,7 +45,10 @@ void screen_print(const char *pattern, ...) __attribute__((format(printf, 1, 2))
 /* The bottom line: what is being measured, and how much is done. */
 void screen_status(const char *pattern, ...) __attribute__((format(printf, 1, 2)));
 void screen_clear(void);
+/* In characters, without the bottom line; 0: there is no screen. */
 unsigned screen_columns(void), screen_rows(void);
+/* In pixels; 0 in text mode. */
+unsigned screen_width(void), screen_height(void);
 
 /* Waits for a key of a PS/2 keyboard or a byte on the serial line; false: none came in time. */
 bool key_wait(unsigned ms);
@@ -52,7 +59,7 @@ bool key_wait(unsigned ms);
  * framebuffer. In text mode, half blocks draw codes of up to 41 modules. */
 bool qr_draw(const char *text, unsigned left, unsigned top, unsigned scale);
 /* The same without a screen, for tests: modules as bytes 0/1, row by row; the side's length, or 0. */
-enum { QR_MAX_SIDE = 177 };
+enum { QR_MAX_SIDE = 177, QR_MARGIN = 4 /* light modules around it */ };
 unsigned qr_encode(const char *text, uint8_t *modules);
 
 #endif

@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: MIT */
+/* Lines for programs, on COM1 and on debugcon. Either may be missing, or die in the middle of a line: all waits end. */
+#include "output.h"
+
+enum {
+	COM1 = 0x3f8,
+	DATA = COM1,
+	INTERRUPT_ENABLE = COM1 + 1,
+	FIFO_CONTROL = COM1 + 2, /* written; read: interrupt identification */
+	LINE_CONTROL = COM1 + 3,
+	MODEM_CONTROL = COM1 + 4,
+	LINE_STATUS = COM1 + 5,
+	SCRATCH = COM1 + 7,
+	RECEIVED = 0x01, CAN_SEND = 0x20, ALL_SENT = 0x40, /* line status */
+	DEBUGCON = 0xe9,
+	FIFO_SIZE = 16,
+	/* An IN takes about 1 us on a real machine, more in a VM: longer than any FIFO needs, and short enough for people. */
+	PATIENCE = 200000,
+	TIMEOUTS_TO_GIVE_UP = 3,
+};
+
+static struct {
+	bool serial, debugcon;
+	uint8_t burst;    /* bytes that the UART takes at once */
+	uint8_t timeouts; /* one after another */
+	uint16_t length;
+	char text[1024];
+} line;
+
+static bool scratch_holds(uint8_t byte)
+{
+	out8(SCRATCH, byte);
+	return in8(SCRATCH) == byte;
+}
+
+static void serial_init(void)
+{
+	uint8_t scratch = in8(SCRATCH);
+
+	line.timeouts = 0;
+	line.serial = scratch_holds(0x5a) && scratch_holds(0xa5) && in8(LINE_STATUS) != 0xff;
+	if (!line.serial)
+		return;
+	out8(SCRATCH, scratch);
+	out8(INTERRUPT_ENABLE, 0);
+	out8(LINE_CONTROL, 0x80); /* what follows is the divisor */
+	out8(DATA, 1);            /* 115200 baud */
+	out8(INTERRUPT_ENABLE, 0);
+	out8(LINE_CONTROL, 0x03); /* 8n1 */
+	out8(FIFO_CONTROL, 0x07);
+	out8(MODEM_CONTROL, 0x03); /* DTR, RTS */
+	line.burst = (in8(FIFO_CONTROL) & 0xc0) == 0xc0 ? FIFO_SIZE : 1;
+}
+
+void lines_init(void)
+{
+	serial_init();
+	line.debugcon = in8(DEBUGCON) == DEBUGCON;
+	line.length = 0;
+}
+
+bool lines_have_serial(void)
+{
+	return line.serial;
+}
+
+/* One instruction for many bytes: a VM exits once for all of them. */
+static void out_bytes(uint16_t port, const char *bytes, size_t n)
+{
+	__asm__ volatile("rep outsb" : "+S"(bytes), "+c"(n) : "d"(port) : "memory");
+}
+
+static bool serial_wait(uint8_t status)
+{
+	for (unsigned i = 0; i < PATIENCE; i++)
+		if (in8(LINE_STATUS) & status)
+			return true;
+	return false;
+}
+
+static void serial_send(const char *text, size_t n)
+{
+	while (line.serial && n) {
+		size_t burst = n < line.burst ? n : line.burst;
+
+		if (serial_wait(CAN_SEND)) {
+			line.timeouts = 0;
+			out_bytes(DATA, text, burst);
+		} else if (++line.timeouts == TIMEOUTS_TO_GIVE_UP) {
+			line.serial = false;
+		}
+		text += burst;
+		n -= burst;
+	}
+}
+
+static void flush(void)
+{
+	serial_send(line.text, line.length);
+	if (line.debugcon)
+		out_bytes(DEBUGCON, line.text, line.length);
+	line.length = 0;
+}
+
+static void add_text(const char *text, size_t n)
+{
+	while (n) {
+		size_t room = sizeof(line.text) - line.length, part = n < room ? n : room;
+
+		memcpy(line.text + line.length, text, part);
+		line.length += part;
+		text += part;
+		n -= part;
+		if (line.length == sizeof(line.text))
+			flush();
+	}
+}
+
+void line_add(const char *pattern, ...)
+{
+	char piece[256];
+	va_list arguments;
+	size_t length;
+
+	va_start(arguments, pattern);
+	length = format_list(piece, sizeof(piece), pattern, arguments);
+	va_end(arguments);
+	add_text(piece, length < sizeof(piece) ? length : sizeof(piece) - 1);
+}
+
+/* Bytes beyond ASCII count as Latin-1, so that every line is valid JSON whatever a machine's strings hold. */
+void line_add_string(const char *text)
+{
+	add_text("\"", 1);
+	for (; *text; text++) {
+		uint8_t c = *text;
+
+		if (c == '"' || c == '\\')
+			line_add("\\%c", c);
+		else if (c < 0x20 || 0x7f <= c)
+			line_add("\\u%04x", c);
+		else
+			add_text(text, 1);
+	}
+	add_text("\"", 1);
+}
+
+/* Comes back with the FIFO empty: nothing is under way while operations are timed, the UART's own least of all. */
+void line_end(void)
+{
+	add_text("\n", 1);
+	flush();
+	if (line.serial)
+		serial_wait(ALL_SENT);
+}
+
+static bool serial_key(void)
+{
+	if (!line.serial || !(in8(LINE_STATUS) & RECEIVED))
+		return false;
+	in8(DATA);
+	return true;
+}
+
+/* A key that goes down on a PS/2 keyboard; no controller reads as all ones. */
+static bool keyboard_key(void)
+{
+	enum { STATUS = 0x64, KEYBOARD = 0x60, FULL = 0x01, FROM_MOUSE = 0x20, KEY_UP = 0x80 };
+	uint8_t status = in8(STATUS);
+
+	if (status == 0xff || !(status & FULL))
+		return false;
+	return !(in8(KEYBOARD) & KEY_UP) && !(status & FROM_MOUSE);
+}
+
+bool key_wait(unsigned ms)
+{
+	enum { STEP_MS = 10 };
+
+	for (unsigned waited = 0; waited < ms; waited += STEP_MS) {
+		if (keyboard_key() || serial_key())
+			return true;
+		delay_us(STEP_MS * 1000);
+	}
+	return false;
+}
