@@ -15,8 +15,6 @@
 int format(char *to, size_t size, const char *pattern, ...) __attribute__((format(printf, 3, 4)));
 int format_list(char *to, size_t size, const char *pattern, va_list arguments) __attribute__((format(printf, 3, 0)));
 
-/* n / divisor without libgcc, which a 32-bit program would need for it. */
-uint64_t divide(uint64_t n, uint64_t divisor);
 /* The usual CRC-32 (IEEE 802.3), a piece at a time: starts with 0. */
 uint32_t crc32(uint32_t crc, const void *data, size_t size);
 

@@ -17,7 +17,7 @@ enum qr_wanted { QR_AUTO, QR_ON, QR_OFF };                     /* auto: only wit
 
 /* The same shape in the 32-bit and the 64-bit program. */
 struct plan {
-	char name[12];
+	char name[16];
 	uint8_t end;           /* enum at_end */
 	uint8_t qr;            /* enum qr_wanted */
 	uint16_t n_conditions;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Text from numbers, and the arithmetic that it takes, without libc and libgcc. */
+/* Text from numbers, without libc. */
 #include "output.h"
 
 struct text {
@@ -48,11 +48,8 @@ static void put_number(struct text *text, const struct directive *d, uint64_t n,
 	char reversed[20], *first = reversed + sizeof(reversed);
 
 	do {
-		uint64_t rest = divide(n, base);
-
-		*--first = digits[n - rest * base];
-		n = rest;
-	} while (n);
+		*--first = digits[n % base];
+	} while (n /= base);
 	put_padded(text, d, negative ? "-" : "", first, reversed + sizeof(reversed) - first);
 }
 
@@ -158,42 +155,6 @@ int format(char *to, size_t size, const char *pattern, ...)
 	va_end(arguments);
 	return length;
 }
-
-#ifdef __x86_64__
-uint64_t divide(uint64_t n, uint64_t divisor)
-{
-	return n / divisor;
-}
-#else
-/* Bit by bit; for divisors of more than 32 bits, which are rare. */
-static uint64_t divide_long(uint64_t n, uint64_t divisor)
-{
-	uint64_t quotient = 0;
-	unsigned shift = __builtin_clz((uint32_t)(divisor >> 32));
-
-	for (divisor <<= shift;; divisor >>= 1) {
-		quotient <<= 1;
-		if (divisor <= n) {
-			n -= divisor;
-			quotient |= 1;
-		}
-		if (!shift--)
-			return quotient;
-	}
-}
-
-uint64_t divide(uint64_t n, uint64_t divisor)
-{
-	uint32_t high = n >> 32, low = n, rest, quotient_high;
-
-	if (divisor >> 32)
-		return divide_long(n, divisor);
-	quotient_high = high / (uint32_t)divisor;
-	rest = high % (uint32_t)divisor;
-	__asm__("divl %2" : "+a"(low), "+d"(rest) : "r"((uint32_t)divisor));
-	return (uint64_t)quotient_high << 32 | low;
-}
-#endif
 
 uint32_t crc32(uint32_t crc, const void *data, size_t size)
 {
