@@ -3,11 +3,12 @@
 PACKAGES := clang libbpf-dev libelf-dev zlib1g-dev pkg-config gcc libc6-dev make \
             qemu-system-x86 busybox-static kmod xz-utils e2fsprogs libquantum-dev \
             mmdebstrap genext2fs uidmap
+BOOT_PACKAGES := gcc make grub-common grub-pc-bin grub-efi-amd64-bin xorriso mtools
 MUSL := x86_64-unknown-linux-musl
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 VMSCOPE := $(TARGET_DIR)/debug/vmscope
 
-.PHONY: help demo test check e2e bench experiments overhead build deps
+.PHONY: help demo test check e2e bench experiments overhead floor build deps
 
 help:
 	@echo 'make demo          record and report three guests on a virtual KVM host (about 3 minutes once built and downloaded)'
@@ -16,6 +17,7 @@ help:
 	@echo 'make bench         benchmarks: print figures, assert nothing'
 	@echo 'make experiments   the slow experiments [ONLY=S0.1]; writes target/experiments.json'
 	@echo 'make overhead      instructions per sample, against perf and the checked-in figures; writes target/overhead.json'
+	@echo 'make boot          the self-booting micro-benchmark: an ELF and an ISO, into $(TARGET_DIR)/boot'
 	@echo 'make build         the programs, into $(TARGET_DIR)'
 
 demo: build
@@ -25,25 +27,33 @@ demo: build
 test: check e2e
 
 check: build
+	@$(MAKE) --no-print-directory -C boot test TARGET_DIR=$(abspath $(TARGET_DIR))
 	cargo fmt --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	.ci/report-skipped cargo test --locked --workspace --exclude acceptance -- --nocapture
 	.ci/report-skipped cargo test --locked -p guest --all-features -- --nocapture
 
-e2e: build
+e2e: build boot
 	.ci/report-skipped cargo test --locked -p acceptance -- --nocapture --test-threads=1
 
 bench: build
 	cargo bench --locked -p recording -p analysis
 	cargo run --locked -q -p acceptance --bin measure -- --build
 
-experiments: build
+experiments: build floor
 	cargo run --locked -q -p acceptance --bin experiments -- $(if $(ONLY),--only $(ONLY))
 
-overhead: build
+overhead: build floor
+	cargo run --locked -q -p acceptance --bin overhead -- $(if $(UPDATE),--update)
+
+# What vmscope's cost is compared with.
+floor:
 	@.ci/deps $(MUSL) linux-perf
 	cargo build --locked -p probes --example floor
-	cargo run --locked -q -p acceptance --bin overhead -- $(if $(UPDATE),--update)
+
+boot:
+	@.ci/deps $(MUSL) $(BOOT_PACKAGES)
+	@$(MAKE) --no-print-directory -C boot TARGET_DIR=$(abspath $(TARGET_DIR))
 
 build: deps
 	cargo build --locked --workspace --bins

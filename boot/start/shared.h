@@ -32,12 +32,12 @@ struct shared {
 	/* struct clock; its name by address, for that is 64 bits wide in one program only */
 	stable64 tsc_hz;
 	uint32_t calibrated_by, spread_ppm;
-	uint32_t fast_chase_ticks_x100; /* with caches on, to tell whether they are off */
+	stable64 acpi_root; /* see acpi_find() */
 
 	/* How far the run has come. */
 	uint32_t next_condition, n_done, n_results;
 	uint32_t screen_row, screen_column; /* for screen.c, if it wants to go on where the other program stopped */
-	stable64 started;                   /* TSC */
+	uint32_t backward_jumps;            /* seen by the 32-bit program */
 	struct condition_report conditions[PLAN_MAX_CONDITIONS];
 	struct result results[MAX_RESULTS];
 };
