@@ -8,7 +8,7 @@ MUSL := x86_64-unknown-linux-musl
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 VMSCOPE := $(TARGET_DIR)/debug/vmscope
 
-.PHONY: help demo test check e2e bench experiments overhead floor build deps
+.PHONY: help demo test check e2e bench experiments overhead floor boot build deps
 
 help:
 	@echo 'make demo          record and report three guests on a virtual KVM host (about 3 minutes once built and downloaded)'
