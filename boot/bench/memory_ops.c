@@ -1,0 +1,246 @@
+/* SPDX-License-Identifier: MIT */
+/* Memory: latency by size, TLB misses, bandwidth, pages that nobody has touched yet. */
+#include "measure.h"
+#include "paging.h"
+
+enum { KIB = 1 << 10, MIB = 1 << 20 };
+enum { TIMEOUT_MS = 20000 }; /* without caches, large blocks take long */
+
+#define MEMORY(id, what) \
+	.name = id, .title = what, .group = GROUP_MEMORY, .modes = MODES, .rings = RINGS, .timeout_ms = TIMEOUT_MS
+
+static const char *const no_memory = "too little memory";
+
+/* ---- latency: loads whose address is what the load before found ---- */
+
+enum { LINE = 64, STEPS_PER_LOOP = 64, STEPS = 1024 };
+
+static void *position;
+
+/* Xorshift. */
+static uint32_t random_number(uint32_t *state)
+{
+	*state ^= *state << 13;
+	*state ^= *state >> 17;
+	*state ^= *state << 5;
+	return *state;
+}
+
+/* `n` slots in a random cycle through all of them (Sattolo's shuffle), so that no prefetcher guesses the next one. It is
+ * the same cycle each time. */
+static const char *build_chase(size_t stride, unsigned n)
+{
+	uint8_t *memory = arena_take(stride * n, PAGE_SIZE);
+	uint32_t state = 0x9e3779b9;
+
+	if (!memory)
+		return no_memory;
+	for (unsigned i = 0; i < n; i++)
+		*(void **)(memory + i * stride) = memory + i * stride;
+	for (unsigned i = n - 1; i; i--) {
+		void **one = (void **)(memory + i * stride);
+		void **other = (void **)(memory + random_number(&state) % i * stride);
+		void *next = *one;
+
+		*one = *other;
+		*other = next;
+	}
+	position = memory;
+	return NULL;
+}
+
+static void chase(uint32_t turns)
+{
+	void *at = position;
+
+	for (uint32_t i = 0; i < turns * (STEPS / STEPS_PER_LOOP); i++)
+		__asm__ volatile(".rept %c1\n\tmov (%0), %0\n\t.endr" : "+r"(at) : "i"(STEPS_PER_LOOP) : "memory");
+	position = at;
+}
+
+static void chase_once(uint32_t turns)
+{
+	(void)turns;
+	__asm__ volatile("mov (%0), %0" : "+r"(position) : : "memory");
+}
+
+#define CHASE(size, how)                                                                                     \
+	.timing = TIMING_REPEATED, .unroll = STEPS, .prepare = how, .run = chase, .once = chase_once, .bytes = size
+
+/* Lines of a block: caches hold it, or don't. */
+#define LATENCY(id, size)                                                             \
+	static const char *prepare_latency_##id(void)                                 \
+	{                                                                             \
+		return build_chase(LINE, (size) / LINE);                              \
+	}                                                                             \
+	__attribute__((no_reorder)) static OPERATIONS(latency_##id) = { {             \
+		MEMORY("latency-" #id, "a load from somewhere in " #id "B"), CHASE(size, prepare_latency_##id) \
+	} }
+
+LATENCY(4k, 4 * KIB);
+LATENCY(8k, 8 * KIB);
+LATENCY(16k, 16 * KIB);
+LATENCY(32k, 32 * KIB);
+LATENCY(64k, 64 * KIB);
+LATENCY(128k, 128 * KIB);
+LATENCY(256k, 256 * KIB);
+LATENCY(512k, 512 * KIB);
+LATENCY(1m, 1 * MIB);
+LATENCY(2m, 2 * MIB);
+LATENCY(4m, 4 * MIB);
+LATENCY(8m, 8 * MIB);
+LATENCY(16m, 16 * MIB);
+LATENCY(32m, 32 * MIB);
+
+/* A line of each of so many pages, in different sets of a cache: caches hold the lines; the TLB holds the pages or not. */
+#define PAGES(n)                                                                      \
+	static const char *prepare_pages_##n(void)                                    \
+	{                                                                             \
+		return build_chase(PAGE_SIZE + LINE, n);                              \
+	}                                                                             \
+	__attribute__((no_reorder)) static OPERATIONS(pages_##n) = { {                \
+		MEMORY("pages-" #n, "a load from one of " #n " pages"), CHASE((n) * LINE, prepare_pages_##n) \
+	} }
+
+PAGES(16);
+PAGES(512);
+PAGES(4096);
+
+/* ---- bandwidth ---- */
+
+static word *source, *destination;
+static size_t block_bytes;
+
+static const char *take_blocks(size_t bytes)
+{
+	source = arena_take(bytes, PAGE_SIZE);
+	destination = arena_take(bytes, PAGE_SIZE);
+	block_bytes = bytes;
+	if (!source || !destination)
+		return no_memory;
+	memset(source, 1, bytes);
+	memset(destination, 2, bytes);
+	return NULL;
+}
+
+static const char *take_1m(void)
+{
+	return take_blocks(MIB);
+}
+
+static const char *take_16m(void)
+{
+	return take_blocks(16 * MIB);
+}
+
+static void read_block(uint32_t turns)
+{
+	for (; turns; turns--) {
+		const volatile word *from = source, *end = source + block_bytes / sizeof(word);
+
+#pragma GCC unroll 16
+		while (from < end)
+			(void)*from++;
+	}
+}
+
+static void write_block(uint32_t turns)
+{
+	for (; turns; turns--) {
+		volatile word *to = destination, *end = destination + block_bytes / sizeof(word);
+
+#pragma GCC unroll 16
+		while (to < end)
+			*to++ = turns;
+	}
+}
+
+static void copy_block(uint32_t turns)
+{
+	for (; turns; turns--) {
+		const volatile word *from = source;
+		volatile word *to = destination, *end = destination + block_bytes / sizeof(word);
+
+#pragma GCC unroll 16
+		while (to < end)
+			*to++ = *from++;
+	}
+}
+
+static void rep_stosb(uint32_t turns)
+{
+	for (; turns; turns--)
+		memset(destination, turns, block_bytes);
+}
+
+static void rep_movsb(uint32_t turns)
+{
+	for (; turns; turns--)
+		memcpy(destination, source, block_bytes);
+}
+
+#define BANDWIDTH(id, size, size_bytes, what, body)                                                          \
+	{                                                                                                    \
+		MEMORY(id "-" #size, what " " #size "B"), .timing = TIMING_REPEATED, .unroll = 1,             \
+		.prepare = take_##size, .run = body, .bytes = size_bytes                                     \
+	}
+#define BANDWIDTHS(size, size_bytes)                                                        \
+	BANDWIDTH("read", size, size_bytes, "reading", read_block),                         \
+	BANDWIDTH("write", size, size_bytes, "writing", write_block),                       \
+	BANDWIDTH("copy", size, size_bytes, "copying", copy_block),                         \
+	BANDWIDTH("stosb", size, size_bytes, "REP STOSB over", rep_stosb),                  \
+	BANDWIDTH("movsb", size, size_bytes, "REP MOVSB of", rep_movsb)
+
+__attribute__((no_reorder)) OPERATIONS(bandwidth) = {
+	BANDWIDTHS(1m, MIB),
+	BANDWIDTHS(16m, 16 * MIB),
+};
+
+/* ---- pages that nobody has touched since this machine started: a monitor finds memory for them now ---- */
+
+/* Other operations use the arena's beginning; of what is behind, each program has its own half. */
+enum { USED_BY_OTHERS = 32 * MIB, FRESH_AT_LEAST = 8 * MIB, FRESH_PER_CONDITION = 64 };
+
+static uint64_t fresh, fresh_end;
+static unsigned n_fresh_left; /* of this condition */
+
+static void find_fresh(void)
+{
+	uint64_t half = (the_memory.arena_bytes - USED_BY_OTHERS) / 2 & ~(uint64_t)(PAGE_SIZE - 1);
+
+	fresh = the_memory.arena + USED_BY_OTHERS;
+	if (sizeof(word) == 8)
+		fresh += half;
+	fresh_end = fresh + half;
+}
+
+static const char *prepare_fresh(void)
+{
+	if (the_memory.arena_bytes < USED_BY_OTHERS + FRESH_AT_LEAST)
+		return "too little memory to have some that nobody has touched yet";
+	if (!fresh_end)
+		find_fresh();
+	n_fresh_left = FRESH_PER_CONDITION;
+	return fresh < fresh_end ? NULL : "no memory is left that nobody has touched yet";
+}
+
+static uint64_t touch_fresh(void)
+{
+	uint64_t begin;
+
+	if (!n_fresh_left || fresh >= fresh_end)
+		return UINT64_MAX;
+	n_fresh_left--;
+	begin = tsc_begin();
+	*(volatile word *)(word)fresh = 1;
+	begin = tsc_end() - begin;
+	fresh += PAGE_SIZE;
+	return begin;
+}
+
+__attribute__((no_reorder)) OPERATIONS(fresh) = {
+	{
+		MEMORY("first-touch", "the first write ever to a 4 KiB page"), .timing = TIMING_OWN,
+		.prepare = prepare_fresh, .sample = touch_fresh, .bytes = PAGE_SIZE,
+	},
+};
