@@ -7,8 +7,6 @@
 
 /* Finds the controllers and silences them all: after acpi_find(), interrupts off. */
 void interrupts_init(void);
-/* What an interrupt (vector >= 0x20) comes to: its handler, or an end to it if it has none. */
-void interrupt_dispatch(unsigned vector);
 
 /* ---- local APIC: registers by their offset in memory, also where it is driven by MSRs (x2APIC) ---- */
 
@@ -17,6 +15,7 @@ enum {
 	APIC_TASK_PRIORITY = 0x80,
 	APIC_EOI = 0xb0,
 	APIC_SPURIOUS = 0xf0,
+	APIC_IN_SERVICE = 0x100, /* eight of them, 16 bytes apart */
 	APIC_COMMAND = 0x300,
 	APIC_DESTINATION = 0x310,
 	APIC_LVT_TIMER = 0x320,
@@ -41,6 +40,11 @@ bool apic_is_x2(void);
 void apic_enable(void);
 /* Sends an interrupt and waits until it has gone out. */
 void apic_send(uint32_t apic_id, uint32_t command);
+/* The same without waiting and with the least of instructions; this CPU must have sent to or aimed at that one last. */
+void apic_send_again(uint32_t apic_id, uint32_t command);
+void apic_aim(uint32_t apic_id);
+/* Ends what was left in service by interrupts that nobody handled: it would hold back others. */
+void apic_end_all(void);
 
 /* ---- I/O APIC ---- */
 

@@ -45,7 +45,7 @@ __attribute__((interrupt)) static void on_ping(struct interrupt_frame *frame)
 	(void)frame;
 	second.pings++;
 	if (second.reply)
-		apic_send(second.first_id, second.reply | COMMAND_ASSERT);
+		apic_send_again(second.first_id, second.reply | COMMAND_ASSERT);
 	apic_eoi();
 }
 
@@ -131,6 +131,7 @@ void second_cpu_main(void)
 {
 	load_gates();
 	apic_enable();
+	apic_aim(second.first_id);
 	second.runs = true;
 	for (;;) {
 		if (watches(second.watch))
@@ -218,7 +219,7 @@ void smp_second_spins(bool spins)
 void smp_ping(uint8_t reply)
 {
 	second.reply = reply;
-	wake();
+	apic_send_again(second.second_id, VECTOR_PING | COMMAND_ASSERT);
 }
 
 uint32_t smp_pings(void)

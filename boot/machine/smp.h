@@ -15,7 +15,8 @@ bool smp_second_runs(void);
 
 /* Whether it waits with PAUSE rather than HLT. */
 void smp_second_spins(bool spins);
-/* Sends it an interrupt; its handler counts, and sends vector `reply` back if that isn't 0. */
+/* Sends it an interrupt; its handler counts, and sends vector `reply` back if that isn't 0. Nothing but its time is in it:
+ * smp_second_spins() must have been the last to send something. */
 void smp_ping(uint8_t reply);
 /* How many it has handled. */
 uint32_t smp_pings(void);
