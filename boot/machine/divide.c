@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* 64-bit division for the 32-bit program: gcc calls these of its own library, which for -m32 is not always installed. */
+/* 64-bit division for the 32-bit program: gcc calls these of its own library, which for -m32 is not always installed. (In the
+ * 64-bit program nothing calls them.) */
 #include <stdint.h>
-
-#ifndef __x86_64__
 
 uint64_t __udivmoddi4(uint64_t n, uint64_t divisor, uint64_t *remainder);
 uint64_t __udivdi3(uint64_t n, uint64_t divisor);
@@ -93,5 +92,3 @@ int64_t __moddi3(int64_t n, int64_t divisor)
 	__divmoddi4(n, divisor, &remainder);
 	return remainder;
 }
-
-#endif

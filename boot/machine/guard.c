@@ -6,7 +6,6 @@
  *                           +-- fault, NMI --> trap --> ring_end
  */
 #include "guard.h"
-#include "interrupts.h"
 #include "output.h"
 #include "power.h"
 #include "segments.h"
@@ -22,7 +21,7 @@ struct trap_frame *the_trap_frame;
 interrupt_handler interrupt_handlers[256];
 
 static uint8_t stack[STACK_SIZE] __attribute__((aligned(16)));
-static volatile bool active;
+volatile uint8_t guard_active; /* set and cleared by rings*.S, so that no NMI falls between */
 static struct guarded found;
 
 /* What a body may leave behind that nothing works with. */
@@ -48,11 +47,9 @@ struct guarded guarded_call(void (*body)(void *), void *argument, unsigned ring,
 	struct control before = control_read();
 
 	found = (struct guarded){ .outcome = OUTCOME_DONE };
-	active = true;
 	if (watchdog_works())
 		watchdog_arm(timeout_ms);
 	ring_call(body, argument, ring, stack + sizeof(stack));
-	active = false;
 	if (watchdog_works())
 		watchdog_disarm();
 	if (found.outcome != OUTCOME_DONE) {
@@ -69,7 +66,7 @@ void interrupt_set(uint8_t vector, interrupt_handler handler)
 
 __attribute__((noreturn)) static void end(enum outcome outcome, const struct trap_frame *frame)
 {
-	active = false;
+	guard_active = 0;
 	found = (struct guarded){ outcome, frame->vector, frame->error_code, frame->ip };
 	ring_end(outcome);
 }
@@ -90,16 +87,15 @@ static void fail(const struct trap_frame *frame)
 void trap(struct trap_frame *frame)
 {
 	the_trap_frame = frame;
-	if (frame->vector >= N_EXCEPTIONS) {
-		interrupt_dispatch(frame->vector);
-	} else if (interrupt_handlers[frame->vector]) {
+	if (interrupt_handlers[frame->vector]) {
 		interrupt_handlers[frame->vector]();
 	} else if (frame->vector == VECTOR_NMI) {
-		if (active && watchdog_expired())
+		if (guard_active && watchdog_expired())
 			end(OUTCOME_TIMEOUT, frame);
-	} else {
-		if (active)
+	} else if (frame->vector < N_EXCEPTIONS) {
+		if (guard_active)
 			end(OUTCOME_FAULT, frame);
 		fail(frame);
 	}
+	/* Others without a handler are spurious, or an INT whose cost is measured. */
 }

@@ -20,6 +20,7 @@ ring_call:
 	mov 32(%esp), %ebx
 	mov 36(%esp), %ecx
 	mov %esp, ring_0_stack
+	movb $1, guard_active
 
 	imul $DATA_SELECTOR(1) - DATA_SELECTOR(0), %ebx, %eax
 	lea DATA_SELECTOR(0)(%eax), %edx
@@ -47,6 +48,7 @@ at_ring:
 /* The gate of VECTOR_RETURN. */
 	.globl ring_back
 ring_back:
+	movb $0, guard_active
 	xor %eax, %eax
 	jmp back
 

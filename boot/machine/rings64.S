@@ -18,6 +18,7 @@ ring_call:
 	push %r15
 	pushf
 	mov %rsp, ring_0_stack
+	movb $1, guard_active
 
 	imul $DATA_SELECTOR(1) - DATA_SELECTOR(0), %edx, %eax
 	lea DATA_SELECTOR(0)(%rax), %edx
@@ -40,6 +41,7 @@ at_ring:
 /* The gate of VECTOR_RETURN. */
 	.globl ring_back
 ring_back:
+	movb $0, guard_active
 	xor %eax, %eax
 	jmp back
 

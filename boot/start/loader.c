@@ -112,6 +112,8 @@ static void read_framebuffer(const struct multiboot *from)
 {
 	struct framebuffer *to = &shared->framebuffer;
 
+	if (from->framebuffer >> 32)
+		return; /* not mapped */
 	if (from->type == FRAMEBUFFER_RGB) {
 		*to = (struct framebuffer){
 			.address = from->framebuffer,

@@ -7,6 +7,7 @@
 #define MULTIBOOT_FLAGS (1 << 1 | 1 << 2) /* memory map, video mode */
 #define PVH_MAGIC 0x336ec578              /* as in its struct hvm_start_info */
 #define NOTE_PHYS32_ENTRY 18
+#define CR0_START 0x31 /* protected mode, x87 errors as exceptions; whatever else the firmware left is off */
 
 	.section .multiboot, "a"
 	.balign 4
@@ -39,6 +40,10 @@ start:
 	mov $stack_top, %esp
 	push $0 /* flags: nothing left over, no nested task */
 	popf
+	mov $CR0_START, %ecx
+	mov %ecx, %cr0
+	xor %ecx, %ecx
+	mov %ecx, %cr4
 	push %ebx
 	push %eax
 	call main
