@@ -68,13 +68,14 @@ static void chase_once(uint32_t turns)
 	.timing = TIMING_REPEATED, .unroll = STEPS, .prepare = how, .run = chase, .once = chase_once, .bytes = size
 
 /* Lines of a block: caches hold it, or don't. */
-#define LATENCY(id, size)                                                             \
-	static const char *prepare_latency_##id(void)                                 \
-	{                                                                             \
-		return build_chase(LINE, (size) / LINE);                              \
-	}                                                                             \
-	__attribute__((no_reorder)) static OPERATIONS(latency_##id) = { {             \
-		MEMORY("latency-" #id, "a load from somewhere in " #id "B"), CHASE(size, prepare_latency_##id) \
+#define LATENCY(id, block)                                                           \
+	static const char *prepare_latency_##id(void)                                \
+	{                                                                            \
+		return build_chase(LINE, (block) / LINE);                            \
+	}                                                                            \
+	__attribute__((no_reorder)) static OPERATIONS(latency_##id) = { {            \
+		MEMORY("latency-" #id, "a load from somewhere in " #id "B"),         \
+		CHASE(block, prepare_latency_##id)                                   \
 	} }
 
 LATENCY(4k, 4 * KIB);
@@ -93,18 +94,19 @@ LATENCY(16m, 16 * MIB);
 LATENCY(32m, 32 * MIB);
 
 /* A line of each of so many pages, in different sets of a cache: caches hold the lines; the TLB holds the pages or not. */
-#define PAGES(n)                                                                      \
-	static const char *prepare_pages_##n(void)                                    \
-	{                                                                             \
-		return build_chase(PAGE_SIZE + LINE, n);                              \
-	}                                                                             \
-	__attribute__((no_reorder)) static OPERATIONS(pages_##n) = { {                \
-		MEMORY("pages-" #n, "a load from one of " #n " pages"), CHASE((n) * LINE, prepare_pages_##n) \
+#define TLB(n)                                                                \
+	static const char *prepare_tlb_##n(void)                              \
+	{                                                                     \
+		return build_chase(PAGE_SIZE + LINE, n);                      \
+	}                                                                     \
+	__attribute__((no_reorder)) static OPERATIONS(tlb_##n) = { {          \
+		MEMORY("tlb-" #n, "a load from one of " #n " pages"),         \
+		CHASE((n) * LINE, prepare_tlb_##n)                            \
 	} }
 
-PAGES(16);
-PAGES(512);
-PAGES(4096);
+TLB(16);
+TLB(512);
+TLB(4096);
 
 /* ---- bandwidth ---- */
 
