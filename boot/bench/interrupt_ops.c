@@ -254,7 +254,6 @@ static const char *prepare_arrivals(uint8_t vector)
 {
 	if (!apic_present())
 		return "no local APIC";
-	apic_end_all();
 	interrupt_set(vector, on_interrupt);
 	return NULL;
 }

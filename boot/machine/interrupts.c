@@ -3,12 +3,13 @@
  * firmware set it up; the I/O APIC serves the watchdog only. */
 #include "interrupts.h"
 #include "acpi.h"
+#include "guard.h"
 
 /* ---- 8259 pair ---- */
 
 enum { MASTER = 0x20, SLAVE = 0xa0 }; /* ports of command and, one higher, data */
-enum { VECTOR_PIC = 0x20, CASCADE_IRQ = 2 };
-enum { INITIALISE = 0x11, MODE_8086 = 0x01, END = 0x20 };
+enum { VECTOR_PIC = 0x20, N_IRQS = 16, CASCADE_IRQ = 2 };
+enum { INITIALISE = 0x11, MODE_8086 = 0x01, READ_IN_SERVICE = 0x0b, END = 0x20 };
 
 static uint16_t open_lines;
 
@@ -60,6 +61,14 @@ void pic_eoi(unsigned irq)
 	if (irq >= 8)
 		out8(SLAVE, END);
 	out8(MASTER, END);
+}
+
+static bool pic_in_service(unsigned irq)
+{
+	uint16_t port = irq < 8 ? MASTER : SLAVE;
+
+	out8(port, READ_IN_SERVICE);
+	return in8(port) >> (irq & 7) & 1;
 }
 
 /* ---- local APIC ---- */
@@ -162,19 +171,9 @@ void apic_send(uint32_t to, uint32_t command)
 		wait_until_sent();
 }
 
-static bool is_serving(void)
+static bool apic_in_service(unsigned vector)
 {
-	uint32_t any = 0;
-
-	for (unsigned i = 0; i < 8; i++)
-		any |= apic_read(APIC_IN_SERVICE + 16 * i);
-	return any;
-}
-
-void apic_end_all(void)
-{
-	for (unsigned i = 0; i < 256 && apic.present && is_serving(); i++)
-		apic_eoi();
+	return apic.present && apic_read(APIC_IN_SERVICE + vector / 32 * 16) >> vector % 32 & 1;
 }
 
 void apic_enable(void)
@@ -245,6 +244,28 @@ static void io_apic_init(void)
 	n_pins = (version >> 16 & 0xff) + 1;
 	for (unsigned pin = 0; pin < n_pins; pin++)
 		io_apic_close(pin);
+}
+
+/* ---- what arrives ---- */
+
+/* An 8259 that changed its mind says its line 7; that must not be acknowledged, but the master's part in it must. */
+static void end_pic(unsigned irq)
+{
+	if (pic_in_service(irq))
+		pic_eoi(irq);
+	else if (irq >= 8)
+		pic_eoi(CASCADE_IRQ);
+}
+
+/* What stays in service holds back others. INT brings vectors here that nobody has to be told of. */
+void interrupt_dispatch(unsigned vector)
+{
+	if (interrupt_handlers[vector])
+		interrupt_handlers[vector]();
+	else if (vector >= VECTOR_PIC && vector < VECTOR_PIC + N_IRQS)
+		end_pic(vector - VECTOR_PIC);
+	else if (apic_in_service(vector))
+		apic_eoi();
 }
 
 void interrupts_init(void)

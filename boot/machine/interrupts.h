@@ -7,6 +7,8 @@
 
 /* Finds the controllers and silences them all: after acpi_find(), interrupts off. */
 void interrupts_init(void);
+/* What an interrupt (vector >= 0x20) comes to: its handler, or an end to it if it has none. */
+void interrupt_dispatch(unsigned vector);
 
 /* ---- local APIC: registers by their offset in memory, also where it is driven by MSRs (x2APIC) ---- */
 
@@ -43,8 +45,6 @@ void apic_send(uint32_t apic_id, uint32_t command);
 /* The same without waiting and with the least of instructions; this CPU must have sent to or aimed at that one last. */
 void apic_send_again(uint32_t apic_id, uint32_t command);
 void apic_aim(uint32_t apic_id);
-/* Ends what was left in service by interrupts that nobody handled: it would hold back others. */
-void apic_end_all(void);
 
 /* ---- I/O APIC ---- */
 
