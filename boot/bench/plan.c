@@ -452,7 +452,6 @@ static const struct preset *find_preset(struct piece name)
 
 static void start_plan(struct plan *plan, const struct preset *preset, unsigned modes)
 {
-	memset(plan, 0, sizeof(*plan));
 	format(plan->name, sizeof(plan->name), "%s", preset->name);
 	plan->repetitions = preset->repetitions;
 	plan->budget_ms = preset->budget_ms;
@@ -484,6 +483,7 @@ bool plan_parse(const char *command_line, unsigned modes, struct plan *plan, str
 	struct request request = { 0 };
 	const struct preset *preset;
 
+	memset(plan, 0, sizeof(*plan));
 	memset(error, 0, sizeof(*error));
 	while (line.length < PLAN_MAX_COMMAND_LINE && line.at[line.length])
 		line.length++;

@@ -23,6 +23,7 @@ uint32_t crc32(uint32_t crc, const void *data, size_t size);
 /* Finds COM1 (by its scratch register) and debugcon (port 0xe9 reads 0xe9). Either may be missing. */
 void lines_init(void);
 bool lines_have_serial(void);
+bool lines_have_debugcon(void);
 /* Appends a piece of the line, or ends it. */
 void line_add(const char *pattern, ...) __attribute__((format(printf, 1, 2)));
 void line_add_string(const char *text); /* in quotes, escaped for JSON */
@@ -48,8 +49,9 @@ unsigned screen_columns(void), screen_rows(void);
 /* In pixels; 0 in text mode. */
 unsigned screen_width(void), screen_height(void);
 
-/* Waits for a key of a PS/2 keyboard or a byte on the serial line; false: none came in time. */
-bool key_wait(unsigned ms);
+enum key { KEY_NONE, KEY_OTHER, KEY_ESCAPE };
+/* Waits for a key of a PS/2 keyboard or a byte on the serial line; KEY_NONE: none came in time. */
+enum key key_wait(unsigned ms);
 
 /* ---- QR codes ---- */
 

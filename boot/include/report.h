@@ -64,8 +64,8 @@ void report_plan_error(const struct plan_error *error);
 void report_error(const char *pattern, ...) __attribute__((format(printf, 1, 2)));
 void report_end(const struct run_end *end);
 
-/* All results on the screen, page by page; then QR codes, where wanted. Turns pages by a key or after some seconds where
- * the machine waits at its end, else shows the last page only. */
+/* All results on the screen, and QR codes where wanted. A machine that waits at its end turns pages by a key or after some
+ * seconds until Escape reboots it; another shows the first page, and each QR code for some seconds, and comes back. */
 void report_show(const struct report *report);
 
 #endif

@@ -64,6 +64,11 @@ bool lines_have_serial(void)
 	return line.serial;
 }
 
+bool lines_have_debugcon(void)
+{
+	return line.debugcon;
+}
+
 /* One instruction for many bytes: a VM exits once for all of them. */
 static void out_bytes(uint16_t port, const char *bytes, size_t n)
 {
@@ -154,33 +159,41 @@ void line_end(void)
 		serial_wait(ALL_SENT);
 }
 
-static bool serial_key(void)
+static enum key serial_key(void)
 {
+	enum { ESCAPE = 0x1b };
+
 	if (!line.serial || !(in8(LINE_STATUS) & RECEIVED))
-		return false;
-	in8(DATA);
-	return true;
+		return KEY_NONE;
+	return in8(DATA) == ESCAPE ? KEY_ESCAPE : KEY_OTHER;
 }
 
 /* A key that goes down on a PS/2 keyboard; no controller reads as all ones. */
-static bool keyboard_key(void)
+static enum key keyboard_key(void)
 {
-	enum { STATUS = 0x64, KEYBOARD = 0x60, FULL = 0x01, FROM_MOUSE = 0x20, KEY_UP = 0x80 };
-	uint8_t status = in8(STATUS);
+	enum { STATUS = 0x64, KEYBOARD = 0x60, FULL = 0x01, FROM_MOUSE = 0x20, ABSENT = 0xff, ESCAPE = 0x01, KEY_UP = 0x80 };
+	uint8_t status = in8(STATUS), code;
 
-	if (status == 0xff || !(status & FULL))
-		return false;
-	return !(in8(KEYBOARD) & KEY_UP) && !(status & FROM_MOUSE);
+	if (status == ABSENT || !(status & FULL))
+		return KEY_NONE;
+	code = in8(KEYBOARD);
+	if (status & FROM_MOUSE || code & KEY_UP)
+		return KEY_NONE;
+	return code == ESCAPE ? KEY_ESCAPE : KEY_OTHER;
 }
 
-bool key_wait(unsigned ms)
+enum key key_wait(unsigned ms)
 {
 	enum { STEP_MS = 10 };
 
 	for (unsigned waited = 0; waited < ms; waited += STEP_MS) {
-		if (keyboard_key() || serial_key())
-			return true;
+		enum key key = keyboard_key();
+
+		if (!key)
+			key = serial_key();
+		if (key)
+			return key;
 		delay_us(STEP_MS * 1000);
 	}
-	return false;
+	return KEY_NONE;
 }
