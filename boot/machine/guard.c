@@ -6,6 +6,7 @@
  *                           +-- fault, NMI --> trap --> ring_end
  */
 #include "guard.h"
+#include "interrupts.h"
 #include "output.h"
 #include "power.h"
 #include "segments.h"
@@ -96,6 +97,7 @@ void trap(struct trap_frame *frame)
 		if (guard_active)
 			end(OUTCOME_FAULT, frame);
 		fail(frame);
+	} else {
+		interrupt_dispatch(frame->vector);
 	}
-	/* Others without a handler are spurious, or an INT whose cost is measured. */
 }
