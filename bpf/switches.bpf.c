@@ -60,6 +60,35 @@ static __always_inline __u8 why_out(bool preempted, unsigned int state, struct t
 	return blocking ? AWAY_HALTED : AWAY_ASLEEP;
 }
 
+/* Where the guest will go on, which is where it suffers the wait: nobody runs the vCPU now, so that its registers are at
+ * rest. */
+static __always_inline void read_guest(struct switch_event *event, struct kvm_vcpu *vcpu)
+{
+	struct vmcb_paging paging;
+	__u32 available = 0;
+	char *vmcb;
+	long err;
+
+	if (is_svm(config.vendor)) {
+		err = read_vmcb(&vmcb, vcpu);
+		err |= bpf_probe_read_kernel(&paging, sizeof(paging), vmcb + VMCB_CR3);
+		err |= bpf_probe_read_kernel(&event->guest_fs_base, sizeof(event->guest_fs_base), vmcb + VMCB_FS_BASE);
+		err |= bpf_probe_read_kernel(&event->cpl, sizeof(event->cpl), vmcb + VMCB_CPL);
+		event->guest_cr3 = paging.cr3;
+		event->guest_ip = paging.rip;
+		event->flags = err ? 0 : SWITCH_GUEST | SWITCH_CR3;
+	} else if (is_vmx(config.vendor)) {
+		/* As with samples: only the address, and only when KVM happens to have it. */
+		err = bpf_core_read(&available, sizeof(available), &vcpu->arch.regs_avail);
+		if (err || !(available & (1u << VCPU_REGS_RIP)) ||
+		    bpf_core_read(&event->guest_ip, sizeof(event->guest_ip), &vcpu->arch.regs[VCPU_REGS_RIP]))
+			return;
+		event->guest_fs_base = 0;
+		event->cpl = (__s64)event->guest_ip < 0 ? 0 : 3;
+		event->flags = SWITCH_GUEST;
+	}
+}
+
 static __always_inline void note_out(struct vcpu_ref *ref, bool preempted, unsigned int state,
 				     struct task_struct *prev, struct task_struct *next)
 {
@@ -78,11 +107,16 @@ static __always_inline void note_out(struct vcpu_ref *ref, bool preempted, unsig
 	event->kind = SWITCH_OUT;
 	event->away = AWAY_ASLEEP;
 	event->exit_reason = 0;
+	event->flags = 0;
 	/* A thread that ends has closed its files: its vCPU may be gone. */
 	if (!(state & TASK_DEAD)) {
 		event->away = why_out(preempted, state, prev, vcpu);
-		if (!is_protected(ref))
+		if (!is_protected(ref)) {
 			event->exit_reason = exit_reason(vcpu, config.vendor);
+			/* What follows a halt need not have been there before it. */
+			if (event->away != AWAY_HALTED)
+				read_guest(event, vcpu);
+		}
 	}
 	publish(ring);
 }

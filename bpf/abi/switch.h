@@ -4,12 +4,19 @@
 #ifndef VMSCOPE_ABI_SWITCH_H
 #define VMSCOPE_ABI_SWITCH_H
 
-#define SWITCH_OUT 1  /* pid, tid: who got the CPU; away; exit_reason */
+#define SWITCH_OUT 1  /* pid, tid: who got the CPU; away; exit_reason; with SWITCH_GUEST: where its guest stands */
 #define SWITCH_IN 2   /* pid, tid: who had the CPU */
 #define SWITCH_WAKE 3 /* away: AWAY_THROTTLED or AWAY_RUNNABLE */
 
+/* Flags. */
+#define SWITCH_GUEST 1 /* guest_ip, guest_fs_base and cpl */
+#define SWITCH_CR3 2   /* guest_cr3 */
+
 struct switch_event {
 	__u64 time_ns; /* CLOCK_MONOTONIC */
+	__u64 guest_ip;
+	__u64 guest_cr3;
+	__u64 guest_fs_base;
 	__u32 vcpu;    /* row given by user space */
 	__u32 cpu;     /* that it left or got, or on whose queue it was put */
 	__u32 pid;
@@ -17,9 +24,10 @@ struct switch_event {
 	__u32 exit_reason;
 	__u8 kind; /* SWITCH_* */
 	__u8 away; /* AWAY_* */
-	__u16 pad;
+	__u8 cpl;   /* 0..3; else not known */
+	__u8 flags; /* SWITCH_GUEST, SWITCH_CR3 */
 };
-_Static_assert(sizeof(struct switch_event) == 32, "no hidden padding");
+_Static_assert(sizeof(struct switch_event) == 56, "no hidden padding");
 
 /* VM exits are counted per vCPU in slots: AMD's exit codes up to 0xff, its nested page faults and the codes
  * behind them (0x400 to 0x403), all others; Intel's basic reasons are all below 0x100. */

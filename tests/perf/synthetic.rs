@@ -90,7 +90,7 @@ impl Host {
                 6..9 => (Away::Runnable, 0x60),
                 _ => (Away::Asleep, 0x400),
             };
-            push(time, cpu, SwitchEvent::Out { away, pid, tid, exit_reason });
+            push(time, cpu, SwitchEvent::Out { away, pid, tid, exit_reason, guest: None });
             if away == Away::Runnable {
                 time += random.skewed(4_000_000);
             } else {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use analysis::Addresses;
-use model::{ModuleId, Note, Pid, Tables, VmId};
+use model::{ModuleId, Note, Pid, Switch, Tables, VmId};
 use recording::Recording;
 use symbols::{GuestSource, HostSource, Sources, Store};
 
@@ -130,12 +130,15 @@ fn hit_processes(spooled: &Recording) -> Result<BTreeSet<Pid>, recording::Error>
     Ok(hit)
 }
 
-/// The addresses that samples hit, callers included.
+/// The addresses that samples hit, callers included, and those where guests stood while they waited for a CPU.
 fn addresses(
     spooled: &Recording,
     tables: &Tables,
 ) -> Result<Vec<(ModuleId, u64)>, recording::Error> {
     let mut addresses = Addresses::new(tables);
     spooled.for_each_batch(&mut |batch| batch.iter().for_each(|sample| addresses.add(sample)))?;
+    spooled.for_each_switch_batch(&mut |batch| {
+        batch.iter().filter_map(Switch::guest_sample).for_each(|sample| addresses.add(&sample));
+    })?;
     Ok(addresses.into_sorted())
 }

@@ -15,7 +15,7 @@ mod time;
 pub use address::{Cr3, GuestVirt, HostVirt};
 pub use id::{CpuId, ImageId, ModuleId, Pid, StackId, Tid, VcpuId, VmId};
 pub use sample::{HostMode, Sample, VcpuSample, VcpuState, Waits};
-pub use switch::{Away, Switch, SwitchEvent};
+pub use switch::{Away, GuestAt, Switch, SwitchEvent};
 pub use tables::{
     BuildId, Edges, ExitCount, Guest, Header, Image, ImageKind, Mapping, Module, Note, Owner,
     Stack, Symbol, SymbolName, Tables, Thread, Throttling, Trigger, Vcpu, Vendor, Vm,

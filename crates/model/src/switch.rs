@@ -1,6 +1,9 @@
 //! What the scheduler did with a vCPU's thread.
 
-use crate::{CpuId, HostNs, Pid, Tid, VcpuId, Waits};
+use crate::{
+    CpuId, Cr3, GuestVirt, HostMode, HostNs, HostVirt, Pid, Sample, Tid, VcpuId, VcpuSample,
+    VcpuState, Waits,
+};
 
 /// One event of a vCPU's thread on the host's time axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,6 +37,8 @@ pub enum SwitchEvent {
         tid: Tid,
         /// Last VM-exit reason, as `VcpuSample::exit_reason`.
         exit_reason: u32,
+        /// Where its guest will go on; `None` before a halt, and where it can't be read.
+        guest: Option<GuestAt>,
     },
     /// It got the CPU.
     In {
@@ -56,6 +61,43 @@ pub enum SwitchEvent {
         /// Its counters then.
         waits: Option<Waits>,
     },
+}
+
+/// Where a guest stands while its vCPU does not run; fields as in `VcpuSample`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GuestAt {
+    /// Guest instruction pointer.
+    pub ip: GuestVirt,
+    /// Guest page-table base.
+    pub cr3: Option<Cr3>,
+    /// Guest FS base.
+    pub fs_base: GuestVirt,
+    /// Guest privilege level.
+    pub cpl: u8,
+}
+
+impl Switch {
+    /// What a sample of the guest would show at this instant, when the event says where the guest stands.
+    #[must_use]
+    pub fn guest_sample(&self) -> Option<Sample> {
+        let SwitchEvent::Out { exit_reason, guest: Some(guest), .. } = self.event else {
+            return None;
+        };
+        let GuestAt { ip, cr3, fs_base, cpl } = guest;
+        let (asid, exit_info, waits) = (0, 0, None);
+        let vcpu = self.vcpu;
+        let at = VcpuSample { vcpu, ip, cr3, fs_base, cpl, asid, exit_reason, exit_info, waits };
+        Some(Sample {
+            time: self.time,
+            cpu: self.cpu,
+            pid: Pid(0),
+            tid: Tid(0),
+            host_ip: HostVirt(0),
+            host_mode: HostMode::Kernel,
+            stack: None,
+            vcpu: VcpuState::Guest(at),
+        })
+    }
 }
 
 /// Why a vCPU's thread is not on a CPU.

@@ -1,7 +1,9 @@
 //! Switches of vCPU threads (`struct switch_event` of bpf/abi/switch.h).
 
 use libbpf_rs::{Link, Object};
-use model::{Away, CpuId, HostNs, Pid, Switch, SwitchEvent, Tid, VcpuId, Vendor};
+use model::{
+    Away, CpuId, Cr3, GuestAt, GuestVirt, HostNs, Pid, Switch, SwitchEvent, Tid, VcpuId, Vendor,
+};
 
 use crate::abi::{RINGS, field};
 use crate::found::away;
@@ -13,7 +15,10 @@ static OBJECT: &Aligned<[u8]> =
     &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/switches.bpf.o")));
 
 /// Bytes of `struct switch_event`.
-const EVENT_BYTES: usize = 32;
+const EVENT_BYTES: usize = 56;
+
+const GUEST: u8 = 1;
+const CR3: u8 = 2;
 
 /// The loaded programs and their rings.
 #[derive(Debug)]
@@ -86,19 +91,30 @@ impl SwitchTracer {
 /// `None` never happens: the programs write no other kinds.
 fn decode(bytes: &[u8]) -> Option<Switch> {
     let word = |at| u32::from_ne_bytes(field(bytes, at));
-    let (pid, tid) = (Pid(word(16)), Tid(word(20)));
-    let why = away(bytes[29]);
-    let event = match bytes[28] {
-        1 => SwitchEvent::Out { away: why?, pid, tid, exit_reason: word(24) },
+    let (pid, tid) = (Pid(word(40)), Tid(word(44)));
+    let why = away(bytes[53]);
+    let event = match bytes[52] {
+        1 => SwitchEvent::Out { away: why?, pid, tid, exit_reason: word(48), guest: guest(bytes) },
         2 => SwitchEvent::In { pid, tid },
         3 => SwitchEvent::Wake { throttled: why == Some(Away::Throttled) },
         _ => return None,
     };
     Some(Switch {
         time: HostNs(u64::from_ne_bytes(field(bytes, 0))),
-        vcpu: VcpuId(word(8)),
-        cpu: CpuId(word(12)),
+        vcpu: VcpuId(word(32)),
+        cpu: CpuId(word(36)),
         event,
+    })
+}
+
+fn guest(bytes: &[u8]) -> Option<GuestAt> {
+    let long = |at| u64::from_ne_bytes(field(bytes, at));
+    let flags = bytes[55];
+    (flags & GUEST != 0).then(|| GuestAt {
+        ip: GuestVirt(long(8)),
+        cr3: (flags & CR3 != 0).then(|| Cr3::new(long(16))),
+        fs_base: GuestVirt(long(24)),
+        cpl: bytes[54],
     })
 }
 
@@ -106,12 +122,15 @@ fn decode(bytes: &[u8]) -> Option<Switch> {
 mod test {
     use super::*;
 
-    fn check(kind: u8, away: u8, expected: Option<SwitchEvent>) {
-        let mut bytes = 0x11_u64.to_ne_bytes().to_vec();
+    fn check(kind: u8, away: u8, flags: u8, expected: Option<SwitchEvent>) {
+        let mut bytes = Vec::new();
+        for value in [0x11_u64, 0x12, 0x1300_0000, 0x14] {
+            bytes.extend(value.to_ne_bytes());
+        }
         for value in [0x21_u32, 0x22, 0x23, 0x24, 0x25] {
             bytes.extend(value.to_ne_bytes());
         }
-        bytes.extend([kind, away, 0, 0]);
+        bytes.extend([kind, away, 3, flags]);
         assert_eq!(bytes.len(), EVENT_BYTES);
         let expected = expected.map(|event| Switch {
             time: HostNs(0x11),
@@ -125,15 +144,18 @@ mod test {
     #[test]
     fn events_are_read_as_the_header_says() {
         let (pid, tid) = (Pid(0x23), Tid(0x24));
-        let out = |away| Some(SwitchEvent::Out { away, pid, tid, exit_reason: 0x25 });
-        check(1, 1, out(Away::Runnable));
-        check(1, 2, out(Away::Throttled));
-        check(1, 3, out(Away::Halted));
-        check(1, 4, out(Away::Asleep));
-        check(1, 0, None);
-        check(2, 0, Some(SwitchEvent::In { pid, tid }));
-        check(3, 1, Some(SwitchEvent::Wake { throttled: false }));
-        check(3, 2, Some(SwitchEvent::Wake { throttled: true }));
-        check(0, 0, None);
+        let out = |away, guest| Some(SwitchEvent::Out { away, pid, tid, exit_reason: 0x25, guest });
+        let (ip, fs_base, cpl) = (GuestVirt(0x12), GuestVirt(0x14), 3);
+        let with = |cr3| Some(GuestAt { ip, cr3, fs_base, cpl });
+        check(1, 1, 0, out(Away::Runnable, None));
+        check(1, 1, 1, out(Away::Runnable, with(None)));
+        check(1, 2, 3, out(Away::Throttled, with(Some(Cr3::new(0x1300_0000)))));
+        check(1, 3, 0, out(Away::Halted, None));
+        check(1, 4, 0, out(Away::Asleep, None));
+        check(1, 0, 0, None);
+        check(2, 0, 0, Some(SwitchEvent::In { pid, tid }));
+        check(3, 1, 0, Some(SwitchEvent::Wake { throttled: false }));
+        check(3, 2, 0, Some(SwitchEvent::Wake { throttled: true }));
+        check(0, 0, 0, None);
     }
 }

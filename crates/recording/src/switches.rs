@@ -34,6 +34,10 @@ const THROTTLED: &str = "throttled";
 const HALTED_NS: &str = "halted_ns";
 const POLLED_NS: &str = "polled_ns";
 const RUNNABLE_NS: &str = "runnable_ns";
+const GUEST_IP: &str = "guest_ip";
+const GUEST_CR3: &str = "guest_cr3";
+const GUEST_FS_BASE: &str = "guest_fs_base";
+const GUEST_CPL: &str = "guest_cpl";
 
 const SCHEMA: Schema = Schema {
     name: "switches",
@@ -50,6 +54,10 @@ const SCHEMA: Schema = Schema {
         ("optional", Kind::U64, HALTED_NS),
         ("optional", Kind::U64, POLLED_NS),
         ("optional", Kind::U64, RUNNABLE_NS),
+        ("optional", Kind::U64, GUEST_IP),
+        ("optional", Kind::U64, GUEST_CR3),
+        ("optional", Kind::U64, GUEST_FS_BASE),
+        ("optional", Kind::U32, GUEST_CPL),
     ],
     encodings: &[(TIME, Encoding::DELTA_BINARY_PACKED)],
 };

@@ -69,7 +69,13 @@ fn switches() -> Vec<Switch> {
         let waits = waits(VcpuId(row), HostNs(START.0 + ns));
         at(ns, row, SwitchEvent::Seen { away: None, exit_reason: IO, waits })
     };
-    let out = |away, pid| SwitchEvent::Out { away, pid: Pid(pid), tid: Tid(pid), exit_reason: HLT };
+    let out = |away, pid| SwitchEvent::Out {
+        away,
+        pid: Pid(pid),
+        tid: Tid(pid),
+        exit_reason: HLT,
+        guest: None,
+    };
     let back = |pid| SwitchEvent::In { pid: Pid(pid), tid: Tid(pid) };
     vec![
         seen(0, 0),

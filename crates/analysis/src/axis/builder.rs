@@ -12,7 +12,7 @@ use super::marks::{Mark, Marks};
 use super::places::Places;
 use super::problems::{Problem, Problems};
 use super::throttle::{self, Wait};
-use super::track::{Asleep, Doing, Point, Track};
+use super::track::{Asleep, Departure, Doing, Point, Track};
 use super::{Axis, Occupancy, Occupant, by_switches, cover, occupancy};
 use crate::resolve::Level;
 use crate::{Resolver, exit_reason};
@@ -29,6 +29,8 @@ pub struct AxisBuilder<'r> {
     points: Vec<Vec<Point>>,
     /// By vCPU.
     switches: Vec<Vec<Switch>>,
+    /// By vCPU: where the guest stood when its vCPU left a CPU.
+    departures: Vec<Vec<Departure>>,
     marks: Marks,
     problems: Problems,
 }
@@ -47,6 +49,7 @@ impl<'r> AxisBuilder<'r> {
             vcpu_of_thread: threads.map(|(n, v)| (v.tid, VcpuId::from_index(n))).collect(),
             points: vec![Vec::new(); vcpus.len()],
             switches: vec![Vec::new(); vcpus.len()],
+            departures: vec![Vec::new(); vcpus.len()],
             marks: Marks::default(),
             problems: Problems::default(),
         }
@@ -84,6 +87,13 @@ impl<'r> AxisBuilder<'r> {
         } else if self.edges == Edges::Samples {
             return;
         }
+        if let Some(sample) = switch.guest_sample()
+            && let VcpuState::Guest(guest) = &sample.vcpu
+        {
+            let (_, place) = self.places.of(&sample, guest);
+            let departure = Departure { time: switch.time.0, place };
+            self.departures[switch.vcpu.index()].push(departure);
+        }
         self.switches[switch.vcpu.index()].push(*switch);
     }
 
@@ -100,9 +110,10 @@ impl<'r> AxisBuilder<'r> {
             Edges::Samples => self.draw_by_samples(&mut tracks, period_ns),
             Edges::Switches => self.draw_by_switches(&mut tracks, period_ns),
         }
-        let pairs = tracks.iter().zip(&self.points);
-        let timelines: Vec<_> =
-            pairs.map(|(track, points)| cover::timeline(track, points, period_ns)).collect();
+        let draw = |(row, track): (usize, &Track)| {
+            cover::timeline(track, &self.points[row], &self.departures[row], period_ns)
+        };
+        let timelines: Vec<_> = tracks.iter().enumerate().map(draw).collect();
         for timeline in timelines.iter().filter(|timeline| !cover::is_whole(timeline)) {
             debug_assert!(false, "vCPU {} adds up", timeline.vcpu);
             self.problems.count(Problem::NotWhole);
@@ -174,6 +185,9 @@ impl<'r> AxisBuilder<'r> {
         }
         for switches in &mut self.switches {
             switches.sort_by_key(|switch| switch.time);
+        }
+        for departures in &mut self.departures {
+            departures.sort_by_key(|departure| departure.time);
         }
     }
 

@@ -12,11 +12,17 @@
 
 use model::{CpuId, HostNs};
 
-use super::track::{Point, Poll, Stretch, Track, What};
+use super::track::{Departure, Point, Poll, Stretch, Track, What};
 use super::{PlaceId, Segment, State, Timeline};
 
-/// The timeline of a track; `points` are in time order.
-pub(super) fn timeline(track: &Track, points: &[Point], period_ns: u64) -> Timeline {
+/// The timeline of a track; `points` and `departures` are in time order.
+pub(super) fn timeline(
+    track: &Track,
+    points: &[Point],
+    departures: &[Departure],
+    period_ns: u64,
+) -> Timeline {
+    let mut left = Left { departures, place: None };
     let mut cover = Cover { segments: Vec::new(), track, polls: &track.polls };
     let mut rest = points;
     for stretch in &track.stretches {
@@ -25,8 +31,14 @@ pub(super) fn timeline(track: &Track, points: &[Point], period_ns: u64) -> Timel
         let inside = rest.get(before..within).unwrap_or_default();
         rest = rest.get(within..).unwrap_or_default();
         match stretch.what {
-            What::OnCpu => cover.on_cpu(stretch, inside, period_ns),
-            What::Off(state) => cover.push(stretch.from, stretch.to, state, stretch.cpu, None),
+            What::OnCpu => {
+                left.place = None;
+                cover.on_cpu(stretch, inside, period_ns);
+            }
+            What::Off(state) => {
+                let place = left.place(stretch.from, state);
+                cover.push(stretch.from, stretch.to, state, stretch.cpu, place);
+            }
         }
     }
     let timeline = Timeline {
@@ -37,6 +49,28 @@ pub(super) fn timeline(track: &Track, points: &[Point], period_ns: u64) -> Timel
     };
     debug_assert!(is_whole(&timeline), "segments touch and add up to the timeline's length");
     timeline
+}
+
+/// Where the guest stands while its vCPU is away.
+struct Left<'d> {
+    /// Not yet passed.
+    departures: &'d [Departure],
+    place: Option<PlaceId>,
+}
+
+impl Left<'_> {
+    /// In a stretch off the CPU that begins at `from`; asked in time order. A wait that follows a sleep goes on from
+    /// where that began, but not from a halt.
+    fn place(&mut self, from: u64, state: State) -> Option<PlaceId> {
+        let passed = self.departures.partition_point(|departure| departure.time < from);
+        self.departures = self.departures.get(passed..).unwrap_or_default();
+        match self.departures {
+            [departure, ..] if departure.time == from => self.place = Some(departure.place),
+            _ if matches!(state, State::Halted | State::Unknown) => self.place = None,
+            _ => {}
+        }
+        self.place
+    }
 }
 
 /// Whether the segments touch from the timeline's first instant to its last.
@@ -127,4 +161,23 @@ impl Cover<'_> {
 
 pub(super) fn middle(a: u64, b: u64) -> u64 {
     a + b.saturating_sub(a) / 2
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn a_wait_is_where_the_guest_left_off() {
+        let at = |time, place| Departure { time, place: PlaceId(place) };
+        let departures = [at(10, 1), at(30, 2), at(50, 3)];
+        let mut left = Left { departures: &departures, place: None };
+        assert_eq!(left.place(5, State::Preempted), None, "before the first");
+        assert_eq!(left.place(10, State::WaitingInVmm { reason: None }), Some(PlaceId(1)));
+        assert_eq!(left.place(20, State::Preempted), Some(PlaceId(1)), "woken, not yet back");
+        assert_eq!(left.place(30, State::Preempted), Some(PlaceId(2)));
+        assert_eq!(left.place(40, State::Halted), None, "a halt hides it");
+        assert_eq!(left.place(45, State::Preempted), None);
+        assert_eq!(left.place(60, State::Throttled), None, "an event was lost");
+    }
 }

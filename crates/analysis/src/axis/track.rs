@@ -97,6 +97,13 @@ pub(super) enum What {
     Off(State),
 }
 
+/// Where a guest stood when its vCPU left a CPU.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Departure {
+    pub(super) time: u64,
+    pub(super) place: PlaceId,
+}
+
 /// The host polled for the end of a halt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Poll {

@@ -7,9 +7,10 @@
 //!                    kernel are looked across: a tick interrupts a function, which then goes on
 //! ```
 //!
-//! A VM exit in the VMM is charged to where the guest was at the exit. Everything else is charged when both sides
-//! agree on the process, on its thread, or on its function; else it is nobody's at that level. Across a halt nobody
-//! agrees: what ran after it need not have been there before.
+//! A VM exit in the VMM is charged to where the guest was at the exit, and a wait that a switch began to where the guest
+//! stood then: that is where it goes on. Everything else is charged when both sides agree on the process, on its thread,
+//! or on its function; else it is nobody's at that level. Across a halt nobody agrees: what ran after it need not have
+//! been there before.
 
 use super::SampleTimes;
 use super::Whose::{Function, Process, Thread};
@@ -71,6 +72,12 @@ impl<'a> Attribution<'a> {
             Account::Halt | Account::HaltPolling | Account::Unknown => return None,
             _ => {}
         }
+        let tells = |place: &PlaceId| whose != Thread || self.axis.place(*place).tid.is_some();
+        if let Some(stood) = place.filter(tells) {
+            // Where the guest's kernel stood in the middle of a function, that goes on.
+            let interrupted = self.axis.place(stood).kernel && whose == Function;
+            return interrupted.then(|| self.agreed_function(segment, stood)).flatten().or(place);
+        }
         let (before, after) = self.neighbours(segment);
         let (before, after) = (before?, after?);
         if before == after && whose != Thread {
@@ -91,6 +98,13 @@ impl<'a> Attribution<'a> {
                 (before == after).then_some(before)
             }
         }
+    }
+
+    /// The function around both sides of a stay in the guest's kernel.
+    fn agreed_function(&self, segment: usize, kernel: PlaceId) -> Option<PlaceId> {
+        let [before, after] = self.around(segment, |place| !place.kernel)?;
+        let same = before == after && self.axis.place(before).is_process(self.axis.place(kernel));
+        same.then_some(before)
     }
 
     /// Whether a segment that is nobody's may still be `wanted`'s: one of the sides says so, or none says anything.
@@ -250,6 +264,17 @@ mod test {
         check("gg3xx", "aa.oo", "11.33", "gg.xx");
         // The exit before a preemption says where the guest was.
         check("xx1.ff", "ooaaaa", "331111", "xxffff");
+    }
+
+    #[test]
+    fn a_switch_says_where_the_guest_stood() {
+        check("ffFgg", "aaaaa", "11111", "fffgg");
+        check("ffFxx", "aaaoo", "11133", "fffxx");
+        check("ffX-f", "aao.a", "113.1", "ffx.f");
+        check("fkKf", "aaaa", "1111", "fkff");
+        check("fkKg", "aaaa", "1111", "fkkg");
+        check("fNh", "aaa", "1.2", "fnh");
+        check("X.ff", "o.aa", "3.11", "x.ff");
     }
 
     #[test]

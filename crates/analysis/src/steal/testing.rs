@@ -7,6 +7,7 @@
 //!  n    kernel function in app (1), thread not told
 //!  x    user function of other (2), thread 3     -  halted         ?  unknown
 //!  m    kernel function in other (2), thread 3   ~  halt polling   _  not sampled
+//!  F K  preempted, and the switch says that the guest stood in f, k; X, N alike
 //! ```
 
 use model::{
@@ -81,7 +82,8 @@ fn cpu_of(letter: char) -> Option<CpuId> {
 }
 
 fn drawn(letter: char) -> (char, State, Option<PlaceId>) {
-    let place = PLACES.find(letter).map(|n| PlaceId(u32::try_from(n).unwrap()));
+    let place =
+        PLACES.find(letter.to_ascii_lowercase()).map(|n| PlaceId(u32::try_from(n).unwrap()));
     let (state, place) = match letter {
         'f' | 'g' | 'h' | 'x' => (State::GuestUser, place),
         'k' | 'l' | 'm' | 'n' => (State::GuestKernel, place),
@@ -90,6 +92,7 @@ fn drawn(letter: char) -> (char, State, Option<PlaceId>) {
         '3' => (State::Vmm { reason: INTERRUPT }, None),
         'w' => (State::WaitingInVmm { reason: Some(IO) }, None),
         '.' => (State::Preempted, None),
+        'F' | 'K' | 'X' | 'N' => (State::Preempted, place),
         't' => (State::Throttled, None),
         '-' => (State::Halted, None),
         '~' => (State::HaltPolling, None),

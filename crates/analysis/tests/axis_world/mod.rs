@@ -350,7 +350,12 @@ impl Host {
                         && let Some(away) = away
                     {
                         let (pid, tid) = self.anybody(was.cpu, time);
-                        push(time, was.cpu, SwitchEvent::Out { away, pid, tid, exit_reason });
+                        let guest = None;
+                        push(
+                            time,
+                            was.cpu,
+                            SwitchEvent::Out { away, pid, tid, exit_reason, guest },
+                        );
                     }
                     if is_asleep(was.letter) {
                         push(time, cpu, SwitchEvent::Wake { throttled: truth.letter == 't' });

@@ -2,13 +2,16 @@
 
 use std::path::Path;
 
-use model::{Away, CpuId, HostNs, Pid, Switch, SwitchEvent, Tid, VcpuId, Waits};
+use model::{
+    Away, CpuId, Cr3, GuestAt, GuestVirt, HostNs, Pid, Switch, SwitchEvent, Tid, VcpuId, Waits,
+};
 use parquet::data_type::{BoolType, ByteArray, ByteArrayType, Int32Type, Int64Type};
 use parquet::errors::ParquetError;
 
 use super::{
-    ASLEEP, AWAY, CPU, EVENT, EXIT_REASON, HALTED, HALTED_NS, IN, OTHER_PID, OTHER_TID, OUT,
-    POLLED_NS, RUNNABLE, RUNNABLE_NS, SEEN, THROTTLED, TIME, VCPU, WAKE,
+    ASLEEP, AWAY, CPU, EVENT, EXIT_REASON, GUEST_CPL, GUEST_CR3, GUEST_FS_BASE, GUEST_IP, HALTED,
+    HALTED_NS, IN, OTHER_PID, OTHER_TID, OUT, POLLED_NS, RUNNABLE, RUNNABLE_NS, SEEN, THROTTLED,
+    TIME, VCPU, WAKE,
 };
 use crate::error::Error;
 use crate::slices::{GroupReader, Optional, SliceReader};
@@ -56,6 +59,10 @@ struct Columns {
     halted: Optional<i64>,
     polled: Optional<i64>,
     runnable: Optional<i64>,
+    guest_ip: Optional<i64>,
+    guest_cr3: Optional<i64>,
+    guest_fs_base: Optional<i64>,
+    guest_cpl: Optional<i32>,
 }
 
 impl Columns {
@@ -71,7 +78,11 @@ impl Columns {
         group.optional::<BoolType>(THROTTLED, &mut self.throttled)?;
         group.optional::<Int64Type>(HALTED_NS, &mut self.halted)?;
         group.optional::<Int64Type>(POLLED_NS, &mut self.polled)?;
-        group.optional::<Int64Type>(RUNNABLE_NS, &mut self.runnable)
+        group.optional::<Int64Type>(RUNNABLE_NS, &mut self.runnable)?;
+        group.added::<Int64Type>(GUEST_IP, &mut self.guest_ip)?;
+        group.added::<Int64Type>(GUEST_CR3, &mut self.guest_cr3)?;
+        group.added::<Int64Type>(GUEST_FS_BASE, &mut self.guest_fs_base)?;
+        group.added::<Int32Type>(GUEST_CPL, &mut self.guest_cpl)
     }
 
     /// `None` when the row lacks what its event must have.
@@ -93,13 +104,26 @@ impl Columns {
         let tid = self.other_tid.get(row).map(|tid| Tid(tid.cast_unsigned()));
         let exit_reason = self.exit_reason.get(row).map(|reason| reason.cast_unsigned());
         Some(match std::str::from_utf8(self.event[row].data()).ok()? {
-            OUT => {
-                SwitchEvent::Out { away: away?, pid: pid?, tid: tid?, exit_reason: exit_reason? }
-            }
+            OUT => SwitchEvent::Out {
+                away: away?,
+                pid: pid?,
+                tid: tid?,
+                exit_reason: exit_reason?,
+                guest: self.guest(row),
+            },
             IN => SwitchEvent::In { pid: pid?, tid: tid? },
             WAKE => SwitchEvent::Wake { throttled: *self.throttled.get(row)? },
             SEEN => SwitchEvent::Seen { away, exit_reason: exit_reason?, waits: self.waits(row) },
             _ => return None,
+        })
+    }
+
+    fn guest(&self, row: usize) -> Option<GuestAt> {
+        Some(GuestAt {
+            ip: GuestVirt(self.guest_ip.get(row)?.cast_unsigned()),
+            cr3: self.guest_cr3.get(row).map(|cr3| Cr3::new(cr3.cast_unsigned())),
+            fs_base: GuestVirt(self.guest_fs_base.get(row)?.cast_unsigned()),
+            cpl: u8::try_from(*self.guest_cpl.get(row)?).ok()?,
         })
     }
 

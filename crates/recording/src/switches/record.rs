@@ -1,6 +1,8 @@
 //! A switch event in the spool, byte by byte.
 
-use model::{Away, CpuId, HostNs, Pid, Switch, SwitchEvent, Tid, VcpuId, Waits};
+use model::{
+    Away, CpuId, Cr3, GuestAt, GuestVirt, HostNs, Pid, Switch, SwitchEvent, Tid, VcpuId, Waits,
+};
 
 /// Bytes of one event.
 pub(super) const SWITCH_SIZE: usize = 56;
@@ -12,18 +14,25 @@ const SEEN: u8 = 3;
 
 const THROTTLED: u8 = 0x01;
 const WAITS_VALID: u8 = 0x02;
+const GUEST_VALID: u8 = 0x04;
+const CR3_VALID: u8 = 0x08;
 
 /// The bytes of an event. What an event does not have is 0.
 pub(super) fn encode(switch: &Switch) -> [u8; SWITCH_SIZE] {
     let mut words = [0_u64; 4];
     let mut halves = [0_u32; 5];
-    let mut bytes = [0_u8; 3];
+    let mut bytes = [0_u8; 4];
     words[0] = switch.time.0;
     (halves[0], halves[1]) = (switch.vcpu.0, switch.cpu.0);
     match switch.event {
-        SwitchEvent::Out { away, pid, tid, exit_reason } => {
+        SwitchEvent::Out { away, pid, tid, exit_reason, guest } => {
             (halves[2], halves[3], halves[4]) = (pid.0, tid.0, exit_reason);
             (bytes[0], bytes[1]) = (OUT, away_code(Some(away)));
+            if let Some(GuestAt { ip, cr3, fs_base, cpl }) = guest {
+                words[1..].copy_from_slice(&[ip.0, cr3.map_or(0, Cr3::base), fs_base.0]);
+                bytes[2] = GUEST_VALID | if cr3.is_some() { CR3_VALID } else { 0 };
+                bytes[3] = cpl;
+            }
         }
         SwitchEvent::In { pid, tid } => {
             (halves[2], halves[3]) = (pid.0, tid.0);
@@ -50,7 +59,7 @@ pub(super) fn encode(switch: &Switch) -> [u8; SWITCH_SIZE] {
     for (place, half) in halves_part.as_chunks_mut().0.iter_mut().zip(halves) {
         *place = half.to_le_bytes();
     }
-    bytes_part[..3].copy_from_slice(&bytes);
+    bytes_part.copy_from_slice(&bytes);
     record
 }
 
@@ -62,8 +71,14 @@ pub(super) fn decode(record: &[u8; SWITCH_SIZE]) -> Option<Switch> {
     let away = away_of(record[53])?;
     let flags = record[54];
     let waits = Waits { halted_ns: word(1), polled_ns: word(2), runnable_ns: word(3) };
+    let guest = (flags & GUEST_VALID != 0).then(|| GuestAt {
+        ip: GuestVirt(word(1)),
+        cr3: (flags & CR3_VALID != 0).then(|| Cr3::new(word(2))),
+        fs_base: GuestVirt(word(3)),
+        cpl: record[55],
+    });
     let event = match record[52] {
-        OUT => SwitchEvent::Out { away: away?, pid, tid, exit_reason },
+        OUT => SwitchEvent::Out { away: away?, pid, tid, exit_reason, guest },
         IN => SwitchEvent::In { pid, tid },
         WAKE => SwitchEvent::Wake { throttled: flags & THROTTLED != 0 },
         SEEN => SwitchEvent::Seen {

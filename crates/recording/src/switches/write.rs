@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use model::{Away, Switch, SwitchEvent, Waits};
+use model::{Away, Cr3, GuestAt, Switch, SwitchEvent, Waits};
 use parquet::errors::ParquetError;
 
 use super::{ASLEEP, HALTED, IN, OUT, RUNNABLE, SCHEMA, SEEN, THROTTLED, WAKE};
@@ -46,7 +46,11 @@ fn write_columns(group: &mut GroupWriter<'_, '_, Switch>) -> Result<(), ParquetE
     group.optional_bool(|switch| throttled(switch.event))?;
     group.optional_u64(|switch| waits(switch.event).map(|waits| waits.halted_ns))?;
     group.optional_u64(|switch| waits(switch.event).map(|waits| waits.polled_ns))?;
-    group.optional_u64(|switch| waits(switch.event).map(|waits| waits.runnable_ns))
+    group.optional_u64(|switch| waits(switch.event).map(|waits| waits.runnable_ns))?;
+    group.optional_u64(|switch| guest(switch.event).map(|guest| guest.ip.0))?;
+    group.optional_u64(|switch| guest(switch.event)?.cr3.map(Cr3::base))?;
+    group.optional_u64(|switch| guest(switch.event).map(|guest| guest.fs_base.0))?;
+    group.optional_u32(|switch| guest(switch.event).map(|guest| u32::from(guest.cpl)))
 }
 
 fn event(event: SwitchEvent) -> &'static str {
@@ -88,6 +92,13 @@ fn exit_reason(event: SwitchEvent) -> Option<u32> {
             Some(exit_reason)
         }
         SwitchEvent::In { .. } | SwitchEvent::Wake { .. } => None,
+    }
+}
+
+fn guest(event: SwitchEvent) -> Option<GuestAt> {
+    match event {
+        SwitchEvent::Out { guest, .. } => guest,
+        _ => None,
     }
 }
 

@@ -153,6 +153,7 @@ impl Wild {
                     pid: Pid(self.u32()),
                     tid: Tid(self.u32()),
                     exit_reason: self.u32(),
+                    guest: self.maybe(Self::guest_at),
                 },
                 1 => SwitchEvent::In { pid: Pid(self.u32()), tid: Tid(self.u32()) },
                 2 => SwitchEvent::Wake { throttled: self.below(2) == 0 },
@@ -162,6 +163,15 @@ impl Wild {
                     waits: self.waits(),
                 },
             },
+        }
+    }
+
+    fn guest_at(&mut self) -> GuestAt {
+        GuestAt {
+            ip: GuestVirt(self.u64()),
+            cr3: self.maybe(|wild| Cr3::new(wild.u64())),
+            fs_base: GuestVirt(self.u64()),
+            cpl: u8::try_from(self.below(256)).unwrap(),
         }
     }
 
@@ -382,7 +392,15 @@ pub(crate) fn small_switches() -> [Vec<Switch>; 2] {
     };
     let (pid, tid, exit_reason) = (Pid(900), Tid(901), 0x78);
     let waits = Some(Waits { halted_ns: 8_000_000, polled_ns: 30_000, runnable_ns: 600_000 });
-    let out = |away| SwitchEvent::Out { away, pid, tid, exit_reason };
+    let (ip, fs_base) = (GuestVirt(0x40_1000), GuestVirt(0x7f00_0000_1000));
+    let guest = Some(GuestAt { ip, cr3: Some(Cr3::new(0x1234_6000)), fs_base, cpl: 3 });
+    let out = |away| SwitchEvent::Out {
+        away,
+        pid,
+        tid,
+        exit_reason,
+        guest: guest.filter(|_| away != Away::Halted),
+    };
     [
         vec![
             at(5_000_000_100, 0, SwitchEvent::Seen { away: None, exit_reason: 0x60, waits }),
