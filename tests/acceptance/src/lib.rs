@@ -3,6 +3,7 @@
 //! Everything goes through the programs a user has; nothing here reaches into the crates.
 
 pub mod marks;
+pub mod overhead;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

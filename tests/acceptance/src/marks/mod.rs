@@ -2,6 +2,7 @@
 //! ones whether they pass; `make experiments` prints all of them side by side.
 
 mod correction;
+mod cost;
 mod exits;
 mod profiles;
 mod time;
@@ -49,6 +50,7 @@ pub const MARKS: &[Mark] = &[
     Mark { name: "S0.6", experiment: time::ten_of_thirty },
     Mark { name: "S0.7", experiment: correction::fixed_work },
     Mark { name: "S0.7-postgres", experiment: correction::postgres },
+    Mark { name: "S0.8", experiment: cost::per_sample },
     Mark { name: "S0.9", experiment: profiles::bytes_per_sample },
     Mark { name: "exits", experiment: exits::own_exits },
     Mark { name: "quota", experiment: time::throttled },

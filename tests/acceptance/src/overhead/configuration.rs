@@ -4,7 +4,7 @@ use std::path::Path;
 
 /// What runs beside the work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Collector {
+pub enum Collector {
     /// Nothing.
     Alone,
     /// An empty BPF program on the same event: the floor under any sampler.
@@ -16,7 +16,7 @@ pub(crate) enum Collector {
 }
 
 /// The collectors that are compared, the floor first.
-pub(crate) const COLLECTORS: [Collector; 7] = [
+pub const COLLECTORS: [Collector; 7] = [
     Collector::Floor,
     COMPARED,
     Collector::Vmscope("--edges switches"),
@@ -27,46 +27,46 @@ pub(crate) const COLLECTORS: [Collector; 7] = [
 ];
 
 /// The one that must be cheaper than its rival and near the floor.
-pub(crate) const COMPARED: Collector = Collector::Vmscope("--edges samples");
+pub const COMPARED: Collector = Collector::Vmscope("--edges samples");
 /// The one it must beat.
-pub(crate) const RIVAL: Collector = Collector::Perf("");
+pub const RIVAL: Collector = Collector::Perf("");
 
 /// The work at one period: enough samples for a figure, and no more.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Period {
+pub struct Period {
     /// Between samples of a CPU.
-    pub(crate) ns: u32,
+    pub ns: u32,
     /// The size of one piece of work; 50 units are about a second.
-    pub(crate) units: u32,
+    pub units: u32,
     /// How many pieces.
-    pub(crate) pieces: u32,
+    pub pieces: u32,
     /// What the original published at this period, per cent.
-    pub(crate) original: f64,
+    pub original: f64,
 }
 
 /// A collector's rounds, seconds apart, must be in the time measured in their true share: 8, 5 and 2 s after the
 /// piece that warms up. High rates are touchy (see docs/overhead.md) and have enough samples in less.
-pub(crate) const PERIODS: [Period; 3] = [
+pub const PERIODS: [Period; 3] = [
     Period { ns: 2_500_000, units: 50, pieces: 9, original: 0.133 },
     Period { ns: 1_000_000, units: 50, pieces: 6, original: 0.302 },
     Period { ns: 100_000, units: 25, pieces: 5, original: 3.084 },
 ];
 
 /// The work without a collector.
-pub(crate) const ALONE: Period = Period { ns: 0, units: 50, pieces: 6, original: 0.0 };
+pub(super) const ALONE: Period = Period { ns: 0, units: 50, pieces: 6, original: 0.0 };
 
 /// One measurement.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Configuration {
-    pub(crate) collector: Collector,
-    pub(crate) period: Period,
+pub struct Configuration {
+    pub collector: Collector,
+    pub period: Period,
     /// The second time, which says how well figures repeat.
-    pub(crate) again: bool,
+    pub again: bool,
 }
 
 impl Collector {
     /// As people read it.
-    pub(crate) fn name(self) -> String {
+    pub fn name(self) -> String {
         match self {
             Self::Alone => "alone".to_owned(),
             Self::Floor => "empty BPF program".to_owned(),
@@ -78,22 +78,22 @@ impl Collector {
     }
 
     /// Whether its own count of samples is on its output.
-    pub(crate) fn counts_samples(self) -> bool {
+    pub fn counts_samples(self) -> bool {
         matches!(self, Self::Vmscope(_) | Self::Perf(_))
     }
 }
 
 impl Configuration {
-    pub(crate) fn name(&self) -> String {
+    pub fn name(&self) -> String {
         format!("{} at {} ms", self.label(), self.period_ms())
     }
 
     /// Its name among those of the same period.
-    pub(crate) fn label(&self) -> String {
+    pub fn label(&self) -> String {
         format!("{}{}", self.collector.name(), if self.again { " (again)" } else { "" })
     }
 
-    pub(crate) fn period_ms(&self) -> f64 {
+    pub fn period_ms(&self) -> f64 {
         f64::from(self.period.ns) / 1e6
     }
 
@@ -114,7 +114,7 @@ impl Configuration {
     }
 
     /// The shell line that carries it out. The work begins when the collector has settled down.
-    pub(crate) fn line(&self, floor: &Path, number: usize) -> String {
+    pub(super) fn line(&self, floor: &Path, number: usize) -> String {
         let Period { units, pieces, .. } = self.period;
         let work = format!("sleep 0.5; vmscope testbed exec work -- fixed {units} 0 {pieces}");
         format!("{} sh -c '{work}'", self.prefix(floor, number))
@@ -122,7 +122,7 @@ impl Configuration {
 }
 
 /// Everything, in order; `alone` is measured at every boot besides.
-pub(crate) fn all() -> Vec<Configuration> {
+pub fn all() -> Vec<Configuration> {
     let with = |period: Period| {
         COLLECTORS.map(|collector| Configuration { collector, period, again: false })
     };

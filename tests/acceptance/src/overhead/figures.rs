@@ -3,30 +3,30 @@
 use anyhow::bail;
 use serde_json::{Value, json};
 
-use crate::configuration::{ALONE, COMPARED, Collector, Configuration, RIVAL};
+use super::configuration::{ALONE, COMPARED, Collector, Configuration, RIVAL};
 
 /// The deterministic host runs one instruction in 2 ns.
 const NS_PER_INSTRUCTION: f64 = 2.0;
 /// What the cheapest way to record may cost above the floor.
-const MOST_ABOVE_FLOOR: f64 = 600.0;
+pub const MOST_ABOVE_FLOOR: f64 = 600.0;
 /// How much a figure may grow, as a share of the checked-in one.
 const TOLERANCE: f64 = 0.05;
 
 /// What came of the work once.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Work {
+pub(super) struct Work {
     /// Seconds that each piece took, by the guest's clock.
-    pub(crate) pieces: Vec<f64>,
+    pub(super) pieces: Vec<f64>,
     /// Samples that the collector said it took.
-    pub(crate) collected: u64,
+    pub(super) collected: u64,
 }
 
 /// The cost of one configuration.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Measured {
-    pub(crate) configuration: Configuration,
+pub struct Measured {
+    pub configuration: Configuration,
     /// All that is run because of a sample: exit, interrupt, program, and the consumer's share.
-    pub(crate) instructions: f64,
+    pub instructions: f64,
 }
 
 impl Work {
@@ -41,7 +41,7 @@ impl Work {
 impl Measured {
     /// # Errors
     /// If `work` is not all of it, or the collector did not collect all the time.
-    pub(crate) fn new(
+    pub(super) fn new(
         configuration: Configuration,
         work: &Work,
         alone: &Work,
@@ -65,17 +65,17 @@ impl Measured {
     }
 
     /// Of the CPU's time, if it runs one instruction per ns.
-    pub(crate) fn per_cent(&self) -> f64 {
+    pub fn per_cent(&self) -> f64 {
         100.0 * self.instructions / f64::from(self.configuration.period.ns)
     }
 
     /// What is left when the empty program's cost is taken off.
-    pub(crate) fn above_floor(&self, all: &[Self]) -> Option<f64> {
+    pub fn above_floor(&self, all: &[Self]) -> Option<f64> {
         let floor = find(all, Collector::Floor, self.configuration.period.ns)?;
         Some(self.instructions - floor.instructions)
     }
 
-    pub(crate) fn json(&self, all: &[Self]) -> Value {
+    pub fn json(&self, all: &[Self]) -> Value {
         json!({
             "collector": self.configuration.label(),
             "period_ms": self.configuration.period_ms(),
@@ -88,7 +88,7 @@ impl Measured {
 }
 
 /// What must hold whatever was measured before; one line for each that does not.
-pub(crate) fn broken_promises(all: &[Measured]) -> Vec<String> {
+pub fn broken_promises(all: &[Measured]) -> Vec<String> {
     let ours =
         all.iter().filter(|m| m.configuration.collector == COMPARED && !m.configuration.again);
     ours.flat_map(|ours| {
@@ -113,7 +113,7 @@ pub(crate) fn broken_promises(all: &[Measured]) -> Vec<String> {
 }
 
 /// How far apart the same configuration came out when it was measured twice.
-pub(crate) fn spread(all: &[Measured]) -> Option<f64> {
+pub fn spread(all: &[Measured]) -> Option<f64> {
     let again = all.iter().find(|m| m.configuration.again)?;
     let Configuration { collector, period, .. } = again.configuration;
     let first = find(all, collector, period.ns)?;
@@ -121,7 +121,7 @@ pub(crate) fn spread(all: &[Measured]) -> Option<f64> {
 }
 
 /// The rows of vmscope that cost more than `before` (our own JSON of another day) allows.
-pub(crate) fn regressions(all: &[Measured], before: &Value) -> Vec<String> {
+pub fn regressions(all: &[Measured], before: &Value) -> Vec<String> {
     let rows = before["rows"].as_array().map_or(&[][..], Vec::as_slice);
     let ours = all.iter().filter(|m| matches!(m.configuration.collector, Collector::Vmscope(_)));
     ours.filter_map(|m| {
@@ -142,7 +142,7 @@ pub(crate) fn regressions(all: &[Measured], before: &Value) -> Vec<String> {
     .collect()
 }
 
-fn find(all: &[Measured], collector: Collector, period_ns: u32) -> Option<&Measured> {
+pub fn find(all: &[Measured], collector: Collector, period_ns: u32) -> Option<&Measured> {
     all.iter().find(|m| {
         let c = &m.configuration;
         c.collector == collector && c.period.ns == period_ns && !c.again
@@ -151,8 +151,8 @@ fn find(all: &[Measured], collector: Collector, period_ns: u32) -> Option<&Measu
 
 #[cfg(test)]
 mod test {
+    use super::configuration::PERIODS;
     use super::*;
-    use crate::configuration::PERIODS;
 
     /// One millisecond, one second of work in pieces.
     fn measured(collector: Collector, instructions: f64) -> Measured {

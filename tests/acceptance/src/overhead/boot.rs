@@ -12,11 +12,11 @@ use std::process::{ChildStdout, Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::Duration;
 
-use acceptance::{root, vmscope};
+use crate::{root, vmscope};
 use anyhow::{Context, bail};
 
-use crate::configuration::{ALONE, Collector, Configuration};
-use crate::figures::{Measured, Work};
+use super::configuration::{ALONE, Collector, Configuration};
+use super::figures::{Measured, Work};
 
 /// The emulated guest now and then hangs: see docs/overhead.md.
 const BOOTS: usize = 12;
@@ -29,8 +29,11 @@ const BOOT_LIMIT: u32 = 3600;
 /// This machine's time, when nothing comes: a guest that hangs while it boots says nothing.
 const SILENCE: Duration = Duration::from_secs(240);
 
-/// Measures all of them.
-pub(crate) fn measure(wanted: &[Configuration]) -> anyhow::Result<Vec<Measured>> {
+/// Measures all of them, each in a boot with its own measurement of the work alone.
+///
+/// # Errors
+/// When something is not built, a collector fails, or the host gets stuck too often.
+pub fn measure(wanted: &[Configuration]) -> anyhow::Result<Vec<Measured>> {
     let floor = floor()?;
     let mut measured = Vec::new();
     for boot in 1..=BOOTS {

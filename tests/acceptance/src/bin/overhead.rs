@@ -4,20 +4,14 @@
 //! Prints a table and writes `target/overhead.json`; compares with `tests/perf/overhead.json`. Exit code 1 when
 //! vmscope costs more than it may.
 
-mod boot;
-mod configuration;
-mod figures;
-
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use acceptance::overhead::{self, Collector, Configuration, Measured};
 use acceptance::root;
 use anyhow::{Context, bail};
 use clap::Parser;
 use serde_json::{Value, json};
-
-use configuration::{Collector, Configuration};
-use figures::Measured;
 
 /// Measure what sampling costs, and compare it with the checked-in figures.
 #[derive(Debug, Parser)]
@@ -43,7 +37,7 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &Args) -> anyhow::Result<bool> {
-    let measured = boot::measure(&wanted(args.only.as_deref())?)?;
+    let measured = overhead::measure(&wanted(args.only.as_deref())?)?;
     print(&measured);
     if args.only.is_some() {
         return Ok(true);
@@ -59,14 +53,14 @@ fn run(args: &Args) -> anyhow::Result<bool> {
     }
     let text = std::fs::read(&checked_in).context("failed to read tests/perf/overhead.json")?;
     let before = serde_json::from_slice(&text).context("tests/perf/overhead.json is not JSON")?;
-    let mut wrong = figures::regressions(&measured, &before);
-    wrong.extend(figures::broken_promises(&measured));
+    let mut wrong = overhead::regressions(&measured, &before);
+    wrong.extend(overhead::broken_promises(&measured));
     wrong.iter().for_each(|line| eprintln!("overhead: {line}"));
     Ok(wrong.is_empty())
 }
 
 fn wanted(only: Option<&str>) -> anyhow::Result<Vec<Configuration>> {
-    let all = configuration::all();
+    let all = overhead::all();
     let Some(only) = only else { return Ok(all) };
     let chosen = |c: &&Configuration| c.name().contains(only);
     let periods: Vec<u32> = all.iter().filter(chosen).map(|c| c.period.ns).collect();
@@ -99,7 +93,7 @@ fn print(all: &[Measured]) {
     }
     println!("instructions: per sample, all included; above: less those of the empty program;");
     println!("per cent: of a CPU that runs one per ns; original: what the thesis published");
-    if let Some(spread) = figures::spread(all) {
+    if let Some(spread) = overhead::spread(all) {
         println!("measured twice in one run, the same came out {spread:.0} instructions apart");
     }
 }

@@ -1,0 +1,12 @@
+//! What sampling costs: instructions per sample of vmscope, of perf and of an empty BPF program, counted by
+//! a virtual host whose time is its own instructions.
+
+mod boot;
+mod configuration;
+mod figures;
+
+pub use boot::measure;
+pub use configuration::{
+    COLLECTORS, COMPARED, Collector, Configuration, PERIODS, Period, RIVAL, all,
+};
+pub use figures::{MOST_ABOVE_FLOOR, Measured, broken_promises, find, regressions, spread};
