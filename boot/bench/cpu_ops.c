@@ -15,7 +15,8 @@ static word control, stored;
 
 /* ---- general ---- */
 
-TEXT_OPERATION(add, CHEAP, "add $1, %0", "", (: "+r"(stored)),
+/* Of a register: some processors add constants without a cost. */
+TEXT_OPERATION(add, CHEAP, "add %1, %0", "", (: "+r"(stored) : "r"(stored)),
 	       .name = "add", .title = "ADD, each waiting for the one before", GENERAL);
 
 TEXT_OPERATION(cwd, CHEAP, "cwtd", "", (: : "a"(0) : "edx"),

@@ -52,7 +52,7 @@ static void interrupts_off(void)
 }
 
 /* One copy of this code for all, so that what it costs is the same for all, the empty shot included. */
-static __attribute__((noinline)) uint64_t shot(void (*run)(uint32_t), uint32_t turns)
+static __attribute__((noinline, noclone)) uint64_t shot(void (*run)(uint32_t), uint32_t turns)
 {
 	uint64_t begin = tsc_begin(), end;
 
@@ -276,8 +276,7 @@ static bool take_batches(struct work *work, const struct condition *condition, u
 	result->batch = cost_of_one(once.min, twice.min, operations);
 	result->batch_median = cost_of_one(once.median, twice.median, operations);
 	result->batch_of = operations;
-	result->reliable = reliable(result->batch, result->batch_median, once.n, slack) &&
-			   (result->reliable || !result->single.n);
+	result->reliable = reliable(result->batch, result->batch_median, once.n, slack);
 	return true;
 }
 
