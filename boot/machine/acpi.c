@@ -84,7 +84,8 @@ static void read_madt_entry(const uint8_t *entry)
 {
 	switch (entry[0]) {
 	case ENTRY_CPU:
-		read_cpu(entry[3], read32(entry + 4));
+		if (entry[1] >= 8)
+			read_cpu(entry[3], read32(entry + 4));
 		break;
 	case ENTRY_X2_CPU:
 		if (entry[1] >= 16)
@@ -109,7 +110,7 @@ static void read_madt(const uint8_t *body, uint32_t bytes)
 	the_acpi.n_cpus = 0;
 	the_acpi.io_apic = 0;
 	the_acpi.io_apic_timer_pin = 0; /* unless an override says otherwise */
-	for (uint32_t i = MADT_ENTRIES; i + 8 <= bytes && body[i + 1] >= 8 && i + body[i + 1] <= bytes; i += body[i + 1])
+	for (uint32_t i = MADT_ENTRIES; i + 2 <= bytes && body[i + 1] >= 2 && i + body[i + 1] <= bytes; i += body[i + 1])
 		read_madt_entry(body + i);
 	if (!the_acpi.n_cpus)
 		the_acpi.n_cpus = 1;
