@@ -14,7 +14,7 @@ struct writer {
 
 /* ---- characters and fields ---- */
 
-static void put(struct writer *w, char c)
+static void emit(struct writer *w, char c)
 {
 	if (w->from <= w->position && w->position < w->to)
 		*w->out++ = c;
@@ -35,18 +35,18 @@ static void put_base36(struct writer *w, uint64_t n, unsigned digits)
 	for (; n || length < digits; n /= 36)
 		text[length++] = digit(n % 36);
 	while (length)
-		put(w, text[--length]);
+		emit(w, text[--length]);
 }
 
 static void number(struct writer *w, uint64_t n)
 {
-	put(w, '+');
+	emit(w, '+');
 	put_base36(w, n, 1);
 }
 
 static void nothing(struct writer *w)
 {
-	put(w, '+');
+	emit(w, '+');
 }
 
 /* Whole ticks as they are; otherwise thousandths, and a point behind them. */
@@ -55,34 +55,34 @@ static void ticks(struct writer *w, int64_t thousandths)
 	uint64_t n = thousandths < 0 ? 0 - (uint64_t)thousandths : (uint64_t)thousandths;
 	bool whole = n % 1000 == 0;
 
-	put(w, '+');
+	emit(w, '+');
 	if (thousandths < 0)
-		put(w, '-');
+		emit(w, '-');
 	put_base36(w, whole ? n / 1000 : n, 1);
 	if (!whole)
-		put(w, '.');
+		emit(w, '.');
 }
 
 /* Most letters are small ones: they stand for themselves, '$' makes the next one a capital, '-' is a space. */
 static void string(struct writer *w, const char *text)
 {
-	put(w, '+');
+	emit(w, '+');
 	for (; text && *text; text++) {
 		uint8_t c = *text;
 
 		if (('0' <= c && c <= '9') || c == '.') {
-			put(w, c);
+			emit(w, c);
 		} else if ('a' <= c && c <= 'z') {
-			put(w, c - 'a' + 'A');
+			emit(w, c - 'a' + 'A');
 		} else if ('A' <= c && c <= 'Z') {
-			put(w, '$');
-			put(w, c);
+			emit(w, '$');
+			emit(w, c);
 		} else if (c == ' ') {
-			put(w, '-');
+			emit(w, '-');
 		} else {
-			put(w, '%');
-			put(w, digit(c >> 4));
-			put(w, digit(c & 15));
+			emit(w, '%');
+			emit(w, digit(c >> 4));
+			emit(w, digit(c & 15));
 		}
 	}
 }
@@ -91,7 +91,7 @@ static void string(struct writer *w, const char *text)
 
 static void header(struct writer *w, const struct report *report)
 {
-	put(w, 'H');
+	emit(w, 'H');
 	string(w, BOOT_VERSION);
 	string(w, the_cpu.vendor);
 	string(w, the_cpu.brand);
@@ -115,7 +115,7 @@ static void header(struct writer *w, const struct report *report)
 	string(w, report->plan->name);
 	string(w, report->command_line);
 	number(w, plan_count(report->plan));
-	put(w, '*');
+	emit(w, '*');
 }
 
 static unsigned packed(const struct condition *c)
@@ -125,7 +125,7 @@ static unsigned packed(const struct condition *c)
 
 static void condition(struct writer *w, const struct condition *condition, const struct condition_report *found)
 {
-	put(w, 'C');
+	emit(w, 'C');
 	number(w, packed(condition));
 	number(w, found->effective);
 	string(w, found->effective ? NULL : found->reason ? found->reason : "unknown");
@@ -134,7 +134,7 @@ static void condition(struct writer *w, const struct condition *condition, const
 	number(w, found->ring);
 	ticks(w, 10ll * found->chase_ticks_x100);
 	ticks(w, found->empty_ticks_x1000);
-	put(w, '*');
+	emit(w, '*');
 }
 
 static void single(struct writer *w, const struct spread *s)
@@ -174,7 +174,7 @@ static void kind(struct writer *w, char letter, const struct result *r)
 {
 	enum { HASH_DIGITS = 5 };
 
-	put(w, letter);
+	emit(w, letter);
 	put_base36(w, compact_hash(operations[r->operation].name), HASH_DIGITS);
 }
 
@@ -216,29 +216,29 @@ static void result(struct writer *w, const struct result *r, const struct condit
 		if (operations[r->operation].bytes)
 			number(w, operations[r->operation].bytes);
 	}
-	put(w, '*');
+	emit(w, '*');
 }
 
 static void end(struct writer *w, const struct run_end *end)
 {
-	put(w, 'E');
+	emit(w, 'E');
 	number(w, end->results);
-	put(w, '+');
+	emit(w, '+');
 	if (end->tsc_drift_ppm < 0)
-		put(w, '-');
+		emit(w, '-');
 	put_base36(w, end->tsc_drift_ppm < 0 ? -(int64_t)end->tsc_drift_ppm : end->tsc_drift_ppm, 1);
 	number(w, end->backward_jumps);
-	put(w, '*');
+	emit(w, '*');
 }
 
 static void check_sum(struct writer *w)
 {
 	uint32_t crc = w->crc;
 
-	put(w, 'X');
-	put(w, '+');
+	emit(w, 'X');
+	emit(w, '+');
 	for (int shift = 28; shift >= 0; shift -= 4)
-		put(w, digit(crc >> shift & 15));
+		emit(w, digit(crc >> shift & 15));
 }
 
 static void write_all(struct writer *w, const struct report *report)

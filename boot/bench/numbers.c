@@ -27,7 +27,7 @@ int short_text(uint64_t thousandths, char to[TICKS_TEXT_SIZE])
 		return format(to, TICKS_TEXT_SIZE, "%llu.%u", (wide)whole, rest / 100);
 	if (whole < ten_digits)
 		return format(to, TICKS_TEXT_SIZE, "%llu", (wide)whole);
-	return format(to, TICKS_TEXT_SIZE, "%llue9", (wide)(whole / 1000000000));
+	return format(to, TICKS_TEXT_SIZE, "%llu.%03ue9", (wide)(whole / 1000000000), (unsigned)(whole / 1000000 % 1000));
 }
 
 uint64_t ns_of(uint64_t ticks_thousandths)

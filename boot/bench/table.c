@@ -19,7 +19,7 @@ enum {
 
 /* ---- rows ---- */
 
-#define ROW "%-20.20s %10s %10s %10s %10s %11s %s"
+#define ROW "%-20.20s %10s %10s %10s %10s %11s%s"
 
 static void row_of_heading(const struct condition *condition, char *to)
 {
@@ -33,7 +33,7 @@ static void row_of_figures(const struct result *r, char *to)
 {
 	char min[TICKS_TEXT_SIZE] = "", median[TICKS_TEXT_SIZE] = "", p99[TICKS_TEXT_SIZE] = "", batch[TICKS_TEXT_SIZE] = "";
 	char ns[TICKS_TEXT_SIZE] = "?";
-	const char *mark = r->status == STATUS_INEFFECTIVE ? "!" : r->reliable ? "" : "~";
+	const char *mark = r->status == STATUS_INEFFECTIVE ? " !" : r->reliable ? "" : " ~";
 
 	if (r->single.n) {
 		short_text(r->single.min, min);

@@ -69,12 +69,6 @@ bool lines_have_debugcon(void)
 	return line.debugcon;
 }
 
-/* One instruction for many bytes: a VM exits once for all of them. */
-static void out_bytes(uint16_t port, const char *bytes, size_t n)
-{
-	__asm__ volatile("rep outsb" : "+S"(bytes), "+c"(n) : "d"(port) : "memory");
-}
-
 static bool serial_wait(uint8_t status)
 {
 	for (unsigned i = 0; i < PATIENCE; i++)
@@ -90,7 +84,7 @@ static void serial_send(const char *text, size_t n)
 
 		if (serial_wait(CAN_SEND)) {
 			line.timeouts = 0;
-			out_bytes(DATA, text, burst);
+			out8_string(DATA, text, burst);
 		} else if (++line.timeouts == TIMEOUTS_TO_GIVE_UP) {
 			line.serial = false;
 		}
@@ -103,7 +97,7 @@ static void flush(void)
 {
 	serial_send(line.text, line.length);
 	if (line.debugcon)
-		out_bytes(DEBUGCON, line.text, line.length);
+		out8_string(DEBUGCON, line.text, line.length);
 	line.length = 0;
 }
 
