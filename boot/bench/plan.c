@@ -41,7 +41,7 @@ struct request {
 #define INSTRUCTIONS "general,privileged,sensitive"
 #define THE_ORIGINALS \
 	{ "add,cwd,lgdt,sti", "flat.cpl0", false }, { "pushf,smsw", "flat.cpl0,flat.cpl3", false }, \
-	{ "pte-*", "flat.cpl0,paging.cpl0", false }
+	{ "pte-5120", "flat.cpl0,paging.cpl0", false }
 
 static const struct pick short_picks[] = {
 	{ "*", ANYWHERE, true },
@@ -51,7 +51,7 @@ static const struct pick short_picks[] = {
 	{ "add,smsw", "long.cpl0.nocache,flat.cpl0.nocache,flat.cpl3.nocache", false },
 };
 
-static const struct pick original_picks[] = { THE_ORIGINALS };
+static const struct pick original_picks[] = { THE_ORIGINALS, { "pte-*", "paging.cpl0", false } };
 
 static const struct pick full_picks[] = {
 	{ "*", ANYWHERE, true },
@@ -479,15 +479,16 @@ static bool change_plan(struct plan *plan, const struct request *request, struct
 
 bool plan_parse(const char *command_line, unsigned modes, struct plan *plan, struct plan_error *error)
 {
+	enum { MAX_LINE = PLAN_MAX_COMMAND_LINE - 1 }; /* what fills its place may have been cut short */
 	struct piece line = { command_line ? command_line : "", 0 };
 	struct request request = { 0 };
 	const struct preset *preset;
 
 	memset(plan, 0, sizeof(*plan));
 	memset(error, 0, sizeof(*error));
-	while (line.length < PLAN_MAX_COMMAND_LINE && line.at[line.length])
+	while (line.length < MAX_LINE && line.at[line.length])
 		line.length++;
-	if (line.length == PLAN_MAX_COMMAND_LINE)
+	if (line.length == MAX_LINE)
 		return refuse(error, CHOICES_NONE, "too long a command line:", line);
 	if (!read_words(line, &request, error))
 		return false;

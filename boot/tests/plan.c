@@ -13,7 +13,8 @@ OPERATIONS(test) = {
 	{ .name = "sti", .group = GROUP_PRIVILEGED, .modes = MODES, .rings = RINGS },
 	{ .name = "pushf", .group = GROUP_SENSITIVE, .modes = MODES, .rings = RINGS },
 	{ .name = "smsw", .group = GROUP_SENSITIVE, .modes = MODES, .rings = RINGS },
-	{ .name = "pte-update", .group = GROUP_PAGING, .modes = MODES, .rings = RING0 },
+	{ .name = "pte-5120", .group = GROUP_PAGING, .modes = MODES, .rings = RING0 },
+	{ .name = "pte-5120-flush", .group = GROUP_PAGING, .modes = PAGING | PAE | LONG, .rings = RING0 },
 	{ .name = "cpuid", .group = GROUP_EXIT, .modes = MODES, .rings = RINGS },
 	{ .name = "syscall", .group = GROUP_INTERRUPT, .modes = LONG, .rings = RING3 },
 	{ .name = "lds", .group = GROUP_GENERAL, .modes = FLAT, .rings = RING0 },
@@ -104,10 +105,10 @@ static void conditions(void)
 
 static void plans(void)
 {
-	accepted("plan=original", "flat.cpl0: add cwd lgdt sti pushf smsw pte-update; flat.cpl3: add pushf smsw; "
-				  "paging.cpl0: add pte-update");
+	accepted("plan=original", "flat.cpl0: add cwd lgdt sti pushf smsw pte-5120; flat.cpl3: add pushf smsw; "
+				  "paging.cpl0: add pte-5120 pte-5120-flush");
 	CHECK(plan.repetitions == 200 && plan.end == END_AUTO && plan.qr == QR_AUTO, "defaults");
-	CHECK(plan_count(&plan) == 12, "%u operations", plan_count(&plan));
+	CHECK(plan_count(&plan) == 13, "%u operations", plan_count(&plan));
 	accepted("plan=io", "long.cpl0: add ata-read");
 
 	CHECK(plan_parse("", EVERYTHING, &plan, &error), "the short plan");
@@ -116,7 +117,7 @@ static void plans(void)
 		CHECK(wanted_anywhere(&plan, i), "%s is in the short plan", operations[i].name);
 	CHECK(wants("long.cpl0", "ata-read") && !wants("flat.cpl0", "ata-read"), "once is enough");
 	CHECK(wants("long.cpl3", "syscall") && wants("flat.cpl0", "lds"), "where it can run");
-	CHECK(wants("flat.cpl3", "smsw") && wants("paging.cpl0", "pte-update"), "the original's tables");
+	CHECK(wants("flat.cpl3", "smsw") && wants("paging.cpl0", "pte-5120"), "the original's tables");
 	CHECK(wants("long.cpl0.2m", "add") && wants("flat.cpl0.nocache", "smsw"), "each kind of condition");
 
 	CHECK(plan_parse(NULL, FLAT | PAGING, &plan, &error), "a machine of 1995");
@@ -136,10 +137,11 @@ static void choices(void)
 					   "pae.cpl0.2m.nocache: add pushf; pae.cpl0.2m.nocache.cold: add pushf");
 	accepted("plan=original ops=smsw", "flat.cpl0: add smsw; flat.cpl3: add smsw");
 	accepted("plan=original ops=ata-read", "flat.cpl0: add ata-read; paging.cpl0: add ata-read");
-	accepted("plan=original cond=long.cpl0", "long.cpl0: add cwd lgdt sti pushf smsw pte-update");
+	accepted("plan=original cond=long.cpl0", "long.cpl0: add cwd lgdt sti pushf smsw pte-5120 pte-5120-flush");
 	accepted("ops=privileged cond=flat.cpl0", "flat.cpl0: add lgdt sti");
 	accepted("plan=original skip=pte-*,smsw@flat.cpl3,add", "flat.cpl0: cwd lgdt sti pushf smsw; flat.cpl3: pushf");
-	accepted("plan=original skip=sensitive", "flat.cpl0: add cwd lgdt sti pte-update; flat.cpl3: add; paging.cpl0: add pte-update");
+	accepted("plan=original skip=sensitive", "flat.cpl0: add cwd lgdt sti pte-5120; flat.cpl3: add; "
+						  "paging.cpl0: add pte-5120 pte-5120-flush");
 	accepted("  ops=add   cond=flat.cpl0  ", "flat.cpl0: add");
 	accepted("/boot/vmscope-boot.elf ops=add cond=flat.cpl0", "flat.cpl0: add");
 	accepted("ops=add cond=flat.cpl0 reps=7 end=reboot qr=on", "flat.cpl0: add");
