@@ -134,7 +134,7 @@ void report_begin(const struct plan *plan, unsigned condition, unsigned operatio
 	line_add("}");
 	line_end();
 	condition_id(&plan->conditions[condition], id, sizeof(id));
-	screen_status("%u of %u  %s  %s", done, plan_count(plan), id, operations[operation].name);
+	screen_status("%u of %u  %s  %s", done + 1, plan_count(plan), id, operations[operation].name);
 }
 
 static void add_single(const struct spread *spread)

@@ -54,7 +54,7 @@ struct report {
 /* One line each. */
 void report_header(const struct report *report);
 void report_condition(const struct plan *plan, unsigned condition, const struct condition_report *found);
-/* Shows on the bottom line, too, that this is the `done`-th of plan_count(). */
+/* Shows on the bottom line, too, that `done` of plan_count() are done. */
 void report_begin(const struct plan *plan, unsigned condition, unsigned operation, unsigned done);
 /* Shows a row on the screen, too. */
 void report_result(const struct plan *plan, const struct result *result);
