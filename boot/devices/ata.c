@@ -22,7 +22,7 @@ enum { ERROR = 0x01, REQUEST = 0x08, FAULT = 0x20, BUSY = 0x80 };
 enum { NO_INTERRUPTS = 0x02, RESET = 0x04 };
 enum { BY_LBA = 0xe0, DRIVE_1 = 0x10 };
 enum { IDENTIFY = 0xec, READ_SECTORS = 0x20 };
-enum { WORDS = 256, READY_US = 3000000, RESET_US = 5 };
+enum { WORDS = 256, READY_US = 1000000, RESET_US = 5 };
 
 static uint16_t block[WORDS];
 static uint8_t drive;  /* BY_LBA, and DRIVE_1 or not */

@@ -3,7 +3,7 @@
 #include "irq.h"
 
 /* The first read may have to wait for a disk to spin up. */
-enum { TRIAL_US = 3000000 };
+enum { TRIAL_US = 2000000 };
 
 static const struct disk *disk; /* the one that is open */
 static bool broken;             /* it has failed: no use in waiting for it again and again */
