@@ -29,6 +29,7 @@ enum Command {
     Doctor(commands::doctor::Args),
     Demo(commands::demo::Args),
     Testbed(commands::testbed::Args),
+    Bench(commands::bench::Args),
 }
 
 fn main() -> std::process::ExitCode {
@@ -47,6 +48,7 @@ fn main() -> std::process::ExitCode {
         Command::Doctor(args) => commands::doctor::run(&args),
         Command::Demo(args) => commands::demo::run(&args),
         Command::Testbed(args) => commands::testbed::run(&args),
+        Command::Bench(args) => commands::bench::run(&args),
     };
     match result {
         Ok(code) => code,

@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod bench;
 pub mod doctor;
 pub mod guest;
 pub mod report;

@@ -91,6 +91,12 @@ pub enum Error {
         /// What happened, and its console's last lines.
         problem: String,
     },
+    /// A machine without an operating system failed.
+    #[error("QEMU {problem}")]
+    Bare {
+        /// What happened.
+        problem: String,
+    },
     /// The time limit was reached.
     #[error("the time limit of {seconds} s was reached while {stage}: raise it with --timeout")]
     TimeLimit {

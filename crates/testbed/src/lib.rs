@@ -17,6 +17,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod bare;
 mod cache;
 mod debian;
 mod direct;
@@ -44,6 +45,7 @@ mod shell;
 mod virtual_host;
 mod workload;
 
+pub use bare::{Accelerator, Bare, BareEnd, Listen, Patience, boot_bare, is_inside};
 pub use error::Error;
 pub use exec::{ExecOutput, exec};
 pub use inside::inside;

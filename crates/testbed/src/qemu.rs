@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::bare::{Accelerator, Bare};
 use crate::error::Error;
 use crate::kernel::Kernel;
 use crate::process;
@@ -52,6 +53,24 @@ pub(crate) struct GuestMachine<'a> {
     pub(crate) folder: &'a Path,
     /// The open socket of its exec port.
     pub(crate) exec: i32,
+}
+
+/// What the command line of a machine without an operating system is made of.
+#[derive(Debug)]
+pub(crate) struct LoneMachine<'a> {
+    pub(crate) machine: &'a Bare,
+    /// Its disks, and the files they are kept in.
+    pub(crate) disks: &'a [(Disk, PathBuf)],
+    /// The open socket of its serial port.
+    pub(crate) serial: i32,
+}
+
+/// How a machine reaches a disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Disk {
+    Ata,
+    Virtio,
+    Nvme,
 }
 
 impl HostMachine<'_> {
@@ -175,6 +194,38 @@ impl GuestMachine<'_> {
             line += &format!(" INIT={}", init.display());
         }
         line
+    }
+}
+
+impl LoneMachine<'_> {
+    pub(crate) fn arguments(&self) -> Vec<String> {
+        let machine = self.machine;
+        let mut line = Line::default();
+        match machine.accelerator {
+            Accelerator::Emulation => line.two("-accel", "tcg,thread=multi").two("-cpu", "max"),
+            Accelerator::Deterministic => {
+                // One instruction takes 2 ns of the machine's time.
+                line.two("-accel", "tcg").two("-icount", "shift=1").two("-cpu", "max")
+            }
+            Accelerator::Kvm => line.two("-accel", "kvm").two("-cpu", "host"),
+        };
+        line.two("-smp", &machine.cpus.to_string());
+        line.two("-m", &format!("{}M", machine.memory_mib));
+        line.common();
+        line.two("-chardev", &format!("socket,id=serial,fd={}", self.serial));
+        line.two("-serial", "chardev:serial");
+        line.two("-kernel", &machine.image.display().to_string());
+        line.two("-append", &machine.command_line);
+        for (kind, path) in self.disks {
+            let (id, device) = match kind {
+                Disk::Ata => ("ata", "ide-hd,drive=ata"),
+                Disk::Virtio => ("virtio", "virtio-blk-pci,drive=virtio"),
+                Disk::Nvme => ("nvme", "nvme,drive=nvme,serial=vmscope"),
+            };
+            line.two("-drive", &format!("if=none,id={id},format=raw,file={}", escaped(path)));
+            line.two("-device", device);
+        }
+        line.words
     }
 }
 

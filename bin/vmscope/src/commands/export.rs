@@ -1,6 +1,5 @@
 //! `vmscope export`: a recording as a flow or a time axis, and that in another tool's format.
 
-use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -15,6 +14,7 @@ use export::{About, Chart};
 use model::{Edges, Guest, Header, Note, Tables};
 use recording::Recording;
 
+use super::output::{pipe, write_file};
 use super::report::{Select, refuse_unknown_process};
 use super::scene::EdgesArg;
 use super::{Usage, axis};
@@ -309,50 +309,4 @@ fn lost(header: &Header) -> Vec<Note> {
     }
     notes.extend(counted(Counter::Other).map(|(name, n)| note("counted", format!("{name} {n}"))));
     notes
-}
-
-/// A reader that has seen enough is no failure.
-fn pipe(result: io::Result<()>) -> io::Result<()> {
-    match result {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        other => other,
-    }
-}
-
-/// Writes beside `file` and renames, so that a half-written file never has the name. Devices and
-/// pipes are written to as they are.
-fn write_file(file: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
-    if file.metadata().is_ok_and(|existing| !existing.is_file()) {
-        return pipe(write(&mut File::options().write(true).open(file)?));
-    }
-    let mut partial = Partial::create(file)?;
-    write(&mut partial.file)?;
-    partial.rename(file)
-}
-
-/// A file on its way to its name; removed if it does not get there.
-struct Partial {
-    file: File,
-    path: PathBuf,
-}
-
-impl Partial {
-    fn create(target: &Path) -> io::Result<Self> {
-        let mut name = std::ffi::OsString::from(".");
-        name.push(target.file_name().ok_or(io::ErrorKind::InvalidInput)?);
-        name.push(format!(".{}.partial", std::process::id()));
-        let path = target.with_file_name(name);
-        Ok(Self { file: File::create_new(&path)?, path })
-    }
-
-    fn rename(self, target: &Path) -> io::Result<()> {
-        std::fs::rename(&self.path, target)
-    }
-}
-
-impl Drop for Partial {
-    fn drop(&mut self) {
-        // After the rename there is nothing left to remove.
-        let _ = std::fs::remove_file(&self.path);
-    }
 }

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 mod axis;
+pub(crate) mod bench;
 pub(crate) mod correct;
 pub(crate) mod demo;
 pub(crate) mod doctor;

@@ -1,6 +1,8 @@
 //! What subcommands print with.
 
+use std::fs::File;
 use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
 
 use analysis::Width;
 use rustix::termios::tcgetwinsize;
@@ -13,10 +15,7 @@ pub(crate) fn count(text: &str) -> Result<usize, String> {
 /// Writes to standard output; that the reader has gone (`| head`) is no error.
 pub(crate) fn print(report: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    match out.write_all(report.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        result => result,
-    }
+    pipe(out.write_all(report.as_bytes()).and_then(|()| out.flush()))
 }
 
 /// How wide text may be.
@@ -29,5 +28,54 @@ pub(crate) fn width() -> Width {
         Ok(size) if size.ws_col > 0 => Width::Columns(size.ws_col.into()),
         // A terminal that does not tell (a serial line).
         Ok(_) | Err(_) => Width::Unlimited,
+    }
+}
+
+/// A reader that has seen enough is no failure.
+pub(crate) fn pipe(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        other => other,
+    }
+}
+
+/// Writes beside `file` and renames, so that a half-written file never has the name. Devices and
+/// pipes are written to as they are.
+pub(crate) fn write_file(
+    file: &Path,
+    write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> io::Result<()> {
+    if file.metadata().is_ok_and(|existing| !existing.is_file()) {
+        return pipe(write(&mut File::options().write(true).open(file)?));
+    }
+    let mut partial = Partial::create(file)?;
+    write(&mut partial.file)?;
+    partial.rename(file)
+}
+
+/// A file on its way to its name; removed if it does not get there.
+struct Partial {
+    file: File,
+    path: PathBuf,
+}
+
+impl Partial {
+    fn create(target: &Path) -> io::Result<Self> {
+        let mut name = std::ffi::OsString::from(".");
+        name.push(target.file_name().ok_or(io::ErrorKind::InvalidInput)?);
+        name.push(format!(".{}.partial", std::process::id()));
+        let path = target.with_file_name(name);
+        Ok(Self { file: File::create_new(&path)?, path })
+    }
+
+    fn rename(self, target: &Path) -> io::Result<()> {
+        std::fs::rename(&self.path, target)
+    }
+}
+
+impl Drop for Partial {
+    fn drop(&mut self) {
+        // After the rename there is nothing left to remove.
+        let _ = std::fs::remove_file(&self.path);
     }
 }

@@ -3,7 +3,7 @@
 use analysis::clean;
 
 /// `text` for element content and quoted attributes.
-pub(super) fn escape(text: &str) -> String {
+pub(crate) fn escape(text: &str) -> String {
     let text = clean(text);
     text.chars().fold(String::with_capacity(text.len()), |mut out, c| {
         match c {
@@ -19,7 +19,7 @@ pub(super) fn escape(text: &str) -> String {
 }
 
 /// RFC 4648, section 4.
-pub(super) fn base64(bytes: &[u8]) -> String {
+pub(crate) fn base64(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut out = String::with_capacity(bytes.len().div_ceil(3) * 4);
     for chunk in bytes.chunks(3) {

@@ -6,7 +6,7 @@
 //! without quotes.
 
 mod data;
-mod escape;
+pub(crate) mod escape;
 mod strips;
 mod summary;
 
@@ -58,7 +58,11 @@ pub fn write(
 }
 
 /// Replaces each `{{key}}` of `template`, once: what is put in is not looked at again.
-fn fill(template: &str, value: impl Fn(&str) -> String, out: &mut impl Write) -> io::Result<()> {
+pub(crate) fn fill(
+    template: &str,
+    value: impl Fn(&str) -> String,
+    out: &mut impl Write,
+) -> io::Result<()> {
     let mut rest = template;
     while let Some((before, key, after)) = next_key(rest) {
         out.write_all(before.as_bytes())?;
@@ -75,6 +79,6 @@ fn next_key(template: &str) -> Option<(&str, &str, &str)> {
 }
 
 /// What a Content-Security-Policy calls an inline script or style.
-fn hash(text: &str) -> String {
+pub(crate) fn hash(text: &str) -> String {
     format!("sha256-{}", base64(&Sha256::digest(text)))
 }

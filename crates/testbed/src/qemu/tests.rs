@@ -67,3 +67,23 @@ fn the_guests_command_lines() {
     }
     golden::check("guest-commands.txt", &text);
 }
+
+#[test]
+fn the_command_lines_of_a_machine_without_an_operating_system() {
+    let mut text = String::new();
+    for (accelerator, cpus) in
+        [(Accelerator::Emulation, 2), (Accelerator::Deterministic, 1), (Accelerator::Kvm, 2)]
+    {
+        let machine = Bare {
+            image: "/b/vmscope-boot.elf".into(),
+            command_line: "plan=short end=poweroff".to_owned(),
+            accelerator,
+            cpus,
+            memory_mib: 128,
+        };
+        let disks = [Disk::Ata, Disk::Virtio, Disk::Nvme].map(|kind| (kind, "/tmp/d,1".into()));
+        text += &shown(&LoneMachine { machine: &machine, disks: &disks, serial: 5 }.arguments());
+        text += "\n";
+    }
+    golden::check("lone-commands.txt", &text);
+}

@@ -1,0 +1,106 @@
+//! `vmscope bench list`.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use api::bench::{List, Operation};
+use bench::catalogue::{self, Group};
+use bench::lines::{Log, NoResults};
+use clap::ValueEnum;
+use testbed::{Accelerator, Bare, Listen, Patience};
+
+use super::image;
+use crate::commands::grid::Grid;
+use crate::commands::output::{print, width};
+
+/// The image starts in a second or two.
+const PATIENCE: Patience =
+    Patience { whole: Duration::from_secs(60), silence: Duration::from_secs(60) };
+/// The name of nothing: the image then says what there is.
+const NOTHING: &str = "?";
+
+const EXAMPLE: &str = "Example:
+  vmscope bench list --format json";
+
+/// List the operations, conditions and plans that the image knows; it is booted in emulation and asked.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLE)]
+pub(crate) struct Args {
+    /// The image [default: beside this program, or where `make boot` builds it]
+    #[arg(long, value_name = "FILE")]
+    image: Option<PathBuf>,
+    /// How to print it
+    #[arg(long, value_enum, default_value = "text")]
+    format: Format,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// Tables
+    Text,
+    /// One object, see docs/bench.md
+    Json,
+}
+
+pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let image = image::find(args.image.as_deref())?;
+    let is_group = |name: &String| Group::ALL.iter().any(|group| group.name() == name);
+    let operations = choices(&image, "ops")?.into_iter().filter(|name| !is_group(name));
+    let list = List {
+        version: api::bench::VERSION,
+        operations: operations.map(operation).collect(),
+        conditions: choices(&image, "cond")?,
+        plans: choices(&image, "plan")?,
+    };
+    let out = match args.format {
+        Format::Json => serde_json::to_string_pretty(&list)? + "\n",
+        Format::Text => text(&list),
+    };
+    print(&out).context("failed to write to standard output")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What could be said for a key of the image's command line.
+fn choices(image: &Path, key: &str) -> anyhow::Result<Vec<String>> {
+    let machine = Bare {
+        image: image.to_owned(),
+        command_line: format!("{key}={NOTHING} end=poweroff qr=off"),
+        accelerator: Accelerator::Emulation,
+        cpus: 1,
+        memory_mib: 64,
+    };
+    let mut log = Log::default();
+    testbed::boot_bare(&machine, PATIENCE, &mut |line| {
+        log.push(line);
+        if log.has_ended() { Listen::Enough } else { Listen::On }
+    })?;
+    match log.results() {
+        Err(NoResults::Refused { choices, .. }) if !choices.is_empty() => Ok(choices),
+        Err(other) => bail!("{} does not say what it knows: {other}", image.display()),
+        Ok(_) => bail!("{} does not say what it knows", image.display()),
+    }
+}
+
+fn operation(name: String) -> Operation {
+    let known = catalogue::find(&name);
+    Operation {
+        group: known.map_or(Group::Other, |known| known.group).name().to_owned(),
+        title: known.map(|known| known.title.to_owned()).unwrap_or_default(),
+        name,
+    }
+}
+
+fn text(list: &List) -> String {
+    let mut grid = Grid::new(&["Group", "Operation", "What it does"]);
+    for operation in &list.operations {
+        grid.row([&operation.group, &operation.name, &operation.title].map(Clone::clone));
+    }
+    format!(
+        "{}\nPlans: {}\n\nConditions: {}\n",
+        grid.text(width()),
+        list.plans.join(", "),
+        list.conditions.join(", ")
+    )
+}

@@ -1,0 +1,105 @@
+//! `vmscope bench read`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use bench::{Outcome, Results, lines, qr};
+
+use super::super::output::{print, width};
+use super::{counted, file};
+use crate::commands::grid::Grid;
+
+const EXAMPLE: &str = "Examples:
+  vmscope bench read serial.log -o real.json     what came out of the serial port
+  vmscope bench read codes.txt -o real.json      the texts of photographed QR codes, a line each";
+
+/// Turn what a machine said (a serial log, or the texts of its QR codes) into a result file.
+///
+/// Lines may be damaged, missing or mixed with the firmware's; what is lost is said. Codes may come in any order, and
+/// more than once.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLE)]
+pub(crate) struct Args {
+    /// The log, or the codes' texts
+    file: PathBuf,
+    /// Result file to write [default: none, only say what is in it]
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let bytes = file::read_bytes(&args.file)?;
+    let shown = || format!("failed to read {}", args.file.display());
+    let (results, source) = if qr::is_in(&bytes) {
+        (qr::parse(&bytes).map_err(anyhow::Error::from), "qr")
+    } else {
+        (lines::parse(&bytes).map_err(anyhow::Error::from), "serial")
+    };
+    let results = results.with_context(shown)?;
+    match &args.output {
+        Some(output) => {
+            file::write(output, &results, source)?;
+            eprint!("{}", said(&results));
+            eprintln!("wrote {}", output.display());
+        }
+        None => print(&(said(&results) + "\n" + &table(&results)))
+            .context("failed to write to standard output")?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What the results are, and what the reader should know of them.
+pub(super) fn said(results: &Results) -> String {
+    let machine = &results.machine;
+    let unknown =
+        |text: &str| if text.is_empty() { "(unknown)".to_owned() } else { text.to_owned() };
+    let mut text = format!("{}", analysis::clean(&unknown(&machine.cpu.brand)));
+    if let Some(hypervisor) = &machine.cpu.hypervisor {
+        text += &format!(", under {}", analysis::clean(hypervisor));
+    }
+    if let Some(hz) = machine.tsc.hz {
+        text += &format!(", TSC {:.3} MHz", hz / 1e6);
+    }
+    text += &format!("; plan {}: ", analysis::clean(&unknown(&machine.plan)));
+    let counts = results.count();
+    let each = counts.iter().map(|(status, n)| format!("{n} {status}"));
+    text += &format!(
+        "{} ({})\n",
+        counted(results.measurements.len(), "result"),
+        each.collect::<Vec<_>>().join(", ")
+    );
+    for note in results.notes.all() {
+        text += &format!("note: {}\n", analysis::clean(&note));
+    }
+    text
+}
+
+/// Every result.
+fn table(results: &Results) -> String {
+    let mut grid =
+        Grid::new(&["Operation", "Condition", ">ticks", ">ns", ">min", ">p99", "Remark"]);
+    let hz = results.machine.tsc.hz;
+    for measurement in &results.measurements {
+        let mut cells = vec![measurement.operation.clone(), measurement.condition.to_string()];
+        match &measurement.outcome {
+            Outcome::Measured(figures) => {
+                let number =
+                    |ticks: Option<f64>| ticks.map_or("-".to_owned(), bench::tables::figure);
+                let ticks = figures.ticks();
+                cells.push(number(ticks));
+                cells.push(number(ticks.zip(hz).map(|(ticks, hz)| ticks * 1e9 / hz)));
+                cells.push(number(figures.single.map(|single| single.min)));
+                cells.push(number(figures.single.map(|single| single.p99)));
+                let reliable = if figures.reliable { "" } else { "not reliable" };
+                let ineffective =
+                    figures.ineffective.as_deref().map(|why| format!("not in force: {why}"));
+                cells.push(ineffective.unwrap_or_else(|| reliable.to_owned()));
+            }
+            outcome => cells
+                .extend(["-", "-", "-", "-"].map(str::to_owned).into_iter().chain([outcome.why()])),
+        }
+        grid.row(cells);
+    }
+    grid.text(width())
+}

@@ -1,0 +1,71 @@
+//! Limits on what a machine may tell.
+
+/// Longer texts are cut.
+const TEXT_CHARS: usize = 200;
+/// Further notes are counted.
+const NOTES: usize = 100;
+
+/// A text of bounded length; what was cut away is an ellipsis.
+pub(crate) fn text(text: &str) -> String {
+    match text.char_indices().nth(TEXT_CHARS) {
+        Some((at, _)) => format!("{}…", &text[..at]),
+        None => text.to_owned(),
+    }
+}
+
+/// What a reader should know, in so many sentences.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Notes {
+    kept: Vec<String>,
+    more: usize,
+}
+
+impl Notes {
+    /// Keeps it, unless it is there already or there are too many.
+    pub fn add(&mut self, note: &str) {
+        let note = text(note);
+        if self.kept.contains(&note) {
+            return;
+        }
+        if self.kept.len() < NOTES {
+            self.kept.push(note);
+        } else {
+            self.more += 1;
+        }
+    }
+
+    /// All of them; the last says how many there was no room for.
+    #[must_use]
+    pub fn all(&self) -> Vec<String> {
+        let more = (self.more > 0).then(|| format!("and {} more notes", self.more));
+        self.kept.iter().cloned().chain(more).collect()
+    }
+}
+
+impl<S: AsRef<str>> Extend<S> for Notes {
+    fn extend<I: IntoIterator<Item = S>>(&mut self, notes: I) {
+        notes.into_iter().for_each(|note| self.add(note.as_ref()));
+    }
+}
+
+impl<S: AsRef<str>> FromIterator<S> for Notes {
+    fn from_iter<I: IntoIterator<Item = S>>(notes: I) -> Self {
+        let mut all = Self::default();
+        all.extend(notes);
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds_hold() {
+        assert_eq!(text(&"é".repeat(300)).chars().count(), TEXT_CHARS + 1);
+        assert_eq!(text("é"), "é");
+        let notes: Notes = (0..NOTES + 2).map(|n| n.to_string()).chain(["0".to_owned()]).collect();
+        assert_eq!(notes.all().len(), NOTES + 1);
+        assert_eq!(notes.all().last().map(String::as_str), Some("and 2 more notes"));
+    }
+}

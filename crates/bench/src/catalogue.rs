@@ -1,0 +1,128 @@
+//! The operations that are known here by name: what kind they are, and what they do.
+//!
+//! `catalogue.txt` is what the image itself says it has (`UPDATE=1 cargo test -p acceptance --test boot`). An image of
+//! another version may have others: they are measured and compared like any, without a title, in no table of the original.
+
+/// `KIND NAME TITLE`, a line each.
+const CATALOGUE: &str = include_str!("catalogue.txt");
+
+/// What kind of operation it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Group {
+    /// Runs on the CPU itself, in any VM.
+    General,
+    /// Faults outside level 0.
+    Privileged,
+    /// Is no fault at any level, but tells or changes what a VMM must hide.
+    Sensitive,
+    /// Page tables and TLB.
+    Paging,
+    /// Made to leave the guest.
+    Exit,
+    /// Interrupts, exceptions, system calls.
+    Interrupt,
+    /// Memory and caches.
+    Memory,
+    /// Devices.
+    Io,
+    /// Not known here.
+    Other,
+}
+
+/// An operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Operation {
+    /// Its name.
+    pub name: &'static str,
+    /// Its kind.
+    pub group: Group,
+    /// What it does.
+    pub title: &'static str,
+}
+
+impl Group {
+    /// All kinds, as they are listed.
+    pub const ALL: [Self; 9] = [
+        Self::General,
+        Self::Privileged,
+        Self::Sensitive,
+        Self::Paging,
+        Self::Exit,
+        Self::Interrupt,
+        Self::Memory,
+        Self::Io,
+        Self::Other,
+    ];
+
+    /// As in the catalogue and in JSON.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::General => "general",
+            Self::Privileged => "privileged",
+            Self::Sensitive => "sensitive",
+            Self::Paging => "paging",
+            Self::Exit => "exit",
+            Self::Interrupt => "interrupt",
+            Self::Memory => "memory",
+            Self::Io => "io",
+            Self::Other => "other",
+        }
+    }
+}
+
+/// Every operation known here.
+pub fn all() -> impl Iterator<Item = Operation> {
+    CATALOGUE.lines().filter_map(operation)
+}
+
+/// The operation of this name.
+#[must_use]
+pub fn find(name: &str) -> Option<Operation> {
+    all().find(|operation| operation.name == name)
+}
+
+/// Its kind.
+#[must_use]
+pub fn group(name: &str) -> Group {
+    find(name).map_or(Group::Other, |operation| operation.group)
+}
+
+/// Whether it updates 5120 page-table entries, as in the original's Table 3.
+#[must_use]
+pub fn is_page_table_update(name: &str) -> bool {
+    name.starts_with("pte-5120")
+}
+
+/// What QR codes call an operation: FNV-1a of its name, folded to 24 bits.
+#[must_use]
+pub fn hash(name: &str) -> u32 {
+    let step = |hash: u32, byte: u8| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
+    let hash = name.bytes().fold(0x811c_9dc5, step);
+    ((hash >> 24) ^ hash) & 0xff_ffff
+}
+
+fn operation(line: &'static str) -> Option<Operation> {
+    let mut words = line.splitn(3, ' ');
+    let kind = words.next()?;
+    let group = Group::ALL.into_iter().find(|group| group.name() == kind)?;
+    Some(Operation { group, name: words.next()?, title: words.next().unwrap_or_default() })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_line_is_an_operation_of_its_own() {
+        let names: BTreeSet<&str> = all().map(|operation| operation.name).collect();
+        assert_eq!(names.len(), CATALOGUE.lines().count());
+        assert!(all().all(|operation| crate::lines::is_name(operation.name)));
+        let hashes: BTreeSet<u32> = names.iter().map(|name| hash(name)).collect();
+        assert_eq!(hashes.len(), names.len(), "two operations have one hash");
+        assert_eq!(group("add"), Group::General);
+        assert_eq!(group("nosuch"), Group::Other);
+    }
+}

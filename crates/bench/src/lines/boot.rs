@@ -1,0 +1,167 @@
+//! What was said from one start of the machine to the next.
+
+use std::collections::BTreeMap;
+use std::mem;
+
+use super::NoResults;
+use super::understand::{End, Header};
+use crate::bounded::Notes;
+use crate::condition::Condition;
+use crate::results::{Ending, InForce, Machine, Measurement, Outcome, Results};
+
+/// All operations under all conditions that there are, and some.
+const MEASUREMENTS: usize = 1 << 15;
+
+/// One start.
+#[derive(Debug, Default)]
+pub(super) struct Boot {
+    /// `None`: its line is lost.
+    machine: Option<Machine>,
+    conditions: Vec<InForce>,
+    outcomes: Outcomes,
+    pending: Option<(String, Condition)>,
+    refusal: Option<(String, Vec<String>)>,
+    ending: Option<Ending>,
+    /// What the end says there are.
+    told: Option<u64>,
+}
+
+/// Outcomes in the order in which they came.
+#[derive(Debug, Default)]
+struct Outcomes {
+    all: Vec<Measurement>,
+    places: BTreeMap<(String, Condition), usize>,
+    refused: usize,
+}
+
+impl Outcomes {
+    fn add(&mut self, new: Measurement) {
+        let key = (new.operation.clone(), new.condition);
+        if let Some(&place) = self.places.get(&key) {
+            let old = &mut self.all[place];
+            if old.outcome.gives_way_to(&new.outcome) {
+                *old = new;
+            }
+        } else if self.all.len() < MEASUREMENTS {
+            self.places.insert(key, self.all.len());
+            self.all.push(new);
+        } else {
+            self.refused += 1;
+        }
+    }
+}
+
+impl Boot {
+    pub(super) fn with_header(header: Header) -> Self {
+        Self { machine: Some(header.machine), ..Self::default() }
+    }
+
+    pub(super) fn enter(&mut self, found: InForce) {
+        self.conditions.retain(|known| known.condition != found.condition);
+        self.conditions.push(found);
+    }
+
+    pub(super) fn begin(&mut self, operation: &str, condition: Condition) {
+        if let Some((operation, condition)) = self.pending.take() {
+            self.outcomes.add(Measurement { operation, condition, outcome: Outcome::Lost });
+        }
+        self.pending = Some((operation.to_owned(), condition));
+    }
+
+    pub(super) fn finish(&mut self, measurement: Measurement) {
+        let is_pending = |(operation, condition): &mut (String, Condition)| {
+            *operation == measurement.operation && *condition == measurement.condition
+        };
+        self.pending.take_if(is_pending);
+        self.outcomes.add(measurement);
+    }
+
+    pub(super) fn refuse(&mut self, error: String, choices: Vec<String>) {
+        self.refusal = Some((error, choices));
+    }
+
+    pub(super) fn end(&mut self, end: End) {
+        if let Some((operation, condition)) = self.pending.take() {
+            self.outcomes.add(Measurement { operation, condition, outcome: Outcome::Lost });
+        }
+        self.told = end.results;
+        if let Some(machine) = &mut self.machine {
+            machine.tsc.drift_ppm = end.drift_ppm;
+            machine.tsc.backward_jumps = end.backward_jumps;
+        }
+        self.ending = Some(end.ending);
+    }
+
+    pub(super) fn hang(&mut self, reason: &str) {
+        if let Some((operation, condition)) = self.pending.take() {
+            let outcome = Outcome::Hung { reason: reason.to_owned() };
+            self.outcomes.add(Measurement { operation, condition, outcome });
+        }
+    }
+
+    pub(super) fn pending(&self) -> Option<(&str, Condition)> {
+        self.pending.as_ref().map(|(operation, condition)| (operation.as_str(), *condition))
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        self.ending.is_some()
+    }
+
+    /// Whether it said that it can't do what was asked, before it did anything.
+    pub(super) fn is_refused(&self) -> bool {
+        self.refusal.is_some() && self.outcomes.all.is_empty()
+    }
+
+    fn is_of(&self, machine: &Machine) -> bool {
+        self.machine.as_ref().is_none_or(|own| own.cpu == machine.cpu)
+    }
+
+    /// What it lacks of what its end says there is.
+    fn check(&self, notes: &mut Notes) {
+        let came = self.outcomes.all.iter().filter(|m| m.outcome != Outcome::Lost).count() as u64;
+        if let Some(told) = self.told.filter(|told| came < *told) {
+            notes.add(&format!("{} of {told} results are lost", told - came));
+        }
+        if 0 < self.outcomes.refused {
+            notes.add(&format!("{} results too many, left out", self.outcomes.refused));
+        }
+    }
+}
+
+/// All starts of the last one's machine, taken together.
+pub(super) fn merge(boots: Vec<Boot>, mut notes: Notes) -> Result<Results, NoResults> {
+    let starts = boots.len();
+    let machine = boots.iter().rev().find_map(|boot| boot.machine.clone());
+    let machine = machine.unwrap_or_default();
+    let (boots, others): (Vec<Boot>, Vec<Boot>) =
+        boots.into_iter().partition(|boot| boot.is_of(&machine));
+    if !others.is_empty() {
+        notes.add("results of several machines: those of the last one are taken");
+    } else if 1 < starts {
+        notes.add(&format!("the machine started {starts} times: taken together"));
+    }
+    let Some(last) = boots.last() else { return Err(NoResults::NothingOfOurs) };
+    let refusal = last.refusal.clone();
+    let ending = last.ending.clone().unwrap_or(Ending::Cut);
+    let (mut conditions, mut outcomes) = (Vec::<InForce>::new(), Outcomes::default());
+    for mut boot in boots {
+        boot.check(&mut notes);
+        for found in mem::take(&mut boot.conditions) {
+            conditions.retain(|known| known.condition != found.condition);
+            conditions.push(found);
+        }
+        boot.outcomes.all.into_iter().for_each(|measurement| outcomes.add(measurement));
+    }
+    match refusal {
+        Some((error, choices)) if outcomes.all.is_empty() => {
+            return Err(NoResults::Refused { error, choices });
+        }
+        None if outcomes.all.is_empty() => return Err(NoResults::NothingMeasured),
+        Some((error, _)) => notes.add(&format!("it says: {error}")),
+        None => {}
+    }
+    if ending == Ending::Cut {
+        notes.add("the end is missing: operations after the last one here were not tried");
+    }
+    Ok(Results { machine, conditions, measurements: outcomes.all, ending, notes })
+}

@@ -1,0 +1,265 @@
+//! What one machine measured.
+
+use std::collections::BTreeMap;
+
+use crate::bounded::Notes;
+use crate::condition::Condition;
+
+/// All that one machine measured in one plan, hung operations and all.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Results {
+    /// The machine, as the program found it.
+    pub machine: Machine,
+    /// Conditions that were entered, in order.
+    pub conditions: Vec<InForce>,
+    /// What came of each operation under each condition, in order; each pair at most once.
+    pub measurements: Vec<Measurement>,
+    /// How it ended.
+    pub ending: Ending,
+    /// What the reader should know: warnings of the program, and what was lost on the way.
+    pub notes: Notes,
+}
+
+/// The machine, as the program found it.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Machine {
+    /// Version of the program that measured.
+    pub program_version: String,
+    /// The CPU.
+    pub cpu: Cpu,
+    /// Its clock.
+    pub tsc: Tsc,
+    /// Usable memory.
+    pub memory_bytes: Option<u64>,
+    /// How many CPUs.
+    pub cpus: Option<u32>,
+    /// Whether there is a local APIC.
+    pub apic: Option<bool>,
+    /// What ends an operation that hangs.
+    pub watchdog: Option<String>,
+    /// `multiboot` or `pvh`.
+    pub loader: Option<String>,
+    /// `bios`, `uefi` or `unknown`.
+    pub firmware: Option<String>,
+    /// The plan's name.
+    pub plan: String,
+    /// The command line.
+    pub command_line: Option<String>,
+    /// How many operations the plan has, each counted once per condition.
+    pub planned: Option<u32>,
+}
+
+/// A CPU.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Cpu {
+    /// `AuthenticAMD`.
+    pub vendor: String,
+    /// The name it gives itself.
+    pub brand: String,
+    /// Family, model, stepping.
+    pub family: Option<u32>,
+    /// See `family`.
+    pub model: Option<u32>,
+    /// See `family`.
+    pub stepping: Option<u32>,
+    /// The signature of the hypervisor that says it is there: `KVMKVMKVM`.
+    pub hypervisor: Option<String>,
+}
+
+/// The time stamp counter.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Tsc {
+    /// Ticks in a second; `None`: could not be found out.
+    pub hz: Option<f64>,
+    /// Whether it ticks alike in every state of the CPU.
+    pub invariant: Option<bool>,
+    /// What it was compared with.
+    pub calibrated_by: Option<String>,
+    /// How far the comparisons differ.
+    pub spread_ppm: Option<u64>,
+    /// How much it had drifted against that at the end.
+    pub drift_ppm: Option<i64>,
+    /// How often it went backwards.
+    pub backward_jumps: Option<u64>,
+}
+
+/// A condition, as it was read back.
+#[derive(Debug, Clone, PartialEq)]
+pub struct InForce {
+    /// The condition.
+    pub condition: Condition,
+    /// Whether it is in force.
+    pub effective: bool,
+    /// Why not.
+    pub reason: Option<String>,
+    /// Control register 0.
+    pub cr0: Option<u64>,
+    /// Control register 4.
+    pub cr4: Option<u64>,
+    /// Ticks of one step of a pointer chase: tells whether caches work.
+    pub chase_ticks: Option<f64>,
+    /// Ticks of a shot of nothing, which were taken off.
+    pub empty_ticks: Option<f64>,
+}
+
+/// What came of one operation under one condition.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Measurement {
+    /// The operation's name.
+    pub operation: String,
+    /// The condition.
+    pub condition: Condition,
+    /// What came of it.
+    pub outcome: Outcome,
+}
+
+/// What can come of an operation.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Outcome {
+    /// It was timed.
+    Measured(Figures),
+    /// It raised an exception.
+    Fault {
+        /// Its vector.
+        vector: u8,
+        /// As `#UD`.
+        name: String,
+    },
+    /// The machine has no such thing.
+    Missing {
+        /// What is missing.
+        reason: String,
+    },
+    /// The program's watchdog ended it.
+    Timeout {
+        /// After so long.
+        after_ms: Option<u64>,
+    },
+    /// The machine did not come back from it.
+    Hung {
+        /// What was seen of that.
+        reason: String,
+    },
+    /// It was done, and its line did not arrive.
+    Lost,
+}
+
+/// Ticks of one operation.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Figures {
+    /// Single shots.
+    pub single: Option<Spread>,
+    /// Batches.
+    pub batch: Option<Batch>,
+    /// Bytes that it moves, or works on; 0: no such thing.
+    pub bytes: u64,
+    /// The program trusts the figure: the spread is small, and time did not jump.
+    pub reliable: bool,
+    /// Why the condition it was measured under is not in force.
+    pub ineffective: Option<String>,
+}
+
+/// Single shots.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Spread {
+    /// The fastest.
+    pub min: f64,
+    /// Half were faster.
+    pub median: f64,
+    /// 99 % were faster.
+    pub p99: f64,
+    /// The slowest.
+    pub max: f64,
+    /// How many.
+    pub n: u64,
+}
+
+/// (T(2N) - T(N)) / N.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Batch {
+    /// N.
+    pub of: u64,
+    /// With T the minimum of all repetitions.
+    pub min: f64,
+    /// With T their median.
+    pub median: f64,
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ending {
+    /// Everything in the plan was tried.
+    Complete,
+    /// The program said another word for its end.
+    Said(String),
+    /// The end is missing.
+    Cut,
+}
+
+impl Results {
+    /// What came of an operation under a condition.
+    #[must_use]
+    pub fn outcome(&self, operation: &str, condition: Condition) -> Option<&Outcome> {
+        let is_it = |m: &&Measurement| m.operation == operation && m.condition == condition;
+        self.measurements.iter().find(is_it).map(|m| &m.outcome)
+    }
+
+    /// How many have each status, by its name.
+    #[must_use]
+    pub fn count(&self) -> BTreeMap<&'static str, usize> {
+        let mut counts = BTreeMap::new();
+        for measurement in &self.measurements {
+            *counts.entry(measurement.outcome.status()).or_default() += 1;
+        }
+        counts
+    }
+}
+
+impl Outcome {
+    /// As in result files: `ok`, `fault`, `missing`, `timeout`, `hung`, `lost`.
+    #[must_use]
+    pub fn status(&self) -> &'static str {
+        match self {
+            Self::Measured(_) => "ok",
+            Self::Fault { .. } => "fault",
+            Self::Missing { .. } => "missing",
+            Self::Timeout { .. } => "timeout",
+            Self::Hung { .. } => "hung",
+            Self::Lost => "lost",
+        }
+    }
+
+    /// Why there is no figure: `fault #UD`; empty when there is one.
+    #[must_use]
+    pub fn why(&self) -> String {
+        match self {
+            Self::Measured(_) => String::new(),
+            Self::Fault { vector, name } if name.is_empty() => format!("fault, vector {vector}"),
+            Self::Fault { name, .. } => format!("fault {name}"),
+            Self::Missing { reason } => format!("missing: {reason}"),
+            Self::Timeout { after_ms: Some(ms) } => format!("timeout after {ms} ms"),
+            Self::Timeout { after_ms: None } => "timeout".to_owned(),
+            Self::Hung { reason } => format!("hung: {reason}"),
+            Self::Lost => "lost on the way".to_owned(),
+        }
+    }
+}
+
+impl Figures {
+    /// The figure for the operation's cost: of batches with minima, which other work on the machine disturbs least;
+    /// where it is not timed in batches, the median of single shots.
+    #[must_use]
+    pub fn ticks(&self) -> Option<f64> {
+        let batch = self.batch.map(|batch| batch.min);
+        batch.or(self.single.map(|single| single.median))
+    }
+
+    /// Between what the cost lies: from the fastest to as far above the median as that is above the fastest.
+    #[must_use]
+    pub fn range(&self) -> Option<(f64, f64)> {
+        let batch = self.batch.map(|batch| (batch.min, batch.median));
+        let (a, b) = batch.or(self.single.map(|single| (single.min, single.median)))?;
+        let (low, middle) = (a.min(b), a.max(b));
+        Some((low, middle + (middle - low)))
+    }
+}

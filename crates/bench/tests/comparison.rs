@@ -1,0 +1,111 @@
+//! Two drawn machines compared: the tables, the ratios, the verdicts. The figures of Tables 1 to 3 are the original's.
+
+#![allow(clippy::unwrap_used)]
+
+use bench::compare::{Comparison, Unit};
+use bench::tables::{self, Value};
+use bench::{Labelled, Verdict, compare, lines};
+
+const REAL: &[u8] = include_bytes!("../../../tests/golden/bench/real.log");
+const VM: &[u8] = include_bytes!("../../../tests/golden/bench/vm.log");
+
+fn machines() -> Vec<Labelled> {
+    let of = |label: &str, log| Labelled {
+        label: label.to_owned(),
+        results: lines::parse(log).unwrap(),
+    };
+    vec![of("real", REAL), of("vm", VM)]
+}
+
+/// A row of a table, its values as people read them.
+fn line(comparison: &Comparison<'_>, table: &str, name: &str) -> String {
+    let all = tables::all(comparison, Unit::Ticks);
+    let table = all.iter().find(|t| t.id == table).unwrap();
+    let row = table.rows.iter().find(|row| row.name == name).unwrap();
+    row.values.iter().map(Value::text).collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn the_originals_tables() {
+    let machines = machines();
+    let comparison = compare(&machines);
+    let check = |table, name, expected: &str| assert_eq!(line(&comparison, table, name), expected);
+    check("general", "ADD", "36.0 36.0 1.000");
+    check("general", "CWD", "100.0 100.0 1.000");
+    check("general", "LGDT", "20224 118056 5.837");
+    check("general", "STI", "5096 820.0 0.161");
+    check("levels", "PUSHF", "564.0 2516 4.461 564.0 608.0 1.078");
+    check("levels", "SMSW", "588.0 92508 157.3 588.0 576.0 0.980");
+    check("paging", "pte-5120 paging.cpl0", "1.50E+06 3.40E+10 22667");
+    check("paging", "pte-5120 flat.cpl0", "1.50E+06 2.30E+06 1.533");
+    let all = tables::all(&comparison, Unit::Ticks);
+    assert!(all[0].title.ends_with("ticks of 100 at flat.cpl0"), "{}", all[0].title);
+    assert_eq!(all[0].columns, ["real", "vm", "vm/real"]);
+}
+
+#[test]
+fn verdicts() {
+    let machines = machines();
+    let comparison = compare(&machines);
+    assert!((comparison.general[1].unwrap() - 1.0).abs() < 0.01);
+    let check = |operation: &str, condition: &str, expected: &str| {
+        let is_it = |row: &&bench::compare::Row| {
+            row.operation == operation && row.condition.to_string() == condition
+        };
+        let row = comparison.rows.iter().find(is_it).unwrap();
+        assert_eq!(row.cells[0].verdict, None);
+        let verdict = row.cells[1].verdict.as_ref().unwrap();
+        let text = match verdict {
+            Verdict::Exits { ns, .. } => format!("exits {ns:.0}"),
+            other => other.to_string(),
+        };
+        assert_eq!(text, expected, "{operation} {condition}");
+    };
+    check("add", "long.cpl0", "does not");
+    check("rdtsc", "long.cpl0", "does not");
+    check("cpuid", "long.cpl0", "exits 600");
+    check("rdmsr-apic-base", "long.cpl0", "exits 1100");
+    check("lgdt", "flat.cpl0", "exits 489");
+    check("smsw", "flat.cpl0", "exits 460");
+    check("smsw", "flat.cpl3", "does not");
+    check("lgdt", "flat.cpl3", "can't say: real: fault #GP");
+    check("out-unused", "long.cpl0", "exits 3501");
+    check("in-pit", "long.cpl0", "can't say: 1.9 times slower, too little for an exit");
+    check("wbinvd", "long.cpl0", "can't say: takes 450.1 us anyway, which hides an exit");
+    check("vmcall", "long.cpl0", "can't say: real: fault #UD");
+    check("mwait", "long.cpl0", "can't say: vm: timeout after 1000 ms");
+    check("nvme-read-polled", "long.cpl0", "can't say: vm: missing: no NVMe controller");
+    check("add", "long.cpl0.nocache", "can't say: not in force on vm");
+}
+
+#[test]
+fn units_and_ranges() {
+    let machines = machines();
+    let comparison = compare(&machines);
+    let row = comparison.rows.iter().find(|row| row.operation == "cpuid").unwrap();
+    let cost = row.cells[0].cost.unwrap();
+    assert_eq!((cost.ticks, cost.ns, cost.low), (120.0, Some(60.0), 120.0));
+    assert!((cost.adds.unwrap() - 333.333).abs() < 0.001 && (cost.high - 122.4).abs() < 0.001);
+    let against = row.cells[1].against.unwrap();
+    assert!((against.ticks.unwrap() - 11.0).abs() < 0.001 && !against.overlap);
+    let add = comparison.rows.iter().find(|row| row.operation == "add").unwrap();
+    assert!(add.cells[1].against.unwrap().overlap);
+}
+
+#[test]
+fn what_makes_figures_hard_to_compare_is_said() {
+    let mut machines = machines();
+    machines[1].results.machine.program_version = "0.2.0".to_owned();
+    machines[1].results.machine.tsc.hz = Some(3e9);
+    let notes = compare(&machines).notes.all();
+    let check =
+        |start: &str| assert!(notes.iter().any(|note| note.starts_with(start)), "{notes:?}");
+    check("real was measured by version 0.1.0 of the image, vm by 0.2.0");
+    check("the TSC of real ticks at 2000 MHz, that of vm at 3000");
+    check("vm: long.cpl0.nocache is not in force: a pointer chase is as fast as with caches");
+    machines[0].results.machine.tsc.hz = None;
+    let comparison = compare(&machines);
+    let row = comparison.rows.iter().find(|row| row.operation == "cpuid").unwrap();
+    let verdict = row.cells[1].verdict.as_ref().unwrap().to_string();
+    assert_eq!(verdict, "can't say: the TSC's rate of real is not known");
+}

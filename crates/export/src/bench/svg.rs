@@ -1,0 +1,174 @@
+//! Drawing: shapes with classes, whose colours a style decides.
+
+use std::fmt::Write as _;
+
+use ::bench::compare::{Comparison, Unit};
+
+use crate::html::escape::escape;
+
+/// Colours of all classes.
+pub(super) const STYLE: &str = include_str!("chart.css");
+/// Machines have so many colours, in turn.
+const COLOURS: usize = 8;
+
+/// A drawing of known size.
+pub(super) struct Drawing {
+    width: f64,
+    height: f64,
+    title: String,
+    shapes: String,
+}
+
+impl Drawing {
+    pub(super) fn new(width: f64, height: f64, title: &str) -> Self {
+        Self { width, height, title: title.to_owned(), shapes: String::new() }
+    }
+
+    pub(super) fn text(&mut self, (x, y): (f64, f64), class: &str, text: &str) {
+        let _ = writeln!(
+            self.shapes,
+            "<text x=\"{x:.1}\" y=\"{y:.1}\" class=\"{class}\">{}</text>",
+            escape(text)
+        );
+    }
+
+    pub(super) fn line(&mut self, (x1, y1): (f64, f64), (x2, y2): (f64, f64)) {
+        let _ = writeln!(
+            self.shapes,
+            "<line x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\" class=\"line\"/>"
+        );
+    }
+
+    /// A bar of a machine, and what it says when it is pointed at.
+    pub(super) fn bar(
+        &mut self,
+        (x, y): (f64, f64),
+        (width, height): (f64, f64),
+        machine: usize,
+        says: &str,
+    ) {
+        let _ = writeln!(
+            self.shapes,
+            "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\" class=\"c{}\"><title>{}</title></rect>",
+            machine % COLOURS,
+            escape(says)
+        );
+    }
+
+    pub(super) fn point(&mut self, (x, y): (f64, f64), machine: usize, says: &str) {
+        let _ = writeln!(
+            self.shapes,
+            "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3.5\" class=\"c{}\"><title>{}</title></circle>",
+            machine % COLOURS,
+            escape(says)
+        );
+    }
+
+    pub(super) fn curve(&mut self, points: &[(f64, f64)], machine: usize) {
+        let points: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
+        let _ = writeln!(
+            self.shapes,
+            "<polyline points=\"{}\" class=\"curve s{}\"/>",
+            points.join(" "),
+            machine % COLOURS
+        );
+    }
+
+    /// The machines' names in their colours, on one line.
+    pub(super) fn legend(&mut self, comparison: &Comparison<'_>, (x, y): (f64, f64)) {
+        let mut x = x;
+        for (n, machine) in comparison.machines.iter().enumerate() {
+            self.bar((x, y - 10.0), (11.0, 11.0), n, &machine.label);
+            self.text((x + 16.0, y), "", &machine.label);
+            // There is no telling how wide letters are.
+            x += 40.0 + 7.0 * machine.label.chars().count() as f64;
+        }
+    }
+
+    /// For a page that has `STYLE`.
+    pub(super) fn inline(&self) -> String {
+        format!("<svg class=\"chart\" {}>\n{}</svg>\n", self.frame(), self.content())
+    }
+
+    /// As a file of its own.
+    pub(super) fn file(&self) -> String {
+        format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"chart\" width=\"{:.0}\" height=\"{:.0}\" {}>\n\
+             <style>{STYLE}</style>\n<rect width=\"100%\" height=\"100%\" class=\"page\"/>\n{}</svg>\n",
+            self.width,
+            self.height,
+            self.frame(),
+            self.content()
+        )
+    }
+
+    fn frame(&self) -> String {
+        format!("viewBox=\"0 0 {:.0} {:.0}\" role=\"img\"", self.width, self.height)
+    }
+
+    fn content(&self) -> String {
+        format!("<title>{}</title>\n{}", escape(&self.title), self.shapes)
+    }
+}
+
+/// A logarithmic scale over whole powers of ten.
+pub(super) struct Scale {
+    first: i32,
+    last: i32,
+    /// Where it begins, and how long it is.
+    at: f64,
+    length: f64,
+}
+
+impl Scale {
+    /// `None`: there is no value above 0.
+    pub(super) fn over(values: impl Iterator<Item = f64>, at: f64, length: f64) -> Option<Self> {
+        let logs = values.filter(|value| 0.0 < *value).map(f64::log10);
+        let (low, high) = logs.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), log| {
+            (low.min(log), high.max(log))
+        });
+        if high < low {
+            return None;
+        }
+        let (first, last) = (whole(low.floor()), whole(high.ceil()));
+        Some(Self { first, last: last.max(first + 1), at, length })
+    }
+
+    pub(super) fn place(&self, value: f64) -> f64 {
+        let decades = f64::from(self.last - self.first);
+        let log = value.max(f64::MIN_POSITIVE).log10() - f64::from(self.first);
+        self.at + self.length * (log / decades).clamp(0.0, 1.0)
+    }
+
+    /// The powers of ten on it.
+    pub(super) fn marks(&self) -> impl Iterator<Item = f64> + use<> {
+        (self.first..=self.last).map(|power| 10f64.powi(power))
+    }
+}
+
+/// Logarithms of numbers that are no less than 10^-308 and no more than 10^308.
+#[allow(clippy::cast_possible_truncation, reason = "between -308 and 308")]
+fn whole(log: f64) -> i32 {
+    log as i32
+}
+
+/// `1.5 ns`, `2.30 us`, `36 ticks`.
+pub(super) fn amount(value: f64, unit: Unit) -> String {
+    let scaled = |value: f64, unit: &str| {
+        let digits = if value < 9.995 {
+            2
+        } else if value < 99.95 {
+            1
+        } else {
+            0
+        };
+        format!("{value:.digits$} {unit}")
+    };
+    match unit {
+        Unit::Ns if value < 999.5 => scaled(value, "ns"),
+        Unit::Ns if value < 999_500.0 => scaled(value / 1e3, "us"),
+        Unit::Ns if value < 999_500_000.0 => scaled(value / 1e6, "ms"),
+        Unit::Ns => scaled(value / 1e9, "s"),
+        other => format!("{} {}", ::bench::tables::figure(value), other.name()),
+    }
+}
