@@ -1,7 +1,8 @@
 //! The operations that are known here by name: what kind they are, and what they do.
 //!
-//! `catalogue.txt` is what the image itself says it has (`UPDATE=1 cargo test -p acceptance --test boot`). An image of
-//! another version may have others: they are measured and compared like any, without a title, in no table of the original.
+//! QR codes and lines have names only; `catalogue.txt` has a line for each entry of the image's table, and a test
+//! (`tests/acceptance/tests/bench.rs`) holds it against what the image says it knows. An image of another version may have
+//! others: they are measured and compared like any, but have no title and stand in no table of the original.
 
 /// `KIND NAME TITLE`, a line each.
 const CATALOGUE: &str = include_str!("catalogue.txt");

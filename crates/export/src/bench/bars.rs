@@ -4,7 +4,7 @@ use ::bench::catalogue::Group;
 use ::bench::compare::{Comparison, Row};
 
 use super::common_unit;
-use super::svg::{Drawing, Scale, amount};
+use super::svg::{Drawing, Scale, amount, mark_text};
 
 const WIDTH: f64 = 980.0;
 const NAMES: f64 = 250.0;
@@ -58,12 +58,6 @@ pub(super) fn draw(comparison: &Comparison<'_>) -> Option<Drawing> {
         }
     }
     Some(drawing)
-}
-
-fn mark_text(mark: f64, unit: ::bench::compare::Unit) -> String {
-    let text = amount(mark, unit);
-    // Powers of ten need no digits behind the point.
-    text.replace(".00", "").replace("10.0 ", "10 ").replace("100.0 ", "100 ")
 }
 
 /// Every operation that has a cost, once: under the condition where most machines have one, level 0 and a warm TLB

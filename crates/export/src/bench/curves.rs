@@ -4,7 +4,7 @@ use ::bench::Condition;
 use ::bench::compare::{Comparison, Row};
 
 use super::common_unit;
-use super::svg::{Drawing, Scale, amount};
+use super::svg::{Drawing, Scale, amount, mark_text};
 
 const WIDTH: f64 = 980.0;
 const HEIGHT: f64 = 420.0;
@@ -35,7 +35,7 @@ pub(super) fn draw(comparison: &Comparison<'_>) -> Option<Drawing> {
     drawing.legend(comparison, (0.0, 40.0));
     for mark in scale.marks() {
         drawing.line((LEFT, y(mark)), (LEFT + PLOT.0, y(mark)));
-        drawing.text((LEFT - 8.0, y(mark) + 4.0), "faint end", &amount(mark, unit));
+        drawing.text((LEFT - 8.0, y(mark) + 4.0), "faint end", &mark_text(mark, unit));
     }
     for row in &rows {
         drawing.text((x(row.bytes), TOP + PLOT.1 + 20.0), "faint middle", &size(row.bytes));

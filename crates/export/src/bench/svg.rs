@@ -172,3 +172,43 @@ pub(super) fn amount(value: f64, unit: Unit) -> String {
         other => format!("{} {}", ::bench::tables::figure(value), other.name()),
     }
 }
+
+/// A power of ten, which needs no digits behind the point: `10 ns`, `0.1 ns`.
+pub(super) fn mark_text(mark: f64, unit: Unit) -> String {
+    let text = amount(mark, unit);
+    let (number, unit) = text.split_once(' ').unwrap_or((&text, ""));
+    let number = if number.contains('.') && !number.contains('E') {
+        number.trim_end_matches('0').trim_end_matches('.')
+    } else {
+        number
+    };
+    format!("{number} {unit}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_of_a_scale() {
+        let check = |power: i32, unit, expected: &str| {
+            assert_eq!(mark_text(10f64.powi(power), unit), expected);
+        };
+        check(-1, Unit::Ns, "0.1 ns");
+        check(0, Unit::Ns, "1 ns");
+        check(2, Unit::Ns, "100 ns");
+        check(4, Unit::Ns, "10 us");
+        check(9, Unit::Ns, "1 s");
+        check(1, Unit::Ticks, "10 ticks");
+        check(7, Unit::Ticks, "1.00E+07 ticks");
+    }
+
+    #[test]
+    fn a_scale_spans_whole_powers_of_ten() {
+        let scale = Scale::over([0.0, 3.0, 250.0].into_iter(), 10.0, 300.0).unwrap();
+        assert_eq!(scale.marks().collect::<Vec<_>>(), [1.0, 10.0, 100.0, 1000.0]);
+        let places = [1.0, 10.0, 1000.0, 1e9, 0.0].map(|value| scale.place(value).round());
+        assert_eq!(places, [10.0, 110.0, 310.0, 310.0, 10.0]);
+        assert!(Scale::over([0.0].into_iter(), 0.0, 1.0).is_none());
+    }
+}

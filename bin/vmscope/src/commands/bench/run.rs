@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use bench::lines::{Heard, Log};
+use bench::lines::{Heard, Log, NoResults};
 use bench::{Condition, Results};
 use clap::ValueEnum;
 use testbed::{Accelerator, Bare, BareEnd, KvmVerdict, Listen, Patience};
@@ -78,9 +78,9 @@ pub(crate) struct Args {
     /// Time limit of the whole run, in seconds (or with a unit: 20m)
     #[arg(long, default_value = "15m", value_name = "TIME", value_parser = duration_in_seconds)]
     timeout: Duration,
-    /// A machine that says nothing for so long hangs
-    #[arg(long, default_value = "60s", value_name = "TIME", value_parser = duration_in_seconds)]
-    silence: Duration,
+    /// A machine that says nothing for so long hangs [default: 30s; 120s with testbed-kvm or --deterministic]
+    #[arg(long, value_name = "TIME", value_parser = duration_in_seconds)]
+    silence: Option<Duration>,
     /// Show progress even though this is no terminal: it is joined to one.
     #[arg(long, hide = true)]
     progress: bool,
@@ -106,6 +106,13 @@ impl On {
             Self::TestbedKvm => "testbed-kvm",
             Self::Image => "image",
         }
+    }
+}
+
+impl Args {
+    fn silence(&self) -> Duration {
+        let is_slow = self.deterministic || self.on == On::TestbedKvm;
+        self.silence.unwrap_or(Duration::from_secs(if is_slow { 120 } else { 30 }))
     }
 }
 
@@ -177,7 +184,10 @@ fn here(args: &Args, image: &Path) -> anyhow::Result<Results> {
             .with_context(|| format!("failed to write {}", path.display()))?;
     }
     result?;
-    session.log.results().context("the image measured nothing")
+    match session.log.results() {
+        Err(refused @ NoResults::Refused { .. }) => Err(Usage(refused.to_string()).into()),
+        other => Ok(other?),
+    }
 }
 
 fn refuse_useless_kvm() -> anyhow::Result<()> {
@@ -221,7 +231,7 @@ impl Session {
             if self.log.has_ended() {
                 return Ok(());
             }
-            let why = reason(end, args.silence);
+            let why = reason(end, args.silence());
             let Some((operation, condition)) = self.pending() else {
                 self.log.note(&format!("{why}, between two operations"));
                 return Ok(());
@@ -243,7 +253,7 @@ impl Session {
 
     fn boot(&mut self, args: &Args) -> anyhow::Result<BareEnd> {
         let left = args.timeout.saturating_sub(self.start.elapsed());
-        let patience = Patience { whole: left, silence: args.silence };
+        let patience = Patience { whole: left, silence: args.silence() };
         let (log, raw, progress) = (&mut self.log, &mut self.raw, &mut self.progress);
         let end = testbed::boot_bare(&self.machine, patience, &mut |line| {
             raw.extend_from_slice(line);
@@ -306,13 +316,16 @@ fn in_testbed(args: &Args, image: &Path) -> anyhow::Result<Results> {
         host: testbed::HostChoice::Virtual,
         vmscope: std::env::current_exe().context("failed to find this program")?,
     })?;
+    match code {
+        0 => {}
+        // It has said what.
+        2 => return Err(Usage("the virtual host's vmscope refused that".to_owned()).into()),
+        code => bail!("the benchmark failed on the virtual host, with exit code {code}"),
+    }
     if let Some(path) = &args.log {
         let kept = out.join("serial.log");
         std::fs::copy(&kept, path)
             .with_context(|| format!("failed to write {}", path.display()))?;
-    }
-    if code != 0 {
-        bail!("the benchmark failed on the virtual host, with exit code {code}");
     }
     file::read(&out.join(RESULT))
 }
@@ -334,7 +347,7 @@ fn inner_command(args: &Args, image: &Path) -> Vec<String> {
     option("--cpus", cpus.map(|cpus| cpus.to_string()));
     option("--memory", Some(args.memory.to_string()));
     option("--timeout", Some(args.timeout.as_secs_f64().to_string()));
-    option("--silence", Some(args.silence.as_secs_f64().to_string()));
+    option("--silence", Some(args.silence().as_secs_f64().to_string()));
     option("--log", args.log.as_ref().map(|_| "serial.log".to_owned()));
     if args.progress || std::io::stderr().is_terminal() {
         words.push("--progress".to_owned());
