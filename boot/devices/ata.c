@@ -115,14 +115,14 @@ static const char *open(bool interrupts)
 {
 	found = false;
 	if (!channel_present())
-		return "no ATA channel at port 0x1f0";
+		return "no ATA disk at port 0x1f0";
 	control = NO_INTERRUPTS;
 	out8(CONTROL, control);
 	drive = BY_LBA;
 	if (!is_disk(drive)) {
 		drive = BY_LBA | DRIVE_1;
 		if (!is_disk(drive))
-			return "no ATA disk";
+			return "no ATA disk at port 0x1f0";
 	}
 	found = true;
 	if (interrupts) {

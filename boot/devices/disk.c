@@ -6,7 +6,7 @@
 enum { TRIAL_US = 2000000 };
 
 static const struct disk *disk; /* the one that is open */
-static bool broken;             /* it has failed: no use in waiting for it again and again */
+static bool under_way;          /* a command is */
 
 static enum disk_state wait_polled(uint64_t deadline)
 {
@@ -15,7 +15,14 @@ static enum disk_state wait_polled(uint64_t deadline)
 	while ((state = disk->poll()) == DISK_BUSY)
 		if (past(deadline))
 			return DISK_BUSY;
+	under_way = false;
 	return state;
+}
+
+static void write_command(void)
+{
+	disk->write_command();
+	under_way = true;
 }
 
 static const char *reason_of(enum disk_state state)
@@ -27,7 +34,7 @@ static const char *try_polled(void)
 {
 	enum disk_state state;
 
-	disk->write_command();
+	write_command();
 	disk->ring();
 	state = wait_polled(deadline_us(TRIAL_US));
 	return state == DISK_DONE ? NULL : reason_of(state);
@@ -39,7 +46,7 @@ static const char *try_interrupt(void)
 	uint64_t deadline = deadline_us(TRIAL_US);
 	enum disk_state state;
 
-	disk->write_command();
+	write_command();
 	irq_arm();
 	disk->ring();
 	if (!irq_spin(deadline))
@@ -54,7 +61,7 @@ static const char *prepare(const struct disk *wanted, bool interrupts)
 
 	disk_finish();
 	disk = wanted;
-	broken = false;
+	under_way = false;
 	reason = disk->open(interrupts);
 	if (!reason)
 		reason = interrupts ? try_interrupt() : try_polled();
@@ -80,10 +87,10 @@ void disk_finish(void)
 	disk = NULL;
 }
 
-static uint64_t failed(void)
+/* A read that took too long for its sample may end later: it must not be taken for the next one. */
+static bool ready(uint64_t deadline)
 {
-	broken = true;
-	return UINT64_MAX;
+	return disk && (!under_way || wait_polled(deadline) != DISK_BUSY);
 }
 
 uint64_t disk_read_polled(void)
@@ -91,14 +98,14 @@ uint64_t disk_read_polled(void)
 	uint64_t begin, end, deadline = deadline_us(SAMPLE_FAILED_US);
 	enum disk_state state;
 
-	if (!disk || broken)
+	if (!ready(deadline))
 		return UINT64_MAX;
-	disk->write_command();
+	write_command();
 	begin = tsc_begin();
 	disk->ring();
 	state = wait_polled(deadline);
 	end = tsc_end();
-	return state == DISK_DONE ? end - begin : failed();
+	return state == DISK_DONE ? end - begin : UINT64_MAX;
 }
 
 /* Gives when it began, or UINT64_MAX. */
@@ -106,14 +113,14 @@ static uint64_t read_sleeping(void)
 {
 	uint64_t begin, deadline = deadline_us(SAMPLE_FAILED_US);
 
-	if (!disk || broken)
+	if (!ready(deadline))
 		return UINT64_MAX;
-	disk->write_command();
+	write_command();
 	irq_arm();
 	begin = tsc_begin();
 	disk->ring();
 	if (!irq_sleep(deadline) || wait_polled(deadline) != DISK_DONE)
-		return failed();
+		return UINT64_MAX;
 	return begin;
 }
 

@@ -13,7 +13,6 @@ static uint16_t port; /* 0: none */
 static uint8_t modem, line, interrupts;
 static uint8_t divisor[2];
 static uint8_t next_byte;
-static bool broken;
 
 static bool is_there(uint16_t where)
 {
@@ -87,7 +86,6 @@ const char *uart_prepare(void)
 {
 	const char *reason;
 
-	broken = false;
 	port = find();
 	if (!port)
 		return "no serial port";
@@ -105,16 +103,14 @@ uint64_t uart_round_trip(void)
 	uint64_t begin, end, deadline = deadline_us(SAMPLE_FAILED_US);
 	uint8_t byte = ++next_byte, got;
 
-	if (!port || broken)
+	if (!port)
 		return UINT64_MAX;
+	drop_received(); /* what came too late for an earlier sample */
 	begin = tsc_begin();
 	out8(port + DATA, byte);
-	while (!(in8(port + LINE_STATUS) & RECEIVED)) {
-		if (past(deadline)) {
-			broken = true;
+	while (!(in8(port + LINE_STATUS) & RECEIVED))
+		if (past(deadline))
 			return UINT64_MAX;
-		}
-	}
 	got = in8(port + DATA);
 	end = tsc_end();
 	return got == byte ? end - begin : UINT64_MAX;
