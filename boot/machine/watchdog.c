@@ -107,6 +107,7 @@ static const struct way ways[] = {
 static const struct way *way;
 static volatile bool armed;
 static uint32_t left, running; /* ticks of the PIT: after this piece, and in it */
+static volatile uint32_t n_early;
 
 bool watchdog_works(void)
 {
@@ -116,6 +117,11 @@ bool watchdog_works(void)
 const char *watchdog_way(void)
 {
 	return way ? way->name : NULL;
+}
+
+uint32_t watchdog_early(void)
+{
+	return n_early;
 }
 
 static void start_piece(void)
@@ -161,6 +167,7 @@ bool watchdog_expired(void)
 	if (!armed || !over_soon())
 		return false;
 	if (left) {
+		n_early++;
 		start_piece();
 		return false;
 	}
