@@ -125,6 +125,7 @@ static void show_for_ever(const struct report *report, unsigned pages, bool code
 	}
 }
 
+/* A hypervisor whose power-off is not known keeps the machine running: then somebody may as well read the results. */
 void report_show(const struct report *report)
 {
 	bool codes = wants_codes(report->plan);
@@ -133,11 +134,14 @@ void report_show(const struct report *report)
 	if (!screen_columns() || !report->n_results)
 		return;
 	pages = table_pages(report);
-	if (waits(report->plan)) {
-		show_for_ever(report, pages, codes);
-		reboot();
+	if (!waits(report->plan)) {
+		if (codes)
+			show_codes(report);
+		show_page(report, 0, pages);
+		if (report->plan->end == END_REBOOT)
+			return;
+		power_off();
 	}
-	if (codes)
-		show_codes(report);
-	show_page(report, 0, pages);
+	show_for_ever(report, pages, codes);
+	reboot();
 }

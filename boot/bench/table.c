@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The table on the screen. A page has one to three columns of blocks; what does not fit goes to the next block:
+/* The table on the screen. A page has one to three blocks beside each other; what does not fit goes to the next block. Where
+ * columns are left over, rows say what operations do.
  *
  *	title
  *	long.cpl0        min  median  p99 ...   |  long.cpl3        min  median  p99 ...
@@ -11,11 +12,37 @@
 #include "output.h"
 
 enum {
-	WIDTH = 79, /* of a block */
+	FIGURES = 79, /* columns of the shortest row */
+	MAX_WIDTH = 159,
 	TITLE_ROWS = 2,
 	MAX_BLOCKS = 3,
 	MAX_HEIGHT = 100,
 };
+
+static unsigned at_most(unsigned n, unsigned limit)
+{
+	return n < limit ? n : limit;
+}
+
+static unsigned blocks_of_page(void)
+{
+	unsigned n = at_most((screen_columns() + 1) / (FIGURES + 1), MAX_BLOCKS);
+
+	return n ? n : 1;
+}
+
+static unsigned height_of_page(void)
+{
+	return at_most(screen_rows() - TITLE_ROWS, MAX_HEIGHT);
+}
+
+/* Of a block, without the column that keeps it from the next one. */
+static unsigned width_of_block(void)
+{
+	unsigned width = (screen_columns() + 1) / blocks_of_page() - 1;
+
+	return at_most(width < FIGURES ? FIGURES : width, MAX_WIDTH);
+}
 
 /* ---- rows ---- */
 
@@ -26,7 +53,7 @@ static void row_of_heading(const struct condition *condition, char *to)
 	char id[CONDITION_ID_SIZE];
 
 	condition_id(condition, id, sizeof(id));
-	format(to, WIDTH + 1, ROW, id, "min", "median", "p99", "in batch", "ns each", "");
+	format(to, MAX_WIDTH + 1, ROW, id, "min", "median", "p99", "in batch", "ns each", "");
 }
 
 static void row_of_figures(const struct result *r, char *to)
@@ -44,32 +71,38 @@ static void row_of_figures(const struct result *r, char *to)
 		short_text(r->batch, batch);
 	if (the_clock.tsc_hz)
 		short_text(ns_of(r->batch_of ? r->batch : r->single.median), ns);
-	format(to, WIDTH + 1, ROW, operations[r->operation].name, min, median, p99, batch, ns, mark);
+	format(to, MAX_WIDTH + 1, ROW, operations[r->operation].name, min, median, p99, batch, ns, mark);
 }
 
 static void row_of_result(const struct result *r, char *to)
 {
 	const char *name = operations[r->operation].name, *fault = fault_name(r->vector);
+	size_t length;
 
 	switch (r->status) {
 	case STATUS_FAULT:
-		format(to, WIDTH + 1, "%-20.20s fault: vector %u%s%s", name, r->vector, fault ? ", " : "", fault ? fault : "");
+		format(to, MAX_WIDTH + 1, "%-20.20s fault: vector %u%s%s", name, r->vector, fault ? ", " : "", fault ? fault : "");
 		break;
 	case STATUS_TIMEOUT:
-		format(to, WIDTH + 1, "%-20.20s did not come back within %u ms", name,
+		format(to, MAX_WIDTH + 1, "%-20.20s did not come back within %u ms", name,
 		       (unsigned)measure_timeout_ms(&operations[r->operation]));
 		break;
 	case STATUS_MISSING:
-		format(to, WIDTH + 1, "%-20.20s missing: %s", name, r->reason ? r->reason : "unknown");
+		format(to, MAX_WIDTH + 1, "%-20.20s missing: %s", name, r->reason ? r->reason : "unknown");
 		break;
 	default:
 		row_of_figures(r, to);
 	}
+	length = strlen(to);
+	if (FIGURES + 10 < width_of_block())
+		format(to + length, MAX_WIDTH + 1 - length, "%*s%s", length < FIGURES + 1 ? (int)(FIGURES + 1 - length) : 1, "",
+		       operations[r->operation].title);
+	to[width_of_block()] = 0;
 }
 
 static void row_of_reason(const struct condition_report *found, char *to)
 {
-	format(to, WIDTH + 1, "! not in force: %s", found->reason ? found->reason : "unknown");
+	format(to, MAX_WIDTH + 1, "! not in force: %s", found->reason ? found->reason : "unknown");
 }
 
 /* ---- while the plan runs ---- */
@@ -86,7 +119,7 @@ void table_title(const struct report *report)
 
 void table_print_condition(const struct plan *plan, unsigned condition, const struct condition_report *found)
 {
-	char row[WIDTH + 1];
+	char row[MAX_WIDTH + 1];
 
 	row_of_heading(&plan->conditions[condition], row);
 	screen_print("%s\n", row);
@@ -98,7 +131,7 @@ void table_print_condition(const struct plan *plan, unsigned condition, const st
 
 void table_print_result(const struct result *result)
 {
-	char row[WIDTH + 1];
+	char row[MAX_WIDTH + 1];
 
 	row_of_result(result, row);
 	screen_print("%s\n", row);
@@ -112,12 +145,12 @@ struct layout {
 	unsigned first, n;    /* blocks that are kept */
 };
 
-static char rows[MAX_BLOCKS][MAX_HEIGHT][WIDTH + 1];
+static char rows[MAX_BLOCKS][MAX_HEIGHT][MAX_WIDTH + 1];
 
 static void lay_row(struct layout *l, const char *row)
 {
 	if (l->first <= l->block && l->block < l->first + l->n)
-		format(rows[l->block - l->first][l->line], WIDTH + 1, "%s", row);
+		format(rows[l->block - l->first][l->line], width_of_block() + 1, "%s", row);
 	if (++l->line == l->height) {
 		l->line = 0;
 		l->block++;
@@ -127,7 +160,7 @@ static void lay_row(struct layout *l, const char *row)
 /* Says its condition at the top of each block again; never as the last row of one. */
 static void lay_heading(struct layout *l, const struct report *report, unsigned condition, bool is_new)
 {
-	char row[WIDTH + 1];
+	char row[MAX_WIDTH + 1];
 
 	if (l->line && l->line + 2 >= l->height)
 		while (l->line)
@@ -142,7 +175,7 @@ static void lay_heading(struct layout *l, const struct report *report, unsigned 
 
 static void lay_out(struct layout *l, const struct report *report)
 {
-	char row[WIDTH + 1];
+	char row[MAX_WIDTH + 1];
 
 	for (unsigned i = 0; i < report->n_results; i++) {
 		const struct result *r = &report->results[i];
@@ -153,23 +186,6 @@ static void lay_out(struct layout *l, const struct report *report)
 		row_of_result(r, row);
 		lay_row(l, row);
 	}
-}
-
-static unsigned at_most(unsigned n, unsigned limit)
-{
-	return n < limit ? n : limit;
-}
-
-static unsigned blocks_of_page(void)
-{
-	unsigned n = at_most((screen_columns() + 1) / (WIDTH + 1), MAX_BLOCKS);
-
-	return n ? n : 1;
-}
-
-static unsigned height_of_page(void)
-{
-	return at_most(screen_rows() - TITLE_ROWS, MAX_HEIGHT);
 }
 
 unsigned table_pages(const struct report *report)
@@ -190,7 +206,7 @@ void table_print_page(const struct report *report, unsigned page)
 	table_title(report);
 	for (unsigned line = 0; line < l.height; line++) {
 		for (unsigned block = 0; block + 1 < l.n; block++)
-			screen_print("%-*s", WIDTH + 1, rows[block][line]);
+			screen_print("%-*s", (int)width_of_block() + 1, rows[block][line]);
 		screen_print("%.*s\n", (int)screen_columns(), rows[l.n - 1][line]);
 	}
 }

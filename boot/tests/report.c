@@ -21,6 +21,10 @@ static void fake_out8_string(uint16_t port, const void *bytes, size_t n);
 
 #include "check.h"
 
+#include <setjmp.h>
+
+static jmp_buf off;
+
 /* ---- a UART and a debugcon ---- */
 
 enum uart { UART_MISSING, UART_DEAD, UART_GOOD };
@@ -135,6 +139,7 @@ struct memory the_memory = { .bytes = 134086656 };
 static const struct machine_facts facts = { .cpus = 2, .apic = 1, .watchdog = 1, .loader = LOADER_PVH, .firmware = FIRMWARE_BIOS };
 
 void delay_us(uint32_t us) { (void)us; }
+void power_off(void) { longjmp(off, 1); }
 void reboot(void) { exit(1); }
 uint32_t measure_timeout_ms(const struct operation *operation) { (void)operation; return 1000; }
 
@@ -144,13 +149,13 @@ bool equal(const char *a, const char *b)
 }
 
 OPERATIONS(test) = {
-	{ .name = "add", .group = GROUP_GENERAL, .modes = MODES, .rings = RINGS },
-	{ .name = "cpuid", .group = GROUP_EXIT, .modes = MODES, .rings = RINGS },
-	{ .name = "memory-latency-64k", .group = GROUP_MEMORY, .modes = MODES, .rings = RINGS, .bytes = 65536 },
-	{ .name = "mwait", .group = GROUP_EXIT, .modes = MODES, .rings = RINGS },
-	{ .name = "nvme-read-irq", .group = GROUP_IO, .modes = MODES, .rings = RINGS },
-	{ .name = "self-ipi", .group = GROUP_INTERRUPT, .modes = MODES, .rings = RINGS },
-	{ .name = "vmcall", .group = GROUP_EXIT, .modes = MODES, .rings = RINGS },
+	{ .name = "add", .title = "ADD, each waiting for the one before", .group = GROUP_GENERAL, .modes = MODES, .rings = RINGS },
+	{ .name = "cpuid", .title = "CPUID", .group = GROUP_EXIT, .modes = MODES, .rings = RINGS },
+	{ .name = "memory-latency-64k", .title = "MEMORY-LATENCY-64K", .group = GROUP_MEMORY, .modes = MODES, .rings = RINGS, .bytes = 65536 },
+	{ .name = "mwait", .title = "MWAIT", .group = GROUP_EXIT, .modes = MODES, .rings = RINGS },
+	{ .name = "nvme-read-irq", .title = "a block from an NVMe disk, slept for", .group = GROUP_IO, .modes = MODES, .rings = RINGS },
+	{ .name = "self-ipi", .title = "SELF-IPI", .group = GROUP_INTERRUPT, .modes = MODES, .rings = RINGS },
+	{ .name = "vmcall", .title = "VMCALL", .group = GROUP_EXIT, .modes = MODES, .rings = RINGS },
 };
 enum { ADD, CPUID, MEMORY, MWAIT, NVME, IPI, VMCALL };
 
@@ -348,9 +353,13 @@ static void set_screen(unsigned columns, unsigned rows, unsigned width, unsigned
 
 static void pages(void)
 {
+	static const unsigned columns[] = { 80, 100, 128, 160, 240 };
 	struct report report = whole_run();
 	unsigned seen = 0;
 
+	set_screen(128, 47, 0, 0);
+	table_print_page(&report, 0);
+	check_golden("table-wide.txt", shown.text);
 	set_screen(80, 24, 0, 0);
 	CHECK(table_pages(&report) == 1, "%u pages", table_pages(&report));
 	table_print_page(&report, 0);
@@ -361,8 +370,8 @@ static void pages(void)
 	for (unsigned i = 0; i < 500; i++)
 		with_batch(add_result(i / 200 % 2, ADD, STATUS_OK, NULL), 100, 123456, 123456);
 	report = whole_run();
-	for (unsigned wide = 0; wide < 2; wide++) {
-		set_screen(wide ? 240 : 80, wide ? 66 : 24, 0, 0);
+	for (unsigned i = 0; i < N_OF(columns); i++) {
+		set_screen(columns[i], i ? 66 : 24, 0, 0);
 		seen = 0;
 		for (unsigned page = 0; page < table_pages(&report); page++) {
 			table_print_page(&report, page);
@@ -370,6 +379,14 @@ static void pages(void)
 			seen += count_of(shown.text, " 123.4 ");
 		}
 		CHECK(seen == 500, "%u of 500 results on %u pages", seen, table_pages(&report));
+	}
+}
+
+static void show_until_off(const struct report *report)
+{
+	if (!setjmp(off)) {
+		report_show(report);
+		CHECK(false, "it comes back without powering off");
 	}
 }
 
@@ -384,16 +401,16 @@ static void show(void)
 
 		plug_in(UART_MISSING, false);
 		set_screen(graphics ? sizes[i][0] / 8 : 80, graphics ? sizes[i][1] / 16 - 1 : 24, sizes[i][0], sizes[i][1]);
-		report_show(&report);
+		show_until_off(&report);
 		CHECK(shown.codes == compact_codes(&report, grid_of_screen().payload), "%u codes", shown.codes);
 		CHECK(shown.codes > 2, "%u codes", shown.codes);
 	}
 	plug_in(UART_GOOD, false);
 	shown.codes = 0;
-	report_show(&report);
+	show_until_off(&report);
 	CHECK(!shown.codes, "there is a serial line");
 	plan.qr = QR_ON;
-	report_show(&report);
+	show_until_off(&report);
 	CHECK(shown.codes, "wanted all the same");
 }
 
