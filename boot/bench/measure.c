@@ -13,6 +13,7 @@
 enum {
 	MAX_TIMES = 1000,
 	BATCH = 100,     /* operations, as in the original */
+	BATCH_US = 1000, /* N take no longer than this: the longer, the surer something of the host's gets in between */
 	MIN_BATCHES = 5, /* of N and of 2N; smaller batches rather than fewer */
 	MIN_SURE = 3,
 	PREPARE_MS = 5000,
@@ -232,7 +233,13 @@ static bool take_singles(struct work *work, void (*body)(void *), const struct c
 	return true;
 }
 
-/* How many turns make about a batch, and how many batches of N and 2N there is time for. False: none at all. */
+static uint64_t least(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
+/* How many turns make about a batch, and how many batches of N and 2N there is time for. False: a single shot takes so
+ * long that it needs no batch, or there is no time for any. */
 static bool plan_batches(struct work *work, uint64_t ticks_of_turn, uint64_t ticks)
 {
 	uint64_t turns = BATCH / work->operation->unroll, affordable, n;
@@ -241,12 +248,12 @@ static bool plan_batches(struct work *work, uint64_t ticks_of_turn, uint64_t tic
 		turns = 1;
 	if (!ticks_of_turn)
 		ticks_of_turn = 1;
-	affordable = ticks / (3 * MIN_BATCHES * ticks_of_turn);
+	affordable = least(ticks_of_us(BATCH_US), ticks / (3 * MIN_BATCHES)) / ticks_of_turn;
 	if (!affordable)
 		return false;
-	work->turns = turns < affordable ? turns : affordable;
+	work->turns = least(turns, affordable);
 	n = ticks / (3 * work->turns * ticks_of_turn);
-	work->wanted = n < repetitions() ? n : repetitions();
+	work->wanted = least(n, repetitions());
 	return true;
 }
 

@@ -110,18 +110,22 @@ TLB(4096);
 
 /* ---- bandwidth ---- */
 
+/* Between the blocks, so that the same place in both falls into different sets of caches and TLBs. */
+enum { GAP = 7 * PAGE_SIZE + PAGE_SIZE / 2 };
+
 static word *source, *destination;
 static size_t block_bytes;
 
 static const char *take_blocks(size_t bytes)
 {
-	source = arena_take(bytes, PAGE_SIZE);
-	destination = arena_take(bytes, PAGE_SIZE);
-	block_bytes = bytes;
-	if (!source || !destination)
+	uint8_t *memory = arena_take(2 * bytes + GAP, PAGE_SIZE);
+
+	if (!memory)
 		return no_memory;
-	memset(source, 1, bytes);
-	memset(destination, 2, bytes);
+	memset(memory, 1, 2 * bytes + GAP);
+	source = (word *)memory;
+	destination = (word *)(memory + bytes + GAP);
+	block_bytes = bytes;
 	return NULL;
 }
 
@@ -201,7 +205,7 @@ __attribute__((no_reorder)) OPERATIONS(bandwidth) = {
 /* ---- pages that nobody has touched since this machine started: a monitor finds memory for them now ---- */
 
 /* Other operations use the arena's beginning; of what is behind, each program has its own half. */
-enum { USED_BY_OTHERS = 32 * MIB, FRESH_AT_LEAST = 8 * MIB, FRESH_PER_CONDITION = 64 };
+enum { USED_BY_OTHERS = 33 * MIB, FRESH_AT_LEAST = 8 * MIB, FRESH_PER_CONDITION = 64 };
 
 static uint64_t fresh, fresh_end;
 static unsigned n_fresh_left; /* of this condition */
