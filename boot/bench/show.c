@@ -5,7 +5,7 @@
 #include "power.h"
 #include "table.h"
 
-enum { PAGE_MS = 15000, MIN_SCALE = 5, MAX_PAYLOAD = 1200 };
+enum { PAGE_MS = 15000, BRIEF_MS = 4000, MIN_SCALE = 5, MAX_PAYLOAD = 1200 };
 
 /* How QR codes are shown. */
 struct grid {
@@ -77,7 +77,7 @@ static void draw_codes(const struct report *report, const struct grid *g, unsign
 }
 
 /* False: Escape was pressed. */
-static bool show_codes(const struct report *report)
+static bool show_codes(const struct report *report, unsigned each_ms)
 {
 	struct grid g = grid_of_screen();
 	unsigned count = compact_codes(report, g.payload), at_once = g.columns * g.rows;
@@ -88,7 +88,7 @@ static bool show_codes(const struct report *report)
 		screen_clear();
 		say_number(&g, first, last, count);
 		draw_codes(report, &g, first, last);
-		if (key_wait(PAGE_MS) == KEY_ESCAPE)
+		if (key_wait(each_ms) == KEY_ESCAPE)
 			return false;
 	}
 	return true;
@@ -120,7 +120,7 @@ static void show_for_ever(const struct report *report, unsigned pages, bool code
 			if (key_wait(PAGE_MS) == KEY_ESCAPE)
 				return;
 		}
-		if (codes && !show_codes(report))
+		if (codes && !show_codes(report, PAGE_MS))
 			return;
 	}
 }
@@ -136,7 +136,7 @@ void report_show(const struct report *report)
 	pages = table_pages(report);
 	if (!waits(report->plan)) {
 		if (codes)
-			show_codes(report);
+			show_codes(report, BRIEF_MS);
 		show_page(report, 0, pages);
 		if (report->plan->end == END_REBOOT)
 			return;
