@@ -61,7 +61,8 @@ static void pci_config_read(uint32_t turns)
 #define DISK_READ(id, what, where, how, ticks)                                                           \
 	{                                                                                                \
 		.name = id, .title = what, .group = GROUP_IO, .timing = TIMING_OWN, .modes = MODES,      \
-		.rings = where, .prepare = how, .sample = ticks, .finish = disk_finish, .bytes = 512     \
+		.rings = where, .prepare = how, .sample = ticks, .finish = disk_finish, .bytes = 512,    \
+		.timeout_ms = SAMPLE_TIMEOUT_MS                                                          \
 	}
 
 #define REGISTER_READ(id, what, how, body)                                                               \
@@ -90,7 +91,7 @@ OPERATIONS(device) = {
 	{
 		.name = "serial-round-trip", .title = "a byte out of a serial port and back in", .group = GROUP_IO,
 		.timing = TIMING_OWN, .modes = MODES, .rings = RINGS, .prepare = uart_prepare,
-		.sample = uart_round_trip, .finish = uart_finish, .bytes = 1,
+		.sample = uart_round_trip, .finish = uart_finish, .bytes = 1, .timeout_ms = SAMPLE_TIMEOUT_MS,
 	},
 	REGISTER_READ("uart-register-read", "a serial port's scratch register", uart_register_prepare,
 		      uart_register_read),

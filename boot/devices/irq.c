@@ -10,7 +10,7 @@ enum { MSIX_ENABLE = 1 << 15, MSIX_MASK_ALL = 1 << 14, MSI_ENABLE = 1 << 0, MSI_
 enum { MAX_FOREIGN = 1000 };
 
 /* 0.25 s where the timer's clock is 1 GHz (QEMU, KVM), a few seconds on slow buses. */
-enum { TIMER_DIVIDE_BY_128 = 0x0a, ALARM_COUNT = 2000000 };
+enum { TIMER_DIVIDE_BY_128 = 0x0a, TIMER_PERIODIC = 1 << 17, ALARM_COUNT = 2000000 };
 
 enum kind { NONE, BY_MSIX, BY_MSI, BY_LINE };
 
@@ -38,7 +38,7 @@ static void alarm_set(void)
 		return;
 	interrupt_set(VECTOR_ALARM, handle_alarm);
 	apic_write(APIC_TIMER_DIVIDE, TIMER_DIVIDE_BY_128);
-	apic_write(APIC_LVT_TIMER, VECTOR_ALARM);
+	apic_write(APIC_LVT_TIMER, TIMER_PERIODIC | VECTOR_ALARM);
 	apic_write(APIC_TIMER_START, ALARM_COUNT);
 }
 

@@ -16,7 +16,7 @@ const char *irq_by_line(pci_function function, irq_acknowledge acknowledge);
 void irq_by_isa(unsigned line, irq_acknowledge acknowledge);
 void irq_close(void);
 
-/* Forgets interrupts that came before, and sets an alarm that ends the CPU's sleep if none comes. */
+/* Forgets interrupts that came before, and has an alarm wake the CPU now and then if none comes. */
 void irq_arm(void);
 /* Sleeps (HLT) or spins with interrupts on until the interrupt has come; false: it hasn't, by then. Interrupts are off
  * afterwards. */
