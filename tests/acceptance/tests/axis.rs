@@ -1,5 +1,5 @@
-//! The time axis on real guests: what was stolen, by whom, how exactly, and that everything adds up. S0.7 takes long:
-//! `make experiments ONLY=S0.7`.
+//! The time axis on real guests: what was stolen, by whom, how exactly, and that everything adds up. S0.7 with
+//! VMs and databases takes long: `make experiments ONLY=S0.7-vms`.
 
 #![allow(clippy::unwrap_used)]
 
@@ -122,6 +122,11 @@ fn steal_is_what_the_other_vms_had() {
 #[test]
 fn halt_is_idle_and_no_steal() {
     holds("S0.6");
+}
+
+#[test]
+fn corrected_times_are_those_of_a_vm_alone() {
+    holds("S0.7");
 }
 
 #[test]

@@ -39,7 +39,7 @@ fn outcome(measured: &[Measured], period: Period) -> anyhow::Result<Outcome> {
     };
     Ok(Outcome {
         mark: "S0.8",
-        what,
+        what: what.to_owned(),
         original,
         ours: format!(
             "{:.3} %: {:.0} instructions, {above:.0} above an empty program (perf record {above_of_perf:.0})",

@@ -24,7 +24,7 @@ pub(super) fn own_exits(files: &Path) -> anyhow::Result<Vec<Outcome>> {
     let all = time.percent(&["steal_vmm_ns"]);
     Ok(vec![Outcome {
         mark: "exits",
-        what: "steal 2 of a VM alone, by its own exits",
+        what: "steal 2 of a VM alone, by its own exits".to_owned(),
         original: "7.90 %; mpstat 0.00 %",
         ours: format!(
             "{all:.2} % (io {io:.2}, cpuid {cpuid:.2}, msr {msr:.2}; steal 1 {outside:.2}); in the guest {in_guest:.2} %"

@@ -20,7 +20,7 @@ pub struct Outcome {
     /// `S0.4`.
     pub mark: &'static str,
     /// What was measured.
-    pub what: &'static str,
+    pub what: String,
     /// The original's figure.
     pub original: &'static str,
     /// Ours.
@@ -48,7 +48,8 @@ pub const MARKS: &[Mark] = &[
     Mark { name: "S0.4", experiment: time::two_vcpus_one_cpu },
     Mark { name: "S0.5", experiment: time::three_vms_one_cpu },
     Mark { name: "S0.6", experiment: time::ten_of_thirty },
-    Mark { name: "S0.7", experiment: correction::fixed_work },
+    Mark { name: "S0.7", experiment: correction::beside_processes },
+    Mark { name: "S0.7-vms", experiment: correction::beside_vms },
     Mark { name: "S0.7-postgres", experiment: correction::postgres },
     Mark { name: "S0.8", experiment: cost::per_sample },
     Mark { name: "S0.9", experiment: profiles::bytes_per_sample },
@@ -148,7 +149,7 @@ impl Agreement {
     fn outcome(&self, mark: &'static str, limit: &'static str, pass: bool) -> Outcome {
         Outcome {
             mark,
-            what: "edges by samples against switches",
+            what: "edges by samples against switches".to_owned(),
             original: "-",
             ours: format!(
                 "{:.2} points; {} of {} gaps within a period ({:.2} on average, {:.2} at most)",

@@ -50,7 +50,7 @@ pub(super) fn guest_as_native(files: &Path) -> anyhow::Result<Vec<Outcome>> {
     }
     Ok(vec![Outcome {
         mark: "S0.1",
-        what: "function shares, guest against native",
+        what: "function shares, guest against native".to_owned(),
         original: "3-5 % difference in samples",
         ours: format!("at most {:.2} points ({})", worst.0, worst.1),
         limit: "2 points",
@@ -91,7 +91,7 @@ pub(super) fn two_processes(files: &Path) -> anyhow::Result<Vec<Outcome>> {
     let [a, b] = shares[..] else { bail!("{} processes, expected two", shares.len()) };
     Ok(vec![Outcome {
         mark: "S0.3",
-        what: "two processes of one program told apart",
+        what: "two processes of one program told apart".to_owned(),
         original: "27.01 % and 26.98 %",
         ours: format!("{a:.2} % and {b:.2} %"),
         limit: "2 points apart",
@@ -107,7 +107,7 @@ pub(super) fn bytes_per_sample(files: &Path) -> anyhow::Result<Vec<Outcome>> {
     let dropped = unified.counter("samples_dropped");
     Ok(vec![Outcome {
         mark: "S0.9",
-        what: "bytes per sample on disk; 60 s at 1 ms",
+        what: "bytes per sample on disk; 60 s at 1 ms".to_owned(),
         original: "96",
         ours: format!("{bytes:.2}; {dropped} of {} samples lost", unified.samples()),
         limit: "8; none lost",

@@ -33,7 +33,7 @@ pub(super) fn outside_the_guest(files: &Path) -> anyhow::Result<Vec<Outcome>> {
     }
     let outcome = Outcome {
         mark: "S0.2",
-        what: "outside the guest: host's samples, guest's axis",
+        what: "outside the guest: host's samples, guest's axis".to_owned(),
         original: "5.05 % and 5.04 %",
         ours: format!("{host:.2} % and {}", seen.join(", ")),
         limit: "0.5 points",
@@ -65,7 +65,7 @@ pub(super) fn two_vcpus_one_cpu(files: &Path) -> anyhow::Result<Vec<Outcome>> {
     }
     let outcome = Outcome {
         mark: "S0.4",
-        what: "2 vCPUs on 1 pCPU: steal by the other",
+        what: "2 vCPUs on 1 pCPU: steal by the other".to_owned(),
         original: "49.98 % and 50.02 %",
         ours: format!(
             "{:.2} % and {:.2} %; by switches {:.2} % and {:.2} %",
@@ -116,7 +116,7 @@ pub(super) fn three_vms_one_cpu(files: &Path) -> anyhow::Result<Vec<Outcome>> {
     let sampled = share_of_cpu0(&recording, "a")?;
     let outcome = Outcome {
         mark: "S0.5",
-        what: "3 VMs on 1 pCPU: steal of a = 100 - its share",
+        what: "3 VMs on 1 pCPU: steal of a = 100 - its share".to_owned(),
         original: "69.39 % = 100 - 30.61",
         ours: format!(
             "{}; 100 - {own:.2} (of samples: {sampled:.2}); b:c {b:.2}:{c:.2}",
@@ -177,7 +177,7 @@ pub(super) fn ten_of_thirty(files: &Path) -> anyhow::Result<Vec<Outcome>> {
     }
     let outcome = Outcome {
         mark: "S0.6",
-        what: "20 s idle of 30: halt in guest, idle in host",
+        what: "20 s idle of 30: halt in guest, idle in host".to_owned(),
         original: "67.40 % guest, 66.73 % host, steal 1.64 %",
         ours: format!("{}; host {idle_in_host:.2} %", seen.join(", ")),
         limit: "66.7 ± 1.5 points",
@@ -213,7 +213,7 @@ pub(super) fn throttled(files: &Path) -> anyhow::Result<Vec<Outcome>> {
     let has_line = |row: &Value| text(row, "function").starts_with("[ throttled ]");
     let outcome = Outcome {
         mark: "quota",
-        what: "a VM with half a CPU as its quota: throttled",
+        what: "a VM with half a CPU as its quota: throttled".to_owned(),
         original: "-",
         ours: seen.join(", by switches "),
         limit: "50 ± 5; steal 5",

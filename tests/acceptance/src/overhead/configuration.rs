@@ -58,7 +58,9 @@ pub(super) const ALONE: Period = Period { ns: 0, units: 50, pieces: 6, original:
 /// One measurement.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Configuration {
+    /// What collects.
     pub collector: Collector,
+    /// How often.
     pub period: Period,
     /// The second time, which says how well figures repeat.
     pub again: bool,
@@ -84,6 +86,8 @@ impl Collector {
 }
 
 impl Configuration {
+    /// With its period.
+    #[must_use]
     pub fn name(&self) -> String {
         format!("{} at {} ms", self.label(), self.period_ms())
     }
@@ -93,6 +97,8 @@ impl Configuration {
         format!("{}{}", self.collector.name(), if self.again { " (again)" } else { "" })
     }
 
+    /// Between samples.
+    #[must_use]
     pub fn period_ms(&self) -> f64 {
         f64::from(self.period.ns) / 1e6
     }

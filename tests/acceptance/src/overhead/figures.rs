@@ -24,6 +24,7 @@ pub(super) struct Work {
 /// The cost of one configuration.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Measured {
+    /// What was measured.
     pub configuration: Configuration,
     /// All that is run because of a sample: exit, interrupt, program, and the consumer's share.
     pub instructions: f64,
@@ -75,6 +76,8 @@ impl Measured {
         Some(self.instructions - floor.instructions)
     }
 
+    /// Its row, as scripts read it.
+    #[must_use]
     pub fn json(&self, all: &[Self]) -> Value {
         json!({
             "collector": self.configuration.label(),
@@ -142,6 +145,8 @@ pub fn regressions(all: &[Measured], before: &Value) -> Vec<String> {
     .collect()
 }
 
+/// What a collector's first measurement at a period came to.
+#[must_use]
 pub fn find(all: &[Measured], collector: Collector, period_ns: u32) -> Option<&Measured> {
     all.iter().find(|m| {
         let c = &m.configuration;
@@ -151,7 +156,7 @@ pub fn find(all: &[Measured], collector: Collector, period_ns: u32) -> Option<&M
 
 #[cfg(test)]
 mod test {
-    use super::configuration::PERIODS;
+    use crate::overhead::PERIODS;
     use super::*;
 
     /// One millisecond, one second of work in pieces.
