@@ -118,11 +118,11 @@ static void watch(uint32_t number)
 }
 
 /* STI lets interrupts in only after the instruction that follows it: none can come between the look at what is wanted
- * and the sleep. QEMU's PAUSE and MWAIT let none in either if they are that instruction. */
+ * and the sleep. No PAUSE: monitors take it for a wish to run later. */
 static void wait(void)
 {
 	if (second.spins)
-		__asm__ volatile("sti; nop; pause; cli" : : : "memory");
+		__asm__ volatile("sti; nop; nop; cli" : : : "memory");
 	else
 		__asm__ volatile("sti; hlt; cli" : : : "memory");
 }

@@ -13,7 +13,7 @@ unsigned smp_cpus(void);
 void smp_init(void);
 bool smp_second_runs(void);
 
-/* Whether it waits with PAUSE rather than HLT. */
+/* Whether it waits awake rather than in HLT. */
 void smp_second_spins(bool spins);
 /* Sends it an interrupt; its handler counts, and sends vector `reply` back if that isn't 0. Nothing but its time is in it:
  * smp_second_spins() must have been the last to send something. */
