@@ -246,10 +246,24 @@ void report_error(const char *pattern, ...)
 	message("error", text);
 }
 
-/* On the screen the message comes last: choices may be more than a screen holds. */
+/* Words are kept whole. */
+static void print_word(const char *word, unsigned *column)
+{
+	unsigned length = strlen(word) + 1;
+
+	if (*column + length > screen_columns()) {
+		screen_print("\n");
+		*column = 0;
+	}
+	screen_print("%s ", word);
+	*column += length;
+}
+
+/* On the screen the message comes last, and conditions, which are more than it holds, are described. */
 void report_plan_error(const struct plan_error *error)
 {
 	char choice[64];
+	unsigned column = 0;
 
 	line_add("{");
 	add_string("error", error->message);
@@ -258,11 +272,16 @@ void report_plan_error(const struct plan_error *error)
 		if (i)
 			comma();
 		line_add_string(choice);
-		screen_print("%s%s", i ? " " : "Choices: ", choice);
+		if (error->choices != CHOICES_CONDITIONS)
+			print_word(choice, &column);
 	}
 	line_add("]}");
 	line_end();
+	if (error->choices == CHOICES_CONDITIONS)
+		screen_print("{flat,paging,pae,long}.cpl{0,1,2,3}[.2m][.nocache][.cold]; flat has neither .2m nor .cold");
 	screen_print("\n\n%s\n", error->message);
+	if (error->choices)
+		screen_print("What it could be stands above.\n");
 }
 
 void report_end(const struct run_end *end)

@@ -268,17 +268,53 @@ static void lines(void)
 	check_golden("lines.jsonl", ports.sent + 1);
 }
 
+static unsigned longest_row(const char *text)
+{
+	unsigned longest = 0;
+
+	for (; *text; text++) {
+		unsigned length = strcspn(text, "\n");
+
+		longest = length > longest ? length : longest;
+		text += length;
+	}
+	return longest;
+}
+
+static unsigned count_of(const char *text, const char *what)
+{
+	unsigned n = 0;
+
+	for (; (text = strstr(text, what)); text++)
+		n++;
+	return n;
+}
+
+static void set_screen(unsigned columns, unsigned rows, unsigned width, unsigned height)
+{
+	memset(&shown, 0, sizeof(shown));
+	shown.columns = columns;
+	shown.rows = rows;
+	shown.width = width;
+	shown.height = height;
+}
+
 static void errors(void)
 {
 	struct plan_error error;
 
 	plug_in(UART_GOOD, false);
-	screen_clear();
+	set_screen(80, 24, 0, 0);
 	CHECK(!plan_parse("plan=\"\x01\xe9", MODES, &plan, &error), "nonsense");
 	report_plan_error(&error);
 	check_text(ports.sent, "{\"error\":\"unknown plan '\\\"\\u0001\\u00e9'\",\"choices\":[\"short\",\"original\",\"full\","
 			       "\"instructions\",\"exits\",\"interrupts\",\"memory\",\"io\"]}\n");
-	check_text(shown.text, "Choices: short original full instructions exits interrupts memory io\n\nunknown plan '\"\x01\xe9'\n");
+	check_text(shown.text, "short original full instructions exits interrupts memory io \n\nunknown plan '\"\x01\xe9'\n"
+			       "What it could be stands above.\n");
+	screen_clear();
+	plan_parse("cond=never", MODES, &plan, &error);
+	report_plan_error(&error);
+	CHECK(longest_row(shown.text) <= shown.columns && count_of(shown.text, "\n") == 4, "%s", shown.text);
 	plug_in(UART_GOOD, false);
 	report_error("no memory");
 	check_text(ports.sent, "{\"error\":\"no memory\"}\n");
@@ -318,38 +354,7 @@ static void codes(void)
 	CHECK(compact_hash("add") != compact_hash("adc"), "hashes");
 }
 
-/* ---- the screen ---- */
-
-static unsigned longest_row(const char *text)
-{
-	unsigned longest = 0;
-
-	for (; *text; text++) {
-		unsigned length = strcspn(text, "\n");
-
-		longest = length > longest ? length : longest;
-		text += length;
-	}
-	return longest;
-}
-
-static unsigned count_of(const char *text, const char *what)
-{
-	unsigned n = 0;
-
-	for (; (text = strstr(text, what)); text++)
-		n++;
-	return n;
-}
-
-static void set_screen(unsigned columns, unsigned rows, unsigned width, unsigned height)
-{
-	memset(&shown, 0, sizeof(shown));
-	shown.columns = columns;
-	shown.rows = rows;
-	shown.width = width;
-	shown.height = height;
-}
+/* ---- pages ---- */
 
 static void pages(void)
 {
