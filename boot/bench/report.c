@@ -278,7 +278,7 @@ void report_plan_error(const struct plan_error *error)
 	line_add("]}");
 	line_end();
 	if (error->choices == CHOICES_CONDITIONS)
-		screen_print("{flat,paging,pae,long}.cpl{0,1,2,3}[.2m][.nocache][.cold]; flat has neither .2m nor .cold");
+		screen_print("{flat,paging,pae,long}.cpl{0,1,2,3}[.2m][.nocache][.cold]; flat: only .nocache");
 	screen_print("\n\n%s\n", error->message);
 	if (error->choices)
 		screen_print("What it could be stands above.\n");

@@ -314,7 +314,7 @@ static void errors(void)
 	screen_clear();
 	plan_parse("cond=never", MODES, &plan, &error);
 	report_plan_error(&error);
-	CHECK(longest_row(shown.text) <= shown.columns && count_of(shown.text, "\n") == 4, "%s", shown.text);
+	CHECK(longest_row(shown.text) <= shown.columns && count_of(shown.text, "\n") == 4 && strstr(shown.text, "[.cold]"), "%s", shown.text);
 	plug_in(UART_GOOD, false);
 	report_error("no memory");
 	check_text(ports.sent, "{\"error\":\"no memory\"}\n");
