@@ -198,7 +198,8 @@ impl<'r> Indexed<'r> {
             adds: add.filter(|add| 0.0 < *add).map(|add| ticks / add),
             low,
             high,
-            reliable: figures.reliable,
+            // Nothing costs nothing.
+            reliable: figures.reliable && 0.0 < ticks,
             effective: figures.ineffective.is_none() && !self.ineffective.contains(&condition),
         })
     }

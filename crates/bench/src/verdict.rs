@@ -65,12 +65,12 @@ pub enum Why {
     NoGeneral,
     /// A machine was not under the condition.
     NotInForce(String),
-    /// The spread is too large.
+    /// The spread is too large, or the figure can't be.
     NotReliable,
     /// It takes so long, in ns, on the real machine that an exit would not show.
     Hidden(f64),
-    /// It is so many times slower: too much for none, too little for an exit.
-    Between(f64),
+    /// It is so many times slower, by so many ns: too much for none, too little for an exit.
+    Between(f64, f64),
 }
 
 /// Gives every machine's cells but the baseline's a verdict.
@@ -111,7 +111,16 @@ struct Range {
 impl Rule<'_> {
     fn verdict(&self, row: &Row, machine: usize) -> Verdict {
         match self.compared(row, machine) {
-            Ok((expected, cost, ticks_per_ns)) => self.judge(&expected, &cost, ticks_per_ns),
+            Ok((expected, cost, ticks_per_ns)) => {
+                let verdict = self.judge(&expected, &cost, ticks_per_ns);
+                let is_trusted = row.cells[machine].against.is_some_and(|against| against.reliable);
+                match verdict {
+                    Verdict::CantSay(Why::Between(..)) if !is_trusted => {
+                        Verdict::CantSay(Why::NotReliable)
+                    }
+                    verdict => verdict,
+                }
+            }
             Err(why) => Verdict::CantSay(why),
         }
     }
@@ -140,7 +149,7 @@ impl Rule<'_> {
         } else if is_more(cost.middle, expected.middle) || is_less(cost.middle, expected.middle) {
             Why::NotReliable
         } else {
-            Why::Between(cost.middle / expected.middle.max(f64::MIN_POSITIVE))
+            Why::Between(cost.middle / expected.middle, excess(cost.middle, expected.middle))
         })
     }
 
@@ -169,7 +178,8 @@ impl Rule<'_> {
     fn range(&self, cost: &Cost, label: &str) -> Result<(Range, f64), Why> {
         let ns = cost.ns.ok_or_else(|| Why::NoRate(label.to_owned()))?;
         if cost.ticks <= 0.0 {
-            return Ok((Range { low: 0.0, middle: 0.0, high: 0.0 }, 1.0));
+            // Nothing costs nothing: what disturbed it took longer than it.
+            return Err(Why::NotReliable);
         }
         let per_tick = ns / cost.ticks;
         let range = Range { low: cost.low * per_tick, middle: ns, high: cost.high * per_tick };
@@ -214,9 +224,11 @@ impl fmt::Display for Why {
             Self::NoRate(label) => write!(f, "the TSC's rate of {label} is not known"),
             Self::NoGeneral => f.write_str("no general instruction on both"),
             Self::NotInForce(label) => write!(f, "not in force on {label}"),
-            Self::NotReliable => f.write_str("the spread is too large"),
+            Self::NotReliable => f.write_str("not reliable enough"),
             Self::Hidden(ns) => write!(f, "takes {:.1} us anyway, which hides an exit", ns / 1e3),
-            Self::Between(times) => write!(f, "{times:.1} times slower, too little for an exit"),
+            Self::Between(times, ns) => {
+                write!(f, "{times:.1} times slower, {:.1} us: too little for an exit", ns / 1e3)
+            }
         }
     }
 }

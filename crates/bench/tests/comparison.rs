@@ -70,12 +70,31 @@ fn verdicts() {
     check("smsw", "flat.cpl3", "does not");
     check("lgdt", "flat.cpl3", "can't say: real: fault #GP");
     check("out-unused", "long.cpl0", "exits 3501");
-    check("in-pit", "long.cpl0", "can't say: 1.9 times slower, too little for an exit");
+    check("in-pit", "long.cpl0", "can't say: 1.9 times slower, 0.5 us: too little for an exit");
     check("wbinvd", "long.cpl0", "can't say: takes 450.1 us anyway, which hides an exit");
     check("vmcall", "long.cpl0", "can't say: real: fault #UD");
     check("mwait", "long.cpl0", "can't say: vm: timeout after 1000 ms");
     check("nvme-read-polled", "long.cpl0", "can't say: vm: missing: no NVMe controller");
     check("add", "long.cpl0.nocache", "can't say: not in force on vm");
+}
+
+#[test]
+fn what_seems_to_cost_nothing_or_is_not_trusted_has_no_verdict() {
+    let mut machines = machines();
+    let change = |machines: &mut Vec<Labelled>, change: &dyn Fn(&mut bench::Figures)| {
+        let results = &mut machines[1].results;
+        for measurement in results.measurements.iter_mut().filter(|m| m.operation == "in-pit") {
+            let bench::Outcome::Measured(figures) = &mut measurement.outcome else { panic!() };
+            change(figures);
+        }
+        let comparison = compare(machines);
+        let row = comparison.rows.iter().find(|row| row.operation == "in-pit").unwrap();
+        row.cells[1].verdict.as_ref().unwrap().to_string()
+    };
+    let expected = "can't say: not reliable enough";
+    assert_eq!(change(&mut machines, &|figures| figures.reliable = false), expected);
+    let nothing = bench::Batch { of: 100, min: 0.0, median: 0.0 };
+    assert_eq!(change(&mut machines, &|figures| figures.batch = Some(nothing)), expected);
 }
 
 #[test]
