@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* Plans: which operations run under which conditions. A command line is text from outside: it is bounded, and each word is
- * either understood or refused by name.
+/* What a command line asks for: which operations run under which conditions. It is text from outside: bounded, and each
+ * word is either understood or refused by name.
  *
  * While a plan is made, `wanted` has a row per condition that there is; at the end rows without operations are dropped.
  */
 #include "plan.h"
 
 #include "output.h"
+#include "presets.h"
 
 /* A piece of a text that is not ours to change. */
 struct piece {
@@ -14,82 +15,25 @@ struct piece {
 	size_t length;
 };
 
-/* Lists of patterns by ','. A pattern is a name, a group's name, or a beginning and '*'. */
-struct pick {
-	const char *operations;
-	const char *conditions;
-	bool first_only; /* each operation under the first of the conditions that it and the machine allow */
-};
-
-struct preset {
-	const char *name;
-	uint32_t repetitions, budget_ms, timeout_ms;
-	const struct pick *picks;
-	unsigned n_picks;
-};
-
 struct request {
 	struct piece plan, operations, conditions, skipped, repetitions, end, qr;
 };
 
-/* ---- the plans ---- */
-
-#define ANYWHERE \
-	"long.cpl0,pae.cpl0,paging.cpl0,flat.cpl0,long.cpl3,pae.cpl3,paging.cpl3,flat.cpl3,flat.cpl1,long.cpl1,flat.cpl2,long.cpl2"
-#define EVERY_RING(mode) mode ".cpl0," mode ".cpl1," mode ".cpl2," mode ".cpl3"
-#define EVERY_MODE_AND_RING EVERY_RING("flat") "," EVERY_RING("paging") "," EVERY_RING("pae") "," EVERY_RING("long")
-#define INSTRUCTIONS "general,privileged,sensitive"
-#define THE_ORIGINALS \
-	{ "add,cwd,lgdt,sti", "flat.cpl0", false }, { "pushf,smsw", "flat.cpl0,flat.cpl3", false }, \
-	{ "pte-5120", "flat.cpl0,paging.cpl0", false }
-
-static const struct pick short_picks[] = {
-	{ "*", ANYWHERE, true },
-	THE_ORIGINALS,
-	{ "add,pushf,smsw,cpuid", EVERY_RING("long") "," EVERY_RING("flat") ",paging.cpl0,paging.cpl3,pae.cpl0,pae.cpl3", false },
-	{ "add,smsw,tlb-*", "long.cpl0.2m,long.cpl0.cold,pae.cpl0.2m,paging.cpl0.2m,paging.cpl3.cold", false },
-	{ "add,smsw", "long.cpl0.nocache,flat.cpl0.nocache,flat.cpl3.nocache", false },
-};
-
-static const struct pick original_picks[] = { THE_ORIGINALS, { "pte-*", "paging.cpl0", false } };
-
-static const struct pick full_picks[] = {
-	{ "*", ANYWHERE, true },
-	{ INSTRUCTIONS ",paging,exit,interrupt,memory", EVERY_MODE_AND_RING, false },
-	{ INSTRUCTIONS ",paging,memory", "paging.cpl0.2m,pae.cpl0.2m,long.cpl0.2m,paging.cpl3.2m,pae.cpl3.2m,long.cpl3.2m", false },
-	{ INSTRUCTIONS ",paging,memory", "paging.cpl0.cold,pae.cpl0.cold,long.cpl0.cold,long.cpl3.cold,long.cpl0.2m.cold", false },
-	{ INSTRUCTIONS ",paging,memory", "flat.cpl0.nocache,paging.cpl0.nocache,long.cpl0.nocache,flat.cpl3.nocache", false },
-};
-
-static const struct pick instruction_picks[] = { { INSTRUCTIONS, EVERY_MODE_AND_RING, false } };
-static const struct pick exit_picks[] = { { "privileged,sensitive,paging,exit", ANYWHERE, true } };
-static const struct pick interrupt_picks[] = { { "interrupt", ANYWHERE, true }, { "interrupt", "flat.cpl0,long.cpl3", false } };
-static const struct pick memory_picks[] = {
-	{ "memory,paging", ANYWHERE, true },
-	{ "memory,paging", "flat.cpl0,pae.cpl0,long.cpl0.2m,long.cpl0.cold,long.cpl0.2m.cold,long.cpl0.nocache", false },
-};
-static const struct pick io_picks[] = { { "io", ANYWHERE, true } };
-
-#define PICKS(picks) picks, N_OF(picks)
-static const struct preset presets[] = {
-	{ "short", 50, 50, 1000, PICKS(short_picks) },
-	{ "original", 200, 500, 5000, PICKS(original_picks) },
-	{ "full", 200, 500, 5000, PICKS(full_picks) },
-	{ "instructions", 200, 200, 2000, PICKS(instruction_picks) },
-	{ "exits", 200, 500, 5000, PICKS(exit_picks) },
-	{ "interrupts", 200, 500, 5000, PICKS(interrupt_picks) },
-	{ "memory", 100, 500, 5000, PICKS(memory_picks) },
-	{ "io", 200, 2000, 10000, PICKS(io_picks) },
-};
+/* ---- words ---- */
 
 static const char *const group_names[] = {
-	[GROUP_GENERAL] = "general", [GROUP_PRIVILEGED] = "privileged", [GROUP_SENSITIVE] = "sensitive", [GROUP_PAGING] = "paging",
-	[GROUP_EXIT] = "exit",       [GROUP_INTERRUPT] = "interrupt",   [GROUP_MEMORY] = "memory",       [GROUP_IO] = "io",
+	[GROUP_GENERAL] = "general",	 [GROUP_PRIVILEGED] = "privileged", [GROUP_SENSITIVE] = "sensitive",
+	[GROUP_PAGING] = "paging",	 [GROUP_EXIT] = "exit",		    [GROUP_INTERRUPT] = "interrupt",
+	[GROUP_MEMORY] = "memory",	 [GROUP_IO] = "io",
 };
 static const char *const keys[] = { "plan=", "ops=", "cond=", "skip=", "reps=", "end=", "qr=" };
-static const char *const ends[] = { [END_AUTO] = "auto", [END_POWEROFF] = "poweroff", [END_WAIT] = "wait", [END_REBOOT] = "reboot" };
+static const char *const ends[] = {
+	[END_AUTO] = "auto", [END_POWEROFF] = "poweroff", [END_WAIT] = "wait", [END_REBOOT] = "reboot",
+};
 static const char *const on_off[] = { [QR_AUTO] = "auto", [QR_ON] = "on", [QR_OFF] = "off" };
-static const char *const mode_names[] = { [MODE_FLAT] = "flat", [MODE_PAGING] = "paging", [MODE_PAE] = "pae", [MODE_LONG] = "long" };
+static const char *const mode_names[] = {
+	[MODE_FLAT] = "flat", [MODE_PAGING] = "paging", [MODE_PAE] = "pae", [MODE_LONG] = "long",
+};
 
 /* ---- pieces of text ---- */
 
@@ -129,9 +73,11 @@ static bool matches(struct piece pattern, const char *name)
 
 static bool refuse(struct plan_error *error, enum plan_choices choices, const char *what, struct piece piece)
 {
+	enum { MAX = 60 };
+
 	error->choices = choices;
-	format(error->message, sizeof(error->message), "%s '%.*s%s'", what, piece.length < 60 ? (int)piece.length : 60, piece.at,
-	       piece.length < 60 ? "" : "...");
+	format(error->message, sizeof(error->message), "%s '%.*s%s'", what, piece.length < MAX ? (int)piece.length : MAX,
+	       piece.at, piece.length < MAX ? "" : "...");
 	return false;
 }
 
@@ -186,7 +132,9 @@ static unsigned operations_known(void)
 
 static bool operation_matches(struct piece pattern, unsigned operation)
 {
-	return matches(pattern, operations[operation].name) || same(pattern, group_names[operations[operation].group % N_OF(group_names)]);
+	const struct operation *o = &operations[operation];
+
+	return matches(pattern, o->name) || same(pattern, group_names[o->group % N_OF(group_names)]);
 }
 
 static bool listed(struct piece list, unsigned operation)
@@ -209,7 +157,9 @@ static bool any_operation(struct piece pattern)
 
 static bool allowed(unsigned operation, const struct condition *condition)
 {
-	return (operations[operation].modes >> condition->mode & 1) && (operations[operation].rings >> condition->ring & 1);
+	const struct operation *o = &operations[operation];
+
+	return (o->modes >> condition->mode & 1) && (o->rings >> condition->ring & 1);
 }
 
 /* ---- the set of what is wanted ---- */
@@ -393,6 +343,11 @@ static bool is_path(struct piece word)
 	return false;
 }
 
+static bool begins(struct piece word, const char *with)
+{
+	return strlen(with) <= word.length && !memcmp(word.at, with, strlen(with));
+}
+
 static bool read_words(struct piece line, struct request *request, struct plan_error *error)
 {
 	struct piece *const values[] = { &request->plan, &request->operations, &request->conditions, &request->skipped,
@@ -405,7 +360,7 @@ static bool read_words(struct piece line, struct request *request, struct plan_e
 
 		if (!word.length || (first && is_path(word)))
 			continue;
-		while (key < N_OF(keys) && (word.length < strlen(keys[key]) || memcmp(word.at, keys[key], strlen(keys[key]))))
+		while (key < N_OF(keys) && !begins(word, keys[key]))
 			key++;
 		if (key == N_OF(keys))
 			return refuse(error, CHOICES_KEYS, "not understood:", word);
@@ -444,7 +399,7 @@ static const struct preset *find_preset(struct piece name)
 {
 	if (!name.at)
 		return &presets[0];
-	for (unsigned i = 0; i < N_OF(presets); i++)
+	for (unsigned i = 0; i < n_presets; i++)
 		if (same(name, presets[i].name))
 			return &presets[i];
 	return NULL;
@@ -535,7 +490,7 @@ bool plan_choice(enum plan_choices choices, unsigned i, char *to, size_t size)
 	case CHOICES_ON_OFF: return choose(on_off, N_OF(on_off), i, to, size);
 	case CHOICES_OPERATIONS: return choose_operation(i, to, size);
 	case CHOICES_PLANS:
-		if (N_OF(presets) <= i)
+		if (n_presets <= i)
 			return false;
 		format(to, size, "%s", presets[i].name);
 		return true;

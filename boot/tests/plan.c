@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "bench/plan.c"
+#include "bench/presets.c"
 #include "output/format.c"
 
 #include "check.h"

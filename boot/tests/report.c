@@ -13,6 +13,7 @@ static void fake_out8_string(uint16_t port, const void *bytes, size_t n);
 #include "bench/compact.c"
 #include "bench/numbers.c"
 #include "bench/plan.c"
+#include "bench/presets.c"
 #include "bench/report.c"
 #include "bench/show.c"
 #include "bench/table.c"
