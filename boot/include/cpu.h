@@ -21,7 +21,7 @@ struct cpu {
 	uint32_t max_leaf, max_extended_leaf;
 	bool hypervisor_present;
 	bool has_long_mode, has_pae, has_pse, has_pge, has_apic, has_x2apic, has_msr, has_mtrr;
-	bool has_rdtscp, has_monitor, has_sysenter, has_syscall, has_nx, has_clflush;
+	bool has_rdtscp, has_monitor, has_sysenter, has_syscall, has_nx, has_clflush, has_lfence;
 	bool invariant_tsc;
 };
 

@@ -45,6 +45,7 @@ static void read_features(void)
 	the_cpu.has_mtrr = bit(l.edx, 12);
 	the_cpu.has_pge = bit(l.edx, 13);
 	the_cpu.has_clflush = bit(l.edx, 19);
+	the_cpu.has_lfence = bit(l.edx, 26); /* SSE2 */
 	the_cpu.has_monitor = bit(l.ecx, 3);
 	the_cpu.has_x2apic = bit(l.ecx, 21);
 	the_cpu.hypervisor_present = bit(l.ecx, 31);

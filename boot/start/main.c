@@ -209,6 +209,10 @@ void main(uint32_t magic, uint32_t information)
 	lines_init();
 	loader_read(magic, information);
 	screen_init(&shared->framebuffer);
+	if (!the_cpu.has_lfence) {
+		report_error("this processor is too old: it has no LFENCE (SSE2), which times are taken with");
+		end_as_planned();
+	}
 	interrupts_init();
 	condition_leave(); /* whatever state the loader left */
 	clock_calibrate();
