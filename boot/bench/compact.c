@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Records end at '*', fields at '+'. They are made anew for every code and only the part that belongs to it is kept: that
- * takes no memory, however many results there are. */
+/* Records end at '*', fields at '+'. They are made anew for every code and only the part that belongs to it is kept:
+ * that takes no memory, however many results there are. */
 #include "compact.h"
 
 #include "numbers.h"
@@ -120,7 +120,8 @@ static void header(struct writer *w, const struct report *report)
 
 static unsigned packed(const struct condition *c)
 {
-	return c->mode | c->ring << 2 | (c->page_size == PAGE_LARGE) << 4 | (c->cache == CACHE_OFF) << 5 | (c->tlb == TLB_COLD) << 6;
+	return c->mode | c->ring << 2 | (c->page_size == PAGE_LARGE) << 4 | (c->cache == CACHE_OFF) << 5 |
+	       (c->tlb == TLB_COLD) << 6;
 }
 
 static void condition(struct writer *w, const struct condition *condition, const struct condition_report *found)

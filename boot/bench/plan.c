@@ -222,8 +222,8 @@ static void want_preset(struct plan *plan, const struct preset *preset, unsigned
 
 /* ---- what the command line changes ---- */
 
-/* Of the plan's operations and conditions only those of the list; an operation that the plan has nowhere runs under each
- * of the plan's conditions. */
+/* Of the plan's operations and conditions only those of the list; an operation that the plan has nowhere runs under
+ * each of the plan's conditions. */
 static bool keep_operations(struct plan *plan, struct piece list, struct plan_error *error)
 {
 	bool plans_condition[PLAN_MAX_CONDITIONS];

@@ -58,10 +58,11 @@ static struct grid grid_of_screen(void)
 static void say_number(const struct grid *g, unsigned first, unsigned last, unsigned count)
 {
 	if (screen_width())
-		screen_status("QR codes %u to %u of %u. Any key: next. All of them are the results: vmscope bench read", first, last, count);
+		screen_status("QR codes %u to %u of %u. Any key: next. All of them are the results: vmscope bench read",
+			      first, last, count);
 	else
-		screen_print("%*s  QR code %u of %u\n%*s  Any key: next\n%*s  Read: vmscope bench read\n", (int)g->side, "", first, count,
-			     (int)g->side, "", (int)g->side, "");
+		screen_print("%*s  QR code %u of %u\n%*s  Any key: next\n%*s  Read: vmscope bench read\n", (int)g->side, "",
+			     first, count, (int)g->side, "", (int)g->side, "");
 }
 
 static void draw_codes(const struct report *report, const struct grid *g, unsigned first, unsigned last)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The table on the screen. A page has one to three blocks beside each other; what does not fit goes to the next block. Where
- * columns are left over, rows say what operations do.
+/* The table on the screen. A page has one to three blocks beside each other; what does not fit goes to the next block.
+ * Where columns are left over, rows say what operations do.
  *
  *	title
  *	long.cpl0        min  median  p99 ...   |  long.cpl3        min  median  p99 ...

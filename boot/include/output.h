@@ -10,8 +10,8 @@
 
 /* ---- text ---- */
 
-/* snprintf with %s %.5s %c %d %u %x %X %% (also l, ll), widths, '*', '-' and '0'; always ends in NUL, gives the length it
- * wanted. */
+/* snprintf with %s %.5s %c %d %u %x %X %% (also l, ll), widths, '*', '-' and '0'; always ends in NUL, gives the length
+ * it wanted. */
 int format(char *to, size_t size, const char *pattern, ...) __attribute__((format(printf, 3, 4)));
 int format_list(char *to, size_t size, const char *pattern, va_list arguments) __attribute__((format(printf, 3, 0)));
 

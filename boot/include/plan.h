@@ -28,16 +28,24 @@ struct plan {
 	uint32_t wanted[PLAN_MAX_CONDITIONS][PLAN_MAX_OPERATIONS / 32]; /* bit sets of operations; see plan_wants */
 };
 
-enum plan_choices { CHOICES_NONE, CHOICES_KEYS, CHOICES_PLANS, CHOICES_OPERATIONS, CHOICES_CONDITIONS, CHOICES_ENDS, CHOICES_ON_OFF };
+enum plan_choices {
+	CHOICES_NONE,
+	CHOICES_KEYS,
+	CHOICES_PLANS,
+	CHOICES_OPERATIONS,
+	CHOICES_CONDITIONS,
+	CHOICES_ENDS,
+	CHOICES_ON_OFF,
+};
 
 struct plan_error {
 	char message[160];
 	uint8_t choices; /* enum plan_choices: what could have been written instead */
 };
 
-/* Reads `plan= ops= cond= skip= reps= end= qr=`; an absent or empty command line is the plan `short`. `modes`: what this
- * machine has of FLAT | PAGING | PAE | LONG; a plan leaves out conditions of others, `cond=` may name them all the same.
- * False: nothing is to be run, and the error says why. */
+/* Reads `plan= ops= cond= skip= reps= end= qr=`; an absent or empty command line is the plan `short`. `modes`: what
+ * this machine has of FLAT | PAGING | PAE | LONG; a plan leaves out conditions of others, `cond=` may name them all the
+ * same. False: nothing is to be run, and the error says why. */
 bool plan_parse(const char *command_line, unsigned modes, struct plan *plan, struct plan_error *error);
 
 /* Whether the operation runs under the plan's condition of this index. */

@@ -64,8 +64,9 @@ void report_plan_error(const struct plan_error *error);
 void report_error(const char *pattern, ...) __attribute__((format(printf, 1, 2)));
 void report_end(const struct run_end *end);
 
-/* All results on the screen, and QR codes where wanted. Then powers off if the plan says so and that works; else turns pages
- * by a key or after some seconds until Escape reboots the machine. Comes back if there is no screen, or to reboot. */
+/* All results on the screen, and QR codes where wanted. Then powers off if the plan says so and that works; else turns
+ * pages by a key or after some seconds until Escape reboots the machine. Comes back if there is no screen, or to
+ * reboot. */
 void report_show(const struct report *report);
 
 #endif

@@ -22,7 +22,8 @@ static void put(struct text *text, char c)
 	text->length++;
 }
 
-static void put_padded(struct text *text, const struct directive *d, const char *sign, const char *body, unsigned length)
+static void put_padded(struct text *text, const struct directive *d, const char *sign, const char *body,
+		       unsigned length)
 {
 	unsigned used = length + (*sign != 0);
 	unsigned padding = used < d->width ? d->width - used : 0;

@@ -3,8 +3,8 @@
  *
  *   text -> bits -> data codewords -> blocks, each with its check codewords -> interleaved -> modules -> masked
  *
- * A module is a byte: its lowest bit says that it is dark, FUNCTION that it is part of a pattern, which carries no data and
- * is not masked.
+ * A module is a byte: its lowest bit says that it is dark, FUNCTION that it is part of a pattern, which carries no data
+ * and is not masked.
  */
 #include "output.h"
 
@@ -160,7 +160,8 @@ static void generator(uint8_t *coefficients, unsigned degree)
 	}
 }
 
-static void check_codewords(const uint8_t *data, unsigned n, const uint8_t *divisor, unsigned degree, uint8_t *remainder)
+static void check_codewords(const uint8_t *data, unsigned n, const uint8_t *divisor, unsigned degree,
+			    uint8_t *remainder)
 {
 	memset(remainder, 0, degree);
 	for (unsigned i = 0; i < n; i++) {

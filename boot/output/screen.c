@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* The screen as rows of characters: VGA text, or a linear framebuffer with characters drawn into it.
  *
- * What is on the screen is kept in `cells` and never read back: each access to video memory may be an exit in a VM, and is
- * slow on a real machine. Only cells that change are written, and scrolling goes by several rows at once.
+ * What is on the screen is kept in `cells` and never read back: each access to video memory may be an exit in a VM, and
+ * is slow on a real machine. Only cells that change are written, and scrolling goes by several rows at once.
  */
 #include "font.h"
 #include "output.h"

@@ -170,11 +170,12 @@ static void nonsense(void)
 	refused("reps=-5", "reps is a number from 1 to 100000, not '-5'", CHOICES_NONE);
 	refused("short", "not understood: 'short'", CHOICES_KEYS);
 	refused("ops=add /boot/x", "not understood: '/boot/x'", CHOICES_KEYS);
-	refused("ops=lds cond=long.cpl0 skip=add", "no operation is left to run under any condition: 'ops=lds cond=long.cpl0 skip=add'",
-		CHOICES_NONE);
+	refused("ops=lds cond=long.cpl0 skip=add", 
+		"no operation is left to run under any condition: 'ops=lds cond=long.cpl0 skip=add'", CHOICES_NONE);
 
 	memset(line, 'a', sizeof(line) - 1);
-	refused(line, "too long a command line: 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa...'", CHOICES_NONE);
+	refused(line,
+		"too long a command line: 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa...'", CHOICES_NONE);
 	line[900] = 0;
 	refused(line, "not understood: 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa...'", CHOICES_KEYS);
 }
@@ -182,7 +183,8 @@ static void nonsense(void)
 /* Words put together at random: whatever comes, it ends, and what is accepted is something to run. */
 static void anything(void)
 {
-	static const char *const pieces[] = { "plan=", "ops=", "cond=", "skip=", "add", "*", ",", "@", " ", "long.cpl0", "flat.", ".2m", "=",
+	static const char *const pieces[] = { "plan=", "ops=", "cond=", "skip=", "add", "*", ",", "@", " ", "long.cpl0",
+					      "flat.", ".2m", "=",
 					      "short", "full", "reps=", "9", "end=", "wait", "\xff", "io" };
 	unsigned seed = 1, n_accepted = 0;
 

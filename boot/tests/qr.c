@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Codes are read again by a decoder that shares nothing with the encoder but the standard: it finds data modules by looking
- * where patterns are not, takes its table of blocks from the sum of codewords, and checks blocks by their syndromes.
+/* Codes are read again by a decoder that shares little with the encoder but the standard: it finds data modules by
+ * looking where patterns are not, has its own tables of formats and alignment, and checks blocks by their syndromes.
  * `qr FOLDER` writes some codes there as PBM files, for other decoders. */
 #include "output/format.c"
 #include "output/qr.c"
@@ -208,8 +208,8 @@ static void decode(unsigned side, char *to)
 
 static void finders(unsigned side)
 {
-	static const char rows[9][10] = { "#######..", "#.....#..", "#.###.#..", "#.###.#..", "#.###.#..", "#.....#..", "#######..",
-					  "........." };
+	static const char rows[9][10] = { "#######..", "#.....#..", "#.###.#..", "#.###.#..", "#.###.#..", "#.....#..",
+					  "#######..", "........." };
 
 	for (unsigned y = 0; y < 8; y++)
 		for (unsigned x = 0; x < 8; x++) {

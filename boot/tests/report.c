@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* A made-up run, as lines, QR text and pages of the screen, against the files in golden/, which crates/bench reads, too.
- * UPDATE=1 writes them anew. Run in boot/. */
+/* A made-up run, as lines, QR text and pages of the screen, against the files in golden/, which crates/bench reads,
+ * too. UPDATE=1 writes them anew. Run in boot/. */
 #include "cpu.h"
 
 static uint8_t fake_in8(uint16_t port);
@@ -137,7 +137,8 @@ struct cpu the_cpu = {
 struct clock the_clock = { .tsc_hz = 2000123456, .calibrated_by = "pm-timer", .spread_ppm = 12 };
 struct memory the_memory = { .bytes = 134086656 };
 
-static const struct machine_facts facts = { .cpus = 2, .apic = 1, .watchdog = 1, .loader = LOADER_PVH, .firmware = FIRMWARE_BIOS };
+static const struct machine_facts facts = { .cpus = 2, .apic = 1, .watchdog = 1, .loader = LOADER_PVH,
+					    .firmware = FIRMWARE_BIOS };
 
 void delay_us(uint32_t us) { (void)us; }
 void power_off(void) { longjmp(off, 1); }
@@ -149,14 +150,16 @@ bool equal(const char *a, const char *b)
 	return !strcmp(a, b);
 }
 
+#define ANYWHERE_AT_ALL .modes = MODES, .rings = RINGS
+
 OPERATIONS(test) = {
-	{ .name = "add", .title = "ADD, each waiting for the one before", .group = GROUP_GENERAL, .modes = MODES, .rings = RINGS },
-	{ .name = "cpuid", .title = "CPUID", .group = GROUP_EXIT, .modes = MODES, .rings = RINGS },
-	{ .name = "memory-latency-64k", .title = "MEMORY-LATENCY-64K", .group = GROUP_MEMORY, .modes = MODES, .rings = RINGS, .bytes = 65536 },
-	{ .name = "mwait", .title = "MWAIT", .group = GROUP_EXIT, .modes = MODES, .rings = RINGS },
-	{ .name = "nvme-read-irq", .title = "a block from an NVMe disk, slept for", .group = GROUP_IO, .modes = MODES, .rings = RINGS },
-	{ .name = "self-ipi", .title = "SELF-IPI", .group = GROUP_INTERRUPT, .modes = MODES, .rings = RINGS },
-	{ .name = "vmcall", .title = "VMCALL", .group = GROUP_EXIT, .modes = MODES, .rings = RINGS },
+	{ .name = "add", .title = "ADD, each waiting for the one before", .group = GROUP_GENERAL, ANYWHERE_AT_ALL },
+	{ .name = "cpuid", .title = "CPUID", .group = GROUP_EXIT, ANYWHERE_AT_ALL },
+	{ .name = "memory-latency-64k", .title = "LATENCY", .group = GROUP_MEMORY, ANYWHERE_AT_ALL, .bytes = 65536 },
+	{ .name = "mwait", .title = "MWAIT", .group = GROUP_EXIT, ANYWHERE_AT_ALL },
+	{ .name = "nvme-read-irq", .title = "a block from an NVMe disk, slept for", .group = GROUP_IO, ANYWHERE_AT_ALL },
+	{ .name = "self-ipi", .title = "SELF-IPI", .group = GROUP_INTERRUPT, ANYWHERE_AT_ALL },
+	{ .name = "vmcall", .title = "VMCALL", .group = GROUP_EXIT, ANYWHERE_AT_ALL },
 };
 enum { ADD, CPUID, MEMORY, MWAIT, NVME, IPI, VMCALL };
 
@@ -173,7 +176,8 @@ static struct result *add_result(unsigned condition, unsigned operation, enum st
 {
 	struct result *r = &results[n_results++];
 
-	*r = (struct result){ .condition = condition, .operation = operation, .status = status, .reason = reason, .reliable = 1 };
+	*r = (struct result){ .condition = condition, .operation = operation, .status = status, .reason = reason,
+			       .reliable = 1 };
 	return r;
 }
 
@@ -194,8 +198,8 @@ static void make_run(void)
 	CHECK(plan.n_conditions == 2, "%u conditions", plan.n_conditions);
 	conditions[0] = (struct condition_report){ .reason = why, .cr0 = 0x60000011, .ring = 0, .chase_ticks_x100 = 312,
 						   .empty_ticks_x1000 = 41000, .entered = 1 };
-	conditions[1] = (struct condition_report){ .effective = 1, .cr0 = 0x80000011, .cr4 = 0x20, .ring = 0, .chase_ticks_x100 = 310,
-						   .empty_ticks_x1000 = 40500, .entered = 1 };
+	conditions[1] = (struct condition_report){ .effective = 1, .cr0 = 0x80000011, .cr4 = 0x20, .ring = 0,
+						   .chase_ticks_x100 = 310, .empty_ticks_x1000 = 40500, .entered = 1 };
 	n_results = 0;
 
 	r = add_result(0, ADD, STATUS_INEFFECTIVE, why);
@@ -315,7 +319,8 @@ static void errors(void)
 	screen_clear();
 	plan_parse("cond=never", MODES, &plan, &error);
 	report_plan_error(&error);
-	CHECK(longest_row(shown.text) <= shown.columns && count_of(shown.text, "\n") == 4 && strstr(shown.text, "[.cold]"), "%s", shown.text);
+	CHECK(longest_row(shown.text) <= shown.columns && count_of(shown.text, "\n") == 4, "%s", shown.text);
+	CHECK(strstr(shown.text, "[.cold]"), "%s", shown.text);
 	plug_in(UART_GOOD, false);
 	report_error("no memory");
 	check_text(ports.sent, "{\"error\":\"no memory\"}\n");

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Framebuffers of all depths and VGA text in this process's memory. `screen FOLDER` writes what they show there as PPM files. */
+/* Framebuffers of all depths and VGA text in this process's memory. `screen FOLDER` writes what they show there as PPM
+ * files. */
 #include <sys/mman.h>
 
 #include "cpu.h"
@@ -113,12 +114,14 @@ static void every_depth(void)
 		for (unsigned y = 0; y < HEIGHT; y++)
 			CHECK(memory[y * PITCH + used] == GUARD, "beyond line %u", y);
 		CHECK(memory[PITCH * HEIGHT] == GUARD, "beyond the last line");
-		CHECK(light(&frames[i], 0, 15 * 16 - 1) && !light(&frames[i], 0, HEIGHT - 1), "the bottom line is light, the rest dark");
+		CHECK(light(&frames[i], 0, 15 * 16 - 1) && !light(&frames[i], 0, HEIGHT - 1),
+		      "the bottom line is light, the rest dark");
 		same_pixels(&frames[0], &frames[i]);
 		write_ppm(&frames[i], "text");
 	}
 	CHECK(pixel(&frames[0], 0, 14 * 16) == 26 * 0x421, "grey of 15 bits: %x", pixel(&frames[0], 0, 14 * 16));
-	CHECK(pixel(&frames[1], 0, 14 * 16) == (26 << 11 | 52 << 5 | 26), "grey of 16 bits: %x", pixel(&frames[1], 0, 14 * 16));
+	CHECK(pixel(&frames[1], 0, 14 * 16) == (26 << 11 | 52 << 5 | 26),
+	      "grey of 16 bits: %x", pixel(&frames[1], 0, 14 * 16));
 	CHECK(pixel(&frames[3], 0, 14 * 16) == 0xd0d0d0, "grey of 32 bits: %x", pixel(&frames[3], 0, 14 * 16));
 }
 
@@ -161,7 +164,8 @@ static void vga_text(void)
 	CHECK(cells[24 * 80] == (INVERSE << 8 | 'S') && cells[24 * 80 + 1] == (INVERSE << 8 | ' '), "status");
 	for (unsigned i = 0; i < 24; i++)
 		screen_print("\n%u", i);
-	CHECK(cells[13 * 80] == (NORMAL << 8 | '2') && cells[13 * 80 + 1] == (NORMAL << 8 | '3'), "scrolled by half: %x", cells[13 * 80]);
+	CHECK(cells[13 * 80] == (NORMAL << 8 | '2') && cells[13 * 80 + 1] == (NORMAL << 8 | '3'),
+	      "scrolled by half: %x", cells[13 * 80]);
 	CHECK(cells[14 * 80] == BLANK && cells[24 * 80] == (INVERSE << 8 | 'S'), "room below, and the status is where it was");
 
 	screen_clear();
