@@ -174,8 +174,8 @@ TEXT_OPERATION(apic_read, DEAR, "mov 0x20(%0), %%eax", "", (: : "r"(apic_registe
 
 /* The timer, which stands still, is told to divide by 1. */
 TEXT_OPERATION(apic_write, DEAR, "movl $0xb, 0x3e0(%0)", "", (: : "r"(apic_registers) : "memory"),
-	       .name = "mmio-apic-write", .title = "MOV to the local APIC's register that divides its timer's clock", INTERRUPT,
-	       .rings = RINGS, .prepare = prepare_apic);
+	       .name = "mmio-apic-write", .title = "MOV to the local APIC's register that divides its timer's clock",
+	       INTERRUPT, .rings = RINGS, .prepare = prepare_apic);
 
 /* Monitors treat it apart: KVM leaves it to QEMU. */
 TEXT_OPERATION(apic_priority, DEAR, "movl $0, 0x80(%0)", "", (: : "r"(apic_registers) : "memory"),

@@ -9,7 +9,11 @@ enum { DEFAULT_IO_APIC = 0xfec00000u, DEFAULT_TIMER_PIN = 2, DEFAULT_HPET = 0xfe
 enum { MAX_TABLE_BYTES = 1 << 20 };
 
 struct acpi the_acpi = {
-	.n_cpus = 1, .has_pics = true, .io_apic = DEFAULT_IO_APIC, .io_apic_timer_pin = DEFAULT_TIMER_PIN, .hpet = DEFAULT_HPET,
+	.n_cpus = 1,
+	.has_pics = true,
+	.io_apic = DEFAULT_IO_APIC,
+	.io_apic_timer_pin = DEFAULT_TIMER_PIN,
+	.hpet = DEFAULT_HPET,
 };
 
 struct __attribute__((packed)) root_pointer {

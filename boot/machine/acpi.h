@@ -22,8 +22,8 @@ extern struct acpi the_acpi;
 /* Reads the tables that the root pointer (RSDP) names, if the loader told where it is; 0: searches for it where a BIOS
  * keeps it. Without tables `the_acpi` has what any PC has. */
 void acpi_find(uint64_t root_pointer);
-/* The same with a root pointer somewhere in this piece of memory, as UEFI leaves it in what the memory map calls ACPI's.
- * Does nothing if tables are known already. */
+/* The same with a root pointer somewhere in this piece of memory, as UEFI leaves it in what the memory map calls
+ * ACPI's. Does nothing if tables are known already. */
 void acpi_find_in(uint64_t address, uint64_t bytes);
 /* Where it was found, for the other program's acpi_find(); 0: nowhere. */
 uint64_t acpi_root_pointer(void);

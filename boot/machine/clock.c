@@ -2,8 +2,8 @@
 /* How fast the TSC ticks, found out by timers of known frequency. All are used that this machine has; one that another
  * agrees with is believed.
  *
- * A calibration is a row of windows. At each of their edges the timer is read between two reads of the TSC, several times
- * over, and the closest pair counts: an interrupted or stolen moment makes that pair wide, so it is not taken.
+ * A calibration is a row of windows. At each of their edges the timer is read between two reads of the TSC, several
+ * times over, and the closest pair counts: an interrupted or stolen moment makes that pair wide, so it is not taken.
  *
  *     edge                 window 1                 edge            window 2            edge
  *   tsc timer tsc  ------- about 20 ms -------  tsc timer tsc  ---------------------  tsc timer tsc

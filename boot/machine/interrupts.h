@@ -32,7 +32,7 @@ enum {
 enum { APIC_ENABLED = 1 << 8, LVT_MASKED = 1 << 16, TIMER_DIVIDE_BY_1 = 0xb };
 
 /* Delivery modes of interrupt commands, LVTs and I/O APIC pins. */
-enum { DELIVER_FIXED = 0 << 8, DELIVER_NMI = 4 << 8, DELIVER_INIT = 5 << 8, DELIVER_START = 6 << 8, DELIVER_EXTERNAL = 7 << 8 };
+enum { DELIVER_NMI = 4 << 8, DELIVER_INIT = 5 << 8, DELIVER_START = 6 << 8, DELIVER_EXTERNAL = 7 << 8 }; /* 0: fixed */
 enum { COMMAND_ASSERT = 1 << 14, COMMAND_TO_SELF = 1 << 18 };
 
 uint32_t apic_read(unsigned offset);

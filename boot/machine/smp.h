@@ -8,14 +8,14 @@
 
 /* How many CPUs the firmware's tables name; 1 at least. */
 unsigned smp_cpus(void);
-/* Starts the second CPU in this program's mode, if there is one, and if need be anew: the other program may have had it.
- * After interrupts_init() and clock_calibrate(). */
+/* Starts the second CPU in this program's mode, if there is one, and if need be anew: the other program may have had
+ * it. After interrupts_init() and clock_calibrate(). */
 void smp_init(void);
 bool smp_second_runs(void);
 
 /* Whether it waits awake rather than in HLT. */
 void smp_second_spins(bool spins);
-/* Sends it an interrupt; its handler counts, and sends vector `reply` back if that isn't 0. Nothing but its time is in it:
+/* Sends it an interrupt; its handler counts, and sends vector `reply` back if that isn't 0. Takes the least of time, so
  * smp_second_spins() must have been the last to send something. */
 void smp_ping(uint8_t reply);
 /* How many it has handled. */

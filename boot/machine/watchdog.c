@@ -5,8 +5,8 @@
  *   PIT channel 0 --> 8259 --> the local APIC's LINT0, delivered as NMI (unless devices use the 8259s)
  *   the second CPU, which counts TSC ticks and sends one
  *
- * The PIT counts 55 ms at most. Longer times are cut into pieces, each but the last of which ends in an NMI that lets the
- * call go on.
+ * The PIT counts 55 ms at most. Longer times are cut into pieces, each but the last of which ends in an NMI that lets
+ * the call go on.
  */
 #include "watchdog.h"
 #include "acpi.h"
@@ -64,7 +64,8 @@ static void pin_stop(void)
 
 /* The 8259 must forget the last time, or its output stays as it is and does not rise again: a poll command takes the
  * interrupt from it as the CPU would. */
-enum { PIC_COMMAND = 0x20, PIC_MASK = 0x21, PIC_POLL = 0x0c, PIC_POLLED = 0x80, PIC_ONLY_TIMER = 0xfe, PIC_NOTHING = 0xff };
+enum { PIC_COMMAND = 0x20, PIC_MASK = 0x21 };
+enum { PIC_POLL = 0x0c, PIC_POLLED = 0x80, PIC_ONLY_TIMER = 0xfe, PIC_NOTHING = 0xff };
 
 static void pic_forget(void)
 {

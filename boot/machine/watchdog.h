@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* What ends an operation that does not come back: an NMI, which no instruction can switch off. guard.h has what guarded calls
- * want of it. */
+/* What ends an operation that does not come back: an NMI, which no instruction can switch off. guard.h has what guarded
+ * calls want of it. */
 #ifndef BOOT_WATCHDOG_H
 #define BOOT_WATCHDOG_H
 
