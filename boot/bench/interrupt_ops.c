@@ -338,8 +338,8 @@ static void find_rate(void)
 	rate_tsc = end - begin;
 }
 
-/* A latency counts from the time for which the interrupt was asked, and that from just before the asking. The rate may be
- * wrong by some millionths: what would be less than 0 is 0. */
+/* A latency counts from the time for which the interrupt was asked, and that from just before the asking. The rate may
+ * be wrong by some millionths: what would be less than 0 is 0. */
 static uint64_t timer_latency(uint32_t us, void (*wait)(uint64_t deadline))
 {
 	uint64_t ticks = ticks_of_us(us), due;
@@ -493,8 +493,8 @@ __attribute__((no_reorder)) static OPERATIONS(interrupt) = {
 	  .prepare = prepare_timer, .sample = sample_hlt_timer, .finish = finish_timer },
 	{ .name = "mwait-timer", .title = "MWAIT until the APIC timer's interrupt: how late its handler begins", SAMPLED,
 	  .prepare = prepare_mwait_timer, .sample = sample_mwait_timer, .finish = finish_timer },
-	{ .name = "apic-timer", .title = "the APIC timer's interrupt while the CPU spins: how late its handler begins", SAMPLED,
-	  .prepare = prepare_timer, .sample = sample_apic_timer, .finish = finish_timer },
+	{ .name = "apic-timer", .title = "the APIC timer's interrupt while the CPU spins: how late its handler begins",
+	  SAMPLED, .prepare = prepare_timer, .sample = sample_apic_timer, .finish = finish_timer },
 	{ .name = "self-ipi", .title = "an IPI to this CPU, until its handler begins", SAMPLED,
 	  .prepare = prepare_self, .sample = sample_self, .finish = finish_self },
 	{ .name = "ipi-round-trip", .title = "an IPI to the second CPU, which spins, and one back", SAMPLED,
