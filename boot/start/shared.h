@@ -36,7 +36,6 @@ struct shared {
 
 	/* How far the run has come. */
 	uint32_t next_condition, n_done, n_results;
-	uint32_t screen_row, screen_column; /* for screen.c, if it wants to go on where the other program stopped */
 	uint32_t backward_jumps;            /* seen by the 32-bit program */
 	struct condition_report conditions[PLAN_MAX_CONDITIONS];
 	struct result results[MAX_RESULTS];
