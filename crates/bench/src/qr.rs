@@ -73,9 +73,11 @@ pub fn parse(file: &[u8]) -> Result<Results, NoResults> {
     } else {
         let missing = codes.missing();
         let list: Vec<String> = missing.iter().take(40).map(u32::to_string).collect();
-        let (are, them) = if missing.len() == 1 { (" is", "it") } else { ("s are", "them") };
+        let (codes_are, them) =
+            if missing.len() == 1 { ("codes is", "it") } else { ("codes are", "them") };
         notes.add(&format!(
-            "code{are} missing of {}: {}; what is in {them} is lost",
+            "{} of {} {codes_are} missing: {}; what is in {them} is lost",
+            missing.len(),
             codes.count,
             list.join(", ")
         ));

@@ -99,7 +99,7 @@ fn missing_codes_are_named() {
     let n = all.len();
     let lines = without(0);
     assert!(
-        lines.contains(&format!("code is missing of {n}: 1; what is in it is lost")),
+        lines.contains(&format!("1 of {n} codes is missing: 1; what is in it is lost")),
         "{lines:?}"
     );
     assert!(lines.iter().any(|line| line.starts_with("the header is lost")), "{lines:?}");

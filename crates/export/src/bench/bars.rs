@@ -9,7 +9,7 @@ use super::svg::{Drawing, Scale, amount, mark_text};
 const WIDTH: f64 = 980.0;
 const NAMES: f64 = 250.0;
 const PLOT: f64 = 590.0;
-const BAR: f64 = 9.0;
+const BAR: f64 = 11.0;
 const GAP: f64 = 7.0;
 const HEADING: f64 = 24.0;
 const TOP: f64 = 76.0;
@@ -51,7 +51,7 @@ pub(super) fn draw(comparison: &Comparison<'_>) -> Option<Drawing> {
                 let says = format!("{}: {} {text}", comparison.machines[n].label, row.operation);
                 drawing.bar((NAMES, top), (length.max(1.0), BAR - 1.0), n, &says);
                 if machines <= 3 {
-                    drawing.text((NAMES + length + 5.0, top + BAR - 1.0), "faint", &text);
+                    drawing.text((NAMES + length + 5.0, top + BAR - 2.0), "value", &text);
                 }
             }
             y += of_row;
@@ -70,7 +70,7 @@ fn rows<'c>(comparison: &'c Comparison<'_>) -> Vec<&'c Row> {
         }
         match chosen.iter_mut().find(|other| other.operation == row.operation) {
             None => chosen.push(row),
-            Some(other) if rank(*other) < rank(row) => *other = row,
+            Some(other) if rank(other) < rank(row) => *other = row,
             Some(_) => {}
         }
     }

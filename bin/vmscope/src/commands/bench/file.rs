@@ -265,6 +265,7 @@ pub(super) fn label(path: &Path) -> Result<String, Usage> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 

@@ -71,6 +71,7 @@ Its results come over the first serial port (115200 8n1); without one, as QR cod
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 

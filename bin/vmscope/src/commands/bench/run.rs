@@ -398,6 +398,7 @@ impl Progress {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use clap::Parser;
 
