@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Records end at '*', fields at '+'. They are made anew for every code and only the part that belongs to it is kept:
  * that takes no memory, however many results there are. */
 #include "compact.h"

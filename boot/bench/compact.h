@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* All results in few characters of QR's alphanumeric set, cut into pieces that a code holds; docs/boot.md describes them. */
 #ifndef BOOT_COMPACT_H
 #define BOOT_COMPACT_H

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Instructions that stay within the processor, if nobody takes them out: general ones, and those on flags, descriptor
  * tables and control registers. What faults at a level is tried there all the same: that it faults is the result. */
 #include "segments.h"

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Instructions that virtual machine monitors like to see: CPUID, time, MSRs, hypercalls, I/O ports. */
 #include "text_operation.h"
 

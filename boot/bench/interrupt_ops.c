@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Interrupts, and ways into level 0 and back: what they cost where a monitor delivers or sees them. */
 #include "machine/interrupts.h"
 #include "machine/smp.h"

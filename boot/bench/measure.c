@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How operations are timed. docs/measuring.md says why so.
  *
  *	prepare -> first shot (guarded alone: faults and hangs show here, and how slow it is)

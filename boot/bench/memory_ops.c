@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Memory: latency by size, TLB misses, bandwidth, pages that nobody has touched yet. */
 #include "measure.h"
 #include "paging.h"

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Names and numbers that lines, the table and QR codes have in common. */
 #ifndef BOOT_NUMBERS_H
 #define BOOT_NUMBERS_H

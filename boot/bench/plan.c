@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a command line asks for: which operations run under which conditions. It is text from outside: bounded, and each
  * word is either understood or refused by name.
  *

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Plans by name: docs/boot.md has the same table in words. */
 #ifndef BOOT_PRESETS_H
 #define BOOT_PRESETS_H

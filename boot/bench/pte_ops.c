@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Page table entries: 5120 of them updated, as in the original. With paging on, each maps a page that was read just
  * before: so a monitor that keeps shadows of page tables has one of it. */
 #include "measure.h"

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* JSON lines for programs, with a trace of each on the screen; docs/boot.md has their schema. */
 #include "report.h"
 

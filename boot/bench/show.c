@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The end of a run as people see it: pages of the table, and QR codes for a phone's camera. */
 #include "compact.h"
 #include "output.h"

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Figures from times. Pure. Times go in as ticks and come out in thousandths of ticks. */
 #ifndef BOOT_STATISTICS_H
 #define BOOT_STATISTICS_H

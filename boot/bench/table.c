@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The table on the screen. A page has one to three blocks beside each other; what does not fit goes to the next block.
  * Where columns are left over, rows say what operations do.
  *

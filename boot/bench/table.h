@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Results as rows of text for people. */
 #ifndef BOOT_TABLE_H
 #define BOOT_TABLE_H

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Operations that are a few instructions. */
 #ifndef BOOT_TEXT_OPERATION_H
 #define BOOT_TEXT_OPERATION_H

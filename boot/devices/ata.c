@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A disk on the first ATA channel at its old ports, by programmed I/O. */
 #include "disk.h"
 #include "irq.h"

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Operations on devices: how long a program waits for them, and what a register of theirs costs. */
 #include "disk.h"
 #include "pci.h"

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the drivers here have in common. They know one device of a kind, set it up for one operation and leave it quiet
  * afterwards. Every wait ends. Disks are read, never written. */
 #ifndef BOOT_DEVICES_H

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a disk's driver does for the operations: read the first block, again and again. */
 #ifndef BOOT_DEVICES_DISK_H
 #define BOOT_DEVICES_DISK_H

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The HPET's main counter: a device register in memory that VMMs emulate. */
 #include "devices.h"
 #include "machine/acpi.h"

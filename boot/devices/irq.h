@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The interrupt of the one device that is being measured: as a message to this CPU where the device can send one,
  * otherwise by its line through the PICs. */
 #ifndef BOOT_DEVICES_IRQ_H

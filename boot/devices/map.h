@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Device memory above the 4 GiB that are always mapped. */
 #ifndef BOOT_DEVICES_MAP_H
 #define BOOT_DEVICES_MAP_H

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The first NVMe controller: an admin queue, one pair of I/O queues, one command at a time. */
 #include "disk.h"
 #include "irq.h"

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* PCI functions, by configuration mechanism 1: found, switched on, their registers made reachable. */
 #ifndef BOOT_DEVICES_PCI_H
 #define BOOT_DEVICES_PCI_H

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A byte through a serial port that is looped back inside: COM2 if there is one, otherwise COM1, while no line goes
  * out. */
 #include "devices.h"

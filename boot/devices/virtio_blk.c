@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The first virtio block device on PCI, modern (virtio 1.0) or legacy: one queue, one request at a time. */
 #include "disk.h"
 #include "irq.h"

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the processor is, and the instructions that C has no words for. */
 #ifndef BOOT_CPU_H
 #define BOOT_CPU_H

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What interrupts, faults and the watchdog have to do with guarded calls. */
 #ifndef BOOT_GUARD_H
 #define BOOT_GUARD_H

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The machine as the benchmark drives it: conditions, guarded calls, interrupts, time.
  *
  * All C of boot/ is compiled twice, for 32-bit and for 64-bit mode (`#ifdef __x86_64__` where they differ). The 32-bit

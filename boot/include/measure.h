@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Operations and how they are timed. */
 #ifndef BOOT_MEASURE_H
 #define BOOT_MEASURE_H

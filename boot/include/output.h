@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What people and programs get to see: serial lines, debugcon, the screen, QR codes. Nothing here is called inside a
  * timed window. */
 #ifndef BOOT_OUTPUT_H

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Page tables: the identity mapping that all conditions share, and a window whose entries tests may change. */
 #ifndef BOOT_PAGING_H
 #define BOOT_PAGING_H

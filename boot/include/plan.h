@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What to run: a plan by name, changed by the command line. Pure: no machine is touched. */
 #ifndef BOOT_PLAN_H
 #define BOOT_PLAN_H

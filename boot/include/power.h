@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How a run ends. */
 #ifndef BOOT_POWER_H
 #define BOOT_POWER_H

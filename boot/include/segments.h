@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Segments and gates: one table of each, with everything for privilege levels 0 to 3. Readable by assembly, too. */
 #ifndef BOOT_SEGMENTS_H
 #define BOOT_SEGMENTS_H

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tables are believed only as far as their checksums and lengths go, and only below 4 GiB, where all is mapped. */
 #include "acpi.h"
 #include "measure.h"

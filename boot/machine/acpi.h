@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the firmware's ACPI tables say of CPUs, interrupt controllers and timers. */
 #ifndef BOOT_ACPI_H
 #define BOOT_ACPI_H

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How fast the TSC ticks, found out by timers of known frequency. All are used that this machine has; one that another
  * agrees with is believed.
  *

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Time, beyond what machine.h tells. */
 #ifndef BOOT_CLOCK_H
 #define BOOT_CLOCK_H

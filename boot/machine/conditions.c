@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Puts conditions in force, and looks whether they are. */
 #include "machine.h"
 #include "measure.h"

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* 64-bit division for the 32-bit program: gcc calls these of its own library, which for -m32 is not always installed. (In the
  * 64-bit program nothing calls them.) */
 #include <stdint.h>

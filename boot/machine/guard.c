@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Guarded calls: a body runs at some privilege level, and whatever it does, its caller goes on.
  *
  *   guarded_call --IRET--> body --INT--> ring_back ------------+--> guarded_call

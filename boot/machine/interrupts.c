@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* 8259 pair, local APIC, I/O APIC. Devices that interrupt by a line do it through the 8259s, which any PC routes as its
  * firmware set it up; the I/O APIC serves the watchdog only. */
 #include "interrupts.h"

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The interrupt controllers, as far as machine.h doesn't tell: for what drives the local APIC itself. */
 #ifndef BOOT_INTERRUPTS_H
 #define BOOT_INTERRUPTS_H

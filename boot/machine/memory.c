@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The arena, and what gcc expects of a C library. */
 #include "memory.h"
 #include "paging.h"

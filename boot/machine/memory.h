@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: Apache-2.0 */
 #ifndef BOOT_MACHINE_MEMORY_H
 #define BOOT_MACHINE_MEMORY_H
 

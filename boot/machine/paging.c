@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Page tables of every mode. Entries of 8 bytes (PAE, 64-bit) and of 4 bytes differ in how many fit into a table, and so
  * in what a large page is; their low bits mean the same. */
 #include "paging.h"

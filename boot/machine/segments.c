@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* GDT, LDT, TSS and IDT. */
 #include "segments.h"
 #include "machine.h"

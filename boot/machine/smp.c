@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The second CPU.
  *
  *   INIT, start-up IPI --> start/ap.S --> second_cpu_main --> wait --+

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The second CPU: it sleeps, or waits spinning, and answers what the first one sends. Its tables, stack and interrupt
  * handlers are its own, so nothing that the first does to its own harms it. */
 #ifndef BOOT_SMP_H

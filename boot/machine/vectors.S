@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* An entry for each vector, 16 bytes apart. All end in trap() of guard.c, with a struct trap_frame. */
 
 /* Does the processor push an error code with it? */

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Three ways to an NMI, the first that works is taken:
  *
  *   PIT channel 0 --> I/O APIC pin, delivered as NMI

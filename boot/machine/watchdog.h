@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What ends an operation that does not come back: an NMI, which no instruction can switch off. guard.h has what guarded
  * calls want of it. */
 #ifndef BOOT_WATCHDOG_H

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The font: drawn as 5 x 7 dots, row by row from the top, with up to two rows more below the baseline. */
 #include "font.h"
 

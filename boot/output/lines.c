@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Lines for programs, on COM1 and on debugcon. Either may be missing, or die in the middle of a line: all waits end. */
 #include "output.h"
 

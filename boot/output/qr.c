@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* QR codes (ISO/IEC 18004): alphanumeric mode, error correction level L, the smallest version that holds the text.
  *
  *   text -> bits -> data codewords -> blocks, each with its check codewords -> interleaved -> modules -> masked

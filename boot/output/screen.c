@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The screen as rows of characters: VGA text, or a linear framebuffer with characters drawn into it.
  *
  * What is on the screen is kept in `cells` and never read back: each access to video memory may be an exit in a VM, and

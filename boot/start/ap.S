@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Where the second CPU starts: in real mode, at the page that the start-up IPI named. From there to this program's mode. */
 
 #define CODE_32 0x08

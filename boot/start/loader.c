@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the loader tells: memory, command line, framebuffer. Multiboot 1 and PVH; only the 32-bit program is loaded. */
 #include "loader.h"
 #include "acpi.h"

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The run, from what the loader tells to the end. The 32-bit program does what is wanted in 32-bit conditions; if any
  * are of 64 bits, the 64-bit one does those and the end.
  *

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the 32-bit program hands over to the 64-bit one. Both see it at the same address and with the same shape.
  *
  *  0x100000  32-bit program, with the image of the 64-bit one in it

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Where loaders enter: Multiboot 1 (grub, QEMU) and PVH (QEMU, Xen, small VMMs). Both come in 32-bit protected mode with
  * flat segments, paging and interrupts off; EBX has the address of what the loader tells. */
 #include "shared.h"

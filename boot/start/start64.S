@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The way to 64-bit mode: identity mapping of 4 GiB by 2 MiB pages, in tables of its own, and a GDT for the jump. */
 #include "shared.h"
 

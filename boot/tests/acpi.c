@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tables of all sorts, in memory below 4 GiB as a PC has it. */
 #define _GNU_SOURCE
 #include "machine/acpi.c"

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What all tests have in common. They run on the developer's machine and include the files that they test. */
 #ifndef BOOT_CHECK_H
 #define BOOT_CHECK_H

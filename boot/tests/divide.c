@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The 32-bit program's division against this machine's own. */
 #include "machine/divide.c"
 

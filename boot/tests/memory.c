@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which piece of a machine's memory becomes the arena, and what is given out of it. */
 #include "machine/memory.c"
 

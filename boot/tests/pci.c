@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Finding functions and capabilities in a configuration space that is made up:
  *
  *   bus 0: 00.0 host bridge, 01.0 + 01.3 a device of two functions, 02.0 bridge to bus 5, 03.0 bridge to bus 0 (!)

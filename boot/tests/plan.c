@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "bench/plan.c"
 #include "bench/presets.c"
 #include "output/format.c"

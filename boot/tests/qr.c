@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Codes are read again by a decoder that shares little with the encoder but the standard: it finds data modules by
  * looking where patterns are not, has its own tables of formats and alignment, and checks blocks by their syndromes.
  * `qr FOLDER` writes some codes there as PBM files, for other decoders. */

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Framebuffers of all depths and VGA text in this process's memory. `screen FOLDER` writes what they show there as PPM
  * files. */
 #include <sys/mman.h>
