@@ -1,4 +1,4 @@
-//! A program that boots with no operating system, in QEMU: started, listened to on its serial port, ended.
+//! A program that boots with no operating system, in QEMU: started, listened to on its debug port (0xe9), ended.
 //!
 //! It needs no virtual host: with emulation it runs anywhere, with KVM wherever that really runs guests, be it this
 //! machine or the virtual host.
@@ -90,7 +90,7 @@ pub fn is_inside() -> bool {
     std::env::var_os(FOLDER_VARIABLE).is_some()
 }
 
-/// Boots a machine with one empty disk of each kind (ATA, virtio, NVMe) and hands on each line of its serial port.
+/// Boots a machine with one empty disk of each kind (ATA, virtio, NVMe) and hands on each line of its debug port.
 /// Whatever ends this, nothing of it stays.
 ///
 /// # Errors
@@ -108,7 +108,7 @@ pub fn boot_bare(
     let (ours, theirs) = UnixStream::pair().map_err(failed)?;
     let mut command = Command::new(qemu::program()?);
     let disks = disks(folder.path())?;
-    command.args(LoneMachine { machine, disks: &disks, serial: theirs.as_raw_fd() }.arguments());
+    command.args(LoneMachine { machine, disks: &disks, lines: theirs.as_raw_fd() }.arguments());
     command.stdin(Stdio::null()).stdout(Stdio::null());
     command.stderr(File::create(&log).map_err(Error::io("create", &log))?);
     let child = process::spawn_bound(&mut command, vec![theirs.into()]).map_err(failed)?;

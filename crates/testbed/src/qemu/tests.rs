@@ -82,7 +82,7 @@ fn the_command_lines_of_a_machine_without_an_operating_system() {
             memory_mib: 128,
         };
         let disks = [Disk::Ata, Disk::Virtio, Disk::Nvme].map(|kind| (kind, "/tmp/d,1".into()));
-        text += &shown(&LoneMachine { machine: &machine, disks: &disks, serial: 5 }.arguments());
+        text += &shown(&LoneMachine { machine: &machine, disks: &disks, lines: 5 }.arguments());
         text += "\n";
     }
     golden::check("lone-commands.txt", &text);

@@ -72,7 +72,7 @@ pub(crate) struct Args {
     /// Let time count instructions (emulation): runs come out alike
     #[arg(long)]
     deterministic: bool,
-    /// Keep what came out of the serial port
+    /// Keep the lines that the image wrote
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
     /// Time limit of the whole run, in seconds (or with a unit: 20m)
