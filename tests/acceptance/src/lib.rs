@@ -2,6 +2,7 @@
 //!
 //! Everything goes through the programs a user has; nothing here reaches into the crates.
 
+pub mod boot;
 pub mod marks;
 pub mod overhead;
 
