@@ -156,8 +156,8 @@ pub fn find(all: &[Measured], collector: Collector, period_ns: u32) -> Option<&M
 
 #[cfg(test)]
 mod test {
-    use crate::overhead::PERIODS;
     use super::*;
+    use crate::overhead::PERIODS;
 
     /// One millisecond, one second of work in pieces.
     fn measured(collector: Collector, instructions: f64) -> Measured {
