@@ -30,9 +30,9 @@ static jmp_buf off;
 
 /* ---- a UART and a debugcon ---- */
 
-/* A slow one takes a burst only after BUSY_READS more, as on a host that has no time for it; a full one is never empty. */
+/* A slow one is busy with a burst for BUSY_READS, on a host that has no time for it; a full one is never empty. */
 enum uart { UART_MISSING, UART_DEAD, UART_SLOW, UART_FULL, UART_GOOD };
-enum { TICKS_PER_US = 2000, TICKS_OF_READ = 1000 * TICKS_PER_US, BUSY_READS = 10 * PATIENCE_US / 1000 };
+enum { TICKS_PER_US = 2000, TICKS_OF_READ = TICKS_PER_US, BUSY_READS = 5 * PATIENCE_US };
 
 static struct {
 	enum uart kind;
@@ -204,7 +204,7 @@ static struct result *add_result(unsigned condition, unsigned operation, enum st
 	struct result *r = &results[n_results++];
 
 	*r = (struct result){ .condition = condition, .operation = operation, .status = status, .reason = reason,
-			       .reliable = 1 };
+			       .reliable = 1, .done = 15210 };
 	return r;
 }
 
@@ -494,10 +494,12 @@ static void dead_lines(void)
 	CHECK(count_of(ports.logged, "\n") == 1000, "debugcon has all lines");
 }
 
-static void a_thousand_lines(enum uart kind)
+enum { N_LATE = 30 };
+
+static void some_lines(enum uart kind)
 {
 	plug_in(kind, true);
-	for (unsigned i = 0; i < 1000; i++) {
+	for (unsigned i = 0; i < N_LATE; i++) {
 		line_add("%u: what is longer than one burst", i);
 		line_end();
 	}
@@ -506,9 +508,9 @@ static void a_thousand_lines(enum uart kind)
 
 static void late_lines(void)
 {
-	a_thousand_lines(UART_SLOW);
-	a_thousand_lines(UART_FULL);
-	CHECK(ports.tsc < 10000000ull * TICKS_PER_US, "after %llu ticks", (unsigned long long)ports.tsc);
+	some_lines(UART_SLOW);
+	some_lines(UART_FULL);
+	CHECK(ports.tsc < 1100000ull * TICKS_PER_US, "after %llu ticks", (unsigned long long)ports.tsc);
 }
 
 /* Where reading the clock is an exception, reads are counted. */
