@@ -34,6 +34,7 @@ struct work {
 
 static uint64_t times[MAX_TIMES], times_of_twice[MAX_TIMES];
 static uint32_t backward_jumps;
+static uint64_t turns_done;
 
 uint32_t measure_backward_jumps(void)
 {
@@ -60,6 +61,7 @@ static __attribute__((noinline, noclone)) uint64_t shot(void (*run)(uint32_t), u
 	run(turns);
 	end = tsc_end();
 	interrupts_off(); /* some operations allow them; nothing is allowed to interrupt the next shot */
+	turns_done += turns;
 	if (begin <= end)
 		return end - begin;
 	backward_jumps++;
@@ -96,6 +98,7 @@ static void time_own(void *argument)
 
 	do {
 		keep(work, work->operation->sample());
+		turns_done++;
 		interrupts_off();
 	} while (--left && go_on(work));
 }
@@ -298,11 +301,15 @@ static void take_figures(const struct operation *operation, const struct conditi
 
 	work.run = operation->once ? operation->once : operation->run;
 	measure_empty(condition); /* now: it uses the same memory for its times */
+	turns_done = 0;
 	if (singles && !take_singles(&work, operation->timing == TIMING_OWN ? time_own : time_shots, condition,
 				     batches ? third : all, result))
 		return;
+	result->done = turns_done;
+	turns_done = 0;
 	if (batches && !take_batches(&work, condition, all - third, result))
 		return;
+	result->done += turns_done * operation->unroll;
 	if (backward_jumps != jumps)
 		result->reliable = false;
 	if (!result->single.n && !result->batch_of)

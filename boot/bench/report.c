@@ -173,7 +173,7 @@ static void add_figures(const struct result *result)
 	add_single(&result->single);
 	comma();
 	add_batch(result);
-	line_add(",\"bytes\":%u,", (unsigned)operations[result->operation].bytes);
+	line_add(",\"bytes\":%u,\"done\":%llu,", (unsigned)operations[result->operation].bytes, (wide)result->done);
 	add_flag("reliable", result->reliable);
 	if (result->status == STATUS_INEFFECTIVE) {
 		comma();

@@ -82,6 +82,7 @@ struct result {
 	struct spread single;  /* single shots less the empty shot's minimum (min, median); outliers kept (p99, max) */
 	stable64 batch;        /* per operation, from (T(2N) - T(N)) / N of minima; batch_of 0: not timed so */
 	stable64 batch_median; /* of medians */
+	stable64 done;         /* how many times in all it was done for these figures */
 	uint32_t batch_of;     /* operations in a batch of N */
 };
 

@@ -132,6 +132,9 @@ pub struct Outcome {
     /// Bytes that it moves, or works on.
     #[serde(default)]
     pub bytes: u64,
+    /// How often it was done for the figures; null: not known.
+    #[serde(default)]
+    pub done: Option<u64>,
     /// The program trusts the figure.
     #[serde(default)]
     pub reliable: Option<bool>,

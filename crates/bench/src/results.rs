@@ -153,6 +153,8 @@ pub struct Figures {
     pub batch: Option<Batch>,
     /// Bytes that it moves, or works on; 0: no such thing.
     pub bytes: u64,
+    /// How often it was done for these figures; `None`: not said.
+    pub done: Option<u64>,
     /// The program trusts the figure: the spread is small, and time did not jump.
     pub reliable: bool,
     /// Why the condition it was measured under is not in force.

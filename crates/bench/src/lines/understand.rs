@@ -143,6 +143,7 @@ fn figures(value: &Value) -> Result<Figures, String> {
         single: present("single").map(spread).transpose()?,
         batch: present("batch").map(batch).transpose()?,
         bytes: count(value, "bytes").unwrap_or(0),
+        done: count(value, "done"),
         reliable: value["reliable"].as_bool().ok_or("not said whether it is reliable")?,
         ineffective: optional(value, "ineffective"),
     };

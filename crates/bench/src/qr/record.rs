@@ -139,7 +139,7 @@ fn figures(fields: &mut Fields<'_>, reliable: bool, is_ineffective: bool) -> Opt
     let bytes = if is_ineffective { fields.number()? } else { fields.number().unwrap_or(0) };
     let ineffective =
         if is_ineffective { Some(fields.string()?.unwrap_or_default()) } else { None };
-    let figures = Figures { single, batch, bytes, reliable, ineffective };
+    let figures = Figures { single, batch, bytes, done: None, reliable, ineffective };
     figures.ticks().map(|_| Outcome::Measured(figures))
 }
 

@@ -131,6 +131,7 @@ fn outcome_to_json(measurement: &Measurement) -> api::bench::Outcome {
         single: None,
         batch: None,
         bytes: 0,
+        done: None,
         reliable: None,
         ineffective: None,
     };
@@ -147,6 +148,7 @@ fn outcome_to_json(measurement: &Measurement) -> api::bench::Outcome {
             json.single = figures.single.map(spread);
             json.batch = figures.batch.map(batch);
             json.bytes = figures.bytes;
+            json.done = figures.done;
             json.reliable = Some(figures.reliable);
             json.ineffective = figures.ineffective.clone();
         }
@@ -249,6 +251,7 @@ fn figures(json: &api::bench::Outcome) -> Result<Figures, String> {
         single: json.single.map(spread),
         batch: json.batch.map(batch),
         bytes: json.bytes,
+        done: json.done,
         reliable: json.reliable.unwrap_or(false),
         ineffective: json.ineffective.clone(),
     };
