@@ -3,7 +3,7 @@
 #include "measure.h"
 #include "paging.h"
 
-enum { KIB = 1 << 10, MIB = 1 << 20 };
+enum { KiB = 1 << 10, MiB = 1 << 20 }; /* as in titles */
 enum { TIMEOUT_MS = 20000 }; /* without caches, large blocks take long */
 
 #define MEMORY(id, what) \
@@ -68,30 +68,30 @@ static void chase_once(uint32_t turns)
 	.timing = TIMING_REPEATED, .unroll = STEPS, .prepare = how, .run = chase, .once = chase_once, .bytes = size
 
 /* Lines of a block: caches hold it, or don't. */
-#define LATENCY(id, block)                                                           \
+#define LATENCY(id, n, unit)                                                         \
 	static const char *prepare_latency_##id(void)                                \
 	{                                                                            \
-		return build_chase(LINE, (block) / LINE);                            \
+		return build_chase(LINE, (n) * unit / LINE);                         \
 	}                                                                            \
 	__attribute__((no_reorder)) static OPERATIONS(latency_##id) = { {            \
-		MEMORY("latency-" #id, "a load from somewhere in " #id "B"),         \
-		CHASE(block, prepare_latency_##id)                                   \
+		MEMORY("latency-" #id, "a load from somewhere in " #n " " #unit),    \
+		CHASE((n) * unit, prepare_latency_##id)                              \
 	} }
 
-LATENCY(4k, 4 * KIB);
-LATENCY(8k, 8 * KIB);
-LATENCY(16k, 16 * KIB);
-LATENCY(32k, 32 * KIB);
-LATENCY(64k, 64 * KIB);
-LATENCY(128k, 128 * KIB);
-LATENCY(256k, 256 * KIB);
-LATENCY(512k, 512 * KIB);
-LATENCY(1m, 1 * MIB);
-LATENCY(2m, 2 * MIB);
-LATENCY(4m, 4 * MIB);
-LATENCY(8m, 8 * MIB);
-LATENCY(16m, 16 * MIB);
-LATENCY(32m, 32 * MIB);
+LATENCY(4k, 4, KiB);
+LATENCY(8k, 8, KiB);
+LATENCY(16k, 16, KiB);
+LATENCY(32k, 32, KiB);
+LATENCY(64k, 64, KiB);
+LATENCY(128k, 128, KiB);
+LATENCY(256k, 256, KiB);
+LATENCY(512k, 512, KiB);
+LATENCY(1m, 1, MiB);
+LATENCY(2m, 2, MiB);
+LATENCY(4m, 4, MiB);
+LATENCY(8m, 8, MiB);
+LATENCY(16m, 16, MiB);
+LATENCY(32m, 32, MiB);
 
 /* A line of each of so many pages, in different sets of a cache: caches hold the lines; the TLB holds the pages or not. */
 #define TLB(n)                                                                \
@@ -131,12 +131,12 @@ static const char *take_blocks(size_t bytes)
 
 static const char *take_1m(void)
 {
-	return take_blocks(MIB);
+	return take_blocks(MiB);
 }
 
 static const char *take_16m(void)
 {
-	return take_blocks(16 * MIB);
+	return take_blocks(16 * MiB);
 }
 
 static void read_block(uint32_t turns)
@@ -185,27 +185,27 @@ static void rep_movsb(uint32_t turns)
 		memcpy(destination, source, block_bytes);
 }
 
-#define BANDWIDTH(id, size, size_bytes, what, body)                                                          \
+#define BANDWIDTH(id, size, n, what, body)                                                                   \
 	{                                                                                                    \
-		MEMORY(id "-" #size, what " " #size "B"), .timing = TIMING_REPEATED, .unroll = 1,             \
-		.prepare = take_##size, .run = body, .bytes = size_bytes                                     \
+		MEMORY(id "-" #size, what " " #n " MiB"), .timing = TIMING_REPEATED, .unroll = 1,             \
+		.prepare = take_##size, .run = body, .bytes = (n) * MiB                                      \
 	}
-#define BANDWIDTHS(size, size_bytes)                                                        \
-	BANDWIDTH("read", size, size_bytes, "reading", read_block),                         \
-	BANDWIDTH("write", size, size_bytes, "writing", write_block),                       \
-	BANDWIDTH("copy", size, size_bytes, "copying", copy_block),                         \
-	BANDWIDTH("stosb", size, size_bytes, "REP STOSB over", rep_stosb),                  \
-	BANDWIDTH("movsb", size, size_bytes, "REP MOVSB of", rep_movsb)
+#define BANDWIDTHS(size, n)                                                        \
+	BANDWIDTH("read", size, n, "reading", read_block),                         \
+	BANDWIDTH("write", size, n, "writing", write_block),                       \
+	BANDWIDTH("copy", size, n, "copying", copy_block),                         \
+	BANDWIDTH("stosb", size, n, "REP STOSB over", rep_stosb),                  \
+	BANDWIDTH("movsb", size, n, "REP MOVSB of", rep_movsb)
 
 __attribute__((no_reorder)) OPERATIONS(bandwidth) = {
-	BANDWIDTHS(1m, MIB),
-	BANDWIDTHS(16m, 16 * MIB),
+	BANDWIDTHS(1m, 1),
+	BANDWIDTHS(16m, 16),
 };
 
 /* ---- pages that nobody has touched since this machine started: a monitor finds memory for them now ---- */
 
 /* Other operations use the arena's beginning; of what is behind, each program has its own half. */
-enum { USED_BY_OTHERS = 33 * MIB, FRESH_AT_LEAST = 8 * MIB, FRESH_PER_CONDITION = 64 };
+enum { USED_BY_OTHERS = 33 * MiB, FRESH_AT_LEAST = 8 * MiB, FRESH_PER_CONDITION = 64 };
 
 static uint64_t fresh, fresh_end;
 static unsigned n_fresh_left; /* of this condition */

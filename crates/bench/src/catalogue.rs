@@ -126,4 +126,12 @@ mod tests {
         assert_eq!(group("add"), Group::General);
         assert_eq!(group("nosuch"), Group::Other);
     }
+
+    #[test]
+    fn titles_name_sizes_by_their_units() {
+        for (name, expected) in [("latency-4k", "in 4 KiB"), ("copy-16m", "copying 16 MiB")] {
+            let title = find(name).unwrap().title;
+            assert!(title.ends_with(expected), "{title}");
+        }
+    }
 }
