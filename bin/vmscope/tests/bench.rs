@@ -58,6 +58,7 @@ fn read() {
     check_text(&std::fs::read_to_string(folder.join("vm.json")).unwrap(), "vm.json");
     let log = golden("vm.log");
     check(&folder, &["read", log.to_str().unwrap()], "read.txt");
+    check(&folder, &["read", "vm.json"], "read.txt");
     let codes = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../boot/tests/golden/qr.txt");
     let text = std::fs::read_to_string(codes).unwrap();
     let some: Vec<&str> =
@@ -129,6 +130,9 @@ fn errors() {
         "--ops and --cond",
     );
     check_error(&folder, &["read", "linux.log"], 1, "no line of the benchmark in it");
+    check_error(&folder, &["read", "cut.json"], 1, "failed to read cut.json: it is damaged");
+    check_error(&folder, &["read", "next.json"], 1, "its version is 2, this vmscope reads 1");
+    check_error(&folder, &["read", "vm.json", "-o", "x"], 2, "is a result file already");
     check_error(&folder, &["read", "refused.log"], 1, "unknown plan 'x'; it knows: short");
     check_error(&folder, &["run", "--image", "no.elf"], 2, "no.elf is no file: name the image");
     check_error(&folder, &["run", "--ops", "a b"], 2, "names and commas only");

@@ -37,7 +37,16 @@ pub(super) fn read_bytes(path: &Path) -> anyhow::Result<Vec<u8>> {
     std::fs::read(path).with_context(failed)
 }
 
-fn parse(bytes: &[u8]) -> anyhow::Result<Results> {
+/// Whether this is, or was meant to be, a result file.
+pub(super) fn is_result(bytes: &[u8]) -> bool {
+    const BEGINNING: &[u8] = b"{\"format\":";
+    let begins = bytes.iter().filter(|byte| !byte.is_ascii_whitespace()).take(BEGINNING.len());
+    let is_ours = |value: Value| value["format"] == api::bench::FORMAT;
+    begins.eq(BEGINNING) || serde_json::from_slice(bytes).is_ok_and(is_ours)
+}
+
+/// What is in a result file.
+pub(super) fn parse(bytes: &[u8]) -> anyhow::Result<Results> {
     let value: Value = serde_json::from_slice(bytes)
         .map_err(|error| anyhow!("it is damaged or no result of `vmscope bench` ({error})"))?;
     if value["format"] != api::bench::FORMAT {
@@ -279,6 +288,17 @@ mod tests {
         let results = bench::lines::parse(LOG.as_bytes()).unwrap();
         let text = serde_json::to_string(&to_json(&results, "serial")).unwrap();
         assert_eq!(parse(text.as_bytes()).unwrap(), results);
+    }
+
+    #[test]
+    fn result_files_are_known_by_their_format() {
+        let check =
+            |text: &str, expected| assert_eq!(is_result(text.as_bytes()), expected, "{text}");
+        check("{\n  \"format\": \"vmscope-bench\", \"versi", true);
+        check("{\"version\":1,\"format\":\"vmscope-bench\"}", true);
+        check(LOG, false);
+        check("{\"vmscope_boot\":1}", false);
+        check("", false);
     }
 
     #[test]

@@ -6,22 +6,24 @@ use std::process::ExitCode;
 use anyhow::Context;
 use bench::{Outcome, Results, lines, qr};
 
+use super::super::Usage;
 use super::super::output::{print, width};
 use super::{counted, file};
 use crate::commands::grid::Grid;
 
 const EXAMPLE: &str = "Examples:
   vmscope bench read serial.log -o real.json     what came out of the serial port
-  vmscope bench read codes.txt -o real.json      the texts of photographed QR codes, a line each";
+  vmscope bench read codes.txt -o real.json      the texts of photographed QR codes, a line each
+  vmscope bench read real.json                   what is in a result file";
 
-/// Turn what a machine said (a serial log, or the texts of its QR codes) into a result file.
+/// Turn what a machine said (a serial log, or the texts of its QR codes) into a result file, or print what is in one.
 ///
 /// Lines may be damaged, missing or mixed with the firmware's; what is lost is said. Codes may come in any order, and
 /// more than once.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Args {
-    /// The log, or the codes' texts
+    /// The log, the codes' texts, or a result file
     file: PathBuf,
     /// Result file to write [default: none, only say what is in it]
     #[arg(short, long, value_name = "FILE")]
@@ -31,22 +33,39 @@ pub(crate) struct Args {
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let bytes = file::read_bytes(&args.file)?;
     let shown = || format!("failed to read {}", args.file.display());
-    let (results, source) = if qr::is_in(&bytes) {
-        (qr::parse(&bytes).map_err(anyhow::Error::from), "qr")
-    } else {
-        (lines::parse(&bytes).map_err(anyhow::Error::from), "serial")
-    };
-    let results = results.with_context(shown)?;
-    match &args.output {
-        Some(output) => {
+    let (results, source) = understand(&bytes).with_context(shown)?;
+    match (&args.output, source) {
+        (Some(_), Source::Results) => {
+            let text = format!("{} is a result file already: leave out -o", args.file.display());
+            return Err(Usage(text).into());
+        }
+        (Some(output), Source::Machine(source)) => {
             file::write(output, &results, source)?;
             eprint!("{}", said(&results));
             eprintln!("wrote {}", output.display());
         }
-        None => print(&(said(&results) + "\n" + &table(&results)))
+        (None, _) => print(&(said(&results) + "\n" + &table(&results)))
             .context("failed to write to standard output")?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Where results are from.
+enum Source {
+    /// Said by a machine: on this way.
+    Machine(&'static str),
+    /// Read before now.
+    Results,
+}
+
+fn understand(bytes: &[u8]) -> anyhow::Result<(Results, Source)> {
+    if file::is_result(bytes) {
+        return Ok((file::parse(bytes)?, Source::Results));
+    }
+    if qr::is_in(bytes) {
+        return Ok((qr::parse(bytes)?, Source::Machine("qr")));
+    }
+    Ok((lines::parse(bytes)?, Source::Machine("serial")))
 }
 
 /// What the results are, and what the reader should know of them.
