@@ -15,7 +15,6 @@ enum {
 	BATCH = 100,     /* operations, as in the original */
 	BATCH_US = 1000, /* N take no longer than this: the longer, the surer something of the host's gets in between */
 	MIN_BATCHES = 5, /* of N and of 2N; smaller batches rather than fewer */
-	MIN_SURE = 3,
 	PREPARE_MS = 5000,
 	MAX_FAILURES = 3, /* of an OWN operation's samples; each may take until its own time-out */
 };
@@ -191,12 +190,6 @@ static uint64_t clock_granularity(void)
 	return step;
 }
 
-/* Figures that one or two shots make can't be told to be good. */
-static bool reliable(uint64_t min, uint64_t median, unsigned n, uint64_t slack)
-{
-	return n >= MIN_SURE && agree(min, median, slack);
-}
-
 uint64_t measure_empty(const struct condition *condition)
 {
 	static const struct operation nothing = { .name = "empty", .unroll = 1, .run = empty };
@@ -231,8 +224,8 @@ static bool take_singles(struct work *work, void (*body)(void *), const struct c
 	if (n_first && work->n > n_first)
 		times[0] = times[--work->n];
 	raw = spread_of(times, work->n);
-	result->reliable = reliable(raw.min, raw.median, raw.n, slack);
 	result->single = body == time_own ? raw : spread_less(raw, measure_empty(condition));
+	result->reliable = reliable(result->single.median, raw.min, raw.median, raw.n, slack);
 	return true;
 }
 
@@ -286,7 +279,7 @@ static bool take_batches(struct work *work, const struct condition *condition, u
 	result->batch = cost_of_one(once.min, twice.min, operations);
 	result->batch_median = cost_of_one(once.median, twice.median, operations);
 	result->batch_of = operations;
-	result->reliable = reliable(result->batch, result->batch_median, once.n, slack);
+	result->reliable = reliable(result->batch, result->batch, result->batch_median, once.n, slack);
 	return true;
 }
 

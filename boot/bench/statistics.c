@@ -73,6 +73,13 @@ bool agree(uint64_t a, uint64_t b, uint64_t slack)
 	return high - low <= low / 10 + slack;
 }
 
+bool reliable(uint64_t cost, uint64_t min, uint64_t median, unsigned n, uint64_t slack)
+{
+	enum { LEAST_TIMES = 3 };
+
+	return cost && n >= LEAST_TIMES && agree(min, median, slack);
+}
+
 uint64_t greatest_common_divisor(uint64_t a, uint64_t b)
 {
 	while (b) {

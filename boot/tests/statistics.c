@@ -60,6 +60,12 @@ int main(void)
 	check("more, the other way round", agree(1101, 1000, 0), false);
 	check("but within the slack", agree(0, 2000, 2000), true);
 
+	check("a steady cost is reliable", reliable(1000, 1000, 1050, 3, 0), true);
+	check("one of two times is not", reliable(1000, 1000, 1050, 2, 0), false);
+	check("one with a large spread is not", reliable(1000, 1000, 2000, 200, 0), false);
+	check("nothing costs nothing: batches", reliable(0, 0, 0, 200, 2000), false);
+	check("nothing costs nothing: as much as an empty shot", reliable(0, 41000, 41000, 200, 2000), false);
+
 	check("gcd(36, 48)", greatest_common_divisor(36, 48), 12);
 	check("gcd(0, 5)", greatest_common_divisor(0, 5), 5);
 	check("gcd(7, 0)", greatest_common_divisor(7, 0), 7);
