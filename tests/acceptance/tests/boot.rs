@@ -44,7 +44,6 @@ fn a_kvm_guest_pays_for_exits_and_for_nothing_else() {
     let comparison = compared(&emulated, &runs[0]).unwrap();
     general_instructions_cost_the_same(&comparison);
     exits_cost_clearly_more(&emulated, &runs[0], &comparison);
-    halts_wake_up_later(&emulated, &runs);
     levels_table(&comparison);
     paging_table(&comparison);
 }
@@ -100,7 +99,7 @@ fn general_instructions_cost_the_same(comparison: &Value) {
 }
 
 /// Emulation does each in a few instructions, KVM and QEMU in thousands: from 670 times as many for CPUID to 5000
-/// for the HPET, seen with Linux 6.1.
+/// for the HPET, seen with Linux 6.1. HLT sleeps, so that its cost hangs on this machine's timers: see `boot_exits`.
 fn exits_cost_clearly_more(emulated: &Results, guest: &Results, comparison: &Value) {
     let at = "long.cpl0";
     for operation in [
@@ -123,19 +122,6 @@ fn exits_cost_clearly_more(emulated: &Results, guest: &Results, comparison: &Val
         let exits = guest.ticks("cpuid", level).unwrap();
         assert!(1000.0 < exits, "CPUID exits at every level: {exits} at {level}");
     }
-}
-
-/// The fastest of 50 wake-ups, as they hang on this machine's timers: 26 to 30 us late in emulation, 57 us as a guest,
-/// which has an exit for HLT, the host's own sleep and an interrupt to be injected behind it.
-fn halts_wake_up_later(emulated: &Results, guest: &[Results]) {
-    let fastest = |results: &Results| {
-        results.of("hlt-timer", "long.cpl0").unwrap()["single"]["min"].as_f64().unwrap()
-    };
-    let exit = guest[0].ticks("cpuid", "long.cpl0").unwrap();
-    let alone = fastest(emulated);
-    let as_guest = guest.iter().map(fastest).fold(f64::INFINITY, f64::min);
-    eprintln!("hlt-timer: {alone} ticks, {as_guest} as a guest");
-    assert!(alone + exit < as_guest, "HLT: {alone} ticks, {as_guest} as a guest");
 }
 
 fn table<'c>(comparison: &'c Value, id: &str) -> &'c Value {

@@ -1,0 +1,156 @@
+//! The exits that KVM counts while the self-booting benchmark does an operation N times: N for those said to exit,
+//! about none for the others.
+
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use acceptance::boot::{Results, measured, results};
+use acceptance::{in_testbed, run, text, vmscope};
+use serde_json::Value;
+
+/// A guest of AMD's virtualisation does these by itself, under Linux' KVM.
+const STAYING: &str = "cwd,sti,cli,pushf,popf,iret,smsw,lgdt,lidt,mov-from-cr3,mov-to-cr3,invlpg,rdtsc,rdtscp,\
+                       rdmsr-fs-base,wrmsr-fs-base,rdmsr-kernel-gs-base,int";
+
+/// Operations that exit, each for a reason that no other of them has, and how many exits more or fewer there may be, as
+/// the firmware's and the image's start have some, too.
+const LEAVING: [(&str, &str, u64); 9] = [
+    ("cpuid", "cpuid", 100),
+    ("wrmsr-efer", "msr", 100),
+    ("mov-from-cr4", "cr4 read", 150),
+    ("mov-to-cr4", "cr4 write", 100),
+    ("wbinvd", "wbinvd", 100),
+    ("vmmcall", "hypercall", 100),
+    ("rdpmc", "rdpmc", 100),
+    ("hlt-timer", "hlt", 5),
+    // The rest is memory that is touched for the first time.
+    ("mmio-apic-read", "nested page fault", 700),
+];
+
+/// Ports are what lines, firmware and calibration take, too: several operations together, against as many that take none.
+const PORTS: &str = "in-pic,out-pic,in-pit,in-rtc,out-rtc";
+const NO_PORTS: &str = "cwd,sti,cli,pushf,popf";
+
+const AT: &str = "long.cpl0";
+
+#[test]
+fn kvm_counts_an_exit_each_time_for_those_said_to_exit_and_none_for_the_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let ran = in_testbed("bench", folder.path(), &script()).unwrap();
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    let read = |name| Counted::read(folder.path(), name);
+    let (staying, leaving) = (read("staying"), read("leaving"));
+    nobody_leaves(&staying);
+    each_leaves(&staying, &leaving);
+    ports_leave(&read("no-ports"), &read("ports"));
+    halts_wake_up_later(&folder.path().join("emulated.json"), &leaving.results);
+}
+
+/// Runs of the image on the virtual host's KVM, while its exits are counted. With switches new VMs are looked for five
+/// times a second, so that nothing but the firmware's first exits is missed.
+fn script() -> String {
+    let vmscope = vmscope().unwrap();
+    let image = vmscope.ancestors().nth(2).unwrap().join("boot/vmscope-boot.elf");
+    let leaving: Vec<&str> = LEAVING.iter().map(|(operation, ..)| *operation).collect();
+    let counted = |name: &str, operations: &str, repetitions: u32| {
+        format!(
+            "vmscope record -o {name} --exits --edges switches -- vmscope bench run --on kvm --cpus 1 --image {} \
+             --plan exits --ops {operations} --cond {AT} --reps {repetitions} --silence 120 -o {name}.json",
+            image.display()
+        )
+    };
+    let runs = [
+        counted("staying", STAYING, 200),
+        counted("leaving", &leaving.join(","), 50),
+        counted("ports", PORTS, 1000),
+        counted("no-ports", NO_PORTS, 50),
+    ];
+    runs.join(" && ")
+}
+
+fn each_leaves(staying: &Counted, leaving: &Counted) {
+    let mut wrong = Vec::new();
+    for (operation, reason, slack) in LEAVING {
+        let done = leaving.done(operation);
+        let exits = leaving.of(reason).saturating_sub(staying.of(reason));
+        let told = format!("{operation}: done {done} times, {exits} exits for {reason}");
+        eprintln!("{told}");
+        if done <= slack || slack < exits.abs_diff(done) {
+            wrong.push(told);
+        }
+    }
+    assert_eq!(wrong, [""; 0], "not as many exits, or done too seldom to tell");
+}
+
+fn ports_leave(without: &Counted, with: &Counted) {
+    let done: u64 = PORTS.split(',').map(|operation| with.done(operation)).sum();
+    let exits = with.of("io").saturating_sub(without.of("io"));
+    eprintln!("ports: done {done} times, {exits} exits, and {} without", without.of("io"));
+    assert!(exits.abs_diff(done) <= done / 4, "{done} times, {exits} exits for io");
+}
+
+/// The fastest wake-up of each: HLT's exit, the host's own sleep and an interrupt to be injected lie between timer and
+/// handler.
+fn halts_wake_up_later(file: &Path, guest: &Results) {
+    let emulated =
+        measured(file, &["--plan", "exits", "--ops", "hlt-timer", "--cond", AT]).unwrap();
+    let fastest_us = |results: &Results| {
+        let ticks = results.of("hlt-timer", AT).unwrap()["single"]["min"].as_f64().unwrap();
+        ticks * 1e6 / results.json["machine"]["tsc"]["hz"].as_f64().unwrap()
+    };
+    let (alone, as_guest) = (fastest_us(&emulated), fastest_us(guest));
+    eprintln!("hlt-timer: {alone:.1} us, {as_guest:.1} us as a guest");
+    assert!(2.0 * alone < as_guest, "HLT: {alone:.1} us, {as_guest:.1} us as a guest");
+}
+
+/// If one of them exited each time, its reason would have as many exits as that was done.
+fn nobody_leaves(staying: &Counted) {
+    let least = STAYING.split(',').map(|operation| staying.done(operation)).min().unwrap();
+    for (reason, count) in &staying.exits {
+        // Ports and memory are what lines and firmware take; the rest is next to nothing.
+        let most = if ["io", "nested page fault"].contains(&reason.as_str()) { 2 } else { 10 };
+        assert!(most * count <= least, "{count} exits for {reason}, {least} times done");
+    }
+    let all: u64 = staying.exits.values().sum();
+    eprintln!(
+        "{} operations stay: each done {least} times or more, {all} exits",
+        STAYING.split(',').count()
+    );
+    assert!(0 < all, "no exits at all were counted");
+}
+
+/// What the image says it did, and what KVM counted meanwhile.
+struct Counted {
+    results: Results,
+    exits: BTreeMap<String, u64>,
+}
+
+impl Counted {
+    fn read(folder: &Path, name: &str) -> Self {
+        let recording = folder.join(name);
+        let output = run(&["exits", recording.to_str().unwrap(), "--format", "json"]).unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let vms = json["vms"].as_array().unwrap();
+        assert_eq!(vms.len(), 1, "{vms:?}");
+        let exits = vms[0]["exits"].as_array().unwrap().iter();
+        Self {
+            results: results(&folder.join(format!("{name}.json")), Duration::ZERO).unwrap(),
+            exits: exits
+                .map(|row| (text(row, "name").to_owned(), row["count"].as_u64().unwrap_or(0)))
+                .collect(),
+        }
+    }
+
+    fn done(&self, operation: &str) -> u64 {
+        let row = self.results.of(operation, AT).unwrap();
+        row["done"].as_u64().unwrap_or_else(|| panic!("not said how often it was done: {row}"))
+    }
+
+    fn of(&self, reason: &str) -> u64 {
+        self.exits.get(reason).copied().unwrap_or(0)
+    }
+}
