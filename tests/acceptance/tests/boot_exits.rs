@@ -15,24 +15,23 @@ use serde_json::Value;
 const STAYING: &str = "cwd,sti,cli,pushf,popf,iret,smsw,lgdt,lidt,mov-from-cr3,mov-to-cr3,invlpg,rdtsc,rdtscp,\
                        rdmsr-fs-base,wrmsr-fs-base,rdmsr-kernel-gs-base,int";
 
-/// Operations that exit, each for a reason that no other of them has, and how many exits more or fewer there may be, as
-/// the firmware's and the image's start have some, too.
-const LEAVING: [(&str, &str, u64); 9] = [
-    ("cpuid", "cpuid", 100),
-    ("wrmsr-efer", "msr", 100),
-    ("mov-from-cr4", "cr4 read", 150),
-    ("mov-to-cr4", "cr4 write", 100),
-    ("wbinvd", "wbinvd", 100),
-    ("vmmcall", "hypercall", 100),
-    ("rdpmc", "rdpmc", 100),
-    ("hlt-timer", "hlt", 5),
-    // The rest is memory that is touched for the first time.
-    ("mmio-apic-read", "nested page fault", 700),
+/// Operations that exit, each for a reason that no other of them has.
+const LEAVING: [(&str, &str); 9] = [
+    ("cpuid", "cpuid"),
+    ("wrmsr-efer", "msr"),
+    ("mov-from-cr4", "cr4 read"),
+    ("mov-to-cr4", "cr4 write"),
+    ("wbinvd", "wbinvd"),
+    ("vmmcall", "hypercall"),
+    ("rdpmc", "rdpmc"),
+    ("hlt-timer", "hlt"),
+    ("mmio-apic-read", "nested page fault"),
 ];
 
-/// Ports are what lines, firmware and calibration take, too: several operations together, against as many that take none.
+/// Ports are what lines, firmware and calibration take, too: these are done several thousand times in all.
 const PORTS: &str = "in-pic,out-pic,in-pit,in-rtc,out-rtc";
-const NO_PORTS: &str = "cwd,sti,cli,pushf,popf";
+/// As many operations without any exit: what is counted then is the firmware's and the image's own.
+const PLAIN: &str = "cwd,sti,cli,pushf,popf";
 
 const AT: &str = "long.cpl0";
 
@@ -42,10 +41,10 @@ fn kvm_counts_an_exit_each_time_for_those_said_to_exit_and_none_for_the_others()
     let ran = in_testbed("bench", folder.path(), &script()).unwrap();
     assert_eq!(ran.code, 0, "{}", ran.stderr);
     let read = |name| Counted::read(folder.path(), name);
-    let (staying, leaving) = (read("staying"), read("leaving"));
-    nobody_leaves(&staying);
-    each_leaves(&staying, &leaving);
-    ports_leave(&read("no-ports"), &read("ports"));
+    let (plain, leaving) = (read("plain"), read("leaving"));
+    nobody_leaves(&read("staying"));
+    each_leaves(&plain, &leaving);
+    ports_leave(&plain, &read("ports"));
     halts_wake_up_later(&folder.path().join("emulated.json"), &leaving.results);
 }
 
@@ -54,7 +53,7 @@ fn kvm_counts_an_exit_each_time_for_those_said_to_exit_and_none_for_the_others()
 fn script() -> String {
     let vmscope = vmscope().unwrap();
     let image = vmscope.ancestors().nth(2).unwrap().join("boot/vmscope-boot.elf");
-    let leaving: Vec<&str> = LEAVING.iter().map(|(operation, ..)| *operation).collect();
+    let leaving: Vec<&str> = LEAVING.iter().map(|(operation, _)| *operation).collect();
     let counted = |name: &str, operations: &str, repetitions: u32| {
         format!(
             "vmscope record -o {name} --exits --edges switches -- vmscope bench run --on kvm --cpus 1 --image {} \
@@ -66,18 +65,20 @@ fn script() -> String {
         counted("staying", STAYING, 200),
         counted("leaving", &leaving.join(","), 50),
         counted("ports", PORTS, 1000),
-        counted("no-ports", NO_PORTS, 50),
+        counted("plain", PLAIN, 50),
     ];
     runs.join(" && ")
 }
 
-fn each_leaves(staying: &Counted, leaving: &Counted) {
+/// Within an eighth and 20. On two busy CPUs seen exact to two exits, and once 231 too many of 3063.
+fn each_leaves(plain: &Counted, leaving: &Counted) {
     let mut wrong = Vec::new();
-    for (operation, reason, slack) in LEAVING {
+    for (operation, reason) in LEAVING {
         let done = leaving.done(operation);
-        let exits = leaving.of(reason).saturating_sub(staying.of(reason));
+        let exits = leaving.of(reason).saturating_sub(plain.of(reason));
         let told = format!("{operation}: done {done} times, {exits} exits for {reason}");
-        eprintln!("{told}");
+        eprintln!("{told}, and {} without", plain.of(reason));
+        let slack = done / 8 + 20;
         if done <= slack || slack < exits.abs_diff(done) {
             wrong.push(told);
         }
@@ -85,6 +86,7 @@ fn each_leaves(staying: &Counted, leaving: &Counted) {
     assert_eq!(wrong, [""; 0], "not as many exits, or done too seldom to tell");
 }
 
+/// Within a quarter, as firmware and calibration poll as often as they come to it.
 fn ports_leave(without: &Counted, with: &Counted) {
     let done: u64 = PORTS.split(',').map(|operation| with.done(operation)).sum();
     let exits = with.of("io").saturating_sub(without.of("io"));
@@ -92,18 +94,18 @@ fn ports_leave(without: &Counted, with: &Counted) {
     assert!(exits.abs_diff(done) <= done / 4, "{done} times, {exits} exits for io");
 }
 
-/// The fastest wake-up of each: HLT's exit, the host's own sleep and an interrupt to be injected lie between timer and
-/// handler.
+/// HLT's exit, the host's own sleep and an interrupt to be injected lie between timer and handler: 60 to 100 us late in
+/// emulation, 380 to 840 us as a guest, seen on a busy machine.
 fn halts_wake_up_later(file: &Path, guest: &Results) {
     let emulated =
         measured(file, &["--plan", "exits", "--ops", "hlt-timer", "--cond", AT]).unwrap();
-    let fastest_us = |results: &Results| {
-        let ticks = results.of("hlt-timer", AT).unwrap()["single"]["min"].as_f64().unwrap();
+    let median_us = |results: &Results| {
+        let ticks = results.of("hlt-timer", AT).unwrap()["single"]["median"].as_f64().unwrap();
         ticks * 1e6 / results.json["machine"]["tsc"]["hz"].as_f64().unwrap()
     };
-    let (alone, as_guest) = (fastest_us(&emulated), fastest_us(guest));
+    let (alone, as_guest) = (median_us(&emulated), median_us(guest));
     eprintln!("hlt-timer: {alone:.1} us, {as_guest:.1} us as a guest");
-    assert!(2.0 * alone < as_guest, "HLT: {alone:.1} us, {as_guest:.1} us as a guest");
+    assert!(1.5 * alone < as_guest, "HLT: {alone:.1} us, {as_guest:.1} us as a guest");
 }
 
 /// If one of them exited each time, its reason would have as many exits as that was done.
