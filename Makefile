@@ -3,7 +3,7 @@
 PACKAGES := clang libbpf-dev libelf-dev zlib1g-dev pkg-config gcc libc6-dev make \
             qemu-system-x86 busybox-static kmod xz-utils e2fsprogs libquantum-dev \
             mmdebstrap genext2fs uidmap
-BOOT_PACKAGES := gcc make grub-common grub-pc-bin grub-efi-amd64-bin xorriso mtools
+BOOT_PACKAGES := gcc make grub-common grub-pc-bin grub-efi-amd64-bin xorriso mtools ovmf
 MUSL := x86_64-unknown-linux-musl
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 VMSCOPE := $(TARGET_DIR)/debug/vmscope
