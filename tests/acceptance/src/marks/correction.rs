@@ -34,10 +34,10 @@ const BESIDE_VMS: &str = r#"vmscope record -o rec --edges switches -- sh -c '
 /// Gives the virtual host long time slices: under emulation a VM that comes back runs for half a millisecond as on a
 /// CPU with empty caches. That is its own time, no steal, and with slices of 3 ms a large part of it.
 const LONG_SLICES: &str = "
-    mount -t debugfs debugfs /sys/kernel/debug
     cd /sys/kernel/debug/sched
-    echo 50000000 >latency_ns
-    echo 50000000 >min_granularity_ns
+    echo 100000000 >latency_ns
+    echo 100000000 >min_granularity_ns
+    echo 1000000 >wakeup_granularity_ns
     cd - >/dev/null
 ";
 
