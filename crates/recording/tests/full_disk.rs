@@ -24,15 +24,17 @@ fn cpus() -> Vec<Vec<Sample>> {
 /// Runs this test again as `part`, in a process whose files end at `kib` KiB.
 fn under_limit(part: &str, kib: u32, dir: &Path) {
     let script = "trap '' XFSZ; ulimit -f \"$1\"; shift; exec \"$@\"";
-    let status = Command::new("bash")
+    // Through a pipe: a log file is a file, too.
+    let ran = Command::new("bash")
         .args(["-c", script, "bash", &kib.to_string()])
         .arg(std::env::current_exe().unwrap())
         .args(["--exact", "a_full_disk_leaves_nothing_under_the_final_name", "--nocapture"])
         .env(FOLDER, dir)
         .env(PART, part)
-        .status()
+        .output()
         .unwrap();
-    assert!(status.success(), "{part} under a limit of {kib} KiB");
+    let said = String::from_utf8_lossy(&ran.stderr);
+    assert!(ran.status.success(), "{part} under a limit of {kib} KiB: {said}");
 }
 
 #[test]

@@ -93,7 +93,7 @@ fn vcpu_text(vcpu: &json::VcpuAgreement) -> String {
         _ => writeln!(
             out,
             ", {gaps} gap{} of more than two periods\n\
-             Lengths of gaps differ by {:.2} periods on average, {:.2} at most; {} by at most one",
+             Lengths of gaps differ by {:.2} periods on average, {:.2} at most; {} of {gaps} by one at most",
             if gaps == 1 { "" } else { "s" },
             vcpu.mean_gap_periods,
             vcpu.largest_gap_periods,
