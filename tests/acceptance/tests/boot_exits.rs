@@ -37,9 +37,7 @@ const AT: &str = "long.cpl0";
 
 #[test]
 fn kvm_counts_an_exit_each_time_for_those_said_to_exit_and_none_for_the_others() {
-    let folder = tempfile::tempdir().unwrap();
-    let ran = in_testbed("bench", folder.path(), &script()).unwrap();
-    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    let folder = counted_runs();
     let read = |name| Counted::read(folder.path(), name);
     let (plain, leaving) = (read("plain"), read("leaving"));
     nobody_leaves(&read("staying"));
@@ -49,6 +47,25 @@ fn kvm_counts_an_exit_each_time_for_those_said_to_exit_and_none_for_the_others()
     all_leave(&plain, &often, MMIO, "nested page fault");
     halts_wake_up_later(&folder.path().join("emulated.json"), &leaving.results);
 }
+
+/// What the runs left. On a busy machine the guest's timer now and then does not come within the time the image gives it,
+/// and the operation that waits for it is left out: then all is run again.
+fn counted_runs() -> tempfile::TempDir {
+    for _ in 0..TRIES {
+        let folder = tempfile::tempdir().unwrap();
+        let ran = in_testbed("bench", folder.path(), &script()).unwrap();
+        assert_eq!(ran.code, 0, "{}", ran.stderr);
+        let leaving = Counted::read(folder.path(), "leaving");
+        let timer = leaving.results.of("hlt-timer", AT).unwrap();
+        if timer["status"] == "ok" {
+            return folder;
+        }
+        eprintln!("hlt-timer: {}: once more", timer["reason"]);
+    }
+    panic!("the timer did not interrupt in {TRIES} runs");
+}
+
+const TRIES: usize = 3;
 
 /// Runs of the image on the virtual host's KVM, while its exits are counted. With switches new VMs are looked for five
 /// times a second, so that nothing but the firmware's first exits is missed.
