@@ -77,9 +77,9 @@ mod tests {
 
     #[test]
     fn the_place_of_the_build_is_known() {
-        let places = places(Path::new("/work/target/debug"));
-        assert_eq!(places[0], Path::new("/work/target/debug/vmscope-boot.elf"));
-        assert_eq!(places[1], Path::new("/work/target/boot/vmscope-boot.elf"));
+        let places = places(Path::new("/src/target/debug"));
+        assert_eq!(places[0], Path::new("/src/target/debug/vmscope-boot.elf"));
+        assert_eq!(places[1], Path::new("/src/target/boot/vmscope-boot.elf"));
     }
 
     #[test]
