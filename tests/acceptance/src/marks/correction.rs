@@ -35,8 +35,8 @@ const BESIDE_VMS: &str = r#"vmscope record -o rec --edges switches -- sh -c '
 /// CPU with empty caches. That is its own time, no steal, and with slices of 3 ms a large part of it.
 const LONG_SLICES: &str = "
     cd /sys/kernel/debug/sched
-    echo 250000000 >latency_ns
-    echo 250000000 >min_granularity_ns
+    echo 100000000 >latency_ns
+    echo 100000000 >min_granularity_ns
     echo 1000000 >wakeup_granularity_ns
     cd - >/dev/null
 ";
