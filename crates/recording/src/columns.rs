@@ -1,7 +1,6 @@
 //! Columns of the small tables to and from Parquet.
 
 use std::fs::File;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -390,8 +389,8 @@ pub(crate) fn guarded<T>(
     path: &Path,
     read: impl FnOnce() -> Result<T, ParquetError>,
 ) -> Result<T, Error> {
-    match catch_unwind(AssertUnwindSafe(read)) {
-        Ok(result) => result.map_err(|error| Error::reading(path, &error)),
-        Err(_) => Err(Error::damaged(path, "not even its structure can be followed")),
+    match contained::contained(read) {
+        Some(result) => result.map_err(|error| Error::reading(path, &error)),
+        None => Err(Error::damaged(path, "not even its structure can be followed")),
     }
 }

@@ -6,7 +6,6 @@ use std::io;
 use std::ops::ControlFlow;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 use blazesym::SymType;
@@ -106,8 +105,7 @@ fn functions_of(file: &File, expected: Option<&BuildId>) -> Result<FunctionTable
         }
     }
     // Its parser trusts headers more than a container's file deserves.
-    let functions = catch_unwind(AssertUnwindSafe(|| read_functions(&path)));
-    let functions = functions.map_err(|_| "not a sound ELF file".to_owned())?;
+    let functions = contained::contained(|| read_functions(&path)).ok_or("not a sound ELF file")?;
     Ok(FunctionTable::new(functions.map_err(|error| error.to_string())?))
 }
 

@@ -1,0 +1,56 @@
+//! Calls into libraries that panic over bytes they should refuse.
+//!
+//! Design constraints: nothing but this. It wraps the program's panic hook, so it must stay small enough to be
+//! sure of.
+
+#![forbid(unsafe_code)]
+
+use std::cell::Cell;
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::Once;
+
+thread_local! {
+    static CONTAINED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// What `work` returns, or nothing if it panicked.
+///
+/// Such a panic prints nothing: to the caller it is an error like any other, and the caller says so in its own
+/// words. The first call wraps the program's panic hook; other panics still reach it.
+pub fn contained<T>(work: impl FnOnce() -> T) -> Option<T> {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let usual = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            if !CONTAINED.get() {
+                usual(info);
+            }
+        }));
+    });
+    let outer = CONTAINED.replace(true);
+    let result = panic::catch_unwind(AssertUnwindSafe(work));
+    CONTAINED.set(outer);
+    result.ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_nothing() {
+        assert_eq!(contained(|| 1), Some(1));
+        assert_eq!(contained(|| panic!("not to be seen")), None::<()>);
+        assert!(!CONTAINED.get());
+    }
+
+    #[test]
+    fn calls_may_nest() {
+        assert_eq!(
+            contained(|| (contained(|| panic!("not to be seen")), 2)),
+            Some((None::<()>, 2))
+        );
+        assert_eq!(contained(|| contained(|| 3)), Some(Some(3)));
+        assert!(!CONTAINED.get());
+    }
+}
