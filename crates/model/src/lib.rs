@@ -11,6 +11,7 @@ mod sample;
 mod switch;
 mod tables;
 mod time;
+mod trace;
 
 pub use address::{Cr3, GuestVirt, HostVirt};
 pub use id::{CpuId, ImageId, ModuleId, Pid, StackId, Tid, VcpuId, VmId};
@@ -21,3 +22,7 @@ pub use tables::{
     Stack, Symbol, SymbolName, Tables, Thread, Throttling, Trigger, Vcpu, Vendor, Vm,
 };
 pub use time::{Clock, HostNs};
+pub use trace::{
+    BlockOp, BlockRequest, Interrupt, LockKind, LostEvents, Machine, MachineId, Off, TaskName,
+    TraceEvent, TraceStack, TraceTables, TraceTask, TracedCommand, Vector, What,
+};

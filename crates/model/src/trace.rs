@@ -1,0 +1,409 @@
+//! Traces: what happened to every task, CPU and disk of a machine, event by event.
+
+use crate::{HostNs, Pid, Tid};
+
+/// Which machine an event is of: the host, or one of its VMs. Row of `TraceTables::machines`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct MachineId(pub u32);
+
+impl MachineId {
+    /// The host itself: always row 0, also when only a guest was traced.
+    pub const HOST: Self = Self(0);
+
+    /// The row this id names.
+    #[must_use]
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// One event on one CPU. Events of one CPU come in time order; a trace holds all machines' in time order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TraceEvent {
+    /// When, on the host's clock. A guest's times were brought onto it (`Machine::clock`).
+    pub time: HostNs,
+    /// Whose.
+    pub machine: MachineId,
+    /// The CPU it happened on, as its machine numbers it.
+    pub cpu: u32,
+    /// What.
+    pub what: What,
+}
+
+/// Kernel stack of a task, by its number in `TraceTables::stacks`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TraceStack(pub u32);
+
+/// What happened. Thread ids are those of the machine's initial PID namespace; 0 is a CPU's idle task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum What {
+    /// The CPU went from one task to another.
+    Switch {
+        /// Who had the CPU.
+        prev: Tid,
+        /// Why it left.
+        off: Off,
+        /// Where it fell asleep; unknown when it did not sleep or the stack could not be stored.
+        stack: Option<TraceStack>,
+        /// Who has it now.
+        next: Tid,
+    },
+    /// Whoever runs on this CPU (or an interrupt of it) begins to wake a task.
+    Waking {
+        /// Who is woken.
+        task: Tid,
+        /// The task that runs here: the waker, unless an interrupt is being handled.
+        by: Tid,
+    },
+    /// A woken task was put on a CPU's queue: from now on it waits for a CPU.
+    Wakeup {
+        /// Who was woken.
+        task: Tid,
+        /// On whose queue.
+        target_cpu: u32,
+    },
+    /// A task was made.
+    Fork {
+        /// Who made it.
+        parent: Tid,
+        /// The new one's thread id.
+        child: Tid,
+        /// Its process: equal to `child` unless it is a thread.
+        pid: Pid,
+    },
+    /// A task runs another program from now on.
+    Exec {
+        /// Who.
+        task: Tid,
+        /// Its new name.
+        name: TaskName,
+    },
+    /// A task has a new name.
+    Rename {
+        /// Who.
+        task: Tid,
+        /// The name.
+        name: TaskName,
+    },
+    /// A task ends.
+    Exit {
+        /// Who.
+        task: Tid,
+    },
+    /// A system call begins.
+    SyscallEnter {
+        /// Who calls.
+        task: Tid,
+        /// Its number on x86-64.
+        number: u16,
+    },
+    /// A system call ends.
+    SyscallExit {
+        /// Who called.
+        task: Tid,
+        /// Its number on x86-64.
+        number: u16,
+        /// Whether it failed.
+        failed: bool,
+    },
+    /// Handling of an interrupt begins.
+    InterruptEnter(Interrupt),
+    /// Handling of an interrupt ends.
+    InterruptExit(Interrupt),
+    /// A page fault begins.
+    FaultEnter {
+        /// The address that was touched.
+        address: u64,
+        /// Whether user code did.
+        user: bool,
+    },
+    /// The page of a fault is there. Only where the kernel lets us see it.
+    FaultExit {
+        /// Whether it came from a disk (a major fault).
+        major: bool,
+    },
+    /// A request joined a disk's queue.
+    BlockInsert(BlockRequest),
+    /// A request went to the disk.
+    BlockIssue(BlockRequest),
+    /// A request went back to the queue.
+    BlockRequeue {
+        /// Which.
+        request: u64,
+    },
+    /// A disk finished a request.
+    BlockComplete {
+        /// Which: names it from insert or issue to here, then may be used again.
+        request: u64,
+        /// Bytes done.
+        bytes: u32,
+    },
+    /// A task begins to wait for a lock that somebody holds.
+    LockBegin {
+        /// Who waits.
+        task: Tid,
+        /// The lock's address.
+        lock: u64,
+        /// What sort of lock.
+        kind: LockKind,
+        /// Who holds it, if the lock says so.
+        owner: Option<Tid>,
+        /// Where the task waits.
+        stack: Option<TraceStack>,
+    },
+    /// The task has the lock, or gave up.
+    LockEnd {
+        /// Who waited.
+        task: Tid,
+        /// The lock's address.
+        lock: u64,
+    },
+}
+
+/// Why a task left its CPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Off {
+    /// It could have gone on: it waits for a CPU.
+    Runnable,
+    /// It sleeps; a signal may wake it.
+    Sleep,
+    /// It sleeps and no signal wakes it; `io` when it waits for a disk (the kernel's `in_iowait`).
+    Uninterruptible {
+        /// Counted by the kernel as waiting for I/O.
+        io: bool,
+    },
+    /// It is stopped, traced or parked.
+    Stopped,
+    /// It ended.
+    Dead,
+}
+
+/// A task's name as the kernel has it: at most 15 bytes, the rest zeros.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct TaskName(pub [u8; 16]);
+
+/// What interrupts a CPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Interrupt {
+    /// A device's interrupt line.
+    Device(u32),
+    /// A softirq: 0 high-priority tasklets, 1 timers, 2 and 3 network, 4 block, 5 irq_poll, 6 tasklets, 7 scheduler,
+    /// 8 high-resolution timers, 9 RCU.
+    Soft(u32),
+    /// An interrupt vector of the CPU itself.
+    Vector(Vector),
+}
+
+/// The CPU's own interrupt vectors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Vector {
+    /// The local APIC's timer.
+    LocalTimer,
+    /// Another CPU asks to schedule.
+    Reschedule,
+    /// Another CPU asks to run a function.
+    CallFunction,
+    /// Another CPU asks this one alone to run a function.
+    CallFunctionSingle,
+    /// Work that was put off to an interrupt.
+    IrqWork,
+    /// Any other.
+    Other,
+}
+
+/// A request to a disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BlockRequest {
+    /// Names it until it completes.
+    pub request: u64,
+    /// The disk (the kernel's `dev_t`: major << 20 | minor).
+    pub disk: u32,
+    /// First sector, in 512 bytes.
+    pub sector: u64,
+    /// Bytes.
+    pub bytes: u32,
+    /// What is to be done.
+    pub op: BlockOp,
+    /// The task that ran when the request was made: for writeback a kernel worker.
+    pub task: Tid,
+}
+
+/// What a request asks of a disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum BlockOp {
+    /// Read.
+    Read,
+    /// Write.
+    Write,
+    /// Flush the disk's cache.
+    Flush,
+    /// Discard or write zeros.
+    Discard,
+    /// Any other.
+    Other,
+}
+
+/// What sort of lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum LockKind {
+    /// A spinlock: the CPU waits, the task does not sleep.
+    Spin,
+    /// A mutex.
+    Mutex,
+    /// A reader-writer semaphore, to read.
+    SemRead,
+    /// A reader-writer semaphore, to write.
+    SemWrite,
+    /// Any other (rt_mutex, per-CPU rwsem, ...).
+    Other,
+}
+
+/// A machine of a trace.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Machine {
+    /// `host`, or the VM's name.
+    pub name: String,
+    /// Kernel release.
+    pub kernel: String,
+    /// CPUs that were traced, ascending. Empty: this machine was not traced.
+    pub cpus: Vec<u32>,
+    /// First and last instant that its events cover.
+    pub begin: HostNs,
+    /// See `begin`.
+    pub end: HostNs,
+    /// Events lost: per CPU and kind of event (the name in `events.parquet`), how many. Empty: none.
+    pub lost: Vec<LostEvents>,
+    /// Probes that could not be used, and why: `(probe, reason)`.
+    pub missing: Vec<(String, String)>,
+    /// Where page faults' ends were not seen: how long one takes on this machine, measured before the trace.
+    pub fault_estimate_ns: Option<u64>,
+    /// For a VM: its process on the host, and the host's threads of its vCPUs (`vcpu_threads[n]` runs CPU n).
+    pub vm_process: Option<Pid>,
+    /// See `vm_process`.
+    pub vcpu_threads: Vec<Tid>,
+    /// For a VM: how its clock was brought onto the host's, in ns of error at most.
+    pub clock_error_ns: Option<u64>,
+    /// How its events came out: `here`, `guest memory`, `vsock`, `ports`.
+    pub path: String,
+    /// Why its trace ended before the others', if it did.
+    pub ended_early: Option<String>,
+}
+
+/// Events that found no room.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LostEvents {
+    /// The CPU.
+    pub cpu: u32,
+    /// The kind of event, as `What::kind_name` says it.
+    pub kind: String,
+    /// How many.
+    pub count: u64,
+}
+
+/// A task that was there when the trace began.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TraceTask {
+    /// Whose.
+    pub machine: MachineId,
+    /// Thread.
+    pub tid: Tid,
+    /// Its process.
+    pub pid: Pid,
+    /// Its parent's process; 0 for none.
+    pub parent: Pid,
+    /// Its name.
+    pub name: String,
+    /// Whether it is the kernel's own.
+    pub kernel: bool,
+    /// Whether it slept, and where, innermost function first; unknown otherwise.
+    pub asleep_in: Option<String>,
+}
+
+/// Everything of a trace but its events.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct TraceTables {
+    /// The host and the VMs. Row 0 is the host.
+    pub machines: Vec<Machine>,
+    /// Tasks that were there at the begin.
+    pub tasks: Vec<TraceTask>,
+    /// Kernel stacks: `(machine, number, functions innermost first)`, ascending by both.
+    pub stacks: Vec<(MachineId, TraceStack, Vec<String>)>,
+    /// Disks: `(machine, dev_t, name)`.
+    pub disks: Vec<(MachineId, u32, String)>,
+    /// The command that was traced: its machine, its first task, its words, its exit code.
+    pub command: Option<TracedCommand>,
+}
+
+/// The command of `trace record -- COMMAND`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TracedCommand {
+    /// Where it ran.
+    pub machine: MachineId,
+    /// Its first task.
+    pub task: Tid,
+    /// Its words.
+    pub words: Vec<String>,
+    /// Its exit code; `None` when it was still running at the end.
+    pub exit_code: Option<i32>,
+}
+
+impl What {
+    /// The kind's name: in files, in counters of losses, in messages.
+    #[must_use]
+    pub fn kind_name(&self) -> &'static str {
+        match self {
+            Self::Switch { .. } => "switch",
+            Self::Waking { .. } => "waking",
+            Self::Wakeup { .. } => "wakeup",
+            Self::Fork { .. } => "fork",
+            Self::Exec { .. } => "exec",
+            Self::Rename { .. } => "rename",
+            Self::Exit { .. } => "exit",
+            Self::SyscallEnter { .. } => "syscall_enter",
+            Self::SyscallExit { .. } => "syscall_exit",
+            Self::InterruptEnter(_) => "interrupt_enter",
+            Self::InterruptExit(_) => "interrupt_exit",
+            Self::FaultEnter { .. } => "fault_enter",
+            Self::FaultExit { .. } => "fault_exit",
+            Self::BlockInsert(_) => "block_insert",
+            Self::BlockIssue(_) => "block_issue",
+            Self::BlockRequeue { .. } => "block_requeue",
+            Self::BlockComplete { .. } => "block_complete",
+            Self::LockBegin { .. } => "lock_begin",
+            Self::LockEnd { .. } => "lock_end",
+        }
+    }
+}
+
+impl TaskName {
+    /// The name's bytes, at most 15, and zeros.
+    #[must_use]
+    pub fn new(name: &[u8]) -> Self {
+        let mut bytes = [0; 16];
+        let n = name.iter().position(|&byte| byte == 0).unwrap_or(name.len()).min(15);
+        bytes[..n].copy_from_slice(&name[..n]);
+        Self(bytes)
+    }
+
+    /// As text; what is no UTF-8 becomes U+FFFD.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let n = self.0.iter().position(|&byte| byte == 0).unwrap_or(self.0.len());
+        String::from_utf8_lossy(&self.0[..n]).into_owned()
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn names_are_cut_at_fifteen_bytes_and_at_zeros() {
+        let check = |name: &[u8], text: &str| assert_eq!(TaskName::new(name).text(), text);
+        check(b"make", "make");
+        check(b"a-very-long-name", "a-very-long-nam");
+        check(b"cc1\0junk", "cc1");
+        check(b"", "");
+        check(b"\xff", "\u{fffd}");
+    }
+}

@@ -1,0 +1,9 @@
+//! Trace events to explanations: what every task, CPU and disk of a machine did or waited for, at every moment.
+//!
+//! Design constraints: pure and deterministic; no IO, no clock, no `unsafe`. Any events in any order give an answer
+//! and a list of problems, never a panic. Totals that must add up do so to the nanosecond.
+
+#![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+pub mod timeline;

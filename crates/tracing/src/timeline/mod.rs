@@ -1,0 +1,262 @@
+//! One machine's tasks, CPUs and disks on the time axis: what every analysis reads.
+//!
+//! ```text
+//!  events --> Builder --> Timeline --+--> profile        CPU only, both, disk only, neither
+//!                                    +--> states         3x3 per process
+//!                                    +--> waits          what was waited for
+//!                                    +--> kernel         kernel time by class
+//!                                    +--> critical_path  what the command's length is made of
+//!                                    +--> gantt          what to draw
+//! ```
+//!
+//! Segments of a task touch and cover its life; those of a CPU touch and cover the trace: both are asserted when built.
+
+mod build;
+
+use std::collections::BTreeMap;
+
+use model::{HostNs, Interrupt, LockKind, MachineId, Pid, Tid, TraceStack};
+
+pub use build::build;
+
+/// Row of `Timeline::tasks`. A thread id that is used again is another task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TaskId(pub u32);
+
+impl TaskId {
+    /// The row this id names.
+    #[must_use]
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// A machine on the time axis.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Timeline {
+    /// Which machine.
+    pub machine: MachineId,
+    /// Begin of the trace.
+    pub begin: HostNs,
+    /// Its end.
+    pub end: HostNs,
+    /// Every task that was there, in the order it was first seen. Idle tasks are none.
+    pub tasks: Vec<Task>,
+    /// Every CPU that was traced, ascending.
+    pub cpus: Vec<Cpu>,
+    /// Every disk that had a request.
+    pub disks: Vec<Disk>,
+    /// What makes parts of it doubtful, with how often.
+    pub problems: BTreeMap<Problem, u64>,
+}
+
+/// A thread, from its fork (or the trace's begin) to its exit (or the trace's end).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Task {
+    /// Thread id.
+    pub tid: Tid,
+    /// Process id.
+    pub pid: Pid,
+    /// Who made it; unknown for those that were there before, whose parent process is `parent_pid`.
+    pub parent: Option<TaskId>,
+    /// Parent process; 0 when unknown.
+    pub parent_pid: Pid,
+    /// Names it had, each from a time on; never empty. The last is what to call it.
+    pub names: Vec<(HostNs, String)>,
+    /// One of the kernel's own.
+    pub kernel: bool,
+    /// Begin of its life within the trace.
+    pub begin: HostNs,
+    /// End of its life within the trace.
+    pub end: HostNs,
+    /// Whether it was there when the trace began.
+    pub before: bool,
+    /// Whether it ended in the trace.
+    pub exited: bool,
+    /// What it did, from `begin` to `end` without gaps.
+    pub segments: Vec<Segment>,
+    /// Its requests to disks, in the order they were made.
+    pub requests: Vec<Request>,
+}
+
+/// A stretch of a task's life.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Segment {
+    /// Begin.
+    pub begin: HostNs,
+    /// End.
+    pub end: HostNs,
+    /// What it did.
+    pub state: State,
+}
+
+/// What a task does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum State {
+    /// It has a CPU.
+    Running {
+        /// Which.
+        cpu: u32,
+    },
+    /// It could run and has no CPU.
+    Runnable {
+        /// Lost the CPU while it could go on; else it was woken (or made).
+        preempted: bool,
+    },
+    /// It sleeps.
+    Asleep(Sleep),
+    /// It is stopped or traced.
+    Stopped,
+    /// Not known: it was there before and no event told yet, or events were lost.
+    Unknown,
+}
+
+/// All that is known of a sleep.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Sleep {
+    /// Where in the kernel.
+    pub stack: Option<TraceStack>,
+    /// No signal could wake it.
+    pub uninterruptible: bool,
+    /// The kernel counts it as waiting for a disk.
+    pub io: bool,
+    /// The system call it is in.
+    pub syscall: Option<u16>,
+    /// Whether it handles a page fault.
+    pub in_fault: bool,
+    /// The lock it waits for.
+    pub lock: Option<LockWait>,
+    /// Who woke it; unknown when it still sleeps at the trace's end, or the event was lost.
+    pub woken_by: Option<Waker>,
+}
+
+/// A wait for a lock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LockWait {
+    /// The lock's address.
+    pub lock: u64,
+    /// Its sort.
+    pub kind: LockKind,
+    /// Who held it when the wait began, and the system call the holder was in then.
+    pub owner: Option<(TaskId, Option<u16>)>,
+    /// Where.
+    pub stack: Option<TraceStack>,
+}
+
+/// Who woke a task, and when it began to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Waker {
+    /// When.
+    pub time: HostNs,
+    /// Who.
+    pub by: WokenBy,
+}
+
+/// Who woke a task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WokenBy {
+    /// A task.
+    Task(TaskId),
+    /// An interrupt.
+    Interrupt(Interrupt),
+    /// The completion of this request (within an interrupt or not).
+    Request {
+        /// The task that made the request.
+        task: TaskId,
+        /// Row of its `requests`.
+        row: u32,
+    },
+    /// The idle task, or unknown.
+    Unknown,
+}
+
+/// A request to a disk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Request {
+    /// Row of `Timeline::disks`.
+    pub disk: u32,
+    /// What.
+    pub op: model::BlockOp,
+    /// Bytes.
+    pub bytes: u32,
+    /// When it was queued (or issued at once).
+    pub queued: HostNs,
+    /// When the disk got it; unknown when it never did.
+    pub issued: Option<HostNs>,
+    /// When it was done; unknown when it was not by the trace's end.
+    pub done: Option<HostNs>,
+}
+
+/// A CPU.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Cpu {
+    /// Its number.
+    pub number: u32,
+    /// What it did, from the trace's begin to its end without gaps.
+    pub slices: Vec<Slice>,
+}
+
+/// A stretch of a CPU's time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Slice {
+    /// Begin.
+    pub begin: HostNs,
+    /// End.
+    pub end: HostNs,
+    /// The task that has the CPU; `None`: idle, or unknown when `work` says so.
+    pub task: Option<TaskId>,
+    /// What the CPU executes: the innermost of what is under way.
+    pub work: Work,
+}
+
+/// What a CPU executes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Work {
+    /// Nothing.
+    Idle,
+    /// A program's own code.
+    User,
+    /// A system call, by its number on x86-64.
+    Syscall(u16),
+    /// A page fault.
+    Fault {
+        /// Its end was not seen: its length is the machine's `fault_estimate_ns`, cut at the next event.
+        estimated: bool,
+    },
+    /// An interrupt.
+    Interrupt(Interrupt),
+    /// One of the kernel's own tasks.
+    KernelTask,
+    /// In the kernel, in a task of which no event told yet whether it is in a system call.
+    Unknown,
+}
+
+/// A disk.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Disk {
+    /// The kernel's `dev_t`.
+    pub dev: u32,
+    /// Its name, or `MAJOR:MINOR`.
+    pub name: String,
+    /// When it had at least one request that was issued and not done: disjoint, ascending.
+    pub busy: Vec<(HostNs, HostNs)>,
+    /// Requests done.
+    pub requests: u64,
+    /// Bytes read, written.
+    pub bytes: [u64; 2],
+}
+
+/// What makes parts of a timeline doubtful.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Problem {
+    /// Events that the rings lost.
+    LostEvents,
+    /// A switch from a task that the CPU was not known to run.
+    SwitchFromAnother,
+    /// A task ran that was never seen to be made or woken.
+    UnseenTask,
+    /// An end without its begin (system call, interrupt, fault, lock, request).
+    EndWithoutBegin,
+    /// Events of a CPU went backwards in time; they were moved.
+    Backwards,
+}
