@@ -7,9 +7,11 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod capabilities;
+pub mod disks;
 pub mod machine;
 pub mod processes;
 pub mod procfs;
 pub mod quotas;
 pub mod sideband;
+pub mod tasks;
 pub mod vms;

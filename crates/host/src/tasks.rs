@@ -1,0 +1,125 @@
+//! The tasks that a trace finds when it begins.
+
+use std::io;
+use std::path::Path;
+
+use model::{MachineId, Pid, Tid, TraceTask};
+
+use crate::procfs::numbered_entries;
+
+/// `PF_KTHREAD` of include/linux/sched.h.
+const KERNEL_THREAD: u64 = 0x0020_0000;
+/// Most bytes of a task's kernel stack that are kept.
+const MAX_STACK_BYTES: usize = 4096;
+
+/// Every thread of `proc`, ascending by thread id. Those that end meanwhile are left out.
+///
+/// # Errors
+/// If `proc` can't be read.
+pub fn snapshot(proc: &Path, machine: MachineId) -> io::Result<Vec<TraceTask>> {
+    let mut tasks = Vec::new();
+    for pid in numbered_entries(proc)? {
+        let threads = proc.join(pid.to_string()).join("task");
+        for tid in numbered_entries(&threads).unwrap_or_default() {
+            let folder = threads.join(tid.to_string());
+            tasks.extend(read(&folder, machine, Pid(pid), Tid(tid)));
+        }
+    }
+    tasks.sort_by_key(|task| task.tid);
+    Ok(tasks)
+}
+
+fn read(folder: &Path, machine: MachineId, pid: Pid, tid: Tid) -> Option<TraceTask> {
+    let stat = std::fs::read(folder.join("stat")).ok()?;
+    let stat = parse_stat(&String::from_utf8_lossy(&stat))?;
+    let asleep_in = stat.asleep.then(|| sleeps_in(folder));
+    let Stat { name, parent, kernel, .. } = stat;
+    Some(TraceTask { machine, tid, pid, parent: Pid(parent), name, kernel, asleep_in })
+}
+
+/// Functions, innermost first, separated by `;`; empty where the kernel does not tell.
+fn sleeps_in(folder: &Path) -> String {
+    let text = |file| std::fs::read_to_string(folder.join(file)).unwrap_or_default();
+    let stack = functions(&text("stack"));
+    if !stack.is_empty() {
+        return stack;
+    }
+    // `0`: it runs, or the kernel hides it.
+    let wchan = text("wchan");
+    if wchan == "0" { String::new() } else { wchan }
+}
+
+/// Of the lines `[<0>] function+0x1/0x2 [module]`.
+fn functions(stack: &str) -> String {
+    let name = |line: &str| Some(line.split_whitespace().nth(1)?.split('+').next()?.to_owned());
+    let mut names = String::new();
+    for name in stack.lines().filter_map(name) {
+        if MAX_STACK_BYTES < names.len() + name.len() {
+            break;
+        }
+        if !names.is_empty() {
+            names.push(';');
+        }
+        names += &name;
+    }
+    names
+}
+
+struct Stat {
+    name: String,
+    parent: u32,
+    kernel: bool,
+    asleep: bool,
+}
+
+/// The text of `/proc/PID/task/TID/stat`. A name may hold anything, also blanks and brackets.
+fn parse_stat(text: &str) -> Option<Stat> {
+    let (name, rest) = text.split_once('(')?.1.rsplit_once(')')?;
+    let mut fields = rest.split_whitespace();
+    let state = fields.next()?;
+    let parent = fields.next()?.parse().ok()?;
+    let flags: u64 = fields.nth(4)?.parse().ok()?;
+    Some(Stat {
+        name: name.to_owned(),
+        parent,
+        kernel: flags & KERNEL_THREAD != 0,
+        asleep: matches!(state, "S" | "D" | "I"),
+    })
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn stats() {
+        let check = |text, expected: Option<(&str, u32, bool, bool)>| {
+            let stat = parse_stat(text);
+            let found = stat.as_ref().map(|s| (s.name.as_str(), s.parent, s.kernel, s.asleep));
+            assert_eq!(found, expected, "{text}");
+        };
+        check("7 (cc1) R 6 7 6 0 -1 4194304 1 2", Some(("cc1", 6, false, false)));
+        check("7 (a) b (c)) S 6 7 6 0 -1 4194304 1", Some(("a) b (c)", 6, false, true)));
+        check("9 (kworker/0:1) I 2 0 0 0 -1 69238880 0", Some(("kworker/0:1", 2, true, true)));
+        check("7 (cc1) D 6 7 6 0 -1", None);
+        check("", None);
+    }
+
+    #[test]
+    fn stacks() {
+        let check = |text, expected| assert_eq!(functions(text), expected);
+        check("[<0>] do_wait+0x5e/0xe0\n[<0>] kernel_wait4+0xa9\n", "do_wait;kernel_wait4");
+        check("[<0>] f+0x1/0x2 [ext4]\n[<0>] 0xffffffff81000000\n\n", "f;0xffffffff81000000");
+        check("", "");
+        let long = format!("[<0>] {}+0x1/0x2\n", "x".repeat(3000)).repeat(3);
+        assert_eq!(functions(&long).len(), 3000);
+    }
+
+    #[test]
+    fn this_thread_is_there() {
+        let tasks = snapshot(Path::new("/proc"), MachineId::HOST).unwrap();
+        let own = tasks.iter().find(|task| task.tid.0 == std::process::id()).unwrap();
+        assert_eq!((own.pid.0, own.kernel), (std::process::id(), false));
+        assert!(tasks.is_sorted_by_key(|task| task.tid));
+    }
+}
