@@ -29,6 +29,7 @@ mod slices;
 mod spool;
 mod switches;
 mod tables;
+pub mod trace;
 mod words;
 mod writer;
 
