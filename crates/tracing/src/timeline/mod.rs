@@ -46,6 +46,8 @@ pub struct Timeline {
     pub cpus: Vec<Cpu>,
     /// Every disk that had a request.
     pub disks: Vec<Disk>,
+    /// System calls that began in the trace, by who made them and their number on x86-64.
+    pub calls: BTreeMap<(TaskId, u16), Calls>,
     /// What makes parts of it doubtful, with how often.
     pub problems: BTreeMap<Problem, u64>,
 }
@@ -244,6 +246,19 @@ pub struct Disk {
     pub requests: u64,
     /// Bytes read, written.
     pub bytes: [u64; 2],
+}
+
+/// System calls of one number made by one task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Calls {
+    /// How many.
+    pub count: u64,
+    /// How many of them failed.
+    pub failed: u64,
+    /// From entry to exit, running or not, in ns; up to the end of the task's life where no exit was seen.
+    pub ns: u64,
+    /// The longest.
+    pub longest_ns: u64,
 }
 
 /// What makes parts of a timeline doubtful.
