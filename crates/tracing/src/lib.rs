@@ -6,4 +6,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod compare;
+pub mod critical_path;
+pub mod gantt;
 pub mod timeline;

@@ -1,0 +1,183 @@
+//! What the length of a command is made of: the chain of work and waits that ends with its end.
+//!
+//! Walked backwards from the end. What made a task go on is on the path, not the task's own waiting:
+//!
+//! ```text
+//!  make   ====| asleep in wait4                  |=====          path:  make
+//!  cc1        |=====| asleep: disk |=======|exit ^                      cc1, disk, cc1
+//!  disk             |qqq|##########|                                    (q: in the queue, its own line)
+//! ```
+//!
+//! - Running: the task's own work, split by what its CPU executed.
+//! - Runnable: a wait for a CPU, with who had it.
+//! - Asleep and woken by a task: the path goes on in the waker, from the time it began to wake.
+//! - Asleep and woken by a request's completion: the disk, its queue, then the task that made the request.
+//! - Asleep and woken by an interrupt: the wait stays with the task (a timer, the network, a device).
+//! - Made by a fork: the path goes on in the parent.
+//! - Otherwise it stays with the task and is unknown.
+//!
+//! Segments touch and cover the range: their lengths add up to the command's wall time (asserted).
+
+mod summary;
+mod walk;
+
+use std::ops::Range;
+
+use model::{BlockOp, HostNs, Interrupt, TraceTables};
+
+use crate::timeline::{TaskId, Timeline, Work};
+
+pub use summary::{
+    Category, Improvement, NameShare, ProcessShare, Share, Summary, Target, summary,
+};
+pub use walk::critical_path;
+
+/// What is to be explained.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Scope {
+    /// The task whose end (or whose state at `end`) is explained.
+    pub task: TaskId,
+    /// The path is followed back to here, if need be into tasks that are older than `task`.
+    pub begin: HostNs,
+    /// From here.
+    pub end: HostNs,
+    /// What to do at a task that slept for a lock.
+    pub locks: Locks,
+}
+
+/// What to do at a task that slept for a lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Locks {
+    /// The path goes on in the task that let the lock go: its work is what took the time.
+    ThroughHolder,
+    /// The wait stays with the sleeper, as `Doing::Lock`: what the locks themselves cost.
+    Stay,
+}
+
+/// The path: segments that touch, in time order, from `begin` to `end`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CriticalPath {
+    /// What it explains.
+    pub scope: Scope,
+    /// Its segments. Empty only when the range is.
+    pub segments: Vec<PathSegment>,
+}
+
+/// A stretch of the path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PathSegment {
+    /// Begin.
+    pub begin: HostNs,
+    /// End.
+    pub end: HostNs,
+    /// Whose it is. For a disk's: the task that made the request.
+    pub task: TaskId,
+    /// Why the path came from the segment before to this one.
+    pub via: Via,
+    /// What is done or waited for.
+    pub doing: Doing,
+}
+
+/// Why the path came from one segment to the next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Via {
+    /// The path begins here, or the same task goes on.
+    Itself,
+    /// The task of the segment before woke this one.
+    Woken {
+        /// Since when it had slept.
+        asleep_since: HostNs,
+        /// The system call it slept in.
+        syscall: Option<u16>,
+        /// Whether it slept for a lock.
+        lock: bool,
+    },
+    /// The task of the segment before made this one.
+    Forked,
+    /// The task of the segment before made the request that is waited for.
+    Requested,
+    /// The disk finished the request of the segment before, and that woke the task.
+    Completed,
+}
+
+/// What is done or waited for on the path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Doing {
+    /// The task has a CPU.
+    Running {
+        /// Which.
+        cpu: u32,
+        /// What the CPU executed, with ns: adds up to the segment's length.
+        work: Vec<(Work, u64)>,
+    },
+    /// It waits for a CPU.
+    CpuWait {
+        /// The one it got in the end; unknown when it never did.
+        cpu: Option<u32>,
+        /// Who had that CPU meanwhile, with ns, longest first: adds up to the segment's length. `None`: nobody, or not
+        /// known.
+        behind: Vec<(Option<TaskId>, u64)>,
+    },
+    /// It is being woken: from the waker's beginning to the task's being on a CPU's queue.
+    WakingUp,
+    /// A request waits in a disk's queue.
+    DiskQueue {
+        /// Row of `Timeline::disks`.
+        disk: u32,
+        /// What it asks for.
+        op: BlockOp,
+    },
+    /// A disk works on a request.
+    Disk {
+        /// Row of `Timeline::disks`.
+        disk: u32,
+        /// What it asks for.
+        op: BlockOp,
+    },
+    /// It sleeps until an interrupt wakes it.
+    Interrupt(Interrupt),
+    /// It sleeps for a lock, and who let it go is not known (or `Locks::Stay`).
+    Lock,
+    /// It sleeps for a disk, and which request is not known.
+    UnknownDisk,
+    /// It is stopped or traced.
+    Stopped,
+    /// It sleeps, and what wakes it is not known.
+    UnknownSleep {
+        /// The system call it is in.
+        syscall: Option<u16>,
+    },
+    /// Nothing is known.
+    Unknown,
+}
+
+impl PathSegment {
+    /// Its length.
+    #[must_use]
+    pub fn length_ns(&self) -> u64 {
+        self.end.since(self.begin)
+    }
+}
+
+impl Scope {
+    /// A task's whole life within the trace.
+    #[must_use]
+    pub fn life(timeline: &Timeline, task: TaskId) -> Option<Self> {
+        let life = timeline.tasks.get(task.index())?;
+        Some(Self { task, begin: life.begin, end: life.end, locks: Locks::ThroughHolder })
+    }
+
+    /// The traced command's life, from its first task's begin to its end; `None` when there was no command on this machine.
+    #[must_use]
+    pub fn command(tables: &TraceTables, timeline: &Timeline) -> Option<Self> {
+        let command = tables.command.as_ref().filter(|it| it.machine == timeline.machine)?;
+        let row = timeline.tasks.iter().position(|task| task.tid == command.task)?;
+        Self::life(timeline, TaskId(u32::try_from(row).ok()?))
+    }
+
+    /// The part of it within a range.
+    #[must_use]
+    pub fn within(self, range: Range<HostNs>) -> Self {
+        Self { begin: self.begin.max(range.start), end: self.end.min(range.end), ..self }
+    }
+}

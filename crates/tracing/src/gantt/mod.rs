@@ -1,0 +1,82 @@
+//! What to draw of a trace: lanes of CPUs, disks and tasks, in pieces no finer than can be seen.
+//!
+//! ```text
+//!  resolution   |----|----|----|----|
+//!  exact        ====|.|=|.|=|=====|..      = runs   . sleeps
+//!  pieces       ====|~~~~~~~|=====|..      ~ a mixture: how long each, the longest first
+//! ```
+//!
+//! A piece that is at least as long as the resolution is exact. Shorter neighbours become one piece that says how long
+//! it was what. So a lane has at most `2 * columns + 2` pieces, however long the trace is, and no time is lost:
+//! a piece's shares add up to its length, a lane's pieces to its life within the view.
+
+mod cells;
+mod lanes;
+mod pieces;
+mod pyramid;
+
+use std::ops::Range;
+
+use model::HostNs;
+
+use crate::timeline::TaskId;
+
+pub use cells::{Cell, cells};
+pub use lanes::{Lane, LaneOf, Lanes, lanes};
+pub use pieces::pieces;
+pub use pyramid::{Level, Pyramid, pyramid};
+
+/// What to draw.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct View {
+    /// The time.
+    pub range: Range<HostNs>,
+    /// How many columns are there to draw it in; at least 1.
+    pub columns: usize,
+}
+
+/// What a CPU, a disk or a task does, as far as a drawing tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Doing {
+    /// CPU, task: a program's own code runs.
+    User,
+    /// CPU, task: the kernel runs for a task.
+    Kernel,
+    /// CPU, task: an interrupt.
+    Interrupt,
+    /// CPU, disk: nothing.
+    Idle,
+    /// Task: it waits for a CPU.
+    CpuWait,
+    /// Task: it waits for a disk.
+    DiskWait,
+    /// Task: it waits for a lock.
+    LockWait,
+    /// Task: it sleeps for anything else.
+    Asleep,
+    /// Task: it is stopped or traced.
+    Stopped,
+    /// Disk: it reads.
+    Reads,
+    /// Disk: it writes, flushes or discards.
+    Writes,
+    /// Disk: it does both at once.
+    ReadsAndWrites,
+    /// Disk: requests wait in its queue, and it has none.
+    Queued,
+    /// Not known.
+    Unknown,
+}
+
+/// A stretch of a lane.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Piece {
+    /// Begin.
+    pub begin: HostNs,
+    /// End.
+    pub end: HostNs,
+    /// What it was for how many ns, longest first, never empty: one entry when it is exact.
+    pub shares: Vec<(Doing, u64)>,
+    /// For a CPU: the task that had it longest. For a task: itself.
+    pub task: Option<TaskId>,
+}
