@@ -1,3 +1,29 @@
 //! The trace probes (`bpf/tracer.bpf.c`), in a host or in a guest: loading, attaching, draining their rings.
+//!
+//! ```text
+//!  Tracer::load ----> start ----> drain(cpu), again and again ----> stop ----> drain(cpu) ----> lost, stacks
+//!  maps, programs     attach      rings to events                   detach     the rest
+//! ```
+//! The same rings are drained from the outside, by whoever can read the memory they lie in: `Consumer` over `RingMemory`.
+//!
+//! Design constraints: while a trace runs, nothing here wakes or asks the kernel but by reading shared memory. What lies in
+//! a ring may come from a guest, so it is hostile: whatever is found there, decoding ends with events or with an error.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod error;
+mod fault;
+mod load;
+mod mapped;
+mod probes;
+mod ring;
+mod slots;
+mod symbols;
+
+pub use error::{RingError, TracerError};
+pub use fault::fault_estimate;
+pub use load::{Filter, Layout, Options, Tracer};
+pub use mapped::{LocalRings, Mapped};
+pub use ring::{Consumer, RingMemory};
+pub use slots::{Base, Garbage, KINDS, Slot, decode, lost_events};
+pub use symbols::Symbols;

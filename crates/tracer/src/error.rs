@@ -1,0 +1,75 @@
+//! What can go wrong.
+
+use crate::Garbage;
+
+/// The probes could not be used at all; the text says what to do. (Single probes that can't be are no error: see
+/// `Tracer::missing`.)
+#[derive(Debug, thiserror::Error)]
+pub enum TracerError {
+    /// No privilege.
+    #[error("tracing needs root (or CAP_BPF and CAP_PERFMON): run it with sudo")]
+    Privilege,
+    /// No BTF.
+    #[error(
+        "this kernel has no type information (/sys/kernel/btf/vmlinux): use a kernel built with CONFIG_DEBUG_INFO_BTF"
+    )]
+    NoBtf,
+    /// The maps could not be made.
+    #[error("the kernel did not take the trace probes: {0}")]
+    Load(String),
+    /// Not one probe could be used.
+    #[error("the kernel took none of the trace probes; {probe}: {reason}")]
+    NoProbe {
+        /// The first that failed.
+        probe: String,
+        /// Why.
+        reason: String,
+    },
+    /// The options make no sense.
+    #[error("{0}")]
+    Options(String),
+    /// A map could not be shared or written.
+    #[error("failed to set up BPF map {map}")]
+    Map {
+        /// Its name in the BPF object.
+        map: &'static str,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+/// A ring can't be drained any further.
+#[derive(Debug, thiserror::Error)]
+pub enum RingError<E> {
+    /// Its memory could not be read or written.
+    #[error("the trace ring of CPU {cpu} can't be read: {source}")]
+    Memory {
+        /// Whose ring.
+        cpu: u32,
+        /// Why.
+        source: E,
+    },
+    /// Head and tail contradict each other.
+    #[error("the trace ring of CPU {cpu} is damaged: head {head}, tail {tail}, {slots} slots")]
+    Counters {
+        /// Whose ring.
+        cpu: u32,
+        /// Where the programs write next.
+        head: u64,
+        /// What was taken so far.
+        tail: u64,
+        /// Slots of the ring.
+        slots: u64,
+    },
+    /// A slot holds what no probe writes.
+    #[error("the trace ring of CPU {cpu} holds garbage at slot {position}: {garbage}")]
+    Garbage {
+        /// Whose ring.
+        cpu: u32,
+        /// The slot's position since the begin.
+        position: u64,
+        /// What.
+        garbage: Garbage,
+    },
+}

@@ -1,0 +1,1 @@
+//! Which programs there are and what they attach to.
