@@ -4,9 +4,16 @@ use std::path::Path;
 use std::process::Command;
 
 /// Each is a program family, loaded by itself.
-const PROGRAMS: [&str; 4] = ["sampler", "switches", "exits", "empty"];
-const HEADERS: [&str; 6] =
-    ["kernel.bpf.h", "registers.bpf.h", "vcpu.bpf.h", "vmcb.bpf.h", "abi/sample.h", "abi/switch.h"];
+const PROGRAMS: [&str; 5] = ["sampler", "switches", "exits", "vms", "empty"];
+const HEADERS: [&str; 7] = [
+    "kernel.bpf.h",
+    "registers.bpf.h",
+    "vcpu.bpf.h",
+    "vmcb.bpf.h",
+    "abi/sample.h",
+    "abi/switch.h",
+    "abi/vm.h",
+];
 
 fn main() {
     let bpf = Path::new("../../bpf");

@@ -17,6 +17,7 @@ mod ring;
 mod sampler;
 mod switches;
 mod vcpus;
+mod vms;
 
 pub use abi::{RawStack, STACK_DEPTH, STACK_FIELD, VCPU_NONE, VCPU_UNKNOWN};
 pub use clock::{now, unix_now_ns};
@@ -26,3 +27,4 @@ pub use found::{FoundVcpu, SeenVcpu};
 pub use ring::RingCounters;
 pub use sampler::{Drained, Options, Sampler, SamplingEvents, loaded_programs};
 pub use switches::{SwitchLinks, SwitchTracer};
+pub use vms::{FoundVm, MemorySlot, VcpuClock, VmFinder};

@@ -25,8 +25,16 @@ const TYPED: &str = "sample";
 const PROBING: &str = "sample_probing";
 
 /// All our programs, by their names in the kernel (15 characters at most).
-const PROGRAMS: [&str; 6] =
-    [TYPED, PROBING, "find_vcpus", "note_switch", "note_wakeup", "count_exit"];
+const PROGRAMS: [&str; 8] = [
+    TYPED,
+    PROBING,
+    "find_vcpus",
+    "note_switch",
+    "note_wakeup",
+    "count_exit",
+    "find_slots",
+    "find_clocks",
+];
 
 /// What to sample, and how.
 #[derive(Debug, Clone)]
