@@ -5,7 +5,49 @@ use std::path::{Path, PathBuf};
 
 use parquet::errors::ParquetError;
 
-/// Why a recording could not be written or read. The sources say no more than the operating system's
+use crate::files;
+
+/// What a folder holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Folder {
+    /// A recording of samples.
+    Recording,
+    /// A trace.
+    Trace,
+}
+
+impl Folder {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Recording => "recording",
+            Self::Trace => "trace",
+        }
+    }
+
+    /// The file that says what the others are.
+    pub(crate) fn manifest(self) -> &'static str {
+        match self {
+            Self::Recording => files::MANIFEST,
+            Self::Trace => files::TRACE_MANIFEST,
+        }
+    }
+
+    fn written_by(self) -> &'static str {
+        match self {
+            Self::Recording => "vmscope record",
+            Self::Trace => "vmscope trace record",
+        }
+    }
+
+    fn read_by(self) -> &'static str {
+        match self {
+            Self::Recording => "vmscope report",
+            Self::Trace => "vmscope trace report",
+        }
+    }
+}
+
+/// Why a recording or trace could not be written or read. The sources say no more than the operating system's
 /// reason, so `{error:#}` is one line.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -19,8 +61,8 @@ pub enum Error {
     )]
     PartialExists(PathBuf),
     /// The path can't name a new folder.
-    #[error("{0} can't be the name of a recording: give the path of a folder to create")]
-    BadName(PathBuf),
+    #[error("{0} can't be the name of a {name}: give the path of a folder to create", name = .1.name())]
+    BadName(PathBuf, Folder),
     /// The new folder would lie in one that is not there.
     #[error("failed to create {path}: {reason}: give an existing folder")]
     NoFolder {
@@ -30,23 +72,34 @@ pub enum Error {
         reason: io::Error,
     },
     /// Nothing there.
-    #[error("{0} does not exist: give a folder written by `vmscope record`")]
-    NotFound(PathBuf),
+    #[error("{0} does not exist: give a folder written by `{by}`", by = .1.written_by())]
+    NotFound(PathBuf, Folder),
+    /// A trace was given as a recording, or the other way round.
+    #[error("{0} is a {name}: read it with `{by}`", name = .1.name(), by = .1.read_by())]
+    OtherFolder(PathBuf, Folder),
     /// Something else is there.
-    #[error("{path} is not a recording ({reason}): give a folder written by `vmscope record`")]
+    #[error(
+        "{path} is not a {name} ({reason}): give a folder written by `{by}`",
+        name = folder.name(), by = folder.written_by()
+    )]
     Foreign {
         /// What was given.
         path: PathBuf,
+        /// What it was to be.
+        folder: Folder,
         /// How it shows.
         reason: String,
     },
     /// Written in a format this program does not know yet.
     #[error(
-        "{path} has recording format {found}, this vmscope reads up to {supported}: use a newer vmscope"
+        "{path} has {name} format {found}, this vmscope reads up to {supported}: use a newer vmscope",
+        name = folder.name()
     )]
     NewerVersion {
-        /// The recording.
+        /// The folder.
         path: PathBuf,
+        /// What it holds.
+        folder: Folder,
         /// Its version.
         found: u64,
         /// Ours.
@@ -57,9 +110,9 @@ pub enum Error {
         "{0} was left by an older vmscope that was killed: read it with the vmscope that wrote it"
     )]
     OlderSpool(PathBuf),
-    /// A complete recording lacks a file.
-    #[error("{0} is missing: copy the whole recording again from where it was made")]
-    MissingFile(PathBuf),
+    /// A complete folder lacks a file.
+    #[error("{0} is missing: copy the whole {name} again from where it was made", name = .1.name())]
+    MissingFile(PathBuf, Folder),
     /// A file's content is not what was written.
     #[error("{path} is damaged ({reason}): copy it again from where it was made")]
     Damaged {
@@ -71,9 +124,9 @@ pub enum Error {
     /// No space left, over quota or over the limit for file sizes.
     #[error(
         "no space left to write {path}: free some or record to another file system{kept}",
-        path = .0.display(), kept = kept(.0)
+        path = .0.display(), kept = kept(.0, *.1)
     )]
-    NoSpace(PathBuf),
+    NoSpace(PathBuf, Folder),
     /// The operating system refused.
     #[error("failed to {action} {path}")]
     Io {
@@ -83,6 +136,16 @@ pub enum Error {
         path: PathBuf,
         /// Its reason.
         source: io::Error,
+    },
+    /// More events than are held at a time.
+    #[error(
+        "{path} has more than {limit} events, too many to hold at a time: trace a shorter time, or fewer processes"
+    )]
+    TooManyEvents {
+        /// The trace.
+        path: PathBuf,
+        /// How many there may be.
+        limit: u64,
     },
     /// What was to be written does not fit the format: an error of the caller.
     #[error("failed to encode {path}: {reason}")]
@@ -94,12 +157,13 @@ pub enum Error {
     },
 }
 
-/// Where the beginning of a recording is that could not be written to its end.
-fn kept(file: &Path) -> String {
-    match file.parent().filter(|folder| folder.extension().is_some_and(|end| end == "partial")) {
-        Some(folder) => format!(
-            "; what was recorded is in {}: `vmscope report` reads it, remove it when done",
-            folder.display()
+/// Where the beginning of a folder is that could not be written to its end.
+fn kept(file: &Path, folder: Folder) -> String {
+    match file.parent().filter(|dir| dir.extension().is_some_and(|end| end == "partial")) {
+        Some(dir) => format!(
+            "; what was recorded is in {}: `{}` reads it, remove it when done",
+            dir.display(),
+            folder.read_by()
         ),
         None => String::new(),
     }
@@ -109,8 +173,18 @@ impl Error {
     pub(crate) fn io(action: &'static str, path: &Path, source: io::Error) -> Self {
         use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
         match source.kind() {
-            StorageFull | QuotaExceeded | FileTooLarge => Self::NoSpace(path.to_owned()),
+            StorageFull | QuotaExceeded | FileTooLarge => {
+                Self::NoSpace(path.to_owned(), Folder::Recording)
+            }
             _ => Self::Io { action, path: path.to_owned(), source },
+        }
+    }
+
+    /// The error as one of a trace: writing files knows no more than their paths.
+    pub(crate) fn of_trace(self) -> Self {
+        match self {
+            Self::NoSpace(path, _) => Self::NoSpace(path, Folder::Trace),
+            other => other,
         }
     }
 

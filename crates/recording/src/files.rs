@@ -10,6 +10,7 @@ use model::CpuId;
 use crate::error::Error;
 
 pub(crate) const MANIFEST: &str = "recording.json";
+pub(crate) const TRACE_MANIFEST: &str = "trace.json";
 pub(crate) const SAMPLES: &str = "samples.parquet";
 pub(crate) const SWITCHES: &str = "switches.parquet";
 pub(crate) const STACK_SPOOL: &str = "stacks.raw";

@@ -21,6 +21,7 @@ mod blocks;
 mod columns;
 mod error;
 mod files;
+mod folder;
 mod manifest;
 mod merge;
 mod reader;
@@ -34,7 +35,7 @@ mod words;
 mod writer;
 
 pub use abi::{RECORD_SIZE, decode, encode, time_of};
-pub use error::Error;
+pub use error::{Error, Folder};
 pub use manifest::FORMAT_VERSION;
 pub use reader::{Recording, Samples};
 pub use spool::{Spool, StackSpool};

@@ -6,15 +6,15 @@ use std::io::{Read, Write};
 use std::path::Path;
 
 use model::{Edges, Header, HostNs, Note, Trigger, Vendor};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::error::Error;
-use crate::files::{Digest, DurableFile, MANIFEST};
+use crate::error::{Error, Folder};
+use crate::files::{Digest, DurableFile};
 
 /// The format this program writes, and the newest it reads.
 pub const FORMAT_VERSION: u32 = 1;
 
-const FORMAT: &str = "vmscope-recording";
 const MAX_BYTES: u64 = 1 << 24;
 
 /// What `recording.json` says of one file.
@@ -46,57 +46,82 @@ pub(crate) struct Contents {
     pub(crate) first_tables_only: bool,
 }
 
+/// A folder's kind, as its manifest names it.
+#[derive(Debug)]
+pub(crate) struct Format {
+    pub(crate) folder: Folder,
+    pub(crate) name: &'static str,
+    /// The version this program writes, and the newest it reads.
+    pub(crate) version: u32,
+}
+
+const RECORDING: Format =
+    Format { folder: Folder::Recording, name: "vmscope-recording", version: FORMAT_VERSION };
+
 /// Writes the manifest, durably and at once.
 pub(crate) fn write(dir: &Path, header: &Header, files: &Files) -> Result<u64, Error> {
-    let path = dir.join(MANIFEST);
-    let text = to_json(header, files)
-        .map_err(|error| Error::Encode { path: path.clone(), reason: error.to_string() })?;
-    let mut file = DurableFile::create(&path)?;
-    file.write_all(text.as_bytes()).map_err(|source| Error::io("write", &path, source))?;
-    Ok(file.commit()?.bytes)
+    let manifest = Manifest { kind: RECORDING.kind(), header: header.into(), files: files.clone() };
+    RECORDING.write(dir, &manifest)
 }
 
 /// Reads the manifest of a folder that has one.
 pub(crate) fn read(dir: &Path) -> Result<Contents, Error> {
-    let path = dir.join(MANIFEST);
-    let failed = |source| Error::io("read", &path, source);
-    let mut text = Vec::new();
-    let file = File::open(&path).map_err(failed)?;
-    file.take(MAX_BYTES + 1).read_to_end(&mut text).map_err(failed)?;
-    if MAX_BYTES < text.len() as u64 {
-        return Err(Error::damaged(&path, "it is too large"));
-    }
-    parse(dir, &text)
-}
-
-fn parse(dir: &Path, text: &[u8]) -> Result<Contents, Error> {
-    let damaged = |error: serde_json::Error| Error::damaged(&dir.join(MANIFEST), error.to_string());
-    let foreign = |reason: String| Error::Foreign { path: dir.to_owned(), reason };
-    let kind: Kind = serde_json::from_slice(text).map_err(|error| match error.classify() {
-        serde_json::error::Category::Data => foreign(format!("its {MANIFEST} names no format")),
-        _ => damaged(error),
-    })?;
-    if kind.format != FORMAT {
-        return Err(foreign(format!("its {MANIFEST} says {:?}", kind.format)));
-    }
-    if u64::from(FORMAT_VERSION) < kind.version {
-        let (found, supported) = (kind.version, FORMAT_VERSION);
-        return Err(Error::NewerVersion { path: dir.to_owned(), found, supported });
-    }
-    let manifest: Manifest = serde_json::from_slice(text).map_err(damaged)?;
+    let manifest: Manifest = RECORDING.read(dir)?;
     let first_tables_only = manifest.header.edges.is_none();
     Ok(Contents { header: manifest.header.into(), files: manifest.files, first_tables_only })
 }
 
-fn to_json(header: &Header, files: &Files) -> serde_json::Result<String> {
-    let kind = Kind { format: FORMAT.to_owned(), version: FORMAT_VERSION.into() };
-    let manifest = Manifest { kind, header: header.into(), files: files.clone() };
-    Ok(serde_json::to_string_pretty(&manifest)? + "\n")
+impl Format {
+    /// What stands first in a manifest of this format.
+    pub(crate) fn kind(&self) -> Kind {
+        Kind { format: self.name.to_owned(), version: self.version.into() }
+    }
+
+    /// Writes a manifest, durably and at once: its bytes.
+    pub(crate) fn write(&self, dir: &Path, manifest: &impl Serialize) -> Result<u64, Error> {
+        let path = dir.join(self.folder.manifest());
+        let text = serde_json::to_string_pretty(manifest)
+            .map_err(|error| Error::Encode { path: path.clone(), reason: error.to_string() })?;
+        let mut file = DurableFile::create(&path)?;
+        writeln!(file, "{text}").map_err(|source| Error::io("write", &path, source))?;
+        Ok(file.commit()?.bytes)
+    }
+
+    /// Reads a manifest of this format.
+    pub(crate) fn read<T: DeserializeOwned>(&self, dir: &Path) -> Result<T, Error> {
+        let path = dir.join(self.folder.manifest());
+        let failed = |source| Error::io("read", &path, source);
+        let mut text = Vec::new();
+        let file = File::open(&path).map_err(failed)?;
+        file.take(MAX_BYTES + 1).read_to_end(&mut text).map_err(failed)?;
+        if MAX_BYTES < text.len() as u64 {
+            return Err(Error::damaged(&path, "it is too large"));
+        }
+        self.parse(dir, &text)
+    }
+
+    fn parse<T: DeserializeOwned>(&self, dir: &Path, text: &[u8]) -> Result<T, Error> {
+        let (folder, file) = (self.folder, self.folder.manifest());
+        let damaged = |error: serde_json::Error| Error::damaged(&dir.join(file), error.to_string());
+        let foreign = |reason| Error::Foreign { path: dir.to_owned(), folder, reason };
+        let kind: Kind = serde_json::from_slice(text).map_err(|error| match error.classify() {
+            serde_json::error::Category::Data => foreign(format!("its {file} names no format")),
+            _ => damaged(error),
+        })?;
+        if kind.format != self.name {
+            return Err(foreign(format!("its {file} says {:?}", kind.format)));
+        }
+        if u64::from(self.version) < kind.version {
+            let (found, supported) = (kind.version, self.version);
+            return Err(Error::NewerVersion { path: dir.to_owned(), folder, found, supported });
+        }
+        serde_json::from_slice(text).map_err(damaged)
+    }
 }
 
 /// Read first: what later versions keep, whatever else they change.
 #[derive(Debug, Serialize, Deserialize)]
-struct Kind {
+pub(crate) struct Kind {
     format: String,
     version: u64,
 }
@@ -130,9 +155,21 @@ struct HeaderJson {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct NoteJson {
+pub(crate) struct NoteJson {
     subject: String,
     text: String,
+}
+
+impl From<&Note> for NoteJson {
+    fn from(note: &Note) -> Self {
+        Self { subject: note.subject.clone(), text: note.text.clone() }
+    }
+}
+
+impl From<NoteJson> for Note {
+    fn from(json: NoteJson) -> Self {
+        Self { subject: json.subject, text: json.text }
+    }
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -159,8 +196,6 @@ enum EdgesJson {
 
 impl From<&Header> for HeaderJson {
     fn from(header: &Header) -> Self {
-        let note =
-            |note: &Note| NoteJson { subject: note.subject.clone(), text: note.text.clone() };
         Self {
             vmscope_version: header.vmscope_version.clone(),
             hostname: header.hostname.clone(),
@@ -185,14 +220,13 @@ impl From<&Header> for HeaderJson {
             start_unix_ns: header.start_unix_ns,
             complete: header.complete,
             counters: header.counters.clone(),
-            notes: header.notes.iter().map(note).collect(),
+            notes: header.notes.iter().map(NoteJson::from).collect(),
         }
     }
 }
 
 impl From<HeaderJson> for Header {
     fn from(json: HeaderJson) -> Self {
-        let note = |note: NoteJson| Note { subject: note.subject, text: note.text };
         Self {
             vmscope_version: json.vmscope_version,
             hostname: json.hostname,
@@ -217,7 +251,7 @@ impl From<HeaderJson> for Header {
             start_unix_ns: json.start_unix_ns,
             complete: json.complete,
             counters: json.counters,
-            notes: json.notes.into_iter().map(note).collect(),
+            notes: json.notes.into_iter().map(Note::from).collect(),
         }
     }
 }

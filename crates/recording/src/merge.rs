@@ -1,50 +1,50 @@
-//! Spools of all CPUs as one stream of samples in time order.
+//! Spools of all CPUs as one stream in time order.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::path::PathBuf;
 
-use model::Sample;
-
-use crate::abi::{RECORD_SIZE, decode, time_of};
 use crate::error::Error;
-use crate::spool::SpoolReader;
 
-/// Merges spools, each in time order. Holds one block of each. Where a spool is not in time order its
-/// samples come in its own order: none is lost.
+/// One spool, item by item in time order.
+pub(crate) trait Source {
+    /// What it holds.
+    type Item;
+    /// Goes to the next item, at first to the first; false at the end.
+    fn advance(&mut self) -> Result<bool, Error>;
+    /// The time of the item it is at.
+    fn time(&self) -> u64;
+    /// The item it is at.
+    fn item(&self) -> Self::Item;
+    /// Bytes at its end that are no whole block; meaningful at the end.
+    fn lost_bytes(&self) -> u64;
+}
+
+/// Merges spools, each in time order. Where a spool is not in time order its items come in its own order: none
+/// is lost.
 #[derive(Debug)]
-pub(crate) struct Merge {
-    sources: Vec<Source>,
-    /// The next sample of each source that has one: its time, then the source.
+pub(crate) struct Merge<S> {
+    sources: Vec<S>,
+    /// The next item of each source that has one: its time, then the source.
     next: BinaryHeap<Reverse<(u64, usize)>>,
 }
 
-#[derive(Debug)]
-struct Source {
-    spool: SpoolReader,
-    block: Vec<u8>,
-    record: usize,
-}
-
-impl Merge {
-    /// The spools' CPUs come in the order given where times are equal.
-    pub(crate) fn new(spools: Vec<SpoolReader>) -> Result<Self, Error> {
-        let mut merge = Self { sources: Vec::new(), next: BinaryHeap::new() };
-        for (idx, spool) in spools.into_iter().enumerate() {
-            let mut source = Source { spool, block: Vec::new(), record: 0 };
-            if source.load()? {
-                merge.next.push(Reverse((source.time(), idx)));
+impl<S: Source> Merge<S> {
+    /// Where times are equal the sources come in the order given.
+    pub(crate) fn new(mut sources: Vec<S>) -> Result<Self, Error> {
+        let mut next = BinaryHeap::new();
+        for (idx, source) in sources.iter_mut().enumerate() {
+            if source.advance()? {
+                next.push(Reverse((source.time(), idx)));
             }
-            merge.sources.push(source);
         }
-        Ok(merge)
+        Ok(Self { sources, next })
     }
 
-    /// Fills `batch` with the next `limit` samples, fewer only at the end.
+    /// Fills `batch` with the next `limit` items, fewer only at the end.
     pub(crate) fn next_batch(
         &mut self,
         limit: usize,
-        batch: &mut Vec<Sample>,
+        batch: &mut Vec<S::Item>,
     ) -> Result<(), Error> {
         batch.clear();
         while batch.len() < limit {
@@ -53,7 +53,7 @@ impl Merge {
             let until = self.next.peek().map_or((u64::MAX, usize::MAX), |Reverse(key)| *key);
             let source = &mut self.sources[idx];
             let more = loop {
-                batch.push(source.sample());
+                batch.push(source.item());
                 if !source.advance()? {
                     break false;
                 }
@@ -68,41 +68,8 @@ impl Merge {
         Ok(())
     }
 
-    /// Bytes at the spools' ends that are no whole block; meaningful at the end of the samples.
+    /// Bytes at the spools' ends that are no whole block; meaningful at the end.
     pub(crate) fn lost_bytes(&self) -> u64 {
-        self.sources.iter().map(|source| source.spool.lost_bytes()).sum()
+        self.sources.iter().map(Source::lost_bytes).sum()
     }
-}
-
-impl Source {
-    fn records(&self) -> &[[u8; RECORD_SIZE]] {
-        self.block.as_chunks::<RECORD_SIZE>().0
-    }
-
-    fn time(&self) -> u64 {
-        time_of(&self.records()[self.record]).0
-    }
-
-    fn sample(&self) -> Sample {
-        decode(&self.records()[self.record], self.spool.cpu())
-    }
-
-    /// False at the end.
-    fn advance(&mut self) -> Result<bool, Error> {
-        self.record += 1;
-        if self.record < self.records().len() {
-            return Ok(true);
-        }
-        self.load()
-    }
-
-    fn load(&mut self) -> Result<bool, Error> {
-        self.record = 0;
-        self.spool.next(&mut self.block)
-    }
-}
-
-/// Opens the spools of a recording, by CPU.
-pub(crate) fn open_spools(paths: &[(model::CpuId, PathBuf)]) -> Result<Vec<SpoolReader>, Error> {
-    paths.iter().map(|(cpu, path)| SpoolReader::open(path, *cpu)).collect()
 }

@@ -4,12 +4,13 @@ use std::path::{Path, PathBuf};
 
 use model::{CpuId, Header, HostNs, Note, Sample, Switch, Tables};
 
-use crate::error::Error;
-use crate::files::{self, MANIFEST, SAMPLES, STACK_SPOOL, SWITCH_SPOOL, SWITCHES};
-use crate::manifest::{self, Contents, Files};
-use crate::merge::{Merge, open_spools};
+use crate::error::{Error, Folder};
+use crate::files::{self, SAMPLES, STACK_SPOOL, SWITCH_SPOOL, SWITCHES};
+use crate::folder::{find, verify};
+use crate::manifest::{self, Contents};
+use crate::merge::Merge;
 use crate::samples::{References, SLICE, SampleReader};
-use crate::spool::{SpoolReader, Survey, read_stacks};
+use crate::spool::{SpoolReader, SpooledSamples, Survey, open_spools, read_stacks};
 use crate::switches::{self, SwitchReader, SwitchSpoolReader};
 use crate::tables;
 
@@ -50,7 +51,7 @@ pub struct Samples {
 #[derive(Debug)]
 enum Stream {
     Table(Box<SampleReader>),
-    Spools(Merge),
+    Spools(Merge<SpooledSamples>),
 }
 
 impl Recording {
@@ -59,11 +60,7 @@ impl Recording {
     /// # Errors
     /// When there is none, it is incomplete though finished, damaged, or newer than this program.
     pub fn open(path: &Path) -> Result<Self, Error> {
-        let dir = find(path)?;
-        if !dir.join(MANIFEST).is_file() {
-            let reason = format!("it has no {MANIFEST}");
-            return Err(Error::Foreign { path: dir, reason });
-        }
+        let dir = find(path, Folder::Recording)?;
         let contents = manifest::read(&dir)?;
         if contents.header.complete {
             Self::complete(&dir, contents)
@@ -134,7 +131,7 @@ impl Recording {
         let later = if first_tables_only { &[] } else { later };
         let switches = (!first_tables_only).then_some(SWITCHES);
         for name in first.iter().chain(later).copied().chain([SAMPLES]).chain(switches) {
-            verify(&dir.join(name), name, &files)?;
+            verify(dir, name, &files, Folder::Recording)?;
         }
         let (tables, _) = tables::read(dir)?;
         let switches =
@@ -224,34 +221,10 @@ fn killed_switches(dir: &Path, header: &mut Header, vcpus: usize) -> Result<Swit
     Ok(SwitchSource::Spool(spool))
 }
 
-/// The folder to read for the name given.
-fn find(path: &Path) -> Result<PathBuf, Error> {
-    let partial = files::partial(path).filter(|partial| partial.is_dir());
-    match path.metadata() {
-        Ok(metadata) if metadata.is_dir() => Ok(path.to_owned()),
-        Ok(_) => Err(Error::Foreign { path: path.to_owned(), reason: "it is no folder".into() }),
-        Err(source) if source.kind() == std::io::ErrorKind::NotFound => {
-            partial.ok_or_else(|| Error::NotFound(path.to_owned()))
-        }
-        Err(source) => Err(Error::io("read", path, source)),
-    }
-}
-
-fn verify(path: &Path, name: &str, entries: &Files) -> Result<(), Error> {
-    if !path.is_file() {
-        return Err(Error::MissingFile(path.to_owned()));
-    }
-    match entries.get(name) {
-        Some(entry) if entry.matches(files::digest(path)?) => Ok(()),
-        Some(_) => Err(Error::damaged(path, format!("{MANIFEST} has another size or checksum"))),
-        None => Err(Error::damaged(path, format!("{MANIFEST} does not know it"))),
-    }
-}
-
 fn survey(spools: &[(CpuId, PathBuf)]) -> Result<Survey, Error> {
     let mut sum = Survey::default();
-    for spool in open_spools(spools)? {
-        let one = SpoolReader::survey(spool)?;
+    for (cpu, path) in spools {
+        let one = SpoolReader::open(path, *cpu)?.survey()?;
         sum.samples += one.samples;
         sum.lost_bytes += one.lost_bytes;
         sum.last_ns = sum.last_ns.max(one.last_ns);

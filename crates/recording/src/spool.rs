@@ -3,13 +3,14 @@
 //! Of samples a block's payload is `count` records, packed (see `words`), and the keys are the times of the
 //! first and the last; of stacks the keys are the ids of the first and the last.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use model::{CpuId, HostVirt, Stack};
+use model::{CpuId, HostVirt, Sample, Stack};
 
-use crate::abi::{RECORD_SIZE, time_of};
+use crate::abi::{RECORD_SIZE, decode, time_of};
 use crate::blocks::{BLOCK_BYTES, BlockFile, BlockHeader, BlockReader, length};
 use crate::error::Error;
+use crate::merge::Source;
 use crate::words::{PACKED_SIZE, pack, unpack};
 
 const SAMPLES: u32 = u32::from_le_bytes(*b"VSP2");
@@ -122,10 +123,6 @@ impl SpoolReader {
         Ok(Self { blocks: BlockReader::open(path)?, cpu, packed: Vec::new() })
     }
 
-    pub(crate) fn cpu(&self) -> CpuId {
-        self.cpu
-    }
-
     /// Fills `records` with the next block; false at the end of what is readable.
     pub(crate) fn next(&mut self, records: &mut Vec<u8>) -> Result<bool, Error> {
         records.clear();
@@ -161,6 +158,54 @@ impl SpoolReader {
     pub(crate) fn lost_bytes(&self) -> u64 {
         self.blocks.lost_bytes()
     }
+}
+
+/// The samples of one CPU's spool. Holds one block.
+#[derive(Debug)]
+pub(crate) struct SpooledSamples {
+    spool: SpoolReader,
+    block: Vec<u8>,
+    record: usize,
+}
+
+impl SpooledSamples {
+    fn records(&self) -> &[[u8; RECORD_SIZE]] {
+        self.block.as_chunks::<RECORD_SIZE>().0
+    }
+}
+
+impl Source for SpooledSamples {
+    type Item = Sample;
+
+    fn advance(&mut self) -> Result<bool, Error> {
+        self.record += 1;
+        if self.record < self.records().len() {
+            return Ok(true);
+        }
+        self.record = 0;
+        self.spool.next(&mut self.block)
+    }
+
+    fn time(&self) -> u64 {
+        time_of(&self.records()[self.record]).0
+    }
+
+    fn item(&self) -> Sample {
+        decode(&self.records()[self.record], self.spool.cpu)
+    }
+
+    fn lost_bytes(&self) -> u64 {
+        self.spool.lost_bytes()
+    }
+}
+
+/// Opens the spools of a recording, by CPU.
+pub(crate) fn open_spools(paths: &[(CpuId, PathBuf)]) -> Result<Vec<SpooledSamples>, Error> {
+    let open = |(cpu, path): &(CpuId, PathBuf)| {
+        let spool = SpoolReader::open(path, *cpu)?;
+        Ok(SpooledSamples { spool, block: Vec::new(), record: 0 })
+    };
+    paths.iter().map(open).collect()
 }
 
 /// Times of the first and the last of some records.

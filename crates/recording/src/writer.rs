@@ -1,18 +1,17 @@
 //! Making a recording.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 
 use model::{CpuId, Header, Tables};
 
-use crate::error::Error;
+use crate::error::{Error, Folder};
 use crate::files::{self, SAMPLES, STACK_SPOOL, SWITCH_SPOOL, SWITCHES};
+use crate::folder::PartialFolder;
 use crate::manifest::{self, FileEntry, Files};
-use crate::merge::{Merge, open_spools};
+use crate::merge::Merge;
 use crate::samples::{References, SLICE, SampleWriter};
-use crate::spool::{Spool, StackSpool};
+use crate::spool::{Spool, StackSpool, open_spools};
 use crate::switches::{self, SwitchSpool, SwitchSpoolReader, SwitchWriter};
 use crate::tables;
 
@@ -27,8 +26,7 @@ use crate::tables;
 /// ```
 #[derive(Debug)]
 pub struct Writer {
-    path: PathBuf,
-    dir: PathBuf,
+    folder: PartialFolder,
 }
 
 /// What was lost, by counter.
@@ -62,18 +60,7 @@ impl Writer {
     /// # Errors
     /// When the name is taken or nothing can be written there.
     pub fn create(path: &Path, header: &Header) -> Result<Self, Error> {
-        let dir = files::partial(path).ok_or_else(|| Error::BadName(path.to_owned()))?;
-        if path.symlink_metadata().is_ok() {
-            return Err(Error::Exists(path.to_owned()));
-        }
-        fs::create_dir(&dir).map_err(|source| match source.kind() {
-            io::ErrorKind::AlreadyExists => Error::PartialExists(dir.clone()),
-            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
-                Error::NoFolder { path: dir.clone(), reason: source }
-            }
-            _ => Error::io("create", &dir, source),
-        })?;
-        let writer = Self { path: path.to_owned(), dir };
+        let writer = Self { folder: PartialFolder::create(path, Folder::Recording)? };
         match writer.write_manifest(header) {
             Ok(()) => Ok(writer),
             Err(error) => {
@@ -86,7 +73,7 @@ impl Writer {
     /// Where the recording is until it is finished.
     #[must_use]
     pub fn partial_path(&self) -> &Path {
-        &self.dir
+        &self.folder.dir
     }
 
     /// Begins the spool of a CPU; once per CPU.
@@ -94,7 +81,7 @@ impl Writer {
     /// # Errors
     /// When it can't be created.
     pub fn spool(&self, cpu: CpuId) -> Result<Spool, Error> {
-        Spool::create(&files::spool(&self.dir, cpu), cpu)
+        Spool::create(&files::spool(self.dir(), cpu), cpu)
     }
 
     /// Begins the spool of call stacks; once.
@@ -102,7 +89,7 @@ impl Writer {
     /// # Errors
     /// When it can't be created.
     pub fn stack_spool(&self) -> Result<StackSpool, Error> {
-        StackSpool::create(&self.dir.join(STACK_SPOOL))
+        StackSpool::create(&self.dir().join(STACK_SPOOL))
     }
 
     /// Begins the spool of switch events; once.
@@ -110,7 +97,7 @@ impl Writer {
     /// # Errors
     /// When it can't be created.
     pub fn switch_spool(&self) -> Result<SwitchSpool, Error> {
-        SwitchSpool::create(&self.dir.join(SWITCH_SPOOL))
+        SwitchSpool::create(&self.dir().join(SWITCH_SPOOL))
     }
 
     /// Stores what is known so far, so that it is not lost should the writer be killed: for rare
@@ -119,7 +106,7 @@ impl Writer {
     /// # Errors
     /// When it can't be written.
     pub fn checkpoint(&self, header: &Header, tables: &Tables) -> Result<(), Error> {
-        tables::write(&self.dir, tables)?;
+        tables::write(self.dir(), tables)?;
         self.write_manifest(header)
     }
 
@@ -132,8 +119,10 @@ impl Writer {
     /// # Errors
     /// When something can't be written; what was recorded then stays under the partial name.
     pub fn finish(self, header: &Header, tables: &Tables) -> Result<Summary, Error> {
-        let mut entries: Files =
-            tables::write(&self.dir, tables)?.into_iter().map(|(n, e)| (n.to_owned(), e)).collect();
+        let mut entries: Files = tables::write(self.dir(), tables)?
+            .into_iter()
+            .map(|(n, e)| (n.to_owned(), e))
+            .collect();
         let mut header = Header { complete: true, ..header.clone() };
         let mut lost = BTreeMap::new();
         entries.insert(SWITCHES.to_owned(), self.write_switches(tables, &mut lost)?);
@@ -143,11 +132,10 @@ impl Writer {
         for (name, count) in lost.into_iter().filter(|(_, count)| 0 < *count) {
             *header.counters.entry(name.to_owned()).or_insert(0) += count;
         }
-        let manifest_bytes = manifest::write(&self.dir, &header, &entries)?;
-        self.remove_spools()?;
-        self.publish()?;
+        let manifest_bytes = manifest::write(self.dir(), &header, &entries)?;
+        let spools = self.spools()?;
         Ok(Summary {
-            path: self.path,
+            path: self.folder.publish(&spools)?,
             samples: rows,
             sample_bytes,
             bytes: manifest_bytes + entries.values().map(|entry| entry.bytes).sum::<u64>(),
@@ -159,18 +147,22 @@ impl Writer {
     /// # Errors
     /// When it can't be removed.
     pub fn discard(self) -> Result<(), Error> {
-        fs::remove_dir_all(&self.dir).map_err(|source| Error::io("remove", &self.dir, source))
+        self.folder.discard()
+    }
+
+    fn dir(&self) -> &Path {
+        &self.folder.dir
     }
 
     fn write_manifest(&self, header: &Header) -> Result<(), Error> {
         let header = Header { complete: false, ..header.clone() };
-        manifest::write(&self.dir, &header, &Files::new()).map(drop)
+        manifest::write(self.dir(), &header, &Files::new()).map(drop)
     }
 
     fn write_samples(&self, tables: &Tables, lost: &mut Lost) -> Result<FileEntry, Error> {
         let references = References::of(tables);
-        let mut merge = Merge::new(open_spools(&files::find_spools(&self.dir)?)?)?;
-        let mut writer = SampleWriter::create(&self.dir.join(SAMPLES))?;
+        let mut merge = Merge::new(open_spools(&files::find_spools(self.dir())?)?)?;
+        let mut writer = SampleWriter::create(&self.dir().join(SAMPLES))?;
         let mut slice = Vec::new();
         loop {
             merge.next_batch(SLICE, &mut slice)?;
@@ -187,8 +179,8 @@ impl Writer {
     }
 
     fn write_switches(&self, tables: &Tables, lost: &mut Lost) -> Result<FileEntry, Error> {
-        let mut writer = SwitchWriter::create(&self.dir.join(SWITCHES))?;
-        let spool = self.dir.join(SWITCH_SPOOL);
+        let mut writer = SwitchWriter::create(&self.dir().join(SWITCHES))?;
+        let spool = self.dir().join(SWITCH_SPOOL);
         if !spool.exists() {
             return writer.finish();
         }
@@ -203,25 +195,9 @@ impl Writer {
         writer.finish()
     }
 
-    fn remove_spools(&self) -> Result<(), Error> {
-        let others = [STACK_SPOOL, SWITCH_SPOOL].map(|name| self.dir.join(name));
-        let spools = files::find_spools(&self.dir)?.into_iter().map(|(_, path)| path);
-        for path in spools.chain(others.into_iter().filter(|path| path.exists())) {
-            fs::remove_file(&path).map_err(|source| Error::io("remove", &path, source))?;
-        }
-        files::sync_dir(&self.dir)
-    }
-
-    /// The rename fails when somebody put something else under the name meanwhile.
-    fn publish(&self) -> Result<(), Error> {
-        use io::ErrorKind::{AlreadyExists, DirectoryNotEmpty, NotADirectory};
-        fs::rename(&self.dir, &self.path).map_err(|source| match source.kind() {
-            AlreadyExists | DirectoryNotEmpty | NotADirectory => Error::Exists(self.path.clone()),
-            _ => Error::io("create", &self.path, source),
-        })?;
-        match self.path.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => files::sync_dir(parent),
-            _ => files::sync_dir(Path::new(".")),
-        }
+    fn spools(&self) -> Result<Vec<PathBuf>, Error> {
+        let others = [STACK_SPOOL, SWITCH_SPOOL].map(|name| self.dir().join(name));
+        let spools = files::find_spools(self.dir())?.into_iter().map(|(_, path)| path);
+        Ok(spools.chain(others.into_iter().filter(|path| path.exists())).collect())
     }
 }
