@@ -40,6 +40,11 @@ pub(crate) struct HostMachine<'a> {
     pub(crate) extra: &'a str,
 }
 
+/// Where the virtual host's disk is kept, in the run's folder.
+pub(crate) fn disk_file(share: &Path) -> PathBuf {
+    share.join("disk")
+}
+
 /// What a guest's command line is made of.
 #[derive(Debug)]
 pub(crate) struct GuestMachine<'a> {
@@ -113,6 +118,13 @@ impl HostMachine<'_> {
             "-virtfs",
             &format!("local,path={},mount_tag=share,{shared}", escaped(self.share)),
         );
+        if let Some(disk) = self.host.disk {
+            // What is written there needs no safety, and must not wait for this machine's disk.
+            let file = escaped(&disk_file(self.share));
+            let limit = disk.iops.map(|n| format!(",throttling.iops-total={n}"));
+            let limit = limit.unwrap_or_default();
+            line.two("-drive", &format!("file={file},format=raw,if=virtio,cache=unsafe{limit}"));
+        }
         line.two("-device", "virtio-serial-pci,max_ports=16");
         for (name, socket) in self.ports {
             line.two("-chardev", &format!("socket,id={name},fd={socket}"));

@@ -43,6 +43,8 @@ pub struct Host {
     /// Its time counts its own instructions, so that what something costs comes out the same whatever
     /// else this machine does. One CPU only.
     pub deterministic: bool,
+    /// Its disk, if it is to have one: `/dev/vda`, empty.
+    pub disk: Option<Drive>,
     /// What to run when the command line names nothing.
     pub command: Option<String>,
 }
@@ -54,9 +56,21 @@ impl Default for Host {
             memory: Size::mebibytes(3072),
             kernel: GuestKernel::Default,
             deterministic: false,
+            disk: None,
             command: None,
         }
     }
+}
+
+/// An empty disk.
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Drive {
+    /// Its size.
+    pub size: Size,
+    /// Requests a second at most, so that it takes its time as a real one does.
+    #[serde(default)]
+    pub iops: Option<u32>,
 }
 
 /// One guest.
@@ -199,6 +213,10 @@ impl Scenario {
         check_name("name", &self.name)?;
         check_range("host.cpus", u64::from(self.host.cpus), 1, 64)?;
         check_range("host.memory (MiB)", self.host.memory.0, 512, 1 << 20)?;
+        if let Some(Drive { size, iops }) = self.host.disk {
+            check_range("host.disk.size (MiB)", size.0, 1, 1 << 20)?;
+            check_range("host.disk.iops", u64::from(iops.unwrap_or(1)), 1, 1 << 20)?;
+        }
         if self.host.deterministic && self.host.cpus != 1 {
             return Err("host.deterministic: needs `cpus = 1`".to_owned());
         }
@@ -307,7 +325,7 @@ impl<'de> Deserialize<'de> for Size {
             _ => None,
         };
         parsed.map(Self).ok_or_else(|| {
-            de::Error::custom(format!("memory `{text}` must look like \"512M\" or \"2G\""))
+            de::Error::custom(format!("size `{text}` must look like \"512M\" or \"2G\""))
         })
     }
 }

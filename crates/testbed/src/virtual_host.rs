@@ -55,6 +55,12 @@ impl VirtualHost {
         };
         let share = prepared.folder.path();
         let (console, log) = (share.join("console"), share.join("log"));
+        if let Some(disk) = &prepared.scenario.host.disk {
+            let path = qemu::disk_file(share);
+            std::fs::File::create(&path)
+                .and_then(|file| file.set_len(disk.size.as_mebibytes() << 20))
+                .map_err(Error::io("create", &path))?;
+        }
         let (out, out_end) = UnixStream::pair().map_err(failed)?;
         let (err, err_end) = UnixStream::pair().map_err(failed)?;
         let (events, events_end) = UnixStream::pair().map_err(failed)?;

@@ -71,6 +71,11 @@ const SOURCES: &[Source] = &[
     Source { name: "fixed", text: include_str!("../../../workloads/fixed.c"), flags: &[] },
     Source { name: "bursts", text: include_str!("../../../workloads/bursts.c"), flags: &[] },
     Source { name: "exits", text: include_str!("../../../workloads/exits.c"), flags: &[] },
+    Source {
+        name: "waits",
+        text: include_str!("../../../workloads/waits.c"),
+        flags: &["-pthread"],
+    },
     Source { name: "database", text: include_str!("../../../workloads/database.sh"), flags: &[] },
     Source {
         name: "transactions",

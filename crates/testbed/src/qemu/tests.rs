@@ -6,6 +6,7 @@ const SCENARIO: &str = r#"
 name = "x"
 [host]
 cpus = 4
+disk = { size = "1G", iops = 500 }
 [[guest]]
 name = "a"
 workload = ["compute", "nice -n 5 shor 33 5"]

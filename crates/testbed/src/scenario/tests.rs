@@ -16,6 +16,7 @@ name = "full"
 cpus = 4
 memory = "4G"
 kernel = "6.12"
+disk = { size = "1G", iops = 500 }
 command = "vmscope record -o day1"
 [[native]]
 workload = "compute"
@@ -37,6 +38,7 @@ stop = { after = 20 }
     )
     .unwrap();
     assert_eq!((scenario.host.cpus, scenario.host.memory.as_mebibytes()), (4, 4096));
+    assert_eq!(scenario.host.disk, Some(Drive { size: Size::mebibytes(1024), iops: Some(500) }));
     assert_eq!(scenario.host.kernel, GuestKernel::Version("6.12".to_owned()));
     assert_eq!(scenario.natives[0].pin, Some(0));
     let guest = scenario.guest("a").unwrap();
@@ -67,6 +69,7 @@ const MISTAKES: &[&str] = &[
     "name = \"x\"\nguests = 3",
     "name = \"x\"\n[host]\ncpu = 2",
     "name = \"x\"\n[host]\ncpus = 0",
+    "name = \"x\"\n[host]\ndisk = { size = \"1G\", iops = 0 }",
     "name = \"x\"\n[host]\ndeterministic = true",
     "name = \"x\"\n[host]\nmemory = \"2 GB\"",
     "name = \"x\"\n[host]\nkernel = \"newest\"",
