@@ -9,4 +9,7 @@
 pub mod compare;
 pub mod critical_path;
 pub mod gantt;
+#[cfg(test)]
+mod drawn;
+mod span;
 pub mod timeline;

@@ -19,7 +19,10 @@
 //! Segments touch and cover the range: their lengths add up to the command's wall time (asserted).
 
 mod summary;
+#[cfg(test)]
+mod tests;
 mod walk;
+mod worth;
 
 use std::ops::Range;
 
@@ -27,10 +30,9 @@ use model::{BlockOp, HostNs, Interrupt, TraceTables};
 
 use crate::timeline::{TaskId, Timeline, Work};
 
-pub use summary::{
-    Category, Improvement, NameShare, ProcessShare, Share, Summary, Target, summary,
-};
+pub use summary::{Category, NameShare, ProcessShare, Share, Summary, summary};
 pub use walk::critical_path;
+pub use worth::{Improvement, Target};
 
 /// What is to be explained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

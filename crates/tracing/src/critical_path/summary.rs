@@ -1,9 +1,14 @@
 //! What a path consists of, and what of it is worth improving.
 
-use model::{BlockOp, HostNs, Interrupt, Pid};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::CriticalPath;
-use crate::timeline::{Timeline, Work};
+use model::{BlockOp, HostNs, Interrupt, Pid, Vector};
+
+use super::worth::{self, Improvement};
+use super::{CriticalPath, Doing, PathSegment};
+use crate::span;
+use crate::timeline::{TaskId, Timeline, Work};
 
 /// A path's length by several views. Each view's parts add up to `wall_ns` (asserted).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -16,6 +21,8 @@ pub struct Summary {
     pub names: Vec<NameShare>,
     /// By process, longest first.
     pub processes: Vec<ProcessShare>,
+    /// Who had the CPU during `Category::CpuWait`, by name and longest first; `None`: nobody, or not known.
+    pub behind: Vec<(Option<String>, u64)>,
     /// What would make the command shorter, best first.
     pub worth: Vec<Improvement>,
 }
@@ -94,45 +101,175 @@ pub struct ProcessShare {
     pub share: NameShare,
 }
 
-/// Something that could be made shorter.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Improvement {
-    /// What.
-    pub target: Target,
-    /// How long it is on the path.
-    pub on_path_ns: u64,
-    /// How long the command would take without it, at best: once it is gone, another path may be the longest.
-    pub at_best_ns: u64,
-}
-
-/// What could be made shorter.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Target {
-    /// All of a category.
-    Category(Category),
-    /// Everything the kernel does.
-    Kernel,
-    /// All disks, their queues included.
-    Disks,
-    /// All waiting for locks, were there no contention. Found on the path that stays with those who wait for locks.
-    Locks,
-}
-
-impl Improvement {
-    /// How many times as fast the command would be, at best; `None` when nothing would remain.
-    #[must_use]
-    pub fn factor(&self) -> Option<f64> {
-        #[expect(clippy::cast_precision_loss, reason = "a ratio for people")]
-        let ratio = |a: u64, b: u64| a as f64 / b as f64;
-        (0 < self.at_best_ns).then(|| ratio(self.at_best_ns + self.on_path_ns, self.at_best_ns))
-    }
-}
-
 /// Sums up a path.
 #[must_use]
 pub fn summary(timeline: &Timeline, path: &CriticalPath) -> Summary {
-    let _ = timeline;
-    let wall_ns = path.scope.end.since(path.scope.begin);
-    let unknown = Share { of: Category::Unknown, ns: wall_ns, segments: 1 };
-    Summary { wall_ns, categories: vec![unknown], ..Summary::default() }
+    let processes = Processes::new(timeline);
+    let mut sums = Sums::default();
+    for segment in &path.segments {
+        sums.add(timeline, &processes, segment);
+    }
+    let summary = sums.finish(timeline, path.scope.end.since(path.scope.begin));
+    debug_assert!(summary.adds_up(), "every view of a path adds up to its length");
+    Summary { worth: worth::worth(timeline, path, &summary), ..summary }
+}
+
+/// What a segment counts as, with ns: adds up to its length.
+fn parts(timeline: &Timeline, segment: &PathSegment) -> Vec<(Category, u64)> {
+    let disk = |row: u32| {
+        let disk = timeline.disks.get(row as usize);
+        disk.map_or_else(|| "unknown disk".to_owned(), |disk| disk.name.clone())
+    };
+    let category = match &segment.doing {
+        Doing::Running { work, .. } => {
+            let task = timeline.tasks.get(segment.task.index());
+            let name = task.map_or("", |task| span::name_at(task, segment.begin));
+            return work.iter().map(|&(work, ns)| (executed(name, work), ns)).collect();
+        }
+        Doing::CpuWait { .. } => Category::CpuWait,
+        Doing::WakingUp => Category::WakingUp,
+        Doing::DiskQueue { disk: row, .. } => Category::DiskQueue(disk(*row)),
+        Doing::Disk { disk: row, op } => Category::Disk(disk(*row), *op),
+        Doing::UnknownDisk => Category::UnknownDisk,
+        Doing::Interrupt(
+            Interrupt::Soft(TIMER | HRTIMER) | Interrupt::Vector(Vector::LocalTimer),
+        ) => Category::Timer,
+        Doing::Interrupt(Interrupt::Soft(NET_TX | NET_RX)) => Category::Network,
+        Doing::Interrupt(interrupt) => Category::Interrupt(*interrupt),
+        Doing::Lock => Category::Lock,
+        Doing::Stopped => Category::Stopped,
+        Doing::UnknownSleep { .. } | Doing::Unknown => Category::Unknown,
+    };
+    vec![(category, segment.length_ns())]
+}
+
+/// Softirqs, as the kernel numbers them.
+const TIMER: u32 = 1;
+const NET_TX: u32 = 2;
+const NET_RX: u32 = 3;
+const HRTIMER: u32 = 8;
+
+fn executed(name: &str, work: Work) -> Category {
+    match work {
+        Work::User => Category::User(name.to_owned()),
+        Work::Fault { .. } => Category::Kernel(Work::Fault { estimated: false }),
+        work => Category::Kernel(work),
+    }
+}
+
+/// Which process a task is of. A process id that is used again is another process.
+struct Processes {
+    /// By process id: its first threads, in the order they were made.
+    leaders: BTreeMap<Pid, Vec<TaskId>>,
+}
+
+impl Processes {
+    fn new(timeline: &Timeline) -> Self {
+        let mut leaders: BTreeMap<Pid, Vec<TaskId>> = BTreeMap::new();
+        for (row, task) in (0..).zip(&timeline.tasks) {
+            if task.tid.0 == task.pid.0 {
+                leaders.entry(task.pid).or_default().push(TaskId(row));
+            }
+        }
+        Self { leaders }
+    }
+
+    /// The process' first thread; the task itself when that was not seen.
+    fn of(&self, timeline: &Timeline, id: TaskId) -> TaskId {
+        let Some(task) = timeline.tasks.get(id.index()) else { return id };
+        let leaders = self.leaders.get(&task.pid).map_or(&[][..], Vec::as_slice);
+        let older =
+            leaders.partition_point(|leader| timeline.tasks[leader.index()].begin <= task.begin);
+        leaders[..older].last().copied().unwrap_or(id)
+    }
+}
+
+#[derive(Default)]
+struct Sums {
+    /// By category: ns and segments.
+    categories: BTreeMap<Category, (u64, u64)>,
+    /// By name: the share, and the processes it is of.
+    names: BTreeMap<String, (NameShare, BTreeSet<TaskId>)>,
+    processes: BTreeMap<TaskId, NameShare>,
+    behind: BTreeMap<Option<String>, u64>,
+}
+
+impl Sums {
+    fn add(&mut self, timeline: &Timeline, processes: &Processes, segment: &PathSegment) {
+        let task = timeline.tasks.get(segment.task.index());
+        let name = task.map_or("", |task| span::name_at(task, segment.begin));
+        let process = processes.of(timeline, segment.task);
+        let (of_name, ids) = self.names.entry(name.to_owned()).or_default();
+        let of_process = self.processes.entry(process).or_default();
+        ids.insert(process);
+        name.clone_into(&mut of_process.name);
+        for (category, ns) in parts(timeline, segment) {
+            of_name.add(&category, ns);
+            of_process.add(&category, ns);
+            let sum = self.categories.entry(category).or_default();
+            *sum = (sum.0 + ns, sum.1 + 1);
+        }
+        if let Doing::CpuWait { behind, .. } = &segment.doing {
+            for &(id, ns) in behind {
+                let task = id.and_then(|id| timeline.tasks.get(id.index()));
+                let name = task.map(|task| span::name_at(task, segment.begin).to_owned());
+                *self.behind.entry(name).or_default() += ns;
+            }
+        }
+    }
+
+    fn finish(self, timeline: &Timeline, wall_ns: u64) -> Summary {
+        let categories = self.categories.into_iter();
+        let mut categories: Vec<_> =
+            categories.map(|(of, (ns, segments))| Share { of, ns, segments }).collect();
+        let names = self.names.into_iter();
+        let mut names: Vec<_> = names
+            .map(|(name, (share, ids))| NameShare { name, processes: ids.len() as u64, ..share })
+            .collect();
+        let processes = self.processes.into_iter();
+        let mut processes: Vec<_> =
+            processes.map(|(leader, share)| process_share(timeline, leader, share)).collect();
+        categories.sort_by_key(|share| Reverse(share.ns));
+        names.sort_by_key(|share| Reverse(share.ns));
+        processes.sort_by_key(|process| Reverse(process.share.ns));
+        let mut behind: Vec<_> = self.behind.into_iter().collect();
+        behind.sort_by_key(|(_, ns)| Reverse(*ns));
+        Summary { wall_ns, categories, names, processes, behind, worth: Vec::new() }
+    }
+}
+
+fn process_share(timeline: &Timeline, leader: TaskId, share: NameShare) -> ProcessShare {
+    let task = timeline.tasks.get(leader.index());
+    let (pid, begin) = task.map_or_else(Default::default, |task| (task.pid, task.begin));
+    ProcessShare { pid, begin, share: NameShare { processes: 1, ..share } }
+}
+
+impl NameShare {
+    fn add(&mut self, category: &Category, ns: u64) {
+        self.ns += ns;
+        *match category {
+            Category::User(_) => &mut self.user_ns,
+            Category::Kernel(_) => &mut self.kernel_ns,
+            Category::CpuWait | Category::WakingUp => &mut self.cpu_wait_ns,
+            Category::DiskQueue(_) | Category::Disk(..) | Category::UnknownDisk => {
+                &mut self.disk_ns
+            }
+            _ => &mut self.other_ns,
+        } += ns;
+    }
+
+    fn adds_up(&self) -> bool {
+        self.ns == self.user_ns + self.kernel_ns + self.cpu_wait_ns + self.disk_ns + self.other_ns
+    }
+}
+
+impl Summary {
+    pub(super) fn adds_up(&self) -> bool {
+        let categories: u64 = self.categories.iter().map(|share| share.ns).sum();
+        let names: u64 = self.names.iter().map(|share| share.ns).sum();
+        let processes: u64 = self.processes.iter().map(|process| process.share.ns).sum();
+        [categories, names, processes].iter().all(|ns| *ns == self.wall_ns)
+            && self.names.iter().all(NameShare::adds_up)
+            && self.processes.iter().all(|process| process.share.adds_up())
+    }
 }

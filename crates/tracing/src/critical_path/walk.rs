@@ -1,13 +1,247 @@
 //! The walk back through the wake-ups.
+//!
+//! The cursor is a task and a time. Every step goes back to the begin of the task's segment, or to another task: to the
+//! time it woke this one, made it, or made the request that this one waited for. Events that contradict each other can
+//! name wakers in a circle at one instant; after `MAX_HOPS` of them the walk stays with the task, so that it always ends.
 
-use super::{CriticalPath, Doing, PathSegment, Scope, Via};
-use crate::timeline::Timeline;
+use std::collections::BTreeMap;
+
+use model::HostNs;
+
+use super::{CriticalPath, Doing, Locks, PathSegment, Scope, Via};
+use crate::span;
+use crate::timeline::{Request, Segment, Sleep, State, Task, TaskId, Timeline, WokenBy, Work};
+
+/// Changes of task at one instant. Real ones: a fork and a wake-up within the clock's resolution.
+const MAX_HOPS: u32 = 8;
 
 /// The critical path of a scope.
 #[must_use]
 pub fn critical_path(timeline: &Timeline, scope: Scope) -> CriticalPath {
-    let _ = timeline;
-    let Scope { task, begin, end, .. } = scope;
-    let unknown = PathSegment { begin, end, task, via: Via::Itself, doing: Doing::Unknown };
-    CriticalPath { scope, segments: if begin < end { vec![unknown] } else { Vec::new() } }
+    let mut walk = Walk { timeline, scope, at: scope.end, task: scope.task, hops: 0, back: vec![] };
+    while scope.begin < walk.at {
+        walk.step();
+    }
+    walk.via(Via::Itself);
+    walk.back.reverse();
+    let path = CriticalPath { scope, segments: walk.back };
+    debug_assert!(path.covers_scope(), "a path's segments touch and cover its scope");
+    path
+}
+
+struct Walk<'a> {
+    timeline: &'a Timeline,
+    scope: Scope,
+    task: TaskId,
+    at: HostNs,
+    /// Changes of task since the walk last went back in time.
+    hops: u32,
+    /// The path so far, last segment first.
+    back: Vec<PathSegment>,
+}
+
+impl<'a> Walk<'a> {
+    fn step(&mut self) {
+        let Some(task) = self.timeline.tasks.get(self.task.index()) else {
+            return self.push(self.scope.begin, Doing::Unknown);
+        };
+        let row = task.segments.partition_point(|segment| segment.end < self.at);
+        match task.segments.get(row).filter(|segment| segment.begin < self.at) {
+            Some(segment) => self.back_through(task, row, segment),
+            None => self.before_birth(task),
+        }
+    }
+
+    fn back_through(&mut self, task: &Task, row: usize, segment: &'a Segment) {
+        let begin = segment.begin;
+        match &segment.state {
+            State::Running { cpu } => {
+                // In parts where it ran one program after another.
+                let names = task.names.partition_point(|(since, _)| *since < self.at);
+                let since = names.checked_sub(1).map_or(begin, |last| task.names[last].0);
+                let begin = if since < self.at { begin.max(since) } else { begin };
+                self.push(begin, self.running(*cpu, begin));
+            }
+            State::Runnable { .. } => {
+                let next = task.segments.get(row + 1).map(|segment| &segment.state);
+                let cpu = next.and_then(|state| match state {
+                    State::Running { cpu } => Some(*cpu),
+                    _ => None,
+                });
+                self.push(begin, self.cpu_wait(cpu, begin));
+            }
+            State::Asleep(sleep) => self.asleep(sleep, begin),
+            State::Stopped => self.push(begin, Doing::Stopped),
+            State::Unknown => self.push(begin, Doing::Unknown),
+        }
+    }
+
+    /// The task was made here; or it ended before, or has no segment here.
+    fn before_birth(&mut self, task: &Task) {
+        match task.parent {
+            _ if task.end < self.at => self.push(task.end, Doing::Unknown),
+            _ if task.begin < self.at => self.push(task.begin, Doing::Unknown),
+            Some(parent) if self.may_hop() => self.hop(parent, self.at, Via::Forked),
+            _ => self.push(self.scope.begin, Doing::Unknown),
+        }
+    }
+
+    fn asleep(&mut self, sleep: &Sleep, begin: HostNs) {
+        let Some(waker) = sleep.woken_by.filter(|waker| waker.time <= self.at) else {
+            return self.push(begin, unexplained(sleep));
+        };
+        // Where the wake-up began before the sleep did, the two crossed: the task never waited for anything else.
+        let woken = waker.time.max(begin);
+        let stays = sleep.lock.is_some() && self.scope.locks == Locks::Stay;
+        match waker.by {
+            _ if waker.time <= begin => self.push(begin, Doing::WakingUp),
+            _ if stays => self.stay(woken, begin, Doing::Lock),
+            WokenBy::Task(by) if self.runs(by, woken) && self.may_hop() => {
+                let lock = sleep.lock.is_some();
+                self.push(woken, Doing::WakingUp);
+                self.hop(
+                    by,
+                    woken,
+                    Via::Woken { asleep_since: begin, syscall: sleep.syscall, lock },
+                );
+            }
+            WokenBy::Request { task, row } => match self.request(task, row, woken) {
+                Some(request) => self.disk(task, request, woken),
+                None => self.stay(woken, begin, unexplained(sleep)),
+            },
+            WokenBy::Interrupt(interrupt) if sleep.lock.is_none() && !sleep.io => {
+                self.stay(woken, begin, Doing::Interrupt(interrupt));
+            }
+            _ => self.stay(woken, begin, unexplained(sleep)),
+        }
+    }
+
+    /// The task's own wait, and its end.
+    fn stay(&mut self, woken: HostNs, begin: HostNs, doing: Doing) {
+        self.push(woken, Doing::WakingUp);
+        self.push(begin, doing);
+    }
+
+    /// The request, if it can have been what ended a sleep then.
+    fn request(&self, task: TaskId, row: u32, woken: HostNs) -> Option<&'a Request> {
+        let request = self.timeline.tasks.get(task.index())?.requests.get(row as usize)?;
+        (request.queued < woken).then_some(request)
+    }
+
+    fn disk(&mut self, maker: TaskId, request: &Request, woken: HostNs) {
+        let (disk, op, queued) = (request.disk, request.op, request.queued);
+        let done = request.done.unwrap_or(woken).clamp(queued, woken);
+        let issued = request.issued.unwrap_or(queued).clamp(queued, done);
+        self.push(done, Doing::WakingUp);
+        self.hop(maker, done, Via::Completed);
+        self.push(issued, Doing::Disk { disk, op });
+        self.push(queued, Doing::DiskQueue { disk, op });
+        self.via(Via::Requested);
+    }
+
+    /// Puts a segment before the path so far, which then begins at `begin`, or at the scope's begin.
+    fn push(&mut self, begin: HostNs, doing: Doing) {
+        let begin = begin.max(self.scope.begin);
+        if begin < self.at {
+            let (end, task) = (self.at, self.task);
+            self.back.push(PathSegment { begin, end, task, via: Via::Itself, doing });
+            self.at = begin;
+            self.hops = 0;
+        }
+    }
+
+    fn hop(&mut self, task: TaskId, at: HostNs, via: Via) {
+        self.via(via);
+        self.task = task;
+        self.at = self.at.min(at);
+        self.hops += 1;
+    }
+
+    fn may_hop(&self) -> bool {
+        self.hops < MAX_HOPS
+    }
+
+    /// Says why the path comes to its first segment so far.
+    fn via(&mut self, via: Via) {
+        if let Some(first) = self.back.last_mut() {
+            first.via = via;
+        }
+    }
+
+    fn runs(&self, task: TaskId, time: HostNs) -> bool {
+        let Some(task) = self.timeline.tasks.get(task.index()) else { return false };
+        let row = task.segments.partition_point(|segment| segment.end < time);
+        let around = task.segments[row..].iter().take_while(|segment| segment.begin <= time);
+        around.take(2).any(|segment| matches!(segment.state, State::Running { .. }))
+    }
+
+    fn running(&self, cpu: u32, begin: HostNs) -> Doing {
+        let range = begin.max(self.scope.begin)..self.at;
+        let own = |task: Option<TaskId>| task == Some(self.task);
+        let slices = span::slices(self.timeline, cpu, range.clone());
+        let known = slices.filter(|slice| own(slice.task));
+        let known = known.map(|slice| (slice.work, slice.end.since(slice.begin)));
+        Doing::Running { cpu, work: totals(known, range.end.since(range.start), Work::Unknown) }
+    }
+
+    fn cpu_wait(&self, cpu: Option<u32>, begin: HostNs) -> Doing {
+        let range = begin.max(self.scope.begin)..self.at;
+        let slices =
+            cpu.into_iter().flat_map(|cpu| span::slices(self.timeline, cpu, range.clone()));
+        let behind = slices.map(|slice| (slice.task, slice.end.since(slice.begin)));
+        Doing::CpuWait { cpu, behind: totals(behind, range.end.since(range.start), None) }
+    }
+}
+
+/// What is known of a sleep that nobody on record ended.
+fn unexplained(sleep: &Sleep) -> Doing {
+    match sleep {
+        Sleep { lock: Some(_), .. } => Doing::Lock,
+        Sleep { io: true, .. } => Doing::UnknownDisk,
+        Sleep { syscall, .. } => Doing::UnknownSleep { syscall: *syscall },
+    }
+}
+
+/// Sums by key, longest first; what `total` has beyond them is `rest`'s.
+fn totals<K: Ord + Copy>(
+    parts: impl Iterator<Item = (K, u64)>,
+    total: u64,
+    rest: K,
+) -> Vec<(K, u64)> {
+    let mut sums: BTreeMap<K, u64> = BTreeMap::new();
+    let mut known = 0;
+    for (key, ns) in parts {
+        *sums.entry(key).or_default() += ns;
+        known += ns;
+    }
+    if known < total {
+        *sums.entry(rest).or_default() += total - known;
+    }
+    let mut sums: Vec<_> = sums.into_iter().collect();
+    sums.sort_by_key(|&(_, ns)| std::cmp::Reverse(ns));
+    sums
+}
+
+impl CriticalPath {
+    /// Whether its segments touch, none is empty, and they cover the scope.
+    pub(super) fn covers_scope(&self) -> bool {
+        let mut at = self.scope.begin;
+        let touch = self.segments.iter().all(|segment| {
+            let touches = segment.begin == at && at < segment.end;
+            at = segment.end;
+            touches && segment.doing.parts_ns().is_none_or(|ns| ns == segment.length_ns())
+        });
+        touch && at == self.scope.end.max(self.scope.begin)
+    }
+}
+
+impl Doing {
+    /// What its parts add up to, if it has any.
+    fn parts_ns(&self) -> Option<u64> {
+        match self {
+            Self::Running { work, .. } => Some(work.iter().map(|part| part.1).sum()),
+            Self::CpuWait { behind, .. } => Some(behind.iter().map(|part| part.1).sum()),
+            _ => None,
+        }
+    }
 }

@@ -1,0 +1,258 @@
+//! Paths through drawn timelines (see `crate::drawn`), and through random ones.
+
+use model::{HostNs, Interrupt};
+
+use super::*;
+use crate::drawn::{By, Drawn, Random, at_random};
+
+const TIMER: By = By::Interrupt(Interrupt::Soft(1));
+const PACKET: By = By::Interrupt(Interrupt::Soft(3));
+
+/// Per column whose it is (the name's first letter), and what: u user code, k kernel, r waits for a CPU, w is woken,
+/// q in the disk's queue, D disk, i sleeps until an interrupt, L lock, d unknown disk, s stopped, ? unknown.
+fn letters(drawn: &Drawn, path: &CriticalPath) -> [String; 2] {
+    let mut out = [String::new(), String::new()];
+    for segment in &path.segments {
+        let name = &drawn.timeline.tasks[segment.task.index()].names[0].1;
+        let columns = usize::try_from(segment.length_ns() / 10).unwrap();
+        out[0].push_str(&name[..1].repeat(columns));
+        out[1].push_str(&match &segment.doing {
+            Doing::Running { work, .. } => work
+                .iter()
+                .map(|(work, ns)| {
+                    let letter = if *work == Work::User { "u" } else { "k" };
+                    letter.repeat(usize::try_from(ns / 10).unwrap())
+                })
+                .collect::<String>(),
+            Doing::CpuWait { .. } => "r".repeat(columns),
+            Doing::WakingUp => "w".repeat(columns),
+            Doing::DiskQueue { .. } => "q".repeat(columns),
+            Doing::Disk { .. } => "D".repeat(columns),
+            Doing::Interrupt(_) => "i".repeat(columns),
+            Doing::Lock => "L".repeat(columns),
+            Doing::UnknownDisk => "d".repeat(columns),
+            Doing::Stopped => "s".repeat(columns),
+            Doing::UnknownSleep { .. } | Doing::Unknown => "?".repeat(columns),
+        });
+    }
+    out
+}
+
+/// The path of the first task's life.
+#[track_caller]
+fn check(lines: &[(&str, &str, &str)], wakers: &[(char, By)], who: &str, what: &str) {
+    check_locks(Locks::ThroughHolder, lines, wakers, who, what);
+}
+
+#[track_caller]
+fn check_locks(
+    locks: Locks,
+    lines: &[(&str, &str, &str)],
+    wakers: &[(char, By)],
+    who: &str,
+    what: &str,
+) {
+    let drawn = Drawn::new(lines, wakers);
+    let scope = Scope { locks, ..Scope::life(&drawn.timeline, drawn.id(lines[0].0)).unwrap() };
+    let path = critical_path(&drawn.timeline, scope);
+    assert!(path.covers_scope());
+    assert_eq!(letters(&drawn, &path), [who, what], "{lines:?}");
+}
+
+#[test]
+fn a_task_alone() {
+    check(&[("make", "", "0k0..0?ss1")], &[], "mmmmmmmmmm", "uukrru?ssu");
+    check(&[("make", "", "0aaaw.0")], &[('a', TIMER)], "mmmmmmm", "uiiiwru");
+    check(&[("make", "", "0aaa0")], &[('a', PACKET)], "mmmmm", "uiiiu");
+    check(&[("make", "", "0aaa0")], &[('a', By::Unknown)], "mmmmm", "u???u");
+    check(&[("make", "", "0aaa0")], &[('a', By::UnknownIo)], "mmmmm", "udddu");
+    check(&[("make", "", "0xxxx")], &[], "mmmmm", "u????");
+}
+
+#[test]
+fn a_child_that_is_waited_for() {
+    check(
+        &[("make", "", "000aaaaaw.00"), ("cc1", "make", "   .1111    ")],
+        &[('a', By::Task("cc1"))],
+        "mmmcccccmmmm",
+        "uuuruuuuwruu",
+    );
+    // Two: the one that ended last.
+    check(
+        &[("make", "", "000aaaaa0"), ("cc1", "make", "  .11    "), ("as", "make", "   ..111 ")],
+        &[('a', By::Task("as"))],
+        "mmmaaaaam",
+        "uuurruuuu",
+    );
+    // A child's child.
+    check(
+        &[("make", "", "0aaaaaaa0"), ("sh", "make", " .0bbbb0 "), ("cc1", "sh", "   .111  ")],
+        &[('a', By::Task("sh")), ('b', By::Task("cc1"))],
+        "mssccccsm",
+        "ururuuuuu",
+    );
+}
+
+#[test]
+fn disks() {
+    let lines: &[_] = &[("tar", "", "00aaaaaw0")];
+    check(lines, &[('a', By::Disk("tar", 2, 4, 7))], "ttttttttt", "uuqqDDDwu");
+    // Done before the wake-up began.
+    check(lines, &[('a', By::Disk("tar", 2, 4, 6))], "ttttttttt", "uuqqDDwwu");
+    // Asked for before it slept: what it did meanwhile did not hold it up.
+    check(lines, &[('a', By::Disk("tar", 1, 2, 7))], "ttttttttt", "uqDDDDDwu");
+    // Asked for after it was woken: no.
+    check(lines, &[('a', By::Disk("tar", 8, 8, 8))], "ttttttttt", "uu?????wu");
+    // Asked for by another.
+    check(
+        &[("tar", "", "00aaaaaa0"), ("kworker", "", "xx.11xxxx")],
+        &[('a', By::Disk("kworker", 4, 5, 8))],
+        "kkkkkkkkt",
+        "??ruqDDDu",
+    );
+}
+
+#[test]
+fn locks() {
+    let lines: &[_] = &[("first", "", "0aaaa0"), ("holder", "", "111111")];
+    let wakers: &[_] = &[('a', By::Unlock("holder"))];
+    check(lines, wakers, "hhhhhf", "uuuuuu");
+    check_locks(Locks::Stay, lines, wakers, "ffffff", "uLLLLu");
+}
+
+#[test]
+fn contradictions() {
+    // The waker did not run.
+    let sleeps: &[_] = &[("first", "", "0aaa0"), ("other", "", "?xxx?")];
+    check(sleeps, &[('a', By::Task("other"))], "fffff", "u???u");
+    // Two woke each other.
+    let circle: &[_] = &[("first", "", "0aa0"), ("other", "", "1bb1")];
+    check(circle, &[('a', By::Task("other")), ('b', By::Task("first"))], "ffff", "u??u");
+    // Its own parent.
+    let orphan: &[_] = &[("first", "", "0aaa0"), ("child", "child", "  11 ")];
+    check(orphan, &[('a', By::Task("child"))], "ccccf", "??uuu");
+}
+
+#[test]
+fn why_the_path_goes_on_elsewhere() {
+    let drawn = Drawn::new(
+        &[("make", "", "00aaaaaw0"), ("cc1", "make", "  .1bb11 ")],
+        &[('a', By::Task("cc1")), ('b', By::Disk("cc1", 4, 5, 6))],
+    );
+    let scope = Scope::life(&drawn.timeline, drawn.id("make")).unwrap();
+    let path = critical_path(&drawn.timeline, scope);
+    assert_eq!(letters(&drawn, &path), ["mmcccccmm", "uuruqDuwu"]);
+    let woken = Via::Woken { asleep_since: HostNs(20), syscall: None, lock: false };
+    let vias = [
+        Via::Itself,
+        Via::Forked,
+        Via::Itself,
+        Via::Requested,
+        Via::Itself,
+        Via::Completed,
+        woken,
+        Via::Itself,
+    ];
+    assert!(path.segments.iter().map(|segment| segment.via).eq(vias), "{path:?}");
+}
+
+#[test]
+fn a_range_of_it() {
+    let drawn = Drawn::new(
+        &[("make", "", "000aaaaaw.00"), ("cc1", "make", "   .1111    ")],
+        &[('a', By::Task("cc1"))],
+    );
+    let check = |task: &str, range: std::ops::Range<u64>, who: &str, what: &str| {
+        let range = HostNs(range.start)..HostNs(range.end);
+        let life = Scope::life(&drawn.timeline, drawn.id(task)).unwrap();
+        let path =
+            critical_path(&drawn.timeline, Scope { begin: range.start, ..life }.within(range));
+        assert_eq!(letters(&drawn, &path), [who, what], "{task}");
+    };
+    check("make", 50..110, "cccmmm", "uuuwru");
+    check("make", 50..100, "cccmm", "uuuwr");
+    // From before it was made: its parent's.
+    check("cc1", 10..60, "mmccc", "uuruu");
+    check("make", 110..110, "", "");
+    check("make", 110..50, "", "");
+    // Not yet woken then.
+    check("make", 10..60, "mmmmm", "uu???");
+}
+
+#[test]
+fn who_had_the_cpu() {
+    let drawn = Drawn::new(&[("make", "", "0....0"), ("cc1", "", "?0???.")], &[]);
+    let path = critical_path(&drawn.timeline, Scope::life(&drawn.timeline, TaskId(0)).unwrap());
+    let behind = vec![(None, 30), (Some(drawn.id("cc1")), 10)];
+    assert_eq!(path.segments[1].doing, Doing::CpuWait { cpu: Some(0), behind });
+}
+
+#[test]
+fn what_it_consists_of() {
+    let drawn = Drawn::new(
+        &[
+            ("make", "", "00aaaaaaaw.0"),
+            ("cc1", "make", "  .1bb111   "),
+            ("idle", "", "000         "),
+        ],
+        &[('a', By::Task("cc1")), ('b', By::Disk("cc1", 4, 5, 6))],
+    );
+    let scope = Scope::life(&drawn.timeline, drawn.id("make")).unwrap();
+    let path = critical_path(&drawn.timeline, scope);
+    assert_eq!(letters(&drawn, &path), ["mmcccccccmmm", "uuruqDuuuwru"]);
+    let summary = summary(&drawn.timeline, &path);
+    let categories: Vec<_> = summary
+        .categories
+        .iter()
+        .map(|share| (share.of.clone(), share.ns, share.segments))
+        .collect();
+    let vda = || "vda".to_owned();
+    assert_eq!(
+        categories,
+        [
+            (Category::User("cc1".to_owned()), 40, 2),
+            (Category::User("make".to_owned()), 30, 2),
+            (Category::CpuWait, 20, 2),
+            (Category::WakingUp, 10, 1),
+            (Category::DiskQueue(vda()), 10, 1),
+            (Category::Disk(vda(), model::BlockOp::Read), 10, 1),
+        ]
+    );
+    let names: Vec<_> =
+        summary.names.iter().map(|it| (it.name.as_str(), it.ns, it.disk_ns)).collect();
+    assert_eq!(names, [("cc1", 70, 20), ("make", 50, 0)]);
+    let worth: Vec<_> = summary.worth.iter().map(|it| (it.on_path_ns, it.at_best_ns)).collect();
+    assert_eq!(worth, [(40, 80), (30, 90), (20, 100), (20, 100), (10, 110), (10, 110), (10, 110)]);
+    assert_eq!(summary.worth[0].factor(), Some(1.5));
+}
+
+#[test]
+fn programs_one_after_another_in_one_task() {
+    let mut drawn = Drawn::new(&[("sh", "", "00000")], &[]);
+    drawn.timeline.tasks[0].names.push((HostNs(20), "cc1".to_owned()));
+    let path = critical_path(&drawn.timeline, Scope::life(&drawn.timeline, TaskId(0)).unwrap());
+    let summary = summary(&drawn.timeline, &path);
+    let names: Vec<_> =
+        summary.names.iter().map(|it| (it.name.as_str(), it.ns, it.processes)).collect();
+    assert_eq!(names, [("cc1", 30, 1), ("sh", 20, 1)]);
+}
+
+/// Sums are asserted by `critical_path` and `summary` themselves; here: that they end, and hold.
+#[test]
+fn random_timelines() {
+    let random = &mut Random(5);
+    for _ in 0..3000 {
+        let timeline = at_random(random);
+        let rows = u32::try_from(timeline.tasks.len()).unwrap();
+        for task in (0..rows + 1).map(TaskId) {
+            let locks = if random.below(2) == 0 { Locks::Stay } else { Locks::ThroughHolder };
+            let [begin, end] = [0; 2].map(|_| HostNs(random.below(timeline.end.0 + 50)));
+            let path = critical_path(&timeline, Scope { task, begin, end, locks });
+            assert!(path.covers_scope(), "{path:?}");
+            let summary = summary(&timeline, &path);
+            assert!(summary.adds_up(), "{summary:?}");
+            let at_most = |it: &Improvement| it.on_path_ns + it.at_best_ns == summary.wall_ns;
+            assert!(summary.worth.iter().all(at_most));
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! What of a path is worth improving: Amdahl's bound for each part of it.
+//!
+//! Take a part away, and the rest of this path still has to be gone through: the command can't become shorter than that.
+//! It may stay longer, because then another path is the longest. How much longer can't be told from a trace: with a part
+//! gone, tasks would meet each other, and get CPUs, in another order. So the bound is printed as a bound.
+
+use std::cmp::Reverse;
+
+use super::summary::{Category, Summary};
+use super::{CriticalPath, Doing, Locks, PathSegment, Scope, critical_path};
+use crate::timeline::Timeline;
+
+/// Something that could be made shorter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Improvement {
+    /// What.
+    pub target: Target,
+    /// How long it is on the path.
+    pub on_path_ns: u64,
+    /// How long the command would take without it, at best: once it is gone, another path may be the longest.
+    pub at_best_ns: u64,
+}
+
+/// What could be made shorter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Target {
+    /// All of a category.
+    Category(Category),
+    /// Everything the kernel does.
+    Kernel,
+    /// All disks, their queues included.
+    Disks,
+    /// All waiting for locks, were there no contention. Found on the path that stays with those who wait for locks.
+    Locks,
+}
+
+impl Improvement {
+    /// How many times as fast the command would be, at best; `None` when nothing would remain.
+    #[must_use]
+    pub fn factor(&self) -> Option<f64> {
+        #[expect(clippy::cast_precision_loss, reason = "a ratio for people")]
+        let ratio = |a: u64, b: u64| a as f64 / b as f64;
+        (0 < self.at_best_ns).then(|| ratio(self.at_best_ns + self.on_path_ns, self.at_best_ns))
+    }
+}
+
+/// What would make the command shorter, best first.
+pub(super) fn worth(
+    timeline: &Timeline,
+    path: &CriticalPath,
+    summary: &Summary,
+) -> Vec<Improvement> {
+    let wall_ns = summary.wall_ns;
+    let improvement =
+        |target, on_path_ns| Improvement { target, on_path_ns, at_best_ns: wall_ns - on_path_ns };
+    let single = summary.categories.iter().filter(|share| can_improve(&share.of));
+    let single = single.map(|share| improvement(Target::Category(share.of.clone()), share.ns));
+    let mut worth: Vec<Improvement> = single.collect();
+    for (target, is_part) in
+        [(Target::Kernel, is_kernel as fn(&Category) -> bool), (Target::Disks, is_disk)]
+    {
+        let parts = || summary.categories.iter().filter(|share| is_part(&share.of));
+        // Of one category alone, its own line says it.
+        if 1 < parts().count() {
+            worth.push(improvement(target, parts().map(|share| share.ns).sum()));
+        }
+    }
+    let locks_ns = locks_ns(timeline, path.scope);
+    if 0 < locks_ns {
+        worth.push(improvement(Target::Locks, locks_ns));
+    }
+    worth.sort_by_key(|it| Reverse(it.on_path_ns));
+    worth
+}
+
+/// Waits for locks on the path that stays with those who wait.
+fn locks_ns(timeline: &Timeline, scope: Scope) -> u64 {
+    let staying = critical_path(timeline, Scope { locks: Locks::Stay, ..scope });
+    let waits = staying.segments.iter().filter(|segment| segment.doing == Doing::Lock);
+    waits.map(PathSegment::length_ns).sum()
+}
+
+/// What is unknown can't be improved; locks have a target of their own.
+fn can_improve(category: &Category) -> bool {
+    !matches!(category, Category::Unknown | Category::Lock)
+}
+
+fn is_kernel(category: &Category) -> bool {
+    matches!(category, Category::Kernel(_))
+}
+
+fn is_disk(category: &Category) -> bool {
+    matches!(category, Category::DiskQueue(_) | Category::Disk(..) | Category::UnknownDisk)
+}
