@@ -30,6 +30,7 @@ enum Command {
     Demo(commands::demo::Args),
     Testbed(commands::testbed::Args),
     Bench(commands::bench::Args),
+    Trace(commands::trace::Args),
 }
 
 fn main() -> std::process::ExitCode {
@@ -49,6 +50,7 @@ fn main() -> std::process::ExitCode {
         Command::Demo(args) => commands::demo::run(&args),
         Command::Testbed(args) => commands::testbed::run(&args),
         Command::Bench(args) => commands::bench::run(&args),
+        Command::Trace(args) => commands::trace::run(&args),
     };
     match result {
         Ok(code) => code,

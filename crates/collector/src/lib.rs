@@ -17,6 +17,7 @@ mod plan;
 mod stacks;
 mod switches;
 mod throttling;
+pub mod trace;
 mod tracers;
 mod vm_table;
 

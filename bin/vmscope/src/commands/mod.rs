@@ -18,6 +18,7 @@ pub(crate) mod steal;
 pub(crate) mod testbed;
 mod time;
 pub(crate) mod top;
+pub(crate) mod trace;
 
 /// An error in what the user asked for (exit code 2), as opposed to a failure (exit code 1).
 #[derive(Debug)]

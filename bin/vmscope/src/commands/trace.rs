@@ -1,0 +1,35 @@
+//! `vmscope trace`.
+
+mod record;
+
+use std::process::ExitCode;
+
+use clap::Subcommand;
+
+/// Record every event of a job, and say what it waited for and what would make it faster.
+///
+/// docs/trace.md explains views, figures and JSON.
+#[derive(Debug, clap::Args)]
+#[command(arg_required_else_help = true, after_help = EXAMPLE)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+const EXAMPLE: &str = "Examples:
+  vmscope trace record -o seq -- make         every event while make runs
+  vmscope trace report seq                    why did it take so long?
+  vmscope trace report seq --view waits       what its processes waited for
+  vmscope trace compare seq par               two traces side by side
+  vmscope trace export seq --format html -o seq.html";
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    Record(record::Args),
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    match &args.action {
+        Action::Record(args) => record::run(args),
+    }
+}

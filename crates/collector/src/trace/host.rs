@@ -1,0 +1,144 @@
+//! The host as a source of events.
+
+use std::fs::File;
+use std::io::BufReader;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use model::{HostNs, Machine, MachineId, Pid, Tid, TraceEvent, TraceTask};
+use tracer::{Filter, Options, Symbols, Tracer, fault_estimate};
+
+use super::TraceError;
+use super::plan::{Scope, TracePlan};
+use super::source::{Source, SourceTables};
+use super::tasks::Meanwhile;
+use crate::collect::{PROC, SYS};
+
+const CGROUPS: &str = "/sys/fs/cgroup";
+const SLOT_BYTES: u64 = 16;
+/// Different kernel stacks that are kept. Builds and data bases have some thousand.
+const STACKS: u32 = 1 << 14;
+
+/// The host: its probes, its tasks, its functions' names.
+#[derive(Debug)]
+pub(super) struct Host {
+    tracer: Tracer,
+    row: Machine,
+    slots: u64,
+    symbols: Symbols,
+    tasks: Tasks,
+}
+
+/// The tasks of the begin, in the making.
+#[derive(Debug, Default)]
+struct Tasks {
+    before: Vec<TraceTask>,
+    after: Vec<TraceTask>,
+    begin: HostNs,
+    /// The second reading's end.
+    read: HostNs,
+    meanwhile: Meanwhile,
+}
+
+impl Host {
+    /// Loads the probes. `command` is the held command's task.
+    pub(super) fn load(plan: &TracePlan, command: Option<Tid>) -> Result<Self, TraceError> {
+        let unreadable = |what| move |source| TraceError::Host { what, source };
+        let cpus = host::machine::online_cpus(Path::new(SYS));
+        let cpus = cpus.map_err(unreadable("the list of CPUs"))?;
+        let slots = plan.ring_bytes / SLOT_BYTES;
+        let tracer = Tracer::load(&Options {
+            cpus: cpus.clone(),
+            slots_per_cpu: u32::try_from(slots).unwrap_or(u32::MAX),
+            stacks: STACKS,
+            filter: filter(&plan.scope).map_err(unreadable("the control group"))?,
+            exclude: Some(Pid(std::process::id())),
+        })?;
+        match (&plan.scope, command) {
+            (Scope::Command, Some(task)) => tracer.follow(Pid(task.0))?,
+            (Scope::Tree(pid), _) => tracer.follow(Pid(*pid))?,
+            _ => {}
+        }
+        let kallsyms = File::open(Path::new(PROC).join("kallsyms"));
+        let symbols = kallsyms.and_then(|file| Symbols::from_reader(BufReader::new(file)));
+        let mut row = Machine {
+            name: "host".to_owned(),
+            kernel: host::machine::kernel_release(Path::new(PROC)),
+            cpus,
+            fault_estimate_ns: fault_estimate(),
+            path: "here".to_owned(),
+            ..Machine::default()
+        };
+        let symbols = symbols.unwrap_or_default();
+        if symbols.is_empty() {
+            let reason =
+                "the kernel hides its functions' addresses: set sysctl kernel.kptr_restrict to 1";
+            row.missing.push(("stack names".to_owned(), reason.to_owned()));
+        }
+        Ok(Self { tracer, row, slots, symbols, tasks: Tasks::default() })
+    }
+
+    fn read_tasks() -> Result<Vec<TraceTask>, String> {
+        host::tasks::snapshot(Path::new(PROC), MachineId::HOST)
+            .map_err(|error| format!("failed to read {PROC}: {error}"))
+    }
+}
+
+impl Source for Host {
+    fn machine(&self) -> Machine {
+        let mut row = self.row.clone();
+        row.missing.extend_from_slice(self.tracer.missing());
+        row.lost = self.tracer.lost();
+        row
+    }
+
+    fn ring_slots(&self) -> u64 {
+        self.slots
+    }
+
+    fn start(&mut self) -> Result<HostNs, String> {
+        self.tasks.before = Self::read_tasks()?;
+        let begin = self.tracer.start().map_err(|error| error.to_string())?;
+        self.tasks.after = Self::read_tasks()?;
+        (self.tasks.begin, self.tasks.read) = (begin, probes::now());
+        Ok(begin)
+    }
+
+    fn drain(&mut self, cpu: u32, events: &mut Vec<TraceEvent>) -> Result<f64, String> {
+        let fill = self.tracer.fill(cpu);
+        self.tracer.drain(cpu, events);
+        let Tasks { begin, read, meanwhile, .. } = &mut self.tasks;
+        let early = events.iter().take_while(|event| event.time < *read);
+        early.filter(|event| *begin <= event.time).for_each(|event| meanwhile.see(event));
+        Ok(fill)
+    }
+
+    fn stop(&mut self) -> HostNs {
+        self.tracer.stop()
+    }
+
+    fn tables(&mut self) -> SourceTables {
+        let Tasks { before, after, meanwhile, .. } = &self.tasks;
+        let stacks = self.tracer.stacks().unwrap_or_default();
+        let named = stacks.into_iter().map(|(id, addresses)| (id, self.symbols.stack(&addresses)));
+        SourceTables {
+            tasks: meanwhile.settle(before.clone(), after.clone()),
+            stacks: named.collect(),
+            disks: host::disks::names(Path::new(PROC)),
+        }
+    }
+}
+
+fn filter(scope: &Scope) -> std::io::Result<Filter> {
+    Ok(match scope {
+        Scope::Everything => Filter::None,
+        Scope::Command | Scope::Tree(_) => Filter::Tree,
+        Scope::Cgroup(folder) => {
+            // A group's id is its folder's inode (kernfs).
+            let folder = folder.canonicalize()?;
+            let id = folder.metadata()?.ino();
+            let below = folder.strip_prefix(CGROUPS).map_or(0, |path| path.components().count());
+            Filter::Cgroup { id, level: u32::try_from(below).unwrap_or(u32::MAX) }
+        }
+    })
+}

@@ -1,0 +1,29 @@
+//! One trace: from holding the command back to the finished folder.
+//!
+//! ```text
+//!  hold COMMAND   load probes   read tasks   attach = BEGIN   read tasks again   let COMMAND go
+//!  ... look at the rings, sleep, look again: events go to the spools ...
+//!  END (COMMAND ended, time is over, a signal)   detach   last look   names of stacks   finish
+//! ```
+//!
+//! What is traced is a list of sources: the host, and guests whose events come from outside of them. They have their own
+//! rings, clocks and tables; here they only differ in how their rings are read.
+//!
+//! Design constraints: while events come in, they are moved to the spools and nothing else is done with them. What
+//! fails for one guest ends that guest's trace, never the others'.
+
+mod command;
+mod error;
+mod host;
+mod lock;
+mod machine;
+mod pace;
+mod plan;
+mod record;
+mod running;
+mod source;
+mod tasks;
+
+pub use error::TraceError;
+pub use plan::{Scope, TraceControl, TraceNext, TracePlan, TraceProgress, Traced};
+pub use record::trace;

@@ -1,0 +1,211 @@
+//! From begin to end.
+
+use std::time::{Duration, Instant};
+
+use model::{HostNs, MachineId, Note, TraceTables, TracedCommand};
+use recording::trace::{TraceHeader, TraceWriter};
+
+use super::TraceError;
+use super::command::HeldCommand;
+use super::host::Host;
+use super::lock::Lock;
+use super::machine::TracedMachine;
+use super::plan::{Scope, TraceControl, TraceNext, TracePlan, TraceProgress, Traced};
+use super::running::{Ended, Running};
+use super::source::Source;
+use crate::collect::PROC;
+
+/// Tables are stored so often, for readers of a trace whose recorder was killed.
+const CHECKPOINT_EVERY: Duration = Duration::from_secs(5);
+/// The first time soon after the tasks of the begin are known.
+const FIRST_CHECKPOINT: Duration = Duration::from_millis(200);
+const SHOW_EVERY: Duration = Duration::from_secs(2);
+
+/// Traces until `control` says so or the command ends.
+///
+/// # Errors
+/// When tracing can't begin; nothing lies under the trace's name then. When the trace can't be written: what was traced
+/// by then stays readable under its partial name.
+pub fn trace(plan: &TracePlan, control: &mut dyn TraceControl) -> Result<Traced, TraceError> {
+    let _lock = Lock::take()?;
+    let held = hold(&plan.command)?;
+    let host = Host::load(plan, held.as_ref().map(|held| held.task))?;
+    let mut recorder = Recorder::create(plan, vec![Box::new(host)])?;
+    let mut command = match recorder.begin(held) {
+        Ok(command) => command,
+        Err(error) => {
+            recorder.writer.discard()?;
+            return Err(error);
+        }
+    };
+    let ran = recorder.run(command.as_mut(), control);
+    recorder.machines.iter_mut().for_each(TracedMachine::stop);
+    recorder.ended = command.map(Running::finish);
+    ran?;
+    recorder.finish(control)
+}
+
+fn hold(words: &[String]) -> Result<Option<HeldCommand>, TraceError> {
+    let Some((program, arguments)) = words.split_first() else { return Ok(None) };
+    let held = HeldCommand::hold(program, arguments);
+    held.map(Some).map_err(|source| TraceError::Command { program: program.clone(), source })
+}
+
+struct Recorder<'a> {
+    plan: &'a TracePlan,
+    writer: TraceWriter,
+    header: TraceHeader,
+    machines: Vec<TracedMachine>,
+    command: Option<TracedCommand>,
+    ended: Option<Ended>,
+}
+
+impl<'a> Recorder<'a> {
+    /// `sources`: the host first.
+    fn create(plan: &'a TracePlan, sources: Vec<Box<dyn Source>>) -> Result<Self, TraceError> {
+        let header = TraceHeader {
+            vmscope_version: plan.vmscope_version.clone(),
+            hostname: host::machine::hostname(PROC.as_ref()),
+            filters: filters(&plan.scope),
+            ..TraceHeader::default()
+        };
+        let rows = sources.iter().map(|source| source.machine()).collect();
+        let tables = TraceTables { machines: rows, ..TraceTables::default() };
+        let writer = TraceWriter::create(&plan.output, &header, &tables)?;
+        let ids = (0..).map(MachineId);
+        let machines = ids.zip(sources).map(|(id, source)| TracedMachine::new(id, source));
+        let machines = machines.collect();
+        Ok(Self { plan, writer, header, machines, command: None, ended: None })
+    }
+
+    /// Attaches all probes, then lets the command go.
+    fn begin(&mut self, held: Option<HeldCommand>) -> Result<Option<Running>, TraceError> {
+        for machine in &mut self.machines {
+            machine.open_spools(&self.writer)?;
+        }
+        // The host comes last: its trace then lies within those of its guests.
+        for machine in self.machines.iter_mut().rev() {
+            machine
+                .start()
+                .map_err(|reason| TraceError::Machine { machine: machine.row().name, reason })?;
+        }
+        (self.header.begin, self.header.begin_unix_ns) = (probes::now(), probes::unix_now_ns());
+        let Some(held) = held else { return Ok(None) };
+        self.command = Some(TracedCommand {
+            machine: MachineId::HOST,
+            task: held.task,
+            words: self.plan.command.clone(),
+            exit_code: None,
+        });
+        let program = || self.plan.command[0].clone();
+        let child =
+            held.release().map_err(|source| TraceError::Command { program: program(), source })?;
+        Ok(Some(Running::new(child)))
+    }
+
+    /// Stores events until the end.
+    fn run(
+        &mut self,
+        mut command: Option<&mut Running>,
+        control: &mut dyn TraceControl,
+    ) -> Result<(), TraceError> {
+        let host = self.machines[0].row();
+        control.show(&TraceProgress::Tracing { cpus: host.cpus.len(), missing: host.missing });
+        let begin = Instant::now();
+        let (mut checkpoint, mut shown) = (begin + FIRST_CHECKPOINT, begin + SHOW_EVERY);
+        loop {
+            let sleep = self.look()?;
+            if command.as_mut().is_some_and(|command| command.has_ended()) {
+                return Ok(());
+            }
+            match (control.next(), &command) {
+                (TraceNext::GoOn(at_most), command) => {
+                    let end = command.as_ref().and_then(|command| command.end());
+                    control.wait(sleep.min(at_most), end.as_slice());
+                }
+                (TraceNext::End(signal), Some(command)) => {
+                    signal.into_iter().for_each(|signal| command.signal(signal));
+                }
+                (TraceNext::End(_), None) | (TraceNext::Finish, _) => return Ok(()),
+            }
+            let now = Instant::now();
+            if checkpoint <= now {
+                let tables = self.tables();
+                self.header.end = probes::now();
+                self.writer.checkpoint(&self.header, &tables)?;
+                checkpoint = Instant::now() + CHECKPOINT_EVERY;
+            }
+            if shown <= now {
+                control.show(&self.so_far());
+                shown = now + SHOW_EVERY;
+            }
+        }
+    }
+
+    /// Stores what has come in; the shortest sleep until the next look.
+    fn look(&mut self) -> Result<Duration, recording::Error> {
+        let mut sleep = Duration::MAX;
+        for machine in &mut self.machines {
+            sleep = sleep.min(machine.look()?);
+        }
+        Ok(sleep)
+    }
+
+    fn so_far(&self) -> TraceProgress {
+        let events = self.machines.iter().map(|machine| machine.stored).sum();
+        let lost = self.machines.iter().map(TracedMachine::lost).sum();
+        TraceProgress::SoFar { events, lost }
+    }
+
+    fn finish(mut self, control: &mut dyn TraceControl) -> Result<Traced, TraceError> {
+        for machine in &mut self.machines {
+            machine.last_looks()?;
+        }
+        control.show(&TraceProgress::Finishing("writing the trace"));
+        let command = match self.ended {
+            Some(Ended::Itself(status)) => Some(status),
+            Some(Ended::WithTrace) | None => None,
+            Some(Ended::Never) => {
+                self.note("the command went on after the trace's end, though asked to end");
+                None
+            }
+        };
+        if let Some(row) = &mut self.command {
+            row.exit_code = command.and_then(exit_code);
+        }
+        let tables = self.tables();
+        self.header.end = tables.machines.iter().map(|row| row.end).max().unwrap_or(HostNs(0));
+        self.header.begin = tables.machines.iter().map(|row| row.begin).min().unwrap_or(HostNs(0));
+        let summary = self.writer.finish(&self.header, &tables)?;
+        Ok(Traced { header: self.header, tables, summary, command })
+    }
+
+    /// All that is known by now.
+    fn tables(&mut self) -> TraceTables {
+        let mut tables = TraceTables { command: self.command.clone(), ..TraceTables::default() };
+        for machine in &mut self.machines {
+            machine.add_to(&mut tables);
+        }
+        tables
+    }
+
+    fn note(&mut self, text: &str) {
+        self.header.notes.push(Note { subject: "host".to_owned(), text: text.to_owned() });
+    }
+}
+
+/// As shells have it: 128 and the signal's number for a command that a signal ended.
+fn exit_code(status: std::process::ExitStatus) -> Option<i32> {
+    use std::os::unix::process::ExitStatusExt;
+    status.code().or_else(|| status.signal().map(|signal| 128 + signal))
+}
+
+/// The scope in the words of the command line.
+fn filters(scope: &Scope) -> Vec<String> {
+    match scope {
+        Scope::Everything => Vec::new(),
+        Scope::Command => vec!["--only-command".to_owned()],
+        Scope::Tree(pid) => vec![format!("--tree {pid}")],
+        Scope::Cgroup(path) => vec![format!("--cgroup {}", path.display())],
+    }
+}

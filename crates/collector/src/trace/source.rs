@@ -1,0 +1,44 @@
+//! A machine whose events are traced.
+
+use std::fmt::Debug;
+
+use model::{HostNs, Machine, TraceEvent, TraceStack, TraceTask};
+
+/// The host from within, or a guest from outside. Its events come with the row it was given among the trace's machines.
+pub(super) trait Source: Debug {
+    /// Its row as far as it is known: at first name, kernel, CPUs and missing probes; at the end all of it.
+    fn machine(&self) -> Machine;
+
+    /// Slots of each CPU's ring.
+    fn ring_slots(&self) -> u64;
+
+    /// Attaches the probes. Returns when its trace begins: events before that are left out.
+    ///
+    /// # Errors
+    /// Why this machine can't be traced.
+    fn start(&mut self) -> Result<HostNs, String>;
+
+    /// Moves what has come in on a CPU to `events`, and says how full its ring was, from 0 to 1.
+    ///
+    /// # Errors
+    /// Why this machine's trace ends here.
+    fn drain(&mut self, cpu: u32, events: &mut Vec<TraceEvent>) -> Result<f64, String>;
+
+    /// Detaches the probes. Returns when its trace ends: events after that are left out. What lies in the rings is
+    /// drained afterwards.
+    fn stop(&mut self) -> HostNs;
+
+    /// Tasks and stacks as far as they are known. Costs what is new since the last time.
+    fn tables(&mut self) -> SourceTables;
+}
+
+/// Everything of a machine but its row and its events.
+#[derive(Debug, Clone, Default)]
+pub(super) struct SourceTables {
+    /// Tasks of its begin.
+    pub(super) tasks: Vec<TraceTask>,
+    /// Stacks: functions innermost first, ascending by number.
+    pub(super) stacks: Vec<(TraceStack, Vec<String>)>,
+    /// Disks: `(dev_t, name)`.
+    pub(super) disks: Vec<(u32, String)>,
+}

@@ -1,0 +1,107 @@
+//! The tasks that were there when a trace began.
+//!
+//! Reading `/proc` takes a while, and the machine goes on meanwhile. So it is read twice, just before the probes are
+//! attached and just after, and the events of the time until the second reading's end say which row is true of the begin:
+//!
+//! ```text
+//!  read  attach  BEGIN   read
+//!  T     |  |    |       T        events say nothing of it: the later row, which is nearest to what comes
+//!  T     |  |    |  x    T'       it ran in between: the earlier row
+//!        |  T    |       T        made while attaching: the later row
+//!        |  |    |  T    T        its making is in the trace: no row
+//!  T     |  |    |  end           its end is in the trace: the earlier row
+//!  T    end |    |                gone before the trace began: no row
+//! ```
+
+use std::collections::{BTreeMap, HashSet};
+
+use model::{Tid, TraceEvent, TraceTask, What};
+
+/// What the events of the time between begin and second reading say.
+#[derive(Debug, Default)]
+pub(super) struct Meanwhile {
+    made: HashSet<Tid>,
+    ended: HashSet<Tid>,
+    ran: HashSet<Tid>,
+}
+
+impl Meanwhile {
+    pub(super) fn see(&mut self, event: &TraceEvent) {
+        match event.what {
+            What::Fork { child, .. } => {
+                self.made.insert(child);
+            }
+            What::Exit { task } => {
+                self.ended.insert(task);
+            }
+            What::Switch { prev, next, .. } => {
+                self.ran.extend([prev, next]);
+            }
+            _ => {}
+        }
+    }
+
+    /// The tasks of the trace's begin, ascending.
+    pub(super) fn settle(&self, before: Vec<TraceTask>, after: Vec<TraceTask>) -> Vec<TraceTask> {
+        let mut rows: BTreeMap<Tid, TraceTask> = BTreeMap::new();
+        let mut earlier: BTreeMap<Tid, TraceTask> =
+            before.into_iter().map(|task| (task.tid, task)).collect();
+        for task in after.into_iter().filter(|task| !self.made.contains(&task.tid)) {
+            let earlier = earlier.remove(&task.tid).filter(|_| self.ran.contains(&task.tid));
+            rows.insert(task.tid, earlier.unwrap_or(task));
+        }
+        // A number that was made in the trace and ended in it is another task.
+        let ended = |tid: &Tid| self.ended.contains(tid) && !self.made.contains(tid);
+        rows.extend(earlier.into_iter().filter(|(tid, _)| ended(tid)));
+        rows.into_values().collect()
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use model::{HostNs, MachineId, Off, Pid};
+
+    fn tasks(names: &[(u32, &str)]) -> Vec<TraceTask> {
+        let task = |&(tid, name): &(u32, &str)| TraceTask {
+            machine: MachineId::HOST,
+            tid: Tid(tid),
+            pid: Pid(tid),
+            parent: Pid(1),
+            name: name.to_owned(),
+            kernel: false,
+            asleep_in: None,
+        };
+        names.iter().map(task).collect()
+    }
+
+    fn check(
+        what: &[What],
+        before: &[(u32, &str)],
+        after: &[(u32, &str)],
+        expected: &[(u32, &str)],
+    ) {
+        let mut meanwhile = Meanwhile::default();
+        for &what in what {
+            meanwhile.see(&TraceEvent { time: HostNs(1), machine: MachineId::HOST, cpu: 0, what });
+        }
+        let settled = meanwhile.settle(tasks(before), tasks(after));
+        assert_eq!(settled, tasks(expected), "{what:?}");
+    }
+
+    #[test]
+    fn rows_of_the_begin() {
+        let ran = What::Switch { prev: Tid(7), off: Off::Sleep, stack: None, next: Tid(0) };
+        let made = What::Fork { parent: Tid(1), child: Tid(7), pid: Pid(7) };
+        let ended = What::Exit { task: Tid(7) };
+        check(&[], &[(7, "a")], &[(7, "b")], &[(7, "b")]);
+        check(&[ran], &[(7, "a")], &[(7, "b")], &[(7, "a")]);
+        check(&[], &[], &[(7, "b")], &[(7, "b")]);
+        check(&[ran], &[], &[(7, "b")], &[(7, "b")]);
+        check(&[made], &[], &[(7, "b")], &[]);
+        check(&[ended], &[(7, "a")], &[], &[(7, "a")]);
+        check(&[], &[(7, "a")], &[], &[]);
+        check(&[made, ended], &[], &[], &[]);
+        check(&[], &[(5, "x"), (9, "y")], &[(9, "y"), (5, "x")], &[(5, "x"), (9, "y")]);
+    }
+}
