@@ -26,6 +26,7 @@ pub mod folded;
 pub mod html;
 pub mod perfetto;
 pub mod pprof;
+pub mod trace;
 
 mod chart;
 mod tree;

@@ -15,7 +15,9 @@ pub mod proto;
 
 mod flows;
 mod tracks;
-mod writer;
+
+pub(crate) mod event;
+pub(crate) mod writer;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -38,7 +40,7 @@ pub fn write(chart: Chart<'_>, about: About<'_>, out: impl Write) -> io::Result<
     let names = Named::new(chart);
     let groups = chart.groups();
     let mut writer = Writer::new(out);
-    writer.begin(chart.header)?;
+    writer.begin(chart.header.start, Some(chart.header.start_unix_ns))?;
     let mut tracks = Tracks { flows: Flows::new(chart, &groups), list: Vec::new(), next_uuid: 1 };
     tracks.add_cpus(chart, about, &mut writer)?;
     for group in &groups {
@@ -110,7 +112,7 @@ impl<'a> Tracks<'a> {
     }
 }
 
-fn group(name: String, description: String) -> TrackDescriptor {
+pub(crate) fn group(name: String, description: String) -> TrackDescriptor {
     TrackDescriptor {
         name: Some(name),
         description: (!description.is_empty()).then_some(description),
@@ -119,7 +121,7 @@ fn group(name: String, description: String) -> TrackDescriptor {
     }
 }
 
-fn row(parent: u64, name: String, rank: i32) -> TrackDescriptor {
+pub(crate) fn row(parent: u64, name: String, rank: i32) -> TrackDescriptor {
     TrackDescriptor {
         parent_uuid: Some(parent),
         name: Some(name),

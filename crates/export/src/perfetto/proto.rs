@@ -93,6 +93,9 @@ pub struct TrackDescriptor {
     /// The group it is in.
     #[prost(uint64, optional, tag = "5")]
     pub parent_uuid: Option<u64>,
+    /// It is a counter.
+    #[prost(message, optional, tag = "8")]
+    pub counter: Option<CounterDescriptor>,
     /// How those in it are ordered.
     #[prost(uint32, optional, tag = "11")]
     pub child_ordering: Option<u32>,
@@ -105,6 +108,14 @@ pub struct TrackDescriptor {
     /// Whether rows of one name become one.
     #[prost(uint32, optional, tag = "15")]
     pub sibling_merge_behavior: Option<u32>,
+}
+
+/// A track of a number that changes.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct CounterDescriptor {
+    /// What is counted.
+    #[prost(string, optional, tag = "6")]
+    pub unit_name: Option<String>,
 }
 
 /// By `sibling_order_rank`.
@@ -130,6 +141,9 @@ pub struct TrackEvent {
     /// Its track.
     #[prost(uint64, optional, tag = "11")]
     pub track_uuid: Option<u64>,
+    /// A counter's value.
+    #[prost(int64, optional, tag = "30")]
+    pub counter_value: Option<i64>,
     /// Arrows that begin here.
     #[prost(fixed64, repeated, packed = "false", tag = "47")]
     pub flow_ids: Vec<u64>,
@@ -144,6 +158,8 @@ pub const TYPE_SLICE_BEGIN: u32 = 1;
 pub const TYPE_SLICE_END: u32 = 2;
 /// Something without a length.
 pub const TYPE_INSTANT: u32 = 3;
+/// A counter has a new value.
+pub const TYPE_COUNTER: u32 = 4;
 
 /// A fact about an event.
 #[derive(Clone, PartialEq, prost::Message)]

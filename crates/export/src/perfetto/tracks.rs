@@ -9,37 +9,9 @@ use analysis::clean;
 use analysis::steal::account_name;
 use model::HostNs;
 
+use super::event::{Event, Fact, Kind, begin, end};
 use super::flows::{End, Ends};
 use crate::chart::{Named, guest_process, merged};
-
-/// An event of a track.
-#[derive(Debug)]
-pub(super) struct Event {
-    pub(super) time: HostNs,
-    pub(super) kind: Kind,
-    /// Empty for an end.
-    pub(super) name: String,
-    pub(super) category: &'static str,
-    pub(super) facts: Vec<(&'static str, Fact)>,
-    pub(super) flows_out: Vec<u64>,
-    pub(super) flows_in: Vec<u64>,
-}
-
-/// A fact about an event.
-#[derive(Debug)]
-pub(super) enum Fact {
-    Number(u64),
-    Text(String),
-}
-
-/// In the order of events at one time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Kind {
-    End,
-    BeginVictim,
-    Begin,
-    Instant,
-}
 
 /// One track: its events are made as they are asked for.
 #[derive(Debug)]
@@ -229,13 +201,4 @@ fn close(open: Option<&Place>, at: HostNs, ready: &mut VecDeque<Event>) {
     if open.is_some() {
         ready.extend([end(at), end(at)]);
     }
-}
-
-fn begin(time: HostNs, name: String, category: &'static str) -> Event {
-    let (flows_out, flows_in) = (Vec::new(), Vec::new());
-    Event { time, kind: Kind::Begin, name, category, facts: Vec::new(), flows_out, flows_in }
-}
-
-fn end(time: HostNs) -> Event {
-    Event { kind: Kind::End, ..begin(time, String::new(), "") }
 }

@@ -3,20 +3,21 @@
 use std::collections::HashMap;
 use std::io::{self, Write};
 
-use model::Header;
+use model::HostNs;
 use prost::Message;
 
+use super::event::{Event, Fact, Kind};
 use super::proto::{
     CLOCK_MONOTONIC, CLOCK_REALTIME, Clock, ClockSnapshot, DebugAnnotation, Interned, InternedData,
-    SEQ_INCREMENTAL_STATE_CLEARED, SEQ_NEEDS_INCREMENTAL_STATE, TYPE_INSTANT, TYPE_SLICE_BEGIN,
-    TYPE_SLICE_END, Trace, TracePacket, TracePacketDefaults, TrackDescriptor, TrackEvent,
+    SEQ_INCREMENTAL_STATE_CLEARED, SEQ_NEEDS_INCREMENTAL_STATE, TYPE_COUNTER, TYPE_INSTANT,
+    TYPE_SLICE_BEGIN, TYPE_SLICE_END, Trace, TracePacket, TracePacketDefaults, TrackDescriptor,
+    TrackEvent,
 };
-use super::tracks::{Event, Fact, Kind};
 
 const SEQUENCE: u32 = 1;
 
 #[derive(Debug)]
-pub(super) struct Writer<W> {
+pub(crate) struct Writer<W> {
     out: W,
     buffer: Vec<u8>,
     names: Names,
@@ -43,16 +44,16 @@ impl Names {
 }
 
 impl<W: Write> Writer<W> {
-    pub(super) fn new(out: W) -> Self {
+    pub(crate) fn new(out: W) -> Self {
         let [names, categories, fact_names, fact_texts] = std::array::from_fn(|_| Names::default());
         Self { out, buffer: Vec::new(), names, categories, fact_names, fact_texts }
     }
 
-    /// The recording's first instant on the host's clock and in the world's time.
-    pub(super) fn begin(&mut self, header: &Header) -> io::Result<()> {
+    /// An instant on the host's clock and, if known, in the world's time.
+    pub(crate) fn begin(&mut self, instant: HostNs, unix_ns: Option<u64>) -> io::Result<()> {
         let clock = |id, time| Clock { clock_id: Some(id), timestamp: Some(time) };
-        let monotonic = clock(CLOCK_MONOTONIC, header.start.0);
-        let clocks = vec![monotonic, clock(CLOCK_REALTIME, header.start_unix_ns)];
+        let realtime = unix_ns.map(|time| clock(CLOCK_REALTIME, time));
+        let clocks = [clock(CLOCK_MONOTONIC, instant.0)].into_iter().chain(realtime).collect();
         let primary_trace_clock = Some(CLOCK_MONOTONIC);
         self.packet(TracePacket {
             clock_snapshot: Some(ClockSnapshot { clocks, primary_trace_clock }),
@@ -65,11 +66,11 @@ impl<W: Write> Writer<W> {
         })
     }
 
-    pub(super) fn track(&mut self, descriptor: TrackDescriptor) -> io::Result<()> {
+    pub(crate) fn track(&mut self, descriptor: TrackDescriptor) -> io::Result<()> {
         self.packet(TracePacket { track_descriptor: Some(descriptor), ..TracePacket::default() })
     }
 
-    pub(super) fn event(&mut self, track: u64, event: Event) -> io::Result<()> {
+    pub(crate) fn event(&mut self, track: u64, event: Event) -> io::Result<()> {
         let mut new = InternedData::default();
         let timestamp = Some(event.time.0);
         let track_event = Some(self.track_event(track, event, &mut new));
@@ -82,19 +83,24 @@ impl<W: Write> Writer<W> {
         })
     }
 
-    pub(super) fn finish(mut self) -> io::Result<()> {
+    pub(crate) fn finish(mut self) -> io::Result<()> {
         self.out.flush()
     }
 
     fn track_event(&mut self, track: u64, event: Event, new: &mut InternedData) -> TrackEvent {
         let r#type = match event.kind {
             Kind::End => TYPE_SLICE_END,
-            Kind::Begin | Kind::BeginVictim => TYPE_SLICE_BEGIN,
+            Kind::Begin | Kind::BeginVictim | Kind::BeginWoken => TYPE_SLICE_BEGIN,
             Kind::Instant => TYPE_INSTANT,
+            Kind::Count(_) => TYPE_COUNTER,
         };
         let (track_uuid, r#type) = (Some(track), Some(r#type));
         if event.kind == Kind::End {
             return TrackEvent { track_uuid, r#type, ..TrackEvent::default() };
+        }
+        if let Kind::Count(value) = event.kind {
+            let counter_value = Some(value);
+            return TrackEvent { track_uuid, r#type, counter_value, ..TrackEvent::default() };
         }
         let facts = event.facts.into_iter();
         TrackEvent {
@@ -105,6 +111,7 @@ impl<W: Write> Writer<W> {
             debug_annotations: facts.map(|(name, fact)| self.fact(name, fact, new)).collect(),
             flow_ids: event.flows_out,
             terminating_flow_ids: event.flows_in,
+            counter_value: None,
         }
     }
 

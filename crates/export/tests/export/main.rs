@@ -8,3 +8,4 @@ mod fixture;
 mod formats;
 mod perfetto;
 mod strips;
+mod trace;

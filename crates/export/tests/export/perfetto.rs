@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 
 use export::perfetto::proto::{
     DebugAnnotation, Interned, InternedData, SEQ_INCREMENTAL_STATE_CLEARED,
-    SEQ_NEEDS_INCREMENTAL_STATE, TYPE_INSTANT, TYPE_SLICE_BEGIN, TYPE_SLICE_END, Trace, TrackEvent,
+    SEQ_NEEDS_INCREMENTAL_STATE, TYPE_COUNTER, TYPE_INSTANT, TYPE_SLICE_BEGIN, TYPE_SLICE_END,
+    Trace, TrackEvent,
 };
 use export::{About, Chart};
 use prost::Message;
@@ -51,6 +52,7 @@ impl Names {
         let kind = match event.r#type.unwrap() {
             TYPE_SLICE_BEGIN => "begin",
             TYPE_SLICE_END => return "end".to_owned(),
+            TYPE_COUNTER => return format!("count {}", event.counter_value()),
             TYPE_INSTANT => "instant",
             other => panic!("event type {other}"),
         };
@@ -65,7 +67,7 @@ impl Names {
     }
 }
 
-fn text(trace: &Trace) -> String {
+pub(crate) fn text(trace: &Trace) -> String {
     let mut out = String::new();
     let mut names = Names::default();
     for packet in &trace.packet {

@@ -1,0 +1,30 @@
+//! Traces of tasks, CPUs and disks in other tools' formats.
+//!
+//! ```text
+//!           +--> perfetto  trace packets                 ui.perfetto.dev, trace_processor
+//!  Run -----+--> html      one page, works offline       any browser; two runs: side by side
+//!           +--> csv       one view's table              spreadsheets, scripts
+//! ```
+//!
+//! What is drawn comes from `tracing`; this module decides nothing about it. Every instant of a task's life and of
+//! a CPU's time is in the Perfetto trace once.
+
+pub mod perfetto;
+
+mod names;
+
+use model::{HostNs, TraceTables};
+use tracing::timeline::Timeline;
+
+/// A trace as exports read it.
+#[derive(Debug, Clone, Copy)]
+pub struct Run<'a> {
+    /// What to call it: the folder's name.
+    pub label: &'a str,
+    /// Names and what was missed.
+    pub tables: &'a TraceTables,
+    /// One per machine that was traced.
+    pub timelines: &'a [Timeline],
+    /// An instant of the trace on the host's clock and in ns since 1970.
+    pub instant: Option<(HostNs, u64)>,
+}

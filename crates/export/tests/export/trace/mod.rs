@@ -1,0 +1,5 @@
+//! Exports of drawn traces, read back.
+
+pub(crate) mod drawn;
+
+mod perfetto;

@@ -1,0 +1,132 @@
+//! The Perfetto trace of a drawn trace: its packets as text, and what a reader relies on.
+
+use std::collections::BTreeMap;
+
+use export::perfetto::proto::{
+    TYPE_COUNTER, TYPE_INSTANT, TYPE_SLICE_BEGIN, TYPE_SLICE_END, Trace,
+};
+use export::trace::Run;
+use prost::Message;
+use tracing::timeline::Timeline;
+
+use super::drawn::{self, Drawing};
+use crate::fixture::HOSTILE;
+use crate::formats::golden;
+use crate::perfetto::text;
+
+fn bytes(run: Run<'_>) -> Vec<u8> {
+    let mut out = Vec::new();
+    export::trace::perfetto::write(run, &mut out).unwrap();
+    out
+}
+
+fn trace(drawing: &Drawing) -> Trace {
+    Trace::decode(bytes(drawing.run("small")).as_slice()).unwrap()
+}
+
+#[test]
+fn a_track_per_cpu_disk_and_thread() {
+    golden("trace/small.perfetto.txt", &text(&trace(&drawn::small())));
+}
+
+/// Lengths of the slices in no other slice, by track; each begins where the one before ended.
+fn outer_slices(trace: &Trace) -> BTreeMap<u64, u64> {
+    let mut open: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
+    let mut lengths: BTreeMap<u64, u64> = BTreeMap::new();
+    let mut last = 0;
+    for packet in &trace.packet {
+        let Some(event) = &packet.track_event else { continue };
+        assert!(last <= packet.timestamp(), "time goes on");
+        last = packet.timestamp();
+        let stack = open.entry(event.track_uuid()).or_default();
+        match event.r#type() {
+            TYPE_SLICE_BEGIN => stack.push(last),
+            TYPE_SLICE_END => {
+                let begin = stack.pop().unwrap();
+                if stack.is_empty() {
+                    *lengths.entry(event.track_uuid()).or_default() += last - begin;
+                }
+            }
+            TYPE_INSTANT => assert!(!stack.is_empty(), "instants lie in slices"),
+            other => assert_eq!(other, TYPE_COUNTER),
+        }
+    }
+    assert!(open.values().all(Vec::is_empty), "every slice ends");
+    lengths
+}
+
+fn uuids(trace: &Trace) -> BTreeMap<String, u64> {
+    let tracks: Vec<_> =
+        trace.packet.iter().filter_map(|packet| packet.track_descriptor.as_ref()).collect();
+    let path = |uuid: u64| {
+        let mut names = Vec::new();
+        let mut at = tracks.iter().find(|track| track.uuid() == uuid);
+        while let Some(track) = at {
+            names.insert(0, track.name());
+            at = tracks.iter().find(|parent| parent.uuid() == track.parent_uuid());
+        }
+        names.join("/")
+    };
+    tracks.iter().map(|track| (path(track.uuid()), track.uuid())).collect()
+}
+
+#[test]
+fn slices_of_tasks_and_cpus_fill_their_time() {
+    let drawing = drawn::small();
+    let trace = trace(&drawing);
+    let (lengths, uuids) = (outer_slices(&trace), uuids(&trace));
+    let check = |path: &str, ms: u64| assert_eq!(lengths[&uuids[path]], ms * drawn::MS, "{path}");
+    check("host/CPUs/cpu 0", 24);
+    check("host/CPUs/cpu 1", 24);
+    check("host/Disks/vda", 8);
+    check("host/make (10)/make (10)", 24);
+    check("host/cc1 (11)/cc1 (11)", 13);
+    check("host/cc1 (12)/cc1 (12)", 18);
+    check("host/cc1 (12)/lto (13)", 14);
+    check("VM web/CPUs/cpu 0", 10);
+    check("VM web/make (700)/make (700)", 10);
+}
+
+/// Every arrow begins once, on a slice, and ends once, not before.
+#[test]
+fn arrows_have_two_ends() {
+    let trace = trace(&drawn::small());
+    let mut begun = BTreeMap::new();
+    let mut ended = 0;
+    for packet in &trace.packet {
+        let Some(event) = &packet.track_event else { continue };
+        for id in &event.flow_ids {
+            assert_eq!(begun.insert(*id, packet.timestamp()), None);
+        }
+        for id in &event.terminating_flow_ids {
+            assert!(begun[id] <= packet.timestamp());
+            ended += 1;
+        }
+    }
+    assert_eq!((ended, begun.len()), (4, 4));
+}
+
+#[test]
+fn a_task_without_segments_or_works_is_a_track_without_slices() {
+    let mut drawing = drawn::small();
+    drawing.timelines[0].tasks[1].segments.clear();
+    drawing.timelines[0].cpus.clear();
+    let trace = trace(&drawing);
+    assert!(uuids(&trace).contains_key("host/cc1 (11)/cc1 (11)"));
+    outer_slices(&trace);
+    let nothing = Drawing { timelines: vec![Timeline::default()], ..drawn::small() };
+    assert!(outer_slices(&self::trace(&nothing)).is_empty());
+}
+
+#[test]
+fn hostile_names_are_written_as_text() {
+    for name in HOSTILE {
+        let text = text(&trace(&drawn::hostile(name)));
+        let unsafe_char =
+            |c: char| (c.is_control() && c != '\n') || matches!(c, '\u{2028}' | '\u{202e}');
+        assert_eq!(text.find(unsafe_char), None);
+        assert!(text.contains("in 0: VM "));
+    }
+    let long = "x".repeat(1 << 20);
+    assert!(bytes(drawn::hostile(&long).run("long")).len() < 50_000);
+}
