@@ -11,6 +11,8 @@
 //!   | -- Symbols(modules) -------> |   answer: Symbols
 //! ```
 //!
+//! Tracing a guest has requests of its own: see `TraceOptions`.
+//!
 //! A frame is `MAGIC`, a session number, a length (little-endian `u64` and `u32`), and that many bytes
 //! of postcard. The host draws a new session number for each session and the guest repeats it, so that
 //! answers to a host that went away, still in a serial port's queue, are told from new ones.
@@ -20,11 +22,15 @@
 //! Everything in an answer is hostile until `guest::check` has passed it. Decoding itself is bounded:
 //! no list grows beyond the limit its field names here.
 
+mod trace;
+
 use std::fmt;
 use std::marker::PhantomData;
 
 use serde::de::{Deserializer, Error, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
+
+pub use trace::*;
 
 /// Version of this protocol and of snapshot files.
 pub const VERSION: u32 = 1;
@@ -77,6 +83,14 @@ pub enum Request {
         #[serde(deserialize_with = "at_most::<_, _, MAX_IMAGES>")]
         modules: Vec<u32>,
     },
+    /// Begin to trace.
+    TraceStart(TraceOptions),
+    /// Look at the clocks, and whether the command has ended.
+    TraceLook,
+    /// Send what lies in the rings.
+    TraceDrain,
+    /// End the trace.
+    TraceStop,
 }
 
 /// What the guest answers.
@@ -102,6 +116,14 @@ pub enum Response {
     Symbols(#[serde(deserialize_with = "at_most::<_, _, MAX_IMAGES>")] Vec<ModuleSymbols>),
     /// The request failed; one sentence.
     Error(String),
+    /// To `TraceStart`.
+    TraceStarted(Box<TraceStarted>),
+    /// To `TraceLook`.
+    TraceSeen(TraceSeen),
+    /// To `TraceDrain`.
+    TraceSlots(#[serde(deserialize_with = "at_most::<_, _, MAX_OTHERS>")] Vec<TraceSlots>),
+    /// To `TraceStop`.
+    TraceStopped(Box<TraceStopped>),
 }
 
 /// What a guest says of its inside. Also the content of a snapshot file (one frame).

@@ -1,0 +1,26 @@
+//! A guest's rings, read by its host.
+//!
+//! ```text
+//!  guest says: ring heads lie in pages 5, 9; slots in 17, 18, 40 ...    (claims: nothing of them is believed)
+//!    |  every page must lie in a memory slot that the guest can write
+//!    v
+//!  GuestRings: host addresses --process_vm_readv--> Consumer --> events, at the guest's times
+//!    |  tails                                                      |
+//!    '--process_vm_writev--> guest                                 v   GuestClock: guest ns -> TSC -> host TSC -> host ns
+//!                                                              events at the host's times
+//! ```
+//! Where memory can't be read, the guest sends its slots, and `SentRings` takes the place of `GuestRings`.
+//!
+//! Design constraints: whatever a guest says or writes is hostile. It may cost its own trace, with a reason; no more than
+//! the bounds below of time and memory; and nothing is ever written but 8 bytes of the guest's own writable memory.
+
+mod clock;
+mod layout;
+mod memory;
+mod sent;
+
+pub use clock::{ClockError, GuestClock, Knot, TscScale, knot};
+pub(crate) use layout::RING_MARK;
+pub use layout::{Claim, LayoutError, MAX_PAGES, MAX_RINGS, MAX_SLOTS, Region};
+pub use memory::{GuestRings, MemoryError};
+pub use sent::{SentError, SentRings};
