@@ -11,7 +11,7 @@
 //!
 //! Segments of a task touch and cover its life; those of a CPU touch and cover the trace: both are asserted when built.
 
-mod build;
+pub(crate) mod build;
 
 use std::collections::BTreeMap;
 
@@ -270,8 +270,46 @@ pub enum Problem {
     SwitchFromAnother,
     /// A task ran that was never seen to be made or woken.
     UnseenTask,
-    /// An end without its begin (system call, interrupt, fault, lock, request).
+    /// An end without its begin, or a begin without its end (system call, interrupt, fault, request).
     EndWithoutBegin,
-    /// Events of a CPU went backwards in time; they were moved.
+    /// Events went backwards in time, or lay outside the trace; they were moved.
     Backwards,
+}
+
+impl Timeline {
+    /// Its length.
+    #[must_use]
+    pub fn length_ns(&self) -> u64 {
+        self.end.since(self.begin)
+    }
+}
+
+impl Task {
+    /// What to call it: its last name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.names.last().map_or("", |(_, name)| name)
+    }
+
+    /// Length of its life within the trace.
+    #[must_use]
+    pub fn length_ns(&self) -> u64 {
+        self.end.since(self.begin)
+    }
+}
+
+impl Segment {
+    /// Its length.
+    #[must_use]
+    pub fn length_ns(&self) -> u64 {
+        self.end.since(self.begin)
+    }
+}
+
+impl Slice {
+    /// Its length.
+    #[must_use]
+    pub fn length_ns(&self) -> u64 {
+        self.end.since(self.begin)
+    }
 }

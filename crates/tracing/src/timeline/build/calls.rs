@@ -1,0 +1,51 @@
+//! System calls, counted while events go by.
+
+use std::collections::BTreeMap;
+
+use model::HostNs;
+use rustc_hash::FxHashMap;
+
+use super::tasks::Tasks;
+use crate::timeline::{Calls, TaskId};
+
+/// System calls, counted while events go by.
+#[derive(Debug, Default)]
+pub(super) struct CallCounts {
+    sums: FxHashMap<(TaskId, u16), Calls>,
+    /// Those under way, with their number and begin.
+    under_way: FxHashMap<TaskId, (u16, HostNs)>,
+}
+
+impl CallCounts {
+    /// A task begins a call; one that seems to be under way ended unseen.
+    pub(super) fn begin(&mut self, task: TaskId, number: u16, now: HostNs) {
+        if let Some((number, begin)) = self.under_way.insert(task, (number, now)) {
+            self.sums.entry((task, number)).or_default().add(now.since(begin));
+        }
+        self.sums.entry((task, number)).or_default().count += 1;
+    }
+
+    /// It ends the call, if its begin was seen.
+    pub(super) fn end(&mut self, task: TaskId, failed: bool, now: HostNs) {
+        let Some((number, begin)) = self.under_way.remove(&task) else { return };
+        let calls = self.sums.entry((task, number)).or_default();
+        calls.failed += u64::from(failed);
+        calls.add(now.since(begin));
+    }
+
+    /// What is still under way lasts to the end of its task's life, or to the trace's.
+    pub(super) fn finish(mut self, tasks: &Tasks, end: HostNs) -> BTreeMap<(TaskId, u16), Calls> {
+        for (task, (number, begin)) in self.under_way {
+            let end = tasks[task].ended_at().unwrap_or(end);
+            self.sums.entry((task, number)).or_default().add(end.since(begin));
+        }
+        self.sums.into_iter().collect()
+    }
+}
+
+impl Calls {
+    fn add(&mut self, ns: u64) {
+        self.ns += ns;
+        self.longest_ns = self.longest_ns.max(ns);
+    }
+}

@@ -1,0 +1,222 @@
+//! The disks and their requests while events go by.
+//!
+//! ```text
+//!           insert           issue            complete
+//!   (none) -------> queued --------> issued ----------> done
+//!                      ^               |
+//!                      +----requeue----+
+//! ```
+
+use model::{BlockOp, BlockRequest, HostNs, MachineId, TraceTables};
+use rustc_hash::FxHashMap;
+
+use super::Problems;
+use super::cpus::RequestRow;
+use super::tasks::Tasks;
+use crate::timeline::{Disk, Problem, Request, TaskId};
+
+/// The disks while events go by.
+#[derive(Debug)]
+pub(super) struct Disks<'a> {
+    rows: Vec<Tracked>,
+    by_dev: FxHashMap<u32, u32>,
+    /// Requests that are queued or issued.
+    live: FxHashMap<u64, Live>,
+    names: FxHashMap<u32, &'a str>,
+}
+
+#[derive(Debug)]
+struct Tracked {
+    disk: Disk,
+    in_flight: u64,
+    /// Since when there is one in flight.
+    busy_since: HostNs,
+}
+
+/// A request that is queued or issued.
+#[derive(Debug)]
+struct Live {
+    disk: u32,
+    maker: Option<RequestRow>,
+    sector: u64,
+    op: BlockOp,
+    queued: HostNs,
+    issued: bool,
+}
+
+impl<'a> Disks<'a> {
+    pub(super) fn new(tables: &'a TraceTables, machine: MachineId) -> Self {
+        let named = tables.disks.iter().filter(|(of, _, _)| *of == machine);
+        Self {
+            rows: Vec::new(),
+            by_dev: FxHashMap::default(),
+            live: FxHashMap::default(),
+            names: named.map(|(_, dev, name)| (*dev, name.as_str())).collect(),
+        }
+    }
+
+    pub(super) fn insert(
+        &mut self,
+        request: &BlockRequest,
+        maker: Option<TaskId>,
+        now: HostNs,
+        tasks: &mut Tasks,
+        problems: &mut Problems,
+    ) {
+        // What went back to the queue is inserted again.
+        if let Some(live) = self.live.get(&request.request)
+            && !live.issued
+            && live.sector == request.sector
+        {
+            return;
+        }
+        self.forget(request.request, now, tasks, problems);
+        self.begin(request, maker, now, tasks);
+    }
+
+    pub(super) fn issue(
+        &mut self,
+        request: &BlockRequest,
+        maker: Option<TaskId>,
+        now: HostNs,
+        tasks: &mut Tasks,
+        problems: &mut Problems,
+    ) {
+        if self.live.get(&request.request).is_none_or(|live| live.issued) {
+            self.forget(request.request, now, tasks, problems);
+            self.begin(request, maker, now, tasks);
+        }
+        let Some(live) = self.live.get_mut(&request.request) else { return };
+        live.issued = true;
+        self.rows[live.disk as usize].begin(now);
+        if let Some(row) = row_of(live.maker, tasks) {
+            // Others may have been merged into it since it was queued.
+            row.bytes = row.bytes.max(request.bytes);
+            row.issued = Some(now);
+        }
+    }
+
+    pub(super) fn requeue(
+        &mut self,
+        request: u64,
+        now: HostNs,
+        tasks: &mut Tasks,
+        problems: &mut Problems,
+    ) {
+        let Some(live) = self.live.get_mut(&request).filter(|live| live.issued) else {
+            return problems.count(Problem::EndWithoutBegin);
+        };
+        live.issued = false;
+        self.rows[live.disk as usize].end(now);
+        if let Some(row) = row_of(live.maker, tasks) {
+            row.issued = None;
+        }
+    }
+
+    /// Who made the request that is done, if that is known; `None`: no such request was under way.
+    pub(super) fn complete(
+        &mut self,
+        request: u64,
+        bytes: u32,
+        now: HostNs,
+        tasks: &mut Tasks,
+    ) -> Option<Option<RequestRow>> {
+        let live = self.live.remove(&request)?;
+        let tracked = &mut self.rows[live.disk as usize];
+        if live.issued {
+            tracked.end(now);
+        }
+        tracked.disk.requests += 1;
+        match live.op {
+            BlockOp::Read => tracked.disk.bytes[0] += u64::from(bytes),
+            BlockOp::Write => tracked.disk.bytes[1] += u64::from(bytes),
+            BlockOp::Flush | BlockOp::Discard | BlockOp::Other => {}
+        }
+        if let Some(row) = row_of(live.maker, tasks) {
+            row.done = Some(now);
+        }
+        Some(live.maker)
+    }
+
+    pub(super) fn finish(self, end: HostNs) -> Vec<Disk> {
+        let ended = |mut tracked: Tracked| {
+            if 0 < tracked.in_flight {
+                tracked.push_busy(end);
+            }
+            tracked.disk
+        };
+        self.rows.into_iter().map(ended).collect()
+    }
+
+    fn begin(
+        &mut self,
+        request: &BlockRequest,
+        maker: Option<TaskId>,
+        now: HostNs,
+        tasks: &mut Tasks,
+    ) {
+        let disk = self.disk(request.disk);
+        let (op, bytes) = (request.op, request.bytes);
+        let maker = maker.map(|id| {
+            let requests = &mut tasks[id].task.requests;
+            let row = u32::try_from(requests.len()).unwrap_or(u32::MAX);
+            requests.push(Request { disk, op, bytes, queued: now, issued: None, done: None });
+            (id, row)
+        });
+        let live = Live { disk, maker, sector: request.sector, op, queued: now, issued: false };
+        self.live.insert(request.request, live);
+    }
+
+    /// Its name is used again, so that it is no longer under way: when it was issued, the end was lost; when it was
+    /// not, it was merged into a neighbour soon after it was queued.
+    fn forget(&mut self, request: u64, now: HostNs, tasks: &mut Tasks, problems: &mut Problems) {
+        let Some(live) = self.live.remove(&request) else { return };
+        if live.issued {
+            problems.count(Problem::EndWithoutBegin);
+            self.rows[live.disk as usize].end(now);
+        }
+        if let Some(row) = row_of(live.maker, tasks) {
+            row.done = Some(if live.issued { now } else { live.queued });
+        }
+    }
+
+    fn disk(&mut self, dev: u32) -> u32 {
+        *self.by_dev.entry(dev).or_insert_with(|| {
+            let name = self.names.get(&dev).map(|name| (*name).to_owned());
+            let name = name.unwrap_or_else(|| format!("{}:{}", dev >> 20, dev & 0xf_ffff));
+            let disk = Disk { dev, name, ..Disk::default() };
+            self.rows.push(Tracked { disk, in_flight: 0, busy_since: HostNs(0) });
+            u32::try_from(self.rows.len() - 1).expect("there are at most 2^32 numbers of disks")
+        })
+    }
+}
+
+impl Tracked {
+    fn begin(&mut self, now: HostNs) {
+        if self.in_flight == 0 {
+            self.busy_since = now;
+        }
+        self.in_flight += 1;
+    }
+
+    fn end(&mut self, now: HostNs) {
+        self.in_flight = self.in_flight.saturating_sub(1);
+        if self.in_flight == 0 {
+            self.push_busy(now);
+        }
+    }
+
+    fn push_busy(&mut self, end: HostNs) {
+        let begin = self.busy_since;
+        match self.disk.busy.last_mut() {
+            _ if end <= begin => {}
+            Some(last) if last.1 == begin => last.1 = end,
+            _ => self.disk.busy.push((begin, end)),
+        }
+    }
+}
+
+fn row_of(maker: Option<RequestRow>, tasks: &mut Tasks) -> Option<&mut Request> {
+    let (id, row) = maker?;
+    tasks[id].task.requests.get_mut(row as usize)
+}

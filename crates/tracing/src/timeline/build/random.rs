@@ -1,0 +1,147 @@
+//! Whatever the events: no panic, and everything still adds up.
+
+use model::{
+    BlockOp, BlockRequest, HostNs, Interrupt, LockKind, LostEvents, Machine, MachineId, Off, Pid,
+    TaskName, Tid, TraceEvent, TraceStack, TraceTables, TraceTask, Vector, What,
+};
+
+use super::invariants;
+use crate::timeline::{Timeline, build};
+
+/// A small generator of numbers that are the same each time (xorshift).
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn below(&mut self, n: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % n
+    }
+
+    fn small(&mut self, n: u64) -> u32 {
+        u32::try_from(self.below(n)).unwrap()
+    }
+
+    fn tid(&mut self) -> Tid {
+        Tid(self.small(7))
+    }
+
+    fn off(&mut self) -> Off {
+        match self.below(5) {
+            0 => Off::Runnable,
+            1 => Off::Sleep,
+            2 => Off::Uninterruptible { io: self.below(2) == 0 },
+            3 => Off::Stopped,
+            _ => Off::Dead,
+        }
+    }
+
+    fn interrupt(&mut self) -> Interrupt {
+        match self.below(3) {
+            0 => Interrupt::Device(self.small(2)),
+            1 => Interrupt::Soft(self.small(2)),
+            _ => Interrupt::Vector(Vector::LocalTimer),
+        }
+    }
+
+    fn request(&mut self) -> BlockRequest {
+        BlockRequest {
+            request: self.below(4),
+            disk: self.small(2),
+            sector: self.below(3),
+            bytes: self.small(9000),
+            op: if self.below(2) == 0 { BlockOp::Read } else { BlockOp::Write },
+            task: self.tid(),
+        }
+    }
+
+    fn what(&mut self) -> What {
+        let task = self.tid();
+        let number = u16::try_from(self.below(3)).unwrap();
+        let stack = (self.below(2) == 0).then_some(TraceStack(3));
+        let name = TaskName::new(b"name");
+        match self.below(24) {
+            0..=4 => What::Switch { prev: task, off: self.off(), stack, next: self.tid() },
+            5 => What::Waking { task, by: self.tid() },
+            6 => What::Wakeup { task, target_cpu: self.small(3) },
+            7 => What::Fork { parent: task, child: self.tid(), pid: Pid(self.small(7)) },
+            8 => What::Exec { task, name },
+            9 => What::Rename { task, name },
+            10 => What::Exit { task },
+            11 => What::SyscallEnter { task, number },
+            12 => What::SyscallExit { task, number, failed: self.below(2) == 0 },
+            13 | 14 => What::InterruptEnter(self.interrupt()),
+            15 | 16 => What::InterruptExit(self.interrupt()),
+            17 => What::FaultEnter { address: self.0, user: self.below(2) == 0 },
+            18 => What::FaultExit { major: self.below(2) == 0 },
+            19 => What::BlockInsert(self.request()),
+            20 => What::BlockIssue(self.request()),
+            21 if self.below(4) == 0 => What::BlockRequeue { request: self.below(4) },
+            21 | 22 => What::BlockComplete { request: self.below(4), bytes: self.small(9000) },
+            _ if self.below(2) == 0 => {
+                What::LockBegin { task, lock: 1, kind: LockKind::Mutex, owner: Some(Tid(1)), stack }
+            }
+            _ => What::LockEnd { task, lock: self.below(2) },
+        }
+    }
+
+    /// Any events, some of them out of order or of another machine.
+    fn events(&mut self, n: u64) -> Vec<TraceEvent> {
+        let mut time = 1000;
+        let mut event = || {
+            time += self.below(20);
+            TraceEvent {
+                time: HostNs(time - self.below(20) * u64::from(self.below(20) == 0)),
+                machine: MachineId(u32::from(self.below(30) == 0)),
+                cpu: self.small(3),
+                what: self.what(),
+            }
+        };
+        (0..n).map(|_| event()).collect()
+    }
+
+    fn tables(&mut self) -> TraceTables {
+        let lost = LostEvents { cpu: 0, kind: "switch".to_owned(), count: 5 };
+        let machine = Machine {
+            name: "host".to_owned(),
+            cpus: vec![0, 1, 2],
+            begin: HostNs(self.below(3) * 900),
+            end: HostNs(self.below(3) * 1500),
+            lost: if self.below(2) == 0 { vec![lost] } else { Vec::new() },
+            fault_estimate_ns: (self.below(2) == 0).then_some(15),
+            ..Machine::default()
+        };
+        let task = |tid: u32, asleep: bool| TraceTask {
+            machine: MachineId(0),
+            tid: Tid(tid),
+            pid: Pid(tid),
+            parent: Pid(0),
+            name: format!("task{tid}"),
+            kernel: tid == 2,
+            asleep_in: asleep.then(|| "poll".to_owned()),
+        };
+        let tasks = (0..4).map(|tid| task(tid, self.below(2) == 0)).collect();
+        TraceTables { machines: vec![machine], tasks, ..TraceTables::default() }
+    }
+}
+
+/// Timelines of events that make no sense.
+pub(crate) fn senseless() -> impl Iterator<Item = Timeline> {
+    let mut random = Random(0x5eed_0005);
+    (0..400).map(move |round| {
+        let tables = random.tables();
+        let events = random.events(1 + round * 2);
+        build(&tables, MachineId(0), &events)
+    })
+}
+
+#[test]
+fn any_events_give_a_timeline_that_adds_up() {
+    let mut n_tasks = 0;
+    for timeline in senseless() {
+        assert_eq!(invariants::check(&timeline), Ok(()));
+        n_tasks += timeline.tasks.len();
+    }
+    assert!(1000 < n_tasks, "{n_tasks} tasks: the events were too few to mean anything");
+}

@@ -1,0 +1,62 @@
+//! What a machine's trace covers.
+
+use model::{HostNs, Machine, MachineId, TraceEvent, What};
+use rustc_hash::FxHashSet;
+
+/// What a machine's trace covers.
+#[derive(Debug)]
+pub(super) struct Scope {
+    pub(super) begin: HostNs,
+    pub(super) end: HostNs,
+    /// Ascending.
+    pub(super) cpus: Vec<u32>,
+    pub(super) fault_ends: FaultEnds,
+    /// No event of it was lost: what no event says did not happen.
+    pub(super) complete: bool,
+}
+
+/// How the length of a page fault is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum FaultEnds {
+    /// By its end.
+    Seen,
+    /// Its end is not seen.
+    Estimated {
+        /// As long as they take on this machine.
+        ns: u64,
+    },
+}
+
+impl Scope {
+    /// By what the tables say; what they leave open, by the events.
+    pub(super) fn of(row: &Machine, machine: MachineId, events: &[TraceEvent]) -> Self {
+        let mut cpus: FxHashSet<u32> = row.cpus.iter().copied().collect();
+        let (mut first, mut last) = (HostNs(u64::MAX), HostNs(0));
+        let mut ends_seen = false;
+        let mut latest = None;
+        for event in events.iter().filter(|event| event.machine == machine) {
+            (first, last) = (first.min(event.time), last.max(event.time));
+            ends_seen |= matches!(event.what, What::FaultExit { .. });
+            if latest.replace(event.cpu) != Some(event.cpu) {
+                cpus.insert(event.cpu);
+            }
+        }
+        let mut cpus: Vec<u32> = cpus.into_iter().collect();
+        cpus.sort_unstable();
+        let told = row.begin < row.end;
+        let (begin, end) = if told { (row.begin, row.end) } else { (first.min(last), last) };
+        let fault_ends = match ends_seen {
+            true => FaultEnds::Seen,
+            false => FaultEnds::Estimated { ns: row.fault_estimate_ns.unwrap_or(0) },
+        };
+        Self { begin, end, cpus, fault_ends, complete: row.lost.is_empty() }
+    }
+
+    /// Row of `cpus`.
+    pub(super) fn row(&self, cpu: u32) -> Option<usize> {
+        match self.cpus.get(cpu as usize) {
+            Some(number) if *number == cpu => Some(cpu as usize),
+            _ => self.cpus.binary_search(&cpu).ok(),
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! The tasks while their events go by.
+
+use std::ops::{Index, IndexMut};
+
+use model::{HostNs, Pid, Tid, TraceTask};
+use rustc_hash::FxHashMap;
+
+use super::EXIT_GROUP;
+use crate::timeline::{LockWait, Segment, Sleep, State, Task, TaskId, Waker, Work};
+
+/// The kernel's task that makes all others of the kernel's own.
+const KTHREADD: Tid = Tid(2);
+
+/// The tasks while their events go by.
+#[derive(Debug, Default)]
+pub(super) struct Tasks {
+    rows: Vec<Tracked>,
+    /// Those that live.
+    by_tid: FxHashMap<Tid, TaskId>,
+}
+
+/// A task while its events go by.
+#[derive(Debug)]
+pub(super) struct Tracked {
+    pub(super) task: Task,
+    pub(super) state: State,
+    /// Since when.
+    since: HostNs,
+    /// Who began to wake it, until it is queued.
+    pub(super) waking: Option<Waker>,
+    pub(super) context: Context,
+    ended: bool,
+}
+
+/// What a task is in the middle of, whether it has a CPU or not.
+#[derive(Debug, Default)]
+pub(super) struct Context {
+    pub(super) mode: Mode,
+    pub(super) fault: Option<Fault>,
+    /// User code had a fault, and made no system call since.
+    pub(super) faulted: bool,
+    pub(super) lock: Option<LockWait>,
+    exiting: bool,
+}
+
+/// Where a task of a program is when it handles no fault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Mode {
+    /// No event told yet.
+    #[default]
+    Unknown,
+    User,
+    Syscall(u16),
+}
+
+/// A page fault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// Its end will be seen.
+    Open,
+    /// It takes until then, as an estimate.
+    Until(HostNs),
+}
+
+/// What an event tells of the time before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Told {
+    InUser,
+    InSyscall(u16),
+}
+
+impl Index<TaskId> for Tasks {
+    type Output = Tracked;
+
+    fn index(&self, id: TaskId) -> &Tracked {
+        &self.rows[id.index()]
+    }
+}
+
+impl IndexMut<TaskId> for Tasks {
+    fn index_mut(&mut self, id: TaskId) -> &mut Tracked {
+        &mut self.rows[id.index()]
+    }
+}
+
+impl Tasks {
+    /// Those that were there at the begin.
+    pub(super) fn new<'a>(there: impl Iterator<Item = &'a TraceTask>, begin: HostNs) -> Self {
+        let mut tasks = Self::default();
+        for row in there {
+            if row.tid == Tid(0) || tasks.by_tid.contains_key(&row.tid) {
+                continue;
+            }
+            let task = Task {
+                pid: row.pid,
+                parent_pid: row.parent,
+                names: vec![(begin, row.name.clone())],
+                kernel: row.kernel,
+                before: true,
+                ..blank(row.tid, begin)
+            };
+            let asleep = row.asleep_in.as_ref().map(|_| State::Asleep(Sleep::default()));
+            tasks.add(Tracked::new(task, asleep.unwrap_or(State::Unknown)));
+        }
+        tasks
+    }
+
+    /// The one that lives under this id.
+    pub(super) fn find(&self, tid: Tid) -> Option<TaskId> {
+        self.by_tid.get(&tid).copied()
+    }
+
+    /// One of which nothing is known but that it is there now.
+    pub(super) fn unseen(&mut self, tid: Tid, now: HostNs) -> TaskId {
+        self.add(Tracked::new(blank(tid, now), State::Unknown))
+    }
+
+    /// A new one: in its own row, or in that of a task of the tables, which were then read after its begin.
+    pub(super) fn fork(&mut self, parent: Option<TaskId>, child: Tid, pid: Pid, now: HostNs) {
+        let mut task = Task { pid, parent, ..blank(child, now) };
+        let mut mode = Mode::Unknown;
+        if let Some(parent) = parent {
+            let parent = &self[parent];
+            let is_thread = child.0 != pid.0;
+            task.parent_pid = if is_thread { parent.task.parent_pid } else { parent.task.pid };
+            task.names = vec![(now, parent.task.name().to_owned())];
+            task.kernel = parent.task.kernel || parent.task.tid == KTHREADD;
+            // It returns from the system call that made it.
+            mode = parent.context.mode;
+        }
+        let mut tracked = Tracked::new(task, State::Runnable { preempted: false });
+        tracked.context.mode = mode;
+        match self.find(child) {
+            Some(id) => self[id] = tracked,
+            None => {
+                self.add(tracked);
+            }
+        }
+    }
+
+    /// It lives no longer.
+    pub(super) fn end(&mut self, id: TaskId, now: HostNs) {
+        let tracked = &mut self[id];
+        tracked.become_state(now, State::Unknown);
+        tracked.task.end = now;
+        tracked.task.exited = true;
+        tracked.ended = true;
+        let tid = tracked.task.tid;
+        if self.find(tid) == Some(id) {
+            self.by_tid.remove(&tid);
+        }
+    }
+
+    /// It goes on under another thread id.
+    pub(super) fn change_tid(&mut self, id: TaskId, tid: Tid) {
+        let old = std::mem::replace(&mut self[id].task.tid, tid);
+        self.by_tid.remove(&old);
+        self.by_tid.insert(tid, id);
+    }
+
+    pub(super) fn finish(self, end: HostNs) -> Vec<Task> {
+        let ended = |mut tracked: Tracked| {
+            if !tracked.ended {
+                tracked.become_state(end, State::Unknown);
+                tracked.task.end = end;
+            }
+            tracked.task
+        };
+        self.rows.into_iter().map(ended).collect()
+    }
+
+    fn add(&mut self, tracked: Tracked) -> TaskId {
+        let row = u32::try_from(self.rows.len()).expect("fewer tasks than 2^32 fit in memory");
+        self.by_tid.insert(tracked.task.tid, TaskId(row));
+        self.rows.push(tracked);
+        TaskId(row)
+    }
+}
+
+impl Tracked {
+    fn new(task: Task, state: State) -> Self {
+        let since = task.begin;
+        let context = Context::default();
+        Self { task, state, since, waking: None, context, ended: false }
+    }
+
+    /// From `time` on it is in another state.
+    pub(super) fn become_state(&mut self, time: HostNs, state: State) {
+        let was = std::mem::replace(&mut self.state, state);
+        let begin = self.since;
+        if time <= begin {
+            return;
+        }
+        self.since = time;
+        let mergeable = !matches!(was, State::Asleep(_));
+        match self.task.segments.last_mut() {
+            Some(last) if mergeable && last.state == was => last.end = time,
+            _ => self.task.segments.push(Segment { begin, end: time, state: was }),
+        }
+    }
+
+    /// When its life ended; `None`: it lives.
+    pub(super) fn ended_at(&self) -> Option<HostNs> {
+        self.ended.then_some(self.task.end)
+    }
+
+    pub(super) fn runs_on(&self, cpu: u32) -> bool {
+        self.state == State::Running { cpu }
+    }
+
+    /// What it executes when it has a CPU and no interrupt is handled.
+    pub(super) fn work(&self) -> Work {
+        match (self.context.fault, self.context.mode) {
+            (Some(_), _) => Work::Fault { estimated: false },
+            _ if self.task.kernel => Work::KernelTask,
+            (None, Mode::Unknown) => Work::Unknown,
+            (None, Mode::User) => Work::User,
+            (None, Mode::Syscall(number)) => Work::Syscall(number),
+        }
+    }
+
+    /// Whether all that is known of it is that the tables name it in this process.
+    pub(super) fn is_untouched(&self, pid: Pid) -> bool {
+        let silent = match &self.state {
+            State::Unknown => true,
+            State::Asleep(sleep) => *sleep == Sleep::default(),
+            _ => false,
+        };
+        let task = &self.task;
+        let nothing_done = task.segments.is_empty() && task.requests.is_empty();
+        task.before && task.pid == pid && nothing_done && silent
+    }
+
+    pub(super) fn rename(&mut self, now: HostNs, name: String) {
+        if self.task.name() != name {
+            self.task.names.push((now, name));
+        }
+    }
+}
+
+impl Context {
+    pub(super) fn syscall(&self) -> Option<u16> {
+        match self.mode {
+            Mode::Syscall(number) => Some(number),
+            Mode::Unknown | Mode::User => None,
+        }
+    }
+
+    /// Whether a task that falls asleep now does so in a fault. User code can sleep nowhere else, so that one whose
+    /// end was not seen is still under way when no system call has begun since.
+    pub(super) fn sleeps_in_fault(&self) -> bool {
+        let in_user = self.mode == Mode::User && self.faulted && !self.exiting;
+        self.fault.is_some() || in_user
+    }
+
+    pub(super) fn fault(&mut self, fault: Fault, user: bool) {
+        self.fault = Some(fault);
+        if user {
+            self.mode = Mode::User;
+            self.faulted = true;
+        }
+    }
+
+    pub(super) fn enter(&mut self, number: u16) {
+        self.mode = Mode::Syscall(number);
+        (self.fault, self.faulted) = (None, false);
+    }
+
+    pub(super) fn leave(&mut self) {
+        self.mode = Mode::User;
+        (self.fault, self.faulted) = (None, false);
+    }
+
+    /// Who is killed does what `exit_group` does.
+    pub(super) fn exit(&mut self) {
+        self.exiting = true;
+        (self.fault, self.lock) = (None, None);
+        if self.syscall().is_none() {
+            self.mode = Mode::Syscall(EXIT_GROUP);
+        }
+    }
+}
+
+/// A task of which only the id is known.
+fn blank(tid: Tid, begin: HostNs) -> Task {
+    Task {
+        tid,
+        pid: Pid(tid.0),
+        parent: None,
+        parent_pid: Pid(0),
+        names: vec![(begin, format!("[{tid}]"))],
+        kernel: false,
+        begin,
+        end: begin,
+        before: false,
+        exited: false,
+        segments: Vec::new(),
+        requests: Vec::new(),
+    }
+}
