@@ -38,6 +38,7 @@ struct pid {
 } KERNEL_TYPE;
 
 struct thread_info {
+	__u32 status;
 	__u32 cpu;
 } KERNEL_TYPE;
 
@@ -53,17 +54,34 @@ struct sched_entity {
 	struct cfs_rq *cfs_rq; /* CONFIG_FAIR_GROUP_SCHED */
 } KERNEL_TYPE;
 
+struct kernfs_node {
+	__u64 id;
+} KERNEL_TYPE;
+
+struct cgroup {
+	int level;
+	struct kernfs_node *kn;
+	struct cgroup *ancestors[1]; /* any number */
+} KERNEL_TYPE;
+
+struct css_set {
+	struct cgroup *dfl_cgrp; /* in the unified hierarchy */
+} KERNEL_TYPE;
+
 struct task_struct {
 	struct thread_info thread_info;
 	void *stack;
 	unsigned int __state;
 	unsigned int flags;
 	int on_cpu;
+	unsigned in_iowait : 1;
 	int pid;
 	int tgid;
+	char comm[16];
 	struct sched_entity se;
 	struct sched_info sched_info;
 	struct hlist_node pid_links[1];
+	struct css_set *cgroups;
 } KERNEL_TYPE;
 
 /* Linux 6.18 and later throttle task by task. */

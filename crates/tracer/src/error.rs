@@ -1,5 +1,7 @@
 //! What can go wrong.
 
+use model::Pid;
+
 use crate::Garbage;
 
 /// The probes could not be used at all; the text says what to do. (Single probes that can't be are no error: see
@@ -28,7 +30,19 @@ pub enum TracerError {
     /// The options make no sense.
     #[error("{0}")]
     Options(String),
-    /// A map could not be shared or written.
+    /// A process can't be followed.
+    #[error("failed to look for the processes below {process}")]
+    Follow {
+        /// Whose descendants.
+        process: Pid,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The object and this program do not belong together.
+    #[error("the BPF object has no map {0}: build vmscope again")]
+    NoMap(&'static str),
+    /// A map could not be shared.
     #[error("failed to set up BPF map {map}")]
     Map {
         /// Its name in the BPF object.

@@ -11,15 +11,20 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod clock;
 mod error;
+mod family;
 mod fault;
+pub mod guest;
 mod load;
 mod mapped;
+pub mod outside;
 mod probes;
 mod ring;
 mod slots;
 mod symbols;
 
+pub use clock::ClockPair;
 pub use error::{RingError, TracerError};
 pub use fault::fault_estimate;
 pub use load::{Filter, Layout, Options, Tracer};

@@ -1,16 +1,30 @@
-//! Loading the programs and attaching them.
+//! Loading the programs, starting and stopping a trace.
 
+use aya::maps::StackTraceMap;
+use aya::{Btf, Ebpf, EbpfError, EbpfLoader, include_bytes_aligned};
 use model::{HostNs, LostEvents, MachineId, Pid, TraceEvent, TraceStack};
+use rustix::time::{ClockId, clock_gettime};
 
-use crate::mapped::LocalRings;
+use crate::family::Followed;
+use crate::mapped::{LocalRings, Mapped};
+use crate::probes::{Links, Missing, attach, chain, load, missed};
 use crate::ring::Consumer;
-use crate::slots::Base;
-use crate::{RingMemory, TracerError};
+use crate::slots::{Base, RING_BYTES, SLOT_BYTES, lost_events};
+use crate::{RingError, RingMemory, TracerError};
+
+static OBJECT: &[u8] = include_bytes_aligned!(concat!(env!("OUT_DIR"), "/tracer.bpf.o"));
+
+/// A ring smaller than this would be full at once.
+const MIN_SLOTS: u32 = 1024;
+/// 4 GiB of slots: the map's index has 32 bits, and so many slots are a mistake.
+const MAX_SLOTS: u64 = 1 << 28;
+/// Words of the map of followed threads: one bit for each of 2^22 thread ids.
+const FOLLOWED_WORDS: u32 = 1 << 16;
 
 /// What to trace, and with how much memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
-    /// CPUs whose rings will be drained. All CPUs are traced.
+    /// CPUs that are online. Should another one come to life, its events are counted as lost.
     pub cpus: Vec<u32>,
     /// Slots of 16 bytes per CPU, rounded up to a power of two, at least 1024.
     pub slots_per_cpu: u32,
@@ -33,7 +47,7 @@ pub enum Filter {
     Tree,
     /// One process's (a VM's).
     Process(Pid),
-    /// A control group's and those below it.
+    /// A control group's and those below it, in the unified hierarchy.
     Cgroup {
         /// Its id: the inode number of its folder.
         id: u64,
@@ -47,7 +61,7 @@ pub enum Filter {
 pub struct Layout {
     /// Slots of each CPU's ring.
     pub slots_per_cpu: usize,
-    /// Rings: the highest CPU's number and one.
+    /// Rings with slots: the highest online CPU's number and one. Ring n is CPU n's.
     pub rings: usize,
     /// Address and bytes of the mapping of `struct trace_ring`s (whole pages).
     pub heads: (usize, usize),
@@ -58,11 +72,19 @@ pub struct Layout {
 /// The loaded programs and their rings. They leave the kernel when this is dropped.
 #[derive(Debug)]
 pub struct Tracer {
+    bpf: Ebpf,
+    links: Links,
     rings: LocalRings,
-    consumers: Vec<(u32, Consumer)>,
-    missing: Vec<(String, String)>,
-    /// `CLOCK_MONOTONIC` that the programs' times begin at, ns.
+    followed: Option<Followed>,
+    /// By the CPU's number.
+    consumers: Vec<Consumer>,
+    /// All CPUs there can be: those that came late have a ring without slots.
+    possible_cpus: usize,
+    missing: Vec<Missing>,
     base_ns: u64,
+    /// Events outside of it came while only some programs were attached.
+    begin: HostNs,
+    end: HostNs,
 }
 
 impl Tracer {
@@ -71,8 +93,40 @@ impl Tracer {
     /// # Errors
     /// When the kernel refuses them all, or the options make no sense; the error says what to do.
     pub fn load(options: &Options) -> Result<Self, TracerError> {
-        let _ = (options, Consumer::new(Base { machine: MachineId::HOST, cpu: 0 }, 1));
-        Err(TracerError::Privilege)
+        let sizes = Sizes::new(options)?;
+        let base_ns = now_ns();
+        let btf = Btf::from_sys_fs().map_err(|_| TracerError::NoBtf)?;
+        let mut bpf = load_object(&btf, options, &sizes, base_ns)?;
+        let mut missing = Vec::new();
+        load(&mut bpf, &btf, &mut missing);
+        if bpf.programs().all(|(_, program)| program.fd().is_err()) {
+            return Err(no_probe(missing));
+        }
+        let followed = match options.filter {
+            Filter::Tree => {
+                Some(Followed::new(map(&bpf, "followed", FOLLOWED_WORDS as usize * 8)?))
+            }
+            _ => None,
+        };
+        let slots_per_cpu = 1 << sizes.slots_shift;
+        let rings = LocalRings {
+            heads: map(&bpf, "rings", sizes.possible_cpus * RING_BYTES)?,
+            slots: map(&bpf, "slots", sizes.slots as usize * SLOT_BYTES)?,
+            slots_per_cpu,
+        };
+        let consumer = |cpu| Consumer::new(Base { machine: MachineId::HOST, cpu }, slots_per_cpu);
+        Ok(Self {
+            bpf,
+            links: Links::default(),
+            rings,
+            followed,
+            consumers: (0..sizes.cpus).map(consumer).collect(),
+            possible_cpus: sizes.possible_cpus,
+            missing,
+            base_ns,
+            begin: HostNs(0),
+            end: HostNs(u64::MAX),
+        })
     }
 
     /// Attaches the programs. Returns when the trace begins: when all of them were.
@@ -80,34 +134,71 @@ impl Tracer {
     /// # Errors
     /// When none could be.
     pub fn start(&mut self) -> Result<HostNs, TracerError> {
-        Err(TracerError::Privilege)
+        self.links = attach(&mut self.bpf, &mut self.missing);
+        if self.links.is_empty() {
+            return Err(no_probe(std::mem::take(&mut self.missing)));
+        }
+        self.begin = HostNs(now_ns());
+        Ok(self.begin)
     }
 
-    /// With `Filter::Tree`: traces this process's threads, its descendants, and all that they make from now on.
+    /// With `Filter::Tree`: traces the threads of this process and of its descendants, and all that they make from now on.
     ///
     /// # Errors
-    /// If the map can't be written.
+    /// If another filter was asked for, or `/proc` can't be read.
     pub fn follow(&self, process: Pid) -> Result<(), TracerError> {
-        let _ = process;
-        Ok(())
+        let Some(followed) = &self.followed else {
+            return Err(TracerError::Options("only Filter::Tree follows processes".to_owned()));
+        };
+        followed.add(process).map_err(|source| TracerError::Follow { process, source })
     }
 
     /// Appends the events of `cpu` that came since the last call, in time order.
-    pub fn drain(&mut self, cpu: u32, events: &mut Vec<TraceEvent>) {
-        let _ = (cpu, events);
+    ///
+    /// # Errors
+    /// If the ring holds what no probe writes, which would be a fault of ours.
+    pub fn drain(
+        &mut self,
+        cpu: u32,
+        events: &mut Vec<TraceEvent>,
+    ) -> Result<(), RingError<std::convert::Infallible>> {
+        let Some(consumer) = self.consumers.get_mut(cpu as usize) else { return Ok(()) };
+        let first = events.len();
+        let base_ns = self.base_ns;
+        let clock = |time| HostNs(base_ns.saturating_add(time));
+        let result = consumer.drain(&mut self.rings, clock, events);
+        let is_early = |event: &TraceEvent| event.time < self.begin;
+        let is_late = |event: &TraceEvent| self.end < event.time;
+        if events[first..].first().is_some_and(is_early) {
+            let early = events[first..].partition_point(is_early);
+            events.drain(first..first + early);
+        }
+        if events[first..].last().is_some_and(is_late) {
+            let kept = events[first..].partition_point(|event| !is_late(event));
+            events.truncate(first + kept);
+        }
+        result
     }
 
     /// How full the ring of `cpu` is, from 0 to 1.
     #[must_use]
     pub fn fill(&self, cpu: u32) -> f64 {
-        let _ = cpu;
-        0.0
+        if self.consumers.len() <= cpu as usize {
+            return 0.0;
+        }
+        let Ok((head, tail)) = self.rings.counters(cpu as usize);
+        head.wrapping_sub(tail) as f64 / self.rings.slots_per_cpu as f64
     }
 
     /// Detaches the programs. Returns when the trace ends: before the first of them was. What is left in the rings can
     /// still be drained.
     pub fn stop(&mut self) -> HostNs {
-        HostNs(0)
+        if !self.links.is_empty() {
+            self.end = HostNs(now_ns());
+            self.links = Links::default();
+            self.missing.extend(missed(&self.bpf));
+        }
+        self.end
     }
 
     /// Probes that could not be used, and why. After `stop` also those that missed events because they were interrupted
@@ -120,8 +211,11 @@ impl Tracer {
     /// Events that found no room, by CPU and kind.
     #[must_use]
     pub fn lost(&self) -> Vec<LostEvents> {
-        let Ok(_) = self.rings.lost(self.consumers.len());
-        Vec::new()
+        let lost_of = |cpu: usize| {
+            let Ok(lost) = self.rings.lost(cpu);
+            lost_events(u32::try_from(cpu).unwrap_or(u32::MAX), &lost)
+        };
+        (0..self.possible_cpus).flat_map(lost_of).collect()
     }
 
     /// The kernel stacks that events name: addresses, innermost first. Ask after `stop`.
@@ -129,7 +223,14 @@ impl Tracer {
     /// # Errors
     /// If the map can't be read.
     pub fn stacks(&self) -> Result<Vec<(TraceStack, Vec<u64>)>, TracerError> {
-        Ok(Vec::new())
+        let failed = |error: aya::maps::MapError| TracerError::Load(chain(&error));
+        let map = self.bpf.map("stacks").ok_or(TracerError::NoMap("stacks"))?;
+        let stacks = StackTraceMap::try_from(map).map_err(failed)?;
+        let row = |found: Result<(u32, aya::maps::stack_trace::StackTrace), _>| {
+            let (id, stack) = found.map_err(failed)?;
+            Ok((TraceStack(id), stack.frames().iter().map(|frame| frame.ip).collect()))
+        };
+        stacks.iter().map(row).collect()
     }
 
     /// `CLOCK_MONOTONIC` that the programs' times begin at, ns.
@@ -141,13 +242,115 @@ impl Tracer {
     /// Where the rings lie in this process's memory.
     #[must_use]
     pub fn layout(&self) -> Layout {
-        let mapping = |mapped: &crate::Mapped| (mapped.address(), mapped.bytes());
-        let slots_per_cpu = self.rings.slots_per_cpu;
+        let mapping = |mapped: &Mapped| (mapped.address(), mapped.bytes());
         Layout {
-            slots_per_cpu,
-            rings: 0,
+            slots_per_cpu: self.rings.slots_per_cpu,
+            rings: self.consumers.len(),
             heads: mapping(&self.rings.heads),
             slots: mapping(&self.rings.slots),
         }
     }
+}
+
+/// How many of what.
+struct Sizes {
+    /// The highest online CPU's number and one.
+    cpus: u32,
+    possible_cpus: usize,
+    slots_shift: u32,
+    /// Of all CPUs.
+    slots: u32,
+}
+
+impl Sizes {
+    fn new(options: &Options) -> Result<Self, TracerError> {
+        let mistake = |text: String| Err(TracerError::Options(text));
+        let Some(&last) = options.cpus.iter().max() else {
+            return mistake("no CPU to trace".to_owned());
+        };
+        let slots_per_cpu = options.slots_per_cpu.max(MIN_SLOTS).checked_next_power_of_two();
+        let slots = u64::from(slots_per_cpu.unwrap_or(u32::MAX)) * (u64::from(last) + 1);
+        if MAX_SLOTS < slots {
+            let mib = (slots * SLOT_BYTES as u64) >> 20;
+            return mistake(format!("the rings would take {mib} MiB: ask for less than 4096 MiB"));
+        }
+        let cpus = last + 1;
+        let possible = aya::util::nr_cpus().unwrap_or(0).max(cpus as usize);
+        Ok(Self {
+            cpus,
+            possible_cpus: possible,
+            slots_shift: slots_per_cpu.unwrap_or(MIN_SLOTS).trailing_zeros(),
+            slots: u32::try_from(slots).unwrap_or(u32::MAX),
+        })
+    }
+}
+
+/// The constants of bpf/trace_ring.bpf.h, in its order.
+fn config(options: &Options, sizes: &Sizes, base_ns: u64) -> [u64; 8] {
+    let (filter, id, level) = match options.filter {
+        Filter::None => (0, 0, 0),
+        Filter::Tree => (1, 0, 0),
+        Filter::Process(pid) => (2, u64::from(pid.0), 0),
+        Filter::Cgroup { id, level } => (3, id, u64::from(level)),
+    };
+    let exclude = options.exclude.map_or(0, |pid| u64::from(pid.0));
+    let stacks = u64::from(0 < options.stacks);
+    let (cpus, shift) = (u64::from(sizes.cpus), u64::from(sizes.slots_shift));
+    [base_ns, cpus, shift, filter, id, level, exclude, stacks]
+}
+
+fn load_object(
+    btf: &Btf,
+    options: &Options,
+    sizes: &Sizes,
+    base_ns: u64,
+) -> Result<Ebpf, TracerError> {
+    let config = config(options, sizes, base_ns);
+    let possible = u32::try_from(sizes.possible_cpus).unwrap_or(u32::MAX);
+    let followed = if options.filter == Filter::Tree { FOLLOWED_WORDS } else { 1 };
+    EbpfLoader::new()
+        .btf(Some(btf))
+        .override_global("config", &config, true)
+        .map_max_entries("rings", possible)
+        .map_max_entries("slots", sizes.slots)
+        .map_max_entries("stacks", options.stacks.max(1))
+        .map_max_entries("followed", followed)
+        .load(OBJECT)
+        .map_err(|error| refused(&error))
+}
+
+fn refused(error: &EbpfError) -> TracerError {
+    if is_denied(error) { TracerError::Privilege } else { TracerError::Load(chain(error)) }
+}
+
+fn is_denied(error: &(dyn std::error::Error + 'static)) -> bool {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        if let Some(io) = error.downcast_ref::<std::io::Error>() {
+            return io.kind() == std::io::ErrorKind::PermissionDenied;
+        }
+        cause = error.source();
+    }
+    false
+}
+
+fn no_probe(missing: Vec<Missing>) -> TracerError {
+    let (probe, reason) = missing.into_iter().next().unwrap_or_default();
+    TracerError::NoProbe { probe, reason }
+}
+
+/// The memory of an array map.
+fn map(bpf: &Ebpf, name: &'static str, bytes: usize) -> Result<Mapped, TracerError> {
+    use std::os::fd::AsFd;
+
+    let Some(aya::maps::Map::Array(map)) = bpf.map(name) else {
+        return Err(TracerError::NoMap(name));
+    };
+    Mapped::new(map.fd().as_fd(), bytes).map_err(|source| TracerError::Map { map: name, source })
+}
+
+fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+    seconds * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)
 }

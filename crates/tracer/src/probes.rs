@@ -1,1 +1,161 @@
-//! Which programs there are and what they attach to.
+//! The programs in the kernel: loading each for itself, attaching, detaching.
+//!
+//! A program has the name of the tracepoint (or kernel function) it belongs to.
+
+use std::os::fd::{AsFd, AsRawFd};
+
+use aya::programs::fexit::FExitLink;
+use aya::programs::tp_btf::BtfTracePointLink;
+use aya::programs::{Program, ProgramError};
+use aya::{Btf, Ebpf};
+
+/// A probe and why it can't be used (or what it missed).
+pub(crate) type Missing = (String, String);
+
+/// The attached programs. They are detached when this is dropped.
+#[derive(Debug, Default)]
+pub(crate) struct Links {
+    tracepoints: Vec<BtfTracePointLink>,
+    functions: Vec<FExitLink>,
+}
+
+impl Links {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.tracepoints.is_empty() && self.functions.is_empty()
+    }
+}
+
+/// Loads every program that this kernel takes. Those that it does not are added to `missing`.
+pub(crate) fn load(bpf: &mut Ebpf, btf: &Btf, missing: &mut Vec<Missing>) {
+    for (name, program) in bpf.programs_mut() {
+        let result = match program {
+            Program::BtfTracePoint(program) => program.load(name, btf),
+            Program::FExit(program) => program.load(name, btf),
+            _ => Err(ProgramError::UnexpectedProgramType),
+        };
+        if !matches!(result, Err(ProgramError::Btf(_)) if is_rare_vector(name)) {
+            note(name, result, missing);
+        }
+    }
+    missing.sort();
+}
+
+/// Vectors that not every kernel has: those that lack the tracepoint lack the interrupt.
+fn is_rare_vector(name: &str) -> bool {
+    ["threshold_apic_", "deferred_error_apic_", "thermal_apic_", "x86_platform_ipi_"]
+        .iter()
+        .any(|prefix| name.starts_with(prefix))
+}
+
+/// Attaches those that were loaded.
+pub(crate) fn attach(bpf: &mut Ebpf, missing: &mut Vec<Missing>) -> Links {
+    let mut links = Links::default();
+    for (name, program) in bpf.programs_mut().filter(|(_, program)| program.fd().is_ok()) {
+        let result = match program {
+            Program::BtfTracePoint(program) => program
+                .attach()
+                .and_then(|id| program.take_link(id))
+                .map(|link| links.tracepoints.push(link)),
+            Program::FExit(program) => program
+                .attach()
+                .and_then(|id| program.take_link(id))
+                .map(|link| links.functions.push(link)),
+            _ => Err(ProgramError::UnexpectedProgramType),
+        };
+        note(name, result, missing);
+    }
+    links
+}
+
+fn note(name: &str, result: Result<(), ProgramError>, missing: &mut Vec<Missing>) {
+    if let Err(error) = result {
+        missing.push((name.to_owned(), reason(&error)));
+    }
+}
+
+/// Events that were missed because their program was interrupted by one of the same kind: the kernel does not run a
+/// program on top of itself.
+pub(crate) fn missed(bpf: &Ebpf) -> Vec<Missing> {
+    let row = |(name, program): (&str, &Program)| {
+        let fd = program.fd().ok()?.as_fd().as_raw_fd();
+        let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).ok()?;
+        let count = recursion_misses(&info).filter(|count| 0 < *count)?;
+        Some((name.to_owned(), format!("missed {count} events that came on top of another")))
+    };
+    bpf.programs().filter_map(row).collect()
+}
+
+/// Of the text of a program's `/proc/self/fdinfo/FD`.
+fn recursion_misses(text: &str) -> Option<u64> {
+    let value = |line: &str| line.strip_prefix("recursion_misses:")?.trim().parse().ok();
+    text.lines().find_map(value)
+}
+
+/// An error and its causes in one line: aya's own text names only the step that failed. The verifier's log is long and of
+/// no use to the reader, but for its last line but one, which says what it did not like.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let first_line = |error: &dyn std::error::Error| {
+        error.to_string().lines().next().unwrap_or_default().to_owned()
+    };
+    let mut text = first_line(error);
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = first_line(error);
+        if !text.ends_with(&more) {
+            text.push_str(": ");
+            text.push_str(&more);
+        }
+        cause = error.source();
+    }
+    text
+}
+
+fn reason(error: &ProgramError) -> String {
+    match error {
+        ProgramError::LoadError { io_error, verifier_log } => {
+            let log = verifier_log.to_string();
+            match complaint(&log) {
+                Some(complaint) => {
+                    format!("the kernel refused the program: {io_error}: {complaint}")
+                }
+                None => format!("the kernel refused the program: {io_error}"),
+            }
+        }
+        ProgramError::Btf(_) => "this kernel has no such tracepoint or function".to_owned(),
+        error => chain(error),
+    }
+}
+
+/// What the verifier did not like: the last line of its log that is no statistics.
+fn complaint(log: &str) -> Option<&str> {
+    let is_statistics = |line: &&str| {
+        line.starts_with("processed ")
+            || line.starts_with("verification time")
+            || line.starts_with("stack depth")
+    };
+    log.lines().map(str::trim).filter(|line| !line.is_empty()).rfind(|line| !is_statistics(line))
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn misses() {
+        let check = |text, expected| assert_eq!(recursion_misses(text), expected);
+        check("prog_type:\t26\nrun_cnt:\t0\nrecursion_misses:\t7\n", Some(7));
+        check("prog_type:\t26\n", None);
+        check("recursion_misses:\tmany\n", None);
+    }
+
+    #[test]
+    fn complaints() {
+        let check = |log, expected| assert_eq!(complaint(log), expected);
+        check(
+            "0: R1=ctx()\ninvalid access\nprocessed 4 insns (limit 1000000)\n",
+            Some("invalid access"),
+        );
+        check("", None);
+        check("processed 4 insns", None);
+    }
+}

@@ -52,19 +52,26 @@ pub trait RingMemory {
 #[derive(Debug)]
 pub struct Consumer {
     base: Base,
-    /// Slots of the ring.
+    /// Slots of the ring, a power of two.
     slots: usize,
-    /// Next position to take.
+    /// Next position to take. The ring's own copy is only written: who can write the ring can write nonsense there.
     tail: u64,
     /// Time of the last event handed out: none goes back behind it.
     last: HostNs,
     buffer: Vec<Slot>,
 }
 
+/// Slots that are copied at once: so many that the cache holds them.
+const CHUNK: u64 = 4096;
+
 impl Consumer {
-    /// A reader of the ring of CPU `base.cpu`, which has `slots` slots (a power of two) and of which nothing was taken yet.
+    /// A reader of the ring of CPU `base.cpu`, which has `slots` slots and of which nothing was taken yet.
+    ///
+    /// # Panics
+    /// If `slots` is no power of two.
     #[must_use]
     pub fn new(base: Base, slots: usize) -> Self {
+        assert!(slots.is_power_of_two(), "rings have a power of two slots");
         Self { base, slots, tail: 0, last: HostNs(0), buffer: Vec::new() }
     }
 
@@ -79,7 +86,106 @@ impl Consumer {
         clock: impl Fn(u64) -> HostNs,
         events: &mut Vec<TraceEvent>,
     ) -> Result<(), RingError<M::Error>> {
-        let _ = (memory, clock, events, record_slots, decode, Garbage::Cut);
+        let first = events.len();
+        let result = self.take(memory, clock, events);
+        self.order(&mut events[first..]);
+        result
+    }
+
+    fn take<M: RingMemory>(
+        &mut self,
+        memory: &mut M,
+        clock: impl Fn(u64) -> HostNs,
+        events: &mut Vec<TraceEvent>,
+    ) -> Result<(), RingError<M::Error>> {
+        let (cpu, ring) = (self.base.cpu, self.base.cpu as usize);
+        let failed = |source| RingError::Memory { cpu, source };
+        let mut budget = self.slots as u64;
+        loop {
+            // Again and again: an interrupt's record must be taken with the one that it came on top of.
+            let (head, _) = memory.counters(ring).map_err(failed)?;
+            let ready = head.wrapping_sub(self.tail);
+            if (self.slots as u64) < ready {
+                let (tail, slots) = (self.tail, self.slots as u64);
+                return Err(RingError::Counters { cpu, head, tail, slots });
+            }
+            self.copy(memory, ready.min(budget).min(CHUNK)).map_err(failed)?;
+            let before = self.tail;
+            let result = self.decode(&clock, events);
+            let taken = self.tail.wrapping_sub(before);
+            if 0 < taken {
+                memory.set_tail(ring, self.tail).map_err(failed)?;
+            }
+            result.map_err(|garbage| {
+                let position = self.tail;
+                RingError::Garbage { cpu, position, garbage }
+            })?;
+            budget -= taken;
+            if taken == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Copies `n` slots from the tail on into the buffer, in two pieces around the wrap.
+    fn copy<M: RingMemory>(&mut self, memory: &M, n: u64) -> Result<(), M::Error> {
+        let ring = self.base.cpu as usize;
+        let n = usize::try_from(n).unwrap_or(0);
+        let first = usize::try_from(self.tail % self.slots as u64).unwrap_or(0);
+        let before_wrap = n.min(self.slots - first);
+        self.buffer.resize(n, Slot::default());
+        let (low, high) = self.buffer.split_at_mut(before_wrap);
+        for (at, piece) in [(first, low), (0, high)] {
+            if !piece.is_empty() {
+                memory.read_slots(ring, at, piece)?;
+            }
+        }
         Ok(())
     }
+
+    /// Turns whole records at the begin of the buffer into events, up to the first slot that is not written yet, and moves
+    /// the tail behind them.
+    fn decode(
+        &mut self,
+        clock: impl Fn(u64) -> HostNs,
+        events: &mut Vec<TraceEvent>,
+    ) -> Result<(), Garbage> {
+        let mut at = 0;
+        while let Some(first) = self.buffer.get(at) {
+            if first.lap() != lap(self.tail, self.slots) {
+                break;
+            }
+            let n = record_slots(first.kind()).ok_or(Garbage::Kind(first.kind()))?;
+            let Some(record) = self.buffer.get(at..at + n) else { break };
+            let is_written =
+                |(slot, position): (&Slot, u64)| slot.lap() == lap(position, self.slots);
+            if !record.iter().zip(self.tail..).all(is_written) {
+                break;
+            }
+            events.push(decode(record, self.base, clock(first.low()))?);
+            self.tail = self.tail.wrapping_add(n as u64);
+            at += n;
+        }
+        Ok(())
+    }
+
+    /// Brings what one call took into time order. Nothing goes back behind the call before: a record that was cut off by the
+    /// budget might.
+    fn order(&mut self, events: &mut [TraceEvent]) {
+        if !events.is_sorted_by_key(|event| event.time) {
+            events.sort_by_key(|event| event.time);
+        }
+        for event in events.iter_mut().take_while(|event| event.time < self.last) {
+            event.time = self.last;
+        }
+        self.last = events.last().map_or(self.last, |event| event.time);
+    }
 }
+
+/// What the lap of the slot at `position` must be.
+fn lap(position: u64, slots: usize) -> u8 {
+    u8::try_from(position / slots as u64 % 255 + 1).unwrap_or(u8::MAX)
+}
+
+#[cfg(test)]
+mod test;

@@ -25,7 +25,6 @@ pub(crate) const RING_HEAD: usize = 0;
 pub(crate) const RING_TAIL: usize = 64;
 pub(crate) const RING_LOST: usize = 128;
 
-const LAP_SHIFT: u32 = 56;
 const KIND_SHIFT: u32 = 48;
 const LOW_MASK: u64 = (1 << KIND_SHIFT) - 1;
 
@@ -99,13 +98,13 @@ impl Slot {
     /// The slot's lap.
     #[must_use]
     pub fn lap(self) -> u8 {
-        (self.tag >> LAP_SHIFT) as u8
+        self.tag.to_be_bytes()[0]
     }
 
     /// The slot's kind.
     #[must_use]
     pub fn kind(self) -> u8 {
-        (self.tag >> KIND_SHIFT) as u8
+        self.tag.to_be_bytes()[1]
     }
 
     /// Time or data: 48 bits.
@@ -115,7 +114,8 @@ impl Slot {
     }
 
     fn halves(self) -> (u32, u32) {
-        ((self.payload >> 32) as u32, self.payload as u32)
+        let [a, b, c, d, e, f, g, h] = self.payload.to_be_bytes();
+        (u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([e, f, g, h]))
     }
 }
 
@@ -322,3 +322,6 @@ pub fn lost_events(cpu: u32, lost: &[u64; KINDS]) -> Vec<LostEvents> {
     }
     rows
 }
+
+#[cfg(test)]
+mod test;

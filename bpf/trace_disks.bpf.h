@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* Requests to disks. */
+#ifndef VMSCOPE_TRACE_DISKS_BPF_H
+#define VMSCOPE_TRACE_DISKS_BPF_H
+
+#include "trace_ring.bpf.h"
+#include <bpf/bpf_tracing.h>
+
+static __always_inline __u32 op_of(unsigned int flags)
+{
+	switch (flags & REQ_OP_MASK) {
+	case REQ_OP_READ:
+		return TRACE_OP_READ;
+	case REQ_OP_WRITE:
+		return TRACE_OP_WRITE;
+	case REQ_OP_FLUSH:
+		return TRACE_OP_FLUSH;
+	case REQ_OP_DISCARD:
+	case REQ_OP_SECURE_ERASE:
+	case REQ_OP_WRITE_ZEROES:
+		return TRACE_OP_DISCARD;
+	}
+	return TRACE_OP_OTHER;
+}
+
+static __always_inline int note_request(__u32 kind, struct request *request)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	__u32 op = op_of(request->cmd_flags);
+	struct room room;
+
+	if (!reserve(&room, kind, 3))
+		return 0;
+	fill_more(&room, 2, op, request->__data_len);
+	fill_more(&room, 1, request->__sector, halves(request->q->disk->part0->bd_dev, task->pid));
+	fill(&room, 0, kind, room.time, (__u64)request);
+	return 0;
+}
+
+SEC("tp_btf/block_rq_insert")
+int BPF_PROG(block_rq_insert, struct request *request)
+{
+	return note_request(TRACE_BLOCK_INSERT, request);
+}
+
+SEC("tp_btf/block_rq_issue")
+int BPF_PROG(block_rq_issue, struct request *request)
+{
+	return note_request(TRACE_BLOCK_ISSUE, request);
+}
+
+SEC("tp_btf/block_rq_requeue")
+int BPF_PROG(block_rq_requeue, struct request *request)
+{
+	return note(TRACE_BLOCK_REQUEUE, (__u64)request);
+}
+
+SEC("tp_btf/block_rq_complete")
+int BPF_PROG(block_rq_complete, struct request *request, __u8 error, unsigned int bytes)
+{
+	return note_more(TRACE_BLOCK_COMPLETE, (__u64)request, 0, bytes);
+}
+
+#endif

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* The kernel's types and constants that only the trace probes read. See kernel.bpf.h. */
+#ifndef VMSCOPE_TRACE_KERNEL_BPF_H
+#define VMSCOPE_TRACE_KERNEL_BPF_H
+
+#include <stdbool.h>
+#include "kernel.bpf.h"
+
+/* include/linux/sched.h */
+#define TASK_INTERRUPTIBLE 0x0001
+#define TASK_UNINTERRUPTIBLE 0x0002
+#define TASK_STOPPED 0x0004
+#define TASK_TRACED 0x0008
+#define TASK_PARKED 0x0040
+#define TASK_NOLOAD 0x0400 /* with TASK_UNINTERRUPTIBLE: a kernel thread that has nothing to do */
+/* arch/x86/include/asm/thread_info.h: a 32-bit system call */
+#define TS_COMPAT 0x0002
+#define SYSCALL_RT_SIGRETURN 15
+#define MAX_ERRNO 4095
+/* include/linux/mm_types.h */
+#define VM_FAULT_MAJOR 0x0004
+#define VM_FAULT_RETRY 0x0400
+/* include/trace/events/lock.h */
+#define LCB_F_SPIN (1 << 0)
+#define LCB_F_READ (1 << 1)
+#define LCB_F_WRITE (1 << 2)
+#define LCB_F_RT (1 << 3)
+#define LCB_F_PERCPU (1 << 4)
+#define LCB_F_MUTEX (1 << 5)
+/* kernel/locking/: low bits of an owner's word, which is a pointer */
+#define OWNER_FLAGS 7UL
+#define RWSEM_READER_OWNED 1UL
+/* include/linux/blk_types.h */
+#define REQ_OP_MASK 0xff
+#define REQ_OP_READ 0
+#define REQ_OP_WRITE 1
+#define REQ_OP_FLUSH 2
+#define REQ_OP_DISCARD 3
+#define REQ_OP_SECURE_ERASE 5
+#define REQ_OP_WRITE_ZEROES 9
+
+struct pt_regs {
+	unsigned long orig_ax; /* the system call's number; -1 after rt_sigreturn has put back another frame */
+} KERNEL_TYPE;
+
+struct block_device {
+	__u32 bd_dev;
+} KERNEL_TYPE;
+
+struct gendisk {
+	struct block_device *part0;
+} KERNEL_TYPE;
+
+struct request_queue {
+	struct gendisk *disk;
+} KERNEL_TYPE;
+
+struct request {
+	struct request_queue *q;
+	unsigned int cmd_flags;
+	unsigned int __data_len;
+	__u64 __sector;
+} KERNEL_TYPE;
+
+typedef struct {
+	__s64 counter;
+} KERNEL_TYPE atomic64_t;
+typedef atomic64_t atomic_long_t;
+
+struct mutex {
+	atomic_long_t owner;
+} KERNEL_TYPE;
+
+struct rw_semaphore {
+	atomic_long_t owner;
+} KERNEL_TYPE;
+
+#endif

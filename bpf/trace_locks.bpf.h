@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* Waits for locks that somebody holds. */
+#ifndef VMSCOPE_TRACE_LOCKS_BPF_H
+#define VMSCOPE_TRACE_LOCKS_BPF_H
+
+#include "trace_filter.bpf.h"
+#include "trace_stack.bpf.h"
+#include <bpf/bpf_tracing.h>
+
+/* The owner's word of a lock, where it names a task: readers of a semaphore leave theirs behind. */
+static __always_inline __u32 owner_of(void *lock, unsigned int flags)
+{
+	__u64 owner = 0;
+	__u32 tid = 0;
+
+	if (flags & LCB_F_MUTEX)
+		bpf_core_read(&owner, sizeof(owner), &((struct mutex *)lock)->owner.counter);
+	else if (flags & (LCB_F_READ | LCB_F_WRITE) && !(flags & (LCB_F_SPIN | LCB_F_RT | LCB_F_PERCPU)))
+		bpf_core_read(&owner, sizeof(owner), &((struct rw_semaphore *)lock)->owner.counter);
+	if (!(flags & LCB_F_MUTEX) && owner & RWSEM_READER_OWNED)
+		return 0;
+	owner &= ~OWNER_FLAGS;
+	if (owner)
+		bpf_core_read(&tid, sizeof(tid), &((struct task_struct *)owner)->pid);
+	return tid;
+}
+
+SEC("tp_btf/contention_begin")
+int BPF_PROG(contention_begin, void *lock, unsigned int flags)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	bool is_spin = flags & LCB_F_SPIN && !(flags & LCB_F_MUTEX);
+	__s32 stack = -1;
+	struct room room;
+	__u32 owner;
+
+	if (is_passed_over(task))
+		return 0;
+	owner = owner_of(lock, flags);
+	/* Waits for spinlocks are shorter than it takes to walk the stack. */
+	if (!is_spin)
+		stack = stack_of(ctx);
+	if (!reserve(&room, TRACE_LOCK_BEGIN, 3))
+		return 0;
+	fill_more(&room, 2, 0, (__u32)task->pid);
+	fill_more(&room, 1, flags, halves(stack, owner));
+	fill(&room, 0, TRACE_LOCK_BEGIN, room.time, (__u64)lock);
+	return 0;
+}
+
+SEC("tp_btf/contention_end")
+int BPF_PROG(contention_end, void *lock)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+
+	if (is_passed_over(task))
+		return 0;
+	return note_more(TRACE_LOCK_END, (__u64)lock, 0, (__u32)task->pid);
+}
+
+#endif

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: GPL-2.0
+/* The trace: what happens to tasks, CPUs and disks, each event as it happens. Every program is loaded and attached for
+ * itself, and has the name of its tracepoint: those that this kernel does not take leave the others working.
+ *
+ * What a filter never leaves out: tasks' begins, names and ends, interrupts, requests to disks. They are what a traced task
+ * waits for, and they cost little beside switches, system calls and page faults. */
+#include "trace_filter.bpf.h"
+#include "trace_stack.bpf.h"
+#include "trace_disks.bpf.h"
+#include "trace_locks.bpf.h"
+#include <bpf/bpf_tracing.h>
+
+char LICENSE[] SEC("license") = "GPL";
+
+/* Tasks and CPUs */
+
+static __always_inline __u32 switch_kind(bool preempt, unsigned int state, struct task_struct *prev)
+{
+	if (preempt || state == TASK_RUNNING)
+		return TRACE_SWITCH_RUNNABLE;
+	if (state & TASK_DEAD)
+		return TRACE_SWITCH_DEAD;
+	/* A signal came: it goes on. Up to Linux 6.13 the argument does not say so. */
+	if (prev->__state == TASK_RUNNING)
+		return TRACE_SWITCH_RUNNABLE;
+	if (state & (TASK_STOPPED | TASK_TRACED | TASK_PARKED))
+		return TRACE_SWITCH_STOPPED;
+	if (state & TASK_UNINTERRUPTIBLE && !(state & TASK_NOLOAD))
+		return TRACE_SWITCH_DISK;
+	return TRACE_SWITCH_SLEEP;
+}
+
+SEC("tp_btf/sched_switch")
+int BPF_PROG(sched_switch, bool preempt, struct task_struct *prev, struct task_struct *next, unsigned int state)
+{
+	__u32 kind = switch_kind(preempt, state, prev);
+	bool is_prev_traced = is_traced(prev);
+	__u64 who = halves(prev->pid, next->pid);
+	__s32 stack = -1;
+
+	if (config.filter && !is_prev_traced && !is_traced(next))
+		return 0;
+	if (kind != TRACE_SWITCH_SLEEP && kind != TRACE_SWITCH_DISK) {
+		if (config.filter == FILTER_TREE && kind == TRACE_SWITCH_DEAD)
+			unfollow(prev->pid);
+		return note(kind, who);
+	}
+	if (is_prev_traced)
+		stack = stack_of(ctx);
+	if (kind == TRACE_SWITCH_SLEEP)
+		return note_more(TRACE_SWITCH_SLEEP, who, 0, (__u32)stack);
+	return note_more(TRACE_SWITCH_DISK, who, BPF_CORE_READ_BITFIELD(prev, in_iowait), (__u32)stack);
+}
+
+SEC("tp_btf/sched_waking")
+int BPF_PROG(sched_waking, struct task_struct *woken)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+
+	if (config.filter && !is_traced(woken) && !is_traced(task))
+		return 0;
+	return note(TRACE_WAKING, halves(task->pid, woken->pid));
+}
+
+static __always_inline int note_wakeup(struct task_struct *woken)
+{
+	if (!is_traced(woken))
+		return 0;
+	return note(TRACE_WAKEUP, halves(woken->thread_info.cpu, woken->pid));
+}
+
+SEC("tp_btf/sched_wakeup")
+int BPF_PROG(sched_wakeup, struct task_struct *woken)
+{
+	return note_wakeup(woken);
+}
+
+SEC("tp_btf/sched_wakeup_new")
+int BPF_PROG(sched_wakeup_new, struct task_struct *woken)
+{
+	return note_wakeup(woken);
+}
+
+SEC("tp_btf/sched_process_fork")
+int BPF_PROG(sched_process_fork, struct task_struct *parent, struct task_struct *child)
+{
+	if (config.filter == FILTER_TREE && is_traced(parent))
+		follow(child->pid);
+	return note_more(TRACE_FORK, halves(parent->pid, child->pid), 0, (__u32)child->tgid);
+}
+
+/* Two words hold a name; a record has room for its first 14 bytes. */
+static __always_inline int note_name(__u32 kind, __u32 tid, const __u64 name[2])
+{
+	return note_more(kind, tid, name[0], name[0] >> 48 | name[1] << 16);
+}
+
+SEC("tp_btf/sched_process_exec")
+int BPF_PROG(sched_process_exec, struct task_struct *task)
+{
+	__u64 name[2] = {};
+
+	bpf_core_read(name, sizeof(name), &task->comm);
+	return note_name(TRACE_EXEC, task->pid, name);
+}
+
+SEC("tp_btf/task_rename")
+int BPF_PROG(task_rename, struct task_struct *task, const char *comm)
+{
+	__u64 name[2] = {};
+
+	bpf_probe_read_kernel_str(name, sizeof(name), comm);
+	return note_name(TRACE_RENAME, task->pid, name);
+}
+
+SEC("tp_btf/sched_process_exit")
+int BPF_PROG(sched_process_exit, struct task_struct *task)
+{
+	return note(TRACE_EXIT, task->pid);
+}
+
+/* System calls. Numbers of 32-bit programs are of another table: 0xffff. */
+
+static __always_inline __u32 call_number(struct task_struct *task, long number)
+{
+	if (task->thread_info.status & TS_COMPAT)
+		return 0xffff;
+	return number & 0xffff;
+}
+
+SEC("tp_btf/sys_enter")
+int BPF_PROG(sys_enter, struct pt_regs *regs, long number)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+
+	if (is_passed_over(task))
+		return 0;
+	return note(TRACE_SYSCALL_ENTER, halves(call_number(task, number), task->pid));
+}
+
+SEC("tp_btf/sys_exit")
+int BPF_PROG(sys_exit, struct pt_regs *regs, long result)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	long number = regs->orig_ax;
+	__u32 failed = -MAX_ERRNO <= result && result < 0;
+
+	if (is_passed_over(task))
+		return 0;
+	if (number < 0)
+		number = SYSCALL_RT_SIGRETURN;
+	return note(TRACE_SYSCALL_EXIT, halves(call_number(task, number) | failed << 31, task->pid));
+}
+
+/* Page faults */
+
+SEC("tp_btf/page_fault_user")
+int BPF_PROG(page_fault_user, unsigned long address)
+{
+	if (is_passed_over(bpf_get_current_task_btf()))
+		return 0;
+	return note(TRACE_FAULT_USER, address);
+}
+
+SEC("tp_btf/page_fault_kernel")
+int BPF_PROG(page_fault_kernel, unsigned long address)
+{
+	if (is_passed_over(bpf_get_current_task_btf()))
+		return 0;
+	return note(TRACE_FAULT_KERNEL, address);
+}
+
+/* Without registers it is no fault: somebody asked for pages. With RETRY it will be called again. */
+SEC("fexit/handle_mm_fault")
+int BPF_PROG(handle_mm_fault, void *area, unsigned long address, unsigned int flags, struct pt_regs *regs,
+	     unsigned int result)
+{
+	if (!regs || result & VM_FAULT_RETRY || is_passed_over(bpf_get_current_task_btf()))
+		return 0;
+	return note(TRACE_FAULT_END, !!(result & VM_FAULT_MAJOR));
+}
+
+/* Interrupts */
+
+SEC("tp_btf/irq_handler_entry")
+int BPF_PROG(irq_handler_entry, int irq)
+{
+	return note(TRACE_IRQ_ENTER, (__u32)irq);
+}
+
+SEC("tp_btf/irq_handler_exit")
+int BPF_PROG(irq_handler_exit, int irq)
+{
+	return note(TRACE_IRQ_EXIT, (__u32)irq);
+}
+
+SEC("tp_btf/softirq_entry")
+int BPF_PROG(softirq_entry, unsigned int vector)
+{
+	return note(TRACE_SOFTIRQ_ENTER, vector);
+}
+
+SEC("tp_btf/softirq_exit")
+int BPF_PROG(softirq_exit, unsigned int vector)
+{
+	return note(TRACE_SOFTIRQ_EXIT, vector);
+}
+
+#define VECTOR(name, number)                                  \
+	SEC("tp_btf/" #name "_entry")                         \
+	int name##_entry(void *ctx)                           \
+	{                                                     \
+		return note(TRACE_VECTOR_ENTER, number);      \
+	}                                                     \
+	SEC("tp_btf/" #name "_exit")                          \
+	int name##_exit(void *ctx)                            \
+	{                                                     \
+		return note(TRACE_VECTOR_EXIT, number);       \
+	}
+
+VECTOR(local_timer, TRACE_VECTOR_LOCAL_TIMER)
+VECTOR(reschedule, TRACE_VECTOR_RESCHEDULE)
+VECTOR(call_function, TRACE_VECTOR_CALL_FUNCTION)
+VECTOR(call_function_single, TRACE_VECTOR_CALL_FUNCTION_SINGLE)
+VECTOR(irq_work, TRACE_VECTOR_IRQ_WORK)
+VECTOR(x86_platform_ipi, TRACE_VECTOR_OTHER)
+VECTOR(error_apic, TRACE_VECTOR_OTHER)
+VECTOR(spurious_apic, TRACE_VECTOR_OTHER)
+VECTOR(thermal_apic, TRACE_VECTOR_OTHER)
+VECTOR(threshold_apic, TRACE_VECTOR_OTHER)
+VECTOR(deferred_error_apic, TRACE_VECTOR_OTHER)

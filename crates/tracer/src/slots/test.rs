@@ -1,0 +1,150 @@
+use super::*;
+
+const LAP: u64 = 1 << 56;
+
+fn slot(kind: u8, low: u64, payload: u64) -> Slot {
+    Slot { tag: LAP | u64::from(kind) << KIND_SHIFT | low, payload }
+}
+
+fn more(data: u64, payload: u64) -> Slot {
+    slot(MORE, data, payload)
+}
+
+fn halves(high: u32, low: u32) -> u64 {
+    u64::from(high) << 32 | u64::from(low)
+}
+
+fn read(record: &[Slot]) -> Result<TraceEvent, Garbage> {
+    decode(record, Base { machine: MachineId(2), cpu: 3 }, HostNs(99))
+}
+
+#[test]
+fn records_become_events() {
+    let check = |record: &[Slot], what: What| {
+        let event = TraceEvent { time: HostNs(99), machine: MachineId(2), cpu: 3, what };
+        assert_eq!(read(record), Ok(event));
+        assert_eq!(record_slots(record[0].kind()), Some(record.len()));
+    };
+    let (five, six) = (Tid(5), Tid(6));
+    let switch = |off, stack| What::Switch { prev: five, off, stack, next: six };
+    let pair = halves(5, 6);
+    check(&[slot(1, 0, pair)], switch(Off::Runnable, None));
+    check(&[slot(2, 0, pair), more(0, 7)], switch(Off::Sleep, Some(TraceStack(7))));
+    check(&[slot(2, 0, pair), more(0, 0xffff_fff2)], switch(Off::Sleep, None));
+    let disk = |io| Off::Uninterruptible { io };
+    check(&[slot(3, 0, pair), more(1, 0)], switch(disk(true), Some(TraceStack(0))));
+    check(&[slot(3, 0, pair), more(0, 0)], switch(disk(false), Some(TraceStack(0))));
+    check(&[slot(4, 0, pair)], switch(Off::Stopped, None));
+    check(&[slot(5, 0, pair)], switch(Off::Dead, None));
+    check(&[slot(6, 0, pair)], What::Waking { task: six, by: five });
+    check(&[slot(7, 0, pair)], What::Wakeup { task: six, target_cpu: 5 });
+    check(&[slot(8, 0, pair), more(0, 4)], What::Fork { parent: five, child: six, pid: Pid(4) });
+    let name = |text: &str| {
+        let mut bytes = [0; 16];
+        bytes[..text.len()].copy_from_slice(text.as_bytes());
+        let (low, high) = bytes.split_at(8);
+        let word = |half: &[u8]| u64::from_le_bytes(half.try_into().unwrap());
+        more(word(low) & LOW_MASK, word(low) >> 48 | word(high) << 16)
+    };
+    let exec = |text: &[u8]| What::Exec { task: six, name: TaskName::new(text) };
+    check(&[slot(9, 0, 6), name("cc1")], exec(b"cc1"));
+    check(&[slot(9, 0, 6), name("sevenbytes")], exec(b"sevenbytes"));
+    check(&[slot(9, 0, 6), name("fifteen-letters")], exec(b"fifteen-letter"));
+    let rename = What::Rename { task: six, name: TaskName::new(b"kworker/u8:1") };
+    check(&[slot(10, 0, 6), name("kworker/u8:1")], rename);
+    check(&[slot(11, 0, 6)], What::Exit { task: six });
+    check(&[slot(12, 0, halves(39, 6))], What::SyscallEnter { task: six, number: 39 });
+    let end = |number, failed| What::SyscallExit { task: six, number, failed };
+    check(&[slot(13, 0, halves(39, 6))], end(39, false));
+    check(&[slot(13, 0, halves(39 | FAILED, 6))], end(39, true));
+    check(&[slot(14, 0, 24)], What::InterruptEnter(Interrupt::Device(24)));
+    check(&[slot(15, 0, 24)], What::InterruptExit(Interrupt::Device(24)));
+    check(&[slot(16, 0, 1)], What::InterruptEnter(Interrupt::Soft(1)));
+    check(&[slot(17, 0, 1)], What::InterruptExit(Interrupt::Soft(1)));
+    check(&[slot(18, 0, 0)], What::InterruptEnter(Interrupt::Vector(Vector::LocalTimer)));
+    check(&[slot(18, 0, 2)], What::InterruptEnter(Interrupt::Vector(Vector::CallFunction)));
+    check(&[slot(19, 0, 3)], What::InterruptExit(Interrupt::Vector(Vector::CallFunctionSingle)));
+    check(&[slot(19, 0, 5)], What::InterruptExit(Interrupt::Vector(Vector::Other)));
+    check(&[slot(20, 0, u64::MAX)], What::FaultEnter { address: u64::MAX, user: true });
+    check(&[slot(21, 0, 8)], What::FaultEnter { address: 8, user: false });
+    check(&[slot(22, 0, 1)], What::FaultExit { major: true });
+    check(&[slot(22, 0, 0)], What::FaultExit { major: false });
+    let request = |op| BlockRequest {
+        request: 0xffff_8000,
+        disk: 0x10_0001,
+        sector: 77,
+        bytes: 4096,
+        op,
+        task: five,
+    };
+    let slots =
+        |kind, op| [slot(kind, 0, 0xffff_8000), more(77, halves(0x10_0001, 5)), more(op, 4096)];
+    check(&slots(23, 1), What::BlockInsert(request(BlockOp::Write)));
+    check(&slots(24, 0), What::BlockIssue(request(BlockOp::Read)));
+    check(&[slot(25, 0, 9)], What::BlockRequeue { request: 9 });
+    check(&[slot(26, 0, 9), more(0, 512)], What::BlockComplete { request: 9, bytes: 512 });
+    let begin = |kind, owner, stack| What::LockBegin { task: six, lock: 8, kind, owner, stack };
+    let lock =
+        |flags, stack, owner| [slot(27, 0, 8), more(flags, halves(stack, owner)), more(0, 6)];
+    check(&lock(LOCK_MUTEX, 3, 5), begin(LockKind::Mutex, Some(five), Some(TraceStack(3))));
+    check(&lock(LOCK_WRITE, u32::MAX, 0), begin(LockKind::SemWrite, None, None));
+    check(&[slot(28, 0, 8), more(0, 6)], What::LockEnd { task: six, lock: 8 });
+}
+
+#[test]
+fn lock_flags() {
+    let check = |flags, expected| assert_eq!(lock_kind(flags), expected, "{flags:#x}");
+    check(LOCK_SPIN, LockKind::Spin);
+    check(LOCK_SPIN | LOCK_READ, LockKind::Spin);
+    check(LOCK_MUTEX, LockKind::Mutex);
+    check(LOCK_MUTEX | LOCK_SPIN, LockKind::Mutex);
+    check(LOCK_READ, LockKind::SemRead);
+    check(LOCK_WRITE, LockKind::SemWrite);
+    check(LOCK_PERCPU | LOCK_READ, LockKind::Other);
+    check(LOCK_RT | LOCK_WRITE, LockKind::Other);
+    check(0, LockKind::Other);
+    check(1 << 47, LockKind::Other);
+}
+
+#[test]
+fn what_no_probe_writes_is_garbage() {
+    let check = |record: &[Slot], expected| assert_eq!(read(record), Err(expected));
+    check(&[], Garbage::Cut(0));
+    check(&[slot(0, 0, 0)], Garbage::Kind(0));
+    check(&[slot(29, 0, 0)], Garbage::Kind(29));
+    check(&[more(0, 0)], Garbage::Kind(MORE));
+    check(&[slot(2, 0, 0)], Garbage::Cut(2));
+    check(&[slot(2, 0, 0), slot(11, 0, 0)], Garbage::Cut(2));
+    check(&[slot(11, 0, 0), more(0, 0)], Garbage::Cut(11));
+    check(&[slot(12, 0, u64::MAX)], Garbage::Value(12));
+    check(&[slot(13, 0, halves(1 << 16, 6))], Garbage::Value(13));
+    check(&[slot(14, 0, 1 << 32)], Garbage::Value(14));
+    check(&[slot(18, 0, 6)], Garbage::Value(18));
+    check(&[slot(8, 0, 0), more(0, 1 << 32)], Garbage::Value(8));
+    check(&[slot(23, 0, 0), more(0, 0), more(5, 0)], Garbage::Value(23));
+    check(&[slot(23, 0, 0), more(0, 0), more(0, 1 << 32)], Garbage::Value(23));
+}
+
+#[test]
+fn every_kind_has_the_name_that_its_event_has() {
+    for kind in 1..u8::try_from(KINDS).unwrap() {
+        let mut record = vec![slot(kind, 0, 0)];
+        record.resize(record_slots(kind).unwrap(), more(0, 0));
+        assert_eq!(read(&record).unwrap().what.kind_name(), kind_name(usize::from(kind)));
+    }
+}
+
+#[test]
+fn losses_are_summed_by_name() {
+    let check = |lost: &[(usize, u64)], expected: &[(&str, u64)]| {
+        let mut counters = [0; KINDS];
+        lost.iter().for_each(|&(kind, count)| counters[kind] = count);
+        let rows = lost_events(4, &counters);
+        assert!(rows.iter().all(|row| row.cpu == 4));
+        let rows: Vec<_> = rows.iter().map(|row| (row.kind.as_str(), row.count)).collect();
+        assert_eq!(rows, expected);
+    };
+    check(&[], &[]);
+    check(&[(1, 2), (3, 4), (6, 1)], &[("switch", 6), ("waking", 1)]);
+    check(&[(20, u64::MAX), (21, 1)], &[("fault_enter", u64::MAX)]);
+}
