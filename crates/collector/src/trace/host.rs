@@ -1,7 +1,5 @@
 //! The host as a source of events.
 
-use std::fs::File;
-use std::io::BufReader;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -59,8 +57,7 @@ impl Host {
             (Scope::Tree(pid), _) => tracer.follow(Pid(*pid))?,
             _ => {}
         }
-        let kallsyms = File::open(Path::new(PROC).join("kallsyms"));
-        let symbols = kallsyms.and_then(|file| Symbols::from_reader(BufReader::new(file)));
+        let symbols = Symbols::read(Path::new(PROC)).unwrap_or_default();
         let mut row = Machine {
             name: "host".to_owned(),
             kernel: host::machine::kernel_release(Path::new(PROC)),
@@ -69,7 +66,6 @@ impl Host {
             path: "here".to_owned(),
             ..Machine::default()
         };
-        let symbols = symbols.unwrap_or_default();
         if symbols.is_empty() {
             let reason =
                 "the kernel hides its functions' addresses: set sysctl kernel.kptr_restrict to 1";
@@ -106,7 +102,7 @@ impl Source for Host {
 
     fn drain(&mut self, cpu: u32, events: &mut Vec<TraceEvent>) -> Result<f64, String> {
         let fill = self.tracer.fill(cpu);
-        self.tracer.drain(cpu, events);
+        self.tracer.drain(cpu, events).map_err(|error| error.to_string())?;
         let Tasks { begin, read, meanwhile, .. } = &mut self.tasks;
         let early = events.iter().take_while(|event| event.time < *read);
         early.filter(|event| *begin <= event.time).for_each(|event| meanwhile.see(event));

@@ -64,7 +64,7 @@ impl TracedMachine {
                 }
             }
             let (begin, end) = (self.begin, self.end);
-            self.events.retain(|event| begin <= event.time && event.time < end);
+            self.events.retain(|event| begin <= event.time && event.time <= end);
             if !self.events.is_empty() {
                 spool.append(&self.events)?;
                 self.stored += self.events.len() as u64;
