@@ -10,6 +10,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::{Parser, Subcommand};
+use guest::inside::{Commands, HELD, become_command};
 
 /// Tells a vmscope host which functions run in this guest.
 #[derive(Parser)]
@@ -19,6 +20,7 @@ use clap::{Parser, Subcommand};
     after_help = "\
 Examples:
   vmscope-guest serve                       answer the host whenever it asks (as a service)
+  vmscope-guest serve --allow-commands      the same, and run the command of `vmscope trace record --vm NAME -- COMMAND`
   vmscope-guest snapshot > vm1.guestmap     write this guest's map to a file, for
                                             `vmscope record --guest-map vm1=vm1.guestmap` on the host
 
@@ -47,10 +49,21 @@ Example:
 enum Command {
     /// Listen on vsock and on the virtio-serial port org.vmscope.guest.0; do nothing until asked
     #[command(after_help = SERVE_EXAMPLE)]
-    Serve,
+    Serve {
+        /// Let the host run commands here, as root, for `vmscope trace record --vm NAME -- COMMAND`
+        #[arg(long)]
+        allow_commands: bool,
+    },
     /// Write this guest's processes, mappings and symbols to standard output
     #[command(after_help = SNAPSHOT_EXAMPLE)]
     Snapshot,
+    /// Wait for a byte on standard input, then become the command
+    #[command(name = HELD, hide = true)]
+    Held {
+        /// The command.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<String>,
+    },
 }
 
 fn main() -> ExitCode {
@@ -59,9 +72,16 @@ fn main() -> ExitCode {
         Err(code) => return code,
     };
     let done = match arguments.command {
-        Command::Serve => guest::inside::serve(&mut |channel| eprintln!("listening on {channel}"))
-            .context("failed to serve"),
+        Command::Serve { allow_commands } => {
+            let commands = if allow_commands { Commands::Allowed } else { Commands::Refused };
+            guest::inside::serve(commands, &mut |channel| eprintln!("listening on {channel}"))
+                .context("failed to serve")
+        }
         Command::Snapshot => snapshot(),
+        Command::Held { words } => {
+            let error = become_command(&words);
+            Err(error).with_context(|| format!("failed to run {}", words.join(" ")))
+        }
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

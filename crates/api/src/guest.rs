@@ -85,6 +85,8 @@ pub enum Request {
     },
     /// Begin to trace.
     TraceStart(TraceOptions),
+    /// Let the trace's command go.
+    TraceRun,
     /// Look at the clocks, and whether the command has ended.
     TraceLook,
     /// Send what lies in the rings.
@@ -118,7 +120,7 @@ pub enum Response {
     Error(String),
     /// To `TraceStart`.
     TraceStarted(Box<TraceStarted>),
-    /// To `TraceLook`.
+    /// To `TraceRun` and `TraceLook`.
     TraceSeen(TraceSeen),
     /// To `TraceDrain`.
     TraceSlots(#[serde(deserialize_with = "at_most::<_, _, MAX_OTHERS>")] Vec<TraceSlots>),

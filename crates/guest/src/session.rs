@@ -249,6 +249,10 @@ fn unexpected(response: &Response) -> SessionError {
         Response::Map(_) => "a map",
         Response::Symbols(_) => "symbols",
         Response::Error(_) => "an error",
+        Response::TraceStarted(_) => "a trace's begin",
+        Response::TraceSeen(_) => "a look at its clocks",
+        Response::TraceSlots(_) => "events",
+        Response::TraceStopped(_) => "a trace's end",
     };
     SessionError::Nonsense(format!("{what} that nobody asked for"))
 }

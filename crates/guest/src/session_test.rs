@@ -51,6 +51,7 @@ impl DrawnGuest {
                     module: modules[0],
                     ..ModuleSymbols::default()
                 }]),
+                _ => Response::Error("it does not trace".into()),
             };
             self.send(&response);
         }

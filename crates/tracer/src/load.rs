@@ -239,6 +239,11 @@ impl Tracer {
         self.base_ns
     }
 
+    /// The rings themselves, for who carries them out of this machine in place of `drain`.
+    pub fn rings(&mut self) -> &mut LocalRings {
+        &mut self.rings
+    }
+
     /// Where the rings lie in this process's memory.
     #[must_use]
     pub fn layout(&self) -> Layout {

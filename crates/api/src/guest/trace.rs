@@ -4,6 +4,7 @@
 //!  host                                guest
 //!   | -- TraceStart ------------------> |   loads and attaches the probes; answer: TraceStarted, with the pages of its rings
 //!   |   (reads the rings in guest RAM)  |   (nothing happens here)
+//!   | -- TraceRun --------------------> |   lets the command go; answer: TraceSeen
 //!   | -- TraceLook -------------------> |   now and then; answer: TraceSeen, a pair of its clocks
 //!   | -- TraceDrain ------------------> |   only where RAM can't be read; answer: TraceSlots
 //!   | -- TraceStop -------------------> |   detaches the probes; answer: TraceStopped, names of stacks and disks
@@ -37,7 +38,7 @@ pub struct TraceOptions {
     pub scope: TraceScope,
     /// What to write into the rings' heads, for the host to find.
     pub mark: u64,
-    /// The command to run once the probes are attached: its words; empty: none.
+    /// The command, which waits for `TraceRun`: its words; empty: none.
     #[serde(deserialize_with = "at_most::<_, _, MAX_OTHERS>")]
     pub command: Vec<String>,
 }
@@ -129,7 +130,7 @@ pub struct TraceTaskRow {
     pub asleep_in: Option<String>,
 }
 
-/// To `TraceLook`.
+/// To `TraceRun` and `TraceLook`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct TraceSeen {
     /// A pair of clocks.

@@ -2,6 +2,7 @@
 //! answers the host. Nothing here runs, polls or wakes up until the host asks.
 
 mod btf;
+mod command;
 mod elf;
 mod error;
 mod kcore;
@@ -13,10 +14,13 @@ mod program;
 mod serve;
 mod snapshot;
 mod timeline;
+mod trace;
 
+pub use command::{HELD, become_command};
 pub use error::InsideError;
 pub use serve::serve;
 pub use snapshot::write_snapshot;
+pub use trace::Commands;
 
 /// Now, `CLOCK_MONOTONIC`, ns.
 fn now_ns() -> u64 {

@@ -11,7 +11,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use api::guest::{
-    MAX_ANSWER_BYTES, MAX_REQUEST_BYTES, Request, Response, SERIAL_PORT_NAME, VERSION, VSOCK_PORT,
+    MAX_ANSWER_BYTES, MAX_REQUEST_BYTES, Request, Response, SERIAL_PORT_NAME, TraceOptions,
+    VERSION, VSOCK_PORT,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::fs::OFlags;
@@ -20,6 +21,7 @@ use super::InsideError;
 use super::log::Log;
 use super::ports::find_serial_port;
 use super::snapshot::Reader;
+use super::trace::{Commands, Trace};
 use crate::frame::{self, Decoder, Frame};
 use crate::vsock::listen;
 
@@ -30,19 +32,19 @@ const WRITE_LIMIT: Duration = Duration::from_secs(60);
 /// How long the host's end must be closed to be taken for closed while an answer waits.
 const HANG_UP_LIMIT: Duration = Duration::from_secs(2);
 
-/// Listens on all channels there are, and answers until the process is ended. `ready` is told what it
-/// listens on.
+/// Listens on all channels there are, and answers until the process is ended. `commands`: whether a host may have some
+/// run here. `ready` is told what it listens on.
 ///
 /// # Errors
 /// If there is no channel at all, or a thread can't be started.
-pub fn serve(ready: &mut dyn FnMut(&str)) -> Result<(), InsideError> {
+pub fn serve(commands: Commands, ready: &mut dyn FnMut(&str)) -> Result<(), InsideError> {
     let vsock = listen::listen(VSOCK_PORT);
     let port = find_serial_port(Path::new("/"), SERIAL_PORT_NAME);
     let mut threads = Vec::new();
     let missing = match (vsock, &port) {
         (Ok(listener), _) => {
             ready(&format!("vsock port {VSOCK_PORT}"));
-            threads.push(spawn(move || serve_vsock(&listener))?);
+            threads.push(spawn(move || serve_vsock(&listener, commands))?);
             None
         }
         (Err(error), _) => Some(error),
@@ -50,7 +52,7 @@ pub fn serve(ready: &mut dyn FnMut(&str)) -> Result<(), InsideError> {
     if let Some(path) = port {
         let file = open_port(&path)?;
         ready(&path.display().to_string());
-        threads.push(spawn(move || serve_port(file))?);
+        threads.push(spawn(move || serve_port(file, commands))?);
     }
     if let (true, Some(error)) = (threads.is_empty(), missing) {
         return Err(InsideError::NoChannel(format!(
@@ -75,14 +77,19 @@ fn spawn(
 }
 
 /// One host's session.
-#[derive(Default)]
 struct Conversation {
+    commands: Commands,
     session: Option<u64>,
     reader: Reader,
     log: Option<Log>,
+    trace: Option<Trace>,
 }
 
 impl Conversation {
+    fn new(commands: Commands) -> Self {
+        Self { commands, session: None, reader: Reader::default(), log: None, trace: None }
+    }
+
     /// The answer to a frame, as a frame.
     fn answer(&mut self, asked: &Frame) -> Vec<u8> {
         let response = match frame::decode(&asked.content) {
@@ -101,6 +108,7 @@ impl Conversation {
                 // Somebody new: what the last one asked for is of no use any more.
                 self.reader = Reader::default();
                 self.log = None;
+                self.trace = None;
             }
             return Response::Hello { version: VERSION, now_ns: super::now_ns() };
         }
@@ -121,11 +129,37 @@ impl Conversation {
                 Response::Map(Box::new(self.reader.map(log)))
             }
             Request::Symbols { modules } => Response::Symbols(self.reader.symbols(&modules)),
+            Request::TraceStart(options) => self.start_trace(&options),
+            Request::TraceRun => self.traced(|trace| trace.run().map(Response::TraceSeen)),
+            Request::TraceLook => self.traced(|trace| Ok(Response::TraceSeen(trace.look()))),
+            Request::TraceDrain => self.traced(|trace| Ok(Response::TraceSlots(trace.drain()))),
+            Request::TraceStop => {
+                self.traced(|trace| Ok(Response::TraceStopped(Box::new(trace.stop()))))
+            }
         }
+    }
+
+    fn start_trace(&mut self, options: &TraceOptions) -> Response {
+        // An old trace's probes would be among what the new one sees.
+        self.trace = None;
+        match Trace::start(options, self.commands) {
+            Ok((trace, started)) => {
+                self.trace = Some(trace);
+                Response::TraceStarted(Box::new(started))
+            }
+            Err(text) => Response::Error(text),
+        }
+    }
+
+    fn traced(&mut self, answer: impl FnOnce(&mut Trace) -> Result<Response, String>) -> Response {
+        let Some(trace) = &mut self.trace else {
+            return Response::Error("it traces nothing".into());
+        };
+        answer(trace).unwrap_or_else(Response::Error)
     }
 }
 
-fn serve_vsock(listener: &OwnedFd) -> Ended {
+fn serve_vsock(listener: &OwnedFd, commands: Commands) -> Ended {
     let connections = Arc::new(AtomicUsize::new(0));
     loop {
         let socket = match listen::accept(listener) {
@@ -139,7 +173,7 @@ fn serve_vsock(listener: &OwnedFd) -> Ended {
         connections.fetch_add(1, Ordering::AcqRel);
         let counted = Arc::clone(&connections);
         let answering = thread::Builder::new().spawn(move || {
-            converse(File::from(socket));
+            converse(File::from(socket), commands);
             counted.fetch_sub(1, Ordering::AcqRel);
         });
         if answering.is_err() {
@@ -149,8 +183,8 @@ fn serve_vsock(listener: &OwnedFd) -> Ended {
 }
 
 /// Answers one connection until the host hangs up or sends what is no request.
-fn converse(mut stream: File) {
-    let mut conversation = Conversation::default();
+fn converse(mut stream: File, commands: Commands) {
+    let mut conversation = Conversation::new(commands);
     let mut decoder = Decoder::any_session(MAX_REQUEST_BYTES);
     let mut chunk = vec![0; 1 << 14];
     loop {
@@ -181,14 +215,14 @@ fn open_port(path: &PathBuf) -> Result<File, InsideError> {
 
 /// Answers on a virtio-serial port. While no host has its end open, reading gives the end of file at
 /// once and polling says hang-up at once; edge-triggered epoll instead sleeps until that changes.
-fn serve_port(mut port: File) -> Ended {
+fn serve_port(mut port: File, commands: Commands) -> Ended {
     let failed = |what: &str, error: &dyn std::fmt::Display| format!("failed to {what}: {error}");
     let waiting = epoll::create(epoll::CreateFlags::CLOEXEC)
         .map_err(|error| failed("create an epoll", &error))?;
     let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
     epoll::add(&waiting, &port, epoll::EventData::new_u64(0), flags)
         .map_err(|error| failed("wait for the serial port", &error))?;
-    let mut conversation = Conversation::default();
+    let mut conversation = Conversation::new(commands);
     let mut decoder = Decoder::any_session(MAX_REQUEST_BYTES);
     let mut chunk = vec![0; 1 << 14];
     let mut events = [epoll::Event { flags, data: epoll::EventData::new_u64(0) }; 1];
@@ -200,7 +234,7 @@ fn serve_port(mut port: File) -> Ended {
         loop {
             match port.read(&mut chunk) {
                 Ok(0) => {
-                    conversation = Conversation::default();
+                    conversation = Conversation::new(commands);
                     decoder.clear();
                     break;
                 }
@@ -269,7 +303,7 @@ mod test {
 
     #[test]
     fn a_session_begins_with_hello() {
-        let conversation = &mut Conversation::default();
+        let conversation = &mut Conversation::new(Commands::Refused);
         let symbols = Request::Symbols { modules: vec![7] };
         let hello = Request::Hello { version: VERSION };
         assert!(matches!(ask(conversation, 1, &symbols), Response::Error(_)));
@@ -281,7 +315,7 @@ mod test {
     #[test]
     fn what_is_no_request_is_answered_with_an_error() {
         let asked = Frame { session: 1, content: vec![99, 1, 2] };
-        let answer = Conversation::default().answer(&asked);
+        let answer = Conversation::new(Commands::Refused).answer(&asked);
         let mut decoder = Decoder::of_session(1, MAX_ANSWER_BYTES);
         decoder.push(&answer);
         let answer = decoder.next().unwrap().unwrap();

@@ -35,7 +35,7 @@ until [ -e "$port" ] || [ $tries -gt 500 ]; do
 done
 
 if [ -n "$AGENT" ]; then
-    vmscope-guest serve >/run/vmscope-guest.log 2>&1 </dev/null &
+    vmscope-guest serve --allow-commands >/run/vmscope-guest.log 2>&1 </dev/null &
 fi
 
 serve() {

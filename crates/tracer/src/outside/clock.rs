@@ -210,7 +210,7 @@ mod test {
     const HALF: u64 = 1 << 31;
 
     fn pair(tsc: u64, ns: u64, width: u64) -> ClockPair {
-        ClockPair { tsc, ns, width }
+        ClockPair { tsc, ns, width, cpu: 0 }
     }
 
     #[test]

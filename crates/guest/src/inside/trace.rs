@@ -1,0 +1,267 @@
+//! Tracing this guest for its host: the probes write into rings, which the host reads from outside.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use api::guest::{
+    MAX_OUTPUT_BYTES, MAX_TRACE_BYTES, MAX_TRACE_ROWS, TraceClock, TraceLost, TraceOptions,
+    TraceScope, TraceSeen, TraceSlots, TraceStackRow, TraceStarted, TraceStopped, TraceTaskRow,
+};
+use model::{MachineId, Pid, TraceTask};
+use rustix::time::{ClockId, clock_gettime};
+use tracer::guest::pages_of;
+use tracer::{ClockPair, Filter, Options, RingMemory, Slot, Symbols, Tracer};
+
+use super::command::TracedCommand;
+
+const PROC: &str = "/proc";
+const SYS: &str = "/sys";
+/// Readings of the clocks, of which the tightest counts.
+const CLOCK_READINGS: u32 = 200;
+/// Slots copied at once.
+const CHUNK: usize = 4096;
+const SLOT_BYTES: usize = 16;
+
+/// Whether the host may have commands run here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Commands {
+    /// It may.
+    Allowed,
+    /// It may not.
+    Refused,
+}
+
+/// A trace under way. Dropped, it ends.
+#[derive(Debug)]
+pub(crate) struct Trace {
+    tracer: Tracer,
+    command: Option<TracedCommand>,
+    /// By ring: what the host was sent so far, where it asks for it.
+    sent: Vec<u64>,
+    /// CPU time of this process when the probes were attached.
+    cpu_ns: u64,
+}
+
+impl Trace {
+    /// Loads and attaches the probes; the command waits.
+    pub(crate) fn start(
+        options: &TraceOptions,
+        commands: Commands,
+    ) -> Result<(Self, TraceStarted), String> {
+        if !options.command.is_empty() && commands == Commands::Refused {
+            return Err("it runs no commands for its host: start it as \
+                        `vmscope-guest serve --allow-commands`"
+                .into());
+        }
+        let cpus = host::machine::online_cpus(Path::new(SYS))
+            .map_err(|error| format!("failed to read the list of CPUs: {error}"))?;
+        let command = hold(&options.command)?;
+        let mut tracer = load(options, command.as_ref(), cpus.clone())?;
+        let layout = tracer.layout();
+        tracer::guest::mark(&tracer.rings().heads, layout.rings, options.mark);
+        let mut started = TraceStarted {
+            kernel_release: host::machine::kernel_release(Path::new(PROC)),
+            cpus,
+            base_ns: tracer.base_ns(),
+            slots_per_ring: u32::try_from(layout.slots_per_cpu).unwrap_or(0),
+            rings: u32::try_from(layout.rings).unwrap_or(0),
+            fault_estimate_ns: tracer::fault_estimate(),
+            command: command.as_ref().map(TracedCommand::task),
+            ..TraceStarted::default()
+        };
+        let pages = |(address, bytes)| pages_of(Path::new(PROC), address, bytes);
+        match pages(layout.heads).and_then(|heads| Ok((heads, pages(layout.slots)?))) {
+            Ok(pages) => (started.head_pages, started.slot_pages) = pages,
+            Err(error) => started.pages_problem = Some(error.to_string()),
+        }
+        started.before = tasks()?;
+        let cpu_ns = own_cpu_ns();
+        started.begin_ns = tracer.start().map_err(|error| error.to_string())?.0;
+        started.after = tasks()?;
+        started.after_ns = super::now_ns();
+        started.missing = tracer.missing().to_vec();
+        started.clock = clock();
+        Ok((Self { tracer, command, sent: vec![0; layout.rings], cpu_ns }, started))
+    }
+
+    /// Lets the command go.
+    pub(crate) fn run(&mut self) -> Result<TraceSeen, String> {
+        if let Some(command) = &mut self.command {
+            command.release().map_err(|error| format!("failed to start the command: {error}"))?;
+        }
+        Ok(self.look())
+    }
+
+    pub(crate) fn look(&mut self) -> TraceSeen {
+        let exit_code = self.command.as_mut().and_then(TracedCommand::exit_code);
+        TraceSeen { clock: clock(), exit_code }
+    }
+
+    /// What the programs have written since the last time, as much as one answer holds, and frees its room.
+    pub(crate) fn drain(&mut self) -> Vec<TraceSlots> {
+        let mut room = MAX_TRACE_BYTES / SLOT_BYTES;
+        let slots_per_ring = self.tracer.layout().slots_per_cpu;
+        let rings = self.tracer.rings();
+        let mut answer = Vec::new();
+        for (ring, sent) in self.sent.iter_mut().enumerate() {
+            let bytes = take(rings, ring, slots_per_ring, sent, &mut room);
+            if !bytes.is_empty() {
+                answer.push(TraceSlots { ring: u32::try_from(ring).unwrap_or(u32::MAX), bytes });
+            }
+        }
+        answer
+    }
+
+    /// Detaches the probes. The rings stay until the trace is dropped: the host has not read all of them.
+    pub(crate) fn stop(&mut self) -> TraceStopped {
+        let end_ns = self.tracer.stop().0;
+        let own_cpu_ns = own_cpu_ns().saturating_sub(self.cpu_ns);
+        let mut stopped = TraceStopped {
+            end_ns,
+            clock: clock(),
+            missing: self.tracer.missing().to_vec(),
+            lost: self.lost(),
+            disks: host::disks::names(Path::new(PROC)),
+            own_cpu_ns,
+            ..TraceStopped::default()
+        };
+        self.name_stacks(&mut stopped);
+        if let Some(command) = &mut self.command {
+            stopped.exit_code = command.exit_code();
+            stopped.output = command.output(MAX_OUTPUT_BYTES).unwrap_or_default();
+        }
+        stopped
+    }
+
+    fn lost(&mut self) -> Vec<TraceLost> {
+        let rings = self.tracer.rings();
+        (0..self.sent.len())
+            .map(|ring| {
+                let Ok(lost) = rings.lost(ring);
+                TraceLost { ring: u32::try_from(ring).unwrap_or(u32::MAX), counts: lost.to_vec() }
+            })
+            .collect()
+    }
+
+    fn name_stacks(&self, stopped: &mut TraceStopped) {
+        let symbols = match Symbols::read(Path::new(PROC)) {
+            Ok(symbols) => symbols,
+            Err(error) => {
+                stopped.missing.push(("stack names".into(), error.to_string()));
+                Symbols::default()
+            }
+        };
+        let stacks = match self.tracer.stacks() {
+            Ok(stacks) => stacks,
+            Err(error) => return stopped.missing.push(("stacks".into(), error.to_string())),
+        };
+        let mut rows: HashMap<String, u32> = HashMap::new();
+        for (id, addresses) in stacks.into_iter().take(MAX_TRACE_ROWS) {
+            let names = symbols.stack(&addresses);
+            let mut row_of = |name: String| {
+                *rows.entry(name).or_insert_with_key(|name| {
+                    stopped.functions.push(name.clone());
+                    u32::try_from(stopped.functions.len() - 1).unwrap_or(u32::MAX)
+                })
+            };
+            let functions = names.into_iter().map(&mut row_of).collect();
+            stopped.stacks.push(TraceStackRow { id: id.0, functions });
+        }
+    }
+}
+
+fn hold(words: &[String]) -> Result<Option<TracedCommand>, String> {
+    if words.is_empty() {
+        return Ok(None);
+    }
+    let held = TracedCommand::hold(words);
+    held.map(Some).map_err(|error| format!("failed to start the command: {error}"))
+}
+
+fn load(
+    options: &TraceOptions,
+    command: Option<&TracedCommand>,
+    cpus: Vec<u32>,
+) -> Result<Tracer, String> {
+    let filter = match options.scope {
+        TraceScope::Everything => Filter::None,
+        TraceScope::Command | TraceScope::Tree { .. } => Filter::Tree,
+    };
+    let tracer = Tracer::load(&Options {
+        cpus,
+        slots_per_cpu: options.slots_per_cpu,
+        stacks: options.stacks,
+        filter,
+        exclude: Some(Pid(std::process::id())),
+    })
+    .map_err(|error| error.to_string())?;
+    let followed = match (options.scope, command) {
+        (TraceScope::Tree { pid }, _) => Some(pid),
+        (TraceScope::Command, Some(command)) => Some(command.task()),
+        _ => None,
+    };
+    match followed.map(|pid| tracer.follow(Pid(pid))) {
+        Some(Err(error)) => Err(error.to_string()),
+        _ => Ok(tracer),
+    }
+}
+
+/// The written slots of a ring that were not taken yet, at most `room`: up to the first that is still being written.
+fn take<M: RingMemory<Error = std::convert::Infallible>>(
+    rings: &mut M,
+    ring: usize,
+    slots_per_ring: usize,
+    sent: &mut u64,
+    room: &mut usize,
+) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut chunk = vec![Slot::default(); CHUNK];
+    loop {
+        let Ok((head, _)) = rings.counters(ring);
+        let ready = usize::try_from(head.wrapping_sub(*sent)).unwrap_or(usize::MAX);
+        let first = usize::try_from(*sent % slots_per_ring as u64).unwrap_or(0);
+        let n = ready.min(slots_per_ring - first).min(CHUNK).min(*room);
+        let Ok(()) = rings.read_slots(ring, first, &mut chunk[..n]);
+        // The lap of bpf/abi/trace.h.
+        let lap = *sent / slots_per_ring as u64 % 255 + 1;
+        let written = chunk[..n].iter().take_while(|slot| u64::from(slot.lap()) == lap);
+        let before = bytes.len();
+        for slot in written {
+            bytes.extend(slot.tag.to_le_bytes());
+            bytes.extend(slot.payload.to_le_bytes());
+        }
+        let taken = (bytes.len() - before) / SLOT_BYTES;
+        if taken == 0 {
+            return bytes;
+        }
+        *sent += taken as u64;
+        *room -= taken;
+        let Ok(()) = rings.set_tail(ring, *sent);
+    }
+}
+
+fn tasks() -> Result<Vec<TraceTaskRow>, String> {
+    let tasks = host::tasks::snapshot(Path::new(PROC), MachineId::HOST)
+        .map_err(|error| format!("failed to read {PROC}: {error}"))?;
+    let row = |task: TraceTask| TraceTaskRow {
+        tid: task.tid.0,
+        pid: task.pid.0,
+        parent: task.parent.0,
+        name: task.name,
+        kernel: task.kernel,
+        asleep_in: task.asleep_in,
+    };
+    Ok(tasks.into_iter().take(MAX_TRACE_ROWS).map(row).collect())
+}
+
+fn clock() -> TraceClock {
+    let ClockPair { tsc, ns, width, cpu } = ClockPair::tightest(CLOCK_READINGS);
+    TraceClock { cpu, tsc, ns, width }
+}
+
+/// CPU time of all threads of this process.
+fn own_cpu_ns() -> u64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    seconds * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0)
+}
