@@ -8,8 +8,9 @@
 
 pub mod compare;
 pub mod critical_path;
-pub mod gantt;
 #[cfg(test)]
 mod drawn;
+pub mod gantt;
+mod processes;
 mod span;
 pub mod timeline;

@@ -7,6 +7,7 @@ use model::{BlockOp, HostNs, Interrupt, Pid, Vector};
 
 use super::worth::{self, Improvement};
 use super::{CriticalPath, Doing, PathSegment};
+use crate::processes::Processes;
 use crate::span;
 use crate::timeline::{TaskId, Timeline, Work};
 
@@ -157,33 +158,6 @@ fn executed(name: &str, work: Work) -> Category {
     }
 }
 
-/// Which process a task is of. A process id that is used again is another process.
-struct Processes {
-    /// By process id: its first threads, in the order they were made.
-    leaders: BTreeMap<Pid, Vec<TaskId>>,
-}
-
-impl Processes {
-    fn new(timeline: &Timeline) -> Self {
-        let mut leaders: BTreeMap<Pid, Vec<TaskId>> = BTreeMap::new();
-        for (row, task) in (0..).zip(&timeline.tasks) {
-            if task.tid.0 == task.pid.0 {
-                leaders.entry(task.pid).or_default().push(TaskId(row));
-            }
-        }
-        Self { leaders }
-    }
-
-    /// The process' first thread; the task itself when that was not seen.
-    fn of(&self, timeline: &Timeline, id: TaskId) -> TaskId {
-        let Some(task) = timeline.tasks.get(id.index()) else { return id };
-        let leaders = self.leaders.get(&task.pid).map_or(&[][..], Vec::as_slice);
-        let older =
-            leaders.partition_point(|leader| timeline.tasks[leader.index()].begin <= task.begin);
-        leaders[..older].last().copied().unwrap_or(id)
-    }
-}
-
 #[derive(Default)]
 struct Sums {
     /// By category: ns and segments.
@@ -198,7 +172,7 @@ impl Sums {
     fn add(&mut self, timeline: &Timeline, processes: &Processes, segment: &PathSegment) {
         let task = timeline.tasks.get(segment.task.index());
         let name = task.map_or("", |task| span::name_at(task, segment.begin));
-        let process = processes.of(timeline, segment.task);
+        let process = processes.of(segment.task);
         let (of_name, ids) = self.names.entry(name.to_owned()).or_default();
         let of_process = self.processes.entry(process).or_default();
         ids.insert(process);

@@ -7,13 +7,16 @@
 //! ```
 //!
 //! A piece that is at least as long as the resolution is exact. Shorter neighbours become one piece that says how long
-//! it was what. So a lane has at most `2 * columns + 2` pieces, however long the trace is, and no time is lost:
+//! it was what. So a lane has at most `2 * columns + 1` pieces, however long the trace is, and no time is lost:
 //! a piece's shares add up to its length, a lane's pieces to its life within the view.
 
 mod cells;
+mod exact;
 mod lanes;
 mod pieces;
 mod pyramid;
+#[cfg(test)]
+mod tests;
 
 use std::ops::Range;
 
@@ -35,7 +38,7 @@ pub struct View {
     pub columns: usize,
 }
 
-/// What a CPU, a disk or a task does, as far as a drawing tells.
+/// What a CPU, a disk or a task does, as far as a drawing tells. Of two that took equally long the first is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Doing {
     /// CPU, task: a program's own code runs.
@@ -44,18 +47,6 @@ pub enum Doing {
     Kernel,
     /// CPU, task: an interrupt.
     Interrupt,
-    /// CPU, disk: nothing.
-    Idle,
-    /// Task: it waits for a CPU.
-    CpuWait,
-    /// Task: it waits for a disk.
-    DiskWait,
-    /// Task: it waits for a lock.
-    LockWait,
-    /// Task: it sleeps for anything else.
-    Asleep,
-    /// Task: it is stopped or traced.
-    Stopped,
     /// Disk: it reads.
     Reads,
     /// Disk: it writes, flushes or discards.
@@ -64,6 +55,18 @@ pub enum Doing {
     ReadsAndWrites,
     /// Disk: requests wait in its queue, and it has none.
     Queued,
+    /// Task: it waits for a CPU.
+    CpuWait,
+    /// Task: it waits for a disk.
+    DiskWait,
+    /// Task: it waits for a lock.
+    LockWait,
+    /// Task: it is stopped or traced.
+    Stopped,
+    /// Task: it sleeps for anything else.
+    Asleep,
+    /// CPU, disk: nothing.
+    Idle,
     /// Not known.
     Unknown,
 }
@@ -75,7 +78,9 @@ pub struct Piece {
     pub begin: HostNs,
     /// End.
     pub end: HostNs,
-    /// What it was for how many ns, longest first, never empty: one entry when it is exact.
+    /// How many neighbours it was made of: exact when 1.
+    pub segments: u64,
+    /// What it was for how many ns, longest first, never empty.
     pub shares: Vec<(Doing, u64)>,
     /// For a CPU: the task that had it longest. For a task: itself.
     pub task: Option<TaskId>,

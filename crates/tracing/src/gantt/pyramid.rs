@@ -1,14 +1,25 @@
 //! The same lanes at several resolutions, for drawings that are zoomed.
 
-use super::{Lane, Piece};
+use std::ops::Range;
+
+use model::HostNs;
+
+use super::exact::exact;
+use super::pieces::Folding;
+use super::{Lane, Piece, View};
 use crate::timeline::Timeline;
+
+/// How wide the coarsest level is, unless that has too many pieces.
+const COLUMNS: usize = 512;
+/// How much finer each level is than the one before.
+const STEP: usize = 4;
 
 /// Levels from coarse to fine. A drawing takes the first whose resolution is below a pixel, or the last.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Pyramid {
     /// The levels; at least one.
     pub levels: Vec<Level>,
-    /// Whether the last one is exact: every piece is one segment.
+    /// Whether every piece of the last one is exact.
     pub exact: bool,
 }
 
@@ -22,9 +33,61 @@ pub struct Level {
 }
 
 /// Levels of these lanes, each four times as fine as the one before, from 512 columns on, until they are exact or have
-/// `max_pieces` pieces in all.
+/// `max_pieces` pieces in all. The first has fewer columns if it must, and at least one.
 #[must_use]
-pub fn pyramid(timeline: &Timeline, lanes: &[Lane], max_pieces: usize) -> Pyramid {
-    let _ = (timeline, lanes, max_pieces);
-    Pyramid::default()
+pub fn pyramid(
+    timeline: &Timeline,
+    lanes: &[Lane],
+    range: &Range<HostNs>,
+    max_pieces: usize,
+) -> Pyramid {
+    let at = |columns, room| {
+        let view = View { range: range.clone(), columns };
+        level(timeline, lanes, view.resolution_ns(), room)
+    };
+    let (mut columns, mut first) = (COLUMNS, at(COLUMNS, max_pieces));
+    while first.is_none() {
+        columns = columns.div_ceil(STEP);
+        first = at(columns, if columns == 1 { usize::MAX } else { max_pieces });
+    }
+    let mut levels: Vec<Level> = first.into_iter().collect();
+    let mut room = max_pieces.saturating_sub(levels.iter().map(Level::n_pieces).sum());
+    while !levels.last().is_some_and(Level::is_exact) {
+        columns = columns.saturating_mul(STEP);
+        let Some(finer) = at(columns, room) else { return Pyramid { levels, exact: false } };
+        room -= finer.n_pieces();
+        levels.push(finer);
+    }
+    Pyramid { levels, exact: true }
+}
+
+/// One level, unless it has more pieces than there is room for.
+fn level(timeline: &Timeline, lanes: &[Lane], resolution_ns: u64, room: usize) -> Option<Level> {
+    let mut level = Level { resolution_ns, pieces: Vec::with_capacity(lanes.len()) };
+    let mut used = 0;
+    for lane in lanes {
+        let mut folding = Folding::new(resolution_ns);
+        exact(timeline, lane.of, lane.life.clone(), |it| {
+            if used + folding.len() <= room {
+                folding.add(it);
+            }
+        });
+        let pieces = folding.finish();
+        used += pieces.len();
+        if room < used {
+            return None;
+        }
+        level.pieces.push(pieces);
+    }
+    Some(level)
+}
+
+impl Level {
+    fn n_pieces(&self) -> usize {
+        self.pieces.iter().map(Vec::len).sum()
+    }
+
+    fn is_exact(&self) -> bool {
+        self.pieces.iter().flatten().all(|piece| piece.segments == 1)
+    }
 }

@@ -1,0 +1,184 @@
+//! What a lane does, segment by segment.
+
+use std::ops::Range;
+
+use model::{BlockOp, HostNs};
+
+use super::{Doing, LaneOf};
+use crate::span;
+use crate::timeline::{Sleep, State, TaskId, Timeline, WokenBy, Work};
+
+/// A stretch of one lane, as exact as the timeline is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Exact {
+    pub(super) begin: HostNs,
+    pub(super) end: HostNs,
+    pub(super) doing: Doing,
+    pub(super) task: Option<TaskId>,
+}
+
+/// Hands a lane's stretches over, in time order. They touch, and cover the range as far as the lane is there in it.
+pub(super) fn exact(
+    timeline: &Timeline,
+    of: LaneOf,
+    range: Range<HostNs>,
+    each: impl FnMut(Exact),
+) {
+    let mut out = Merging { at: range.start, task: None, last: None, each };
+    match of {
+        LaneOf::Cpu(row) => cpu(timeline, row, range, &mut out),
+        LaneOf::Disk(row) => disk(timeline, row, range, &mut out),
+        LaneOf::Task(id) => task(timeline, id, range, &mut out),
+    }
+    out.last.take().into_iter().for_each(&mut out.each);
+}
+
+/// Fills gaps, and makes one of neighbours that are alike.
+struct Merging<F: FnMut(Exact)> {
+    /// Up to where the lane is told.
+    at: HostNs,
+    /// Whose unknown stretches are.
+    task: Option<TaskId>,
+    last: Option<Exact>,
+    each: F,
+}
+
+impl<F: FnMut(Exact)> Merging<F> {
+    fn to(&mut self, end: HostNs, doing: Doing, task: Option<TaskId>) {
+        if end <= self.at {
+            return;
+        }
+        let next = Exact { begin: self.at, end, doing, task };
+        self.at = end;
+        match &mut self.last {
+            Some(last) if (last.doing, last.task) == (doing, task) => last.end = end,
+            last => last.replace(next).into_iter().for_each(&mut self.each),
+        }
+    }
+
+    fn unknown_to(&mut self, end: HostNs) {
+        self.to(end, Doing::Unknown, self.task);
+    }
+}
+
+fn cpu(timeline: &Timeline, row: u32, range: Range<HostNs>, out: &mut Merging<impl FnMut(Exact)>) {
+    if let Some(cpu) = timeline.cpus.get(row as usize) {
+        for slice in span::slices(timeline, cpu.number, range.clone()) {
+            out.unknown_to(slice.begin);
+            out.to(slice.end, executes(slice.work), slice.task);
+        }
+    }
+    out.unknown_to(range.end);
+}
+
+fn executes(work: Work) -> Doing {
+    match work {
+        Work::Idle => Doing::Idle,
+        Work::User => Doing::User,
+        Work::Interrupt(_) => Doing::Interrupt,
+        Work::Syscall(_) | Work::Fault { .. } | Work::KernelTask => Doing::Kernel,
+        Work::Unknown => Doing::Unknown,
+    }
+}
+
+fn task(
+    timeline: &Timeline,
+    id: TaskId,
+    range: Range<HostNs>,
+    out: &mut Merging<impl FnMut(Exact)>,
+) {
+    let Some(task) = timeline.tasks.get(id.index()) else { return };
+    let range = range.start.max(task.begin)..range.end.min(task.end);
+    (out.at, out.task) = (range.start, Some(id));
+    for (clipped, segment) in span::segments(task, range.clone()) {
+        out.unknown_to(clipped.start);
+        match &segment.state {
+            State::Running { cpu } => {
+                for slice in span::slices(timeline, *cpu, clipped.clone()) {
+                    out.unknown_to(slice.begin);
+                    let doing =
+                        if slice.task == Some(id) { executes(slice.work) } else { Doing::Unknown };
+                    out.to(slice.end, doing, Some(id));
+                }
+                out.unknown_to(clipped.end);
+            }
+            state => out.to(clipped.end, waits(state), Some(id)),
+        }
+    }
+    out.unknown_to(range.end);
+}
+
+fn waits(state: &State) -> Doing {
+    match state {
+        State::Runnable { .. } => Doing::CpuWait,
+        State::Asleep(Sleep { lock: Some(_), .. }) => Doing::LockWait,
+        State::Asleep(Sleep { io: true, .. }) => Doing::DiskWait,
+        State::Asleep(Sleep { woken_by: Some(waker), .. })
+            if matches!(waker.by, WokenBy::Request { .. }) =>
+        {
+            Doing::DiskWait
+        }
+        State::Asleep(_) => Doing::Asleep,
+        State::Stopped => Doing::Stopped,
+        State::Running { .. } | State::Unknown => Doing::Unknown,
+    }
+}
+
+/// How many requests a disk has.
+#[derive(Default)]
+struct Has {
+    queued: u64,
+    reads: u64,
+    writes: u64,
+}
+
+/// A request's next step.
+#[derive(Clone, Copy)]
+enum Step {
+    Queued,
+    Issued,
+    Done,
+}
+
+impl Has {
+    fn after(mut self, op: BlockOp, step: Step) -> Self {
+        let at_work = if op == BlockOp::Read { &mut self.reads } else { &mut self.writes };
+        match step {
+            Step::Queued => self.queued += 1,
+            Step::Issued => (*at_work, self.queued) = (*at_work + 1, self.queued.saturating_sub(1)),
+            Step::Done => *at_work = at_work.saturating_sub(1),
+        }
+        self
+    }
+
+    fn doing(&self) -> Doing {
+        match (0 < self.reads, 0 < self.writes) {
+            (true, true) => Doing::ReadsAndWrites,
+            (true, false) => Doing::Reads,
+            (false, true) => Doing::Writes,
+            (false, false) if 0 < self.queued => Doing::Queued,
+            (false, false) => Doing::Idle,
+        }
+    }
+}
+
+fn disk(timeline: &Timeline, row: u32, range: Range<HostNs>, out: &mut Merging<impl FnMut(Exact)>) {
+    let mut steps: Vec<(HostNs, BlockOp, Step)> = Vec::new();
+    for request in timeline.tasks.iter().flat_map(|task| &task.requests) {
+        if request.disk == row {
+            let done = request.done.unwrap_or(timeline.end).max(request.queued);
+            let issued = request.issued.unwrap_or(done).clamp(request.queued, done);
+            let times =
+                [(request.queued, Step::Queued), (issued, Step::Issued), (done, Step::Done)];
+            steps.extend(times.map(|(time, step)| (time, request.op, step)));
+        }
+    }
+    // Stable: a request's own steps stay in order.
+    steps.sort_by_key(|step| step.0);
+    let mut has = Has::default();
+    for (time, op, step) in steps {
+        out.to(time.min(range.end), has.doing(), None);
+        has = has.after(op, step);
+    }
+    out.to(range.end, has.doing(), None);
+}
