@@ -169,12 +169,16 @@ impl Scope {
         Some(Self { task, begin: life.begin, end: life.end, locks: Locks::ThroughHolder })
     }
 
-    /// The traced command's life, from its first task's begin to its end; `None` when there was no command on this machine.
+    /// The traced command's life, from when its first task runs its program to that task's end; `None` when there was no
+    /// command on this machine. The task is there before: it is held back until the trace has begun.
     #[must_use]
     pub fn command(tables: &TraceTables, timeline: &Timeline) -> Option<Self> {
         let command = tables.command.as_ref().filter(|it| it.machine == timeline.machine)?;
         let row = timeline.tasks.iter().position(|task| task.tid == command.task)?;
-        Self::life(timeline, TaskId(u32::try_from(row).ok()?))
+        let life = Self::life(timeline, TaskId(u32::try_from(row).ok()?))?;
+        let task = &timeline.tasks[row];
+        let executed = task.names.get(1).filter(|_| task.before).map(|(time, _)| *time);
+        Some(Self { begin: executed.unwrap_or(life.begin).min(life.end), ..life })
     }
 
     /// The part of it within a range.

@@ -1,9 +1,10 @@
 //! Paths through drawn timelines (see `crate::drawn`), and through random ones.
 
-use model::{HostNs, Interrupt};
+use model::{HostNs, Interrupt, MachineId, Tid, TraceTables, TracedCommand};
 
 use super::*;
 use crate::drawn::{By, Drawn, Random, at_random};
+use crate::timeline::build::random::senseless;
 
 const TIMER: By = By::Interrupt(Interrupt::Soft(1));
 const PACKET: By = By::Interrupt(Interrupt::Soft(3));
@@ -237,22 +238,46 @@ fn programs_one_after_another_in_one_task() {
     assert_eq!(names, [("cc1", 30, 1), ("sh", 20, 1)]);
 }
 
-/// Sums are asserted by `critical_path` and `summary` themselves; here: that they end, and hold.
+#[test]
+fn a_command_begins_with_its_program() {
+    let mut drawn = Drawn::new(&[("vmscope", "", "00000000"), ("vmscope", "", "xxx00000")], &[]);
+    let begin = |timeline: &Timeline, machine, task| {
+        let command = TracedCommand {
+            machine: MachineId(machine),
+            task: Tid(task),
+            words: vec![],
+            exit_code: None,
+        };
+        let tables = TraceTables { command: Some(command), ..TraceTables::default() };
+        Scope::command(&tables, timeline).map(|scope| (scope.task, scope.begin.0, scope.end.0))
+    };
+    assert_eq!(begin(&drawn.timeline, 0, 2), Some((TaskId(1), 0, 80)));
+    drawn.timeline.tasks[1].names.push((HostNs(35), "make".to_owned()));
+    drawn.timeline.tasks[1].names.push((HostNs(45), "make-it".to_owned()));
+    assert_eq!(begin(&drawn.timeline, 0, 2), Some((TaskId(1), 35, 80)));
+    drawn.timeline.tasks[1].before = false;
+    assert_eq!(begin(&drawn.timeline, 0, 2), Some((TaskId(1), 0, 80)));
+    assert_eq!(begin(&drawn.timeline, 0, 3), None);
+    assert_eq!(begin(&drawn.timeline, 1, 2), None);
+}
+
+/// Sums hold and the walk ends, whatever woke whom, and whatever the events.
 #[test]
 fn random_timelines() {
     let random = &mut Random(5);
-    for _ in 0..3000 {
-        let timeline = at_random(random);
+    let timelines: Vec<_> = (0..3000).map(|_| at_random(random)).chain(senseless()).collect();
+    for timeline in timelines {
         let rows = u32::try_from(timeline.tasks.len()).unwrap();
-        for task in (0..rows + 1).map(TaskId) {
+        for task in (0..=rows).map(TaskId) {
             let locks = if random.below(2) == 0 { Locks::Stay } else { Locks::ThroughHolder };
-            let [begin, end] = [0; 2].map(|_| HostNs(random.below(timeline.end.0 + 50)));
+            let length = timeline.end.since(timeline.begin) + 50;
+            let [begin, end] = [0; 2].map(|_| HostNs(timeline.begin.0 + random.below(length)));
             let path = critical_path(&timeline, Scope { task, begin, end, locks });
             assert!(path.covers_scope(), "{path:?}");
             let summary = summary(&timeline, &path);
             assert!(summary.adds_up(), "{summary:?}");
-            let at_most = |it: &Improvement| it.on_path_ns + it.at_best_ns == summary.wall_ns;
-            assert!(summary.worth.iter().all(at_most));
+            let is_bound = |it: &Improvement| it.on_path_ns + it.at_best_ns == summary.wall_ns;
+            assert!(summary.worth.iter().all(is_bound));
         }
     }
 }

@@ -165,9 +165,10 @@ impl Has {
 fn disk(timeline: &Timeline, row: u32, range: Range<HostNs>, out: &mut Merging<impl FnMut(Exact)>) {
     let mut steps: Vec<(HostNs, BlockOp, Step)> = Vec::new();
     for request in timeline.tasks.iter().flat_map(|task| &task.requests) {
-        if request.disk == row {
+        // One that never went to the disk was merged into another.
+        if let Some(issued) = request.issued.filter(|_| request.disk == row) {
             let done = request.done.unwrap_or(timeline.end).max(request.queued);
-            let issued = request.issued.unwrap_or(done).clamp(request.queued, done);
+            let issued = issued.clamp(request.queued, done);
             let times =
                 [(request.queued, Step::Queued), (issued, Step::Issued), (done, Step::Done)];
             steps.extend(times.map(|(time, step)| (time, request.op, step)));

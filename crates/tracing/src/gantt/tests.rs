@@ -5,6 +5,7 @@ use model::HostNs;
 use super::*;
 use crate::drawn::{By, Drawn, Random, at_random};
 use crate::timeline::Timeline;
+use crate::timeline::build::random::senseless;
 
 fn letter(doing: Doing) -> char {
     match doing {
@@ -159,9 +160,10 @@ fn levels() {
 #[test]
 fn random_timelines() {
     let random = &mut Random(6);
-    for _ in 0..1000 {
-        let timeline = at_random(random);
-        let [begin, end] = [0; 2].map(|_| HostNs(random.below(timeline.end.0 + 20)));
+    let timelines: Vec<_> = (0..1000).map(|_| at_random(random)).chain(senseless()).collect();
+    for timeline in timelines {
+        let length = timeline.end.since(timeline.begin) + 20;
+        let [begin, end] = [0; 2].map(|_| HostNs(timeline.begin.0 + random.below(length)));
         let columns = usize::try_from(random.below(40)).unwrap();
         let view = View { range: begin..end, columns };
         let max_tasks = usize::try_from(random.below(10)).unwrap();
