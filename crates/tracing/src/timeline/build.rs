@@ -12,6 +12,9 @@
 //! An event that can't follow shows that others were lost: what they leave open is `State::Unknown` for the task and
 //! `Work::Unknown` without a task for the CPU, until the next event that tells.
 //!
+//! Where no event was lost or left out, the first event of a task or a CPU also tells of the time before it: who is switched
+//! out had the CPU since the begin, who is woken slept since then, who leaves a system call was in it.
+//!
 //! Time only goes on: an event before its predecessor is moved to it, one outside the trace to the trace's edge.
 
 mod calls;
@@ -22,6 +25,10 @@ mod invariants;
 pub(crate) mod random;
 mod scope;
 mod tasks;
+#[cfg(test)]
+mod test;
+#[cfg(test)]
+pub(crate) mod testing;
 
 use std::collections::BTreeMap;
 
@@ -30,7 +37,7 @@ use model::{
     TraceEvent, TraceStack, TraceTables, What,
 };
 
-use super::{LockWait, Problem, Sleep, State, TaskId, Timeline, Waker, WokenBy};
+use super::{LockWait, Problem, Sleep, State, TaskId, Timeline, Waker, WokenBy, Work};
 use calls::CallCounts;
 use cpus::{Current, TrackedCpu};
 use disks::Disks;
@@ -216,17 +223,22 @@ impl Builder<'_> {
     fn flush(&mut self, row: usize) {
         let cpu = &mut self.cpus[row];
         if let Some(interrupt) = cpu.interrupts.last() {
-            return cpu.push_until(self.now, super::Work::Interrupt(*interrupt));
+            cpu.push_until(self.now, Work::Interrupt(*interrupt));
+            return;
         }
         let Current::Task(id) = cpu.current else {
-            return cpu.push_until(self.now, cpu.current.work());
+            cpu.push_until(self.now, cpu.current.work());
+            return;
         };
         let task = &mut self.tasks[id];
         if let Some(Fault::Until(until)) = task.context.fault {
-            cpu.push_until(until.min(self.now), super::Work::Fault { estimated: true });
+            cpu.push_until(until.min(self.now), Work::Fault { estimated: true });
             task.context.fault = None;
         }
-        cpu.push_until(self.now, task.work());
+        let slice = cpu.push_until(self.now, task.work());
+        if task.is_untold() {
+            task.untold.extend(slice.map(|slice| (row, slice)));
+        }
     }
 
     /// Nobody knows what this CPU did since its last event, up to which it is drawn.
@@ -256,13 +268,38 @@ impl Builder<'_> {
         if self.cpus[row].current == seen {
             return;
         }
+        if self.cpus[row].is_first_told() && self.scope.complete {
+            self.tell_cpu(row, seen);
+        }
         if let Current::Task(id) = seen {
+            let number = self.cpus[row].number;
+            if self.tasks[id].runs_on(number) {
+                self.cpus[row].current = seen;
+                return;
+            }
             self.lose_cpu_of(id);
             let task = &mut self.tasks[id];
             (task.state, task.waking) = (State::Unknown, None);
-            task.become_state(self.now, State::Running { cpu: self.cpus[row].number });
+            task.become_state(self.now, State::Running { cpu: number });
         }
         self.cpus[row].current = seen;
+    }
+
+    /// The first event that tells whom a CPU runs tells of all its time so far.
+    fn tell_cpu(&mut self, row: usize, seen: Current) {
+        let cpu = &mut self.cpus[row];
+        let Current::Task(id) = seen else {
+            cpu.had(None, seen.work());
+            return;
+        };
+        let task = &mut self.tasks[id];
+        task.was(State::Running { cpu: cpu.number });
+        if task.runs_on(cpu.number) {
+            let slices = cpu.had(Some(id), task.work());
+            if task.is_untold() {
+                task.untold.extend(slices.into_iter().map(|slice| (row, slice)));
+            }
+        }
     }
 
     fn switch(&mut self, row: usize, prev: Tid, off: Off, stack: Option<TraceStack>, next: Tid) {
@@ -333,6 +370,9 @@ impl Builder<'_> {
         let Some(id) = self.task_of(task) else { return };
         let waker = self.waker(row);
         let task = &mut self.tasks[id];
+        if self.scope.complete {
+            task.was(State::Asleep(Sleep::default()));
+        }
         match &mut task.state {
             State::Runnable { .. } => return,
             State::Asleep(sleep) => sleep.woken_by = Some(waker),
@@ -345,6 +385,9 @@ impl Builder<'_> {
         let Some(id) = self.task_of(task) else { return };
         let waker = self.waker(row);
         let task = &mut self.tasks[id];
+        if self.scope.complete {
+            task.was(State::Asleep(Sleep::default()));
+        }
         task.waking = None;
         match &mut task.state {
             // It was about to sleep, and goes on.
@@ -453,7 +496,24 @@ impl Builder<'_> {
 
     /// An event tells for the first time what mode a task was in: in all its time so far, unless events were lost.
     fn tell(&mut self, id: TaskId, told: Told) {
-        let _ = (id, told);
+        let task = &mut self.tasks[id];
+        if !task.is_untold() {
+            return;
+        }
+        let untold = std::mem::take(&mut task.untold);
+        if !self.scope.complete {
+            return;
+        }
+        let work = match told {
+            Told::InUser => Work::User,
+            Told::InSyscall(number) => {
+                task.slept_in(number);
+                Work::Syscall(number)
+            }
+        };
+        for (cpu, slice) in untold {
+            self.cpus[cpu].did(slice, work);
+        }
     }
 
     fn interrupt_exit(&mut self, row: usize, interrupt: Interrupt) {

@@ -19,6 +19,8 @@ pub(super) struct TrackedCpu {
     /// End of the last slice: its last event, when this one is not applied yet.
     pub(super) drawn: HostNs,
     slices: Vec<Slice>,
+    /// No event told yet who has it.
+    untold: bool,
 }
 
 /// Who made a request, and which of its requests it is.
@@ -59,6 +61,7 @@ impl TrackedCpu {
             completed: None,
             drawn: begin,
             slices: Vec::new(),
+            untold: true,
         }
     }
 
@@ -77,18 +80,47 @@ impl TrackedCpu {
         self.interrupts.clear();
     }
 
-    /// It did this since the last slice.
-    pub(super) fn push_until(&mut self, end: HostNs, work: Work) {
+    /// Whether what is told of it now is the first that is.
+    pub(super) fn is_first_told(&mut self) -> bool {
+        std::mem::replace(&mut self.untold, false)
+    }
+
+    /// It had this task all the time; the rows of the slices that execute `work` outside interrupts.
+    pub(super) fn had(&mut self, task: Option<TaskId>, work: Work) -> Vec<usize> {
+        let mut rows = Vec::new();
+        for (row, slice) in self.slices.iter_mut().enumerate() {
+            slice.task = task;
+            if slice.work == Work::Unknown {
+                slice.work = work;
+                rows.push(row);
+            }
+        }
+        rows
+    }
+
+    /// What it did in a slice is known now.
+    pub(super) fn did(&mut self, row: usize, work: Work) {
+        if let Some(slice) = self.slices.get_mut(row) {
+            slice.work = work;
+        }
+    }
+
+    /// It did this since the last slice; the row of the slice if there had to be a new one.
+    pub(super) fn push_until(&mut self, end: HostNs, work: Work) -> Option<usize> {
         let begin = self.drawn;
         if end <= begin {
-            return;
+            return None;
         }
         self.drawn = end;
         let task = self.current.task();
         match self.slices.last_mut() {
-            Some(last) if last.task == task && last.work == work => last.end = end,
+            Some(last) if last.task == task && last.work == work => {
+                last.end = end;
+                return None;
+            }
             _ => self.slices.push(Slice { begin, end, task, work }),
         }
+        Some(self.slices.len() - 1)
     }
 
     pub(super) fn interrupt_enter(&mut self, interrupt: Interrupt) {

@@ -1,7 +1,7 @@
 //! What a machine's trace covers.
 
-use model::{HostNs, Machine, MachineId, TraceEvent, What};
-use rustc_hash::FxHashSet;
+use model::{HostNs, Machine, MachineId, Tid, TraceEvent, What};
+use rustc_hash::{FxHashMap, FxHashSet};
 
 /// What a machine's trace covers.
 #[derive(Debug)]
@@ -11,7 +11,7 @@ pub(super) struct Scope {
     /// Ascending.
     pub(super) cpus: Vec<u32>,
     pub(super) fault_ends: FaultEnds,
-    /// No event of it was lost: what no event says did not happen.
+    /// No event was lost or left out by a filter: what no event says did not happen.
     pub(super) complete: bool,
 }
 
@@ -34,9 +34,11 @@ impl Scope {
         let (mut first, mut last) = (HostNs(u64::MAX), HostNs(0));
         let mut ends_seen = false;
         let mut latest = None;
+        let mut chains = Chains { running: FxHashMap::default(), unbroken: true };
         for event in events.iter().filter(|event| event.machine == machine) {
             (first, last) = (first.min(event.time), last.max(event.time));
             ends_seen |= matches!(event.what, What::FaultExit { .. });
+            chains.event(event);
             if latest.replace(event.cpu) != Some(event.cpu) {
                 cpus.insert(event.cpu);
             }
@@ -44,12 +46,13 @@ impl Scope {
         let mut cpus: Vec<u32> = cpus.into_iter().collect();
         cpus.sort_unstable();
         let told = row.begin < row.end;
+        let complete = row.lost.is_empty() && chains.unbroken;
         let (begin, end) = if told { (row.begin, row.end) } else { (first.min(last), last) };
         let fault_ends = match ends_seen {
             true => FaultEnds::Seen,
             false => FaultEnds::Estimated { ns: row.fault_estimate_ns.unwrap_or(0) },
         };
-        Self { begin, end, cpus, fault_ends, complete: row.lost.is_empty() }
+        Self { begin, end, cpus, fault_ends, complete }
     }
 
     /// Row of `cpus`.
@@ -57,6 +60,28 @@ impl Scope {
         match self.cpus.get(cpu as usize) {
             Some(number) if *number == cpu => Some(cpu as usize),
             _ => self.cpus.binary_search(&cpu).ok(),
+        }
+    }
+}
+
+/// Whether every switch of a CPU is from the task that the one before it was to.
+struct Chains {
+    running: FxHashMap<u32, Tid>,
+    unbroken: bool,
+}
+
+impl Chains {
+    fn event(&mut self, event: &TraceEvent) {
+        match event.what {
+            What::Switch { prev, next, .. } => {
+                let running = self.running.insert(event.cpu, next);
+                self.unbroken &= running.is_none_or(|running| running == prev);
+            }
+            // A thread may take the id of its process's first.
+            What::Exec { task, .. } => {
+                self.running.insert(event.cpu, task);
+            }
+            _ => {}
         }
     }
 }

@@ -29,6 +29,8 @@ pub(super) struct Tracked {
     /// Who began to wake it, until it is queued.
     pub(super) waking: Option<Waker>,
     pub(super) context: Context,
+    /// Slices of time that it had a CPU before any event told in which mode it was: rows of CPUs and of their slices.
+    pub(super) untold: Vec<(usize, usize)>,
     ended: bool,
 }
 
@@ -99,6 +101,7 @@ impl Tasks {
                 before: true,
                 ..blank(row.tid, begin)
             };
+            // Where is said in `TraceTables`, in words.
             let asleep = row.asleep_in.as_ref().map(|_| State::Asleep(Sleep::default()));
             tasks.add(Tracked::new(task, asleep.unwrap_or(State::Unknown)));
         }
@@ -181,7 +184,7 @@ impl Tracked {
     fn new(task: Task, state: State) -> Self {
         let since = task.begin;
         let context = Context::default();
-        Self { task, state, since, waking: None, context, ended: false }
+        Self { task, state, since, waking: None, context, untold: Vec::new(), ended: false }
     }
 
     /// From `time` on it is in another state.
@@ -229,6 +232,28 @@ impl Tracked {
         let task = &self.task;
         let nothing_done = task.segments.is_empty() && task.requests.is_empty();
         task.before && task.pid == pid && nothing_done && silent
+    }
+
+    /// It was in this state from the begin on, if no event or table told another.
+    pub(super) fn was(&mut self, state: State) {
+        let nothing_told = self.state == State::Unknown && self.task.segments.is_empty();
+        if self.task.before && nothing_told && self.since == self.task.begin {
+            self.state = state;
+        }
+    }
+
+    /// No event told yet in which mode it is.
+    pub(super) fn is_untold(&self) -> bool {
+        !self.task.kernel && self.context.mode == Mode::Unknown
+    }
+
+    /// All its sleeps so far were in this system call.
+    pub(super) fn slept_in(&mut self, number: u16) {
+        for segment in &mut self.task.segments {
+            if let State::Asleep(sleep) = &mut segment.state {
+                sleep.syscall = Some(number);
+            }
+        }
     }
 
     pub(super) fn rename(&mut self, now: HostNs, name: String) {
