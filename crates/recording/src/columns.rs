@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use parquet::basic::{Compression, ZstdLevel};
 use parquet::column::reader::get_typed_column_reader;
-use parquet::data_type::{ByteArray, ByteArrayType, DataType, Int32Type, Int64Type};
+use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DataType, Int32Type, Int64Type};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::ParquetMetaData;
 use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterPropertiesBuilder};
@@ -42,6 +42,7 @@ enum Shape {
 
 #[derive(Debug)]
 enum Data {
+    Bool(Vec<bool>),
     U32(Vec<i32>),
     U64(Vec<i64>),
     I64(Vec<i64>),
@@ -49,6 +50,10 @@ enum Data {
 }
 
 impl Column {
+    pub(crate) fn bool(name: &'static str, values: impl Iterator<Item = bool>) -> Self {
+        Self::required(name, Data::Bool(values.collect()))
+    }
+
     pub(crate) fn u32(name: &'static str, values: impl Iterator<Item = u32>) -> Self {
         Self::required(name, Data::U32(values.map(u32::cast_signed).collect()))
     }
@@ -90,14 +95,30 @@ impl Column {
     }
 
     pub(crate) fn u64_list<'a>(name: &'static str, rows: impl Iterator<Item = &'a [u64]>) -> Self {
+        Self::list(name, rows, |value| value.cast_signed(), Data::U64)
+    }
+
+    pub(crate) fn text_list<'a>(
+        name: &'static str,
+        rows: impl Iterator<Item = &'a [String]>,
+    ) -> Self {
+        Self::list(name, rows, |text| text.as_str().into(), Data::Text)
+    }
+
+    fn list<'a, T: 'a, U>(
+        name: &'static str,
+        rows: impl Iterator<Item = &'a [T]>,
+        convert: fn(&T) -> U,
+        data: fn(Vec<U>) -> Data,
+    ) -> Self {
         let (mut values, mut definition, mut repetition) = (Vec::new(), Vec::new(), Vec::new());
         for row in rows {
             repetition.push(0);
             repetition.extend(std::iter::repeat_n(1, row.len().saturating_sub(1)));
             definition.extend(std::iter::repeat_n(i16::from(!row.is_empty()), row.len().max(1)));
-            values.extend(row.iter().map(|value| value.cast_signed()));
+            values.extend(row.iter().map(convert));
         }
-        Self { name, shape: Shape::List, data: Data::U64(values), definition, repetition }
+        Self { name, shape: Shape::List, data: data(values), definition, repetition }
     }
 
     fn required(name: &'static str, data: Data) -> Self {
@@ -120,6 +141,7 @@ impl Column {
         match (self.shape, &self.data) {
             (Shape::Optional, _) => self.definition.len(),
             (Shape::List, _) => self.repetition.iter().filter(|level| **level == 0).count(),
+            (Shape::Required, Data::Bool(values)) => values.len(),
             (Shape::Required, Data::U32(values)) => values.len(),
             (Shape::Required, Data::U64(values) | Data::I64(values)) => values.len(),
             (Shape::Required, Data::Text(values)) => values.len(),
@@ -127,19 +149,26 @@ impl Column {
     }
 
     fn schema(&self) -> String {
-        let (physical, logical) = match &self.data {
-            Data::U32(_) => ("int32", "INTEGER(32,false)"),
-            Data::U64(_) => ("int64", "INTEGER(64,false)"),
-            Data::I64(_) => ("int64", "INTEGER(64,true)"),
-            Data::Text(_) => ("binary", "STRING"),
+        let kind = match &self.data {
+            Data::Bool(_) => "",
+            Data::U32(_) => "(INTEGER(32,false))",
+            Data::U64(_) => "(INTEGER(64,false))",
+            Data::I64(_) => "(INTEGER(64,true))",
+            Data::Text(_) => "(STRING)",
+        };
+        let physical = match &self.data {
+            Data::Bool(_) => "boolean",
+            Data::U32(_) => "int32",
+            Data::U64(_) | Data::I64(_) => "int64",
+            Data::Text(_) => "binary",
         };
         let name = self.name;
         match self.shape {
-            Shape::Required => format!("required {physical} {name} ({logical});"),
-            Shape::Optional => format!("optional {physical} {name} ({logical});"),
+            Shape::Required => format!("required {physical} {name} {kind};"),
+            Shape::Optional => format!("optional {physical} {name} {kind};"),
             Shape::List => format!(
                 "required group {name} (LIST) {{ repeated group list {{ \
-                 required {physical} element ({logical}); }} }}"
+                 required {physical} element {kind}; }} }}"
             ),
         }
     }
@@ -148,6 +177,9 @@ impl Column {
         let definition = (self.shape != Shape::Required).then_some(self.definition.as_slice());
         let repetition = (self.shape == Shape::List).then_some(self.repetition.as_slice());
         match &self.data {
+            Data::Bool(values) => {
+                writer.typed::<BoolType>().write_batch(values, definition, repetition)?
+            }
             Data::U32(values) => {
                 writer.typed::<Int32Type>().write_batch(values, definition, repetition)?
             }
@@ -222,6 +254,10 @@ impl TableReader {
         Error::damaged(&self.path, reason)
     }
 
+    pub(crate) fn bool(&self, name: &str) -> Result<Vec<bool>, Error> {
+        Ok(self.read::<BoolType>(name, Shape::Required)?.values)
+    }
+
     pub(crate) fn u32(&self, name: &str) -> Result<Vec<u32>, Error> {
         let raw = self.read::<Int32Type>(name, Shape::Required)?;
         Ok(raw.values.into_iter().map(i32::cast_unsigned).collect())
@@ -260,18 +296,18 @@ impl TableReader {
 
     pub(crate) fn u64_list(&self, name: &str) -> Result<Vec<Vec<u64>>, Error> {
         let raw = self.read::<Int64Type>(name, Shape::List)?;
-        let mut values = raw.values.into_iter().map(i64::cast_unsigned);
-        let mut rows: Vec<Vec<u64>> = Vec::new();
-        for (definition, repetition) in raw.definition.into_iter().zip(raw.repetition) {
-            if repetition == 0 {
-                rows.push(Vec::new());
-            }
-            let row = rows.last_mut().ok_or_else(|| self.damaged("a list without a row"))?;
-            if definition == 1 {
-                row.extend(values.next());
-            }
-        }
-        Ok(rows)
+        self.lists(raw.spread_lists(i64::cast_unsigned))
+    }
+
+    pub(crate) fn text_list(&self, name: &str) -> Result<Vec<Vec<String>>, Error> {
+        let Raw { values, definition, repetition } =
+            self.read::<ByteArrayType>(name, Shape::List)?;
+        let values = self.strings(values)?;
+        self.lists(Raw { values, definition, repetition }.spread_lists(|value| value))
+    }
+
+    fn lists<T>(&self, lists: Option<Vec<Vec<T>>>) -> Result<Vec<Vec<T>>, Error> {
+        lists.ok_or_else(|| self.damaged("a list without a row"))
     }
 
     fn strings(&self, values: Vec<ByteArray>) -> Result<Vec<String>, Error> {
@@ -333,6 +369,22 @@ impl<T> Raw<T> {
         let mut values = self.values.into_iter();
         let row = |level| if level == 1 { values.next() } else { None };
         self.definition.into_iter().map(row).map(|value| value.map(&convert)).collect()
+    }
+
+    /// `None` when a value is in no row.
+    fn spread_lists<U>(self, convert: impl Fn(T) -> U) -> Option<Vec<Vec<U>>> {
+        let mut values = self.values.into_iter().map(convert);
+        let mut rows: Vec<Vec<U>> = Vec::new();
+        for (definition, repetition) in self.definition.into_iter().zip(self.repetition) {
+            if repetition == 0 {
+                rows.push(Vec::new());
+            }
+            let row = rows.last_mut()?;
+            if definition == 1 {
+                row.extend(values.next());
+            }
+        }
+        Some(rows)
     }
 }
 

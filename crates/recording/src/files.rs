@@ -11,6 +11,7 @@ use crate::error::Error;
 
 pub(crate) const MANIFEST: &str = "recording.json";
 pub(crate) const TRACE_MANIFEST: &str = "trace.json";
+pub(crate) const EVENTS: &str = "events.parquet";
 pub(crate) const SAMPLES: &str = "samples.parquet";
 pub(crate) const SWITCHES: &str = "switches.parquet";
 pub(crate) const STACK_SPOOL: &str = "stacks.raw";
@@ -27,14 +28,21 @@ pub(crate) fn spool(dir: &Path, cpu: CpuId) -> PathBuf {
 
 /// The spools there are, by CPU.
 pub(crate) fn find_spools(dir: &Path) -> Result<Vec<(CpuId, PathBuf)>, Error> {
+    let cpu = |name: &str| name.strip_prefix("cpu")?.strip_suffix(".raw")?.parse().ok().map(CpuId);
+    spools(dir, cpu, |cpu| spool(dir, cpu))
+}
+
+/// The spools there are, by what their names say (`key`), which gives them their names (`path`).
+pub(crate) fn spools<K: Ord + Copy>(
+    dir: &Path,
+    key: impl Fn(&str) -> Option<K>,
+    path: impl Fn(K) -> PathBuf,
+) -> Result<Vec<(K, PathBuf)>, Error> {
     let failed = |source| Error::io("read", dir, source);
     let mut spools = Vec::new();
     for entry in fs::read_dir(dir).map_err(failed)? {
         let name = entry.map_err(failed)?.file_name();
-        let cpu = name.to_str().and_then(|name| name.strip_prefix("cpu")?.strip_suffix(".raw"));
-        if let Some(cpu) = cpu.and_then(|number| number.parse().ok()).map(CpuId) {
-            spools.push((cpu, spool(dir, cpu)));
-        }
+        spools.extend(name.to_str().and_then(&key).map(|key| (key, path(key))));
     }
     spools.retain(|(_, path)| path.is_file());
     spools.sort();

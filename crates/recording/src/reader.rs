@@ -232,11 +232,11 @@ fn survey(spools: &[(CpuId, PathBuf)]) -> Result<Survey, Error> {
     Ok(sum)
 }
 
-fn note(dir: &Path, text: String) -> Note {
+pub(crate) fn note(dir: &Path, text: String) -> Note {
     Note { subject: dir.display().to_string(), text }
 }
 
-fn killed(missing: &[PathBuf]) -> String {
+pub(crate) fn killed(missing: &[PathBuf]) -> String {
     let names = |path: &PathBuf| path.file_stem().map(|name| name.to_string_lossy().into_owned());
     let missing: Vec<_> = missing.iter().filter_map(names).collect();
     match missing.as_slice() {
@@ -250,7 +250,7 @@ fn killed(missing: &[PathBuf]) -> String {
     }
 }
 
-fn spooled(what: &str, count: u64, lost_bytes: u64) -> String {
+pub(crate) fn spooled(what: &str, count: u64, lost_bytes: u64) -> String {
     match lost_bytes {
         0 => format!("{count} {what} read from the spools"),
         _ => format!("{count} {what} read from the spools, {lost_bytes} bytes at their ends lost"),

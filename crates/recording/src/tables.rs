@@ -77,13 +77,15 @@ fn columns(name: &str, tables: &Tables) -> Vec<Column> {
     }
 }
 
-struct Folder<'a> {
-    dir: &'a Path,
-    missing: Vec<PathBuf>,
+/// A folder whose tables are read.
+pub(crate) struct Folder<'a> {
+    pub(crate) dir: &'a Path,
+    /// Tables whose files are not there.
+    pub(crate) missing: Vec<PathBuf>,
 }
 
 impl Folder<'_> {
-    fn rows<T>(
+    pub(crate) fn rows<T>(
         &mut self,
         name: &str,
         read: fn(&TableReader) -> Result<Vec<T>, Error>,
@@ -119,12 +121,12 @@ fn dangling(tables: &Tables) -> Option<&'static str> {
 }
 
 /// Row numbers, for readers that join tables.
-fn id_column(rows: usize) -> Column {
+pub(crate) fn id_column(rows: usize) -> Column {
     Column::u32("id", (0..rows).map(|row| u32::try_from(row).unwrap_or(u32::MAX)))
 }
 
 /// Row numbers have to be row numbers: everything refers to rows by them.
-fn check_ids(table: &TableReader) -> Result<(), Error> {
+pub(crate) fn check_ids(table: &TableReader) -> Result<(), Error> {
     let in_order = table.u32("id")?.into_iter().enumerate().all(|(row, id)| row == id as usize);
     if in_order { Ok(()) } else { Err(table.damaged("its rows are not in order")) }
 }

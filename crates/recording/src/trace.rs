@@ -6,12 +6,18 @@
 //!  everyone else --model::TraceTables-----------------------------+
 //! ```
 
+mod events;
 mod header;
+mod manifest;
 mod reader;
+mod record;
+mod row;
 mod spool;
+mod tables;
 mod writer;
 
 pub use header::TraceHeader;
+pub use manifest::FORMAT_VERSION;
 pub use reader::{MAX_EVENTS, Trace, TraceEvents};
 pub use spool::TraceSpool;
 pub use writer::{TraceSummary, TraceWriter};

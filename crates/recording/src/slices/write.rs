@@ -140,6 +140,13 @@ impl<T> GroupWriter<'_, '_, T> {
         self.optional::<ByteArrayType>(|row| value(row).map(|word| words.get(word)))
     }
 
+    pub(crate) fn optional_string(
+        &mut self,
+        value: impl Fn(&T) -> Option<String>,
+    ) -> Result<(), ParquetError> {
+        self.optional::<ByteArrayType>(|row| value(row).map(|text| text.into_bytes().into()))
+    }
+
     fn optional<D: DataType>(
         &mut self,
         mut value: impl FnMut(&T) -> Option<D::T>,

@@ -1,13 +1,20 @@
 //! Reading a trace.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use model::{TraceEvent, TraceTables};
+use model::{HostNs, TraceEvent, TraceTables};
 
-use super::TraceHeader;
-use crate::error::Error;
+use super::events::{EventReader, SLICE};
+use super::manifest::{self, Contents};
+use super::spool::{self, Place, SpooledEvents};
+use super::{TraceHeader, tables};
+use crate::error::{Error, Folder};
+use crate::files::{EVENTS, TRACE_MANIFEST};
+use crate::folder::{find, verify};
+use crate::merge::Merge;
+use crate::reader::{killed, note, spooled};
 
-/// Events that `Trace::events` gives at most: 4 GiB of memory.
+/// Events that `Trace::events` gives at most: they take 64 bytes of memory each at most.
 pub const MAX_EVENTS: u64 = 1 << 26;
 
 /// An open trace: complete, or what a killed writer left (`TraceHeader::complete` and a note say so).
@@ -17,11 +24,30 @@ pub struct Trace {
     pub header: TraceHeader,
     /// All tables but the events.
     pub tables: TraceTables,
+    dir: PathBuf,
+    source: Source,
+    /// How many there are, where that is known before they are read.
+    events: Option<u64>,
+}
+
+#[derive(Debug)]
+enum Source {
+    Table(PathBuf),
+    Spools(Vec<(Place, PathBuf)>),
 }
 
 /// The events of a trace in time order, batch by batch.
 #[derive(Debug)]
-pub struct TraceEvents {}
+pub struct TraceEvents {
+    stream: Stream,
+    batch: Vec<TraceEvent>,
+}
+
+#[derive(Debug)]
+enum Stream {
+    Table(Box<EventReader>),
+    Spools(Merge<SpooledEvents>),
+}
 
 impl Trace {
     /// Opens the trace at `path`, or the unfinished one that would have got that name.
@@ -30,16 +56,33 @@ impl Trace {
     /// When there is none, it is incomplete though finished, damaged, or newer than this program. A recording of
     /// samples is told from a trace: the error names the command that reads it.
     pub fn open(path: &Path) -> Result<Self, Error> {
-        let _ = path;
-        unimplemented!()
+        let dir = find(path, Folder::Trace)?;
+        let contents = manifest::read(&dir)?;
+        let complete = contents.header.complete;
+        let trace =
+            if complete { Self::complete(&dir, contents) } else { Self::killed(&dir, contents) }?;
+        let machines = trace.tables.machines.len();
+        match &trace.tables.command {
+            Some(command) if machines <= command.machine.index() => Err(Error::damaged(
+                &dir.join(TRACE_MANIFEST),
+                "its command refers to a row that does not exist",
+            )),
+            _ => Ok(trace),
+        }
     }
 
-    /// Begins to read the events of all machines, in time order.
+    /// Begins to read the events of all machines, in time order. Events of one CPU that were recorded out of time
+    /// order are given as they were recorded.
     ///
     /// # Errors
     /// When they can't be read.
     pub fn batches(&self) -> Result<TraceEvents, Error> {
-        unimplemented!()
+        let machines = self.tables.machines.len();
+        let stream = match &self.source {
+            Source::Table(path) => Stream::Table(Box::new(EventReader::open(path, machines)?)),
+            Source::Spools(spools) => Stream::Spools(Merge::new(spool::open(spools)?)?),
+        };
+        Ok(TraceEvents { stream, batch: Vec::new() })
     }
 
     /// Shows all events to `see`, batch by batch in time order.
@@ -47,8 +90,11 @@ impl Trace {
     /// # Errors
     /// When they can't be read; `see` has then seen those before.
     pub fn for_each_batch(&self, see: &mut dyn FnMut(&[TraceEvent])) -> Result<(), Error> {
-        let _ = see;
-        unimplemented!()
+        let mut events = self.batches()?;
+        while let Some(batch) = events.next_batch()? {
+            see(batch);
+        }
+        Ok(())
     }
 
     /// All events in time order.
@@ -56,8 +102,99 @@ impl Trace {
     /// # Errors
     /// When they can't be read or are more than `MAX_EVENTS`.
     pub fn events(&self) -> Result<Vec<TraceEvent>, Error> {
-        unimplemented!()
+        self.events_up_to(MAX_EVENTS)
     }
+
+    /// All events in time order, unless they are more than `limit`.
+    ///
+    /// # Errors
+    /// When they can't be read or are more.
+    pub fn events_up_to(&self, limit: u64) -> Result<Vec<TraceEvent>, Error> {
+        let check = |count: u64| match count <= limit {
+            true => Ok(()),
+            false => Err(Error::TooManyEvents { path: self.dir.clone(), limit }),
+        };
+        check(self.events.unwrap_or(0))?;
+        let mut all = Vec::new();
+        let mut events = self.batches()?;
+        while let Some(batch) = events.next_batch()? {
+            check((all.len() + batch.len()) as u64)?;
+            all.extend_from_slice(batch);
+        }
+        Ok(all)
+    }
+
+    fn complete(dir: &Path, contents: Contents) -> Result<Self, Error> {
+        let Contents { header, command, files } = contents;
+        for name in tables::NAMES.into_iter().chain([EVENTS]) {
+            verify(dir, name, &files, Folder::Trace)?;
+        }
+        let (tables, _) = tables::read(dir)?;
+        Ok(Self {
+            header,
+            tables: TraceTables { command, ..tables },
+            dir: dir.to_owned(),
+            source: Source::Table(dir.join(EVENTS)),
+            events: files.get(EVENTS).map(|entry| entry.rows),
+        })
+    }
+
+    fn killed(dir: &Path, contents: Contents) -> Result<Self, Error> {
+        let Contents { header, command, .. } = contents;
+        let (tables, missing) = tables::read(dir)?;
+        let tables = TraceTables { command, ..tables };
+        let table = dir.join(EVENTS);
+        let mut trace = Self {
+            header,
+            tables,
+            dir: dir.to_owned(),
+            source: Source::Table(table),
+            events: None,
+        };
+        if !dir.join(EVENTS).is_file() {
+            trace.read_spools()?;
+        }
+        trace.header.notes.push(note(dir, killed(&missing)));
+        Ok(trace)
+    }
+
+    /// Takes the events from the spools, and from the events what the tables can't know yet: when they end.
+    fn read_spools(&mut self) -> Result<(), Error> {
+        let (known, unknown): (Vec<_>, Vec<_>) = spool::find(&self.dir)?
+            .into_iter()
+            .partition(|((machine, _), _)| machine.index() < self.tables.machines.len());
+        let (mut events, mut lost_bytes) = (0, 0);
+        for ((machine, cpu), path) in &known {
+            let survey = SpooledEvents::open(path, (*machine, *cpu))?.survey()?;
+            events += survey.events;
+            lost_bytes += survey.lost_bytes;
+            let machine = &mut self.tables.machines[machine.index()];
+            if let Err(place) = machine.cpus.binary_search(cpu) {
+                machine.cpus.insert(place, *cpu);
+            }
+            if 0 < survey.events {
+                widen((&mut machine.begin, &mut machine.end), survey.first, survey.last);
+                let (begin, end) = (&mut self.header.begin, &mut self.header.end);
+                widen((begin, end), survey.first, survey.last);
+            }
+        }
+        let text = spooled("events", events, lost_bytes);
+        self.header.notes.push(note(&self.dir, text));
+        if !unknown.is_empty() {
+            let text =
+                format!("{} spools of machines that no table has were left out", unknown.len());
+            self.header.notes.push(note(&self.dir, text));
+        }
+        self.events = Some(events);
+        self.source = Source::Spools(known);
+        Ok(())
+    }
+}
+
+/// Makes a span of time cover another. A span that never began has no begin to keep.
+fn widen((begin, end): (&mut HostNs, &mut HostNs), first: HostNs, last: HostNs) {
+    *begin = if *begin == HostNs(0) { first } else { first.min(*begin) };
+    *end = last.max(*end);
 }
 
 impl TraceEvents {
@@ -66,6 +203,13 @@ impl TraceEvents {
     /// # Errors
     /// When it can't be read.
     pub fn next_batch(&mut self) -> Result<Option<&[TraceEvent]>, Error> {
-        unimplemented!()
+        let more = match &mut self.stream {
+            Stream::Table(reader) => reader.next_batch(&mut self.batch)?,
+            Stream::Spools(merge) => {
+                merge.next_batch(SLICE, &mut self.batch)?;
+                !self.batch.is_empty()
+            }
+        };
+        Ok(more.then_some(self.batch.as_slice()))
     }
 }

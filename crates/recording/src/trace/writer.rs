@@ -1,11 +1,17 @@
 //! Making a trace.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use model::{MachineId, TraceTables};
+use model::{MachineId, TraceEvent, TraceStack, TraceTables, What};
 
-use super::{TraceHeader, TraceSpool};
-use crate::error::Error;
+use super::events::{EventWriter, SLICE};
+use super::{TraceHeader, TraceSpool, manifest, spool, tables};
+use crate::error::{Error, Folder};
+use crate::files::EVENTS;
+use crate::folder::PartialFolder;
+use crate::manifest::{FileEntry, Files};
+use crate::merge::Merge;
 
 /// Writes one trace.
 ///
@@ -18,7 +24,7 @@ use crate::error::Error;
 /// ```
 #[derive(Debug)]
 pub struct TraceWriter {
-    dir: PathBuf,
+    folder: PartialFolder,
 }
 
 /// What a finished trace holds.
@@ -41,42 +47,80 @@ impl TraceWriter {
     /// # Errors
     /// When the name is taken or nothing can be written there.
     pub fn create(path: &Path, header: &TraceHeader, tables: &TraceTables) -> Result<Self, Error> {
-        let _ = (path, header, tables);
-        unimplemented!()
+        let folder = PartialFolder::create(path, Folder::Trace).map_err(Error::of_trace)?;
+        let writer = Self { folder };
+        match writer.checkpoint(header, tables) {
+            Ok(()) => Ok(writer),
+            Err(error) => {
+                writer.discard()?;
+                Err(error)
+            }
+        }
     }
 
     /// Where the trace is until it is finished.
     #[must_use]
     pub fn partial_path(&self) -> &Path {
-        &self.dir
+        &self.folder.dir
     }
 
-    /// Begins the spool of a machine's CPU; once per machine and CPU.
+    /// Begins the spool of a machine's CPU; once per machine and CPU. Events of a machine that no table has when the
+    /// writer is killed are not read: `checkpoint` first.
     ///
     /// # Errors
     /// When it can't be created.
     pub fn spool(&self, machine: MachineId, cpu: u32) -> Result<TraceSpool, Error> {
-        let _ = (machine, cpu);
-        unimplemented!()
+        TraceSpool::create(&self.folder.dir, (machine, cpu)).map_err(Error::of_trace)
     }
 
-    /// Stores what is known so far, so that it is not lost should the writer be killed.
+    /// Stores what is known so far, so that it is not lost should the writer be killed: for rare events, such as a
+    /// VM that joins.
     ///
     /// # Errors
     /// When it can't be written.
     pub fn checkpoint(&self, header: &TraceHeader, tables: &TraceTables) -> Result<(), Error> {
-        let _ = (header, tables);
-        unimplemented!()
+        let dir = &self.folder.dir;
+        let header = TraceHeader { complete: false, ..header.clone() };
+        tables::write(dir, tables)
+            .and_then(|_| manifest::write(dir, &header, tables.command.as_ref(), &Files::new()))
+            .map_err(Error::of_trace)?;
+        Ok(())
     }
 
     /// Turns the spools into `events.parquet`, adds the tables and gives the trace its name. All events must have been
-    /// appended to the spools.
+    /// appended to the spools. Events of machines that `tables` lacks are left out; the header counts them as
+    /// `events_without_machine_row`, those of stacks that it lacks as `events_without_stack_row`.
     ///
     /// # Errors
     /// When something can't be written; what was traced then stays under the partial name.
     pub fn finish(self, header: &TraceHeader, tables: &TraceTables) -> Result<TraceSummary, Error> {
-        let _ = (header, tables);
-        unimplemented!()
+        self.finish_files(header, tables).map_err(Error::of_trace)
+    }
+
+    fn finish_files(
+        self,
+        header: &TraceHeader,
+        tables: &TraceTables,
+    ) -> Result<TraceSummary, Error> {
+        let dir = &self.folder.dir;
+        let written = tables::write(dir, tables)?;
+        let mut files: Files = written.into_iter().map(|(n, e)| (n.to_owned(), e)).collect();
+        let spools = spool::find(dir)?;
+        let (events, lost) = write_events(dir, &spools, tables)?;
+        let (rows, event_bytes) = (events.rows, events.bytes);
+        files.insert(EVENTS.to_owned(), events);
+        let mut header = TraceHeader { complete: true, ..header.clone() };
+        for (name, count) in lost.counters().into_iter().filter(|(_, count)| 0 < *count) {
+            *header.counters.entry(name.to_owned()).or_insert(0) += count;
+        }
+        let manifest_bytes = manifest::write(dir, &header, tables.command.as_ref(), &files)?;
+        let spools: Vec<_> = spools.into_iter().map(|(_, path)| path).collect();
+        Ok(TraceSummary {
+            path: self.folder.publish(&spools)?,
+            events: rows,
+            event_bytes,
+            bytes: manifest_bytes + files.values().map(|entry| entry.bytes).sum::<u64>(),
+        })
     }
 
     /// Removes everything written so far.
@@ -84,7 +128,62 @@ impl TraceWriter {
     /// # Errors
     /// When it can't be removed.
     pub fn discard(self) -> Result<(), Error> {
-        unimplemented!()
+        self.folder.discard()
+    }
+}
+
+/// What was lost on the way from the spools to the table.
+#[derive(Debug, Default)]
+struct Lost {
+    spool_bytes: u64,
+    without_machine: u64,
+    without_stack: u64,
+}
+
+impl Lost {
+    fn counters(&self) -> [(&'static str, u64); 3] {
+        [
+            ("spool_bytes_lost", self.spool_bytes),
+            ("events_without_machine_row", self.without_machine),
+            ("events_without_stack_row", self.without_stack),
+        ]
+    }
+}
+
+fn write_events(
+    dir: &Path,
+    spools: &[(spool::Place, PathBuf)],
+    tables: &TraceTables,
+) -> Result<(FileEntry, Lost), Error> {
+    let mut merge = Merge::new(spool::open(spools)?)?;
+    let mut writer = EventWriter::create(&dir.join(EVENTS))?;
+    let stacks: BTreeSet<_> =
+        tables.stacks.iter().map(|(machine, number, _)| (*machine, *number)).collect();
+    let (mut slice, mut lost) = (Vec::new(), Lost::default());
+    loop {
+        merge.next_batch(SLICE, &mut slice)?;
+        if slice.is_empty() {
+            break;
+        }
+        let before = slice.len();
+        slice.retain(|event| event.machine.index() < tables.machines.len());
+        lost.without_machine += (before - slice.len()) as u64;
+        let lacks_stack = |event: &&TraceEvent| {
+            stack_of(&event.what).is_some_and(|stack| !stacks.contains(&(event.machine, stack)))
+        };
+        lost.without_stack += slice.iter().filter(lacks_stack).count() as u64;
+        if !slice.is_empty() {
+            writer.write(&slice)?;
+        }
+    }
+    lost.spool_bytes = merge.lost_bytes();
+    Ok((writer.finish()?, lost))
+}
+
+fn stack_of(what: &What) -> Option<TraceStack> {
+    match *what {
+        What::Switch { stack, .. } | What::LockBegin { stack, .. } => stack,
+        _ => None,
     }
 }
 

@@ -1,0 +1,114 @@
+//! `trace.json`: format version, header, command, and what files there are.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use model::{HostNs, MachineId, Note, Tid, TracedCommand};
+use serde::{Deserialize, Serialize};
+
+use super::TraceHeader;
+use crate::error::{Error, Folder};
+use crate::manifest::{Files, Format, Kind, NoteJson};
+
+/// The format of traces this program writes, and the newest it reads.
+pub const FORMAT_VERSION: u32 = 1;
+
+const TRACE: Format =
+    Format { folder: Folder::Trace, name: "vmscope-trace", version: FORMAT_VERSION };
+
+/// A manifest that was read.
+#[derive(Debug)]
+pub(super) struct Contents {
+    pub(super) header: TraceHeader,
+    pub(super) command: Option<TracedCommand>,
+    pub(super) files: Files,
+}
+
+/// Writes the manifest, durably and at once: its bytes.
+pub(super) fn write(
+    dir: &Path,
+    header: &TraceHeader,
+    command: Option<&TracedCommand>,
+    files: &Files,
+) -> Result<u64, Error> {
+    let manifest = Manifest {
+        kind: TRACE.kind(),
+        vmscope_version: header.vmscope_version.clone(),
+        hostname: header.hostname.clone(),
+        begin_ns: header.begin.0,
+        end_ns: header.end.0,
+        begin_unix_ns: header.begin_unix_ns,
+        complete: header.complete,
+        filters: header.filters.clone(),
+        command: command.map(CommandJson::from),
+        counters: header.counters.clone(),
+        notes: header.notes.iter().map(NoteJson::from).collect(),
+        files: files.clone(),
+    };
+    TRACE.write(dir, &manifest)
+}
+
+/// Reads the manifest of a folder that has one.
+pub(super) fn read(dir: &Path) -> Result<Contents, Error> {
+    let manifest: Manifest = TRACE.read(dir)?;
+    let header = TraceHeader {
+        vmscope_version: manifest.vmscope_version,
+        hostname: manifest.hostname,
+        begin: HostNs(manifest.begin_ns),
+        end: HostNs(manifest.end_ns),
+        begin_unix_ns: manifest.begin_unix_ns,
+        complete: manifest.complete,
+        filters: manifest.filters,
+        counters: manifest.counters,
+        notes: manifest.notes.into_iter().map(Note::from).collect(),
+    };
+    let command = manifest.command.map(TracedCommand::from);
+    Ok(Contents { header, command, files: manifest.files })
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Manifest {
+    #[serde(flatten)]
+    kind: Kind,
+    vmscope_version: String,
+    hostname: String,
+    begin_ns: u64,
+    end_ns: u64,
+    begin_unix_ns: u64,
+    complete: bool,
+    filters: Vec<String>,
+    command: Option<CommandJson>,
+    counters: BTreeMap<String, u64>,
+    notes: Vec<NoteJson>,
+    files: Files,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct CommandJson {
+    machine: u32,
+    tid: u32,
+    words: Vec<String>,
+    exit_code: Option<i32>,
+}
+
+impl From<&TracedCommand> for CommandJson {
+    fn from(command: &TracedCommand) -> Self {
+        Self {
+            machine: command.machine.0,
+            tid: command.task.0,
+            words: command.words.clone(),
+            exit_code: command.exit_code,
+        }
+    }
+}
+
+impl From<CommandJson> for TracedCommand {
+    fn from(json: CommandJson) -> Self {
+        Self {
+            machine: MachineId(json.machine),
+            task: Tid(json.tid),
+            words: json.words,
+            exit_code: json.exit_code,
+        }
+    }
+}
