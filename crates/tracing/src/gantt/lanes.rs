@@ -48,6 +48,8 @@ pub enum LaneOf {
 
 /// How far up a task's ancestors are looked for.
 const ANCESTORS: usize = 64;
+/// How many lines below its parent's a task looks for room before it takes a new one.
+const NEAR_LINES: usize = 1000;
 
 /// The lanes of a range. Of the tasks at most `max_tasks`: those that had a CPU longest, and their ancestors.
 #[must_use]
@@ -139,15 +141,19 @@ fn in_order(timeline: &Timeline, range: &Range<HostNs>, chosen: &BTreeSet<TaskId
     lanes
 }
 
-/// The first line from `first` on whose last task has ended; `ends` says when that was, by line.
+/// The first line from `first` on whose last task has ended, or a new one; `ends` says when that was, by line.
 fn free_line(ends: &mut Vec<HostNs>, first: u32, life: Range<HostNs>) -> u32 {
-    let mut line = first;
-    while ends.get(line as usize).is_some_and(|end| life.start < *end) {
-        line += 1;
+    let first = (first as usize).min(ends.len());
+    let near = ends[first..].iter().take(NEAR_LINES);
+    let free = near.clone().position(|end| *end <= life.start);
+    let line = match free {
+        Some(after) => first + after,
+        None if near.len() < NEAR_LINES => first + near.len(),
+        None => ends.len(),
+    };
+    if ends.len() == line {
+        ends.push(life.end);
     }
-    if ends.len() <= line as usize {
-        ends.resize(line as usize + 1, HostNs(0));
-    }
-    ends[line as usize] = life.end;
-    line
+    ends[line] = life.end;
+    u32::try_from(line).unwrap_or(u32::MAX)
 }
