@@ -25,6 +25,19 @@ pub(crate) fn clean(text: &str, max_chars: usize) -> String {
     clean
 }
 
+/// A text of lines that is safe to print, as `clean` has it, but for ends of lines and tabs.
+pub(crate) fn clean_lines(text: &str) -> String {
+    let mut clean = String::with_capacity(text.len());
+    for character in text.chars() {
+        if is_harmless(character) || matches!(character, '\n' | '\t') {
+            clean.push(character);
+        } else {
+            clean.extend(character.escape_unicode());
+        }
+    }
+    clean
+}
+
 fn is_harmless(character: char) -> bool {
     let invisible = matches!(character,
         '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');

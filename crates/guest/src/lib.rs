@@ -19,6 +19,7 @@ pub mod inside;
 mod link;
 mod merge;
 mod session;
+mod trace;
 mod vsock;
 pub mod walk;
 
@@ -27,6 +28,7 @@ pub use functions::functions;
 pub use link::{Channel, LinkError};
 pub use merge::{KernelFunction, Merged, merge};
 pub use session::{Limits, Session, SessionError};
+pub use trace::printable_output;
 
 /// For tests that feed bytes: frames without a link.
 #[doc(hidden)]

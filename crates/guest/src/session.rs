@@ -189,6 +189,13 @@ impl Session {
         Ok(())
     }
 
+    /// One question with the time and the bytes of a step of its own: a trace may ask for hours.
+    pub(crate) fn ask_step(&mut self, request: &Request) -> Result<Response, SessionError> {
+        self.begin_step();
+        self.bytes_left = self.limits.bytes;
+        self.ask(request)
+    }
+
     fn ask(&mut self, request: &Request) -> Result<Response, SessionError> {
         let deadline = self.deadline;
         let bytes = frame::encode(self.number, request, MAX_REQUEST_BYTES).map_err(nonsense)?;
@@ -242,7 +249,7 @@ fn nonsense(error: FrameError) -> SessionError {
     SessionError::Nonsense(error.to_string())
 }
 
-fn unexpected(response: &Response) -> SessionError {
+pub(crate) fn unexpected(response: &Response) -> SessionError {
     let what = match response {
         Response::Hello { .. } => "a greeting",
         Response::LogStarted { .. } => "a log's begin",

@@ -1,0 +1,185 @@
+//! The host's side of tracing a guest: questions, and what of the answers can be believed.
+
+use api::guest::{
+    Request, Response, TraceOptions, TraceSeen, TraceSlots, TraceStarted, TraceStopped,
+};
+
+use crate::check::{clean, clean_lines, is_pid};
+use crate::session::{Session, SessionError, unexpected};
+
+/// Most characters of a name (a task's, a function's, a disk's), and of a reason.
+const MAX_NAME: usize = 256;
+const MAX_REASON: usize = 300;
+/// Most characters of what a task sleeps in.
+const MAX_STACK: usize = 4096;
+
+impl Session {
+    /// Has the guest load and attach its probes. It has the time limit of one step, as each question below.
+    ///
+    /// # Errors
+    /// If it does not answer, or not as it should.
+    pub fn trace_start(&mut self, options: &TraceOptions) -> Result<TraceStarted, SessionError> {
+        match self.ask_step(&Request::TraceStart(options.clone()))? {
+            Response::TraceStarted(started) => check_started(*started),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Lets the trace's command go.
+    ///
+    /// # Errors
+    /// If it does not answer, or not as it should.
+    pub fn trace_run(&mut self) -> Result<TraceSeen, SessionError> {
+        self.seen(&Request::TraceRun)
+    }
+
+    /// Reads the guest's clocks, and whether the command has ended.
+    ///
+    /// # Errors
+    /// If it does not answer, or not as it should.
+    pub fn trace_look(&mut self) -> Result<TraceSeen, SessionError> {
+        self.seen(&Request::TraceLook)
+    }
+
+    fn seen(&mut self, request: &Request) -> Result<TraceSeen, SessionError> {
+        match self.ask_step(request)? {
+            Response::TraceSeen(seen) => Ok(seen),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Has the guest send its rings' slots.
+    ///
+    /// # Errors
+    /// If it does not answer, or not as it should.
+    pub fn trace_drain(&mut self) -> Result<Vec<TraceSlots>, SessionError> {
+        match self.ask_step(&Request::TraceDrain)? {
+            Response::TraceSlots(slots) => Ok(slots),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Has the guest detach its probes and name its stacks. Its rings stay until the session ends.
+    ///
+    /// # Errors
+    /// If it does not answer, or not as it should.
+    pub fn trace_stop(&mut self) -> Result<TraceStopped, SessionError> {
+        match self.ask_step(&Request::TraceStop)? {
+            Response::TraceStopped(stopped) => check_stopped(*stopped),
+            other => Err(unexpected(&other)),
+        }
+    }
+}
+
+/// What the command wrote, safe to print.
+#[must_use]
+pub fn printable_output(stopped: &TraceStopped) -> String {
+    clean_lines(&String::from_utf8_lossy(&stopped.output))
+}
+
+fn check_started(mut started: TraceStarted) -> Result<TraceStarted, SessionError> {
+    let nonsense = |what: &str| Err(SessionError::Nonsense(what.to_owned()));
+    if started.cpus.is_empty() || !started.cpus.is_sorted_by(|one, next| one < next) {
+        return nonsense("a list of CPUs that is none");
+    }
+    if started.cpus.last().is_some_and(|last| started.rings <= *last) {
+        return nonsense("CPUs that have no ring");
+    }
+    started.kernel_release = clean(&started.kernel_release, MAX_NAME);
+    started.pages_problem = started.pages_problem.map(|text| clean(&text, MAX_REASON));
+    clean_missing(&mut started.missing);
+    for tasks in [&mut started.before, &mut started.after] {
+        tasks.retain(|task| is_pid(task.tid) && is_pid(task.pid));
+        tasks.sort_by_key(|task| task.tid);
+        tasks.dedup_by_key(|task| task.tid);
+        for task in tasks {
+            task.name = clean(&task.name, MAX_NAME);
+            task.asleep_in = task.asleep_in.take().map(|stack| clean(&stack, MAX_STACK));
+        }
+    }
+    Ok(started)
+}
+
+fn check_stopped(mut stopped: TraceStopped) -> Result<TraceStopped, SessionError> {
+    clean_missing(&mut stopped.missing);
+    for name in &mut stopped.functions {
+        *name = clean(name, MAX_NAME);
+    }
+    for (_, name) in &mut stopped.disks {
+        *name = clean(name, MAX_NAME);
+    }
+    stopped.disks.sort();
+    stopped.disks.dedup_by_key(|(disk, _)| *disk);
+    let functions = stopped.functions.len();
+    let named = |row: &u32| usize::try_from(*row).is_ok_and(|row| row < functions);
+    if !stopped.stacks.iter().flat_map(|stack| &stack.functions).all(named) {
+        return Err(SessionError::Nonsense("stacks of functions that it does not name".into()));
+    }
+    stopped.stacks.sort_by_key(|stack| stack.id);
+    stopped.stacks.dedup_by_key(|stack| stack.id);
+    Ok(stopped)
+}
+
+fn clean_missing(missing: &mut [(String, String)]) {
+    for (probe, reason) in missing {
+        (*probe, *reason) = (clean(probe, MAX_NAME), clean(reason, MAX_REASON));
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use api::guest::{TraceStackRow, TraceTaskRow};
+
+    use super::*;
+
+    fn started() -> TraceStarted {
+        TraceStarted { cpus: vec![0, 1], rings: 2, ..TraceStarted::default() }
+    }
+
+    #[test]
+    fn a_begin_is_cleaned_and_its_cpus_have_rings() {
+        let check = |change: &dyn Fn(&mut TraceStarted), expected: Result<(), &str>| {
+            let mut started = started();
+            change(&mut started);
+            match (check_started(started), expected) {
+                (Ok(_), Ok(())) => {}
+                (Err(error), Err(text)) => assert!(error.to_string().contains(text), "{error}"),
+                (got, expected) => panic!("{got:?} instead of {expected:?}"),
+            }
+        };
+        check(&|_| (), Ok(()));
+        check(&|started| started.cpus = vec![], Err("a list of CPUs that is none"));
+        check(&|started| started.cpus = vec![1, 0], Err("a list of CPUs that is none"));
+        check(&|started| started.cpus = vec![0, 2], Err("CPUs that have no ring"));
+        let mut odd = started();
+        odd.missing = vec![("p\x1b".into(), "r\n".into())];
+        let task = |tid, name: &str| TraceTaskRow {
+            tid,
+            pid: tid,
+            name: name.into(),
+            ..TraceTaskRow::default()
+        };
+        odd.after = vec![task(7, "b\x07"), task(0, "x"), task(7, "c"), task(3, "a")];
+        let checked = check_started(odd).unwrap();
+        assert_eq!(checked.missing, [("p\\u{1b}".into(), "r\\u{a}".into())]);
+        assert_eq!(checked.after, [task(3, "a"), task(7, "b\\u{7}")]);
+    }
+
+    #[test]
+    fn an_end_names_its_stacks() {
+        let stack = |id, functions: &[u32]| TraceStackRow { id, functions: functions.to_vec() };
+        let stopped = |stacks| TraceStopped {
+            functions: vec!["schedule".into(), "f\u{202e}".into()],
+            stacks,
+            output: b"done\x1b[2J\n".to_vec(),
+            ..TraceStopped::default()
+        };
+        let checked =
+            check_stopped(stopped(vec![stack(9, &[1]), stack(3, &[0, 1]), stack(9, &[])]));
+        let checked = checked.unwrap();
+        assert_eq!(checked.stacks, [stack(3, &[0, 1]), stack(9, &[1])]);
+        assert_eq!(checked.functions[1], "f\\u{202e}");
+        assert_eq!(printable_output(&checked), "done\\u{1b}[2J\n");
+        assert!(check_stopped(stopped(vec![stack(1, &[2])])).is_err());
+    }
+}
