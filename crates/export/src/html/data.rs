@@ -36,7 +36,7 @@ pub(super) fn json(flow: &Flow, tree: &Tree<'_>) -> String {
 }
 
 /// JSON that is safe inside a `script` element: `<`, `>` and `&` only as escapes.
-pub(super) fn script_safe(value: &Value) -> String {
+pub(crate) fn script_safe(value: &Value) -> String {
     let text = value.to_string();
     text.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026")
 }

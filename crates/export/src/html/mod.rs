@@ -5,7 +5,7 @@
 //! escaped text (`escape`) or in a JSON data block (`data`), never in script, style or attributes
 //! without quotes.
 
-mod data;
+pub(crate) mod data;
 pub(crate) mod escape;
 mod strips;
 mod summary;

@@ -9,9 +9,11 @@
 //! What is drawn comes from `tracing`; this module decides nothing about it. Every instant of a task's life and of
 //! a CPU's time is in the Perfetto trace once.
 
+pub mod html;
 pub mod perfetto;
 
 mod names;
+mod works;
 
 use model::{HostNs, TraceTables};
 use tracing::timeline::Timeline;

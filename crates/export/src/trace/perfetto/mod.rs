@@ -25,6 +25,7 @@ use tracing::timeline::{Slice, TaskId, Timeline};
 use self::arrows::Arrows;
 use super::Run;
 use super::names::{Names, short};
+use super::works::works_by_task;
 use crate::perfetto::event::Event;
 use crate::perfetto::proto::{CounterDescriptor, TrackDescriptor};
 use crate::perfetto::writer::Writer;
@@ -176,18 +177,6 @@ fn processes(timeline: &Timeline) -> Vec<(u32, Vec<TaskId>)> {
 fn is_leader(timeline: &Timeline, id: TaskId) -> bool {
     let task = &timeline.tasks[id.index()];
     task.tid.0 == task.pid.0
-}
-
-/// What the CPUs did for each task, in time order.
-fn works_by_task(timeline: &Timeline) -> Vec<Vec<Slice>> {
-    let mut works = vec![Vec::new(); timeline.tasks.len()];
-    for slice in timeline.cpus.iter().flat_map(|cpu| &cpu.slices) {
-        if let Some(works) = slice.task.and_then(|task| works.get_mut(task.index())) {
-            works.push(*slice);
-        }
-    }
-    works.iter_mut().for_each(|works| works.sort_by_key(|slice| slice.begin));
-    works
 }
 
 fn merge<W: Write>(mut tracks: Vec<(u64, Events<'_>)>, writer: &mut Writer<W>) -> io::Result<()> {

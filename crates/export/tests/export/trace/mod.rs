@@ -2,4 +2,7 @@
 
 pub(crate) mod drawn;
 
+pub(crate) mod make;
+
+mod page;
 mod perfetto;

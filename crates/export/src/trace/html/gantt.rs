@@ -1,0 +1,279 @@
+//! The Gantt chart's data: lanes of pieces as JSON for `gantt.js`, of bounded size whatever the trace's length.
+//!
+//! A lane's pieces are one array of numbers, in which a piece is
+//!
+//! ```text
+//!  length, doing, word                         exactly this; word -1: nothing to add
+//!  length, -n, n times (doing, thousandths)    a mixture of n, too short to tell apart
+//! ```
+//!
+//! with lengths in ns: pieces touch, so a lane's begin and these say it all.
+
+use std::collections::HashMap;
+
+use model::HostNs;
+use serde_json::{Value, json};
+use tracing::gantt::{Doing, Lane, LaneOf, Piece, lanes, pyramid};
+use tracing::timeline::{Slice, State, Task, TaskId, Timeline, Work};
+
+use super::super::Run;
+use super::super::names::{Names, short, work_name};
+use super::super::works::works_by_task;
+
+/// Lanes of tasks at most, for each machine.
+const MAX_TASKS: usize = 5_000;
+/// Pieces at most, of all machines of a run.
+const MAX_PIECES: usize = 200_000;
+/// Words at most, of all runs.
+const MAX_WORDS: usize = 50_000;
+
+/// What can be done, in the order of legend and stack, with its style's name.
+pub(super) const DOINGS: [(Doing, &str, &str); 14] = [
+    (Doing::User, "program's own code", "user"),
+    (Doing::Kernel, "kernel for a task", "kernel"),
+    (Doing::Interrupt, "interrupt", "interrupt"),
+    (Doing::CpuWait, "waits for a CPU", "cpu-wait"),
+    (Doing::DiskWait, "waits for a disk", "disk-wait"),
+    (Doing::LockWait, "waits for a lock", "lock-wait"),
+    (Doing::Asleep, "asleep for anything else", "asleep"),
+    (Doing::Stopped, "stopped or traced", "stopped"),
+    (Doing::Reads, "disk reads", "reads"),
+    (Doing::Writes, "disk writes", "writes"),
+    (Doing::ReadsAndWrites, "disk reads and writes", "reads-writes"),
+    (Doing::Queued, "queued only", "queued"),
+    (Doing::Idle, "idle", "idle"),
+    (Doing::Unknown, "unknown", "unknown"),
+];
+
+/// Causes and names, each once.
+#[derive(Debug, Default)]
+struct Words {
+    list: Vec<String>,
+    ids: HashMap<String, usize>,
+    left_out: u64,
+}
+
+/// The chart of `runs`.
+pub(super) fn data(runs: &[Run<'_>]) -> Value {
+    let mut words = Words::default();
+    let runs: Vec<Value> = runs.iter().map(|run| self::run(*run, &mut words)).collect();
+    json!({
+        "doings": DOINGS.map(|(_, name, style)| [name, style]),
+        "runs": runs,
+        "words": words.list,
+        "words_left_out": words.left_out,
+    })
+}
+
+fn run(run: Run<'_>, words: &mut Words) -> Value {
+    let begin = run.begin();
+    let most = MAX_PIECES / run.timelines.len().max(1);
+    let machine = |timeline| {
+        let names = Names { tables: run.tables, timeline };
+        self::machine(names, begin, most, words)
+    };
+    let machines: Vec<Value> = run.timelines.iter().map(machine).collect();
+    json!({ "label": short(run.label), "length": run.end().since(begin), "machines": machines })
+}
+
+fn machine(names: Names<'_>, begin: HostNs, max_pieces: usize, words: &mut Words) -> Value {
+    let timeline = names.timeline;
+    let range = timeline.begin..timeline.end;
+    let all = lanes(timeline, &range, MAX_TASKS);
+    let pyramid = pyramid(timeline, &all.lanes, &range, max_pieces);
+    let finest = pyramid.levels.last();
+    let works = works_by_task(timeline);
+    let lane = |(row, lane): (usize, &Lane)| {
+        let pieces = finest.and_then(|level| level.pieces.get(row)).map_or(&[][..], Vec::as_slice);
+        self::lane(lane, pieces, names, &works, begin, words)
+    };
+    let lanes: Vec<Value> = all.lanes.iter().enumerate().map(lane).collect();
+    json!({
+        "name": names.machine_name(),
+        "begin": timeline.begin.since(begin),
+        "end": timeline.end.since(begin),
+        "exact": pyramid.exact,
+        "resolution": finest.map_or(0, |level| level.resolution_ns),
+        "idle_tasks": all.idle_tasks,
+        "left_out": all.left_out,
+        "lanes": lanes,
+    })
+}
+
+fn lane(
+    lane: &Lane,
+    pieces: &[Piece],
+    names: Names<'_>,
+    works: &[Vec<Slice>],
+    begin: HostNs,
+    words: &mut Words,
+) -> Value {
+    let from = pieces.first().map_or(lane.life.start, |piece| piece.begin);
+    let mut row = Vec::with_capacity(pieces.len() * 3);
+    for piece in pieces {
+        row.push(json!(piece.end.since(piece.begin)));
+        if let [(doing, _)] = piece.shares[..] {
+            let word = word(lane.of, piece, doing, names, works);
+            row.push(json!(index(doing)));
+            row.push(word.and_then(|word| words.id(word)).map_or(json!(-1), |id| json!(id)));
+        } else {
+            row.push(json!(-i64::try_from(piece.shares.len()).unwrap_or(0)));
+            let whole: u64 = piece.shares.iter().map(|(_, ns)| ns).sum();
+            for (doing, ns) in &piece.shares {
+                row.extend([json!(index(*doing)), json!(thousandths(*ns, whole))]);
+            }
+        }
+    }
+    let (kind, name, about) = title(lane.of, names);
+    json!({
+        "kind": kind,
+        "name": name,
+        "about": about,
+        "depth": lane.depth.min(12),
+        "from": from.since(begin),
+        "pieces": row,
+    })
+}
+
+/// Kind, name and what else there is to say about a lane.
+fn title(of: LaneOf, names: Names<'_>) -> (&'static str, String, String) {
+    let timeline = names.timeline;
+    match of {
+        LaneOf::Cpu(row) => {
+            let number = timeline.cpus.get(row as usize).map_or(row, |cpu| cpu.number);
+            ("cpu", format!("cpu {number}"), String::new())
+        }
+        LaneOf::Disk(row) => match timeline.disks.get(row as usize) {
+            Some(disk) => {
+                let [read, written] = disk.bytes;
+                let about =
+                    format!("{} requests, {read} bytes read, {written} written", disk.requests);
+                ("disk", short(&disk.name), about)
+            }
+            None => ("disk", "[unknown]".to_owned(), String::new()),
+        },
+        LaneOf::Task(id) => {
+            let about = timeline.tasks.get(id.index()).map(|task| about(task, names));
+            ("task", names.task(id), about.unwrap_or_default())
+        }
+    }
+}
+
+fn about(task: &Task, names: Names<'_>) -> String {
+    let what = if task.kernel { "the kernel's own" } else { "process" };
+    let made_by = match task.parent {
+        Some(parent) => format!(", made by {}", names.task(parent)),
+        None if task.parent_pid.0 != 0 => format!(", parent process {}", task.parent_pid.0),
+        None => String::new(),
+    };
+    let before: Vec<String> = match task.names.split_last() {
+        Some((_, before)) if !before.is_empty() => {
+            before.iter().rev().take(3).rev().map(|(_, name)| short(name)).collect()
+        }
+        _ => Vec::new(),
+    };
+    let before =
+        if before.is_empty() { String::new() } else { format!(", before: {}", before.join(", ")) };
+    format!("thread {} of {what} {}{made_by}{before}", task.tid.0, task.pid.0)
+}
+
+/// What to add to a piece's doing: the cause of a wait, the system call, who has the CPU.
+fn word(
+    of: LaneOf,
+    piece: &Piece,
+    doing: Doing,
+    names: Names<'_>,
+    works: &[Vec<Slice>],
+) -> Option<String> {
+    match of {
+        LaneOf::Task(id) => match doing {
+            Doing::User | Doing::Kernel | Doing::Interrupt => {
+                let slice = slice_at(works.get(id.index())?, piece.begin)?;
+                Some(work_name(slice.work)).filter(|_| doing != Doing::User)
+            }
+            _ => cause(names.timeline, id, piece.begin, names),
+        },
+        LaneOf::Cpu(row) => {
+            let slice = slice_at(&names.timeline.cpus.get(row as usize)?.slices, piece.begin)?;
+            let who = piece.task.map(|id| names.task(id));
+            let work = match slice.work {
+                Work::Idle | Work::User | Work::KernelTask | Work::Unknown => None,
+                work => Some(work_name(work)),
+            };
+            let parts: Vec<String> = who.into_iter().chain(work).collect();
+            (!parts.is_empty()).then(|| parts.join(": "))
+        }
+        LaneOf::Disk(_) => None,
+    }
+}
+
+/// What a task waits for at an instant, and who ended that.
+fn cause(timeline: &Timeline, id: TaskId, at: HostNs, names: Names<'_>) -> Option<String> {
+    let segments = &timeline.tasks.get(id.index())?.segments;
+    let after = segments.partition_point(|segment| segment.begin <= at);
+    match &segments.get(after.checked_sub(1)?)?.state {
+        State::Asleep(sleep) => {
+            let what = match &sleep.lock {
+                Some(wait) => names.lock(wait),
+                None => names.sleep(sleep),
+            };
+            let woken =
+                sleep.woken_by.map(|waker| format!(", woken by {}", names.woken_by(waker.by)));
+            Some(what + &woken.unwrap_or_default())
+        }
+        State::Runnable { preempted: true } => Some("preempted".to_owned()),
+        State::Runnable { preempted: false } | State::Running { .. } => None,
+        State::Stopped | State::Unknown => None,
+    }
+}
+
+fn slice_at(slices: &[Slice], at: HostNs) -> Option<&Slice> {
+    slices.get(slices.partition_point(|slice| slice.begin <= at).checked_sub(1)?)
+}
+
+fn thousandths(part: u64, whole: u64) -> u128 {
+    (u128::from(part) * 1_000 + u128::from(whole) / 2) / u128::from(whole.max(1))
+}
+
+fn index(doing: Doing) -> usize {
+    let place = DOINGS.iter().position(|(known, ..)| *known == doing);
+    place.expect("DOINGS has every one, which a test checks")
+}
+
+impl Words {
+    /// `None`: there are too many.
+    fn id(&mut self, word: String) -> Option<usize> {
+        if let Some(id) = self.ids.get(&word) {
+            return Some(*id);
+        }
+        if self.list.len() == MAX_WORDS {
+            self.left_out += 1;
+            return None;
+        }
+        self.list.push(word.clone());
+        self.ids.insert(word, self.list.len() - 1);
+        Some(self.list.len() - 1)
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn every_doing_has_its_place() {
+        for (row, (doing, ..)) in DOINGS.into_iter().enumerate() {
+            assert_eq!(index(doing), row);
+        }
+    }
+
+    #[test]
+    fn words_are_kept_once() {
+        let mut words = Words::default();
+        let ids: Vec<_> = ["a", "b", "a"].map(|word| words.id(word.to_owned())).into();
+        assert_eq!(
+            (ids, words.list),
+            (vec![Some(0), Some(1), Some(0)], vec!["a".to_owned(), "b".to_owned()])
+        );
+    }
+}
