@@ -40,9 +40,11 @@ impl<'a> Processes<'a> {
 
     /// The first thread of the process that had this id when a task was first seen.
     fn leader(&self, pid: Pid, seen: TaskId) -> Option<TaskId> {
-        let begin = |id: &TaskId| self.timeline.tasks[id.index()].begin;
         let leaders = self.leaders.get(&pid)?;
-        let older = leaders.partition_point(|leader| begin(leader) <= begin(&seen));
-        leaders[..older].last().copied()
+        let older = leaders.partition_point(|leader| *leader <= seen);
+        let begin = |id: TaskId| self.timeline.tasks[id.index()].begin;
+        // Of those that were there before, a child may come ahead of its parent.
+        let first = leaders.first().filter(|first| begin(**first) <= begin(seen));
+        leaders[..older].last().or(first).copied()
     }
 }
