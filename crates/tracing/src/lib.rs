@@ -7,10 +7,14 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod compare;
+mod cover;
 pub mod critical_path;
 #[cfg(test)]
 mod drawn;
 pub mod gantt;
 mod processes;
+pub mod profile;
 mod span;
+pub mod states;
 pub mod timeline;
+pub mod tree;

@@ -1,0 +1,116 @@
+//! The tasks that come from one task.
+
+use model::Tid;
+
+use crate::processes::Processes;
+use crate::timeline::{TaskId, Timeline};
+
+/// A task and all that it and its descendants made, ascending. Of tasks that were there before the trace, the threads of
+/// a process come from its first one, and processes from their parent process.
+#[must_use]
+pub fn tree(timeline: &Timeline, root: TaskId) -> Vec<TaskId> {
+    let processes = Processes::new(timeline);
+    let mut below: Vec<Vec<TaskId>> = vec![Vec::new(); timeline.tasks.len()];
+    for id in all(timeline) {
+        if let Some(list) = processes.above(id).and_then(|above| below.get_mut(above.index())) {
+            list.push(id);
+        }
+    }
+    let mut tree = Vec::new();
+    let mut open = vec![root];
+    while let Some(id) = open.pop() {
+        // Taken, not read: tables that make a task its own ancestor must not keep us here.
+        if let Some(list) = below.get_mut(id.index()) {
+            open.append(list);
+            tree.push(id);
+        }
+    }
+    tree.sort_unstable();
+    tree.dedup();
+    tree
+}
+
+/// Every task.
+#[must_use]
+pub fn all(timeline: &Timeline) -> Vec<TaskId> {
+    (0..).zip(&timeline.tasks).map(|(row, _)| TaskId(row)).collect()
+}
+
+/// The first task that had this thread id: for the traced command's first task, which was there when its id was told.
+#[must_use]
+pub fn first(timeline: &Timeline, tid: Tid) -> Option<TaskId> {
+    let row = timeline.tasks.iter().position(|task| task.tid == tid)?;
+    Some(TaskId(u32::try_from(row).ok()?))
+}
+
+#[cfg(test)]
+mod test {
+    use model::Pid;
+
+    use super::*;
+    use crate::timeline::Task;
+    use crate::timeline::build::random::senseless;
+
+    /// `(thread, process, parent process, row of the parent)`: those without a row were there before.
+    fn timeline(tasks: &[(u32, u32, u32, Option<u32>)]) -> Timeline {
+        let task = |(tid, pid, parent_pid, parent): &(u32, u32, u32, Option<u32>)| Task {
+            tid: Tid(*tid),
+            pid: Pid(*pid),
+            parent_pid: Pid(*parent_pid),
+            parent: parent.map(TaskId),
+            before: parent.is_none(),
+            names: Vec::new(),
+            kernel: false,
+            begin: model::HostNs(0),
+            end: model::HostNs(0),
+            exited: false,
+            segments: Vec::new(),
+            requests: Vec::new(),
+        };
+        Timeline { tasks: tasks.iter().map(task).collect(), ..Timeline::default() }
+    }
+
+    #[test]
+    fn who_comes_from_whom() {
+        let family = timeline(&[
+            (1, 1, 0, None),
+            (10, 10, 1, None),
+            (11, 10, 1, None),
+            (20, 20, 10, None),
+            (30, 30, 10, Some(2)),
+            (31, 30, 10, Some(4)),
+            (40, 40, 1, Some(0)),
+            (10, 10, 40, Some(6)),
+        ]);
+        let check = |root: u32, expected: &[u32]| {
+            let tree: Vec<u32> = tree(&family, TaskId(root)).iter().map(|id| id.0).collect();
+            assert_eq!(tree, expected);
+        };
+        check(0, &[0, 1, 2, 3, 4, 5, 6, 7]);
+        check(1, &[1, 2, 3, 4, 5]);
+        check(2, &[2, 4, 5]);
+        check(4, &[4, 5]);
+        check(5, &[5]);
+        check(6, &[6, 7]);
+        check(99, &[]);
+        assert_eq!(first(&family, Tid(10)), Some(TaskId(1)));
+        assert_eq!(first(&family, Tid(12)), None);
+    }
+
+    #[test]
+    fn its_own_ancestor() {
+        let circle = timeline(&[(1, 1, 2, None), (2, 2, 1, None)]);
+        assert_eq!(tree(&circle, TaskId(0)), [TaskId(0), TaskId(1)]);
+    }
+
+    #[test]
+    fn any_timeline_has_trees() {
+        for timeline in senseless() {
+            for root in all(&timeline).into_iter().take(5) {
+                let tree = tree(&timeline, root);
+                assert!(tree.contains(&root));
+                assert!(tree.windows(2).all(|pair| pair[0] < pair[1]));
+            }
+        }
+    }
+}
