@@ -29,6 +29,17 @@ pub enum TraceError {
         /// Why.
         reason: String,
     },
+    /// A VM can't be traced at all.
+    #[error("failed to trace the VM {vm}: {reason}")]
+    Vm {
+        /// As the user called it.
+        vm: String,
+        /// Why.
+        reason: String,
+    },
+    /// A command for several guests.
+    #[error("a command runs in one guest: give one --vm")]
+    CommandInGuests,
     /// The trace can't be written.
     #[error(transparent)]
     Recording(#[from] recording::Error),

@@ -13,7 +13,8 @@ use super::tasks::Meanwhile;
 use crate::collect::{PROC, SYS};
 
 const CGROUPS: &str = "/sys/fs/cgroup";
-const SLOT_BYTES: u64 = 16;
+/// Bytes of a ring's slot.
+pub(super) const SLOT_BYTES: u64 = 16;
 /// Different kernel stacks that are kept. Builds and data bases have some thousand.
 const STACKS: u32 = 1 << 14;
 
@@ -40,7 +41,11 @@ struct Tasks {
 
 impl Host {
     /// Loads the probes. `command` is the held command's task.
-    pub(super) fn load(plan: &TracePlan, command: Option<Tid>) -> Result<Self, TraceError> {
+    pub(super) fn load(
+        plan: &TracePlan,
+        scope: &Scope,
+        command: Option<Tid>,
+    ) -> Result<Self, TraceError> {
         let unreadable = |what| move |source| TraceError::Host { what, source };
         let cpus = host::machine::online_cpus(Path::new(SYS));
         let cpus = cpus.map_err(unreadable("the list of CPUs"))?;
@@ -49,10 +54,10 @@ impl Host {
             cpus: cpus.clone(),
             slots_per_cpu: u32::try_from(slots).unwrap_or(u32::MAX),
             stacks: STACKS,
-            filter: filter(&plan.scope).map_err(unreadable("the control group"))?,
+            filter: filter(scope).map_err(unreadable("the control group"))?,
             exclude: Some(Pid(std::process::id())),
         })?;
-        match (&plan.scope, command) {
+        match (scope, command) {
             (Scope::Command, Some(task)) => tracer.follow(Pid(task.0))?,
             (Scope::Tree(pid), _) => tracer.follow(Pid(*pid))?,
             _ => {}
@@ -129,6 +134,7 @@ fn filter(scope: &Scope) -> std::io::Result<Filter> {
     Ok(match scope {
         Scope::Everything => Filter::None,
         Scope::Command | Scope::Tree(_) => Filter::Tree,
+        Scope::Process(pid) => Filter::Process(Pid(*pid)),
         Scope::Cgroup(folder) => {
             // A group's id is its folder's inode (kernfs).
             let folder = folder.canonicalize()?;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use model::{HostNs, Machine, MachineId, TraceEvent, TraceTables};
+use model::{HostNs, Machine, MachineId, Tid, TraceEvent, TraceTables};
 use recording::trace::{TraceSpool, TraceWriter};
 
 use super::pace::Pace;
@@ -95,10 +95,24 @@ impl TracedMachine {
         self.source.machine().lost.iter().map(|lost| lost.count).sum()
     }
 
+    pub(super) fn id(&self) -> MachineId {
+        self.id
+    }
+
+    pub(super) fn source(&self) -> &dyn Source {
+        &*self.source
+    }
+
+    pub(super) fn run_command(&mut self) -> Result<Option<Tid>, String> {
+        self.source.run_command()
+    }
+
     /// Its row of the trace's machines. While it is traced it covers the time up to now.
     pub(super) fn row(&self) -> Machine {
         let (begin, end) = (self.begin, self.end.min(probes::now()));
         let row = self.source.machine();
+        // A source that ended by itself says when.
+        let end = if row.ended_early.is_some() { row.end.min(end) } else { end };
         let ended_early = self.ended_early.clone().or(row.ended_early);
         Machine { begin, end, ended_early, ..row }
     }

@@ -14,6 +14,7 @@
 
 mod command;
 mod error;
+mod guest;
 mod host;
 mod lock;
 mod machine;

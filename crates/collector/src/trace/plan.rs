@@ -17,6 +17,9 @@ pub struct TracePlan {
     pub ring_bytes: u64,
     /// What of the host is traced.
     pub scope: Scope,
+    /// VMs whose guests are traced from outside, by name or process id. The command then runs in the guest, of which
+    /// there must be one; `scope` is the guest's, and of the host only the VM's own process is traced.
+    pub vms: Vec<String>,
     /// The command, and as long as it runs; empty: none.
     pub command: Vec<String>,
     /// Version to write into the trace.
@@ -32,6 +35,8 @@ pub enum Scope {
     Command,
     /// A process and whatever it starts.
     Tree(u32),
+    /// A process, and nothing that it starts: a VM's.
+    Process(u32),
     /// A control group's tasks and those of groups in it, by the group's folder.
     Cgroup(PathBuf),
 }
@@ -53,6 +58,8 @@ pub enum TraceProgress {
         /// Events lost.
         lost: u64,
     },
+    /// What the command wrote in a guest, safe to print.
+    Output(String),
     /// Tracing has ended, this is being done now.
     Finishing(&'static str),
 }

@@ -1,13 +1,19 @@
 //! From begin to end.
 
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
+use api::guest::TraceScope;
+use host::vms::VmProcess;
 use model::{HostNs, MachineId, Note, TraceTables, TracedCommand};
+use probes::FoundVm;
 use recording::trace::{TraceHeader, TraceWriter};
 
 use super::TraceError;
 use super::command::HeldCommand;
-use super::host::Host;
+use super::guest::{Guest, GuestPlan, find_vm};
+use super::host::{Host, SLOT_BYTES};
 use super::lock::Lock;
 use super::machine::TracedMachine;
 use super::plan::{Scope, TraceControl, TraceNext, TracePlan, TraceProgress, Traced};
@@ -28,9 +34,13 @@ const SHOW_EVERY: Duration = Duration::from_secs(2);
 /// by then stays readable under its partial name.
 pub fn trace(plan: &TracePlan, control: &mut dyn TraceControl) -> Result<Traced, TraceError> {
     let _lock = Lock::take()?;
-    let held = hold(&plan.command)?;
-    let host = Host::load(plan, held.as_ref().map(|held| held.task))?;
-    let mut recorder = Recorder::create(plan, vec![Box::new(host)])?;
+    let vms = find_vms(plan)?;
+    let held = if vms.is_empty() { hold(&plan.command)? } else { None };
+    let scope = host_scope(plan, &vms);
+    let host = Host::load(plan, &scope, held.as_ref().map(|held| held.task))?;
+    let mut sources: Vec<Box<dyn Source>> = vec![Box::new(host)];
+    sources.extend(begin_guests(plan, &vms)?);
+    let mut recorder = Recorder::create(plan, sources)?;
     let mut command = match recorder.begin(held) {
         Ok(command) => command,
         Err(error) => {
@@ -51,6 +61,53 @@ fn hold(words: &[String]) -> Result<Option<HeldCommand>, TraceError> {
     held.map(Some).map_err(|source| TraceError::Command { program: program.clone(), source })
 }
 
+/// VMs as the user called them, as they were found, and as their processes describe them.
+type Vms<'a> = Vec<(&'a str, FoundVm, VmProcess)>;
+
+fn find_vms(plan: &TracePlan) -> Result<Vms<'_>, TraceError> {
+    if 1 < plan.vms.len() && !plan.command.is_empty() {
+        return Err(TraceError::CommandInGuests);
+    }
+    let find = |vm: &'_ String| -> Result<_, TraceError> {
+        let failed = |reason| TraceError::Vm { vm: vm.clone(), reason };
+        let (found, process) = find_vm(vm).map_err(failed)?;
+        Ok((found, process))
+    };
+    plan.vms
+        .iter()
+        .map(|vm| find(vm).map(|(found, process)| (vm.as_str(), found, process)))
+        .collect()
+}
+
+/// With a VM: of the host what its process does. With several: everything.
+fn host_scope(plan: &TracePlan, vms: &Vms<'_>) -> Scope {
+    match &vms[..] {
+        [] => plan.scope.clone(),
+        [(_, vm, _)] => Scope::Process(vm.pid.0),
+        _ => Scope::Everything,
+    }
+}
+
+fn begin_guests(plan: &TracePlan, vms: &Vms<'_>) -> Result<Vec<Box<dyn Source>>, TraceError> {
+    let scope = match plan.scope {
+        Scope::Command => TraceScope::Command,
+        Scope::Tree(pid) => TraceScope::Tree { pid },
+        _ => TraceScope::Everything,
+    };
+    let begin = |(machine, (name, vm, process)): (u32, &(&str, FoundVm, VmProcess))| {
+        let plan = GuestPlan {
+            machine: MachineId(machine),
+            slots_per_cpu: u32::try_from(plan.ring_bytes / SLOT_BYTES).unwrap_or(u32::MAX),
+            scope,
+            command: plan.command.clone(),
+        };
+        let failed = |reason| TraceError::Vm { vm: (*name).to_owned(), reason };
+        let guest = Guest::begin(vm, process, &plan).map_err(failed)?;
+        Ok(Box::new(guest) as Box<dyn Source>)
+    };
+    (1..).zip(vms).map(begin).collect()
+}
+
 struct Recorder<'a> {
     plan: &'a TracePlan,
     writer: TraceWriter,
@@ -66,7 +123,7 @@ impl<'a> Recorder<'a> {
         let header = TraceHeader {
             vmscope_version: plan.vmscope_version.clone(),
             hostname: host::machine::hostname(PROC.as_ref()),
-            filters: filters(&plan.scope),
+            filters: filters(plan),
             ..TraceHeader::default()
         };
         let rows = sources.iter().map(|source| source.machine()).collect();
@@ -90,7 +147,7 @@ impl<'a> Recorder<'a> {
                 .map_err(|reason| TraceError::Machine { machine: machine.row().name, reason })?;
         }
         (self.header.begin, self.header.begin_unix_ns) = (probes::now(), probes::unix_now_ns());
-        let Some(held) = held else { return Ok(None) };
+        let Some(held) = held else { return self.run_in_guest().map(|()| None) };
         self.command = Some(TracedCommand {
             machine: MachineId::HOST,
             task: held.task,
@@ -101,6 +158,25 @@ impl<'a> Recorder<'a> {
         let child =
             held.release().map_err(|source| TraceError::Command { program: program(), source })?;
         Ok(Some(Running::new(child)))
+    }
+
+    /// Lets the command go that waits in a guest.
+    fn run_in_guest(&mut self) -> Result<(), TraceError> {
+        for machine in &mut self.machines {
+            let failed = |reason| TraceError::Command {
+                program: self.plan.command[0].clone(),
+                source: std::io::Error::other(reason),
+            };
+            if let Some(task) = machine.run_command().map_err(failed)? {
+                self.command = Some(TracedCommand {
+                    machine: machine.id(),
+                    task,
+                    words: self.plan.command.clone(),
+                    exit_code: None,
+                });
+            }
+        }
+        Ok(())
     }
 
     /// Stores events until the end.
@@ -115,7 +191,9 @@ impl<'a> Recorder<'a> {
         let (mut checkpoint, mut shown) = (begin + FIRST_CHECKPOINT, begin + SHOW_EVERY);
         loop {
             let sleep = self.look()?;
-            if command.as_mut().is_some_and(|command| command.has_ended()) {
+            if command.as_mut().is_some_and(|command| command.has_ended())
+                || self.machines.iter().any(|machine| machine.source().command_ended())
+            {
                 return Ok(());
             }
             match (control.next(), &command) {
@@ -170,14 +248,34 @@ impl<'a> Recorder<'a> {
                 None
             }
         };
+        let command = command.or_else(|| self.command_in_guest(control));
         if let Some(row) = &mut self.command {
             row.exit_code = command.and_then(exit_code);
         }
+        self.note_guests();
         let tables = self.tables();
         self.header.end = tables.machines.iter().map(|row| row.end).max().unwrap_or(HostNs(0));
         self.header.begin = tables.machines.iter().map(|row| row.begin).min().unwrap_or(HostNs(0));
         let summary = self.writer.finish(&self.header, &tables)?;
         Ok(Traced { header: self.header, tables, summary, command })
+    }
+
+    /// How a guest's command ended; shows what it wrote.
+    fn command_in_guest(&self, control: &mut dyn TraceControl) -> Option<ExitStatus> {
+        let ran_in = self.command.as_ref()?.machine;
+        let machine = self.machines.iter().find(|machine| machine.id() == ran_in)?;
+        if let Some(output) = machine.source().output() {
+            control.show(&TraceProgress::Output(output));
+        }
+        machine.source().exit_code().map(|code| ExitStatus::from_raw((code & 0xff) << 8))
+    }
+
+    fn note_guests(&mut self) {
+        for machine in &self.machines {
+            let subject = machine.source().machine().name;
+            let note = |text| Note { subject: subject.clone(), text };
+            self.header.notes.extend(machine.source().notes().into_iter().map(note));
+        }
     }
 
     /// All that is known by now.
@@ -195,17 +293,21 @@ impl<'a> Recorder<'a> {
 }
 
 /// As shells have it: 128 and the signal's number for a command that a signal ended.
-fn exit_code(status: std::process::ExitStatus) -> Option<i32> {
-    use std::os::unix::process::ExitStatusExt;
+fn exit_code(status: ExitStatus) -> Option<i32> {
     status.code().or_else(|| status.signal().map(|signal| 128 + signal))
 }
 
 /// The scope in the words of the command line.
-fn filters(scope: &Scope) -> Vec<String> {
+fn filters(plan: &TracePlan) -> Vec<String> {
+    let vms = plan.vms.iter().map(|vm| format!("--vm {vm}"));
+    vms.chain(scope_words(&plan.scope)).collect()
+}
+
+fn scope_words(scope: &Scope) -> Vec<String> {
     match scope {
         Scope::Everything => Vec::new(),
         Scope::Command => vec!["--only-command".to_owned()],
-        Scope::Tree(pid) => vec![format!("--tree {pid}")],
+        Scope::Tree(pid) | Scope::Process(pid) => vec![format!("--tree {pid}")],
         Scope::Cgroup(path) => vec![format!("--cgroup {}", path.display())],
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 
-use model::{HostNs, Machine, TraceEvent, TraceStack, TraceTask};
+use model::{HostNs, Machine, Tid, TraceEvent, TraceStack, TraceTask};
 
 /// The host from within, or a guest from outside. Its events come with the row it was given among the trace's machines.
 pub(super) trait Source: Debug {
@@ -27,6 +27,34 @@ pub(super) trait Source: Debug {
     /// Detaches the probes. Returns when its trace ends: events after that are left out. What lies in the rings is
     /// drained afterwards.
     fn stop(&mut self) -> HostNs;
+
+    /// Lets the command go that waits in this machine, if one does. Returns its first task.
+    ///
+    /// # Errors
+    /// Why it can't begin.
+    fn run_command(&mut self) -> Result<Option<Tid>, String> {
+        Ok(None)
+    }
+
+    /// Whether its command has ended, or can't be traced any longer.
+    fn command_ended(&self) -> bool {
+        false
+    }
+
+    /// How its command ended, when it did by itself.
+    fn exit_code(&self) -> Option<i32> {
+        None
+    }
+
+    /// What its command wrote, safe to print.
+    fn output(&self) -> Option<String> {
+        None
+    }
+
+    /// What the user should know of this machine's trace, at its end.
+    fn notes(&self) -> Vec<String> {
+        Vec::new()
+    }
 
     /// Tasks and stacks as far as they are known. Costs what is new since the last time.
     fn tables(&mut self) -> SourceTables;

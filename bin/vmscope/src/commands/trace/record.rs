@@ -34,7 +34,9 @@ const EXAMPLE: &str = "Examples:
   vmscope trace record -o db --tree 4711 --duration 30s
                                               a process and what it starts
   vmscope trace record -o web --vm web --duration 10
-                                              also in a guest, taken from outside";
+                                              in a guest, taken from outside
+  vmscope trace record -o build --vm web -- make -C /src
+                                              as long as make runs in the guest";
 
 /// Record every event of tasks, CPUs, disks and locks: of this host and of guests.
 ///
@@ -56,6 +58,11 @@ pub(crate) struct Args {
     /// Only COMMAND and what it starts
     #[arg(long, conflicts_with_all = ["tree", "cgroup"], requires = "command")]
     only_command: bool,
+    /// Trace the guest of this VM from outside (its name, or its QEMU's process id), and of the host only its QEMU. COMMAND
+    /// then runs in the guest, where `vmscope-guest serve --allow-commands` must run; --only-command and --tree then
+    /// mean the guest's tasks. May be given several times
+    #[arg(long, value_name = "NAME", conflicts_with = "cgroup")]
+    vm: Vec<String>,
     /// Only this process and what it starts
     #[arg(long, value_name = "PID", conflicts_with = "cgroup")]
     tree: Option<u32>,
@@ -89,6 +96,7 @@ fn plan(args: &Args) -> anyhow::Result<TracePlan> {
         output: args.output.clone(),
         ring_bytes: args.buffer,
         scope: scope(args)?,
+        vms: args.vm.clone(),
         command: args.command.clone(),
         vmscope_version: env!("CARGO_PKG_VERSION").to_owned(),
     })
@@ -97,6 +105,10 @@ fn plan(args: &Args) -> anyhow::Result<TracePlan> {
 fn scope(args: &Args) -> Result<Scope, Usage> {
     if args.only_command {
         return Ok(Scope::Command);
+    }
+    if let (Some(pid), false) = (args.tree, args.vm.is_empty()) {
+        // A process of the guest: it knows whether there is one.
+        return Ok(Scope::Tree(pid));
     }
     if let Some(pid) = args.tree {
         let there = Path::new("/proc").join(pid.to_string()).exists();
@@ -179,12 +191,11 @@ impl TraceControl for End {
         let _ = poll(&mut ends, Timespec::try_from(at_most).ok().as_ref());
     }
 
-    /// Progress goes to people only.
+    /// Progress goes to people only, a guest's command's output to whoever wants the command's.
     fn show(&mut self, progress: &TraceProgress) {
-        if !self.terminal {
-            return;
-        }
         match progress {
+            TraceProgress::Output(text) => print!("{text}"),
+            _ if !self.terminal => {}
             TraceProgress::Tracing { cpus, .. } => {
                 eprintln!("tracing {cpus} CPUs; Ctrl-C ends it");
             }

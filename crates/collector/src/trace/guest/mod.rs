@@ -1,0 +1,383 @@
+//! A guest as a source of events, taken from outside: its rings lie in its memory, which its VM's process holds.
+//!
+//! Events get the host's time when the clocks' next reading is in, so that they always lie between two readings: until
+//! then, a second at most, they are kept here.
+//!
+//! Nothing that a guest does or says ends more than its own trace.
+
+mod find;
+mod rings;
+mod worker;
+
+use std::collections::BTreeSet;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel, sync_channel};
+use std::time::{Duration, Instant};
+
+use api::guest::{TraceOptions, TraceScope, TraceStarted, TraceStopped, TraceTaskRow};
+use guest::Limits;
+use host::vms::VmProcess;
+use model::{HostNs, Machine, MachineId, Pid, Tid, TraceEvent, TraceStack, TraceTask, What};
+use probes::FoundVm;
+use tracer::outside::GuestClock;
+
+pub(crate) use find::find_vm;
+
+use self::rings::Rings;
+use self::worker::{Clocks, News, Order, Work};
+use super::source::{Source, SourceTables};
+use super::tasks::Meanwhile;
+
+/// A guest may take so long for each answer: an emulated one takes some seconds to load its probes.
+const ANSWER_TIME: Duration = Duration::from_secs(60);
+const ANSWER_BYTES: u64 = 256 << 20;
+/// Different kernel stacks that are kept.
+const STACKS: u32 = 1 << 14;
+/// Events that wait for the clocks' next reading: 256 MiB. Beyond them the clocks are taken to run on as before.
+const MAX_WAITING: usize = 1 << 22;
+/// News that wait for the recorder.
+const MAX_NEWS: usize = 16;
+
+/// What of a guest is traced.
+#[derive(Debug, Clone)]
+pub(super) struct GuestPlan {
+    pub(super) machine: MachineId,
+    pub(super) slots_per_cpu: u32,
+    pub(super) scope: TraceScope,
+    /// Words; empty: none.
+    pub(super) command: Vec<String>,
+}
+
+/// A guest whose probes are attached.
+#[derive(Debug)]
+pub(super) struct Guest {
+    row: Machine,
+    started: TraceStarted,
+    stopped: Option<TraceStopped>,
+    rings: Rings,
+    clock: GuestClock,
+    /// Why the counters could not be used for some reading.
+    doubts: BTreeSet<String>,
+    /// By ring: events with the guest's time, until the host's is known.
+    waiting: Vec<Vec<TraceEvent>>,
+    orders: Sender<Order>,
+    news: Receiver<News>,
+    meanwhile: Meanwhile,
+    command: CommandSeen,
+    /// Why its trace ended before the others'.
+    failed: Option<String>,
+}
+
+#[derive(Debug, Default)]
+struct CommandSeen {
+    ended: bool,
+    exit_code: Option<i32>,
+}
+
+impl Guest {
+    /// Reaches a VM's guest and has it attach its probes.
+    ///
+    /// # Errors
+    /// Why it can't be traced.
+    pub(super) fn begin(
+        vm: &FoundVm,
+        process: &VmProcess,
+        plan: &GuestPlan,
+    ) -> Result<Self, String> {
+        let mark = probes::now().0.rotate_left(32) ^ u64::from(std::process::id()) | 1;
+        let work = Work {
+            channel: find::channel(process)?,
+            limits: Limits { time: ANSWER_TIME, bytes: ANSWER_BYTES },
+            process: vm.pid,
+            kvm: vm.kvm,
+            options: TraceOptions {
+                slots_per_cpu: plan.slots_per_cpu,
+                stacks: STACKS,
+                scope: plan.scope,
+                mark,
+                command: plan.command.clone(),
+            },
+            host_cpus: host::machine::online_cpus(crate::collect::SYS.as_ref()).unwrap_or_default(),
+        };
+        let link = match work.channel {
+            guest::Channel::Vsock { .. } => "vsock",
+            guest::Channel::Serial { .. } => "virtio-serial",
+        };
+        let ((orders, taken), (tell, news)) = (channel(), sync_channel(MAX_NEWS));
+        std::thread::Builder::new()
+            .name("guest".to_owned())
+            .spawn(move || worker::work(&work, &taken, &tell))
+            .map_err(|error| format!("no thread could be started to ask it: {error}"))?;
+        let (started, vm, clocks) = match news.recv() {
+            Ok(News::Started(started, vm, clocks)) => (*started, *vm, clocks),
+            Ok(News::Failed(reason)) => return Err(reason),
+            _ => return Err("asking it failed unexpectedly".to_owned()),
+        };
+        Self::new(process, plan.machine, mark, link, (started, &vm, clocks), (orders, news))
+    }
+
+    fn new(
+        process: &VmProcess,
+        machine: MachineId,
+        mark: u64,
+        link: &str,
+        (started, vm, clocks): (TraceStarted, &FoundVm, Clocks),
+        (orders, news): (Sender<Order>, Receiver<News>),
+    ) -> Result<Self, String> {
+        let (rings, path) = Rings::open(machine, vm, &started, mark)?;
+        let mut row = Machine {
+            name: process.name.clone(),
+            kernel: started.kernel_release.clone(),
+            cpus: started.cpus.clone(),
+            missing: started.missing.clone(),
+            fault_estimate_ns: started.fault_estimate_ns,
+            vm_process: Some(vm.pid),
+            vcpu_threads: vcpu_threads(vm),
+            path: "guest memory".to_owned(),
+            ..Machine::default()
+        };
+        if let Err(reason) = path {
+            link.clone_into(&mut row.path);
+            row.missing.push(("guest memory".to_owned(), reason));
+            // It ends only after us.
+            let _ = orders.send(Order::Send);
+        }
+        let rings_len = started.rings as usize;
+        let doubts = clocks.doubt.into_iter().collect();
+        Ok(Self {
+            row,
+            rings,
+            clock: GuestClock::new(clocks.knot),
+            doubts,
+            waiting: vec![Vec::new(); rings_len],
+            orders,
+            news,
+            meanwhile: Meanwhile::default(),
+            command: CommandSeen::default(),
+            failed: None,
+            started,
+            stopped: None,
+        })
+    }
+
+    /// Takes in what the worker has to say.
+    fn hear(&mut self, news: News) {
+        match news {
+            News::Looked(vm, clocks, exit_code) => {
+                self.take_clocks(clocks);
+                self.command.ended |= exit_code.is_some();
+                self.command.exit_code = self.command.exit_code.or(exit_code);
+                if let Err(reason) = self.rings.check_regions(&vm) {
+                    self.fail(reason);
+                }
+            }
+            News::Slots(slots) => {
+                if let Err(reason) = self.rings.put(slots) {
+                    self.fail(reason);
+                }
+            }
+            News::Stopped(stopped, clocks) => {
+                self.take_clocks(clocks);
+                if let Err(reason) = self.rings.set_lost(&stopped.lost) {
+                    self.fail(reason);
+                }
+                self.command.exit_code = self.command.exit_code.or(stopped.exit_code);
+                for row in &stopped.missing {
+                    if !self.row.missing.contains(row) {
+                        self.row.missing.push(row.clone());
+                    }
+                }
+                self.stopped = Some(*stopped);
+            }
+            News::Failed(reason) => self.fail(reason),
+            News::Started(..) => {}
+        }
+    }
+
+    fn hear_all(&mut self) {
+        while let Ok(news) = self.news.try_recv() {
+            self.hear(news);
+        }
+    }
+
+    fn take_clocks(&mut self, clocks: Clocks) {
+        self.doubts.extend(clocks.doubt);
+        if let Err(error) = self.clock.push(clocks.knot) {
+            self.fail(error.to_string());
+        }
+    }
+
+    fn fail(&mut self, reason: String) {
+        if self.failed.is_none() {
+            self.failed = Some(reason);
+            self.row.end = probes::now();
+        }
+    }
+
+    /// Moves those events to `events` whose time on the host's clock is known; all of them when no more is to come.
+    fn settle(&mut self, ring: usize, events: &mut Vec<TraceEvent>) {
+        let is_last = self.failed.is_some() || self.stopped.is_some();
+        let waiting = &mut self.waiting[ring];
+        let known = if is_last || MAX_WAITING / self.started.rings.max(1) as usize <= waiting.len()
+        {
+            waiting.len()
+        } else {
+            let last = self.clock.last().guest_ns;
+            waiting.partition_point(|event| event.time.0 <= last)
+        };
+        let (clock, now) = (&self.clock, probes::now());
+        let on_host = |mut event: TraceEvent| {
+            event.time = clock.host(event.time.0).min(now);
+            event
+        };
+        let first = events.len();
+        events.extend(waiting.drain(..known).map(on_host));
+        let read_ns = self.clock.host(self.started.after_ns);
+        let begin = self.clock.host(self.started.begin_ns);
+        for event in &events[first..] {
+            if begin <= event.time && event.time < read_ns {
+                self.meanwhile.see(event);
+            }
+            let is_end = |task: Tid| self.started.command == Some(task.0);
+            self.command.ended |= matches!(event.what, What::Exit { task } if is_end(task));
+        }
+    }
+
+    /// The tasks of the begin.
+    fn tasks(&self) -> Vec<TraceTask> {
+        let machine = self.rings.machine();
+        let row = |task: &TraceTaskRow| TraceTask {
+            machine,
+            tid: Tid(task.tid),
+            pid: Pid(task.pid),
+            parent: Pid(task.parent),
+            name: task.name.clone(),
+            kernel: task.kernel,
+            asleep_in: task.asleep_in.clone(),
+        };
+        let [before, after] =
+            [&self.started.before, &self.started.after].map(|rows| rows.iter().map(row).collect());
+        self.meanwhile.settle(before, after)
+    }
+}
+
+/// `[n]` runs CPU n, as KVM numbers them.
+fn vcpu_threads(vm: &FoundVm) -> Vec<Tid> {
+    const MAX_VCPUS: u32 = 4096;
+    let last = vm.vcpus.last().map_or(0, |vcpu| vcpu.number.min(MAX_VCPUS) + 1);
+    let thread = |number| {
+        let vcpu = vm.vcpus.iter().find(|vcpu| vcpu.number == number);
+        vcpu.and_then(|vcpu| vcpu.tid).unwrap_or(Tid(0))
+    };
+    (0..last).map(thread).collect()
+}
+
+impl Source for Guest {
+    fn machine(&self) -> Machine {
+        let mut row = self.row.clone();
+        row.clock_error_ns = Some(self.clock.error_ns());
+        row.lost = self.rings.lost();
+        row.ended_early.clone_from(&self.failed);
+        row
+    }
+
+    fn ring_slots(&self) -> u64 {
+        u64::from(self.started.slots_per_ring)
+    }
+
+    fn start(&mut self) -> Result<HostNs, String> {
+        Ok(self.clock.host(self.started.begin_ns))
+    }
+
+    fn drain(&mut self, cpu: u32, events: &mut Vec<TraceEvent>) -> Result<f64, String> {
+        self.hear_all();
+        let ring = cpu as usize;
+        let mut fill = 0.0;
+        if self.failed.is_none() {
+            let waiting = &mut self.waiting[ring];
+            match self.rings.drain(ring, self.started.base_ns, waiting) {
+                Ok(was) => fill = was,
+                Err(reason) => self.fail(reason),
+            }
+        }
+        self.settle(ring, events);
+        Ok(fill)
+    }
+
+    fn stop(&mut self) -> HostNs {
+        // Nobody hears it where the guest has failed already.
+        let _ = self.orders.send(Order::Stop);
+        let deadline = Instant::now() + 2 * ANSWER_TIME;
+        while self.stopped.is_none() && self.failed.is_none() {
+            // What the guest sends over the link fills the rings' copies meanwhile: take it out.
+            for ring in 0..self.waiting.len() {
+                let waiting = &mut self.waiting[ring];
+                if let Err(reason) = self.rings.drain(ring, self.started.base_ns, waiting) {
+                    self.fail(reason);
+                }
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.news.recv_timeout(left) {
+                Ok(news) => self.hear(news),
+                Err(RecvTimeoutError::Timeout) => self.fail("no answer in time".to_owned()),
+                Err(RecvTimeoutError::Disconnected) => self.fail("asking it failed".to_owned()),
+            }
+        }
+        match &self.stopped {
+            Some(stopped) => self.clock.host(stopped.end_ns),
+            None => self.row.end,
+        }
+    }
+
+    fn tables(&mut self) -> SourceTables {
+        let mut tables = SourceTables { tasks: self.tasks(), ..SourceTables::default() };
+        if let Some(stopped) = &self.stopped {
+            let name = |row: &u32| stopped.functions[*row as usize].clone();
+            let names = |rows: &[u32]| rows.iter().map(name).collect();
+            let stacks = stopped.stacks.iter();
+            tables.stacks =
+                stacks.map(|stack| (TraceStack(stack.id), names(&stack.functions))).collect();
+            tables.disks.clone_from(&stopped.disks);
+        }
+        tables
+    }
+
+    fn run_command(&mut self) -> Result<Option<Tid>, String> {
+        let Some(task) = self.started.command else { return Ok(None) };
+        self.orders.send(Order::Run).map_err(|_| "asking it failed".to_owned())?;
+        Ok(Some(Tid(task)))
+    }
+
+    fn command_ended(&self) -> bool {
+        self.command.ended || (self.started.command.is_some() && self.failed.is_some())
+    }
+
+    fn exit_code(&self) -> Option<i32> {
+        self.command.exit_code
+    }
+
+    fn output(&self) -> Option<String> {
+        self.stopped.as_ref().map(guest::printable_output).filter(|text| !text.is_empty())
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "figures to show")]
+    fn notes(&self) -> Vec<String> {
+        let mut notes = vec![format!(
+            "its clock was read {} times: off by {:.3} us at most, {:.3} ppm faster than the host's",
+            self.clock.knots(),
+            self.clock.error_ns() as f64 / 1000.0,
+            self.clock.drift_ppm(),
+        )];
+        notes.extend(self.doubts.iter().map(|doubt| {
+            format!("its clock was read by the link's delay at times, not by its counter: {doubt}")
+        }));
+        if let Some(stopped) = &self.stopped {
+            let traced_ns = stopped.end_ns.saturating_sub(self.started.begin_ns).max(1);
+            notes.push(format!(
+                "vmscope-guest used {:.3} ms of CPU time in it while {:.3} s were traced",
+                stopped.own_cpu_ns as f64 / 1e6,
+                traced_ns as f64 / 1e9,
+            ));
+        }
+        notes
+    }
+}

@@ -1,0 +1,171 @@
+//! A guest's rings, wherever they are read from.
+
+use api::guest::{TraceLost, TraceSlots, TraceStarted};
+use model::{HostNs, LostEvents, MachineId, TraceEvent};
+use probes::FoundVm;
+use tracer::outside::{Claim, GuestRings, Region, SentRings};
+use tracer::{Base, Consumer, RingMemory, lost_events};
+
+/// The rings of a guest and their readers.
+#[derive(Debug)]
+pub(super) struct Rings {
+    machine: MachineId,
+    memory: Memory,
+    slots_per_ring: usize,
+    /// By ring.
+    consumers: Vec<Consumer>,
+    /// As they were last read: the guest may be gone.
+    lost: Vec<LostEvents>,
+}
+
+#[derive(Debug)]
+enum Memory {
+    Outside(GuestRings),
+    Sent(SentRings),
+}
+
+impl Rings {
+    /// Rings read from outside, or `Err` and copies of rings that the guest has to send.
+    ///
+    /// # Errors
+    /// When neither is possible.
+    pub(super) fn open(
+        machine: MachineId,
+        vm: &FoundVm,
+        started: &TraceStarted,
+        mark: u64,
+    ) -> Result<(Self, Result<(), String>), String> {
+        let (rings, slots_per_ring) = (started.rings as usize, started.slots_per_ring as usize);
+        let (memory, path) = match outside(vm, started, mark) {
+            Ok(memory) => (Memory::Outside(memory), Ok(())),
+            Err(reason) => {
+                let copies = SentRings::new(rings, slots_per_ring);
+                (Memory::Sent(copies.map_err(|error| error.to_string())?), Err(reason))
+            }
+        };
+        let consumer = |cpu| Consumer::new(Base { machine, cpu }, slots_per_ring);
+        let consumers = (0..started.rings).map(consumer).collect();
+        Ok((Self { machine, memory, slots_per_ring, consumers, lost: Vec::new() }, path))
+    }
+
+    pub(super) fn machine(&self) -> MachineId {
+        self.machine
+    }
+
+    /// Appends what has come in on a ring, at the guest's times. Says how full it was, from 0 to 1.
+    pub(super) fn drain(
+        &mut self,
+        ring: usize,
+        base_ns: u64,
+        events: &mut Vec<TraceEvent>,
+    ) -> Result<f64, String> {
+        let consumer = &mut self.consumers[ring];
+        let slots = self.slots_per_ring;
+        match &mut self.memory {
+            Memory::Outside(memory) => drain(consumer, memory, ring, slots, base_ns, events),
+            Memory::Sent(memory) => drain(consumer, memory, ring, slots, base_ns, events),
+        }
+    }
+
+    /// The memory is still where it was.
+    pub(super) fn check_regions(&mut self, vm: &FoundVm) -> Result<(), String> {
+        let Memory::Outside(memory) = &self.memory else { return Ok(()) };
+        memory.check_regions(&regions(vm)).map_err(|error| error.to_string())?;
+        self.read_lost();
+        Ok(())
+    }
+
+    /// Takes slots that the guest sent.
+    pub(super) fn put(&mut self, slots: Vec<TraceSlots>) -> Result<(), String> {
+        let Memory::Sent(memory) = &mut self.memory else {
+            return Err("it sent events that nobody asked for".to_owned());
+        };
+        for TraceSlots { ring, bytes } in slots {
+            memory.put(ring as usize, &bytes).map_err(|error| error.to_string())?;
+        }
+        Ok(())
+    }
+
+    /// The guest's own counters at the end: where its memory can't be read, there are no others.
+    pub(super) fn set_lost(&mut self, lost: &[TraceLost]) -> Result<(), String> {
+        if let Memory::Sent(memory) = &mut self.memory {
+            for TraceLost { ring, counts } in lost {
+                memory.set_lost(*ring as usize, counts).map_err(|error| error.to_string())?;
+            }
+        }
+        self.read_lost();
+        Ok(())
+    }
+
+    fn read_lost(&mut self) {
+        let rings = self.consumers.len();
+        let of = |ring: usize| {
+            let lost = match &self.memory {
+                Memory::Outside(memory) => memory.lost(ring).ok(),
+                Memory::Sent(memory) => memory.lost(ring).ok(),
+            };
+            lost.map(|lost| lost_events(u32::try_from(ring).unwrap_or(u32::MAX), &lost))
+        };
+        if let Some(lost) = (0..rings).map(of).collect::<Option<Vec<_>>>() {
+            self.lost = lost.concat();
+        }
+    }
+
+    /// Events lost, as last read.
+    pub(super) fn lost(&self) -> Vec<LostEvents> {
+        self.lost.clone()
+    }
+}
+
+fn drain<M: RingMemory>(
+    consumer: &mut Consumer,
+    memory: &mut M,
+    ring: usize,
+    slots: usize,
+    base_ns: u64,
+    events: &mut Vec<TraceEvent>,
+) -> Result<f64, String>
+where
+    M::Error: std::error::Error,
+{
+    let (head, tail) = memory.counters(ring).map_err(|error| error.to_string())?;
+    let clock = |since_ns: u64| HostNs(base_ns.saturating_add(since_ns));
+    consumer.drain(memory, clock, events).map_err(|error| error.to_string())?;
+    Ok(share(head.wrapping_sub(tail), slots))
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a share")]
+fn share(used: u64, slots: usize) -> f64 {
+    (used as f64 / slots as f64).min(1.0)
+}
+
+/// Rings in the VM's memory, when it can be read.
+fn outside(vm: &FoundVm, started: &TraceStarted, mark: u64) -> Result<GuestRings, String> {
+    if let Some(problem) = &started.pages_problem {
+        return Err(format!("the guest does not know where its rings lie: {problem}"));
+    }
+    if vm.vcpus.iter().any(|vcpu| vcpu.protected) {
+        return Err("its memory is encrypted".to_owned());
+    }
+    let claim = Claim {
+        slots_per_ring: started.slots_per_ring as usize,
+        rings: started.rings as usize,
+        heads: started.head_pages.clone(),
+        slots: started.slot_pages.clone(),
+    };
+    let rings = GuestRings::new(vm.pid, claim, &regions(vm)).map_err(|error| error.to_string())?;
+    rings.check_mark(mark).map_err(|error| error.to_string())?;
+    Ok(rings)
+}
+
+/// The memory that the guest can write: nothing else of its VM's process is ever touched.
+fn regions(vm: &FoundVm) -> Vec<Region> {
+    let writable = vm.slots.iter().filter(|slot| !slot.read_only);
+    writable
+        .map(|slot| Region {
+            first_page: slot.first_page,
+            pages: slot.pages,
+            address: slot.address,
+        })
+        .collect()
+}

@@ -1,0 +1,308 @@
+//! The thread that talks to a guest while its rings are read.
+//!
+//! ```text
+//!  worker                                                      recorder
+//!   connect, find memory, start the guest's probes  -------->   Started
+//!   every second: clocks, where the memory lies     -------->   Looked      (or Failed, and the end)
+//!   only over the link: slots                       -------->   Slots
+//!                                                   <--------   Run: let the command go
+//!   stop the guest's probes, names                  <--------   Stop
+//!                                                   -------->   Stopped
+//!   (keeps the session: the rings stay)             <--------   dropped: the end
+//! ```
+//! A guest that does not answer holds up its own worker, never the recorder.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
+use std::time::{Duration, Instant};
+
+use api::guest::{MAX_TRACE_BYTES, TraceClock, TraceOptions, TraceSlots, TraceStarted, TraceStopped};
+use guest::{Channel, Limits, Session};
+use model::Pid;
+use probes::{FoundVm, VcpuClock, VmFinder};
+use tracer::ClockPair;
+use tracer::outside::{Knot, TscScale, knot};
+
+/// Between two looks at the guest's clocks.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Between two times that the guest sends its slots.
+const DRAIN_EVERY: Duration = Duration::from_millis(50);
+/// Readings of the host's clocks, of which the tightest counts.
+const CLOCK_READINGS: u32 = 200;
+/// A vCPU whose counter KVM changes while it is looked at is looked at again.
+const CLOCK_TRIES: usize = 5;
+/// Bytes of a slot.
+const SLOT_BYTES: usize = 16;
+/// CPUs of the host whose counters are compared.
+const MAX_COMPARED_CPUS: usize = 1024;
+
+/// What a worker needs.
+#[derive(Debug)]
+pub(super) struct Work {
+    pub(super) channel: Channel,
+    pub(super) limits: Limits,
+    pub(super) process: Pid,
+    /// Kernel address of the VM.
+    pub(super) kvm: u64,
+    pub(super) options: TraceOptions,
+    /// CPUs of the host.
+    pub(super) host_cpus: Vec<u32>,
+}
+
+/// What the recorder says.
+#[derive(Debug)]
+pub(super) enum Order {
+    /// Let the command go.
+    Run,
+    /// The rings can't be read from outside: have the guest send them.
+    Send,
+    /// End the trace.
+    Stop,
+}
+
+/// What the worker says.
+#[derive(Debug)]
+pub(super) enum News {
+    /// The probes are attached.
+    Started(Box<TraceStarted>, Box<FoundVm>, Clocks),
+    /// The clocks, and where the memory lies now.
+    Looked(Box<FoundVm>, Clocks, Option<i32>),
+    /// What the guest sent.
+    Slots(Vec<TraceSlots>),
+    /// The probes are detached.
+    Stopped(Box<TraceStopped>, Clocks),
+    /// The guest can't be asked any more.
+    Failed(String),
+}
+
+/// An instant on both clocks; or why it is known by the link's delay only.
+#[derive(Debug, Clone)]
+pub(super) struct Clocks {
+    pub(super) knot: Knot,
+    pub(super) doubt: Option<String>,
+}
+
+/// The worker's thread.
+pub(super) fn work(work: &Work, orders: &Receiver<Order>, news: &SyncSender<News>) {
+    if let Err(reason) = trace(work, orders, news) {
+        // Without a recorder nobody needs to know.
+        let _ = news.send(News::Failed(reason));
+    }
+}
+
+fn trace(work: &Work, orders: &Receiver<Order>, news: &SyncSender<News>) -> Result<(), String> {
+    let mut asking = Asking::begin(work)?;
+    let tell = |what| news.send(what).map_err(|_| "nobody records any more".to_owned());
+    let (started, clocks) = asking.start(&work.options)?;
+    tell(News::Started(Box::new(started), Box::new(asking.vm.clone()), clocks))?;
+    let (mut sends, mut next_look) = (false, Instant::now() + LOOK_EVERY);
+    loop {
+        let wait = if sends { DRAIN_EVERY } else { LOOK_EVERY };
+        let wait = wait.min(next_look.saturating_duration_since(Instant::now()));
+        match orders.recv_timeout(wait) {
+            Ok(Order::Run) => {
+                asking.session.trace_run().map_err(|error| error.to_string())?;
+            }
+            Ok(Order::Send) => sends = true,
+            Ok(Order::Stop) => break,
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return Ok(()),
+        }
+        if sends {
+            tell(News::Slots(asking.drain()?))?;
+        }
+        if next_look <= Instant::now() {
+            let (clocks, exit_code) = asking.look()?;
+            tell(News::Looked(Box::new(asking.vm.clone()), clocks, exit_code))?;
+            next_look = Instant::now() + LOOK_EVERY;
+        }
+    }
+    let (stopped, clocks) = asking.stop()?;
+    for _ in 0..if sends { last_drains(&work.options, &asking.vm) } else { 0 } {
+        let slots = asking.drain()?;
+        let is_last = slots.is_empty();
+        tell(News::Slots(slots))?;
+        if is_last {
+            break;
+        }
+    }
+    tell(News::Stopped(Box::new(stopped), clocks))?;
+    // The guest gives its rings up with the session: the recorder has not read them yet.
+    while orders.recv().is_ok() {}
+    Ok(())
+}
+
+/// So many answers hold what lies in the rings at the end, however full: one without probes sends no more.
+fn last_drains(options: &TraceOptions, vm: &FoundVm) -> usize {
+    let slots = vm.vcpus.len().saturating_mul(options.slots_per_cpu as usize);
+    slots.saturating_mul(SLOT_BYTES) / MAX_TRACE_BYTES + vm.vcpus.len() + 1
+}
+
+/// A session, and what of the host it is compared with.
+struct Asking<'a> {
+    work: &'a Work,
+    session: Session,
+    finder: VmFinder,
+    vm: FoundVm,
+    skew_ns: u64,
+}
+
+impl<'a> Asking<'a> {
+    fn begin(work: &'a Work) -> Result<Self, String> {
+        let finder = VmFinder::load().map_err(|error| error.to_string())?;
+        let vm = find(&finder, work)?;
+        let session =
+            Session::open(&work.channel, &work.limits).map_err(|error| error.to_string())?;
+        let skew_ns = skew_ns(&work.host_cpus);
+        Ok(Self { work, session, finder, vm, skew_ns })
+    }
+
+    fn start(&mut self, options: &TraceOptions) -> Result<(TraceStarted, Clocks), String> {
+        let started = self.session.trace_start(options).map_err(|error| error.to_string())?;
+        // The answer took long: a look is sharper.
+        let (clocks, _) = self.look()?;
+        Ok((started, clocks))
+    }
+
+    fn look(&mut self) -> Result<(Clocks, Option<i32>), String> {
+        let (clocks, seen) = self.timed(|session| {
+            let seen = session.trace_look()?;
+            Ok((seen.clock, seen))
+        })?;
+        Ok((clocks, seen.exit_code))
+    }
+
+    fn drain(&mut self) -> Result<Vec<TraceSlots>, String> {
+        self.session.trace_drain().map_err(|error| error.to_string())
+    }
+
+    fn stop(&mut self) -> Result<(TraceStopped, Clocks), String> {
+        let stopped = self.session.trace_stop().map_err(|error| error.to_string())?;
+        let (clocks, _) = self.look()?;
+        Ok((stopped, clocks))
+    }
+
+    /// A question between two readings of the host's clocks, while KVM leaves the vCPU's counter alone.
+    fn timed<T>(
+        &mut self,
+        mut ask: impl FnMut(&mut Session) -> Result<(TraceClock, T), guest::SessionError>,
+    ) -> Result<(Clocks, T), String> {
+        let mut tries = 0;
+        loop {
+            let before = find(&self.finder, self.work)?;
+            let asked = ClockPair::tightest(CLOCK_READINGS);
+            let (clock, answer) = ask(&mut self.session).map_err(|error| error.to_string())?;
+            let answered = ClockPair::tightest(CLOCK_READINGS);
+            self.vm = find(&self.finder, self.work)?;
+            tries += 1;
+            let scale = scale_of(&before, clock.cpu);
+            if scale == scale_of(&self.vm, clock.cpu) || tries == CLOCK_TRIES {
+                return Ok((clocks(asked, clock, answered, scale, self.skew_ns), answer));
+            }
+        }
+    }
+}
+
+fn find(finder: &VmFinder, work: &Work) -> Result<FoundVm, String> {
+    let found = finder.find(Some(work.process)).map_err(|error| error.to_string())?;
+    let vm = found.into_iter().find(|vm| vm.kvm == work.kvm);
+    vm.ok_or_else(|| "the VM is gone".to_owned())
+}
+
+fn scale_of(vm: &FoundVm, cpu: u32) -> Option<TscScale> {
+    let vcpu: &VcpuClock = vm.vcpus.iter().find(|vcpu| vcpu.number == cpu)?;
+    Some(TscScale::new(vcpu.tsc_offset, vcpu.tsc_ratio))
+}
+
+/// By the counters; where they contradict each other, the middle of question and answer.
+fn clocks(
+    asked: ClockPair,
+    clock: TraceClock,
+    answered: ClockPair,
+    scale: Option<TscScale>,
+    skew_ns: u64,
+) -> Clocks {
+    let TraceClock { cpu, tsc, ns, width } = clock;
+    let pair = ClockPair { tsc, ns, width, cpu };
+    let by_counter = match scale {
+        Some(scale) => {
+            knot(asked, pair, answered, scale, skew_ns).map_err(|error| error.to_string())
+        }
+        None => Err(format!("it has no vCPU {cpu}")),
+    };
+    match by_counter {
+        Ok(knot) => Clocks { knot, doubt: None },
+        Err(doubt) => {
+            let length_ns = answered.ns.saturating_sub(asked.ns);
+            let host = model::HostNs(asked.ns + length_ns / 2);
+            let knot = Knot { guest_ns: ns, host, error_ns: length_ns.div_ceil(2) };
+            Clocks { knot, doubt: Some(doubt) }
+        }
+    }
+}
+
+/// How far the counters of the host's CPUs are apart at most, ns, beyond what reading them leaves open.
+fn skew_ns(cpus: &[u32]) -> u64 {
+    let Some(first) = cpus.first() else { return 0 };
+    let read = |cpu: u32| {
+        let thread = std::thread::Builder::new()
+            .spawn(move || ClockPair::tightest_on(cpu, CLOCK_READINGS).ok());
+        thread.ok().and_then(|thread| thread.join().ok().flatten())
+    };
+    let Some(before) = read(*first) else { return 0 };
+    let pairs: Vec<ClockPair> =
+        cpus.iter().skip(1).take(MAX_COMPARED_CPUS).filter_map(|cpu| read(*cpu)).collect();
+    let Some(after) = read(*first) else { return 0 };
+    pairs.iter().map(|pair| apart_ns(before, *pair, after)).max().unwrap_or(0)
+}
+
+/// How far `pair` lies from the line through the others, beyond their widths.
+fn apart_ns(before: ClockPair, pair: ClockPair, after: ClockPair) -> u64 {
+    let ticks = i128::from(after.tsc) - i128::from(before.tsc);
+    let ns = i128::from(after.ns) - i128::from(before.ns);
+    if ticks <= 0 || ns <= 0 {
+        return 0;
+    }
+    let since = i128::from(pair.tsc) - i128::from(before.tsc);
+    let expected = i128::from(before.ns) + since * ns / ticks;
+    let open = i128::from(pair.width.max(before.width).max(after.width)) * ns / ticks;
+    let apart = (i128::from(pair.ns) - expected).abs() - open;
+    u64::try_from(apart.max(0)).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    fn pair(tsc: u64, ns: u64, width: u64) -> ClockPair {
+        ClockPair { tsc, ns, width, cpu: 0 }
+    }
+
+    #[test]
+    fn counters_that_are_apart() {
+        let check = |between: ClockPair, expected| {
+            let (before, after) = (pair(1000, 500, 20), pair(3000, 1500, 30));
+            assert_eq!(apart_ns(before, between, after), expected, "{between:?}");
+        };
+        check(pair(2000, 1000, 20), 0);
+        check(pair(2020, 1000, 20), 0);
+        check(pair(2200, 1000, 20), 85);
+        check(pair(1000, 1000, 200), 400);
+        assert_eq!(apart_ns(pair(1, 1, 1), pair(5, 5, 1), pair(1, 1, 1)), 0);
+    }
+
+    #[test]
+    fn a_counter_that_makes_no_sense_leaves_the_link_s_delay() {
+        let clock = TraceClock { cpu: 0, tsc: 1_002_000, ns: 77, width: 0 };
+        let check = |scale, host, error_ns, doubt: Option<&str>| {
+            let (asked, answered) = (pair(1000, 500, 20), pair(3000, 1500, 20));
+            let clocks = clocks(asked, clock, answered, scale, 0);
+            let knot = Knot { guest_ns: 77, host: model::HostNs(host), error_ns };
+            assert_eq!(clocks.knot, knot);
+            assert_eq!(clocks.doubt.is_some(), doubt.is_some());
+            assert!(clocks.doubt.unwrap_or_default().contains(doubt.unwrap_or_default()));
+        };
+        check(Some(TscScale::new(1_000_000, 1 << 32)), 1000, 5, None);
+        check(Some(TscScale::new(0, 1 << 32)), 1000, 500, Some("off by"));
+        check(None, 1000, 500, Some("no vCPU 0"));
+    }
+}
