@@ -11,18 +11,22 @@
 )]
 
 mod synthetic;
+mod synthetic_trace;
 
 use std::hint::black_box;
 use std::path::Path;
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
-use model::{CpuId, Switch};
+use model::{CpuId, Switch, TraceEvent};
+use recording::trace::{Trace, TraceWriter};
 use recording::{RECORD_SIZE, Recording, Summary, Writer, encode};
 use synthetic::Host;
+use synthetic_trace::Build;
 
 const HOST: Host = Host { cpus: 2, vms: 3, period_ns: 1_000_000, seed: 1 };
 const PER_CPU: usize = 500_000;
 const TOTAL: u64 = HOST.cpus as u64 * PER_CPU as u64;
+const BUILD: Build = Build { cpus: 2, seed: 1 };
 /// Records a collector drains from a ring at once.
 const DRAIN: usize = 100;
 
@@ -45,6 +49,24 @@ fn spool_switches(path: &Path, drains: &[Vec<Switch>]) -> Writer {
     let mut spool = writer.switch_spool().unwrap();
     drains.iter().for_each(|drained| spool.append(drained).unwrap());
     writer
+}
+
+fn spool_events(path: &Path, cpus: &[Vec<TraceEvent>]) -> TraceWriter {
+    let writer = TraceWriter::create(path, &BUILD.header(), &BUILD.tables()).unwrap();
+    for events in cpus {
+        let mut spool = writer.spool(events[0].machine, events[0].cpu).unwrap();
+        events.chunks(10 * DRAIN).for_each(|drained| spool.append(drained).unwrap());
+    }
+    writer
+}
+
+fn read_events(path: &Path) {
+    let trace = Trace::open(path).unwrap();
+    trace
+        .for_each_batch(&mut |batch| {
+            black_box(batch.last());
+        })
+        .unwrap();
 }
 
 fn read_switches(path: &Path) {
@@ -146,5 +168,38 @@ fn switches(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, recording, switches);
+/// Events of a trace.
+fn traces(criterion: &mut Criterion) {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, copy) = (dir.path().join("trace"), dir.path().join("copy"));
+    let cpus: Vec<_> = (0..BUILD.cpus).map(|cpu| BUILD.events(cpu, PER_CPU)).collect();
+    let writer = spool_events(&path, &cpus);
+    let mut summary = None;
+    let writing = added_peak_kib(|| {
+        summary = Some(writer.finish(&BUILD.header(), &BUILD.tables()).unwrap());
+    });
+    let reading = added_peak_kib(|| read_events(&path));
+    println!("{TOTAL} events: {:.2} bytes per event on disk", summary.unwrap().bytes_per_event());
+    println!("peak memory added by converting them {writing} KiB, by reading them {reading} KiB");
+
+    let mut group = criterion.benchmark_group("trace");
+    group.sample_size(10).throughput(Throughput::Elements(TOTAL));
+    group.bench_function("read", |bencher| bencher.iter(|| read_events(&path)));
+    group.bench_function("append", |bencher| {
+        bencher.iter(|| spool_events(&copy, &cpus).discard().unwrap());
+    });
+    group.bench_function("finish", |bencher| {
+        bencher.iter_batched(
+            || {
+                let _ = std::fs::remove_dir_all(&copy);
+                spool_events(&copy, &cpus)
+            },
+            |writer| writer.finish(&BUILD.header(), &BUILD.tables()).unwrap(),
+            BatchSize::PerIteration,
+        );
+    });
+    group.finish();
+}
+
+criterion_group!(benches, recording, switches, traces);
 criterion_main!(benches);

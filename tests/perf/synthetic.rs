@@ -27,7 +27,7 @@ impl Random {
     }
 
     /// 0..limit, small numbers far more often: about the profile of a real program.
-    fn skewed(&mut self, limit: u64) -> u64 {
+    pub(crate) fn skewed(&mut self, limit: u64) -> u64 {
         (self.unit().powi(3) * limit as f64) as u64
     }
 }

@@ -7,6 +7,7 @@ mod common;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use common::damage::{edit, mutated, with_checksum};
 use common::synthetic::Random;
 use common::{failure, small, small_switches, spool, write_with_switches};
 use model::Tables;
@@ -39,12 +40,6 @@ fn recording(dir: &Path) -> PathBuf {
     let path = dir.join("day1");
     write_with_switches(&path, &small(), &small_switches());
     path
-}
-
-fn edit(path: &Path, from: &str, to: &str) {
-    let text = fs::read_to_string(path).unwrap();
-    assert!(text.contains(from), "{text}");
-    fs::write(path, text.replacen(from, to, 1)).unwrap();
 }
 
 #[test]
@@ -220,33 +215,4 @@ fn hostile_spools_do_no_harm() {
         fs::write(&file, &whole).unwrap();
     }
     assert_eq!(failure(&path), None);
-}
-
-/// A few bytes changed, or the end cut off, or a piece repeated.
-fn mutated(random: &mut Random, whole: &[u8]) -> Vec<u8> {
-    let mut bytes = whole.to_vec();
-    let at = |random: &mut Random| usize::try_from(random.below(whole.len() as u64)).unwrap();
-    match random.below(8) {
-        0 => bytes.truncate(at(random)),
-        1 => {
-            let from = at(random);
-            bytes.splice(from..from, whole[from..].iter().copied().take(9));
-        }
-        _ => {
-            for _ in 0..=random.below(3) {
-                let place = at(random);
-                bytes[place] ^= random.next().to_le_bytes()[0] | 1;
-            }
-        }
-    }
-    bytes
-}
-
-fn with_checksum(json: &str, table: &str, old: &[u8], new: &[u8]) -> String {
-    let entry = |bytes: &[u8]| {
-        let crc32 = crc32fast::hash(bytes);
-        format!("\"bytes\": {},\n      \"crc32\": \"{crc32:08x}\"", bytes.len())
-    };
-    assert!(json.contains(table) && json.contains(&entry(old)), "{json}");
-    json.replacen(&entry(old), &entry(new), 1)
 }

@@ -6,14 +6,13 @@
 mod common;
 
 use std::path::Path;
-use std::process::Command;
 
+use common::limit::{part, under_limit};
 use common::{merged, read, spool};
 use model::{Sample, Tables};
 use recording::{Error, Recording};
 
-const FOLDER: &str = "VMSCOPE_TEST_FULL_DISK";
-const PART: &str = "VMSCOPE_TEST_FULL_DISK_PART";
+const TEST: &str = "a_full_disk_leaves_nothing_under_the_final_name";
 const HOST: common::synthetic::Host =
     common::synthetic::Host { cpus: 2, vms: 3, period_ns: 1_000_000, seed: 1 };
 
@@ -21,31 +20,15 @@ fn cpus() -> Vec<Vec<Sample>> {
     (0..HOST.cpus).map(|cpu| HOST.samples(cpu, 5_000)).collect()
 }
 
-/// Runs this test again as `part`, in a process whose files end at `kib` KiB.
-fn under_limit(part: &str, kib: u32, dir: &Path) {
-    let script = "trap '' XFSZ; ulimit -f \"$1\"; shift; exec \"$@\"";
-    // Through a pipe: a log file is a file, too.
-    let ran = Command::new("bash")
-        .args(["-c", script, "bash", &kib.to_string()])
-        .arg(std::env::current_exe().unwrap())
-        .args(["--exact", "a_full_disk_leaves_nothing_under_the_final_name", "--nocapture"])
-        .env(FOLDER, dir)
-        .env(PART, part)
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&ran.stderr);
-    assert!(ran.status.success(), "{part} under a limit of {kib} KiB: {said}");
-}
-
 #[test]
 fn a_full_disk_leaves_nothing_under_the_final_name() {
-    match (std::env::var_os(FOLDER), std::env::var(PART).as_deref()) {
-        (Some(dir), Ok("spool")) => return limited_spool(Path::new(&dir)),
-        (Some(dir), Ok(_)) => return limited_finish(Path::new(&dir)),
-        _ => (),
+    match part() {
+        Some((dir, part)) if part == "spool" => return limited_spool(&dir),
+        Some((dir, _)) => return limited_finish(&dir),
+        None => (),
     }
     let dir = tempfile::tempdir().unwrap();
-    under_limit("spool", 100, dir.path());
+    under_limit(TEST, "spool", 100, dir.path());
     let path = dir.path().join("recording");
     assert!(!path.exists());
     let recording = Recording::open(&path).unwrap();
@@ -57,7 +40,7 @@ fn a_full_disk_leaves_nothing_under_the_final_name() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("recording");
     spool(&path, &HOST.header(), &cpus()).checkpoint(&HOST.header(), &HOST.tables()).unwrap();
-    under_limit("finish", 20, dir.path());
+    under_limit(TEST, "finish", 20, dir.path());
     assert!(!path.exists());
     let recording = Recording::open(&path).unwrap();
     assert_eq!(common::read(&recording).len(), merged(&cpus()).len(), "everything is still there");

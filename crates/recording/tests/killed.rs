@@ -5,8 +5,9 @@
 mod common;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use common::folders::{block_ends, copy_files, copy_into};
 use common::{Wild, merged, read, read_switches, small, small_switches, spool};
 use model::{Header, HostNs, Sample, Stack, Tables, VcpuState};
 use recording::Recording;
@@ -124,16 +125,6 @@ fn in_the_middle_of_a_block() {
     }
 }
 
-/// Where a spool's blocks end, from 0: each says how long its payload is.
-fn block_ends(spool: &[u8]) -> Vec<usize> {
-    let mut ends = vec![0];
-    while let Some(header) = spool.get(ends[ends.len() - 1]..).filter(|rest| 32 < rest.len()) {
-        let payload = u32::from_le_bytes(header[12..16].try_into().unwrap()) as usize;
-        ends.push(ends[ends.len() - 1] + 32 + payload + 4);
-    }
-    ends
-}
-
 /// The events of vCPUs cut off at every byte of the last block; the note says what is lost.
 #[test]
 fn in_the_middle_of_a_block_of_switches() {
@@ -229,15 +220,4 @@ fn while_finishing() {
     copy_into(&path.join("recording.json"), &after_samples);
     let recording = Recording::open(&after_samples).unwrap();
     assert_eq!((recording.header, recording.tables), (header, tables));
-}
-
-fn copy_into(file: &Path, dir: &Path) -> PathBuf {
-    fs::create_dir_all(dir).unwrap();
-    let copy = dir.join(file.file_name().unwrap());
-    fs::copy(file, &copy).unwrap();
-    copy
-}
-
-fn copy_files(from: &Path, to: &Path) -> Vec<PathBuf> {
-    fs::read_dir(from).unwrap().map(|file| copy_into(&file.unwrap().path(), to)).collect()
 }

@@ -2,9 +2,19 @@
 
 #![allow(dead_code, clippy::pedantic, clippy::cast_possible_truncation, clippy::cast_possible_wrap)]
 
+pub(crate) mod damage;
+pub(crate) mod folders;
+pub(crate) mod golden;
+pub(crate) mod limit;
+pub(crate) mod traces;
+
 #[path = "../../../../tests/perf/synthetic.rs"]
 #[allow(clippy::cast_sign_loss)]
 pub(crate) mod synthetic;
+
+#[path = "../../../../tests/perf/synthetic_trace.rs"]
+#[allow(clippy::cast_sign_loss)]
+pub(crate) mod synthetic_trace;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -225,7 +235,7 @@ impl Wild {
     }
 
     /// At least one row, so that others can refer to it.
-    fn rows<T>(&mut self, mut row: impl FnMut(&mut Self, usize) -> T) -> Vec<T> {
+    pub(crate) fn rows<T>(&mut self, mut row: impl FnMut(&mut Self, usize) -> T) -> Vec<T> {
         (0..1 + self.below(20) as usize).map(|idx| row(self, idx)).collect()
     }
 
@@ -233,7 +243,7 @@ impl Wild {
         (0..self.below(5)).map(|_| HostVirt(self.u64())).collect()
     }
 
-    fn text(&mut self) -> String {
+    pub(crate) fn text(&mut self) -> String {
         let texts =
             ["", "a", "std::vector<T>::operator[]", "日本語", "[kernel]", "\"\\\n\0", "/x y"];
         texts[self.below(texts.len()) as usize].to_owned()
@@ -243,19 +253,19 @@ impl Wild {
         (0..self.below(limit)).map(|_| self.u32() as u8).collect()
     }
 
-    fn maybe<T>(&mut self, value: impl FnOnce(&mut Self) -> T) -> Option<T> {
+    pub(crate) fn maybe<T>(&mut self, value: impl FnOnce(&mut Self) -> T) -> Option<T> {
         (self.below(3) != 0).then(|| value(self))
     }
 
-    fn below(&mut self, limit: impl TryInto<u64, Error: std::fmt::Debug>) -> u32 {
+    pub(crate) fn below(&mut self, limit: impl TryInto<u64, Error: std::fmt::Debug>) -> u32 {
         self.0.below(limit.try_into().unwrap()) as u32
     }
 
-    fn u32(&mut self) -> u32 {
+    pub(crate) fn u32(&mut self) -> u32 {
         self.u64() as u32
     }
 
-    fn u64(&mut self) -> u64 {
+    pub(crate) fn u64(&mut self) -> u64 {
         let random = self.0.next();
         [0, 1, u64::MAX, 1 << 63, random, random >> 32, random >> 56][self.0.below(7) as usize]
     }

@@ -1,0 +1,393 @@
+//! Traces for the tests.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use model::*;
+use recording::trace::{Trace, TraceHeader, TraceSummary, TraceWriter};
+
+use super::Wild;
+
+impl Wild {
+    pub(crate) fn trace_header(&mut self) -> TraceHeader {
+        TraceHeader {
+            vmscope_version: self.text(),
+            hostname: self.text(),
+            begin: HostNs(self.u64()),
+            end: HostNs(self.u64()),
+            begin_unix_ns: self.u64(),
+            complete: true,
+            filters: (0..self.below(3)).map(|_| self.text()).collect(),
+            counters: (0..self.below(4)).map(|_| (self.text(), self.u64())).collect(),
+            notes: self.rows(|wild, _| Note { subject: wild.text(), text: wild.text() }),
+        }
+    }
+
+    pub(crate) fn trace_tables(&mut self) -> TraceTables {
+        let machines = self.rows(|wild, _| wild.machine());
+        let n = machines.len();
+        let mut stacks = self.rows(|wild, number| {
+            let functions = (0..wild.below(5)).map(|_| wild.text()).collect();
+            (MachineId(wild.below(n)), TraceStack(number as u32 * 3), functions)
+        });
+        stacks.sort();
+        TraceTables {
+            tasks: self.rows(|wild, _| TraceTask {
+                machine: MachineId(wild.below(n)),
+                tid: Tid(wild.u32()),
+                pid: Pid(wild.u32()),
+                parent: Pid(wild.u32()),
+                name: wild.text(),
+                kernel: wild.below(2) == 0,
+                asleep_in: wild.maybe(Self::text),
+            }),
+            disks: self.rows(|wild, _| (MachineId(wild.below(n)), wild.u32(), wild.text())),
+            command: self.maybe(|wild| TracedCommand {
+                machine: MachineId(wild.below(n)),
+                task: Tid(wild.u32()),
+                words: (0..wild.below(4)).map(|_| wild.text()).collect(),
+                exit_code: wild.maybe(|wild| wild.u32().cast_signed()),
+            }),
+            machines,
+            stacks,
+        }
+    }
+
+    fn machine(&mut self) -> Machine {
+        Machine {
+            name: self.text(),
+            kernel: self.text(),
+            cpus: (0..self.below(5)).map(|cpu| cpu * 2).collect(),
+            begin: HostNs(self.u64()),
+            end: HostNs(self.u64()),
+            lost: (0..self.below(3))
+                .map(|_| LostEvents { cpu: self.u32(), kind: self.text(), count: self.u64() })
+                .collect(),
+            missing: (0..self.below(3)).map(|_| (self.text(), self.text())).collect(),
+            fault_estimate_ns: self.maybe(Self::u64),
+            vm_process: self.maybe(|wild| Pid(wild.u32())),
+            vcpu_threads: (0..self.below(3)).map(|_| Tid(self.u32())).collect(),
+            clock_error_ns: self.maybe(Self::u64),
+            path: self.text(),
+            ended_early: self.maybe(Self::text),
+        }
+    }
+
+    /// In time order, of one CPU.
+    pub(crate) fn events(
+        &mut self,
+        place: (u32, u32),
+        count: usize,
+        tables: &TraceTables,
+    ) -> Vec<TraceEvent> {
+        let mut events = self.unordered_events(place, count, tables);
+        events.sort_by_key(|event| event.time);
+        events
+    }
+
+    /// At any times. Stacks are those that the tables have.
+    pub(crate) fn unordered_events(
+        &mut self,
+        (machine, cpu): (u32, u32),
+        count: usize,
+        tables: &TraceTables,
+    ) -> Vec<TraceEvent> {
+        let machine = MachineId(machine);
+        let stacks: Vec<_> =
+            tables.stacks.iter().filter(|row| row.0 == machine).map(|row| row.1).collect();
+        let event =
+            |_| TraceEvent { time: HostNs(self.u64()), machine, cpu, what: self.what(&stacks) };
+        (0..count).map(event).collect()
+    }
+
+    fn what(&mut self, stacks: &[TraceStack]) -> What {
+        let stack = |wild: &mut Self| {
+            wild.maybe(|wild| wild.below(stacks.len().max(1)))
+                .and_then(|n| stacks.get(n as usize).copied())
+        };
+        let tid = |wild: &mut Self| Tid(wild.u32());
+        match self.below(19) {
+            0 => What::Switch {
+                prev: tid(self),
+                off: self.off(),
+                stack: stack(self),
+                next: tid(self),
+            },
+            1 => What::Waking { task: tid(self), by: tid(self) },
+            2 => What::Wakeup { task: tid(self), target_cpu: self.u32() },
+            3 => What::Fork { parent: tid(self), child: tid(self), pid: Pid(self.u32()) },
+            4 => What::Exec { task: tid(self), name: self.task_name() },
+            5 => What::Rename { task: tid(self), name: self.task_name() },
+            6 => What::Exit { task: tid(self) },
+            7 => What::SyscallEnter { task: tid(self), number: self.u32() as u16 },
+            8 => What::SyscallExit {
+                task: tid(self),
+                number: self.u32() as u16,
+                failed: self.below(2) == 0,
+            },
+            9 => What::InterruptEnter(self.interrupt()),
+            10 => What::InterruptExit(self.interrupt()),
+            11 => What::FaultEnter { address: self.u64(), user: self.below(2) == 0 },
+            12 => What::FaultExit { major: self.below(2) == 0 },
+            13 => What::BlockInsert(self.block_request()),
+            14 => What::BlockIssue(self.block_request()),
+            15 => What::BlockRequeue { request: self.u64() },
+            16 => What::BlockComplete { request: self.u64(), bytes: self.u32() },
+            17 => What::LockBegin {
+                task: tid(self),
+                lock: self.u64(),
+                kind: self.lock_kind(),
+                owner: self.maybe(tid),
+                stack: stack(self),
+            },
+            _ => What::LockEnd { task: tid(self), lock: self.u64() },
+        }
+    }
+
+    fn off(&mut self) -> Off {
+        let io = self.below(2) == 0;
+        [Off::Runnable, Off::Sleep, Off::Uninterruptible { io }, Off::Stopped, Off::Dead]
+            [self.below(5) as usize]
+    }
+
+    fn interrupt(&mut self) -> Interrupt {
+        use Vector::{CallFunction, CallFunctionSingle, IrqWork, LocalTimer, Other, Reschedule};
+        let vectors = [LocalTimer, Reschedule, CallFunction, CallFunctionSingle, IrqWork, Other];
+        match self.below(3) {
+            0 => Interrupt::Device(self.u32()),
+            1 => Interrupt::Soft(self.u32()),
+            _ => Interrupt::Vector(vectors[self.below(6) as usize]),
+        }
+    }
+
+    fn block_request(&mut self) -> BlockRequest {
+        use BlockOp::{Discard, Flush, Other, Read, Write};
+        BlockRequest {
+            request: self.u64(),
+            disk: self.u32(),
+            sector: self.u64(),
+            bytes: self.u32(),
+            op: [Read, Write, Flush, Discard, Other][self.below(5) as usize],
+            task: Tid(self.u32()),
+        }
+    }
+
+    fn lock_kind(&mut self) -> LockKind {
+        use LockKind::{Mutex, Other, SemRead, SemWrite, Spin};
+        [Spin, Mutex, SemRead, SemWrite, Other][self.below(5) as usize]
+    }
+
+    fn task_name(&mut self) -> TaskName {
+        let names = ["", "a", "kworker/0:1H-kb", "日本語", "[x] \"\\\n"];
+        TaskName::new(names[self.below(names.len()) as usize].as_bytes())
+    }
+}
+
+/// A trace of these CPUs' events, finished.
+pub(crate) fn write(
+    path: &Path,
+    header: &TraceHeader,
+    tables: &TraceTables,
+    cpus: &[Vec<TraceEvent>],
+) -> TraceSummary {
+    spool(path, header, tables, cpus).finish(header, tables).unwrap()
+}
+
+/// One that waits to be finished.
+pub(crate) fn spool(
+    path: &Path,
+    header: &TraceHeader,
+    tables: &TraceTables,
+    cpus: &[Vec<TraceEvent>],
+) -> TraceWriter {
+    let writer = TraceWriter::create(path, header, tables).unwrap();
+    for events in cpus {
+        let Some(first) = events.first() else { continue };
+        let mut spool = writer.spool(first.machine, first.cpu).unwrap();
+        events.chunks(7).for_each(|drained| spool.append(drained).unwrap());
+    }
+    writer
+}
+
+/// As a trace gives them: by time, then by machine and CPU.
+pub(crate) fn merged(cpus: &[Vec<TraceEvent>]) -> Vec<TraceEvent> {
+    let mut all = cpus.concat();
+    all.sort_by_key(|event| (event.time, event.machine, event.cpu));
+    all
+}
+
+/// The error of opening and reading all of it, on one line as the program prints it.
+pub(crate) fn failure(path: &Path) -> Option<String> {
+    let error = Trace::open(path).and_then(|trace| trace.for_each_batch(&mut |_| ())).err()?;
+    let source = std::error::Error::source(&error);
+    Some(source.map_or(error.to_string(), |source| format!("{error}: {source}")))
+}
+
+pub(crate) fn small_header() -> TraceHeader {
+    TraceHeader {
+        vmscope_version: "0.1.0".into(),
+        hostname: "host1".into(),
+        begin: HostNs(5_000_000_000),
+        end: HostNs(5_003_000_000),
+        begin_unix_ns: 1_760_000_000_000_000_000,
+        complete: true,
+        filters: vec!["--cgroup build.slice".into()],
+        counters: BTreeMap::from([("stacks_not_stored".into(), 3)]),
+        notes: vec![Note { subject: "vm1".into(), text: "its stacks have no names".into() }],
+    }
+}
+
+pub(crate) fn small_tables() -> TraceTables {
+    let host = Machine {
+        name: "host".into(),
+        kernel: "6.12.0-1-amd64".into(),
+        cpus: vec![0, 1],
+        begin: HostNs(5_000_000_000),
+        end: HostNs(5_003_000_000),
+        lost: vec![LostEvents { cpu: 1, kind: "syscall_enter".into(), count: 17 }],
+        missing: vec![("exceptions/page_fault_end".into(), "fexit can't attach".into())],
+        fault_estimate_ns: Some(850),
+        path: "here".into(),
+        ..Machine::default()
+    };
+    let guest = Machine {
+        name: "vm1".into(),
+        cpus: vec![0],
+        begin: HostNs(5_000_400_000),
+        end: HostNs(5_002_000_000),
+        lost: vec![],
+        missing: vec![],
+        fault_estimate_ns: None,
+        vm_process: Some(Pid(2000)),
+        vcpu_threads: vec![Tid(2003)],
+        clock_error_ns: Some(240),
+        path: "guest memory".into(),
+        ended_early: Some("its VM was stopped".into()),
+        ..host.clone()
+    };
+    let task = |tid, pid, name: &str, kernel| TraceTask {
+        machine: MachineId::HOST,
+        tid: Tid(tid),
+        pid: Pid(pid),
+        parent: Pid(1),
+        name: name.into(),
+        kernel,
+        asleep_in: None,
+    };
+    let (vm, function) =
+        (MachineId(1), |names: &[&str]| names.iter().map(ToString::to_string).collect());
+    TraceTables {
+        machines: vec![host, guest],
+        tasks: vec![
+            task(41, 41, "make", false),
+            TraceTask {
+                asleep_in: Some("kthread_worker_fn".into()),
+                ..task(9, 9, "jbd2/vda1-8", true)
+            },
+        ],
+        stacks: vec![
+            (MachineId::HOST, TraceStack(3), function(&["io_schedule", "folio_wait_bit"])),
+            (vm, TraceStack(0), function(&[])),
+            (vm, TraceStack(3), function(&["rwsem_down_write_slowpath", "path_openat"])),
+        ],
+        disks: vec![(MachineId::HOST, 254 << 20, "vda".into())],
+        command: Some(TracedCommand {
+            machine: MachineId::HOST,
+            task: Tid(41),
+            words: vec!["make".into(), "-j2".into()],
+            exit_code: Some(2),
+        }),
+    }
+}
+
+/// Of the host's CPU 0 one event of every kind; of its CPU 1 and of a VM a few.
+pub(crate) fn small_events() -> Vec<Vec<TraceEvent>> {
+    let (make, cc1, lock) = (Tid(41), Tid(42), 0xffff_8880_1234_5678);
+    let request = BlockRequest {
+        request: 0xffff_8880_0abc_de00,
+        disk: 254 << 20,
+        sector: 123_456,
+        bytes: 16_384,
+        op: BlockOp::Read,
+        task: cc1,
+    };
+    let (name, stack) = (TaskName::new(b"cc1"), Some(TraceStack(3)));
+    let kind = LockKind::SemWrite;
+    let all = [
+        What::SyscallEnter { task: make, number: 56 },
+        What::Fork { parent: make, child: cc1, pid: Pid(42) },
+        What::Waking { task: cc1, by: make },
+        What::Wakeup { task: cc1, target_cpu: 1 },
+        What::SyscallExit { task: make, number: 56, failed: false },
+        What::Switch { prev: make, off: Off::Sleep, stack, next: cc1 },
+        What::Rename { task: cc1, name: TaskName::new(b"make-child") },
+        What::Exec { task: cc1, name },
+        What::FaultEnter { address: 0x7f00_0000_1000, user: true },
+        What::FaultExit { major: true },
+        What::BlockInsert(request),
+        What::BlockIssue(request),
+        What::BlockRequeue { request: request.request },
+        What::Switch {
+            prev: cc1,
+            off: Off::Uninterruptible { io: true },
+            stack: None,
+            next: Tid(0),
+        },
+        What::InterruptEnter(Interrupt::Device(27)),
+        What::InterruptEnter(Interrupt::Soft(4)),
+        What::BlockComplete { request: request.request, bytes: 16_384 },
+        What::InterruptExit(Interrupt::Soft(4)),
+        What::InterruptExit(Interrupt::Device(27)),
+        What::InterruptEnter(Interrupt::Vector(Vector::LocalTimer)),
+        What::InterruptExit(Interrupt::Vector(Vector::LocalTimer)),
+        What::LockBegin { task: cc1, lock, kind, owner: Some(make), stack },
+        What::LockEnd { task: cc1, lock },
+        What::SyscallExit { task: cc1, number: 257, failed: true },
+        What::Exit { task: cc1 },
+    ];
+    let at = |time, machine, cpu, what| TraceEvent {
+        time: HostNs(time),
+        machine: MachineId(machine),
+        cpu,
+        what,
+    };
+    let cpu1 =
+        (0..).zip(small_details()).map(|(n, what)| at(5_000_010_000 + n * 1_500, 0, 1, what));
+    let last = at(5_000_109_000, 0, 1, What::FaultExit { major: false });
+    let spin = What::LockBegin { task: cc1, lock, kind: LockKind::Spin, owner: None, stack };
+    vec![
+        (0..).zip(all).map(|(n, what)| at(5_000_100_000 + n * 1_500, 0, 0, what)).collect(),
+        cpu1.chain([last]).collect(),
+        vec![at(5_000_110_500, 1, 0, spin)],
+    ]
+}
+
+/// Events that differ in what `detail` says of them: all it may be.
+fn small_details() -> Vec<What> {
+    use LockKind::{Mutex, Other, SemRead, SemWrite, Spin};
+    use Vector::{CallFunction, CallFunctionSingle, IrqWork, LocalTimer, Reschedule};
+    let (prev, next, stack, owner) = (Tid(43), Tid(0), None, None);
+    let (request, lock) = (0xffff_8880_0abc_e000, 0xffff_8880_1234_5000);
+    let sleeps = [false, true].map(|io| Off::Uninterruptible { io });
+    let offs = [Off::Runnable, Off::Sleep, sleeps[0], sleeps[1], Off::Stopped, Off::Dead];
+    let vectors =
+        [LocalTimer, Reschedule, CallFunction, CallFunctionSingle, IrqWork, Vector::Other];
+    let ops = [BlockOp::Read, BlockOp::Write, BlockOp::Flush, BlockOp::Discard, BlockOp::Other];
+    let asked = |op| BlockRequest { request, disk: 8 << 20, sector: 0, bytes: 0, op, task: prev };
+    let switches = offs.map(|off| What::Switch { prev, off, stack, next });
+    let interrupts = vectors.map(|vector| What::InterruptExit(Interrupt::Vector(vector)));
+    let issues = ops.map(|op| What::BlockIssue(asked(op)));
+    let locks = [Spin, Mutex, SemRead, SemWrite, Other].map(|kind| What::LockBegin {
+        task: prev,
+        lock,
+        kind,
+        owner,
+        stack,
+    });
+    let fault = What::FaultEnter { address: 0xffff_c900_0000_0008, user: false };
+    let mut all = vec![fault];
+    [&switches[..], &interrupts, &issues, &locks]
+        .iter()
+        .for_each(|some| all.extend_from_slice(some));
+    all
+}
