@@ -20,7 +20,7 @@ uint32_t crc32(uint32_t crc, const void *data, size_t size);
 
 /* ---- lines for programs ---- */
 
-/* Finds COM1 (by its scratch register) and debugcon (port 0xe9 reads 0xe9). Either may be missing. */
+/* Finds COM1 (by its scratch register) and debugcon (port 0xe9 reads 0xe9, or this is Xen). Either may be missing. */
 void lines_init(void);
 bool lines_have_serial(void);
 bool lines_have_debugcon(void);

@@ -54,10 +54,16 @@ static void serial_init(void)
 	line.burst = (in8(FIFO_CONTROL) & 0xc0) == 0xc0 ? FIFO_SIZE : 1;
 }
 
+/* Xen takes text at this port, too, for its own log; but it can't be read there. */
+static bool debugcon_is_there(void)
+{
+	return in8(DEBUGCON) == DEBUGCON || equal(the_cpu.hypervisor, "XenVMMXenVMM");
+}
+
 void lines_init(void)
 {
 	serial_init();
-	line.debugcon = in8(DEBUGCON) == DEBUGCON;
+	line.debugcon = debugcon_is_there();
 	line.length = 0;
 }
 

@@ -524,6 +524,21 @@ static void lines_without_a_clock(void)
 	the_cpu.has_lfence = true;
 }
 
+/* Xen's debug port can only be written. */
+static void lines_in_xen(void)
+{
+	struct cpu before = the_cpu;
+
+	strcpy(the_cpu.hypervisor, "XenVMMXenVMM");
+	plug_in(UART_MISSING, false);
+	line_add("{}");
+	line_end();
+	CHECK(lines_have_debugcon() && !strcmp(ports.logged, "{}\n"), "logged: %s", ports.logged);
+	the_cpu = before;
+	plug_in(UART_MISSING, false);
+	CHECK(!lines_have_debugcon(), "no debugcon elsewhere");
+}
+
 int main(void)
 {
 	set_screen(80, 24, 0, 0);
@@ -531,6 +546,7 @@ int main(void)
 	dead_lines();
 	late_lines();
 	lines_without_a_clock();
+	lines_in_xen();
 	make_run();
 	lines();
 	codes();
