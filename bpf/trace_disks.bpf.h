@@ -27,12 +27,14 @@ static __always_inline int note_request(__u32 kind, struct request *request)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	__u32 op = op_of(request->cmd_flags);
+	/* A flush has none: -1. */
+	__u64 sector = op == TRACE_OP_FLUSH ? 0 : request->__sector;
 	struct room room;
 
 	if (!reserve(&room, kind, 3))
 		return 0;
 	fill_more(&room, 2, op, request->__data_len);
-	fill_more(&room, 1, request->__sector, halves(request->q->disk->part0->bd_dev, task->pid));
+	fill_more(&room, 1, sector, halves(request->q->disk->part0->bd_dev, task->pid));
 	fill(&room, 0, kind, room.time, (__u64)request);
 	return 0;
 }

@@ -36,7 +36,7 @@ _Static_assert(sizeof(struct trace_slot) == 16, "no hidden padding");
 #define TRACE_EXEC 9            /* 0:tid; MORE: data name[0..6], payload name[6..14]  (name[14] is lost: 14 bytes) */
 #define TRACE_RENAME 10         /* 0:tid; MORE: as TRACE_EXEC */
 #define TRACE_EXIT 11           /* 0:tid */
-#define TRACE_SYSCALL_ENTER 12  /* number:tid */
+#define TRACE_SYSCALL_ENTER 12  /* number, 0xffff in a 32-bit program:tid */
 #define TRACE_SYSCALL_EXIT 13   /* number, bit 31 set when it failed:tid */
 #define TRACE_IRQ_ENTER 14      /* irq */
 #define TRACE_IRQ_EXIT 15       /* irq */
@@ -50,7 +50,7 @@ _Static_assert(sizeof(struct trace_slot) == 16, "no hidden padding");
 #define TRACE_BLOCK_INSERT 23   /* request; MORE: data sector, payload dev:tid; MORE: data op, payload bytes */
 #define TRACE_BLOCK_ISSUE 24    /* as TRACE_BLOCK_INSERT */
 #define TRACE_BLOCK_REQUEUE 25  /* request */
-#define TRACE_BLOCK_COMPLETE 26 /* request; MORE: data 0, payload bytes */
+#define TRACE_BLOCK_COMPLETE 26 /* request; MORE: data 0, payload bytes. An empty write that asks for a flush has no begin. */
 #define TRACE_LOCK_BEGIN 27     /* lock; MORE: data flags (LCB_F_*), payload stack:owner tid (0: unknown); MORE: data 0, payload tid */
 #define TRACE_LOCK_END 28       /* lock; MORE: data 0, payload tid */
 #define TRACE_KINDS 29

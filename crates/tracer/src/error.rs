@@ -1,5 +1,7 @@
 //! What can go wrong.
 
+use std::path::PathBuf;
+
 use model::Pid;
 
 use crate::Garbage;
@@ -35,6 +37,15 @@ pub enum TracerError {
     Follow {
         /// Whose descendants.
         process: Pid,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A folder is no control group.
+    #[error("{folder} is no control group that can be traced")]
+    Cgroup {
+        /// Which.
+        folder: PathBuf,
         /// Why.
         #[source]
         source: std::io::Error,
