@@ -12,9 +12,12 @@ pub mod critical_path;
 #[cfg(test)]
 mod drawn;
 pub mod gantt;
+pub mod group;
+pub mod kernel;
 mod processes;
 pub mod profile;
 mod span;
 pub mod states;
 pub mod timeline;
 pub mod tree;
+pub mod waits;

@@ -1,0 +1,130 @@
+//! Waits in detail: where in the kernel, for which lock, who held it, who ended them.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use model::LockKind;
+
+use super::{Cause, Classifier, Evidence, Sum, Wait};
+use crate::kernel::interrupt_name;
+use crate::timeline::{LockWait, State, Task, TaskId, Timeline, WokenBy};
+
+/// Waits that are alike.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Detail {
+    /// The cause.
+    pub cause: Cause,
+    /// The kernel function that tells; see `Wait::function`.
+    pub function: String,
+    /// By what the cause was told.
+    pub evidence: Evidence,
+    /// The lock, where its events tell.
+    pub lock: Option<LockDetail>,
+}
+
+/// A lock that was waited for.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LockDetail {
+    /// Its address.
+    pub address: u64,
+    /// Its kind.
+    pub kind: LockKind,
+    /// Who held it when the wait began.
+    pub holder: Option<Holder>,
+}
+
+/// Who holds a lock.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Holder {
+    /// Its name.
+    pub name: String,
+    /// The system call it was in, by its number on x86-64; `None`: none, or not known.
+    pub syscall: Option<u16>,
+}
+
+/// Waits by where, for which lock and behind whom, most time first.
+#[must_use]
+pub fn details(
+    timeline: &Timeline,
+    classifier: &Classifier,
+    tasks: &[TaskId],
+) -> Vec<(Detail, Sum)> {
+    grouped(timeline, classifier, tasks, |_, wait, state| {
+        let lock = match state {
+            State::Asleep(sleep) if is_lock(wait.cause) => sleep.lock.as_ref(),
+            _ => None,
+        };
+        Detail {
+            cause: wait.cause,
+            function: wait.function.to_owned(),
+            evidence: wait.evidence,
+            lock: lock.map(|lock| LockDetail::of(timeline, lock)),
+        }
+    })
+}
+
+/// Waits by cause and who ended them, most time first: a task's name, an interrupt, a disk; `None`: not known, or the
+/// trace ended first.
+#[must_use]
+pub fn wakers(
+    timeline: &Timeline,
+    classifier: &Classifier,
+    tasks: &[TaskId],
+) -> Vec<((Cause, Option<String>), Sum)> {
+    grouped(timeline, classifier, tasks, |_, wait, state| {
+        let by = match state {
+            State::Asleep(sleep) => sleep.woken_by.map(|waker| waker.by),
+            _ => None,
+        };
+        (wait.cause, by.and_then(|by| waker_name(timeline, by)))
+    })
+}
+
+/// What to call who woke a task.
+#[must_use]
+pub fn waker_name(timeline: &Timeline, by: WokenBy) -> Option<String> {
+    match by {
+        WokenBy::Task(task) => timeline.tasks.get(task.index()).map(|task| task.name().to_owned()),
+        WokenBy::Interrupt(interrupt) => Some(interrupt_name(interrupt)),
+        WokenBy::Request { task, row } => {
+            let requests = &timeline.tasks.get(task.index())?.requests;
+            let disk = requests.get(usize::try_from(row).ok()?)?.disk;
+            let disk = timeline.disks.get(usize::try_from(disk).ok()?)?;
+            Some(format!("disk {}", disk.name))
+        }
+        WokenBy::Unknown => None,
+    }
+}
+
+impl LockDetail {
+    fn of(timeline: &Timeline, lock: &LockWait) -> Self {
+        let holder = lock.owner.and_then(|(task, syscall)| {
+            let name = timeline.tasks.get(task.index())?.name().to_owned();
+            Some(Holder { name, syscall })
+        });
+        Self { address: lock.lock, kind: lock.kind, holder }
+    }
+}
+
+fn is_lock(cause: Cause) -> bool {
+    matches!(cause, Cause::InodeLock | Cause::Lock(_))
+}
+
+fn grouped<K: Ord>(
+    timeline: &Timeline,
+    classifier: &Classifier,
+    tasks: &[TaskId],
+    key: impl Fn(&Task, &Wait<'_>, &State) -> K,
+) -> Vec<(K, Sum)> {
+    let mut sums: BTreeMap<K, Sum> = BTreeMap::new();
+    let tasks = tasks.iter().filter_map(|id| timeline.tasks.get(id.index()));
+    for (task, segment) in tasks.flat_map(|task| task.segments.iter().map(move |it| (task, it))) {
+        if let Some(wait) = classifier.wait(timeline, task, segment) {
+            let key = key(task, &wait, &segment.state);
+            sums.entry(key).or_default().add(segment.length_ns());
+        }
+    }
+    let mut rows: Vec<(K, Sum)> = sums.into_iter().collect();
+    rows.sort_by_key(|(_, sum)| Reverse(sum.ns));
+    rows
+}
