@@ -113,6 +113,7 @@ impl Drawn {
             By::Unknown | By::UnknownIo => WokenBy::Unknown,
             By::Disk(name, queued, issued, done) => {
                 let task = self.id(name);
+                self.timeline.disks[0].busy.push((HostNs(issued * 10), HostNs(done * 10)));
                 let requests = &mut self.timeline.tasks[task.index()].requests;
                 requests.push(Request {
                     disk: 0,

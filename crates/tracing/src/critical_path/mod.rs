@@ -12,7 +12,8 @@
 //! - Runnable: a wait for a CPU, with who had it.
 //! - Asleep and woken by a task: the path goes on in the waker, from the time it began to wake.
 //! - Asleep and woken by a request's completion: the disk, its queue, then the task that made the request.
-//! - Asleep and woken by an interrupt: the wait stays with the task (a timer, the network, a device).
+//! - Asleep and woken by an interrupt: the wait stays with the task (a timer, the network, a device); but when it was
+//!   a packet that a task of this machine was just sending, the path goes on in the sender.
 //! - Made by a fork: the path goes on in the parent.
 //! - Otherwise it stays with the task and is unknown.
 //!
@@ -22,6 +23,7 @@ mod summary;
 #[cfg(test)]
 mod tests;
 mod walk;
+mod words;
 mod worth;
 
 use std::ops::Range;

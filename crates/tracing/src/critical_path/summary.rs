@@ -7,6 +7,7 @@ use model::{BlockOp, HostNs, Interrupt, Pid, Vector};
 
 use super::worth::{self, Improvement};
 use super::{CriticalPath, Doing, PathSegment};
+use crate::kernel::Class;
 use crate::processes::Processes;
 use crate::span;
 use crate::timeline::{TaskId, Timeline, Work};
@@ -18,6 +19,8 @@ pub struct Summary {
     pub wall_ns: u64,
     /// By category, longest first.
     pub categories: Vec<Share<Category>>,
+    /// The kernel's part of it by class, longest first.
+    pub classes: Vec<(Class, u64)>,
     /// By command name, longest first.
     pub names: Vec<NameShare>,
     /// By process, longest first.
@@ -44,7 +47,7 @@ pub struct Share<T> {
 pub enum Category {
     /// A program's own code, by command name.
     User(String),
-    /// The kernel.
+    /// The kernel, by what it does.
     Kernel(Work),
     /// A wait for a CPU.
     CpuWait,
@@ -147,13 +150,14 @@ fn parts(timeline: &Timeline, segment: &PathSegment) -> Vec<(Category, u64)> {
 /// Softirqs, as the kernel numbers them.
 const TIMER: u32 = 1;
 const NET_TX: u32 = 2;
-const NET_RX: u32 = 3;
+pub(super) const NET_RX: u32 = 3;
 const HRTIMER: u32 = 8;
 
 fn executed(name: &str, work: Work) -> Category {
     match work {
         Work::User => Category::User(name.to_owned()),
-        Work::Fault { .. } => Category::Kernel(Work::Fault { estimated: false }),
+        // Whether it is the program's or the kernel's is not known.
+        Work::Unknown | Work::Idle => Category::Unknown,
         work => Category::Kernel(work),
     }
 }
@@ -206,10 +210,23 @@ impl Sums {
         categories.sort_by_key(|share| Reverse(share.ns));
         names.sort_by_key(|share| Reverse(share.ns));
         processes.sort_by_key(|process| Reverse(process.share.ns));
+        let classes = classes(&categories);
         let mut behind: Vec<_> = self.behind.into_iter().collect();
         behind.sort_by_key(|(_, ns)| Reverse(*ns));
-        Summary { wall_ns, categories, names, processes, behind, worth: Vec::new() }
+        Summary { wall_ns, categories, classes, names, processes, behind, worth: Vec::new() }
     }
+}
+
+fn classes(categories: &[Share<Category>]) -> Vec<(Class, u64)> {
+    let mut sums: BTreeMap<Class, u64> = BTreeMap::new();
+    for share in categories {
+        if let Category::Kernel(work) = share.of {
+            *sums.entry(Class::of(work)).or_default() += share.ns;
+        }
+    }
+    let mut classes: Vec<_> = sums.into_iter().collect();
+    classes.sort_by_key(|(_, ns)| Reverse(*ns));
+    classes
 }
 
 fn process_share(timeline: &Timeline, leader: TaskId, share: NameShare) -> ProcessShare {

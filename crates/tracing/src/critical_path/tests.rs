@@ -113,6 +113,34 @@ fn disks() {
     );
 }
 
+/// A packet from another machine, and one from another task: what the CPU did before it received says which.
+#[test]
+fn packets() {
+    let mut drawn =
+        Drawn::new(&[("client", "", "0aaw0"), ("server", "", "11111")], &[('a', PACKET)]);
+    let mut check = |works: [[Work; 2]; 2], who: &str, what: &str| {
+        for (cpu, works) in drawn.timeline.cpus.iter_mut().zip(works) {
+            (cpu.slices[2].work, cpu.slices[3].work) = (works[0], works[1]);
+        }
+        let life = Scope::life(&drawn.timeline, drawn.id("client")).unwrap();
+        assert_eq!(letters(&drawn, &critical_path(&drawn.timeline, life)), [who, what]);
+    };
+    let idle = [Work::Idle; 2];
+    let receives = Work::Interrupt(Interrupt::Soft(3));
+    let device = Work::Interrupt(Interrupt::Device(9));
+    let sends = Work::Syscall(44);
+    check([idle, [sends, receives]], "ssscc", "uukwu");
+    check([idle, [device, receives]], "ccccc", "uiiwu");
+    check([idle, [Work::User, receives]], "ccccc", "uiiwu");
+    check([idle, [sends, sends]], "ccccc", "uiiwu");
+    // The other CPU's is nobody's.
+    check([[sends, receives], [sends, receives]], "ssscc", "uukwu");
+    drawn.timeline.cpus[0].slices[2].task = Some(drawn.id("client"));
+    drawn.timeline.cpus[0].slices[3].task = Some(drawn.id("client"));
+    let life = Scope::life(&drawn.timeline, drawn.id("client")).unwrap();
+    assert_eq!(letters(&drawn, &critical_path(&drawn.timeline, life)), ["ccccc", "uiiwu"]);
+}
+
 #[test]
 fn locks() {
     let lines: &[_] = &[("first", "", "0aaaa0"), ("holder", "", "111111")];

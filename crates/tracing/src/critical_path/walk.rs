@@ -6,11 +6,12 @@
 
 use std::collections::BTreeMap;
 
-use model::HostNs;
+use model::{HostNs, Interrupt};
 
+use super::summary::NET_RX;
 use super::{CriticalPath, Doing, Locks, PathSegment, Scope, Via};
 use crate::span;
-use crate::timeline::{Request, Segment, Sleep, State, Task, TaskId, Timeline, WokenBy, Work};
+use crate::timeline::{Cpu, Request, Segment, Sleep, State, Task, TaskId, Timeline, WokenBy, Work};
 
 /// Changes of task at one instant. Real ones: a fork and a wake-up within the clock's resolution.
 const MAX_HOPS: u32 = 8;
@@ -97,13 +98,13 @@ impl<'a> Walk<'a> {
             _ if waker.time <= begin => self.push(begin, Doing::WakingUp),
             _ if stays => self.stay(woken, begin, Doing::Lock),
             WokenBy::Task(by) if self.runs(by, woken) && self.may_hop() => {
-                let lock = sleep.lock.is_some();
-                self.push(woken, Doing::WakingUp);
-                self.hop(
-                    by,
-                    woken,
-                    Via::Woken { asleep_since: begin, syscall: sleep.syscall, lock },
-                );
+                self.woken(by, woken, begin, sleep);
+            }
+            WokenBy::Interrupt(Interrupt::Soft(NET_RX)) if self.may_hop() => {
+                match self.sender(waker.time) {
+                    Some(sender) => self.woken(sender, woken, begin, sleep),
+                    None => self.stay(woken, begin, Doing::Interrupt(Interrupt::Soft(NET_RX))),
+                }
             }
             WokenBy::Request { task, row } => match self.request(task, row, woken) {
                 Some(request) => self.disk(task, request, woken),
@@ -120,6 +121,29 @@ impl<'a> Walk<'a> {
     fn stay(&mut self, woken: HostNs, begin: HostNs, doing: Doing) {
         self.push(woken, Doing::WakingUp);
         self.push(begin, doing);
+    }
+
+    /// The path goes on in the waker.
+    fn woken(&mut self, by: TaskId, woken: HostNs, asleep_since: HostNs, sleep: &Sleep) {
+        let (syscall, lock) = (sleep.syscall, sleep.lock.is_some());
+        self.push(woken, Doing::WakingUp);
+        self.hop(by, woken, Via::Woken { asleep_since, syscall, lock });
+    }
+
+    /// Who sent the packet that woke a task then. One that stays on the machine is received in the sender's system call,
+    /// by a softirq that no other interrupt came before.
+    fn sender(&self, time: HostNs) -> Option<TaskId> {
+        let on_cpu = |cpu: &Cpu| {
+            let row = cpu.slices.partition_point(|slice| slice.end <= time);
+            let softirq = cpu.slices.get(row).filter(|slice| slice.begin <= time)?;
+            let receives = softirq.work == Work::Interrupt(Interrupt::Soft(NET_RX));
+            let before = cpu.slices.get(row.checked_sub(1)?)?;
+            let in_call = matches!(before.work, Work::Syscall(_)) && before.task == softirq.task;
+            softirq.task.filter(|_| receives && in_call)
+        };
+        let mut senders = self.timeline.cpus.iter().filter_map(on_cpu);
+        // Of two at the same instant nobody knows whose it was.
+        senders.next().filter(|_| senders.next().is_none())
     }
 
     /// The request, if it can have been what ended a sleep then.

@@ -8,6 +8,7 @@ use std::cmp::Reverse;
 
 use super::summary::{Category, Summary};
 use super::{CriticalPath, Doing, Locks, PathSegment, Scope, critical_path};
+use crate::kernel::Class;
 use crate::timeline::Timeline;
 
 /// Something that could be made shorter.
@@ -26,6 +27,8 @@ pub struct Improvement {
 pub enum Target {
     /// All of a category.
     Category(Category),
+    /// Everything of a class that the kernel does.
+    Class(Class),
     /// Everything the kernel does.
     Kernel,
     /// All disks, their queues included.
@@ -56,13 +59,14 @@ pub(super) fn worth(
     let single = summary.categories.iter().filter(|share| can_improve(&share.of));
     let single = single.map(|share| improvement(Target::Category(share.of.clone()), share.ns));
     let mut worth: Vec<Improvement> = single.collect();
-    for (target, is_part) in
-        [(Target::Kernel, is_kernel as fn(&Category) -> bool), (Target::Disks, is_disk)]
-    {
-        let parts = || summary.categories.iter().filter(|share| is_part(&share.of));
+    let classes = summary.classes.iter().map(|(class, _)| Target::Class(*class));
+    let kernel = (1 < summary.classes.len()).then_some(Target::Kernel);
+    for target in classes.chain(kernel).chain([Target::Disks]) {
+        let parts = || summary.categories.iter().filter(|share| target.has(&share.of));
         // Of one category alone, its own line says it.
         if 1 < parts().count() {
-            worth.push(improvement(target, parts().map(|share| share.ns).sum()));
+            let on_path_ns = parts().map(|share| share.ns).sum();
+            worth.push(improvement(target, on_path_ns));
         }
     }
     let locks_ns = locks_ns(timeline, path.scope);
@@ -85,10 +89,17 @@ fn can_improve(category: &Category) -> bool {
     !matches!(category, Category::Unknown | Category::Lock)
 }
 
-fn is_kernel(category: &Category) -> bool {
-    matches!(category, Category::Kernel(_))
-}
-
-fn is_disk(category: &Category) -> bool {
-    matches!(category, Category::DiskQueue(_) | Category::Disk(..) | Category::UnknownDisk)
+impl Target {
+    /// Whether a category is part of it.
+    fn has(&self, category: &Category) -> bool {
+        match (self, category) {
+            (Self::Category(of), category) => of == category,
+            (Self::Class(class), Category::Kernel(work)) => Class::of(*work) == *class,
+            (Self::Kernel, Category::Kernel(_)) => true,
+            (Self::Disks, Category::DiskQueue(_) | Category::Disk(..) | Category::UnknownDisk) => {
+                true
+            }
+            _ => false,
+        }
+    }
 }
