@@ -50,7 +50,7 @@ const SCHEMA: Schema = Schema {
         ("optional", Kind::U64, SECTOR),
         ("optional", Kind::U32, BYTES),
     ],
-    encodings: &[(TIME, Encoding::DELTA_BINARY_PACKED)],
+    encodings: &[(TIME, Encoding::DELTA_BINARY_PACKED), (ADDRESS, Encoding::PLAIN)],
 };
 
 /// Writes slices of events, one row group each.
