@@ -60,7 +60,7 @@ impl CallClass {
             Poll => "poll system calls",
             Time => "time system calls",
             Signal => "signal system calls",
-            System => "other system calls",
+            System => "administrative system calls",
             Self::Unknown => "unnamed system calls",
         }
     }

@@ -3,11 +3,11 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use model::LockKind;
+use model::{HostNs, LockKind};
 
 use super::{Cause, Classifier, Evidence, Sum, Wait};
 use crate::kernel::interrupt_name;
-use crate::timeline::{LockWait, State, Task, TaskId, Timeline, WokenBy};
+use crate::timeline::{LockWait, Sleep, State, Task, TaskId, Timeline, Waker, WokenBy, Work};
 
 /// Waits that are alike.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -29,7 +29,7 @@ pub struct LockDetail {
     pub address: u64,
     /// Its kind.
     pub kind: LockKind,
-    /// Who held it when the wait began.
+    /// Who held it.
     pub holder: Option<Holder>,
 }
 
@@ -40,6 +40,17 @@ pub struct Holder {
     pub name: String,
     /// The system call it was in, by its number on x86-64; `None`: none, or not known.
     pub syscall: Option<u16>,
+    /// By what it is known.
+    pub known: HolderKnown,
+}
+
+/// By what a lock's holder is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum HolderKnown {
+    /// The lock named it when the wait began.
+    ByLock,
+    /// It let the lock go, which ended the wait. A semaphore that is held by readers names nobody.
+    ByWakeup,
 }
 
 /// Waits by where, for which lock and behind whom, most time first.
@@ -51,14 +62,16 @@ pub fn details(
 ) -> Vec<(Detail, Sum)> {
     grouped(timeline, classifier, tasks, |_, wait, state| {
         let lock = match state {
-            State::Asleep(sleep) if is_lock(wait.cause) => sleep.lock.as_ref(),
+            State::Asleep(sleep) if is_lock(wait.cause) => {
+                sleep.lock.as_ref().map(|lock| LockDetail::of(timeline, sleep, lock))
+            }
             _ => None,
         };
         Detail {
             cause: wait.cause,
             function: wait.function.to_owned(),
             evidence: wait.evidence,
-            lock: lock.map(|lock| LockDetail::of(timeline, lock)),
+            lock,
         }
     })
 }
@@ -97,12 +110,36 @@ pub fn waker_name(timeline: &Timeline, by: WokenBy) -> Option<String> {
 }
 
 impl LockDetail {
-    fn of(timeline: &Timeline, lock: &LockWait) -> Self {
-        let holder = lock.owner.and_then(|(task, syscall)| {
-            let name = timeline.tasks.get(task.index())?.name().to_owned();
-            Some(Holder { name, syscall })
-        });
+    fn of(timeline: &Timeline, sleep: &Sleep, lock: &LockWait) -> Self {
+        let holder = owner(timeline, lock).or_else(|| releaser(timeline, sleep));
         Self { address: lock.lock, kind: lock.kind, holder }
+    }
+}
+
+fn owner(timeline: &Timeline, lock: &LockWait) -> Option<Holder> {
+    let (task, syscall) = lock.owner?;
+    let name = timeline.tasks.get(task.index())?.name().to_owned();
+    Some(Holder { name, syscall, known: HolderKnown::ByLock })
+}
+
+fn releaser(timeline: &Timeline, sleep: &Sleep) -> Option<Holder> {
+    let Waker { time, by: WokenBy::Task(id) } = sleep.woken_by? else { return None };
+    let name = timeline.tasks.get(id.index())?.name().to_owned();
+    let syscall = syscall_at(timeline, id, time);
+    Some(Holder { name, syscall, known: HolderKnown::ByWakeup })
+}
+
+/// The system call that a task executed at a time.
+fn syscall_at(timeline: &Timeline, id: TaskId, time: HostNs) -> Option<u16> {
+    let segments = &timeline.tasks.get(id.index())?.segments;
+    let segment = segments.get(segments.partition_point(|segment| segment.end <= time))?;
+    let State::Running { cpu } = segment.state else { return None };
+    let row = timeline.cpus.binary_search_by_key(&cpu, |cpu| cpu.number).ok()?;
+    let slices = &timeline.cpus[row].slices;
+    let slice = slices.get(slices.partition_point(|slice| slice.end <= time))?;
+    match slice.work {
+        Work::Syscall(number) if slice.task == Some(id) => Some(number),
+        _ => None,
     }
 }
 

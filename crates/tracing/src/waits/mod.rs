@@ -25,7 +25,7 @@ use crate::timeline::{Task, Timeline};
 
 pub use cause::{Cause, Group, LockClass, Unknown};
 pub use classify::{Classifier, Evidence, Wait};
-pub use details::{Detail, Holder, LockDetail, details, waker_name, wakers};
+pub use details::{Detail, Holder, HolderKnown, LockDetail, details, waker_name, wakers};
 pub use life::{Life, Sum};
 pub use rows::{Row, rows, total};
 

@@ -562,6 +562,7 @@ fn details_name_the_lock_its_holder_and_who_ended_the_wait() {
         let holder = held.holder.as_ref().unwrap();
         assert_eq!((held.address, held.kind), (0xabc, LockKind::SemWrite));
         assert_eq!((holder.name.as_str(), holder.syscall), ("other", Some(87)));
+        assert_eq!(holder.known, HolderKnown::ByLock);
         assert_eq!(*sum, Sum { count: 1, ns: 10, longest_ns: 10 });
         let wakers = wakers(&timeline, &classifier, &all(&timeline));
         let [((Cause::InodeLock, name), Sum { ns: 10, .. })] = &wakers[..] else {
@@ -737,6 +738,34 @@ mod of_events {
         check(&events(None), "", expected);
         let stack = "schedule rwsem_down_write_slowpath down_write dup_mmap copy_process";
         check(&events(None), stack, "running 52, mmap lock 47, cpu (woken) 1");
+    }
+
+    /// Readers hold the lock, so that it names nobody: who let it go did.
+    #[test]
+    fn the_holder_is_who_let_the_lock_go() {
+        let known = |owner: Option<u32>| {
+            let events = [
+                (0, 0, switch(0, Off::Runnable, 5)),
+                (0, 1, switch(0, Off::Runnable, 6)),
+                (5, 1, enter(6, 78)),
+                (12, 0, lock(5, 0xabc, LockKind::SemWrite, owner)),
+                (14, 0, switch(5, LOCK, 0)),
+                (60, 1, waking(5, 6)),
+                (61, 1, wakeup(5)),
+            ];
+            let scene = Scene::new(&events).task(5, "app").task(6, "lister");
+            let timeline = scene.build();
+            let classifier = Classifier::new(&scene.tables, super::HERE);
+            let rows = details(&timeline, &classifier, &all(&timeline));
+            let mut holders =
+                rows.iter().filter_map(|(detail, _)| detail.lock.as_ref()?.holder.clone());
+            let holder = holders.next().unwrap();
+            assert_eq!((holder.name.as_str(), holder.syscall), ("lister", Some(78)));
+            assert_eq!(holders.next(), None);
+            holder.known
+        };
+        assert_eq!(known(Some(6)), HolderKnown::ByLock);
+        assert_eq!(known(None), HolderKnown::ByWakeup);
     }
 
     #[test]
