@@ -11,3 +11,4 @@ pub mod guest;
 pub mod report;
 pub mod steal;
 pub mod top;
+pub mod trace;

@@ -1,6 +1,22 @@
 //! `vmscope trace`.
 
+mod compare;
+mod doubt;
+mod export;
+mod gantt;
+mod json;
+mod kernel;
+mod overview;
+mod path;
+mod process;
+mod profile;
 mod record;
+mod report;
+mod scene;
+mod segments;
+mod states;
+mod waits;
+mod words;
 
 use std::process::ExitCode;
 
@@ -26,10 +42,16 @@ const EXAMPLE: &str = "Examples:
 #[derive(Debug, Subcommand)]
 enum Action {
     Record(record::Args),
+    Report(report::Args),
+    Compare(compare::Args),
+    Export(export::Args),
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.action {
         Action::Record(args) => record::run(args),
+        Action::Report(args) => report::run(args),
+        Action::Compare(args) => compare::run(args),
+        Action::Export(args) => export::run(args),
     }
 }

@@ -1,0 +1,192 @@
+//! `vmscope trace compare`.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use analysis::clean;
+use anyhow::Context;
+use api::trace as json;
+use clap::ValueEnum;
+use tracing::compare::{Comparison, Row, Side, Unit, compare};
+use tracing::waits::Classifier;
+
+use super::super::grid::Grid;
+use super::super::output::{count, print, width};
+use super::export::{label, write_html};
+use super::json::{cleaned, heading, share};
+use super::scene::{Scene, grouped};
+
+/// Rows of a group in text unless `--limit` says otherwise.
+const TEXT_LIMIT: usize = 12;
+
+const EXAMPLE: &str = "Examples:
+  vmscope trace record -o seq -- make
+  make clean
+  vmscope trace record -o par -- make -j2
+  vmscope trace compare seq par
+  vmscope trace compare seq par --format html >seq-par.html";
+
+/// Put two traces side by side: wall time, CPU and disk, states, waits, kernel time, critical path.
+///
+/// Of traces with a command: the command's tasks, and the machine while it ran. Otherwise the whole machine.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLE)]
+pub(crate) struct Args {
+    /// The first trace
+    a: PathBuf,
+    /// The second
+    b: PathBuf,
+    /// Which machine's [default: where the command ran, else the host if it was traced, else the first VM]
+    #[arg(long, value_name = "NAME")]
+    machine: Option<String>,
+    /// Lines of a group at most, 0 for all [default: 12 in text, all in json and csv]
+    #[arg(long, value_name = "N", value_parser = count)]
+    limit: Option<usize>,
+    /// How to print it
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// Tables
+    Text,
+    /// One object, see docs/trace.md
+    Json,
+    /// RFC 4180
+    Csv,
+    /// A page for a browser with the charts of both
+    Html,
+}
+
+pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let machine = args.machine.as_deref();
+    let (a, b) = (Scene::open(&args.a, machine)?, Scene::open(&args.b, machine)?);
+    let limit = match (args.limit, args.format) {
+        (Some(0), _) | (None, Format::Json | Format::Csv | Format::Html) => usize::MAX,
+        (Some(limit), _) => limit,
+        (None, Format::Text) => TEXT_LIMIT,
+    };
+    let out = match args.format {
+        Format::Text => text(args, (&a, &b), &compared(&a, &b), limit),
+        Format::Csv => csv(&compared(&a, &b), limit),
+        Format::Json => {
+            let object = object(args, (&a, &b), compared(&a, &b), limit);
+            serde_json::to_string_pretty(&object)? + "\n"
+        }
+        Format::Html => {
+            let mut page = Vec::new();
+            write_html(&[(&args.a, &a), (&args.b, &b)], &mut page)?;
+            String::from_utf8(page).context("failed to write the page")?
+        }
+    };
+    print(&out).context("failed to write to standard output")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn compared(a: &Scene, b: &Scene) -> Comparison {
+    let classifiers =
+        [a, b].map(|scene| Classifier::new(&scene.trace.tables, scene.timeline.machine));
+    let [of_a, of_b] = &classifiers;
+    compare(
+        &Side { timeline: &a.timeline, classifier: of_a, scope: a.command() },
+        &Side { timeline: &b.timeline, classifier: of_b, scope: b.command() },
+    )
+}
+
+fn text(args: &Args, (a, b): (&Scene, &Scene), found: &Comparison, limit: usize) -> String {
+    let name = |path: &Path| clean(&label(path)).into_owned();
+    let (name_a, name_b) = (name(&args.a), name(&args.b));
+    let mut out = format!("a: {name_a}\n{}\nb: {name_b}\n{}", indented(a), indented(b));
+    for group in &found.groups {
+        out += &format!("\n{}{}\n", capital(group.kind.name()), unit(&group.rows));
+        let mut grid = Grid::new(&["", ">a", ">b", ">b - a", ">b / a"]);
+        for row in group.rows.iter().take(limit) {
+            grid.row([
+                row.name.clone(),
+                figure(row.unit, row.a.into()),
+                figure(row.unit, row.b.into()),
+                signed(row),
+                row.ratio().map_or("-".to_owned(), |ratio| format!("{ratio:.2}")),
+            ]);
+        }
+        out += &grid.text(width());
+        out += &super::states::left_out(group.rows.len(), limit, "row");
+    }
+    out
+}
+
+fn indented(scene: &Scene) -> String {
+    scene.heading().lines().map(|line| format!("  {line}\n")).collect()
+}
+
+fn capital(name: &str) -> String {
+    let mut letters = name.chars();
+    letters
+        .next()
+        .map_or(String::new(), |first| first.to_uppercase().collect::<String>() + letters.as_str())
+}
+
+/// What the figures are in, when they are in time.
+fn unit(rows: &[Row]) -> &'static str {
+    if rows.iter().all(|row| row.unit == Unit::Ns) { ", in s" } else { "" }
+}
+
+fn figure(unit: Unit, n: i128) -> String {
+    match unit {
+        Unit::Ns => format!("{:.3}", n as f64 / 1e9),
+        Unit::Count | Unit::Bytes => grouped(u64::try_from(n.unsigned_abs()).unwrap_or(u64::MAX)),
+    }
+}
+
+fn signed(row: &Row) -> String {
+    let difference = row.difference();
+    let sign = if difference < 0 { "-" } else { "+" };
+    let size = i128::try_from(difference.unsigned_abs()).unwrap_or(i128::MAX);
+    format!("{sign}{}", figure(row.unit, size))
+}
+
+fn csv(found: &Comparison, limit: usize) -> String {
+    let mut grid = Grid::new(&["group", "what", "unit", ">a", ">b", ">difference"]);
+    for group in &found.groups {
+        for row in group.rows.iter().take(limit) {
+            let names = [group.kind.name(), &row.name, unit_name(row.unit)].map(str::to_owned);
+            let numbers = [row.a.to_string(), row.b.to_string(), row.difference().to_string()];
+            grid.row(names.into_iter().chain(numbers));
+        }
+    }
+    grid.csv()
+}
+
+fn object(args: &Args, (a, b): (&Scene, &Scene), found: Comparison, limit: usize) -> json::Compare {
+    let side = |path: &Path, scene: &Scene| {
+        let json::Report { trace, machine, command, .. } = heading(scene);
+        json::Side { name: cleaned(&label(path)), trace, machine, command }
+    };
+    let row = |row: &Row| json::CompareRow {
+        what: cleaned(&row.name),
+        unit: unit_name(row.unit).to_owned(),
+        a: row.a,
+        b: row.b,
+        difference: i64::try_from(row.difference()).unwrap_or(i64::MAX),
+        ratio: (0 < row.a).then(|| share(row.b, row.a)),
+    };
+    let groups = found.groups.iter().map(|group| json::CompareGroup {
+        group: group.kind.name().to_owned(),
+        rows: group.rows.iter().take(limit).map(row).collect(),
+    });
+    json::Compare {
+        version: json::VERSION,
+        a: side(&args.a, a),
+        b: side(&args.b, b),
+        groups: groups.collect(),
+    }
+}
+
+fn unit_name(unit: Unit) -> &'static str {
+    match unit {
+        Unit::Ns => "ns",
+        Unit::Count => "count",
+        Unit::Bytes => "bytes",
+    }
+}

@@ -1,0 +1,125 @@
+//! `vmscope trace export`.
+
+use std::io::{self, BufWriter, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::ValueEnum;
+use export::trace::Run;
+use tracing::timeline::Timeline;
+
+use super::super::Usage;
+use super::super::output::{pipe, write_file};
+use super::scene::Scene;
+
+const EXAMPLE: &str = "Examples:
+  vmscope trace export seq --format html        trace.html, for any browser
+  vmscope trace export seq --format perfetto    trace.perfetto, for ui.perfetto.dev
+  vmscope trace export seq --format csv -o - | head
+                                                every stretch of every task's life";
+
+/// Write a trace in another tool's format: all machines of it, on one time axis.
+///
+/// docs/trace.md says what each format holds.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLE)]
+pub(crate) struct Args {
+    /// The trace
+    dir: PathBuf,
+    /// The format
+    #[arg(long, value_enum)]
+    format: Format,
+    /// File to write, `-` for standard output [default: trace.perfetto, trace.html or trace.csv]
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// For Perfetto: a track per CPU, disk and task, arrows from wakers to woken
+    Perfetto,
+    /// One page with the charts and a Gantt chart that zooms
+    Html,
+    /// RFC 4180: a line per stretch of a task's life
+    Csv,
+}
+
+impl Format {
+    fn default_file(self) -> &'static str {
+        match self {
+            Self::Perfetto => "trace.perfetto",
+            Self::Html => "trace.html",
+            Self::Csv => "trace.csv",
+        }
+    }
+
+    fn how_to_open(self, file: &str) -> String {
+        match self {
+            Self::Perfetto => {
+                format!("ui.perfetto.dev, load {file} there (it stays on your machine)")
+            }
+            Self::Html => format!("a browser, xdg-open {file}"),
+            Self::Csv => format!("a spreadsheet, or scripts; {file} is plain text"),
+        }
+    }
+}
+
+pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let file = args.output.clone().unwrap_or_else(|| args.format.default_file().into());
+    let to_stdout = file == Path::new("-");
+    if to_stdout && args.format == Format::Perfetto && io::stdout().is_terminal() {
+        let text = "this format is not for terminals: give -o FILE, or pipe it on";
+        return Err(Usage(text.to_owned()).into());
+    }
+    if file.is_dir() {
+        return Err(Usage(format!("{} is a folder: name a file with -o", file.display())).into());
+    }
+    let scene = Scene::open(&args.dir, None)?;
+    let timelines = scene.timelines()?;
+    let label = label(&args.dir);
+    let run = of(&label, &scene, &timelines);
+    let write = |out: &mut dyn Write| {
+        let out = BufWriter::new(out);
+        match args.format {
+            Format::Perfetto => export::trace::perfetto::write(run, out),
+            Format::Html => export::trace::html::write(&[run], out),
+            Format::Csv => super::segments::write(&scene, &timelines, out),
+        }
+    };
+    if to_stdout {
+        pipe(write(&mut io::stdout().lock())).context("failed to write to standard output")?;
+    } else {
+        write_file(&file, write).with_context(|| format!("failed to write {}", file.display()))?;
+        let name = file.display().to_string();
+        eprintln!("wrote {name}; open it with: {}", args.format.how_to_open(&name));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What to call a trace: its folder's name.
+pub(super) fn label(dir: &Path) -> String {
+    let name = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
+    let name = name.file_name().unwrap_or(dir.as_os_str());
+    name.to_string_lossy().into_owned()
+}
+
+/// The page of one trace, or of several side by side.
+///
+/// # Errors
+/// When the events can't be read.
+pub(super) fn write_html(traces: &[(&PathBuf, &Scene)], out: impl Write) -> anyhow::Result<()> {
+    let timelines = traces.iter().map(|(_, scene)| scene.timelines());
+    let timelines = timelines.collect::<anyhow::Result<Vec<Vec<Timeline>>>>()?;
+    let labels: Vec<String> = traces.iter().map(|(dir, _)| label(dir)).collect();
+    let runs: Vec<Run<'_>> = (traces.iter().zip(&labels).zip(&timelines))
+        .map(|(((_, scene), label), timelines)| of(label, scene, timelines))
+        .collect();
+    export::trace::html::write(&runs, out).context("failed to write the page")
+}
+
+fn of<'a>(label: &'a str, scene: &'a Scene, timelines: &'a [Timeline]) -> Run<'a> {
+    let header = &scene.trace.header;
+    let instant = Some((header.begin, header.begin_unix_ns));
+    Run { label, tables: &scene.trace.tables, timelines, instant }
+}

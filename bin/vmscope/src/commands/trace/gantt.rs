@@ -1,0 +1,164 @@
+//! The Gantt chart in characters: `--view gantt`.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use analysis::text::{Keep, cut};
+use analysis::{Width, clean};
+use model::HostNs;
+use tracing::gantt::{Doing, Lane, LaneOf, Lanes, View, cells, lanes, pieces};
+use tracing::timeline::TaskId;
+
+use super::super::grid::Grid;
+use super::report::Findings;
+use super::scene::{counted, seconds};
+use super::words;
+
+const NAME_CHARS: usize = 24;
+const LEAST_COLUMNS: usize = 40;
+/// For what is no terminal.
+const COLUMNS: usize = 100;
+/// Pieces of a lane at most in CSV.
+const CSV_COLUMNS: usize = 2000;
+
+const LEGEND: &str = "= own code  # kernel  ! interrupt  w waits for a CPU  d waits for a disk  l waits for a lock\n\
+                      . sleeps  s stopped  ? unknown; disks: R reads  W writes  B both  q queue only\n";
+
+/// What is drawn.
+#[derive(Debug)]
+pub(super) struct Chart {
+    pub(super) range: Range<HostNs>,
+    pub(super) lanes: Lanes,
+}
+
+impl Chart {
+    pub(super) fn of(findings: &Findings<'_>) -> Self {
+        let timeline = &findings.scene.timeline;
+        let range = findings.range();
+        let limit = findings.limit.unwrap_or(usize::MAX);
+        if findings.is_everyone() {
+            let lanes = lanes(timeline, &range, limit);
+            return Self { range, lanes };
+        }
+        let mut lanes = lanes(timeline, &range, usize::MAX);
+        lanes.idle_tasks = 0;
+        lanes.lanes.retain(|lane| task_of(lane).is_none_or(|task| findings.admits(task)));
+        lanes.left_out = keep_busiest(findings, &mut lanes.lanes, limit);
+        Self { range, lanes }
+    }
+}
+
+fn task_of(lane: &Lane) -> Option<TaskId> {
+    match lane.of {
+        LaneOf::Task(task) => Some(task),
+        LaneOf::Cpu(_) | LaneOf::Disk(_) => None,
+    }
+}
+
+/// Keeps the lanes of so many tasks, those that had a CPU longest; how many went.
+fn keep_busiest(findings: &Findings<'_>, lanes: &mut Vec<Lane>, limit: usize) -> u64 {
+    let ran = |task: TaskId| findings.lives[task.index()].running.ns;
+    let mut tasks: Vec<TaskId> = lanes.iter().filter_map(task_of).collect();
+    tasks.sort_by_key(|task| std::cmp::Reverse(ran(*task)));
+    let gone: BTreeSet<TaskId> = tasks.into_iter().skip(limit).collect();
+    lanes.retain(|lane| task_of(lane).is_none_or(|task| !gone.contains(&task)));
+    gone.len() as u64
+}
+
+pub(super) fn text(findings: &Findings<'_>, chart: &Chart, width: Width) -> String {
+    let columns = width.columns().unwrap_or(COLUMNS);
+    let columns = columns.saturating_sub(NAME_CHARS + 2).max(LEAST_COLUMNS);
+    let view = View { range: chart.range.clone(), columns };
+    let ns = chart.range.end.since(chart.range.start);
+    let each = ns as f64 / columns as f64 / 1e6;
+    let mut out =
+        format!("Who did what: each character is {each:.3} ms, and the longest in it\n{LEGEND}\n");
+    for lane in &chart.lanes.lanes {
+        let name = clean(&name(findings, lane)).into_owned();
+        let name = format!("{}{name}", " ".repeat(usize::try_from(lane.depth).unwrap_or(0).min(8)));
+        let name = cut(&name, NAME_CHARS, Keep::StartAndFrom(" ("));
+        let cells = cells(&findings.scene.timeline, lane, &view);
+        let drawn: String =
+            cells.iter().map(|cell| cell.map_or(' ', |(doing, _)| letter(doing))).collect();
+        out += format!("{name:<NAME_CHARS$}  {drawn}").trim_end();
+        out.push('\n');
+    }
+    let from = seconds(chart.range.start.since(findings.scene.timeline.begin));
+    let to = seconds(chart.range.end.since(findings.scene.timeline.begin));
+    let gap = columns.saturating_sub(to.len() + 2);
+    out += &format!("{:NAME_CHARS$}  {:<gap$}{to} s\n", "", format!("{from} s"));
+    let Lanes { idle_tasks, left_out, .. } = chart.lanes;
+    if 0 < left_out {
+        out += &format!("{} that ran less are left out: --limit N\n", counted(left_out, "task"));
+    }
+    if 0 < idle_tasks {
+        out += &format!("{} never had a CPU\n", counted(idle_tasks, "other task"));
+    }
+    out
+}
+
+pub(super) fn csv(findings: &Findings<'_>, chart: &Chart) -> String {
+    let view = View { range: chart.range.clone(), columns: CSV_COLUMNS };
+    let mut grid = Grid::new(&["lane", ">begin_ns", ">end_ns", "doing", ">ns"]);
+    let begin = findings.scene.timeline.begin;
+    for lane in &chart.lanes.lanes {
+        for piece in pieces(&findings.scene.timeline, lane, &view) {
+            for (doing, ns) in &piece.shares {
+                let (from, to) = (piece.begin.since(begin), piece.end.since(begin));
+                let cells = [from.to_string(), to.to_string(), self::doing(*doing).to_owned()];
+                let lane = [name(findings, lane)].into_iter();
+                grid.row(lane.chain(cells).chain([ns.to_string()]));
+            }
+        }
+    }
+    grid.csv()
+}
+
+pub(super) fn name(findings: &Findings<'_>, lane: &Lane) -> String {
+    let timeline = &findings.scene.timeline;
+    let row = |row: u32| usize::try_from(row).unwrap_or(usize::MAX);
+    match lane.of {
+        LaneOf::Cpu(cpu) => format!("CPU {}", timeline.cpus[row(cpu)].number),
+        LaneOf::Disk(disk) => format!("disk {}", timeline.disks[row(disk)].name),
+        LaneOf::Task(task) => words::task(findings.scene.task(task)),
+    }
+}
+
+fn letter(doing: Doing) -> char {
+    match doing {
+        Doing::User => '=',
+        Doing::Kernel => '#',
+        Doing::Interrupt => '!',
+        Doing::Idle => ' ',
+        Doing::CpuWait => 'w',
+        Doing::DiskWait => 'd',
+        Doing::LockWait => 'l',
+        Doing::Asleep => '.',
+        Doing::Stopped => 's',
+        Doing::Reads => 'R',
+        Doing::Writes => 'W',
+        Doing::ReadsAndWrites => 'B',
+        Doing::Queued => 'q',
+        Doing::Unknown => '?',
+    }
+}
+
+/// In CSV and JSON.
+pub(super) fn doing(doing: Doing) -> &'static str {
+    match doing {
+        Doing::User => "user",
+        Doing::Kernel => "kernel",
+        Doing::Interrupt => "interrupt",
+        Doing::Idle => "idle",
+        Doing::CpuWait => "cpu_wait",
+        Doing::DiskWait => "disk_wait",
+        Doing::LockWait => "lock_wait",
+        Doing::Asleep => "asleep",
+        Doing::Stopped => "stopped",
+        Doing::Reads => "reads",
+        Doing::Writes => "writes",
+        Doing::ReadsAndWrites => "reads_and_writes",
+        Doing::Queued => "queued",
+        Doing::Unknown => "unknown",
+    }
+}

@@ -1,0 +1,82 @@
+//! Why it took so long, on one page.
+
+use analysis::{Width, clean};
+use tracing::critical_path::Summary;
+
+use super::kernel::Kernel;
+use super::path::{self, Path};
+use super::report::Findings;
+use super::scene::{percent, seconds};
+use super::{kernel, profile, states, waits};
+
+/// Rows of each table.
+const ROWS: usize = 6;
+/// Parts of the path in the first sentence.
+const PARTS: usize = 4;
+
+pub(super) fn text(findings: &Findings<'_>, width: Width) -> String {
+    let path = Path::of(findings);
+    let mut out = String::new();
+    if let Some(path) = &path {
+        out += &format!("{}\n", why(&path.summary));
+    }
+    let split = profile::of(findings).machine;
+    let kernel = Kernel::of(findings);
+    out += &wrapped(&format!("CPU and disk: {}", profile::line(&split)));
+    out += &wrapped(&format!("All CPUs: {}", kernel::line(&kernel.time.total())));
+    if !findings.is_everyone() {
+        out +=
+            &wrapped(&format!("CPU time of {}: {}", findings.whose(), kernel::line(&kernel.tasks)));
+    }
+    out += &format!("\n{}", states::total(findings, &states::of(findings), width));
+    let life = tracing::waits::total(&findings.lives, &findings.tasks);
+    out += &format!("\n{}", waits::summary(findings, &life));
+    out += &waits::causes(&life, ROWS).text(width);
+    match &path {
+        Some(path) => {
+            out += "\nThe critical path is made of\n";
+            out += &path::categories(&path.summary, Some(ROWS)).text(width);
+            out += "\nWhat would make it faster, at best\n";
+            out += &path::worth(&path.summary, Some(ROWS)).text(width);
+        }
+        None => {
+            out += "\nNo command was traced: --process P --view critical-path explains a process\n"
+        }
+    }
+    out
+}
+
+/// The longest parts of the path in a sentence.
+fn why(summary: &Summary) -> String {
+    let parts = summary.categories.iter().take(PARTS).filter(|share| 0 < share.ns);
+    let parts = parts.map(|share| format!("{} % {}", percent(share.ns, summary.wall_ns), share.of));
+    let parts = clean(&parts.collect::<Vec<_>>().join(", ")).into_owned();
+    wrapped(&format!("Why it took {} s: {parts}", seconds(summary.wall_ns)))
+}
+
+/// Lines of at most 98 characters, broken after commas; those after the first are indented.
+fn wrapped(text: &str) -> String {
+    const COLUMNS: usize = 98;
+    let mut out = String::new();
+    let mut line = String::new();
+    for part in text.split_inclusive(", ") {
+        if !line.is_empty() && COLUMNS < line.chars().count() + part.trim_end().chars().count() {
+            out += &format!("{}\n", line.trim_end());
+            line = "  ".to_owned();
+        }
+        line += part;
+    }
+    out + line.trim_end() + "\n"
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn long_lines_are_broken_after_commas() {
+        assert_eq!(wrapped("a, b"), "a, b\n");
+        let part = "x".repeat(60);
+        assert_eq!(wrapped(&format!("{part}, {part}, b")), format!("{part},\n  {part}, b\n"));
+    }
+}

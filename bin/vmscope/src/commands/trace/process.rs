@@ -1,0 +1,165 @@
+//! Every process: `--view process`.
+
+use analysis::Width;
+use model::{HostNs, Pid};
+use tracing::group::{By, Key};
+use tracing::kernel::{Class, KernelTime, Times};
+use tracing::timeline::TaskId;
+use tracing::waits::{Group, Life, rows};
+
+use super::super::grid::Grid;
+use super::report::Findings;
+use super::scene::{Scale, counted};
+use super::states::left_out;
+use super::words;
+
+/// A process and all its figures.
+#[derive(Debug)]
+pub(super) struct Process {
+    pub(super) key: Key,
+    pub(super) parent: Pid,
+    pub(super) threads: u64,
+    pub(super) begin: HostNs,
+    pub(super) end: HostNs,
+    pub(super) before: bool,
+    pub(super) exited: bool,
+    pub(super) times: Times,
+    pub(super) life: Life,
+    pub(super) calls: u64,
+    pub(super) requests: u64,
+    pub(super) request_bytes: u64,
+}
+
+impl Process {
+    /// Its own code.
+    pub(super) fn user_ns(&self) -> u64 {
+        self.times.classes().get(&Class::User).copied().unwrap_or(0)
+    }
+
+    fn group_ns(&self, group: Group) -> u64 {
+        self.life.groups().get(&group).map_or(0, |sum| sum.ns)
+    }
+}
+
+/// Most CPU time first.
+pub(super) fn of(findings: &Findings<'_>) -> Vec<Process> {
+    let timeline = &findings.scene.timeline;
+    let time = KernelTime::new(timeline);
+    let rows = rows(timeline, &findings.lives, By::Process, &findings.tasks);
+    let process = |row: tracing::waits::Row| {
+        let tasks = || row.tasks.iter().map(|id| findings.scene.task(*id));
+        let requests = || tasks().flat_map(|task| &task.requests).filter(|it| it.done.is_some());
+        let calls = |id: &TaskId| timeline.calls.range((*id, 0)..=(*id, u16::MAX));
+        Process {
+            parent: tasks().next().map_or(Pid(0), |task| task.parent_pid),
+            threads: row.tasks.len() as u64,
+            begin: tasks().map(|task| task.begin).min().unwrap_or(timeline.begin),
+            end: tasks().map(|task| task.end).max().unwrap_or(timeline.end),
+            before: tasks().any(|task| task.before),
+            exited: tasks().all(|task| task.exited),
+            times: time.of(&row.tasks),
+            calls: row.tasks.iter().flat_map(calls).map(|(_, calls)| calls.count).sum(),
+            requests: requests().count() as u64,
+            request_bytes: requests().map(|request| u64::from(request.bytes)).sum(),
+            key: row.key,
+            life: row.life,
+        }
+    };
+    let mut processes: Vec<Process> = rows.into_iter().map(process).collect();
+    processes.sort_by_key(|process| std::cmp::Reverse(process.life.running.ns));
+    processes
+}
+
+pub(super) fn text(findings: &Findings<'_>, processes: &[Process], width: Width) -> String {
+    let limit = findings.limit.unwrap_or(usize::MAX);
+    let begin = findings.scene.timeline.begin;
+    let longest = processes.iter().map(|process| process.life.total_ns()).max().unwrap_or(0);
+    let scale = Scale::of(longest.max(findings.scene.wall_ns()));
+    let titles = [
+        "process",
+        ">parent",
+        ">from",
+        ">life",
+        ">own\ncode",
+        ">kernel",
+        ">waits:\nCPU",
+        ">disk",
+        ">locks",
+        ">others",
+        ">calls",
+        ">MB",
+    ];
+    let mut grid = Grid::new(&titles);
+    for process in processes.iter().take(limit) {
+        let life = process.life.total_ns();
+        let disk = process.group_ns(Group::Disk) + process.group_ns(Group::FileServer);
+        let locks = process.group_ns(Group::InodeLock) + process.group_ns(Group::OtherLocks);
+        let cpu = process.group_ns(Group::Cpu);
+        let others = life - process.life.running.ns - cpu - disk - locks;
+        grid.row([
+            words::key(&process.key),
+            process.parent.to_string(),
+            if process.before { "-".to_owned() } else { scale.show(process.begin.since(begin)) },
+            scale.show(life),
+            scale.show(process.user_ns()),
+            scale.show(process.life.running.ns.saturating_sub(process.user_ns())),
+            scale.show(cpu),
+            scale.show(disk),
+            scale.show(locks),
+            scale.show(others),
+            process.calls.to_string(),
+            format!("{:.1}", process.request_bytes as f64 / 1e6),
+        ]);
+    }
+    let n = counted(processes.len() as u64, "process");
+    let mut out =
+        format!("{n}, most CPU time first; lives are sums over threads, in {}\n", scale.unit());
+    out += &grid.text(width);
+    out += &left_out(processes.len(), limit, "process");
+    out
+}
+
+pub(super) fn csv(findings: &Findings<'_>, processes: &[Process]) -> String {
+    let titles = [
+        "process",
+        ">pid",
+        ">parent_pid",
+        ">threads",
+        ">begin_ns",
+        ">end_ns",
+        ">life_ns",
+        ">user_ns",
+        ">kernel_ns",
+        ">cpu_wait_ns",
+        ">disk_wait_ns",
+        ">waiting_ns",
+        ">unknown_ns",
+        ">calls",
+        ">requests",
+        ">request_bytes",
+    ];
+    let mut grid = Grid::new(&titles);
+    let begin = findings.scene.timeline.begin;
+    for process in processes.iter().take(findings.limit.unwrap_or(usize::MAX)) {
+        let numbers = [
+            process.key.pid.map_or(0, |pid| pid.0).into(),
+            process.parent.0.into(),
+            process.threads,
+            process.begin.since(begin),
+            process.end.since(begin),
+            process.life.total_ns(),
+            process.user_ns(),
+            process.times.kernel_ns(),
+            process.group_ns(Group::Cpu),
+            process.group_ns(Group::Disk),
+            process.life.waiting().ns,
+            process.life.unknown().ns,
+            process.calls,
+            process.requests,
+            process.request_bytes,
+        ];
+        let numbers = numbers.map(|n: u64| n.to_string());
+        grid.row(std::iter::once(process.key.name.clone()).chain(numbers));
+    }
+    grid.csv()
+}

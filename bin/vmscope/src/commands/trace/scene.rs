@@ -1,0 +1,221 @@
+//! A trace as `report`, `compare` and `export` look at it: one machine on its time axis.
+
+use std::path::{Path, PathBuf};
+
+use analysis::clean;
+use model::{Machine, MachineId};
+use recording::trace::Trace;
+use tracing::critical_path::Scope;
+use tracing::timeline::{Task, TaskId, Timeline, build};
+
+use super::super::Usage;
+use super::doubt;
+
+/// What to look at.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Source {
+    /// The trace
+    pub(crate) dir: PathBuf,
+    /// Which machine's [default: where the command ran, else the host if it was traced, else the first VM]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) machine: Option<String>,
+}
+
+/// An open trace, and one machine of it.
+#[derive(Debug)]
+pub(super) struct Scene {
+    pub(super) trace: Trace,
+    pub(super) timeline: Timeline,
+    pub(super) events: u64,
+}
+
+impl Scene {
+    /// # Errors
+    /// A usage error when it has no such machine; or it can't be read.
+    pub(super) fn open(dir: &Path, machine: Option<&str>) -> anyhow::Result<Self> {
+        let trace = Trace::open(dir)?;
+        let machine = choose(&trace, machine)?;
+        let events = trace.events()?;
+        let timeline = build(&trace.tables, machine, &events);
+        Ok(Self { trace, timeline, events: events.len() as u64 })
+    }
+
+    /// Every machine that was traced, each on its time axis.
+    ///
+    /// # Errors
+    /// When the events can't be read.
+    pub(super) fn timelines(&self) -> anyhow::Result<Vec<Timeline>> {
+        let events = self.trace.events()?;
+        let tables = &self.trace.tables;
+        let rows = (0..).map(MachineId).zip(&tables.machines);
+        let traced = rows.filter(|(_, row)| !row.cpus.is_empty());
+        Ok(traced.map(|(machine, _)| build(tables, machine, &events)).collect())
+    }
+
+    /// The machine's row.
+    pub(super) fn machine(&self) -> &Machine {
+        &self.trace.tables.machines[self.timeline.machine.index()]
+    }
+
+    /// The machines that were traced.
+    pub(super) fn traced(&self) -> impl Iterator<Item = &Machine> {
+        self.trace.tables.machines.iter().filter(|row| !row.cpus.is_empty())
+    }
+
+    /// What the command took, when it ran on this machine.
+    pub(super) fn command(&self) -> Option<Scope> {
+        Scope::command(&self.trace.tables, &self.timeline)
+    }
+
+    pub(super) fn wall_ns(&self) -> u64 {
+        self.timeline.end.since(self.timeline.begin)
+    }
+
+    pub(super) fn task(&self, id: TaskId) -> &Task {
+        &self.timeline.tasks[id.index()]
+    }
+
+    /// The lines above every text.
+    pub(super) fn heading(&self) -> String {
+        let (header, machine) = (&self.trace.header, self.machine());
+        let (name, kernel) = (clean(&machine.name), clean(&machine.kernel));
+        let of = match self.timeline.machine {
+            MachineId::HOST => format!("Host: {}", clean(&header.hostname)),
+            _ => format!("VM: {name}"),
+        };
+        let cpus = counted(machine.cpus.len() as u64, "CPU");
+        let wall = seconds(self.wall_ns());
+        let events = grouped(self.events);
+        let mut out = format!("{of} (Linux {kernel}), {cpus}; traced {wall} s, {events} events\n");
+        if let Some(command) = &self.trace.tables.command {
+            let words = clean(&command.words.join(" ")).into_owned();
+            let ended = match command.exit_code {
+                Some(code) => format!("exit code {code}"),
+                None => "not ended by itself".to_owned(),
+            };
+            let took = self.command().map_or(0, |scope| scope.end.since(scope.begin));
+            let words = shortened(&words, 60);
+            out +=
+                &format!("Command: {words} (pid {}), {ended}, {} s\n", command.task, seconds(took));
+        }
+        let others: Vec<_> = self.traced().filter(|row| row.name != machine.name).collect();
+        if !others.is_empty() {
+            let names: Vec<_> = others.iter().map(|row| clean(&row.name).into_owned()).collect();
+            out += &format!("Also traced: {} (--machine NAME)\n", names.join(", "));
+        }
+        if !header.filters.is_empty() {
+            let filters = clean(&header.filters.join(" ")).into_owned();
+            out += &format!("Filter: {filters}: machine-wide figures lack what it left out\n");
+        }
+        for line in doubt::lines(self) {
+            out += &format!("{}\n", clean(&line));
+        }
+        out
+    }
+}
+
+fn choose(trace: &Trace, name: Option<&str>) -> Result<MachineId, Usage> {
+    let rows = &trace.tables.machines;
+    let mut traced = (0..).map(MachineId).zip(rows).filter(|(_, row)| !row.cpus.is_empty());
+    let command = trace.tables.command.as_ref().map(|command| command.machine);
+    let Some(name) = name else {
+        let first =
+            command.filter(|id| rows.get(id.index()).is_some_and(|row| !row.cpus.is_empty()));
+        let found = first.or_else(|| traced.next().map(|(id, _)| id));
+        return found.ok_or_else(|| Usage("this trace has no machine that was traced".to_owned()));
+    };
+    let names: Vec<_> = traced.clone().map(|(_, row)| clean(&row.name).into_owned()).collect();
+    let found = traced.find(|(_, row)| row.name == name).map(|(id, _)| id);
+    let none = || format!("no machine {}: there are {}", clean(name), names.join(", "));
+    found.ok_or_else(|| Usage(none()))
+}
+
+/// `1 CPU`, `2 CPUs`, `3 processes`, `4 switches`.
+pub(super) fn counted(n: u64, what: &str) -> String {
+    let ending = if what.ends_with(['s', 'h']) { "es" } else { "s" };
+    if n == 1 { format!("1 {what}") } else { format!("{} {what}{ending}", grouped(n)) }
+}
+
+/// `1,234,567`.
+pub(super) fn grouped(n: u64) -> String {
+    let digits = n.to_string();
+    let mut out = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if 0 < at && (digits.len() - at).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// What a table's times are in: seconds, or milliseconds where all of them would be small.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Scale {
+    S,
+    Ms,
+}
+
+impl Scale {
+    /// For times of which none is longer than this.
+    pub(super) fn of(longest_ns: u64) -> Self {
+        if longest_ns < 10_000_000_000 { Self::Ms } else { Self::S }
+    }
+
+    pub(super) fn unit(self) -> &'static str {
+        match self {
+            Self::S => "s",
+            Self::Ms => "ms",
+        }
+    }
+
+    /// Three decimals.
+    pub(super) fn show(self, ns: u64) -> String {
+        let per = match self {
+            Self::S => 1e9,
+            Self::Ms => 1e6,
+        };
+        format!("{:.3}", ns as f64 / per)
+    }
+}
+
+/// Seconds with milliseconds.
+pub(super) fn seconds(ns: u64) -> String {
+    format!("{:.3}", ns as f64 / 1e9)
+}
+
+/// Of a whole, with one decimal; `-` of nothing.
+pub(super) fn percent(part: u64, whole: u64) -> String {
+    if whole == 0 { "-".to_owned() } else { format!("{:.1}", 100.0 * part as f64 / whole as f64) }
+}
+
+/// At most so many characters, the last of them an ellipsis when there are more.
+pub(super) fn shortened(text: &str, chars: usize) -> String {
+    if text.chars().count() <= chars {
+        return text.to_owned();
+    }
+    text.chars().take(chars - 1).chain(['…']).collect()
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn numbers() {
+        let check = |n, expected| assert_eq!(grouped(n), expected);
+        check(0, "0");
+        check(999, "999");
+        check(1000, "1,000");
+        check(1_234_567, "1,234,567");
+        assert_eq!(counted(1, "CPU"), "1 CPU");
+        assert_eq!(counted(2000, "event"), "2,000 events");
+        assert_eq!(counted(2, "process"), "2 processes");
+        assert_eq!((percent(1, 3), percent(1, 0)), ("33.3".to_owned(), "-".to_owned()));
+        let scaled = |ns| (Scale::of(ns).show(ns), Scale::of(ns).unit());
+        assert_eq!(scaled(1_234_567), ("1.235".to_owned(), "ms"));
+        assert_eq!(scaled(12_345_678_901), ("12.346".to_owned(), "s"));
+        assert_eq!(shortened("abcdef", 4), "abc…");
+        assert_eq!(shortened("abcd", 4), "abcd");
+    }
+}

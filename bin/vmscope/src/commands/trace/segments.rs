@@ -1,0 +1,64 @@
+//! Every stretch of every task's life as CSV.
+
+use std::io::{self, Write};
+
+use analysis::clean;
+use tracing::timeline::{State, Timeline};
+use tracing::waits::{Classifier, waker_name};
+
+use super::scene::Scene;
+
+const TITLES: &str =
+    "machine,process_name,pid,tid,begin_ns,end_ns,state,cause,function,cpu,woken_by\r\n";
+
+/// # Errors
+/// Only the writer's.
+pub(super) fn write(scene: &Scene, timelines: &[Timeline], mut out: impl Write) -> io::Result<()> {
+    out.write_all(TITLES.as_bytes())?;
+    for timeline in timelines {
+        let tables = &scene.trace.tables;
+        let classifier = Classifier::new(tables, timeline.machine);
+        let machine = field(&tables.machines[timeline.machine.index()].name);
+        for task in &timeline.tasks {
+            let (name, pid, tid) = (field(task.name()), task.pid, task.tid);
+            for segment in &task.segments {
+                let begin = segment.begin.since(scene.trace.header.begin);
+                let end = segment.end.since(scene.trace.header.begin);
+                let wait = classifier.wait(timeline, task, segment);
+                let cause = wait.as_ref().map_or("", |wait| wait.cause.name());
+                let function = field(wait.as_ref().map_or("", |wait| wait.function));
+                let (state, cpu, by) = told(timeline, &segment.state);
+                let by = field(&by);
+                let line = format!(
+                    "{machine},{name},{pid},{tid},{begin},{end},{state},{cause},{function},{cpu},{by}\r\n"
+                );
+                out.write_all(line.as_bytes())?;
+            }
+        }
+    }
+    out.flush()
+}
+
+/// The state's name, its CPU, and who ended it.
+fn told(timeline: &Timeline, state: &State) -> (&'static str, String, String) {
+    let none = String::new;
+    match state {
+        State::Running { cpu } => ("running", cpu.to_string(), none()),
+        State::Runnable { .. } => ("runnable", none(), none()),
+        State::Asleep(sleep) => {
+            let by = sleep.woken_by.and_then(|waker| waker_name(timeline, waker.by));
+            ("asleep", none(), by.unwrap_or_default())
+        }
+        State::Stopped => ("stopped", none(), none()),
+        State::Unknown => ("unknown", none(), none()),
+    }
+}
+
+fn field(text: &str) -> String {
+    let text = clean(text);
+    if text.contains([',', '"', '\r', '\n']) {
+        format!("\"{}\"", text.replace('"', "\"\""))
+    } else {
+        text.into_owned()
+    }
+}

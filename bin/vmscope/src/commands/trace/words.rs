@@ -1,0 +1,74 @@
+//! What things are called, in text, CSV and JSON alike. (Most have their names from `tracing`.)
+
+use model::BlockOp;
+use tracing::critical_path::Doing;
+use tracing::group::Key;
+use tracing::kernel::{Class, interrupt_name, syscall_label};
+use tracing::timeline::{Task, Work};
+use tracing::waits::Evidence;
+
+/// `cc1 (4711)`.
+pub(super) fn task(task: &Task) -> String {
+    format!("{} ({})", task.name(), task.tid)
+}
+
+/// `cc1 (4711)`; a kernel task's name in brackets.
+pub(super) fn key(key: &Key) -> String {
+    let name = if key.kernel { format!("[{}]", key.name) } else { key.name.clone() };
+    match key.pid {
+        Some(pid) => format!("{name} ({pid})"),
+        None => name,
+    }
+}
+
+pub(super) fn work(work: Work) -> String {
+    match work {
+        Work::User => "own code".to_owned(),
+        Work::Syscall(number) => syscall_label(number),
+        Work::Interrupt(interrupt) => interrupt_name(interrupt),
+        other => Class::of(other).name().to_owned(),
+    }
+}
+
+/// What a segment of the critical path is, in a few words.
+pub(super) fn doing(doing: &Doing) -> String {
+    match doing {
+        Doing::Running { .. } => "runs".to_owned(),
+        Doing::CpuWait { .. } => "waits for a CPU".to_owned(),
+        Doing::WakingUp => "is being woken".to_owned(),
+        Doing::DiskQueue { op: what, .. } => format!("{} in the disk's queue", op(*what)),
+        Doing::Disk { op: what, .. } => format!("disk {}", op(*what)),
+        Doing::Interrupt(interrupt) => format!("sleeps until {}", interrupt_name(*interrupt)),
+        Doing::Lock => "waits for a lock".to_owned(),
+        Doing::UnknownDisk => "waits for a disk".to_owned(),
+        Doing::Stopped => "is stopped".to_owned(),
+        Doing::UnknownSleep { syscall: Some(number) } => {
+            format!("sleeps in {}", syscall_label(*number))
+        }
+        Doing::UnknownSleep { syscall: None } => "sleeps".to_owned(),
+        Doing::Unknown => "unknown".to_owned(),
+    }
+}
+
+fn op(op: BlockOp) -> &'static str {
+    match op {
+        BlockOp::Read => "read",
+        BlockOp::Write => "write",
+        BlockOp::Flush => "flush",
+        BlockOp::Discard => "discard",
+        BlockOp::Other => "other",
+    }
+}
+
+pub(super) fn evidence(evidence: Evidence) -> &'static str {
+    match evidence {
+        Evidence::State => "state",
+        Evidence::Lock => "lock",
+        Evidence::Stack => "stack",
+        Evidence::Request => "request",
+        Evidence::IoWait => "iowait",
+        Evidence::Syscall => "syscall",
+        Evidence::Fault => "fault",
+        Evidence::Nothing => "nothing",
+    }
+}
