@@ -11,12 +11,17 @@
 
 pub mod html;
 pub mod perfetto;
+pub mod table;
 
+mod findings;
 mod names;
+mod views;
 mod works;
 
 use model::{HostNs, TraceTables};
 use tracing::timeline::Timeline;
+
+pub use views::{View, csv};
 
 /// A trace as exports read it.
 #[derive(Debug, Clone, Copy)]

@@ -1,8 +1,9 @@
 //! What machines, tasks, stacks and causes are called: cleaned and of bounded length, for they come from guests.
 
 use analysis::clean;
-use model::{Interrupt, LockKind, Machine, TraceStack, TraceTables, Vector};
-use tracing::timeline::{LockWait, Sleep, TaskId, Timeline, WokenBy, Work};
+use model::{LockKind, Machine, TraceStack, TraceTables};
+use tracing::kernel::{interrupt_name, syscall_label};
+use tracing::timeline::{LockWait, TaskId, Timeline, WokenBy, Work};
 
 /// Characters of a name at most.
 const NAME: usize = 80;
@@ -84,29 +85,12 @@ impl<'a> Names<'a> {
         let kind = lock_name(wait.kind);
         match wait.owner {
             Some((owner, Some(call))) => {
-                format!("{kind} held by {} in {}", self.task(owner), syscall_name(call))
+                format!("{kind} held by {} in {}", self.task(owner), syscall_label(call))
             }
             Some((owner, None)) => format!("{kind} held by {}", self.task(owner)),
             None => format!("{kind}, holder unknown"),
         }
     }
-
-    /// What a sleep is called on a track.
-    pub(super) fn sleep(&self, sleep: &Sleep) -> String {
-        let cause = match sleep {
-            Sleep { lock: Some(wait), .. } => lock_name(wait.kind).to_owned(),
-            Sleep { io: true, .. } => "disk".to_owned(),
-            Sleep { in_fault: true, .. } => "page fault".to_owned(),
-            Sleep { syscall: Some(call), .. } => syscall_name(*call),
-            _ => return "asleep".to_owned(),
-        };
-        format!("asleep: {cause}")
-    }
-}
-
-/// The system call's name on x86-64.
-pub(super) fn syscall_name(number: u16) -> String {
-    format!("syscall {number}")
 }
 
 pub(super) fn lock_name(kind: LockKind) -> &'static str {
@@ -124,34 +108,12 @@ pub(super) fn work_name(work: Work) -> String {
     match work {
         Work::Idle => "[idle]".to_owned(),
         Work::User => "user".to_owned(),
-        Work::Syscall(number) => syscall_name(number),
+        Work::Syscall(number) => syscall_label(number),
         Work::Fault { estimated: false } => "page fault".to_owned(),
         Work::Fault { estimated: true } => "page fault (estimated)".to_owned(),
         Work::Interrupt(interrupt) => interrupt_name(interrupt),
         Work::KernelTask => "kernel task".to_owned(),
         Work::Unknown => "[unknown]".to_owned(),
-    }
-}
-
-pub(super) fn interrupt_name(interrupt: Interrupt) -> String {
-    let soft = [
-        "hi", "timer", "net tx", "net rx", "block", "irq_poll", "tasklet", "sched", "hrtimer",
-        "rcu",
-    ];
-    match interrupt {
-        Interrupt::Device(line) => format!("irq {line}"),
-        Interrupt::Soft(number) => match soft.get(number as usize) {
-            Some(name) => format!("{name} softirq"),
-            None => format!("softirq {number}"),
-        },
-        Interrupt::Vector(vector) => match vector {
-            Vector::LocalTimer => "timer interrupt",
-            Vector::Reschedule => "reschedule interrupt",
-            Vector::CallFunction | Vector::CallFunctionSingle => "call function interrupt",
-            Vector::IrqWork => "irq work",
-            Vector::Other => "interrupt",
-        }
-        .to_owned(),
     }
 }
 
@@ -166,14 +128,5 @@ mod test {
         check("cc1-plus", "cc1-p…");
         check("a\u{202e}b", "a\\u{202e}b");
         check("äöüßé", "äöüßé");
-    }
-
-    #[test]
-    fn interrupts_by_name() {
-        let check = |interrupt, expected: &str| assert_eq!(interrupt_name(interrupt), expected);
-        check(Interrupt::Device(24), "irq 24");
-        check(Interrupt::Soft(4), "block softirq");
-        check(Interrupt::Soft(99), "softirq 99");
-        check(Interrupt::Vector(Vector::LocalTimer), "timer interrupt");
     }
 }

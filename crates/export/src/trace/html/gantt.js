@@ -116,13 +116,25 @@
         if (key) tasks.sort((one, other) => key(one) - key(other));
         if (others.length + tasks.length > 1) this.shown.push(...others, ...tasks);
       }
+      this.selected = this.shown;
       this.matched = this.shown.filter((lane) => lane.kind !== "machine").length;
-      this.empty.hidden = this.matched !== 0;
-      this.scroller.hidden = this.matched === 0;
       this.chosen = null;
       this.piece = -1;
-      this.spacer.style.height = `${AXIS_PX + this.shown.length * LANE_PX + 4}px`;
       this.scroller.scrollTop = 0;
+      this.layOut();
+    }
+
+    // Leaves out lanes of tasks that are not there in the time in view, unless that is not wanted. The lane at the top stays there.
+    layOut() {
+      const top = this.shown[Math.floor(this.scroller.scrollTop / LANE_PX)];
+      const there = (lane) => lane.kind !== "task" || (lane.from < view.to && view.from < lane.ends[lane.ends.length - 1]);
+      this.shown = inView.checked ? this.selected.filter(there) : this.selected;
+      const row = this.shown.indexOf(top);
+      const nothing = !this.shown.some((lane) => lane.kind !== "machine");
+      this.empty.hidden = !nothing;
+      this.scroller.hidden = nothing;
+      this.spacer.style.height = `${AXIS_PX + this.shown.length * LANE_PX + 4}px`;
+      if (0 < row && this.scroller.scrollTop) this.scroller.scrollTop = row * LANE_PX + this.scroller.scrollTop % LANE_PX;
       this.draw();
     }
 
@@ -156,6 +168,7 @@
       context.textBaseline = "middle";
       const top = this.scroller.scrollTop, first = Math.max(0, Math.floor((top - LANE_PX) / LANE_PX));
       const last = Math.min(this.shown.length, Math.ceil((top + height) / LANE_PX));
+      this.drawTicks(height);
       for (let row = first; row < last; row++) this.drawLane(this.shown[row], AXIS_PX + row * LANE_PX - top, row);
       this.drawAxis(height);
       this.drawOverview();
@@ -240,7 +253,10 @@
       if (wide < 36 || !text || (kind === number("idle"))) return;
       const low = heights[kind] < 0.6;
       context.fillStyle = low ? colours.faint : colours.letters[kind];
-      const shown = text.replace(/^asleep: /, "");
+      // Without ids and who woke, if that is what fits.
+      const room = wide - (low ? 12 : 6);
+      const shown = [text, text.replace(/, woken by.*/, ""), text.replace(/ \(\d+\)/g, "").replace(/, woken by.*/, "")]
+        .find((text, n) => n === 2 || context.measureText(text).width <= room);
       if (low) {
         const length = Math.min(wide - 8, context.measureText(shown).width + 6);
         context.save();
@@ -248,7 +264,7 @@
         context.fillRect(left + 4, y, length, BAR_PX);
         context.restore();
       }
-      this.text(shown, left + (low ? 7 : 3), y + BAR_PX / 2 + 0.5, wide - (low ? 12 : 6));
+      this.text(shown, left + (low ? 7 : 3), y + BAR_PX / 2 + 0.5, room);
     }
 
     // Shares on top of each other, what runs at the bottom.
@@ -279,27 +295,34 @@
       context.fillText(shown, x, y);
     }
 
+    // Where the axis has marks: at round times.
+    ticks() {
+      const room = (this.width - this.gutter) / 110, rough = (view.to - view.from) / Math.max(1, room);
+      const power = 10 ** Math.floor(Math.log10(rough)), list = [];
+      const step = [1, 2, 5, 10].map((factor) => factor * power).find((step) => rough <= step);
+      for (let tick = Math.ceil(view.from / step); tick * step <= view.to; tick++) list.push(tick * step);
+      return { step, list };
+    }
+
+    drawTicks(height) {
+      this.context.fillStyle = colours.line;
+      for (const tick of this.ticks().list) this.context.fillRect(Math.round(this.x(tick)), AXIS_PX, 1, height);
+    }
+
     drawAxis(height) {
-      const context = this.context, span = view.to - view.from, room = (this.width - this.gutter) / 110;
+      const context = this.context, { step, list } = this.ticks();
       context.fillStyle = colours.page;
       context.fillRect(0, 0, this.width, AXIS_PX - 1);
       context.fillStyle = colours.line;
       context.fillRect(0, AXIS_PX - 1, this.width, 1);
       context.fillRect(this.gutter - 1, 0, 1, height);
-      const rough = span / Math.max(1, room), power = 10 ** Math.floor(Math.log10(rough));
-      const step = [1, 2, 5, 10].map((factor) => factor * power).find((step) => rough <= step);
-      for (let tick = Math.ceil(view.from / step) * step; tick <= view.to; tick += step) {
-        const x = this.x(tick);
-        context.fillStyle = colours.line;
-        context.globalAlpha = 0.6;
-        context.fillRect(x, AXIS_PX, 1, height);
-        context.globalAlpha = 1;
-        context.fillStyle = colours.faint;
+      context.fillStyle = colours.faint;
+      for (const tick of list) {
+        const x = Math.round(this.x(tick));
         context.fillRect(x, AXIS_PX - 6, 1, 5);
         this.text(tickText(tick, step), x + 3, AXIS_PX / 2 - 1, Math.min(105, this.width - x - 4));
       }
-      context.fillStyle = colours.faint;
-      this.text(`${time(span)} in view`, 6, AXIS_PX / 2 - 1, this.gutter - 10);
+      this.text(`${time(view.to - view.from)} in view`, 6, AXIS_PX / 2 - 1, this.gutter - 10);
     }
 
     // All CPUs' shares over the whole run, drawn once and kept.
@@ -485,6 +508,7 @@
       }[event.key];
       if (!act) return;
       event.preventDefault();
+      this.tip.hidden = true;
       act();
     }
 
@@ -521,7 +545,7 @@
     span = Math.max(MIN_SPAN_NS, Math.min(longest, span));
     from = Math.max(0, Math.min(longest - span, from));
     view = { from, to: from + span };
-    charts.forEach((chart) => chart.draw());
+    charts.forEach((chart) => chart.layOut());
   }
   const move = (part) => show(view.from + part * (view.to - view.from), view.to - view.from);
   function zoom(factor, around = (view.from + view.to) / 2) {
@@ -533,6 +557,7 @@
   if (!boxes.length) return;
   const said = document.getElementById("gantt-said"), search = document.getElementById("gantt-search");
   const order = document.getElementById("gantt-order"), matched = document.getElementById("gantt-matched");
+  const inView = document.getElementById("gantt-in-view");
   readColours();
   for (const box of boxes) charts.push(new Chart(runs[box.dataset.gantt], box));
   const select = () => {
@@ -541,6 +566,7 @@
   };
   search.addEventListener("input", select);
   order.addEventListener("change", select);
+  inView.addEventListener("change", () => charts.forEach((chart) => chart.layOut()));
   const button = (id, act) => document.getElementById(id).addEventListener("click", act);
   button("gantt-in", () => zoom(0.5));
   button("gantt-out", () => zoom(2));

@@ -13,10 +13,14 @@ use std::collections::HashMap;
 
 use model::HostNs;
 use serde_json::{Value, json};
+use tracing::critical_path::{CriticalPath, Doing as OnPath, PathSegment};
 use tracing::gantt::{Doing, Lane, LaneOf, Piece, lanes, pyramid};
-use tracing::timeline::{Slice, State, Task, TaskId, Timeline, Work};
+use tracing::kernel::{interrupt_name, syscall_label};
+use tracing::timeline::{Slice, State, Task, TaskId, Work};
+use tracing::waits::Classifier;
 
 use super::super::Run;
+use super::super::findings::Findings;
 use super::super::names::{Names, short, work_name};
 use super::super::works::works_by_task;
 
@@ -24,6 +28,8 @@ use super::super::works::works_by_task;
 const MAX_TASKS: usize = 5_000;
 /// Pieces at most, of all machines of a run.
 const MAX_PIECES: usize = 200_000;
+/// Pieces of the critical path's lane at most.
+const MAX_PATH: usize = 50_000;
 /// Words at most, of all runs.
 const MAX_WORDS: usize = 50_000;
 
@@ -53,10 +59,18 @@ struct Words {
     left_out: u64,
 }
 
-/// The chart of `runs`.
-pub(super) fn data(runs: &[Run<'_>]) -> Value {
+/// What pieces' words are made from.
+struct Known<'a> {
+    names: Names<'a>,
+    works: Vec<Vec<Slice>>,
+    classifier: &'a Classifier,
+}
+
+/// The chart of `runs`, with what was found out about each machine of each.
+pub(super) fn data(runs: &[Run<'_>], found: &[&[Findings<'_>]]) -> Value {
     let mut words = Words::default();
-    let runs: Vec<Value> = runs.iter().map(|run| self::run(*run, &mut words)).collect();
+    let runs = runs.iter().zip(found);
+    let runs: Vec<Value> = runs.map(|(run, found)| self::run(*run, found, &mut words)).collect();
     json!({
         "doings": DOINGS.map(|(_, name, style)| [name, style]),
         "runs": runs,
@@ -65,29 +79,30 @@ pub(super) fn data(runs: &[Run<'_>]) -> Value {
     })
 }
 
-fn run(run: Run<'_>, words: &mut Words) -> Value {
+fn run(run: Run<'_>, found: &[Findings<'_>], words: &mut Words) -> Value {
     let begin = run.begin();
-    let most = MAX_PIECES / run.timelines.len().max(1);
-    let machine = |timeline| {
-        let names = Names { tables: run.tables, timeline };
-        self::machine(names, begin, most, words)
-    };
-    let machines: Vec<Value> = run.timelines.iter().map(machine).collect();
+    let most = MAX_PIECES / found.len().max(1);
+    let machine = |findings| self::machine(findings, begin, most, words);
+    let machines: Vec<Value> = found.iter().map(machine).collect();
     json!({ "label": short(run.label), "length": run.end().since(begin), "machines": machines })
 }
 
-fn machine(names: Names<'_>, begin: HostNs, max_pieces: usize, words: &mut Words) -> Value {
+fn machine(findings: &Findings<'_>, begin: HostNs, max_pieces: usize, words: &mut Words) -> Value {
+    let names = findings.names;
     let timeline = names.timeline;
     let range = timeline.begin..timeline.end;
     let all = lanes(timeline, &range, MAX_TASKS);
     let pyramid = pyramid(timeline, &all.lanes, &range, max_pieces);
     let finest = pyramid.levels.last();
-    let works = works_by_task(timeline);
+    let known = Known { names, works: works_by_task(timeline), classifier: &findings.classifier };
     let lane = |(row, lane): (usize, &Lane)| {
         let pieces = finest.and_then(|level| level.pieces.get(row)).map_or(&[][..], Vec::as_slice);
-        self::lane(lane, pieces, names, &works, begin, words)
+        self::lane(lane, pieces, &known, begin, words)
     };
-    let lanes: Vec<Value> = all.lanes.iter().enumerate().map(lane).collect();
+    let mut lanes: Vec<Value> = all.lanes.iter().enumerate().map(lane).collect();
+    if let Some((path, _)) = &findings.path {
+        lanes.insert(0, self::path(path, names, begin, words));
+    }
     json!({
         "name": names.machine_name(),
         "begin": timeline.begin.since(begin),
@@ -103,8 +118,7 @@ fn machine(names: Names<'_>, begin: HostNs, max_pieces: usize, words: &mut Words
 fn lane(
     lane: &Lane,
     pieces: &[Piece],
-    names: Names<'_>,
-    works: &[Vec<Slice>],
+    known: &Known<'_>,
     begin: HostNs,
     words: &mut Words,
 ) -> Value {
@@ -113,7 +127,7 @@ fn lane(
     for piece in pieces {
         row.push(json!(piece.end.since(piece.begin)));
         if let [(doing, _)] = piece.shares[..] {
-            let word = word(lane.of, piece, doing, names, works);
+            let word = known.word(lane.of, piece, doing);
             row.push(json!(index(doing)));
             row.push(word.and_then(|word| words.id(word)).map_or(json!(-1), |id| json!(id)));
         } else {
@@ -124,7 +138,7 @@ fn lane(
             }
         }
     }
-    let (kind, name, about) = title(lane.of, names);
+    let (kind, name, about) = title(lane.of, known.names);
     json!({
         "kind": kind,
         "name": name,
@@ -133,6 +147,73 @@ fn lane(
         "from": from.since(begin),
         "pieces": row,
     })
+}
+
+/// The critical path as a lane; the first pieces of one that is too long.
+fn path(path: &CriticalPath, names: Names<'_>, begin: HostNs, words: &mut Words) -> Value {
+    let pieces = path.segments.iter().take(MAX_PATH).flat_map(|segment| {
+        let word = format!("{}: {}", names.task(segment.task), path_word(segment, names));
+        let id = words.id(word).map_or(json!(-1), |id| json!(id));
+        [json!(segment.length_ns()), json!(index(path_doing(&segment.doing))), id]
+    });
+    let pieces: Vec<Value> = pieces.collect();
+    let about = match path.segments.len().saturating_sub(MAX_PATH) {
+        0 => "what the command's length is made of".to_owned(),
+        more => format!("what the command's length is made of, without its last {more} stretches"),
+    };
+    let from = path.segments.first().map_or(names.timeline.begin, |segment| segment.begin);
+    json!({
+        "kind": "path",
+        "name": "critical path",
+        "about": about,
+        "depth": 0,
+        "from": from.since(begin),
+        "pieces": pieces,
+    })
+}
+
+fn path_doing(doing: &OnPath) -> Doing {
+    match doing {
+        OnPath::Running { work, .. } => {
+            match work.iter().max_by_key(|(_, ns)| *ns).map(|(work, _)| *work) {
+                Some(Work::User) => Doing::User,
+                Some(Work::Interrupt(_)) => Doing::Interrupt,
+                Some(Work::Unknown | Work::Idle) | None => Doing::Unknown,
+                Some(Work::Syscall(_) | Work::Fault { .. } | Work::KernelTask) => Doing::Kernel,
+            }
+        }
+        OnPath::CpuWait { .. } | OnPath::WakingUp => Doing::CpuWait,
+        OnPath::DiskQueue { .. } | OnPath::Disk { .. } | OnPath::UnknownDisk => Doing::DiskWait,
+        OnPath::Lock => Doing::LockWait,
+        OnPath::Interrupt(_) => Doing::Asleep,
+        OnPath::Stopped => Doing::Stopped,
+        OnPath::UnknownSleep { .. } | OnPath::Unknown => Doing::Unknown,
+    }
+}
+
+fn path_word(segment: &PathSegment, names: Names<'_>) -> String {
+    let disk = |row: u32| {
+        let disk = names.timeline.disks.get(row as usize);
+        disk.map_or_else(|| "disk".to_owned(), |disk| short(&disk.name))
+    };
+    match &segment.doing {
+        OnPath::Running { work, .. } => match work.iter().max_by_key(|(_, ns)| *ns) {
+            Some((work, _)) => format!("runs, mostly {}", work_name(*work)),
+            None => "runs".to_owned(),
+        },
+        OnPath::CpuWait { behind, .. } => match behind.first() {
+            Some((Some(task), _)) => format!("waits for a CPU behind {}", names.task(*task)),
+            _ => "waits for a CPU".to_owned(),
+        },
+        OnPath::WakingUp => "being woken".to_owned(),
+        OnPath::DiskQueue { disk: row, .. } => format!("queue of {}", disk(*row)),
+        OnPath::Disk { disk: row, .. } => format!("request to {}", disk(*row)),
+        OnPath::UnknownDisk => "unknown request to a disk".to_owned(),
+        OnPath::Interrupt(interrupt) => format!("until {}", interrupt_name(*interrupt)),
+        OnPath::Lock => "lock".to_owned(),
+        OnPath::Stopped => "stopped".to_owned(),
+        OnPath::UnknownSleep { .. } | OnPath::Unknown => "unknown".to_owned(),
+    }
 }
 
 /// Kind, name and what else there is to say about a lane.
@@ -177,53 +258,49 @@ fn about(task: &Task, names: Names<'_>) -> String {
     format!("thread {} of {what} {}{made_by}{before}", task.tid.0, task.pid.0)
 }
 
-/// What to add to a piece's doing: the cause of a wait, the system call, who has the CPU.
-fn word(
-    of: LaneOf,
-    piece: &Piece,
-    doing: Doing,
-    names: Names<'_>,
-    works: &[Vec<Slice>],
-) -> Option<String> {
-    match of {
-        LaneOf::Task(id) => match doing {
-            Doing::User | Doing::Kernel | Doing::Interrupt => {
-                let slice = slice_at(works.get(id.index())?, piece.begin)?;
-                Some(work_name(slice.work)).filter(|_| doing != Doing::User)
-            }
-            _ => cause(names.timeline, id, piece.begin, names),
-        },
-        LaneOf::Cpu(row) => {
-            let slice = slice_at(&names.timeline.cpus.get(row as usize)?.slices, piece.begin)?;
-            let who = piece.task.map(|id| names.task(id));
-            let work = match slice.work {
-                Work::Idle | Work::User | Work::KernelTask | Work::Unknown => None,
-                work => Some(work_name(work)),
-            };
-            let parts: Vec<String> = who.into_iter().chain(work).collect();
-            (!parts.is_empty()).then(|| parts.join(": "))
+impl Known<'_> {
+    /// What to add to a piece's doing: the cause of a wait, the system call, who has the CPU.
+    fn word(&self, of: LaneOf, piece: &Piece, doing: Doing) -> Option<String> {
+        match of {
+            LaneOf::Task(id) => match doing {
+                Doing::User => None,
+                Doing::Kernel | Doing::Interrupt => {
+                    Some(work_name(slice_at(self.works.get(id.index())?, piece.begin)?.work))
+                }
+                _ => self.cause(id, piece.begin),
+            },
+            LaneOf::Cpu(row) => self.on_cpu(row, piece),
+            LaneOf::Disk(_) => None,
         }
-        LaneOf::Disk(_) => None,
     }
-}
 
-/// What a task waits for at an instant, and who ended that.
-fn cause(timeline: &Timeline, id: TaskId, at: HostNs, names: Names<'_>) -> Option<String> {
-    let segments = &timeline.tasks.get(id.index())?.segments;
-    let after = segments.partition_point(|segment| segment.begin <= at);
-    match &segments.get(after.checked_sub(1)?)?.state {
-        State::Asleep(sleep) => {
-            let what = match &sleep.lock {
-                Some(wait) => names.lock(wait),
-                None => names.sleep(sleep),
-            };
-            let woken =
-                sleep.woken_by.map(|waker| format!(", woken by {}", names.woken_by(waker.by)));
-            Some(what + &woken.unwrap_or_default())
+    fn on_cpu(&self, row: u32, piece: &Piece) -> Option<String> {
+        let cpu = self.names.timeline.cpus.get(row as usize)?;
+        let slice = slice_at(&cpu.slices, piece.begin)?;
+        let who = piece.task.map(|id| self.names.task(id));
+        let work = match slice.work {
+            Work::Idle | Work::User | Work::KernelTask | Work::Unknown => None,
+            work => Some(work_name(work)),
+        };
+        let parts: Vec<String> = who.into_iter().chain(work).collect();
+        (!parts.is_empty()).then(|| parts.join(": "))
+    }
+
+    /// What a task waits for at an instant, and who ended that: `child in wait4, woken by cc1 (812)`.
+    fn cause(&self, id: TaskId, at: HostNs) -> Option<String> {
+        let timeline = self.names.timeline;
+        let task = timeline.tasks.get(id.index())?;
+        let after = task.segments.partition_point(|segment| segment.begin <= at);
+        let segment = task.segments.get(after.checked_sub(1)?)?;
+        let mut text = self.classifier.wait(timeline, task, segment)?.cause.name().to_owned();
+        if let State::Asleep(sleep) = &segment.state {
+            let call = sleep.syscall.map(|call| format!(" in {}", syscall_label(call)));
+            let lock = sleep.lock.as_ref().map(|wait| format!(", {}", self.names.lock(wait)));
+            let woken = sleep.woken_by.map(|waker| self.names.woken_by(waker.by));
+            let woken = woken.map(|by| format!(", woken by {by}"));
+            text.extend([call, lock, woken].into_iter().flatten());
         }
-        State::Runnable { preempted: true } => Some("preempted".to_owned()),
-        State::Runnable { preempted: false } | State::Running { .. } => None,
-        State::Stopped | State::Unknown => None,
+        Some(text)
     }
 }
 

@@ -3,12 +3,16 @@
 //! The page's Content-Security-Policy allows exactly its own script and style, by hash, and nothing else. Names stand
 //! in escaped text or in a JSON data block, never in script, style or attributes without quotes.
 
+mod bars;
+mod figures;
 mod gantt;
 mod summary;
+mod table;
 
 use std::io::{self, Write};
 
 use super::Run;
+use super::findings::{Findings, findings};
 use crate::html::data::script_safe;
 use crate::html::escape::escape;
 use crate::html::{fill, hash};
@@ -22,18 +26,22 @@ const SCRIPT: &str = include_str!("gantt.js");
 /// # Errors
 /// Only the writer's.
 pub fn write(runs: &[Run<'_>], mut out: impl Write) -> io::Result<()> {
+    let found: Vec<Vec<Findings<'_>>> = runs.iter().map(|run| findings(*run)).collect();
+    let found: Vec<&[Findings<'_>]> = found.iter().map(Vec::as_slice).collect();
+    let subjects = figures::subjects(runs, &found);
     let value = |key: &str| match key {
         "title" => summary::title(runs),
         "facts" => summary::facts(runs),
         "notes" => summary::notes(runs),
-        "figures" | "tables" => String::new(),
+        "figures" => figures::figures(&subjects),
+        "tables" => figures::processes(&subjects),
         "legend" => legend(),
         "gantts" => gantts(runs),
         "style" => STYLE.to_owned(),
         "script" => SCRIPT.to_owned(),
         "style_hash" => hash(STYLE),
         "script_hash" => hash(SCRIPT),
-        "data" => script_safe(&gantt::data(runs)),
+        "data" => script_safe(&gantt::data(runs, &found)),
         other => unreachable!("page.html asks for {other}, which a test would have shown"),
     };
     fill(PAGE, value, &mut out)?;

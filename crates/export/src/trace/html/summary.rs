@@ -80,7 +80,11 @@ pub(super) fn notes(runs: &[Run<'_>]) -> String {
             let machine = names.machine().map_or_else(Vec::new, machine_notes);
             notes.extend(machine.into_iter().map(|note| format!("{about}: {note}")));
             let problems = timeline.problems.iter().filter(|(_, count)| 0 < **count);
-            notes.extend(problems.map(|(problem, n)| format!("{about}: {problem:?}: {n}")));
+            notes.extend(
+                problems.map(|(problem, n)| {
+                    format!("{about}: {}: {n}", words(&format!("{problem:?}")))
+                }),
+            );
         }
     }
     if notes.is_empty() {
@@ -88,6 +92,17 @@ pub(super) fn notes(runs: &[Run<'_>]) -> String {
     }
     let items: String = notes.iter().map(|note| format!("<li>{}</li>\n", escape(note))).collect();
     format!("<ul class=\"notes\">\n{items}</ul>")
+}
+
+/// `LostEvents` as `lost events`.
+fn words(name: &str) -> String {
+    name.chars().fold(String::new(), |mut out, c| {
+        if c.is_uppercase() && !out.is_empty() {
+            out.push(' ');
+        }
+        out.extend(c.to_lowercase());
+        out
+    })
 }
 
 fn machine_notes(machine: &Machine) -> Vec<String> {
@@ -121,6 +136,11 @@ impl Run<'_> {
 #[cfg(test)]
 mod test {
     use super::*;
+
+    #[test]
+    fn a_variants_name_in_words() {
+        assert_eq!(words("EndWithoutBegin"), "end without begin");
+    }
 
     #[test]
     fn seconds_are_rounded() {

@@ -1,9 +1,11 @@
 //! What happens on each sort of track, in time order. Stretches without a length are not drawn.
 
 use model::HostNs;
-use tracing::timeline::{Cpu, Disk, Request, Segment, Slice, State, TaskId, Timeline, Work};
+use tracing::kernel::syscall_label;
+use tracing::timeline::{Cpu, Disk, Request, Segment, Slice, State, Task, TaskId, Timeline, Work};
+use tracing::waits::Classifier;
 
-use super::super::names::{Names, lock_name, syscall_name, work_name};
+use super::super::names::{Names, lock_name, short, work_name};
 use super::arrows::{End, OfTask};
 use super::nest::{Nested, nest};
 use crate::perfetto::event::{Event, Fact, Kind, begin, count, end};
@@ -72,12 +74,14 @@ pub(super) fn task<'a>(
     mut works: &'a [Slice],
     arrows: OfTask<'a>,
     names: Names<'a>,
+    classifier: &'a Classifier,
 ) -> impl Iterator<Item = Event> + 'a {
     let OfTask { mut wakes, mut woken } = arrows;
-    let segments = &names.timeline.tasks[id.index()].segments;
+    let task = &names.timeline.tasks[id.index()];
+    let segments = &task.segments;
     let last_end = segments.last().map_or(HostNs(0), |segment| segment.end);
     segments.iter().filter(|segment| segment.begin < segment.end).flat_map(move |segment| {
-        let mut first = state(segment, names);
+        let mut first = state(task, segment, names, classifier);
         let arrived = take(&mut woken, |at| at <= segment.begin);
         if !arrived.is_empty() {
             first.kind = Kind::BeginWoken;
@@ -164,7 +168,7 @@ fn wakes_up(wake: &End, names: Names<'_>) -> Event {
     instant
 }
 
-fn state(segment: &Segment, names: Names<'_>) -> Event {
+fn state(task: &Task, segment: &Segment, names: Names<'_>, classifier: &Classifier) -> Event {
     let slice = |name: &str, category| begin(segment.begin, name.to_owned(), category);
     match &segment.state {
         State::Running { cpu } => {
@@ -179,12 +183,16 @@ fn state(segment: &Segment, names: Names<'_>) -> Event {
             slice
         }
         State::Asleep(sleep) => {
-            let category = if sleep.io { "disk" } else { "asleep" };
-            let mut event = slice(&names.sleep(sleep), category);
+            let wait = classifier.wait(names.timeline, task, segment);
+            let (cause, at) =
+                wait.map_or(("unknown", ""), |wait| (wait.cause.name(), wait.function));
+            let group = wait.map_or("asleep", |wait| wait.cause.group().name());
+            let mut event = slice(&format!("asleep: {cause}"), group);
             let mut fact = |name, text: Option<String>| {
                 event.facts.extend(text.map(|text| (name, Fact::Text(text))));
             };
-            fact("system call", sleep.syscall.map(syscall_name));
+            fact("system call", sleep.syscall.map(syscall_label));
+            fact("told by", (!at.is_empty()).then(|| short(at)));
             fact("in", sleep.stack.and_then(|stack| names.stack(stack)));
             fact("woken by", sleep.woken_by.map(|waker| names.woken_by(waker.by)));
             if let Some(wait) = &sleep.lock {

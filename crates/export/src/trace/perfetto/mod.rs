@@ -21,6 +21,7 @@ use std::io::{self, Write};
 use std::iter::Peekable;
 
 use tracing::timeline::{Slice, TaskId, Timeline};
+use tracing::waits::Classifier;
 
 use self::arrows::Arrows;
 use super::Run;
@@ -44,15 +45,19 @@ type Events<'a> = Peekable<Box<dyn Iterator<Item = Event> + 'a>>;
 pub fn write(run: Run<'_>, out: impl Write) -> io::Result<()> {
     let arrows = Arrows::new(run.timelines, MAX_ARROWS);
     let works: Vec<Vec<Vec<Slice>>> = run.timelines.iter().map(works_by_task).collect();
+    let machines = run.timelines.iter().map(|timeline| timeline.machine);
+    let classifiers: Vec<Classifier> =
+        machines.map(|machine| Classifier::new(run.tables, machine)).collect();
     let mut writer = Writer::new(out);
     let first = run.timelines.iter().map(|timeline| timeline.begin).min().unwrap_or_default();
     let (instant, unix) = run.instant.map_or((first, None), |(at, unix)| (at, Some(unix)));
     writer.begin(instant, unix)?;
     let mut tracks = Tracks { list: Vec::new(), next_uuid: 1 };
-    for (number, (timeline, works)) in run.timelines.iter().zip(&works).enumerate() {
+    let parts = run.timelines.iter().zip(&works).zip(&classifiers);
+    for (number, ((timeline, works), classifier)) in parts.enumerate() {
         let names = Names { tables: run.tables, timeline };
         let arrows = arrows.of(number);
-        let machine = Machine { names, arrows, works, left_out: arrows.left_out };
+        let machine = Machine { names, arrows, works, classifier };
         tracks.machine(machine, rank(number), &mut writer)?;
     }
     merge(tracks.list, &mut writer)?;
@@ -65,7 +70,7 @@ struct Machine<'a> {
     names: Names<'a>,
     arrows: arrows::OfMachine<'a>,
     works: &'a [Vec<Slice>],
-    left_out: u64,
+    classifier: &'a Classifier,
 }
 
 /// The tracks so far.
@@ -81,8 +86,8 @@ impl<'a> Tracks<'a> {
         at: i32,
         writer: &mut Writer<W>,
     ) -> io::Result<()> {
-        let Machine { names, arrows, works, left_out } = machine;
-        let described = group(describe::name(names), describe::machine(names, left_out));
+        let Machine { names, arrows, works, classifier } = machine;
+        let described = group(describe::name(names), describe::machine(names, arrows.left_out));
         let top =
             self.describe(TrackDescriptor { sibling_order_rank: Some(at), ..described }, writer)?;
         let timeline = names.timeline;
@@ -109,7 +114,8 @@ impl<'a> Tracks<'a> {
             let name = format!("{} ({pid})", names.task_name(threads[0]));
             let process = self.describe(inner_group(top, name, rank(n + 2)), writer)?;
             for (n, &id) in threads.iter().enumerate() {
-                let lane = lanes::task(id, &works[id.index()], arrows.of_task(id), names);
+                let lane =
+                    lanes::task(id, &works[id.index()], arrows.of_task(id), names, classifier);
                 self.add(row(process, names.task(id), rank(n)), lane, writer)?;
             }
         }

@@ -170,18 +170,27 @@ fn requests(row: usize) -> Vec<Request> {
 fn sleep(letter: char, _: HostNs, end: HostNs) -> Sleep {
     let woken = |by| Some(Waker { time: end, by });
     let request = |task| WokenBy::Request { task: TaskId(task), row: 0 };
-    let plain = Sleep { stack: Some(TraceStack(0)), ..Sleep::default() };
+    let plain = Sleep::default();
+    let stack = |number| Some(TraceStack(number));
     match letter {
         'd' => Sleep {
             uninterruptible: true,
             io: true,
+            stack: stack(0),
             syscall: Some(0),
             woken_by: woken(request(1)),
             ..plain
         },
-        'f' => Sleep { io: true, in_fault: true, woken_by: woken(request(2)), ..plain },
+        'f' => Sleep {
+            io: true,
+            in_fault: true,
+            stack: stack(0),
+            woken_by: woken(request(2)),
+            ..plain
+        },
         'l' => Sleep {
             uninterruptible: true,
+            stack: stack(1),
             syscall: Some(257),
             lock: Some(LockWait {
                 lock: 0xffff_8880_0000_1000,
@@ -281,7 +290,11 @@ fn tables(names: &[&str; 7]) -> TraceTables {
         ],
         stacks: vec![
             (MachineId::HOST, TraceStack(0), functions(&[names[6], "schedule"])),
-            (MachineId::HOST, TraceStack(1), functions(&["rwsem_down_write_slowpath"])),
+            (
+                MachineId::HOST,
+                TraceStack(1),
+                functions(&["rwsem_down_write_slowpath", "path_openat"]),
+            ),
         ],
         disks: vec![(MachineId::HOST, 254 << 20, names[4].to_owned())],
         command: Some(TracedCommand {

@@ -16,6 +16,7 @@ const QUANTUM: u64 = 3_000 * US;
 const CPUS: u32 = 2;
 const DISK: u32 = 254 << 20;
 const MAKE: u32 = 100;
+const WORKER: u32 = 40;
 
 /// What a task does next.
 #[derive(Debug, Clone)]
@@ -100,15 +101,19 @@ fn tables(jobs: u32, end: HostNs) -> TraceTables {
             path: "here".to_owned(),
             ..Machine::default()
         }],
-        tasks: vec![TraceTask {
-            machine: MachineId::HOST,
-            tid: Tid(MAKE),
-            pid: Pid(MAKE),
-            parent: Pid(1),
-            name: "make".to_owned(),
-            kernel: false,
-            asleep_in: None,
-        }],
+        tasks: (0..CPUS)
+            .map(|cpu| (WORKER + cpu, 2, format!("kworker/{cpu}:0")))
+            .chain([(MAKE, 1, "make".to_owned())])
+            .map(|(tid, parent, name)| TraceTask {
+                machine: MachineId::HOST,
+                tid: Tid(tid),
+                pid: Pid(tid),
+                parent: Pid(parent),
+                name,
+                kernel: parent == 2,
+                asleep_in: None,
+            })
+            .collect(),
         disks: vec![(MachineId::HOST, DISK, "vda".to_owned())],
         command: Some(TracedCommand {
             machine: MachineId::HOST,
@@ -161,7 +166,13 @@ impl Machinery {
     }
 
     fn run(&mut self) {
-        (0..CPUS).for_each(|cpu| self.schedule(cpu, Tid(0), Off::Runnable));
+        for cpu in 0..CPUS {
+            let (nobody, worker) = (Tid(0), Tid(WORKER + cpu));
+            let stack = None;
+            self.tell(cpu, What::Switch { prev: nobody, off: Off::Runnable, stack, next: worker });
+            self.tell(cpu, What::Switch { prev: worker, off: Off::Sleep, stack, next: nobody });
+            self.schedule(cpu, nobody, Off::Runnable);
+        }
         while let Some(Reverse((at, _, happening))) = self.next.pop() {
             self.now = self.now.max(at);
             match happening {

@@ -108,8 +108,8 @@ fn two_traces_are_drawn_on_one_scale() {
 
 #[test]
 fn names_never_become_markup() {
-    let safe = drawn::small();
-    let safe = page(&[safe.run("small")]);
+    let safe = drawn::hostile("plain");
+    let safe = page(&[safe.run("plain")]);
     for name in HOSTILE {
         let drawing = drawn::hostile(name);
         let page = page(&[drawing.run(name)]);
@@ -125,6 +125,60 @@ fn names_never_become_markup() {
     }
     let long = drawn::hostile(&"x".repeat(1 << 20));
     assert!(page(&[long.run("long")]).len() < safe.len() + 20_000);
+}
+
+/// Every bar's parts, as they are told to those who can't see them.
+fn bars(page: &str) -> Vec<&str> {
+    let labels = page.split("aria-label=\"").skip(1).map(|rest| rest.split('"').next().unwrap());
+    labels.filter(|label| label.contains(" %")).collect()
+}
+
+#[test]
+fn parts_of_bars_make_up_the_whole() {
+    let (one, two) = (make(1, 9), make(4, 9));
+    let page = page(&[one.run("seq-make"), two.run("para-make")]);
+    let bars = bars(&page);
+    assert!(20 < bars.len(), "{bars:?}");
+    for bar in bars {
+        let shares =
+            bar.split(" %").filter_map(|part| part.rsplit(' ').next()?.parse::<f64>().ok());
+        let sum: f64 = shares.sum();
+        assert!((99.9..100.1).contains(&sum), "{bar}: {sum}");
+    }
+}
+
+#[test]
+fn every_chart_is_there_with_both_runs() {
+    let (one, two) = (make(1, 9), make(4, 9));
+    let page = page(&[one.run("seq-make"), two.run("para-make")]);
+    for id in ["profile", "states", "waits", "kernel", "path", "gantt", "processes"] {
+        let (_, section) =
+            page.split_once(&format!("<section aria-labelledby=\"{id}-title\">")).unwrap();
+        let (section, _) = section.split_once("</section>").unwrap();
+        assert!(section.contains("seq-make") && section.contains("para-make"), "{id}");
+    }
+}
+
+#[test]
+fn nothing_is_loaded_and_no_script_but_the_pages_own_may_run() {
+    let drawing = make(2, 3);
+    let page = page(&[drawing.run("make")]);
+    for part in [
+        "http:",
+        "https:",
+        "//cdn",
+        "src=",
+        "@import",
+        "url(",
+        "onclick",
+        " style=",
+        "innerHTML",
+        "eval(",
+    ] {
+        assert!(!page.contains(part), "{part}");
+    }
+    assert!(page.contains("default-src 'none'"));
+    assert!(!page.contains("{{"));
 }
 
 /// Colours have a name for each doing, in both schemes.

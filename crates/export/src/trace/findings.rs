@@ -1,0 +1,88 @@
+//! What `tracing` finds out about one machine of a run: of a command that ran on it, else of everybody.
+
+use tracing::critical_path::{self, CriticalPath, Scope, Summary};
+use tracing::group::{By, Key};
+use tracing::kernel::KernelTime;
+use tracing::profile::{Profile, profile_within};
+use tracing::states::{States, states};
+use tracing::timeline::{TaskId, Timeline};
+use tracing::tree;
+use tracing::waits::{self, Classifier, Life};
+
+use super::Run;
+use super::names::{Names, short};
+
+/// A machine and what was found out about it.
+#[derive(Debug)]
+pub(super) struct Findings<'a> {
+    pub(super) names: Names<'a>,
+    /// The command's tasks, or all.
+    pub(super) who: Vec<TaskId>,
+    /// The command's.
+    pub(super) scope: Option<Scope>,
+    /// While the command ran, or of the whole trace.
+    pub(super) profile: Profile,
+    pub(super) states: States,
+    pub(super) classifier: Classifier,
+    /// Of every task.
+    pub(super) lives: Vec<Life>,
+    /// Of the whole trace.
+    pub(super) kernel: KernelTime,
+    pub(super) path: Option<(CriticalPath, Summary)>,
+}
+
+/// All machines of a run.
+pub(super) fn findings<'a>(run: Run<'a>) -> Vec<Findings<'a>> {
+    let of = |timeline: &'a Timeline| Findings::new(Names { tables: run.tables, timeline });
+    run.timelines.iter().map(of).collect()
+}
+
+impl<'a> Findings<'a> {
+    fn new(names: Names<'a>) -> Self {
+        let timeline = names.timeline;
+        let scope = Scope::command(names.tables, timeline);
+        let who = match scope {
+            Some(scope) => tree::tree(timeline, scope.task),
+            None => tree::all(timeline),
+        };
+        let range = scope.map_or(timeline.begin..timeline.end, |scope| scope.begin..scope.end);
+        let classifier = Classifier::new(names.tables, timeline.machine);
+        let path = scope.map(|scope| critical_path::critical_path(timeline, scope));
+        let path = path.map(|path| {
+            let summary = critical_path::summary(timeline, &path);
+            (path, summary)
+        });
+        Self {
+            names,
+            profile: profile_within(timeline, &range),
+            states: states(timeline, &who),
+            lives: waits::lives(timeline, &classifier),
+            kernel: KernelTime::new(timeline),
+            classifier,
+            who,
+            scope,
+            path,
+        }
+    }
+
+    pub(super) fn timeline(&self) -> &'a Timeline {
+        self.names.timeline
+    }
+
+    /// Waits of those who are looked at, in one.
+    pub(super) fn life(&self) -> Life {
+        waits::total(&self.lives, &self.who)
+    }
+
+    pub(super) fn waits_by(&self, by: By) -> Vec<waits::Row> {
+        waits::rows(self.timeline(), &self.lives, by, &self.who)
+    }
+}
+
+/// `cc1`, `cc1 (812)`.
+pub(super) fn key_name(key: &Key) -> String {
+    match key.tid.map(|tid| tid.0).or(key.pid.map(|pid| pid.0)) {
+        Some(id) => format!("{} ({id})", short(&key.name)),
+        None => short(&key.name),
+    }
+}

@@ -1,0 +1,336 @@
+//! The charts: CPU and disk, states, waits, CPU time by class, the critical path. Of two runs, both in each.
+
+use std::fmt::Write as _;
+
+use tracing::group::By;
+use tracing::kernel::ClassGroup;
+use tracing::states::{self, Use};
+use tracing::waits::Group;
+
+use super::bars::{Bar, Chart, percent};
+use super::table;
+use crate::html::escape::escape;
+use crate::trace::Run;
+use crate::trace::findings::{Findings, key_name};
+use crate::trace::names::short;
+use crate::trace::views::{self, FOUR_WAY, STATES, View, four_way, nine_states};
+
+/// Bars of a chart with a bar per command, CPU or disk at most; what is cut off is one bar.
+const BARS: usize = 14;
+/// Rows of a table at most.
+const ROWS: usize = 25;
+/// Processes in the page's last table at most.
+const PROCESSES: usize = 500;
+/// Categories of the critical path with a part of their own.
+const CATEGORIES: usize = 11;
+
+/// What has a bar of its own.
+#[derive(Debug)]
+pub(super) struct Subject<'a> {
+    label: String,
+    findings: &'a Findings<'a>,
+}
+
+/// Every machine of every run.
+pub(super) fn subjects<'a>(runs: &[Run<'a>], found: &[&'a [Findings<'a>]]) -> Vec<Subject<'a>> {
+    let several_machines = runs.iter().any(|run| 1 < run.timelines.len());
+    let of_run = |(run, found): (&Run<'a>, &&'a [Findings<'a>])| {
+        let run_label = short(run.label);
+        let several_runs = 1 < runs.len();
+        found.iter().map(move |findings| {
+            let machine = findings.names.machine_name();
+            let label = match (several_runs, several_machines) {
+                (true, true) => format!("{run_label}: {machine}"),
+                (true, false) => run_label.clone(),
+                (false, _) => machine,
+            };
+            Subject { label, findings }
+        })
+    };
+    runs.iter().zip(found).flat_map(of_run).collect()
+}
+
+/// All charts with their tables.
+pub(super) fn figures(subjects: &[Subject<'_>]) -> String {
+    [
+        section("profile", "CPU and disk", &about(subjects), &profile(subjects)),
+        section("states", "States", STATES_NOTE, &states(subjects)),
+        section("waits", "Waits", WAITS_NOTE, &waits(subjects)),
+        section("kernel", "Kernel time", KERNEL_NOTE, &kernel(subjects)),
+        section("path", "Critical path", PATH_NOTE, &path(subjects)),
+    ]
+    .concat()
+}
+
+/// The page's last section.
+pub(super) fn processes(subjects: &[Subject<'_>]) -> String {
+    let one = |subject: &Subject<'_>| {
+        let mut table = views::table(subject.findings, View::Process);
+        table.title = if 1 < subjects.len() { subject.label.clone() } else { String::new() };
+        table::html(&table, PROCESSES)
+    };
+    let body: String = subjects.iter().map(one).collect();
+    section("processes", "Processes", "What each ran and waited for; most waiting first.", &body)
+}
+
+const STATES_NOTE: &str = "Every task's life: whether it had a CPU, waited for one or wanted none, and at the same time \
+    whether a disk worked for it, had its request queued or had none.";
+const WAITS_NOTE: &str = "All time in which tasks could not run, by what they waited for.";
+const KERNEL_NOTE: &str = "What CPUs executed. Interrupts and page faults count for themselves, not for what they interrupted.";
+const PATH_NOTE: &str =
+    "The chain of work and waits that the command's length is made of, followed back from its end.";
+
+fn about(subjects: &[Subject<'_>]) -> String {
+    if subjects.iter().any(|subject| subject.findings.scope.is_some()) {
+        "Wall time, by what was busy. Where a command was traced, this and all that follows is about the command's time and tasks."
+            .to_owned()
+    } else {
+        "Wall time, by what was busy.".to_owned()
+    }
+}
+
+fn section(id: &str, title: &str, note: &str, body: &str) -> String {
+    if body.is_empty() {
+        return String::new();
+    }
+    format!(
+        "<section aria-labelledby=\"{id}-title\">\n<h2 id=\"{id}-title\">{title}</h2>\n<p class=\"faint\">{}</p>\n{body}</section>\n",
+        escape(note)
+    )
+}
+
+/// One table per subject.
+fn tables(subjects: &[Subject<'_>], view: View, most: usize) -> String {
+    let one = |subject: &Subject<'_>| {
+        let mut table = views::table(subject.findings, view);
+        if 1 < subjects.len() {
+            table.title = format!("{}: {}", table.title, subject.label);
+        }
+        table::html(&table, most)
+    };
+    subjects.iter().map(one).collect()
+}
+
+fn chart(title: &str, whole: &str, parts: &[(&str, &'static str)]) -> Chart {
+    let parts = parts.iter().map(|(name, style)| ((*name).to_owned(), *style)).collect();
+    Chart { title: title.to_owned(), whole: whole.to_owned(), parts, bars: Vec::new() }
+}
+
+fn bars(subjects: &[Subject<'_>], ns: impl Fn(&Findings<'_>) -> Vec<u64>) -> Vec<Bar> {
+    let bar =
+        |subject: &Subject<'_>| Bar { label: subject.label.clone(), ns: ns(subject.findings) };
+    subjects.iter().map(bar).collect()
+}
+
+/// The longest bars; the others as one.
+fn longest(mut bars: Vec<Bar>) -> Vec<Bar> {
+    bars.sort_by_key(|bar| std::cmp::Reverse(bar.total()));
+    if bars.len() <= BARS {
+        return bars;
+    }
+    let rest = bars.split_off(BARS - 1);
+    let mut ns = vec![0; rest[0].ns.len()];
+    for bar in &rest {
+        ns.iter_mut().zip(&bar.ns).for_each(|(sum, ns)| *sum += ns);
+    }
+    bars.push(Bar { label: format!("{} others", rest.len()), ns });
+    bars
+}
+
+fn profile(subjects: &[Subject<'_>]) -> String {
+    let mut whole = chart("CPU and disk", "wall time", &FOUR_WAY);
+    whole.bars = bars(subjects, |findings| four_way(&findings.profile.machine).to_vec());
+    let mut out = whole.by_part();
+    for subject in subjects {
+        let profile = &subject.findings.profile;
+        let cpus = profile.cpus.iter().map(|(number, of)| (format!("cpu {number}"), of));
+        let disks = subject.findings.timeline().disks.iter().zip(&profile.disks);
+        let disks = disks.map(|(disk, of)| (format!("disk {}", short(&disk.name)), of));
+        let mut each = chart("each CPU and disk", "wall time", &FOUR_WAY);
+        let bar = |(label, of)| Bar { label, ns: four_way(of).to_vec() };
+        each.bars = cpus.chain(disks).take(64).map(bar).collect();
+        let _ = write!(
+            out,
+            "<details><summary>Each CPU against all disks, each disk against all CPUs{}</summary>\n{}</details>\n",
+            if 1 < subjects.len() {
+                format!(": {}", escape(&subject.label))
+            } else {
+                String::new()
+            },
+            each.by_bar()
+        );
+    }
+    out
+}
+
+fn states(subjects: &[Subject<'_>]) -> String {
+    let mut whole = chart("State", "lifetime of all tasks", &STATES);
+    whole.bars = bars(subjects, |findings| nine_states(&findings.states.total));
+    let mut out = whole.by_part();
+    out.push_str("<div class=\"grids\">\n");
+    for subject in subjects {
+        out += &grid(&subject.label, &subject.findings.states.total);
+    }
+    out.push_str("</div>\n");
+    for subject in subjects {
+        let mut each = chart("states by command", "lifetime", &STATES);
+        let names = subject.findings.states.names.iter();
+        let bar = |named: &states::Named| Bar {
+            label: format!("{} × {}", named.n_processes, short(&named.name)),
+            ns: nine_states(&named.table),
+        };
+        each.bars = longest(names.map(bar).collect());
+        out += &format!("<h3>By command{}</h3>\n{}", of(subjects, subject), each.by_bar());
+    }
+    out
+}
+
+/// `: host` where there is more than one.
+fn of(subjects: &[Subject<'_>], subject: &Subject<'_>) -> String {
+    if 1 < subjects.len() { format!(": {}", escape(&subject.label)) } else { String::new() }
+}
+
+/// The nine states as rows and columns, darker where there is more.
+fn grid(label: &str, table: &states::Table) -> String {
+    let total = table.total_ns();
+    let scale = table::scale(total);
+    let mut rows = String::new();
+    for (cpu, name) in Use::ALL.into_iter().zip(["CPU running", "CPU waiting", "no CPU"]) {
+        let cells = Use::ALL.map(|disk| {
+            let ns = table.ns(cpu, disk);
+            let heat = if total == 0 { 0 } else { u128::from(ns) * 9 / u128::from(total) };
+            format!(
+                "<td class=\"number h{heat}\">{}<br>{}</td>",
+                scale.with_unit(ns),
+                percent(ns, total)
+            )
+        });
+        let _ = writeln!(rows, "<tr><th scope=\"row\">{name}</th>{}</tr>", cells.concat());
+    }
+    format!(
+        "<table class=\"grid\">\n<caption>{}: {} in all, {} unknown</caption>\n<thead><tr><th></th><th class=\"number\">disk running</th>\
+         <th class=\"number\">disk waiting</th><th class=\"number\">no disk</th></tr></thead>\n<tbody>\n{rows}</tbody>\n</table>\n",
+        escape(label),
+        scale.with_unit(total),
+        scale.with_unit(table.unknown_ns)
+    )
+}
+
+/// The groups that are waiting, with their styles.
+const GROUPS: [(Group, &str); 9] = [
+    (Group::Cpu, "cpu-wait"),
+    (Group::Disk, "disk-wait"),
+    (Group::FileServer, "c10"),
+    (Group::InodeLock, "lock-wait"),
+    (Group::OtherLocks, "c9"),
+    (Group::Others, "kernel"),
+    (Group::Timer, "reads"),
+    (Group::Kernel, "user"),
+    (Group::Unknown, "unknown"),
+];
+
+fn by_group(life: &tracing::waits::Life) -> Vec<u64> {
+    let groups = life.groups();
+    GROUPS.iter().map(|(group, _)| groups.get(group).map_or(0, |sum| sum.ns)).collect()
+}
+
+fn waits(subjects: &[Subject<'_>]) -> String {
+    let parts = GROUPS.map(|(group, style)| (group.name(), style));
+    let mut whole = chart("Waiting for", "waiting", &parts);
+    whole.bars = bars(subjects, |findings| by_group(&findings.life()));
+    let mut out = whole.by_part();
+    out += &tables(subjects, View::Waits, ROWS);
+    for subject in subjects {
+        let mut each = chart("waits by command", "waiting", &parts);
+        let rows = subject.findings.waits_by(By::Name);
+        let bar =
+            |row: &tracing::waits::Row| Bar { label: key_name(&row.key), ns: by_group(&row.life) };
+        each.bars = longest(rows.iter().map(bar).collect());
+        out += &format!("<h3>By command{}</h3>\n{}", of(subjects, subject), each.by_bar());
+    }
+    out + &tables(subjects, View::WaitPlaces, ROWS)
+}
+
+/// All groups of classes, with their styles.
+const CLASSES: [(ClassGroup, &str); 10] = [
+    (ClassGroup::User, "c10"),
+    (ClassGroup::FileCalls, "user"),
+    (ClassGroup::ProcessCalls, "cpu-wait"),
+    (ClassGroup::MemoryCalls, "reads"),
+    (ClassGroup::OtherCalls, "lock-wait"),
+    (ClassGroup::Faults, "disk-wait"),
+    (ClassGroup::Interrupts, "interrupt"),
+    (ClassGroup::KernelTasks, "kernel"),
+    (ClassGroup::Idle, "idle"),
+    (ClassGroup::Unknown, "unknown"),
+];
+
+fn by_class(times: &tracing::kernel::Times, wanted: impl Fn(ClassGroup) -> bool) -> Vec<u64> {
+    let groups = times.groups();
+    let ns = |group| groups.get(&group).copied().unwrap_or(0);
+    CLASSES.iter().map(|(group, _)| if wanted(*group) { ns(*group) } else { 0 }).collect()
+}
+
+fn kernel(subjects: &[Subject<'_>]) -> String {
+    let parts = CLASSES.map(|(group, style)| (group.name(), style));
+    let in_kernel =
+        |group| !matches!(group, ClassGroup::User | ClassGroup::Idle | ClassGroup::Unknown);
+    let mut kernel = chart("Kernel time", "kernel", &parts);
+    kernel.bars =
+        bars(subjects, |findings| by_class(&findings.kernel.of(&findings.who), in_kernel));
+    let mut all = chart("All CPU time", "CPUs × wall time", &parts);
+    all.bars = bars(subjects, |findings| by_class(&findings.kernel.total(), |_| true));
+    let mut out = kernel.by_part();
+    out += &format!("<h3>All CPUs, the whole trace</h3>\n{}", all.by_part());
+    for subject in subjects {
+        let findings = subject.findings;
+        let mut each = chart("kernel time by command", "kernel", &parts);
+        let rows = findings.kernel.rows(findings.timeline(), By::Name, &findings.who);
+        let bar = |row: &tracing::kernel::TimesRow| Bar {
+            label: key_name(&row.key),
+            ns: by_class(&row.times, in_kernel),
+        };
+        each.bars = longest(rows.iter().map(bar).collect());
+        out += &format!("<h3>By command{}</h3>\n{}", of(subjects, subject), each.by_bar());
+    }
+    out + &tables(subjects, View::Calls, ROWS)
+}
+
+/// Styles of the path's longest categories.
+const PATH_STYLES: [&str; CATEGORIES] =
+    ["c0", "c1", "c2", "c3", "c4", "c5", "c6", "c8", "c9", "c10", "c7"];
+
+fn path(subjects: &[Subject<'_>]) -> String {
+    let mut names: Vec<(String, u64)> = Vec::new();
+    let categories = |findings: &Findings<'_>| -> Vec<(String, u64)> {
+        let parts = findings.path.iter().flat_map(|(_, summary)| &summary.categories);
+        parts.map(|part| (short(&part.of.to_string()), part.ns)).collect()
+    };
+    for (name, ns) in subjects.iter().flat_map(|subject| categories(subject.findings)) {
+        match names.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, sum)) => *sum += ns,
+            None => names.push((name, ns)),
+        }
+    }
+    if names.is_empty() {
+        return String::new();
+    }
+    names.sort_by_key(|(_, ns)| std::cmp::Reverse(*ns));
+    names.truncate(CATEGORIES);
+    let mut parts: Vec<(&str, &'static str)> =
+        names.iter().zip(PATH_STYLES).map(|((name, _), style)| (name.as_str(), style)).collect();
+    parts.push(("everything else", "c11"));
+    let mut whole = chart("Critical path", "the command's length", &parts);
+    whole.bars = bars(subjects, |findings| {
+        let mut ns = vec![0; parts.len()];
+        for (name, part) in categories(findings) {
+            let place = names.iter().position(|(known, _)| *known == name);
+            ns[place.unwrap_or(names.len())] += part;
+        }
+        ns
+    });
+    whole.bars.retain(|bar| 0 < bar.total());
+    whole.by_part()
+        + &tables(subjects, View::Improvements, ROWS)
+        + &tables(subjects, View::CriticalPath, ROWS)
+}
