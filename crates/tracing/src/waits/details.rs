@@ -3,11 +3,11 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use model::{HostNs, LockKind};
+use model::{HostNs, Interrupt, LockKind};
 
 use super::{Cause, Classifier, Evidence, Sum, Wait};
 use crate::kernel::interrupt_name;
-use crate::timeline::{LockWait, Sleep, State, Task, TaskId, Timeline, Waker, WokenBy, Work};
+use crate::timeline::{LockWait, Sleep, State, TaskId, Timeline, Waker, WokenBy, Work};
 
 /// Waits that are alike.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -60,20 +60,19 @@ pub fn details(
     classifier: &Classifier,
     tasks: &[TaskId],
 ) -> Vec<(Detail, Sum)> {
-    grouped(timeline, classifier, tasks, |_, wait, state| {
+    let rows = grouped(timeline, classifier, tasks, |wait, state| {
         let lock = match state {
             State::Asleep(sleep) if is_lock(wait.cause) => {
                 sleep.lock.as_ref().map(|lock| LockDetail::of(timeline, sleep, lock))
             }
             _ => None,
         };
-        Detail {
-            cause: wait.cause,
-            function: wait.function.to_owned(),
-            evidence: wait.evidence,
-            lock,
-        }
-    })
+        (wait.cause, wait.function, wait.evidence, lock)
+    });
+    let detail = |((cause, function, evidence, lock), sum): (_, Sum)| {
+        (Detail { cause, function: str::to_owned(function), evidence, lock }, sum)
+    };
+    rows.into_iter().map(detail).collect()
 }
 
 /// Waits by cause and who ended them, most time first: a task's name, an interrupt, a disk; `None`: not known, or the
@@ -84,28 +83,50 @@ pub fn wakers(
     classifier: &Classifier,
     tasks: &[TaskId],
 ) -> Vec<((Cause, Option<String>), Sum)> {
-    grouped(timeline, classifier, tasks, |_, wait, state| {
+    let rows = grouped(timeline, classifier, tasks, |wait, state| {
         let by = match state {
-            State::Asleep(sleep) => sleep.woken_by.map(|waker| waker.by),
+            State::Asleep(sleep) => sleep.woken_by.and_then(|it| Ender::of(timeline, it.by)),
             _ => None,
         };
-        (wait.cause, by.and_then(|by| waker_name(timeline, by)))
-    })
+        (wait.cause, by)
+    });
+    rows.into_iter().map(|((cause, by), sum)| ((cause, by.map(Ender::name)), sum)).collect()
 }
 
 /// What to call who woke a task.
 #[must_use]
 pub fn waker_name(timeline: &Timeline, by: WokenBy) -> Option<String> {
-    match by {
-        WokenBy::Task(task) => timeline.tasks.get(task.index()).map(|task| task.name().to_owned()),
-        WokenBy::Interrupt(interrupt) => Some(interrupt_name(interrupt)),
-        WokenBy::Request { task, row } => {
-            let requests = &timeline.tasks.get(task.index())?.requests;
-            let disk = requests.get(usize::try_from(row).ok()?)?.disk;
-            let disk = timeline.disks.get(usize::try_from(disk).ok()?)?;
-            Some(format!("disk {}", disk.name))
+    Ender::of(timeline, by).map(Ender::name)
+}
+
+/// Who ends waits, as they are told apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Ender<'a> {
+    Task(&'a str),
+    Interrupt(Interrupt),
+    Disk(&'a str),
+}
+
+impl<'a> Ender<'a> {
+    fn of(timeline: &'a Timeline, by: WokenBy) -> Option<Self> {
+        match by {
+            WokenBy::Task(task) => Some(Self::Task(timeline.tasks.get(task.index())?.name())),
+            WokenBy::Interrupt(interrupt) => Some(Self::Interrupt(interrupt)),
+            WokenBy::Request { task, row } => {
+                let requests = &timeline.tasks.get(task.index())?.requests;
+                let disk = requests.get(usize::try_from(row).ok()?)?.disk;
+                Some(Self::Disk(&timeline.disks.get(usize::try_from(disk).ok()?)?.name))
+            }
+            WokenBy::Unknown => None,
         }
-        WokenBy::Unknown => None,
+    }
+
+    fn name(self) -> String {
+        match self {
+            Self::Task(name) => name.to_owned(),
+            Self::Interrupt(interrupt) => interrupt_name(interrupt),
+            Self::Disk(name) => format!("disk {name}"),
+        }
     }
 }
 
@@ -147,17 +168,17 @@ fn is_lock(cause: Cause) -> bool {
     matches!(cause, Cause::InodeLock | Cause::Lock(_))
 }
 
-fn grouped<K: Ord>(
-    timeline: &Timeline,
-    classifier: &Classifier,
+fn grouped<'a, K: Ord>(
+    timeline: &'a Timeline,
+    classifier: &'a Classifier,
     tasks: &[TaskId],
-    key: impl Fn(&Task, &Wait<'_>, &State) -> K,
+    key: impl Fn(Wait<'a>, &State) -> K,
 ) -> Vec<(K, Sum)> {
     let mut sums: BTreeMap<K, Sum> = BTreeMap::new();
     let tasks = tasks.iter().filter_map(|id| timeline.tasks.get(id.index()));
     for (task, segment) in tasks.flat_map(|task| task.segments.iter().map(move |it| (task, it))) {
         if let Some(wait) = classifier.wait(timeline, task, segment) {
-            let key = key(task, &wait, &segment.state);
+            let key = key(wait, &segment.state);
             sums.entry(key).or_default().add(segment.length_ns());
         }
     }
