@@ -181,7 +181,7 @@ impl Classifier {
                 Some(op) => Some((in_fault(op, reading.in_fault), Evidence::Request)),
                 None => by_stack(Cause::Lock(LockClass::Page)),
             },
-            Finding::Within(_) | Finding::Nothing if task.kernel && reading.kernel_loop => {
+            Finding::Within(_) | Finding::Nothing if task.kernel && is_idle(sleep, reading) => {
                 by_stack(Cause::KernelIdle)
             }
             Finding::Within(_) | Finding::Nothing => None,
@@ -239,6 +239,16 @@ fn is_in_lock(reading: Option<&Reading>) -> bool {
         Finding::Lock(_) | Finding::Within(_) | Finding::Nothing => true,
         Finding::Is(cause) => matches!(cause, Cause::Lock(_)),
         Finding::Disk | Finding::Page => false,
+    }
+}
+
+/// Whether a kernel task that sleeps like this has no work: its main function sleeps, or the one that this calls does,
+/// and a signal could wake it. Waits for something in particular are deeper, or let no signal through.
+fn is_idle(sleep: &Sleep, reading: &Reading) -> bool {
+    match reading.kernel_loop {
+        Some(0 | 1) => true,
+        Some(2) => !sleep.uninterruptible,
+        _ => false,
     }
 }
 

@@ -44,8 +44,8 @@ pub(super) struct Reading {
     pub(super) caller: Option<String>,
     /// Whether it sleeps within a page fault.
     pub(super) in_fault: bool,
-    /// Whether it is the main function of a kernel task that sleeps itself.
-    pub(super) kernel_loop: bool,
+    /// Of a kernel task, and not in a wait that is known: how many functions of its own are on the stack.
+    pub(super) kernel_loop: Option<usize>,
     /// The system call, if a function is named after it.
     pub(super) syscall: Option<String>,
 }
@@ -115,7 +115,7 @@ impl Functions {
             innermost: innermost(&telling),
             caller,
             in_fault: found.in_fault,
-            kernel_loop: is_kernel_loop(&telling),
+            kernel_loop: kernel_loop(&telling),
             syscall: stack.iter().find_map(|name| syscall_of(name)).map(str::to_owned),
         }
     }
@@ -190,11 +190,12 @@ fn is_lock(says: Option<Says>) -> bool {
     matches!(says, Some(Says::Semaphore | Says::Mutex))
 }
 
-/// `main function < kthread < ret_from_fork`, and the main function itself sleeps.
-fn is_kernel_loop(telling: &[(&str, Option<Says>)]) -> bool {
+/// How many functions stand within `kthread < ret_from_fork`.
+fn kernel_loop(telling: &[(&str, Option<Says>)]) -> Option<usize> {
     let is_start = |name: &str| matches!(name, "kthread" | "ret_from_fork" | "ret_from_fork_asm");
-    let start = telling.iter().position(|(name, _)| is_start(name));
-    matches!(start, Some(0 | 1)) && !matches!(telling[0].1, Some(Says::Disk | Says::Page))
+    let depth = telling.iter().position(|(name, _)| is_start(name))?;
+    let waits = matches!(telling[0].1, Some(Says::Disk | Says::Page));
+    (!waits).then_some(depth)
 }
 
 /// `__x64_sys_NAME` and its like.

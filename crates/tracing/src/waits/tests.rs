@@ -373,6 +373,18 @@ fn kernel_tasks_without_work() {
         idle,
         "my_driver_thread",
     );
+    // Two functions deep, and a signal could wake it.
+    check_kernel(
+        "schedule kvm_nx_lpage_recovery_worker kvm_vm_worker_thread kthread ret_from_fork",
+        idle,
+        "kvm_nx_lpage_recovery_worker",
+    );
+    let two = ["schedule wait_for_something my_driver_thread kthread ret_from_fork"];
+    let sleep = Sleep { stack: stack(0), uninterruptible: true, ..Sleep::default() };
+    let mut timeline = timeline(State::Asleep(sleep));
+    timeline.tasks[0].kernel = true;
+    let classifier = Classifier::new(&tables(&two), HERE);
+    assert_eq!(wait_of(&classifier, &timeline).cause, Cause::Unknown(Unknown::Unrecognised));
     // At work, and waiting.
     check_kernel(
         "schedule io_schedule my_driver_thread kthread ret_from_fork_asm",
