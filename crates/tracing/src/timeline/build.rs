@@ -13,7 +13,8 @@
 //! `Work::Unknown` without a task for the CPU, until the next event that tells.
 //!
 //! Where no event was lost or left out, the first event of a task or a CPU also tells of the time before it: who is switched
-//! out had the CPU since the begin, who is woken slept since then, who leaves a system call was in it.
+//! out had the CPU since the begin, who is switched in waited for it since then (taken as preempted: no wake-up was seen), who
+//! is woken slept since then, who leaves a system call was in it.
 //!
 //! Time only goes on: an event before its predecessor is moved to it, one outside the trace to the trace's edge.
 
@@ -24,6 +25,8 @@ mod invariants;
 #[cfg(test)]
 pub(crate) mod random;
 mod scope;
+#[cfg(test)]
+mod simulated;
 mod tasks;
 #[cfg(test)]
 mod test;
@@ -171,7 +174,7 @@ impl<'a> Builder<'a> {
     fn apply(&mut self, row: usize, what: &What) {
         match *what {
             What::Switch { prev, off, stack, next } => self.switch(row, prev, off, stack, next),
-            What::Waking { task, .. } => self.waking(row, task),
+            What::Waking { task, by } => self.waking(row, task, by),
             What::Wakeup { task, .. } => self.wakeup(row, task),
             What::Fork { parent, child, pid } => self.fork(row, parent, child, pid),
             What::Exec { task, name } => self.exec(task, name),
@@ -353,7 +356,12 @@ impl Builder<'_> {
         }
         let task = &mut self.tasks[id];
         match (task.waking.take(), &task.state) {
-            (_, State::Runnable { .. }) | (None, State::Unknown) => {}
+            (_, State::Runnable { .. }) => {}
+            // Whoever was not woken since the begin, waited since then; the tables may have been read before that.
+            (None, _) if self.scope.complete && task.is_untouched(task.task.pid) => {
+                task.state = State::Runnable { preempted: true };
+            }
+            (None, State::Unknown) => {}
             (Some(waker), _) => task.become_state(waker.time, State::Runnable { preempted: false }),
             (None, _) => {
                 self.problems.count(Problem::UnseenTask);
@@ -366,9 +374,13 @@ impl Builder<'_> {
 
 /// Wake-ups.
 impl Builder<'_> {
-    fn waking(&mut self, row: usize, task: Tid) {
+    fn waking(&mut self, row: usize, task: Tid, by: Tid) {
         let Some(id) = self.task_of(task) else { return };
-        let waker = self.waker(row);
+        let mut waker = self.waker(row);
+        if let WokenBy::Task(_) | WokenBy::Unknown = waker.by {
+            // The event names it; whom the CPU was last seen to run may be gone.
+            waker.by = self.task_of(by).map_or(WokenBy::Unknown, WokenBy::Task);
+        }
         let task = &mut self.tasks[id];
         if self.scope.complete {
             task.was(State::Asleep(Sleep::default()));
@@ -577,6 +589,8 @@ impl Builder<'_> {
         let done = self.disks.complete(request, bytes, self.now, &mut self.tasks);
         match done {
             Some(maker) => self.cpus[row].complete(maker),
+            // A flush without data is done by another request, and ends without having been issued.
+            None if bytes == 0 => {}
             None => self.problems.count(Problem::EndWithoutBegin),
         }
     }

@@ -231,7 +231,7 @@ impl Tracked {
         };
         let task = &self.task;
         let nothing_done = task.segments.is_empty() && task.requests.is_empty();
-        task.before && task.pid == pid && nothing_done && silent
+        task.before && task.pid == pid && self.since == task.begin && nothing_done && silent
     }
 
     /// It was in this state from the begin on, if no event or table told another.

@@ -29,7 +29,7 @@ fn a_sleeper_is_woken_waits_and_runs() {
     .task(5, "other");
     scene.check_task(
         1,
-        "0-10 ?, 10-25 cpu0, 25-42 asleep stack7 call7 by=task5@40, 42-50 queued, 50-70 cpu0, \
+        "0-10 preempted, 10-25 cpu0, 25-42 asleep stack7 call7 by=task5@40, 42-50 queued, 50-70 cpu0, \
          70-100 preempted",
     );
     scene.check_cpu(
@@ -53,7 +53,7 @@ fn a_wake_up_that_races_with_the_sleep() {
         (21, 1, wakeup(1)),
         (30, 0, switch(1, Off::Sleep, 0)),
     ]);
-    before.check_task(1, "0-10 ?, 10-30 cpu0, 30-100 asleep stack7");
+    before.check_task(1, "0-10 preempted, 10-30 cpu0, 30-100 asleep stack7");
     // The waker is seen before the sleep, which ends as soon as the task is off its CPU.
     let amid = Scene::new(&[
         (10, 0, switch(0, Off::Runnable, 1)),
@@ -64,7 +64,7 @@ fn a_wake_up_that_races_with_the_sleep() {
     ]);
     amid.check_task(
         1,
-        "0-10 ?, 10-30 cpu0, 30-33 asleep stack7 by=unknown@30, 33-40 queued, 40-100 cpu0",
+        "0-10 preempted, 10-30 cpu0, 30-33 asleep stack7 by=unknown@30, 33-40 queued, 40-100 cpu0",
     );
     // Waking alone: it waits from then on.
     let alone = Scene::new(&[
@@ -75,7 +75,7 @@ fn a_wake_up_that_races_with_the_sleep() {
     ]);
     alone.check_task(
         1,
-        "0-10 ?, 10-30 cpu0, 30-33 asleep stack7 by=unknown@33, 33-40 queued, 40-100 cpu0",
+        "0-10 preempted, 10-30 cpu0, 30-33 asleep stack7 by=unknown@33, 33-40 queued, 40-100 cpu0",
     );
 }
 
@@ -99,6 +99,11 @@ fn what_the_first_event_tells_of_the_time_before() {
     // The tables may know.
     scene.tables.tasks[3].asleep_in = Some("poll".to_owned());
     scene.check_task(6, "0-100 asleep");
+    // It may have been woken after they were read.
+    let mut ran = Scene::new(&[(30, 0, switch(0, Off::Runnable, 6))]).task(6, "runs");
+    ran.tables.tasks[2].asleep_in = Some("poll".to_owned());
+    ran.check_task(6, "0-30 preempted, 30-100 cpu0");
+    ran.check_problems(&[]);
     // Not when an event may be missing.
     let lost = model::LostEvents { cpu: 0, kind: "switch".to_owned(), count: 2 };
     let scene = scene.machine(|machine| machine.lost.push(lost.clone()));
@@ -287,6 +292,7 @@ fn disks_are_busy_while_something_is_issued() {
         (40, 1, What::BlockIssue(request(2, 9))),
         (50, 1, done(2)),
         (55, 1, done(2)),
+        (56, 1, What::BlockComplete { request: 8, bytes: 0 }),
         (60, 1, What::BlockIssue(request(3, 0))),
         (70, 1, What::BlockInsert(request(4, 1))),
         (72, 1, What::BlockInsert(model::BlockRequest { sector: 8, ..request(4, 1) })),
@@ -340,13 +346,19 @@ fn lost_events_leave_what_they_contradict_unknown() {
     scene.check_task(5, "0-15 ?, 15-25 cpu1, 25-40 ?, 40-100 preempted");
     scene.check_cpu(0, "0-10 ?, 10-20 1:?, 20-40 ?, 40-100 idle");
     scene.check_problems(&[(Problem::SwitchFromAnother, 1)]);
+    // Few such places do not make the rest doubtful: the CPU was idle until its first switch.
+    let mut events = vec![(1, 0, switch(0, Off::Runnable, 5)), (2, 0, switch(1, Off::Runnable, 0))];
+    for time in 3..60 {
+        events.push((time, 1, switch(0, Off::Runnable, 0)));
+    }
+    Scene::new(&events).task(5, "other").check_cpu(0, "0-1 idle, 1-2 ?, 2-100 idle");
     // The same task on two CPUs: it must have left the first.
     let scene = Scene::new(&[
         (10, 0, switch(0, Off::Runnable, 1)),
         (20, 0, enter(1, 0)),
         (50, 1, switch(0, Off::Runnable, 1)),
     ]);
-    scene.check_task(1, "0-10 ?, 10-20 cpu0, 20-50 ?, 50-100 cpu1");
+    scene.check_task(1, "0-10 preempted, 10-20 cpu0, 20-50 ?, 50-100 cpu1");
     scene.check_cpu(0, "0-10 idle, 10-20 1:user, 20-100 ?");
     scene.check_problems(&[(Problem::SwitchFromAnother, 1)]);
     // Run without a wake-up.
