@@ -24,8 +24,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         exclude: None,
     };
     let alone: Vec<f64> = (0..BATCHES).map(|_| ns_per_call()).collect();
+    let begin = Instant::now();
     let mut tracer = Tracer::load(&options)?;
+    let loaded = begin.elapsed();
     tracer.start()?;
+    println!("loaded in {loaded:.0?}, attached in {:.0?}", begin.elapsed() - loaded);
     let (mut traced, mut drained, mut events) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..BATCHES {
         traced.push(ns_per_call());
@@ -36,7 +39,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         drained.push(begin.elapsed().as_nanos() as f64 / events.len() as f64);
         events.clear();
     }
+    let begin = Instant::now();
     tracer.stop();
+    println!("detached in {:.0?}", begin.elapsed());
+    for (probe, reason) in tracer.missing() {
+        println!("missing: {probe}: {reason}");
+    }
     assert_eq!(tracer.lost(), []);
     println!("ns               fastest  first decile  median");
     let [alone, traced] = [spread(alone), spread(traced)];

@@ -9,7 +9,7 @@ use crate::family::Followed;
 use crate::mapped::{LocalRings, Mapped};
 use crate::probes::{Links, Missing, attach, chain, load, missed};
 use crate::ring::Consumer;
-use crate::slots::{Base, RING_BYTES, SLOT_BYTES, lost_events};
+use crate::slots::{Base, KINDS, RING_BYTES, SLOT_BYTES, lost_events};
 use crate::{RingError, RingMemory, TracerError};
 
 static OBJECT: &[u8] = include_bytes_aligned!(concat!(env!("OUT_DIR"), "/tracer.bpf.o"));
@@ -78,10 +78,10 @@ pub struct Tracer {
     followed: Option<Followed>,
     /// By the CPU's number.
     consumers: Vec<Consumer>,
-    /// All CPUs there can be: those that came late have a ring without slots.
-    possible_cpus: usize,
     missing: Vec<Missing>,
     base_ns: u64,
+    /// Losses before the trace began, of all CPUs there can be: those that come late have a ring without slots.
+    lost_before: Vec<[u64; KINDS]>,
     /// Events outside of it came while only some programs were attached.
     begin: HostNs,
     end: HostNs,
@@ -121,9 +121,9 @@ impl Tracer {
             rings,
             followed,
             consumers: (0..sizes.cpus).map(consumer).collect(),
-            possible_cpus: sizes.possible_cpus,
             missing,
             base_ns,
+            lost_before: vec![[0; KINDS]; sizes.possible_cpus],
             begin: HostNs(0),
             end: HostNs(u64::MAX),
         })
@@ -137,6 +137,10 @@ impl Tracer {
         self.links = attach(&mut self.bpf, &mut self.missing);
         if self.links.is_empty() {
             return Err(no_probe(std::mem::take(&mut self.missing)));
+        }
+        for (cpu, before) in self.lost_before.iter_mut().enumerate() {
+            let Ok(lost) = self.rings.lost(cpu);
+            *before = lost;
         }
         self.begin = HostNs(now_ns());
         Ok(self.begin)
@@ -211,11 +215,12 @@ impl Tracer {
     /// Events that found no room, by CPU and kind.
     #[must_use]
     pub fn lost(&self) -> Vec<LostEvents> {
-        let lost_of = |cpu: usize| {
+        let lost_of = |(cpu, before): (usize, &[u64; KINDS])| {
             let Ok(lost) = self.rings.lost(cpu);
-            lost_events(u32::try_from(cpu).unwrap_or(u32::MAX), &lost)
+            let since = std::array::from_fn(|kind| lost[kind].wrapping_sub(before[kind]));
+            lost_events(u32::try_from(cpu).unwrap_or(u32::MAX), &since)
         };
-        (0..self.possible_cpus).flat_map(lost_of).collect()
+        self.lost_before.iter().enumerate().flat_map(lost_of).collect()
     }
 
     /// The kernel stacks that events name: addresses, innermost first. Ask after `stop`.
