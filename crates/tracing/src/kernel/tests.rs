@@ -175,3 +175,14 @@ fn sums_hold_whatever_happens() {
         }
     }
 }
+
+#[test]
+fn times_of_a_guest_that_lies_add_up_to_the_largest_number() {
+    let mut timeline = drawn(&[("u", "0"), ("r", "1")]);
+    timeline.end = HostNs(u64::MAX);
+    timeline.cpus.iter_mut().for_each(|cpu| cpu.slices[0].end = HostNs(u64::MAX));
+    let time = KernelTime::new(&timeline);
+    assert_eq!(time.total().total_ns(), u64::MAX);
+    assert_eq!(time.of(&all(&timeline)).total_ns(), u64::MAX);
+    assert_eq!(time.calls(&timeline, &all(&timeline))[0].on_cpu_ns, u64::MAX);
+}

@@ -60,14 +60,14 @@ impl Times {
     /// All of it.
     #[must_use]
     pub fn total_ns(&self) -> u64 {
-        self.work.values().sum()
+        sum(self.work.values())
     }
 
     /// In the kernel.
     #[must_use]
     pub fn kernel_ns(&self) -> u64 {
         let kernel = self.work.iter().filter(|(work, _)| Class::of(**work).is_kernel());
-        kernel.map(|(_, ns)| ns).sum()
+        sum(kernel.map(|(_, ns)| ns))
     }
 
     /// By class; adds up to the total.
@@ -89,13 +89,13 @@ impl Times {
 
     fn by<K: Ord>(&self, key: impl Fn(Work) -> K) -> BTreeMap<K, u64> {
         let mut sums = BTreeMap::new();
-        self.work.iter().for_each(|(work, ns)| *sums.entry(key(*work)).or_default() += ns);
+        self.work.iter().for_each(|(work, ns)| grow(sums.entry(key(*work)).or_default(), *ns));
         sums
     }
 
     fn add(&mut self, work: Work, ns: u64) {
         if 0 < ns {
-            *self.work.entry(work).or_default() += ns;
+            grow(self.work.entry(work).or_default(), ns);
         }
     }
 }
@@ -161,7 +161,7 @@ impl KernelTime {
         }
         for (work, ns) in self.of(tasks).work {
             if let Work::Syscall(number) = work {
-                rows.entry(number).or_default().1 += ns;
+                grow(&mut rows.entry(number).or_default().1, ns);
             }
         }
         let row = |(number, (calls, on_cpu_ns))| CallRow {
@@ -178,7 +178,7 @@ impl KernelTime {
 
     fn by_who_ns(&self) -> u64 {
         let parts = self.tasks.iter().chain([&self.idle, &self.unknown]);
-        parts.map(Times::total_ns).sum()
+        sum(&parts.map(Times::total_ns).collect::<Vec<u64>>())
     }
 
     fn whose(&mut self, task: Option<TaskId>, work: Work) -> &mut Times {
@@ -188,6 +188,15 @@ impl KernelTime {
             None => &mut self.idle,
         }
     }
+}
+
+/// A guest's times may be anything: sums end at the largest number.
+fn grow(sum: &mut u64, ns: u64) {
+    *sum = sum.saturating_add(ns);
+}
+
+fn sum<'a>(parts: impl IntoIterator<Item = &'a u64>) -> u64 {
+    parts.into_iter().fold(0, |sum, ns| sum.saturating_add(*ns))
 }
 
 impl Calls {
