@@ -46,7 +46,7 @@ impl Scope {
         let mut cpus: Vec<u32> = cpus.into_iter().collect();
         cpus.sort_unstable();
         let told = row.begin < row.end;
-        let complete = row.lost.is_empty() && chains.hold();
+        let complete = row.lost.iter().all(|lost| lost.count == 0) && chains.hold();
         let (begin, end) = if told { (row.begin, row.end) } else { (first.min(last), last) };
         let fault_ends = match ends_seen {
             true => FaultEnds::Seen,

@@ -1,0 +1,66 @@
+//! Tasks begin, run programs, and end.
+
+use model::{Pid, TaskName, Tid, What};
+
+use super::cpus::Current;
+use super::tasks::Mode;
+use super::{Builder, EXECVE};
+use crate::timeline::State;
+
+/// Tasks' lives.
+impl Builder<'_> {
+    pub(super) fn fork(&mut self, row: usize, parent: Tid, child: Tid, pid: Pid) {
+        self.end_interrupts(row);
+        if child == Tid(0) {
+            return;
+        }
+        let parent = self.task_of(parent);
+        if let Some(old) = self.tasks.find(child)
+            && !self.tasks[old].is_untouched(pid)
+        {
+            self.lose_cpu_of(old);
+            self.tasks[old].state = State::Unknown;
+            self.tasks.end(old, self.now);
+        }
+        self.tasks.fork(parent, child, pid, self.now);
+    }
+
+    /// When a thread that is not its process's first runs another program, it takes the first one's id.
+    pub(super) fn take_over_tid(&mut self, row: usize, what: &What) {
+        let What::Exec { task: tid, .. } = *what else { return };
+        let Current::Task(id) = self.cpus[row].current else { return };
+        let task = &self.tasks[id].task;
+        if task.tid == tid || task.pid.0 != tid.0 {
+            return;
+        }
+        if let Some(first) = self.tasks.find(tid) {
+            self.lose_cpu_of(first);
+            self.tasks.end(first, self.now);
+        }
+        self.tasks.change_tid(id, tid);
+    }
+
+    pub(super) fn exec(&mut self, task: Tid, name: TaskName) {
+        let Some(id) = self.task_of(task) else { return };
+        let task = &mut self.tasks[id];
+        if task.task.kernel {
+            // The kernel starts a program of its own accord; on return to it there is the end of a system call.
+            task.task.kernel = false;
+            task.context.mode = Mode::Syscall(EXECVE);
+        }
+        task.rename(self.now, name.text());
+    }
+
+    pub(super) fn rename(&mut self, task: Tid, name: TaskName) {
+        if let Some(id) = self.task_of(task) {
+            self.tasks[id].rename(self.now, name.text());
+        }
+    }
+
+    pub(super) fn exit(&mut self, task: Tid) {
+        let Some(id) = self.task_of(task) else { return };
+        let task = &mut self.tasks[id];
+        task.task.exited = true;
+        task.context.exit();
+    }
+}

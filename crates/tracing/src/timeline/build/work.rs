@@ -1,0 +1,101 @@
+//! What CPUs execute: system calls, interrupts, page faults.
+
+use model::{HostNs, Interrupt, Tid};
+
+use super::Builder;
+use super::cpus::Current;
+use super::scope::FaultEnds;
+use super::tasks::{Fault, Mode, Told};
+use crate::timeline::{Problem, TaskId, Work};
+
+/// Kernel work.
+impl Builder<'_> {
+    pub(super) fn syscall_enter(&mut self, row: usize, task: Tid, number: u16) {
+        self.end_interrupts(row);
+        self.cpus[row].completed = None;
+        let Some(id) = self.task_of(task) else { return };
+        if let Mode::Syscall(_) = self.tasks[id].context.mode {
+            self.problems.count(Problem::EndWithoutBegin);
+        }
+        self.tell(id, Told::InUser);
+        self.tasks[id].context.enter(number);
+        self.calls.begin(id, number, self.now);
+    }
+
+    pub(super) fn syscall_exit(&mut self, row: usize, task: Tid, number: u16) {
+        self.end_interrupts(row);
+        self.cpus[row].completed = None;
+        let Some(id) = self.task_of(task) else { return };
+        if self.tasks[id].context.mode == Mode::User {
+            self.problems.count(Problem::EndWithoutBegin);
+        }
+        self.tell(id, Told::InSyscall(number));
+        self.tasks[id].context.leave();
+    }
+
+    /// An event tells for the first time what mode a task was in: in all its time so far, unless events were lost.
+    pub(super) fn tell(&mut self, id: TaskId, told: Told) {
+        let task = &mut self.tasks[id];
+        if !task.is_untold() {
+            return;
+        }
+        let untold = std::mem::take(&mut task.untold);
+        if !self.scope.complete {
+            return;
+        }
+        let work = match told {
+            Told::InUser => Work::User,
+            Told::InSyscall(number) => {
+                task.slept_in(number);
+                Work::Syscall(number)
+            }
+        };
+        for (cpu, slice) in untold {
+            self.cpus[cpu].did(slice, work);
+        }
+    }
+
+    pub(super) fn interrupt_exit(&mut self, row: usize, interrupt: Interrupt) {
+        if !self.cpus[row].interrupt_exit(interrupt) {
+            self.problems.count(Problem::EndWithoutBegin);
+        }
+    }
+
+    /// No interrupt is being handled when tasks act: if one seems to be, its end was lost.
+    pub(super) fn end_interrupts(&mut self, row: usize) {
+        let lost = self.cpus[row].interrupts.len() as u64;
+        self.problems.add(Problem::EndWithoutBegin, lost);
+        self.cpus[row].interrupts.clear();
+    }
+
+    /// Faults of interrupts count as theirs.
+    pub(super) fn fault_enter(&mut self, row: usize, user: bool) {
+        if user {
+            self.end_interrupts(row);
+        }
+        if !self.cpus[row].interrupts.is_empty() {
+            return;
+        }
+        let Current::Task(id) = self.cpus[row].current else { return };
+        if user {
+            self.tell(id, Told::InUser);
+        }
+        let fault = match self.scope.fault_ends {
+            FaultEnds::Seen => Fault::Open,
+            FaultEnds::Estimated { ns } => Fault::Until(HostNs(self.now.0.saturating_add(ns))),
+        };
+        self.tasks[id].context.fault(fault, user);
+    }
+
+    pub(super) fn fault_exit(&mut self, row: usize) {
+        let cpu = &self.cpus[row];
+        if !cpu.interrupts.is_empty() {
+            return;
+        }
+        let Current::Task(id) = cpu.current else { return };
+        if self.tasks[id].context.fault.take().is_none() {
+            self.problems.count(Problem::EndWithoutBegin);
+        }
+        self.tasks[id].context.faulted = false;
+    }
+}
