@@ -1,4 +1,5 @@
-//! The recording: a folder of Parquet tables and `recording.json`, described in `docs/formats.md`.
+//! The recording: a folder of Parquet tables and `recording.json`, described in `docs/formats.md`. A trace is
+//! another such folder: see `trace`.
 //!
 //! ```text
 //!  collector --records--> Spool (one per CPU) --+

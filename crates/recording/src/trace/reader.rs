@@ -110,9 +110,9 @@ impl Trace {
     /// # Errors
     /// When they can't be read or are more.
     pub fn events_up_to(&self, limit: u64) -> Result<Vec<TraceEvent>, Error> {
-        let check = |count: u64| match count <= limit {
-            true => Ok(()),
-            false => Err(Error::TooManyEvents { path: self.dir.clone(), limit }),
+        let check = |count: u64| {
+            let too_many = || Error::TooManyEvents { path: self.dir.clone(), limit };
+            if count <= limit { Ok(()) } else { Err(too_many()) }
         };
         check(self.events.unwrap_or(0))?;
         let mut all = Vec::new();
