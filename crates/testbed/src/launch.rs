@@ -129,10 +129,8 @@ pub(crate) fn prepare(
         fs::create_dir(needed).map_err(Error::io("create", needed))?;
     }
     copy(vmscope, &bin.join("vmscope"))?;
-    if !scenario.natives.is_empty() {
-        for name in workload::files() {
-            copy(&workloads.join(name), &bin.join(name))?;
-        }
+    for name in workload::files() {
+        copy(&workloads.join(name), &bin.join(name))?;
     }
     plan.guests = boots(&scenario, &cache, &workloads, vmscope, folder.path())?;
     if !direct {

@@ -90,6 +90,9 @@ impl HostMachine<'_> {
         } else {
             line.two("-accel", "tcg,thread=multi");
         }
+        if self.host.reliable_tsc {
+            extra += " tsc=reliable";
+        }
         // Emulated AMD SVM: the one way to have real KVM on any machine. Emulation copies strings step by
         // step: without ERMS kernels take a step per word, not per byte.
         line.two("-cpu", "max,+svm,-erms,-fsrm");

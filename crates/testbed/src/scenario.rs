@@ -43,6 +43,9 @@ pub struct Host {
     /// Its time counts its own instructions, so that what something costs comes out the same whatever
     /// else this machine does. One CPU only.
     pub deterministic: bool,
+    /// Its kernel trusts the CPUs' time-stamp counters, as kernels do on real machines: reading the time is quick, and
+    /// its guests' clocks run evenly.
+    pub reliable_tsc: bool,
     /// Its disk, if it is to have one: `/dev/vda`, empty.
     pub disk: Option<Drive>,
     /// What to run when the command line names nothing.
@@ -56,6 +59,7 @@ impl Default for Host {
             memory: Size::mebibytes(3072),
             kernel: GuestKernel::Default,
             deterministic: false,
+            reliable_tsc: false,
             disk: None,
             command: None,
         }

@@ -71,6 +71,7 @@ const SOURCES: &[Source] = &[
     Source { name: "fixed", text: include_str!("../../../workloads/fixed.c"), flags: &[] },
     Source { name: "bursts", text: include_str!("../../../workloads/bursts.c"), flags: &[] },
     Source { name: "exits", text: include_str!("../../../workloads/exits.c"), flags: &[] },
+    Source { name: "delays", text: include_str!("../../../workloads/delays.c"), flags: &[] },
     Source {
         name: "waits",
         text: include_str!("../../../workloads/waits.c"),
