@@ -7,9 +7,9 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use model::{BlockOp, Off, Pid, Tid, TraceEvent, TraceStack, What};
+use model::{BlockOp, LockKind, Off, Pid, Tid, TraceEvent, TraceStack, What};
 use tracer::{Filter, Options, Symbols, Tracer, TracerError};
 
 /// One trace at a time: each makes the others' machine busier.
@@ -215,6 +215,9 @@ fn interrupts_and_faults_are_there_and_interrupts_end() {
     trace.wait(&mut child);
     let events = trace.finish();
     assert!(events.iter().any(|event| matches!(event.what, What::FaultEnter { user: true, .. })));
+    let ends = events.iter().any(|event| matches!(event.what, What::FaultExit { .. }));
+    let is_missing = trace.tracer.missing().iter().any(|(probe, _)| probe == "handle_mm_fault");
+    assert_ne!(ends, is_missing);
     // Interrupts of a CPU nest.
     let (mut open, mut ends) = (BTreeMap::<u32, Vec<_>>::new(), 0);
     for event in events {
@@ -442,6 +445,45 @@ fn disk_writes() -> u64 {
     text.lines().filter_map(row).sum()
 }
 
+/// More threads than CPUs, all making files in one folder: they wait for the lock of its inode, which one of them has.
+#[test]
+fn waits_for_a_lock_name_its_owner() {
+    let _one = one();
+    let own = Pid(std::process::id());
+    let Some(mut trace) = Trace::start(&options(Filter::Process(own))) else { return };
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("vmscope-tracer-test-locks");
+    std::fs::create_dir_all(&folder).unwrap();
+    let end = Instant::now() + Duration::from_secs(1);
+    let make_files = |name: usize| {
+        while Instant::now() < end {
+            let path = folder.join(name.to_string());
+            std::fs::File::create(&path).unwrap();
+            std::fs::remove_file(&path).unwrap();
+        }
+        own_tid()
+    };
+    let threads: Vec<Tid> = std::thread::scope(|scope| {
+        let make_files = &make_files;
+        let makers: Vec<_> = (0..6).map(|name| scope.spawn(move || make_files(name))).collect();
+        makers.into_iter().map(|maker| maker.join().unwrap()).collect()
+    });
+    std::fs::remove_dir(&folder).unwrap();
+    let events = trace.finish();
+    let wait_for_another = |event: &TraceEvent| match event.what {
+        What::LockBegin { task, lock, kind: LockKind::SemWrite, owner: Some(owner), stack } => {
+            (threads.contains(&task) && threads.contains(&owner) && task != owner)
+                .then_some((event.time, task, lock, stack))
+        }
+        _ => None,
+    };
+    let (begin, task, lock, stack) = events.iter().find_map(wait_for_another).unwrap();
+    let functions = trace.functions(stack);
+    assert!(functions.iter().any(|name| name.contains("down_write")), "{functions:?}");
+    assert!(functions.iter().any(|name| name.contains("open") || name.contains("unlink")));
+    let is_end = |event: &TraceEvent| event.what == What::LockEnd { task, lock };
+    assert!(events.iter().any(|event| begin <= event.time && is_end(event)));
+}
+
 #[test]
 fn options_that_make_no_sense_are_refused() {
     let check = |options: Options, expected: &str| {
@@ -451,4 +493,10 @@ fn options_that_make_no_sense_are_refused() {
     check(Options { cpus: vec![], ..options(Filter::None) }, "no CPU");
     check(Options { slots_per_cpu: u32::MAX, ..options(Filter::None) }, "MiB");
     check(Options { slots_per_cpu: 1 << 28, cpus: vec![1], ..options(Filter::None) }, "8192 MiB");
+}
+
+/// Of this thread.
+fn own_tid() -> Tid {
+    let folder = std::fs::read_link("/proc/thread-self").unwrap();
+    Tid(folder.file_name().unwrap().to_str().unwrap().parse().unwrap())
 }
