@@ -14,8 +14,8 @@ use std::collections::BTreeMap;
 
 use model::{BlockOp, LockKind, MachineId, Tid, TraceStack, TraceTables};
 
+use super::calls::{CALLS, DISK_CALLS, INODE_CALLS};
 use super::cause::{Cause, LockClass, Unknown};
-use super::functions::{CALLS, DISK_CALLS, INODE_CALLS};
 use super::names::Names;
 use super::stack::{Family, Finding, Functions, Reading};
 use crate::kernel::syscall_name;

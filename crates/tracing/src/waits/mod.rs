@@ -7,9 +7,11 @@
 //!                                                +--> wakers    who ended it
 //! ```
 //!
-//! Which kernel function means what is in `functions`: a table. What has no cause is unknown, with the reason, and its
+//! Which kernel function means what is in `functions` and `callers`: tables. What has no cause is unknown, with the reason, and its
 //! stack's innermost functions are kept. Kernel tasks without work are listed, and are no waiting time.
 
+mod callers;
+mod calls;
 mod cause;
 mod classify;
 mod details;

@@ -13,8 +13,9 @@
 //!
 //! A page fault is a border: what the task did before it touched the page is not what it waits for.
 
+use super::callers::{MUTEXES, SEMAPHORES};
 use super::cause::Cause;
-use super::functions::{MUTEXES, SAYS, SEMAPHORES, Says};
+use super::functions::{SAYS, Says};
 use super::names::{Names, plain};
 
 /// Functions looked at: more than any kernel stack has, so that a guest's made-up one costs no more.

@@ -5,7 +5,8 @@ use model::{
     Vector,
 };
 
-use super::functions::{MUTEXES, SAYS, SEMAPHORES};
+use super::callers::{MUTEXES, SEMAPHORES};
+use super::functions::SAYS;
 use super::*;
 use crate::drawn::{Random, at_random};
 use crate::group::By;
