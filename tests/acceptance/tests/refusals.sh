@@ -28,7 +28,7 @@ for name in doomed contained; do
 done
 
 echo "not root"
-if setpriv --reuid 65534 --regid 65534 --clear-groups --inh-caps=-all vmscope record -o /tmp/x --duration 1 2>err; then fail "ran without root"; fi
+if setpriv --reuid 65534 --regid 65534 --clear-groups --inh-caps=-all vmscope record -o /tmp/not-there-yet-$$ --duration 1 2>err; then fail "ran without root"; fi
 one_line "not root"
 grep -q root err || fail "does not say root"
 
