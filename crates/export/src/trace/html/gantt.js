@@ -8,7 +8,7 @@
   // How high each doing is drawn: what runs is full, what waits lower, what sleeps a line.
   const HEIGHT = { "cpu-wait": 0.75, "disk-wait": 0.75, "lock-wait": 0.75, asleep: 0.2, stopped: 0.35, queued: 0.5, idle: 0.08, unknown: 0.5 };
   const heights = doings.map(([, style]) => HEIGHT[style] ?? 1);
-  const MIXED = 255;
+  const MIXED = 255, GAP = 254, MANY_TASKS = 200;
   const number = (name) => doings.findIndex(([, style]) => style === name);
   const RUNS = ["user", "kernel", "interrupt"].map(number), WAITS = ["cpu-wait", "disk-wait", "lock-wait"].map(number);
   const longest = Math.max(1, ...runs.map((run) => run.length));
@@ -47,6 +47,39 @@
       }
     }
     return { from, ends: Float64Array.from(ends), kinds: Uint8Array.from(kinds), extra: Int32Array.from(extra), mixed, totals };
+  }
+
+  // Lanes that are not there at the same time as one; each piece knows whose it is.
+  function pack(lanes) {
+    const ends = [], kinds = [], extra = [], mixed = [], owners = [], totals = new Float64Array(doings.length);
+    for (const lane of lanes) {
+      if (ends.length && ends[ends.length - 1] < lane.from) {
+        ends.push(lane.from);
+        kinds.push(GAP);
+        extra.push(-1);
+        owners.push(lane);
+      }
+      lane.kinds.forEach((kind, piece) => {
+        ends.push(lane.ends[piece]);
+        kinds.push(kind);
+        extra.push(lane.extra[piece] + (kind === MIXED ? mixed.length : 0));
+        owners.push(lane);
+      });
+      mixed.push(...lane.mixed);
+      lane.totals.forEach((ns, kind) => { totals[kind] += ns; });
+    }
+    const names = [...new Set(lanes.map((lane) => lane.name.replace(/ \(\d+\)$/, "")))];
+    const name = lanes.length === 1 ? lanes[0].name : `${names.slice(0, 3).join(", ")}${names.length > 3 ? ", …" : ""} ×${lanes.length}`;
+    const about = lanes.length === 1 ? lanes[0].about : `${lanes.length} tasks, one after the other`;
+    return { ...lanes[0], name, about, ends: Float64Array.from(ends), kinds: Uint8Array.from(kinds), extra: Int32Array.from(extra), mixed, owners, totals };
+  }
+
+  // As few lanes as the tasks' lines allow, in the order of the lines.
+  function shared(tasks) {
+    const lines = new Map();
+    for (const task of tasks) lines.set(task.line, [...(lines.get(task.line) ?? []), task]);
+    const numbers = [...lines.keys()].sort((one, other) => one - other);
+    return numbers.map((line) => pack(lines.get(line).sort((one, other) => one.from - other.from)));
   }
 
   // The first piece that ends after `at`.
@@ -98,7 +131,7 @@
       this.chosen = null;
       this.piece = -1;
       box.append(this.overview, this.scroller, this.empty, this.tip);
-      this.select("", "family");
+      this.select("", order.value);
       this.listen();
       new ResizeObserver(() => this.draw()).observe(this.scroller);
     }
@@ -110,14 +143,16 @@
       const matches = (lane) => !wanted || lane.kind === "machine" || `${lane.name} ${lane.about}`.toLowerCase().includes(wanted);
       this.flat = order !== "family";
       this.shown = [];
+      let matched = 0;
       for (const machine of this.run.machines) {
         const lanes = this.lanes.filter((lane) => lane.machine === machine && matches(lane));
         const tasks = lanes.filter((lane) => lane.kind === "task"), others = lanes.filter((lane) => lane.kind !== "task");
         if (key) tasks.sort((one, other) => key(one) - key(other));
-        if (others.length + tasks.length > 1) this.shown.push(...others, ...tasks);
+        if (others.length + tasks.length > 1) this.shown.push(...others, ...(order === "shared" ? shared(tasks) : tasks));
+        matched += others.length + tasks.length - others.filter((lane) => lane.kind === "machine").length;
       }
       this.selected = this.shown;
-      this.matched = this.shown.filter((lane) => lane.kind !== "machine").length;
+      this.matched = matched;
       this.chosen = null;
       this.piece = -1;
       this.scroller.scrollTop = 0;
@@ -211,6 +246,7 @@
         if (view.to <= begin) break;
         const left = this.x(Math.max(begin, view.from)), right = this.x(Math.min(ends[piece], view.to));
         const kind = kinds[piece];
+        if (kind === GAP) continue;
         if (1.5 <= right - left) {
           flush();
           column = -1;
@@ -393,13 +429,13 @@
 
     // What is said of a piece, or of a lane when there is none.
     describe(lane, piece) {
-      if (!(0 <= piece && piece < lane.ends.length)) return this.describeLane(lane);
+      if (!(0 <= piece && piece < lane.ends.length) || lane.kinds[piece] === GAP) return this.describeLane(lane);
       const begin = beginOf(lane, piece), end = lane.ends[piece];
       const shares = lane.kinds[piece] === MIXED ? lane.mixed[lane.extra[piece]] : null;
       const what = shares
         ? pairs(shares).map(([kind, part]) => `${(part / 10).toFixed(1)} % ${doings[kind][0]}`).join("\n")
         : doings[lane.kinds[piece]][0] + (words[lane.extra[piece]] ? `\n${words[lane.extra[piece]]}` : "");
-      return `${lane.name}: ${time(end - begin)}\n${what}\nfrom ${time(begin, longest)} to ${time(end, longest)}`;
+      return `${(lane.owners?.[piece] ?? lane).name}: ${time(end - begin)}\n${what}\nfrom ${time(begin, longest)} to ${time(end, longest)}`;
     }
 
     describeLane(lane) {
@@ -419,7 +455,8 @@
       if (lane && x < this.gutter) text = this.describeLane(lane);
       else if (lane) {
         const at = this.ns(x), piece = pieceAt(lane, at);
-        if (piece < lane.ends.length && beginOf(lane, piece) <= at) text = this.describe(lane, piece);
+        const there = piece < lane.ends.length && beginOf(lane, piece) <= at && lane.kinds[piece] !== GAP;
+        if (there) text = this.describe(lane, piece);
       }
       this.tip.hidden = !text;
       if (!text) return;
@@ -559,6 +596,9 @@
   const order = document.getElementById("gantt-order"), matched = document.getElementById("gantt-matched");
   const inView = document.getElementById("gantt-in-view");
   readColours();
+  // Thousands of lanes are better shared, unless somebody wants them apart.
+  const tasks = runs.flatMap((run) => run.machines.flatMap((machine) => machine.lanes)).filter((lane) => lane.kind === "task");
+  order.value = MANY_TASKS < tasks.length ? "shared" : "family";
   for (const box of boxes) charts.push(new Chart(runs[box.dataset.gantt], box));
   const select = () => {
     charts.forEach((chart) => chart.select(search.value, order.value));

@@ -26,8 +26,8 @@ use super::super::works::works_by_task;
 
 /// Lanes of tasks at most, for each machine.
 const MAX_TASKS: usize = 5_000;
-/// Pieces at most, of all machines of a run.
-const MAX_PIECES: usize = 200_000;
+/// Pieces at most, of all machines of a run and all levels, of which the finest is drawn.
+const MAX_PIECES: usize = 500_000;
 /// Pieces of the critical path's lane at most.
 const MAX_PATH: usize = 50_000;
 /// Words at most, of all runs.
@@ -144,6 +144,7 @@ fn lane(
         "name": name,
         "about": about,
         "depth": lane.depth.min(12),
+        "line": lane.line,
         "from": from.since(begin),
         "pieces": row,
     })
