@@ -152,8 +152,13 @@ fn locks() {
 #[test]
 fn contradictions() {
     // The waker did not run.
-    let sleeps: &[_] = &[("first", "", "0aaa0"), ("other", "", "?xxx?")];
+    let sleeps: &[_] = &[("first", "", "0aaa0"), ("other", "", "1xxxx")];
     check(sleeps, &[('a', By::Task("other"))], "fffff", "u???u");
+    // Nothing is known of it, or nothing for a while.
+    let unknown: &[_] = &[("first", "", "0aaa0"), ("other", "", "1????")];
+    check(unknown, &[('a', By::Task("other"))], "fffff", "u???u");
+    let lost: &[_] = &[("first", "", "0aaa0"), ("other", "", "111??")];
+    check(lost, &[('a', By::Task("other"))], "oooof", "uuu?u");
     // Two woke each other.
     let circle: &[_] = &[("first", "", "0aa0"), ("other", "", "1bb1")];
     check(circle, &[('a', By::Task("other")), ('b', By::Task("first"))], "ffff", "u??u");

@@ -97,7 +97,7 @@ impl<'a> Walk<'a> {
         match waker.by {
             _ if waker.time <= begin => self.push(begin, Doing::WakingUp),
             _ if stays => self.stay(woken, begin, Doing::Lock),
-            WokenBy::Task(by) if self.runs(by, woken) && self.may_hop() => {
+            WokenBy::Task(by) if self.goes_on_in(by, woken, begin) && self.may_hop() => {
                 self.woken(by, woken, begin, sleep);
             }
             WokenBy::Interrupt(Interrupt::Soft(NET_RX)) if self.may_hop() => {
@@ -192,11 +192,17 @@ impl<'a> Walk<'a> {
         }
     }
 
-    fn runs(&self, task: TaskId, time: HostNs) -> bool {
+    /// Whether the path can go on in a task then: it has a CPU, or what it does is not known just for a part of the sleep
+    /// that it ended. One of which nothing is known for longer leads nowhere.
+    fn goes_on_in(&self, task: TaskId, time: HostNs, asleep_since: HostNs) -> bool {
         let Some(task) = self.timeline.tasks.get(task.index()) else { return false };
         let row = task.segments.partition_point(|segment| segment.end < time);
         let around = task.segments[row..].iter().take_while(|segment| segment.begin <= time);
-        around.take(2).any(|segment| matches!(segment.state, State::Running { .. }))
+        around.take(2).any(|segment| match segment.state {
+            State::Running { .. } => true,
+            State::Unknown => asleep_since < segment.begin,
+            _ => false,
+        })
     }
 
     fn running(&self, cpu: u32, begin: HostNs) -> Doing {
