@@ -28,4 +28,8 @@ struct vcpu_clock_found {
 };
 _Static_assert(sizeof(struct vcpu_clock_found) == 40, "no hidden padding");
 
+/* The I/O port that a guest writes marks to, 32 bits at once: none that PCs use. How many different marks there are. */
+#define MARK_PORT 0xeb
+#define MARKS 1024
+
 #endif

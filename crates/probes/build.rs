@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// Each is a program family, loaded by itself.
-const PROGRAMS: [&str; 5] = ["sampler", "switches", "exits", "vms", "empty"];
+const PROGRAMS: [&str; 6] = ["sampler", "switches", "exits", "vms", "marks", "empty"];
 const HEADERS: [&str; 7] = [
     "kernel.bpf.h",
     "registers.bpf.h",

@@ -87,6 +87,13 @@ pub enum Request {
     TraceStart(TraceOptions),
     /// Let the trace's command go.
     TraceRun,
+    /// Write marks to an I/O port (`MARK_PORT` of bpf/abi/vm.h) for the host to see.
+    TraceMark {
+        /// The value of the first; each one's is one more.
+        first: u32,
+        /// How many, at most `MAX_MARKS`.
+        count: u32,
+    },
     /// Look at the clocks, and whether the command has ended.
     TraceLook,
     /// Send what lies in the rings.
@@ -122,6 +129,8 @@ pub enum Response {
     TraceStarted(Box<TraceStarted>),
     /// To `TraceRun` and `TraceLook`.
     TraceSeen(TraceSeen),
+    /// To `TraceMark`: `CLOCK_MONOTONIC` just before and after each, ns.
+    TraceMarked(#[serde(deserialize_with = "at_most::<_, _, MAX_MARKS>")] Vec<(u64, u64)>),
     /// To `TraceDrain`.
     TraceSlots(#[serde(deserialize_with = "at_most::<_, _, MAX_OTHERS>")] Vec<TraceSlots>),
     /// To `TraceStop`.

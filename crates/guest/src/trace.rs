@@ -48,6 +48,17 @@ impl Session {
         }
     }
 
+    /// Has the guest write so many marks, the first of them this value; its clock before and after each, ns.
+    ///
+    /// # Errors
+    /// If it does not answer, or not as it should.
+    pub fn trace_mark(&mut self, first: u32, count: u32) -> Result<Vec<(u64, u64)>, SessionError> {
+        match self.ask_step(&Request::TraceMark { first, count })? {
+            Response::TraceMarked(marks) => Ok(marks),
+            other => Err(unexpected(&other)),
+        }
+    }
+
     /// Has the guest send its rings' slots.
     ///
     /// # Errors

@@ -25,7 +25,7 @@ const TYPED: &str = "sample";
 const PROBING: &str = "sample_probing";
 
 /// All our programs, by their names in the kernel (15 characters at most).
-const PROGRAMS: [&str; 8] = [
+const PROGRAMS: [&str; 9] = [
     TYPED,
     PROBING,
     "find_vcpus",
@@ -34,6 +34,7 @@ const PROGRAMS: [&str; 8] = [
     "count_exit",
     "find_slots",
     "find_clocks",
+    "note_mark",
 ];
 
 /// What to sample, and how.

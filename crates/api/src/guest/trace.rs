@@ -6,6 +6,7 @@
 //!   |   (reads the rings in guest RAM)  |   (nothing happens here)
 //!   | -- TraceRun --------------------> |   lets the command go; answer: TraceSeen
 //!   | -- TraceLook -------------------> |   now and then; answer: TraceSeen, a pair of its clocks
+//!   | -- TraceMark -------------------> |   when the clocks are to be checked; answer: TraceMarked
 //!   | -- TraceDrain ------------------> |   only where RAM can't be read; answer: TraceSlots
 //!   | -- TraceStop -------------------> |   detaches the probes; answer: TraceStopped, names of stacks and disks
 //! ```
@@ -23,6 +24,9 @@ pub const MAX_TRACE_ROWS: usize = 1 << 18;
 
 /// Most bytes of slots in one answer.
 pub const MAX_TRACE_BYTES: usize = 16 << 20;
+
+/// Most marks at once.
+pub const MAX_MARKS: usize = 1024;
 
 /// Most bytes of what the command wrote.
 pub const MAX_OUTPUT_BYTES: usize = 64 << 10;
@@ -176,7 +180,7 @@ pub struct TraceStopped {
     /// The end of what the command wrote.
     #[serde(deserialize_with = "at_most::<_, _, MAX_OUTPUT_BYTES>")]
     pub output: Vec<u8>,
-    /// CPU time that `vmscope-guest` has used from the first probe's attaching to the last one's detaching, ns.
+    /// CPU time that `vmscope-guest` has used between beginning the trace and ending it, ns: for answering the host.
     pub own_cpu_ns: u64,
 }
 

@@ -73,9 +73,9 @@ impl TracedMachine {
         Ok(self.pace.after(fullest))
     }
 
-    /// Detaches its probes.
-    pub(super) fn stop(&mut self) {
-        self.end = self.source.stop().min(self.end);
+    /// Detaches its probes. Its trace ends at `end`, or earlier.
+    pub(super) fn stop(&mut self, end: HostNs) {
+        self.end = self.source.stop().min(end).min(self.end);
     }
 
     /// Stores what still lies in the rings.

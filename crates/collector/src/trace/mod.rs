@@ -24,7 +24,8 @@ mod record;
 mod running;
 mod source;
 mod tasks;
+mod urgent;
 
 pub use error::TraceError;
-pub use plan::{Scope, TraceControl, TraceNext, TracePlan, TraceProgress, Traced};
+pub use plan::{GuestPath, Scope, TraceControl, TraceNext, TracePlan, TraceProgress, Traced};
 pub use record::trace;

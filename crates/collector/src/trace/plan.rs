@@ -20,10 +20,23 @@ pub struct TracePlan {
     /// VMs whose guests are traced from outside, by name or process id. The command then runs in the guest, of which
     /// there must be one; `scope` is the guest's, and of the host only the VM's own process is traced.
     pub vms: Vec<String>,
+    /// How guests' events come out.
+    pub guest_path: GuestPath,
+    /// Marks by which each guest's clock is checked: so many at the begin and at the end.
+    pub marks: u32,
     /// The command, and as long as it runs; empty: none.
     pub command: Vec<String>,
     /// Version to write into the trace.
     pub vmscope_version: String,
+}
+
+/// How guests' events come out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GuestPath {
+    /// The host reads them in the guest's memory; where it can't, the guest sends them.
+    Memory,
+    /// The guest sends them.
+    Link,
 }
 
 /// What of the host is traced.

@@ -19,6 +19,7 @@ use super::machine::TracedMachine;
 use super::plan::{Scope, TraceControl, TraceNext, TracePlan, TraceProgress, Traced};
 use super::running::{Ended, Running};
 use super::source::Source;
+use super::urgent::Urgent;
 use crate::collect::PROC;
 
 /// Tables are stored so often, for readers of a trace whose recorder was killed.
@@ -49,7 +50,9 @@ pub fn trace(plan: &TracePlan, control: &mut dyn TraceControl) -> Result<Traced,
         }
     };
     let ran = recorder.run(command.as_mut(), control);
-    recorder.machines.iter_mut().for_each(TracedMachine::stop);
+    // All machines' traces end together, however long it takes to end each.
+    let end = probes::now();
+    recorder.machines.iter_mut().for_each(|machine| machine.stop(end));
     recorder.ended = command.map(Running::finish);
     ran?;
     recorder.finish(control)
@@ -99,6 +102,8 @@ fn begin_guests(plan: &TracePlan, vms: &Vms<'_>) -> Result<Vec<Box<dyn Source>>,
             machine: MachineId(machine),
             slots_per_cpu: u32::try_from(plan.ring_bytes / SLOT_BYTES).unwrap_or(u32::MAX),
             scope,
+            path: plan.guest_path,
+            marks: plan.marks,
             command: plan.command.clone(),
         };
         let failed = |reason| TraceError::Vm { vm: (*name).to_owned(), reason };
@@ -185,6 +190,10 @@ impl<'a> Recorder<'a> {
         mut command: Option<&mut Running>,
         control: &mut dyn TraceControl,
     ) -> Result<(), TraceError> {
+        let urgent = Urgent::begin();
+        if let Err(error) = &urgent {
+            self.note(&format!("the recorder ran as an ordinary task: {error}"));
+        }
         let host = self.machines[0].row();
         control.show(&TraceProgress::Tracing { cpus: host.cpus.len(), missing: host.missing });
         let begin = Instant::now();

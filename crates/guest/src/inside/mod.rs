@@ -8,6 +8,7 @@ mod error;
 mod kcore;
 mod kernel;
 mod log;
+mod marks;
 mod ports;
 mod processes;
 mod program;

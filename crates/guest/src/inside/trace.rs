@@ -38,7 +38,7 @@ pub(crate) struct Trace {
     command: Option<TracedCommand>,
     /// By ring: what the host was sent so far, where it asks for it.
     sent: Vec<u64>,
-    /// CPU time of this process when the probes were attached.
+    /// CPU time of this process when it had begun the trace.
     cpu_ns: u64,
 }
 
@@ -75,12 +75,12 @@ impl Trace {
             Err(error) => started.pages_problem = Some(error.to_string()),
         }
         started.before = tasks()?;
-        let cpu_ns = own_cpu_ns();
         started.begin_ns = tracer.start().map_err(|error| error.to_string())?.0;
         started.after = tasks()?;
         started.after_ns = super::now_ns();
         started.missing = tracer.missing().to_vec();
         started.clock = clock();
+        let cpu_ns = own_cpu_ns();
         Ok((Self { tracer, command, sent: vec![0; layout.rings], cpu_ns }, started))
     }
 
@@ -114,8 +114,8 @@ impl Trace {
 
     /// Detaches the probes. The rings stay until the trace is dropped: the host has not read all of them.
     pub(crate) fn stop(&mut self) -> TraceStopped {
-        let end_ns = self.tracer.stop().0;
         let own_cpu_ns = own_cpu_ns().saturating_sub(self.cpu_ns);
+        let end_ns = self.tracer.stop().0;
         let mut stopped = TraceStopped {
             end_ns,
             clock: clock(),

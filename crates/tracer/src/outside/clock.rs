@@ -171,6 +171,12 @@ impl GuestClock {
         worst.saturating_add(self.bend_ns)
     }
 
+    /// Furthest that a knot lies from the line between its neighbours, ns.
+    #[must_use]
+    pub fn bend_ns(&self) -> u64 {
+        self.bend_ns
+    }
+
     /// How much faster the guest's clock ran than the host's, in parts per million; 0 with one knot.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a rate to show")]

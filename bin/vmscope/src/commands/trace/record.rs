@@ -12,7 +12,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use collector::trace::{Scope, TraceControl, TraceNext, TracePlan, TraceProgress, Traced, trace};
+use collector::trace::{
+    GuestPath, Scope, TraceControl, TraceNext, TracePlan, TraceProgress, Traced, trace,
+};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, getpgrp};
 use rustix::termios::tcgetpgrp;
@@ -63,6 +65,12 @@ pub(crate) struct Args {
     /// mean the guest's tasks. May be given several times
     #[arg(long, value_name = "NAME", conflicts_with = "cgroup")]
     vm: Vec<String>,
+    /// Have the guest send its events, as it does by itself where its memory can't be read
+    #[arg(long, requires = "vm")]
+    by_link: bool,
+    /// Check the guest's clock at the begin and at the end: by so many writes to an I/O port, which both sides see
+    #[arg(long, value_name = "MARKS", requires = "vm", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=1024))]
+    check_clock: u32,
     /// Only this process and what it starts
     #[arg(long, value_name = "PID", conflicts_with = "cgroup")]
     tree: Option<u32>,
@@ -97,6 +105,8 @@ fn plan(args: &Args) -> anyhow::Result<TracePlan> {
         ring_bytes: args.buffer,
         scope: scope(args)?,
         vms: args.vm.clone(),
+        guest_path: if args.by_link { GuestPath::Link } else { GuestPath::Memory },
+        marks: args.check_clock,
         command: args.command.clone(),
         vmscope_version: env!("CARGO_PKG_VERSION").to_owned(),
     })

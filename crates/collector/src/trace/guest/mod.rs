@@ -6,6 +6,7 @@
 //! Nothing that a guest does or says ends more than its own trace.
 
 mod find;
+mod marks;
 mod rings;
 mod worker;
 
@@ -23,7 +24,8 @@ use tracer::outside::GuestClock;
 pub(crate) use find::find_vm;
 
 use self::rings::Rings;
-use self::worker::{Clocks, News, Order, Work};
+use self::worker::{Clocks, Mark, News, Order, Work};
+use super::plan::GuestPath;
 use super::source::{Source, SourceTables};
 use super::tasks::Meanwhile;
 
@@ -43,6 +45,8 @@ pub(super) struct GuestPlan {
     pub(super) machine: MachineId,
     pub(super) slots_per_cpu: u32,
     pub(super) scope: TraceScope,
+    pub(super) path: GuestPath,
+    pub(super) marks: u32,
     /// Words; empty: none.
     pub(super) command: Vec<String>,
 }
@@ -63,8 +67,20 @@ pub(super) struct Guest {
     news: Receiver<News>,
     meanwhile: Meanwhile,
     command: CommandSeen,
+    marks: Vec<Mark>,
     /// Why its trace ended before the others'.
     failed: Option<String>,
+}
+
+/// How its rings are to be read.
+#[derive(Debug)]
+struct Wanted {
+    machine: MachineId,
+    /// What the guest wrote into their heads.
+    mark: u64,
+    path: GuestPath,
+    /// The name of the other way.
+    link: &'static str,
 }
 
 #[derive(Debug, Default)]
@@ -96,6 +112,7 @@ impl Guest {
                 mark,
                 command: plan.command.clone(),
             },
+            marks: plan.marks,
             host_cpus: host::machine::online_cpus(crate::collect::SYS.as_ref()).unwrap_or_default(),
         };
         let link = match work.channel {
@@ -112,18 +129,17 @@ impl Guest {
             Ok(News::Failed(reason)) => return Err(reason),
             _ => return Err("asking it failed unexpectedly".to_owned()),
         };
-        Self::new(process, plan.machine, mark, link, (started, &vm, clocks), (orders, news))
+        let wanted = Wanted { machine: plan.machine, mark, path: plan.path, link };
+        Self::new(process, &wanted, (started, &vm, clocks), (orders, news))
     }
 
     fn new(
         process: &VmProcess,
-        machine: MachineId,
-        mark: u64,
-        link: &str,
+        wanted: &Wanted,
         (started, vm, clocks): (TraceStarted, &FoundVm, Clocks),
         (orders, news): (Sender<Order>, Receiver<News>),
     ) -> Result<Self, String> {
-        let (rings, path) = Rings::open(machine, vm, &started, mark)?;
+        let (rings, path) = Rings::open(wanted, vm, &started)?;
         let mut row = Machine {
             name: process.name.clone(),
             kernel: started.kernel_release.clone(),
@@ -136,8 +152,10 @@ impl Guest {
             ..Machine::default()
         };
         if let Err(reason) = path {
-            link.clone_into(&mut row.path);
-            row.missing.push(("guest memory".to_owned(), reason));
+            wanted.link.clone_into(&mut row.path);
+            if let Some(reason) = reason {
+                row.missing.push(("guest memory".to_owned(), reason));
+            }
             // It ends only after us.
             let _ = orders.send(Order::Send);
         }
@@ -153,6 +171,7 @@ impl Guest {
             news,
             meanwhile: Meanwhile::default(),
             command: CommandSeen::default(),
+            marks: Vec::new(),
             failed: None,
             started,
             stopped: None,
@@ -169,6 +188,10 @@ impl Guest {
                 if let Err(reason) = self.rings.check_regions(&vm) {
                     self.fail(reason);
                 }
+            }
+            News::Marked(Ok(marks)) => self.marks.extend(marks),
+            News::Marked(Err(reason)) => {
+                self.row.missing.push(("clock marks".to_owned(), reason));
             }
             News::Slots(slots) => {
                 if let Err(reason) = self.rings.put(slots) {
@@ -361,12 +384,17 @@ impl Source for Guest {
 
     #[expect(clippy::cast_precision_loss, reason = "figures to show")]
     fn notes(&self) -> Vec<String> {
+        let us = |ns: u64| ns as f64 / 1000.0;
         let mut notes = vec![format!(
-            "its clock was read {} times: off by {:.3} us at most, {:.3} ppm faster than the host's",
+            "its clock was read {} times: off by {:.3} us at most ({:.3} us in reading it, {:.3} us as it bent in \
+             between), {:.3} ppm faster than the host's",
             self.clock.knots(),
-            self.clock.error_ns() as f64 / 1000.0,
+            us(self.clock.error_ns()),
+            us(self.clock.error_ns() - self.clock.bend_ns()),
+            us(self.clock.bend_ns()),
             self.clock.drift_ppm(),
         )];
+        notes.extend(marks::note(&self.clock, &self.marks));
         notes.extend(self.doubts.iter().map(|doubt| {
             format!("its clock was read by the link's delay at times, not by its counter: {doubt}")
         }));

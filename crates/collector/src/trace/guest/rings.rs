@@ -1,5 +1,7 @@
 //! A guest's rings, wherever they are read from.
 
+use super::super::plan::GuestPath;
+use super::Wanted;
 use api::guest::{TraceLost, TraceSlots, TraceStarted};
 use model::{HostNs, LostEvents, MachineId, TraceEvent};
 use probes::FoundVm;
@@ -25,18 +27,18 @@ enum Memory {
 }
 
 impl Rings {
-    /// Rings read from outside, or `Err` and copies of rings that the guest has to send.
+    /// Rings read from outside; or copies of rings that the guest has to send, and why, unless that was wanted.
     ///
     /// # Errors
     /// When neither is possible.
     pub(super) fn open(
-        machine: MachineId,
+        wanted: &Wanted,
         vm: &FoundVm,
         started: &TraceStarted,
-        mark: u64,
-    ) -> Result<(Self, Result<(), String>), String> {
+    ) -> Result<(Self, Result<(), Option<String>>), String> {
+        let machine = wanted.machine;
         let (rings, slots_per_ring) = (started.rings as usize, started.slots_per_ring as usize);
-        let (memory, path) = match outside(vm, started, mark) {
+        let (memory, path) = match outside(wanted, vm, started) {
             Ok(memory) => (Memory::Outside(memory), Ok(())),
             Err(reason) => {
                 let copies = SentRings::new(rings, slots_per_ring);
@@ -140,7 +142,18 @@ fn share(used: u64, slots: usize) -> f64 {
 }
 
 /// Rings in the VM's memory, when it can be read.
-fn outside(vm: &FoundVm, started: &TraceStarted, mark: u64) -> Result<GuestRings, String> {
+fn outside(
+    wanted: &Wanted,
+    vm: &FoundVm,
+    started: &TraceStarted,
+) -> Result<GuestRings, Option<String>> {
+    if wanted.path == GuestPath::Link {
+        return Err(None);
+    }
+    read_outside(vm, started, wanted.mark).map_err(Some)
+}
+
+fn read_outside(vm: &FoundVm, started: &TraceStarted, mark: u64) -> Result<GuestRings, String> {
     if let Some(problem) = &started.pages_problem {
         return Err(format!("the guest does not know where its rings lie: {problem}"));
     }

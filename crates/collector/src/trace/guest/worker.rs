@@ -15,10 +15,12 @@
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
 
-use api::guest::{MAX_TRACE_BYTES, TraceClock, TraceOptions, TraceSlots, TraceStarted, TraceStopped};
+use api::guest::{
+    MAX_TRACE_BYTES, TraceClock, TraceOptions, TraceSlots, TraceStarted, TraceStopped,
+};
 use guest::{Channel, Limits, Session};
-use model::Pid;
-use probes::{FoundVm, VcpuClock, VmFinder};
+use model::{HostNs, Pid};
+use probes::{FoundVm, MarkWatch, VcpuClock, VmFinder};
 use tracer::ClockPair;
 use tracer::outside::{Knot, TscScale, knot};
 
@@ -28,8 +30,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const DRAIN_EVERY: Duration = Duration::from_millis(50);
 /// Readings of the host's clocks, of which the tightest counts.
 const CLOCK_READINGS: u32 = 200;
-/// A vCPU whose counter KVM changes while it is looked at is looked at again.
-const CLOCK_TRIES: usize = 5;
+/// Looks, of which the sharpest counts.
+const LOOKS: usize = 4;
 /// Bytes of a slot.
 const SLOT_BYTES: usize = 16;
 /// CPUs of the host whose counters are compared.
@@ -46,6 +48,8 @@ pub(super) struct Work {
     pub(super) options: TraceOptions,
     /// CPUs of the host.
     pub(super) host_cpus: Vec<u32>,
+    /// Marks at the begin and at the end.
+    pub(super) marks: u32,
 }
 
 /// What the recorder says.
@@ -66,6 +70,8 @@ pub(super) enum News {
     Started(Box<TraceStarted>, Box<FoundVm>, Clocks),
     /// The clocks, and where the memory lies now.
     Looked(Box<FoundVm>, Clocks, Option<i32>),
+    /// Marks, or why there are none.
+    Marked(Result<Vec<Mark>, String>),
     /// What the guest sent.
     Slots(Vec<TraceSlots>),
     /// The probes are detached.
@@ -81,6 +87,17 @@ pub(super) struct Clocks {
     pub(super) doubt: Option<String>,
 }
 
+/// An instant seen from both sides: a write to an I/O port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Mark {
+    /// The guest's clock just before, ns.
+    pub(super) before_ns: u64,
+    /// When the host saw it.
+    pub(super) seen: HostNs,
+    /// The guest's clock just after, ns.
+    pub(super) after_ns: u64,
+}
+
 /// The worker's thread.
 pub(super) fn work(work: &Work, orders: &Receiver<Order>, news: &SyncSender<News>) {
     if let Err(reason) = trace(work, orders, news) {
@@ -94,6 +111,9 @@ fn trace(work: &Work, orders: &Receiver<Order>, news: &SyncSender<News>) -> Resu
     let tell = |what| news.send(what).map_err(|_| "nobody records any more".to_owned());
     let (started, clocks) = asking.start(&work.options)?;
     tell(News::Started(Box::new(started), Box::new(asking.vm.clone()), clocks))?;
+    if 0 < work.marks {
+        tell(News::Marked(asking.mark()))?;
+    }
     let (mut sends, mut next_look) = (false, Instant::now() + LOOK_EVERY);
     loop {
         let wait = if sends { DRAIN_EVERY } else { LOOK_EVERY };
@@ -115,6 +135,9 @@ fn trace(work: &Work, orders: &Receiver<Order>, news: &SyncSender<News>) -> Resu
             tell(News::Looked(Box::new(asking.vm.clone()), clocks, exit_code))?;
             next_look = Instant::now() + LOOK_EVERY;
         }
+    }
+    if 0 < work.marks {
+        tell(News::Marked(asking.mark()))?;
     }
     let (stopped, clocks) = asking.stop()?;
     for _ in 0..if sends { last_drains(&work.options, &asking.vm) } else { 0 } {
@@ -144,6 +167,8 @@ struct Asking<'a> {
     finder: VmFinder,
     vm: FoundVm,
     skew_ns: u64,
+    /// Least error of a look so far.
+    sharpest_ns: u64,
 }
 
 impl<'a> Asking<'a> {
@@ -153,7 +178,7 @@ impl<'a> Asking<'a> {
         let session =
             Session::open(&work.channel, &work.limits).map_err(|error| error.to_string())?;
         let skew_ns = skew_ns(&work.host_cpus);
-        Ok(Self { work, session, finder, vm, skew_ns })
+        Ok(Self { work, session, finder, vm, skew_ns, sharpest_ns: 0 })
     }
 
     fn start(&mut self, options: &TraceOptions) -> Result<(TraceStarted, Clocks), String> {
@@ -163,12 +188,19 @@ impl<'a> Asking<'a> {
         Ok((started, clocks))
     }
 
-    fn look(&mut self) -> Result<(Clocks, Option<i32>), String> {
-        let (clocks, seen) = self.timed(|session| {
-            let seen = session.trace_look()?;
-            Ok((seen.clock, seen))
-        })?;
-        Ok((clocks, seen.exit_code))
+    /// Has the guest write marks. Its clock is read before and after: they lie between two knots.
+    fn mark(&mut self) -> Result<Vec<Mark>, String> {
+        let nonce = probes::now().0.to_le_bytes();
+        let first = u32::from_le_bytes([0, nonce[1] << 2, nonce[2], nonce[3]]);
+        let watch =
+            MarkWatch::start(self.work.process, first).map_err(|error| error.to_string())?;
+        let written = self.session.trace_mark(first, self.work.marks);
+        let written = written.map_err(|error| error.to_string())?;
+        let pairs = written.into_iter().zip(watch.times());
+        let mark = |((before_ns, after_ns), seen): ((u64, u64), Option<HostNs>)| {
+            seen.map(|seen| Mark { before_ns, seen, after_ns })
+        };
+        Ok(pairs.filter_map(mark).collect())
     }
 
     fn drain(&mut self) -> Result<Vec<TraceSlots>, String> {
@@ -181,24 +213,41 @@ impl<'a> Asking<'a> {
         Ok((stopped, clocks))
     }
 
-    /// A question between two readings of the host's clocks, while KVM leaves the vCPU's counter alone.
-    fn timed<T>(
-        &mut self,
-        mut ask: impl FnMut(&mut Session) -> Result<(TraceClock, T), guest::SessionError>,
-    ) -> Result<(Clocks, T), String> {
-        let mut tries = 0;
-        loop {
-            let before = find(&self.finder, self.work)?;
-            let asked = ClockPair::tightest(CLOCK_READINGS);
-            let (clock, answer) = ask(&mut self.session).map_err(|error| error.to_string())?;
-            let answered = ClockPair::tightest(CLOCK_READINGS);
-            self.vm = find(&self.finder, self.work)?;
-            tries += 1;
-            let scale = scale_of(&before, clock.cpu);
-            if scale == scale_of(&self.vm, clock.cpu) || tries == CLOCK_TRIES {
-                return Ok((clocks(asked, clock, answered, scale, self.skew_ns), answer));
+    /// The sharpest of a few looks: until one is about as sharp as the best so far.
+    fn look(&mut self) -> Result<(Clocks, Option<i32>), String> {
+        let mut best: Option<(Clocks, Option<i32>)> = None;
+        for _ in 0..LOOKS {
+            let (clocks, exit_code) = self.look_once()?;
+            let error_ns = clocks.knot.error_ns;
+            if best.as_ref().is_none_or(|(best, _)| error_ns < best.knot.error_ns) {
+                best = Some((clocks, exit_code));
+            }
+            if error_ns / 2 < self.sharpest_ns {
+                break;
             }
         }
+        let (clocks, exit_code) = best.ok_or("its clock was not read")?;
+        let error_ns = clocks.knot.error_ns;
+        self.sharpest_ns =
+            if self.sharpest_ns == 0 { error_ns } else { self.sharpest_ns.min(error_ns) };
+        Ok((clocks, exit_code))
+    }
+
+    /// A question between two readings of the host's clocks.
+    fn look_once(&mut self) -> Result<(Clocks, Option<i32>), String> {
+        let before = find(&self.finder, self.work)?;
+        let asked = ClockPair::tightest(CLOCK_READINGS);
+        let seen = self.session.trace_look().map_err(|error| error.to_string())?;
+        let answered = ClockPair::tightest(CLOCK_READINGS);
+        self.vm = find(&self.finder, self.work)?;
+        let scale = scale_of(&before, seen.clock.cpu);
+        let mut clocks = clocks(asked, seen.clock, answered, scale, self.skew_ns);
+        if scale != scale_of(&self.vm, seen.clock.cpu) {
+            // KVM changed the vCPU's counter meanwhile: nobody knows before or after the guest read it.
+            clocks.knot.error_ns = answered.ns.saturating_sub(asked.ns);
+            clocks.doubt = Some("KVM changed its counter while it was read".to_owned());
+        }
+        Ok((clocks, seen.exit_code))
     }
 }
 
@@ -233,7 +282,7 @@ fn clocks(
         Ok(knot) => Clocks { knot, doubt: None },
         Err(doubt) => {
             let length_ns = answered.ns.saturating_sub(asked.ns);
-            let host = model::HostNs(asked.ns + length_ns / 2);
+            let host = HostNs(asked.ns + length_ns / 2);
             let knot = Knot { guest_ns: ns, host, error_ns: length_ns.div_ceil(2) };
             Clocks { knot, doubt: Some(doubt) }
         }
@@ -296,7 +345,7 @@ mod test {
         let check = |scale, host, error_ns, doubt: Option<&str>| {
             let (asked, answered) = (pair(1000, 500, 20), pair(3000, 1500, 20));
             let clocks = clocks(asked, clock, answered, scale, 0);
-            let knot = Knot { guest_ns: 77, host: model::HostNs(host), error_ns };
+            let knot = Knot { guest_ns: 77, host: HostNs(host), error_ns };
             assert_eq!(clocks.knot, knot);
             assert_eq!(clocks.doubt.is_some(), doubt.is_some());
             assert!(clocks.doubt.unwrap_or_default().contains(doubt.unwrap_or_default()));
