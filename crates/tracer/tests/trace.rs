@@ -432,6 +432,13 @@ fn requests_to_disks_are_those_that_the_kernel_counts() {
     }
     assert!(counted <= done, "the kernel counted {counted} writes, {done} were traced");
     assert!(1 << 20 <= own_bytes, "{own_bytes} bytes of ours");
+    let waits_for_the_disk = |event: &TraceEvent| match event.what {
+        What::Switch { prev, off, .. } => {
+            threads.contains(&prev) && off == (Off::Uninterruptible { io: true })
+        }
+        _ => false,
+    };
+    assert!(events.iter().any(waits_for_the_disk));
 }
 
 /// Writes that all disks have done: column 8 of `/proc/diskstats`, partitions left out as far as they have a disk.
