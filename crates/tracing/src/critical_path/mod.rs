@@ -22,6 +22,8 @@
 mod summary;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod told;
 mod walk;
 mod words;
 mod worth;
