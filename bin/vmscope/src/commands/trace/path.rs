@@ -50,6 +50,10 @@ pub(super) fn text(findings: &Findings<'_>, path: &Path, width: Width) -> String
         Scale::of(summary.wall_ns).unit(),
         names(summary, findings.limit).text(width)
     );
+    if !summary.behind.is_empty() {
+        out += "\nWho had the CPUs that it waited for\n";
+        out += &behind(summary, findings.limit).text(width);
+    }
     out += &format!("\nWhat would make it faster\n{}", worth(summary, findings.limit).text(width));
     out += "At best: once a part is gone, another path may be the longest\n";
     out += &format!(
@@ -118,6 +122,22 @@ fn names(summary: &Summary, limit: Option<usize>) -> Grid {
         let cells = [percent(share.ns, summary.wall_ns), scale.show(share.ns)].into_iter();
         let cells = cells.chain(parts.map(|ns| scale.show(ns)));
         grid.row(cells.chain([share.processes.to_string(), share.name.clone()]));
+    }
+    grid
+}
+
+/// Adds up to the waits for CPUs.
+fn behind(summary: &Summary, limit: Option<usize>) -> Grid {
+    let scale = Scale::of(summary.wall_ns);
+    let mut grid = Grid::new(&[">%", &format!(">{}", scale.unit()), "task"]);
+    let mut row = |ns, name| grid.row([percent(ns, summary.wall_ns), scale.show(ns), name]);
+    let (shown, rest) =
+        summary.behind.split_at(summary.behind.len().min(limit.unwrap_or(usize::MAX)));
+    for (name, ns) in shown {
+        row(*ns, name.clone().unwrap_or_else(|| "nobody, or not known".to_owned()));
+    }
+    if !rest.is_empty() {
+        row(rest.iter().map(|(_, ns)| ns).sum(), format!("({} other)", rest.len()));
     }
     grid
 }
