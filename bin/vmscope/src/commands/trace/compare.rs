@@ -14,7 +14,7 @@ use super::super::grid::Grid;
 use super::super::output::{count, print, width};
 use super::export::{label, write_html};
 use super::json::{cleaned, heading, share};
-use super::scene::{Scene, grouped};
+use super::scene::{Scale, Scene, grouped};
 
 /// Rows of a group in text unless `--limit` says otherwise.
 const TEXT_LIMIT: usize = 12;
@@ -99,14 +99,17 @@ fn text(args: &Args, (a, b): (&Scene, &Scene), found: &Comparison, limit: usize)
     let (name_a, name_b) = (name(&args.a), name(&args.b));
     let mut out = format!("a: {name_a}\n{}\nb: {name_b}\n{}", indented(a), indented(b));
     for group in &found.groups {
-        out += &format!("\n{}{}\n", capital(group.kind.name()), unit(&group.rows));
+        let scale = scale(&group.rows);
+        let unit = scale.map_or(String::new(), |scale| format!(", in {}", scale.unit()));
+        let scale = scale.unwrap_or(Scale::S);
+        out += &format!("\n{}{unit}\n", capital(group.kind.name()));
         let mut grid = Grid::new(&["", ">a", ">b", ">b - a", ">b / a"]);
         for row in group.rows.iter().take(limit) {
             grid.row([
                 row.name.clone(),
-                figure(row.unit, row.a.into()),
-                figure(row.unit, row.b.into()),
-                signed(row),
+                figure(row.unit, row.a, scale),
+                figure(row.unit, row.b, scale),
+                signed(row, scale),
                 row.ratio().map_or("-".to_owned(), |ratio| format!("{ratio:.2}")),
             ]);
         }
@@ -121,29 +124,28 @@ fn indented(scene: &Scene) -> String {
 }
 
 fn capital(name: &str) -> String {
+    let name = name.replace("cpu", "CPU");
     let mut letters = name.chars();
-    letters
-        .next()
-        .map_or(String::new(), |first| first.to_uppercase().collect::<String>() + letters.as_str())
+    let first = letters.next().map_or(String::new(), |first| first.to_uppercase().collect());
+    first + letters.as_str()
 }
 
-/// What the figures are in, when they are in time.
-fn unit(rows: &[Row]) -> &'static str {
-    if rows.iter().all(|row| row.unit == Unit::Ns) { ", in s" } else { "" }
+/// What the figures are in, when they are times.
+fn scale(rows: &[Row]) -> Option<Scale> {
+    let longest = rows.iter().map(|row| row.a.max(row.b)).max()?;
+    rows.iter().all(|row| row.unit == Unit::Ns).then(|| Scale::of(longest))
 }
 
-fn figure(unit: Unit, n: i128) -> String {
+fn figure(unit: Unit, n: u64, scale: Scale) -> String {
     match unit {
-        Unit::Ns => format!("{:.3}", n as f64 / 1e9),
-        Unit::Count | Unit::Bytes => grouped(u64::try_from(n.unsigned_abs()).unwrap_or(u64::MAX)),
+        Unit::Ns => scale.show(n),
+        Unit::Count | Unit::Bytes => grouped(n),
     }
 }
 
-fn signed(row: &Row) -> String {
-    let difference = row.difference();
-    let sign = if difference < 0 { "-" } else { "+" };
-    let size = i128::try_from(difference.unsigned_abs()).unwrap_or(i128::MAX);
-    format!("{sign}{}", figure(row.unit, size))
+fn signed(row: &Row, scale: Scale) -> String {
+    let sign = if row.b < row.a { "-" } else { "+" };
+    format!("{sign}{}", figure(row.unit, row.a.abs_diff(row.b), scale))
 }
 
 fn csv(found: &Comparison, limit: usize) -> String {

@@ -11,7 +11,7 @@ pub(super) fn lines(scene: &Scene) -> Vec<String> {
     let (header, machine) = (&scene.trace.header, scene.machine());
     let mut lines = vec![lost(machine.lost.iter().map(|lost| (lost.kind.as_str(), lost.count)))];
     for (probe, reason) in &machine.missing {
-        lines.push(format!("Missing: {probe}: {reason}"));
+        lines.push(format!("Missing: probe {probe}: {reason}"));
     }
     if let Some(ns) = machine.fault_estimate_ns.filter(|_| estimates_faults(scene)) {
         lines.push(format!("Estimated: each page fault's end, {ns} ns after its begin"));
@@ -80,17 +80,14 @@ fn made_doubtful(kind: &str) -> &'static str {
 }
 
 fn doubtful(problem: Problem, count: u64) -> String {
-    match problem {
-        Problem::LostEvents => counted(count, "lost event"),
-        Problem::SwitchFromAnother => {
-            format!("{} from a task that was not known to run", counted(count, "switch"))
-        }
-        Problem::UnseenTask => {
-            format!("{} that were never seen to be made", counted(count, "task"))
-        }
-        Problem::EndWithoutBegin => format!("{} without their begin", counted(count, "end")),
-        Problem::Backwards => format!("{} that went back in time", counted(count, "event")),
-    }
+    let what = match problem {
+        Problem::LostEvents => "events lost",
+        Problem::SwitchFromAnother => "switches from a task that was not known to run",
+        Problem::UnseenTask => "tasks that were never seen to be made",
+        Problem::EndWithoutBegin => "begins or ends without the other",
+        Problem::Backwards => "events that went back in time",
+    };
+    format!("{what}: {}", grouped(count))
 }
 
 /// Whether some page fault's end is an estimate.

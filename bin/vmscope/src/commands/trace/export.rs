@@ -1,5 +1,6 @@
 //! `vmscope trace export`.
 
+use std::borrow::Cow;
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -110,7 +111,7 @@ pub(super) fn label(dir: &Path) -> String {
 /// When the events can't be read.
 pub(super) fn write_html(traces: &[(&PathBuf, &Scene)], out: impl Write) -> anyhow::Result<()> {
     let timelines = traces.iter().map(|(_, scene)| scene.timelines());
-    let timelines = timelines.collect::<anyhow::Result<Vec<Vec<Timeline>>>>()?;
+    let timelines = timelines.collect::<anyhow::Result<Vec<Cow<'_, [Timeline]>>>>()?;
     let labels: Vec<String> = traces.iter().map(|(dir, _)| label(dir)).collect();
     let runs: Vec<Run<'_>> = (traces.iter().zip(&labels).zip(&timelines))
         .map(|(((_, scene), label), timelines)| of(label, scene, timelines))

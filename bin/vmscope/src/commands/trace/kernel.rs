@@ -98,7 +98,8 @@ pub(super) fn line(times: &Times) -> String {
     let all = times.total_ns();
     let mut groups: Vec<_> = times.groups().into_iter().collect();
     groups.sort_by_key(|(_, ns)| std::cmp::Reverse(*ns));
-    let shown = groups.into_iter().filter(|(_, ns)| 0 < *ns);
+    // What would show as 0.0 is left out.
+    let shown = groups.into_iter().filter(|(_, ns)| all < ns.saturating_mul(2000));
     let shown = shown.map(|(group, ns)| format!("{} {} %", group.name(), percent(ns, all)));
     shown.collect::<Vec<_>>().join(", ")
 }

@@ -6,7 +6,7 @@ use tracing::critical_path::Summary;
 use super::kernel::Kernel;
 use super::path::{self, Path};
 use super::report::Findings;
-use super::scene::{percent, seconds};
+use super::scene::{percent, seconds, wrapped};
 use super::{kernel, profile, states, waits};
 
 /// Rows of each table.
@@ -48,35 +48,9 @@ pub(super) fn text(findings: &Findings<'_>, width: Width) -> String {
 
 /// The longest parts of the path in a sentence.
 fn why(summary: &Summary) -> String {
-    let parts = summary.categories.iter().take(PARTS).filter(|share| 0 < share.ns);
+    let parts =
+        summary.categories.iter().take(PARTS).filter(|share| summary.wall_ns < 2000 * share.ns);
     let parts = parts.map(|share| format!("{} % {}", percent(share.ns, summary.wall_ns), share.of));
     let parts = clean(&parts.collect::<Vec<_>>().join(", ")).into_owned();
     wrapped(&format!("Why it took {} s: {parts}", seconds(summary.wall_ns)))
-}
-
-/// Lines of at most 98 characters, broken after commas; those after the first are indented.
-fn wrapped(text: &str) -> String {
-    const COLUMNS: usize = 98;
-    let mut out = String::new();
-    let mut line = String::new();
-    for part in text.split_inclusive(", ") {
-        if !line.is_empty() && COLUMNS < line.chars().count() + part.trim_end().chars().count() {
-            out += &format!("{}\n", line.trim_end());
-            line = "  ".to_owned();
-        }
-        line += part;
-    }
-    out + line.trim_end() + "\n"
-}
-
-#[cfg(test)]
-mod test {
-    use super::*;
-
-    #[test]
-    fn long_lines_are_broken_after_commas() {
-        assert_eq!(wrapped("a, b"), "a, b\n");
-        let part = "x".repeat(60);
-        assert_eq!(wrapped(&format!("{part}, {part}, b")), format!("{part},\n  {part}, b\n"));
-    }
 }

@@ -51,7 +51,7 @@ pub(super) fn line(split: &FourWay) -> String {
     let names = ["CPU only", "both", "disk only", "neither", "unknown", "unknown and disk"];
     let unknown = [split.unknown_ns, split.unknown_and_disk_ns];
     let parts = parts(split).into_iter().chain(unknown).zip(names).enumerate();
-    let shown = parts.filter(|(n, (ns, _))| *n < 4 || 0 < *ns);
+    let shown = parts.filter(|(n, (ns, _))| *n < 4 || wall < ns.saturating_mul(2000));
     let shown = shown.map(|(_, (ns, name))| format!("{name} {} %", percent(ns, wall)));
     shown.collect::<Vec<_>>().join(", ")
 }

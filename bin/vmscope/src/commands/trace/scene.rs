@@ -1,6 +1,10 @@
 //! A trace as `report`, `compare` and `export` look at it: one machine on its time axis.
 
+use std::borrow::Cow;
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Sender, channel};
+use std::time::Duration;
 
 use analysis::clean;
 use model::{Machine, MachineId};
@@ -33,6 +37,7 @@ impl Scene {
     /// # Errors
     /// A usage error when it has no such machine; or it can't be read.
     pub(super) fn open(dir: &Path, machine: Option<&str>) -> anyhow::Result<Self> {
+        let _patience = Patience::begin("reading the trace ...");
         let trace = Trace::open(dir)?;
         let machine = choose(&trace, machine)?;
         let events = trace.events()?;
@@ -44,7 +49,10 @@ impl Scene {
     ///
     /// # Errors
     /// When the events can't be read.
-    pub(super) fn timelines(&self) -> anyhow::Result<Vec<Timeline>> {
+    pub(super) fn timelines(&self) -> anyhow::Result<Cow<'_, [Timeline]>> {
+        if self.traced().count() < 2 {
+            return Ok(Cow::Borrowed(std::slice::from_ref(&self.timeline)));
+        }
         let events = self.trace.events()?;
         let tables = &self.trace.tables;
         let rows = (0..).map(MachineId).zip(&tables.machines);
@@ -108,9 +116,30 @@ impl Scene {
             out += &format!("Filter: {filters}: machine-wide figures lack what it left out\n");
         }
         for line in doubt::lines(self) {
-            out += &format!("{}\n", clean(&line));
+            out += &wrapped(&clean(&line));
         }
         out
+    }
+}
+
+/// Says on a terminal what takes so long, once it does.
+struct Patience {
+    _end: Sender<()>,
+}
+
+impl Patience {
+    fn begin(what: &'static str) -> Self {
+        let (end, ended) = channel::<()>();
+        if std::io::stderr().is_terminal() {
+            // Ends with its sender; without a thread nothing is said.
+            let _ = std::thread::Builder::new().spawn(move || {
+                let waited = ended.recv_timeout(Duration::from_secs(2));
+                if waited == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+                    eprintln!("{what}");
+                }
+            });
+        }
+        Self { _end: end }
     }
 }
 
@@ -128,6 +157,25 @@ fn choose(trace: &Trace, name: Option<&str>) -> Result<MachineId, Usage> {
     let found = traced.find(|(_, row)| row.name == name).map(|(id, _)| id);
     let none = || format!("no machine {}: there are {}", clean(name), names.join(", "));
     found.ok_or_else(|| Usage(none()))
+}
+
+/// Lines of at most 98 characters, broken between words; those after the first are indented.
+pub(super) fn wrapped(text: &str) -> String {
+    const COLUMNS: usize = 98;
+    let mut out = String::new();
+    let mut line = String::new();
+    for word in text.split(' ') {
+        if !line.is_empty() && COLUMNS < line.chars().count() + 1 + word.chars().count() {
+            out += &format!("{line}\n");
+            line = format!("  {word}");
+            continue;
+        }
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        line += word;
+    }
+    out + &line + "\n"
 }
 
 /// `1 CPU`, `2 CPUs`, `3 processes`, `4 switches`.
@@ -200,6 +248,14 @@ pub(super) fn shortened(text: &str, chars: usize) -> String {
 #[cfg(test)]
 mod test {
     use super::*;
+
+    #[test]
+    fn long_lines_are_broken_between_words() {
+        assert_eq!(wrapped("a b"), "a b\n");
+        assert_eq!(wrapped(""), "\n");
+        let word = "x".repeat(60);
+        assert_eq!(wrapped(&format!("{word} {word} b")), format!("{word}\n  {word} b\n"));
+    }
 
     #[test]
     fn numbers() {

@@ -1,0 +1,53 @@
+//! The recorder goes before ordinary tasks: where many want the CPUs, its turn would come too late for its rings.
+
+use std::io;
+
+/// While it lives, the calling thread is scheduled before ordinary tasks (`SCHED_RR`, lowest priority). It sleeps between
+/// looks, and the kernel leaves ordinary tasks 5 % of the time whatever it does (`kernel.sched_rt_runtime_us`).
+#[derive(Debug)]
+pub(super) struct Urgent(());
+
+impl Urgent {
+    /// # Errors
+    /// When the kernel refuses: no privilege, or a control group without real-time.
+    pub(super) fn begin() -> io::Result<Self> {
+        schedule(libc::SCHED_RR | libc::SCHED_RESET_ON_FORK, 1)?;
+        Ok(Self(()))
+    }
+}
+
+impl Drop for Urgent {
+    fn drop(&mut self) {
+        // What was allowed to go up may come down.
+        let _ = schedule(libc::SCHED_OTHER, 0);
+    }
+}
+
+fn schedule(policy: libc::c_int, priority: libc::c_int) -> io::Result<()> {
+    let parameters = libc::sched_param { sched_priority: priority };
+    // SAFETY: 0 is the calling thread; the kernel reads the parameters, which outlive the call.
+    let result = unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    fn policy() -> libc::c_int {
+        // SAFETY: 0 is the calling thread.
+        unsafe { libc::sched_getscheduler(0) }
+    }
+
+    #[test]
+    fn it_is_over_when_dropped() {
+        match Urgent::begin() {
+            Ok(urgent) => {
+                assert_eq!(policy() & !libc::SCHED_RESET_ON_FORK, libc::SCHED_RR);
+                drop(urgent);
+            }
+            Err(error) => eprintln!("not tried any further: {error}"),
+        }
+        assert_eq!(policy() & !libc::SCHED_RESET_ON_FORK, libc::SCHED_OTHER);
+    }
+}
