@@ -43,6 +43,12 @@ pub mod fuzzing {
         encode(0, response, MAX_ANSWER_BYTES).unwrap_or_default()
     }
 
+    /// What a trace's answer is taken for; `None`: for nonsense.
+    #[must_use]
+    pub fn check_trace(response: Response) -> Option<Response> {
+        crate::trace::check(response)
+    }
+
     /// The responses in a stream of bytes, until it makes no sense.
     #[must_use]
     pub fn responses(bytes: &[u8]) -> Vec<Response> {

@@ -88,6 +88,19 @@ pub fn printable_output(stopped: &TraceStopped) -> String {
     clean_lines(&String::from_utf8_lossy(&stopped.output))
 }
 
+/// For tests that feed bytes: what an answer is worth.
+pub(crate) fn check(response: Response) -> Option<Response> {
+    match response {
+        Response::TraceStarted(started) => {
+            check_started(*started).ok().map(|started| Response::TraceStarted(Box::new(started)))
+        }
+        Response::TraceStopped(stopped) => {
+            check_stopped(*stopped).ok().map(|stopped| Response::TraceStopped(Box::new(stopped)))
+        }
+        other => Some(other),
+    }
+}
+
 fn check_started(mut started: TraceStarted) -> Result<TraceStarted, SessionError> {
     let nonsense = |what: &str| Err(SessionError::Nonsense(what.to_owned()));
     if started.cpus.is_empty() || !started.cpus.is_sorted_by(|one, next| one < next) {

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use api::guest::{
     FunctionSymbol, GuestImage, GuestKernel, GuestMap, GuestMapping, GuestModule, GuestThread,
-    KernelModule, KernelSymbol, ModuleSymbols, Response, VERSION,
+    KernelModule, KernelSymbol, ModuleSymbols, Response, TraceLost, TraceStackRow, TraceStarted,
+    TraceStopped, TraceTaskRow, VERSION,
 };
 use guest::fuzzing;
 use model::{Clock, Guest, Owner, Pid, Tables, Vm, VmId};
@@ -120,28 +121,88 @@ fn swallow(bytes: &[u8]) {
                     }
                 }
             }
-            _ => {}
+            other => swallow_trace(other, bytes.len()),
         }
     }
 }
 
+/// What a trace's answers can reach once they are checked.
+fn swallow_trace(response: Response, length: usize) {
+    let is_clean = |text: &str| !text.chars().any(char::is_control);
+    match fuzzing::check_trace(response) {
+        Some(Response::TraceStarted(started)) => {
+            assert!(started.cpus.is_sorted() && started.cpus.last() < Some(&started.rings));
+            assert!(started.head_pages.len() + started.slot_pages.len() <= length);
+            assert!(started.after.is_sorted_by_key(|task| task.tid));
+            assert!(started.after.iter().all(|task| is_clean(&task.name)));
+        }
+        Some(Response::TraceStopped(stopped)) => {
+            let rows = stopped.stacks.iter().flat_map(|stack| &stack.functions);
+            let functions = u32::try_from(stopped.functions.len()).unwrap();
+            assert!(rows.into_iter().all(|row| *row < functions));
+            assert!(stopped.functions.iter().all(|name| is_clean(name)));
+            assert!(
+                guest::printable_output(&stopped)
+                    .lines()
+                    .all(|line| is_clean(&line.replace('\t', "")))
+            );
+        }
+        _ => {}
+    }
+}
+
+fn valid_trace() -> [Response; 2] {
+    let task = |tid: u32| TraceTaskRow {
+        tid,
+        pid: tid,
+        parent: 1,
+        name: format!("task {tid}"),
+        kernel: false,
+        asleep_in: Some("do_wait;kernel_wait4".into()),
+    };
+    let started = TraceStarted {
+        kernel_release: "6.1.0".into(),
+        cpus: vec![0, 1],
+        slots_per_ring: 1024,
+        rings: 2,
+        head_pages: vec![77],
+        slot_pages: (100..108).collect(),
+        missing: vec![("a".into(), "b".into())],
+        before: (1..9).map(task).collect(),
+        after: (2..10).map(task).collect(),
+        command: Some(9),
+        ..TraceStarted::default()
+    };
+    let stack = |id| TraceStackRow { id, functions: vec![0, 1] };
+    let stopped = TraceStopped {
+        functions: vec!["schedule".into(), "do_wait".into()],
+        stacks: (0..9).map(stack).collect(),
+        disks: vec![(1 << 20, "vda".into())],
+        lost: vec![TraceLost { ring: 1, counts: vec![0, 7] }],
+        output: b"done\n".to_vec(),
+        ..TraceStopped::default()
+    };
+    [Response::TraceStarted(Box::new(started)), Response::TraceStopped(Box::new(stopped))]
+}
+
 #[test]
 fn mutated_answers_are_harmless() {
-    let valid = [Response::Map(Box::new(valid_map())), valid_symbols()]
+    let [started, stopped] = valid_trace();
+    let valid = [Response::Map(Box::new(valid_map())), valid_symbols(), started, stopped]
         .map(|response| fuzzing::frame(&response));
     for frame in &valid {
         assert_eq!(fuzzing::responses(frame).len(), 1, "the answers are valid before mutation");
     }
     let random = &mut Random(0x9e37_79b9_7f4a_7c15);
     let began = Instant::now();
-    for round in 0..20_000 {
-        let mut bytes = valid[round % 2].clone();
+    for round in 0..40_000 {
+        let mut bytes = valid[round % valid.len()].clone();
         for _ in 0..=random.below(8) {
             mutate(&mut bytes, random);
         }
         swallow(&bytes);
     }
-    assert!(began.elapsed() < Duration::from_secs(120), "20,000 small frames must be quick");
+    assert!(began.elapsed() < Duration::from_secs(120), "40,000 small frames must be quick");
 }
 
 /// Changes, removes, doubles or cuts; the header's length follows now and then.
@@ -179,7 +240,7 @@ fn random_bytes_are_harmless() {
         frame.extend(u32::try_from(length).unwrap_or(0).to_le_bytes());
         // A map, symbols, or whatever the first byte says.
         if let Some(first) = bytes.first_mut() {
-            *first %= 5;
+            *first %= 10;
         }
         frame.extend(&bytes);
         swallow(&frame);

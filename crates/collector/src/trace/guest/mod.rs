@@ -1,7 +1,7 @@
 //! A guest as a source of events, taken from outside: its rings lie in its memory, which its VM's process holds.
 //!
 //! Events get the host's time when the clocks' next reading is in, so that they always lie between two readings: until
-//! then, a second at most, they are kept here.
+//! then, two seconds at most, they are kept here.
 //!
 //! Nothing that a guest does or says ends more than its own trace.
 
@@ -409,3 +409,6 @@ impl Source for Guest {
         notes
     }
 }
+
+#[cfg(test)]
+mod test;

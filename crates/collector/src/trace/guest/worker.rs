@@ -3,7 +3,7 @@
 //! ```text
 //!  worker                                                      recorder
 //!   connect, find memory, start the guest's probes  -------->   Started
-//!   every second: clocks, where the memory lies     -------->   Looked      (or Failed, and the end)
+//!   every 2 seconds: clocks, where the memory lies     -------->   Looked      (or Failed, and the end)
 //!   only over the link: slots                       -------->   Slots
 //!                                                   <--------   Run: let the command go
 //!   stop the guest's probes, names                  <--------   Stop
@@ -25,7 +25,7 @@ use tracer::ClockPair;
 use tracer::outside::{Knot, TscScale, knot};
 
 /// Between two looks at the guest's clocks.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// Between two times that the guest sends its slots.
 const DRAIN_EVERY: Duration = Duration::from_millis(50);
 /// Readings of the host's clocks, of which the tightest counts.

@@ -1,0 +1,264 @@
+//! A drawn guest: its memory is a piece of this process's, its `vmscope-guest` the test.
+
+use std::sync::mpsc::SyncSender;
+
+use model::Off;
+use probes::{MemorySlot, VcpuClock};
+use tracer::outside::Knot;
+
+use super::*;
+
+const PAGE: usize = 4096;
+/// Two rings of this many slots: a page of slots each, behind a page of heads.
+const SLOTS: usize = 256;
+const RING_BYTES: usize = 384;
+const MARK: u64 = 0x1234;
+/// Guest times count from here, and the host's clock is ahead by the second value.
+const BASE_NS: u64 = 10_000;
+const AHEAD_NS: u64 = 1_000_000;
+
+struct DrawnGuest {
+    memory: Vec<u64>,
+    heads: [u64; 2],
+    tell: SyncSender<News>,
+    _orders: Receiver<Order>,
+}
+
+impl DrawnGuest {
+    fn new() -> (Self, Guest) {
+        let ((orders, taken), (tell, news)) = (channel(), sync_channel(100));
+        let memory = vec![0u64; 4 * PAGE / 8];
+        let mut drawn = Self { memory, heads: [0; 2], tell, _orders: taken };
+        for ring in 0..2 {
+            *drawn.word(ring * RING_BYTES + 8) = MARK;
+        }
+        let started = TraceStarted {
+            cpus: vec![0, 1],
+            base_ns: BASE_NS,
+            begin_ns: BASE_NS,
+            after_ns: BASE_NS,
+            slots_per_ring: SLOTS as u32,
+            rings: 2,
+            head_pages: vec![7],
+            slot_pages: vec![8, 9],
+            command: Some(50),
+            ..TraceStarted::default()
+        };
+        let wanted =
+            Wanted { machine: MachineId(1), mark: MARK, path: GuestPath::Memory, link: "vsock" };
+        let process = VmProcess { name: "a".into(), ..VmProcess::default() };
+        let first = (started, &drawn.vm(), clocks(BASE_NS));
+        let guest = Guest::new(&process, &wanted, first, (orders, news)).unwrap();
+        assert_eq!(guest.machine().path, "guest memory");
+        (drawn, guest)
+    }
+
+    fn start(&self) -> usize {
+        self.memory.as_ptr().addr().next_multiple_of(PAGE)
+    }
+
+    /// The word at an offset from the first page.
+    fn word(&mut self, offset: usize) -> &mut u64 {
+        let skipped = self.start() - self.memory.as_ptr().addr();
+        &mut self.memory[(skipped + offset) / 8]
+    }
+
+    fn vm(&self) -> FoundVm {
+        let slot =
+            MemorySlot { first_page: 7, pages: 3, address: self.start() as u64, read_only: false };
+        let vcpu = VcpuClock {
+            number: 0,
+            tid: Some(Tid(99)),
+            tsc_offset: 0,
+            tsc_ratio: 1 << 32,
+            protected: false,
+        };
+        FoundVm {
+            pid: Pid(std::process::id()),
+            kvm: 1,
+            slots: vec![slot],
+            more_slots: false,
+            vcpus: vec![vcpu],
+        }
+    }
+
+    /// Writes a record of one slot, as the probes do.
+    fn write(&mut self, ring: usize, kind: u64, time_ns: u64, payload: u64) {
+        let position = self.heads[ring];
+        let (at, lap) = (position as usize % SLOTS, position / SLOTS as u64 % 255 + 1);
+        let slot = PAGE + (ring * SLOTS + at) * 16;
+        *self.word(slot + 8) = payload;
+        *self.word(slot) = lap << 56 | kind << 48 | time_ns;
+        self.heads[ring] += 1;
+        *self.word(ring * RING_BYTES) = self.heads[ring];
+    }
+
+    fn look(&self, guest_ns: u64) {
+        let news = News::Looked(Box::new(self.vm()), clocks(guest_ns), None);
+        self.tell.send(news).unwrap();
+    }
+}
+
+fn clocks(guest_ns: u64) -> Clocks {
+    let knot = Knot { guest_ns, host: HostNs(guest_ns + AHEAD_NS), error_ns: 3 };
+    Clocks { knot, doubt: None }
+}
+
+fn drain(guest: &mut Guest, ring: u32) -> Vec<TraceEvent> {
+    let mut events = Vec::new();
+    guest.drain(ring, &mut events).unwrap();
+    events
+}
+
+const RUNNABLE: u64 = 1;
+const EXIT: u64 = 11;
+
+#[test]
+fn events_wait_for_the_clocks_next_reading() {
+    let (mut drawn, mut guest) = DrawnGuest::new();
+    drawn.write(0, RUNNABLE, 100, 5 << 32 | 6);
+    drawn.write(0, RUNNABLE, 300, 6 << 32 | 5);
+    assert_eq!(drain(&mut guest, 0), []);
+    drawn.look(BASE_NS + 200);
+    let event = |time, prev, next| TraceEvent {
+        time: HostNs(BASE_NS + AHEAD_NS + time),
+        machine: MachineId(1),
+        cpu: 0,
+        what: What::Switch { prev: Tid(prev), off: Off::Runnable, stack: None, next: Tid(next) },
+    };
+    assert_eq!(drain(&mut guest, 0), [event(100, 5, 6)]);
+    drawn.look(BASE_NS + 400);
+    assert_eq!(drain(&mut guest, 0), [event(300, 6, 5)]);
+    assert_eq!(*drawn.word(64), 2, "the tail tells the probes where there is room");
+    let row = guest.machine();
+    assert_eq!((row.clock_error_ns, row.ended_early), (Some(3), None));
+    assert_eq!((row.vm_process, row.vcpu_threads), (Some(drawn.vm().pid), vec![Tid(99)]));
+}
+
+#[test]
+fn the_command_s_end_is_seen_in_the_ring() {
+    let (mut drawn, mut guest) = DrawnGuest::new();
+    drawn.write(1, EXIT, 100, 49);
+    drawn.look(BASE_NS + 200);
+    assert_eq!(drain(&mut guest, 1).len(), 1);
+    assert!(!guest.command_ended());
+    drawn.write(1, EXIT, 250, 50);
+    drawn.look(BASE_NS + 300);
+    assert_eq!(drain(&mut guest, 1).len(), 1);
+    assert!(guest.command_ended());
+}
+
+/// Its trace ends with a reason, and what came before is kept.
+fn check_end(harm: impl FnOnce(&mut DrawnGuest), expected: &str) {
+    let (mut drawn, mut guest) = DrawnGuest::new();
+    drawn.write(0, RUNNABLE, 100, 5 << 32 | 6);
+    assert_eq!(drain(&mut guest, 0), []);
+    harm(&mut drawn);
+    let mut events = drain(&mut guest, 0);
+    events.extend(drain(&mut guest, 1));
+    events.extend(drain(&mut guest, 0));
+    let row = guest.machine();
+    assert!(row.ended_early.as_ref().is_some_and(|text| text.contains(expected)), "{row:?}");
+    assert_eq!(events.len(), 1, "{expected}");
+    assert!(guest.command_ended());
+    let end = guest.stop();
+    assert!(HostNs(0) < end && end <= probes::now());
+    assert_eq!(guest.tables().stacks, []);
+}
+
+#[test]
+fn a_bad_guest_ends_its_own_trace_with_a_reason() {
+    check_end(|drawn| drawn.write(0, 200, 150, 0), "no event has the kind 200");
+    check_end(|drawn| *drawn.word(0) = 1 << 60, "is damaged");
+    check_end(
+        |drawn| drawn.tell.send(News::Failed("no answer in time".into())).unwrap(),
+        "no answer in time",
+    );
+    check_end(
+        |drawn| {
+            let vm = FoundVm { slots: vec![], ..drawn.vm() };
+            let news = News::Looked(Box::new(vm), clocks(BASE_NS + 150), None);
+            drawn.tell.send(news).unwrap();
+        },
+        "no longer where it was",
+    );
+    check_end(|drawn| drawn.look(BASE_NS), "its clock ran back");
+    check_end(
+        |drawn| drawn.tell.send(News::Slots(vec![Default::default()])).unwrap(),
+        "nobody asked for",
+    );
+}
+
+#[test]
+fn a_worker_that_is_gone_ends_the_trace() {
+    let (drawn, mut guest) = DrawnGuest::new();
+    let DrawnGuest { memory: _memory, tell, .. } = drawn;
+    drop(tell);
+    guest.stop();
+    assert_eq!(guest.machine().ended_early.as_deref(), Some("asking it failed"));
+}
+
+#[test]
+fn memory_that_does_not_hold_the_mark_is_not_believed() {
+    let (drawn, guest) = DrawnGuest::new();
+    let (orders, taken) = channel();
+    let wanted = Wanted { machine: MachineId(1), mark: 1, path: GuestPath::Memory, link: "vsock" };
+    let process = VmProcess::default();
+    let parts = (guest.started.clone(), &drawn.vm(), clocks(BASE_NS));
+    let guest = Guest::new(&process, &wanted, parts, (orders, sync_channel(1).1)).unwrap();
+    let row = guest.machine();
+    assert_eq!(row.path, "vsock");
+    assert!(row.missing[0].1.contains("is it encrypted?"), "{row:?}");
+    assert!(matches!(taken.try_recv(), Ok(Order::Send)));
+}
+
+#[test]
+fn sizes_that_can_not_be_are_refused() {
+    let (drawn, guest) = DrawnGuest::new();
+    let wanted =
+        Wanted { machine: MachineId(1), mark: MARK, path: GuestPath::Memory, link: "vsock" };
+    for (rings, slots_per_ring) in [(u32::MAX, 256), (2, 255), (2, u32::MAX), (0, 256)] {
+        let started = TraceStarted { rings, slots_per_ring, ..guest.started.clone() };
+        let parts = (started, &drawn.vm(), clocks(BASE_NS));
+        let ends = (channel().0, sync_channel(1).1);
+        assert!(Guest::new(&VmProcess::default(), &wanted, parts, ends).is_err());
+    }
+}
+
+/// Xorshift: Marsaglia, "Xorshift RNGs" (2003).
+fn random(state: &mut u64) -> u64 {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    *state
+}
+
+#[test]
+fn whatever_lies_in_its_memory_draining_ends() {
+    let seed = &mut 0x9e37_79b9_7f4a_7c15;
+    let (mut failed, mut events) = (0, 0);
+    for _ in 0..3000 {
+        let (mut drawn, mut guest) = DrawnGuest::new();
+        for _ in 0..random(seed) % 20 {
+            let kind = 1 + random(seed) % 30;
+            let (time, payload) = (random(seed) % 1000, random(seed) % 100 << 32 | 7);
+            drawn.write((random(seed) % 2) as usize, kind, time, payload);
+        }
+        for _ in 0..random(seed) % 4 {
+            let offset = match random(seed) % 3 {
+                0 => (random(seed) % 48) as usize * 8,
+                _ => PAGE + (random(seed) % 64) as usize * 8,
+            };
+            *drawn.word(offset) = random(seed) >> (random(seed) % 64);
+        }
+        drawn.look(random(seed) >> 20);
+        for ring in [0, 1, 0, 1] {
+            let drained = drain(&mut guest, ring);
+            assert!(drained.len() <= SLOTS);
+            assert!(drained.is_sorted_by_key(|event| event.time));
+            events += drained.len();
+        }
+        failed += usize::from(guest.machine().ended_early.is_some());
+    }
+    assert!(0 < failed && failed < 3000 && 0 < events, "{failed} failed, {events} events");
+}
