@@ -177,9 +177,31 @@ fn disk(timeline: &Timeline, row: u32, range: Range<HostNs>, out: &mut Merging<i
     // Stable: a request's own steps stay in order.
     steps.sort_by_key(|step| step.0);
     let mut has = Has::default();
+    let mut busy = timeline.disks.get(row as usize).map_or(&[][..], |disk| &disk.busy).iter();
     for (time, op, step) in steps {
-        out.to(time.min(range.end), has.doing(), None);
+        disk_to(time.min(range.end), has.doing(), &mut busy, out);
         has = has.after(op, step);
     }
-    out.to(range.end, has.doing(), None);
+    disk_to(range.end, has.doing(), &mut busy, out);
+}
+
+/// Where a disk is busy with a request that no task is known to have made, what it does is not known.
+fn disk_to(
+    end: HostNs,
+    doing: Doing,
+    busy: &mut std::slice::Iter<'_, (HostNs, HostNs)>,
+    out: &mut Merging<impl FnMut(Exact)>,
+) {
+    while matches!(doing, Doing::Idle | Doing::Queued)
+        && let Some(&(from, to)) = busy.as_slice().first()
+        && from < end
+    {
+        out.to(from, doing, None);
+        out.to(to.min(end), Doing::Unknown, None);
+        if end < to {
+            return;
+        }
+        busy.next();
+    }
+    out.to(end, doing, None);
 }

@@ -99,6 +99,18 @@ fn columns() {
 }
 
 #[test]
+fn a_disk_whose_requests_are_nobodys() {
+    let mut drawn = make();
+    let busy = [(2, 3), (3, 4), (5, 7), (6, 8), (10, 90)];
+    drawn.timeline.disks[0].busy = busy.map(|(a, b)| (HostNs(a * 10), HostNs(b * 10))).into();
+    let view = View { range: whole(&drawn.timeline), columns: 12 };
+    let lanes = lanes(&drawn.timeline, &view.range, 0).lanes;
+    let cells = cells(&drawn.timeline, &lanes[2], &view);
+    let text: String = cells.iter().map(|cell| cell.map_or(' ', |it| letter(it.0))).collect();
+    assert_eq!(text, "__??qRR?__??");
+}
+
+#[test]
 fn which_tasks_have_lanes() {
     let drawn = make();
     let check = |max_tasks, names: &[&str], idle_tasks, left_out| {
