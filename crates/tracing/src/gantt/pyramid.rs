@@ -32,8 +32,8 @@ pub struct Level {
     pub pieces: Vec<Vec<Piece>>,
 }
 
-/// Levels of these lanes, each four times as fine as the one before, from 512 columns on, until they are exact or have
-/// `max_pieces` pieces in all. The first has fewer columns if it must, and at least one.
+/// Levels of these lanes, each four times as fine as the one before, from 512 columns on, until one is exact or the next
+/// had more than `max_pieces` pieces. The first has fewer columns if it must, and at least one.
 #[must_use]
 pub fn pyramid(
     timeline: &Timeline,
@@ -51,11 +51,9 @@ pub fn pyramid(
         first = at(columns, if columns == 1 { usize::MAX } else { max_pieces });
     }
     let mut levels: Vec<Level> = first.into_iter().collect();
-    let mut room = max_pieces.saturating_sub(levels.iter().map(Level::n_pieces).sum());
     while !levels.last().is_some_and(Level::is_exact) {
         columns = columns.saturating_mul(STEP);
-        let Some(finer) = at(columns, room) else { return Pyramid { levels, exact: false } };
-        room -= finer.n_pieces();
+        let Some(finer) = at(columns, max_pieces) else { return Pyramid { levels, exact: false } };
         levels.push(finer);
     }
     Pyramid { levels, exact: true }
@@ -83,10 +81,6 @@ fn level(timeline: &Timeline, lanes: &[Lane], resolution_ns: u64, room: usize) -
 }
 
 impl Level {
-    fn n_pieces(&self) -> usize {
-        self.pieces.iter().map(Vec::len).sum()
-    }
-
     fn is_exact(&self) -> bool {
         self.pieces.iter().flatten().all(|piece| piece.segments == 1)
     }
