@@ -43,10 +43,9 @@ pub(super) struct Flows {
 }
 
 impl Flows {
-    /// The arrows of all that was preempted in `groups`.
-    pub(super) fn new(chart: Chart<'_>, groups: &[Group<'_>]) -> Self {
+    /// The arrows of all that was preempted in `groups`, numbered from `next_flow` on.
+    pub(super) fn new(chart: Chart<'_>, groups: &[Group<'_>], mut next_flow: u64) -> Self {
         let mut flows = Self::default();
-        let mut next_flow = 1;
         let timelines = groups.iter().flat_map(|(_, timelines)| timelines);
         let shown: HashSet<_> = timelines.clone().map(|timeline| timeline.vcpu).collect();
         for timeline in timelines {

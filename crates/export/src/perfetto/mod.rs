@@ -28,7 +28,7 @@ use analysis::clean;
 use self::flows::{Flows, Key};
 use self::proto::{ORDERING_EXPLICIT, SIBLING_MERGE_NONE, TrackDescriptor};
 use self::tracks::{Lane, Track};
-use self::writer::Writer;
+use self::writer::{Part, Writer};
 use crate::About;
 use crate::chart::{Chart, Group, Named};
 
@@ -37,17 +37,71 @@ use crate::chart::{Chart, Group, Named};
 /// # Errors
 /// Only the writer's.
 pub fn write(chart: Chart<'_>, about: About<'_>, out: impl Write) -> io::Result<()> {
+    let mut writer = Writer::new(out, Part::First);
+    writer.begin(chart.header.start, Some(chart.header.start_unix_ns))?;
+    write_tracks(chart, about, Groups::Alone, writer)
+}
+
+/// Writes `chart` behind a part of the file that shows something else of the same time, in `n_groups` groups.
+///
+/// # Errors
+/// Only the writer's.
+pub(crate) fn write_beside(
+    chart: Chart<'_>,
+    about: About<'_>,
+    n_groups: usize,
+    out: impl Write,
+) -> io::Result<()> {
+    let mut writer = Writer::new(out, Part::Beside);
+    writer.begin_beside()?;
+    write_tracks(chart, about, Groups::Below(n_groups), writer)
+}
+
+fn write_tracks<W: Write>(
+    chart: Chart<'_>,
+    about: About<'_>,
+    place: Groups,
+    mut writer: Writer<W>,
+) -> io::Result<()> {
     let names = Named::new(chart);
     let groups = chart.groups();
-    let mut writer = Writer::new(out);
-    writer.begin(chart.header.start, Some(chart.header.start_unix_ns))?;
-    let mut tracks = Tracks { flows: Flows::new(chart, &groups), list: Vec::new(), next_uuid: 1 };
+    let first_id = place.part().first_id();
+    let flows = Flows::new(chart, &groups, first_id);
+    let mut tracks = Tracks { flows, list: Vec::new(), next_uuid: first_id, place };
     tracks.add_cpus(chart, about, &mut writer)?;
-    for group in &groups {
-        tracks.add_vm(chart, group, &mut writer)?;
+    for (number, group) in (1..).zip(&groups) {
+        tracks.add_vm(chart, group, number, &mut writer)?;
     }
     merge(tracks.list, &names, &mut writer)?;
     writer.finish()
+}
+
+/// Where a chart's groups of tracks are in the file.
+#[derive(Debug, Clone, Copy)]
+enum Groups {
+    /// Nothing else is there.
+    Alone,
+    /// Below so many others: their names say that they come from samples.
+    Below(usize),
+}
+
+impl Groups {
+    fn part(self) -> Part {
+        match self {
+            Self::Alone => Part::First,
+            Self::Below(_) => Part::Beside,
+        }
+    }
+
+    fn group(self, number: usize, name: String, description: String) -> TrackDescriptor {
+        match self {
+            Self::Alone => group(name, description),
+            Self::Below(others) => TrackDescriptor {
+                sibling_order_rank: Some(i32::try_from(others + number).unwrap_or(i32::MAX)),
+                ..group(format!("{name}, sampled"), description)
+            },
+        }
+    }
 }
 
 /// The tracks so far.
@@ -55,6 +109,7 @@ struct Tracks<'a> {
     flows: Flows,
     list: Vec<Track<'a>>,
     next_uuid: u64,
+    place: Groups,
 }
 
 impl<'a> Tracks<'a> {
@@ -64,7 +119,8 @@ impl<'a> Tracks<'a> {
         about: About<'_>,
         writer: &mut Writer<W>,
     ) -> io::Result<()> {
-        let group = self.describe(group("Host CPUs".to_owned(), host(chart, about)), writer)?;
+        let group = self.place.group(0, "Host CPUs".to_owned(), host(chart, about));
+        let group = self.describe(group, writer)?;
         for cpu in &chart.axis.cpus {
             let uuid =
                 self.describe(row(group, format!("cpu {}", cpu.cpu), self.rank()), writer)?;
@@ -78,11 +134,12 @@ impl<'a> Tracks<'a> {
         &mut self,
         chart: Chart<'a>,
         (vm, timelines): &Group<'a>,
+        number: usize,
         writer: &mut Writer<W>,
     ) -> io::Result<()> {
         let pid = chart.tables.vms[vm.index()].pid;
         let name = format!("{} ({pid})", chart.vm(*vm));
-        let group = self.describe(group(name, String::new()), writer)?;
+        let group = self.describe(self.place.group(number, name, String::new()), writer)?;
         for timeline in timelines {
             let name = chart.vcpu(timeline.vcpu);
             let uuid = self.describe(row(group, name.clone(), self.rank()), writer)?;

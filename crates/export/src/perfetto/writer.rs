@@ -14,11 +14,36 @@ use super::proto::{
     TrackEvent,
 };
 
-const SEQUENCE: u32 = 1;
+/// Which part of a file its packets are. Parts number their packets' names, tracks and arrows apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// The only one, or the one that says what the clock is.
+    First,
+    /// What was seen in the same time by other means.
+    Beside,
+}
+
+impl Part {
+    fn sequence(self) -> u32 {
+        match self {
+            Self::First => 1,
+            Self::Beside => 2,
+        }
+    }
+
+    /// Tracks and arrows are numbered from here on.
+    pub(crate) fn first_id(self) -> u64 {
+        match self {
+            Self::First => 1,
+            Self::Beside => 1 << 32 | 1,
+        }
+    }
+}
 
 #[derive(Debug)]
 pub(crate) struct Writer<W> {
     out: W,
+    part: Part,
     buffer: Vec<u8>,
     names: Names,
     categories: Names,
@@ -44,9 +69,9 @@ impl Names {
 }
 
 impl<W: Write> Writer<W> {
-    pub(crate) fn new(out: W) -> Self {
+    pub(crate) fn new(out: W, part: Part) -> Self {
         let [names, categories, fact_names, fact_texts] = std::array::from_fn(|_| Names::default());
-        Self { out, buffer: Vec::new(), names, categories, fact_names, fact_texts }
+        Self { out, part, buffer: Vec::new(), names, categories, fact_names, fact_texts }
     }
 
     /// An instant on the host's clock and, if known, in the world's time.
@@ -55,8 +80,17 @@ impl<W: Write> Writer<W> {
         let realtime = unix_ns.map(|time| clock(CLOCK_REALTIME, time));
         let clocks = [clock(CLOCK_MONOTONIC, instant.0)].into_iter().chain(realtime).collect();
         let primary_trace_clock = Some(CLOCK_MONOTONIC);
+        self.first_packet(Some(ClockSnapshot { clocks, primary_trace_clock }))
+    }
+
+    /// Begins beside a part that said what the clock is.
+    pub(crate) fn begin_beside(&mut self) -> io::Result<()> {
+        self.first_packet(None)
+    }
+
+    fn first_packet(&mut self, clock_snapshot: Option<ClockSnapshot>) -> io::Result<()> {
         self.packet(TracePacket {
-            clock_snapshot: Some(ClockSnapshot { clocks, primary_trace_clock }),
+            clock_snapshot,
             sequence_flags: Some(SEQ_INCREMENTAL_STATE_CLEARED),
             trace_packet_defaults: Some(TracePacketDefaults {
                 timestamp_clock_id: Some(CLOCK_MONOTONIC),
@@ -126,7 +160,8 @@ impl<W: Write> Writer<W> {
     }
 
     fn packet(&mut self, packet: TracePacket) -> io::Result<()> {
-        let packet = TracePacket { trusted_packet_sequence_id: Some(SEQUENCE), ..packet };
+        let trusted_packet_sequence_id = Some(self.part.sequence());
+        let packet = TracePacket { trusted_packet_sequence_id, ..packet };
         self.buffer.clear();
         Trace { packet: vec![packet] }
             .encode(&mut self.buffer)

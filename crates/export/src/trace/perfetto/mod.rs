@@ -9,6 +9,8 @@
 //!
 //! One group per machine, all on the host's clock. Arrows lead from where a task (or a disk) woke a task to where the
 //! woken one waits for its CPU; at most `MAX_ARROWS`, those of the longest sleeps first.
+//!
+//! A recording that was taken in the same time may stand below (`write_with`): its groups end in `, sampled`.
 
 mod arrows;
 mod describe;
@@ -29,8 +31,9 @@ use super::names::{Names, short};
 use super::works::works_by_task;
 use crate::perfetto::event::Event;
 use crate::perfetto::proto::{CounterDescriptor, TrackDescriptor};
-use crate::perfetto::writer::Writer;
-use crate::perfetto::{group, row};
+use crate::perfetto::writer::{Part, Writer};
+use crate::perfetto::{group, row, write_beside};
+use crate::{About, Chart};
 
 /// Arrows of a trace at most.
 pub const MAX_ARROWS: usize = 100_000;
@@ -48,11 +51,11 @@ pub fn write(run: Run<'_>, out: impl Write) -> io::Result<()> {
     let machines = run.timelines.iter().map(|timeline| timeline.machine);
     let classifiers: Vec<Classifier> =
         machines.map(|machine| Classifier::new(run.tables, machine)).collect();
-    let mut writer = Writer::new(out);
+    let mut writer = Writer::new(out, Part::First);
     let first = run.timelines.iter().map(|timeline| timeline.begin).min().unwrap_or_default();
     let (instant, unix) = run.instant.map_or((first, None), |(at, unix)| (at, Some(unix)));
     writer.begin(instant, unix)?;
-    let mut tracks = Tracks { list: Vec::new(), next_uuid: 1 };
+    let mut tracks = Tracks { list: Vec::new(), next_uuid: Part::First.first_id() };
     let parts = run.timelines.iter().zip(&works).zip(&classifiers);
     for (number, ((timeline, works), classifier)) in parts.enumerate() {
         let names = Names { tables: run.tables, timeline };
@@ -62,6 +65,21 @@ pub fn write(run: Run<'_>, out: impl Write) -> io::Result<()> {
     }
     merge(tracks.list, &mut writer)?;
     writer.finish()
+}
+
+/// Writes `run` as a trace, and `sampled` below it: a recording of the same host, on the same clock. Its ids begin
+/// where no trace's come to, so both parts are read as one.
+///
+/// # Errors
+/// Only the writer's.
+pub fn write_with(
+    run: Run<'_>,
+    sampled: Chart<'_>,
+    about: About<'_>,
+    mut out: impl Write,
+) -> io::Result<()> {
+    write(run, &mut out)?;
+    write_beside(sampled, about, run.timelines.len(), out)
 }
 
 /// What the tracks of one machine are made from.
