@@ -4,7 +4,7 @@
 #   tests/interop/run.sh              a small made-up profile
 #   tests/interop/run.sh DIR TOTAL    DIR/profile.pb.gz, profile.json.gz, flamegraph.html of TOTAL samples, and
 #                                     DIR/trace.perfetto
-#   tests/interop/run.sh trace FILE   a trace's tasks, CPUs and disks, exported for Perfetto
+#   tests/interop/run.sh trace FILE [PAGE]    a trace's tasks, CPUs and disks, exported for Perfetto, and as a page
 #
 # A program that is not there, or can't be had, is skipped and said so. Programs come from their
 # public registries once and stay in the target folder.
@@ -76,15 +76,21 @@ check_firefox() {
     expect_total "$name" "$counted"
 }
 
-# The page as a browser leaves it: its script has drawn the root frame, with all samples.
-check_page() {
-    local browser shown
+# The page $1 as a browser leaves it, in $work/dom.
+browse() { # PAGE
+    local browser
     browser=$(command -v chromium || command -v chromium-browser || command -v google-chrome || true)
-    [ -n "$browser" ] || { skip page "no chromium"; return; }
+    [ -n "$browser" ] || { skip page "no chromium"; return 1; }
     HOME=$work timeout 120 "$browser" --headless --no-sandbox --disable-gpu --no-first-run --disable-sync \
         --disable-background-networking --disable-component-update --disable-quic \
-        --user-data-dir="$work/browser" --dump-dom "file://$dir/flamegraph.html" >"$work/dom" 2>/dev/null ||
+        --user-data-dir="$work/browser" --dump-dom "file://$1" >"$work/dom" 2>/dev/null ||
         fail page "the browser gave up"
+}
+
+# Its script has drawn the root frame, with all samples.
+check_page() {
+    local shown
+    browse "$dir/flamegraph.html" || return 0
     shown=$(sed -n 's/.*title="all  \([0-9,]*\) samples, 100.00 %.*/\1/p' "$work/dom" | head -n 1)
     expect_total page "${shown//,/}"
 }
@@ -153,8 +159,20 @@ check_trace() { # FILE
     pass "perfetto, tasks" "$threads tasks, their slices touch, $(ask "select count(*) from flow") arrows"
 }
 
+# Its script has drawn a Gantt chart with lanes for every run.
+check_gantt() { # PAGE
+    local charts drawn
+    browse "$1" || return 0
+    charts=$(grep -c '<div class="gantt" data-gantt=' "$work/dom" || true)
+    drawn=$({ grep -o '<canvas class="gantt-canvas" aria-hidden="true" width="[0-9]*" height="[1-9]' "$work/dom" ||
+        true; } | wc -l)
+    { [ "$charts" -gt 0 ] && [ "$charts" = "$drawn" ]; } || fail page "draws $drawn of $charts Gantt charts"
+    pass "page, tasks" "$charts Gantt charts"
+}
+
 if [ "${1:-}" = trace ]; then
     check_trace "$(realpath "$2")"
+    [ $# -lt 3 ] || check_gantt "$(realpath "$3")"
     exit
 fi
 if [ $# -eq 2 ]; then
@@ -171,4 +189,6 @@ if [ $# -eq 0 ]; then
     (cd "$root" && cargo run --quiet -p export --example write_trace -- "$work")
     check_trace "$work/trace.perfetto"
     check_trace "$work/make.perfetto"
+    check_gantt "$work/make.html"
+    check_gantt "$work/compare.html"
 fi

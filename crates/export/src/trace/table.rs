@@ -46,6 +46,8 @@ pub enum Cell {
     Text(String),
     /// A figure in the column's unit.
     Number(u64),
+    /// A figure below 0, without its sign.
+    Less(u64),
     /// Not known, or there is none.
     None,
 }
@@ -108,6 +110,7 @@ fn value(unit: Unit, cell: &Cell) -> String {
     match (unit, cell) {
         (_, Cell::None) => String::new(),
         (_, Cell::Text(text)) => quoted(text),
+        (unit, Cell::Less(n)) => format!("-{}", value(unit, &Cell::Number(*n))),
         (Unit::Share, Cell::Number(n)) => format!("{}.{:02}", n / 100, n % 100),
         (Unit::Factor, Cell::Number(n)) => format!("{}.{:03}", n / 1_000, n % 1_000),
         (_, Cell::Number(n)) => n.to_string(),
@@ -145,5 +148,6 @@ mod test {
         check(Unit::Share, Cell::share(1, 3), "33.33");
         check(Unit::Share, Cell::share(0, 0), "");
         check(Unit::Factor, Cell::Number(1_250), "1.250");
+        check(Unit::Ns, Cell::Less(7), "-7");
     }
 }

@@ -69,9 +69,9 @@ impl Names {
 
 pub(crate) fn text(trace: &Trace) -> String {
     let mut out = String::new();
-    let mut names = Names::default();
+    let mut writers: HashMap<u32, Names> = HashMap::new();
     for packet in &trace.packet {
-        assert_eq!(packet.trusted_packet_sequence_id, Some(1));
+        let names = writers.entry(packet.trusted_packet_sequence_id.unwrap()).or_default();
         packet.interned_data.iter().for_each(|data| names.learn(data));
         if let Some(clocks) = &packet.clock_snapshot {
             writeln!(
@@ -106,6 +106,7 @@ fn a_track_per_cpu_and_two_per_vcpu() {
 #[test]
 fn one_sequence_begins_with_its_clock() {
     let trace = trace(drawn::small().chart());
+    assert!(trace.packet.iter().all(|packet| packet.trusted_packet_sequence_id == Some(1)));
     let first = &trace.packet[0];
     assert_eq!(first.sequence_flags, Some(SEQ_INCREMENTAL_STATE_CLEARED));
     assert_eq!(first.clock_snapshot.as_ref().unwrap().primary_trace_clock, Some(3));

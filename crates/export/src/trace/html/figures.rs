@@ -75,7 +75,8 @@ pub(super) fn processes(subjects: &[Subject<'_>]) -> String {
 
 const STATES_NOTE: &str = "Every task's life: whether it had a CPU, waited for one or wanted none, and at the same time \
     whether a disk worked for it, had its request queued or had none.";
-const WAITS_NOTE: &str = "All time in which tasks could not run, by what they waited for.";
+const WAITS_NOTE: &str = "All time in which tasks did not run, by what they waited for. Stopped tasks, and the kernel's own \
+    without work, don't wait.";
 const KERNEL_NOTE: &str = "What CPUs executed. Interrupts and page faults count for themselves, not for what they interrupted.";
 const PATH_NOTE: &str =
     "The chain of work and waits that the command's length is made of, followed back from its end.";

@@ -8,11 +8,14 @@
   // How high each doing is drawn: what runs is full, what waits lower, what sleeps a line.
   const HEIGHT = { "cpu-wait": 0.75, "disk-wait": 0.75, "lock-wait": 0.75, asleep: 0.2, stopped: 0.35, queued: 0.5, idle: 0.08, unknown: 0.5 };
   const heights = doings.map(([, style]) => HEIGHT[style] ?? 1);
-  const MIXED = 255, GAP = 254, MANY_TASKS = 200;
+  const MANY_TASKS = 200;
+  const { MIXED, GAP, unpack, shared, pieceAt, beginOf } = ganttLanes(doings.length);
   const number = (name) => doings.findIndex(([, style]) => style === name);
   const RUNS = ["user", "kernel", "interrupt"].map(number), WAITS = ["cpu-wait", "disk-wait", "lock-wait"].map(number);
   const longest = Math.max(1, ...runs.map((run) => run.length));
   const charts = [];
+  // The chart in which something was chosen last.
+  let latest = null;
   let view = { from: 0, to: longest }, colours = {};
 
   const time = (ns, span = ns) => {
@@ -26,72 +29,6 @@
     return made;
   };
 
-  // The arrays of a lane's pieces: where each ends (ns), its doing or MIXED, and its word or its row in `mixed`.
-  function unpack({ from, pieces }) {
-    const ends = [], kinds = [], extra = [], mixed = [], totals = new Float64Array(doings.length);
-    for (let at = 0, end = from; at < pieces.length;) {
-      const length = pieces[at];
-      end += length;
-      ends.push(end);
-      if (pieces[at + 1] < 0) {
-        const stop = at + 2 - 2 * pieces[at + 1], shares = pieces.slice(at + 2, stop);
-        for (let n = 0; n < shares.length; n += 2) totals[shares[n]] += length * shares[n + 1] / 1000;
-        kinds.push(MIXED);
-        extra.push(mixed.push(shares) - 1);
-        at = stop;
-      } else {
-        totals[pieces[at + 1]] += length;
-        kinds.push(pieces[at + 1]);
-        extra.push(pieces[at + 2]);
-        at += 3;
-      }
-    }
-    return { from, ends: Float64Array.from(ends), kinds: Uint8Array.from(kinds), extra: Int32Array.from(extra), mixed, totals };
-  }
-
-  // Lanes that are not there at the same time as one; each piece knows whose it is.
-  function pack(lanes) {
-    const ends = [], kinds = [], extra = [], mixed = [], owners = [], totals = new Float64Array(doings.length);
-    for (const lane of lanes) {
-      if (ends.length && ends[ends.length - 1] < lane.from) {
-        ends.push(lane.from);
-        kinds.push(GAP);
-        extra.push(-1);
-        owners.push(lane);
-      }
-      lane.kinds.forEach((kind, piece) => {
-        ends.push(lane.ends[piece]);
-        kinds.push(kind);
-        extra.push(lane.extra[piece] + (kind === MIXED ? mixed.length : 0));
-        owners.push(lane);
-      });
-      mixed.push(...lane.mixed);
-      lane.totals.forEach((ns, kind) => { totals[kind] += ns; });
-    }
-    const names = [...new Set(lanes.map((lane) => lane.name.replace(/ \(\d+\)$/, "")))];
-    const name = lanes.length === 1 ? lanes[0].name : `${names.slice(0, 3).join(", ")}${names.length > 3 ? ", …" : ""} ×${lanes.length}`;
-    const about = lanes.length === 1 ? lanes[0].about : `${lanes.length} tasks, one after the other`;
-    return { ...lanes[0], name, about, ends: Float64Array.from(ends), kinds: Uint8Array.from(kinds), extra: Int32Array.from(extra), mixed, owners, totals };
-  }
-
-  // As few lanes as the tasks' lines allow, in the order of the lines.
-  function shared(tasks) {
-    const lines = new Map();
-    for (const task of tasks) lines.set(task.line, [...(lines.get(task.line) ?? []), task]);
-    const numbers = [...lines.keys()].sort((one, other) => one - other);
-    return numbers.map((line) => pack(lines.get(line).sort((one, other) => one.from - other.from)));
-  }
-
-  // The first piece that ends after `at`.
-  function pieceAt(lane, at) {
-    let low = 0, high = lane.ends.length;
-    while (low < high) {
-      const middle = (low + high) >> 1;
-      if (lane.ends[middle] <= at) low = middle + 1; else high = middle;
-    }
-    return low;
-  }
-  const beginOf = (lane, piece) => piece ? lane.ends[piece - 1] : lane.from;
   const sum = (lane, which) => which.reduce((all, n) => all + lane.totals[n], 0);
 
   function readColours() {
@@ -116,7 +53,7 @@
       this.scroller.tabIndex = 0;
       this.scroller.setAttribute("role", "application");
       this.scroller.setAttribute("aria-label", `Gantt chart of ${run.label}. Arrow keys: left and right move in time, ` +
-        "up and down choose a lane; plus and minus zoom; comma and full stop go from piece to piece; 0 shows everything");
+        "up and down choose a lane; plus and minus zoom; comma and full stop go from piece to piece; b goes to who woke the task; 0 shows everything");
       this.spacer = element("div");
       this.canvas = element("canvas", "gantt-canvas");
       this.canvas.setAttribute("aria-hidden", "true");
@@ -522,6 +459,7 @@
 
     choose(lane, piece) {
       if (!lane) return;
+      latest = this;
       this.chosen = lane;
       this.piece = piece;
       said.textContent = this.describe(lane, piece).replaceAll("\n", "; ");
@@ -534,6 +472,29 @@
       show(begin - span * 0.1, span * 1.2);
     }
 
+    // Goes to who ended the chosen wait, at the time that it did.
+    toWaker() {
+      const lane = this.chosen;
+      if (!lane || this.piece < 0 || GAP <= lane.kinds[this.piece]) return;
+      const name = /, woken by (?:disk request of )?(.+ \(\d+\))$/.exec(words[lane.extra[this.piece]] ?? "")?.[1];
+      const at = lane.ends[this.piece], was = (one) => one.name === name && one.from <= at && at <= one.ends[one.ends.length - 1];
+      const waker = this.selected.find((one) => one.machine === lane.machine && one.kind === "task" && (one.owners ?? [one]).some(was));
+      if (!waker) {
+        said.textContent = name ? `${name} has no lane here.` : "Who woke it is not a task, or not known.";
+        return;
+      }
+      if (at < view.from || view.to < at) show(at - (view.to - view.from) / 2, view.to - view.from);
+      this.choose(waker, Math.min(pieceAt(waker, at - 1), waker.ends.length - 1));
+      this.reveal();
+    }
+
+    // Scrolls to the chosen lane.
+    reveal() {
+      const y = this.shown.indexOf(this.chosen) * LANE_PX, room = this.scroller.clientHeight - AXIS_PX - LANE_PX;
+      if (y < this.scroller.scrollTop) this.scroller.scrollTop = Math.max(0, y);
+      if (this.scroller.scrollTop + room < y) this.scroller.scrollTop = y - room;
+    }
+
     key(event) {
       if (event.ctrlKey || event.metaKey || event.altKey) return;
       const act = {
@@ -541,7 +502,7 @@
         "+": () => zoom(0.7), "=": () => zoom(0.7), w: () => zoom(0.7), "-": () => zoom(1 / 0.7), s: () => zoom(1 / 0.7),
         Home: () => show(0, view.to - view.from), End: () => show(longest, view.to - view.from),
         0: () => show(0, longest), Escape: () => show(0, longest), Enter: () => this.zoomToPiece(),
-        ArrowUp: () => this.step(-1), ArrowDown: () => this.step(1), ",": () => this.next(-1), ".": () => this.next(1),
+        ArrowUp: () => this.step(-1), ArrowDown: () => this.step(1), ",": () => this.next(-1), ".": () => this.next(1), b: () => this.toWaker(),
       }[event.key];
       if (!act) return;
       event.preventDefault();
@@ -553,9 +514,7 @@
     step(by) {
       const at = this.shown.indexOf(this.chosen), row = Math.max(0, Math.min(this.shown.length - 1, at + by));
       this.choose(this.shown[row], -1);
-      const y = row * LANE_PX, room = this.scroller.clientHeight - AXIS_PX - LANE_PX;
-      if (y < this.scroller.scrollTop) this.scroller.scrollTop = y;
-      if (this.scroller.scrollTop + room < y) this.scroller.scrollTop = y - room;
+      this.reveal();
     }
 
     // The piece before or after in the chosen lane, brought into view.
@@ -613,6 +572,7 @@
   button("gantt-left", () => move(-0.5));
   button("gantt-right", () => move(0.5));
   button("gantt-all", () => show(0, longest));
+  button("gantt-waker", () => latest?.toWaker());
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
     readColours();
     charts.forEach((chart) => chart.draw());

@@ -4,6 +4,7 @@
 //! in escaped text or in a JSON data block, never in script, style or attributes without quotes.
 
 mod bars;
+mod differences;
 mod figures;
 mod gantt;
 mod summary;
@@ -19,7 +20,7 @@ use crate::html::{fill, hash};
 
 const PAGE: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
-const SCRIPT: &str = include_str!("gantt.js");
+const SCRIPT: &str = concat!(include_str!("lanes.js"), include_str!("gantt.js"));
 
 /// Writes `runs` as a page: one by itself, several side by side.
 ///
@@ -33,6 +34,7 @@ pub fn write(runs: &[Run<'_>], mut out: impl Write) -> io::Result<()> {
         "title" => summary::title(runs),
         "facts" => summary::facts(runs),
         "notes" => summary::notes(runs),
+        "differences" => differences::section(runs, &found),
         "figures" => figures::figures(&subjects),
         "tables" => figures::processes(&subjects),
         "legend" => legend(),

@@ -38,16 +38,27 @@ impl Scale {
 }
 
 /// The table with its heading; at most `most` rows, then how many more there are. Columns that say nothing are left
-/// out; nothing when there are no rows.
+/// out; nothing when there are no rows. Each column has the unit that suits it.
 pub(super) fn html(table: &Table, most: usize) -> String {
+    on_scales(table, most, |n| scale(longest(table, n)))
+}
+
+/// The same with one unit for all times, so that they can be compared.
+pub(super) fn html_on_one_scale(table: &Table, most: usize) -> String {
+    let longest = (0..table.columns.len())
+        .filter(|n| table.columns[*n].unit == Unit::Ns)
+        .map(|n| longest(table, n));
+    let scale = scale(longest.max().unwrap_or(0));
+    on_scales(table, most, |_| scale)
+}
+
+fn on_scales(table: &Table, most: usize, scale: impl Fn(usize) -> Scale) -> String {
     if table.rows.is_empty() {
         return String::new();
     }
     let says = |n: &usize| *n == 0 || table.rows.iter().any(|row| says_something(row.get(*n)));
-    let columns: Vec<(usize, &Column, Scale)> = (0..table.columns.len())
-        .filter(says)
-        .map(|n| (n, &table.columns[n], column_scale(table, n)))
-        .collect();
+    let columns: Vec<(usize, &Column, Scale)> =
+        (0..table.columns.len()).filter(says).map(|n| (n, &table.columns[n], scale(n))).collect();
     let heads: String = columns.iter().map(|(_, column, scale)| head(column, *scale)).collect();
     let mut rows = String::new();
     for row in table.rows.iter().take(most) {
@@ -73,16 +84,17 @@ fn says_something(cell: Option<&Cell>) -> bool {
     match cell {
         None | Some(Cell::None | Cell::Number(0)) => false,
         Some(Cell::Text(text)) => !text.is_empty(),
-        Some(Cell::Number(_)) => true,
+        Some(Cell::Number(_) | Cell::Less(_)) => true,
     }
 }
 
-fn column_scale(table: &Table, n: usize) -> Scale {
+/// The largest number of a column.
+fn longest(table: &Table, n: usize) -> u64 {
     let numbers = table.rows.iter().filter_map(|row| match row.get(n) {
-        Some(Cell::Number(number)) => Some(*number),
+        Some(Cell::Number(number) | Cell::Less(number)) => Some(*number),
         _ => None,
     });
-    scale(numbers.max().unwrap_or(0))
+    numbers.max().unwrap_or(0)
 }
 
 fn head(column: &Column, scale: Scale) -> String {
@@ -97,15 +109,22 @@ fn head(column: &Column, scale: Scale) -> String {
 }
 
 fn cell(column: &Column, scale: Scale, cell: &Cell) -> String {
-    let number = |text: String| format!("<td class=\"number\">{text}</td>");
-    match (column.unit, cell) {
-        (Unit::Text, Cell::None) => "<td></td>".to_owned(),
-        (_, Cell::Text(text)) => format!("<td>{}</td>", escape(text)),
-        (_, Cell::None) => number("-".to_owned()),
-        (Unit::Ns, Cell::Number(ns)) => number(scale.text(*ns)),
-        (Unit::Share, Cell::Number(n)) => number(format!("{}.{:02}", n / 100, n % 100)),
-        (Unit::Factor, Cell::Number(n)) => number(format!("{}.{:03}", n / 1_000, n % 1_000)),
-        (_, Cell::Number(n)) => number(n.to_string()),
+    let number = |text: &str| format!("<td class=\"number\">{text}</td>");
+    match cell {
+        Cell::Text(text) => format!("<td>{}</td>", escape(text)),
+        Cell::None if column.unit == Unit::Text => "<td></td>".to_owned(),
+        Cell::None => number("-"),
+        Cell::Number(n) => number(&figure(column.unit, scale, *n)),
+        Cell::Less(n) => number(&format!("−{}", figure(column.unit, scale, *n))),
+    }
+}
+
+fn figure(unit: Unit, scale: Scale, n: u64) -> String {
+    match unit {
+        Unit::Ns => scale.text(n),
+        Unit::Share => format!("{}.{:02}", n / 100, n % 100),
+        Unit::Factor => format!("{}.{:03}", n / 1_000, n % 1_000),
+        Unit::Text | Unit::Count | Unit::Bytes => n.to_string(),
     }
 }
 

@@ -151,7 +151,8 @@ fn parts_of_bars_make_up_the_whole() {
 fn every_chart_is_there_with_both_runs() {
     let (one, two) = (make(1, 9), make(4, 9));
     let page = page(&[one.run("seq-make"), two.run("para-make")]);
-    for id in ["profile", "states", "waits", "kernel", "path", "gantt", "processes"] {
+    for id in ["differences", "profile", "states", "waits", "kernel", "path", "gantt", "processes"]
+    {
         let (_, section) =
             page.split_once(&format!("<section aria-labelledby=\"{id}-title\">")).unwrap();
         let (section, _) = section.split_once("</section>").unwrap();

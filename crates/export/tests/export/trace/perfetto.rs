@@ -1,7 +1,8 @@
 //! The Perfetto trace of a drawn trace: its packets as text, and what a reader relies on.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use export::About;
 use export::perfetto::proto::{
     TYPE_COUNTER, TYPE_INSTANT, TYPE_SLICE_BEGIN, TYPE_SLICE_END, Trace,
 };
@@ -10,7 +11,8 @@ use prost::Message;
 use tracing::timeline::Timeline;
 
 use super::drawn::{self, Drawing};
-use crate::fixture::HOSTILE;
+use crate::drawn as sampled;
+use crate::fixture::{HOSTILE, notes};
 use crate::formats::golden;
 use crate::perfetto::text;
 
@@ -129,4 +131,65 @@ fn hostile_names_are_written_as_text() {
     }
     let long = "x".repeat(1 << 20);
     assert!(bytes(drawn::hostile(&long).run("long")).len() < 50_000);
+}
+
+/// A trace and a recording of the same moment.
+fn together() -> Trace {
+    let (traced, sampled) = (drawn::small(), sampled::small());
+    let about = About { view: "unified view", notes: &notes() };
+    let mut out = Vec::new();
+    let run = traced.run("small");
+    export::trace::perfetto::write_with(run, sampled.chart(), about, &mut out).unwrap();
+    Trace::decode(out.as_slice()).unwrap()
+}
+
+#[test]
+fn samples_stand_below_a_trace() {
+    golden("trace/with-samples.perfetto.txt", &text(&together()));
+}
+
+/// What a reader of both parts as one relies on: no id means two things, and each writer's first packet says so.
+#[test]
+fn a_trace_and_samples_share_no_ids() {
+    let trace = together();
+    let mut tracks: BTreeMap<u64, u32> = BTreeMap::new();
+    let mut arrows: BTreeMap<u32, BTreeSet<u64>> = BTreeMap::new();
+    let mut writers = Vec::new();
+    for packet in &trace.packet {
+        let writer = packet.trusted_packet_sequence_id.unwrap();
+        let first = !writers.contains(&writer);
+        assert_eq!(packet.first_packet_on_sequence(), first);
+        if first {
+            writers.push(writer);
+            assert_eq!(packet.trace_packet_defaults.unwrap().timestamp_clock_id, Some(3));
+        }
+        if let Some(track) = &packet.track_descriptor {
+            assert_eq!(tracks.insert(track.uuid(), writer), None, "{}", track.name());
+            assert!(track.parent_uuid.is_none_or(|parent| tracks[&parent] == writer));
+        }
+        if let Some(event) = &packet.track_event {
+            assert_eq!(tracks[&event.track_uuid()], writer);
+            arrows.entry(writer).or_default().extend(&event.flow_ids);
+        }
+    }
+    assert_eq!(writers, [1, 2]);
+    assert!(arrows[&1].is_disjoint(&arrows[&2]), "{arrows:?}");
+    assert!(arrows.values().all(|arrows| !arrows.is_empty()));
+}
+
+/// Both parts as they are alone, and no two groups of one name.
+#[test]
+fn nothing_is_lost_beside_each_other() {
+    let trace = together();
+    let uuids = uuids(&trace);
+    assert_eq!(uuids.len(), trace.packet.iter().filter(|p| p.track_descriptor.is_some()).count());
+    for path in ["host/CPUs/cpu 0", "VM web/make (700)/make (700)", "Host CPUs, sampled/cpu 0"] {
+        assert!(uuids.contains_key(path), "{path}");
+    }
+    let events = |trace: &Trace| trace.packet.iter().filter(|p| p.track_event.is_some()).count();
+    let mut alone = Vec::new();
+    let about = About { view: "unified view", notes: &[] };
+    export::perfetto::write(sampled::small().chart(), about, &mut alone).unwrap();
+    let alone = Trace::decode(alone.as_slice()).unwrap();
+    assert_eq!(events(&trace), events(&self::trace(&drawn::small())) + events(&alone));
 }
