@@ -13,6 +13,7 @@ pub mod critical_path;
 mod drawn;
 pub mod gantt;
 pub mod group;
+pub mod host_side;
 pub mod kernel;
 mod processes;
 pub mod profile;

@@ -1,0 +1,273 @@
+//! A guest's time as its host saw it: what each vCPU's thread did while the guest thought that its CPU worked or idled.
+//!
+//! ```text
+//!  guest's CPU   cc1 ................................. idle ......................
+//!  vCPU's thread running | waits for a pCPU | running | asleep    | waits | running
+//!  is            it ran  | stolen, by whom  | it ran  | halted    | woken late
+//! ```
+//!
+//! A guest can't see that its CPU is taken away: it thinks that the task ran all the time. The host's switches of the
+//! vCPU's thread say how much of that was so. A thread that handles an exit of its guest has its pCPU: that counts as
+//! running, as the guest's own code does.
+//!
+//! For every guest CPU, what is found adds up to the trace's length (asserted).
+
+mod row;
+#[cfg(test)]
+mod tests;
+mod thief;
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use model::{HostNs, Machine, Tid};
+
+use crate::cover::{Stretch, cross};
+use crate::critical_path::{CriticalPath, Doing};
+use crate::group::{By, Key, grouped};
+use crate::timeline::{Slice, TaskId, Timeline, Work};
+
+pub use thief::{Thief, thieves};
+
+/// What the host's thread of a vCPU does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Thread {
+    /// It has a pCPU.
+    Running,
+    /// It could run and has none: steal of type 1. The host's task that had the pCPU meanwhile; `None`: nobody, or not
+    /// known.
+    Stolen(Option<TaskId>),
+    /// It sleeps (or is stopped): the guest's CPU is halted, or waits in the VMM.
+    Asleep,
+    /// The host's events don't say.
+    Unknown,
+}
+
+/// Guest time by what the host's thread did meanwhile, in ns.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Share {
+    /// It had a pCPU.
+    pub running_ns: u64,
+    /// It waited for one, by who had it.
+    pub stolen: BTreeMap<Option<TaskId>, u64>,
+    /// It slept.
+    pub asleep_ns: u64,
+    /// Not known.
+    pub unknown_ns: u64,
+}
+
+/// A guest's CPU. The three parts add up to the trace's length.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct CpuSide {
+    /// Its number.
+    pub number: u32,
+    /// The host's thread that runs it; `None`: not known.
+    pub thread: Option<Tid>,
+    /// While the guest had something to do. Asleep is here: in the VMM.
+    pub busy: Share,
+    /// While it was idle. Asleep is here: halted; stolen: it was to wake up and had no pCPU yet.
+    pub idle: Share,
+    /// While it is not known whether it was.
+    pub unknown: Share,
+}
+
+/// A guest's time, as its host saw it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct HostSide {
+    /// Length of the guest's trace.
+    pub wall_ns: u64,
+    /// Every guest CPU, ascending.
+    pub cpus: Vec<CpuSide>,
+    /// While a guest's task had a guest CPU, in the order of the guest's `Timeline::tasks`.
+    pub tasks: Vec<Share>,
+    /// While a guest CPU handled interrupts, and no task had it.
+    pub no_task: Share,
+    /// What the threads did, in the order of `cpus`: stretches that touch and cover the guest's trace.
+    threads: Vec<Vec<Stretch<Thread>>>,
+}
+
+/// The time of tasks that belong together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SideRow {
+    /// Who.
+    pub key: Key,
+    /// Its tasks, ascending.
+    pub tasks: Vec<TaskId>,
+    /// While they had a guest CPU.
+    pub share: Share,
+}
+
+/// A critical path's time in a guest.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct PathSide {
+    /// While its tasks had a guest CPU.
+    pub running: Share,
+    /// While they waited for one: of the CPU that they waited for.
+    pub waiting: Share,
+}
+
+impl HostSide {
+    /// Lays the host's time over the guest's. `row` is the guest's. `None`: the host was not traced, or it is not known
+    /// which of its threads ran the guest.
+    #[must_use]
+    pub fn new(host: &Timeline, guest: &Timeline, row: &Machine) -> Option<Self> {
+        if host.cpus.is_empty() || row.vcpu_threads.is_empty() {
+            return None;
+        }
+        let mut side = Self {
+            wall_ns: guest.length_ns(),
+            tasks: vec![Share::default(); guest.tasks.len()],
+            ..Self::default()
+        };
+        for cpu in &guest.cpus {
+            let thread = row.vcpu_threads.get(cpu.number as usize).copied();
+            let stretches = row::row(host, row.vm_process, thread, guest.begin..guest.end);
+            let mut sums = CpuSide { number: cpu.number, thread, ..CpuSide::default() };
+            cross(cpu.slices.iter().map(stretch), &stretches, |ns, slice, thread| {
+                side.add(&mut sums, slice, thread, ns);
+            });
+            debug_assert_eq!(sums.total().total_ns(), side.wall_ns, "both cover the trace");
+            side.cpus.push(sums);
+            side.threads.push(stretches);
+        }
+        debug_assert!(side.adds_up(), "a busy CPU is somebody's or nobody's");
+        Some(side)
+    }
+
+    /// All CPUs: adds up to their number times the trace's length.
+    #[must_use]
+    pub fn total(&self) -> CpuSide {
+        let mut total = CpuSide::default();
+        for cpu in &self.cpus {
+            total.busy.merge(&cpu.busy);
+            total.idle.merge(&cpu.idle);
+            total.unknown.merge(&cpu.unknown);
+        }
+        total
+    }
+
+    /// While one of these tasks had a guest CPU.
+    #[must_use]
+    pub fn of(&self, tasks: &[TaskId]) -> Share {
+        let mut sum = Share::default();
+        tasks.iter().filter_map(|id| self.tasks.get(id.index())).for_each(|share| sum.merge(share));
+        sum
+    }
+
+    /// Rows of the given tasks, most time first, then in the order in which they were first seen.
+    #[must_use]
+    pub fn rows(&self, guest: &Timeline, by: By, tasks: &[TaskId]) -> Vec<SideRow> {
+        let row = |(key, tasks): (Key, Vec<TaskId>)| {
+            let share = self.of(&tasks);
+            SideRow { key, tasks, share }
+        };
+        let mut rows: Vec<SideRow> = grouped(guest, by, tasks).into_iter().map(row).collect();
+        rows.sort_by_key(|row| Reverse(row.share.total_ns()));
+        rows
+    }
+
+    /// What a guest CPU's thread did in a part of the trace. A CPU that was not traced: nothing.
+    #[must_use]
+    pub fn during(&self, cpu: u32, range: &Range<HostNs>) -> Share {
+        let mut share = Share::default();
+        let Ok(row) = self.cpus.binary_search_by_key(&cpu, |cpu| cpu.number) else { return share };
+        let stretches = &self.threads[row];
+        let first = stretches.partition_point(|stretch| stretch.end <= range.start);
+        let inside = stretches[first..].iter().take_while(|stretch| stretch.begin < range.end);
+        for stretch in inside {
+            let (begin, end) = (stretch.begin.max(range.start), stretch.end.min(range.end));
+            share.add(stretch.what, end.since(begin));
+        }
+        share
+    }
+
+    /// A path of the guest.
+    #[must_use]
+    pub fn path(&self, path: &CriticalPath) -> PathSide {
+        let mut side = PathSide::default();
+        for segment in &path.segments {
+            let range = segment.begin..segment.end;
+            match segment.doing {
+                Doing::Running { cpu, .. } => side.running.merge(&self.during(cpu, &range)),
+                Doing::CpuWait { cpu: Some(cpu), .. } => {
+                    side.waiting.merge(&self.during(cpu, &range));
+                }
+                _ => {}
+            }
+        }
+        side
+    }
+
+    fn add(&mut self, cpu: &mut CpuSide, slice: Slice, thread: Thread, ns: u64) {
+        match (slice.work, slice.task) {
+            (Work::Idle, _) => cpu.idle.add(thread, ns),
+            (Work::Unknown, None) => cpu.unknown.add(thread, ns),
+            (_, task) => {
+                cpu.busy.add(thread, ns);
+                let task = task.and_then(|id| self.tasks.get_mut(id.index()));
+                task.unwrap_or(&mut self.no_task).add(thread, ns);
+            }
+        }
+    }
+
+    fn adds_up(&self) -> bool {
+        let mut busy = self.no_task.clone();
+        self.tasks.iter().for_each(|share| busy.merge(share));
+        busy == self.total().busy
+    }
+}
+
+impl CpuSide {
+    /// All of it, whether the guest was busy or idle.
+    #[must_use]
+    pub fn total(&self) -> Share {
+        let mut total = self.busy.clone();
+        total.merge(&self.idle);
+        total.merge(&self.unknown);
+        total
+    }
+}
+
+impl Share {
+    /// All of it.
+    #[must_use]
+    pub fn total_ns(&self) -> u64 {
+        let parts = [self.stolen_ns(), self.asleep_ns, self.unknown_ns];
+        parts.into_iter().fold(self.running_ns, u64::saturating_add)
+    }
+
+    /// Without a pCPU, while it could have used one.
+    #[must_use]
+    pub fn stolen_ns(&self) -> u64 {
+        self.stolen.values().fold(0, |sum, ns| sum.saturating_add(*ns))
+    }
+
+    /// Adds another's.
+    pub fn merge(&mut self, other: &Self) {
+        grow(&mut self.running_ns, other.running_ns);
+        grow(&mut self.asleep_ns, other.asleep_ns);
+        grow(&mut self.unknown_ns, other.unknown_ns);
+        for (by, ns) in &other.stolen {
+            grow(self.stolen.entry(*by).or_default(), *ns);
+        }
+    }
+
+    fn add(&mut self, thread: Thread, ns: u64) {
+        match thread {
+            Thread::Running => grow(&mut self.running_ns, ns),
+            Thread::Stolen(by) => grow(self.stolen.entry(by).or_default(), ns),
+            Thread::Asleep => grow(&mut self.asleep_ns, ns),
+            Thread::Unknown => grow(&mut self.unknown_ns, ns),
+        }
+    }
+}
+
+fn stretch(slice: &Slice) -> Stretch<Slice> {
+    Stretch { begin: slice.begin, end: slice.end, what: *slice }
+}
+
+/// A guest's times may be anything: sums end at the largest number.
+fn grow(sum: &mut u64, ns: u64) {
+    *sum = sum.saturating_add(ns);
+}
