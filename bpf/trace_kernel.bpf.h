@@ -20,6 +20,7 @@
 /* include/linux/mm_types.h */
 #define VM_FAULT_MAJOR 0x0004
 #define VM_FAULT_RETRY 0x0400
+#define FAULT_FLAG_TRIED 0x20 /* the first try waited for a disk */
 /* include/trace/events/lock.h */
 #define LCB_F_SPIN (1 << 0)
 #define LCB_F_READ (1 << 1)

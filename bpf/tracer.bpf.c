@@ -177,7 +177,8 @@ int BPF_PROG(handle_mm_fault, void *area, unsigned long address, unsigned int fl
 {
 	if (!regs || result & VM_FAULT_RETRY || is_passed_over(bpf_get_current_task_btf()))
 		return 0;
-	return note(TRACE_FAULT_END, !!(result & VM_FAULT_MAJOR));
+	/* As the kernel counts. */
+	return note(TRACE_FAULT_END, result & VM_FAULT_MAJOR || flags & FAULT_FLAG_TRIED);
 }
 
 /* Interrupts */
