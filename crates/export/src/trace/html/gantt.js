@@ -77,12 +77,13 @@
     select(query, order) {
       const wanted = query.trim().toLowerCase();
       const key = { cpu: (lane) => -sum(lane, RUNS), waits: (lane) => -sum(lane, WAITS), begin: (lane) => lane.from }[order];
+      const isAsked = (lane) => lane.kind !== "task" || lane.asked || !asked.checked;
       const matches = (lane) => !wanted || lane.kind === "machine" || `${lane.name} ${lane.about}`.toLowerCase().includes(wanted);
       this.flat = order !== "family";
       this.shown = [];
       let matched = 0;
       for (const machine of this.run.machines) {
-        const lanes = this.lanes.filter((lane) => lane.machine === machine && matches(lane));
+        const lanes = this.lanes.filter((lane) => lane.machine === machine && isAsked(lane) && matches(lane));
         const tasks = lanes.filter((lane) => lane.kind === "task"), others = lanes.filter((lane) => lane.kind !== "task");
         if (key) tasks.sort((one, other) => key(one) - key(other));
         if (others.length + tasks.length > 1) this.shown.push(...others, ...(order === "shared" ? shared(tasks) : tasks));
@@ -477,6 +478,10 @@
       const lane = this.chosen;
       if (!lane || this.piece < 0 || GAP <= lane.kinds[this.piece]) return;
       const name = /, woken by (?:disk request of )?(.+ \(\d+\))$/.exec(words[lane.extra[this.piece]] ?? "")?.[1];
+      if (name === (lane.owners?.[this.piece] ?? lane).name) {
+        said.textContent = "Its own disk request's end woke it.";
+        return;
+      }
       const at = lane.ends[this.piece], was = (one) => one.name === name && one.from <= at && at <= one.ends[one.ends.length - 1];
       const waker = this.selected.find((one) => one.machine === lane.machine && one.kind === "task" && (one.owners ?? [one]).some(was));
       if (!waker) {
@@ -553,11 +558,12 @@
   if (!boxes.length) return;
   const said = document.getElementById("gantt-said"), search = document.getElementById("gantt-search");
   const order = document.getElementById("gantt-order"), matched = document.getElementById("gantt-matched");
-  const inView = document.getElementById("gantt-in-view");
+  const inView = document.getElementById("gantt-in-view"), asked = document.getElementById("gantt-asked");
   readColours();
   // Thousands of lanes are better shared, unless somebody wants them apart.
   const tasks = runs.flatMap((run) => run.machines.flatMap((machine) => machine.lanes)).filter((lane) => lane.kind === "task");
-  order.value = MANY_TASKS < tasks.length ? "shared" : "family";
+  order.value = MANY_TASKS < tasks.filter((lane) => lane.asked).length ? "shared" : "family";
+  document.getElementById("gantt-asked-label").hidden = tasks.every((lane) => lane.asked);
   for (const box of boxes) charts.push(new Chart(runs[box.dataset.gantt], box));
   const select = () => {
     charts.forEach((chart) => chart.select(search.value, order.value));
@@ -565,6 +571,7 @@
   };
   search.addEventListener("input", select);
   order.addEventListener("change", select);
+  asked.addEventListener("change", select);
   inView.addEventListener("change", () => charts.forEach((chart) => chart.layOut()));
   const button = (id, act) => document.getElementById(id).addEventListener("click", act);
   button("gantt-in", () => zoom(0.5));

@@ -26,8 +26,8 @@ use super::super::works::works_by_task;
 
 /// Lanes of tasks at most, for each machine.
 const MAX_TASKS: usize = 5_000;
-/// Pieces at most, of all machines of a run and all levels, of which the finest is drawn.
-const MAX_PIECES: usize = 500_000;
+/// Pieces at most, of all machines of a run.
+const MAX_PIECES: usize = 300_000;
 /// Pieces of the critical path's lane at most.
 const MAX_PATH: usize = 50_000;
 /// Words at most, of all runs.
@@ -64,6 +64,8 @@ struct Known<'a> {
     names: Names<'a>,
     works: Vec<Vec<Slice>>,
     classifier: &'a Classifier,
+    /// The command's tasks, or all; ascending.
+    who: &'a [TaskId],
 }
 
 /// The chart of `runs`, with what was found out about each machine of each.
@@ -94,7 +96,12 @@ fn machine(findings: &Findings<'_>, begin: HostNs, max_pieces: usize, words: &mu
     let all = lanes(timeline, &range, MAX_TASKS);
     let pyramid = pyramid(timeline, &all.lanes, &range, max_pieces);
     let finest = pyramid.levels.last();
-    let known = Known { names, works: works_by_task(timeline), classifier: &findings.classifier };
+    let known = Known {
+        names,
+        works: works_by_task(timeline),
+        classifier: &findings.classifier,
+        who: &findings.who,
+    };
     let lane = |(row, lane): (usize, &Lane)| {
         let pieces = finest.and_then(|level| level.pieces.get(row)).map_or(&[][..], Vec::as_slice);
         self::lane(lane, pieces, &known, begin, words)
@@ -145,6 +152,7 @@ fn lane(
         "about": about,
         "depth": lane.depth.min(12),
         "line": lane.line,
+        "asked": known.is_asked(lane.of),
         "from": from.since(begin),
         "pieces": row,
     })
@@ -260,6 +268,14 @@ fn about(task: &Task, names: Names<'_>) -> String {
 }
 
 impl Known<'_> {
+    /// Whether a lane is about what was asked for: CPUs, disks, and the command's tasks.
+    fn is_asked(&self, of: LaneOf) -> bool {
+        match of {
+            LaneOf::Task(id) => self.who.binary_search(&id).is_ok(),
+            LaneOf::Cpu(_) | LaneOf::Disk(_) => true,
+        }
+    }
+
     /// What to add to a piece's doing: the cause of a wait, the system call, who has the CPU.
     fn word(&self, of: LaneOf, piece: &Piece, doing: Doing) -> Option<String> {
         match of {
