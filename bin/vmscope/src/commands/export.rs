@@ -112,6 +112,34 @@ struct Loaded<'r> {
     axis: Axis,
 }
 
+/// A whole recording in time: to be shown beside what else was seen then.
+pub(crate) struct InTime {
+    recording: Recording,
+    notes: Vec<Note>,
+    axis: Axis,
+}
+
+impl InTime {
+    /// Edges of gaps are found as recorded.
+    ///
+    /// # Errors
+    /// When its samples or switches can't be read.
+    pub(crate) fn load(recording: Recording) -> anyhow::Result<Self> {
+        let axis = axis::load(&recording, &Resolver::new(&recording.tables), None)?;
+        let notes = notes(&recording, &Selection::all(&recording.tables, View::Unified)?, &axis);
+        Ok(Self { recording, notes, axis })
+    }
+
+    pub(crate) fn chart(&self) -> Chart<'_> {
+        let Recording { header, tables, .. } = &self.recording;
+        Chart { axis: &self.axis, tables, header, vm: None, vcpu: None }
+    }
+
+    pub(crate) fn about(&self) -> About<'_> {
+        About { view: "unified view", notes: &self.notes }
+    }
+}
+
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let file = args.output.clone().unwrap_or_else(|| args.format.default_file().into());
     let to_stdout = file == Path::new("-");

@@ -1,5 +1,6 @@
 //! `vmscope trace`.
 
+mod beside;
 mod compare;
 mod doubt;
 mod export;

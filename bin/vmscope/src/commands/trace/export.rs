@@ -12,13 +12,17 @@ use tracing::timeline::Timeline;
 
 use super::super::Usage;
 use super::super::output::{pipe, write_file};
+use super::beside;
 use super::scene::Scene;
 
 const EXAMPLE: &str = "Examples:
   vmscope trace export seq --format html        trace.html, for any browser
   vmscope trace export seq --format perfetto    trace.perfetto, for ui.perfetto.dev
   vmscope trace export seq --format csv -o - | head
-                                                every stretch of every task's life";
+                                                every stretch of every task's life
+  vmscope record -o rec --duration 8 & vmscope trace record -o seq -- make; wait
+  vmscope trace export seq --with rec --format perfetto
+                                                CPUs and vCPUs as sampled, below the trace";
 
 /// Write a trace in another tool's format: all machines of it, on one time axis.
 ///
@@ -34,6 +38,9 @@ pub(crate) struct Args {
     /// File to write, `-` for standard output [default: trace.perfetto, trace.html or trace.csv]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
+    /// perfetto: a recording of `vmscope record`, taken on this host in the same time, to show below
+    #[arg(long, value_name = "RECORDING")]
+    with: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -76,14 +83,25 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if file.is_dir() {
         return Err(Usage(format!("{} is a folder: name a file with -o", file.display())).into());
     }
+    if args.with.is_some() && args.format != Format::Perfetto {
+        return Err(Usage("--with is for --format perfetto only".to_owned()).into());
+    }
     let scene = Scene::open(&args.dir, None)?;
+    let sampled = args.with.as_deref().map(|dir| beside::load(dir, &scene.trace.header));
+    let sampled = sampled.transpose()?;
     let timelines = scene.timelines()?;
     let label = label(&args.dir);
     let run = of(&label, &scene, &timelines);
     let write = |out: &mut dyn Write| {
         let out = BufWriter::new(out);
         match args.format {
-            Format::Perfetto => export::trace::perfetto::write(run, out),
+            Format::Perfetto => match &sampled {
+                None => export::trace::perfetto::write(run, out),
+                Some(sampled) => {
+                    let (chart, about) = (sampled.chart(), sampled.about());
+                    export::trace::perfetto::write_with(run, chart, about, out)
+                }
+            },
             Format::Html => export::trace::html::write(&[run], out),
             Format::Csv => super::segments::write(&scene, &timelines, out),
         }
