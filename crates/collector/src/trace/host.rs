@@ -55,7 +55,9 @@ impl Host {
             slots_per_cpu: u32::try_from(slots).unwrap_or(u32::MAX),
             stacks: STACKS,
             filter: filter(scope).map_err(unreadable("the control group"))?,
-            exclude: Some(Pid(std::process::id())),
+            // The recorder's own work is part of what the CPUs did: shown under its name, not as unknown. A look's
+            // few calls are seen by the next look, so they don't feed on themselves.
+            exclude: None,
         })?;
         match (scope, command) {
             (Scope::Command, Some(task)) => tracer.follow(Pid(task.0))?,

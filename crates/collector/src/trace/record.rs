@@ -264,7 +264,11 @@ impl<'a> Recorder<'a> {
         self.note_guests();
         let tables = self.tables();
         self.header.end = tables.machines.iter().map(|row| row.end).max().unwrap_or(HostNs(0));
-        self.header.begin = tables.machines.iter().map(|row| row.begin).min().unwrap_or(HostNs(0));
+        let begin = tables.machines.iter().map(|row| row.begin).min().unwrap_or(self.header.begin);
+        // Both say the same instant.
+        let earlier_ns = self.header.begin.since(begin);
+        self.header.begin_unix_ns = self.header.begin_unix_ns.saturating_sub(earlier_ns);
+        self.header.begin = begin;
         let summary = self.writer.finish(&self.header, &tables)?;
         Ok(Traced { header: self.header, tables, summary, command })
     }
