@@ -9,6 +9,7 @@
 #define FILTER_TREE 1
 #define FILTER_PROCESS 2
 #define FILTER_CGROUP 3
+#define FILTER_PROCESS_AND_RIVALS 4 /* and who has or wants a CPU at all: whom the process is behind */
 
 /* A bit per thread id, of which there are at most 2^22 (PID_MAX_LIMIT): cheaper than a hash, and never full. */
 struct {
@@ -65,11 +66,17 @@ static __always_inline bool is_traced(struct task_struct *task)
 {
 	if (config.filter == FILTER_TREE)
 		return is_followed(task->pid);
-	if (config.filter == FILTER_PROCESS)
+	if (config.filter == FILTER_PROCESS || config.filter == FILTER_PROCESS_AND_RIVALS)
 		return task->tgid == config.filter_id;
 	if (config.filter == FILTER_CGROUP)
 		return is_in_cgroup(task);
 	return true;
+}
+
+/* Whether it is of interest when the task has or wants a CPU. */
+static __always_inline bool is_schedule_traced(struct task_struct *task)
+{
+	return config.filter == FILTER_PROCESS_AND_RIVALS || is_traced(task);
 }
 
 /* Whether what the running task itself does is of interest. */

@@ -38,7 +38,7 @@ int BPF_PROG(sched_switch, bool preempt, struct task_struct *prev, struct task_s
 	__u64 who = halves(prev->pid, next->pid);
 	__s32 stack = -1;
 
-	if (config.filter && !is_prev_traced && !is_traced(next))
+	if (config.filter && !is_prev_traced && !is_schedule_traced(next))
 		return 0;
 	if (kind != TRACE_SWITCH_SLEEP && kind != TRACE_SWITCH_DISK) {
 		if (config.filter == FILTER_TREE && kind == TRACE_SWITCH_DEAD)
@@ -64,7 +64,7 @@ int BPF_PROG(sched_waking, struct task_struct *woken)
 
 static __always_inline int note_wakeup(struct task_struct *woken)
 {
-	if (!is_traced(woken))
+	if (!is_schedule_traced(woken))
 		return 0;
 	return note(TRACE_WAKEUP, halves(woken->thread_info.cpu, woken->pid));
 }

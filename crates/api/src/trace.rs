@@ -43,6 +43,9 @@ pub struct Report {
     /// View `gantt`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gantt: Option<Gantt>,
+    /// Views `kernel` and `process` of a VM whose host was traced, too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host_side: Option<HostSide>,
 }
 
 /// A trace as a whole.
@@ -463,10 +466,92 @@ pub struct CriticalPath {
     pub categories: Vec<PathCategory>,
     /// By command name, longest first.
     pub names: Vec<PathName>,
+    /// What was stolen of it, in a VM whose host was traced, too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host_side: Option<PathHostSide>,
     /// What would make it shorter, best first.
     pub improvements: Vec<Improvement>,
     /// In order of time, touching.
     pub segments: Vec<PathSegment>,
+}
+
+/// A VM's time as its host saw it: what the hosts' threads of its vCPUs did. `busy`, `idle` and `unknown` add up to CPUs x
+/// wall time.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostSide {
+    /// While guest CPUs had something to do; asleep is here: in the VMM.
+    pub busy: HostShare,
+    /// While they were idle; asleep is here: halted.
+    pub idle: HostShare,
+    /// While it is not known which.
+    pub unknown: HostShare,
+    /// Each CPU: its parts add up to the wall time.
+    pub cpus: Vec<CpuHostSide>,
+    /// By command name, most CPU time first: while they had a guest CPU.
+    pub names: Vec<NameHostSide>,
+    /// By process, most CPU time first.
+    pub processes: Vec<NameHostSide>,
+}
+
+/// Guest time by what the host's thread did meanwhile: all but `ns` add up to `ns`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostShare {
+    /// All of it.
+    pub ns: u64,
+    /// It had a pCPU.
+    pub ran_ns: u64,
+    /// It waited for one.
+    pub stolen_ns: u64,
+    /// It slept.
+    pub asleep_ns: u64,
+    /// The host's events don't say.
+    pub unknown_ns: u64,
+    /// Who had the pCPU that was waited for, most first: adds up to `stolen_ns`.
+    pub stolen_by: Vec<Thief>,
+}
+
+/// Who stole.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Thief {
+    /// As in text.
+    pub by: String,
+    /// How long.
+    pub ns: u64,
+}
+
+/// A guest CPU from the host's side.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CpuHostSide {
+    /// Its number.
+    pub cpu: u32,
+    /// The host's thread that runs it.
+    pub thread: Option<u32>,
+    /// As in `HostSide`.
+    pub busy: HostShare,
+    /// As in `HostSide`.
+    pub idle: HostShare,
+    /// As in `HostSide`.
+    pub unknown: HostShare,
+}
+
+/// CPU time of a name's or process' tasks, from the host's side.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NameHostSide {
+    /// The name.
+    pub name: String,
+    /// The process; null for all of a name.
+    pub pid: Option<u32>,
+    /// While they had a guest CPU.
+    pub time: HostShare,
+}
+
+/// A critical path's guest CPUs from the host's side.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PathHostSide {
+    /// While the path's tasks had a guest CPU.
+    pub running: HostShare,
+    /// While they waited for one: of that CPU.
+    pub waiting: HostShare,
 }
 
 /// A task.

@@ -47,6 +47,8 @@ pub enum Filter {
     Tree,
     /// One process's (a VM's).
     Process(Pid),
+    /// One process's (a VM's), and of everybody else only switches and wake-ups: who has the CPUs that it waits for.
+    ProcessAndRivals(Pid),
     /// A control group's and those below it, in the unified hierarchy.
     Cgroup {
         /// Its id: the inode number of its folder.
@@ -301,6 +303,7 @@ fn config(options: &Options, sizes: &Sizes, base_ns: u64) -> [u64; 8] {
         Filter::None => (0, 0, 0),
         Filter::Tree => (1, 0, 0),
         Filter::Process(pid) => (2, u64::from(pid.0), 0),
+        Filter::ProcessAndRivals(pid) => (4, u64::from(pid.0), 0),
         Filter::Cgroup { id, level } => (3, id, u64::from(level)),
     };
     let exclude = options.exclude.map_or(0, |pid| u64::from(pid.0));

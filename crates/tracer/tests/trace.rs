@@ -309,6 +309,7 @@ fn one_process_is_traced_or_left_out() {
     };
     let _one = one();
     check(Filter::Process(own), None, true, false);
+    check(Filter::ProcessAndRivals(own), None, true, false);
     check(Filter::None, Some(own), false, true);
     check(Filter::None, None, true, true);
 }

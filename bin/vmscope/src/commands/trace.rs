@@ -5,6 +5,7 @@ mod compare;
 mod doubt;
 mod export;
 mod gantt;
+mod host_side;
 mod json;
 mod kernel;
 mod overview;

@@ -136,7 +136,7 @@ fn filter(scope: &Scope) -> std::io::Result<Filter> {
     Ok(match scope {
         Scope::Everything => Filter::None,
         Scope::Command | Scope::Tree(_) => Filter::Tree,
-        Scope::Process(pid) => Filter::Process(Pid(*pid)),
+        Scope::Process(pid) => Filter::ProcessAndRivals(Pid(*pid)),
         Scope::Cgroup(folder) => {
             // A group's id is its folder's inode (kernfs).
             let folder = folder.canonicalize()?;

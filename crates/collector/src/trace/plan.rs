@@ -18,7 +18,7 @@ pub struct TracePlan {
     /// What of the host is traced.
     pub scope: Scope,
     /// VMs whose guests are traced from outside, by name or process id. The command then runs in the guest, of which
-    /// there must be one; `scope` is the guest's, and of the host only the VM's own process is traced.
+    /// there must be one; `scope` is the guest's, and of the host the VM's own process and who has or wants a CPU.
     pub vms: Vec<String>,
     /// How guests' events come out.
     pub guest_path: GuestPath,
@@ -48,7 +48,7 @@ pub enum Scope {
     Command,
     /// A process and whatever it starts.
     Tree(u32),
-    /// A process, and nothing that it starts: a VM's.
+    /// A process, and nothing that it starts: a VM's. Of others only who has or wants a CPU.
     Process(u32),
     /// A control group's tasks and those of groups in it, by the group's folder.
     Cgroup(PathBuf),

@@ -24,7 +24,7 @@ use std::ops::Range;
 use model::{HostNs, Machine, Tid};
 
 use crate::cover::{Stretch, cross};
-use crate::critical_path::{CriticalPath, Doing};
+use crate::critical_path::{CriticalPath, Doing, PathSegment};
 use crate::group::{By, Key, grouped};
 use crate::timeline::{Slice, TaskId, Timeline, Work};
 
@@ -182,19 +182,27 @@ impl HostSide {
         share
     }
 
+    /// A segment of a path of the guest: of the guest CPU that its task has, or waits for. Any other: nothing.
+    #[must_use]
+    pub fn segment(&self, segment: &PathSegment) -> Share {
+        match segment.doing {
+            Doing::Running { cpu, .. } | Doing::CpuWait { cpu: Some(cpu), .. } => {
+                self.during(cpu, &(segment.begin..segment.end))
+            }
+            _ => Share::default(),
+        }
+    }
+
     /// A path of the guest.
     #[must_use]
     pub fn path(&self, path: &CriticalPath) -> PathSide {
         let mut side = PathSide::default();
         for segment in &path.segments {
-            let range = segment.begin..segment.end;
-            match segment.doing {
-                Doing::Running { cpu, .. } => side.running.merge(&self.during(cpu, &range)),
-                Doing::CpuWait { cpu: Some(cpu), .. } => {
-                    side.waiting.merge(&self.during(cpu, &range));
-                }
-                _ => {}
-            }
+            let part = match segment.doing {
+                Doing::CpuWait { .. } => &mut side.waiting,
+                _ => &mut side.running,
+            };
+            part.merge(&self.segment(segment));
         }
         side
     }

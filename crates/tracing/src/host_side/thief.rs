@@ -39,6 +39,9 @@ pub fn thieves(
     host: &Timeline,
     share: &Share,
 ) -> Vec<(Thief, u64)> {
+    if share.stolen.is_empty() {
+        return Vec::new();
+    }
     let processes = Processes::new(host);
     let mut sums: BTreeMap<Thief, u64> = BTreeMap::new();
     for (by, ns) in &share.stolen {

@@ -31,6 +31,9 @@ const COLUMNS: usize = 2000;
 pub(super) fn report(findings: &Findings<'_>, view: View) -> Result<json::Report, Usage> {
     let mut report = heading(findings.scene);
     let overview = view == View::Overview;
+    if overview || view == View::Kernel || view == View::Process {
+        report.host_side = super::host_side::report(findings);
+    }
     if overview || view == View::Profile {
         report.profile = Some(profile(findings));
     }
@@ -346,6 +349,7 @@ fn critical_path(findings: &Findings<'_>, found: &Path) -> json::CriticalPath {
         wall_ns: summary.wall_ns,
         categories: summary.categories.iter().map(category).collect(),
         names: summary.names.iter().map(name).collect(),
+        host_side: super::host_side::path_report(findings, found),
         improvements: summary.worth.iter().map(improvement).collect(),
         segments: path.segments.iter().take(limit).map(segment).collect(),
     }

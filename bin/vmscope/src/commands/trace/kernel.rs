@@ -11,7 +11,7 @@ use super::report::Findings;
 use super::scene::{Scale, percent};
 use super::states::left_out;
 use super::waits::ms;
-use super::words;
+use super::{host_side, words};
 
 /// Everything that the view shows.
 #[derive(Debug)]
@@ -60,6 +60,7 @@ pub(super) fn text(findings: &Findings<'_>, kernel: &Kernel, width: Width) -> St
     out += &left_out(kernel.names.len(), limit, "name");
     out += &format!("\nSystem calls: {}\n{}", findings.whose(), calls(kernel, limit).text(width));
     out += &left_out(kernel.calls.len(), limit, "system call");
+    out += &host_side::kernel(findings, width);
     out
 }
 

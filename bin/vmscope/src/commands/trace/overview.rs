@@ -7,7 +7,7 @@ use super::kernel::Kernel;
 use super::path::{self, Path};
 use super::report::Findings;
 use super::scene::{percent, seconds, wrapped};
-use super::{kernel, profile, states, waits};
+use super::{host_side, kernel, profile, states, waits};
 
 /// Rows of each table.
 const ROWS: usize = 6;
@@ -28,6 +28,9 @@ pub(super) fn text(findings: &Findings<'_>, width: Width) -> String {
         out +=
             &wrapped(&format!("CPU time of {}: {}", findings.whose(), kernel::line(&kernel.tasks)));
     }
+    if findings.scene.host.is_some() {
+        out += &format!("\n{}", host_side::overview(findings, width));
+    }
     out += &format!("\n{}", states::total(findings, &states::of(findings), width));
     let life = tracing::waits::total(&findings.lives, &findings.tasks);
     out += &format!("\n{}", waits::summary(findings, &life));
@@ -36,6 +39,7 @@ pub(super) fn text(findings: &Findings<'_>, width: Width) -> String {
         Some(path) => {
             out += "\nThe critical path is made of\n";
             out += &path::categories(&path.summary, Some(ROWS)).text(width);
+            out += &host_side::path(findings, path);
             out += "\nWhat would make it faster, at best\n";
             out += &path::worth(&path.summary, Some(ROWS)).text(width);
         }

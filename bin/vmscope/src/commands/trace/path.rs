@@ -4,10 +4,10 @@ use analysis::Width;
 use tracing::critical_path::{CriticalPath, Doing, PathSegment, Summary, critical_path, summary};
 use tracing::timeline::TaskId;
 
-use super::super::grid::Grid;
+use super::super::grid::{Column, Grid};
 use super::report::Findings;
 use super::scene::{Scale, percent, seconds};
-use super::words;
+use super::{host_side, words};
 
 /// The path of what was asked for, and its parts.
 #[derive(Debug)]
@@ -45,6 +45,7 @@ pub(super) fn text(findings: &Findings<'_>, path: &Path, width: Width) -> String
         found.segments.len()
     );
     out += &format!("\nWhat it is made of\n{}", categories(summary, findings.limit).text(width));
+    out += &host_side::path(findings, path);
     out += &format!(
         "\nWhose time it is, in {}\n{}",
         Scale::of(summary.wall_ns).unit(),
@@ -65,18 +66,23 @@ pub(super) fn text(findings: &Findings<'_>, path: &Path, width: Width) -> String
 
 pub(super) fn csv(findings: &Findings<'_>, path: &Path) -> String {
     let mut grid = Grid::new(&[">begin_ns", ">ns", "task", ">tid", ">pid", "doing"]);
+    if findings.scene.host.is_some() {
+        grid.push(Column::Number("stolen_ns".to_owned()));
+    }
     for segment in &path.path.segments {
         let task = findings.scene.task(segment.task);
         let begin = segment.begin.since(findings.scene.timeline.begin);
         let ns = segment.length_ns();
-        grid.row([
+        let cells = [
             begin.to_string(),
             ns.to_string(),
             task.name().to_owned(),
             task.tid.to_string(),
             task.pid.to_string(),
             words::doing(&segment.doing),
-        ]);
+        ];
+        let stolen = host_side::stolen_of(findings, segment).map(|ns| ns.to_string());
+        grid.row(cells.into_iter().chain(stolen));
     }
     grid.csv()
 }

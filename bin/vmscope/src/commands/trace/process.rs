@@ -3,15 +3,16 @@
 use analysis::Width;
 use model::{HostNs, Pid};
 use tracing::group::{By, Key};
+use tracing::host_side::Share;
 use tracing::kernel::{Class, KernelTime, Times};
 use tracing::timeline::TaskId;
 use tracing::waits::{Group, Life, rows};
 
-use super::super::grid::Grid;
+use super::super::grid::{Column, Grid};
 use super::report::Findings;
 use super::scene::{Scale, counted};
 use super::states::left_out;
-use super::words;
+use super::{host_side, words};
 
 /// A process and all its figures.
 #[derive(Debug)]
@@ -28,6 +29,8 @@ pub(super) struct Process {
     pub(super) calls: u64,
     pub(super) requests: u64,
     pub(super) request_bytes: u64,
+    /// What became of its CPU time on the host.
+    pub(super) host: Option<Share>,
 }
 
 impl Process {
@@ -61,6 +64,7 @@ pub(super) fn of(findings: &Findings<'_>) -> Vec<Process> {
             calls: row.tasks.iter().flat_map(calls).map(|(_, calls)| calls.count).sum(),
             requests: requests().count() as u64,
             request_bytes: requests().map(|request| u64::from(request.bytes)).sum(),
+            host: host_side::of_task(findings, &row.tasks),
             key: row.key,
             life: row.life,
         }
@@ -116,6 +120,7 @@ pub(super) fn text(findings: &Findings<'_>, processes: &[Process], width: Width)
         format!("{n}, most CPU time first; lives are sums over threads, in {}\n", scale.unit());
     out += &grid.text(width);
     out += &left_out(processes.len(), limit, "process");
+    out += &host_side::processes(findings, width);
     out
 }
 
@@ -139,6 +144,10 @@ pub(super) fn csv(findings: &Findings<'_>, processes: &[Process]) -> String {
         ">request_bytes",
     ];
     let mut grid = Grid::new(&titles);
+    if findings.scene.host.is_some() {
+        let titles = ["ran_ns", "stolen_ns", "asleep_in_vmm_ns", "host_unknown_ns"];
+        titles.into_iter().for_each(|title| grid.push(Column::Number(title.to_owned())));
+    }
     let begin = findings.scene.timeline.begin;
     for process in processes.iter().take(findings.limit.unwrap_or(usize::MAX)) {
         let numbers = [
@@ -158,7 +167,8 @@ pub(super) fn csv(findings: &Findings<'_>, processes: &[Process]) -> String {
             process.requests,
             process.request_bytes,
         ];
-        let numbers = numbers.map(|n: u64| n.to_string());
+        let host = process.host.iter().flat_map(host_side::numbers);
+        let numbers = numbers.into_iter().chain(host).map(|n: u64| n.to_string());
         grid.row(std::iter::once(process.key.name.clone()).chain(numbers));
     }
     grid.csv()

@@ -60,9 +60,9 @@ pub(crate) struct Args {
     /// Only COMMAND and what it starts
     #[arg(long, conflicts_with_all = ["tree", "cgroup"], requires = "command")]
     only_command: bool,
-    /// Trace the guest of this VM from outside (its name, or its QEMU's process id), and of the host only its QEMU. COMMAND
-    /// then runs in the guest, where `vmscope-guest serve --allow-commands` must run; --only-command and --tree then
-    /// mean the guest's tasks. May be given several times
+    /// Trace the guest of this VM from outside (its name, or its QEMU's process id), and of the host its QEMU and who has
+    /// or wants a CPU. COMMAND then runs in the guest, where `vmscope-guest serve --allow-commands` must run;
+    /// --only-command and --tree then mean the guest's tasks. May be given several times
     #[arg(long, value_name = "NAME", conflicts_with = "cgroup")]
     vm: Vec<String>,
     /// Have the guest send its events, as it does by itself where its memory can't be read

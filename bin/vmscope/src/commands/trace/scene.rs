@@ -14,6 +14,7 @@ use tracing::timeline::{Task, TaskId, Timeline, build};
 
 use super::super::Usage;
 use super::doubt;
+use super::host_side::Host;
 
 /// What to look at.
 #[derive(Debug, clap::Args)]
@@ -31,6 +32,8 @@ pub(super) struct Scene {
     pub(super) trace: Trace,
     pub(super) timeline: Timeline,
     pub(super) events: u64,
+    /// Of a VM whose host was traced, too.
+    pub(super) host: Option<Host>,
 }
 
 impl Scene {
@@ -42,7 +45,8 @@ impl Scene {
         let machine = choose(&trace, machine)?;
         let events = trace.events()?;
         let timeline = build(&trace.tables, machine, &events);
-        Ok(Self { trace, timeline, events: events.len() as u64 })
+        let host = Host::of(&trace.tables, &timeline, &events);
+        Ok(Self { trace, timeline, events: events.len() as u64, host })
     }
 
     /// Every machine that was traced, each on its time axis.
