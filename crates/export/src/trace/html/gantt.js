@@ -91,6 +91,7 @@
       }
       this.selected = this.shown;
       this.matched = matched;
+      this.depth = Math.min(...this.shown.filter((lane) => lane.kind === "task").map((lane) => lane.depth), Infinity);
       this.chosen = null;
       this.piece = -1;
       this.scroller.scrollTop = 0;
@@ -153,7 +154,7 @@
         context.fillStyle = colours.hover;
         context.fillRect(0, y, this.width, LANE_PX);
       }
-      const depth = this.flat || lane.kind !== "task" ? 0 : lane.depth;
+      const depth = this.flat || lane.kind !== "task" ? 0 : lane.depth - this.depth;
       const indent = 6 + Math.min(depth, 8) * 9 + (lane.kind === "machine" ? 0 : 6);
       context.fillStyle = lane.kind === "task" ? colours.ink : colours.faint;
       if (lane.kind === "machine") context.font = "600 11px system-ui, sans-serif";

@@ -30,6 +30,8 @@ const MAX_TASKS: usize = 5_000;
 const MAX_PIECES: usize = 300_000;
 /// Pieces of the critical path's lane at most.
 const MAX_PATH: usize = 50_000;
+/// How deep a lane is shown at most: tables of a guest may nest without end.
+const MAX_DEPTH: u32 = 100;
 /// Words at most, of all runs.
 const MAX_WORDS: usize = 50_000;
 
@@ -150,7 +152,7 @@ fn lane(
         "kind": kind,
         "name": name,
         "about": about,
-        "depth": lane.depth.min(12),
+        "depth": lane.depth.min(MAX_DEPTH),
         "line": lane.line,
         "asked": known.is_asked(lane.of),
         "from": from.since(begin),
