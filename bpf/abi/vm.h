@@ -28,8 +28,9 @@ struct vcpu_clock_found {
 };
 _Static_assert(sizeof(struct vcpu_clock_found) == 40, "no hidden padding");
 
-/* The I/O port that a guest writes marks to, 32 bits at once: none that PCs use. How many different marks there are. */
-#define MARK_PORT 0xeb
+/* The CPUID leaf by which a guest makes marks, a mark's value being the subleaf: none that CPUs have. How many different
+ * marks there are. */
+#define MARK_LEAF 0x76736d6b
 #define MARKS 1024
 
 #endif

@@ -87,7 +87,7 @@ pub enum Request {
     TraceStart(TraceOptions),
     /// Let the trace's command go.
     TraceRun,
-    /// Write marks to an I/O port (`MARK_PORT` of bpf/abi/vm.h) for the host to see.
+    /// Make marks for the host to see: VM exits by CPUID (`MARK_LEAF` of bpf/abi/vm.h).
     TraceMark {
         /// The value of the first; each one's is one more.
         first: u32,

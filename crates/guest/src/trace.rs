@@ -48,7 +48,7 @@ impl Session {
         }
     }
 
-    /// Has the guest write so many marks, the first of them this value; its clock before and after each, ns.
+    /// Has the guest make so many marks, the first of them this value; its clock before and after each, ns.
     ///
     /// # Errors
     /// If it does not answer, or not as it should.

@@ -1,4 +1,4 @@
-//! Marks that a guest writes to an I/O port, stamped by the host (`bpf/marks.bpf.c`): instants seen from both sides.
+//! Marks that a guest makes by leaving itself, stamped by the host (`bpf/marks.bpf.c`): instants seen from both sides.
 
 use libbpf_rs::{Link, Object};
 use model::{HostNs, Pid};
@@ -21,7 +21,7 @@ pub struct MarkWatch {
 }
 
 impl MarkWatch {
-    /// Begins to note marks of the VM of a process. Marks are told from other writes by the bits of `nonce` above their
+    /// Begins to note marks of the VM of a process. Marks are told from each other's by the bits of `nonce` above their
     /// number's.
     ///
     /// # Errors

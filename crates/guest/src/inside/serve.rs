@@ -134,7 +134,7 @@ impl Conversation {
             Request::TraceRun => self.traced(|trace| trace.run().map(Response::TraceSeen)),
             Request::TraceLook => self.traced(|trace| Ok(Response::TraceSeen(trace.look()))),
             Request::TraceMark { first, count } => {
-                self.traced(|_| marks::write(first, count).map(Response::TraceMarked))
+                self.traced(|_| Ok(Response::TraceMarked(marks::make(first, count))))
             }
             Request::TraceDrain => self.traced(|trace| Ok(Response::TraceSlots(trace.drain()))),
             Request::TraceStop => {

@@ -52,7 +52,7 @@ pub(super) fn note(clock: &GuestClock, marks: &[Mark]) -> Option<String> {
         ),
     };
     Some(format!(
-        "its clock was checked by {marks} port writes: the host saw {by}; at the median {:.3} us after the first of two \
+        "its clock was checked by {marks} VM exits: the host saw {by}; at the median {:.3} us after the first of two \
          readings {:.3} us apart",
         seen_after_ns as f64 / 1000.0,
         length_ns as f64 / 1000.0

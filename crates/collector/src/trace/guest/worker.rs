@@ -87,7 +87,7 @@ pub(super) struct Clocks {
     pub(super) doubt: Option<String>,
 }
 
-/// An instant seen from both sides: a write to an I/O port.
+/// An instant seen from both sides: a VM exit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Mark {
     /// The guest's clock just before, ns.
