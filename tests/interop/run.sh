@@ -5,6 +5,7 @@
 #   tests/interop/run.sh DIR TOTAL    DIR/profile.pb.gz, profile.json.gz, flamegraph.html of TOTAL samples, and
 #                                     DIR/trace.perfetto
 #   tests/interop/run.sh trace FILE [PAGE]    a trace's tasks, CPUs and disks, exported for Perfetto, and as a page
+#   tests/interop/run.sh together FILE    the same with a recording of the same time (--with)
 #
 # A program that is not there, or can't be had, is skipped and said so. Programs come from their
 # public registries once and stay in the target folder.
@@ -141,7 +142,8 @@ check_perfetto() {
     pass perfetto "$vcpus vCPUs, their slices fill their time, $(ask "select count(*) from flow") arrows"
 }
 
-# Slices of CPUs and threads touch, and arrows lead from a waker to who goes on later.
+# Slices of CPUs and threads touch, and arrows lead from a waker to who goes on later (from a victim to its thief in a
+# recording beside it).
 check_trace() { # FILE
     local trace=$1 threads unlike
     perfetto_takes_it || return 0
@@ -154,9 +156,39 @@ check_trace() { # FILE
     [ -z "$unlike" ] || fail perfetto "slices that don't touch: $unlike"
     unlike=$(ask "select out.name, into_.name from flow join slice out on slice_out = out.id
         join slice into_ on slice_in = into_.id
-        where out.name not glob 'wakes *' or out.track_id = into_.track_id or into_.ts < out.ts limit 5")
+        where out.name not glob 'wakes *' and out.name != 'preempted' or out.track_id = into_.track_id or into_.ts < out.ts
+        limit 5")
     [ -z "$unlike" ] || fail perfetto "arrows that are none: $unlike"
     pass "perfetto, tasks" "$threads tasks, their slices touch, $(ask "select count(*) from flow") arrows"
+}
+
+# Who had a CPU, as samples and as the trace tell it: both cover the trace's time, and who had it for 20 ms or more by
+# the samples is whom the trace saw run then. Samples a millisecond apart don't see all that ran between them.
+check_together() { # FILE
+    local trace=$1 cpus covered long agreed
+    perfetto_takes_it || return 0
+    local had="with had as (select s.ts as ts, s.ts + s.dur as until, s.name as who, s.category as kind,
+            s.arg_set_id as facts, t.name as cpu, g.name as seen
+            from slice s join track t on s.track_id = t.id join track g on t.parent_id = g.id
+            where s.depth = 0 and t.name glob 'cpu *'),
+        traced as (select * from had where seen = 'CPUs'),
+        bounds as (select min(ts) as begin, max(until) as until from traced)"
+    read -r cpus covered < <(ask "$had select count(distinct cpu),
+            100 * sum(min(had.until, bounds.until) - max(had.ts, begin)) / (bounds.until - begin) / count(distinct cpu)
+        from had, bounds where seen = 'Host CPUs, sampled' and had.ts < bounds.until and begin < had.until")
+    [ "${covered:-0}" -ge 95 ] || fail "perfetto, together" "samples cover ${covered:-0} % of the trace's time"
+    read -r long agreed < <(ask "$had,
+        sampled as (select ts, until, cpu, case kind when 'idle' then '[[]idle]'
+            when 'vcpu' then 'CPU ' || substr(who, instr(who, ' vcpu') + 5) || '/KVM (*'
+            else '* (' || (select int_value from args where arg_set_id = facts) || ')' end as who
+            from had where seen = 'Host CPUs, sampled' and kind in ('idle', 'vcpu', 'process')
+                and until - ts >= 20000000
+                and ts >= (select begin from bounds) and until <= (select until from bounds))
+        select count(*), 100 * (select sum(min(t.until, s.until) - max(t.ts, s.ts)) from sampled s join traced t
+                on t.cpu = s.cpu and t.ts < s.until and s.ts < t.until where t.who glob s.who) / sum(until - ts)
+        from sampled")
+    [ "${agreed:-0}" -ge 85 ] || fail "perfetto, together" "the trace agrees with ${agreed:-0} % of $long long slices"
+    pass "perfetto, together" "samples of $cpus CPUs cover $covered %, the trace agrees with $agreed % of $long slices"
 }
 
 # Its script has drawn a Gantt chart with lanes for every run.
@@ -170,6 +202,11 @@ check_gantt() { # PAGE
     pass "page, tasks" "$charts Gantt charts"
 }
 
+if [ "${1:-}" = together ]; then
+    check_trace "$(realpath "$2")"
+    check_together "$(realpath "$2")"
+    exit
+fi
 if [ "${1:-}" = trace ]; then
     check_trace "$(realpath "$2")"
     [ $# -lt 3 ] || check_gantt "$(realpath "$3")"
