@@ -8,13 +8,14 @@ MUSL := x86_64-unknown-linux-musl
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 VMSCOPE := $(TARGET_DIR)/debug/vmscope
 
-.PHONY: help demo test check e2e bench experiments overhead floor boot build deps
+.PHONY: help demo test check e2e bench bench-trace experiments overhead floor boot build deps
 
 help:
 	@echo 'make demo          record and report three guests on a virtual KVM host (about 3 minutes once built and downloaded)'
 	@echo 'make test          every test'
 	@echo 'make check         format, lints and unit tests only'
 	@echo 'make bench         benchmarks: print figures, assert nothing'
+	@echo 'make bench-trace   what tracing an event costs, beside ftrace and perf; writes target/bench-trace.json (as root)'
 	@echo 'make experiments   the slow experiments [ONLY=S0.1]; writes target/experiments.json'
 	@echo 'make overhead      instructions per sample, against perf and the checked-in figures; writes target/overhead.json'
 	@echo 'make boot          the self-booting micro-benchmark: an ELF and an ISO, into $(TARGET_DIR)/boot'
@@ -34,11 +35,16 @@ check: build
 	.ci/report-skipped cargo test --locked -p guest --all-features -- --nocapture
 
 e2e: build boot
+	@.ci/deps $(MUSL) linux-perf
 	.ci/report-skipped cargo test --locked -p acceptance -- --nocapture --test-threads=1
 
 bench: build
 	cargo bench --locked -p recording -p analysis
 	cargo run --locked -q -p acceptance --bin measure -- --build
+
+bench-trace:
+	@.ci/deps $(MUSL) $(PACKAGES) linux-perf
+	cargo run --locked -q --release -p tracer --example bench_trace -- $(TARGET_DIR)/bench-trace.json
 
 experiments: build floor
 	cargo run --locked -q -p acceptance --bin experiments -- $(if $(ONLY),--only $(ONLY))
