@@ -20,7 +20,7 @@ const EXAMPLE: &str = "Examples:
   vmscope trace export seq --format perfetto    trace.perfetto, for ui.perfetto.dev
   vmscope trace export seq --format csv -o - | head
                                                 every stretch of every task's life
-  vmscope record -o rec --duration 8 & vmscope trace record -o seq -- make; wait
+  vmscope record -o rec -- vmscope trace record -o seq -- make
   vmscope trace export seq --with rec --format perfetto
                                                 CPUs and vCPUs as sampled, below the trace";
 

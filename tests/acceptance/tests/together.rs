@@ -1,0 +1,81 @@
+//! A recording and a trace of the same moment: neither disturbs the other, and both lie on one time axis.
+
+#![allow(clippy::unwrap_used)]
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use acceptance::{in_testbed, root, vmscope};
+use serde_json::Value;
+
+/// A CPU busy and idle in turns, so that two time axes that differ would be seen to; the guest has the other.
+const BURSTS: &str = "burst() { i=0; while [ $i -lt 100000 ]; do i=$((i + 1)); done; }
+    (while :; do burst; sleep 0.3; done) &
+    bursts=$!
+    vmscope record -o rec -- vmscope trace record -o trace --duration 6
+    kill $bursts";
+
+fn export(folder: &Path, arguments: &[&str]) -> Output {
+    let mut vmscope = Command::new(vmscope().unwrap());
+    vmscope.current_dir(folder).args(["trace", "export", "trace", "--with"]).args(arguments);
+    vmscope.output().unwrap()
+}
+
+/// The manifest of a recording or a trace.
+fn manifest(folder: &Path, file: &str) -> Value {
+    serde_json::from_str(&std::fs::read_to_string(folder.join(file)).unwrap()).unwrap()
+}
+
+#[test]
+fn samples_and_a_trace_of_one_moment_lie_on_one_time_axis() {
+    let folder = tempfile::tempdir().unwrap();
+    let ran = in_testbed("one-guest", folder.path(), &format!("set -e\n{BURSTS}")).unwrap();
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+
+    let recording = manifest(folder.path(), "rec/recording.json");
+    for (name, count) in recording["counters"].as_object().unwrap() {
+        assert!(!name.contains("dropped") || count == 0, "{name}: {count}");
+    }
+    let report = Command::new(vmscope().unwrap())
+        .args(["trace", "report", "trace", "--format", "json"])
+        .current_dir(folder.path())
+        .output()
+        .unwrap();
+    let report: Value = serde_json::from_slice(&report.stdout).unwrap();
+    assert_eq!(report["machine"]["lost"], serde_json::json!([]), "{}", report["machine"]);
+
+    let exported = export(folder.path(), &["rec", "--format", "perfetto", "-o", "both.perfetto"]);
+    assert!(exported.status.success(), "{}", String::from_utf8_lossy(&exported.stderr));
+    let interop = Command::new(root().join("tests/interop/run.sh"))
+        .arg("together")
+        .arg(folder.path().join("both.perfetto"))
+        .status()
+        .unwrap();
+    assert!(interop.success());
+    others_are_refused(folder.path(), recording);
+}
+
+/// Of another host, another boot and another time: each refused in one line that says so.
+fn others_are_refused(folder: &Path, recording: Value) {
+    let check = |recording: &Value, expected: &str| {
+        let text = serde_json::to_string(recording).unwrap();
+        std::fs::write(folder.join("rec/recording.json"), text).unwrap();
+        let refused = export(folder, &["rec", "--format", "perfetto", "-o", "no.perfetto"]);
+        let stderr = String::from_utf8(refused.stderr).unwrap();
+        assert_eq!((refused.status.code(), stderr.lines().count()), (Some(2), 1), "{stderr}");
+        assert!(stderr.contains(expected), "{stderr}");
+        assert!(!folder.join("no.perfetto").exists());
+    };
+    let mut other = recording.clone();
+    other["hostname"] = "elsewhere".into();
+    check(&other, "it is of host elsewhere");
+    let later = |name: &str, by_ns: u64| (recording[name].as_u64().unwrap() + by_ns).into();
+    let mut other = recording.clone();
+    other["start_unix_ns"] = later("start_unix_ns", 3_600_000_000_000);
+    check(&other, "another boot of");
+    let mut other = recording.clone();
+    for name in ["start_unix_ns", "start_ns", "end_ns"] {
+        other[name] = later(name, 3_600_000_000_000);
+    }
+    check(&other, "after the trace ended");
+}
