@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use api::guest::TraceScope;
 use host::vms::VmProcess;
-use model::{HostNs, MachineId, Note, TraceTables, TracedCommand};
+use model::{HostNs, Machine, MachineId, Note, TraceTables, TracedCommand};
 use probes::FoundVm;
 use recording::trace::{TraceHeader, TraceWriter};
 
 use super::TraceError;
 use super::command::HeldCommand;
-use super::guest::{Guest, GuestPlan, find_vm};
+use super::guest::{Guest, GuestPlan, all_vms, find_vm, vcpu_threads};
 use super::host::{Host, SLOT_BYTES};
 use super::lock::Lock;
 use super::machine::TracedMachine;
@@ -42,6 +42,7 @@ pub fn trace(plan: &TracePlan, control: &mut dyn TraceControl) -> Result<Traced,
     let mut sources: Vec<Box<dyn Source>> = vec![Box::new(host)];
     sources.extend(begin_guests(plan, &vms)?);
     let mut recorder = Recorder::create(plan, sources)?;
+    recorder.others = others(&vms);
     let mut command = match recorder.begin(held) {
         Ok(command) => command,
         Err(error) => {
@@ -82,6 +83,19 @@ fn find_vms(plan: &TracePlan) -> Result<Vms<'_>, TraceError> {
         .collect()
 }
 
+/// With a VM: the host's other VMs, which are not traced but may take CPUs from it. Without their names they are processes.
+fn others(vms: &Vms<'_>) -> Vec<Machine> {
+    let all = if vms.is_empty() { Vec::new() } else { all_vms().unwrap_or_default() };
+    let is_traced = |vm: &FoundVm| vms.iter().any(|(_, traced, _)| traced.pid == vm.pid);
+    let row = |(vm, process): (FoundVm, VmProcess)| Machine {
+        name: process.name,
+        vm_process: Some(vm.pid),
+        vcpu_threads: vcpu_threads(&vm),
+        ..Machine::default()
+    };
+    all.into_iter().filter(|(vm, _)| !is_traced(vm)).map(row).collect()
+}
+
 /// With a VM: of the host what its process does. With several: everything.
 fn host_scope(plan: &TracePlan, vms: &Vms<'_>) -> Scope {
     match &vms[..] {
@@ -118,6 +132,8 @@ struct Recorder<'a> {
     writer: TraceWriter,
     header: TraceHeader,
     machines: Vec<TracedMachine>,
+    /// VMs that are not traced.
+    others: Vec<Machine>,
     command: Option<TracedCommand>,
     ended: Option<Ended>,
 }
@@ -137,7 +153,8 @@ impl<'a> Recorder<'a> {
         let ids = (0..).map(MachineId);
         let machines = ids.zip(sources).map(|(id, source)| TracedMachine::new(id, source));
         let machines = machines.collect();
-        Ok(Self { plan, writer, header, machines, command: None, ended: None })
+        let others = Vec::new();
+        Ok(Self { plan, writer, header, machines, others, command: None, ended: None })
     }
 
     /// Attaches all probes, then lets the command go.
@@ -297,6 +314,10 @@ impl<'a> Recorder<'a> {
         for machine in &mut self.machines {
             machine.add_to(&mut tables);
         }
+        let host = &tables.machines[MachineId::HOST.index()];
+        let (begin, end) = (host.begin, host.end);
+        let others = self.others.iter().cloned();
+        tables.machines.extend(others.map(|row| Machine { begin, end, ..row }));
         tables
     }
 

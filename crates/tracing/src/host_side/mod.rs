@@ -122,6 +122,7 @@ impl HostSide {
         };
         for cpu in &guest.cpus {
             let thread = row.vcpu_threads.get(cpu.number as usize).copied();
+            let thread = thread.filter(|tid| *tid != Tid(0));
             let stretches = row::row(host, row.vm_process, thread, guest.begin..guest.end);
             let mut sums = CpuSide { number: cpu.number, thread, ..CpuSide::default() };
             cross(cpu.slices.iter().map(stretch), &stretches, |ns, slice, thread| {

@@ -211,6 +211,9 @@ fn cpu_rows(grid: &mut Grid, scale: Scale, before: &str, cpu: &CpuSide) {
 
 fn stolen_line(findings: &Findings<'_>, share: &Share) -> String {
     match thieves_line(findings, share) {
+        line if line.is_empty() && share.total_ns() / 2 < share.unknown_ns => {
+            "The host has no events of most of this time\n".to_owned()
+        }
         line if line.is_empty() => "Nothing was stolen\n".to_owned(),
         line => wrapped(&format!("Stolen by: {line}")),
     }

@@ -11,13 +11,18 @@ use crate::collect::PROC;
 
 /// A VM by its name, or its process's id.
 pub(crate) fn find_vm(wanted: &str) -> Result<(FoundVm, VmProcess), String> {
+    choose(wanted, all_vms()?)
+}
+
+/// Every VM that runs here.
+pub(crate) fn all_vms() -> Result<Vec<(FoundVm, VmProcess)>, String> {
     let finder = VmFinder::load().map_err(|error| error.to_string())?;
     let found = finder.find(None).map_err(|error| error.to_string())?;
     let vms = found.into_iter().map(|vm| {
         let process = describe(Path::new(PROC), vm.pid.0, SERIAL_PORT_NAME);
         (vm, process)
     });
-    choose(wanted, vms.collect())
+    Ok(vms.collect())
 }
 
 fn choose(wanted: &str, vms: Vec<(FoundVm, VmProcess)>) -> Result<(FoundVm, VmProcess), String> {

@@ -21,7 +21,7 @@ use model::{HostNs, Machine, MachineId, Pid, Tid, TraceEvent, TraceStack, TraceT
 use probes::FoundVm;
 use tracer::outside::GuestClock;
 
-pub(crate) use find::find_vm;
+pub(crate) use find::{all_vms, find_vm};
 
 use self::rings::Rings;
 use self::worker::{Clocks, Mark, News, Order, Work};
@@ -284,7 +284,7 @@ impl Guest {
 }
 
 /// `[n]` runs CPU n, as KVM numbers them.
-fn vcpu_threads(vm: &FoundVm) -> Vec<Tid> {
+pub(super) fn vcpu_threads(vm: &FoundVm) -> Vec<Tid> {
     const MAX_VCPUS: u32 = 4096;
     let last = vm.vcpus.last().map_or(0, |vcpu| vcpu.number.min(MAX_VCPUS) + 1);
     let thread = |number| {
