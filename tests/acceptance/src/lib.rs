@@ -5,6 +5,7 @@
 pub mod boot;
 pub mod marks;
 pub mod overhead;
+pub mod trace;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

@@ -6,6 +6,7 @@ mod cost;
 mod exits;
 mod profiles;
 mod time;
+mod trace;
 
 use std::path::Path;
 
@@ -53,6 +54,7 @@ pub const MARKS: &[Mark] = &[
     Mark { name: "S0.7-postgres", experiment: correction::postgres },
     Mark { name: "S0.8", experiment: cost::per_sample },
     Mark { name: "S0.9", experiment: profiles::bytes_per_sample },
+    Mark { name: "S2.1", experiment: trace::make_and_make_j2 },
     Mark { name: "exits", experiment: exits::own_exits },
     Mark { name: "quota", experiment: time::throttled },
 ];
