@@ -29,6 +29,7 @@ pub(super) fn lines(scene: &Scene) -> Vec<String> {
         lines.push(text.to_owned());
     }
     lines.extend(problems(scene).iter().map(|text| format!("Doubtful: {text}")));
+    lines.extend(left_out(scene));
     let counters = header.counters.iter().filter(|(_, count)| 0 < **count);
     lines.extend(counters.map(|(name, count)| format!("Counted: {name}: {count}")));
     let notes = header.notes.iter();
@@ -38,9 +39,31 @@ pub(super) fn lines(scene: &Scene) -> Vec<String> {
 
 /// Events that make no sense together.
 pub(super) fn problems(scene: &Scene) -> Vec<String> {
+    let (left_out, problems) = (filter_explains(scene), scene.timeline.problems.iter());
     // The counts of losses say more.
-    let told = scene.timeline.problems.iter().filter(|(what, _)| **what != Problem::LostEvents);
+    let told = problems.filter(|(what, _)| **what != Problem::LostEvents);
+    let told = told.filter(|(what, _)| !(left_out && comes_of_filters(**what)));
     told.map(|(problem, count)| doubtful(*problem, *count)).collect()
+}
+
+/// Whether gaps in who ran are there on purpose.
+fn filter_explains(scene: &Scene) -> bool {
+    !scene.trace.header.filters.is_empty() && scene.machine().lost.is_empty()
+}
+
+/// Of others than the tasks that a filter keeps, only switches and wake-ups from and to those are there.
+fn comes_of_filters(problem: Problem) -> bool {
+    matches!(problem, Problem::SwitchFromAnother | Problem::UnseenTask)
+}
+
+/// What the filter leaves unknown: nothing of the tasks that it keeps.
+fn left_out(scene: &Scene) -> Option<String> {
+    let problems = &scene.timeline.problems;
+    let gaps = problems.get(&Problem::SwitchFromAnother).copied().filter(|gaps| 0 < *gaps)?;
+    let text = "that CPU time shows as unknown; of the tasks that it keeps nothing is missing";
+    let times = counted(gaps, "time");
+    filter_explains(scene)
+        .then(|| format!("Filter: {times} it left out who had a CPU next: {text}"))
 }
 
 /// `Lost: no events`, or how many, of which kinds, and what they make doubtful.
