@@ -3,7 +3,6 @@
 //! ```text
 //!           +--> perfetto  trace packets                 ui.perfetto.dev, trace_processor
 //!  Run -----+--> html      one page, works offline       any browser; two runs: side by side
-//!           +--> csv       one view's table              spreadsheets, scripts
 //! ```
 //!
 //! What is drawn comes from `tracing`; this module decides nothing about it. Every instant of a task's life and of
@@ -20,8 +19,6 @@ mod works;
 
 use model::{HostNs, TraceTables};
 use tracing::timeline::Timeline;
-
-pub use views::{View, csv};
 
 /// A trace as exports read it.
 #[derive(Debug, Clone, Copy)]

@@ -1,29 +1,22 @@
 //! The analyses of a machine as tables.
 
 use tracing::group::By;
-use tracing::kernel::{Class, syscall_label};
+use tracing::kernel::syscall_label;
 use tracing::profile::FourWay;
 use tracing::states::{self, Use};
 use tracing::waits::{self, Group};
 
-use super::Run;
-use super::findings::{Findings, findings, key_name};
+use super::findings::{Findings, key_name};
 use super::names::{lock_name, short};
-use super::table::{self, Cell, Column, Table, Unit};
+use super::table::{Cell, Table, Unit};
 
 /// What to show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum View {
-    /// CPU and disk together: the machine, each CPU, each disk.
-    Profile,
-    /// The nine states of each command.
-    States,
+pub(super) enum View {
     /// What was waited for.
     Waits,
     /// Where in the kernel was waited, for which lock and its holder.
     WaitPlaces,
-    /// CPU time by class.
-    Kernel,
     /// System calls.
     Calls,
     /// What the command's length is made of.
@@ -34,45 +27,10 @@ pub enum View {
     Process,
 }
 
-impl View {
-    /// All.
-    pub const ALL: [Self; 9] = [
-        Self::Profile,
-        Self::States,
-        Self::Waits,
-        Self::WaitPlaces,
-        Self::Kernel,
-        Self::Calls,
-        Self::CriticalPath,
-        Self::Improvements,
-        Self::Process,
-    ];
-}
-
-/// A view of all machines of a run as CSV; the first column names the machine.
-#[must_use]
-pub fn csv(run: Run<'_>, view: View) -> String {
-    let mut whole: Option<Table> = None;
-    for findings in findings(run) {
-        let mut table = self::table(&findings, view);
-        let machine = Cell::Text(findings.names.machine_name());
-        table.rows.iter_mut().for_each(|row| row.insert(0, machine.clone()));
-        table.columns.insert(0, Column { name: "machine".to_owned(), unit: Unit::Text });
-        match &mut whole {
-            Some(whole) => whole.rows.extend(table.rows),
-            None => whole = Some(table),
-        }
-    }
-    whole.map_or_else(String::new, |table| table::csv(&table))
-}
-
 pub(super) fn table(findings: &Findings<'_>, view: View) -> Table {
     match view {
-        View::Profile => profile(findings),
-        View::States => states(findings),
         View::Waits => waits(findings),
         View::WaitPlaces => wait_places(findings),
-        View::Kernel => kernel(findings),
         View::Calls => calls(findings),
         View::CriticalPath => critical_path(findings),
         View::Improvements => improvements(findings),
@@ -96,23 +54,6 @@ pub(super) fn four_way(profile: &FourWay) -> [u64; 6] {
     [cpu_only_ns, both_ns, disk_only_ns, neither_ns, unknown_ns, unknown_and_disk_ns]
 }
 
-fn profile(findings: &Findings<'_>) -> Table {
-    let parts = FOUR_WAY.map(|(name, _)| (name, Unit::Ns));
-    let mut table = Table::new("CPU and disk", &[&[("of", Unit::Text)], &parts[..]].concat());
-    let mut row = |name: &str, profile: &FourWay| {
-        let cells = four_way(profile).map(Cell::Number);
-        table.rows.push([Cell::name(name)].into_iter().chain(cells).collect());
-    };
-    row("machine", &findings.profile.machine);
-    for (number, profile) in &findings.profile.cpus {
-        row(&format!("cpu {number}"), profile);
-    }
-    for (disk, profile) in findings.timeline().disks.iter().zip(&findings.profile.disks) {
-        row(&format!("disk {}", disk.name), profile);
-    }
-    table
-}
-
 /// The nine states and unknown, row by row, with their styles.
 pub(super) const STATES: [(&str, &str); 10] = [
     ("CPU running, disk running", "s00"),
@@ -130,23 +71,6 @@ pub(super) const STATES: [(&str, &str); 10] = [
 pub(super) fn nine_states(table: &states::Table) -> Vec<u64> {
     let cells = Use::ALL.into_iter().flat_map(|cpu| Use::ALL.map(|disk| table.ns(cpu, disk)));
     cells.chain([table.unknown_ns]).collect()
-}
-
-fn states(findings: &Findings<'_>) -> Table {
-    let parts = STATES.map(|(name, _)| (name, Unit::Ns));
-    let first = [("command", Unit::Text), ("processes", Unit::Count), ("lifetime", Unit::Ns)];
-    let mut table = Table::new("States by command", &[&first[..], &parts[..]].concat());
-    let states = &findings.states;
-    let mut row = |name: &str, processes: u64, of: &states::Table| {
-        let first = [Cell::name(name), Cell::Number(processes), Cell::Number(of.total_ns())];
-        let cells = nine_states(of).into_iter().map(Cell::Number);
-        table.rows.push(first.into_iter().chain(cells).collect());
-    };
-    row("all", states.processes.len() as u64, &states.total);
-    for named in &states.names {
-        row(&named.name, named.n_processes, &named.table);
-    }
-    table
 }
 
 fn waits(findings: &Findings<'_>) -> Table {
@@ -203,32 +127,6 @@ fn wait_places(findings: &Findings<'_>) -> Table {
             Cell::Number(sum.count),
             Cell::Number(sum.ns),
             Cell::Number(sum.longest_ns),
-        ]);
-    }
-    table
-}
-
-fn kernel(findings: &Findings<'_>) -> Table {
-    let mut table = Table::new(
-        "CPU time by class",
-        &[
-            ("class", Unit::Text),
-            ("group", Unit::Text),
-            ("of all CPUs", Unit::Ns),
-            ("share", Unit::Share),
-            ("of the tasks looked at", Unit::Ns),
-        ],
-    );
-    let (all, tasks) = (findings.kernel.total(), findings.kernel.of(&findings.who).classes());
-    let mut classes: Vec<(Class, u64)> = all.classes().into_iter().collect();
-    classes.sort_by_key(|(_, ns)| std::cmp::Reverse(*ns));
-    for (class, ns) in classes {
-        table.rows.push(vec![
-            Cell::name(class.name()),
-            Cell::name(class.group().name()),
-            Cell::Number(ns),
-            Cell::share(ns, all.total_ns()),
-            Cell::Number(tasks.get(&class).copied().unwrap_or(0)),
         ]);
     }
     table

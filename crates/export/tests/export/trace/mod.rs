@@ -4,6 +4,5 @@ pub(crate) mod drawn;
 
 pub(crate) mod make;
 
-mod csv;
 mod page;
 mod perfetto;
