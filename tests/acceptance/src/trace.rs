@@ -38,7 +38,7 @@ pub fn sum_ns(list: &Value) -> u64 {
 /// What became of a task, all in ns.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Life {
-    /// The name of its process.
+    /// Its own last name.
     pub process: String,
     /// Whether it is its process's first thread.
     pub leads: bool,
