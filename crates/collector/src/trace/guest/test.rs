@@ -37,7 +37,7 @@ impl DrawnGuest {
             base_ns: BASE_NS,
             begin_ns: BASE_NS,
             after_ns: BASE_NS,
-            slots_per_ring: SLOTS as u32,
+            slots_per_ring: u32::try_from(SLOTS).unwrap(),
             rings: 2,
             head_pages: vec![7],
             slot_pages: vec![8, 9],
@@ -85,7 +85,8 @@ impl DrawnGuest {
     /// Writes a record of one slot, as the probes do.
     fn write(&mut self, ring: usize, kind: u64, time_ns: u64, payload: u64) {
         let position = self.heads[ring];
-        let (at, lap) = (position as usize % SLOTS, position / SLOTS as u64 % 255 + 1);
+        let at = usize::try_from(position).unwrap() % SLOTS;
+        let lap = position / SLOTS as u64 % 255 + 1;
         let slot = PAGE + (ring * SLOTS + at) * 16;
         *self.word(slot + 8) = payload;
         *self.word(slot) = lap << 56 | kind << 48 | time_ns;
@@ -241,7 +242,7 @@ fn whatever_lies_in_its_memory_draining_ends() {
         let (mut drawn, mut guest) = DrawnGuest::new();
         for _ in 0..random(seed) % 20 {
             let kind = 1 + random(seed) % 30;
-            let (time, payload) = (random(seed) % 1000, random(seed) % 100 << 32 | 7);
+            let (time, payload) = (random(seed) % 1000, (random(seed) % 100) << 32 | 7);
             drawn.write((random(seed) % 2) as usize, kind, time, payload);
         }
         for _ in 0..random(seed) % 4 {
