@@ -106,7 +106,7 @@ pub(super) fn text(findings: &Findings<'_>, processes: &[Process], width: Width)
             if process.before { "-".to_owned() } else { scale.show(process.begin.since(begin)) },
             scale.show(life),
             scale.show(process.user_ns()),
-            scale.show(process.life.running.ns.saturating_sub(process.user_ns())),
+            scale.show(process.times.kernel_ns()),
             scale.show(cpu),
             scale.show(disk),
             scale.show(locks),

@@ -87,6 +87,23 @@ impl Scene {
         &self.timeline.tasks[id.index()]
     }
 
+    /// What was run, how it ended, how long it took: or where, when that was another machine.
+    fn command_line(&self) -> String {
+        let Some(command) = &self.trace.tables.command else { return String::new() };
+        let words = shortened(&clean(&command.words.join(" ")), 60);
+        let Some(scope) = self.command() else {
+            let machine = self.trace.tables.machines.get(command.machine.index());
+            let machine = machine.map_or("another machine".into(), |row| clean(&row.name));
+            return format!("Command: {words}, on {machine}\n");
+        };
+        let ended = match command.exit_code {
+            Some(code) => format!("exit code {code}"),
+            None => "not ended by itself".to_owned(),
+        };
+        let took = seconds(scope.end.since(scope.begin));
+        format!("Command: {words} (pid {}), {ended}, {took} s\n", command.task)
+    }
+
     /// The lines above every text.
     pub(super) fn heading(&self) -> String {
         let (header, machine) = (&self.trace.header, self.machine());
@@ -99,17 +116,7 @@ impl Scene {
         let wall = seconds(self.wall_ns());
         let events = grouped(self.events);
         let mut out = format!("{of} (Linux {kernel}), {cpus}; traced {wall} s, {events} events\n");
-        if let Some(command) = &self.trace.tables.command {
-            let words = clean(&command.words.join(" ")).into_owned();
-            let ended = match command.exit_code {
-                Some(code) => format!("exit code {code}"),
-                None => "not ended by itself".to_owned(),
-            };
-            let took = self.command().map_or(0, |scope| scope.end.since(scope.begin));
-            let words = shortened(&words, 60);
-            out +=
-                &format!("Command: {words} (pid {}), {ended}, {} s\n", command.task, seconds(took));
-        }
+        out += &self.command_line();
         let others: Vec<_> = self.traced().filter(|row| row.name != machine.name).collect();
         if !others.is_empty() {
             let names: Vec<_> = others.iter().map(|row| clean(&row.name).into_owned()).collect();

@@ -1,0 +1,216 @@
+//! `vmscope trace report`, `compare` and `export` as a user runs them, on a hand-made trace; compared with
+//! tests/golden/report/trace-*.
+
+#![allow(clippy::unwrap_used)]
+
+#[path = "trace/story.rs"]
+mod story;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use model::TraceTables;
+use serde_json::Value;
+
+/// A folder of its own for each test, in which there is the trace `seq`.
+fn traced(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("trace-{name}"));
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).unwrap();
+    let (header, tables) = (story::header(), story::tables());
+    story::write(&folder.join("seq"), &header, &tables, &[story::SEQUENTIAL, story::GUEST]);
+    folder
+}
+
+fn run(folder: &Path, arguments: &[&str]) -> Output {
+    let mut vmscope = Command::new(env!("CARGO_BIN_EXE_vmscope"));
+    vmscope.current_dir(folder).arg("trace").args(arguments).output().unwrap()
+}
+
+fn printed(folder: &Path, arguments: &[&str]) -> String {
+    let output = run(folder, arguments);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn check(folder: &Path, arguments: &[&str], golden: &str) {
+    let actual = printed(folder, arguments);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/report").join(golden);
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(&path, &actual).unwrap();
+    }
+    let expected = std::fs::read_to_string(&path).unwrap_or_default();
+    assert_eq!(actual, expected, "{golden} (UPDATE=1 rewrites)");
+    let widest = actual.lines().map(|line| line.chars().count()).max();
+    assert!(!golden.ends_with("txt") || widest <= Some(104), "{golden}: {widest:?} columns");
+}
+
+/// Fails with this exit code and one line that says so.
+fn check_error(folder: &Path, arguments: &[&str], code: i32, line: &str) {
+    let output = run(folder, arguments);
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(code), "{stderr}");
+    assert_eq!((output.stdout.len(), stderr.lines().count()), (0, 1), "{stderr}");
+    assert!(stderr.contains(line), "{stderr}");
+}
+
+const VIEWS: [&str; 7] =
+    ["profile", "states", "waits", "kernel", "critical-path", "process", "gantt"];
+
+#[test]
+fn every_view_as_text_and_csv() {
+    let folder = traced("views");
+    check(&folder, &["report", "seq"], "trace-overview.txt");
+    for view in VIEWS {
+        check(&folder, &["report", "seq", "--view", view], &format!("trace-{view}.txt"));
+        let csv = ["report", "seq", "--view", view, "--format", "csv"];
+        check(&folder, &csv, &format!("trace-{view}.csv"));
+    }
+}
+
+#[test]
+fn a_part_of_a_trace() {
+    let folder = traced("parts");
+    let only = ["report", "seq", "--view", "states", "--command-only"];
+    check(&folder, &only, "trace-states-command.txt");
+    check(&folder, &["report", "seq", "--process", "ld"], "trace-overview-ld.txt");
+    let path = ["report", "seq", "--view", "critical-path", "--process", "102", "--limit", "2"];
+    check(&folder, &path, "trace-critical-path-ld.txt");
+    check(&folder, &["report", "seq", "--machine", "web"], "trace-overview-web.txt");
+}
+
+#[test]
+fn json() {
+    let folder = traced("json");
+    check(&folder, &["report", "seq", "--format", "json"], "trace-overview.json");
+    for view in ["process", "gantt"] {
+        let json = ["report", "seq", "--view", view, "--format", "json"];
+        check(&folder, &json, &format!("trace-{view}.json"));
+    }
+}
+
+/// The sums that docs/trace.md promises, in what is printed.
+#[test]
+fn printed_numbers_add_up() {
+    let folder = traced("sums");
+    let whole = |view: &str| -> Value {
+        let arguments = ["report", "seq", "--view", view, "--format", "json"];
+        serde_json::from_str(&printed(&folder, &arguments)).unwrap()
+    };
+    let ns = |value: &Value| value.as_u64().unwrap();
+    let sum = |rows: &Value| rows.as_array().unwrap().iter().map(|row| ns(&row["ns"])).sum::<u64>();
+    let parts = |time: &Value, all: &str| -> u64 {
+        let fields = time.as_object().unwrap().iter().filter(|(name, _)| *name != all);
+        fields.map(|(_, value)| ns(value)).sum()
+    };
+    let wall = 100_000_000;
+    let profile = &whole("profile")["profile"];
+    assert_eq!(parts(&profile["machine"], "wall_ns"), wall);
+    for row in profile["cpus"].as_array().unwrap() {
+        assert_eq!(parts(&row["time"], "wall_ns"), wall);
+    }
+    let states = &whole("states")["states"];
+    for row in states["processes"].as_array().unwrap() {
+        assert_eq!(parts(&row["time"], "life_ns"), ns(&row["time"]["life_ns"]));
+    }
+    let waits = &whole("waits")["waits"];
+    for row in waits["processes"].as_array().unwrap() {
+        let life = &row["life"];
+        assert_eq!(ns(&life["running_ns"]) + sum(&life["causes"]), ns(&life["life_ns"]));
+    }
+    let kernel = &whole("kernel")["kernel"];
+    assert_eq!(sum(&kernel["machine"]), 2 * wall);
+    let path = &whole("critical-path")["critical_path"];
+    let length = ns(&path["wall_ns"]);
+    assert_eq!((sum(&path["categories"]), sum(&path["segments"])), (length, length));
+}
+
+#[test]
+fn two_traces_side_by_side() {
+    let folder = traced("compare");
+    let tables =
+        TraceTables { machines: story::tables().machines[..1].to_vec(), ..story::tables() };
+    let tables = TraceTables {
+        stacks: tables.stacks.into_iter().filter(|(machine, ..)| machine.0 == 0).collect(),
+        tasks: tables.tasks.into_iter().filter(|task| task.machine.0 == 0).collect(),
+        ..tables
+    };
+    story::write(&folder.join("short"), &story::header(), &tables, &[&story::shorter()]);
+    check(&folder, &["compare", "seq", "short"], "trace-compare.txt");
+    for format in ["csv", "json"] {
+        let arguments = ["compare", "seq", "short", "--format", format];
+        check(&folder, &arguments, &format!("trace-compare.{format}"));
+    }
+    let page = printed(&folder, &["compare", "seq", "short", "--format", "html"]);
+    assert!(page.starts_with("<!doctype html>") && page.contains("short"), "{}", &page[..200]);
+}
+
+#[test]
+fn exports() {
+    let folder = traced("export");
+    check(&folder, &["export", "seq", "--format", "csv", "-o", "-"], "trace-segments.csv");
+    for (format, file, begin) in [
+        ("html", "trace.html", &b"<!doctype html>"[..]),
+        // Field 1 of the trace: a packet.
+        ("perfetto", "trace.perfetto", b"\x0a"),
+        ("csv", "trace.csv", b"machine,"),
+    ] {
+        let output = run(&folder, &["export", "seq", "--format", format]);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(
+            output.status.success() && said.contains(&format!("wrote {file}; open it")),
+            "{said}"
+        );
+        assert!(std::fs::read(folder.join(file)).unwrap().starts_with(begin), "{file}");
+    }
+    let page = printed(&folder, &["report", "seq", "--format", "html"]);
+    assert_eq!(page.as_bytes(), std::fs::read(folder.join("trace.html")).unwrap());
+}
+
+#[test]
+fn names_from_guests_cannot_steer_the_terminal() {
+    let evil = "\x1b[2J\u{9b}31m,\"x\"\r\n\u{202e}";
+    let mut tables = story::tables();
+    tables.machines[1].name = evil.to_owned();
+    tables.machines[1].missing[0].1 = evil.to_owned();
+    tables.tasks.iter_mut().for_each(|task| task.name = evil.to_owned());
+    tables.stacks.iter_mut().for_each(|(.., functions)| functions.insert(0, evil.to_owned()));
+    let folder = traced("hostile");
+    let stories = [story::SEQUENTIAL, story::GUEST];
+    story::write(&folder.join("evil"), &story::header(), &tables, &stories);
+    for view in VIEWS.into_iter().chain(["overview"]) {
+        for format in ["text", "csv", "json"] {
+            if view == "critical-path" || (view, format) == ("overview", "csv") {
+                continue;
+            }
+            let machine = ["--machine", evil];
+            let arguments = ["report", "evil", "--view", view, "--format", format];
+            let text = printed(&folder, &[&arguments[..], &machine].concat());
+            let steering = text.chars().find(|c| c.is_control() && !['\n', '\r'].contains(c));
+            assert_eq!((steering, text.contains('\u{202e}')), (None, false), "{view} {format}");
+        }
+    }
+}
+
+#[test]
+fn errors() {
+    let folder = traced("errors");
+    let machine = "no machine vm9: there are host, web";
+    check_error(&folder, &["report", "seq", "--machine", "vm9"], 2, machine);
+    let process = "no process nosuch in this trace: see --view process";
+    check_error(&folder, &["report", "seq", "--process", "nosuch"], 2, process);
+    let command = "no command was traced on web: say which process with --process";
+    let of_web = |view| ["report", "seq", "--machine", "web", "--view", view];
+    check_error(&folder, &of_web("critical-path"), 2, command);
+    check_error(&folder, &[&of_web("states")[..], &["--command-only"]].concat(), 2, command);
+    let csv = "the overview has no table: give --view with --format csv";
+    check_error(&folder, &["report", "seq", "--format", "csv"], 2, csv);
+    check_error(&folder, &["report", "nosuch"], 1, "nosuch does not exist");
+    check_error(&folder, &["compare", "seq", "nosuch"], 1, "nosuch does not exist");
+    let target = ["export", "seq", "--format", "html", "-o", "."];
+    check_error(&folder, &target, 2, "is a folder: name a file with -o");
+    let kept = ["record", "-o", "seq", "--", "true"];
+    check_error(&folder, &kept, 2, "seq exists already: choose another name with -o");
+    let buffer = ["record", "--buffer", "3K", "--", "true"];
+    check_error(&folder, &buffer, 2, "the buffer lies between 64K and 1G");
+}

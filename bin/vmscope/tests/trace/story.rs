@@ -1,0 +1,259 @@
+//! A hand-made trace: `make` runs a compiler, which reads from a disk and is pushed aside once, and a linker, which waits
+//! for a directory that another process holds. A line is `time in us, CPU, what happens`.
+
+use std::path::Path;
+
+use model::*;
+use recording::trace::{TraceHeader, TraceWriter};
+
+const US: u64 = 1000;
+/// The host's clock when the trace begins.
+const BEGIN: u64 = 5_000_000_000;
+const VDA: u32 = 254 << 20;
+
+/// `make`, the compiler and the linker, one after the other.
+pub(crate) const SEQUENTIAL: &str = "
+    100 0 switch 0 run 100
+    1000 0 exec 100 make
+    2000 0 fork 100 101
+    2010 0 wakeup 101 1
+    2500 1 switch 0 run 101
+    3000 1 exec 101 cc1
+    3000 0 enter 100 61
+    3500 0 switch 100 sleep:0 0
+    4000 1 fault
+    4500 1 faulted
+    5000 1 enter 101 0
+    5200 1 insert 77 101 read
+    5400 1 issue 77 101 read
+    5600 1 switch 101 disk:1 0
+    15000 1 irq
+    15010 1 complete 77
+    15020 1 waking 101 0
+    15030 1 wakeup 101 1
+    15200 1 irqend
+    15400 1 switch 0 run 101
+    15500 1 exit 101 0
+    49900 1 timer
+    49910 1 waking 50 0
+    49920 1 wakeup 50 1
+    49950 1 timerend
+    50000 1 switch 101 run 50
+    52000 1 switch 50 sleep:3 101
+    60000 1 enter 101 231
+    60500 1 end 101
+    60600 1 waking 100 101
+    60610 1 wakeup 100 0
+    60800 1 switch 101 dead 0
+    61000 0 switch 0 run 100
+    61500 0 exit 100 61
+    62000 0 fork 100 102
+    62010 0 wakeup 102 1
+    62500 1 switch 0 run 102
+    63000 1 exec 102 ld
+    63000 0 enter 100 61
+    63500 0 switch 100 sleep:0 0
+    63800 0 timer
+    63810 0 waking 1 0
+    63820 0 wakeup 1 0
+    63900 0 timerend
+    64000 0 switch 0 run 1
+    65000 1 enter 102 257
+    65100 1 lock 102 1
+    65200 1 switch 102 wait:2 0
+    70000 0 waking 102 1
+    70010 0 wakeup 102 1
+    70100 0 switch 1 sleep:4 0
+    70300 1 switch 0 run 102
+    70400 1 locked 102
+    71000 1 exit 102 257
+    80000 1 enter 102 231
+    80500 1 end 102
+    80600 1 waking 100 102
+    80610 1 wakeup 100 0
+    80800 1 switch 102 dead 0
+    81000 0 switch 0 run 100
+    81500 0 exit 100 61
+    90000 0 enter 100 231
+    90500 0 end 100
+    90600 0 switch 100 dead 0
+";
+
+/// What VM `web` did meanwhile, on its one CPU.
+pub(crate) const GUEST: &str = "
+    10000 0 switch 0 run 7
+    30000 0 switch 7 sleep:0 0
+    40000 0 timer
+    40010 0 waking 7 0
+    40020 0 wakeup 7 0
+    40100 0 timerend
+    40200 0 switch 0 run 7
+    60000 0 switch 7 sleep:0 0
+";
+
+/// Without the linker.
+pub(crate) fn shorter() -> String {
+    let lines: Vec<&str> = SEQUENTIAL.lines().collect();
+    let until = lines.iter().position(|line| line.contains("62000")).unwrap();
+    let end = "61800 0 enter 100 231\n61900 0 end 100\n62000 0 switch 100 dead 0\n";
+    lines[..until].join("\n") + "\n" + end
+}
+
+pub(crate) fn header() -> TraceHeader {
+    TraceHeader {
+        vmscope_version: "0.1.0".to_owned(),
+        hostname: "lab".to_owned(),
+        begin: HostNs(BEGIN),
+        end: HostNs(BEGIN + 100_000 * US),
+        begin_unix_ns: 1_700_000_000_000_000_000,
+        ..TraceHeader::default()
+    }
+}
+
+pub(crate) fn tables() -> TraceTables {
+    let machine = |name: &str, cpus: &[u32]| Machine {
+        name: name.to_owned(),
+        kernel: "6.12.1".to_owned(),
+        cpus: cpus.to_vec(),
+        begin: HostNs(BEGIN),
+        end: HostNs(BEGIN + 100_000 * US),
+        path: "here".to_owned(),
+        ..Machine::default()
+    };
+    let lost = |kind: &str, count| LostEvents { cpu: 0, kind: kind.to_owned(), count };
+    let web = Machine {
+        lost: vec![lost("switch", 3), lost("fault_enter", 1200)],
+        missing: vec![("handle_mm_fault".to_owned(), "the kernel refused the program".to_owned())],
+        fault_estimate_ns: Some(700),
+        vm_process: Some(Pid(300)),
+        vcpu_threads: vec![Tid(301)],
+        clock_error_ns: Some(800),
+        path: "guest memory".to_owned(),
+        ..machine("web", &[0])
+    };
+    let stack = |machine, n, functions: &str| {
+        let functions = functions.split(' ').map(str::to_owned).collect();
+        (MachineId(machine), TraceStack(n), functions)
+    };
+    TraceTables {
+        machines: vec![machine("host", &[0, 1]), web],
+        tasks: vec![
+            task(0, 1, "postmaster", Some("ep_poll;do_epoll_wait")),
+            task(0, 50, "kworker/1:0", Some("worker_thread;kthread")),
+            task(0, 100, "vmscope", None),
+            task(1, 7, "nginx", Some("ep_poll;do_epoll_wait")),
+        ],
+        stacks: vec![
+            stack(0, 0, "do_wait kernel_wait4 do_syscall_64"),
+            stack(0, 1, "folio_wait_bit_common filemap_get_pages vfs_read ksys_read do_syscall_64"),
+            stack(
+                0,
+                2,
+                "rwsem_down_write_slowpath down_write path_openat do_sys_openat2 do_syscall_64",
+            ),
+            stack(0, 3, "worker_thread kthread ret_from_fork"),
+            stack(0, 4, "ep_poll do_epoll_wait do_syscall_64"),
+            stack(1, 0, "ep_poll do_epoll_wait do_syscall_64"),
+        ],
+        disks: vec![(MachineId::HOST, VDA, "vda".to_owned())],
+        command: Some(TracedCommand {
+            machine: MachineId::HOST,
+            task: Tid(100),
+            words: ["make", "all"].map(str::to_owned).into(),
+            exit_code: Some(0),
+        }),
+    }
+}
+
+fn task(machine: u32, tid: u32, name: &str, asleep_in: Option<&str>) -> TraceTask {
+    TraceTask {
+        machine: MachineId(machine),
+        tid: Tid(tid),
+        pid: Pid(tid),
+        parent: Pid(if tid == 1 { 0 } else { 1 }),
+        name: name.to_owned(),
+        kernel: name.starts_with("kworker"),
+        asleep_in: asleep_in.map(str::to_owned),
+    }
+}
+
+/// Writes a finished trace.
+pub(crate) fn write(path: &Path, header: &TraceHeader, tables: &TraceTables, stories: &[&str]) {
+    let writer = TraceWriter::create(path, header, tables).unwrap();
+    for (id, (row, story)) in (0..).map(MachineId).zip(tables.machines.iter().zip(stories)) {
+        let events: Vec<TraceEvent> = story
+            .lines()
+            .filter(|line| !line.trim().is_empty())
+            .map(|line| event(id, line))
+            .collect();
+        for cpu in &row.cpus {
+            let of_cpu: Vec<_> = events.iter().filter(|event| event.cpu == *cpu).copied().collect();
+            writer.spool(id, *cpu).unwrap().append(&of_cpu).unwrap();
+        }
+    }
+    writer.finish(header, tables).unwrap();
+}
+
+fn event(machine: MachineId, line: &str) -> TraceEvent {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let number = |n: usize| words[n].parse::<u32>().unwrap();
+    let tid = |n| Tid(number(n));
+    let timer = Interrupt::Vector(Vector::LocalTimer);
+    let request = |n| BlockRequest {
+        request: number(n).into(),
+        disk: VDA,
+        sector: 4096,
+        bytes: 65536,
+        op: BlockOp::Read,
+        task: tid(n + 1),
+    };
+    let what = match words[2] {
+        "switch" => {
+            let (off, stack) = off(words[4]);
+            What::Switch { prev: tid(3), off, stack, next: tid(5) }
+        }
+        "waking" => What::Waking { task: tid(3), by: tid(4) },
+        "wakeup" => What::Wakeup { task: tid(3), target_cpu: number(4) },
+        "fork" => What::Fork { parent: tid(3), child: tid(4), pid: Pid(number(4)) },
+        "exec" => What::Exec { task: tid(3), name: TaskName::new(words[4].as_bytes()) },
+        "end" => What::Exit { task: tid(3) },
+        "enter" => What::SyscallEnter { task: tid(3), number: words[4].parse().unwrap() },
+        "exit" => {
+            let number = words[4].parse().unwrap();
+            What::SyscallExit { task: tid(3), number, failed: false }
+        }
+        "irq" => What::InterruptEnter(Interrupt::Device(24)),
+        "irqend" => What::InterruptExit(Interrupt::Device(24)),
+        "timer" => What::InterruptEnter(timer),
+        "timerend" => What::InterruptExit(timer),
+        "fault" => What::FaultEnter { address: 0x7f00_0000_1000, user: true },
+        "faulted" => What::FaultExit { major: false },
+        "insert" => What::BlockInsert(request(3)),
+        "issue" => What::BlockIssue(request(3)),
+        "complete" => What::BlockComplete { request: number(3).into(), bytes: 65536 },
+        "lock" => What::LockBegin {
+            task: tid(3),
+            lock: 0xffff_8880_0000_1000,
+            kind: LockKind::SemWrite,
+            owner: Some(tid(4)),
+            stack: Some(TraceStack(2)),
+        },
+        "locked" => What::LockEnd { task: tid(3), lock: 0xffff_8880_0000_1000 },
+        other => panic!("{other}"),
+    };
+    TraceEvent { time: HostNs(BEGIN + u64::from(number(0)) * US), machine, cpu: number(1), what }
+}
+
+fn off(word: &str) -> (Off, Option<TraceStack>) {
+    let (word, stack) = word.split_once(':').unwrap_or((word, ""));
+    let stack = stack.parse().ok().map(TraceStack);
+    let off = match word {
+        "run" => Off::Runnable,
+        "sleep" => Off::Sleep,
+        "disk" => Off::Uninterruptible { io: true },
+        "wait" => Off::Uninterruptible { io: false },
+        "dead" => Off::Dead,
+        other => panic!("{other}"),
+    };
+    (off, stack)
+}
