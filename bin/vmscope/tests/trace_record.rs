@@ -127,15 +127,15 @@ fn a_program_that_is_not_there() {
 #[test]
 fn signals_end_the_trace_and_the_command() {
     let Some(bench) = Bench::new("signals") else { return };
-    for (name, code) in [("-INT", 130), ("-TERM", 143)] {
+    for (name, code) in [("-INT", 130_u8), ("-TERM", 143)] {
         let script = "touch begun; exec sleep 600";
         let output = format!("t{code}");
         let child = bench.start(&["record", "-o", &output, "--", "sh", "-c", script]);
         signal(&child, name);
         let status = child.wait_with_output().unwrap();
         let said = String::from_utf8(status.stderr).unwrap();
-        assert_eq!(status.status.code(), Some(code), "{said}");
-        assert_eq!(ns(&bench.report(&[&output])["command"]["exit_code"]), code as u64);
+        assert_eq!(status.status.code(), Some(code.into()), "{said}");
+        assert_eq!(ns(&bench.report(&[&output])["command"]["exit_code"]), u64::from(code));
         std::fs::remove_file(bench.folder.join("begun")).unwrap();
     }
 }

@@ -98,6 +98,8 @@ pub enum Via {
         /// Whether it slept for a lock.
         lock: bool,
     },
+    /// The task of the segment before waited for this one later, which was already at work.
+    Before,
     /// The task of the segment before made this one.
     Forked,
     /// The task of the segment before made the request that is waited for.

@@ -167,6 +167,21 @@ fn contradictions() {
     check(orphan, &[('a', By::Task("child"))], "ccccf", "??uuu");
 }
 
+/// What the waker waited for before anybody waited for it is no part of the path.
+#[test]
+fn the_path_comes_back_from_a_waker_that_slept() {
+    let lines: &[_] = &[("first", "", "000aaa0"), ("other", "", "bb11111")];
+    check(lines, &[('a', By::Task("other")), ('b', TIMER)], "ffoooof", "uuuuuuu");
+    // While the sleeper slept, it is.
+    let lines: &[_] = &[("first", "", "0aaaaa0"), ("other", "", "bb11111")];
+    check(lines, &[('a', By::Task("other")), ('b', TIMER)], "oooooof", "iiuuuuu");
+    // Back over two.
+    let lines: &[_] =
+        &[("first", "", "000aaaa0"), ("other", "", "11bbb111"), ("third", "", "cc111  ")];
+    let wakers = [('a', By::Task("other")), ('b', By::Task("third")), ('c', TIMER)];
+    check(lines, &wakers, "fftttoof", "uuuuuuuu");
+}
+
 #[test]
 fn why_the_path_goes_on_elsewhere() {
     let drawn = Drawn::new(

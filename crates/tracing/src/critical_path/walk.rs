@@ -1,8 +1,10 @@
 //! The walk back through the wake-ups.
 //!
 //! The cursor is a task and a time. Every step goes back to the begin of the task's segment, or to another task: to the
-//! time it woke this one, made it, or made the request that this one waited for. Events that contradict each other can
-//! name wakers in a circle at one instant; after `MAX_HOPS` of them the walk stays with the task, so that it always ends.
+//! time it woke this one, made it, or made the request that this one waited for. A waker that slept before the woken task
+//! began to sleep held up nobody by that: there the walk comes back to the woken task, which still had work to do. Events
+//! that contradict each other can name wakers in a circle at one instant; after `MAX_HOPS` of them the walk stays with the
+//! task, so that it always ends.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +21,15 @@ const MAX_HOPS: u32 = 8;
 /// The critical path of a scope.
 #[must_use]
 pub fn critical_path(timeline: &Timeline, scope: Scope) -> CriticalPath {
-    let mut walk = Walk { timeline, scope, at: scope.end, task: scope.task, hops: 0, back: vec![] };
+    let mut walk = Walk {
+        timeline,
+        scope,
+        at: scope.end,
+        task: scope.task,
+        hops: 0,
+        left: vec![],
+        back: vec![],
+    };
     while scope.begin < walk.at {
         walk.step();
     }
@@ -37,6 +47,8 @@ struct Walk<'a> {
     at: HostNs,
     /// Changes of task since the walk last went back in time.
     hops: u32,
+    /// Tasks that the walk left for their wakers, and since when they slept.
+    left: Vec<(TaskId, HostNs)>,
     /// The path so far, last segment first.
     back: Vec<PathSegment>,
 }
@@ -88,6 +100,13 @@ impl<'a> Walk<'a> {
     }
 
     fn asleep(&mut self, sleep: &Sleep, begin: HostNs) {
+        if let Some(row) = self.left.iter().position(|left| self.had_work(*left))
+            && self.may_hop()
+        {
+            let (task, _) = self.left[row];
+            self.left.truncate(row);
+            return self.hop(task, self.at, Via::Before);
+        }
         let Some(waker) = sleep.woken_by.filter(|waker| waker.time <= self.at) else {
             return self.push(begin, unexplained(sleep));
         };
@@ -117,6 +136,17 @@ impl<'a> Walk<'a> {
         }
     }
 
+    /// Whether a task that the walk left had not fallen asleep yet, but ran or was about to.
+    fn had_work(&self, (task, asleep_since): (TaskId, HostNs)) -> bool {
+        let segments = &self.timeline.tasks[task.index()].segments;
+        let row = segments.partition_point(|segment| segment.end < self.at);
+        let here = segments.get(row).filter(|segment| segment.begin < self.at);
+        let active = |segment: &Segment| {
+            matches!(segment.state, State::Running { .. } | State::Runnable { .. })
+        };
+        self.at <= asleep_since && here.is_some_and(active)
+    }
+
     /// The task's own wait, and its end.
     fn stay(&mut self, woken: HostNs, begin: HostNs, doing: Doing) {
         self.push(woken, Doing::WakingUp);
@@ -127,6 +157,7 @@ impl<'a> Walk<'a> {
     fn woken(&mut self, by: TaskId, woken: HostNs, asleep_since: HostNs, sleep: &Sleep) {
         let (syscall, lock) = (sleep.syscall, sleep.lock.is_some());
         self.push(woken, Doing::WakingUp);
+        self.left.push((self.task, asleep_since));
         self.hop(by, woken, Via::Woken { asleep_since, syscall, lock });
     }
 

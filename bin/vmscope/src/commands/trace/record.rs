@@ -1,7 +1,7 @@
 //! `vmscope trace record`.
 
 use std::fs::File;
-use std::io::IsTerminal;
+use std::io::{self, IsTerminal, Write};
 use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
@@ -204,7 +204,8 @@ impl TraceControl for End {
     /// Progress goes to people only, a guest's command's output to whoever wants the command's.
     fn show(&mut self, progress: &TraceProgress) {
         match progress {
-            TraceProgress::Output(text) => print!("{text}"),
+            // Who closed our output wants no more of it; the trace goes on.
+            TraceProgress::Output(text) => drop(io::stdout().write_all(text.as_bytes())),
             _ if !self.terminal => {}
             TraceProgress::Tracing { cpus, .. } => {
                 eprintln!("tracing {cpus} CPUs; Ctrl-C ends it");
