@@ -128,7 +128,7 @@ fn a_program_that_is_not_there() {
 fn signals_end_the_trace_and_the_command() {
     let Some(bench) = Bench::new("signals") else { return };
     for (name, code) in [("-INT", 130_u8), ("-TERM", 143)] {
-        let script = "touch begun; exec sleep 600";
+        let script = "touch begun; exec sleep 60";
         let output = format!("t{code}");
         let child = bench.start(&["record", "-o", &output, "--", "sh", "-c", script]);
         signal(&child, name);
@@ -143,13 +143,16 @@ fn signals_end_the_trace_and_the_command() {
 #[test]
 fn a_killed_recorder_leaves_what_it_has() {
     let Some(bench) = Bench::new("killed") else { return };
-    let script = "touch begun; exec sleep 600";
+    let script = "touch begun; exec sleep 60";
     let mut child = bench.start(&["record", "-o", "t", "--", "sh", "-c", script]);
-    let tables = bench.folder.join("t.partial/tasks.parquet");
+    let bytes = |file: &str| {
+        let metadata = bench.folder.join("t.partial").join(file).metadata();
+        metadata.map_or(0, |metadata| metadata.len())
+    };
     let begin = Instant::now();
-    // The first time that tables are stored.
-    while !tables.exists() || tables.metadata().unwrap().len() < 1000 {
-        assert!(begin.elapsed() < Duration::from_secs(60), "no tables");
+    // Until tables and events were stored.
+    while bytes("tasks.parquet") < 1000 || bytes("machine0-cpu0.raw") == 0 {
+        assert!(begin.elapsed() < Duration::from_secs(60), "nothing is stored");
         std::thread::sleep(Duration::from_millis(10));
     }
     signal(&child, "-KILL");

@@ -170,11 +170,12 @@ fn choose(trace: &Trace, name: Option<&str>) -> Result<MachineId, Usage> {
     found.ok_or_else(|| Usage(none()))
 }
 
-/// Lines of at most 98 characters, broken between words; those after the first are indented.
+/// Lines of at most 98 characters, broken between words but not before a `%`; those after the first are indented.
 pub(super) fn wrapped(text: &str) -> String {
     const COLUMNS: usize = 98;
     let mut out = String::new();
     let mut line = String::new();
+    let text = text.replace(" %", "\u{a0}%");
     for word in text.split(' ') {
         if !line.is_empty() && COLUMNS < line.chars().count() + 1 + word.chars().count() {
             out += &format!("{line}\n");
@@ -186,7 +187,7 @@ pub(super) fn wrapped(text: &str) -> String {
         }
         line += word;
     }
-    out + &line + "\n"
+    (out + &line + "\n").replace('\u{a0}', " ")
 }
 
 /// `1 CPU`, `2 CPUs`, `3 processes`, `4 switches`.
