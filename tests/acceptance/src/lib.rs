@@ -52,9 +52,22 @@ pub struct Ran {
 /// # Errors
 /// If the testbed can't be started. A failing script is no error: see `Ran::code`.
 pub fn in_testbed(scenario: &str, files: &Path, script: &str) -> anyhow::Result<Ran> {
+    in_testbed_within(TIME_LIMIT_S, scenario, files, script)
+}
+
+/// `in_testbed` with another time limit, in seconds.
+///
+/// # Errors
+/// As `in_testbed`.
+pub fn in_testbed_within(
+    limit_s: u32,
+    scenario: &str,
+    files: &Path,
+    script: &str,
+) -> anyhow::Result<Ran> {
     let excuses = ["died while the command ran", "the time limit of"];
     for _ in 1..TRIES {
-        let ran = run_once(scenario, files, script)?;
+        let ran = run_once(limit_s, scenario, files, script)?;
         if !excuses.iter().any(|excuse| ran.stderr.contains(excuse)) {
             return Ok(ran);
         }
@@ -63,7 +76,7 @@ pub fn in_testbed(scenario: &str, files: &Path, script: &str) -> anyhow::Result<
             std::fs::remove_dir_all(files).context("failed to remove the files of a run")?;
         }
     }
-    run_once(scenario, files, script)
+    run_once(limit_s, scenario, files, script)
 }
 
 const TRIES: usize = 3;
@@ -71,7 +84,7 @@ const TRIES: usize = 3;
 /// The longest scenarios of the tests take half of it on a busy machine.
 const TIME_LIMIT_S: u32 = 300;
 
-fn run_once(scenario: &str, files: &Path, script: &str) -> anyhow::Result<Ran> {
+fn run_once(limit_s: u32, scenario: &str, files: &Path, script: &str) -> anyhow::Result<Ran> {
     let file = root().join("scenarios").join(format!("{scenario}.toml"));
     eprintln!("testbed: scenario {scenario}");
     let output = Command::new(vmscope()?)
@@ -79,7 +92,7 @@ fn run_once(scenario: &str, files: &Path, script: &str) -> anyhow::Result<Ran> {
         .arg(&file)
         .arg("--out")
         .arg(files)
-        .args(["--timeout", &TIME_LIMIT_S.to_string(), "--", "sh", "-c", script])
+        .args(["--timeout", &limit_s.to_string(), "--", "sh", "-c", script])
         .output()
         .context("failed to run vmscope testbed")?;
     let ran = Ran {

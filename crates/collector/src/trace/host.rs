@@ -1,10 +1,9 @@
 //! The host as a source of events.
 
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use model::{HostNs, Machine, MachineId, Pid, Tid, TraceEvent, TraceTask};
-use tracer::{Filter, Options, Symbols, Tracer, fault_estimate};
+use tracer::{Filter, Options, Symbols, Tracer, TracerError, fault_estimate};
 
 use super::TraceError;
 use super::plan::{Scope, TracePlan};
@@ -12,7 +11,6 @@ use super::source::{Source, SourceTables};
 use super::tasks::Meanwhile;
 use crate::collect::{PROC, SYS};
 
-const CGROUPS: &str = "/sys/fs/cgroup";
 /// Bytes of a ring's slot.
 pub(super) const SLOT_BYTES: u64 = 16;
 /// Different kernel stacks that are kept. Builds and data bases have some thousand.
@@ -54,7 +52,7 @@ impl Host {
             cpus: cpus.clone(),
             slots_per_cpu: u32::try_from(slots).unwrap_or(u32::MAX),
             stacks: STACKS,
-            filter: filter(scope).map_err(unreadable("the control group"))?,
+            filter: filter(scope)?,
             // The recorder's own work is part of what the CPUs did: shown under its name, not as unknown. A look's
             // few calls are seen by the next look, so they don't feed on themselves.
             exclude: None,
@@ -132,17 +130,11 @@ impl Source for Host {
     }
 }
 
-fn filter(scope: &Scope) -> std::io::Result<Filter> {
+fn filter(scope: &Scope) -> Result<Filter, TracerError> {
     Ok(match scope {
         Scope::Everything => Filter::None,
         Scope::Command | Scope::Tree(_) => Filter::Tree,
         Scope::Process(pid) => Filter::ProcessAndRivals(Pid(*pid)),
-        Scope::Cgroup(folder) => {
-            // A group's id is its folder's inode (kernfs).
-            let folder = folder.canonicalize()?;
-            let id = folder.metadata()?.ino();
-            let below = folder.strip_prefix(CGROUPS).map_or(0, |path| path.components().count());
-            Filter::Cgroup { id, level: u32::try_from(below).unwrap_or(u32::MAX) }
-        }
+        Scope::Cgroup(folder) => Filter::cgroup(folder)?,
     })
 }

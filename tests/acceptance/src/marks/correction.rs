@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::Context;
 use serde_json::Value;
 
-use super::{Outcome, asked, in_scenario};
+use super::{Outcome, asked, in_scenario, in_slow_scenario};
 
 /// Has the work done beside none, one and two processes of the host that want the VM's CPU. Where time is counted in
 /// instructions all of it is exact, but no second VM comes up there.
@@ -165,7 +165,7 @@ vmscope record -o rec --edges switches -- sh -c '
 
 /// PostgreSQL's transactions, alone and against a disturbing VM.
 pub(super) fn postgres(files: &Path) -> anyhow::Result<Vec<Outcome>> {
-    in_scenario("postgres", files, &format!("{LONG_SLICES}{TRANSACTIONS}"))?;
+    in_slow_scenario("postgres", files, &format!("{LONG_SLICES}{TRANSACTIONS}"))?;
     let recording = files.join("rec");
     let header: Value =
         serde_json::from_str(&std::fs::read_to_string(recording.join("recording.json"))?)?;

@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Context, bail};
 use serde_json::Value;
 
-use super::{Outcome, in_scenario};
+use super::{Outcome, in_slow_scenario};
 use crate::{root, run, text, trace};
 
 /// Debian's source package: some 30 files of C, an archive, a link.
@@ -59,7 +59,7 @@ const BUILD: &str = "set -e
 pub(super) fn make_and_make_j2(files: &Path) -> anyhow::Result<Vec<Outcome>> {
     let source = source()?.join("src");
     let script = format!("SOURCE='{}'\n{BUILD}", source.display());
-    in_scenario("trace-make", files, &script)?;
+    in_slow_scenario("trace-make", files, &script)?;
     let [seq, para] = ["seq", "para"].map(|name| Build::of(&files.join(name)));
     let (seq, para) = (seq?, para?);
     print_side_by_side(files)?;
