@@ -36,12 +36,12 @@ int BPF_PROG(contention_begin, void *lock, unsigned int flags)
 
 	if (is_passed_over(task))
 		return 0;
+	if (!reserve(&room, TRACE_LOCK_BEGIN, 3))
+		return 0;
 	owner = owner_of(lock, flags);
 	/* Waits for spinlocks are shorter than it takes to walk the stack. */
 	if (!is_spin)
 		stack = stack_of(ctx);
-	if (!reserve(&room, TRACE_LOCK_BEGIN, 3))
-		return 0;
 	fill_more(&room, 2, 0, (__u32)task->pid);
 	fill_more(&room, 1, flags, halves(stack, owner));
 	fill(&room, 0, TRACE_LOCK_BEGIN, room.time, (__u64)lock);

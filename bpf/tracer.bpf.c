@@ -30,13 +30,26 @@ static __always_inline __u32 switch_kind(bool preempt, unsigned int state, struc
 	return TRACE_SWITCH_SLEEP;
 }
 
+/* The time comes before the stack: to follow that takes a while, which is not the task's that leaves. */
+static __always_inline int note_sleep(void *ctx, __u32 kind, __u64 who, __u64 data, bool with_stack)
+{
+	struct room room;
+	__s32 stack;
+
+	if (!reserve(&room, kind, 2))
+		return 0;
+	stack = with_stack ? stack_of(ctx) : -1;
+	fill_more(&room, 1, data, (__u32)stack);
+	fill(&room, 0, kind, room.time, who);
+	return 0;
+}
+
 SEC("tp_btf/sched_switch")
 int BPF_PROG(sched_switch, bool preempt, struct task_struct *prev, struct task_struct *next, unsigned int state)
 {
 	__u32 kind = switch_kind(preempt, state, prev);
 	bool is_prev_traced = is_traced(prev);
 	__u64 who = halves(prev->pid, next->pid);
-	__s32 stack = -1;
 
 	if (config.filter && !is_prev_traced && !is_schedule_traced(next))
 		return 0;
@@ -45,11 +58,9 @@ int BPF_PROG(sched_switch, bool preempt, struct task_struct *prev, struct task_s
 			unfollow(prev->pid);
 		return note(kind, who);
 	}
-	if (is_prev_traced)
-		stack = stack_of(ctx);
 	if (kind == TRACE_SWITCH_SLEEP)
-		return note_more(TRACE_SWITCH_SLEEP, who, 0, (__u32)stack);
-	return note_more(TRACE_SWITCH_DISK, who, BPF_CORE_READ_BITFIELD(prev, in_iowait), (__u32)stack);
+		return note_sleep(ctx, TRACE_SWITCH_SLEEP, who, 0, is_prev_traced);
+	return note_sleep(ctx, TRACE_SWITCH_DISK, who, BPF_CORE_READ_BITFIELD(prev, in_iowait), is_prev_traced);
 }
 
 SEC("tp_btf/sched_waking")
