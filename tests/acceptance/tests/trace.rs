@@ -48,6 +48,14 @@ fn traced(scenario: &str, files: &Path, script: &str) -> Ran {
 /// without perf: what another tracer does between the moments that both look at would be in the account.
 #[test]
 fn waits_have_their_causes_and_witnesses_agree() {
+    assert!((1..=TRIES).any(|_| witnesses_agree()), "in {TRIES} tries");
+}
+
+/// What two tracers do between the moments that both look at grows where the virtual host gets little of this machine: such
+/// a one gets more tries. What is wrong in vmscope is wrong in all of them.
+const TRIES: usize = 3;
+
+fn witnesses_agree() -> bool {
     let folder = tempfile::tempdir().unwrap();
     let script = format!(
         "{DISK}
@@ -83,10 +91,14 @@ END
     let found = lives(&waits).unwrap();
     each_waits_for_what_it_is_named_after(&found);
     inode_locks_have_holders(&waits);
-    perf_agrees(&found, &read("timehist.txt"));
-    accounts_of_delays_agree(&lives(&busy).unwrap(), &read("delays.txt"));
-    account_of_the_disk_agrees(&busy, &read("ticks.txt"));
     other_programs_open_it(&waits);
+    [
+        perf_agrees(&found, &read("timehist.txt")),
+        accounts_of_delays_agree(&lives(&busy).unwrap(), &read("delays.txt")),
+        account_of_the_disk_agrees(&busy, &read("ticks.txt")),
+    ]
+    .iter()
+    .all(|agrees| *agrees)
 }
 
 fn nothing_is_lost_and_sums_hold(trace: &Path) {
@@ -177,7 +189,7 @@ fn inode_locks_have_holders(trace: &Path) {
 }
 
 /// `perf sched timehist` counts a task's waiting from when it first leaves a CPU, we from its begin.
-fn perf_agrees(lives: &BTreeMap<u32, Life>, timehist_txt: &str) {
+fn perf_agrees(lives: &BTreeMap<u32, Life>, timehist_txt: &str) -> bool {
     let perf = timehist(timehist_txt);
     let both: Vec<_> = lives
         .iter()
@@ -190,13 +202,12 @@ fn perf_agrees(lives: &BTreeMap<u32, Life>, timehist_txt: &str) {
     let running = percent_off(running, both.iter().map(|(_, perf)| perf.running).sum());
     let waiting = percent_off(waiting, both.iter().map(|(_, perf)| perf.waiting).sum());
     eprintln!("trace: against perf sched: running {running:+.2} %, waiting {waiting:+.2} %");
-    // Not asserted: 0.3 % off in two runs, 2.6 % in a third on a starved machine, and not known why.
-    assert!(waiting.abs() <= 1.0, "{waiting:+.2} % waiting");
+    running.abs() <= 1.0 && waiting.abs() <= 1.0
 }
 
 /// `delays` writes `TID NAME CPU_DELAY_NS BLOCK_IO_DELAY_NS CPU_NS` when a task ends. The kernel's delay for block I/O is
 /// what we call waiting for a disk: here nobody waits for a journal, which the kernel does not count.
-fn accounts_of_delays_agree(lives: &BTreeMap<u32, Life>, delays: &str) {
+fn accounts_of_delays_agree(lives: &BTreeMap<u32, Life>, delays: &str) -> bool {
     let (mut ours, mut theirs) = ([0; 2], [0.0; 2]);
     for line in delays.lines() {
         let words: Vec<&str> = line.rsplitn(4, ' ').collect();
@@ -212,26 +223,21 @@ fn accounts_of_delays_agree(lives: &BTreeMap<u32, Life>, delays: &str) {
         theirs[0] += cpu.parse::<f64>().unwrap();
         theirs[1] += disk.parse::<f64>().unwrap();
     }
-    for (what, n) in [("a CPU", 0), ("the disk", 1)] {
-        let off = percent_off(ours[n], theirs[n]);
-        eprintln!(
-            "trace: against taskstats, waiting for {what}: {off:+.2} % of {:.0} ns",
-            theirs[n]
-        );
-        // Shown only: not yet seen to hold in a run.
-    }
+    let [cpu, disk] = [0, 1].map(|n| percent_off(ours[n], theirs[n]));
+    eprintln!("trace: against taskstats, waiting for a CPU {cpu:+.2} %, for the disk {disk:+.2} %");
+    cpu.abs() <= 2.0 && disk.abs() <= 2.0
 }
 
 /// /proc/diskstats counts in ticks of 4 ms, so the disk has work without a pause between the two readings, and none
 /// outside of them.
-fn account_of_the_disk_agrees(trace: &Path, ticks: &str) {
+fn account_of_the_disk_agrees(trace: &Path, ticks: &str) -> bool {
     let profile = &report(trace, &["--view", "profile"]).unwrap()["profile"];
     let time = &profile["disks"][0]["time"];
     let busy = time["both_ns"].as_u64().unwrap() + time["disk_only_ns"].as_u64().unwrap();
     let ticks: Vec<f64> = ticks.lines().map(|line| line.parse().unwrap()).collect();
     let off = percent_off(busy, (ticks[1] - ticks[0]) * 1e6);
     eprintln!("trace: against diskstats, busy {off:+.2} % of {} ms", ticks[1] - ticks[0]);
-    // Shown only: 0.6 % in one run, 1.9 % in another on a starved machine.
+    off.abs() <= 2.0
 }
 
 fn other_programs_open_it(trace: &Path) {
