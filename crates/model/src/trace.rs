@@ -283,7 +283,7 @@ pub struct Machine {
     pub vcpu_threads: Vec<Tid>,
     /// For a VM: how its clock was brought onto the host's, in ns of error at most.
     pub clock_error_ns: Option<u64>,
-    /// How its events came out: `here`, `guest memory`, `vsock`, `ports`.
+    /// How its events came out: `here`, `guest memory`, or the link they were sent by.
     pub path: String,
     /// Why its trace ended before the others', if it did.
     pub ended_early: Option<String>,
