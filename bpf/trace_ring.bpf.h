@@ -9,8 +9,8 @@
 /* Constants to the verifier: what they switch off is not even translated. The Rust twin is in crates/tracer/src/load.rs. */
 const volatile struct {
 	__u64 base_ns;     /* CLOCK_MONOTONIC that times begin at */
-	__u64 cpus;        /* that have slots */
 	__u64 slots_shift; /* slots per CPU: a power of two */
+	__u64 slots_mask;  /* slots per CPU - 1 */
 	__u64 filter;      /* FILTER_* of trace_filter.bpf.h */
 	__u64 filter_id;   /* process or control group */
 	__u64 filter_level;
@@ -34,15 +34,11 @@ struct {
 	__type(value, struct trace_slot);
 } slots SEC(".maps");
 
-/* Between the check for room and the reservation an interrupt may come, and find the same room: each of those that can lie
- * on top of each other takes at most 3 slots more than there are. */
-#define MARGIN 64
-
 /* Where a record goes, and its time. */
 struct room {
 	__u64 position;
 	__u64 time;
-	__u32 cpu;
+	__u64 first; /* the ring's first slot */
 };
 
 static __always_inline bool reserve(struct room *room, __u32 kind, __u32 n)
@@ -52,30 +48,20 @@ static __always_inline bool reserve(struct room *room, __u32 kind, __u32 n)
 
 	if (!ring)
 		return false;
-	if (config.cpus <= cpu || (1ULL << config.slots_shift) - MARGIN < ring->head - ring->tail + n) {
+	if (ring->room < ring->head - ring->tail + n) {
 		__sync_fetch_and_add(&ring->lost[kind], 1);
 		return false;
 	}
-	room->cpu = cpu;
+	room->first = ring->first;
 	room->position = __sync_fetch_and_add(&ring->head, n);
 	room->time = (bpf_ktime_get_ns() - config.base_ns) & TRACE_TIME_MASK;
 	return true;
 }
 
-/* position / slots % 255 + 1, without a division. */
-static __always_inline __u64 lap(__u64 position)
-{
-	__u32 round = position >> config.slots_shift;
-	__u32 rounds_of_255 = round * 0x80808081ULL >> 39;
-
-	return round - 255 * rounds_of_255 + 1;
-}
-
 static __always_inline void fill(struct room *room, __u32 n, __u64 kind, __u64 low, __u64 payload)
 {
 	__u64 position = room->position + n;
-	__u32 slots_per_cpu = 1U << config.slots_shift;
-	__u32 index = room->cpu * slots_per_cpu + ((__u32)position & (slots_per_cpu - 1));
+	__u32 index = room->first + (position & config.slots_mask);
 	struct trace_slot *slot = bpf_map_lookup_elem(&slots, &index);
 
 	if (!slot)
@@ -83,7 +69,7 @@ static __always_inline void fill(struct room *room, __u32 n, __u64 kind, __u64 l
 	slot->payload = payload;
 	/* x86 keeps stores in order; the barrier keeps the compiler from moving the tag first. */
 	barrier();
-	slot->tag = lap(position) << TRACE_LAP_SHIFT | kind << TRACE_KIND_SHIFT | low;
+	slot->tag = ~(position >> config.slots_shift) << TRACE_LAP_SHIFT | kind << TRACE_KIND_SHIFT | low;
 }
 
 static __always_inline void fill_more(struct room *room, __u32 n, __u64 data, __u64 payload)

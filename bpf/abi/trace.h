@@ -6,8 +6,8 @@
  *
  *   tag:  63..56 lap    55..48 kind    47..0 time (first slot) or data (TRACE_MORE)
  *
- * The lap is that of the slot's position: position / slots % 255 + 1, so never 0. A slot holds what its position
- * promises only when its lap is the expected one: a reader that comes upon another lap has caught up with the writer
+ * The lap is that of the slot's position: the low 8 bits of ~(position / slots), which in the first round is not the 0 of a
+ * slot that was never written. A slot holds what its position promises only when its lap is the expected one: a reader that comes upon another lap has caught up with the writer
  * (or with a record whose writing was interrupted) and tries again later. Interrupts may write between another record's
  * reservation and its writing; they end before it goes on, so positions are reserved in order and filled soon.
  * The payload is written first, the tag last. */
@@ -69,15 +69,18 @@ _Static_assert(sizeof(struct trace_slot) == 16, "no hidden padding");
 #define TRACE_OP_DISCARD 3
 #define TRACE_OP_OTHER 4
 
-/* One CPU's ring: counters of slots, which only grow. The writer goes no further than tail + slots; what finds no room
- * is counted under its kind. */
+/* One CPU's ring: counters of slots, which only grow. The writer goes no further than tail + room; what does not fit is
+ * counted under its kind. A power of two in size: the kernel finds a CPU's ring by a shift. */
 struct trace_ring {
-	__u64 head; /* reserved by the programs */
-	__u64 pad0[7];
+	__u64 head;  /* reserved by the programs */
+	__u64 mark;  /* of a guest's ring: by which its memory is known from outside */
+	__u64 first; /* its first slot's index among all slots */
+	__u64 room;  /* slots that may be written and not taken; 0 for a CPU without slots */
+	__u64 pad0[4];
 	__u64 tail; /* taken by the reader, which writes it: the host, by writing guest memory, for a guest's ring */
 	__u64 pad1[7];
-	__u64 lost[TRACE_KINDS + 3]; /* records, by kind */
+	__u64 lost[TRACE_KINDS + 19]; /* records, by kind */
 };
-_Static_assert(sizeof(struct trace_ring) == 384, "whole cache lines");
+_Static_assert(sizeof(struct trace_ring) == 512, "a power of two, and whole cache lines");
 
 #endif

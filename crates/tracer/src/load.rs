@@ -16,6 +16,9 @@ static OBJECT: &[u8] = include_bytes_aligned!(concat!(env!("OUT_DIR"), "/tracer.
 
 /// A ring smaller than this would be full at once.
 const MIN_SLOTS: u32 = 1024;
+/// Between the check for room and the reservation an interrupt may come, and find the same room: each of those that can lie
+/// on top of each other takes at most 3 slots more than there are.
+const MARGIN: u64 = 64;
 /// 4 GiB of slots: the map's index has 32 bits, and so many slots are a mistake.
 const MAX_SLOTS: u64 = 1 << 28;
 /// Words of the map of followed threads: one bit for each of 2^22 thread ids.
@@ -116,6 +119,7 @@ impl Tracer {
             slots: map(&bpf, "slots", sizes.slots as usize * SLOT_BYTES)?,
             slots_per_cpu,
         };
+        (0..sizes.cpus as usize).for_each(|cpu| rings.give_room(cpu, MARGIN));
         let consumer = |cpu| Consumer::new(Base { machine: MachineId::HOST, cpu }, slots_per_cpu);
         Ok(Self {
             bpf,
@@ -308,8 +312,8 @@ fn config(options: &Options, sizes: &Sizes, base_ns: u64) -> [u64; 8] {
     };
     let exclude = options.exclude.map_or(0, |pid| u64::from(pid.0));
     let stacks = u64::from(0 < options.stacks);
-    let (cpus, shift) = (u64::from(sizes.cpus), u64::from(sizes.slots_shift));
-    [base_ns, cpus, shift, filter, id, level, exclude, stacks]
+    let shift = u64::from(sizes.slots_shift);
+    [base_ns, shift, (1 << shift) - 1, filter, id, level, exclude, stacks]
 }
 
 fn load_object(

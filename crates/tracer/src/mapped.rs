@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::RingMemory;
-use crate::slots::{KINDS, RING_BYTES, RING_HEAD, RING_LOST, RING_TAIL, SLOT_BYTES, Slot};
+use crate::slots::{
+    KINDS, RING_BYTES, RING_FIRST, RING_HEAD, RING_LOST, RING_ROOM, RING_TAIL, SLOT_BYTES, Slot,
+};
 
 /// An mmapped array map. The kernel writes it at any time; all is read and written word by word, atomically.
 #[derive(Debug)]
@@ -76,12 +78,21 @@ impl Drop for Mapped {
 /// The rings of this kernel.
 #[derive(Debug)]
 pub struct LocalRings {
-    /// `struct trace_ring` of every CPU, 384 bytes each, by the CPU's number.
+    /// `struct trace_ring` of every CPU, 512 bytes each, by the CPU's number.
     pub heads: Mapped,
     /// The slots: `slots_per_cpu` of 16 bytes for each CPU.
     pub slots: Mapped,
     /// Slots of a ring, a power of two.
     pub slots_per_cpu: usize,
+}
+
+impl LocalRings {
+    /// Tells the programs where the slots of a ring lie, and that they may write them, all but `margin`.
+    pub(crate) fn give_room(&self, ring: usize, margin: u64) {
+        let (at, slots) = (ring * RING_BYTES, self.slots_per_cpu as u64);
+        self.heads.word(at + RING_FIRST).store(ring as u64 * slots, Ordering::Relaxed);
+        self.heads.word(at + RING_ROOM).store(slots - margin, Ordering::Release);
+    }
 }
 
 impl RingMemory for LocalRings {

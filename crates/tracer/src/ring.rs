@@ -14,7 +14,7 @@
 
 use model::{HostNs, TraceEvent};
 
-use crate::slots::{Base, KINDS, Slot, decode, record_slots};
+use crate::slots::{Base, KINDS, Slot, decode, lap, record_slots};
 use crate::{Garbage, RingError};
 
 /// Memory that rings lie in: the maps of this kernel, or pages of a guest.
@@ -180,11 +180,6 @@ impl Consumer {
         }
         self.last = events.last().map_or(self.last, |event| event.time);
     }
-}
-
-/// What the lap of the slot at `position` must be.
-fn lap(position: u64, slots: usize) -> u8 {
-    u8::try_from(position / slots as u64 % 255 + 1).unwrap_or(u8::MAX)
 }
 
 #[cfg(test)]

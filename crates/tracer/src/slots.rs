@@ -20,8 +20,12 @@ const _: () = assert!(size_of::<Slot>() == SLOT_BYTES, "as in the header");
 /// Bytes of a slot.
 pub(crate) const SLOT_BYTES: usize = 16;
 /// Bytes of `struct trace_ring`, and where its words lie.
-pub(crate) const RING_BYTES: usize = 384;
+pub(crate) const RING_BYTES: usize = 512;
 pub(crate) const RING_HEAD: usize = 0;
+/// By which a guest's ring is known from outside.
+pub(crate) const RING_MARK: usize = 8;
+pub(crate) const RING_FIRST: usize = 16;
+pub(crate) const RING_ROOM: usize = 24;
 pub(crate) const RING_TAIL: usize = 64;
 pub(crate) const RING_LOST: usize = 128;
 
@@ -92,6 +96,12 @@ pub enum Garbage {
     /// A value out of its range.
     #[error("a record of kind {0} has a value out of range")]
     Value(u8),
+}
+
+/// The lap of the slot at `position` of a ring of `slots`: no slot of the first round looks written before it is.
+#[must_use]
+pub fn lap(position: u64, slots: usize) -> u8 {
+    (!(position / slots as u64)).to_le_bytes()[0]
 }
 
 impl Slot {

@@ -10,7 +10,7 @@ use api::guest::{
 use model::{MachineId, Pid, TraceTask};
 use rustix::time::{ClockId, clock_gettime};
 use tracer::guest::pages_of;
-use tracer::{ClockPair, Filter, Options, RingMemory, Slot, Symbols, Tracer};
+use tracer::{ClockPair, Filter, Options, RingMemory, Slot, Symbols, Tracer, lap};
 
 use super::command::TracedCommand;
 
@@ -222,9 +222,8 @@ fn take<M: RingMemory<Error = std::convert::Infallible>>(
         let first = usize::try_from(*sent % slots_per_ring as u64).unwrap_or(0);
         let n = ready.min(slots_per_ring - first).min(CHUNK).min(*room);
         let Ok(()) = rings.read_slots(ring, first, &mut chunk[..n]);
-        // The lap of bpf/abi/trace.h.
-        let lap = *sent / slots_per_ring as u64 % 255 + 1;
-        let written = chunk[..n].iter().take_while(|slot| u64::from(slot.lap()) == lap);
+        let expected = lap(*sent, slots_per_ring);
+        let written = chunk[..n].iter().take_while(|slot| slot.lap() == expected);
         let before = bytes.len();
         for slot in written {
             bytes.extend(slot.tag.to_le_bytes());

@@ -4,8 +4,6 @@ use crate::slots::{RING_BYTES, SLOT_BYTES};
 
 /// Bytes of a page.
 pub(super) const PAGE: usize = 4096;
-/// Where in `struct trace_ring` a guest writes its mark (`pad0[0]`).
-pub(crate) const RING_MARK: usize = 8;
 /// Most rings of a guest.
 pub const MAX_RINGS: usize = 4096;
 /// Most slots of a ring.
@@ -120,7 +118,7 @@ mod test {
     ];
 
     fn claim() -> Claim {
-        // Two rings of 512 slots: 768 bytes of heads, 16 KiB of slots.
+        // Two rings of 512 slots: 1024 bytes of heads, 16 KiB of slots.
         Claim { slots_per_ring: 512, rings: 2, heads: vec![7], slots: vec![0x10_0003, 0, 159, 2] }
     }
 

@@ -3,9 +3,11 @@
 use model::Pid;
 use rustix::io::Errno;
 
-use super::layout::{Addresses, Claim, LayoutError, PAGE, RING_MARK, Region};
+use super::layout::{Addresses, Claim, LayoutError, PAGE, Region};
 use crate::RingMemory;
-use crate::slots::{KINDS, RING_BYTES, RING_HEAD, RING_LOST, RING_TAIL, SLOT_BYTES, Slot};
+use crate::slots::{
+    KINDS, RING_BYTES, RING_HEAD, RING_LOST, RING_MARK, RING_TAIL, SLOT_BYTES, Slot,
+};
 
 /// Pieces that one system call takes (`UIO_MAXIOV`).
 const MAX_PIECES: usize = 1024;

@@ -20,7 +20,6 @@ mod memory;
 mod sent;
 
 pub use clock::{ClockError, GuestClock, Knot, TscScale, knot};
-pub(crate) use layout::RING_MARK;
 pub use layout::{Claim, LayoutError, MAX_PAGES, MAX_RINGS, MAX_SLOTS, Region};
 pub use memory::{GuestRings, MemoryError};
 pub use sent::{SentError, SentRings};

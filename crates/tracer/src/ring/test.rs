@@ -26,7 +26,7 @@ impl Ring {
 
     fn write(&mut self, position: u64, kind: u8, low: u64, payload: u64) {
         let n = self.slots.len() as u64;
-        let lap = position / n % 255 + 1;
+        let lap = u64::from(lap(position, self.slots.len()));
         let at = usize::try_from(position % n).unwrap();
         self.slots[at] = Slot { tag: lap << 56 | u64::from(kind) << 48 | low, payload };
     }
@@ -92,7 +92,7 @@ fn times(events: &[TraceEvent]) -> Vec<u64> {
 
 #[test]
 fn records_come_in_order_through_many_laps() {
-    // 255 laps of 8 slots and then some: the laps' numbers begin again.
+    // 256 laps of 8 slots and then some: the laps' numbers begin again.
     let (mut ring, mut consumer) = (Ring::new(SLOTS), consumer(SLOTS));
     let mut time = 0;
     for n in (0..=5).cycle().take(2000) {

@@ -11,7 +11,7 @@ use super::*;
 const PAGE: usize = 4096;
 /// Two rings of this many slots: a page of slots each, behind a page of heads.
 const SLOTS: usize = 256;
-const RING_BYTES: usize = 384;
+const RING_BYTES: usize = 512;
 const MARK: u64 = 0x1234;
 /// Guest times count from here, and the host's clock is ahead by the second value.
 const BASE_NS: u64 = 10_000;
@@ -86,7 +86,7 @@ impl DrawnGuest {
     fn write(&mut self, ring: usize, kind: u64, time_ns: u64, payload: u64) {
         let position = self.heads[ring];
         let at = usize::try_from(position).unwrap() % SLOTS;
-        let lap = position / SLOTS as u64 % 255 + 1;
+        let lap = u64::from(tracer::lap(position, SLOTS));
         let slot = PAGE + (ring * SLOTS + at) * 16;
         *self.word(slot + 8) = payload;
         *self.word(slot) = lap << 56 | kind << 48 | time_ns;
