@@ -100,7 +100,10 @@ fn chooses_direct(choice: HostChoice, host: &Host) -> Result<bool, Error> {
             problem: "is asked to be deterministic: this machine is not, use --host virtual"
                 .to_owned(),
         }),
-        HostChoice::Auto if host.deterministic => Ok(false),
+        HostChoice::Direct if host.disk.is_some() => Err(Error::Host {
+            problem: "is asked to have a disk of its own: use --host virtual".to_owned(),
+        }),
+        HostChoice::Auto if host.deterministic || host.disk.is_some() => Ok(false),
         HostChoice::Virtual => Ok(false),
         HostChoice::Direct => Ok(true),
         HostChoice::Auto if !rustix::process::geteuid().is_root() => Ok(false),

@@ -40,6 +40,9 @@ pub(crate) struct HostMachine<'a> {
     pub(crate) extra: &'a str,
 }
 
+/// The virtual host's disk, as it sees it.
+const HOST_DISK: &str = "/dev/vda";
+
 /// Where the virtual host's disk is kept, in the run's folder.
 pub(crate) fn disk_file(share: &Path) -> PathBuf {
     share.join("disk")
@@ -92,6 +95,9 @@ impl HostMachine<'_> {
         }
         if self.host.reliable_tsc {
             extra += " tsc=reliable";
+        }
+        if self.host.disk.is_some() {
+            extra += " DISK=1";
         }
         // Emulated AMD SVM: the one way to have real KVM on any machine. Emulation copies strings step by
         // step: without ERMS kernels take a step per word, not per byte.
@@ -163,6 +169,10 @@ impl GuestMachine<'_> {
                 "-drive",
                 &format!("file={},format={format},if=virtio,snapshot=on", escaped(disk)),
             );
+        }
+        if guest.host_disk {
+            // Past the host's memory, as it is usual: what the guest does not have in its own comes from the disk.
+            line.two("-drive", &format!("file={HOST_DISK},format=raw,if=virtio,cache=none"));
         }
         line.two("-device", "virtio-serial-pci");
         line.two("-chardev", &format!("socket,id=exec,fd={}", self.exec));

@@ -110,6 +110,9 @@ pub struct Guest {
     /// The Debian packages of its root: a minimal Debian and these, in place of the built root.
     #[serde(default)]
     pub packages: Vec<String>,
+    /// Whether the host's disk is the guest's, too: what the host writes to it before the guest mounts it is there.
+    #[serde(default)]
+    pub host_disk: bool,
     /// The program of `root` that becomes its PID 1, when it is to boot by itself.
     #[serde(default)]
     pub init: Option<PathBuf>,
@@ -224,6 +227,9 @@ impl Scenario {
         if self.host.deterministic && self.host.cpus != 1 {
             return Err("host.deterministic: needs `cpus = 1`".to_owned());
         }
+        if 1 < self.guests.iter().filter(|guest| guest.host_disk).count() {
+            return Err("guest.host_disk: the host's disk can be one guest's only".to_owned());
+        }
         for (i, guest) in self.guests.iter().enumerate() {
             guest.check(&self.host)?;
             if self.guests[..i].iter().any(|other| other.name == guest.name) {
@@ -256,6 +262,9 @@ impl Guest {
         }
         if matches!(self.stop, Some(When::Before)) {
             return Err(format!("{}: must be {{ after = SECONDS }}", key("stop")));
+        }
+        if self.host_disk && host.disk.is_none() {
+            return Err(format!("{}: needs `host.disk`", key("host_disk")));
         }
         if self.init.is_some() && self.root.is_none() {
             return Err(format!("{}: needs `root`", key("init")));

@@ -20,6 +20,7 @@ init = "/sbin/init"
 [[guest]]
 name = "c"
 channel = "none"
+host_disk = true
 "#;
 
 /// One option per line.

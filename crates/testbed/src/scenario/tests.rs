@@ -32,6 +32,7 @@ workload = ["nice -n 5 compute", "shor 33 5"]
 channel = "serial"
 root = "roots/debian"
 init = "/sbin/init"
+host_disk = true
 start = { after = 2.5 }
 stop = { after = 20 }
 "#,
@@ -45,6 +46,7 @@ stop = { after = 20 }
     assert_eq!((&*guest.pin, guest.quota), ([1, 3].as_slice(), Some(1.5)));
     assert_eq!(guest.kernel, GuestKernel::Folder("/opt/kernel".into()));
     assert_eq!(guest.workload[0].words(), ["nice", "-n", "5", "compute"]);
+    assert!(guest.host_disk);
     assert_eq!(guest.root.as_deref(), Some(Path::new("scenarios/roots/debian")));
     assert_eq!(guest.start, When::After(Duration::from_millis(2500)));
     assert_eq!(guest.stop, Some(When::After(Duration::from_secs(20))));
@@ -58,7 +60,7 @@ fn a_short_scenario_has_sane_defaults() {
     assert_eq!((guest.cpus, guest.memory.as_mebibytes()), (1, 256));
     assert_eq!((guest.channel, guest.start, &guest.stop), (Channel::Vsock, When::Before, &None));
     assert!(guest.workload.is_empty() && guest.pin.is_empty() && guest.packages.is_empty());
-    assert_eq!(guest.quota, None);
+    assert_eq!((guest.quota, guest.host_disk), (None, false));
 }
 
 /// Scenarios with one mistake each.
@@ -91,6 +93,8 @@ const MISTAKES: &[&str] = &[
     "name = \"x\"\n[[guest]]\nname = \"a\"\npackages = [\"postgresql,nginx\"]",
     "name = \"x\"\n[[guest]]\nname = \"a\"\npackages = [\"\"]",
     "name = \"x\"\n[[guest]]\nname = \"a\"\nroot = \"r\"\npackages = [\"nginx\"]",
+    "name = \"x\"\n[[guest]]\nname = \"a\"\nhost_disk = true",
+    "name = \"x\"\n[host]\ndisk = { size = \"1G\" }\n[[guest]]\nname = \"a\"\nhost_disk = true\n[[guest]]\nname = \"b\"\nhost_disk = true",
     "name = \"x\"\n[[guest]]\nname = \"a\"\nstart = \"later\"",
     "name = \"x\"\n[[guest]]\nname = \"a\"\nstart = { after = -1 }",
     "name = \"x\"\n[[guest]]\nname = \"a\"\nstart = { before = 1 }",
