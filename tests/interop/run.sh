@@ -162,6 +162,32 @@ check_trace() { # FILE
     pass "perfetto, tasks" "$threads tasks, their slices touch, $(ask "select count(*) from flow") arrows"
 }
 
+# VMs' CPUs from the host's side: their slices fill the time of the guest's, and what was stolen by somebody says whose thread
+# had the pCPU, which is a track of the host's that runs then.
+check_vcpus() { # FILE
+    local trace=$1 vcpus unlike
+    perfetto_takes_it || return 0
+    vcpus=$(ask "select count(*) from track where name glob 'vcpu *'")
+    [ "$vcpus" -gt 0 ] || return 0
+    unlike=$(ask "with rows as (select t.parent_id as guest, t.name as name, min(ts) as begin, max(ts + dur) as until, sum(dur) as all_of_it
+            from slice s join track t on s.track_id = t.id where s.depth = 0 and t.name glob '*cpu *' group by t.id)
+        select v.name, v.begin, v.until, v.all_of_it, c.begin, c.until from rows v left join rows c
+            on c.guest = v.guest and c.name = substr(v.name, 2) where v.name glob 'vcpu *' and
+            (c.begin is null or v.begin != c.begin or v.until != c.until or v.all_of_it != v.until - v.begin) limit 5")
+    [ -z "$unlike" ] || fail perfetto "vCPUs that don't fill their CPUs' time: $unlike"
+    local stolen="with stolen as (select s.ts as ts, s.ts + s.dur as until, s.dur as dur, s.name as name,
+            (select string_value from args a where a.arg_set_id = s.arg_set_id and a.key = 'debug.thread') as thread
+            from slice s where s.category = 'stolen')"
+    unlike=$(ask "$stolen select ts, name from stolen where (thread is null) != (name = 'stolen by nobody, or not known') limit 5")
+    [ -z "$unlike" ] || fail perfetto "stolen by somebody, and not by which thread: $unlike"
+    unlike=$(ask "$stolen select st.ts, st.name, st.thread from stolen st where thread is not null and st.dur != (
+            select coalesce(sum(min(st.until, r.ts + r.dur) - max(st.ts, r.ts)), 0) from slice r join track t on r.track_id = t.id
+            where t.name = st.thread and r.name = 'running' and r.depth = 0 and r.ts < st.until and st.ts < r.ts + r.dur) limit 5")
+    [ -z "$unlike" ] || fail perfetto "thieves that did not run then: $unlike"
+    pass "perfetto, vCPUs" "$vcpus vCPUs fill their CPUs' time, $(ask "$stolen select count(*) || ' slices stolen, ' || sum(thread is not null) ||
+        ' by somebody who ran then' from stolen")"
+}
+
 # Who had a CPU, as samples and as the trace tell it: both cover the trace's time, and who had it for 20 ms or more by
 # the samples is whom the trace saw run then. Samples a millisecond apart don't see all that ran between them.
 check_together() { # FILE
@@ -209,6 +235,7 @@ if [ "${1:-}" = together ]; then
 fi
 if [ "${1:-}" = trace ]; then
     check_trace "$(realpath "$2")"
+    check_vcpus "$(realpath "$2")"
     [ $# -lt 3 ] || check_gantt "$(realpath "$3")"
     exit
 fi
@@ -225,6 +252,7 @@ check_perfetto
 if [ $# -eq 0 ]; then
     (cd "$root" && cargo run --quiet -p export --example write_trace -- "$work")
     check_trace "$work/trace.perfetto"
+    check_vcpus "$work/trace.perfetto"
     check_trace "$work/make.perfetto"
     check_gantt "$work/make.html"
     check_gantt "$work/compare.html"

@@ -6,6 +6,7 @@
 #[path = "trace/story.rs"]
 mod story;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -123,6 +124,65 @@ fn printed_numbers_add_up() {
     let path = &whole("critical-path")["critical_path"];
     let length = ns(&path["wall_ns"]);
     assert_eq!((sum(&path["categories"]), sum(&path["segments"])), (length, length));
+}
+
+/// A folder of its own for each test, in which there is the trace `vm` of a VM whose host was traced, too.
+fn traced_vm(name: &str) -> PathBuf {
+    let folder = traced(name);
+    let (header, tables) = (story::header(), story::vm_tables());
+    story::write(&folder.join("vm"), &header, &tables, &[story::HOST, story::VM]);
+    folder
+}
+
+#[test]
+fn a_vm_from_both_sides() {
+    let folder = traced_vm("vm");
+    check(&folder, &["report", "vm"], "trace-vm-overview.txt");
+    for view in ["gantt", "kernel", "critical-path"] {
+        let golden = format!("trace-vm-{view}.txt");
+        check(&folder, &["report", "vm", "--view", view], &golden);
+    }
+    let host = ["report", "vm", "--view", "kernel", "--machine", "host"];
+    check(&folder, &host, "trace-vm-kernel-host.txt");
+    let path = ["report", "vm", "--view", "critical-path", "--format", "json"];
+    check(&folder, &path, "trace-vm-critical-path.json");
+    check(&folder, &["export", "vm", "--format", "csv", "-o", "-"], "trace-vm-segments.csv");
+}
+
+/// The path's stolen time by thief is that of its segments, and all of both is within the segments' time.
+#[test]
+fn who_stole_from_the_path_adds_up() {
+    let folder = traced_vm("vm-sums");
+    let path = ["report", "vm", "--view", "critical-path", "--format", "json", "--limit", "0"];
+    let path: Value = serde_json::from_str(&printed(&folder, &path)).unwrap();
+    let path = &path["critical_path"];
+    let sum = |shares: &[&Value]| {
+        let mut sums: BTreeMap<String, u64> = BTreeMap::new();
+        for share in shares {
+            let parts = ["ran_ns", "stolen_ns", "asleep_ns", "unknown_ns"];
+            let parts = parts.map(|part| share[part].as_u64().unwrap());
+            assert_eq!(share["ns"].as_u64(), Some(parts.iter().sum()), "{share}");
+            let mut stolen = 0;
+            for thief in share["stolen_by"].as_array().unwrap() {
+                let ns = thief["ns"].as_u64().unwrap();
+                *sums.entry(thief["by"].as_str().unwrap().to_owned()).or_default() += ns;
+                stolen += ns;
+            }
+            assert_eq!(stolen, parts[1], "{share}");
+            *sums.entry("ns".to_owned()).or_default() += share["ns"].as_u64().unwrap();
+        }
+        sums
+    };
+    let sides: Vec<&Value> = path["host_side"].as_object().unwrap().values().collect();
+    let segments = path["segments"].as_array().unwrap();
+    let shares: Vec<&Value> = segments.iter().map(|segment| &segment["host_side"]).collect();
+    let of_cpus: Vec<&Value> = shares.into_iter().filter(|share| !share.is_null()).collect();
+    assert_eq!(sum(&sides), sum(&of_cpus));
+    let both = sum(&sides);
+    assert!(0 < both["VM db"] && both["VM db"] < both["ns"], "{both:?}");
+    for segment in segments.iter().filter(|segment| !segment["host_side"].is_null()) {
+        assert_eq!(segment["ns"], segment["host_side"]["ns"], "{segment}");
+    }
 }
 
 #[test]

@@ -623,6 +623,9 @@ pub struct PathSegment {
     pub task: Task,
     /// As in text.
     pub doing: String,
+    /// In a VM whose host was traced, while the task has a guest CPU or waits for one: what that CPU's thread did. All of the
+    /// path's add up to `running` and `waiting` of its `host_side`.
+    pub host_side: Option<HostShare>,
 }
 
 /// What everyone did when.

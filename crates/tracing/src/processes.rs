@@ -7,6 +7,7 @@ use model::Pid;
 use crate::timeline::{TaskId, Timeline};
 
 /// First threads by process id. A process id that is used again is another process.
+#[derive(Debug)]
 pub(crate) struct Processes<'a> {
     timeline: &'a Timeline,
     /// In the order they were first seen.

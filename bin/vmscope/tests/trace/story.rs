@@ -91,6 +91,78 @@ pub(crate) const GUEST: &str = "
     60000 0 switch 7 sleep:0 0
 ";
 
+/// What the host's threads did while `VM` ran: thread 301 is VM `web`'s vCPU, 401 another VM's.
+pub(crate) const HOST: &str = "
+    1000 0 switch 0 run 301
+    20000 0 switch 301 run 401
+    32000 0 switch 401 run 301
+    45000 0 switch 301 sleep:5 0
+    51000 0 waking 301 0
+    51100 0 wakeup 301 0
+    51200 0 switch 0 run 301
+    60000 0 switch 301 run 401
+    65000 0 switch 401 run 60
+    68000 0 switch 60 sleep:3 301
+    80000 0 switch 301 sleep:5 0
+    90000 0 waking 301 0
+    90100 0 wakeup 301 0
+    92000 0 switch 0 run 301
+";
+
+/// `make` and a compiler in VM `web`, which thinks that it has its CPU all the time.
+pub(crate) const VM: &str = "
+    2000 0 switch 0 run 100
+    3000 0 exec 100 make
+    4000 0 fork 100 101
+    4010 0 wakeup 101 0
+    5000 0 enter 100 61
+    6000 0 switch 100 sleep:1 101
+    7000 0 exec 101 cc1
+    50000 0 enter 101 231
+    70000 0 end 101
+    70600 0 waking 100 101
+    70610 0 wakeup 100 0
+    70800 0 switch 101 dead 100
+    71000 0 exit 100 61
+    75000 0 enter 100 231
+    75500 0 end 100
+    76000 0 switch 100 dead 0
+";
+
+/// Of `HOST` and `VM`.
+pub(crate) fn vm_tables() -> TraceTables {
+    let mut tables = tables();
+    let web = &mut tables.machines[1];
+    (web.lost, web.missing) = (Vec::new(), Vec::new());
+    web.clock_error_ns = Some(80);
+    let db = Machine { cpus: Vec::new(), ..web.clone() };
+    let db = Machine { name: "db".to_owned(), vm_process: Some(Pid(400)), ..db };
+    tables.machines.push(Machine { vcpu_threads: vec![Tid(401)], ..db });
+    tables.machines[0].cpus = vec![0];
+    let stack = |machine, n, functions: &str| {
+        let functions = functions.split(' ').map(str::to_owned).collect();
+        (MachineId(machine), TraceStack(n), functions)
+    };
+    let halted =
+        "kvm_vcpu_block kvm_vcpu_halt kvm_arch_vcpu_ioctl_run kvm_vcpu_ioctl __x64_sys_ioctl";
+    tables.stacks = vec![
+        stack(0, 3, "worker_thread kthread ret_from_fork"),
+        stack(0, 5, halted),
+        stack(1, 1, "do_wait kernel_wait4 do_syscall_64"),
+    ];
+    let thread = |tid, pid, name| TraceTask { pid: Pid(pid), ..task(0, tid, name, None) };
+    tables.tasks = vec![
+        task(0, 60, "kworker/0:1", Some("worker_thread;kthread")),
+        task(0, 300, "qemu-system-x86", Some("do_sys_poll;__x64_sys_ppoll;do_syscall_64")),
+        thread(301, 300, "CPU 0/KVM"),
+        thread(401, 400, "CPU 0/KVM"),
+        task(1, 100, "vmscope-guest", None),
+    ];
+    let command = tables.command.take().expect("there is one");
+    tables.command = Some(TracedCommand { machine: MachineId(1), ..command });
+    tables
+}
+
 /// Without the linker.
 pub(crate) fn shorter() -> String {
     let lines: Vec<&str> = SEQUENTIAL.lines().collect();

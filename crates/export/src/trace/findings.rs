@@ -1,6 +1,7 @@
 //! What `tracing` finds out about one machine of a run: of a command that ran on it, else of everybody.
 
 use tracing::critical_path::{self, CriticalPath, Scope, Summary};
+use tracing::gantt::Subject;
 use tracing::group::{By, Key};
 use tracing::kernel::KernelTime;
 use tracing::profile::{Profile, profile_within};
@@ -10,6 +11,7 @@ use tracing::tree;
 use tracing::waits::{self, Classifier, Life};
 
 use super::Run;
+use super::host_side::OnHost;
 use super::names::{Names, short};
 
 /// A machine and what was found out about it.
@@ -29,17 +31,19 @@ pub(super) struct Findings<'a> {
     /// Of the whole trace.
     pub(super) kernel: KernelTime,
     pub(super) path: Option<(CriticalPath, Summary)>,
+    /// Of a VM whose host was traced, too.
+    pub(super) on_host: Option<OnHost<'a>>,
 }
 
 /// All machines of a run.
 pub(super) fn findings<'a>(run: Run<'a>) -> Vec<Findings<'a>> {
-    let of = |timeline: &'a Timeline| Findings::new(Names { tables: run.tables, timeline });
+    let of = |timeline: &'a Timeline| Findings::new(run, timeline);
     run.timelines.iter().map(of).collect()
 }
 
 impl<'a> Findings<'a> {
-    fn new(names: Names<'a>) -> Self {
-        let timeline = names.timeline;
+    fn new(run: Run<'a>, timeline: &'a Timeline) -> Self {
+        let names = Names { tables: run.tables, timeline };
         let scope = Scope::command(names.tables, timeline);
         let who = match scope {
             Some(scope) => tree::tree(timeline, scope.task),
@@ -54,6 +58,7 @@ impl<'a> Findings<'a> {
         });
         Self {
             names,
+            on_host: OnHost::of(run, timeline),
             profile: profile_within(timeline, &range),
             states: states(timeline, &who),
             lives: waits::lives(timeline, &classifier),
@@ -67,6 +72,12 @@ impl<'a> Findings<'a> {
 
     pub(super) fn timeline(&self) -> &'a Timeline {
         self.names.timeline
+    }
+
+    /// Whose lanes to draw.
+    pub(super) fn subject(&self) -> Subject<'_> {
+        let host_side = self.on_host.as_ref().map(|host| &host.side);
+        Subject { timeline: self.timeline(), host_side }
     }
 
     /// Waits of those who are looked at, in one.

@@ -13,6 +13,7 @@ pub mod perfetto;
 pub mod table;
 
 mod findings;
+mod host_side;
 mod names;
 mod views;
 mod works;

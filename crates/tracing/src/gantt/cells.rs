@@ -4,19 +4,18 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use super::exact::exact;
-use super::{Doing, Lane, View};
-use crate::timeline::Timeline;
+use super::{Doing, Lane, Subject, View};
 
 /// What a lane did longest in a column, and for how many ns. `None`: it was not there.
 pub type Cell = Option<(Doing, u64)>;
 
 /// A lane's columns: exactly as many as the view has.
 #[must_use]
-pub fn cells(timeline: &Timeline, lane: &Lane, view: &View) -> Vec<Cell> {
+pub fn cells(subject: Subject<'_>, lane: &Lane, view: &View) -> Vec<Cell> {
     let mut cells = Vec::with_capacity(view.columns);
     let mut sums: BTreeMap<Doing, u64> = BTreeMap::new();
     let range = lane.life.start.max(view.range.start)..lane.life.end.min(view.range.end);
-    exact(timeline, lane.of, range, |mut it| {
+    exact(subject, lane.of, range, |mut it| {
         while it.begin < it.end {
             // Columns before this stretch are finished.
             while view.edge(cells.len() + 1) <= it.begin.0 {

@@ -4,7 +4,8 @@ use std::ops::Range;
 
 use model::{BlockOp, HostNs};
 
-use super::{Doing, LaneOf};
+use super::{Doing, LaneOf, Subject};
+use crate::host_side::{HostSide, VcpuState};
 use crate::span;
 use crate::timeline::{Sleep, State, TaskId, Timeline, WokenBy, Work};
 
@@ -19,14 +20,16 @@ pub(super) struct Exact {
 
 /// Hands a lane's stretches over, in time order. They touch, and cover the range as far as the lane is there in it.
 pub(super) fn exact(
-    timeline: &Timeline,
+    subject: Subject<'_>,
     of: LaneOf,
     range: Range<HostNs>,
     each: impl FnMut(Exact),
 ) {
+    let timeline = subject.timeline;
     let mut out = Merging { at: range.start, task: None, last: None, each };
     match of {
         LaneOf::Cpu(row) => cpu(timeline, row, range, &mut out),
+        LaneOf::Vcpu(row) => vcpu(subject.host_side, row, range, &mut out),
         LaneOf::Disk(row) => disk(timeline, row, range, &mut out),
         LaneOf::Task(id) => task(timeline, id, range, &mut out),
     }
@@ -67,6 +70,28 @@ fn cpu(timeline: &Timeline, row: u32, range: Range<HostNs>, out: &mut Merging<im
             out.unknown_to(slice.begin);
             out.to(slice.end, executes(slice.work), slice.task);
         }
+    }
+    out.unknown_to(range.end);
+}
+
+fn vcpu(
+    side: Option<&HostSide>,
+    row: u32,
+    range: Range<HostNs>,
+    out: &mut Merging<impl FnMut(Exact)>,
+) {
+    let cpu = side.and_then(|side| side.cpus.get(row as usize));
+    for segment in cpu.into_iter().flat_map(|cpu| cpu.within(&range)) {
+        out.unknown_to(segment.begin);
+        let (doing, by) = match segment.state {
+            VcpuState::Ran => (Doing::Ran, None),
+            VcpuState::Stolen(by) => (Doing::Stolen, by),
+            VcpuState::AsleepInVmm => (Doing::AsleepInVmm, None),
+            VcpuState::Halted => (Doing::Halted, None),
+            VcpuState::Asleep => (Doing::Asleep, None),
+            VcpuState::Unknown => (Doing::Unknown, None),
+        };
+        out.to(segment.end, doing, by);
     }
     out.unknown_to(range.end);
 }

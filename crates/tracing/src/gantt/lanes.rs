@@ -6,11 +6,12 @@ use std::ops::Range;
 
 use model::HostNs;
 
+use super::Subject;
 use crate::processes::Processes;
 use crate::span;
 use crate::timeline::{State, TaskId, Timeline};
 
-/// Lanes from top to bottom: CPUs, disks, tasks.
+/// Lanes from top to bottom: CPUs (each with its vCPU below), disks, tasks.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Lanes {
     /// The lanes. Tasks come by birth, each below its parent's and after its elder siblings' descendants.
@@ -40,6 +41,8 @@ pub struct Lane {
 pub enum LaneOf {
     /// Row of `Timeline::cpus`.
     Cpu(u32),
+    /// The same from the host's side: row of `HostSide::cpus`.
+    Vcpu(u32),
     /// Row of `Timeline::disks`.
     Disk(u32),
     /// A task.
@@ -53,11 +56,16 @@ const NEAR_LINES: usize = 1000;
 
 /// The lanes of a range. Of the tasks at most `max_tasks`: those that had a CPU longest, and their ancestors.
 #[must_use]
-pub fn lanes(timeline: &Timeline, range: &Range<HostNs>, max_tasks: usize) -> Lanes {
+pub fn lanes(subject: Subject<'_>, range: &Range<HostNs>, max_tasks: usize) -> Lanes {
+    let timeline = subject.timeline;
     let range = range.start.max(timeline.begin)..range.end.min(timeline.end);
     let rows = |n: usize| 0..u32::try_from(n).unwrap_or(u32::MAX);
     let machine = |of| Lane { of, depth: 0, line: 0, life: range.clone() };
-    let cpus = rows(timeline.cpus.len()).map(LaneOf::Cpu);
+    let both = |row| {
+        let vcpu = subject.host_side.is_some().then_some(LaneOf::Vcpu(row));
+        std::iter::once(LaneOf::Cpu(row)).chain(vcpu)
+    };
+    let cpus = rows(timeline.cpus.len()).flat_map(both);
     let disks = rows(timeline.disks.len()).map(LaneOf::Disk);
     let mut lanes: Vec<Lane> = cpus.chain(disks).map(machine).collect();
 

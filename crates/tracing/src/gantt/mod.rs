@@ -1,4 +1,5 @@
-//! What to draw of a trace: lanes of CPUs, disks and tasks, in pieces no finer than can be seen.
+//! What to draw of a trace: lanes of CPUs, disks and tasks, in pieces no finer than can be seen. A VM's CPUs have two: as
+//! the guest sees them, and from the host's side.
 //!
 //! ```text
 //!  resolution   |----|----|----|----|
@@ -22,12 +23,22 @@ use std::ops::Range;
 
 use model::HostNs;
 
-use crate::timeline::TaskId;
+use crate::host_side::HostSide;
+use crate::timeline::{TaskId, Timeline};
 
 pub use cells::{Cell, cells};
 pub use lanes::{Lane, LaneOf, Lanes, lanes};
 pub use pieces::pieces;
 pub use pyramid::{Level, Pyramid, pyramid};
+
+/// Whose time to draw.
+#[derive(Debug, Clone, Copy)]
+pub struct Subject<'a> {
+    /// A machine's.
+    pub timeline: &'a Timeline,
+    /// Of a VM: what its host says of it, where that is known.
+    pub host_side: Option<&'a HostSide>,
+}
 
 /// What to draw.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,7 +49,7 @@ pub struct View {
     pub columns: usize,
 }
 
-/// What a CPU, a disk or a task does, as far as a drawing tells. Of two that took equally long the first is shown.
+/// What a CPU, a vCPU, a disk or a task does, as far as a drawing tells. Of two that took equally long the first is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Doing {
     /// CPU, task: a program's own code runs.
@@ -63,8 +74,16 @@ pub enum Doing {
     LockWait,
     /// Task: it is stopped or traced.
     Stopped,
-    /// Task: it sleeps for anything else.
+    /// Task: it sleeps for anything else. vCPU: its thread sleeps, and the guest's events don't say why.
     Asleep,
+    /// vCPU: its thread on the host has a pCPU.
+    Ran,
+    /// vCPU: its thread waits for a pCPU.
+    Stolen,
+    /// vCPU: its thread sleeps, and the guest had something to do.
+    AsleepInVmm,
+    /// vCPU: its thread sleeps, and the guest had nothing to do.
+    Halted,
     /// CPU, disk: nothing.
     Idle,
     /// Not known.
@@ -82,6 +101,7 @@ pub struct Piece {
     pub segments: u64,
     /// What it was for how many ns, longest first, never empty.
     pub shares: Vec<(Doing, u64)>,
-    /// For a CPU: the task that had it longest. For a task: itself.
+    /// For a CPU: the task that had it longest. For a task: itself. For a vCPU: the host's task that stole most, or `None`
+    /// where more of it was not stolen.
     pub task: Option<TaskId>,
 }

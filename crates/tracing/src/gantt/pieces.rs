@@ -6,15 +6,15 @@ use std::collections::BTreeMap;
 use model::HostNs;
 
 use super::exact::{Exact, exact};
-use super::{Doing, Lane, Piece, View};
-use crate::timeline::{TaskId, Timeline};
+use super::{Doing, Lane, Piece, Subject, View};
+use crate::timeline::TaskId;
 
 /// A lane's pieces in a view: at most `2 * columns + 1`.
 #[must_use]
-pub fn pieces(timeline: &Timeline, lane: &Lane, view: &View) -> Vec<Piece> {
+pub fn pieces(subject: Subject<'_>, lane: &Lane, view: &View) -> Vec<Piece> {
     let range = lane.life.start.max(view.range.start)..lane.life.end.min(view.range.end);
     let mut folding = Folding::new(view.resolution_ns());
-    exact(timeline, lane.of, range, |it| folding.add(it));
+    exact(subject, lane.of, range, |it| folding.add(it));
     folding.finish()
 }
 

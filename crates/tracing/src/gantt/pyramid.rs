@@ -6,8 +6,7 @@ use model::HostNs;
 
 use super::exact::exact;
 use super::pieces::Folding;
-use super::{Lane, Piece, View};
-use crate::timeline::Timeline;
+use super::{Lane, Piece, Subject, View};
 
 /// How wide the coarsest level is, unless that has too many pieces.
 const COLUMNS: usize = 512;
@@ -36,14 +35,14 @@ pub struct Level {
 /// had more than `max_pieces` pieces. The first has fewer columns if it must, and at least one.
 #[must_use]
 pub fn pyramid(
-    timeline: &Timeline,
+    subject: Subject<'_>,
     lanes: &[Lane],
     range: &Range<HostNs>,
     max_pieces: usize,
 ) -> Pyramid {
     let at = |columns, room| {
         let view = View { range: range.clone(), columns };
-        level(timeline, lanes, view.resolution_ns(), room)
+        level(subject, lanes, view.resolution_ns(), room)
     };
     let (mut columns, mut first) = (COLUMNS, at(COLUMNS, max_pieces));
     while first.is_none() {
@@ -60,12 +59,12 @@ pub fn pyramid(
 }
 
 /// One level, unless it has more pieces than there is room for.
-fn level(timeline: &Timeline, lanes: &[Lane], resolution_ns: u64, room: usize) -> Option<Level> {
+fn level(subject: Subject<'_>, lanes: &[Lane], resolution_ns: u64, room: usize) -> Option<Level> {
     let mut level = Level { resolution_ns, pieces: Vec::with_capacity(lanes.len()) };
     let mut used = 0;
     for lane in lanes {
         let mut folding = Folding::new(resolution_ns);
-        exact(timeline, lane.of, lane.life.clone(), |it| {
+        exact(subject, lane.of, lane.life.clone(), |it| {
             if used + folding.len() <= room {
                 folding.add(it);
             }

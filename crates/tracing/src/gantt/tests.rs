@@ -1,6 +1,6 @@
 //! Drawings of drawn timelines (see `crate::drawn`), and of random ones.
 
-use model::HostNs;
+use model::{HostNs, Machine, Tid};
 
 use super::*;
 use crate::drawn::{By, Drawn, Random, at_random};
@@ -22,8 +22,16 @@ fn letter(doing: Doing) -> char {
         Doing::Writes => 'W',
         Doing::ReadsAndWrites => 'B',
         Doing::Queued => 'q',
+        Doing::Ran => 'r',
+        Doing::Stolen => 'S',
+        Doing::AsleepInVmm => 'v',
+        Doing::Halted => 'h',
         Doing::Unknown => '?',
     }
+}
+
+fn alone(timeline: &Timeline) -> Subject<'_> {
+    Subject { timeline, host_side: None }
 }
 
 fn whole(timeline: &Timeline) -> std::ops::Range<HostNs> {
@@ -33,6 +41,7 @@ fn whole(timeline: &Timeline) -> std::ops::Range<HostNs> {
 fn name(drawn: &Drawn, lane: &Lane) -> String {
     match lane.of {
         LaneOf::Cpu(row) => format!("cpu{row}"),
+        LaneOf::Vcpu(row) => format!("vcpu{row}"),
         LaneOf::Disk(row) => format!("disk{row}"),
         LaneOf::Task(id) => drawn.timeline.tasks[id.index()].names[0].1.clone(),
     }
@@ -56,9 +65,9 @@ fn columns() {
     let drawn = make();
     let check = |range: std::ops::Range<u64>, columns, expected: &[&str]| {
         let view = View { range: HostNs(range.start)..HostNs(range.end), columns };
-        let lanes = lanes(&drawn.timeline, &view.range, 10);
+        let lanes = lanes(alone(&drawn.timeline), &view.range, 10);
         let line = |lane: &Lane| {
-            let cells = cells(&drawn.timeline, lane, &view);
+            let cells = cells(alone(&drawn.timeline), lane, &view);
             let text: String =
                 cells.iter().map(|cell| cell.map_or(' ', |(doing, _)| letter(doing))).collect();
             format!("{}{} {text}", " ".repeat(lane.depth as usize), name(&drawn, lane))
@@ -104,17 +113,49 @@ fn a_disk_whose_requests_are_nobodys() {
     let busy = [(2, 3), (3, 4), (5, 7), (6, 8), (10, 90)];
     drawn.timeline.disks[0].busy = busy.map(|(a, b)| (HostNs(a * 10), HostNs(b * 10))).into();
     let view = View { range: whole(&drawn.timeline), columns: 12 };
-    let lanes = lanes(&drawn.timeline, &view.range, 0).lanes;
-    let cells = cells(&drawn.timeline, &lanes[2], &view);
+    let lanes = lanes(alone(&drawn.timeline), &view.range, 0).lanes;
+    let cells = cells(alone(&drawn.timeline), &lanes[2], &view);
     let text: String = cells.iter().map(|cell| cell.map_or(' ', |it| letter(it.0))).collect();
     assert_eq!(text, "__??qRR?__??");
+}
+
+/// What a guest thinks that its CPUs do, and below each what they did.
+#[test]
+fn a_guest_from_both_sides() {
+    let guest = Drawn::new(&[("cc1", "", "000000aa"), ("sh", "", "    1111")], &[]);
+    let host = [("vcpu", "", "0..0aaa."), ("thief", "", "x00xxx11"), ("late", "", "    11..")];
+    let host = Drawn::new(&host, &[]);
+    let row = Machine { vcpu_threads: vec![Tid(1), Tid(3)], ..Machine::default() };
+    let side = HostSide::new(&host.timeline, &guest.timeline, &row).unwrap();
+    let subject = Subject { timeline: &guest.timeline, host_side: Some(&side) };
+    let check = |columns, expected: &[&str]| {
+        let view = View { range: whole(&guest.timeline), columns };
+        let lanes = lanes(subject, &view.range, 0).lanes;
+        let line = |lane: &Lane| {
+            let cells = cells(subject, lane, &view);
+            let text = cells.iter().map(|cell| cell.map_or(' ', |(doing, _)| letter(doing)));
+            format!("{} {}", name(&guest, lane), text.collect::<String>())
+        };
+        assert_eq!(lanes.iter().map(line).collect::<Vec<_>>(), expected);
+    };
+    check(
+        8,
+        &["cpu0 uuuuuu__", "vcpu0 rSSrvvhS", "cpu1 ____uuuu", "vcpu1 ????rrSS", "disk0 ________"],
+    );
+    check(4, &["cpu0 uuu_", "vcpu0 rrvS", "cpu1 __uu", "vcpu1 ??rS", "disk0 ____"]);
+
+    let view = View { range: whole(&guest.timeline), columns: 8 };
+    let lane = &lanes(subject, &view.range, 0).lanes[1];
+    let by: Vec<_> = pieces(subject, lane, &view).iter().map(|piece| piece.task).collect();
+    let thief = Some(host.id("thief"));
+    assert_eq!(by, [None, thief, None, None, None, None]);
 }
 
 #[test]
 fn which_tasks_have_lanes() {
     let drawn = make();
     let check = |max_tasks, names: &[&str], idle_tasks, left_out| {
-        let lanes = lanes(&drawn.timeline, &whole(&drawn.timeline), max_tasks);
+        let lanes = lanes(alone(&drawn.timeline), &whole(&drawn.timeline), max_tasks);
         let tasks = lanes.lanes.iter().filter(|lane| matches!(lane.of, LaneOf::Task(_)));
         let shown: Vec<_> = tasks.map(|lane| (name(&drawn, lane), lane.line)).collect();
         let shown: Vec<_> = shown.iter().map(|(name, line)| format!("{name} {line}")).collect();
@@ -132,13 +173,13 @@ fn short_neighbours_become_one_piece() {
     let drawn = make();
     let check = |of: &str, columns, expected: &str| {
         let view = View { range: whole(&drawn.timeline), columns };
-        let lanes = lanes(&drawn.timeline, &view.range, 10).lanes;
+        let lanes = lanes(alone(&drawn.timeline), &view.range, 10).lanes;
         let lane = lanes.iter().find(|lane| name(&drawn, lane) == of).unwrap();
         let text = |piece: &Piece| {
             let share = |&(doing, ns): &(Doing, u64)| format!("{}{}", letter(doing), ns / 10);
             piece.shares.iter().map(share).collect::<String>()
         };
-        let pieces = pieces(&drawn.timeline, lane, &view);
+        let pieces = pieces(alone(&drawn.timeline), lane, &view);
         assert_eq!(pieces.iter().map(text).collect::<Vec<_>>().join(" "), expected, "{of}");
     };
     check("make", 12, "u2 a8 .1 u1");
@@ -154,10 +195,10 @@ fn short_neighbours_become_one_piece() {
 fn levels() {
     let drawn = Drawn::new(&[("make", "", &"0a".repeat(600))], &[]);
     let range = whole(&drawn.timeline);
-    let mut lanes = lanes(&drawn.timeline, &range, 10).lanes;
+    let mut lanes = lanes(alone(&drawn.timeline), &range, 10).lanes;
     lanes.retain(|lane| name(&drawn, lane) == "make");
     let check = |max_pieces, levels: &[(u64, usize)], exact| {
-        let pyramid = pyramid(&drawn.timeline, &lanes, &range, max_pieces);
+        let pyramid = pyramid(alone(&drawn.timeline), &lanes, &range, max_pieces);
         let level = |level: &Level| (level.resolution_ns, level.pieces[0].len());
         let found: Vec<_> = pyramid.levels.iter().map(level).collect();
         assert_eq!((found.as_slice(), pyramid.exact), (levels, exact), "{max_pieces}");
@@ -180,18 +221,18 @@ fn random_timelines() {
         let columns = usize::try_from(random.below(40)).unwrap();
         let view = View { range: begin..end, columns };
         let max_tasks = usize::try_from(random.below(10)).unwrap();
-        let lanes = lanes(&timeline, &view.range, max_tasks).lanes;
+        let lanes = lanes(alone(&timeline), &view.range, max_tasks).lanes;
         let is_task = |lane: &&Lane| matches!(lane.of, LaneOf::Task(_));
         assert!(lanes.iter().filter(is_task).count() <= max_tasks);
         for lane in &lanes {
-            let pieces = pieces(&timeline, lane, &view);
+            let pieces = pieces(alone(&timeline), lane, &view);
             assert!(pieces.len() <= 2 * columns.max(1) + 1);
             covered(lane, &pieces);
-            let cells = cells(&timeline, lane, &view);
+            let cells = cells(alone(&timeline), lane, &view);
             assert_eq!(cells.len(), columns);
         }
         let max_pieces = usize::try_from(random.below(400)).unwrap();
-        let pyramid = pyramid(&timeline, &lanes, &view.range, max_pieces);
+        let pyramid = pyramid(alone(&timeline), &lanes, &view.range, max_pieces);
         for level in &pyramid.levels {
             lanes.iter().zip(&level.pieces).for_each(|(lane, pieces)| covered(lane, pieces));
         }

@@ -28,20 +28,48 @@ use crate::critical_path::{CriticalPath, Doing, PathSegment};
 use crate::group::{By, Key, grouped};
 use crate::timeline::{Slice, TaskId, Timeline, Work};
 
-pub use thief::{Thief, thieves};
+pub use thief::{Thief, Thieves};
 
 /// What the host's thread of a vCPU does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Thread {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Thread {
     /// It has a pCPU.
     Running,
-    /// It could run and has none: steal of type 1. The host's task that had the pCPU meanwhile; `None`: nobody, or not
-    /// known.
+    /// It could run and has none. The host's task that had the pCPU meanwhile; `None`: nobody, or not known.
     Stolen(Option<TaskId>),
-    /// It sleeps (or is stopped): the guest's CPU is halted, or waits in the VMM.
+    /// It sleeps (or is stopped).
     Asleep,
     /// The host's events don't say.
     Unknown,
+}
+
+/// What a guest's CPU is, from the host's side.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum VcpuState {
+    /// Its thread has a pCPU.
+    Ran,
+    /// Its thread could run and has no pCPU: steal of type 1. The host's task that had the pCPU meanwhile; `None`: nobody,
+    /// or not known.
+    Stolen(Option<TaskId>),
+    /// Its thread sleeps, and the guest had something to do.
+    AsleepInVmm,
+    /// Its thread sleeps, and the guest had nothing to do.
+    Halted,
+    /// Its thread sleeps; the guest's events don't say why.
+    Asleep,
+    /// The host's events don't say.
+    Unknown,
+}
+
+/// A stretch of a guest CPU's time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct VcpuSegment {
+    /// Begin.
+    pub begin: HostNs,
+    /// End.
+    pub end: HostNs,
+    /// What it was.
+    pub state: VcpuState,
 }
 
 /// Guest time by what the host's thread did meanwhile, in ns.
@@ -70,6 +98,8 @@ pub struct CpuSide {
     pub idle: Share,
     /// While it is not known whether it was.
     pub unknown: Share,
+    /// What it was when: touching, from the begin of the guest's trace to its end.
+    pub segments: Vec<VcpuSegment>,
 }
 
 /// A guest's time, as its host saw it.
@@ -83,8 +113,6 @@ pub struct HostSide {
     pub tasks: Vec<Share>,
     /// While a guest CPU handled interrupts, and no task had it.
     pub no_task: Share,
-    /// What the threads did, in the order of `cpus`: stretches that touch and cover the guest's trace.
-    threads: Vec<Vec<Stretch<Thread>>>,
 }
 
 /// The time of tasks that belong together.
@@ -127,10 +155,10 @@ impl HostSide {
             let mut sums = CpuSide { number: cpu.number, thread, ..CpuSide::default() };
             cross(cpu.slices.iter().map(stretch), &stretches, |ns, slice, thread| {
                 side.add(&mut sums, slice, thread, ns);
+                sums.push(guest.begin, ns, vcpu_state(slice, thread));
             });
             debug_assert_eq!(sums.total().total_ns(), side.wall_ns, "both cover the trace");
             side.cpus.push(sums);
-            side.threads.push(stretches);
         }
         debug_assert!(side.adds_up(), "a busy CPU is somebody's or nobody's");
         Some(side)
@@ -173,12 +201,8 @@ impl HostSide {
     pub fn during(&self, cpu: u32, range: &Range<HostNs>) -> Share {
         let mut share = Share::default();
         let Ok(row) = self.cpus.binary_search_by_key(&cpu, |cpu| cpu.number) else { return share };
-        let stretches = &self.threads[row];
-        let first = stretches.partition_point(|stretch| stretch.end <= range.start);
-        let inside = stretches[first..].iter().take_while(|stretch| stretch.begin < range.end);
-        for stretch in inside {
-            let (begin, end) = (stretch.begin.max(range.start), stretch.end.min(range.end));
-            share.add(stretch.what, end.since(begin));
+        for segment in self.cpus[row].within(range) {
+            share.add(segment.state.thread(), segment.length_ns());
         }
         share
     }
@@ -209,12 +233,12 @@ impl HostSide {
     }
 
     fn add(&mut self, cpu: &mut CpuSide, slice: Slice, thread: Thread, ns: u64) {
-        match (slice.work, slice.task) {
-            (Work::Idle, _) => cpu.idle.add(thread, ns),
-            (Work::Unknown, None) => cpu.unknown.add(thread, ns),
-            (_, task) => {
+        match Guest::of(slice) {
+            Guest::Idle => cpu.idle.add(thread, ns),
+            Guest::Unknown => cpu.unknown.add(thread, ns),
+            Guest::Busy => {
                 cpu.busy.add(thread, ns);
-                let task = task.and_then(|id| self.tasks.get_mut(id.index()));
+                let task = slice.task.and_then(|id| self.tasks.get_mut(id.index()));
                 task.unwrap_or(&mut self.no_task).add(thread, ns);
             }
         }
@@ -228,6 +252,31 @@ impl HostSide {
 }
 
 impl CpuSide {
+    /// What it was in a part of the trace: clipped, in time order.
+    pub fn within(&self, range: &Range<HostNs>) -> impl Iterator<Item = VcpuSegment> + use<'_> {
+        let range = range.clone();
+        let first = self.segments.partition_point(|segment| segment.end <= range.start);
+        let inside = self.segments[first..].iter();
+        inside.take_while(move |segment| segment.begin < range.end).map(move |segment| {
+            VcpuSegment {
+                begin: segment.begin.max(range.start),
+                end: segment.end.min(range.end),
+                state: segment.state,
+            }
+        })
+    }
+
+    /// It was this for the next `ns`.
+    fn push(&mut self, first: HostNs, ns: u64, state: VcpuState) {
+        let begin = self.segments.last().map_or(first, |last| last.end);
+        let end = HostNs(begin.0.saturating_add(ns));
+        match self.segments.last_mut() {
+            Some(last) if last.state == state => last.end = end,
+            _ if begin < end => self.segments.push(VcpuSegment { begin, end, state }),
+            _ => {}
+        }
+    }
+
     /// All of it, whether the guest was busy or idle.
     #[must_use]
     pub fn total(&self) -> Share {
@@ -235,6 +284,25 @@ impl CpuSide {
         total.merge(&self.idle);
         total.merge(&self.unknown);
         total
+    }
+}
+
+impl VcpuSegment {
+    /// Its length.
+    #[must_use]
+    pub fn length_ns(&self) -> u64 {
+        self.end.since(self.begin)
+    }
+}
+
+impl VcpuState {
+    fn thread(self) -> Thread {
+        match self {
+            Self::Ran => Thread::Running,
+            Self::Stolen(by) => Thread::Stolen(by),
+            Self::AsleepInVmm | Self::Halted | Self::Asleep => Thread::Asleep,
+            Self::Unknown => Thread::Unknown,
+        }
     }
 }
 
@@ -269,6 +337,34 @@ impl Share {
             Thread::Asleep => grow(&mut self.asleep_ns, ns),
             Thread::Unknown => grow(&mut self.unknown_ns, ns),
         }
+    }
+}
+
+/// What a guest thinks of its CPU.
+enum Guest {
+    Busy,
+    Idle,
+    Unknown,
+}
+
+impl Guest {
+    fn of(slice: Slice) -> Self {
+        match (slice.work, slice.task) {
+            (Work::Idle, _) => Self::Idle,
+            (Work::Unknown, None) => Self::Unknown,
+            _ => Self::Busy,
+        }
+    }
+}
+
+fn vcpu_state(slice: Slice, thread: Thread) -> VcpuState {
+    match (thread, Guest::of(slice)) {
+        (Thread::Running, _) => VcpuState::Ran,
+        (Thread::Stolen(by), _) => VcpuState::Stolen(by),
+        (Thread::Asleep, Guest::Busy) => VcpuState::AsleepInVmm,
+        (Thread::Asleep, Guest::Idle) => VcpuState::Halted,
+        (Thread::Asleep, Guest::Unknown) => VcpuState::Asleep,
+        (Thread::Unknown, _) => VcpuState::Unknown,
     }
 }
 

@@ -64,7 +64,7 @@ fn thieves_have_the_cpu_that_is_waited_for() {
     };
     tables.machines[2].name = "b".to_owned();
     let named = |timeline: &Timeline| {
-        let found = thieves(&tables, MachineId(1), timeline, &side.tasks[0]);
+        let found = Thieves::new(&tables, MachineId(1), timeline).sums(&side.tasks[0]);
         found.iter().map(|(thief, ns)| format!("{thief}: {ns}")).collect::<Vec<_>>()
     };
     assert_eq!(named(&host.timeline), ["VM b: 20", "c (3): 20", "nobody, or not known: 20"]);
@@ -72,6 +72,32 @@ fn thieves_have_the_cpu_that_is_waited_for() {
     own.tasks[1].pid = Pid(1);
     own.tasks[2].kernel = true;
     assert_eq!(named(&own), ["its own VMM: 20", "[c]: 20", "nobody, or not known: 20"]);
+}
+
+#[test]
+fn a_guest_cpu_when() {
+    let check = |guest: &str, thread: &str, other: &str, expected: &str| {
+        let guest = Drawn::new(&[("cc1", "", guest)], &[]).timeline;
+        let host = Drawn::new(&[("vcpu", "", thread), ("other", "", other)], &[]).timeline;
+        let side = HostSide::new(&host, &guest, &machine(None, &[1])).unwrap();
+        let letter = |state| match state {
+            VcpuState::Ran => 'r',
+            VcpuState::Stolen(Some(_)) => 'S',
+            VcpuState::Stolen(None) => 's',
+            VcpuState::AsleepInVmm => 'v',
+            VcpuState::Halted => 'h',
+            VcpuState::Asleep => 'a',
+            VcpuState::Unknown => '?',
+        };
+        let segments = side.cpus[0].segments.iter();
+        let letters = segments.map(|it| (letter(it.state), it.length_ns() / 10));
+        let text: Vec<_> = letters.map(|(letter, n)| format!("{letter}{n}")).collect();
+        assert_eq!(text.join(" "), expected, "{guest:?}");
+    };
+    check("000000aa", "0..0aaa.", "x00xxxxx", "r1 S2 r1 v2 h1 s1");
+    check("00000000", "0.......", "x00xx00x", "r1 S2 s2 S2 s1");
+    check("00aa00aa", "00000000", "xxxxxxxx", "r8");
+    check("0000aa", "0?", "xx", "r1 ?5");
 }
 
 #[test]
@@ -120,6 +146,11 @@ fn any_host_over_any_guest_adds_up() {
         for cpu in &side.cpus {
             assert_eq!(cpu.total().total_ns(), wall_ns);
             assert_eq!(cpu.total(), side.during(cpu.number, &(guest.begin..guest.end)));
+            let touch =
+                |two: &[VcpuSegment]| two[0].end == two[1].begin && two[0].state != two[1].state;
+            assert!(cpu.segments.windows(2).all(touch), "{:?}", cpu.segments);
+            let ends = cpu.segments.first().zip(cpu.segments.last());
+            assert!(ends.is_none_or(|(first, last)| (first.begin, last.end) == (guest.begin, guest.end)));
         }
         assert!(side.adds_up());
         assert_eq!(side.total().total().total_ns(), wall_ns * guest.cpus.len() as u64);
@@ -133,7 +164,8 @@ fn any_host_over_any_guest_adds_up() {
             assert_eq!(share.total_ns(), running, "a task's time is split, nothing is added");
         }
         stolen_ns += side.total().total().stolen_ns();
-        let thieves = thieves(&TraceTables::default(), MachineId(1), host, &side.total().total());
+        let tables = TraceTables::default();
+        let thieves = Thieves::new(&tables, MachineId(1), host).sums(&side.total().total());
         let sum: u64 = thieves.iter().map(|(_, ns)| ns).sum();
         assert_eq!(sum, side.total().total().stolen_ns());
         of_thieves_ns +=

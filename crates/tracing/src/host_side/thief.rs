@@ -31,53 +31,56 @@ pub enum Thief {
     Nobody,
 }
 
-/// Who stole the time, most first; adds up to it.
-#[must_use]
-pub fn thieves(
-    tables: &TraceTables,
+/// Who the host's tasks are to one of its VMs.
+#[derive(Debug)]
+pub struct Thieves<'a> {
+    tables: &'a TraceTables,
     machine: MachineId,
-    host: &Timeline,
-    share: &Share,
-) -> Vec<(Thief, u64)> {
-    if share.stolen.is_empty() {
-        return Vec::new();
-    }
-    let processes = Processes::new(host);
-    let mut sums: BTreeMap<Thief, u64> = BTreeMap::new();
-    for (by, ns) in &share.stolen {
-        let by = by.map_or(Thief::Nobody, |by| thief(tables, machine, host, &processes, by));
-        let sum = sums.entry(by).or_default();
-        *sum = sum.saturating_add(*ns);
-    }
-    let mut sums: Vec<_> = sums.into_iter().collect();
-    sums.sort_by_key(|(_, ns)| std::cmp::Reverse(*ns));
-    sums
+    host: &'a Timeline,
+    processes: Processes<'a>,
 }
 
-fn thief(
-    tables: &TraceTables,
-    machine: MachineId,
-    host: &Timeline,
-    processes: &Processes<'_>,
-    by: TaskId,
-) -> Thief {
-    let Some(task) = host.tasks.get(by.index()) else { return Thief::Nobody };
-    let vm = tables.machines.iter().position(|row| row.vm_process == Some(task.pid));
-    if let Some(row) = vm.map(|vm| &tables.machines[vm])
-        && !task.kernel
-    {
-        let vcpu = row.vcpu_threads.iter().position(|thread| *thread == task.tid);
-        return match (vm == Some(machine.index()), vcpu.map(u32::try_from)) {
-            (true, Some(Ok(vcpu))) => Thief::OwnVcpu(vcpu),
-            (true, _) => Thief::OwnVmm,
-            (false, _) => Thief::Vm(row.name.clone()),
-        };
+impl<'a> Thieves<'a> {
+    /// Those of the VM `machine`.
+    #[must_use]
+    pub fn new(tables: &'a TraceTables, machine: MachineId, host: &'a Timeline) -> Self {
+        Self { tables, machine, host, processes: Processes::new(host) }
     }
-    if task.kernel {
-        return Thief::Kernel(task.name().to_owned());
+
+    /// Who stole the time, most first; adds up to it.
+    #[must_use]
+    pub fn sums(&self, share: &Share) -> Vec<(Thief, u64)> {
+        let mut sums: BTreeMap<Thief, u64> = BTreeMap::new();
+        for (by, ns) in &share.stolen {
+            let sum = sums.entry(self.who(*by)).or_default();
+            *sum = sum.saturating_add(*ns);
+        }
+        let mut sums: Vec<_> = sums.into_iter().collect();
+        sums.sort_by_key(|(_, ns)| std::cmp::Reverse(*ns));
+        sums
     }
-    let leader = host.tasks.get(processes.of(by).index()).unwrap_or(task);
-    Thief::Process { name: leader.name().to_owned(), pid: task.pid }
+
+    /// Who had the pCPU, by the host's task that had it.
+    #[must_use]
+    pub fn who(&self, by: Option<TaskId>) -> Thief {
+        let known = by.and_then(|by| Some((by, self.host.tasks.get(by.index())?)));
+        let Some((by, task)) = known else { return Thief::Nobody };
+        if task.kernel {
+            return Thief::Kernel(task.name().to_owned());
+        }
+        let machines = &self.tables.machines;
+        if let Some(vm) = machines.iter().position(|row| row.vm_process == Some(task.pid)) {
+            let threads = &machines[vm].vcpu_threads;
+            let vcpu = threads.iter().position(|thread| *thread == task.tid).map(u32::try_from);
+            return match vcpu {
+                _ if vm != self.machine.index() => Thief::Vm(machines[vm].name.clone()),
+                Some(Ok(vcpu)) => Thief::OwnVcpu(vcpu),
+                _ => Thief::OwnVmm,
+            };
+        }
+        let leader = self.host.tasks.get(self.processes.of(by).index()).unwrap_or(task);
+        Thief::Process { name: leader.name().to_owned(), pid: task.pid }
+    }
 }
 
 impl fmt::Display for Thief {

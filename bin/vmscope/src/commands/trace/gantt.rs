@@ -6,10 +6,11 @@ use std::ops::Range;
 use analysis::text::{Keep, cut};
 use analysis::{Width, clean};
 use model::HostNs;
-use tracing::gantt::{Doing, Lane, LaneOf, Lanes, View, cells, lanes, pieces};
+use tracing::gantt::{Doing, Lane, LaneOf, Lanes, Subject, View, cells, lanes, pieces};
 use tracing::timeline::TaskId;
 
 use super::super::grid::Grid;
+use super::host_side::Host;
 use super::report::Findings;
 use super::scene::{counted, seconds};
 use super::words;
@@ -24,6 +25,16 @@ const CSV_COLUMNS: usize = 2000;
 const LEGEND: &str = "= own code  # kernel  ! interrupt  w waits for a CPU  d waits for a disk  l waits for a lock\n\
                       . sleeps  s stopped  ? unknown; disks: R reads  W writes  B both  q queue only\n";
 
+/// With a VM whose host was traced.
+const VCPU_LEGEND: &str =
+    "vCPUs as their host's threads had it: + ran  X stolen  v asleep in the VMM  - halted\n";
+
+/// Whose time is drawn.
+pub(super) fn subject<'a>(findings: &Findings<'a>) -> Subject<'a> {
+    let scene = findings.scene;
+    Subject { timeline: &scene.timeline, host_side: scene.host.as_ref().map(Host::side) }
+}
+
 /// What is drawn.
 #[derive(Debug)]
 pub(super) struct Chart {
@@ -33,14 +44,14 @@ pub(super) struct Chart {
 
 impl Chart {
     pub(super) fn of(findings: &Findings<'_>) -> Self {
-        let timeline = &findings.scene.timeline;
+        let subject = subject(findings);
         let range = findings.range();
         let limit = findings.limit.unwrap_or(usize::MAX);
         if findings.is_everyone() {
-            let lanes = lanes(timeline, &range, limit);
+            let lanes = lanes(subject, &range, limit);
             return Self { range, lanes };
         }
-        let mut lanes = lanes(timeline, &range, usize::MAX);
+        let mut lanes = lanes(subject, &range, usize::MAX);
         lanes.idle_tasks = 0;
         lanes.lanes.retain(|lane| task_of(lane).is_none_or(|task| findings.admits(task)));
         lanes.left_out = keep_busiest(findings, &mut lanes.lanes, limit);
@@ -51,7 +62,7 @@ impl Chart {
 fn task_of(lane: &Lane) -> Option<TaskId> {
     match lane.of {
         LaneOf::Task(task) => Some(task),
-        LaneOf::Cpu(_) | LaneOf::Disk(_) => None,
+        LaneOf::Cpu(_) | LaneOf::Vcpu(_) | LaneOf::Disk(_) => None,
     }
 }
 
@@ -71,13 +82,16 @@ pub(super) fn text(findings: &Findings<'_>, chart: &Chart, width: Width) -> Stri
     let view = View { range: chart.range.clone(), columns };
     let ns = chart.range.end.since(chart.range.start);
     let each = ns as f64 / columns as f64 / 1e6;
-    let mut out =
-        format!("Who did what: each character is {each:.3} ms, and the longest in it\n{LEGEND}\n");
+    let subject = subject(findings);
+    let vcpus = if subject.host_side.is_some() { VCPU_LEGEND } else { "" };
+    let mut out = format!(
+        "Who did what: each character is {each:.3} ms, and the longest in it\n{LEGEND}{vcpus}\n"
+    );
     for lane in &chart.lanes.lanes {
         let name = clean(&name(findings, lane)).into_owned();
         let name = format!("{}{name}", " ".repeat(usize::try_from(lane.depth).unwrap_or(0).min(8)));
         let name = cut(&name, NAME_CHARS, Keep::StartAndFrom(" ("));
-        let cells = cells(&findings.scene.timeline, lane, &view);
+        let cells = cells(subject, lane, &view);
         let drawn: String =
             cells.iter().map(|cell| cell.map_or(' ', |(doing, _)| letter(doing))).collect();
         out += format!("{name:<NAME_CHARS$}  {drawn}").trim_end();
@@ -102,7 +116,7 @@ pub(super) fn csv(findings: &Findings<'_>, chart: &Chart) -> String {
     let mut grid = Grid::new(&["lane", ">begin_ns", ">end_ns", "doing", ">ns"]);
     let begin = findings.scene.timeline.begin;
     for lane in &chart.lanes.lanes {
-        for piece in pieces(&findings.scene.timeline, lane, &view) {
+        for piece in pieces(subject(findings), lane, &view) {
             for (doing, ns) in &piece.shares {
                 let (from, to) = (piece.begin.since(begin), piece.end.since(begin));
                 let cells = [from.to_string(), to.to_string(), self::doing(*doing).to_owned()];
@@ -119,6 +133,7 @@ pub(super) fn name(findings: &Findings<'_>, lane: &Lane) -> String {
     let row = |row: u32| usize::try_from(row).unwrap_or(usize::MAX);
     match lane.of {
         LaneOf::Cpu(cpu) => format!("CPU {}", timeline.cpus[row(cpu)].number),
+        LaneOf::Vcpu(cpu) => format!("vCPU {}", timeline.cpus[row(cpu)].number),
         LaneOf::Disk(disk) => format!("disk {}", timeline.disks[row(disk)].name),
         LaneOf::Task(task) => words::task(findings.scene.task(task)),
     }
@@ -139,6 +154,10 @@ fn letter(doing: Doing) -> char {
         Doing::Writes => 'W',
         Doing::ReadsAndWrites => 'B',
         Doing::Queued => 'q',
+        Doing::Ran => '+',
+        Doing::Stolen => 'X',
+        Doing::AsleepInVmm => 'v',
+        Doing::Halted => '-',
         Doing::Unknown => '?',
     }
 }
@@ -159,6 +178,10 @@ pub(super) fn doing(doing: Doing) -> &'static str {
         Doing::Writes => "writes",
         Doing::ReadsAndWrites => "reads_and_writes",
         Doing::Queued => "queued",
+        Doing::Ran => "ran",
+        Doing::Stolen => "stolen",
+        Doing::AsleepInVmm => "asleep_in_vmm",
+        Doing::Halted => "halted",
         Doing::Unknown => "unknown",
     }
 }

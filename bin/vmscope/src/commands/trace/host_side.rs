@@ -5,7 +5,7 @@ use api::trace as json;
 use model::{MachineId, TraceEvent, TraceTables};
 use tracing::critical_path::PathSegment;
 use tracing::group::By;
-use tracing::host_side::{CpuSide, HostSide, Share, thieves};
+use tracing::host_side::{CpuSide, HostSide, Share, Thief, Thieves};
 use tracing::timeline::{TaskId, Timeline, build};
 
 use super::super::grid::Grid;
@@ -41,22 +41,23 @@ impl Host {
         let side = HostSide::new(&timeline, guest, row)?;
         Some(Self { timeline, side })
     }
-}
 
-/// Who stole the time, most first.
-fn stolen_by(findings: &Findings<'_>, share: &Share) -> Vec<(String, u64)> {
-    let scene = findings.scene;
-    let Some(host) = &scene.host else { return Vec::new() };
-    let found = thieves(&scene.trace.tables, scene.timeline.machine, &host.timeline, share);
-    found.into_iter().map(|(thief, ns)| (thief.to_string(), ns)).collect()
+    pub(super) fn side(&self) -> &HostSide {
+        &self.side
+    }
+
+    fn thieves<'a>(&'a self, findings: &Findings<'a>) -> Thieves<'a> {
+        let scene = findings.scene;
+        Thieves::new(&scene.trace.tables, scene.timeline.machine, &self.timeline)
+    }
 }
 
 /// `VM b 50.1 %, [kworker/0:1] 1.2 %` of the time stolen.
-fn thieves_line(findings: &Findings<'_>, share: &Share) -> String {
+fn thieves_line(thieves: &Thieves<'_>, share: &Share) -> String {
     let stolen_ns = share.stolen_ns();
-    let shown = stolen_by(findings, share).into_iter();
+    let shown = thieves.sums(share).into_iter();
     let shown = shown.filter(|(_, ns)| stolen_ns < ns.saturating_mul(2000)).take(THIEVES);
-    let shown = shown.map(|(name, ns)| format!("{name} {} %", percent(ns, stolen_ns)));
+    let shown = shown.map(|(thief, ns)| format!("{thief} {} %", percent(ns, stolen_ns)));
     clean(&shown.collect::<Vec<_>>().join(", ")).into_owned()
 }
 
@@ -69,7 +70,7 @@ pub(super) fn overview(findings: &Findings<'_>, width: Width) -> String {
     let mut grid = cpus_grid();
     cpu_rows(&mut grid, scale, "", &total);
     out += &grid.text(width);
-    out + &stolen_line(findings, &total.total()) + &blurred(findings)
+    out + &stolen_line(&host.thieves(findings), &total.total()) + &blurred(findings)
 }
 
 /// The same for each CPU, and for command names.
@@ -86,7 +87,7 @@ pub(super) fn kernel(findings: &Findings<'_>, width: Width) -> String {
     cpu_rows(&mut grid, scale, "", &total);
     let mut out =
         format!("\nThe host's side of the guest's CPUs, in {}\n{}", scale.unit(), grid.text(width));
-    out += &(stolen_line(findings, &total.total()) + &blurred(findings));
+    out += &(stolen_line(&host.thieves(findings), &total.total()) + &blurred(findings));
     out + &tasks(findings, By::Name, "command", width)
 }
 
@@ -99,6 +100,7 @@ pub(super) fn processes(findings: &Findings<'_>, width: Width) -> String {
 fn tasks(findings: &Findings<'_>, by: By, what: &str, width: Width) -> String {
     let Some(host) = &findings.scene.host else { return String::new() };
     let rows = host.side.rows(&findings.scene.timeline, by, &findings.tasks);
+    let thieves = host.thieves(findings);
     let scale = Scale::of(host.side.total().total().total_ns());
     let limit = findings.limit.unwrap_or(usize::MAX);
     let mut grid = Grid::new(&[
@@ -118,7 +120,7 @@ fn tasks(findings: &Findings<'_>, by: By, what: &str, width: Width) -> String {
         let cells = cells.chain(numbers.map(|ns| scale.show(ns)));
         let cells = cells.chain([percent(share.stolen_ns(), share.total_ns())]);
         let cells = cells.chain([share.asleep_ns, share.unknown_ns].map(|ns| scale.show(ns)));
-        let most = stolen_by(findings, share).into_iter().next().map(|(name, _)| name);
+        let most = thieves.sums(share).first().map(|(thief, _)| thief.to_string());
         grid.row(cells.chain([most.unwrap_or_else(|| "-".to_owned())]));
     }
     let unit = scale.unit();
@@ -151,7 +153,8 @@ pub(super) fn path(findings: &Findings<'_>, path: &Path) -> String {
     }
     if 0 < both.stolen_ns() {
         let at_best = show(path.summary.wall_ns.saturating_sub(both.stolen_ns()));
-        text += &format!("; by {}; without it at best {at_best}", thieves_line(findings, &both));
+        let by = thieves_line(&host.thieves(findings), &both);
+        text += &format!("; by {by}; without it at best {at_best}");
     }
     if 0 < ran.asleep_ns {
         text += &format!("; {} asleep in the VMM", show(ran.asleep_ns));
@@ -209,8 +212,8 @@ fn cpu_rows(grid: &mut Grid, scale: Scale, before: &str, cpu: &CpuSide) {
     }
 }
 
-fn stolen_line(findings: &Findings<'_>, share: &Share) -> String {
-    match thieves_line(findings, share) {
+fn stolen_line(thieves: &Thieves<'_>, share: &Share) -> String {
+    match thieves_line(thieves, share) {
         line if line.is_empty() && share.total_ns() / 2 < share.unknown_ns => {
             "The host has no events of most of this time\n".to_owned()
         }
@@ -237,12 +240,13 @@ fn blurred(findings: &Findings<'_>) -> String {
 /// Everything as JSON.
 pub(super) fn report(findings: &Findings<'_>) -> Option<json::HostSide> {
     let host = findings.scene.host.as_ref()?;
+    let thieves = &host.thieves(findings);
     let cpu = |cpu: &CpuSide| json::CpuHostSide {
         cpu: cpu.number,
         thread: cpu.thread.map(|thread| thread.0),
-        busy: share(findings, &cpu.busy),
-        idle: share(findings, &cpu.idle),
-        unknown: share(findings, &cpu.unknown),
+        busy: share(thieves, &cpu.busy),
+        idle: share(thieves, &cpu.idle),
+        unknown: share(thieves, &cpu.unknown),
     };
     let limit = findings.limit.unwrap_or(usize::MAX);
     let rows = |by| {
@@ -250,15 +254,15 @@ pub(super) fn report(findings: &Findings<'_>) -> Option<json::HostSide> {
         let row = |row: tracing::host_side::SideRow| json::NameHostSide {
             name: cleaned(&row.key.name),
             pid: row.key.pid.map(|pid| pid.0),
-            time: share(findings, &row.share),
+            time: share(thieves, &row.share),
         };
         rows.into_iter().take(limit).map(row).collect()
     };
     let total = host.side.total();
     Some(json::HostSide {
-        busy: share(findings, &total.busy),
-        idle: share(findings, &total.idle),
-        unknown: share(findings, &total.unknown),
+        busy: share(thieves, &total.busy),
+        idle: share(thieves, &total.idle),
+        unknown: share(thieves, &total.unknown),
         cpus: host.side.cpus.iter().map(cpu).collect(),
         names: rows(By::Name),
         processes: rows(By::Process),
@@ -267,19 +271,32 @@ pub(super) fn report(findings: &Findings<'_>) -> Option<json::HostSide> {
 
 /// The critical path's part as JSON.
 pub(super) fn path_report(findings: &Findings<'_>, path: &Path) -> Option<json::PathHostSide> {
-    let side = findings.scene.host.as_ref()?.side.path(&path.path);
-    let (running, waiting) = (share(findings, &side.running), share(findings, &side.waiting));
+    let host = findings.scene.host.as_ref()?;
+    let (thieves, side) = (&host.thieves(findings), host.side.path(&path.path));
+    let (running, waiting) = (share(thieves, &side.running), share(thieves, &side.waiting));
     Some(json::PathHostSide { running, waiting })
 }
 
-fn share(findings: &Findings<'_>, share: &Share) -> json::HostShare {
-    let thief = |(by, ns): (String, u64)| json::Thief { by: cleaned(&by), ns };
+/// Each segment's part as JSON, where it is about a guest CPU and the host says something.
+pub(super) fn segment_reports(
+    findings: &Findings<'_>,
+    path: &Path,
+) -> Vec<Option<json::HostShare>> {
+    let segments = &path.path.segments;
+    let Some(host) = &findings.scene.host else { return vec![None; segments.len()] };
+    let thieves = &host.thieves(findings);
+    let sides = segments.iter().map(|segment| host.side.segment(segment));
+    sides.map(|side| (0 < side.total_ns()).then(|| share(thieves, &side))).collect()
+}
+
+fn share(thieves: &Thieves<'_>, share: &Share) -> json::HostShare {
+    let thief = |(by, ns): (Thief, u64)| json::Thief { by: cleaned(&by.to_string()), ns };
     json::HostShare {
         ns: share.total_ns(),
         ran_ns: share.running_ns,
         stolen_ns: share.stolen_ns(),
         asleep_ns: share.asleep_ns,
         unknown_ns: share.unknown_ns,
-        stolen_by: stolen_by(findings, share).into_iter().map(thief).collect(),
+        stolen_by: thieves.sums(share).into_iter().map(thief).collect(),
     }
 }

@@ -337,12 +337,15 @@ fn critical_path(findings: &Findings<'_>, found: &Path) -> json::CriticalPath {
         at_best_ns: gain.at_best_ns,
         factor: gain.factor(),
     };
-    let segment = |segment: &tracing::critical_path::PathSegment| json::PathSegment {
-        begin_ns: segment.begin.since(scene.timeline.begin),
-        ns: segment.length_ns(),
-        task: of(segment.task),
-        doing: words::doing(&segment.doing),
-    };
+    let sides = super::host_side::segment_reports(findings, found);
+    let segment =
+        |(segment, host_side): (&tracing::critical_path::PathSegment, _)| json::PathSegment {
+            begin_ns: segment.begin.since(scene.timeline.begin),
+            ns: segment.length_ns(),
+            task: of(segment.task),
+            doing: words::doing(&segment.doing),
+            host_side,
+        };
     let limit = findings.limit.unwrap_or(usize::MAX);
     json::CriticalPath {
         task: of(path.scope.task),
@@ -351,12 +354,13 @@ fn critical_path(findings: &Findings<'_>, found: &Path) -> json::CriticalPath {
         names: summary.names.iter().map(name).collect(),
         host_side: super::host_side::path_report(findings, found),
         improvements: summary.worth.iter().map(improvement).collect(),
-        segments: path.segments.iter().take(limit).map(segment).collect(),
+        segments: path.segments.iter().zip(sides).map(segment).take(limit).collect(),
     }
 }
 
 fn gantt(findings: &Findings<'_>, chart: &Chart) -> json::Gantt {
-    let timeline = &findings.scene.timeline;
+    let subject = super::gantt::subject(findings);
+    let timeline = subject.timeline;
     let view = Drawing { range: chart.range.clone(), columns: COLUMNS };
     let piece = |piece: tracing::gantt::Piece| json::Piece {
         begin_ns: piece.begin.since(timeline.begin),
@@ -370,12 +374,13 @@ fn gantt(findings: &Findings<'_>, chart: &Chart) -> json::Gantt {
     let lane = |lane: &tracing::gantt::Lane| json::Lane {
         kind: match lane.of {
             LaneOf::Cpu(_) => "cpu".to_owned(),
+            LaneOf::Vcpu(_) => "vcpu".to_owned(),
             LaneOf::Disk(_) => "disk".to_owned(),
             LaneOf::Task(_) => "task".to_owned(),
         },
         name: cleaned(&super::gantt::name(findings, lane)),
         depth: lane.depth,
-        pieces: pieces(timeline, lane, &view).into_iter().map(piece).collect(),
+        pieces: pieces(subject, lane, &view).into_iter().map(piece).collect(),
     };
     json::Gantt {
         begin_ns: chart.range.start.since(timeline.begin),

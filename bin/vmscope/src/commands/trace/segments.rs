@@ -3,13 +3,14 @@
 use std::io::{self, Write};
 
 use analysis::clean;
+use tracing::group::{By, grouped};
 use tracing::timeline::{State, Timeline};
+use tracing::tree::all;
 use tracing::waits::{Classifier, waker_name};
 
 use super::scene::Scene;
 
-const TITLES: &str =
-    "machine,process_name,pid,tid,begin_ns,end_ns,state,cause,function,cpu,woken_by\r\n";
+const TITLES: &str = "machine,process_name,pid,thread_name,tid,begin_ns,end_ns,state,cause,function,cpu,woken_by\r\n";
 
 /// # Errors
 /// Only the writer's.
@@ -19,7 +20,8 @@ pub(super) fn write(scene: &Scene, timelines: &[Timeline], mut out: impl Write) 
         let tables = &scene.trace.tables;
         let classifier = Classifier::new(tables, timeline.machine);
         let machine = field(&tables.machines[timeline.machine.index()].name);
-        for task in &timeline.tasks {
+        let processes = process_names(timeline);
+        for (task, process) in timeline.tasks.iter().zip(&processes) {
             let (name, pid, tid) = (field(task.name()), task.pid, task.tid);
             for segment in &task.segments {
                 let begin = segment.begin.since(scene.trace.header.begin);
@@ -30,13 +32,23 @@ pub(super) fn write(scene: &Scene, timelines: &[Timeline], mut out: impl Write) 
                 let (state, cpu, by) = told(timeline, &segment.state);
                 let by = field(&by);
                 let line = format!(
-                    "{machine},{name},{pid},{tid},{begin},{end},{state},{cause},{function},{cpu},{by}\r\n"
+                    "{machine},{process},{pid},{name},{tid},{begin},{end},{state},{cause},{function},{cpu},{by}\r\n"
                 );
                 out.write_all(line.as_bytes())?;
             }
         }
     }
     out.flush()
+}
+
+/// Of each task.
+fn process_names(timeline: &Timeline) -> Vec<String> {
+    let mut names = vec![String::new(); timeline.tasks.len()];
+    for (key, tasks) in grouped(timeline, By::Process, &all(timeline)) {
+        let name = field(&key.name);
+        tasks.iter().for_each(|id| names[id.index()].clone_from(&name));
+    }
+    names
 }
 
 /// The state's name, its CPU, and who ended it.

@@ -8,7 +8,7 @@ use tracing::states::{self, Use};
 use tracing::waits::Group;
 
 use super::bars::{Bar, Chart, percent};
-use super::table;
+use super::{table, vcpus};
 use crate::html::escape::escape;
 use crate::trace::Run;
 use crate::trace::findings::{Findings, key_name};
@@ -27,8 +27,8 @@ const CATEGORIES: usize = 11;
 /// What has a bar of its own.
 #[derive(Debug)]
 pub(super) struct Subject<'a> {
-    label: String,
-    findings: &'a Findings<'a>,
+    pub(super) label: String,
+    pub(super) findings: &'a Findings<'a>,
 }
 
 /// Every machine of every run.
@@ -54,6 +54,7 @@ pub(super) fn subjects<'a>(runs: &[Run<'a>], found: &[&'a [Findings<'a>]]) -> Ve
 pub(super) fn figures(subjects: &[Subject<'_>]) -> String {
     [
         section("profile", "CPU and disk", &about(subjects), &profile(subjects)),
+        vcpus::figures(subjects),
         section("states", "States", STATES_NOTE, &states(subjects)),
         section("waits", "Waits", WAITS_NOTE, &waits(subjects)),
         section("kernel", "Kernel time", KERNEL_NOTE, &kernel(subjects)),
@@ -90,7 +91,7 @@ fn about(subjects: &[Subject<'_>]) -> String {
     }
 }
 
-fn section(id: &str, title: &str, note: &str, body: &str) -> String {
+pub(super) fn section(id: &str, title: &str, note: &str, body: &str) -> String {
     if body.is_empty() {
         return String::new();
     }
@@ -112,7 +113,7 @@ fn tables(subjects: &[Subject<'_>], view: View, most: usize) -> String {
     subjects.iter().map(one).collect()
 }
 
-fn chart(title: &str, whole: &str, parts: &[(&str, &'static str)]) -> Chart {
+pub(super) fn chart(title: &str, whole: &str, parts: &[(&str, &'static str)]) -> Chart {
     let parts = parts.iter().map(|(name, style)| ((*name).to_owned(), *style)).collect();
     Chart { title: title.to_owned(), whole: whole.to_owned(), parts, bars: Vec::new() }
 }
@@ -124,7 +125,7 @@ fn bars(subjects: &[Subject<'_>], ns: impl Fn(&Findings<'_>) -> Vec<u64>) -> Vec
 }
 
 /// The longest bars; the others as one.
-fn longest(mut bars: Vec<Bar>) -> Vec<Bar> {
+pub(super) fn longest(mut bars: Vec<Bar>) -> Vec<Bar> {
     bars.sort_by_key(|bar| std::cmp::Reverse(bar.total()));
     if bars.len() <= BARS {
         return bars;
@@ -187,7 +188,7 @@ fn states(subjects: &[Subject<'_>]) -> String {
 }
 
 /// `: host` where there is more than one.
-fn of(subjects: &[Subject<'_>], subject: &Subject<'_>) -> String {
+pub(super) fn of(subjects: &[Subject<'_>], subject: &Subject<'_>) -> String {
     if 1 < subjects.len() { format!(": {}", escape(&subject.label)) } else { String::new() }
 }
 

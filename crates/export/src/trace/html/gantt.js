@@ -6,7 +6,7 @@
   const LANE_PX = 18, BAR_PX = 14, AXIS_PX = 22, MIN_SPAN_NS = 100, STEP = 0.15;
   const { doings, runs, words } = JSON.parse(document.getElementById("gantt-data").textContent);
   // How high each doing is drawn: what runs is full, what waits lower, what sleeps a line.
-  const HEIGHT = { "cpu-wait": 0.75, "disk-wait": 0.75, "lock-wait": 0.75, asleep: 0.2, stopped: 0.35, queued: 0.5, idle: 0.08, unknown: 0.5 };
+  const HEIGHT = { "cpu-wait": 0.75, "disk-wait": 0.75, "lock-wait": 0.75, asleep: 0.2, stopped: 0.35, queued: 0.5, vmm: 0.75, halted: 0.08, idle: 0.08, unknown: 0.5 };
   const heights = doings.map(([, style]) => HEIGHT[style] ?? 1);
   const MANY_TASKS = 200;
   const { MIXED, GAP, unpack, shared, pieceAt, beginOf } = ganttLanes(doings.length);

@@ -21,6 +21,7 @@ use tracing::waits::Classifier;
 
 use super::super::Run;
 use super::super::findings::Findings;
+use super::super::host_side::OnHost;
 use super::super::names::{Names, short, work_name};
 use super::super::works::works_by_task;
 
@@ -36,7 +37,7 @@ const MAX_DEPTH: u32 = 100;
 const MAX_WORDS: usize = 50_000;
 
 /// What can be done, in the order of legend and stack, with its style's name.
-pub(super) const DOINGS: [(Doing, &str, &str); 14] = [
+pub(super) const DOINGS: [(Doing, &str, &str); 18] = [
     (Doing::User, "program's own code", "user"),
     (Doing::Kernel, "kernel for a task", "kernel"),
     (Doing::Interrupt, "interrupt", "interrupt"),
@@ -49,6 +50,10 @@ pub(super) const DOINGS: [(Doing, &str, &str); 14] = [
     (Doing::Writes, "disk writes", "writes"),
     (Doing::ReadsAndWrites, "disk reads and writes", "reads-writes"),
     (Doing::Queued, "queued only", "queued"),
+    (Doing::Ran, "vCPU: had a pCPU", "ran"),
+    (Doing::Stolen, "vCPU: its pCPU was stolen", "stolen"),
+    (Doing::AsleepInVmm, "vCPU: asleep in the VMM", "vmm"),
+    (Doing::Halted, "vCPU: halted", "halted"),
     (Doing::Idle, "idle", "idle"),
     (Doing::Unknown, "unknown", "unknown"),
 ];
@@ -66,6 +71,7 @@ struct Known<'a> {
     names: Names<'a>,
     works: Vec<Vec<Slice>>,
     classifier: &'a Classifier,
+    on_host: Option<&'a OnHost<'a>>,
     /// The command's tasks, or all; ascending.
     who: &'a [TaskId],
 }
@@ -95,13 +101,15 @@ fn machine(findings: &Findings<'_>, begin: HostNs, max_pieces: usize, words: &mu
     let names = findings.names;
     let timeline = names.timeline;
     let range = timeline.begin..timeline.end;
-    let all = lanes(timeline, &range, MAX_TASKS);
-    let pyramid = pyramid(timeline, &all.lanes, &range, max_pieces);
+    let subject = findings.subject();
+    let all = lanes(subject, &range, MAX_TASKS);
+    let pyramid = pyramid(subject, &all.lanes, &range, max_pieces);
     let finest = pyramid.levels.last();
     let known = Known {
         names,
         works: works_by_task(timeline),
         classifier: &findings.classifier,
+        on_host: findings.on_host.as_ref(),
         who: &findings.who,
     };
     let lane = |(row, lane): (usize, &Lane)| {
@@ -147,7 +155,7 @@ fn lane(
             }
         }
     }
-    let (kind, name, about) = title(lane.of, known.names);
+    let (kind, name, about) = known.title(lane.of);
     json!({
         "kind": kind,
         "name": name,
@@ -227,30 +235,6 @@ fn path_word(segment: &PathSegment, names: Names<'_>) -> String {
     }
 }
 
-/// Kind, name and what else there is to say about a lane.
-fn title(of: LaneOf, names: Names<'_>) -> (&'static str, String, String) {
-    let timeline = names.timeline;
-    match of {
-        LaneOf::Cpu(row) => {
-            let number = timeline.cpus.get(row as usize).map_or(row, |cpu| cpu.number);
-            ("cpu", format!("cpu {number}"), String::new())
-        }
-        LaneOf::Disk(row) => match timeline.disks.get(row as usize) {
-            Some(disk) => {
-                let [read, written] = disk.bytes;
-                let about =
-                    format!("{} requests, {read} bytes read, {written} written", disk.requests);
-                ("disk", short(&disk.name), about)
-            }
-            None => ("disk", "[unknown]".to_owned(), String::new()),
-        },
-        LaneOf::Task(id) => {
-            let about = timeline.tasks.get(id.index()).map(|task| about(task, names));
-            ("task", names.task(id), about.unwrap_or_default())
-        }
-    }
-}
-
 fn about(task: &Task, names: Names<'_>) -> String {
     let what = if task.kernel { "the kernel's own" } else { "process" };
     let made_by = match task.parent {
@@ -270,11 +254,40 @@ fn about(task: &Task, names: Names<'_>) -> String {
 }
 
 impl Known<'_> {
+    /// Kind, name and what else there is to say about a lane.
+    fn title(&self, of: LaneOf) -> (&'static str, String, String) {
+        let names = self.names;
+        let timeline = names.timeline;
+        match of {
+            LaneOf::Cpu(row) => {
+                let number = timeline.cpus.get(row as usize).map_or(row, |cpu| cpu.number);
+                ("cpu", format!("cpu {number}"), String::new())
+            }
+            LaneOf::Vcpu(row) => {
+                let (name, about) = self.on_host.map(|host| host.vcpu(row)).unwrap_or_default();
+                ("vcpu", name, about)
+            }
+            LaneOf::Disk(row) => match timeline.disks.get(row as usize) {
+                Some(disk) => {
+                    let [read, written] = disk.bytes;
+                    let about =
+                        format!("{} requests, {read} bytes read, {written} written", disk.requests);
+                    ("disk", short(&disk.name), about)
+                }
+                None => ("disk", "[unknown]".to_owned(), String::new()),
+            },
+            LaneOf::Task(id) => {
+                let about = timeline.tasks.get(id.index()).map(|task| about(task, names));
+                ("task", names.task(id), about.unwrap_or_default())
+            }
+        }
+    }
+
     /// Whether a lane is about what was asked for: CPUs, disks, and the command's tasks.
     fn is_asked(&self, of: LaneOf) -> bool {
         match of {
             LaneOf::Task(id) => self.who.binary_search(&id).is_ok(),
-            LaneOf::Cpu(_) | LaneOf::Disk(_) => true,
+            LaneOf::Cpu(_) | LaneOf::Vcpu(_) | LaneOf::Disk(_) => true,
         }
     }
 
@@ -289,6 +302,10 @@ impl Known<'_> {
                 _ => self.cause(id, piece.begin),
             },
             LaneOf::Cpu(row) => self.on_cpu(row, piece),
+            LaneOf::Vcpu(_) => {
+                let host = self.on_host.filter(|_| doing == Doing::Stolen)?;
+                Some(host.stolen_by(piece.task))
+            }
             LaneOf::Disk(_) => None,
         }
     }

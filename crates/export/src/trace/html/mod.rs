@@ -9,6 +9,7 @@ mod figures;
 mod gantt;
 mod summary;
 mod table;
+mod vcpus;
 
 use std::io::{self, Write};
 

@@ -1,10 +1,12 @@
 //! What happens on each sort of track, in time order. Stretches without a length are not drawn.
 
 use model::HostNs;
+use tracing::host_side::{CpuSide, VcpuState};
 use tracing::kernel::syscall_label;
 use tracing::timeline::{Cpu, Disk, Request, Segment, Slice, State, Task, TaskId, Timeline, Work};
 use tracing::waits::Classifier;
 
+use super::super::host_side::OnHost;
 use super::super::names::{Names, lock_name, short, work_name};
 use super::arrows::{End, OfTask};
 use super::nest::{Nested, nest};
@@ -31,6 +33,26 @@ pub(super) fn cpu<'a>(cpu: &'a Cpu, names: Names<'a>) -> impl Iterator<Item = Ev
         }
         events.push(end(last.end));
         events
+    })
+}
+
+/// What a VM's CPU was from the host's side.
+pub(super) fn vcpu<'a>(cpu: &'a CpuSide, host: &'a OnHost<'a>) -> impl Iterator<Item = Event> + 'a {
+    cpu.segments.iter().flat_map(move |segment| {
+        let slice = |name: &str, category| begin(segment.begin, name.to_owned(), category);
+        let first = match segment.state {
+            VcpuState::Ran => slice("ran", "running"),
+            VcpuState::Stolen(by) => {
+                let mut stolen = slice(&format!("stolen {}", host.stolen_by(by)), "stolen");
+                stolen.facts.extend(by.map(|by| ("thread", Fact::Text(host.thread(by)))));
+                stolen
+            }
+            VcpuState::AsleepInVmm => slice("asleep in the VMM", "vmm"),
+            VcpuState::Halted => slice("halted", "idle"),
+            VcpuState::Asleep => slice("asleep", "asleep"),
+            VcpuState::Unknown => slice("unknown", "unknown"),
+        };
+        [first, end(segment.end)]
     })
 }
 

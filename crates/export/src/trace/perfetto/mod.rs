@@ -4,7 +4,8 @@
 //!  host                CPUs        cpu 0        make (12)        in it: openat, page fault, timer interrupt
 //!                      Disks       vda          busy; instants: requests done     vda requests (a counter)
 //!                      make (12)   make (12)    running, waiting for CPU, asleep: wait4  --> woken by cc1
-//!  VM web              CPUs ...
+//!  VM web              CPUs        cpu 0        as the guest sees it
+//!                                  vcpu 0       from the host's side: ran, stolen by VM db, asleep in the VMM, halted
 //! ```
 //!
 //! One group per machine, all on the host's clock. Arrows lead from where a task (or a disk) woke a task to where the
@@ -27,6 +28,7 @@ use tracing::waits::Classifier;
 
 use self::arrows::Arrows;
 use super::Run;
+use super::host_side::OnHost;
 use super::names::{Names, short};
 use super::works::works_by_task;
 use crate::perfetto::event::Event;
@@ -51,16 +53,18 @@ pub fn write(run: Run<'_>, out: impl Write) -> io::Result<()> {
     let machines = run.timelines.iter().map(|timeline| timeline.machine);
     let classifiers: Vec<Classifier> =
         machines.map(|machine| Classifier::new(run.tables, machine)).collect();
+    let on_host: Vec<Option<OnHost<'_>>> =
+        run.timelines.iter().map(|timeline| OnHost::of(run, timeline)).collect();
     let mut writer = Writer::new(out, Part::First);
     let first = run.timelines.iter().map(|timeline| timeline.begin).min().unwrap_or_default();
     let (instant, unix) = run.instant.map_or((first, None), |(at, unix)| (at, Some(unix)));
     writer.begin(instant, unix)?;
     let mut tracks = Tracks { list: Vec::new(), next_uuid: Part::First.first_id() };
-    let parts = run.timelines.iter().zip(&works).zip(&classifiers);
-    for (number, ((timeline, works), classifier)) in parts.enumerate() {
+    let parts = run.timelines.iter().zip(&works).zip(&classifiers).zip(&on_host);
+    for (number, (((timeline, works), classifier), on_host)) in parts.enumerate() {
         let names = Names { tables: run.tables, timeline };
         let arrows = arrows.of(number);
-        let machine = Machine { names, arrows, works, classifier };
+        let machine = Machine { names, arrows, works, classifier, on_host: on_host.as_ref() };
         tracks.machine(machine, rank(number), &mut writer)?;
     }
     merge(tracks.list, &mut writer)?;
@@ -89,6 +93,7 @@ struct Machine<'a> {
     arrows: arrows::OfMachine<'a>,
     works: &'a [Vec<Slice>],
     classifier: &'a Classifier,
+    on_host: Option<&'a OnHost<'a>>,
 }
 
 /// The tracks so far.
@@ -104,7 +109,7 @@ impl<'a> Tracks<'a> {
         at: i32,
         writer: &mut Writer<W>,
     ) -> io::Result<()> {
-        let Machine { names, arrows, works, classifier } = machine;
+        let Machine { names, arrows, works, classifier, on_host } = machine;
         let described = group(describe::name(names), describe::machine(names, arrows.left_out));
         let top =
             self.describe(TrackDescriptor { sibling_order_rank: Some(at), ..described }, writer)?;
@@ -112,7 +117,13 @@ impl<'a> Tracks<'a> {
         let cpus = self.describe(inner_group(top, "CPUs".to_owned(), 0), writer)?;
         for (n, cpu) in timeline.cpus.iter().enumerate() {
             let name = format!("cpu {}", cpu.number);
-            self.add(row(cpus, name, rank(n)), lanes::cpu(cpu, names), writer)?;
+            self.add(row(cpus, name, rank(2 * n)), lanes::cpu(cpu, names), writer)?;
+        }
+        let sides =
+            on_host.iter().flat_map(|host| host.side.cpus.iter().map(move |cpu| (host, cpu)));
+        for (n, (host, cpu)) in sides.enumerate() {
+            let name = format!("vcpu {}", cpu.number);
+            self.add(row(cpus, name, rank(2 * n + 1)), lanes::vcpu(cpu, host), writer)?;
         }
         if !timeline.disks.is_empty() {
             let disks = self.describe(inner_group(top, "Disks".to_owned(), 1), writer)?;

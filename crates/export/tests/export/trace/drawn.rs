@@ -15,16 +15,18 @@ pub(crate) const START: u64 = 5_000 * MS;
 
 /// Thread, process and parent ids, name, and states: a digit runs on that CPU; r was woken and p was preempted and waits
 /// for one; d waits for a disk, l for a lock, f for a page, w for a child, s for anything; - is not there.
-const TASKS: [(u32, u32, u32, usize, &str); 5] = [
+const TASKS: [(u32, u32, u32, usize, &str); 6] = [
     (10, 10, 1, 0, "0000wwwwwwwwwwwwwwwwwr00"),
     (11, 11, 10, 1, "---r00dddr000pp0--------"),
     (12, 12, 10, 1, "----111lllr11fff111111--"),
     (5, 5, 2, 2, "sssssssssssssr1sssssssss"),
     (13, 12, 10, 3, "------ssssssr00sssss----"),
+    // The VM's vCPU: what the guest does meanwhile is in `vm`.
+    (21, 20, 1, 7, "ssssrr00ssrrr1ssssssssss"),
 ];
 /// Who has each CPU is told by `TASKS`; what it executes: u user, o openat, f a page fault, i an interrupt, k a task of
 /// the kernel's own, . nothing, ? not known.
-const CPUS: [&str; 2] = ["uooouo...ioiuufo......ou", "?...uuo....ou.k.ouuuuo.."];
+const CPUS: [&str; 2] = ["uooououu.ioiuufo......ou", "?...uuo....ouuk.ouuuuo.."];
 
 /// What a run borrows from.
 #[derive(Debug)]
@@ -42,15 +44,15 @@ impl Drawing {
 
 /// A `make` with two compilers on a host with two CPUs, and a VM with one task.
 pub(crate) fn small() -> Drawing {
-    drawing(["make", "cc1", "kworker/0:1", "lto", "vda", "web", "io_schedule"])
+    drawing(["make", "cc1", "kworker/0:1", "lto", "vda", "web", "io_schedule", "CPU 0/KVM"])
 }
 
 /// The same with one name everywhere a guest has a say.
 pub(crate) fn hostile(name: &str) -> Drawing {
-    drawing([name; 7])
+    drawing([name; 8])
 }
 
-fn drawing(names: [&str; 7]) -> Drawing {
+fn drawing(names: [&str; 8]) -> Drawing {
     Drawing { tables: tables(&names), timelines: vec![host(&names), vm(&names)] }
 }
 
@@ -58,7 +60,7 @@ pub(crate) fn at(ms: u64) -> HostNs {
     HostNs(START + ms * MS)
 }
 
-fn host(names: &[&str; 7]) -> Timeline {
+fn host(names: &[&str; 8]) -> Timeline {
     let tasks: Vec<Task> = (0..TASKS.len()).map(|row| task(row, names)).collect();
     let cpus = (0..).zip(CPUS).map(|(number, works)| cpu(number, works)).collect();
     Timeline {
@@ -78,7 +80,7 @@ fn host(names: &[&str; 7]) -> Timeline {
     }
 }
 
-fn vm(names: &[&str; 7]) -> Timeline {
+fn vm(names: &[&str; 8]) -> Timeline {
     let segments = segments("ss00rr00ss", |_, begin, _| {
         let waker = Waker { time: begin, by: WokenBy::Interrupt(Interrupt::Soft(3)) };
         Sleep { syscall: Some(232), woken_by: Some(waker), ..Sleep::default() }
@@ -132,7 +134,7 @@ fn empty_task(tid: u32, pid: u32, parent: u32) -> Task {
     }
 }
 
-fn task(row: usize, names: &[&str; 7]) -> Task {
+fn task(row: usize, names: &[&str; 8]) -> Task {
     let (tid, pid, parent, name, states) = TASKS[row];
     let segments = segments(states, sleep);
     let (begin, end) = (segments[0].begin, segments.last().unwrap().end);
@@ -266,7 +268,7 @@ fn cpu(number: u32, works: &str) -> Cpu {
     Cpu { number, slices }
 }
 
-fn tables(names: &[&str; 7]) -> TraceTables {
+fn tables(names: &[&str; 8]) -> TraceTables {
     let machine = |name: &str, cpus: Vec<u32>| Machine {
         name: name.to_owned(),
         kernel: "6.1".to_owned(),
@@ -284,6 +286,8 @@ fn tables(names: &[&str; 7]) -> TraceTables {
                 lost: vec![LostEvents { cpu: 0, kind: "switch".to_owned(), count: 7 }],
                 missing: vec![("fault_exit".to_owned(), "refused".to_owned())],
                 clock_error_ns: Some(420),
+                vm_process: Some(Pid(20)),
+                vcpu_threads: vec![Tid(21)],
                 ended_early: Some("the guest was stopped".to_owned()),
                 ..machine(names[5], vec![0])
             },

@@ -161,6 +161,33 @@ fn every_chart_is_there_with_both_runs() {
 }
 
 #[test]
+fn the_hosts_side_of_a_vm() {
+    let section = |page: &str| {
+        let (_, rest) = page.split_once("<section aria-labelledby=\"host-side-title\">")?;
+        Some(rest.split_once("</section>")?.0.to_owned())
+    };
+    let drawing = drawn::small();
+    let found = section(&page(&[drawing.run("small")])).unwrap();
+    // Of the 10 ms that the drawing tells: the whole, each vCPU, and its task's time.
+    for label in [
+        "web, From the host&#39;s side: ran 20.00 %, stolen 40.00 %, asleep in the VMM 20.00 %, halted 20.00 %",
+        "vcpu 0, each vCPU: ran 20.00 %, stolen 40.00 %, asleep in the VMM 20.00 %, halted 20.00 %",
+        "make, CPU time by command: stolen 50.00 %, asleep in the VMM 50.00 %",
+    ] {
+        assert!(bars(&found).contains(&label), "{label}: {:?}", bars(&found));
+    }
+    for thief in
+        ["<td>cc1 (11)</td><td class=\"number\">2.000</td>", "<td>nobody, or not known</td>"]
+    {
+        assert!(found.contains(thief), "{found}");
+    }
+    let mut alone = drawn::small();
+    alone.timelines.remove(0);
+    assert_eq!(section(&page(&[alone.run("small")])), None);
+    assert_eq!(section(&page(&[make(2, 3).run("make")])), None);
+}
+
+#[test]
 fn nothing_is_loaded_and_no_script_but_the_pages_own_may_run() {
     let drawing = make(2, 3);
     let page = page(&[drawing.run("make")]);

@@ -86,6 +86,7 @@ fn slices_of_tasks_and_cpus_fill_their_time() {
     check("host/cc1 (12)/cc1 (12)", 18);
     check("host/cc1 (12)/lto (13)", 14);
     check("VM web/CPUs/cpu 0", 10);
+    check("VM web/CPUs/vcpu 0", 10);
     check("VM web/make (700)/make (700)", 10);
 }
 

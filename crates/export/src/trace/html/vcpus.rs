@@ -1,0 +1,123 @@
+//! VMs' CPUs from the host's side: what they were, who had their pCPUs, and whose time that was.
+
+use tracing::group::By;
+use tracing::host_side::{CpuSide, Share, SideRow, Thief};
+
+use super::bars::{Bar, Chart};
+use super::figures::{Subject, chart, longest, of, section};
+use super::table;
+use crate::trace::findings::{Findings, key_name};
+use crate::trace::host_side::OnHost;
+use crate::trace::names::short;
+use crate::trace::table::{Cell, Table, Unit};
+
+/// Thieves in a table at most.
+const THIEVES: usize = 25;
+/// CPUs with a bar at most.
+const CPUS: usize = 64;
+
+const NOTE: &str = "What the host's threads did while the guest thought that its CPUs worked or idled. Stolen: the thread could \
+    run, and had no pCPU. Asleep in the VMM: the guest had work, and its thread slept.";
+
+/// What a guest's CPU can be, with its style.
+const PARTS: [(&str, &str); 6] = [
+    ("ran", "ran"),
+    ("stolen", "stolen"),
+    ("asleep in the VMM", "vmm"),
+    ("halted", "halted"),
+    ("asleep, why is not known", "asleep"),
+    ("not known", "unknown"),
+];
+
+/// Nothing where no VM's host was traced.
+pub(super) fn figures(subjects: &[Subject<'_>]) -> String {
+    let guests: Vec<_> = subjects.iter().filter_map(with_host).collect();
+    if guests.is_empty() {
+        return String::new();
+    }
+    let mut whole = chart("From the host's side", "guest CPUs × wall time", &PARTS);
+    let bar = |(subject, host): &(&Subject<'_>, &OnHost<'_>)| Bar {
+        label: subject.label.clone(),
+        ns: parts(&host.side.total()).to_vec(),
+    };
+    whole.bars = guests.iter().map(bar).collect();
+    let each = guests.iter().map(|(subject, host)| one(subjects, subject, host));
+    section("host-side", "The host's side", NOTE, &(whole.by_part() + &each.collect::<String>()))
+}
+
+fn with_host<'a>(subject: &'a Subject<'a>) -> Option<(&'a Subject<'a>, &'a OnHost<'a>)> {
+    Some((subject, subject.findings.on_host.as_ref()?))
+}
+
+/// A guest's CPUs, who stole, and from whom.
+fn one(subjects: &[Subject<'_>], subject: &Subject<'_>, host: &OnHost<'_>) -> String {
+    let (findings, of) = (subject.findings, of(subjects, subject));
+    let mut cpus = chart("each vCPU", "wall time", &PARTS);
+    let vcpus = host.side.cpus.iter().take(CPUS);
+    let bar =
+        |cpu: &CpuSide| Bar { label: format!("vcpu {}", cpu.number), ns: parts(cpu).to_vec() };
+    cpus.bars = vcpus.map(bar).collect();
+    let mut thieves = thieves(findings, host);
+    if 1 < subjects.len() {
+        thieves.title = format!("{}: {}", thieves.title, subject.label);
+    }
+    format!(
+        "<details><summary>Each vCPU{of}</summary>\n{}</details>\n{}<h3>By command, while it had a guest CPU{of}</h3>\n{}",
+        cpus.by_bar(),
+        table::html(&thieves, THIEVES),
+        by_command(findings, host).by_bar()
+    )
+}
+
+/// In the order of `PARTS`; adds up to the CPU's time.
+fn parts(cpu: &CpuSide) -> [u64; 6] {
+    let all = cpu.total();
+    let asleep = [&cpu.busy, &cpu.idle, &cpu.unknown].map(|share| share.asleep_ns);
+    let [in_vmm, halted, why_unknown] = asleep;
+    [all.running_ns, all.stolen_ns(), in_vmm, halted, why_unknown, all.unknown_ns]
+}
+
+fn by_command(findings: &Findings<'_>, host: &OnHost<'_>) -> Chart {
+    let mut chart = chart("CPU time by command", "had a guest CPU", &PARTS);
+    let bar = |row: &SideRow| {
+        let busy = row.share.clone();
+        Bar {
+            label: key_name(&row.key),
+            ns: parts(&CpuSide { busy, ..CpuSide::default() }).to_vec(),
+        }
+    };
+    let rows = host.side.rows(findings.timeline(), By::Name, &findings.who);
+    chart.bars = longest(rows.iter().map(bar).collect());
+    chart
+}
+
+fn thieves(findings: &Findings<'_>, host: &OnHost<'_>) -> Table {
+    let mut table = Table::new(
+        "Who had the pCPUs that were stolen",
+        &[
+            ("who", Unit::Text),
+            ("stolen", Unit::Ns),
+            ("of all stolen", Unit::Share),
+            ("on the critical path", Unit::Ns),
+        ],
+    );
+    let all = host.side.total().total();
+    let on_path = findings.path.as_ref().map_or_else(Share::default, |(path, _)| {
+        let side = host.side.path(path);
+        let mut both = side.running;
+        both.merge(&side.waiting);
+        both
+    });
+    let on_path = host.thieves.sums(&on_path);
+    let row = |(who, ns): (Thief, u64)| {
+        let of_path = on_path.iter().find(|(other, _)| *other == who);
+        vec![
+            Cell::Text(short(&who.to_string())),
+            Cell::Number(ns),
+            Cell::share(ns, all.stolen_ns()),
+            Cell::Number(of_path.map_or(0, |(_, ns)| *ns)),
+        ]
+    };
+    table.rows = host.thieves.sums(&all).into_iter().map(row).collect();
+    table
+}
