@@ -1,37 +1,50 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Stamps marks that a guest makes by an instruction that always leaves it, CPUID: the same instants seen from both sides. */
+/* Stamps marks that a guest makes by writing numbers to a port: the same instants seen from both sides. */
 #include "kernel.bpf.h"
 #include <bpf/bpf_tracing.h>
 #include "abi/vm.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
+/* arch/x86/kvm/trace.h */
+#define KVM_PIO_OUT 1
+
 const volatile struct {
-	__u32 pid;   /* the VM's process */
-	__u32 nonce; /* upper bits of a mark's value; the lower ones are its number */
+	__u32 pid; /* the VM's process */
 } config = {};
 
-/* By the mark's number: when the host saw it, ns of CLOCK_MONOTONIC; 0: not yet. */
+/* By the mark's number; the last one is of whatever else was written to the port. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, MARKS);
+	__uint(max_entries, MARKS + 1);
 	__type(key, __u32);
-	__type(value, __u64);
+	__type(value, struct mark_seen);
 } marks SEC(".maps");
 
-SEC("raw_tp/kvm_cpuid")
-int BPF_PROG(note_mark, unsigned int leaf, unsigned int value)
+static __always_inline __u32 number_of(__u32 address)
+{
+	__u32 number = (address - MARK_ADDRESS) / 4;
+
+	return address % 4 == 0 && number < MARKS ? number : MARKS;
+}
+
+SEC("raw_tp/kvm_pio")
+int BPF_PROG(note_mark, unsigned int rw, unsigned int port, unsigned int size, unsigned int count, void *data)
 {
 	__u64 now = bpf_ktime_get_ns();
 	struct task_struct *task = bpf_get_current_task_btf();
-	__u32 key = value & (MARKS - 1);
-	__u64 *mark;
+	struct mark_seen *mark;
+	__u32 address = 0, number;
 
-	if (leaf != MARK_LEAF || task->tgid != config.pid || (value & ~(MARKS - 1)) != config.nonce)
+	if (port != MARK_PORT || rw != KVM_PIO_OUT || task->tgid != config.pid)
 		return 0;
-	mark = bpf_map_lookup_elem(&marks, &key);
-	if (mark && !*mark)
-		*mark = now;
+	/* An address that can't be read, or is none, is no mark. */
+	if (size == sizeof(address))
+		bpf_probe_read_kernel(&address, sizeof(address), data);
+	number = number_of(address);
+	mark = bpf_map_lookup_elem(&marks, &number);
+	if (mark && !__sync_fetch_and_add(&mark->count, 1))
+		mark->time = now;
 	return 0;
 }

@@ -28,9 +28,16 @@ struct vcpu_clock_found {
 };
 _Static_assert(sizeof(struct vcpu_clock_found) == 40, "no hidden padding");
 
-/* The CPUID leaf by which a guest makes marks, a mark's value being the subleaf: none that CPUs have. How many different
- * marks there are. */
-#define MARK_LEAF 0x76736d6b
-#define MARKS 1024
+/* A guest makes a mark by reading a register of its PCI host bridge: its kernel writes the register's address to a port, and
+ * that makes it leave, on every processor. A mark's number is the register's; so many there are. */
+#define MARK_PORT 0xcf8
+#define MARK_ADDRESS 0x80000000 /* enabled, bus 0, device 0, function 0, register 0 */
+#define MARKS 64
+
+struct mark_seen {
+	__u64 time; /* the first, ns of CLOCK_MONOTONIC */
+	__u64 count;
+};
+_Static_assert(sizeof(struct mark_seen) == 16, "no hidden padding");
 
 #endif

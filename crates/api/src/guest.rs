@@ -87,12 +87,10 @@ pub enum Request {
     TraceStart(TraceOptions),
     /// Let the trace's command go.
     TraceRun,
-    /// Make marks for the host to see: VM exits by CPUID (`MARK_LEAF` of bpf/abi/vm.h).
+    /// Make marks for the host to see: writes to a port (`MARK_PORT` of bpf/abi/vm.h) by the guest's kernel.
     TraceMark {
-        /// The value of the first; each one's is one more.
-        first: u32,
-        /// How many, at most `MAX_MARKS`.
-        count: u32,
+        /// How many, at most `MAX_MARKS`; numbered from 0.
+        count: u8,
     },
     /// Look at the clocks, and whether the command has ended.
     TraceLook,
@@ -130,7 +128,7 @@ pub enum Response {
     /// To `TraceRun` and `TraceLook`.
     TraceSeen(TraceSeen),
     /// To `TraceMark`: `CLOCK_MONOTONIC` just before and after each, ns.
-    TraceMarked(#[serde(deserialize_with = "at_most::<_, _, MAX_MARKS>")] Vec<(u64, u64)>),
+    TraceMarked(#[serde(deserialize_with = "at_most::<_, _, { MAX_MARKS as usize }>")] Vec<(u64, u64)>),
     /// To `TraceDrain`.
     TraceSlots(#[serde(deserialize_with = "at_most::<_, _, MAX_OTHERS>")] Vec<TraceSlots>),
     /// To `TraceStop`.

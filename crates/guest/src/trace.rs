@@ -48,12 +48,12 @@ impl Session {
         }
     }
 
-    /// Has the guest make so many marks, the first of them this value; its clock before and after each, ns.
+    /// Has the guest make so many marks, numbered from 0; its clock before and after each, ns.
     ///
     /// # Errors
     /// If it does not answer, or not as it should.
-    pub fn trace_mark(&mut self, first: u32, count: u32) -> Result<Vec<(u64, u64)>, SessionError> {
-        match self.ask_step(&Request::TraceMark { first, count })? {
+    pub fn trace_mark(&mut self, count: u8) -> Result<Vec<(u64, u64)>, SessionError> {
+        match self.ask_step(&Request::TraceMark { count })? {
             Response::TraceMarked(marks) => Ok(marks),
             other => Err(unexpected(&other)),
         }

@@ -1,4 +1,7 @@
-//! Marks that a guest makes by leaving itself, stamped by the host (`bpf/marks.bpf.c`): instants seen from both sides.
+//! Marks that a guest makes by writing numbers to a port, stamped by the host (`bpf/marks.bpf.c`): instants seen from
+//! both sides.
+
+use std::sync::atomic::Ordering;
 
 use libbpf_rs::{Link, Object};
 use model::{HostNs, Pid};
@@ -10,37 +13,42 @@ use crate::{ProbeError, object};
 static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/marks.bpf.o")));
 
 /// `MARKS`.
-const MARKS: usize = 1024;
+const MARKS: usize = 64;
+/// `struct mark_seen`: time, count.
+const MARK_BYTES: usize = 16;
 
 /// Notes when marks of one VM arrive; stops when this is dropped.
 #[derive(Debug)]
 pub struct MarkWatch {
-    times: Mapped,
+    seen: Mapped,
     _links: Vec<Link>,
     _object: Object,
 }
 
 impl MarkWatch {
-    /// Begins to note marks of the VM of a process. Marks are told from each other's by the bits of `nonce` above their
-    /// number's.
+    /// Begins to note marks of the VM of a process.
     ///
     /// # Errors
     /// When the kernel refuses, or KVM is not there.
-    pub fn start(vm: Pid, nonce: u32) -> Result<Self, ProbeError> {
+    pub fn start(vm: Pid) -> Result<Self, ProbeError> {
         let mut open = object::open(OBJECT)?;
-        let mask = u32::try_from(MARKS - 1).unwrap_or(0);
-        object::configure(&mut open, &[], &[vm.0, nonce & !mask])?;
+        object::configure(&mut open, &[], &[vm.0])?;
         let object = object::load(open)?;
-        let times = object::memory(&object, "marks", MARKS * 8)?;
+        let seen = object::memory(&object, "marks", (MARKS + 1) * MARK_BYTES)?;
         let attach = |program: libbpf_rs::ProgramMut<'_>| program.attach();
         let links = object.progs_mut().map(attach).collect::<Result<_, _>>();
-        Ok(Self { times, _links: links.map_err(ProbeError::Trace)?, _object: object })
+        Ok(Self { seen, _links: links.map_err(ProbeError::Trace)?, _object: object })
     }
 
-    /// When each mark arrived, by its number; `None`: it did not.
-    #[must_use]
-    pub fn times(&self) -> Vec<Option<HostNs>> {
-        let time = |mark: usize| Some(self.times.load(mark * 8)).filter(|time| *time != 0);
-        (0..MARKS).map(|mark| time(mark).map(HostNs)).collect()
+    /// When each mark arrived, by its number, and how much else was written to the port, since the last time that this was
+    /// asked. `None`: a mark did not arrive, or more than once.
+    pub fn take(&mut self) -> (Vec<Option<HostNs>>, u64) {
+        let mut take = |number: usize| {
+            let [time, count] = [0, 8].map(|at| self.seen.word(number * MARK_BYTES + at));
+            (HostNs(time.load(Ordering::Acquire)), count.swap(0, Ordering::AcqRel))
+        };
+        let times = (0..MARKS).map(&mut take);
+        let times = times.map(|(time, count)| (count == 1).then_some(time)).collect();
+        (times, take(MARKS).1)
     }
 }

@@ -19,6 +19,7 @@ mod trace;
 
 pub use command::{HELD, become_command};
 pub use error::InsideError;
+pub use marks::{MARKER, make_marks};
 pub use serve::serve;
 pub use snapshot::write_snapshot;
 pub use trace::Commands;

@@ -19,7 +19,6 @@ use rustix::fs::OFlags;
 
 use super::InsideError;
 use super::log::Log;
-use super::marks;
 use super::ports::find_serial_port;
 use super::snapshot::Reader;
 use super::trace::{Commands, Trace};
@@ -133,8 +132,8 @@ impl Conversation {
             Request::TraceStart(options) => self.start_trace(&options),
             Request::TraceRun => self.traced(|trace| trace.run().map(Response::TraceSeen)),
             Request::TraceLook => self.traced(|trace| Ok(Response::TraceSeen(trace.look()))),
-            Request::TraceMark { first, count } => {
-                self.traced(|_| Ok(Response::TraceMarked(marks::make(first, count))))
+            Request::TraceMark { count } => {
+                self.traced(|trace| trace.mark(count).map(Response::TraceMarked))
             }
             Request::TraceDrain => self.traced(|trace| Ok(Response::TraceSlots(trace.drain()))),
             Request::TraceStop => {

@@ -13,6 +13,7 @@ use tracer::guest::pages_of;
 use tracer::{ClockPair, Filter, Options, RingMemory, Slot, Symbols, Tracer, lap};
 
 use super::command::TracedCommand;
+use super::marks::Marker;
 
 const PROC: &str = "/proc";
 const SYS: &str = "/sys";
@@ -36,6 +37,7 @@ pub enum Commands {
 pub(crate) struct Trace {
     tracer: Tracer,
     command: Option<TracedCommand>,
+    marker: Option<Marker>,
     /// By ring: what the host was sent so far, where it asks for it.
     sent: Vec<u64>,
     /// CPU time of this process when it had begun the trace.
@@ -56,7 +58,9 @@ impl Trace {
         let cpus = host::machine::online_cpus(Path::new(SYS))
             .map_err(|error| format!("failed to read the list of CPUs: {error}"))?;
         let command = hold(&options.command)?;
-        let mut tracer = load(options, command.as_ref(), cpus.clone())?;
+        let (marker, no_marker) = marker(options.marks);
+        let tasks = (command.as_ref().map(TracedCommand::task), marker.as_ref().map(Marker::task));
+        let mut tracer = load(options, tasks, cpus.clone())?;
         let layout = tracer.layout();
         tracer::guest::mark(&tracer.rings().heads, layout.rings, options.mark);
         let mut started = TraceStarted {
@@ -66,7 +70,8 @@ impl Trace {
             slots_per_ring: u32::try_from(layout.slots_per_cpu).unwrap_or(0),
             rings: u32::try_from(layout.rings).unwrap_or(0),
             fault_estimate_ns: tracer::fault_estimate(),
-            command: command.as_ref().map(TracedCommand::task),
+            command: tasks.0,
+            marker: tasks.1,
             ..TraceStarted::default()
         };
         let pages = |(address, bytes)| pages_of(Path::new(PROC), address, bytes);
@@ -74,14 +79,15 @@ impl Trace {
             Ok(pages) => (started.head_pages, started.slot_pages) = pages,
             Err(error) => started.pages_problem = Some(error.to_string()),
         }
-        started.before = tasks()?;
+        started.before = all_tasks()?;
         started.begin_ns = tracer.start().map_err(|error| error.to_string())?.0;
-        started.after = tasks()?;
+        started.after = all_tasks()?;
         started.after_ns = super::now_ns();
         started.missing = tracer.missing().to_vec();
+        started.missing.extend(no_marker);
         started.clock = clock();
         let cpu_ns = own_cpu_ns();
-        Ok((Self { tracer, command, sent: vec![0; layout.rings], cpu_ns }, started))
+        Ok((Self { tracer, command, marker, sent: vec![0; layout.rings], cpu_ns }, started))
     }
 
     /// Lets the command go.
@@ -95,6 +101,12 @@ impl Trace {
     pub(crate) fn look(&mut self) -> TraceSeen {
         let exit_code = self.command.as_mut().and_then(TracedCommand::exit_code);
         TraceSeen { clock: clock(), exit_code }
+    }
+
+    /// Makes marks. The clock just before and after each, ns.
+    pub(crate) fn mark(&mut self, count: u8) -> Result<Vec<(u64, u64)>, String> {
+        let marker = self.marker.as_mut().ok_or("there is nobody who makes marks")?;
+        marker.make(count).map_err(|error| format!("failed to make marks: {error}"))
     }
 
     /// What the programs have written since the last time, as much as one answer holds, and frees its room.
@@ -178,9 +190,22 @@ fn hold(words: &[String]) -> Result<Option<TracedCommand>, String> {
     held.map(Some).map_err(|error| format!("failed to start the command: {error}"))
 }
 
+/// Who makes marks, or why nobody can.
+fn marker(wanted: bool) -> (Option<Marker>, Option<(String, String)>) {
+    match wanted.then(Marker::start) {
+        Some(Ok(marker)) => (Some(marker), None),
+        Some(Err(error)) => {
+            let reason = format!("its PCI host bridge can't be read: {error}");
+            (None, Some(("clock marks".to_owned(), reason)))
+        }
+        None => (None, None),
+    }
+}
+
+/// `command`, `marker`: their tasks.
 fn load(
     options: &TraceOptions,
-    command: Option<&TracedCommand>,
+    (command, marker): (Option<u32>, Option<u32>),
     cpus: Vec<u32>,
 ) -> Result<Tracer, String> {
     let filter = match options.scope {
@@ -197,13 +222,13 @@ fn load(
     .map_err(|error| error.to_string())?;
     let followed = match (options.scope, command) {
         (TraceScope::Tree { pid }, _) => Some(pid),
-        (TraceScope::Command, Some(command)) => Some(command.task()),
-        _ => None,
+        (TraceScope::Command, command) => command,
+        (TraceScope::Everything, _) => return Ok(tracer),
     };
-    match followed.map(|pid| tracer.follow(Pid(pid))) {
-        Some(Err(error)) => Err(error.to_string()),
-        _ => Ok(tracer),
+    for pid in followed.into_iter().chain(marker) {
+        tracer.follow(Pid(pid)).map_err(|error| error.to_string())?;
     }
+    Ok(tracer)
 }
 
 /// The written slots of a ring that were not taken yet, at most `room`: up to the first that is still being written.
@@ -239,7 +264,7 @@ fn take<M: RingMemory<Error = std::convert::Infallible>>(
     }
 }
 
-fn tasks() -> Result<Vec<TraceTaskRow>, String> {
+fn all_tasks() -> Result<Vec<TraceTaskRow>, String> {
     let tasks = host::tasks::snapshot(Path::new(PROC), MachineId::HOST)
         .map_err(|error| format!("failed to read {PROC}: {error}"))?;
     let row = |task: TraceTask| TraceTaskRow {

@@ -68,7 +68,7 @@ pub(crate) struct Args {
     /// Have the guest send its events, as it does by itself where its memory can't be read
     #[arg(long, requires = "vm")]
     by_link: bool,
-    /// Check the guest's clock at the begin and at the end: by so many VM exits (CPUID), which both sides see
+    /// Check the guest's clock at the begin and at the end: by so many port writes of its kernel, which both sides see
     #[arg(long, value_name = "MARKS", requires = "vm", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=1024))]
     check_clock: u32,
     /// Only this process and what it starts

@@ -23,8 +23,9 @@ use tracer::outside::GuestClock;
 
 pub(crate) use find::{all_vms, find_vm};
 
+use self::marks::{Calls, Marks};
 use self::rings::Rings;
-use self::worker::{Clocks, Mark, News, Order, Work};
+use self::worker::{Clocks, News, Order, Work};
 use super::plan::GuestPath;
 use super::source::{Source, SourceTables};
 use super::tasks::Meanwhile;
@@ -67,7 +68,8 @@ pub(super) struct Guest {
     news: Receiver<News>,
     meanwhile: Meanwhile,
     command: CommandSeen,
-    marks: Vec<Mark>,
+    marks: Marks,
+    calls: Calls,
     /// Why its trace ended before the others'.
     failed: Option<String>,
 }
@@ -110,6 +112,7 @@ impl Guest {
                 stacks: STACKS,
                 scope: plan.scope,
                 mark,
+                marks: 0 < plan.marks,
                 command: plan.command.clone(),
             },
             marks: plan.marks,
@@ -171,7 +174,8 @@ impl Guest {
             news,
             meanwhile: Meanwhile::default(),
             command: CommandSeen::default(),
-            marks: Vec::new(),
+            marks: Marks::default(),
+            calls: Calls::default(),
             failed: None,
             started,
             stopped: None,
@@ -189,7 +193,7 @@ impl Guest {
                     self.fail(reason);
                 }
             }
-            News::Marked(Ok(marks)) => self.marks.extend(marks),
+            News::Marked(Ok(marks)) => self.marks.append(marks),
             News::Marked(Err(reason)) => {
                 self.row.missing.push(("clock marks".to_owned(), reason));
             }
@@ -247,6 +251,9 @@ impl Guest {
             let last = self.clock.last().guest_ns;
             waiting.partition_point(|event| event.time.0 <= last)
         };
+        if let Some(marker) = self.started.marker {
+            waiting[..known].iter().for_each(|event| self.calls.see(Tid(marker), event));
+        }
         let (clock, now) = (&self.clock, probes::now());
         let on_host = |mut event: TraceEvent| {
             event.time = clock.host(event.time.0).min(now);
@@ -394,7 +401,7 @@ impl Source for Guest {
             us(self.clock.bend_ns()),
             self.clock.drift_ppm(),
         )];
-        notes.extend(marks::note(&self.clock, &self.marks));
+        notes.extend(marks::note(&self.clock, &self.marks, &self.calls));
         notes.extend(self.doubts.iter().map(|doubt| {
             format!("its clock was read by the link's delay at times, not by its counter: {doubt}")
         }));

@@ -16,13 +16,15 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
 
 use api::guest::{
-    MAX_TRACE_BYTES, TraceClock, TraceOptions, TraceSlots, TraceStarted, TraceStopped,
+    MAX_MARKS, MAX_TRACE_BYTES, TraceClock, TraceOptions, TraceSlots, TraceStarted, TraceStopped,
 };
 use guest::{Channel, Limits, Session};
 use model::{HostNs, Pid};
 use probes::{FoundVm, MarkWatch, VcpuClock, VmFinder};
 use tracer::ClockPair;
 use tracer::outside::{Knot, TscScale, knot};
+
+use super::marks::Marks;
 
 /// Between two looks at the guest's clocks.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
@@ -71,7 +73,7 @@ pub(super) enum News {
     /// The clocks, and where the memory lies now.
     Looked(Box<FoundVm>, Clocks, Option<i32>),
     /// Marks, or why there are none.
-    Marked(Result<Vec<Mark>, String>),
+    Marked(Result<Marks, String>),
     /// What the guest sent.
     Slots(Vec<TraceSlots>),
     /// The probes are detached.
@@ -87,17 +89,6 @@ pub(super) struct Clocks {
     pub(super) doubt: Option<String>,
 }
 
-/// An instant seen from both sides: a VM exit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Mark {
-    /// The guest's clock just before, ns.
-    pub(super) before_ns: u64,
-    /// When the host saw it.
-    pub(super) seen: HostNs,
-    /// The guest's clock just after, ns.
-    pub(super) after_ns: u64,
-}
-
 /// The worker's thread.
 pub(super) fn work(work: &Work, orders: &Receiver<Order>, news: &SyncSender<News>) {
     if let Err(reason) = trace(work, orders, news) {
@@ -110,8 +101,9 @@ fn trace(work: &Work, orders: &Receiver<Order>, news: &SyncSender<News>) -> Resu
     let mut asking = Asking::begin(work)?;
     let tell = |what| news.send(what).map_err(|_| "nobody records any more".to_owned());
     let (started, clocks) = asking.start(&work.options)?;
+    let marks = started.marker.is_some() && 0 < work.marks;
     tell(News::Started(Box::new(started), Box::new(asking.vm.clone()), clocks))?;
-    if 0 < work.marks {
+    if marks {
         tell(News::Marked(asking.mark()))?;
     }
     let (mut sends, mut next_look) = (false, Instant::now() + LOOK_EVERY);
@@ -136,7 +128,7 @@ fn trace(work: &Work, orders: &Receiver<Order>, news: &SyncSender<News>) -> Resu
             next_look = Instant::now() + LOOK_EVERY;
         }
     }
-    if 0 < work.marks {
+    if marks {
         tell(News::Marked(asking.mark()))?;
     }
     let (stopped, clocks) = asking.stop()?;
@@ -188,19 +180,20 @@ impl<'a> Asking<'a> {
         Ok((started, clocks))
     }
 
-    /// Has the guest write marks. Its clock is read before and after: they lie between two knots.
-    fn mark(&mut self) -> Result<Vec<Mark>, String> {
-        let nonce = probes::now().0.to_le_bytes();
-        let first = u32::from_le_bytes([0, nonce[1] << 2, nonce[2], nonce[3]]);
-        let watch =
-            MarkWatch::start(self.work.process, first).map_err(|error| error.to_string())?;
-        let written = self.session.trace_mark(first, self.work.marks);
-        let written = written.map_err(|error| error.to_string())?;
-        let pairs = written.into_iter().zip(watch.times());
-        let mark = |((before_ns, after_ns), seen): ((u64, u64), Option<HostNs>)| {
-            seen.map(|seen| Mark { before_ns, seen, after_ns })
-        };
-        Ok(pairs.filter_map(mark).collect())
+    /// Has the guest make marks, as many at once as have different numbers. Its clock is read before and after: they lie
+    /// between two knots.
+    fn mark(&mut self) -> Result<Marks, String> {
+        let mut watch = MarkWatch::start(self.work.process).map_err(|error| error.to_string())?;
+        let mut marks = Marks::default();
+        let mut left = self.work.marks;
+        while 0 < left {
+            let count = u8::try_from(left).unwrap_or(MAX_MARKS).min(MAX_MARKS);
+            watch.take();
+            let made = self.session.trace_mark(count).map_err(|error| error.to_string())?;
+            marks.add(&made, watch.take());
+            left -= u32::from(count);
+        }
+        Ok(marks)
     }
 
     fn drain(&mut self) -> Result<Vec<TraceSlots>, String> {
