@@ -42,9 +42,9 @@ bench: build
 	cargo bench --locked -p recording -p analysis
 	cargo run --locked -q -p acceptance --bin measure -- --build
 
-bench-trace:
+bench-trace: build
 	@.ci/deps $(MUSL) $(PACKAGES) linux-perf
-	cargo run --locked -q --release -p tracer --example bench_trace -- $(TARGET_DIR)/bench-trace.json
+	cargo run --locked -q --release -p tracer --example bench_trace -- $(VMSCOPE) $(TARGET_DIR)/bench-trace.json
 
 experiments: build floor
 	cargo run --locked -q -p acceptance --bin experiments -- $(if $(ONLY),--only $(ONLY))

@@ -1,7 +1,9 @@
 //! What an event costs, beside ftrace and perf: a loop of system calls, alone and traced by each in turns, on one CPU; and
-//! how many events each loses at a million a second. Needs root and `perf`.
+//! how many events each loses at a million a second: these probes with a bare reader, and all of `vmscope trace record`.
+//! Needs root and `perf`.
 //!
-//! `make bench-trace`, or `cargo run --release -p tracer --example bench_trace -- FILE`, which gets the figures as JSON.
+//! `make bench-trace`, or `cargo run --release -p tracer --example bench_trace -- VMSCOPE FILE`: the program, and where
+//! the figures go as JSON.
 
 #![allow(clippy::print_stdout)]
 
@@ -51,13 +53,21 @@ const EVENTS: &[&str] = &[
     "block/block_rq_complete",
 ];
 const TRACEFS: &str = "/sys/kernel/tracing";
+/// The argument with which this program is traced by `vmscope trace record`.
+const FLOOD_ONLY: &str = "flood";
 
 fn main() -> Result<()> {
+    let mut arguments = std::env::args_os().skip(1).map(PathBuf::from);
+    let vmscope = arguments.next().ok_or("which vmscope?")?;
     let cpus = host::machine::online_cpus(Path::new("/sys"))?;
     let cpu = *cpus.last().ok_or("no CPU")?;
     let mut only = CpuSet::new();
     only.set(cpu as usize);
     sched_setaffinity(None, &only)?;
+    if vmscope.as_os_str() == FLOOD_ONLY {
+        flood();
+        return Ok(());
+    }
     let known = |event: &&&str| Path::new(TRACEFS).join("events").join(event).exists();
     let bench = Bench { cpus, cpu, events: EVENTS.iter().filter(known).copied().collect() };
 
@@ -70,6 +80,7 @@ fn main() -> Result<()> {
         traced[2].extend(bench.by_perf()?);
     }
     let floods = [bench.flood_vmscope()?, bench.flood_ftrace()?, bench.flood_perf()?];
+    let recorded = bench.flood_recorder(&vmscope)?;
 
     let alone = median(alone);
     println!(
@@ -86,9 +97,14 @@ fn main() -> Result<()> {
             flood.lost
         ));
     }
-    if let Some(file) = std::env::args_os().nth(1).map(PathBuf::from) {
-        let json =
-            format!("{{\"ns_per_call_alone\":{alone:.1},\"tracers\":[{}]}}\n", rows.join(","));
+    println!("vmscope trace record, of {} events: {} lost", recorded.events, recorded.lost);
+    if let Some(file) = arguments.next() {
+        let json = format!(
+            "{{\"ns_per_call_alone\":{alone:.1},\"tracers\":[{}],\"recorder\":{{\"events\":{},\"lost\":{}}}}}\n",
+            rows.join(","),
+            recorded.events,
+            recorded.lost
+        );
         fs::write(&file, json)?;
         println!("written to {}", file.display());
     }
@@ -158,6 +174,26 @@ impl Bench {
         })?;
         tracer.stop();
         let lost = tracer.lost().iter().map(|lost| lost.count).sum();
+        Ok(Flood { events, lost })
+    }
+
+    /// `N events in T s, N lost`: the recorder has the CPUs that the loop leaves.
+    fn flood_recorder(&self, vmscope: &Path) -> Result<Flood> {
+        let folder = Path::new("/dev/shm").join(format!("vmscope-bench-{}", std::process::id()));
+        let trace = folder.join("trace");
+        fs::create_dir_all(&folder)?;
+        let mut command = self.elsewhere(&vmscope.to_string_lossy());
+        command.args(["trace", "record", "-o"]).arg(&trace).arg("--");
+        let output = command.arg(std::env::current_exe()?).arg(FLOOD_ONLY).output()?;
+        fs::remove_dir_all(&folder)?;
+        let said = String::from_utf8(output.stderr)?;
+        let count = |what: &str| {
+            let words: Vec<&str> = said.split_whitespace().collect();
+            let at = words.iter().position(|word| word.trim_end_matches(',') == what)?;
+            words.get(at.checked_sub(1)?)?.parse().ok()
+        };
+        let counts = count("events").zip(count("lost"));
+        let (events, lost) = counts.ok_or_else(|| format!("{} said: {said}", vmscope.display()))?;
         Ok(Flood { events, lost })
     }
 
