@@ -163,11 +163,14 @@ impl VirtualHost {
         }
     }
 
+    /// A QEMU that refused its command line says why, else the kernel may have; a signal, or an exit without a word (its
+    /// emulated CPU faulted three times over), is in how it ended.
     fn last_words(&mut self) -> String {
-        // A QEMU that refused its command line says why; else the kernel may have.
-        let _ = self.process.0.wait();
+        let status =
+            self.process.0.wait().map_or_else(|error| error.to_string(), |s| s.to_string());
         let said = std::fs::read(&self.log).ok().and_then(|text| process::last_lines(&text, 3));
-        format!("ended by itself: {}", said.unwrap_or_else(|| process::log_tail(&self.console)))
+        let said = said.unwrap_or_else(|| process::log_tail(&self.console));
+        format!("ended by itself ({status}): {said}")
     }
 }
 
