@@ -228,7 +228,7 @@ pub(crate) fn at_random(random: &mut Random) -> Timeline {
             parent: (random.below(2) == 0).then(|| TaskId(random.number(n_tasks + 1))),
             parent_pid: Pid(0),
             names: vec![(HostNs(0), "a".to_owned()), (HostNs(random.below(end)), "b".to_owned())],
-            kernel: false,
+            kernel: random.below(4) == 0,
             begin: HostNs(begin),
             end: HostNs(end),
             before: begin == 0,

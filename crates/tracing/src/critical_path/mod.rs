@@ -98,7 +98,7 @@ pub enum Via {
         /// Whether it slept for a lock.
         lock: bool,
     },
-    /// The task of the segment before waited for this one later, which was already at work.
+    /// The task of the segment before, or whoever was at work for it, waited for this one later, which was already at work.
     Before,
     /// The task of the segment before made this one.
     Forked,

@@ -182,6 +182,43 @@ fn the_path_comes_back_from_a_waker_that_slept() {
     check(lines, &wakers, "fftttoof", "uuuuuuuu");
 }
 
+/// A kernel task that had no work held up nobody, whatever the sleeper itself waited for then.
+#[test]
+fn the_path_comes_back_from_an_idle_kernel_task() {
+    let check = |lines: &[(&str, &str, &str)], by: By, kernel: bool, who: &str, what: &str| {
+        let wakers = [('a', By::Task("journal")), ('b', TIMER), ('c', by)];
+        let mut drawn = Drawn::new(lines, &wakers);
+        drawn.timeline.tasks[1].kernel = kernel;
+        let life = Scope::life(&drawn.timeline, drawn.id("first")).unwrap();
+        let path = critical_path(&drawn.timeline, life);
+        assert!(path.covers_scope());
+        assert_eq!(letters(&drawn, &path), [who, what], "{lines:?}");
+    };
+    // For a disk.
+    let disk = By::Disk("first", 1, 2, 5);
+    let lines: &[_] = &[("first", "", "0cccc0aa0"), ("journal", "", "bbb11111 ")];
+    check(lines, disk, true, "fffjjjjjf", "uqDuuuuuu");
+    check(lines, disk, false, "jjjjjjjjf", "iiiuuuuuu");
+    // For a child.
+    let lines: &[_] = &[
+        ("first", "", "0cccc0aa0"),
+        ("journal", "", "bbb11111 "),
+        ("child", "first", " .000    "),
+    ];
+    check(lines, By::Task("child"), true, "fccjjjjjf", "uruuuuuuu");
+    // It was not there yet: who made it was at work.
+    let lines: &[_] = &[
+        ("first", "", "ccccccc0"),
+        ("journal", "", "b11111  "),
+        ("sh", "", "00000   "),
+        ("late", "sh", "   0aa0 "),
+    ];
+    check(lines, By::Task("late"), true, "sjjjjjlf", "uuuuuuuu");
+    // For a timer.
+    let lines: &[_] = &[("first", "", "0cccc0aa0"), ("journal", "", "bbb11111 ")];
+    check(lines, TIMER, true, "jjjjjjjjf", "iiiuuuuuu");
+}
+
 #[test]
 fn why_the_path_goes_on_elsewhere() {
     let drawn = Drawn::new(

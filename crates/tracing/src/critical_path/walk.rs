@@ -2,9 +2,10 @@
 //!
 //! The cursor is a task and a time. Every step goes back to the begin of the task's segment, or to another task: to the
 //! time it woke this one, made it, or made the request that this one waited for. A waker that slept before the woken task
-//! began to sleep held up nobody by that: there the walk comes back to the woken task, which still had work to do. Events
-//! that contradict each other can name wakers in a circle at one instant; after `MAX_HOPS` of them the walk stays with the
-//! task, so that it always ends.
+//! began to sleep held up nobody by that: there the walk comes back to the woken task, which still had work to do. When the
+//! waker is a task of the kernel's that had no work (a journal's, between two commits), the walk comes back in any case: to
+//! whatever the woken task itself waited for at that time. Events that contradict each other can name wakers in a circle
+//! at one instant; after `MAX_HOPS` of them the walk stays with the task, so that it always ends.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +14,9 @@ use model::{HostNs, Interrupt};
 use super::summary::NET_RX;
 use super::{CriticalPath, Doing, Locks, PathSegment, Scope, Via};
 use crate::span;
-use crate::timeline::{Cpu, Request, Segment, Sleep, State, Task, TaskId, Timeline, WokenBy, Work};
+use crate::timeline::{
+    Cpu, Request, Segment, Sleep, State, Task, TaskId, Timeline, Waker, WokenBy, Work,
+};
 
 /// Changes of task at one instant. Real ones: a fork and a wake-up within the clock's resolution.
 const MAX_HOPS: u32 = 8;
@@ -100,18 +103,20 @@ impl<'a> Walk<'a> {
     }
 
     fn asleep(&mut self, sleep: &Sleep, begin: HostNs) {
-        if let Some(row) = self.left.iter().position(|left| self.had_work(*left))
+        if let Some((row, at_work)) = self.comes_back(sleep)
             && self.may_hop()
         {
-            let (task, _) = self.left[row];
             self.left.truncate(row);
-            return self.hop(task, self.at, Via::Before);
+            return self.hop(at_work, self.at, Via::Before);
         }
-        let Some(waker) = sleep.woken_by.filter(|waker| waker.time <= self.at) else {
+        // The walk can come back into the midst of a wait for a disk.
+        let known =
+            |waker: &Waker| waker.time <= self.at || matches!(waker.by, WokenBy::Request { .. });
+        let Some(waker) = sleep.woken_by.filter(known) else {
             return self.push(begin, unexplained(sleep));
         };
         // Where the wake-up began before the sleep did, the two crossed: the task never waited for anything else.
-        let woken = waker.time.max(begin);
+        let woken = waker.time.clamp(begin, self.at);
         let stays = sleep.lock.is_some() && self.scope.locks == Locks::Stay;
         match waker.by {
             _ if waker.time <= begin => self.push(begin, Doing::WakingUp),
@@ -136,15 +141,44 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Whether a task that the walk left had not fallen asleep yet, but ran or was about to.
-    fn had_work(&self, (task, asleep_since): (TaskId, HostNs)) -> bool {
-        let segments = &self.timeline.tasks[task.index()].segments;
+    /// The first of the tasks that the walk left which had not fallen asleep yet, by its row; and who was at work for it.
+    fn comes_back(&self, sleep: &Sleep) -> Option<(usize, TaskId)> {
+        let kernel = self.timeline.tasks[self.task.index()].kernel;
+        let had_no_work = kernel && !sleep.io && sleep.lock.is_none();
+        self.left.iter().enumerate().find_map(|(row, (task, asleep_since))| {
+            let at_work = if had_no_work { self.at_work(*task)? } else { *task };
+            let back = self.at <= *asleep_since && (had_no_work || self.is_active(at_work));
+            back.then_some((row, at_work))
+        })
+    }
+
+    /// Who has a CPU or a disk work for a task: itself, or whom it waits for.
+    fn at_work(&self, mut task: TaskId) -> Option<TaskId> {
+        for _ in 0..MAX_HOPS {
+            let row = self.timeline.tasks.get(task.index())?;
+            task = match self.state(task) {
+                Some(State::Running { .. } | State::Runnable { .. }) => return Some(task),
+                Some(State::Asleep(sleep)) => match sleep.woken_by?.by {
+                    WokenBy::Task(by) => by,
+                    WokenBy::Request { .. } => return Some(task),
+                    _ => return None,
+                },
+                Some(_) => return None,
+                None => row.parent.filter(|_| self.at <= row.begin)?,
+            };
+        }
+        None
+    }
+
+    fn is_active(&self, task: TaskId) -> bool {
+        matches!(self.state(task), Some(State::Running { .. } | State::Runnable { .. }))
+    }
+
+    /// What a task does just before.
+    fn state(&self, task: TaskId) -> Option<&'a State> {
+        let segments = &self.timeline.tasks.get(task.index())?.segments;
         let row = segments.partition_point(|segment| segment.end < self.at);
-        let here = segments.get(row).filter(|segment| segment.begin < self.at);
-        let active = |segment: &Segment| {
-            matches!(segment.state, State::Running { .. } | State::Runnable { .. })
-        };
-        self.at <= asleep_since && here.is_some_and(active)
+        segments.get(row).filter(|segment| segment.begin < self.at).map(|segment| &segment.state)
     }
 
     /// The task's own wait, and its end.
