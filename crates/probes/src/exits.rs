@@ -3,9 +3,9 @@
 use libbpf_rs::{Link, Object};
 use model::{ExitCount, VcpuId, Vendor};
 
-use crate::mapped::Mapped;
 use crate::object::Aligned;
 use crate::{ProbeError, Sampler, object, vcpus};
+use bpf_memory::Mapped;
 
 static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/exits.bpf.o")));
 

@@ -10,7 +10,6 @@ mod clock;
 mod error;
 mod exits;
 mod found;
-mod mapped;
 mod marks;
 mod object;
 mod perf;

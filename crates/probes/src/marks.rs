@@ -6,9 +6,9 @@ use std::sync::atomic::Ordering;
 use libbpf_rs::{Link, Object};
 use model::{HostNs, Pid};
 
-use crate::mapped::Mapped;
 use crate::object::Aligned;
 use crate::{ProbeError, object};
+use bpf_memory::Mapped;
 
 static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/marks.bpf.o")));
 

@@ -8,7 +8,7 @@ use model::Vendor;
 
 use crate::ProbeError;
 use crate::abi::{MAX_CPUS, RING_BYTES, RINGS};
-use crate::mapped::Mapped;
+use bpf_memory::Mapped;
 
 /// ELF parsers want their input aligned.
 #[repr(align(8))]

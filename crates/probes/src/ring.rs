@@ -10,7 +10,7 @@
 use std::sync::atomic::Ordering;
 
 use crate::abi::{RING_BYTES, RING_DROPPED, RING_HEAD, RING_READ_ERRORS, RING_TAIL, RING_UNKNOWN};
-use crate::mapped::Mapped;
+use bpf_memory::Mapped;
 
 /// The rings of all CPUs.
 #[derive(Debug)]

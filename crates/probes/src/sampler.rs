@@ -10,12 +10,12 @@ use model::{Tid, Trigger, Vendor};
 
 use crate::abi::{RINGS, RawStack, SAMPLE_BYTES, STACK_BYTES};
 use crate::found::{self, FOUND_BYTES, FoundVcpu};
-use crate::mapped::Mapped;
 use crate::object::Aligned;
 use crate::perf::Event;
 use crate::ring::{RingCounters, Rings};
 use crate::vcpus::VcpuTable;
 use crate::{ProbeError, object};
+use bpf_memory::Mapped;
 
 static OBJECT: &Aligned<[u8]> =
     &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/sampler.bpf.o")));

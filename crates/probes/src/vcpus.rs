@@ -7,8 +7,8 @@ use libbpf_rs::Object;
 use model::Tid;
 
 use crate::found::FoundVcpu;
-use crate::mapped::Mapped;
 use crate::{ProbeError, object};
+use bpf_memory::Mapped;
 
 const BUCKET_BITS: u32 = 12;
 const BUCKETS: usize = 1 << BUCKET_BITS;

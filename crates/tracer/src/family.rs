@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use host::procfs::numbered_entries;
 use model::Pid;
 
-use crate::Mapped;
+use bpf_memory::Mapped;
 
 /// Looks at `/proc` until one finds nobody new, at most so often.
 const MAX_LOOKS: u32 = 8;

@@ -2,11 +2,12 @@
 
 use aya::maps::StackTraceMap;
 use aya::{Btf, Ebpf, EbpfError, EbpfLoader, include_bytes_aligned};
+use bpf_memory::Mapped;
 use model::{HostNs, LostEvents, MachineId, Pid, TraceEvent, TraceStack};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::family::Followed;
-use crate::mapped::{LocalRings, Mapped};
+use crate::local::LocalRings;
 use crate::probes::{Links, Missing, attach, chain, load, missed};
 use crate::ring::Consumer;
 use crate::slots::{Base, KINDS, RING_BYTES, SLOT_BYTES, lost_events};

@@ -1,4 +1,7 @@
-//! A BPF map's memory, shared with the kernel.
+//! BPF array maps' memory, shared with the kernel.
+//!
+//! Programs write there at any time. Words are only ever read and written atomically; what may be read when is up to the
+//! protocol of whoever lays out the map.
 
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
@@ -6,16 +9,19 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-/// An mmapped array map. The kernel writes it at any time; what may be read when is the ring
-/// protocol's business (see `ring`).
+/// An mmapped array map (`BPF_F_MMAPABLE`).
 #[derive(Debug)]
-pub(crate) struct Mapped {
+pub struct Mapped {
     start: NonNull<u8>,
     len: usize,
 }
 
 impl Mapped {
-    pub(crate) fn new(fd: BorrowedFd<'_>, len: usize) -> std::io::Result<Self> {
+    /// Maps the first `len` bytes of the map `fd`, rounded up to whole pages.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn new(fd: BorrowedFd<'_>, len: usize) -> std::io::Result<Self> {
         let len = len.next_multiple_of(rustix::param::page_size());
         // SAFETY: a fresh shared mapping at an address of the kernel's choice aliases nothing of ours.
         let start = unsafe {
@@ -32,8 +38,24 @@ impl Mapped {
         Ok(Self { start, len })
     }
 
+    /// Where it begins in this process: aligned to pages.
+    #[must_use]
+    pub fn address(&self) -> usize {
+        self.start.as_ptr().addr()
+    }
+
+    /// Its length in bytes, whole pages.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.len
+    }
+
     /// The 8-byte word at `offset`, which kernel and user space share.
-    pub(crate) fn word(&self, offset: usize) -> &AtomicU64 {
+    ///
+    /// # Panics
+    /// If it does not lie inside, or is not aligned.
+    #[must_use]
+    pub fn word(&self, offset: usize) -> &AtomicU64 {
         assert!(offset.is_multiple_of(8) && offset + 8 <= self.len, "words lie inside the mapping");
         // SAFETY: the assertion keeps the address inside the mapping.
         let word = unsafe { self.start.add(offset) };
@@ -43,7 +65,11 @@ impl Mapped {
     }
 
     /// The 4-byte word at `offset`, which kernel and user space share.
-    pub(crate) fn half_word(&self, offset: usize) -> &AtomicU32 {
+    ///
+    /// # Panics
+    /// As `word`.
+    #[must_use]
+    pub fn half_word(&self, offset: usize) -> &AtomicU32 {
         assert!(offset.is_multiple_of(4) && offset + 4 <= self.len, "words lie inside the mapping");
         // SAFETY: the assertion keeps the address inside the mapping.
         let word = unsafe { self.start.add(offset) };
@@ -51,16 +77,24 @@ impl Mapped {
         unsafe { AtomicU32::from_ptr(word.as_ptr().cast()) }
     }
 
-    pub(crate) fn load(&self, offset: usize) -> u64 {
+    /// The 8-byte word at `offset`, and all that was written before it.
+    ///
+    /// # Panics
+    /// As `word`.
+    #[must_use]
+    pub fn load(&self, offset: usize) -> u64 {
         self.word(offset).load(Ordering::Acquire)
     }
 
-    /// Bytes that the kernel has published and will not write again before the ring's tail moves.
+    /// Bytes that the kernel has published and will not write again before it is told that it may.
+    ///
+    /// # Panics
+    /// If they do not lie inside.
     ///
     /// # Safety
-    /// The range must lie between the ring's tail and head, and the tail must not move while the
-    /// slice lives.
-    pub(crate) unsafe fn published(&self, offset: usize, len: usize) -> &[u8] {
+    /// Nobody may write the range while the slice lives: in a ring, it lies between tail and head, and the tail stays.
+    #[must_use]
+    pub unsafe fn published(&self, offset: usize, len: usize) -> &[u8] {
         assert!(offset + len <= self.len, "slots lie inside the mapping");
         // SAFETY: the assertion keeps the address inside the mapping.
         let start = unsafe { self.start.add(offset) };
@@ -69,8 +103,10 @@ impl Mapped {
     }
 }
 
-// SAFETY: the mapping belongs to this value alone and may be used from any one thread.
+// SAFETY: the mapping belongs to this value alone, and words are only accessed atomically.
 unsafe impl Send for Mapped {}
+// SAFETY: as above; who reads plain bytes promises that nobody writes them.
+unsafe impl Sync for Mapped {}
 
 impl Drop for Mapped {
     fn drop(&mut self) {
