@@ -108,8 +108,8 @@ fn disks() {
     check(
         &[("tar", "", "00aaaaaa0"), ("kworker", "", "xx.11xxxx")],
         &[('a', By::Disk("kworker", 4, 5, 8))],
-        "kkkkkkkkt",
-        "??ruqDDDu",
+        "ttkkkkkkt",
+        "uuruqDDDu",
     );
 }
 

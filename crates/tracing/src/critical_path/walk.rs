@@ -50,7 +50,7 @@ struct Walk<'a> {
     at: HostNs,
     /// Changes of task since the walk last went back in time.
     hops: u32,
-    /// Tasks that the walk left for their wakers, and since when they slept.
+    /// Tasks that the walk left for who ended their sleep, and since when they slept.
     left: Vec<(TaskId, HostNs)>,
     /// The path so far, last segment first.
     back: Vec<PathSegment>,
@@ -131,7 +131,7 @@ impl<'a> Walk<'a> {
                 }
             }
             WokenBy::Request { task, row } => match self.request(task, row, woken) {
-                Some(request) => self.disk(task, request, woken),
+                Some(request) => self.disk(task, request, woken, begin),
                 None => self.stay(woken, begin, unexplained(sleep)),
             },
             WokenBy::Interrupt(interrupt) if sleep.lock.is_none() && !sleep.io => {
@@ -217,11 +217,14 @@ impl<'a> Walk<'a> {
         (request.queued < woken).then_some(request)
     }
 
-    fn disk(&mut self, maker: TaskId, request: &Request, woken: HostNs) {
+    fn disk(&mut self, maker: TaskId, request: &Request, woken: HostNs, asleep_since: HostNs) {
         let (disk, op, queued) = (request.disk, request.op, request.queued);
         let done = request.done.unwrap_or(woken).clamp(queued, woken);
         let issued = request.issued.unwrap_or(queued).clamp(queued, done);
         self.push(done, Doing::WakingUp);
+        if maker != self.task {
+            self.left.push((self.task, asleep_since));
+        }
         self.hop(maker, done, Via::Completed);
         self.push(issued, Doing::Disk { disk, op });
         self.push(queued, Doing::DiskQueue { disk, op });
