@@ -1,5 +1,8 @@
 //! What was waited for: `--view waits`.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
 use analysis::Width;
 use tracing::group::By;
 use tracing::kernel::syscall_label;
@@ -44,13 +47,14 @@ pub(super) fn text(findings: &Findings<'_>, waits: &Waits, width: Width) -> Stri
     let who = who(&waits.names, limit, scale).text(width);
     out += &format!("\nWho waited, in {}\n{who}", scale.unit());
     out += &left_out(waits.names.len(), limit, "name");
-    let places = places(waits, limit, scale).text(width);
+    let all = places(waits);
+    let places = place_rows(&all, limit, scale).text(width);
     out += &format!(
         "
 Where: the kernel function that tells, and who held the lock
 {places}"
     );
-    out += &left_out(asleep(&waits.details, |it| it.cause).count(), limit, "place");
+    out += &left_out(all.len(), limit, "place");
     let ended = ended(waits, limit, scale).text(width);
     out += &format!(
         "
@@ -151,17 +155,31 @@ fn asleep<T>(rows: &[(T, Sum)], cause: impl Fn(&T) -> Cause) -> impl Iterator<It
     })
 }
 
-fn places(waits: &Waits, limit: usize, scale: Scale) -> Grid {
+/// Cause, function and holder: which of the locks it was, and what told the cause, are not shown.
+type Place<'a> = (Cause, &'a str, Option<String>);
+
+/// Most time first.
+fn places(waits: &Waits) -> Vec<(Place<'_>, Sum)> {
+    let mut sums: BTreeMap<Place<'_>, Sum> = BTreeMap::new();
+    for (detail, sum) in asleep(&waits.details, |it| it.cause) {
+        sums.entry((detail.cause, &detail.function, holder(detail))).or_default().merge(sum);
+    }
+    let mut places: Vec<_> = sums.into_iter().collect();
+    places.sort_by_key(|(_, sum)| Reverse(sum.ns));
+    places
+}
+
+fn place_rows(places: &[(Place<'_>, Sum)], limit: usize, scale: Scale) -> Grid {
     let mut grid =
         Grid::new(&[&format!(">{}", scale.unit()), ">waits", "for", "function", "holder"]);
-    for (detail, sum) in asleep(&waits.details, |it| it.cause).take(limit) {
-        let function = if detail.function.is_empty() { "-" } else { &detail.function };
+    for ((cause, function, holder), sum) in places.iter().take(limit) {
+        let function = if function.is_empty() { "-" } else { function };
         grid.row([
             scale.show(sum.ns),
             sum.count.to_string(),
-            detail.cause.name().to_owned(),
+            cause.name().to_owned(),
             function.to_owned(),
-            holder(detail).unwrap_or("-".to_owned()),
+            holder.clone().unwrap_or("-".to_owned()),
         ]);
     }
     grid
