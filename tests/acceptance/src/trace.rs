@@ -22,17 +22,105 @@ pub fn report(trace: &Path, arguments: &[&str]) -> anyhow::Result<Value> {
 }
 
 /// Sum of the fields of an object whose names end in `_ns`, without `whole`.
-#[must_use]
-pub fn parts_ns(object: &Value, whole: &str) -> u64 {
+fn parts_ns(object: &Value, whole: &str) -> u64 {
     let fields = object.as_object().into_iter().flatten();
     let parts = fields.filter(|(name, _)| name.ends_with("_ns") && *name != whole);
     parts.filter_map(|(_, value)| value.as_u64()).sum()
 }
 
 /// Sum of `ns` of a list's objects.
-#[must_use]
-pub fn sum_ns(list: &Value) -> u64 {
+fn sum_ns(list: &Value) -> u64 {
     list.as_array().into_iter().flatten().filter_map(|row| row["ns"].as_u64()).sum()
+}
+
+/// Checks the sums of docs/trace.md in a report of everybody (`--limit 0`).
+///
+/// # Errors
+/// If one does not hold, or its parts are not there.
+pub fn check_sums(report: &Value) -> anyhow::Result<()> {
+    let machine = &report["machine"];
+    let (wall, cpus) = (ns(machine, "wall_ns")?, list(&machine["cpus"])?.len() as u64);
+    check_profile(&report["profile"])?;
+    for row in named(&report["states"])? {
+        let time = &row["time"];
+        check(row, parts_ns(time, "life_ns"), ns(time, "life_ns")?)?;
+    }
+    for row in named(&report["waits"])? {
+        let life = &row["life"];
+        check(row, ns(life, "running_ns")? + sum_ns(&life["causes"]), ns(life, "life_ns")?)?;
+    }
+    let lives = ["states", "waits"].map(|table| ns(&report[table]["total"], "life_ns"));
+    let [states, waits] = lives;
+    check(&report["waits"]["total"], waits?, states?)?;
+    let kernel = &report["kernel"];
+    check(&kernel["machine"], sum_ns(&kernel["machine"]), cpus * wall)?;
+    for cpu in list(&kernel["cpus"])? {
+        check(cpu, sum_ns(&cpu["classes"]), wall)?;
+    }
+    check_path(&report["critical_path"])?;
+    check_host_side(&report["host_side"], wall)
+}
+
+fn check_profile(profile: &Value) -> anyhow::Result<()> {
+    let looked_at = ns(profile, "end_ns")? - ns(profile, "begin_ns")?;
+    let lists = [list(&profile["cpus"])?, list(&profile["disks"])?].concat();
+    let times = lists.iter().map(|row| &row["time"]);
+    for time in times.chain([&profile["machine"]]) {
+        check(time, ns(time, "wall_ns")?, looked_at)?;
+        check(time, parts_ns(time, "wall_ns"), looked_at)?;
+    }
+    Ok(())
+}
+
+/// There is none without a command.
+fn check_path(path: &Value) -> anyhow::Result<()> {
+    if path.is_null() {
+        return Ok(());
+    }
+    let wall = ns(path, "wall_ns")?;
+    for parts in ["categories", "names", "segments"] {
+        list(&path[parts])?;
+        check(&Value::from(parts), sum_ns(&path[parts]), wall)?;
+    }
+    Ok(())
+}
+
+/// Only VMs have one.
+fn check_host_side(side: &Value, wall: u64) -> anyhow::Result<()> {
+    if side.is_null() {
+        return Ok(());
+    }
+    for cpu in list(&side["cpus"])? {
+        let mut all = 0;
+        for share in ["busy", "idle", "unknown"].map(|doing| &cpu[doing]) {
+            let whole = ns(share, "ns")?;
+            check(share, parts_ns(share, "ns"), whole)?;
+            check(share, sum_ns(&share["stolen_by"]), ns(share, "stolen_ns")?)?;
+            all += whole;
+        }
+        check(cpu, all, wall)?;
+    }
+    Ok(())
+}
+
+fn check(what: &Value, parts: u64, whole: u64) -> anyhow::Result<()> {
+    if parts != whole {
+        bail!("parts add up to {parts} ns instead of {whole} ns: {what}");
+    }
+    Ok(())
+}
+
+fn ns(object: &Value, field: &str) -> anyhow::Result<u64> {
+    object[field].as_u64().with_context(|| format!("no {field} in {object}"))
+}
+
+fn list(value: &Value) -> anyhow::Result<&[Value]> {
+    value.as_array().map(Vec::as_slice).with_context(|| format!("no list: {value}"))
+}
+
+/// The rows of commands and of processes.
+fn named(table: &Value) -> anyhow::Result<impl Iterator<Item = &Value>> {
+    Ok(list(&table["names"])?.iter().chain(list(&table["processes"])?))
 }
 
 /// What became of a task, all in ns.
@@ -145,6 +233,28 @@ pub fn percent_off(ours: u64, theirs: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sums_that_do_not_hold() {
+        let file = crate::root().join("tests/golden/report/trace-overview.json");
+        let good: Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
+        check_sums(&good).unwrap();
+        for changed in [
+            "/profile/machine/both_ns",
+            "/profile/cpus/0/time/both_ns",
+            "/states/names/0/time/cpu_none_disk_none_ns",
+            "/waits/processes/0/life/running_ns",
+            "/kernel/machine/0/ns",
+            "/kernel/cpus/0/classes/0/ns",
+            "/critical_path/names/0/ns",
+            "/critical_path/segments",
+        ] {
+            let mut bad = good.clone();
+            let value = bad.pointer_mut(changed).expect(changed);
+            *value = value.as_u64().map_or(Value::Null, |ns| (ns + 1).into());
+            assert!(check_sums(&bad).is_err(), "{changed}");
+        }
+    }
 
     #[test]
     fn lines_of_timehist() {

@@ -4,6 +4,7 @@
 mod correction;
 mod cost;
 mod exits;
+mod make;
 mod profiles;
 mod time;
 mod trace;
@@ -55,6 +56,7 @@ pub const MARKS: &[Mark] = &[
     Mark { name: "S0.8", experiment: cost::per_sample },
     Mark { name: "S0.9", experiment: profiles::bytes_per_sample },
     Mark { name: "S2.1", experiment: trace::make_and_make_j2 },
+    Mark { name: "S2.2", experiment: trace::make_in_a_guest },
     Mark { name: "exits", experiment: exits::own_exits },
     Mark { name: "quota", experiment: time::throttled },
 ];

@@ -1,165 +1,88 @@
-//! A real project's `make` and `make -j2` on two CPUs and a slow disk: as in the original, the second is shorter, keeps CPUs
-//! and disk busy together for more of its time, and waits more.
+//! S2: sequential and parallel make, traced: on the host, and in a guest from outside.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 
 use anyhow::{Context, bail};
-use serde_json::Value;
 
+use super::make::{self, Build, ns};
 use super::{Outcome, in_slow_scenario};
-use crate::{root, run, text, trace};
+use crate::{run, text};
 
-/// Debian's source package: some 30 files of C, an archive, a link.
-const PACKAGE: &str = "lua5.4";
-
-/// Fetches a source package as Debian's own tools do, with lists of its own, and unpacks what its authors wrote.
-const FETCH: &str = "set -e
-    apt-get indextargets --format 'deb-src $(REPO_URI) $(CODENAME) $(COMPONENT)' 'Identifier: Packages' 'Origin: Debian' |
-        awk '$3 !~ /-/ && $4 == \"main\"' | sort -u >sources.list
-    mkdir -p lists/partial
-    fetch() {
-        apt-get -q -o Dir::Etc::SourceList=$PWD/sources.list -o Dir::Etc::SourceParts=- \
-            -o Dir::State::Lists=$PWD/lists -o Dir::Cache=$PWD/cache -o APT::Sandbox::User= \"$@\" >apt.log
-    }
-    fetch update
-    fetch --download-only source $PACKAGE
-    mkdir -p unpacked
-    tar -xf $PACKAGE_*.orig.tar.* -C unpacked --strip-components=1
-    mv unpacked source";
-
-/// The compiler is copied onto the disk: otherwise it would be read from the machine around the virtual host, which is no
-/// disk of it. Each build begins with nothing of the disk in memory.
-const BUILD: &str = "set -e
-    modprobe -a virtio_blk ext4
-    mkfs.ext4 -q -E nodiscard /dev/vda
-    mkdir -p /disk && mount /dev/vda /disk
-    flags='-O0 -DLUA_USE_LINUX -DLUA_COMPAT_5_3'
-    programs=\"/bin/sh $(which make gcc as ld ar ranlib) $(gcc -print-prog-name=cc1) $(gcc -print-prog-name=collect2)\"
-    libraries=$(ldd $programs | awk '$2 == \"=>\" { print $3 } /^\\t\\// { print $1 }')
-    headers=$(gcc -M $flags $SOURCE/*.c | tr ' ' '\\n' | grep ^/usr)
-    linked=$(for part in crt1.o Scrt1.o crti.o crtn.o crtbegin.o crtbeginS.o crtend.o crtendS.o libgcc.a libgcc_s.so \
-        libgcc_s.so.1 libc.so libc_nonshared.a libm.so libmvec.so.1 libm.so.6 libdl.a liblto_plugin.so
-        do gcc -print-file-name=$part; done | grep /)
-    ln -s usr/bin usr/lib usr/lib64 /disk
-    printf '%s\\n' $programs $libraries $headers $linked | xargs realpath -s |
-        sed -E 's,^/(bin|lib|lib64)/,/usr/\\1/,' | sort -u |
-        tar -chf - --ignore-failed-read -T - 2>/dev/null | tar -xf - -C /disk
-    mkdir -p /disk/tmp /disk/dev /disk/src
-    mount --bind /dev /disk/dev
-    cp $SOURCE/Makefile $SOURCE/*.c $SOURCE/*.h /disk/src
+/// On the host.
+const BUILDS: &str = "
+    eval \"$mounted\"
     for build in seq:-j1 para:-j2; do
-        rm -f /disk/src/*.o /disk/src/*.a /disk/src/lua
-        sync
-        echo 3 >/proc/sys/vm/drop_caches
-        vmscope trace record -o ${build%:*} -- chroot /disk /usr/bin/make -s -C /src ${build#*:} \
-            \"CFLAGS=$flags\" 'SYSLIBS=-Wl,-E -ldl' lua
+        eval \"$clean\"
+        record ${build%:*} ${build#*:}
+    done";
+
+/// In a guest; the last beside a VM that wants one of its CPUs.
+const BUILDS_IN_GUEST: &str = "
+    inside() { vmscope testbed exec a -- sh -c \"$1\"; }
+    inside \"$mounted\"
+    for build in seq:-j1 para:-j2 beside:-j2; do
+        inside \"$clean\"
+        case $build in beside:*) vmscope testbed exec b -- compute & esac
+        record ${build%:*} ${build#*:} --vm a
     done";
 
 pub(super) fn make_and_make_j2(files: &Path) -> anyhow::Result<Vec<Outcome>> {
-    let source = source()?.join("src");
-    let script = format!("SOURCE='{}'\n{BUILD}", source.display());
-    in_slow_scenario("trace-make", files, &script)?;
+    in_slow_scenario("trace-make", files, &(make::prepare()? + BUILDS))?;
     let [seq, para] = ["seq", "para"].map(|name| Build::of(&files.join(name)));
-    let (seq, para) = (seq?, para?);
-    print_side_by_side(files)?;
-    let outcome = |what: &str, original, ours, limit, pass| Outcome {
-        mark: "S2.1",
-        what: what.to_owned(),
-        original,
-        ours,
-        limit,
-        pass,
-    };
-    Ok(vec![
-        outcome(
-            "wall time of make, make -j2",
-            "less",
-            format!("{:.2} s, {:.2} s", seq.wall_s, para.wall_s),
-            "less",
-            para.wall_s < seq.wall_s,
-        ),
-        outcome(
-            "CPU and disk busy together",
-            "more",
-            format!("{:.2} %, {:.2} %", seq.both_percent, para.both_percent),
-            "more",
-            seq.both_percent < para.both_percent,
-        ),
-        outcome(
-            "waiting for CPUs, disks, locks",
-            "more",
-            format!("{:.2} s, {:.2} s", seq.waiting_s, para.waiting_s),
-            "more",
-            seq.waiting_s < para.waiting_s,
-        ),
-        outcome(
-            "waiting for unknown causes",
-            "-",
-            format!("{:.2} %, {:.2} %", seq.unknown_percent, para.unknown_percent),
-            "< 5 %",
-            seq.unknown_percent < 5.0 && para.unknown_percent < 5.0,
-        ),
-    ])
+    make::print_side_by_side(files, ["seq", "para"])?;
+    Ok(make::outcomes("S2.1", &seq?, &para?))
 }
 
-/// The figures of one build.
-struct Build {
-    wall_s: f64,
-    both_percent: f64,
-    /// Not for other tasks: that make and gcc wait for what they start gets less as it gets shorter.
-    waiting_s: f64,
-    unknown_percent: f64,
-}
-
-impl Build {
-    fn of(recording: &Path) -> anyhow::Result<Self> {
-        let report = trace::report(recording, &["--command-only"])?;
-        if report["command"]["exit_code"].as_i64() != Some(0) || !lost_nothing(&report) {
-            bail!("the build failed or its trace lost events: {}", report["machine"]);
-        }
-        let ns = |value: &Value| value.as_f64().unwrap_or(f64::NAN);
-        let (machine, waits) = (&report["profile"]["machine"], &report["waits"]["total"]);
-        Ok(Self {
-            wall_s: ns(&report["command"]["wall_ns"]) / 1e9,
-            both_percent: 100.0 * ns(&machine["both_ns"]) / ns(&machine["wall_ns"]),
-            waiting_s: contended_ns(waits) / 1e9,
-            unknown_percent: 100.0 * ns(&waits["unknown_ns"]) / ns(&waits["waiting_ns"]),
-        })
+pub(super) fn make_in_a_guest(files: &Path) -> anyhow::Result<Vec<Outcome>> {
+    in_slow_scenario("trace-make-guest", files, &(make::prepare()? + BUILDS_IN_GUEST))?;
+    let builds = ["seq", "para", "beside"];
+    for name in builds {
+        print_overview(&files.join(name))?;
     }
+    make::print_side_by_side(files, ["seq", "para"])?;
+    make::print_side_by_side(files, ["para", "beside"])?;
+    let [seq, para, beside] = builds.map(|name| Build::of(&files.join(name)));
+    let (seq, para, beside) = (seq?, para?, beside?);
+    for build in [&seq, &para, &beside] {
+        came_from_memory(build)?;
+    }
+    let mut outcomes = make::outcomes("S2.2", &seq, &para);
+    outcomes.push(thief(&para, &beside)?);
+    Ok(outcomes)
 }
 
-fn contended_ns(waits: &Value) -> f64 {
-    let causes = waits["causes"].as_array().map_or(&[][..], Vec::as_slice);
-    let contended = causes.iter().filter(|cause| text(cause, "group") != "other tasks");
-    contended.filter_map(|cause| cause["ns"].as_f64()).sum()
-}
-
-fn lost_nothing(report: &Value) -> bool {
-    report["machine"]["lost"].as_array().is_some_and(Vec::is_empty)
-}
-
-fn print_side_by_side(files: &Path) -> anyhow::Result<()> {
-    let [seq, para] = ["seq", "para"].map(|name| files.join(name).display().to_string());
-    let output = run(&["trace", "compare", &seq, &para])?;
-    eprintln!("{}", String::from_utf8_lossy(&output.stdout));
+fn came_from_memory(build: &Build) -> anyhow::Result<()> {
+    let machine = &build.report["machine"];
+    if text(machine, "name") != "a" || text(machine, "path") != "guest memory" {
+        bail!("no trace of a, or not out of its memory: {machine}");
+    }
     Ok(())
 }
 
-/// The unpacked source, fetched once.
-fn source() -> anyhow::Result<PathBuf> {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or(root().join("target"), PathBuf::from);
-    let folder = target.join("sources").join(PACKAGE);
-    let source = folder.join("source");
-    if source.is_dir() {
-        return Ok(source);
-    }
-    std::fs::create_dir_all(&folder).context("failed to create a folder for the source")?;
-    let mut fetch = Command::new("sh");
-    let fetch = fetch.args(["-c", &FETCH.replace("$PACKAGE", PACKAGE)]).current_dir(&folder);
-    let output = fetch.output().context("failed to run sh")?;
-    if !output.status.success() {
-        bail!("failed to fetch {PACKAGE}: {}", String::from_utf8_lossy(&output.stderr));
-    }
-    Ok(source)
+/// What the VM beside took of the critical path. Without it the build would at best take what is left.
+fn thief(alone: &Build, beside: &Build) -> anyhow::Result<Outcome> {
+    let side = &beside.report["critical_path"]["host_side"];
+    let parts = ["running", "waiting"].map(|part| &side[part]);
+    let stolen_s = parts.iter().map(|part| ns(&part["stolen_ns"])).sum::<f64>() / 1e9;
+    // Waits for a guest CPU are short beside what runs.
+    let thieves = parts[0]["stolen_by"].as_array().context("no thieves")?;
+    let first = thieves.first().map_or("nobody", |thief| text(thief, "by"));
+    Ok(Outcome {
+        mark: "S2.2",
+        what: "stolen from make -j2's path by another VM".to_owned(),
+        original: "-",
+        ours: format!(
+            "{stolen_s:.2} s of {:.2} s, by {first}; alone {:.2} s",
+            beside.wall_s(),
+            alone.wall_s()
+        ),
+        limit: "first: VM b",
+        pass: 0.0 < stolen_s && first == "VM b",
+    })
+}
+
+fn print_overview(recording: &Path) -> anyhow::Result<()> {
+    let output = run(&["trace", "report", &recording.display().to_string()])?;
+    eprintln!("{}", String::from_utf8_lossy(&output.stdout));
+    Ok(())
 }
