@@ -33,8 +33,11 @@ fn read(folder: &Path, machine: MachineId, pid: Pid, tid: Tid) -> Option<TraceTa
     let stat = std::fs::read(folder.join("stat")).ok()?;
     let stat = parse_stat(&String::from_utf8_lossy(&stat))?;
     let asleep_in = stat.asleep.then(|| sleeps_in(folder));
-    let Stat { name, parent, kernel, .. } = stat;
-    Some(TraceTask { machine, tid, pid, parent: Pid(parent), name, kernel, asleep_in })
+    let Stat { name, parent, kernel, asleep } = stat;
+    // The kernel's own tasks seem to be in call 0.
+    let in_call = (asleep && !kernel).then(|| in_call(folder)).flatten();
+    let parent = Pid(parent);
+    Some(TraceTask { machine, tid, pid, parent, name, kernel, asleep_in, in_call })
 }
 
 /// Functions, innermost first, separated by `;`; empty where the kernel does not tell.
@@ -47,6 +50,15 @@ fn sleeps_in(folder: &Path) -> String {
     // `0`: it runs, or the kernel hides it.
     let wchan = text("wchan");
     if wchan == "0" { String::new() } else { wchan }
+}
+
+fn in_call(folder: &Path) -> Option<u16> {
+    parse_syscall(&std::fs::read_to_string(folder.join("syscall")).ok()?)
+}
+
+/// Of `16 0x5 0xae80 0x0 ...`. `running`: not known; `-1`: in none.
+fn parse_syscall(text: &str) -> Option<u16> {
+    text.split_whitespace().next()?.parse().ok()
 }
 
 /// Of the lines `[<0>] function+0x1/0x2 [module]`.
@@ -113,6 +125,16 @@ mod test {
         check("", "");
         let long = format!("[<0>] {}+0x1/0x2\n", "x".repeat(3000)).repeat(3);
         assert_eq!(functions(&long).len(), 3000);
+    }
+
+    #[test]
+    fn calls() {
+        let check = |text, expected| assert_eq!(parse_syscall(text), expected);
+        check("16 0x1a 0xae80 0x0 0x0 0x0 0x7f1 0x7ffd12c8 0x7f12\n", Some(16));
+        check("0 0x3 0x55d0 0x400 0x0 0x0 0x0 0x7ffd 0x7f12\n", Some(0));
+        check("running\n", None);
+        check("-1 0x7ffd12c8 0x7f12\n", None);
+        check("", None);
     }
 
     #[test]

@@ -254,6 +254,11 @@ impl TableReader {
         Error::damaged(&self.path, reason)
     }
 
+    /// Whether there is a column of this name.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        has_column(self.reader.metadata(), name)
+    }
+
     pub(crate) fn bool(&self, name: &str) -> Result<Vec<bool>, Error> {
         Ok(self.read::<BoolType>(name, Shape::Required)?.values)
     }

@@ -246,6 +246,7 @@ fn task(machine: u32, tid: u32, name: &str, asleep_in: Option<&str>) -> TraceTas
         name: name.to_owned(),
         kernel: name.starts_with("kworker"),
         asleep_in: asleep_in.map(str::to_owned),
+        in_call: None,
     }
 }
 

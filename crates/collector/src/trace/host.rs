@@ -24,6 +24,7 @@ pub(super) struct Host {
     slots: u64,
     symbols: Symbols,
     tasks: Tasks,
+    scope: Scope,
 }
 
 /// The tasks of the begin, in the making.
@@ -76,7 +77,8 @@ impl Host {
                 "the kernel hides its functions' addresses: set sysctl kernel.kptr_restrict to 1";
             row.missing.push(("stack names".to_owned(), reason.to_owned()));
         }
-        Ok(Self { tracer, row, slots, symbols, tasks: Tasks::default() })
+        let (tasks, scope) = (Tasks::default(), scope.clone());
+        Ok(Self { tracer, row, slots, symbols, tasks, scope })
     }
 
     fn read_tasks() -> Result<Vec<TraceTask>, String> {
@@ -120,13 +122,22 @@ impl Source for Host {
 
     fn tables(&mut self) -> SourceTables {
         let Tasks { before, after, meanwhile, .. } = &self.tasks;
+        let mut tasks = meanwhile.settle(before.clone(), after.clone());
+        for task in tasks.iter_mut().filter(|task| !traces_calls_of(&self.scope, task)) {
+            task.in_call = None;
+        }
         let stacks = self.tracer.stacks().unwrap_or_default();
         let named = stacks.into_iter().map(|(id, addresses)| (id, self.symbols.stack(&addresses)));
-        SourceTables {
-            tasks: meanwhile.settle(before.clone(), after.clone()),
-            stacks: named.collect(),
-            disks: host::disks::names(Path::new(PROC)),
-        }
+        SourceTables { tasks, stacks: named.collect(), disks: host::disks::names(Path::new(PROC)) }
+    }
+}
+
+/// Whether the trace surely has the system calls of a task that was there before.
+fn traces_calls_of(scope: &Scope, task: &TraceTask) -> bool {
+    match scope {
+        Scope::Everything => true,
+        Scope::Process(pid) | Scope::Tree(pid) => task.pid == Pid(*pid),
+        Scope::Command | Scope::Cgroup(_) => false,
     }
 }
 

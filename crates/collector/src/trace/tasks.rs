@@ -12,6 +12,9 @@
 //!  T     |  |    |  end           its end is in the trace: the earlier row
 //!  T    end |    |                gone before the trace began: no row
 //! ```
+//!
+//! The system call that a task is found in is the second reading's: it says something only of tasks that neither make nor leave
+//! one in the trace.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -47,12 +50,14 @@ impl Meanwhile {
         let mut earlier: BTreeMap<Tid, TraceTask> =
             before.into_iter().map(|task| (task.tid, task)).collect();
         for task in after.into_iter().filter(|task| !self.made.contains(&task.tid)) {
+            let in_call = task.in_call;
             let earlier = earlier.remove(&task.tid).filter(|_| self.ran.contains(&task.tid));
-            rows.insert(task.tid, earlier.unwrap_or(task));
+            rows.insert(task.tid, TraceTask { in_call, ..earlier.unwrap_or(task) });
         }
         // A number that was made in the trace and ended in it is another task.
         let ended = |tid: &Tid| self.ended.contains(tid) && !self.made.contains(tid);
-        rows.extend(earlier.into_iter().filter(|(tid, _)| ended(tid)));
+        let ended = earlier.into_iter().filter(|(tid, _)| ended(tid));
+        rows.extend(ended.map(|(tid, task)| (tid, TraceTask { in_call: None, ..task })));
         rows.into_values().collect()
     }
 }
@@ -71,8 +76,33 @@ mod test {
             name: name.to_owned(),
             kernel: false,
             asleep_in: None,
+            in_call: None,
         };
         names.iter().map(task).collect()
+    }
+
+    #[test]
+    fn calls_are_the_second_readings() {
+        let found = |call| {
+            let in_call = call;
+            let mut rows = tasks(&[(7, "a")]);
+            rows.iter_mut().for_each(|task| task.in_call = in_call);
+            rows
+        };
+        let ran = What::Switch { prev: Tid(7), off: Off::Sleep, stack: None, next: Tid(0) };
+        let check = |what: &[What], before, after, expected: Option<u16>| {
+            let mut meanwhile = Meanwhile::default();
+            for &what in what {
+                let (time, machine) = (HostNs(1), MachineId::HOST);
+                meanwhile.see(&TraceEvent { time, machine, cpu: 0, what });
+            }
+            let settled = meanwhile.settle(before, after);
+            assert_eq!(settled[0].in_call, expected, "{what:?}");
+        };
+        check(&[], found(Some(1)), found(Some(2)), Some(2));
+        check(&[ran], found(Some(1)), found(Some(2)), Some(2));
+        check(&[ran], found(Some(1)), found(None), None);
+        check(&[What::Exit { task: Tid(7) }], found(Some(1)), Vec::new(), None);
     }
 
     fn check(

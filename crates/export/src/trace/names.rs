@@ -108,6 +108,7 @@ pub(super) fn work_name(work: Work) -> String {
     match work {
         Work::Idle => "[idle]".to_owned(),
         Work::User => "user".to_owned(),
+        Work::Vcpu => "vcpu".to_owned(),
         Work::Syscall(number) => syscall_label(number),
         Work::Fault { estimated: false } => "page fault".to_owned(),
         Work::Fault { estimated: true } => "page fault (estimated)".to_owned(),

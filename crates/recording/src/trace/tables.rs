@@ -202,23 +202,37 @@ fn tasks_columns(tasks: &[TraceTask]) -> Vec<Column> {
         Column::text("name", tasks.iter().map(|task| task.name.as_str())),
         Column::bool("kernel", tasks.iter().map(|task| task.kernel)),
         Column::optional_text("asleep_in", tasks.iter().map(|task| task.asleep_in.as_deref())),
+        Column::optional_u32("in_call", tasks.iter().map(|task| task.in_call.map(u32::from))),
     ]
 }
 
 fn read_tasks(table: &TableReader) -> Result<Vec<TraceTask>, Error> {
     let ids = zip(table.u32("machine")?, zip(table.u32("tid")?, table.u32("pid")?));
     let named = zip(table.u32("parent_pid")?, table.text("name")?);
-    let rest = zip(table.bool("kernel")?, table.optional_text("asleep_in")?);
-    let row = |((machine, (tid, pid)), ((parent, name), (kernel, asleep_in)))| TraceTask {
-        machine: MachineId(machine),
-        tid: Tid(tid),
-        pid: Pid(pid),
-        parent: Pid(parent),
-        name,
-        kernel,
-        asleep_in,
-    };
+    let rest = zip(table.bool("kernel")?, zip(table.optional_text("asleep_in")?, calls(table)?));
+    let row =
+        |((machine, (tid, pid)), ((parent, name), (kernel, (asleep_in, in_call))))| TraceTask {
+            machine: MachineId(machine),
+            tid: Tid(tid),
+            pid: Pid(pid),
+            parent: Pid(parent),
+            name,
+            kernel,
+            asleep_in,
+            in_call,
+        };
     Ok(zip(ids, zip(named, rest)).map(row).collect())
+}
+
+/// The system calls that tasks were in; traces of earlier writers don't say.
+fn calls(table: &TableReader) -> Result<Vec<Option<u16>>, Error> {
+    const NAME: &str = "in_call";
+    if !table.has(NAME) {
+        return Ok(vec![None; table.bool("kernel")?.len()]);
+    }
+    let narrow = |call: Option<u32>| call.map(u16::try_from).transpose();
+    let calls: Result<_, _> = table.optional_u32(NAME)?.into_iter().map(narrow).collect();
+    calls.map_err(|_| table.damaged(&format!("column {NAME} has numbers beyond 16 bits")))
 }
 
 fn disks_columns(disks: &[(MachineId, u32, String)]) -> Vec<Column> {

@@ -40,6 +40,7 @@ impl Wild {
                 name: wild.text(),
                 kernel: wild.below(2) == 0,
                 asleep_in: wild.maybe(Self::text),
+                in_call: wild.maybe(|wild| wild.u32() as u16),
             }),
             disks: self.rows(|wild, _| (MachineId(wild.below(n)), wild.u32(), wild.text())),
             command: self.maybe(|wild| TracedCommand {
@@ -273,13 +274,14 @@ pub(crate) fn small_tables() -> TraceTables {
         name: name.into(),
         kernel,
         asleep_in: None,
+        in_call: None,
     };
     let (vm, function) =
         (MachineId(1), |names: &[&str]| names.iter().map(ToString::to_string).collect());
     TraceTables {
         machines: vec![host, guest],
         tasks: vec![
-            task(41, 41, "make", false),
+            TraceTask { in_call: Some(61), ..task(41, 41, "make", false) },
             TraceTask {
                 asleep_in: Some("kthread_worker_fn".into()),
                 ..task(9, 9, "jbd2/vda1-8", true)

@@ -49,6 +49,8 @@ pub enum Category {
     User(String),
     /// The kernel, by what it does.
     Kernel(Work),
+    /// A VM's CPU: its guest's code, and the handling of its exits.
+    Vcpu,
     /// A wait for a CPU.
     CpuWait,
     /// From the beginning of a wake-up to its end.
@@ -156,6 +158,7 @@ const HRTIMER: u32 = 8;
 fn executed(name: &str, work: Work) -> Category {
     match work {
         Work::User => Category::User(name.to_owned()),
+        Work::Vcpu => Category::Vcpu,
         // Whether it is the program's or the kernel's is not known.
         Work::Unknown | Work::Idle => Category::Unknown,
         work => Category::Kernel(work),

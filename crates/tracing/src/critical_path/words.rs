@@ -17,6 +17,7 @@ impl fmt::Display for Category {
                 write!(f, "kernel: {}", interrupt_name(*interrupt))
             }
             Self::Kernel(work) => write!(f, "kernel: {}", Class::of(*work).name()),
+            Self::Vcpu => f.write_str("guest code and its exits"),
             Self::CpuWait => f.write_str("waiting for a CPU"),
             Self::WakingUp => f.write_str("being woken"),
             Self::DiskQueue(disk) => write!(f, "disk {disk}: queue"),

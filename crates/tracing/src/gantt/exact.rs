@@ -100,6 +100,7 @@ fn executes(work: Work) -> Doing {
     match work {
         Work::Idle => Doing::Idle,
         Work::User => Doing::User,
+        Work::Vcpu => Doing::Ran,
         Work::Interrupt(_) => Doing::Interrupt,
         Work::Syscall(_) | Work::Fault { .. } | Work::KernelTask => Doing::Kernel,
         Work::Unknown => Doing::Unknown,

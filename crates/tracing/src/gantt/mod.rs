@@ -76,7 +76,7 @@ pub enum Doing {
     Stopped,
     /// Task: it sleeps for anything else. vCPU: its thread sleeps, and the guest's events don't say why.
     Asleep,
-    /// vCPU: its thread on the host has a pCPU.
+    /// vCPU: its thread on the host has a pCPU. CPU, task: a VM's CPU runs, its guest's code or the handling of its exits.
     Ran,
     /// vCPU: its thread waits for a pCPU.
     Stolen,

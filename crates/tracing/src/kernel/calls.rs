@@ -35,6 +35,11 @@ pub fn syscall_name(number: u16) -> Option<&'static str> {
     row(number).map(|(_, name, _)| *name)
 }
 
+/// The number of a call's name on x86-64.
+pub(crate) fn syscall_number(name: &str) -> Option<u16> {
+    CALLS.iter().find(|(_, known, _)| *known == name).map(|(number, ..)| *number)
+}
+
 /// The call's name, or `syscall N`.
 #[must_use]
 pub fn syscall_label(number: u16) -> String {

@@ -24,6 +24,8 @@ pub enum Class {
     Vectors,
     /// The kernel's own tasks.
     KernelTasks,
+    /// VMs' CPUs: guests' code, and the host's handling of their exits. Which of the two is not known.
+    Vcpus,
     /// Nothing.
     Idle,
     /// Not known.
@@ -49,6 +51,8 @@ pub enum ClassGroup {
     Interrupts,
     /// The kernel's own tasks.
     KernelTasks,
+    /// VMs' CPUs.
+    Vcpus,
     /// Nothing.
     Idle,
     /// Not known.
@@ -69,6 +73,7 @@ impl Class {
             Work::Interrupt(Interrupt::Soft(_)) => Self::Softirqs,
             Work::Interrupt(Interrupt::Vector(_)) => Self::Vectors,
             Work::KernelTask => Self::KernelTasks,
+            Work::Vcpu => Self::Vcpus,
             Work::Unknown => Self::Unknown,
         }
     }
@@ -85,6 +90,7 @@ impl Class {
             Self::Faults | Self::EstimatedFaults => ClassGroup::Faults,
             Self::Devices | Self::Softirqs | Self::Vectors => ClassGroup::Interrupts,
             Self::KernelTasks => ClassGroup::KernelTasks,
+            Self::Vcpus => ClassGroup::Vcpus,
             Self::Idle => ClassGroup::Idle,
             Self::Unknown => ClassGroup::Unknown,
         }
@@ -102,21 +108,22 @@ impl Class {
             Self::Softirqs => "softirqs",
             Self::Vectors => "cpu interrupts",
             Self::KernelTasks => "kernel tasks",
+            Self::Vcpus => "vcpus",
             Self::Idle => "idle",
             Self::Unknown => "unknown",
         }
     }
 
-    /// Whether the kernel executes.
+    /// Whether the kernel executes. Of a VM's CPU it is not known.
     #[must_use]
     pub fn is_kernel(self) -> bool {
-        !matches!(self, Self::User | Self::Idle | Self::Unknown)
+        !matches!(self, Self::User | Self::Vcpus | Self::Idle | Self::Unknown)
     }
 }
 
 impl ClassGroup {
     /// In the order in which they are shown.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::User,
         Self::FileCalls,
         Self::ProcessCalls,
@@ -125,6 +132,7 @@ impl ClassGroup {
         Self::Faults,
         Self::Interrupts,
         Self::KernelTasks,
+        Self::Vcpus,
         Self::Idle,
         Self::Unknown,
     ];
@@ -141,6 +149,7 @@ impl ClassGroup {
             Self::Faults => "page faults",
             Self::Interrupts => "interrupts",
             Self::KernelTasks => "kernel tasks",
+            Self::Vcpus => "vcpus",
             Self::Idle => "idle",
             Self::Unknown => "unknown",
         }
@@ -199,6 +208,7 @@ mod test {
         check(Work::Interrupt(Interrupt::Device(9)), "device interrupts", "interrupts");
         check(Work::Interrupt(Interrupt::Vector(Vector::IrqWork)), "cpu interrupts", "interrupts");
         check(Work::KernelTask, "kernel tasks", "kernel tasks");
+        check(Work::Vcpu, "vcpus", "vcpus");
         check(Work::Idle, "idle", "idle");
         check(Work::Unknown, "unknown", "unknown");
     }

@@ -10,6 +10,7 @@ mod class;
 mod tests;
 mod time;
 
+pub(crate) use calls::syscall_number;
 pub use calls::{CallClass, syscall_class, syscall_label, syscall_name};
 pub use class::{Class, ClassGroup, interrupt_name};
 pub use time::{CallRow, KernelTime, Times, TimesRow};

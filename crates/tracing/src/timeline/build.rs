@@ -14,7 +14,7 @@
 //!
 //! Where no event was lost or left out, the first event of a task or a CPU also tells of the time before it: who is switched
 //! out had the CPU since the begin, who is switched in waited for it since then (taken as preempted: no wake-up was seen), who
-//! is woken slept since then, who leaves a system call was in it.
+//! is woken slept since then, who leaves a system call was in it. Of tasks that make and leave none see `untold`.
 //!
 //! Time only goes on: an event before its predecessor is moved to it, one outside the trace to the trace's edge.
 
@@ -34,14 +34,16 @@ mod tasks;
 mod test;
 #[cfg(test)]
 pub(crate) mod testing;
+mod untold;
 mod work;
 
 use std::collections::BTreeMap;
 
 use model::{
-    BlockRequest, HostNs, LockKind, Machine, MachineId, Tid, TraceEvent, TraceStack, TraceTables,
-    What,
+    BlockRequest, HostNs, LockKind, Machine, MachineId, Pid, Tid, TraceEvent, TraceStack,
+    TraceTables, What,
 };
+use rustc_hash::FxHashSet;
 
 use super::{LockWait, Problem, TaskId, Timeline};
 use calls::CallCounts;
@@ -49,10 +51,12 @@ use cpus::{Current, TrackedCpu};
 use disks::Disks;
 use scope::Scope;
 use tasks::Tasks;
+use untold::Evidence;
 
-/// The system calls that end a task and run another program, on x86-64.
+/// The system calls that end a task, run another program, and (in a vCPU's thread) run a guest, on x86-64.
 const EXIT_GROUP: u16 = 231;
 const EXECVE: u16 = 59;
+const IOCTL: u16 = 16;
 
 /// Puts one machine's events on the time axis; events of other machines are passed over.
 #[must_use]
@@ -64,9 +68,16 @@ pub fn build(tables: &TraceTables, machine: MachineId, events: &[TraceEvent]) ->
     for event in events.iter().filter(|event| event.machine == machine) {
         builder.event(event);
     }
-    let timeline = builder.finish();
+    let timeline = builder.finish(&Evidence::new(tables, machine, events));
     debug_assert_eq!(invariants::check(&timeline), Ok(()));
     timeline
+}
+
+/// The threads that run the CPUs of a machine's VMs.
+fn vcpus(tables: &TraceTables, machine: MachineId) -> FxHashSet<(Pid, Tid)> {
+    let vms = tables.machines.iter().filter(|_| machine == MachineId::HOST);
+    let threads = vms.flat_map(|vm| vm.vcpu_threads.iter().map(|tid| (vm.vm_process, *tid)));
+    threads.filter_map(|(process, tid)| Some((process?, tid))).collect()
 }
 
 /// What is known at the time that the events have reached.
@@ -109,7 +120,7 @@ impl<'a> Builder<'a> {
         Self {
             machine,
             now: scope.begin,
-            tasks: Tasks::new(there, scope.begin),
+            tasks: Tasks::new(there, &vcpus(tables, machine), scope.begin),
             cpus: scope.cpus.iter().map(|number| TrackedCpu::new(*number, scope.begin)).collect(),
             disks: Disks::new(tables, machine),
             calls: CallCounts::default(),
@@ -118,11 +129,12 @@ impl<'a> Builder<'a> {
         }
     }
 
-    fn finish(mut self) -> Timeline {
+    fn finish(mut self, evidence: &Evidence<'_>) -> Timeline {
         self.now = self.scope.end;
         for row in 0..self.cpus.len() {
             self.flush(row);
         }
+        self.settle_untold(evidence);
         Timeline {
             machine: self.machine,
             begin: self.scope.begin,

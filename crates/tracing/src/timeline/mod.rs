@@ -220,6 +220,8 @@ pub enum Work {
     User,
     /// A system call, by its number on x86-64.
     Syscall(u16),
+    /// `ioctl` of a thread that runs a VM's CPU: the guest's code, and the host's handling of its exits.
+    Vcpu,
     /// A page fault.
     Fault {
         /// Its end was not seen: its length is the machine's `fault_estimate_ns`, cut at the next event.

@@ -531,6 +531,7 @@ fn states_and_where_a_task_was_found_asleep() {
         name: "app".to_owned(),
         kernel: false,
         asleep_in: Some("schedule;do_wait;kernel_wait4".to_owned()),
+        in_call: None,
     };
     let check = |asleep_in: Option<&str>, state: State, cause| {
         let tasks =

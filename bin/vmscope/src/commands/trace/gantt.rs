@@ -23,7 +23,7 @@ const COLUMNS: usize = 100;
 const CSV_COLUMNS: usize = 2000;
 
 const LEGEND: &str = "= own code  # kernel  ! interrupt  w waits for a CPU  d waits for a disk  l waits for a lock\n\
-                      . sleeps  s stopped  ? unknown; disks: R reads  W writes  B both  q queue only\n";
+                      . sleeps  s stopped  ? unknown  + runs a VM's CPU; disks: R reads  W writes  B both  q queue only\n";
 
 /// With a VM whose host was traced.
 const VCPU_LEGEND: &str =

@@ -283,6 +283,7 @@ impl Guest {
             name: task.name.clone(),
             kernel: task.kernel,
             asleep_in: task.asleep_in.clone(),
+            in_call: None,
         };
         let [before, after] =
             [&self.started.before, &self.started.after].map(|rows| rows.iter().map(row).collect());

@@ -254,7 +254,7 @@ fn waits(subjects: &[Subject<'_>]) -> String {
 }
 
 /// All groups of classes, with their styles.
-const CLASSES: [(ClassGroup, &str); 10] = [
+const CLASSES: [(ClassGroup, &str); 11] = [
     (ClassGroup::User, "c10"),
     (ClassGroup::FileCalls, "user"),
     (ClassGroup::ProcessCalls, "cpu-wait"),
@@ -263,6 +263,7 @@ const CLASSES: [(ClassGroup, &str); 10] = [
     (ClassGroup::Faults, "disk-wait"),
     (ClassGroup::Interrupts, "interrupt"),
     (ClassGroup::KernelTasks, "kernel"),
+    (ClassGroup::Vcpus, "ran"),
     (ClassGroup::Idle, "idle"),
     (ClassGroup::Unknown, "unknown"),
 ];
@@ -275,8 +276,12 @@ fn by_class(times: &tracing::kernel::Times, wanted: impl Fn(ClassGroup) -> bool)
 
 fn kernel(subjects: &[Subject<'_>]) -> String {
     let parts = CLASSES.map(|(group, style)| (group.name(), style));
-    let in_kernel =
-        |group| !matches!(group, ClassGroup::User | ClassGroup::Idle | ClassGroup::Unknown);
+    let in_kernel = |group| {
+        !matches!(
+            group,
+            ClassGroup::User | ClassGroup::Vcpus | ClassGroup::Idle | ClassGroup::Unknown
+        )
+    };
     let mut kernel = chart("Kernel time", "kernel", &parts);
     kernel.bars =
         bars(subjects, |findings| by_class(&findings.kernel.of(&findings.who), in_kernel));

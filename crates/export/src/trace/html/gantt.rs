@@ -50,10 +50,10 @@ pub(super) const DOINGS: [(Doing, &str, &str); 18] = [
     (Doing::Writes, "disk writes", "writes"),
     (Doing::ReadsAndWrites, "disk reads and writes", "reads-writes"),
     (Doing::Queued, "queued only", "queued"),
-    (Doing::Ran, "vCPU: had a pCPU", "ran"),
-    (Doing::Stolen, "vCPU: its pCPU was stolen", "stolen"),
-    (Doing::AsleepInVmm, "vCPU: asleep in the VMM", "vmm"),
-    (Doing::Halted, "vCPU: halted", "halted"),
+    (Doing::Ran, "vCPU runs", "ran"),
+    (Doing::Stolen, "vCPU stolen", "stolen"),
+    (Doing::AsleepInVmm, "vCPU asleep in the VMM", "vmm"),
+    (Doing::Halted, "vCPU halted", "halted"),
     (Doing::Idle, "idle", "idle"),
     (Doing::Unknown, "unknown", "unknown"),
 ];
@@ -196,6 +196,7 @@ fn path_doing(doing: &OnPath) -> Doing {
         OnPath::Running { work, .. } => {
             match work.iter().max_by_key(|(_, ns)| *ns).map(|(work, _)| *work) {
                 Some(Work::User) => Doing::User,
+                Some(Work::Vcpu) => Doing::Ran,
                 Some(Work::Interrupt(_)) => Doing::Interrupt,
                 Some(Work::Unknown | Work::Idle) | None => Doing::Unknown,
                 Some(Work::Syscall(_) | Work::Fault { .. } | Work::KernelTask) => Doing::Kernel,

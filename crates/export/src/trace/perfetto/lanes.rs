@@ -177,6 +177,7 @@ fn category(work: Work) -> &'static str {
         Work::Idle => "idle",
         Work::User | Work::KernelTask => "task",
         Work::Syscall(_) => "system call",
+        Work::Vcpu => "vcpu",
         Work::Fault { .. } => "page fault",
         Work::Interrupt(_) => "interrupt",
         Work::Unknown => "unknown",

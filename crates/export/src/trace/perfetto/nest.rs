@@ -47,7 +47,7 @@ pub(super) fn nest(pieces: &[Slice]) -> Vec<Nested> {
 /// Which may interrupt which: the higher the lower. `None`: has no slice.
 fn rank(work: Work) -> Option<u8> {
     match work {
-        Work::Syscall(_) => Some(0),
+        Work::Syscall(_) | Work::Vcpu => Some(0),
         Work::Fault { .. } => Some(1),
         Work::Interrupt(_) => Some(2),
         Work::Unknown => Some(3),

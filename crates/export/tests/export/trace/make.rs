@@ -112,6 +112,7 @@ fn tables(jobs: u32, end: HostNs) -> TraceTables {
                 name,
                 kernel: parent == 2,
                 asleep_in: None,
+                in_call: None,
             })
             .collect(),
         disks: vec![(MachineId::HOST, DISK, "vda".to_owned())],

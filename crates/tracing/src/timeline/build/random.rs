@@ -110,6 +110,8 @@ impl Random {
             end: HostNs(self.below(3) * 1500),
             lost: if self.below(2) == 0 { vec![lost] } else { Vec::new() },
             fault_estimate_ns: (self.below(2) == 0).then_some(15),
+            vm_process: Some(Pid(1)),
+            vcpu_threads: vec![Tid(1)],
             ..Machine::default()
         };
         let task = |tid: u32, asleep: bool| TraceTask {
@@ -120,6 +122,7 @@ impl Random {
             name: format!("task{tid}"),
             kernel: tid == 2,
             asleep_in: asleep.then(|| "poll".to_owned()),
+            in_call: asleep.then_some(16),
         };
         let tasks = (0..4).map(|tid| task(tid, self.below(2) == 0)).collect();
         TraceTables { machines: vec![machine], tasks, ..TraceTables::default() }

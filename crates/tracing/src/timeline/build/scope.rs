@@ -13,6 +13,8 @@ pub(super) struct Scope {
     pub(super) fault_ends: FaultEnds,
     /// No event is known to be lost or left out by a filter: what no event says did not happen.
     pub(super) complete: bool,
+    /// No event is known to be lost; a filter may have left some out.
+    pub(super) lossless: bool,
 }
 
 /// How the length of a page fault is known.
@@ -46,13 +48,14 @@ impl Scope {
         let mut cpus: Vec<u32> = cpus.into_iter().collect();
         cpus.sort_unstable();
         let told = row.begin < row.end;
-        let complete = row.lost.iter().all(|lost| lost.count == 0) && chains.hold();
+        let lossless = row.lost.iter().all(|lost| lost.count == 0);
+        let complete = lossless && chains.hold();
         let (begin, end) = if told { (row.begin, row.end) } else { (first.min(last), last) };
         let fault_ends = match ends_seen {
             true => FaultEnds::Seen,
             false => FaultEnds::Estimated { ns: row.fault_estimate_ns.unwrap_or(0) },
         };
-        Self { begin, end, cpus, fault_ends, complete }
+        Self { begin, end, cpus, fault_ends, complete, lossless }
     }
 
     /// Row of `cpus`.

@@ -3,9 +3,9 @@
 use std::ops::{Index, IndexMut};
 
 use model::{HostNs, Pid, Tid, TraceTask};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::EXIT_GROUP;
+use super::{EXIT_GROUP, IOCTL};
 use crate::timeline::{LockWait, Segment, Sleep, State, Task, TaskId, Waker, Work};
 
 /// The kernel's task that makes all others of the kernel's own.
@@ -31,6 +31,8 @@ pub(super) struct Tracked {
     pub(super) context: Context,
     /// Slices of time that it had a CPU before any event told in which mode it was: rows of CPUs and of their slices.
     pub(super) untold: Vec<(usize, usize)>,
+    /// It runs a VM's CPU.
+    vcpu: bool,
     ended: bool,
 }
 
@@ -86,8 +88,12 @@ impl IndexMut<TaskId> for Tasks {
 }
 
 impl Tasks {
-    /// Those that were there at the begin.
-    pub(super) fn new<'a>(there: impl Iterator<Item = &'a TraceTask>, begin: HostNs) -> Self {
+    /// Those that were there at the begin. `vcpus` are the threads that run VMs' CPUs.
+    pub(super) fn new<'a>(
+        there: impl Iterator<Item = &'a TraceTask>,
+        vcpus: &FxHashSet<(Pid, Tid)>,
+        begin: HostNs,
+    ) -> Self {
         let mut tasks = Self::default();
         for row in there {
             if row.tid == Tid(0) || tasks.by_tid.contains_key(&row.tid) {
@@ -103,7 +109,9 @@ impl Tasks {
             };
             // Where is said in `TraceTables`, in words.
             let asleep = row.asleep_in.as_ref().map(|_| State::Asleep(Sleep::default()));
-            tasks.add(Tracked::new(task, asleep.unwrap_or(State::Unknown)));
+            let vcpu = vcpus.contains(&(row.pid, row.tid));
+            let task = Tracked::new(task, asleep.unwrap_or(State::Unknown));
+            tasks.add(Tracked { vcpu, ..task });
         }
         tasks
     }
@@ -139,6 +147,10 @@ impl Tasks {
                 self.add(tracked);
             }
         }
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Tracked> {
+        self.rows.iter_mut()
     }
 
     /// It lives no longer.
@@ -184,7 +196,8 @@ impl Tracked {
     fn new(task: Task, state: State) -> Self {
         let since = task.begin;
         let context = Context::default();
-        Self { task, state, since, waking: None, context, untold: Vec::new(), ended: false }
+        let (untold, vcpu, ended) = (Vec::new(), false, false);
+        Self { task, state, since, waking: None, context, untold, vcpu, ended }
     }
 
     /// From `time` on it is in another state.
@@ -213,13 +226,30 @@ impl Tracked {
 
     /// What it executes when it has a CPU and no interrupt is handled.
     pub(super) fn work(&self) -> Work {
-        match (self.context.fault, self.context.mode) {
-            (Some(_), _) => Work::Fault { estimated: false },
-            _ if self.task.kernel => Work::KernelTask,
-            (None, Mode::Unknown) => Work::Unknown,
-            (None, Mode::User) => Work::User,
-            (None, Mode::Syscall(number)) => Work::Syscall(number),
+        match self.context.fault {
+            Some(_) => Work::Fault { estimated: false },
+            None => self.executes(self.context.mode),
         }
+    }
+
+    /// What it executes in this mode when it handles no fault.
+    pub(super) fn executes(&self, mode: Mode) -> Work {
+        match mode {
+            _ if self.task.kernel => Work::KernelTask,
+            Mode::Unknown => Work::Unknown,
+            Mode::User => Work::User,
+            Mode::Syscall(IOCTL) if self.vcpu => Work::Vcpu,
+            Mode::Syscall(number) => Work::Syscall(number),
+        }
+    }
+
+    /// Its sleeps so far.
+    pub(super) fn sleeps(&self) -> impl Iterator<Item = &Sleep> {
+        let states = self.task.segments.iter().map(|segment| &segment.state);
+        states.chain([&self.state]).filter_map(|state| match state {
+            State::Asleep(sleep) => Some(sleep),
+            _ => None,
+        })
     }
 
     /// Whether all that is known of it is that the tables name it in this process.
@@ -247,11 +277,12 @@ impl Tracked {
         !self.task.kernel && self.context.mode == Mode::Unknown
     }
 
-    /// All its sleeps so far were in this system call.
+    /// All its sleeps so far of which nothing else is known were in this system call.
     pub(super) fn slept_in(&mut self, number: u16) {
-        for segment in &mut self.task.segments {
-            if let State::Asleep(sleep) = &mut segment.state {
-                sleep.syscall = Some(number);
+        let states = self.task.segments.iter_mut().map(|segment| &mut segment.state);
+        for state in states.chain([&mut self.state]) {
+            if let State::Asleep(sleep) = state {
+                sleep.syscall.get_or_insert(number);
             }
         }
     }

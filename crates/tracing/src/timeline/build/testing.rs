@@ -100,6 +100,7 @@ fn there(tid: u32, name: &str, kernel: bool) -> TraceTask {
         name: name.to_owned(),
         kernel,
         asleep_in: None,
+        in_call: None,
     }
 }
 
@@ -152,6 +153,7 @@ fn work(work: Work) -> String {
         Work::Idle => "idle".to_owned(),
         Work::User => "user".to_owned(),
         Work::Syscall(number) => format!("call{number}"),
+        Work::Vcpu => "vcpu".to_owned(),
         Work::Fault { estimated: false } => "fault".to_owned(),
         Work::Fault { estimated: true } => "fault~".to_owned(),
         Work::Interrupt(interrupt) => format!("{interrupt:?}"),

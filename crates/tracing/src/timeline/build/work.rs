@@ -6,7 +6,7 @@ use super::Builder;
 use super::cpus::Current;
 use super::scope::FaultEnds;
 use super::tasks::{Fault, Mode, Told};
-use crate::timeline::{Problem, TaskId, Work};
+use crate::timeline::{Problem, TaskId};
 
 /// Kernel work.
 impl Builder<'_> {
@@ -43,13 +43,14 @@ impl Builder<'_> {
         if !self.scope.complete {
             return;
         }
-        let work = match told {
-            Told::InUser => Work::User,
+        let mode = match told {
+            Told::InUser => Mode::User,
             Told::InSyscall(number) => {
                 task.slept_in(number);
-                Work::Syscall(number)
+                Mode::Syscall(number)
             }
         };
+        let work = task.executes(mode);
         for (cpu, slice) in untold {
             self.cpus[cpu].did(slice, work);
         }
