@@ -176,6 +176,8 @@ fn correct() {
     }
     let whole = ["correct", "--vm", "vm1", "--apparent", "0.2", "--from", "35ms", "--to", "50ms"];
     check(&dir, &whole, "steal-correct-window.txt");
+    let beyond = [&one[..], &["--apparent", "40ms"]].concat();
+    check(&dir, &beyond, "steal-correct-beyond.txt");
 }
 
 /// Sums that a reader relies on, in what is printed.

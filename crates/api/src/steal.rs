@@ -253,6 +253,9 @@ pub struct Correction {
     pub corrected_ns: u64,
     /// With 95 % confidence `corrected_ns` is off by less.
     pub bound_ns: u64,
+    /// What `stolen` may hold of the time before and after the run: `corrected_ns` would be longer by that.
+    #[serde(default)]
+    pub beyond_ns: u64,
     /// Samples that saw it run.
     pub samples: u64,
     /// Taken from it.

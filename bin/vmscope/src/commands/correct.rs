@@ -77,6 +77,8 @@ struct Corrected {
     apparent_ns: u64,
     corrected_ns: u64,
     bound_ns: u64,
+    /// Taken from it, and possibly before or after what was measured.
+    beyond_ns: u64,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
@@ -135,7 +137,10 @@ fn answer(scene: &Scene, args: &Args, vm: VmId, window: Window) -> anyhow::Resul
              those were measured"
         );
     };
-    Ok(Answer::One(Corrected { found, apparent_ns, corrected_ns, bound_ns: rounded(bound_ns) }))
+    // What the axis shows of it between --from and --to may be more than was measured.
+    let beyond_ns = found.time.apparent_ns().saturating_sub(apparent_ns).min(stolen);
+    let bound_ns = rounded(bound_ns);
+    Ok(Answer::One(Corrected { found, apparent_ns, corrected_ns, bound_ns, beyond_ns }))
 }
 
 /// A run time seen on the axis is a share of the VM's samples.

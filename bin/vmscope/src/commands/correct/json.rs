@@ -34,6 +34,7 @@ fn one(findings: &Findings<'_>, corrected: &Corrected) -> json::Correction {
         apparent_given: args.apparent.is_some(),
         corrected_ns: corrected.corrected_ns,
         bound_ns: corrected.bound_ns,
+        beyond_ns: corrected.beyond_ns,
         samples: found.time.samples,
         stolen: stolen(&found.time.stolen),
         thieves: thieves(scene, &found.thieves, corrected.apparent_ns),

@@ -75,7 +75,21 @@ fn one(findings: &Findings<'_>, corrected: &Corrected, width: Width) -> String {
     let samples = corrected.found.time.samples;
     let bound = format!("± {} s (95 %, {samples} samples)", s(corrected.bound_ns));
     line("= Corrected", corrected.corrected_ns, bound);
-    grid.text(width) + &unattributed(findings, corrected)
+    grid.text(width) + &unattributed(findings, corrected) + &beyond(corrected)
+}
+
+/// What the window holds besides the run, when that is more than the bound.
+fn beyond(corrected: &Corrected) -> String {
+    if corrected.beyond_ns <= corrected.bound_ns {
+        return String::new();
+    }
+    format!(
+        "\nBetween --from and --to it seemed to run for {} s, longer than measured:\n\
+         up to {} s may have been taken from it before or after. The corrected time\n\
+         would be longer by that: better let --from and --to hold no more than the run.\n",
+        s(corrected.found.time.apparent_ns()),
+        s(corrected.beyond_ns)
+    )
 }
 
 /// What the bound does not hold, and what to do when that is much.
@@ -125,6 +139,7 @@ fn items(findings: &Findings<'_>, corrected: &Corrected) -> String {
     line("throttled", String::new(), stolen.throttled_ns);
     line("corrected", String::new(), corrected.corrected_ns);
     line("bound", String::new(), corrected.bound_ns);
+    line("beyond", String::new(), corrected.beyond_ns);
     line("unattributed_outside", String::new(), maybe.outside_ns);
     line("unattributed_vmm", String::new(), maybe.vmm_ns);
     line("unattributed_throttled", String::new(), maybe.throttled_ns);
