@@ -29,6 +29,13 @@ pub fn snapshot(proc: &Path, machine: MachineId) -> io::Result<Vec<TraceTask>> {
     Ok(tasks)
 }
 
+/// How long a thread has run a guest, in the kernel's ticks (mostly 10 ms). `None`: it is not there.
+#[must_use]
+pub fn guest_ticks(proc: &Path, pid: Pid, tid: Tid) -> Option<u64> {
+    let stat = std::fs::read(proc.join(format!("{pid}/task/{tid}/stat"))).ok()?;
+    parse_guest_ticks(&String::from_utf8_lossy(&stat))
+}
+
 fn read(folder: &Path, machine: MachineId, pid: Pid, tid: Tid) -> Option<TraceTask> {
     let stat = std::fs::read(folder.join("stat")).ok()?;
     let stat = parse_stat(&String::from_utf8_lossy(&stat))?;
@@ -99,6 +106,11 @@ fn parse_stat(text: &str) -> Option<Stat> {
     })
 }
 
+/// Field 43 of the same.
+fn parse_guest_ticks(text: &str) -> Option<u64> {
+    text.rsplit_once(')')?.1.split_whitespace().nth(40)?.parse().ok()
+}
+
 #[cfg(test)]
 mod test {
     use super::*;
@@ -114,6 +126,19 @@ mod test {
         check("7 (a) b (c)) S 6 7 6 0 -1 4194304 1", Some(("a) b (c)", 6, false, true)));
         check("9 (kworker/0:1) I 2 0 0 0 -1 69238880 0", Some(("kworker/0:1", 2, true, true)));
         check("7 (cc1) D 6 7 6 0 -1", None);
+        check("", None);
+    }
+
+    #[test]
+    fn guest_times() {
+        let check = |text, expected| assert_eq!(parse_guest_ticks(text), expected);
+        // As Linux 6.1 writes it.
+        check(
+            "139 (CPU 0/KVM) R 1 135 1 0 -1 4210752 79 0 0 0 1210 52 0 0 20 0 4 0 514 1234567168 60000 \
+             18446744073709551615 1 1 0 0 0 0 268444224 4096 16963 0 0 0 -1 0 0 0 0 1187 0 0 0 0 0 0 0 0 0\n",
+            Some(1187),
+        );
+        check("7 (cc1) R 6 7", None);
         check("", None);
     }
 

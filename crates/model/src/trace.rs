@@ -317,8 +317,8 @@ pub struct TraceTask {
     pub kernel: bool,
     /// Whether it slept, and where, innermost function first; unknown otherwise.
     pub asleep_in: Option<String>,
-    /// The system call that it was found in, by its number on x86-64. `None`: in none, or not known (it had a CPU or wanted one,
-    /// or the trace has no system calls of its).
+    /// The system call that it was found in while it was traced, by its number on x86-64. `None`: in none, or not known (it had a
+    /// CPU or wanted one, or the trace has no system calls of its).
     pub in_call: Option<u16>,
 }
 

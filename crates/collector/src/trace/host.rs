@@ -9,6 +9,7 @@ use super::TraceError;
 use super::plan::{Scope, TracePlan};
 use super::source::{Source, SourceTables};
 use super::tasks::Meanwhile;
+use super::vcpus::{IOCTL, Vcpus};
 use crate::collect::{PROC, SYS};
 
 /// Bytes of a ring's slot.
@@ -25,6 +26,8 @@ pub(super) struct Host {
     symbols: Symbols,
     tasks: Tasks,
     scope: Scope,
+    vcpus: Vcpus,
+    stopped: bool,
 }
 
 /// The tasks of the begin, in the making.
@@ -39,11 +42,12 @@ struct Tasks {
 }
 
 impl Host {
-    /// Loads the probes. `command` is the held command's task.
+    /// Loads the probes. `command` is the held command's task, `vcpus` are the threads that run VMs' CPUs.
     pub(super) fn load(
         plan: &TracePlan,
         scope: &Scope,
         command: Option<Tid>,
+        vcpus: Vec<(Pid, Tid)>,
     ) -> Result<Self, TraceError> {
         let unreadable = |what| move |source| TraceError::Host { what, source };
         let cpus = host::machine::online_cpus(Path::new(SYS));
@@ -78,7 +82,8 @@ impl Host {
             row.missing.push(("stack names".to_owned(), reason.to_owned()));
         }
         let (tasks, scope) = (Tasks::default(), scope.clone());
-        Ok(Self { tracer, row, slots, symbols, tasks, scope })
+        let vcpus = Vcpus::new(vcpus);
+        Ok(Self { tracer, row, slots, symbols, tasks, scope, vcpus, stopped: false })
     }
 
     fn read_tasks() -> Result<Vec<TraceTask>, String> {
@@ -104,6 +109,7 @@ impl Source for Host {
         let begin = self.tracer.start().map_err(|error| error.to_string())?;
         self.tasks.after = Self::read_tasks()?;
         (self.tasks.begin, self.tasks.read) = (begin, probes::now());
+        self.vcpus.begin(Path::new(PROC));
         Ok(begin)
     }
 
@@ -117,14 +123,20 @@ impl Source for Host {
     }
 
     fn stop(&mut self) -> HostNs {
+        self.stopped = true;
         self.tracer.stop()
     }
 
     fn tables(&mut self) -> SourceTables {
         let Tasks { before, after, meanwhile, .. } = &self.tasks;
         let mut tasks = meanwhile.settle(before.clone(), after.clone());
-        for task in tasks.iter_mut().filter(|task| !traces_calls_of(&self.scope, task)) {
-            task.in_call = None;
+        if !self.stopped {
+            self.vcpus.look(Path::new(PROC));
+        }
+        for task in &mut tasks {
+            let runs_guest = self.vcpus.ran().contains(&task.tid).then_some(IOCTL);
+            let in_call = task.in_call.or(runs_guest);
+            task.in_call = in_call.filter(|_| traces_calls_of(&self.scope, task));
         }
         let stacks = self.tracer.stacks().unwrap_or_default();
         let named = stacks.into_iter().map(|(id, addresses)| (id, self.symbols.stack(&addresses)));

@@ -25,6 +25,7 @@ mod running;
 mod source;
 mod tasks;
 mod urgent;
+mod vcpus;
 
 pub use error::TraceError;
 pub use plan::{GuestPath, Scope, TraceControl, TraceNext, TracePlan, TraceProgress, Traced};

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use api::guest::TraceScope;
 use host::vms::VmProcess;
-use model::{HostNs, Machine, MachineId, Note, TraceTables, TracedCommand};
+use model::{HostNs, Machine, MachineId, Note, Pid, Tid, TraceTables, TracedCommand};
 use probes::FoundVm;
 use recording::trace::{TraceHeader, TraceWriter};
 
@@ -38,11 +38,12 @@ pub fn trace(plan: &TracePlan, control: &mut dyn TraceControl) -> Result<Traced,
     let vms = find_vms(plan)?;
     let held = if vms.is_empty() { hold(&plan.command)? } else { None };
     let scope = host_scope(plan, &vms);
-    let host = Host::load(plan, &scope, held.as_ref().map(|held| held.task))?;
+    let others = others(&vms);
+    let host = Host::load(plan, &scope, held.as_ref().map(|held| held.task), vcpus(&vms, &others))?;
     let mut sources: Vec<Box<dyn Source>> = vec![Box::new(host)];
     sources.extend(begin_guests(plan, &vms)?);
     let mut recorder = Recorder::create(plan, sources)?;
-    recorder.others = others(&vms);
+    recorder.others = others;
     let mut command = match recorder.begin(held) {
         Ok(command) => command,
         Err(error) => {
@@ -83,9 +84,9 @@ fn find_vms(plan: &TracePlan) -> Result<Vms<'_>, TraceError> {
         .collect()
 }
 
-/// With a VM: the host's other VMs, which are not traced but may take CPUs from it. Without their names they are processes.
+/// The host's other VMs, which are not traced but have CPUs of it. Without their names they are processes.
 fn others(vms: &Vms<'_>) -> Vec<Machine> {
-    let all = if vms.is_empty() { Vec::new() } else { all_vms().unwrap_or_default() };
+    let all = all_vms().unwrap_or_default();
     let is_traced = |vm: &FoundVm| vms.iter().any(|(_, traced, _)| traced.pid == vm.pid);
     let row = |(vm, process): (FoundVm, VmProcess)| Machine {
         name: process.name,
@@ -94,6 +95,15 @@ fn others(vms: &Vms<'_>) -> Vec<Machine> {
         ..Machine::default()
     };
     all.into_iter().filter(|(vm, _)| !is_traced(vm)).map(row).collect()
+}
+
+/// The threads that run VMs' CPUs.
+fn vcpus(vms: &Vms<'_>, others: &[Machine]) -> Vec<(Pid, Tid)> {
+    let traced = vms.iter().map(|(_, vm, _)| (vm.pid, vcpu_threads(vm)));
+    let others = others.iter().filter_map(|row| Some((row.vm_process?, row.vcpu_threads.clone())));
+    let all = traced.chain(others);
+    let threads = all.flat_map(|(pid, threads)| threads.into_iter().map(move |tid| (pid, tid)));
+    threads.filter(|(_, tid)| *tid != Tid(0)).collect()
 }
 
 /// With a VM: of the host what its process does. With several: everything.
