@@ -79,7 +79,11 @@ pub(crate) fn find(cache: &Cache, wanted: &GuestKernel, flavour: Flavour) -> Res
             if let Some(kernel) = newest_cached(&folder, flavour, version) {
                 return Ok(kernel);
             }
-            download(cache, &newest_package(flavour, version)?)
+            match newest_package(flavour, version) {
+                Ok(package) => download(cache, &package),
+                // A guest runs with the full one as well.
+                Err(error) => newest_cached(&folder, Flavour::Full, version).ok_or(error),
+            }
         }
         GuestKernel::Default => {
             let chosen = cache.path(&format!("default-{}", flavour.suffix()));

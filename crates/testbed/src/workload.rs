@@ -77,6 +77,7 @@ const SOURCES: &[Source] = &[
         text: include_str!("../../../workloads/waits.c"),
         flags: &["-pthread"],
     },
+    Source { name: "spoil", text: include_str!("../../../workloads/spoil.c"), flags: &[] },
     Source { name: "database", text: include_str!("../../../workloads/database.sh"), flags: &[] },
     Source {
         name: "transactions",

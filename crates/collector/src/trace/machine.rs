@@ -73,6 +73,11 @@ impl TracedMachine {
         Ok(self.pace.after(fullest))
     }
 
+    /// Has its probes detached, as far as that takes no waiting.
+    pub(super) fn ask_to_stop(&mut self) {
+        self.source.ask_to_stop();
+    }
+
     /// Detaches its probes. Its trace ends at `end`, or earlier.
     pub(super) fn stop(&mut self, end: HostNs) {
         self.end = self.source.stop().min(end).min(self.end);

@@ -12,7 +12,7 @@ use recording::trace::{TraceHeader, TraceWriter};
 
 use super::TraceError;
 use super::command::HeldCommand;
-use super::guest::{Guest, GuestPlan, all_vms, find_vm, vcpu_threads};
+use super::guest::{AskedGuest, GuestPlan, all_vms, find_vm, vcpu_threads};
 use super::host::{Host, SLOT_BYTES};
 use super::lock::Lock;
 use super::machine::TracedMachine;
@@ -54,6 +54,7 @@ pub fn trace(plan: &TracePlan, control: &mut dyn TraceControl) -> Result<Traced,
     let ran = recorder.run(command.as_mut(), control);
     // All machines' traces end together, however long it takes to end each.
     let end = probes::now();
+    recorder.machines.iter_mut().for_each(TracedMachine::ask_to_stop);
     recorder.machines.iter_mut().for_each(|machine| machine.stop(end));
     recorder.ended = command.map(Running::finish);
     ran?;
@@ -115,13 +116,14 @@ fn host_scope(plan: &TracePlan, vms: &Vms<'_>) -> Scope {
     }
 }
 
-fn begin_guests(plan: &TracePlan, vms: &Vms<'_>) -> Result<Vec<Box<dyn Source>>, TraceError> {
+fn begin_guests<'a>(plan: &TracePlan, vms: &Vms<'a>) -> Result<Vec<Box<dyn Source>>, TraceError> {
     let scope = match plan.scope {
         Scope::Command => TraceScope::Command,
         Scope::Tree(pid) => TraceScope::Tree { pid },
         _ => TraceScope::Everything,
     };
-    let begin = |(machine, (name, vm, process)): (u32, &(&str, FoundVm, VmProcess))| {
+    let failed = |name: &str, reason| TraceError::Vm { vm: name.to_owned(), reason };
+    let ask = |(machine, (name, vm, process)): (u32, &(&'a str, FoundVm, VmProcess))| {
         let plan = GuestPlan {
             machine: MachineId(machine),
             slots_per_cpu: u32::try_from(plan.ring_bytes / SLOT_BYTES).unwrap_or(u32::MAX),
@@ -130,11 +132,16 @@ fn begin_guests(plan: &TracePlan, vms: &Vms<'_>) -> Result<Vec<Box<dyn Source>>,
             marks: plan.marks,
             command: plan.command.clone(),
         };
-        let failed = |reason| TraceError::Vm { vm: (*name).to_owned(), reason };
-        let guest = Guest::begin(vm, process, &plan).map_err(failed)?;
+        let asked = AskedGuest::ask(vm, process, &plan);
+        asked.map(|asked| (*name, asked)).map_err(|reason| failed(name, reason))
+    };
+    // It takes each its time: they are all asked before the first is waited for.
+    let asked: Vec<_> = (1..).zip(vms).map(ask).collect::<Result<_, _>>()?;
+    let begin = |(name, asked): (&str, AskedGuest)| {
+        let guest = asked.begin().map_err(|reason| failed(name, reason))?;
         Ok(Box::new(guest) as Box<dyn Source>)
     };
-    (1..).zip(vms).map(begin).collect()
+    asked.into_iter().map(begin).collect()
 }
 
 struct Recorder<'a> {

@@ -24,6 +24,9 @@ pub(super) trait Source: Debug {
     /// Why this machine's trace ends here.
     fn drain(&mut self, cpu: u32, events: &mut Vec<TraceEvent>) -> Result<f64, String>;
 
+    /// Has the probes detached, if others do that, without waiting for it: there are more machines to ask.
+    fn ask_to_stop(&mut self) {}
+
     /// Detaches the probes. Returns when its trace ends: events after that are left out. What lies in the rings is
     /// drained afterwards.
     fn stop(&mut self) -> HostNs;

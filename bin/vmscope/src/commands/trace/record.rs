@@ -15,6 +15,7 @@ use anyhow::Context;
 use collector::trace::{
     GuestPath, Scope, TraceControl, TraceNext, TracePlan, TraceProgress, Traced, trace,
 };
+use model::TraceTables;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, getpgrp};
 use rustix::termios::tcgetpgrp;
@@ -87,7 +88,19 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut end = End::new(args.duration)?;
     let traced = trace(&plan, &mut end)?;
     summarize(&traced, &args.output);
-    Ok(traced.command.map_or(ExitCode::SUCCESS, passed_on))
+    Ok(match traced.command {
+        Some(status) => passed_on(status),
+        None if is_command_left(&traced.tables) => ExitCode::FAILURE,
+        None => ExitCode::SUCCESS,
+    })
+}
+
+/// Nobody knows how a command ended whose machine's trace ended before it.
+fn is_command_left(tables: &TraceTables) -> bool {
+    let ran_on = tables.command.as_ref().map(|command| command.machine.index());
+    ran_on
+        .and_then(|machine| tables.machines.get(machine))
+        .is_some_and(|row| row.ended_early.is_some())
 }
 
 fn plan(args: &Args) -> anyhow::Result<TracePlan> {

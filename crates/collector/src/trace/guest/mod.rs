@@ -52,6 +52,15 @@ pub(super) struct GuestPlan {
     pub(super) command: Vec<String>,
 }
 
+/// A guest that was asked to attach its probes.
+#[derive(Debug)]
+pub(super) struct AskedGuest {
+    name: String,
+    wanted: Wanted,
+    orders: Sender<Order>,
+    news: Receiver<News>,
+}
+
 /// A guest whose probes are attached.
 #[derive(Debug)]
 pub(super) struct Guest {
@@ -72,6 +81,8 @@ pub(super) struct Guest {
     calls: Calls,
     /// Why its trace ended before the others'.
     failed: Option<String>,
+    /// Nobody asks it any more.
+    left: bool,
 }
 
 /// How its rings are to be read.
@@ -91,16 +102,12 @@ struct CommandSeen {
     exit_code: Option<i32>,
 }
 
-impl Guest {
-    /// Reaches a VM's guest and has it attach its probes.
+impl AskedGuest {
+    /// Has a VM's guest reached and attach its probes, without waiting for it.
     ///
     /// # Errors
-    /// Why it can't be traced.
-    pub(super) fn begin(
-        vm: &FoundVm,
-        process: &VmProcess,
-        plan: &GuestPlan,
-    ) -> Result<Self, String> {
+    /// Why it can't be asked.
+    pub(super) fn ask(vm: &FoundVm, process: &VmProcess, plan: &GuestPlan) -> Result<Self, String> {
         let mark = probes::now().0.rotate_left(32) ^ u64::from(std::process::id()) | 1;
         let work = Work {
             channel: find::channel(process)?,
@@ -127,24 +134,35 @@ impl Guest {
             .name("guest".to_owned())
             .spawn(move || worker::work(&work, &taken, &tell))
             .map_err(|error| format!("no thread could be started to ask it: {error}"))?;
+        let wanted = Wanted { machine: plan.machine, mark, path: plan.path, link };
+        Ok(Self { name: process.name.clone(), wanted, orders, news })
+    }
+
+    /// Waits until its probes are attached.
+    ///
+    /// # Errors
+    /// Why it can't be traced.
+    pub(super) fn begin(self) -> Result<Guest, String> {
+        let Self { name, wanted, orders, news } = self;
         let (started, vm, clocks) = match news.recv() {
             Ok(News::Started(started, vm, clocks)) => (*started, *vm, clocks),
             Ok(News::Failed(reason)) => return Err(reason),
             _ => return Err("asking it failed unexpectedly".to_owned()),
         };
-        let wanted = Wanted { machine: plan.machine, mark, path: plan.path, link };
-        Self::new(process, &wanted, (started, &vm, clocks), (orders, news))
+        Guest::new(name, &wanted, (started, &vm, clocks), (orders, news))
     }
+}
 
+impl Guest {
     fn new(
-        process: &VmProcess,
+        name: String,
         wanted: &Wanted,
         (started, vm, clocks): (TraceStarted, &FoundVm, Clocks),
         (orders, news): (Sender<Order>, Receiver<News>),
     ) -> Result<Self, String> {
         let (rings, path) = Rings::open(wanted, vm, &started)?;
         let mut row = Machine {
-            name: process.name.clone(),
+            name,
             kernel: started.kernel_release.clone(),
             cpus: started.cpus.clone(),
             missing: started.missing.clone(),
@@ -177,6 +195,7 @@ impl Guest {
             marks: Marks::default(),
             calls: Calls::default(),
             failed: None,
+            left: false,
             started,
             stopped: None,
         })
@@ -215,7 +234,7 @@ impl Guest {
                 }
                 self.stopped = Some(*stopped);
             }
-            News::Failed(reason) => self.fail(reason),
+            News::Failed(reason) => self.leave(reason),
             News::Started(..) => {}
         }
     }
@@ -233,11 +252,30 @@ impl Guest {
         }
     }
 
+    /// Takes out what has come in on a ring, and says how full it was, from 0 to 1. Nothing after the trace's end.
+    fn take(&mut self, ring: usize) -> f64 {
+        if self.failed.is_some() {
+            return 0.0;
+        }
+        match self.rings.drain(ring, self.started.base_ns, &mut self.waiting[ring]) {
+            Ok(fill) => fill,
+            Err(reason) => {
+                self.fail(reason);
+                0.0
+            }
+        }
+    }
+
     fn fail(&mut self, reason: String) {
         if self.failed.is_none() {
             self.failed = Some(reason);
             self.row.end = probes::now();
         }
+    }
+
+    fn leave(&mut self, reason: String) {
+        self.left = true;
+        self.fail(reason);
     }
 
     /// Moves those events to `events` whose time on the host's clock is known; all of them when no more is to come.
@@ -322,40 +360,34 @@ impl Source for Guest {
     fn drain(&mut self, cpu: u32, events: &mut Vec<TraceEvent>) -> Result<f64, String> {
         self.hear_all();
         let ring = cpu as usize;
-        let mut fill = 0.0;
-        if self.failed.is_none() {
-            let waiting = &mut self.waiting[ring];
-            match self.rings.drain(ring, self.started.base_ns, waiting) {
-                Ok(was) => fill = was,
-                Err(reason) => self.fail(reason),
-            }
-        }
+        let fill = self.take(ring);
         self.settle(ring, events);
         Ok(fill)
     }
 
-    fn stop(&mut self) -> HostNs {
-        // Nobody hears it where the guest has failed already.
+    fn ask_to_stop(&mut self) {
+        // Nobody hears it where the guest is gone.
         let _ = self.orders.send(Order::Stop);
+    }
+
+    /// A guest whose rings can't be read any more still has the names of what was read.
+    fn stop(&mut self) -> HostNs {
         let deadline = Instant::now() + 2 * ANSWER_TIME;
-        while self.stopped.is_none() && self.failed.is_none() {
+        while self.stopped.is_none() && !self.left {
             // What the guest sends over the link fills the rings' copies meanwhile: take it out.
             for ring in 0..self.waiting.len() {
-                let waiting = &mut self.waiting[ring];
-                if let Err(reason) = self.rings.drain(ring, self.started.base_ns, waiting) {
-                    self.fail(reason);
-                }
+                self.take(ring);
             }
-            let left = deadline.saturating_duration_since(Instant::now());
-            match self.news.recv_timeout(left) {
+            let time = deadline.saturating_duration_since(Instant::now());
+            match self.news.recv_timeout(time) {
                 Ok(news) => self.hear(news),
-                Err(RecvTimeoutError::Timeout) => self.fail("no answer in time".to_owned()),
-                Err(RecvTimeoutError::Disconnected) => self.fail("asking it failed".to_owned()),
+                Err(RecvTimeoutError::Timeout) => self.leave("no answer in time".to_owned()),
+                Err(RecvTimeoutError::Disconnected) => self.leave("asking it failed".to_owned()),
             }
         }
         match &self.stopped {
-            Some(stopped) => self.clock.host(stopped.end_ns),
-            None => self.row.end,
+            Some(stopped) if self.failed.is_none() => self.clock.host(stopped.end_ns),
+            _ => self.row.end,
         }
     }
 
