@@ -175,16 +175,15 @@ impl Scope {
         Some(Self { task, begin: life.begin, end: life.end, locks: Locks::ThroughHolder })
     }
 
-    /// The traced command's life, from when its first task runs its program to that task's end; `None` when there was no
-    /// command on this machine. The task is there before: it is held back until the trace has begun.
+    /// The life of the traced command's first task; `None` when there was no command on this machine. While it was held back
+    /// it was another task, of the same id, if its program's begin was seen.
     #[must_use]
     pub fn command(tables: &TraceTables, timeline: &Timeline) -> Option<Self> {
         let command = tables.command.as_ref().filter(|it| it.machine == timeline.machine)?;
-        let row = timeline.tasks.iter().position(|task| task.tid == command.task)?;
-        let life = Self::life(timeline, TaskId(u32::try_from(row).ok()?))?;
-        let task = &timeline.tasks[row];
-        let executed = task.names.get(1).filter(|_| task.before).map(|(time, _)| *time);
-        Some(Self { begin: executed.unwrap_or(life.begin).min(life.end), ..life })
+        let mut rows = (0..).zip(&timeline.tasks).filter(|(_, task)| task.tid == command.task);
+        let (held, task) = rows.next()?;
+        let released = rows.next().filter(|(_, next)| task.before && next.begin == task.end);
+        Self::life(timeline, TaskId(released.map_or(held, |(row, _)| row)))
     }
 
     /// The part of it within a range.

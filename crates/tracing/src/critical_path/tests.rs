@@ -324,9 +324,15 @@ fn programs_one_after_another_in_one_task() {
 }
 
 #[test]
-fn a_command_begins_with_its_program() {
-    let mut drawn = Drawn::new(&[("vmscope", "", "00000000"), ("vmscope", "", "xxx00000")], &[]);
-    let begin = |timeline: &Timeline, machine, task| {
+fn a_command_begins_when_it_is_released() {
+    let mut drawn = Drawn::new(
+        &[("make", "", "00000000"), ("vmscope", "", "xxx     "), ("make", "", "   00000")],
+        &[],
+    );
+    for task in &mut drawn.timeline.tasks[1..] {
+        task.tid = Tid(2);
+    }
+    let scope = |timeline: &Timeline, machine, task| {
         let command = TracedCommand {
             machine: MachineId(machine),
             task: Tid(task),
@@ -336,14 +342,13 @@ fn a_command_begins_with_its_program() {
         let tables = TraceTables { command: Some(command), ..TraceTables::default() };
         Scope::command(&tables, timeline).map(|scope| (scope.task, scope.begin.0, scope.end.0))
     };
-    assert_eq!(begin(&drawn.timeline, 0, 2), Some((TaskId(1), 0, 80)));
-    drawn.timeline.tasks[1].names.push((HostNs(35), "make".to_owned()));
-    drawn.timeline.tasks[1].names.push((HostNs(45), "make-it".to_owned()));
-    assert_eq!(begin(&drawn.timeline, 0, 2), Some((TaskId(1), 35, 80)));
-    drawn.timeline.tasks[1].before = false;
-    assert_eq!(begin(&drawn.timeline, 0, 2), Some((TaskId(1), 0, 80)));
-    assert_eq!(begin(&drawn.timeline, 0, 3), None);
-    assert_eq!(begin(&drawn.timeline, 1, 2), None);
+    assert_eq!(scope(&drawn.timeline, 0, 1), Some((TaskId(0), 0, 80)));
+    assert_eq!(scope(&drawn.timeline, 0, 2), Some((TaskId(2), 30, 80)));
+    assert_eq!(scope(&drawn.timeline, 0, 3), None);
+    assert_eq!(scope(&drawn.timeline, 1, 2), None);
+    // Another of the same id.
+    drawn.timeline.tasks[2].begin = HostNs(31);
+    assert_eq!(scope(&drawn.timeline, 0, 2), Some((TaskId(1), 0, 30)));
 }
 
 /// Sums hold and the walk ends, whatever woke whom, and whatever the events.

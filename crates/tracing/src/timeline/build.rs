@@ -90,6 +90,8 @@ struct Builder<'a> {
     /// Ascending by number, as `scope.cpus`.
     cpus: Vec<TrackedCpu>,
     disks: Disks<'a>,
+    /// The command's first task, until it begins its program.
+    held: Option<Tid>,
     calls: CallCounts,
     problems: Problems,
 }
@@ -117,12 +119,14 @@ impl<'a> Builder<'a> {
         let lost = row.lost.iter().fold(0, |sum: u64, lost| sum.saturating_add(lost.count));
         problems.add(Problem::LostEvents, lost);
         let there = tables.tasks.iter().filter(|task| task.machine == machine);
+        let command = tables.command.as_ref().filter(|command| command.machine == machine);
         Self {
             machine,
             now: scope.begin,
             tasks: Tasks::new(there, &vcpus(tables, machine), scope.begin),
             cpus: scope.cpus.iter().map(|number| TrackedCpu::new(*number, scope.begin)).collect(),
             disks: Disks::new(tables, machine),
+            held: command.map(|command| command.task),
             calls: CallCounts::default(),
             problems,
             scope,

@@ -33,13 +33,22 @@ impl CallCounts {
         calls.add(now.since(begin));
     }
 
+    /// The call that a task is in goes on as another's.
+    pub(super) fn hand_over(&mut self, from: TaskId, to: TaskId, now: HostNs) {
+        let Some((number, _)) = self.under_way.remove(&from) else { return };
+        if let Some(calls) = self.sums.get_mut(&(from, number)) {
+            calls.count -= 1;
+        }
+        self.begin(to, number, now);
+    }
+
     /// What is still under way lasts to the end of its task's life, or to the trace's.
     pub(super) fn finish(mut self, tasks: &Tasks, end: HostNs) -> BTreeMap<(TaskId, u16), Calls> {
         for (task, (number, begin)) in self.under_way {
             let end = tasks[task].ended_at().unwrap_or(end);
             self.sums.entry((task, number)).or_default().add(end.since(begin));
         }
-        self.sums.into_iter().collect()
+        self.sums.into_iter().filter(|(_, calls)| 0 < calls.count).collect()
     }
 }
 

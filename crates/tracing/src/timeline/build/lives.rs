@@ -5,7 +5,7 @@ use model::{Pid, TaskName, Tid, What};
 use super::cpus::Current;
 use super::tasks::Mode;
 use super::{Builder, EXECVE};
-use crate::timeline::State;
+use crate::timeline::{State, TaskId};
 
 /// Tasks' lives.
 impl Builder<'_> {
@@ -41,7 +41,10 @@ impl Builder<'_> {
     }
 
     pub(super) fn exec(&mut self, task: Tid, name: TaskName) {
-        let Some(id) = self.task_of(task) else { return };
+        let Some(mut id) = self.task_of(task) else { return };
+        if self.held.take_if(|held| *held == task).is_some() {
+            id = self.release(id, name);
+        }
         let task = &mut self.tasks[id];
         if task.task.kernel {
             // The kernel starts a program of its own accord; on return to it there is the end of a system call.
@@ -49,6 +52,16 @@ impl Builder<'_> {
             task.context.mode = Mode::Syscall(EXECVE);
         }
         task.rename(self.now, name.text());
+    }
+
+    /// The command's first task was held back until all was traced: what it does from here on is a life of its own.
+    fn release(&mut self, held: TaskId, name: TaskName) -> TaskId {
+        let id = self.tasks.succeed(held, self.now, name.text());
+        self.calls.hand_over(held, id, self.now);
+        for cpu in self.cpus.iter_mut().filter(|cpu| cpu.current == Current::Task(held)) {
+            cpu.current = Current::Task(id);
+        }
+        id
     }
 
     pub(super) fn rename(&mut self, task: Tid, name: TaskName) {

@@ -2,7 +2,7 @@
 
 use model::{
     BlockOp, BlockRequest, HostNs, Interrupt, LockKind, LostEvents, Machine, MachineId, Off, Pid,
-    TaskName, Tid, TraceEvent, TraceStack, TraceTables, TraceTask, Vector, What,
+    TaskName, Tid, TraceEvent, TraceStack, TraceTables, TraceTask, TracedCommand, Vector, What,
 };
 
 use super::invariants;
@@ -125,7 +125,11 @@ impl Random {
             in_call: asleep.then_some(16),
         };
         let tasks = (0..4).map(|tid| task(tid, self.below(2) == 0)).collect();
-        TraceTables { machines: vec![machine], tasks, ..TraceTables::default() }
+        let task = Tid(u32::try_from(self.below(6)).unwrap());
+        let machine_id = MachineId::HOST;
+        let command = TracedCommand { machine: machine_id, task, words: vec![], exit_code: None };
+        let command = (self.below(2) == 0).then_some(command);
+        TraceTables { machines: vec![machine], tasks, command, ..TraceTables::default() }
     }
 }
 

@@ -166,6 +166,22 @@ impl Tasks {
         }
     }
 
+    /// Its life goes on as another task's, of this name and under the same id.
+    pub(super) fn succeed(&mut self, old: TaskId, now: HostNs, name: String) -> TaskId {
+        let tracked = &mut self[old];
+        let (vcpu, state) = (tracked.vcpu, tracked.state.clone());
+        let context = std::mem::take(&mut tracked.context);
+        let task = Task {
+            pid: tracked.task.pid,
+            parent: tracked.task.parent,
+            parent_pid: tracked.task.parent_pid,
+            names: vec![(now, name)],
+            ..blank(tracked.task.tid, now)
+        };
+        self.end(old, now);
+        self.add(Tracked { context, vcpu, ..Tracked::new(task, state) })
+    }
+
     /// It goes on under another thread id.
     pub(super) fn change_tid(&mut self, id: TaskId, tid: Tid) {
         let old = std::mem::replace(&mut self[id].task.tid, tid);

@@ -1,6 +1,6 @@
 //! Each rule of the builder, on a trace made for it.
 
-use model::{Interrupt, LockKind, Off, Pid, Tid, Vector, What};
+use model::{Interrupt, LockKind, MachineId, Off, Pid, Tid, TracedCommand, Vector, What};
 
 use super::testing::{
     Scene, done, enter, exec, exit, fault, fault_end, fork, irq, irq_end, leave, lock, lock_end,
@@ -42,6 +42,37 @@ fn a_sleeper_is_woken_waits_and_runs() {
     let of = |count, ns| Calls { count, failed: 0, ns, longest_ns: ns };
     assert_eq!(calls[&(TaskId(0), 7)], of(1, 40));
     assert_eq!(calls[&(TaskId(2), 1)], of(1, 70));
+}
+
+/// Woken at 20, it begins its program at 30, and runs another one at 60.
+#[test]
+fn a_command_is_another_task_once_it_is_released() {
+    let mut scene = Scene::new(&[
+        (20, 1, wakeup(5)),
+        (22, 0, switch(0, Off::Runnable, 5)),
+        (25, 0, leave(5, 0)),
+        (27, 0, enter(5, 59)),
+        (30, 0, exec(5, "sh")),
+        (35, 0, leave(5, 59)),
+        (60, 0, exec(5, "make")),
+    ])
+    .task(5, "vmscope");
+    let command =
+        TracedCommand { machine: MachineId::HOST, task: Tid(5), words: vec![], exit_code: None };
+    scene.tables.command = Some(command);
+    scene.check_task(5, "0-20 asleep call0 by=unknown@20, 20-22 queued, 22-30 cpu0 | 30-100 cpu0");
+    scene.check_cpu(
+        0,
+        "0-22 idle, 22-25 5:call0, 25-27 5:user, 27-30 5:call59, 30-35 5:call59, 35-100 5:user",
+    );
+    scene.check_problems(&[]);
+    let timeline = scene.build();
+    let names = |row: usize| timeline.tasks[row].names.iter().map(|(_, name)| name.as_str());
+    assert!(names(2).eq(["vmscope"]) && names(3).eq(["sh", "make"]), "{:?}", timeline.tasks);
+    let calls = [(TaskId(3), 59, 1, 5)].map(|(task, number, count, ns)| {
+        ((task, number), Calls { count, failed: 0, ns, longest_ns: ns })
+    });
+    assert!(timeline.calls.into_iter().eq(calls));
 }
 
 #[test]
