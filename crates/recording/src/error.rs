@@ -137,9 +137,9 @@ pub enum Error {
         /// Its reason.
         source: io::Error,
     },
-    /// More events than are held at a time.
+    /// More events than are reported.
     #[error(
-        "{path} has more than {limit} events, too many to hold at a time: trace a shorter time, or fewer processes"
+        "{path} has more than {limit} events, too many to report: trace a shorter time, or fewer processes"
     )]
     TooManyEvents {
         /// The trace.

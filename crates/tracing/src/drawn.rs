@@ -84,14 +84,15 @@ impl Drawn {
             end: at(died),
             before: born == 0,
             exited: at(died) < HostNs(end),
-            segments,
+            segments: segments.into_iter().collect(),
             requests: Vec::new(),
         }
     }
 
     fn sleeps(&mut self, row: usize, line: &[char], wakers: &BTreeMap<char, By>) {
-        for number in 0..self.timeline.tasks[row].segments.len() {
-            let Segment { begin, end, .. } = self.timeline.tasks[row].segments[number];
+        let mut segments: Vec<Segment> = self.timeline.tasks[row].segments.iter().collect();
+        for segment in &mut segments {
+            let Segment { begin, end, .. } = *segment;
             let drawn =
                 &line[usize::try_from(begin.0 / 10).unwrap()..usize::try_from(end.0 / 10).unwrap()];
             let Some(by) = wakers.get(&drawn[0]) else { continue };
@@ -102,8 +103,9 @@ impl Drawn {
             let io = matches!(by, By::UnknownIo);
             let woken_by = Some(Waker { time, by: self.woken_by(*by) });
             let sleep = Sleep { lock, io, woken_by, ..Sleep::default() };
-            self.timeline.tasks[row].segments[number].state = State::Asleep(sleep);
+            segment.state = State::Asleep(sleep);
         }
+        self.timeline.tasks[row].segments = segments.into_iter().collect();
     }
 
     fn woken_by(&mut self, by: By) -> WokenBy {
@@ -208,7 +210,7 @@ pub(crate) fn at_random(random: &mut Random) -> Timeline {
                 0 | 1 => State::Running { cpu: random.number(3) },
                 2 => State::Runnable { preempted: false },
                 3 | 4 => State::Asleep(sleep_at_random(random, n_tasks, end)),
-                _ => [State::Stopped, State::Unknown][random.number(2) as usize].clone(),
+                _ => [State::Stopped, State::Unknown][random.number(2) as usize],
             };
             Segment { begin, end, state }
         });

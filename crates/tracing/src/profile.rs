@@ -127,17 +127,22 @@ fn usage(slice: &Slice) -> Usage {
 }
 
 fn cpu_edges(cpu: &Cpu) -> Vec<Edge> {
-    let alike = cpu.slices.chunk_by(|a, b| usage(a) == usage(b));
-    let known = alike.filter_map(|slices| {
-        let (first, last) = (slices.first()?, slices.last()?);
-        let sort = match usage(first) {
+    let mut known: Vec<Edge> = Vec::new();
+    let mut slices = cpu.slices.iter().peekable();
+    while let Some(first) = slices.next() {
+        let usage = self::usage(&first);
+        let mut end = first.end;
+        while let Some(next) = slices.next_if(|next| self::usage(next) == usage) {
+            end = next.end;
+        }
+        let sort = match usage {
             Usage::Busy => BUSY,
             Usage::Unknown => UNKNOWN,
-            Usage::Idle => return None,
+            Usage::Idle => continue,
         };
-        Some(edges((first.begin, last.end), sort))
-    });
-    known.flatten().collect()
+        known.extend(edges((first.begin, end), sort));
+    }
+    known
 }
 
 fn disk_edges(disk: &Disk) -> Vec<Edge> {
@@ -194,7 +199,7 @@ mod test {
     fn timeline(cpus: &[&str], disks: &[&str]) -> Timeline {
         let cpus: Vec<Cpu> = (0..).zip(cpus).map(|(n, drawing)| cpu(n, drawing)).collect();
         Timeline {
-            end: cpus[0].slices.last().unwrap().end,
+            end: cpus[0].slices.end(),
             cpus,
             disks: disks.iter().map(|drawing| disk(drawing)).collect(),
             ..Timeline::default()

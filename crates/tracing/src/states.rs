@@ -111,7 +111,7 @@ pub fn of_task(task: &Task) -> Table {
     let cpu = task.segments.iter().map(|segment| Stretch {
         begin: segment.begin,
         end: segment.end,
-        what: cpu_use(segment),
+        what: cpu_use(&segment),
     });
     cross(cpu, &disk, |ns, cpu, disk| match cpu {
         Some(cpu) => table.cells[cpu as usize][disk as usize] += ns,

@@ -48,8 +48,8 @@ mod test {
     use model::Pid;
 
     use super::*;
-    use crate::timeline::Task;
     use crate::timeline::build::random::senseless;
+    use crate::timeline::{Segments, Task};
 
     /// `(thread, process, parent process, row of the parent)`: those without a row were there before.
     fn timeline(tasks: &[(u32, u32, u32, Option<u32>)]) -> Timeline {
@@ -64,7 +64,7 @@ mod test {
             begin: model::HostNs(0),
             end: model::HostNs(0),
             exited: false,
-            segments: Vec::new(),
+            segments: Segments::default(),
             requests: Vec::new(),
         };
         Timeline { tasks: tasks.iter().map(task).collect(), ..Timeline::default() }

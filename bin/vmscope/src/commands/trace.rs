@@ -10,6 +10,7 @@ mod json;
 mod kernel;
 mod overview;
 mod path;
+mod patience;
 mod process;
 mod profile;
 mod record;

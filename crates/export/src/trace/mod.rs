@@ -16,7 +16,6 @@ mod findings;
 mod host_side;
 mod names;
 mod views;
-mod works;
 
 use model::{HostNs, TraceTables};
 use tracing::timeline::Timeline;

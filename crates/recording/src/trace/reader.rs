@@ -14,8 +14,8 @@ use crate::folder::{find, verify};
 use crate::merge::Merge;
 use crate::reader::{killed, note, spooled};
 
-/// Events that `Trace::events` gives at most: they take 64 bytes of memory each at most.
-pub const MAX_EVENTS: u64 = 1 << 26;
+/// Events of a trace at most: whoever makes timelines from them holds some 20 bytes for each.
+pub const MAX_EVENTS: u64 = 1 << 27;
 
 /// An open trace: complete, or what a killed writer left (`TraceHeader::complete` and a note say so).
 #[derive(Debug)]
@@ -41,6 +41,10 @@ enum Source {
 pub struct TraceEvents {
     stream: Stream,
     batch: Vec<TraceEvent>,
+    path: PathBuf,
+    limit: u64,
+    /// Given so far.
+    given: u64,
 }
 
 #[derive(Debug)]
@@ -71,24 +75,41 @@ impl Trace {
         }
     }
 
+    /// How many events there are, where that is known before they are read.
+    #[must_use]
+    pub fn known_events(&self) -> Option<u64> {
+        self.events
+    }
+
     /// Begins to read the events of all machines, in time order. Events of one CPU that were recorded out of time
     /// order are given as they were recorded.
     ///
     /// # Errors
-    /// When they can't be read.
+    /// When they can't be read, or are known to be more than `MAX_EVENTS`.
     pub fn batches(&self) -> Result<TraceEvents, Error> {
+        self.batches_up_to(MAX_EVENTS)
+    }
+
+    /// The same for a trace of at most `limit` events.
+    ///
+    /// # Errors
+    /// When they can't be read, or are known to be more.
+    pub fn batches_up_to(&self, limit: u64) -> Result<TraceEvents, Error> {
+        if self.events.is_some_and(|events| limit < events) {
+            return Err(Error::TooManyEvents { path: self.dir.clone(), limit });
+        }
         let machines = self.tables.machines.len();
         let stream = match &self.source {
             Source::Table(path) => Stream::Table(Box::new(EventReader::open(path, machines)?)),
             Source::Spools(spools) => Stream::Spools(Merge::new(spool::open(spools)?)?),
         };
-        Ok(TraceEvents { stream, batch: Vec::new() })
+        Ok(TraceEvents { stream, batch: Vec::new(), path: self.dir.clone(), limit, given: 0 })
     }
 
     /// Shows all events to `see`, batch by batch in time order.
     ///
     /// # Errors
-    /// When they can't be read; `see` has then seen those before.
+    /// When they can't be read or are more than `MAX_EVENTS`; `see` may then have seen some.
     pub fn for_each_batch(&self, see: &mut dyn FnMut(&[TraceEvent])) -> Result<(), Error> {
         let mut events = self.batches()?;
         while let Some(batch) = events.next_batch()? {
@@ -97,30 +118,13 @@ impl Trace {
         Ok(())
     }
 
-    /// All events in time order.
+    /// All events of a short trace in time order: each takes 56 bytes of memory.
     ///
     /// # Errors
     /// When they can't be read or are more than `MAX_EVENTS`.
     pub fn events(&self) -> Result<Vec<TraceEvent>, Error> {
-        self.events_up_to(MAX_EVENTS)
-    }
-
-    /// All events in time order, unless they are more than `limit`.
-    ///
-    /// # Errors
-    /// When they can't be read or are more.
-    pub fn events_up_to(&self, limit: u64) -> Result<Vec<TraceEvent>, Error> {
-        let check = |count: u64| {
-            let too_many = || Error::TooManyEvents { path: self.dir.clone(), limit };
-            if count <= limit { Ok(()) } else { Err(too_many()) }
-        };
-        check(self.events.unwrap_or(0))?;
         let mut all = Vec::new();
-        let mut events = self.batches()?;
-        while let Some(batch) = events.next_batch()? {
-            check((all.len() + batch.len()) as u64)?;
-            all.extend_from_slice(batch);
-        }
+        self.for_each_batch(&mut |batch| all.extend_from_slice(batch))?;
         Ok(all)
     }
 
@@ -201,7 +205,7 @@ impl TraceEvents {
     /// The next batch in time order, at most a few 100,000 events; `None` at the end.
     ///
     /// # Errors
-    /// When it can't be read.
+    /// When it can't be read, or there are more events than the limit.
     pub fn next_batch(&mut self) -> Result<Option<&[TraceEvent]>, Error> {
         let more = match &mut self.stream {
             Stream::Table(reader) => reader.next_batch(&mut self.batch)?,
@@ -210,6 +214,10 @@ impl TraceEvents {
                 !self.batch.is_empty()
             }
         };
+        self.given += self.batch.len() as u64;
+        if self.limit < self.given {
+            return Err(Error::TooManyEvents { path: self.path.clone(), limit: self.limit });
+        }
         Ok(more.then_some(self.batch.as_slice()))
     }
 }

@@ -120,7 +120,9 @@ fn packets() {
         Drawn::new(&[("client", "", "0aaw0"), ("server", "", "11111")], &[('a', PACKET)]);
     let mut check = |works: [[Work; 2]; 2], who: &str, what: &str| {
         for (cpu, works) in drawn.timeline.cpus.iter_mut().zip(works) {
-            (cpu.slices[2].work, cpu.slices[3].work) = (works[0], works[1]);
+            let [two, three] = [2, 3].map(|row| cpu.slices.get(row).unwrap().task);
+            cpu.slices.set(2, two, works[0]);
+            cpu.slices.set(3, three, works[1]);
         }
         let life = Scope::life(&drawn.timeline, drawn.id("client")).unwrap();
         assert_eq!(letters(&drawn, &critical_path(&drawn.timeline, life)), [who, what]);
@@ -135,8 +137,9 @@ fn packets() {
     check([idle, [sends, sends]], "ccccc", "uiiwu");
     // The other CPU's is nobody's.
     check([[sends, receives], [sends, receives]], "ssscc", "uukwu");
-    drawn.timeline.cpus[0].slices[2].task = Some(drawn.id("client"));
-    drawn.timeline.cpus[0].slices[3].task = Some(drawn.id("client"));
+    let client = Some(drawn.id("client"));
+    drawn.timeline.cpus[0].slices.set(2, client, sends);
+    drawn.timeline.cpus[0].slices.set(3, client, receives);
     let life = Scope::life(&drawn.timeline, drawn.id("client")).unwrap();
     assert_eq!(letters(&drawn, &critical_path(&drawn.timeline, life)), ["ccccc", "uiiwu"]);
 }

@@ -61,14 +61,14 @@ impl<'a> Walk<'a> {
         let Some(task) = self.timeline.tasks.get(self.task.index()) else {
             return self.push(self.scope.begin, Doing::Unknown);
         };
-        let row = task.segments.partition_point(|segment| segment.end < self.at);
+        let row = task.segments.ended_before(self.at);
         match task.segments.get(row).filter(|segment| segment.begin < self.at) {
-            Some(segment) => self.back_through(task, row, segment),
+            Some(segment) => self.back_through(task, row, &segment),
             None => self.before_birth(task),
         }
     }
 
-    fn back_through(&mut self, task: &Task, row: usize, segment: &'a Segment) {
+    fn back_through(&mut self, task: &Task, row: usize, segment: &Segment) {
         let begin = segment.begin;
         match &segment.state {
             State::Running { cpu } => {
@@ -79,9 +79,9 @@ impl<'a> Walk<'a> {
                 self.push(begin, self.running(*cpu, begin));
             }
             State::Runnable { .. } => {
-                let next = task.segments.get(row + 1).map(|segment| &segment.state);
+                let next = task.segments.get(row + 1).map(|segment| segment.state);
                 let cpu = next.and_then(|state| match state {
-                    State::Running { cpu } => Some(*cpu),
+                    State::Running { cpu } => Some(cpu),
                     _ => None,
                 });
                 self.push(begin, self.cpu_wait(cpu, begin));
@@ -175,10 +175,10 @@ impl<'a> Walk<'a> {
     }
 
     /// What a task does just before.
-    fn state(&self, task: TaskId) -> Option<&'a State> {
+    fn state(&self, task: TaskId) -> Option<State> {
         let segments = &self.timeline.tasks.get(task.index())?.segments;
-        let row = segments.partition_point(|segment| segment.end < self.at);
-        segments.get(row).filter(|segment| segment.begin < self.at).map(|segment| &segment.state)
+        let segment = segments.get(segments.ended_before(self.at))?;
+        (segment.begin < self.at).then_some(segment.state)
     }
 
     /// The task's own wait, and its end.
@@ -199,7 +199,7 @@ impl<'a> Walk<'a> {
     /// by a softirq that no other interrupt came before.
     fn sender(&self, time: HostNs) -> Option<TaskId> {
         let on_cpu = |cpu: &Cpu| {
-            let row = cpu.slices.partition_point(|slice| slice.end <= time);
+            let row = cpu.slices.ended_by(time);
             let softirq = cpu.slices.get(row).filter(|slice| slice.begin <= time)?;
             let receives = softirq.work == Work::Interrupt(Interrupt::Soft(NET_RX));
             let before = cpu.slices.get(row.checked_sub(1)?)?;
@@ -264,9 +264,9 @@ impl<'a> Walk<'a> {
     /// that it ended. One of which nothing is known for longer leads nowhere.
     fn goes_on_in(&self, task: TaskId, time: HostNs, asleep_since: HostNs) -> bool {
         let Some(task) = self.timeline.tasks.get(task.index()) else { return false };
-        let row = task.segments.partition_point(|segment| segment.end < time);
-        let around = task.segments[row..].iter().take_while(|segment| segment.begin <= time);
-        around.take(2).any(|segment| match segment.state {
+        let there = task.segments.rows_from(task.segments.ended_before(time));
+        let mut around = there.take_while(|segment| segment.begin <= time);
+        around.by_ref().take(2).any(|segment| match segment.state {
             State::Running { .. } => true,
             State::Unknown => asleep_since < segment.begin,
             _ => false,

@@ -368,8 +368,8 @@ fn vcpu_state(slice: Slice, thread: Thread) -> VcpuState {
     }
 }
 
-fn stretch(slice: &Slice) -> Stretch<Slice> {
-    Stretch { begin: slice.begin, end: slice.end, what: *slice }
+fn stretch(slice: Slice) -> Stretch<Slice> {
+    Stretch { begin: slice.begin, end: slice.end, what: slice }
 }
 
 /// A guest's times may be anything: sums end at the largest number.

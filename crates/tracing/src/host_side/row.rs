@@ -26,7 +26,7 @@ pub(super) fn row(
             row.skip_to(part.start);
             match segment.state {
                 State::Running { .. } => row.push(part.end, Thread::Running),
-                State::Runnable { .. } => stolen(&mut row, host, task, segment, &part),
+                State::Runnable { .. } => stolen(&mut row, host, task, &segment, &part),
                 State::Asleep(_) | State::Stopped => row.push(part.end, Thread::Asleep),
                 State::Unknown => row.push(part.end, Thread::Unknown),
             }
@@ -50,14 +50,14 @@ fn stolen(row: &mut Row, host: &Timeline, task: &Task, segment: &Segment, part: 
 
 /// The CPU that it gets in the end, or had before where it never gets one.
 fn waits_for(task: &Task, segment: &Segment) -> Option<u32> {
-    let cpu = |segment: &Segment| match segment.state {
+    let cpu = |segment: Segment| match segment.state {
         State::Running { cpu } => Some(cpu),
         _ => None,
     };
-    let next = task.segments.partition_point(|other| other.begin < segment.end);
-    let before = task.segments.partition_point(|other| other.end <= segment.begin);
-    let next = task.segments.get(next).and_then(cpu);
-    next.or_else(|| task.segments.get(before.checked_sub(1)?).and_then(cpu))
+    let segments = &task.segments;
+    let next = segments.get(segments.ended_by(segment.end)).and_then(cpu);
+    let before = segments.ended_by(segment.begin).checked_sub(1);
+    next.or_else(|| segments.get(before?).and_then(cpu))
 }
 
 /// Nobody is behind himself.

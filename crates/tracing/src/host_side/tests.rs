@@ -160,7 +160,7 @@ fn any_host_over_any_guest_adds_up() {
                 .iter()
                 .flat_map(|cpu| &cpu.slices)
                 .filter(|slice| slice.task.is_some_and(|id| guest.tasks[id.index()] == *task));
-            let running: u64 = running.map(Slice::length_ns).sum();
+            let running: u64 = running.map(|slice| slice.length_ns()).sum();
             assert_eq!(share.total_ns(), running, "a task's time is split, nothing is added");
         }
         stolen_ns += side.total().total().stolen_ns();

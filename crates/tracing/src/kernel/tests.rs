@@ -3,7 +3,7 @@ use model::{HostNs, Interrupt, Pid, Tid, Vector};
 use super::*;
 use crate::drawn::{Random, at_random};
 use crate::group::By;
-use crate::timeline::{Calls, Cpu, Slice, Task, TaskId, Timeline, Work};
+use crate::timeline::{Calls, Cpu, Segments, Slice, Slices, Task, TaskId, Timeline, Work};
 use crate::tree::all;
 
 /// CPUs, one character per 10 ns. Who has it is the digit of the line below; `-` is nobody.
@@ -34,7 +34,7 @@ fn drawn(cpus: &[(&str, &str)]) -> Timeline {
         end: HostNs(end),
         before: true,
         exited: false,
-        segments: Vec::new(),
+        segments: Segments::default(),
         requests: Vec::new(),
     };
     Timeline {
@@ -180,7 +180,11 @@ fn sums_hold_whatever_happens() {
 fn times_of_a_guest_that_lies_add_up_to_the_largest_number() {
     let mut timeline = drawn(&[("u", "0"), ("r", "1")]);
     timeline.end = HostNs(u64::MAX);
-    timeline.cpus.iter_mut().for_each(|cpu| cpu.slices[0].end = HostNs(u64::MAX));
+    for cpu in &mut timeline.cpus {
+        let first = cpu.slices.get(0).unwrap();
+        cpu.slices = Slices::beginning(HostNs(0));
+        cpu.slices.push(HostNs(u64::MAX), first.task, first.work);
+    }
     let time = KernelTime::new(&timeline);
     assert_eq!(time.total().total_ns(), u64::MAX);
     assert_eq!(time.of(&all(&timeline)).total_ns(), u64::MAX);

@@ -1,4 +1,5 @@
-//! Events to a timeline, in one pass.
+//! Events to a timeline, in two passes: `Survey` sees what the trace covers, `Builder` puts events on the time axis. Neither
+//! keeps them.
 //!
 //! ```text
 //!                    Waking .. Wakeup               Switch(next)
@@ -50,6 +51,7 @@ use calls::CallCounts;
 use cpus::{Current, TrackedCpu};
 use disks::Disks;
 use scope::Scope;
+pub use scope::Survey;
 use tasks::Tasks;
 use untold::Evidence;
 
@@ -61,16 +63,11 @@ const IOCTL: u16 = 16;
 /// Puts one machine's events on the time axis; events of other machines are passed over.
 #[must_use]
 pub fn build(tables: &TraceTables, machine: MachineId, events: &[TraceEvent]) -> Timeline {
-    let untold = Machine::default();
-    let row = tables.machines.get(machine.index()).unwrap_or(&untold);
-    let scope = Scope::of(row, machine, events);
-    let mut builder = Builder::new(tables, machine, row, scope);
-    for event in events.iter().filter(|event| event.machine == machine) {
-        builder.event(event);
-    }
-    let timeline = builder.finish(&Evidence::new(tables, machine, events));
-    debug_assert_eq!(invariants::check(&timeline), Ok(()));
-    timeline
+    let mut survey = Survey::new(tables, machine);
+    survey.see(events);
+    let mut builder = survey.builder();
+    builder.see(events);
+    builder.finish()
 }
 
 /// The threads that run the CPUs of a machine's VMs.
@@ -80,9 +77,9 @@ fn vcpus(tables: &TraceTables, machine: MachineId) -> FxHashSet<(Pid, Tid)> {
     threads.filter_map(|(process, tid)| Some((process?, tid))).collect()
 }
 
-/// What is known at the time that the events have reached.
+/// Puts events on the time axis, as they come; holds what is known at the time that they have reached.
 #[derive(Debug)]
-struct Builder<'a> {
+pub struct Builder<'a> {
     machine: MachineId,
     scope: Scope,
     now: HostNs,
@@ -93,6 +90,7 @@ struct Builder<'a> {
     /// The command's first task, until it begins its program.
     held: Option<Tid>,
     calls: CallCounts,
+    evidence: Evidence<'a>,
     problems: Problems,
 }
 
@@ -114,7 +112,43 @@ impl Problems {
 }
 
 impl<'a> Builder<'a> {
-    fn new(tables: &'a TraceTables, machine: MachineId, row: &Machine, scope: Scope) -> Self {
+    /// Takes the next events, in the order in which the survey saw them; those of other machines are passed over.
+    pub fn see(&mut self, events: &[TraceEvent]) {
+        let machine = self.machine;
+        for event in events.iter().filter(|event| event.machine == machine) {
+            self.event(event);
+        }
+    }
+
+    /// The timeline, when all events were seen.
+    #[must_use]
+    pub fn finish(mut self) -> Timeline {
+        self.now = self.scope.end;
+        for row in 0..self.cpus.len() {
+            self.flush(row);
+        }
+        self.settle_untold();
+        let timeline = Timeline {
+            machine: self.machine,
+            begin: self.scope.begin,
+            end: self.scope.end,
+            calls: self.calls.finish(&self.tasks, self.scope.end),
+            tasks: self.tasks.finish(self.scope.end),
+            cpus: self.cpus.into_iter().map(TrackedCpu::finish).collect(),
+            disks: self.disks.finish(self.scope.end),
+            problems: self.problems.0,
+        };
+        debug_assert_eq!(invariants::check(&timeline), Ok(()));
+        timeline
+    }
+
+    fn new(
+        tables: &'a TraceTables,
+        machine: MachineId,
+        row: &Machine,
+        scope: Scope,
+        evidence: Evidence<'a>,
+    ) -> Self {
         let mut problems = Problems::default();
         let lost = row.lost.iter().fold(0, |sum: u64, lost| sum.saturating_add(lost.count));
         problems.add(Problem::LostEvents, lost);
@@ -128,26 +162,9 @@ impl<'a> Builder<'a> {
             disks: Disks::new(tables, machine),
             held: command.map(|command| command.task),
             calls: CallCounts::default(),
+            evidence,
             problems,
             scope,
-        }
-    }
-
-    fn finish(mut self, evidence: &Evidence<'_>) -> Timeline {
-        self.now = self.scope.end;
-        for row in 0..self.cpus.len() {
-            self.flush(row);
-        }
-        self.settle_untold(evidence);
-        Timeline {
-            machine: self.machine,
-            begin: self.scope.begin,
-            end: self.scope.end,
-            calls: self.calls.finish(&self.tasks, self.scope.end),
-            tasks: self.tasks.finish(self.scope.end),
-            cpus: self.cpus.into_iter().map(TrackedCpu::finish).collect(),
-            disks: self.disks.finish(self.scope.end),
-            problems: self.problems.0,
         }
     }
 

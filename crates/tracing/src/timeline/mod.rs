@@ -12,12 +12,15 @@
 //! Segments of a task touch and cover its life; those of a CPU touch and cover the trace: both are asserted when built.
 
 pub(crate) mod build;
+mod rows;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use model::{HostNs, Interrupt, LockKind, MachineId, Pid, Tid, TraceStack};
 
-pub use build::build;
+pub use build::{Builder, Survey, build};
+pub use rows::{Segments, SegmentsIter, Slices, SlicesIter};
 
 /// Row of `Timeline::tasks`. A thread id that is used again is another task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -76,13 +79,13 @@ pub struct Task {
     /// Whether it ended in the trace.
     pub exited: bool,
     /// What it did, from `begin` to `end` without gaps.
-    pub segments: Vec<Segment>,
+    pub segments: Segments,
     /// Its requests to disks, in the order they were made.
     pub requests: Vec<Request>,
 }
 
 /// A stretch of a task's life.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Segment {
     /// Begin.
     pub begin: HostNs,
@@ -93,7 +96,7 @@ pub struct Segment {
 }
 
 /// What a task does.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
     /// It has a CPU.
     Running {
@@ -114,7 +117,7 @@ pub enum State {
 }
 
 /// All that is known of a sleep.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Sleep {
     /// Where in the kernel.
     pub stack: Option<TraceStack>,
@@ -133,7 +136,7 @@ pub struct Sleep {
 }
 
 /// A wait for a lock.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LockWait {
     /// The lock's address.
     pub lock: u64,
@@ -195,7 +198,7 @@ pub struct Cpu {
     /// Its number.
     pub number: u32,
     /// What it did, from the trace's begin to its end without gaps.
-    pub slices: Vec<Slice>,
+    pub slices: Slices,
 }
 
 /// A stretch of a CPU's time.
@@ -279,6 +282,11 @@ pub enum Problem {
 }
 
 impl Timeline {
+    /// What a CPU did within a range: slices clipped to it, in time order. Nothing for a CPU that was not traced.
+    pub fn executed(&self, cpu: u32, range: Range<HostNs>) -> impl Iterator<Item = Slice> + '_ {
+        crate::span::slices(self, cpu, range)
+    }
+
     /// Its length.
     #[must_use]
     pub fn length_ns(&self) -> u64 {

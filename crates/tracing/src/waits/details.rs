@@ -153,11 +153,11 @@ fn releaser(timeline: &Timeline, sleep: &Sleep) -> Option<Holder> {
 /// The system call that a task executed at a time.
 fn syscall_at(timeline: &Timeline, id: TaskId, time: HostNs) -> Option<u16> {
     let segments = &timeline.tasks.get(id.index())?.segments;
-    let segment = segments.get(segments.partition_point(|segment| segment.end <= time))?;
+    let segment = segments.get(segments.ended_by(time))?;
     let State::Running { cpu } = segment.state else { return None };
     let row = timeline.cpus.binary_search_by_key(&cpu, |cpu| cpu.number).ok()?;
     let slices = &timeline.cpus[row].slices;
-    let slice = slices.get(slices.partition_point(|slice| slice.end <= time))?;
+    let slice = slices.get(slices.ended_by(time))?;
     match slice.work {
         Work::Syscall(number) if slice.task == Some(id) => Some(number),
         _ => None,
@@ -177,7 +177,7 @@ fn grouped<'a, K: Ord>(
     let mut sums: BTreeMap<K, Sum> = BTreeMap::new();
     let tasks = tasks.iter().filter_map(|id| timeline.tasks.get(id.index()));
     for (task, segment) in tasks.flat_map(|task| task.segments.iter().map(move |it| (task, it))) {
-        if let Some(wait) = classifier.wait(timeline, task, segment) {
+        if let Some(wait) = classifier.wait(timeline, task, &segment) {
             let key = key(wait, &segment.state);
             sums.entry(key).or_default().add(segment.length_ns());
         }

@@ -40,7 +40,7 @@ pub fn lives(timeline: &Timeline, classifier: &Classifier) -> Vec<Life> {
 fn life(timeline: &Timeline, classifier: &Classifier, task: &Task) -> Life {
     let mut life = Life::default();
     for segment in &task.segments {
-        let sum = match classifier.wait(timeline, task, segment) {
+        let sum = match classifier.wait(timeline, task, &segment) {
             None => &mut life.running,
             Some(wait) => life.causes.entry(wait.cause).or_default(),
         };

@@ -11,7 +11,7 @@ use super::*;
 use crate::drawn::{Random, at_random};
 use crate::group::By;
 use crate::timeline::{
-    LockWait, Request, Segment, Sleep, State, Task, TaskId, Timeline, Waker, WokenBy,
+    LockWait, Request, Segments, Sleep, State, Task, TaskId, Timeline, Waker, WokenBy,
 };
 use crate::tree::all;
 
@@ -28,7 +28,11 @@ fn tables(stacks: &[&str]) -> TraceTables {
 
 /// Task 0 `app` in a state for 10 ns; task 1 `other`, which made requests of all kinds.
 fn timeline(state: State) -> Timeline {
-    let segment = |state| vec![Segment { begin: HostNs(0), end: HostNs(10), state }];
+    let segment = |state| {
+        let mut segments = Segments::beginning(HostNs(0));
+        segments.push(HostNs(10), state);
+        segments
+    };
     let request = |op| Request {
         disk: 0,
         op,
@@ -65,7 +69,7 @@ fn timeline(state: State) -> Timeline {
 
 fn wait_of<'a>(classifier: &'a Classifier, timeline: &Timeline) -> Wait<'a> {
     let task = &timeline.tasks[0];
-    classifier.wait(timeline, task, &task.segments[0]).unwrap()
+    classifier.wait(timeline, task, &task.segments.get(0).unwrap()).unwrap()
 }
 
 /// A sleep with this stack: the cause, and the function that tells.
@@ -554,11 +558,12 @@ fn states_and_where_a_task_was_found_asleep() {
     let tables = TraceTables { tasks: vec![found], ..TraceTables::default() };
     let classifier = Classifier::new(&tables, HERE);
     let mut later = timeline(asleep());
-    later.tasks[0].segments[0].begin = HostNs(5);
+    later.tasks[0].segments = Segments::beginning(HostNs(5));
+    later.tasks[0].segments.push(HostNs(10), asleep());
     assert_eq!(wait_of(&classifier, &later).cause.name(), "unknown (no stack)");
     // A task that runs waits for nothing.
     let running = &later.tasks[1];
-    assert_eq!(classifier.wait(&later, running, &running.segments[0]), None);
+    assert_eq!(classifier.wait(&later, running, &running.segments.get(0).unwrap()), None);
 }
 
 #[test]
@@ -624,11 +629,15 @@ fn sums_hold_whatever_happens() {
     let random = &mut Random(5);
     for _ in 0..300 {
         let mut timeline = at_random(random);
-        for segment in timeline.tasks.iter_mut().flat_map(|task| &mut task.segments) {
-            if let State::Asleep(sleep) = &mut segment.state {
-                sleep.stack = u32::try_from(random.below(5)).ok().map(TraceStack);
-                sleep.syscall = u16::try_from(random.below(500)).ok();
-            }
+        for task in &mut timeline.tasks {
+            let told = task.segments.iter().map(|mut segment| {
+                if let State::Asleep(sleep) = &mut segment.state {
+                    sleep.stack = u32::try_from(random.below(5)).ok().map(TraceStack);
+                    sleep.syscall = u16::try_from(random.below(500)).ok();
+                }
+                segment
+            });
+            task.segments = told.collect();
         }
         let lives = lives(&timeline, &classifier);
         for (life, task) in lives.iter().zip(&timeline.tasks) {

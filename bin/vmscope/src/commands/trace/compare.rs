@@ -14,6 +14,7 @@ use super::super::grid::Grid;
 use super::super::output::{count, print, width};
 use super::export::{label, write_html};
 use super::json::{cleaned, heading, share};
+use super::patience::Patience;
 use super::scene::{Scale, Scene, grouped};
 
 /// Rows of a group in text unless `--limit` says otherwise.
@@ -62,6 +63,7 @@ enum Format {
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let machine = args.machine.as_deref();
     let (a, b) = (Scene::open(&args.a, machine)?, Scene::open(&args.b, machine)?);
+    let patience = Patience::begin("comparing", 0);
     let limit = match (args.limit, args.format) {
         (Some(0), _) | (None, Format::Json | Format::Csv | Format::Html) => usize::MAX,
         (Some(limit), _) => limit,
@@ -80,6 +82,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             String::from_utf8(page).context("failed to write the page")?
         }
     };
+    drop(patience);
     print(&out).context("failed to write to standard output")?;
     Ok(ExitCode::SUCCESS)
 }

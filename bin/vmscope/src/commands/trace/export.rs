@@ -13,6 +13,7 @@ use tracing::timeline::Timeline;
 use super::super::Usage;
 use super::super::output::{pipe, write_file};
 use super::beside;
+use super::patience::Patience;
 use super::scene::Scene;
 
 const EXAMPLE: &str = "Examples:
@@ -109,6 +110,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if to_stdout {
         pipe(write(&mut io::stdout().lock())).context("failed to write to standard output")?;
     } else {
+        let _patience = Patience::begin("writing", 0);
         write_file(&file, write).with_context(|| format!("failed to write {}", file.display()))?;
         let name = file.display().to_string();
         eprintln!("wrote {name}; open it with: {}", args.format.how_to_open(&name));

@@ -2,11 +2,11 @@
 
 use analysis::{Width, clean};
 use api::trace as json;
-use model::{MachineId, TraceEvent, TraceTables};
+use model::{MachineId, TraceTables};
 use tracing::critical_path::PathSegment;
 use tracing::group::By;
 use tracing::host_side::{CpuSide, HostSide, Share, Thief, Thieves};
-use tracing::timeline::{TaskId, Timeline, build};
+use tracing::timeline::{TaskId, Timeline};
 
 use super::super::grid::Grid;
 use super::json::cleaned;
@@ -27,17 +27,15 @@ pub(super) struct Host {
 }
 
 impl Host {
-    /// `None`: not a VM, or the host was not traced with it.
-    pub(super) fn of(
-        tables: &TraceTables,
-        guest: &Timeline,
-        events: &[TraceEvent],
-    ) -> Option<Self> {
+    /// Whether it is known which of the host's threads ran the machine: of VMs.
+    pub(super) fn is_told(tables: &TraceTables, machine: MachineId) -> bool {
+        let row = tables.machines.get(machine.index());
+        machine != MachineId::HOST && row.is_some_and(|row| !row.vcpu_threads.is_empty())
+    }
+
+    /// `None`: the host was not traced with the VM.
+    pub(super) fn of(tables: &TraceTables, guest: &Timeline, timeline: Timeline) -> Option<Self> {
         let row = tables.machines.get(guest.machine.index())?;
-        if guest.machine == MachineId::HOST || row.vcpu_threads.is_empty() {
-            return None;
-        }
-        let timeline = build(tables, MachineId::HOST, events);
         let side = HostSide::new(&timeline, guest, row)?;
         Some(Self { timeline, side })
     }

@@ -18,6 +18,7 @@ use super::export::write_html;
 use super::gantt::{self, Chart};
 use super::kernel::{self, Kernel};
 use super::path::{self, Path};
+use super::patience::Patience;
 use super::scene::{Scene, Source};
 use super::waits::{self, Waits};
 use super::{json, overview, process, profile, states};
@@ -116,6 +117,7 @@ enum Asked {
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let scene = Scene::open(&args.source.dir, args.source.machine.as_deref())?;
+    let patience = Patience::begin("working it out", 0);
     let findings = Findings::of(&scene, args)?;
     let out = match args.format {
         Format::Text => scene.heading() + "\n" + &text(&findings, args.view)?,
@@ -127,6 +129,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             String::from_utf8(page).context("failed to write the page")?
         }
     };
+    drop(patience);
     print(&out).context("failed to write to standard output")?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,20 +1,19 @@
 //! A trace as `report`, `compare` and `export` look at it: one machine on its time axis.
 
 use std::borrow::Cow;
-use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Sender, channel};
-use std::time::Duration;
 
 use analysis::clean;
+use anyhow::Context;
 use model::{Machine, MachineId};
 use recording::trace::Trace;
 use tracing::critical_path::Scope;
-use tracing::timeline::{Task, TaskId, Timeline, build};
+use tracing::timeline::{Builder, Survey, Task, TaskId, Timeline};
 
 use super::super::Usage;
 use super::doubt;
 use super::host_side::Host;
+use super::patience::Patience;
 
 /// What to look at.
 #[derive(Debug, clap::Args)]
@@ -40,13 +39,14 @@ impl Scene {
     /// # Errors
     /// A usage error when it has no such machine; or it can't be read.
     pub(super) fn open(dir: &Path, machine: Option<&str>) -> anyhow::Result<Self> {
-        let _patience = Patience::begin("reading the trace ...");
         let trace = Trace::open(dir)?;
         let machine = choose(&trace, machine)?;
-        let events = trace.events()?;
-        let timeline = build(&trace.tables, machine, &events);
-        let host = Host::of(&trace.tables, &timeline, &events);
-        Ok(Self { trace, timeline, events: events.len() as u64, host })
+        let has_host = Host::is_told(&trace.tables, machine);
+        let machines = has_host.then_some(MachineId::HOST).into_iter().chain([machine]);
+        let (mut timelines, events) = on_time_axis(&trace, machines)?;
+        let timeline = timelines.pop().context("a machine has a timeline")?;
+        let host = timelines.pop().and_then(|host| Host::of(&trace.tables, &timeline, host));
+        Ok(Self { trace, timeline, events, host })
     }
 
     /// Every machine that was traced, each on its time axis.
@@ -57,11 +57,9 @@ impl Scene {
         if self.traced().count() < 2 {
             return Ok(Cow::Borrowed(std::slice::from_ref(&self.timeline)));
         }
-        let events = self.trace.events()?;
-        let tables = &self.trace.tables;
-        let rows = (0..).map(MachineId).zip(&tables.machines);
-        let traced = rows.filter(|(_, row)| !row.cpus.is_empty());
-        Ok(traced.map(|(machine, _)| build(tables, machine, &events)).collect())
+        let rows = (0..).map(MachineId).zip(&self.trace.tables.machines);
+        let traced = rows.filter(|(_, row)| !row.cpus.is_empty()).map(|(machine, _)| machine);
+        Ok(Cow::Owned(on_time_axis(&self.trace, traced)?.0))
     }
 
     /// The machine's row.
@@ -133,25 +131,26 @@ impl Scene {
     }
 }
 
-/// Says on a terminal what takes so long, once it does.
-struct Patience {
-    _end: Sender<()>,
-}
-
-impl Patience {
-    fn begin(what: &'static str) -> Self {
-        let (end, ended) = channel::<()>();
-        if std::io::stderr().is_terminal() {
-            // Ends with its sender; without a thread nothing is said.
-            let _ = std::thread::Builder::new().spawn(move || {
-                let waited = ended.recv_timeout(Duration::from_secs(2));
-                if waited == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
-                    eprintln!("{what}");
-                }
-            });
-        }
-        Self { _end: end }
-    }
+/// These machines on their time axes, and how many events there are of all machines. The trace is read twice rather than
+/// held: events take more room than what is made from them.
+fn on_time_axis(
+    trace: &Trace,
+    machines: impl Iterator<Item = MachineId>,
+) -> anyhow::Result<(Vec<Timeline>, u64)> {
+    let patience = Patience::begin("reading the trace", 2 * trace.known_events().unwrap_or(0));
+    let mut surveys: Vec<_> = machines.map(|it| Survey::new(&trace.tables, it)).collect();
+    let mut events = 0;
+    trace.for_each_batch(&mut |batch| {
+        events += batch.len() as u64;
+        surveys.iter_mut().for_each(|survey| survey.see(batch));
+        patience.advance(batch.len());
+    })?;
+    let mut builders: Vec<_> = surveys.into_iter().map(Survey::builder).collect();
+    trace.for_each_batch(&mut |batch| {
+        builders.iter_mut().for_each(|builder| builder.see(batch));
+        patience.advance(batch.len());
+    })?;
+    Ok((builders.into_iter().map(Builder::finish).collect(), events))
 }
 
 fn choose(trace: &Trace, name: Option<&str>) -> Result<MachineId, Usage> {

@@ -26,7 +26,7 @@ pub(super) fn write(scene: &Scene, timelines: &[Timeline], mut out: impl Write) 
             for segment in &task.segments {
                 let begin = segment.begin.since(scene.trace.header.begin);
                 let end = segment.end.since(scene.trace.header.begin);
-                let wait = classifier.wait(timeline, task, segment);
+                let wait = classifier.wait(timeline, task, &segment);
                 let cause = wait.as_ref().map_or("", |wait| wait.cause.name());
                 let function = field(wait.as_ref().map_or("", |wait| wait.function));
                 let (state, cpu, by) = told(timeline, &segment.state);

@@ -16,14 +16,13 @@ use serde_json::{Value, json};
 use tracing::critical_path::{CriticalPath, Doing as OnPath, PathSegment};
 use tracing::gantt::{Doing, Lane, LaneOf, Piece, lanes, pyramid};
 use tracing::kernel::{interrupt_name, syscall_label};
-use tracing::timeline::{Slice, State, Task, TaskId, Work};
+use tracing::timeline::{State, Task, TaskId, Work};
 use tracing::waits::Classifier;
 
 use super::super::Run;
 use super::super::findings::Findings;
 use super::super::host_side::OnHost;
 use super::super::names::{Names, short, work_name};
-use super::super::works::works_by_task;
 
 /// Lanes of tasks at most, for each machine.
 const MAX_TASKS: usize = 5_000;
@@ -69,7 +68,6 @@ struct Words {
 /// What pieces' words are made from.
 struct Known<'a> {
     names: Names<'a>,
-    works: Vec<Vec<Slice>>,
     classifier: &'a Classifier,
     on_host: Option<&'a OnHost<'a>>,
     /// The command's tasks, or all; ascending.
@@ -107,7 +105,6 @@ fn machine(findings: &Findings<'_>, begin: HostNs, max_pieces: usize, words: &mu
     let finest = pyramid.levels.last();
     let known = Known {
         names,
-        works: works_by_task(timeline),
         classifier: &findings.classifier,
         on_host: findings.on_host.as_ref(),
         who: &findings.who,
@@ -298,7 +295,7 @@ impl Known<'_> {
             LaneOf::Task(id) => match doing {
                 Doing::User => None,
                 Doing::Kernel | Doing::Interrupt => {
-                    Some(work_name(slice_at(self.works.get(id.index())?, piece.begin)?.work))
+                    Some(work_name(self.executed(id, piece.begin)?))
                 }
                 _ => self.cause(id, piece.begin),
             },
@@ -313,7 +310,7 @@ impl Known<'_> {
 
     fn on_cpu(&self, row: u32, piece: &Piece) -> Option<String> {
         let cpu = self.names.timeline.cpus.get(row as usize)?;
-        let slice = slice_at(&cpu.slices, piece.begin)?;
+        let slice = cpu.slices.at(piece.begin)?;
         let who = piece.task.map(|id| self.names.task(id));
         let work = match slice.work {
             Work::Idle | Work::User | Work::KernelTask | Work::Unknown => None,
@@ -323,13 +320,22 @@ impl Known<'_> {
         (!parts.is_empty()).then(|| parts.join(": "))
     }
 
+    /// What is executed for a task that has a CPU.
+    fn executed(&self, id: TaskId, at: HostNs) -> Option<Work> {
+        let timeline = self.names.timeline;
+        let State::Running { cpu } = timeline.tasks.get(id.index())?.segments.at(at)?.state else {
+            return None;
+        };
+        let row = timeline.cpus.binary_search_by_key(&cpu, |cpu| cpu.number).ok()?;
+        Some(timeline.cpus[row].slices.at(at)?.work)
+    }
+
     /// What a task waits for at an instant, and who ended that: `child in wait4, woken by cc1 (812)`.
     fn cause(&self, id: TaskId, at: HostNs) -> Option<String> {
         let timeline = self.names.timeline;
         let task = timeline.tasks.get(id.index())?;
-        let after = task.segments.partition_point(|segment| segment.begin <= at);
-        let segment = task.segments.get(after.checked_sub(1)?)?;
-        let mut text = self.classifier.wait(timeline, task, segment)?.cause.name().to_owned();
+        let segment = task.segments.at(at)?;
+        let mut text = self.classifier.wait(timeline, task, &segment)?.cause.name().to_owned();
         if let State::Asleep(sleep) = &segment.state {
             let call = sleep.syscall.map(|call| format!(" in {}", syscall_label(call)));
             let lock = sleep.lock.as_ref().map(|wait| format!(", {}", self.names.lock(wait)));
@@ -339,10 +345,6 @@ impl Known<'_> {
         }
         Some(text)
     }
-}
-
-fn slice_at(slices: &[Slice], at: HostNs) -> Option<&Slice> {
-    slices.get(slices.partition_point(|slice| slice.begin <= at).checked_sub(1)?)
 }
 
 fn thousandths(part: u64, whole: u64) -> u128 {

@@ -10,7 +10,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use model::HostNs;
-use tracing::timeline::{Segment, State, Task, TaskId, Timeline, WokenBy};
+use tracing::timeline::{Segments, State, Task, TaskId, Timeline, WokenBy};
 
 /// One end of an arrow; at a waker's, `other` is who is woken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -146,7 +146,7 @@ fn from(timeline: &Timeline, by: WokenBy, at: HostNs) -> Option<From> {
 }
 
 /// Whether an instant at `at` has a slice to be in: segments touch, so only those without a length make it harder.
-fn covers(segments: &[Segment], at: HostNs) -> bool {
-    let after = segments.partition_point(|segment| segment.begin <= at);
-    segments[..after].iter().rev().find(|s| s.begin < s.end).is_some_and(|s| at <= s.end)
+fn covers(segments: &Segments, at: HostNs) -> bool {
+    let begun = (0..segments.begun_by(at)).rev().filter_map(|row| segments.get(row));
+    begun.into_iter().find(|s| s.begin < s.end).is_some_and(|s| at <= s.end)
 }

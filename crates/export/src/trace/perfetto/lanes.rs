@@ -29,7 +29,7 @@ pub(super) fn cpu<'a>(cpu: &'a Cpu, names: Names<'a>) -> impl Iterator<Item = Ev
         };
         let mut events = vec![begin(first.begin, name, category)];
         if first.task.is_some() {
-            nest(slices).iter().for_each(|nested| executed(nested, &mut events));
+            nest(&slices).iter().for_each(|nested| executed(nested, &mut events));
         }
         events.push(end(last.end));
         events
@@ -93,7 +93,6 @@ fn changes(request: &Request) -> impl Iterator<Item = (HostNs, i64)> + use<> {
 /// A task's states; in them what it executes and whom it wakes.
 pub(super) fn task<'a>(
     id: TaskId,
-    mut works: &'a [Slice],
     arrows: OfTask<'a>,
     names: Names<'a>,
     classifier: &'a Classifier,
@@ -101,9 +100,9 @@ pub(super) fn task<'a>(
     let OfTask { mut wakes, mut woken } = arrows;
     let task = &names.timeline.tasks[id.index()];
     let segments = &task.segments;
-    let last_end = segments.last().map_or(HostNs(0), |segment| segment.end);
+    let last_end = segments.end();
     segments.iter().filter(|segment| segment.begin < segment.end).flat_map(move |segment| {
-        let mut first = state(task, segment, names, classifier);
+        let mut first = state(task, &segment, names, classifier);
         let arrived = take(&mut woken, |at| at <= segment.begin);
         if !arrived.is_empty() {
             first.kind = Kind::BeginWoken;
@@ -111,8 +110,9 @@ pub(super) fn task<'a>(
         }
         let mut events = vec![first];
         let mut inner = Vec::new();
-        if let State::Running { .. } = segment.state {
-            let works = take_slices(&mut works, segment);
+        if let State::Running { cpu } = segment.state {
+            let works = names.timeline.executed(cpu, segment.begin..segment.end);
+            let works: Vec<Slice> = works.filter(|slice| slice.task == Some(id)).collect();
             nest(&works).iter().for_each(|nested| executed(nested, &mut inner));
         }
         if let State::Asleep(sleep) = &segment.state {
@@ -149,18 +149,6 @@ fn take<'a>(ends: &mut &'a [End], wanted: impl Fn(HostNs) -> bool) -> &'a [End] 
     let (taken, rest) = ends.split_at(ends.partition_point(|end| wanted(end.at)));
     *ends = rest;
     taken
-}
-
-/// The slices in `segment`, cut at its borders.
-fn take_slices(slices: &mut &[Slice], segment: &Segment) -> Vec<Slice> {
-    *slices = &slices[slices.partition_point(|slice| slice.end <= segment.begin)..];
-    let inside = slices.iter().take_while(|slice| slice.begin < segment.end);
-    let cut = |slice: &Slice| Slice {
-        begin: slice.begin.max(segment.begin),
-        end: slice.end.min(segment.end),
-        ..*slice
-    };
-    inside.map(cut).collect()
 }
 
 fn executed(nested: &Nested, events: &mut Vec<Event>) {

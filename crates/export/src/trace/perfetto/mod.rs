@@ -23,14 +23,13 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::io::{self, Write};
 use std::iter::Peekable;
 
-use tracing::timeline::{Slice, TaskId, Timeline};
+use tracing::timeline::{TaskId, Timeline};
 use tracing::waits::Classifier;
 
 use self::arrows::Arrows;
 use super::Run;
 use super::host_side::OnHost;
 use super::names::{Names, short};
-use super::works::works_by_task;
 use crate::perfetto::event::Event;
 use crate::perfetto::proto::{CounterDescriptor, TrackDescriptor};
 use crate::perfetto::writer::{Part, Writer};
@@ -49,7 +48,6 @@ type Events<'a> = Peekable<Box<dyn Iterator<Item = Event> + 'a>>;
 /// Only the writer's.
 pub fn write(run: Run<'_>, out: impl Write) -> io::Result<()> {
     let arrows = Arrows::new(run.timelines, MAX_ARROWS);
-    let works: Vec<Vec<Vec<Slice>>> = run.timelines.iter().map(works_by_task).collect();
     let machines = run.timelines.iter().map(|timeline| timeline.machine);
     let classifiers: Vec<Classifier> =
         machines.map(|machine| Classifier::new(run.tables, machine)).collect();
@@ -60,11 +58,11 @@ pub fn write(run: Run<'_>, out: impl Write) -> io::Result<()> {
     let (instant, unix) = run.instant.map_or((first, None), |(at, unix)| (at, Some(unix)));
     writer.begin(instant, unix)?;
     let mut tracks = Tracks { list: Vec::new(), next_uuid: Part::First.first_id() };
-    let parts = run.timelines.iter().zip(&works).zip(&classifiers).zip(&on_host);
-    for (number, (((timeline, works), classifier), on_host)) in parts.enumerate() {
+    let parts = run.timelines.iter().zip(&classifiers).zip(&on_host);
+    for (number, ((timeline, classifier), on_host)) in parts.enumerate() {
         let names = Names { tables: run.tables, timeline };
         let arrows = arrows.of(number);
-        let machine = Machine { names, arrows, works, classifier, on_host: on_host.as_ref() };
+        let machine = Machine { names, arrows, classifier, on_host: on_host.as_ref() };
         tracks.machine(machine, rank(number), &mut writer)?;
     }
     merge(tracks.list, &mut writer)?;
@@ -91,7 +89,6 @@ pub fn write_with(
 struct Machine<'a> {
     names: Names<'a>,
     arrows: arrows::OfMachine<'a>,
-    works: &'a [Vec<Slice>],
     classifier: &'a Classifier,
     on_host: Option<&'a OnHost<'a>>,
 }
@@ -109,7 +106,7 @@ impl<'a> Tracks<'a> {
         at: i32,
         writer: &mut Writer<W>,
     ) -> io::Result<()> {
-        let Machine { names, arrows, works, classifier, on_host } = machine;
+        let Machine { names, arrows, classifier, on_host } = machine;
         let described = group(describe::name(names), describe::machine(names, arrows.left_out));
         let top =
             self.describe(TrackDescriptor { sibling_order_rank: Some(at), ..described }, writer)?;
@@ -143,8 +140,7 @@ impl<'a> Tracks<'a> {
             let name = format!("{} ({pid})", names.task_name(threads[0]));
             let process = self.describe(inner_group(top, name, rank(n + 2)), writer)?;
             for (n, &id) in threads.iter().enumerate() {
-                let lane =
-                    lanes::task(id, &works[id.index()], arrows.of_task(id), names, classifier);
+                let lane = lanes::task(id, arrows.of_task(id), names, classifier);
                 self.add(row(process, names.task(id), rank(n)), lane, writer)?;
             }
         }

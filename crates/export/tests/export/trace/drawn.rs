@@ -6,8 +6,8 @@ use model::{
     TraceTables, TracedCommand,
 };
 use tracing::timeline::{
-    Cpu, Disk, LockWait, Request, Segment, Sleep, Slice, State, Task, TaskId, Timeline, Waker,
-    WokenBy, Work,
+    Cpu, Disk, LockWait, Request, Segment, Segments, Sleep, Slice, Slices, State, Task, TaskId,
+    Timeline, Waker, WokenBy, Work,
 };
 
 pub(crate) const MS: u64 = 1_000_000;
@@ -100,13 +100,13 @@ fn vm(names: &[&str; 8]) -> Timeline {
         }],
         cpus: vec![Cpu {
             number: 0,
-            slices: vec![
+            slices: Slices::from_iter([
                 nobody(2, 4, Work::Idle),
                 slice(4, 6, Some(TaskId(0)), Work::User),
                 nobody(6, 8, Work::Interrupt(Interrupt::Soft(3))),
                 slice(8, 10, Some(TaskId(0)), Work::User),
                 nobody(10, 12, Work::Idle),
-            ],
+            ]),
         }],
         ..Timeline::default()
     }
@@ -129,7 +129,7 @@ fn empty_task(tid: u32, pid: u32, parent: u32) -> Task {
         end: at(24),
         before: true,
         exited: false,
-        segments: Vec::new(),
+        segments: Segments::beginning(at(0)),
         requests: Vec::new(),
     }
 }
@@ -145,7 +145,7 @@ fn task(row: usize, names: &[&str; 8]) -> Task {
         end,
         before: begin == at(0),
         exited: end < at(24),
-        segments,
+        segments: segments.into_iter().collect(),
         requests: requests(row),
         ..empty_task(tid, pid, parent)
     }
@@ -265,7 +265,7 @@ fn cpu(number: u32, works: &str) -> Cpu {
             _ => slices.push(Slice { begin: at(ms), end: at(ms + 1), task, work }),
         }
     }
-    Cpu { number, slices }
+    Cpu { number, slices: slices.into_iter().collect() }
 }
 
 fn tables(names: &[&str; 8]) -> TraceTables {

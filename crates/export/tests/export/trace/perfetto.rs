@@ -8,7 +8,7 @@ use export::perfetto::proto::{
 };
 use export::trace::Run;
 use prost::Message;
-use tracing::timeline::Timeline;
+use tracing::timeline::{Segments, Timeline};
 
 use super::drawn::{self, Drawing};
 use crate::drawn as sampled;
@@ -112,7 +112,7 @@ fn arrows_have_two_ends() {
 #[test]
 fn a_task_without_segments_or_works_is_a_track_without_slices() {
     let mut drawing = drawn::small();
-    drawing.timelines[0].tasks[1].segments.clear();
+    drawing.timelines[0].tasks[1].segments = Segments::default();
     drawing.timelines[0].cpus.clear();
     let trace = trace(&drawing);
     assert!(uuids(&trace).contains_key("host/cc1 (11)/cc1 (11)"));

@@ -2,7 +2,7 @@
 
 use model::{HostNs, Interrupt};
 
-use crate::timeline::{Cpu, Slice, TaskId, Work};
+use crate::timeline::{Cpu, Slices, TaskId, Work};
 
 /// Interrupts nest a few deep; more than this come only from lost or made-up events.
 const MAX_NESTED: usize = 16;
@@ -16,9 +16,8 @@ pub(super) struct TrackedCpu {
     pub(super) interrupts: Vec<Interrupt>,
     /// A request that was completed here, and how many interrupts were being handled then.
     pub(super) completed: Option<(usize, RequestRow)>,
-    /// End of the last slice: its last event, when this one is not applied yet.
-    pub(super) drawn: HostNs,
-    slices: Vec<Slice>,
+    /// Up to its last event, when this one is not applied yet.
+    slices: Slices,
     /// No event told yet who has it.
     untold: bool,
 }
@@ -59,8 +58,7 @@ impl TrackedCpu {
             current: Current::Unknown,
             interrupts: Vec::new(),
             completed: None,
-            drawn: begin,
-            slices: Vec::new(),
+            slices: Slices::beginning(begin),
             untold: true,
         }
     }
@@ -88,38 +86,34 @@ impl TrackedCpu {
     /// It had this task all the time; the rows of the slices that execute `work` outside interrupts.
     pub(super) fn had(&mut self, task: Option<TaskId>, work: Work) -> Vec<usize> {
         let mut rows = Vec::new();
-        for (row, slice) in self.slices.iter_mut().enumerate() {
-            slice.task = task;
-            if slice.work == Work::Unknown {
-                slice.work = work;
-                rows.push(row);
-            }
+        for row in 0..self.slices.len() {
+            let Some(slice) = self.slices.get(row) else { break };
+            let untold = slice.work == Work::Unknown;
+            self.slices.set(row, task, if untold { work } else { slice.work });
+            rows.extend(untold.then_some(row));
         }
         rows
     }
 
     /// What it did in a slice is known now.
     pub(super) fn did(&mut self, row: usize, work: Work) {
-        if let Some(slice) = self.slices.get_mut(row) {
-            slice.work = work;
+        if let Some(slice) = self.slices.get(row) {
+            self.slices.set(row, slice.task, work);
         }
+    }
+
+    /// Up to where it is told what it did.
+    pub(super) fn drawn(&self) -> HostNs {
+        self.slices.end()
     }
 
     /// It did this since the last slice; the row of the slice if there had to be a new one.
     pub(super) fn push_until(&mut self, end: HostNs, work: Work) -> Option<usize> {
-        let begin = self.drawn;
-        if end <= begin {
+        let task = self.current.task();
+        if end <= self.drawn() || self.slices.extend(end, task, work) {
             return None;
         }
-        self.drawn = end;
-        let task = self.current.task();
-        match self.slices.last_mut() {
-            Some(last) if last.task == task && last.work == work => {
-                last.end = end;
-                return None;
-            }
-            _ => self.slices.push(Slice { begin, end, task, work }),
-        }
+        self.slices.push(end, task, work);
         Some(self.slices.len() - 1)
     }
 

@@ -1,7 +1,10 @@
 //! What a machine's trace covers.
 
-use model::{HostNs, Machine, MachineId, Tid, TraceEvent, What};
+use model::{HostNs, Machine, MachineId, Tid, TraceEvent, TraceTables, What};
 use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::Builder;
+use super::untold::Evidence;
 
 /// What a machine's trace covers.
 #[derive(Debug)]
@@ -29,35 +32,84 @@ pub(super) enum FaultEnds {
     },
 }
 
-impl Scope {
-    /// By what the tables say; what they leave open, by the events.
-    pub(super) fn of(row: &Machine, machine: MachineId, events: &[TraceEvent]) -> Self {
-        let mut cpus: FxHashSet<u32> = row.cpus.iter().copied().collect();
-        let (mut first, mut last) = (HostNs(u64::MAX), HostNs(0));
-        let mut ends_seen = false;
-        let mut latest = None;
-        let mut chains = Chains::default();
-        for event in events.iter().filter(|event| event.machine == machine) {
-            (first, last) = (first.min(event.time), last.max(event.time));
-            ends_seen |= matches!(event.what, What::FaultExit { .. });
-            chains.event(event);
-            if latest.replace(event.cpu) != Some(event.cpu) {
-                cpus.insert(event.cpu);
+/// Sees all of a machine's events before any is put on the time axis: what one of them means may depend on later ones.
+#[derive(Debug)]
+pub struct Survey<'a> {
+    tables: &'a TraceTables,
+    machine: MachineId,
+    cpus: FxHashSet<u32>,
+    /// The CPU of the last event.
+    latest: Option<u32>,
+    first: HostNs,
+    last: HostNs,
+    fault_ends_seen: bool,
+    chains: Chains,
+    evidence: Evidence<'a>,
+}
+
+impl<'a> Survey<'a> {
+    /// Of one machine.
+    #[must_use]
+    pub fn new(tables: &'a TraceTables, machine: MachineId) -> Self {
+        Self {
+            tables,
+            machine,
+            cpus: FxHashSet::default(),
+            latest: None,
+            first: HostNs(u64::MAX),
+            last: HostNs(0),
+            fault_ends_seen: false,
+            chains: Chains::default(),
+            evidence: Evidence::new(tables, machine),
+        }
+    }
+
+    /// Takes the next events, of all machines: those of guests tell something of their host's threads.
+    pub fn see(&mut self, events: &[TraceEvent]) {
+        for event in events {
+            if event.machine != self.machine {
+                self.evidence.see_other(event);
+                continue;
+            }
+            self.first = self.first.min(event.time);
+            self.last = self.last.max(event.time);
+            self.fault_ends_seen |= matches!(event.what, What::FaultExit { .. });
+            self.chains.event(event);
+            if self.latest.replace(event.cpu) != Some(event.cpu) {
+                self.cpus.insert(event.cpu);
             }
         }
-        let mut cpus: Vec<u32> = cpus.into_iter().collect();
+    }
+
+    /// Begins the second pass.
+    #[must_use]
+    pub fn builder(self) -> Builder<'a> {
+        let (tables, machine) = (self.tables, self.machine);
+        let untold = Machine::default();
+        let row = tables.machines.get(machine.index()).unwrap_or(&untold);
+        let scope = self.scope(row);
+        Builder::new(tables, machine, row, scope, self.evidence)
+    }
+
+    /// By what the tables say; what they leave open, by the events.
+    fn scope(&self, row: &Machine) -> Scope {
+        let mut cpus: Vec<u32> = self.cpus.iter().chain(&row.cpus).copied().collect();
         cpus.sort_unstable();
+        cpus.dedup();
         let told = row.begin < row.end;
         let lossless = row.lost.iter().all(|lost| lost.count == 0);
-        let complete = lossless && chains.hold();
-        let (begin, end) = if told { (row.begin, row.end) } else { (first.min(last), last) };
-        let fault_ends = match ends_seen {
+        let complete = lossless && self.chains.hold();
+        let seen = (self.first.min(self.last), self.last);
+        let (begin, end) = if told { (row.begin, row.end) } else { seen };
+        let fault_ends = match self.fault_ends_seen {
             true => FaultEnds::Seen,
             false => FaultEnds::Estimated { ns: row.fault_estimate_ns.unwrap_or(0) },
         };
-        Self { begin, end, cpus, fault_ends, complete, lossless }
+        Scope { begin, end, cpus, fault_ends, complete, lossless }
     }
+}
 
+impl Scope {
     /// Row of `cpus`.
     pub(super) fn row(&self, cpu: u32) -> Option<usize> {
         match self.cpus.get(cpu as usize) {

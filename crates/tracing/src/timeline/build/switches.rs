@@ -38,7 +38,7 @@ impl Builder<'_> {
             let task = &mut self.tasks[id];
             task.waking = None;
             if task.runs_on(cpu.number) {
-                task.become_state(cpu.drawn, State::Unknown);
+                task.become_state(cpu.drawn(), State::Unknown);
             }
         }
         cpu.forget();
@@ -136,7 +136,7 @@ impl Builder<'_> {
             io,
             syscall: context.syscall(),
             in_fault: context.sleeps_in_fault(),
-            lock: context.lock.clone(),
+            lock: context.lock,
             woken_by: task.waking,
         };
         task.become_state(self.now, State::Asleep(sleep));

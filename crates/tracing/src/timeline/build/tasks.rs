@@ -6,7 +6,7 @@ use model::{HostNs, Pid, Tid, TraceTask};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{EXIT_GROUP, IOCTL};
-use crate::timeline::{LockWait, Segment, Sleep, State, Task, TaskId, Waker, Work};
+use crate::timeline::{LockWait, Segments, Sleep, State, Task, TaskId, Waker, Work};
 
 /// The kernel's task that makes all others of the kernel's own.
 const KTHREADD: Tid = Tid(2);
@@ -23,9 +23,8 @@ pub(super) struct Tasks {
 #[derive(Debug)]
 pub(super) struct Tracked {
     pub(super) task: Task,
+    /// Since its last segment's end.
     pub(super) state: State,
-    /// Since when.
-    since: HostNs,
     /// Who began to wake it, until it is queued.
     pub(super) waking: Option<Waker>,
     pub(super) context: Context,
@@ -210,24 +209,17 @@ impl Tasks {
 
 impl Tracked {
     fn new(task: Task, state: State) -> Self {
-        let since = task.begin;
         let context = Context::default();
         let (untold, vcpu, ended) = (Vec::new(), false, false);
-        Self { task, state, since, waking: None, context, untold, vcpu, ended }
+        Self { task, state, waking: None, context, untold, vcpu, ended }
     }
 
     /// From `time` on it is in another state.
     pub(super) fn become_state(&mut self, time: HostNs, state: State) {
         let was = std::mem::replace(&mut self.state, state);
-        let begin = self.since;
-        if time <= begin {
-            return;
-        }
-        self.since = time;
-        let mergeable = !matches!(was, State::Asleep(_));
-        match self.task.segments.last_mut() {
-            Some(last) if mergeable && last.state == was => last.end = time,
-            _ => self.task.segments.push(Segment { begin, end: time, state: was }),
+        let segments = &mut self.task.segments;
+        if segments.end() < time && !segments.extend(time, was) {
+            segments.push(time, was);
         }
     }
 
@@ -260,9 +252,9 @@ impl Tracked {
     }
 
     /// Its sleeps so far.
-    pub(super) fn sleeps(&self) -> impl Iterator<Item = &Sleep> {
-        let states = self.task.segments.iter().map(|segment| &segment.state);
-        states.chain([&self.state]).filter_map(|state| match state {
+    pub(super) fn sleeps(&self) -> impl Iterator<Item = Sleep> {
+        let states = self.task.segments.iter().map(|segment| segment.state);
+        states.chain([self.state]).filter_map(|state| match state {
             State::Asleep(sleep) => Some(sleep),
             _ => None,
         })
@@ -277,13 +269,13 @@ impl Tracked {
         };
         let task = &self.task;
         let nothing_done = task.segments.is_empty() && task.requests.is_empty();
-        task.before && task.pid == pid && self.since == task.begin && nothing_done && silent
+        task.before && task.pid == pid && nothing_done && silent
     }
 
     /// It was in this state from the begin on, if no event or table told another.
     pub(super) fn was(&mut self, state: State) {
         let nothing_told = self.state == State::Unknown && self.task.segments.is_empty();
-        if self.task.before && nothing_told && self.since == self.task.begin {
+        if self.task.before && nothing_told {
             self.state = state;
         }
     }
@@ -295,11 +287,9 @@ impl Tracked {
 
     /// All its sleeps so far of which nothing else is known were in this system call.
     pub(super) fn slept_in(&mut self, number: u16) {
-        let states = self.task.segments.iter_mut().map(|segment| &mut segment.state);
-        for state in states.chain([&mut self.state]) {
-            if let State::Asleep(sleep) = state {
-                sleep.syscall.get_or_insert(number);
-            }
+        self.task.segments.slept_in(number);
+        if let State::Asleep(sleep) = &mut self.state {
+            sleep.syscall.get_or_insert(number);
         }
     }
 
@@ -366,7 +356,7 @@ fn blank(tid: Tid, begin: HostNs) -> Task {
         end: begin,
         before: false,
         exited: false,
-        segments: Vec::new(),
+        segments: Segments::beginning(begin),
         requests: Vec::new(),
     }
 }

@@ -5,7 +5,9 @@ use model::{
     Tid, TraceEvent, TraceStack, TraceTables, TraceTask, What,
 };
 
-use crate::timeline::{LockWait, Problem, Segment, Sleep, State, Timeline, WokenBy, Work, build};
+use crate::timeline::{
+    LockWait, Problem, Segment, Segments, Sleep, State, Timeline, WokenBy, Work, build,
+};
 
 /// A trace of the host's CPUs 0 and 1 from 0 to 100, in which `init` (1) and `kthreadd` (2) were there.
 pub(crate) struct Scene {
@@ -51,7 +53,7 @@ impl Scene {
     pub(crate) fn check_task(&self, tid: u32, expected: &str) {
         let timeline = self.build();
         let tasks = timeline.tasks.iter().filter(|task| task.tid == Tid(tid));
-        let drawn = |segments: &[Segment]| words(segments.iter().map(|s| segment(&timeline, s)));
+        let drawn = |segments: &Segments| words(segments.iter().map(|s| segment(&timeline, &s)));
         assert_eq!(words_apart(tasks.map(|task| drawn(&task.segments))), expected);
     }
 

@@ -30,10 +30,27 @@ pub(super) struct Evidence<'a> {
 }
 
 impl<'a> Evidence<'a> {
-    pub(super) fn new(tables: &'a TraceTables, machine: MachineId, events: &[TraceEvent]) -> Self {
+    pub(super) fn new(tables: &'a TraceTables, machine: MachineId) -> Self {
         let rows = tables.tasks.iter().filter(|task| task.machine == machine);
         let found = rows.filter_map(|task| Some((task.tid, task.in_call?))).collect();
-        Self { tables, machine, found, ran_guests: ran_guests(tables, machine, events) }
+        Self { tables, machine, found, ran_guests: FxHashSet::default() }
+    }
+
+    /// An event of another machine: the host's thread of that vCPU ran it, if the event surely lies in the host's trace.
+    pub(super) fn see_other(&mut self, event: &TraceEvent) {
+        let guest = self.tables.machines.get(event.machine.index());
+        let threads = guest.map_or(&[][..], |guest| &guest.vcpu_threads);
+        let (Some(thread), MachineId::HOST) = (threads.get(event.cpu as usize), self.machine)
+        else {
+            return;
+        };
+        let error = guest.and_then(|guest| guest.clock_error_ns).unwrap_or(u64::MAX);
+        let Some(host) = self.tables.machines.first() else { return };
+        let sure =
+            HostNs(host.begin.0.saturating_add(error))..HostNs(host.end.0.saturating_sub(error));
+        if sure.contains(&event.time) {
+            self.ran_guests.insert(*thread);
+        }
     }
 
     /// Of a task of which no event told.
@@ -54,36 +71,15 @@ impl<'a> Evidence<'a> {
     }
 }
 
-/// The host's threads that run vCPUs, as far as these have events that surely lie in the host's trace.
-fn ran_guests(tables: &TraceTables, machine: MachineId, events: &[TraceEvent]) -> FxHashSet<Tid> {
-    let mut ran = FxHashSet::default();
-    let Some(host) = tables.machines.first().filter(|_| machine == MachineId::HOST) else {
-        return ran;
-    };
-    if tables.machines.iter().all(|row| row.vcpu_threads.is_empty()) {
-        return ran;
-    }
-    for event in events.iter().filter(|event| event.machine != machine) {
-        let Some(guest) = tables.machines.get(event.machine.index()) else { continue };
-        let error = guest.clock_error_ns.unwrap_or(u64::MAX);
-        let sure =
-            HostNs(host.begin.0.saturating_add(error))..HostNs(host.end.0.saturating_sub(error));
-        let thread =
-            guest.vcpu_threads.get(event.cpu as usize).filter(|_| sure.contains(&event.time));
-        ran.extend(thread);
-    }
-    ran
-}
-
 impl Builder<'_> {
     /// All events have gone by.
-    pub(super) fn settle_untold(&mut self, evidence: &Evidence<'_>) {
+    pub(super) fn settle_untold(&mut self) {
         if !self.scope.lossless {
             return;
         }
         for task in self.tasks.iter_mut().filter(|task| task.is_untold() || !task.untold.is_empty())
         {
-            let Some(number) = evidence.call(task) else { continue };
+            let Some(number) = self.evidence.call(task) else { continue };
             task.slept_in(number);
             let work = task.executes(Mode::Syscall(number));
             for (cpu, slice) in std::mem::take(&mut task.untold) {
