@@ -70,7 +70,8 @@ mod test {
 
     #[test]
     fn lines() {
-        let check = |done, whole, expected: &str| assert_eq!(line("reading", done, whole), expected);
+        let check =
+            |done, whole, expected: &str| assert_eq!(line("reading", done, whole), expected);
         check(0, 0, "reading ...");
         check(5, 0, "reading ...");
         check(0, 3, "reading: 0 %");

@@ -168,7 +168,7 @@ impl Tasks {
     /// Its life goes on as another task's, of this name and under the same id.
     pub(super) fn succeed(&mut self, old: TaskId, now: HostNs, name: String) -> TaskId {
         let tracked = &mut self[old];
-        let (vcpu, state) = (tracked.vcpu, tracked.state.clone());
+        let (vcpu, state) = (tracked.vcpu, tracked.state);
         let context = std::mem::take(&mut tracked.context);
         let task = Task {
             pid: tracked.task.pid,
