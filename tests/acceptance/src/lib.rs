@@ -2,6 +2,8 @@
 //!
 //! Everything goes through the programs a user has; nothing here reaches into the crates.
 
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
 pub mod boot;
 pub mod marks;
 pub mod overhead;

@@ -127,7 +127,7 @@ fn named(table: &Value) -> anyhow::Result<impl Iterator<Item = &Value>> {
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Life {
     /// Its own last name.
-    pub process: String,
+    pub name: String,
     /// Whether it is its process's first thread.
     pub leads: bool,
     /// On a CPU.
@@ -173,12 +173,12 @@ pub fn lives(trace: &Path) -> anyhow::Result<BTreeMap<u32, Life>> {
     let mut lives = BTreeMap::<u32, Life>::new();
     for line in String::from_utf8(output.stdout)?.lines().skip(1) {
         let words: Vec<&str> = line.split(',').collect();
-        let [_, process, pid, tid, begin, end, state, cause, ..] = words[..] else {
+        let [_, _, pid, name, tid, begin, end, state, cause, ..] = words[..] else {
             bail!("a line of the CSV has too few columns: {line}")
         };
         let life = lives.entry(tid.parse()?).or_default();
         let ns = end.parse::<u64>()? - begin.parse::<u64>()?;
-        process.clone_into(&mut life.process);
+        name.clone_into(&mut life.name);
         life.leads = pid == tid;
         if state == "running" {
             life.running += ns;

@@ -137,7 +137,7 @@ const CAUSES: &[(&str, bool, &str)] = &[
 fn each_waits_for_what_it_is_named_after(lives: &BTreeMap<u32, Life>) {
     for &(name, leads, cause) in CAUSES {
         let is_meant = |life: &&Life| {
-            life.process == name
+            life.name == name
                 && life.leads == leads
                 && 3_000_000_000 < life.running + life.waiting()
         };
@@ -167,7 +167,7 @@ fn perf_agrees(lives: &BTreeMap<u32, Life>, timehist_txt: &str) -> bool {
     let perf = timehist(timehist_txt);
     let both: Vec<_> = lives
         .iter()
-        .filter(|(_, life)| ["wait-", "help-"].iter().any(|name| life.process.starts_with(name)))
+        .filter(|(_, life)| ["wait-", "help-"].iter().any(|name| life.name.starts_with(name)))
         .filter_map(|(tid, life)| Some((life, perf.get(tid)?)))
         .collect();
     assert!(100 < both.len(), "{} tasks", both.len());
