@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Stamps marks that a guest makes by writing numbers to a port: the same instants seen from both sides. */
+/* Stamps marks that a guest makes by writing numbers to a port and reading the answers: the same instants seen from both
+ * sides. */
 #include "kernel.bpf.h"
 #include <bpf/bpf_tracing.h>
 #include "abi/vm.h"
@@ -7,6 +8,7 @@
 char LICENSE[] SEC("license") = "GPL";
 
 /* arch/x86/kvm/trace.h */
+#define KVM_PIO_IN 0
 #define KVM_PIO_OUT 1
 
 const volatile struct {
@@ -29,22 +31,45 @@ static __always_inline __u32 number_of(__u32 address)
 	return address % 4 == 0 && number < MARKS ? number : MARKS;
 }
 
-SEC("raw_tp/kvm_pio")
-int BPF_PROG(note_mark, unsigned int rw, unsigned int port, unsigned int size, unsigned int count, void *data)
-{
-	__u64 now = bpf_ktime_get_ns();
-	struct task_struct *task = bpf_get_current_task_btf();
-	struct mark_seen *mark;
-	__u32 address = 0, number;
+/* Nobody else writes to the port before the answer: the guest's kernel holds a lock. */
+static __u32 last;
 
-	if (port != MARK_PORT || rw != KVM_PIO_OUT || task->tgid != config.pid)
-		return 0;
+static __always_inline void note_write(__u64 now, unsigned int size, void *data)
+{
+	__u32 address = 0, number;
+	struct mark_seen *mark;
+
 	/* An address that can't be read, or is none, is no mark. */
 	if (size == sizeof(address))
 		bpf_probe_read_kernel(&address, sizeof(address), data);
 	number = number_of(address);
 	mark = bpf_map_lookup_elem(&marks, &number);
 	if (mark && !__sync_fetch_and_add(&mark->count, 1))
-		mark->time = now;
+		mark->written = now;
+	last = number;
+}
+
+static __always_inline void note_answer(__u64 now)
+{
+	__u32 number = last;
+	struct mark_seen *mark = bpf_map_lookup_elem(&marks, &number);
+
+	if (mark && mark->count == 1)
+		mark->answered = now;
+}
+
+/* KVM traces a read when its answer is there, on the way back into the guest. */
+SEC("raw_tp/kvm_pio")
+int BPF_PROG(note_mark, unsigned int rw, unsigned int port, unsigned int size, unsigned int count, void *data)
+{
+	__u64 now = bpf_ktime_get_ns();
+	struct task_struct *task = bpf_get_current_task_btf();
+
+	if (task->tgid != config.pid)
+		return 0;
+	if (rw == KVM_PIO_OUT && port == MARK_PORT)
+		note_write(now, size, data);
+	else if (rw == KVM_PIO_IN && port == MARK_ANSWER_PORT)
+		note_answer(now);
 	return 0;
 }

@@ -24,7 +24,7 @@ pub use clock::{now, unix_now_ns};
 pub use error::ProbeError;
 pub use exits::{ExitCounter, ExitLink};
 pub use found::{FoundVcpu, SeenVcpu};
-pub use marks::MarkWatch;
+pub use marks::{MarkSeen, MarkWatch};
 pub use ring::RingCounters;
 pub use sampler::{Drained, Options, Sampler, SamplingEvents, loaded_programs};
 pub use switches::{SwitchLinks, SwitchTracer};

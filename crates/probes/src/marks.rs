@@ -1,5 +1,5 @@
-//! Marks that a guest makes by writing numbers to a port, stamped by the host (`bpf/marks.bpf.c`): instants seen from
-//! both sides.
+//! Marks that a guest makes by writing numbers to a port and reading the answers, stamped by the host
+//! (`bpf/marks.bpf.c`): instants seen from both sides.
 
 use std::sync::atomic::Ordering;
 
@@ -14,8 +14,17 @@ static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR")
 
 /// `MARKS`.
 const MARKS: usize = 64;
-/// `struct mark_seen`: time, count.
-const MARK_BYTES: usize = 16;
+/// `struct mark_seen`: when it was written and answered, and how often.
+const MARK_BYTES: usize = 24;
+
+/// When the host saw a mark.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MarkSeen {
+    /// The guest had left, by writing to the port.
+    pub written: HostNs,
+    /// It was to go on, with an answer.
+    pub answered: HostNs,
+}
 
 /// Notes when marks of one VM arrive; stops when this is dropped.
 #[derive(Debug)]
@@ -40,15 +49,17 @@ impl MarkWatch {
         Ok(Self { seen, _links: links.map_err(ProbeError::Trace)?, _object: object })
     }
 
-    /// When each mark arrived, by its number, and how much else was written to the port, since the last time that this was
-    /// asked. `None`: a mark did not arrive, or more than once.
-    pub fn take(&mut self) -> (Vec<Option<HostNs>>, u64) {
-        let mut take = |number: usize| {
-            let [time, count] = [0, 8].map(|at| self.seen.word(number * MARK_BYTES + at));
-            (HostNs(time.load(Ordering::Acquire)), count.swap(0, Ordering::AcqRel))
+    /// When each mark was seen, by its number, and how much else was written to the port, since the last time that this was
+    /// asked. `None`: a mark was not seen, or more than once.
+    pub fn take(&mut self) -> (Vec<Option<MarkSeen>>, u64) {
+        let word = |number: usize, at: usize| self.seen.word(number * MARK_BYTES + at);
+        let count = |number| word(number, 16).swap(0, Ordering::AcqRel);
+        let seen = |number| {
+            let [written, answered] =
+                [0, 8].map(|at| HostNs(word(number, at).swap(0, Ordering::AcqRel)));
+            let is_one = count(number) == 1 && written < answered;
+            is_one.then_some(MarkSeen { written, answered })
         };
-        let times = (0..MARKS).map(&mut take);
-        let times = times.map(|(time, count)| (count == 1).then_some(time)).collect();
-        (times, take(MARKS).1)
+        ((0..MARKS).map(seen).collect(), count(MARKS))
     }
 }

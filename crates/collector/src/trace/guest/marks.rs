@@ -1,15 +1,15 @@
 //! A check of a guest's clock: instants that both sides saw.
 //!
 //! ```text
-//!  guest     reading   the call's begin, an event      its end, an event   reading
-//!               |             |                              |               |
-//!               |             |        writes a number       |               |
-//!  host         |             |               ^ saw it       |               |
+//!  guest    reading   the call's begin, an event                      its end, an event   reading
+//!              |                 |    writes a number, reads the answer       |              |
+//!  host        |                 |          saw it    answered it             |              |
 //! ```
-//! With the guest's clock right, the host has seen each number between the two events that the guest's probes stored
-//! of the same system call. Which call it was, the readings tell: events may be lost.
+//! With the guest's clock right, the host has seen and answered each number between the two events that the guest's probes
+//! stored of the same system call. Which call it was, the readings tell: events may be lost.
 
-use model::{HostNs, Tid, TraceEvent, What};
+use model::{Tid, TraceEvent, What};
+use probes::MarkSeen;
 use tracer::outside::GuestClock;
 
 /// The system call that makes a mark: `pread64`.
@@ -30,7 +30,7 @@ struct Mark {
     /// The guest's clock just before, ns.
     before_ns: u64,
     /// When the host saw it; `None`: not once.
-    seen: Option<HostNs>,
+    seen: Option<MarkSeen>,
     /// The guest's clock just after, ns.
     after_ns: u64,
 }
@@ -52,13 +52,13 @@ struct Check {
     /// Whose events are lost.
     lost: usize,
     others: u64,
-    /// Seen before the call's begin, or after its end.
+    /// Seen before the call's begin, or answered after its end.
     outside: usize,
     /// The furthest outside, ns.
     furthest_ns: u64,
     /// The shortest time from a call's begin to the host's seeing it, ns: events are not earlier than that.
     least_early_ns: u64,
-    /// The shortest from then to the call's end, ns: events are not later than that.
+    /// The shortest from its answer to the call's end, ns: events are not later than that.
     least_late_ns: u64,
     /// Median length of a call, ns.
     length_ns: u64,
@@ -66,7 +66,11 @@ struct Check {
 
 impl Marks {
     /// A round of marks: the guest's clock before and after each, and when the host saw which number, and how much else.
-    pub(super) fn add(&mut self, made: &[(u64, u64)], (seen, others): (Vec<Option<HostNs>>, u64)) {
+    pub(super) fn add(
+        &mut self,
+        made: &[(u64, u64)],
+        (seen, others): (Vec<Option<MarkSeen>>, u64),
+    ) {
         let mark = |(&(before_ns, after_ns), seen)| Mark { before_ns, seen, after_ns };
         self.marks.extend(made.iter().zip(seen).map(mark));
         self.others = self.others.saturating_add(others);
@@ -113,7 +117,7 @@ fn check(clock: &GuestClock, Marks { marks, others }: &Marks, calls: &Calls) -> 
     };
     let mut lengths_ns = Vec::new();
     for mark in marks {
-        let Some(seen) = mark.seen else {
+        let Some(MarkSeen { written, answered }) = mark.seen else {
             check.unseen += 1;
             continue;
         };
@@ -122,12 +126,12 @@ fn check(clock: &GuestClock, Marks { marks, others }: &Marks, calls: &Calls) -> 
             continue;
         };
         let (begin, end) = (clock.host(begin), clock.host(end));
-        let outside_ns = begin.since(seen).max(seen.since(end));
+        let outside_ns = begin.since(written).max(answered.since(end));
         check.marks += 1;
         check.outside += usize::from(0 < outside_ns);
         check.furthest_ns = check.furthest_ns.max(outside_ns);
-        check.least_early_ns = check.least_early_ns.min(seen.since(begin));
-        check.least_late_ns = check.least_late_ns.min(end.since(seen));
+        check.least_early_ns = check.least_early_ns.min(written.since(begin));
+        check.least_late_ns = check.least_late_ns.min(end.since(answered));
         lengths_ns.push(end.since(begin));
     }
     lengths_ns.sort_unstable();
@@ -179,7 +183,7 @@ fn compared(check: &Check) -> String {
 
 #[cfg(test)]
 mod test {
-    use model::MachineId;
+    use model::{HostNs, MachineId};
     use tracer::outside::Knot;
 
     use super::*;
@@ -206,10 +210,12 @@ mod test {
         calls
     }
 
+    /// Answered 5 ns after they were seen.
     fn marks(made: &[(u64, u64)], seen: &[Option<u64>], others: u64) -> Marks {
         let mut marks = Marks::default();
-        let seen = seen.iter().map(|seen| seen.map(|ns| HostNs(1_000_000 + ns))).collect();
-        marks.add(made, (seen, others));
+        let seen_at =
+            |ns| MarkSeen { written: HostNs(1_000_000 + ns), answered: HostNs(1_000_005 + ns) };
+        marks.add(made, (seen.iter().map(|seen| seen.map(seen_at)).collect(), others));
         marks
     }
 
@@ -219,16 +225,16 @@ mod test {
         let calls = calls(&[(110, 190), (220, 290), (310, 390)]);
         let marks = marks(&made, &[Some(150), Some(205), Some(440)], 0);
         let expected =
-            Check { marks: 3, outside: 2, furthest_ns: 50, length_ns: 80, ..Check::default() };
+            Check { marks: 3, outside: 2, furthest_ns: 55, length_ns: 80, ..Check::default() };
         assert_eq!(check(&clock(), &marks, &calls), expected);
         let text = note(&clock(), &marks, &calls).unwrap();
-        assert!(text.contains("2 of them outside, by 0.050 us"), "{text}");
+        assert!(text.contains("2 of them outside, by 0.055 us"), "{text}");
     }
 
     #[test]
     fn the_sharpest_bound_the_error_both_ways() {
         let calls = calls(&[(110, 190), (220, 290)]);
-        let marks = marks(&[(100, 200), (200, 300)], &[Some(150), Some(280)], 0);
+        let marks = marks(&[(100, 200), (200, 300)], &[Some(150), Some(275)], 0);
         let text = note(&clock(), &marks, &calls).unwrap();
         assert!(text.contains("all between"), "{text}");
         assert!(text.contains("0.040 us early at most, 0.010 us late at most"), "{text}");
