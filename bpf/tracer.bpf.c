@@ -106,11 +106,16 @@ static __always_inline int note_name(__u32 kind, __u32 tid, const __u64 name[2])
 	return note_more(kind, tid, name[0], name[0] >> 48 | name[1] << 16);
 }
 
+/* A thread that is not its process's first gets the first one's id, which is followed no more when that died before. */
 SEC("tp_btf/sched_process_exec")
-int BPF_PROG(sched_process_exec, struct task_struct *task)
+int BPF_PROG(sched_process_exec, struct task_struct *task, int old_pid)
 {
 	__u64 name[2] = {};
 
+	if (config.filter == FILTER_TREE && old_pid != task->pid && is_followed(old_pid)) {
+		follow(task->pid);
+		unfollow(old_pid);
+	}
 	bpf_core_read(name, sizeof(name), &task->comm);
 	return note_name(TRACE_EXEC, task->pid, name);
 }

@@ -5,10 +5,9 @@ use std::io;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
+use bpf_memory::Mapped;
 use host::procfs::numbered_entries;
 use model::Pid;
-
-use bpf_memory::Mapped;
 
 /// Looks at `/proc` until one finds nobody new, at most so often.
 const MAX_LOOKS: u32 = 8;
@@ -17,17 +16,30 @@ const MAX_LOOKS: u32 = 8;
 #[derive(Debug)]
 pub(crate) struct Followed {
     bits: Mapped,
+    roots: Vec<Pid>,
 }
 
 impl Followed {
     pub(crate) fn new(bits: Mapped) -> Self {
-        Self { bits }
+        Self { bits, roots: Vec::new() }
     }
 
-    /// Adds all threads of `process` and of its descendants. From the first bit on the programs add what is made, so that
-    /// only what was there before must be looked for; nobody escapes who is made meanwhile, as the search goes on until it
-    /// finds nobody new.
-    pub(crate) fn add(&self, process: Pid) -> io::Result<()> {
+    /// Adds all threads of `process` and of its descendants. Where the programs are attached they add what is made from the
+    /// first bit on, so that only what was there before must be looked for; nobody escapes who is made meanwhile, as the
+    /// search goes on until it finds nobody new.
+    pub(crate) fn add(&mut self, process: Pid) -> io::Result<()> {
+        self.roots.push(process);
+        self.look_for(process)
+    }
+
+    /// Adds those whom the families got before the programs were attached. Families that ended meanwhile are none.
+    pub(crate) fn add_missed(&self) {
+        for &process in &self.roots {
+            let _ = self.look_for(process);
+        }
+    }
+
+    fn look_for(&self, process: Pid) -> io::Result<()> {
         let proc = Path::new("/proc");
         let mut found = BTreeSet::from([process.0]);
         self.add_threads(proc, process.0)?;

@@ -86,7 +86,7 @@ pub struct Tracer {
     consumers: Vec<Consumer>,
     missing: Vec<Missing>,
     base_ns: u64,
-    /// Losses before the trace began, of all CPUs there can be: those that come late have a ring without slots.
+    /// Losses before the trace began, of all CPUs there can be: those that come late have a ring without room.
     lost_before: Vec<[u64; KINDS]>,
     /// Events outside of it came while only some programs were attached.
     begin: HostNs,
@@ -120,7 +120,8 @@ impl Tracer {
             slots: map(&bpf, "slots", sizes.slots as usize * SLOT_BYTES)?,
             slots_per_cpu,
         };
-        (0..sizes.cpus as usize).for_each(|cpu| rings.give_room(cpu, MARGIN));
+        // Others have nobody who reads their rings: all of their events are lost, and counted.
+        options.cpus.iter().for_each(|&cpu| rings.give_room(cpu as usize, MARGIN));
         let consumer = |cpu| Consumer::new(Base { machine: MachineId::HOST, cpu }, slots_per_cpu);
         Ok(Self {
             bpf,
@@ -145,6 +146,9 @@ impl Tracer {
         if self.links.is_empty() {
             return Err(no_probe(std::mem::take(&mut self.missing)));
         }
+        if let Some(followed) = &self.followed {
+            followed.add_missed();
+        }
         for (cpu, before) in self.lost_before.iter_mut().enumerate() {
             let Ok(lost) = self.rings.lost(cpu);
             *before = lost;
@@ -157,8 +161,8 @@ impl Tracer {
     ///
     /// # Errors
     /// If another filter was asked for, or `/proc` can't be read.
-    pub fn follow(&self, process: Pid) -> Result<(), TracerError> {
-        let Some(followed) = &self.followed else {
+    pub fn follow(&mut self, process: Pid) -> Result<(), TracerError> {
+        let Some(followed) = &mut self.followed else {
             return Err(TracerError::Options("only Filter::Tree follows processes".to_owned()));
         };
         followed.add(process).map_err(|source| TracerError::Follow { process, source })

@@ -58,6 +58,8 @@ pub struct Consumer {
     tail: u64,
     /// Time of the last event handed out: none goes back behind it.
     last: HostNs,
+    /// The latest of the programs' times, which begin again after 2^48 ns.
+    latest: u64,
     buffer: Vec<Slot>,
 }
 
@@ -72,7 +74,7 @@ impl Consumer {
     #[must_use]
     pub fn new(base: Base, slots: usize) -> Self {
         assert!(slots.is_power_of_two(), "rings have a power of two slots");
-        Self { base, slots, tail: 0, last: HostNs(0), buffer: Vec::new() }
+        Self { base, slots, tail: 0, last: HostNs(0), latest: 0, buffer: Vec::new() }
     }
 
     /// Appends the events that are there, in time order, and frees their room. At most as many slots as the ring has are
@@ -162,7 +164,9 @@ impl Consumer {
             if !record.iter().zip(self.tail..).all(is_written) {
                 break;
             }
-            events.push(decode(record, self.base, clock(first.low()))?);
+            let time = unwrapped(self.latest, first.low());
+            events.push(decode(record, self.base, clock(time))?);
+            self.latest = self.latest.max(time);
             self.tail = self.tail.wrapping_add(n as u64);
             at += n;
         }
@@ -179,6 +183,19 @@ impl Consumer {
             event.time = self.last;
         }
         self.last = events.last().map_or(self.last, |event| event.time);
+    }
+}
+
+/// The time whose low 48 bits these are and that is the nearest to `latest`: 78 hours are one round.
+fn unwrapped(latest: u64, low: u64) -> u64 {
+    const ROUND: u64 = 1 << 48;
+    let time = latest & !(ROUND - 1) | low;
+    if time + ROUND / 2 < latest {
+        time.saturating_add(ROUND)
+    } else if latest + ROUND / 2 < time {
+        time.saturating_sub(ROUND)
+    } else {
+        time
     }
 }
 

@@ -35,6 +35,11 @@ struct Trace {
 impl Trace {
     /// `None`, after saying why, where the kernel takes no probes.
     fn start(options: &Options) -> Option<Self> {
+        Self::start_after(options, |_| ())
+    }
+
+    /// With something to do between loading and attaching.
+    fn start_after(options: &Options, before: impl FnOnce(&mut Tracer)) -> Option<Self> {
         let mut tracer = match Tracer::load(options) {
             Ok(tracer) => tracer,
             Err(error @ TracerError::Options(_)) => panic!("{error}"),
@@ -43,6 +48,7 @@ impl Trace {
                 return None;
             }
         };
+        before(&mut tracer);
         tracer.start().unwrap();
         Some(Self { tracer, cpus: options.cpus.clone(), events: BTreeMap::new() })
     }
@@ -93,6 +99,12 @@ fn waiting_sh(script: &str) -> Child {
     sh(&format!("read line; {script}"))
 }
 
+fn until(mut is_so: impl FnMut() -> bool) {
+    while !is_so() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 fn begin(child: &mut Child) {
     child.stdin.take().unwrap().write_all(b"go\n").unwrap();
 }
@@ -103,6 +115,18 @@ fn caller(what: &What) -> Option<Tid> {
         What::SyscallEnter { task, .. } | What::SyscallExit { task, .. } => Some(task),
         _ => None,
     }
+}
+
+/// Whether a task's calls are there after it became this program: beginnings of programs are there of all tasks.
+fn calls_after_exec(events: &[TraceEvent], program: &str) -> bool {
+    let is_exec = |event: &TraceEvent| match event.what {
+        What::Exec { task, name } if name.text() == program => Some(task),
+        _ => None,
+    };
+    let exec = events.iter().enumerate().find_map(|(at, event)| Some((at, is_exec(event)?)));
+    let (at, task) = exec.expect("the program began");
+    // The end of the call that began it is one.
+    1 < events[at..].iter().filter(|event| caller(&event.what) == Some(task)).count()
 }
 
 /// The lives of the tasks that `parent` made, as short words.
@@ -233,6 +257,44 @@ fn interrupts_and_faults_are_there_and_interrupts_end() {
         }
     }
     assert!(0 < ends);
+}
+
+#[test]
+fn a_tree_is_followed_that_grows_before_the_trace_begins() {
+    let _one = one();
+    let mut child = waiting_sh("(read line; exec /bin/true <&-); exit 3");
+    let follow = |tracer: &mut Tracer| {
+        tracer.follow(Pid(child.id())).unwrap();
+        child.stdin.as_mut().unwrap().write_all(b"go\n").unwrap();
+        let children = format!("/proc/{0}/task/{0}/children", child.id());
+        until(|| !std::fs::read_to_string(&children).unwrap().is_empty());
+    };
+    let Some(mut trace) = Trace::start_after(&options(Filter::Tree), follow) else { return };
+    begin(&mut child);
+    trace.wait(&mut child);
+    let events = trace.finish();
+    assert!(calls_after_exec(&events, "true"));
+}
+
+/// A program that another thread than the first starts, when the first has ended: it goes on under the first one's id.
+#[test]
+fn a_tree_is_followed_through_another_threads_exec() {
+    let _one = one();
+    let Some(mut trace) = Trace::start(&options(Filter::Tree)) else { return };
+    let script = "import os, threading, time\n\
+        def run():\n time.sleep(0.1)\n os.execv('/bin/sh', ['sh', '-c', '/bin/true; exit 0'])\n\
+        input()\nthreading.Thread(target=run).start()";
+    let python = Command::new("python3").args(["-c", script]).stdin(Stdio::piped()).spawn();
+    let Ok(mut child) = python else {
+        eprintln!("skipped: there is no python3");
+        return;
+    };
+    trace.tracer.follow(Pid(child.id())).unwrap();
+    begin(&mut child);
+    trace.wait(&mut child);
+    let events = trace.finish();
+    assert!(calls_after_exec(&events, "sh"));
+    assert!(calls_after_exec(&events, "true"));
 }
 
 #[test]

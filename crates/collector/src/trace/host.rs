@@ -53,7 +53,7 @@ impl Host {
         let cpus = host::machine::online_cpus(Path::new(SYS));
         let cpus = cpus.map_err(unreadable("the list of CPUs"))?;
         let slots = plan.ring_bytes / SLOT_BYTES;
-        let tracer = Tracer::load(&Options {
+        let mut tracer = Tracer::load(&Options {
             cpus: cpus.clone(),
             slots_per_cpu: u32::try_from(slots).unwrap_or(u32::MAX),
             stacks: STACKS,

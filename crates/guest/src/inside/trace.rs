@@ -212,7 +212,7 @@ fn load(
         TraceScope::Everything => Filter::None,
         TraceScope::Command | TraceScope::Tree { .. } => Filter::Tree,
     };
-    let tracer = Tracer::load(&Options {
+    let mut tracer = Tracer::load(&Options {
         cpus,
         slots_per_cpu: options.slots_per_cpu,
         stacks: options.stacks,

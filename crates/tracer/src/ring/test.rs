@@ -183,6 +183,23 @@ fn no_event_goes_back_behind_an_earlier_call() {
 }
 
 #[test]
+fn times_go_on_after_48_bits() {
+    let (mut ring, mut consumer) = (Ring::new(SLOTS), consumer(SLOTS));
+    let round = 1 << 48;
+    for n in 0..6 {
+        let time = round / 3 * n;
+        let position = ring.reserve(2);
+        // An interrupt came between reservation and time: the second is the earlier.
+        ring.write(position, 11, time % round, 7);
+        ring.write(position + 1, 11, time.saturating_sub(5) % round, 7);
+        let (events, result) = drain(&mut consumer, &mut ring);
+        assert!(result.is_ok());
+        let times: Vec<u64> = events.iter().map(|event| event.time.0).collect();
+        assert_eq!(times, [time.saturating_sub(5), time]);
+    }
+}
+
+#[test]
 fn garbage_ends_it_where_it_lies() {
     let check = |kind, low, expected: Garbage| {
         let (mut ring, mut consumer) = (Ring::new(SLOTS), consumer(SLOTS));
