@@ -269,8 +269,12 @@ fn a_tree_is_followed_that_grows_before_the_trace_begins() {
         let children = format!("/proc/{0}/task/{0}/children", child.id());
         until(|| !std::fs::read_to_string(&children).unwrap().is_empty());
     };
-    let Some(mut trace) = Trace::start_after(&options(Filter::Tree), follow) else { return };
+    let trace = Trace::start_after(&options(Filter::Tree), follow);
     begin(&mut child);
+    let Some(mut trace) = trace else {
+        child.wait().unwrap();
+        return;
+    };
     trace.wait(&mut child);
     let events = trace.finish();
     assert!(calls_after_exec(&events, "true"));
