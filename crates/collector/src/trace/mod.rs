@@ -12,6 +12,7 @@
 //! Design constraints: while events come in, they are moved to the spools and nothing else is done with them. What
 //! fails for one guest ends that guest's trace, never the others'.
 
+mod checkpoints;
 mod command;
 mod error;
 mod guest;

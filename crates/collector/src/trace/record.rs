@@ -11,6 +11,7 @@ use probes::FoundVm;
 use recording::trace::{TraceHeader, TraceWriter};
 
 use super::TraceError;
+use super::checkpoints::Checkpoints;
 use super::command::HeldCommand;
 use super::guest::{AskedGuest, GuestPlan, all_vms, find_vm, vcpu_threads};
 use super::host::{Host, SLOT_BYTES};
@@ -47,7 +48,7 @@ pub fn trace(plan: &TracePlan, control: &mut dyn TraceControl) -> Result<Traced,
     let mut command = match recorder.begin(held) {
         Ok(command) => command,
         Err(error) => {
-            recorder.writer.discard()?;
+            recorder.checkpoints.end()?.discard()?;
             return Err(error);
         }
     };
@@ -127,6 +128,7 @@ fn begin_guests<'a>(plan: &TracePlan, vms: &Vms<'a>) -> Result<Vec<Box<dyn Sourc
         let plan = GuestPlan {
             machine: MachineId(machine),
             slots_per_cpu: u32::try_from(plan.ring_bytes / SLOT_BYTES).unwrap_or(u32::MAX),
+            guests: vms.len(),
             scope,
             path: plan.guest_path,
             marks: plan.marks,
@@ -146,7 +148,7 @@ fn begin_guests<'a>(plan: &TracePlan, vms: &Vms<'a>) -> Result<Vec<Box<dyn Sourc
 
 struct Recorder<'a> {
     plan: &'a TracePlan,
-    writer: TraceWriter,
+    checkpoints: Checkpoints,
     header: TraceHeader,
     machines: Vec<TracedMachine>,
     /// VMs that are not traced.
@@ -166,18 +168,18 @@ impl<'a> Recorder<'a> {
         };
         let rows = sources.iter().map(|source| source.machine()).collect();
         let tables = TraceTables { machines: rows, ..TraceTables::default() };
-        let writer = TraceWriter::create(&plan.output, &header, &tables)?;
+        let checkpoints = Checkpoints::new(TraceWriter::create(&plan.output, &header, &tables)?);
         let ids = (0..).map(MachineId);
         let machines = ids.zip(sources).map(|(id, source)| TracedMachine::new(id, source));
         let machines = machines.collect();
         let others = Vec::new();
-        Ok(Self { plan, writer, header, machines, others, command: None, ended: None })
+        Ok(Self { plan, checkpoints, header, machines, others, command: None, ended: None })
     }
 
     /// Attaches all probes, then lets the command go.
     fn begin(&mut self, held: Option<HeldCommand>) -> Result<Option<Running>, TraceError> {
         for machine in &mut self.machines {
-            machine.open_spools(&self.writer)?;
+            machine.open_spools(self.checkpoints.writer())?;
         }
         // The host comes last: its trace then lies within those of its guests.
         for machine in self.machines.iter_mut().rev() {
@@ -250,10 +252,10 @@ impl<'a> Recorder<'a> {
                 (TraceNext::End(_), None) | (TraceNext::Finish, _) => return Ok(()),
             }
             let now = Instant::now();
-            if checkpoint <= now {
+            if checkpoint <= now && !self.checkpoints.is_under_way() {
                 let tables = self.tables();
                 self.header.end = probes::now();
-                self.writer.checkpoint(&self.header, &tables)?;
+                self.checkpoints.store(self.header.clone(), tables)?;
                 checkpoint = Instant::now() + CHECKPOINT_EVERY;
             }
             if shown <= now {
@@ -303,7 +305,7 @@ impl<'a> Recorder<'a> {
         let earlier_ns = self.header.begin.since(begin);
         self.header.begin_unix_ns = self.header.begin_unix_ns.saturating_sub(earlier_ns);
         self.header.begin = begin;
-        let summary = self.writer.finish(&self.header, &tables)?;
+        let summary = self.checkpoints.end()?.finish(&self.header, &tables)?;
         Ok(Traced { header: self.header, tables, summary, command })
     }
 
