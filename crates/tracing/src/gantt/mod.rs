@@ -28,7 +28,7 @@ use crate::timeline::{TaskId, Timeline};
 
 pub use cells::{Cell, cells};
 pub use lanes::{Lane, LaneOf, Lanes, lanes};
-pub use pieces::pieces;
+pub use pieces::{fold, pieces};
 pub use pyramid::{Level, Pyramid, pyramid};
 
 /// Whose time to draw.

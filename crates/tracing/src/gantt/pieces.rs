@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use model::HostNs;
 
@@ -15,6 +16,19 @@ pub fn pieces(subject: Subject<'_>, lane: &Lane, view: &View) -> Vec<Piece> {
     let range = lane.life.start.max(view.range.start)..lane.life.end.min(view.range.end);
     let mut folding = Folding::new(view.resolution_ns());
     exact(subject, lane.of, range, |it| folding.add(it));
+    folding.finish()
+}
+
+/// Pieces of stretches that touch: neighbours become one until it is as long as the resolution.
+#[must_use]
+pub fn fold(
+    stretches: impl Iterator<Item = (Range<HostNs>, Doing)>,
+    resolution_ns: u64,
+) -> Vec<Piece> {
+    let mut folding = Folding::new(resolution_ns);
+    for (range, doing) in stretches {
+        folding.add(Exact { begin: range.start, end: range.end, doing, task: None });
+    }
     folding.finish()
 }
 

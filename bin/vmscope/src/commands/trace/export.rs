@@ -54,6 +54,9 @@ enum Format {
     Csv,
 }
 
+/// Bytes of a file for ui.perfetto.dev; its v52 ran out of memory with half as many more.
+const MOST_IN_BROWSER: u64 = 1_000_000_000;
+
 impl Format {
     fn default_file(self) -> &'static str {
         match self {
@@ -114,6 +117,13 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         write_file(&file, write).with_context(|| format!("failed to write {}", file.display()))?;
         let name = file.display().to_string();
         eprintln!("wrote {name}; open it with: {}", args.format.how_to_open(&name));
+        let bytes = file.metadata().map_or(0, |file| file.len());
+        if args.format == Format::Perfetto && MOST_IN_BROWSER < bytes {
+            let gb = bytes as f64 / 1e9;
+            eprintln!(
+                "note: {gb:.1} GB may be more than a browser has memory for; --format html is a page of a few MB"
+            );
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

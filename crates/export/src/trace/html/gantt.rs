@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use model::HostNs;
 use serde_json::{Value, json};
 use tracing::critical_path::{CriticalPath, Doing as OnPath, PathSegment};
-use tracing::gantt::{Doing, Lane, LaneOf, Piece, lanes, pyramid};
+use tracing::gantt::{Doing, Lane, LaneOf, Piece, fold, lanes, pyramid};
 use tracing::kernel::{interrupt_name, syscall_label};
 use tracing::timeline::{State, Task, TaskId, Work};
 use tracing::waits::Classifier;
@@ -28,7 +28,7 @@ use super::super::names::{Names, short, work_name};
 const MAX_TASKS: usize = 5_000;
 /// Pieces at most, of all machines of a run.
 const MAX_PIECES: usize = 300_000;
-/// Pieces of the critical path's lane at most.
+/// Stretches of the critical path that its lane shows as they are; of more it has as many pieces.
 const MAX_PATH: usize = 50_000;
 /// How deep a lane is shown at most: tables of a guest may nest without end.
 const MAX_DEPTH: u32 = 100;
@@ -139,18 +139,11 @@ fn lane(
     let from = pieces.first().map_or(lane.life.start, |piece| piece.begin);
     let mut row = Vec::with_capacity(pieces.len() * 3);
     for piece in pieces {
-        row.push(json!(piece.end.since(piece.begin)));
-        if let [(doing, _)] = piece.shares[..] {
-            let word = known.word(lane.of, piece, doing);
-            row.push(json!(index(doing)));
-            row.push(word.and_then(|word| words.id(word)).map_or(json!(-1), |id| json!(id)));
-        } else {
-            row.push(json!(-i64::try_from(piece.shares.len()).unwrap_or(0)));
-            let whole: u64 = piece.shares.iter().map(|(_, ns)| ns).sum();
-            for (doing, ns) in &piece.shares {
-                row.extend([json!(index(*doing)), json!(thousandths(*ns, whole))]);
-            }
-        }
+        let word = match piece.shares[..] {
+            [(doing, _)] => known.word(lane.of, piece, doing),
+            _ => None,
+        };
+        write_piece(piece, word.and_then(|word| words.id(word)), &mut row);
     }
     let (kind, name, about) = known.title(lane.of);
     json!({
@@ -165,26 +158,49 @@ fn lane(
     })
 }
 
-/// The critical path as a lane; the first pieces of one that is too long.
+/// Appends a piece's numbers; the word is of one that is exactly this.
+fn write_piece(piece: &Piece, word: Option<usize>, row: &mut Vec<Value>) {
+    row.push(json!(piece.end.since(piece.begin)));
+    if let [(doing, _)] = piece.shares[..] {
+        row.push(json!(index(doing)));
+        row.push(word.map_or(json!(-1), |id| json!(id)));
+        return;
+    }
+    row.push(json!(-i64::try_from(piece.shares.len()).unwrap_or(0)));
+    let whole: u64 = piece.shares.iter().map(|(_, ns)| ns).sum();
+    for (doing, ns) in &piece.shares {
+        row.extend([json!(index(*doing)), json!(thousandths(*ns, whole))]);
+    }
+}
+
+/// The critical path as a lane; one that is too long in mixtures.
 fn path(path: &CriticalPath, names: Names<'_>, begin: HostNs, words: &mut Words) -> Value {
-    let pieces = path.segments.iter().take(MAX_PATH).flat_map(|segment| {
-        let word = format!("{}: {}", names.task(segment.task), path_word(segment, names));
-        let id = words.id(word).map_or(json!(-1), |id| json!(id));
-        [json!(segment.length_ns()), json!(index(path_doing(&segment.doing))), id]
-    });
-    let pieces: Vec<Value> = pieces.collect();
-    let about = match path.segments.len().saturating_sub(MAX_PATH) {
-        0 => "what the command's length is made of".to_owned(),
-        more => format!("what the command's length is made of, without its last {more} stretches"),
+    let mut segments = path.segments.iter();
+    let length_ns: u64 = segments.clone().map(PathSegment::length_ns).sum();
+    let resolution_ns = match path.segments.len() <= MAX_PATH {
+        true => 0,
+        false => length_ns.div_ceil(MAX_PATH as u64 / 2),
     };
+    let doings = segments.clone().map(|it| (it.begin..it.end, path_doing(&it.doing)));
+    let mut row = Vec::new();
+    for piece in fold(doings, resolution_ns) {
+        let first = segments.next();
+        for _ in 1..piece.segments {
+            segments.next();
+        }
+        let word = first
+            .filter(|_| piece.segments == 1)
+            .and_then(|it| words.id(format!("{}: {}", names.task(it.task), path_word(it, names))));
+        write_piece(&piece, word, &mut row);
+    }
     let from = path.segments.first().map_or(names.timeline.begin, |segment| segment.begin);
     json!({
         "kind": "path",
         "name": "critical path",
-        "about": about,
+        "about": "what the command's length is made of",
         "depth": 0,
         "from": from.since(begin),
-        "pieces": pieces,
+        "pieces": row,
     })
 }
 
@@ -374,6 +390,10 @@ impl Words {
 
 #[cfg(test)]
 mod test {
+    use model::TraceTables;
+    use tracing::critical_path::{Locks, Scope, Via};
+    use tracing::timeline::Timeline;
+
     use super::*;
 
     #[test]
@@ -381,6 +401,41 @@ mod test {
         for (row, (doing, ..)) in DOINGS.into_iter().enumerate() {
             assert_eq!(index(doing), row);
         }
+    }
+
+    /// Waits of 1 and 2 ns, and at the end one that is long enough to be seen.
+    #[test]
+    fn a_long_path_is_shown_to_its_end() {
+        let (timeline, tables) = (Timeline::default(), TraceTables::default());
+        let names = Names { tables: &tables, timeline: &timeline };
+        let check = |n: usize, at_most: usize| {
+            let mut at = 0;
+            let segments = (0..n).map(|row| {
+                let (begin, last) = (HostNs(at), row + 1 == n);
+                at += if last { n as u64 } else { 1 + row as u64 % 2 };
+                let doing = if row % 2 == 0 { OnPath::Lock } else { OnPath::WakingUp };
+                PathSegment { begin, end: HostNs(at), task: TaskId(0), via: Via::Itself, doing }
+            });
+            let segments: Vec<_> = segments.collect();
+            let scope =
+                Scope { task: TaskId(0), begin: HostNs(0), end: HostNs(at), locks: Locks::Stay };
+            let mut words = Words::default();
+            let lane = path(&CriticalPath { scope, segments }, names, HostNs(0), &mut words);
+            let row: Vec<i64> =
+                lane["pieces"].as_array().unwrap().iter().map(|it| it.as_i64().unwrap()).collect();
+            let (mut sum, mut pieces, mut rest) = (0, 0, row.as_slice());
+            while let [length, kind, after @ ..] = rest {
+                (sum, pieces) = (sum + length, pieces + 1);
+                rest = &after[usize::try_from((-2 * kind).max(1)).unwrap()..];
+            }
+            assert_eq!(u64::try_from(sum).unwrap(), at);
+            assert!(pieces <= at_most, "{pieces} pieces of {n}");
+            // The last piece is told exactly.
+            assert!(0 <= row[row.len() - 1] && row[row.len() - 3] == i64::try_from(n).unwrap());
+        };
+        check(3, 3);
+        check(MAX_PATH, MAX_PATH);
+        check(3 * MAX_PATH, MAX_PATH + 1);
     }
 
     #[test]
