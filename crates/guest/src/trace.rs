@@ -20,7 +20,9 @@ impl Session {
     /// If it does not answer, or not as it should.
     pub fn trace_start(&mut self, options: &TraceOptions) -> Result<TraceStarted, SessionError> {
         match self.ask_step(&Request::TraceStart(options.clone()))? {
-            Response::TraceStarted(started) => check_started(*started),
+            Response::TraceStarted(started) => {
+                check_started(*started).and_then(|started| check_asked(started, options))
+            }
             other => Err(unexpected(&other)),
         }
     }
@@ -124,6 +126,20 @@ fn check_started(mut started: TraceStarted) -> Result<TraceStarted, SessionError
     Ok(started)
 }
 
+/// Its rings are no larger than was asked for: the host reads and keeps as much as they hold.
+fn check_asked(
+    started: TraceStarted,
+    options: &TraceOptions,
+) -> Result<TraceStarted, SessionError> {
+    let (slots, asked) = (started.slots_per_ring, options.slots_per_cpu);
+    if asked.checked_next_power_of_two().is_some_and(|asked| asked < slots) {
+        return Err(SessionError::Nonsense(format!(
+            "rings of {slots} slots for the {asked} that were asked for"
+        )));
+    }
+    Ok(started)
+}
+
 fn check_stopped(mut stopped: TraceStopped) -> Result<TraceStopped, SessionError> {
     clean_missing(&mut stopped.missing);
     for name in &mut stopped.functions {
@@ -152,7 +168,7 @@ fn clean_missing(missing: &mut [(String, String)]) {
 
 #[cfg(test)]
 mod test {
-    use api::guest::{TraceStackRow, TraceTaskRow};
+    use api::guest::{TraceScope, TraceStackRow, TraceTaskRow};
 
     use super::*;
 
@@ -187,6 +203,31 @@ mod test {
         let checked = check_started(odd).unwrap();
         assert_eq!(checked.missing, [("p\\u{1b}".into(), "r\\u{a}".into())]);
         assert_eq!(checked.after, [task(3, "a"), task(7, "b\\u{7}")]);
+    }
+
+    #[test]
+    fn rings_are_no_larger_than_asked_for() {
+        let check = |asked, slots_per_ring, expected| {
+            let options = TraceOptions {
+                slots_per_cpu: asked,
+                stacks: 0,
+                scope: TraceScope::Everything,
+                mark: 1,
+                marks: false,
+                command: vec![],
+            };
+            let started = TraceStarted { slots_per_ring, ..started() };
+            assert_eq!(
+                check_asked(started, &options).is_ok(),
+                expected,
+                "{asked} {slots_per_ring}"
+            );
+        };
+        check(4096, 4096, true);
+        check(4096, 1024, true);
+        check(5000, 8192, true);
+        check(4096, 8192, false);
+        check(4096, 1 << 31, false);
     }
 
     #[test]

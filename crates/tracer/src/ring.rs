@@ -88,8 +88,22 @@ impl Consumer {
         clock: impl Fn(u64) -> HostNs,
         events: &mut Vec<TraceEvent>,
     ) -> Result<(), RingError<M::Error>> {
+        self.drain_some(memory, self.slots, clock, events)
+    }
+
+    /// The same, but of at most so many slots: whole records, so that fewer than 3 may give none.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn drain_some<M: RingMemory>(
+        &mut self,
+        memory: &mut M,
+        slots: usize,
+        clock: impl Fn(u64) -> HostNs,
+        events: &mut Vec<TraceEvent>,
+    ) -> Result<(), RingError<M::Error>> {
         let first = events.len();
-        let result = self.take(memory, clock, events);
+        let result = self.take(memory, slots, clock, events);
         self.order(&mut events[first..]);
         result
     }
@@ -97,12 +111,13 @@ impl Consumer {
     fn take<M: RingMemory>(
         &mut self,
         memory: &mut M,
+        at_most: usize,
         clock: impl Fn(u64) -> HostNs,
         events: &mut Vec<TraceEvent>,
     ) -> Result<(), RingError<M::Error>> {
         let (cpu, ring) = (self.base.cpu, self.base.cpu as usize);
         let failed = |source| RingError::Memory { cpu, source };
-        let mut budget = self.slots as u64;
+        let mut budget = at_most.min(self.slots) as u64;
         loop {
             // Again and again: an interrupt's record must be taken with the one that it came on top of.
             let (head, _) = memory.counters(ring).map_err(failed)?;

@@ -8,6 +8,8 @@ use recording::trace::{TraceSpool, TraceWriter};
 use super::pace::Pace;
 use super::source::Source;
 
+/// Memory for so many events is kept from look to look.
+const KEPT_EVENTS: usize = 1 << 18;
 /// Its rings are looked at so often at the end at most: a guest's may go on filling.
 const LAST_LOOKS: usize = 3;
 
@@ -70,6 +72,8 @@ impl TracedMachine {
                 self.stored += self.events.len() as u64;
             }
         }
+        self.events.clear();
+        self.events.shrink_to(KEPT_EVENTS);
         Ok(self.pace.after(fullest))
     }
 

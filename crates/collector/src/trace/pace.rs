@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// Slots that a burst on one CPU may fill in a second: a million events, some with a second slot, and a factor of two
 /// for a reader that is woken late.
-const BURST_SLOTS_PER_S: u64 = 4_000_000;
+pub(super) const BURST_SLOTS_PER_S: u64 = 4_000_000;
 const AT_LEAST: Duration = Duration::from_millis(1);
 const AT_MOST: Duration = Duration::from_millis(100);
 /// How full the fullest ring is to be when it is looked at.

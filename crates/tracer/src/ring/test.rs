@@ -200,6 +200,23 @@ fn times_go_on_after_48_bits() {
 }
 
 #[test]
+fn no_more_is_taken_than_wanted() {
+    let (mut ring, mut consumer) = (Ring::new(SLOTS), consumer(SLOTS));
+    ring.exit(1);
+    ring.fork(2);
+    (3..=7).for_each(|time| ring.exit(time));
+    let mut some = |slots| {
+        let mut events = Vec::new();
+        consumer.drain_some(&mut ring, slots, HostNs, &mut events).unwrap();
+        times(&events)
+    };
+    assert_eq!(
+        [some(2), some(1), some(3), some(100)],
+        [vec![1], vec![], vec![2, 3], vec![4, 5, 6, 7]]
+    );
+}
+
+#[test]
 fn garbage_ends_it_where_it_lies() {
     let check = |kind, low, expected: Garbage| {
         let (mut ring, mut consumer) = (Ring::new(SLOTS), consumer(SLOTS));

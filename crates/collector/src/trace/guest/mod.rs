@@ -6,6 +6,7 @@
 //! Nothing that a guest does or says ends more than its own trace.
 
 mod find;
+mod flood;
 mod marks;
 mod rings;
 mod worker;
@@ -23,6 +24,7 @@ use tracer::outside::GuestClock;
 
 pub(crate) use find::{all_vms, find_vm};
 
+use self::flood::Flood;
 use self::marks::{Calls, Marks};
 use self::rings::Rings;
 use self::worker::{Clocks, News, Order, Work};
@@ -37,14 +39,21 @@ const ANSWER_BYTES: u64 = 256 << 20;
 const STACKS: u32 = 1 << 14;
 /// Events that wait for the clocks' next reading: 256 MiB. Beyond them the clocks are taken to run on as before.
 const MAX_WAITING: usize = 1 << 22;
+/// Slots that one look takes out of the rings of all guests: half of what a ring of the host has by default, so that those
+/// have room for what comes meanwhile.
+const SLOTS_PER_LOOK: usize = 1 << 17;
+/// So many slots of a ring at least, however many rings there are.
+const LEAST_SLOTS: usize = 64;
 /// News that wait for the recorder.
-const MAX_NEWS: usize = 16;
+const MAX_NEWS: usize = 4;
 
 /// What of a guest is traced.
 #[derive(Debug, Clone)]
 pub(super) struct GuestPlan {
     pub(super) machine: MachineId,
     pub(super) slots_per_cpu: u32,
+    /// How many guests are traced.
+    pub(super) guests: usize,
     pub(super) scope: TraceScope,
     pub(super) path: GuestPath,
     pub(super) marks: u32,
@@ -73,6 +82,9 @@ pub(super) struct Guest {
     doubts: BTreeSet<String>,
     /// By ring: events with the guest's time, until the host's is known.
     waiting: Vec<Vec<TraceEvent>>,
+    /// Of each ring.
+    slots_per_look: usize,
+    flood: Flood,
     orders: Sender<Order>,
     news: Receiver<News>,
     meanwhile: Meanwhile,
@@ -94,6 +106,8 @@ struct Wanted {
     path: GuestPath,
     /// The name of the other way.
     link: &'static str,
+    /// Slots that one look takes of all its rings.
+    slots_per_look: usize,
 }
 
 #[derive(Debug, Default)]
@@ -134,7 +148,8 @@ impl AskedGuest {
             .name("guest".to_owned())
             .spawn(move || worker::work(&work, &taken, &tell))
             .map_err(|error| format!("no thread could be started to ask it: {error}"))?;
-        let wanted = Wanted { machine: plan.machine, mark, path: plan.path, link };
+        let slots_per_look = SLOTS_PER_LOOK / plan.guests.max(1);
+        let wanted = Wanted { machine: plan.machine, mark, path: plan.path, link, slots_per_look };
         Ok(Self { name: process.name.clone(), wanted, orders, news })
     }
 
@@ -188,6 +203,8 @@ impl Guest {
             clock: GuestClock::new(clocks.knot),
             doubts,
             waiting: vec![Vec::new(); rings_len],
+            slots_per_look: wanted.slots_per_look / rings_len.max(1),
+            flood: Flood::of(started.rings, probes::now()),
             orders,
             news,
             meanwhile: Meanwhile::default(),
@@ -257,13 +274,32 @@ impl Guest {
         if self.failed.is_some() {
             return 0.0;
         }
-        match self.rings.drain(ring, self.started.base_ns, &mut self.waiting[ring]) {
+        let at_most = self.room(ring);
+        let waiting = &mut self.waiting[ring];
+        let before = waiting.len();
+        let drained = self.rings.drain(ring, at_most, self.started.base_ns, waiting);
+        let came = (waiting.len() - before) as u64;
+        match drained.and_then(|fill| self.flood.add(probes::now(), came).map(|()| fill)) {
             Ok(fill) => fill,
             Err(reason) => {
                 self.fail(reason);
                 0.0
             }
         }
+    }
+
+    /// Slots to take out of a ring in one look. At the end all of them: its probes write no more.
+    fn room(&self, ring: usize) -> usize {
+        if self.stopped.is_some() {
+            return self.started.slots_per_ring as usize;
+        }
+        let left = self.most_waiting().saturating_sub(self.waiting[ring].len());
+        left.min(self.slots_per_look).max(LEAST_SLOTS)
+    }
+
+    /// Events of a ring.
+    fn most_waiting(&self) -> usize {
+        MAX_WAITING / self.waiting.len().max(1)
     }
 
     fn fail(&mut self, reason: String) {
@@ -281,9 +317,9 @@ impl Guest {
     /// Moves those events to `events` whose time on the host's clock is known; all of them when no more is to come.
     fn settle(&mut self, ring: usize, events: &mut Vec<TraceEvent>) {
         let is_last = self.failed.is_some() || self.stopped.is_some();
+        let most = self.most_waiting();
         let waiting = &mut self.waiting[ring];
-        let known = if is_last || MAX_WAITING / self.started.rings.max(1) as usize <= waiting.len()
-        {
+        let known = if is_last || most <= waiting.len() {
             waiting.len()
         } else {
             let last = self.clock.last().guest_ns;
@@ -299,6 +335,9 @@ impl Guest {
         };
         let first = events.len();
         events.extend(waiting.drain(..known).map(on_host));
+        if 4 * (waiting.len() + LEAST_SLOTS) < waiting.capacity() {
+            waiting.shrink_to(waiting.capacity() / 2);
+        }
         let read_ns = self.clock.host(self.started.after_ns);
         let begin = self.clock.host(self.started.begin_ns);
         for event in &events[first..] {

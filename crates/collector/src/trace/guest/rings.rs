@@ -38,6 +38,7 @@ impl Rings {
     ) -> Result<(Self, Result<(), Option<String>>), String> {
         let machine = wanted.machine;
         let (rings, slots_per_ring) = (started.rings as usize, started.slots_per_ring as usize);
+        check_rings(rings, vm)?;
         let (memory, path) = match outside(wanted, vm, started) {
             Ok(memory) => (Memory::Outside(memory), Ok(())),
             Err(reason) => {
@@ -54,19 +55,21 @@ impl Rings {
         self.machine
     }
 
-    /// Appends what has come in on a ring, at the guest's times. Says how full it was, from 0 to 1.
+    /// Appends what has come in on a ring, at the guest's times: at most so many slots. Says how full it was, from 0 to 1;
+    /// 1 where more was left.
     pub(super) fn drain(
         &mut self,
         ring: usize,
+        at_most: usize,
         base_ns: u64,
         events: &mut Vec<TraceEvent>,
     ) -> Result<f64, String> {
         let consumer = &mut self.consumers[ring];
-        let slots = self.slots_per_ring;
-        match &mut self.memory {
-            Memory::Outside(memory) => drain(consumer, memory, ring, slots, base_ns, events),
-            Memory::Sent(memory) => drain(consumer, memory, ring, slots, base_ns, events),
-        }
+        let used = match &mut self.memory {
+            Memory::Outside(memory) => drain(consumer, memory, ring, at_most, base_ns, events),
+            Memory::Sent(memory) => drain(consumer, memory, ring, at_most, base_ns, events),
+        }?;
+        Ok(if at_most as u64 <= used { 1.0 } else { share(used, self.slots_per_ring) })
     }
 
     /// The memory is still where it was.
@@ -119,26 +122,34 @@ impl Rings {
     }
 }
 
+/// Slots that were used.
 fn drain<M: RingMemory>(
     consumer: &mut Consumer,
     memory: &mut M,
     ring: usize,
-    slots: usize,
+    at_most: usize,
     base_ns: u64,
     events: &mut Vec<TraceEvent>,
-) -> Result<f64, String>
+) -> Result<u64, String>
 where
     M::Error: std::error::Error,
 {
     let (head, tail) = memory.counters(ring).map_err(|error| error.to_string())?;
     let clock = |since_ns: u64| HostNs(base_ns.saturating_add(since_ns));
-    consumer.drain(memory, clock, events).map_err(|error| error.to_string())?;
-    Ok(share(head.wrapping_sub(tail), slots))
+    consumer.drain_some(memory, at_most, clock, events).map_err(|error| error.to_string())?;
+    Ok(head.wrapping_sub(tail))
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a share")]
 fn share(used: u64, slots: usize) -> f64 {
     (used as f64 / slots as f64).min(1.0)
+}
+
+/// Linux numbers CPUs in the order in which it finds them: without gaps, but a CPU that was taken out keeps its number.
+fn check_rings(rings: usize, vm: &FoundVm) -> Result<(), String> {
+    let numbers = vm.vcpus.last().map_or(0, |vcpu| vcpu.number as usize + 1);
+    let vcpus = vm.vcpus.len().max(numbers);
+    if vcpus < rings { Err(format!("it claims {rings} CPUs and has {vcpus}")) } else { Ok(()) }
 }
 
 /// Rings in the VM's memory, when it can be read.

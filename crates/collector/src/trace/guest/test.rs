@@ -45,8 +45,7 @@ impl DrawnGuest {
             command: Some(50),
             ..TraceStarted::default()
         };
-        let wanted =
-            Wanted { machine: MachineId(1), mark: MARK, path: GuestPath::Memory, link: "vsock" };
+        let wanted = wanted(MARK);
         let first = (started, &drawn.vm(), clocks(BASE_NS));
         let guest = Guest::new("a".to_owned(), &wanted, first, (orders, news)).unwrap();
         assert_eq!(guest.machine().path, "guest memory");
@@ -66,9 +65,9 @@ impl DrawnGuest {
     fn vm(&self) -> FoundVm {
         let slot =
             MemorySlot { first_page: 7, pages: 3, address: self.start() as u64, read_only: false };
-        let vcpu = VcpuClock {
-            number: 0,
-            tid: Some(Tid(99)),
+        let vcpu = |number| VcpuClock {
+            number,
+            tid: Some(Tid(99 + number)),
             tsc_offset: 0,
             tsc_ratio: 1 << 32,
             protected: false,
@@ -78,7 +77,7 @@ impl DrawnGuest {
             kvm: 1,
             slots: vec![slot],
             more_slots: false,
-            vcpus: vec![vcpu],
+            vcpus: vec![vcpu(0), vcpu(1)],
         }
     }
 
@@ -109,6 +108,11 @@ impl DrawnGuest {
         let news = News::Looked(Box::new(self.vm()), clocks(guest_ns), None);
         self.tell.send(news).unwrap();
     }
+}
+
+fn wanted(mark: u64) -> Wanted {
+    let (machine, path, link) = (MachineId(1), GuestPath::Memory, "vsock");
+    Wanted { machine, mark, path, link, slots_per_look: 2 * SLOTS }
 }
 
 fn clocks(guest_ns: u64) -> Clocks {
@@ -144,7 +148,7 @@ fn events_wait_for_the_clocks_next_reading() {
     assert_eq!(*drawn.word(64), 2, "the tail tells the probes where there is room");
     let row = guest.machine();
     assert_eq!((row.clock_error_ns, row.ended_early), (Some(3), None));
-    assert_eq!((row.vm_process, row.vcpu_threads), (Some(drawn.vm().pid), vec![Tid(99)]));
+    assert_eq!((row.vm_process, row.vcpu_threads), (Some(drawn.vm().pid), vec![Tid(99), Tid(100)]));
 }
 
 #[test]
@@ -216,7 +220,7 @@ fn a_worker_that_is_gone_ends_the_trace() {
 fn memory_that_does_not_hold_the_mark_is_not_believed() {
     let (drawn, guest) = DrawnGuest::new();
     let (orders, taken) = channel();
-    let wanted = Wanted { machine: MachineId(1), mark: 1, path: GuestPath::Memory, link: "vsock" };
+    let wanted = wanted(1);
     let parts = (guest.started.clone(), &drawn.vm(), clocks(BASE_NS));
     let guest = Guest::new(String::new(), &wanted, parts, (orders, sync_channel(1).1)).unwrap();
     let row = guest.machine();
@@ -228,14 +232,37 @@ fn memory_that_does_not_hold_the_mark_is_not_believed() {
 #[test]
 fn sizes_that_can_not_be_are_refused() {
     let (drawn, guest) = DrawnGuest::new();
-    let wanted =
-        Wanted { machine: MachineId(1), mark: MARK, path: GuestPath::Memory, link: "vsock" };
-    for (rings, slots_per_ring) in [(u32::MAX, 256), (2, 255), (2, u32::MAX), (0, 256)] {
+    let wanted = wanted(MARK);
+    for (rings, slots_per_ring) in [(u32::MAX, 256), (3, 256), (2, 255), (2, u32::MAX), (0, 256)] {
         let started = TraceStarted { rings, slots_per_ring, ..guest.started.clone() };
         let parts = (started, &drawn.vm(), clocks(BASE_NS));
         let ends = (channel().0, sync_channel(1).1);
         assert!(Guest::new(String::new(), &wanted, parts, ends).is_err());
     }
+}
+
+#[test]
+fn a_look_takes_no_more_than_its_share() {
+    let (mut drawn, mut guest) = DrawnGuest::new();
+    guest.slots_per_look = 100;
+    (0..250).for_each(|time| drawn.write(0, RUNNABLE, time, 5 << 32 | 6));
+    drawn.look(BASE_NS + 500);
+    let looks: Vec<usize> = (0..4).map(|_| drain(&mut guest, 0).len()).collect();
+    assert_eq!(looks, [100, 100, 50, 0]);
+    (250..500).for_each(|time| drawn.write(0, RUNNABLE, time, 5 << 32 | 6));
+    drawn.stop();
+    guest.stop();
+    assert_eq!(drain(&mut guest, 0).len(), 250, "all that is left at the end");
+}
+
+#[test]
+fn a_guest_that_writes_more_than_probes_can_ends_its_trace() {
+    let (mut drawn, mut guest) = DrawnGuest::new();
+    guest.flood = Flood::new(10, probes::now());
+    (0..200).for_each(|time| drawn.write(1, RUNNABLE, time, 5 << 32 | 6));
+    assert_eq!(drain(&mut guest, 1).len(), 200, "what came before is kept");
+    let ended_early = guest.machine().ended_early.unwrap_or_default();
+    assert!(ended_early.contains("faster than probes can write"), "{ended_early}");
 }
 
 /// Xorshift: Marsaglia, "Xorshift RNGs" (2003).
