@@ -324,13 +324,17 @@ impl Context {
     }
 
     pub(super) fn enter(&mut self, number: u16) {
-        self.mode = Mode::Syscall(number);
-        (self.fault, self.faulted) = (None, false);
+        self.cross(Mode::Syscall(number));
     }
 
     pub(super) fn leave(&mut self) {
-        self.mode = Mode::User;
-        (self.fault, self.faulted) = (None, false);
+        self.cross(Mode::User);
+    }
+
+    /// Nobody is in a fault, or waits for a lock, when a call begins or ends: what seems to go on has lost its end.
+    fn cross(&mut self, mode: Mode) {
+        self.mode = mode;
+        (self.fault, self.faulted, self.lock) = (None, false, None);
     }
 
     /// Who is killed does what `exit_group` does.

@@ -362,6 +362,22 @@ fn locks_that_tasks_sleep_for() {
 }
 
 #[test]
+fn a_wait_for_a_lock_is_over_with_its_call() {
+    let check = |told: What, asleep: &str| {
+        let scene = Scene::new(&[
+            (5, 0, enter(1, 87)),
+            (10, 0, lock(1, 4, LockKind::Mutex, None)),
+            (20, 0, told),
+            (30, 0, switch(1, Off::Sleep, 0)),
+        ]);
+        scene.check_task(1, &format!("0-30 cpu0, 30-100 asleep stack7{asleep}"));
+    };
+    check(leave(1, 87), "");
+    check(enter(1, 7), " call7");
+    check(lock_end(1, 6), " call87 lock=4");
+}
+
+#[test]
 fn lost_events_leave_what_they_contradict_unknown() {
     // Who came to CPU 0 after 1 is not known, nor where 5 was.
     let scene = Scene::new(&[
