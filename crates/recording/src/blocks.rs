@@ -16,6 +16,7 @@ use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use crate::error::Error;
+use crate::files::owners;
 
 const HEADER: usize = 32;
 const END: usize = 4;
@@ -70,7 +71,8 @@ pub(crate) struct BlockFile {
 
 impl BlockFile {
     pub(crate) fn create(path: &Path) -> Result<Self, Error> {
-        let file = File::create_new(path).map_err(|source| Error::io("create", path, source))?;
+        let file = owners().create_new(true).open(path);
+        let file = file.map_err(|source| Error::io("create", path, source))?;
         Ok(Self { file, path: path.to_owned(), length: 0, buffer: Vec::new() })
     }
 

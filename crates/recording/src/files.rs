@@ -1,8 +1,9 @@
 //! Names and durable writing of a recording's files.
 
 use std::ffi::OsString;
-use std::fs::{self, File};
-use std::io::{BufWriter, Read, Write};
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, BufWriter, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use model::CpuId;
@@ -50,6 +51,18 @@ pub(crate) fn spools<K: Ord + Copy>(
     Ok(spools)
 }
 
+/// Creates a folder for its owner only: what lies in it tells addresses of the kernel and of everybody's processes.
+pub(crate) fn create_dir(path: &Path) -> io::Result<()> {
+    DirBuilder::new().mode(0o700).create(path)
+}
+
+/// How its files are created: for their owner only, too, wherever they are moved to.
+pub(crate) fn owners() -> OpenOptions {
+    let mut options = File::options();
+    options.write(true).mode(0o600);
+    options
+}
+
 /// Size and checksum of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Digest {
@@ -69,7 +82,8 @@ pub(crate) struct DurableFile {
 
 impl DurableFile {
     pub(crate) fn create(path: &Path) -> Result<Self, Error> {
-        let file = File::create(temporary(path)).map_err(|e| Error::io("create", path, e))?;
+        let file = owners().create(true).truncate(true).open(temporary(path));
+        let file = file.map_err(|e| Error::io("create", path, e))?;
         Ok(Self {
             file: BufWriter::new(file),
             path: path.to_owned(),

@@ -23,7 +23,7 @@ impl PartialFolder {
         if path.symlink_metadata().is_ok() {
             return Err(Error::Exists(path.to_owned()));
         }
-        fs::create_dir(&dir).map_err(|source| match source.kind() {
+        files::create_dir(&dir).map_err(|source| match source.kind() {
             io::ErrorKind::AlreadyExists => Error::PartialExists(dir.clone()),
             io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
                 Error::NoFolder { path: dir.clone(), reason: source }
