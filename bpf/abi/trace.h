@@ -8,8 +8,10 @@
  *
  * The lap is that of the slot's position: the low 8 bits of ~(position / slots), which in the first round is not the 0 of a
  * slot that was never written. A slot holds what its position promises only when its lap is the expected one: a reader that comes upon another lap has caught up with the writer
- * (or with a record whose writing was interrupted) and tries again later. Interrupts may write between another record's
- * reservation and its writing; they end before it goes on, so positions are reserved in order and filled soon.
+ * (or with a record whose writing was interrupted) and tries again later. Positions are reserved in order. Between another
+ * record's reservation and its writing interrupts may write, which end before it goes on; and where a program may be preempted
+ * (one on a function's exit, in kernels that preempt their own code) other tasks, too, so that its position may stay empty
+ * until the task has the CPU again.
  * The payload is written first, the tag last. */
 #ifndef VMSCOPE_ABI_TRACE_H
 #define VMSCOPE_ABI_TRACE_H

@@ -9,7 +9,7 @@ use crate::timeline::{Problem, Sleep, State, TaskId, Waker, WokenBy, Work};
 
 /// Who has which CPU.
 impl Builder<'_> {
-    /// Draws what the CPU did until now. An estimated fault ends here at the latest.
+    /// Draws what the CPU did until now. An estimated fault ends here at the latest, and one whose end was missed.
     pub(super) fn flush(&mut self, row: usize) {
         let cpu = &mut self.cpus[row];
         if let Some(interrupt) = cpu.interrupts.last() {
@@ -21,9 +21,13 @@ impl Builder<'_> {
             return;
         };
         let task = &mut self.tasks[id];
-        if let Some(Fault::Until(until)) = task.context.fault {
-            cpu.push_until(until.min(self.now), Work::Fault { estimated: true });
-            task.context.fault = None;
+        if let Some(fault) = task.context.fault {
+            let (end, rest) = fault.runs(cpu.drawn(), self.now);
+            cpu.push_until(end, task.work());
+            task.context.fault = rest;
+            if matches!((fault, rest), (Fault::Open { .. }, None)) {
+                self.problems.count(Problem::EndWithoutBegin);
+            }
         }
         let slice = cpu.push_until(self.now, task.work());
         if task.is_untold() {
@@ -139,6 +143,7 @@ impl Builder<'_> {
             lock: context.lock,
             woken_by: task.waking,
         };
+        task.context.sleeps();
         task.become_state(self.now, State::Asleep(sleep));
     }
 

@@ -59,10 +59,34 @@ pub(super) enum Mode {
 /// A page fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// Its end will be seen.
-    Open,
+    /// Its end will be seen, unless it was missed: then it is over when it has had a CPU for this much longer.
+    Open {
+        /// In ns.
+        left_ns: u64,
+    },
     /// It takes until then, as an estimate.
     Until(HostNs),
+}
+
+impl Fault {
+    /// The kernel does not tell of a fault's end where it could not handle it (a signal, `EFAULT`). To clear a huge page of
+    /// which the hypervisor has none either takes some ms; what takes longer sleeps, which begins this anew.
+    pub(super) const OPEN: Self = Self::Open { left_ns: 10_000_000 };
+
+    /// It has a CPU from `from` to `to`: until when it uses it, and what is left of it then.
+    pub(super) fn runs(self, from: HostNs, to: HostNs) -> (HostNs, Option<Self>) {
+        match self {
+            Self::Until(until) => (until.min(to), None),
+            Self::Open { left_ns } => match left_ns.checked_sub(to.since(from)) {
+                Some(left_ns) => (to, Some(Self::Open { left_ns })),
+                None => (HostNs(from.0 + left_ns), None),
+            },
+        }
+    }
+
+    fn work(self) -> Work {
+        Work::Fault { estimated: matches!(self, Self::Until(_)) }
+    }
 }
 
 /// What an event tells of the time before it.
@@ -234,10 +258,8 @@ impl Tracked {
 
     /// What it executes when it has a CPU and no interrupt is handled.
     pub(super) fn work(&self) -> Work {
-        match self.context.fault {
-            Some(_) => Work::Fault { estimated: false },
-            None => self.executes(self.context.mode),
-        }
+        let fault = self.context.fault.map(Fault::work);
+        fault.unwrap_or_else(|| self.executes(self.context.mode))
     }
 
     /// What it executes in this mode when it handles no fault.
@@ -313,6 +335,13 @@ impl Context {
     pub(super) fn sleeps_in_fault(&self) -> bool {
         let in_user = self.mode == Mode::User && self.faulted && !self.exiting;
         self.fault.is_some() || in_user
+    }
+
+    /// Who sleeps in a fault handles it: its end was not missed.
+    pub(super) fn sleeps(&mut self) {
+        if let Some(fault @ Fault::Open { .. }) = &mut self.fault {
+            *fault = Fault::OPEN;
+        }
     }
 
     pub(super) fn fault(&mut self, fault: Fault, user: bool) {

@@ -1,6 +1,6 @@
 //! Each rule of the builder, on a trace made for it.
 
-use model::{Interrupt, LockKind, MachineId, Off, Pid, Tid, TracedCommand, Vector, What};
+use model::{HostNs, Interrupt, LockKind, MachineId, Off, Pid, Tid, TracedCommand, Vector, What};
 
 use super::testing::{
     Scene, done, enter, exec, exit, fault, fault_end, fork, irq, irq_end, leave, lock, lock_end,
@@ -250,6 +250,55 @@ fn faults_whose_ends_are_seen_last_over_sleeps() {
     scene.check_cpu(0, "0-10 1:user, 10-20 1:fault, 20-40 idle, 40-50 1:fault, 50-100 1:user");
     let asleep = "20-30 asleep stack7 deep io fault by=unknown@30";
     scene.check_task(1, &format!("0-20 cpu0, {asleep}, 30-40 queued, 40-100 cpu0"));
+}
+
+#[test]
+fn faults_whose_ends_are_missed_do_not_last() {
+    const MS: u64 = 1_000_000;
+    let check = |events: &[(u64, What)], cpu: &str, missed| {
+        let seen = [(0, leave(1, 2)), (1, fault(true)), (2, fault_end())];
+        let events = seen.iter().chain(events);
+        let events: Vec<_> = events.map(|(ms, what)| (ms * MS, 0, *what)).collect();
+        let scene = Scene::new(&events).machine(|machine| machine.end = HostNs(30 * MS));
+        let all = format!("0-1M 1:user, 1M-2M 1:fault, 2M-3M 1:user, {cpu}");
+        scene.check_cpu(0, &all.replace('M', "000000"));
+        let problems = (0 < missed).then_some((Problem::EndWithoutBegin, missed));
+        scene.check_problems(problems.as_slice());
+    };
+    // Only its own time with a CPU counts, however it is cut.
+    check(
+        &[
+            (3, fault(true)),
+            (4, irq(TIMER)),
+            (6, irq_end(TIMER)),
+            (7, switch(1, Off::Runnable, 0)),
+            (9, switch(0, Off::Runnable, 1)),
+            (20, enter(1, 7)),
+        ],
+        "3M-4M 1:fault, 4M-6M 1:Vector(LocalTimer), 6M-7M 1:fault, 7M-9M idle, 9M-17M 1:fault, 17M-20M 1:user, \
+         20M-30M 1:call7",
+        1,
+    );
+    // One that sleeps goes on.
+    check(
+        &[
+            (3, fault(true)),
+            (11, switch(1, DISK, 0)),
+            (12, wakeup(1)),
+            (13, switch(0, Off::Runnable, 1)),
+            (22, fault_end()),
+        ],
+        "3M-11M 1:fault, 11M-13M idle, 13M-22M 1:fault, 22M-30M 1:user",
+        0,
+    );
+    // In a system call the rest is the call's.
+    check(
+        &[(3, enter(1, 0)), (4, fault(false)), (20, leave(1, 0))],
+        "3M-4M 1:call0, 4M-14M 1:fault, 14M-20M 1:call0, 20M-30M 1:user",
+        1,
+    );
+    // The next fault of the program's code shows it, too.
+    check(&[(3, fault(true)), (5, fault(true)), (6, fault_end())], "3M-6M 1:fault, 6M-30M 1:user", 1);
 }
 
 #[test]

@@ -82,10 +82,15 @@ impl Builder<'_> {
             self.tell(id, Told::InUser);
         }
         let fault = match self.scope.fault_ends {
-            FaultEnds::Seen => Fault::Open,
+            FaultEnds::Seen => Fault::OPEN,
             FaultEnds::Estimated { ns } => Fault::Until(HostNs(self.now.0.saturating_add(ns))),
         };
-        self.tasks[id].context.fault(fault, user);
+        let context = &mut self.tasks[id].context;
+        if user && let Some(Fault::Open { .. }) = context.fault {
+            // The code of a program has no faults in faults.
+            self.problems.count(Problem::EndWithoutBegin);
+        }
+        context.fault(fault, user);
     }
 
     pub(super) fn fault_exit(&mut self, row: usize) {
