@@ -225,7 +225,9 @@ impl Guest {
                 self.take_clocks(clocks);
                 self.command.ended |= exit_code.is_some();
                 self.command.exit_code = self.command.exit_code.or(exit_code);
-                if let Err(reason) = self.rings.check_regions(&vm) {
+                if self.failed.is_none()
+                    && let Err(reason) = self.rings.check_regions(&vm)
+                {
                     self.fail(reason);
                 }
             }
@@ -240,7 +242,9 @@ impl Guest {
             }
             News::Stopped(stopped, clocks) => {
                 self.take_clocks(clocks);
-                if let Err(reason) = self.rings.set_lost(&stopped.lost) {
+                if self.failed.is_none()
+                    && let Err(reason) = self.rings.set_lost(&stopped.lost)
+                {
                     self.fail(reason);
                 }
                 self.command.exit_code = self.command.exit_code.or(stopped.exit_code);
@@ -302,10 +306,13 @@ impl Guest {
         MAX_WAITING / self.waiting.len().max(1)
     }
 
+    /// Its trace ends here: what its probes find no room for from now on is not lost, and they need not go on.
     fn fail(&mut self, reason: String) {
         if self.failed.is_none() {
             self.failed = Some(reason);
             self.row.end = probes::now();
+            self.rings.read_lost();
+            self.ask_to_stop();
         }
     }
 

@@ -102,7 +102,8 @@ impl Rings {
         Ok(())
     }
 
-    fn read_lost(&mut self) {
+    /// Reads how much was lost so far; without an answer it stays as it was.
+    pub(super) fn read_lost(&mut self) {
         let rings = self.consumers.len();
         let of = |ring: usize| {
             let lost = match &self.memory {

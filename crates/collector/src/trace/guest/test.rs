@@ -22,14 +22,14 @@ struct DrawnGuest {
     memory: Vec<u64>,
     heads: [u64; 2],
     tell: SyncSender<News>,
-    _orders: Receiver<Order>,
+    orders: Receiver<Order>,
 }
 
 impl DrawnGuest {
     fn new() -> (Self, Guest) {
         let ((orders, taken), (tell, news)) = (channel(), sync_channel(100));
         let memory = vec![0u64; 4 * PAGE / 8];
-        let mut drawn = Self { memory, heads: [0; 2], tell, _orders: taken };
+        let mut drawn = Self { memory, heads: [0; 2], tell, orders: taken };
         for ring in 0..2 {
             *drawn.word(ring * RING_BYTES + 8) = MARK;
         }
@@ -205,6 +205,22 @@ fn a_bad_guest_ends_its_own_trace_with_a_reason() {
         |drawn| drawn.tell.send(News::Slots(vec![Default::default()])).unwrap(),
         "nobody asked for",
     );
+}
+
+#[test]
+fn losses_after_its_end_are_none() {
+    const LOST_SWITCHES: usize = 128 + 8;
+    let (mut drawn, mut guest) = DrawnGuest::new();
+    *drawn.word(LOST_SWITCHES) = 3;
+    *drawn.word(0) = 1 << 60;
+    assert_eq!(drain(&mut guest, 0), []);
+    *drawn.word(LOST_SWITCHES) = 500;
+    drawn.look(BASE_NS + 200);
+    drawn.stop();
+    guest.stop();
+    let lost: Vec<u64> = guest.machine().lost.iter().map(|row| row.count).collect();
+    assert_eq!(lost, [3]);
+    assert!(matches!(drawn.orders.try_recv(), Ok(Order::Stop)), "its probes are not needed");
 }
 
 #[test]
