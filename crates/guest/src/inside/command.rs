@@ -7,11 +7,11 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
 
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 
 /// The hidden subcommand of `vmscope-guest`.
 pub const HELD: &str = "held";
@@ -23,7 +23,6 @@ pub(crate) struct TracedCommand {
     /// Closed, it ends a command that still waits.
     gate: Option<ChildStdin>,
     output: File,
-    ended: Option<ExitStatus>,
 }
 
 impl TracedCommand {
@@ -39,7 +38,7 @@ impl TracedCommand {
             .process_group(0)
             .spawn()?;
         let gate = child.stdin.take();
-        Ok(Self { child, gate, output, ended: None })
+        Ok(Self { child, gate, output })
     }
 
     pub(crate) fn task(&self) -> u32 {
@@ -55,12 +54,16 @@ impl TracedCommand {
     }
 
     /// Its exit code, when it has ended: as shells have it, 128 and the number of the signal that ended it.
-    pub(crate) fn exit_code(&mut self) -> Option<i32> {
-        if self.ended.is_none() {
-            self.ended = self.child.try_wait().ok().flatten();
-        }
-        let status = self.ended?;
-        status.code().or_else(|| status.signal().map(|signal| 128 + signal))
+    ///
+    /// It stays a zombie, so that its process group's number is nobody else's.
+    pub(crate) fn exit_code(&self) -> Option<i32> {
+        let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        let status = waitid(WaitId::Pid(self.leader()?), look).ok().flatten()?;
+        status.exit_status().or_else(|| status.terminating_signal().map(|signal| 128 + signal))
+    }
+
+    fn leader(&self) -> Option<Pid> {
+        i32::try_from(self.child.id()).ok().and_then(Pid::from_raw)
     }
 
     /// The end of what it wrote, at most so many bytes.
@@ -75,15 +78,12 @@ impl TracedCommand {
 
 impl Drop for TracedCommand {
     fn drop(&mut self) {
-        let leader = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
-        if let Some(leader) = leader {
+        if let Some(leader) = self.leader() {
             // Nobody may be left in the group.
             let _ = kill_process_group(leader, Signal::KILL);
         }
-        if self.ended.is_none() {
-            // It was killed: this does not wait for long.
-            let _ = self.child.wait();
-        }
+        // It was killed: this does not wait for long.
+        let _ = self.child.wait();
     }
 }
 
@@ -122,11 +122,33 @@ mod test {
             .process_group(0)
             .spawn()
             .unwrap();
-        let mut command = TracedCommand { child, gate: None, output: file, ended: None };
-        command.ended = Some(command.child.wait().unwrap());
-        assert_eq!(command.exit_code(), Some(3));
+        let mut command = TracedCommand { child, gate: None, output: file };
+        assert_eq!(end_of(&command), 3);
         assert_eq!(command.output(100).unwrap(), b"one\ntwo\n");
         assert_eq!(command.output(4).unwrap(), b"two\n");
+    }
+
+    fn end_of(command: &TracedCommand) -> i32 {
+        loop {
+            match command.exit_code() {
+                Some(code) => return code,
+                None => std::thread::yield_now(),
+            }
+        }
+    }
+
+    #[test]
+    fn a_command_that_ended_keeps_its_number() {
+        let child = Command::new("sh").args(["-c", "kill -9 $$"]).process_group(0).spawn().unwrap();
+        let place = format!("/proc/{}", child.id());
+        let command = TracedCommand { child, gate: None, output: tempfile::tempfile().unwrap() };
+        assert_eq!([end_of(&command), end_of(&command)], [137, 137]);
+        assert!(
+            Path::new(&place).exists(),
+            "nobody else may get the number before the group is killed"
+        );
+        drop(command);
+        assert!(!Path::new(&place).exists());
     }
 
     #[test]
@@ -136,7 +158,7 @@ mod test {
         let child = child.unwrap();
         let id = child.id();
         let output = tempfile::tempfile().unwrap();
-        let mut command = TracedCommand { child, gate: None, output, ended: None };
+        let command = TracedCommand { child, gate: None, output };
         assert_eq!(command.exit_code(), None);
         drop(command);
         assert!(!Path::new(&format!("/proc/{id}")).exists());

@@ -99,7 +99,7 @@ impl Trace {
     }
 
     pub(crate) fn look(&mut self) -> TraceSeen {
-        let exit_code = self.command.as_mut().and_then(TracedCommand::exit_code);
+        let exit_code = self.command.as_ref().and_then(TracedCommand::exit_code);
         TraceSeen { clock: clock(), exit_code }
     }
 
