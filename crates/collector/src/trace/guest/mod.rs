@@ -15,7 +15,9 @@ use std::collections::BTreeSet;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel, sync_channel};
 use std::time::{Duration, Instant};
 
-use api::guest::{TraceOptions, TraceScope, TraceStarted, TraceStopped, TraceTaskRow};
+use api::guest::{
+    MAX_TRACE_BYTES, TraceOptions, TraceScope, TraceStarted, TraceStopped, TraceTaskRow,
+};
 use guest::Limits;
 use host::vms::VmProcess;
 use model::{HostNs, Machine, MachineId, Pid, Tid, TraceEvent, TraceStack, TraceTask, What};
@@ -236,9 +238,11 @@ impl Guest {
                 self.row.missing.push(("clock marks".to_owned(), reason));
             }
             News::Slots(slots) => {
-                if let Err(reason) = self.rings.put(slots) {
+                if let Err(reason) = self.rings.put(slots).and_then(|()| self.check_waiting()) {
                     self.fail(reason);
                 }
+                // Each answer may fill the rings' copies.
+                self.take_all(self.started.slots_per_ring as usize);
             }
             News::Stopped(stopped, clocks) => {
                 self.take_clocks(clocks);
@@ -260,9 +264,34 @@ impl Guest {
         }
     }
 
+    /// What finds no room here now waits with the worker.
     fn hear_all(&mut self) {
-        while let Ok(news) = self.news.try_recv() {
+        while self.waiting() < MAX_WAITING
+            && let Ok(news) = self.news.try_recv()
+        {
             self.hear(news);
+        }
+    }
+
+    /// While nothing can be stored any more, what waits here, in the worker's news and in the rings is the last.
+    fn check_waiting(&self) -> Result<(), String> {
+        const SLOT_BYTES: usize = 16;
+        let in_rings = self.waiting.len() * self.started.slots_per_ring as usize;
+        let in_news = (MAX_NEWS + 1) * (MAX_TRACE_BYTES / SLOT_BYTES);
+        if MAX_WAITING + in_news + in_rings < self.waiting() {
+            return Err("it sends more events at the end than its rings hold".to_owned());
+        }
+        Ok(())
+    }
+
+    /// Events.
+    fn waiting(&self) -> usize {
+        self.waiting.iter().map(Vec::len).sum()
+    }
+
+    fn take_all(&mut self, at_most: usize) {
+        for ring in 0..self.waiting.len() {
+            self.take(ring, at_most);
         }
     }
 
@@ -273,12 +302,12 @@ impl Guest {
         }
     }
 
-    /// Takes out what has come in on a ring, and says how full it was, from 0 to 1. Nothing after the trace's end.
-    fn take(&mut self, ring: usize) -> f64 {
+    /// Takes so many slots at most of what has come in on a ring, and says how full it was, from 0 to 1. Nothing after the
+    /// trace's end.
+    fn take(&mut self, ring: usize, at_most: usize) -> f64 {
         if self.failed.is_some() {
             return 0.0;
         }
-        let at_most = self.room(ring);
         let waiting = &mut self.waiting[ring];
         let before = waiting.len();
         let drained = self.rings.drain(ring, at_most, self.started.base_ns, waiting);
@@ -406,7 +435,7 @@ impl Source for Guest {
     fn drain(&mut self, cpu: u32, events: &mut Vec<TraceEvent>) -> Result<f64, String> {
         self.hear_all();
         let ring = cpu as usize;
-        let fill = self.take(ring);
+        let fill = self.take(ring, self.room(ring));
         self.settle(ring, events);
         Ok(fill)
     }
@@ -420,10 +449,8 @@ impl Source for Guest {
     fn stop(&mut self) -> HostNs {
         let deadline = Instant::now() + 2 * ANSWER_TIME;
         while self.stopped.is_none() && !self.left {
-            // What the guest sends over the link fills the rings' copies meanwhile: take it out.
-            for ring in 0..self.waiting.len() {
-                self.take(ring);
-            }
+            // Its probes go on until it hears of the end.
+            self.take_all(LEAST_SLOTS.max(self.slots_per_look));
             let time = deadline.saturating_duration_since(Instant::now());
             match self.news.recv_timeout(time) {
                 Ok(news) => self.hear(news),

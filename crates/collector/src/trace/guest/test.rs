@@ -2,7 +2,7 @@
 
 use std::sync::mpsc::SyncSender;
 
-use api::guest::TraceStackRow;
+use api::guest::{TraceSlots, TraceStackRow};
 use model::Off;
 use probes::{MemorySlot, VcpuClock};
 use tracer::outside::Knot;
@@ -255,6 +255,31 @@ fn sizes_that_can_not_be_are_refused() {
         let ends = (channel().0, sync_channel(1).1);
         assert!(Guest::new(String::new(), &wanted, parts, ends).is_err());
     }
+}
+
+/// Records of one slot, at these positions of a ring and times.
+fn sent(positions: std::ops::Range<u64>) -> TraceSlots {
+    let lap = |position| u64::from(tracer::lap(position, SLOTS));
+    let slot = |position| [lap(position) << 56 | RUNNABLE << 48 | position, 5 << 32 | 6];
+    TraceSlots { ring: 0, bytes: positions.flat_map(slot).flat_map(u64::to_le_bytes).collect() }
+}
+
+#[test]
+fn answers_over_the_link_that_wait_are_no_fault_of_the_guest() {
+    let (drawn, guest) = DrawnGuest::new();
+    let wanted = Wanted { path: GuestPath::Link, ..wanted(MARK) };
+    let (tell, news) = sync_channel(100);
+    let parts = (guest.started.clone(), &drawn.vm(), clocks(BASE_NS));
+    let mut guest = Guest::new(String::new(), &wanted, parts, (channel().0, news)).unwrap();
+    for positions in [0..200, 200..400, 400..656] {
+        tell.send(News::Slots(vec![sent(positions)])).unwrap();
+    }
+    tell.send(News::Looked(Box::new(drawn.vm()), clocks(BASE_NS + 1000), None)).unwrap();
+    assert_eq!(drain(&mut guest, 0).len(), 656);
+    assert_eq!(guest.machine().ended_early, None);
+    tell.send(News::Slots(vec![sent(656..656 + 257)])).unwrap();
+    assert_eq!(drain(&mut guest, 0), []);
+    assert!(guest.machine().ended_early.unwrap().contains("4112 bytes of events at once"));
 }
 
 #[test]
