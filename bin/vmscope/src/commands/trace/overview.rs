@@ -53,7 +53,7 @@ pub(super) fn text(findings: &Findings<'_>, width: Width) -> String {
 /// The longest parts of the path in a sentence.
 fn why(summary: &Summary) -> String {
     let parts =
-        summary.categories.iter().take(PARTS).filter(|share| summary.wall_ns < 2000 * share.ns);
+        summary.categories.iter().take(PARTS).filter(|share| summary.wall_ns / 2000 < share.ns);
     let parts = parts.map(|share| format!("{} % {}", percent(share.ns, summary.wall_ns), share.of));
     let parts = clean(&parts.collect::<Vec<_>>().join(", ")).into_owned();
     wrapped(&format!("Why it took {} s: {parts}", seconds(summary.wall_ns)))

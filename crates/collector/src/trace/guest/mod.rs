@@ -12,6 +12,7 @@ mod rings;
 mod worker;
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel, sync_channel};
 use std::time::{Duration, Instant};
 
@@ -29,7 +30,7 @@ pub(crate) use find::{all_vms, find_vm};
 use self::flood::Flood;
 use self::marks::{Calls, Marks};
 use self::rings::Rings;
-use self::worker::{Clocks, News, Order, Work};
+use self::worker::{Begun, Clocks, News, Order, Work};
 use super::plan::GuestPath;
 use super::source::{Source, SourceTables};
 use super::tasks::Meanwhile;
@@ -76,6 +77,8 @@ pub(super) struct AskedGuest {
 #[derive(Debug)]
 pub(super) struct Guest {
     row: Machine,
+    /// From before it was asked to begin until after its answer.
+    asked: Range<HostNs>,
     started: TraceStarted,
     stopped: Option<TraceStopped>,
     rings: Rings,
@@ -161,12 +164,12 @@ impl AskedGuest {
     /// Why it can't be traced.
     pub(super) fn begin(self) -> Result<Guest, String> {
         let Self { name, wanted, orders, news } = self;
-        let (started, vm, clocks) = match news.recv() {
-            Ok(News::Started(started, vm, clocks)) => (*started, *vm, clocks),
+        let begun = match news.recv() {
+            Ok(News::Started(started)) => *started,
             Ok(News::Failed(reason)) => return Err(reason),
             _ => return Err("asking it failed unexpectedly".to_owned()),
         };
-        Guest::new(name, &wanted, (started, &vm, clocks), (orders, news))
+        Guest::new(name, &wanted, begun, (orders, news))
     }
 }
 
@@ -174,10 +177,10 @@ impl Guest {
     fn new(
         name: String,
         wanted: &Wanted,
-        (started, vm, clocks): (TraceStarted, &FoundVm, Clocks),
+        Begun { asked, started, vm, clocks }: Begun,
         (orders, news): (Sender<Order>, Receiver<News>),
     ) -> Result<Self, String> {
-        let (rings, path) = Rings::open(wanted, vm, &started)?;
+        let (rings, path) = Rings::open(wanted, &vm, &started)?;
         let mut row = Machine {
             name,
             kernel: started.kernel_release.clone(),
@@ -185,7 +188,7 @@ impl Guest {
             missing: started.missing.clone(),
             fault_estimate_ns: started.fault_estimate_ns,
             vm_process: Some(vm.pid),
-            vcpu_threads: vcpu_threads(vm),
+            vcpu_threads: vcpu_threads(&vm),
             path: "guest memory".to_owned(),
             ..Machine::default()
         };
@@ -215,6 +218,7 @@ impl Guest {
             calls: Calls::default(),
             failed: None,
             left: false,
+            asked,
             started,
             stopped: None,
         })
@@ -260,7 +264,7 @@ impl Guest {
                 self.stopped = Some(*stopped);
             }
             News::Failed(reason) => self.leave(reason),
-            News::Started(..) => {}
+            News::Started(_) => {}
         }
     }
 
@@ -374,8 +378,8 @@ impl Guest {
         if 4 * (waiting.len() + LEAST_SLOTS) < waiting.capacity() {
             waiting.shrink_to(waiting.capacity() / 2);
         }
-        let read_ns = self.clock.host(self.started.after_ns);
-        let begin = self.clock.host(self.started.begin_ns);
+        let begin = self.begin();
+        let read_ns = self.while_asked(self.started.after_ns);
         for event in &events[first..] {
             if begin <= event.time && event.time < read_ns {
                 self.meanwhile.see(event);
@@ -383,6 +387,15 @@ impl Guest {
             let is_end = |task: Tid| self.started.command == Some(task.0);
             self.command.ended |= matches!(event.what, What::Exit { task } if is_end(task));
         }
+    }
+
+    fn begin(&self) -> HostNs {
+        self.while_asked(self.started.begin_ns)
+    }
+
+    /// What the guest says to have been while it was asked to begin.
+    fn while_asked(&self, guest_ns: u64) -> HostNs {
+        self.clock.host(guest_ns).clamp(self.asked.start, self.asked.end)
     }
 
     /// The tasks of the begin.
@@ -429,7 +442,7 @@ impl Source for Guest {
     }
 
     fn start(&mut self) -> Result<HostNs, String> {
-        Ok(self.clock.host(self.started.begin_ns))
+        Ok(self.begin())
     }
 
     fn drain(&mut self, cpu: u32, events: &mut Vec<TraceEvent>) -> Result<f64, String> {
@@ -459,7 +472,9 @@ impl Source for Guest {
             }
         }
         match &self.stopped {
-            Some(stopped) if self.failed.is_none() => self.clock.host(stopped.end_ns),
+            Some(stopped) if self.failed.is_none() => {
+                self.clock.host(stopped.end_ns).max(self.begin())
+            }
             _ => self.row.end,
         }
     }

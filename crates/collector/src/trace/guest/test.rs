@@ -46,7 +46,7 @@ impl DrawnGuest {
             ..TraceStarted::default()
         };
         let wanted = wanted(MARK);
-        let first = (started, &drawn.vm(), clocks(BASE_NS));
+        let first = begun(started, &drawn);
         let guest = Guest::new("a".to_owned(), &wanted, first, (orders, news)).unwrap();
         assert_eq!(guest.machine().path, "guest memory");
         (drawn, guest)
@@ -113,6 +113,13 @@ impl DrawnGuest {
 fn wanted(mark: u64) -> Wanted {
     let (machine, path, link) = (MachineId(1), GuestPath::Memory, "vsock");
     Wanted { machine, mark, path, link, slots_per_look: 2 * SLOTS }
+}
+
+/// It was asked 100 ns before it began, and had answered 100 ns later.
+fn begun(started: TraceStarted, drawn: &DrawnGuest) -> Begun {
+    let began = BASE_NS + AHEAD_NS;
+    let asked = HostNs(began - 100)..HostNs(began + 100);
+    Begun { asked, started, vm: drawn.vm(), clocks: clocks(BASE_NS) }
 }
 
 fn clocks(guest_ns: u64) -> Clocks {
@@ -237,7 +244,7 @@ fn memory_that_does_not_hold_the_mark_is_not_believed() {
     let (drawn, guest) = DrawnGuest::new();
     let (orders, taken) = channel();
     let wanted = wanted(1);
-    let parts = (guest.started.clone(), &drawn.vm(), clocks(BASE_NS));
+    let parts = begun(guest.started.clone(), &drawn);
     let guest = Guest::new(String::new(), &wanted, parts, (orders, sync_channel(1).1)).unwrap();
     let row = guest.machine();
     assert_eq!(row.path, "vsock");
@@ -251,7 +258,7 @@ fn sizes_that_can_not_be_are_refused() {
     let wanted = wanted(MARK);
     for (rings, slots_per_ring) in [(u32::MAX, 256), (3, 256), (2, 255), (2, u32::MAX), (0, 256)] {
         let started = TraceStarted { rings, slots_per_ring, ..guest.started.clone() };
-        let parts = (started, &drawn.vm(), clocks(BASE_NS));
+        let parts = begun(started, &drawn);
         let ends = (channel().0, sync_channel(1).1);
         assert!(Guest::new(String::new(), &wanted, parts, ends).is_err());
     }
@@ -265,11 +272,26 @@ fn sent(positions: std::ops::Range<u64>) -> TraceSlots {
 }
 
 #[test]
+fn a_trace_begins_while_the_guest_is_asked_whatever_it_says() {
+    let check = |begin_ns: u64, end_ns: u64, expected: (u64, u64)| {
+        let (drawn, mut guest) = DrawnGuest::new();
+        guest.started.begin_ns = begin_ns;
+        assert_eq!(guest.start(), Ok(HostNs(BASE_NS + AHEAD_NS + expected.0 - 100)));
+        let stopped = TraceStopped { end_ns, ..TraceStopped::default() };
+        drawn.tell.send(News::Stopped(Box::new(stopped), clocks(BASE_NS + 1000))).unwrap();
+        assert_eq!(guest.stop(), HostNs(BASE_NS + AHEAD_NS + expected.1 - 100));
+    };
+    check(BASE_NS + 5, BASE_NS + 700, (105, 800));
+    check(0, 0, (0, 0));
+    check(u64::MAX, 7, (200, 200));
+}
+
+#[test]
 fn answers_over_the_link_that_wait_are_no_fault_of_the_guest() {
     let (drawn, guest) = DrawnGuest::new();
     let wanted = Wanted { path: GuestPath::Link, ..wanted(MARK) };
     let (tell, news) = sync_channel(100);
-    let parts = (guest.started.clone(), &drawn.vm(), clocks(BASE_NS));
+    let parts = begun(guest.started.clone(), &drawn);
     let mut guest = Guest::new(String::new(), &wanted, parts, (channel().0, news)).unwrap();
     for positions in [0..200, 200..400, 400..656] {
         tell.send(News::Slots(vec![sent(positions)])).unwrap();

@@ -12,6 +12,7 @@
 //! ```
 //! A guest that does not answer holds up its own worker, never the recorder.
 
+use std::ops::Range;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
 
@@ -69,7 +70,7 @@ pub(super) enum Order {
 #[derive(Debug)]
 pub(super) enum News {
     /// The probes are attached.
-    Started(Box<TraceStarted>, Box<FoundVm>, Clocks),
+    Started(Box<Begun>),
     /// The clocks, and where the memory lies now.
     Looked(Box<FoundVm>, Clocks, Option<i32>),
     /// Marks, or why there are none.
@@ -80,6 +81,16 @@ pub(super) enum News {
     Stopped(Box<TraceStopped>, Clocks),
     /// The guest can't be asked any more.
     Failed(String),
+}
+
+/// A guest's probes, just attached.
+#[derive(Debug)]
+pub(super) struct Begun {
+    /// From before the guest was asked until after its answer.
+    pub(super) asked: Range<HostNs>,
+    pub(super) started: TraceStarted,
+    pub(super) vm: FoundVm,
+    pub(super) clocks: Clocks,
 }
 
 /// An instant on both clocks; or why it is known by the link's delay only.
@@ -100,9 +111,9 @@ pub(super) fn work(work: &Work, orders: &Receiver<Order>, news: &SyncSender<News
 fn trace(work: &Work, orders: &Receiver<Order>, news: &SyncSender<News>) -> Result<(), String> {
     let mut asking = Asking::begin(work)?;
     let tell = |what| news.send(what).map_err(|_| "nobody records any more".to_owned());
-    let (started, clocks) = asking.start(&work.options)?;
-    let marks = started.marker.is_some() && 0 < work.marks;
-    tell(News::Started(Box::new(started), Box::new(asking.vm.clone()), clocks))?;
+    let begun = asking.start(&work.options)?;
+    let marks = begun.started.marker.is_some() && 0 < work.marks;
+    tell(News::Started(Box::new(begun)))?;
     if marks {
         tell(News::Marked(asking.mark()))?;
     }
@@ -173,11 +184,13 @@ impl<'a> Asking<'a> {
         Ok(Self { work, session, finder, vm, skew_ns, sharpest_ns: 0 })
     }
 
-    fn start(&mut self, options: &TraceOptions) -> Result<(TraceStarted, Clocks), String> {
+    fn start(&mut self, options: &TraceOptions) -> Result<Begun, String> {
+        let before = probes::now();
         let started = self.session.trace_start(options).map_err(|error| error.to_string())?;
+        let asked = before..probes::now();
         // The answer took long: a look is sharper.
         let (clocks, _) = self.look()?;
-        Ok((started, clocks))
+        Ok(Begun { asked, started, vm: self.vm.clone(), clocks })
     }
 
     /// Has the guest make marks, as many at once as have different numbers. Its clock is read before and after: they lie
