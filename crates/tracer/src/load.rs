@@ -234,6 +234,12 @@ impl Tracer {
         self.lost_before.iter().enumerate().flat_map(lost_of).collect()
     }
 
+    /// What a ring's head counts as lost before the trace began, by kind: for who reads it from outside of this machine.
+    #[must_use]
+    pub fn lost_before(&self, ring: usize) -> [u64; KINDS] {
+        self.lost_before.get(ring).copied().unwrap_or([0; KINDS])
+    }
+
     /// The kernel stacks that events name: addresses, innermost first. Ask after `stop`.
     ///
     /// # Errors

@@ -88,6 +88,9 @@ pub struct TraceStarted {
     pub base_ns: u64,
     /// `CLOCK_MONOTONIC` when all probes were attached, ns.
     pub begin_ns: u64,
+    /// By ring: what counts in its head as lost before `begin_ns`, when only some probes were attached.
+    #[serde(deserialize_with = "at_most::<_, _, MAX_OTHERS>")]
+    pub lost: Vec<TraceLost>,
     /// Slots of each ring.
     pub slots_per_ring: u32,
     /// Rings; ring n is CPU n's.
@@ -164,7 +167,7 @@ pub struct TraceStopped {
     pub end_ns: u64,
     /// A pair of clocks.
     pub clock: TraceClock,
-    /// By ring: events lost, by kind (`TRACE_*` of bpf/abi/trace.h).
+    /// By ring: events lost, by kind (`TRACE_*` of bpf/abi/trace.h), those before the begin among them.
     #[serde(deserialize_with = "at_most::<_, _, MAX_OTHERS>")]
     pub lost: Vec<TraceLost>,
     /// Probes that can't be used, and why; more may have come.

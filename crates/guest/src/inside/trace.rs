@@ -10,7 +10,7 @@ use api::guest::{
 use model::{MachineId, Pid, TraceTask};
 use rustix::time::{ClockId, clock_gettime};
 use tracer::guest::pages_of;
-use tracer::{ClockPair, Filter, Options, RingMemory, Slot, Symbols, Tracer, lap};
+use tracer::{ClockPair, Filter, KINDS, Options, RingMemory, Slot, Symbols, Tracer, lap};
 
 use super::command::TracedCommand;
 use super::marks::Marker;
@@ -81,6 +81,7 @@ impl Trace {
         }
         started.before = all_tasks()?;
         started.begin_ns = tracer.start().map_err(|error| error.to_string())?.0;
+        started.lost = (0..layout.rings).map(|ring| lost(ring, tracer.lost_before(ring))).collect();
         started.after = all_tasks()?;
         started.after_ns = super::now_ns();
         started.missing = tracer.missing().to_vec();
@@ -149,8 +150,8 @@ impl Trace {
         let rings = self.tracer.rings();
         (0..self.sent.len())
             .map(|ring| {
-                let Ok(lost) = rings.lost(ring);
-                TraceLost { ring: u32::try_from(ring).unwrap_or(u32::MAX), counts: lost.to_vec() }
+                let Ok(counts) = rings.lost(ring);
+                lost(ring, counts)
             })
             .collect()
     }
@@ -180,6 +181,10 @@ impl Trace {
             stopped.stacks.push(TraceStackRow { id: id.0, functions });
         }
     }
+}
+
+fn lost(ring: usize, counts: [u64; KINDS]) -> TraceLost {
+    TraceLost { ring: u32::try_from(ring).unwrap_or(u32::MAX), counts: counts.to_vec() }
 }
 
 fn hold(words: &[String]) -> Result<Option<TracedCommand>, String> {

@@ -6,7 +6,7 @@ use api::guest::{TraceLost, TraceSlots, TraceStarted};
 use model::{HostNs, LostEvents, MachineId, TraceEvent};
 use probes::FoundVm;
 use tracer::outside::{Claim, GuestRings, Region, SentRings};
-use tracer::{Base, Consumer, RingMemory, lost_events};
+use tracer::{Base, Consumer, KINDS, RingMemory, lost_events};
 
 /// The rings of a guest and their readers.
 #[derive(Debug)]
@@ -16,6 +16,8 @@ pub(super) struct Rings {
     slots_per_ring: usize,
     /// By ring.
     consumers: Vec<Consumer>,
+    /// By ring: losses before the trace began, by kind.
+    lost_before: Vec<[u64; KINDS]>,
     /// As they were last read: the guest may be gone.
     lost: Vec<LostEvents>,
 }
@@ -48,7 +50,10 @@ impl Rings {
         };
         let consumer = |cpu| Consumer::new(Base { machine, cpu }, slots_per_ring);
         let consumers = (0..started.rings).map(consumer).collect();
-        Ok((Self { machine, memory, slots_per_ring, consumers, lost: Vec::new() }, path))
+        let lost_before = lost_before(&started.lost, rings);
+        let rings =
+            Self { machine, memory, slots_per_ring, consumers, lost_before, lost: Vec::new() };
+        Ok((rings, path))
     }
 
     pub(super) fn machine(&self) -> MachineId {
@@ -110,7 +115,11 @@ impl Rings {
                 Memory::Outside(memory) => memory.lost(ring).ok(),
                 Memory::Sent(memory) => memory.lost(ring).ok(),
             };
-            lost.map(|lost| lost_events(u32::try_from(ring).unwrap_or(u32::MAX), &lost))
+            let before = &self.lost_before[ring];
+            let since = |lost: [u64; KINDS]| {
+                std::array::from_fn(|kind| lost[kind].saturating_sub(before[kind]))
+            };
+            lost.map(|lost| lost_events(u32::try_from(ring).unwrap_or(u32::MAX), &since(lost)))
         };
         if let Some(lost) = (0..rings).map(of).collect::<Option<Vec<_>>>() {
             self.lost = lost.concat();
@@ -121,6 +130,17 @@ impl Rings {
     pub(super) fn lost(&self) -> Vec<LostEvents> {
         self.lost.clone()
     }
+}
+
+/// By ring.
+fn lost_before(rows: &[TraceLost], rings: usize) -> Vec<[u64; KINDS]> {
+    let mut before = vec![[0; KINDS]; rings];
+    for TraceLost { ring, counts } in rows {
+        if let Some(before) = before.get_mut(*ring as usize) {
+            before.iter_mut().zip(counts).for_each(|(to, from)| *to = *from);
+        }
+    }
+    before
 }
 
 /// Slots that were used.

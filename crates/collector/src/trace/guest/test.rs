@@ -2,7 +2,7 @@
 
 use std::sync::mpsc::SyncSender;
 
-use api::guest::{TraceSlots, TraceStackRow};
+use api::guest::{TraceLost, TraceSlots, TraceStackRow};
 use model::Off;
 use probes::{MemorySlot, VcpuClock};
 use tracer::outside::Knot;
@@ -269,6 +269,25 @@ fn sent(positions: std::ops::Range<u64>) -> TraceSlots {
     let lap = |position| u64::from(tracer::lap(position, SLOTS));
     let slot = |position| [lap(position) << 56 | RUNNABLE << 48 | position, 5 << 32 | 6];
     TraceSlots { ring: 0, bytes: positions.flat_map(slot).flat_map(u64::to_le_bytes).collect() }
+}
+
+#[test]
+fn losses_before_its_begin_are_none() {
+    const LOST: usize = 128;
+    let (drawn, guest) = DrawnGuest::new();
+    let mut started = guest.started;
+    let row = |ring, counts: &[u64]| TraceLost { ring, counts: counts.to_vec() };
+    started.lost = vec![row(0, &[0, 2, 9]), row(1, &[0; 64]), row(7, &[1])];
+    let parts = begun(started, &drawn);
+    let (orders, news) = (channel().0, sync_channel(1).1);
+    let mut guest = Guest::new(String::new(), &wanted(MARK), parts, (orders, news)).unwrap();
+    let mut drawn = drawn;
+    for (at, count) in [(8, 3), (16, 4), (RING_BYTES + 8, 5)] {
+        *drawn.word(LOST + at) = count;
+    }
+    guest.hear(News::Looked(Box::new(drawn.vm()), clocks(BASE_NS + 100), None));
+    let lost: Vec<_> = guest.machine().lost.iter().map(|row| (row.cpu, row.count)).collect();
+    assert_eq!(lost, [(0, 1), (1, 5)]);
 }
 
 #[test]
