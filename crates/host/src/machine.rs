@@ -46,6 +46,27 @@ pub fn vendor(proc: &Path) -> Vendor {
     }
 }
 
+/// Each online CPU's number and APIC id, from `/proc/cpuinfo`; empty where that names none.
+#[must_use]
+pub fn apic_ids(proc: &Path) -> Vec<(u32, u32)> {
+    parse_apic_ids(&std::fs::read_to_string(proc.join("cpuinfo")).unwrap_or_default())
+}
+
+/// Paragraphs with `processor : 0` and, later, `apicid : 4`.
+fn parse_apic_ids(text: &str) -> Vec<(u32, u32)> {
+    let mut cpu = None;
+    let mut ids = Vec::new();
+    for (key, value) in text.lines().filter_map(|line| line.split_once(':')) {
+        let number = value.trim().parse().ok();
+        match key.trim() {
+            "processor" => cpu = number,
+            "apicid" => ids.extend(cpu.take().zip(number)),
+            _ => {}
+        }
+    }
+    ids
+}
+
 /// The host's name; empty if unreadable.
 #[must_use]
 pub fn hostname(proc: &Path) -> String {
@@ -125,6 +146,18 @@ pub fn kernel_text(proc: &Path) -> io::Result<KernelText> {
 #[cfg(test)]
 mod test {
     use super::*;
+
+    #[test]
+    fn apic_ids_are_told_by_cpu() {
+        let cpu = |number, id| {
+            format!(
+                "processor\t: {number}\ncore id\t\t: 0\napicid\t\t: {id}\ninitial apicid\t: 9\n\n"
+            )
+        };
+        let text = cpu("0", "0") + &cpu("1", "4") + &cpu("x", "5") + &cpu("3", "") + &cpu("5", "6");
+        assert_eq!(parse_apic_ids(&text), [(0, 0), (1, 4), (5, 6)]);
+        assert_eq!(parse_apic_ids("processor\t: 0\nBogoMIPS\t: 50.00\n"), []);
+    }
 
     #[test]
     fn cpu_lists() {

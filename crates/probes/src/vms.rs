@@ -55,7 +55,7 @@ pub struct MemorySlot {
 /// A vCPU's clock: guest TSC = (host TSC * `tsc_ratio` >> fraction bits) + `tsc_offset`, wrapping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct VcpuClock {
-    /// Its number in its VM.
+    /// KVM's number of it: in QEMU its APIC id, which the guest's number of the CPU need not be.
     pub number: u32,
     /// The thread that runs it; `None`: it has not run yet.
     pub tid: Option<Tid>,

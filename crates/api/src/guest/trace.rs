@@ -84,6 +84,9 @@ pub struct TraceStarted {
     /// CPUs that are online.
     #[serde(deserialize_with = "at_most::<_, _, MAX_OTHERS>")]
     pub cpus: Vec<u32>,
+    /// The CPUs' APIC ids, as `(number, id)`; empty where there are none.
+    #[serde(deserialize_with = "at_most::<_, _, MAX_OTHERS>")]
+    pub apic_ids: Vec<(u32, u32)>,
     /// `CLOCK_MONOTONIC` that the events' times count from, ns.
     pub base_ns: u64,
     /// `CLOCK_MONOTONIC` when all probes were attached, ns.

@@ -93,7 +93,7 @@ fn others(vms: &Vms<'_>) -> Vec<Machine> {
     let row = |(vm, process): (FoundVm, VmProcess)| Machine {
         name: process.name,
         vm_process: Some(vm.pid),
-        vcpu_threads: vcpu_threads(&vm),
+        vcpu_threads: vcpu_threads(&vm, &[]),
         ..Machine::default()
     };
     all.into_iter().filter(|(vm, _)| !is_traced(vm)).map(row).collect()
@@ -101,7 +101,7 @@ fn others(vms: &Vms<'_>) -> Vec<Machine> {
 
 /// The threads that run VMs' CPUs.
 fn vcpus(vms: &Vms<'_>, others: &[Machine]) -> Vec<(Pid, Tid)> {
-    let traced = vms.iter().map(|(_, vm, _)| (vm.pid, vcpu_threads(vm)));
+    let traced = vms.iter().map(|(_, vm, _)| (vm.pid, vcpu_threads(vm, &[])));
     let others = others.iter().filter_map(|row| Some((row.vm_process?, row.vcpu_threads.clone())));
     let all = traced.chain(others);
     let threads = all.flat_map(|(pid, threads)| threads.into_iter().map(move |tid| (pid, tid)));

@@ -66,6 +66,7 @@ impl Trace {
         let mut started = TraceStarted {
             kernel_release: host::machine::kernel_release(Path::new(PROC)),
             cpus,
+            apic_ids: host::machine::apic_ids(Path::new(PROC)),
             base_ns: tracer.base_ns(),
             slots_per_ring: u32::try_from(layout.slots_per_cpu).unwrap_or(0),
             rings: u32::try_from(layout.rings).unwrap_or(0),

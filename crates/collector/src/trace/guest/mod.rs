@@ -5,6 +5,7 @@
 //!
 //! Nothing that a guest does or says ends more than its own trace.
 
+mod cpus;
 mod find;
 mod flood;
 mod marks;
@@ -25,6 +26,7 @@ use model::{HostNs, Machine, MachineId, Pid, Tid, TraceEvent, TraceStack, TraceT
 use probes::FoundVm;
 use tracer::outside::GuestClock;
 
+pub(super) use cpus::vcpu_threads;
 pub(crate) use find::{all_vms, find_vm};
 
 use self::flood::Flood;
@@ -188,7 +190,7 @@ impl Guest {
             missing: started.missing.clone(),
             fault_estimate_ns: started.fault_estimate_ns,
             vm_process: Some(vm.pid),
-            vcpu_threads: vcpu_threads(&vm),
+            vcpu_threads: vcpu_threads(&vm, &started.apic_ids),
             path: "guest memory".to_owned(),
             ..Machine::default()
         };
@@ -415,17 +417,6 @@ impl Guest {
             [&self.started.before, &self.started.after].map(|rows| rows.iter().map(row).collect());
         self.meanwhile.settle(before, after)
     }
-}
-
-/// `[n]` runs CPU n, as KVM numbers them.
-pub(super) fn vcpu_threads(vm: &FoundVm) -> Vec<Tid> {
-    const MAX_VCPUS: u32 = 4096;
-    let last = vm.vcpus.last().map_or(0, |vcpu| vcpu.number.min(MAX_VCPUS) + 1);
-    let thread = |number| {
-        let vcpu = vm.vcpus.iter().find(|vcpu| vcpu.number == number);
-        vcpu.and_then(|vcpu| vcpu.tid).unwrap_or(Tid(0))
-    };
-    (0..last).map(thread).collect()
 }
 
 impl Source for Guest {

@@ -2,6 +2,7 @@
 
 use super::super::plan::GuestPath;
 use super::Wanted;
+use super::cpus::numbers;
 use api::guest::{TraceLost, TraceSlots, TraceStarted};
 use model::{HostNs, LostEvents, MachineId, TraceEvent};
 use probes::FoundVm;
@@ -166,11 +167,13 @@ fn share(used: u64, slots: usize) -> f64 {
     (used as f64 / slots as f64).min(1.0)
 }
 
-/// Linux numbers CPUs in the order in which it finds them: without gaps, but a CPU that was taken out keeps its number.
 fn check_rings(rings: usize, vm: &FoundVm) -> Result<(), String> {
-    let numbers = vm.vcpus.last().map_or(0, |vcpu| vcpu.number as usize + 1);
-    let vcpus = vm.vcpus.len().max(numbers);
-    if vcpus < rings { Err(format!("it claims {rings} CPUs and has {vcpus}")) } else { Ok(()) }
+    let most = numbers(vm);
+    if most < rings {
+        Err(format!("it claims {rings} CPUs and has {most} at most"))
+    } else {
+        Ok(())
+    }
 }
 
 /// Rings in the VM's memory, when it can be read.

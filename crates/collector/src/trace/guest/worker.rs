@@ -21,10 +21,11 @@ use api::guest::{
 };
 use guest::{Channel, Limits, Session};
 use model::{HostNs, Pid};
-use probes::{FoundVm, MarkWatch, VcpuClock, VmFinder};
+use probes::{FoundVm, MarkWatch, VmFinder};
 use tracer::ClockPair;
 use tracer::outside::{Knot, TscScale, knot};
 
+use super::cpus::vcpus_by_cpu;
 use super::marks::Marks;
 
 /// Between two looks at the guest's clocks.
@@ -169,6 +170,8 @@ struct Asking<'a> {
     session: Session,
     finder: VmFinder,
     vm: FoundVm,
+    /// Of the guest's CPUs, by number.
+    apic_ids: Vec<(u32, u32)>,
     skew_ns: u64,
     /// Least error of a look so far.
     sharpest_ns: u64,
@@ -181,13 +184,14 @@ impl<'a> Asking<'a> {
         let session =
             Session::open(&work.channel, &work.limits).map_err(|error| error.to_string())?;
         let skew_ns = skew_ns(&work.host_cpus);
-        Ok(Self { work, session, finder, vm, skew_ns, sharpest_ns: 0 })
+        Ok(Self { work, session, finder, vm, apic_ids: Vec::new(), skew_ns, sharpest_ns: 0 })
     }
 
     fn start(&mut self, options: &TraceOptions) -> Result<Begun, String> {
         let before = probes::now();
         let started = self.session.trace_start(options).map_err(|error| error.to_string())?;
         let asked = before..probes::now();
+        self.apic_ids.clone_from(&started.apic_ids);
         // The answer took long: a look is sharper.
         let (clocks, _) = self.look()?;
         Ok(Begun { asked, started, vm: self.vm.clone(), clocks })
@@ -246,9 +250,10 @@ impl<'a> Asking<'a> {
         let seen = self.session.trace_look().map_err(|error| error.to_string())?;
         let answered = ClockPair::tightest(CLOCK_READINGS);
         self.vm = find(&self.finder, self.work)?;
-        let scale = scale_of(&before, seen.clock.cpu);
+        let scale_of = |vm| scale_of(vm, &self.apic_ids, seen.clock.cpu);
+        let scale = scale_of(&before);
         let mut clocks = clocks(asked, seen.clock, answered, scale, self.skew_ns);
-        if scale != scale_of(&self.vm, seen.clock.cpu) {
+        if scale != scale_of(&self.vm) {
             // KVM changed the vCPU's counter meanwhile: nobody knows before or after the guest read it.
             clocks.knot.error_ns = answered.ns.saturating_sub(asked.ns);
             clocks.doubt = Some("KVM changed its counter while it was read".to_owned());
@@ -263,8 +268,8 @@ fn find(finder: &VmFinder, work: &Work) -> Result<FoundVm, String> {
     vm.ok_or_else(|| "the VM is gone".to_owned())
 }
 
-fn scale_of(vm: &FoundVm, cpu: u32) -> Option<TscScale> {
-    let vcpu: &VcpuClock = vm.vcpus.iter().find(|vcpu| vcpu.number == cpu)?;
+fn scale_of(vm: &FoundVm, apic_ids: &[(u32, u32)], cpu: u32) -> Option<TscScale> {
+    let vcpu = vcpus_by_cpu(vm, apic_ids).get(cpu as usize).copied().flatten()?;
     Some(TscScale::new(vcpu.tsc_offset, vcpu.tsc_ratio))
 }
 
