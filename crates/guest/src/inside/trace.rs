@@ -1,6 +1,7 @@
 //! Tracing this guest for its host: the probes write into rings, which the host reads from outside.
 
 use std::collections::HashMap;
+use std::error::Error;
 use std::path::Path;
 
 use api::guest::{
@@ -60,7 +61,8 @@ impl Trace {
         let command = hold(&options.command)?;
         let (marker, no_marker) = marker(options.marks);
         let tasks = (command.as_ref().map(TracedCommand::task), marker.as_ref().map(Marker::task));
-        let mut tracer = load(options, tasks, cpus.clone())?;
+        let followed = followed(options.scope, tasks.0, Path::new(PROC))?;
+        let mut tracer = load(options, (followed, tasks.1), cpus.clone())?;
         let layout = tracer.layout();
         tracer::guest::mark(&tracer.rings().heads, layout.rings, options.mark);
         let mut started = TraceStarted {
@@ -81,7 +83,7 @@ impl Trace {
             Err(error) => started.pages_problem = Some(error.to_string()),
         }
         started.before = all_tasks()?;
-        started.begin_ns = tracer.start().map_err(|error| error.to_string())?.0;
+        started.begin_ns = tracer.start().map_err(|error| chain(&error))?.0;
         started.lost = (0..layout.rings).map(|ring| lost(ring, tracer.lost_before(ring))).collect();
         started.after = all_tasks()?;
         started.after_ns = super::now_ns();
@@ -208,10 +210,20 @@ fn marker(wanted: bool) -> (Option<Marker>, Option<(String, String)>) {
     }
 }
 
-/// `command`, `marker`: their tasks.
+/// The process to follow, if not everybody is traced.
+fn followed(scope: TraceScope, command: Option<u32>, proc: &Path) -> Result<Option<u32>, String> {
+    match scope {
+        TraceScope::Everything => Ok(None),
+        TraceScope::Command => Ok(command),
+        TraceScope::Tree { pid } if proc.join(pid.to_string()).exists() => Ok(Some(pid)),
+        TraceScope::Tree { pid } => Err(format!("no process {pid} in the guest")),
+    }
+}
+
+/// `followed`: a process; `marker`: who makes marks.
 fn load(
     options: &TraceOptions,
-    (command, marker): (Option<u32>, Option<u32>),
+    (followed, marker): (Option<u32>, Option<u32>),
     cpus: Vec<u32>,
 ) -> Result<Tracer, String> {
     let filter = match options.scope {
@@ -225,16 +237,20 @@ fn load(
         filter,
         exclude: Some(Pid(std::process::id())),
     })
-    .map_err(|error| error.to_string())?;
-    let followed = match (options.scope, command) {
-        (TraceScope::Tree { pid }, _) => Some(pid),
-        (TraceScope::Command, command) => command,
-        (TraceScope::Everything, _) => return Ok(tracer),
-    };
+    .map_err(|error| chain(&error))?;
+    if filter == Filter::None {
+        return Ok(tracer);
+    }
     for pid in followed.into_iter().chain(marker) {
-        tracer.follow(Pid(pid)).map_err(|error| error.to_string())?;
+        tracer.follow(Pid(pid)).map_err(|error| chain(&error))?;
     }
     Ok(tracer)
+}
+
+/// An error and its causes, in a line.
+fn chain(error: &(dyn Error + 'static)) -> String {
+    let causes = std::iter::successors(Some(error), |error| (*error).source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 /// The written slots of a ring that were not taken yet, at most `room`: up to the first that is still being written.
@@ -294,4 +310,30 @@ fn own_cpu_ns() -> u64 {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
     seconds * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn a_process_to_follow_must_be_there() {
+        let proc = tempfile::tempdir().unwrap();
+        std::fs::create_dir(proc.path().join("7")).unwrap();
+        let check = |scope, expected: Result<Option<u32>, &str>| {
+            let found = followed(scope, Some(5), proc.path());
+            assert_eq!(found, expected.map_err(str::to_owned));
+        };
+        check(TraceScope::Everything, Ok(None));
+        check(TraceScope::Command, Ok(Some(5)));
+        check(TraceScope::Tree { pid: 7 }, Ok(Some(7)));
+        check(TraceScope::Tree { pid: 777 }, Err("no process 777 in the guest"));
+    }
+
+    #[test]
+    fn errors_come_with_their_causes() {
+        let source = std::io::Error::other("no memory");
+        let error = tracer::TracerError::Map { map: "slots", source };
+        assert_eq!(chain(&error), "failed to set up BPF map slots: no memory");
+    }
 }

@@ -30,6 +30,8 @@ use super::super::time::duration_in_seconds;
 const LAST_EVENTS: Duration = Duration::from_secs(2);
 const MOST_BUFFER: u64 = 1 << 30;
 const LEAST_BUFFER: u64 = 1 << 16;
+/// A guest's rings are no larger (`tracer::outside::MAX_SLOTS`).
+const MOST_GUEST_BUFFER: u64 = 256 << 20;
 
 const EXAMPLE: &str = "Examples:
   vmscope trace record -o seq -- make         as long as make runs
@@ -55,7 +57,7 @@ pub(crate) struct Args {
     /// How long, in seconds (or with a unit: 500ms, 2m)
     #[arg(short, long, value_name = "TIME", value_parser = duration_in_seconds)]
     duration: Option<Duration>,
-    /// Room for each CPU's events until they are stored: 64K to 1G
+    /// Room for each CPU's events until they are stored: 64K to 1G (with --vm to 256M)
     #[arg(long, value_name = "SIZE", default_value = "4M", value_parser = size)]
     buffer: u64,
     /// Only COMMAND and what it starts
@@ -113,6 +115,7 @@ fn plan(args: &Args) -> anyhow::Result<TracePlan> {
             "process ids are not the host's here: run it outside of containers, or with --pid=host";
         return Err(Usage(why.to_owned()).into());
     }
+    check_buffer(args.buffer, &args.vm)?;
     Ok(TracePlan {
         output: args.output.clone(),
         ring_bytes: args.buffer,
@@ -123,6 +126,13 @@ fn plan(args: &Args) -> anyhow::Result<TracePlan> {
         command: args.command.clone(),
         vmscope_version: env!("CARGO_PKG_VERSION").to_owned(),
     })
+}
+
+fn check_buffer(bytes: u64, vms: &[String]) -> Result<(), Usage> {
+    if !vms.is_empty() && MOST_GUEST_BUFFER < bytes {
+        return Err(Usage("with --vm, --buffer is 256M at most".to_owned()));
+    }
+    Ok(())
 }
 
 fn scope(args: &Args) -> Result<Scope, Usage> {
@@ -300,5 +310,15 @@ mod test {
         check("18446744073709551615G", None);
         check("4X", None);
         check("", None);
+    }
+
+    #[test]
+    fn guests_have_smaller_buffers() {
+        let web = ["web".to_owned()];
+        assert!(check_buffer(MOST_BUFFER, &[]).is_ok());
+        assert!(check_buffer(MOST_GUEST_BUFFER, &web).is_ok());
+        assert!(
+            check_buffer(MOST_GUEST_BUFFER + 1, &web).unwrap_err().to_string().contains("256M")
+        );
     }
 }

@@ -6,13 +6,13 @@
 //! Nothing that a guest does or says ends more than its own trace.
 
 mod cpus;
+mod doubts;
 mod find;
 mod flood;
 mod marks;
 mod rings;
 mod worker;
 
-use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel, sync_channel};
 use std::time::{Duration, Instant};
@@ -29,6 +29,7 @@ use tracer::outside::GuestClock;
 pub(super) use cpus::vcpu_threads;
 pub(crate) use find::{all_vms, find_vm};
 
+use self::doubts::Doubts;
 use self::flood::Flood;
 use self::marks::{Calls, Marks};
 use self::rings::Rings;
@@ -85,8 +86,7 @@ pub(super) struct Guest {
     stopped: Option<TraceStopped>,
     rings: Rings,
     clock: GuestClock,
-    /// Why the counters could not be used for some reading.
-    doubts: BTreeSet<String>,
+    doubts: Doubts,
     /// By ring: events with the guest's time, until the host's is known.
     waiting: Vec<Vec<TraceEvent>>,
     /// Of each ring.
@@ -203,7 +203,8 @@ impl Guest {
             let _ = orders.send(Order::Send);
         }
         let rings_len = started.rings as usize;
-        let doubts = clocks.doubt.into_iter().collect();
+        let mut doubts = Doubts::default();
+        clocks.doubt.into_iter().for_each(|doubt| doubts.add(doubt));
         Ok(Self {
             row,
             rings,
@@ -302,7 +303,7 @@ impl Guest {
     }
 
     fn take_clocks(&mut self, clocks: Clocks) {
-        self.doubts.extend(clocks.doubt);
+        clocks.doubt.into_iter().for_each(|doubt| self.doubts.add(doubt));
         if let Err(error) = self.clock.push(clocks.knot) {
             self.fail(error.to_string());
         }
@@ -514,9 +515,7 @@ impl Source for Guest {
             self.clock.drift_ppm(),
         )];
         notes.extend(marks::note(&self.clock, &self.marks, &self.calls));
-        notes.extend(self.doubts.iter().map(|doubt| {
-            format!("its clock was read by the link's delay at times, not by its counter: {doubt}")
-        }));
+        notes.extend(self.doubts.note());
         if let Some(stopped) = &self.stopped {
             let traced_ns = stopped.end_ns.saturating_sub(self.started.begin_ns).max(1);
             notes.push(format!(

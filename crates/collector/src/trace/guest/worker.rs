@@ -26,6 +26,7 @@ use tracer::ClockPair;
 use tracer::outside::{Knot, TscScale, knot};
 
 use super::cpus::vcpus_by_cpu;
+use super::doubts::Doubt;
 use super::marks::Marks;
 
 /// Between two looks at the guest's clocks.
@@ -98,7 +99,7 @@ pub(super) struct Begun {
 #[derive(Debug, Clone)]
 pub(super) struct Clocks {
     pub(super) knot: Knot,
-    pub(super) doubt: Option<String>,
+    pub(super) doubt: Option<Doubt>,
 }
 
 /// The worker's thread.
@@ -254,9 +255,8 @@ impl<'a> Asking<'a> {
         let scale = scale_of(&before);
         let mut clocks = clocks(asked, seen.clock, answered, scale, self.skew_ns);
         if scale != scale_of(&self.vm) {
-            // KVM changed the vCPU's counter meanwhile: nobody knows before or after the guest read it.
             clocks.knot.error_ns = answered.ns.saturating_sub(asked.ns);
-            clocks.doubt = Some("KVM changed its counter while it was read".to_owned());
+            clocks.doubt = Some(Doubt::Changed);
         }
         Ok((clocks, seen.exit_code))
     }
@@ -284,10 +284,8 @@ fn clocks(
     let TraceClock { cpu, tsc, ns, width } = clock;
     let pair = ClockPair { tsc, ns, width, cpu };
     let by_counter = match scale {
-        Some(scale) => {
-            knot(asked, pair, answered, scale, skew_ns).map_err(|error| error.to_string())
-        }
-        None => Err(format!("it has no vCPU {cpu}")),
+        Some(scale) => knot(asked, pair, answered, scale, skew_ns).map_err(Doubt::Counter),
+        None => Err(Doubt::NoVcpu(cpu)),
     };
     match by_counter {
         Ok(knot) => Clocks { knot, doubt: None },
@@ -359,7 +357,8 @@ mod test {
             let knot = Knot { guest_ns: 77, host: HostNs(host), error_ns };
             assert_eq!(clocks.knot, knot);
             assert_eq!(clocks.doubt.is_some(), doubt.is_some());
-            assert!(clocks.doubt.unwrap_or_default().contains(doubt.unwrap_or_default()));
+            let told = clocks.doubt.map(|doubt| doubt.to_string()).unwrap_or_default();
+            assert!(told.contains(doubt.unwrap_or_default()), "{told}");
         };
         check(Some(TscScale::new(1_000_000, 1 << 32)), 1000, 5, None);
         check(Some(TscScale::new(0, 1 << 32)), 1000, 500, Some("off by"));
