@@ -15,6 +15,7 @@
 //! - Asleep and woken by an interrupt: the wait stays with the task (a timer, the network, a device); but when it was
 //!   a packet that a task of this machine was just sending, the path goes on in the sender.
 //! - Made by a fork: the path goes on in the parent.
+//! - Asleep when the trace ends: for a child, the path goes on in the child; for anything else it stays with the task.
 //! - Otherwise it stays with the task and is unknown.
 //!
 //! Segments touch and cover the range: their lengths add up to the command's wall time (asserted).
@@ -150,6 +151,11 @@ pub enum Doing {
     UnknownDisk,
     /// It is stopped or traced.
     Stopped,
+    /// It sleeps, and has not been woken when the trace ends.
+    NotOver {
+        /// The system call it is in.
+        syscall: Option<u16>,
+    },
     /// It sleeps, and what wakes it is not known.
     UnknownSleep {
         /// The system call it is in.

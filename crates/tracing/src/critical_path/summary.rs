@@ -71,6 +71,8 @@ pub enum Category {
     Interrupt(Interrupt),
     /// Stopped or traced.
     Stopped,
+    /// A sleep that is not over when the trace ends, by system call.
+    NotOver(Option<u16>),
     /// Unknown.
     Unknown,
 }
@@ -144,6 +146,7 @@ fn parts(timeline: &Timeline, segment: &PathSegment) -> Vec<(Category, u64)> {
         Doing::Interrupt(interrupt) => Category::Interrupt(*interrupt),
         Doing::Lock => Category::Lock,
         Doing::Stopped => Category::Stopped,
+        Doing::NotOver { syscall } => Category::NotOver(*syscall),
         Doing::UnknownSleep { .. } | Doing::Unknown => Category::Unknown,
     };
     vec![(category, segment.length_ns())]

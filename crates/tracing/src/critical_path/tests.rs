@@ -10,7 +10,7 @@ const TIMER: By = By::Interrupt(Interrupt::Soft(1));
 const PACKET: By = By::Interrupt(Interrupt::Soft(3));
 
 /// Per column whose it is (the name's first letter), and what: u user code, k kernel, r waits for a CPU, w is woken,
-/// q in the disk's queue, D disk, i sleeps until an interrupt, L lock, d unknown disk, s stopped, ? unknown.
+/// q in the disk's queue, D disk, i sleeps until an interrupt, L lock, d unknown disk, s stopped, e asleep when the trace ends, ? unknown.
 fn letters(drawn: &Drawn, path: &CriticalPath) -> [String; 2] {
     let mut out = [String::new(), String::new()];
     for segment in &path.segments {
@@ -33,6 +33,7 @@ fn letters(drawn: &Drawn, path: &CriticalPath) -> [String; 2] {
             Doing::Lock => "L".repeat(columns),
             Doing::UnknownDisk => "d".repeat(columns),
             Doing::Stopped => "s".repeat(columns),
+            Doing::NotOver { .. } => "e".repeat(columns),
             Doing::UnknownSleep { .. } | Doing::Unknown => "?".repeat(columns),
         });
     }
@@ -67,7 +68,7 @@ fn a_task_alone() {
     check(&[("make", "", "0aaa0")], &[('a', PACKET)], "mmmmm", "uiiiu");
     check(&[("make", "", "0aaa0")], &[('a', By::Unknown)], "mmmmm", "u???u");
     check(&[("make", "", "0aaa0")], &[('a', By::UnknownIo)], "mmmmm", "udddu");
-    check(&[("make", "", "0xxxx")], &[], "mmmmm", "u????");
+    check(&[("make", "", "0xxxx")], &[], "mmmmm", "ueeee");
 }
 
 #[test]

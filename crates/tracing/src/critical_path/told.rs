@@ -93,6 +93,24 @@ fn a_command_and_its_child() {
     );
 }
 
+/// The trace ends while `make` waits for a child that sleeps.
+#[test]
+fn a_command_that_is_not_over() {
+    let mut events = make();
+    events.truncate(12);
+    events.extend([(30, 1, enter(11, 35)), (36, 1, switch(11, Off::Sleep, 0))]);
+    events.push((90, 1, irq(DEVICE)));
+    check(
+        &events,
+        "10-14 make runs
+14-18 make waits
+18-29 make runs
+29-36 cc1 runs
+36-100 cc1 NotOver { syscall: Some(35) }
+",
+    );
+}
+
 /// It had the CPU again when it woke `make`.
 #[test]
 fn a_switch_to_the_waker_was_missed() {

@@ -21,6 +21,10 @@ use crate::timeline::{
 /// Changes of task at one instant. Real ones: a fork and a wake-up within the clock's resolution.
 const MAX_HOPS: u32 = 8;
 
+/// Numbers of the system calls that wait for a child.
+const WAIT4: u16 = 61;
+const WAITID: u16 = 247;
+
 /// The critical path of a scope.
 #[must_use]
 pub fn critical_path(timeline: &Timeline, scope: Scope) -> CriticalPath {
@@ -86,7 +90,7 @@ impl<'a> Walk<'a> {
                 });
                 self.push(begin, self.cpu_wait(cpu, begin));
             }
-            State::Asleep(sleep) => self.asleep(sleep, begin),
+            State::Asleep(sleep) => self.asleep(sleep, begin, segment.end),
             State::Stopped => self.push(begin, Doing::Stopped),
             State::Unknown => self.push(begin, Doing::Unknown),
         }
@@ -102,7 +106,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    fn asleep(&mut self, sleep: &Sleep, begin: HostNs) {
+    fn asleep(&mut self, sleep: &Sleep, begin: HostNs, end: HostNs) {
         if let Some((row, at_work)) = self.comes_back(sleep)
             && self.may_hop()
         {
@@ -113,7 +117,12 @@ impl<'a> Walk<'a> {
         let known =
             |waker: &Waker| waker.time <= self.at || matches!(waker.by, WokenBy::Request { .. });
         let Some(waker) = sleep.woken_by.filter(known) else {
-            return self.push(begin, unexplained(sleep));
+            let is_over = sleep.woken_by.is_some() || end < self.timeline.end;
+            return if is_over {
+                self.push(begin, unexplained(sleep))
+            } else {
+                self.not_over(sleep, begin)
+            };
         };
         // Where the wake-up began before the sleep did, the two crossed: the task never waited for anything else.
         let woken = waker.time.clamp(begin, self.at);
@@ -139,6 +148,29 @@ impl<'a> Walk<'a> {
             }
             _ => self.stay(woken, begin, unexplained(sleep)),
         }
+    }
+
+    /// The trace ends in this sleep. One for a child goes on in the child.
+    fn not_over(&mut self, sleep: &Sleep, begin: HostNs) {
+        let for_child = matches!(sleep.syscall, Some(WAIT4 | WAITID)) && self.may_hop();
+        match self.living_child().filter(|_| for_child) {
+            Some(child) => self.hop(child, self.at, Via::Before),
+            None => self.push(
+                begin,
+                match unexplained(sleep) {
+                    Doing::UnknownSleep { syscall } => Doing::NotOver { syscall },
+                    doing => doing,
+                },
+            ),
+        }
+    }
+
+    /// The oldest child that has not ended.
+    fn living_child(&self) -> Option<TaskId> {
+        let lives = |task: &Task| task.begin < self.at && self.timeline.end <= task.end;
+        let is_child = |task: &Task| task.parent == Some(self.task) && task.tid.0 == task.pid.0;
+        let row = self.timeline.tasks.iter().position(|task| is_child(task) && lives(task))?;
+        u32::try_from(row).ok().map(TaskId)
     }
 
     /// The first of the tasks that the walk left which had not fallen asleep yet, by its row; and who was at work for it.

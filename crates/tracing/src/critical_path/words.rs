@@ -28,6 +28,8 @@ impl fmt::Display for Category {
             Self::Network => f.write_str("network"),
             Self::Interrupt(interrupt) => write!(f, "until {}", interrupt_name(*interrupt)),
             Self::Stopped => f.write_str("stopped"),
+            Self::NotOver(Some(number)) => write!(f, "not over: {}", syscall_label(*number)),
+            Self::NotOver(None) => f.write_str("not over: asleep"),
             Self::Unknown => f.write_str("unknown"),
         }
     }

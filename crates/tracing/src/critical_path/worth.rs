@@ -84,9 +84,9 @@ fn locks_ns(timeline: &Timeline, scope: Scope) -> u64 {
     waits.map(PathSegment::length_ns).sum()
 }
 
-/// What is unknown can't be improved; locks have a target of their own.
+/// What is unknown, or not over, can't be improved; locks have a target of their own.
 fn can_improve(category: &Category) -> bool {
-    !matches!(category, Category::Unknown | Category::Lock)
+    !matches!(category, Category::Unknown | Category::NotOver(_) | Category::Lock)
 }
 
 impl Target {

@@ -42,6 +42,9 @@ pub(super) fn doing(doing: &Doing) -> String {
         Doing::Lock => "waits for a lock".to_owned(),
         Doing::UnknownDisk => "waits for a disk".to_owned(),
         Doing::Stopped => "is stopped".to_owned(),
+        Doing::NotOver { syscall } => {
+            format!("{}, not over", self::doing(&Doing::UnknownSleep { syscall: *syscall }))
+        }
         Doing::UnknownSleep { syscall: Some(number) } => {
             format!("sleeps in {}", syscall_label(*number))
         }

@@ -218,7 +218,7 @@ fn path_doing(doing: &OnPath) -> Doing {
         OnPath::CpuWait { .. } | OnPath::WakingUp => Doing::CpuWait,
         OnPath::DiskQueue { .. } | OnPath::Disk { .. } | OnPath::UnknownDisk => Doing::DiskWait,
         OnPath::Lock => Doing::LockWait,
-        OnPath::Interrupt(_) => Doing::Asleep,
+        OnPath::Interrupt(_) | OnPath::NotOver { .. } => Doing::Asleep,
         OnPath::Stopped => Doing::Stopped,
         OnPath::UnknownSleep { .. } | OnPath::Unknown => Doing::Unknown,
     }
@@ -245,6 +245,7 @@ fn path_word(segment: &PathSegment, names: Names<'_>) -> String {
         OnPath::Interrupt(interrupt) => format!("until {}", interrupt_name(*interrupt)),
         OnPath::Lock => "lock".to_owned(),
         OnPath::Stopped => "stopped".to_owned(),
+        OnPath::NotOver { .. } => "asleep, not over".to_owned(),
         OnPath::UnknownSleep { .. } | OnPath::Unknown => "unknown".to_owned(),
     }
 }
