@@ -145,13 +145,14 @@ fn a_killed_recorder_leaves_what_it_has() {
     let Some(bench) = Bench::new("killed") else { return };
     let script = "touch begun; exec sleep 60";
     let mut child = bench.start(&["record", "-o", "t", "--", "sh", "-c", script]);
-    let bytes = |file: &str| {
-        let metadata = bench.folder.join("t.partial").join(file).metadata();
-        metadata.map_or(0, |metadata| metadata.len())
+    let stored = |file: &str| {
+        let bytes = std::fs::read(bench.folder.join("t.partial").join(file)).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
     };
     let begin = Instant::now();
-    // Until tables and events were stored.
-    while bytes("tasks.parquet") < 1000 || bytes("machine0-cpu0.raw") == 0 {
+    // Until events and a checkpoint were stored, which ends with the command.
+    while !stored("trace.json").contains("exec sleep 60") || stored("machine0-cpu0.raw").is_empty()
+    {
         assert!(begin.elapsed() < Duration::from_secs(60), "nothing is stored");
         std::thread::sleep(Duration::from_millis(10));
     }
