@@ -55,7 +55,8 @@ fn main() -> std::process::ExitCode {
     match result {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("vmscope: {error:#}");
+            // It may hold names from guests.
+            eprintln!("vmscope: {}", analysis::clean(&format!("{error:#}")));
             commands::exit_code(&error)
         }
     }

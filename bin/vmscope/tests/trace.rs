@@ -266,6 +266,7 @@ fn errors() {
     let csv = "the overview has no table: give --view with --format csv";
     check_error(&folder, &["report", "seq", "--format", "csv"], 2, csv);
     check_error(&folder, &["report", "nosuch"], 1, "nosuch does not exist");
+    check_error(&folder, &["report", "no\x1b[2J"], 1, "no\\u{1b}[2J does not exist");
     check_error(&folder, &["compare", "seq", "nosuch"], 1, "nosuch does not exist");
     let target = ["export", "seq", "--format", "html", "-o", "."];
     check_error(&folder, &target, 2, "is a folder: name a file with -o");

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use analysis::clean;
 use anyhow::Context;
 use collector::trace::{
     GuestPath, Scope, TraceControl, TraceNext, TracePlan, TraceProgress, Traced, trace,
@@ -247,26 +248,28 @@ fn had_it(signal: Signal) -> bool {
     signal == Signal::INT && foreground() == Some(getpgrp())
 }
 
+/// Names are the VMs' and the user's: what could steer a terminal is escaped.
 fn summarize(traced: &Traced, output: &Path) {
     let Traced { header, tables, summary, .. } = traced;
     let lost: u64 = tables.machines.iter().flat_map(|row| &row.lost).map(|lost| lost.count).sum();
-    eprintln!(
+    let say = |line: &str| eprintln!("{}", clean(line));
+    say(&format!(
         "{}: {} events in {:.1} s, {lost} lost, {:.1} bytes per event; next: vmscope trace report {0}",
         output.display(),
         summary.events,
         header.end.since(header.begin) as f64 / 1e9,
         summary.bytes_per_event(),
-    );
+    ));
     for row in &tables.machines {
         for (probe, reason) in &row.missing {
-            eprintln!("note: {}: probe {probe} is missing: {reason}", row.name);
+            say(&format!("note: {}: probe {probe} is missing: {reason}", row.name));
         }
         if let Some(reason) = &row.ended_early {
-            eprintln!("note: {}: its trace ended early: {reason}", row.name);
+            say(&format!("note: {}: its trace ended early: {reason}", row.name));
         }
     }
     for note in &header.notes {
-        eprintln!("note: {}: {}", note.subject, note.text);
+        say(&format!("note: {}: {}", note.subject, note.text));
     }
 }
 
