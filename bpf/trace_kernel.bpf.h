@@ -7,6 +7,9 @@
 #include "kernel.bpf.h"
 
 /* include/linux/sched.h */
+#define PF_IO_WORKER 0x00000010
+#define PF_USER_WORKER 0x00004000 /* before Linux 6.4 none, or another one, which is inherited */
+#define PF_KTHREAD 0x00200000
 #define TASK_INTERRUPTIBLE 0x0001
 #define TASK_UNINTERRUPTIBLE 0x0002
 #define TASK_STOPPED 0x0004

@@ -92,12 +92,23 @@ int BPF_PROG(sched_wakeup_new, struct task_struct *woken)
 	return note_wakeup(woken);
 }
 
-SEC("tp_btf/sched_process_fork")
-int BPF_PROG(sched_process_fork, struct task_struct *parent, struct task_struct *child)
+/* Whether it never runs a program's code: a task of the kernel's own, or one that io_uring or vhost makes within a process. */
+static __always_inline bool is_kernel_s(struct task_struct *child, struct task_struct *parent)
 {
+	__u32 workers = PF_IO_WORKER | PF_USER_WORKER;
+
+	return child->flags & (PF_KTHREAD | (workers & ~parent->flags));
+}
+
+/* Not sched_process_fork: that does not tell of io_uring's and vhost's. */
+SEC("tp_btf/task_newtask")
+int BPF_PROG(task_newtask, struct task_struct *child)
+{
+	struct task_struct *parent = bpf_get_current_task_btf();
+
 	if (config.filter == FILTER_TREE && is_traced(parent))
 		follow(child->pid);
-	return note_more(TRACE_FORK, halves(parent->pid, child->pid), 0, (__u32)child->tgid);
+	return note_more(TRACE_FORK, halves(parent->pid, child->pid), is_kernel_s(child, parent), (__u32)child->tgid);
 }
 
 /* Two words hold a name; a record has room for its first 14 bytes. */

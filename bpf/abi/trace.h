@@ -34,7 +34,7 @@ _Static_assert(sizeof(struct trace_slot) == 16, "no hidden padding");
 #define TRACE_SWITCH_DEAD 5     /* prev:next */
 #define TRACE_WAKING 6          /* current:woken */
 #define TRACE_WAKEUP 7          /* target CPU:woken */
-#define TRACE_FORK 8            /* parent tid:child tid; MORE: data 0, payload child tgid */
+#define TRACE_FORK 8            /* parent tid:child tid; MORE: data 1 when it never runs a program's code, payload child tgid */
 #define TRACE_EXEC 9            /* 0:tid; MORE: data name[0..6], payload name[6..14]  (name[14] is lost: 14 bytes) */
 #define TRACE_RENAME 10         /* 0:tid; MORE: as TRACE_EXEC */
 #define TRACE_EXIT 11           /* 0:tid */

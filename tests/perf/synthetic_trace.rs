@@ -168,7 +168,7 @@ impl Cpu {
 
     fn begin_process(&mut self) {
         let (parent, child) = (Tid(self.task), Tid(self.newest + 2));
-        self.push(What::Fork { parent, child, pid: Pid(child.0) });
+        self.push(What::Fork { parent, child, pid: Pid(child.0), kernel: false });
         self.push(What::Exit { task: parent });
         (self.task, self.newest) = (child.0, child.0);
         let name = TaskName::new(

@@ -1,7 +1,7 @@
 //! The tasks that a trace finds when it begins.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use model::{MachineId, Pid, Tid, TraceTask};
 
@@ -9,6 +9,9 @@ use crate::procfs::numbered_entries;
 
 /// `PF_KTHREAD` of include/linux/sched.h.
 const KERNEL_THREAD: u64 = 0x0020_0000;
+/// `PF_IO_WORKER` and `PF_USER_WORKER`: threads that io_uring and vhost make within a process, and that never run its code.
+/// Where the latter meant something else (before Linux 6.4), it was inherited: a process's first thread is never a worker.
+const WORKERS: u64 = 0x10 | 0x4000;
 /// Most bytes of a task's kernel stack that are kept.
 const MAX_STACK_BYTES: usize = 4096;
 
@@ -19,11 +22,8 @@ const MAX_STACK_BYTES: usize = 4096;
 pub fn snapshot(proc: &Path, machine: MachineId) -> io::Result<Vec<TraceTask>> {
     let mut tasks = Vec::new();
     for pid in numbered_entries(proc)? {
-        let threads = proc.join(pid.to_string()).join("task");
-        for tid in numbered_entries(&threads).unwrap_or_default() {
-            let folder = threads.join(tid.to_string());
-            tasks.extend(read(&folder, machine, Pid(pid), Tid(tid)));
-        }
+        let process = Process { machine, pid: Pid(pid), folder: proc.join(pid.to_string()) };
+        tasks.extend(process.threads());
     }
     tasks.sort_by_key(|task| task.tid);
     Ok(tasks)
@@ -36,15 +36,34 @@ pub fn guest_ticks(proc: &Path, pid: Pid, tid: Tid) -> Option<u64> {
     parse_guest_ticks(&String::from_utf8_lossy(&stat))
 }
 
-fn read(folder: &Path, machine: MachineId, pid: Pid, tid: Tid) -> Option<TraceTask> {
-    let stat = std::fs::read(folder.join("stat")).ok()?;
-    let stat = parse_stat(&String::from_utf8_lossy(&stat))?;
-    let asleep_in = stat.asleep.then(|| sleeps_in(folder));
-    let Stat { name, parent, kernel, asleep } = stat;
-    // The kernel's own tasks seem to be in call 0.
-    let in_call = (asleep && !kernel).then(|| in_call(folder)).flatten();
-    let parent = Pid(parent);
-    Some(TraceTask { machine, tid, pid, parent, name, kernel, asleep_in, in_call })
+struct Process {
+    machine: MachineId,
+    pid: Pid,
+    folder: PathBuf,
+}
+
+impl Process {
+    fn threads(&self) -> Vec<TraceTask> {
+        let Some(first) = stat(&self.folder) else { return Vec::new() };
+        let tids = numbered_entries(&self.folder.join("task")).unwrap_or_default();
+        tids.into_iter().filter_map(|tid| self.thread(Tid(tid), &first)).collect()
+    }
+
+    fn thread(&self, tid: Tid, first: &Stat) -> Option<TraceTask> {
+        let folder = self.folder.join("task").join(tid.to_string());
+        let stat = stat(&folder)?;
+        let kernel = stat.is_kernel_s(first);
+        let asleep_in = stat.asleep.then(|| sleeps_in(&folder));
+        // The kernel's own tasks seem to be in call 0, its workers in the one that made them.
+        let in_call = (stat.asleep && !kernel).then(|| in_call(&folder)).flatten();
+        let (machine, pid, parent) = (self.machine, self.pid, Pid(stat.parent));
+        Some(TraceTask { machine, tid, pid, parent, name: stat.name, kernel, asleep_in, in_call })
+    }
+}
+
+fn stat(folder: &Path) -> Option<Stat> {
+    let text = std::fs::read(folder.join("stat")).ok()?;
+    parse_stat(&String::from_utf8_lossy(&text))
 }
 
 /// Functions, innermost first, separated by `;`; empty where the kernel does not tell.
@@ -87,8 +106,16 @@ fn functions(stack: &str) -> String {
 struct Stat {
     name: String,
     parent: u32,
-    kernel: bool,
+    /// `PF_*`.
+    flags: u64,
     asleep: bool,
+}
+
+impl Stat {
+    /// Whether it never runs a program's code. `first` is its process's first thread.
+    fn is_kernel_s(&self, first: &Self) -> bool {
+        self.flags & (KERNEL_THREAD | WORKERS & !first.flags) != 0
+    }
 }
 
 /// The text of `/proc/PID/task/TID/stat`. A name may hold anything, also blanks and brackets.
@@ -98,12 +125,7 @@ fn parse_stat(text: &str) -> Option<Stat> {
     let state = fields.next()?;
     let parent = fields.next()?.parse().ok()?;
     let flags: u64 = fields.nth(4)?.parse().ok()?;
-    Some(Stat {
-        name: name.to_owned(),
-        parent,
-        kernel: flags & KERNEL_THREAD != 0,
-        asleep: matches!(state, "S" | "D" | "I"),
-    })
+    Some(Stat { name: name.to_owned(), parent, flags, asleep: matches!(state, "S" | "D" | "I") })
 }
 
 /// Field 43 of the same.
@@ -119,7 +141,9 @@ mod test {
     fn stats() {
         let check = |text, expected: Option<(&str, u32, bool, bool)>| {
             let stat = parse_stat(text);
-            let found = stat.as_ref().map(|s| (s.name.as_str(), s.parent, s.kernel, s.asleep));
+            let found = stat
+                .as_ref()
+                .map(|stat| (stat.name.as_str(), stat.parent, stat.is_kernel_s(stat), stat.asleep));
             assert_eq!(found, expected, "{text}");
         };
         check("7 (cc1) R 6 7 6 0 -1 4194304 1 2", Some(("cc1", 6, false, false)));
@@ -127,6 +151,21 @@ mod test {
         check("9 (kworker/0:1) I 2 0 0 0 -1 69238880 0", Some(("kworker/0:1", 2, true, true)));
         check("7 (cc1) D 6 7 6 0 -1", None);
         check("", None);
+    }
+
+    #[test]
+    fn threads_that_work_in_the_kernel() {
+        let check = |flags, first, expected| {
+            let stat = |flags| parse_stat(&format!("7 (a) S 6 7 6 0 -1 {flags} 1")).unwrap();
+            assert_eq!(stat(flags).is_kernel_s(&stat(first)), expected, "{flags:#x}");
+        };
+        check(0x40_0040, 0x40_0100, false);
+        check(0x40_4050, 0x40_0100, true);
+        check(0x40_4040, 0x40_0100, true);
+        // Before Linux 6.4, where that flag was set for all that an early process made.
+        check(0x40_4040, 0x40_4100, false);
+        check(0x40_4050, 0x40_4100, true);
+        check(0x420_8040, 0x420_8040, true);
     }
 
     #[test]

@@ -70,6 +70,8 @@ pub enum What {
         child: Tid,
         /// Its process: equal to `child` unless it is a thread.
         pid: Pid,
+        /// It is one of the kernel's own, or works for a program within the kernel (io_uring, vhost).
+        kernel: bool,
     },
     /// A task runs another program from now on.
     Exec {

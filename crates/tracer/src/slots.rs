@@ -168,7 +168,12 @@ fn what(kind: u8, record: &[Slot]) -> Option<What> {
         SWITCH_DEAD => switch(record, Off::Dead),
         WAKING => What::Waking { task, by: Tid(high) },
         WAKEUP => What::Wakeup { task, target_cpu: high },
-        FORK => What::Fork { parent: Tid(high), child: task, pid: Pid(whole(&record[1])?) },
+        FORK => What::Fork {
+            parent: Tid(high),
+            child: task,
+            pid: Pid(whole(&record[1])?),
+            kernel: record[1].low() != 0,
+        },
         EXEC => What::Exec { task, name: name(&record[1]) },
         RENAME => What::Rename { task, name: name(&record[1]) },
         EXIT => What::Exit { task },

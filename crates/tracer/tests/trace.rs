@@ -134,8 +134,8 @@ fn lives(events: &[TraceEvent], parent: Tid) -> Vec<(Tid, Vec<String>)> {
     let mut lives: Vec<(Tid, Vec<String>)> = Vec::new();
     for event in events {
         let (task, word) = match event.what {
-            What::Fork { parent: maker, child, pid } if maker == parent => {
-                assert_eq!(pid.0, child.0);
+            What::Fork { parent: maker, child, pid, kernel } if maker == parent => {
+                assert_eq!((pid.0, kernel), (child.0, false));
                 lives.push((child, vec![]));
                 continue;
             }

@@ -122,7 +122,7 @@ mod test {
     #[test]
     fn rows_of_the_begin() {
         let ran = What::Switch { prev: Tid(7), off: Off::Sleep, stack: None, next: Tid(0) };
-        let made = What::Fork { parent: Tid(1), child: Tid(7), pid: Pid(7) };
+        let made = What::Fork { parent: Tid(1), child: Tid(7), pid: Pid(7), kernel: false };
         let ended = What::Exit { task: Tid(7) };
         check(&[], &[(7, "a")], &[(7, "b")], &[(7, "b")]);
         check(&[ran], &[(7, "a")], &[(7, "b")], &[(7, "a")]);

@@ -64,6 +64,7 @@ const BLOCK_COMPLETE: u8 = 28;
 /// To 33: which, by `LOCKS`.
 const LOCK_BEGIN: u8 = 29;
 const LOCK_END: u8 = 34;
+const FORK_KERNEL: u8 = 35;
 
 /// What the next event's differences are to.
 #[derive(Debug, Clone, Copy, Default)]
@@ -84,7 +85,7 @@ pub(super) fn encode(time: HostNs, what: &What, before: &mut Before, bytes: &mut
         }
         What::Waking { task, by } => event.u32s(&[task.0, by.0]),
         What::Wakeup { task, target_cpu } => event.u32s(&[task.0, target_cpu]),
-        What::Fork { parent, child, pid } => event.u32s(&[parent.0, child.0, pid.0]),
+        What::Fork { parent, child, pid, .. } => event.u32s(&[parent.0, child.0, pid.0]),
         What::Exec { task, name } | What::Rename { task, name } => {
             event.u32s(&[task.0]);
             event.bytes.extend_from_slice(&name.0);
@@ -124,7 +125,13 @@ fn tag(what: &What) -> u8 {
         What::Switch { off, stack: at, .. } => (SWITCH + place(&OFF, off)) | stack(at),
         What::Waking { .. } => WAKING,
         What::Wakeup { .. } => WAKEUP,
-        What::Fork { .. } => FORK,
+        What::Fork { kernel, .. } => {
+            if kernel {
+                FORK_KERNEL
+            } else {
+                FORK
+            }
+        }
         What::Exec { .. } => EXEC,
         What::Rename { .. } => RENAME,
         What::Exit { .. } => EXIT,
@@ -247,7 +254,12 @@ impl Decoder<'_, '_> {
             },
             WAKING => What::Waking { task: self.tid()?, by: self.tid()? },
             WAKEUP => What::Wakeup { task: self.tid()?, target_cpu: self.u32()? },
-            FORK => What::Fork { parent: self.tid()?, child: self.tid()?, pid: Pid(self.u32()?) },
+            FORK | FORK_KERNEL => What::Fork {
+                parent: self.tid()?,
+                child: self.tid()?,
+                pid: Pid(self.u32()?),
+                kernel: kind == FORK_KERNEL,
+            },
             EXEC => What::Exec { task: self.tid()?, name: self.name()? },
             RENAME => What::Rename { task: self.tid()?, name: self.name()? },
             EXIT => What::Exit { task: self.tid()? },

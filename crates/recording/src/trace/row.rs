@@ -45,9 +45,13 @@ impl Row<'static> {
             What::Wakeup { task, target_cpu } => {
                 Self { tid: tid(task), number: Some(target_cpu), ..row }
             }
-            What::Fork { parent, child, pid } => {
-                Self { tid: tid(parent), other_tid: tid(child), number: Some(pid.0), ..row }
-            }
+            What::Fork { parent, child, pid, kernel } => Self {
+                tid: tid(parent),
+                other_tid: tid(child),
+                number: Some(pid.0),
+                detail: kernel.then_some(KERNEL),
+                ..row
+            },
             What::Exec { task, name } | What::Rename { task, name } => {
                 Self { tid: tid(task), name: Some(name), ..row }
             }
@@ -126,9 +130,12 @@ impl Row<'_> {
             },
             "waking" => What::Waking { task: tid()?, by: Tid(self.other_tid?) },
             "wakeup" => What::Wakeup { task: tid()?, target_cpu: self.number? },
-            "fork" => {
-                What::Fork { parent: tid()?, child: Tid(self.other_tid?), pid: Pid(self.number?) }
-            }
+            "fork" => What::Fork {
+                parent: tid()?,
+                child: Tid(self.other_tid?),
+                pid: Pid(self.number?),
+                kernel: either(self.detail, [None, Some(KERNEL)])?,
+            },
             "exec" => What::Exec { task: tid()?, name: self.name? },
             "rename" => What::Rename { task: tid()?, name: self.name? },
             "exit" => What::Exit { task: tid()? },

@@ -116,7 +116,12 @@ impl Wild {
             },
             1 => What::Waking { task: tid(self), by: tid(self) },
             2 => What::Wakeup { task: tid(self), target_cpu: self.u32() },
-            3 => What::Fork { parent: tid(self), child: tid(self), pid: Pid(self.u32()) },
+            3 => What::Fork {
+                parent: tid(self),
+                child: tid(self),
+                pid: Pid(self.u32()),
+                kernel: self.below(2) == 0,
+            },
             4 => What::Exec { task: tid(self), name: self.task_name() },
             5 => What::Rename { task: tid(self), name: self.task_name() },
             6 => What::Exit { task: tid(self) },
@@ -317,7 +322,7 @@ pub(crate) fn small_events() -> Vec<Vec<TraceEvent>> {
     let kind = LockKind::SemWrite;
     let all = [
         What::SyscallEnter { task: make, number: 56 },
-        What::Fork { parent: make, child: cc1, pid: Pid(42) },
+        What::Fork { parent: make, child: cc1, pid: Pid(42), kernel: false },
         What::Waking { task: cc1, by: make },
         What::Wakeup { task: cc1, target_cpu: 1 },
         What::SyscallExit { task: make, number: 56, failed: false },

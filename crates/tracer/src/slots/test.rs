@@ -38,7 +38,9 @@ fn records_become_events() {
     check(&[slot(5, 0, pair)], switch(Off::Dead, None));
     check(&[slot(6, 0, pair)], What::Waking { task: six, by: five });
     check(&[slot(7, 0, pair)], What::Wakeup { task: six, target_cpu: 5 });
-    check(&[slot(8, 0, pair), more(0, 4)], What::Fork { parent: five, child: six, pid: Pid(4) });
+    let fork = |kernel| What::Fork { parent: five, child: six, pid: Pid(4), kernel };
+    check(&[slot(8, 0, pair), more(0, 4)], fork(false));
+    check(&[slot(8, 0, pair), more(1, 4)], fork(true));
     let name = |text: &str| {
         let mut bytes = [0; 16];
         bytes[..text.len()].copy_from_slice(text.as_bytes());

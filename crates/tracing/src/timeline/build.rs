@@ -52,7 +52,7 @@ use cpus::{Current, TrackedCpu};
 use disks::Disks;
 use scope::Scope;
 pub use scope::Survey;
-use tasks::Tasks;
+use tasks::{Made, Tasks};
 use untold::Evidence;
 
 /// The system calls that end a task, run another program, and (in a vCPU's thread) run a guest, on x86-64.
@@ -212,7 +212,9 @@ impl<'a> Builder<'a> {
             What::Switch { prev, off, stack, next } => self.switch(row, prev, off, stack, next),
             What::Waking { task, by } => self.waking(row, task, by),
             What::Wakeup { task, .. } => self.wakeup(row, task),
-            What::Fork { parent, child, pid } => self.fork(row, parent, child, pid),
+            What::Fork { parent, child, pid, kernel } => {
+                self.fork(row, parent, Made { tid: child, pid, kernel });
+            }
             What::Exec { task, name } => self.exec(task, name),
             What::Rename { task, name } => self.rename(task, name),
             What::Exit { task } => self.exit(task),

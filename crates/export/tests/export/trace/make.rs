@@ -214,7 +214,9 @@ impl Machinery {
                 let child = self.jobs.len();
                 self.jobs.push(Job { parent: job, steps: steps.into(), ..Job::default() });
                 let pid = Pid(Self::tid(child).0);
-                self.tell(cpu, What::Fork { parent: task, child: Self::tid(child), pid });
+                let child_tid = Self::tid(child);
+                let fork = What::Fork { parent: task, child: child_tid, pid, kernel: false };
+                self.tell(cpu, fork);
                 self.tell(
                     cpu,
                     What::Rename { task: Self::tid(child), name: TaskName::new(name.as_bytes()) },

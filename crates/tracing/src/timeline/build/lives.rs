@@ -1,28 +1,28 @@
 //! Tasks begin, run programs, and end.
 
-use model::{Pid, TaskName, Tid, What};
+use model::{TaskName, Tid, What};
 
 use super::cpus::Current;
-use super::tasks::Mode;
+use super::tasks::{Made, Mode};
 use super::{Builder, EXECVE};
 use crate::timeline::{State, TaskId};
 
 /// Tasks' lives.
 impl Builder<'_> {
-    pub(super) fn fork(&mut self, row: usize, parent: Tid, child: Tid, pid: Pid) {
+    pub(super) fn fork(&mut self, row: usize, parent: Tid, made: Made) {
         self.end_interrupts(row);
-        if child == Tid(0) {
+        if made.tid == Tid(0) {
             return;
         }
         let parent = self.task_of(parent);
-        if let Some(old) = self.tasks.find(child)
-            && !self.tasks[old].is_untouched(pid)
+        if let Some(old) = self.tasks.find(made.tid)
+            && !self.tasks[old].is_untouched(made.pid)
         {
             self.lose_cpu_of(old);
             self.tasks[old].state = State::Unknown;
             self.tasks.end(old, self.now);
         }
-        self.tasks.fork(parent, child, pid, self.now);
+        self.tasks.fork(parent, made, self.now);
     }
 
     /// When a thread that is not its process's first runs another program, it takes the first one's id.

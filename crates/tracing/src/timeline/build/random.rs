@@ -65,7 +65,12 @@ impl Random {
             0..=4 => What::Switch { prev: task, off: self.off(), stack, next: self.tid() },
             5 => What::Waking { task, by: self.tid() },
             6 => What::Wakeup { task, target_cpu: self.small(3) },
-            7 => What::Fork { parent: task, child: self.tid(), pid: Pid(self.small(7)) },
+            7 => What::Fork {
+                parent: task,
+                child: self.tid(),
+                pid: Pid(self.small(7)),
+                kernel: self.below(8) == 0,
+            },
             8 => What::Exec { task, name },
             9 => What::Rename { task, name },
             10 => What::Exit { task },

@@ -35,6 +35,15 @@ pub(super) struct Tracked {
     ended: bool,
 }
 
+/// A task that is made.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Made {
+    pub(super) tid: Tid,
+    pub(super) pid: Pid,
+    /// It never runs a program's code.
+    pub(super) kernel: bool,
+}
+
 /// What a task is in the middle of, whether it has a CPU or not.
 #[derive(Debug, Default)]
 pub(super) struct Context {
@@ -150,17 +159,20 @@ impl Tasks {
     }
 
     /// A new one: in its own row, or in that of a task of the tables, which were then read after its begin.
-    pub(super) fn fork(&mut self, parent: Option<TaskId>, child: Tid, pid: Pid, now: HostNs) {
-        let mut task = Task { pid, parent, ..blank(child, now) };
+    pub(super) fn fork(&mut self, parent: Option<TaskId>, made: Made, now: HostNs) {
+        let Made { tid: child, pid, kernel } = made;
+        let mut task = Task { pid, parent, kernel, ..blank(child, now) };
         let mut mode = Mode::Unknown;
         if let Some(parent) = parent {
             let parent = &self[parent];
             let is_thread = child.0 != pid.0;
             task.parent_pid = if is_thread { parent.task.parent_pid } else { parent.task.pid };
             task.names = vec![(now, parent.task.name().to_owned())];
-            task.kernel = parent.task.kernel || parent.task.tid == KTHREADD;
-            // It returns from the system call that made it.
-            mode = parent.context.mode;
+            task.kernel |= parent.task.kernel || parent.task.tid == KTHREADD;
+            if !task.kernel {
+                // It returns from the system call that made it.
+                mode = parent.context.mode;
+            }
         }
         let mut tracked = Tracked::new(task, State::Runnable { preempted: false });
         tracked.context.mode = mode;

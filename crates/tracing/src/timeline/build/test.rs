@@ -191,11 +191,26 @@ fn the_kernel_s_own_tasks_and_programs_they_start() {
     assert_eq!(kernel, [false, true, false]);
 }
 
+/// vhost's thread, made in the VMM's `ioctl`.
+#[test]
+fn what_works_for_a_program_in_the_kernel_is_in_no_call() {
+    let worker = What::Fork { parent: Tid(1), child: Tid(9), pid: Pid(1), kernel: true };
+    let scene = Scene::new(&[
+        (0, 0, enter(1, 16)),
+        (10, 0, worker),
+        (20, 0, switch(1, Off::Runnable, 9)),
+        (30, 0, switch(9, Off::Sleep, 1)),
+        (40, 0, leave(1, 16)),
+    ]);
+    scene.check_cpu(0, "0-20 1:call16, 20-30 9:kernel, 30-40 1:call16, 40-100 1:user");
+    scene.check_task(9, "10-20 queued, 20-30 cpu0, 30-100 asleep stack7");
+}
+
 #[test]
 fn a_thread_that_runs_a_program_takes_its_process_s_id() {
     let scene = Scene::new(&[
         (10, 0, enter(1, 56)),
-        (12, 0, What::Fork { parent: Tid(1), child: Tid(5), pid: Pid(1) }),
+        (12, 0, What::Fork { parent: Tid(1), child: Tid(5), pid: Pid(1), kernel: false }),
         (20, 0, switch(1, Off::Runnable, 5)),
         (25, 0, exec(5, "")),
         (25, 0, switch(5, Off::Sleep, 1)),

@@ -179,7 +179,7 @@ pub(crate) fn wakeup(task: u32) -> What {
 }
 
 pub(crate) fn fork(parent: u32, child: u32) -> What {
-    What::Fork { parent: Tid(parent), child: Tid(child), pid: Pid(child) }
+    What::Fork { parent: Tid(parent), child: Tid(child), pid: Pid(child), kernel: false }
 }
 
 pub(crate) fn exec(task: u32, name: &str) -> What {
