@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, Parser};
 
 /// The command line. What is not run (help, version, wrong usage) is printed, and comes back as the
@@ -24,9 +24,22 @@ pub(crate) fn parse<C: Parser>() -> Result<C, ExitCode> {
         return Err(ExitCode::from(if error.use_stderr() { 2 } else { 0 }));
     }
     let command = C::command();
-    let subcommand = subcommand(&command, std::env::args().skip(1));
-    eprintln!("{}: {}", command.get_name(), line(&error.to_string(), &subcommand));
+    let (name, subcommand) = subcommand(&command, std::env::args().skip(1));
+    let mut text = error.to_string();
+    if lacks_dashes(&error, subcommand) {
+        text = text.replacen('\n', ": put -- before the command\n", 1);
+    }
+    eprintln!("{}: {}", command.get_name(), line(&text, &name));
     Err(ExitCode::from(2))
+}
+
+/// Whether a word was not expected because it begins a command, whose words come after `--`.
+fn lacks_dashes(error: &clap::Error, subcommand: &Command) -> bool {
+    let is_word = |value: &ContextValue| matches!(value, ContextValue::String(word) if !word.starts_with('-'));
+    error.kind() == ErrorKind::UnknownArgument
+        && error.get(ContextKind::InvalidArg).is_some_and(is_word)
+        && subcommand.get_positionals().all(|argument| argument.is_last_set())
+        && subcommand.get_positionals().next().is_some()
 }
 
 /// The first paragraph of clap's text, and where to read on.
@@ -41,8 +54,8 @@ fn line(text: &str, subcommand: &str) -> String {
     format!("{safe}: see {subcommand} --help")
 }
 
-/// `vmscope testbed run`: the command and the subcommands that the arguments begin with.
-fn subcommand(command: &Command, arguments: impl Iterator<Item = String>) -> String {
+/// `vmscope testbed run`: the command and the subcommands that the arguments begin with; and the last of them.
+fn subcommand(command: &Command, arguments: impl Iterator<Item = String>) -> (String, &Command) {
     let mut name = command.get_name().to_owned();
     let mut command = command;
     for argument in arguments {
@@ -52,7 +65,7 @@ fn subcommand(command: &Command, arguments: impl Iterator<Item = String>) -> Str
         name = format!("{name} {argument}");
         command = found;
     }
-    name
+    (name, command)
 }
 
 #[cfg(test)]
@@ -74,11 +87,25 @@ mod test {
     }
 
     #[test]
+    fn a_command_without_dashes() {
+        let last = clap::Arg::new("command").last(true).num_args(0..);
+        let with_last = Command::new("r").arg(clap::Arg::new("o").short('o')).arg(last);
+        let check = |command: &Command, words: &[&str], expected| {
+            let error = command.clone().try_get_matches_from(words).unwrap_err();
+            assert_eq!(lacks_dashes(&error, command), expected, "{words:?}: {error}");
+        };
+        check(&with_last, &["r", "-o", "x", "make", "-j2"], true);
+        check(&with_last, &["r", "--nosuch"], false);
+        check(&with_last, &["r", "-o"], false);
+        check(&Command::new("r"), &["r", "make"], false);
+    }
+
+    #[test]
     fn subcommands() {
         let tree = Command::new("v").subcommand(Command::new("t").subcommand(Command::new("r")));
         let check = |arguments: &[&str], expected| {
             let arguments = arguments.iter().map(|&argument| argument.to_owned());
-            assert_eq!(subcommand(&tree, arguments), expected);
+            assert_eq!(subcommand(&tree, arguments).0, expected);
         };
         check(&[], "v");
         check(&["t", "r", "t"], "v t r");
