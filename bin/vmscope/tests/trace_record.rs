@@ -116,12 +116,108 @@ fn a_command_that_sleeps_and_writes() {
 #[test]
 fn a_program_that_is_not_there() {
     let Some(bench) = Bench::new("nosuch") else { return };
-    let output = bench.run(&["record", "-o", "t", "--", "/no/such/program"]);
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!((output.status.code(), said.lines().count()), (Some(1), 1), "{said}");
-    assert!(said.contains("failed to run /no/such/program: No such file"), "{said}");
+    std::fs::write(bench.folder.join("text"), "no program").unwrap();
+    for (program, code, why) in
+        [("/no/such/program", 127, "No such file"), ("./text", 126, "Permission denied")]
+    {
+        let output = bench.run(&["record", "-o", "t", "--", program]);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), said.lines().count()), (Some(code), 1), "{said}");
+        assert!(said.contains(&format!("failed to run {program}: {why}")), "{said}");
+    }
     let left: Vec<_> = std::fs::read_dir(&bench.folder).unwrap().flatten().collect();
-    assert_eq!(left.len(), 1, "{left:?}");
+    assert_eq!(left.len(), 2, "{left:?}");
+}
+
+#[test]
+fn wrong_usage_says_what_to_do() {
+    let check = |arguments: &[&str], expected: &str| {
+        let mut vmscope = Command::new(env!("CARGO_BIN_EXE_vmscope"));
+        let output = vmscope.args(["trace", "record", "-o", "x"]).args(arguments).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), said.lines().count()), (Some(2), 1), "{said}");
+        assert!(said.contains(expected), "{said}");
+    };
+    check(&["make", "-j2"], "'make' found: put -- before the command: see vmscope trace record");
+    check(&["--duration", "0"], "a trace takes longer than that");
+    check(&["--tree", "bash"], "give a process id");
+}
+
+#[test]
+fn what_goes_on_after_an_interrupt_is_named() {
+    let Some(bench) = Bench::new("goes-on") else { return };
+    let script = "trap '' INT; touch begun; sleep 600 >/dev/null 2>&1; true";
+    let child = bench.start(&["record", "-o", "t", "--", "sh", "-c", script]);
+    signal(&child, "-INT");
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    let (_, left) = said.split_once("still run, though it was asked to end: sleep (").unwrap();
+    let (sleep, _) = left.split_once(')').unwrap();
+    assert!(Command::new("kill").arg(sleep).status().unwrap().success(), "{said}");
+    assert_eq!(output.status.code(), Some(130), "{said}");
+    assert_eq!(bench.report(&["t"])["command"]["exit_code"], Value::Null);
+}
+
+#[test]
+fn a_second_signal_says_where_the_trace_is() {
+    let Some(bench) = Bench::new("second") else { return };
+    let script = "trap '' INT; echo $$ >id; mv id begun; exec sleep 600 >/dev/null 2>&1";
+    let mut child = bench.start(&["record", "-o", "t", "--", "sh", "-c", script]);
+    signal(&child, "-INT");
+    // One that is pending is not sent twice.
+    std::thread::sleep(Duration::from_millis(200));
+    signal(&child, "-INT");
+    let code = child.wait().unwrap().code();
+    let sleep = std::fs::read_to_string(bench.folder.join("begun")).unwrap();
+    assert!(Command::new("kill").arg(sleep.trim()).status().unwrap().success());
+    let said = std::io::read_to_string(child.stderr.take().unwrap()).unwrap();
+    assert_eq!((code, said.lines().count()), (Some(1), 1), "{said}");
+    assert!(said.contains("is in t.partial: `vmscope trace report` reads it"), "{said}");
+    assert_eq!(bench.report(&["t"])["trace"]["complete"], false);
+}
+
+/// A small file system, as long as it lives.
+struct Small(PathBuf);
+
+impl Small {
+    /// `None` where none can be mounted.
+    fn mount(folder: PathBuf) -> Option<Self> {
+        std::fs::create_dir(&folder).unwrap();
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", "size=64m", "none"]).arg(&folder);
+        mount.status().unwrap().success().then_some(Self(folder))
+    }
+
+    fn free_mib(&self) -> u64 {
+        let df = Command::new("df").args(["-BM", "--output=avail"]).arg(&self.0).output().unwrap();
+        let text = String::from_utf8(df.stdout).unwrap();
+        text.lines().last().unwrap().trim().trim_end_matches('M').parse().unwrap()
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_disk_is_not_filled() {
+    let Some(bench) = Bench::new("room") else { return };
+    let Some(small) = Small::mount(bench.folder.join("small")) else {
+        return eprintln!("skipped: no file system can be mounted here");
+    };
+    let arguments = ["record", "-o", "small/t", "--keep-free", "56M", "--duration", "60"];
+    let forks = ["--", "sh", "-c", "while :; do /bin/true; done"];
+    let output = bench.run(&[&arguments[..], &forks].concat());
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("the trace ended early: its disk has"), "{said}");
+    assert!(48 <= small.free_mib(), "{} MiB are free", small.free_mib());
+    let report = bench.report(&["small/t"]);
+    assert_eq!(report["trace"]["complete"], true);
+    assert!(report["trace"]["notes"].to_string().contains("ended early"), "{report}");
+    assert!(0 < ns(&report["machine"]["events"]));
 }
 
 #[test]

@@ -18,8 +18,9 @@ pub(crate) const SWITCHES: &str = "switches.parquet";
 pub(crate) const STACK_SPOOL: &str = "stacks.raw";
 pub(crate) const SWITCH_SPOOL: &str = "switches.raw";
 
-/// Where a recording of this final name is while it is written.
-pub(crate) fn partial(path: &Path) -> Option<PathBuf> {
+/// Where a recording or trace of this final name is while it is written. `None`: it can't be the name of one.
+#[must_use]
+pub fn partial(path: &Path) -> Option<PathBuf> {
     with_suffix(path, ".partial")
 }
 

@@ -239,7 +239,7 @@ fn disturbed_traces_say_what_is_missing() {
     let script = "
         mkdir /small
         mount -t tmpfs -o size=300k none /small
-        vmscope trace record -o /small/full -- dd if=/dev/zero of=/dev/null bs=1 count=40000 2>full.txt && exit 1
+        vmscope trace record -o /small/full --keep-free 0 -- dd if=/dev/zero of=/dev/null bs=1 count=40000 2>full.txt && exit 1
         cp -r /small/full.partial full
         vmscope trace record -o interrupted -- sh -c 'kill -INT $PPID; sleep 100' || true
         vmscope trace record -o killed -- sh -c 'sleep 3; kill -KILL $PPID; sleep 1' || true

@@ -32,7 +32,8 @@ impl std::fmt::Display for Usage {
 
 impl std::error::Error for Usage {}
 
-/// 2 for usage errors, 1 for everything else.
+/// 2 for usage errors, 126 and 127 for a traced command that can't be executed, 1 for everything else.
 pub(crate) fn exit_code(error: &anyhow::Error) -> ExitCode {
-    ExitCode::from(if error.is::<Usage>() { 2 } else { 1 })
+    let code = if error.is::<Usage>() { Some(2) } else { trace::not_executed(error) };
+    ExitCode::from(code.unwrap_or(1))
 }

@@ -23,6 +23,8 @@ mod words;
 
 use std::process::ExitCode;
 
+pub(crate) use record::not_executed;
+
 use clap::Subcommand;
 
 /// Record every event of a job, and say what it waited for and what would make it faster.

@@ -22,6 +22,7 @@ mod machine;
 mod pace;
 mod plan;
 mod record;
+mod room;
 mod running;
 mod source;
 mod tasks;

@@ -24,6 +24,9 @@ pub struct TracePlan {
     pub guest_path: GuestPath,
     /// Marks by which each guest's clock is checked: so many at the begin and at the end.
     pub marks: u32,
+    /// Bytes that stay free where the trace is written: with less the trace ends. `None`: 5 % of the file system, or
+    /// 1 GiB where that is less.
+    pub keep_free: Option<u64>,
     /// The command, and as long as it runs; empty: none.
     pub command: Vec<String>,
     /// Version to write into the trace.
@@ -110,4 +113,6 @@ pub struct Traced {
     pub summary: TraceSummary,
     /// How the command ended by itself; `None`: there was none, or the trace's end ended it.
     pub command: Option<ExitStatus>,
+    /// What did not go as planned, in a note's words: the trace ended before it was to, or the command went on.
+    pub unplanned: Vec<String>,
 }

@@ -18,7 +18,8 @@ use super::host::{Host, SLOT_BYTES};
 use super::lock::Lock;
 use super::machine::TracedMachine;
 use super::plan::{Scope, TraceControl, TraceNext, TracePlan, TraceProgress, Traced};
-use super::running::{Ended, Running};
+use super::room::room;
+use super::running::{Ended, Process, Running};
 use super::source::Source;
 use super::urgent::Urgent;
 use crate::collect::PROC;
@@ -28,6 +29,8 @@ const CHECKPOINT_EVERY: Duration = Duration::from_secs(5);
 /// The first time soon after the tasks of the begin are known.
 const FIRST_CHECKPOINT: Duration = Duration::from_millis(200);
 const SHOW_EVERY: Duration = Duration::from_secs(2);
+/// The disk's room is looked at so often.
+const ROOM_EVERY: Duration = Duration::from_secs(1);
 
 /// Traces until `control` says so or the command ends.
 ///
@@ -57,7 +60,7 @@ pub fn trace(plan: &TracePlan, control: &mut dyn TraceControl) -> Result<Traced,
     let end = probes::now();
     recorder.machines.iter_mut().for_each(TracedMachine::ask_to_stop);
     recorder.machines.iter_mut().for_each(|machine| machine.stop(end));
-    recorder.ended = command.map(Running::finish);
+    recorder.ended = command.map(|command| command.finish(PROC.as_ref()));
     ran?;
     recorder.finish(control)
 }
@@ -155,6 +158,8 @@ struct Recorder<'a> {
     others: Vec<Machine>,
     command: Option<TracedCommand>,
     ended: Option<Ended>,
+    /// What did not go as planned.
+    unplanned: Vec<String>,
 }
 
 impl<'a> Recorder<'a> {
@@ -172,8 +177,9 @@ impl<'a> Recorder<'a> {
         let ids = (0..).map(MachineId);
         let machines = ids.zip(sources).map(|(id, source)| TracedMachine::new(id, source));
         let machines = machines.collect();
-        let others = Vec::new();
-        Ok(Self { plan, checkpoints, header, machines, others, command: None, ended: None })
+        let (others, unplanned) = (Vec::new(), Vec::new());
+        let (command, ended) = (None, None);
+        Ok(Self { plan, checkpoints, header, machines, others, command, ended, unplanned })
     }
 
     /// Attaches all probes, then lets the command go.
@@ -234,6 +240,7 @@ impl<'a> Recorder<'a> {
         control.show(&TraceProgress::Tracing { cpus: host.cpus.len(), missing: host.missing });
         let begin = Instant::now();
         let (mut checkpoint, mut shown) = (begin + FIRST_CHECKPOINT, begin + SHOW_EVERY);
+        let mut measured = begin;
         loop {
             let sleep = self.look()?;
             if command.as_mut().is_some_and(|command| command.has_ended())
@@ -252,6 +259,13 @@ impl<'a> Recorder<'a> {
                 (TraceNext::End(_), None) | (TraceNext::Finish, _) => return Ok(()),
             }
             let now = Instant::now();
+            if measured + ROOM_EVERY <= now {
+                if let Some(why) = self.lacks_room() {
+                    self.unplanned.push(why);
+                    return Ok(());
+                }
+                measured = now;
+            }
             if checkpoint <= now && !self.checkpoints.is_under_way() {
                 let tables = self.tables();
                 self.header.end = probes::now();
@@ -274,6 +288,13 @@ impl<'a> Recorder<'a> {
         Ok(sleep)
     }
 
+    /// Why the trace can't go on, if its file system lacks room for more.
+    fn lacks_room(&self) -> Option<String> {
+        let stored: u64 = self.machines.iter().map(|machine| machine.stored).sum();
+        let room = room(self.checkpoints.writer().partial_path())?;
+        room.lack(self.plan.keep_free, stored)
+    }
+
     fn so_far(&self) -> TraceProgress {
         let events = self.machines.iter().map(|machine| machine.stored).sum();
         let lost = self.machines.iter().map(TracedMachine::lost).sum();
@@ -285,14 +306,16 @@ impl<'a> Recorder<'a> {
             machine.last_looks()?;
         }
         control.show(&TraceProgress::Finishing("writing the trace"));
-        let command = match self.ended {
+        let command = match self.ended.take() {
             Some(Ended::Itself(status)) => Some(status),
-            Some(Ended::WithTrace) | None => None,
-            Some(Ended::Never) => {
-                self.note("the command went on after the trace's end, though asked to end");
+            Some(Ended::WithTrace(left)) => {
+                self.unplanned.extend(still_runs(&left));
                 None
             }
+            None => None,
         };
+        let unplanned = std::mem::take(&mut self.unplanned);
+        unplanned.iter().for_each(|text| self.note(text));
         let command = command.or_else(|| self.command_in_guest(control));
         if let Some(row) = &mut self.command {
             row.exit_code = command.and_then(exit_code);
@@ -306,7 +329,7 @@ impl<'a> Recorder<'a> {
         self.header.begin_unix_ns = self.header.begin_unix_ns.saturating_sub(earlier_ns);
         self.header.begin = begin;
         let summary = self.checkpoints.end()?.finish(&self.header, &tables)?;
-        Ok(Traced { header: self.header, tables, summary, command })
+        Ok(Traced { header: self.header, tables, summary, command, unplanned })
     }
 
     /// How a guest's command ended; shows what it wrote.
@@ -343,6 +366,13 @@ impl<'a> Recorder<'a> {
     fn note(&mut self, text: &str) {
         self.header.notes.push(Note { subject: "host".to_owned(), text: text.to_owned() });
     }
+}
+
+fn still_runs(left: &[Process]) -> Option<String> {
+    let names: Vec<_> = left.iter().map(Process::to_string).collect();
+    let names = names.join(", ");
+    (!left.is_empty())
+        .then(|| format!("of the command still run, though it was asked to end: {names}"))
 }
 
 /// As shells have it: 128 and the signal's number for a command that a signal ended.

@@ -1,14 +1,20 @@
 //! The command while it runs.
 
+use std::collections::BTreeSet;
+use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::process::{Child, ExitStatus};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use model::{MachineId, TraceTask};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 /// A command that outlives its trace is asked to end, and may take so long.
 const LAST_WAIT: Duration = Duration::from_secs(5);
+/// What it started may take so long after it.
+const AFTER_IT: Duration = Duration::from_millis(200);
 
 /// A command that has begun its program.
 #[derive(Debug)]
@@ -19,20 +25,32 @@ pub(super) struct Running {
 }
 
 /// How a command ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) enum Ended {
     /// By itself.
     Itself(ExitStatus),
-    /// Because the trace ended first.
-    WithTrace,
-    /// Not at all: asked to, it went on.
-    Never,
+    /// The trace ended first, and it was asked to end: those of its processes that went on all the same.
+    WithTrace(Vec<Process>),
+}
+
+/// The command's process, or one that came from it.
+#[derive(Debug)]
+pub(super) struct Process {
+    name: String,
+    pid: model::Pid,
+    /// Readable when it has ended.
+    ended: OwnedFd,
+}
+
+impl fmt::Display for Process {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.name, self.pid)
+    }
 }
 
 impl Running {
     pub(super) fn new(child: Child) -> Self {
-        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-        let ended = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        let ended = end_of(child.id());
         Self { child, ended }
     }
 
@@ -53,21 +71,52 @@ impl Running {
     }
 
     /// After the trace.
-    pub(super) fn finish(mut self) -> Ended {
+    pub(super) fn finish(mut self, proc: &Path) -> Ended {
         if let Ok(Some(status)) = self.child.try_wait() {
             return Ended::Itself(status);
         }
+        // Afterwards nobody knows any longer whose they are.
+        let mut processes = processes(proc, self.child.id());
         self.signal(Signal::TERM);
         if let Some(ended) = &self.ended {
-            let mut ends = [PollFd::new(ended, PollFlags::IN)];
-            // Whatever comes of it, we look ourselves.
-            let _ = poll(&mut ends, Timespec::try_from(LAST_WAIT).ok().as_ref());
+            has_ended_within(ended, LAST_WAIT);
         }
-        match self.child.try_wait() {
-            Ok(None) | Err(_) => Ended::Never,
-            Ok(Some(_)) => Ended::WithTrace,
-        }
+        // Should it have ended, it is gone now.
+        let _ = self.child.try_wait();
+        let deadline = Instant::now() + AFTER_IT;
+        let left = || deadline.saturating_duration_since(Instant::now());
+        processes.retain(|process| !has_ended_within(&process.ended, left()));
+        Ended::WithTrace(processes)
     }
+}
+
+/// A process and all that came from it.
+fn processes(proc: &Path, first: u32) -> Vec<Process> {
+    let tasks = host::tasks::snapshot(proc, MachineId::HOST).unwrap_or_default();
+    let mut family = BTreeSet::from([model::Pid(first)]);
+    // A child's number may be lower than its parent's.
+    while let Some(child) =
+        tasks.iter().find(|task| family.contains(&task.parent) && !family.contains(&task.pid))
+    {
+        family.insert(child.pid);
+    }
+    let is_of_family = |task: &&TraceTask| task.tid.0 == task.pid.0 && family.contains(&task.pid);
+    let process = |task: &TraceTask| {
+        let ended = end_of(task.pid.0)?;
+        Some(Process { name: task.name.clone(), pid: task.pid, ended })
+    };
+    tasks.iter().filter(is_of_family).filter_map(process).collect()
+}
+
+fn end_of(pid: u32) -> Option<OwnedFd> {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw)?;
+    pidfd_open(pid, PidfdFlags::empty()).ok()
+}
+
+fn has_ended_within(process: &OwnedFd, time: Duration) -> bool {
+    let mut ends = [PollFd::new(process, PollFlags::IN)];
+    let ready = poll(&mut ends, Timespec::try_from(time).ok().as_ref());
+    ready.is_ok_and(|ready| 0 < ready)
 }
 
 #[cfg(test)]
@@ -85,9 +134,27 @@ mod test {
         while !command.has_ended() {
             std::thread::yield_now();
         }
-        assert!(matches!(command.finish(), Ended::Itself(status) if status.code() == Some(3)));
+        let ended = command.finish(Path::new("/proc"));
+        assert!(matches!(ended, Ended::Itself(status) if status.code() == Some(3)));
         let mut command = running("exec sleep 600");
         assert!(!command.has_ended());
-        assert_eq!(command.finish(), Ended::WithTrace);
+        let ended = command.finish(Path::new("/proc"));
+        assert!(matches!(&ended, Ended::WithTrace(left) if left.is_empty()), "{ended:?}");
+    }
+
+    #[test]
+    fn what_it_leaves_behind_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let begun = dir.path().join("begun");
+        let command = running(&format!("sleep 600 & touch {}; wait", begun.display()));
+        while !begun.exists() {
+            std::thread::yield_now();
+        }
+        let Ended::WithTrace(left) = command.finish(Path::new("/proc")) else {
+            panic!("by itself")
+        };
+        let [sleep] = &left[..] else { panic!("{left:?}") };
+        assert_eq!(sleep.to_string(), format!("sleep ({})", sleep.pid));
+        pidfd_send_signal(&sleep.ended, Signal::KILL).unwrap();
     }
 }

@@ -1,28 +1,28 @@
 //! `vmscope trace record`.
 
 use std::fs::File;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal, Read, Write};
 use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, ExitStatus};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use analysis::clean;
 use anyhow::Context;
 use collector::trace::{
-    GuestPath, Scope, TraceControl, TraceNext, TracePlan, TraceProgress, Traced, trace,
+    GuestPath, Scope, TraceControl, TraceError, TraceNext, TracePlan, TraceProgress, Traced, trace,
 };
 use model::TraceTables;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, getpgrp};
 use rustix::termios::tcgetpgrp;
 use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::flag::{register, register_conditional_shutdown, register_usize};
-use signal_hook::low_level::pipe;
+use signal_hook::flag::register_usize;
+use signal_hook::low_level::{exit, pipe};
 
 use super::super::Usage;
 use super::super::time::duration_in_seconds;
@@ -56,11 +56,14 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "DIR", default_value = "vmscope-trace")]
     output: PathBuf,
     /// How long, in seconds (or with a unit: 500ms, 2m)
-    #[arg(short, long, value_name = "TIME", value_parser = duration_in_seconds)]
+    #[arg(short, long, value_name = "TIME", value_parser = some_time)]
     duration: Option<Duration>,
     /// Room for each CPU's events until they are stored: 64K to 1G (with --vm to 256M)
-    #[arg(long, value_name = "SIZE", default_value = "4M", value_parser = size)]
+    #[arg(long, value_name = "SIZE", default_value = "4M", value_parser = buffer)]
     buffer: u64,
+    /// End the trace when its disk would have less free than this (0: fill it) [default: 5 % of the disk, 1G at most]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    keep_free: Option<u64>,
     /// Only COMMAND and what it starts
     #[arg(long, conflicts_with_all = ["tree", "cgroup"], requires = "command")]
     only_command: bool,
@@ -76,7 +79,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "MARKS", requires = "vm", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=1024))]
     check_clock: u32,
     /// Only this process and what it starts
-    #[arg(long, value_name = "PID", conflicts_with = "cgroup")]
+    #[arg(long, value_name = "PID", conflicts_with = "cgroup", value_parser = process_id)]
     tree: Option<u32>,
     /// Only tasks of this control group: its folder, or its path below /sys/fs/cgroup
     #[arg(long, value_name = "PATH")]
@@ -88,14 +91,29 @@ pub(crate) struct Args {
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let plan = plan(args)?;
-    let mut end = End::new(args.duration)?;
+    let mut end = End::new(args)?;
     let traced = trace(&plan, &mut end)?;
     summarize(&traced, &args.output);
+    let signal = end.signal.load(Ordering::Relaxed);
     Ok(match traced.command {
         Some(status) => passed_on(status),
+        None if signal != 0 && !args.command.is_empty() => code(128 + signal),
+        None if !traced.unplanned.is_empty() => ExitCode::FAILURE,
         None if is_command_left(&traced.tables) => ExitCode::FAILURE,
         None => ExitCode::SUCCESS,
     })
+}
+
+/// As shells and `env` have it, for an error that is about the command: 127 when there is no such program, 126 when it
+/// can't be executed.
+pub(crate) fn not_executed(error: &anyhow::Error) -> Option<u8> {
+    match error.downcast_ref() {
+        Some(TraceError::Command { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+            Some(127)
+        }
+        Some(TraceError::Command { source, .. }) => source.raw_os_error().map(|_| 126),
+        _ => None,
+    }
 }
 
 /// Nobody knows how a command ended whose machine's trace ended before it.
@@ -124,6 +142,7 @@ fn plan(args: &Args) -> anyhow::Result<TracePlan> {
         vms: args.vm.clone(),
         guest_path: if args.by_link { GuestPath::Link } else { GuestPath::Memory },
         marks: args.check_clock,
+        keep_free: args.keep_free,
         command: args.command.clone(),
         vmscope_version: env!("CARGO_PKG_VERSION").to_owned(),
     })
@@ -166,8 +185,8 @@ fn cgroup(path: &Path) -> Result<PathBuf, Usage> {
 }
 
 /// When tracing ends: signal or time. The command's end is seen by the recorder.
-struct End {
-    duration: Option<Duration>,
+struct End<'a> {
+    args: &'a Args,
     deadline: Option<Instant>,
     /// The signal that came; 0 for none.
     signal: Arc<AtomicUsize>,
@@ -178,31 +197,64 @@ struct End {
     terminal: bool,
 }
 
-impl End {
-    fn new(duration: Option<Duration>) -> anyhow::Result<Self> {
-        let (came, signal) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+impl<'a> End<'a> {
+    fn new(args: &'a Args) -> anyhow::Result<Self> {
+        let signal = Arc::new(AtomicUsize::new(0));
         let (signalled, wake) = UnixStream::pair().context("failed to make a pipe")?;
+        let (counted, count) = UnixStream::pair().context("failed to make a pipe")?;
         for (number, as_usize) in [(SIGINT, 2), (SIGTERM, 15)] {
             let failed = "failed to catch signals";
-            // The second signal ends the program at once; what is complete by then can be read.
-            register_conditional_shutdown(number, 1, Arc::clone(&came)).context(failed)?;
-            register(number, Arc::clone(&came)).context(failed)?;
             register_usize(number, Arc::clone(&signal), as_usize).context(failed)?;
-            let wake = wake.try_clone().context("failed to make a pipe")?;
-            pipe::register(number, wake).context(failed)?;
+            for pipe in [&wake, &count] {
+                let pipe = pipe.try_clone().context("failed to make a pipe")?;
+                pipe::register(number, pipe).context(failed)?;
+            }
         }
-        let terminal = std::io::stderr().is_terminal();
-        Ok(Self { duration, deadline: None, signal, signalled, told: None, terminal })
+        let output = args.output.clone();
+        std::thread::Builder::new()
+            .spawn(move || end_at_the_second(counted, &output))
+            .context("failed to begin a thread")?;
+        let terminal = io::stderr().is_terminal();
+        Ok(Self { args, deadline: None, signal, signalled, told: None, terminal })
+    }
+
+    /// Until when it is to go on, in words.
+    fn until(&self) -> String {
+        let time = self.args.duration.map(|time| format!(", for {time:?} at most"));
+        let time = time.unwrap_or_default();
+        match &self.args.command[..] {
+            [] if time.is_empty() => "; Ctrl-C ends it".to_owned(),
+            [] => format!("{}; Ctrl-C ends it", time.trim_end_matches(" at most")),
+            words => format!(" until COMMAND ends{time}: {}", words.join(" ")),
+        }
     }
 }
 
-impl TraceControl for End {
+/// The second signal ends the program at once, whatever it does; what is complete by then can be read.
+fn end_at_the_second(mut signals: UnixStream, output: &Path) {
+    // Nobody closes the other side while the program runs.
+    if signals.read_exact(&mut [0; 2]).is_err() {
+        return;
+    }
+    let partial = recording::trace::partial_path(output).filter(|partial| partial.is_dir());
+    let kept = partial.map_or_else(String::new, |partial| {
+        let partial = partial.display();
+        format!("; what was recorded is in {partial}: `vmscope trace report` reads it, remove it when done")
+    });
+    // Who has gone away needs no word.
+    let _ = writeln!(io::stderr(), "vmscope: ended by a second signal{}", clean(&kept));
+    exit(1);
+}
+
+impl TraceControl for End<'_> {
     fn next(&mut self) -> TraceNext {
         let now = Instant::now();
         let signal = self.signal.load(Ordering::Relaxed);
         let deadline = match (self.told, signal) {
             (Some(told), _) => Some(told + LAST_EVENTS),
-            (None, 0) => self.duration.map(|duration| *self.deadline.get_or_insert(now + duration)),
+            (None, 0) => {
+                self.args.duration.map(|duration| *self.deadline.get_or_insert(now + duration))
+            }
             (None, signal) => {
                 self.told = Some(now);
                 let signal = if signal == 2 { Signal::INT } else { Signal::TERM };
@@ -232,7 +284,7 @@ impl TraceControl for End {
             TraceProgress::Output(text) => drop(io::stdout().write_all(text.as_bytes())),
             _ if !self.terminal => {}
             TraceProgress::Tracing { cpus, .. } => {
-                eprintln!("tracing {cpus} CPUs; Ctrl-C ends it");
+                eprintln!("{}", clean(&format!("tracing {cpus} CPUs{}", self.until())));
             }
             TraceProgress::SoFar { events, lost } => {
                 eprint!("\r{events} events, {lost} lost ");
@@ -254,10 +306,11 @@ fn summarize(traced: &Traced, output: &Path) {
     let lost: u64 = tables.machines.iter().flat_map(|row| &row.lost).map(|lost| lost.count).sum();
     let say = |line: &str| eprintln!("{}", clean(line));
     say(&format!(
-        "{}: {} events in {:.1} s, {lost} lost, {:.1} bytes per event; next: vmscope trace report {0}",
+        "{}: {} events in {:.1} s, {lost} lost{}, {:.1} bytes per event; next: vmscope trace report {0}",
         output.display(),
         summary.events,
         header.end.since(header.begin) as f64 / 1e9,
+        if lost == 0 { "" } else { " (a larger --buffer helps)" },
         summary.bytes_per_event(),
     ));
     for row in &tables.machines {
@@ -275,8 +328,30 @@ fn summarize(traced: &Traced, output: &Path) {
 
 /// The command's exit code; 128 and the signal's number for one that a signal ended, as shells have it.
 fn passed_on(status: ExitStatus) -> ExitCode {
-    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
-    ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
+    status
+        .code()
+        .or_else(|| status.signal().map(|signal| 128 + signal))
+        .map_or(ExitCode::FAILURE, code)
+}
+
+fn code<N: TryInto<u8>>(number: N) -> ExitCode {
+    number.try_into().map_or(ExitCode::FAILURE, ExitCode::from)
+}
+
+fn some_time(text: &str) -> Result<Duration, String> {
+    let time = duration_in_seconds(text)?;
+    if time.is_zero() { Err("a trace takes longer than that".to_owned()) } else { Ok(time) }
+}
+
+fn process_id(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| "give a process id: a number".to_owned())
+}
+
+fn buffer(text: &str) -> Result<u64, String> {
+    match size(text)? {
+        bytes @ LEAST_BUFFER..=MOST_BUFFER => Ok(bytes),
+        _ => Err("the buffer lies between 64K and 1G".to_owned()),
+    }
 }
 
 /// `64K`, `4M`, `1G`; plain numbers are bytes.
@@ -291,10 +366,7 @@ fn size(text: &str) -> Result<u64, String> {
     };
     let number: u64 = digits.parse().map_err(|_| format!("{text:?} is not a size"))?;
     let bytes = number.checked_shl(shift).filter(|bytes| bytes >> shift == number);
-    match bytes {
-        Some(bytes @ LEAST_BUFFER..=MOST_BUFFER) => Ok(bytes),
-        _ => Err("the buffer lies between 64K and 1G".to_owned()),
-    }
+    bytes.ok_or_else(|| format!("{text} is too large"))
 }
 
 #[cfg(test)]
@@ -303,7 +375,7 @@ mod test {
 
     #[test]
     fn sizes() {
-        let check = |text, expected: Option<u64>| assert_eq!(size(text).ok(), expected, "{text}");
+        let check = |text, expected: Option<u64>| assert_eq!(buffer(text).ok(), expected, "{text}");
         check("4M", Some(4 << 20));
         check("64K", Some(64 << 10));
         check("1G", Some(1 << 30));
@@ -313,6 +385,28 @@ mod test {
         check("18446744073709551615G", None);
         check("4X", None);
         check("", None);
+        assert_eq!(size("0"), Ok(0));
+        assert_eq!(size("2G"), Ok(2 << 30));
+    }
+
+    #[test]
+    fn times_and_process_ids() {
+        assert_eq!(some_time("1ms"), Ok(Duration::from_millis(1)));
+        assert!(some_time("0").is_err() && some_time("0ms").is_err());
+        assert_eq!(process_id("4711"), Ok(4711));
+        assert!(process_id("bash").unwrap_err().contains("process id"));
+    }
+
+    #[test]
+    fn errors_of_the_command() {
+        let check = |source: io::Error, expected| {
+            let error = TraceError::Command { program: "x".to_owned(), source };
+            assert_eq!(not_executed(&error.into()), expected);
+        };
+        check(io::Error::from_raw_os_error(2), Some(127));
+        check(io::Error::from_raw_os_error(13), Some(126));
+        check(io::Error::other("a guest's reason"), None);
+        assert_eq!(not_executed(&anyhow::anyhow!("something else")), None);
     }
 
     #[test]
