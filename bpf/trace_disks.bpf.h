@@ -23,6 +23,12 @@ static __always_inline __u32 op_of(unsigned int flags)
 	return TRACE_OP_OTHER;
 }
 
+/* A driver's own commands may belong to no disk. */
+static __always_inline bool has_disk(struct request *request)
+{
+	return request->q->disk;
+}
+
 static __always_inline int note_request(__u32 kind, struct request *request)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
@@ -31,7 +37,7 @@ static __always_inline int note_request(__u32 kind, struct request *request)
 	__u64 sector = op == TRACE_OP_FLUSH ? 0 : request->__sector;
 	struct room room;
 
-	if (!reserve(&room, kind, 3))
+	if (!has_disk(request) || !reserve(&room, kind, 3))
 		return 0;
 	fill_more(&room, 2, op, request->__data_len);
 	fill_more(&room, 1, sector, halves(request->q->disk->part0->bd_dev, task->pid));
@@ -54,13 +60,20 @@ int BPF_PROG(block_rq_issue, struct request *request)
 SEC("tp_btf/block_rq_requeue")
 int BPF_PROG(block_rq_requeue, struct request *request)
 {
-	return note(TRACE_BLOCK_REQUEUE, (__u64)request);
+	return has_disk(request) ? note(TRACE_BLOCK_REQUEUE, (__u64)request) : 0;
+}
+
+/* Of a request that was queued: another one does its work, too. */
+SEC("tp_btf/block_rq_merge")
+int BPF_PROG(block_rq_merge, struct request *request)
+{
+	return has_disk(request) ? note(TRACE_BLOCK_MERGE, (__u64)request) : 0;
 }
 
 SEC("tp_btf/block_rq_complete")
 int BPF_PROG(block_rq_complete, struct request *request, __u8 error, unsigned int bytes)
 {
-	return note_more(TRACE_BLOCK_COMPLETE, (__u64)request, 0, bytes);
+	return has_disk(request) ? note_more(TRACE_BLOCK_COMPLETE, (__u64)request, 0, bytes) : 0;
 }
 
 #endif

@@ -55,7 +55,8 @@ _Static_assert(sizeof(struct trace_slot) == 16, "no hidden padding");
 #define TRACE_BLOCK_COMPLETE 26 /* request; MORE: data 0, payload bytes. An empty write that asks for a flush has no begin. */
 #define TRACE_LOCK_BEGIN 27     /* lock; MORE: data flags (LCB_F_*), payload stack:owner tid (0: unknown); MORE: data 0, payload tid */
 #define TRACE_LOCK_END 28       /* lock; MORE: data 0, payload tid */
-#define TRACE_KINDS 29
+#define TRACE_BLOCK_MERGE 29    /* request, which is none from now on: another one does its work, too */
+#define TRACE_KINDS 30
 #define TRACE_MORE 255
 
 #define TRACE_VECTOR_LOCAL_TIMER 0
@@ -81,7 +82,7 @@ struct trace_ring {
 	__u64 pad0[4];
 	__u64 tail; /* taken by the reader, which writes it: the host, by writing guest memory, for a guest's ring */
 	__u64 pad1[7];
-	__u64 lost[TRACE_KINDS + 19]; /* records, by kind */
+	__u64 lost[TRACE_KINDS + 18]; /* records, by kind */
 };
 _Static_assert(sizeof(struct trace_ring) == 512, "a power of two, and whole cache lines");
 

@@ -133,6 +133,11 @@ pub enum What {
         /// Which.
         request: u64,
     },
+    /// A queued request is none from now on: another one does its work, too.
+    BlockMerge {
+        /// Which.
+        request: u64,
+    },
     /// A disk finished a request.
     BlockComplete {
         /// Which: names it from insert or issue to here, then may be used again.
@@ -373,6 +378,7 @@ impl What {
             Self::BlockInsert(_) => "block_insert",
             Self::BlockIssue(_) => "block_issue",
             Self::BlockRequeue { .. } => "block_requeue",
+            Self::BlockMerge { .. } => "block_merge",
             Self::BlockComplete { .. } => "block_complete",
             Self::LockBegin { .. } => "lock_begin",
             Self::LockEnd { .. } => "lock_end",

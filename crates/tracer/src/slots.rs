@@ -60,8 +60,9 @@ const BLOCK_REQUEUE: u8 = 25;
 const BLOCK_COMPLETE: u8 = 26;
 const LOCK_BEGIN: u8 = 27;
 const LOCK_END: u8 = 28;
+const BLOCK_MERGE: u8 = 29;
 /// Kinds of records, and 0 which is none.
-pub const KINDS: usize = 29;
+pub const KINDS: usize = 30;
 const MORE: u8 = 255;
 
 /// `TRACE_SYSCALL_EXIT`: it failed.
@@ -134,7 +135,7 @@ pub(crate) fn record_slots(kind: u8) -> Option<usize> {
     Some(match kind {
         SWITCH_SLEEP | SWITCH_DISK | FORK | EXEC | RENAME | BLOCK_COMPLETE | LOCK_END => 2,
         BLOCK_INSERT | BLOCK_ISSUE | LOCK_BEGIN => 3,
-        SWITCH_RUNNABLE..=LOCK_END => 1,
+        SWITCH_RUNNABLE..=BLOCK_MERGE => 1,
         _ => return None,
     })
 }
@@ -193,6 +194,7 @@ fn what(kind: u8, record: &[Slot]) -> Option<What> {
         BLOCK_INSERT => What::BlockInsert(request(record)?),
         BLOCK_ISSUE => What::BlockIssue(request(record)?),
         BLOCK_REQUEUE => What::BlockRequeue { request: payload },
+        BLOCK_MERGE => What::BlockMerge { request: payload },
         BLOCK_COMPLETE => What::BlockComplete { request: payload, bytes: whole(&record[1])? },
         LOCK_BEGIN => lock_begin(record)?,
         LOCK_END => What::LockEnd { task: Tid(whole(&record[1])?), lock: payload },
@@ -320,6 +322,7 @@ fn kind_name(kind: usize) -> &'static str {
         "block_complete",
         "lock_begin",
         "lock_end",
+        "block_merge",
     ];
     NAMES[kind]
 }

@@ -65,6 +65,7 @@ const BLOCK_COMPLETE: u8 = 28;
 const LOCK_BEGIN: u8 = 29;
 const LOCK_END: u8 = 34;
 const FORK_KERNEL: u8 = 35;
+const BLOCK_MERGE: u8 = 36;
 
 /// What the next event's differences are to.
 #[derive(Debug, Clone, Copy, Default)]
@@ -101,7 +102,7 @@ pub(super) fn encode(time: HostNs, what: &What, before: &mut Before, bytes: &mut
         What::FaultEnter { address, .. } => event.address(address),
         What::FaultExit { .. } => (),
         What::BlockInsert(request) | What::BlockIssue(request) => event.request(&request),
-        What::BlockRequeue { request } => event.address(request),
+        What::BlockRequeue { request } | What::BlockMerge { request } => event.address(request),
         What::BlockComplete { request, bytes } => {
             event.address(request);
             event.u32s(&[bytes]);
@@ -162,6 +163,7 @@ fn tag(what: &What) -> u8 {
         What::BlockInsert(_) => BLOCK_INSERT,
         What::BlockIssue(_) => BLOCK_ISSUE,
         What::BlockRequeue { .. } => BLOCK_REQUEUE,
+        What::BlockMerge { .. } => BLOCK_MERGE,
         What::BlockComplete { .. } => BLOCK_COMPLETE,
         What::LockBegin { kind, owner, stack: at, .. } => {
             let owner = if owner.is_some() { OWNER } else { 0 };
@@ -282,6 +284,7 @@ impl Decoder<'_, '_> {
             BLOCK_INSERT => What::BlockInsert(self.request()?),
             BLOCK_ISSUE => What::BlockIssue(self.request()?),
             BLOCK_REQUEUE => What::BlockRequeue { request: self.address()? },
+            BLOCK_MERGE => What::BlockMerge { request: self.address()? },
             BLOCK_COMPLETE => What::BlockComplete { request: self.address()?, bytes: self.u32()? },
             LOCK_BEGIN..LOCK_END => What::LockBegin {
                 kind: LOCKS[usize::from(kind - LOCK_BEGIN)],

@@ -78,7 +78,9 @@ impl Row<'static> {
                 Self { detail: Some(if major { MAJOR } else { MINOR }), ..row }
             }
             What::BlockInsert(request) | What::BlockIssue(request) => row.with_request(&request),
-            What::BlockRequeue { request } => Self { address: Some(request), ..row },
+            What::BlockRequeue { request } | What::BlockMerge { request } => {
+                Self { address: Some(request), ..row }
+            }
             What::BlockComplete { request, bytes } => {
                 Self { address: Some(request), bytes: Some(bytes), ..row }
             }
@@ -157,6 +159,7 @@ impl Row<'_> {
             "block_insert" => What::BlockInsert(self.request()?),
             "block_issue" => What::BlockIssue(self.request()?),
             "block_requeue" => What::BlockRequeue { request: self.address? },
+            "block_merge" => What::BlockMerge { request: self.address? },
             "block_complete" => What::BlockComplete { request: self.address?, bytes: self.bytes? },
             "lock_begin" => What::LockBegin {
                 task: tid()?,

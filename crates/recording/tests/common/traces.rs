@@ -107,7 +107,7 @@ impl Wild {
                 .and_then(|n| stacks.get(n as usize).copied())
         };
         let tid = |wild: &mut Self| Tid(wild.u32());
-        match self.below(19) {
+        match self.below(20) {
             0 => What::Switch {
                 prev: tid(self),
                 off: self.off(),
@@ -139,7 +139,8 @@ impl Wild {
             14 => What::BlockIssue(self.block_request()),
             15 => What::BlockRequeue { request: self.u64() },
             16 => What::BlockComplete { request: self.u64(), bytes: self.u32() },
-            17 => What::LockBegin {
+            17 => What::BlockMerge { request: self.u64() },
+            18 => What::LockBegin {
                 task: tid(self),
                 lock: self.u64(),
                 kind: self.lock_kind(),
@@ -334,6 +335,7 @@ pub(crate) fn small_events() -> Vec<Vec<TraceEvent>> {
         What::BlockInsert(request),
         What::BlockIssue(request),
         What::BlockRequeue { request: request.request },
+        What::BlockMerge { request: request.request + 1 },
         What::Switch {
             prev: cc1,
             off: Off::Uninterruptible { io: true },

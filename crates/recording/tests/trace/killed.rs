@@ -44,7 +44,7 @@ fn while_tracing() {
     let path = dir.path().join("trace");
     drop(spool(&path, &header, &tables, &small_events()));
     let trace = check(&path, &merged(&small_events()));
-    let (last, vm) = (HostNs(5_000_136_000), HostNs(5_000_110_500));
+    let (last, vm) = (HostNs(5_000_137_500), HostNs(5_000_110_500));
     assert_eq!(
         (trace.header.begin, trace.header.end),
         (header.begin, last),
@@ -59,7 +59,7 @@ fn while_tracing() {
     assert_eq!(
         notes(&trace),
         [
-            "50 events read from the spools",
+            "51 events read from the spools",
             "its writer is still running or was killed; its tables are those of the last checkpoint: names may \
              be missing",
         ]
@@ -105,7 +105,7 @@ fn what_is_missing_is_said() {
     assert_eq!(
         notes(&trace),
         [
-            "49 events read from the spools",
+            "50 events read from the spools",
             "2 spools of machines that no table has were left out",
             "its writer is still running or was killed; missing tables: tasks",
         ]

@@ -236,7 +236,7 @@ fn garbage_ends_it_where_it_lies() {
         assert_eq!(ring.tail, 1);
     };
     check(0, 0, Garbage::Kind(0));
-    check(29, 0, Garbage::Kind(29));
+    check(30, 0, Garbage::Kind(30));
     check(255, 0, Garbage::Kind(255));
     check(8, 0, Garbage::Cut(8));
     check(12, 0, Garbage::Value(12));

@@ -84,6 +84,7 @@ fn records_become_events() {
     check(&slots(23, 1), What::BlockInsert(request(BlockOp::Write)));
     check(&slots(24, 0), What::BlockIssue(request(BlockOp::Read)));
     check(&[slot(25, 0, 9)], What::BlockRequeue { request: 9 });
+    check(&[slot(29, 0, 9)], What::BlockMerge { request: 9 });
     check(&[slot(26, 0, 9), more(0, 512)], What::BlockComplete { request: 9, bytes: 512 });
     let begin = |kind, owner, stack| What::LockBegin { task: six, lock: 8, kind, owner, stack };
     let lock =
@@ -113,7 +114,7 @@ fn what_no_probe_writes_is_garbage() {
     let check = |record: &[Slot], expected| assert_eq!(read(record), Err(expected));
     check(&[], Garbage::Cut(0));
     check(&[slot(0, 0, 0)], Garbage::Kind(0));
-    check(&[slot(29, 0, 0)], Garbage::Kind(29));
+    check(&[slot(30, 0, 0)], Garbage::Kind(30));
     check(&[more(0, 0)], Garbage::Kind(MORE));
     check(&[slot(2, 0, 0)], Garbage::Cut(2));
     check(&[slot(2, 0, 0), slot(11, 0, 0)], Garbage::Cut(2));

@@ -234,6 +234,7 @@ impl<'a> Builder<'a> {
             What::BlockRequeue { request } => {
                 self.disks.requeue(request, self.now, &mut self.tasks, &mut self.problems);
             }
+            What::BlockMerge { request } => self.disks.merge(request, self.now, &mut self.tasks),
             What::BlockComplete { request, bytes } => self.block_complete(row, request, bytes),
             What::LockBegin { task, lock, kind, owner, stack } => {
                 self.lock_begin(task, lock, kind, owner, stack);

@@ -96,7 +96,9 @@ fn made_doubtful(kind: &str) -> &'static str {
         "syscall_enter" | "syscall_exit" => "kernel time by system call",
         "interrupt_enter" | "interrupt_exit" => "interrupts' time",
         "fault_enter" | "fault_exit" => "page faults' time",
-        "block_insert" | "block_issue" | "block_requeue" | "block_complete" => "disks' times",
+        "block_insert" | "block_issue" | "block_requeue" | "block_merge" | "block_complete" => {
+            "disks' times"
+        }
         "lock_begin" | "lock_end" => "waits for locks",
         _ => "all figures",
     }

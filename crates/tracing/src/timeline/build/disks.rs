@@ -3,8 +3,9 @@
 //! ```text
 //!           insert           issue            complete
 //!   (none) -------> queued --------> issued ----------> done
-//!                      ^               |
-//!                      +----requeue----+
+//!                   |  ^               |
+//!         merge     |  +----requeue----+
+//!   (none) <--------+
 //! ```
 
 use model::{BlockOp, BlockRequest, HostNs, MachineId, TraceTables};
@@ -113,6 +114,15 @@ impl<'a> Disks<'a> {
         }
     }
 
+    /// Another one does its work from now on, too.
+    pub(super) fn merge(&mut self, request: u64, now: HostNs, tasks: &mut Tasks) {
+        let is_queued = self.live.get(&request).is_some_and(|live| !live.issued);
+        let merged = if is_queued { self.live.remove(&request) } else { None };
+        if let Some(row) = merged.and_then(|live| row_of(live.maker, tasks)) {
+            row.done = Some(now);
+        }
+    }
+
     /// Who made the request that is done, if that is known; `None`: no such request was under way.
     pub(super) fn complete(
         &mut self,
@@ -168,7 +178,7 @@ impl<'a> Disks<'a> {
     }
 
     /// Its name is used again, so that it is no longer under way: when it was issued, the end was lost; when it was
-    /// not, it was merged into a neighbour soon after it was queued.
+    /// not, it was merged into a neighbour soon after it was queued (where no event told).
     fn forget(&mut self, request: u64, now: HostNs, tasks: &mut Tasks, problems: &mut Problems) {
         let Some(live) = self.live.remove(&request) else { return };
         if live.issued {

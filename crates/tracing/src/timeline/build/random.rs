@@ -83,6 +83,7 @@ impl Random {
             19 => What::BlockInsert(self.request()),
             20 => What::BlockIssue(self.request()),
             21 if self.below(4) == 0 => What::BlockRequeue { request: self.below(4) },
+            21 if self.below(4) == 0 => What::BlockMerge { request: self.below(4) },
             21 | 22 => What::BlockComplete { request: self.below(4), bytes: self.small(9000) },
             _ if self.below(2) == 0 => {
                 What::LockBegin { task, lock: 1, kind: LockKind::Mutex, owner: Some(Tid(1)), stack }

@@ -401,6 +401,23 @@ fn disks_are_busy_while_something_is_issued() {
 }
 
 #[test]
+fn a_request_that_is_merged_waits_no_longer() {
+    let scene = Scene::new(&[
+        (10, 0, What::BlockInsert(request(1, 1))),
+        (12, 0, What::BlockInsert(request(2, 1))),
+        (14, 0, What::BlockInsert(request(3, 1))),
+        (20, 0, What::BlockMerge { request: 2 }),
+        (25, 0, What::BlockMerge { request: 7 }),
+        (30, 0, What::BlockIssue(request(1, 1))),
+        (40, 0, What::BlockMerge { request: 1 }),
+        (50, 1, done(1)),
+    ]);
+    scene.check_requests("1 10 30 50, 1 12 - 20, 1 14 - -");
+    scene.check_disk(0, &[(30, 50)]);
+    scene.check_problems(&[]);
+}
+
+#[test]
 fn locks_that_tasks_sleep_for() {
     let scene = |kind| {
         Scene::new(&[
