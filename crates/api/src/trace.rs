@@ -22,6 +22,9 @@ pub struct Report {
     /// The command, when it ran on this machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<Command>,
+    /// Whose tasks the views are about, but for machine-wide figures: `the command`, `all tasks`...
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub whose: String,
     /// View `profile`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile: Option<Profile>,
@@ -673,6 +676,8 @@ pub struct Piece {
 pub struct Compare {
     /// `VERSION` of the writer.
     pub version: u32,
+    /// Who is compared: `commands` with the machines while they ran, or `machines` with all their tasks.
+    pub of: String,
     /// The first.
     pub a: Side,
     /// The second.

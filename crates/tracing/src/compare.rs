@@ -1,6 +1,7 @@
 //! Two traces side by side: the same figures of both, with their differences.
 //!
-//! Of a trace with a command: the command's tasks, and the machine while it ran. Otherwise the whole machine.
+//! Of two traces with a command: the commands' tasks, and the machines while they ran. Otherwise the whole machine of
+//! both: a command's tasks and everybody's are no pair.
 
 use std::collections::BTreeMap;
 
@@ -26,8 +27,20 @@ pub struct Side<'a> {
 /// Figures of two traces.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Comparison {
+    /// Who is compared.
+    pub of: Compared,
     /// In the order in which they are shown.
     pub groups: Vec<Group>,
+}
+
+/// Who is compared, of both traces alike.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Compared {
+    /// The commands' tasks, and the machines while they ran.
+    Commands,
+    /// All tasks, and the machines while they were traced: not both traces have a command there.
+    #[default]
+    Machines,
 }
 
 /// Rows that belong together.
@@ -119,12 +132,24 @@ impl Row {
 /// The same figures of both.
 #[must_use]
 pub fn compare(a: &Side<'_>, b: &Side<'_>) -> Comparison {
-    let (a, b) = (figures(a), figures(b));
+    let of = match (a.scope, b.scope) {
+        (Some(_), Some(_)) => Compared::Commands,
+        _ => Compared::Machines,
+    };
+    let (a, b) = (figures(&within(a, of)), figures(&within(b, of)));
     let groups = a
         .into_iter()
         .zip(b)
         .map(|((kind, a), (_, b))| Group { kind, rows: side_by_side(kind, a, b) });
-    Comparison { groups: groups.filter(|group| !group.rows.is_empty()).collect() }
+    Comparison { of, groups: groups.filter(|group| !group.rows.is_empty()).collect() }
+}
+
+/// A side, of which no less is compared than of the other.
+fn within<'a>(side: &Side<'a>, of: Compared) -> Side<'a> {
+    match of {
+        Compared::Commands => *side,
+        Compared::Machines => Side { scope: None, ..*side },
+    }
 }
 
 type Figure = (String, Unit, u64);
@@ -372,5 +397,17 @@ critical path:
             check(&timeline, None);
             check(&timeline, Scope::life(&timeline, TaskId(1)));
         }
+    }
+
+    #[test]
+    fn a_command_is_not_compared_with_everybody() {
+        let timeline = drawn(["00 ", " 1 ", "  0"], &[]);
+        let classifier = classifier();
+        let side = |scope| Side { timeline: &timeline, classifier: &classifier, scope };
+        let (command, machine) = (side(Scope::life(&timeline, TaskId(1))), side(None));
+        assert_eq!(compare(&command, &command).of, Compared::Commands);
+        let all = compare(&machine, &machine);
+        assert_eq!(all.of, Compared::Machines);
+        assert_eq!((compare(&command, &machine), compare(&machine, &command)), (all.clone(), all));
     }
 }

@@ -107,7 +107,7 @@ fn nothing_is_lost_and_sums_hold(trace: &Path) {
     assert!(found["trace"]["complete"].as_bool().unwrap());
     check_sums(&found).unwrap();
 
-    let of_command = report(trace, &["--view", "waits", "--command-only"]).unwrap();
+    let of_command = report(trace, &["--view", "waits"]).unwrap();
     let total = &of_command["waits"]["total"];
     let ns = |field: &str| total[field].as_u64().unwrap();
     let (unknown, waiting) = (ns("unknown_ns"), ns("waiting_ns"));
@@ -205,7 +205,7 @@ fn accounts_of_delays_agree(lives: &BTreeMap<u32, Life>, delays: &str) -> bool {
 /// /proc/diskstats counts in ticks of 4 ms, so the disk has work without a pause between the two readings, and none
 /// outside of them.
 fn account_of_the_disk_agrees(trace: &Path, ticks: &str) -> bool {
-    let profile = &report(trace, &["--view", "profile"]).unwrap()["profile"];
+    let profile = &report(trace, &["--view", "profile", "--all"]).unwrap()["profile"];
     let time = &profile["disks"][0]["time"];
     let busy = time["both_ns"].as_u64().unwrap() + time["disk_only_ns"].as_u64().unwrap();
     let ticks: Vec<f64> = ticks.lines().map(|line| line.parse().unwrap()).collect();

@@ -160,7 +160,7 @@ fn memory_costs_a_fifth_at_most() -> bool {
 
 /// For how long `vmscope-guest` ran, ns, and how many system calls others made meanwhile: each is two events.
 fn cost(trace: &Path) -> (u64, u64) {
-    let arguments = ["--machine", "a", "--view", "process", "--limit", "0"];
+    let arguments = ["--machine", "a", "--view", "process", "--all", "--limit", "0"];
     let found = report(trace, &arguments).unwrap();
     let processes = found["processes"].as_array().unwrap().iter();
     let (ours, others): (Vec<&Value>, Vec<&Value>) =

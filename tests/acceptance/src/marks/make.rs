@@ -72,8 +72,8 @@ pub(super) struct Build {
 
 impl Build {
     pub(super) fn of(recording: &Path) -> anyhow::Result<Self> {
-        trace::check_sums(&trace::report(recording, &["--limit", "0"])?)?;
-        let report = trace::report(recording, &["--command-only", "--limit", "0"])?;
+        let report = trace::report(recording, &["--limit", "0"])?;
+        trace::check_sums(&report)?;
         if report["command"]["exit_code"].as_i64() != Some(0) {
             bail!("the build failed: {}", report["command"]);
         }

@@ -7,7 +7,7 @@ use analysis::clean;
 use anyhow::Context;
 use api::trace as json;
 use clap::ValueEnum;
-use tracing::compare::{Comparison, Row, Side, Unit, compare};
+use tracing::compare::{Compared, Comparison, Row, Side, Unit, compare};
 use tracing::waits::Classifier;
 
 use super::super::grid::Grid;
@@ -15,7 +15,7 @@ use super::super::output::{count, print, width};
 use super::export::{label, write_html};
 use super::json::{cleaned, heading, share};
 use super::patience::Patience;
-use super::scene::{Scale, Scene, grouped};
+use super::scene::{Scale, Scene, grouped, indented};
 
 /// Rows of a group in text unless `--limit` says otherwise.
 const TEXT_LIMIT: usize = 12;
@@ -29,7 +29,7 @@ const EXAMPLE: &str = "Examples:
 
 /// Put two traces side by side: wall time, CPU and disk, states, waits, kernel time, critical path.
 ///
-/// Of traces with a command: the command's tasks, and the machine while it ran. Otherwise the whole machine.
+/// Of two traces with a command: the commands' tasks, and the machines while they ran. Otherwise the whole machine of both.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Args {
@@ -100,7 +100,9 @@ fn compared(a: &Scene, b: &Scene) -> Comparison {
 fn text(args: &Args, (a, b): (&Scene, &Scene), found: &Comparison, limit: usize) -> String {
     let name = |path: &Path| clean(&label(path)).into_owned();
     let (name_a, name_b) = (name(&args.a), name(&args.b));
-    let mut out = format!("a: {name_a}\n{}\nb: {name_b}\n{}", indented(a), indented(b));
+    let heading = |scene: &Scene| indented(&scene.heading(), width());
+    let mut out = format!("a: {name_a}\n{}\nb: {name_b}\n{}", heading(a), heading(b));
+    out += &format!("\n{}\n", who(a, b, found.of));
     for group in &found.groups {
         let scale = scale(&group.rows);
         let unit = scale.map_or(String::new(), |scale| format!(", in {}", scale.unit()));
@@ -122,8 +124,17 @@ fn text(args: &Args, (a, b): (&Scene, &Scene), found: &Comparison, limit: usize)
     out
 }
 
-fn indented(scene: &Scene) -> String {
-    scene.heading().lines().map(|line| format!("  {line}\n")).collect()
+/// Who is compared, and why no less than that.
+fn who(a: &Scene, b: &Scene, of: Compared) -> String {
+    let why = match (of, a.command(), b.command()) {
+        (Compared::Commands, ..) => {
+            return "Compared: the commands' tasks, and the machines while they ran".to_owned();
+        }
+        (Compared::Machines, None, None) => "neither has a command",
+        (Compared::Machines, None, Some(_)) => "a has no command",
+        (Compared::Machines, Some(_), _) => "b has no command",
+    };
+    format!("Compared: all tasks of both machines, as {why}")
 }
 
 fn capital(name: &str) -> String {
@@ -180,8 +191,13 @@ fn object(args: &Args, (a, b): (&Scene, &Scene), found: Comparison, limit: usize
         group: group.kind.name().to_owned(),
         rows: group.rows.iter().take(limit).map(row).collect(),
     });
+    let of = match found.of {
+        Compared::Commands => "commands",
+        Compared::Machines => "machines",
+    };
     json::Compare {
         version: json::VERSION,
+        of: of.to_owned(),
         a: side(&args.a, a),
         b: side(&args.b, b),
         groups: groups.collect(),

@@ -12,7 +12,7 @@ use tracing::timeline::TaskId;
 use super::super::grid::Grid;
 use super::host_side::Host;
 use super::report::Findings;
-use super::scene::{counted, seconds};
+use super::scene::{counted, length};
 use super::words;
 
 const NAME_CHARS: usize = 24;
@@ -97,10 +97,10 @@ pub(super) fn text(findings: &Findings<'_>, chart: &Chart, width: Width) -> Stri
         out += format!("{name:<NAME_CHARS$}  {drawn}").trim_end();
         out.push('\n');
     }
-    let from = seconds(chart.range.start.since(findings.scene.timeline.begin));
-    let to = seconds(chart.range.end.since(findings.scene.timeline.begin));
-    let gap = columns.saturating_sub(to.len() + 2);
-    out += &format!("{:NAME_CHARS$}  {:<gap$}{to} s\n", "", format!("{from} s"));
+    let from = length(chart.range.start.since(findings.scene.timeline.begin));
+    let to = length(chart.range.end.since(findings.scene.timeline.begin));
+    let gap = columns.saturating_sub(to.len());
+    out += &format!("{:NAME_CHARS$}  {:<gap$}{to}\n", "", from);
     let Lanes { idle_tasks, left_out, .. } = chart.lanes;
     if 0 < left_out {
         out += &format!("{} that ran less are left out: --limit N\n", counted(left_out, "task"));

@@ -68,7 +68,7 @@ pub(super) fn overview(findings: &Findings<'_>, width: Width) -> String {
     let mut grid = cpus_grid();
     cpu_rows(&mut grid, scale, "", &total);
     out += &grid.text(width);
-    out + &stolen_line(&host.thieves(findings), &total.total()) + &blurred(findings)
+    out + &stolen_line(&host.thieves(findings), &total.total(), width) + &blurred(findings, width)
 }
 
 /// The same for each CPU, and for command names.
@@ -85,14 +85,15 @@ pub(super) fn kernel(findings: &Findings<'_>, width: Width) -> String {
     cpu_rows(&mut grid, scale, "", &total);
     let mut out =
         format!("\nThe host's side of the guest's CPUs, in {}\n{}", scale.unit(), grid.text(width));
-    out += &(stolen_line(&host.thieves(findings), &total.total()) + &blurred(findings));
+    out +=
+        &(stolen_line(&host.thieves(findings), &total.total(), width) + &blurred(findings, width));
     out + &tasks(findings, By::Name, "command", width)
 }
 
 /// The same for each process.
 pub(super) fn processes(findings: &Findings<'_>, width: Width) -> String {
     let text = tasks(findings, By::Process, "process", width);
-    if text.is_empty() { text } else { text + &blurred(findings) }
+    if text.is_empty() { text } else { text + &blurred(findings, width) }
 }
 
 fn tasks(findings: &Findings<'_>, by: By, what: &str, width: Width) -> String {
@@ -130,7 +131,7 @@ fn tasks(findings: &Findings<'_>, by: By, what: &str, width: Width) -> String {
 }
 
 /// Under the table of what the path is made of: a part of its running and CPU waits.
-pub(super) fn path(findings: &Findings<'_>, path: &Path) -> String {
+pub(super) fn path(findings: &Findings<'_>, path: &Path, width: Width) -> String {
     let Some(host) = &findings.scene.host else { return String::new() };
     let side = host.side.path(&path.path);
     let (ran, waited) = (&side.running, &side.waiting);
@@ -160,7 +161,7 @@ pub(super) fn path(findings: &Findings<'_>, path: &Path) -> String {
     if 0 < both.unknown_ns {
         text += &format!("; of {} the host's events don't say", show(both.unknown_ns));
     }
-    wrapped(&text)
+    wrapped(&text, width)
 }
 
 /// The time that tasks had a guest CPU. `None`: the host does not say.
@@ -210,26 +211,27 @@ fn cpu_rows(grid: &mut Grid, scale: Scale, before: &str, cpu: &CpuSide) {
     }
 }
 
-fn stolen_line(thieves: &Thieves<'_>, share: &Share) -> String {
+fn stolen_line(thieves: &Thieves<'_>, share: &Share, width: Width) -> String {
     match thieves_line(thieves, share) {
         line if line.is_empty() && share.total_ns() / 2 < share.unknown_ns => {
             "The host has no events of most of this time\n".to_owned()
         }
         line if line.is_empty() => "Nothing was stolen\n".to_owned(),
-        line => wrapped(&format!("Stolen by: {line}")),
+        line => wrapped(&format!("Stolen by: {line}"), width),
     }
 }
 
 /// Where the clocks are further apart than switches, who was stolen from can't be told well.
-fn blurred(findings: &Findings<'_>) -> String {
+fn blurred(findings: &Findings<'_>, width: Width) -> String {
     /// Schedulers let tasks run for milliseconds.
     const SHORT_NS: u64 = 1_000_000;
     match findings.scene.machine().clock_error_ns {
         Some(error) if SHORT_NS < error => {
             let ms = Scale::Ms.show(error);
-            wrapped(&format!(
+            let text = format!(
                 "Doubtful: the guest's times may be {ms} ms off the host's: whose time was stolen is blurred, its total is not"
-            ))
+            );
+            wrapped(&text, width)
         }
         _ => String::new(),
     }

@@ -30,6 +30,7 @@ const COLUMNS: usize = 2000;
 /// When a critical path is asked for, and there is nothing to explain.
 pub(super) fn report(findings: &Findings<'_>, view: View) -> Result<json::Report, Usage> {
     let mut report = heading(findings.scene);
+    report.whose = cleaned(&findings.whose());
     let overview = view == View::Overview;
     if overview || view == View::Kernel || view == View::Process {
         report.host_side = super::host_side::report(findings);

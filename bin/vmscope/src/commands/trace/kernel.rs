@@ -48,7 +48,7 @@ pub(super) fn text(findings: &Findings<'_>, kernel: &Kernel, width: Width) -> St
     let scale = kernel.scale();
     let unit = scale.unit();
     let mut out = format!(
-        "What CPUs executed, in {unit} and % of {cpus} x {} {unit}\n{}",
+        "What all CPUs executed, whoever ran, in {unit} and % of {cpus} x {} {unit}\n{}",
         scale.show(kernel.time.wall_ns),
         machine(findings, kernel).text(width)
     );

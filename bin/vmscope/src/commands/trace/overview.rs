@@ -6,7 +6,7 @@ use tracing::critical_path::Summary;
 use super::kernel::Kernel;
 use super::path::{self, Path};
 use super::report::Findings;
-use super::scene::{percent, seconds, wrapped};
+use super::scene::{length, percent, wrapped};
 use super::{host_side, kernel, profile, states, waits};
 
 /// Rows of each table.
@@ -18,15 +18,15 @@ pub(super) fn text(findings: &Findings<'_>, width: Width) -> String {
     let path = Path::of(findings);
     let mut out = String::new();
     if let Some(path) = &path {
-        out += &format!("{}\n", why(&path.summary));
+        out += &format!("{}\n", why(&path.summary, width));
     }
     let split = profile::of(findings).machine;
     let kernel = Kernel::of(findings);
-    out += &wrapped(&format!("CPU and disk: {}", profile::line(&split)));
-    out += &wrapped(&format!("All CPUs: {}", kernel::line(&kernel.time.total())));
+    out += &wrapped(&format!("CPU and disk: {}", profile::line(&split)), width);
+    out += &wrapped(&format!("All CPUs: {}", kernel::line(&kernel.time.total())), width);
     if !findings.is_everyone() {
-        out +=
-            &wrapped(&format!("CPU time of {}: {}", findings.whose(), kernel::line(&kernel.tasks)));
+        let line = kernel::line(&kernel.tasks);
+        out += &wrapped(&format!("CPU time of {}: {line}", findings.whose()), width);
     }
     if findings.scene.host.is_some() {
         out += &format!("\n{}", host_side::overview(findings, width));
@@ -39,7 +39,7 @@ pub(super) fn text(findings: &Findings<'_>, width: Width) -> String {
         Some(path) => {
             out += "\nThe critical path is made of\n";
             out += &path::categories(&path.summary, Some(ROWS)).text(width);
-            out += &host_side::path(findings, path);
+            out += &host_side::path(findings, path, width);
             out += "\nWhat would make it faster, at best\n";
             out += &path::worth(&path.summary, Some(ROWS)).text(width);
         }
@@ -51,10 +51,10 @@ pub(super) fn text(findings: &Findings<'_>, width: Width) -> String {
 }
 
 /// The longest parts of the path in a sentence.
-fn why(summary: &Summary) -> String {
+fn why(summary: &Summary, width: Width) -> String {
     let parts =
         summary.categories.iter().take(PARTS).filter(|share| summary.wall_ns / 2000 < share.ns);
     let parts = parts.map(|share| format!("{} % {}", percent(share.ns, summary.wall_ns), share.of));
     let parts = clean(&parts.collect::<Vec<_>>().join(", ")).into_owned();
-    wrapped(&format!("Why it took {} s: {parts}", seconds(summary.wall_ns)))
+    wrapped(&format!("Why it took {}: {parts}", length(summary.wall_ns)), width)
 }

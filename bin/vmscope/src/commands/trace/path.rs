@@ -6,7 +6,7 @@ use tracing::timeline::TaskId;
 
 use super::super::grid::{Column, Grid};
 use super::report::Findings;
-use super::scene::{Scale, percent, seconds};
+use super::scene::{Scale, length, percent};
 use super::{host_side, words};
 
 /// The path of what was asked for, and its parts.
@@ -39,13 +39,13 @@ pub(super) fn text(findings: &Findings<'_>, path: &Path, width: Width) -> String
     let Path { path: found, summary } = path;
     let task = findings.scene.task(found.scope.task);
     let mut out = format!(
-        "Critical path of {}: {} s in {} segments\n",
+        "Critical path of {}: {} in {} segments\n",
         analysis::clean(&words::task(task)),
-        seconds(summary.wall_ns),
+        length(summary.wall_ns),
         found.segments.len()
     );
     out += &format!("\nWhat it is made of\n{}", categories(summary, findings.limit).text(width));
-    out += &host_side::path(findings, path);
+    out += &host_side::path(findings, path, width);
     out += &format!(
         "\nWhose time it is, in {}\n{}",
         Scale::of(summary.wall_ns).unit(),

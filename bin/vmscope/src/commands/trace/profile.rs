@@ -5,15 +5,18 @@ use tracing::profile::{FourWay, Profile, profile_within};
 
 use super::super::grid::{Column, Grid};
 use super::report::Findings;
-use super::scene::{percent, seconds};
+use super::scene::{length, percent, seconds};
 
 pub(super) fn of(findings: &Findings<'_>) -> Profile {
     profile_within(&findings.scene.timeline, &findings.range())
 }
 
 pub(super) fn text(findings: &Findings<'_>, profile: &Profile, width: Width) -> String {
-    let wall = seconds(profile.machine.total_ns());
-    let title = format!("CPU and disk: what was busy, in % of {wall} s\n");
+    let wall = length(profile.machine.total_ns());
+    let title = format!(
+        "CPU and disk, whoever used them: what was busy, in % of {wall}{}\n",
+        when(findings)
+    );
     let mut grid = columns("of");
     if is_unknown(&profile.machine) {
         grid.push(Column::Number("unknown".to_owned()));
@@ -28,8 +31,16 @@ pub(super) fn text(findings: &Findings<'_>, profile: &Profile, width: Width) -> 
     }
     let mut out =
         title + &grid.text(width) + "The machine: any CPU, any disk; a CPU: it and any disk\n";
-    out += &format!("\n{}", disks(findings).text(width));
+    out += &format!("\nDisks, in all of the trace\n{}", disks(findings).text(width));
     out
+}
+
+/// The machine's figures are of the time in which those asked for lived.
+fn when(findings: &Findings<'_>) -> String {
+    match findings.is_everyone() {
+        true => String::new(),
+        false => format!(", the time of {}", findings.whose()),
+    }
 }
 
 pub(super) fn csv(findings: &Findings<'_>, profile: &Profile) -> String {

@@ -6,9 +6,10 @@ use std::process::ExitCode;
 use analysis::{ProcessFilter, clean};
 use anyhow::Context;
 use clap::ValueEnum;
-use model::HostNs;
+use model::{HostNs, Tid};
 use tracing::critical_path::Scope;
-use tracing::timeline::{Task, TaskId};
+use tracing::group::{By, grouped};
+use tracing::timeline::{TaskId, Timeline};
 use tracing::tree::{all, tree};
 use tracing::waits::{Classifier, Life, lives};
 
@@ -19,7 +20,7 @@ use super::gantt::{self, Chart};
 use super::kernel::{self, Kernel};
 use super::path::{self, Path};
 use super::patience::Patience;
-use super::scene::{Scene, Source};
+use super::scene::{Scene, Source, wrapped};
 use super::waits::{self, Waits};
 use super::{json, overview, process, profile, states};
 
@@ -29,8 +30,7 @@ const TEXT_LIMIT: usize = 20;
 const EXAMPLE: &str = "Examples:
   vmscope trace report seq                            why did it take so long?
   vmscope trace report seq --view critical-path       what to improve
-  vmscope trace report seq --view states --command-only
-                                                      the command's processes
+  vmscope trace report seq --view states --all        not the command's tasks only
   vmscope trace report seq --view waits --process cc1
   vmscope trace report seq --format html >seq.html    charts for a browser";
 
@@ -45,12 +45,12 @@ pub(crate) struct Args {
     /// What to show
     #[arg(long, value_enum, default_value_t = View::Overview)]
     view: View,
-    /// Only processes of this name or id
+    /// Only processes that have this id, or this name in the end
     #[arg(long, value_name = "NAME|PID")]
     process: Option<String>,
-    /// Only the command and what it started
+    /// Everyone's tasks [default: the command's and of all it started; without one, those of --tree]
     #[arg(long)]
-    command_only: bool,
+    all: bool,
     /// Lines of a table at most, 0 for all [default: 20 in text, all in json and csv]
     #[arg(long, value_name = "N", value_parser = count)]
     limit: Option<usize>,
@@ -112,6 +112,8 @@ pub(super) struct Findings<'s> {
 enum Asked {
     Everyone,
     Command,
+    /// Those that the trace's filter keeps.
+    Tree(Tid),
     Process(String),
 }
 
@@ -120,7 +122,11 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let patience = Patience::begin("working it out", 0);
     let findings = Findings::of(&scene, args)?;
     let out = match args.format {
-        Format::Text => scene.heading() + "\n" + &text(&findings, args.view)?,
+        Format::Text => {
+            wrapped(&(scene.heading() + &findings.shown()), width())
+                + "\n"
+                + &text(&findings, args.view)?
+        }
         Format::Csv => csv(&findings, args.view)?,
         Format::Json => serde_json::to_string_pretty(&json::report(&findings, args.view)?)? + "\n",
         Format::Html => {
@@ -167,21 +173,13 @@ fn csv(findings: &Findings<'_>, view: View) -> Result<String, Usage> {
 impl<'s> Findings<'s> {
     fn of(scene: &'s Scene, args: &Args) -> Result<Self, Usage> {
         let timeline = &scene.timeline;
-        let command = scene.command();
-        // The overview answers for the command, when there is one.
-        let command_only = args.command_only
-            || args.view == View::Overview && args.process.is_none() && command.is_some();
-        let (mut asked, mut tasks, mut explained) = (Asked::Everyone, all(timeline), command);
-        if command_only {
-            let scope = command.ok_or_else(|| no_command(scene))?;
-            (asked, tasks) = (Asked::Command, tree(timeline, scope.task));
-        }
+        let mut explained = scene.command();
+        let (mut asked, mut tasks) =
+            if args.all { (Asked::Everyone, all(timeline)) } else { by_default(scene) };
         if let Some(process) = &args.process {
             let filter = ProcessFilter::new(process);
-            tasks.retain(|id| is_of(scene.task(*id), &filter));
-            let none =
-                || format!("no process {} in this trace: see --view process", clean(process));
-            let first = tasks.first().ok_or_else(|| Usage(none()))?;
+            tasks = processes(timeline, &tasks, &filter);
+            let first = tasks.first().ok_or_else(|| no_process(scene, &filter, &asked))?;
             explained = Scope::life(timeline, *first);
             asked = Asked::Process(clean(process).into_owned());
         }
@@ -205,8 +203,19 @@ impl<'s> Findings<'s> {
         match &self.asked {
             Asked::Everyone => "all tasks".to_owned(),
             Asked::Command => "the command".to_owned(),
+            Asked::Tree(root) => format!("the tree of {root}"),
             Asked::Process(process) => process.clone(),
         }
+    }
+
+    /// A line that says who was left out without having been asked for.
+    fn shown(&self) -> String {
+        let shown = match &self.asked {
+            Asked::Command => "the command and all that it started".to_owned(),
+            Asked::Tree(root) => format!("task {root} and all that it started"),
+            Asked::Everyone | Asked::Process(_) => return String::new(),
+        };
+        format!("Shown: {shown} (--all: everyone)\n")
     }
 
     /// Whether a task is among those asked for.
@@ -240,8 +249,41 @@ impl<'s> Findings<'s> {
     }
 }
 
-fn is_of(task: &Task, filter: &ProcessFilter) -> bool {
-    task.names.iter().any(|(_, name)| filter.matches(name, Some(task.pid.0)))
+/// The command's tasks; without one, those of the tree that the trace was limited to; else everyone's.
+fn by_default(scene: &Scene) -> (Asked, Vec<TaskId>) {
+    let timeline = &scene.timeline;
+    if let Some(scope) = scene.command() {
+        return (Asked::Command, tree(timeline, scope.task));
+    }
+    let of = |root: Tid| all(timeline).into_iter().find(|id| scene.task(*id).tid == root);
+    match scene.tree().and_then(|root| Some((root, of(root)?))) {
+        Some((root, first)) => (Asked::Tree(root), tree(timeline, first)),
+        None => (Asked::Everyone, all(timeline)),
+    }
+}
+
+/// The tasks of processes that have this id, or this name in the end. One that went on as another program is that one's.
+fn processes(timeline: &Timeline, tasks: &[TaskId], filter: &ProcessFilter) -> Vec<TaskId> {
+    let rows = grouped(timeline, By::Process, tasks).into_iter();
+    let meant = rows.filter(|(key, _)| filter.matches(&key.name, key.pid.map(|pid| pid.0)));
+    let mut tasks: Vec<TaskId> = meant.flat_map(|(_, tasks)| tasks).collect();
+    tasks.sort_unstable();
+    tasks
+}
+
+/// Nowhere, or not among those that are shown.
+fn no_process(scene: &Scene, filter: &ProcessFilter, asked: &Asked) -> Usage {
+    let (timeline, name) = (&scene.timeline, clean(filter.text()));
+    let elsewhere = !processes(timeline, &all(timeline), filter).is_empty();
+    Usage(match asked {
+        Asked::Command if elsewhere => {
+            format!("process {name} is in this trace, but not of the command: add --all")
+        }
+        Asked::Tree(root) if elsewhere => {
+            format!("process {name} is in this trace, but not of the tree of {root}: add --all")
+        }
+        _ => format!("no process {name} in this trace: see --view process --all"),
+    })
 }
 
 fn no_command(scene: &Scene) -> Usage {

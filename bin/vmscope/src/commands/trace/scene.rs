@@ -3,9 +3,9 @@
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
-use analysis::clean;
+use analysis::{Width, clean};
 use anyhow::Context;
-use model::{Machine, MachineId};
+use model::{Machine, MachineId, Tid};
 use recording::trace::Trace;
 use tracing::critical_path::Scope;
 use tracing::timeline::{Builder, Survey, Task, TaskId, Timeline};
@@ -88,7 +88,8 @@ impl Scene {
     /// What was run, how it ended, how long it took: or where, when that was another machine.
     fn command_line(&self) -> String {
         let Some(command) = &self.trace.tables.command else { return String::new() };
-        let words = shortened(&clean(&command.words.join(" ")), 60);
+        let words = command.words.join(" ").replace(['\n', '\r', '\t'], " ");
+        let words = shortened(&clean(&words), 60);
         let Some(scope) = self.command() else {
             let machine = self.trace.tables.machines.get(command.machine.index());
             let machine = machine.map_or("another machine".into(), |row| clean(&row.name));
@@ -98,11 +99,17 @@ impl Scene {
             Some(code) => format!("exit code {code}"),
             None => "not ended by itself".to_owned(),
         };
-        let took = seconds(scope.end.since(scope.begin));
-        format!("Command: {words} (pid {}), {ended}, {took} s\n", command.task)
+        let took = length(scope.end.since(scope.begin));
+        format!("Command: {words} (pid {}), {ended}, {took}\n", command.task)
     }
 
-    /// The lines above every text.
+    /// The root of the tasks that the trace was limited to.
+    pub(super) fn tree(&self) -> Option<Tid> {
+        let mut filters = self.trace.header.filters.iter();
+        filters.find_map(|filter| filter.strip_prefix("--tree ")?.parse().ok().map(Tid))
+    }
+
+    /// The lines above every text, however long.
     pub(super) fn heading(&self) -> String {
         let (header, machine) = (&self.trace.header, self.machine());
         let (name, kernel) = (clean(&machine.name), clean(&machine.kernel));
@@ -111,9 +118,9 @@ impl Scene {
             _ => format!("VM: {name}"),
         };
         let cpus = counted(machine.cpus.len() as u64, "CPU");
-        let wall = seconds(self.wall_ns());
+        let wall = length(self.wall_ns());
         let events = grouped(self.events);
-        let mut out = format!("{of} (Linux {kernel}), {cpus}; traced {wall} s, {events} events\n");
+        let mut out = format!("{of} (Linux {kernel}), {cpus}; traced {wall}, {events} events\n");
         out += &self.command_line();
         let others: Vec<_> = self.traced().filter(|row| row.name != machine.name).collect();
         if !others.is_empty() {
@@ -125,7 +132,7 @@ impl Scene {
             out += &format!("Filter: {filters}: machine-wide figures lack what it left out\n");
         }
         for line in doubt::lines(self) {
-            out += &wrapped(&clean(&line));
+            out += &format!("{}\n", clean(&line));
         }
         out
     }
@@ -138,7 +145,7 @@ fn on_time_axis(
     machines: impl Iterator<Item = MachineId>,
 ) -> anyhow::Result<(Vec<Timeline>, u64)> {
     let patience = Patience::begin("reading the trace", 2 * trace.known_events().unwrap_or(0));
-    let mut surveys: Vec<_> = machines.map(|it| Survey::new(&trace.tables, it)).collect();
+    let mut surveys: Vec<_> = machines.map(|it| survey(trace, it)).collect();
     let mut events = 0;
     trace.for_each_batch(&mut |batch| {
         events += batch.len() as u64;
@@ -153,6 +160,14 @@ fn on_time_axis(
     Ok((builders.into_iter().map(Builder::finish).collect(), events))
 }
 
+fn survey(trace: &Trace, machine: MachineId) -> Survey<'_> {
+    let mut survey = Survey::new(&trace.tables, machine);
+    if trace.header.leaves_out_switches(machine) {
+        survey.switches_left_out();
+    }
+    survey
+}
+
 fn choose(trace: &Trace, name: Option<&str>) -> Result<MachineId, Usage> {
     let rows = &trace.tables.machines;
     let mut traced = (0..).map(MachineId).zip(rows).filter(|(_, row)| !row.cpus.is_empty());
@@ -165,18 +180,29 @@ fn choose(trace: &Trace, name: Option<&str>) -> Result<MachineId, Usage> {
     };
     let names: Vec<_> = traced.clone().map(|(_, row)| clean(&row.name).into_owned()).collect();
     let found = traced.find(|(_, row)| row.name == name).map(|(id, _)| id);
-    let none = || format!("no machine {}: there are {}", clean(name), names.join(", "));
+    let none = || format!("no machine {} in this trace: it has {}", clean(name), names.join(", "));
     found.ok_or_else(|| Usage(none()))
 }
 
-/// Lines of at most 98 characters, broken between words but not before a `%`; those after the first are indented.
-pub(super) fn wrapped(text: &str) -> String {
-    const COLUMNS: usize = 98;
+/// Lines no longer than the terminal's, broken between words but not before a `%`; those that go on are indented.
+pub(super) fn wrapped(text: &str, width: Width) -> String {
+    let columns = width.columns().unwrap_or(usize::MAX);
+    text.lines().map(|line| broken(line, columns)).collect()
+}
+
+/// The same two columns to the right.
+pub(super) fn indented(text: &str, width: Width) -> String {
+    let columns = width.columns().map_or(usize::MAX, |columns| columns - 2);
+    let lines: String = text.lines().map(|line| broken(line, columns)).collect();
+    lines.lines().map(|line| format!("  {line}\n")).collect()
+}
+
+fn broken(text: &str, columns: usize) -> String {
     let mut out = String::new();
     let mut line = String::new();
     let text = text.replace(" %", "\u{a0}%");
     for word in text.split(' ') {
-        if !line.is_empty() && COLUMNS < line.chars().count() + 1 + word.chars().count() {
+        if !line.is_empty() && columns < line.chars().count() + 1 + word.chars().count() {
             out += &format!("{line}\n");
             line = format!("  {word}");
             continue;
@@ -243,6 +269,15 @@ pub(super) fn seconds(ns: u64) -> String {
     format!("{:.3}", ns as f64 / 1e9)
 }
 
+/// How long something took: in seconds, or in milliseconds below one.
+pub(super) fn length(ns: u64) -> String {
+    if ns < 1_000_000_000 {
+        format!("{:.2} ms", ns as f64 / 1e6)
+    } else {
+        format!("{} s", seconds(ns))
+    }
+}
+
 /// Of a whole, with one decimal; `-` of nothing.
 pub(super) fn percent(part: u64, whole: u64) -> String {
     if whole == 0 { "-".to_owned() } else { format!("{:.1}", 100.0 * part as f64 / whole as f64) }
@@ -262,10 +297,15 @@ mod test {
 
     #[test]
     fn long_lines_are_broken_between_words() {
-        assert_eq!(wrapped("a b"), "a b\n");
-        assert_eq!(wrapped(""), "\n");
-        let word = "x".repeat(60);
-        assert_eq!(wrapped(&format!("{word} {word} b")), format!("{word}\n  {word} b\n"));
+        let check = |text: &str, columns, expected| {
+            assert_eq!(broken(text, columns), expected);
+        };
+        check("", 8, "\n");
+        check("a b", 8, "a b\n");
+        check("xxxx yyyy b", 8, "xxxx\n  yyyy b\n");
+        check("xxxx 5 %", 6, "xxxx\n  5 %\n");
+        assert_eq!(wrapped("a b\n\nc", Width::Columns(80)), "a b\n\nc\n");
+        assert_eq!(wrapped(&"word ".repeat(99), Width::Unlimited).lines().count(), 1);
     }
 
     #[test]
@@ -282,6 +322,8 @@ mod test {
         let scaled = |ns| (Scale::of(ns).show(ns), Scale::of(ns).unit());
         assert_eq!(scaled(1_234_567), ("1.235".to_owned(), "ms"));
         assert_eq!(scaled(12_345_678_901), ("12.346".to_owned(), "s"));
+        assert_eq!(length(873_456), "0.87 ms");
+        assert_eq!(length(1_000_000_000), "1.000 s");
         assert_eq!(shortened("abcdef", 4), "abc…");
         assert_eq!(shortened("abcd", 4), "abcd");
     }

@@ -91,7 +91,9 @@ pub(super) fn causes(life: &Life, limit: usize) -> Grid {
         "for",
     ]);
     let waiting = life.waiting().ns;
-    for (cause, sum) in life.by_time().into_iter().take(limit) {
+    let (waits, others): (Vec<_>, Vec<_>) =
+        life.by_time().into_iter().partition(|(cause, _)| cause.is_waiting());
+    for (cause, sum) in waits.into_iter().chain(others).take(limit) {
         let share = if cause.is_waiting() { percent(sum.ns, waiting) } else { "-".to_owned() };
         grid.row([
             share,
@@ -170,17 +172,17 @@ fn places(waits: &Waits) -> Vec<(Place<'_>, Sum)> {
 }
 
 fn place_rows(places: &[(Place<'_>, Sum)], limit: usize, scale: Scale) -> Grid {
-    let mut grid =
-        Grid::new(&[&format!(">{}", scale.unit()), ">waits", "for", "function", "holder"]);
+    let mut grid = Grid::new(&[&format!(">{}", scale.unit()), ">waits", "for", "function"]);
+    let is_held = places.iter().take(limit).any(|((.., holder), _)| holder.is_some());
+    if is_held {
+        grid.push(Column::Name("holder".to_owned()));
+    }
     for ((cause, function, holder), sum) in places.iter().take(limit) {
         let function = if function.is_empty() { "-" } else { function };
-        grid.row([
-            scale.show(sum.ns),
-            sum.count.to_string(),
-            cause.name().to_owned(),
-            function.to_owned(),
-            holder.clone().unwrap_or("-".to_owned()),
-        ]);
+        let cells = [scale.show(sum.ns), sum.count.to_string()];
+        let cells = cells.into_iter().chain([cause.name().to_owned(), function.to_owned()]);
+        let holder = is_held.then(|| holder.clone().unwrap_or("-".to_owned()));
+        grid.row(cells.chain(holder));
     }
     grid
 }
@@ -197,7 +199,7 @@ fn holder(detail: &Detail) -> Option<String> {
 fn ended(waits: &Waits, limit: usize, scale: Scale) -> Grid {
     let mut grid = Grid::new(&[&format!(">{}", scale.unit()), ">waits", "for", "ended by"]);
     for ((cause, by), sum) in asleep(&waits.wakers, |it| it.0).take(limit) {
-        let by = by.clone().unwrap_or("-".to_owned());
+        let by = by.clone().unwrap_or("(not over at the end, or not known)".to_owned());
         grid.row([scale.show(sum.ns), sum.count.to_string(), cause.name().to_owned(), by]);
     }
     grid
