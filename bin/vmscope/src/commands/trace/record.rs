@@ -414,8 +414,7 @@ mod test {
         let web = ["web".to_owned()];
         assert!(check_buffer(MOST_BUFFER, &[]).is_ok());
         assert!(check_buffer(MOST_GUEST_BUFFER, &web).is_ok());
-        assert!(
-            check_buffer(MOST_GUEST_BUFFER + 1, &web).unwrap_err().to_string().contains("256M")
-        );
+        let refused = check_buffer(MOST_GUEST_BUFFER + 1, &web);
+        assert!(refused.is_err_and(|error| error.to_string().contains("256M")));
     }
 }
