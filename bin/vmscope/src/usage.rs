@@ -91,7 +91,8 @@ mod test {
         let last = clap::Arg::new("command").last(true).num_args(0..);
         let with_last = Command::new("r").arg(clap::Arg::new("o").short('o')).arg(last);
         let check = |command: &Command, words: &[&str], expected| {
-            let error = command.clone().try_get_matches_from(words).unwrap_err();
+            let error = command.clone().try_get_matches_from(words);
+            let error = error.expect_err("wrong usage");
             assert_eq!(lacks_dashes(&error, command), expected, "{words:?}: {error}");
         };
         check(&with_last, &["r", "-o", "x", "make", "-j2"], true);

@@ -394,7 +394,7 @@ mod test {
         assert_eq!(some_time("1ms"), Ok(Duration::from_millis(1)));
         assert!(some_time("0").is_err() && some_time("0ms").is_err());
         assert_eq!(process_id("4711"), Ok(4711));
-        assert!(process_id("bash").unwrap_err().contains("process id"));
+        assert!(process_id("bash").is_err_and(|error| error.contains("process id")));
     }
 
     #[test]
