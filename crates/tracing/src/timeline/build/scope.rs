@@ -43,6 +43,7 @@ pub struct Survey<'a> {
     first: HostNs,
     last: HostNs,
     fault_ends_seen: bool,
+    switches_left_out: bool,
     chains: Chains,
     evidence: Evidence<'a>,
 }
@@ -59,9 +60,15 @@ impl<'a> Survey<'a> {
             first: HostNs(u64::MAX),
             last: HostNs(0),
             fault_ends_seen: false,
+            switches_left_out: false,
             chains: Chains::default(),
             evidence: Evidence::new(tables, machine),
         }
+    }
+
+    /// A filter left out switches: where no event tells, anybody may have had a CPU.
+    pub fn switches_left_out(&mut self) {
+        self.switches_left_out = true;
     }
 
     /// Takes the next events, of all machines: those of guests tell something of their host's threads.
@@ -98,7 +105,7 @@ impl<'a> Survey<'a> {
         cpus.dedup();
         let told = row.begin < row.end;
         let lossless = row.lost.iter().all(|lost| lost.count == 0);
-        let complete = lossless && self.chains.hold();
+        let complete = lossless && !self.switches_left_out && self.chains.hold();
         let seen = (self.first.min(self.last), self.last);
         let (begin, end) = if told { (row.begin, row.end) } else { seen };
         let fault_ends = match self.fault_ends_seen {
@@ -119,8 +126,8 @@ impl Scope {
     }
 }
 
-/// Whether the switches of a CPU are from the tasks that those before them were to. Where a filter left out switches, most
-/// are not.
+/// Whether the switches of a CPU are from the tasks that those before them were to. Where switches are missing of which
+/// nobody tells, most are not.
 #[derive(Debug, Default)]
 struct Chains {
     running: FxHashMap<u32, Tid>,

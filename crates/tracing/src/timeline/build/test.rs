@@ -506,6 +506,21 @@ fn lost_events_leave_what_they_contradict_unknown() {
 }
 
 #[test]
+fn what_a_filter_left_out_is_not_guessed() {
+    let scene = Scene::new(&[
+        (10, 0, switch(5, Off::Runnable, 1)),
+        (20, 0, switch(1, Off::Runnable, 5)),
+        (30, 0, switch(5, Off::Runnable, 1)),
+    ])
+    .task(5, "other");
+    scene.check_cpu(0, "0-10 5:?, 10-20 1:?, 20-30 5:?, 30-100 1:?");
+    let scene = scene.filtered();
+    scene.check_cpu(0, "0-10 ?, 10-20 1:?, 20-30 5:?, 30-100 1:?");
+    scene.check_task(1, "0-10 ?, 10-20 cpu0, 20-30 preempted, 30-100 cpu0");
+    scene.check_problems(&[]);
+}
+
+#[test]
 fn time_goes_on_only() {
     let scene = Scene::new(&[
         (20, 0, switch(0, Off::Runnable, 1)),

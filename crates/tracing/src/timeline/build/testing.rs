@@ -6,13 +6,14 @@ use model::{
 };
 
 use crate::timeline::{
-    LockWait, Problem, Segment, Segments, Sleep, State, Timeline, WokenBy, Work, build,
+    LockWait, Problem, Segment, Segments, Sleep, State, Survey, Timeline, WokenBy, Work,
 };
 
 /// A trace of the host's CPUs 0 and 1 from 0 to 100, in which `init` (1) and `kthreadd` (2) were there.
 pub(crate) struct Scene {
     pub(crate) tables: TraceTables,
     pub(crate) events: Vec<TraceEvent>,
+    switches_left_out: bool,
 }
 
 impl Scene {
@@ -32,7 +33,7 @@ impl Scene {
         });
         let tasks = vec![there(1, "init", false), there(2, "kthreadd", true)];
         let tables = TraceTables { machines: vec![machine], tasks, ..TraceTables::default() };
-        Self { tables, events: events.collect() }
+        Self { tables, events: events.collect(), switches_left_out: false }
     }
 
     pub(crate) fn task(mut self, tid: u32, name: &str) -> Self {
@@ -45,8 +46,19 @@ impl Scene {
         self
     }
 
+    pub(crate) fn filtered(self) -> Self {
+        Self { switches_left_out: true, ..self }
+    }
+
     pub(crate) fn build(&self) -> Timeline {
-        build(&self.tables, MachineId::HOST, &self.events)
+        let mut survey = Survey::new(&self.tables, MachineId::HOST);
+        if self.switches_left_out {
+            survey.switches_left_out();
+        }
+        survey.see(&self.events);
+        let mut builder = survey.builder();
+        builder.see(&self.events);
+        builder.finish()
     }
 
     /// The segments of the tasks of this id, tasks apart by `|`.
