@@ -1,5 +1,6 @@
 //! The charts: CPU and disk, states, waits, CPU time by class, the critical path. Of two runs, both in each.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use tracing::group::By;
@@ -308,20 +309,18 @@ const PATH_STYLES: [&str; CATEGORIES] =
     ["c0", "c1", "c2", "c3", "c4", "c5", "c6", "c8", "c9", "c10", "c7"];
 
 fn path(subjects: &[Subject<'_>]) -> String {
-    let mut names: Vec<(String, u64)> = Vec::new();
+    let mut sums: BTreeMap<String, u64> = BTreeMap::new();
     let categories = |findings: &Findings<'_>| -> Vec<(String, u64)> {
         let parts = findings.path.iter().flat_map(|(_, summary)| &summary.categories);
         parts.map(|part| (short(&part.of.to_string()), part.ns)).collect()
     };
     for (name, ns) in subjects.iter().flat_map(|subject| categories(subject.findings)) {
-        match names.iter_mut().find(|(known, _)| *known == name) {
-            Some((_, sum)) => *sum += ns,
-            None => names.push((name, ns)),
-        }
+        *sums.entry(name).or_default() += ns;
     }
-    if names.is_empty() {
+    if sums.is_empty() {
         return String::new();
     }
+    let mut names: Vec<(String, u64)> = sums.into_iter().collect();
     names.sort_by_key(|(_, ns)| std::cmp::Reverse(*ns));
     names.truncate(CATEGORIES);
     let mut parts: Vec<(&str, &'static str)> =

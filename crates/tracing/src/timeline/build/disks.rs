@@ -16,6 +16,9 @@ use super::cpus::RequestRow;
 use super::tasks::Tasks;
 use crate::timeline::{Disk, Problem, Request, TaskId};
 
+/// Disks that are told apart. Each costs the analyses a pass over what CPUs did, and a guest can make up any number of them.
+const MAX_DISKS: usize = 256;
+
 /// The disks while events go by.
 #[derive(Debug)]
 pub(super) struct Disks<'a> {
@@ -191,13 +194,26 @@ impl<'a> Disks<'a> {
     }
 
     fn disk(&mut self, dev: u32) -> u32 {
-        *self.by_dev.entry(dev).or_insert_with(|| {
-            let name = self.names.get(&dev).map(|name| (*name).to_owned());
-            let name = name.unwrap_or_else(|| format!("{}:{}", dev >> 20, dev & 0xf_ffff));
-            let disk = Disk { dev, name, ..Disk::default() };
-            self.rows.push(Tracked { disk, in_flight: 0, busy_since: HostNs(0) });
-            u32::try_from(self.rows.len() - 1).expect("there are at most 2^32 numbers of disks")
-        })
+        if let Some(row) = self.by_dev.get(&dev) {
+            return *row;
+        }
+        let row = self.rows.len();
+        if row <= MAX_DISKS {
+            self.rows.push(self.tracked(dev));
+            self.by_dev.insert(dev, row_number(row));
+        }
+        row_number(row.min(MAX_DISKS))
+    }
+
+    /// A disk of its own, or what all those are that come after as many as are told apart.
+    fn tracked(&self, dev: u32) -> Tracked {
+        let name = self.names.get(&dev).map(|name| (*name).to_owned());
+        let name = match self.rows.len() {
+            MAX_DISKS => "other disks".to_owned(),
+            _ => name.unwrap_or_else(|| format!("{}:{}", dev >> 20, dev & 0xf_ffff)),
+        };
+        let disk = Disk { dev, name, ..Disk::default() };
+        Tracked { disk, in_flight: 0, busy_since: HostNs(0) }
     }
 }
 
@@ -224,6 +240,10 @@ impl Tracked {
             _ => self.disk.busy.push((begin, end)),
         }
     }
+}
+
+fn row_number(row: usize) -> u32 {
+    u32::try_from(row).expect("rows of disks are few")
 }
 
 fn row_of(maker: Option<RequestRow>, tasks: &mut Tasks) -> Option<&mut Request> {

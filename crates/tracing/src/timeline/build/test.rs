@@ -418,6 +418,20 @@ fn a_request_that_is_merged_waits_no_longer() {
 }
 
 #[test]
+fn of_too_many_disks_the_last_are_one() {
+    let of = |disk| model::BlockRequest { disk, ..request(u64::from(disk), 1) };
+    let issues = (0..1000).map(|disk| (10, 0, What::BlockIssue(of(disk))));
+    let ends = (0..1000_u32).map(|disk| (20 + u64::from(disk) % 7, 0, done(disk.into())));
+    let timeline = Scene::new(&issues.chain(ends).collect::<Vec<_>>()).build();
+    let disks: Vec<_> = timeline.disks.iter().map(|it| (it.name.as_str(), it.requests)).collect();
+    assert_eq!((disks.len(), disks[255]), (257, ("0:255", 1)));
+    assert_eq!(disks[256], ("other disks", 1000 - 256));
+    assert_eq!(timeline.disks[256].busy, [(HostNs(10), HostNs(26))]);
+    let rows: Vec<_> = timeline.tasks[0].requests.iter().map(|it| it.disk).collect();
+    assert!((0..1000).map(|disk| disk.min(256)).eq(rows));
+}
+
+#[test]
 fn locks_that_tasks_sleep_for() {
     let scene = |kind| {
         Scene::new(&[
