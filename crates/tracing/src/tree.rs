@@ -1,7 +1,5 @@
 //! The tasks that come from one task.
 
-use model::Tid;
-
 use crate::processes::Processes;
 use crate::timeline::{TaskId, Timeline};
 
@@ -36,16 +34,9 @@ pub fn all(timeline: &Timeline) -> Vec<TaskId> {
     (0..).zip(&timeline.tasks).map(|(row, _)| TaskId(row)).collect()
 }
 
-/// The first task that had this thread id: for the traced command's first task, which was there when its id was told.
-#[must_use]
-pub fn first(timeline: &Timeline, tid: Tid) -> Option<TaskId> {
-    let row = timeline.tasks.iter().position(|task| task.tid == tid)?;
-    Some(TaskId(u32::try_from(row).ok()?))
-}
-
 #[cfg(test)]
 mod test {
-    use model::Pid;
+    use model::{Pid, Tid};
 
     use super::*;
     use crate::timeline::build::random::senseless;
@@ -93,8 +84,6 @@ mod test {
         check(5, &[5]);
         check(6, &[6, 7]);
         check(99, &[]);
-        assert_eq!(first(&family, Tid(10)), Some(TaskId(1)));
-        assert_eq!(first(&family, Tid(12)), None);
     }
 
     #[test]

@@ -86,7 +86,8 @@ impl Grid {
         let titles: Vec<String> = self.columns.iter().map(|c| c.title().to_owned()).collect();
         let mut out = String::new();
         for row in std::iter::once(&titles).chain(&self.rows) {
-            let fields: Vec<String> = row.iter().map(|cell| field(cell)).collect();
+            let empty_or = |cell: &String| if cell == "-" { String::new() } else { field(cell) };
+            let fields: Vec<String> = row.iter().map(empty_or).collect();
             out.push_str(&fields.join(","));
             out.push_str("\r\n");
         }
@@ -133,8 +134,9 @@ impl Column {
     }
 }
 
-fn field(cell: &str) -> String {
-    let text = if cell == "-" { "".into() } else { clean(cell) };
+/// A field of CSV: control and direction characters made visible, in quotes where it must be.
+pub(crate) fn field(text: &str) -> String {
+    let text = clean(text);
     if text.contains([',', '"', '\r', '\n']) {
         format!("\"{}\"", text.replace('"', "\"\""))
     } else {

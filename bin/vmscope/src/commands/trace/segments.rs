@@ -2,13 +2,13 @@
 
 use std::io::{self, Write};
 
-use analysis::clean;
 use tracing::group::{By, grouped};
 use tracing::timeline::{State, Timeline};
 use tracing::tree::all;
 use tracing::waits::{Classifier, waker_name};
 
 use super::scene::Scene;
+use crate::commands::grid::field;
 
 const TITLES: &str = "machine,process_name,pid,thread_name,tid,begin_ns,end_ns,state,cause,function,cpu,woken_by\r\n";
 
@@ -63,14 +63,5 @@ fn told(timeline: &Timeline, state: &State) -> (&'static str, String, String) {
         }
         State::Stopped => ("stopped", none(), none()),
         State::Unknown => ("unknown", none(), none()),
-    }
-}
-
-fn field(text: &str) -> String {
-    let text = clean(text);
-    if text.contains([',', '"', '\r', '\n']) {
-        format!("\"{}\"", text.replace('"', "\"\""))
-    } else {
-        text.into_owned()
     }
 }
