@@ -313,7 +313,11 @@ fn faults_whose_ends_are_missed_do_not_last() {
         1,
     );
     // The next fault of the program's code shows it, too.
-    check(&[(3, fault(true)), (5, fault(true)), (6, fault_end())], "3M-6M 1:fault, 6M-30M 1:user", 1);
+    check(
+        &[(3, fault(true)), (5, fault(true)), (6, fault_end())],
+        "3M-6M 1:fault, 6M-30M 1:user",
+        1,
+    );
 }
 
 #[test]
