@@ -21,6 +21,9 @@ use crate::timeline::{
 /// Changes of task at one instant. Real ones: a fork and a wake-up within the clock's resolution.
 const MAX_HOPS: u32 = 8;
 
+/// Tasks that the walk can come back to: each sleep looks through them, and a bad trace has a million sleepers in a row.
+const MAX_LEFT: usize = 1000;
+
 /// Numbers of the system calls that wait for a child.
 const WAIT4: u16 = 61;
 const WAITID: u16 = 247;
@@ -223,8 +226,15 @@ impl<'a> Walk<'a> {
     fn woken(&mut self, by: TaskId, woken: HostNs, asleep_since: HostNs, sleep: &Sleep) {
         let (syscall, lock) = (sleep.syscall, sleep.lock.is_some());
         self.push(woken, Doing::WakingUp);
-        self.left.push((self.task, asleep_since));
+        self.leave(asleep_since);
         self.hop(by, woken, Via::Woken { asleep_since, syscall, lock });
+    }
+
+    /// The task may be come back to.
+    fn leave(&mut self, asleep_since: HostNs) {
+        if self.left.len() < MAX_LEFT {
+            self.left.push((self.task, asleep_since));
+        }
     }
 
     /// Who sent the packet that woke a task then. One that stays on the machine is received in the sender's system call,
@@ -255,7 +265,7 @@ impl<'a> Walk<'a> {
         let issued = request.issued.unwrap_or(queued).clamp(queued, done);
         self.push(done, Doing::WakingUp);
         if maker != self.task {
-            self.left.push((self.task, asleep_since));
+            self.leave(asleep_since);
         }
         self.hop(maker, done, Via::Completed);
         self.push(issued, Doing::Disk { disk, op });
