@@ -267,7 +267,10 @@ fn path(timeline: &Timeline, scope: Scope) -> Vec<Figure> {
 }
 
 fn kernel(work: Work) -> String {
-    format!("kernel: {}", Class::of(work).group().name())
+    match Class::of(work).group() {
+        ClassGroup::KernelTasks => "kernel tasks".to_owned(),
+        group => format!("kernel: {}", group.name()),
+    }
 }
 
 /// Rows with the figures of both, in the first's order, or largest first where that order says nothing.

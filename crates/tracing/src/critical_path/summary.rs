@@ -195,7 +195,8 @@ impl Sums {
         }
         if let Doing::CpuWait { behind, .. } = &segment.doing {
             for &(id, ns) in behind {
-                let task = id.and_then(|id| timeline.tasks.get(id.index()));
+                let process = id.map(|id| processes.of(id));
+                let task = process.and_then(|id| timeline.tasks.get(id.index()));
                 let name = task.map(|task| span::name_at(task, segment.begin).to_owned());
                 *self.behind.entry(name).or_default() += ns;
             }

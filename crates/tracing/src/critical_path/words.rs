@@ -16,7 +16,10 @@ impl fmt::Display for Category {
             Self::Kernel(Work::Interrupt(interrupt)) => {
                 write!(f, "kernel: {}", interrupt_name(*interrupt))
             }
-            Self::Kernel(work) => write!(f, "kernel: {}", Class::of(*work).name()),
+            Self::Kernel(work) => match Class::of(*work) {
+                Class::KernelTasks => f.write_str("kernel tasks"),
+                class => write!(f, "kernel: {}", class.name()),
+            },
             Self::Vcpu => f.write_str("guest code and its exits"),
             Self::CpuWait => f.write_str("waiting for a CPU"),
             Self::WakingUp => f.write_str("being woken"),

@@ -77,7 +77,7 @@ fn machine(findings: &Findings<'_>, kernel: &Kernel) -> Grid {
         grid.push(Column::Number("%".to_owned()));
     }
     for (number, _) in &kernel.time.cpus {
-        grid.push(Column::Number(format!("CPU {number}\n%")));
+        grid.push(Column::Spare(format!("CPU {number}\n%")));
     }
     for (class, ns) in &all {
         let mut cells = vec![class.name().to_owned(), scale.show(*ns), percent(*ns, all_ns)];
@@ -114,7 +114,7 @@ fn by_name(kernel: &Kernel, limit: usize) -> Grid {
         ClassGroup::ALL.into_iter().filter(|group| groups.contains_key(group)).collect();
     let mut grid = Grid::new(&["command", ">CPU", ">kernel"]);
     for group in &shown {
-        grid.push(Column::Number(group.name().replace("system calls", "calls").replace(' ', "\n")));
+        grid.push(Column::Spare(group.name().replace("system calls", "calls").replace(' ', "\n")));
     }
     for row in rows.iter().take(limit) {
         let groups: BTreeMap<ClassGroup, u64> = row.times.groups();

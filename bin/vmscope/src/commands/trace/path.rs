@@ -135,7 +135,7 @@ fn names(summary: &Summary, limit: Option<usize>) -> Grid {
 /// Adds up to the waits for CPUs.
 fn behind(summary: &Summary, limit: Option<usize>) -> Grid {
     let scale = Scale::of(summary.wall_ns);
-    let mut grid = Grid::new(&[">%", &format!(">{}", scale.unit()), "task"]);
+    let mut grid = Grid::new(&[">%", &format!(">{}", scale.unit()), "process"]);
     let mut row = |ns, name| grid.row([percent(ns, summary.wall_ns), scale.show(ns), name]);
     let (shown, rest) =
         summary.behind.split_at(summary.behind.len().min(limit.unwrap_or(usize::MAX)));
@@ -170,6 +170,10 @@ as fast",
         "what",
     ]);
     for gain in summary.worth.iter().take(limit.unwrap_or(usize::MAX)) {
+        // What would show as no gain is left out.
+        if gain.factor().is_some_and(|factor| factor < 1.005) {
+            continue;
+        }
         let factor = gain.factor().map_or("-".to_owned(), |factor| format!("{factor:.2}"));
         let (on_path, at_best) = (scale.show(gain.on_path_ns), scale.show(gain.at_best_ns));
         grid.row([on_path, at_best, factor, gain.target.to_string()]);

@@ -79,21 +79,13 @@ pub(super) fn text(findings: &Findings<'_>, processes: &[Process], width: Width)
     let begin = findings.scene.timeline.begin;
     let longest = processes.iter().map(|process| process.life.total_ns()).max().unwrap_or(0);
     let scale = Scale::of(longest.max(findings.scene.wall_ns()));
-    let titles = [
-        "process",
-        ">parent",
-        ">from",
-        ">life",
-        ">own\ncode",
-        ">kernel",
-        ">waits:\nCPU",
-        ">disk",
-        ">locks",
-        ">others",
-        ">calls",
-        ">MB",
-    ];
-    let mut grid = Grid::new(&titles);
+    let mut grid = Grid::new(&["process"]);
+    let first = ["parent", "from"].map(|title| Column::Spare(title.to_owned()));
+    first.into_iter().for_each(|column| grid.push(column));
+    let titles = ["life", "own\ncode", "kernel", "waits:\nCPU", "disk", "locks", "others"];
+    titles.into_iter().for_each(|title| grid.push(Column::Number(title.to_owned())));
+    let last = ["calls", "MB"].map(|title| Column::Spare(title.to_owned()));
+    last.into_iter().for_each(|column| grid.push(column));
     for process in processes.iter().take(limit) {
         let life = process.life.total_ns();
         let disk = process.group_ns(Group::Disk) + process.group_ns(Group::FileServer);

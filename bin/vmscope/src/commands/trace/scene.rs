@@ -103,10 +103,14 @@ impl Scene {
         format!("Command: {words} (pid {}), {ended}, {took}\n", command.task)
     }
 
-    /// The root of the tasks that the trace was limited to.
+    /// The root of the tasks that the trace was limited to; where VMs were traced, it is a task of theirs.
     pub(super) fn tree(&self) -> Option<Tid> {
-        let mut filters = self.trace.header.filters.iter();
-        filters.find_map(|filter| filter.strip_prefix("--tree ")?.parse().ok().map(Tid))
+        let filters = &self.trace.header.filters;
+        let of_vms = filters.iter().any(|filter| filter.starts_with("--vm "));
+        if of_vms && self.timeline.machine == MachineId::HOST {
+            return None;
+        }
+        filters.iter().find_map(|filter| filter.strip_prefix("--tree ")?.parse().ok().map(Tid))
     }
 
     /// The lines above every text, however long.

@@ -133,7 +133,7 @@ fn who(rows: &[tracing::waits::Row], limit: usize, scale: Scale) -> Grid {
         Group::ALL.into_iter().filter(|group| groups.contains_key(group)).collect();
     let mut grid = Grid::new(&["command", ">life", ">ran"]);
     for group in &shown {
-        grid.push(Column::Number(group.name().replace(' ', "\n")));
+        grid.push(Column::Spare(group.name().replace(' ', "\n")));
     }
     for row in rows.iter().take(limit) {
         let groups = row.life.groups();
