@@ -19,7 +19,8 @@ pub(crate) struct Build {
 
 impl Build {
     pub(crate) fn header(&self) -> TraceHeader {
-        TraceHeader { begin: HostNs(BEGIN), complete: true, ..TraceHeader::default() }
+        let (begin, end) = (HostNs(BEGIN), HostNs(BEGIN + 3_600_000_000_000));
+        TraceHeader { begin, end, complete: true, ..TraceHeader::default() }
     }
 
     pub(crate) fn tables(&self) -> TraceTables {

@@ -111,6 +111,9 @@ impl Format {
         if kind.format != self.name {
             return Err(foreign(format!("its {file} says {:?}", kind.format)));
         }
+        if kind.version == 0 {
+            return Err(Error::damaged(&dir.join(file), "it says version 0"));
+        }
         if u64::from(self.version) < kind.version {
             let (found, supported) = (kind.version, self.version);
             return Err(Error::NewerVersion { path: dir.to_owned(), folder, found, supported });

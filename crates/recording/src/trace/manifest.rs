@@ -51,6 +51,11 @@ pub(super) fn write(
 /// Reads the manifest of a folder that has one.
 pub(super) fn read(dir: &Path) -> Result<Contents, Error> {
     let manifest: Manifest = TRACE.read(dir)?;
+    // Of one that is not finished the end is not known.
+    if manifest.complete && manifest.end_ns < manifest.begin_ns {
+        let path = dir.join(Folder::Trace.manifest());
+        return Err(Error::damaged(&path, "it ends before it begins"));
+    }
     let header = TraceHeader {
         vmscope_version: manifest.vmscope_version,
         hostname: manifest.hostname,

@@ -10,11 +10,12 @@ use super::Wild;
 
 impl Wild {
     pub(crate) fn trace_header(&mut self) -> TraceHeader {
+        let (one, other) = (self.u64(), self.u64());
         TraceHeader {
             vmscope_version: self.text(),
             hostname: self.text(),
-            begin: HostNs(self.u64()),
-            end: HostNs(self.u64()),
+            begin: HostNs(one.min(other)),
+            end: HostNs(one.max(other)),
             begin_unix_ns: self.u64(),
             complete: true,
             filters: (0..self.below(3)).map(|_| self.text()).collect(),

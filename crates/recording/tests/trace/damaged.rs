@@ -57,6 +57,14 @@ fn every_damage_says_what_to_do() {
         "{} has trace format 2, this vmscope reads up to 1: use a newer vmscope",
     );
     check(
+        |path| edit(&path.join("trace.json"), "\"version\": 1", "\"version\": 0"),
+        "{}/trace.json is damaged (it says version 0): copy it again from where it was made",
+    );
+    check(
+        |path| edit(&path.join("trace.json"), "\"end_ns\": ", "\"end_ns\": 0, \"was\": "),
+        "{}/trace.json is damaged (it ends before it begins): copy it again from where it was made",
+    );
+    check(
         |path| fs::write(path.join("trace.json"), "{\"format\": \"vmscope-tr").unwrap(),
         "{}/trace.json is damaged (EOF while parsing a string at line 1 column 22): copy it again from where \
          it was made",
