@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use tracing::critical_path::Category;
 use tracing::group::By;
 use tracing::kernel::ClassGroup;
 use tracing::states::{self, Use};
@@ -304,32 +305,61 @@ fn kernel(subjects: &[Subject<'_>]) -> String {
     out + &tables(subjects, View::Calls, ROWS)
 }
 
-/// Styles of the path's longest categories.
-const PATH_STYLES: [&str; CATEGORIES] =
-    ["c0", "c1", "c2", "c3", "c4", "c5", "c6", "c8", "c9", "c10", "c7"];
+/// What a category is in the page's other charts.
+fn meaning(category: &Category) -> &'static str {
+    match category {
+        Category::User(_) => "user",
+        Category::Kernel(_) => "kernel",
+        Category::Vcpu => "ran",
+        Category::CpuWait | Category::WakingUp => "cpu-wait",
+        Category::DiskQueue(_) => "queued",
+        Category::Disk(..) | Category::UnknownDisk => "disk-wait",
+        Category::Lock => "lock-wait",
+        Category::Timer | Category::Network | Category::Interrupt(_) | Category::NotOver(_) => {
+            "asleep"
+        }
+        Category::Stopped => "stopped",
+        Category::Unknown => "unknown",
+    }
+}
+
+/// Styles that mean nothing elsewhere: for the second category of a meaning, and further ones.
+const MORE_STYLES: [&str; CATEGORIES] =
+    ["c2", "c6", "c9", "c10", "c8", "c7", "s02", "s12", "s20", "s00", "s10"];
+
+/// The longest categories of the path have the colours of their meanings, as far as that tells them apart.
+fn path_styles(meanings: impl Iterator<Item = &'static str>) -> Vec<&'static str> {
+    let (mut styles, mut more) = (Vec::new(), MORE_STYLES.iter());
+    for meaning in meanings {
+        let style = if styles.contains(&meaning) { more.next() } else { Some(&meaning) };
+        styles.extend(style);
+    }
+    styles
+}
 
 fn path(subjects: &[Subject<'_>]) -> String {
-    let mut sums: BTreeMap<String, u64> = BTreeMap::new();
-    let categories = |findings: &Findings<'_>| -> Vec<(String, u64)> {
+    let mut sums: BTreeMap<String, (u64, &'static str)> = BTreeMap::new();
+    let categories = |findings: &Findings<'_>| -> Vec<(String, u64, &'static str)> {
         let parts = findings.path.iter().flat_map(|(_, summary)| &summary.categories);
-        parts.map(|part| (short(&part.of.to_string()), part.ns)).collect()
+        parts.map(|part| (short(&part.of.to_string()), part.ns, meaning(&part.of))).collect()
     };
-    for (name, ns) in subjects.iter().flat_map(|subject| categories(subject.findings)) {
-        *sums.entry(name).or_default() += ns;
+    for (name, ns, meaning) in subjects.iter().flat_map(|subject| categories(subject.findings)) {
+        sums.entry(name).or_insert((0, meaning)).0 += ns;
     }
     if sums.is_empty() {
         return String::new();
     }
-    let mut names: Vec<(String, u64)> = sums.into_iter().collect();
-    names.sort_by_key(|(_, ns)| std::cmp::Reverse(*ns));
+    let mut names: Vec<(String, (u64, &'static str))> = sums.into_iter().collect();
+    names.sort_by_key(|(_, (ns, _))| std::cmp::Reverse(*ns));
     names.truncate(CATEGORIES);
+    let styles = path_styles(names.iter().map(|(_, (_, meaning))| *meaning));
     let mut parts: Vec<(&str, &'static str)> =
-        names.iter().zip(PATH_STYLES).map(|((name, _), style)| (name.as_str(), style)).collect();
-    parts.push(("everything else", "c11"));
+        names.iter().zip(styles).map(|((name, _), style)| (name.as_str(), style)).collect();
+    parts.push(("everything else", "idle"));
     let mut whole = chart("Critical path", "the command's length", &parts);
     whole.bars = bars(subjects, |findings| {
         let mut ns = vec![0; parts.len()];
-        for (name, part) in categories(findings) {
+        for (name, part, _) in categories(findings) {
             let place = names.iter().position(|(known, _)| *known == name);
             ns[place.unwrap_or(names.len())] += part;
         }
@@ -339,4 +369,21 @@ fn path(subjects: &[Subject<'_>]) -> String {
     whole.by_part()
         + &tables(subjects, View::Improvements, ROWS)
         + &tables(subjects, View::CriticalPath, ROWS)
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn colours_of_a_path_mean_what_they_mean_elsewhere_and_differ() {
+        let check = |meanings: &[&'static str], expected: &[&str]| {
+            assert_eq!(path_styles(meanings.iter().copied()), expected);
+        };
+        check(&["cpu-wait", "user", "kernel"], &["cpu-wait", "user", "kernel"]);
+        check(&["user", "user", "cpu-wait", "user"], &["user", "c2", "cpu-wait", "c6"]);
+        let styles = path_styles(std::iter::repeat_n("user", CATEGORIES));
+        let different: std::collections::BTreeSet<_> = styles.iter().collect();
+        assert_eq!(different.len(), CATEGORIES);
+    }
 }
