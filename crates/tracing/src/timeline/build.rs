@@ -17,6 +17,9 @@
 //! out had the CPU since the begin, who is switched in waited for it since then (taken as preempted: no wake-up was seen), who
 //! is woken slept since then, who leaves a system call was in it. Of tasks that make and leave none see `untold`.
 //!
+//! A filter keeps every switch of the tasks that it keeps, and none between others: when one of those has a CPU, it is unknown
+//! until the next event who has it (`Builder::pass_over`).
+//!
 //! Time only goes on: an event before its predecessor is moved to it, one outside the trace to the trace's edge.
 
 mod calls;
@@ -46,7 +49,7 @@ use model::{
 };
 use rustc_hash::FxHashSet;
 
-use super::{LockWait, Problem, TaskId, Timeline};
+use super::{LockWait, Problem, State, TaskId, Timeline};
 use calls::CallCounts;
 use cpus::{Current, TrackedCpu};
 use disks::Disks;
@@ -186,6 +189,21 @@ impl<'a> Builder<'a> {
             self.place(row, told);
         }
         self.apply(row, &event.what);
+        self.pass_over(row);
+    }
+
+    /// Whoever a filter left out may lose the CPU without an event: nothing is known of it until the next one.
+    fn pass_over(&mut self, row: usize) {
+        let Some(traced) = &self.scope.traced else { return };
+        let cpu = &mut self.cpus[row];
+        match cpu.current {
+            Current::Task(id) if traced.contains(&self.tasks[id].task.tid) => return,
+            Current::Task(id) if self.tasks[id].runs_on(cpu.number) => {
+                self.tasks[id].become_state(self.now, State::Unknown);
+            }
+            _ => {}
+        }
+        cpu.current = Current::Unknown;
     }
 
     /// The task that must have the CPU when this event happens on it.

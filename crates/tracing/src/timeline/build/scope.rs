@@ -18,6 +18,8 @@ pub(super) struct Scope {
     pub(super) complete: bool,
     /// No event is known to be lost; a filter may have left some out.
     pub(super) lossless: bool,
+    /// Where a filter left out switches: the tasks whose switches it kept, which are those whose system calls it kept.
+    pub(super) traced: Option<FxHashSet<Tid>>,
 }
 
 /// How the length of a page fault is known.
@@ -43,7 +45,8 @@ pub struct Survey<'a> {
     first: HostNs,
     last: HostNs,
     fault_ends_seen: bool,
-    switches_left_out: bool,
+    /// Where a filter left out switches: the tasks with system calls.
+    callers: Option<FxHashSet<Tid>>,
     chains: Chains,
     evidence: Evidence<'a>,
 }
@@ -60,7 +63,7 @@ impl<'a> Survey<'a> {
             first: HostNs(u64::MAX),
             last: HostNs(0),
             fault_ends_seen: false,
-            switches_left_out: false,
+            callers: None,
             chains: Chains::default(),
             evidence: Evidence::new(tables, machine),
         }
@@ -68,7 +71,7 @@ impl<'a> Survey<'a> {
 
     /// A filter left out switches: where no event tells, anybody may have had a CPU.
     pub fn switches_left_out(&mut self) {
-        self.switches_left_out = true;
+        self.callers = Some(FxHashSet::default());
     }
 
     /// Takes the next events, of all machines: those of guests tell something of their host's threads.
@@ -82,6 +85,13 @@ impl<'a> Survey<'a> {
             self.last = self.last.max(event.time);
             self.fault_ends_seen |= matches!(event.what, What::FaultExit { .. });
             self.chains.event(event);
+            if let (
+                Some(callers),
+                What::SyscallEnter { task, .. } | What::SyscallExit { task, .. },
+            ) = (&mut self.callers, &event.what)
+            {
+                callers.insert(*task);
+            }
             if self.latest.replace(event.cpu) != Some(event.cpu) {
                 self.cpus.insert(event.cpu);
             }
@@ -90,7 +100,7 @@ impl<'a> Survey<'a> {
 
     /// Begins the second pass.
     #[must_use]
-    pub fn builder(self) -> Builder<'a> {
+    pub fn builder(mut self) -> Builder<'a> {
         let (tables, machine) = (self.tables, self.machine);
         let untold = Machine::default();
         let row = tables.machines.get(machine.index()).unwrap_or(&untold);
@@ -99,20 +109,21 @@ impl<'a> Survey<'a> {
     }
 
     /// By what the tables say; what they leave open, by the events.
-    fn scope(&self, row: &Machine) -> Scope {
+    fn scope(&mut self, row: &Machine) -> Scope {
         let mut cpus: Vec<u32> = self.cpus.iter().chain(&row.cpus).copied().collect();
         cpus.sort_unstable();
         cpus.dedup();
         let told = row.begin < row.end;
         let lossless = row.lost.iter().all(|lost| lost.count == 0);
-        let complete = lossless && !self.switches_left_out && self.chains.hold();
+        let complete = lossless && self.callers.is_none() && self.chains.hold();
         let seen = (self.first.min(self.last), self.last);
         let (begin, end) = if told { (row.begin, row.end) } else { seen };
         let fault_ends = match self.fault_ends_seen {
             true => FaultEnds::Seen,
             false => FaultEnds::Estimated { ns: row.fault_estimate_ns.unwrap_or(0) },
         };
-        Scope { begin, end, cpus, fault_ends, complete, lossless }
+        let traced = self.callers.take();
+        Scope { begin, end, cpus, fault_ends, complete, lossless, traced }
     }
 }
 

@@ -527,14 +527,26 @@ fn lost_events_leave_what_they_contradict_unknown() {
 fn what_a_filter_left_out_is_not_guessed() {
     let scene = Scene::new(&[
         (10, 0, switch(5, Off::Runnable, 1)),
+        (15, 0, enter(1, 0)),
         (20, 0, switch(1, Off::Runnable, 5)),
+        (25, 0, fork(5, 6)),
         (30, 0, switch(5, Off::Runnable, 1)),
+        (40, 0, leave(1, 0)),
+        (50, 0, switch(1, Off::Runnable, 0)),
     ])
     .task(5, "other");
-    scene.check_cpu(0, "0-10 5:?, 10-20 1:?, 20-30 5:?, 30-100 1:?");
+    scene.check_cpu(
+        0,
+        "0-10 5:?, 10-15 1:user, 15-20 1:call0, 20-30 5:?, 30-40 1:call0, 40-50 1:user, 50-100 idle",
+    );
     let scene = scene.filtered();
-    scene.check_cpu(0, "0-10 ?, 10-20 1:?, 20-30 5:?, 30-100 1:?");
-    scene.check_task(1, "0-10 ?, 10-20 cpu0, 20-30 preempted, 30-100 cpu0");
+    // Somebody else may have had the CPU between the moments that tell of task 5, and after the last.
+    scene.check_cpu(
+        0,
+        "0-10 ?, 10-15 1:?, 15-20 1:call0, 20-30 ?, 30-40 1:call0, 40-50 1:user, 50-100 ?",
+    );
+    scene.check_task(1, "0-10 ?, 10-20 cpu0, 20-30 preempted, 30-50 cpu0, 50-100 preempted");
+    scene.check_task(5, "0-10 ?, 10-20 preempted, 20-30 ?, 30-100 preempted");
     scene.check_problems(&[]);
 }
 
