@@ -128,7 +128,9 @@ pub enum Response {
     /// To `TraceRun` and `TraceLook`.
     TraceSeen(TraceSeen),
     /// To `TraceMark`: `CLOCK_MONOTONIC` just before and after each, ns.
-    TraceMarked(#[serde(deserialize_with = "at_most::<_, _, { MAX_MARKS as usize }>")] Vec<(u64, u64)>),
+    TraceMarked(
+        #[serde(deserialize_with = "at_most::<_, _, { MAX_MARKS as usize }>")] Vec<(u64, u64)>,
+    ),
     /// To `TraceDrain`.
     TraceSlots(#[serde(deserialize_with = "at_most::<_, _, MAX_OTHERS>")] Vec<TraceSlots>),
     /// To `TraceStop`.

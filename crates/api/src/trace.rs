@@ -87,7 +87,7 @@ pub struct Machine {
     pub path: String,
     /// How long it was traced.
     pub wall_ns: u64,
-    /// Events of all machines in the trace.
+    /// Its events.
     pub events: u64,
     /// Events that found no room.
     pub lost: Vec<Lost>,

@@ -287,9 +287,7 @@ fn event(machine: MachineId, line: &str) -> TraceEvent {
         }
         "waking" => What::Waking { task: tid(3), by: tid(4) },
         "wakeup" => What::Wakeup { task: tid(3), target_cpu: number(4) },
-        "fork" => {
-            What::Fork { parent: tid(3), child: tid(4), pid: Pid(number(4)), kernel: false }
-        }
+        "fork" => What::Fork { parent: tid(3), child: tid(4), pid: Pid(number(4)), kernel: false },
         "exec" => What::Exec { task: tid(3), name: TaskName::new(words[4].as_bytes()) },
         "end" => What::Exit { task: tid(3) },
         "enter" => What::SyscallEnter { task: tid(3), number: words[4].parse().unwrap() },

@@ -175,7 +175,8 @@ fn events_are_read_up_to_a_limit() {
         assert_eq!(batches.next_batch().unwrap().unwrap(), cpus[0]);
         assert_eq!(batches.next_batch().unwrap(), None);
         let error = trace.batches_up_to(99).unwrap_err().to_string();
-        let said = "has more than 99 events, too many to report: trace a shorter time, or fewer processes";
+        let said =
+            "has more than 99 events, too many to report: trace a shorter time, or fewer processes";
         assert!(error.ends_with(said), "{error}");
     };
     let (whole, cut) = (dir.path().join("whole"), dir.path().join("cut"));

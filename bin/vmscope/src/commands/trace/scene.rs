@@ -142,17 +142,19 @@ impl Scene {
     }
 }
 
-/// These machines on their time axes, and how many events there are of all machines. The trace is read twice rather than
+/// These machines on their time axes, and how many events there are of the last one. The trace is read twice rather than
 /// held: events take more room than what is made from them.
 fn on_time_axis(
     trace: &Trace,
     machines: impl Iterator<Item = MachineId>,
 ) -> anyhow::Result<(Vec<Timeline>, u64)> {
     let patience = Patience::begin("reading the trace", 2 * trace.known_events().unwrap_or(0));
-    let mut surveys: Vec<_> = machines.map(|it| survey(trace, it)).collect();
+    let machines: Vec<_> = machines.collect();
+    let mut surveys: Vec<_> = machines.iter().map(|it| survey(trace, *it)).collect();
     let mut events = 0;
     trace.for_each_batch(&mut |batch| {
-        events += batch.len() as u64;
+        let of_last = batch.iter().filter(|event| Some(&event.machine) == machines.last());
+        events += of_last.count() as u64;
         surveys.iter_mut().for_each(|survey| survey.see(batch));
         patience.advance(batch.len());
     })?;
