@@ -18,7 +18,7 @@ pub struct Slot {
 const _: () = assert!(size_of::<Slot>() == SLOT_BYTES, "as in the header");
 
 /// Bytes of a slot.
-pub(crate) const SLOT_BYTES: usize = 16;
+pub const SLOT_BYTES: usize = 16;
 /// Bytes of `struct trace_ring`, and where its words lie.
 pub(crate) const RING_BYTES: usize = 512;
 pub(crate) const RING_HEAD: usize = 0;

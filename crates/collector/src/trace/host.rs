@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use model::{HostNs, Machine, MachineId, Pid, Tid, TraceEvent, TraceTask};
-use tracer::{Filter, Options, Symbols, Tracer, TracerError, fault_estimate};
+use tracer::{Filter, Options, SLOT_BYTES, Symbols, Tracer, TracerError, fault_estimate};
 
 use super::TraceError;
 use super::plan::{Scope, TracePlan};
@@ -12,8 +12,6 @@ use super::tasks::Meanwhile;
 use super::vcpus::{IOCTL, Vcpus};
 use crate::collect::{PROC, SYS};
 
-/// Bytes of a ring's slot.
-pub(super) const SLOT_BYTES: u64 = 16;
 /// Different kernel stacks that are kept. Builds and data bases have some thousand.
 const STACKS: u32 = 1 << 14;
 
@@ -52,7 +50,7 @@ impl Host {
         let unreadable = |what| move |source| TraceError::Host { what, source };
         let cpus = host::machine::online_cpus(Path::new(SYS));
         let cpus = cpus.map_err(unreadable("the list of CPUs"))?;
-        let slots = plan.ring_bytes / SLOT_BYTES;
+        let slots = plan.ring_bytes / SLOT_BYTES as u64;
         let mut tracer = Tracer::load(&Options {
             cpus: cpus.clone(),
             slots_per_cpu: u32::try_from(slots).unwrap_or(u32::MAX),

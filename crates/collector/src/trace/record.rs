@@ -9,12 +9,13 @@ use host::vms::VmProcess;
 use model::{HostNs, Machine, MachineId, Note, Pid, Tid, TraceTables, TracedCommand};
 use probes::FoundVm;
 use recording::trace::{TraceHeader, TraceWriter};
+use tracer::SLOT_BYTES;
 
 use super::TraceError;
 use super::checkpoints::Checkpoints;
 use super::command::HeldCommand;
 use super::guest::{AskedGuest, GuestPlan, all_vms, find_vm, vcpu_threads};
-use super::host::{Host, SLOT_BYTES};
+use super::host::Host;
 use super::lock::Lock;
 use super::machine::TracedMachine;
 use super::plan::{Scope, TraceControl, TraceNext, TracePlan, TraceProgress, Traced};
@@ -130,7 +131,7 @@ fn begin_guests<'a>(plan: &TracePlan, vms: &Vms<'a>) -> Result<Vec<Box<dyn Sourc
     let ask = |(machine, (name, vm, process)): (u32, &(&'a str, FoundVm, VmProcess))| {
         let plan = GuestPlan {
             machine: MachineId(machine),
-            slots_per_cpu: u32::try_from(plan.ring_bytes / SLOT_BYTES).unwrap_or(u32::MAX),
+            slots_per_cpu: u32::try_from(plan.ring_bytes / SLOT_BYTES as u64).unwrap_or(u32::MAX),
             guests: vms.len(),
             scope,
             path: plan.guest_path,

@@ -11,7 +11,9 @@ use api::guest::{
 use model::{MachineId, Pid, TraceTask};
 use rustix::time::{ClockId, clock_gettime};
 use tracer::guest::pages_of;
-use tracer::{ClockPair, Filter, KINDS, Options, RingMemory, Slot, Symbols, Tracer, lap};
+use tracer::{
+    ClockPair, Filter, KINDS, Options, RingMemory, SLOT_BYTES, Slot, Symbols, Tracer, lap,
+};
 
 use super::command::TracedCommand;
 use super::marks::Marker;
@@ -22,7 +24,6 @@ const SYS: &str = "/sys";
 const CLOCK_READINGS: u32 = 200;
 /// Slots copied at once.
 const CHUNK: usize = 4096;
-const SLOT_BYTES: usize = 16;
 
 /// Whether the host may have commands run here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

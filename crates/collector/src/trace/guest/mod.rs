@@ -24,6 +24,7 @@ use guest::Limits;
 use host::vms::VmProcess;
 use model::{HostNs, Machine, MachineId, Pid, Tid, TraceEvent, TraceStack, TraceTask, What};
 use probes::FoundVm;
+use tracer::SLOT_BYTES;
 use tracer::outside::GuestClock;
 
 pub(super) use cpus::vcpu_threads;
@@ -282,7 +283,6 @@ impl Guest {
 
     /// While nothing can be stored any more, what waits here, in the worker's news and in the rings is the last.
     fn check_waiting(&self) -> Result<(), String> {
-        const SLOT_BYTES: usize = 16;
         let in_rings = self.waiting.len() * self.started.slots_per_ring as usize;
         let in_news = (MAX_NEWS + 1) * (MAX_TRACE_BYTES / SLOT_BYTES);
         if MAX_WAITING + in_news + in_rings < self.waiting() {

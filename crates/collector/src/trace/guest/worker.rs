@@ -22,8 +22,8 @@ use api::guest::{
 use guest::{Channel, Limits, Session};
 use model::{HostNs, Pid};
 use probes::{FoundVm, MarkWatch, VmFinder};
-use tracer::ClockPair;
 use tracer::outside::{Knot, TscScale, knot};
+use tracer::{ClockPair, SLOT_BYTES};
 
 use super::cpus::vcpus_by_cpu;
 use super::doubts::Doubt;
@@ -37,8 +37,6 @@ const DRAIN_EVERY: Duration = Duration::from_millis(50);
 const CLOCK_READINGS: u32 = 200;
 /// Looks, of which the sharpest counts.
 const LOOKS: usize = 4;
-/// Bytes of a slot.
-const SLOT_BYTES: usize = 16;
 /// CPUs of the host whose counters are compared.
 const MAX_COMPARED_CPUS: usize = 1024;
 
