@@ -39,7 +39,7 @@ e2e: build boot
 	.ci/report-skipped cargo test --locked -p acceptance -- --nocapture --test-threads=1
 
 bench: build
-	cargo bench --locked -p recording -p analysis -p tracing
+	cargo bench --locked -p recording -p analysis -p trace-analysis
 	cargo run --locked -q -p acceptance --bin measure -- --build
 
 bench-trace: build

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A made-up run, as lines, QR text and pages of the screen, against the files in golden/, which crates/bench reads,
+/* A made-up run, as lines, QR text and pages of the screen, against the files in golden/, which crates/microbench reads,
  * too. UPDATE=1 writes them anew. Run in boot/. */
 #include "cpu.h"
 

@@ -1,5 +1,5 @@
 //! Traces: events brought onto the time axis per second on one core, and the memory that a timeline and the analyses of it
-//! take. Prints, asserts nothing: `cargo bench -p tracing`.
+//! take. Prints, asserts nothing: `cargo bench -p trace-analysis`.
 
 #![allow(
     missing_docs,
@@ -21,13 +21,13 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use model::MachineId;
 use recording::trace::{Trace, TraceWriter};
 use synthetic_trace::Build;
-use tracing::gantt::{Subject, lanes, pyramid};
-use tracing::kernel::KernelTime;
-use tracing::profile::profile;
-use tracing::states::states;
-use tracing::timeline::{Survey, Timeline};
-use tracing::tree::all;
-use tracing::waits::{Classifier, lives};
+use trace_analysis::gantt::{Subject, lanes, pyramid};
+use trace_analysis::kernel::KernelTime;
+use trace_analysis::profile::profile;
+use trace_analysis::states::states;
+use trace_analysis::timeline::{Survey, Timeline};
+use trace_analysis::tree::all;
+use trace_analysis::waits::{Classifier, lives};
 
 const BUILD: Build = Build { cpus: 2, seed: 1 };
 const PER_CPU: usize = 2_000_000;

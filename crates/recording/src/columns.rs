@@ -446,7 +446,7 @@ pub(crate) fn guarded<T>(
     path: &Path,
     read: impl FnOnce() -> Result<T, ParquetError>,
 ) -> Result<T, Error> {
-    match contained::contained(read) {
+    match catch_panic::catch_panic(read) {
         Some(result) => result.map_err(|error| Error::reading(path, &error)),
         None => Err(Error::damaged(path, "not even its structure can be followed")),
     }

@@ -14,11 +14,11 @@ fn the_image_and_the_catalogue_have_the_same_operations() {
     let list: Value = serde_json::from_slice(&output.stdout).unwrap();
     let operations = list["operations"].as_array().unwrap();
     let known: BTreeSet<&str> = operations.iter().map(|row| text(row, "name")).collect();
-    let catalogue = root().join("crates/bench/src/catalogue.txt");
+    let catalogue = root().join("crates/microbench/src/catalogue.txt");
     let catalogue = std::fs::read_to_string(catalogue).unwrap();
     let listed: BTreeSet<&str> =
         catalogue.lines().filter_map(|line| line.split(' ').nth(1)).collect();
-    assert_eq!(known, listed, "crates/bench/src/catalogue.txt has a line per operation");
+    assert_eq!(known, listed, "crates/microbench/src/catalogue.txt has a line per operation");
     let of = |key: &str| list[key].as_array().unwrap().iter().filter_map(Value::as_str).count();
     assert!(7 < of("plans") && 99 < of("conditions"));
 }

@@ -1,7 +1,7 @@
 //! A bar per operation and machine.
 
-use ::bench::catalogue::Group;
-use ::bench::compare::{Comparison, Row};
+use ::microbench::catalogue::Group;
+use ::microbench::compare::{Comparison, Row};
 
 use super::common_unit;
 use super::svg::{Drawing, Scale, amount, mark_text};
@@ -85,7 +85,7 @@ fn costs(row: &Row) -> usize {
 fn rank(row: &Row) -> (usize, bool, u8, bool) {
     let condition = row.condition;
     let is_plain = !condition.no_cache && !condition.cold && !condition.large_pages;
-    (costs(row), is_plain, 3 - condition.ring.min(3), condition.mode == ::bench::Mode::Long)
+    (costs(row), is_plain, 3 - condition.ring.min(3), condition.mode == ::microbench::Mode::Long)
 }
 
 fn grouped<'c>(rows: &[&'c Row]) -> Vec<Vec<&'c Row>> {

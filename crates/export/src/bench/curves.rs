@@ -1,7 +1,7 @@
 //! The latency of memory by the size of what is read.
 
-use ::bench::Condition;
-use ::bench::compare::{Comparison, Row};
+use ::microbench::Condition;
+use ::microbench::compare::{Comparison, Row};
 
 use super::common_unit;
 use super::svg::{Drawing, Scale, amount, mark_text};

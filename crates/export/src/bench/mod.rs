@@ -10,7 +10,7 @@ mod svg;
 
 use std::io::{self, Write};
 
-use ::bench::compare::{Comparison, Unit};
+use ::microbench::compare::{Comparison, Unit};
 
 /// Which chart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +41,6 @@ pub fn svg(comparison: &Comparison<'_>, chart: Chart) -> Option<String> {
 
 /// Nanoseconds where every machine's clock is known, else ticks.
 fn common_unit(comparison: &Comparison<'_>) -> Unit {
-    let knows = |machine: &::bench::Labelled| machine.results.machine.tsc.hz.is_some();
+    let knows = |machine: &::microbench::Labelled| machine.results.machine.tsc.hz.is_some();
     if comparison.machines.iter().all(knows) { Unit::Ns } else { Unit::Ticks }
 }

@@ -3,9 +3,9 @@
 use std::fmt::Write as _;
 use std::io::{self, Write};
 
-use ::bench::Verdict;
-use ::bench::compare::{Cell, Comparison, Row, Unit};
-use ::bench::tables::{self, Table, Value};
+use ::microbench::Verdict;
+use ::microbench::compare::{Cell, Comparison, Row, Unit};
+use ::microbench::tables::{self, Table, Value};
 
 use super::svg::{STYLE as CHART_STYLE, amount};
 use super::{bars, curves};

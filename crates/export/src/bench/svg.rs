@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use ::bench::compare::{Comparison, Unit};
+use ::microbench::compare::{Comparison, Unit};
 
 use crate::html::escape::escape;
 
@@ -169,7 +169,7 @@ pub(super) fn amount(value: f64, unit: Unit) -> String {
         Unit::Ns if value < 999_500.0 => scaled(value / 1e3, "us"),
         Unit::Ns if value < 999_500_000.0 => scaled(value / 1e6, "ms"),
         Unit::Ns => scaled(value / 1e9, "s"),
-        other => format!("{} {}", ::bench::tables::figure(value), other.name()),
+        other => format!("{} {}", ::microbench::tables::figure(value), other.name()),
     }
 }
 

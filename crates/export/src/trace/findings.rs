@@ -1,14 +1,14 @@
-//! What `tracing` finds out about one machine of a run: of a command that ran on it, else of everybody.
+//! What `trace-analysis` finds out about one machine of a run: of a command that ran on it, else of everybody.
 
-use tracing::critical_path::{self, CriticalPath, Scope, Summary};
-use tracing::gantt::Subject;
-use tracing::group::{By, Key};
-use tracing::kernel::KernelTime;
-use tracing::profile::{Profile, profile_within};
-use tracing::states::{States, states};
-use tracing::timeline::{TaskId, Timeline};
-use tracing::tree;
-use tracing::waits::{self, Classifier, Life};
+use trace_analysis::critical_path::{self, CriticalPath, Scope, Summary};
+use trace_analysis::gantt::Subject;
+use trace_analysis::group::{By, Key};
+use trace_analysis::kernel::KernelTime;
+use trace_analysis::profile::{Profile, profile_within};
+use trace_analysis::states::{States, states};
+use trace_analysis::timeline::{TaskId, Timeline};
+use trace_analysis::tree;
+use trace_analysis::waits::{self, Classifier, Life};
 
 use super::Run;
 use super::host_side::OnHost;

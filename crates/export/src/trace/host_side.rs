@@ -1,8 +1,8 @@
 //! A VM's CPUs from the host's side, with names.
 
 use model::MachineId;
-use tracing::host_side::{HostSide, Thieves};
-use tracing::timeline::{TaskId, Timeline};
+use trace_analysis::host_side::{HostSide, Thieves};
+use trace_analysis::timeline::{TaskId, Timeline};
 
 use super::Run;
 use super::names::{Names, short};

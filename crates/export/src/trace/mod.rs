@@ -5,7 +5,7 @@
 //!  Run -----+--> html      one page, works offline       any browser; two runs: side by side
 //! ```
 //!
-//! What is drawn comes from `tracing`; this module decides nothing about it. Every instant of a task's life and of
+//! What is drawn comes from `trace-analysis`; this module decides nothing about it. Every instant of a task's life and of
 //! a CPU's time is in the Perfetto trace once.
 
 pub mod html;
@@ -18,7 +18,7 @@ mod names;
 mod views;
 
 use model::{HostNs, TraceTables};
-use tracing::timeline::Timeline;
+use trace_analysis::timeline::Timeline;
 
 /// A trace as exports read it.
 #[derive(Debug, Clone, Copy)]

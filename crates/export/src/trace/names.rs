@@ -2,8 +2,8 @@
 
 use analysis::clean;
 use model::{LockKind, Machine, TraceStack, TraceTables};
-use tracing::kernel::{interrupt_name, syscall_label};
-use tracing::timeline::{LockWait, TaskId, Timeline, WokenBy, Work};
+use trace_analysis::kernel::{interrupt_name, syscall_label};
+use trace_analysis::timeline::{LockWait, TaskId, Timeline, WokenBy, Work};
 
 /// Characters of a name at most.
 const NAME: usize = 80;

@@ -1,10 +1,10 @@
 //! The analyses of a machine as tables.
 
-use tracing::group::By;
-use tracing::kernel::syscall_label;
-use tracing::profile::FourWay;
-use tracing::states::{self, Use};
-use tracing::waits::{self, Group};
+use trace_analysis::group::By;
+use trace_analysis::kernel::syscall_label;
+use trace_analysis::profile::FourWay;
+use trace_analysis::states::{self, Use};
+use trace_analysis::waits::{self, Group};
 
 use super::findings::{Findings, key_name};
 use super::names::{lock_name, short};

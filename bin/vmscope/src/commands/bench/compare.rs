@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use bench::compare::Unit;
-use bench::{Comparison, Condition, Labelled};
+use microbench::compare::Unit;
+use microbench::{Comparison, Condition, Labelled};
 use clap::ValueEnum;
 use export::bench::Chart;
 
@@ -88,7 +88,7 @@ enum ChartArg {
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let machines = load(&args.files)?;
-    let mut comparison = bench::compare(&machines);
+    let mut comparison = microbench::compare(&machines);
     select(&mut comparison, args)?;
     let unit = match args.unit {
         UnitArg::Ticks => Unit::Ticks,

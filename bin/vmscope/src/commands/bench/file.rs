@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, anyhow, bail};
-use bench::{
+use microbench::{
     Batch, Cpu, Ending, Figures, InForce, Machine, Measurement, Outcome, Results, Spread, Tsc,
 };
 use serde_json::Value;
@@ -285,7 +285,7 @@ mod tests {
 
     #[test]
     fn results_come_back_as_written() {
-        let results = bench::lines::parse(LOG.as_bytes()).unwrap();
+        let results = microbench::lines::parse(LOG.as_bytes()).unwrap();
         let text = serde_json::to_string(&to_json(&results, "serial")).unwrap();
         assert_eq!(parse(text.as_bytes()).unwrap(), results);
     }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use api::bench::{List, Operation};
-use bench::catalogue::{self, Group};
-use bench::lines::{Log, NoResults};
+use microbench::catalogue::{self, Group};
+use microbench::lines::{Log, NoResults};
 use clap::ValueEnum;
 use testbed::{Accelerator, Bare, Listen, Patience};
 

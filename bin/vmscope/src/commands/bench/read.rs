@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use bench::{Outcome, Results, lines, qr};
+use microbench::{Outcome, Results, lines, qr};
 
 use super::super::Usage;
 use super::super::output::{print, width};
@@ -104,7 +104,7 @@ fn table(results: &Results) -> String {
         match &measurement.outcome {
             Outcome::Measured(figures) => {
                 let number =
-                    |ticks: Option<f64>| ticks.map_or("-".to_owned(), bench::tables::figure);
+                    |ticks: Option<f64>| ticks.map_or("-".to_owned(), microbench::tables::figure);
                 let ticks = figures.ticks();
                 cells.push(number(ticks));
                 cells.push(number(ticks.zip(hz).map(|(ticks, hz)| ticks * 1e9 / hz)));

@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use bench::lines::{Heard, Log, NoResults};
-use bench::{Condition, Results};
+use microbench::lines::{Heard, Log, NoResults};
+use microbench::{Condition, Results};
 use clap::ValueEnum;
 use testbed::{Accelerator, Bare, BareEnd, KvmVerdict, Listen, Patience};
 

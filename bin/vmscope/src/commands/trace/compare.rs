@@ -7,8 +7,8 @@ use analysis::clean;
 use anyhow::Context;
 use api::trace as json;
 use clap::ValueEnum;
-use tracing::compare::{Compared, Comparison, Row, Side, Unit, compare};
-use tracing::waits::Classifier;
+use trace_analysis::compare::{Compared, Comparison, Row, Side, Unit, compare};
+use trace_analysis::waits::Classifier;
 
 use super::super::grid::Grid;
 use super::super::output::{count, print, width};

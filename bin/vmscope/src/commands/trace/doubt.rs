@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use tracing::timeline::Problem;
+use trace_analysis::timeline::Problem;
 
 use super::scene::{Scene, counted, grouped, seconds};
 
@@ -117,7 +117,7 @@ fn doubtful(problem: Problem, count: u64) -> String {
 
 /// Whether some page fault's end is an estimate.
 fn estimates_faults(scene: &Scene) -> bool {
-    use tracing::timeline::Work;
+    use trace_analysis::timeline::Work;
     let slices = scene.timeline.cpus.iter().flat_map(|cpu| &cpu.slices);
     slices.into_iter().any(|slice| slice.work == Work::Fault { estimated: true })
 }

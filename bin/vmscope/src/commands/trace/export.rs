@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::ValueEnum;
 use export::trace::Run;
-use tracing::timeline::Timeline;
+use trace_analysis::timeline::Timeline;
 
 use super::super::Usage;
 use super::super::output::{pipe, write_file};

@@ -6,8 +6,8 @@ use std::ops::Range;
 use analysis::text::{Keep, cut};
 use analysis::{Width, clean};
 use model::HostNs;
-use tracing::gantt::{Doing, Lane, LaneOf, Lanes, Subject, View, cells, lanes, pieces};
-use tracing::timeline::TaskId;
+use trace_analysis::gantt::{Doing, Lane, LaneOf, Lanes, Subject, View, cells, lanes, pieces};
+use trace_analysis::timeline::TaskId;
 
 use super::super::grid::Grid;
 use super::host_side::Host;

@@ -3,10 +3,10 @@
 use analysis::{Width, clean};
 use api::trace as json;
 use model::{MachineId, TraceTables};
-use tracing::critical_path::PathSegment;
-use tracing::group::By;
-use tracing::host_side::{CpuSide, HostSide, Share, Thief, Thieves};
-use tracing::timeline::{TaskId, Timeline};
+use trace_analysis::critical_path::PathSegment;
+use trace_analysis::group::By;
+use trace_analysis::host_side::{CpuSide, HostSide, Share, Thief, Thieves};
+use trace_analysis::timeline::{TaskId, Timeline};
 
 use super::super::grid::Grid;
 use super::json::cleaned;
@@ -251,7 +251,7 @@ pub(super) fn report(findings: &Findings<'_>) -> Option<json::HostSide> {
     let limit = findings.limit.unwrap_or(usize::MAX);
     let rows = |by| {
         let rows = host.side.rows(&findings.scene.timeline, by, &findings.tasks);
-        let row = |row: tracing::host_side::SideRow| json::NameHostSide {
+        let row = |row: trace_analysis::host_side::SideRow| json::NameHostSide {
             name: cleaned(&row.key.name),
             pid: row.key.pid.map(|pid| pid.0),
             time: share(thieves, &row.share),

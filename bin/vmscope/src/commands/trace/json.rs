@@ -2,13 +2,13 @@
 
 use analysis::clean;
 use api::trace as json;
-use tracing::critical_path::Category;
-use tracing::gantt::{LaneOf, View as Drawing, pieces};
-use tracing::kernel::{CallRow, Class, Times, TimesRow, syscall_label};
-use tracing::profile::FourWay;
-use tracing::states::Table;
-use tracing::timeline::{Disk, Task, TaskId};
-use tracing::waits::{Cause, Detail, Life, Sum};
+use trace_analysis::critical_path::Category;
+use trace_analysis::gantt::{LaneOf, View as Drawing, pieces};
+use trace_analysis::kernel::{CallRow, Class, Times, TimesRow, syscall_label};
+use trace_analysis::profile::FourWay;
+use trace_analysis::states::Table;
+use trace_analysis::timeline::{Disk, Task, TaskId};
+use trace_analysis::waits::{Cause, Detail, Life, Sum};
 
 use super::super::Usage;
 use super::doubt;
@@ -156,7 +156,7 @@ fn profile(findings: &Findings<'_>) -> json::Profile {
 
 fn states(findings: &Findings<'_>) -> json::States {
     let (found, limit) = (super::states::of(findings), findings.limit.unwrap_or(usize::MAX));
-    let name = |named: &tracing::states::Named| json::NameStates {
+    let name = |named: &trace_analysis::states::Named| json::NameStates {
         name: cleaned(&named.name),
         processes: named.n_processes,
         time: state_table(&named.table),
@@ -196,7 +196,7 @@ fn state_table(table: &Table) -> json::StateTable {
 
 fn waits(findings: &Findings<'_>) -> json::Waits {
     let (found, limit) = (Waits::of(findings), findings.limit.unwrap_or(usize::MAX));
-    let row = |row: &tracing::waits::Row| json::NameLife {
+    let row = |row: &trace_analysis::waits::Row| json::NameLife {
         name: cleaned(&row.key.name),
         pid: row.key.pid.map(|pid| pid.0),
         kernel: row.key.kernel,
@@ -316,13 +316,13 @@ fn critical_path(findings: &Findings<'_>, found: &Path) -> json::CriticalPath {
     let Path { path, summary } = found;
     let scene = findings.scene;
     let of = |id| task(scene.task(id));
-    let category = |share: &tracing::critical_path::Share<Category>| json::PathCategory {
+    let category = |share: &trace_analysis::critical_path::Share<Category>| json::PathCategory {
         category: cleaned(&share.of.to_string()),
         ns: share.ns,
         share: self::share(share.ns, summary.wall_ns),
         segments: share.segments,
     };
-    let name = |share: &tracing::critical_path::NameShare| json::PathName {
+    let name = |share: &trace_analysis::critical_path::NameShare| json::PathName {
         name: cleaned(&share.name),
         processes: share.processes,
         ns: share.ns,
@@ -332,7 +332,7 @@ fn critical_path(findings: &Findings<'_>, found: &Path) -> json::CriticalPath {
         disk_ns: share.disk_ns,
         other_ns: share.other_ns,
     };
-    let improvement = |gain: &tracing::critical_path::Improvement| json::Improvement {
+    let improvement = |gain: &trace_analysis::critical_path::Improvement| json::Improvement {
         what: cleaned(&gain.target.to_string()),
         on_path_ns: gain.on_path_ns,
         at_best_ns: gain.at_best_ns,
@@ -340,7 +340,7 @@ fn critical_path(findings: &Findings<'_>, found: &Path) -> json::CriticalPath {
     };
     let sides = super::host_side::segment_reports(findings, found);
     let segment =
-        |(segment, host_side): (&tracing::critical_path::PathSegment, _)| json::PathSegment {
+        |(segment, host_side): (&trace_analysis::critical_path::PathSegment, _)| json::PathSegment {
             begin_ns: segment.begin.since(scene.timeline.begin),
             ns: segment.length_ns(),
             task: of(segment.task),
@@ -363,7 +363,7 @@ fn gantt(findings: &Findings<'_>, chart: &Chart) -> json::Gantt {
     let subject = super::gantt::subject(findings);
     let timeline = subject.timeline;
     let view = Drawing { range: chart.range.clone(), columns: COLUMNS };
-    let piece = |piece: tracing::gantt::Piece| json::Piece {
+    let piece = |piece: trace_analysis::gantt::Piece| json::Piece {
         begin_ns: piece.begin.since(timeline.begin),
         end_ns: piece.end.since(timeline.begin),
         shares: piece
@@ -372,7 +372,7 @@ fn gantt(findings: &Findings<'_>, chart: &Chart) -> json::Gantt {
             .map(|(doing, ns)| (super::gantt::doing(*doing).to_owned(), *ns))
             .collect(),
     };
-    let lane = |lane: &tracing::gantt::Lane| json::Lane {
+    let lane = |lane: &trace_analysis::gantt::Lane| json::Lane {
         kind: match lane.of {
             LaneOf::Cpu(_) => "cpu".to_owned(),
             LaneOf::Vcpu(_) => "vcpu".to_owned(),

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use analysis::Width;
-use tracing::group::By;
-use tracing::kernel::{CallRow, ClassGroup, KernelTime, Times, TimesRow};
+use trace_analysis::group::By;
+use trace_analysis::kernel::{CallRow, ClassGroup, KernelTime, Times, TimesRow};
 
 use super::super::grid::{Column, Grid};
 use super::report::Findings;
@@ -160,7 +160,7 @@ pub(super) fn csv(findings: &Findings<'_>, kernel: &Kernel) -> String {
     let mut grid = Grid::new(&["process", ">pid", "group", "class", "executes", ">ns"]);
     let mut add = |name: &str, pid: &str, times: &Times| {
         for (work, ns) in &times.work {
-            let class = tracing::kernel::Class::of(*work);
+            let class = trace_analysis::kernel::Class::of(*work);
             let words = [name, pid, class.group().name(), class.name()].map(str::to_owned);
             grid.row(words.into_iter().chain([words::work(*work), ns.to_string()]));
         }

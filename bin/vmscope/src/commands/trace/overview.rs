@@ -1,7 +1,7 @@
 //! Why it took so long, on one page.
 
 use analysis::{Width, clean};
-use tracing::critical_path::Summary;
+use trace_analysis::critical_path::Summary;
 
 use super::kernel::Kernel;
 use super::path::{self, Path};
@@ -32,7 +32,7 @@ pub(super) fn text(findings: &Findings<'_>, width: Width) -> String {
         out += &format!("\n{}", host_side::overview(findings, width));
     }
     out += &format!("\n{}", states::total(findings, &states::of(findings), width));
-    let life = tracing::waits::total(&findings.lives, &findings.tasks);
+    let life = trace_analysis::waits::total(&findings.lives, &findings.tasks);
     out += &format!("\n{}", waits::summary(findings, &life));
     out += &waits::causes(&life, ROWS).text(width);
     match &path {

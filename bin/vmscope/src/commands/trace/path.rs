@@ -1,8 +1,8 @@
 //! The critical path: `--view critical-path`.
 
 use analysis::Width;
-use tracing::critical_path::{CriticalPath, Doing, PathSegment, Summary, critical_path, summary};
-use tracing::timeline::TaskId;
+use trace_analysis::critical_path::{CriticalPath, Doing, PathSegment, Summary, critical_path, summary};
+use trace_analysis::timeline::TaskId;
 
 use super::super::grid::{Column, Grid};
 use super::report::Findings;

@@ -2,11 +2,11 @@
 
 use analysis::Width;
 use model::{HostNs, Pid};
-use tracing::group::{By, Key};
-use tracing::host_side::Share;
-use tracing::kernel::{Class, KernelTime, Times};
-use tracing::timeline::TaskId;
-use tracing::waits::{Group, Life, rows};
+use trace_analysis::group::{By, Key};
+use trace_analysis::host_side::Share;
+use trace_analysis::kernel::{Class, KernelTime, Times};
+use trace_analysis::timeline::TaskId;
+use trace_analysis::waits::{Group, Life, rows};
 
 use super::super::grid::{Column, Grid};
 use super::report::Findings;
@@ -49,7 +49,7 @@ pub(super) fn of(findings: &Findings<'_>) -> Vec<Process> {
     let timeline = &findings.scene.timeline;
     let time = KernelTime::new(timeline);
     let rows = rows(timeline, &findings.lives, By::Process, &findings.tasks);
-    let process = |row: tracing::waits::Row| {
+    let process = |row: trace_analysis::waits::Row| {
         let tasks = || row.tasks.iter().map(|id| findings.scene.task(*id));
         let requests = || tasks().flat_map(|task| &task.requests).filter(|it| it.done.is_some());
         let calls = |id: &TaskId| timeline.calls.range((*id, 0)..=(*id, u16::MAX));

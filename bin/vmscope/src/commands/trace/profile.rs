@@ -1,7 +1,7 @@
 //! CPU and disk together: `--view profile`.
 
 use analysis::Width;
-use tracing::profile::{FourWay, Profile, profile_within};
+use trace_analysis::profile::{FourWay, Profile, profile_within};
 
 use super::super::grid::{Column, Grid};
 use super::report::Findings;

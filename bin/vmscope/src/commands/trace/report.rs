@@ -7,11 +7,11 @@ use analysis::{ProcessFilter, clean};
 use anyhow::Context;
 use clap::ValueEnum;
 use model::{HostNs, Tid};
-use tracing::critical_path::Scope;
-use tracing::group::{By, grouped};
-use tracing::timeline::{TaskId, Timeline};
-use tracing::tree::{all, tree};
-use tracing::waits::{Classifier, Life, lives};
+use trace_analysis::critical_path::Scope;
+use trace_analysis::group::{By, grouped};
+use trace_analysis::timeline::{TaskId, Timeline};
+use trace_analysis::tree::{all, tree};
+use trace_analysis::waits::{Classifier, Life, lives};
 
 use super::super::Usage;
 use super::super::output::{count, print, width};

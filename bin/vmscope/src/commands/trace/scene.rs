@@ -7,8 +7,8 @@ use analysis::{Width, clean};
 use anyhow::Context;
 use model::{Machine, MachineId, Tid};
 use recording::trace::Trace;
-use tracing::critical_path::Scope;
-use tracing::timeline::{Builder, Survey, Task, TaskId, Timeline};
+use trace_analysis::critical_path::Scope;
+use trace_analysis::timeline::{Builder, Survey, Task, TaskId, Timeline};
 
 use super::super::Usage;
 use super::doubt;

@@ -2,10 +2,10 @@
 
 use std::io::{self, Write};
 
-use tracing::group::{By, grouped};
-use tracing::timeline::{State, Timeline};
-use tracing::tree::all;
-use tracing::waits::{Classifier, waker_name};
+use trace_analysis::group::{By, grouped};
+use trace_analysis::timeline::{State, Timeline};
+use trace_analysis::tree::all;
+use trace_analysis::waits::{Classifier, waker_name};
 
 use super::scene::Scene;
 use crate::commands::grid::field;

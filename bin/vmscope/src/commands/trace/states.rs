@@ -1,7 +1,7 @@
 //! CPU and disk of each task: the 3x3 tables of `--view states`.
 
 use analysis::Width;
-use tracing::states::{States, Table, Use, states};
+use trace_analysis::states::{States, Table, Use, states};
 
 use super::super::grid::{Column, Grid};
 use super::report::Findings;

@@ -4,9 +4,9 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use analysis::Width;
-use tracing::group::By;
-use tracing::kernel::syscall_label;
-use tracing::waits::{Cause, Detail, Group, Life, Sum, details, rows, total, wakers};
+use trace_analysis::group::By;
+use trace_analysis::kernel::syscall_label;
+use trace_analysis::waits::{Cause, Detail, Group, Life, Sum, details, rows, total, wakers};
 
 use super::super::grid::{Column, Grid};
 use super::report::Findings;
@@ -18,8 +18,8 @@ use super::words;
 #[derive(Debug)]
 pub(super) struct Waits {
     pub(super) total: Life,
-    pub(super) names: Vec<tracing::waits::Row>,
-    pub(super) processes: Vec<tracing::waits::Row>,
+    pub(super) names: Vec<trace_analysis::waits::Row>,
+    pub(super) processes: Vec<trace_analysis::waits::Row>,
     pub(super) details: Vec<(Detail, Sum)>,
     pub(super) wakers: Vec<((Cause, Option<String>), Sum)>,
 }
@@ -125,7 +125,7 @@ pub(super) fn csv(findings: &Findings<'_>, waits: &Waits) -> String {
 }
 
 /// Groups in columns, those that happened.
-fn who(rows: &[tracing::waits::Row], limit: usize, scale: Scale) -> Grid {
+fn who(rows: &[trace_analysis::waits::Row], limit: usize, scale: Scale) -> Grid {
     let mut all = Life::default();
     rows.iter().for_each(|row| all.merge(&row.life));
     let groups = all.groups();

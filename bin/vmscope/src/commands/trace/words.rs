@@ -1,11 +1,11 @@
-//! What things are called, in text, CSV and JSON alike. (Most have their names from `tracing`.)
+//! What things are called, in text, CSV and JSON alike. (Most have their names from `trace-analysis`.)
 
 use model::BlockOp;
-use tracing::critical_path::Doing;
-use tracing::group::Key;
-use tracing::kernel::{Class, interrupt_name, syscall_label};
-use tracing::timeline::{Task, Work};
-use tracing::waits::Evidence;
+use trace_analysis::critical_path::Doing;
+use trace_analysis::group::Key;
+use trace_analysis::kernel::{Class, interrupt_name, syscall_label};
+use trace_analysis::timeline::{Task, Work};
+use trace_analysis::waits::Evidence;
 
 /// `cc1 (4711)`.
 pub(super) fn task(task: &Task) -> String {

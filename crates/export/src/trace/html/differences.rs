@@ -1,6 +1,6 @@
 //! Two runs' figures with their differences, as tables.
 
-use tracing::compare::{Group, Kind, Row, Side, Unit as Of, compare};
+use trace_analysis::compare::{Group, Kind, Row, Side, Unit as Of, compare};
 
 use super::table;
 use crate::html::escape::escape;

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use tracing::critical_path::Category;
-use tracing::group::By;
-use tracing::kernel::ClassGroup;
-use tracing::states::{self, Use};
-use tracing::waits::Group;
+use trace_analysis::critical_path::Category;
+use trace_analysis::group::By;
+use trace_analysis::kernel::ClassGroup;
+use trace_analysis::states::{self, Use};
+use trace_analysis::waits::Group;
 
 use super::bars::{Bar, Chart, percent};
 use super::{table, vcpus};
@@ -233,7 +233,7 @@ const GROUPS: [(Group, &str); 9] = [
     (Group::Unknown, "unknown"),
 ];
 
-fn by_group(life: &tracing::waits::Life) -> Vec<u64> {
+fn by_group(life: &trace_analysis::waits::Life) -> Vec<u64> {
     let groups = life.groups();
     GROUPS.iter().map(|(group, _)| groups.get(group).map_or(0, |sum| sum.ns)).collect()
 }
@@ -248,7 +248,7 @@ fn waits(subjects: &[Subject<'_>]) -> String {
         let mut each = chart("waits by command", "waiting", &parts);
         let rows = subject.findings.waits_by(By::Name);
         let bar =
-            |row: &tracing::waits::Row| Bar { label: key_name(&row.key), ns: by_group(&row.life) };
+            |row: &trace_analysis::waits::Row| Bar { label: key_name(&row.key), ns: by_group(&row.life) };
         each.bars = longest(rows.iter().map(bar).collect());
         out += &format!("<h3>By command{}</h3>\n{}", of(subjects, subject), each.by_bar());
     }
@@ -270,7 +270,7 @@ const CLASSES: [(ClassGroup, &str); 11] = [
     (ClassGroup::Unknown, "unknown"),
 ];
 
-fn by_class(times: &tracing::kernel::Times, wanted: impl Fn(ClassGroup) -> bool) -> Vec<u64> {
+fn by_class(times: &trace_analysis::kernel::Times, wanted: impl Fn(ClassGroup) -> bool) -> Vec<u64> {
     let groups = times.groups();
     let ns = |group| groups.get(&group).copied().unwrap_or(0);
     CLASSES.iter().map(|(group, _)| if wanted(*group) { ns(*group) } else { 0 }).collect()
@@ -295,7 +295,7 @@ fn kernel(subjects: &[Subject<'_>]) -> String {
         let findings = subject.findings;
         let mut each = chart("kernel time by command", "kernel", &parts);
         let rows = findings.kernel.rows(findings.timeline(), By::Name, &findings.who);
-        let bar = |row: &tracing::kernel::TimesRow| Bar {
+        let bar = |row: &trace_analysis::kernel::TimesRow| Bar {
             label: key_name(&row.key),
             ns: by_class(&row.times, in_kernel),
         };

@@ -13,11 +13,11 @@ use std::collections::HashMap;
 
 use model::HostNs;
 use serde_json::{Value, json};
-use tracing::critical_path::{CriticalPath, Doing as OnPath, PathSegment};
-use tracing::gantt::{Doing, Lane, LaneOf, Piece, fold, lanes, pyramid};
-use tracing::kernel::{interrupt_name, syscall_label};
-use tracing::timeline::{State, Task, TaskId, Work};
-use tracing::waits::Classifier;
+use trace_analysis::critical_path::{CriticalPath, Doing as OnPath, PathSegment};
+use trace_analysis::gantt::{Doing, Lane, LaneOf, Piece, fold, lanes, pyramid};
+use trace_analysis::kernel::{interrupt_name, syscall_label};
+use trace_analysis::timeline::{State, Task, TaskId, Work};
+use trace_analysis::waits::Classifier;
 
 use super::super::Run;
 use super::super::findings::Findings;
@@ -392,8 +392,8 @@ impl Words {
 #[cfg(test)]
 mod test {
     use model::TraceTables;
-    use tracing::critical_path::{Locks, Scope, Via};
-    use tracing::timeline::Timeline;
+    use trace_analysis::critical_path::{Locks, Scope, Via};
+    use trace_analysis::timeline::Timeline;
 
     use super::*;
 

@@ -1,7 +1,7 @@
 //! VMs' CPUs from the host's side: what they were, who had their pCPUs, and whose time that was.
 
-use tracing::group::By;
-use tracing::host_side::{CpuSide, Share, SideRow, Thief};
+use trace_analysis::group::By;
+use trace_analysis::host_side::{CpuSide, Share, SideRow, Thief};
 
 use super::bars::{Bar, Chart};
 use super::figures::{Subject, chart, longest, of, section};

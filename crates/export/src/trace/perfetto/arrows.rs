@@ -10,7 +10,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use model::HostNs;
-use tracing::timeline::{Segments, State, Task, TaskId, Timeline, WokenBy};
+use trace_analysis::timeline::{Segments, State, Task, TaskId, Timeline, WokenBy};
 
 /// One end of an arrow; at a waker's, `other` is who is woken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

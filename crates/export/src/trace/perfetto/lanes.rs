@@ -1,10 +1,10 @@
 //! What happens on each sort of track, in time order. Stretches without a length are not drawn.
 
 use model::HostNs;
-use tracing::host_side::{CpuSide, VcpuState};
-use tracing::kernel::syscall_label;
-use tracing::timeline::{Cpu, Disk, Request, Segment, Slice, State, Task, TaskId, Timeline, Work};
-use tracing::waits::Classifier;
+use trace_analysis::host_side::{CpuSide, VcpuState};
+use trace_analysis::kernel::syscall_label;
+use trace_analysis::timeline::{Cpu, Disk, Request, Segment, Slice, State, Task, TaskId, Timeline, Work};
+use trace_analysis::waits::Classifier;
 
 use super::super::host_side::OnHost;
 use super::super::names::{Names, lock_name, short, work_name};

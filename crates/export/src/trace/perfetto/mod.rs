@@ -23,8 +23,8 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::io::{self, Write};
 use std::iter::Peekable;
 
-use tracing::timeline::{TaskId, Timeline};
-use tracing::waits::Classifier;
+use trace_analysis::timeline::{TaskId, Timeline};
+use trace_analysis::waits::Classifier;
 
 use self::arrows::Arrows;
 use super::Run;

@@ -7,7 +7,7 @@
 //! ```
 
 use model::HostNs;
-use tracing::timeline::{Slice, Work};
+use trace_analysis::timeline::{Slice, Work};
 
 /// Something executed, and what interrupted it.
 #[derive(Debug, Clone, PartialEq, Eq)]

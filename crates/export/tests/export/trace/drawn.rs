@@ -5,7 +5,7 @@ use model::{
     BlockOp, HostNs, Interrupt, LockKind, LostEvents, Machine, MachineId, Pid, Tid, TraceStack,
     TraceTables, TracedCommand,
 };
-use tracing::timeline::{
+use trace_analysis::timeline::{
     Cpu, Disk, LockWait, Request, Segment, Segments, Sleep, Slice, Slices, State, Task, TaskId,
     Timeline, Waker, WokenBy, Work,
 };

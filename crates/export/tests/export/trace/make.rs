@@ -7,7 +7,7 @@ use model::{
     BlockOp, BlockRequest, HostNs, Interrupt, Machine, MachineId, Off, Pid, TaskName, Tid,
     TraceEvent, TraceTables, TraceTask, TracedCommand, Vector, What,
 };
-use tracing::timeline;
+use trace_analysis::timeline;
 
 use super::drawn::{Drawing, START};
 

@@ -8,7 +8,7 @@ use export::perfetto::proto::{
 };
 use export::trace::Run;
 use prost::Message;
-use tracing::timeline::{Segments, Timeline};
+use trace_analysis::timeline::{Segments, Timeline};
 
 use super::drawn::{self, Drawing};
 use crate::drawn as sampled;

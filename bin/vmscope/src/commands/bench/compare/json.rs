@@ -1,13 +1,13 @@
 //! A comparison as JSON.
 
 use api::bench::{Compared, Comparison, Cost, Ratio, Table, TableRow};
-use bench::compare::{self, Unit};
-use bench::{Verdict, tables};
+use microbench::compare::{self, Unit};
+use microbench::{Verdict, tables};
 
 use super::super::file::machine_to_json;
 
 pub(super) fn comparison(comparison: &compare::Comparison<'_>, unit: Unit) -> Comparison {
-    let compared = |(machine, general): (&bench::Labelled, &Option<f64>)| Compared {
+    let compared = |(machine, general): (&microbench::Labelled, &Option<f64>)| Compared {
         label: machine.label.clone(),
         machine: machine_to_json(&machine.results.machine),
         general_ratio: *general,

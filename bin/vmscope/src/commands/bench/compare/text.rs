@@ -1,9 +1,9 @@
 //! A comparison as text, and as CSV.
 
 use analysis::{Width, clean};
-use bench::Verdict;
-use bench::compare::{Cell, Comparison, Row, Unit};
-use bench::tables::{self, Table, Value};
+use microbench::Verdict;
+use microbench::compare::{Cell, Comparison, Row, Unit};
+use microbench::tables::{self, Table, Value};
 
 use crate::commands::grid::{Column, Grid};
 

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use bench::{Figures, Outcome, Results, catalogue, lines, qr};
+use microbench::{Figures, Outcome, Results, catalogue, lines, qr};
 
 const LINES: &[u8] = include_bytes!("../../../boot/tests/golden/lines.jsonl");
 const CODES: &[u8] = include_bytes!("../../../boot/tests/golden/qr.txt");

@@ -1,6 +1,6 @@
 //! The table of system calls against the kernel's own header, where it is installed.
 
-use tracing::kernel::syscall_name;
+use trace_analysis::kernel::syscall_name;
 
 const HEADER: &str = "/usr/include/x86_64-linux-gnu/asm/unistd_64.h";
 /// The table ends here; newer headers have newer calls.

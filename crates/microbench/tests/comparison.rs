@@ -2,9 +2,9 @@
 
 #![allow(clippy::unwrap_used)]
 
-use bench::compare::{Comparison, Unit};
-use bench::tables::{self, Value};
-use bench::{Labelled, Verdict, compare, lines};
+use microbench::compare::{Comparison, Unit};
+use microbench::tables::{self, Value};
+use microbench::{Labelled, Verdict, compare, lines};
 
 const REAL: &[u8] = include_bytes!("../../../tests/golden/bench/real.log");
 const VM: &[u8] = include_bytes!("../../../tests/golden/bench/vm.log");
@@ -49,7 +49,7 @@ fn verdicts() {
     let comparison = compare(&machines);
     assert!((comparison.general[1].unwrap() - 1.0).abs() < 0.01);
     let check = |operation: &str, condition: &str, expected: &str| {
-        let is_it = |row: &&bench::compare::Row| {
+        let is_it = |row: &&microbench::compare::Row| {
             row.operation == operation && row.condition.to_string() == condition
         };
         let row = comparison.rows.iter().find(is_it).unwrap();
@@ -81,10 +81,10 @@ fn verdicts() {
 #[test]
 fn what_seems_to_cost_nothing_or_is_not_trusted_has_no_verdict() {
     let mut machines = machines();
-    let change = |machines: &mut Vec<Labelled>, change: &dyn Fn(&mut bench::Figures)| {
+    let change = |machines: &mut Vec<Labelled>, change: &dyn Fn(&mut microbench::Figures)| {
         let results = &mut machines[1].results;
         for measurement in results.measurements.iter_mut().filter(|m| m.operation == "in-pit") {
-            let bench::Outcome::Measured(figures) = &mut measurement.outcome else { panic!() };
+            let microbench::Outcome::Measured(figures) = &mut measurement.outcome else { panic!() };
             change(figures);
         }
         let comparison = compare(machines);
@@ -93,7 +93,7 @@ fn what_seems_to_cost_nothing_or_is_not_trusted_has_no_verdict() {
     };
     let expected = "can't say: not reliable enough";
     assert_eq!(change(&mut machines, &|figures| figures.reliable = false), expected);
-    let nothing = bench::Batch { of: 100, min: 0.0, median: 0.0 };
+    let nothing = microbench::Batch { of: 100, min: 0.0, median: 0.0 };
     assert_eq!(change(&mut machines, &|figures| figures.batch = Some(nothing)), expected);
 }
 
