@@ -5,7 +5,6 @@
 
 #![forbid(unsafe_code)]
 
-pub mod bench;
 pub mod doctor;
 pub mod guest;
 pub mod report;

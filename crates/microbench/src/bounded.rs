@@ -1,5 +1,7 @@
 //! Limits on what a machine may tell.
 
+use serde::{Deserialize, Serialize};
+
 /// Longer texts are cut.
 const TEXT_CHARS: usize = 200;
 /// Further notes are counted.
@@ -14,7 +16,8 @@ pub(crate) fn text(text: &str) -> String {
 }
 
 /// What a reader should know, in so many sentences.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(into = "Vec<String>", from = "Vec<String>")]
 pub struct Notes {
     kept: Vec<String>,
     more: usize,
@@ -39,6 +42,18 @@ impl Notes {
     pub fn all(&self) -> Vec<String> {
         let more = (self.more > 0).then(|| format!("and {} more notes", self.more));
         self.kept.iter().cloned().chain(more).collect()
+    }
+}
+
+impl From<Notes> for Vec<String> {
+    fn from(notes: Notes) -> Self {
+        notes.all()
+    }
+}
+
+impl From<Vec<String>> for Notes {
+    fn from(notes: Vec<String>) -> Self {
+        notes.into_iter().collect()
     }
 }
 

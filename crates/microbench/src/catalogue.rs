@@ -4,11 +4,14 @@
 //! (`tests/acceptance/tests/bench.rs`) holds it against what the image says it knows. An image of another version may have
 //! others: they are measured and compared like any, but have no title and stand in no table of the original.
 
+use serde::Serialize;
+
 /// `KIND NAME TITLE`, a line each.
 const CATALOGUE: &str = include_str!("catalogue.txt");
 
 /// What kind of operation it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Group {
     /// Runs on the CPU itself, in any VM.
     General,
@@ -31,13 +34,13 @@ pub enum Group {
 }
 
 /// An operation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Operation {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Operation<'n> {
     /// Its name.
-    pub name: &'static str,
+    pub name: &'n str,
     /// Its kind.
     pub group: Group,
-    /// What it does.
+    /// What it does; empty: not known.
     pub title: &'static str,
 }
 
@@ -73,20 +76,26 @@ impl Group {
 }
 
 /// Every operation known here.
-pub fn all() -> impl Iterator<Item = Operation> {
+pub fn all() -> impl Iterator<Item = Operation<'static>> {
     CATALOGUE.lines().filter_map(operation)
 }
 
 /// The operation of this name.
 #[must_use]
-pub fn find(name: &str) -> Option<Operation> {
+pub fn find(name: &str) -> Option<Operation<'static>> {
     all().find(|operation| operation.name == name)
+}
+
+/// The operation of this name, or one of which nothing else is known.
+#[must_use]
+pub fn find_or_unknown(name: &str) -> Operation<'_> {
+    find(name).unwrap_or(Operation { name, group: Group::Other, title: "" })
 }
 
 /// Its kind.
 #[must_use]
 pub fn group(name: &str) -> Group {
-    find(name).map_or(Group::Other, |operation| operation.group)
+    find_or_unknown(name).group
 }
 
 /// Whether it updates 5120 page-table entries, as in the original's Table 3.
@@ -103,7 +112,7 @@ pub fn hash(name: &str) -> u32 {
     ((hash >> 24) ^ hash) & 0xff_ffff
 }
 
-fn operation(line: &'static str) -> Option<Operation> {
+fn operation(line: &'static str) -> Option<Operation<'static>> {
     let mut words = line.splitn(3, ' ');
     let kind = words.next()?;
     let group = Group::ALL.into_iter().find(|group| group.name() == kind)?;

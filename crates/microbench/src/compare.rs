@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde::Serialize;
+
 use crate::bounded::Notes;
 use crate::catalogue::{self, Group};
 use crate::condition::Condition;
@@ -34,22 +36,24 @@ pub struct Comparison<'r> {
 }
 
 /// An operation under a condition, on every machine.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize)]
 pub struct Row {
     /// The operation.
     pub operation: String,
-    /// The condition.
-    pub condition: Condition,
     /// What kind of operation it is.
     pub group: Group,
+    /// The condition.
+    pub condition: Condition,
     /// Bytes that it moves or works on; 0: no such thing.
     pub bytes: u64,
     /// One per machine.
+    #[serde(rename = "machines")]
     pub cells: Vec<Cell>,
 }
 
 /// What a machine made of it.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize)]
+#[serde(into = "crate::json::CellRecord")]
 pub struct Cell {
     /// `None`: not tried there.
     pub outcome: Option<Outcome>,
@@ -62,7 +66,7 @@ pub struct Cell {
 }
 
 /// What one operation costs.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Cost {
     /// In ticks of the machine's TSC.
     pub ticks: f64,
@@ -81,7 +85,7 @@ pub struct Cost {
 }
 
 /// A cost and the baseline's.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Against {
     /// Of ticks.
     pub ticks: Option<f64>,

@@ -3,8 +3,11 @@
 use std::fmt;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
 /// `MODE.cplR[.2m][.nocache][.cold]`, as the command line and the results write it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
 pub struct Condition {
     /// Mode of the CPU.
     pub mode: Mode,
@@ -77,6 +80,20 @@ impl FromStr for Condition {
             let start: String = text.chars().take(40).collect();
             format!("{start:?} is no condition: MODE.cplR[.2m][.nocache][.cold], as long.cpl3.cold")
         })
+    }
+}
+
+impl From<Condition> for String {
+    fn from(condition: Condition) -> Self {
+        condition.to_string()
+    }
+}
+
+impl TryFrom<String> for Condition {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
     }
 }
 

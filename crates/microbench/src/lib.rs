@@ -3,8 +3,10 @@
 //! ```text
 //!  serial log --> lines --+
 //!                         +--> Results --> Comparison --> tables
-//!  QR texts ----> qr -----+                    |
-//!                                              +--> verdicts: what exits to the VMM, what that costs
+//!  QR texts ----> qr -----+      ^             |
+//!                                |             +--> verdicts: what exits to the VMM, what that costs
+//!                                v             |
+//!                               json <---------+
 //! ```
 //!
 //! Design constraints: no IO, no clock, no `unsafe`. What is read comes from a machine that may have crashed, over
@@ -16,6 +18,7 @@
 
 pub mod catalogue;
 pub mod compare;
+pub mod json;
 pub mod lines;
 pub mod qr;
 pub mod tables;
@@ -29,6 +32,6 @@ pub use bounded::Notes;
 pub use compare::{Comparison, Labelled, compare};
 pub use condition::{Condition, Mode};
 pub use results::{
-    Batch, Cpu, Ending, Figures, InForce, Machine, Measurement, Outcome, Results, Spread, Tsc,
+    Batch, Ending, Figures, InForce, Machine, Measurement, Outcome, Results, Spread, Tsc,
 };
 pub use verdict::Verdict;

@@ -1,18 +1,23 @@
-//! What one machine measured.
+//! What one machine measured: read from its lines or QR codes, and kept in result files in this form.
+//!
+//! Field names, their order and nulls are the documented JSON of docs/bench.md: within a version fields are only added.
 
 use std::collections::BTreeMap;
+
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::bounded::Notes;
 use crate::condition::Condition;
 
 /// All that one machine measured in one plan, hung operations and all.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Results {
     /// The machine, as the program found it.
     pub machine: Machine,
     /// Conditions that were entered, in order.
     pub conditions: Vec<InForce>,
     /// What came of each operation under each condition, in order; each pair at most once.
+    #[serde(rename = "results")]
     pub measurements: Vec<Measurement>,
     /// How it ended.
     pub ending: Ending,
@@ -20,13 +25,23 @@ pub struct Results {
     pub notes: Notes,
 }
 
-/// The machine, as the program found it.
-#[derive(Debug, Clone, PartialEq, Default)]
+/// The machine, as the program found it; `None`: not known.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Machine {
     /// Version of the program that measured.
     pub program_version: String,
-    /// The CPU.
-    pub cpu: Cpu,
+    /// The CPU's vendor: `AuthenticAMD`.
+    pub vendor: String,
+    /// The name that the CPU gives itself.
+    pub brand: String,
+    /// The CPU's family.
+    pub family: Option<u32>,
+    /// The CPU's model.
+    pub model: Option<u32>,
+    /// The CPU's stepping.
+    pub stepping: Option<u32>,
+    /// The signature of the hypervisor that says it is there: `KVMKVMKVM`.
+    pub hypervisor: Option<String>,
     /// Its clock.
     pub tsc: Tsc,
     /// Usable memory.
@@ -49,27 +64,11 @@ pub struct Machine {
     pub planned: Option<u32>,
 }
 
-/// A CPU.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Cpu {
-    /// `AuthenticAMD`.
-    pub vendor: String,
-    /// The name it gives itself.
-    pub brand: String,
-    /// Family, model, stepping.
-    pub family: Option<u32>,
-    /// See `family`.
-    pub model: Option<u32>,
-    /// See `family`.
-    pub stepping: Option<u32>,
-    /// The signature of the hypervisor that says it is there: `KVMKVMKVM`.
-    pub hypervisor: Option<String>,
-}
-
 /// The time stamp counter.
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Tsc {
-    /// Ticks in a second; `None`: could not be found out.
+    /// Ticks in a second; more than 0.
+    #[serde(default, deserialize_with = "positive")]
     pub hz: Option<f64>,
     /// Whether it ticks alike in every state of the CPU.
     pub invariant: Option<bool>,
@@ -84,7 +83,7 @@ pub struct Tsc {
 }
 
 /// A condition, as it was read back.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct InForce {
     /// The condition.
     pub condition: Condition,
@@ -103,7 +102,8 @@ pub struct InForce {
 }
 
 /// What came of one operation under one condition.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(into = "Record", try_from = "Record")]
 pub struct Measurement {
     /// The operation's name.
     pub operation: String,
@@ -162,7 +162,7 @@ pub struct Figures {
 }
 
 /// Single shots.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Spread {
     /// The fastest.
     pub min: f64,
@@ -177,7 +177,7 @@ pub struct Spread {
 }
 
 /// (T(2N) - T(N)) / N.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Batch {
     /// N.
     pub of: u64,
@@ -188,7 +188,8 @@ pub struct Batch {
 }
 
 /// How a run ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "Option<String>", from = "Option<String>")]
 pub enum Ending {
     /// Everything in the plan was tried.
     Complete,
@@ -214,6 +215,18 @@ impl Results {
             *counts.entry(measurement.outcome.status()).or_default() += 1;
         }
         counts
+    }
+}
+
+impl Machine {
+    /// Whether the CPU of the other machine says the same of itself.
+    pub(crate) fn has_cpu_of(&self, other: &Self) -> bool {
+        self.vendor == other.vendor
+            && self.brand == other.brand
+            && self.family == other.family
+            && self.model == other.model
+            && self.stepping == other.stepping
+            && self.hypervisor == other.hypervisor
     }
 }
 
@@ -264,4 +277,109 @@ impl Figures {
         let (low, middle) = (a.min(b), a.max(b));
         Some((low, middle + (middle - low)))
     }
+}
+
+impl From<Ending> for Option<String> {
+    fn from(ending: Ending) -> Self {
+        match ending {
+            Ending::Complete => Some("complete".to_owned()),
+            Ending::Said(word) => Some(word),
+            Ending::Cut => None,
+        }
+    }
+}
+
+impl From<Option<String>> for Ending {
+    fn from(word: Option<String>) -> Self {
+        match word.as_deref() {
+            Some("complete") => Self::Complete,
+            _ => word.map_or(Self::Cut, Self::Said),
+        }
+    }
+}
+
+/// A measurement in a result file: every field is there, whatever the status.
+#[derive(Debug, Serialize, Deserialize)]
+struct Record {
+    operation: String,
+    condition: Condition,
+    status: String,
+    reason: Option<String>,
+    vector: Option<u8>,
+    after_ms: Option<u64>,
+    single: Option<Spread>,
+    batch: Option<Batch>,
+    #[serde(default)]
+    bytes: u64,
+    done: Option<u64>,
+    reliable: Option<bool>,
+    ineffective: Option<String>,
+}
+
+impl From<Measurement> for Record {
+    fn from(Measurement { operation, condition, outcome }: Measurement) -> Self {
+        let mut record = Self {
+            operation,
+            condition,
+            status: outcome.status().to_owned(),
+            reason: None,
+            vector: None,
+            after_ms: None,
+            single: None,
+            batch: None,
+            bytes: 0,
+            done: None,
+            reliable: None,
+            ineffective: None,
+        };
+        match outcome {
+            Outcome::Measured(Figures { single, batch, bytes, done, reliable, ineffective }) => {
+                let reliable = Some(reliable);
+                record = Self { single, batch, bytes, done, reliable, ineffective, ..record };
+            }
+            Outcome::Fault { vector, name } => {
+                record = Self { vector: Some(vector), reason: Some(name), ..record };
+            }
+            Outcome::Missing { reason } | Outcome::Hung { reason } => record.reason = Some(reason),
+            Outcome::Timeout { after_ms } => record.after_ms = after_ms,
+            Outcome::Lost => {}
+        }
+        record
+    }
+}
+
+impl TryFrom<Record> for Measurement {
+    type Error = String;
+
+    fn try_from(record: Record) -> Result<Self, String> {
+        let Record { operation, condition, single, batch, bytes, done, ineffective, .. } = record;
+        let reason = record.reason.unwrap_or_default();
+        let outcome = match record.status.as_str() {
+            "ok" => {
+                let reliable = record.reliable.unwrap_or(false);
+                let figures = Figures { single, batch, bytes, done, reliable, ineffective };
+                let is_negative = |(low, _): (f64, f64)| low < 0.0;
+                if figures.range().is_none_or(is_negative) {
+                    return Err(format!("{operation}: no figures"));
+                }
+                Outcome::Measured(figures)
+            }
+            "fault" => {
+                let vector = record.vector.ok_or_else(|| format!("{operation}: no vector"))?;
+                Outcome::Fault { vector, name: reason }
+            }
+            "missing" => Outcome::Missing { reason },
+            "timeout" => Outcome::Timeout { after_ms: record.after_ms },
+            "hung" => Outcome::Hung { reason },
+            "lost" => Outcome::Lost,
+            other => return Err(format!("{operation}: unknown status {other:?}")),
+        };
+        Ok(Self { operation, condition, outcome })
+    }
+}
+
+/// A rate that is not above 0 is none.
+fn positive<'de, D: Deserializer<'de>>(from: D) -> Result<Option<f64>, D::Error> {
+    let number: Option<f64> = Option::deserialize(from)?;
+    Ok(number.filter(|number| 0.0 < *number))
 }

@@ -6,6 +6,8 @@
 //! | 2 | instructions that behave by the privilege level | the same at level 0, and at level 3 |
 //! | 3 | page-table updates, paging on and off | each machine; each VM / the real machine |
 
+use serde::{Serialize, Serializer};
+
 use crate::catalogue::Group;
 use crate::compare::{Cell, Comparison, Row, Unit};
 use crate::condition::{Condition, Mode};
@@ -14,22 +16,24 @@ use crate::condition::{Condition, Mode};
 pub const OF_INSTRUCTIONS: f64 = 100.0;
 
 /// Rows of figures under titles.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Table {
     /// `general`, `levels` or `paging`.
     pub id: &'static str,
     /// What it shows, with its unit and condition.
     pub title: String,
     /// What the first column names.
+    #[serde(skip)]
     pub what: &'static str,
     /// Titles of the others.
+    #[serde(serialize_with = "on_one_line")]
     pub columns: Vec<String>,
     /// Its rows.
     pub rows: Vec<Line>,
 }
 
 /// A row of a table.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Line {
     /// The heading that it stands under.
     pub section: &'static str,
@@ -40,7 +44,8 @@ pub struct Line {
 }
 
 /// A figure of a table.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(into = "Option<f64>")]
 pub enum Value {
     /// A cost.
     Cost {
@@ -94,6 +99,16 @@ impl Value {
             }
         }
     }
+}
+
+impl From<Value> for Option<f64> {
+    fn from(value: Value) -> Self {
+        value.number()
+    }
+}
+
+fn on_one_line<S: Serializer>(titles: &[String], to: S) -> Result<S::Ok, S::Error> {
+    to.collect_seq(titles.iter().map(|title| title.replace('\n', " ")))
 }
 
 /// A cost: as the original wrote them, but with more digits where they are small.

@@ -105,7 +105,8 @@ fn functions_of(file: &File, expected: Option<&BuildId>) -> Result<FunctionTable
         }
     }
     // Its parser trusts headers more than a container's file deserves.
-    let functions = catch_panic::catch_panic(|| read_functions(&path)).ok_or("not a sound ELF file")?;
+    let functions =
+        catch_panic::catch_panic(|| read_functions(&path)).ok_or("not a sound ELF file")?;
     Ok(FunctionTable::new(functions.map_err(|error| error.to_string())?))
 }
 

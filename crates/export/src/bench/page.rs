@@ -44,7 +44,7 @@ fn machines(comparison: &Comparison<'_>) -> String {
     let mut text = String::new();
     for (n, machine) in comparison.machines.iter().enumerate() {
         let of = &machine.results.machine;
-        let hypervisor = of.cpu.hypervisor.as_deref().unwrap_or("-");
+        let hypervisor = of.hypervisor.as_deref().unwrap_or("-");
         let hz = of.tsc.hz.map_or("?".to_owned(), |hz| format!("{:.3} MHz", hz / 1e6));
         let general = comparison.general[n].map_or("-".to_owned(), |times| format!("x {times:.3}"));
         let _ = writeln!(
@@ -52,7 +52,7 @@ fn machines(comparison: &Comparison<'_>) -> String {
             "<tr><td>{}</td><td>{}</td><td>{}</td><td class=\"number\">{hz}</td><td>{}</td>\
              <td class=\"number\">{}</td><td class=\"number\">{general}</td></tr>",
             escape(&machine.label),
-            escape(&of.cpu.brand),
+            escape(&of.brand),
             escape(hypervisor),
             escape(&of.plan),
             machine.results.measurements.len(),

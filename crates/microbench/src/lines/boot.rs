@@ -113,7 +113,7 @@ impl Boot {
     }
 
     fn is_of(&self, machine: &Machine) -> bool {
-        self.machine.as_ref().is_none_or(|own| own.cpu == machine.cpu)
+        self.machine.as_ref().is_none_or(|own| own.has_cpu_of(machine))
     }
 
     /// What it lacks of what its end says there is.

@@ -42,7 +42,7 @@ fn check(parts: &[&str], expected: &[&str]) {
 fn a_whole_log() {
     let text = log(&["SeaBIOS", HEADER, CONDITION, ADD, CPUID, END, ""]);
     let results = parse(text.as_bytes()).unwrap();
-    assert_eq!(results.machine.cpu.brand, "QEMU CPU");
+    assert_eq!(results.machine.brand, "QEMU CPU");
     assert_eq!(results.machine.tsc.hz, Some(1e9));
     assert_eq!(results.machine.tsc.drift_ppm, Some(-3));
     assert_eq!((results.machine.watchdog, results.ending), (None, Ending::Complete));

@@ -4,9 +4,7 @@ use serde_json::Value;
 
 use crate::bounded::text;
 use crate::condition::Condition;
-use crate::results::{
-    Batch, Cpu, Ending, Figures, InForce, Machine, Measurement, Outcome, Spread, Tsc,
-};
+use crate::results::{Batch, Ending, Figures, InForce, Machine, Measurement, Outcome, Spread, Tsc};
 
 /// Nothing takes longer: 10^15 ticks are days.
 const MOST_TICKS: f64 = 1e15;
@@ -70,14 +68,12 @@ fn header(value: &Value) -> Result<Header, String> {
     let word = |value: &Value, key| optional(value, key).unwrap_or_default();
     let machine = Machine {
         program_version: word(value, "version"),
-        cpu: Cpu {
-            vendor: word(cpu, "vendor"),
-            brand: word(cpu, "brand").trim().to_owned(),
-            family: small(cpu, "family"),
-            model: small(cpu, "model"),
-            stepping: small(cpu, "stepping"),
-            hypervisor: optional(cpu, "hypervisor").filter(|name| !name.is_empty()),
-        },
+        vendor: word(cpu, "vendor"),
+        brand: word(cpu, "brand").trim().to_owned(),
+        family: small(cpu, "family"),
+        model: small(cpu, "model"),
+        stepping: small(cpu, "stepping"),
+        hypervisor: optional(cpu, "hypervisor").filter(|name| !name.is_empty()),
         tsc: Tsc {
             hz: number(tsc, "hz").filter(|hz| 0.0 < *hz),
             invariant: tsc["invariant"].as_bool(),

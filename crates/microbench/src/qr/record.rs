@@ -4,7 +4,7 @@ use std::str::Split;
 
 use crate::bounded;
 use crate::condition::{Condition, Mode};
-use crate::results::{Batch, Cpu, Figures, InForce, Machine, Outcome, Spread, Tsc};
+use crate::results::{Batch, Figures, InForce, Machine, Outcome, Spread, Tsc};
 
 /// What a record says.
 pub(super) enum Record {
@@ -41,28 +41,23 @@ pub(super) fn parse(text: &str) -> Option<Record> {
 }
 
 fn header(fields: &mut Fields<'_>) -> Option<Machine> {
-    // In the order of the fields.
-    let program_version = fields.string()?.unwrap_or_default();
-    let cpu = Cpu {
+    // In the order of the fields: an expression's fields are evaluated as they are written.
+    Some(Machine {
+        program_version: fields.string()?.unwrap_or_default(),
         vendor: fields.string()?.unwrap_or_default(),
         brand: fields.string()?.unwrap_or_default().trim().to_owned(),
         family: fields.small(),
         model: fields.small(),
         stepping: fields.small(),
         hypervisor: fields.string()?,
-    };
-    let tsc = Tsc {
-        hz: fields.optional()?.map(|hz| hz as f64).filter(|hz| 0.0 < *hz),
-        invariant: Some(fields.flag()?),
-        calibrated_by: fields.string()?,
-        spread_ppm: Some(fields.number()?),
-        drift_ppm: None,
-        backward_jumps: None,
-    };
-    Some(Machine {
-        program_version,
-        cpu,
-        tsc,
+        tsc: Tsc {
+            hz: fields.optional()?.map(|hz| hz as f64).filter(|hz| 0.0 < *hz),
+            invariant: Some(fields.flag()?),
+            calibrated_by: fields.string()?,
+            spread_ppm: Some(fields.number()?),
+            drift_ppm: None,
+            backward_jumps: None,
+        },
         memory_bytes: Some(fields.number()?),
         cpus: fields.small(),
         apic: Some(fields.flag()?),

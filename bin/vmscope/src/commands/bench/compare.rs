@@ -1,6 +1,5 @@
 //! `vmscope bench compare`.
 
-mod json;
 mod text;
 
 use std::collections::BTreeMap;
@@ -8,10 +7,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use microbench::compare::Unit;
-use microbench::{Comparison, Condition, Labelled};
 use clap::ValueEnum;
 use export::bench::Chart;
+use microbench::compare::Unit;
+use microbench::{Comparison, Condition, Labelled, json};
 
 use super::super::Usage;
 use super::super::output::{print, width, write_file};
@@ -107,7 +106,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let out = match args.format {
         Format::Text => text::text(&comparison, unit, width()),
         Format::Csv => text::csv(&comparison),
-        Format::Json => serde_json::to_string_pretty(&json::comparison(&comparison, unit))? + "\n",
+        Format::Json => json::comparison(&comparison, unit)?,
         Format::Html => {
             let mut page = Vec::new();
             export::bench::html(&comparison, unit, &mut page)

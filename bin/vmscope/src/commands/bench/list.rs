@@ -5,10 +5,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use api::bench::{List, Operation};
-use microbench::catalogue::{self, Group};
-use microbench::lines::{Log, NoResults};
 use clap::ValueEnum;
+use microbench::catalogue::{self, Group};
+use microbench::json::{List, VERSION};
+use microbench::lines::{Log, NoResults};
 use testbed::{Accelerator, Bare, Listen, Patience};
 
 use super::image;
@@ -47,10 +47,11 @@ enum Format {
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let image = image::find(args.image.as_deref())?;
     let is_group = |name: &String| Group::ALL.iter().any(|group| group.name() == name);
-    let operations = choices(&image, "ops")?.into_iter().filter(|name| !is_group(name));
+    let names = choices(&image, "ops")?;
+    let operations = names.iter().filter(|name| !is_group(name));
     let list = List {
-        version: api::bench::VERSION,
-        operations: operations.map(operation).collect(),
+        version: VERSION,
+        operations: operations.map(|name| catalogue::find_or_unknown(name)).collect(),
         conditions: choices(&image, "cond")?,
         plans: choices(&image, "plan")?,
     };
@@ -83,19 +84,10 @@ fn choices(image: &Path, key: &str) -> anyhow::Result<Vec<String>> {
     }
 }
 
-fn operation(name: String) -> Operation {
-    let known = catalogue::find(&name);
-    Operation {
-        group: known.map_or(Group::Other, |known| known.group).name().to_owned(),
-        title: known.map(|known| known.title.to_owned()).unwrap_or_default(),
-        name,
-    }
-}
-
-fn text(list: &List) -> String {
+fn text(list: &List<'_>) -> String {
     let mut grid = Grid::new(&["Group", "Operation", "What it does"]);
     for operation in &list.operations {
-        grid.row([&operation.group, &operation.name, &operation.title].map(Clone::clone));
+        grid.row([operation.group.name(), operation.name, operation.title].map(str::to_owned));
     }
     format!(
         "{}\nPlans: {}\n\nConditions: {}\n",

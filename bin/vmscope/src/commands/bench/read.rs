@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use microbench::{Outcome, Results, lines, qr};
+use microbench::{Outcome, Results, json, lines, qr};
 
 use super::super::Usage;
 use super::super::output::{print, width};
@@ -59,8 +59,8 @@ enum Source {
 }
 
 fn understand(bytes: &[u8]) -> anyhow::Result<(Results, Source)> {
-    if file::is_result(bytes) {
-        return Ok((file::parse(bytes)?, Source::Results));
+    if json::is_result_file(bytes) {
+        return Ok((json::parse_result_file(bytes)?, Source::Results));
     }
     if qr::is_in(bytes) {
         return Ok((qr::parse(bytes)?, Source::Machine("qr")));
@@ -73,8 +73,8 @@ pub(super) fn said(results: &Results) -> String {
     let machine = &results.machine;
     let unknown =
         |text: &str| if text.is_empty() { "(unknown)".to_owned() } else { text.to_owned() };
-    let mut text = format!("{}", analysis::clean(&unknown(&machine.cpu.brand)));
-    if let Some(hypervisor) = &machine.cpu.hypervisor {
+    let mut text = format!("{}", analysis::clean(&unknown(&machine.brand)));
+    if let Some(hypervisor) = &machine.hypervisor {
         text += &format!(", under {}", analysis::clean(hypervisor));
     }
     if let Some(hz) = machine.tsc.hz {

@@ -6,9 +6,9 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use clap::ValueEnum;
 use microbench::lines::{Heard, Log, NoResults};
 use microbench::{Condition, Results};
-use clap::ValueEnum;
 use testbed::{Accelerator, Bare, BareEnd, KvmVerdict, Listen, Patience};
 
 use super::super::Usage;

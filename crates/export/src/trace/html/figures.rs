@@ -247,8 +247,10 @@ fn waits(subjects: &[Subject<'_>]) -> String {
     for subject in subjects {
         let mut each = chart("waits by command", "waiting", &parts);
         let rows = subject.findings.waits_by(By::Name);
-        let bar =
-            |row: &trace_analysis::waits::Row| Bar { label: key_name(&row.key), ns: by_group(&row.life) };
+        let bar = |row: &trace_analysis::waits::Row| Bar {
+            label: key_name(&row.key),
+            ns: by_group(&row.life),
+        };
         each.bars = longest(rows.iter().map(bar).collect());
         out += &format!("<h3>By command{}</h3>\n{}", of(subjects, subject), each.by_bar());
     }
@@ -270,7 +272,10 @@ const CLASSES: [(ClassGroup, &str); 11] = [
     (ClassGroup::Unknown, "unknown"),
 ];
 
-fn by_class(times: &trace_analysis::kernel::Times, wanted: impl Fn(ClassGroup) -> bool) -> Vec<u64> {
+fn by_class(
+    times: &trace_analysis::kernel::Times,
+    wanted: impl Fn(ClassGroup) -> bool,
+) -> Vec<u64> {
     let groups = times.groups();
     let ns = |group| groups.get(&group).copied().unwrap_or(0);
     CLASSES.iter().map(|(group, _)| if wanted(*group) { ns(*group) } else { 0 }).collect()

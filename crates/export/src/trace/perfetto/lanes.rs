@@ -3,7 +3,9 @@
 use model::HostNs;
 use trace_analysis::host_side::{CpuSide, VcpuState};
 use trace_analysis::kernel::syscall_label;
-use trace_analysis::timeline::{Cpu, Disk, Request, Segment, Slice, State, Task, TaskId, Timeline, Work};
+use trace_analysis::timeline::{
+    Cpu, Disk, Request, Segment, Slice, State, Task, TaskId, Timeline, Work,
+};
 use trace_analysis::waits::Classifier;
 
 use super::super::host_side::OnHost;

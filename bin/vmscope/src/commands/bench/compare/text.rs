@@ -29,8 +29,8 @@ fn machines(comparison: &Comparison<'_>, width: Width) -> String {
         let of = &machine.results.machine;
         grid.row([
             machine.label.clone(),
-            of.cpu.brand.clone(),
-            of.cpu.hypervisor.clone().unwrap_or_else(|| "-".to_owned()),
+            of.brand.clone(),
+            of.hypervisor.clone().unwrap_or_else(|| "-".to_owned()),
             of.tsc.hz.map_or("-".to_owned(), |hz| format!("{:.3}", hz / 1e6)),
             general.map_or("-".to_owned(), |times| format!("x {times:.3}")),
         ]);
