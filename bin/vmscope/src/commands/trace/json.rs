@@ -339,14 +339,15 @@ fn critical_path(findings: &Findings<'_>, found: &Path) -> json::CriticalPath {
         factor: gain.factor(),
     };
     let sides = super::host_side::segment_reports(findings, found);
-    let segment =
-        |(segment, host_side): (&trace_analysis::critical_path::PathSegment, _)| json::PathSegment {
+    let segment = |(segment, host_side): (&trace_analysis::critical_path::PathSegment, _)| {
+        json::PathSegment {
             begin_ns: segment.begin.since(scene.timeline.begin),
             ns: segment.length_ns(),
             task: of(segment.task),
             doing: words::doing(&segment.doing),
             host_side,
-        };
+        }
+    };
     let limit = findings.limit.unwrap_or(usize::MAX);
     json::CriticalPath {
         task: of(path.scope.task),

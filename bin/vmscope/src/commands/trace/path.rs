@@ -1,7 +1,9 @@
 //! The critical path: `--view critical-path`.
 
 use analysis::Width;
-use trace_analysis::critical_path::{CriticalPath, Doing, PathSegment, Summary, critical_path, summary};
+use trace_analysis::critical_path::{
+    CriticalPath, Doing, PathSegment, Summary, critical_path, summary,
+};
 use trace_analysis::timeline::TaskId;
 
 use super::super::grid::{Column, Grid};
