@@ -68,7 +68,7 @@ fn only_format_crates_and_the_testbed_serialize() {
 
 #[test]
 fn core_and_format_crates_forbid_unsafe_code() {
-    for name in ["model", "analysis", "microbench", "recording", "api", "export"] {
+    for name in ["model", "analysis", "microbench", "view", "recording", "api", "export"] {
         let lib =
             std::fs::read_to_string(root().join("crates").join(name).join("src/lib.rs")).unwrap();
         assert!(lib.contains("#![forbid(unsafe_code)]"), "{name}");
@@ -77,7 +77,7 @@ fn core_and_format_crates_forbid_unsafe_code() {
 
 #[test]
 fn core_crates_do_no_io_and_hold_no_clock() {
-    for name in ["model", "analysis", "microbench"] {
+    for name in ["model", "analysis", "microbench", "view"] {
         for source in sources(&root().join("crates").join(name).join("src")) {
             for forbidden in ["std::fs", "std::net", "std::process", "Instant::now", "SystemTime"] {
                 assert!(!source.contains(forbidden), "{name} uses {forbidden}");
