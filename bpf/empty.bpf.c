@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Nothing: the floor under the cost of any program on the sampling interrupt. Only the measuring example
- * of crates/probes loads it. */
+/* A program that does nothing: the lowest possible cost of a sample. Only the example `floor` of crates/probes loads it. */
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 

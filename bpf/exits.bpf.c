@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Counts the VM exits of each vCPU by reason. Loaded only when asked for: it runs at every exit. */
+/* Counts the VM exits of each vCPU by reason. It runs at every exit, so it is loaded on request only. */
 #include "vcpu.bpf.h"
 #include "abi/switch.h"
 #include <bpf/bpf_tracing.h>
@@ -29,7 +29,7 @@ static __always_inline __u32 slot_of(__u32 reason)
 	return EXIT_OTHER;
 }
 
-/* Some kernels take the tracepoint's own pointer for one that may be NULL; the table's will do. */
+/* Some verifiers reject the tracepoint's vCPU pointer as possibly NULL, so the vCPU comes from the table. */
 SEC("tp_btf/kvm_exit")
 int BPF_PROG(count_exit)
 {

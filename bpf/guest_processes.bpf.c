@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Runs inside a guest while its host records: notes which page tables and FS bases processes have
- * that may be gone when the guest is asked. Writes to one ring, wakes nobody.
+/* Runs inside a guest while its host records. It logs page tables and FS bases of processes, which may have exited when
+ * the host asks for the guest's map. It writes to one ring and wakes nobody.
  *
- * An exit tells no page tables: the tracepoint comes after exit_mm() (up to Linux 6.15), when
- * task->mm is gone and active_mm may be a stranger's. The fork or exec before has told them.
+ * An exit has no page tables: up to Linux 6.15 its tracepoint comes after exit_mm(), when task->mm is gone and
+ * active_mm may belong to another process. The fork or exec before has recorded them.
  */
 #include <linux/types.h>
 #include <linux/bpf.h>
@@ -12,9 +12,8 @@
 
 char LICENSE[] SEC("license") = "GPL";
 
-/* Byte offsets of the kernel's fields. User space sets them: it has read them from the kernel's BTF for
- * its own walk over the tasks. CO-RE would have it read those 4 MiB a second time, and that takes an
- * emulated guest seconds. */
+/* Byte offsets of kernel fields. User space sets them: it has already read the kernel's BTF for its own walk over the
+ * tasks. With CO-RE the loader would read these 4 MiB a second time, which takes seconds in an emulated guest. */
 const volatile __u64 task_mm = 0;
 const volatile __u64 task_pid = 0;
 const volatile __u64 task_tgid = 0;
@@ -43,10 +42,10 @@ static __always_inline void count_lost(void)
 		__sync_fetch_and_add(count, 1);
 }
 
-/* Reads a field; what can't be read makes the event useless. */
+/* Reads a field. An event with an unreadable field is dropped and counted. */
 #define READ(to, base, offset) bpf_probe_read_kernel(&(to), sizeof(to), (void *)((base) + (offset)))
 
-static __always_inline int note(__u32 kind, __u64 task, __u32 parent)
+static __always_inline int emit(__u32 kind, __u64 task, __u32 parent)
 {
 	struct guest_process_event *event;
 	__u64 mm;
@@ -69,7 +68,7 @@ static __always_inline int note(__u32 kind, __u64 task, __u32 parent)
 	event->pgd = 0;
 	if (mm)
 		err |= READ(event->pgd, mm, mm_pgd);
-	/* Of a running thread: as of its last switch, or of the arch_prctl() that set it. */
+	/* Of a running thread: the value at its last switch, or at the arch_prctl() that set it. */
 	err |= READ(event->fs_base, task, task_fs_base);
 	event->kind = kind;
 	err |= READ(event->pid, task, task_tgid);
@@ -95,19 +94,19 @@ int note_fork(struct bpf_raw_tracepoint_args *context)
 		count_lost();
 		return 0;
 	}
-	return note(GUEST_PROCESS_FORK, context->args[1], parent);
+	return emit(GUEST_PROCESS_FORK, context->args[1], parent);
 }
 
 /* (struct task_struct *task, pid_t old_pid, struct linux_binprm *) */
 SEC("raw_tp/sched_process_exec")
 int note_exec(struct bpf_raw_tracepoint_args *context)
 {
-	return note(GUEST_PROCESS_EXEC, context->args[0], 0);
+	return emit(GUEST_PROCESS_EXEC, context->args[0], 0);
 }
 
 /* (struct task_struct *task, ...) */
 SEC("raw_tp/sched_process_exit")
 int note_exit(struct bpf_raw_tracepoint_args *context)
 {
-	return note(GUEST_PROCESS_EXIT, context->args[0], 0);
+	return emit(GUEST_PROCESS_EXIT, context->args[0], 0);
 }

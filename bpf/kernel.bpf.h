@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* The few kernel types that the programs read, by name: CO-RE finds the real offsets in the running
- * kernel's BTF and its modules'. Fields are the union of what the supported kernels (6.1 and later)
- * have; bpf_core_field_exists() guards those that some lack. */
+/* The few kernel types that the programs read. CO-RE finds the real offsets in the BTF of the running kernel
+ * and its modules. The structs have all fields of all supported kernels (6.1 and later);
+ * bpf_core_field_exists() guards fields that some kernels lack. */
 #ifndef VMSCOPE_KERNEL_BPF_H
 #define VMSCOPE_KERNEL_BPF_H
 
@@ -9,16 +9,15 @@
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_core_read.h>
+#include "arch.bpf.h"
 
 #define KERNEL_TYPE __attribute__((preserve_access_index))
 
-/* include/linux/sched.h: the task is running a guest, until KVM has taken the interrupt that ended its run. */
+/* include/linux/sched.h: the task runs a guest. KVM clears it after it has handled the interrupt that ended the run. */
 #define PF_VCPU 0x00000001
 #define TASK_RUNNING 0x0000
 #define TASK_DEAD 0x0080
 #define TASK_WAKING 0x0200
-/* arch/x86/include/asm/page_64_types.h, without KASAN */
-#define THREAD_SIZE (4 * 4096)
 
 struct hlist_node {
 	struct hlist_node *next;

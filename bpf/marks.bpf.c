@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Stamps marks that a guest makes by writing numbers to a port and reading the answers: the same instants seen from both
- * sides. */
+/* Takes the times of marks: instants that a guest and its host both see. A guest makes a mark by writing a number to a
+ * port and reading the answer. */
 #include "kernel.bpf.h"
 #include <bpf/bpf_tracing.h>
 #include "abi/vm.h"
@@ -15,7 +15,7 @@ const volatile struct {
 	__u32 pid; /* the VM's process */
 } config = {};
 
-/* By the mark's number; the last one is of whatever else was written to the port. */
+/* By the mark's number. The last one counts all other writes to the port. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -31,7 +31,7 @@ static __always_inline __u32 number_of(__u32 address)
 	return address % 4 == 0 && number < MARKS ? number : MARKS;
 }
 
-/* Nobody else writes to the port before the answer: the guest's kernel holds a lock. */
+/* The guest's kernel holds a lock from the write to the answer, so there is one mark at a time. */
 static __u32 last;
 
 static __always_inline void note_write(__u64 now, unsigned int size, void *data)
@@ -39,7 +39,7 @@ static __always_inline void note_write(__u64 now, unsigned int size, void *data)
 	__u32 address = 0, number;
 	struct mark_seen *mark;
 
-	/* An address that can't be read, or is none, is no mark. */
+	/* A write that is no readable address counts as no mark. */
 	if (size == sizeof(address))
 		bpf_probe_read_kernel(&address, sizeof(address), data);
 	number = number_of(address);
@@ -58,7 +58,7 @@ static __always_inline void note_answer(__u64 now)
 		mark->answered = now;
 }
 
-/* KVM traces a read when its answer is there, on the way back into the guest. */
+/* KVM traces a read when the answer is known, just before the guest continues. */
 SEC("raw_tp/kvm_pio")
 int BPF_PROG(note_mark, unsigned int rw, unsigned int port, unsigned int size, unsigned int count, void *data)
 {

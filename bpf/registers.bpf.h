@@ -1,19 +1,18 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* A vCPU's registers into its sample: those at the interrupt, or at the last VM exit. */
+/* Copies a vCPU's registers into its sample: those at the interrupt, or at the last VM exit. */
 #ifndef VMSCOPE_REGISTERS_BPF_H
 #define VMSCOPE_REGISTERS_BPF_H
 
 #include "vcpu.bpf.h"
 
-/* How a vCPU's registers are read: through a variable of KVM whose type the verifier knows, or by probes only. */
+/* How a vCPU's registers are read: by typed loads through a variable of KVM, or by probes only. */
 enum access { TYPED, PROBES };
 
-/* What a CPU keeps of AMD's virtualisation. Weak: KVM may not be there, or not AMD's. A kernel may know its type and
- * not its address (KVM built in, without CONFIG_KALLSYMS_ALL): it refuses programs that name it. */
+/* KVM's per-CPU data on AMD. Weak: kvm_amd may not be loaded. A kernel with KVM built in and without CONFIG_KALLSYMS_ALL
+ * knows the type of the variable but not its address: it refuses programs that use it. */
 extern struct svm_cpu_data svm_data __ksym __weak;
 
-/* The VMCB that was last loaded on this CPU, as a pointer that the verifier knows the type of: a load through it costs
- * a tenth of a probe. */
+/* The VMCB that was last loaded on this CPU, as a typed pointer: a load through it costs a tenth of a probe. */
 static __always_inline struct vmcb *loaded_vmcb(void)
 {
 	struct svm_cpu_data *data;
@@ -71,8 +70,8 @@ static __always_inline long read_svm(struct sample *s, struct vcpu_ref *ref, enu
 	return probe_svm(s, vcpu_of(ref));
 }
 
-/* Intel's VMCS can't be read from BPF. The IP is there when KVM has cached it, which perf's own
- * question for the sample's IP makes it do before this program runs (kernels >= 6.3). */
+/* BPF can't read Intel's VMCS. The IP is available if KVM has it cached. Since Linux 6.3 perf makes KVM cache it before
+ * this program runs, if the event asks for the sample's IP. */
 static __always_inline long read_vmx(struct sample *s, struct kvm_vcpu *vcpu)
 {
 	struct vcpu_vmx *vmx = (struct vcpu_vmx *)vcpu; /* vcpu is its first member */

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The sampler: one fixed record per sampling interrupt into the ring of its CPU.
+/* The sampler: each sampling interrupt writes one record into the ring of its CPU.
  *
- * A ring is an mmapped array: writing is plain stores, nothing is allocated, nobody is woken. Only
- * the CPU's own perf event writes it and BPF programs of one event don't nest, so there is one
- * producer; the consumer in user space moves `tail`.
+ * Only the CPU's own perf event writes the ring, and the BPF program of an event does not nest: there is one
+ * producer.
  */
+#include "files.bpf.h"
 #include "registers.bpf.h"
+#include "ring.bpf.h"
 #include <linux/bpf_perf_event.h>
 
 char LICENSE[] SEC("license") = "GPL";
@@ -35,22 +36,21 @@ struct {
 	__type(value, struct stack);
 } stacks SEC(".maps");
 
-/* KVM takes the interrupt that ended the guest's run in a window of its own. Softirqs that this
- * interrupt raises run in that window too, but on the IRQ stack: a tick that lands in them found the
- * host at work, not the guest. */
+/* KVM handles the interrupt that ended the guest's run in a window of its own. Softirqs raised by that interrupt run in
+ * the same window, but on the IRQ stack: a tick there interrupted the host, not the guest. */
 static __always_inline bool on_task_stack(struct bpf_perf_event_data *ctx, struct task_struct *task)
 {
 	return ctx->regs.rsp - (__u64)task->stack < THREAD_SIZE;
 }
 
-/* From before the guest's run until that window is over interrupts are off but in the window: the timer's finds
- * PF_VCPU set only there. */
+/* PF_VCPU is set from before the guest's run until the end of that window. Interrupts are on in the window only, so a
+ * timer interrupt that finds PF_VCPU set came in the window. */
 static __always_inline bool interrupted_guest(struct bpf_perf_event_data *ctx, struct task_struct *task)
 {
 	return (task->flags & PF_VCPU) && on_task_stack(ctx, task);
 }
 
-/* An NMI may come anywhere while PF_VCPU is set; KVM marks those that it passes on. */
+/* An NMI can come anywhere while PF_VCPU is set. KVM marks the NMIs that ended a guest's run. */
 static __always_inline bool nmi_from_guest(struct kvm_vcpu *vcpu)
 {
 	__u8 handling = 0;
@@ -72,7 +72,7 @@ static __always_inline long read_waits(struct sample *s, struct task_struct *tas
 	return 0;
 }
 
-/* Takes the sample's flags so far and gives all of them. */
+/* Returns `flags` with those of the vCPU added. */
 static __always_inline __u8 fill_vcpu(struct sample *s, struct task_struct *task, struct vcpu_ref *ref,
 				      struct ring *ring, __u8 flags, enum access access)
 {
@@ -99,8 +99,8 @@ static __always_inline __u8 fill_vcpu(struct sample *s, struct task_struct *task
 	return flags;
 }
 
-static __always_inline void fill(struct sample *s, struct ring *ring, struct bpf_perf_event_data *ctx,
-				 enum access access)
+static __always_inline void fill_sample(struct sample *s, struct ring *ring, struct bpf_perf_event_data *ctx,
+					enum access access)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	__u32 tid = task->pid;
@@ -139,33 +139,20 @@ static __always_inline void fill_stack(struct bpf_perf_event_data *ctx, __u32 sl
 	stack->user_bytes = bpf_get_stack(ctx, stack->user, sizeof(stack->user), BPF_F_USER_STACK);
 }
 
-static __always_inline int take(struct bpf_perf_event_data *ctx, enum access access)
+static __always_inline int take_sample(struct bpf_perf_event_data *ctx, enum access access)
 {
-	__u32 cpu = bpf_get_smp_processor_id();
-	const __u32 slot_mask = config.slot_mask;
-	struct ring *ring;
+	struct ring_space space;
 	struct sample *s;
-	__u32 slot;
-	__u64 head;
 
-	if (MAX_CPUS <= cpu)
+	if (!ring_reserve(&space, rings, config.slot_mask))
 		return 0;
-	ring = &rings[cpu];
-	head = ring->head;
-	if (head - ring->tail > slot_mask) {
-		ring->dropped++;
-		return 0;
-	}
-	slot = cpu * (slot_mask + 1) + (head & slot_mask);
-	s = bpf_map_lookup_elem(&samples, &slot);
+	s = bpf_map_lookup_elem(&samples, &space.slot);
 	if (!s)
 		return 0;
-	fill(s, ring, ctx, access);
+	fill_sample(s, space.ring, ctx, access);
 	if (config.call_graph)
-		fill_stack(ctx, slot);
-	/* x86 keeps stores in order; the barrier keeps the compiler from moving them past the head. */
-	barrier();
-	ring->head = head + 1;
+		fill_stack(ctx, space.slot);
+	ring_publish(&space);
 	return 0;
 }
 
@@ -173,41 +160,17 @@ static __always_inline int take(struct bpf_perf_event_data *ctx, enum access acc
 SEC("perf_event")
 int sample(struct bpf_perf_event_data *ctx)
 {
-	return take(ctx, TYPED);
+	return take_sample(ctx, TYPED);
 }
 
 SEC("perf_event")
 int sample_probing(struct bpf_perf_event_data *ctx)
 {
-	return take(ctx, PROBES);
+	return take_sample(ctx, PROBES);
 }
 
-/* The finder: walks all open files for those named kvm-vcpu:N, whose private data is the vCPU.
- * Runs only when user space reads the iterator: at the start and when an unknown vCPU was met. */
-struct bpf_iter_meta {
-	struct seq_file *seq;
-} KERNEL_TYPE;
-
-struct bpf_iter__task_file {
-	struct bpf_iter_meta *meta;
-	struct task_struct *task;
-	__u32 fd;
-	struct file *file;
-} KERNEL_TYPE;
-
-static const char vcpu_file[] = "kvm-vcpu:"; /* its siblings are named kvm-vcpu-stats:N */
-
-static __always_inline bool is_vcpu_file(struct file *file)
-{
-	char name[sizeof(vcpu_file) - 1];
-
-	if (bpf_probe_read_kernel(name, sizeof(name), file->f_path.dentry->d_name.name))
-		return false;
-	for (int i = 0; i < sizeof(name); i++)
-		if (name[i] != vcpu_file[i])
-			return false;
-	return true;
-}
+/* The finder: an iterator over open files. The private data of a file named kvm-vcpu:N is the vCPU. It runs only while
+ * user space reads it: at the start, and after a sample met an unknown vCPU. */
 
 /* The thread that last ran the vCPU. */
 static __always_inline struct task_struct *task_of(struct pid *pid)
@@ -250,7 +213,6 @@ static __always_inline void look_at_thread(struct vcpu_found *found, struct task
 	found->waits = 1;
 }
 
-/* A VM's vCPU files are met once per thread of the VMM: report them for the leader only. */
 SEC("iter/task_file")
 int find_vcpus(struct bpf_iter__task_file *ctx)
 {
@@ -263,7 +225,7 @@ int find_vcpus(struct bpf_iter__task_file *ctx)
 	struct vcpu_svm *svm;
 	struct pid *pid;
 
-	if (!task || !file || task->pid != task->tgid)
+	if (!is_new_file(ctx))
 		return 0;
 	if (!bpf_core_type_exists(struct kvm_vcpu) || !is_vcpu_file(file))
 		return 0;

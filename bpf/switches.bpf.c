@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Notes when threads of vCPUs get and leave CPUs and when they are woken. Loaded only when asked for.
+/* Records when vCPU threads get and leave CPUs, and when they are woken. Loaded on request only.
  *
- * The scheduler calls both programs with interrupts off (the one wake-up that it reports with interrupts on is
- * that of the running thread itself, which is passed over), and NMIs neither switch nor wake: so the ring of a
- * CPU has one producer at a time, and writing is plain stores. */
+ * The scheduler calls both programs with interrupts off, and NMIs neither switch nor wake tasks. So the ring of a CPU
+ * has one producer at a time. One wake-up is reported with interrupts on, that of the running thread itself: it is
+ * ignored. */
+#include "ring.bpf.h"
 #include "vcpu.bpf.h"
 #include "abi/switch.h"
 #include <bpf/bpf_tracing.h>
@@ -25,27 +26,25 @@ struct {
 	__type(value, struct switch_event);
 } events SEC(".maps");
 
-static __always_inline struct switch_event *next_event(struct ring **ring)
+/* An event of this CPU with what all kinds have; NULL: there is no space. */
+static __always_inline struct switch_event *reserve_event(struct ring_space *space, __u8 kind, __u32 vcpu, __u32 cpu)
 {
-	__u32 cpu = bpf_get_smp_processor_id();
-	__u32 slot;
+	struct switch_event *event;
 
-	if (MAX_CPUS <= cpu)
+	if (!ring_reserve(space, rings, config.slot_mask))
 		return NULL;
-	*ring = &rings[cpu];
-	if ((*ring)->head - (*ring)->tail > config.slot_mask) {
-		(*ring)->dropped++;
+	event = bpf_map_lookup_elem(&events, &space->slot);
+	if (!event)
 		return NULL;
-	}
-	slot = cpu * (config.slot_mask + 1) + ((*ring)->head & config.slot_mask);
-	return bpf_map_lookup_elem(&events, &slot);
-}
-
-static __always_inline void publish(struct ring *ring)
-{
-	/* x86 keeps stores in order; the barrier keeps the compiler from moving them past the head. */
-	barrier();
-	ring->head++;
+	event->time_ns = bpf_ktime_get_ns();
+	event->kind = kind;
+	event->vcpu = vcpu;
+	event->cpu = cpu;
+	event->pid = 0;
+	event->tid = 0;
+	event->exit_reason = 0;
+	event->flags = 0;
+	return event;
 }
 
 static __always_inline __u8 why_out(bool preempted, unsigned int state, struct task_struct *task,
@@ -60,8 +59,8 @@ static __always_inline __u8 why_out(bool preempted, unsigned int state, struct t
 	return blocking ? AWAY_HALTED : AWAY_ASLEEP;
 }
 
-/* Where the guest will go on, which is where it suffers the wait: nobody runs the vCPU now, so that its registers are at
- * rest. */
+/* Where the guest will continue, which is the code that is delayed. Nobody runs the vCPU now, so its registers do not
+ * change. */
 static __always_inline void read_guest(struct switch_event *event, struct kvm_vcpu *vcpu)
 {
 	struct vmcb_paging paging;
@@ -78,7 +77,7 @@ static __always_inline void read_guest(struct switch_event *event, struct kvm_vc
 		event->guest_ip = paging.rip;
 		event->flags = err ? 0 : SWITCH_GUEST | SWITCH_CR3;
 	} else if (is_vmx(config.vendor)) {
-		/* As with samples: only the address, and only when KVM happens to have it. */
+		/* As in samples: only the instruction pointer, and only if KVM has it cached. */
 		err = bpf_core_read(&available, sizeof(available), &vcpu->arch.regs_avail);
 		if (err || !(available & (1u << VCPU_REGS_RIP)) ||
 		    bpf_core_read(&event->guest_ip, sizeof(event->guest_ip), &vcpu->arch.regs[VCPU_REGS_RIP]))
@@ -89,55 +88,44 @@ static __always_inline void read_guest(struct switch_event *event, struct kvm_vc
 	}
 }
 
-static __always_inline void note_out(struct vcpu_ref *ref, bool preempted, unsigned int state,
+static __always_inline void emit_out(struct vcpu_ref *ref, bool preempted, unsigned int state,
 				     struct task_struct *prev, struct task_struct *next)
 {
 	struct kvm_vcpu *vcpu = vcpu_of(ref);
 	struct switch_event *event;
-	struct ring *ring;
+	struct ring_space space;
 
-	event = next_event(&ring);
+	event = reserve_event(&space, SWITCH_OUT, ref->row, bpf_get_smp_processor_id());
 	if (!event)
 		return;
-	event->time_ns = bpf_ktime_get_ns();
-	event->vcpu = ref->row;
-	event->cpu = bpf_get_smp_processor_id();
 	event->pid = next->tgid;
 	event->tid = next->pid;
-	event->kind = SWITCH_OUT;
 	event->away = AWAY_ASLEEP;
-	event->exit_reason = 0;
-	event->flags = 0;
-	/* A thread that ends has closed its files: its vCPU may be gone. */
+	/* An exiting thread has closed its files: its vCPU may be gone. */
 	if (!(state & TASK_DEAD)) {
 		event->away = why_out(preempted, state, prev, vcpu);
 		if (!is_protected(ref)) {
 			event->exit_reason = exit_reason(vcpu, config.vendor);
-			/* What follows a halt need not have been there before it. */
+			/* After a halt the guest continues with whatever woke it. */
 			if (event->away != AWAY_HALTED)
 				read_guest(event, vcpu);
 		}
 	}
-	publish(ring);
+	ring_publish(&space);
 }
 
-static __always_inline void note_in(struct vcpu_ref *ref, struct task_struct *prev)
+static __always_inline void emit_in(struct vcpu_ref *ref, struct task_struct *prev)
 {
 	struct switch_event *event;
-	struct ring *ring;
+	struct ring_space space;
 
-	event = next_event(&ring);
+	event = reserve_event(&space, SWITCH_IN, ref->row, bpf_get_smp_processor_id());
 	if (!event)
 		return;
-	event->time_ns = bpf_ktime_get_ns();
-	event->vcpu = ref->row;
-	event->cpu = bpf_get_smp_processor_id();
 	event->pid = prev->tgid;
 	event->tid = prev->pid;
-	event->exit_reason = 0;
-	event->kind = SWITCH_IN;
 	event->away = AWAY_ON_CPU;
-	publish(ring);
+	ring_publish(&space);
 }
 
 SEC("tp_btf/sched_switch")
@@ -150,12 +138,12 @@ int BPF_PROG(note_switch, bool preempt, struct task_struct *prev, struct task_st
 	if (prev->pid) {
 		ref = find_vcpu(prev->pid);
 		if (ref)
-			note_out(ref, preempt, state, prev, next);
+			emit_out(ref, preempt, state, prev, next);
 	}
 	if (next->pid) {
 		ref = find_vcpu(next->pid);
 		if (ref)
-			note_in(ref, prev);
+			emit_in(ref, prev);
 	}
 	return 0;
 }
@@ -165,25 +153,18 @@ int BPF_PROG(note_wakeup, struct task_struct *task)
 {
 	struct switch_event *event;
 	struct vcpu_ref *ref;
-	struct ring *ring;
+	struct ring_space space;
 
-	/* Woken before it slept: it goes on without a switch. */
+	/* It was woken before it slept, so it continues without a switch. */
 	if (task->on_cpu)
 		return 0;
 	ref = find_vcpu(task->pid);
 	if (!ref)
 		return 0;
-	event = next_event(&ring);
+	event = reserve_event(&space, SWITCH_WAKE, ref->row, task->thread_info.cpu);
 	if (!event)
 		return 0;
-	event->time_ns = bpf_ktime_get_ns();
-	event->vcpu = ref->row;
-	event->cpu = task->thread_info.cpu;
-	event->pid = 0;
-	event->tid = 0;
-	event->exit_reason = 0;
-	event->kind = SWITCH_WAKE;
 	event->away = is_throttled(task) ? AWAY_THROTTLED : AWAY_RUNNABLE;
-	publish(ring);
+	ring_publish(&space);
 	return 0;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Whose events are kept. */
+/* Which tasks' events are kept. */
 #ifndef VMSCOPE_TRACE_FILTER_BPF_H
 #define VMSCOPE_TRACE_FILTER_BPF_H
 
@@ -9,9 +9,9 @@
 #define FILTER_TREE 1
 #define FILTER_PROCESS 2
 #define FILTER_CGROUP 3
-#define FILTER_PROCESS_AND_RIVALS 4 /* and who has or wants a CPU at all: whom the process is behind */
+#define FILTER_PROCESS_AND_RIVALS 4 /* the process, and all switches and wake-ups: its rivals for the CPUs */
 
-/* A bit per thread id, of which there are at most 2^22 (PID_MAX_LIMIT): cheaper than a hash, and never full. */
+/* One bit per thread id, of which there are at most 2^22 (PID_MAX_LIMIT). Cheaper than a hash map, and never full. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -73,13 +73,13 @@ static __always_inline bool is_traced(struct task_struct *task)
 	return true;
 }
 
-/* Whether it is of interest when the task has or wants a CPU. */
+/* Whether the task's switches and wake-ups are kept. */
 static __always_inline bool is_schedule_traced(struct task_struct *task)
 {
 	return config.filter == FILTER_PROCESS_AND_RIVALS || is_traced(task);
 }
 
-/* Whether what the running task itself does is of interest. */
+/* Whether the running task's own actions (system calls, page faults, lock waits) are left out. */
 static __always_inline bool is_passed_over(struct task_struct *task)
 {
 	return (config.exclude && task->tgid == config.exclude) || !is_traced(task);

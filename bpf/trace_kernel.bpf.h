@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* The kernel's types and constants that only the trace probes read. See kernel.bpf.h. */
+/* Kernel types and constants that only the trace probes use. See kernel.bpf.h. */
 #ifndef VMSCOPE_TRACE_KERNEL_BPF_H
 #define VMSCOPE_TRACE_KERNEL_BPF_H
 
@@ -8,17 +8,14 @@
 
 /* include/linux/sched.h */
 #define PF_IO_WORKER 0x00000010
-#define PF_USER_WORKER 0x00004000 /* before Linux 6.4 none, or another one, which is inherited */
+#define PF_USER_WORKER 0x00004000 /* since Linux 6.4; before, the bit was unused or an inherited flag */
 #define PF_KTHREAD 0x00200000
 #define TASK_INTERRUPTIBLE 0x0001
 #define TASK_UNINTERRUPTIBLE 0x0002
 #define TASK_STOPPED 0x0004
 #define TASK_TRACED 0x0008
 #define TASK_PARKED 0x0040
-#define TASK_NOLOAD 0x0400 /* with TASK_UNINTERRUPTIBLE: a kernel thread that has nothing to do */
-/* arch/x86/include/asm/thread_info.h: a 32-bit system call */
-#define TS_COMPAT 0x0002
-#define SYSCALL_RT_SIGRETURN 15
+#define TASK_NOLOAD 0x0400 /* with TASK_UNINTERRUPTIBLE: an idle kernel thread */
 #define MAX_ERRNO 4095
 /* include/linux/mm_types.h */
 #define VM_FAULT_MAJOR 0x0004
@@ -31,7 +28,7 @@
 #define LCB_F_RT (1 << 3)
 #define LCB_F_PERCPU (1 << 4)
 #define LCB_F_MUTEX (1 << 5)
-/* kernel/locking/: low bits of an owner's word, which is a pointer */
+/* kernel/locking/: flags in the low bits of a lock's owner pointer */
 #define OWNER_FLAGS 7UL
 #define RWSEM_READER_OWNED 1UL
 /* include/linux/blk_types.h */
@@ -44,7 +41,7 @@
 #define REQ_OP_WRITE_ZEROES 9
 
 struct pt_regs {
-	unsigned long orig_ax; /* the system call's number; -1 after rt_sigreturn has put back another frame */
+	unsigned long orig_ax; /* system call number; -1 after rt_sigreturn has restored another frame */
 } KERNEL_TYPE;
 
 struct block_device {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Waits for locks that somebody holds. */
+/* Waits for held locks. */
 #ifndef VMSCOPE_TRACE_LOCKS_BPF_H
 #define VMSCOPE_TRACE_LOCKS_BPF_H
 
@@ -7,7 +7,7 @@
 #include "trace_stack.bpf.h"
 #include <bpf/bpf_tracing.h>
 
-/* The owner's word of a lock, where it names a task: readers of a semaphore leave theirs behind. */
+/* The task that owns a lock; 0: unknown. Readers leave a stale owner in a semaphore. */
 static __always_inline __u32 owner_of(void *lock, unsigned int flags)
 {
 	__u64 owner = 0;
@@ -31,20 +31,20 @@ int BPF_PROG(contention_begin, void *lock, unsigned int flags)
 	struct task_struct *task = bpf_get_current_task_btf();
 	bool is_spin = flags & LCB_F_SPIN && !(flags & LCB_F_MUTEX);
 	__s32 stack = -1;
-	struct room room;
+	struct ring_space space;
 	__u32 owner;
 
 	if (is_passed_over(task))
 		return 0;
-	if (!reserve(&room, TRACE_LOCK_BEGIN, 3))
+	if (!ring_reserve(&space, TRACE_LOCK_BEGIN, 3))
 		return 0;
 	owner = owner_of(lock, flags);
-	/* Waits for spinlocks are shorter than it takes to walk the stack. */
+	/* Walking the stack takes longer than a spinlock is usually held. */
 	if (!is_spin)
 		stack = stack_of(ctx);
-	fill_more(&room, 2, 0, (__u32)task->pid);
-	fill_more(&room, 1, flags, halves(stack, owner));
-	fill(&room, 0, TRACE_LOCK_BEGIN, room.time, (__u64)lock);
+	write_more(&space, 2, 0, (__u32)task->pid);
+	write_more(&space, 1, flags, halves(stack, owner));
+	write_slot(&space, 0, TRACE_LOCK_BEGIN, space.time, (__u64)lock);
 	return 0;
 }
 
@@ -55,7 +55,7 @@ int BPF_PROG(contention_end, void *lock)
 
 	if (is_passed_over(task))
 		return 0;
-	return note_more(TRACE_LOCK_END, (__u64)lock, 0, (__u32)task->pid);
+	return emit_more(TRACE_LOCK_END, (__u64)lock, 0, (__u32)task->pid);
 }
 
 #endif

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Writing records into the rings of abi/trace.h, and what user space sets for the probes. */
+/* Writing records into the rings of abi/trace.h, and the configuration of the probes. */
 #ifndef VMSCOPE_TRACE_RING_BPF_H
 #define VMSCOPE_TRACE_RING_BPF_H
 
 #include "trace_kernel.bpf.h"
 #include "abi/trace.h"
 
-/* Constants to the verifier: what they switch off is not even translated. The Rust twin is in crates/tracer/src/load.rs. */
+/* Constants for the verifier, which removes the code that they disable. The Rust twin is in crates/tracer/src/load.rs. */
 const volatile struct {
-	__u64 base_ns;     /* CLOCK_MONOTONIC that times begin at */
+	__u64 base_ns;     /* CLOCK_MONOTONIC: records' times count from here */
 	__u64 slots_shift; /* slots per CPU: a power of two */
 	__u64 slots_mask;  /* slots per CPU - 1 */
 	__u64 filter;      /* FILTER_* of trace_filter.bpf.h */
@@ -34,14 +34,14 @@ struct {
 	__type(value, struct trace_slot);
 } slots SEC(".maps");
 
-/* Where a record goes, and its time. */
-struct room {
+/* The reserved slots of a record, and its time. */
+struct ring_space {
 	__u64 position;
 	__u64 time;
 	__u64 first; /* the ring's first slot */
 };
 
-static __always_inline bool reserve(struct room *room, __u32 kind, __u32 n)
+static __always_inline bool ring_reserve(struct ring_space *space, __u32 kind, __u32 n)
 {
 	__u32 cpu = bpf_get_smp_processor_id();
 	struct trace_ring *ring = bpf_map_lookup_elem(&rings, &cpu);
@@ -52,50 +52,49 @@ static __always_inline bool reserve(struct room *room, __u32 kind, __u32 n)
 		__sync_fetch_and_add(&ring->lost[kind], 1);
 		return false;
 	}
-	room->first = ring->first;
-	room->position = __sync_fetch_and_add(&ring->head, n);
-	room->time = (bpf_ktime_get_ns() - config.base_ns) & TRACE_TIME_MASK;
+	space->first = ring->first;
+	space->position = __sync_fetch_and_add(&ring->head, n);
+	space->time = (bpf_ktime_get_ns() - config.base_ns) & TRACE_TIME_MASK;
 	return true;
 }
 
-static __always_inline void fill(struct room *room, __u32 n, __u64 kind, __u64 low, __u64 payload)
+static __always_inline void write_slot(struct ring_space *space, __u32 n, __u64 kind, __u64 low, __u64 payload)
 {
-	__u64 position = room->position + n;
-	__u32 index = room->first + (position & config.slots_mask);
+	__u64 position = space->position + n;
+	__u32 index = space->first + (position & config.slots_mask);
 	struct trace_slot *slot = bpf_map_lookup_elem(&slots, &index);
 
 	if (!slot)
 		return;
 	slot->payload = payload;
-	/* x86 keeps stores in order; the barrier keeps the compiler from moving the tag first. */
-	barrier();
+	store_barrier();
 	slot->tag = ~(position >> config.slots_shift) << TRACE_LAP_SHIFT | kind << TRACE_KIND_SHIFT | low;
 }
 
-static __always_inline void fill_more(struct room *room, __u32 n, __u64 data, __u64 payload)
+static __always_inline void write_more(struct ring_space *space, __u32 n, __u64 data, __u64 payload)
 {
-	fill(room, n, TRACE_MORE, data & TRACE_TIME_MASK, payload);
+	write_slot(space, n, TRACE_MORE, data & TRACE_TIME_MASK, payload);
 }
 
 /* A record of one slot. */
-static __always_inline int note(__u32 kind, __u64 payload)
+static __always_inline int emit(__u32 kind, __u64 payload)
 {
-	struct room room;
+	struct ring_space space;
 
-	if (reserve(&room, kind, 1))
-		fill(&room, 0, kind, room.time, payload);
+	if (ring_reserve(&space, kind, 1))
+		write_slot(&space, 0, kind, space.time, payload);
 	return 0;
 }
 
 /* A record of two slots. */
-static __always_inline int note_more(__u32 kind, __u64 payload, __u64 data, __u64 more)
+static __always_inline int emit_more(__u32 kind, __u64 payload, __u64 data, __u64 more)
 {
-	struct room room;
+	struct ring_space space;
 
-	if (!reserve(&room, kind, 2))
+	if (!ring_reserve(&space, kind, 2))
 		return 0;
-	fill_more(&room, 1, data, more);
-	fill(&room, 0, kind, room.time, payload);
+	write_more(&space, 1, data, more);
+	write_slot(&space, 0, kind, space.time, payload);
 	return 0;
 }
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The trace: what happens to tasks, CPUs and disks, each event as it happens. Every program is loaded and attached for
- * itself, and has the name of its tracepoint: those that this kernel does not take leave the others working.
+/* The trace: events of tasks, CPUs and disks. Every program is loaded and attached separately, so the others work if
+ * this kernel refuses one. A program has the name of its tracepoint.
  *
- * What a filter never leaves out: tasks' begins, names and ends, interrupts, requests to disks. They are what a traced task
- * waits for, and they cost little beside switches, system calls and page faults. */
+ * A filter never drops starts, names and exits of tasks, interrupts, and disk requests. Traced tasks wait for them, and
+ * they are rare compared with switches, system calls and page faults. */
 #include "trace_filter.bpf.h"
 #include "trace_stack.bpf.h"
 #include "trace_disks.bpf.h"
@@ -20,7 +20,7 @@ static __always_inline __u32 switch_kind(bool preempt, unsigned int state, struc
 		return TRACE_SWITCH_RUNNABLE;
 	if (state & TASK_DEAD)
 		return TRACE_SWITCH_DEAD;
-	/* A signal came: it goes on. Up to Linux 6.13 the argument does not say so. */
+	/* A signal came, so the task stays runnable. Up to Linux 6.13 `state` does not say so. */
 	if (prev->__state == TASK_RUNNING)
 		return TRACE_SWITCH_RUNNABLE;
 	if (state & (TASK_STOPPED | TASK_TRACED | TASK_PARKED))
@@ -30,17 +30,17 @@ static __always_inline __u32 switch_kind(bool preempt, unsigned int state, struc
 	return TRACE_SWITCH_SLEEP;
 }
 
-/* The time comes before the stack: to follow that takes a while, which is not the task's that leaves. */
-static __always_inline int note_sleep(void *ctx, __u32 kind, __u64 who, __u64 data, bool with_stack)
+/* The time is taken before the stack is walked: walking takes a while, which is no CPU time of the task. */
+static __always_inline int emit_sleep(void *ctx, __u32 kind, __u64 who, __u64 data, bool with_stack)
 {
-	struct room room;
+	struct ring_space space;
 	__s32 stack;
 
-	if (!reserve(&room, kind, 2))
+	if (!ring_reserve(&space, kind, 2))
 		return 0;
 	stack = with_stack ? stack_of(ctx) : -1;
-	fill_more(&room, 1, data, (__u32)stack);
-	fill(&room, 0, kind, room.time, who);
+	write_more(&space, 1, data, (__u32)stack);
+	write_slot(&space, 0, kind, space.time, who);
 	return 0;
 }
 
@@ -56,11 +56,11 @@ int BPF_PROG(sched_switch, bool preempt, struct task_struct *prev, struct task_s
 	if (kind != TRACE_SWITCH_SLEEP && kind != TRACE_SWITCH_DISK) {
 		if (config.filter == FILTER_TREE && kind == TRACE_SWITCH_DEAD)
 			unfollow(prev->pid);
-		return note(kind, who);
+		return emit(kind, who);
 	}
 	if (kind == TRACE_SWITCH_SLEEP)
-		return note_sleep(ctx, TRACE_SWITCH_SLEEP, who, 0, is_prev_traced);
-	return note_sleep(ctx, TRACE_SWITCH_DISK, who, BPF_CORE_READ_BITFIELD(prev, in_iowait), is_prev_traced);
+		return emit_sleep(ctx, TRACE_SWITCH_SLEEP, who, 0, is_prev_traced);
+	return emit_sleep(ctx, TRACE_SWITCH_DISK, who, BPF_CORE_READ_BITFIELD(prev, in_iowait), is_prev_traced);
 }
 
 SEC("tp_btf/sched_waking")
@@ -70,37 +70,37 @@ int BPF_PROG(sched_waking, struct task_struct *woken)
 
 	if (config.filter && !is_traced(woken) && !is_traced(task))
 		return 0;
-	return note(TRACE_WAKING, halves(task->pid, woken->pid));
+	return emit(TRACE_WAKING, halves(task->pid, woken->pid));
 }
 
-static __always_inline int note_wakeup(struct task_struct *woken)
+static __always_inline int emit_wakeup(struct task_struct *woken)
 {
 	if (!is_schedule_traced(woken))
 		return 0;
-	return note(TRACE_WAKEUP, halves(woken->thread_info.cpu, woken->pid));
+	return emit(TRACE_WAKEUP, halves(woken->thread_info.cpu, woken->pid));
 }
 
 SEC("tp_btf/sched_wakeup")
 int BPF_PROG(sched_wakeup, struct task_struct *woken)
 {
-	return note_wakeup(woken);
+	return emit_wakeup(woken);
 }
 
 SEC("tp_btf/sched_wakeup_new")
 int BPF_PROG(sched_wakeup_new, struct task_struct *woken)
 {
-	return note_wakeup(woken);
+	return emit_wakeup(woken);
 }
 
-/* Whether it never runs a program's code: a task of the kernel's own, or one that io_uring or vhost makes within a process. */
-static __always_inline bool is_kernel_s(struct task_struct *child, struct task_struct *parent)
+/* Whether the task never runs user code: a kernel thread, or a worker of io_uring or vhost within a process. */
+static __always_inline bool is_kernel_task(struct task_struct *child, struct task_struct *parent)
 {
 	__u32 workers = PF_IO_WORKER | PF_USER_WORKER;
 
 	return child->flags & (PF_KTHREAD | (workers & ~parent->flags));
 }
 
-/* Not sched_process_fork: that does not tell of io_uring's and vhost's. */
+/* Not sched_process_fork, which does not report workers of io_uring and vhost. */
 SEC("tp_btf/task_newtask")
 int BPF_PROG(task_newtask, struct task_struct *child)
 {
@@ -108,16 +108,17 @@ int BPF_PROG(task_newtask, struct task_struct *child)
 
 	if (config.filter == FILTER_TREE && is_traced(parent))
 		follow(child->pid);
-	return note_more(TRACE_FORK, halves(parent->pid, child->pid), is_kernel_s(child, parent), (__u32)child->tgid);
+	return emit_more(TRACE_FORK, halves(parent->pid, child->pid), is_kernel_task(child, parent), (__u32)child->tgid);
 }
 
-/* Two words hold a name; a record has room for its first 14 bytes. */
-static __always_inline int note_name(__u32 kind, __u32 tid, const __u64 name[2])
+/* A name has 16 bytes. A record holds the first 14. */
+static __always_inline int emit_name(__u32 kind, __u32 tid, const __u64 name[2])
 {
-	return note_more(kind, tid, name[0], name[0] >> 48 | name[1] << 16);
+	return emit_more(kind, tid, name[0], name[0] >> 48 | name[1] << 16);
 }
 
-/* A thread that is not its process's first gets the first one's id, which is followed no more when that died before. */
+/* A thread that calls exec takes the thread id of its process's leader. That id is no longer followed if the leader
+ * has exited. */
 SEC("tp_btf/sched_process_exec")
 int BPF_PROG(sched_process_exec, struct task_struct *task, int old_pid)
 {
@@ -128,7 +129,7 @@ int BPF_PROG(sched_process_exec, struct task_struct *task, int old_pid)
 		unfollow(old_pid);
 	}
 	bpf_core_read(name, sizeof(name), &task->comm);
-	return note_name(TRACE_EXEC, task->pid, name);
+	return emit_name(TRACE_EXEC, task->pid, name);
 }
 
 SEC("tp_btf/task_rename")
@@ -137,16 +138,16 @@ int BPF_PROG(task_rename, struct task_struct *task, const char *comm)
 	__u64 name[2] = {};
 
 	bpf_probe_read_kernel_str(name, sizeof(name), comm);
-	return note_name(TRACE_RENAME, task->pid, name);
+	return emit_name(TRACE_RENAME, task->pid, name);
 }
 
 SEC("tp_btf/sched_process_exit")
 int BPF_PROG(sched_process_exit, struct task_struct *task)
 {
-	return note(TRACE_EXIT, task->pid);
+	return emit(TRACE_EXIT, task->pid);
 }
 
-/* System calls. Numbers of 32-bit programs are of another table: 0xffff. */
+/* System calls. 32-bit programs have other numbers: they are recorded as 0xffff. */
 
 static __always_inline __u32 call_number(struct task_struct *task, long number)
 {
@@ -162,7 +163,7 @@ int BPF_PROG(sys_enter, struct pt_regs *regs, long number)
 
 	if (is_passed_over(task))
 		return 0;
-	return note(TRACE_SYSCALL_ENTER, halves(call_number(task, number), task->pid));
+	return emit(TRACE_SYSCALL_ENTER, halves(call_number(task, number), task->pid));
 }
 
 SEC("tp_btf/sys_exit")
@@ -176,7 +177,7 @@ int BPF_PROG(sys_exit, struct pt_regs *regs, long result)
 		return 0;
 	if (number < 0)
 		number = SYSCALL_RT_SIGRETURN;
-	return note(TRACE_SYSCALL_EXIT, halves(call_number(task, number) | failed << 31, task->pid));
+	return emit(TRACE_SYSCALL_EXIT, halves(call_number(task, number) | failed << 31, task->pid));
 }
 
 /* Page faults */
@@ -186,7 +187,7 @@ int BPF_PROG(page_fault_user, unsigned long address)
 {
 	if (is_passed_over(bpf_get_current_task_btf()))
 		return 0;
-	return note(TRACE_FAULT_USER, address);
+	return emit(TRACE_FAULT_USER, address);
 }
 
 SEC("tp_btf/page_fault_kernel")
@@ -194,18 +195,18 @@ int BPF_PROG(page_fault_kernel, unsigned long address)
 {
 	if (is_passed_over(bpf_get_current_task_btf()))
 		return 0;
-	return note(TRACE_FAULT_KERNEL, address);
+	return emit(TRACE_FAULT_KERNEL, address);
 }
 
-/* Without registers it is no fault: somebody asked for pages. With RETRY it will be called again. */
+/* Without registers it is no fault but a request for pages. With RETRY it will be called again. */
 SEC("fexit/handle_mm_fault")
 int BPF_PROG(handle_mm_fault, void *area, unsigned long address, unsigned int flags, struct pt_regs *regs,
 	     unsigned int result)
 {
 	if (!regs || result & VM_FAULT_RETRY || is_passed_over(bpf_get_current_task_btf()))
 		return 0;
-	/* As the kernel counts. */
-	return note(TRACE_FAULT_END, result & VM_FAULT_MAJOR || flags & FAULT_FLAG_TRIED);
+	/* The kernel counts major faults the same way. */
+	return emit(TRACE_FAULT_END, result & VM_FAULT_MAJOR || flags & FAULT_FLAG_TRIED);
 }
 
 /* Interrupts */
@@ -213,37 +214,37 @@ int BPF_PROG(handle_mm_fault, void *area, unsigned long address, unsigned int fl
 SEC("tp_btf/irq_handler_entry")
 int BPF_PROG(irq_handler_entry, int irq)
 {
-	return note(TRACE_IRQ_ENTER, (__u32)irq);
+	return emit(TRACE_IRQ_ENTER, (__u32)irq);
 }
 
 SEC("tp_btf/irq_handler_exit")
 int BPF_PROG(irq_handler_exit, int irq)
 {
-	return note(TRACE_IRQ_EXIT, (__u32)irq);
+	return emit(TRACE_IRQ_EXIT, (__u32)irq);
 }
 
 SEC("tp_btf/softirq_entry")
 int BPF_PROG(softirq_entry, unsigned int vector)
 {
-	return note(TRACE_SOFTIRQ_ENTER, vector);
+	return emit(TRACE_SOFTIRQ_ENTER, vector);
 }
 
 SEC("tp_btf/softirq_exit")
 int BPF_PROG(softirq_exit, unsigned int vector)
 {
-	return note(TRACE_SOFTIRQ_EXIT, vector);
+	return emit(TRACE_SOFTIRQ_EXIT, vector);
 }
 
 #define VECTOR(name, number)                                  \
 	SEC("tp_btf/" #name "_entry")                         \
 	int name##_entry(void *ctx)                           \
 	{                                                     \
-		return note(TRACE_VECTOR_ENTER, number);      \
+		return emit(TRACE_VECTOR_ENTER, number);      \
 	}                                                     \
 	SEC("tp_btf/" #name "_exit")                          \
 	int name##_exit(void *ctx)                            \
 	{                                                     \
-		return note(TRACE_VECTOR_EXIT, number);       \
+		return emit(TRACE_VECTOR_EXIT, number);       \
 	}
 
 VECTOR(local_timer, TRACE_VECTOR_LOCAL_TIMER)

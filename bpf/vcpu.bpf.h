@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* What all programs need of vCPUs: which thread runs which, why it left the guest, what it has waited for.
+/* vCPUs: the table of their threads, exit reasons, wait times.
  *
- * A vCPU's address comes from user space and its VM may end at any time: it is never dereferenced, only
- * probed. A probe costs far more instructions by its call than by its words, so neighbours are read at once. */
+ * A vCPU's address comes from user space and its VM may end at any time, so it is probed and never dereferenced. Most of
+ * a probe's cost is the call, so neighbouring fields are read by one probe. */
 #ifndef VMSCOPE_VCPU_BPF_H
 #define VMSCOPE_VCPU_BPF_H
 
@@ -11,10 +11,10 @@
 #include "abi/sample.h"
 #include <stdbool.h>
 
-/* A variable, not an array map: its address is known, so there is no lookup. All programs share it. */
+/* A variable has a known address, so there is no lookup as in an array map. All objects share it. */
 struct vcpu_bucket vcpus[VCPU_BUCKETS] SEC(".bss.vcpus");
 
-/* NULL: the thread is no vCPU's. */
+/* NULL: the thread is no vCPU. */
 static __always_inline struct vcpu_ref *find_vcpu(__u32 tid)
 {
 	struct vcpu_bucket *bucket = &vcpus[(tid * VCPU_HASH) >> (32 - VCPU_BUCKET_BITS)];
@@ -53,7 +53,7 @@ static __always_inline long read_vmcb(char **vmcb, struct kvm_vcpu *vcpu)
 	return bpf_core_read(vmcb, sizeof(*vmcb), &svm->vmcb);
 }
 
-/* Reason and interrupt information of the last exit: neighbours in all kernels, the reason first. */
+/* Reason and interrupt information of the last exit. */
 static __always_inline long read_vmx_exit(__u32 *reason, __u32 *info, struct kvm_vcpu *vcpu)
 {
 	struct vcpu_vmx *vmx = (struct vcpu_vmx *)vcpu; /* vcpu is its first member */
@@ -71,7 +71,7 @@ static __always_inline long read_vmx_exit(__u32 *reason, __u32 *info, struct kvm
 	return err;
 }
 
-/* 0 where it can't be told. */
+/* 0: unknown. */
 static __always_inline __u32 exit_reason(struct kvm_vcpu *vcpu, __u32 vendor)
 {
 	__u32 reason = 0;
@@ -88,7 +88,7 @@ static __always_inline __u32 exit_reason(struct kvm_vcpu *vcpu, __u32 vendor)
 	return reason;
 }
 
-/* Whether a CPU quota keeps the thread from running. */
+/* Whether a CPU quota stops the thread. */
 static __always_inline bool is_throttled(struct task_struct *task)
 {
 	struct task_struct___throttled *by_task = (void *)task;
@@ -115,7 +115,7 @@ struct halt_times {
 
 #define OFFSET_IN_STAT(field) bpf_core_field_offset(struct kvm_vcpu_stat_generic, field)
 
-/* Whether this kernel counts all that `struct sample` has room for, and has it where it is looked for. */
+/* Whether this kernel has all wait counters of `struct sample`, and those of KVM as the neighbours of halt_times. */
 static __always_inline bool counts_waits(void)
 {
 	return bpf_core_field_exists(struct task_struct, sched_info.run_delay) &&

@@ -1,25 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Where VMs' memory lies and how their clocks run: two walks over all open files, which run only when user space reads
- * them. Nothing is dereferenced, only probed: a VM may end at any time. */
-#include "kernel.bpf.h"
+/* Memory slots and clocks of VMs: two iterators over open files, which run only while user space reads them. A VM may
+ * end at any time, so its structures are probed and never dereferenced. */
+#include "files.bpf.h"
 #include "abi/vm.h"
-#include <stdbool.h>
 
 char LICENSE[] SEC("license") = "GPL";
 
 #define SLOT_BUCKETS 128 /* include/linux/kvm_host.h: DECLARE_HASHTABLE(id_hash, 7) */
 #define SLOTS_PER_BUCKET 8
-
-struct bpf_iter_meta {
-	struct seq_file *seq;
-} KERNEL_TYPE;
-
-struct bpf_iter__task_file {
-	struct bpf_iter_meta *meta;
-	struct task_struct *task;
-	__u32 fd;
-	struct file *file;
-} KERNEL_TYPE;
 
 /* Linux 5.17 and later: two sets of slots, of which one is in use; each slot has a list node for each set. */
 struct kvm_memslots {
@@ -47,19 +35,6 @@ struct kvm_vcpu_arch___clock {
 struct kvm_vcpu___clock {
 	struct kvm_vcpu_arch___clock arch;
 } KERNEL_TYPE;
-
-/* Whether the file's name begins with the `length` bytes of `wanted`. */
-static __always_inline bool is_named(struct file *file, const char *wanted, int length)
-{
-	char name[16];
-
-	if (bpf_probe_read_kernel(name, length, file->f_path.dentry->d_name.name))
-		return false;
-	for (int i = 0; i < length; i++)
-		if (name[i] != wanted[i])
-			return false;
-	return true;
-}
 
 static __always_inline int report_slot(struct seq_file *seq, struct memory_slot_found *found, struct hlist_node *node,
 				       __u32 node_idx)
@@ -98,7 +73,6 @@ static __always_inline int report_bucket(struct seq_file *seq, struct memory_slo
 	return 0;
 }
 
-/* A VM's file is met once per thread of the VMM: report it for the leader only. */
 SEC("iter/task_file")
 int find_slots(struct bpf_iter__task_file *ctx)
 {
@@ -109,9 +83,9 @@ int find_slots(struct bpf_iter__task_file *ctx)
 	struct kvm___slots *kvm;
 	int node_idx = 0;
 
-	if (!task || !file || task->pid != task->tgid)
+	if (!is_new_file(ctx))
 		return 0;
-	if (!bpf_core_field_exists(struct kvm_memory_slot, id_node) || !is_named(file, "kvm-vm", sizeof("kvm-vm")))
+	if (!bpf_core_field_exists(struct kvm_memory_slot, id_node) || !is_vm_file(file))
 		return 0;
 	kvm = file->private_data;
 	found.kvm = (__u64)kvm;
@@ -138,10 +112,9 @@ int find_clocks(struct bpf_iter__task_file *ctx)
 	struct kvm_vcpu *vcpu;
 	struct pid *pid = NULL;
 
-	if (!task || !file || task->pid != task->tgid)
+	if (!is_new_file(ctx))
 		return 0;
-	/* Its sibling is named kvm-vcpu-stats:N. */
-	if (!bpf_core_field_exists(clock->arch.l1_tsc_offset) || !is_named(file, "kvm-vcpu:", sizeof("kvm-vcpu:") - 1))
+	if (!bpf_core_field_exists(clock->arch.l1_tsc_offset) || !is_vcpu_file(file))
 		return 0;
 	vcpu = file->private_data;
 	clock = (void *)vcpu;

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
-/* What bpf/tracer.bpf.c writes: in the host, or in a guest, whose memory the host then reads. The Rust twin is
+/* What bpf/tracer.bpf.c writes, in the host or in a guest. The host reads a guest's rings from outside. The Rust twin is
  * crates/tracer/src/slots.rs; both sides assert the sizes.
  *
  * Each CPU has a ring of slots of 16 bytes. A record is one slot, or one and as many TRACE_MORE slots as its kind has.
  *
  *   tag:  63..56 lap    55..48 kind    47..0 time (first slot) or data (TRACE_MORE)
  *
- * The lap is that of the slot's position: the low 8 bits of ~(position / slots), which in the first round is not the 0 of a
- * slot that was never written. A slot holds what its position promises only when its lap is the expected one: a reader that comes upon another lap has caught up with the writer
- * (or with a record whose writing was interrupted) and tries again later. Positions are reserved in order. Between another
- * record's reservation and its writing interrupts may write, which end before it goes on; and where a program may be preempted
- * (one on a function's exit, in kernels that preempt their own code) other tasks, too, so that its position may stay empty
- * until the task has the CPU again.
+ * The lap of a position is the low 8 bits of ~(position / slots): in the first round 0xff, unlike the 0 of a slot that
+ * was never written. A slot is valid only if it has the lap of its position. A reader that finds another lap has caught
+ * up with the writer, and tries again later.
+ *
+ * A program reserves positions first, in order, and then writes its slots. In between an interrupt may reserve and write
+ * a record of its own; it finishes before the program goes on. A program on a function's exit may also be preempted, in
+ * kernels that preempt kernel code. Then its slots stay unwritten until its task runs again.
  * The payload is written first, the tag last. */
 #ifndef VMSCOPE_ABI_TRACE_H
 #define VMSCOPE_ABI_TRACE_H
