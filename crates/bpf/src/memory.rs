@@ -1,7 +1,7 @@
-//! BPF array maps' memory, shared with the kernel.
+//! Memory of BPF array maps, shared with the kernel.
 //!
-//! Programs write there at any time. Words are only ever read and written atomically; what may be read when is up to the
-//! protocol of whoever lays out the map.
+//! Programs write there at any time. Words are only ever read and written atomically. The owner of a map's layout decides
+//! what may be read when.
 
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;

@@ -1,5 +1,5 @@
-//! The floor under any sampler's cost: an empty BPF program on the sampler's own event, on every CPU, for as
-//! long as a command runs.
+//! The lowest possible cost of a sampler: an empty BPF program on the sampler's event, on every CPU, while a command
+//! runs.
 //!
 //! Usage: floor PERIOD_NS COMMAND [ARGUMENT...]
 
@@ -15,12 +15,6 @@ use probes::ProbeError;
 mod perf;
 
 type Failure = Box<dyn std::error::Error>;
-
-/// ELF parsers want their input aligned.
-#[repr(align(8))]
-struct Aligned<T: ?Sized>(T);
-
-static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/empty.bpf.o")));
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -43,7 +37,7 @@ fn usage() -> ExitCode {
 }
 
 fn run(period: u64, program: &str, arguments: &[String]) -> Result<ExitCode, Failure> {
-    let object = ObjectBuilder::default().open_memory(&OBJECT.0)?.load()?;
+    let object = ObjectBuilder::default().open_memory(bpf::EMPTY)?.load()?;
     let _links = attach(&object, period)?;
     let status = Command::new(program).args(arguments).status()?;
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })

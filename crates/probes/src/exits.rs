@@ -3,11 +3,8 @@
 use libbpf_rs::{Link, Object};
 use model::{ExitCount, VcpuId, Vendor};
 
-use crate::object::Aligned;
 use crate::{ProbeError, Sampler, object, vcpus};
-use bpf_memory::Mapped;
-
-static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/exits.bpf.o")));
+use bpf::Mapped;
 
 const CODES: u32 = 0x100;
 const NPF: u32 = 0x400;
@@ -39,7 +36,7 @@ impl ExitCounter {
     /// # Errors
     /// When the kernel refuses, or KVM is not there.
     pub fn load(sampler: &Sampler, vendor: Vendor) -> Result<Self, ProbeError> {
-        let mut open = object::open(OBJECT)?;
+        let mut open = object::open(bpf::EXITS)?;
         let config = [ROWS, object::vendor_word(vendor)];
         object::configure(&mut open, &[("counts", ROWS * SLOTS)], &config)?;
         object::share(&mut open, vcpus::MAP, sampler.vcpus().fd())?;

@@ -6,11 +6,8 @@ use std::sync::atomic::Ordering;
 use libbpf_rs::{Link, Object};
 use model::{HostNs, Pid};
 
-use crate::object::Aligned;
 use crate::{ProbeError, object};
-use bpf_memory::Mapped;
-
-static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/marks.bpf.o")));
+use bpf::Mapped;
 
 /// `MARKS`.
 const MARKS: usize = 64;
@@ -40,7 +37,7 @@ impl MarkWatch {
     /// # Errors
     /// When the kernel refuses, or KVM is not there.
     pub fn start(vm: Pid) -> Result<Self, ProbeError> {
-        let mut open = object::open(OBJECT)?;
+        let mut open = object::open(bpf::MARKS)?;
         object::configure(&mut open, &[], &[vm.0])?;
         let object = object::load(open)?;
         let seen = object::memory(&object, "marks", (MARKS + 1) * MARK_BYTES)?;

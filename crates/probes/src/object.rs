@@ -8,19 +8,15 @@ use model::Vendor;
 
 use crate::ProbeError;
 use crate::abi::{MAX_CPUS, RING_BYTES, RINGS};
-use bpf_memory::Mapped;
-
-/// ELF parsers want their input aligned.
-#[repr(align(8))]
-pub(crate) struct Aligned<T: ?Sized>(pub(crate) T);
+use bpf::Mapped;
 
 /// Parses an object; nothing is in the kernel yet.
-pub(crate) fn open(elf: &Aligned<[u8]>) -> Result<OpenObject, ProbeError> {
+pub(crate) fn open(elf: &[u8]) -> Result<OpenObject, ProbeError> {
     if !Path::new("/sys/kernel/btf/vmlinux").exists() {
         return Err(ProbeError::NoBtf);
     }
     libbpf_rs::set_print(None);
-    ObjectBuilder::default().open_memory(&elf.0).map_err(ProbeError::Load)
+    ObjectBuilder::default().open_memory(elf).map_err(ProbeError::Load)
 }
 
 /// Sets maps' sizes, and `config`, the words at the begin of the read-only data.

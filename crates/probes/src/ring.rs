@@ -10,7 +10,7 @@
 use std::sync::atomic::Ordering;
 
 use crate::abi::{RING_BYTES, RING_DROPPED, RING_HEAD, RING_READ_ERRORS, RING_TAIL, RING_UNKNOWN};
-use bpf_memory::Mapped;
+use bpf::Mapped;
 
 /// The rings of all CPUs.
 #[derive(Debug)]

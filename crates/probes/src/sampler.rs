@@ -10,15 +10,11 @@ use model::{Tid, Trigger, Vendor};
 
 use crate::abi::{RINGS, RawStack, SAMPLE_BYTES, STACK_BYTES};
 use crate::found::{self, FOUND_BYTES, FoundVcpu};
-use crate::object::Aligned;
 use crate::perf::Event;
 use crate::ring::{RingCounters, Rings};
 use crate::vcpus::VcpuTable;
 use crate::{ProbeError, object};
-use bpf_memory::Mapped;
-
-static OBJECT: &Aligned<[u8]> =
-    &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/sampler.bpf.o")));
+use bpf::Mapped;
 
 /// The sampling programs, of which one is loaded: with and without typed access to KVM's variables.
 const TYPED: &str = "sample";
@@ -105,7 +101,7 @@ impl Sampler {
         let slots = options.slots.next_power_of_two();
         let n_slots = object::rings_for(&options.cpus)? * slots;
         let n_stacks = if options.call_graph { n_slots } else { 1 };
-        let mut open = object::open(OBJECT)?;
+        let mut open = object::open(bpf::SAMPLER)?;
         let sizes = [("samples", n_slots), ("stacks", n_stacks)];
         object::configure(&mut open, &sizes, &config(options, slots))?;
         object::leave_out(&mut open, if program == TYPED { PROBING } else { TYPED });

@@ -7,12 +7,8 @@ use model::{
 
 use crate::abi::{RINGS, field};
 use crate::found::away;
-use crate::object::Aligned;
 use crate::ring::Rings;
 use crate::{ProbeError, Sampler, object, vcpus};
-
-static OBJECT: &Aligned<[u8]> =
-    &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/switches.bpf.o")));
 
 /// Bytes of `struct switch_event`.
 const EVENT_BYTES: usize = 56;
@@ -48,7 +44,7 @@ impl SwitchTracer {
         let slots = slots.next_power_of_two();
         let n_rings = object::rings_for(cpus)?;
         let n_slots = n_rings * slots;
-        let mut open = object::open(OBJECT)?;
+        let mut open = object::open(bpf::SWITCHES)?;
         let config = [slots - 1, object::vendor_word(vendor)];
         object::configure(&mut open, &[("events", n_slots)], &config)?;
         object::share(&mut open, vcpus::MAP, sampler.vcpus().fd())?;

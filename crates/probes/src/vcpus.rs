@@ -8,7 +8,7 @@ use model::Tid;
 
 use crate::found::FoundVcpu;
 use crate::{ProbeError, object};
-use bpf_memory::Mapped;
+use bpf::Mapped;
 
 const BUCKET_BITS: u32 = 12;
 const BUCKETS: usize = 1 << BUCKET_BITS;

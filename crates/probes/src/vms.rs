@@ -6,10 +6,7 @@ use libbpf_rs::{Iter, IterOpts, Object};
 use model::{Pid, Tid};
 
 use crate::abi::field;
-use crate::object::Aligned;
 use crate::{ProbeError, object};
-
-static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/vms.bpf.o")));
 
 /// Bytes of `struct memory_slot_found` and of `struct vcpu_clock_found`.
 const FOUND_BYTES: usize = 40;
@@ -73,7 +70,7 @@ impl VmFinder {
     /// # Errors
     /// When the kernel refuses; the error says what to do.
     pub fn load() -> Result<Self, ProbeError> {
-        Ok(Self { object: object::load(object::open(OBJECT)?)? })
+        Ok(Self { object: object::load(object::open(bpf::VMS)?)? })
     }
 
     /// All VMs of the machine, or that of one process, by walking all open files twice. A VM without slots or without

@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
-use bpf_memory::Mapped;
+use bpf::Mapped;
 use host::procfs::numbered_entries;
 use model::Pid;
 

@@ -1,8 +1,8 @@
 //! Loading the programs, starting and stopping a trace.
 
 use aya::maps::StackTraceMap;
-use aya::{Btf, Ebpf, EbpfError, EbpfLoader, include_bytes_aligned};
-use bpf_memory::Mapped;
+use aya::{Btf, Ebpf, EbpfError, EbpfLoader};
+use bpf::Mapped;
 use model::{HostNs, LostEvents, MachineId, Pid, TraceEvent, TraceStack};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -12,8 +12,6 @@ use crate::probes::{Links, Missing, attach, chain, load, missed};
 use crate::ring::Consumer;
 use crate::slots::{Base, KINDS, RING_BYTES, SLOT_BYTES, lost_events};
 use crate::{RingError, RingMemory, TracerError};
-
-static OBJECT: &[u8] = include_bytes_aligned!(concat!(env!("OUT_DIR"), "/tracer.bpf.o"));
 
 /// A ring smaller than this would be full at once.
 const MIN_SLOTS: u32 = 1024;
@@ -343,7 +341,7 @@ fn load_object(
         .map_max_entries("slots", sizes.slots)
         .map_max_entries("stacks", options.stacks.max(1))
         .map_max_entries("followed", followed)
-        .load(OBJECT)
+        .load(bpf::TRACER)
         .map_err(|error| refused(&error))
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use bpf_memory::Mapped;
+use bpf::Mapped;
 
 use crate::RingMemory;
 use crate::slots::{

@@ -2,7 +2,7 @@
 
 use aya::maps::{Array, RingBuf};
 use aya::programs::RawTracePoint;
-use aya::{Ebpf, EbpfLoader, include_bytes_aligned};
+use aya::{Ebpf, EbpfLoader};
 
 use super::timeline::{Event, EventKind};
 use crate::walk::{Layout, comm};
@@ -12,8 +12,6 @@ const EVENT_BYTES: usize = 56;
 const FORK: u32 = 1;
 const EXEC: u32 = 2;
 const EXIT: u32 = 3;
-
-static OBJECT: &[u8] = include_bytes_aligned!(concat!(env!("OUT_DIR"), "/guest_processes.bpf.o"));
 
 /// The running program. Dropping it takes it out of the kernel.
 #[derive(Debug)]
@@ -37,7 +35,7 @@ impl Program {
         ] {
             loader.override_global(name, offset, true);
         }
-        let mut bpf = loader.load(OBJECT).map_err(|error| chain(&error))?;
+        let mut bpf = loader.load(bpf::GUEST_PROCESSES).map_err(|error| chain(&error))?;
         for (name, tracepoint) in [
             ("note_fork", "sched_process_fork"),
             ("note_exec", "sched_process_exec"),

@@ -7,7 +7,7 @@ pub use pages::{PagesError, pages_of};
 use std::sync::atomic::Ordering;
 
 use crate::slots::{RING_BYTES, RING_MARK};
-use bpf_memory::Mapped;
+use bpf::Mapped;
 
 /// Writes a mark into the first `rings` rings, where no probe writes: by it the host knows that it reads the right memory,
 /// and that it can read it at all.

@@ -1,0 +1,42 @@
+//! Compiles bpf/*.bpf.c with clang. The crate embeds the objects.
+
+use std::path::Path;
+use std::process::Command;
+
+/// Each is a program family with an object of its own.
+const PROGRAMS: [&str; 8] =
+    ["sampler", "switches", "exits", "vms", "marks", "empty", "tracer", "guest_processes"];
+
+fn main() {
+    let bpf = Path::new("../../bpf");
+    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-changed={}", bpf.display());
+    for program in PROGRAMS {
+        compile(bpf, program);
+    }
+}
+
+fn compile(bpf: &Path, program: &str) {
+    let out = std::env::var("OUT_DIR").expect("cargo sets OUT_DIR");
+    let arch = std::env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets the target");
+    assert!(arch == "x86_64", "the BPF programs support x86-64 only, not {arch}");
+    let source = bpf.join(format!("{program}.bpf.c"));
+    let status = Command::new("clang")
+        .args(["-O2", "-g", "-Wall", "-Werror", "-target", "bpf", "-mcpu=v3"])
+        .arg("-D__TARGET_ARCH_x86")
+        // Debian keeps the kernel's headers of this architecture in the multiarch folder.
+        .arg("-I/usr/include/x86_64-linux-gnu")
+        .arg("-I")
+        .arg(bpf)
+        .arg("-c")
+        .arg(&source)
+        .arg("-o")
+        .arg(Path::new(&out).join(format!("{program}.bpf.o")))
+        .status()
+        .expect("clang is missing: install the packages clang and libbpf-dev");
+    assert!(
+        status.success(),
+        "clang could not compile {} (is libbpf-dev installed?)",
+        source.display()
+    );
+}
