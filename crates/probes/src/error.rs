@@ -1,4 +1,4 @@
-//! What can go wrong between us and the kernel.
+//! Why the kernel refused a probe.
 
 /// The kernel refused something the sampler needs; the text says what to do.
 #[derive(Debug, thiserror::Error)]
@@ -12,7 +12,7 @@ pub enum ProbeError {
     )]
     NoBtf,
     /// libbpf or the verifier refused the program.
-    #[error("the kernel did not take the sampling program: {0}; `vmscope doctor` says more")]
+    #[error("the kernel refused the sampling program: {0}; `vmscope doctor` says more")]
     Load(#[source] libbpf_rs::Error),
     /// A map could not be written or mapped.
     #[error("failed to set up BPF map {map}")]
@@ -45,7 +45,12 @@ pub enum ProbeError {
     /// The kernel did not attach a tracing program.
     #[error("the kernel did not attach a tracing program: {0}")]
     Trace(#[source] libbpf_rs::Error),
-    /// The vCPU finder failed.
-    #[error("failed to look for vCPUs: {0}")]
-    Find(String),
+    /// An iterator over open files failed.
+    #[error("failed to look for VMs and vCPUs with BPF program {program}: {reason}")]
+    Find {
+        /// The BPF program.
+        program: &'static str,
+        /// Why.
+        reason: std::io::Error,
+    },
 }

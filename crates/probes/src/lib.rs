@@ -5,11 +5,14 @@
 //! what a guest's registers mean, never block, and leave no program or perf event behind: everything
 //! lives in file descriptors that die with the process.
 
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
 mod abi;
 mod clock;
 mod error;
 mod exits;
 mod found;
+mod iter;
 mod marks;
 mod object;
 mod perf;

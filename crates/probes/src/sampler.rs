@@ -1,11 +1,10 @@
 //! Loading the sampler, attaching it, and telling it which threads are vCPUs.
 
-use std::io::Read;
 use std::os::fd::{AsRawFd, IntoRawFd};
 use std::path::Path;
 
 use libbpf_rs::query::ProgInfoIter;
-use libbpf_rs::{Iter, Link, Object};
+use libbpf_rs::{Link, Object};
 use model::{Tid, Trigger, Vendor};
 
 use crate::abi::{RINGS, RawStack, SAMPLE_BYTES, STACK_BYTES};
@@ -13,7 +12,7 @@ use crate::found::{self, FOUND_BYTES, FoundVcpu};
 use crate::perf::Event;
 use crate::ring::{RingCounters, Rings};
 use crate::vcpus::VcpuTable;
-use crate::{ProbeError, object};
+use crate::{ProbeError, iter, object};
 use bpf::Mapped;
 
 /// The sampling programs, of which one is loaded: with and without typed access to KVM's variables.
@@ -157,13 +156,7 @@ impl Sampler {
     /// # Errors
     /// When the iterator can't be read.
     pub fn find_vcpus(&self) -> Result<Vec<FoundVcpu>, ProbeError> {
-        let link = self
-            .program("find_vcpus")?
-            .attach_iter_with_opts(libbpf_rs::IterOpts::None)
-            .map_err(|error| ProbeError::Find(error.to_string()))?;
-        let mut iter = Iter::new(&link).map_err(|error| ProbeError::Find(error.to_string()))?;
-        let mut bytes = Vec::new();
-        read_all(&mut iter, &mut bytes).map_err(|error| ProbeError::Find(error.to_string()))?;
+        let bytes = iter::read(&self.object, "find_vcpus", None)?;
         Ok(bytes.chunks_exact(FOUND_BYTES).map(found::decode).collect())
     }
 
@@ -206,10 +199,12 @@ impl Sampler {
     }
 
     fn program(&self, name: &'static str) -> Result<libbpf_rs::ProgramMut<'_>, ProbeError> {
-        self.object
-            .progs_mut()
-            .find(|program| program.name() == name)
-            .ok_or_else(|| ProbeError::Find(format!("program {name} is missing")))
+        self.object.progs_mut().find(|program| program.name() == name).ok_or_else(|| {
+            ProbeError::Find {
+                program: name,
+                reason: std::io::Error::other("the object does not contain it"),
+            }
+        })
     }
 
     pub(crate) fn vcpus(&self) -> &VcpuTable {
@@ -227,16 +222,6 @@ fn config(options: &Options, slots: u32) -> [u32; 4] {
     [slots - 1, u32::from(options.call_graph), object::vendor_word(options.vendor), trigger]
 }
 
-/// The kernel gives up a read after a million objects without output, and goes on with the next.
-fn read_all(iter: &mut Iter, bytes: &mut Vec<u8>) -> std::io::Result<()> {
-    loop {
-        match iter.read_to_end(bytes) {
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
-            outcome => return outcome.map(|_| ()),
-        }
-    }
-}
-
 /// Names of our programs that are loaded in this kernel: none must be left after a run.
 #[must_use]
 pub fn loaded_programs() -> Vec<String> {
@@ -244,4 +229,39 @@ pub fn loaded_programs() -> Vec<String> {
         .filter_map(|info| info.name.to_str().map(str::to_owned))
         .filter(|name| PROGRAMS.contains(&name.as_str()))
         .collect()
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use crate::SwitchTracer;
+
+    #[test]
+    fn the_programs_load_and_sample() {
+        let options = Options {
+            cpus: vec![0],
+            trigger: Trigger::CpuClock,
+            period: 1_000_000,
+            slots: 1024,
+            call_graph: true,
+            vendor: Vendor::Amd,
+        };
+        let sampler = match Sampler::load(options) {
+            Ok(sampler) => sampler,
+            Err(error) => return eprintln!("skipped: {error}"),
+        };
+        SwitchTracer::load(&sampler, &[0], 16, Vendor::Amd).unwrap();
+        let events = sampler.start().unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        drop(events);
+        let mut bytes = 0;
+        let Ok(()) = sampler.drain(0, |drained| {
+            bytes += drained.records.len();
+            Ok::<(), std::convert::Infallible>(())
+        });
+        let counters = sampler.counters(0);
+        assert!(0 < counters.written, "{counters:?}");
+        assert_eq!(bytes as u64, counters.written * SAMPLE_BYTES as u64);
+        assert_eq!(counters.unknown_vcpus, 0);
+    }
 }

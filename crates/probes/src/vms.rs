@@ -1,21 +1,17 @@
 //! Where VMs' memory lies in their processes, and how their clocks run (`bpf/vms.bpf.c`).
 
-use std::io::Read;
-
-use libbpf_rs::{Iter, IterOpts, Object};
+use libbpf_rs::Object;
 use model::{Pid, Tid};
 
 use crate::abi::field;
-use crate::{ProbeError, object};
+use crate::{ProbeError, iter, object};
 
 /// Bytes of `struct memory_slot_found` and of `struct vcpu_clock_found`.
 const FOUND_BYTES: usize = 40;
 /// `MEMORY_SLOT_READ_ONLY`.
 const READ_ONLY: u32 = 2;
-/// No machine has more slots and vCPUs.
-const MAX_FOUND: usize = 1 << 20;
 
-/// The loaded programs. They run only while they are asked.
+/// The loaded programs. They run only during `find`.
 #[derive(Debug)]
 pub struct VmFinder {
     object: Object,
@@ -73,38 +69,17 @@ impl VmFinder {
         Ok(Self { object: object::load(object::open(bpf::VMS)?)? })
     }
 
-    /// All VMs of the machine, or that of one process, by walking all open files twice. A VM without slots or without
-    /// vCPUs is left out: it has just begun, or ends.
+    /// All VMs of the machine, or those of one process. This walks the open files of all processes, or of the one,
+    /// twice. A VM without slots or without vCPUs is left out: it has just begun, or ends.
     ///
     /// # Errors
     /// When an iterator can't be read.
-    pub fn find(&self, of: Option<Pid>) -> Result<Vec<FoundVm>, ProbeError> {
-        let slots = self.read("find_slots")?;
-        let clocks = self.read("find_clocks")?;
+    pub fn find(&self, process: Option<Pid>) -> Result<Vec<FoundVm>, ProbeError> {
+        let slots = iter::read(&self.object, "find_slots", process)?;
+        let clocks = iter::read(&self.object, "find_clocks", process)?;
         let mut vms = collect(&slots, &clocks);
-        vms.retain(|vm| of.is_none_or(|pid| vm.pid == pid));
+        vms.retain(|vm| process.is_none_or(|pid| vm.pid == pid));
         Ok(vms)
-    }
-
-    fn read(&self, name: &'static str) -> Result<Vec<u8>, ProbeError> {
-        let find = |error: &dyn std::fmt::Display| ProbeError::Find(error.to_string());
-        let program = self
-            .object
-            .progs_mut()
-            .find(|program| program.name() == name)
-            .ok_or_else(|| find(&format!("program {name} is missing")))?;
-        let link = program.attach_iter_with_opts(IterOpts::None).map_err(|error| find(&error))?;
-        let iter = Iter::new(&link).map_err(|error| find(&error))?;
-        let mut bytes = Vec::new();
-        let mut iter = iter.take((MAX_FOUND * FOUND_BYTES) as u64);
-        loop {
-            match iter.read_to_end(&mut bytes) {
-                // The kernel gives up a read after a million objects without output, and goes on with the next.
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
-                Err(error) => return Err(find(&error)),
-                Ok(_) => return Ok(bytes),
-            }
-        }
     }
 }
 
@@ -217,7 +192,14 @@ mod test {
     #[test]
     fn the_programs_load_and_walk() {
         match VmFinder::load() {
-            Ok(finder) => assert!(finder.find(Some(Pid(0))).is_ok_and(|vms| vms.is_empty())),
+            Ok(finder) => {
+                let own = Pid(std::process::id());
+                let unused = Pid(1 << 30);
+                for process in [own, unused] {
+                    assert_eq!(finder.find(Some(process)).unwrap(), []);
+                }
+                assert!(finder.find(None).is_ok());
+            }
             Err(error) => eprintln!("skipped: {error}"),
         }
     }
