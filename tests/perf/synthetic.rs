@@ -2,9 +2,9 @@
 //! time, with skewed addresses and the jitter of a timer interrupt. The same seed gives the same host.
 
 use model::{
-    Away, CpuId, Cr3, GuestVirt, Header, HostMode, HostNs, HostVirt, Pid, Sample, Switch,
+    CpuId, Cr3, GuestVirt, Header, HostMode, HostNs, HostVirt, OffCpuReason, Pid, Sample, Switch,
     SwitchEvent, Tables, Tid, Trigger, Vcpu, VcpuId, VcpuSample, VcpuState, Vendor, Vm, VmId,
-    Waits,
+    WaitCounters,
 };
 
 /// SplitMix64.
@@ -85,13 +85,13 @@ impl Host {
             };
             time += 20_000 + random.skewed(2_000_000);
             let (pid, tid) = self.other(random, row);
-            let (away, exit_reason) = match random.below(10) {
-                0..6 => (Away::Halted, 0x78),
-                6..9 => (Away::Runnable, 0x60),
-                _ => (Away::Asleep, 0x400),
+            let (off_cpu, exit_reason) = match random.below(10) {
+                0..6 => (OffCpuReason::Halted, 0x78),
+                6..9 => (OffCpuReason::Runnable, 0x60),
+                _ => (OffCpuReason::Asleep, 0x400),
             };
-            push(time, cpu, SwitchEvent::Out { away, pid, tid, exit_reason, guest: None });
-            if away == Away::Runnable {
+            push(time, cpu, SwitchEvent::Out { off_cpu, pid, tid, exit_reason, guest: None });
+            if off_cpu == OffCpuReason::Runnable {
                 time += random.skewed(4_000_000);
             } else {
                 time += 20_000 + random.skewed(5_000_000);
@@ -132,7 +132,7 @@ impl Host {
             vendor: Vendor::Amd,
             trigger: Trigger::CpuClock,
             period_ns: self.period_ns,
-            edges: model::Edges::Samples,
+            off_cpu_source: model::OffCpuSource::Samples,
             cpus: (0..self.cpus).collect(),
             start: HostNs(START),
             end: HostNs(1_060_000_000_000),
@@ -204,20 +204,20 @@ impl Host {
 struct Task {
     task: u32,
     process: u64,
-    waits: Option<Waits>,
+    waits: Option<WaitCounters>,
 }
 
 /// What the vCPUs have waited for before they got one CPU; another CPU's are as if they were others.
 struct Waiting {
     random: Random,
-    vcpus: Vec<Waits>,
+    vcpus: Vec<WaitCounters>,
 }
 
 impl Waiting {
     fn new(host: &Host, cpu: u32) -> Self {
         let mut random = Random(!host.seed ^ u64::from(cpu) << 32);
         let mut before = |limit| random.below(limit);
-        let vcpus = (0..host.vms * 2).map(|_| Waits {
+        let vcpus = (0..host.vms * 2).map(|_| WaitCounters {
             halted_ns: before(1 << 45),
             polled_ns: before(1 << 40),
             runnable_ns: before(1 << 42),
@@ -226,7 +226,7 @@ impl Waiting {
         Self { random, vcpus }
     }
 
-    fn of(&self, task: usize) -> Option<Waits> {
+    fn of(&self, task: usize) -> Option<WaitCounters> {
         self.vcpus.get(task).copied()
     }
 

@@ -2,8 +2,8 @@
 //! files, wait for each other and are interrupted. The same seed gives the same trace.
 
 use model::{
-    BlockOp, BlockRequest, HostNs, Interrupt, LockKind, Machine, MachineId, Off, Pid, TaskName,
-    Tid, TraceEvent, TraceStack, TraceTables, Vector, What,
+    BlockOp, BlockRequest, HostNs, Interrupt, LockKind, Machine, MachineId, Pid, PrevState,
+    TaskName, Tid, TraceEvent, TraceEventKind, TraceStack, TraceTables, Vector,
 };
 use recording::trace::TraceHeader;
 
@@ -88,11 +88,11 @@ impl Cpu {
     }
 
     /// Appends an event some time after the one before: mostly a few hundred ns, sometimes much more.
-    fn push(&mut self, what: What) {
+    fn push(&mut self, what: TraceEventKind) {
         let scale = 1 << self.random.below(7);
         self.time += 150 + self.random.below(200 * scale);
         let (time, machine, cpu) = (HostNs(self.time), MachineId::HOST, self.cpu);
-        self.events.push(TraceEvent { time, machine, cpu, what });
+        self.events.push(TraceEvent { time, machine, cpu, kind: what });
     }
 
     /// One of those that began last.
@@ -104,9 +104,9 @@ impl Cpu {
         let task = Tid(self.task);
         let number = [0, 257, 3, 262, 9, 1, 21, 12, 17, 10, 11, 5, 8, 13, 14, 56, 59, 61, 72, 89]
             [self.random.skewed(20) as usize];
-        self.push(What::SyscallEnter { task, number });
+        self.push(TraceEventKind::SyscallEnter { task, number });
         let failed = self.random.below(8) == 0;
-        self.push(What::SyscallExit { task, number, failed });
+        self.push(TraceEventKind::SyscallExit { task, number, failed });
     }
 
     fn fault(&mut self) {
@@ -115,21 +115,28 @@ impl Cpu {
         let address =
             base + (u64::from(self.task) << 24) + (self.page << 12) + self.random.below(512) * 8;
         let (user, major) = (self.random.below(8) != 0, self.random.below(50) == 0);
-        self.push(What::FaultEnter { address, user });
-        self.push(What::FaultExit { major });
+        self.push(TraceEventKind::FaultEnter { address, user });
+        self.push(TraceEventKind::FaultExit { major });
     }
 
     fn sleep(&mut self) {
         let prev = Tid(self.task);
-        let off = [Off::Sleep, Off::Runnable, Off::Uninterruptible { io: true }]
-            [self.random.skewed(3) as usize];
-        let stack = (off != Off::Runnable).then(|| TraceStack(self.random.skewed(STACKS) as u32));
+        let prev_state =
+            [PrevState::Sleep, PrevState::Runnable, PrevState::Uninterruptible { io: true }]
+                [self.random.skewed(3) as usize];
+        let stack = (prev_state != PrevState::Runnable)
+            .then(|| TraceStack(self.random.skewed(STACKS) as u32));
         let next = if self.random.below(3) == 0 { 0 } else { self.somebody() };
-        self.push(What::Switch { prev, off, stack, next: Tid(next) });
+        self.push(TraceEventKind::Switch { prev, prev_state, stack, next: Tid(next) });
         if next == 0 {
             let back = Tid(self.somebody());
             self.interrupt(Interrupt::Device(27));
-            self.push(What::Switch { prev: Tid(0), off: Off::Runnable, stack: None, next: back });
+            self.push(TraceEventKind::Switch {
+                prev: Tid(0),
+                prev_state: PrevState::Runnable,
+                stack: None,
+                next: back,
+            });
             self.task = back.0;
         } else {
             self.task = next;
@@ -139,8 +146,8 @@ impl Cpu {
     fn wake(&mut self) {
         let task = Tid(self.somebody());
         let target_cpu = self.random.below(2) as u32;
-        self.push(What::Waking { task, by: Tid(self.task) });
-        self.push(What::Wakeup { task, target_cpu });
+        self.push(TraceEventKind::Waking { task, by: Tid(self.task) });
+        self.push(TraceEventKind::Wakeup { task, target_cpu });
     }
 
     fn disk(&mut self) {
@@ -152,10 +159,10 @@ impl Cpu {
             op: BlockOp::Read,
             task: Tid(self.task),
         };
-        self.push(What::BlockInsert(request));
-        self.push(What::BlockIssue(request));
+        self.push(TraceEventKind::BlockInsert(request));
+        self.push(TraceEventKind::BlockIssue(request));
         self.interrupt(Interrupt::Device(30));
-        self.push(What::BlockComplete { request: request.request, bytes: request.bytes });
+        self.push(TraceEventKind::BlockComplete { request: request.request, bytes: request.bytes });
     }
 
     fn lock(&mut self) {
@@ -163,26 +170,26 @@ impl Cpu {
             (Tid(self.task), 0xffff_8880_0400_0000 + self.random.skewed(200) * 0x2c0);
         let stack = Some(TraceStack(self.random.skewed(STACKS) as u32));
         let owner = Some(Tid(self.task - 1));
-        self.push(What::LockBegin { task, lock, kind: LockKind::SemWrite, owner, stack });
-        self.push(What::LockEnd { task, lock });
+        self.push(TraceEventKind::LockBegin { task, lock, kind: LockKind::SemWrite, owner, stack });
+        self.push(TraceEventKind::LockEnd { task, lock });
     }
 
     fn begin_process(&mut self) {
         let (parent, child) = (Tid(self.task), Tid(self.newest + 2));
-        self.push(What::Fork { parent, child, pid: Pid(child.0), kernel: false });
-        self.push(What::Exit { task: parent });
+        self.push(TraceEventKind::Fork { parent, child, pid: Pid(child.0), kernel: false });
+        self.push(TraceEventKind::Exit { task: parent });
         (self.task, self.newest) = (child.0, child.0);
         let name = TaskName::new(
             [b"cc1".as_slice(), b"as", b"sh", b"collect2", b"ld"][self.random.skewed(5) as usize],
         );
-        self.push(What::Exec { task: child, name });
+        self.push(TraceEventKind::Exec { task: child, name });
     }
 
     fn interrupt(&mut self, interrupt: Interrupt) {
-        self.push(What::InterruptEnter(interrupt));
-        self.push(What::InterruptExit(interrupt));
+        self.push(TraceEventKind::InterruptEnter(interrupt));
+        self.push(TraceEventKind::InterruptExit(interrupt));
         let soft = Interrupt::Soft(1 + self.random.skewed(9) as u32);
-        self.push(What::InterruptEnter(soft));
-        self.push(What::InterruptExit(soft));
+        self.push(TraceEventKind::InterruptEnter(soft));
+        self.push(TraceEventKind::InterruptExit(soft));
     }
 }

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use model::{
-    Away, CpuId, ExitCount, Header, HostNs, Sample, Switch, SwitchEvent, Tables, Throttling,
-    VcpuId, VcpuSample, VcpuState, VmId, Waits,
+    CpuId, ExitCount, Header, HostNs, OffCpuReason, Sample, Switch, SwitchEvent, Tables,
+    Throttling, VcpuId, VcpuSample, VcpuState, VmId, WaitCounters,
 };
 use recording::{Writer, encode};
 use world::{MS, START};
@@ -52,9 +52,9 @@ fn samples() -> Vec<Sample> {
     samples
 }
 
-fn waits(line: &str, ms: usize) -> Waits {
+fn waits(line: &str, ms: usize) -> WaitCounters {
     let n = |letter| line[..ms].chars().filter(|c| *c == letter).count() as u64 * MS;
-    Waits { halted_ns: n('-'), polled_ns: 0, runnable_ns: n('.') }
+    WaitCounters { halted_ns: n('-'), polled_ns: 0, runnable_ns: n('.') }
 }
 
 /// vm1's second vCPU never ran, vm2's slept at the end.
@@ -63,9 +63,9 @@ fn seen() -> Vec<Switch> {
         time: at(ms),
         cpu: CpuId(0),
         vcpu: VcpuId(vcpu),
-        event: SwitchEvent::Seen { away: Some(Away::Halted), exit_reason: 0x78, waits },
+        event: SwitchEvent::Seen { off_cpu: Some(OffCpuReason::Halted), exit_reason: 0x78, waits },
     };
-    let none = Some(Waits::default());
+    let none = Some(WaitCounters::default());
     vec![seen(1, 0, none), seen(1, 100, none), seen(2, 100, none)]
 }
 

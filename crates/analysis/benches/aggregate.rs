@@ -120,7 +120,7 @@ fn header() -> Header {
         vendor: Vendor::Amd,
         trigger: Trigger::CpuClock,
         period_ns: 1_000_000,
-        edges: model::Edges::Samples,
+        off_cpu_source: model::OffCpuSource::Samples,
         cpus: vec![0],
         start: HostNs(0),
         end: HostNs(N_SAMPLES * 1_000_000),

@@ -11,7 +11,7 @@ pub(crate) fn header(period_ns: u64, end: u64) -> Header {
         vendor: Vendor::Amd,
         trigger: Trigger::CpuClock,
         period_ns,
-        edges: model::Edges::Samples,
+        off_cpu_source: model::OffCpuSource::Samples,
         cpus: vec![0, 1],
         start: HostNs(0),
         end: HostNs(end),

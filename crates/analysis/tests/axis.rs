@@ -11,7 +11,7 @@ use std::path::Path;
 
 use analysis::axis::{Axis, Occupant, State, Timeline, thieves};
 use axis_world::{Host, Life, Recorded, Truth};
-use model::{Edges, HostNs, SwitchEvent, VcpuId, VcpuState, Waits};
+use model::{HostNs, OffCpuSource, SwitchEvent, VcpuId, VcpuState, WaitCounters};
 
 /// One character.
 const STEP: u64 = 100;
@@ -134,10 +134,10 @@ fn assert_whole(axis: &Axis) {
     }
 }
 
-fn axis_drawn(recorded: &Recorded, edges: Edges) -> String {
+fn axis_drawn(recorded: &Recorded, edges: OffCpuSource) -> String {
     let (method, whose) = match edges {
-        Edges::Samples => ("samples", "samples "),
-        Edges::Switches => ("switches", "switches"),
+        OffCpuSource::Samples => ("samples", "samples "),
+        OffCpuSource::Switches => ("switches", "switches"),
     };
     let axis = recorded.axis(edges);
     assert_whole(&axis);
@@ -193,11 +193,11 @@ fn spoil(recorded: &mut Recorded, how: &str) {
         "no counters" => count(recorded, |_, _| None),
         "counters go backwards" => count(recorded, |n, waits| {
             let runnable_ns = waits.runnable_ns.saturating_sub(n as u64 * 10_000);
-            Some(Waits { halted_ns: 0, runnable_ns, ..waits })
+            Some(WaitCounters { halted_ns: 0, runnable_ns, ..waits })
         }),
         "counters are huge" => count(recorded, |n, _| {
             let halted_ns = u64::MAX / 64 * n as u64;
-            Some(Waits { halted_ns, polled_ns: halted_ns, runnable_ns: halted_ns })
+            Some(WaitCounters { halted_ns, polled_ns: halted_ns, runnable_ns: halted_ns })
         }),
         "switches in reverse" => recorded.switches.reverse(),
         "samples in reverse" => recorded.samples.reverse(),
@@ -228,7 +228,7 @@ fn spoil(recorded: &mut Recorded, how: &str) {
     }
 }
 
-fn count(recorded: &mut Recorded, changed: impl Fn(usize, Waits) -> Option<Waits>) {
+fn count(recorded: &mut Recorded, changed: impl Fn(usize, WaitCounters) -> Option<WaitCounters>) {
     for (number, sample) in recorded.samples.iter_mut().enumerate() {
         if let VcpuState::Guest(vcpu) | VcpuState::Vmm(vcpu) = &mut sample.vcpu {
             vcpu.waits = vcpu.waits.and_then(|waits| changed(number, waits));
@@ -248,8 +248,8 @@ fn case(drawing: &str) -> String {
         spoil(&mut recorded, how);
     }
     let mut text = samples_drawn(&recorded);
-    text += axis_drawn(&recorded, Edges::Samples).as_str();
-    text += axis_drawn(&recorded, Edges::Switches).as_str();
+    text += axis_drawn(&recorded, OffCpuSource::Samples).as_str();
+    text += axis_drawn(&recorded, OffCpuSource::Switches).as_str();
     text
 }
 

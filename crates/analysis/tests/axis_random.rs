@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use analysis::axis::{Account, Axis, Occupant, State, Timeline, agreement, thieves};
 use axis_world::simulation::{BUSY, Load, MS, N_PERIODS, PERIOD, Random, Simulation};
 use axis_world::{Host, Life, Truth, is_on};
-use model::{Edges, HostNs, SwitchEvent, VcpuState, Waits};
+use model::{HostNs, OffCpuSource, SwitchEvent, VcpuState, WaitCounters};
 
 fn account(letter: char) -> Account {
     match letter {
@@ -138,8 +138,8 @@ fn check_with(what: &str, load: Load, within: f64) {
     for seed in 0..3 {
         let host = Simulation::new(load, seed).run();
         let recorded = host.record();
-        let by_samples = recorded.axis(Edges::Samples);
-        let by_switches = recorded.axis(Edges::Switches);
+        let by_samples = recorded.axis(OffCpuSource::Samples);
+        let by_switches = recorded.axis(OffCpuSource::Switches);
         for axis in [&by_samples, &by_switches] {
             assert_whole(axis);
             assert_eq!(axis.problems, []);
@@ -236,8 +236,8 @@ fn nonsense() {
             switch.time = HostNs(random.mostly(switch.time.0));
             switch.vcpu.0 = random.mostly(u64::from(switch.vcpu.0)) as u32;
             if random.chance(20) {
-                let waits = random.waits(Waits::default());
-                switch.event = SwitchEvent::Seen { away: None, exit_reason: 0, waits };
+                let waits = random.waits(WaitCounters::default());
+                switch.event = SwitchEvent::Seen { off_cpu: None, exit_reason: 0, waits };
             }
         }
         for vm in &mut recorded.tables.vms {
@@ -245,7 +245,8 @@ fn nonsense() {
             vm.ended = random.chance(30).then(|| HostNs(random.below(u64::MAX)));
         }
         recorded.header.period_ns = [PERIOD, 0, 1, u64::MAX][random.below(4) as usize];
-        let axes = [Edges::Samples, Edges::Switches].map(|edges| recorded.axis(edges));
+        let axes =
+            [OffCpuSource::Samples, OffCpuSource::Switches].map(|edges| recorded.axis(edges));
         for axis in &axes {
             assert_whole(axis);
             (0..axis.timelines.len()).for_each(|row| drop(found_thieves(axis, row)));

@@ -8,8 +8,8 @@ use api::guest::SERIAL_PORT_NAME;
 use host::processes::ProcessLog;
 use host::sideband::{EventKind, Sideband};
 use model::{
-    CpuId, Edges, ExitCount, Header, HostNs, Note, Pid, Switch, Tables, Tid, Trigger, VcpuId,
-    Vendor,
+    CpuId, ExitCount, Header, HostNs, Note, OffCpuSource, Pid, Switch, Tables, Tid, Trigger,
+    VcpuId, Vendor,
 };
 use probes::{Drained, ProbeError, STACK_FIELD, Sampler, SamplingEvents};
 use recording::{Spool, StackSpool, SwitchSpool, Writer};
@@ -117,7 +117,7 @@ impl<'a> Collection<'a> {
         let vendor = host::machine::vendor(Path::new(PROC));
         let sampler = Sampler::load(sampler_options(&plan.sampling, &cpus, vendor))?;
         let mut header = header(&plan.sampling, &plan.vmscope_version, &cpus, vendor);
-        header.edges = plan.edges;
+        header.off_cpu_source = plan.off_cpu_source;
         let tracers = Tracers::load(plan, &sampler, &mut header)?;
         let sideband = Sideband::open(&cpus, SIDEBAND_RING_BYTES)
             .map_err(|error| CollectError::Sideband(error.to_string()))?;
@@ -167,7 +167,7 @@ impl<'a> Collection<'a> {
                 .notes
                 .push(Note { subject: "host".to_owned(), text: text.to_owned() });
         }
-        self.look_for_vcpus(None)?;
+        self.discover_vcpus(None)?;
         self.state.guests.wait_first_try(self.plan.limits.time, &|| control.interrupted());
         if control.interrupted() {
             return Err(CollectError::Interrupted);
@@ -239,7 +239,7 @@ impl<'a> Collection<'a> {
         let unknown = self.cpus.iter().map(|cpu| self.sampler.counters(*cpu).unknown_vcpus).sum();
         if self.unknown_vcpus < unknown && self.next_look <= now {
             self.unknown_vcpus = unknown;
-            let names = self.look_for_vcpus(Some(now))?;
+            let names = self.discover_vcpus(Some(now))?;
             if names.is_empty() {
                 self.next_look = HostNs(now.0 + LOOK_AGAIN_NS);
             } else {
@@ -304,7 +304,7 @@ impl<'a> Collection<'a> {
     }
 
     /// The names of VMs not seen before. `started` is `None` before sampling begins.
-    fn look_for_vcpus(&mut self, started: Option<HostNs>) -> Result<Vec<String>, ProbeError> {
+    fn discover_vcpus(&mut self, started: Option<HostNs>) -> Result<Vec<String>, ProbeError> {
         if !self.kvm {
             return Ok(Vec::new());
         }
@@ -315,7 +315,7 @@ impl<'a> Collection<'a> {
             self.sampler.watch(*tid, vcpu, row.0)?;
         }
         let fresh: Vec<VcpuId> = changes.watch.into_iter().map(|(_, _, row)| row).collect();
-        self.see_vcpus(|row| fresh.contains(&row))?;
+        self.snapshot_vcpus(|row| fresh.contains(&row))?;
         let mut names = Vec::new();
         for (vm, process) in changes.vms {
             let name = self.state.vms.vms[vm.index()].name.clone();
@@ -329,11 +329,11 @@ impl<'a> Collection<'a> {
     }
 
     fn see_all_vcpus(&mut self) -> Result<(), ProbeError> {
-        self.see_vcpus(|_| true)
+        self.snapshot_vcpus(|_| true)
     }
 
     /// Notes what vCPUs do now. Who is watched was entered before, so no switch after this is missed.
-    fn see_vcpus(&mut self, wanted: impl Fn(VcpuId) -> bool) -> Result<(), ProbeError> {
+    fn snapshot_vcpus(&mut self, wanted: impl Fn(VcpuId) -> bool) -> Result<(), ProbeError> {
         if self.kvm {
             let seen = seen(&self.state.vms, &self.sampler.find_vcpus()?);
             self.switches.extend(seen.into_iter().filter(|switch| wanted(switch.vcpu)));
@@ -462,7 +462,7 @@ pub(crate) fn header(
         vendor,
         trigger: sampling.trigger,
         period_ns: sampling.period_ns,
-        edges: Edges::Samples,
+        off_cpu_source: OffCpuSource::Samples,
         cpus: cpus.to_vec(),
         start: now,
         end: now,

@@ -101,7 +101,7 @@ impl Live {
             processes: HashMap::new(),
             seen: Vec::new(),
         };
-        live.seen = live.look_for_vcpus(None)?;
+        live.seen = live.discover_vcpus(None)?;
         live.header.start = probes::now();
         live.header.end = live.header.start;
         Ok(live)
@@ -125,7 +125,7 @@ impl Live {
         let start = self.header.end;
         self.header.start = start;
         self.header.end = probes::now();
-        let at_end = self.look_for_vcpus(Some(self.header.end))?;
+        let at_end = self.discover_vcpus(Some(self.header.end))?;
         let mut switches = std::mem::replace(&mut self.seen, at_end);
         switches.extend(&self.seen);
         Ok(Window {
@@ -138,7 +138,7 @@ impl Live {
         })
     }
 
-    fn look_for_vcpus(&mut self, started: Option<HostNs>) -> Result<Vec<Switch>, CollectError> {
+    fn discover_vcpus(&mut self, started: Option<HostNs>) -> Result<Vec<Switch>, CollectError> {
         let found = self.sampler.find_vcpus()?;
         let running: BTreeSet<Pid> = found.iter().map(|vcpu| vcpu.pid).collect();
         let describe = |pid: Pid| host::vms::describe(Path::new(PROC), pid.0, SERIAL_PORT_NAME);

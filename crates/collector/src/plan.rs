@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use guest::Limits;
-use model::{Edges, Header, Trigger};
+use model::{Header, OffCpuSource, Trigger};
 
 /// What to record.
 #[derive(Debug, Clone)]
@@ -15,7 +15,7 @@ pub struct Plan {
     /// How to sample.
     pub sampling: Sampling,
     /// What tells the edges of the gaps between a vCPU's samples.
-    pub edges: Edges,
+    pub off_cpu_source: OffCpuSource,
     /// Whether VM exits are counted.
     pub exits: Exits,
     /// Snapshots of guests without a channel: (VM's name, file).

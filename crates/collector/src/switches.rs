@@ -1,7 +1,7 @@
 //! Events of vCPUs' threads on their way into the recording.
 
 use model::{Pid, Switch, SwitchEvent, VcpuId};
-use probes::{FoundVcpu, SeenVcpu};
+use probes::{FoundVcpu, VcpuSnapshot};
 
 use crate::vm_table::VmTable;
 
@@ -11,9 +11,9 @@ pub(crate) fn seen(vms: &VmTable, found: &[FoundVcpu]) -> Vec<Switch> {
     rows.map(|(row, seen)| event(row, seen)).collect()
 }
 
-fn event(vcpu: VcpuId, seen: &SeenVcpu) -> Switch {
-    let SeenVcpu { time, cpu, away, exit_reason, waits } = *seen;
-    Switch { time, cpu, vcpu, event: SwitchEvent::Seen { away, exit_reason, waits } }
+fn event(vcpu: VcpuId, seen: &VcpuSnapshot) -> Switch {
+    let VcpuSnapshot { time, cpu, off_cpu, exit_reason, waits } = *seen;
+    Switch { time, cpu, vcpu, event: SwitchEvent::Seen { off_cpu, exit_reason, waits } }
 }
 
 /// The process that had the CPU before the vCPU or has it after it.

@@ -1,6 +1,6 @@
 //! What is traced beside the samples, when it is asked for: switches of vCPUs' threads, VM exits.
 
-use model::{Edges, ExitCount, Header, Note, Switch};
+use model::{ExitCount, Header, Note, OffCpuSource, Switch};
 use probes::{ExitCounter, ExitLink, ProbeError, Sampler, SwitchLinks, SwitchTracer};
 
 use crate::plan::{Exits, Plan};
@@ -29,7 +29,7 @@ impl Tracers {
         sampler: &Sampler,
         header: &mut Header,
     ) -> Result<Self, ProbeError> {
-        let switches = (plan.edges == Edges::Switches)
+        let switches = (plan.off_cpu_source == OffCpuSource::Switches)
             .then(|| SwitchTracer::load(sampler, &header.cpus, SWITCH_SLOTS, header.vendor))
             .transpose()?;
         let exits = (plan.exits == Exits::Counted)

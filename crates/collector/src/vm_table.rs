@@ -128,7 +128,7 @@ impl VmTable {
 #[cfg(test)]
 mod test {
     use model::CpuId;
-    use probes::SeenVcpu;
+    use probes::VcpuSnapshot;
 
     use super::*;
 
@@ -142,10 +142,10 @@ mod test {
             kvm,
             vcpu: kvm + u64::from(number),
             vmcb: 0,
-            seen: SeenVcpu {
+            seen: VcpuSnapshot {
                 time: HostNs(0),
                 cpu: CpuId(0),
-                away: None,
+                off_cpu: None,
                 exit_reason: 0,
                 waits: None,
             },

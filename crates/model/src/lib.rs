@@ -15,14 +15,15 @@ mod trace;
 
 pub use address::{Cr3, GuestVirt, HostVirt};
 pub use id::{CpuId, ImageId, ModuleId, Pid, StackId, Tid, VcpuId, VmId};
-pub use sample::{HostMode, Sample, VcpuSample, VcpuState, Waits};
-pub use switch::{Away, GuestAt, Switch, SwitchEvent};
+pub use sample::{HostMode, Sample, VcpuSample, VcpuState, WaitCounters};
+pub use switch::{GuestAt, OffCpuReason, Switch, SwitchEvent};
 pub use tables::{
-    BuildId, Edges, ExitCount, Guest, Header, Image, ImageKind, Mapping, Module, Note, Owner,
-    Stack, Symbol, SymbolName, Tables, Thread, Throttling, Trigger, Vcpu, Vendor, Vm,
+    BuildId, ExitCount, Guest, Header, Image, ImageKind, Mapping, Module, Note, OffCpuSource,
+    Owner, Stack, Symbol, SymbolName, Tables, Thread, Throttling, Trigger, Vcpu, Vendor, Vm,
 };
 pub use time::{Clock, HostNs};
 pub use trace::{
-    BlockOp, BlockRequest, Interrupt, LockKind, LostEvents, Machine, MachineId, Off, TaskName,
-    TraceEvent, TraceStack, TraceTables, TraceTask, TracedCommand, Vector, What,
+    BlockOp, BlockRequest, Interrupt, LockKind, LostEvents, Machine, MachineId, PrevState,
+    TaskName, TraceEvent, TraceEventKind, TraceStack, TraceTables, TraceTask, TracedCommand,
+    Vector,
 };

@@ -68,13 +68,13 @@ pub struct VcpuSample {
     /// Exit interrupt information, as the hardware gives it.
     pub exit_info: u32,
     /// What the vCPU has waited for so far; `None` where this kernel does not count it.
-    pub waits: Option<Waits>,
+    pub waits: Option<WaitCounters>,
 }
 
 /// How long a vCPU has waited since it exists, as the host's kernel counts it: the difference between two
 /// samples says exactly what happened in the gap between them. Each is brought up to date when the wait ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub struct Waits {
+pub struct WaitCounters {
     /// Asleep after HLT (`kvm_vcpu.stat.generic.halt_wait_ns`).
     pub halted_ns: u64,
     /// The host polling for the end of a halt, successful or not (`halt_poll_success_ns` + `halt_poll_fail_ns`).

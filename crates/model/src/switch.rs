@@ -2,7 +2,7 @@
 
 use crate::{
     CpuId, Cr3, GuestVirt, HostMode, HostNs, HostVirt, Pid, Sample, Tid, VcpuId, VcpuSample,
-    VcpuState, Waits,
+    VcpuState, WaitCounters,
 };
 
 /// One event of a vCPU's thread on the host's time axis.
@@ -30,7 +30,7 @@ pub enum SwitchEvent {
     /// It left the CPU.
     Out {
         /// Why.
-        away: Away,
+        off_cpu: OffCpuReason,
         /// Who got the CPU; 0 is the idle task.
         pid: Pid,
         /// Its thread.
@@ -55,11 +55,11 @@ pub enum SwitchEvent {
     /// Looked at when recording began, when its VM was found and when recording ended.
     Seen {
         /// `None`: it was on a CPU.
-        away: Option<Away>,
+        off_cpu: Option<OffCpuReason>,
         /// Last VM-exit reason.
         exit_reason: u32,
         /// Its counters then.
-        waits: Option<Waits>,
+        waits: Option<WaitCounters>,
     },
 }
 
@@ -102,7 +102,7 @@ impl Switch {
 
 /// Why a vCPU's thread is not on a CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Away {
+pub enum OffCpuReason {
     /// Preempted: it could go on.
     Runnable,
     /// Its CPU quota is used up.

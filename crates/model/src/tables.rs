@@ -45,7 +45,7 @@ pub struct Header {
     /// Nominal time between samples of one CPU, ns.
     pub period_ns: u64,
     /// How the edges of a vCPU's gaps were recorded.
-    pub edges: Edges,
+    pub off_cpu_source: OffCpuSource,
     /// The CPUs that were sampled.
     pub cpus: Vec<u32>,
     /// First instant covered.
@@ -93,7 +93,7 @@ pub enum Trigger {
 
 /// How the edges of the gaps between a vCPU's samples are found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Edges {
+pub enum OffCpuSource {
     /// By the samples themselves: to one period.
     Samples,
     /// By the scheduler's switches of vCPU threads: to the nanosecond.

@@ -27,7 +27,7 @@ pub struct TraceEvent {
     /// The CPU it happened on, as its machine numbers it.
     pub cpu: u32,
     /// What.
-    pub what: What,
+    pub kind: TraceEventKind,
 }
 
 /// Kernel stack of a task, by its number in `TraceTables::stacks`.
@@ -36,13 +36,13 @@ pub struct TraceStack(pub u32);
 
 /// What happened. Thread ids are those of the machine's initial PID namespace; 0 is a CPU's idle task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum What {
+pub enum TraceEventKind {
     /// The CPU went from one task to another.
     Switch {
         /// Who had the CPU.
         prev: Tid,
         /// Why it left.
-        off: Off,
+        prev_state: PrevState,
         /// Where it fell asleep; unknown when it did not sleep or the stack could not be stored.
         stack: Option<TraceStack>,
         /// Who has it now.
@@ -169,7 +169,7 @@ pub enum What {
 
 /// Why a task left its CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Off {
+pub enum PrevState {
     /// It could have gone on: it waits for a CPU.
     Runnable,
     /// It sleeps; a signal may wake it.
@@ -301,7 +301,7 @@ pub struct Machine {
 pub struct LostEvents {
     /// The CPU.
     pub cpu: u32,
-    /// The kind of event, as `What::kind_name` says it.
+    /// The kind of event, as `TraceEventKind::name` says it.
     pub kind: String,
     /// How many.
     pub count: u64,
@@ -357,10 +357,10 @@ pub struct TracedCommand {
     pub exit_code: Option<i32>,
 }
 
-impl What {
+impl TraceEventKind {
     /// The kind's name: in files, in counters of losses, in messages.
     #[must_use]
-    pub fn kind_name(&self) -> &'static str {
+    pub fn name(&self) -> &'static str {
         match self {
             Self::Switch { .. } => "switch",
             Self::Waking { .. } => "waking",

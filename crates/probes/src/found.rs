@@ -1,6 +1,6 @@
 //! What the finder of vCPUs reports (`struct vcpu_found` of bpf/abi/sample.h).
 
-use model::{Away, CpuId, HostNs, Pid, Tid, Waits};
+use model::{CpuId, HostNs, OffCpuReason, Pid, Tid, WaitCounters};
 
 use crate::abi::field;
 
@@ -25,31 +25,31 @@ pub struct FoundVcpu {
     /// Kernel address of its VMCB; 0: not on AMD.
     pub vmcb: u64,
     /// How it was met.
-    pub seen: SeenVcpu,
+    pub seen: VcpuSnapshot,
 }
 
 /// What a vCPU's thread did when it was looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SeenVcpu {
+pub struct VcpuSnapshot {
     /// When.
     pub time: HostNs,
     /// Where it was, or was last.
     pub cpu: CpuId,
     /// Why it was on no CPU; `None`: it was on one.
-    pub away: Option<Away>,
+    pub off_cpu: Option<OffCpuReason>,
     /// Last VM-exit reason; 0 where it can't be told.
     pub exit_reason: u32,
     /// Its counters; `None` where this kernel does not count.
-    pub waits: Option<Waits>,
+    pub waits: Option<WaitCounters>,
 }
 
 /// `AWAY_*`.
-pub(crate) fn away(byte: u8) -> Option<Away> {
+pub(crate) fn off_cpu(byte: u8) -> Option<OffCpuReason> {
     match byte {
-        1 => Some(Away::Runnable),
-        2 => Some(Away::Throttled),
-        3 => Some(Away::Halted),
-        4 => Some(Away::Asleep),
+        1 => Some(OffCpuReason::Runnable),
+        2 => Some(OffCpuReason::Throttled),
+        3 => Some(OffCpuReason::Halted),
+        4 => Some(OffCpuReason::Asleep),
         _ => None,
     }
 }
@@ -57,7 +57,7 @@ pub(crate) fn away(byte: u8) -> Option<Away> {
 pub(crate) fn decode(bytes: &[u8]) -> FoundVcpu {
     let word = |at| u32::from_ne_bytes(field(bytes, at));
     let long = |at| u64::from_ne_bytes(field(bytes, at));
-    let waits = Waits { halted_ns: long(32), polled_ns: long(40), runnable_ns: long(48) };
+    let waits = WaitCounters { halted_ns: long(32), polled_ns: long(40), runnable_ns: long(48) };
     FoundVcpu {
         vcpu: long(0),
         kvm: long(8),
@@ -66,10 +66,10 @@ pub(crate) fn decode(bytes: &[u8]) -> FoundVcpu {
         tid: (word(60) != 0).then(|| Tid(word(60))),
         number: word(64),
         protected: bytes[76] != 0,
-        seen: SeenVcpu {
+        seen: VcpuSnapshot {
             time: HostNs(long(24)),
             cpu: CpuId(word(68)),
-            away: away(bytes[78]),
+            off_cpu: off_cpu(bytes[78]),
             exit_reason: word(72),
             waits: (bytes[77] != 0).then_some(waits),
         },
@@ -91,7 +91,7 @@ mod test {
         }
         bytes.extend([1, 1, 3, 0]);
         assert_eq!(bytes.len(), FOUND_BYTES);
-        let waits = Waits { halted_ns: 0x14, polled_ns: 0x15, runnable_ns: 0x16 };
+        let waits = WaitCounters { halted_ns: 0x14, polled_ns: 0x15, runnable_ns: 0x16 };
         let expected = FoundVcpu {
             pid: Pid(0x21),
             tid: Some(Tid(0x22)),
@@ -100,10 +100,10 @@ mod test {
             kvm: 0x12,
             vcpu: 0x11,
             vmcb: 0x1f,
-            seen: SeenVcpu {
+            seen: VcpuSnapshot {
                 time: HostNs(0x13),
                 cpu: CpuId(0x24),
-                away: Some(Away::Halted),
+                off_cpu: Some(OffCpuReason::Halted),
                 exit_reason: 0x25,
                 waits: Some(waits),
             },
@@ -113,6 +113,6 @@ mod test {
         bytes[76..79].fill(0);
         let fresh = decode(&bytes);
         assert_eq!((fresh.tid, fresh.protected), (None, false));
-        assert_eq!((fresh.seen.away, fresh.seen.waits), (None, None));
+        assert_eq!((fresh.seen.off_cpu, fresh.seen.waits), (None, None));
     }
 }

@@ -26,7 +26,7 @@ pub use abi::{RawStack, STACK_DEPTH, STACK_FIELD, VCPU_NONE, VCPU_UNKNOWN};
 pub use clock::{now, unix_now_ns};
 pub use error::ProbeError;
 pub use exits::{ExitCounter, ExitLink};
-pub use found::{FoundVcpu, SeenVcpu};
+pub use found::{FoundVcpu, VcpuSnapshot};
 pub use marks::{MarkSeen, MarkWatch};
 pub use ring::RingCounters;
 pub use sampler::{Drained, Options, Sampler, SamplingEvents, loaded_programs};

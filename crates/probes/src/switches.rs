@@ -2,11 +2,12 @@
 
 use libbpf_rs::{Link, Object};
 use model::{
-    Away, CpuId, Cr3, GuestAt, GuestVirt, HostNs, Pid, Switch, SwitchEvent, Tid, VcpuId, Vendor,
+    CpuId, Cr3, GuestAt, GuestVirt, HostNs, OffCpuReason, Pid, Switch, SwitchEvent, Tid, VcpuId,
+    Vendor,
 };
 
 use crate::abi::{RINGS, field};
-use crate::found::away;
+use crate::found::off_cpu;
 use crate::ring::Rings;
 use crate::{ProbeError, Sampler, object, vcpus};
 
@@ -88,11 +89,13 @@ impl SwitchTracer {
 fn decode(bytes: &[u8]) -> Option<Switch> {
     let word = |at| u32::from_ne_bytes(field(bytes, at));
     let (pid, tid) = (Pid(word(40)), Tid(word(44)));
-    let why = away(bytes[53]);
+    let why = off_cpu(bytes[53]);
     let event = match bytes[52] {
-        1 => SwitchEvent::Out { away: why?, pid, tid, exit_reason: word(48), guest: guest(bytes) },
+        1 => {
+            SwitchEvent::Out { off_cpu: why?, pid, tid, exit_reason: word(48), guest: guest(bytes) }
+        }
         2 => SwitchEvent::In { pid, tid },
-        3 => SwitchEvent::Wake { throttled: why == Some(Away::Throttled) },
+        3 => SwitchEvent::Wake { throttled: why == Some(OffCpuReason::Throttled) },
         _ => return None,
     };
     Some(Switch {
@@ -118,7 +121,7 @@ fn guest(bytes: &[u8]) -> Option<GuestAt> {
 mod test {
     use super::*;
 
-    fn check(kind: u8, away: u8, flags: u8, expected: Option<SwitchEvent>) {
+    fn check(kind: u8, off_cpu: u8, flags: u8, expected: Option<SwitchEvent>) {
         let mut bytes = Vec::new();
         for value in [0x11_u64, 0x12, 0x1300_0000, 0x14] {
             bytes.extend(value.to_ne_bytes());
@@ -126,7 +129,7 @@ mod test {
         for value in [0x21_u32, 0x22, 0x23, 0x24, 0x25] {
             bytes.extend(value.to_ne_bytes());
         }
-        bytes.extend([kind, away, 3, flags]);
+        bytes.extend([kind, off_cpu, 3, flags]);
         assert_eq!(bytes.len(), EVENT_BYTES);
         let expected = expected.map(|event| Switch {
             time: HostNs(0x11),
@@ -140,14 +143,15 @@ mod test {
     #[test]
     fn events_are_read_as_the_header_says() {
         let (pid, tid) = (Pid(0x23), Tid(0x24));
-        let out = |away, guest| Some(SwitchEvent::Out { away, pid, tid, exit_reason: 0x25, guest });
+        let out =
+            |off_cpu, guest| Some(SwitchEvent::Out { off_cpu, pid, tid, exit_reason: 0x25, guest });
         let (ip, fs_base, cpl) = (GuestVirt(0x12), GuestVirt(0x14), 3);
         let with = |cr3| Some(GuestAt { ip, cr3, fs_base, cpl });
-        check(1, 1, 0, out(Away::Runnable, None));
-        check(1, 1, 1, out(Away::Runnable, with(None)));
-        check(1, 2, 3, out(Away::Throttled, with(Some(Cr3::new(0x1300_0000)))));
-        check(1, 3, 0, out(Away::Halted, None));
-        check(1, 4, 0, out(Away::Asleep, None));
+        check(1, 1, 0, out(OffCpuReason::Runnable, None));
+        check(1, 1, 1, out(OffCpuReason::Runnable, with(None)));
+        check(1, 2, 3, out(OffCpuReason::Throttled, with(Some(Cr3::new(0x1300_0000)))));
+        check(1, 3, 0, out(OffCpuReason::Halted, None));
+        check(1, 4, 0, out(OffCpuReason::Asleep, None));
         check(1, 0, 0, None);
         check(2, 0, 0, Some(SwitchEvent::In { pid, tid }));
         check(3, 1, 0, Some(SwitchEvent::Wake { throttled: false }));

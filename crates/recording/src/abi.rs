@@ -2,7 +2,7 @@
 
 use model::{
     CpuId, Cr3, GuestVirt, HostMode, HostNs, HostVirt, Pid, Sample, StackId, Tid, VcpuId,
-    VcpuSample, VcpuState, Waits,
+    VcpuSample, VcpuState, WaitCounters,
 };
 
 /// Bytes of one record.
@@ -91,7 +91,7 @@ fn decode_vcpu(record: &[u8; RECORD_SIZE], flags: u8) -> VcpuState {
         asid: u32_at(record, 84),
         exit_reason: u32_at(record, 76),
         exit_info: u32_at(record, 80),
-        waits: (flags & WAITS_VALID != 0).then(|| Waits {
+        waits: (flags & WAITS_VALID != 0).then(|| WaitCounters {
             halted_ns: u64_at(record, 40),
             polled_ns: u64_at(record, 48),
             runnable_ns: u64_at(record, 56),
@@ -171,7 +171,7 @@ mod test {
         let cr3 = Some(Cr3::new(0x4142_3000));
         check(63, 0b101, Kernel, VcpuState::Guest(registers(cr3)));
         check(63, 0b001, Kernel, VcpuState::Guest(registers(None)));
-        let waits = Waits { halted_ns: 0x6162, polled_ns: 0x7172, runnable_ns: 0x8182 };
+        let waits = WaitCounters { halted_ns: 0x6162, polled_ns: 0x7172, runnable_ns: 0x8182 };
         let waited = VcpuSample { waits: Some(waits), ..registers(None) };
         check(63, 0b1001, Kernel, VcpuState::Guest(waited));
         check(63, 0b110, User, VcpuState::Vmm(registers(cr3)));

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::path::Path;
 
-use model::{Edges, Header, HostNs, Note, Trigger, Vendor};
+use model::{Header, HostNs, Note, OffCpuSource, Trigger, Vendor};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -213,9 +213,9 @@ impl From<&Header> for HeaderJson {
                 Trigger::Cycles => TriggerJson::Cycles,
             },
             period_ns: header.period_ns,
-            edges: Some(match header.edges {
-                Edges::Samples => EdgesJson::Samples,
-                Edges::Switches => EdgesJson::Switches,
+            edges: Some(match header.off_cpu_source {
+                OffCpuSource::Samples => EdgesJson::Samples,
+                OffCpuSource::Switches => EdgesJson::Switches,
             }),
             cpus: header.cpus.clone(),
             start_ns: header.start.0,
@@ -244,9 +244,9 @@ impl From<HeaderJson> for Header {
                 TriggerJson::Cycles => Trigger::Cycles,
             },
             period_ns: json.period_ns,
-            edges: match json.edges {
-                None | Some(EdgesJson::Samples) => Edges::Samples,
-                Some(EdgesJson::Switches) => Edges::Switches,
+            off_cpu_source: match json.edges {
+                None | Some(EdgesJson::Samples) => OffCpuSource::Samples,
+                Some(EdgesJson::Switches) => OffCpuSource::Switches,
             },
             cpus: json.cpus,
             start: HostNs(json.start_ns),

@@ -25,7 +25,7 @@ const TIME: &str = "time_ns";
 const CPU: &str = "cpu";
 const VCPU: &str = "vcpu";
 const EVENT: &str = "event";
-const AWAY: &str = "away";
+const OFF_CPU: &str = "away";
 const OTHER_PID: &str = "other_pid";
 const OTHER_TID: &str = "other_tid";
 const EXIT_REASON: &str = "exit_reason";
@@ -46,7 +46,7 @@ const SCHEMA: Schema = Schema {
         ("required", Kind::U32, CPU),
         ("required", Kind::U32, VCPU),
         ("required", Kind::Text, EVENT),
-        ("optional", Kind::Text, AWAY),
+        ("optional", Kind::Text, OFF_CPU),
         ("optional", Kind::U32, OTHER_PID),
         ("optional", Kind::U32, OTHER_TID),
         ("optional", Kind::U32, EXIT_REASON),

@@ -5,7 +5,7 @@
 mod common;
 
 use common::{Wild, merged, read, read_switches, spool, write, write_with_switches};
-use model::{CpuId, Edges, Header, Sample, Switch, Tables, VcpuState};
+use model::{CpuId, Header, OffCpuSource, Sample, Switch, Tables, VcpuState};
 use recording::{Error, Recording, Writer, encode};
 
 fn check(header: &Header, tables: &Tables, cpus: &[Vec<Sample>]) {
@@ -151,7 +151,7 @@ fn a_recording_from_before_waits_opens() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/recording/before-waits");
     let recording = Recording::open(path.as_ref()).unwrap();
     let (header, tables, mut cpus) = common::small();
-    assert_eq!(recording.header, Header { edges: Edges::Samples, ..header });
+    assert_eq!(recording.header, Header { off_cpu_source: OffCpuSource::Samples, ..header });
     assert_eq!(recording.tables, Tables { throttling: vec![], exits: vec![], ..tables });
     for sample in cpus.iter_mut().flatten() {
         if let VcpuState::Vmm(vcpu) | VcpuState::Guest(vcpu) = &mut sample.vcpu {

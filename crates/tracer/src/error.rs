@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use model::Pid;
 
-use crate::Garbage;
+use crate::DecodeError;
 
 /// The probes could not be used at all; the text says what to do. (Single probes that can't be are no error: see
 /// `Tracer::missing`.)
@@ -88,13 +88,13 @@ pub enum RingError<E> {
         slots: u64,
     },
     /// A slot holds what no probe writes.
-    #[error("the trace ring of CPU {cpu} holds garbage at slot {position}: {garbage}")]
-    Garbage {
+    #[error("the trace ring of CPU {cpu} is corrupt at slot {position}: {error}")]
+    Decode {
         /// Whose ring.
         cpu: u32,
         /// The slot's position since the begin.
         position: u64,
         /// What.
-        garbage: Garbage,
+        error: DecodeError,
     },
 }

@@ -31,5 +31,5 @@ pub use fault::fault_estimate;
 pub use load::{Filter, Layout, Options, Tracer};
 pub use local::LocalRings;
 pub use ring::{Consumer, RingMemory};
-pub use slots::{Base, Garbage, KINDS, SLOT_BYTES, Slot, decode, lap, lost_events};
+pub use slots::{DecodeError, KINDS, RingId, SLOT_BYTES, Slot, decode, lap, lost_events};
 pub use symbols::Symbols;

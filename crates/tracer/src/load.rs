@@ -10,7 +10,7 @@ use crate::family::Followed;
 use crate::local::LocalRings;
 use crate::probes::{Links, Missing, attach, chain, load, missed};
 use crate::ring::Consumer;
-use crate::slots::{Base, KINDS, RING_BYTES, SLOT_BYTES, lost_events};
+use crate::slots::{KINDS, RING_BYTES, RingId, SLOT_BYTES, lost_events};
 use crate::{RingError, RingMemory, TracerError};
 
 /// A ring smaller than this would be full at once.
@@ -120,7 +120,7 @@ impl Tracer {
         };
         // Others have nobody who reads their rings: all of their events are lost, and counted.
         options.cpus.iter().for_each(|&cpu| rings.give_room(cpu as usize, MARGIN));
-        let consumer = |cpu| Consumer::new(Base { machine: MachineId::HOST, cpu }, slots_per_cpu);
+        let consumer = |cpu| Consumer::new(RingId { machine: MachineId::HOST, cpu }, slots_per_cpu);
         Ok(Self {
             bpf,
             links: Links::default(),

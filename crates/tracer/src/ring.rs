@@ -14,8 +14,8 @@
 
 use model::{HostNs, TraceEvent};
 
-use crate::slots::{Base, KINDS, Slot, decode, lap, record_slots};
-use crate::{Garbage, RingError};
+use crate::slots::{KINDS, RingId, Slot, decode, lap, record_slots};
+use crate::{DecodeError, RingError};
 
 /// Memory that rings lie in: the maps of this kernel, or pages of a guest.
 pub trait RingMemory {
@@ -51,7 +51,7 @@ pub trait RingMemory {
 /// Takes records out of one CPU's ring.
 #[derive(Debug)]
 pub struct Consumer {
-    base: Base,
+    base: RingId,
     /// Slots of the ring, a power of two.
     slots: usize,
     /// Next position to take. The ring's own copy is only written: who can write the ring can write nonsense there.
@@ -72,7 +72,7 @@ impl Consumer {
     /// # Panics
     /// If `slots` is no power of two.
     #[must_use]
-    pub fn new(base: Base, slots: usize) -> Self {
+    pub fn new(base: RingId, slots: usize) -> Self {
         assert!(slots.is_power_of_two(), "rings have a power of two slots");
         Self { base, slots, tail: 0, last: HostNs(0), latest: 0, buffer: Vec::new() }
     }
@@ -133,9 +133,9 @@ impl Consumer {
             if 0 < taken {
                 memory.set_tail(ring, self.tail).map_err(failed)?;
             }
-            result.map_err(|garbage| {
+            result.map_err(|error| {
                 let position = self.tail;
-                RingError::Garbage { cpu, position, garbage }
+                RingError::Decode { cpu, position, error }
             })?;
             budget -= taken;
             if taken == 0 {
@@ -166,13 +166,13 @@ impl Consumer {
         &mut self,
         clock: impl Fn(u64) -> HostNs,
         events: &mut Vec<TraceEvent>,
-    ) -> Result<(), Garbage> {
+    ) -> Result<(), DecodeError> {
         let mut at = 0;
         while let Some(first) = self.buffer.get(at) {
             if first.lap() != lap(self.tail, self.slots) {
                 break;
             }
-            let n = record_slots(first.kind()).ok_or(Garbage::Kind(first.kind()))?;
+            let n = record_slots(first.kind()).ok_or(DecodeError::Kind(first.kind()))?;
             let Some(record) = self.buffer.get(at..at + n) else { break };
             let is_written =
                 |(slot, position): (&Slot, u64)| slot.lap() == lap(position, self.slots);

@@ -1,8 +1,8 @@
 //! Rust twin of `bpf/abi/trace.h`, and the decoder from slots to events.
 
 use model::{
-    BlockOp, BlockRequest, HostNs, Interrupt, LockKind, LostEvents, MachineId, Off, Pid, TaskName,
-    Tid, TraceEvent, TraceStack, Vector, What,
+    BlockOp, BlockRequest, HostNs, Interrupt, LockKind, LostEvents, MachineId, Pid, PrevState,
+    TaskName, Tid, TraceEvent, TraceEventKind, TraceStack, Vector,
 };
 
 /// A slot of a ring: `struct trace_slot`.
@@ -78,7 +78,7 @@ const LOCK_MUTEX: u64 = 1 << 5;
 
 /// What a ring's events have in common.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Base {
+pub struct RingId {
     /// Whose ring.
     pub machine: MachineId,
     /// The ring's CPU.
@@ -87,7 +87,7 @@ pub struct Base {
 
 /// What no probe writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Garbage {
+pub enum DecodeError {
     /// No record begins with this kind.
     #[error("no event has the kind {0}")]
     Kind(u8),
@@ -144,60 +144,64 @@ pub(crate) fn record_slots(kind: u8) -> Option<usize> {
 ///
 /// # Errors
 /// If no probe writes such slots.
-pub fn decode(record: &[Slot], base: Base, time: HostNs) -> Result<TraceEvent, Garbage> {
-    let first = record.first().ok_or(Garbage::Cut(0))?;
+pub fn decode(record: &[Slot], base: RingId, time: HostNs) -> Result<TraceEvent, DecodeError> {
+    let first = record.first().ok_or(DecodeError::Cut(0))?;
     let kind = first.kind();
-    let slots = record_slots(kind).ok_or(Garbage::Kind(kind))?;
+    let slots = record_slots(kind).ok_or(DecodeError::Kind(kind))?;
     let more = record[1..].iter().take_while(|slot| slot.kind() == MORE).count();
     if record.len() != slots || more + 1 != slots {
-        return Err(Garbage::Cut(kind));
+        return Err(DecodeError::Cut(kind));
     }
-    let what = what(kind, record).ok_or(Garbage::Value(kind))?;
-    Ok(TraceEvent { time, machine: base.machine, cpu: base.cpu, what })
+    let what = what(kind, record).ok_or(DecodeError::Value(kind))?;
+    Ok(TraceEvent { time, machine: base.machine, cpu: base.cpu, kind: what })
 }
 
 /// `record` has as many slots as its kind asks for. `None`: a value is out of range.
-fn what(kind: u8, record: &[Slot]) -> Option<What> {
+fn what(kind: u8, record: &[Slot]) -> Option<TraceEventKind> {
     let payload = record[0].payload;
     let (high, low) = record[0].halves();
     let task = Tid(low);
     Some(match kind {
-        SWITCH_RUNNABLE => switch(record, Off::Runnable),
-        SWITCH_SLEEP => switch(record, Off::Sleep),
-        SWITCH_DISK => switch(record, Off::Uninterruptible { io: record[1].low() != 0 }),
-        SWITCH_STOPPED => switch(record, Off::Stopped),
-        SWITCH_DEAD => switch(record, Off::Dead),
-        WAKING => What::Waking { task, by: Tid(high) },
-        WAKEUP => What::Wakeup { task, target_cpu: high },
-        FORK => What::Fork {
+        SWITCH_RUNNABLE => switch(record, PrevState::Runnable),
+        SWITCH_SLEEP => switch(record, PrevState::Sleep),
+        SWITCH_DISK => switch(record, PrevState::Uninterruptible { io: record[1].low() != 0 }),
+        SWITCH_STOPPED => switch(record, PrevState::Stopped),
+        SWITCH_DEAD => switch(record, PrevState::Dead),
+        WAKING => TraceEventKind::Waking { task, by: Tid(high) },
+        WAKEUP => TraceEventKind::Wakeup { task, target_cpu: high },
+        FORK => TraceEventKind::Fork {
             parent: Tid(high),
             child: task,
             pid: Pid(whole(&record[1])?),
             kernel: record[1].low() != 0,
         },
-        EXEC => What::Exec { task, name: name(&record[1]) },
-        RENAME => What::Rename { task, name: name(&record[1]) },
-        EXIT => What::Exit { task },
-        SYSCALL_ENTER => What::SyscallEnter { task, number: number(high)? },
-        SYSCALL_EXIT => {
-            What::SyscallExit { task, number: number(high & !FAILED)?, failed: high & FAILED != 0 }
+        EXEC => TraceEventKind::Exec { task, name: name(&record[1]) },
+        RENAME => TraceEventKind::Rename { task, name: name(&record[1]) },
+        EXIT => TraceEventKind::Exit { task },
+        SYSCALL_ENTER => TraceEventKind::SyscallEnter { task, number: number(high)? },
+        SYSCALL_EXIT => TraceEventKind::SyscallExit {
+            task,
+            number: number(high & !FAILED)?,
+            failed: high & FAILED != 0,
+        },
+        IRQ_ENTER => TraceEventKind::InterruptEnter(Interrupt::Device(whole(&record[0])?)),
+        IRQ_EXIT => TraceEventKind::InterruptExit(Interrupt::Device(whole(&record[0])?)),
+        SOFTIRQ_ENTER => TraceEventKind::InterruptEnter(Interrupt::Soft(whole(&record[0])?)),
+        SOFTIRQ_EXIT => TraceEventKind::InterruptExit(Interrupt::Soft(whole(&record[0])?)),
+        VECTOR_ENTER => TraceEventKind::InterruptEnter(Interrupt::Vector(vector(payload)?)),
+        VECTOR_EXIT => TraceEventKind::InterruptExit(Interrupt::Vector(vector(payload)?)),
+        FAULT_USER => TraceEventKind::FaultEnter { address: payload, user: true },
+        FAULT_KERNEL => TraceEventKind::FaultEnter { address: payload, user: false },
+        FAULT_END => TraceEventKind::FaultExit { major: payload != 0 },
+        BLOCK_INSERT => TraceEventKind::BlockInsert(request(record)?),
+        BLOCK_ISSUE => TraceEventKind::BlockIssue(request(record)?),
+        BLOCK_REQUEUE => TraceEventKind::BlockRequeue { request: payload },
+        BLOCK_MERGE => TraceEventKind::BlockMerge { request: payload },
+        BLOCK_COMPLETE => {
+            TraceEventKind::BlockComplete { request: payload, bytes: whole(&record[1])? }
         }
-        IRQ_ENTER => What::InterruptEnter(Interrupt::Device(whole(&record[0])?)),
-        IRQ_EXIT => What::InterruptExit(Interrupt::Device(whole(&record[0])?)),
-        SOFTIRQ_ENTER => What::InterruptEnter(Interrupt::Soft(whole(&record[0])?)),
-        SOFTIRQ_EXIT => What::InterruptExit(Interrupt::Soft(whole(&record[0])?)),
-        VECTOR_ENTER => What::InterruptEnter(Interrupt::Vector(vector(payload)?)),
-        VECTOR_EXIT => What::InterruptExit(Interrupt::Vector(vector(payload)?)),
-        FAULT_USER => What::FaultEnter { address: payload, user: true },
-        FAULT_KERNEL => What::FaultEnter { address: payload, user: false },
-        FAULT_END => What::FaultExit { major: payload != 0 },
-        BLOCK_INSERT => What::BlockInsert(request(record)?),
-        BLOCK_ISSUE => What::BlockIssue(request(record)?),
-        BLOCK_REQUEUE => What::BlockRequeue { request: payload },
-        BLOCK_MERGE => What::BlockMerge { request: payload },
-        BLOCK_COMPLETE => What::BlockComplete { request: payload, bytes: whole(&record[1])? },
         LOCK_BEGIN => lock_begin(record)?,
-        LOCK_END => What::LockEnd { task: Tid(whole(&record[1])?), lock: payload },
+        LOCK_END => TraceEventKind::LockEnd { task: Tid(whole(&record[1])?), lock: payload },
         _ => return None,
     })
 }
@@ -211,10 +215,10 @@ fn number(value: u32) -> Option<u16> {
     u16::try_from(value).ok()
 }
 
-fn switch(record: &[Slot], off: Off) -> What {
+fn switch(record: &[Slot], prev_state: PrevState) -> TraceEventKind {
     let (prev, next) = record[0].halves();
     let stack = record.get(1).and_then(|more| stack(more.halves().1));
-    What::Switch { prev: Tid(prev), off, stack, next: Tid(next) }
+    TraceEventKind::Switch { prev: Tid(prev), prev_state, stack, next: Tid(next) }
 }
 
 /// What `bpf_get_stackid()` returned: negative for none.
@@ -261,9 +265,9 @@ fn request(record: &[Slot]) -> Option<BlockRequest> {
     })
 }
 
-fn lock_begin(record: &[Slot]) -> Option<What> {
+fn lock_begin(record: &[Slot]) -> Option<TraceEventKind> {
     let (stack_id, owner) = record[1].halves();
-    Some(What::LockBegin {
+    Some(TraceEventKind::LockBegin {
         task: Tid(whole(&record[2])?),
         lock: record[0].payload,
         kind: lock_kind(record[1].low()),
@@ -290,7 +294,7 @@ fn lock_kind(flags: u64) -> LockKind {
     }
 }
 
-/// Kind numbers, as `What::kind_name` says them; several numbers may share one.
+/// Kind numbers, as `TraceEventKind::name` says them; several numbers may share one.
 fn kind_name(kind: usize) -> &'static str {
     const NAMES: [&str; KINDS] = [
         "unknown",

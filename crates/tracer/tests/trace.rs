@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use model::{BlockOp, LockKind, Off, Pid, Tid, TraceEvent, TraceStack, What};
+use model::{BlockOp, LockKind, Pid, PrevState, Tid, TraceEvent, TraceEventKind, TraceStack};
 use tracer::{Filter, Options, Symbols, Tracer, TracerError};
 
 /// One trace at a time: each makes the others' machine busier.
@@ -110,38 +110,42 @@ fn begin(child: &mut Child) {
 }
 
 /// Who makes this system call, or ends it.
-fn caller(what: &What) -> Option<Tid> {
+fn caller(what: &TraceEventKind) -> Option<Tid> {
     match *what {
-        What::SyscallEnter { task, .. } | What::SyscallExit { task, .. } => Some(task),
+        TraceEventKind::SyscallEnter { task, .. } | TraceEventKind::SyscallExit { task, .. } => {
+            Some(task)
+        }
         _ => None,
     }
 }
 
 /// Whether a task's calls are there after it became this program: beginnings of programs are there of all tasks.
 fn calls_after_exec(events: &[TraceEvent], program: &str) -> bool {
-    let is_exec = |event: &TraceEvent| match event.what {
-        What::Exec { task, name } if name.text() == program => Some(task),
+    let is_exec = |event: &TraceEvent| match event.kind {
+        TraceEventKind::Exec { task, name } if name.text() == program => Some(task),
         _ => None,
     };
     let exec = events.iter().enumerate().find_map(|(at, event)| Some((at, is_exec(event)?)));
     let (at, task) = exec.expect("the program began");
     // The end of the call that began it is one.
-    1 < events[at..].iter().filter(|event| caller(&event.what) == Some(task)).count()
+    1 < events[at..].iter().filter(|event| caller(&event.kind) == Some(task)).count()
 }
 
 /// The lives of the tasks that `parent` made, as short words.
 fn lives(events: &[TraceEvent], parent: Tid) -> Vec<(Tid, Vec<String>)> {
     let mut lives: Vec<(Tid, Vec<String>)> = Vec::new();
     for event in events {
-        let (task, word) = match event.what {
-            What::Fork { parent: maker, child, pid, kernel } if maker == parent => {
+        let (task, word) = match event.kind {
+            TraceEventKind::Fork { parent: maker, child, pid, kernel } if maker == parent => {
                 assert_eq!((pid.0, kernel), (child.0, false));
                 lives.push((child, vec![]));
                 continue;
             }
-            What::Exec { task, name } => (task, format!("exec {}", name.text())),
-            What::Exit { task } => (task, "exit".to_owned()),
-            What::Switch { prev, off: Off::Dead, .. } => (prev, "dead".to_owned()),
+            TraceEventKind::Exec { task, name } => (task, format!("exec {}", name.text())),
+            TraceEventKind::Exit { task } => (task, "exit".to_owned()),
+            TraceEventKind::Switch { prev, prev_state: PrevState::Dead, .. } => {
+                (prev, "dead".to_owned())
+            }
             _ => continue,
         };
         if let Some((_, words)) = lives.iter_mut().find(|(tid, _)| *tid == task) {
@@ -155,20 +159,20 @@ fn lives(events: &[TraceEvent], parent: Tid) -> Vec<(Tid, Vec<String>)> {
 fn check_sequence(events: &[TraceEvent], tid: Tid) {
     let (mut is_running, mut call) = (false, None);
     for event in events {
-        match event.what {
-            What::Switch { prev, .. } if prev == tid => {
+        match event.kind {
+            TraceEventKind::Switch { prev, .. } if prev == tid => {
                 assert!(is_running, "{tid} left CPU {} and did not have it", event.cpu);
                 is_running = false;
             }
-            What::Switch { next, .. } if next == tid => {
+            TraceEventKind::Switch { next, .. } if next == tid => {
                 assert!(!is_running, "{tid} got CPU {} and had one", event.cpu);
                 is_running = true;
             }
-            What::SyscallEnter { task, number } if task == tid => {
+            TraceEventKind::SyscallEnter { task, number } if task == tid => {
                 assert!(is_running && call.is_none(), "{tid} calls {number} after {call:?}");
                 call = Some(number);
             }
-            What::SyscallExit { task, number, .. } if task == tid => {
+            TraceEventKind::SyscallExit { task, number, .. } if task == tid => {
                 // Its first is the end of the fork that made it.
                 assert!(is_running && call.is_none_or(|call| call == number), "{number} {call:?}");
                 call = None;
@@ -193,8 +197,8 @@ fn a_child_s_life_is_there_in_order() {
     let grandchildren = lives(&events, sh);
     assert_eq!(grandchildren.len(), 1);
     assert_eq!(grandchildren[0].1, words(&["exec true", "exit", "dead"]));
-    let maker = |event: &TraceEvent| match event.what {
-        What::Fork { parent, child, .. } if child == sh => Some(parent),
+    let maker = |event: &TraceEvent| match event.kind {
+        TraceEventKind::Fork { parent, child, .. } if child == sh => Some(parent),
         _ => None,
     };
     let maker = events.iter().find_map(maker).unwrap();
@@ -206,18 +210,22 @@ fn a_child_s_life_is_there_in_order() {
 
     // The sleep: call, off the CPU, woken, on the CPU, end of the call.
     let call = libc_clock_nanosleep();
-    let at =
-        events.iter().position(|event| event.what == What::SyscallEnter { task: sh, number: call });
+    let at = events
+        .iter()
+        .position(|event| event.kind == TraceEventKind::SyscallEnter { task: sh, number: call });
     let mut after = events[at.unwrap()..].iter();
     let slept = after.find(
-        |event| matches!(event.what, What::Switch { prev, off: Off::Sleep, .. } if prev == sh),
+        |event| matches!(event.kind, TraceEventKind::Switch { prev, prev_state: PrevState::Sleep, .. } if prev == sh),
     );
-    let What::Switch { stack, .. } = slept.unwrap().what else { unreachable!() };
-    let woken = after.find(|event| matches!(event.what, What::Waking { task, .. } if task == sh));
-    let queued = after.find(|event| matches!(event.what, What::Wakeup { task, .. } if task == sh));
-    let back = after.find(|event| matches!(event.what, What::Switch { next, .. } if next == sh));
-    let end = What::SyscallExit { task: sh, number: call, failed: false };
-    assert!(after.any(|event| event.what == end));
+    let TraceEventKind::Switch { stack, .. } = slept.unwrap().kind else { unreachable!() };
+    let woken =
+        after.find(|event| matches!(event.kind, TraceEventKind::Waking { task, .. } if task == sh));
+    let queued =
+        after.find(|event| matches!(event.kind, TraceEventKind::Wakeup { task, .. } if task == sh));
+    let back =
+        after.find(|event| matches!(event.kind, TraceEventKind::Switch { next, .. } if next == sh));
+    let end = TraceEventKind::SyscallExit { task: sh, number: call, failed: false };
+    assert!(after.any(|event| event.kind == end));
     let slept_for = woken.unwrap().time.since(slept.unwrap().time);
     assert!((25_000_000..60_000_000_000).contains(&slept_for), "{slept_for} ns");
     assert!(queued.is_some() && back.is_some());
@@ -238,17 +246,21 @@ fn interrupts_and_faults_are_there_and_interrupts_end() {
     let mut child = sh("i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done");
     trace.wait(&mut child);
     let events = trace.finish();
-    assert!(events.iter().any(|event| matches!(event.what, What::FaultEnter { user: true, .. })));
-    let ends = events.iter().any(|event| matches!(event.what, What::FaultExit { .. }));
+    assert!(
+        events
+            .iter()
+            .any(|event| matches!(event.kind, TraceEventKind::FaultEnter { user: true, .. }))
+    );
+    let ends = events.iter().any(|event| matches!(event.kind, TraceEventKind::FaultExit { .. }));
     let is_missing = trace.tracer.missing().iter().any(|(probe, _)| probe == "handle_mm_fault");
     assert_ne!(ends, is_missing);
     // Interrupts of a CPU nest.
     let (mut open, mut ends) = (BTreeMap::<u32, Vec<_>>::new(), 0);
     for event in events {
         let open = open.entry(event.cpu).or_default();
-        match event.what {
-            What::InterruptEnter(interrupt) => open.push(interrupt),
-            What::InterruptExit(interrupt) => {
+        match event.kind {
+            TraceEventKind::InterruptEnter(interrupt) => open.push(interrupt),
+            TraceEventKind::InterruptExit(interrupt) => {
                 // The trace may have begun within one.
                 assert!(open.pop().is_none_or(|last| last == interrupt), "{interrupt:?} {open:?}");
                 ends += 1;
@@ -320,7 +332,7 @@ fn a_tree_is_followed_and_nobody_else() {
     let sh = Tid(child.id());
     let mut family = vec![sh];
     for event in &events {
-        if let What::Fork { parent, child, .. } = event.what
+        if let TraceEventKind::Fork { parent, child, .. } = event.kind
             && family.contains(&parent)
         {
             family.push(child);
@@ -329,25 +341,30 @@ fn a_tree_is_followed_and_nobody_else() {
     // The shell in brackets, and two programs (the second of which may take the shell's place).
     assert!((3..=4).contains(&family.len()), "{family:?}");
     for &task in &family {
-        assert!(events.iter().any(|event| caller(&event.what) == Some(task)), "{task}");
-        assert!(events.iter().any(|event| event.what == What::Exit { task }));
+        assert!(events.iter().any(|event| caller(&event.kind) == Some(task)), "{task}");
+        assert!(events.iter().any(|event| event.kind == TraceEventKind::Exit { task }));
     }
     for event in &events {
-        match event.what {
-            What::Switch { prev, next, .. } => {
-                assert!(family.contains(&prev) || family.contains(&next), "{:?}", event.what);
+        match event.kind {
+            TraceEventKind::Switch { prev, next, .. } => {
+                assert!(family.contains(&prev) || family.contains(&next), "{:?}", event.kind);
             }
-            What::Waking { task, by } => assert!(family.contains(&task) || family.contains(&by)),
-            What::Wakeup { task, .. } => assert!(family.contains(&task)),
-            What::SyscallEnter { task, .. } | What::SyscallExit { task, .. } => {
-                assert!(family.contains(&task), "{:?}", event.what);
+            TraceEventKind::Waking { task, by } => {
+                assert!(family.contains(&task) || family.contains(&by))
+            }
+            TraceEventKind::Wakeup { task, .. } => assert!(family.contains(&task)),
+            TraceEventKind::SyscallEnter { task, .. }
+            | TraceEventKind::SyscallExit { task, .. } => {
+                assert!(family.contains(&task), "{:?}", event.kind);
             }
             _ => {}
         }
     }
     let other = Tid(other.id());
     assert!(
-        events.iter().any(|event| matches!(event.what, What::Exec { task, .. } if task == other))
+        events
+            .iter()
+            .any(|event| matches!(event.kind, TraceEventKind::Exec { task, .. } if task == other))
     );
 }
 
@@ -363,13 +380,13 @@ fn one_process_is_traced_or_left_out() {
         let threads = threads_of(own);
         let has = |wanted: bool| {
             let is_own = |tid: Tid| threads.contains(&tid);
-            events.iter().filter_map(|event| caller(&event.what)).any(|tid| is_own(tid) == wanted)
+            events.iter().filter_map(|event| caller(&event.kind)).any(|tid| is_own(tid) == wanted)
         };
         assert_eq!((has(true), has(false)), (of_own, of_others), "{filter:?} {exclude:?}");
         let switched = |tid| {
-            events
-                .iter()
-                .any(|event| matches!(event.what, What::Switch { prev, .. } if prev == tid))
+            events.iter().any(
+                |event| matches!(event.kind, TraceEventKind::Switch { prev, .. } if prev == tid),
+            )
         };
         assert!(threads.into_iter().any(switched));
     };
@@ -411,7 +428,7 @@ fn a_control_group_is_traced_with_those_below_it() {
     let mut family = vec![sh];
     family.extend(lives(&events, sh).into_iter().map(|(tid, _)| tid));
     assert_eq!(family.len(), 2);
-    let callers: Vec<Tid> = events.iter().filter_map(|event| caller(&event.what)).collect();
+    let callers: Vec<Tid> = events.iter().filter_map(|event| caller(&event.kind)).collect();
     assert!(family.iter().all(|tid| callers.contains(tid)));
     assert!(callers.iter().all(|tid| family.contains(tid)), "{callers:?}");
 }
@@ -442,8 +459,9 @@ fn what_a_full_ring_has_no_room_for_is_counted() {
     // 64 slots are kept free for interrupts.
     assert!((500..=1024 * options.cpus.len()).contains(&kept), "{kept}");
     let calls = |events: &Vec<TraceEvent>| {
-        let is_begin =
-            |event: &&TraceEvent| matches!(event.what, What::SyscallEnter { number: 110, .. });
+        let is_begin = |event: &&TraceEvent| {
+            matches!(event.kind, TraceEventKind::SyscallEnter { number: 110, .. })
+        };
         events.iter().filter(is_begin).count()
     };
     let begun: usize = trace.events.values().map(calls).sum();
@@ -481,8 +499,8 @@ fn requests_to_disks_are_those_that_the_kernel_counts() {
     let (mut issued, mut done, mut own_bytes) = (BTreeMap::new(), 0, 0);
     let threads = threads_of(Pid(std::process::id()));
     for event in &events {
-        match event.what {
-            What::BlockIssue(request) => {
+        match event.kind {
+            TraceEventKind::BlockIssue(request) => {
                 assert!(request.disk != 0 && request.bytes.is_multiple_of(512), "{request:?}");
                 if request.op == BlockOp::Write && threads.contains(&request.task) {
                     own_bytes += u64::from(request.bytes);
@@ -490,7 +508,7 @@ fn requests_to_disks_are_those_that_the_kernel_counts() {
                 issued.insert(request.request, request);
             }
             // Without a begin: one that was under way, or an empty write that only asked for a flush.
-            What::BlockComplete { request, .. } => {
+            TraceEventKind::BlockComplete { request, .. } => {
                 let op = issued.remove(&request).map(|request| request.op);
                 done += u64::from(matches!(op, None | Some(BlockOp::Write)));
             }
@@ -499,9 +517,9 @@ fn requests_to_disks_are_those_that_the_kernel_counts() {
     }
     assert!(counted <= done, "the kernel counted {counted} writes, {done} were traced");
     assert!(1 << 20 <= own_bytes, "{own_bytes} bytes of ours");
-    let waits_for_the_disk = |event: &TraceEvent| match event.what {
-        What::Switch { prev, off, .. } => {
-            threads.contains(&prev) && off == (Off::Uninterruptible { io: true })
+    let waits_for_the_disk = |event: &TraceEvent| match event.kind {
+        TraceEventKind::Switch { prev, prev_state, .. } => {
+            threads.contains(&prev) && prev_state == (PrevState::Uninterruptible { io: true })
         }
         _ => false,
     };
@@ -544,18 +562,22 @@ fn waits_for_a_lock_name_its_owner() {
     });
     std::fs::remove_dir(&folder).unwrap();
     let events = trace.finish();
-    let wait_for_another = |event: &TraceEvent| match event.what {
-        What::LockBegin { task, lock, kind: LockKind::SemWrite, owner: Some(owner), stack } => {
-            (threads.contains(&task) && threads.contains(&owner) && task != owner)
-                .then_some((event.time, task, lock, stack))
-        }
+    let wait_for_another = |event: &TraceEvent| match event.kind {
+        TraceEventKind::LockBegin {
+            task,
+            lock,
+            kind: LockKind::SemWrite,
+            owner: Some(owner),
+            stack,
+        } => (threads.contains(&task) && threads.contains(&owner) && task != owner)
+            .then_some((event.time, task, lock, stack)),
         _ => None,
     };
     let (begin, task, lock, stack) = events.iter().find_map(wait_for_another).unwrap();
     let functions = trace.functions(stack);
     assert!(functions.iter().any(|name| name.contains("down_write")), "{functions:?}");
     assert!(functions.iter().any(|name| name.contains("open") || name.contains("unlink")));
-    let is_end = |event: &TraceEvent| event.what == What::LockEnd { task, lock };
+    let is_end = |event: &TraceEvent| event.kind == TraceEventKind::LockEnd { task, lock };
     assert!(events.iter().any(|event| begin <= event.time && is_end(event)));
 }
 

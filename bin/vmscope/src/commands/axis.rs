@@ -2,7 +2,7 @@
 
 use analysis::Resolver;
 use analysis::axis::{Axis, AxisBuilder};
-use model::{Edges, Sample};
+use model::{OffCpuSource, Sample};
 use recording::Recording;
 
 use super::Usage;
@@ -14,7 +14,7 @@ use super::Usage;
 pub(crate) fn load<'t>(
     recording: &Recording,
     resolver: &Resolver<'t>,
-    edges: Option<Edges>,
+    edges: Option<OffCpuSource>,
 ) -> anyhow::Result<Axis> {
     load_seen(recording, resolver, edges, &mut |_| ())
 }
@@ -26,12 +26,12 @@ pub(crate) fn load<'t>(
 pub(crate) fn load_seen(
     recording: &Recording,
     resolver: &Resolver<'_>,
-    edges: Option<Edges>,
+    edges: Option<OffCpuSource>,
     see: &mut dyn FnMut(&Sample),
 ) -> anyhow::Result<Axis> {
-    let recorded = recording.header.edges;
+    let recorded = recording.header.off_cpu_source;
     let edges = edges.unwrap_or(recorded);
-    if (edges, recorded) == (Edges::Switches, Edges::Samples) {
+    if (edges, recorded) == (OffCpuSource::Switches, OffCpuSource::Samples) {
         let text = "this recording has no switches of vCPUs: record with --edges switches";
         return Err(Usage(text.to_owned()).into());
     }

@@ -11,7 +11,7 @@ use analysis::{Counter, Resolver, Selection, View, clean};
 use anyhow::Context;
 use clap::ValueEnum;
 use export::{About, Chart};
-use model::{Edges, Guest, Header, Note, Tables};
+use model::{Guest, Header, Note, OffCpuSource, Tables};
 use recording::Recording;
 
 use super::output::{pipe, write_file};
@@ -146,7 +146,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     refuse_bad_target(args.format, &file)?;
     refuse_edges(args)?;
     let recording = Recording::open(&args.dir)?;
-    let edges = args.edges.map(Edges::from);
+    let edges = args.edges.map(OffCpuSource::from);
     let loaded = Loaded::load(args.format, &recording, &args.select, &args.dir, edges)?;
     let write = |out: &mut dyn Write| loaded.write(args.format, BufWriter::new(out));
     if to_stdout {
@@ -164,7 +164,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 ///
 /// # Errors
 /// As the command's.
-pub(crate) fn page(dir: &Path, select: &Select, edges: Option<Edges>) -> anyhow::Result<String> {
+pub(crate) fn page(
+    dir: &Path,
+    select: &Select,
+    edges: Option<OffCpuSource>,
+) -> anyhow::Result<String> {
     let recording = Recording::open(dir)?;
     let loaded = Loaded::load(Format::Html, &recording, select, dir, edges)?;
     let mut page = Vec::new();
@@ -178,7 +182,7 @@ impl<'r> Loaded<'r> {
         recording: &'r Recording,
         select: &Select,
         dir: &Path,
-        edges: Option<Edges>,
+        edges: Option<OffCpuSource>,
     ) -> anyhow::Result<Self> {
         let selection = select.selection(&recording.tables)?;
         let resolver = Resolver::new(&recording.tables);
@@ -191,7 +195,7 @@ impl<'r> Loaded<'r> {
         }
         if format.has_axis() {
             axis = axis::load(recording, &resolver, edges)?;
-            view += edges_text(edges.unwrap_or(recording.header.edges));
+            view += edges_text(edges.unwrap_or(recording.header.off_cpu_source));
         }
         let notes = notes(recording, &selection, &axis);
         Ok(Self { recording, selection, view, notes, flow, axis })
@@ -288,10 +292,10 @@ fn view_text(selection: &Selection, tables: &Tables) -> String {
 }
 
 /// How what is shown in time was found.
-fn edges_text(edges: Edges) -> &'static str {
+fn edges_text(edges: OffCpuSource) -> &'static str {
     match edges {
-        Edges::Samples => ", edges by samples",
-        Edges::Switches => ", edges by switches",
+        OffCpuSource::Samples => ", edges by samples",
+        OffCpuSource::Switches => ", edges by switches",
     }
 }
 

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use collector::{Collected, Control, Exits, Next, Plan, Progress, Sampling};
-use model::{Edges, Trigger};
+use model::{OffCpuSource, Trigger};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -128,9 +128,9 @@ fn plan(args: &Args) -> anyhow::Result<Plan> {
             trigger_period,
             call_graph: args.call_graph.is_some(),
         },
-        edges: match args.edges {
-            EdgesArg::Samples => Edges::Samples,
-            EdgesArg::Switches => Edges::Switches,
+        off_cpu_source: match args.edges {
+            EdgesArg::Samples => OffCpuSource::Samples,
+            EdgesArg::Switches => OffCpuSource::Switches,
         },
         exits: if args.exits { Exits::Counted } else { Exits::NotCounted },
         guest_maps: args.guest_map.clone(),

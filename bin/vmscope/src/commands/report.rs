@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use analysis::{Aggregator, By, Profile, Query, Resolver, Selection, View, csv, text};
 use anyhow::Context;
 use clap::ValueEnum;
-use model::{Edges, Tables};
+use model::{OffCpuSource, Tables};
 use recording::Recording;
 
 use super::output::{count, print, width};
@@ -191,10 +191,10 @@ fn profile(dir: &Path, args: &Args) -> anyhow::Result<Profile> {
 }
 
 /// The edges asked for; `None`: as recorded.
-fn edges(asked: Option<EdgesArg>) -> Option<Edges> {
+fn edges(asked: Option<EdgesArg>) -> Option<OffCpuSource> {
     match asked {
-        Some(EdgesArg::Samples) => Some(Edges::Samples),
-        Some(EdgesArg::Switches) => Some(Edges::Switches),
+        Some(EdgesArg::Samples) => Some(OffCpuSource::Samples),
+        Some(EdgesArg::Switches) => Some(OffCpuSource::Switches),
         Some(EdgesArg::Both) | None => None,
     }
 }

@@ -9,7 +9,7 @@ use analysis::steal::{Evidence, SampleTimes, ThiefNames};
 use analysis::text::{dropped, every, missed};
 use analysis::{Resolver, Selection, View, clean, exit_reason};
 use clap::ValueEnum;
-use model::{Edges, VcpuId, Vm, VmId};
+use model::{OffCpuSource, VcpuId, Vm, VmId};
 use recording::Recording;
 
 use super::{Usage, axis};
@@ -35,7 +35,7 @@ pub(crate) enum EdgesArg {
     Switches,
 }
 
-impl From<EdgesArg> for Edges {
+impl From<EdgesArg> for OffCpuSource {
     fn from(edges: EdgesArg) -> Self {
         match edges {
             EdgesArg::Samples => Self::Samples,
@@ -60,7 +60,7 @@ pub(crate) struct Scene {
     pub(crate) recording: Recording,
     axis: Axis,
     samples: SampleTimes,
-    edges: Edges,
+    edges: OffCpuSource,
 }
 
 impl Scene {
@@ -68,12 +68,12 @@ impl Scene {
     /// A usage error when it has no such edges; or it can't be read.
     pub(crate) fn open(source: &Source) -> anyhow::Result<Self> {
         let recording = Recording::open(&source.dir)?;
-        let asked = source.edges.map(Edges::from);
+        let asked = source.edges.map(OffCpuSource::from);
         let mut samples = SampleTimes::default();
         let resolver = Resolver::new(&recording.tables);
         let axis =
             axis::load_seen(&recording, &resolver, asked, &mut |sample| samples.push(sample))?;
-        let edges = asked.unwrap_or(recording.header.edges);
+        let edges = asked.unwrap_or(recording.header.off_cpu_source);
         Ok(Self { recording, axis, samples, edges })
     }
 
@@ -142,8 +142,8 @@ impl Scene {
 
     pub(crate) fn edges_name(&self) -> &'static str {
         match self.edges {
-            Edges::Samples => "samples",
-            Edges::Switches => "switches",
+            OffCpuSource::Samples => "samples",
+            OffCpuSource::Switches => "switches",
         }
     }
 

@@ -8,8 +8,8 @@
 //! ```
 
 use model::{
-    Away, CpuId, Edges, Header, HostNs, Pid, Sample, Switch, SwitchEvent, Tid, VcpuId, VcpuState,
-    Waits,
+    CpuId, Header, HostNs, OffCpuReason, OffCpuSource, Pid, Sample, Switch, SwitchEvent, Tid,
+    VcpuId, VcpuState, WaitCounters,
 };
 use recording::Writer;
 
@@ -51,11 +51,11 @@ fn samples() -> Vec<Sample> {
 }
 
 /// The counter is brought up to date when the wait ends.
-fn waits(vcpu: VcpuId, time: HostNs) -> Option<Waits> {
+fn waits(vcpu: VcpuId, time: HostNs) -> Option<WaitCounters> {
     let [out, back] = WAIT;
     let is_over = START.0 + back <= time.0;
     let runnable_ns = if is_over { back - out } else { 0 };
-    (vcpu == VcpuId(1)).then_some(Waits { runnable_ns, ..Waits::default() })
+    (vcpu == VcpuId(1)).then_some(WaitCounters { runnable_ns, ..WaitCounters::default() })
 }
 
 fn switches() -> Vec<Switch> {
@@ -67,10 +67,10 @@ fn switches() -> Vec<Switch> {
     };
     let seen = |ns: u64, row| {
         let waits = waits(VcpuId(row), HostNs(START.0 + ns));
-        at(ns, row, SwitchEvent::Seen { away: None, exit_reason: IO, waits })
+        at(ns, row, SwitchEvent::Seen { off_cpu: None, exit_reason: IO, waits })
     };
-    let out = |away, pid| SwitchEvent::Out {
-        away,
+    let out = |off_cpu, pid| SwitchEvent::Out {
+        off_cpu,
         pid: Pid(pid),
         tid: Tid(pid),
         exit_reason: HLT,
@@ -80,8 +80,8 @@ fn switches() -> Vec<Switch> {
     vec![
         seen(0, 0),
         seen(0, 1),
-        at(WAIT[0], 1, out(Away::Runnable, 300)),
-        at(HALT[0], 0, out(Away::Halted, 0)),
+        at(WAIT[0], 1, out(OffCpuReason::Runnable, 300)),
+        at(HALT[0], 0, out(OffCpuReason::Halted, 0)),
         at(WAIT[1], 1, back(300)),
         at(HALT[1], 0, SwitchEvent::Wake { throttled: false }),
         at(HALT[2], 0, back(0)),
@@ -91,7 +91,7 @@ fn switches() -> Vec<Switch> {
 }
 
 fn recorded(name: &str) -> std::path::PathBuf {
-    let header = Header { edges: Edges::Switches, ..world::header() };
+    let header = Header { off_cpu_source: OffCpuSource::Switches, ..world::header() };
     let (path, writer): (_, Writer) = spooled_with(name, &header, &samples(), &switches());
     writer.finish(&header, &world::tables()).unwrap();
     path

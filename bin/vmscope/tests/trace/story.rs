@@ -282,51 +282,61 @@ fn event(machine: MachineId, line: &str) -> TraceEvent {
     };
     let what = match words[2] {
         "switch" => {
-            let (off, stack) = off(words[4]);
-            What::Switch { prev: tid(3), off, stack, next: tid(5) }
+            let (prev_state, stack) = prev_state(words[4]);
+            TraceEventKind::Switch { prev: tid(3), prev_state, stack, next: tid(5) }
         }
-        "waking" => What::Waking { task: tid(3), by: tid(4) },
-        "wakeup" => What::Wakeup { task: tid(3), target_cpu: number(4) },
-        "fork" => What::Fork { parent: tid(3), child: tid(4), pid: Pid(number(4)), kernel: false },
-        "exec" => What::Exec { task: tid(3), name: TaskName::new(words[4].as_bytes()) },
-        "end" => What::Exit { task: tid(3) },
-        "enter" => What::SyscallEnter { task: tid(3), number: words[4].parse().unwrap() },
+        "waking" => TraceEventKind::Waking { task: tid(3), by: tid(4) },
+        "wakeup" => TraceEventKind::Wakeup { task: tid(3), target_cpu: number(4) },
+        "fork" => TraceEventKind::Fork {
+            parent: tid(3),
+            child: tid(4),
+            pid: Pid(number(4)),
+            kernel: false,
+        },
+        "exec" => TraceEventKind::Exec { task: tid(3), name: TaskName::new(words[4].as_bytes()) },
+        "end" => TraceEventKind::Exit { task: tid(3) },
+        "enter" => TraceEventKind::SyscallEnter { task: tid(3), number: words[4].parse().unwrap() },
         "exit" => {
             let number = words[4].parse().unwrap();
-            What::SyscallExit { task: tid(3), number, failed: false }
+            TraceEventKind::SyscallExit { task: tid(3), number, failed: false }
         }
-        "irq" => What::InterruptEnter(Interrupt::Device(24)),
-        "irqend" => What::InterruptExit(Interrupt::Device(24)),
-        "timer" => What::InterruptEnter(timer),
-        "timerend" => What::InterruptExit(timer),
-        "fault" => What::FaultEnter { address: 0x7f00_0000_1000, user: true },
-        "faulted" => What::FaultExit { major: false },
-        "insert" => What::BlockInsert(request(3)),
-        "issue" => What::BlockIssue(request(3)),
-        "complete" => What::BlockComplete { request: number(3).into(), bytes: 65536 },
-        "lock" => What::LockBegin {
+        "irq" => TraceEventKind::InterruptEnter(Interrupt::Device(24)),
+        "irqend" => TraceEventKind::InterruptExit(Interrupt::Device(24)),
+        "timer" => TraceEventKind::InterruptEnter(timer),
+        "timerend" => TraceEventKind::InterruptExit(timer),
+        "fault" => TraceEventKind::FaultEnter { address: 0x7f00_0000_1000, user: true },
+        "faulted" => TraceEventKind::FaultExit { major: false },
+        "insert" => TraceEventKind::BlockInsert(request(3)),
+        "issue" => TraceEventKind::BlockIssue(request(3)),
+        "complete" => TraceEventKind::BlockComplete { request: number(3).into(), bytes: 65536 },
+        "lock" => TraceEventKind::LockBegin {
             task: tid(3),
             lock: 0xffff_8880_0000_1000,
             kind: LockKind::SemWrite,
             owner: Some(tid(4)),
             stack: Some(TraceStack(2)),
         },
-        "locked" => What::LockEnd { task: tid(3), lock: 0xffff_8880_0000_1000 },
+        "locked" => TraceEventKind::LockEnd { task: tid(3), lock: 0xffff_8880_0000_1000 },
         other => panic!("{other}"),
     };
-    TraceEvent { time: HostNs(BEGIN + u64::from(number(0)) * US), machine, cpu: number(1), what }
+    TraceEvent {
+        time: HostNs(BEGIN + u64::from(number(0)) * US),
+        machine,
+        cpu: number(1),
+        kind: what,
+    }
 }
 
-fn off(word: &str) -> (Off, Option<TraceStack>) {
+fn prev_state(word: &str) -> (PrevState, Option<TraceStack>) {
     let (word, stack) = word.split_once(':').unwrap_or((word, ""));
     let stack = stack.parse().ok().map(TraceStack);
-    let off = match word {
-        "run" => Off::Runnable,
-        "sleep" => Off::Sleep,
-        "disk" => Off::Uninterruptible { io: true },
-        "wait" => Off::Uninterruptible { io: false },
-        "dead" => Off::Dead,
+    let prev_state = match word {
+        "run" => PrevState::Runnable,
+        "sleep" => PrevState::Sleep,
+        "disk" => PrevState::Uninterruptible { io: true },
+        "wait" => PrevState::Uninterruptible { io: false },
+        "dead" => PrevState::Dead,
         other => panic!("{other}"),
     };
-    (off, stack)
+    (prev_state, stack)
 }

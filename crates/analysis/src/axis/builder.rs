@@ -1,8 +1,8 @@
 //! Samples and switches to an axis.
 
 use model::{
-    Away, CpuId, Edges, Header, HostMode, HostNs, Pid, Sample, Switch, SwitchEvent, Tid, VcpuId,
-    VcpuSample, VcpuState, VmId,
+    CpuId, Header, HostMode, HostNs, OffCpuReason, OffCpuSource, Pid, Sample, Switch, SwitchEvent,
+    Tid, VcpuId, VcpuSample, VcpuState, VmId,
 };
 use rustc_hash::FxHashMap;
 
@@ -22,7 +22,7 @@ use crate::{Resolver, exit_reason};
 pub struct AxisBuilder<'r> {
     resolver: &'r Resolver<'r>,
     header: &'r Header,
-    edges: Edges,
+    edges: OffCpuSource,
     places: Places<'r>,
     vcpu_of_thread: FxHashMap<Tid, VcpuId>,
     /// By vCPU.
@@ -38,7 +38,7 @@ pub struct AxisBuilder<'r> {
 impl<'r> AxisBuilder<'r> {
     /// Ready for samples and switches; `edges` says how to find the edges of gaps, whatever was recorded.
     #[must_use]
-    pub fn new(resolver: &'r Resolver<'r>, header: &'r Header, edges: Edges) -> Self {
+    pub fn new(resolver: &'r Resolver<'r>, header: &'r Header, edges: OffCpuSource) -> Self {
         let vcpus = &resolver.tables().vcpus;
         let threads = vcpus.iter().enumerate();
         Self {
@@ -80,11 +80,12 @@ impl<'r> AxisBuilder<'r> {
             self.problems.count(Problem::SwitchedOutside);
             return;
         }
-        if let SwitchEvent::Seen { away, exit_reason, waits } = switch.event {
-            let doing = away.map_or(Doing::Running, |away| Doing::Away(asleep(away, exit_reason)));
+        if let SwitchEvent::Seen { off_cpu, exit_reason, waits } = switch.event {
+            let doing =
+                off_cpu.map_or(Doing::Running, |off_cpu| Doing::Away(asleep(off_cpu, exit_reason)));
             let point = Point { time: switch.time.0, cpu: switch.cpu, doing, waits, place: None };
             self.points[switch.vcpu.index()].push(point);
-        } else if self.edges == Edges::Samples {
+        } else if self.edges == OffCpuSource::Samples {
             return;
         }
         if let Some(sample) = switch.guest_sample()
@@ -107,8 +108,8 @@ impl<'r> AxisBuilder<'r> {
         self.sort();
         let mut tracks = self.new_tracks();
         match self.edges {
-            Edges::Samples => self.draw_by_samples(&mut tracks, period_ns),
-            Edges::Switches => self.draw_by_switches(&mut tracks, period_ns),
+            OffCpuSource::Samples => self.draw_by_samples(&mut tracks, period_ns),
+            OffCpuSource::Switches => self.draw_by_switches(&mut tracks, period_ns),
         }
         let draw = |(row, track): (usize, &Track)| {
             cover::timeline(track, &self.points[row], &self.departures[row], period_ns)
@@ -257,8 +258,8 @@ impl<'r> AxisBuilder<'r> {
     fn occupancies(&self, tracks: &[Track], period_ns: u64) -> Vec<Occupancy> {
         let (from, to) = (self.header.start.0, self.header.end.0);
         let exact = match self.edges {
-            Edges::Samples => FxHashMap::default(),
-            Edges::Switches => occupancy::on_cpu(tracks),
+            OffCpuSource::Samples => FxHashMap::default(),
+            OffCpuSource::Switches => occupancy::on_cpu(tracks),
         };
         let spans = |cpu: CpuId, marks: &[Mark]| match exact.get(&cpu) {
             Some(exact) => occupancy::by_switches(from, to, marks, exact, period_ns),
@@ -282,11 +283,11 @@ fn bare(sample: &Sample, vcpu: &VcpuSample) -> Point {
     Point { time, cpu, doing: Doing::Running, waits: vcpu.waits, place: None }
 }
 
-fn asleep(away: Away, reason: u32) -> Asleep {
-    match away {
-        Away::Runnable => Asleep::Runnable,
-        Away::Throttled => Asleep::Throttled,
-        Away::Halted => Asleep::Halted,
-        Away::Asleep => Asleep::InVmm { reason },
+fn asleep(off_cpu: OffCpuReason, reason: u32) -> Asleep {
+    match off_cpu {
+        OffCpuReason::Runnable => Asleep::Runnable,
+        OffCpuReason::Throttled => Asleep::Throttled,
+        OffCpuReason::Halted => Asleep::Halted,
+        OffCpuReason::Asleep => Asleep::InVmm { reason },
     }
 }

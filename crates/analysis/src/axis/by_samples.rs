@@ -1,7 +1,7 @@
 //! A vCPU's track from its samples alone: the edges of its gaps are known to a period, their lengths from the
 //! counters that came with the samples.
 
-use model::{CpuId, Waits};
+use model::{CpuId, WaitCounters};
 
 use super::State;
 use super::cover::middle;
@@ -196,7 +196,7 @@ pub(super) fn poll_around(
     let same_poll = |a: &Point, b: &Point| {
         a.may_poll()
             && b.time.saturating_sub(a.time) < polled
-            && difference(a, b).is_some_and(|d| d.waits == Waits::default())
+            && difference(a, b).is_some_and(|d| d.waits == WaitCounters::default())
     };
     let pairs = points[..=number].windows(2).rev();
     let first = pairs

@@ -8,7 +8,7 @@
 //!
 //! What can't follow (Out after Out, In after In) shows that events were lost: the stretch between is unknown.
 
-use model::{Away, CpuId, Switch, SwitchEvent};
+use model::{CpuId, OffCpuReason, Switch, SwitchEvent};
 
 use super::State;
 use super::by_samples::poll_around;
@@ -29,12 +29,12 @@ enum Status {
 }
 
 impl Status {
-    fn of(away: Away, exit_reason: u32, cpu: CpuId) -> Self {
-        match away {
-            Away::Runnable => Self::Queued(State::Preempted, cpu),
-            Away::Throttled => Self::Queued(State::Throttled, cpu),
-            Away::Halted => Self::Asleep(State::Halted),
-            Away::Asleep => Self::Asleep(State::WaitingInVmm { reason: Some(exit_reason) }),
+    fn of(off_cpu: OffCpuReason, exit_reason: u32, cpu: CpuId) -> Self {
+        match off_cpu {
+            OffCpuReason::Runnable => Self::Queued(State::Preempted, cpu),
+            OffCpuReason::Throttled => Self::Queued(State::Throttled, cpu),
+            OffCpuReason::Halted => Self::Asleep(State::Halted),
+            OffCpuReason::Asleep => Self::Asleep(State::WaitingInVmm { reason: Some(exit_reason) }),
         }
     }
 
@@ -85,14 +85,14 @@ impl Drawer<'_> {
     fn switched(&mut self, switch: &Switch) {
         let (time, cpu) = (switch.time.0, switch.cpu);
         match switch.event {
-            SwitchEvent::Out { away, exit_reason, .. } => {
+            SwitchEvent::Out { off_cpu, exit_reason, .. } => {
                 let was = match self.status {
                     Status::Untold => Status::OnCpu(cpu),
                     Status::OnCpu(on) if on == cpu => self.status,
                     _ => self.lost(),
                 };
                 self.until(time, was);
-                self.become_status(time, Status::of(away, exit_reason, cpu));
+                self.become_status(time, Status::of(off_cpu, exit_reason, cpu));
             }
             SwitchEvent::In { .. } => {
                 let was = match self.status {
@@ -110,9 +110,9 @@ impl Drawer<'_> {
                     self.become_status(time, Status::Queued(state, cpu));
                 }
             }
-            SwitchEvent::Seen { away, exit_reason, .. } => {
-                let seen =
-                    away.map_or(Status::OnCpu(cpu), |away| Status::of(away, exit_reason, cpu));
+            SwitchEvent::Seen { off_cpu, exit_reason, .. } => {
+                let seen = off_cpu
+                    .map_or(Status::OnCpu(cpu), |off_cpu| Status::of(off_cpu, exit_reason, cpu));
                 self.seen(time, seen);
             }
         }
@@ -177,8 +177,9 @@ impl Drawer<'_> {
 
 /// Failed polls end where the thread goes to sleep, successful ones anywhere on the CPU.
 fn draw_polls(track: &mut Track, switches: &[Switch], points: &[Point], period_ns: u64) {
-    let is_halt =
-        |switch: &Switch| matches!(switch.event, SwitchEvent::Out { away: Away::Halted, .. });
+    let is_halt = |switch: &Switch| {
+        matches!(switch.event, SwitchEvent::Out { off_cpu: OffCpuReason::Halted, .. })
+    };
     let halts: Vec<u64> = switches.iter().filter(|s| is_halt(s)).map(|s| s.time.0).collect();
     let counted: Vec<usize> =
         (0..points.len()).filter(|number| points[*number].waits.is_some()).collect();

@@ -8,7 +8,7 @@
 //! The counters are exact, but for one thing: KVM's halt time ends when the vCPU runs again, so the wait for a CPU
 //! after a wake-up is counted twice, as halted and as runnable. It belongs to the second.
 
-use model::Waits;
+use model::WaitCounters;
 
 use super::track::{Doing, Point};
 
@@ -26,14 +26,14 @@ impl Unseen {
     /// By how many samples a vCPU's runs have.
     pub(super) fn of(points: &[Point], period_ns: u64) -> Self {
         let differences = || points.windows(2).filter_map(|pair| difference(&pair[0], &pair[1]));
-        let is_gap = |waits: &Waits| period_ns / 2 < waits.halted_ns.max(waits.runnable_ns);
+        let is_gap = |waits: &WaitCounters| period_ns / 2 < waits.halted_ns.max(waits.runnable_ns);
         let pairs = differences().count();
         let gaps = differences().filter(|d| is_gap(&d.waits)).count();
         if 2 * gaps <= pairs { Self::AT_THE_ENDS } else { Self::IN_BURSTS }
     }
 
     /// In a gap with these waits; without any it can't have come and gone, but to and from the VMM.
-    pub(super) fn ns(self, waits: &Waits, period_ns: u64) -> u64 {
+    pub(super) fn ns(self, waits: &WaitCounters, period_ns: u64) -> u64 {
         let is_lone =
             waits.halted_ns == 0 && waits.polled_ns == 0 && waits.runnable_ns <= period_ns / 2;
         let periods = if is_lone { Self::AT_THE_ENDS } else { self };
@@ -56,7 +56,7 @@ pub(super) struct Gap {
 /// What happened to the counters between two points.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Difference {
-    pub(super) waits: Waits,
+    pub(super) waits: WaitCounters,
     /// A counter went backwards.
     pub(super) backwards: bool,
 }
@@ -68,7 +68,7 @@ pub(super) fn difference(a: &Point, b: &Point) -> Option<Difference> {
         [(a.halted_ns, b.halted_ns), (a.polled_ns, b.polled_ns), (a.runnable_ns, b.runnable_ns)];
     let [halted_ns, polled_ns, runnable_ns] = pairs.map(|(a, b)| b.saturating_sub(a));
     let backwards = pairs.iter().any(|(a, b)| b < a);
-    Some(Difference { waits: Waits { halted_ns, polled_ns, runnable_ns }, backwards })
+    Some(Difference { waits: WaitCounters { halted_ns, polled_ns, runnable_ns }, backwards })
 }
 
 /// KVM counts a halt, and the poll before it, a moment after the vCPU has a CPU again. Samples in that moment lack
@@ -104,7 +104,7 @@ fn room(a: &Point, b: &Point) -> u64 {
 
 impl Gap {
     /// The gap between `a` and `b`, as the counters tell it.
-    pub(super) fn new(a: &Point, b: &Point, waits: Waits, unseen_ns: u64) -> Self {
+    pub(super) fn new(a: &Point, b: &Point, waits: WaitCounters, unseen_ns: u64) -> Self {
         let length = b.time.saturating_sub(a.time);
         let halt_wait = waits.halted_ns.min(length);
         let runnable = waits.runnable_ns.min(length);

@@ -1,7 +1,7 @@
 //! What both ways to find edges produce: when a vCPU was on a CPU, what it did when it was not, and when the
 //! host polled for it. Times are ns on the host's axis.
 
-use model::{CpuId, HostNs, VcpuId, Waits};
+use model::{CpuId, HostNs, VcpuId, WaitCounters};
 
 use super::{PlaceId, State};
 
@@ -11,7 +11,7 @@ pub(super) struct Point {
     pub(super) time: u64,
     pub(super) cpu: CpuId,
     pub(super) doing: Doing,
-    pub(super) waits: Option<Waits>,
+    pub(super) waits: Option<WaitCounters>,
     pub(super) place: Option<PlaceId>,
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::{Edges, VmId};
+use model::{OffCpuSource, VmId};
 
 use super::balance::{add_thieves, vmm_reason};
 use super::victims::{Charge, for_each_charge};
@@ -151,7 +151,7 @@ impl Inexact {
         let whole: &Segment = &charge.timeline.segments[charge.number];
         let clipped = [whole.from != charge.segment.from, whole.to != charge.segment.to];
         self.edges += match (evidence.edges, charge.segment.state) {
-            (Edges::Switches, _) => 0,
+            (OffCpuSource::Switches, _) => 0,
             // The kernel counts how long, not when.
             (_, State::Preempted) if evidence.samples.waits_are_known() => {
                 clipped.into_iter().filter(|cut| *cut).count() as u64
@@ -223,7 +223,11 @@ mod test {
     const ALL: Ask<'_> = Ask { process: None, function: None, ms: 0..100 };
     const APP: Ask<'_> = Ask { process: Some("app"), ..ALL };
 
-    fn corrected(drawn: &Drawn, edges: Edges, ask: &Ask<'_>) -> Result<Correction, UnknownTarget> {
+    fn corrected(
+        drawn: &Drawn,
+        edges: OffCpuSource,
+        ask: &Ask<'_>,
+    ) -> Result<Correction, UnknownTarget> {
         let process = ask.process.map(ProcessFilter::new);
         let target = Target { vm: VM_A, process: process.as_ref(), function: ask.function };
         let window = Window { from: HostNs(ask.ms.start * MS), to: HostNs(ask.ms.end * MS) };
@@ -234,7 +238,7 @@ mod test {
     /// `run type 1:type 2:throttled, maybe type 1:type 2:throttled` in ms.
     fn check(line: &str, ask: &Ask<'_>, expected: &str) {
         let drawn = Drawn::new(&[line], &"2".repeat(line.len()));
-        let found = corrected(&drawn, Edges::Switches, ask).unwrap();
+        let found = corrected(&drawn, OffCpuSource::Switches, ask).unwrap();
         let stolen = |Stolen { outside_ns, vmm_ns, throttled_ns }| {
             format!("{}:{}:{}", outside_ns / MS, vmm_ns / MS, throttled_ns / MS)
         };
@@ -264,7 +268,7 @@ mod test {
     }
 
     /// In periods.
-    fn check_bound(line: &str, edges: Edges, ms: std::ops::Range<u64>, variance: f64) {
+    fn check_bound(line: &str, edges: OffCpuSource, ms: std::ops::Range<u64>, variance: f64) {
         let found = corrected(&Drawn::new(&[line], ""), edges, &Ask { ms, ..APP }).unwrap();
         let bound = found.bound_ns / MS as f64;
         assert!((bound - 1.96 * variance.sqrt()).abs() < 1e-9, "{line} {bound} {variance}");
@@ -273,14 +277,14 @@ mod test {
     #[test]
     fn bounds() {
         // Type 1 is counted by the kernel; what a window cuts lies somewhere in its gap.
-        check_bound("ff..ff..ff", Edges::Samples, 0..10, 0.0);
-        check_bound("ff....ff", Edges::Samples, 3..8, 1.0 / 12.0);
-        check_bound("ff....ff", Edges::Switches, 3..8, 0.0);
+        check_bound("ff..ff..ff", OffCpuSource::Samples, 0..10, 0.0);
+        check_bound("ff....ff", OffCpuSource::Samples, 3..8, 1.0 / 12.0);
+        check_bound("ff....ff", OffCpuSource::Switches, 3..8, 0.0);
         // Edges of other gaps are known to a period.
-        check_bound("ffttffwf", Edges::Samples, 0..8, 4.0 / 12.0);
-        check_bound("ffttffwf", Edges::Switches, 0..8, 0.0);
+        check_bound("ffttffwf", OffCpuSource::Samples, 0..8, 4.0 / 12.0);
+        check_bound("ffttffwf", OffCpuSource::Switches, 0..8, 0.0);
         // Type 2: one sample of four.
-        check_bound("f1ff", Edges::Switches, 0..4, 1.0 * (1.0 - 1.0 / 4.0));
+        check_bound("f1ff", OffCpuSource::Switches, 0..4, 1.0 * (1.0 - 1.0 / 4.0));
     }
 
     #[test]
@@ -298,7 +302,7 @@ mod test {
     fn unknown_targets() {
         let drawn = Drawn::new(&["ffgx.hhh"], "");
         let check = |ask: &Ask<'_>, expected: &str| {
-            let error = corrected(&drawn, Edges::Samples, ask).unwrap_err();
+            let error = corrected(&drawn, OffCpuSource::Samples, ask).unwrap_err();
             assert_eq!(error.to_string(), expected);
         };
         let nosuch = Some("nosuch");

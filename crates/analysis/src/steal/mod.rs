@@ -20,7 +20,7 @@ mod testing;
 mod thief;
 mod victims;
 
-use model::{Edges, Header, HostNs, Tables, VcpuId, VmId};
+use model::{Header, HostNs, OffCpuSource, Tables, VcpuId, VmId};
 
 use crate::axis::{Axis, Segment, Timeline};
 
@@ -44,7 +44,7 @@ pub struct Evidence<'a> {
     /// When each vCPU was sampled.
     pub samples: &'a SampleTimes,
     /// How the axis' edges were found.
-    pub edges: Edges,
+    pub edges: OffCpuSource,
 }
 
 /// The part of the time that is looked at.

@@ -11,9 +11,9 @@
 //! ```
 
 use model::{
-    CpuId, Edges, ExitCount, Guest, GuestVirt, Header, HostMode, HostNs, HostVirt, Image, ImageId,
-    ImageKind, Mapping, ModuleId, Owner, Pid, Sample, Tables, Thread, Tid, Vcpu, VcpuId,
-    VcpuSample, VcpuState, Vm, VmId, Waits,
+    CpuId, ExitCount, Guest, GuestVirt, Header, HostMode, HostNs, HostVirt, Image, ImageId,
+    ImageKind, Mapping, ModuleId, OffCpuSource, Owner, Pid, Sample, Tables, Thread, Tid, Vcpu,
+    VcpuId, VcpuSample, VcpuState, Vm, VmId, WaitCounters,
 };
 
 use super::{Evidence, SampleTimes};
@@ -54,7 +54,7 @@ impl Drawn {
 
     pub(super) fn evidence(&self) -> Evidence<'_> {
         let Self { axis, tables, header, samples } = self;
-        Evidence { axis, tables, header, samples, edges: Edges::Samples }
+        Evidence { axis, tables, header, samples, edges: OffCpuSource::Samples }
     }
 
     pub(super) fn count_exits(mut self, counts: &[(u32, u64)]) -> Self {
@@ -196,7 +196,7 @@ fn push_samples(samples: &mut SampleTimes, vcpu: VcpuId, line: &str) {
             asid: 1,
             exit_reason: 0,
             exit_info: 0,
-            waits: Some(Waits::default()),
+            waits: Some(WaitCounters::default()),
         };
         let state = match state {
             State::Vmm { .. } => VcpuState::Vmm(sampled),

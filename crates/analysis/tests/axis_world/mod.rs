@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 use analysis::Resolver;
 use analysis::axis::{Axis, AxisBuilder};
 use model::{
-    Away, CpuId, Cr3, Edges, Guest, GuestVirt, Header, HostMode, HostNs, HostVirt, Pid, Sample,
-    Switch, SwitchEvent, Tables, Throttling, Tid, Trigger, Vcpu, VcpuId, VcpuSample, VcpuState,
-    Vendor, Vm, VmId, Waits,
+    CpuId, Cr3, Guest, GuestVirt, Header, HostMode, HostNs, HostVirt, OffCpuReason, OffCpuSource,
+    Pid, Sample, Switch, SwitchEvent, Tables, Throttling, Tid, Trigger, Vcpu, VcpuId, VcpuSample,
+    VcpuState, Vendor, Vm, VmId, WaitCounters,
 };
 
 /// What a vCPU does, one letter each.
@@ -25,7 +25,8 @@ pub(crate) type Letter = char;
 pub(crate) const IO: u32 = 0x7b;
 pub(crate) const HLT: u32 = 0x78;
 /// Long before any counter would be 0.
-const SINCE_BOOT: Waits = Waits { halted_ns: 5_000_000, polled_ns: 70_000, runnable_ns: 900_000 };
+const SINCE_BOOT: WaitCounters =
+    WaitCounters { halted_ns: 5_000_000, polled_ns: 70_000, runnable_ns: 900_000 };
 
 /// A stretch of what a vCPU did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,7 +69,7 @@ pub(crate) struct Recorded {
 }
 
 impl Recorded {
-    pub(crate) fn axis(&self, edges: Edges) -> Axis {
+    pub(crate) fn axis(&self, edges: OffCpuSource) -> Axis {
         let resolver = Resolver::new(&self.tables);
         let mut builder = AxisBuilder::new(&resolver, &self.header, edges);
         self.samples.iter().for_each(|sample| builder.push_sample(sample));
@@ -96,7 +97,7 @@ impl Life {
     }
 
     /// The counters at the begin of each stretch: each wait is added when it ends.
-    fn counters(&self) -> Vec<Waits> {
+    fn counters(&self) -> Vec<WaitCounters> {
         let mut waits = SINCE_BOOT;
         let mut halted_from = None;
         let mut before: Option<Truth> = None;
@@ -134,12 +135,12 @@ impl Life {
         }
     }
 
-    fn away(letter: Letter) -> Option<Away> {
+    fn off_cpu(letter: Letter) -> Option<OffCpuReason> {
         match letter {
-            'r' => Some(Away::Runnable),
-            't' => Some(Away::Throttled),
-            'h' => Some(Away::Halted),
-            'w' => Some(Away::Asleep),
+            'r' => Some(OffCpuReason::Runnable),
+            't' => Some(OffCpuReason::Throttled),
+            'h' => Some(OffCpuReason::Halted),
+            'w' => Some(OffCpuReason::Asleep),
             _ => None,
         }
     }
@@ -163,7 +164,7 @@ impl Host {
             vendor: Vendor::Amd,
             trigger: Trigger::CpuClock,
             period_ns: self.period_ns,
-            edges: Edges::Switches,
+            off_cpu_source: OffCpuSource::Switches,
             cpus: (0..self.phases.len() as u32).collect(),
             start: HostNs(0),
             end: HostNs(self.end),
@@ -241,7 +242,7 @@ impl Host {
     }
 
     fn samples(&self) -> Vec<Sample> {
-        let counters: Vec<Vec<Waits>> = self.lives.iter().map(Life::counters).collect();
+        let counters: Vec<Vec<WaitCounters>> = self.lives.iter().map(Life::counters).collect();
         let mut samples = Vec::new();
         for (cpu, phase) in (0_u32..).zip(&self.phases) {
             let beats = (*phase..self.end).step_by(self.period_ns as usize);
@@ -253,7 +254,7 @@ impl Host {
         samples
     }
 
-    fn sample(&self, cpu: u32, time: u64, counters: &[Vec<Waits>]) -> Sample {
+    fn sample(&self, cpu: u32, time: u64, counters: &[Vec<WaitCounters>]) -> Sample {
         let (pid, tid, vcpu) = match self.on_cpu(cpu, time) {
             Some(row) => {
                 let (pid, tid) = self.thread_of(row);
@@ -276,7 +277,7 @@ impl Host {
         }
     }
 
-    fn vcpu_state(&self, row: usize, time: u64, counters: &[Waits]) -> VcpuState {
+    fn vcpu_state(&self, row: usize, time: u64, counters: &[WaitCounters]) -> VcpuState {
         let life = &self.lives[row];
         let (number, truth) = life.at(time).unwrap();
         let sample = VcpuSample {
@@ -336,25 +337,25 @@ impl Host {
         for (number, truth) in life.truth.iter().enumerate() {
             let (time, cpu) = (truth.from, truth.cpu);
             let exit_reason = life.exit_reason(number);
-            let away = Life::away(truth.letter);
+            let off_cpu = Life::off_cpu(truth.letter);
             let waits = Some(counters[number]);
-            let seen = SwitchEvent::Seen { away, exit_reason, waits };
+            let seen = SwitchEvent::Seen { off_cpu, exit_reason, waits };
             let was = before.filter(|b| is_there(b.letter));
             match (was, is_there(truth.letter)) {
                 (_, false) => {}
                 (None, true) => push(time, cpu, seen),
                 (Some(was), true) => {
                     let moves = is_on(truth.letter) && was.cpu != cpu;
-                    let away = away.or(moves.then_some(Away::Runnable));
+                    let off_cpu = off_cpu.or(moves.then_some(OffCpuReason::Runnable));
                     if is_on(was.letter)
-                        && let Some(away) = away
+                        && let Some(off_cpu) = off_cpu
                     {
                         let (pid, tid) = self.anybody(was.cpu, time);
                         let guest = None;
                         push(
                             time,
                             was.cpu,
-                            SwitchEvent::Out { away, pid, tid, exit_reason, guest },
+                            SwitchEvent::Out { off_cpu, pid, tid, exit_reason, guest },
                         );
                     }
                     if is_asleep(was.letter) {

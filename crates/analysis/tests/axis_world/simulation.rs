@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use model::Waits;
+use model::WaitCounters;
 
 use super::{Host, Life, Truth, is_on};
 
@@ -48,11 +48,11 @@ impl Random {
         if self.chance(90) { value } else { u64::MAX >> self.below(64) }
     }
 
-    pub(crate) fn waits(&mut self, waits: Waits) -> Option<Waits> {
-        let Waits { halted_ns, polled_ns, runnable_ns } = waits;
+    pub(crate) fn waits(&mut self, waits: WaitCounters) -> Option<WaitCounters> {
+        let WaitCounters { halted_ns, polled_ns, runnable_ns } = waits;
         let [halted_ns, polled_ns, runnable_ns] =
             [halted_ns, polled_ns, runnable_ns].map(|ns| self.mostly(ns));
-        self.chance(90).then_some(Waits { halted_ns, polled_ns, runnable_ns })
+        self.chance(90).then_some(WaitCounters { halted_ns, polled_ns, runnable_ns })
     }
 }
 

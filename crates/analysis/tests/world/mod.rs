@@ -114,7 +114,7 @@ pub(crate) fn header() -> Header {
         vendor: Vendor::Amd,
         trigger: Trigger::CpuClock,
         period_ns: MS,
-        edges: model::Edges::Samples,
+        off_cpu_source: model::OffCpuSource::Samples,
         cpus: vec![0, 1],
         start: START,
         end: HostNs(START.0 + 100 * MS),

@@ -18,7 +18,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use model::{Tid, TraceEvent, TraceTask, What};
+use model::{Tid, TraceEvent, TraceEventKind, TraceTask};
 
 /// What the events of the time between begin and second reading say.
 #[derive(Debug, Default)]
@@ -30,14 +30,14 @@ pub(super) struct Meanwhile {
 
 impl Meanwhile {
     pub(super) fn see(&mut self, event: &TraceEvent) {
-        match event.what {
-            What::Fork { child, .. } => {
+        match event.kind {
+            TraceEventKind::Fork { child, .. } => {
                 self.made.insert(child);
             }
-            What::Exit { task } => {
+            TraceEventKind::Exit { task } => {
                 self.ended.insert(task);
             }
-            What::Switch { prev, next, .. } => {
+            TraceEventKind::Switch { prev, next, .. } => {
                 self.ran.extend([prev, next]);
             }
             _ => {}
@@ -65,7 +65,7 @@ impl Meanwhile {
 #[cfg(test)]
 mod test {
     use super::*;
-    use model::{HostNs, MachineId, Off, Pid};
+    use model::{HostNs, MachineId, Pid, PrevState};
 
     fn tasks(names: &[(u32, &str)]) -> Vec<TraceTask> {
         let task = |&(tid, name): &(u32, &str)| TraceTask {
@@ -89,12 +89,17 @@ mod test {
             rows.iter_mut().for_each(|task| task.in_call = in_call);
             rows
         };
-        let ran = What::Switch { prev: Tid(7), off: Off::Sleep, stack: None, next: Tid(0) };
-        let check = |what: &[What], before, after, expected: Option<u16>| {
+        let ran = TraceEventKind::Switch {
+            prev: Tid(7),
+            prev_state: PrevState::Sleep,
+            stack: None,
+            next: Tid(0),
+        };
+        let check = |what: &[TraceEventKind], before, after, expected: Option<u16>| {
             let mut meanwhile = Meanwhile::default();
             for &what in what {
                 let (time, machine) = (HostNs(1), MachineId::HOST);
-                meanwhile.see(&TraceEvent { time, machine, cpu: 0, what });
+                meanwhile.see(&TraceEvent { time, machine, cpu: 0, kind: what });
             }
             let settled = meanwhile.settle(before, after);
             assert_eq!(settled[0].in_call, expected, "{what:?}");
@@ -102,18 +107,23 @@ mod test {
         check(&[], found(Some(1)), found(Some(2)), Some(2));
         check(&[ran], found(Some(1)), found(Some(2)), Some(2));
         check(&[ran], found(Some(1)), found(None), None);
-        check(&[What::Exit { task: Tid(7) }], found(Some(1)), Vec::new(), None);
+        check(&[TraceEventKind::Exit { task: Tid(7) }], found(Some(1)), Vec::new(), None);
     }
 
     fn check(
-        what: &[What],
+        what: &[TraceEventKind],
         before: &[(u32, &str)],
         after: &[(u32, &str)],
         expected: &[(u32, &str)],
     ) {
         let mut meanwhile = Meanwhile::default();
         for &what in what {
-            meanwhile.see(&TraceEvent { time: HostNs(1), machine: MachineId::HOST, cpu: 0, what });
+            meanwhile.see(&TraceEvent {
+                time: HostNs(1),
+                machine: MachineId::HOST,
+                cpu: 0,
+                kind: what,
+            });
         }
         let settled = meanwhile.settle(tasks(before), tasks(after));
         assert_eq!(settled, tasks(expected), "{what:?}");
@@ -121,9 +131,15 @@ mod test {
 
     #[test]
     fn rows_of_the_begin() {
-        let ran = What::Switch { prev: Tid(7), off: Off::Sleep, stack: None, next: Tid(0) };
-        let made = What::Fork { parent: Tid(1), child: Tid(7), pid: Pid(7), kernel: false };
-        let ended = What::Exit { task: Tid(7) };
+        let ran = TraceEventKind::Switch {
+            prev: Tid(7),
+            prev_state: PrevState::Sleep,
+            stack: None,
+            next: Tid(0),
+        };
+        let made =
+            TraceEventKind::Fork { parent: Tid(1), child: Tid(7), pid: Pid(7), kernel: false };
+        let ended = TraceEventKind::Exit { task: Tid(7) };
         check(&[], &[(7, "a")], &[(7, "b")], &[(7, "b")]);
         check(&[ran], &[(7, "a")], &[(7, "b")], &[(7, "a")]);
         check(&[], &[], &[(7, "b")], &[(7, "b")]);

@@ -3,8 +3,8 @@
 use analysis::axis::{Axis, Occupancy, Occupant, Place, PlaceId, Segment, Span, State, Timeline};
 use export::Chart;
 use model::{
-    CpuId, Edges, Guest, Header, HostNs, Image, ImageId, ImageKind, Mapping, ModuleId, Owner, Pid,
-    Tables, Thread, Tid, Trigger, Vcpu, VcpuId, Vendor, Vm, VmId,
+    CpuId, Guest, Header, HostNs, Image, ImageId, ImageKind, Mapping, ModuleId, OffCpuSource,
+    Owner, Pid, Tables, Thread, Tid, Trigger, Vcpu, VcpuId, Vendor, Vm, VmId,
 };
 
 pub(crate) const MS: u64 = 1_000_000;
@@ -202,7 +202,7 @@ fn header(length_ns: u64) -> Header {
         vendor: Vendor::Amd,
         trigger: Trigger::CpuClock,
         period_ns: MS,
-        edges: Edges::Switches,
+        off_cpu_source: OffCpuSource::Switches,
         cpus: vec![0, 1],
         start: HostNs(START),
         end: HostNs(START + length_ns),

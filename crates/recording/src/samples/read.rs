@@ -4,7 +4,7 @@ use std::path::Path;
 
 use model::{
     CpuId, Cr3, GuestVirt, HostMode, HostNs, HostVirt, Pid, Sample, StackId, Tid, VcpuId,
-    VcpuSample, VcpuState, Waits,
+    VcpuSample, VcpuState, WaitCounters,
 };
 use parquet::data_type::{BoolType, Int32Type, Int64Type};
 use parquet::errors::ParquetError;
@@ -135,8 +135,8 @@ impl Columns {
         })
     }
 
-    fn waits(&self, row: usize) -> Option<Waits> {
-        Some(Waits {
+    fn waits(&self, row: usize) -> Option<WaitCounters> {
+        Some(WaitCounters {
             halted_ns: self.halted.get(row)?.cast_unsigned(),
             polled_ns: self.polled.get(row)?.cast_unsigned(),
             runnable_ns: self.runnable.get(row)?.cast_unsigned(),

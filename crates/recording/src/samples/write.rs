@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use model::{Cr3, HostMode, Sample, VcpuSample, VcpuState, Waits};
+use model::{Cr3, HostMode, Sample, VcpuSample, VcpuState, WaitCounters};
 use parquet::errors::ParquetError;
 
 use super::{GUEST, NONE, SCHEMA, UNKNOWN, VMM};
@@ -73,6 +73,6 @@ fn vcpu(sample: &Sample) -> Option<&VcpuSample> {
     }
 }
 
-fn waits(sample: &Sample) -> Option<Waits> {
+fn waits(sample: &Sample) -> Option<WaitCounters> {
     vcpu(sample).and_then(|vcpu| vcpu.waits)
 }

@@ -3,15 +3,16 @@
 use std::path::Path;
 
 use model::{
-    Away, CpuId, Cr3, GuestAt, GuestVirt, HostNs, Pid, Switch, SwitchEvent, Tid, VcpuId, Waits,
+    CpuId, Cr3, GuestAt, GuestVirt, HostNs, OffCpuReason, Pid, Switch, SwitchEvent, Tid, VcpuId,
+    WaitCounters,
 };
 use parquet::data_type::{BoolType, ByteArray, ByteArrayType, Int32Type, Int64Type};
 use parquet::errors::ParquetError;
 
 use super::{
-    ASLEEP, AWAY, CPU, EVENT, EXIT_REASON, GUEST_CPL, GUEST_CR3, GUEST_FS_BASE, GUEST_IP, HALTED,
-    HALTED_NS, IN, OTHER_PID, OTHER_TID, OUT, POLLED_NS, RUNNABLE, RUNNABLE_NS, SEEN, THROTTLED,
-    TIME, VCPU, WAKE,
+    ASLEEP, CPU, EVENT, EXIT_REASON, GUEST_CPL, GUEST_CR3, GUEST_FS_BASE, GUEST_IP, HALTED,
+    HALTED_NS, IN, OFF_CPU, OTHER_PID, OTHER_TID, OUT, POLLED_NS, RUNNABLE, RUNNABLE_NS, SEEN,
+    THROTTLED, TIME, VCPU, WAKE,
 };
 use crate::error::Error;
 use crate::slices::{GroupReader, Optional, SliceReader};
@@ -51,7 +52,7 @@ struct Columns {
     cpu: Vec<i32>,
     vcpu: Vec<i32>,
     event: Vec<ByteArray>,
-    away: Optional<ByteArray>,
+    off_cpu: Optional<ByteArray>,
     other_pid: Optional<i32>,
     other_tid: Optional<i32>,
     exit_reason: Optional<i32>,
@@ -71,7 +72,7 @@ impl Columns {
         group.required::<Int32Type>(CPU, &mut self.cpu)?;
         group.required::<Int32Type>(VCPU, &mut self.vcpu)?;
         group.required::<ByteArrayType>(EVENT, &mut self.event)?;
-        group.optional::<ByteArrayType>(AWAY, &mut self.away)?;
+        group.optional::<ByteArrayType>(OFF_CPU, &mut self.off_cpu)?;
         group.optional::<Int32Type>(OTHER_PID, &mut self.other_pid)?;
         group.optional::<Int32Type>(OTHER_TID, &mut self.other_tid)?;
         group.optional::<Int32Type>(EXIT_REASON, &mut self.exit_reason)?;
@@ -96,16 +97,16 @@ impl Columns {
     }
 
     fn event(&self, row: usize) -> Option<SwitchEvent> {
-        let away = match self.away.get(row) {
+        let off_cpu = match self.off_cpu.get(row) {
             None => None,
-            Some(name) => Some(away(name)?),
+            Some(name) => Some(off_cpu(name)?),
         };
         let pid = self.other_pid.get(row).map(|pid| Pid(pid.cast_unsigned()));
         let tid = self.other_tid.get(row).map(|tid| Tid(tid.cast_unsigned()));
         let exit_reason = self.exit_reason.get(row).map(|reason| reason.cast_unsigned());
         Some(match std::str::from_utf8(self.event[row].data()).ok()? {
             OUT => SwitchEvent::Out {
-                away: away?,
+                off_cpu: off_cpu?,
                 pid: pid?,
                 tid: tid?,
                 exit_reason: exit_reason?,
@@ -113,7 +114,9 @@ impl Columns {
             },
             IN => SwitchEvent::In { pid: pid?, tid: tid? },
             WAKE => SwitchEvent::Wake { throttled: *self.throttled.get(row)? },
-            SEEN => SwitchEvent::Seen { away, exit_reason: exit_reason?, waits: self.waits(row) },
+            SEEN => {
+                SwitchEvent::Seen { off_cpu, exit_reason: exit_reason?, waits: self.waits(row) }
+            }
             _ => return None,
         })
     }
@@ -127,8 +130,8 @@ impl Columns {
         })
     }
 
-    fn waits(&self, row: usize) -> Option<Waits> {
-        Some(Waits {
+    fn waits(&self, row: usize) -> Option<WaitCounters> {
+        Some(WaitCounters {
             halted_ns: self.halted.get(row)?.cast_unsigned(),
             polled_ns: self.polled.get(row)?.cast_unsigned(),
             runnable_ns: self.runnable.get(row)?.cast_unsigned(),
@@ -136,12 +139,12 @@ impl Columns {
     }
 }
 
-fn away(name: &ByteArray) -> Option<Away> {
+fn off_cpu(name: &ByteArray) -> Option<OffCpuReason> {
     match std::str::from_utf8(name.data()).ok()? {
-        RUNNABLE => Some(Away::Runnable),
-        THROTTLED => Some(Away::Throttled),
-        HALTED => Some(Away::Halted),
-        ASLEEP => Some(Away::Asleep),
+        RUNNABLE => Some(OffCpuReason::Runnable),
+        THROTTLED => Some(OffCpuReason::Throttled),
+        HALTED => Some(OffCpuReason::Halted),
+        ASLEEP => Some(OffCpuReason::Asleep),
         _ => None,
     }
 }

@@ -1,7 +1,8 @@
 //! A switch event in the spool, byte by byte.
 
 use model::{
-    Away, CpuId, Cr3, GuestAt, GuestVirt, HostNs, Pid, Switch, SwitchEvent, Tid, VcpuId, Waits,
+    CpuId, Cr3, GuestAt, GuestVirt, HostNs, OffCpuReason, Pid, Switch, SwitchEvent, Tid, VcpuId,
+    WaitCounters,
 };
 
 /// Bytes of one event.
@@ -25,9 +26,9 @@ pub(super) fn encode(switch: &Switch) -> [u8; SWITCH_SIZE] {
     words[0] = switch.time.0;
     (halves[0], halves[1]) = (switch.vcpu.0, switch.cpu.0);
     match switch.event {
-        SwitchEvent::Out { away, pid, tid, exit_reason, guest } => {
+        SwitchEvent::Out { off_cpu, pid, tid, exit_reason, guest } => {
             (halves[2], halves[3], halves[4]) = (pid.0, tid.0, exit_reason);
-            (bytes[0], bytes[1]) = (OUT, away_code(Some(away)));
+            (bytes[0], bytes[1]) = (OUT, off_cpu_code(Some(off_cpu)));
             if let Some(GuestAt { ip, cr3, fs_base, cpl }) = guest {
                 words[1..].copy_from_slice(&[ip.0, cr3.map_or(0, Cr3::base), fs_base.0]);
                 bytes[2] = GUEST_VALID | if cr3.is_some() { CR3_VALID } else { 0 };
@@ -41,9 +42,9 @@ pub(super) fn encode(switch: &Switch) -> [u8; SWITCH_SIZE] {
         SwitchEvent::Wake { throttled } => {
             (bytes[0], bytes[2]) = (WAKE, if throttled { THROTTLED } else { 0 });
         }
-        SwitchEvent::Seen { away, exit_reason, waits } => {
+        SwitchEvent::Seen { off_cpu, exit_reason, waits } => {
             halves[4] = exit_reason;
-            (bytes[0], bytes[1]) = (SEEN, away_code(away));
+            (bytes[0], bytes[1]) = (SEEN, off_cpu_code(off_cpu));
             if let Some(waits) = waits {
                 words[1..].copy_from_slice(&[waits.halted_ns, waits.polled_ns, waits.runnable_ns]);
                 bytes[2] = WAITS_VALID;
@@ -68,9 +69,9 @@ pub(super) fn decode(record: &[u8; SWITCH_SIZE]) -> Option<Switch> {
     let word = |at: usize| u64::from_le_bytes(record.as_chunks().0[at]);
     let half = |at: usize| u32::from_le_bytes(record.as_chunks().0[8 + at]);
     let (pid, tid, exit_reason) = (Pid(half(2)), Tid(half(3)), half(4));
-    let away = away_of(record[53])?;
+    let off_cpu = off_cpu_of(record[53])?;
     let flags = record[54];
-    let waits = Waits { halted_ns: word(1), polled_ns: word(2), runnable_ns: word(3) };
+    let waits = WaitCounters { halted_ns: word(1), polled_ns: word(2), runnable_ns: word(3) };
     let guest = (flags & GUEST_VALID != 0).then(|| GuestAt {
         ip: GuestVirt(word(1)),
         cr3: (flags & CR3_VALID != 0).then(|| Cr3::new(word(2))),
@@ -78,11 +79,11 @@ pub(super) fn decode(record: &[u8; SWITCH_SIZE]) -> Option<Switch> {
         cpl: record[55],
     });
     let event = match record[52] {
-        OUT => SwitchEvent::Out { away: away?, pid, tid, exit_reason, guest },
+        OUT => SwitchEvent::Out { off_cpu: off_cpu?, pid, tid, exit_reason, guest },
         IN => SwitchEvent::In { pid, tid },
         WAKE => SwitchEvent::Wake { throttled: flags & THROTTLED != 0 },
         SEEN => SwitchEvent::Seen {
-            away,
+            off_cpu,
             exit_reason,
             waits: (flags & WAITS_VALID != 0).then_some(waits),
         },
@@ -92,23 +93,23 @@ pub(super) fn decode(record: &[u8; SWITCH_SIZE]) -> Option<Switch> {
     Some(Switch { time, cpu, vcpu, event })
 }
 
-fn away_code(away: Option<Away>) -> u8 {
-    match away {
+fn off_cpu_code(off_cpu: Option<OffCpuReason>) -> u8 {
+    match off_cpu {
         None => 0,
-        Some(Away::Runnable) => 1,
-        Some(Away::Throttled) => 2,
-        Some(Away::Halted) => 3,
-        Some(Away::Asleep) => 4,
+        Some(OffCpuReason::Runnable) => 1,
+        Some(OffCpuReason::Throttled) => 2,
+        Some(OffCpuReason::Halted) => 3,
+        Some(OffCpuReason::Asleep) => 4,
     }
 }
 
-fn away_of(code: u8) -> Option<Option<Away>> {
+fn off_cpu_of(code: u8) -> Option<Option<OffCpuReason>> {
     match code {
         0 => Some(None),
-        1 => Some(Some(Away::Runnable)),
-        2 => Some(Some(Away::Throttled)),
-        3 => Some(Some(Away::Halted)),
-        4 => Some(Some(Away::Asleep)),
+        1 => Some(Some(OffCpuReason::Runnable)),
+        2 => Some(Some(OffCpuReason::Throttled)),
+        3 => Some(Some(OffCpuReason::Halted)),
+        4 => Some(Some(OffCpuReason::Asleep)),
         _ => None,
     }
 }

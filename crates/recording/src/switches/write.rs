@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use model::{Away, Cr3, GuestAt, Switch, SwitchEvent, Waits};
+use model::{Cr3, GuestAt, OffCpuReason, Switch, SwitchEvent, WaitCounters};
 use parquet::errors::ParquetError;
 
 use super::{ASLEEP, HALTED, IN, OUT, RUNNABLE, SCHEMA, SEEN, THROTTLED, WAKE};
@@ -39,7 +39,7 @@ fn write_columns(group: &mut GroupWriter<'_, '_, Switch>) -> Result<(), ParquetE
     group.u32(|switch| switch.cpu.0)?;
     group.u32(|switch| switch.vcpu.0)?;
     group.text(|switch| event(switch.event))?;
-    group.optional_text(|switch| away(switch.event).map(away_name))?;
+    group.optional_text(|switch| off_cpu(switch.event).map(off_cpu_name))?;
     group.optional_u32(|switch| other(switch.event).map(|(pid, _)| pid))?;
     group.optional_u32(|switch| other(switch.event).map(|(_, tid)| tid))?;
     group.optional_u32(|switch| exit_reason(switch.event))?;
@@ -62,20 +62,20 @@ fn event(event: SwitchEvent) -> &'static str {
     }
 }
 
-fn away(event: SwitchEvent) -> Option<Away> {
+fn off_cpu(event: SwitchEvent) -> Option<OffCpuReason> {
     match event {
-        SwitchEvent::Out { away, .. } => Some(away),
-        SwitchEvent::Seen { away, .. } => away,
+        SwitchEvent::Out { off_cpu, .. } => Some(off_cpu),
+        SwitchEvent::Seen { off_cpu, .. } => off_cpu,
         SwitchEvent::In { .. } | SwitchEvent::Wake { .. } => None,
     }
 }
 
-fn away_name(away: Away) -> &'static str {
-    match away {
-        Away::Runnable => RUNNABLE,
-        Away::Throttled => THROTTLED,
-        Away::Halted => HALTED,
-        Away::Asleep => ASLEEP,
+fn off_cpu_name(off_cpu: OffCpuReason) -> &'static str {
+    match off_cpu {
+        OffCpuReason::Runnable => RUNNABLE,
+        OffCpuReason::Throttled => THROTTLED,
+        OffCpuReason::Halted => HALTED,
+        OffCpuReason::Asleep => ASLEEP,
     }
 }
 
@@ -109,7 +109,7 @@ fn throttled(event: SwitchEvent) -> Option<bool> {
     }
 }
 
-fn waits(event: SwitchEvent) -> Option<Waits> {
+fn waits(event: SwitchEvent) -> Option<WaitCounters> {
     match event {
         SwitchEvent::Seen { waits, .. } => waits,
         _ => None,

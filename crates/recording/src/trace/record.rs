@@ -7,8 +7,8 @@
 //! those of the event before in the block, at first to 0: twice the difference, or for one below 0 its complement.
 
 use model::{
-    BlockOp, BlockRequest, HostNs, Interrupt, LockKind, Off, Pid, TaskName, Tid, TraceStack,
-    Vector, What,
+    BlockOp, BlockRequest, HostNs, Interrupt, LockKind, Pid, PrevState, TaskName, Tid,
+    TraceEventKind, TraceStack, Vector,
 };
 
 /// Bytes of one event at most.
@@ -18,13 +18,13 @@ const OWNER: u8 = 0x40;
 const STACK: u8 = 0x80;
 const TAG: u8 = 0x3f;
 
-const OFF: [Off; 6] = [
-    Off::Runnable,
-    Off::Sleep,
-    Off::Uninterruptible { io: false },
-    Off::Uninterruptible { io: true },
-    Off::Stopped,
-    Off::Dead,
+const PREV_STATES: [PrevState; 6] = [
+    PrevState::Runnable,
+    PrevState::Sleep,
+    PrevState::Uninterruptible { io: false },
+    PrevState::Uninterruptible { io: true },
+    PrevState::Stopped,
+    PrevState::Dead,
 ];
 const OPS: [BlockOp; 5] =
     [BlockOp::Read, BlockOp::Write, BlockOp::Flush, BlockOp::Discard, BlockOp::Other];
@@ -75,101 +75,115 @@ pub(super) struct Before {
 }
 
 /// Appends an event, `EVENT_BYTES` at most.
-pub(super) fn encode(time: HostNs, what: &What, before: &mut Before, bytes: &mut Vec<u8>) {
+pub(super) fn encode(
+    time: HostNs,
+    what: &TraceEventKind,
+    before: &mut Before,
+    bytes: &mut Vec<u8>,
+) {
     let mut event = Encoder { bytes, before };
     event.bytes.push(tag(what));
     event.difference(time.0, |before| &mut before.time);
     match *what {
-        What::Switch { prev, stack, next, .. } => {
+        TraceEventKind::Switch { prev, stack, next, .. } => {
             event.u32s(&[prev.0, next.0]);
             event.stack(stack);
         }
-        What::Waking { task, by } => event.u32s(&[task.0, by.0]),
-        What::Wakeup { task, target_cpu } => event.u32s(&[task.0, target_cpu]),
-        What::Fork { parent, child, pid, .. } => event.u32s(&[parent.0, child.0, pid.0]),
-        What::Exec { task, name } | What::Rename { task, name } => {
+        TraceEventKind::Waking { task, by } => event.u32s(&[task.0, by.0]),
+        TraceEventKind::Wakeup { task, target_cpu } => event.u32s(&[task.0, target_cpu]),
+        TraceEventKind::Fork { parent, child, pid, .. } => event.u32s(&[parent.0, child.0, pid.0]),
+        TraceEventKind::Exec { task, name } | TraceEventKind::Rename { task, name } => {
             event.u32s(&[task.0]);
             event.bytes.extend_from_slice(&name.0);
         }
-        What::Exit { task } => event.u32s(&[task.0]),
-        What::SyscallEnter { task, number } | What::SyscallExit { task, number, .. } => {
+        TraceEventKind::Exit { task } => event.u32s(&[task.0]),
+        TraceEventKind::SyscallEnter { task, number }
+        | TraceEventKind::SyscallExit { task, number, .. } => {
             event.u32s(&[task.0, number.into()]);
         }
-        What::InterruptEnter(interrupt) | What::InterruptExit(interrupt) => match interrupt {
-            Interrupt::Device(number) | Interrupt::Soft(number) => event.u32s(&[number]),
-            Interrupt::Vector(vector) => event.bytes.push(place(&VECTORS, vector)),
-        },
-        What::FaultEnter { address, .. } => event.address(address),
-        What::FaultExit { .. } => (),
-        What::BlockInsert(request) | What::BlockIssue(request) => event.request(&request),
-        What::BlockRequeue { request } | What::BlockMerge { request } => event.address(request),
-        What::BlockComplete { request, bytes } => {
+        TraceEventKind::InterruptEnter(interrupt) | TraceEventKind::InterruptExit(interrupt) => {
+            match interrupt {
+                Interrupt::Device(number) | Interrupt::Soft(number) => event.u32s(&[number]),
+                Interrupt::Vector(vector) => event.bytes.push(place(&VECTORS, vector)),
+            }
+        }
+        TraceEventKind::FaultEnter { address, .. } => event.address(address),
+        TraceEventKind::FaultExit { .. } => (),
+        TraceEventKind::BlockInsert(request) | TraceEventKind::BlockIssue(request) => {
+            event.request(&request)
+        }
+        TraceEventKind::BlockRequeue { request } | TraceEventKind::BlockMerge { request } => {
+            event.address(request)
+        }
+        TraceEventKind::BlockComplete { request, bytes } => {
             event.address(request);
             event.u32s(&[bytes]);
         }
-        What::LockBegin { task, lock, owner, stack, .. } => {
+        TraceEventKind::LockBegin { task, lock, owner, stack, .. } => {
             event.u32s(&[task.0]);
             event.address(lock);
             event.u32s(owner.map(|owner| owner.0).as_slice());
             event.stack(stack);
         }
-        What::LockEnd { task, lock } => {
+        TraceEventKind::LockEnd { task, lock } => {
             event.u32s(&[task.0]);
             event.address(lock);
         }
     }
 }
 
-fn tag(what: &What) -> u8 {
+fn tag(what: &TraceEventKind) -> u8 {
     let stack = |stack: Option<TraceStack>| if stack.is_some() { STACK } else { 0 };
     match *what {
-        What::Switch { off, stack: at, .. } => (SWITCH + place(&OFF, off)) | stack(at),
-        What::Waking { .. } => WAKING,
-        What::Wakeup { .. } => WAKEUP,
-        What::Fork { kernel, .. } => {
+        TraceEventKind::Switch { prev_state, stack: at, .. } => {
+            (SWITCH + place(&PREV_STATES, prev_state)) | stack(at)
+        }
+        TraceEventKind::Waking { .. } => WAKING,
+        TraceEventKind::Wakeup { .. } => WAKEUP,
+        TraceEventKind::Fork { kernel, .. } => {
             if kernel {
                 FORK_KERNEL
             } else {
                 FORK
             }
         }
-        What::Exec { .. } => EXEC,
-        What::Rename { .. } => RENAME,
-        What::Exit { .. } => EXIT,
-        What::SyscallEnter { .. } => SYSCALL_ENTER,
-        What::SyscallExit { failed, .. } => {
+        TraceEventKind::Exec { .. } => EXEC,
+        TraceEventKind::Rename { .. } => RENAME,
+        TraceEventKind::Exit { .. } => EXIT,
+        TraceEventKind::SyscallEnter { .. } => SYSCALL_ENTER,
+        TraceEventKind::SyscallExit { failed, .. } => {
             if failed {
                 SYSCALL_FAILED
             } else {
                 SYSCALL_EXIT
             }
         }
-        What::InterruptEnter(interrupt) => INTERRUPT_ENTER + class(interrupt),
-        What::InterruptExit(interrupt) => INTERRUPT_EXIT + class(interrupt),
-        What::FaultEnter { user, .. } => {
+        TraceEventKind::InterruptEnter(interrupt) => INTERRUPT_ENTER + class(interrupt),
+        TraceEventKind::InterruptExit(interrupt) => INTERRUPT_EXIT + class(interrupt),
+        TraceEventKind::FaultEnter { user, .. } => {
             if user {
                 FAULT_USER
             } else {
                 FAULT_KERNEL
             }
         }
-        What::FaultExit { major } => {
+        TraceEventKind::FaultExit { major } => {
             if major {
                 FAULT_MAJOR
             } else {
                 FAULT_MINOR
             }
         }
-        What::BlockInsert(_) => BLOCK_INSERT,
-        What::BlockIssue(_) => BLOCK_ISSUE,
-        What::BlockRequeue { .. } => BLOCK_REQUEUE,
-        What::BlockMerge { .. } => BLOCK_MERGE,
-        What::BlockComplete { .. } => BLOCK_COMPLETE,
-        What::LockBegin { kind, owner, stack: at, .. } => {
+        TraceEventKind::BlockInsert(_) => BLOCK_INSERT,
+        TraceEventKind::BlockIssue(_) => BLOCK_ISSUE,
+        TraceEventKind::BlockRequeue { .. } => BLOCK_REQUEUE,
+        TraceEventKind::BlockMerge { .. } => BLOCK_MERGE,
+        TraceEventKind::BlockComplete { .. } => BLOCK_COMPLETE,
+        TraceEventKind::LockBegin { kind, owner, stack: at, .. } => {
             let owner = if owner.is_some() { OWNER } else { 0 };
             (LOCK_BEGIN + place(&LOCKS, kind)) | stack(at) | owner
         }
-        What::LockEnd { .. } => LOCK_END,
+        TraceEventKind::LockEnd { .. } => LOCK_END,
     }
 }
 
@@ -228,7 +242,7 @@ impl Encoder<'_> {
 }
 
 /// The next event: `encode` undone, and `bytes` moved on. `None` when they are none.
-pub(super) fn decode(bytes: &mut &[u8], before: &mut Before) -> Option<(HostNs, What)> {
+pub(super) fn decode(bytes: &mut &[u8], before: &mut Before) -> Option<(HostNs, TraceEventKind)> {
     let mut event = Decoder { bytes, before };
     let tag = event.u8()?;
     let time = HostNs(event.difference(|before| &mut before.time)?);
@@ -241,59 +255,63 @@ struct Decoder<'a, 'b> {
 }
 
 impl Decoder<'_, '_> {
-    fn what(&mut self, kind: u8, owner: bool, stack: bool) -> Option<What> {
+    fn what(&mut self, kind: u8, owner: bool, stack: bool) -> Option<TraceEventKind> {
         let stacks = kind < WAKING || (LOCK_BEGIN..LOCK_END).contains(&kind);
         let owners = (LOCK_BEGIN..LOCK_END).contains(&kind);
         if stack && !stacks || owner && !owners {
             return None;
         }
         Some(match kind {
-            SWITCH..WAKING => What::Switch {
+            SWITCH..WAKING => TraceEventKind::Switch {
                 prev: self.tid()?,
                 next: self.tid()?,
-                off: OFF[usize::from(kind - SWITCH)],
+                prev_state: PREV_STATES[usize::from(kind - SWITCH)],
                 stack: self.stack(stack)?,
             },
-            WAKING => What::Waking { task: self.tid()?, by: self.tid()? },
-            WAKEUP => What::Wakeup { task: self.tid()?, target_cpu: self.u32()? },
-            FORK | FORK_KERNEL => What::Fork {
+            WAKING => TraceEventKind::Waking { task: self.tid()?, by: self.tid()? },
+            WAKEUP => TraceEventKind::Wakeup { task: self.tid()?, target_cpu: self.u32()? },
+            FORK | FORK_KERNEL => TraceEventKind::Fork {
                 parent: self.tid()?,
                 child: self.tid()?,
                 pid: Pid(self.u32()?),
                 kernel: kind == FORK_KERNEL,
             },
-            EXEC => What::Exec { task: self.tid()?, name: self.name()? },
-            RENAME => What::Rename { task: self.tid()?, name: self.name()? },
-            EXIT => What::Exit { task: self.tid()? },
-            SYSCALL_ENTER => What::SyscallEnter { task: self.tid()?, number: self.call()? },
-            SYSCALL_EXIT | SYSCALL_FAILED => What::SyscallExit {
+            EXEC => TraceEventKind::Exec { task: self.tid()?, name: self.name()? },
+            RENAME => TraceEventKind::Rename { task: self.tid()?, name: self.name()? },
+            EXIT => TraceEventKind::Exit { task: self.tid()? },
+            SYSCALL_ENTER => {
+                TraceEventKind::SyscallEnter { task: self.tid()?, number: self.call()? }
+            }
+            SYSCALL_EXIT | SYSCALL_FAILED => TraceEventKind::SyscallExit {
                 task: self.tid()?,
                 number: self.call()?,
                 failed: kind == SYSCALL_FAILED,
             },
             INTERRUPT_ENTER..INTERRUPT_EXIT => {
-                What::InterruptEnter(self.interrupt(kind - INTERRUPT_ENTER)?)
+                TraceEventKind::InterruptEnter(self.interrupt(kind - INTERRUPT_ENTER)?)
             }
             INTERRUPT_EXIT..FAULT_USER => {
-                What::InterruptExit(self.interrupt(kind - INTERRUPT_EXIT)?)
+                TraceEventKind::InterruptExit(self.interrupt(kind - INTERRUPT_EXIT)?)
             }
             FAULT_USER | FAULT_KERNEL => {
-                What::FaultEnter { address: self.address()?, user: kind == FAULT_USER }
+                TraceEventKind::FaultEnter { address: self.address()?, user: kind == FAULT_USER }
             }
-            FAULT_MINOR | FAULT_MAJOR => What::FaultExit { major: kind == FAULT_MAJOR },
-            BLOCK_INSERT => What::BlockInsert(self.request()?),
-            BLOCK_ISSUE => What::BlockIssue(self.request()?),
-            BLOCK_REQUEUE => What::BlockRequeue { request: self.address()? },
-            BLOCK_MERGE => What::BlockMerge { request: self.address()? },
-            BLOCK_COMPLETE => What::BlockComplete { request: self.address()?, bytes: self.u32()? },
-            LOCK_BEGIN..LOCK_END => What::LockBegin {
+            FAULT_MINOR | FAULT_MAJOR => TraceEventKind::FaultExit { major: kind == FAULT_MAJOR },
+            BLOCK_INSERT => TraceEventKind::BlockInsert(self.request()?),
+            BLOCK_ISSUE => TraceEventKind::BlockIssue(self.request()?),
+            BLOCK_REQUEUE => TraceEventKind::BlockRequeue { request: self.address()? },
+            BLOCK_MERGE => TraceEventKind::BlockMerge { request: self.address()? },
+            BLOCK_COMPLETE => {
+                TraceEventKind::BlockComplete { request: self.address()?, bytes: self.u32()? }
+            }
+            LOCK_BEGIN..LOCK_END => TraceEventKind::LockBegin {
                 kind: LOCKS[usize::from(kind - LOCK_BEGIN)],
                 task: self.tid()?,
                 lock: self.address()?,
                 owner: if owner { Some(self.tid()?) } else { None },
                 stack: self.stack(stack)?,
             },
-            LOCK_END => What::LockEnd { task: self.tid()?, lock: self.address()? },
+            LOCK_END => TraceEventKind::LockEnd { task: self.tid()?, lock: self.address()? },
             _ => return None,
         })
     }
@@ -379,7 +397,7 @@ mod test {
     use super::*;
 
     /// Encodes events one after the other and decodes them; how many bytes the last takes.
-    fn check(events: &[(u64, What)], last: usize) {
+    fn check(events: &[(u64, TraceEventKind)], last: usize) {
         let (mut bytes, mut before, mut begin) = (Vec::new(), Before::default(), 0);
         for (time, what) in events {
             begin = bytes.len();
@@ -399,17 +417,29 @@ mod test {
     #[test]
     fn an_event_takes_few_bytes() {
         let at = 5_000_000_000_000;
-        let exit = What::Exit { task: Tid(70_000) };
-        let (prev, next, off) = (Tid(1000), Tid(70_000), Off::Sleep);
+        let exit = TraceEventKind::Exit { task: Tid(70_000) };
+        let (prev, next, prev_state) = (Tid(1000), Tid(70_000), PrevState::Sleep);
         check(&[(at, exit)], 1 + 7 + 3);
-        check(&[(at, exit), (at + 8_000, What::Switch { prev, off, stack: None, next })], 8);
+        check(
+            &[
+                (at, exit),
+                (at + 8_000, TraceEventKind::Switch { prev, prev_state, stack: None, next }),
+            ],
+            8,
+        );
         let stack = Some(TraceStack(900));
-        check(&[(at, exit), (at + 8_000, What::Switch { prev, off, stack, next })], 10);
-        check(&[(at, exit), (at + 500, What::SyscallEnter { task: next, number: 257 })], 8);
-        check(&[(at, exit), (at - 1, What::FaultExit { major: true })], 2);
+        check(
+            &[(at, exit), (at + 8_000, TraceEventKind::Switch { prev, prev_state, stack, next })],
+            10,
+        );
+        check(
+            &[(at, exit), (at + 500, TraceEventKind::SyscallEnter { task: next, number: 257 })],
+            8,
+        );
+        check(&[(at, exit), (at - 1, TraceEventKind::FaultExit { major: true })], 2);
         let address = 0x7fff_1234_5000;
-        let fault = What::FaultEnter { address, user: true };
-        let next_page = What::FaultEnter { address: address + 4096, user: true };
+        let fault = TraceEventKind::FaultEnter { address, user: true };
+        let next_page = TraceEventKind::FaultEnter { address: address + 4096, user: true };
         check(&[(at, fault), (at + 900, next_page)], 1 + 2 + 2);
     }
 
@@ -423,7 +453,7 @@ mod test {
             op: BlockOp::Other,
             task: Tid(u32::MAX),
         };
-        check(&[(1 << 63, What::BlockIssue(request))], 47);
+        check(&[(1 << 63, TraceEventKind::BlockIssue(request))], 47);
         const { assert!(47 <= EVENT_BYTES) };
     }
 

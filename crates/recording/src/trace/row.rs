@@ -1,8 +1,8 @@
 //! An event as a row of `events.parquet`, and back.
 
 use model::{
-    BlockOp, BlockRequest, HostNs, Interrupt, LockKind, MachineId, Off, Pid, TaskName, Tid,
-    TraceEvent, TraceStack, Vector, What,
+    BlockOp, BlockRequest, HostNs, Interrupt, LockKind, MachineId, Pid, PrevState, TaskName, Tid,
+    TraceEvent, TraceEventKind, TraceStack, Vector,
 };
 
 /// An event's columns. What it does not have is absent.
@@ -29,62 +29,67 @@ impl Row<'static> {
             time_ns: event.time.0,
             machine: event.machine.0,
             cpu: event.cpu,
-            kind: event.what.kind_name(),
+            kind: event.kind.name(),
             ..Self::default()
         };
         let (tid, number) = (|tid: Tid| Some(tid.0), |number: u16| Some(u32::from(number)));
-        match event.what {
-            What::Switch { prev, off, stack, next } => Self {
+        match event.kind {
+            TraceEventKind::Switch { prev, prev_state, stack, next } => Self {
                 tid: tid(prev),
                 other_tid: tid(next),
-                detail: Some(off_name(off)),
+                detail: Some(prev_state_name(prev_state)),
                 stack: stack.map(|stack| stack.0),
                 ..row
             },
-            What::Waking { task, by } => Self { tid: tid(task), other_tid: tid(by), ..row },
-            What::Wakeup { task, target_cpu } => {
+            TraceEventKind::Waking { task, by } => {
+                Self { tid: tid(task), other_tid: tid(by), ..row }
+            }
+            TraceEventKind::Wakeup { task, target_cpu } => {
                 Self { tid: tid(task), number: Some(target_cpu), ..row }
             }
-            What::Fork { parent, child, pid, kernel } => Self {
+            TraceEventKind::Fork { parent, child, pid, kernel } => Self {
                 tid: tid(parent),
                 other_tid: tid(child),
                 number: Some(pid.0),
                 detail: kernel.then_some(KERNEL),
                 ..row
             },
-            What::Exec { task, name } | What::Rename { task, name } => {
+            TraceEventKind::Exec { task, name } | TraceEventKind::Rename { task, name } => {
                 Self { tid: tid(task), name: Some(name), ..row }
             }
-            What::Exit { task } => Self { tid: tid(task), ..row },
-            What::SyscallEnter { task, number: call } => {
+            TraceEventKind::Exit { task } => Self { tid: tid(task), ..row },
+            TraceEventKind::SyscallEnter { task, number: call } => {
                 Self { tid: tid(task), number: number(call), ..row }
             }
-            What::SyscallExit { task, number: call, failed } => Self {
+            TraceEventKind::SyscallExit { task, number: call, failed } => Self {
                 tid: tid(task),
                 number: number(call),
                 detail: failed.then_some(FAILED),
                 ..row
             },
-            What::InterruptEnter(interrupt) | What::InterruptExit(interrupt) => {
+            TraceEventKind::InterruptEnter(interrupt)
+            | TraceEventKind::InterruptExit(interrupt) => {
                 let (detail, number) = interrupt_name(interrupt);
                 Self { detail: Some(detail), number, ..row }
             }
-            What::FaultEnter { address, user } => Self {
+            TraceEventKind::FaultEnter { address, user } => Self {
                 address: Some(address),
                 detail: Some(if user { USER } else { KERNEL }),
                 ..row
             },
-            What::FaultExit { major } => {
+            TraceEventKind::FaultExit { major } => {
                 Self { detail: Some(if major { MAJOR } else { MINOR }), ..row }
             }
-            What::BlockInsert(request) | What::BlockIssue(request) => row.with_request(&request),
-            What::BlockRequeue { request } | What::BlockMerge { request } => {
+            TraceEventKind::BlockInsert(request) | TraceEventKind::BlockIssue(request) => {
+                row.with_request(&request)
+            }
+            TraceEventKind::BlockRequeue { request } | TraceEventKind::BlockMerge { request } => {
                 Self { address: Some(request), ..row }
             }
-            What::BlockComplete { request, bytes } => {
+            TraceEventKind::BlockComplete { request, bytes } => {
                 Self { address: Some(request), bytes: Some(bytes), ..row }
             }
-            What::LockBegin { task, lock, kind, owner, stack } => Self {
+            TraceEventKind::LockBegin { task, lock, kind, owner, stack } => Self {
                 tid: tid(task),
                 other_tid: owner.map(|owner| owner.0),
                 detail: Some(lock_name(kind)),
@@ -92,7 +97,9 @@ impl Row<'static> {
                 stack: stack.map(|stack| stack.0),
                 ..row
             },
-            What::LockEnd { task, lock } => Self { tid: tid(task), address: Some(lock), ..row },
+            TraceEventKind::LockEnd { task, lock } => {
+                Self { tid: tid(task), address: Some(lock), ..row }
+            }
         }
     }
 
@@ -116,59 +123,61 @@ impl Row<'_> {
             time: HostNs(self.time_ns),
             machine: MachineId(self.machine),
             cpu: self.cpu,
-            what: self.what()?,
+            kind: self.what()?,
         })
     }
 
-    fn what(&self) -> Option<What> {
+    fn what(&self) -> Option<TraceEventKind> {
         let tid = || self.tid.map(Tid);
         let call = || u16::try_from(self.number?).ok();
         Some(match self.kind {
-            "switch" => What::Switch {
+            "switch" => TraceEventKind::Switch {
                 prev: tid()?,
-                off: find(&OFF, self.detail?)?,
+                prev_state: find(&PREV_STATES, self.detail?)?,
                 stack: self.stack.map(TraceStack),
                 next: Tid(self.other_tid?),
             },
-            "waking" => What::Waking { task: tid()?, by: Tid(self.other_tid?) },
-            "wakeup" => What::Wakeup { task: tid()?, target_cpu: self.number? },
-            "fork" => What::Fork {
+            "waking" => TraceEventKind::Waking { task: tid()?, by: Tid(self.other_tid?) },
+            "wakeup" => TraceEventKind::Wakeup { task: tid()?, target_cpu: self.number? },
+            "fork" => TraceEventKind::Fork {
                 parent: tid()?,
                 child: Tid(self.other_tid?),
                 pid: Pid(self.number?),
                 kernel: either(self.detail, [None, Some(KERNEL)])?,
             },
-            "exec" => What::Exec { task: tid()?, name: self.name? },
-            "rename" => What::Rename { task: tid()?, name: self.name? },
-            "exit" => What::Exit { task: tid()? },
-            "syscall_enter" => What::SyscallEnter { task: tid()?, number: call()? },
-            "syscall_exit" => What::SyscallExit {
+            "exec" => TraceEventKind::Exec { task: tid()?, name: self.name? },
+            "rename" => TraceEventKind::Rename { task: tid()?, name: self.name? },
+            "exit" => TraceEventKind::Exit { task: tid()? },
+            "syscall_enter" => TraceEventKind::SyscallEnter { task: tid()?, number: call()? },
+            "syscall_exit" => TraceEventKind::SyscallExit {
                 task: tid()?,
                 number: call()?,
                 failed: either(self.detail, [None, Some(FAILED)])?,
             },
-            "interrupt_enter" => What::InterruptEnter(self.interrupt()?),
-            "interrupt_exit" => What::InterruptExit(self.interrupt()?),
-            "fault_enter" => What::FaultEnter {
+            "interrupt_enter" => TraceEventKind::InterruptEnter(self.interrupt()?),
+            "interrupt_exit" => TraceEventKind::InterruptExit(self.interrupt()?),
+            "fault_enter" => TraceEventKind::FaultEnter {
                 address: self.address?,
                 user: either(self.detail, [Some(KERNEL), Some(USER)])?,
             },
-            "fault_exit" => {
-                What::FaultExit { major: either(self.detail, [Some(MINOR), Some(MAJOR)])? }
+            "fault_exit" => TraceEventKind::FaultExit {
+                major: either(self.detail, [Some(MINOR), Some(MAJOR)])?,
+            },
+            "block_insert" => TraceEventKind::BlockInsert(self.request()?),
+            "block_issue" => TraceEventKind::BlockIssue(self.request()?),
+            "block_requeue" => TraceEventKind::BlockRequeue { request: self.address? },
+            "block_merge" => TraceEventKind::BlockMerge { request: self.address? },
+            "block_complete" => {
+                TraceEventKind::BlockComplete { request: self.address?, bytes: self.bytes? }
             }
-            "block_insert" => What::BlockInsert(self.request()?),
-            "block_issue" => What::BlockIssue(self.request()?),
-            "block_requeue" => What::BlockRequeue { request: self.address? },
-            "block_merge" => What::BlockMerge { request: self.address? },
-            "block_complete" => What::BlockComplete { request: self.address?, bytes: self.bytes? },
-            "lock_begin" => What::LockBegin {
+            "lock_begin" => TraceEventKind::LockBegin {
                 task: tid()?,
                 lock: self.address?,
                 kind: find(&LOCKS, self.detail?)?,
                 owner: self.other_tid.map(Tid),
                 stack: self.stack.map(TraceStack),
             },
-            "lock_end" => What::LockEnd { task: tid()?, lock: self.address? },
+            "lock_end" => TraceEventKind::LockEnd { task: tid()?, lock: self.address? },
             _ => return None,
         })
     }
@@ -201,13 +210,13 @@ const MINOR: &str = "minor";
 const DEVICE: &str = "device";
 const SOFT: &str = "soft";
 
-const OFF: [(&str, Off); 6] = [
-    ("runnable", Off::Runnable),
-    ("sleep", Off::Sleep),
-    ("uninterruptible", Off::Uninterruptible { io: false }),
-    ("io", Off::Uninterruptible { io: true }),
-    ("stopped", Off::Stopped),
-    ("dead", Off::Dead),
+const PREV_STATES: [(&str, PrevState); 6] = [
+    ("runnable", PrevState::Runnable),
+    ("sleep", PrevState::Sleep),
+    ("uninterruptible", PrevState::Uninterruptible { io: false }),
+    ("io", PrevState::Uninterruptible { io: true }),
+    ("stopped", PrevState::Stopped),
+    ("dead", PrevState::Dead),
 ];
 
 const VECTORS: [(&str, Vector); 6] = [
@@ -250,8 +259,8 @@ fn either(detail: Option<&str>, [no, yes]: [Option<&str>; 2]) -> Option<bool> {
     if detail == yes { Some(true) } else { (detail == no).then_some(false) }
 }
 
-fn off_name(off: Off) -> &'static str {
-    name_in(&OFF, off)
+fn prev_state_name(prev_state: PrevState) -> &'static str {
+    name_in(&PREV_STATES, prev_state)
 }
 
 fn op_name(op: BlockOp) -> &'static str {

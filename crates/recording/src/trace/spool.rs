@@ -68,7 +68,7 @@ impl TraceSpool {
                 );
                 return Err(Error::Encode { path: self.blocks.path.clone(), reason });
             }
-            encode(event.time, &event.what, &mut before, &mut self.payload);
+            encode(event.time, &event.kind, &mut before, &mut self.payload);
         }
         Ok(events.len())
     }
@@ -138,7 +138,7 @@ impl SpooledEvents {
         let (mut bytes, mut before) = (self.payload.as_slice(), Before::default());
         for _ in 0..count {
             let (time, what) = decode(&mut bytes, &mut before)?;
-            self.events.push(TraceEvent { time, machine, cpu, what });
+            self.events.push(TraceEvent { time, machine, cpu, kind: what });
         }
         bytes.is_empty().then_some(())
     }

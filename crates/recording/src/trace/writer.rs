@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use model::{MachineId, TraceEvent, TraceStack, TraceTables, What};
+use model::{MachineId, TraceEvent, TraceEventKind, TraceStack, TraceTables};
 
 use super::events::{EventWriter, SLICE};
 use super::{TraceHeader, TraceSpool, manifest, spool, tables};
@@ -169,7 +169,7 @@ fn write_events(
         slice.retain(|event| event.machine.index() < tables.machines.len());
         lost.without_machine += (before - slice.len()) as u64;
         let lacks_stack = |event: &&TraceEvent| {
-            stack_of(&event.what).is_some_and(|stack| !stacks.contains(&(event.machine, stack)))
+            stack_of(&event.kind).is_some_and(|stack| !stacks.contains(&(event.machine, stack)))
         };
         lost.without_stack += slice.iter().filter(lacks_stack).count() as u64;
         if !slice.is_empty() {
@@ -180,9 +180,9 @@ fn write_events(
     Ok((writer.finish()?, lost))
 }
 
-fn stack_of(what: &What) -> Option<TraceStack> {
+fn stack_of(what: &TraceEventKind) -> Option<TraceStack> {
     match *what {
-        What::Switch { stack, .. } | What::LockBegin { stack, .. } => stack,
+        TraceEventKind::Switch { stack, .. } | TraceEventKind::LockBegin { stack, .. } => stack,
         _ => None,
     }
 }

@@ -92,7 +92,7 @@ impl Wild {
             vendor: [Vendor::Amd, Vendor::Intel, Vendor::Other][self.below(3) as usize],
             trigger: [Trigger::CpuClock, Trigger::Cycles][self.below(2) as usize],
             period_ns: self.u64(),
-            edges: [Edges::Samples, Edges::Switches][self.below(2) as usize],
+            off_cpu_source: [OffCpuSource::Samples, OffCpuSource::Switches][self.below(2) as usize],
             cpus: (0..self.below(5)).collect(),
             start: HostNs(self.u64()),
             end: HostNs(self.u64()),
@@ -159,7 +159,7 @@ impl Wild {
             vcpu: VcpuId(self.below(n_vcpus)),
             event: match self.below(4) {
                 0 => SwitchEvent::Out {
-                    away: self.away(),
+                    off_cpu: self.off_cpu(),
                     pid: Pid(self.u32()),
                     tid: Tid(self.u32()),
                     exit_reason: self.u32(),
@@ -168,7 +168,7 @@ impl Wild {
                 1 => SwitchEvent::In { pid: Pid(self.u32()), tid: Tid(self.u32()) },
                 2 => SwitchEvent::Wake { throttled: self.below(2) == 0 },
                 _ => SwitchEvent::Seen {
-                    away: self.maybe(Self::away),
+                    off_cpu: self.maybe(Self::off_cpu),
                     exit_reason: self.u32(),
                     waits: self.waits(),
                 },
@@ -185,13 +185,13 @@ impl Wild {
         }
     }
 
-    fn away(&mut self) -> Away {
-        use Away::{Asleep, Halted, Runnable, Throttled};
+    fn off_cpu(&mut self) -> OffCpuReason {
+        use OffCpuReason::{Asleep, Halted, Runnable, Throttled};
         [Runnable, Throttled, Halted, Asleep][self.below(4) as usize]
     }
 
-    fn waits(&mut self) -> Option<Waits> {
-        self.maybe(|wild| Waits {
+    fn waits(&mut self) -> Option<WaitCounters> {
+        self.maybe(|wild| WaitCounters {
             halted_ns: wild.u64(),
             polled_ns: wild.u64(),
             runnable_ns: wild.u64(),
@@ -346,7 +346,7 @@ pub(crate) fn small() -> (Header, Tables, Vec<Vec<Sample>>) {
         vendor: Vendor::Amd,
         trigger: Trigger::CpuClock,
         period_ns: 1_000_000,
-        edges: Edges::Switches,
+        off_cpu_source: OffCpuSource::Switches,
         cpus: vec![0, 1],
         start: HostNs(5_000_000_000),
         end: HostNs(5_003_000_000),
@@ -365,7 +365,7 @@ pub(crate) fn small() -> (Header, Tables, Vec<Vec<Sample>>) {
         asid: 7,
         exit_reason: 0x60,
         exit_info: 0x8000_00ec,
-        waits: Some(Waits { halted_ns: 9_000_000, polled_ns: 40_000, runnable_ns: 700_000 }),
+        waits: Some(WaitCounters { halted_ns: 9_000_000, polled_ns: 40_000, runnable_ns: 700_000 }),
     };
     let host = |time, cpu, vcpu| Sample {
         time: HostNs(time),
@@ -401,33 +401,34 @@ pub(crate) fn small_switches() -> [Vec<Switch>; 2] {
         event,
     };
     let (pid, tid, exit_reason) = (Pid(900), Tid(901), 0x78);
-    let waits = Some(Waits { halted_ns: 8_000_000, polled_ns: 30_000, runnable_ns: 600_000 });
+    let waits =
+        Some(WaitCounters { halted_ns: 8_000_000, polled_ns: 30_000, runnable_ns: 600_000 });
     let (ip, fs_base) = (GuestVirt(0x40_1000), GuestVirt(0x7f00_0000_1000));
     let guest = Some(GuestAt { ip, cr3: Some(Cr3::new(0x1234_6000)), fs_base, cpl: 3 });
-    let out = |away| SwitchEvent::Out {
-        away,
+    let out = |off_cpu| SwitchEvent::Out {
+        off_cpu,
         pid,
         tid,
         exit_reason,
-        guest: guest.filter(|_| away != Away::Halted),
+        guest: guest.filter(|_| off_cpu != OffCpuReason::Halted),
     };
     [
         vec![
-            at(5_000_000_100, 0, SwitchEvent::Seen { away: None, exit_reason: 0x60, waits }),
-            at(5_000_200_000, 0, out(Away::Runnable)),
+            at(5_000_000_100, 0, SwitchEvent::Seen { off_cpu: None, exit_reason: 0x60, waits }),
+            at(5_000_200_000, 0, out(OffCpuReason::Runnable)),
             at(5_000_300_000, 0, SwitchEvent::In { pid, tid }),
             at(
                 5_000_000_200,
                 1,
-                SwitchEvent::Seen { away: Some(Away::Asleep), exit_reason, waits: None },
+                SwitchEvent::Seen { off_cpu: Some(OffCpuReason::Asleep), exit_reason, waits: None },
             ),
             at(5_000_250_000, 1, SwitchEvent::Wake { throttled: false }),
             at(5_000_260_000, 1, SwitchEvent::In { pid: Pid(0), tid: Tid(0) }),
         ],
         vec![
-            at(5_001_200_000, 0, out(Away::Halted)),
+            at(5_001_200_000, 0, out(OffCpuReason::Halted)),
             at(5_001_900_000, 0, SwitchEvent::Wake { throttled: true }),
-            at(5_001_100_000, 1, out(Away::Throttled)),
+            at(5_001_100_000, 1, out(OffCpuReason::Throttled)),
         ],
     ]
 }

@@ -98,64 +98,69 @@ impl Wild {
         let stacks: Vec<_> =
             tables.stacks.iter().filter(|row| row.0 == machine).map(|row| row.1).collect();
         let event =
-            |_| TraceEvent { time: HostNs(self.u64()), machine, cpu, what: self.what(&stacks) };
+            |_| TraceEvent { time: HostNs(self.u64()), machine, cpu, kind: self.what(&stacks) };
         (0..count).map(event).collect()
     }
 
-    fn what(&mut self, stacks: &[TraceStack]) -> What {
+    fn what(&mut self, stacks: &[TraceStack]) -> TraceEventKind {
         let stack = |wild: &mut Self| {
             wild.maybe(|wild| wild.below(stacks.len().max(1)))
                 .and_then(|n| stacks.get(n as usize).copied())
         };
         let tid = |wild: &mut Self| Tid(wild.u32());
         match self.below(20) {
-            0 => What::Switch {
+            0 => TraceEventKind::Switch {
                 prev: tid(self),
-                off: self.off(),
+                prev_state: self.prev_state(),
                 stack: stack(self),
                 next: tid(self),
             },
-            1 => What::Waking { task: tid(self), by: tid(self) },
-            2 => What::Wakeup { task: tid(self), target_cpu: self.u32() },
-            3 => What::Fork {
+            1 => TraceEventKind::Waking { task: tid(self), by: tid(self) },
+            2 => TraceEventKind::Wakeup { task: tid(self), target_cpu: self.u32() },
+            3 => TraceEventKind::Fork {
                 parent: tid(self),
                 child: tid(self),
                 pid: Pid(self.u32()),
                 kernel: self.below(2) == 0,
             },
-            4 => What::Exec { task: tid(self), name: self.task_name() },
-            5 => What::Rename { task: tid(self), name: self.task_name() },
-            6 => What::Exit { task: tid(self) },
-            7 => What::SyscallEnter { task: tid(self), number: self.u32() as u16 },
-            8 => What::SyscallExit {
+            4 => TraceEventKind::Exec { task: tid(self), name: self.task_name() },
+            5 => TraceEventKind::Rename { task: tid(self), name: self.task_name() },
+            6 => TraceEventKind::Exit { task: tid(self) },
+            7 => TraceEventKind::SyscallEnter { task: tid(self), number: self.u32() as u16 },
+            8 => TraceEventKind::SyscallExit {
                 task: tid(self),
                 number: self.u32() as u16,
                 failed: self.below(2) == 0,
             },
-            9 => What::InterruptEnter(self.interrupt()),
-            10 => What::InterruptExit(self.interrupt()),
-            11 => What::FaultEnter { address: self.u64(), user: self.below(2) == 0 },
-            12 => What::FaultExit { major: self.below(2) == 0 },
-            13 => What::BlockInsert(self.block_request()),
-            14 => What::BlockIssue(self.block_request()),
-            15 => What::BlockRequeue { request: self.u64() },
-            16 => What::BlockComplete { request: self.u64(), bytes: self.u32() },
-            17 => What::BlockMerge { request: self.u64() },
-            18 => What::LockBegin {
+            9 => TraceEventKind::InterruptEnter(self.interrupt()),
+            10 => TraceEventKind::InterruptExit(self.interrupt()),
+            11 => TraceEventKind::FaultEnter { address: self.u64(), user: self.below(2) == 0 },
+            12 => TraceEventKind::FaultExit { major: self.below(2) == 0 },
+            13 => TraceEventKind::BlockInsert(self.block_request()),
+            14 => TraceEventKind::BlockIssue(self.block_request()),
+            15 => TraceEventKind::BlockRequeue { request: self.u64() },
+            16 => TraceEventKind::BlockComplete { request: self.u64(), bytes: self.u32() },
+            17 => TraceEventKind::BlockMerge { request: self.u64() },
+            18 => TraceEventKind::LockBegin {
                 task: tid(self),
                 lock: self.u64(),
                 kind: self.lock_kind(),
                 owner: self.maybe(tid),
                 stack: stack(self),
             },
-            _ => What::LockEnd { task: tid(self), lock: self.u64() },
+            _ => TraceEventKind::LockEnd { task: tid(self), lock: self.u64() },
         }
     }
 
-    fn off(&mut self) -> Off {
+    fn prev_state(&mut self) -> PrevState {
         let io = self.below(2) == 0;
-        [Off::Runnable, Off::Sleep, Off::Uninterruptible { io }, Off::Stopped, Off::Dead]
-            [self.below(5) as usize]
+        [
+            PrevState::Runnable,
+            PrevState::Sleep,
+            PrevState::Uninterruptible { io },
+            PrevState::Stopped,
+            PrevState::Dead,
+        ][self.below(5) as usize]
     }
 
     fn interrupt(&mut self) -> Interrupt {
@@ -323,48 +328,49 @@ pub(crate) fn small_events() -> Vec<Vec<TraceEvent>> {
     let (name, stack) = (TaskName::new(b"cc1"), Some(TraceStack(3)));
     let kind = LockKind::SemWrite;
     let all = [
-        What::SyscallEnter { task: make, number: 56 },
-        What::Fork { parent: make, child: cc1, pid: Pid(42), kernel: false },
-        What::Waking { task: cc1, by: make },
-        What::Wakeup { task: cc1, target_cpu: 1 },
-        What::SyscallExit { task: make, number: 56, failed: false },
-        What::Switch { prev: make, off: Off::Sleep, stack, next: cc1 },
-        What::Rename { task: cc1, name: TaskName::new(b"make-child") },
-        What::Exec { task: cc1, name },
-        What::FaultEnter { address: 0x7f00_0000_1000, user: true },
-        What::FaultExit { major: true },
-        What::BlockInsert(request),
-        What::BlockIssue(request),
-        What::BlockRequeue { request: request.request },
-        What::BlockMerge { request: request.request + 1 },
-        What::Switch {
+        TraceEventKind::SyscallEnter { task: make, number: 56 },
+        TraceEventKind::Fork { parent: make, child: cc1, pid: Pid(42), kernel: false },
+        TraceEventKind::Waking { task: cc1, by: make },
+        TraceEventKind::Wakeup { task: cc1, target_cpu: 1 },
+        TraceEventKind::SyscallExit { task: make, number: 56, failed: false },
+        TraceEventKind::Switch { prev: make, prev_state: PrevState::Sleep, stack, next: cc1 },
+        TraceEventKind::Rename { task: cc1, name: TaskName::new(b"make-child") },
+        TraceEventKind::Exec { task: cc1, name },
+        TraceEventKind::FaultEnter { address: 0x7f00_0000_1000, user: true },
+        TraceEventKind::FaultExit { major: true },
+        TraceEventKind::BlockInsert(request),
+        TraceEventKind::BlockIssue(request),
+        TraceEventKind::BlockRequeue { request: request.request },
+        TraceEventKind::BlockMerge { request: request.request + 1 },
+        TraceEventKind::Switch {
             prev: cc1,
-            off: Off::Uninterruptible { io: true },
+            prev_state: PrevState::Uninterruptible { io: true },
             stack: None,
             next: Tid(0),
         },
-        What::InterruptEnter(Interrupt::Device(27)),
-        What::InterruptEnter(Interrupt::Soft(4)),
-        What::BlockComplete { request: request.request, bytes: 16_384 },
-        What::InterruptExit(Interrupt::Soft(4)),
-        What::InterruptExit(Interrupt::Device(27)),
-        What::InterruptEnter(Interrupt::Vector(Vector::LocalTimer)),
-        What::InterruptExit(Interrupt::Vector(Vector::LocalTimer)),
-        What::LockBegin { task: cc1, lock, kind, owner: Some(make), stack },
-        What::LockEnd { task: cc1, lock },
-        What::SyscallExit { task: cc1, number: 257, failed: true },
-        What::Exit { task: cc1 },
+        TraceEventKind::InterruptEnter(Interrupt::Device(27)),
+        TraceEventKind::InterruptEnter(Interrupt::Soft(4)),
+        TraceEventKind::BlockComplete { request: request.request, bytes: 16_384 },
+        TraceEventKind::InterruptExit(Interrupt::Soft(4)),
+        TraceEventKind::InterruptExit(Interrupt::Device(27)),
+        TraceEventKind::InterruptEnter(Interrupt::Vector(Vector::LocalTimer)),
+        TraceEventKind::InterruptExit(Interrupt::Vector(Vector::LocalTimer)),
+        TraceEventKind::LockBegin { task: cc1, lock, kind, owner: Some(make), stack },
+        TraceEventKind::LockEnd { task: cc1, lock },
+        TraceEventKind::SyscallExit { task: cc1, number: 257, failed: true },
+        TraceEventKind::Exit { task: cc1 },
     ];
     let at = |time, machine, cpu, what| TraceEvent {
         time: HostNs(time),
         machine: MachineId(machine),
         cpu,
-        what,
+        kind: what,
     };
     let cpu1 =
         (0..).zip(small_details()).map(|(n, what)| at(5_000_010_000 + n * 1_500, 0, 1, what));
-    let last = at(5_000_109_000, 0, 1, What::FaultExit { major: false });
-    let spin = What::LockBegin { task: cc1, lock, kind: LockKind::Spin, owner: None, stack };
+    let last = at(5_000_109_000, 0, 1, TraceEventKind::FaultExit { major: false });
+    let spin =
+        TraceEventKind::LockBegin { task: cc1, lock, kind: LockKind::Spin, owner: None, stack };
     vec![
         (0..).zip(all).map(|(n, what)| at(5_000_100_000 + n * 1_500, 0, 0, what)).collect(),
         cpu1.chain([last]).collect(),
@@ -373,28 +379,36 @@ pub(crate) fn small_events() -> Vec<Vec<TraceEvent>> {
 }
 
 /// Events that differ in what `detail` says of them: all it may be.
-fn small_details() -> Vec<What> {
+fn small_details() -> Vec<TraceEventKind> {
     use LockKind::{Mutex, Other, SemRead, SemWrite, Spin};
     use Vector::{CallFunction, CallFunctionSingle, IrqWork, LocalTimer, Reschedule};
     let (prev, next, stack, owner) = (Tid(43), Tid(0), None, None);
     let (request, lock) = (0xffff_8880_0abc_e000, 0xffff_8880_1234_5000);
-    let sleeps = [false, true].map(|io| Off::Uninterruptible { io });
-    let offs = [Off::Runnable, Off::Sleep, sleeps[0], sleeps[1], Off::Stopped, Off::Dead];
+    let sleeps = [false, true].map(|io| PrevState::Uninterruptible { io });
+    let states = [
+        PrevState::Runnable,
+        PrevState::Sleep,
+        sleeps[0],
+        sleeps[1],
+        PrevState::Stopped,
+        PrevState::Dead,
+    ];
     let vectors =
         [LocalTimer, Reschedule, CallFunction, CallFunctionSingle, IrqWork, Vector::Other];
     let ops = [BlockOp::Read, BlockOp::Write, BlockOp::Flush, BlockOp::Discard, BlockOp::Other];
     let asked = |op| BlockRequest { request, disk: 8 << 20, sector: 0, bytes: 0, op, task: prev };
-    let switches = offs.map(|off| What::Switch { prev, off, stack, next });
-    let interrupts = vectors.map(|vector| What::InterruptExit(Interrupt::Vector(vector)));
-    let issues = ops.map(|op| What::BlockIssue(asked(op)));
-    let locks = [Spin, Mutex, SemRead, SemWrite, Other].map(|kind| What::LockBegin {
+    let switches =
+        states.map(|prev_state| TraceEventKind::Switch { prev, prev_state, stack, next });
+    let interrupts = vectors.map(|vector| TraceEventKind::InterruptExit(Interrupt::Vector(vector)));
+    let issues = ops.map(|op| TraceEventKind::BlockIssue(asked(op)));
+    let locks = [Spin, Mutex, SemRead, SemWrite, Other].map(|kind| TraceEventKind::LockBegin {
         task: prev,
         lock,
         kind,
         owner,
         stack,
     });
-    let fault = What::FaultEnter { address: 0xffff_c900_0000_0008, user: false };
+    let fault = TraceEventKind::FaultEnter { address: 0xffff_c900_0000_0008, user: false };
     let mut all = vec![fault];
     [&switches[..], &interrupts, &issues, &locks]
         .iter()

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use model::{HostNs, Machine, MachineId, TaskName, Tid, TraceEvent, TraceTables, What};
+use model::{HostNs, Machine, MachineId, TaskName, Tid, TraceEvent, TraceEventKind, TraceTables};
 use recording::trace::{MAX_EVENTS, Trace, TraceHeader, TraceWriter};
 use recording::{Error, Recording};
 
@@ -90,8 +90,8 @@ fn names_that_are_no_text_become_text() {
     let tables = TraceTables { machines: vec![Machine::default()], ..TraceTables::default() };
     let (machine, task) = (MachineId::HOST, Tid(1));
     let exec = |name: &[u8]| {
-        let what = What::Exec { task, name: TaskName::new(name) };
-        TraceEvent { time: HostNs(0), machine, cpu: 0, what }
+        let what = TraceEventKind::Exec { task, name: TaskName::new(name) };
+        TraceEvent { time: HostNs(0), machine, cpu: 0, kind: what }
     };
     write(&path, &TraceHeader::default(), &tables, &[vec![exec(b"a\xffb"), exec(&[0xff; 15])]]);
     let read = Trace::open(&path).unwrap().events().unwrap();
@@ -140,8 +140,10 @@ fn events_that_refer_to_no_row_are_counted() {
     let trace = Trace::open(&path).unwrap();
     assert_eq!(trace.events().unwrap(), cpus[0]);
     assert_eq!(trace.header.counters["events_without_machine_row"], 300);
-    let has_stack = |event: &&TraceEvent| match event.what {
-        What::Switch { stack, .. } | What::LockBegin { stack, .. } => stack.is_some(),
+    let has_stack = |event: &&TraceEvent| match event.kind {
+        TraceEventKind::Switch { stack, .. } | TraceEventKind::LockBegin { stack, .. } => {
+            stack.is_some()
+        }
         _ => false,
     };
     let with_stack = cpus[0].iter().filter(has_stack).count() as u64;

@@ -1,6 +1,6 @@
 //! The path of a command as events tell it.
 
-use model::{Interrupt, MachineId, Off, Tid, TracedCommand, What};
+use model::{Interrupt, MachineId, PrevState, Tid, TraceEventKind, TracedCommand};
 
 use super::*;
 use crate::span::name_at;
@@ -11,47 +11,47 @@ use crate::timeline::build::testing::{
 const DEVICE: Interrupt = Interrupt::Device(9);
 
 /// `make` on CPU 0 makes `cc1` on CPU 1, which reads from a disk.
-fn make() -> Vec<(u64, u32, What)> {
-    let disk = Off::Uninterruptible { io: true };
+fn make() -> Vec<(u64, u32, TraceEventKind)> {
+    let disk = PrevState::Uninterruptible { io: true };
     vec![
-        (2, 0, switch(1, Off::Sleep, 10)),
+        (2, 0, switch(1, PrevState::Sleep, 10)),
         (10, 0, exec(10, "make")),
         (12, 0, enter(10, 58)),
         (14, 0, fork(10, 11)),
         (15, 0, waking(11, 10)),
         (16, 0, wakeup(11)),
-        (18, 1, switch(0, Off::Runnable, 11)),
+        (18, 1, switch(0, PrevState::Runnable, 11)),
         (20, 0, leave(10, 58)),
         (22, 0, enter(10, 61)),
-        (25, 0, switch(10, Off::Sleep, 0)),
+        (25, 0, switch(10, PrevState::Sleep, 0)),
         (28, 1, leave(11, 58)),
         (29, 1, exec(11, "cc1")),
         (30, 1, enter(11, 0)),
-        (32, 1, What::BlockInsert(request(1, 11))),
-        (34, 1, What::BlockIssue(request(1, 11))),
+        (32, 1, TraceEventKind::BlockInsert(request(1, 11))),
+        (34, 1, TraceEventKind::BlockIssue(request(1, 11))),
         (36, 1, switch(11, disk, 0)),
         (50, 1, irq(DEVICE)),
         (51, 1, done(1)),
         (52, 1, waking(11, 0)),
         (54, 1, wakeup(11)),
         (55, 1, irq_end(DEVICE)),
-        (57, 1, switch(0, Off::Runnable, 11)),
+        (57, 1, switch(0, PrevState::Runnable, 11)),
         (60, 1, leave(11, 0)),
         (70, 1, enter(11, 231)),
         (72, 1, exit(11)),
         (74, 1, waking(10, 11)),
         (76, 1, wakeup(10)),
-        (78, 1, switch(11, Off::Dead, 0)),
-        (80, 0, switch(0, Off::Runnable, 10)),
+        (78, 1, switch(11, PrevState::Dead, 0)),
+        (80, 0, switch(0, PrevState::Runnable, 10)),
         (82, 0, leave(10, 61)),
         (90, 0, enter(10, 231)),
         (92, 0, exit(10)),
-        (95, 0, switch(10, Off::Dead, 0)),
+        (95, 0, switch(10, PrevState::Dead, 0)),
     ]
 }
 
 #[track_caller]
-fn check(events: &[(u64, u32, What)], expected: &str) {
+fn check(events: &[(u64, u32, TraceEventKind)], expected: &str) {
     let mut scene = Scene::new(events).task(10, "vmscope");
     let (machine, task) = (MachineId::HOST, Tid(10));
     scene.tables.command = Some(TracedCommand { machine, task, words: vec![], exit_code: Some(0) });
@@ -98,7 +98,7 @@ fn a_command_and_its_child() {
 fn a_command_that_is_not_over() {
     let mut events = make();
     events.truncate(12);
-    events.extend([(30, 1, enter(11, 35)), (36, 1, switch(11, Off::Sleep, 0))]);
+    events.extend([(30, 1, enter(11, 35)), (36, 1, switch(11, PrevState::Sleep, 0))]);
     events.push((90, 1, irq(DEVICE)));
     check(
         &events,
@@ -115,7 +115,7 @@ fn a_command_that_is_not_over() {
 #[test]
 fn a_switch_to_the_waker_was_missed() {
     let mut events = make();
-    events.insert(25, (73, 1, switch(11, Off::Runnable, 1)));
+    events.insert(25, (73, 1, switch(11, PrevState::Runnable, 1)));
     check(
         &events,
         "10-14 make runs

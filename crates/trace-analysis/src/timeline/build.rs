@@ -44,8 +44,8 @@ mod work;
 use std::collections::BTreeMap;
 
 use model::{
-    BlockRequest, HostNs, LockKind, Machine, MachineId, Pid, Tid, TraceEvent, TraceStack,
-    TraceTables, What,
+    BlockRequest, HostNs, LockKind, Machine, MachineId, Pid, Tid, TraceEvent, TraceEventKind,
+    TraceStack, TraceTables,
 };
 use rustc_hash::FxHashSet;
 
@@ -177,8 +177,8 @@ impl<'a> Builder<'a> {
             self.problems.count(Problem::Backwards);
         }
         self.now = self.now.max(event.time).min(self.scope.end);
-        self.take_over_tid(row, &event.what);
-        let told = self.runs_here(row, &event.what);
+        self.take_over_tid(row, &event.kind);
+        let told = self.runs_here(row, &event.kind);
         let told = told.map(|tid| self.current_of(tid));
         if told.is_some_and(|told| self.cpus[row].contradicts(told)) {
             self.problems.count(Problem::SwitchFromAnother);
@@ -188,7 +188,7 @@ impl<'a> Builder<'a> {
         if let Some(told) = told {
             self.place(row, told);
         }
-        self.apply(row, &event.what);
+        self.apply(row, &event.kind);
         self.pass_over(row);
     }
 
@@ -207,57 +207,63 @@ impl<'a> Builder<'a> {
     }
 
     /// The task that must have the CPU when this event happens on it.
-    fn runs_here(&self, row: usize, what: &What) -> Option<Tid> {
+    fn runs_here(&self, row: usize, what: &TraceEventKind) -> Option<Tid> {
         match *what {
-            What::Switch { prev: task, .. }
-            | What::Fork { parent: task, .. }
-            | What::Exec { task, .. }
-            | What::Exit { task }
-            | What::SyscallEnter { task, .. }
-            | What::SyscallExit { task, .. } => Some(task),
+            TraceEventKind::Switch { prev: task, .. }
+            | TraceEventKind::Fork { parent: task, .. }
+            | TraceEventKind::Exec { task, .. }
+            | TraceEventKind::Exit { task }
+            | TraceEventKind::SyscallEnter { task, .. }
+            | TraceEventKind::SyscallExit { task, .. } => Some(task),
             // They may come in the middle of a switch: good enough only where nothing better is known.
-            What::Waking { by: task, .. }
-            | What::LockBegin { task, .. }
-            | What::LockEnd { task, .. } => {
+            TraceEventKind::Waking { by: task, .. }
+            | TraceEventKind::LockBegin { task, .. }
+            | TraceEventKind::LockEnd { task, .. } => {
                 (self.cpus[row].current == Current::Unknown).then_some(task)
             }
             _ => None,
         }
     }
 
-    fn apply(&mut self, row: usize, what: &What) {
+    fn apply(&mut self, row: usize, what: &TraceEventKind) {
         match *what {
-            What::Switch { prev, off, stack, next } => self.switch(row, prev, off, stack, next),
-            What::Waking { task, by } => self.waking(row, task, by),
-            What::Wakeup { task, .. } => self.wakeup(row, task),
-            What::Fork { parent, child, pid, kernel } => {
+            TraceEventKind::Switch { prev, prev_state, stack, next } => {
+                self.switch(row, prev, prev_state, stack, next)
+            }
+            TraceEventKind::Waking { task, by } => self.waking(row, task, by),
+            TraceEventKind::Wakeup { task, .. } => self.wakeup(row, task),
+            TraceEventKind::Fork { parent, child, pid, kernel } => {
                 self.fork(row, parent, Made { tid: child, pid, kernel });
             }
-            What::Exec { task, name } => self.exec(task, name),
-            What::Rename { task, name } => self.rename(task, name),
-            What::Exit { task } => self.exit(task),
-            What::SyscallEnter { task, number } => self.syscall_enter(row, task, number),
-            What::SyscallExit { task, number, failed } => {
+            TraceEventKind::Exec { task, name } => self.exec(task, name),
+            TraceEventKind::Rename { task, name } => self.rename(task, name),
+            TraceEventKind::Exit { task } => self.exit(task),
+            TraceEventKind::SyscallEnter { task, number } => self.syscall_enter(row, task, number),
+            TraceEventKind::SyscallExit { task, number, failed } => {
                 self.syscall_exit(row, task, number);
                 if let Some(id) = self.tasks.find(task) {
                     self.calls.end(id, failed, self.now);
                 }
             }
-            What::InterruptEnter(interrupt) => self.cpus[row].interrupt_enter(interrupt),
-            What::InterruptExit(interrupt) => self.interrupt_exit(row, interrupt),
-            What::FaultEnter { user, .. } => self.fault_enter(row, user),
-            What::FaultExit { .. } => self.fault_exit(row),
-            What::BlockInsert(request) => self.block_insert(&request),
-            What::BlockIssue(request) => self.block_issue(&request),
-            What::BlockRequeue { request } => {
+            TraceEventKind::InterruptEnter(interrupt) => self.cpus[row].interrupt_enter(interrupt),
+            TraceEventKind::InterruptExit(interrupt) => self.interrupt_exit(row, interrupt),
+            TraceEventKind::FaultEnter { user, .. } => self.fault_enter(row, user),
+            TraceEventKind::FaultExit { .. } => self.fault_exit(row),
+            TraceEventKind::BlockInsert(request) => self.block_insert(&request),
+            TraceEventKind::BlockIssue(request) => self.block_issue(&request),
+            TraceEventKind::BlockRequeue { request } => {
                 self.disks.requeue(request, self.now, &mut self.tasks, &mut self.problems);
             }
-            What::BlockMerge { request } => self.disks.merge(request, self.now, &mut self.tasks),
-            What::BlockComplete { request, bytes } => self.block_complete(row, request, bytes),
-            What::LockBegin { task, lock, kind, owner, stack } => {
+            TraceEventKind::BlockMerge { request } => {
+                self.disks.merge(request, self.now, &mut self.tasks)
+            }
+            TraceEventKind::BlockComplete { request, bytes } => {
+                self.block_complete(row, request, bytes)
+            }
+            TraceEventKind::LockBegin { task, lock, kind, owner, stack } => {
                 self.lock_begin(task, lock, kind, owner, stack);
             }
-            What::LockEnd { task, lock } => self.lock_end(task, lock),
+            TraceEventKind::LockEnd { task, lock } => self.lock_end(task, lock),
         }
     }
 

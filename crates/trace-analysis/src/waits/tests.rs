@@ -682,7 +682,7 @@ fn every_function_says_one_thing() {
 
 /// From events to causes: what the builder makes of them is understood here.
 mod of_events {
-    use model::{LockKind, Off, TraceStack, What};
+    use model::{LockKind, PrevState, TraceEventKind, TraceStack};
 
     use super::super::*;
     use crate::kernel::KernelTime;
@@ -691,11 +691,11 @@ mod of_events {
     };
     use crate::tree::all;
 
-    const DISK: Off = Off::Uninterruptible { io: true };
-    const LOCK: Off = Off::Uninterruptible { io: false };
+    const DISK: PrevState = PrevState::Uninterruptible { io: true };
+    const LOCK: PrevState = PrevState::Uninterruptible { io: false };
 
     /// Task 5 on CPU 0 and task 6 on CPU 1; `stack` is where sleepers sleep. What task 5 waited for, with ns.
-    fn check(events: &[(u64, u32, What)], stack: &str, expected: &str) {
+    fn check(events: &[(u64, u32, TraceEventKind)], stack: &str, expected: &str) {
         let mut scene = Scene::new(events).task(5, "app").task(6, "other");
         let names = stack.split_whitespace().map(str::to_owned).collect();
         scene.tables.stacks.push((super::HERE, TraceStack(7), names));
@@ -717,14 +717,14 @@ mod of_events {
     #[test]
     fn a_read_from_a_disk() {
         let events = [
-            (0, 0, switch(0, Off::Runnable, 5)),
+            (0, 0, switch(0, PrevState::Runnable, 5)),
             (10, 0, enter(5, 0)),
-            (12, 0, What::BlockIssue(request(1, 5))),
+            (12, 0, TraceEventKind::BlockIssue(request(1, 5))),
             (15, 0, switch(5, DISK, 0)),
             (50, 0, done(1)),
             (51, 0, waking(5, 0)),
             (52, 0, wakeup(5)),
-            (60, 0, switch(0, Off::Runnable, 5)),
+            (60, 0, switch(0, PrevState::Runnable, 5)),
             (70, 0, leave(5, 0)),
         ];
         let stack = "schedule io_schedule folio_wait_bit_common filemap_get_pages filemap_read";
@@ -736,19 +736,19 @@ mod of_events {
     fn two_writers_in_a_directory() {
         let events = |stack: Option<TraceStack>| {
             let mut begin = lock(5, 0xabc, LockKind::SemWrite, Some(6));
-            if let What::LockBegin { stack: at, .. } = &mut begin {
+            if let TraceEventKind::LockBegin { stack: at, .. } = &mut begin {
                 *at = stack;
             }
             [
-                (0, 0, switch(0, Off::Runnable, 5)),
-                (0, 1, switch(0, Off::Runnable, 6)),
+                (0, 0, switch(0, PrevState::Runnable, 5)),
+                (0, 1, switch(0, PrevState::Runnable, 6)),
                 (5, 1, enter(6, 87)),
                 (10, 0, enter(5, 87)),
                 (12, 0, begin),
                 (14, 0, switch(5, LOCK, 0)),
                 (60, 1, waking(5, 6)),
                 (61, 1, wakeup(5)),
-                (62, 0, switch(0, Off::Runnable, 5)),
+                (62, 0, switch(0, PrevState::Runnable, 5)),
                 (64, 0, lock_end(5, 0xabc)),
                 (70, 0, leave(5, 87)),
             ]
@@ -768,8 +768,8 @@ mod of_events {
     fn the_holder_is_who_let_the_lock_go() {
         let known = |owner: Option<u32>| {
             let events = [
-                (0, 0, switch(0, Off::Runnable, 5)),
-                (0, 1, switch(0, Off::Runnable, 6)),
+                (0, 0, switch(0, PrevState::Runnable, 5)),
+                (0, 1, switch(0, PrevState::Runnable, 6)),
                 (5, 1, enter(6, 78)),
                 (12, 0, lock(5, 0xabc, LockKind::SemWrite, owner)),
                 (14, 0, switch(5, LOCK, 0)),
@@ -794,11 +794,11 @@ mod of_events {
     #[test]
     fn a_preempted_task_and_one_that_sleeps() {
         let events = [
-            (0, 0, switch(0, Off::Runnable, 5)),
-            (20, 0, switch(5, Off::Runnable, 6)),
-            (50, 0, switch(6, Off::Dead, 5)),
+            (0, 0, switch(0, PrevState::Runnable, 5)),
+            (20, 0, switch(5, PrevState::Runnable, 6)),
+            (50, 0, switch(6, PrevState::Dead, 5)),
             (55, 0, enter(5, 230)),
-            (60, 0, switch(5, Off::Sleep, 0)),
+            (60, 0, switch(5, PrevState::Sleep, 0)),
         ];
         let stack = "schedule do_nanosleep hrtimer_nanosleep";
         check(&events, stack, "running 30, timer 40, cpu (preempted) 30");

@@ -7,10 +7,10 @@
 //!                                 |
 //!     guest TSC --KVM's offset and scale--> host TSC, between A's and B's --> host ns
 //! ```
-//! Each question gives a knot: one instant on both clocks. Between knots both clocks are taken to run evenly; how far
-//! that is from the truth is measured at the knots themselves, each against its neighbours.
+//! Each question gives a sample: one instant on both clocks. Between samples both clocks are taken to run evenly; how far
+//! that is from the truth is measured at the samples themselves, each against its neighbours.
 //!
-//! A guest may lie about its pair. But the instant must lie between question and answer, so a knot is never further from
+//! A guest may lie about its pair. But the instant must lie between question and answer, so a sample is never further from
 //! the truth than that; and no event is put before the trace's begin or after the present.
 
 use model::HostNs;
@@ -30,7 +30,7 @@ pub struct TscScale {
 
 /// An instant on both clocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Knot {
+pub struct ClockSample {
     /// The guest's.
     pub guest_ns: u64,
     /// The host's.
@@ -81,13 +81,13 @@ impl TscScale {
 ///
 /// # Errors
 /// When the guest's counter says something else.
-pub fn knot(
+pub fn sample_clock(
     asked: ClockPair,
     pair: ClockPair,
     answered: ClockPair,
     scale: TscScale,
     skew_ns: u64,
-) -> Result<Knot, ClockError> {
+) -> Result<ClockSample, ClockError> {
     let tsc = scale.host_tsc(pair.tsc)?;
     let ticks = answered.tsc.saturating_sub(asked.tsc);
     let length_ns = answered.ns.saturating_sub(asked.ns);
@@ -104,7 +104,7 @@ pub fn knot(
         return Err(ClockError::Outside { off_ns });
     }
     let since_ns = in_ns(tsc.saturating_sub(asked.tsc)).min(length_ns);
-    Ok(Knot {
+    Ok(ClockSample {
         guest_ns: pair.ns,
         host: HostNs(asked.ns + since_ns),
         error_ns: (host_width_ns / 2).saturating_add(guest_width_ns / 2).saturating_add(skew_ns),
@@ -117,46 +117,47 @@ fn scale_up(value: u64, numerator: u64, denominator: u64) -> u64 {
     u64::try_from(product).unwrap_or(u64::MAX)
 }
 
-/// A guest's clock: its knots so far, in time order.
+/// A guest's clock: its samples so far, in time order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GuestClock {
-    knots: Vec<Knot>,
-    /// Furthest that a knot lies from the line between its neighbours, ns.
-    bend_ns: u64,
+    samples: Vec<ClockSample>,
+    /// Furthest that a sample lies from the line between its neighbours, ns.
+    max_residual_ns: u64,
 }
 
 impl GuestClock {
     /// Of which one instant is known.
     #[must_use]
-    pub fn new(first: Knot) -> Self {
-        Self { knots: vec![first], bend_ns: 0 }
+    pub fn new(first: ClockSample) -> Self {
+        Self { samples: vec![first], max_residual_ns: 0 }
     }
 
     /// One more instant, after all others.
     ///
     /// # Errors
     /// If it is not.
-    pub fn push(&mut self, knot: Knot) -> Result<(), ClockError> {
+    pub fn push(&mut self, sample: ClockSample) -> Result<(), ClockError> {
         let last = self.last();
-        if knot.guest_ns <= last.guest_ns || knot.host <= last.host {
+        if sample.guest_ns <= last.guest_ns || sample.host <= last.host {
             return Err(ClockError::Backwards);
         }
-        if let [.., before, middle] = self.knots[..] {
-            let straight = between(before, knot, middle.guest_ns);
-            let bend = straight.abs_diff(i128::from(middle.host.0));
-            self.bend_ns = self.bend_ns.max(u64::try_from(bend).unwrap_or(u64::MAX));
+        if let [.., before, middle] = self.samples[..] {
+            let straight = between(before, sample, middle.guest_ns);
+            let residual = straight.abs_diff(i128::from(middle.host.0));
+            self.max_residual_ns =
+                self.max_residual_ns.max(u64::try_from(residual).unwrap_or(u64::MAX));
         }
-        self.knots.push(knot);
+        self.samples.push(sample);
         Ok(())
     }
 
-    /// The host's time when the guest's was `guest_ns`. Before the first and after the last knot the clocks run on as
+    /// The host's time when the guest's was `guest_ns`. Before the first and after the last sample the clocks run on as
     /// between the nearest two, or alike when there is one.
     #[must_use]
     pub fn host(&self, guest_ns: u64) -> HostNs {
-        let after = self.knots.partition_point(|knot| knot.guest_ns <= guest_ns);
-        let first = after.clamp(1, (self.knots.len() - 1).max(1)) - 1;
-        let host = match self.knots[first..] {
+        let after = self.samples.partition_point(|sample| sample.guest_ns <= guest_ns);
+        let first = after.clamp(1, (self.samples.len() - 1).max(1)) - 1;
+        let host = match self.samples[first..] {
             [from, to, ..] => between(from, to, guest_ns),
             [only] => i128::from(only.host.0) + i128::from(guest_ns) - i128::from(only.guest_ns),
             [] => 0,
@@ -164,24 +165,24 @@ impl GuestClock {
         HostNs(u64::try_from(host.max(0)).unwrap_or(u64::MAX))
     }
 
-    /// How far from the truth a time may be, ns: the worst knot's error, and how much the clocks bent between knots.
+    /// How far from the truth a time may be, ns: the worst sample's error, and how much the clocks bent between samples.
     #[must_use]
     pub fn error_ns(&self) -> u64 {
-        let worst = self.knots.iter().map(|knot| knot.error_ns).max().unwrap_or(0);
-        worst.saturating_add(self.bend_ns)
+        let worst = self.samples.iter().map(|sample| sample.error_ns).max().unwrap_or(0);
+        worst.saturating_add(self.max_residual_ns)
     }
 
-    /// Furthest that a knot lies from the line between its neighbours, ns.
+    /// Furthest that a sample lies from the line between its neighbours, ns.
     #[must_use]
-    pub fn bend_ns(&self) -> u64 {
-        self.bend_ns
+    pub fn max_residual_ns(&self) -> u64 {
+        self.max_residual_ns
     }
 
-    /// How much faster the guest's clock ran than the host's, in parts per million; 0 with one knot.
+    /// How much faster the guest's clock ran than the host's, in parts per million; 0 with one sample.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a rate to show")]
     pub fn drift_ppm(&self) -> f64 {
-        let (first, last) = (self.knots[0], self.last());
+        let (first, last) = (self.samples[0], self.last());
         let host = last.host.0 - first.host.0;
         let guest = last.guest_ns - first.guest_ns;
         if host == 0 { 0.0 } else { (guest as f64 - host as f64) / host as f64 * 1e6 }
@@ -189,23 +190,23 @@ impl GuestClock {
 
     /// The latest instant that is known.
     #[must_use]
-    pub fn last(&self) -> Knot {
-        self.knots[self.knots.len() - 1]
+    pub fn last(&self) -> ClockSample {
+        self.samples[self.samples.len() - 1]
     }
 
     /// How many instants are known.
     #[must_use]
-    pub fn knots(&self) -> usize {
-        self.knots.len()
+    pub fn samples(&self) -> usize {
+        self.samples.len()
     }
 }
 
-/// The host's time on the line through two knots.
-fn between(from: Knot, to: Knot, guest_ns: u64) -> i128 {
+/// The host's time on the line through two samples.
+fn between(from: ClockSample, to: ClockSample, guest_ns: u64) -> i128 {
     let guest = i128::from(to.guest_ns) - i128::from(from.guest_ns);
     let host = i128::from(to.host.0) - i128::from(from.host.0);
     let since = i128::from(guest_ns) - i128::from(from.guest_ns);
-    // `push` has seen to it that knots ascend.
+    // `push` has seen to it that samples ascend.
     i128::from(from.host.0).saturating_add(since.saturating_mul(host) / guest.max(1))
 }
 
@@ -236,13 +237,13 @@ mod test {
 
     /// Host: 2 ticks a ns, asked at tick 2000 = 5000 ns, answered at tick 4000 = 6000 ns.
     #[test]
-    fn a_knot_lies_where_the_guest_s_counter_says() {
+    fn a_sample_lies_where_the_guest_s_counter_says() {
         let check = |guest: ClockPair, skew_ns, expected| {
             let scale = TscScale::new(100_000, 1 << 32);
             let (asked, answered) = (pair(2000, 5000, 40), pair(4000, 6000, 20));
-            assert_eq!(knot(asked, guest, answered, scale, skew_ns), expected, "{guest:?}");
+            assert_eq!(sample_clock(asked, guest, answered, scale, skew_ns), expected, "{guest:?}");
         };
-        let at = |host, error_ns| Ok(Knot { guest_ns: 77, host: HostNs(host), error_ns });
+        let at = |host, error_ns| Ok(ClockSample { guest_ns: 77, host: HostNs(host), error_ns });
         check(pair(103_000, 77, 0), 0, at(5500, 10));
         check(pair(103_000, 77, 60), 7, at(5500, 10 + 15 + 7));
         check(pair(102_000, 77, 0), 0, at(5000, 10));
@@ -254,8 +255,8 @@ mod test {
     }
 
     #[test]
-    fn times_lie_between_knots_and_run_on_beyond_them() {
-        let at = |guest_ns, host| Knot { guest_ns, host: HostNs(host), error_ns: 10 };
+    fn times_lie_between_samples_and_run_on_beyond_them() {
+        let at = |guest_ns, host| ClockSample { guest_ns, host: HostNs(host), error_ns: 10 };
         let mut clock = GuestClock::new(at(1000, 51_000));
         let check = |clock: &GuestClock, guest, host| assert_eq!(clock.host(guest), HostNs(host));
         check(&clock, 990, 50_990);
@@ -276,7 +277,7 @@ mod test {
         assert_eq!(clock.push(at(4000, 54_000)), Err(ClockError::Backwards));
     }
 
-    /// Whatever a guest says: times never go back, and knots stay between question and answer.
+    /// Whatever a guest says: times never go back, and samples stay between question and answer.
     #[test]
     fn lies_move_times_no_further_than_the_question_was_long() {
         let mut state = 0x9e37_79b9_7f4a_7c15u64;
@@ -291,15 +292,16 @@ mod test {
                 _ => state,
             }
         };
-        let mut clock = GuestClock::new(Knot { guest_ns: random(), host: HostNs(1), error_ns: 0 });
+        let mut clock =
+            GuestClock::new(ClockSample { guest_ns: random(), host: HostNs(1), error_ns: 0 });
         for round in 1..20_000u64 {
             let asked = pair(round * 1000, round * 2000, 8);
             let answered = pair(round * 1000 + 500, round * 2000 + 1000, 8);
             let guest = pair(random(), random(), random());
             let scale = TscScale::new(random(), random());
-            let Ok(knot) = knot(asked, guest, answered, scale, 3) else { continue };
-            assert!(asked.ns <= knot.host.0 && knot.host.0 <= answered.ns);
-            let _ = clock.push(knot);
+            let Ok(sample) = sample_clock(asked, guest, answered, scale, 3) else { continue };
+            assert!(asked.ns <= sample.host.0 && sample.host.0 <= answered.ns);
+            let _ = clock.push(sample);
             let (one, other) = (random(), random());
             assert!(clock.host(one.min(other)) <= clock.host(one.max(other)));
             let _ = (clock.error_ns(), clock.drift_ppm());

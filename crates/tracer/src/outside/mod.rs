@@ -19,7 +19,7 @@ mod layout;
 mod memory;
 mod sent;
 
-pub use clock::{ClockError, GuestClock, Knot, TscScale, knot};
+pub use clock::{ClockError, ClockSample, GuestClock, TscScale, sample_clock};
 pub use layout::{Claim, LayoutError, MAX_PAGES, MAX_RINGS, MAX_SLOTS, Region};
 pub use memory::{GuestRings, MemoryError};
 pub use sent::{SentError, SentRings};

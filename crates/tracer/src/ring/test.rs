@@ -1,6 +1,6 @@
 use std::convert::Infallible;
 
-use model::{MachineId, Tid, What};
+use model::{MachineId, Tid, TraceEventKind};
 
 use super::*;
 
@@ -70,7 +70,7 @@ impl RingMemory for Ring {
 type Problem = RingError<Infallible>;
 
 fn consumer(slots: usize) -> Consumer {
-    Consumer::new(Base { machine: MachineId(1), cpu: 0 }, slots)
+    Consumer::new(RingId { machine: MachineId(1), cpu: 0 }, slots)
 }
 
 fn drain(consumer: &mut Consumer, ring: &mut Ring) -> (Vec<TraceEvent>, Result<(), Problem>) {
@@ -81,8 +81,9 @@ fn drain(consumer: &mut Consumer, ring: &mut Ring) -> (Vec<TraceEvent>, Result<(
 
 /// The events' times, after checking that they are what was written then.
 fn times(events: &[TraceEvent]) -> Vec<u64> {
-    for TraceEvent { time, machine, what, .. } in events {
-        let (What::Exit { task } | What::Fork { child: task, .. }) = *what else {
+    for TraceEvent { time, machine, kind: what, .. } in events {
+        let (TraceEventKind::Exit { task } | TraceEventKind::Fork { child: task, .. }) = *what
+        else {
             panic!("{what:?}");
         };
         assert_eq!((u64::from(task.0), *machine), (time.0, MachineId(1)));
@@ -179,7 +180,10 @@ fn no_event_goes_back_behind_an_earlier_call() {
     let position = ring.reserve(1);
     ring.write(position, 11, 3, 7);
     let (events, _) = drain(&mut consumer, &mut ring);
-    assert_eq!((events[0].time, &events[0].what), (HostNs(5), &What::Exit { task: Tid(7) }));
+    assert_eq!(
+        (events[0].time, &events[0].kind),
+        (HostNs(5), &TraceEventKind::Exit { task: Tid(7) })
+    );
 }
 
 #[test]
@@ -217,8 +221,8 @@ fn no_more_is_taken_than_wanted() {
 }
 
 #[test]
-fn garbage_ends_it_where_it_lies() {
-    let check = |kind, low, expected: Garbage| {
+fn a_corrupt_slot_ends_it_where_it_lies() {
+    let check = |kind, low, expected: DecodeError| {
         let (mut ring, mut consumer) = (Ring::new(SLOTS), consumer(SLOTS));
         ring.exit(1);
         let position = ring.reserve(2);
@@ -227,20 +231,20 @@ fn garbage_ends_it_where_it_lies() {
         for _ in 0..2 {
             let (_, result) = drain(&mut consumer, &mut ring);
             match result {
-                Err(RingError::Garbage { position: 1, garbage, .. }) => {
-                    assert_eq!(garbage, expected);
+                Err(RingError::Decode { position: 1, error, .. }) => {
+                    assert_eq!(error, expected);
                 }
                 result => panic!("{kind}: {result:?}"),
             }
         }
         assert_eq!(ring.tail, 1);
     };
-    check(0, 0, Garbage::Kind(0));
-    check(30, 0, Garbage::Kind(30));
-    check(255, 0, Garbage::Kind(255));
-    check(8, 0, Garbage::Cut(8));
-    check(12, 0, Garbage::Value(12));
-    check(18, 0, Garbage::Value(18));
+    check(0, 0, DecodeError::Kind(0));
+    check(30, 0, DecodeError::Kind(30));
+    check(255, 0, DecodeError::Kind(255));
+    check(8, 0, DecodeError::Cut(8));
+    check(12, 0, DecodeError::Value(12));
+    check(18, 0, DecodeError::Value(18));
 }
 
 /// Xorshift: the same numbers in every run.

@@ -14,31 +14,32 @@ fn halves(high: u32, low: u32) -> u64 {
     u64::from(high) << 32 | u64::from(low)
 }
 
-fn read(record: &[Slot]) -> Result<TraceEvent, Garbage> {
-    decode(record, Base { machine: MachineId(2), cpu: 3 }, HostNs(99))
+fn read(record: &[Slot]) -> Result<TraceEvent, DecodeError> {
+    decode(record, RingId { machine: MachineId(2), cpu: 3 }, HostNs(99))
 }
 
 #[test]
 fn records_become_events() {
-    let check = |record: &[Slot], what: What| {
-        let event = TraceEvent { time: HostNs(99), machine: MachineId(2), cpu: 3, what };
+    let check = |record: &[Slot], what: TraceEventKind| {
+        let event = TraceEvent { time: HostNs(99), machine: MachineId(2), cpu: 3, kind: what };
         assert_eq!(read(record), Ok(event));
         assert_eq!(record_slots(record[0].kind()), Some(record.len()));
     };
     let (five, six) = (Tid(5), Tid(6));
-    let switch = |off, stack| What::Switch { prev: five, off, stack, next: six };
+    let switch =
+        |prev_state, stack| TraceEventKind::Switch { prev: five, prev_state, stack, next: six };
     let pair = halves(5, 6);
-    check(&[slot(1, 0, pair)], switch(Off::Runnable, None));
-    check(&[slot(2, 0, pair), more(0, 7)], switch(Off::Sleep, Some(TraceStack(7))));
-    check(&[slot(2, 0, pair), more(0, 0xffff_fff2)], switch(Off::Sleep, None));
-    let disk = |io| Off::Uninterruptible { io };
+    check(&[slot(1, 0, pair)], switch(PrevState::Runnable, None));
+    check(&[slot(2, 0, pair), more(0, 7)], switch(PrevState::Sleep, Some(TraceStack(7))));
+    check(&[slot(2, 0, pair), more(0, 0xffff_fff2)], switch(PrevState::Sleep, None));
+    let disk = |io| PrevState::Uninterruptible { io };
     check(&[slot(3, 0, pair), more(1, 0)], switch(disk(true), Some(TraceStack(0))));
     check(&[slot(3, 0, pair), more(0, 0)], switch(disk(false), Some(TraceStack(0))));
-    check(&[slot(4, 0, pair)], switch(Off::Stopped, None));
-    check(&[slot(5, 0, pair)], switch(Off::Dead, None));
-    check(&[slot(6, 0, pair)], What::Waking { task: six, by: five });
-    check(&[slot(7, 0, pair)], What::Wakeup { task: six, target_cpu: 5 });
-    let fork = |kernel| What::Fork { parent: five, child: six, pid: Pid(4), kernel };
+    check(&[slot(4, 0, pair)], switch(PrevState::Stopped, None));
+    check(&[slot(5, 0, pair)], switch(PrevState::Dead, None));
+    check(&[slot(6, 0, pair)], TraceEventKind::Waking { task: six, by: five });
+    check(&[slot(7, 0, pair)], TraceEventKind::Wakeup { task: six, target_cpu: 5 });
+    let fork = |kernel| TraceEventKind::Fork { parent: five, child: six, pid: Pid(4), kernel };
     check(&[slot(8, 0, pair), more(0, 4)], fork(false));
     check(&[slot(8, 0, pair), more(1, 4)], fork(true));
     let name = |text: &str| {
@@ -48,29 +49,35 @@ fn records_become_events() {
         let word = |half: &[u8]| u64::from_le_bytes(half.try_into().unwrap());
         more(word(low) & LOW_MASK, word(low) >> 48 | word(high) << 16)
     };
-    let exec = |text: &[u8]| What::Exec { task: six, name: TaskName::new(text) };
+    let exec = |text: &[u8]| TraceEventKind::Exec { task: six, name: TaskName::new(text) };
     check(&[slot(9, 0, 6), name("cc1")], exec(b"cc1"));
     check(&[slot(9, 0, 6), name("sevenbytes")], exec(b"sevenbytes"));
     check(&[slot(9, 0, 6), name("fifteen-letters")], exec(b"fifteen-letter"));
-    let rename = What::Rename { task: six, name: TaskName::new(b"kworker/u8:1") };
+    let rename = TraceEventKind::Rename { task: six, name: TaskName::new(b"kworker/u8:1") };
     check(&[slot(10, 0, 6), name("kworker/u8:1")], rename);
-    check(&[slot(11, 0, 6)], What::Exit { task: six });
-    check(&[slot(12, 0, halves(39, 6))], What::SyscallEnter { task: six, number: 39 });
-    let end = |number, failed| What::SyscallExit { task: six, number, failed };
+    check(&[slot(11, 0, 6)], TraceEventKind::Exit { task: six });
+    check(&[slot(12, 0, halves(39, 6))], TraceEventKind::SyscallEnter { task: six, number: 39 });
+    let end = |number, failed| TraceEventKind::SyscallExit { task: six, number, failed };
     check(&[slot(13, 0, halves(39, 6))], end(39, false));
     check(&[slot(13, 0, halves(39 | FAILED, 6))], end(39, true));
-    check(&[slot(14, 0, 24)], What::InterruptEnter(Interrupt::Device(24)));
-    check(&[slot(15, 0, 24)], What::InterruptExit(Interrupt::Device(24)));
-    check(&[slot(16, 0, 1)], What::InterruptEnter(Interrupt::Soft(1)));
-    check(&[slot(17, 0, 1)], What::InterruptExit(Interrupt::Soft(1)));
-    check(&[slot(18, 0, 0)], What::InterruptEnter(Interrupt::Vector(Vector::LocalTimer)));
-    check(&[slot(18, 0, 2)], What::InterruptEnter(Interrupt::Vector(Vector::CallFunction)));
-    check(&[slot(19, 0, 3)], What::InterruptExit(Interrupt::Vector(Vector::CallFunctionSingle)));
-    check(&[slot(19, 0, 5)], What::InterruptExit(Interrupt::Vector(Vector::Other)));
-    check(&[slot(20, 0, u64::MAX)], What::FaultEnter { address: u64::MAX, user: true });
-    check(&[slot(21, 0, 8)], What::FaultEnter { address: 8, user: false });
-    check(&[slot(22, 0, 1)], What::FaultExit { major: true });
-    check(&[slot(22, 0, 0)], What::FaultExit { major: false });
+    check(&[slot(14, 0, 24)], TraceEventKind::InterruptEnter(Interrupt::Device(24)));
+    check(&[slot(15, 0, 24)], TraceEventKind::InterruptExit(Interrupt::Device(24)));
+    check(&[slot(16, 0, 1)], TraceEventKind::InterruptEnter(Interrupt::Soft(1)));
+    check(&[slot(17, 0, 1)], TraceEventKind::InterruptExit(Interrupt::Soft(1)));
+    check(&[slot(18, 0, 0)], TraceEventKind::InterruptEnter(Interrupt::Vector(Vector::LocalTimer)));
+    check(
+        &[slot(18, 0, 2)],
+        TraceEventKind::InterruptEnter(Interrupt::Vector(Vector::CallFunction)),
+    );
+    check(
+        &[slot(19, 0, 3)],
+        TraceEventKind::InterruptExit(Interrupt::Vector(Vector::CallFunctionSingle)),
+    );
+    check(&[slot(19, 0, 5)], TraceEventKind::InterruptExit(Interrupt::Vector(Vector::Other)));
+    check(&[slot(20, 0, u64::MAX)], TraceEventKind::FaultEnter { address: u64::MAX, user: true });
+    check(&[slot(21, 0, 8)], TraceEventKind::FaultEnter { address: 8, user: false });
+    check(&[slot(22, 0, 1)], TraceEventKind::FaultExit { major: true });
+    check(&[slot(22, 0, 0)], TraceEventKind::FaultExit { major: false });
     let request = |op| BlockRequest {
         request: 0xffff_8000,
         disk: 0x10_0001,
@@ -81,17 +88,21 @@ fn records_become_events() {
     };
     let slots =
         |kind, op| [slot(kind, 0, 0xffff_8000), more(77, halves(0x10_0001, 5)), more(op, 4096)];
-    check(&slots(23, 1), What::BlockInsert(request(BlockOp::Write)));
-    check(&slots(24, 0), What::BlockIssue(request(BlockOp::Read)));
-    check(&[slot(25, 0, 9)], What::BlockRequeue { request: 9 });
-    check(&[slot(29, 0, 9)], What::BlockMerge { request: 9 });
-    check(&[slot(26, 0, 9), more(0, 512)], What::BlockComplete { request: 9, bytes: 512 });
-    let begin = |kind, owner, stack| What::LockBegin { task: six, lock: 8, kind, owner, stack };
+    check(&slots(23, 1), TraceEventKind::BlockInsert(request(BlockOp::Write)));
+    check(&slots(24, 0), TraceEventKind::BlockIssue(request(BlockOp::Read)));
+    check(&[slot(25, 0, 9)], TraceEventKind::BlockRequeue { request: 9 });
+    check(&[slot(29, 0, 9)], TraceEventKind::BlockMerge { request: 9 });
+    check(
+        &[slot(26, 0, 9), more(0, 512)],
+        TraceEventKind::BlockComplete { request: 9, bytes: 512 },
+    );
+    let begin =
+        |kind, owner, stack| TraceEventKind::LockBegin { task: six, lock: 8, kind, owner, stack };
     let lock =
         |flags, stack, owner| [slot(27, 0, 8), more(flags, halves(stack, owner)), more(0, 6)];
     check(&lock(LOCK_MUTEX, 3, 5), begin(LockKind::Mutex, Some(five), Some(TraceStack(3))));
     check(&lock(LOCK_WRITE, u32::MAX, 0), begin(LockKind::SemWrite, None, None));
-    check(&[slot(28, 0, 8), more(0, 6)], What::LockEnd { task: six, lock: 8 });
+    check(&[slot(28, 0, 8), more(0, 6)], TraceEventKind::LockEnd { task: six, lock: 8 });
 }
 
 #[test]
@@ -112,20 +123,20 @@ fn lock_flags() {
 #[test]
 fn what_no_probe_writes_is_garbage() {
     let check = |record: &[Slot], expected| assert_eq!(read(record), Err(expected));
-    check(&[], Garbage::Cut(0));
-    check(&[slot(0, 0, 0)], Garbage::Kind(0));
-    check(&[slot(30, 0, 0)], Garbage::Kind(30));
-    check(&[more(0, 0)], Garbage::Kind(MORE));
-    check(&[slot(2, 0, 0)], Garbage::Cut(2));
-    check(&[slot(2, 0, 0), slot(11, 0, 0)], Garbage::Cut(2));
-    check(&[slot(11, 0, 0), more(0, 0)], Garbage::Cut(11));
-    check(&[slot(12, 0, u64::MAX)], Garbage::Value(12));
-    check(&[slot(13, 0, halves(1 << 16, 6))], Garbage::Value(13));
-    check(&[slot(14, 0, 1 << 32)], Garbage::Value(14));
-    check(&[slot(18, 0, 6)], Garbage::Value(18));
-    check(&[slot(8, 0, 0), more(0, 1 << 32)], Garbage::Value(8));
-    check(&[slot(23, 0, 0), more(0, 0), more(5, 0)], Garbage::Value(23));
-    check(&[slot(23, 0, 0), more(0, 0), more(0, 1 << 32)], Garbage::Value(23));
+    check(&[], DecodeError::Cut(0));
+    check(&[slot(0, 0, 0)], DecodeError::Kind(0));
+    check(&[slot(30, 0, 0)], DecodeError::Kind(30));
+    check(&[more(0, 0)], DecodeError::Kind(MORE));
+    check(&[slot(2, 0, 0)], DecodeError::Cut(2));
+    check(&[slot(2, 0, 0), slot(11, 0, 0)], DecodeError::Cut(2));
+    check(&[slot(11, 0, 0), more(0, 0)], DecodeError::Cut(11));
+    check(&[slot(12, 0, u64::MAX)], DecodeError::Value(12));
+    check(&[slot(13, 0, halves(1 << 16, 6))], DecodeError::Value(13));
+    check(&[slot(14, 0, 1 << 32)], DecodeError::Value(14));
+    check(&[slot(18, 0, 6)], DecodeError::Value(18));
+    check(&[slot(8, 0, 0), more(0, 1 << 32)], DecodeError::Value(8));
+    check(&[slot(23, 0, 0), more(0, 0), more(5, 0)], DecodeError::Value(23));
+    check(&[slot(23, 0, 0), more(0, 0), more(0, 1 << 32)], DecodeError::Value(23));
 }
 
 #[test]
@@ -133,7 +144,7 @@ fn every_kind_has_the_name_that_its_event_has() {
     for kind in 1..u8::try_from(KINDS).unwrap() {
         let mut record = vec![slot(kind, 0, 0)];
         record.resize(record_slots(kind).unwrap(), more(0, 0));
-        assert_eq!(read(&record).unwrap().what.kind_name(), kind_name(usize::from(kind)));
+        assert_eq!(read(&record).unwrap().kind.name(), kind_name(usize::from(kind)));
     }
 }
 

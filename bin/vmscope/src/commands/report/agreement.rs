@@ -6,7 +6,7 @@ use analysis::axis::{VcpuAgreement, agreement};
 use analysis::steal::{ACCOUNTS, account_name};
 use analysis::{Resolver, Selection, View, clean};
 use api::report as json;
-use model::{Edges, Tables, Vcpu};
+use model::{OffCpuSource, Tables, Vcpu};
 use recording::Recording;
 
 use super::super::grid::Grid;
@@ -33,8 +33,8 @@ fn compared(recording: &Recording, args: &Args) -> anyhow::Result<json::Agreemen
     let tables = &recording.tables;
     let selection = args.select.selection_in(tables, View::Unified)?;
     let resolver = Resolver::new(tables);
-    let switches = axis::load(recording, &resolver, Some(Edges::Switches))?;
-    let samples = axis::load(recording, &resolver, Some(Edges::Samples))?;
+    let switches = axis::load(recording, &resolver, Some(OffCpuSource::Switches))?;
+    let samples = axis::load(recording, &resolver, Some(OffCpuSource::Samples))?;
     let period_ns = recording.header.period_ns;
     let both = agreement(&samples, &switches, period_ns);
     let rows = both.vcpus.iter().filter_map(|v| Some((tables.vcpus.get(v.vcpu.index())?, v)));

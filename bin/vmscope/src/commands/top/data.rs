@@ -11,7 +11,7 @@ use analysis::overview::{Overview, overview};
 use analysis::steal::{Evidence, SampleTimes};
 use collector::{Live, LiveOptions, Names, Window};
 use guest::Limits;
-use model::Edges;
+use model::OffCpuSource;
 
 /// Names are asked for by themselves at most this often.
 const ASK_AGAIN: Duration = Duration::from_secs(10);
@@ -93,7 +93,7 @@ impl Source {
     fn look(&mut self, window: &Window) -> (Shown, f64) {
         let tables = self.names.cover(window);
         let resolver = Resolver::new(tables);
-        let mut builder = AxisBuilder::new(&resolver, &window.header, Edges::Samples);
+        let mut builder = AxisBuilder::new(&resolver, &window.header, OffCpuSource::Samples);
         window.samples.iter().for_each(|sample| builder.push_sample(sample));
         window.switches.iter().for_each(|switch| builder.push_switch(switch));
         let axis = builder.finish();
@@ -113,7 +113,7 @@ impl Source {
                 tables,
                 header: &window.header,
                 samples: &SampleTimes::default(),
-                edges: Edges::Samples,
+                edges: OffCpuSource::Samples,
             }),
             status: String::new(),
         };

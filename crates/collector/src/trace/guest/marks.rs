@@ -8,7 +8,7 @@
 //! With the guest's clock right, the host has seen and answered each number between the two events that the guest's probes
 //! stored of the same system call. Which call it was, the readings tell: events may be lost.
 
-use model::{Tid, TraceEvent, What};
+use model::{Tid, TraceEvent, TraceEventKind};
 use probes::MarkSeen;
 use tracer::outside::GuestClock;
 
@@ -86,9 +86,13 @@ impl Marks {
 impl Calls {
     /// Takes in an event that has the guest's time.
     pub(super) fn see(&mut self, marker: Tid, event: &TraceEvent) {
-        let times = match event.what {
-            What::SyscallEnter { task, number: CALL } if task == marker => &mut self.begins_ns,
-            What::SyscallExit { task, number: CALL, .. } if task == marker => &mut self.ends_ns,
+        let times = match event.kind {
+            TraceEventKind::SyscallEnter { task, number: CALL } if task == marker => {
+                &mut self.begins_ns
+            }
+            TraceEventKind::SyscallExit { task, number: CALL, .. } if task == marker => {
+                &mut self.ends_ns
+            }
             _ => return,
         };
         if times.len() < MAX_CALLS {
@@ -184,27 +188,27 @@ fn compared(check: &Check) -> String {
 #[cfg(test)]
 mod test {
     use model::{HostNs, MachineId};
-    use tracer::outside::Knot;
+    use tracer::outside::ClockSample;
 
     use super::*;
 
     const MARKER: Tid = Tid(7);
 
     fn clock() -> GuestClock {
-        GuestClock::new(Knot { guest_ns: 0, host: HostNs(1_000_000), error_ns: 5 })
+        GuestClock::new(ClockSample { guest_ns: 0, host: HostNs(1_000_000), error_ns: 5 })
     }
 
     /// Calls of the marker, of another task, and another call of the marker.
     fn calls(times: &[(u64, u64)]) -> Calls {
         let mut calls = Calls::default();
         let mut see = |ns, what| {
-            let event = TraceEvent { time: HostNs(ns), machine: MachineId(1), cpu: 0, what };
+            let event = TraceEvent { time: HostNs(ns), machine: MachineId(1), cpu: 0, kind: what };
             calls.see(MARKER, &event);
         };
         for &(begin, end) in times {
             for (task, number) in [(MARKER, CALL), (Tid(8), CALL), (MARKER, 1)] {
-                see(begin, What::SyscallEnter { task, number });
-                see(end, What::SyscallExit { task, number, failed: false });
+                see(begin, TraceEventKind::SyscallEnter { task, number });
+                see(end, TraceEventKind::SyscallExit { task, number, failed: false });
             }
         }
         calls

@@ -22,7 +22,9 @@ use api::guest::{
 };
 use guest::Limits;
 use host::vms::VmProcess;
-use model::{HostNs, Machine, MachineId, Pid, Tid, TraceEvent, TraceStack, TraceTask, What};
+use model::{
+    HostNs, Machine, MachineId, Pid, Tid, TraceEvent, TraceEventKind, TraceStack, TraceTask,
+};
 use probes::FoundVm;
 use tracer::SLOT_BYTES;
 use tracer::outside::GuestClock;
@@ -209,7 +211,7 @@ impl Guest {
         Ok(Self {
             row,
             rings,
-            clock: GuestClock::new(clocks.knot),
+            clock: GuestClock::new(clocks.sample),
             doubts,
             waiting: vec![Vec::new(); rings_len],
             slots_per_look: wanted.slots_per_look / rings_len.max(1),
@@ -304,7 +306,7 @@ impl Guest {
 
     fn take_clocks(&mut self, clocks: Clocks) {
         clocks.doubt.into_iter().for_each(|doubt| self.doubts.add(doubt));
-        if let Err(error) = self.clock.push(clocks.knot) {
+        if let Err(error) = self.clock.push(clocks.sample) {
             self.fail(error.to_string());
         }
     }
@@ -388,7 +390,8 @@ impl Guest {
                 self.meanwhile.see(event);
             }
             let is_end = |task: Tid| self.started.command == Some(task.0);
-            self.command.ended |= matches!(event.what, What::Exit { task } if is_end(task));
+            self.command.ended |=
+                matches!(event.kind, TraceEventKind::Exit { task } if is_end(task));
         }
     }
 
@@ -508,10 +511,10 @@ impl Source for Guest {
         let mut notes = vec![format!(
             "its clock was read {} times: off by {:.3} us at most ({:.3} us in reading it, {:.3} us as it bent in \
              between), {:.3} ppm faster than the host's",
-            self.clock.knots(),
+            self.clock.samples(),
             us(self.clock.error_ns()),
-            us(self.clock.error_ns() - self.clock.bend_ns()),
-            us(self.clock.bend_ns()),
+            us(self.clock.error_ns() - self.clock.max_residual_ns()),
+            us(self.clock.max_residual_ns()),
             self.clock.drift_ppm(),
         )];
         notes.extend(marks::note(&self.clock, &self.marks, &self.calls));

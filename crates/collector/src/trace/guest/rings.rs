@@ -7,7 +7,7 @@ use api::guest::{TraceLost, TraceSlots, TraceStarted};
 use model::{HostNs, LostEvents, MachineId, TraceEvent};
 use probes::FoundVm;
 use tracer::outside::{Claim, GuestRings, Region, SentRings};
-use tracer::{Base, Consumer, KINDS, RingMemory, lost_events};
+use tracer::{Consumer, KINDS, RingId, RingMemory, lost_events};
 
 /// The rings of a guest and their readers.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ impl Rings {
                 (Memory::Sent(copies.map_err(|error| error.to_string())?), Err(reason))
             }
         };
-        let consumer = |cpu| Consumer::new(Base { machine, cpu }, slots_per_ring);
+        let consumer = |cpu| Consumer::new(RingId { machine, cpu }, slots_per_ring);
         let consumers = (0..started.rings).map(consumer).collect();
         let lost_before = lost_before(&started.lost, rings);
         let rings =

@@ -3,9 +3,9 @@
 use std::sync::mpsc::SyncSender;
 
 use api::guest::{TraceLost, TraceSlots, TraceStackRow};
-use model::Off;
+use model::PrevState;
 use probes::{MemorySlot, VcpuClock};
-use tracer::outside::Knot;
+use tracer::outside::ClockSample;
 
 use super::*;
 
@@ -123,8 +123,8 @@ fn begun(started: TraceStarted, drawn: &DrawnGuest) -> Begun {
 }
 
 fn clocks(guest_ns: u64) -> Clocks {
-    let knot = Knot { guest_ns, host: HostNs(guest_ns + AHEAD_NS), error_ns: 3 };
-    Clocks { knot, doubt: None }
+    let sample = ClockSample { guest_ns, host: HostNs(guest_ns + AHEAD_NS), error_ns: 3 };
+    Clocks { sample, doubt: None }
 }
 
 fn drain(guest: &mut Guest, ring: u32) -> Vec<TraceEvent> {
@@ -147,7 +147,12 @@ fn events_wait_for_the_clocks_next_reading() {
         time: HostNs(BASE_NS + AHEAD_NS + time),
         machine: MachineId(1),
         cpu: 0,
-        what: What::Switch { prev: Tid(prev), off: Off::Runnable, stack: None, next: Tid(next) },
+        kind: TraceEventKind::Switch {
+            prev: Tid(prev),
+            prev_state: PrevState::Runnable,
+            stack: None,
+            next: Tid(next),
+        },
     };
     assert_eq!(drain(&mut guest, 0), [event(100, 5, 6)]);
     drawn.look(BASE_NS + 400);

@@ -22,7 +22,7 @@ use api::guest::{
 use guest::{Channel, Limits, Session};
 use model::{HostNs, Pid};
 use probes::{FoundVm, MarkWatch, VmFinder};
-use tracer::outside::{Knot, TscScale, knot};
+use tracer::outside::{ClockSample, TscScale, sample_clock};
 use tracer::{ClockPair, SLOT_BYTES};
 
 use super::cpus::vcpus_by_cpu;
@@ -96,7 +96,7 @@ pub(super) struct Begun {
 /// An instant on both clocks; or why it is known by the link's delay only.
 #[derive(Debug, Clone)]
 pub(super) struct Clocks {
-    pub(super) knot: Knot,
+    pub(super) sample: ClockSample,
     pub(super) doubt: Option<Doubt>,
 }
 
@@ -197,7 +197,7 @@ impl<'a> Asking<'a> {
     }
 
     /// Has the guest make marks, as many at once as have different numbers. Its clock is read before and after: they lie
-    /// between two knots.
+    /// between two samples.
     fn mark(&mut self) -> Result<Marks, String> {
         let mut watch = MarkWatch::start(self.work.process).map_err(|error| error.to_string())?;
         let mut marks = Marks::default();
@@ -227,8 +227,8 @@ impl<'a> Asking<'a> {
         let mut best: Option<(Clocks, Option<i32>)> = None;
         for _ in 0..LOOKS {
             let (clocks, exit_code) = self.look_once()?;
-            let error_ns = clocks.knot.error_ns;
-            if best.as_ref().is_none_or(|(best, _)| error_ns < best.knot.error_ns) {
+            let error_ns = clocks.sample.error_ns;
+            if best.as_ref().is_none_or(|(best, _)| error_ns < best.sample.error_ns) {
                 best = Some((clocks, exit_code));
             }
             if error_ns / 2 < self.sharpest_ns {
@@ -236,7 +236,7 @@ impl<'a> Asking<'a> {
             }
         }
         let (clocks, exit_code) = best.ok_or("its clock was not read")?;
-        let error_ns = clocks.knot.error_ns;
+        let error_ns = clocks.sample.error_ns;
         self.sharpest_ns =
             if self.sharpest_ns == 0 { error_ns } else { self.sharpest_ns.min(error_ns) };
         Ok((clocks, exit_code))
@@ -253,7 +253,7 @@ impl<'a> Asking<'a> {
         let scale = scale_of(&before);
         let mut clocks = clocks(asked, seen.clock, answered, scale, self.skew_ns);
         if scale != scale_of(&self.vm) {
-            clocks.knot.error_ns = answered.ns.saturating_sub(asked.ns);
+            clocks.sample.error_ns = answered.ns.saturating_sub(asked.ns);
             clocks.doubt = Some(Doubt::Changed);
         }
         Ok((clocks, seen.exit_code))
@@ -282,16 +282,16 @@ fn clocks(
     let TraceClock { cpu, tsc, ns, width } = clock;
     let pair = ClockPair { tsc, ns, width, cpu };
     let by_counter = match scale {
-        Some(scale) => knot(asked, pair, answered, scale, skew_ns).map_err(Doubt::Counter),
+        Some(scale) => sample_clock(asked, pair, answered, scale, skew_ns).map_err(Doubt::Counter),
         None => Err(Doubt::NoVcpu(cpu)),
     };
     match by_counter {
-        Ok(knot) => Clocks { knot, doubt: None },
+        Ok(sample) => Clocks { sample, doubt: None },
         Err(doubt) => {
             let length_ns = answered.ns.saturating_sub(asked.ns);
             let host = HostNs(asked.ns + length_ns / 2);
-            let knot = Knot { guest_ns: ns, host, error_ns: length_ns.div_ceil(2) };
-            Clocks { knot, doubt: Some(doubt) }
+            let sample = ClockSample { guest_ns: ns, host, error_ns: length_ns.div_ceil(2) };
+            Clocks { sample, doubt: Some(doubt) }
         }
     }
 }
@@ -352,8 +352,8 @@ mod test {
         let check = |scale, host, error_ns, doubt: Option<&str>| {
             let (asked, answered) = (pair(1000, 500, 20), pair(3000, 1500, 20));
             let clocks = clocks(asked, clock, answered, scale, 0);
-            let knot = Knot { guest_ns: 77, host: HostNs(host), error_ns };
-            assert_eq!(clocks.knot, knot);
+            let sample = ClockSample { guest_ns: 77, host: HostNs(host), error_ns };
+            assert_eq!(clocks.sample, sample);
             assert_eq!(clocks.doubt.is_some(), doubt.is_some());
             let told = clocks.doubt.map(|doubt| doubt.to_string()).unwrap_or_default();
             assert!(told.contains(doubt.unwrap_or_default()), "{told}");

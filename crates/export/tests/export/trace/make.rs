@@ -4,8 +4,8 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use model::{
-    BlockOp, BlockRequest, HostNs, Interrupt, Machine, MachineId, Off, Pid, TaskName, Tid,
-    TraceEvent, TraceTables, TraceTask, TracedCommand, Vector, What,
+    BlockOp, BlockRequest, HostNs, Interrupt, Machine, MachineId, Pid, PrevState, TaskName, Tid,
+    TraceEvent, TraceEventKind, TraceTables, TraceTask, TracedCommand, Vector,
 };
 use trace_analysis::timeline;
 
@@ -147,9 +147,9 @@ impl Machinery {
         (self.random >> 33) % most
     }
 
-    fn tell(&mut self, cpu: u32, what: What) {
+    fn tell(&mut self, cpu: u32, what: TraceEventKind) {
         let time = HostNs(START + self.now);
-        self.events.push(TraceEvent { time, machine: MachineId::HOST, cpu, what });
+        self.events.push(TraceEvent { time, machine: MachineId::HOST, cpu, kind: what });
         self.now += 1;
     }
 
@@ -170,9 +170,25 @@ impl Machinery {
         for cpu in 0..CPUS {
             let (nobody, worker) = (Tid(0), Tid(WORKER + cpu));
             let stack = None;
-            self.tell(cpu, What::Switch { prev: nobody, off: Off::Runnable, stack, next: worker });
-            self.tell(cpu, What::Switch { prev: worker, off: Off::Sleep, stack, next: nobody });
-            self.schedule(cpu, nobody, Off::Runnable);
+            self.tell(
+                cpu,
+                TraceEventKind::Switch {
+                    prev: nobody,
+                    prev_state: PrevState::Runnable,
+                    stack,
+                    next: worker,
+                },
+            );
+            self.tell(
+                cpu,
+                TraceEventKind::Switch {
+                    prev: worker,
+                    prev_state: PrevState::Sleep,
+                    stack,
+                    next: nobody,
+                },
+            );
+            self.schedule(cpu, nobody, PrevState::Runnable);
         }
         while let Some(Reverse((at, _, happening))) = self.next.pop() {
             self.now = self.now.max(at);
@@ -182,18 +198,18 @@ impl Machinery {
             }
             for cpu in 0..CPUS {
                 if self.running[cpu as usize].is_none() && !self.ready.is_empty() {
-                    self.schedule(cpu, Tid(0), Off::Runnable);
+                    self.schedule(cpu, Tid(0), PrevState::Runnable);
                 }
             }
         }
     }
 
     /// The CPU goes from `prev` to the next that is ready, or to nobody.
-    fn schedule(&mut self, cpu: u32, prev: Tid, off: Off) {
+    fn schedule(&mut self, cpu: u32, prev: Tid, prev_state: PrevState) {
         let next = self.ready.pop_front();
         let tid = next.map_or(Tid(0), Self::tid);
         if prev != tid {
-            self.tell(cpu, What::Switch { prev, off, stack: None, next: tid });
+            self.tell(cpu, TraceEventKind::Switch { prev, prev_state, stack: None, next: tid });
         }
         self.running[cpu as usize] = next;
         self.go_on(cpu);
@@ -215,18 +231,22 @@ impl Machinery {
                 self.jobs.push(Job { parent: job, steps: steps.into(), ..Job::default() });
                 let pid = Pid(Self::tid(child).0);
                 let child_tid = Self::tid(child);
-                let fork = What::Fork { parent: task, child: child_tid, pid, kernel: false };
+                let fork =
+                    TraceEventKind::Fork { parent: task, child: child_tid, pid, kernel: false };
                 self.tell(cpu, fork);
                 self.tell(
                     cpu,
-                    What::Rename { task: Self::tid(child), name: TaskName::new(name.as_bytes()) },
+                    TraceEventKind::Rename {
+                        task: Self::tid(child),
+                        name: TaskName::new(name.as_bytes()),
+                    },
                 );
                 self.wake(cpu, child);
                 self.jobs[job].steps.pop_front();
                 self.go_on(cpu);
             }
             Some(Step::Exec(name)) => {
-                self.tell(cpu, What::Exec { task, name: TaskName::new(name.as_bytes()) });
+                self.tell(cpu, TraceEventKind::Exec { task, name: TaskName::new(name.as_bytes()) });
                 self.jobs[job].steps[0] = Step::Call(59, 200 * US);
                 self.go_on(cpu);
             }
@@ -239,7 +259,7 @@ impl Machinery {
             Some(Step::Wait) => {
                 self.enter(cpu, job, 61);
                 self.jobs[job].waits = true;
-                self.schedule(cpu, task, Off::Sleep);
+                self.schedule(cpu, task, PrevState::Sleep);
             }
             None => self.exit(cpu, job),
         }
@@ -247,20 +267,23 @@ impl Machinery {
 
     fn enter(&mut self, cpu: u32, job: usize, number: u16) {
         if !std::mem::replace(&mut self.jobs[job].in_call, true) {
-            self.tell(cpu, What::SyscallEnter { task: Self::tid(job), number });
+            self.tell(cpu, TraceEventKind::SyscallEnter { task: Self::tid(job), number });
         }
     }
 
     fn leave(&mut self, cpu: u32, job: usize, number: u16) {
         if std::mem::take(&mut self.jobs[job].in_call) {
-            self.tell(cpu, What::SyscallExit { task: Self::tid(job), number, failed: false });
+            self.tell(
+                cpu,
+                TraceEventKind::SyscallExit { task: Self::tid(job), number, failed: false },
+            );
         }
     }
 
     fn wake(&mut self, cpu: u32, job: usize) {
         let task = Self::tid(job);
-        self.tell(cpu, What::Waking { task, by: self.task_on(cpu) });
-        self.tell(cpu, What::Wakeup { task, target_cpu: cpu });
+        self.tell(cpu, TraceEventKind::Waking { task, by: self.task_on(cpu) });
+        self.tell(cpu, TraceEventKind::Wakeup { task, target_cpu: cpu });
         self.ready.push_back(job);
     }
 
@@ -275,22 +298,22 @@ impl Machinery {
             op: if self.order.is_multiple_of(5) { BlockOp::Write } else { BlockOp::Read },
             task: Self::tid(job),
         };
-        self.tell(cpu, What::BlockInsert(what));
-        self.tell(cpu, What::BlockIssue(what));
+        self.tell(cpu, TraceEventKind::BlockInsert(what));
+        self.tell(cpu, TraceEventKind::BlockIssue(what));
         let begins = self.disk_free_at.max(self.now);
         self.disk_free_at = begins + ns;
         self.later(begins + ns - self.now, Happening::DiskDone(job, request));
         self.jobs[job].steps[0] = Step::Call(0, 15 * US);
-        self.schedule(cpu, Self::tid(job), Off::Uninterruptible { io: true });
+        self.schedule(cpu, Self::tid(job), PrevState::Uninterruptible { io: true });
     }
 
     fn disk_done(&mut self, job: usize, request: u64) {
         let interrupt = Interrupt::Device(24);
-        self.tell(0, What::InterruptEnter(interrupt));
+        self.tell(0, TraceEventKind::InterruptEnter(interrupt));
         self.now += 3 * US;
-        self.tell(0, What::BlockComplete { request, bytes: 65_536 });
+        self.tell(0, TraceEventKind::BlockComplete { request, bytes: 65_536 });
         self.wake(0, job);
-        self.tell(0, What::InterruptExit(interrupt));
+        self.tell(0, TraceEventKind::InterruptExit(interrupt));
     }
 
     fn step_done(&mut self, cpu: u32) {
@@ -301,9 +324,9 @@ impl Machinery {
         match step {
             Step::User(ns) if QUANTUM < ns => {
                 self.jobs[job].steps[0] = Step::User(ns - QUANTUM);
-                self.tell(cpu, What::InterruptEnter(timer));
+                self.tell(cpu, TraceEventKind::InterruptEnter(timer));
                 self.now += 2 * US;
-                self.tell(cpu, What::InterruptExit(timer));
+                self.tell(cpu, TraceEventKind::InterruptExit(timer));
                 preempted = !self.ready.is_empty();
             }
             Step::Call(number, _) => {
@@ -316,7 +339,7 @@ impl Machinery {
         }
         if preempted {
             self.ready.push_back(job);
-            self.schedule(cpu, Self::tid(job), Off::Runnable);
+            self.schedule(cpu, Self::tid(job), PrevState::Runnable);
         } else {
             self.go_on(cpu);
         }
@@ -330,7 +353,7 @@ impl Machinery {
                 self.wake(cpu, parent);
             }
         }
-        self.tell(cpu, What::Exit { task: Self::tid(job) });
-        self.schedule(cpu, Self::tid(job), Off::Dead);
+        self.tell(cpu, TraceEventKind::Exit { task: Self::tid(job) });
+        self.schedule(cpu, Self::tid(job), PrevState::Dead);
     }
 }

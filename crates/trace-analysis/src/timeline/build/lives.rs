@@ -1,6 +1,6 @@
 //! Tasks begin, run programs, and end.
 
-use model::{TaskName, Tid, What};
+use model::{TaskName, Tid, TraceEventKind};
 
 use super::cpus::Current;
 use super::tasks::{Made, Mode};
@@ -26,8 +26,8 @@ impl Builder<'_> {
     }
 
     /// When a thread that is not its process's first runs another program, it takes the first one's id.
-    pub(super) fn take_over_tid(&mut self, row: usize, what: &What) {
-        let What::Exec { task: tid, .. } = *what else { return };
+    pub(super) fn take_over_tid(&mut self, row: usize, what: &TraceEventKind) {
+        let TraceEventKind::Exec { task: tid, .. } = *what else { return };
         let Current::Task(id) = self.cpus[row].current else { return };
         let task = &self.tasks[id].task;
         if task.tid == tid || task.pid.0 != tid.0 {

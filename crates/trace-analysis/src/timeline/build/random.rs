@@ -1,8 +1,9 @@
 //! Whatever the events: no panic, and everything still adds up.
 
 use model::{
-    BlockOp, BlockRequest, HostNs, Interrupt, LockKind, LostEvents, Machine, MachineId, Off, Pid,
-    TaskName, Tid, TraceEvent, TraceStack, TraceTables, TraceTask, TracedCommand, Vector, What,
+    BlockOp, BlockRequest, HostNs, Interrupt, LockKind, LostEvents, Machine, MachineId, Pid,
+    PrevState, TaskName, Tid, TraceEvent, TraceEventKind, TraceStack, TraceTables, TraceTask,
+    TracedCommand, Vector,
 };
 
 use super::invariants;
@@ -27,13 +28,13 @@ impl Random {
         Tid(self.small(7))
     }
 
-    fn off(&mut self) -> Off {
+    fn prev_state(&mut self) -> PrevState {
         match self.below(5) {
-            0 => Off::Runnable,
-            1 => Off::Sleep,
-            2 => Off::Uninterruptible { io: self.below(2) == 0 },
-            3 => Off::Stopped,
-            _ => Off::Dead,
+            0 => PrevState::Runnable,
+            1 => PrevState::Sleep,
+            2 => PrevState::Uninterruptible { io: self.below(2) == 0 },
+            3 => PrevState::Stopped,
+            _ => PrevState::Dead,
         }
     }
 
@@ -56,39 +57,50 @@ impl Random {
         }
     }
 
-    fn what(&mut self) -> What {
+    fn what(&mut self) -> TraceEventKind {
         let task = self.tid();
         let number = u16::try_from(self.below(3)).unwrap();
         let stack = (self.below(2) == 0).then_some(TraceStack(3));
         let name = TaskName::new(b"name");
         match self.below(24) {
-            0..=4 => What::Switch { prev: task, off: self.off(), stack, next: self.tid() },
-            5 => What::Waking { task, by: self.tid() },
-            6 => What::Wakeup { task, target_cpu: self.small(3) },
-            7 => What::Fork {
+            0..=4 => TraceEventKind::Switch {
+                prev: task,
+                prev_state: self.prev_state(),
+                stack,
+                next: self.tid(),
+            },
+            5 => TraceEventKind::Waking { task, by: self.tid() },
+            6 => TraceEventKind::Wakeup { task, target_cpu: self.small(3) },
+            7 => TraceEventKind::Fork {
                 parent: task,
                 child: self.tid(),
                 pid: Pid(self.small(7)),
                 kernel: self.below(8) == 0,
             },
-            8 => What::Exec { task, name },
-            9 => What::Rename { task, name },
-            10 => What::Exit { task },
-            11 => What::SyscallEnter { task, number },
-            12 => What::SyscallExit { task, number, failed: self.below(2) == 0 },
-            13 | 14 => What::InterruptEnter(self.interrupt()),
-            15 | 16 => What::InterruptExit(self.interrupt()),
-            17 => What::FaultEnter { address: self.0, user: self.below(2) == 0 },
-            18 => What::FaultExit { major: self.below(2) == 0 },
-            19 => What::BlockInsert(self.request()),
-            20 => What::BlockIssue(self.request()),
-            21 if self.below(4) == 0 => What::BlockRequeue { request: self.below(4) },
-            21 if self.below(4) == 0 => What::BlockMerge { request: self.below(4) },
-            21 | 22 => What::BlockComplete { request: self.below(4), bytes: self.small(9000) },
-            _ if self.below(2) == 0 => {
-                What::LockBegin { task, lock: 1, kind: LockKind::Mutex, owner: Some(Tid(1)), stack }
+            8 => TraceEventKind::Exec { task, name },
+            9 => TraceEventKind::Rename { task, name },
+            10 => TraceEventKind::Exit { task },
+            11 => TraceEventKind::SyscallEnter { task, number },
+            12 => TraceEventKind::SyscallExit { task, number, failed: self.below(2) == 0 },
+            13 | 14 => TraceEventKind::InterruptEnter(self.interrupt()),
+            15 | 16 => TraceEventKind::InterruptExit(self.interrupt()),
+            17 => TraceEventKind::FaultEnter { address: self.0, user: self.below(2) == 0 },
+            18 => TraceEventKind::FaultExit { major: self.below(2) == 0 },
+            19 => TraceEventKind::BlockInsert(self.request()),
+            20 => TraceEventKind::BlockIssue(self.request()),
+            21 if self.below(4) == 0 => TraceEventKind::BlockRequeue { request: self.below(4) },
+            21 if self.below(4) == 0 => TraceEventKind::BlockMerge { request: self.below(4) },
+            21 | 22 => {
+                TraceEventKind::BlockComplete { request: self.below(4), bytes: self.small(9000) }
             }
-            _ => What::LockEnd { task, lock: self.below(2) },
+            _ if self.below(2) == 0 => TraceEventKind::LockBegin {
+                task,
+                lock: 1,
+                kind: LockKind::Mutex,
+                owner: Some(Tid(1)),
+                stack,
+            },
+            _ => TraceEventKind::LockEnd { task, lock: self.below(2) },
         }
     }
 
@@ -101,7 +113,7 @@ impl Random {
                 time: HostNs(time - self.below(20) * u64::from(self.below(20) == 0)),
                 machine: MachineId(u32::from(self.below(30) == 0)),
                 cpu: self.small(3),
-                what: self.what(),
+                kind: self.what(),
             }
         };
         (0..n).map(|_| event()).collect()

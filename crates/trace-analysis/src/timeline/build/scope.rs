@@ -1,6 +1,6 @@
 //! What a machine's trace covers.
 
-use model::{HostNs, Machine, MachineId, Tid, TraceEvent, TraceTables, What};
+use model::{HostNs, Machine, MachineId, Tid, TraceEvent, TraceEventKind, TraceTables};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::Builder;
@@ -83,12 +83,13 @@ impl<'a> Survey<'a> {
             }
             self.first = self.first.min(event.time);
             self.last = self.last.max(event.time);
-            self.fault_ends_seen |= matches!(event.what, What::FaultExit { .. });
+            self.fault_ends_seen |= matches!(event.kind, TraceEventKind::FaultExit { .. });
             self.chains.event(event);
             if let (
                 Some(callers),
-                What::SyscallEnter { task, .. } | What::SyscallExit { task, .. },
-            ) = (&mut self.callers, &event.what)
+                TraceEventKind::SyscallEnter { task, .. }
+                | TraceEventKind::SyscallExit { task, .. },
+            ) = (&mut self.callers, &event.kind)
             {
                 callers.insert(*task);
             }
@@ -148,14 +149,14 @@ struct Chains {
 
 impl Chains {
     fn event(&mut self, event: &TraceEvent) {
-        match event.what {
-            What::Switch { prev, next, .. } => {
+        match event.kind {
+            TraceEventKind::Switch { prev, next, .. } => {
                 let running = self.running.insert(event.cpu, next);
                 self.links += 1;
                 self.broken += u64::from(running.is_some_and(|running| running != prev));
             }
             // A thread may take the id of its process's first.
-            What::Exec { task, .. } => {
+            TraceEventKind::Exec { task, .. } => {
                 self.running.insert(event.cpu, task);
             }
             _ => {}

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use model::{HostNs, Interrupt, Off, TraceEvent, Vector, What};
+use model::{HostNs, Interrupt, PrevState, TraceEvent, TraceEventKind, Vector};
 
 use super::random::Random;
 use super::testing::{
@@ -73,7 +73,7 @@ impl Machine {
     }
 
     /// The next event; what was until then is drawn.
-    fn emit(&mut self, cpu: usize, what: What) {
+    fn emit(&mut self, cpu: usize, what: TraceEventKind) {
         self.now += 1 + self.random.below(20);
         let work = self.work(cpu);
         self.cpus[cpu].draw_until(self.now, work);
@@ -81,7 +81,7 @@ impl Machine {
             time: HostNs(self.now),
             machine: model::MachineId::HOST,
             cpu: u32::try_from(cpu).unwrap(),
-            what,
+            kind: what,
         });
     }
 
@@ -107,7 +107,9 @@ impl Machine {
         if self.chance(6) {
             return self.interrupt(cpu);
         }
-        let Some(task) = self.tasks.get(&current) else { return self.schedule(cpu, Off::Runnable) };
+        let Some(task) = self.tasks.get(&current) else {
+            return self.schedule(cpu, PrevState::Runnable);
+        };
         match (task.call, task.in_fault) {
             (_, true) if self.chance(2) => {
                 self.emit(cpu, fault_end());
@@ -145,7 +147,7 @@ impl Machine {
                 self.emit(cpu, fault(true));
                 self.task(current).in_fault = true;
             }
-            1 if self.chance(2) => self.schedule(cpu, Off::Runnable),
+            1 if self.chance(2) => self.schedule(cpu, PrevState::Runnable),
             _ => {
                 let call = u16::try_from(self.random.below(200)).unwrap();
                 self.emit(cpu, enter(current, call));
@@ -162,13 +164,13 @@ impl Machine {
                 self.task(current).in_fault = true;
             }
             1 => self.read(cpu),
-            2 => self.schedule(cpu, Off::Sleep),
+            2 => self.schedule(cpu, PrevState::Sleep),
             3 => self.wake_any(cpu, &format!("task{current}")),
-            4 => self.schedule(cpu, Off::Runnable),
+            4 => self.schedule(cpu, PrevState::Runnable),
             5 if self.tasks.len() < 12 => self.fork(cpu),
             6 if current != 1 && self.chance(4) => {
                 self.emit(cpu, exit(current));
-                self.schedule(cpu, Off::Dead);
+                self.schedule(cpu, PrevState::Dead);
             }
             _ => {
                 self.emit(cpu, leave(current, call));
@@ -193,9 +195,9 @@ impl Machine {
         self.next_request += 1;
         let name = self.next_request;
         if self.chance(2) {
-            self.emit(cpu, What::BlockInsert(request(name, current)));
+            self.emit(cpu, TraceEventKind::BlockInsert(request(name, current)));
         }
-        self.emit(cpu, What::BlockIssue(request(name, current)));
+        self.emit(cpu, TraceEventKind::BlockIssue(request(name, current)));
         if self.requests.is_empty() {
             self.busy_since = self.now;
         }
@@ -203,7 +205,7 @@ impl Machine {
         let row = task.n_requests;
         task.n_requests += 1;
         self.requests.insert(name, (current, row));
-        self.schedule(cpu, Off::Uninterruptible { io: true });
+        self.schedule(cpu, PrevState::Uninterruptible { io: true });
         self.task(current).wakeable = false;
     }
 
@@ -242,7 +244,7 @@ impl Machine {
     }
 
     /// Gives the CPU to another task, or to none.
-    fn schedule(&mut self, cpu: usize, off: Off) {
+    fn schedule(&mut self, cpu: usize, prev_state: PrevState) {
         let prev = self.cpus[cpu].current;
         let queued: Vec<u32> =
             self.tasks.iter().filter(|(_, task)| task.queued).map(|(tid, _)| *tid).collect();
@@ -251,8 +253,8 @@ impl Machine {
         if prev == 0 && next == 0 {
             return;
         }
-        self.emit(cpu, switch(prev, off, next));
-        self.leave_cpu(prev, off);
+        self.emit(cpu, switch(prev, prev_state, next));
+        self.leave_cpu(prev, prev_state);
         if next != 0 {
             self.become_state(next, &format!("cpu{cpu}"));
             self.task(next).queued = false;
@@ -260,16 +262,16 @@ impl Machine {
         self.cpus[cpu].current = next;
     }
 
-    fn leave_cpu(&mut self, tid: u32, off: Off) {
+    fn leave_cpu(&mut self, tid: u32, prev_state: PrevState) {
         let Some(task) = self.tasks.get_mut(&tid) else { return };
-        task.queued = off == Off::Runnable;
-        task.wakeable = off == Off::Sleep;
+        task.queued = prev_state == PrevState::Runnable;
+        task.wakeable = prev_state == PrevState::Sleep;
         let call = task.call.map_or(String::new(), |call| format!(" call{call}"));
         let in_fault = if task.in_fault { " fault" } else { "" };
-        match off {
-            Off::Runnable => self.become_state(tid, "preempted"),
-            Off::Sleep => self.become_state(tid, &format!("asleep stack7{call}{in_fault}")),
-            Off::Dead => self.become_state(tid, "dead"),
+        match prev_state {
+            PrevState::Runnable => self.become_state(tid, "preempted"),
+            PrevState::Sleep => self.become_state(tid, &format!("asleep stack7{call}{in_fault}")),
+            PrevState::Dead => self.become_state(tid, "dead"),
             _ => self.become_state(tid, &format!("asleep stack7 deep io{call}{in_fault}")),
         }
     }
@@ -319,11 +321,11 @@ impl Cpu {
 }
 
 fn is_fault_end(event: &TraceEvent) -> bool {
-    matches!(event.what, What::FaultExit { .. })
+    matches!(event.kind, TraceEventKind::FaultExit { .. })
 }
 
 fn is_switch(event: &TraceEvent, cpu: usize) -> bool {
-    event.cpu as usize == cpu && matches!(event.what, What::Switch { .. })
+    event.cpu as usize == cpu && matches!(event.kind, TraceEventKind::Switch { .. })
 }
 
 #[test]

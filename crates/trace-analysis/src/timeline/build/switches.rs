@@ -1,6 +1,6 @@
 //! Who has which CPU, and who is woken by whom.
 
-use model::{Off, Tid, TraceStack};
+use model::{PrevState, Tid, TraceStack};
 
 use super::Builder;
 use super::cpus::Current;
@@ -100,14 +100,14 @@ impl Builder<'_> {
         &mut self,
         row: usize,
         prev: Tid,
-        off: Off,
+        prev_state: PrevState,
         stack: Option<TraceStack>,
         next: Tid,
     ) {
         self.end_interrupts(row);
         self.cpus[row].completed = None;
         if let Some(id) = self.tasks.find(prev) {
-            self.leave(id, off, stack);
+            self.leave(id, prev_state, stack);
         }
         let next = self.current_of(next);
         if let Current::Task(id) = next {
@@ -117,17 +117,17 @@ impl Builder<'_> {
     }
 
     /// A task loses its CPU.
-    pub(super) fn leave(&mut self, id: TaskId, off: Off, stack: Option<TraceStack>) {
+    pub(super) fn leave(&mut self, id: TaskId, prev_state: PrevState, stack: Option<TraceStack>) {
         let task = &mut self.tasks[id];
-        let (uninterruptible, io) = match off {
-            Off::Runnable => {
+        let (uninterruptible, io) = match prev_state {
+            PrevState::Runnable => {
                 task.waking = None;
                 return task.become_state(self.now, State::Runnable { preempted: true });
             }
-            Off::Stopped => return task.become_state(self.now, State::Stopped),
-            Off::Dead => return self.tasks.end(id, self.now),
-            Off::Sleep => (false, false),
-            Off::Uninterruptible { io } => (true, io),
+            PrevState::Stopped => return task.become_state(self.now, State::Stopped),
+            PrevState::Dead => return self.tasks.end(id, self.now),
+            PrevState::Sleep => (false, false),
+            PrevState::Uninterruptible { io } => (true, io),
         };
         // A waker that came while it still had the CPU: the kernel queues it as soon as it is off.
         if let Some(waker) = &mut task.waking {

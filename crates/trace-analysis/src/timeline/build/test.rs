@@ -1,6 +1,9 @@
 //! Each rule of the builder, on a trace made for it.
 
-use model::{HostNs, Interrupt, LockKind, MachineId, Off, Pid, Tid, TracedCommand, Vector, What};
+use model::{
+    HostNs, Interrupt, LockKind, MachineId, Pid, PrevState, Tid, TraceEventKind, TracedCommand,
+    Vector,
+};
 
 use super::testing::{
     Scene, done, enter, exec, exit, fault, fault_end, fork, irq, irq_end, leave, lock, lock_end,
@@ -8,7 +11,7 @@ use super::testing::{
 };
 use crate::timeline::{Calls, Problem, TaskId};
 
-const DISK: Off = Off::Uninterruptible { io: true };
+const DISK: PrevState = PrevState::Uninterruptible { io: true };
 const TIMER: Interrupt = Interrupt::Vector(Vector::LocalTimer);
 const BLOCK: Interrupt = Interrupt::Soft(4);
 const LINE: Interrupt = Interrupt::Device(9);
@@ -16,15 +19,15 @@ const LINE: Interrupt = Interrupt::Device(9);
 #[test]
 fn a_sleeper_is_woken_waits_and_runs() {
     let scene = Scene::new(&[
-        (10, 0, switch(0, Off::Runnable, 1)),
+        (10, 0, switch(0, PrevState::Runnable, 1)),
         (20, 0, enter(1, 7)),
-        (25, 0, switch(1, Off::Sleep, 0)),
+        (25, 0, switch(1, PrevState::Sleep, 0)),
         (30, 1, enter(5, 1)),
         (40, 1, waking(1, 5)),
         (42, 1, wakeup(1)),
-        (50, 0, switch(0, Off::Runnable, 1)),
+        (50, 0, switch(0, PrevState::Runnable, 1)),
         (60, 0, leave(1, 7)),
-        (70, 0, switch(1, Off::Runnable, 0)),
+        (70, 0, switch(1, PrevState::Runnable, 0)),
     ])
     .task(5, "other");
     scene.check_task(
@@ -49,7 +52,7 @@ fn a_sleeper_is_woken_waits_and_runs() {
 fn a_command_is_another_task_once_it_is_released() {
     let mut scene = Scene::new(&[
         (20, 1, wakeup(5)),
-        (22, 0, switch(0, Off::Runnable, 5)),
+        (22, 0, switch(0, PrevState::Runnable, 5)),
         (25, 0, leave(5, 0)),
         (27, 0, enter(5, 59)),
         (30, 0, exec(5, "sh")),
@@ -79,19 +82,19 @@ fn a_command_is_another_task_once_it_is_released() {
 fn a_wake_up_that_races_with_the_sleep() {
     // Both before the switch: it goes on running, and its next sleep is another matter.
     let before = Scene::new(&[
-        (10, 0, switch(0, Off::Runnable, 1)),
+        (10, 0, switch(0, PrevState::Runnable, 1)),
         (20, 1, waking(1, 0)),
         (21, 1, wakeup(1)),
-        (30, 0, switch(1, Off::Sleep, 0)),
+        (30, 0, switch(1, PrevState::Sleep, 0)),
     ]);
     before.check_task(1, "0-10 preempted, 10-30 cpu0, 30-100 asleep stack7");
     // The waker is seen before the sleep, which ends as soon as the task is off its CPU.
     let amid = Scene::new(&[
-        (10, 0, switch(0, Off::Runnable, 1)),
+        (10, 0, switch(0, PrevState::Runnable, 1)),
         (29, 1, waking(1, 0)),
-        (30, 0, switch(1, Off::Sleep, 0)),
+        (30, 0, switch(1, PrevState::Sleep, 0)),
         (33, 1, wakeup(1)),
-        (40, 0, switch(0, Off::Runnable, 1)),
+        (40, 0, switch(0, PrevState::Runnable, 1)),
     ]);
     amid.check_task(
         1,
@@ -99,10 +102,10 @@ fn a_wake_up_that_races_with_the_sleep() {
     );
     // Waking alone: it waits from then on.
     let alone = Scene::new(&[
-        (10, 0, switch(0, Off::Runnable, 1)),
-        (30, 0, switch(1, Off::Sleep, 0)),
+        (10, 0, switch(0, PrevState::Runnable, 1)),
+        (30, 0, switch(1, PrevState::Sleep, 0)),
         (33, 1, waking(1, 0)),
-        (40, 0, switch(0, Off::Runnable, 1)),
+        (40, 0, switch(0, PrevState::Runnable, 1)),
     ]);
     alone.check_task(
         1,
@@ -117,7 +120,7 @@ fn what_the_first_event_tells_of_the_time_before() {
         (12, 0, irq_end(TIMER)),
         (20, 0, leave(1, 3)),
         (30, 1, wakeup(5)),
-        (40, 1, switch(0, Off::Runnable, 5)),
+        (40, 1, switch(0, PrevState::Runnable, 5)),
         (50, 1, leave(5, 4)),
     ])
     .task(5, "sleeper")
@@ -131,7 +134,7 @@ fn what_the_first_event_tells_of_the_time_before() {
     scene.tables.tasks[3].asleep_in = Some("poll".to_owned());
     scene.check_task(6, "0-100 asleep");
     // It may have been woken after they were read.
-    let mut ran = Scene::new(&[(30, 0, switch(0, Off::Runnable, 6))]).task(6, "runs");
+    let mut ran = Scene::new(&[(30, 0, switch(0, PrevState::Runnable, 6))]).task(6, "runs");
     ran.tables.tasks[2].asleep_in = Some("poll".to_owned());
     ran.check_task(6, "0-30 preempted, 30-100 cpu0");
     ran.check_problems(&[]);
@@ -151,14 +154,14 @@ fn a_process_is_made_runs_a_program_and_ends() {
         (12, 0, fork(1, 9)),
         (13, 0, wakeup(9)),
         (15, 0, leave(1, 57)),
-        (20, 0, switch(1, Off::Runnable, 9)),
+        (20, 0, switch(1, PrevState::Runnable, 9)),
         (22, 0, leave(9, 57)),
         (25, 0, enter(9, 59)),
         (30, 0, exec(9, "cc1")),
         (35, 0, leave(9, 59)),
         (40, 0, enter(9, 231)),
         (44, 0, exit(9)),
-        (50, 0, switch(9, Off::Dead, 1)),
+        (50, 0, switch(9, PrevState::Dead, 1)),
         (60, 0, enter(1, 57)),
         (62, 0, fork(1, 9)),
     ]);
@@ -180,9 +183,9 @@ fn a_process_is_made_runs_a_program_and_ends() {
 #[test]
 fn the_kernel_s_own_tasks_and_programs_they_start() {
     let scene = Scene::new(&[
-        (0, 0, switch(0, Off::Runnable, 2)),
+        (0, 0, switch(0, PrevState::Runnable, 2)),
         (10, 0, fork(2, 8)),
-        (20, 0, switch(2, Off::Sleep, 8)),
+        (20, 0, switch(2, PrevState::Sleep, 8)),
         (30, 0, exec(8, "modprobe")),
         (40, 0, leave(8, 59)),
     ]);
@@ -194,12 +197,12 @@ fn the_kernel_s_own_tasks_and_programs_they_start() {
 /// vhost's thread, made in the VMM's `ioctl`.
 #[test]
 fn what_works_for_a_program_in_the_kernel_is_in_no_call() {
-    let worker = What::Fork { parent: Tid(1), child: Tid(9), pid: Pid(1), kernel: true };
+    let worker = TraceEventKind::Fork { parent: Tid(1), child: Tid(9), pid: Pid(1), kernel: true };
     let scene = Scene::new(&[
         (0, 0, enter(1, 16)),
         (10, 0, worker),
-        (20, 0, switch(1, Off::Runnable, 9)),
-        (30, 0, switch(9, Off::Sleep, 1)),
+        (20, 0, switch(1, PrevState::Runnable, 9)),
+        (30, 0, switch(9, PrevState::Sleep, 1)),
         (40, 0, leave(1, 16)),
     ]);
     scene.check_cpu(0, "0-20 1:call16, 20-30 9:kernel, 30-40 1:call16, 40-100 1:user");
@@ -210,14 +213,14 @@ fn what_works_for_a_program_in_the_kernel_is_in_no_call() {
 fn a_thread_that_runs_a_program_takes_its_process_s_id() {
     let scene = Scene::new(&[
         (10, 0, enter(1, 56)),
-        (12, 0, What::Fork { parent: Tid(1), child: Tid(5), pid: Pid(1), kernel: false }),
-        (20, 0, switch(1, Off::Runnable, 5)),
+        (12, 0, TraceEventKind::Fork { parent: Tid(1), child: Tid(5), pid: Pid(1), kernel: false }),
+        (20, 0, switch(1, PrevState::Runnable, 5)),
         (25, 0, exec(5, "")),
-        (25, 0, switch(5, Off::Sleep, 1)),
+        (25, 0, switch(5, PrevState::Sleep, 1)),
         (30, 0, exit(1)),
-        (40, 0, switch(1, Off::Dead, 5)),
+        (40, 0, switch(1, PrevState::Dead, 5)),
         (50, 0, exec(1, "sh")),
-        (60, 0, switch(1, Off::Runnable, 0)),
+        (60, 0, switch(1, PrevState::Runnable, 0)),
         (70, 0, wakeup(5)),
     ]);
     // The task that was thread 5 is thread 1 now; it slept without a wake-up, which is a problem of this trace.
@@ -228,7 +231,7 @@ fn a_thread_that_runs_a_program_takes_its_process_s_id() {
 #[test]
 fn the_innermost_counts() {
     let scene = Scene::new(&[
-        (0, 0, switch(0, Off::Runnable, 1)),
+        (0, 0, switch(0, PrevState::Runnable, 1)),
         (0, 0, leave(1, 2)),
         (10, 0, enter(1, 0)),
         (20, 0, fault(false)),
@@ -237,10 +240,10 @@ fn the_innermost_counts() {
         (40, 0, irq_end(LINE)),
         (45, 0, irq_end(BLOCK)),
         (50, 0, fault_end()),
-        (60, 0, switch(1, Off::Runnable, 0)),
+        (60, 0, switch(1, PrevState::Runnable, 0)),
         (65, 0, irq(TIMER)),
         (70, 0, irq_end(TIMER)),
-        (80, 0, switch(0, Off::Runnable, 1)),
+        (80, 0, switch(0, PrevState::Runnable, 1)),
         (90, 0, leave(1, 0)),
     ]);
     scene.check_cpu(
@@ -259,7 +262,7 @@ fn faults_whose_ends_are_seen_last_over_sleeps() {
         (20, 0, switch(1, DISK, 0)),
         (30, 0, waking(1, 0)),
         (30, 0, wakeup(1)),
-        (40, 0, switch(0, Off::Runnable, 1)),
+        (40, 0, switch(0, PrevState::Runnable, 1)),
         (50, 0, fault_end()),
     ]);
     scene.check_cpu(0, "0-10 1:user, 10-20 1:fault, 20-40 idle, 40-50 1:fault, 50-100 1:user");
@@ -270,7 +273,7 @@ fn faults_whose_ends_are_seen_last_over_sleeps() {
 #[test]
 fn faults_whose_ends_are_missed_do_not_last() {
     const MS: u64 = 1_000_000;
-    let check = |events: &[(u64, What)], cpu: &str, missed| {
+    let check = |events: &[(u64, TraceEventKind)], cpu: &str, missed| {
         let seen = [(0, leave(1, 2)), (1, fault(true)), (2, fault_end())];
         let events = seen.iter().chain(events);
         let events: Vec<_> = events.map(|(ms, what)| (ms * MS, 0, *what)).collect();
@@ -286,8 +289,8 @@ fn faults_whose_ends_are_missed_do_not_last() {
             (3, fault(true)),
             (4, irq(TIMER)),
             (6, irq_end(TIMER)),
-            (7, switch(1, Off::Runnable, 0)),
-            (9, switch(0, Off::Runnable, 1)),
+            (7, switch(1, PrevState::Runnable, 0)),
+            (9, switch(0, PrevState::Runnable, 1)),
             (20, enter(1, 7)),
         ],
         "3M-4M 1:fault, 4M-6M 1:Vector(LocalTimer), 6M-7M 1:fault, 7M-9M idle, 9M-17M 1:fault, 17M-20M 1:user, \
@@ -300,7 +303,7 @@ fn faults_whose_ends_are_missed_do_not_last() {
             (3, fault(true)),
             (11, switch(1, DISK, 0)),
             (12, wakeup(1)),
-            (13, switch(0, Off::Runnable, 1)),
+            (13, switch(0, PrevState::Runnable, 1)),
             (22, fault_end()),
         ],
         "3M-11M 1:fault, 11M-13M idle, 13M-22M 1:fault, 22M-30M 1:user",
@@ -348,10 +351,10 @@ fn faults_whose_ends_are_not_seen_are_estimated() {
 #[test]
 fn a_request_wakes_who_waits_for_it() {
     let scene = Scene::new(&[
-        (0, 0, switch(0, Off::Runnable, 1)),
+        (0, 0, switch(0, PrevState::Runnable, 1)),
         (5, 0, enter(1, 0)),
-        (10, 0, What::BlockInsert(request(77, 1))),
-        (12, 0, What::BlockIssue(request(77, 1))),
+        (10, 0, TraceEventKind::BlockInsert(request(77, 1))),
+        (12, 0, TraceEventKind::BlockIssue(request(77, 1))),
         (15, 0, switch(1, DISK, 0)),
         (50, 1, irq(BLOCK)),
         (52, 1, done(77)),
@@ -382,20 +385,20 @@ fn a_request_wakes_who_waits_for_it() {
 fn disks_are_busy_while_something_is_issued() {
     let scene = Scene::new(&[
         (5, 0, enter(1, 0)),
-        (10, 0, What::BlockIssue(request(1, 1))),
-        (15, 0, What::BlockInsert(request(2, 1))),
-        (20, 0, What::BlockIssue(request(2, 1))),
+        (10, 0, TraceEventKind::BlockIssue(request(1, 1))),
+        (15, 0, TraceEventKind::BlockInsert(request(2, 1))),
+        (20, 0, TraceEventKind::BlockIssue(request(2, 1))),
         (25, 1, done(1)),
-        (30, 1, What::BlockRequeue { request: 2 }),
-        (35, 1, What::BlockInsert(request(2, 1))),
-        (40, 1, What::BlockIssue(request(2, 9))),
+        (30, 1, TraceEventKind::BlockRequeue { request: 2 }),
+        (35, 1, TraceEventKind::BlockInsert(request(2, 1))),
+        (40, 1, TraceEventKind::BlockIssue(request(2, 9))),
         (50, 1, done(2)),
         (55, 1, done(2)),
-        (56, 1, What::BlockComplete { request: 8, bytes: 0 }),
-        (60, 1, What::BlockIssue(request(3, 0))),
-        (70, 1, What::BlockInsert(request(4, 1))),
-        (72, 1, What::BlockInsert(model::BlockRequest { sector: 8, ..request(4, 1) })),
-        (75, 1, What::BlockIssue(request(3, 1))),
+        (56, 1, TraceEventKind::BlockComplete { request: 8, bytes: 0 }),
+        (60, 1, TraceEventKind::BlockIssue(request(3, 0))),
+        (70, 1, TraceEventKind::BlockInsert(request(4, 1))),
+        (72, 1, TraceEventKind::BlockInsert(model::BlockRequest { sector: 8, ..request(4, 1) })),
+        (75, 1, TraceEventKind::BlockIssue(request(3, 1))),
     ])
     .task(9, "worker");
     // The first that was named 4 was merged into another; the idle task's is nobody's.
@@ -407,13 +410,13 @@ fn disks_are_busy_while_something_is_issued() {
 #[test]
 fn a_request_that_is_merged_waits_no_longer() {
     let scene = Scene::new(&[
-        (10, 0, What::BlockInsert(request(1, 1))),
-        (12, 0, What::BlockInsert(request(2, 1))),
-        (14, 0, What::BlockInsert(request(3, 1))),
-        (20, 0, What::BlockMerge { request: 2 }),
-        (25, 0, What::BlockMerge { request: 7 }),
-        (30, 0, What::BlockIssue(request(1, 1))),
-        (40, 0, What::BlockMerge { request: 1 }),
+        (10, 0, TraceEventKind::BlockInsert(request(1, 1))),
+        (12, 0, TraceEventKind::BlockInsert(request(2, 1))),
+        (14, 0, TraceEventKind::BlockInsert(request(3, 1))),
+        (20, 0, TraceEventKind::BlockMerge { request: 2 }),
+        (25, 0, TraceEventKind::BlockMerge { request: 7 }),
+        (30, 0, TraceEventKind::BlockIssue(request(1, 1))),
+        (40, 0, TraceEventKind::BlockMerge { request: 1 }),
         (50, 1, done(1)),
     ]);
     scene.check_requests("1 10 30 50, 1 12 - 20, 1 14 - -");
@@ -424,7 +427,7 @@ fn a_request_that_is_merged_waits_no_longer() {
 #[test]
 fn of_too_many_disks_the_last_are_one() {
     let of = |disk| model::BlockRequest { disk, ..request(u64::from(disk), 1) };
-    let issues = (0..1000).map(|disk| (10, 0, What::BlockIssue(of(disk))));
+    let issues = (0..1000).map(|disk| (10, 0, TraceEventKind::BlockIssue(of(disk))));
     let ends = (0..1000_u32).map(|disk| (20 + u64::from(disk) % 7, 0, done(disk.into())));
     let timeline = Scene::new(&issues.chain(ends).collect::<Vec<_>>()).build();
     let disks: Vec<_> = timeline.disks.iter().map(|it| (it.name.as_str(), it.requests)).collect();
@@ -447,9 +450,9 @@ fn locks_that_tasks_sleep_for() {
             (15, 0, switch(1, DISK, 0)),
             (20, 1, waking(1, 5)),
             (22, 1, wakeup(1)),
-            (30, 0, switch(0, Off::Runnable, 1)),
+            (30, 0, switch(0, PrevState::Runnable, 1)),
             (31, 0, lock_end(1, 4)),
-            (40, 0, switch(1, Off::Sleep, 0)),
+            (40, 0, switch(1, PrevState::Sleep, 0)),
         ])
         .task(5, "holder")
     };
@@ -462,12 +465,12 @@ fn locks_that_tasks_sleep_for() {
 
 #[test]
 fn a_wait_for_a_lock_is_over_with_its_call() {
-    let check = |told: What, asleep: &str| {
+    let check = |told: TraceEventKind, asleep: &str| {
         let scene = Scene::new(&[
             (5, 0, enter(1, 87)),
             (10, 0, lock(1, 4, LockKind::Mutex, None)),
             (20, 0, told),
-            (30, 0, switch(1, Off::Sleep, 0)),
+            (30, 0, switch(1, PrevState::Sleep, 0)),
         ]);
         scene.check_task(1, &format!("0-30 cpu0, 30-100 asleep stack7{asleep}"));
     };
@@ -480,12 +483,12 @@ fn a_wait_for_a_lock_is_over_with_its_call() {
 fn lost_events_leave_what_they_contradict_unknown() {
     // Who came to CPU 0 after 1 is not known, nor where 5 was.
     let scene = Scene::new(&[
-        (10, 0, switch(0, Off::Runnable, 1)),
-        (15, 1, switch(0, Off::Runnable, 5)),
+        (10, 0, switch(0, PrevState::Runnable, 1)),
+        (15, 1, switch(0, PrevState::Runnable, 5)),
         (20, 0, enter(1, 0)),
-        (25, 1, switch(5, Off::Sleep, 0)),
-        (40, 0, switch(5, Off::Runnable, 0)),
-        (60, 1, switch(0, Off::Runnable, 1)),
+        (25, 1, switch(5, PrevState::Sleep, 0)),
+        (40, 0, switch(5, PrevState::Runnable, 0)),
+        (60, 1, switch(0, PrevState::Runnable, 1)),
     ])
     .task(5, "other");
     scene.check_task(1, "0-10 ?, 10-20 cpu0, 20-60 ?, 60-100 cpu1");
@@ -493,29 +496,32 @@ fn lost_events_leave_what_they_contradict_unknown() {
     scene.check_cpu(0, "0-10 ?, 10-20 1:?, 20-40 ?, 40-100 idle");
     scene.check_problems(&[(Problem::SwitchFromAnother, 1)]);
     // Few such places do not make the rest doubtful: the CPU was idle until its first switch.
-    let mut events = vec![(1, 0, switch(0, Off::Runnable, 5)), (2, 0, switch(1, Off::Runnable, 0))];
+    let mut events =
+        vec![(1, 0, switch(0, PrevState::Runnable, 5)), (2, 0, switch(1, PrevState::Runnable, 0))];
     for time in 3..60 {
-        events.push((time, 1, switch(0, Off::Runnable, 0)));
+        events.push((time, 1, switch(0, PrevState::Runnable, 0)));
     }
     Scene::new(&events).task(5, "other").check_cpu(0, "0-1 idle, 1-2 ?, 2-100 idle");
     // The same task on two CPUs: it must have left the first.
     let scene = Scene::new(&[
-        (10, 0, switch(0, Off::Runnable, 1)),
+        (10, 0, switch(0, PrevState::Runnable, 1)),
         (20, 0, enter(1, 0)),
-        (50, 1, switch(0, Off::Runnable, 1)),
+        (50, 1, switch(0, PrevState::Runnable, 1)),
     ]);
     scene.check_task(1, "0-10 preempted, 10-20 cpu0, 20-50 ?, 50-100 cpu1");
     scene.check_cpu(0, "0-10 idle, 10-20 1:user, 20-100 ?");
     scene.check_problems(&[(Problem::SwitchFromAnother, 1)]);
     // Run without a wake-up.
-    let scene =
-        Scene::new(&[(10, 0, switch(1, Off::Sleep, 0)), (50, 0, switch(0, Off::Runnable, 1))]);
+    let scene = Scene::new(&[
+        (10, 0, switch(1, PrevState::Sleep, 0)),
+        (50, 0, switch(0, PrevState::Runnable, 1)),
+    ]);
     scene.check_task(1, "0-10 cpu0, 10-50 ?, 50-100 cpu0");
     scene.check_problems(&[(Problem::UnseenTask, 1)]);
     // Never seen before; an interrupt that ended unseen.
     let scene = Scene::new(&[
         (10, 0, irq(LINE)),
-        (20, 0, switch(0, Off::Runnable, 33)),
+        (20, 0, switch(0, PrevState::Runnable, 33)),
         (30, 0, irq_end(LINE)),
     ]);
     scene.check_task(33, "20-100 cpu0");
@@ -526,13 +532,13 @@ fn lost_events_leave_what_they_contradict_unknown() {
 #[test]
 fn what_a_filter_left_out_is_not_guessed() {
     let scene = Scene::new(&[
-        (10, 0, switch(5, Off::Runnable, 1)),
+        (10, 0, switch(5, PrevState::Runnable, 1)),
         (15, 0, enter(1, 0)),
-        (20, 0, switch(1, Off::Runnable, 5)),
+        (20, 0, switch(1, PrevState::Runnable, 5)),
         (25, 0, fork(5, 6)),
-        (30, 0, switch(5, Off::Runnable, 1)),
+        (30, 0, switch(5, PrevState::Runnable, 1)),
         (40, 0, leave(1, 0)),
-        (50, 0, switch(1, Off::Runnable, 0)),
+        (50, 0, switch(1, PrevState::Runnable, 0)),
     ])
     .task(5, "other");
     scene.check_cpu(
@@ -553,10 +559,10 @@ fn what_a_filter_left_out_is_not_guessed() {
 #[test]
 fn time_goes_on_only() {
     let scene = Scene::new(&[
-        (20, 0, switch(0, Off::Runnable, 1)),
+        (20, 0, switch(0, PrevState::Runnable, 1)),
         (15, 0, enter(1, 0)),
         (40, 0, leave(1, 0)),
-        (700, 0, switch(1, Off::Runnable, 0)),
+        (700, 0, switch(1, PrevState::Runnable, 0)),
     ]);
     scene.check_cpu(0, "0-20 idle, 20-40 1:call0, 40-100 1:user");
     scene.check_problems(&[(Problem::Backwards, 2)]);

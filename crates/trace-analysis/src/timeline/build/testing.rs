@@ -1,8 +1,8 @@
 //! Events in short, and timelines as text.
 
 use model::{
-    BlockOp, BlockRequest, HostNs, Interrupt, LockKind, Machine, MachineId, Off, Pid, TaskName,
-    Tid, TraceEvent, TraceStack, TraceTables, TraceTask, What,
+    BlockOp, BlockRequest, HostNs, Interrupt, LockKind, Machine, MachineId, Pid, PrevState,
+    TaskName, Tid, TraceEvent, TraceEventKind, TraceStack, TraceTables, TraceTask,
 };
 
 use crate::timeline::{
@@ -17,7 +17,7 @@ pub(crate) struct Scene {
 }
 
 impl Scene {
-    pub(crate) fn new(events: &[(u64, u32, What)]) -> Self {
+    pub(crate) fn new(events: &[(u64, u32, TraceEventKind)]) -> Self {
         let machine = Machine {
             name: "host".to_owned(),
             cpus: vec![0, 1],
@@ -29,7 +29,7 @@ impl Scene {
             time: HostNs(*time),
             machine: MachineId::HOST,
             cpu: *cpu,
-            what: *what,
+            kind: *what,
         });
         let tasks = vec![there(1, "init", false), there(2, "kthreadd", true)];
         let tables = TraceTables { machines: vec![machine], tasks, ..TraceTables::default() };
@@ -176,54 +176,54 @@ fn work(work: Work) -> String {
     }
 }
 
-pub(crate) fn switch(prev: u32, off: Off, next: u32) -> What {
-    let asleep = matches!(off, Off::Sleep | Off::Uninterruptible { .. });
+pub(crate) fn switch(prev: u32, prev_state: PrevState, next: u32) -> TraceEventKind {
+    let asleep = matches!(prev_state, PrevState::Sleep | PrevState::Uninterruptible { .. });
     let stack = asleep.then_some(TraceStack(7));
-    What::Switch { prev: Tid(prev), off, stack, next: Tid(next) }
+    TraceEventKind::Switch { prev: Tid(prev), prev_state, stack, next: Tid(next) }
 }
 
-pub(crate) fn waking(task: u32, by: u32) -> What {
-    What::Waking { task: Tid(task), by: Tid(by) }
+pub(crate) fn waking(task: u32, by: u32) -> TraceEventKind {
+    TraceEventKind::Waking { task: Tid(task), by: Tid(by) }
 }
 
-pub(crate) fn wakeup(task: u32) -> What {
-    What::Wakeup { task: Tid(task), target_cpu: 0 }
+pub(crate) fn wakeup(task: u32) -> TraceEventKind {
+    TraceEventKind::Wakeup { task: Tid(task), target_cpu: 0 }
 }
 
-pub(crate) fn fork(parent: u32, child: u32) -> What {
-    What::Fork { parent: Tid(parent), child: Tid(child), pid: Pid(child), kernel: false }
+pub(crate) fn fork(parent: u32, child: u32) -> TraceEventKind {
+    TraceEventKind::Fork { parent: Tid(parent), child: Tid(child), pid: Pid(child), kernel: false }
 }
 
-pub(crate) fn exec(task: u32, name: &str) -> What {
-    What::Exec { task: Tid(task), name: TaskName::new(name.as_bytes()) }
+pub(crate) fn exec(task: u32, name: &str) -> TraceEventKind {
+    TraceEventKind::Exec { task: Tid(task), name: TaskName::new(name.as_bytes()) }
 }
 
-pub(crate) fn exit(task: u32) -> What {
-    What::Exit { task: Tid(task) }
+pub(crate) fn exit(task: u32) -> TraceEventKind {
+    TraceEventKind::Exit { task: Tid(task) }
 }
 
-pub(crate) fn enter(task: u32, number: u16) -> What {
-    What::SyscallEnter { task: Tid(task), number }
+pub(crate) fn enter(task: u32, number: u16) -> TraceEventKind {
+    TraceEventKind::SyscallEnter { task: Tid(task), number }
 }
 
-pub(crate) fn leave(task: u32, number: u16) -> What {
-    What::SyscallExit { task: Tid(task), number, failed: false }
+pub(crate) fn leave(task: u32, number: u16) -> TraceEventKind {
+    TraceEventKind::SyscallExit { task: Tid(task), number, failed: false }
 }
 
-pub(crate) fn irq(interrupt: Interrupt) -> What {
-    What::InterruptEnter(interrupt)
+pub(crate) fn irq(interrupt: Interrupt) -> TraceEventKind {
+    TraceEventKind::InterruptEnter(interrupt)
 }
 
-pub(crate) fn irq_end(interrupt: Interrupt) -> What {
-    What::InterruptExit(interrupt)
+pub(crate) fn irq_end(interrupt: Interrupt) -> TraceEventKind {
+    TraceEventKind::InterruptExit(interrupt)
 }
 
-pub(crate) fn fault(user: bool) -> What {
-    What::FaultEnter { address: 0, user }
+pub(crate) fn fault(user: bool) -> TraceEventKind {
+    TraceEventKind::FaultEnter { address: 0, user }
 }
 
-pub(crate) fn fault_end() -> What {
-    What::FaultExit { major: false }
+pub(crate) fn fault_end() -> TraceEventKind {
+    TraceEventKind::FaultExit { major: false }
 }
 
 pub(crate) fn request(name: u64, task: u32) -> BlockRequest {
@@ -231,15 +231,15 @@ pub(crate) fn request(name: u64, task: u32) -> BlockRequest {
     BlockRequest { request: name, disk: 8 << 20 | 16, sector: 0, bytes: 4096, op, task: Tid(task) }
 }
 
-pub(crate) fn done(name: u64) -> What {
-    What::BlockComplete { request: name, bytes: 4096 }
+pub(crate) fn done(name: u64) -> TraceEventKind {
+    TraceEventKind::BlockComplete { request: name, bytes: 4096 }
 }
 
-pub(crate) fn lock(task: u32, lock: u64, kind: LockKind, owner: Option<u32>) -> What {
+pub(crate) fn lock(task: u32, lock: u64, kind: LockKind, owner: Option<u32>) -> TraceEventKind {
     let owner = owner.map(Tid);
-    What::LockBegin { task: Tid(task), lock, kind, owner, stack: None }
+    TraceEventKind::LockBegin { task: Tid(task), lock, kind, owner, stack: None }
 }
 
-pub(crate) fn lock_end(task: u32, lock: u64) -> What {
-    What::LockEnd { task: Tid(task), lock }
+pub(crate) fn lock_end(task: u32, lock: u64) -> TraceEventKind {
+    TraceEventKind::LockEnd { task: Tid(task), lock }
 }

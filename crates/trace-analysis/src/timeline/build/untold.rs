@@ -91,7 +91,7 @@ impl Builder<'_> {
 
 #[cfg(test)]
 mod test {
-    use model::{Interrupt, LostEvents, Machine, Off, Pid, Vector, What};
+    use model::{Interrupt, LostEvents, Machine, Pid, PrevState, TraceEventKind, Vector};
 
     use super::super::testing::{Scene, enter, exit, irq, irq_end, leave, switch, wakeup};
     use super::*;
@@ -99,14 +99,14 @@ mod test {
     const TIMER: Interrupt = Interrupt::Vector(Vector::LocalTimer);
 
     /// Thread 5 runs, sleeps, runs, and is pushed aside for thread 1, which reads.
-    fn scene(first: &[(u64, u32, What)]) -> Scene {
+    fn scene(first: &[(u64, u32, TraceEventKind)]) -> Scene {
         let rest = [
-            (40, 0, switch(5, Off::Sleep, 0)),
+            (40, 0, switch(5, PrevState::Sleep, 0)),
             (48, 0, wakeup(5)),
-            (50, 0, switch(0, Off::Runnable, 5)),
+            (50, 0, switch(0, PrevState::Runnable, 5)),
             (60, 0, irq(TIMER)),
             (65, 0, irq_end(TIMER)),
-            (70, 0, switch(5, Off::Runnable, 1)),
+            (70, 0, switch(5, PrevState::Runnable, 1)),
             (75, 0, enter(1, 0)),
         ];
         Scene::new(&[first, &rest].concat()).task(5, "thread")
@@ -128,8 +128,13 @@ mod test {
         let (vm_process, vcpu_threads) = (Some(Pid(5)), vec![Tid(5)]);
         let vm = Machine { vm_process, vcpu_threads, clock_error_ns, ..Machine::default() };
         scene.tables.machines.push(vm);
-        let what = switch(0, Off::Runnable, 9);
-        scene.events.push(TraceEvent { time: HostNs(time), machine: MachineId(1), cpu: 0, what });
+        let what = switch(0, PrevState::Runnable, 9);
+        scene.events.push(TraceEvent {
+            time: HostNs(time),
+            machine: MachineId(1),
+            cpu: 0,
+            kind: what,
+        });
         scene
     }
 
@@ -177,7 +182,7 @@ mod test {
         let all = found_in(slept_in(ran_guest(scene(&events), 30, Some(0)), &KVM), 16);
         all.check_cpu(0, told);
         // Who is killed was in its call until then.
-        let killed = Scene::new(&[(10, 0, exit(5)), (20, 0, switch(5, Off::Dead, 0))]);
+        let killed = Scene::new(&[(10, 0, exit(5)), (20, 0, switch(5, PrevState::Dead, 0))]);
         found_in(killed.task(5, "killed"), 16)
             .check_cpu(0, "0-10 5:call16, 10-20 5:call231, 20-100 idle");
     }
