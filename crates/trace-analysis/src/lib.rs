@@ -11,6 +11,7 @@ mod cover;
 pub mod critical_path;
 #[cfg(test)]
 mod drawn;
+pub mod findings;
 pub mod gantt;
 pub mod group;
 pub mod host_side;

@@ -12,12 +12,12 @@ pub mod html;
 pub mod perfetto;
 pub mod table;
 
-mod findings;
 mod host_side;
 mod names;
 mod views;
 
-use model::{HostNs, TraceTables};
+use model::{HostNs, MachineId, TraceTables};
+use trace_analysis::findings::Findings;
 use trace_analysis::timeline::Timeline;
 
 /// A trace as exports read it.
@@ -31,4 +31,17 @@ pub struct Run<'a> {
     pub timelines: &'a [Timeline],
     /// An instant of the trace on the host's clock and in ns since 1970.
     pub instant: Option<(HostNs, u64)>,
+}
+
+impl<'a> Run<'a> {
+    /// What was found out about each machine: of the command's tasks where it ran, of everybody elsewhere.
+    fn findings(self) -> Vec<Findings<'a>> {
+        let of_machine = |timeline| Findings::new(self.tables, timeline, self.host());
+        self.timelines.iter().map(of_machine).collect()
+    }
+
+    /// The host, where it was traced.
+    fn host(self) -> Option<&'a Timeline> {
+        self.timelines.iter().find(|timeline| timeline.machine == MachineId::HOST)
+    }
 }

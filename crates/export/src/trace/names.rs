@@ -2,11 +2,14 @@
 
 use analysis::clean;
 use model::{LockKind, Machine, TraceStack, TraceTables};
+use trace_analysis::findings::Findings;
+use trace_analysis::group::Key;
 use trace_analysis::kernel::{interrupt_name, syscall_label};
 use trace_analysis::timeline::{LockWait, TaskId, Timeline, WokenBy, Work};
 
 /// Characters of a name at most.
 const NAME: usize = 80;
+const UNKNOWN: &str = "[unknown]";
 /// Functions of a stack at most.
 const FRAMES: usize = 12;
 
@@ -33,6 +36,11 @@ pub(super) fn short(text: &str) -> String {
 }
 
 impl<'a> Names<'a> {
+    /// Those of the machine that was looked at.
+    pub(super) fn new(findings: &Findings<'a>) -> Self {
+        Self { tables: findings.tables, timeline: findings.timeline }
+    }
+
     pub(super) fn machine(&self) -> Option<&'a Machine> {
         self.tables.machines.get(self.timeline.machine.index())
     }
@@ -47,16 +55,12 @@ impl<'a> Names<'a> {
 
     /// `cc1 (812)`.
     pub(super) fn task(&self, id: TaskId) -> String {
-        match self.timeline.tasks.get(id.index()) {
-            Some(task) => format!("{} ({})", self.task_name(id), task.tid.0),
-            None => "[unknown]".to_owned(),
-        }
+        task_label(self.timeline, id)
     }
 
     /// `cc1`.
     pub(super) fn task_name(&self, id: TaskId) -> String {
-        let last = self.timeline.tasks.get(id.index()).and_then(|task| task.names.last());
-        last.map_or_else(|| "[unknown]".to_owned(), |(_, name)| short(name))
+        task_name(self.timeline, id)
     }
 
     /// `io_schedule < folio_wait_bit`: innermost first.
@@ -90,6 +94,27 @@ impl<'a> Names<'a> {
             Some((owner, None)) => format!("{kind} held by {}", self.task(owner)),
             None => format!("{kind}, holder unknown"),
         }
+    }
+}
+
+/// `cc1 (812)`.
+pub(super) fn task_label(timeline: &Timeline, id: TaskId) -> String {
+    match timeline.tasks.get(id.index()) {
+        Some(task) => format!("{} ({})", task_name(timeline, id), task.tid.0),
+        None => UNKNOWN.to_owned(),
+    }
+}
+
+fn task_name(timeline: &Timeline, id: TaskId) -> String {
+    let last = timeline.tasks.get(id.index()).and_then(|task| task.names.last());
+    last.map_or_else(|| UNKNOWN.to_owned(), |(_, name)| short(name))
+}
+
+/// `cc1`, `cc1 (812)`.
+pub(super) fn key_name(key: &Key) -> String {
+    match key.tid.map(|tid| tid.0).or(key.pid.map(|pid| pid.0)) {
+        Some(id) => format!("{} ({id})", short(&key.name)),
+        None => short(&key.name),
     }
 }
 

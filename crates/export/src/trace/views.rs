@@ -1,13 +1,13 @@
 //! The analyses of a machine as tables.
 
+use trace_analysis::findings::{Findings, Path};
 use trace_analysis::group::By;
 use trace_analysis::kernel::syscall_label;
 use trace_analysis::profile::FourWay;
 use trace_analysis::states::{self, Use};
 use trace_analysis::waits::{self, Group};
 
-use super::findings::{Findings, key_name};
-use super::names::{lock_name, short};
+use super::names::{key_name, lock_name, short};
 use super::table::{Cell, Table, Unit};
 
 /// What to show.
@@ -115,7 +115,7 @@ fn wait_places(findings: &Findings<'_>) -> Table {
         ],
     );
     let text = |text: Option<String>| text.map_or(Cell::None, |text| Cell::Text(short(&text)));
-    for (detail, sum) in waits::details(findings.timeline(), &findings.classifier, &findings.who) {
+    for (detail, sum) in waits::details(findings.timeline, &findings.classifier, &findings.tasks) {
         let lock = detail.lock.as_ref();
         let holder = lock.and_then(|lock| lock.holder.as_ref());
         table.rows.push(vec![
@@ -145,7 +145,7 @@ fn calls(findings: &Findings<'_>) -> Table {
             ("longest", Unit::Ns),
         ],
     );
-    for row in findings.kernel.calls(findings.timeline(), &findings.who) {
+    for row in findings.kernel().calls(findings.timeline, &findings.tasks) {
         table.rows.push(vec![
             Cell::name(&row.name),
             Cell::name(row.class.name()),
@@ -169,7 +169,7 @@ fn critical_path(findings: &Findings<'_>) -> Table {
             ("stretches", Unit::Count),
         ],
     );
-    if let Some((_, summary)) = &findings.path {
+    if let Some(Path { summary, .. }) = findings.path() {
         for part in &summary.categories {
             table.rows.push(vec![
                 Cell::name(&part.of.to_string()),
@@ -193,7 +193,7 @@ fn improvements(findings: &Findings<'_>) -> Table {
             ("times as fast", Unit::Factor),
         ],
     );
-    if let Some((_, summary)) = &findings.path {
+    if let Some(Path { summary, .. }) = findings.path() {
         for improvement in &summary.worth {
             table.rows.push(vec![
                 Cell::name(&improvement.target.to_string()),
@@ -227,8 +227,8 @@ fn processes(findings: &Findings<'_>) -> Table {
     ];
     let groups = Group::ALL.map(|group| (group_title(group), Unit::Ns));
     let mut table = Table::new("Processes", &[&first[..], &groups[..]].concat());
-    let timeline = findings.timeline();
-    for row in findings.waits_by(By::Process) {
+    let timeline = findings.timeline;
+    for row in findings.lives_by(By::Process) {
         let begins = row.tasks.iter().filter_map(|id| timeline.tasks.get(id.index()));
         let begin = begins.map(|task| task.begin).min().unwrap_or(timeline.begin);
         let by_group = row.life.groups();

@@ -6,11 +6,10 @@ use std::ops::Range;
 use analysis::text::{Keep, cut};
 use analysis::{Width, clean};
 use model::HostNs;
-use trace_analysis::gantt::{Doing, Lane, LaneOf, Lanes, Subject, View, cells, lanes, pieces};
+use trace_analysis::gantt::{Doing, Lane, LaneOf, Lanes, View, cells, lanes, pieces};
 use trace_analysis::timeline::TaskId;
 
 use super::super::grid::Grid;
-use super::host_side::Host;
 use super::report::Findings;
 use super::scene::{counted, length};
 use super::words;
@@ -29,12 +28,6 @@ const LEGEND: &str = "= own code  # kernel  ! interrupt  w waits for a CPU  d wa
 const VCPU_LEGEND: &str =
     "vCPUs as their host's threads had it: + ran  X stolen  v asleep in the VMM  - halted\n";
 
-/// Whose time is drawn.
-pub(super) fn subject<'a>(findings: &Findings<'a>) -> Subject<'a> {
-    let scene = findings.scene;
-    Subject { timeline: &scene.timeline, host_side: scene.host.as_ref().map(Host::side) }
-}
-
 /// What is drawn.
 #[derive(Debug)]
 pub(super) struct Chart {
@@ -44,7 +37,7 @@ pub(super) struct Chart {
 
 impl Chart {
     pub(super) fn of(findings: &Findings<'_>) -> Self {
-        let subject = subject(findings);
+        let subject = findings.subject();
         let range = findings.range();
         let limit = findings.limit.unwrap_or(usize::MAX);
         if findings.is_everyone() {
@@ -82,7 +75,7 @@ pub(super) fn text(findings: &Findings<'_>, chart: &Chart, width: Width) -> Stri
     let view = View { range: chart.range.clone(), columns };
     let ns = chart.range.end.since(chart.range.start);
     let each = ns as f64 / columns as f64 / 1e6;
-    let subject = subject(findings);
+    let subject = findings.subject();
     let vcpus = if subject.host_side.is_some() { VCPU_LEGEND } else { "" };
     let mut out = format!(
         "Who did what: each character is {each:.3} ms, and the longest in it\n{LEGEND}{vcpus}\n"
@@ -116,7 +109,7 @@ pub(super) fn csv(findings: &Findings<'_>, chart: &Chart) -> String {
     let mut grid = Grid::new(&["lane", ">begin_ns", ">end_ns", "doing", ">ns"]);
     let begin = findings.scene.timeline.begin;
     for lane in &chart.lanes.lanes {
-        for piece in pieces(subject(findings), lane, &view) {
+        for piece in pieces(findings.subject(), lane, &view) {
             for (doing, ns) in &piece.shares {
                 let (from, to) = (piece.begin.since(begin), piece.end.since(begin));
                 let cells = [from.to_string(), to.to_string(), self::doing(*doing).to_owned()];

@@ -2,15 +2,14 @@
 
 use analysis::{Width, clean};
 use api::trace as json;
-use model::{MachineId, TraceTables};
 use trace_analysis::critical_path::PathSegment;
+use trace_analysis::findings::Path;
 use trace_analysis::group::By;
-use trace_analysis::host_side::{CpuSide, HostSide, Share, Thief, Thieves};
-use trace_analysis::timeline::{TaskId, Timeline};
+use trace_analysis::host_side::{CpuSide, Share, Thief, Thieves};
+use trace_analysis::timeline::TaskId;
 
 use super::super::grid::Grid;
 use super::json::cleaned;
-use super::path::Path;
 use super::report::Findings;
 use super::scene::{Scale, percent, wrapped};
 use super::states::left_out;
@@ -18,37 +17,6 @@ use super::words;
 
 /// Thieves in a line of text.
 const THIEVES: usize = 4;
-
-/// A VM's host, and what its threads did for the guest.
-#[derive(Debug)]
-pub(super) struct Host {
-    timeline: Timeline,
-    side: HostSide,
-}
-
-impl Host {
-    /// Whether it is known which of the host's threads ran the machine: of VMs.
-    pub(super) fn is_told(tables: &TraceTables, machine: MachineId) -> bool {
-        let row = tables.machines.get(machine.index());
-        machine != MachineId::HOST && row.is_some_and(|row| !row.vcpu_threads.is_empty())
-    }
-
-    /// `None`: the host was not traced with the VM.
-    pub(super) fn of(tables: &TraceTables, guest: &Timeline, timeline: Timeline) -> Option<Self> {
-        let row = tables.machines.get(guest.machine.index())?;
-        let side = HostSide::new(&timeline, guest, row)?;
-        Some(Self { timeline, side })
-    }
-
-    pub(super) fn side(&self) -> &HostSide {
-        &self.side
-    }
-
-    fn thieves<'a>(&'a self, findings: &Findings<'a>) -> Thieves<'a> {
-        let scene = findings.scene;
-        Thieves::new(&scene.trace.tables, scene.timeline.machine, &self.timeline)
-    }
-}
 
 /// `VM b 50.1 %, [kworker/0:1] 1.2 %` of the time stolen.
 fn thieves_line(thieves: &Thieves<'_>, share: &Share) -> String {
@@ -61,19 +29,19 @@ fn thieves_line(thieves: &Thieves<'_>, share: &Share) -> String {
 
 /// What guest CPUs were by what their threads did, and who stole.
 pub(super) fn overview(findings: &Findings<'_>, width: Width) -> String {
-    let Some(host) = &findings.scene.host else { return String::new() };
+    let Some(host) = &findings.host else { return String::new() };
     let total = host.side.total();
     let scale = Scale::of(total.total().total_ns());
     let mut out = format!("The host's side of the guest's CPUs, in {}\n", scale.unit());
     let mut grid = cpus_grid();
     cpu_rows(&mut grid, scale, "", &total);
     out += &grid.text(width);
-    out + &stolen_line(&host.thieves(findings), &total.total(), width) + &blurred(findings, width)
+    out + &stolen_line(&host.thieves, &total.total(), width) + &blurred(findings, width)
 }
 
 /// The same for each CPU, and for command names.
 pub(super) fn kernel(findings: &Findings<'_>, width: Width) -> String {
-    let Some(host) = &findings.scene.host else { return String::new() };
+    let Some(host) = &findings.host else { return String::new() };
     let total = host.side.total();
     let scale = Scale::of(total.total().total_ns());
     let mut grid = cpus_grid();
@@ -85,8 +53,7 @@ pub(super) fn kernel(findings: &Findings<'_>, width: Width) -> String {
     cpu_rows(&mut grid, scale, "", &total);
     let mut out =
         format!("\nThe host's side of the guest's CPUs, in {}\n{}", scale.unit(), grid.text(width));
-    out +=
-        &(stolen_line(&host.thieves(findings), &total.total(), width) + &blurred(findings, width));
+    out += &(stolen_line(&host.thieves, &total.total(), width) + &blurred(findings, width));
     out + &tasks(findings, By::Name, "command", width)
 }
 
@@ -97,9 +64,9 @@ pub(super) fn processes(findings: &Findings<'_>, width: Width) -> String {
 }
 
 fn tasks(findings: &Findings<'_>, by: By, what: &str, width: Width) -> String {
-    let Some(host) = &findings.scene.host else { return String::new() };
+    let Some(host) = &findings.host else { return String::new() };
     let rows = host.side.rows(&findings.scene.timeline, by, &findings.tasks);
-    let thieves = host.thieves(findings);
+    let thieves = &host.thieves;
     let scale = Scale::of(host.side.total().total().total_ns());
     let limit = findings.limit.unwrap_or(usize::MAX);
     let mut grid = Grid::new(&[
@@ -132,7 +99,7 @@ fn tasks(findings: &Findings<'_>, by: By, what: &str, width: Width) -> String {
 
 /// Under the table of what the path is made of: a part of its running and CPU waits.
 pub(super) fn path(findings: &Findings<'_>, path: &Path, width: Width) -> String {
-    let Some(host) = &findings.scene.host else { return String::new() };
+    let Some(host) = &findings.host else { return String::new() };
     let side = host.side.path(&path.path);
     let (ran, waited) = (&side.running, &side.waiting);
     let scale = Scale::of(path.summary.wall_ns);
@@ -152,7 +119,7 @@ pub(super) fn path(findings: &Findings<'_>, path: &Path, width: Width) -> String
     }
     if 0 < both.stolen_ns() {
         let at_best = show(path.summary.wall_ns.saturating_sub(both.stolen_ns()));
-        let by = thieves_line(&host.thieves(findings), &both);
+        let by = thieves_line(&host.thieves, &both);
         text += &format!("; by {by}; without it at best {at_best}");
     }
     if 0 < ran.asleep_ns {
@@ -166,12 +133,12 @@ pub(super) fn path(findings: &Findings<'_>, path: &Path, width: Width) -> String
 
 /// The time that tasks had a guest CPU. `None`: the host does not say.
 pub(super) fn of_task(findings: &Findings<'_>, tasks: &[TaskId]) -> Option<Share> {
-    findings.scene.host.as_ref().map(|host| host.side.of(tasks))
+    findings.host.as_ref().map(|host| host.side.of(tasks))
 }
 
 /// What was stolen of a segment of the critical path. `None`: the host does not say.
 pub(super) fn stolen_of(findings: &Findings<'_>, segment: &PathSegment) -> Option<u64> {
-    Some(findings.scene.host.as_ref()?.side.segment(segment).stolen_ns())
+    Some(findings.host.as_ref()?.side.segment(segment).stolen_ns())
 }
 
 /// The process' time, split, in nanoseconds: ran, stolen, asleep in the VMM, unknown.
@@ -239,8 +206,8 @@ fn blurred(findings: &Findings<'_>, width: Width) -> String {
 
 /// Everything as JSON.
 pub(super) fn report(findings: &Findings<'_>) -> Option<json::HostSide> {
-    let host = findings.scene.host.as_ref()?;
-    let thieves = &host.thieves(findings);
+    let host = findings.host.as_ref()?;
+    let thieves = &host.thieves;
     let cpu = |cpu: &CpuSide| json::CpuHostSide {
         cpu: cpu.number,
         thread: cpu.thread.map(|thread| thread.0),
@@ -271,8 +238,8 @@ pub(super) fn report(findings: &Findings<'_>) -> Option<json::HostSide> {
 
 /// The critical path's part as JSON.
 pub(super) fn path_report(findings: &Findings<'_>, path: &Path) -> Option<json::PathHostSide> {
-    let host = findings.scene.host.as_ref()?;
-    let (thieves, side) = (&host.thieves(findings), host.side.path(&path.path));
+    let host = findings.host.as_ref()?;
+    let (thieves, side) = (&host.thieves, host.side.path(&path.path));
     let (running, waiting) = (share(thieves, &side.running), share(thieves, &side.waiting));
     Some(json::PathHostSide { running, waiting })
 }
@@ -283,8 +250,8 @@ pub(super) fn segment_reports(
     path: &Path,
 ) -> Vec<Option<json::HostShare>> {
     let segments = &path.path.segments;
-    let Some(host) = &findings.scene.host else { return vec![None; segments.len()] };
-    let thieves = &host.thieves(findings);
+    let Some(host) = &findings.host else { return vec![None; segments.len()] };
+    let thieves = &host.thieves;
     let sides = segments.iter().map(|segment| host.side.segment(segment));
     sides.map(|side| (0 < side.total_ns()).then(|| share(thieves, &side))).collect()
 }

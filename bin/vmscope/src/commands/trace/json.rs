@@ -3,6 +3,7 @@
 use analysis::clean;
 use api::trace as json;
 use trace_analysis::critical_path::Category;
+use trace_analysis::findings::Path;
 use trace_analysis::gantt::{LaneOf, View as Drawing, pieces};
 use trace_analysis::kernel::{CallRow, Class, Times, TimesRow, syscall_label};
 use trace_analysis::profile::FourWay;
@@ -14,7 +15,6 @@ use super::super::Usage;
 use super::doubt;
 use super::gantt::Chart;
 use super::kernel::Kernel;
-use super::path::Path;
 use super::process::Process;
 use super::report::{Findings, View};
 use super::scene::Scene;
@@ -49,10 +49,10 @@ pub(super) fn report(findings: &Findings<'_>, view: View) -> Result<json::Report
     }
     match view {
         View::Overview => {
-            report.critical_path = Path::of(findings).map(|path| critical_path(findings, &path));
+            report.critical_path = findings.path().map(|path| critical_path(findings, path));
         }
         View::CriticalPath => {
-            report.critical_path = Some(critical_path(findings, &findings.path()?))
+            report.critical_path = Some(critical_path(findings, findings.some_path()?))
         }
         View::Process => report.processes = Some(processes(findings)),
         View::Gantt => report.gantt = Some(gantt(findings, &Chart::of(findings))),
@@ -127,7 +127,7 @@ fn command(scene: &Scene) -> Option<json::Command> {
 
 fn profile(findings: &Findings<'_>) -> json::Profile {
     let timeline = &findings.scene.timeline;
-    let (found, range) = (super::profile::of(findings), findings.range());
+    let (found, range) = (findings.profile(), findings.range());
     let four_way = |split: &FourWay| json::FourWay {
         wall_ns: split.total_ns(),
         cpu_only_ns: split.cpu_only_ns,
@@ -155,7 +155,7 @@ fn profile(findings: &Findings<'_>) -> json::Profile {
 }
 
 fn states(findings: &Findings<'_>) -> json::States {
-    let (found, limit) = (super::states::of(findings), findings.limit.unwrap_or(usize::MAX));
+    let (found, limit) = (findings.states(), findings.limit.unwrap_or(usize::MAX));
     let name = |named: &trace_analysis::states::Named| json::NameStates {
         name: cleaned(&named.name),
         processes: named.n_processes,
@@ -361,7 +361,7 @@ fn critical_path(findings: &Findings<'_>, found: &Path) -> json::CriticalPath {
 }
 
 fn gantt(findings: &Findings<'_>, chart: &Chart) -> json::Gantt {
-    let subject = super::gantt::subject(findings);
+    let subject = findings.subject();
     let timeline = subject.timeline;
     let view = Drawing { range: chart.range.clone(), columns: COLUMNS };
     let piece = |piece: trace_analysis::gantt::Piece| json::Piece {

@@ -15,8 +15,8 @@ use super::{host_side, words};
 
 /// Everything that the view shows.
 #[derive(Debug)]
-pub(super) struct Kernel {
-    pub(super) time: KernelTime,
+pub(super) struct Kernel<'a> {
+    pub(super) time: &'a KernelTime,
     /// While the tasks asked for had a CPU.
     pub(super) tasks: Times,
     pub(super) names: Vec<TimesRow>,
@@ -24,10 +24,10 @@ pub(super) struct Kernel {
     pub(super) calls: Vec<CallRow>,
 }
 
-impl Kernel {
-    pub(super) fn of(findings: &Findings<'_>) -> Self {
+impl<'a> Kernel<'a> {
+    pub(super) fn of(findings: &'a Findings<'_>) -> Self {
         let (timeline, tasks) = (&findings.scene.timeline, &findings.tasks);
-        let time = KernelTime::new(timeline);
+        let time = findings.kernel();
         Self {
             tasks: time.of(tasks),
             names: time.rows(timeline, By::Name, tasks),
@@ -42,7 +42,7 @@ impl Kernel {
     }
 }
 
-pub(super) fn text(findings: &Findings<'_>, kernel: &Kernel, width: Width) -> String {
+pub(super) fn text(findings: &Findings<'_>, kernel: &Kernel<'_>, width: Width) -> String {
     let limit = findings.limit.unwrap_or(usize::MAX);
     let cpus = kernel.time.cpus.len() as u64;
     let scale = kernel.scale();
@@ -65,7 +65,7 @@ pub(super) fn text(findings: &Findings<'_>, kernel: &Kernel, width: Width) -> St
 }
 
 /// Classes of all CPUs, and of the tasks asked for when those are not all.
-fn machine(findings: &Findings<'_>, kernel: &Kernel) -> Grid {
+fn machine(findings: &Findings<'_>, kernel: &Kernel<'_>) -> Grid {
     let total = kernel.time.total();
     let (all, all_ns) = (total.classes(), total.total_ns());
     let (tasks, tasks_ns) = (kernel.tasks.classes(), kernel.tasks.total_ns());
@@ -105,7 +105,7 @@ pub(super) fn line(times: &Times) -> String {
     shown.collect::<Vec<_>>().join(", ")
 }
 
-fn by_name(kernel: &Kernel, limit: usize) -> Grid {
+fn by_name(kernel: &Kernel<'_>, limit: usize) -> Grid {
     let (rows, scale) = (&kernel.names, kernel.scale());
     let mut all = Times::default();
     rows.iter().for_each(|row| all.merge(&row.times));
@@ -127,7 +127,7 @@ fn by_name(kernel: &Kernel, limit: usize) -> Grid {
     grid
 }
 
-fn calls(kernel: &Kernel, limit: usize) -> Grid {
+fn calls(kernel: &Kernel<'_>, limit: usize) -> Grid {
     let scale = kernel.scale();
     let on_cpu = format!(
         ">on CPU
@@ -156,7 +156,7 @@ fn calls(kernel: &Kernel, limit: usize) -> Grid {
     grid
 }
 
-pub(super) fn csv(findings: &Findings<'_>, kernel: &Kernel) -> String {
+pub(super) fn csv(findings: &Findings<'_>, kernel: &Kernel<'_>) -> String {
     let mut grid = Grid::new(&["process", ">pid", "group", "class", "executes", ">ns"]);
     let mut add = |name: &str, pid: &str, times: &Times| {
         for (work, ns) in &times.work {

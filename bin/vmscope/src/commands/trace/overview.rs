@@ -4,10 +4,9 @@ use analysis::{Width, clean};
 use trace_analysis::critical_path::Summary;
 
 use super::kernel::Kernel;
-use super::path::{self, Path};
 use super::report::Findings;
 use super::scene::{length, percent, wrapped};
-use super::{host_side, kernel, profile, states, waits};
+use super::{host_side, kernel, path, profile, states, waits};
 
 /// Rows of each table.
 const ROWS: usize = 6;
@@ -15,12 +14,12 @@ const ROWS: usize = 6;
 const PARTS: usize = 4;
 
 pub(super) fn text(findings: &Findings<'_>, width: Width) -> String {
-    let path = Path::of(findings);
+    let path = findings.path();
     let mut out = String::new();
-    if let Some(path) = &path {
+    if let Some(path) = path {
         out += &format!("{}\n", why(&path.summary, width));
     }
-    let split = profile::of(findings).machine;
+    let split = findings.profile().machine;
     let kernel = Kernel::of(findings);
     out += &wrapped(&format!("CPU and disk: {}", profile::line(&split)), width);
     out += &wrapped(&format!("All CPUs: {}", kernel::line(&kernel.time.total())), width);
@@ -28,14 +27,14 @@ pub(super) fn text(findings: &Findings<'_>, width: Width) -> String {
         let line = kernel::line(&kernel.tasks);
         out += &wrapped(&format!("CPU time of {}: {line}", findings.whose()), width);
     }
-    if findings.scene.host.is_some() {
+    if findings.host.is_some() {
         out += &format!("\n{}", host_side::overview(findings, width));
     }
-    out += &format!("\n{}", states::total(findings, &states::of(findings), width));
-    let life = trace_analysis::waits::total(&findings.lives, &findings.tasks);
+    out += &format!("\n{}", states::total(findings, findings.states(), width));
+    let life = findings.life();
     out += &format!("\n{}", waits::summary(findings, &life));
     out += &waits::causes(&life, ROWS).text(width);
-    match &path {
+    match path {
         Some(path) => {
             out += "\nThe critical path is made of\n";
             out += &path::categories(&path.summary, Some(ROWS)).text(width);

@@ -1,22 +1,14 @@
 //! The critical path: `--view critical-path`.
 
 use analysis::Width;
-use trace_analysis::critical_path::{
-    CriticalPath, Doing, PathSegment, Summary, critical_path, summary,
-};
+use trace_analysis::critical_path::{CriticalPath, Doing, PathSegment, Summary};
+use trace_analysis::findings::Path;
 use trace_analysis::timeline::TaskId;
 
 use super::super::grid::{Column, Grid};
 use super::report::Findings;
 use super::scene::{Scale, length, percent};
 use super::{host_side, words};
-
-/// The path of what was asked for, and its parts.
-#[derive(Debug)]
-pub(super) struct Path {
-    pub(super) path: CriticalPath,
-    pub(super) summary: Summary,
-}
 
 /// Segments of one task that touch.
 #[derive(Debug)]
@@ -26,15 +18,6 @@ struct Stretch {
     ns: u64,
     /// What most of it is.
     most: (String, u64),
-}
-
-impl Path {
-    /// Of the process asked for, else of the command; `None` when there is neither.
-    pub(super) fn of(findings: &Findings<'_>) -> Option<Self> {
-        let path = critical_path(&findings.scene.timeline, findings.explained()?);
-        let summary = summary(&findings.scene.timeline, &path);
-        Some(Self { path, summary })
-    }
 }
 
 pub(super) fn text(findings: &Findings<'_>, path: &Path, width: Width) -> String {
@@ -68,7 +51,7 @@ pub(super) fn text(findings: &Findings<'_>, path: &Path, width: Width) -> String
 
 pub(super) fn csv(findings: &Findings<'_>, path: &Path) -> String {
     let mut grid = Grid::new(&[">begin_ns", ">ns", "task", ">tid", ">pid", "doing"]);
-    if findings.scene.host.is_some() {
+    if findings.host.is_some() {
         grid.push(Column::Number("stolen_ns".to_owned()));
     }
     for segment in &path.path.segments {

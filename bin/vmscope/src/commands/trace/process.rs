@@ -4,7 +4,7 @@ use analysis::Width;
 use model::{HostNs, Pid};
 use trace_analysis::group::{By, Key};
 use trace_analysis::host_side::Share;
-use trace_analysis::kernel::{Class, KernelTime, Times};
+use trace_analysis::kernel::{Class, Times};
 use trace_analysis::timeline::TaskId;
 use trace_analysis::waits::{Group, Life, rows};
 
@@ -47,7 +47,7 @@ impl Process {
 /// Most CPU time first.
 pub(super) fn of(findings: &Findings<'_>) -> Vec<Process> {
     let timeline = &findings.scene.timeline;
-    let time = KernelTime::new(timeline);
+    let time = findings.kernel();
     let rows = rows(timeline, &findings.lives, By::Process, &findings.tasks);
     let process = |row: trace_analysis::waits::Row| {
         let tasks = || row.tasks.iter().map(|id| findings.scene.task(*id));
@@ -136,7 +136,7 @@ pub(super) fn csv(findings: &Findings<'_>, processes: &[Process]) -> String {
         ">request_bytes",
     ];
     let mut grid = Grid::new(&titles);
-    if findings.scene.host.is_some() {
+    if findings.host.is_some() {
         let titles = ["ran_ns", "stolen_ns", "asleep_in_vmm_ns", "host_unknown_ns"];
         titles.into_iter().for_each(|title| grid.push(Column::Number(title.to_owned())));
     }

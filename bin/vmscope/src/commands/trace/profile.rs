@@ -1,15 +1,11 @@
 //! CPU and disk together: `--view profile`.
 
 use analysis::Width;
-use trace_analysis::profile::{FourWay, Profile, profile_within};
+use trace_analysis::profile::{FourWay, Profile};
 
 use super::super::grid::{Column, Grid};
 use super::report::Findings;
 use super::scene::{length, percent, seconds};
-
-pub(super) fn of(findings: &Findings<'_>) -> Profile {
-    profile_within(&findings.scene.timeline, &findings.range())
-}
 
 pub(super) fn text(findings: &Findings<'_>, profile: &Profile, width: Width) -> String {
     let wall = length(profile.machine.total_ns());

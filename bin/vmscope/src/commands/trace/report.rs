@@ -1,28 +1,22 @@
 //! `vmscope trace report`.
 
-use std::ops::Range;
 use std::process::ExitCode;
 
 use analysis::{ProcessFilter, clean};
 use anyhow::Context;
 use clap::ValueEnum;
-use model::{HostNs, Tid};
-use trace_analysis::critical_path::Scope;
-use trace_analysis::group::{By, grouped};
-use trace_analysis::timeline::{TaskId, Timeline};
-use trace_analysis::tree::{all, tree};
-use trace_analysis::waits::{Classifier, Life, lives};
+use trace_analysis::findings::{Path, Selection};
+use trace_analysis::group::Key;
 
 use super::super::Usage;
 use super::super::output::{count, print, width};
 use super::export::write_html;
 use super::gantt::{self, Chart};
 use super::kernel::{self, Kernel};
-use super::path::{self, Path};
 use super::patience::Patience;
 use super::scene::{Scene, Source, wrapped};
 use super::waits::{self, Waits};
-use super::{json, overview, process, profile, states};
+use super::{json, overview, path, process, profile, states};
 
 /// Lines of a text table unless `--limit` says otherwise.
 const TEXT_LIMIT: usize = 20;
@@ -91,30 +85,20 @@ enum Format {
     Html,
 }
 
-/// What is looked at.
+/// What was found out, and how much of it to show.
 #[derive(Debug)]
 pub(super) struct Findings<'s> {
     pub(super) scene: &'s Scene,
-    /// The tasks asked for, ascending.
-    pub(super) tasks: Vec<TaskId>,
-    asked: Asked,
-    /// Whose critical path.
-    explained: Option<Scope>,
-    /// Says what tasks waited for.
-    pub(super) classifier: Classifier,
-    /// Of all tasks.
-    pub(super) lives: Vec<Life>,
+    found: trace_analysis::findings::Findings<'s>,
     pub(super) limit: Option<usize>,
 }
 
-/// Whose tasks were asked for.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Asked {
-    Everyone,
-    Command,
-    /// Those that the trace's filter keeps.
-    Tree(Tid),
-    Process(String),
+impl<'s> std::ops::Deref for Findings<'s> {
+    type Target = trace_analysis::findings::Findings<'s>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.found
+    }
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
@@ -144,11 +128,11 @@ fn text(findings: &Findings<'_>, view: View) -> Result<String, Usage> {
     let width = width();
     Ok(match view {
         View::Overview => overview::text(findings, width),
-        View::Profile => profile::text(findings, &profile::of(findings), width),
-        View::States => states::text(findings, &states::of(findings), width),
+        View::Profile => profile::text(findings, findings.profile(), width),
+        View::States => states::text(findings, findings.states(), width),
         View::Waits => waits::text(findings, &Waits::of(findings), width),
         View::Kernel => kernel::text(findings, &Kernel::of(findings), width),
-        View::CriticalPath => path::text(findings, &findings.path()?, width),
+        View::CriticalPath => path::text(findings, findings.some_path()?, width),
         View::Process => process::text(findings, &process::of(findings), width),
         View::Gantt => gantt::text(findings, &Chart::of(findings), width),
     })
@@ -160,11 +144,11 @@ fn csv(findings: &Findings<'_>, view: View) -> Result<String, Usage> {
             let text = "the overview has no table: give --view with --format csv";
             return Err(Usage(text.to_owned()));
         }
-        View::Profile => profile::csv(findings, &profile::of(findings)),
-        View::States => states::csv(findings, &states::of(findings)),
+        View::Profile => profile::csv(findings, findings.profile()),
+        View::States => states::csv(findings, findings.states()),
         View::Waits => waits::csv(findings, &Waits::of(findings)),
         View::Kernel => kernel::csv(findings, &Kernel::of(findings)),
-        View::CriticalPath => path::csv(findings, &findings.path()?),
+        View::CriticalPath => path::csv(findings, findings.some_path()?),
         View::Process => process::csv(findings, &process::of(findings)),
         View::Gantt => gantt::csv(findings, &Chart::of(findings)),
     })
@@ -172,114 +156,60 @@ fn csv(findings: &Findings<'_>, view: View) -> Result<String, Usage> {
 
 impl<'s> Findings<'s> {
     fn of(scene: &'s Scene, args: &Args) -> Result<Self, Usage> {
-        let timeline = &scene.timeline;
-        let mut explained = scene.command();
-        let (mut asked, mut tasks) =
-            if args.all { (Asked::Everyone, all(timeline)) } else { by_default(scene) };
+        let mut found = scene.findings();
+        match scene.tree() {
+            _ if args.all => found = found.of_everyone(),
+            Some(root) if found.is_everyone() => found = found.of_tree(root),
+            _ => {}
+        }
         if let Some(process) = &args.process {
             let filter = ProcessFilter::new(process);
-            tasks = processes(timeline, &tasks, &filter);
-            let first = tasks.first().ok_or_else(|| no_process(scene, &filter, &asked))?;
-            explained = Scope::life(timeline, *first);
-            asked = Asked::Process(clean(process).into_owned());
+            found = found
+                .of_processes(&clean(process), |key| is_meant(&filter, key))
+                .map_err(|found| no_process(&found, &filter))?;
         }
-        let classifier = Classifier::new(&scene.trace.tables, timeline.machine);
-        let lives = lives(timeline, &classifier);
         let limit = match (args.limit, args.format) {
             (Some(0), _) | (None, Format::Json | Format::Csv | Format::Html) => None,
             (Some(limit), _) => Some(limit),
             (None, Format::Text) => Some(TEXT_LIMIT),
         };
-        Ok(Self { scene, tasks, asked, explained, classifier, lives, limit })
+        Ok(Self { scene, found, limit })
     }
 
-    /// Whether nothing was left out.
-    pub(super) fn is_everyone(&self) -> bool {
-        self.asked == Asked::Everyone
-    }
-
-    /// Whose tasks were asked for, in titles.
+    /// Whose tasks are looked at, in titles.
     pub(super) fn whose(&self) -> String {
-        match &self.asked {
-            Asked::Everyone => "all tasks".to_owned(),
-            Asked::Command => "the command".to_owned(),
-            Asked::Tree(root) => format!("the tree of {root}"),
-            Asked::Process(process) => process.clone(),
-        }
+        self.selection.to_string()
     }
 
     /// A line that says who was left out without having been asked for.
     fn shown(&self) -> String {
-        let shown = match &self.asked {
-            Asked::Command => "the command and all that it started".to_owned(),
-            Asked::Tree(root) => format!("task {root} and all that it started"),
-            Asked::Everyone | Asked::Process(_) => return String::new(),
+        let shown = match &self.selection {
+            Selection::Command => "the command and all that it started".to_owned(),
+            Selection::Tree(root) => format!("task {root} and all that it started"),
+            Selection::Everyone | Selection::Process(_) => return String::new(),
         };
         format!("Shown: {shown} (--all: everyone)\n")
     }
 
-    /// Whether a task is among those asked for.
-    pub(super) fn admits(&self, task: TaskId) -> bool {
-        self.tasks.binary_search(&task).is_ok()
-    }
-
-    /// Whose critical path is looked at: the process asked for, else the command.
-    pub(super) fn explained(&self) -> Option<Scope> {
-        self.explained
-    }
-
-    pub(super) fn path(&self) -> Result<Path, Usage> {
-        Path::of(self).ok_or_else(|| no_command(self.scene))
-    }
-
-    /// The time looked at: of everyone all, of the command its own, of processes from their first begin to their last
-    /// end.
-    pub(super) fn range(&self) -> Range<HostNs> {
-        let timeline = &self.scene.timeline;
-        let all = timeline.begin..timeline.end;
-        match (&self.asked, self.explained) {
-            (Asked::Everyone, _) => all,
-            (Asked::Command, Some(scope)) => scope.begin..scope.end,
-            _ => {
-                let lives = || self.tasks.iter().map(|task| self.scene.task(*task));
-                let begin = lives().map(|task| task.begin).min().unwrap_or(all.start);
-                begin..lives().map(|task| task.end).max().unwrap_or(all.end)
-            }
-        }
+    /// The critical path, or why there is none.
+    pub(super) fn some_path(&self) -> Result<&Path, Usage> {
+        self.path().ok_or_else(|| no_command(self.scene))
     }
 }
 
-/// The command's tasks; without one, those of the tree that the trace was limited to; else everyone's.
-fn by_default(scene: &Scene) -> (Asked, Vec<TaskId>) {
-    let timeline = &scene.timeline;
-    if let Some(scope) = scene.command() {
-        return (Asked::Command, tree(timeline, scope.task));
-    }
-    let of = |root: Tid| all(timeline).into_iter().find(|id| scene.task(*id).tid == root);
-    match scene.tree().and_then(|root| Some((root, of(root)?))) {
-        Some((root, first)) => (Asked::Tree(root), tree(timeline, first)),
-        None => (Asked::Everyone, all(timeline)),
-    }
-}
-
-/// The tasks of processes that have this id, or this name in the end. One that went on as another program is that one's.
-fn processes(timeline: &Timeline, tasks: &[TaskId], filter: &ProcessFilter) -> Vec<TaskId> {
-    let rows = grouped(timeline, By::Process, tasks).into_iter();
-    let meant = rows.filter(|(key, _)| filter.matches(&key.name, key.pid.map(|pid| pid.0)));
-    let mut tasks: Vec<TaskId> = meant.flat_map(|(_, tasks)| tasks).collect();
-    tasks.sort_unstable();
-    tasks
+fn is_meant(filter: &ProcessFilter, key: &Key) -> bool {
+    filter.matches(&key.name, key.pid.map(|pid| pid.0))
 }
 
 /// Nowhere, or not among those that are shown.
-fn no_process(scene: &Scene, filter: &ProcessFilter, asked: &Asked) -> Usage {
-    let (timeline, name) = (&scene.timeline, clean(filter.text()));
-    let elsewhere = !processes(timeline, &all(timeline), filter).is_empty();
-    Usage(match asked {
-        Asked::Command if elsewhere => {
+fn no_process(found: &trace_analysis::findings::Findings<'_>, filter: &ProcessFilter) -> Usage {
+    let name = clean(filter.text());
+    let elsewhere = found.has_process(|key| is_meant(filter, key));
+    Usage(match &found.selection {
+        Selection::Command if elsewhere => {
             format!("process {name} is in this trace, but not of the command: add --all")
         }
-        Asked::Tree(root) if elsewhere => {
+        Selection::Tree(root) if elsewhere => {
             format!("process {name} is in this trace, but not of the tree of {root}: add --all")
         }
         _ => format!("no process {name} in this trace: see --view process --all"),

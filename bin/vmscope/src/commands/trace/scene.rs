@@ -8,11 +8,11 @@ use anyhow::Context;
 use model::{Machine, MachineId, Tid};
 use recording::trace::Trace;
 use trace_analysis::critical_path::Scope;
+use trace_analysis::findings::Findings;
 use trace_analysis::timeline::{Builder, Survey, Task, TaskId, Timeline};
 
 use super::super::Usage;
 use super::doubt;
-use super::host_side::Host;
 use super::patience::Patience;
 
 /// What to look at.
@@ -32,7 +32,7 @@ pub(super) struct Scene {
     pub(super) timeline: Timeline,
     pub(super) events: u64,
     /// Of a VM whose host was traced, too.
-    pub(super) host: Option<Host>,
+    pub(super) host: Option<Timeline>,
 }
 
 impl Scene {
@@ -41,11 +41,16 @@ impl Scene {
     pub(super) fn open(dir: &Path, machine: Option<&str>) -> anyhow::Result<Self> {
         let trace = Trace::open(dir)?;
         let machine = choose(&trace, machine)?;
-        let has_host = Host::is_told(&trace.tables, machine);
+        let has_host = machine != MachineId::HOST
+            && trace
+                .tables
+                .machines
+                .get(machine.index())
+                .is_some_and(|it| !it.vcpu_threads.is_empty());
         let machines = has_host.then_some(MachineId::HOST).into_iter().chain([machine]);
         let (mut timelines, events) = on_time_axis(&trace, machines)?;
         let timeline = timelines.pop().context("a machine has a timeline")?;
-        let host = timelines.pop().and_then(|host| Host::of(&trace.tables, &timeline, host));
+        let host = timelines.pop();
         Ok(Self { trace, timeline, events, host })
     }
 
@@ -70,6 +75,11 @@ impl Scene {
     /// The machines that were traced.
     pub(super) fn traced(&self) -> impl Iterator<Item = &Machine> {
         self.trace.tables.machines.iter().filter(|row| !row.cpus.is_empty())
+    }
+
+    /// What was found out about it.
+    pub(super) fn findings(&self) -> Findings<'_> {
+        Findings::new(&self.trace.tables, &self.timeline, self.host.as_ref())
     }
 
     /// What the command took, when it ran on this machine.

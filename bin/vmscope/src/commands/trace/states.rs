@@ -1,7 +1,7 @@
 //! CPU and disk of each task: the 3x3 tables of `--view states`.
 
 use analysis::Width;
-use trace_analysis::states::{States, Table, Use, states};
+use trace_analysis::states::{States, Table, Use};
 
 use super::super::grid::{Column, Grid};
 use super::report::Findings;
@@ -20,10 +20,6 @@ const CELLS: [&str; 9] = [
     "-\nwaits",
     "-\n-",
 ];
-
-pub(super) fn of(findings: &Findings<'_>) -> States {
-    states(&findings.scene.timeline, &findings.tasks)
-}
 
 pub(super) fn text(findings: &Findings<'_>, states: &States, width: Width) -> String {
     let mut out = total(findings, states, width);

@@ -1,12 +1,12 @@
 //! Two runs' figures with their differences, as tables.
 
 use trace_analysis::compare::{Group, Kind, Row, Side, Unit as Of, compare};
+use trace_analysis::findings::Findings;
 
 use super::table;
 use crate::html::escape::escape;
 use crate::trace::Run;
-use crate::trace::findings::Findings;
-use crate::trace::names::short;
+use crate::trace::names::{Names, short};
 use crate::trace::table::{Cell, Table, Unit};
 
 /// Rows of a table at most.
@@ -19,7 +19,7 @@ pub(super) fn section(runs: &[Run<'_>], found: &[&[Findings<'_>]]) -> String {
     let several = 1 < of_a.len().max(of_b.len());
     let both = pairs(of_a, of_b).into_iter().map(|(a, b)| {
         let heading = match several {
-            true => format!("<h3>{}</h3>\n", escape(&a.names.machine_name())),
+            true => format!("<h3>{}</h3>\n", escape(&Names::new(a).machine_name())),
             false => String::new(),
         };
         heading + &tables(&labels, &compare(&side(a), &side(b)).groups)
@@ -34,8 +34,8 @@ pub(super) fn section(runs: &[Run<'_>], found: &[&[Findings<'_>]]) -> String {
 }
 
 fn side<'a>(findings: &'a Findings<'_>) -> Side<'a> {
-    let Findings { classifier, scope, .. } = findings;
-    Side { timeline: findings.timeline(), classifier, scope: *scope }
+    let Findings { timeline, classifier, scope, .. } = findings;
+    Side { timeline, classifier, scope: *scope }
 }
 
 /// Machines of one name; if each run has but one machine, these.
@@ -46,7 +46,7 @@ fn pairs<'f, 'a>(
     if let ([a], [b]) = (a, b) {
         return vec![(a, b)];
     }
-    let name = |findings: &Findings<'_>| findings.names.machine_name();
+    let name = |findings: &Findings<'_>| Names::new(findings).machine_name();
     let other = |one: &'f Findings<'a>| Some((one, b.iter().find(|two| name(two) == name(one))?));
     a.iter().filter_map(other).collect()
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use trace_analysis::critical_path::Category;
+use trace_analysis::findings::Findings;
 use trace_analysis::group::By;
 use trace_analysis::kernel::ClassGroup;
 use trace_analysis::states::{self, Use};
@@ -13,8 +14,7 @@ use super::bars::{Bar, Chart, percent};
 use super::{table, vcpus};
 use crate::html::escape::escape;
 use crate::trace::Run;
-use crate::trace::findings::{Findings, key_name};
-use crate::trace::names::short;
+use crate::trace::names::{Names, key_name, short};
 use crate::trace::views::{self, FOUR_WAY, STATES, View, four_way, nine_states};
 
 /// Bars of a chart with a bar per command, CPU or disk at most; what is cut off is one bar.
@@ -40,7 +40,7 @@ pub(super) fn subjects<'a>(runs: &[Run<'a>], found: &[&'a [Findings<'a>]]) -> Ve
         let run_label = short(run.label);
         let several_runs = 1 < runs.len();
         found.iter().map(move |findings| {
-            let machine = findings.names.machine_name();
+            let machine = Names::new(findings).machine_name();
             let label = match (several_runs, several_machines) {
                 (true, true) => format!("{run_label}: {machine}"),
                 (true, false) => run_label.clone(),
@@ -143,12 +143,12 @@ pub(super) fn longest(mut bars: Vec<Bar>) -> Vec<Bar> {
 
 fn profile(subjects: &[Subject<'_>]) -> String {
     let mut whole = chart("CPU and disk", "wall time", &FOUR_WAY);
-    whole.bars = bars(subjects, |findings| four_way(&findings.profile.machine).to_vec());
+    whole.bars = bars(subjects, |findings| four_way(&findings.profile().machine).to_vec());
     let mut out = whole.by_part();
     for subject in subjects {
-        let profile = &subject.findings.profile;
+        let profile = subject.findings.profile();
         let cpus = profile.cpus.iter().map(|(number, of)| (format!("cpu {number}"), of));
-        let disks = subject.findings.timeline().disks.iter().zip(&profile.disks);
+        let disks = subject.findings.timeline.disks.iter().zip(&profile.disks);
         let disks = disks.map(|(disk, of)| (format!("disk {}", short(&disk.name)), of));
         let mut each = chart("each CPU and disk", "wall time", &FOUR_WAY);
         let bar = |(label, of)| Bar { label, ns: four_way(of).to_vec() };
@@ -169,16 +169,16 @@ fn profile(subjects: &[Subject<'_>]) -> String {
 
 fn states(subjects: &[Subject<'_>]) -> String {
     let mut whole = chart("State", "lifetime of all tasks", &STATES);
-    whole.bars = bars(subjects, |findings| nine_states(&findings.states.total));
+    whole.bars = bars(subjects, |findings| nine_states(&findings.states().total));
     let mut out = whole.by_part();
     out.push_str("<div class=\"grids\">\n");
     for subject in subjects {
-        out += &grid(&subject.label, &subject.findings.states.total);
+        out += &grid(&subject.label, &subject.findings.states().total);
     }
     out.push_str("</div>\n");
     for subject in subjects {
         let mut each = chart("states by command", "lifetime", &STATES);
-        let names = subject.findings.states.names.iter();
+        let names = subject.findings.states().names.iter();
         let bar = |named: &states::Named| Bar {
             label: format!("{} × {}", named.n_processes, short(&named.name)),
             ns: nine_states(&named.table),
@@ -246,7 +246,7 @@ fn waits(subjects: &[Subject<'_>]) -> String {
     out += &tables(subjects, View::Waits, ROWS);
     for subject in subjects {
         let mut each = chart("waits by command", "waiting", &parts);
-        let rows = subject.findings.waits_by(By::Name);
+        let rows = subject.findings.lives_by(By::Name);
         let bar = |row: &trace_analysis::waits::Row| Bar {
             label: key_name(&row.key),
             ns: by_group(&row.life),
@@ -291,15 +291,15 @@ fn kernel(subjects: &[Subject<'_>]) -> String {
     };
     let mut kernel = chart("Kernel time", "kernel", &parts);
     kernel.bars =
-        bars(subjects, |findings| by_class(&findings.kernel.of(&findings.who), in_kernel));
+        bars(subjects, |findings| by_class(&findings.kernel().of(&findings.tasks), in_kernel));
     let mut all = chart("All CPU time", "CPUs × wall time", &parts);
-    all.bars = bars(subjects, |findings| by_class(&findings.kernel.total(), |_| true));
+    all.bars = bars(subjects, |findings| by_class(&findings.kernel().total(), |_| true));
     let mut out = kernel.by_part();
     out += &format!("<h3>All CPUs, the whole trace</h3>\n{}", all.by_part());
     for subject in subjects {
         let findings = subject.findings;
         let mut each = chart("kernel time by command", "kernel", &parts);
-        let rows = findings.kernel.rows(findings.timeline(), By::Name, &findings.who);
+        let rows = findings.kernel().rows(findings.timeline, By::Name, &findings.tasks);
         let bar = |row: &trace_analysis::kernel::TimesRow| Bar {
             label: key_name(&row.key),
             ns: by_class(&row.times, in_kernel),
@@ -345,7 +345,7 @@ fn path_styles(meanings: impl Iterator<Item = &'static str>) -> Vec<&'static str
 fn path(subjects: &[Subject<'_>]) -> String {
     let mut sums: BTreeMap<String, (u64, &'static str)> = BTreeMap::new();
     let categories = |findings: &Findings<'_>| -> Vec<(String, u64, &'static str)> {
-        let parts = findings.path.iter().flat_map(|(_, summary)| &summary.categories);
+        let parts = findings.path().into_iter().flat_map(|path| &path.summary.categories);
         parts.map(|part| (short(&part.of.to_string()), part.ns, meaning(&part.of))).collect()
     };
     for (name, ns, meaning) in subjects.iter().flat_map(|subject| categories(subject.findings)) {

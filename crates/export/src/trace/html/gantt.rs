@@ -14,14 +14,14 @@ use std::collections::HashMap;
 use model::HostNs;
 use serde_json::{Value, json};
 use trace_analysis::critical_path::{CriticalPath, Doing as OnPath, PathSegment};
+use trace_analysis::findings::{Findings, OnHost, Path};
 use trace_analysis::gantt::{Doing, Lane, LaneOf, Piece, fold, lanes, pyramid};
 use trace_analysis::kernel::{interrupt_name, syscall_label};
 use trace_analysis::timeline::{State, Task, TaskId, Work};
 use trace_analysis::waits::Classifier;
 
 use super::super::Run;
-use super::super::findings::Findings;
-use super::super::host_side::OnHost;
+use super::super::host_side::{stolen_by, vcpu};
 use super::super::names::{Names, short, work_name};
 
 /// Lanes of tasks at most, for each machine.
@@ -96,7 +96,7 @@ fn run(run: Run<'_>, found: &[Findings<'_>], words: &mut Words) -> Value {
 }
 
 fn machine(findings: &Findings<'_>, begin: HostNs, max_pieces: usize, words: &mut Words) -> Value {
-    let names = findings.names;
+    let names = Names::new(findings);
     let timeline = names.timeline;
     let range = timeline.begin..timeline.end;
     let subject = findings.subject();
@@ -106,15 +106,15 @@ fn machine(findings: &Findings<'_>, begin: HostNs, max_pieces: usize, words: &mu
     let known = Known {
         names,
         classifier: &findings.classifier,
-        on_host: findings.on_host.as_ref(),
-        who: &findings.who,
+        on_host: findings.host.as_ref(),
+        who: &findings.tasks,
     };
     let lane = |(row, lane): (usize, &Lane)| {
         let pieces = finest.and_then(|level| level.pieces.get(row)).map_or(&[][..], Vec::as_slice);
         self::lane(lane, pieces, &known, begin, words)
     };
     let mut lanes: Vec<Value> = all.lanes.iter().enumerate().map(lane).collect();
-    if let Some((path, _)) = &findings.path {
+    if let Some(Path { path, .. }) = findings.path() {
         lanes.insert(0, self::path(path, names, begin, words));
     }
     json!({
@@ -279,7 +279,7 @@ impl Known<'_> {
                 ("cpu", format!("cpu {number}"), String::new())
             }
             LaneOf::Vcpu(row) => {
-                let (name, about) = self.on_host.map(|host| host.vcpu(row)).unwrap_or_default();
+                let (name, about) = self.on_host.map(|host| vcpu(host, row)).unwrap_or_default();
                 ("vcpu", name, about)
             }
             LaneOf::Disk(row) => match timeline.disks.get(row as usize) {
@@ -319,7 +319,7 @@ impl Known<'_> {
             LaneOf::Cpu(row) => self.on_cpu(row, piece),
             LaneOf::Vcpu(_) => {
                 let host = self.on_host.filter(|_| doing == Doing::Stolen)?;
-                Some(host.stolen_by(piece.task))
+                Some(stolen_by(host, piece.task))
             }
             LaneOf::Disk(_) => None,
         }

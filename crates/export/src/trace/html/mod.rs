@@ -13,8 +13,9 @@ mod vcpus;
 
 use std::io::{self, Write};
 
+use trace_analysis::findings::Findings;
+
 use super::Run;
-use super::findings::{Findings, findings};
 use crate::html::data::script_safe;
 use crate::html::escape::escape;
 use crate::html::{fill, hash};
@@ -28,7 +29,7 @@ const SCRIPT: &str = concat!(include_str!("lanes.js"), include_str!("gantt.js"))
 /// # Errors
 /// Only the writer's.
 pub fn write(runs: &[Run<'_>], mut out: impl Write) -> io::Result<()> {
-    let found: Vec<Vec<Findings<'_>>> = runs.iter().map(|run| findings(*run)).collect();
+    let found: Vec<Vec<Findings<'_>>> = runs.iter().map(|run| run.findings()).collect();
     let found: Vec<&[Findings<'_>]> = found.iter().map(Vec::as_slice).collect();
     let subjects = figures::subjects(runs, &found);
     let value = |key: &str| match key {

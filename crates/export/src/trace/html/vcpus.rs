@@ -1,14 +1,13 @@
 //! VMs' CPUs from the host's side: what they were, who had their pCPUs, and whose time that was.
 
+use trace_analysis::findings::{Findings, OnHost};
 use trace_analysis::group::By;
 use trace_analysis::host_side::{CpuSide, Share, SideRow, Thief};
 
 use super::bars::{Bar, Chart};
 use super::figures::{Subject, chart, longest, of, section};
 use super::table;
-use crate::trace::findings::{Findings, key_name};
-use crate::trace::host_side::OnHost;
-use crate::trace::names::short;
+use crate::trace::names::{key_name, short};
 use crate::trace::table::{Cell, Table, Unit};
 
 /// Thieves in a table at most.
@@ -46,7 +45,7 @@ pub(super) fn figures(subjects: &[Subject<'_>]) -> String {
 }
 
 fn with_host<'a>(subject: &'a Subject<'a>) -> Option<(&'a Subject<'a>, &'a OnHost<'a>)> {
-    Some((subject, subject.findings.on_host.as_ref()?))
+    Some((subject, subject.findings.host.as_ref()?))
 }
 
 /// A guest's CPUs, who stole, and from whom.
@@ -86,7 +85,7 @@ fn by_command(findings: &Findings<'_>, host: &OnHost<'_>) -> Chart {
             ns: parts(&CpuSide { busy, ..CpuSide::default() }).to_vec(),
         }
     };
-    let rows = host.side.rows(findings.timeline(), By::Name, &findings.who);
+    let rows = host.side.rows(findings.timeline, By::Name, &findings.tasks);
     chart.bars = longest(rows.iter().map(bar).collect());
     chart
 }
@@ -102,8 +101,8 @@ fn thieves(findings: &Findings<'_>, host: &OnHost<'_>) -> Table {
         ],
     );
     let all = host.side.total().total();
-    let on_path = findings.path.as_ref().map_or_else(Share::default, |(path, _)| {
-        let side = host.side.path(path);
+    let on_path = findings.path().map_or_else(Share::default, |found| {
+        let side = host.side.path(&found.path);
         let mut both = side.running;
         both.merge(&side.waiting);
         both

@@ -1,6 +1,7 @@
 //! What happens on each sort of track, in time order. Stretches without a length are not drawn.
 
 use model::HostNs;
+use trace_analysis::findings::OnHost;
 use trace_analysis::host_side::{CpuSide, VcpuState};
 use trace_analysis::kernel::syscall_label;
 use trace_analysis::timeline::{
@@ -8,7 +9,7 @@ use trace_analysis::timeline::{
 };
 use trace_analysis::waits::Classifier;
 
-use super::super::host_side::OnHost;
+use super::super::host_side::{stolen_by, thread};
 use super::super::names::{Names, lock_name, short, work_name};
 use super::arrows::{End, OfTask};
 use super::nest::{Nested, nest};
@@ -45,8 +46,8 @@ pub(super) fn vcpu<'a>(cpu: &'a CpuSide, host: &'a OnHost<'a>) -> impl Iterator<
         let first = match segment.state {
             VcpuState::Ran => slice("ran", "running"),
             VcpuState::Stolen(by) => {
-                let mut stolen = slice(&format!("stolen {}", host.stolen_by(by)), "stolen");
-                stolen.facts.extend(by.map(|by| ("thread", Fact::Text(host.thread(by)))));
+                let mut stolen = slice(&format!("stolen {}", stolen_by(host, by)), "stolen");
+                stolen.facts.extend(by.map(|by| ("thread", Fact::Text(thread(host, by)))));
                 stolen
             }
             VcpuState::AsleepInVmm => slice("asleep in the VMM", "vmm"),

@@ -23,12 +23,13 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::io::{self, Write};
 use std::iter::Peekable;
 
+use trace_analysis::findings::OnHost;
 use trace_analysis::timeline::{TaskId, Timeline};
 use trace_analysis::waits::Classifier;
 
 use self::arrows::Arrows;
 use super::Run;
-use super::host_side::OnHost;
+use super::host_side::on_host;
 use super::names::{Names, short};
 use crate::perfetto::event::Event;
 use crate::perfetto::proto::{CounterDescriptor, TrackDescriptor};
@@ -52,7 +53,7 @@ pub fn write(run: Run<'_>, out: impl Write) -> io::Result<()> {
     let classifiers: Vec<Classifier> =
         machines.map(|machine| Classifier::new(run.tables, machine)).collect();
     let on_host: Vec<Option<OnHost<'_>>> =
-        run.timelines.iter().map(|timeline| OnHost::of(run, timeline)).collect();
+        run.timelines.iter().map(|timeline| on_host(run, timeline)).collect();
     let mut writer = Writer::new(out, Part::First);
     let first = run.timelines.iter().map(|timeline| timeline.begin).min().unwrap_or_default();
     let (instant, unix) = run.instant.map_or((first, None), |(at, unix)| (at, Some(unix)));
