@@ -1,7 +1,8 @@
 //! Running a command inside a guest, from the scenario's command: `vmscope testbed exec GUEST -- CMD`.
 //!
 //! The part inside the host holds every guest's port; this end asks it over a socket. A request is
-//! the guest's name and the shell line, one line each; an answer is `CODE SIZE SIZE`, output, errors.
+//! the guest's name and the shell line, one line each; an answer is `CODE SIZE SIZE`, output, errors. An empty line asks
+//! for the guest's end: `vmscope testbed end GUEST`.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -31,6 +32,17 @@ pub(crate) const FOLDER_VARIABLE: &str = "VMSCOPE_TESTBED";
 
 /// Runs a command in a guest of the testbed this process runs in.
 pub fn exec(guest: &str, command: &[String]) -> Result<ExecOutput, Error> {
+    request(guest, &command.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" "))
+}
+
+/// Ends a guest of the testbed this process runs in, at once.
+pub fn end(guest: &str) -> Result<(), Error> {
+    request(guest, END).map(drop)
+}
+
+const END: &str = "";
+
+fn request(guest: &str, line: &str) -> Result<ExecOutput, Error> {
     let folder = std::env::var_os(FOLDER_VARIABLE)
         .map_or_else(|| PathBuf::from("/run/testbed"), PathBuf::from);
     let socket = socket(&folder);
@@ -38,8 +50,7 @@ pub fn exec(guest: &str, command: &[String]) -> Result<ExecOutput, Error> {
         io::ErrorKind::NotFound => Error::Outside,
         _ => Error::io("reach the testbed at", &socket)(error),
     })?;
-    let line = command.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ");
-    ask(stream, guest, &line)
+    ask(stream, guest, line)
         .map_err(|error| Error::Guest { guest: guest.to_owned(), problem: error.to_string() })
 }
 
@@ -66,7 +77,7 @@ fn answer(stream: &UnixStream, guests: &Guests) -> io::Result<()> {
     reader.read_line(&mut line)?;
     let guest = guests.lock().unwrap_or_else(PoisonError::into_inner).get(name.trim_end()).cloned();
     let output = match guest {
-        Some(guest) => guest.exec(line.trim_end_matches('\n')).map_err(|error| error.to_string()),
+        Some(guest) => carry_out(&guest, line.trim_end_matches('\n')),
         None => Err(format!("no guest `{}` is running", name.trim_end())),
     };
     let mut stream = stream;
@@ -78,6 +89,14 @@ fn answer(stream: &UnixStream, guests: &Guests) -> io::Result<()> {
         }
         Err(problem) => writeln!(stream, "error {problem}"),
     }
+}
+
+fn carry_out(guest: &GuestVm, line: &str) -> Result<ExecOutput, String> {
+    if line == END {
+        guest.end_as_asked();
+        return Ok(ExecOutput { code: 0, stdout: Vec::new(), stderr: Vec::new() });
+    }
+    guest.exec(line).map_err(|error| error.to_string())
 }
 
 fn ask(mut stream: UnixStream, guest: &str, line: &str) -> io::Result<ExecOutput> {

@@ -9,6 +9,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use rustix::thread::{CpuSet, Pid, sched_setaffinity};
@@ -31,6 +32,8 @@ pub(crate) struct GuestVm {
     name: String,
     child: Mutex<Child>,
     port: Mutex<BufReader<UnixStream>>,
+    /// The command wanted it to end.
+    is_unwanted: AtomicBool,
     /// Its control group, when it has a quota; dropped after the process ended.
     _group: Option<Group>,
 }
@@ -62,6 +65,7 @@ impl GuestVm {
             name: guest.name.clone(),
             child: Mutex::new(child),
             port: Mutex::new(BufReader::new(ours)),
+            is_unwanted: AtomicBool::new(false),
             _group: None,
         };
         if let Some(quota) = guest.quota {
@@ -88,10 +92,10 @@ impl GuestVm {
         }
     }
 
-    /// Whether its QEMU is gone.
-    pub(crate) fn has_ended(&self) -> bool {
+    /// Whether its QEMU is gone although nobody ended it.
+    pub(crate) fn has_died(&self) -> bool {
         let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
-        !matches!(child.try_wait(), Ok(None))
+        !self.is_unwanted.load(Ordering::Relaxed) && !matches!(child.try_wait(), Ok(None))
     }
 
     /// What is known of an end that nobody wanted: QEMU's exit, its own words, the console's.
@@ -116,6 +120,12 @@ impl GuestVm {
             guest: self.name.clone(),
             problem: format!("did not run `{line}`: {error}"),
         })
+    }
+
+    /// Ends the guest at once, because the command asks for it.
+    pub(crate) fn end_as_asked(&self) {
+        self.is_unwanted.store(true, Ordering::Relaxed);
+        self.end();
     }
 
     /// Ends the guest at once.

@@ -265,7 +265,7 @@ impl Run<'_> {
     /// Says which guests are gone that nobody ended: what the command saw of them is cut short.
     fn tell_of_dead_guests(&self) {
         for (index, (vm, _)) in &self.started {
-            if vm.has_ended() {
+            if vm.has_died() {
                 let words = vm.last_words(&self.folder.join("guests"));
                 let problem = format!("died while the command ran: {words}");
                 self.link.tell(&Event::Died(self.scenario.guests[*index].name.clone(), problem));

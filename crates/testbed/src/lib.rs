@@ -47,7 +47,7 @@ mod workload;
 
 pub use bare::{Accelerator, Bare, BareEnd, Listen, Patience, boot_bare, is_inside};
 pub use error::Error;
-pub use exec::{ExecOutput, exec};
+pub use exec::{ExecOutput, end, exec};
 pub use inside::inside;
 pub use kvm_probe::{KvmVerdict, probe_kvm};
 pub use launch::{HostChoice, Run, run};

@@ -54,6 +54,11 @@ enum Action {
         #[arg(last = true, required = true)]
         command: Vec<String>,
     },
+    /// End a guest at once, as a crash of its QEMU would; only for commands that run in a testbed.
+    End {
+        /// The guest's name.
+        guest: String,
+    },
     /// What the virtual host's init runs.
     #[command(hide = true)]
     Inside,
@@ -111,6 +116,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             std::io::stdout().write_all(&output.stdout).context("failed to write the output")?;
             std::io::stderr().write_all(&output.stderr).context("failed to write the errors")?;
             output.code
+        }
+        Action::End { guest } => {
+            testbed::end(guest)?;
+            0
         }
         Action::Inside => {
             testbed::inside()?;
