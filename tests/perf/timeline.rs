@@ -7,7 +7,8 @@
     clippy::print_stdout,
     clippy::cast_possible_truncation,
     clippy::cast_precision_loss,
-    clippy::cast_sign_loss
+    clippy::cast_sign_loss,
+    clippy::disallowed_methods
 )]
 
 #[expect(dead_code, reason = "samples are others' matter")]

@@ -1,7 +1,7 @@
 //! Timelines drawn as text in `tests/golden/analysis/axis.txt`: what really happened above the line, below it the samples
 //! of each vCPU, and its states as either way to find edges has them, with the thieves in periods.
 
-#![allow(clippy::unwrap_used, clippy::cast_possible_truncation)]
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, clippy::disallowed_methods)]
 
 mod axis_world;
 

@@ -1,6 +1,6 @@
 //! Reports of a small drawn world, as text and CSV, compared with tests/golden/analysis.
 
-#![allow(clippy::unwrap_used, clippy::print_stdout)]
+#![allow(clippy::unwrap_used, clippy::print_stdout, clippy::disallowed_methods)]
 
 mod world;
 

@@ -1,4 +1,5 @@
-//! The house rules of ARCHITECTURE.md that a machine can check.
+//! The rules of ARCHITECTURE.md that a machine can check, for every package of the workspace. A package says in its
+//! Cargo.toml which layer it belongs to: `package.metadata.layer`.
 
 #![allow(clippy::unwrap_used)]
 
@@ -6,95 +7,179 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use acceptance::root;
 use serde_json::Value;
 
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+struct Package {
+    name: String,
+    folder: PathBuf,
+    layer: String,
+    /// Names of the packages it depends on other than for its tests and its build.
+    dependencies: BTreeSet<String>,
 }
 
-fn packages() -> Vec<Value> {
+impl Package {
+    fn from_metadata(package: &Value) -> Self {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let is_normal = |dependency: &&Value| dependency["kind"].is_null();
+        let dependencies = package["dependencies"].as_array().unwrap().iter().filter(is_normal);
+        Self {
+            name: text(&package["name"]),
+            folder: Path::new(package["manifest_path"].as_str().unwrap())
+                .parent()
+                .unwrap()
+                .to_owned(),
+            layer: text(&package["metadata"]["layer"]),
+            dependencies: dependencies.map(|dependency| text(&dependency["name"])).collect(),
+        }
+    }
+
+    /// Its programs' and its library's text, with the paths of the files.
+    fn sources(&self) -> Vec<(PathBuf, String)> {
+        sources(&self.folder.join("src"))
+    }
+}
+
+fn packages() -> Vec<Package> {
     let output = Command::new(env!("CARGO"))
         .args(["metadata", "--no-deps", "--format-version=1", "--offline"])
         .current_dir(root())
         .output()
         .unwrap();
     let metadata: Value = serde_json::from_slice(&output.stdout).unwrap();
-    metadata["packages"].as_array().unwrap().clone()
+    metadata["packages"].as_array().unwrap().iter().map(Package::from_metadata).collect()
 }
 
-/// Names of the packages that depend on `dependency` other than for their tests.
-fn dependents(dependency: &str) -> BTreeSet<String> {
-    let depends = |package: &&Value| {
-        package["dependencies"].as_array().unwrap().iter().any(|d| {
-            d["name"].as_str().unwrap().starts_with(dependency) && d["kind"].as_str() != Some("dev")
-        })
-    };
-    packages().iter().filter(depends).map(|p| p["name"].as_str().unwrap().to_owned()).collect()
+fn packages_of(layers: &[&str]) -> Vec<Package> {
+    packages().into_iter().filter(|package| layers.contains(&package.layer.as_str())).collect()
 }
 
-#[test]
-fn architecture_names_exactly_the_packages() {
-    let page = std::fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
-    let named: BTreeSet<String> = page
-        .lines()
-        .filter_map(|line| line.strip_prefix("| `"))
-        .filter_map(|rest| rest.split_once('`').map(|(path, _)| path))
-        .filter(|path| root().join(path).join("Cargo.toml").exists())
-        .map(|path| path.rsplit('/').next().unwrap().to_owned())
-        .collect();
-    let listed: BTreeSet<String> =
-        packages().iter().map(|p| p["name"].as_str().unwrap().to_owned()).collect();
-    assert_eq!(named, listed);
-}
-
-#[test]
-fn only_probes_knows_libbpf() {
-    assert_eq!(dependents("libbpf"), BTreeSet::from(["probes".to_owned()]));
-}
-
-#[test]
-fn only_format_crates_and_the_testbed_serialize() {
-    for package in packages() {
-        let name = package["name"].as_str().unwrap().to_owned();
-        let manifest = PathBuf::from(package["manifest_path"].as_str().unwrap());
-        let derives = sources(&manifest.parent().unwrap().join("src"))
-            .iter()
-            .any(|source| source.contains("Serialize)") || source.contains("Serialize,"));
-        // Two more copies of the benchmark's results would be worse than this exception.
-        let allowed = matches!(name.as_str(), "recording" | "api" | "microbench");
-        assert!(allowed || !derives, "{name} derives Serialize");
-    }
-}
-
-#[test]
-fn core_and_format_crates_forbid_unsafe_code() {
-    for name in ["model", "analysis", "microbench", "view", "recording", "api", "export"] {
-        let lib =
-            std::fs::read_to_string(root().join("crates").join(name).join("src/lib.rs")).unwrap();
-        assert!(lib.contains("#![forbid(unsafe_code)]"), "{name}");
-    }
-}
-
-#[test]
-fn core_crates_do_no_io_and_hold_no_clock() {
-    for name in ["model", "analysis", "microbench", "view"] {
-        for source in sources(&root().join("crates").join(name).join("src")) {
-            for forbidden in ["std::fs", "std::net", "std::process", "Instant::now", "SystemTime"] {
-                assert!(!source.contains(forbidden), "{name} uses {forbidden}");
-            }
-        }
-    }
-}
-
-fn sources(folder: &Path) -> Vec<String> {
+fn sources(folder: &Path) -> Vec<(PathBuf, String)> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
             found.extend(sources(&path));
         } else if path.extension().is_some_and(|extension| extension == "rs") {
-            found.push(std::fs::read_to_string(path).unwrap());
+            let text = std::fs::read_to_string(&path).unwrap();
+            found.push((path, text));
         }
     }
     found
+}
+
+/// What a layer may depend on; `None`: there is no such layer.
+fn may_use(layer: &str) -> Option<&'static [&'static str]> {
+    match layer {
+        "core" => Some(&["core"]),
+        "format" => Some(&["core", "format"]),
+        "edge" => Some(&["core", "format", "edge"]),
+        "bin" => Some(&["core", "format", "edge"]),
+        "test" => Some(&[]),
+        _ => None,
+    }
+}
+
+#[test]
+fn packages_depend_on_their_layer_and_those_below() {
+    let packages = packages();
+    for package in &packages {
+        let Some(allowed) = may_use(&package.layer) else {
+            panic!("{}: no layer `{}`: set package.metadata.layer", package.name, package.layer);
+        };
+        for used in packages.iter().filter(|other| package.dependencies.contains(&other.name)) {
+            let (name, layer) = (&package.name, &package.layer);
+            let fits = allowed.contains(&used.layer.as_str());
+            assert!(fits, "{name} ({layer}) depends on {} ({})", used.name, used.layer);
+        }
+    }
+}
+
+#[test]
+fn architecture_names_exactly_the_packages_and_their_layers() {
+    let page = std::fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
+    let mut named = BTreeSet::new();
+    for row in page.lines().filter_map(|line| line.strip_prefix("| `")) {
+        let Some((path, text)) = row.split_once("` | ") else { continue };
+        if root().join(path).join("Cargo.toml").exists() {
+            let layer = text.split_once(": ").map_or("", |(layer, _)| layer);
+            let layer = if path.starts_with("bin/") { "bin" } else { layer };
+            let layer = if path.starts_with("tests/") { "test" } else { layer };
+            named.insert((path.to_owned(), layer.to_owned()));
+        }
+    }
+    let path =
+        |package: &Package| package.folder.strip_prefix(root()).unwrap().display().to_string();
+    let listed = packages().iter().map(|package| (path(package), package.layer.clone())).collect();
+    assert_eq!(named, listed);
+}
+
+#[test]
+fn only_probes_knows_libbpf() {
+    for package in packages() {
+        let knows = package.dependencies.iter().any(|name| name.starts_with("libbpf"));
+        assert!(!knows || package.name == "probes", "{} depends on libbpf", package.name);
+    }
+}
+
+/// `microbench` may: copies of its results that do nothing else were worse.
+#[test]
+fn only_format_crates_and_microbench_serialize() {
+    for package in packages() {
+        let derives = package.sources().iter().any(|(_, source)| derives_serialize(source));
+        let allowed = package.layer == "format" || package.name == "microbench";
+        assert!(allowed || !derives, "{} derives Serialize", package.name);
+    }
+}
+
+fn derives_serialize(source: &str) -> bool {
+    let mut derives = source.split("derive(").skip(1).filter_map(|rest| rest.split(')').next());
+    derives.any(|traits| traits.split(',').any(|name| name.trim().ends_with("Serialize")))
+}
+
+#[test]
+fn core_and_format_crates_forbid_unsafe_code() {
+    for package in packages_of(&["core", "format"]) {
+        let lib = std::fs::read_to_string(package.folder.join("src/lib.rs")).unwrap();
+        assert!(lib.contains("\n#![forbid(unsafe_code)]\n"), "{}", package.name);
+    }
+}
+
+/// Clippy checks them by the methods and types that this file disallows.
+#[test]
+fn core_crates_are_linted_for_io_and_clocks() {
+    let lints = std::fs::read_to_string(root().join("tests/core-clippy.toml")).unwrap();
+    for package in packages_of(&["core"]) {
+        let own = std::fs::read_to_string(package.folder.join("clippy.toml")).unwrap_or_default();
+        let link = "ln -s ../../tests/core-clippy.toml clippy.toml";
+        assert_eq!(own, lints, "{}: no lints against I/O: {link}", package.name);
+        for (path, source) in package.sources() {
+            let allows = source.contains("clippy::disallowed_");
+            assert!(
+                !allows || is_test(&path),
+                "{} allows what a core crate must not do",
+                path.display()
+            );
+        }
+    }
+}
+
+fn is_test(path: &Path) -> bool {
+    let name = path.file_stem().unwrap_or_default();
+    name == "test" || name == "tests" || path.iter().any(|part| part == "tests")
+}
+
+#[test]
+fn every_package_has_the_workspace_lints() {
+    for package in packages() {
+        let manifest = std::fs::read_to_string(package.folder.join("Cargo.toml")).unwrap();
+        assert!(manifest.contains("[lints]\nworkspace = true"), "{}", package.name);
+    }
+}
+
+#[test]
+fn derives_are_found() {
+    assert!(derives_serialize("#[derive(Debug, serde::Serialize)]"));
+    assert!(derives_serialize("#[derive(\n    Serialize,\n    Clone,\n)]"));
+    assert!(!derives_serialize("#[derive(Deserialize)] // not Serialize, though"));
 }
