@@ -1,19 +1,29 @@
 # `make demo` and `make test` are each the only command needed on a fresh Debian 12 or 13 with Rust (rustup).
 
-PACKAGES := clang libbpf-dev libelf-dev zlib1g-dev pkg-config gcc libc6-dev make \
-            qemu-system-x86 busybox-static kmod xz-utils e2fsprogs libquantum-dev \
-            mmdebstrap genext2fs uidmap
+# What compiling needs, and what running needs besides: the latter is installed while the former is at work.
+BUILD_PACKAGES := clang libbpf-dev libelf-dev zlib1g-dev pkg-config gcc libc6-dev make
+RUN_PACKAGES := qemu-system-x86 busybox-static kmod xz-utils e2fsprogs libquantum-dev \
+                mmdebstrap genext2fs uidmap
 BOOT_PACKAGES := gcc make grub-common grub-pc-bin grub-efi-amd64-bin xorriso mtools ovmf
 MUSL := x86_64-unknown-linux-musl
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 VMSCOPE := $(TARGET_DIR)/debug/vmscope
 
-.PHONY: help demo test check e2e bench bench-trace experiments overhead floor boot build deps
+E2E = cargo test --locked --workspace --test e2e -- --tier
+STEP := .ci/step
+# In CI a test that is skipped although the machine could run it fails.
+export CI
+
+.PHONY: help demo test test-all smoke steps-test steps-test-all steps-smoke check build-tests e2e bench bench-trace \
+        experiments overhead floor boot build deps
 
 help:
 	@echo 'make demo          record and report three guests on a virtual KVM host (about 3 minutes once built and downloaded)'
-	@echo 'make test          every test'
+	@echo 'make smoke         while you work: lints, unit tests, one recording of a guest (2 minutes once built)'
+	@echo 'make test          what CI runs: lints, unit tests, an end-to-end test of each behaviour (20 minutes, build included)'
+	@echo 'make test-all      the same with further machines, and how exact figures are (45 minutes)'
 	@echo 'make check         format, lints and unit tests only'
+	@echo 'make e2e           end-to-end tests only [ONLY=trace_guest]'
 	@echo 'make bench         benchmarks: print figures, assert nothing'
 	@echo 'make bench-trace   what tracing an event costs, beside ftrace and perf; writes target/bench-trace.json (as root)'
 	@echo 'make experiments   the slow experiments [ONLY=S0.1]; writes target/experiments.json'
@@ -25,25 +35,42 @@ demo: build
 	rm -rf $(TARGET_DIR)/demo
 	$(VMSCOPE) demo -o $(TARGET_DIR)/demo
 
-test: check e2e
+# Each ends with a table of what took how long.
+test test-all smoke:
+	@.ci/table $(MAKE) --no-print-directory steps-$@
 
-check: build
-	@$(MAKE) --no-print-directory -C boot test TARGET_DIR=$(abspath $(TARGET_DIR))
-	cargo fmt --check
-	cargo clippy --locked --workspace --all-targets -- -D warnings
-	.ci/report-skipped cargo test --locked --workspace --exclude acceptance -- --nocapture
-	.ci/report-skipped cargo test --locked -p guest --all-features -- --nocapture
+steps-test: check
+	@$(STEP) 'end-to-end tests' $(E2E) main
 
-e2e: build boot
-	@.ci/deps $(MUSL) linux-perf
-	.ci/report-skipped cargo test --locked -p acceptance -- --nocapture --test-threads=1
+steps-test-all: check
+	@$(STEP) 'end-to-end tests' $(E2E) all
+
+steps-smoke: check
+	@$(STEP) 'end-to-end tests' $(E2E) smoke
+
+# With --workspace everywhere features are the same everywhere: nothing is compiled twice.
+check: build-tests
+	@$(STEP) 'format' cargo fmt --check
+	@$(STEP) 'lints' cargo clippy --locked --workspace --all-targets -- -D warnings
+	@$(STEP) 'boot image, unit tests' $(MAKE) --no-print-directory -C boot test TARGET_DIR=$(abspath $(TARGET_DIR))
+	@$(STEP) 'unit tests' cargo test --locked --workspace --lib --bins --tests -- --nocapture
+
+build-tests: deps
+	@$(STEP) 'packages' .ci/deps $(MUSL) $(RUN_PACKAGES) $(BOOT_PACKAGES) linux-perf
+	@$(STEP) 'build: programs and tests' cargo test --locked --workspace --lib --bins --tests --test e2e --no-run
+	@$(STEP) 'build: programs' cargo build --locked --workspace --bins
+	@$(STEP) 'build: guest command' cargo build --locked -p vmscope-guest --target $(MUSL)
+	@$(STEP) 'build: boot image' $(MAKE) --no-print-directory boot
+
+e2e: build-tests
+	$(E2E) main $(ONLY)
 
 bench: build
 	cargo bench --locked -p recording -p analysis -p trace-analysis
 	cargo run --locked -q -p acceptance --bin measure -- --build
 
 bench-trace: build
-	@.ci/deps $(MUSL) $(PACKAGES) linux-perf
+	@.ci/deps $(MUSL) linux-perf
 	cargo run --locked -q --release -p tracer --example bench_trace -- $(VMSCOPE) $(TARGET_DIR)/bench-trace.json
 
 experiments: build floor
@@ -62,8 +89,8 @@ boot:
 	@$(MAKE) --no-print-directory -C boot TARGET_DIR=$(abspath $(TARGET_DIR))
 
 build: deps
-	cargo build --locked --workspace --bins
-	cargo build --locked -p vmscope-guest --target $(MUSL)
+	@.ci/beside '.ci/deps $(MUSL) $(RUN_PACKAGES)' \
+		'cargo build --locked -p vmscope && cargo build --locked -p vmscope-guest --target $(MUSL)'
 
 deps:
-	@.ci/deps $(MUSL) $(PACKAGES)
+	@.ci/deps $(MUSL) $(BUILD_PACKAGES)

@@ -30,7 +30,7 @@ impl Bench {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         let refused = ["tracing needs root", "the kernel took none", "this kernel has no type"];
         if refused.iter().any(|reason| said.contains(reason)) {
-            eprintln!("skipped: {said}");
+            skip::skip_if_refused(said);
             return None;
         }
         assert!(output.status.success(), "{said}");
@@ -205,7 +205,7 @@ impl Drop for Small {
 fn a_disk_is_not_filled() {
     let Some(bench) = Bench::new("room") else { return };
     let Some(small) = Small::mount(bench.folder.join("small")) else {
-        return eprintln!("skipped: no file system can be mounted here");
+        return skip::skip("no file system can be mounted here");
     };
     let arguments = ["record", "-o", "small/t", "--keep-free", "56M", "--duration", "60"];
     let forks = ["--", "sh", "-c", "while :; do /bin/true; done"];

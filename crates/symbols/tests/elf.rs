@@ -39,7 +39,7 @@ impl Built {
             .stderr(Stdio::null())
             .status();
         if !built.is_ok_and(|status| status.success()) {
-            eprintln!("skipped: {compiler} can't build with {flags:?} here");
+            skip::skip(format_args!("{compiler} can't build with {flags:?} here"));
             return None;
         }
         Some(Self { folder })
@@ -228,7 +228,7 @@ fn deleted(pid: u32, copy: &Path) {
     let short = |text: &str| text.trim_start_matches('0').to_owned();
     let place = folder.join("map_files").join(format!("{}-{}", short(start), short(end)));
     if let Err(error) = std::fs::File::open(&place) {
-        return eprintln!("skipped: opening {} needs root: {error}", place.display());
+        return skip::skip(format_args!("opening {} needs root: {error}", place.display()));
     }
     // Debian strips it: what counts is that the file was read and is the right one.
     assert_eq!(name_at(&place, None, 0), SymbolName::Stripped);
@@ -261,7 +261,7 @@ fn what_has_no_file_says_why() {
 fn functions_of_the_vdso_have_names() {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     if !maps.contains("[vdso]") {
-        return eprintln!("skipped: this kernel maps no vDSO");
+        return skip::skip("this kernel maps no vDSO");
     }
     let module = Module { owner: Owner::Host, path: "[vdso]".into(), build_id: None };
     let mut source = HostSource::new(KernelNames::default(), BTreeMap::new());

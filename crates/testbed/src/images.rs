@@ -168,8 +168,7 @@ mod tests {
     #[test]
     fn content_of_a_guest() {
         if process::find("busybox").is_none() {
-            eprintln!("skipped: busybox is not installed");
-            return;
+            return skip::skip("busybox is not installed");
         }
         let folder = tempfile::tempdir().unwrap();
         let (kernel, workloads) = fake(folder.path());

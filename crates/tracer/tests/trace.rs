@@ -44,7 +44,7 @@ impl Trace {
             Ok(tracer) => tracer,
             Err(error @ TracerError::Options(_)) => panic!("{error}"),
             Err(error) => {
-                eprintln!("skipped: {error}");
+                skip::skip_if_refused(error);
                 return None;
             }
         };
@@ -302,8 +302,7 @@ fn a_tree_is_followed_through_another_threads_exec() {
         input()\nthreading.Thread(target=run).start()";
     let python = Command::new("python3").args(["-c", script]).stdin(Stdio::piped()).spawn();
     let Ok(mut child) = python else {
-        eprintln!("skipped: there is no python3");
-        return;
+        return skip::skip("there is no python3");
     };
     trace.tracer.follow(Pid(child.id())).unwrap();
     begin(&mut child);
@@ -405,11 +404,11 @@ fn threads_of(process: Pid) -> Vec<Tid> {
 #[test]
 fn a_control_group_is_traced_with_those_below_it() {
     let _one = one();
-    let Some(root) = cgroup_root() else { return eprintln!("skipped: no cgroup2 mount") };
+    let Some(root) = cgroup_root() else { return skip::skip("no cgroup2 mount") };
     let group = root.join(format!("vmscope-tracer-test-{}", std::process::id()));
     let inner = group.join("inner");
     if let Err(error) = std::fs::create_dir_all(&inner) {
-        return eprintln!("skipped: no control group can be made: {error}");
+        return skip::skip(format_args!("no control group can be made: {error}"));
     }
     let filter = Filter::cgroup(&group).unwrap();
     let mut child = waiting_sh("/bin/true");
@@ -494,7 +493,7 @@ fn requests_to_disks_are_those_that_the_kernel_counts() {
     let events = trace.finish();
     std::fs::remove_file(&path).unwrap();
     if counted == 0 {
-        return eprintln!("skipped: {folder} is on no disk");
+        return skip::skip(format_args!("{folder} is on no disk"));
     }
     let (mut issued, mut done, mut own_bytes) = (BTreeMap::new(), 0, 0);
     let threads = threads_of(Pid(std::process::id()));

@@ -11,6 +11,7 @@ pub mod trace;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, bail};
 use serde_json::Value;
@@ -47,9 +48,9 @@ pub struct Ran {
 
 /// Runs `script` on the virtual host of `scenarios/NAME.toml`; its files land in `files`.
 ///
-/// Under emulation a guest, or the host itself, now and then dies of an exception of its emulated CPU, or the host's CPUs
-/// wait for each other for ever. The testbed says so; such a run tells nothing of vmscope and is done again, which is said
-/// as well. What vmscope does to them happens in every try.
+/// Under emulation a guest, or the host itself, now and then dies of an exception of its emulated CPU. The testbed says
+/// so; such a run says nothing about vmscope and is repeated, see `retries`. A run that reaches its time limit is not
+/// repeated: a deadlock looks the same.
 ///
 /// # Errors
 /// If the testbed can't be started. A failing script is no error: see `Ran::code`.
@@ -67,22 +68,39 @@ pub fn in_testbed_within(
     files: &Path,
     script: &str,
 ) -> anyhow::Result<Ran> {
-    let excuses =
-        ["died while the command ran", "virtual host ended by itself", "the time limit of"];
-    for _ in 1..TRIES {
+    loop {
         let ran = run_once(limit_s, scenario, files, script)?;
-        if !excuses.iter().any(|excuse| ran.stderr.contains(excuse)) {
-            return Ok(ran);
+        match emulator_crash(&ran.stderr) {
+            Some(crash) if retries().len() < MOST_RETRIES => {
+                RETRIES
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .push(format!("{scenario}: {crash}"));
+            }
+            _ => return Ok(ran),
         }
-        eprintln!("testbed: {scenario} died or got stuck: running it again");
         if files.exists() {
             std::fs::remove_dir_all(files).context("failed to remove the files of a run")?;
         }
     }
-    run_once(limit_s, scenario, files, script)
 }
 
-const TRIES: usize = 3;
+/// The line in which the testbed reports the crash of a machine that it emulates.
+fn emulator_crash(stderr: &str) -> Option<&str> {
+    let crashes = ["died while the command ran", "virtual host ended by itself"];
+    stderr.lines().find(|line| crashes.iter().any(|crash| line.contains(crash)))
+}
+
+/// The runs that this program repeated: the scenario, and how its emulator crashed.
+#[must_use]
+pub fn retries() -> Vec<String> {
+    RETRIES.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+static RETRIES: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// Of one program. Crashes are rare: more of them are a fault of ours.
+const MOST_RETRIES: usize = 3;
 
 /// The longest scenarios of the tests take half of it on a busy machine.
 const TIME_LIMIT_S: u32 = 300;

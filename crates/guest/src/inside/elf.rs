@@ -182,7 +182,7 @@ mod test {
             .args([&program, &source])
             .status();
         if !built.is_ok_and(|status| status.success()) {
-            return eprintln!("skipped: no C compiler that can build with {flags:?}");
+            return skip::skip(format_args!("no C compiler that can build with {flags:?}"));
         }
         let build_id = read_build_id(&program).unwrap();
         assert_eq!(build_id.len(), 20);

@@ -135,11 +135,11 @@ mod test {
     fn the_program_notes_a_child() {
         let btf = std::path::Path::new("/sys/kernel/btf/vmlinux");
         let Ok(layout) = super::super::btf::read_layout(btf) else {
-            return eprintln!("skipped: this kernel has no BTF");
+            return skip::skip("this kernel has no BTF");
         };
         let program = match Program::start(&layout) {
             Ok(program) => program,
-            Err(error) => return eprintln!("skipped: {error}"),
+            Err(error) => return skip::skip_if_refused(error),
         };
         let mut child = std::process::Command::new("/bin/true").spawn().unwrap();
         let pid = child.id();

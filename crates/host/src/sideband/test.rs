@@ -7,7 +7,7 @@ fn a_short_process_is_seen_from_fork_to_exit() {
     let cpus: Vec<u32> = (0..64).collect();
     let mut sideband = match Sideband::open(&cpus, 1 << 20) {
         Ok(sideband) => sideband,
-        Err(error) => return eprintln!("skipped: {error}"),
+        Err(error) => return skip::skip(error),
     };
     let mut child = std::process::Command::new("/bin/true").spawn().unwrap();
     let pid = child.id();

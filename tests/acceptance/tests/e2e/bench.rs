@@ -1,14 +1,11 @@
 //! `vmscope bench` on the boot image: what it lists, and that vmscope knows all of it. Needs QEMU and a built image, no KVM.
 
-#![allow(clippy::unwrap_used)]
-
 use std::collections::BTreeSet;
 
 use acceptance::{root, run, text};
 use serde_json::Value;
 
-#[test]
-fn the_image_and_the_catalogue_have_the_same_operations() {
+pub(crate) fn the_image_and_the_catalogue_have_the_same_operations() {
     let output = run(&["bench", "list", "--format", "json"]).unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let list: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -23,8 +20,7 @@ fn the_image_and_the_catalogue_have_the_same_operations() {
     assert!(7 < of("plans") && 99 < of("conditions"));
 }
 
-#[test]
-fn what_the_image_does_not_know_is_refused_with_what_it_knows() {
+pub(crate) fn what_the_image_does_not_know_is_refused_with_what_it_knows() {
     let check = |option: &str, says: &str| {
         let output = run(&["bench", "run", option, "nosuch"]).unwrap();
         let stderr = String::from_utf8(output.stderr).unwrap();

@@ -1,7 +1,5 @@
 //! VMs' CPUs in traces of their host: never unknown, and stolen from as the guest can't see it.
 
-#![allow(clippy::unwrap_used)]
-
 use std::path::Path;
 use std::process::Command;
 
@@ -19,8 +17,7 @@ const SCRIPT: &str = "
 /// What a vCPU does that shares its CPU takes more than twice as long.
 const LIMIT_S: u32 = 600;
 
-#[test]
-fn vcpus_that_never_leave_and_who_stole_from_them() {
+pub(crate) fn vcpus_that_never_leave_and_who_stole_from_them() {
     let folder = tempfile::tempdir().unwrap();
     let ran = in_testbed_within(LIMIT_S, "trace-contention", folder.path(), SCRIPT).unwrap();
     assert_eq!(ran.code, 0, "{}", ran.stderr);

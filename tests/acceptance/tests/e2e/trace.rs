@@ -1,8 +1,6 @@
 //! Traces of the virtual host: what every process waited for, with other programs' accounts of the same moments as
 //! witnesses; and traces that are disturbed.
 
-#![allow(clippy::unwrap_used)]
-
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
@@ -46,16 +44,7 @@ fn traced(scenario: &str, files: &Path, script: &str) -> Ran {
 
 /// `perf` traces the first command beside vmscope; the kernel's accounts of delays and of the disk are of the second,
 /// without perf: what another tracer does between the moments that both look at would be in the account.
-#[test]
-fn waits_have_their_causes_and_witnesses_agree() {
-    assert!((1..=TRIES).any(|_| witnesses_agree()), "in {TRIES} tries");
-}
-
-/// What two tracers do between the moments that both look at grows where the virtual host gets little of this machine: such
-/// a one gets more tries. What is wrong in vmscope is wrong in all of them.
-const TRIES: usize = 3;
-
-fn witnesses_agree() -> bool {
+pub(crate) fn waits_have_their_causes_and_witnesses_agree() {
     let folder = tempfile::tempdir().unwrap();
     let script = format!(
         "{DISK}
@@ -92,13 +81,18 @@ END
     each_waits_for_what_it_is_named_after(&found);
     inode_locks_have_holders(&waits);
     other_programs_open_it(&waits);
-    [
-        perf_agrees(&found, &read("timehist.txt")),
-        accounts_of_delays_agree(&lives(&busy).unwrap(), &read("delays.txt")),
-        account_of_the_disk_agrees(&busy, &read("ticks.txt")),
-    ]
-    .iter()
-    .all(|agrees| *agrees)
+    perf_agrees(&found, &read("timehist.txt"));
+    accounts_of_delays_agree(&lives(&busy).unwrap(), &read("delays.txt"));
+    account_of_the_disk_agrees(&busy, &read("ticks.txt"));
+}
+
+/// Percent. What two tracers do between the moments that both look at grows where the virtual host gets little of this
+/// machine; on a quiet one they agree to 1 or 2.
+const SLACK: f64 = 5.0;
+
+fn agrees(witness: &str, off_percent: f64) {
+    eprintln!("trace: {witness}: {off_percent:+.2} %");
+    assert!(off_percent.abs() <= SLACK, "{witness}: {off_percent:+.2} %");
 }
 
 fn nothing_is_lost_and_sums_hold(trace: &Path) {
@@ -163,7 +157,7 @@ fn inode_locks_have_holders(trace: &Path) {
 }
 
 /// `perf sched timehist` counts a task's waiting from when it first leaves a CPU, we from its begin.
-fn perf_agrees(lives: &BTreeMap<u32, Life>, timehist_txt: &str) -> bool {
+fn perf_agrees(lives: &BTreeMap<u32, Life>, timehist_txt: &str) {
     let perf = timehist(timehist_txt);
     let both: Vec<_> = lives
         .iter()
@@ -175,13 +169,13 @@ fn perf_agrees(lives: &BTreeMap<u32, Life>, timehist_txt: &str) -> bool {
     let waiting = both.iter().map(|(life, _)| life.waiting() - life.unborn).sum();
     let running = percent_off(running, both.iter().map(|(_, perf)| perf.running).sum());
     let waiting = percent_off(waiting, both.iter().map(|(_, perf)| perf.waiting).sum());
-    eprintln!("trace: against perf sched: running {running:+.2} %, waiting {waiting:+.2} %");
-    running.abs() <= 1.0 && waiting.abs() <= 1.0
+    agrees("running, against perf sched", running);
+    agrees("waiting, against perf sched", waiting);
 }
 
 /// `delays` writes `TID NAME CPU_DELAY_NS BLOCK_IO_DELAY_NS CPU_NS` when a task ends. The kernel's delay for block I/O is
 /// what we call waiting for a disk: here nobody waits for a journal, which the kernel does not count.
-fn accounts_of_delays_agree(lives: &BTreeMap<u32, Life>, delays: &str) -> bool {
+fn accounts_of_delays_agree(lives: &BTreeMap<u32, Life>, delays: &str) {
     let (mut ours, mut theirs) = ([0; 2], [0.0; 2]);
     for line in delays.lines() {
         let words: Vec<&str> = line.rsplitn(4, ' ').collect();
@@ -198,20 +192,19 @@ fn accounts_of_delays_agree(lives: &BTreeMap<u32, Life>, delays: &str) -> bool {
         theirs[1] += disk.parse::<f64>().unwrap();
     }
     let [cpu, disk] = [0, 1].map(|n| percent_off(ours[n], theirs[n]));
-    eprintln!("trace: against taskstats, waiting for a CPU {cpu:+.2} %, for the disk {disk:+.2} %");
-    cpu.abs() <= 2.0 && disk.abs() <= 2.0
+    agrees("waiting for a CPU, against taskstats", cpu);
+    agrees("waiting for the disk, against taskstats", disk);
 }
 
 /// /proc/diskstats counts in ticks of 4 ms, so the disk has work without a pause between the two readings, and none
 /// outside of them.
-fn account_of_the_disk_agrees(trace: &Path, ticks: &str) -> bool {
+fn account_of_the_disk_agrees(trace: &Path, ticks: &str) {
     let profile = &report(trace, &["--view", "profile", "--all"]).unwrap()["profile"];
     let time = &profile["disks"][0]["time"];
     let busy = time["both_ns"].as_u64().unwrap() + time["disk_only_ns"].as_u64().unwrap();
     let ticks: Vec<f64> = ticks.lines().map(|line| line.parse().unwrap()).collect();
     let off = percent_off(busy, (ticks[1] - ticks[0]) * 1e6);
-    eprintln!("trace: against diskstats, busy {off:+.2} % of {} ms", ticks[1] - ticks[0]);
-    off.abs() <= 2.0
+    agrees("disk busy, against diskstats", off);
 }
 
 fn other_programs_open_it(trace: &Path) {
@@ -233,8 +226,7 @@ fn other_programs_open_it(trace: &Path) {
 
 /// A full disk, Ctrl-C, a killed recorder and a ring that nobody empties: what there is can be read, and what is missing is
 /// said. The commands disturb their recorder, their parent.
-#[test]
-fn disturbed_traces_say_what_is_missing() {
+pub(crate) fn disturbed_traces_say_what_is_missing() {
     let folder = tempfile::tempdir().unwrap();
     let script = "
         mkdir /small

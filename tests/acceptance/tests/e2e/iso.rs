@@ -1,8 +1,6 @@
 //! The bootable disc as people see it: booted by BIOS and UEFI in QEMU's emulation, pictures taken of the screen. Says that
 //! no hypervisor is there, as the image then waits at the end instead of switching off.
 
-#![allow(clippy::unwrap_used)]
-
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -18,21 +16,18 @@ const OVMF: &str = "/usr/share/ovmf/OVMF.fd";
 const PATIENCE: Duration = Duration::from_secs(150);
 const GLYPH_HEIGHT: usize = 16;
 
-#[test]
-fn by_bios_the_table_is_on_the_screen() {
+pub(crate) fn by_bios_the_table_is_on_the_screen() {
     check_table("bios", &[]);
 }
 
-#[test]
-fn by_uefi_the_table_is_on_the_screen() {
+pub(crate) fn by_uefi_the_table_is_on_the_screen() {
     if !Path::new(OVMF).exists() {
-        return eprintln!("skipped: {OVMF} is missing: apt-get install ovmf");
+        return skip::skip(format_args!("{OVMF} is missing: apt-get install ovmf"));
     }
     check_table("uefi", &["-bios", OVMF]);
 }
 
-#[test]
-fn without_a_port_for_lines_qr_codes_are_on_the_screen() {
+pub(crate) fn without_a_port_for_lines_qr_codes_are_on_the_screen() {
     let folder = tempfile::tempdir().unwrap();
     let mut machine = Machine::boot(folder.path(), &[]);
     machine.wait_for("text", Picture::has_table);

@@ -1,7 +1,5 @@
 //! A recording and a trace of the same moment: neither disturbs the other, and both lie on one time axis.
 
-#![allow(clippy::unwrap_used)]
-
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -26,8 +24,7 @@ fn manifest(folder: &Path, file: &str) -> Value {
     serde_json::from_str(&std::fs::read_to_string(folder.join(file)).unwrap()).unwrap()
 }
 
-#[test]
-fn samples_and_a_trace_of_one_moment_lie_on_one_time_axis() {
+pub(crate) fn samples_and_a_trace_of_one_moment_lie_on_one_time_axis() {
     let folder = tempfile::tempdir().unwrap();
     let ran = in_testbed("one-guest", folder.path(), &format!("set -e\n{BURSTS}")).unwrap();
     assert_eq!(ran.code, 0, "{}", ran.stderr);

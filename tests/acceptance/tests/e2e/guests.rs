@@ -1,7 +1,5 @@
 //! Real guests on the virtual KVM host: who ran, by name, and nothing lost.
 
-#![allow(clippy::unwrap_used)]
-
 use std::path::Path;
 use std::process::Command;
 
@@ -18,8 +16,7 @@ fn of_vm<'a>(name: &'a str) -> impl Fn(&Value) -> bool + 'a {
     move |row| text(row, "vm") == name && text(row, "side") == "guest"
 }
 
-#[test]
-fn three_guests_are_told_apart_down_to_their_functions() {
+pub(crate) fn three_guests_are_told_apart_down_to_their_functions() {
     let folder = tempfile::tempdir().unwrap();
     let ran = in_testbed("demo", folder.path(), "vmscope record -o rec --duration 25").unwrap();
     assert_eq!(ran.code, 0, "{}", ran.stderr);
@@ -112,8 +109,7 @@ fn exports_agree(recording: &Path, samples: u64) {
     assert!(interop.success());
 }
 
-#[test]
-fn guests_that_start_late_or_keep_silent_still_show() {
+pub(crate) fn guests_that_start_late_or_keep_silent_still_show() {
     let folder = tempfile::tempdir().unwrap();
     // How long guests take to boot is the machine's business: the first recording lasts until the late one is
     // there and the leaver is gone, and 10 s more.
@@ -166,8 +162,7 @@ fn threads_are_told_apart(recording: &Path) {
 }
 
 /// [S0.3] Two processes of one program: each has the share that `top` in the guest gives it.
-#[test]
-fn two_processes_of_one_program_are_two() {
+pub(crate) fn two_processes_of_one_program_are_two() {
     let folder = tempfile::tempdir().unwrap();
     let script = "vmscope record -o rec --duration 25 -- vmscope testbed exec twins -- top -b -d 20 -n 2 >top.txt";
     let ran = in_testbed("two-same-processes", folder.path(), script).unwrap();

@@ -1,7 +1,5 @@
 //! Bad input: a one-line error that says what to do, the right exit code, and nothing left behind.
 
-#![allow(clippy::unwrap_used)]
-
 use std::path::Path;
 
 use acceptance::{in_testbed, run};
@@ -14,8 +12,7 @@ fn check(arguments: &[&str], code: i32, says: &str) {
     assert_eq!(stderr.trim_end().lines().count(), 1, "{arguments:?}: {stderr}");
 }
 
-#[test]
-fn recordings_that_are_none() {
+pub(crate) fn recordings_that_are_none() {
     let folder = tempfile::tempdir().unwrap();
     let empty = folder.path().to_str().unwrap();
     check(&["report", "/nonexistent"], 1, "does not exist");
@@ -26,8 +23,7 @@ fn recordings_that_are_none() {
     check(&["report", empty], 1, "newer vmscope");
 }
 
-#[test]
-fn usage() {
+pub(crate) fn usage() {
     let folder = tempfile::tempdir().unwrap();
     let taken = folder.path().to_str().unwrap();
     check(&["record", "-o", taken], 2, "exists already");
@@ -40,8 +36,7 @@ fn usage() {
 }
 
 /// Everything that needs root, in one boot of a virtual host without guests.
-#[test]
-fn recording_on_a_host_without_guests() {
+pub(crate) fn recording_on_a_host_without_guests() {
     let folder = tempfile::tempdir().unwrap();
     let ran = in_testbed("no-guests", folder.path(), include_str!("refusals.sh")).unwrap();
     assert_eq!(

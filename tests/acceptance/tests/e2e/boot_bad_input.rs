@@ -1,7 +1,5 @@
 //! What a real run of the boot image left, damaged on the way; and machines that lack much. Needs QEMU and a built image.
 
-#![allow(clippy::unwrap_used)]
-
 use std::path::Path;
 use std::time::Duration;
 
@@ -17,8 +15,7 @@ fn check_refused(arguments: &[&str], code: i32, says: &str) {
     assert!(output.stdout.is_empty(), "{arguments:?}");
 }
 
-#[test]
-fn damaged_results_are_refused_and_damaged_logs_read_as_far_as_they_go() {
+pub(crate) fn damaged_results_are_refused_and_damaged_logs_read_as_far_as_they_go() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let (log, file) = (path("whole.log"), path("whole.json"));
@@ -64,8 +61,7 @@ fn damaged_results_are_refused_and_damaged_logs_read_as_far_as_they_go() {
     assert!(unexplained(lost).is_some() && lost["batch"].is_null(), "no figure is made up: {lost}");
 }
 
-#[test]
-fn one_cpu_and_16_mib_are_enough_and_what_is_missing_is_named() {
+pub(crate) fn one_cpu_and_16_mib_are_enough_and_what_is_missing_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let operations = "add,cpuid,ipi-round-trip,latency-4k,latency-32m";
     let small =

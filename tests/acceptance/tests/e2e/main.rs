@@ -1,0 +1,144 @@
+//! The end-to-end tests, one after the other: what a user's commands do on real KVM guests.
+//!
+//! ```text
+//! e2e --tier smoke|main|all [NAME...]     NAME: a part of a test's name
+//! ```
+//!
+//! One program of its own, so that tests are compiled and linked once, and each one's time is known. A test fails by
+//! panicking. The last lines say how long each took, and which runs an emulator's crash made necessary again.
+
+#![allow(clippy::unwrap_used)]
+
+mod axis;
+mod bench;
+mod boot;
+mod boot_bad_input;
+mod boot_exits;
+mod guests;
+mod iso;
+mod refusals;
+mod together;
+mod trace;
+mod trace_guest;
+mod trace_vcpus;
+
+use std::panic::catch_unwind;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use acceptance::retries;
+use clap::{Parser, ValueEnum};
+
+/// Which make target runs a test.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+enum Tier {
+    /// `make smoke`, `make test` and `make test-all`.
+    Smoke,
+    /// `make test` and `make test-all`: one test per behaviour.
+    Main,
+    /// `make test-all`: further machines, and how exact figures are.
+    All,
+}
+
+struct Test {
+    tier: Tier,
+    name: &'static str,
+    run: fn(),
+}
+
+/// The table of tests: `TIER module::function`.
+macro_rules! tests {
+    ($($tier:ident $module:ident::$function:ident,)*) => {
+        &[$(Test {
+            tier: Tier::$tier,
+            name: concat!(stringify!($module), "::", stringify!($function)),
+            run: $module::$function,
+        }),*]
+    };
+}
+
+const TESTS: &[Test] = tests! {
+    Smoke together::samples_and_a_trace_of_one_moment_lie_on_one_time_axis,
+    Smoke refusals::recordings_that_are_none,
+    Smoke refusals::usage,
+    Main refusals::recording_on_a_host_without_guests,
+    Main guests::three_guests_are_told_apart_down_to_their_functions,
+    Main guests::guests_that_start_late_or_keep_silent_still_show,
+    Main axis::three_vms_of_one_cpu_are_each_others_thieves,
+    Main trace::waits_have_their_causes_and_witnesses_agree,
+    Main trace::disturbed_traces_say_what_is_missing,
+    Main trace_guest::a_guest_is_traced_from_outside,
+    Main trace_guest::garbage_in_guests_rings_ends_their_traces_alone,
+    Main trace_vcpus::vcpus_that_never_leave_and_who_stole_from_them,
+    Main bench::the_image_and_the_catalogue_have_the_same_operations,
+    Main bench::what_the_image_does_not_know_is_refused_with_what_it_knows,
+    Main boot::in_emulation_everything_has_an_answer_and_two_runs_agree,
+    Main boot_bad_input::damaged_results_are_refused_and_damaged_logs_read_as_far_as_they_go,
+    Main boot_bad_input::one_cpu_and_16_mib_are_enough_and_what_is_missing_is_named,
+    Main boot_exits::kvm_counts_an_exit_each_time_for_those_said_to_exit_and_none_for_the_others,
+    Main iso::by_bios_the_table_is_on_the_screen,
+    All iso::by_uefi_the_table_is_on_the_screen,
+    All iso::without_a_port_for_lines_qr_codes_are_on_the_screen,
+    All guests::two_processes_of_one_program_are_two,
+    All axis::two_vcpus_of_one_cpu_take_half_of_each_other,
+    All axis::steal_is_what_the_other_vms_had,
+    All axis::halt_is_idle_and_no_steal,
+    All axis::a_vm_alone_loses_time_to_its_own_exits,
+    All axis::a_quota_throttles_and_does_not_steal,
+    All trace_guest::a_guest_with_another_kernel_is_traced,
+    All trace_guest::taking_events_from_memory_costs_the_guest_next_to_nothing,
+    All axis::what_the_host_sees_outside_a_guest_is_what_the_guest_lost,
+    All axis::corrected_times_are_those_of_a_vm_alone,
+    All boot::a_kvm_guest_pays_for_exits_and_for_nothing_else,
+};
+
+/// End-to-end tests on real KVM guests.
+#[derive(Debug, Parser)]
+struct Args {
+    /// How much to run.
+    #[arg(long, value_enum, default_value = "main")]
+    tier: Tier,
+    /// Only tests with one of these in their names, of any tier.
+    names: Vec<String>,
+}
+
+impl Args {
+    fn selects(&self, test: &Test) -> bool {
+        if self.names.is_empty() {
+            return test.tier <= self.tier;
+        }
+        self.names.iter().any(|name| test.name.contains(name.as_str()))
+    }
+}
+
+struct Finished {
+    name: &'static str,
+    took: Duration,
+    passed: bool,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let mut finished = Vec::new();
+    for test in TESTS.iter().filter(|test| args.selects(test)) {
+        eprintln!("\n== {}", test.name);
+        let start = Instant::now();
+        let passed = catch_unwind(test.run).is_ok();
+        finished.push(Finished { name: test.name, took: start.elapsed(), passed });
+    }
+    summary(&finished)
+}
+
+fn summary(finished: &[Finished]) -> ExitCode {
+    let failed = finished.iter().filter(|test| !test.passed).count();
+    eprintln!("\n{} end-to-end tests, {failed} failed", finished.len());
+    for test in finished {
+        let verdict = if test.passed { "ok" } else { "FAILED" };
+        eprintln!("{:7.1} s  {verdict:6}  {}", test.took.as_secs_f64(), test.name);
+    }
+    eprintln!("runs repeated after a crash of the emulator: {}", retries().len());
+    for retry in retries() {
+        eprintln!("  {retry}");
+    }
+    if finished.is_empty() || failed > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}

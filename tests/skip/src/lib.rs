@@ -1,0 +1,51 @@
+//! Tests that a machine can't run: they say so on standard error, and fail in CI.
+//!
+//! Design constraints: a dev-dependency of every crate, so it depends on nothing. CI runs as root, with all packages of
+//! the Makefile: the only thing it may lack is a kernel that takes every kind of BPF program.
+
+#![forbid(unsafe_code)]
+
+use std::fmt::Display;
+
+/// Says that the calling test does not run on this machine, and why.
+///
+/// # Panics
+/// With `CI=true` in the environment: CI must have what the test needs.
+pub fn skip(reason: impl Display) {
+    eprintln!("skipped: {reason}");
+    assert!(!is_ci(), "skipped in CI, which must be able to run this test: {reason}");
+}
+
+/// The same for a test whose BPF program the running kernel did not take. A kernel may be built or locked down so that it
+/// takes no such program from anybody; any other error is a fault of the program and fails in CI.
+///
+/// # Panics
+/// With `CI=true` when the error is not a refusal.
+pub fn skip_if_refused(error: impl Display) {
+    let error = error.to_string();
+    eprintln!("skipped: {error}");
+    assert!(!is_ci() || is_refusal(&error), "not a refusal of the kernel: {error}");
+}
+
+/// EPERM and EOPNOTSUPP: the verifier's errors are EACCES and EINVAL.
+fn is_refusal(error: &str) -> bool {
+    ["Operation not permitted", "os error 1)", "Operation not supported", "os error 95)"]
+        .iter()
+        .any(|refusal| error.contains(refusal))
+}
+
+fn is_ci() -> bool {
+    std::env::var("CI").is_ok_and(|value| value == "true")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_are_told_from_faults() {
+        assert!(is_refusal("failed to attach: Operation not permitted (os error 1)"));
+        assert!(!is_refusal("failed to load: Permission denied (os error 13)"));
+        assert!(!is_refusal("failed to load: Invalid argument (os error 22)"));
+    }
+}
