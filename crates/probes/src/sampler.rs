@@ -248,7 +248,7 @@ mod test {
         };
         let sampler = match Sampler::load(options) {
             Ok(sampler) => sampler,
-            Err(error) => return eprintln!("skipped: {error}"),
+            Err(error) => return skip::skip_if_refused(error),
         };
         SwitchTracer::load(&sampler, &[0], 16, Vendor::Amd).unwrap();
         let events = sampler.start().unwrap();
