@@ -80,6 +80,12 @@ pub fn time_of(record: &[u8; RECORD_SIZE]) -> HostNs {
     HostNs(u64_at(record, 0))
 }
 
+/// The host process of a record.
+#[must_use]
+pub fn pid_of(record: &[u8; RECORD_SIZE]) -> Pid {
+    Pid(u32_at(record, 64))
+}
+
 fn decode_vcpu(record: &[u8; RECORD_SIZE], flags: u8) -> VcpuState {
     let row = u32_at(record, 72);
     let vcpu = VcpuSample {
@@ -146,6 +152,7 @@ mod test {
         assert_eq!(sample.vcpu, expected);
         assert_eq!((sample.time, sample.cpu), (HostNs(0x1112), CpuId(5)));
         assert_eq!((sample.pid, sample.tid), (Pid(61), Tid(62)));
+        assert_eq!(pid_of(&record(vcpu, flags)), sample.pid);
         assert_eq!((sample.host_ip, sample.host_mode), (HostVirt(0x2122), mode));
         assert_eq!(sample.stack, Some(StackId(77)));
         assert_eq!(decode(&encode(&sample), CpuId(5)), sample);

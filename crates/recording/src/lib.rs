@@ -35,10 +35,10 @@ pub mod trace;
 mod words;
 mod writer;
 
-pub use abi::{RECORD_SIZE, decode, encode, time_of};
+pub use abi::{RECORD_SIZE, decode, encode, pid_of, time_of};
 pub use error::{Error, Folder};
 pub use manifest::FORMAT_VERSION;
 pub use reader::{Recording, Samples};
 pub use spool::{Spool, StackSpool};
 pub use switches::SwitchSpool;
-pub use writer::{Summary, Writer};
+pub use writer::{Converted, Summary, Writer};

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use model::{CpuId, Header, Tables};
+use model::{CpuId, Header, Sample, Switch, Tables};
 
 use crate::error::{Error, Folder};
 use crate::files::{self, SAMPLES, STACK_SPOOL, SWITCH_SPOOL, SWITCHES};
@@ -21,7 +21,9 @@ use crate::tables;
 ///  create ---> NAME.partial/ with recording.json and growing spools
 ///    |  \____ dropped or killed: that is what stays, and what Recording::open reads
 ///    v
-///  finish ---> tables, switches, samples, recording.json (complete), spools removed ---> NAME/
+///  convert --> switches, samples: the only pass over the spools
+///    v
+///  finish ---> tables, recording.json (complete), spools removed ---> NAME/
 ///    \_______ failed: NAME.partial/ stays
 /// ```
 #[derive(Debug)]
@@ -110,36 +112,31 @@ impl Writer {
         self.write_manifest(header)
     }
 
-    /// Turns the spools into `samples.parquet` and `switches.parquet`, adds the tables and gives the
-    /// recording its name. All records must have been appended to the spools. A sample that refers to a
-    /// row `tables` lacks loses the reference; the header counts them as `samples_without_vcpu_row`,
-    /// `samples_without_stack_row`. Events of vCPUs that are in no row are left out:
-    /// `switches_without_vcpu_row`.
+    /// Turns the spools into `samples.parquet` and `switches.parquet`, and shows all that is in them to `see_samples` and
+    /// `see_switches`, batch by batch: samples in time order. All records must have been appended to the spools. A sample
+    /// that refers to a row `tables` lacks loses the reference; the header counts them as `samples_without_vcpu_row`,
+    /// `samples_without_stack_row`. Events of vCPUs that are in no row are left out: `switches_without_vcpu_row`.
+    ///
+    /// # Errors
+    /// When something can't be written; what was recorded then stays under the partial name.
+    pub fn convert(
+        self,
+        tables: &Tables,
+        see_samples: &mut dyn FnMut(&[Sample]),
+        see_switches: &mut dyn FnMut(&[Switch]),
+    ) -> Result<Converted, Error> {
+        let mut lost = BTreeMap::new();
+        let switches = self.write_switches(tables, see_switches, &mut lost)?;
+        let samples = self.write_samples(tables, see_samples, &mut lost)?;
+        Ok(Converted { writer: self, samples, switches, lost })
+    }
+
+    /// `convert` and `Converted::finish` at once.
     ///
     /// # Errors
     /// When something can't be written; what was recorded then stays under the partial name.
     pub fn finish(self, header: &Header, tables: &Tables) -> Result<Summary, Error> {
-        let mut entries: Files = tables::write(self.dir(), tables)?
-            .into_iter()
-            .map(|(n, e)| (n.to_owned(), e))
-            .collect();
-        let mut header = Header { complete: true, ..header.clone() };
-        let mut lost = BTreeMap::new();
-        entries.insert(SWITCHES.to_owned(), self.write_switches(tables, &mut lost)?);
-        let samples = self.write_samples(tables, &mut lost)?;
-        let (rows, sample_bytes) = (samples.rows, samples.bytes);
-        entries.insert(SAMPLES.to_owned(), samples);
-        for (name, count) in lost.into_iter().filter(|(_, count)| 0 < *count) {
-            *header.counters.entry(name.to_owned()).or_insert(0) += count;
-        }
-        let manifest_bytes = manifest::write(self.dir(), &header, &entries)?;
-        let spools = self.spools()?;
-        Ok(Summary {
-            path: self.folder.publish(&spools)?,
-            samples: rows,
-            sample_bytes,
-            bytes: manifest_bytes + entries.values().map(|entry| entry.bytes).sum::<u64>(),
-        })
+        self.convert(tables, &mut |_| {}, &mut |_| {})?.finish(header, tables)
     }
 
     /// Removes everything written so far.
@@ -159,7 +156,12 @@ impl Writer {
         manifest::write(self.dir(), &header, &Files::new()).map(drop)
     }
 
-    fn write_samples(&self, tables: &Tables, lost: &mut Lost) -> Result<FileEntry, Error> {
+    fn write_samples(
+        &self,
+        tables: &Tables,
+        see: &mut dyn FnMut(&[Sample]),
+        lost: &mut Lost,
+    ) -> Result<FileEntry, Error> {
         let references = References::of(tables);
         let mut merge = Merge::new(open_spools(&files::find_spools(self.dir())?)?)?;
         let mut writer = SampleWriter::create(&self.dir().join(SAMPLES))?;
@@ -172,13 +174,19 @@ impl Writer {
             for name in slice.iter_mut().flat_map(|sample| references.cut_dangling(sample)) {
                 *lost.entry(name).or_insert(0) += 1;
             }
+            see(&slice);
             writer.write(&slice)?;
         }
         *lost.entry("spool_bytes_lost").or_insert(0) += merge.lost_bytes();
         writer.finish()
     }
 
-    fn write_switches(&self, tables: &Tables, lost: &mut Lost) -> Result<FileEntry, Error> {
+    fn write_switches(
+        &self,
+        tables: &Tables,
+        see: &mut dyn FnMut(&[Switch]),
+        lost: &mut Lost,
+    ) -> Result<FileEntry, Error> {
         let mut writer = SwitchWriter::create(&self.dir().join(SWITCHES))?;
         let spool = self.dir().join(SWITCH_SPOOL);
         if !spool.exists() {
@@ -189,6 +197,7 @@ impl Writer {
         while spool.next_batch(&mut slice)? {
             let dangling = switches::cut_dangling(&mut slice, tables.vcpus.len());
             *lost.entry(switches::DANGLING).or_insert(0) += dangling as u64;
+            see(&slice);
             writer.write(&slice)?;
         }
         *lost.entry("spool_bytes_lost").or_insert(0) += spool.lost_bytes();
@@ -199,5 +208,42 @@ impl Writer {
         let others = [STACK_SPOOL, SWITCH_SPOOL].map(|name| self.dir().join(name));
         let spools = files::find_spools(self.dir())?.into_iter().map(|(_, path)| path);
         Ok(spools.chain(others.into_iter().filter(|path| path.exists())).collect())
+    }
+}
+
+/// A recording whose samples and switches are in their tables already.
+#[derive(Debug)]
+pub struct Converted {
+    writer: Writer,
+    samples: FileEntry,
+    switches: FileEntry,
+    lost: Lost,
+}
+
+impl Converted {
+    /// Adds the tables and gives the recording its name. `tables` may have more rows than those that `Writer::convert` was
+    /// given, but not of vCPUs and stacks.
+    ///
+    /// # Errors
+    /// When something can't be written; what was recorded then stays under the partial name.
+    pub fn finish(self, header: &Header, tables: &Tables) -> Result<Summary, Error> {
+        let Self { writer, samples, switches, lost } = self;
+        let written = tables::write(writer.dir(), tables)?;
+        let mut entries: Files = written.into_iter().map(|(n, e)| (n.to_owned(), e)).collect();
+        let (rows, sample_bytes) = (samples.rows, samples.bytes);
+        entries.insert(SWITCHES.to_owned(), switches);
+        entries.insert(SAMPLES.to_owned(), samples);
+        let mut header = Header { complete: true, ..header.clone() };
+        for (name, count) in lost.into_iter().filter(|(_, count)| 0 < *count) {
+            *header.counters.entry(name.to_owned()).or_insert(0) += count;
+        }
+        let manifest_bytes = manifest::write(writer.dir(), &header, &entries)?;
+        let spools = writer.spools()?;
+        Ok(Summary {
+            path: writer.folder.publish(&spools)?,
+            samples: rows,
+            sample_bytes,
+            bytes: manifest_bytes + entries.values().map(|entry| entry.bytes).sum::<u64>(),
+        })
     }
 }
