@@ -1,13 +1,19 @@
-//! What ends a collection.
+//! What ends a session.
 
+use std::io;
 use std::path::PathBuf;
 
-/// Why nothing was recorded.
+/// Why nothing was recorded, or not to the end.
 #[derive(Debug, thiserror::Error)]
 pub enum CollectError {
-    /// Another collection runs.
-    #[error("another recording is running on this host: wait for its end ({} is locked)", .0.display())]
-    Busy(PathBuf),
+    /// Another one runs.
+    #[error("another {what} is running on this host: wait for it to end ({} is locked)", path.display())]
+    Busy {
+        /// A recording or a trace.
+        what: &'static str,
+        /// The lock file.
+        path: PathBuf,
+    },
     /// The lock file can't be made.
     #[error("failed to lock {}", path.display())]
     Lock {
@@ -15,15 +21,46 @@ pub enum CollectError {
         path: PathBuf,
         /// Why.
         #[source]
-        source: std::io::Error,
+        source: io::Error,
     },
     /// The sampler.
     #[error(transparent)]
     Probe(#[from] probes::ProbeError),
+    /// The probes of a trace.
+    #[error(transparent)]
+    Tracer(#[from] tracer::TracerError),
     /// The kernel's process events.
     #[error("failed to follow processes: {0}")]
-    Sideband(String),
-    /// The recording can't be written.
+    Sideband(#[from] host::sideband::Error),
+    /// A machine can't be traced at all.
+    #[error("failed to trace {machine}: {reason}")]
+    Machine {
+        /// The host, or a VM's name.
+        machine: String,
+        /// Why.
+        reason: String,
+    },
+    /// A VM can't be traced at all.
+    #[error("failed to trace the VM {vm}: {reason}")]
+    Vm {
+        /// As the user called it.
+        vm: String,
+        /// Why.
+        reason: String,
+    },
+    /// A command for several guests.
+    #[error("a command runs in one guest: give one --vm")]
+    CommandInGuests,
+    /// The command.
+    #[error("failed to run {program}")]
+    Command {
+        /// Its first word.
+        program: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The recording or the trace can't be written.
     #[error(transparent)]
     Recording(#[from] recording::Error),
     /// The user ended it too early.
@@ -39,6 +76,6 @@ pub enum CollectError {
         what: &'static str,
         /// Why.
         #[source]
-        source: std::io::Error,
+        source: io::Error,
     },
 }

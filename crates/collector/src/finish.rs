@@ -1,52 +1,44 @@
 //! After sampling: asking the guests, finding names, writing the tables.
 
-use std::collections::BTreeSet;
+use std::cell::RefCell;
 use std::path::Path;
 
 use analysis::Addresses;
-use model::{ModuleId, Note, Pid, Switch, Tables, VmId};
-use recording::Recording;
+use model::{ModuleId, Note, Switch, Tables, VmId};
+use recording::{Converted, Writer};
 use symbols::{GuestSource, HostSource, Sources, Store};
 
-use crate::collect::Sampled;
 use crate::guest_tables::{GuestNames, add_guest, add_snapshot};
+use crate::guests::Answer;
 use crate::plan::{Collected, Control, Plan, Progress};
-use crate::switches::other;
+use crate::record::Sampled;
 use crate::{CollectError, host_tables};
 
 pub(crate) fn finish(
     sampled: Sampled,
     plan: &Plan,
-    proc: &Path,
     control: &mut dyn Control,
 ) -> Result<Collected, CollectError> {
-    let Sampled { writer, mut header, vms, stacks, processes, guests, throttling, exits } = sampled;
+    let Sampled { writer, sink, window, session } = sampled;
+    let mut header = window.header;
+    header.counters.insert("stacks_truncated".to_owned(), sink.stack_table.truncated());
     let mut tables = Tables {
-        vms: vms.vms,
-        vcpus: vms.vcpus,
-        stacks: stacks.into_rows(),
-        throttling: throttling.into_readings(),
-        exits,
+        vms: session.vms.vms,
+        vcpus: session.vms.vcpus,
+        stacks: sink.stack_table.into_rows(),
+        throttling: window.throttling,
+        exits: window.exits,
         ..Tables::default()
     };
     // What is known by now can be read even if we are killed while we ask.
     writer.checkpoint(&header, &tables)?;
 
     control.show(&Progress::Finishing("asking the guests"));
-    let mut guests: Vec<GuestNames> = guests
-        .finish()
-        .into_iter()
-        .filter_map(|(vm, answer)| {
-            // Its channel may by now lead to another VM.
-            let ended = tables.vms[vm.index()].ended.is_some();
-            let answer = if ended { Err("it ended while recording".to_owned()) } else { answer };
-            add_guest(&mut tables, &mut header.notes, vm, answer)
-        })
-        .collect();
-    guests.extend(snapshots(plan, &mut tables, &mut header.notes));
+    let answers = session.guests.finish();
+    let guests = add_guests(plan, answers, &mut tables, &mut header.notes);
 
     control.show(&Progress::Finishing("reading processes and symbols"));
-    let spooled = Recording::open(writer.partial_path())?;
+    let proc = &plan.session.roots.proc;
     let text = host::machine::kernel_text(proc)
         .map_err(|source| CollectError::Host { what: "/proc/kallsyms", source })?;
     if text.start == 0 {
@@ -54,12 +46,12 @@ pub(crate) fn finish(
         header.notes.push(Note { subject: "host".to_owned(), text: text.to_owned() });
     }
     host_tables::add_kernel(&mut tables, &header.kernel, &text);
-    let hit = hit_processes(&spooled)?;
-    let places = host_tables::add_processes(&mut tables, processes.finish(), &hit, proc);
-    let wanted = addresses(&spooled, &tables)?;
+    let hit = sink.hit.into_pids();
+    let files = host_tables::add_processes(&mut tables, session.processes.finish(), &hit, proc);
+    let (converted, wanted) = convert(writer, &tables)?;
 
     let mut sources = Sources::new();
-    let host = HostSource::new(host_tables::kernel_names(&text), places);
+    let host = HostSource::new(host_tables::kernel_names(&text), files);
     sources.insert(model::Owner::Host, Box::new(host));
     for (vm, source, notes) in guest_sources(guests, &tables, &wanted, &plan.symbol_store) {
         sources.insert(model::Owner::Vm(vm), Box::new(source));
@@ -69,8 +61,44 @@ pub(crate) fn finish(
 
     control.show(&Progress::Finishing("writing the tables"));
     header.complete = true;
-    let summary = writer.finish(&header, &tables)?;
+    let summary = converted.finish(&header, &tables)?;
     Ok(Collected { header, summary })
+}
+
+/// Adds what the guests answered, and the snapshots of those that have no channel.
+fn add_guests(
+    plan: &Plan,
+    answers: Vec<(VmId, Result<Answer, String>)>,
+    tables: &mut Tables,
+    notes: &mut Vec<Note>,
+) -> Vec<GuestNames> {
+    let mut guests = Vec::new();
+    for (vm, answer) in answers {
+        // Its channel may by now lead to another VM.
+        let ended = tables.vms[vm.index()].ended.is_some();
+        let answer = if ended { Err("it ended while recording".to_owned()) } else { answer };
+        guests.extend(add_guest(tables, notes, vm, answer));
+    }
+    guests.extend(snapshots(plan, tables, notes));
+    guests
+}
+
+/// The one pass over the spools: samples and switches go to their tables, and what they hit needs names: addresses of
+/// samples, callers included, and those where guests stood while they waited for a CPU.
+fn convert(
+    writer: Writer,
+    tables: &Tables,
+) -> Result<(Converted, Vec<(ModuleId, u64)>), recording::Error> {
+    let addresses = RefCell::new(Addresses::new(tables));
+    let converted = writer.convert(
+        tables,
+        &mut |samples| samples.iter().for_each(|sample| addresses.borrow_mut().add(sample)),
+        &mut |switches| {
+            let waiting = switches.iter().filter_map(Switch::guest_sample);
+            waiting.for_each(|sample| addresses.borrow_mut().add(&sample));
+        },
+    )?;
+    Ok((converted, addresses.into_inner().into_sorted()))
 }
 
 /// Gets the symbols of all guests, in parallel: slow ones cost one time limit, not one each.
@@ -112,33 +140,4 @@ fn snapshots(plan: &Plan, tables: &mut Tables, notes: &mut Vec<Note>) -> Vec<Gue
         }
     }
     guests
-}
-
-/// The host processes that samples hit, and those that took a vCPU's CPU or left it to one.
-fn hit_processes(spooled: &Recording) -> Result<BTreeSet<Pid>, recording::Error> {
-    let mut hit = BTreeSet::new();
-    let mut last = None;
-    spooled.for_each_batch(&mut |batch| {
-        for sample in batch {
-            if last != Some(sample.pid) {
-                hit.insert(sample.pid);
-                last = Some(sample.pid);
-            }
-        }
-    })?;
-    spooled.for_each_switch_batch(&mut |batch| hit.extend(batch.iter().filter_map(other)))?;
-    Ok(hit)
-}
-
-/// The addresses that samples hit, callers included, and those where guests stood while they waited for a CPU.
-fn addresses(
-    spooled: &Recording,
-    tables: &Tables,
-) -> Result<Vec<(ModuleId, u64)>, recording::Error> {
-    let mut addresses = Addresses::new(tables);
-    spooled.for_each_batch(&mut |batch| batch.iter().for_each(|sample| addresses.add(sample)))?;
-    spooled.for_each_switch_batch(&mut |batch| {
-        batch.iter().filter_map(Switch::guest_sample).for_each(|sample| addresses.add(&sample));
-    })?;
-    Ok(addresses.into_sorted())
 }

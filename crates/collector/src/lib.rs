@@ -1,27 +1,35 @@
-//! One collection: from finding the VMs to the finished recording.
+//! From finding the VMs to the finished recording: a session with the host's kernel, and what is done with its windows.
 //!
 //! Design constraints: while samples are taken it only moves bytes from the rings to the spool; names
-//! are found out afterwards. Whatever fails for one VM is that VM's note, never the collection's end.
+//! are found out afterwards. Whatever fails for one VM is that VM's note, never the session's end.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
-mod collect;
 mod error;
 mod finish;
 mod guest_tables;
 mod guests;
 mod host_tables;
-mod live;
 mod lock;
+mod names;
 mod plan;
+mod record;
+mod roots;
+mod session;
+mod sink;
+mod sources;
 mod stacks;
-mod switches;
 mod throttling;
 pub mod trace;
-mod tracers;
 mod vm_table;
+mod windows;
 
-pub use collect::collect;
 pub use error::CollectError;
-pub use live::{Live, LiveOptions, Names, Window};
-pub use plan::{Collected, Control, Exits, Next, Plan, Progress, Sampling};
+pub use names::Names;
+pub use plan::{
+    Collected, Control, Exits, GuestQuestions, Next, Plan, ProcessEvents, Progress, Sampling,
+    SessionPlan,
+};
+pub use record::record;
+pub use roots::Roots;
+pub use windows::{Window, Windows};

@@ -1,4 +1,5 @@
-//! One collection at a time: two would sample each other and charge it to the host.
+//! Locks of a host: two sessions would sample each other and charge it to the host, two traces trace each other's storing.
+//! Samples and a trace may be recorded at the same time.
 
 use std::fs::{File, OpenOptions};
 use std::path::Path;
@@ -14,7 +15,17 @@ pub(crate) struct Lock {
 }
 
 impl Lock {
-    pub(crate) fn take(path: &Path) -> Result<Self, CollectError> {
+    /// Of sampling, in the folder of lock files.
+    pub(crate) fn samples(locks: &Path) -> Result<Self, CollectError> {
+        Self::take(&locks.join("vmscope-record.lock"), "recording")
+    }
+
+    /// Of tracing.
+    pub(crate) fn trace(locks: &Path) -> Result<Self, CollectError> {
+        Self::take(&locks.join("vmscope-trace.lock"), "trace")
+    }
+
+    fn take(path: &Path, what: &'static str) -> Result<Self, CollectError> {
         let error = |source| CollectError::Lock { path: path.to_owned(), source };
         let file = OpenOptions::new().write(true).create(true).truncate(false).open(path).map_err(
             |source| match source.kind() {
@@ -24,7 +35,9 @@ impl Lock {
         )?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Self { _file: file }),
-            Err(rustix::io::Errno::WOULDBLOCK) => Err(CollectError::Busy(path.to_owned())),
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                Err(CollectError::Busy { what, path: path.to_owned() })
+            }
             Err(errno) => Err(error(errno.into())),
         }
     }
@@ -35,12 +48,14 @@ mod test {
     use super::*;
 
     #[test]
-    fn the_second_one_is_told() {
+    fn the_second_one_is_refused() {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("lock");
-        let first = Lock::take(&path).unwrap();
-        assert!(matches!(Lock::take(&path), Err(CollectError::Busy(_))));
-        drop(first);
-        Lock::take(&path).unwrap();
+        let first = Lock::samples(folder.path()).unwrap();
+        assert!(matches!(Lock::samples(folder.path()), Err(CollectError::Busy { .. })));
+        let trace = Lock::trace(folder.path()).unwrap();
+        let busy = Lock::trace(folder.path()).unwrap_err().to_string();
+        assert!(busy.starts_with("another trace is running"), "{busy}");
+        drop((first, trace));
+        Lock::samples(folder.path()).unwrap();
     }
 }

@@ -7,25 +7,38 @@ use std::time::Duration;
 use guest::Limits;
 use model::{Header, OffCpuSource, Trigger};
 
-/// What to record.
+use crate::Roots;
+
+/// What a session takes from the host.
+#[derive(Debug, Clone)]
+pub struct SessionPlan {
+    /// Where Linux keeps what is read.
+    pub roots: Roots,
+    /// How to sample.
+    pub sampling: Sampling,
+    /// What tells when a vCPU lost and got its CPU.
+    pub off_cpu_source: OffCpuSource,
+    /// Whether VM exits are counted.
+    pub exits: Exits,
+    /// Whether processes' starts, ends and mappings are followed.
+    pub process_events: ProcessEvents,
+    /// What guests are asked for.
+    pub guests: GuestQuestions,
+    /// Version to write into headers.
+    pub vmscope_version: String,
+}
+
+/// What to record, and where.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// The recording's folder, which must not exist yet.
     pub output: PathBuf,
-    /// How to sample.
-    pub sampling: Sampling,
-    /// What tells the edges of the gaps between a vCPU's samples.
-    pub off_cpu_source: OffCpuSource,
-    /// Whether VM exits are counted.
-    pub exits: Exits,
+    /// What to take from the host.
+    pub session: SessionPlan,
     /// Snapshots of guests without a channel: (VM's name, file).
     pub guest_maps: Vec<(String, PathBuf)>,
-    /// How long and how much a guest may answer.
-    pub limits: Limits,
     /// Where guests' symbols are kept by build id.
     pub symbol_store: PathBuf,
-    /// Version to write into the recording.
-    pub vmscope_version: String,
 }
 
 /// How to sample.
@@ -48,6 +61,29 @@ pub enum Exits {
     Counted,
     /// Not at all.
     NotCounted,
+}
+
+/// Whether the kernel reports what processes do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProcessEvents {
+    /// Names of processes that end meanwhile are known.
+    Followed,
+    /// Who needs names reads `/proc`.
+    Ignored,
+}
+
+/// What guests are asked for while a session goes on.
+#[derive(Debug, Clone)]
+pub enum GuestQuestions {
+    /// To log their processes from the session's begin on, and for a map at its end.
+    Asked {
+        /// How long and how much a guest may answer.
+        limits: Limits,
+        /// Names of VMs whose maps are there already.
+        with_map: Vec<String>,
+    },
+    /// Nothing.
+    NotAsked,
 }
 
 /// What the user may want to see while it goes on.

@@ -59,8 +59,17 @@ impl ThrottlingLog {
         }
     }
 
-    pub(crate) fn into_readings(self) -> Vec<Throttling> {
-        self.readings
+    /// The readings since the last call.
+    pub(crate) fn take_readings(&mut self) -> Vec<Throttling> {
+        std::mem::take(&mut self.readings)
+    }
+
+    /// Says again what the quotas said last: what comes afterwards is read as an increase over it.
+    pub(crate) fn restate(&mut self, now: HostNs) {
+        for (vm, quota) in &self.quotas {
+            let throttled_ns = quota.total_ns;
+            self.readings.push(Throttling { vm: *vm, time: now, throttled_ns });
+        }
     }
 
     /// A group that is new to a VM known before counts from now on; its history was not this VM's.

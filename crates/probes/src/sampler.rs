@@ -70,6 +70,29 @@ pub struct Drained<'a> {
 }
 
 impl<'a> Drained<'a> {
+    /// Records and, when call graphs are on, the bytes of their stacks.
+    #[must_use]
+    pub fn new(records: &'a [u8], stacks: Option<&'a [u8]>) -> Self {
+        Self { records, stacks }
+    }
+
+    /// The stacks' bytes, when call graphs are on.
+    #[must_use]
+    pub fn stacks(&self) -> Option<&'a [u8]> {
+        self.stacks
+    }
+
+    /// The first `n` records, and the others.
+    #[must_use]
+    pub fn split_at(&self, n: usize) -> (Self, Self) {
+        let (first, later) = self.records.split_at(n * SAMPLE_BYTES);
+        let stacks = self.stacks.map(|stacks| stacks.split_at(n * STACK_BYTES));
+        (
+            Self { records: first, stacks: stacks.map(|(first, _)| first) },
+            Self { records: later, stacks: stacks.map(|(_, later)| later) },
+        )
+    }
+
     /// The call stack of record `i`, when call graphs are on.
     #[must_use]
     pub fn stack(&self, i: usize) -> Option<RawStack<'a>> {
@@ -188,7 +211,7 @@ impl Sampler {
                 // SAFETY: of the same slots as the records; a stack is written before the ring's head moves.
                 unsafe { stacks.published(slot * STACK_BYTES, n * STACK_BYTES) }
             });
-            take(Drained { records, stacks })
+            take(Drained::new(records, stacks))
         })
     }
 

@@ -10,7 +10,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use collector::{Collected, Control, Exits, Next, Plan, Progress, Sampling};
+use collector::{
+    Collected, Control, Exits, GuestQuestions, Next, Plan, ProcessEvents, Progress, Roots,
+    Sampling, SessionPlan,
+};
 use model::{OffCpuSource, Trigger};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
@@ -24,7 +27,8 @@ use super::time::duration_in_seconds;
 const EXAMPLE: &str = "Examples:
   vmscope record -o day1 --duration 20        20 s of this host and its guests
   vmscope record -o build -- make -j8         as long as a command runs
-  vmscope record -o exact --edges switches    exactly when vCPUs lost CPUs
+  vmscope record -o exact --offcpu-source switches
+                                              exactly when vCPUs lost CPUs
   vmscope record -o why --exits               how often vCPUs left their guests
   vmscope record -o db --guest-map db=db.map  a guest without a channel; in it:
                                               vmscope-guest snapshot >db.map";
@@ -50,8 +54,8 @@ pub(crate) struct Args {
     #[arg(long, value_enum, default_value_t = TriggerArg::CpuClock)]
     trigger: TriggerArg,
     /// What tells when a vCPU lost and got its CPU
-    #[arg(long, value_enum, value_name = "SOURCE", default_value_t = EdgesArg::Samples)]
-    edges: EdgesArg,
+    #[arg(long, alias = "edges", value_enum, value_name = "SOURCE", default_value_t = EdgesArg::Samples)]
+    offcpu_source: EdgesArg,
     /// Count VM exits by vCPU and reason; costs some 100 instructions per exit
     #[arg(long)]
     exits: bool,
@@ -94,7 +98,7 @@ enum CallGraph {
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let plan = plan(args)?;
     let mut end = End::new(args)?;
-    let collected = collector::collect(&plan, &mut end);
+    let collected = collector::record(&plan, &mut end);
     end.end_command()?;
     let collected = collected?;
     summarize(&collected, &args.output);
@@ -120,23 +124,30 @@ fn plan(args: &Args) -> anyhow::Result<Plan> {
         TriggerArg::CpuClock => (Trigger::CpuClock, period_ns),
         TriggerArg::Cycles => (Trigger::Cycles, cycles_of(period_ns)?),
     };
-    Ok(Plan {
-        output: args.output.clone(),
+    let limits = guest::Limits { time: args.guest_timeout, ..guest::Limits::default() };
+    let with_map = args.guest_map.iter().map(|(vm, _)| vm.clone()).collect();
+    let session = SessionPlan {
+        roots: Roots::default(),
         sampling: Sampling {
             trigger,
             period_ns,
             trigger_period,
             call_graph: args.call_graph.is_some(),
         },
-        off_cpu_source: match args.edges {
+        off_cpu_source: match args.offcpu_source {
             EdgesArg::Samples => OffCpuSource::Samples,
             EdgesArg::Switches => OffCpuSource::Switches,
         },
         exits: if args.exits { Exits::Counted } else { Exits::NotCounted },
-        guest_maps: args.guest_map.clone(),
-        limits: guest::Limits { time: args.guest_timeout, ..guest::Limits::default() },
-        symbol_store: symbols::Store::default_path(),
+        process_events: ProcessEvents::Followed,
+        guests: GuestQuestions::Asked { limits, with_map },
         vmscope_version: env!("CARGO_PKG_VERSION").to_owned(),
+    };
+    Ok(Plan {
+        output: args.output.clone(),
+        session,
+        guest_maps: args.guest_map.clone(),
+        symbol_store: symbols::Store::default_path(),
     })
 }
 

@@ -14,7 +14,8 @@ use analysis::overview::Overview;
 use anyhow::Context;
 use api::top::{TopJson, VcpuJson};
 use clap::ValueEnum;
-use collector::LiveOptions;
+use collector::{Exits, GuestQuestions, ProcessEvents, Roots, Sampling, SessionPlan};
+use model::{OffCpuSource, Trigger};
 use ratatui::crossterm::event::{Event, KeyCode, KeyEventKind, KeyModifiers};
 use signal_hook::consts::{SIGHUP, SIGTERM};
 
@@ -67,12 +68,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if !once && args.format == Format::Json {
         return Err(Usage("--format json needs --once".to_owned()).into());
     }
-    let options = LiveOptions {
-        period_ns: u64::try_from(args.period.as_nanos()).unwrap_or(u64::MAX),
-        vmscope_version: env!("CARGO_PKG_VERSION").to_owned(),
-    };
     let limits = guest::Limits { time: Duration::from_secs(10), ..guest::Limits::default() };
-    let data = data::start(&options, args.interval, limits)?;
+    let data = data::start(&plan(args), args.interval, limits)?;
     if once {
         return print_once(&data, args);
     }
@@ -83,6 +80,25 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     // Restores the terminal whatever happens, panics included.
     let outcome = ratatui::run(|terminal| interact(terminal, &data, &end));
     outcome.map(|()| ExitCode::SUCCESS)
+}
+
+/// Nothing but samples: guests are asked for names when they are needed.
+fn plan(args: &Args) -> SessionPlan {
+    let period_ns = u64::try_from(args.period.as_nanos()).unwrap_or(u64::MAX);
+    SessionPlan {
+        roots: Roots::default(),
+        sampling: Sampling {
+            trigger: Trigger::CpuClock,
+            period_ns,
+            trigger_period: period_ns,
+            call_graph: false,
+        },
+        off_cpu_source: OffCpuSource::Samples,
+        exits: Exits::NotCounted,
+        process_events: ProcessEvents::Ignored,
+        guests: GuestQuestions::NotAsked,
+        vmscope_version: env!("CARGO_PKG_VERSION").to_owned(),
+    }
 }
 
 fn interact(

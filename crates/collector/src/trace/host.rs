@@ -1,16 +1,14 @@
 //! The host as a source of events.
 
-use std::path::Path;
-
 use model::{HostNs, Machine, MachineId, Pid, Tid, TraceEvent, TraceTask};
 use tracer::{Filter, Options, SLOT_BYTES, Symbols, Tracer, TracerError, fault_estimate};
 
-use super::TraceError;
 use super::plan::{Scope, TracePlan};
 use super::source::{Source, SourceTables};
-use super::tasks::Meanwhile;
+use super::startup_events::StartupEvents;
 use super::vcpus::{IOCTL, Vcpus};
-use crate::collect::{PROC, SYS};
+use crate::CollectError;
+use crate::Roots;
 
 /// Different kernel stacks that are kept. Builds and data bases have some thousand.
 const STACKS: u32 = 1 << 14;
@@ -24,6 +22,7 @@ pub(super) struct Host {
     symbols: Symbols,
     tasks: Tasks,
     scope: Scope,
+    roots: Roots,
     vcpus: Vcpus,
     stopped: bool,
 }
@@ -36,7 +35,7 @@ struct Tasks {
     begin: HostNs,
     /// The second reading's end.
     read: HostNs,
-    meanwhile: Meanwhile,
+    startup_events: StartupEvents,
 }
 
 impl Host {
@@ -46,9 +45,9 @@ impl Host {
         scope: &Scope,
         command: Option<Tid>,
         vcpus: Vec<(Pid, Tid)>,
-    ) -> Result<Self, TraceError> {
-        let unreadable = |what| move |source| TraceError::Host { what, source };
-        let cpus = host::machine::online_cpus(Path::new(SYS));
+    ) -> Result<Self, CollectError> {
+        let unreadable = |what| move |source| CollectError::Host { what, source };
+        let cpus = host::machine::online_cpus(&plan.roots.sys);
         let cpus = cpus.map_err(unreadable("the list of CPUs"))?;
         let slots = plan.ring_bytes / SLOT_BYTES as u64;
         let mut tracer = Tracer::load(&Options {
@@ -65,10 +64,10 @@ impl Host {
             (Scope::Tree(pid), _) => tracer.follow(Pid(*pid))?,
             _ => {}
         }
-        let symbols = Symbols::read(Path::new(PROC)).unwrap_or_default();
+        let symbols = Symbols::read(&plan.roots.proc).unwrap_or_default();
         let mut row = Machine {
             name: "host".to_owned(),
-            kernel: host::machine::kernel_release(Path::new(PROC)),
+            kernel: host::machine::kernel_release(&plan.roots.proc),
             cpus,
             fault_estimate_ns: fault_estimate(),
             path: "here".to_owned(),
@@ -80,13 +79,14 @@ impl Host {
             row.missing.push(("stack names".to_owned(), reason.to_owned()));
         }
         let (tasks, scope) = (Tasks::default(), scope.clone());
-        let vcpus = Vcpus::new(vcpus);
-        Ok(Self { tracer, row, slots, symbols, tasks, scope, vcpus, stopped: false })
+        let (roots, vcpus) = (plan.roots.clone(), Vcpus::new(vcpus));
+        Ok(Self { tracer, row, slots, symbols, tasks, scope, roots, vcpus, stopped: false })
     }
 
-    fn read_tasks() -> Result<Vec<TraceTask>, String> {
-        host::tasks::snapshot(Path::new(PROC), MachineId::HOST)
-            .map_err(|error| format!("failed to read {PROC}: {error}"))
+    fn read_tasks(&self) -> Result<Vec<TraceTask>, String> {
+        let proc = &self.roots.proc;
+        host::tasks::snapshot(proc, MachineId::HOST)
+            .map_err(|error| format!("failed to read {}: {error}", proc.display()))
     }
 }
 
@@ -103,20 +103,20 @@ impl Source for Host {
     }
 
     fn start(&mut self) -> Result<HostNs, String> {
-        self.tasks.before = Self::read_tasks()?;
+        self.tasks.before = self.read_tasks()?;
         let begin = self.tracer.start().map_err(|error| error.to_string())?;
-        self.tasks.after = Self::read_tasks()?;
+        self.tasks.after = self.read_tasks()?;
         (self.tasks.begin, self.tasks.read) = (begin, probes::now());
-        self.vcpus.begin(Path::new(PROC));
+        self.vcpus.begin(&self.roots.proc);
         Ok(begin)
     }
 
     fn drain(&mut self, cpu: u32, events: &mut Vec<TraceEvent>) -> Result<f64, String> {
         let fill = self.tracer.fill(cpu);
         self.tracer.drain(cpu, events).map_err(|error| error.to_string())?;
-        let Tasks { begin, read, meanwhile, .. } = &mut self.tasks;
+        let Tasks { begin, read, startup_events, .. } = &mut self.tasks;
         let early = events.iter().take_while(|event| event.time < *read);
-        early.filter(|event| *begin <= event.time).for_each(|event| meanwhile.see(event));
+        early.filter(|event| *begin <= event.time).for_each(|event| startup_events.add(event));
         Ok(fill)
     }
 
@@ -126,10 +126,10 @@ impl Source for Host {
     }
 
     fn tables(&mut self) -> SourceTables {
-        let Tasks { before, after, meanwhile, .. } = &self.tasks;
-        let mut tasks = meanwhile.settle(before.clone(), after.clone());
+        let Tasks { before, after, startup_events, .. } = &self.tasks;
+        let mut tasks = startup_events.tasks_at_begin(before.clone(), after.clone());
         if !self.stopped {
-            self.vcpus.look(Path::new(PROC));
+            self.vcpus.look(&self.roots.proc);
         }
         for task in &mut tasks {
             let runs_guest = self.vcpus.ran().contains(&task.tid).then_some(IOCTL);
@@ -138,7 +138,7 @@ impl Source for Host {
         }
         let stacks = self.tracer.stacks().unwrap_or_default();
         let named = stacks.into_iter().map(|(id, addresses)| (id, self.symbols.stack(&addresses)));
-        SourceTables { tasks, stacks: named.collect(), disks: host::disks::names(Path::new(PROC)) }
+        SourceTables { tasks, stacks: named.collect(), disks: host::disks::names(&self.roots.proc) }
     }
 }
 

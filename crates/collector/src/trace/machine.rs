@@ -5,7 +5,7 @@ use std::time::Duration;
 use model::{HostNs, Machine, MachineId, Tid, TraceEvent, TraceTables};
 use recording::trace::{TraceSpool, TraceWriter};
 
-use super::pace::Pace;
+use super::poll_interval::PollInterval;
 use super::source::Source;
 
 /// Memory for so many events is kept from look to look.
@@ -18,7 +18,7 @@ const LAST_LOOKS: usize = 3;
 pub(super) struct TracedMachine {
     id: MachineId,
     source: Box<dyn Source>,
-    pace: Pace,
+    poll_interval: PollInterval,
     spools: Vec<(u32, TraceSpool)>,
     begin: HostNs,
     end: HostNs,
@@ -31,10 +31,10 @@ pub(super) struct TracedMachine {
 
 impl TracedMachine {
     pub(super) fn new(id: MachineId, source: Box<dyn Source>) -> Self {
-        let pace = Pace::new(source.ring_slots());
+        let poll_interval = PollInterval::new(source.ring_slots());
         let (begin, end) = (HostNs(0), HostNs(u64::MAX));
         let (spools, events) = (Vec::new(), Vec::new());
-        Self { id, source, pace, spools, begin, end, ended_early: None, events, stored: 0 }
+        Self { id, source, poll_interval, spools, begin, end, ended_early: None, events, stored: 0 }
     }
 
     pub(super) fn open_spools(&mut self, writer: &TraceWriter) -> Result<(), recording::Error> {
@@ -74,7 +74,7 @@ impl TracedMachine {
         }
         self.events.clear();
         self.events.shrink_to(KEPT_EVENTS);
-        Ok(self.pace.after(fullest))
+        Ok(self.poll_interval.after(fullest))
     }
 
     /// Has its probes detached, as far as that takes no waiting.

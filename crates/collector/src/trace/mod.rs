@@ -14,21 +14,18 @@
 
 mod checkpoints;
 mod command;
-mod error;
+mod disk_space;
 mod guest;
 mod host;
-mod lock;
 mod machine;
-mod pace;
 mod plan;
+mod poll_interval;
+mod realtime;
 mod record;
-mod room;
 mod running;
 mod source;
-mod tasks;
-mod urgent;
+mod startup_events;
 mod vcpus;
 
-pub use error::TraceError;
 pub use plan::{GuestPath, Scope, TraceControl, TraceNext, TracePlan, TraceProgress, Traced};
 pub use record::trace;

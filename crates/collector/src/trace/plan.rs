@@ -8,9 +8,13 @@ use std::time::Duration;
 use recording::trace::{TraceHeader, TraceSummary};
 use rustix::process::Signal;
 
+use crate::Roots;
+
 /// What to trace.
 #[derive(Debug, Clone)]
 pub struct TracePlan {
+    /// Where Linux keeps what is read.
+    pub roots: Roots,
     /// The trace's folder, which must not exist yet.
     pub output: PathBuf,
     /// Bytes of each CPU's ring.
@@ -26,7 +30,7 @@ pub struct TracePlan {
     pub marks: u32,
     /// Bytes that stay free where the trace is written: with less the trace ends. `None`: 5 % of the file system, or
     /// 1 GiB where that is less.
-    pub keep_free: Option<u64>,
+    pub min_free: Option<u64>,
     /// The command, and as long as it runs; empty: none.
     pub command: Vec<String>,
     /// Version to write into the trace.

@@ -1,6 +1,7 @@
 //! From begin to end.
 
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
@@ -11,39 +12,38 @@ use probes::FoundVm;
 use recording::trace::{TraceHeader, TraceWriter};
 use tracer::SLOT_BYTES;
 
-use super::TraceError;
 use super::checkpoints::Checkpoints;
 use super::command::HeldCommand;
+use super::disk_space::disk_space;
 use super::guest::{AskedGuest, GuestPlan, all_vms, find_vm, vcpu_threads};
 use super::host::Host;
-use super::lock::Lock;
 use super::machine::TracedMachine;
 use super::plan::{Scope, TraceControl, TraceNext, TracePlan, TraceProgress, Traced};
-use super::room::room;
+use super::realtime::RealtimePriority;
 use super::running::{Ended, Process, Running};
 use super::source::Source;
-use super::urgent::Urgent;
-use crate::collect::PROC;
+use crate::CollectError;
+use crate::lock::Lock;
 
 /// Tables are stored so often, for readers of a trace whose recorder was killed.
 const CHECKPOINT_EVERY: Duration = Duration::from_secs(5);
 /// The first time soon after the tasks of the begin are known.
 const FIRST_CHECKPOINT: Duration = Duration::from_millis(200);
 const SHOW_EVERY: Duration = Duration::from_secs(2);
-/// The disk's room is looked at so often.
-const ROOM_EVERY: Duration = Duration::from_secs(1);
+/// Time between two readings of the disk's free space.
+const DISK_SPACE_EVERY: Duration = Duration::from_secs(1);
 
 /// Traces until `control` says so or the command ends.
 ///
 /// # Errors
 /// When tracing can't begin; nothing lies under the trace's name then. When the trace can't be written: what was traced
 /// by then stays readable under its partial name.
-pub fn trace(plan: &TracePlan, control: &mut dyn TraceControl) -> Result<Traced, TraceError> {
-    let _lock = Lock::take()?;
+pub fn trace(plan: &TracePlan, control: &mut dyn TraceControl) -> Result<Traced, CollectError> {
+    let _lock = Lock::trace(&plan.roots.locks)?;
     let vms = find_vms(plan)?;
     let held = if vms.is_empty() { hold(&plan.command)? } else { None };
     let scope = host_scope(plan, &vms);
-    let others = others(&vms);
+    let others = others(&plan.roots.proc, &vms);
     let host = Host::load(plan, &scope, held.as_ref().map(|held| held.task), vcpus(&vms, &others))?;
     let mut sources: Vec<Box<dyn Source>> = vec![Box::new(host)];
     sources.extend(begin_guests(plan, &vms)?);
@@ -61,27 +61,27 @@ pub fn trace(plan: &TracePlan, control: &mut dyn TraceControl) -> Result<Traced,
     let end = probes::now();
     recorder.machines.iter_mut().for_each(TracedMachine::ask_to_stop);
     recorder.machines.iter_mut().for_each(|machine| machine.stop(end));
-    recorder.ended = command.map(|command| command.finish(PROC.as_ref()));
+    recorder.ended = command.map(|command| command.finish(&plan.roots.proc));
     ran?;
     recorder.finish(control)
 }
 
-fn hold(words: &[String]) -> Result<Option<HeldCommand>, TraceError> {
+fn hold(words: &[String]) -> Result<Option<HeldCommand>, CollectError> {
     let Some((program, arguments)) = words.split_first() else { return Ok(None) };
     let held = HeldCommand::hold(program, arguments);
-    held.map(Some).map_err(|source| TraceError::Command { program: program.clone(), source })
+    held.map(Some).map_err(|source| CollectError::Command { program: program.clone(), source })
 }
 
 /// VMs as the user called them, as they were found, and as their processes describe them.
 type Vms<'a> = Vec<(&'a str, FoundVm, VmProcess)>;
 
-fn find_vms(plan: &TracePlan) -> Result<Vms<'_>, TraceError> {
+fn find_vms(plan: &TracePlan) -> Result<Vms<'_>, CollectError> {
     if 1 < plan.vms.len() && !plan.command.is_empty() {
-        return Err(TraceError::CommandInGuests);
+        return Err(CollectError::CommandInGuests);
     }
-    let find = |vm: &'_ String| -> Result<_, TraceError> {
-        let failed = |reason| TraceError::Vm { vm: vm.clone(), reason };
-        let (found, process) = find_vm(vm).map_err(failed)?;
+    let find = |vm: &'_ String| -> Result<_, CollectError> {
+        let failed = |reason| CollectError::Vm { vm: vm.clone(), reason };
+        let (found, process) = find_vm(&plan.roots.proc, vm).map_err(failed)?;
         Ok((found, process))
     };
     plan.vms
@@ -91,8 +91,8 @@ fn find_vms(plan: &TracePlan) -> Result<Vms<'_>, TraceError> {
 }
 
 /// The host's other VMs, which are not traced but have CPUs of it. Without their names they are processes.
-fn others(vms: &Vms<'_>) -> Vec<Machine> {
-    let all = all_vms().unwrap_or_default();
+fn others(proc: &Path, vms: &Vms<'_>) -> Vec<Machine> {
+    let all = all_vms(proc).unwrap_or_default();
     let is_traced = |vm: &FoundVm| vms.iter().any(|(_, traced, _)| traced.pid == vm.pid);
     let row = |(vm, process): (FoundVm, VmProcess)| Machine {
         name: process.name,
@@ -121,15 +121,15 @@ fn host_scope(plan: &TracePlan, vms: &Vms<'_>) -> Scope {
     }
 }
 
-fn begin_guests<'a>(plan: &TracePlan, vms: &Vms<'a>) -> Result<Vec<Box<dyn Source>>, TraceError> {
+fn begin_guests<'a>(plan: &TracePlan, vms: &Vms<'a>) -> Result<Vec<Box<dyn Source>>, CollectError> {
     let scope = match plan.scope {
         Scope::Command => TraceScope::Command,
         Scope::Tree(pid) => TraceScope::Tree { pid },
         _ => TraceScope::Everything,
     };
-    let failed = |name: &str, reason| TraceError::Vm { vm: name.to_owned(), reason };
+    let failed = |name: &str, reason| CollectError::Vm { vm: name.to_owned(), reason };
     let ask = |(machine, (name, vm, process)): (u32, &(&'a str, FoundVm, VmProcess))| {
-        let plan = GuestPlan {
+        let guest = GuestPlan {
             machine: MachineId(machine),
             slots_per_cpu: u32::try_from(plan.ring_bytes / SLOT_BYTES as u64).unwrap_or(u32::MAX),
             guests: vms.len(),
@@ -138,7 +138,7 @@ fn begin_guests<'a>(plan: &TracePlan, vms: &Vms<'a>) -> Result<Vec<Box<dyn Sourc
             marks: plan.marks,
             command: plan.command.clone(),
         };
-        let asked = AskedGuest::ask(vm, process, &plan);
+        let asked = AskedGuest::ask(vm, process, &guest, &plan.roots.sys);
         asked.map(|asked| (*name, asked)).map_err(|reason| failed(name, reason))
     };
     // It takes each its time: they are all asked before the first is waited for.
@@ -165,10 +165,10 @@ struct Recorder<'a> {
 
 impl<'a> Recorder<'a> {
     /// `sources`: the host first.
-    fn create(plan: &'a TracePlan, sources: Vec<Box<dyn Source>>) -> Result<Self, TraceError> {
+    fn create(plan: &'a TracePlan, sources: Vec<Box<dyn Source>>) -> Result<Self, CollectError> {
         let header = TraceHeader {
             vmscope_version: plan.vmscope_version.clone(),
-            hostname: host::machine::hostname(PROC.as_ref()),
+            hostname: host::machine::hostname(&plan.roots.proc),
             filters: filters(plan),
             ..TraceHeader::default()
         };
@@ -184,7 +184,7 @@ impl<'a> Recorder<'a> {
     }
 
     /// Attaches all probes, then lets the command go.
-    fn begin(&mut self, held: Option<HeldCommand>) -> Result<Option<Running>, TraceError> {
+    fn begin(&mut self, held: Option<HeldCommand>) -> Result<Option<Running>, CollectError> {
         for machine in &mut self.machines {
             machine.open_spools(self.checkpoints.writer())?;
         }
@@ -192,7 +192,7 @@ impl<'a> Recorder<'a> {
         for machine in self.machines.iter_mut().rev() {
             machine
                 .start()
-                .map_err(|reason| TraceError::Machine { machine: machine.row().name, reason })?;
+                .map_err(|reason| CollectError::Machine { machine: machine.row().name, reason })?;
         }
         (self.header.begin, self.header.begin_unix_ns) = (probes::now(), probes::unix_now_ns());
         let Some(held) = held else { return self.run_in_guest().map(|()| None) };
@@ -203,15 +203,16 @@ impl<'a> Recorder<'a> {
             exit_code: None,
         });
         let program = || self.plan.command[0].clone();
-        let child =
-            held.release().map_err(|source| TraceError::Command { program: program(), source })?;
+        let child = held
+            .release()
+            .map_err(|source| CollectError::Command { program: program(), source })?;
         Ok(Some(Running::new(child)))
     }
 
     /// Lets the command go that waits in a guest.
-    fn run_in_guest(&mut self) -> Result<(), TraceError> {
+    fn run_in_guest(&mut self) -> Result<(), CollectError> {
         for machine in &mut self.machines {
-            let failed = |reason| TraceError::Command {
+            let failed = |reason| CollectError::Command {
                 program: self.plan.command[0].clone(),
                 source: std::io::Error::other(reason),
             };
@@ -232,9 +233,9 @@ impl<'a> Recorder<'a> {
         &mut self,
         mut command: Option<&mut Running>,
         control: &mut dyn TraceControl,
-    ) -> Result<(), TraceError> {
-        let urgent = Urgent::begin();
-        if let Err(error) = &urgent {
+    ) -> Result<(), CollectError> {
+        let priority = RealtimePriority::begin();
+        if let Err(error) = &priority {
             self.note(&format!("the recorder ran as an ordinary task: {error}"));
         }
         let host = self.machines[0].row();
@@ -260,8 +261,8 @@ impl<'a> Recorder<'a> {
                 (TraceNext::End(_), None) | (TraceNext::Finish, _) => return Ok(()),
             }
             let now = Instant::now();
-            if measured + ROOM_EVERY <= now {
-                if let Some(why) = self.lacks_room() {
+            if measured + DISK_SPACE_EVERY <= now {
+                if let Some(why) = self.lacks_disk_space() {
                     self.unplanned.push(why);
                     return Ok(());
                 }
@@ -289,11 +290,11 @@ impl<'a> Recorder<'a> {
         Ok(sleep)
     }
 
-    /// Why the trace can't go on, if its file system lacks room for more.
-    fn lacks_room(&self) -> Option<String> {
+    /// Why the trace can't go on, if its file system lacks space for more.
+    fn lacks_disk_space(&self) -> Option<String> {
         let stored: u64 = self.machines.iter().map(|machine| machine.stored).sum();
-        let room = room(self.checkpoints.writer().partial_path())?;
-        room.lack(self.plan.keep_free, stored)
+        let space = disk_space(self.checkpoints.writer().partial_path())?;
+        space.lack(self.plan.min_free, stored)
     }
 
     fn so_far(&self) -> TraceProgress {
@@ -302,7 +303,7 @@ impl<'a> Recorder<'a> {
         TraceProgress::SoFar { events, lost }
     }
 
-    fn finish(mut self, control: &mut dyn TraceControl) -> Result<Traced, TraceError> {
+    fn finish(mut self, control: &mut dyn TraceControl) -> Result<Traced, CollectError> {
         for machine in &mut self.machines {
             machine.last_looks()?;
         }

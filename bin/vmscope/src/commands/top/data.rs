@@ -1,6 +1,7 @@
 //! Windows of samples, one after the other, as overviews: on a thread of its own, so that keys are
 //! answered while guests are asked.
 
+use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -9,7 +10,7 @@ use analysis::Resolver;
 use analysis::axis::{AxisBuilder, Place};
 use analysis::overview::{Overview, overview};
 use analysis::steal::{Evidence, SampleTimes};
-use collector::{Live, LiveOptions, Names, Window};
+use collector::{Names, SessionPlan, Window, Windows};
 use guest::Limits;
 use model::OffCpuSource;
 
@@ -40,26 +41,21 @@ pub(crate) struct Data {
 }
 
 /// Begins to sample; a window every `every`.
-pub(crate) fn start(
-    options: &LiveOptions,
-    every: Duration,
-    limits: Limits,
-) -> anyhow::Result<Data> {
-    let live = Live::begin(options)?;
+pub(crate) fn start(plan: &SessionPlan, every: Duration, limits: Limits) -> anyhow::Result<Data> {
+    let session = Windows::begin(plan)?;
     let (send, windows) = channel();
     let (ask, asked) = channel();
+    let proc = plan.roots.proc.clone();
+    let names = Names::none(&proc);
+    let mut source = Source { session, names, asking: None, limits, asked_at: None, proc };
     // It ends when nobody takes its windows any more, or with the program.
     std::thread::Builder::new().name("windows".to_owned()).spawn(move || {
-        let mut source =
-            Source { live, names: Names::none(), asking: None, limits, asked_at: None };
         loop {
-            // A wish for names, or a window's end.
-            let wished = match asked.recv_timeout(every) {
-                Ok(()) => true,
-                Err(RecvTimeoutError::Timeout) => false,
-                Err(RecvTimeoutError::Disconnected) => return,
+            let shown = match source.wait(&asked, every) {
+                Ok(Some(names)) => source.window(names),
+                Ok(None) => return,
+                Err(error) => Err(error),
             };
-            let shown = source.window(wished);
             if send.send(shown).is_err() {
                 return;
             }
@@ -69,20 +65,47 @@ pub(crate) fn start(
 }
 
 struct Source {
-    live: Live,
+    session: Windows,
     names: Names,
     asking: Option<JoinHandle<Option<Names>>>,
     limits: Limits,
     asked_at: Option<Instant>,
+    proc: PathBuf,
+}
+
+/// Why a window ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ends {
+    /// It is long enough.
+    InTime,
+    /// The user wants names.
+    ForNames,
 }
 
 impl Source {
-    fn window(&mut self, wished: bool) -> anyhow::Result<Shown> {
-        let window = self.live.window()?;
+    /// Waits for a window's end. `None`: nobody takes windows any more.
+    fn wait(&mut self, asked: &Receiver<()>, every: Duration) -> anyhow::Result<Option<Ends>> {
+        let end = Instant::now() + every;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            match asked.recv_timeout(left.min(self.session.poll_interval())) {
+                Ok(()) => return Ok(Some(Ends::ForNames)),
+                Err(RecvTimeoutError::Disconnected) => return Ok(None),
+                Err(RecvTimeoutError::Timeout) if end <= Instant::now() => {
+                    return Ok(Some(Ends::InTime));
+                }
+                // Lest the rings fill up in a long window.
+                Err(RecvTimeoutError::Timeout) => self.session.poll()?,
+            }
+        }
+    }
+
+    fn window(&mut self, ends: Ends) -> anyhow::Result<Shown> {
+        let window = self.session.next_window()?;
         self.take_names();
         let (shown, unnamed) = self.look(&window);
         let due = self.asked_at.is_none_or(|at| ASK_AGAIN <= at.elapsed());
-        if self.asking.is_none() && (wished || due && UNNAMED_PART < unnamed) {
+        if self.asking.is_none() && (ends == Ends::ForNames || due && UNNAMED_PART < unnamed) {
             self.ask(window);
         }
         let status = if self.asking.is_some() { "asking the guests" } else { "" };
@@ -121,11 +144,11 @@ impl Source {
     }
 
     fn ask(&mut self, window: Window) {
-        let limits = self.limits.clone();
+        let (limits, proc) = (self.limits.clone(), self.proc.clone());
         self.asked_at = Some(Instant::now());
-        let asking = std::thread::Builder::new()
-            .name("names".to_owned())
-            .spawn(move || Names::ask(&window, &limits, &symbols::Store::default_path()).ok());
+        let asking = std::thread::Builder::new().name("names".to_owned()).spawn(move || {
+            Names::ask(&window, &limits, &symbols::Store::default_path(), &proc).ok()
+        });
         self.asking = asking.ok();
     }
 

@@ -14,8 +14,9 @@ use std::time::{Duration, Instant};
 use analysis::clean;
 use anyhow::Context;
 use collector::trace::{
-    GuestPath, Scope, TraceControl, TraceError, TraceNext, TracePlan, TraceProgress, Traced, trace,
+    GuestPath, Scope, TraceControl, TraceNext, TracePlan, TraceProgress, Traced, trace,
 };
+use collector::{CollectError, Roots};
 use model::TraceTables;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, getpgrp};
@@ -37,7 +38,7 @@ const MOST_GUEST_BUFFER: u64 = 256 << 20;
 const EXAMPLE: &str = "Examples:
   vmscope trace record -o seq -- make         as long as make runs
   vmscope trace record -o ten --duration 10   10 s of everything
-  vmscope trace record -o db --tree 4711 --duration 30s
+  vmscope trace record -o db --follow 4711 --duration 30s
                                               a process and what it starts
   vmscope trace record -o web --vm web --duration 10
                                               in a guest, taken from outside
@@ -62,31 +63,42 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SIZE", default_value = "4M", value_parser = buffer)]
     buffer: u64,
     /// End the trace when its disk would have less free than this (0: fill it) [default: 5 % of the disk, 1G at most]
-    #[arg(long, value_name = "SIZE", value_parser = size)]
-    keep_free: Option<u64>,
+    #[arg(long, alias = "keep-free", value_name = "SIZE", value_parser = size)]
+    min_free: Option<u64>,
     /// Only COMMAND and what it starts
-    #[arg(long, conflicts_with_all = ["tree", "cgroup"], requires = "command")]
+    #[arg(long, conflicts_with_all = ["follow", "cgroup"], requires = "command")]
     only_command: bool,
     /// Trace the guest of this VM from outside (its name, or its QEMU's process id), and of the host its QEMU and who has
     /// or wants a CPU. COMMAND then runs in the guest, where `vmscope-guest serve --allow-commands` must run;
-    /// --only-command and --tree then mean the guest's tasks. May be given several times
+    /// --only-command and --follow then mean the guest's tasks. May be given several times
     #[arg(long, value_name = "NAME", conflicts_with = "cgroup")]
     vm: Vec<String>,
-    /// Have the guest send its events, as it does by itself where its memory can't be read
-    #[arg(long, requires = "vm")]
+    /// How a guest's events come to the host
+    #[arg(long, value_enum, requires = "vm", default_value_t = Transport::Memory)]
+    transport: Transport,
+    /// The same as --transport vsock
+    #[arg(long, hide = true, requires = "vm", conflicts_with = "transport")]
     by_link: bool,
-    /// Check the guest's clock at the begin and at the end: by so many port writes of its kernel, which both sides see
-    #[arg(long, value_name = "MARKS", requires = "vm", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=1024))]
-    check_clock: u32,
+    /// Validate the guest's clock by N port writes of its kernel at the begin and at the end: both sides see them
+    #[arg(long, alias = "check-clock", value_name = "N", requires = "vm", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=1024))]
+    validate_clock: u32,
     /// Only this process and what it starts
-    #[arg(long, value_name = "PID", conflicts_with = "cgroup", value_parser = process_id)]
-    tree: Option<u32>,
+    #[arg(long, alias = "tree", value_name = "PID", conflicts_with = "cgroup", value_parser = process_id)]
+    follow: Option<u32>,
     /// Only tasks of this control group: its folder, or its path below /sys/fs/cgroup
     #[arg(long, value_name = "PATH")]
     cgroup: Option<PathBuf>,
     /// Trace as long as this command runs; it is ended (SIGTERM) when the trace ends first
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Transport {
+    /// The host reads them in the guest's memory; where it can't, the guest sends them
+    Memory,
+    /// The guest sends them over its vsock (or virtio-serial) channel
+    Vsock,
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
@@ -108,10 +120,10 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 /// can't be executed.
 pub(crate) fn not_executed(error: &anyhow::Error) -> Option<u8> {
     match error.downcast_ref() {
-        Some(TraceError::Command { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+        Some(CollectError::Command { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
             Some(127)
         }
-        Some(TraceError::Command { source, .. }) => source.raw_os_error().map(|_| 126),
+        Some(CollectError::Command { source, .. }) => source.raw_os_error().map(|_| 126),
         _ => None,
     }
 }
@@ -136,13 +148,17 @@ fn plan(args: &Args) -> anyhow::Result<TracePlan> {
     }
     check_buffer(args.buffer, &args.vm)?;
     Ok(TracePlan {
+        roots: Roots::default(),
         output: args.output.clone(),
         ring_bytes: args.buffer,
         scope: scope(args)?,
         vms: args.vm.clone(),
-        guest_path: if args.by_link { GuestPath::Link } else { GuestPath::Memory },
-        marks: args.check_clock,
-        keep_free: args.keep_free,
+        guest_path: match args.transport {
+            Transport::Memory if !args.by_link => GuestPath::Memory,
+            _ => GuestPath::Link,
+        },
+        marks: args.validate_clock,
+        min_free: args.min_free,
         command: args.command.clone(),
         vmscope_version: env!("CARGO_PKG_VERSION").to_owned(),
     })
@@ -159,11 +175,11 @@ fn scope(args: &Args) -> Result<Scope, Usage> {
     if args.only_command {
         return Ok(Scope::Command);
     }
-    if let (Some(pid), false) = (args.tree, args.vm.is_empty()) {
+    if let (Some(pid), false) = (args.follow, args.vm.is_empty()) {
         // A process of the guest: it knows whether there is one.
         return Ok(Scope::Tree(pid));
     }
-    if let Some(pid) = args.tree {
+    if let Some(pid) = args.follow {
         let there = Path::new("/proc").join(pid.to_string()).exists();
         let gone = || Usage(format!("no process {pid}: give the id of one that runs"));
         return if there { Ok(Scope::Tree(pid)) } else { Err(gone()) };
@@ -400,7 +416,7 @@ mod test {
     #[test]
     fn errors_of_the_command() {
         let check = |source: io::Error, expected| {
-            let error = TraceError::Command { program: "x".to_owned(), source };
+            let error = CollectError::Command { program: "x".to_owned(), source };
             assert_eq!(not_executed(&error.into()), expected);
         };
         check(io::Error::from_raw_os_error(2), Some(127));

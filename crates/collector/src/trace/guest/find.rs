@@ -7,19 +7,17 @@ use guest::Channel;
 use host::vms::{VmProcess, describe};
 use probes::{FoundVm, VmFinder};
 
-use crate::collect::PROC;
-
 /// A VM by its name, or its process's id.
-pub(crate) fn find_vm(wanted: &str) -> Result<(FoundVm, VmProcess), String> {
-    choose(wanted, all_vms()?)
+pub(crate) fn find_vm(proc: &Path, wanted: &str) -> Result<(FoundVm, VmProcess), String> {
+    choose(wanted, all_vms(proc)?)
 }
 
 /// Every VM that runs here.
-pub(crate) fn all_vms() -> Result<Vec<(FoundVm, VmProcess)>, String> {
+pub(crate) fn all_vms(proc: &Path) -> Result<Vec<(FoundVm, VmProcess)>, String> {
     let finder = VmFinder::load().map_err(|error| error.to_string())?;
     let found = finder.find(None).map_err(|error| error.to_string())?;
     let vms = found.into_iter().map(|vm| {
-        let process = describe(Path::new(PROC), vm.pid.0, SERIAL_PORT_NAME);
+        let process = describe(proc, vm.pid.0, SERIAL_PORT_NAME);
         (vm, process)
     });
     Ok(vms.collect())

@@ -5,15 +5,16 @@
 //!
 //! Nothing that a guest does or says ends more than its own trace.
 
+mod clock_warnings;
 mod cpus;
-mod doubts;
 mod find;
-mod flood;
 mod marks;
+mod rate_limit;
 mod rings;
 mod worker;
 
 use std::ops::Range;
+use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel, sync_channel};
 use std::time::{Duration, Instant};
 
@@ -32,14 +33,14 @@ use tracer::outside::GuestClock;
 pub(super) use cpus::vcpu_threads;
 pub(crate) use find::{all_vms, find_vm};
 
-use self::doubts::Doubts;
-use self::flood::Flood;
+use self::clock_warnings::ClockWarnings;
 use self::marks::{Calls, Marks};
+use self::rate_limit::RateLimit;
 use self::rings::Rings;
 use self::worker::{Begun, Clocks, News, Order, Work};
 use super::plan::GuestPath;
 use super::source::{Source, SourceTables};
-use super::tasks::Meanwhile;
+use super::startup_events::StartupEvents;
 
 /// A guest may take so long for each answer: an emulated one takes some seconds to load its probes.
 const ANSWER_TIME: Duration = Duration::from_secs(60);
@@ -89,15 +90,15 @@ pub(super) struct Guest {
     stopped: Option<TraceStopped>,
     rings: Rings,
     clock: GuestClock,
-    doubts: Doubts,
+    clock_warnings: ClockWarnings,
     /// By ring: events with the guest's time, until the host's is known.
     waiting: Vec<Vec<TraceEvent>>,
     /// Of each ring.
     slots_per_look: usize,
-    flood: Flood,
+    rate_limit: RateLimit,
     orders: Sender<Order>,
     news: Receiver<News>,
-    meanwhile: Meanwhile,
+    startup_events: StartupEvents,
     command: CommandSeen,
     marks: Marks,
     calls: Calls,
@@ -131,7 +132,12 @@ impl AskedGuest {
     ///
     /// # Errors
     /// Why it can't be asked.
-    pub(super) fn ask(vm: &FoundVm, process: &VmProcess, plan: &GuestPlan) -> Result<Self, String> {
+    pub(super) fn ask(
+        vm: &FoundVm,
+        process: &VmProcess,
+        plan: &GuestPlan,
+        sys: &Path,
+    ) -> Result<Self, String> {
         let mark = probes::now().0.rotate_left(32) ^ u64::from(std::process::id()) | 1;
         let work = Work {
             channel: find::channel(process)?,
@@ -147,7 +153,7 @@ impl AskedGuest {
                 command: plan.command.clone(),
             },
             marks: plan.marks,
-            host_cpus: host::machine::online_cpus(crate::collect::SYS.as_ref()).unwrap_or_default(),
+            host_cpus: host::machine::online_cpus(sys).unwrap_or_default(),
         };
         let link = match work.channel {
             guest::Channel::Vsock { .. } => "vsock",
@@ -206,19 +212,19 @@ impl Guest {
             let _ = orders.send(Order::Send);
         }
         let rings_len = started.rings as usize;
-        let mut doubts = Doubts::default();
-        clocks.doubt.into_iter().for_each(|doubt| doubts.add(doubt));
+        let mut clock_warnings = ClockWarnings::default();
+        clock_warnings.extend(clocks.warning);
         Ok(Self {
             row,
             rings,
             clock: GuestClock::new(clocks.sample),
-            doubts,
+            clock_warnings,
             waiting: vec![Vec::new(); rings_len],
             slots_per_look: wanted.slots_per_look / rings_len.max(1),
-            flood: Flood::of(started.rings, probes::now()),
+            rate_limit: RateLimit::of(started.rings, probes::now()),
             orders,
             news,
-            meanwhile: Meanwhile::default(),
+            startup_events: StartupEvents::default(),
             command: CommandSeen::default(),
             marks: Marks::default(),
             calls: Calls::default(),
@@ -305,7 +311,7 @@ impl Guest {
     }
 
     fn take_clocks(&mut self, clocks: Clocks) {
-        clocks.doubt.into_iter().for_each(|doubt| self.doubts.add(doubt));
+        self.clock_warnings.extend(clocks.warning);
         if let Err(error) = self.clock.push(clocks.sample) {
             self.fail(error.to_string());
         }
@@ -321,7 +327,7 @@ impl Guest {
         let before = waiting.len();
         let drained = self.rings.drain(ring, at_most, self.started.base_ns, waiting);
         let came = (waiting.len() - before) as u64;
-        match drained.and_then(|fill| self.flood.add(probes::now(), came).map(|()| fill)) {
+        match drained.and_then(|fill| self.rate_limit.add(probes::now(), came).map(|()| fill)) {
             Ok(fill) => fill,
             Err(reason) => {
                 self.fail(reason);
@@ -387,7 +393,7 @@ impl Guest {
         let read_ns = self.while_asked(self.started.after_ns);
         for event in &events[first..] {
             if begin <= event.time && event.time < read_ns {
-                self.meanwhile.see(event);
+                self.startup_events.add(event);
             }
             let is_end = |task: Tid| self.started.command == Some(task.0);
             self.command.ended |=
@@ -419,7 +425,7 @@ impl Guest {
         };
         let [before, after] =
             [&self.started.before, &self.started.after].map(|rows| rows.iter().map(row).collect());
-        self.meanwhile.settle(before, after)
+        self.startup_events.tasks_at_begin(before, after)
     }
 }
 
@@ -518,7 +524,7 @@ impl Source for Guest {
             self.clock.drift_ppm(),
         )];
         notes.extend(marks::note(&self.clock, &self.marks, &self.calls));
-        notes.extend(self.doubts.note());
+        notes.extend(self.clock_warnings.note());
         if let Some(stopped) = &self.stopped {
             let traced_ns = stopped.end_ns.saturating_sub(self.started.begin_ns).max(1);
             notes.push(format!(

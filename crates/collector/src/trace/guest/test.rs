@@ -124,7 +124,7 @@ fn begun(started: TraceStarted, drawn: &DrawnGuest) -> Begun {
 
 fn clocks(guest_ns: u64) -> Clocks {
     let sample = ClockSample { guest_ns, host: HostNs(guest_ns + AHEAD_NS), error_ns: 3 };
-    Clocks { sample, doubt: None }
+    Clocks { sample, warning: None }
 }
 
 fn drain(guest: &mut Guest, ring: u32) -> Vec<TraceEvent> {
@@ -345,7 +345,7 @@ fn a_look_takes_no_more_than_its_share() {
 #[test]
 fn a_guest_that_writes_more_than_probes_can_ends_its_trace() {
     let (mut drawn, mut guest) = DrawnGuest::new();
-    guest.flood = Flood::new(10, probes::now());
+    guest.rate_limit = RateLimit::new(10, probes::now());
     (0..200).for_each(|time| drawn.write(1, RUNNABLE, time, 5 << 32 | 6));
     assert_eq!(drain(&mut guest, 1).len(), 200, "what came before is kept");
     let ended_early = guest.machine().ended_early.unwrap_or_default();

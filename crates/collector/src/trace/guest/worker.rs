@@ -25,8 +25,8 @@ use probes::{FoundVm, MarkWatch, VmFinder};
 use tracer::outside::{ClockSample, TscScale, sample_clock};
 use tracer::{ClockPair, SLOT_BYTES};
 
+use super::clock_warnings::ClockWarning;
 use super::cpus::vcpus_by_cpu;
-use super::doubts::Doubt;
 use super::marks::Marks;
 
 /// Between two looks at the guest's clocks.
@@ -97,7 +97,7 @@ pub(super) struct Begun {
 #[derive(Debug, Clone)]
 pub(super) struct Clocks {
     pub(super) sample: ClockSample,
-    pub(super) doubt: Option<Doubt>,
+    pub(super) warning: Option<ClockWarning>,
 }
 
 /// The worker's thread.
@@ -254,7 +254,7 @@ impl<'a> Asking<'a> {
         let mut clocks = clocks(asked, seen.clock, answered, scale, self.skew_ns);
         if scale != scale_of(&self.vm) {
             clocks.sample.error_ns = answered.ns.saturating_sub(asked.ns);
-            clocks.doubt = Some(Doubt::Changed);
+            clocks.warning = Some(ClockWarning::Changed);
         }
         Ok((clocks, seen.exit_code))
     }
@@ -282,16 +282,18 @@ fn clocks(
     let TraceClock { cpu, tsc, ns, width } = clock;
     let pair = ClockPair { tsc, ns, width, cpu };
     let by_counter = match scale {
-        Some(scale) => sample_clock(asked, pair, answered, scale, skew_ns).map_err(Doubt::Counter),
-        None => Err(Doubt::NoVcpu(cpu)),
+        Some(scale) => {
+            sample_clock(asked, pair, answered, scale, skew_ns).map_err(ClockWarning::Counter)
+        }
+        None => Err(ClockWarning::NoVcpu(cpu)),
     };
     match by_counter {
-        Ok(sample) => Clocks { sample, doubt: None },
-        Err(doubt) => {
+        Ok(sample) => Clocks { sample, warning: None },
+        Err(warning) => {
             let length_ns = answered.ns.saturating_sub(asked.ns);
             let host = HostNs(asked.ns + length_ns / 2);
             let sample = ClockSample { guest_ns: ns, host, error_ns: length_ns.div_ceil(2) };
-            Clocks { sample, doubt: Some(doubt) }
+            Clocks { sample, warning: Some(warning) }
         }
     }
 }
@@ -349,14 +351,14 @@ mod test {
     #[test]
     fn a_counter_that_makes_no_sense_leaves_the_link_s_delay() {
         let clock = TraceClock { cpu: 0, tsc: 1_002_000, ns: 77, width: 0 };
-        let check = |scale, host, error_ns, doubt: Option<&str>| {
+        let check = |scale, host, error_ns, warning: Option<&str>| {
             let (asked, answered) = (pair(1000, 500, 20), pair(3000, 1500, 20));
             let clocks = clocks(asked, clock, answered, scale, 0);
             let sample = ClockSample { guest_ns: 77, host: HostNs(host), error_ns };
             assert_eq!(clocks.sample, sample);
-            assert_eq!(clocks.doubt.is_some(), doubt.is_some());
-            let told = clocks.doubt.map(|doubt| doubt.to_string()).unwrap_or_default();
-            assert!(told.contains(doubt.unwrap_or_default()), "{told}");
+            assert_eq!(clocks.warning.is_some(), warning.is_some());
+            let told = clocks.warning.map(|warning| warning.to_string()).unwrap_or_default();
+            assert!(told.contains(warning.unwrap_or_default()), "{told}");
         };
         check(Some(TscScale::new(1_000_000, 1 << 32)), 1000, 5, None);
         check(Some(TscScale::new(0, 1 << 32)), 1000, 500, Some("off by"));

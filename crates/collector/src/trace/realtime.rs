@@ -5,9 +5,9 @@ use std::io;
 /// While it lives, the calling thread is scheduled before ordinary tasks (`SCHED_RR`, lowest priority). It sleeps between
 /// looks, and the kernel leaves ordinary tasks 5 % of the time whatever it does (`kernel.sched_rt_runtime_us`).
 #[derive(Debug)]
-pub(super) struct Urgent(());
+pub(super) struct RealtimePriority(());
 
-impl Urgent {
+impl RealtimePriority {
     /// # Errors
     /// When the kernel refuses: no privilege, or a control group without real-time.
     pub(super) fn begin() -> io::Result<Self> {
@@ -16,7 +16,7 @@ impl Urgent {
     }
 }
 
-impl Drop for Urgent {
+impl Drop for RealtimePriority {
     fn drop(&mut self) {
         // What was allowed to go up may come down.
         let _ = schedule(libc::SCHED_OTHER, 0);
@@ -41,10 +41,10 @@ mod test {
 
     #[test]
     fn it_is_over_when_dropped() {
-        match Urgent::begin() {
-            Ok(urgent) => {
+        match RealtimePriority::begin() {
+            Ok(priority) => {
                 assert_eq!(policy() & !libc::SCHED_RESET_ON_FORK, libc::SCHED_RR);
-                drop(urgent);
+                drop(priority);
             }
             Err(error) => eprintln!("not tried any further: {error}"),
         }

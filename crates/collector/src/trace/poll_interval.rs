@@ -1,4 +1,4 @@
-//! How long to sleep between two looks at the rings.
+//! How long to sleep between two polls of the rings.
 
 use std::time::Duration;
 
@@ -12,12 +12,12 @@ const AIM: f64 = 0.25;
 
 /// Sleeps long while rings stay empty and briefly while they fill.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Pace {
+pub(super) struct PollInterval {
     at_most: Duration,
     sleep: Duration,
 }
 
-impl Pace {
+impl PollInterval {
     /// For rings of so many slots per CPU: even the longest sleep leaves room for a burst.
     pub(super) fn new(slots: u64) -> Self {
         let at_most = Duration::from_micros(slots.saturating_mul(1_000_000) / BURST_SLOTS_PER_S);
@@ -44,7 +44,7 @@ mod test {
 
     #[test]
     fn the_longest_sleep_leaves_room_for_a_burst() {
-        let check = |slots, expected| assert_eq!(ms(Pace::new(slots).after(0.0)), expected);
+        let check = |slots, expected| assert_eq!(ms(PollInterval::new(slots).after(0.0)), expected);
         check(1 << 18, 65);
         check(1 << 16, 16);
         check(1 << 24, 100);
@@ -53,11 +53,11 @@ mod test {
 
     #[test]
     fn sleeps_follow_the_fill() {
-        let mut pace = Pace::new(1 << 18);
+        let mut interval = PollInterval::new(1 << 18);
         let fills = [0.5, 0.5, 0.25, 1.0, 0.0, 0.01, 0.125];
-        let sleeps = fills.map(|fill| ms(pace.after(fill)));
+        let sleeps = fills.map(|fill| ms(interval.after(fill)));
         assert_eq!(sleeps, [32, 16, 16, 4, 6, 9, 13]);
-        assert_eq!(ms((0..99).map(|_| pace.after(1.0)).last().unwrap()), 1);
-        assert_eq!(ms((0..99).map(|_| pace.after(0.0)).last().unwrap()), 65);
+        assert_eq!(ms((0..99).map(|_| interval.after(1.0)).last().unwrap()), 1);
+        assert_eq!(ms((0..99).map(|_| interval.after(0.0)).last().unwrap()), 65);
     }
 }

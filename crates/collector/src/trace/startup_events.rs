@@ -22,14 +22,14 @@ use model::{Tid, TraceEvent, TraceEventKind, TraceTask};
 
 /// What the events of the time between begin and second reading say.
 #[derive(Debug, Default)]
-pub(super) struct Meanwhile {
+pub(super) struct StartupEvents {
     made: HashSet<Tid>,
     ended: HashSet<Tid>,
     ran: HashSet<Tid>,
 }
 
-impl Meanwhile {
-    pub(super) fn see(&mut self, event: &TraceEvent) {
+impl StartupEvents {
+    pub(super) fn add(&mut self, event: &TraceEvent) {
         match event.kind {
             TraceEventKind::Fork { child, .. } => {
                 self.made.insert(child);
@@ -45,7 +45,11 @@ impl Meanwhile {
     }
 
     /// The tasks of the trace's begin, ascending.
-    pub(super) fn settle(&self, before: Vec<TraceTask>, after: Vec<TraceTask>) -> Vec<TraceTask> {
+    pub(super) fn tasks_at_begin(
+        &self,
+        before: Vec<TraceTask>,
+        after: Vec<TraceTask>,
+    ) -> Vec<TraceTask> {
         let mut rows: BTreeMap<Tid, TraceTask> = BTreeMap::new();
         let mut earlier: BTreeMap<Tid, TraceTask> =
             before.into_iter().map(|task| (task.tid, task)).collect();
@@ -96,12 +100,12 @@ mod test {
             next: Tid(0),
         };
         let check = |what: &[TraceEventKind], before, after, expected: Option<u16>| {
-            let mut meanwhile = Meanwhile::default();
+            let mut events = StartupEvents::default();
             for &what in what {
                 let (time, machine) = (HostNs(1), MachineId::HOST);
-                meanwhile.see(&TraceEvent { time, machine, cpu: 0, kind: what });
+                events.add(&TraceEvent { time, machine, cpu: 0, kind: what });
             }
-            let settled = meanwhile.settle(before, after);
+            let settled = events.tasks_at_begin(before, after);
             assert_eq!(settled[0].in_call, expected, "{what:?}");
         };
         check(&[], found(Some(1)), found(Some(2)), Some(2));
@@ -116,16 +120,16 @@ mod test {
         after: &[(u32, &str)],
         expected: &[(u32, &str)],
     ) {
-        let mut meanwhile = Meanwhile::default();
+        let mut events = StartupEvents::default();
         for &what in what {
-            meanwhile.see(&TraceEvent {
+            events.add(&TraceEvent {
                 time: HostNs(1),
                 machine: MachineId::HOST,
                 cpu: 0,
                 kind: what,
             });
         }
-        let settled = meanwhile.settle(tasks(before), tasks(after));
+        let settled = events.tasks_at_begin(tasks(before), tasks(after));
         assert_eq!(settled, tasks(expected), "{what:?}");
     }
 

@@ -6,7 +6,7 @@ use tracer::outside::ClockError;
 
 /// Why a counter could not be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Doubt {
+pub(super) enum ClockWarning {
     /// It contradicts the host's.
     #[error(transparent)]
     Counter(#[from] ClockError),
@@ -20,9 +20,9 @@ pub(super) enum Doubt {
 
 /// By kind: how often, and the worst.
 #[derive(Debug, Default)]
-pub(super) struct Doubts(BTreeMap<u8, (u64, Doubt)>);
+pub(super) struct ClockWarnings(BTreeMap<u8, (u64, ClockWarning)>);
 
-impl Doubt {
+impl ClockWarning {
     /// Its kind, and how bad it is among those.
     fn rank(self) -> (u8, u64) {
         match self {
@@ -35,19 +35,21 @@ impl Doubt {
     }
 }
 
-impl Doubts {
-    pub(super) fn add(&mut self, doubt: Doubt) {
-        let (kind, badness) = doubt.rank();
-        let (count, worst) = self.0.entry(kind).or_insert((0, doubt));
-        *count += 1;
-        if worst.rank().1 < badness {
-            *worst = doubt;
+impl ClockWarnings {
+    pub(super) fn extend(&mut self, warnings: impl IntoIterator<Item = ClockWarning>) {
+        for warning in warnings {
+            let (kind, badness) = warning.rank();
+            let (count, worst) = self.0.entry(kind).or_insert((0, warning));
+            *count += 1;
+            if worst.rank().1 < badness {
+                *worst = warning;
+            }
         }
     }
 
     /// All of them in a sentence, if there are any.
     pub(super) fn note(&self) -> Option<String> {
-        let kind = |(count, worst): &(u64, Doubt)| match count {
+        let kind = |(count, worst): &(u64, ClockWarning)| match count {
             1 => worst.to_string(),
             _ => format!("{worst} (the worst of {count})"),
         };
@@ -64,16 +66,16 @@ mod test {
     use super::*;
 
     #[test]
-    fn doubts_are_told_by_kind() {
-        let mut doubts = Doubts::default();
-        assert_eq!(doubts.note(), None);
+    fn warnings_are_told_by_kind() {
+        let mut warnings = ClockWarnings::default();
+        assert_eq!(warnings.note(), None);
         for off_ns in [7, 900, 30] {
-            doubts.add(Doubt::Counter(ClockError::Outside { off_ns }));
+            warnings.extend([ClockWarning::Counter(ClockError::Outside { off_ns })]);
         }
-        (0..1000).for_each(|cpu| doubts.add(Doubt::NoVcpu(cpu)));
-        doubts.add(Doubt::Changed);
+        warnings.extend((0..1000).map(ClockWarning::NoVcpu));
+        warnings.extend([ClockWarning::Changed]);
         assert_eq!(
-            doubts.note().as_deref(),
+            warnings.note().as_deref(),
             Some(
                 "its clock was read by the link's delay at times, not by its counter: its time-stamp counter is not the \
                  host's with KVM's offset: off by 900 ns (the worst of 3); KVM changed its counter while it was read; \

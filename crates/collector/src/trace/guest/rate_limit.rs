@@ -1,24 +1,24 @@
-//! What no guest's probes can write.
+//! A limit on what a guest may write: no more than its probes could.
 //!
 //! A guest may write into its rings itself, and faster than its probes would. Each event costs the recorder time and the
 //! disk some bytes, so that is borne for a while only.
 
 use model::HostNs;
 
-use super::super::pace::BURST_SLOTS_PER_S;
+use super::super::poll_interval::BURST_SLOTS_PER_S;
 
 /// A guest may be ahead of that rate by what it allows for so long.
 const PATIENCE_S: u64 = 10;
 
 /// How far a guest is ahead of what its probes can write.
 #[derive(Debug)]
-pub(super) struct Flood {
+pub(super) struct RateLimit {
     most_per_s: u64,
     ahead: u64,
     last: HostNs,
 }
 
-impl Flood {
+impl RateLimit {
     /// Of a guest with so many rings.
     pub(super) fn of(rings: u32, now: HostNs) -> Self {
         Self::new(u64::from(rings).saturating_mul(BURST_SLOTS_PER_S), now)
@@ -53,9 +53,9 @@ mod test {
 
     /// Looks every 10 ms, each with so many events; after how many seconds the trace ends.
     fn ends_after(events: u64) -> Option<u64> {
-        let mut flood = Flood::new(1000, HostNs(0));
+        let mut limit = RateLimit::new(1000, HostNs(0));
         let mut looks = (1..=6000).map(|look| HostNs(look * 10_000_000));
-        looks.find(|now| flood.add(*now, events).is_err()).map(|now| now.0 / 1_000_000_000)
+        looks.find(|now| limit.add(*now, events).is_err()).map(|now| now.0 / 1_000_000_000)
     }
 
     #[test]
@@ -65,12 +65,12 @@ mod test {
 
     #[test]
     fn a_burst_is_borne() {
-        let mut flood = Flood::of(2, HostNs(0));
+        let mut limit = RateLimit::of(2, HostNs(0));
         let second = |n: u64| HostNs(n * 1_000_000_000);
-        assert_eq!(flood.add(second(1), 80_000_000), Ok(()));
-        assert!(flood.add(second(1), 1).is_err());
-        assert_eq!(flood.add(second(2), 7_999_999), Ok(()));
-        assert_eq!(flood.add(second(60), 80_000_000), Ok(()));
-        assert!(flood.add(second(60), u64::MAX).is_err());
+        assert_eq!(limit.add(second(1), 80_000_000), Ok(()));
+        assert!(limit.add(second(1), 1).is_err());
+        assert_eq!(limit.add(second(2), 7_999_999), Ok(()));
+        assert_eq!(limit.add(second(60), 80_000_000), Ok(()));
+        assert!(limit.add(second(60), u64::MAX).is_err());
     }
 }

@@ -1,0 +1,118 @@
+//! Names for windows: guests' maps and symbols, asked for now and then.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use analysis::Addresses;
+use guest::Limits;
+use host::processes::ProcessLog;
+use model::{ModuleId, Note, Owner, Pid, Sample, Tables, VmId};
+use symbols::{GuestSource, HostSource, Sources};
+
+use crate::finish::guest_sources;
+use crate::guest_tables::add_guest;
+use crate::guests::GuestWorkers;
+use crate::windows::Window;
+use crate::{CollectError, host_tables};
+
+/// Names of more addresses than this are forgotten, and found again when they are hit again.
+const MOST_SYMBOLS: usize = 1 << 20;
+
+/// Names for windows, from what the guests and the host answered when they were asked last.
+#[derive(Debug)]
+pub struct Names {
+    tables: Tables,
+    named: BTreeSet<(ModuleId, u64)>,
+    host: HostSource,
+    guests: Vec<(VmId, GuestSource)>,
+    proc: PathBuf,
+}
+
+impl Names {
+    /// No names yet. `proc` is where host processes are read.
+    #[must_use]
+    pub fn none(proc: &Path) -> Self {
+        Self {
+            tables: Tables::default(),
+            named: BTreeSet::new(),
+            host: HostSource::default(),
+            guests: Vec::new(),
+            proc: proc.to_owned(),
+        }
+    }
+
+    /// Asks the guests of a window for their processes, and for the symbols of what its samples hit. Takes as long
+    /// as the slowest guest, at most three times `limits.time`.
+    ///
+    /// # Errors
+    /// When the host's own kernel can't be read.
+    pub fn ask(
+        window: &Window,
+        limits: &Limits,
+        store: &Path,
+        proc: &Path,
+    ) -> Result<Self, CollectError> {
+        let mut tables =
+            Tables { vms: window.vms.clone(), vcpus: window.vcpus.clone(), ..Tables::default() };
+        let mut workers = GuestWorkers::new();
+        for (vm, process) in &window.processes {
+            workers.ask_once(*vm, process, limits);
+        }
+        let mut notes: Vec<Note> = Vec::new();
+        let add = |(vm, answer)| add_guest(&mut tables, &mut notes, vm, answer);
+        let guests = workers.finish().into_iter().filter_map(add).collect();
+        let text = host::machine::kernel_text(proc)
+            .map_err(|source| CollectError::Host { what: "/proc/kallsyms", source })?;
+        host_tables::add_kernel(&mut tables, &window.header.kernel, &text);
+        let processes = ProcessLog::scan(proc)
+            .map_err(|source| CollectError::Host { what: "/proc", source })?;
+        let hit = window.samples.iter().map(|sample| sample.pid).collect();
+        let files = host_tables::add_processes(&mut tables, processes.finish(), &hit, proc);
+        let host = HostSource::new(host_tables::kernel_names(&text), files);
+        let wanted = addresses(&tables, &window.samples);
+        let guests = guest_sources(guests, &tables, &wanted, store);
+        let guests = guests.into_iter().map(|(vm, source, _)| (vm, source)).collect();
+        Ok(Self { tables, named: BTreeSet::new(), host, guests, proc: proc.to_owned() })
+    }
+
+    /// The tables to look at a window with: its VMs, and names for what its samples hit.
+    pub fn cover(&mut self, window: &Window) -> &Tables {
+        let answered = std::mem::take(&mut self.tables.vms);
+        self.tables.vms = window.vms.clone();
+        for (row, answered) in self.tables.vms.iter_mut().zip(answered) {
+            row.guest = answered.guest;
+        }
+        self.tables.vcpus = window.vcpus.clone();
+        self.tables.throttling = window.throttling.clone();
+        self.add_new_processes(&window.samples);
+        if MOST_SYMBOLS < self.named.len() {
+            self.named.clear();
+            self.tables.symbols.clear();
+        }
+        let mut wanted = addresses(&self.tables, &window.samples);
+        wanted.retain(|address| self.named.insert(*address));
+        let mut sources: Sources<'_> = Sources::new();
+        sources.insert(Owner::Host, Box::new(&mut self.host));
+        for (vm, source) in &mut self.guests {
+            sources.insert(Owner::Vm(*vm), Box::new(source));
+        }
+        symbols::fill(&mut self.tables, &wanted, &mut sources);
+        &self.tables
+    }
+
+    /// Host processes that were not there when names were asked for: themselves, without their functions.
+    fn add_new_processes(&mut self, samples: &[Sample]) {
+        let host = self.tables.images.iter().filter(|image| image.owner == Owner::Host);
+        let known: BTreeSet<Pid> = host.map(|image| image.pid).collect();
+        let hit: BTreeSet<Pid> = samples.iter().map(|sample| sample.pid).collect();
+        let read = |pid: &Pid| host::processes::read(&self.proc, pid.0).ok();
+        let new = hit.difference(&known).filter_map(read).collect();
+        host_tables::add_processes(&mut self.tables, new, &hit, &self.proc);
+    }
+}
+
+fn addresses(tables: &Tables, samples: &[Sample]) -> Vec<(ModuleId, u64)> {
+    let mut addresses = Addresses::new(tables);
+    samples.iter().for_each(|sample| addresses.add(sample));
+    addresses.into_sorted()
+}

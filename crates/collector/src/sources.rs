@@ -1,0 +1,232 @@
+//! What a session takes from the kernel: samples, switches, exits, processes' events, vCPUs and the clock.
+
+use std::os::fd::BorrowedFd;
+
+use host::sideband::{Event, Sideband};
+use model::{ExitCount, Header, HostNs, Note, OffCpuSource, Switch, Tid, VcpuId};
+use probes::{
+    Drained, ExitCounter, ExitLink, FoundVcpu, ProbeError, RingCounters, Sampler, SamplingEvents,
+    SwitchLinks, SwitchTracer,
+};
+
+use crate::CollectError;
+use crate::plan::{Exits, ProcessEvents, SessionPlan};
+
+/// Events per CPU between two drains: 2 MiB.
+const SWITCH_SLOTS: u32 = 1 << 16;
+/// Records of processes' events per CPU between two drains.
+const SIDEBAND_RING_BYTES: usize = 512 << 10;
+
+/// The kernel as a session needs it. Tests draw their own.
+pub(crate) trait Sources: std::fmt::Debug + Send {
+    /// `CLOCK_MONOTONIC`, the clock of all records.
+    fn now(&self) -> HostNs;
+
+    /// Whether this kernel tells the types by which vCPUs are found.
+    fn knows_vcpus(&self) -> bool;
+
+    /// All vCPUs of the host, and what each does now.
+    ///
+    /// # Errors
+    /// When the look fails. The next one may succeed.
+    fn find_vcpus(&self) -> Result<Vec<FoundVcpu>, ProbeError>;
+
+    /// From now on samples of this thread are this vCPU's, named `row` in the records.
+    ///
+    /// # Errors
+    /// When the table has no room for it.
+    fn watch(&self, tid: Tid, vcpu: &FoundVcpu, row: VcpuId) -> Result<(), ProbeError>;
+
+    /// This thread is no vCPU's any more.
+    fn forget(&self, tid: Tid);
+
+    /// Attaches what is traced beside the samples. What can't be is noted where the recording is worth having without it.
+    ///
+    /// # Errors
+    /// When the kernel refuses what was asked for.
+    fn start_tracers(&mut self, notes: &mut Vec<Note>) -> Result<(), ProbeError>;
+
+    /// Begins to sample.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    fn start_sampling(&mut self) -> Result<(), ProbeError>;
+
+    /// Ends sampling and tracing. What lies in the rings can still be drained.
+    fn stop(&mut self);
+
+    /// Hands out the records that a CPU has published since the last call.
+    ///
+    /// # Errors
+    /// Those of `take`.
+    fn drain_samples(
+        &self,
+        cpu: u32,
+        take: &mut dyn FnMut(&Drained<'_>) -> Result<(), recording::Error>,
+    ) -> Result<(), recording::Error>;
+
+    /// Appends the switches of vCPUs' threads that a CPU has published since the last call.
+    fn drain_switches(&self, cpu: u32, switches: &mut Vec<Switch>);
+
+    /// Whether switches are traced.
+    fn traces_switches(&self) -> bool {
+        false
+    }
+
+    /// What a CPU's ring of samples has seen so far.
+    fn counters(&self, cpu: u32) -> RingCounters;
+
+    /// Switches that found no room so far. `None`: they are not traced.
+    fn switches_dropped(&self, _cpu: u32) -> Option<u64> {
+        None
+    }
+
+    /// VM exits of the first `vcpus` vCPUs so far.
+    fn exits(&self, _vcpus: usize) -> Vec<ExitCount> {
+        Vec::new()
+    }
+
+    /// Hands out processes' events from before `time`.
+    fn drain_processes(&mut self, _time: HostNs, _take: &mut dyn FnMut(Event)) {}
+
+    /// Processes' events that found no room so far. `None`: they are not followed.
+    fn processes_lost(&self) -> Option<u64> {
+        None
+    }
+
+    /// Readable when it is time to drain processes' events.
+    fn wake(&self) -> Vec<BorrowedFd<'_>> {
+        Vec::new()
+    }
+}
+
+/// The host's kernel.
+#[derive(Debug)]
+pub(crate) struct Kernel {
+    sampler: Sampler,
+    switches: Option<SwitchTracer>,
+    exits: Option<ExitCounter>,
+    sideband: Option<Sideband>,
+    attached: Attached,
+}
+
+/// Attached programs; they stop when this is dropped.
+#[derive(Debug, Default)]
+struct Attached {
+    samples: Option<SamplingEvents>,
+    switches: Option<SwitchLinks>,
+    exits: Option<ExitLink>,
+}
+
+impl Kernel {
+    /// Loads what the plan asks for. That exits can't be counted is noted.
+    pub(crate) fn load(
+        plan: &SessionPlan,
+        options: probes::Options,
+        header: &mut Header,
+    ) -> Result<Self, CollectError> {
+        let sampler = Sampler::load(options)?;
+        let switches = (plan.off_cpu_source == OffCpuSource::Switches)
+            .then(|| SwitchTracer::load(&sampler, &header.cpus, SWITCH_SLOTS, header.vendor))
+            .transpose()?;
+        let exits = (plan.exits == Exits::Counted)
+            .then(|| ExitCounter::load(&sampler, header.vendor))
+            .and_then(|loaded| or_note(loaded, &mut header.notes));
+        let sideband = (plan.process_events == ProcessEvents::Followed)
+            .then(|| Sideband::open(&header.cpus, SIDEBAND_RING_BYTES))
+            .transpose()?;
+        Ok(Self { sampler, switches, exits, sideband, attached: Attached::default() })
+    }
+}
+
+impl Sources for Kernel {
+    fn now(&self) -> HostNs {
+        probes::now()
+    }
+
+    fn knows_vcpus(&self) -> bool {
+        self.sampler.knows_vcpus()
+    }
+
+    fn find_vcpus(&self) -> Result<Vec<FoundVcpu>, ProbeError> {
+        self.sampler.find_vcpus()
+    }
+
+    fn watch(&self, tid: Tid, vcpu: &FoundVcpu, row: VcpuId) -> Result<(), ProbeError> {
+        self.sampler.watch(tid, vcpu, row.0)
+    }
+
+    fn forget(&self, tid: Tid) {
+        self.sampler.forget(tid);
+    }
+
+    fn start_tracers(&mut self, notes: &mut Vec<Note>) -> Result<(), ProbeError> {
+        self.attached.switches = self.switches.as_ref().map(SwitchTracer::start).transpose()?;
+        self.attached.exits = self.exits.as_ref().and_then(|exits| or_note(exits.start(), notes));
+        Ok(())
+    }
+
+    fn start_sampling(&mut self) -> Result<(), ProbeError> {
+        self.attached.samples = Some(self.sampler.start()?);
+        Ok(())
+    }
+
+    fn stop(&mut self) {
+        self.attached = Attached::default();
+    }
+
+    fn drain_samples(
+        &self,
+        cpu: u32,
+        take: &mut dyn FnMut(&Drained<'_>) -> Result<(), recording::Error>,
+    ) -> Result<(), recording::Error> {
+        self.sampler.drain(cpu, |drained| take(&drained))
+    }
+
+    fn drain_switches(&self, cpu: u32, switches: &mut Vec<Switch>) {
+        if let Some(tracer) = &self.switches {
+            tracer.drain(cpu, switches);
+        }
+    }
+
+    fn traces_switches(&self) -> bool {
+        self.switches.is_some()
+    }
+
+    fn counters(&self, cpu: u32) -> RingCounters {
+        self.sampler.counters(cpu)
+    }
+
+    fn switches_dropped(&self, cpu: u32) -> Option<u64> {
+        self.switches.as_ref().map(|tracer| tracer.dropped(cpu))
+    }
+
+    fn exits(&self, vcpus: usize) -> Vec<ExitCount> {
+        let vcpus = u32::try_from(vcpus).unwrap_or(u32::MAX);
+        self.exits.as_ref().map(|exits| exits.counts(vcpus)).unwrap_or_default()
+    }
+
+    fn drain_processes(&mut self, time: HostNs, take: &mut dyn FnMut(Event)) {
+        if let Some(sideband) = &mut self.sideband {
+            sideband.drain_before(time.0, take);
+        }
+    }
+
+    fn processes_lost(&self) -> Option<u64> {
+        self.sideband.as_ref().map(Sideband::lost)
+    }
+
+    fn wake(&self) -> Vec<BorrowedFd<'_>> {
+        self.sideband.iter().flat_map(Sideband::half_full).collect()
+    }
+}
+
+/// A recording without counts of exits is worth having.
+fn or_note<T>(outcome: Result<T, ProbeError>, notes: &mut Vec<Note>) -> Option<T> {
+    outcome
+        .map_err(|error| {
+            let text = format!("VM exits are not counted: {error}");
+            notes.push(Note { subject: "host".to_owned(), text });
+        })
+        .ok()
+}

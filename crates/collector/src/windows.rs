@@ -1,0 +1,92 @@
+//! A session that writes nothing: short windows of samples in memory, for whoever looks on.
+//!
+//! ```text
+//!  Windows: session --next_window()--> samples since the window before --+--> analysis
+//!  Names: guests' maps and symbols                                       |
+//!         \--cover(window)--> tables that name its addresses ------------+
+//! ```
+
+use std::time::Duration;
+
+use host::vms::VmProcess;
+use model::{Header, Sample, Switch, Throttling, Vcpu, Vm, VmId};
+
+use crate::CollectError;
+use crate::plan::SessionPlan;
+use crate::session::Session;
+use crate::sink::MemorySink;
+
+/// Sampling under way.
+#[derive(Debug)]
+pub struct Windows {
+    session: Session,
+    sink: MemorySink,
+}
+
+/// What was sampled since the window before.
+#[derive(Debug, Clone)]
+pub struct Window {
+    /// Its bounds are `start` and `end`.
+    pub header: Header,
+    /// In time order.
+    pub samples: Vec<Sample>,
+    /// What each vCPU did at the window's edges.
+    pub switches: Vec<Switch>,
+    /// How long quotas held VMs back.
+    pub throttling: Vec<Throttling>,
+    /// All VMs met so far.
+    pub vms: Vec<Vm>,
+    /// Their vCPUs.
+    pub vcpus: Vec<Vcpu>,
+    /// How the guests of those that run can be reached.
+    pub processes: Vec<(VmId, VmProcess)>,
+}
+
+impl Windows {
+    /// Begins to sample.
+    ///
+    /// # Errors
+    /// When sampling can't begin; the error says what to do.
+    pub fn begin(plan: &SessionPlan) -> Result<Self, CollectError> {
+        let mut session = Session::load(plan.clone())?;
+        session.find_vms(&|| false)?;
+        session.attach()?;
+        let sink = MemorySink::new(&session.header().cpus);
+        Ok(Self { session, sink })
+    }
+
+    /// How often `poll` is to be called within a window, lest samples are lost.
+    #[must_use]
+    pub fn poll_interval(&self) -> Duration {
+        self.session.poll_interval()
+    }
+
+    /// Takes in what was sampled since the last call.
+    ///
+    /// # Errors
+    /// None today: memory takes everything.
+    pub fn poll(&mut self) -> Result<(), CollectError> {
+        self.session.poll(&mut self.sink).map(drop)
+    }
+
+    /// Ends a window and begins the next.
+    ///
+    /// # Errors
+    /// None today: memory takes everything.
+    pub fn next_window(&mut self) -> Result<Window, CollectError> {
+        let end = self.session.cut(&mut self.sink)?;
+        let full = std::mem::replace(&mut self.sink, MemorySink::new(&end.header.cpus));
+        let MemorySink { mut samples, switches, .. } = full;
+        samples.sort_by_key(|sample| sample.time);
+        let reachable = self.session.reachable().iter();
+        Ok(Window {
+            header: end.header,
+            samples,
+            switches,
+            throttling: end.throttling,
+            vms: self.session.vms().vms.clone(),
+            vcpus: self.session.vms().vcpus.clone(),
+            processes: reachable.map(|(vm, process)| (*vm, process.clone())).collect(),
+        })
+    }
+}
