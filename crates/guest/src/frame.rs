@@ -6,7 +6,7 @@ use serde::de::DeserializeOwned;
 
 /// Why bytes are not the message they should be.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum FrameError {
+pub enum FrameError {
     /// A frame says it is longer than it may be.
     #[error("a message of {length} bytes, where {limit} are allowed")]
     TooLong {

@@ -24,11 +24,19 @@ mod vsock;
 pub mod walk;
 
 pub use file::{Snapshot, SnapshotError, read_snapshot};
+pub use frame::FrameError;
 pub use functions::functions;
 pub use link::{Channel, LinkError};
 pub use merge::{KernelFunction, Merged, merge};
 pub use session::{Limits, Session, SessionError};
 pub use trace::printable_output;
+
+/// Now, `CLOCK_MONOTONIC`, ns.
+fn now_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+    seconds * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)
+}
 
 /// For tests that feed bytes: frames without a link.
 #[doc(hidden)]

@@ -7,10 +7,10 @@ use api::guest::{
     Request, Response, VERSION,
 };
 use model::Clock;
-use rustix::time::{ClockId, clock_gettime};
 
 use crate::frame::{self, Decoder, FrameError};
 use crate::link::{Channel, Link, LinkError};
+use crate::now_ns;
 
 /// What a guest may cost.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,7 +30,7 @@ impl Default for Limits {
 /// Why a guest did not answer as it should.
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError {
-    /// Bytes don't get through.
+    /// The guest is gone, or can't be reached.
     #[error("{channel}: {source}")]
     Link {
         /// Which way was tried.
@@ -278,12 +278,6 @@ fn clock_of(sent_ns: u64, guest_ns: u64, received_ns: u64) -> Clock {
         host_minus_guest_ns: middle_ns.wrapping_sub(guest_ns).cast_signed(),
         error_ns: round_trip_ns.div_ceil(2),
     }
-}
-
-fn now_ns() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
-    seconds * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)
 }
 
 /// Different from those of other sessions with this guest: not a secret.

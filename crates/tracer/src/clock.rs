@@ -1,34 +1,35 @@
-//! Two clocks read at one moment: the CPU's time-stamp counter and `CLOCK_MONOTONIC`.
+//! `CLOCK_MONOTONIC`, also together with the CPU's time-stamp counter at the same moment.
 
+// The only CPU instruction of this crate that other architectures lack; the crate `bpf` refuses to build for them.
 use std::arch::x86_64::_rdtsc;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// What both clocks said at one moment.
+/// Both clocks at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct ClockPair {
     /// The time-stamp counter, in the middle of `width`.
     pub tsc: u64,
     /// `CLOCK_MONOTONIC`, ns: read somewhere within `width`.
     pub ns: u64,
-    /// Ticks of the counter from before reading `ns` to after.
+    /// Ticks of the counter while `ns` was read.
     pub width: u64,
     /// The CPU whose counter it is.
     pub cpu: u32,
 }
 
 impl ClockPair {
-    /// The tightest of so many readings, at least one.
+    /// The tightest of `readings` readings, at least one.
     #[must_use]
     pub fn tightest(readings: u32) -> Self {
         let pairs = (0..readings.max(1)).map(|_| Self::read());
         pairs.min_by_key(|pair| pair.width).unwrap_or_default()
     }
 
-    /// The tightest of so many readings on one CPU. The thread that asks stays there: let it be one that ends.
+    /// The tightest of `readings` readings on one CPU. The calling thread stays on that CPU, so it should be a short-lived one.
     ///
     /// # Errors
-    /// When this thread may not run there.
+    /// If this thread may not run there.
     pub fn tightest_on(cpu: u32, readings: u32) -> std::io::Result<Self> {
         move_to(cpu)?;
         Ok(Self::tightest(readings))
@@ -47,9 +48,9 @@ fn read_tsc() -> u64 {
     unsafe { _rdtsc() }
 }
 
-/// A move to another CPU in the middle of a reading makes that wide: it is not the tightest.
+/// If the thread moves to another CPU during a reading, the reading is wide and not the tightest.
 fn current_cpu() -> u32 {
-    // SAFETY: it takes nothing and only returns a number, or -1.
+    // SAFETY: the call takes no arguments and only returns a number, or -1.
     let cpu = unsafe { libc::sched_getcpu() };
     u32::try_from(cpu).unwrap_or(0)
 }
@@ -63,7 +64,8 @@ fn move_to(cpu: u32) -> std::io::Result<()> {
     if outcome == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
 }
 
-fn now_ns() -> u64 {
+/// Now, `CLOCK_MONOTONIC`, ns.
+pub(crate) fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
     seconds * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)

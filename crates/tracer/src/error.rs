@@ -1,4 +1,4 @@
-//! What can go wrong.
+//! Why a trace can't begin or go on.
 
 use std::path::PathBuf;
 
@@ -19,10 +19,10 @@ pub enum TracerError {
     )]
     NoBtf,
     /// The maps could not be made.
-    #[error("the kernel did not take the trace probes: {0}")]
+    #[error("the kernel refused the trace probes: {0}")]
     Load(String),
     /// Not one probe could be used.
-    #[error("the kernel took none of the trace probes; {probe}: {reason}")]
+    #[error("the kernel refused all trace probes; {probe}: {reason}")]
     NoProbe {
         /// The first that failed.
         probe: String,

@@ -4,11 +4,11 @@ use aya::maps::StackTraceMap;
 use aya::{Btf, Ebpf, EbpfError, EbpfLoader};
 use bpf::Mapped;
 use model::{HostNs, LostEvents, MachineId, Pid, TraceEvent, TraceStack};
-use rustix::time::{ClockId, clock_gettime};
 
+use crate::clock::now_ns;
 use crate::family::Followed;
 use crate::local::LocalRings;
-use crate::probes::{Links, Missing, attach, chain, load, missed};
+use crate::probes::{Links, Missing, attach, error_chain, load, missed};
 use crate::ring::Consumer;
 use crate::slots::{KINDS, RING_BYTES, RingId, SLOT_BYTES, lost_events};
 use crate::{RingError, RingMemory, TracerError};
@@ -243,7 +243,7 @@ impl Tracer {
     /// # Errors
     /// If the map can't be read.
     pub fn stacks(&self) -> Result<Vec<(TraceStack, Vec<u64>)>, TracerError> {
-        let failed = |error: aya::maps::MapError| TracerError::Load(chain(&error));
+        let failed = |error: aya::maps::MapError| TracerError::Load(error_chain(&error));
         let map = self.bpf.map("stacks").ok_or(TracerError::NoMap("stacks"))?;
         let stacks = StackTraceMap::try_from(map).map_err(failed)?;
         let row = |found: Result<(u32, aya::maps::stack_trace::StackTrace), _>| {
@@ -346,7 +346,7 @@ fn load_object(
 }
 
 fn refused(error: &EbpfError) -> TracerError {
-    if is_denied(error) { TracerError::Privilege } else { TracerError::Load(chain(error)) }
+    if is_denied(error) { TracerError::Privilege } else { TracerError::Load(error_chain(error)) }
 }
 
 fn is_denied(error: &(dyn std::error::Error + 'static)) -> bool {
@@ -373,10 +373,4 @@ fn map(bpf: &Ebpf, name: &'static str, bytes: usize) -> Result<Mapped, TracerErr
         return Err(TracerError::NoMap(name));
     };
     Mapped::new(map.fd().as_fd(), bytes).map_err(|source| TracerError::Map { map: name, source })
-}
-
-fn now_ns() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
-    seconds * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)
 }

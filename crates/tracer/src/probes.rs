@@ -1,6 +1,6 @@
-//! The programs in the kernel: loading each for itself, attaching, detaching.
+//! The programs in the kernel: each is loaded, attached and detached separately.
 //!
-//! A program has the name of the tracepoint (or kernel function) it belongs to.
+//! A program has the name of its tracepoint or kernel function.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -108,9 +108,10 @@ fn recursion_misses(text: &str) -> Option<u64> {
     text.lines().find_map(value)
 }
 
-/// An error and its causes in one line: aya's own text names only the step that failed. The verifier's log is long and of
-/// no use to the reader, but for its last line but one, which says what it did not like.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+/// An error and its causes in one line: aya's own text names only the step that failed. Of each only the first line is
+/// kept: the verifier's log is long.
+#[must_use]
+pub fn error_chain(error: &dyn std::error::Error) -> String {
     let first_line = |error: &dyn std::error::Error| {
         error.to_string().lines().next().unwrap_or_default().to_owned()
     };
@@ -139,7 +140,7 @@ fn reason(error: &ProgramError) -> String {
             }
         }
         ProgramError::Btf(_) => "this kernel has no such tracepoint or function".to_owned(),
-        error => chain(error),
+        error => error_chain(error),
     }
 }
 

@@ -2,7 +2,7 @@
 //! a file that shrinks meanwhile is an error, not a signal.
 
 use std::fs::File;
-use std::io::BufReader;
+use std::io::{self, BufReader};
 use std::path::Path;
 
 use api::guest::{FunctionSymbol, MAX_SYMBOLS};
@@ -30,6 +30,26 @@ enum Read {
     Functions,
 }
 
+/// Why a file's functions can't be read.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ElfError {
+    /// The file is gone or unreadable.
+    #[error("{0}")]
+    Read(#[from] io::Error),
+    /// The path names another file by now.
+    #[error("the file was replaced by another one")]
+    Replaced,
+    #[error("not a regular file")]
+    NotRegular,
+    #[error("larger than {} MiB", MAX_FILE_BYTES >> 20)]
+    TooLarge,
+    #[error("not an ELF file")]
+    NotElf,
+    /// The file is damaged.
+    #[error("{0}")]
+    Damaged(#[from] object::Error),
+}
+
 /// Reads the GNU build id of the file at `path`; `None` if it has none or is no ELF file.
 pub(crate) fn read_build_id(path: &Path) -> Option<Vec<u8>> {
     let cache = ReadCache::new(open(path).ok()?);
@@ -38,38 +58,41 @@ pub(crate) fn read_build_id(path: &Path) -> Option<Vec<u8>> {
 }
 
 /// Reads the function symbols of the file at `path`, if it has the build id `expected` (when given).
-pub(crate) fn read_functions(path: &Path, expected: &[u8]) -> Result<Vec<FunctionSymbol>, String> {
+pub(crate) fn read_functions(
+    path: &Path,
+    expected: &[u8],
+) -> Result<Vec<FunctionSymbol>, ElfError> {
     let cache = ReadCache::new(open(path)?);
     if !expected.is_empty() && expected != parse(&cache, Read::BuildId)?.build_id {
-        return Err("another file has its name now".into());
+        return Err(ElfError::Replaced);
     }
     Ok(parse(&cache, Read::Functions)?.functions)
 }
 
 /// The function symbols of an ELF image in memory (the vDSO).
-pub(crate) fn functions_of_image(image: &[u8]) -> Result<Vec<FunctionSymbol>, String> {
+pub(crate) fn functions_of_image(image: &[u8]) -> Result<Vec<FunctionSymbol>, ElfError> {
     Ok(parse(image, Read::Functions)?.functions)
 }
 
-fn open(path: &Path) -> Result<BufReader<File>, String> {
-    let file = File::open(path).map_err(|error| error.to_string())?;
-    let metadata = file.metadata().map_err(|error| error.to_string())?;
+fn open(path: &Path) -> Result<BufReader<File>, ElfError> {
+    let file = File::open(path)?;
+    let metadata = file.metadata()?;
     if !metadata.is_file() {
-        return Err("not a regular file".into());
+        return Err(ElfError::NotRegular);
     }
     if MAX_FILE_BYTES < metadata.len() {
-        return Err(format!("larger than {} MiB", MAX_FILE_BYTES >> 20));
+        return Err(ElfError::TooLarge);
     }
     Ok(BufReader::new(file))
 }
 
-fn parse<'data>(data: impl ReadRef<'data>, read: Read) -> Result<Elf, String> {
+fn parse<'data>(data: impl ReadRef<'data>, read: Read) -> Result<Elf, ElfError> {
     let elf = match FileKind::parse(data) {
         Ok(FileKind::Elf64) => parse_class::<FileHeader64<Endianness>>(data, read),
         Ok(FileKind::Elf32) => parse_class::<FileHeader32<Endianness>>(data, read),
-        _ => return Err("not an ELF file".into()),
+        _ => return Err(ElfError::NotElf),
     };
-    elf.map_err(|error| error.to_string())
+    Ok(elf?)
 }
 
 fn parse_class<'data, H: FileHeader<Endian = Endianness>>(
@@ -196,7 +219,7 @@ mod test {
             assert!(code.starts_with(b"\x55\x48\x89\xe5"), "{name} with {flags:?}");
             assert!(0 < function.size);
         }
-        assert!(read_functions(&program, &[1; 20]).is_err());
+        assert!(matches!(read_functions(&program, &[1; 20]), Err(ElfError::Replaced)));
     }
 
     #[test]
@@ -209,9 +232,10 @@ mod test {
 
     #[test]
     fn what_is_no_elf_file_is_refused() {
-        assert!(read_functions(Path::new("/nonexistent"), &[]).unwrap_err().contains("No such"));
-        assert!(read_functions(Path::new("/proc/self/maps"), &[]).is_err());
-        assert!(read_functions(Path::new("/dev/zero"), &[]).is_err());
+        let check = |path: &str| read_functions(Path::new(path), &[]).unwrap_err();
+        assert!(matches!(check("/nonexistent"), ElfError::Read(_)));
+        assert!(matches!(check("/proc/self/maps"), ElfError::NotElf));
+        assert!(matches!(check("/dev/zero"), ElfError::NotRegular));
         assert_eq!(read_build_id(Path::new("/etc/passwd")), None);
     }
 }

@@ -1,7 +1,9 @@
-//! What can go wrong inside a guest.
+//! Why something inside a guest could not be read or done.
 
 use std::io;
 use std::path::PathBuf;
+
+use crate::frame::FrameError;
 
 /// Why something could not be read or done inside the guest.
 #[derive(Debug, thiserror::Error)]
@@ -30,9 +32,23 @@ pub enum InsideError {
         "/proc/kallsyms does not name {0} (not root, or a kernel without CONFIG_KALLSYMS_ALL?)"
     )]
     NoSymbol(&'static str),
-    /// Events could not be collected.
+    /// Neither processes nor the kernel could be read.
     #[error("{0}")]
-    Log(String),
+    NothingRead(String),
+    /// An answer can't be sent.
+    #[error("the answer would be {0}")]
+    Answer(FrameError),
+    /// The service for the host could not go on.
+    #[error("failed to {step}: {source}")]
+    Serve {
+        /// What it did.
+        step: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+    /// A thread of the service panicked.
+    #[error("a thread ended unexpectedly")]
+    Thread,
     /// The answer could not be written.
     #[error("failed to write: {0}")]
     Write(io::Error),
@@ -45,5 +61,10 @@ impl InsideError {
     /// For `map_err` on reads of `path`.
     pub(crate) fn read(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         |source| Self::Read { path: path.into(), source }
+    }
+
+    /// For `map_err` on a step of the service.
+    pub(crate) fn serve(step: &'static str) -> impl Fn(io::Error) -> Self {
+        move |source| Self::Serve { step, source }
     }
 }

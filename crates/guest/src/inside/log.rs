@@ -7,7 +7,7 @@ use api::guest::{GuestImage, GuestMapping};
 use host::sideband::{self, Sideband};
 
 use super::processes::Modules;
-use super::program::Program;
+use super::program::LogProgram;
 use super::timeline::{Event, EventKind};
 use crate::walk::Layout;
 
@@ -25,7 +25,7 @@ pub(crate) struct Log {
     pub(crate) before: Vec<GuestImage>,
     /// Why it is not complete.
     pub(crate) problems: Vec<String>,
-    program: Option<Program>,
+    program: Option<LogProgram>,
     sideband: Option<Sideband>,
 }
 
@@ -33,13 +33,15 @@ impl Log {
     /// Starts both sources, or those that work.
     pub(crate) fn start(layout: Option<&Layout>) -> Self {
         let mut problems = Vec::new();
-        let program = layout
-            .ok_or_else(|| "the kernel's layout is unknown".to_owned())
-            .and_then(Program::start)
-            .map_err(|error| {
-                problems.push(format!("processes that start can't be logged by BPF: {error}"))
-            })
-            .ok();
+        let program = match layout.map(LogProgram::start) {
+            Some(Ok(program)) => Some(program),
+            failed => {
+                let reason = failed.and_then(Result::err).map(|error| error.to_string());
+                let reason = reason.as_deref().unwrap_or("the kernel's layout is unknown");
+                problems.push(format!("processes that start can't be logged by BPF: {reason}"));
+                None
+            }
+        };
         let cpus = online_cpus(Path::new("/sys"));
         let ring_bytes = (ALL_RINGS_BYTES / cpus.len().max(1)).clamp(1 << 16, RING_BYTES);
         let sideband = Sideband::open(&cpus, ring_bytes)

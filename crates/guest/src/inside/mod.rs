@@ -24,9 +24,4 @@ pub use serve::serve;
 pub use snapshot::write_snapshot;
 pub use trace::Commands;
 
-/// Now, `CLOCK_MONOTONIC`, ns.
-fn now_ns() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
-    seconds * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)
-}
+use crate::now_ns;

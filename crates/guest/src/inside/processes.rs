@@ -1,7 +1,7 @@
 //! Processes as `/proc` shows them, and the files they map, each read once.
 
 use std::collections::HashMap;
-use std::io::{Read, Seek, SeekFrom};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use api::guest::{GuestImage, GuestMapping, GuestModule, GuestThread, MAX_IMAGES, ModuleSymbols};
@@ -80,42 +80,56 @@ impl Modules {
         let symbols = match (self.list.get(number as usize), self.files.get(number as usize)) {
             (Some(module), _) if module.path == "[vdso]" => read_vdso(),
             (Some(module), Some(files)) => read_symbols(module, files),
-            _ => Err("no such module".into()),
+            _ => Err(SymbolsError::NoModule),
         };
-        match symbols {
-            Ok(symbols) => ModuleSymbols { module: number, symbols, problem: None },
-            Err(problem) => {
-                ModuleSymbols { module: number, symbols: Vec::new(), problem: Some(problem) }
-            }
-        }
+        let (symbols, problem) = match symbols {
+            Ok(symbols) => (symbols, None),
+            Err(error) => (Vec::new(), Some(error.to_string())),
+        };
+        ModuleSymbols { module: number, symbols, problem }
     }
+}
+
+/// Why a module has no symbols.
+#[derive(Debug, thiserror::Error)]
+enum SymbolsError {
+    #[error("no such module")]
+    NoModule,
+    #[error("not a file")]
+    NoFile,
+    #[error("this process has no vDSO")]
+    NoVdso,
+    #[error("{0}")]
+    Read(#[from] io::Error),
+    #[error("{0}")]
+    Elf(#[from] elf::ElfError),
 }
 
 fn read_symbols(
     module: &GuestModule,
     files: &[PathBuf],
-) -> Result<Vec<api::guest::FunctionSymbol>, String> {
-    let mut problem = "not a file".to_owned();
+) -> Result<Vec<api::guest::FunctionSymbol>, SymbolsError> {
+    let mut problem = SymbolsError::NoFile;
     for path in files {
         match elf::read_functions(path, &module.build_id) {
             Ok(symbols) => return Ok(symbols),
-            Err(error) => problem = error,
+            Err(error) => problem = error.into(),
         }
     }
     Err(problem)
 }
 
 /// The vDSO is the same in all 64-bit processes: this one's is read.
-fn read_vdso() -> Result<Vec<api::guest::FunctionSymbol>, String> {
+fn read_vdso() -> Result<Vec<api::guest::FunctionSymbol>, SymbolsError> {
     const MAX_BYTES: u64 = 1 << 20;
-    let maps = procfs::read_maps(Path::new("/proc/self")).map_err(|error| error.to_string())?;
-    let vdso = maps.iter().find(|entry| entry.path == "[vdso]").ok_or("this process has none")?;
-    let mut memory = std::fs::File::open("/proc/self/mem").map_err(|error| error.to_string())?;
-    memory.seek(SeekFrom::Start(vdso.start)).map_err(|error| error.to_string())?;
+    let maps = procfs::read_maps(Path::new("/proc/self"))?;
+    let vdso = maps.iter().find(|entry| entry.path == "[vdso]").ok_or(SymbolsError::NoVdso)?;
+    let mut memory = std::fs::File::open("/proc/self/mem")?;
+    memory.seek(SeekFrom::Start(vdso.start))?;
     let mut image = Vec::new();
     let length = (vdso.end - vdso.start).min(MAX_BYTES);
-    memory.take(length).read_to_end(&mut image).map_err(|error| error.to_string())?;
-    elf::functions_of_image(&image)
+    memory.take(length).read_to_end(&mut image)?;
+    Ok(elf::functions_of_image(&image)?)
 }
 
 /// The name of something that is no file.

@@ -1,8 +1,9 @@
 //! The BPF program that notes page tables and FS bases of processes (bpf/guest_processes.bpf.c).
 
-use aya::maps::{Array, RingBuf};
-use aya::programs::RawTracePoint;
-use aya::{Ebpf, EbpfLoader};
+use aya::maps::{Array, MapError, RingBuf};
+use aya::programs::{Program, ProgramError, RawTracePoint};
+use aya::{Ebpf, EbpfError, EbpfLoader};
+use tracer::error_chain;
 
 use super::timeline::{Event, EventKind};
 use crate::walk::{Layout, comm};
@@ -13,15 +14,28 @@ const FORK: u32 = 1;
 const EXEC: u32 = 2;
 const EXIT: u32 = 3;
 
+/// Why the program can't log processes.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LogProgramError {
+    #[error("the kernel refused the BPF objects: {}", error_chain(.0))]
+    Load(#[from] EbpfError),
+    #[error("the kernel refused BPF program {name}: {}", error_chain(.reason))]
+    Program { name: &'static str, reason: ProgramError },
+    #[error("failed to read a BPF map: {}", error_chain(.0))]
+    Map(#[from] MapError),
+    #[error("the BPF object has no {0}: build vmscope-guest again")]
+    Missing(&'static str),
+}
+
 /// The running program. Dropping it takes it out of the kernel.
 #[derive(Debug)]
-pub(crate) struct Program {
+pub(crate) struct LogProgram {
     bpf: Ebpf,
 }
 
-impl Program {
+impl LogProgram {
     /// Loads and attaches it.
-    pub(crate) fn start(layout: &Layout) -> Result<Self, String> {
+    pub(crate) fn start(layout: &Layout) -> Result<Self, LogProgramError> {
         let mut loader = EbpfLoader::new();
         // It needs no relocation: reading the kernel's BTF for one would take long.
         loader.btf(None);
@@ -35,27 +49,23 @@ impl Program {
         ] {
             loader.override_global(name, offset, true);
         }
-        let mut bpf = loader.load(bpf::GUEST_PROCESSES).map_err(|error| chain(&error))?;
+        let mut bpf = loader.load(bpf::GUEST_PROCESSES)?;
         for (name, tracepoint) in [
             ("note_fork", "sched_process_fork"),
             ("note_exec", "sched_process_exec"),
             ("note_exit", "sched_process_exit"),
         ] {
-            let program: &mut RawTracePoint = bpf
-                .program_mut(name)
-                .ok_or_else(|| format!("the object has no program {name}"))?
-                .try_into()
-                .map_err(|error| chain(&error))?;
-            program.load().map_err(|error| chain(&error))?;
-            program.attach(tracepoint).map_err(|error| chain(&error))?;
+            let program = bpf.program_mut(name).ok_or(LogProgramError::Missing(name))?;
+            attach(program, tracepoint)
+                .map_err(|reason| LogProgramError::Program { name, reason })?;
         }
         Ok(Self { bpf })
     }
 
-    /// Takes what was noted and ends the program. The second value counts events that found no room.
-    pub(crate) fn finish(mut self, page_offset: u64) -> Result<(Vec<Event>, u64), String> {
-        let map = self.bpf.take_map("events").ok_or("the object has no map of events")?;
-        let mut ring = RingBuf::try_from(map).map_err(|error| chain(&error))?;
+    /// Ends the program. Returns its events, and how many it dropped.
+    pub(crate) fn finish(mut self, page_offset: u64) -> Result<(Vec<Event>, u64), LogProgramError> {
+        let map = self.bpf.take_map("events").ok_or(LogProgramError::Missing("events"))?;
+        let mut ring = RingBuf::try_from(map)?;
         let mut events = Vec::new();
         // Bounded: a busy guest goes on writing while this reads.
         while events.len() < MAX_EVENTS
@@ -63,29 +73,21 @@ impl Program {
         {
             events.extend(parse(&item, page_offset));
         }
-        let map = self.bpf.map("lost").ok_or("the object has no map of losses")?;
-        let lost: Array<_, u64> = Array::try_from(map).map_err(|error| chain(&error))?;
-        let lost = lost.get(&0, 0).map_err(|error| chain(&error))?;
+        let map = self.bpf.map("lost").ok_or(LogProgramError::Missing("lost"))?;
+        let lost: Array<_, u64> = Array::try_from(map)?;
+        let lost = lost.get(&0, 0)?;
         Ok((events, lost))
     }
 }
 
+fn attach(program: &mut Program, tracepoint: &str) -> Result<(), ProgramError> {
+    let program: &mut RawTracePoint = program.try_into()?;
+    program.load()?;
+    program.attach(tracepoint).map(|_| ())
+}
+
 /// Twice as many as the ring holds.
 const MAX_EVENTS: usize = 1 << 17;
-
-/// An error and its causes in one line: aya's own text names only the step that failed.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let more = error.to_string();
-        // The verifier's log is long and of no use to the reader.
-        text.push_str(": ");
-        text.push_str(more.lines().next().unwrap_or_default());
-        cause = error.source();
-    }
-    text
-}
 
 fn parse(bytes: &[u8], page_offset: u64) -> Option<Event> {
     let bytes: &[u8; EVENT_BYTES] = bytes.first_chunk()?;
@@ -137,7 +139,7 @@ mod test {
         let Ok(layout) = super::super::btf::read_layout(btf) else {
             return skip::skip("this kernel has no BTF");
         };
-        let program = match Program::start(&layout) {
+        let program = match LogProgram::start(&layout) {
             Ok(program) => program,
             Err(error) => return skip::skip_if_refused(error),
         };

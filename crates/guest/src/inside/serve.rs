@@ -21,7 +21,7 @@ use super::InsideError;
 use super::log::Log;
 use super::ports::find_serial_port;
 use super::snapshot::Reader;
-use super::trace::{Commands, Trace};
+use super::trace::{Commands, Trace, TraceError};
 use crate::frame::{self, Decoder, Frame};
 use crate::vsock::listen;
 
@@ -60,20 +60,18 @@ pub fn serve(commands: Commands, ready: &mut dyn FnMut(&str)) -> Result<(), Insi
         )));
     }
     for thread in threads {
-        let ended = thread.join().unwrap_or_else(|_| Err("a thread ended unexpectedly".into()));
-        ended.map_err(InsideError::Log)?;
+        let ended = thread.join().unwrap_or(Err(InsideError::Thread));
+        ended?;
     }
     Ok(())
 }
 
-type Ended = Result<(), String>;
+type Ended = Result<(), InsideError>;
 
 fn spawn(
     body: impl FnOnce() -> Ended + Send + 'static,
 ) -> Result<thread::JoinHandle<Ended>, InsideError> {
-    thread::Builder::new()
-        .spawn(body)
-        .map_err(|error| InsideError::Log(format!("failed to start a thread: {error}")))
+    thread::Builder::new().spawn(body).map_err(InsideError::serve("start a thread"))
 }
 
 /// One host's session.
@@ -150,15 +148,18 @@ impl Conversation {
                 self.trace = Some(trace);
                 Response::TraceStarted(Box::new(started))
             }
-            Err(text) => Response::Error(text),
+            Err(error) => Response::Error(error.to_string()),
         }
     }
 
-    fn traced(&mut self, answer: impl FnOnce(&mut Trace) -> Result<Response, String>) -> Response {
+    fn traced(
+        &mut self,
+        answer: impl FnOnce(&mut Trace) -> Result<Response, TraceError>,
+    ) -> Response {
         let Some(trace) = &mut self.trace else {
             return Response::Error("it traces nothing".into());
         };
-        answer(trace).unwrap_or_else(Response::Error)
+        answer(trace).unwrap_or_else(|error| Response::Error(error.to_string()))
     }
 }
 
@@ -168,7 +169,9 @@ fn serve_vsock(listener: &OwnedFd, commands: Commands) -> Ended {
         let socket = match listen::accept(listener) {
             Ok(socket) => socket,
             Err(rustix::io::Errno::INTR | rustix::io::Errno::CONNABORTED) => continue,
-            Err(error) => return Err(format!("failed to accept a vsock connection: {error}")),
+            Err(error) => {
+                return Err(InsideError::serve("accept a vsock connection")(error.into()));
+            }
         };
         if MAX_CONNECTIONS <= connections.load(Ordering::Acquire) {
             continue;
@@ -219,12 +222,12 @@ fn open_port(path: &PathBuf) -> Result<File, InsideError> {
 /// Answers on a virtio-serial port. While no host has its end open, reading gives the end of file at
 /// once and polling says hang-up at once; edge-triggered epoll instead sleeps until that changes.
 fn serve_port(mut port: File, commands: Commands) -> Ended {
-    let failed = |what: &str, error: &dyn std::fmt::Display| format!("failed to {what}: {error}");
-    let waiting = epoll::create(epoll::CreateFlags::CLOEXEC)
-        .map_err(|error| failed("create an epoll", &error))?;
+    let failed = InsideError::serve("wait for the serial port");
+    let waiting =
+        epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|error| failed(error.into()))?;
     let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
     epoll::add(&waiting, &port, epoll::EventData::new_u64(0), flags)
-        .map_err(|error| failed("wait for the serial port", &error))?;
+        .map_err(|error| failed(error.into()))?;
     let mut conversation = Conversation::new(commands);
     let mut decoder = Decoder::any_session(MAX_REQUEST_BYTES);
     let mut chunk = vec![0; 1 << 14];
@@ -232,7 +235,7 @@ fn serve_port(mut port: File, commands: Commands) -> Ended {
     loop {
         match epoll::wait(&waiting, &mut events, None) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(failed("wait for the serial port", &error)),
+            Err(error) => return Err(failed(error.into())),
         }
         loop {
             match port.read(&mut chunk) {
@@ -244,7 +247,7 @@ fn serve_port(mut port: File, commands: Commands) -> Ended {
                 Ok(length) => decoder.push(&chunk[..length]),
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                Err(error) => return Err(failed("read the serial port", &error)),
+                Err(error) => return Err(InsideError::serve("read the serial port")(error)),
             }
             while let Ok(Some(frame)) = decoder.next() {
                 // A host that went away meanwhile is noticed by the next read.

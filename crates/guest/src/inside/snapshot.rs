@@ -175,7 +175,7 @@ pub fn write_snapshot(output: &mut dyn Write) -> Result<Vec<String>, InsideError
     let mut reader = Reader::default();
     let map = reader.map(None);
     if map.images.is_empty() && map.kernel.symbols.is_empty() {
-        return Err(InsideError::Log(map.problems.join("; ")));
+        return Err(InsideError::NothingRead(map.problems.join("; ")));
     }
     let problems = map.problems.clone();
     let used: BTreeSet<u32> = map
@@ -192,7 +192,6 @@ pub fn write_snapshot(output: &mut dyn Write) -> Result<Vec<String>, InsideError
 }
 
 fn write_frame(output: &mut dyn Write, response: &Response) -> Result<(), InsideError> {
-    let frame = frame::encode(0, response, MAX_ANSWER_BYTES)
-        .map_err(|error| InsideError::Log(error.to_string()))?;
+    let frame = frame::encode(0, response, MAX_ANSWER_BYTES).map_err(InsideError::Answer)?;
     output.write_all(&frame).map_err(InsideError::Write)
 }

@@ -1,7 +1,7 @@
 //! Tracing this guest for its host: the probes write into rings, which the host reads from outside.
 
 use std::collections::HashMap;
-use std::error::Error;
+use std::io;
 use std::path::Path;
 
 use api::guest::{
@@ -12,7 +12,8 @@ use model::{MachineId, Pid, TraceTask};
 use rustix::time::{ClockId, clock_gettime};
 use tracer::guest::pages_of;
 use tracer::{
-    ClockPair, Filter, KINDS, Options, RingMemory, SLOT_BYTES, Slot, Symbols, Tracer, lap,
+    ClockPair, Filter, KINDS, Options, RingMemory, SLOT_BYTES, Slot, Symbols, Tracer, TracerError,
+    error_chain, lap,
 };
 
 use super::command::TracedCommand;
@@ -34,6 +35,27 @@ pub enum Commands {
     Refused,
 }
 
+/// Why this guest can't be traced.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TraceError {
+    #[error("it runs no commands for its host: start it as `vmscope-guest serve --allow-commands`")]
+    CommandRefused,
+    #[error("failed to read the list of CPUs: {0}")]
+    Cpus(io::Error),
+    #[error("failed to start the command: {0}")]
+    Command(io::Error),
+    #[error("no process {0} in the guest")]
+    NoProcess(u32),
+    #[error("{}", error_chain(.0))]
+    Probes(#[from] TracerError),
+    #[error("failed to read {PROC}: {0}")]
+    Tasks(io::Error),
+    #[error("there is nobody who makes marks")]
+    NoMarker,
+    #[error("failed to make marks: {0}")]
+    Marks(io::Error),
+}
+
 /// A trace under way. Dropped, it ends.
 #[derive(Debug)]
 pub(crate) struct Trace {
@@ -51,14 +73,11 @@ impl Trace {
     pub(crate) fn start(
         options: &TraceOptions,
         commands: Commands,
-    ) -> Result<(Self, TraceStarted), String> {
+    ) -> Result<(Self, TraceStarted), TraceError> {
         if !options.command.is_empty() && commands == Commands::Refused {
-            return Err("it runs no commands for its host: start it as \
-                        `vmscope-guest serve --allow-commands`"
-                .into());
+            return Err(TraceError::CommandRefused);
         }
-        let cpus = host::machine::online_cpus(Path::new(SYS))
-            .map_err(|error| format!("failed to read the list of CPUs: {error}"))?;
+        let cpus = host::machine::online_cpus(Path::new(SYS)).map_err(TraceError::Cpus)?;
         let command = hold(&options.command)?;
         let (marker, no_marker) = marker(options.marks);
         let tasks = (command.as_ref().map(TracedCommand::task), marker.as_ref().map(Marker::task));
@@ -84,7 +103,7 @@ impl Trace {
             Err(error) => started.pages_problem = Some(error.to_string()),
         }
         started.before = all_tasks()?;
-        started.begin_ns = tracer.start().map_err(|error| chain(&error))?.0;
+        started.begin_ns = tracer.start()?.0;
         started.lost = (0..layout.rings).map(|ring| lost(ring, tracer.lost_before(ring))).collect();
         started.after = all_tasks()?;
         started.after_ns = super::now_ns();
@@ -96,9 +115,9 @@ impl Trace {
     }
 
     /// Lets the command go.
-    pub(crate) fn run(&mut self) -> Result<TraceSeen, String> {
+    pub(crate) fn run(&mut self) -> Result<TraceSeen, TraceError> {
         if let Some(command) = &mut self.command {
-            command.release().map_err(|error| format!("failed to start the command: {error}"))?;
+            command.release().map_err(TraceError::Command)?;
         }
         Ok(self.look())
     }
@@ -109,9 +128,9 @@ impl Trace {
     }
 
     /// Makes marks. The clock just before and after each, ns.
-    pub(crate) fn mark(&mut self, count: u8) -> Result<Vec<(u64, u64)>, String> {
-        let marker = self.marker.as_mut().ok_or("there is nobody who makes marks")?;
-        marker.make(count).map_err(|error| format!("failed to make marks: {error}"))
+    pub(crate) fn mark(&mut self, count: u8) -> Result<Vec<(u64, u64)>, TraceError> {
+        let marker = self.marker.as_mut().ok_or(TraceError::NoMarker)?;
+        marker.make(count).map_err(TraceError::Marks)
     }
 
     /// What the programs have written since the last time, as much as one answer holds, and frees its room.
@@ -191,12 +210,11 @@ fn lost(ring: usize, counts: [u64; KINDS]) -> TraceLost {
     TraceLost { ring: u32::try_from(ring).unwrap_or(u32::MAX), counts: counts.to_vec() }
 }
 
-fn hold(words: &[String]) -> Result<Option<TracedCommand>, String> {
+fn hold(words: &[String]) -> Result<Option<TracedCommand>, TraceError> {
     if words.is_empty() {
         return Ok(None);
     }
-    let held = TracedCommand::hold(words);
-    held.map(Some).map_err(|error| format!("failed to start the command: {error}"))
+    TracedCommand::hold(words).map(Some).map_err(TraceError::Command)
 }
 
 /// Who makes marks, or why nobody can.
@@ -212,12 +230,16 @@ fn marker(wanted: bool) -> (Option<Marker>, Option<(String, String)>) {
 }
 
 /// The process to follow, if not everybody is traced.
-fn followed(scope: TraceScope, command: Option<u32>, proc: &Path) -> Result<Option<u32>, String> {
+fn followed(
+    scope: TraceScope,
+    command: Option<u32>,
+    proc: &Path,
+) -> Result<Option<u32>, TraceError> {
     match scope {
         TraceScope::Everything => Ok(None),
         TraceScope::Command => Ok(command),
         TraceScope::Tree { pid } if proc.join(pid.to_string()).exists() => Ok(Some(pid)),
-        TraceScope::Tree { pid } => Err(format!("no process {pid} in the guest")),
+        TraceScope::Tree { pid } => Err(TraceError::NoProcess(pid)),
     }
 }
 
@@ -226,7 +248,7 @@ fn load(
     options: &TraceOptions,
     (followed, marker): (Option<u32>, Option<u32>),
     cpus: Vec<u32>,
-) -> Result<Tracer, String> {
+) -> Result<Tracer, TraceError> {
     let filter = match options.scope {
         TraceScope::Everything => Filter::None,
         TraceScope::Command | TraceScope::Tree { .. } => Filter::Tree,
@@ -237,21 +259,14 @@ fn load(
         stacks: options.stacks,
         filter,
         exclude: Some(Pid(std::process::id())),
-    })
-    .map_err(|error| chain(&error))?;
+    })?;
     if filter == Filter::None {
         return Ok(tracer);
     }
     for pid in followed.into_iter().chain(marker) {
-        tracer.follow(Pid(pid)).map_err(|error| chain(&error))?;
+        tracer.follow(Pid(pid))?;
     }
     Ok(tracer)
-}
-
-/// An error and its causes, in a line.
-fn chain(error: &(dyn Error + 'static)) -> String {
-    let causes = std::iter::successors(Some(error), |error| (*error).source());
-    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 /// The written slots of a ring that were not taken yet, at most `room`: up to the first that is still being written.
@@ -287,9 +302,9 @@ fn take<M: RingMemory<Error = std::convert::Infallible>>(
     }
 }
 
-fn all_tasks() -> Result<Vec<TraceTaskRow>, String> {
-    let tasks = host::tasks::snapshot(Path::new(PROC), MachineId::HOST)
-        .map_err(|error| format!("failed to read {PROC}: {error}"))?;
+fn all_tasks() -> Result<Vec<TraceTaskRow>, TraceError> {
+    let tasks =
+        host::tasks::snapshot(Path::new(PROC), MachineId::HOST).map_err(TraceError::Tasks)?;
     let row = |task: TraceTask| TraceTaskRow {
         tid: task.tid.0,
         pid: task.pid.0,
@@ -322,19 +337,12 @@ mod test {
         let proc = tempfile::tempdir().unwrap();
         std::fs::create_dir(proc.path().join("7")).unwrap();
         let check = |scope, expected: Result<Option<u32>, &str>| {
-            let found = followed(scope, Some(5), proc.path());
+            let found = followed(scope, Some(5), proc.path()).map_err(|error| error.to_string());
             assert_eq!(found, expected.map_err(str::to_owned));
         };
         check(TraceScope::Everything, Ok(None));
         check(TraceScope::Command, Ok(Some(5)));
         check(TraceScope::Tree { pid: 7 }, Ok(Some(7)));
         check(TraceScope::Tree { pid: 777 }, Err("no process 777 in the guest"));
-    }
-
-    #[test]
-    fn errors_come_with_their_causes() {
-        let source = std::io::Error::other("no memory");
-        let error = tracer::TracerError::Map { map: "slots", source };
-        assert_eq!(chain(&error), "failed to set up BPF map slots: no memory");
     }
 }
