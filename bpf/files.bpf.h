@@ -34,12 +34,13 @@ static __always_inline bool file_name_is(struct file *file, const char *wanted, 
 	return true;
 }
 
-/* The threads of a process share its files, so each file is met once per thread. Whether this is the first time. */
-static __always_inline bool is_new_file(struct bpf_iter__task_file *ctx)
+/* The threads of a process share its files, so each file is met once per thread. Whether this is the first time.
+ *
+ * Pass what was loaded from the context, once: to verifiers of Linux 6.1 a second load is another pointer, which may be
+ * NULL. */
+static __always_inline bool is_new_file(struct task_struct *task, struct file *file)
 {
-	struct task_struct *task = ctx->task;
-
-	return task && ctx->file && task->pid == task->tgid;
+	return task && file && task->pid == task->tgid;
 }
 
 #endif

@@ -225,7 +225,7 @@ int find_vcpus(struct bpf_iter__task_file *ctx)
 	struct vcpu_svm *svm;
 	struct pid *pid;
 
-	if (!is_new_file(ctx))
+	if (!is_new_file(task, file))
 		return 0;
 	if (!bpf_core_type_exists(struct kvm_vcpu) || !is_vcpu_file(file))
 		return 0;

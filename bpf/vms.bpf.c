@@ -83,7 +83,7 @@ int find_slots(struct bpf_iter__task_file *ctx)
 	struct kvm___slots *kvm;
 	int node_idx = 0;
 
-	if (!is_new_file(ctx))
+	if (!is_new_file(task, file))
 		return 0;
 	if (!bpf_core_field_exists(struct kvm_memory_slot, id_node) || !is_vm_file(file))
 		return 0;
@@ -112,7 +112,7 @@ int find_clocks(struct bpf_iter__task_file *ctx)
 	struct kvm_vcpu *vcpu;
 	struct pid *pid = NULL;
 
-	if (!is_new_file(ctx))
+	if (!is_new_file(task, file))
 		return 0;
 	if (!bpf_core_field_exists(clock->arch.l1_tsc_offset) || !is_vcpu_file(file))
 		return 0;
