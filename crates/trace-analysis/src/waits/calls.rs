@@ -2,6 +2,13 @@
 
 use super::cause::Cause;
 
+/// A table's rows, by system call.
+pub(super) fn by_name(
+    table: &'static [(Cause, &[&'static str])],
+) -> impl Iterator<Item = (&'static str, Cause)> {
+    table.iter().flat_map(|(cause, calls)| calls.iter().map(|call| (*call, *cause)))
+}
+
 /// What a system call waits for, where nothing else tells. Only those that can hardly wait for anything else.
 pub(super) const CALLS: &[(Cause, &[&str])] = &[
     (Cause::Futex, &["futex", "futex_wait", "futex_waitv"]),

@@ -169,6 +169,49 @@ pub enum Unknown {
 }
 
 impl Cause {
+    /// Every cause but locks and unknown ones.
+    const PLAIN: [Self; 33] = [
+        Self::CpuWoken,
+        Self::CpuPreempted,
+        Self::DiskRead,
+        Self::DiskWrite,
+        Self::DiskFlush,
+        Self::DiskFault,
+        Self::Disk,
+        Self::Writeback,
+        Self::DirtyThrottling,
+        Self::Journal,
+        Self::FileServer,
+        Self::InodeLock,
+        Self::Futex,
+        Self::FileLock,
+        Self::Pipe,
+        Self::Socket,
+        Self::Ipc,
+        Self::Poll,
+        Self::AsyncIo,
+        Self::Event,
+        Self::Timer,
+        Self::Child,
+        Self::Vfork,
+        Self::Signal,
+        Self::Terminal,
+        Self::PageFault,
+        Self::Memory,
+        Self::Exec,
+        Self::Exit,
+        Self::KernelWork,
+        Self::Guest,
+        Self::KernelIdle,
+        Self::Stopped,
+    ];
+
+    /// The cause or lock with this name in the tables.
+    pub(super) fn from_name(name: &str) -> Option<Self> {
+        let locks = LockClass::ALL.into_iter().map(Self::Lock);
+        Self::PLAIN.into_iter().chain(locks).find(|cause| cause.name() == name)
+    }
+
     /// The group it is shown in.
     #[must_use]
     pub fn group(self) -> Group {
@@ -298,6 +341,33 @@ impl Group {
 }
 
 impl LockClass {
+    const ALL: [Self; 24] = [
+        Self::MemoryMap,
+        Self::ReverseMap,
+        Self::Page,
+        Self::PageCache,
+        Self::Dentry,
+        Self::InodeState,
+        Self::Rename,
+        Self::Superblock,
+        Self::Mounts,
+        Self::FileSystem,
+        Self::Journal,
+        Self::Kernfs,
+        Self::FilePosition,
+        Self::BlockDevice,
+        Self::Pipe,
+        Self::Socket,
+        Self::Network,
+        Self::Epoll,
+        Self::Terminal,
+        Self::Process,
+        Self::Cgroup,
+        Self::MemoryManagement,
+        Self::Spin,
+        Self::Other,
+    ];
+
     /// Its name in tables, JSON and CSV.
     #[must_use]
     pub fn name(self) -> &'static str {

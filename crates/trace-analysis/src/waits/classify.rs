@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 
 use model::{BlockOp, LockKind, MachineId, Tid, TraceStack, TraceTables};
 
-use super::calls::{CALLS, DISK_CALLS, INODE_CALLS};
+use super::calls::{CALLS, DISK_CALLS, INODE_CALLS, by_name};
 use super::cause::{Cause, LockClass, Unknown};
 use super::names::Names;
 use super::stack::{Family, Finding, Functions, Reading};
@@ -77,7 +77,7 @@ impl Classifier {
             Some((task.tid, functions.read(&names)))
         });
         let asleep_in = asleep_in.collect();
-        let (calls, disk_calls) = (Names::new(CALLS), Names::new(DISK_CALLS));
+        let (calls, disk_calls) = (Names::new(by_name(CALLS)), Names::new(by_name(DISK_CALLS)));
         Self { functions, calls, disk_calls, stacks, asleep_in }
     }
 

@@ -7,18 +7,18 @@
 //!                                                +--> wakers    who ended it
 //! ```
 //!
-//! Which kernel function means what is in `functions` and `callers`: tables. What has no cause is unknown, with the reason, and its
-//! stack's innermost functions are kept. Kernel tasks without work are listed, and are no waiting time.
+//! The meaning of kernel functions is data: `stack_rules.tsv` and `lock_callers.tsv`. A wait without a known cause is
+//! unknown, with the reason and the innermost functions of its stack. Idle kernel threads are listed; their time is not
+//! waiting time.
 
-mod callers;
 mod calls;
 mod cause;
 mod classify;
 mod details;
-mod functions;
 mod life;
 mod names;
 mod rows;
+mod rules;
 mod stack;
 #[cfg(test)]
 mod tests;

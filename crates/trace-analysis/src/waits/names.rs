@@ -1,39 +1,37 @@
-//! Names of kernel functions: without what the compiler adds, and looked up in the tables.
+//! Names of kernel functions: lookup in the tables, and removal of the suffixes that the compiler adds.
 
 use std::collections::BTreeMap;
 
-/// What is said of functions by their names; a name ending in `*` stands for all that begin so.
+/// The meaning of functions by name; a name that ends in `*` is a prefix.
 #[derive(Debug, Clone)]
 pub(super) struct Names<T> {
     whole: BTreeMap<&'static str, T>,
     /// Longest first.
-    beginnings: Vec<(&'static str, T)>,
+    prefixes: Vec<(&'static str, T)>,
 }
 
 impl<T: Copy> Names<T> {
-    pub(super) fn new(table: &[(T, &[&'static str])]) -> Self {
-        let mut names = Self { whole: BTreeMap::new(), beginnings: Vec::new() };
-        let entries =
-            table.iter().flat_map(|(says, list)| list.iter().map(move |name| (*says, *name)));
-        for (says, name) in entries {
+    pub(super) fn new(rows: impl IntoIterator<Item = (&'static str, T)>) -> Self {
+        let mut names = Self { whole: BTreeMap::new(), prefixes: Vec::new() };
+        for (name, meaning) in rows {
             match name.strip_suffix('*') {
-                Some(beginning) => names.beginnings.push((beginning, says)),
-                None => drop(names.whole.insert(name, says)),
+                Some(prefix) => names.prefixes.push((prefix, meaning)),
+                None => drop(names.whole.insert(name, meaning)),
             }
         }
-        names.beginnings.sort_by_key(|(beginning, _)| std::cmp::Reverse(beginning.len()));
+        names.prefixes.sort_by_key(|(prefix, _)| std::cmp::Reverse(prefix.len()));
         names
     }
 
-    /// What is said of a function; a whole name first, then the longest beginning.
+    /// The meaning of a function: by its whole name, else by the longest prefix.
     pub(super) fn get(&self, function: &str) -> Option<T> {
         let whole = self.whole.get(function).copied();
-        let begins = |(beginning, _): &&(&str, T)| function.starts_with(beginning);
-        whole.or_else(|| self.beginnings.iter().find(begins).map(|(_, says)| *says))
+        let matches = |(prefix, _): &&(&str, T)| function.starts_with(prefix);
+        whole.or_else(|| self.prefixes.iter().find(matches).map(|(_, meaning)| *meaning))
     }
 }
 
-/// A function's own name: `.isra.0`, `.part.3.cold`, `.constprop.0`, an offset and a module are cut off.
+/// A function's own name, without `.isra.0`, `.part.3.cold`, `.constprop.0`, an offset or a module.
 pub(super) fn plain(function: &str) -> &str {
     let function = function.trim();
     let end = function.find(['.', '+', ' ', '[', '\t']).filter(|end| 0 < *end);
@@ -45,7 +43,7 @@ mod test {
     use super::*;
 
     #[test]
-    fn what_the_compiler_adds_is_cut_off() {
+    fn compiler_suffixes_are_cut_off() {
         let check = |name: &str, expected: &str| assert_eq!(plain(name), expected);
         check("pipe_read", "pipe_read");
         check("poll_schedule_timeout.constprop.0", "poll_schedule_timeout");
@@ -58,9 +56,9 @@ mod test {
     }
 
     #[test]
-    fn whole_names_go_before_beginnings_and_long_ones_before_short_ones() {
+    fn whole_names_win_over_prefixes_and_long_prefixes_over_short_ones() {
         let names =
-            Names::new(&[(1, &["fuse_*", "x"]), (2, &["fuse_dev_do_read"]), (3, &["fuse_dev*"])]);
+            Names::new([("fuse_*", 1), ("x", 1), ("fuse_dev_do_read", 2), ("fuse_dev*", 3)]);
         let check = |name: &str, expected| assert_eq!(names.get(name), expected, "{name}");
         check("fuse_dev_do_read", Some(2));
         check("fuse_dev_do_write", Some(3));

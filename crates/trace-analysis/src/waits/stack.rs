@@ -1,7 +1,7 @@
-//! What a sleeper's stack says.
+//! Why a task sleeps, from its kernel stack.
 //!
-//! Read from the innermost function outwards; the first that is known decides. Two kinds of function pass the question
-//! on to their callers: locks (which one?) and waits for disks and pages (what for?).
+//! The stack is read from the innermost function outwards; the first function that has a rule decides. Two kinds of
+//! function leave the decision to their callers: locks (which lock?) and waits for disks and pages (what for?).
 //!
 //! ```text
 //!  schedule                   sleeps                       schedule
@@ -11,64 +11,63 @@
 //!  __x64_sys_unlinkat                                      filemap_read
 //! ```
 //!
-//! A page fault is a border: what the task did before it touched the page is not what it waits for.
+//! Reading stops at a page fault: what the task did before it touched the page is not what it waits for.
 
-use super::callers::{MUTEXES, SEMAPHORES};
 use super::cause::Cause;
-use super::functions::{SAYS, Says};
 use super::names::{Names, plain};
+use super::rules::{StackRule, mutex_callers, semaphore_callers, stack_rules};
 
-/// Functions looked at: more than any kernel stack has, so that a guest's made-up one costs no more.
+/// Functions of a stack that are read. No kernel stack is deeper; a forged stack of a guest costs no more than this.
 const MAX_DEPTH: usize = 128;
-/// Bytes of a function's name that are kept.
+/// Characters of a function's name that are kept.
 const MAX_NAME: usize = 80;
-/// Functions of a stack that is not recognised that are shown.
+/// Functions shown of a stack that is not recognised.
 const SHOWN: usize = 5;
 
-/// The tables, ready to be asked.
+/// The tables of kernel functions.
 #[derive(Debug, Clone)]
 pub(super) struct Functions {
-    says: Names<Says>,
+    rules: Names<StackRule>,
     semaphores: Names<Cause>,
     mutexes: Names<Cause>,
 }
 
-/// What a stack says.
+/// What is known from a stack.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Reading {
     pub(super) finding: Finding,
-    /// The function that tells; if none does, the innermost that does not merely sleep.
+    /// The function that decided; without one, the innermost that does more than sleep.
     pub(super) function: String,
-    /// The innermost functions, for a stack that is not recognised.
+    /// The innermost functions, to show a stack that is not recognised.
     pub(super) innermost: String,
-    /// Who waits for a lock, if this is one: the first function that neither sleeps nor takes locks.
+    /// The first function that neither sleeps nor takes a lock: of a wait for a lock, the one that wants it.
     pub(super) caller: Option<String>,
     /// Whether it sleeps within a page fault.
     pub(super) in_fault: bool,
-    /// Of a kernel task, and not in a wait that is known: how many functions of its own are on the stack.
+    /// Of a kernel thread that waits for no disk or page: how many functions of its own are on the stack.
     pub(super) kernel_loop: Option<usize>,
-    /// The system call, if a function is named after it.
+    /// The system call, if a function on the stack is named after one.
     pub(super) syscall: Option<String>,
 }
 
-/// What a stack says of the cause.
+/// What a stack rule about the cause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Finding {
-    /// This is it.
+    /// The cause is known.
     Is(Cause),
     /// A lock of this class.
     Lock(Cause),
-    /// A disk; whether to read or write is not said.
+    /// A disk, to read or to write.
     Disk,
-    /// A page; why is not said.
+    /// A page, for whatever reason.
     Page,
-    /// Nothing but where it happened.
+    /// Only the surrounding operation is known.
     Within(Cause),
     /// Nothing.
     Nothing,
 }
 
-/// Which locks a function may wait for.
+/// The kinds of lock that a function may wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Family {
     Semaphore,
@@ -78,14 +77,10 @@ pub(super) enum Family {
 
 impl Functions {
     pub(super) fn new() -> Self {
-        Self {
-            says: Names::new(SAYS),
-            semaphores: Names::new(SEMAPHORES),
-            mutexes: Names::new(MUTEXES),
-        }
+        Self { rules: stack_rules(), semaphores: semaphore_callers(), mutexes: mutex_callers() }
     }
 
-    /// Which lock a function waits for that calls a lock of this family.
+    /// The lock that `caller` takes when it calls a lock function of this family.
     pub(super) fn lock_of(&self, family: Family, caller: &str) -> Option<Cause> {
         match family {
             Family::Semaphore => self.semaphores.get(caller),
@@ -97,54 +92,58 @@ impl Functions {
     /// Reads a stack, innermost function first.
     pub(super) fn read(&self, stack: &[String]) -> Reading {
         let stack: Vec<&str> = stack.iter().take(MAX_DEPTH).map(|name| plain(name)).collect();
-        let telling: Vec<(&str, Option<Says>)> = stack
+        let ruled: Vec<(&str, Option<StackRule>)> = stack
             .iter()
-            .map(|name| (*name, self.says.get(name)))
-            .filter(|(_, says)| *says != Some(Says::Sleeps))
+            .map(|name| (*name, self.rules.get(name)))
+            .filter(|(_, rule)| *rule != Some(StackRule::Sleeps))
             .collect();
-        let found = self.find(&telling);
-        let caller =
-            telling.iter().find(|(_, says)| !is_lock(*says)).map(|(name, _)| clipped(name));
-        let function = match (found.by, &caller) {
+        let found = self.find(&ruled);
+        let caller = ruled.iter().find(|(_, rule)| !is_lock(*rule)).map(|(name, _)| clipped(name));
+        let function = match (found.function, &caller) {
             (_, Some(caller)) if matches!(found.finding, Finding::Lock(_)) => caller.clone(),
-            (Some(by), _) => clipped(by),
-            (None, _) => telling.first().map_or(String::new(), |(name, _)| clipped(name)),
+            (Some(name), _) => clipped(name),
+            (None, _) => ruled.first().map_or(String::new(), |(name, _)| clipped(name)),
         };
         Reading {
             finding: found.finding,
             function,
-            innermost: innermost(&telling),
+            innermost: innermost(&ruled),
             caller,
             in_fault: found.in_fault,
-            kernel_loop: kernel_loop(&telling),
+            kernel_loop: kernel_loop(&ruled),
             syscall: stack.iter().find_map(|name| syscall_of(name)).map(str::to_owned),
         }
     }
 
-    fn find<'a>(&self, telling: &[(&'a str, Option<Says>)]) -> Found<'a> {
-        let mut found = Found { finding: Finding::Nothing, by: None, in_fault: false };
-        for (depth, (name, says)) in telling.iter().enumerate() {
-            match says {
-                Some(Says::Fault) => {
+    fn find<'a>(&self, ruled: &[(&'a str, Option<StackRule>)]) -> Found<'a> {
+        let mut found = Found { finding: Finding::Nothing, function: None, in_fault: false };
+        for (depth, (name, rule)) in ruled.iter().enumerate() {
+            match rule {
+                Some(StackRule::Fault) => {
                     found.in_fault = true;
                     break;
                 }
-                Some(Says::Semaphore | Says::Mutex) if found.finding == Finding::Nothing => {
-                    let family =
-                        if *says == Some(Says::Mutex) { Family::Mutex } else { Family::Semaphore };
+                Some(StackRule::Semaphore | StackRule::Mutex)
+                    if found.finding == Finding::Nothing =>
+                {
+                    let family = if *rule == Some(StackRule::Mutex) {
+                        Family::Mutex
+                    } else {
+                        Family::Semaphore
+                    };
                     return found
-                        .is(Finding::Lock(self.lock_above(family, &telling[depth..])), name);
+                        .with(Finding::Lock(self.lock_above(family, &ruled[depth..])), name);
                 }
-                Some(says) => found.hear(*says, name, depth == 0),
+                Some(rule) => found.apply(*rule, name, depth == 0),
                 None => {}
             }
         }
         found
     }
 
-    /// The lock that the first caller outside of lock functions waits for.
-    fn lock_above(&self, family: Family, from: &[(&str, Option<Says>)]) -> Cause {
-        let caller = from.iter().find(|(_, says)| !is_lock(*says));
+    /// The lock that the first caller outside the lock functions waits for.
+    fn lock_above(&self, family: Family, from: &[(&str, Option<StackRule>)]) -> Cause {
+        let caller = from.iter().find(|(_, rule)| !is_lock(*rule));
         let cause = caller.and_then(|(name, _)| self.lock_of(family, name));
         cause.unwrap_or(Cause::Lock(super::LockClass::Other))
     }
@@ -152,50 +151,52 @@ impl Functions {
 
 struct Found<'a> {
     finding: Finding,
-    by: Option<&'a str>,
+    function: Option<&'a str>,
     in_fault: bool,
 }
 
 impl<'a> Found<'a> {
-    fn is(mut self, finding: Finding, by: &'a str) -> Self {
-        (self.finding, self.by) = (finding, Some(by));
+    fn with(mut self, finding: Finding, name: &'a str) -> Self {
+        (self.finding, self.function) = (finding, Some(name));
         self
     }
 
-    /// One more function, further out than all before.
-    fn hear(&mut self, says: Says, name: &'a str, innermost: bool) {
-        let finding = match (says, self.finding) {
-            (Says::Is(cause), Finding::Nothing | Finding::Within(_)) => Finding::Is(cause),
-            (Says::Is(cause) | Says::Refines(cause), Finding::Disk | Finding::Page)
+    /// Applies the rule of the next function outwards.
+    fn apply(&mut self, rule: StackRule, name: &'a str, innermost: bool) {
+        let finding = match (rule, self.finding) {
+            (StackRule::Is(cause), Finding::Nothing | Finding::Within(_)) => Finding::Is(cause),
+            (StackRule::Is(cause) | StackRule::Refines(cause), Finding::Disk | Finding::Page)
                 if cause.is_storage() =>
             {
                 Finding::Is(cause)
             }
-            // What is read or written, a server has.
-            (Says::Is(Cause::FileServer), Finding::Is(cause))
+            // The file that is read or written is on a server.
+            (StackRule::Is(Cause::FileServer), Finding::Is(cause))
                 if cause.is_storage() && cause != Cause::FileServer =>
             {
                 Finding::Is(Cause::FileServer)
             }
-            (Says::IsInnermost(cause), Finding::Nothing) if innermost => Finding::Is(cause),
-            (Says::Disk, Finding::Nothing | Finding::Within(_)) => Finding::Disk,
-            (Says::Page, Finding::Nothing | Finding::Within(_) | Finding::Disk) => Finding::Page,
-            (Says::Within(cause), Finding::Nothing) => Finding::Within(cause),
+            (StackRule::IsInnermost(cause), Finding::Nothing) if innermost => Finding::Is(cause),
+            (StackRule::Disk, Finding::Nothing | Finding::Within(_)) => Finding::Disk,
+            (StackRule::Page, Finding::Nothing | Finding::Within(_) | Finding::Disk) => {
+                Finding::Page
+            }
+            (StackRule::Within(cause), Finding::Nothing) => Finding::Within(cause),
             _ => return,
         };
-        (self.finding, self.by) = (finding, Some(name));
+        (self.finding, self.function) = (finding, Some(name));
     }
 }
 
-fn is_lock(says: Option<Says>) -> bool {
-    matches!(says, Some(Says::Semaphore | Says::Mutex))
+fn is_lock(rule: Option<StackRule>) -> bool {
+    matches!(rule, Some(StackRule::Semaphore | StackRule::Mutex))
 }
 
-/// How many functions stand within `kthread < ret_from_fork`.
-fn kernel_loop(telling: &[(&str, Option<Says>)]) -> Option<usize> {
+/// How many functions `kthread` or `ret_from_fork` has on the stack.
+fn kernel_loop(ruled: &[(&str, Option<StackRule>)]) -> Option<usize> {
     let is_start = |name: &str| matches!(name, "kthread" | "ret_from_fork" | "ret_from_fork_asm");
-    let depth = telling.iter().position(|(name, _)| is_start(name))?;
-    let waits = matches!(telling[0].1, Some(Says::Disk | Says::Page));
+    let depth = ruled.iter().position(|(name, _)| is_start(name))?;
+    let waits = matches!(ruled[0].1, Some(StackRule::Disk | StackRule::Page));
     (!waits).then_some(depth)
 }
 
@@ -205,8 +206,8 @@ fn syscall_of(function: &str) -> Option<&str> {
     BEGINNINGS.iter().find_map(|beginning| function.strip_prefix(beginning))
 }
 
-fn innermost(telling: &[(&str, Option<Says>)]) -> String {
-    let names: Vec<String> = telling.iter().take(SHOWN).map(|(name, _)| clipped(name)).collect();
+fn innermost(ruled: &[(&str, Option<StackRule>)]) -> String {
+    let names: Vec<String> = ruled.iter().take(SHOWN).map(|(name, _)| clipped(name)).collect();
     names.join(" < ")
 }
 

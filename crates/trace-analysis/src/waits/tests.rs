@@ -5,8 +5,6 @@ use model::{
     Vector,
 };
 
-use super::callers::{MUTEXES, SEMAPHORES};
-use super::functions::SAYS;
 use super::*;
 use crate::drawn::{Random, at_random};
 use crate::group::By;
@@ -659,25 +657,6 @@ fn sums_hold_whatever_happens() {
             wakers(&timeline, &classifier, &everyone).iter().map(|(_, sum)| sum.ns).sum();
         assert_eq!(woken, waits);
     }
-}
-
-#[test]
-fn every_function_says_one_thing() {
-    fn check<T>(table: &[(T, &[&str])]) {
-        let mut names: Vec<&str> =
-            table.iter().flat_map(|(_, names)| names.iter().copied()).collect();
-        names.sort_unstable();
-        let twice: Vec<&[&str]> = names.windows(2).filter(|pair| pair[0] == pair[1]).collect();
-        assert!(twice.is_empty(), "{twice:?}");
-        for name in names {
-            let beginning = name.strip_suffix('*').unwrap_or(name);
-            assert!(!beginning.contains('*') && 2 < beginning.len(), "{name}");
-            assert_eq!(names::plain(beginning), beginning);
-        }
-    }
-    check(SAYS);
-    check(SEMAPHORES);
-    check(MUTEXES);
 }
 
 /// From events to causes: what the builder makes of them is understood here.
