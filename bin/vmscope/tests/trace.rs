@@ -3,8 +3,8 @@
 
 #![allow(clippy::unwrap_used)]
 
-#[path = "trace/story.rs"]
-mod story;
+#[path = "trace/fixture_trace.rs"]
+mod fixture_trace;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -18,8 +18,13 @@ fn traced(name: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("trace-{name}"));
     let _ = std::fs::remove_dir_all(&folder);
     std::fs::create_dir_all(&folder).unwrap();
-    let (header, tables) = (story::header(), story::tables());
-    story::write(&folder.join("seq"), &header, &tables, &[story::SEQUENTIAL, story::GUEST]);
+    let (header, tables) = (fixture_trace::header(), fixture_trace::tables());
+    fixture_trace::write(
+        &folder.join("seq"),
+        &header,
+        &tables,
+        &[fixture_trace::SEQUENTIAL, fixture_trace::GUEST],
+    );
     folder
 }
 
@@ -140,8 +145,13 @@ fn printed_numbers_add_up() {
 /// A folder of its own for each test, in which there is the trace `vm` of a VM whose host was traced, too.
 fn traced_vm(name: &str) -> PathBuf {
     let folder = traced(name);
-    let (header, tables) = (story::header(), story::vm_tables());
-    story::write(&folder.join("vm"), &header, &tables, &[story::HOST, story::VM]);
+    let (header, tables) = (fixture_trace::header(), fixture_trace::vm_tables());
+    fixture_trace::write(
+        &folder.join("vm"),
+        &header,
+        &tables,
+        &[fixture_trace::HOST, fixture_trace::VM],
+    );
     folder
 }
 
@@ -199,21 +209,33 @@ fn who_stole_from_the_path_adds_up() {
 #[test]
 fn two_traces_side_by_side() {
     let folder = traced("compare");
-    let tables =
-        TraceTables { machines: story::tables().machines[..1].to_vec(), ..story::tables() };
+    let tables = TraceTables {
+        machines: fixture_trace::tables().machines[..1].to_vec(),
+        ..fixture_trace::tables()
+    };
     let tables = TraceTables {
         stacks: tables.stacks.into_iter().filter(|(machine, ..)| machine.0 == 0).collect(),
         tasks: tables.tasks.into_iter().filter(|task| task.machine.0 == 0).collect(),
         ..tables
     };
-    story::write(&folder.join("short"), &story::header(), &tables, &[&story::shorter()]);
+    fixture_trace::write(
+        &folder.join("short"),
+        &fixture_trace::header(),
+        &tables,
+        &[&fixture_trace::shorter()],
+    );
     check(&folder, &["compare", "seq", "short"], "trace-compare.txt");
     for format in ["csv", "json"] {
         let arguments = ["compare", "seq", "short", "--format", format];
         check(&folder, &arguments, &format!("trace-compare.{format}"));
     }
     let without = TraceTables { command: None, ..tables };
-    story::write(&folder.join("all"), &story::header(), &without, &[&story::shorter()]);
+    fixture_trace::write(
+        &folder.join("all"),
+        &fixture_trace::header(),
+        &without,
+        &[&fixture_trace::shorter()],
+    );
     check(&folder, &["compare", "seq", "all"], "trace-compare-machines.txt");
     let page = printed(&folder, &["compare", "seq", "short", "--format", "html"]);
     assert!(page.starts_with("<!doctype html>") && page.contains("short"), "{}", &page[..200]);
@@ -244,14 +266,14 @@ fn exports() {
 #[test]
 fn names_from_guests_cannot_steer_the_terminal() {
     let evil = "\x1b[2J\u{9b}31m,\"x\"\r\n\u{202e}";
-    let mut tables = story::tables();
+    let mut tables = fixture_trace::tables();
     tables.machines[1].name = evil.to_owned();
     tables.machines[1].missing[0].1 = evil.to_owned();
     tables.tasks.iter_mut().for_each(|task| task.name = evil.to_owned());
     tables.stacks.iter_mut().for_each(|(.., functions)| functions.insert(0, evil.to_owned()));
     let folder = traced("hostile");
-    let stories = [story::SEQUENTIAL, story::GUEST];
-    story::write(&folder.join("evil"), &story::header(), &tables, &stories);
+    let stories = [fixture_trace::SEQUENTIAL, fixture_trace::GUEST];
+    fixture_trace::write(&folder.join("evil"), &fixture_trace::header(), &tables, &stories);
     for view in VIEWS.into_iter().chain(["overview"]) {
         for format in ["text", "csv", "json"] {
             if view == "critical-path" || (view, format) == ("overview", "csv") {

@@ -238,7 +238,7 @@ fn waits(life: &Life) -> Vec<Figure> {
 }
 
 fn classes(timeline: &Timeline, tasks: &[TaskId]) -> Vec<Figure> {
-    let groups = KernelTime::new(timeline).of(tasks).groups();
+    let groups = KernelTime::new(timeline).times_of(tasks).groups();
     let row = |group: ClassGroup| {
         let ns = groups.get(&group).copied().unwrap_or(0);
         (group.name().to_owned(), Unit::Ns, ns)
@@ -267,7 +267,7 @@ fn path(timeline: &Timeline, scope: Scope) -> Vec<Figure> {
 }
 
 fn kernel(work: Work) -> String {
-    match Class::of(work).group() {
+    match Class::from_work(work).group() {
         ClassGroup::KernelTasks => "kernel tasks".to_owned(),
         group => format!("kernel: {}", group.name()),
     }
@@ -300,7 +300,7 @@ mod test {
     use model::{MachineId, TraceTables};
 
     use super::*;
-    use crate::drawn::{By, Drawn};
+    use crate::test_timelines::{By, DrawnTimeline};
     use crate::timeline::build::random::senseless;
 
     fn classifier() -> Classifier {
@@ -311,7 +311,7 @@ mod test {
     fn drawn(lines: [&str; 3], wakers: &[(char, By)]) -> Timeline {
         let [make, one, two] = lines;
         let lines = [("make", "", make), ("one", "make", one), ("two", "make", two)];
-        let mut timeline = Drawn::new(&lines, wakers).timeline;
+        let mut timeline = DrawnTimeline::new(&lines, wakers).timeline;
         timeline.tasks[1..].iter_mut().for_each(|task| task.names[0].1 = "cc1".to_owned());
         timeline
     }

@@ -38,7 +38,7 @@ pub fn grouped(timeline: &Timeline, by: By, tasks: &[TaskId]) -> Vec<(Key, Vec<T
     let mut rows: Vec<(Key, Vec<TaskId>)> = Vec::new();
     let mut known: BTreeMap<(Option<TaskId>, &str, bool), usize> = BTreeMap::new();
     for &id in tasks {
-        let first = processes.of(id);
+        let first = processes.leader_of(id);
         let (Some(task), Some(leader)) =
             (timeline.tasks.get(id.index()), timeline.tasks.get(first.index()))
         else {
@@ -64,7 +64,7 @@ pub fn grouped(timeline: &Timeline, by: By, tasks: &[TaskId]) -> Vec<(Key, Vec<T
 #[cfg(test)]
 mod test {
     use super::*;
-    use crate::drawn::Drawn;
+    use crate::test_timelines::DrawnTimeline;
     use crate::tree::all;
 
     /// A process of two threads, a child, and another process.
@@ -75,7 +75,7 @@ mod test {
             ("cc1", "make", " 0  "),
             ("sh", "", "1111"),
         ];
-        let mut timeline = Drawn::new(&lines, &[]).timeline;
+        let mut timeline = DrawnTimeline::new(&lines, &[]).timeline;
         timeline.tasks[1].pid = timeline.tasks[0].pid;
         timeline.tasks[1].parent = Some(TaskId(0));
         timeline.tasks[1].names[0].1 = "make:worker".to_owned();

@@ -9,8 +9,6 @@
 pub mod compare;
 mod cover;
 pub mod critical_path;
-#[cfg(test)]
-mod drawn;
 pub mod findings;
 pub mod gantt;
 pub mod group;
@@ -20,6 +18,8 @@ mod processes;
 pub mod profile;
 mod span;
 pub mod states;
+#[cfg(test)]
+mod test_timelines;
 pub mod timeline;
 pub mod tree;
 pub mod waits;

@@ -26,7 +26,7 @@ impl<'a> Processes<'a> {
     }
 
     /// The process' first thread; the task itself when that was not seen.
-    pub(crate) fn of(&self, id: TaskId) -> TaskId {
+    pub(crate) fn leader_of(&self, id: TaskId) -> TaskId {
         let task = self.timeline.tasks.get(id.index());
         task.and_then(|task| self.leader(task.pid, id)).unwrap_or(id)
     }

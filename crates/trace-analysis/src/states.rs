@@ -97,7 +97,7 @@ pub fn states(timeline: &Timeline, who: &[TaskId]) -> States {
     let mut by_process: BTreeMap<TaskId, Table> = BTreeMap::new();
     for (id, table) in &tasks {
         total.add(table);
-        by_process.entry(processes.of(*id)).or_default().add(table);
+        by_process.entry(processes.leader_of(*id)).or_default().add(table);
     }
     let names = by_name(timeline, &by_process);
     States { total, tasks, processes: by_process.into_iter().collect(), names }

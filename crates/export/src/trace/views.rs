@@ -194,7 +194,7 @@ fn improvements(findings: &Findings<'_>) -> Table {
         ],
     );
     if let Some(Path { summary, .. }) = findings.path() {
-        for improvement in &summary.worth {
+        for improvement in &summary.improvements {
             table.rows.push(vec![
                 Cell::name(&improvement.target.to_string()),
                 Cell::Number(improvement.on_path_ns),

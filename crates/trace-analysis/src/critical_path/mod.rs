@@ -20,14 +20,14 @@
 //!
 //! Segments touch and cover the range: their lengths add up to the command's wall time (asserted).
 
+mod amdahl;
+#[cfg(test)]
+mod event_tests;
+mod labels;
 mod summary;
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod told;
 mod walk;
-mod words;
-mod worth;
 
 use std::ops::Range;
 
@@ -35,9 +35,9 @@ use model::{BlockOp, HostNs, Interrupt, TraceTables};
 
 use crate::timeline::{TaskId, Timeline, Work};
 
+pub use amdahl::{Improvement, Target};
 pub use summary::{Category, NameShare, ProcessShare, Share, Summary, summary};
 pub use walk::critical_path;
-pub use worth::{Improvement, Target};
 
 /// What is to be explained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,7 +57,7 @@ pub struct Scope {
 pub enum Locks {
     /// The path goes on in the task that let the lock go: its work is what took the time.
     ThroughHolder,
-    /// The wait stays with the sleeper, as `Doing::Lock`: what the locks themselves cost.
+    /// The wait stays with the sleeper, as `PathActivity::Lock`: what the locks themselves cost.
     Stay,
 }
 
@@ -82,7 +82,7 @@ pub struct PathSegment {
     /// Why the path came from the segment before to this one.
     pub via: Via,
     /// What is done or waited for.
-    pub doing: Doing,
+    pub activity: PathActivity,
 }
 
 /// Why the path came from one segment to the next.
@@ -111,7 +111,7 @@ pub enum Via {
 
 /// What is done or waited for on the path.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Doing {
+pub enum PathActivity {
     /// The task has a CPU.
     Running {
         /// Which.

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use model::{BlockOp, HostNs, Interrupt, Pid, Vector};
 
-use super::worth::{self, Improvement};
-use super::{CriticalPath, Doing, PathSegment};
+use super::amdahl::{self, Improvement};
+use super::{CriticalPath, PathActivity, PathSegment};
 use crate::kernel::Class;
 use crate::processes::Processes;
 use crate::span;
@@ -28,7 +28,7 @@ pub struct Summary {
     /// Who had the CPU during `Category::CpuWait`, by name and longest first; `None`: nobody, or not known.
     pub behind: Vec<(Option<String>, u64)>,
     /// What would make the command shorter, best first.
-    pub worth: Vec<Improvement>,
+    pub improvements: Vec<Improvement>,
 }
 
 /// A part of the path.
@@ -119,7 +119,7 @@ pub fn summary(timeline: &Timeline, path: &CriticalPath) -> Summary {
     }
     let summary = sums.finish(timeline, path.scope.end.since(path.scope.begin));
     debug_assert!(summary.adds_up(), "every view of a path adds up to its length");
-    Summary { worth: worth::worth(timeline, path, &summary), ..summary }
+    Summary { improvements: amdahl::improvements(timeline, path, &summary), ..summary }
 }
 
 /// What a segment counts as, with ns: adds up to its length.
@@ -128,26 +128,26 @@ fn parts(timeline: &Timeline, segment: &PathSegment) -> Vec<(Category, u64)> {
         let disk = timeline.disks.get(row as usize);
         disk.map_or_else(|| "unknown disk".to_owned(), |disk| disk.name.clone())
     };
-    let category = match &segment.doing {
-        Doing::Running { work, .. } => {
+    let category = match &segment.activity {
+        PathActivity::Running { work, .. } => {
             let task = timeline.tasks.get(segment.task.index());
             let name = task.map_or("", |task| span::name_at(task, segment.begin));
             return work.iter().map(|&(work, ns)| (executed(name, work), ns)).collect();
         }
-        Doing::CpuWait { .. } => Category::CpuWait,
-        Doing::WakingUp => Category::WakingUp,
-        Doing::DiskQueue { disk: row, .. } => Category::DiskQueue(disk(*row)),
-        Doing::Disk { disk: row, op } => Category::Disk(disk(*row), *op),
-        Doing::UnknownDisk => Category::UnknownDisk,
-        Doing::Interrupt(
+        PathActivity::CpuWait { .. } => Category::CpuWait,
+        PathActivity::WakingUp => Category::WakingUp,
+        PathActivity::DiskQueue { disk: row, .. } => Category::DiskQueue(disk(*row)),
+        PathActivity::Disk { disk: row, op } => Category::Disk(disk(*row), *op),
+        PathActivity::UnknownDisk => Category::UnknownDisk,
+        PathActivity::Interrupt(
             Interrupt::Soft(TIMER | HRTIMER) | Interrupt::Vector(Vector::LocalTimer),
         ) => Category::Timer,
-        Doing::Interrupt(Interrupt::Soft(NET_TX | NET_RX)) => Category::Network,
-        Doing::Interrupt(interrupt) => Category::Interrupt(*interrupt),
-        Doing::Lock => Category::Lock,
-        Doing::Stopped => Category::Stopped,
-        Doing::NotOver { syscall } => Category::NotOver(*syscall),
-        Doing::UnknownSleep { .. } | Doing::Unknown => Category::Unknown,
+        PathActivity::Interrupt(Interrupt::Soft(NET_TX | NET_RX)) => Category::Network,
+        PathActivity::Interrupt(interrupt) => Category::Interrupt(*interrupt),
+        PathActivity::Lock => Category::Lock,
+        PathActivity::Stopped => Category::Stopped,
+        PathActivity::NotOver { syscall } => Category::NotOver(*syscall),
+        PathActivity::UnknownSleep { .. } | PathActivity::Unknown => Category::Unknown,
     };
     vec![(category, segment.length_ns())]
 }
@@ -182,7 +182,7 @@ impl Sums {
     fn add(&mut self, timeline: &Timeline, processes: &Processes, segment: &PathSegment) {
         let task = timeline.tasks.get(segment.task.index());
         let name = task.map_or("", |task| span::name_at(task, segment.begin));
-        let process = processes.of(segment.task);
+        let process = processes.leader_of(segment.task);
         let (of_name, ids) = self.names.entry(name.to_owned()).or_default();
         let of_process = self.processes.entry(process).or_default();
         ids.insert(process);
@@ -193,9 +193,9 @@ impl Sums {
             let sum = self.categories.entry(category).or_default();
             *sum = (sum.0 + ns, sum.1 + 1);
         }
-        if let Doing::CpuWait { behind, .. } = &segment.doing {
+        if let PathActivity::CpuWait { behind, .. } = &segment.activity {
             for &(id, ns) in behind {
-                let process = id.map(|id| processes.of(id));
+                let process = id.map(|id| processes.leader_of(id));
                 let task = process.and_then(|id| timeline.tasks.get(id.index()));
                 let name = task.map(|task| span::name_at(task, segment.begin).to_owned());
                 *self.behind.entry(name).or_default() += ns;
@@ -220,7 +220,7 @@ impl Sums {
         let classes = classes(&categories);
         let mut behind: Vec<_> = self.behind.into_iter().collect();
         behind.sort_by_key(|(_, ns)| Reverse(*ns));
-        Summary { wall_ns, categories, classes, names, processes, behind, worth: Vec::new() }
+        Summary { wall_ns, categories, classes, names, processes, behind, improvements: Vec::new() }
     }
 }
 
@@ -228,7 +228,7 @@ fn classes(categories: &[Share<Category>]) -> Vec<(Class, u64)> {
     let mut sums: BTreeMap<Class, u64> = BTreeMap::new();
     for share in categories {
         if let Category::Kernel(work) = share.of {
-            *sums.entry(Class::of(work)).or_default() += share.ns;
+            *sums.entry(Class::from_work(work)).or_default() += share.ns;
         }
     }
     let mut classes: Vec<_> = sums.into_iter().collect();

@@ -1,9 +1,9 @@
-//! Paths through drawn timelines (see `crate::drawn`), and through random ones.
+//! Paths through drawn timelines (see `crate::test_timelines`), and through random ones.
 
 use model::{HostNs, Interrupt, MachineId, Tid, TraceTables, TracedCommand};
 
 use super::*;
-use crate::drawn::{By, Drawn, Random, at_random};
+use crate::test_timelines::{By, DrawnTimeline, Random, at_random};
 use crate::timeline::build::random::senseless;
 
 const TIMER: By = By::Interrupt(Interrupt::Soft(1));
@@ -11,30 +11,30 @@ const PACKET: By = By::Interrupt(Interrupt::Soft(3));
 
 /// Per column whose it is (the name's first letter), and what: u user code, k kernel, r waits for a CPU, w is woken,
 /// q in the disk's queue, D disk, i sleeps until an interrupt, L lock, d unknown disk, s stopped, e asleep when the trace ends, ? unknown.
-fn letters(drawn: &Drawn, path: &CriticalPath) -> [String; 2] {
+fn letters(drawn: &DrawnTimeline, path: &CriticalPath) -> [String; 2] {
     let mut out = [String::new(), String::new()];
     for segment in &path.segments {
         let name = &drawn.timeline.tasks[segment.task.index()].names[0].1;
         let columns = usize::try_from(segment.length_ns() / 10).unwrap();
         out[0].push_str(&name[..1].repeat(columns));
-        out[1].push_str(&match &segment.doing {
-            Doing::Running { work, .. } => work
+        out[1].push_str(&match &segment.activity {
+            PathActivity::Running { work, .. } => work
                 .iter()
                 .map(|(work, ns)| {
                     let letter = if *work == Work::User { "u" } else { "k" };
                     letter.repeat(usize::try_from(ns / 10).unwrap())
                 })
                 .collect::<String>(),
-            Doing::CpuWait { .. } => "r".repeat(columns),
-            Doing::WakingUp => "w".repeat(columns),
-            Doing::DiskQueue { .. } => "q".repeat(columns),
-            Doing::Disk { .. } => "D".repeat(columns),
-            Doing::Interrupt(_) => "i".repeat(columns),
-            Doing::Lock => "L".repeat(columns),
-            Doing::UnknownDisk => "d".repeat(columns),
-            Doing::Stopped => "s".repeat(columns),
-            Doing::NotOver { .. } => "e".repeat(columns),
-            Doing::UnknownSleep { .. } | Doing::Unknown => "?".repeat(columns),
+            PathActivity::CpuWait { .. } => "r".repeat(columns),
+            PathActivity::WakingUp => "w".repeat(columns),
+            PathActivity::DiskQueue { .. } => "q".repeat(columns),
+            PathActivity::Disk { .. } => "D".repeat(columns),
+            PathActivity::Interrupt(_) => "i".repeat(columns),
+            PathActivity::Lock => "L".repeat(columns),
+            PathActivity::UnknownDisk => "d".repeat(columns),
+            PathActivity::Stopped => "s".repeat(columns),
+            PathActivity::NotOver { .. } => "e".repeat(columns),
+            PathActivity::UnknownSleep { .. } | PathActivity::Unknown => "?".repeat(columns),
         });
     }
     out
@@ -54,7 +54,7 @@ fn check_locks(
     who: &str,
     what: &str,
 ) {
-    let drawn = Drawn::new(lines, wakers);
+    let drawn = DrawnTimeline::new(lines, wakers);
     let scope = Scope { locks, ..Scope::life(&drawn.timeline, drawn.id(lines[0].0)).unwrap() };
     let path = critical_path(&drawn.timeline, scope);
     assert!(path.covers_scope());
@@ -118,7 +118,7 @@ fn disks() {
 #[test]
 fn packets() {
     let mut drawn =
-        Drawn::new(&[("client", "", "0aaw0"), ("server", "", "11111")], &[('a', PACKET)]);
+        DrawnTimeline::new(&[("client", "", "0aaw0"), ("server", "", "11111")], &[('a', PACKET)]);
     let mut check = |works: [[Work; 2]; 2], who: &str, what: &str| {
         for (cpu, works) in drawn.timeline.cpus.iter_mut().zip(works) {
             let [two, three] = [2, 3].map(|row| cpu.slices.get(row).unwrap().task);
@@ -191,7 +191,7 @@ fn the_path_comes_back_from_a_waker_that_slept() {
 fn the_path_comes_back_from_an_idle_kernel_task() {
     let check = |lines: &[(&str, &str, &str)], by: By, kernel: bool, who: &str, what: &str| {
         let wakers = [('a', By::Task("journal")), ('b', TIMER), ('c', by)];
-        let mut drawn = Drawn::new(lines, &wakers);
+        let mut drawn = DrawnTimeline::new(lines, &wakers);
         drawn.timeline.tasks[1].kernel = kernel;
         let life = Scope::life(&drawn.timeline, drawn.id("first")).unwrap();
         let path = critical_path(&drawn.timeline, life);
@@ -225,7 +225,7 @@ fn the_path_comes_back_from_an_idle_kernel_task() {
 
 #[test]
 fn why_the_path_goes_on_elsewhere() {
-    let drawn = Drawn::new(
+    let drawn = DrawnTimeline::new(
         &[("make", "", "00aaaaaw0"), ("cc1", "make", "  .1bb11 ")],
         &[('a', By::Task("cc1")), ('b', By::Disk("cc1", 4, 5, 6))],
     );
@@ -248,7 +248,7 @@ fn why_the_path_goes_on_elsewhere() {
 
 #[test]
 fn a_range_of_it() {
-    let drawn = Drawn::new(
+    let drawn = DrawnTimeline::new(
         &[("make", "", "000aaaaaw.00"), ("cc1", "make", "   .1111    ")],
         &[('a', By::Task("cc1"))],
     );
@@ -271,15 +271,15 @@ fn a_range_of_it() {
 
 #[test]
 fn who_had_the_cpu() {
-    let drawn = Drawn::new(&[("make", "", "0....0"), ("cc1", "", "?0???.")], &[]);
+    let drawn = DrawnTimeline::new(&[("make", "", "0....0"), ("cc1", "", "?0???.")], &[]);
     let path = critical_path(&drawn.timeline, Scope::life(&drawn.timeline, TaskId(0)).unwrap());
     let behind = vec![(None, 30), (Some(drawn.id("cc1")), 10)];
-    assert_eq!(path.segments[1].doing, Doing::CpuWait { cpu: Some(0), behind });
+    assert_eq!(path.segments[1].activity, PathActivity::CpuWait { cpu: Some(0), behind });
 }
 
 #[test]
 fn what_it_consists_of() {
-    let drawn = Drawn::new(
+    let drawn = DrawnTimeline::new(
         &[
             ("make", "", "00aaaaaaaw.0"),
             ("cc1", "make", "  .1bb111   "),
@@ -311,14 +311,15 @@ fn what_it_consists_of() {
     let names: Vec<_> =
         summary.names.iter().map(|it| (it.name.as_str(), it.ns, it.disk_ns)).collect();
     assert_eq!(names, [("cc1", 70, 20), ("make", 50, 0)]);
-    let worth: Vec<_> = summary.worth.iter().map(|it| (it.on_path_ns, it.at_best_ns)).collect();
-    assert_eq!(worth, [(40, 80), (30, 90), (20, 100), (20, 100), (10, 110), (10, 110), (10, 110)]);
-    assert_eq!(summary.worth[0].factor(), Some(1.5));
+    let bounds: Vec<_> =
+        summary.improvements.iter().map(|it| (it.on_path_ns, it.at_best_ns)).collect();
+    assert_eq!(bounds, [(40, 80), (30, 90), (20, 100), (20, 100), (10, 110), (10, 110), (10, 110)]);
+    assert_eq!(summary.improvements[0].factor(), Some(1.5));
 }
 
 #[test]
 fn programs_one_after_another_in_one_task() {
-    let mut drawn = Drawn::new(&[("sh", "", "00000")], &[]);
+    let mut drawn = DrawnTimeline::new(&[("sh", "", "00000")], &[]);
     drawn.timeline.tasks[0].names.push((HostNs(20), "cc1".to_owned()));
     let path = critical_path(&drawn.timeline, Scope::life(&drawn.timeline, TaskId(0)).unwrap());
     let summary = summary(&drawn.timeline, &path);
@@ -329,7 +330,7 @@ fn programs_one_after_another_in_one_task() {
 
 #[test]
 fn a_command_begins_when_it_is_released() {
-    let mut drawn = Drawn::new(
+    let mut drawn = DrawnTimeline::new(
         &[("make", "", "00000000"), ("vmscope", "", "xxx     "), ("make", "", "   00000")],
         &[],
     );
@@ -371,7 +372,7 @@ fn random_timelines() {
             let summary = summary(&timeline, &path);
             assert!(summary.adds_up(), "{summary:?}");
             let is_bound = |it: &Improvement| it.on_path_ns + it.at_best_ns == summary.wall_ns;
-            assert!(summary.worth.iter().all(is_bound));
+            assert!(summary.improvements.iter().all(is_bound));
         }
     }
 }

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use model::{HostNs, Interrupt};
 
 use super::summary::NET_RX;
-use super::{CriticalPath, Doing, Locks, PathSegment, Scope, Via};
+use super::{CriticalPath, Locks, PathActivity, PathSegment, Scope, Via};
 use crate::span;
 use crate::timeline::{
     Cpu, Request, Segment, Sleep, State, Task, TaskId, Timeline, Waker, WokenBy, Work,
@@ -66,7 +66,7 @@ struct Walk<'a> {
 impl<'a> Walk<'a> {
     fn step(&mut self) {
         let Some(task) = self.timeline.tasks.get(self.task.index()) else {
-            return self.push(self.scope.begin, Doing::Unknown);
+            return self.push(self.scope.begin, PathActivity::Unknown);
         };
         let row = task.segments.ended_before(self.at);
         match task.segments.get(row).filter(|segment| segment.begin < self.at) {
@@ -94,18 +94,18 @@ impl<'a> Walk<'a> {
                 self.push(begin, self.cpu_wait(cpu, begin));
             }
             State::Asleep(sleep) => self.asleep(sleep, begin, segment.end),
-            State::Stopped => self.push(begin, Doing::Stopped),
-            State::Unknown => self.push(begin, Doing::Unknown),
+            State::Stopped => self.push(begin, PathActivity::Stopped),
+            State::Unknown => self.push(begin, PathActivity::Unknown),
         }
     }
 
     /// The task was made here; or it ended before, or has no segment here.
     fn before_birth(&mut self, task: &Task) {
         match task.parent {
-            _ if task.end < self.at => self.push(task.end, Doing::Unknown),
-            _ if task.begin < self.at => self.push(task.begin, Doing::Unknown),
+            _ if task.end < self.at => self.push(task.end, PathActivity::Unknown),
+            _ if task.begin < self.at => self.push(task.begin, PathActivity::Unknown),
             Some(parent) if self.may_hop() => self.hop(parent, self.at, Via::Forked),
-            _ => self.push(self.scope.begin, Doing::Unknown),
+            _ => self.push(self.scope.begin, PathActivity::Unknown),
         }
     }
 
@@ -131,15 +131,17 @@ impl<'a> Walk<'a> {
         let woken = waker.time.clamp(begin, self.at);
         let stays = sleep.lock.is_some() && self.scope.locks == Locks::Stay;
         match waker.by {
-            _ if waker.time <= begin => self.push(begin, Doing::WakingUp),
-            _ if stays => self.stay(woken, begin, Doing::Lock),
+            _ if waker.time <= begin => self.push(begin, PathActivity::WakingUp),
+            _ if stays => self.stay(woken, begin, PathActivity::Lock),
             WokenBy::Task(by) if self.goes_on_in(by, woken, begin) && self.may_hop() => {
                 self.woken(by, woken, begin, sleep);
             }
             WokenBy::Interrupt(Interrupt::Soft(NET_RX)) if self.may_hop() => {
                 match self.sender(waker.time) {
                     Some(sender) => self.woken(sender, woken, begin, sleep),
-                    None => self.stay(woken, begin, Doing::Interrupt(Interrupt::Soft(NET_RX))),
+                    None => {
+                        self.stay(woken, begin, PathActivity::Interrupt(Interrupt::Soft(NET_RX)))
+                    }
                 }
             }
             WokenBy::Request { task, row } => match self.request(task, row, woken) {
@@ -147,7 +149,7 @@ impl<'a> Walk<'a> {
                 None => self.stay(woken, begin, unexplained(sleep)),
             },
             WokenBy::Interrupt(interrupt) if sleep.lock.is_none() && !sleep.io => {
-                self.stay(woken, begin, Doing::Interrupt(interrupt));
+                self.stay(woken, begin, PathActivity::Interrupt(interrupt));
             }
             _ => self.stay(woken, begin, unexplained(sleep)),
         }
@@ -161,8 +163,8 @@ impl<'a> Walk<'a> {
             None => self.push(
                 begin,
                 match unexplained(sleep) {
-                    Doing::UnknownSleep { syscall } => Doing::NotOver { syscall },
-                    doing => doing,
+                    PathActivity::UnknownSleep { syscall } => PathActivity::NotOver { syscall },
+                    activity => activity,
                 },
             ),
         }
@@ -217,15 +219,15 @@ impl<'a> Walk<'a> {
     }
 
     /// The task's own wait, and its end.
-    fn stay(&mut self, woken: HostNs, begin: HostNs, doing: Doing) {
-        self.push(woken, Doing::WakingUp);
-        self.push(begin, doing);
+    fn stay(&mut self, woken: HostNs, begin: HostNs, activity: PathActivity) {
+        self.push(woken, PathActivity::WakingUp);
+        self.push(begin, activity);
     }
 
     /// The path goes on in the waker.
     fn woken(&mut self, by: TaskId, woken: HostNs, asleep_since: HostNs, sleep: &Sleep) {
         let (syscall, lock) = (sleep.syscall, sleep.lock.is_some());
-        self.push(woken, Doing::WakingUp);
+        self.push(woken, PathActivity::WakingUp);
         self.leave(asleep_since);
         self.hop(by, woken, Via::Woken { asleep_since, syscall, lock });
     }
@@ -263,22 +265,22 @@ impl<'a> Walk<'a> {
         let (disk, op, queued) = (request.disk, request.op, request.queued);
         let done = request.done.unwrap_or(woken).clamp(queued, woken);
         let issued = request.issued.unwrap_or(queued).clamp(queued, done);
-        self.push(done, Doing::WakingUp);
+        self.push(done, PathActivity::WakingUp);
         if maker != self.task {
             self.leave(asleep_since);
         }
         self.hop(maker, done, Via::Completed);
-        self.push(issued, Doing::Disk { disk, op });
-        self.push(queued, Doing::DiskQueue { disk, op });
+        self.push(issued, PathActivity::Disk { disk, op });
+        self.push(queued, PathActivity::DiskQueue { disk, op });
         self.via(Via::Requested);
     }
 
     /// Puts a segment before the path so far, which then begins at `begin`, or at the scope's begin.
-    fn push(&mut self, begin: HostNs, doing: Doing) {
+    fn push(&mut self, begin: HostNs, activity: PathActivity) {
         let begin = begin.max(self.scope.begin);
         if begin < self.at {
             let (end, task) = (self.at, self.task);
-            self.back.push(PathSegment { begin, end, task, via: Via::Itself, doing });
+            self.back.push(PathSegment { begin, end, task, via: Via::Itself, activity });
             self.at = begin;
             self.hops = 0;
         }
@@ -315,30 +317,33 @@ impl<'a> Walk<'a> {
         })
     }
 
-    fn running(&self, cpu: u32, begin: HostNs) -> Doing {
+    fn running(&self, cpu: u32, begin: HostNs) -> PathActivity {
         let range = begin.max(self.scope.begin)..self.at;
         let own = |task: Option<TaskId>| task == Some(self.task);
         let slices = span::slices(self.timeline, cpu, range.clone());
         let known = slices.filter(|slice| own(slice.task));
         let known = known.map(|slice| (slice.work, slice.end.since(slice.begin)));
-        Doing::Running { cpu, work: totals(known, range.end.since(range.start), Work::Unknown) }
+        PathActivity::Running {
+            cpu,
+            work: totals(known, range.end.since(range.start), Work::Unknown),
+        }
     }
 
-    fn cpu_wait(&self, cpu: Option<u32>, begin: HostNs) -> Doing {
+    fn cpu_wait(&self, cpu: Option<u32>, begin: HostNs) -> PathActivity {
         let range = begin.max(self.scope.begin)..self.at;
         let slices =
             cpu.into_iter().flat_map(|cpu| span::slices(self.timeline, cpu, range.clone()));
         let behind = slices.map(|slice| (slice.task, slice.end.since(slice.begin)));
-        Doing::CpuWait { cpu, behind: totals(behind, range.end.since(range.start), None) }
+        PathActivity::CpuWait { cpu, behind: totals(behind, range.end.since(range.start), None) }
     }
 }
 
 /// What is known of a sleep that nobody on record ended.
-fn unexplained(sleep: &Sleep) -> Doing {
+fn unexplained(sleep: &Sleep) -> PathActivity {
     match sleep {
-        Sleep { lock: Some(_), .. } => Doing::Lock,
-        Sleep { io: true, .. } => Doing::UnknownDisk,
-        Sleep { syscall, .. } => Doing::UnknownSleep { syscall: *syscall },
+        Sleep { lock: Some(_), .. } => PathActivity::Lock,
+        Sleep { io: true, .. } => PathActivity::UnknownDisk,
+        Sleep { syscall, .. } => PathActivity::UnknownSleep { syscall: *syscall },
     }
 }
 
@@ -369,13 +374,13 @@ impl CriticalPath {
         let touch = self.segments.iter().all(|segment| {
             let touches = segment.begin == at && at < segment.end;
             at = segment.end;
-            touches && segment.doing.parts_ns().is_none_or(|ns| ns == segment.length_ns())
+            touches && segment.activity.parts_ns().is_none_or(|ns| ns == segment.length_ns())
         });
         touch && at == self.scope.end.max(self.scope.begin)
     }
 }
 
-impl Doing {
+impl PathActivity {
     /// What its parts add up to, if it has any.
     fn parts_ns(&self) -> Option<u64> {
         match self {

@@ -4,16 +4,16 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use super::exact::exact;
-use super::{Doing, Lane, Subject, View};
+use super::{Activity, Lane, Subject, View};
 
 /// What a lane did longest in a column, and for how many ns. `None`: it was not there.
-pub type Cell = Option<(Doing, u64)>;
+pub type Cell = Option<(Activity, u64)>;
 
 /// A lane's columns: exactly as many as the view has.
 #[must_use]
 pub fn cells(subject: Subject<'_>, lane: &Lane, view: &View) -> Vec<Cell> {
     let mut cells = Vec::with_capacity(view.columns);
-    let mut sums: BTreeMap<Doing, u64> = BTreeMap::new();
+    let mut sums: BTreeMap<Activity, u64> = BTreeMap::new();
     let range = lane.life.start.max(view.range.start)..lane.life.end.min(view.range.end);
     exact(subject, lane.of, range, |mut it| {
         while it.begin < it.end {
@@ -22,7 +22,7 @@ pub fn cells(subject: Subject<'_>, lane: &Lane, view: &View) -> Vec<Cell> {
                 cells.push(longest(&mut sums));
             }
             let end = it.end.0.min(view.edge(cells.len() + 1));
-            *sums.entry(it.doing).or_default() += end - it.begin.0;
+            *sums.entry(it.activity).or_default() += end - it.begin.0;
             it.begin.0 = end;
         }
     });
@@ -31,8 +31,8 @@ pub fn cells(subject: Subject<'_>, lane: &Lane, view: &View) -> Vec<Cell> {
     cells
 }
 
-fn longest(sums: &mut BTreeMap<Doing, u64>) -> Cell {
-    std::mem::take(sums).into_iter().max_by_key(|&(doing, ns)| (ns, Reverse(doing)))
+fn longest(sums: &mut BTreeMap<Activity, u64>) -> Cell {
+    std::mem::take(sums).into_iter().max_by_key(|&(activity, ns)| (ns, Reverse(activity)))
 }
 
 impl View {

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use model::{BlockOp, HostNs};
 
-use super::{Doing, LaneOf, Subject};
+use super::{Activity, LaneOf, Subject};
 use crate::host_side::{HostSide, VcpuState};
 use crate::span;
 use crate::timeline::{Sleep, State, TaskId, Timeline, WokenBy, Work};
@@ -14,7 +14,7 @@ use crate::timeline::{Sleep, State, TaskId, Timeline, WokenBy, Work};
 pub(super) struct Exact {
     pub(super) begin: HostNs,
     pub(super) end: HostNs,
-    pub(super) doing: Doing,
+    pub(super) activity: Activity,
     pub(super) task: Option<TaskId>,
 }
 
@@ -47,20 +47,20 @@ struct Merging<F: FnMut(Exact)> {
 }
 
 impl<F: FnMut(Exact)> Merging<F> {
-    fn to(&mut self, end: HostNs, doing: Doing, task: Option<TaskId>) {
+    fn to(&mut self, end: HostNs, activity: Activity, task: Option<TaskId>) {
         if end <= self.at {
             return;
         }
-        let next = Exact { begin: self.at, end, doing, task };
+        let next = Exact { begin: self.at, end, activity, task };
         self.at = end;
         match &mut self.last {
-            Some(last) if (last.doing, last.task) == (doing, task) => last.end = end,
+            Some(last) if (last.activity, last.task) == (activity, task) => last.end = end,
             last => last.replace(next).into_iter().for_each(&mut self.each),
         }
     }
 
     fn unknown_to(&mut self, end: HostNs) {
-        self.to(end, Doing::Unknown, self.task);
+        self.to(end, Activity::Unknown, self.task);
     }
 }
 
@@ -83,27 +83,27 @@ fn vcpu(
     let cpu = side.and_then(|side| side.cpus.get(row as usize));
     for segment in cpu.into_iter().flat_map(|cpu| cpu.within(&range)) {
         out.unknown_to(segment.begin);
-        let (doing, by) = match segment.state {
-            VcpuState::Ran => (Doing::Ran, None),
-            VcpuState::Stolen(by) => (Doing::Stolen, by),
-            VcpuState::AsleepInVmm => (Doing::AsleepInVmm, None),
-            VcpuState::Halted => (Doing::Halted, None),
-            VcpuState::Asleep => (Doing::Asleep, None),
-            VcpuState::Unknown => (Doing::Unknown, None),
+        let (activity, by) = match segment.state {
+            VcpuState::Ran => (Activity::Ran, None),
+            VcpuState::Stolen(by) => (Activity::Stolen, by),
+            VcpuState::AsleepInVmm => (Activity::AsleepInVmm, None),
+            VcpuState::Halted => (Activity::Halted, None),
+            VcpuState::Asleep => (Activity::Asleep, None),
+            VcpuState::Unknown => (Activity::Unknown, None),
         };
-        out.to(segment.end, doing, by);
+        out.to(segment.end, activity, by);
     }
     out.unknown_to(range.end);
 }
 
-fn executes(work: Work) -> Doing {
+fn executes(work: Work) -> Activity {
     match work {
-        Work::Idle => Doing::Idle,
-        Work::User => Doing::User,
-        Work::Vcpu => Doing::Ran,
-        Work::Interrupt(_) => Doing::Interrupt,
-        Work::Syscall(_) | Work::Fault { .. } | Work::KernelTask => Doing::Kernel,
-        Work::Unknown => Doing::Unknown,
+        Work::Idle => Activity::Idle,
+        Work::User => Activity::User,
+        Work::Vcpu => Activity::Ran,
+        Work::Interrupt(_) => Activity::Interrupt,
+        Work::Syscall(_) | Work::Fault { .. } | Work::KernelTask => Activity::Kernel,
+        Work::Unknown => Activity::Unknown,
     }
 }
 
@@ -122,9 +122,12 @@ fn task(
             State::Running { cpu } => {
                 for slice in span::slices(timeline, *cpu, clipped.clone()) {
                     out.unknown_to(slice.begin);
-                    let doing =
-                        if slice.task == Some(id) { executes(slice.work) } else { Doing::Unknown };
-                    out.to(slice.end, doing, Some(id));
+                    let activity = if slice.task == Some(id) {
+                        executes(slice.work)
+                    } else {
+                        Activity::Unknown
+                    };
+                    out.to(slice.end, activity, Some(id));
                 }
                 out.unknown_to(clipped.end);
             }
@@ -134,19 +137,19 @@ fn task(
     out.unknown_to(range.end);
 }
 
-fn waits(state: &State) -> Doing {
+fn waits(state: &State) -> Activity {
     match state {
-        State::Runnable { .. } => Doing::CpuWait,
-        State::Asleep(Sleep { lock: Some(_), .. }) => Doing::LockWait,
-        State::Asleep(Sleep { io: true, .. }) => Doing::DiskWait,
+        State::Runnable { .. } => Activity::CpuWait,
+        State::Asleep(Sleep { lock: Some(_), .. }) => Activity::LockWait,
+        State::Asleep(Sleep { io: true, .. }) => Activity::DiskWait,
         State::Asleep(Sleep { woken_by: Some(waker), .. })
             if matches!(waker.by, WokenBy::Request { .. }) =>
         {
-            Doing::DiskWait
+            Activity::DiskWait
         }
-        State::Asleep(_) => Doing::Asleep,
-        State::Stopped => Doing::Stopped,
-        State::Running { .. } | State::Unknown => Doing::Unknown,
+        State::Asleep(_) => Activity::Asleep,
+        State::Stopped => Activity::Stopped,
+        State::Running { .. } | State::Unknown => Activity::Unknown,
     }
 }
 
@@ -177,13 +180,13 @@ impl Has {
         self
     }
 
-    fn doing(&self) -> Doing {
+    fn activity(&self) -> Activity {
         match (0 < self.reads, 0 < self.writes) {
-            (true, true) => Doing::ReadsAndWrites,
-            (true, false) => Doing::Reads,
-            (false, true) => Doing::Writes,
-            (false, false) if 0 < self.queued => Doing::Queued,
-            (false, false) => Doing::Idle,
+            (true, true) => Activity::ReadsAndWrites,
+            (true, false) => Activity::Reads,
+            (false, true) => Activity::Writes,
+            (false, false) if 0 < self.queued => Activity::Queued,
+            (false, false) => Activity::Idle,
         }
     }
 }
@@ -205,29 +208,29 @@ fn disk(timeline: &Timeline, row: u32, range: Range<HostNs>, out: &mut Merging<i
     let mut has = Has::default();
     let mut busy = timeline.disks.get(row as usize).map_or(&[][..], |disk| &disk.busy).iter();
     for (time, op, step) in steps {
-        disk_to(time.min(range.end), has.doing(), &mut busy, out);
+        disk_to(time.min(range.end), has.activity(), &mut busy, out);
         has = has.after(op, step);
     }
-    disk_to(range.end, has.doing(), &mut busy, out);
+    disk_to(range.end, has.activity(), &mut busy, out);
 }
 
 /// Where a disk is busy with a request that no task is known to have made, what it does is not known.
 fn disk_to(
     end: HostNs,
-    doing: Doing,
+    activity: Activity,
     busy: &mut std::slice::Iter<'_, (HostNs, HostNs)>,
     out: &mut Merging<impl FnMut(Exact)>,
 ) {
-    while matches!(doing, Doing::Idle | Doing::Queued)
+    while matches!(activity, Activity::Idle | Activity::Queued)
         && let Some(&(from, to)) = busy.as_slice().first()
         && from < end
     {
-        out.to(from, doing, None);
-        out.to(to.min(end), Doing::Unknown, None);
+        out.to(from, activity, None);
+        out.to(to.min(end), Activity::Unknown, None);
         if end < to {
             return;
         }
         busy.next();
     }
-    out.to(end, doing, None);
+    out.to(end, activity, None);
 }

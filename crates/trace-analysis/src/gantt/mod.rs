@@ -51,7 +51,7 @@ pub struct View {
 
 /// What a CPU, a vCPU, a disk or a task does, as far as a drawing tells. Of two that took equally long the first is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Doing {
+pub enum Activity {
     /// CPU, task: a program's own code runs.
     User,
     /// CPU, task: the kernel runs for a task.
@@ -100,7 +100,7 @@ pub struct Piece {
     /// How many neighbours it was made of: exact when 1.
     pub segments: u64,
     /// What it was for how many ns, longest first, never empty.
-    pub shares: Vec<(Doing, u64)>,
+    pub shares: Vec<(Activity, u64)>,
     /// For a CPU: the task that had it longest. For a task: itself. For a vCPU: the host's task that stole most, or `None`
     /// where more of it was not stolen.
     pub task: Option<TaskId>,

@@ -7,7 +7,7 @@ use std::ops::Range;
 use model::HostNs;
 
 use super::exact::{Exact, exact};
-use super::{Doing, Lane, Piece, Subject, View};
+use super::{Activity, Lane, Piece, Subject, View};
 use crate::timeline::TaskId;
 
 /// A lane's pieces in a view: at most `2 * columns + 1`.
@@ -22,12 +22,12 @@ pub fn pieces(subject: Subject<'_>, lane: &Lane, view: &View) -> Vec<Piece> {
 /// Pieces of stretches that touch: neighbours become one until it is as long as the resolution.
 #[must_use]
 pub fn fold(
-    stretches: impl Iterator<Item = (Range<HostNs>, Doing)>,
+    stretches: impl Iterator<Item = (Range<HostNs>, Activity)>,
     resolution_ns: u64,
 ) -> Vec<Piece> {
     let mut folding = Folding::new(resolution_ns);
-    for (range, doing) in stretches {
-        folding.add(Exact { begin: range.start, end: range.end, doing, task: None });
+    for (range, activity) in stretches {
+        folding.add(Exact { begin: range.start, end: range.end, activity, task: None });
     }
     folding.finish()
 }
@@ -40,7 +40,7 @@ pub(super) struct Folding {
     begin: HostNs,
     end: HostNs,
     segments: u64,
-    shares: BTreeMap<Doing, u64>,
+    shares: BTreeMap<Activity, u64>,
     tasks: BTreeMap<Option<TaskId>, u64>,
 }
 
@@ -61,7 +61,7 @@ impl Folding {
         }
         self.end = exact.end;
         self.segments += 1;
-        *self.shares.entry(exact.doing).or_default() += ns;
+        *self.shares.entry(exact.activity).or_default() += ns;
         *self.tasks.entry(exact.task).or_default() += ns;
         if self.resolution_ns <= self.end.since(self.begin) {
             self.flush();

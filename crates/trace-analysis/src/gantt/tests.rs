@@ -1,32 +1,32 @@
-//! Drawings of drawn timelines (see `crate::drawn`), and of random ones.
+//! Drawings of drawn timelines (see `crate::test_timelines`), and of random ones.
 
 use model::{HostNs, Machine, Tid};
 
 use super::*;
-use crate::drawn::{By, Drawn, Random, at_random};
+use crate::test_timelines::{By, DrawnTimeline, Random, at_random};
 use crate::timeline::Timeline;
 use crate::timeline::build::random::senseless;
 
-fn letter(doing: Doing) -> char {
-    match doing {
-        Doing::User => 'u',
-        Doing::Kernel => 'k',
-        Doing::Interrupt => 'i',
-        Doing::Idle => '_',
-        Doing::CpuWait => '.',
-        Doing::DiskWait => 'd',
-        Doing::LockWait => 'l',
-        Doing::Asleep => 'a',
-        Doing::Stopped => 's',
-        Doing::Reads => 'R',
-        Doing::Writes => 'W',
-        Doing::ReadsAndWrites => 'B',
-        Doing::Queued => 'q',
-        Doing::Ran => 'r',
-        Doing::Stolen => 'S',
-        Doing::AsleepInVmm => 'v',
-        Doing::Halted => 'h',
-        Doing::Unknown => '?',
+fn letter(activity: Activity) -> char {
+    match activity {
+        Activity::User => 'u',
+        Activity::Kernel => 'k',
+        Activity::Interrupt => 'i',
+        Activity::Idle => '_',
+        Activity::CpuWait => '.',
+        Activity::DiskWait => 'd',
+        Activity::LockWait => 'l',
+        Activity::Asleep => 'a',
+        Activity::Stopped => 's',
+        Activity::Reads => 'R',
+        Activity::Writes => 'W',
+        Activity::ReadsAndWrites => 'B',
+        Activity::Queued => 'q',
+        Activity::Ran => 'r',
+        Activity::Stolen => 'S',
+        Activity::AsleepInVmm => 'v',
+        Activity::Halted => 'h',
+        Activity::Unknown => '?',
     }
 }
 
@@ -38,7 +38,7 @@ fn whole(timeline: &Timeline) -> std::ops::Range<HostNs> {
     timeline.begin..timeline.end
 }
 
-fn name(drawn: &Drawn, lane: &Lane) -> String {
+fn name(drawn: &DrawnTimeline, lane: &Lane) -> String {
     match lane.of {
         LaneOf::Cpu(row) => format!("cpu{row}"),
         LaneOf::Vcpu(row) => format!("vcpu{row}"),
@@ -47,8 +47,8 @@ fn name(drawn: &Drawn, lane: &Lane) -> String {
     }
 }
 
-fn make() -> Drawn {
-    Drawn::new(
+fn make() -> DrawnTimeline {
+    DrawnTimeline::new(
         &[
             ("make", "", "00aaaaawww.0"),
             ("cc1", "make", "  .1bbb111  "),
@@ -68,8 +68,10 @@ fn columns() {
         let lanes = lanes(alone(&drawn.timeline), &view.range, 10);
         let line = |lane: &Lane| {
             let cells = cells(alone(&drawn.timeline), lane, &view);
-            let text: String =
-                cells.iter().map(|cell| cell.map_or(' ', |(doing, _)| letter(doing))).collect();
+            let text: String = cells
+                .iter()
+                .map(|cell| cell.map_or(' ', |(activity, _)| letter(activity)))
+                .collect();
             format!("{}{} {text}", " ".repeat(lane.depth as usize), name(&drawn, lane))
         };
         assert_eq!(lanes.lanes.iter().map(line).collect::<Vec<_>>(), expected);
@@ -122,9 +124,9 @@ fn a_disk_whose_requests_are_nobodys() {
 /// What a guest thinks that its CPUs do, and below each what they did.
 #[test]
 fn a_guest_from_both_sides() {
-    let guest = Drawn::new(&[("cc1", "", "000000aa"), ("sh", "", "    1111")], &[]);
+    let guest = DrawnTimeline::new(&[("cc1", "", "000000aa"), ("sh", "", "    1111")], &[]);
     let host = [("vcpu", "", "0..0aaa."), ("thief", "", "x00xxx11"), ("late", "", "    11..")];
-    let host = Drawn::new(&host, &[]);
+    let host = DrawnTimeline::new(&host, &[]);
     let row = Machine { vcpu_threads: vec![Tid(1), Tid(3)], ..Machine::default() };
     let side = HostSide::new(&host.timeline, &guest.timeline, &row).unwrap();
     let subject = Subject { timeline: &guest.timeline, host_side: Some(&side) };
@@ -133,7 +135,7 @@ fn a_guest_from_both_sides() {
         let lanes = lanes(subject, &view.range, 0).lanes;
         let line = |lane: &Lane| {
             let cells = cells(subject, lane, &view);
-            let text = cells.iter().map(|cell| cell.map_or(' ', |(doing, _)| letter(doing)));
+            let text = cells.iter().map(|cell| cell.map_or(' ', |(activity, _)| letter(activity)));
             format!("{} {}", name(&guest, lane), text.collect::<String>())
         };
         assert_eq!(lanes.iter().map(line).collect::<Vec<_>>(), expected);
@@ -176,7 +178,8 @@ fn short_neighbours_become_one_piece() {
         let lanes = lanes(alone(&drawn.timeline), &view.range, 10).lanes;
         let lane = lanes.iter().find(|lane| name(&drawn, lane) == of).unwrap();
         let text = |piece: &Piece| {
-            let share = |&(doing, ns): &(Doing, u64)| format!("{}{}", letter(doing), ns / 10);
+            let share =
+                |&(activity, ns): &(Activity, u64)| format!("{}{}", letter(activity), ns / 10);
             piece.shares.iter().map(share).collect::<String>()
         };
         let pieces = pieces(alone(&drawn.timeline), lane, &view);
@@ -193,7 +196,7 @@ fn short_neighbours_become_one_piece() {
 
 #[test]
 fn levels() {
-    let drawn = Drawn::new(&[("make", "", &"0a".repeat(600))], &[]);
+    let drawn = DrawnTimeline::new(&[("make", "", &"0a".repeat(600))], &[]);
     let range = whole(&drawn.timeline);
     let mut lanes = lanes(alone(&drawn.timeline), &range, 10).lanes;
     lanes.retain(|lane| name(&drawn, lane) == "make");

@@ -24,7 +24,7 @@ use std::ops::Range;
 use model::{HostNs, Machine, Tid};
 
 use crate::cover::{Stretch, cross};
-use crate::critical_path::{CriticalPath, Doing, PathSegment};
+use crate::critical_path::{CriticalPath, PathActivity, PathSegment};
 use crate::group::{By, Key, grouped};
 use crate::timeline::{Slice, TaskId, Timeline, Work};
 
@@ -178,7 +178,7 @@ impl HostSide {
 
     /// While one of these tasks had a guest CPU.
     #[must_use]
-    pub fn of(&self, tasks: &[TaskId]) -> Share {
+    pub fn share_of(&self, tasks: &[TaskId]) -> Share {
         let mut sum = Share::default();
         tasks.iter().filter_map(|id| self.tasks.get(id.index())).for_each(|share| sum.merge(share));
         sum
@@ -188,7 +188,7 @@ impl HostSide {
     #[must_use]
     pub fn rows(&self, guest: &Timeline, by: By, tasks: &[TaskId]) -> Vec<SideRow> {
         let row = |(key, tasks): (Key, Vec<TaskId>)| {
-            let share = self.of(&tasks);
+            let share = self.share_of(&tasks);
             SideRow { key, tasks, share }
         };
         let mut rows: Vec<SideRow> = grouped(guest, by, tasks).into_iter().map(row).collect();
@@ -210,8 +210,8 @@ impl HostSide {
     /// A segment of a path of the guest: of the guest CPU that its task has, or waits for. Any other: nothing.
     #[must_use]
     pub fn segment(&self, segment: &PathSegment) -> Share {
-        match segment.doing {
-            Doing::Running { cpu, .. } | Doing::CpuWait { cpu: Some(cpu), .. } => {
+        match segment.activity {
+            PathActivity::Running { cpu, .. } | PathActivity::CpuWait { cpu: Some(cpu), .. } => {
                 self.during(cpu, &(segment.begin..segment.end))
             }
             _ => Share::default(),
@@ -223,8 +223,8 @@ impl HostSide {
     pub fn path(&self, path: &CriticalPath) -> PathSide {
         let mut side = PathSide::default();
         for segment in &path.segments {
-            let part = match segment.doing {
-                Doing::CpuWait { .. } => &mut side.waiting,
+            let part = match segment.activity {
+                PathActivity::CpuWait { .. } => &mut side.waiting,
                 _ => &mut side.running,
             };
             part.merge(&self.segment(segment));
@@ -233,7 +233,7 @@ impl HostSide {
     }
 
     fn add(&mut self, cpu: &mut CpuSide, slice: Slice, thread: Thread, ns: u64) {
-        match Guest::of(slice) {
+        match Guest::from_slice(slice) {
             Guest::Idle => cpu.idle.add(thread, ns),
             Guest::Unknown => cpu.unknown.add(thread, ns),
             Guest::Busy => {
@@ -348,7 +348,7 @@ enum Guest {
 }
 
 impl Guest {
-    fn of(slice: Slice) -> Self {
+    fn from_slice(slice: Slice) -> Self {
         match (slice.work, slice.task) {
             (Work::Idle, _) => Self::Idle,
             (Work::Unknown, None) => Self::Unknown,
@@ -358,7 +358,7 @@ impl Guest {
 }
 
 fn vcpu_state(slice: Slice, thread: Thread) -> VcpuState {
-    match (thread, Guest::of(slice)) {
+    match (thread, Guest::from_slice(slice)) {
         (Thread::Running, _) => VcpuState::Ran,
         (Thread::Stolen(by), _) => VcpuState::Stolen(by),
         (Thread::Asleep, Guest::Busy) => VcpuState::AsleepInVmm,

@@ -2,7 +2,7 @@ use model::{Machine, MachineId, Pid, Tid, TraceTables};
 
 use super::*;
 use crate::critical_path::{Scope, critical_path};
-use crate::drawn::Drawn;
+use crate::test_timelines::DrawnTimeline;
 use crate::timeline::build::random::senseless;
 use crate::tree::all;
 
@@ -24,8 +24,8 @@ fn numbers(share: &Share) -> [u64; 4] {
 #[test]
 fn a_guest_cpu_over_its_thread() {
     let check = |guest: &str, thread: &str, other: &str, busy, idle, unknown| {
-        let guest = Drawn::new(&[("cc1", "", guest)], &[]).timeline;
-        let host = Drawn::new(&[("vcpu", "", thread), ("other", "", other)], &[]).timeline;
+        let guest = DrawnTimeline::new(&[("cc1", "", guest)], &[]).timeline;
+        let host = DrawnTimeline::new(&[("vcpu", "", thread), ("other", "", other)], &[]).timeline;
         let side = HostSide::new(&host, &guest, &machine(None, &[1])).unwrap();
         let cpu = &side.cpus[0];
         assert_eq!([&cpu.busy, &cpu.idle, &cpu.unknown].map(numbers), [busy, idle, unknown]);
@@ -44,14 +44,14 @@ fn a_guest_cpu_over_its_thread() {
 
 #[test]
 fn thieves_have_the_cpu_that_is_waited_for() {
-    let guest = Drawn::new(&[("cc1", "", "00000000")], &[]).timeline;
+    let guest = DrawnTimeline::new(&[("cc1", "", "00000000")], &[]).timeline;
     let lines = [
         ("vcpu", "", "0.....0."),
         ("b", "", ".00.xxxx"),
         ("c", "", "xx.0xxx0"),
         ("d", "", "111111xx"),
     ];
-    let host = Drawn::new(&lines, &[]);
+    let host = DrawnTimeline::new(&lines, &[]);
     let side = HostSide::new(&host.timeline, &guest, &machine(Some(1), &[1])).unwrap();
     let (b, c) = (Some(host.id("b")), Some(host.id("c")));
     // The last wait never ends: it is for the CPU that the thread had.
@@ -77,8 +77,8 @@ fn thieves_have_the_cpu_that_is_waited_for() {
 #[test]
 fn a_guest_cpu_when() {
     let check = |guest: &str, thread: &str, other: &str, expected: &str| {
-        let guest = Drawn::new(&[("cc1", "", guest)], &[]).timeline;
-        let host = Drawn::new(&[("vcpu", "", thread), ("other", "", other)], &[]).timeline;
+        let guest = DrawnTimeline::new(&[("cc1", "", guest)], &[]).timeline;
+        let host = DrawnTimeline::new(&[("vcpu", "", thread), ("other", "", other)], &[]).timeline;
         let side = HostSide::new(&host, &guest, &machine(None, &[1])).unwrap();
         let letter = |state| match state {
             VcpuState::Ran => 'r',
@@ -102,8 +102,8 @@ fn a_guest_cpu_when() {
 
 #[test]
 fn what_can_t_be_known() {
-    let guest = Drawn::new(&[("cc1", "", "0011")], &[]).timeline;
-    let host = Drawn::new(&[("vcpu", "", "0000")], &[]).timeline;
+    let guest = DrawnTimeline::new(&[("cc1", "", "0011")], &[]).timeline;
+    let host = DrawnTimeline::new(&[("vcpu", "", "0000")], &[]).timeline;
     assert_eq!(HostSide::new(&host, &guest, &Machine::default()), None);
     assert_eq!(HostSide::new(&Timeline::default(), &guest, &machine(None, &[1])), None);
     // No thread for CPU 1; and a thread id that is another process's by now.
@@ -116,9 +116,9 @@ fn what_can_t_be_known() {
 #[test]
 fn tasks_and_paths() {
     let lines = [("make", "", "00aaaa00"), ("cc1", "make", " .0000  "), ("sh", "", "11111111")];
-    let guest = Drawn::new(&lines, &[('a', crate::drawn::By::Task("cc1"))]);
+    let guest = DrawnTimeline::new(&lines, &[('a', crate::test_timelines::By::Task("cc1"))]);
     let lines = [("vcpu", "", "0.00.00x"), ("other", "", "x0xx0xxx"), ("vcpu1", "", "111111..")];
-    let host = Drawn::new(&lines, &[]).timeline;
+    let host = DrawnTimeline::new(&lines, &[]).timeline;
     let side = HostSide::new(&host, &guest.timeline, &machine(None, &[1, 3])).unwrap();
     let rows = side.rows(&guest.timeline, By::Name, &all(&guest.timeline));
     let rows: Vec<_> = rows.iter().map(|row| (&*row.key.name, numbers(&row.share))).collect();

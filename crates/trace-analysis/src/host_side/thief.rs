@@ -78,7 +78,7 @@ impl<'a> Thieves<'a> {
                 _ => Thief::OwnVmm,
             };
         }
-        let leader = self.host.tasks.get(self.processes.of(by).index()).unwrap_or(task);
+        let leader = self.host.tasks.get(self.processes.leader_of(by).index()).unwrap_or(task);
         Thief::Process { name: leader.name().to_owned(), pid: task.pid }
     }
 }

@@ -62,7 +62,7 @@ pub enum ClassGroup {
 impl Class {
     /// The class of what a CPU executes.
     #[must_use]
-    pub fn of(work: Work) -> Self {
+    pub fn from_work(work: Work) -> Self {
         match work {
             Work::Idle => Self::Idle,
             Work::User => Self::User,
@@ -193,7 +193,7 @@ mod test {
     #[test]
     fn work_has_a_class_and_a_group() {
         let check = |work, class: &str, group: &str| {
-            let found = Class::of(work);
+            let found = Class::from_work(work);
             assert_eq!((found.name(), found.group().name()), (class, group), "{work:?}");
         };
         check(Work::User, "user", "user");

@@ -1,8 +1,8 @@
 use model::{HostNs, Interrupt, Pid, Tid, Vector};
 
 use super::*;
-use crate::drawn::{Random, at_random};
 use crate::group::By;
+use crate::test_timelines::{Random, at_random};
 use crate::timeline::{Calls, Cpu, Segments, Slice, Slices, Task, TaskId, Timeline, Work};
 use crate::tree::all;
 
@@ -187,6 +187,6 @@ fn times_of_a_guest_that_lies_add_up_to_the_largest_number() {
     }
     let time = KernelTime::new(&timeline);
     assert_eq!(time.total().total_ns(), u64::MAX);
-    assert_eq!(time.of(&all(&timeline)).total_ns(), u64::MAX);
+    assert_eq!(time.times_of(&all(&timeline)).total_ns(), u64::MAX);
     assert_eq!(time.calls(&timeline, &all(&timeline))[0].on_cpu_ns, u64::MAX);
 }

@@ -66,20 +66,20 @@ impl Times {
     /// In the kernel.
     #[must_use]
     pub fn kernel_ns(&self) -> u64 {
-        let kernel = self.work.iter().filter(|(work, _)| Class::of(**work).is_kernel());
+        let kernel = self.work.iter().filter(|(work, _)| Class::from_work(**work).is_kernel());
         sum(kernel.map(|(_, ns)| ns))
     }
 
     /// By class; adds up to the total.
     #[must_use]
     pub fn classes(&self) -> BTreeMap<Class, u64> {
-        self.by(Class::of)
+        self.by(Class::from_work)
     }
 
     /// By group of classes; adds up to the total.
     #[must_use]
     pub fn groups(&self) -> BTreeMap<ClassGroup, u64> {
-        self.by(|work| Class::of(work).group())
+        self.by(|work| Class::from_work(work).group())
     }
 
     /// Adds another's.
@@ -130,7 +130,7 @@ impl KernelTime {
 
     /// While one of these tasks had a CPU.
     #[must_use]
-    pub fn of(&self, tasks: &[TaskId]) -> Times {
+    pub fn times_of(&self, tasks: &[TaskId]) -> Times {
         let mut sum = Times::default();
         tasks.iter().filter_map(|id| self.tasks.get(id.index())).for_each(|times| sum.merge(times));
         sum
@@ -141,7 +141,7 @@ impl KernelTime {
     pub fn rows(&self, timeline: &Timeline, by: By, tasks: &[TaskId]) -> Vec<TimesRow> {
         let groups = grouped(timeline, by, tasks);
         let row = |(key, tasks): (Key, Vec<TaskId>)| {
-            let times = self.of(&tasks);
+            let times = self.times_of(&tasks);
             TimesRow { key, tasks, times }
         };
         let mut rows: Vec<TimesRow> = groups.into_iter().map(row).collect();
@@ -159,7 +159,7 @@ impl KernelTime {
                 rows.entry(*number).or_default().0.merge(calls);
             }
         }
-        for (work, ns) in self.of(tasks).work {
+        for (work, ns) in self.times_of(tasks).work {
             if let Work::Syscall(number) = work {
                 grow(&mut rows.entry(number).or_default().1, ns);
             }

@@ -15,7 +15,7 @@
 //!
 //! Where no event was lost or left out, the first event of a task or a CPU also tells of the time before it: who is switched
 //! out had the CPU since the begin, who is switched in waited for it since then (taken as preempted: no wake-up was seen), who
-//! is woken slept since then, who leaves a system call was in it. Of tasks that make and leave none see `untold`.
+//! is woken slept since then, who leaves a system call was in it. Of tasks that make and leave none see `inferred_syscalls`.
 //!
 //! A filter keeps every switch of the tasks that it keeps, and none between others: when one of those has a CPU, it is unknown
 //! until the next event who has it (`Builder::pass_over`).
@@ -25,6 +25,7 @@
 mod calls;
 mod cpus;
 mod disks;
+mod inferred_syscalls;
 mod invariants;
 mod lives;
 #[cfg(test)]
@@ -35,10 +36,9 @@ mod simulated;
 mod switches;
 mod tasks;
 #[cfg(test)]
-mod test;
-#[cfg(test)]
 pub(crate) mod testing;
-mod untold;
+#[cfg(test)]
+mod tests;
 mod work;
 
 use std::collections::BTreeMap;
@@ -53,10 +53,10 @@ use super::{LockWait, Problem, State, TaskId, Timeline};
 use calls::CallCounts;
 use cpus::{Current, TrackedCpu};
 use disks::Disks;
+use inferred_syscalls::SyscallEvidence;
 use scope::Scope;
 pub use scope::Survey;
 use tasks::{Made, Tasks};
-use untold::Evidence;
 
 /// The system calls that end a task, run another program, and (in a vCPU's thread) run a guest, on x86-64.
 const EXIT_GROUP: u16 = 231;
@@ -93,7 +93,7 @@ pub struct Builder<'a> {
     /// The command's first task, until it begins its program.
     held: Option<Tid>,
     calls: CallCounts,
-    evidence: Evidence<'a>,
+    evidence: SyscallEvidence<'a>,
     problems: Problems,
 }
 
@@ -130,7 +130,7 @@ impl<'a> Builder<'a> {
         for row in 0..self.cpus.len() {
             self.flush(row);
         }
-        self.settle_untold();
+        self.infer_syscalls();
         let timeline = Timeline {
             machine: self.machine,
             begin: self.scope.begin,
@@ -150,7 +150,7 @@ impl<'a> Builder<'a> {
         machine: MachineId,
         row: &Machine,
         scope: Scope,
-        evidence: Evidence<'a>,
+        evidence: SyscallEvidence<'a>,
     ) -> Self {
         let mut problems = Problems::default();
         let lost = row.lost.iter().fold(0, |sum: u64, lost| sum.saturating_add(lost.count));
@@ -178,15 +178,15 @@ impl<'a> Builder<'a> {
         }
         self.now = self.now.max(event.time).min(self.scope.end);
         self.take_over_tid(row, &event.kind);
-        let told = self.runs_here(row, &event.kind);
-        let told = told.map(|tid| self.current_of(tid));
-        if told.is_some_and(|told| self.cpus[row].contradicts(told)) {
+        let running = self.runs_here(row, &event.kind);
+        let running = running.map(|tid| self.current_of(tid));
+        if running.is_some_and(|running| self.cpus[row].contradicts(running)) {
             self.problems.count(Problem::SwitchFromAnother);
             self.lose(row);
         }
         self.flush(row);
-        if let Some(told) = told {
-            self.place(row, told);
+        if let Some(running) = running {
+            self.place(row, running);
         }
         self.apply(row, &event.kind);
         self.pass_over(row);

@@ -161,7 +161,7 @@ pub enum LockClass {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Unknown {
     /// No event told what the task did.
-    NotTold,
+    NoEvent,
     /// It sleeps, and there is no stack and nothing else to tell by.
     NoStack,
     /// It sleeps, and nothing in the stack is known.
@@ -405,7 +405,7 @@ impl Unknown {
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Self::NotTold => "unknown (no event told)",
+            Self::NoEvent => "unknown (no event told)",
             Self::NoStack => "unknown (no stack)",
             Self::Unrecognised => "unknown (stack not recognised)",
         }

@@ -97,7 +97,7 @@ impl Classifier {
             State::Stopped => by_state(Cause::Stopped),
             State::Asleep(sleep) => Some(self.asleep(timeline, task, segment, sleep)),
             State::Unknown => {
-                let cause = Cause::Unknown(Unknown::NotTold);
+                let cause = Cause::Unknown(Unknown::NoEvent);
                 Some(Wait { cause, function: "", evidence: Evidence::Nothing })
             }
         }
@@ -120,8 +120,8 @@ impl Classifier {
             return self.lock(sleep, lock, reading);
         }
         let op = request_op(timeline, sleep);
-        let told = reading.and_then(|reading| self.by_stack(task, sleep, reading, op));
-        let cause = told.or_else(|| self.by_less(sleep, reading, op));
+        let by_stack = reading.and_then(|reading| self.by_stack(task, sleep, reading, op));
+        let cause = by_stack.or_else(|| self.by_less(sleep, reading, op));
         if let Some((cause, evidence)) = cause {
             let function = reading.map_or("", |reading| &reading.function);
             return Wait { cause, function, evidence };

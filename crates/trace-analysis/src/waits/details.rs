@@ -63,7 +63,7 @@ pub fn details(
     let rows = grouped(timeline, classifier, tasks, |wait, state| {
         let lock = match state {
             State::Asleep(sleep) if is_lock(wait.cause) => {
-                sleep.lock.as_ref().map(|lock| LockDetail::of(timeline, sleep, lock))
+                sleep.lock.as_ref().map(|lock| LockDetail::from_wait(timeline, sleep, lock))
             }
             _ => None,
         };
@@ -85,7 +85,9 @@ pub fn wakers(
 ) -> Vec<((Cause, Option<String>), Sum)> {
     let rows = grouped(timeline, classifier, tasks, |wait, state| {
         let by = match state {
-            State::Asleep(sleep) => sleep.woken_by.and_then(|it| Ender::of(timeline, it.by)),
+            State::Asleep(sleep) => {
+                sleep.woken_by.and_then(|it| Ender::from_woken_by(timeline, it.by))
+            }
             _ => None,
         };
         (wait.cause, by)
@@ -96,7 +98,7 @@ pub fn wakers(
 /// What to call who woke a task.
 #[must_use]
 pub fn waker_name(timeline: &Timeline, by: WokenBy) -> Option<String> {
-    Ender::of(timeline, by).map(Ender::name)
+    Ender::from_woken_by(timeline, by).map(Ender::name)
 }
 
 /// Who ends waits, as they are told apart.
@@ -108,7 +110,7 @@ enum Ender<'a> {
 }
 
 impl<'a> Ender<'a> {
-    fn of(timeline: &'a Timeline, by: WokenBy) -> Option<Self> {
+    fn from_woken_by(timeline: &'a Timeline, by: WokenBy) -> Option<Self> {
         match by {
             WokenBy::Task(task) => Some(Self::Task(timeline.tasks.get(task.index())?.name())),
             WokenBy::Interrupt(interrupt) => Some(Self::Interrupt(interrupt)),
@@ -131,7 +133,7 @@ impl<'a> Ender<'a> {
 }
 
 impl LockDetail {
-    fn of(timeline: &Timeline, sleep: &Sleep, lock: &LockWait) -> Self {
+    fn from_wait(timeline: &Timeline, sleep: &Sleep, lock: &LockWait) -> Self {
         let holder = owner(timeline, lock).or_else(|| releaser(timeline, sleep));
         Self { address: lock.lock, kind: lock.kind, holder }
     }

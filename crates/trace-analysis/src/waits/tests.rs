@@ -6,8 +6,8 @@ use model::{
 };
 
 use super::*;
-use crate::drawn::{Random, at_random};
 use crate::group::By;
+use crate::test_timelines::{Random, at_random};
 use crate::timeline::{
     LockWait, Request, Segments, Sleep, State, Task, TaskId, Timeline, Waker, WokenBy,
 };
@@ -430,7 +430,7 @@ fn unknown_has_a_reason() {
 
 /// `(cause, evidence)` of a sleep; stack 0 is of a pipe, 1 unknown, 2 a semaphore of `do_unlinkat`, 3 one of
 /// `vm_mmap_pgoff`, 4 of asynchronous I/O, 5 a page's lock, 6 a mutex of nobody known.
-fn told(sleep: Sleep) -> (&'static str, Evidence) {
+fn cause_of(sleep: Sleep) -> (&'static str, Evidence) {
     let stacks = [
         "schedule pipe_read",
         "schedule mystery",
@@ -460,7 +460,7 @@ fn by_request(row: u32) -> Option<Waker> {
 
 #[test]
 fn locks_by_their_events() {
-    let check = |sleep: Sleep, cause, evidence| assert_eq!(told(sleep), (cause, evidence));
+    let check = |sleep: Sleep, cause, evidence| assert_eq!(cause_of(sleep), (cause, evidence));
     let with = |lock, stack| Sleep { lock, stack, ..Sleep::default() };
     let read = LockKind::SemRead;
     check(with(lock(read, stack(2)), None), "inode lock", Evidence::Lock);
@@ -482,7 +482,7 @@ fn locks_by_their_events() {
 
 #[test]
 fn evidence_in_its_order() {
-    let check = |sleep: Sleep, cause, evidence| assert_eq!(told(sleep), (cause, evidence));
+    let check = |sleep: Sleep, cause, evidence| assert_eq!(cause_of(sleep), (cause, evidence));
     let none = Sleep::default;
     check(Sleep { stack: stack(0), woken_by: by_request(0), ..none() }, "pipe", Evidence::Stack);
     check(
@@ -628,14 +628,14 @@ fn sums_hold_whatever_happens() {
     for _ in 0..300 {
         let mut timeline = at_random(random);
         for task in &mut timeline.tasks {
-            let told = task.segments.iter().map(|mut segment| {
+            let segments = task.segments.iter().map(|mut segment| {
                 if let State::Asleep(sleep) = &mut segment.state {
                     sleep.stack = u32::try_from(random.below(5)).ok().map(TraceStack);
                     sleep.syscall = u16::try_from(random.below(500)).ok();
                 }
                 segment
             });
-            task.segments = told.collect();
+            task.segments = segments.collect();
         }
         let lives = lives(&timeline, &classifier);
         for (life, task) in lives.iter().zip(&timeline.tasks) {
@@ -690,7 +690,7 @@ mod of_events {
         assert_eq!(format!("running {running}, {}", causes.join(", ")), expected);
         let time = KernelTime::new(&timeline);
         assert_eq!(time.total().total_ns(), 200);
-        assert!(time.of(&all(&timeline)).total_ns() <= 200);
+        assert!(time.times_of(&all(&timeline)).total_ns() <= 200);
     }
 
     #[test]

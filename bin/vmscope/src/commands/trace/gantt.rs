@@ -6,7 +6,7 @@ use std::ops::Range;
 use analysis::text::{Keep, cut};
 use analysis::{Width, clean};
 use model::HostNs;
-use trace_analysis::gantt::{Doing, Lane, LaneOf, Lanes, View, cells, lanes, pieces};
+use trace_analysis::gantt::{Activity, Lane, LaneOf, Lanes, View, cells, lanes, pieces};
 use trace_analysis::timeline::TaskId;
 
 use super::super::grid::Grid;
@@ -86,7 +86,7 @@ pub(super) fn text(findings: &Findings<'_>, chart: &Chart, width: Width) -> Stri
         let name = cut(&name, NAME_CHARS, Keep::StartAndFrom(" ("));
         let cells = cells(subject, lane, &view);
         let drawn: String =
-            cells.iter().map(|cell| cell.map_or(' ', |(doing, _)| letter(doing))).collect();
+            cells.iter().map(|cell| cell.map_or(' ', |(activity, _)| letter(activity))).collect();
         out += format!("{name:<NAME_CHARS$}  {drawn}").trim_end();
         out.push('\n');
     }
@@ -110,9 +110,10 @@ pub(super) fn csv(findings: &Findings<'_>, chart: &Chart) -> String {
     let begin = findings.scene.timeline.begin;
     for lane in &chart.lanes.lanes {
         for piece in pieces(findings.subject(), lane, &view) {
-            for (doing, ns) in &piece.shares {
+            for (activity, ns) in &piece.shares {
                 let (from, to) = (piece.begin.since(begin), piece.end.since(begin));
-                let cells = [from.to_string(), to.to_string(), self::doing(*doing).to_owned()];
+                let cells =
+                    [from.to_string(), to.to_string(), self::activity(*activity).to_owned()];
                 let lane = [name(findings, lane)].into_iter();
                 grid.row(lane.chain(cells).chain([ns.to_string()]));
             }
@@ -132,49 +133,49 @@ pub(super) fn name(findings: &Findings<'_>, lane: &Lane) -> String {
     }
 }
 
-fn letter(doing: Doing) -> char {
-    match doing {
-        Doing::User => '=',
-        Doing::Kernel => '#',
-        Doing::Interrupt => '!',
-        Doing::Idle => ' ',
-        Doing::CpuWait => 'w',
-        Doing::DiskWait => 'd',
-        Doing::LockWait => 'l',
-        Doing::Asleep => '.',
-        Doing::Stopped => 's',
-        Doing::Reads => 'R',
-        Doing::Writes => 'W',
-        Doing::ReadsAndWrites => 'B',
-        Doing::Queued => 'q',
-        Doing::Ran => '+',
-        Doing::Stolen => 'X',
-        Doing::AsleepInVmm => 'v',
-        Doing::Halted => '-',
-        Doing::Unknown => '?',
+fn letter(activity: Activity) -> char {
+    match activity {
+        Activity::User => '=',
+        Activity::Kernel => '#',
+        Activity::Interrupt => '!',
+        Activity::Idle => ' ',
+        Activity::CpuWait => 'w',
+        Activity::DiskWait => 'd',
+        Activity::LockWait => 'l',
+        Activity::Asleep => '.',
+        Activity::Stopped => 's',
+        Activity::Reads => 'R',
+        Activity::Writes => 'W',
+        Activity::ReadsAndWrites => 'B',
+        Activity::Queued => 'q',
+        Activity::Ran => '+',
+        Activity::Stolen => 'X',
+        Activity::AsleepInVmm => 'v',
+        Activity::Halted => '-',
+        Activity::Unknown => '?',
     }
 }
 
 /// In CSV and JSON.
-pub(super) fn doing(doing: Doing) -> &'static str {
-    match doing {
-        Doing::User => "user",
-        Doing::Kernel => "kernel",
-        Doing::Interrupt => "interrupt",
-        Doing::Idle => "idle",
-        Doing::CpuWait => "cpu_wait",
-        Doing::DiskWait => "disk_wait",
-        Doing::LockWait => "lock_wait",
-        Doing::Asleep => "asleep",
-        Doing::Stopped => "stopped",
-        Doing::Reads => "reads",
-        Doing::Writes => "writes",
-        Doing::ReadsAndWrites => "reads_and_writes",
-        Doing::Queued => "queued",
-        Doing::Ran => "ran",
-        Doing::Stolen => "stolen",
-        Doing::AsleepInVmm => "asleep_in_vmm",
-        Doing::Halted => "halted",
-        Doing::Unknown => "unknown",
+pub(super) fn activity(activity: Activity) -> &'static str {
+    match activity {
+        Activity::User => "user",
+        Activity::Kernel => "kernel",
+        Activity::Interrupt => "interrupt",
+        Activity::Idle => "idle",
+        Activity::CpuWait => "cpu_wait",
+        Activity::DiskWait => "disk_wait",
+        Activity::LockWait => "lock_wait",
+        Activity::Asleep => "asleep",
+        Activity::Stopped => "stopped",
+        Activity::Reads => "reads",
+        Activity::Writes => "writes",
+        Activity::ReadsAndWrites => "reads_and_writes",
+        Activity::Queued => "queued",
+        Activity::Ran => "ran",
+        Activity::Stolen => "stolen",
+        Activity::AsleepInVmm => "asleep_in_vmm",
+        Activity::Halted => "halted",
+        Activity::Unknown => "unknown",
     }
 }

@@ -133,7 +133,7 @@ pub(super) fn path(findings: &Findings<'_>, path: &Path, width: Width) -> String
 
 /// The time that tasks had a guest CPU. `None`: the host does not say.
 pub(super) fn of_task(findings: &Findings<'_>, tasks: &[TaskId]) -> Option<Share> {
-    findings.host.as_ref().map(|host| host.side.of(tasks))
+    findings.host.as_ref().map(|host| host.side.share_of(tasks))
 }
 
 /// What was stolen of a segment of the critical path. `None`: the host does not say.

@@ -344,7 +344,7 @@ fn critical_path(findings: &Findings<'_>, found: &Path) -> json::CriticalPath {
             begin_ns: segment.begin.since(scene.timeline.begin),
             ns: segment.length_ns(),
             task: of(segment.task),
-            doing: words::doing(&segment.doing),
+            doing: words::activity(&segment.activity),
             host_side,
         }
     };
@@ -355,7 +355,7 @@ fn critical_path(findings: &Findings<'_>, found: &Path) -> json::CriticalPath {
         categories: summary.categories.iter().map(category).collect(),
         names: summary.names.iter().map(name).collect(),
         host_side: super::host_side::path_report(findings, found),
-        improvements: summary.worth.iter().map(improvement).collect(),
+        improvements: summary.improvements.iter().map(improvement).collect(),
         segments: path.segments.iter().zip(sides).map(segment).take(limit).collect(),
     }
 }
@@ -370,7 +370,7 @@ fn gantt(findings: &Findings<'_>, chart: &Chart) -> json::Gantt {
         shares: piece
             .shares
             .iter()
-            .map(|(doing, ns)| (super::gantt::doing(*doing).to_owned(), *ns))
+            .map(|(activity, ns)| (super::gantt::activity(*activity).to_owned(), *ns))
             .collect(),
     };
     let lane = |lane: &trace_analysis::gantt::Lane| json::Lane {

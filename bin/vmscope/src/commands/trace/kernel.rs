@@ -29,7 +29,7 @@ impl<'a> Kernel<'a> {
         let (timeline, tasks) = (&findings.scene.timeline, &findings.tasks);
         let time = findings.kernel();
         Self {
-            tasks: time.of(tasks),
+            tasks: time.times_of(tasks),
             names: time.rows(timeline, By::Name, tasks),
             processes: time.rows(timeline, By::Process, tasks),
             calls: time.calls(timeline, tasks),
@@ -160,7 +160,7 @@ pub(super) fn csv(findings: &Findings<'_>, kernel: &Kernel<'_>) -> String {
     let mut grid = Grid::new(&["process", ">pid", "group", "class", "executes", ">ns"]);
     let mut add = |name: &str, pid: &str, times: &Times| {
         for (work, ns) in &times.work {
-            let class = trace_analysis::kernel::Class::of(*work);
+            let class = trace_analysis::kernel::Class::from_work(*work);
             let words = [name, pid, class.group().name(), class.name()].map(str::to_owned);
             grid.row(words.into_iter().chain([words::work(*work), ns.to_string()]));
         }

@@ -1,7 +1,7 @@
 //! The critical path: `--view critical-path`.
 
 use analysis::Width;
-use trace_analysis::critical_path::{CriticalPath, Doing, PathSegment, Summary};
+use trace_analysis::critical_path::{CriticalPath, PathActivity, PathSegment, Summary};
 use trace_analysis::findings::Path;
 use trace_analysis::timeline::TaskId;
 
@@ -64,7 +64,7 @@ pub(super) fn csv(findings: &Findings<'_>, path: &Path) -> String {
             task.name().to_owned(),
             task.tid.to_string(),
             task.pid.to_string(),
-            words::doing(&segment.doing),
+            words::activity(&segment.activity),
         ];
         let stolen = host_side::stolen_of(findings, segment).map(|ns| ns.to_string());
         grid.row(cells.into_iter().chain(stolen));
@@ -154,7 +154,7 @@ at best, {unit}"
 as fast",
         "what",
     ]);
-    for gain in summary.worth.iter().take(limit.unwrap_or(usize::MAX)) {
+    for gain in summary.improvements.iter().take(limit.unwrap_or(usize::MAX)) {
         // What would show as no gain is left out.
         if gain.factor().is_some_and(|factor| factor < 1.005) {
             continue;
@@ -223,10 +223,10 @@ fn joined(findings: &Findings<'_>, path: &CriticalPath) -> Vec<Stretch> {
 }
 
 fn parts_of(segment: &PathSegment) -> Vec<(String, u64)> {
-    match &segment.doing {
-        Doing::Running { work, .. } => {
+    match &segment.activity {
+        PathActivity::Running { work, .. } => {
             work.iter().map(|&(work, ns)| (words::work(work), ns)).collect()
         }
-        other => vec![(words::doing(other), segment.length_ns())],
+        other => vec![(words::activity(other), segment.length_ns())],
     }
 }

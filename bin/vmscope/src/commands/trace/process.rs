@@ -60,7 +60,7 @@ pub(super) fn of(findings: &Findings<'_>) -> Vec<Process> {
             end: tasks().map(|task| task.end).max().unwrap_or(timeline.end),
             before: tasks().any(|task| task.before),
             exited: tasks().all(|task| task.exited),
-            times: time.of(&row.tasks),
+            times: time.times_of(&row.tasks),
             calls: row.tasks.iter().flat_map(calls).map(|(_, calls)| calls.count).sum(),
             requests: requests().count() as u64,
             request_bytes: requests().map(|request| u64::from(request.bytes)).sum(),

@@ -1,7 +1,7 @@
 //! What things are called, in text, CSV and JSON alike. (Most have their names from `trace-analysis`.)
 
 use model::BlockOp;
-use trace_analysis::critical_path::Doing;
+use trace_analysis::critical_path::PathActivity;
 use trace_analysis::group::Key;
 use trace_analysis::kernel::{Class, interrupt_name, syscall_label};
 use trace_analysis::timeline::{Task, Work};
@@ -26,30 +26,35 @@ pub(super) fn work(work: Work) -> String {
         Work::User => "own code".to_owned(),
         Work::Syscall(number) => syscall_label(number),
         Work::Interrupt(interrupt) => interrupt_name(interrupt),
-        other => Class::of(other).name().to_owned(),
+        other => Class::from_work(other).name().to_owned(),
     }
 }
 
 /// What a segment of the critical path is, in a few words.
-pub(super) fn doing(doing: &Doing) -> String {
-    match doing {
-        Doing::Running { .. } => "runs".to_owned(),
-        Doing::CpuWait { .. } => "waits for a CPU".to_owned(),
-        Doing::WakingUp => "is being woken".to_owned(),
-        Doing::DiskQueue { op: what, .. } => format!("{} in the disk's queue", op(*what)),
-        Doing::Disk { op: what, .. } => format!("disk {}", op(*what)),
-        Doing::Interrupt(interrupt) => format!("sleeps until {}", interrupt_name(*interrupt)),
-        Doing::Lock => "waits for a lock".to_owned(),
-        Doing::UnknownDisk => "waits for a disk".to_owned(),
-        Doing::Stopped => "is stopped".to_owned(),
-        Doing::NotOver { syscall } => {
-            format!("{}, not over", self::doing(&Doing::UnknownSleep { syscall: *syscall }))
+pub(super) fn activity(activity: &PathActivity) -> String {
+    match activity {
+        PathActivity::Running { .. } => "runs".to_owned(),
+        PathActivity::CpuWait { .. } => "waits for a CPU".to_owned(),
+        PathActivity::WakingUp => "is being woken".to_owned(),
+        PathActivity::DiskQueue { op: what, .. } => format!("{} in the disk's queue", op(*what)),
+        PathActivity::Disk { op: what, .. } => format!("disk {}", op(*what)),
+        PathActivity::Interrupt(interrupt) => {
+            format!("sleeps until {}", interrupt_name(*interrupt))
         }
-        Doing::UnknownSleep { syscall: Some(number) } => {
+        PathActivity::Lock => "waits for a lock".to_owned(),
+        PathActivity::UnknownDisk => "waits for a disk".to_owned(),
+        PathActivity::Stopped => "is stopped".to_owned(),
+        PathActivity::NotOver { syscall } => {
+            format!(
+                "{}, not over",
+                self::activity(&PathActivity::UnknownSleep { syscall: *syscall })
+            )
+        }
+        PathActivity::UnknownSleep { syscall: Some(number) } => {
             format!("sleeps in {}", syscall_label(*number))
         }
-        Doing::UnknownSleep { syscall: None } => "sleeps".to_owned(),
-        Doing::Unknown => "unknown".to_owned(),
+        PathActivity::UnknownSleep { syscall: None } => "sleeps".to_owned(),
+        PathActivity::Unknown => "unknown".to_owned(),
     }
 }
 

@@ -290,8 +290,9 @@ fn kernel(subjects: &[Subject<'_>]) -> String {
         )
     };
     let mut kernel = chart("Kernel time", "kernel", &parts);
-    kernel.bars =
-        bars(subjects, |findings| by_class(&findings.kernel().of(&findings.tasks), in_kernel));
+    kernel.bars = bars(subjects, |findings| {
+        by_class(&findings.kernel().times_of(&findings.tasks), in_kernel)
+    });
     let mut all = chart("All CPU time", "CPUs × wall time", &parts);
     all.bars = bars(subjects, |findings| by_class(&findings.kernel().total(), |_| true));
     let mut out = kernel.by_part();

@@ -3,8 +3,8 @@
 //! A lane's pieces are one array of numbers, in which a piece is
 //!
 //! ```text
-//!  length, doing, word                         exactly this; word -1: nothing to add
-//!  length, -n, n times (doing, thousandths)    a mixture of n, too short to tell apart
+//!  length, activity, word                         exactly this; word -1: nothing to add
+//!  length, -n, n times (activity, thousandths)    a mixture of n, too short to tell apart
 //! ```
 //!
 //! with lengths in ns: pieces touch, so a lane's begin and these say it all.
@@ -13,9 +13,9 @@ use std::collections::HashMap;
 
 use model::HostNs;
 use serde_json::{Value, json};
-use trace_analysis::critical_path::{CriticalPath, Doing as OnPath, PathSegment};
+use trace_analysis::critical_path::{CriticalPath, PathActivity, PathSegment};
 use trace_analysis::findings::{Findings, OnHost, Path};
-use trace_analysis::gantt::{Doing, Lane, LaneOf, Piece, fold, lanes, pyramid};
+use trace_analysis::gantt::{Activity, Lane, LaneOf, Piece, fold, lanes, pyramid};
 use trace_analysis::kernel::{interrupt_name, syscall_label};
 use trace_analysis::timeline::{State, Task, TaskId, Work};
 use trace_analysis::waits::Classifier;
@@ -36,25 +36,25 @@ const MAX_DEPTH: u32 = 100;
 const MAX_WORDS: usize = 50_000;
 
 /// What can be done, in the order of legend and stack, with its style's name.
-pub(super) const DOINGS: [(Doing, &str, &str); 18] = [
-    (Doing::User, "program's own code", "user"),
-    (Doing::Kernel, "kernel for a task", "kernel"),
-    (Doing::Interrupt, "interrupt", "interrupt"),
-    (Doing::CpuWait, "waits for a CPU", "cpu-wait"),
-    (Doing::DiskWait, "waits for a disk", "disk-wait"),
-    (Doing::LockWait, "waits for a lock", "lock-wait"),
-    (Doing::Asleep, "asleep for anything else", "asleep"),
-    (Doing::Stopped, "stopped or traced", "stopped"),
-    (Doing::Reads, "disk reads", "reads"),
-    (Doing::Writes, "disk writes", "writes"),
-    (Doing::ReadsAndWrites, "disk reads and writes", "reads-writes"),
-    (Doing::Queued, "queued only", "queued"),
-    (Doing::Ran, "vCPU runs", "ran"),
-    (Doing::Stolen, "vCPU stolen", "stolen"),
-    (Doing::AsleepInVmm, "vCPU asleep in the VMM", "vmm"),
-    (Doing::Halted, "vCPU halted", "halted"),
-    (Doing::Idle, "idle", "idle"),
-    (Doing::Unknown, "unknown", "unknown"),
+pub(super) const ACTIVITIES: [(Activity, &str, &str); 18] = [
+    (Activity::User, "program's own code", "user"),
+    (Activity::Kernel, "kernel for a task", "kernel"),
+    (Activity::Interrupt, "interrupt", "interrupt"),
+    (Activity::CpuWait, "waits for a CPU", "cpu-wait"),
+    (Activity::DiskWait, "waits for a disk", "disk-wait"),
+    (Activity::LockWait, "waits for a lock", "lock-wait"),
+    (Activity::Asleep, "asleep for anything else", "asleep"),
+    (Activity::Stopped, "stopped or traced", "stopped"),
+    (Activity::Reads, "disk reads", "reads"),
+    (Activity::Writes, "disk writes", "writes"),
+    (Activity::ReadsAndWrites, "disk reads and writes", "reads-writes"),
+    (Activity::Queued, "queued only", "queued"),
+    (Activity::Ran, "vCPU runs", "ran"),
+    (Activity::Stolen, "vCPU stolen", "stolen"),
+    (Activity::AsleepInVmm, "vCPU asleep in the VMM", "vmm"),
+    (Activity::Halted, "vCPU halted", "halted"),
+    (Activity::Idle, "idle", "idle"),
+    (Activity::Unknown, "unknown", "unknown"),
 ];
 
 /// Causes and names, each once.
@@ -80,7 +80,7 @@ pub(super) fn data(runs: &[Run<'_>], found: &[&[Findings<'_>]]) -> Value {
     let runs = runs.iter().zip(found);
     let runs: Vec<Value> = runs.map(|(run, found)| self::run(*run, found, &mut words)).collect();
     json!({
-        "doings": DOINGS.map(|(_, name, style)| [name, style]),
+        "doings": ACTIVITIES.map(|(_, name, style)| [name, style]),
         "runs": runs,
         "words": words.list,
         "words_left_out": words.left_out,
@@ -140,7 +140,7 @@ fn lane(
     let mut row = Vec::with_capacity(pieces.len() * 3);
     for piece in pieces {
         let word = match piece.shares[..] {
-            [(doing, _)] => known.word(lane.of, piece, doing),
+            [(activity, _)] => known.word(lane.of, piece, activity),
             _ => None,
         };
         write_piece(piece, word.and_then(|word| words.id(word)), &mut row);
@@ -161,15 +161,15 @@ fn lane(
 /// Appends a piece's numbers; the word is of one that is exactly this.
 fn write_piece(piece: &Piece, word: Option<usize>, row: &mut Vec<Value>) {
     row.push(json!(piece.end.since(piece.begin)));
-    if let [(doing, _)] = piece.shares[..] {
-        row.push(json!(index(doing)));
+    if let [(activity, _)] = piece.shares[..] {
+        row.push(json!(index(activity)));
         row.push(word.map_or(json!(-1), |id| json!(id)));
         return;
     }
     row.push(json!(-i64::try_from(piece.shares.len()).unwrap_or(0)));
     let whole: u64 = piece.shares.iter().map(|(_, ns)| ns).sum();
-    for (doing, ns) in &piece.shares {
-        row.extend([json!(index(*doing)), json!(thousandths(*ns, whole))]);
+    for (activity, ns) in &piece.shares {
+        row.extend([json!(index(*activity)), json!(thousandths(*ns, whole))]);
     }
 }
 
@@ -181,9 +181,9 @@ fn path(path: &CriticalPath, names: Names<'_>, begin: HostNs, words: &mut Words)
         true => 0,
         false => length_ns.div_ceil(MAX_PATH as u64 / 2),
     };
-    let doings = segments.clone().map(|it| (it.begin..it.end, path_doing(&it.doing)));
+    let activities = segments.clone().map(|it| (it.begin..it.end, path_activity(&it.activity)));
     let mut row = Vec::new();
-    for piece in fold(doings, resolution_ns) {
+    for piece in fold(activities, resolution_ns) {
         let first = segments.next();
         for _ in 1..piece.segments {
             segments.next();
@@ -204,23 +204,25 @@ fn path(path: &CriticalPath, names: Names<'_>, begin: HostNs, words: &mut Words)
     })
 }
 
-fn path_doing(doing: &OnPath) -> Doing {
-    match doing {
-        OnPath::Running { work, .. } => {
+fn path_activity(activity: &PathActivity) -> Activity {
+    match activity {
+        PathActivity::Running { work, .. } => {
             match work.iter().max_by_key(|(_, ns)| *ns).map(|(work, _)| *work) {
-                Some(Work::User) => Doing::User,
-                Some(Work::Vcpu) => Doing::Ran,
-                Some(Work::Interrupt(_)) => Doing::Interrupt,
-                Some(Work::Unknown | Work::Idle) | None => Doing::Unknown,
-                Some(Work::Syscall(_) | Work::Fault { .. } | Work::KernelTask) => Doing::Kernel,
+                Some(Work::User) => Activity::User,
+                Some(Work::Vcpu) => Activity::Ran,
+                Some(Work::Interrupt(_)) => Activity::Interrupt,
+                Some(Work::Unknown | Work::Idle) | None => Activity::Unknown,
+                Some(Work::Syscall(_) | Work::Fault { .. } | Work::KernelTask) => Activity::Kernel,
             }
         }
-        OnPath::CpuWait { .. } | OnPath::WakingUp => Doing::CpuWait,
-        OnPath::DiskQueue { .. } | OnPath::Disk { .. } | OnPath::UnknownDisk => Doing::DiskWait,
-        OnPath::Lock => Doing::LockWait,
-        OnPath::Interrupt(_) | OnPath::NotOver { .. } => Doing::Asleep,
-        OnPath::Stopped => Doing::Stopped,
-        OnPath::UnknownSleep { .. } | OnPath::Unknown => Doing::Unknown,
+        PathActivity::CpuWait { .. } | PathActivity::WakingUp => Activity::CpuWait,
+        PathActivity::DiskQueue { .. } | PathActivity::Disk { .. } | PathActivity::UnknownDisk => {
+            Activity::DiskWait
+        }
+        PathActivity::Lock => Activity::LockWait,
+        PathActivity::Interrupt(_) | PathActivity::NotOver { .. } => Activity::Asleep,
+        PathActivity::Stopped => Activity::Stopped,
+        PathActivity::UnknownSleep { .. } | PathActivity::Unknown => Activity::Unknown,
     }
 }
 
@@ -229,24 +231,24 @@ fn path_word(segment: &PathSegment, names: Names<'_>) -> String {
         let disk = names.timeline.disks.get(row as usize);
         disk.map_or_else(|| "disk".to_owned(), |disk| short(&disk.name))
     };
-    match &segment.doing {
-        OnPath::Running { work, .. } => match work.iter().max_by_key(|(_, ns)| *ns) {
+    match &segment.activity {
+        PathActivity::Running { work, .. } => match work.iter().max_by_key(|(_, ns)| *ns) {
             Some((work, _)) => format!("runs, mostly {}", work_name(*work)),
             None => "runs".to_owned(),
         },
-        OnPath::CpuWait { behind, .. } => match behind.first() {
+        PathActivity::CpuWait { behind, .. } => match behind.first() {
             Some((Some(task), _)) => format!("waits for a CPU behind {}", names.task(*task)),
             _ => "waits for a CPU".to_owned(),
         },
-        OnPath::WakingUp => "being woken".to_owned(),
-        OnPath::DiskQueue { disk: row, .. } => format!("queue of {}", disk(*row)),
-        OnPath::Disk { disk: row, .. } => format!("request to {}", disk(*row)),
-        OnPath::UnknownDisk => "unknown request to a disk".to_owned(),
-        OnPath::Interrupt(interrupt) => format!("until {}", interrupt_name(*interrupt)),
-        OnPath::Lock => "lock".to_owned(),
-        OnPath::Stopped => "stopped".to_owned(),
-        OnPath::NotOver { .. } => "asleep, not over".to_owned(),
-        OnPath::UnknownSleep { .. } | OnPath::Unknown => "unknown".to_owned(),
+        PathActivity::WakingUp => "being woken".to_owned(),
+        PathActivity::DiskQueue { disk: row, .. } => format!("queue of {}", disk(*row)),
+        PathActivity::Disk { disk: row, .. } => format!("request to {}", disk(*row)),
+        PathActivity::UnknownDisk => "unknown request to a disk".to_owned(),
+        PathActivity::Interrupt(interrupt) => format!("until {}", interrupt_name(*interrupt)),
+        PathActivity::Lock => "lock".to_owned(),
+        PathActivity::Stopped => "stopped".to_owned(),
+        PathActivity::NotOver { .. } => "asleep, not over".to_owned(),
+        PathActivity::UnknownSleep { .. } | PathActivity::Unknown => "unknown".to_owned(),
     }
 }
 
@@ -306,19 +308,19 @@ impl Known<'_> {
         }
     }
 
-    /// What to add to a piece's doing: the cause of a wait, the system call, who has the CPU.
-    fn word(&self, of: LaneOf, piece: &Piece, doing: Doing) -> Option<String> {
+    /// What to add to a piece's activity: the cause of a wait, the system call, who has the CPU.
+    fn word(&self, of: LaneOf, piece: &Piece, activity: Activity) -> Option<String> {
         match of {
-            LaneOf::Task(id) => match doing {
-                Doing::User => None,
-                Doing::Kernel | Doing::Interrupt => {
+            LaneOf::Task(id) => match activity {
+                Activity::User => None,
+                Activity::Kernel | Activity::Interrupt => {
                     Some(work_name(self.executed(id, piece.begin)?))
                 }
                 _ => self.cause(id, piece.begin),
             },
             LaneOf::Cpu(row) => self.on_cpu(row, piece),
             LaneOf::Vcpu(_) => {
-                let host = self.on_host.filter(|_| doing == Doing::Stolen)?;
+                let host = self.on_host.filter(|_| activity == Activity::Stolen)?;
                 Some(stolen_by(host, piece.task))
             }
             LaneOf::Disk(_) => None,
@@ -368,9 +370,9 @@ fn thousandths(part: u64, whole: u64) -> u128 {
     (u128::from(part) * 1_000 + u128::from(whole) / 2) / u128::from(whole.max(1))
 }
 
-fn index(doing: Doing) -> usize {
-    let place = DOINGS.iter().position(|(known, ..)| *known == doing);
-    place.expect("DOINGS has every one, which a test checks")
+fn index(activity: Activity) -> usize {
+    let place = ACTIVITIES.iter().position(|(known, ..)| *known == activity);
+    place.expect("ACTIVITIES has every one, which a test checks")
 }
 
 impl Words {
@@ -399,8 +401,8 @@ mod test {
 
     #[test]
     fn every_doing_has_its_place() {
-        for (row, (doing, ..)) in DOINGS.into_iter().enumerate() {
-            assert_eq!(index(doing), row);
+        for (row, (activity, ..)) in ACTIVITIES.into_iter().enumerate() {
+            assert_eq!(index(activity), row);
         }
     }
 
@@ -414,8 +416,9 @@ mod test {
             let segments = (0..n).map(|row| {
                 let (begin, last) = (HostNs(at), row + 1 == n);
                 at += if last { n as u64 } else { 1 + row as u64 % 2 };
-                let doing = if row % 2 == 0 { OnPath::Lock } else { OnPath::WakingUp };
-                PathSegment { begin, end: HostNs(at), task: TaskId(0), via: Via::Itself, doing }
+                let activity =
+                    if row % 2 == 0 { PathActivity::Lock } else { PathActivity::WakingUp };
+                PathSegment { begin, end: HostNs(at), task: TaskId(0), via: Via::Itself, activity }
             });
             let segments: Vec<_> = segments.collect();
             let scope =

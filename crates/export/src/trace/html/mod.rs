@@ -56,7 +56,7 @@ fn legend() -> String {
     let item = |(_, name, style): (_, &str, &str)| {
         format!("<li><span class=\"swatch {style}\"></span>{}</li>", escape(name))
     };
-    gantt::DOINGS.map(item).join("\n")
+    gantt::ACTIVITIES.map(item).join("\n")
 }
 
 /// A box per run, for `gantt.js` to fill.

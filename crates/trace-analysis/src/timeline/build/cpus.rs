@@ -19,7 +19,7 @@ pub(super) struct TrackedCpu {
     /// Up to its last event, when this one is not applied yet.
     slices: Slices,
     /// No event told yet who has it.
-    untold: bool,
+    without_event: bool,
 }
 
 /// Who made a request, and which of its requests it is.
@@ -59,7 +59,7 @@ impl TrackedCpu {
             interrupts: Vec::new(),
             completed: None,
             slices: Slices::beginning(begin),
-            untold: true,
+            without_event: true,
         }
     }
 
@@ -79,8 +79,8 @@ impl TrackedCpu {
     }
 
     /// Whether what is told of it now is the first that is.
-    pub(super) fn is_first_told(&mut self) -> bool {
-        std::mem::replace(&mut self.untold, false)
+    pub(super) fn is_first_event(&mut self) -> bool {
+        std::mem::replace(&mut self.without_event, false)
     }
 
     /// It had this task all the time; the rows of the slices that execute `work` outside interrupts.
@@ -88,9 +88,9 @@ impl TrackedCpu {
         let mut rows = Vec::new();
         for row in 0..self.slices.len() {
             let Some(slice) = self.slices.get(row) else { break };
-            let untold = slice.work == Work::Unknown;
-            self.slices.set(row, task, if untold { work } else { slice.work });
-            rows.extend(untold.then_some(row));
+            let unknown = slice.work == Work::Unknown;
+            self.slices.set(row, task, if unknown { work } else { slice.work });
+            rows.extend(unknown.then_some(row));
         }
         rows
     }

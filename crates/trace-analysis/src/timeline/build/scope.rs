@@ -4,7 +4,7 @@ use model::{HostNs, Machine, MachineId, Tid, TraceEvent, TraceEventKind, TraceTa
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::Builder;
-use super::untold::Evidence;
+use super::inferred_syscalls::SyscallEvidence;
 
 /// What a machine's trace covers.
 #[derive(Debug)]
@@ -48,7 +48,7 @@ pub struct Survey<'a> {
     /// Where a filter left out switches: the tasks with system calls.
     callers: Option<FxHashSet<Tid>>,
     chains: Chains,
-    evidence: Evidence<'a>,
+    evidence: SyscallEvidence<'a>,
 }
 
 impl<'a> Survey<'a> {
@@ -65,7 +65,7 @@ impl<'a> Survey<'a> {
             fault_ends_seen: false,
             callers: None,
             chains: Chains::default(),
-            evidence: Evidence::new(tables, machine),
+            evidence: SyscallEvidence::new(tables, machine),
         }
     }
 
@@ -103,8 +103,8 @@ impl<'a> Survey<'a> {
     #[must_use]
     pub fn builder(mut self) -> Builder<'a> {
         let (tables, machine) = (self.tables, self.machine);
-        let untold = Machine::default();
-        let row = tables.machines.get(machine.index()).unwrap_or(&untold);
+        let absent = Machine::default();
+        let row = tables.machines.get(machine.index()).unwrap_or(&absent);
         let scope = self.scope(row);
         Builder::new(tables, machine, row, scope, self.evidence)
     }
@@ -114,11 +114,11 @@ impl<'a> Survey<'a> {
         let mut cpus: Vec<u32> = self.cpus.iter().chain(&row.cpus).copied().collect();
         cpus.sort_unstable();
         cpus.dedup();
-        let told = row.begin < row.end;
+        let has_times = row.begin < row.end;
         let lossless = row.lost.iter().all(|lost| lost.count == 0);
         let complete = lossless && self.callers.is_none() && self.chains.hold();
         let seen = (self.first.min(self.last), self.last);
-        let (begin, end) = if told { (row.begin, row.end) } else { seen };
+        let (begin, end) = if has_times { (row.begin, row.end) } else { seen };
         let fault_ends = match self.fault_ends_seen {
             true => FaultEnds::Seen,
             false => FaultEnds::Estimated { ns: row.fault_estimate_ns.unwrap_or(0) },

@@ -30,8 +30,8 @@ impl Builder<'_> {
             }
         }
         let slice = cpu.push_until(self.now, task.work());
-        if task.is_untold() {
-            task.untold.extend(slice.map(|slice| (row, slice)));
+        if task.is_mode_unknown() {
+            task.unknown_slices.extend(slice.map(|slice| (row, slice)));
         }
     }
 
@@ -62,7 +62,7 @@ impl Builder<'_> {
         if self.cpus[row].current == seen {
             return;
         }
-        if self.cpus[row].is_first_told() && self.scope.complete {
+        if self.cpus[row].is_first_event() && self.scope.complete {
             self.tell_cpu(row, seen);
         }
         if let Current::Task(id) = seen {
@@ -90,8 +90,8 @@ impl Builder<'_> {
         task.was(State::Running { cpu: cpu.number });
         if task.runs_on(cpu.number) {
             let slices = cpu.had(Some(id), task.work());
-            if task.is_untold() {
-                task.untold.extend(slices.into_iter().map(|slice| (row, slice)));
+            if task.is_mode_unknown() {
+                task.unknown_slices.extend(slices.into_iter().map(|slice| (row, slice)));
             }
         }
     }

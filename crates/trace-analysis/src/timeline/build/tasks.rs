@@ -29,7 +29,7 @@ pub(super) struct Tracked {
     pub(super) waking: Option<Waker>,
     pub(super) context: Context,
     /// Slices of time that it had a CPU before any event told in which mode it was: rows of CPUs and of their slices.
-    pub(super) untold: Vec<(usize, usize)>,
+    pub(super) unknown_slices: Vec<(usize, usize)>,
     /// It runs a VM's CPU.
     vcpu: bool,
     ended: bool,
@@ -100,7 +100,7 @@ impl Fault {
 
 /// What an event tells of the time before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Told {
+pub(super) enum KnownMode {
     InUser,
     InSyscall(u16),
 }
@@ -246,8 +246,8 @@ impl Tasks {
 impl Tracked {
     fn new(task: Task, state: State) -> Self {
         let context = Context::default();
-        let (untold, vcpu, ended) = (Vec::new(), false, false);
-        Self { task, state, waking: None, context, untold, vcpu, ended }
+        let (unknown_slices, vcpu, ended) = (Vec::new(), false, false);
+        Self { task, state, waking: None, context, unknown_slices, vcpu, ended }
     }
 
     /// From `time` on it is in another state.
@@ -308,14 +308,14 @@ impl Tracked {
 
     /// It was in this state from the begin on, if no event or table told another.
     pub(super) fn was(&mut self, state: State) {
-        let nothing_told = self.state == State::Unknown && self.task.segments.is_empty();
-        if self.task.before && nothing_told {
+        let nothing_known = self.state == State::Unknown && self.task.segments.is_empty();
+        if self.task.before && nothing_known {
             self.state = state;
         }
     }
 
     /// No event told yet in which mode it is.
-    pub(super) fn is_untold(&self) -> bool {
+    pub(super) fn is_mode_unknown(&self) -> bool {
         !self.task.kernel && self.context.mode == Mode::Unknown
     }
 

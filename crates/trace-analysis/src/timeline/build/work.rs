@@ -5,7 +5,7 @@ use model::{HostNs, Interrupt, Tid};
 use super::Builder;
 use super::cpus::Current;
 use super::scope::FaultEnds;
-use super::tasks::{Fault, Mode, Told};
+use super::tasks::{Fault, KnownMode, Mode};
 use crate::timeline::{Problem, TaskId};
 
 /// Kernel work.
@@ -17,7 +17,7 @@ impl Builder<'_> {
         if let Mode::Syscall(_) = self.tasks[id].context.mode {
             self.problems.count(Problem::EndWithoutBegin);
         }
-        self.tell(id, Told::InUser);
+        self.mode_known(id, KnownMode::InUser);
         self.tasks[id].context.enter(number);
         self.calls.begin(id, number, self.now);
     }
@@ -29,29 +29,29 @@ impl Builder<'_> {
         if self.tasks[id].context.mode == Mode::User {
             self.problems.count(Problem::EndWithoutBegin);
         }
-        self.tell(id, Told::InSyscall(number));
+        self.mode_known(id, KnownMode::InSyscall(number));
         self.tasks[id].context.leave();
     }
 
     /// An event tells for the first time what mode a task was in: in all its time so far, unless events were lost.
-    pub(super) fn tell(&mut self, id: TaskId, told: Told) {
+    pub(super) fn mode_known(&mut self, id: TaskId, known: KnownMode) {
         let task = &mut self.tasks[id];
-        if !task.is_untold() {
+        if !task.is_mode_unknown() {
             return;
         }
-        let untold = std::mem::take(&mut task.untold);
+        let slices = std::mem::take(&mut task.unknown_slices);
         if !self.scope.complete {
             return;
         }
-        let mode = match told {
-            Told::InUser => Mode::User,
-            Told::InSyscall(number) => {
+        let mode = match known {
+            KnownMode::InUser => Mode::User,
+            KnownMode::InSyscall(number) => {
                 task.slept_in(number);
                 Mode::Syscall(number)
             }
         };
         let work = task.executes(mode);
-        for (cpu, slice) in untold {
+        for (cpu, slice) in slices {
             self.cpus[cpu].did(slice, work);
         }
     }
@@ -79,7 +79,7 @@ impl Builder<'_> {
         }
         let Current::Task(id) = self.cpus[row].current else { return };
         if user {
-            self.tell(id, Told::InUser);
+            self.mode_known(id, KnownMode::InUser);
         }
         let fault = match self.scope.fault_ends {
             FaultEnds::Seen => Fault::OPEN,

@@ -166,7 +166,7 @@ impl Segments {
                 let row = u32::try_from(self.sleeps.len());
                 let row = row.expect("fewer sleeps than 2^32 fit in memory");
                 self.locks.extend(sleep.lock.map(|lock| (row, lock)));
-                self.sleeps.push(PackedSleep::of(&sleep));
+                self.sleeps.push(PackedSleep::from_sleep(&sleep));
                 Packed::Asleep(row)
             }
         }
@@ -224,7 +224,7 @@ impl FromIterator<Segment> for Segments {
 }
 
 impl PackedSleep {
-    fn of(sleep: &Sleep) -> Self {
+    fn from_sleep(sleep: &Sleep) -> Self {
         let flag = |is: bool, flag: u8| if is { flag } else { 0 };
         let flags = flag(sleep.uninterruptible, UNINTERRUPTIBLE)
             | flag(sleep.io, IO)

@@ -50,7 +50,7 @@ impl Slices {
 
     /// Adds one from the end so far to `end`.
     pub fn push(&mut self, end: HostNs, task: Option<TaskId>, work: Work) {
-        self.0.push(end, Packed::of(task, work));
+        self.0.push(end, Packed::new(task, work));
     }
 
     /// How many.
@@ -121,13 +121,13 @@ impl Slices {
     /// Another task had the CPU in this one, or something else was executed.
     pub(crate) fn set(&mut self, row: usize, task: Option<TaskId>, work: Work) {
         if let Some((_, packed)) = self.0.begins.get_mut(row) {
-            *packed = Packed::of(task, work);
+            *packed = Packed::new(task, work);
         }
     }
 
     /// The last one goes on until `end`, if it is alike; false: it is not.
     pub(crate) fn extend(&mut self, end: HostNs, task: Option<TaskId>, work: Work) -> bool {
-        let alike = self.0.begins.last().is_some_and(|(_, last)| *last == Packed::of(task, work));
+        let alike = self.0.begins.last().is_some_and(|(_, last)| *last == Packed::new(task, work));
         if alike {
             self.0.end = self.0.end.max(end);
         }
@@ -171,7 +171,7 @@ impl FromIterator<Slice> for Slices {
 }
 
 impl Packed {
-    fn of(task: Option<TaskId>, work: Work) -> Self {
+    fn new(task: Option<TaskId>, work: Work) -> Self {
         let vector = |vector| VECTORS.iter().zip(0..).find(|(known, _)| **known == vector);
         let (sort, number) = match work {
             Work::Idle => (0, 0),
@@ -240,7 +240,7 @@ mod test {
             assert!(packed.iter().eq(slices.iter().copied()));
             assert!(packed.rows_from(3).eq(slices[3..].iter().copied()));
         }
-        let made_up = Packed::of(None, Work::Interrupt(Interrupt::Device(u32::MAX)));
+        let made_up = Packed::new(None, Work::Interrupt(Interrupt::Device(u32::MAX)));
         assert_eq!(made_up.work(), Work::Interrupt(Interrupt::Device(MAX_NUMBER)));
         assert_eq!(size_of::<(HostNs, Packed)>(), 16);
     }

@@ -16,7 +16,7 @@ impl fmt::Display for Category {
             Self::Kernel(Work::Interrupt(interrupt)) => {
                 write!(f, "kernel: {}", interrupt_name(*interrupt))
             }
-            Self::Kernel(work) => match Class::of(*work) {
+            Self::Kernel(work) => match Class::from_work(*work) {
                 Class::KernelTasks => f.write_str("kernel tasks"),
                 class => write!(f, "kernel: {}", class.name()),
             },

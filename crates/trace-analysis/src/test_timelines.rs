@@ -16,7 +16,7 @@ use crate::timeline::{
 /// k     the kernel on CPU 0          ?   unknown                 w    still asleep, and being woken
 /// s     stopped                     ' '  not there               x    asleep, never woken
 /// ```
-pub(crate) struct Drawn {
+pub(crate) struct DrawnTimeline {
     pub(crate) timeline: Timeline,
     names: Vec<String>,
 }
@@ -34,7 +34,7 @@ pub(crate) enum By {
     UnknownIo,
 }
 
-impl Drawn {
+impl DrawnTimeline {
     /// Lines are `(name, parent or "", drawing)`.
     pub(crate) fn new(lines: &[(&str, &str, &str)], wakers: &[(char, By)]) -> Self {
         let names: Vec<String> = lines.iter().map(|line| line.0.to_owned()).collect();

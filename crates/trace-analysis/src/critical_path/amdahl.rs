@@ -7,7 +7,7 @@
 use std::cmp::Reverse;
 
 use super::summary::{Category, Summary};
-use super::{CriticalPath, Doing, Locks, PathSegment, Scope, critical_path};
+use super::{CriticalPath, Locks, PathActivity, PathSegment, Scope, critical_path};
 use crate::kernel::Class;
 use crate::timeline::Timeline;
 
@@ -48,7 +48,7 @@ impl Improvement {
 }
 
 /// What would make the command shorter, best first.
-pub(super) fn worth(
+pub(super) fn improvements(
     timeline: &Timeline,
     path: &CriticalPath,
     summary: &Summary,
@@ -58,7 +58,7 @@ pub(super) fn worth(
         |target, on_path_ns| Improvement { target, on_path_ns, at_best_ns: wall_ns - on_path_ns };
     let single = summary.categories.iter().filter(|share| can_improve(&share.of));
     let single = single.map(|share| improvement(Target::Category(share.of.clone()), share.ns));
-    let mut worth: Vec<Improvement> = single.collect();
+    let mut improvements: Vec<Improvement> = single.collect();
     let classes = summary.classes.iter().map(|(class, _)| Target::Class(*class));
     let kernel = (1 < summary.classes.len()).then_some(Target::Kernel);
     for target in classes.chain(kernel).chain([Target::Disks]) {
@@ -66,21 +66,21 @@ pub(super) fn worth(
         // Of one category alone, its own line says it.
         if 1 < parts().count() {
             let on_path_ns = parts().map(|share| share.ns).sum();
-            worth.push(improvement(target, on_path_ns));
+            improvements.push(improvement(target, on_path_ns));
         }
     }
     let locks_ns = locks_ns(timeline, path.scope);
     if 0 < locks_ns {
-        worth.push(improvement(Target::Locks, locks_ns));
+        improvements.push(improvement(Target::Locks, locks_ns));
     }
-    worth.sort_by_key(|it| Reverse(it.on_path_ns));
-    worth
+    improvements.sort_by_key(|it| Reverse(it.on_path_ns));
+    improvements
 }
 
 /// Waits for locks on the path that stays with those who wait.
 fn locks_ns(timeline: &Timeline, scope: Scope) -> u64 {
     let staying = critical_path(timeline, Scope { locks: Locks::Stay, ..scope });
-    let waits = staying.segments.iter().filter(|segment| segment.doing == Doing::Lock);
+    let waits = staying.segments.iter().filter(|segment| segment.activity == PathActivity::Lock);
     waits.map(PathSegment::length_ns).sum()
 }
 
@@ -94,7 +94,7 @@ impl Target {
     fn has(&self, category: &Category) -> bool {
         match (self, category) {
             (Self::Category(of), category) => of == category,
-            (Self::Class(class), Category::Kernel(work)) => Class::of(*work) == *class,
+            (Self::Class(class), Category::Kernel(work)) => Class::from_work(*work) == *class,
             (Self::Kernel, Category::Kernel(_)) => true,
             (Self::Disks, Category::DiskQueue(_) | Category::Disk(..) | Category::UnknownDisk) => {
                 true

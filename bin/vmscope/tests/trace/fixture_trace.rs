@@ -251,10 +251,10 @@ fn task(machine: u32, tid: u32, name: &str, asleep_in: Option<&str>) -> TraceTas
 }
 
 /// Writes a finished trace.
-pub(crate) fn write(path: &Path, header: &TraceHeader, tables: &TraceTables, stories: &[&str]) {
+pub(crate) fn write(path: &Path, header: &TraceHeader, tables: &TraceTables, texts: &[&str]) {
     let writer = TraceWriter::create(path, header, tables).unwrap();
-    for (id, (row, story)) in (0..).map(MachineId).zip(tables.machines.iter().zip(stories)) {
-        let events: Vec<TraceEvent> = story
+    for (id, (row, text)) in (0..).map(MachineId).zip(tables.machines.iter().zip(texts)) {
+        let events: Vec<TraceEvent> = text
             .lines()
             .filter(|line| !line.trim().is_empty())
             .map(|line| event(id, line))

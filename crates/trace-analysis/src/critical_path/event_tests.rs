@@ -60,15 +60,15 @@ fn check(events: &[(u64, u32, TraceEventKind)], expected: &str) {
     let mut text = String::new();
     for segment in &path.segments {
         let task = &timeline.tasks[segment.task.index()];
-        let doing = match &segment.doing {
-            Doing::Running { .. } => "runs".to_owned(),
-            Doing::CpuWait { .. } => "waits".to_owned(),
-            Doing::DiskQueue { .. } => "queue".to_owned(),
-            Doing::Disk { .. } => "disk".to_owned(),
-            doing => format!("{doing:?}"),
+        let activity = match &segment.activity {
+            PathActivity::Running { .. } => "runs".to_owned(),
+            PathActivity::CpuWait { .. } => "waits".to_owned(),
+            PathActivity::DiskQueue { .. } => "queue".to_owned(),
+            PathActivity::Disk { .. } => "disk".to_owned(),
+            activity => format!("{activity:?}"),
         };
         let (begin, end) = (segment.begin.0, segment.end.0);
-        text += &format!("{begin}-{end} {} {doing}\n", name_at(task, segment.begin));
+        text += &format!("{begin}-{end} {} {activity}\n", name_at(task, segment.begin));
     }
     assert_eq!(text, expected);
 }

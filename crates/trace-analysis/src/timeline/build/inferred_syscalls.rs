@@ -20,7 +20,7 @@ use crate::kernel::syscall_number;
 
 /// What tells which system call a task is in all the time.
 #[derive(Debug)]
-pub(super) struct Evidence<'a> {
+pub(super) struct SyscallEvidence<'a> {
     tables: &'a TraceTables,
     machine: MachineId,
     /// Found in a call.
@@ -29,7 +29,7 @@ pub(super) struct Evidence<'a> {
     ran_guests: FxHashSet<Tid>,
 }
 
-impl<'a> Evidence<'a> {
+impl<'a> SyscallEvidence<'a> {
     pub(super) fn new(tables: &'a TraceTables, machine: MachineId) -> Self {
         let rows = tables.tasks.iter().filter(|task| task.machine == machine);
         let found = rows.filter_map(|task| Some((task.tid, task.in_call?))).collect();
@@ -73,16 +73,19 @@ impl<'a> Evidence<'a> {
 
 impl Builder<'_> {
     /// All events have gone by.
-    pub(super) fn settle_untold(&mut self) {
+    pub(super) fn infer_syscalls(&mut self) {
         if !self.scope.lossless {
             return;
         }
-        for task in self.tasks.iter_mut().filter(|task| task.is_untold() || !task.untold.is_empty())
+        for task in self
+            .tasks
+            .iter_mut()
+            .filter(|task| task.is_mode_unknown() || !task.unknown_slices.is_empty())
         {
             let Some(number) = self.evidence.call(task) else { continue };
             task.slept_in(number);
             let work = task.executes(Mode::Syscall(number));
-            for (cpu, slice) in std::mem::take(&mut task.untold) {
+            for (cpu, slice) in std::mem::take(&mut task.unknown_slices) {
                 self.cpus[cpu].did(slice, work);
             }
         }
@@ -176,11 +179,11 @@ mod test {
 
     #[test]
     fn events_say_it_better() {
-        let told = "0-20 5:call3, 20-30 5:user, 30-40 5:call4, 40-50 idle, 50-60 5:call4, 60-65 5:Vector(LocalTimer), \
+        let expected = "0-20 5:call3, 20-30 5:user, 30-40 5:call4, 40-50 idle, 50-60 5:call4, 60-65 5:Vector(LocalTimer), \
              65-70 5:call4, 70-75 1:user, 75-100 1:call0";
         let events = [(20, 0, leave(5, 3)), (30, 0, enter(5, 4))];
         let all = found_in(slept_in(ran_guest(scene(&events), 30, Some(0)), &KVM), 16);
-        all.check_cpu(0, told);
+        all.check_cpu(0, expected);
         // Who is killed was in its call until then.
         let killed = Scene::new(&[(10, 0, exit(5)), (20, 0, switch(5, PrevState::Dead, 0))]);
         found_in(killed.task(5, "killed"), 16)
