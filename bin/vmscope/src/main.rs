@@ -13,9 +13,11 @@ struct Cli {
     command: Command,
 }
 
-const EXAMPLE: &str = "Example:
+const EXAMPLE: &str = "Examples:
+  vmscope doctor                           check whether this host can be recorded
   vmscope record -o day1 --duration 20     sample this host and its guests for 20 s
-  vmscope report day1                      who used the CPUs, by function";
+  vmscope report day1                      print who used the CPUs, by function
+  vmscope export day1 --format html        write flamegraph.html, for any browser";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -55,7 +57,7 @@ fn main() -> std::process::ExitCode {
     match result {
         Ok(code) => code,
         Err(error) => {
-            // It may hold names from guests.
+            // The message may contain names that a guest chose.
             eprintln!("vmscope: {}", analysis::clean(&format!("{error:#}")));
             commands::exit_code(&error)
         }

@@ -1,12 +1,11 @@
-//! Wrong usage in one line, like every other error.
+//! Parsing of the command line; usage errors are one line, like every other error.
 
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, Parser};
 
-/// The command line. What is not run (help, version, wrong usage) is printed, and comes back as the
-/// exit code.
+/// Parses the command line. Help, version and usage errors are printed and returned as exit code.
 pub(crate) fn parse<C: Parser>() -> Result<C, ExitCode> {
     let error = match C::try_parse() {
         Ok(arguments) => return Ok(arguments),
@@ -19,7 +18,7 @@ pub(crate) fn parse<C: Parser>() -> Result<C, ExitCode> {
             | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
     );
     if is_answer {
-        // A reader that has gone needs no answer.
+        // Printing fails only if the reader has closed its end.
         let _ = error.print();
         return Err(ExitCode::from(if error.use_stderr() { 2 } else { 0 }));
     }
@@ -33,7 +32,7 @@ pub(crate) fn parse<C: Parser>() -> Result<C, ExitCode> {
     Err(ExitCode::from(2))
 }
 
-/// Whether a word was not expected because it begins a command, whose words come after `--`.
+/// Whether an unexpected word is the first of a COMMAND that must follow `--`.
 fn lacks_dashes(error: &clap::Error, subcommand: &Command) -> bool {
     let is_word = |value: &ContextValue| matches!(value, ContextValue::String(word) if !word.starts_with('-'));
     error.kind() == ErrorKind::UnknownArgument
@@ -42,7 +41,7 @@ fn lacks_dashes(error: &clap::Error, subcommand: &Command) -> bool {
         && subcommand.get_positionals().next().is_some()
 }
 
-/// The first paragraph of clap's text, and where to read on.
+/// The first paragraph of clap's message, and the help to read.
 fn line(text: &str, subcommand: &str) -> String {
     let paragraph = text.lines().map(str::trim).take_while(|line| !line.is_empty());
     let joined = paragraph.collect::<Vec<_>>().join(" ");
@@ -54,7 +53,7 @@ fn line(text: &str, subcommand: &str) -> String {
     format!("{safe}: see {subcommand} --help")
 }
 
-/// `vmscope testbed run`: the command and the subcommands that the arguments begin with; and the last of them.
+/// The leading subcommands of the arguments, as `vmscope testbed run`, and the last of them.
 fn subcommand(command: &Command, arguments: impl Iterator<Item = String>) -> (String, &Command) {
     let mut name = command.get_name().to_owned();
     let mut command = command;

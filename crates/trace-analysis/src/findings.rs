@@ -264,7 +264,7 @@ impl fmt::Display for Selection {
 #[cfg(test)]
 mod test {
     use super::*;
-    use crate::drawn::Drawn;
+    use crate::test_timelines::DrawnTimeline;
 
     fn check(findings: &Findings<'_>, whose: &str, tasks: &[u32]) {
         assert_eq!(findings.selection.to_string(), whose);
@@ -274,7 +274,7 @@ mod test {
     #[test]
     fn whose_tasks() {
         let lines = [("make", "", "0000"), ("cc1", "make", " 11 "), ("sh", "", "1111")];
-        let timeline = Drawn::new(&lines, &[]).timeline;
+        let timeline = DrawnTimeline::new(&lines, &[]).timeline;
         let tables = TraceTables::default();
         let findings = || Findings::new(&tables, &timeline, None);
         check(&findings(), "all tasks", &[0, 1, 2]);

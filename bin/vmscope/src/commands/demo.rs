@@ -13,12 +13,14 @@ use super::{Usage, export, report};
 const SCENARIO: &str = include_str!("../../../../scenarios/demo.toml");
 const RECORDING: &str = "recording";
 
-const EXAMPLE: &str = "Example:
-  vmscope demo -o demo";
+const EXAMPLE: &str = "Examples:
+  vmscope demo -o demo                 record, report, write demo/flamegraph.html
+  vmscope report demo/recording --view guest --vm db
+                                       more about what was recorded";
 
-/// Show vmscope at work: a virtual KVM host with three guests, recorded for 20 s and reported.
+/// Try vmscope without a KVM host: record and report three guests on a virtual one.
 ///
-/// Boots the virtual host and its guests, records them, prints the unified report and writes a flame
+/// Boots the virtual host and its guests, records them for 20 s, prints the report and writes a flame
 /// graph. Needs no KVM and no configuration; the first run downloads a kernel.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
@@ -70,7 +72,7 @@ fn record_command(duration: Duration) -> Vec<String> {
     ["vmscope", "record", "-o", RECORDING, "--duration", &seconds].map(str::to_owned).to_vec()
 }
 
-/// What a user would do next.
+/// Prints the report and writes the flame graph, as a user would do next.
 fn show(recording: &std::path::Path, page: &std::path::Path) -> anyhow::Result<ExitCode> {
     #[derive(clap::Parser)]
     struct ReportLine {

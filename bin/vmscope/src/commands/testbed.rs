@@ -11,7 +11,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 use super::Usage;
 use super::time::duration_in_seconds;
 
-/// Run experiments on a virtual KVM host.
+/// Run commands on a virtual KVM host with guests, on any machine.
 #[derive(Debug, Parser)]
 #[command(arg_required_else_help = true, after_help = EXAMPLE)]
 pub(crate) struct Args {
@@ -19,13 +19,13 @@ pub(crate) struct Args {
     action: Action,
 }
 
-const EXAMPLE: &str = "Example:
+const EXAMPLE: &str = "Examples:
   vmscope testbed run scenarios/demo.toml -o out -- vmscope record -o day1 --duration 20
   vmscope testbed shell scenarios/one-guest.toml";
 
 const RUN_EXAMPLE: &str = "Examples:
   vmscope testbed run scenarios/demo.toml -o out -- vmscope record -o day1 --duration 20
-  vmscope report out/day1";
+  vmscope report out/day1                 the command's files are in out/";
 
 const SHELL_EXAMPLE: &str = "Example:
   vmscope testbed shell scenarios/one-guest.toml";
@@ -36,16 +36,16 @@ const EXEC_EXAMPLE: &str =
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Run a command on a KVM host with the scenario's guests; the files it writes come back.
+    /// Run a command on a KVM host with the guests of a scenario, and copy back the files it writes.
     #[command(after_help = RUN_EXAMPLE)]
     Run(Run),
-    /// Open a prompt on the virtual KVM host, with the scenario's guests if one is given.
+    /// Open a shell on the virtual KVM host, with the guests of a scenario if one is given.
     #[command(after_help = SHELL_EXAMPLE)]
     Shell {
         /// The scenario file.
         scenario: Option<PathBuf>,
     },
-    /// Run a command in a guest; only for commands that run in a testbed.
+    /// Run a command in a guest; works only inside a testbed.
     #[command(after_help = EXEC_EXAMPLE)]
     Exec {
         /// The guest's name.
@@ -54,12 +54,12 @@ enum Action {
         #[arg(last = true, required = true)]
         command: Vec<String>,
     },
-    /// End a guest at once, as a crash of its QEMU would; only for commands that run in a testbed.
+    /// End a guest at once, as a crash of its QEMU would; works only inside a testbed.
     End {
         /// The guest's name.
         guest: String,
     },
-    /// What the virtual host's init runs.
+    /// Run by the init of the virtual host.
     #[command(hide = true)]
     Inside,
 }
@@ -68,7 +68,7 @@ enum Action {
 struct Run {
     /// The scenario file.
     scenario: PathBuf,
-    /// Where the files that the command writes go; the current folder by default.
+    /// Folder for the files that the command writes [default: the current folder]
     #[arg(short, long, visible_alias = "out", value_name = "DIR")]
     output: Option<PathBuf>,
     /// Time limit of the whole run, in seconds (or with a unit: 20m).
@@ -77,14 +77,14 @@ struct Run {
     /// Where the guests run.
     #[arg(long, value_enum, default_value = "auto")]
     host: Host,
-    /// The command and its arguments; by default the scenario's.
+    /// The command and its arguments [default: the scenario's]
     #[arg(last = true)]
     command: Vec<String>,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Host {
-    /// This machine where its KVM really runs guests and we are root, else the virtual host.
+    /// This machine if its KVM runs guests and the user is root, else the virtual host.
     Auto,
     /// The virtual host.
     Virtual,
@@ -129,7 +129,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(code))
 }
 
-/// Errors in what was asked for have their own exit code.
+/// Usage errors have their own exit code.
 fn usage(error: testbed::Error) -> anyhow::Error {
     if error.is_usage() { Usage(error.to_string()).into() } else { error.into() }
 }
