@@ -1,4 +1,4 @@
-//! Timelines for tests: drawn, and at random.
+//! Timelines for tests: drawn in characters, and random ones.
 
 use std::collections::BTreeMap;
 

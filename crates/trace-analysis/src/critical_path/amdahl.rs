@@ -1,8 +1,8 @@
-//! What of a path is worth improving: Amdahl's bound for each part of it.
+//! Amdahl's bound for each part of a critical path: how long the command would take without it.
 //!
-//! Take a part away, and the rest of this path still has to be gone through: the command can't become shorter than that.
-//! It may stay longer, because then another path is the longest. How much longer can't be told from a trace: with a part
-//! gone, tasks would meet each other, and get CPUs, in another order. So the bound is printed as a bound.
+//! Without a part, the rest of the path still takes its time, so the command cannot be faster than that. It may be
+//! slower, because another path becomes the longest. A trace cannot show which: without the part, tasks would run and
+//! wait in another order. Reports therefore call it a bound.
 
 use std::cmp::Reverse;
 
@@ -63,7 +63,7 @@ pub(super) fn improvements(
     let kernel = (1 < summary.classes.len()).then_some(Target::Kernel);
     for target in classes.chain(kernel).chain([Target::Disks]) {
         let parts = || summary.categories.iter().filter(|share| target.has(&share.of));
-        // Of one category alone, its own line says it.
+        // A single category has its own line already.
         if 1 < parts().count() {
             let on_path_ns = parts().map(|share| share.ns).sum();
             improvements.push(improvement(target, on_path_ns));
@@ -77,14 +77,14 @@ pub(super) fn improvements(
     improvements
 }
 
-/// Waits for locks on the path that stays with those who wait.
+/// Waits for locks on the path that stays with the waiting tasks.
 fn locks_ns(timeline: &Timeline, scope: Scope) -> u64 {
     let staying = critical_path(timeline, Scope { locks: Locks::Stay, ..scope });
     let waits = staying.segments.iter().filter(|segment| segment.activity == PathActivity::Lock);
     waits.map(PathSegment::length_ns).sum()
 }
 
-/// What is unknown, or not over, can't be improved; locks have a target of their own.
+/// Unknown and unfinished parts cannot be improved; locks have their own target.
 fn can_improve(category: &Category) -> bool {
     !matches!(category, Category::Unknown | Category::NotOver(_) | Category::Lock)
 }

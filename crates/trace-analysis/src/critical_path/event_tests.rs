@@ -1,4 +1,4 @@
-//! The path of a command as events tell it.
+//! Critical paths of commands, from events.
 
 use model::{Interrupt, MachineId, PrevState, Tid, TraceEventKind, TracedCommand};
 

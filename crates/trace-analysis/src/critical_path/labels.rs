@@ -1,4 +1,4 @@
-//! What categories and targets are called in tables, JSON and CSV.
+//! Labels of categories and targets in tables, JSON and CSV.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! What a path consists of, and what of it is worth improving.
+//! The parts of a critical path, and which of them are worth improving.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};

@@ -21,7 +21,7 @@ use crate::timeline::{
 /// Changes of task at one instant. Real ones: a fork and a wake-up within the clock's resolution.
 const MAX_HOPS: u32 = 8;
 
-/// Tasks that the walk can come back to: each sleep looks through them, and a bad trace has a million sleepers in a row.
+/// Tasks that the walk can return to. Each sleep searches them, and a malicious trace can have a million in a row.
 const MAX_LEFT: usize = 1000;
 
 /// Numbers of the system calls that wait for a child.
@@ -57,7 +57,7 @@ struct Walk<'a> {
     at: HostNs,
     /// Changes of task since the walk last went back in time.
     hops: u32,
-    /// Tasks that the walk left for who ended their sleep, and since when they slept.
+    /// Tasks that the walk left for their waker, and since when they slept.
     left: Vec<(TaskId, HostNs)>,
     /// The path so far, last segment first.
     back: Vec<PathSegment>,

@@ -38,7 +38,7 @@ pub(super) fn exact(
 
 /// Fills gaps, and makes one of neighbours that are alike.
 struct Merging<F: FnMut(Exact)> {
-    /// Up to where the lane is told.
+    /// End of the last stretch.
     at: HostNs,
     /// Whose unknown stretches are.
     task: Option<TaskId>,

@@ -1,5 +1,5 @@
-//! Events to a timeline, in two passes: `Survey` sees what the trace covers, `Builder` puts events on the time axis. Neither
-//! keeps them.
+//! Builds a timeline from events in two passes: `Survey` finds what the trace covers, `Builder` applies the events.
+//! Neither keeps them.
 //!
 //! ```text
 //!                    Waking .. Wakeup               Switch(next)
@@ -10,17 +10,18 @@
 //!      +------------------------Switch(Sleep, Stopped)------------------+
 //! ```
 //!
-//! An event that can't follow shows that others were lost: what they leave open is `State::Unknown` for the task and
-//! `Work::Unknown` without a task for the CPU, until the next event that tells.
+//! An event that cannot follow the ones before shows that events were lost. Until the next event that settles it, the
+//! task is in `State::Unknown` and the CPU executes `Work::Unknown` without a task.
 //!
-//! Where no event was lost or left out, the first event of a task or a CPU also tells of the time before it: who is switched
-//! out had the CPU since the begin, who is switched in waited for it since then (taken as preempted: no wake-up was seen), who
-//! is woken slept since then, who leaves a system call was in it. Of tasks that make and leave none see `inferred_syscalls`.
+//! If no event was lost or filtered out, the first event of a task or CPU also determines the time before it. A task
+//! that is switched out had the CPU since the beginning. One that is switched in waited for it (as preempted, since
+//! there was no wake-up). One that is woken was asleep. One that leaves a system call was in it. `inferred_syscalls`
+//! handles tasks without system call events.
 //!
-//! A filter keeps every switch of the tasks that it keeps, and none between others: when one of those has a CPU, it is unknown
-//! until the next event who has it (`Builder::pass_over`).
+//! A filter keeps every switch of the tasks that it selects, and none between other tasks. While another task has a
+//! CPU, the CPU's task is unknown until the next event (`Builder::pass_over`).
 //!
-//! Time only goes on: an event before its predecessor is moved to it, one outside the trace to the trace's edge.
+//! Time never goes back: an event before its predecessor is moved to it, one outside the trace to the trace's edge.
 
 mod calls;
 mod cpus;

@@ -153,16 +153,16 @@ pub enum LockClass {
     MemoryManagement,
     /// A spinlock that sleeps (real-time kernels).
     Spin,
-    /// Any other: the function that waits tells.
+    /// Any other; the waiting function is reported.
     Other,
 }
 
 /// Why a wait has no cause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Unknown {
-    /// No event told what the task did.
+    /// There is no event of the task.
     NoEvent,
-    /// It sleeps, and there is no stack and nothing else to tell by.
+    /// It sleeps, and there is neither a stack nor other evidence.
     NoStack,
     /// It sleeps, and nothing in the stack is known.
     Unrecognised,

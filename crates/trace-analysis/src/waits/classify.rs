@@ -1,8 +1,8 @@
 //! What a task waited for in a segment of its life.
 //!
-//! In this order; the first that tells decides:
+//! The first of these that gives an answer decides:
 //!
-//! 1. its state: runnable, stopped, not told;
+//! 1. its state: runnable, stopped, unknown;
 //! 2. the lock that it waits for, as the kernel's lock events have it;
 //! 3. its stack, or where it was found asleep when the trace began;
 //! 4. the request whose completion woke it;
@@ -21,7 +21,7 @@ use super::stack::{Family, Finding, Functions, Reading};
 use crate::kernel::syscall_name;
 use crate::timeline::{LockWait, Segment, Sleep, State, Task, Timeline, WokenBy};
 
-/// Says what tasks of one machine wait for.
+/// Finds what the tasks of one machine wait for.
 #[derive(Debug, Clone)]
 pub struct Classifier {
     functions: Functions,
@@ -36,14 +36,14 @@ pub struct Classifier {
 pub struct Wait<'a> {
     /// The cause.
     pub cause: Cause,
-    /// The kernel function that tells: for a lock the one that wants it. Of a stack that is not recognised the innermost
-    /// functions, so that it can be reported. Empty without a stack.
+    /// The kernel function that decided; for a lock the one that wants it. For an unrecognised stack its innermost
+    /// functions. Empty without a stack.
     pub function: &'a str,
-    /// By what it was told.
+    /// What the cause was derived from.
     pub evidence: Evidence,
 }
 
-/// By what a cause was told.
+/// What a cause was derived from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Evidence {
     /// The task's state.
@@ -60,7 +60,7 @@ pub enum Evidence {
     Syscall,
     /// It handles a page fault.
     Fault,
-    /// Nothing told.
+    /// There is no evidence.
     Nothing,
 }
 
@@ -188,7 +188,7 @@ impl Classifier {
         }
     }
 
-    /// A disk, and the stack does not say what for.
+    /// A wait for a disk whose stack does not show the purpose.
     fn disk(&self, sleep: &Sleep, reading: &Reading, op: Option<Cause>) -> (Cause, Evidence) {
         let by_call =
             || Self::call(sleep, Some(reading)).and_then(|call| self.disk_calls.get(call));
@@ -199,7 +199,7 @@ impl Classifier {
         }
     }
 
-    /// Where the stack does not tell, or is missing.
+    /// A wait whose stack is missing or does not decide.
     fn by_less(
         &self,
         sleep: &Sleep,
@@ -231,8 +231,8 @@ impl Classifier {
     }
 }
 
-/// Whether a stack leaves room for the lock that events tell of. One that clearly waits for something else shows that
-/// the end of the wait for the lock was lost.
+/// Whether a stack is compatible with the lock of the lock events. A stack that waits for something else shows that
+/// the event at the end of the lock wait was lost.
 fn is_in_lock(reading: Option<&Reading>) -> bool {
     let Some(reading) = reading else { return true };
     match reading.finding {
@@ -242,8 +242,8 @@ fn is_in_lock(reading: Option<&Reading>) -> bool {
     }
 }
 
-/// Whether a kernel task that sleeps like this has no work: its main function sleeps, or the one that this calls does,
-/// and a signal could wake it. Waits for something in particular are deeper, or let no signal through.
+/// Whether a kernel thread is idle: its main function sleeps, or a function that this calls does and can be
+/// interrupted by a signal. Other waits are deeper on the stack, or uninterruptible.
 fn is_idle(sleep: &Sleep, reading: &Reading) -> bool {
     match reading.kernel_loop {
         Some(0 | 1) => true,
@@ -259,7 +259,7 @@ fn in_fault(cause: Cause, fault: bool) -> Cause {
     }
 }
 
-/// What the request was for whose completion woke the sleeper.
+/// The operation of the request whose completion ended the sleep.
 fn request_op(timeline: &Timeline, sleep: &Sleep) -> Option<Cause> {
     let WokenBy::Request { task, row } = sleep.woken_by?.by else { return None };
     let requests = &timeline.tasks.get(task.index())?.requests;

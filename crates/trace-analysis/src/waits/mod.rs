@@ -1,4 +1,4 @@
-//! What was waited for: every stretch in which a task does not run, by cause.
+//! What tasks waited for: every stretch in which a task does not run has a cause.
 //!
 //! ```text
 //!  TraceTables --> Classifier --+                +--> lives     per task: run time + causes = its life

@@ -18,7 +18,7 @@ pub(super) struct TrackedCpu {
     pub(super) completed: Option<(usize, RequestRow)>,
     /// Up to its last event, when this one is not applied yet.
     slices: Slices,
-    /// No event told yet who has it.
+    /// No event has shown which task has it.
     without_event: bool,
 }
 
@@ -28,7 +28,7 @@ pub(super) type RequestRow = (TaskId, u32);
 /// Who has a CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Current {
-    /// No event told yet, or events were lost.
+    /// No event yet, or events were lost.
     Unknown,
     Idle,
     Task(TaskId),
@@ -78,12 +78,13 @@ impl TrackedCpu {
         self.interrupts.clear();
     }
 
-    /// Whether what is told of it now is the first that is.
+    /// Whether this is the first event that shows its task.
     pub(super) fn is_first_event(&mut self) -> bool {
         std::mem::replace(&mut self.without_event, false)
     }
 
-    /// It had this task all the time; the rows of the slices that execute `work` outside interrupts.
+    /// Sets the task of all slices so far. Returns the rows of slices that now execute `work`, those outside
+    /// interrupts.
     pub(super) fn had(&mut self, task: Option<TaskId>, work: Work) -> Vec<usize> {
         let mut rows = Vec::new();
         for row in 0..self.slices.len() {
@@ -95,14 +96,14 @@ impl TrackedCpu {
         rows
     }
 
-    /// What it did in a slice is known now.
+    /// Sets what it executed in a slice.
     pub(super) fn did(&mut self, row: usize, work: Work) {
         if let Some(slice) = self.slices.get(row) {
             self.slices.set(row, slice.task, work);
         }
     }
 
-    /// Up to where it is told what it did.
+    /// End of the last slice.
     pub(super) fn drawn(&self) -> HostNs {
         self.slices.end()
     }

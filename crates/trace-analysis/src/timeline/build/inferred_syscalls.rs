@@ -1,6 +1,6 @@
-//! Tasks that neither make nor leave a system call in the whole trace: no event tells whether they are in one.
+//! System calls of tasks that neither enter nor leave one during the trace, so that no event shows them.
 //!
-//! So what is known of one moment holds for all of it:
+//! What is known of one moment then holds for the whole trace:
 //!
 //! ```text
 //!  found in a call       | runs | asleep | runs | preempted | runs |     the tables name the call
@@ -8,8 +8,8 @@
 //!  a vCPU's thread       | runs | preempted | runs |                     its guest has an event: in `ioctl`, which runs guests
 //! ```
 //!
-//! That takes a trace in which nothing was lost. Of tasks whose system calls a filter left out there is no such evidence: the
-//! tables name no call of theirs, and they have no stacks.
+//! This needs a trace without lost events. Tasks whose system calls were filtered out are not affected: the tables
+//! have no call and no stack of theirs.
 
 use model::{HostNs, MachineId, Tid, TraceEvent, TraceStack, TraceTables};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -18,7 +18,7 @@ use super::tasks::{Mode, Tracked};
 use super::{Builder, IOCTL};
 use crate::kernel::syscall_number;
 
-/// What tells which system call a task is in all the time.
+/// Evidence for the system call that a task is in for the whole trace.
 #[derive(Debug)]
 pub(super) struct SyscallEvidence<'a> {
     tables: &'a TraceTables,
@@ -36,7 +36,8 @@ impl<'a> SyscallEvidence<'a> {
         Self { tables, machine, found, ran_guests: FxHashSet::default() }
     }
 
-    /// An event of another machine: the host's thread of that vCPU ran it, if the event surely lies in the host's trace.
+    /// An event of another machine: the host's thread of that vCPU ran the guest, if the event certainly lies in the
+    /// host's trace.
     pub(super) fn see_other(&mut self, event: &TraceEvent) {
         let guest = self.tables.machines.get(event.machine.index());
         let threads = guest.map_or(&[][..], |guest| &guest.vcpu_threads);
@@ -53,7 +54,7 @@ impl<'a> SyscallEvidence<'a> {
         }
     }
 
-    /// Of a task of which no event told.
+    /// The call of a task without system call events.
     fn call(&self, task: &Tracked) -> Option<u16> {
         let sleeps = task.sleeps().filter(|sleep| sleep.syscall.is_none());
         let by_stack = || sleeps.filter_map(|sleep| self.call_of_stack(sleep.stack?)).next();
@@ -72,7 +73,7 @@ impl<'a> SyscallEvidence<'a> {
 }
 
 impl Builder<'_> {
-    /// All events have gone by.
+    /// Assigns inferred calls; to be called after the last event.
     pub(super) fn infer_syscalls(&mut self) {
         if !self.scope.lossless {
             return;

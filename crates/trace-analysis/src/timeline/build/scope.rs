@@ -109,7 +109,7 @@ impl<'a> Survey<'a> {
         Builder::new(tables, machine, row, scope, self.evidence)
     }
 
-    /// By what the tables say; what they leave open, by the events.
+    /// From the tables, or from the events where the tables have nothing.
     fn scope(&mut self, row: &Machine) -> Scope {
         let mut cpus: Vec<u32> = self.cpus.iter().chain(&row.cpus).copied().collect();
         cpus.sort_unstable();

@@ -28,7 +28,7 @@ pub(super) struct Tracked {
     /// Who began to wake it, until it is queued.
     pub(super) waking: Option<Waker>,
     pub(super) context: Context,
-    /// Slices of time that it had a CPU before any event told in which mode it was: rows of CPUs and of their slices.
+    /// Slices in which it had a CPU before any event showed its mode: rows of CPUs and of their slices.
     pub(super) unknown_slices: Vec<(usize, usize)>,
     /// It runs a VM's CPU.
     vcpu: bool,
@@ -58,7 +58,7 @@ pub(super) struct Context {
 /// Where a task of a program is when it handles no fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Mode {
-    /// No event told yet.
+    /// No event yet.
     #[default]
     Unknown,
     User,
@@ -98,7 +98,7 @@ impl Fault {
     }
 }
 
-/// What an event tells of the time before it.
+/// The mode of a task before an event, as the event shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum KnownMode {
     InUser,
@@ -306,7 +306,7 @@ impl Tracked {
         task.before && task.pid == pid && nothing_done && silent
     }
 
-    /// It was in this state from the begin on, if no event or table told another.
+    /// It was in this state from the beginning, unless an event or table showed another.
     pub(super) fn was(&mut self, state: State) {
         let nothing_known = self.state == State::Unknown && self.task.segments.is_empty();
         if self.task.before && nothing_known {
@@ -314,7 +314,7 @@ impl Tracked {
         }
     }
 
-    /// No event told yet in which mode it is.
+    /// Whether no event has shown its mode yet.
     pub(super) fn is_mode_unknown(&self) -> bool {
         !self.task.kernel && self.context.mode == Mode::Unknown
     }

@@ -33,7 +33,7 @@ impl Builder<'_> {
         self.tasks[id].context.leave();
     }
 
-    /// An event tells for the first time what mode a task was in: in all its time so far, unless events were lost.
+    /// The first event that shows a task's mode determines its mode for all its time so far, unless events were lost.
     pub(super) fn mode_known(&mut self, id: TaskId, known: KnownMode) {
         let task = &mut self.tasks[id];
         if !task.is_mode_unknown() {
@@ -62,14 +62,14 @@ impl Builder<'_> {
         }
     }
 
-    /// No interrupt is being handled when tasks act: if one seems to be, its end was lost.
+    /// A task can act only when no interrupt is being handled. If one seems to be, its end was lost.
     pub(super) fn end_interrupts(&mut self, row: usize) {
         let lost = self.cpus[row].interrupts.len() as u64;
         self.problems.add(Problem::EndWithoutBegin, lost);
         self.cpus[row].interrupts.clear();
     }
 
-    /// Faults of interrupts count as theirs.
+    /// A page fault within an interrupt counts as the interrupt.
     pub(super) fn fault_enter(&mut self, row: usize, user: bool) {
         if user {
             self.end_interrupts(row);
