@@ -34,6 +34,9 @@ const EXEC_EXAMPLE: &str =
     "Example, at the prompt of `testbed shell` or in a command of `testbed run`:
   vmscope testbed exec web -- top -b -n 1";
 
+const END_EXAMPLE: &str = "Example, in a command of `testbed run`:
+  vmscope testbed end web";
+
 #[derive(Debug, Subcommand)]
 enum Action {
     /// Run a command on a KVM host with the guests of a scenario, and copy back the files it writes.
@@ -55,6 +58,7 @@ enum Action {
         command: Vec<String>,
     },
     /// End a guest at once, as a crash of its QEMU would; works only inside a testbed.
+    #[command(after_help = END_EXAMPLE)]
     End {
         /// The guest's name.
         guest: String,
