@@ -10,4 +10,3 @@ pub mod guest;
 pub mod report;
 pub mod steal;
 pub mod top;
-pub mod trace;

@@ -27,7 +27,7 @@ fn cell(column: &Column, row: &Row, n: usize) -> String {
         Cell::Text(text) => field(text),
         Cell::Number(n, _) => n.to_string(),
         Cell::Change(n, _) => n.to_string(),
-        Cell::Share(_, 0) | Cell::Unknown(_) => String::new(),
+        Cell::Share(_, 0) | Cell::Unknown(_) | Cell::Json(_) => String::new(),
         Cell::Share(part, whole) => crate::percent(*part, *whole, decimals),
         Cell::Real(number) | Cell::RealChange(number) => format!("{number:.decimals$}"),
         Cell::Flag(flag) => flag.to_string(),
@@ -37,9 +37,10 @@ fn cell(column: &Column, row: &Row, n: usize) -> String {
 /// Spreadsheets run a field that begins with one of these as a formula.
 const FORMULA: [char; 4] = ['=', '+', '-', '@'];
 
-/// Text as a field: control and direction characters made visible, in quotes where it must be. What a spreadsheet
+/// Text as a field of CSV: control and direction characters made visible, in quotes where it must be. What a spreadsheet
 /// would run begins with an apostrophe.
-fn field(text: &str) -> String {
+#[must_use]
+pub fn field(text: &str) -> String {
     let mut text = clean(text).into_owned();
     if text.starts_with(FORMULA) && text.parse::<f64>().is_err() {
         text.insert(0, '\'');

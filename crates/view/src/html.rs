@@ -84,7 +84,11 @@ impl Table {
 
 fn says_something(cell: &Cell) -> bool {
     match cell {
-        Cell::Unknown(_) | Cell::Number(0, _) | Cell::Change(0, _) | Cell::Share(0, _) => false,
+        Cell::Unknown(_)
+        | Cell::Json(_)
+        | Cell::Number(0, _)
+        | Cell::Change(0, _)
+        | Cell::Share(0, _) => false,
         Cell::Text(text) => !text.is_empty(),
         Cell::Number(..) | Cell::Change(..) | Cell::Share(..) => true,
         Cell::Real(_) | Cell::RealChange(_) | Cell::Flag(_) => true,

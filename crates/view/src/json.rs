@@ -46,6 +46,7 @@ impl From<&Cell> for Value {
             Cell::Share(part, whole) => crate::share(*part, *whole).into(),
             Cell::Real(number) | Cell::RealChange(number) => (*number).into(),
             Cell::Flag(flag) => (*flag).into(),
+            Cell::Json(value) => value.clone(),
         }
     }
 }

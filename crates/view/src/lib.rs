@@ -24,7 +24,9 @@ mod json;
 mod report;
 mod table;
 mod text;
+pub mod trace;
 
+pub use csv::field;
 pub use format::{
     clean, clean_lines, counted, duration, grouped, length, ms, percent, seconds, share,
     short_module, with_id,

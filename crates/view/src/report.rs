@@ -37,6 +37,8 @@ pub enum Part {
     Table(Table),
     /// Lines.
     Text(String),
+    /// Sentences, broken where lines are too long.
+    Prose(String),
 }
 
 impl Report {
@@ -55,6 +57,7 @@ impl Report {
         blocks.extend(self.parts.iter().map(|part| match part {
             Part::Table(table) => table_text(table, width),
             Part::Text(text) => clean_lines(text.trim_end()) + "\n",
+            Part::Prose(text) => wrapped(&clean_lines(text), width),
         }));
         blocks.join("\n")
     }
@@ -77,7 +80,7 @@ impl Report {
     pub fn tables(&self) -> impl Iterator<Item = &Table> {
         self.parts.iter().filter_map(|part| match part {
             Part::Table(table) => Some(table),
-            Part::Text(_) => None,
+            Part::Text(_) | Part::Prose(_) => None,
         })
     }
 }

@@ -69,6 +69,8 @@ pub enum Cell {
     RealChange(f64),
     /// `true` or `false`.
     Flag(bool),
+    /// An object or an array, of which people and CSV see nothing. Its texts are clean.
+    Json(serde_json::Value),
     /// Not known, with the reason; empty where there is nothing to know.
     Unknown(&'static str),
 }

@@ -36,7 +36,7 @@ pub(crate) fn table_text(table: &Table, width: Width) -> String {
         out += &Grid::new(table).text(width);
     }
     for note in &table.notes {
-        out += &(clean_lines(note) + "\n");
+        out += &wrapped(&clean_lines(note), width);
     }
     out
 }
@@ -59,7 +59,7 @@ pub(crate) fn figure(column: &Column, scale: Scale, cell: &Cell) -> String {
         Cell::Real(number) => format!("{number:.decimals$}"),
         Cell::RealChange(number) => format!("{number:+.decimals$}"),
         Cell::Flag(flag) => (if *flag { "yes" } else { "no" }).to_owned(),
-        Cell::Unknown(_) => "-".to_owned(),
+        Cell::Unknown(_) | Cell::Json(_) => "-".to_owned(),
     }
 }
 

@@ -23,8 +23,6 @@ pub(crate) enum Column {
     Name(String),
     /// Numbers: to the right.
     Number(String),
-    /// Numbers that are left out, the last first, where names would be cut to less than a dozen characters.
-    Spare(String),
 }
 
 impl Grid {
@@ -48,27 +46,6 @@ impl Grid {
 
     /// Columns two blanks apart, or one where that makes lines fit; control and direction characters made visible.
     pub(crate) fn text(&self, width: Width) -> String {
-        let spare =
-            |grid: &Self| grid.columns.iter().rposition(|it| matches!(it, Column::Spare(_)));
-        let mut shown = self.clone();
-        while let Some(last) = spare(&shown).filter(|_| !shown.fits(width)) {
-            shown.leave_out(last);
-        }
-        match self.columns.len() - shown.columns.len() {
-            0 => shown.drawn(width),
-            1 => shown.drawn(width) + "(1 more column in a wider terminal)\n",
-            n => shown.drawn(width) + &format!("({n} more columns in a wider terminal)\n"),
-        }
-    }
-
-    fn leave_out(&mut self, column: usize) {
-        self.columns.remove(column);
-        for row in self.rows.iter_mut().filter(|row| column < row.len()) {
-            row.remove(column);
-        }
-    }
-
-    fn drawn(&self, width: Width) -> String {
         let lines = self.lines();
         let natural = self.widths(&lines);
         let gap = if self.fits(width) { GAP } else { 1 };
@@ -83,7 +60,7 @@ impl Grid {
                     Column::Name(_) => {
                         write!(text, "{:<width$}", cut(cell, *width, Keep::StartAndFrom(" (")))
                     }
-                    Column::Number(_) | Column::Spare(_) => write!(text, "{cell:>width$}"),
+                    Column::Number(_) => write!(text, "{cell:>width$}"),
                 };
                 let _ = write!(text, "{:gap$}", "");
             }
@@ -148,7 +125,7 @@ impl Grid {
 impl Column {
     fn title(&self) -> &str {
         match self {
-            Self::Name(title) | Self::Number(title) | Self::Spare(title) => title,
+            Self::Name(title) | Self::Number(title) => title,
         }
     }
 
@@ -158,7 +135,7 @@ impl Column {
 }
 
 /// A field of CSV: control and direction characters made visible, in quotes where it must be.
-pub(crate) fn field(text: &str) -> String {
+fn field(text: &str) -> String {
     let text = clean(text);
     if text.contains([',', '"', '\r', '\n']) {
         format!("\"{}\"", text.replace('"', "\"\""))
@@ -196,32 +173,6 @@ mod test {
         grid.row(["1", "a", "b"].map(str::to_owned));
         grid.row(["12", "(other 3 rows)"].map(str::to_owned));
         assert_eq!(grid.text(Width::Unlimited), " n  A  B\n 1  a  b\n12  (other 3 rows)\n");
-    }
-
-    #[test]
-    fn spare_columns_go_before_names() {
-        let check = |spare: usize, expected: &str| {
-            let mut grid = Grid::new(&["Who", ">n"]);
-            grid.push(Column::Spare("m".to_owned()));
-            grid.push(Column::Spare("o".to_owned()));
-            grid.row(["x".repeat(20), "1".repeat(40), "2".repeat(spare), "3".repeat(9)]);
-            assert_eq!(
-                grid.text(Width::Columns(80)).lines().skip(1).collect::<Vec<_>>().join("|"),
-                expected
-            );
-            assert_eq!(grid.csv().matches(',').count(), 6);
-        };
-        let (name, cut, n) = ("x".repeat(20), "x".repeat(16) + "…", "1".repeat(40));
-        check(8, &format!("{cut}  {n}  {}  {}", "2".repeat(8), "3".repeat(9)));
-        check(
-            20,
-            &format!(
-                "{}…  {n}  {}|(1 more column in a wider terminal)",
-                "x".repeat(15),
-                "2".repeat(20)
-            ),
-        );
-        check(30, &format!("{name}  {n}|(2 more columns in a wider terminal)"));
     }
 
     #[test]

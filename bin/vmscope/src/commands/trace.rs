@@ -1,25 +1,12 @@
 //! `vmscope trace`.
 
-mod beside;
 mod compare;
-mod doubt;
 mod export;
-mod gantt;
-mod host_side;
-mod json;
-mod kernel;
-mod overview;
-mod path;
-mod patience;
-mod process;
-mod profile;
+mod open_trace;
+mod paired_recording;
+mod progress;
 mod record;
 mod report;
-mod scene;
-mod segments;
-mod states;
-mod waits;
-mod words;
 
 use std::process::ExitCode;
 
@@ -58,5 +45,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Action::Report(args) => report::run(args),
         Action::Compare(args) => compare::run(args),
         Action::Export(args) => export::run(args),
+    }
+}
+
+/// How wide text may be.
+fn width() -> view::Width {
+    match super::output::width() {
+        analysis::Width::Columns(columns) => view::Width::Columns(columns),
+        analysis::Width::Unlimited => view::Width::Unlimited,
     }
 }

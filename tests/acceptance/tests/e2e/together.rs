@@ -15,7 +15,7 @@ const BURSTS: &str = "burst() { i=0; while [ $i -lt 100000 ]; do i=$((i + 1)); d
 
 fn export(folder: &Path, arguments: &[&str]) -> Output {
     let mut vmscope = Command::new(vmscope().unwrap());
-    vmscope.current_dir(folder).args(["trace", "export", "trace", "--with"]).args(arguments);
+    vmscope.current_dir(folder).args(["trace", "export", "trace", "--recording"]).args(arguments);
     vmscope.output().unwrap()
 }
 
@@ -65,7 +65,7 @@ fn others_are_refused(folder: &Path, recording: Value) {
     };
     let mut other = recording.clone();
     other["hostname"] = "elsewhere".into();
-    check(&other, "it is of host elsewhere");
+    check(&other, "it was taken on host elsewhere");
     let later = |name: &str, by_ns: u64| (recording[name].as_u64().unwrap() + by_ns).into();
     let mut other = recording.clone();
     other["start_unix_ns"] = later("start_unix_ns", 3_600_000_000_000);

@@ -12,9 +12,9 @@ use trace_analysis::timeline::Timeline;
 
 use super::super::Usage;
 use super::super::output::{pipe, write_file};
-use super::beside;
-use super::patience::Patience;
-use super::scene::Scene;
+use super::open_trace::OpenTrace;
+use super::paired_recording;
+use super::progress::Progress;
 
 const EXAMPLE: &str = "Examples:
   vmscope trace export seq --format html        trace.html, for any browser
@@ -22,7 +22,7 @@ const EXAMPLE: &str = "Examples:
   vmscope trace export seq --format csv -o - | head
                                                 every stretch of every task's life
   vmscope record -o rec -- vmscope trace record -o seq -- make
-  vmscope trace export seq --with rec --format perfetto
+  vmscope trace export seq --recording rec --format perfetto
                                                 CPUs and vCPUs as sampled, below the trace";
 
 /// Write a trace in another tool's format: all machines of it, on one time axis.
@@ -39,9 +39,9 @@ pub(crate) struct Args {
     /// File to write, `-` for standard output [default: trace.perfetto, trace.html or trace.csv]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// perfetto: a recording of `vmscope record`, taken on this host in the same time, to show below
-    #[arg(long, value_name = "RECORDING")]
-    with: Option<PathBuf>,
+    /// perfetto: a recording of `vmscope record`, taken on this host at the same time, to show below
+    #[arg(long, value_name = "DIR", alias = "with")]
+    recording: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -87,15 +87,16 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if file.is_dir() {
         return Err(Usage(format!("{} is a folder: name a file with -o", file.display())).into());
     }
-    if args.with.is_some() && args.format != Format::Perfetto {
-        return Err(Usage("--with is for --format perfetto only".to_owned()).into());
+    if args.recording.is_some() && args.format != Format::Perfetto {
+        return Err(Usage("--recording is for --format perfetto only".to_owned()).into());
     }
-    let scene = Scene::open(&args.dir, None)?;
-    let sampled = args.with.as_deref().map(|dir| beside::load(dir, &scene.trace.header));
+    let trace = OpenTrace::open(&args.dir, None)?;
+    let sampled =
+        args.recording.as_deref().map(|dir| paired_recording::load(dir, &trace.trace.header));
     let sampled = sampled.transpose()?;
-    let timelines = scene.timelines()?;
+    let timelines = trace.timelines()?;
     let label = label(&args.dir);
-    let run = of(&label, &scene, &timelines);
+    let run = of(&label, &trace, &timelines);
     let write = |out: &mut dyn Write| {
         let out = BufWriter::new(out);
         match args.format {
@@ -107,13 +108,13 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
                 }
             },
             Format::Html => export::trace::html::write(&[run], out),
-            Format::Csv => super::segments::write(&scene, &timelines, out),
+            Format::Csv => export::trace::csv::write(run, trace.trace.header.begin, out),
         }
     };
     if to_stdout {
         pipe(write(&mut io::stdout().lock())).context("failed to write to standard output")?;
     } else {
-        let _patience = Patience::begin("writing", 0);
+        let _progress = Progress::start("writing", 0);
         write_file(&file, write).with_context(|| format!("failed to write {}", file.display()))?;
         let name = file.display().to_string();
         eprintln!("wrote {name}; open it with: {}", args.format.how_to_open(&name));
@@ -139,18 +140,18 @@ pub(super) fn label(dir: &Path) -> String {
 ///
 /// # Errors
 /// When the events can't be read.
-pub(super) fn write_html(traces: &[(&PathBuf, &Scene)], out: impl Write) -> anyhow::Result<()> {
-    let timelines = traces.iter().map(|(_, scene)| scene.timelines());
+pub(super) fn write_html(traces: &[(&PathBuf, &OpenTrace)], out: impl Write) -> anyhow::Result<()> {
+    let timelines = traces.iter().map(|(_, trace)| trace.timelines());
     let timelines = timelines.collect::<anyhow::Result<Vec<Cow<'_, [Timeline]>>>>()?;
     let labels: Vec<String> = traces.iter().map(|(dir, _)| label(dir)).collect();
     let runs: Vec<Run<'_>> = (traces.iter().zip(&labels).zip(&timelines))
-        .map(|(((_, scene), label), timelines)| of(label, scene, timelines))
+        .map(|(((_, trace), label), timelines)| of(label, trace, timelines))
         .collect();
     export::trace::html::write(&runs, out).context("failed to write the page")
 }
 
-fn of<'a>(label: &'a str, scene: &'a Scene, timelines: &'a [Timeline]) -> Run<'a> {
-    let header = &scene.trace.header;
+fn of<'a>(label: &'a str, trace: &'a OpenTrace, timelines: &'a [Timeline]) -> Run<'a> {
+    let header = &trace.trace.header;
     let instant = Some((header.begin, header.begin_unix_ns));
-    Run { label, tables: &scene.trace.tables, timelines, instant }
+    Run { label, tables: &trace.trace.tables, timelines, instant }
 }

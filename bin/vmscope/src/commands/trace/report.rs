@@ -2,21 +2,20 @@
 
 use std::process::ExitCode;
 
-use analysis::{ProcessFilter, clean};
-use anyhow::Context;
+use analysis::ProcessFilter;
+use anyhow::Context as _;
 use clap::ValueEnum;
-use trace_analysis::findings::{Path, Selection};
+use trace_analysis::findings::{Findings, Selection};
 use trace_analysis::group::Key;
+use view::clean;
+use view::trace::Context;
 
 use super::super::Usage;
-use super::super::output::{count, print, width};
+use super::super::output::{count, print};
 use super::export::write_html;
-use super::gantt::{self, Chart};
-use super::kernel::{self, Kernel};
-use super::patience::Patience;
-use super::scene::{Scene, Source, wrapped};
-use super::waits::{self, Waits};
-use super::{json, overview, path, process, profile, states};
+use super::open_trace::{OpenTrace, Source};
+use super::progress::Progress;
+use super::width;
 
 /// Lines of a text table unless `--limit` says otherwise.
 const TEXT_LIMIT: usize = 20;
@@ -39,10 +38,10 @@ pub(crate) struct Args {
     /// What to show
     #[arg(long, value_enum, default_value_t = View::Overview)]
     view: View,
-    /// Only processes that have this id, or this name in the end
+    /// Only processes with this id, or with this last name
     #[arg(long, value_name = "NAME|PID")]
     process: Option<String>,
-    /// Everyone's tasks [default: the command's and of all it started; without one, those of --tree]
+    /// All tasks [default: the command's and those of all that it started; without a command, those of --follow]
     #[arg(long)]
     all: bool,
     /// Lines of a table at most, 0 for all [default: 20 in text, all in json and csv]
@@ -54,7 +53,7 @@ pub(crate) struct Args {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum View {
+enum View {
     /// Why it took so long, on one page
     Overview,
     /// CPU and disk together: one, both or neither at work
@@ -69,7 +68,7 @@ pub(super) enum View {
     CriticalPath,
     /// Every process: its life, CPU time, waits and disk requests
     Process,
-    /// What everyone did when, drawn in characters
+    /// What everyone did when, drawn in characters (text only)
     Gantt,
 }
 
@@ -85,116 +84,47 @@ enum Format {
     Html,
 }
 
-/// What was found out, and how much of it to show.
-#[derive(Debug)]
-pub(super) struct Findings<'s> {
-    pub(super) scene: &'s Scene,
-    found: trace_analysis::findings::Findings<'s>,
-    pub(super) limit: Option<usize>,
-}
-
-impl<'s> std::ops::Deref for Findings<'s> {
-    type Target = trace_analysis::findings::Findings<'s>;
-
-    fn deref(&self) -> &Self::Target {
-        &self.found
-    }
-}
-
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let scene = Scene::open(&args.source.dir, args.source.machine.as_deref())?;
-    let patience = Patience::begin("working it out", 0);
-    let findings = Findings::of(&scene, args)?;
+    let trace = OpenTrace::open(&args.source.dir, args.source.machine.as_deref())?;
+    let progress = Progress::start("analysing", 0);
+    let context = context(&trace, args)?;
+    let view = args.view.into();
+    let usage = |no_view: view::trace::NoView| Usage(no_view.to_string());
     let out = match args.format {
-        Format::Text => {
-            wrapped(&(scene.heading() + &findings.shown()), width())
-                + "\n"
-                + &text(&findings, args.view)?
-        }
-        Format::Csv => csv(&findings, args.view)?,
-        Format::Json => serde_json::to_string_pretty(&json::report(&findings, args.view)?)? + "\n",
+        Format::Text => view::trace::text(&context, view, width()).map_err(usage)?.text(width()),
+        Format::Csv => view::trace::csv(&context, view).map_err(usage)?,
+        Format::Json => view::pretty(&view::trace::json(&context, view).map_err(usage)?),
         Format::Html => {
             let mut page = Vec::new();
-            write_html(&[(&args.source.dir, &scene)], &mut page)?;
+            write_html(&[(&args.source.dir, &trace)], &mut page)?;
             String::from_utf8(page).context("failed to write the page")?
         }
     };
-    drop(patience);
+    drop(progress);
     print(&out).context("failed to write to standard output")?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn text(findings: &Findings<'_>, view: View) -> Result<String, Usage> {
-    let width = width();
-    Ok(match view {
-        View::Overview => overview::text(findings, width),
-        View::Profile => profile::text(findings, findings.profile(), width),
-        View::States => states::text(findings, findings.states(), width),
-        View::Waits => waits::text(findings, &Waits::of(findings), width),
-        View::Kernel => kernel::text(findings, &Kernel::of(findings), width),
-        View::CriticalPath => path::text(findings, findings.some_path()?, width),
-        View::Process => process::text(findings, &process::of(findings), width),
-        View::Gantt => gantt::text(findings, &Chart::of(findings), width),
-    })
-}
-
-fn csv(findings: &Findings<'_>, view: View) -> Result<String, Usage> {
-    Ok(match view {
-        View::Overview => {
-            let text = "the overview has no table: give --view with --format csv";
-            return Err(Usage(text.to_owned()));
-        }
-        View::Profile => profile::csv(findings, findings.profile()),
-        View::States => states::csv(findings, findings.states()),
-        View::Waits => waits::csv(findings, &Waits::of(findings)),
-        View::Kernel => kernel::csv(findings, &Kernel::of(findings)),
-        View::CriticalPath => path::csv(findings, findings.some_path()?),
-        View::Process => process::csv(findings, &process::of(findings)),
-        View::Gantt => gantt::csv(findings, &Chart::of(findings)),
-    })
-}
-
-impl<'s> Findings<'s> {
-    fn of(scene: &'s Scene, args: &Args) -> Result<Self, Usage> {
-        let mut found = scene.findings();
-        match scene.tree() {
-            _ if args.all => found = found.of_everyone(),
-            Some(root) if found.is_everyone() => found = found.of_tree(root),
-            _ => {}
-        }
-        if let Some(process) = &args.process {
-            let filter = ProcessFilter::new(process);
-            found = found
-                .of_processes(&clean(process), |key| is_meant(&filter, key))
-                .map_err(|found| no_process(&found, &filter))?;
-        }
-        let limit = match (args.limit, args.format) {
-            (Some(0), _) | (None, Format::Json | Format::Csv | Format::Html) => None,
-            (Some(limit), _) => Some(limit),
-            (None, Format::Text) => Some(TEXT_LIMIT),
-        };
-        Ok(Self { scene, found, limit })
+/// The tasks asked for, and all that is found out about them.
+fn context<'a>(trace: &'a OpenTrace, args: &Args) -> Result<Context<'a>, Usage> {
+    let limit = match (args.limit, args.format) {
+        (Some(0), _) | (None, Format::Json | Format::Csv | Format::Html) => None,
+        (Some(limit), _) => Some(limit),
+        (None, Format::Text) => Some(TEXT_LIMIT),
+    };
+    let Context { about, mut findings, limit } = trace.context(limit);
+    match trace.tree() {
+        _ if args.all => findings = findings.of_everyone(),
+        Some(root) if findings.is_everyone() => findings = findings.of_tree(root),
+        _ => {}
     }
-
-    /// Whose tasks are looked at, in titles.
-    pub(super) fn whose(&self) -> String {
-        self.selection.to_string()
+    if let Some(process) = &args.process {
+        let filter = ProcessFilter::new(process);
+        findings = findings
+            .of_processes(&clean(process), |key| is_meant(&filter, key))
+            .map_err(|findings| no_process(&findings, &filter))?;
     }
-
-    /// A line that says who was left out without having been asked for.
-    fn shown(&self) -> String {
-        let shown = match &self.selection {
-            Selection::Command => "the command and all that it started".to_owned(),
-            Selection::Tree(root) => format!("task {root} and all that it started"),
-            Selection::Everyone | Selection::Process(_) => return String::new(),
-        };
-        format!("Shown: {shown} (--all: everyone)\n")
-    }
-
-    /// The critical path, or why there is none.
-    pub(super) fn some_path(&self) -> Result<&Path, Usage> {
-        self.path().ok_or_else(|| no_command(self.scene))
-    }
+    Ok(Context { about, findings, limit })
 }
 
 fn is_meant(filter: &ProcessFilter, key: &Key) -> bool {
@@ -202,21 +132,31 @@ fn is_meant(filter: &ProcessFilter, key: &Key) -> bool {
 }
 
 /// Nowhere, or not among those that are shown.
-fn no_process(found: &trace_analysis::findings::Findings<'_>, filter: &ProcessFilter) -> Usage {
+fn no_process(findings: &Findings<'_>, filter: &ProcessFilter) -> Usage {
     let name = clean(filter.text());
-    let elsewhere = found.has_process(|key| is_meant(filter, key));
-    Usage(match &found.selection {
+    let elsewhere = findings.has_process(|key| is_meant(filter, key));
+    Usage(match &findings.selection {
         Selection::Command if elsewhere => {
-            format!("process {name} is in this trace, but not of the command: add --all")
+            format!("process {name} is in this trace, but the command did not start it: add --all")
         }
         Selection::Tree(root) if elsewhere => {
-            format!("process {name} is in this trace, but not of the tree of {root}: add --all")
+            format!("process {name} is in this trace, but task {root} did not start it: add --all")
         }
         _ => format!("no process {name} in this trace: see --view process --all"),
     })
 }
 
-fn no_command(scene: &Scene) -> Usage {
-    let machine = clean(&scene.machine().name).into_owned();
-    Usage(format!("no command was traced on {machine}: say which process with --process"))
+impl From<View> for view::trace::View {
+    fn from(view: View) -> Self {
+        match view {
+            View::Overview => Self::Overview,
+            View::Profile => Self::Profile,
+            View::States => Self::States,
+            View::Waits => Self::Waits,
+            View::Kernel => Self::Kernel,
+            View::CriticalPath => Self::CriticalPath,
+            View::Process => Self::Process,
+            View::Gantt => Self::Gantt,
+        }
+    }
 }

@@ -1,4 +1,4 @@
-//! A recording of the same moment as a trace: both have the host's clock (`CLOCK_MONOTONIC`).
+//! A recording that was taken on a trace's host at the same time: both use the host's clock (`CLOCK_MONOTONIC`).
 
 use std::path::Path;
 
@@ -8,33 +8,32 @@ use recording::trace::TraceHeader;
 
 use super::super::Usage;
 use super::super::export::InTime;
-use super::scene::seconds;
 
-/// How far two readings of when a host was booted may be apart: the world's time may be corrected between them, and
-/// two boots of one machine are further apart than this.
+/// How far two estimates of one boot time may be apart: the real-time clock may be corrected between them, and two
+/// boots of one machine are further apart than this.
 const SAME_BOOT_NS: u64 = 1_000_000_000;
 
-/// The recording in `dir`, when it can stand beside a trace.
+/// The recording in `dir`, when it can be shown with the trace.
 ///
 /// # Errors
-/// A usage error when it is not of the trace's host, boot and time; or it can't be read.
+/// A usage error when its host, boot or time is not the trace's; or it can't be read.
 pub(super) fn load(dir: &Path, trace: &TraceHeader) -> anyhow::Result<InTime> {
     let recording = Recording::open(dir)?;
     let (a, b) = (Taken::recording(&recording.header), Taken::trace(trace));
-    if let Some(why) = apart(&a, &b) {
-        let text = format!("{} can't stand beside this trace: {why}", dir.display());
+    if let Some(why) = mismatch(&a, &b) {
+        let text = format!("{} can't be shown with this trace: {why}", dir.display());
         return Err(Usage(analysis::clean(&text).into_owned()).into());
     }
     InTime::load(recording)
 }
 
-/// Where and when something was taken.
+/// Where and when a recording or a trace was taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Taken<'a> {
     hostname: &'a str,
     begin: HostNs,
     end: HostNs,
-    /// The world's time at `begin`, ns since 1970.
+    /// `CLOCK_REALTIME` at `begin`, ns since 1970.
     begin_unix_ns: u64,
 }
 
@@ -49,32 +48,32 @@ impl<'a> Taken<'a> {
         Self { hostname, begin: *begin, end: *end, begin_unix_ns: *begin_unix_ns }
     }
 
-    /// The world's time when the host's clock was 0, ns since 1970: no two boots have the same.
+    /// `CLOCK_REALTIME` when the host's clock was 0, ns since 1970: differs between boots.
     fn boot_unix_ns(&self) -> u64 {
         self.begin_unix_ns.saturating_sub(self.begin.0)
     }
 }
 
-/// Why a recording and a trace have no moment in common; `None`: they have.
-fn apart(recording: &Taken<'_>, trace: &Taken<'_>) -> Option<String> {
+/// Why a recording and a trace have no moment in common; `None`: they have one.
+fn mismatch(recording: &Taken<'_>, trace: &Taken<'_>) -> Option<String> {
     if recording.hostname != trace.hostname {
         let (theirs, ours) = (recording.hostname, trace.hostname);
-        return Some(format!("it is of host {theirs}, the trace of {ours}"));
+        return Some(format!("it was taken on host {theirs}, the trace on {ours}"));
     }
     let between_boots = recording.boot_unix_ns().abs_diff(trace.boot_unix_ns());
     if SAME_BOOT_NS < between_boots {
-        let between = seconds(between_boots);
+        let between = view::seconds(between_boots, 3);
         return Some(format!(
-            "their clocks begin {between} s apart (another boot of {}, or its clock was set)",
+            "their boot times differ by {between} s (another boot of {}, or its clock was set)",
             trace.hostname
         ));
     }
     if recording.end <= trace.begin {
-        let by = seconds(trace.begin.since(recording.end));
+        let by = view::seconds(trace.begin.since(recording.end), 3);
         return Some(format!("it ended {by} s before the trace began"));
     }
     if trace.end <= recording.begin {
-        let by = seconds(recording.begin.since(trace.end));
+        let by = view::seconds(recording.begin.since(trace.end), 3);
         return Some(format!("it began {by} s after the trace ended"));
     }
     None
@@ -93,19 +92,19 @@ mod test {
     }
 
     #[test]
-    fn only_what_has_a_moment_in_common_stands_together() {
+    fn only_a_recording_of_the_same_time_is_accepted() {
         let trace = taken("kvm1", 1_000_000, 100, 110);
         let check = |recording: Taken<'_>, expected: Option<&str>| {
-            assert_eq!(apart(&recording, &trace).as_deref(), expected);
+            assert_eq!(mismatch(&recording, &trace).as_deref(), expected);
         };
         check(taken("kvm1", 1_000_000, 90, 101), None);
         check(taken("kvm1", 1_000_000, 109, 200), None);
         check(taken("kvm1", 1_000_000, 102, 103), None);
         check(taken("kvm1", 1_000_001, 99, 120), None);
         let elsewhere = taken("kvm2", 1_000_000, 100, 110);
-        check(elsewhere, Some("it is of host kvm2, the trace of kvm1"));
+        check(elsewhere, Some("it was taken on host kvm2, the trace on kvm1"));
         let why =
-            "their clocks begin 7200.000 s apart (another boot of kvm1, or its clock was set)";
+            "their boot times differ by 7200.000 s (another boot of kvm1, or its clock was set)";
         check(taken("kvm1", 1_007_200, 100, 110), Some(why));
         check(taken("kvm1", 992_800, 100, 110), Some(why));
         let before = taken("kvm1", 1_000_000, 90, 98);

@@ -1,24 +1,23 @@
-//! What things are called, in text, CSV and JSON alike. (Most have their names from `trace-analysis`.)
+//! What things are called in text, CSV and JSON alike. (Most have their names from `trace-analysis`.)
 
-use model::BlockOp;
+use model::{BlockOp, LockKind};
 use trace_analysis::critical_path::PathActivity;
 use trace_analysis::group::Key;
 use trace_analysis::kernel::{Class, interrupt_name, syscall_label};
 use trace_analysis::timeline::{Task, Work};
 use trace_analysis::waits::Evidence;
 
+use crate::with_id;
+
 /// `cc1 (4711)`.
 pub(super) fn task(task: &Task) -> String {
-    format!("{} ({})", task.name(), task.tid)
+    with_id(task.name(), Some(task.tid.0))
 }
 
 /// `cc1 (4711)`; a kernel task's name in brackets.
 pub(super) fn key(key: &Key) -> String {
-    let name = if key.kernel { format!("[{}]", key.name) } else { key.name.clone() };
-    match key.pid {
-        Some(pid) => format!("{name} ({pid})"),
-        None => name,
-    }
+    let id = key.pid.map(|pid| pid.0);
+    if key.kernel { with_id(&format!("[{}]", key.name), id) } else { with_id(&key.name, id) }
 }
 
 pub(super) fn work(work: Work) -> String {
@@ -36,8 +35,10 @@ pub(super) fn activity(activity: &PathActivity) -> String {
         PathActivity::Running { .. } => "runs".to_owned(),
         PathActivity::CpuWait { .. } => "waits for a CPU".to_owned(),
         PathActivity::WakingUp => "is being woken".to_owned(),
-        PathActivity::DiskQueue { op: what, .. } => format!("{} in the disk's queue", op(*what)),
-        PathActivity::Disk { op: what, .. } => format!("disk {}", op(*what)),
+        PathActivity::DiskQueue { op: request, .. } => {
+            format!("{} in the disk's queue", op(*request))
+        }
+        PathActivity::Disk { op: request, .. } => format!("disk {}", op(*request)),
         PathActivity::Interrupt(interrupt) => {
             format!("sleeps until {}", interrupt_name(*interrupt))
         }
@@ -78,5 +79,15 @@ pub(super) fn evidence(evidence: Evidence) -> &'static str {
         Evidence::Syscall => "syscall",
         Evidence::Fault => "fault",
         Evidence::Nothing => "nothing",
+    }
+}
+
+pub(super) fn lock(kind: LockKind) -> &'static str {
+    match kind {
+        LockKind::Spin => "spinlock",
+        LockKind::Mutex => "mutex",
+        LockKind::SemRead => "rwsem to read",
+        LockKind::SemWrite => "rwsem to write",
+        LockKind::Other => "lock",
     }
 }

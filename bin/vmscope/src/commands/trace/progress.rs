@@ -1,4 +1,4 @@
-//! Says on a terminal what takes so long, once it does, and how far it is.
+//! Progress on a terminal: what takes so long, and how far it is. Nothing is printed about what is done at once.
 
 use std::io::IsTerminal;
 use std::sync::Arc;
@@ -7,23 +7,23 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// What is done at once is not worth a word.
+/// When the line is first printed, and how often it is updated.
 const FIRST: Duration = Duration::from_secs(2);
 const NEXT: Duration = Duration::from_millis(500);
 
-/// Tells until it is dropped; the line is gone then.
+/// Prints until it is dropped; the line is erased then.
 #[derive(Debug)]
-pub(super) struct Patience {
+pub(super) struct Progress {
     done: Arc<AtomicU64>,
-    teller: Option<(Sender<()>, JoinHandle<()>)>,
+    printer: Option<(Sender<()>, JoinHandle<()>)>,
 }
 
-impl Patience {
+impl Progress {
     /// `whole` is what `advance` adds up to in the end; 0: not known.
-    pub(super) fn begin(what: &'static str, whole: u64) -> Self {
+    pub(super) fn start(what: &'static str, whole: u64) -> Self {
         let done = Arc::new(AtomicU64::new(0));
         let so_far = Arc::clone(&done);
-        let tell = move |ended: &Receiver<()>| {
+        let print = move |ended: &Receiver<()>| {
             let mut wait = FIRST;
             while ended.recv_timeout(wait) == Err(RecvTimeoutError::Timeout) {
                 eprint!("\r{} ", line(what, so_far.load(Ordering::Relaxed), whole));
@@ -35,21 +35,21 @@ impl Patience {
         };
         let (end, ended) = channel();
         let thread = std::thread::Builder::new();
-        // Without a thread nothing is said.
-        let teller = std::io::stderr().is_terminal().then(|| thread.spawn(move || tell(&ended)));
-        let teller = teller.and_then(Result::ok).map(|thread| (end, thread));
-        Self { done, teller }
+        // Without a thread nothing is printed.
+        let printer = std::io::stderr().is_terminal().then(|| thread.spawn(move || print(&ended)));
+        let printer = printer.and_then(Result::ok).map(|thread| (end, thread));
+        Self { done, printer }
     }
 
-    /// So much more is done.
+    /// Counts `by` as done.
     pub(super) fn advance(&self, by: usize) {
         self.done.fetch_add(by as u64, Ordering::Relaxed);
     }
 }
 
-impl Drop for Patience {
+impl Drop for Progress {
     fn drop(&mut self) {
-        if let Some((end, thread)) = self.teller.take() {
+        if let Some((end, thread)) = self.printer.take() {
             drop(end);
             // It only prints.
             let _ = thread.join();

@@ -1,0 +1,277 @@
+//! The critical path: what the command's length is made of, and what would make it shorter.
+
+use serde_json::{Value, json};
+use trace_analysis::critical_path::{CriticalPath, PathActivity, PathSegment, Summary};
+use trace_analysis::findings::{Findings, Path};
+use trace_analysis::timeline::TaskId;
+
+use super::{Context, host_side, labels, limited};
+use crate::{Cell, Column, Part, Scale, Table, length, percent};
+
+/// Segments of one task that touch.
+#[derive(Debug)]
+struct Stretch {
+    task: TaskId,
+    begin_ns: u64,
+    ns: u64,
+    /// What most of it is.
+    most: (String, u64),
+}
+
+pub(super) fn parts(context: &Context<'_>, found: &Path) -> Vec<Part> {
+    let Path { path, summary } = found;
+    let limit = context.limit;
+    let task = labels::task(context.findings.task(path.scope.task));
+    let n_segments = path.segments.len();
+    let wall = length(summary.wall_ns);
+    let mut categories = categories(summary, limit);
+    categories.title = "What it is made of".to_owned();
+    categories.notes.extend(host_side::path(context, found));
+    let mut worth = improvements(summary, limit);
+    worth.title = "What would make it faster".to_owned();
+    worth.notes.push("At best: once a part is gone, another path may be the longest".to_owned());
+    let mut parts = vec![
+        format!("Critical path of {task}: {wall} in {n_segments} segments").into(),
+        categories.into(),
+        names(summary, limit).into(),
+    ];
+    if !summary.behind.is_empty() {
+        parts.push(behind(summary, limit).into());
+    }
+    parts.extend([worth.into(), stretches(context, found).into()]);
+    parts
+}
+
+/// What the path is made of, longest first; what a limit cuts off is one row.
+#[must_use]
+pub fn categories(summary: &Summary, limit: Option<usize>) -> Table {
+    let scale = Scale::ms_or_s(summary.wall_ns);
+    let columns = vec![
+        Column::number("%").decimals(1).json("share"),
+        Column::number(scale.unit()).scale(scale).json("ns"),
+        Column::number("segments").json("segments"),
+        Column::name("what").json("category"),
+    ];
+    let mut table = Table::new("Critical path", columns);
+    let shown = limited(&summary.categories, limit);
+    for share in shown {
+        table.row([
+            Cell::Share(share.ns, summary.wall_ns),
+            Cell::ns(share.ns),
+            share.segments.into(),
+            share.of.to_string().into(),
+        ]);
+    }
+    let others = &summary.categories[shown.len()..];
+    let rest: u64 = others.iter().map(|share| share.ns).sum();
+    if 0 < rest {
+        let name = format!("({} other)", others.len());
+        let share = Cell::Share(rest, summary.wall_ns);
+        table.rest.push(vec![share, Cell::ns(rest), Cell::NONE, name.into()]);
+    }
+    table
+}
+
+fn names(summary: &Summary, limit: Option<usize>) -> Table {
+    let scale = Scale::ms_or_s(summary.wall_ns);
+    let time = |title: &str, key| Column::number(title).scale(scale).json(key);
+    let columns = vec![
+        Column::number("%").decimals(1),
+        time("all", "ns"),
+        time("own\ncode", "user_ns"),
+        time("kernel", "kernel_ns"),
+        time("CPU\nwait", "cpu_wait_ns"),
+        time("disk", "disk_ns"),
+        time("other", "other_ns"),
+        Column::number("processes").json("processes"),
+        Column::name("command").json("name"),
+    ];
+    let mut table = Table::new(format!("Whose time it is, in {}", scale.unit()), columns);
+    for share in limited(&summary.names, limit) {
+        table.row([
+            Cell::Share(share.ns, summary.wall_ns),
+            Cell::ns(share.ns),
+            Cell::ns(share.user_ns),
+            Cell::ns(share.kernel_ns),
+            Cell::ns(share.cpu_wait_ns),
+            Cell::ns(share.disk_ns),
+            Cell::ns(share.other_ns),
+            share.processes.into(),
+            share.name.as_str().into(),
+        ]);
+    }
+    table
+}
+
+/// Adds up to the waits for CPUs.
+fn behind(summary: &Summary, limit: Option<usize>) -> Table {
+    let scale = Scale::ms_or_s(summary.wall_ns);
+    let columns = vec![
+        Column::number("%").decimals(1),
+        Column::number(scale.unit()).scale(scale),
+        Column::name("process"),
+    ];
+    let mut table = Table::new("Who had the CPUs that it waited for", columns);
+    let cells = |ns, name: &str| vec![Cell::Share(ns, summary.wall_ns), Cell::ns(ns), name.into()];
+    let shown = limited(&summary.behind, limit);
+    for (name, ns) in shown {
+        table.row(cells(*ns, name.as_deref().unwrap_or("nobody, or not known")));
+    }
+    let others = &summary.behind[shown.len()..];
+    if !others.is_empty() {
+        let rest = others.iter().map(|(_, ns)| ns).sum();
+        table.rest.push(cells(rest, &format!("({} other)", others.len())));
+    }
+    table
+}
+
+/// Amdahl: what the command would take at best without a part. Parts that would show as no gain are left out.
+#[must_use]
+pub fn improvements(summary: &Summary, limit: Option<usize>) -> Table {
+    let mut table = all_improvements(summary, limit);
+    table.rows.retain(|row| !matches!(row[2], Cell::Real(factor) if factor < 1.005));
+    table
+}
+
+fn all_improvements(summary: &Summary, limit: Option<usize>) -> Table {
+    let scale = Scale::ms_or_s(summary.wall_ns);
+    let unit = scale.unit();
+    let columns = vec![
+        Column::number(format!("on the\npath, {unit}")).scale(scale).json("on_path_ns"),
+        Column::number(format!("without it\nat best, {unit}")).scale(scale).json("at_best_ns"),
+        Column::number("times\nas fast").json("factor"),
+        Column::name("what").json("what"),
+    ];
+    let mut table = Table::new("What would make it faster, at best", columns);
+    for gain in limited(&summary.improvements, limit) {
+        table.row([
+            Cell::ns(gain.on_path_ns),
+            Cell::ns(gain.at_best_ns),
+            gain.factor().map_or(Cell::NONE, Cell::Real),
+            gain.target.to_string().into(),
+        ]);
+    }
+    table
+}
+
+/// The longest, in order of time.
+fn stretches(context: &Context<'_>, found: &Path) -> Table {
+    let mut all = joined(&context.findings, &found.path);
+    let n_all = all.len();
+    let limit = context.limit.unwrap_or(n_all);
+    let mut lengths: Vec<u64> = all.iter().map(|stretch| stretch.ns).collect();
+    lengths.sort_unstable_by(|a, b| b.cmp(a));
+    let least = lengths.get(limit.saturating_sub(1)).copied().unwrap_or(0);
+    let mut room = limit;
+    all.retain(|stretch| {
+        let keep = least <= stretch.ns && 0 < room;
+        room -= usize::from(keep);
+        keep
+    });
+    let (shown, n_cut) = (all.iter().map(|it| it.ns).sum::<u64>(), n_all - all.len());
+    let wall_ns = found.summary.wall_ns;
+    let scale = Scale::ms_or_s(wall_ns);
+    let columns = vec![
+        Column::number(format!("from, {}", scale.unit())).scale(scale),
+        Column::number(scale.unit()).scale(scale),
+        Column::name("task"),
+        Column::name("mostly"),
+    ];
+    let mut table = Table::new("Its longest stretches, in order of time", columns);
+    for stretch in all {
+        let task = labels::task(context.findings.task(stretch.task));
+        let mostly = match percent(stretch.most.1, stretch.ns, 1).as_str() {
+            "100.0" => stretch.most.0,
+            share => format!("{share} % {}", stretch.most.0),
+        };
+        table.row([Cell::ns(stretch.begin_ns), Cell::ns(stretch.ns), task.into(), mostly.into()]);
+    }
+    if 0 < n_cut {
+        let name = format!("({n_cut} shorter stretches)");
+        table.rest.push(vec![Cell::NONE, Cell::ns(wall_ns - shown), name.into()]);
+    }
+    table
+}
+
+fn joined(findings: &Findings<'_>, path: &CriticalPath) -> Vec<Stretch> {
+    let stretch = |segments: &[PathSegment]| {
+        let mut parts: Vec<(String, u64)> = Vec::new();
+        for (what, ns) in segments.iter().flat_map(parts_of) {
+            match parts.iter_mut().find(|(known, _)| *known == what) {
+                Some((_, sum)) => *sum += ns,
+                None => parts.push((what, ns)),
+            }
+        }
+        Stretch {
+            task: segments[0].task,
+            begin_ns: segments[0].begin.since(findings.timeline.begin),
+            ns: segments.iter().map(PathSegment::length_ns).sum(),
+            most: parts.into_iter().max_by_key(|(_, ns)| *ns).unwrap_or_default(),
+        }
+    };
+    path.segments.chunk_by(|a, b| a.task == b.task).map(stretch).collect()
+}
+
+fn parts_of(segment: &PathSegment) -> Vec<(String, u64)> {
+    match &segment.activity {
+        PathActivity::Running { work, .. } => {
+            work.iter().map(|&(work, ns)| (labels::work(work), ns)).collect()
+        }
+        other => vec![(labels::activity(other), segment.length_ns())],
+    }
+}
+
+/// For CSV and JSON: every segment, in order of time.
+pub(super) fn segments(context: &Context<'_>, found: &Path) -> Table {
+    let findings = &context.findings;
+    let mut columns = vec![
+        Column::data("begin_ns"),
+        Column::data("ns"),
+        Column::csv_only("task").json("task.name"),
+        Column::csv_only("tid").json("task.tid"),
+        Column::csv_only("pid").json("task.pid"),
+        Column::data("doing"),
+        Column::json_only("host_side"),
+    ];
+    if findings.host.is_some() {
+        columns.push(Column::csv_only("stolen_ns"));
+    }
+    let mut table = Table::new("", columns);
+    for segment in limited(&found.path.segments, context.limit) {
+        let task = findings.task(segment.task);
+        let share = findings.host.as_ref().map(|host| (host, host.side.segment(segment)));
+        let told = share.as_ref().filter(|(_, share)| 0 < share.total_ns());
+        table.row([
+            Cell::ns(segment.begin.since(findings.timeline.begin)),
+            Cell::ns(segment.length_ns()),
+            task.name().into(),
+            task.tid.0.into(),
+            task.pid.0.into(),
+            labels::activity(&segment.activity).into(),
+            told.map_or(Cell::NONE, |(host, share)| Cell::Json(host_side::share(host, share))),
+            share.as_ref().map_or(Cell::NONE, |(_, share)| Cell::ns(share.stolen_ns())),
+        ]);
+    }
+    table
+}
+
+pub(super) fn json(context: &Context<'_>, found: &Path) -> Value {
+    let Path { path, summary } = found;
+    let task = context.findings.task(path.scope.task);
+    let mut object = json!({
+        "task": {
+            "name": crate::clean(task.name()),
+            "tid": task.tid.0,
+            "pid": task.pid.0,
+        },
+        "wall_ns": summary.wall_ns,
+        "categories": categories(summary, None).json(),
+        "names": names(summary, None).json(),
+        "improvements": all_improvements(summary, None).json(),
+        "segments": segments(context, found).json(),
+    });
+    if let Some(host_side) = host_side::path_json(context, path) {
+        object["host_side"] = host_side;
+    }
+    object
+}

@@ -1,0 +1,291 @@
+//! What was waited for.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+use trace_analysis::findings::Findings;
+use trace_analysis::group::By;
+use trace_analysis::kernel::syscall_label;
+use trace_analysis::waits::{self, Cause, Detail, Group, Life, Sum};
+
+use super::{Context, labels, limited, note_cut};
+use crate::{Cell, Column, Part, Scale, Table, counted, percent};
+
+pub(super) fn parts(context: &Context<'_>) -> Vec<Part> {
+    let life = context.findings.life();
+    let scale = Scale::ms_or_s(life.total_ns());
+    let mut causes = causes(&life, context.limit);
+    causes.title = summary(context, &life);
+    note_cut(&mut causes, life.causes.len(), "cause");
+    let mut names = lives(context, By::Name, scale);
+    names.title = format!("Who waited, in {}", scale.unit());
+    vec![causes.into(), names.into(), places(context, scale).into(), ended(context, scale).into()]
+}
+
+/// `What the command waited for: 45 tasks ran 12.3 s, waited ...`.
+pub(super) fn summary(context: &Context<'_>, life: &Life) -> String {
+    let (waiting, unknown) = (life.waiting(), life.unknown());
+    let scale = Scale::ms_or_s(life.total_ns());
+    let (ran, waited) = (scale.show(life.running.ns), scale.show(waiting.ns));
+    let (unit, whose) = (scale.unit(), context.whose());
+    let tasks = counted(context.findings.tasks.len() as u64, "task");
+    let unknown = percent(unknown.ns, waiting.ns.max(1), 1);
+    format!(
+        "What {whose} waited for: {tasks} ran {ran} {unit}, waited {waited} {unit}; the cause of {unknown} % is unknown"
+    )
+}
+
+/// Waits by cause, most time first; what is no waiting comes last.
+#[must_use]
+pub fn causes(life: &Life, limit: Option<usize>) -> Table {
+    let (mut causes, others): (Vec<_>, Vec<_>) =
+        life.by_time().into_iter().partition(|(cause, _)| cause.is_waiting());
+    causes.extend(others);
+    causes_table(life, limited(&causes, limit))
+}
+
+fn causes_table(life: &Life, causes: &[(Cause, Sum)]) -> Table {
+    let scale = Scale::ms_or_s(life.total_ns());
+    let columns = vec![
+        Column::number("% of\nwaiting").decimals(1),
+        Column::number(scale.unit()).scale(scale).json("ns"),
+        Column::number("waits").json("count"),
+        Column::number("mean, ms").scale(Scale::Ms),
+        Column::number("longest, ms").scale(Scale::Ms).json("longest_ns"),
+        Column::name("for").json("cause"),
+        Column::json_only("group"),
+    ];
+    let mut table = Table::new("Causes", columns);
+    let waiting = life.waiting().ns;
+    for (cause, sum) in causes {
+        let share = Cell::Share(sum.ns, waiting);
+        table.row([
+            if cause.is_waiting() { share } else { Cell::NONE },
+            Cell::ns(sum.ns),
+            sum.count.into(),
+            Cell::ns(sum.ns / sum.count.max(1)),
+            Cell::ns(sum.longest_ns),
+            cause.name().into(),
+            cause.group().name().into(),
+        ]);
+    }
+    table
+}
+
+/// What command names or processes waited for. Groups of causes have columns where anything waited for them.
+fn lives(context: &Context<'_>, by: By, scale: Scale) -> Table {
+    let rows = context.findings.lives_by(by);
+    let mut all = Life::default();
+    rows.iter().for_each(|row| all.merge(&row.life));
+    let groups = all.groups();
+    let shown: Vec<Group> =
+        Group::ALL.into_iter().filter(|group| groups.contains_key(group)).collect();
+    let mut columns = vec![
+        Column::name("command"),
+        Column::json_only("name"),
+        Column::json_only("pid"),
+        Column::json_only("kernel"),
+        Column::number("life").scale(scale),
+        Column::number("ran").scale(scale),
+        Column::json_only("life"),
+    ];
+    let group =
+        |group: &Group| Column::number(group.name().replace(' ', "\n")).scale(scale).spare();
+    columns.extend(shown.iter().map(group));
+    let mut table = Table::new("", columns);
+    for row in limited(&rows, context.limit) {
+        let groups = row.life.groups();
+        let waited = shown.iter().map(|group| groups.get(group).map_or(0, |sum| sum.ns));
+        let first = [
+            labels::key(&row.key).into(),
+            row.key.name.as_str().into(),
+            row.key.pid.map(|pid| pid.0).into(),
+            Cell::Flag(row.key.kernel),
+            Cell::ns(row.life.total_ns()),
+            Cell::ns(row.life.running.ns),
+            Cell::Json(life_json(&row.life)),
+        ];
+        table.row(first.into_iter().chain(waited.map(|ns| Cell::ns(ns).or_none())));
+    }
+    note_cut(&mut table, rows.len(), "name");
+    table
+}
+
+/// Waits for a CPU have no place, and nobody to end them; kernel tasks without work do not wait.
+fn asleep<T>(rows: &[(T, Sum)], cause: impl Fn(&T) -> Cause) -> impl Iterator<Item = &(T, Sum)> {
+    rows.iter().filter(move |(row, _)| {
+        let cause = cause(row);
+        cause.is_waiting() && cause.group() != Group::Cpu
+    })
+}
+
+/// Cause, function and holder: which of the locks it was, and the evidence of the cause, are not shown.
+type Place = (Cause, String, Option<String>);
+
+fn places(context: &Context<'_>, scale: Scale) -> Table {
+    let mut sums: BTreeMap<Place, Sum> = BTreeMap::new();
+    for (detail, sum) in asleep(&all_details(&context.findings), |it| it.cause) {
+        let place = (detail.cause, detail.function.clone(), holder(detail));
+        sums.entry(place).or_default().merge(sum);
+    }
+    let mut places: Vec<_> = sums.into_iter().collect();
+    places.sort_by_key(|(_, sum)| Reverse(sum.ns));
+    let shown = limited(&places, context.limit);
+    let mut columns = vec![
+        Column::number(scale.unit()).scale(scale),
+        Column::number("waits"),
+        Column::name("for"),
+        Column::name("function"),
+    ];
+    if shown.iter().any(|((.., holder), _)| holder.is_some()) {
+        columns.push(Column::name("holder"));
+    }
+    let n_columns = columns.len();
+    let mut table =
+        Table::new("Where: the kernel function waited in, and who held the lock", columns);
+    for ((cause, function, holder), sum) in shown {
+        let cells = [
+            Cell::ns(sum.ns),
+            sum.count.into(),
+            cause.name().into(),
+            Some(function.as_str()).filter(|it| !it.is_empty()).into(),
+            holder.as_deref().into(),
+        ];
+        table.row(cells.into_iter().take(n_columns));
+    }
+    note_cut(&mut table, places.len(), "place");
+    table
+}
+
+/// `cc1 in openat`.
+fn holder(detail: &Detail) -> Option<String> {
+    let holder = detail.lock.as_ref()?.holder.as_ref()?;
+    Some(match holder.syscall {
+        Some(number) => format!("{} in {}", holder.name, syscall_label(number)),
+        None => holder.name.clone(),
+    })
+}
+
+fn ended(context: &Context<'_>, scale: Scale) -> Table {
+    let all = all_wakers(&context.findings);
+    let shown: Vec<_> = asleep(&all, |it| it.0).cloned().collect();
+    let mut table = wakers(limited(&shown, context.limit), scale);
+    table.title = "Who ended the waits".to_owned();
+    note_cut(&mut table, shown.len(), "line");
+    table
+}
+
+fn wakers(rows: &[((Cause, Option<String>), Sum)], scale: Scale) -> Table {
+    let columns = vec![
+        Column::number(scale.unit()).scale(scale).json("ns"),
+        Column::number("waits").json("count"),
+        Column::name("for").json("cause"),
+        Column::name("ended by"),
+        Column::json_only("by"),
+    ];
+    let mut table = Table::new("", columns);
+    for ((cause, by), sum) in rows {
+        table.row([
+            Cell::ns(sum.ns),
+            sum.count.into(),
+            cause.name().into(),
+            by.as_deref().unwrap_or("(not over at the end, or not known)").into(),
+            by.as_deref().into(),
+        ]);
+    }
+    table
+}
+
+/// Alike waits with their places and locks, most time first.
+#[must_use]
+pub fn details(findings: &Findings<'_>, limit: Option<usize>) -> Table {
+    let columns = vec![
+        Column::name("for").json("cause"),
+        Column::name("kernel function").json("function"),
+        Column::json_only("evidence"),
+        Column::name("lock"),
+        Column::json_only("lock"),
+        Column::name("holder").json("holder"),
+        Column::name("in system call").json("holder_syscall"),
+        Column::number("time").json("ns"),
+        Column::number("waits").json("count"),
+        Column::number("longest").json("longest_ns"),
+    ];
+    let mut table = Table::new("Where, and behind whom", columns);
+    for (detail, sum) in limited(&all_details(findings), limit) {
+        let lock = detail.lock.as_ref();
+        let holder = lock.and_then(|lock| lock.holder.as_ref());
+        let address = lock.map(|lock| format!("{:#x}", lock.address));
+        table.row([
+            detail.cause.name().into(),
+            detail.function.as_str().into(),
+            labels::evidence(detail.evidence).into(),
+            lock.zip(address.as_ref())
+                .map(|(lock, at)| format!("{} {at}", labels::lock(lock.kind)))
+                .into(),
+            address.into(),
+            holder.map(|holder| holder.name.as_str()).into(),
+            holder.and_then(|holder| holder.syscall).map(syscall_label).into(),
+            Cell::ns(sum.ns),
+            sum.count.into(),
+            Cell::ns(sum.longest_ns),
+        ]);
+    }
+    table
+}
+
+fn all_details(findings: &Findings<'_>) -> Vec<(Detail, Sum)> {
+    waits::details(findings.timeline, &findings.classifier, &findings.tasks)
+}
+
+fn all_wakers(findings: &Findings<'_>) -> Vec<((Cause, Option<String>), Sum)> {
+    waits::wakers(findings.timeline, &findings.classifier, &findings.tasks)
+}
+
+/// For CSV: a row per process and cause.
+pub(super) fn data(context: &Context<'_>) -> Table {
+    let columns = ["process", "pid", "group", "cause", "ns", "count", "longest_ns"];
+    let mut table = Table::new("", columns.map(Column::csv_only).to_vec());
+    for row in limited(&context.findings.lives_by(By::Process), context.limit) {
+        let running = ("running", "running", &row.life.running);
+        let causes = row.life.causes.iter();
+        let causes = causes.map(|(cause, sum)| (cause.group().name(), cause.name(), sum));
+        for (group, cause, sum) in std::iter::once(running).chain(causes) {
+            table.row([
+                row.key.name.as_str().into(),
+                row.key.pid.map(|pid| pid.0).into(),
+                group.into(),
+                cause.into(),
+                Cell::ns(sum.ns),
+                sum.count.into(),
+                Cell::ns(sum.longest_ns),
+            ]);
+        }
+    }
+    table
+}
+
+pub(super) fn json(context: &Context<'_>) -> Value {
+    let Context { findings, limit, .. } = context;
+    let wakers = wakers(limited(&all_wakers(findings), *limit), Scale::Ns);
+    json!({
+        "tasks": findings.tasks.len(),
+        "total": life_json(&findings.life()),
+        "names": lives(context, By::Name, Scale::Ns).json(),
+        "processes": lives(context, By::Process, Scale::Ns).json(),
+        "details": details(findings, *limit).json(),
+        "wakers": wakers.json(),
+    })
+}
+
+/// What tasks' lives are made of: `running_ns` and the causes add up to `life_ns`.
+pub(super) fn life_json(life: &Life) -> Value {
+    json!({
+        "life_ns": life.total_ns(),
+        "running_ns": life.running.ns,
+        "waiting_ns": life.waiting().ns,
+        "unknown_ns": life.unknown().ns,
+        "causes": causes_table(life, &life.by_time()).json(),
+    })
+}
