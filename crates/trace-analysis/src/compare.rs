@@ -1,7 +1,7 @@
 //! Two traces side by side: the same figures of both, with their differences.
 //!
-//! Of two traces with a command: the commands' tasks, and the machines while they ran. Otherwise the whole machine of
-//! both: a command's tasks and everybody's are no pair.
+//! If both traces have a command: the commands' tasks, and the machines while they ran. Otherwise both whole
+//! machines, because the tasks of a command cannot be compared with all tasks.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ use crate::waits::{Classifier, Life, lives, total};
 pub struct Side<'a> {
     /// Its machine.
     pub timeline: &'a Timeline,
-    /// Says what its tasks waited for.
+    /// Finds what its tasks waited for.
     pub classifier: &'a Classifier,
     /// The command: its task and all that come from it, the machine within its time. `None`: the whole machine.
     pub scope: Option<Scope>,
@@ -144,7 +144,7 @@ pub fn compare(a: &Side<'_>, b: &Side<'_>) -> Comparison {
     Comparison { of, groups: groups.filter(|group| !group.rows.is_empty()).collect() }
 }
 
-/// A side, of which no less is compared than of the other.
+/// A side, restricted to what can be compared with the other.
 fn within<'a>(side: &Side<'a>, of: Compared) -> Side<'a> {
     match of {
         Compared::Commands => *side,

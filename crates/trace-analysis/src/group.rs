@@ -31,7 +31,7 @@ pub struct Key {
     pub kernel: bool,
 }
 
-/// The given tasks put together, in the order in which they come. Tasks that the timeline does not have are left out.
+/// Groups the given tasks, in their order. Tasks that are not in the timeline are left out.
 #[must_use]
 pub fn grouped(timeline: &Timeline, by: By, tasks: &[TaskId]) -> Vec<(Key, Vec<TaskId>)> {
     let processes = Processes::new(timeline);

@@ -1,5 +1,5 @@
-//! What tasks did with CPUs and disks: for how long each had a CPU, waited for one or wanted none, and at the same time
-//! had a disk work for it, waited for one or wanted none.
+//! How long each task ran on a CPU, waited for one or needed none, and at the same time had a disk working for it,
+//! waited for one or needed none.
 //!
 //! ```text
 //!                    disk running   disk waiting   no disk

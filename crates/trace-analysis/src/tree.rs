@@ -17,7 +17,7 @@ pub fn tree(timeline: &Timeline, root: TaskId) -> Vec<TaskId> {
     let mut tree = Vec::new();
     let mut open = vec![root];
     while let Some(id) = open.pop() {
-        // Taken, not read: tables that make a task its own ancestor must not keep us here.
+        // `append` empties the list, so tables in which a task is its own ancestor cannot loop forever.
         if let Some(list) = below.get_mut(id.index()) {
             open.append(list);
             tree.push(id);

@@ -1,6 +1,6 @@
-//! What the length of a command is made of: the chain of work and waits that ends with its end.
+//! The critical path of a command: the chain of work and waits that ends when the command ends.
 //!
-//! Walked backwards from the end. What made a task go on is on the path, not the task's own waiting:
+//! It is followed backwards from the end. Whatever made a task go on is on the path, not the task's wait:
 //!
 //! ```text
 //!  make   ====| asleep in wait4                  |=====          path:  make
@@ -55,9 +55,9 @@ pub struct Scope {
 /// What to do at a task that slept for a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Locks {
-    /// The path goes on in the task that let the lock go: its work is what took the time.
+    /// The path goes on in the task that released the lock, whose work took the time.
     ThroughHolder,
-    /// The wait stays with the sleeper, as `PathActivity::Lock`: what the locks themselves cost.
+    /// The wait stays with the sleeping task, as `PathActivity::Lock`: the cost of the locks themselves.
     Stay,
 }
 
@@ -99,7 +99,8 @@ pub enum Via {
         /// Whether it slept for a lock.
         lock: bool,
     },
-    /// The task of the segment before, or whoever was at work for it, waited for this one later, which was already at work.
+    /// The task of the segment before, or a task that worked for it, later waited for this one, which was already
+    /// working.
     Before,
     /// The task of the segment before made this one.
     Forked,
@@ -127,7 +128,7 @@ pub enum PathActivity {
         /// known.
         behind: Vec<(Option<TaskId>, u64)>,
     },
-    /// It is being woken: from the waker's beginning to the task's being on a CPU's queue.
+    /// It is being woken: from the waker's first event until the task is on the queue of a CPU.
     WakingUp,
     /// A request waits in a disk's queue.
     DiskQueue {
@@ -145,7 +146,7 @@ pub enum PathActivity {
     },
     /// It sleeps until an interrupt wakes it.
     Interrupt(Interrupt),
-    /// It sleeps for a lock, and who let it go is not known (or `Locks::Stay`).
+    /// It sleeps for a lock that an unknown task released (or `Locks::Stay`).
     Lock,
     /// It sleeps for a disk, and which request is not known.
     UnknownDisk,

@@ -1,11 +1,12 @@
-//! The walk back through the wake-ups.
+//! The walk backwards from wake-up to wake-up.
 //!
-//! The cursor is a task and a time. Every step goes back to the begin of the task's segment, or to another task: to the
-//! time it woke this one, made it, or made the request that this one waited for. A waker that slept before the woken task
-//! began to sleep held up nobody by that: there the walk comes back to the woken task, which still had work to do. When the
-//! waker is a task of the kernel's that had no work (a journal's, between two commits), the walk comes back in any case: to
-//! whatever the woken task itself waited for at that time. Events that contradict each other can name wakers in a circle
-//! at one instant; after `MAX_HOPS` of them the walk stays with the task, so that it always ends.
+//! The cursor is a task and a time. Each step goes back to the beginning of the task's segment, or to another task: to the
+//! time at which it woke this one, made it, or made the request that this one waited for.
+//!
+//! A waker that slept before the woken task fell asleep delayed nobody by that sleep, so the walk returns to the woken
+//! task, which was still working. If the waker is an idle kernel thread (a journal between two commits), the walk returns
+//! to whatever the woken task waited for then. Contradictory events can form a circle of wakers at one instant; after
+//! `MAX_HOPS` changes of task the walk stays with the task, so it always ends.
 
 use std::collections::BTreeMap;
 

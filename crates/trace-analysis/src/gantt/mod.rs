@@ -1,5 +1,5 @@
-//! What to draw of a trace: lanes of CPUs, disks and tasks, in pieces no finer than can be seen. A VM's CPUs have two: as
-//! the guest sees them, and from the host's side.
+//! The lanes of a Gantt chart: CPUs, disks and tasks, in pieces no finer than can be seen. A VM's CPUs have two
+//! lanes: the guest's view and the host's.
 //!
 //! ```text
 //!  resolution   |----|----|----|----|
@@ -49,7 +49,7 @@ pub struct View {
     pub columns: usize,
 }
 
-/// What a CPU, a vCPU, a disk or a task does, as far as a drawing tells. Of two that took equally long the first is shown.
+/// The activity of a CPU, vCPU, disk or task, as drawn. Of two of equal length the first is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Activity {
     /// CPU, task: a program's own code runs.

@@ -1,4 +1,4 @@
-//! A guest's time as its host saw it: what each vCPU's thread did while the guest thought that its CPU worked or idled.
+//! A guest's time from the host's side: what each vCPU's thread did while the guest saw its CPU busy or idle.
 //!
 //! ```text
 //!  guest's CPU   cc1 ................................. idle ......................
@@ -6,11 +6,11 @@
 //!  is            it ran  | stolen, by whom  | it ran  | halted    | woken late
 //! ```
 //!
-//! A guest can't see that its CPU is taken away: it thinks that the task ran all the time. The host's switches of the
-//! vCPU's thread say how much of that was so. A thread that handles an exit of its guest has its pCPU: that counts as
-//! running, as the guest's own code does.
+//! A guest cannot see that its CPU is taken away: for it the task ran all the time. The host's switches of the vCPU's
+//! thread show how much of that is true. A thread that handles an exit of its guest has its pCPU, so it counts as
+//! running, like guest code.
 //!
-//! For every guest CPU, what is found adds up to the trace's length (asserted).
+//! The parts of every guest CPU add up to the trace's length (asserted).
 
 mod row;
 #[cfg(test)]
@@ -136,8 +136,8 @@ pub struct PathSide {
 }
 
 impl HostSide {
-    /// Lays the host's time over the guest's. `row` is the guest's. `None`: the host was not traced, or it is not known
-    /// which of its threads ran the guest.
+    /// Combines the host's timeline with the guest's, whose row is `row`. `None`: the host was not traced, or the
+    /// threads of the guest's vCPUs are not known.
     #[must_use]
     pub fn new(host: &Timeline, guest: &Timeline, row: &Machine) -> Option<Self> {
         if host.cpus.is_empty() || row.vcpu_threads.is_empty() {

@@ -1,4 +1,4 @@
-//! One machine's tasks, CPUs and disks on the time axis: what every analysis reads.
+//! The timelines of one machine's tasks, CPUs and disks, which every analysis reads.
 //!
 //! ```text
 //!  events --> Builder --> Timeline --+--> profile        CPU only, both, disk only, neither
@@ -34,7 +34,7 @@ impl TaskId {
     }
 }
 
-/// A machine on the time axis.
+/// The timeline of a machine.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Timeline {
     /// Which machine.
@@ -51,7 +51,7 @@ pub struct Timeline {
     pub disks: Vec<Disk>,
     /// System calls that began in the trace, by who made them and their number on x86-64.
     pub calls: BTreeMap<(TaskId, u16), Calls>,
-    /// What makes parts of it doubtful, with how often.
+    /// Problems in the events, and how often each occurred.
     pub problems: BTreeMap<Problem, u64>,
 }
 
@@ -62,11 +62,11 @@ pub struct Task {
     pub tid: Tid,
     /// Process id.
     pub pid: Pid,
-    /// Who made it; unknown for those that were there before, whose parent process is `parent_pid`.
+    /// The task that made it; unknown for tasks from before the trace, whose parent process is `parent_pid`.
     pub parent: Option<TaskId>,
     /// Parent process; 0 when unknown.
     pub parent_pid: Pid,
-    /// Names it had, each from a time on; never empty. The last is what to call it.
+    /// Its names, each from a time on; never empty. Reports show the last.
     pub names: Vec<(HostNs, String)>,
     /// One of the kernel's own.
     pub kernel: bool,
