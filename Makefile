@@ -9,13 +9,17 @@ MUSL := x86_64-unknown-linux-musl
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 VMSCOPE := $(TARGET_DIR)/debug/vmscope
 
+# Without what only debuggers read: it is part of every guest's image, which guests unpack under emulation.
+BUILD_GUEST := CARGO_PROFILE_DEV_DEBUG=false CARGO_PROFILE_DEV_STRIP=debuginfo \
+               cargo build --locked -p vmscope-guest --target $(MUSL)
 E2E = cargo test --locked --workspace --test e2e -- --tier
 STEP := .ci/step
+INSTALL := .ci/deps $(MUSL) $(RUN_PACKAGES) $(BOOT_PACKAGES) linux-perf
 # In CI a test that is skipped although the machine could run it fails.
 export CI
 
 .PHONY: help demo test test-all smoke steps-test steps-test-all steps-smoke check build-tests e2e bench bench-trace \
-        experiments overhead floor boot build deps
+        experiments overhead programs boot build deps
 
 help:
 	@echo 'make demo          record and report three guests on a virtual KVM host (about 3 minutes once built and downloaded)'
@@ -56,33 +60,33 @@ check: build-tests
 	@$(STEP) 'unit tests' cargo test --locked --workspace --lib --bins --tests -- --nocapture
 
 build-tests: deps
-	@$(STEP) 'packages' .ci/deps $(MUSL) $(RUN_PACKAGES) $(BOOT_PACKAGES) linux-perf
-	@$(STEP) 'build: programs and tests' cargo test --locked --workspace --lib --bins --tests --test e2e --no-run
-	@$(STEP) 'build: programs' cargo build --locked --workspace --bins
-	@$(STEP) 'build: guest command' cargo build --locked -p vmscope-guest --target $(MUSL)
+	@$(STEP) 'build: programs and tests (packages beside it)' .ci/beside '$(INSTALL)' \
+		'cargo test --locked --workspace --lib --bins --tests --test e2e --no-run && \
+		cargo build --locked --workspace --bins'
+	@$(STEP) 'build: guest command' env $(BUILD_GUEST)
 	@$(STEP) 'build: boot image' $(MAKE) --no-print-directory boot
 
 e2e: build-tests
 	$(E2E) main $(ONLY)
 
-bench: build
+bench: programs
 	cargo bench --locked -p recording -p analysis -p trace-analysis
-	cargo run --locked -q -p acceptance --bin measure -- --build
+	$(TARGET_DIR)/debug/measure --build
 
 bench-trace: build
 	@.ci/deps $(MUSL) linux-perf
 	cargo run --locked -q --release -p tracer --example bench_trace -- $(VMSCOPE) $(TARGET_DIR)/bench-trace.json
 
-experiments: build floor
-	cargo run --locked -q -p acceptance --bin experiments -- $(if $(ONLY),--only $(ONLY))
+experiments: programs
+	$(TARGET_DIR)/debug/experiments $(if $(ONLY),--only $(ONLY))
 
-overhead: build floor
-	cargo run --locked -q -p acceptance --bin overhead -- $(if $(UPDATE),--update)
+overhead: programs
+	$(TARGET_DIR)/debug/overhead $(if $(UPDATE),--update)
 
-# What vmscope's cost is compared with.
-floor:
+# With the experiments, and the floor that vmscope's cost is compared with.
+programs: build
 	@.ci/deps $(MUSL) linux-perf
-	cargo build --locked -p probes --example floor
+	cargo build --locked --workspace --bins --example floor
 
 boot:
 	@.ci/deps $(MUSL) $(BOOT_PACKAGES)
@@ -90,7 +94,7 @@ boot:
 
 build: deps
 	@.ci/beside '.ci/deps $(MUSL) $(RUN_PACKAGES)' \
-		'cargo build --locked -p vmscope && cargo build --locked -p vmscope-guest --target $(MUSL)'
+		'cargo build --locked -p vmscope && $(BUILD_GUEST)'
 
 deps:
 	@.ci/deps $(MUSL) $(BUILD_PACKAGES)

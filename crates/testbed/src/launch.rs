@@ -22,6 +22,7 @@ use crate::process;
 use crate::qemu;
 use crate::scenario::{Channel, Guest, GuestKernel, Host, Scenario};
 use crate::virtual_host;
+use crate::vmlinux;
 use crate::workload;
 
 /// One run of a scenario.
@@ -61,8 +62,15 @@ const RUN_PREFIX: &str = "vmscope-testbed-";
 pub(crate) struct Prepared {
     pub(crate) scenario: Scenario,
     pub(crate) folder: tempfile::TempDir,
-    /// What the virtual host boots.
-    pub(crate) host: Option<(Kernel, PathBuf)>,
+    pub(crate) host: Option<HostBoot>,
+}
+
+/// What the virtual host boots.
+#[derive(Debug)]
+pub(crate) struct HostBoot {
+    pub(crate) kernel: Kernel,
+    pub(crate) image: PathBuf,
+    pub(crate) initrd: PathBuf,
 }
 
 /// Runs a scenario's command on a KVM host with its guests; returns the command's exit code.
@@ -159,10 +167,11 @@ fn remove_stale(folder: &Path) {
     }
 }
 
-fn host_boot(scenario: &Scenario, cache: &Cache) -> Result<(Kernel, PathBuf), Error> {
+fn host_boot(scenario: &Scenario, cache: &Cache) -> Result<HostBoot, Error> {
     let kernel = kernel::find(cache, &scenario.host.kernel, Flavour::Full)?;
-    let image = images::host(cache, &kernel)?;
-    Ok((kernel, image))
+    let image = vmlinux::of_image(cache, &kernel.image())?;
+    let initrd = images::host(cache, &kernel)?;
+    Ok(HostBoot { kernel, image, initrd })
 }
 
 fn boots(

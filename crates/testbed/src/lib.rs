@@ -43,6 +43,7 @@ mod quota;
 mod scenario;
 mod shell;
 mod virtual_host;
+mod vmlinux;
 mod workload;
 
 pub use bare::{Accelerator, Bare, BareEnd, Listen, Patience, boot_bare, is_inside};

@@ -27,6 +27,7 @@ pub(crate) fn program() -> Result<PathBuf, Error> {
 pub(crate) struct HostMachine<'a> {
     pub(crate) host: &'a Host,
     pub(crate) kernel: &'a Kernel,
+    pub(crate) image: &'a Path,
     pub(crate) initrd: &'a Path,
     /// The run's folder, shared for writing.
     pub(crate) share: &'a Path,
@@ -106,7 +107,7 @@ impl HostMachine<'_> {
         line.two("-m", &format!("{}M", self.host.memory.as_mebibytes()));
         line.common();
         line.two("-serial", &format!("file:{}", escaped(self.console)));
-        line.two("-kernel", &self.kernel.image().display().to_string());
+        line.two("-kernel", &self.image.display().to_string());
         line.two("-initrd", &self.initrd.display().to_string());
         let term = std::env::var("TERM")
             .ok()

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use crate::error::Error;
 use crate::inside::Stop;
 use crate::interrupt::Interrupts;
-use crate::launch::{Prepared, Progress};
+use crate::launch::{HostBoot, Prepared, Progress};
 use crate::link::{self, Event};
 use crate::process::{self, Bound};
 use crate::qemu::{self, HostMachine};
@@ -50,7 +50,7 @@ impl VirtualHost {
     /// Starts the machine; `terminal` is one end of an interactive session.
     pub(crate) fn start(prepared: &Prepared, terminal: Option<UnixStream>) -> Result<Self, Error> {
         let failed = |error: io::Error| Error::Host { problem: format!("did not start: {error}") };
-        let Some((kernel, initrd)) = &prepared.host else {
+        let Some(HostBoot { kernel, image, initrd }) = &prepared.host else {
             return Err(Error::Host { problem: "was not made ready".to_owned() });
         };
         let share = prepared.folder.path();
@@ -68,6 +68,7 @@ impl VirtualHost {
         let machine = HostMachine {
             host: &prepared.scenario.host,
             kernel,
+            image,
             initrd,
             share,
             console: &console,

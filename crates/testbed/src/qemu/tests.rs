@@ -39,6 +39,7 @@ fn the_hosts_command_line() {
     let machine = HostMachine {
         host: &scenario.host,
         kernel: &Kernel { release: "6.1.0-56-amd64".to_owned(), root: "/cache/kernel".into() },
+        image: Path::new("/cache/vmlinux"),
         initrd: Path::new("/cache/initrd"),
         share: Path::new("/tmp/run,1"),
         console: Path::new("/tmp/run,1/console"),
