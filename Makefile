@@ -61,7 +61,7 @@ check: build-tests
 
 build-tests: deps
 	@$(STEP) 'build: programs and tests (packages beside it)' .ci/beside '$(INSTALL)' \
-		'cargo test --locked --workspace --lib --bins --tests --test e2e --no-run && \
+		'cargo test --locked --workspace --lib --bins --tests --no-run && \
 		cargo build --locked --workspace --bins'
 	@$(STEP) 'build: guest command' env $(BUILD_GUEST)
 	@$(STEP) 'build: boot image' $(MAKE) --no-print-directory boot
