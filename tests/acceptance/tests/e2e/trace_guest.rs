@@ -64,9 +64,9 @@ pub(crate) fn a_guest_is_traced_from_outside() {
     let folder = tempfile::tempdir().unwrap();
     let script = format!(
         "vmscope trace record -o rec --vm a --check-clock 100 -- {SLEEPS}
-        vmscope trace record -o ended --vm a -- sleep 1000 || echo $? >code.txt &
+        vmscope trace record -o ended --vm a -- idle || echo $? >code.txt &
         recorder=$!
-        until vmscope testbed exec a -- pgrep -x sleep; do /bin/sleep 0.2; done
+        until vmscope testbed exec a -- pidof idle; do sleep 0.2; done
         vmscope testbed end a
         wait $recorder"
     );
