@@ -5,6 +5,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod beside;
 mod error;
 mod finish;
 mod guest_tables;
@@ -30,6 +31,6 @@ pub use plan::{
     Collected, Control, Exits, GuestQuestions, Next, Plan, ProcessEvents, Progress, Sampling,
     SessionPlan,
 };
-pub use record::record;
+pub use record::{record, record_with_trace};
 pub use roots::Roots;
 pub use windows::{Window, Windows};

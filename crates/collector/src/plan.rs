@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use guest::Limits;
 use model::{Header, OffCpuSource, Trigger};
+use rustix::process::Signal;
 
 use crate::Roots;
 
@@ -100,7 +101,23 @@ pub enum Progress {
     VmFound(String),
     /// A VM's process has ended.
     VmEnded(String),
-    /// Sampling has ended, this is being done now.
+    /// Trace events come in.
+    Tracing {
+        /// CPUs of the host.
+        cpus: usize,
+        /// Probes that can't be used here, with the reason.
+        missing: Vec<(String, String)>,
+    },
+    /// Trace events so far.
+    SoFar {
+        /// Events stored.
+        events: u64,
+        /// Events lost.
+        lost: u64,
+    },
+    /// What the command wrote in a guest, safe to print.
+    Output(String),
+    /// Nothing comes in any more, this is being done now.
     Finishing(&'static str),
 }
 
@@ -109,7 +126,10 @@ pub enum Progress {
 pub enum Next {
     /// Go on, and ask again after this time at the latest.
     GoOn(Duration),
-    /// End sampling and finish the recording.
+    /// The command that the recorder runs is to end: send it this signal (unless it had it) and go on until it has ended.
+    /// Without such a command: finish.
+    End(Option<Signal>),
+    /// End and finish what is recorded.
     Finish,
     /// End at once and leave nothing.
     Discard,
@@ -117,9 +137,9 @@ pub enum Next {
 
 /// Whoever wants the recording: says when it ends, and may show how it goes on.
 pub trait Control {
-    /// Whether it is to end at once; asked while guests are waited for before sampling begins.
+    /// Whether it is to end at once; asked while guests are waited for before anything is recorded.
     fn interrupted(&self) -> bool;
-    /// What to do next; asked several times a second, first when sampling has begun.
+    /// What to do next; asked several times a second, first when recording has begun.
     fn next(&mut self) -> Next;
     /// Waits for this long, until `next` would say something new, or until one of `wake` is readable.
     fn wait(&mut self, at_most: Duration, wake: &[BorrowedFd<'_>]);

@@ -12,6 +12,8 @@ use crate::error::Error;
 
 pub(crate) const MANIFEST: &str = "recording.json";
 pub(crate) const TRACE_MANIFEST: &str = "trace.json";
+/// Folder of a trace in the recording of the same seconds.
+pub const TRACE_IN_RECORDING: &str = "trace";
 pub(crate) const EVENTS: &str = "events.parquet";
 pub(crate) const SAMPLES: &str = "samples.parquet";
 pub(crate) const SWITCHES: &str = "switches.parquet";

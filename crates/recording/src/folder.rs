@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Folder};
-use crate::files;
+use crate::files::{self, TRACE_IN_RECORDING};
 use crate::manifest::Files;
 
 /// A folder that is being written.
@@ -67,6 +67,10 @@ pub(crate) fn find(path: &Path, folder: Folder) -> Result<PathBuf, Error> {
     };
     if dir.join(folder.manifest()).is_file() {
         return Ok(dir);
+    }
+    let inside = dir.join(TRACE_IN_RECORDING);
+    if folder == Folder::Trace && existing(&inside, folder).is_ok() {
+        return find(&inside, folder);
     }
     if dir.join(other.manifest()).is_file() {
         return Err(Error::OtherFolder(dir, other));

@@ -16,7 +16,7 @@ mod spool;
 mod tables;
 mod writer;
 
-pub use crate::files::partial as partial_path;
+pub use crate::files::{TRACE_IN_RECORDING as FOLDER_IN_RECORDING, partial as partial_path};
 pub use header::TraceHeader;
 pub use manifest::FORMAT_VERSION;
 pub use reader::{MAX_EVENTS, Trace, TraceEvents};

@@ -30,6 +30,8 @@ const EXAMPLE: &str = "Examples:
   vmscope record -o exact --offcpu-source switches
                                               exactly when vCPUs lost CPUs
   vmscope record -o why --exits               how often vCPUs left their guests
+  vmscope record -o job --trace -- make       and every event of these seconds:
+                                              vmscope trace report job
   vmscope record -o db --guest-map db=db.map  a guest without a channel; in it:
                                               vmscope-guest snapshot >db.map";
 
@@ -59,6 +61,19 @@ pub(crate) struct Args {
     /// Count VM exits by vCPU and reason; costs some 100 instructions per exit
     #[arg(long)]
     exits: bool,
+    /// Trace the same seconds, too: every event of tasks, CPUs, disks and locks. COMMAND then begins when the probes are
+    /// attached, and its exit code is passed on
+    #[arg(long)]
+    trace: bool,
+    /// Trace the guest of this VM from outside, see trace record --help; COMMAND then runs in it. May be given several times
+    #[arg(long, value_name = "NAME", requires = "trace")]
+    vm: Vec<String>,
+    /// Trace: room for each CPU's events until they are stored: 64K to 1G (with --vm to 256M)
+    #[arg(long, value_name = "SIZE", default_value = "4M", requires = "trace", value_parser = super::trace::buffer)]
+    buffer: u64,
+    /// Trace: end when the disk would have less free than this [default: 5 % of the disk, 1G at most]
+    #[arg(long, value_name = "SIZE", requires = "trace", value_parser = super::trace::size)]
+    min_free: Option<u64>,
     /// Record host call stacks, by frame pointers
     #[arg(long, value_enum, value_name = "METHOD")]
     call_graph: Option<CallGraph>,
@@ -97,12 +112,24 @@ enum CallGraph {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let plan = plan(args)?;
+    if args.trace {
+        return run_with_trace(args, &plan);
+    }
     let mut end = End::new(args)?;
     let collected = collector::record(&plan, &mut end);
     end.end_command()?;
     let collected = collected?;
     summarize(&collected, &args.output);
     Ok(ExitCode::SUCCESS)
+}
+
+/// The trace's command is the recorder's, and so is the way that it ends.
+fn run_with_trace(args: &Args, plan: &Plan) -> anyhow::Result<ExitCode> {
+    let trace = super::trace::host_plan(args.buffer, args.min_free, &args.vm, &args.command)?;
+    let mut end = super::trace::End::new(args.duration, &args.command, &args.output)?;
+    let (collected, traced) = collector::record_with_trace(plan, &trace, &mut end)?;
+    summarize(&collected, &args.output);
+    Ok(end.finish(&traced, &args.output))
 }
 
 fn plan(args: &Args) -> anyhow::Result<Plan> {
@@ -263,6 +290,8 @@ fn show(progress: &Progress) {
         Progress::VmFound(name) => eprintln!("VM {name} started"),
         Progress::VmEnded(name) => eprintln!("VM {name} ended"),
         Progress::Finishing(what) => eprintln!("{what} ..."),
+        // Of traces.
+        Progress::Tracing { .. } | Progress::SoFar { .. } | Progress::Output(_) => {}
     }
 }
 

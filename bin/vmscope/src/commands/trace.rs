@@ -10,7 +10,7 @@ mod report;
 
 use std::process::ExitCode;
 
-pub(crate) use record::not_executed;
+pub(crate) use record::{End, buffer, host_plan, not_executed, size};
 
 use clap::Subcommand;
 

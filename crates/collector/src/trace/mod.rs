@@ -27,5 +27,6 @@ mod source;
 mod startup_events;
 mod vcpus;
 
-pub use plan::{GuestPath, Scope, TraceControl, TraceNext, TracePlan, TraceProgress, Traced};
+pub use plan::{GuestPath, Scope, TracePlan, Traced};
 pub use record::trace;
+pub(crate) use record::trace_beside;

@@ -1,12 +1,9 @@
-//! What to trace, and whoever wants it.
+//! What to trace, and what was traced.
 
-use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::process::ExitStatus;
-use std::time::Duration;
 
 use recording::trace::{TraceHeader, TraceSummary};
-use rustix::process::Signal;
 
 use crate::Roots;
 
@@ -59,51 +56,6 @@ pub enum Scope {
     Process(u32),
     /// A control group's tasks and those of groups in it, by the group's folder.
     Cgroup(PathBuf),
-}
-
-/// What the user may want to see while it goes on.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum TraceProgress {
-    /// Events come in.
-    Tracing {
-        /// CPUs of the host.
-        cpus: usize,
-        /// Probes that can't be used here, with the reason.
-        missing: Vec<(String, String)>,
-    },
-    /// So far.
-    SoFar {
-        /// Events stored.
-        events: u64,
-        /// Events lost.
-        lost: u64,
-    },
-    /// What the command wrote in a guest, safe to print.
-    Output(String),
-    /// Tracing has ended, this is being done now.
-    Finishing(&'static str),
-}
-
-/// What is to be done next.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TraceNext {
-    /// Go on, and ask again after this time at the latest.
-    GoOn(Duration),
-    /// The command is to end: send it this signal (unless it had it) and go on until it has ended. Without a command:
-    /// finish.
-    End(Option<Signal>),
-    /// Finish the trace.
-    Finish,
-}
-
-/// Whoever wants the trace: says when it ends, and may show how it goes on.
-pub trait TraceControl {
-    /// What to do next; asked several times a second, first when tracing has begun.
-    fn next(&mut self) -> TraceNext;
-    /// Waits for this long, until `next` would say something new, or until one of `wake` is readable.
-    fn wait(&mut self, at_most: Duration, wake: &[BorrowedFd<'_>]);
-    /// Something happened.
-    fn show(&mut self, progress: &TraceProgress);
 }
 
 /// What was traced.

@@ -18,12 +18,14 @@ use super::disk_space::disk_space;
 use super::guest::{AskedGuest, GuestPlan, all_vms, find_vm, vcpu_threads};
 use super::host::Host;
 use super::machine::TracedMachine;
-use super::plan::{Scope, TraceControl, TraceNext, TracePlan, TraceProgress, Traced};
+use super::plan::{Scope, TracePlan, Traced};
 use super::realtime::RealtimePriority;
 use super::running::{Ended, Process, Running};
 use super::source::Source;
 use crate::CollectError;
+use crate::beside::Beside;
 use crate::lock::Lock;
+use crate::plan::{Control, Next, Progress};
 
 /// Tables are stored so often, for readers of a trace whose recorder was killed.
 const CHECKPOINT_EVERY: Duration = Duration::from_secs(5);
@@ -38,7 +40,16 @@ const DISK_SPACE_EVERY: Duration = Duration::from_secs(1);
 /// # Errors
 /// When tracing can't begin; nothing lies under the trace's name then. When the trace can't be written: what was traced
 /// by then stays readable under its partial name.
-pub fn trace(plan: &TracePlan, control: &mut dyn TraceControl) -> Result<Traced, CollectError> {
+pub fn trace(plan: &TracePlan, control: &mut dyn Control) -> Result<Traced, CollectError> {
+    trace_beside(plan, &mut Beside::Nothing, control)
+}
+
+/// Traces, and samples beside it: samples begin after the trace and end before it.
+pub(crate) fn trace_beside(
+    plan: &TracePlan,
+    beside: &mut Beside,
+    control: &mut dyn Control,
+) -> Result<Traced, CollectError> {
     let _lock = Lock::trace(&plan.roots.locks)?;
     let vms = find_vms(plan)?;
     let held = if vms.is_empty() { hold(&plan.command)? } else { None };
@@ -49,20 +60,26 @@ pub fn trace(plan: &TracePlan, control: &mut dyn TraceControl) -> Result<Traced,
     sources.extend(begin_guests(plan, &vms)?);
     let mut recorder = Recorder::create(plan, sources)?;
     recorder.others = others;
-    let mut command = match recorder.begin(held) {
+    let mut command = match recorder.begin(held, beside) {
         Ok(command) => command,
         Err(error) => {
             recorder.checkpoints.end()?.discard()?;
             return Err(error);
         }
     };
-    let ran = recorder.run(command.as_mut(), control);
+    let ran = recorder.run(command.as_mut(), beside, control);
+    let sampled = beside.end();
     // All machines' traces end together, however long it takes to end each.
     let end = probes::now();
     recorder.machines.iter_mut().for_each(TracedMachine::ask_to_stop);
     recorder.machines.iter_mut().for_each(|machine| machine.stop(end));
     recorder.ended = command.map(|command| command.finish(&plan.roots.proc));
+    if matches!(ran, Err(CollectError::Discarded)) {
+        recorder.checkpoints.end()?.discard()?;
+        return Err(CollectError::Discarded);
+    }
     ran?;
+    sampled?;
     recorder.finish(control)
 }
 
@@ -184,7 +201,11 @@ impl<'a> Recorder<'a> {
     }
 
     /// Attaches all probes, then lets the command go.
-    fn begin(&mut self, held: Option<HeldCommand>) -> Result<Option<Running>, CollectError> {
+    fn begin(
+        &mut self,
+        held: Option<HeldCommand>,
+        beside: &mut Beside,
+    ) -> Result<Option<Running>, CollectError> {
         for machine in &mut self.machines {
             machine.open_spools(self.checkpoints.writer())?;
         }
@@ -195,6 +216,7 @@ impl<'a> Recorder<'a> {
                 .map_err(|reason| CollectError::Machine { machine: machine.row().name, reason })?;
         }
         (self.header.begin, self.header.begin_unix_ns) = (probes::now(), probes::unix_now_ns());
+        beside.attach()?;
         let Some(held) = held else { return self.run_in_guest().map(|()| None) };
         self.command = Some(TracedCommand {
             machine: MachineId::HOST,
@@ -232,33 +254,36 @@ impl<'a> Recorder<'a> {
     fn run(
         &mut self,
         mut command: Option<&mut Running>,
-        control: &mut dyn TraceControl,
+        beside: &mut Beside,
+        control: &mut dyn Control,
     ) -> Result<(), CollectError> {
         let priority = RealtimePriority::begin();
         if let Err(error) = &priority {
             self.note(&format!("the recorder ran as an ordinary task: {error}"));
         }
         let host = self.machines[0].row();
-        control.show(&TraceProgress::Tracing { cpus: host.cpus.len(), missing: host.missing });
+        control.show(&Progress::Tracing { cpus: host.cpus.len(), missing: host.missing });
         let begin = Instant::now();
         let (mut checkpoint, mut shown) = (begin + FIRST_CHECKPOINT, begin + SHOW_EVERY);
         let mut measured = begin;
         loop {
             let sleep = self.look()?;
+            beside.poll_if_due(control)?;
             if command.as_mut().is_some_and(|command| command.has_ended())
                 || self.machines.iter().any(|machine| machine.source().command_ended())
             {
                 return Ok(());
             }
             match (control.next(), &command) {
-                (TraceNext::GoOn(at_most), command) => {
+                (Next::GoOn(at_most), command) => {
                     let end = command.as_ref().and_then(|command| command.end());
                     control.wait(sleep.min(at_most), end.as_slice());
                 }
-                (TraceNext::End(signal), Some(command)) => {
+                (Next::End(signal), Some(command)) => {
                     signal.into_iter().for_each(|signal| command.signal(signal));
                 }
-                (TraceNext::End(_), None) | (TraceNext::Finish, _) => return Ok(()),
+                (Next::End(_), None) | (Next::Finish, _) => return Ok(()),
+                (Next::Discard, _) => return Err(CollectError::Discarded),
             }
             let now = Instant::now();
             if measured + DISK_SPACE_EVERY <= now {
@@ -297,17 +322,17 @@ impl<'a> Recorder<'a> {
         space.lack(self.plan.min_free, stored)
     }
 
-    fn so_far(&self) -> TraceProgress {
+    fn so_far(&self) -> Progress {
         let events = self.machines.iter().map(|machine| machine.stored).sum();
         let lost = self.machines.iter().map(TracedMachine::lost).sum();
-        TraceProgress::SoFar { events, lost }
+        Progress::SoFar { events, lost }
     }
 
-    fn finish(mut self, control: &mut dyn TraceControl) -> Result<Traced, CollectError> {
+    fn finish(mut self, control: &mut dyn Control) -> Result<Traced, CollectError> {
         for machine in &mut self.machines {
             machine.last_looks()?;
         }
-        control.show(&TraceProgress::Finishing("writing the trace"));
+        control.show(&Progress::Finishing("writing the trace"));
         let command = match self.ended.take() {
             Some(Ended::Itself(status)) => Some(status),
             Some(Ended::WithTrace(left)) => {
@@ -335,11 +360,11 @@ impl<'a> Recorder<'a> {
     }
 
     /// How a guest's command ended; shows what it wrote.
-    fn command_in_guest(&self, control: &mut dyn TraceControl) -> Option<ExitStatus> {
+    fn command_in_guest(&self, control: &mut dyn Control) -> Option<ExitStatus> {
         let ran_in = self.command.as_ref()?.machine;
         let machine = self.machines.iter().find(|machine| machine.id() == ran_in)?;
         if let Some(output) = machine.source().output() {
-            control.show(&TraceProgress::Output(output));
+            control.show(&Progress::Output(output));
         }
         machine.source().exit_code().map(|code| ExitStatus::from_raw((code & 0xff) << 8))
     }

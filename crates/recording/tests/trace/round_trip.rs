@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use model::{HostNs, Machine, MachineId, TaskName, Tid, TraceEvent, TraceEventKind, TraceTables};
-use recording::trace::{MAX_EVENTS, Trace, TraceHeader, TraceWriter};
+use recording::trace::{FOLDER_IN_RECORDING, MAX_EVENTS, Trace, TraceHeader, TraceWriter};
 use recording::{Error, Recording};
 
 use crate::common::Wild;
@@ -37,6 +37,27 @@ fn any_tables_and_events() {
             .collect();
         check(&header, &tables, &cpus);
     }
+}
+
+/// The folder of a recording that holds a trace of the same seconds opens as either.
+#[test]
+fn a_trace_in_a_recording() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("both");
+    let (header, tables, cpus) = crate::common::small();
+    let samples = crate::common::spool(&path, &header, &cpus);
+    let inside = samples.partial_path().join(FOLDER_IN_RECORDING);
+    let mut wild = Wild::new(3);
+    let trace_tables = wild.trace_tables();
+    let events = [wild.events((0, 0), 60, &trace_tables)];
+    let trace = spool(&inside, &wild.trace_header(), &trace_tables, &events);
+    let open = || Trace::open(&path).unwrap();
+    assert!(!open().header.complete, "both are still written");
+    trace.finish(&wild.trace_header(), &trace_tables).unwrap();
+    assert!(open().header.complete, "only the recording is still written");
+    samples.finish(&header, &tables).unwrap();
+    assert!(Recording::open(&path).unwrap().header.complete);
+    assert!(open().events().unwrap() == merged(&events));
 }
 
 #[test]

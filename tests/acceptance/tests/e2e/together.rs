@@ -11,6 +11,7 @@ const BURSTS: &str = "burst() { i=0; while [ $i -lt 100000 ]; do i=$((i + 1)); d
     (while :; do burst; sleep 0.3; done) &
     bursts=$!
     vmscope record -o rec -- vmscope trace record -o trace --duration 6
+    vmscope record --trace -o both --duration 4
     kill $bursts";
 
 fn export(folder: &Path, arguments: &[&str]) -> Output {
@@ -50,6 +51,28 @@ pub(crate) fn samples_and_a_trace_of_one_moment_lie_on_one_time_axis() {
         .unwrap();
     assert!(interop.success());
     others_are_refused(folder.path(), recording);
+    one_command_records_both(folder.path());
+}
+
+/// The samples lie within the trace, and both reports read the one folder.
+fn one_command_records_both(folder: &Path) {
+    let (samples, trace) =
+        (manifest(folder, "both/recording.json"), manifest(folder, "both/trace/trace.json"));
+    let ns = |of: &Value, name: &str| of[name].as_u64().unwrap();
+    let times = [
+        ns(&trace, "begin_ns"),
+        ns(&samples, "start_ns"),
+        ns(&samples, "end_ns"),
+        ns(&trace, "end_ns"),
+    ];
+    assert!(times.is_sorted(), "{times:?}");
+    let of_both = ns(&samples, "end_ns") - ns(&samples, "start_ns");
+    assert!(3_000_000_000 < of_both, "{of_both}");
+    for arguments in [&["report", "both"][..], &["trace", "report", "both"]] {
+        let mut vmscope = Command::new(vmscope().unwrap());
+        let report = vmscope.current_dir(folder).args(arguments).output().unwrap();
+        assert!(report.status.success(), "{}", String::from_utf8_lossy(&report.stderr));
+    }
 }
 
 /// Of another host, another boot and another time: each refused in one line that says so.

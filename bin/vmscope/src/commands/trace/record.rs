@@ -13,10 +13,8 @@ use std::time::{Duration, Instant};
 
 use analysis::clean;
 use anyhow::Context;
-use collector::trace::{
-    GuestPath, Scope, TraceControl, TraceNext, TracePlan, TraceProgress, Traced, trace,
-};
-use collector::{CollectError, Roots};
+use collector::trace::{GuestPath, Scope, TracePlan, Traced, trace};
+use collector::{CollectError, Control, Next, Progress, Roots};
 use model::TraceTables;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, getpgrp};
@@ -103,16 +101,31 @@ enum Transport {
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let plan = plan(args)?;
-    let mut end = End::new(args)?;
+    let mut end = End::new(args.duration, &args.command, &args.output)?;
     let traced = trace(&plan, &mut end)?;
-    summarize(&traced, &args.output);
-    let signal = end.signal.load(Ordering::Relaxed);
-    Ok(match traced.command {
-        Some(status) => passed_on(status),
-        None if signal != 0 && !args.command.is_empty() => code(128 + signal),
-        None if !traced.unplanned.is_empty() => ExitCode::FAILURE,
-        None if is_command_left(&traced.tables) => ExitCode::FAILURE,
-        None => ExitCode::SUCCESS,
+    Ok(end.finish(&traced, &args.output))
+}
+
+/// The plan of a trace beside samples: of the whole host, or of guests and who has or wants their CPUs.
+pub(crate) fn host_plan(
+    buffer: u64,
+    min_free: Option<u64>,
+    vms: &[String],
+    command: &[String],
+) -> Result<TracePlan, Usage> {
+    check_buffer(buffer, vms)?;
+    Ok(TracePlan {
+        roots: Roots::default(),
+        // The recording says where.
+        output: PathBuf::new(),
+        ring_bytes: buffer,
+        scope: Scope::Everything,
+        vms: vms.to_vec(),
+        guest_path: GuestPath::Memory,
+        marks: 0,
+        min_free,
+        command: command.to_vec(),
+        vmscope_version: env!("CARGO_PKG_VERSION").to_owned(),
     })
 }
 
@@ -201,8 +214,9 @@ fn cgroup(path: &Path) -> Result<PathBuf, Usage> {
 }
 
 /// When tracing ends: signal or time. The command's end is seen by the recorder.
-struct End<'a> {
-    args: &'a Args,
+pub(crate) struct End<'a> {
+    duration: Option<Duration>,
+    command: &'a [String],
     deadline: Option<Instant>,
     /// The signal that came; 0 for none.
     signal: Arc<AtomicUsize>,
@@ -214,7 +228,11 @@ struct End<'a> {
 }
 
 impl<'a> End<'a> {
-    fn new(args: &'a Args) -> anyhow::Result<Self> {
+    pub(crate) fn new(
+        duration: Option<Duration>,
+        command: &'a [String],
+        output: &Path,
+    ) -> anyhow::Result<Self> {
         let signal = Arc::new(AtomicUsize::new(0));
         let (signalled, wake) = UnixStream::pair().context("failed to make a pipe")?;
         let (counted, count) = UnixStream::pair().context("failed to make a pipe")?;
@@ -226,19 +244,33 @@ impl<'a> End<'a> {
                 pipe::register(number, pipe).context(failed)?;
             }
         }
-        let output = args.output.clone();
+        let output = output.to_owned();
         std::thread::Builder::new()
             .spawn(move || end_at_the_second(counted, &output))
             .context("failed to begin a thread")?;
         let terminal = io::stderr().is_terminal();
-        Ok(Self { args, deadline: None, signal, signalled, told: None, terminal })
+        let (deadline, told) = (None, None);
+        Ok(Self { duration, command, deadline, signal, signalled, told, terminal })
+    }
+
+    /// Sums up, and says what the program's exit code is.
+    pub(crate) fn finish(&self, traced: &Traced, output: &Path) -> ExitCode {
+        summarize(traced, output);
+        let signal = self.signal.load(Ordering::Relaxed);
+        match traced.command {
+            Some(status) => passed_on(status),
+            None if signal != 0 && !self.command.is_empty() => code(128 + signal),
+            None if !traced.unplanned.is_empty() => ExitCode::FAILURE,
+            None if is_command_left(&traced.tables) => ExitCode::FAILURE,
+            None => ExitCode::SUCCESS,
+        }
     }
 
     /// Until when it is to go on, in words.
     fn until(&self) -> String {
-        let time = self.args.duration.map(|time| format!(", for {time:?} at most"));
+        let time = self.duration.map(|time| format!(", for {time:?} at most"));
         let time = time.unwrap_or_default();
-        match &self.args.command[..] {
+        match self.command {
             [] if time.is_empty() => "; Ctrl-C ends it".to_owned(),
             [] => format!("{}; Ctrl-C ends it", time.trim_end_matches(" at most")),
             words => format!(" until COMMAND ends{time}: {}", words.join(" ")),
@@ -262,25 +294,27 @@ fn end_at_the_second(mut signals: UnixStream, output: &Path) {
     exit(1);
 }
 
-impl TraceControl for End<'_> {
-    fn next(&mut self) -> TraceNext {
+impl Control for End<'_> {
+    fn interrupted(&self) -> bool {
+        self.signal.load(Ordering::Relaxed) != 0
+    }
+
+    fn next(&mut self) -> Next {
         let now = Instant::now();
         let signal = self.signal.load(Ordering::Relaxed);
         let deadline = match (self.told, signal) {
             (Some(told), _) => Some(told + LAST_EVENTS),
-            (None, 0) => {
-                self.args.duration.map(|duration| *self.deadline.get_or_insert(now + duration))
-            }
+            (None, 0) => self.duration.map(|duration| *self.deadline.get_or_insert(now + duration)),
             (None, signal) => {
                 self.told = Some(now);
                 let signal = if signal == 2 { Signal::INT } else { Signal::TERM };
-                return TraceNext::End((!had_it(signal)).then_some(signal));
+                return Next::End((!had_it(signal)).then_some(signal));
             }
         };
         match deadline {
-            Some(at) if at <= now => TraceNext::Finish,
-            Some(at) => TraceNext::GoOn(at - now),
-            None => TraceNext::GoOn(Duration::MAX),
+            Some(at) if at <= now => Next::Finish,
+            Some(at) => Next::GoOn(at - now),
+            None => Next::GoOn(Duration::MAX),
         }
     }
 
@@ -294,18 +328,22 @@ impl TraceControl for End<'_> {
     }
 
     /// Progress goes to people only, a guest's command's output to whoever wants the command's.
-    fn show(&mut self, progress: &TraceProgress) {
+    fn show(&mut self, progress: &Progress) {
         match progress {
             // Who closed our output wants no more of it; the trace goes on.
-            TraceProgress::Output(text) => drop(io::stdout().write_all(text.as_bytes())),
+            Progress::Output(text) => drop(io::stdout().write_all(text.as_bytes())),
             _ if !self.terminal => {}
-            TraceProgress::Tracing { cpus, .. } => {
+            Progress::Tracing { cpus, .. } => {
                 eprintln!("{}", clean(&format!("tracing {cpus} CPUs{}", self.until())));
             }
-            TraceProgress::SoFar { events, lost } => {
+            Progress::SoFar { events, lost } => {
                 eprint!("\r{events} events, {lost} lost ");
             }
-            TraceProgress::Finishing(what) => eprintln!("\r{what} ...          "),
+            Progress::Finishing(what) => eprintln!("\r{what} ...          "),
+            // Of samples beside the trace.
+            Progress::Sampling { .. } => {}
+            Progress::VmFound(name) => eprintln!("\rVM {} started          ", clean(name)),
+            Progress::VmEnded(name) => eprintln!("\rVM {} ended          ", clean(name)),
         }
     }
 }
@@ -363,7 +401,7 @@ fn process_id(text: &str) -> Result<u32, String> {
     text.parse().map_err(|_| "give a process id: a number".to_owned())
 }
 
-fn buffer(text: &str) -> Result<u64, String> {
+pub(crate) fn buffer(text: &str) -> Result<u64, String> {
     match size(text)? {
         bytes @ LEAST_BUFFER..=MOST_BUFFER => Ok(bytes),
         _ => Err("the buffer lies between 64K and 1G".to_owned()),
@@ -371,7 +409,7 @@ fn buffer(text: &str) -> Result<u64, String> {
 }
 
 /// `64K`, `4M`, `1G`; plain numbers are bytes.
-fn size(text: &str) -> Result<u64, String> {
+pub(crate) fn size(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let shift = match &text[digits.len()..] {
         "" => 0,
