@@ -3,6 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use crate::trace::{SourceError, VmError};
+
 /// Why nothing was recorded, or not to the end.
 #[derive(Debug, thiserror::Error)]
 pub enum CollectError {
@@ -38,7 +40,7 @@ pub enum CollectError {
         /// The host, or a VM's name.
         machine: String,
         /// Why.
-        reason: String,
+        reason: SourceError,
     },
     /// A VM can't be traced at all.
     #[error("failed to trace the VM {vm}: {reason}")]
@@ -46,7 +48,7 @@ pub enum CollectError {
         /// As the user called it.
         vm: String,
         /// Why.
-        reason: String,
+        reason: VmError,
     },
     /// A command for several guests.
     #[error("a command runs in one guest: give one --vm")]

@@ -12,7 +12,7 @@ use crate::guest_tables::{GuestNames, add_guest, add_snapshot};
 use crate::guests::Answer;
 use crate::plan::{Collected, Control, Plan, Progress};
 use crate::record::Sampled;
-use crate::{CollectError, host_tables};
+use crate::{CollectError, GuestError, host_tables};
 
 pub(crate) fn finish(
     sampled: Sampled,
@@ -68,7 +68,7 @@ pub(crate) fn finish(
 /// Adds what the guests answered, and the snapshots of those that have no channel.
 fn add_guests(
     plan: &Plan,
-    answers: Vec<(VmId, Result<Answer, String>)>,
+    answers: Vec<(VmId, Result<Answer, GuestError>)>,
     tables: &mut Tables,
     notes: &mut Vec<Note>,
 ) -> Vec<GuestNames> {
@@ -76,7 +76,7 @@ fn add_guests(
     for (vm, answer) in answers {
         // Its channel may by now lead to another VM.
         let ended = tables.vms[vm.index()].ended.is_some();
-        let answer = if ended { Err("it ended while recording".to_owned()) } else { answer };
+        let answer = if ended { Err(GuestError::EndedMeanwhile) } else { answer };
         guests.extend(add_guest(tables, notes, vm, answer));
     }
     guests.extend(snapshots(plan, tables, notes));

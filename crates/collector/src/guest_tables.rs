@@ -8,6 +8,7 @@ use guest::{Merged, Session};
 use model::{Clock, Guest, Mapping, Module, ModuleId, Note, Tables, VmId};
 use symbols::{Function, FunctionTable, GuestSource, KernelNames, KernelPart, Store, Stored};
 
+use crate::GuestError;
 use crate::guests::Answer;
 
 /// A guest whose map is in the tables, and where its symbols come from.
@@ -32,7 +33,7 @@ pub(crate) fn add_guest(
     tables: &mut Tables,
     notes: &mut Vec<Note>,
     vm: VmId,
-    answer: Result<Answer, String>,
+    answer: Result<Answer, GuestError>,
 ) -> Option<GuestNames> {
     match answer {
         Ok(answer) => {
@@ -44,7 +45,8 @@ pub(crate) fn add_guest(
             let symbols = SymbolsOf::Session(Box::new(answer.session));
             Some(add(tables, notes, vm, answer.map, answer.clock, answer.via, symbols))
         }
-        Err(reason) => {
+        Err(error) => {
+            let reason = error.to_string();
             notes.push(note(tables, vm, format!("its functions have no names: {reason}")));
             tables.vms[vm.index()].guest = Guest::Unmapped { reason };
             None

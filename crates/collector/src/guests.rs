@@ -10,10 +10,12 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use api::guest::{GuestMap, SERIAL_PORT_NAME};
+use api::guest::GuestMap;
 use guest::{Channel, Limits, Session};
 use host::vms::VmProcess;
 use model::{Clock, VmId};
+
+use crate::GuestError;
 
 /// Between two tries to reach a guest that does not answer.
 const RETRY: Duration = Duration::from_secs(2);
@@ -38,7 +40,7 @@ pub(crate) struct GuestWorkers {
     workers: Vec<(VmId, std::io::Result<Worker>)>,
 }
 
-type Worker = JoinHandle<Result<Answer, String>>;
+type Worker = JoinHandle<Result<Answer, GuestError>>;
 
 /// The collection's end, as workers wait for it.
 #[derive(Debug, Default)]
@@ -107,15 +109,15 @@ impl GuestWorkers {
     }
 
     /// Lets all guests send their maps, in parallel; returns when each has answered or failed.
-    pub(crate) fn finish(self) -> Vec<(VmId, Result<Answer, String>)> {
+    pub(crate) fn finish(self) -> Vec<(VmId, Result<Answer, GuestError>)> {
         self.end.reach();
         self.workers
             .into_iter()
             .map(|(vm, worker)| {
                 let answer = match worker.map(JoinHandle::join) {
                     Ok(Ok(answer)) => answer,
-                    Ok(Err(_)) => Err("asking it failed unexpectedly".to_owned()),
-                    Err(error) => Err(format!("no thread could be started to ask it: {error}")),
+                    Ok(Err(_)) => Err(GuestError::WorkerEnded),
+                    Err(error) => Err(GuestError::Thread(error)),
                 };
                 (vm, answer)
             })
@@ -128,7 +130,7 @@ fn work(
     limits: &Limits,
     end: &End,
     tried: Sender<()>,
-) -> Result<Answer, String> {
+) -> Result<Answer, GuestError> {
     // Dropping the sender without sending would end nobody's wait: others hold it too.
     let channel = channel(process).inspect_err(|_| report_try(&tried))?;
     let (session, log_problem) = connect(&channel, limits, end, tried)?;
@@ -136,9 +138,9 @@ fn work(
     take_map(session, &channel, log_problem)
 }
 
-fn answer_once(process: &VmProcess, limits: &Limits) -> Result<Answer, String> {
+fn answer_once(process: &VmProcess, limits: &Limits) -> Result<Answer, GuestError> {
     let channel = channel(process)?;
-    let session = Session::open(&channel, limits).map_err(|error| error.to_string())?;
+    let session = Session::open(&channel, limits)?;
     take_map(session, &channel, None)
 }
 
@@ -146,8 +148,8 @@ fn take_map(
     mut session: Session,
     channel: &Channel,
     log_problem: Option<String>,
-) -> Result<Answer, String> {
-    let map = session.snapshot().map_err(|error| error.to_string())?;
+) -> Result<Answer, GuestError> {
+    let map = session.snapshot()?;
     let clock = session.clock();
     let via = match channel {
         Channel::Vsock { .. } => "vsock",
@@ -156,17 +158,15 @@ fn take_map(
     Ok(Answer { map, clock, via, session, log_problem })
 }
 
-fn channel(process: &VmProcess) -> Result<Channel, String> {
+/// How to reach a VM's guest.
+pub(crate) fn channel(process: &VmProcess) -> Result<Channel, GuestError> {
     if let Some(cid) = process.vsock_cid {
         return Ok(Channel::Vsock { cid });
     }
     if let Some(path) = &process.serial_socket {
         return Ok(Channel::Serial { path: path.clone() });
     }
-    Err(format!(
-        "it has no vsock device and no virtio-serial port {SERIAL_PORT_NAME}: \
-         add one, or pass its snapshot with --guest-map"
-    ))
+    Err(GuestError::NoChannel)
 }
 
 /// Tells whoever waits for first tries; nobody may be waiting any more.
@@ -180,7 +180,7 @@ fn connect(
     limits: &Limits,
     end: &End,
     tried: Sender<()>,
-) -> Result<(Session, Option<String>), String> {
+) -> Result<(Session, Option<String>), GuestError> {
     let mut ended = false;
     let mut first_try = Some(tried);
     loop {
@@ -193,7 +193,7 @@ fn connect(
         }
         match session {
             Ok(reached) => return Ok(reached),
-            Err(error) if ended => return Err(error.to_string()),
+            Err(error) if ended => return Err(error.into()),
             Err(_) => ended = end.wait(Some(RETRY)),
         }
     }
@@ -227,9 +227,25 @@ mod test {
         guests.ask(VmId(0), &VmProcess::default(), &limits(Duration::from_secs(1)));
         guests.ask(VmId(1), &missing, &limits(Duration::from_secs(1)));
         guests.wait_first_try(Duration::from_secs(3600), &|| false);
-        let reasons: Vec<_> =
-            guests.finish().into_iter().map(|(vm, answer)| (vm.0, answer.unwrap_err())).collect();
+        let reasons: Vec<_> = guests
+            .finish()
+            .into_iter()
+            .map(|(vm, answer)| (vm.0, answer.unwrap_err().to_string()))
+            .collect();
         assert!(reasons[0].1.contains("no vsock device"), "{reasons:?}");
         assert!(reasons[1].1.contains("/nonexistent"), "{reasons:?}");
+    }
+
+    #[test]
+    fn a_guest_is_reached_somehow() {
+        let vm = |vsock_cid, serial: Option<&str>| VmProcess {
+            name: String::new(),
+            vsock_cid,
+            serial_socket: serial.map(Into::into),
+        };
+        let reached = |vsock_cid, serial| channel(&vm(vsock_cid, serial)).unwrap();
+        assert_eq!(reached(Some(3), Some("/s")), Channel::Vsock { cid: 3 });
+        assert_eq!(reached(None, Some("/s")), Channel::Serial { path: "/s".into() });
+        assert!(matches!(channel(&vm(None, None)), Err(GuestError::NoChannel)));
     }
 }

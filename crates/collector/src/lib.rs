@@ -8,6 +8,7 @@
 mod beside;
 mod error;
 mod finish;
+mod guest_error;
 mod guest_tables;
 mod guests;
 mod host_tables;
@@ -26,6 +27,7 @@ mod vm_table;
 mod windows;
 
 pub use error::CollectError;
+pub use guest_error::GuestError;
 pub use names::Names;
 pub use plan::{
     Collected, Control, Exits, GuestQuestions, Next, Plan, ProcessEvents, Progress, Sampling,

@@ -4,7 +4,7 @@ use model::{HostNs, Machine, MachineId, Pid, Tid, TraceEvent, TraceTask};
 use tracer::{Filter, Options, SLOT_BYTES, Symbols, Tracer, TracerError, fault_estimate};
 
 use super::plan::{Scope, TracePlan};
-use super::source::{Source, SourceTables};
+use super::source::{Source, SourceError, SourceTables};
 use super::startup_events::StartupEvents;
 use super::vcpus::{IOCTL, Vcpus};
 use crate::CollectError;
@@ -83,10 +83,10 @@ impl Host {
         Ok(Self { tracer, row, slots, symbols, tasks, scope, roots, vcpus, stopped: false })
     }
 
-    fn read_tasks(&self) -> Result<Vec<TraceTask>, String> {
+    fn read_tasks(&self) -> Result<Vec<TraceTask>, SourceError> {
         let proc = &self.roots.proc;
         host::tasks::snapshot(proc, MachineId::HOST)
-            .map_err(|error| format!("failed to read {}: {error}", proc.display()))
+            .map_err(|source| SourceError::Tasks { path: proc.clone(), source })
     }
 }
 
@@ -102,18 +102,18 @@ impl Source for Host {
         self.slots
     }
 
-    fn start(&mut self) -> Result<HostNs, String> {
+    fn start(&mut self) -> Result<HostNs, SourceError> {
         self.tasks.before = self.read_tasks()?;
-        let begin = self.tracer.start().map_err(|error| error.to_string())?;
+        let begin = self.tracer.start()?;
         self.tasks.after = self.read_tasks()?;
         (self.tasks.begin, self.tasks.read) = (begin, probes::now());
         self.vcpus.begin(&self.roots.proc);
         Ok(begin)
     }
 
-    fn drain(&mut self, cpu: u32, events: &mut Vec<TraceEvent>) -> Result<f64, String> {
+    fn drain(&mut self, cpu: u32, events: &mut Vec<TraceEvent>) -> Result<f64, SourceError> {
         let fill = self.tracer.fill(cpu);
-        self.tracer.drain(cpu, events).map_err(|error| error.to_string())?;
+        self.tracer.drain(cpu, events)?;
         let Tasks { begin, read, startup_events, .. } = &mut self.tasks;
         let early = events.iter().take_while(|event| event.time < *read);
         early.filter(|event| *begin <= event.time).for_each(|event| startup_events.add(event));

@@ -6,7 +6,7 @@ use model::{HostNs, Machine, MachineId, Tid, TraceEvent, TraceTables};
 use recording::trace::{TraceSpool, TraceWriter};
 
 use super::poll_interval::PollInterval;
-use super::source::Source;
+use super::source::{Source, SourceError};
 
 /// Memory for so many events is kept from look to look.
 const KEPT_EVENTS: usize = 1 << 18;
@@ -22,7 +22,7 @@ pub(super) struct TracedMachine {
     spools: Vec<(u32, TraceSpool)>,
     begin: HostNs,
     end: HostNs,
-    ended_early: Option<String>,
+    ended_early: Option<SourceError>,
     /// Of one look at one ring: kept for its memory.
     events: Vec<TraceEvent>,
     /// Events stored.
@@ -45,7 +45,7 @@ impl TracedMachine {
     }
 
     /// Attaches its probes.
-    pub(super) fn start(&mut self) -> Result<(), String> {
+    pub(super) fn start(&mut self) -> Result<(), SourceError> {
         self.begin = self.source.start()?;
         Ok(())
     }
@@ -112,7 +112,7 @@ impl TracedMachine {
         &*self.source
     }
 
-    pub(super) fn run_command(&mut self) -> Result<Option<Tid>, String> {
+    pub(super) fn run_command(&mut self) -> Result<Option<Tid>, SourceError> {
         self.source.run_command()
     }
 
@@ -122,7 +122,7 @@ impl TracedMachine {
         let row = self.source.machine();
         // A source that ended by itself says when.
         let end = if row.ended_early.is_some() { row.end.min(end) } else { end };
-        let ended_early = self.ended_early.clone().or(row.ended_early);
+        let ended_early = self.ended_early.as_ref().map(SourceError::to_string).or(row.ended_early);
         Machine { begin, end, ended_early, ..row }
     }
 

@@ -27,6 +27,8 @@ mod source;
 mod startup_events;
 mod vcpus;
 
+pub use guest::VmError;
 pub use plan::{GuestPath, Scope, TracePlan, Traced};
 pub use record::trace;
 pub(crate) use record::trace_beside;
+pub use source::SourceError;

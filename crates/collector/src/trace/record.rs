@@ -21,7 +21,7 @@ use super::machine::TracedMachine;
 use super::plan::{Scope, TracePlan, Traced};
 use super::realtime::RealtimePriority;
 use super::running::{Ended, Process, Running};
-use super::source::Source;
+use super::source::{Source, SourceError};
 use crate::CollectError;
 use crate::beside::Beside;
 use crate::lock::Lock;
@@ -156,12 +156,12 @@ fn begin_guests<'a>(plan: &TracePlan, vms: &Vms<'a>) -> Result<Vec<Box<dyn Sourc
             command: plan.command.clone(),
         };
         let asked = AskedGuest::ask(vm, process, &guest, &plan.roots.sys);
-        asked.map(|asked| (*name, asked)).map_err(|reason| failed(name, reason))
+        asked.map(|asked| (*name, asked)).map_err(|error| failed(name, error.into()))
     };
     // It takes each its time: they are all asked before the first is waited for.
     let asked: Vec<_> = (1..).zip(vms).map(ask).collect::<Result<_, _>>()?;
     let begin = |(name, asked): (&str, AskedGuest)| {
-        let guest = asked.begin().map_err(|reason| failed(name, reason))?;
+        let guest = asked.begin().map_err(|error| failed(name, error.into()))?;
         Ok(Box::new(guest) as Box<dyn Source>)
     };
     asked.into_iter().map(begin).collect()
@@ -234,7 +234,7 @@ impl<'a> Recorder<'a> {
     /// Lets the command go that waits in a guest.
     fn run_in_guest(&mut self) -> Result<(), CollectError> {
         for machine in &mut self.machines {
-            let failed = |reason| CollectError::Command {
+            let failed = |reason: SourceError| CollectError::Command {
                 program: self.plan.command[0].clone(),
                 source: std::io::Error::other(reason),
             };

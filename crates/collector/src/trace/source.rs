@@ -1,8 +1,36 @@
 //! A machine whose events are traced.
 
+use std::convert::Infallible;
 use std::fmt::Debug;
+use std::io;
+use std::path::PathBuf;
 
 use model::{HostNs, Machine, Tid, TraceEvent, TraceStack, TraceTask};
+use tracer::{RingError, TracerError};
+
+use crate::GuestError;
+
+/// What ends a machine's trace.
+#[derive(Debug, thiserror::Error)]
+pub enum SourceError {
+    /// Its probes.
+    #[error(transparent)]
+    Tracer(#[from] TracerError),
+    /// Its rings.
+    #[error(transparent)]
+    Ring(#[from] RingError<Infallible>),
+    /// Its tasks.
+    #[error("failed to read {}: {source}", path.display())]
+    Tasks {
+        /// Where they are listed.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A guest.
+    #[error(transparent)]
+    Guest(#[from] GuestError),
+}
 
 /// The host from within, or a guest from outside. Its events come with the row it was given among the trace's machines.
 pub(super) trait Source: Debug {
@@ -16,13 +44,13 @@ pub(super) trait Source: Debug {
     ///
     /// # Errors
     /// Why this machine can't be traced.
-    fn start(&mut self) -> Result<HostNs, String>;
+    fn start(&mut self) -> Result<HostNs, SourceError>;
 
     /// Moves what has come in on a CPU to `events`, and says how full its ring was, from 0 to 1.
     ///
     /// # Errors
     /// Why this machine's trace ends here.
-    fn drain(&mut self, cpu: u32, events: &mut Vec<TraceEvent>) -> Result<f64, String>;
+    fn drain(&mut self, cpu: u32, events: &mut Vec<TraceEvent>) -> Result<f64, SourceError>;
 
     /// Has the probes detached, if others do that, without waiting for it: there are more machines to ask.
     fn ask_to_stop(&mut self) {}
@@ -35,7 +63,7 @@ pub(super) trait Source: Debug {
     ///
     /// # Errors
     /// Why it can't begin.
-    fn run_command(&mut self) -> Result<Option<Tid>, String> {
+    fn run_command(&mut self) -> Result<Option<Tid>, SourceError> {
         Ok(None)
     }
 

@@ -3,19 +3,37 @@
 use std::path::Path;
 
 use api::guest::SERIAL_PORT_NAME;
-use guest::Channel;
 use host::vms::{VmProcess, describe};
 use probes::{FoundVm, VmFinder};
 
+use crate::GuestError;
+
+/// Why a VM that the user named is not traced.
+#[derive(Debug, thiserror::Error)]
+pub enum VmError {
+    /// It is not the only one of its name.
+    #[error("{0} VMs are called that: give its process's id")]
+    Several(usize),
+    /// There is none at all.
+    #[error("no VM runs here")]
+    NoneRuns,
+    /// There are others.
+    #[error("there is no such VM: there are {}", .0.join(", "))]
+    NoSuch(Vec<String>),
+    /// Its guest can't be traced.
+    #[error(transparent)]
+    Guest(#[from] GuestError),
+}
+
 /// A VM by its name, or its process's id.
-pub(crate) fn find_vm(proc: &Path, wanted: &str) -> Result<(FoundVm, VmProcess), String> {
+pub(crate) fn find_vm(proc: &Path, wanted: &str) -> Result<(FoundVm, VmProcess), VmError> {
     choose(wanted, all_vms(proc)?)
 }
 
 /// Every VM that runs here.
-pub(crate) fn all_vms(proc: &Path) -> Result<Vec<(FoundVm, VmProcess)>, String> {
-    let finder = VmFinder::load().map_err(|error| error.to_string())?;
-    let found = finder.find(None).map_err(|error| error.to_string())?;
+pub(crate) fn all_vms(proc: &Path) -> Result<Vec<(FoundVm, VmProcess)>, GuestError> {
+    let finder = VmFinder::load()?;
+    let found = finder.find(None)?;
     let vms = found.into_iter().map(|vm| {
         let process = describe(proc, vm.pid.0, SERIAL_PORT_NAME);
         (vm, process)
@@ -23,7 +41,7 @@ pub(crate) fn all_vms(proc: &Path) -> Result<Vec<(FoundVm, VmProcess)>, String> 
     Ok(vms.collect())
 }
 
-fn choose(wanted: &str, vms: Vec<(FoundVm, VmProcess)>) -> Result<(FoundVm, VmProcess), String> {
+fn choose(wanted: &str, vms: Vec<(FoundVm, VmProcess)>) -> Result<(FoundVm, VmProcess), VmError> {
     let is_it = |(vm, process): &(FoundVm, VmProcess)| {
         process.name == wanted || vm.pid.0.to_string() == wanted
     };
@@ -31,25 +49,9 @@ fn choose(wanted: &str, vms: Vec<(FoundVm, VmProcess)>) -> Result<(FoundVm, VmPr
     let mut chosen: Vec<_> = vms.into_iter().filter(is_it).collect();
     match (chosen.pop(), chosen.len(), names.len()) {
         (Some(vm), 0, _) => Ok(vm),
-        (Some(_), others, _) => {
-            Err(format!("{} VMs are called that: give its process's id", others + 1))
-        }
-        (None, _, 0) => Err("no VM runs here".to_owned()),
-        (None, _, _) => Err(format!("there is no such VM: there are {}", names.join(", "))),
-    }
-}
-
-/// How to reach its guest.
-pub(super) fn channel(process: &VmProcess) -> Result<Channel, String> {
-    if let Some(cid) = process.vsock_cid {
-        return Ok(Channel::Vsock { cid });
-    }
-    match &process.serial_socket {
-        Some(path) => Ok(Channel::Serial { path: path.clone() }),
-        None => Err(format!(
-            "it has no vsock device and no virtio-serial port {SERIAL_PORT_NAME}: add one, and run \
-             vmscope-guest in it"
-        )),
+        (Some(_), others, _) => Err(VmError::Several(others + 1)),
+        (None, _, 0) => Err(VmError::NoneRuns),
+        (None, _, _) => Err(VmError::NoSuch(names)),
     }
 }
 
@@ -76,24 +78,12 @@ mod test {
         };
         let check = |wanted, names: &[&str], expected: Result<u32, &str>| {
             let chosen = choose(wanted, vms(names)).map(|(vm, _)| vm.pid.0);
-            assert_eq!(chosen, expected.map_err(str::to_owned));
+            assert_eq!(chosen.map_err(|error| error.to_string()), expected.map_err(str::to_owned));
         };
         check("web", &["db", "web"], Ok(11));
         check("10", &["db", "web"], Ok(10));
         check("x", &["db", "web"], Err("there is no such VM: there are db, web"));
         check("x", &[], Err("no VM runs here"));
         check("db", &["db", "db"], Err("2 VMs are called that: give its process's id"));
-    }
-
-    #[test]
-    fn a_guest_is_reached_somehow() {
-        let vm = |vsock_cid, serial: Option<&str>| VmProcess {
-            name: String::new(),
-            vsock_cid,
-            serial_socket: serial.map(Into::into),
-        };
-        assert_eq!(channel(&vm(Some(3), Some("/s"))), Ok(Channel::Vsock { cid: 3 }));
-        assert_eq!(channel(&vm(None, Some("/s"))), Ok(Channel::Serial { path: "/s".into() }));
-        assert!(channel(&vm(None, None)).is_err());
     }
 }

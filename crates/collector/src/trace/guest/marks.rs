@@ -85,7 +85,7 @@ impl Marks {
 
 impl Calls {
     /// Takes in an event that has the guest's time.
-    pub(super) fn see(&mut self, marker: Tid, event: &TraceEvent) {
+    pub(super) fn add(&mut self, marker: Tid, event: &TraceEvent) {
         let times = match event.kind {
             TraceEventKind::SyscallEnter { task, number: CALL } if task == marker => {
                 &mut self.begins_ns
@@ -203,7 +203,7 @@ mod test {
         let mut calls = Calls::default();
         let mut see = |ns, what| {
             let event = TraceEvent { time: HostNs(ns), machine: MachineId(1), cpu: 0, kind: what };
-            calls.see(MARKER, &event);
+            calls.add(MARKER, &event);
         };
         for &(begin, end) in times {
             for (task, number) in [(MARKER, CALL), (Tid(8), CALL), (MARKER, 1)] {

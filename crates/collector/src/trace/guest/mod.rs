@@ -31,16 +31,18 @@ use tracer::SLOT_BYTES;
 use tracer::outside::GuestClock;
 
 pub(super) use cpus::vcpu_threads;
+pub use find::VmError;
 pub(crate) use find::{all_vms, find_vm};
 
 use self::clock_warnings::ClockWarnings;
 use self::marks::{Calls, Marks};
 use self::rate_limit::RateLimit;
 use self::rings::Rings;
-use self::worker::{Begun, Clocks, News, Order, Work};
+use self::worker::{Begun, Clocks, Command, Message, Work};
 use super::plan::GuestPath;
-use super::source::{Source, SourceTables};
+use super::source::{Source, SourceError, SourceTables};
 use super::startup_events::StartupEvents;
+use crate::GuestError;
 
 /// A guest may take so long for each answer: an emulated one takes some seconds to load its probes.
 const ANSWER_TIME: Duration = Duration::from_secs(60);
@@ -54,8 +56,8 @@ const MAX_WAITING: usize = 1 << 22;
 const SLOTS_PER_LOOK: usize = 1 << 17;
 /// So many slots of a ring at least, however many rings there are.
 const LEAST_SLOTS: usize = 64;
-/// News that wait for the recorder.
-const MAX_NEWS: usize = 4;
+/// Message that wait for the recorder.
+const MAX_MESSAGES: usize = 4;
 
 /// What of a guest is traced.
 #[derive(Debug, Clone)]
@@ -76,8 +78,8 @@ pub(super) struct GuestPlan {
 pub(super) struct AskedGuest {
     name: String,
     wanted: Wanted,
-    orders: Sender<Order>,
-    news: Receiver<News>,
+    commands: Sender<Command>,
+    messages: Receiver<Message>,
 }
 
 /// A guest whose probes are attached.
@@ -89,22 +91,40 @@ pub(super) struct Guest {
     started: TraceStarted,
     stopped: Option<TraceStopped>,
     rings: Rings,
-    clock: GuestClock,
-    clock_warnings: ClockWarnings,
-    /// By ring: events with the guest's time, until the host's is known.
-    waiting: Vec<Vec<TraceEvent>>,
+    clock: Clock,
+    queue: Queue,
+    worker: Worker,
+    startup_events: StartupEvents,
+    command: CommandSeen,
+    /// Why its trace ended before the others'.
+    failed: Option<GuestError>,
+}
+
+/// The guest's clock, and what is known of how right it is.
+#[derive(Debug)]
+struct Clock {
+    guest: GuestClock,
+    warnings: ClockWarnings,
+    marks: Marks,
+    calls: Calls,
+}
+
+/// Events with the guest's time, until the host's is known.
+#[derive(Debug)]
+struct Queue {
+    /// By ring.
+    events: Vec<Vec<TraceEvent>>,
     /// Of each ring.
     slots_per_look: usize,
     rate_limit: RateLimit,
-    orders: Sender<Order>,
-    news: Receiver<News>,
-    startup_events: StartupEvents,
-    command: CommandSeen,
-    marks: Marks,
-    calls: Calls,
-    /// Why its trace ended before the others'.
-    failed: Option<String>,
-    /// Nobody asks it any more.
+}
+
+/// The thread that talks to the guest.
+#[derive(Debug)]
+struct Worker {
+    commands: Sender<Command>,
+    messages: Receiver<Message>,
+    /// Nobody asks the guest any more.
     left: bool,
 }
 
@@ -137,10 +157,10 @@ impl AskedGuest {
         process: &VmProcess,
         plan: &GuestPlan,
         sys: &Path,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, GuestError> {
         let mark = probes::now().0.rotate_left(32) ^ u64::from(std::process::id()) | 1;
         let work = Work {
-            channel: find::channel(process)?,
+            channel: crate::guests::channel(process)?,
             limits: Limits { time: ANSWER_TIME, bytes: ANSWER_BYTES },
             process: vm.pid,
             kvm: vm.kvm,
@@ -159,28 +179,28 @@ impl AskedGuest {
             guest::Channel::Vsock { .. } => "vsock",
             guest::Channel::Serial { .. } => "virtio-serial",
         };
-        let ((orders, taken), (tell, news)) = (channel(), sync_channel(MAX_NEWS));
+        let ((commands, taken), (tell, messages)) = (channel(), sync_channel(MAX_MESSAGES));
         std::thread::Builder::new()
             .name("guest".to_owned())
             .spawn(move || worker::work(&work, &taken, &tell))
-            .map_err(|error| format!("no thread could be started to ask it: {error}"))?;
+            .map_err(GuestError::Thread)?;
         let slots_per_look = SLOTS_PER_LOOK / plan.guests.max(1);
         let wanted = Wanted { machine: plan.machine, mark, path: plan.path, link, slots_per_look };
-        Ok(Self { name: process.name.clone(), wanted, orders, news })
+        Ok(Self { name: process.name.clone(), wanted, commands, messages })
     }
 
     /// Waits until its probes are attached.
     ///
     /// # Errors
     /// Why it can't be traced.
-    pub(super) fn begin(self) -> Result<Guest, String> {
-        let Self { name, wanted, orders, news } = self;
-        let begun = match news.recv() {
-            Ok(News::Started(started)) => *started,
-            Ok(News::Failed(reason)) => return Err(reason),
-            _ => return Err("asking it failed unexpectedly".to_owned()),
+    pub(super) fn begin(self) -> Result<Guest, GuestError> {
+        let Self { name, wanted, commands, messages } = self;
+        let begun = match messages.recv() {
+            Ok(Message::Started(started)) => *started,
+            Ok(Message::Failed(reason)) => return Err(reason),
+            _ => return Err(GuestError::WorkerEnded),
         };
-        Guest::new(name, &wanted, begun, (orders, news))
+        Guest::new(name, &wanted, begun, (commands, messages))
     }
 }
 
@@ -189,8 +209,8 @@ impl Guest {
         name: String,
         wanted: &Wanted,
         Begun { asked, started, vm, clocks }: Begun,
-        (orders, news): (Sender<Order>, Receiver<News>),
-    ) -> Result<Self, String> {
+        (commands, messages): (Sender<Command>, Receiver<Message>),
+    ) -> Result<Self, GuestError> {
         let (rings, path) = Rings::open(wanted, &vm, &started)?;
         let mut row = Machine {
             name,
@@ -206,30 +226,30 @@ impl Guest {
         if let Err(reason) = path {
             wanted.link.clone_into(&mut row.path);
             if let Some(reason) = reason {
-                row.missing.push(("guest memory".to_owned(), reason));
+                row.missing.push(("guest memory".to_owned(), reason.to_string()));
             }
             // It ends only after us.
-            let _ = orders.send(Order::Send);
+            let _ = commands.send(Command::Send);
         }
         let rings_len = started.rings as usize;
-        let mut clock_warnings = ClockWarnings::default();
-        clock_warnings.extend(clocks.warning);
+        let mut warnings = ClockWarnings::default();
+        warnings.extend(clocks.warning);
+        let guest = GuestClock::new(clocks.sample);
+        let (marks, calls) = (Marks::default(), Calls::default());
+        let queue = Queue {
+            events: vec![Vec::new(); rings_len],
+            slots_per_look: wanted.slots_per_look / rings_len.max(1),
+            rate_limit: RateLimit::of(started.rings, probes::now()),
+        };
         Ok(Self {
             row,
             rings,
-            clock: GuestClock::new(clocks.sample),
-            clock_warnings,
-            waiting: vec![Vec::new(); rings_len],
-            slots_per_look: wanted.slots_per_look / rings_len.max(1),
-            rate_limit: RateLimit::of(started.rings, probes::now()),
-            orders,
-            news,
+            clock: Clock { guest, warnings, marks, calls },
+            queue,
+            worker: Worker { commands, messages, left: false },
             startup_events: StartupEvents::default(),
             command: CommandSeen::default(),
-            marks: Marks::default(),
-            calls: Calls::default(),
             failed: None,
-            left: false,
             asked,
             started,
             stopped: None,
@@ -237,9 +257,9 @@ impl Guest {
     }
 
     /// Takes in what the worker has to say.
-    fn hear(&mut self, news: News) {
-        match news {
-            News::Looked(vm, clocks, exit_code) => {
+    fn on_message(&mut self, message: Message) {
+        match message {
+            Message::Looked(vm, clocks, exit_code) => {
                 self.take_clocks(clocks);
                 self.command.ended |= exit_code.is_some();
                 self.command.exit_code = self.command.exit_code.or(exit_code);
@@ -249,18 +269,18 @@ impl Guest {
                     self.fail(reason);
                 }
             }
-            News::Marked(Ok(marks)) => self.marks.append(marks),
-            News::Marked(Err(reason)) => {
-                self.row.missing.push(("clock marks".to_owned(), reason));
+            Message::Marked(Ok(marks)) => self.clock.marks.append(marks),
+            Message::Marked(Err(reason)) => {
+                self.row.missing.push(("clock marks".to_owned(), reason.to_string()));
             }
-            News::Slots(slots) => {
+            Message::Slots(slots) => {
                 if let Err(reason) = self.rings.put(slots).and_then(|()| self.check_waiting()) {
                     self.fail(reason);
                 }
                 // Each answer may fill the rings' copies.
                 self.take_all(self.started.slots_per_ring as usize);
             }
-            News::Stopped(stopped, clocks) => {
+            Message::Stopped(stopped, clocks) => {
                 self.take_clocks(clocks);
                 if self.failed.is_none()
                     && let Err(reason) = self.rings.set_lost(&stopped.lost)
@@ -275,45 +295,45 @@ impl Guest {
                 }
                 self.stopped = Some(*stopped);
             }
-            News::Failed(reason) => self.leave(reason),
-            News::Started(_) => {}
+            Message::Failed(reason) => self.leave(reason),
+            Message::Started(_) => {}
         }
     }
 
     /// What finds no room here now waits with the worker.
-    fn hear_all(&mut self) {
+    fn take_messages(&mut self) {
         while self.waiting() < MAX_WAITING
-            && let Ok(news) = self.news.try_recv()
+            && let Ok(message) = self.worker.messages.try_recv()
         {
-            self.hear(news);
+            self.on_message(message);
         }
     }
 
-    /// While nothing can be stored any more, what waits here, in the worker's news and in the rings is the last.
-    fn check_waiting(&self) -> Result<(), String> {
-        let in_rings = self.waiting.len() * self.started.slots_per_ring as usize;
-        let in_news = (MAX_NEWS + 1) * (MAX_TRACE_BYTES / SLOT_BYTES);
-        if MAX_WAITING + in_news + in_rings < self.waiting() {
-            return Err("it sends more events at the end than its rings hold".to_owned());
+    /// While nothing can be stored any more, what waits here, in the worker's messages and in the rings is the last.
+    fn check_waiting(&self) -> Result<(), GuestError> {
+        let in_rings = self.queue.events.len() * self.started.slots_per_ring as usize;
+        let in_messages = (MAX_MESSAGES + 1) * (MAX_TRACE_BYTES / SLOT_BYTES);
+        if MAX_WAITING + in_messages + in_rings < self.waiting() {
+            return Err(GuestError::TooManyAtEnd);
         }
         Ok(())
     }
 
     /// Events.
     fn waiting(&self) -> usize {
-        self.waiting.iter().map(Vec::len).sum()
+        self.queue.events.iter().map(Vec::len).sum()
     }
 
     fn take_all(&mut self, at_most: usize) {
-        for ring in 0..self.waiting.len() {
+        for ring in 0..self.queue.events.len() {
             self.take(ring, at_most);
         }
     }
 
     fn take_clocks(&mut self, clocks: Clocks) {
-        self.clock_warnings.extend(clocks.warning);
-        if let Err(error) = self.clock.push(clocks.sample) {
-            self.fail(error.to_string());
+        self.clock.warnings.extend(clocks.warning);
+        if let Err(error) = self.clock.guest.push(clocks.sample) {
+            self.fail(error.into());
         }
     }
 
@@ -323,11 +343,12 @@ impl Guest {
         if self.failed.is_some() {
             return 0.0;
         }
-        let waiting = &mut self.waiting[ring];
+        let waiting = &mut self.queue.events[ring];
         let before = waiting.len();
         let drained = self.rings.drain(ring, at_most, self.started.base_ns, waiting);
         let came = (waiting.len() - before) as u64;
-        match drained.and_then(|fill| self.rate_limit.add(probes::now(), came).map(|()| fill)) {
+        match drained.and_then(|fill| self.queue.rate_limit.add(probes::now(), came).map(|()| fill))
+        {
             Ok(fill) => fill,
             Err(reason) => {
                 self.fail(reason);
@@ -341,17 +362,17 @@ impl Guest {
         if self.stopped.is_some() {
             return self.started.slots_per_ring as usize;
         }
-        let left = self.most_waiting().saturating_sub(self.waiting[ring].len());
-        left.min(self.slots_per_look).max(LEAST_SLOTS)
+        let left = self.most_waiting().saturating_sub(self.queue.events[ring].len());
+        left.min(self.queue.slots_per_look).max(LEAST_SLOTS)
     }
 
     /// Events of a ring.
     fn most_waiting(&self) -> usize {
-        MAX_WAITING / self.waiting.len().max(1)
+        MAX_WAITING / self.queue.events.len().max(1)
     }
 
     /// Its trace ends here: what its probes find no room for from now on is not lost, and they need not go on.
-    fn fail(&mut self, reason: String) {
+    fn fail(&mut self, reason: GuestError) {
         if self.failed.is_none() {
             self.failed = Some(reason);
             self.row.end = probes::now();
@@ -360,8 +381,8 @@ impl Guest {
         }
     }
 
-    fn leave(&mut self, reason: String) {
-        self.left = true;
+    fn leave(&mut self, reason: GuestError) {
+        self.worker.left = true;
         self.fail(reason);
     }
 
@@ -369,17 +390,17 @@ impl Guest {
     fn settle(&mut self, ring: usize, events: &mut Vec<TraceEvent>) {
         let is_last = self.failed.is_some() || self.stopped.is_some();
         let most = self.most_waiting();
-        let waiting = &mut self.waiting[ring];
+        let waiting = &mut self.queue.events[ring];
         let known = if is_last || most <= waiting.len() {
             waiting.len()
         } else {
-            let last = self.clock.last().guest_ns;
+            let last = self.clock.guest.last().guest_ns;
             waiting.partition_point(|event| event.time.0 <= last)
         };
         if let Some(marker) = self.started.marker {
-            waiting[..known].iter().for_each(|event| self.calls.see(Tid(marker), event));
+            waiting[..known].iter().for_each(|event| self.clock.calls.add(Tid(marker), event));
         }
-        let (clock, now) = (&self.clock, probes::now());
+        let (clock, now) = (&self.clock.guest, probes::now());
         let on_host = |mut event: TraceEvent| {
             event.time = clock.host(event.time.0).min(now);
             event
@@ -407,7 +428,7 @@ impl Guest {
 
     /// What the guest says to have been while it was asked to begin.
     fn while_asked(&self, guest_ns: u64) -> HostNs {
-        self.clock.host(guest_ns).clamp(self.asked.start, self.asked.end)
+        self.clock.guest.host(guest_ns).clamp(self.asked.start, self.asked.end)
     }
 
     /// The tasks of the begin.
@@ -432,9 +453,9 @@ impl Guest {
 impl Source for Guest {
     fn machine(&self) -> Machine {
         let mut row = self.row.clone();
-        row.clock_error_ns = Some(self.clock.error_ns());
+        row.clock_error_ns = Some(self.clock.guest.error_ns());
         row.lost = self.rings.lost();
-        row.ended_early.clone_from(&self.failed);
+        row.ended_early = self.failed.as_ref().map(GuestError::to_string);
         row
     }
 
@@ -442,12 +463,12 @@ impl Source for Guest {
         u64::from(self.started.slots_per_ring)
     }
 
-    fn start(&mut self) -> Result<HostNs, String> {
+    fn start(&mut self) -> Result<HostNs, SourceError> {
         Ok(self.begin())
     }
 
-    fn drain(&mut self, cpu: u32, events: &mut Vec<TraceEvent>) -> Result<f64, String> {
-        self.hear_all();
+    fn drain(&mut self, cpu: u32, events: &mut Vec<TraceEvent>) -> Result<f64, SourceError> {
+        self.take_messages();
         let ring = cpu as usize;
         let fill = self.take(ring, self.room(ring));
         self.settle(ring, events);
@@ -456,25 +477,25 @@ impl Source for Guest {
 
     fn ask_to_stop(&mut self) {
         // Nobody hears it where the guest is gone.
-        let _ = self.orders.send(Order::Stop);
+        let _ = self.worker.commands.send(Command::Stop);
     }
 
     /// A guest whose rings can't be read any more still has the names of what was read.
     fn stop(&mut self) -> HostNs {
         let deadline = Instant::now() + 2 * ANSWER_TIME;
-        while self.stopped.is_none() && !self.left {
+        while self.stopped.is_none() && !self.worker.left {
             // Its probes go on until it hears of the end.
-            self.take_all(LEAST_SLOTS.max(self.slots_per_look));
+            self.take_all(LEAST_SLOTS.max(self.queue.slots_per_look));
             let time = deadline.saturating_duration_since(Instant::now());
-            match self.news.recv_timeout(time) {
-                Ok(news) => self.hear(news),
-                Err(RecvTimeoutError::Timeout) => self.leave("no answer in time".to_owned()),
-                Err(RecvTimeoutError::Disconnected) => self.leave("asking it failed".to_owned()),
+            match self.worker.messages.recv_timeout(time) {
+                Ok(message) => self.on_message(message),
+                Err(RecvTimeoutError::Timeout) => self.leave(GuestError::NoAnswer),
+                Err(RecvTimeoutError::Disconnected) => self.leave(GuestError::WorkerEnded),
             }
         }
         match &self.stopped {
             Some(stopped) if self.failed.is_none() => {
-                self.clock.host(stopped.end_ns).max(self.begin())
+                self.clock.guest.host(stopped.end_ns).max(self.begin())
             }
             _ => self.row.end,
         }
@@ -493,9 +514,9 @@ impl Source for Guest {
         tables
     }
 
-    fn run_command(&mut self) -> Result<Option<Tid>, String> {
+    fn run_command(&mut self) -> Result<Option<Tid>, SourceError> {
         let Some(task) = self.started.command else { return Ok(None) };
-        self.orders.send(Order::Run).map_err(|_| "asking it failed".to_owned())?;
+        self.worker.commands.send(Command::Run).map_err(|_| GuestError::WorkerEnded)?;
         Ok(Some(Tid(task)))
     }
 
@@ -517,14 +538,14 @@ impl Source for Guest {
         let mut notes = vec![format!(
             "its clock was read {} times: off by {:.3} us at most ({:.3} us in reading it, {:.3} us as it bent in \
              between), {:.3} ppm faster than the host's",
-            self.clock.samples(),
-            us(self.clock.error_ns()),
-            us(self.clock.error_ns() - self.clock.max_residual_ns()),
-            us(self.clock.max_residual_ns()),
-            self.clock.drift_ppm(),
+            self.clock.guest.samples(),
+            us(self.clock.guest.error_ns()),
+            us(self.clock.guest.error_ns() - self.clock.guest.max_residual_ns()),
+            us(self.clock.guest.max_residual_ns()),
+            self.clock.guest.drift_ppm(),
         )];
-        notes.extend(marks::note(&self.clock, &self.marks, &self.calls));
-        notes.extend(self.clock_warnings.note());
+        notes.extend(marks::note(&self.clock.guest, &self.clock.marks, &self.clock.calls));
+        notes.extend(self.clock.warnings.note());
         if let Some(stopped) = &self.stopped {
             let traced_ns = stopped.end_ns.saturating_sub(self.started.begin_ns).max(1);
             notes.push(format!(

@@ -7,7 +7,9 @@ use api::guest::{TraceLost, TraceSlots, TraceStarted};
 use model::{HostNs, LostEvents, MachineId, TraceEvent};
 use probes::FoundVm;
 use tracer::outside::{Claim, GuestRings, Region, SentRings};
-use tracer::{Consumer, KINDS, RingId, RingMemory, lost_events};
+use tracer::{Consumer, KINDS, RingError, RingId, RingMemory, lost_events};
+
+use crate::GuestError;
 
 /// The rings of a guest and their readers.
 #[derive(Debug)]
@@ -38,7 +40,7 @@ impl Rings {
         wanted: &Wanted,
         vm: &FoundVm,
         started: &TraceStarted,
-    ) -> Result<(Self, Result<(), Option<String>>), String> {
+    ) -> Result<(Self, Result<(), Option<GuestError>>), GuestError> {
         let machine = wanted.machine;
         let (rings, slots_per_ring) = (started.rings as usize, started.slots_per_ring as usize);
         check_rings(rings, vm)?;
@@ -46,7 +48,7 @@ impl Rings {
             Ok(memory) => (Memory::Outside(memory), Ok(())),
             Err(reason) => {
                 let copies = SentRings::new(rings, slots_per_ring);
-                (Memory::Sent(copies.map_err(|error| error.to_string())?), Err(reason))
+                (Memory::Sent(copies?), Err(reason))
             }
         };
         let consumer = |cpu| Consumer::new(RingId { machine, cpu }, slots_per_ring);
@@ -69,7 +71,7 @@ impl Rings {
         at_most: usize,
         base_ns: u64,
         events: &mut Vec<TraceEvent>,
-    ) -> Result<f64, String> {
+    ) -> Result<f64, GuestError> {
         let consumer = &mut self.consumers[ring];
         let used = match &mut self.memory {
             Memory::Outside(memory) => drain(consumer, memory, ring, at_most, base_ns, events),
@@ -79,29 +81,29 @@ impl Rings {
     }
 
     /// The memory is still where it was.
-    pub(super) fn check_regions(&mut self, vm: &FoundVm) -> Result<(), String> {
+    pub(super) fn check_regions(&mut self, vm: &FoundVm) -> Result<(), GuestError> {
         let Memory::Outside(memory) = &self.memory else { return Ok(()) };
-        memory.check_regions(&regions(vm)).map_err(|error| error.to_string())?;
+        memory.check_regions(&regions(vm))?;
         self.read_lost();
         Ok(())
     }
 
     /// Takes slots that the guest sent.
-    pub(super) fn put(&mut self, slots: Vec<TraceSlots>) -> Result<(), String> {
+    pub(super) fn put(&mut self, slots: Vec<TraceSlots>) -> Result<(), GuestError> {
         let Memory::Sent(memory) = &mut self.memory else {
-            return Err("it sent events that nobody asked for".to_owned());
+            return Err(GuestError::NotAsked);
         };
         for TraceSlots { ring, bytes } in slots {
-            memory.put(ring as usize, &bytes).map_err(|error| error.to_string())?;
+            memory.put(ring as usize, &bytes)?;
         }
         Ok(())
     }
 
     /// The guest's own counters at the end: where its memory can't be read, there are no others.
-    pub(super) fn set_lost(&mut self, lost: &[TraceLost]) -> Result<(), String> {
+    pub(super) fn set_lost(&mut self, lost: &[TraceLost]) -> Result<(), GuestError> {
         if let Memory::Sent(memory) = &mut self.memory {
             for TraceLost { ring, counts } in lost {
-                memory.set_lost(*ring as usize, counts).map_err(|error| error.to_string())?;
+                memory.set_lost(*ring as usize, counts)?;
             }
         }
         self.read_lost();
@@ -152,13 +154,13 @@ fn drain<M: RingMemory>(
     at_most: usize,
     base_ns: u64,
     events: &mut Vec<TraceEvent>,
-) -> Result<u64, String>
+) -> Result<u64, GuestError>
 where
-    M::Error: std::error::Error,
+    GuestError: From<M::Error> + From<RingError<M::Error>>,
 {
-    let (head, tail) = memory.counters(ring).map_err(|error| error.to_string())?;
+    let (head, tail) = memory.counters(ring)?;
     let clock = |since_ns: u64| HostNs(base_ns.saturating_add(since_ns));
-    consumer.drain_some(memory, at_most, clock, events).map_err(|error| error.to_string())?;
+    consumer.drain_some(memory, at_most, clock, events)?;
     Ok(head.wrapping_sub(tail))
 }
 
@@ -167,13 +169,9 @@ fn share(used: u64, slots: usize) -> f64 {
     (used as f64 / slots as f64).min(1.0)
 }
 
-fn check_rings(rings: usize, vm: &FoundVm) -> Result<(), String> {
+fn check_rings(rings: usize, vm: &FoundVm) -> Result<(), GuestError> {
     let most = numbers(vm);
-    if most < rings {
-        Err(format!("it claims {rings} CPUs and has {most} at most"))
-    } else {
-        Ok(())
-    }
+    if most < rings { Err(GuestError::Cpus { claimed: rings, most }) } else { Ok(()) }
 }
 
 /// Rings in the VM's memory, when it can be read.
@@ -181,19 +179,19 @@ fn outside(
     wanted: &Wanted,
     vm: &FoundVm,
     started: &TraceStarted,
-) -> Result<GuestRings, Option<String>> {
+) -> Result<GuestRings, Option<GuestError>> {
     if wanted.path == GuestPath::Link {
         return Err(None);
     }
     read_outside(vm, started, wanted.mark).map_err(Some)
 }
 
-fn read_outside(vm: &FoundVm, started: &TraceStarted, mark: u64) -> Result<GuestRings, String> {
+fn read_outside(vm: &FoundVm, started: &TraceStarted, mark: u64) -> Result<GuestRings, GuestError> {
     if let Some(problem) = &started.pages_problem {
-        return Err(format!("the guest does not know where its rings lie: {problem}"));
+        return Err(GuestError::NoPages(problem.clone()));
     }
     if vm.vcpus.iter().any(|vcpu| vcpu.protected) {
-        return Err("its memory is encrypted".to_owned());
+        return Err(GuestError::Encrypted);
     }
     let claim = Claim {
         slots_per_ring: started.slots_per_ring as usize,
@@ -201,8 +199,8 @@ fn read_outside(vm: &FoundVm, started: &TraceStarted, mark: u64) -> Result<Guest
         heads: started.head_pages.clone(),
         slots: started.slot_pages.clone(),
     };
-    let rings = GuestRings::new(vm.pid, claim, &regions(vm)).map_err(|error| error.to_string())?;
-    rings.check_mark(mark).map_err(|error| error.to_string())?;
+    let rings = GuestRings::new(vm.pid, claim, &regions(vm))?;
+    rings.check_mark(mark)?;
     Ok(rings)
 }
 

@@ -21,15 +21,15 @@ const AHEAD_NS: u64 = 1_000_000;
 struct DrawnGuest {
     memory: Vec<u64>,
     heads: [u64; 2],
-    tell: SyncSender<News>,
-    orders: Receiver<Order>,
+    tell: SyncSender<Message>,
+    commands: Receiver<Command>,
 }
 
 impl DrawnGuest {
     fn new() -> (Self, Guest) {
-        let ((orders, taken), (tell, news)) = (channel(), sync_channel(100));
+        let ((commands, taken), (tell, messages)) = (channel(), sync_channel(100));
         let memory = vec![0u64; 4 * PAGE / 8];
-        let mut drawn = Self { memory, heads: [0; 2], tell, orders: taken };
+        let mut drawn = Self { memory, heads: [0; 2], tell, commands: taken };
         for ring in 0..2 {
             *drawn.word(ring * RING_BYTES + 8) = MARK;
         }
@@ -47,7 +47,7 @@ impl DrawnGuest {
         };
         let wanted = wanted(MARK);
         let first = begun(started, &drawn);
-        let guest = Guest::new("a".to_owned(), &wanted, first, (orders, news)).unwrap();
+        let guest = Guest::new("a".to_owned(), &wanted, first, (commands, messages)).unwrap();
         assert_eq!(guest.machine().path, "guest memory");
         (drawn, guest)
     }
@@ -101,12 +101,12 @@ impl DrawnGuest {
             stacks: vec![TraceStackRow { id: 3, functions: vec![0] }],
             ..TraceStopped::default()
         };
-        self.tell.send(News::Stopped(Box::new(stopped), clocks(BASE_NS + 1000))).unwrap();
+        self.tell.send(Message::Stopped(Box::new(stopped), clocks(BASE_NS + 1000))).unwrap();
     }
 
     fn look(&self, guest_ns: u64) {
-        let news = News::Looked(Box::new(self.vm()), clocks(guest_ns), None);
-        self.tell.send(news).unwrap();
+        let messages = Message::Looked(Box::new(self.vm()), clocks(guest_ns), None);
+        self.tell.send(messages).unwrap();
     }
 }
 
@@ -189,7 +189,7 @@ fn check_end(harm: impl FnOnce(&mut DrawnGuest), expected: &str) {
     assert!(row.ended_early.as_ref().is_some_and(|text| text.contains(expected)), "{row:?}");
     assert_eq!(events.len(), 1, "{expected}");
     assert!(guest.command_ended());
-    let is_asked = !guest.left;
+    let is_asked = !guest.worker.left;
     drawn.stop();
     assert!(HostNs(0) < row.end && row.end <= probes::now());
     assert_eq!(guest.stop(), row.end);
@@ -201,20 +201,20 @@ fn a_bad_guest_ends_its_own_trace_with_a_reason() {
     check_end(|drawn| drawn.write(0, 200, 150, 0), "no event has the kind 200");
     check_end(|drawn| *drawn.word(0) = 1 << 60, "is damaged");
     check_end(
-        |drawn| drawn.tell.send(News::Failed("no answer in time".into())).unwrap(),
+        |drawn| drawn.tell.send(Message::Failed(GuestError::NoAnswer)).unwrap(),
         "no answer in time",
     );
     check_end(
         |drawn| {
             let vm = FoundVm { slots: vec![], ..drawn.vm() };
-            let news = News::Looked(Box::new(vm), clocks(BASE_NS + 150), None);
-            drawn.tell.send(news).unwrap();
+            let messages = Message::Looked(Box::new(vm), clocks(BASE_NS + 150), None);
+            drawn.tell.send(messages).unwrap();
         },
         "no longer where it was",
     );
     check_end(|drawn| drawn.look(BASE_NS), "its clock ran back");
     check_end(
-        |drawn| drawn.tell.send(News::Slots(vec![Default::default()])).unwrap(),
+        |drawn| drawn.tell.send(Message::Slots(vec![Default::default()])).unwrap(),
         "nobody asked for",
     );
 }
@@ -232,7 +232,7 @@ fn losses_after_its_end_are_none() {
     guest.stop();
     let lost: Vec<u64> = guest.machine().lost.iter().map(|row| row.count).collect();
     assert_eq!(lost, [3]);
-    assert!(matches!(drawn.orders.try_recv(), Ok(Order::Stop)), "its probes are not needed");
+    assert!(matches!(drawn.commands.try_recv(), Ok(Command::Stop)), "its probes are not needed");
 }
 
 #[test]
@@ -247,14 +247,14 @@ fn a_worker_that_is_gone_ends_the_trace() {
 #[test]
 fn memory_that_does_not_hold_the_mark_is_not_believed() {
     let (drawn, guest) = DrawnGuest::new();
-    let (orders, taken) = channel();
+    let (commands, taken) = channel();
     let wanted = wanted(1);
     let parts = begun(guest.started.clone(), &drawn);
-    let guest = Guest::new(String::new(), &wanted, parts, (orders, sync_channel(1).1)).unwrap();
+    let guest = Guest::new(String::new(), &wanted, parts, (commands, sync_channel(1).1)).unwrap();
     let row = guest.machine();
     assert_eq!(row.path, "vsock");
     assert!(row.missing[0].1.contains("is it encrypted?"), "{row:?}");
-    assert!(matches!(taken.try_recv(), Ok(Order::Send)));
+    assert!(matches!(taken.try_recv(), Ok(Command::Send)));
 }
 
 #[test]
@@ -284,13 +284,13 @@ fn losses_before_its_begin_are_none() {
     let row = |ring, counts: &[u64]| TraceLost { ring, counts: counts.to_vec() };
     started.lost = vec![row(0, &[0, 2, 9]), row(1, &[0; 64]), row(7, &[1])];
     let parts = begun(started, &drawn);
-    let (orders, news) = (channel().0, sync_channel(1).1);
-    let mut guest = Guest::new(String::new(), &wanted(MARK), parts, (orders, news)).unwrap();
+    let (commands, messages) = (channel().0, sync_channel(1).1);
+    let mut guest = Guest::new(String::new(), &wanted(MARK), parts, (commands, messages)).unwrap();
     let mut drawn = drawn;
     for (at, count) in [(8, 3), (16, 4), (RING_BYTES + 8, 5)] {
         *drawn.word(LOST + at) = count;
     }
-    guest.hear(News::Looked(Box::new(drawn.vm()), clocks(BASE_NS + 100), None));
+    guest.on_message(Message::Looked(Box::new(drawn.vm()), clocks(BASE_NS + 100), None));
     let lost: Vec<_> = guest.machine().lost.iter().map(|row| (row.cpu, row.count)).collect();
     assert_eq!(lost, [(0, 1), (1, 5)]);
 }
@@ -300,9 +300,9 @@ fn a_trace_begins_while_the_guest_is_asked_whatever_it_says() {
     let check = |begin_ns: u64, end_ns: u64, expected: (u64, u64)| {
         let (drawn, mut guest) = DrawnGuest::new();
         guest.started.begin_ns = begin_ns;
-        assert_eq!(guest.start(), Ok(HostNs(BASE_NS + AHEAD_NS + expected.0 - 100)));
+        assert_eq!(guest.start().unwrap(), HostNs(BASE_NS + AHEAD_NS + expected.0 - 100));
         let stopped = TraceStopped { end_ns, ..TraceStopped::default() };
-        drawn.tell.send(News::Stopped(Box::new(stopped), clocks(BASE_NS + 1000))).unwrap();
+        drawn.tell.send(Message::Stopped(Box::new(stopped), clocks(BASE_NS + 1000))).unwrap();
         assert_eq!(guest.stop(), HostNs(BASE_NS + AHEAD_NS + expected.1 - 100));
     };
     check(BASE_NS + 5, BASE_NS + 700, (105, 800));
@@ -314,16 +314,16 @@ fn a_trace_begins_while_the_guest_is_asked_whatever_it_says() {
 fn answers_over_the_link_that_wait_are_no_fault_of_the_guest() {
     let (drawn, guest) = DrawnGuest::new();
     let wanted = Wanted { path: GuestPath::Link, ..wanted(MARK) };
-    let (tell, news) = sync_channel(100);
+    let (tell, messages) = sync_channel(100);
     let parts = begun(guest.started.clone(), &drawn);
-    let mut guest = Guest::new(String::new(), &wanted, parts, (channel().0, news)).unwrap();
+    let mut guest = Guest::new(String::new(), &wanted, parts, (channel().0, messages)).unwrap();
     for positions in [0..200, 200..400, 400..656] {
-        tell.send(News::Slots(vec![sent(positions)])).unwrap();
+        tell.send(Message::Slots(vec![sent(positions)])).unwrap();
     }
-    tell.send(News::Looked(Box::new(drawn.vm()), clocks(BASE_NS + 1000), None)).unwrap();
+    tell.send(Message::Looked(Box::new(drawn.vm()), clocks(BASE_NS + 1000), None)).unwrap();
     assert_eq!(drain(&mut guest, 0).len(), 656);
     assert_eq!(guest.machine().ended_early, None);
-    tell.send(News::Slots(vec![sent(656..656 + 257)])).unwrap();
+    tell.send(Message::Slots(vec![sent(656..656 + 257)])).unwrap();
     assert_eq!(drain(&mut guest, 0), []);
     assert!(guest.machine().ended_early.unwrap().contains("4112 bytes of events at once"));
 }
@@ -331,7 +331,7 @@ fn answers_over_the_link_that_wait_are_no_fault_of_the_guest() {
 #[test]
 fn a_look_takes_no_more_than_its_share() {
     let (mut drawn, mut guest) = DrawnGuest::new();
-    guest.slots_per_look = 100;
+    guest.queue.slots_per_look = 100;
     (0..250).for_each(|time| drawn.write(0, RUNNABLE, time, 5 << 32 | 6));
     drawn.look(BASE_NS + 500);
     let looks: Vec<usize> = (0..4).map(|_| drain(&mut guest, 0).len()).collect();
@@ -345,7 +345,7 @@ fn a_look_takes_no_more_than_its_share() {
 #[test]
 fn a_guest_that_writes_more_than_probes_can_ends_its_trace() {
     let (mut drawn, mut guest) = DrawnGuest::new();
-    guest.rate_limit = RateLimit::new(10, probes::now());
+    guest.queue.rate_limit = RateLimit::new(10, probes::now());
     (0..200).for_each(|time| drawn.write(1, RUNNABLE, time, 5 << 32 | 6));
     assert_eq!(drain(&mut guest, 1).len(), 200, "what came before is kept");
     let ended_early = guest.machine().ended_early.unwrap_or_default();

@@ -28,6 +28,7 @@ use tracer::{ClockPair, SLOT_BYTES};
 use super::clock_warnings::ClockWarning;
 use super::cpus::vcpus_by_cpu;
 use super::marks::Marks;
+use crate::GuestError;
 
 /// Between two looks at the guest's clocks.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
@@ -57,7 +58,7 @@ pub(super) struct Work {
 
 /// What the recorder says.
 #[derive(Debug)]
-pub(super) enum Order {
+pub(super) enum Command {
     /// Let the command go.
     Run,
     /// The rings can't be read from outside: have the guest send them.
@@ -68,19 +69,19 @@ pub(super) enum Order {
 
 /// What the worker says.
 #[derive(Debug)]
-pub(super) enum News {
+pub(super) enum Message {
     /// The probes are attached.
     Started(Box<Begun>),
     /// The clocks, and where the memory lies now.
     Looked(Box<FoundVm>, Clocks, Option<i32>),
     /// Marks, or why there are none.
-    Marked(Result<Marks, String>),
+    Marked(Result<Marks, GuestError>),
     /// What the guest sent.
     Slots(Vec<TraceSlots>),
     /// The probes are detached.
     Stopped(Box<TraceStopped>, Clocks),
     /// The guest can't be asked any more.
-    Failed(String),
+    Failed(GuestError),
 }
 
 /// A guest's probes, just attached.
@@ -101,59 +102,63 @@ pub(super) struct Clocks {
 }
 
 /// The worker's thread.
-pub(super) fn work(work: &Work, orders: &Receiver<Order>, news: &SyncSender<News>) {
-    if let Err(reason) = trace(work, orders, news) {
+pub(super) fn work(work: &Work, commands: &Receiver<Command>, messages: &SyncSender<Message>) {
+    if let Err(reason) = trace(work, commands, messages) {
         // Without a recorder nobody needs to know.
-        let _ = news.send(News::Failed(reason));
+        let _ = messages.send(Message::Failed(reason));
     }
 }
 
-fn trace(work: &Work, orders: &Receiver<Order>, news: &SyncSender<News>) -> Result<(), String> {
+fn trace(
+    work: &Work,
+    commands: &Receiver<Command>,
+    messages: &SyncSender<Message>,
+) -> Result<(), GuestError> {
     let mut asking = Asking::begin(work)?;
-    let tell = |what| news.send(what).map_err(|_| "nobody records any more".to_owned());
+    let tell = |what| messages.send(what).map_err(|_| GuestError::RecorderEnded);
     let begun = asking.start(&work.options)?;
     let marks = begun.started.marker.is_some() && 0 < work.marks;
-    tell(News::Started(Box::new(begun)))?;
+    tell(Message::Started(Box::new(begun)))?;
     if marks {
-        tell(News::Marked(asking.mark()))?;
+        tell(Message::Marked(asking.mark()))?;
     }
     let (mut sends, mut next_look) = (false, Instant::now() + LOOK_EVERY);
     loop {
         let wait = if sends { DRAIN_EVERY } else { LOOK_EVERY };
         let wait = wait.min(next_look.saturating_duration_since(Instant::now()));
-        match orders.recv_timeout(wait) {
-            Ok(Order::Run) => {
-                asking.session.trace_run().map_err(|error| error.to_string())?;
+        match commands.recv_timeout(wait) {
+            Ok(Command::Run) => {
+                asking.session.trace_run()?;
             }
-            Ok(Order::Send) => sends = true,
-            Ok(Order::Stop) => break,
+            Ok(Command::Send) => sends = true,
+            Ok(Command::Stop) => break,
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return Ok(()),
         }
         if sends {
-            tell(News::Slots(asking.drain()?))?;
+            tell(Message::Slots(asking.drain()?))?;
         }
         if next_look <= Instant::now() {
             let (clocks, exit_code) = asking.look()?;
-            tell(News::Looked(Box::new(asking.vm.clone()), clocks, exit_code))?;
+            tell(Message::Looked(Box::new(asking.vm.clone()), clocks, exit_code))?;
             next_look = Instant::now() + LOOK_EVERY;
         }
     }
     if marks {
-        tell(News::Marked(asking.mark()))?;
+        tell(Message::Marked(asking.mark()))?;
     }
     let (stopped, clocks) = asking.stop()?;
     for _ in 0..if sends { last_drains(&work.options, &asking.vm) } else { 0 } {
         let slots = asking.drain()?;
         let is_last = slots.is_empty();
-        tell(News::Slots(slots))?;
+        tell(Message::Slots(slots))?;
         if is_last {
             break;
         }
     }
-    tell(News::Stopped(Box::new(stopped), clocks))?;
+    tell(Message::Stopped(Box::new(stopped), clocks))?;
     // The guest gives its rings up with the session: the recorder has not read them yet.
-    while orders.recv().is_ok() {}
+    while commands.recv().is_ok() {}
     Ok(())
 }
 
@@ -177,18 +182,17 @@ struct Asking<'a> {
 }
 
 impl<'a> Asking<'a> {
-    fn begin(work: &'a Work) -> Result<Self, String> {
-        let finder = VmFinder::load().map_err(|error| error.to_string())?;
+    fn begin(work: &'a Work) -> Result<Self, GuestError> {
+        let finder = VmFinder::load()?;
         let vm = find(&finder, work)?;
-        let session =
-            Session::open(&work.channel, &work.limits).map_err(|error| error.to_string())?;
+        let session = Session::open(&work.channel, &work.limits)?;
         let skew_ns = skew_ns(&work.host_cpus);
         Ok(Self { work, session, finder, vm, apic_ids: Vec::new(), skew_ns, sharpest_ns: 0 })
     }
 
-    fn start(&mut self, options: &TraceOptions) -> Result<Begun, String> {
+    fn start(&mut self, options: &TraceOptions) -> Result<Begun, GuestError> {
         let before = probes::now();
-        let started = self.session.trace_start(options).map_err(|error| error.to_string())?;
+        let started = self.session.trace_start(options)?;
         let asked = before..probes::now();
         self.apic_ids.clone_from(&started.apic_ids);
         // The answer took long: a look is sharper.
@@ -198,32 +202,32 @@ impl<'a> Asking<'a> {
 
     /// Has the guest make marks, as many at once as have different numbers. Its clock is read before and after: they lie
     /// between two samples.
-    fn mark(&mut self) -> Result<Marks, String> {
-        let mut watch = MarkWatch::start(self.work.process).map_err(|error| error.to_string())?;
+    fn mark(&mut self) -> Result<Marks, GuestError> {
+        let mut watch = MarkWatch::start(self.work.process)?;
         let mut marks = Marks::default();
         let mut left = self.work.marks;
         while 0 < left {
             let count = u8::try_from(left).unwrap_or(MAX_MARKS).min(MAX_MARKS);
             watch.take();
-            let made = self.session.trace_mark(count).map_err(|error| error.to_string())?;
+            let made = self.session.trace_mark(count)?;
             marks.add(&made, watch.take());
             left -= u32::from(count);
         }
         Ok(marks)
     }
 
-    fn drain(&mut self) -> Result<Vec<TraceSlots>, String> {
-        self.session.trace_drain().map_err(|error| error.to_string())
+    fn drain(&mut self) -> Result<Vec<TraceSlots>, GuestError> {
+        self.session.trace_drain().map_err(GuestError::from)
     }
 
-    fn stop(&mut self) -> Result<(TraceStopped, Clocks), String> {
-        let stopped = self.session.trace_stop().map_err(|error| error.to_string())?;
+    fn stop(&mut self) -> Result<(TraceStopped, Clocks), GuestError> {
+        let stopped = self.session.trace_stop()?;
         let (clocks, _) = self.look()?;
         Ok((stopped, clocks))
     }
 
     /// The sharpest of a few looks: until one is about as sharp as the best so far.
-    fn look(&mut self) -> Result<(Clocks, Option<i32>), String> {
+    fn look(&mut self) -> Result<(Clocks, Option<i32>), GuestError> {
         let mut best: Option<(Clocks, Option<i32>)> = None;
         for _ in 0..LOOKS {
             let (clocks, exit_code) = self.look_once()?;
@@ -235,7 +239,7 @@ impl<'a> Asking<'a> {
                 break;
             }
         }
-        let (clocks, exit_code) = best.ok_or("its clock was not read")?;
+        let (clocks, exit_code) = best.ok_or(GuestError::NoAnswer)?;
         let error_ns = clocks.sample.error_ns;
         self.sharpest_ns =
             if self.sharpest_ns == 0 { error_ns } else { self.sharpest_ns.min(error_ns) };
@@ -243,10 +247,10 @@ impl<'a> Asking<'a> {
     }
 
     /// A question between two readings of the host's clocks.
-    fn look_once(&mut self) -> Result<(Clocks, Option<i32>), String> {
+    fn look_once(&mut self) -> Result<(Clocks, Option<i32>), GuestError> {
         let before = find(&self.finder, self.work)?;
         let asked = ClockPair::tightest(CLOCK_READINGS);
-        let seen = self.session.trace_look().map_err(|error| error.to_string())?;
+        let seen = self.session.trace_look()?;
         let answered = ClockPair::tightest(CLOCK_READINGS);
         self.vm = find(&self.finder, self.work)?;
         let scale_of = |vm| scale_of(vm, &self.apic_ids, seen.clock.cpu);
@@ -260,10 +264,10 @@ impl<'a> Asking<'a> {
     }
 }
 
-fn find(finder: &VmFinder, work: &Work) -> Result<FoundVm, String> {
-    let found = finder.find(Some(work.process)).map_err(|error| error.to_string())?;
+fn find(finder: &VmFinder, work: &Work) -> Result<FoundVm, GuestError> {
+    let found = finder.find(Some(work.process))?;
     let vm = found.into_iter().find(|vm| vm.kvm == work.kvm);
-    vm.ok_or_else(|| "the VM is gone".to_owned())
+    vm.ok_or(GuestError::VmGone)
 }
 
 fn scale_of(vm: &FoundVm, apic_ids: &[(u32, u32)], cpu: u32) -> Option<TscScale> {

@@ -1,0 +1,88 @@
+//! Why a guest can't be asked or traced, or not any longer.
+
+use api::guest::SERIAL_PORT_NAME;
+use guest::SessionError;
+use probes::ProbeError;
+use tracer::RingError;
+use tracer::outside::{ClockError, LayoutError, MemoryError, SentError};
+
+/// What ends the questions to a guest, or its trace; never anything else.
+#[derive(Debug, thiserror::Error)]
+pub enum GuestError {
+    /// Its VM has no channel to it.
+    #[error(
+        "it has no vsock device and no virtio-serial port {SERIAL_PORT_NAME}: add one and run vmscope-guest in it \
+         (or record with --guest-map, its snapshot)"
+    )]
+    NoChannel,
+    /// The VM has ended.
+    #[error("the VM is gone")]
+    VmGone,
+    /// The VM has ended, and its channel may lead to another one by now.
+    #[error("it ended while recording")]
+    EndedMeanwhile,
+    /// It is there and says nothing.
+    #[error("no answer in time")]
+    NoAnswer,
+    /// It can't be reached, refused, or sent what is no answer.
+    #[error(transparent)]
+    Session(#[from] SessionError),
+    /// The host's kernel does not say what is to be known of its VM.
+    #[error(transparent)]
+    Probes(#[from] ProbeError),
+    /// The VM's memory can't be read.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+    /// It says of its rings what makes no sense.
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
+    /// It sent what fits none of its rings.
+    #[error(transparent)]
+    Sent(#[from] SentError),
+    /// What lies in the rings in its memory makes no sense.
+    #[error(transparent)]
+    Ring(#[from] RingError<MemoryError>),
+    /// What it sent makes no sense.
+    #[error(transparent)]
+    SentRing(#[from] RingError<SentError>),
+    /// Its clock makes no sense.
+    #[error(transparent)]
+    Clock(#[from] ClockError),
+    /// It says that it has more CPUs than its VM.
+    #[error("it claims {claimed} CPUs and has {most} at most")]
+    Cpus {
+        /// By what it says.
+        claimed: usize,
+        /// By KVM.
+        most: usize,
+    },
+    /// It sends more than its rings hold.
+    #[error("it sends more events at the end than its rings hold")]
+    TooManyAtEnd,
+    /// It writes more than its probes could.
+    #[error(
+        "its rings fill faster than probes can write: by more than {most_per_s} events a second"
+    )]
+    TooFast {
+        /// What probes can write.
+        most_per_s: u64,
+    },
+    /// It sent events though the host reads them itself.
+    #[error("it sent events that nobody asked for")]
+    NotAsked,
+    /// It can't say where its rings lie.
+    #[error("the guest does not know where its rings lie: {0}")]
+    NoPages(String),
+    /// Its registers and memory are encrypted.
+    #[error("its memory is encrypted")]
+    Encrypted,
+    /// No thread could be started for it.
+    #[error("no thread could be started to ask it: {0}")]
+    Thread(#[source] std::io::Error),
+    /// The thread that asks it has ended.
+    #[error("asking it failed")]
+    WorkerEnded,
+    /// The recorder has ended.
+    #[error("nobody records any more")]
+    RecorderEnded,
+}
