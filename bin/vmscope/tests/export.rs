@@ -90,7 +90,7 @@ fn every_format_gets_its_file_and_says_how_to_open_it() {
         page.contains("<li>vm2: no guest map: no vsock device"),
         "the page names what is missing"
     );
-    assert_eq!(page.matches("<canvas").count(), 3, "a strip per vCPU");
+    assert_eq!(page.matches("\"kind\":\"vcpu\"").count(), 3, "a lane per vCPU");
 }
 
 #[test]

@@ -31,6 +31,7 @@ pub mod pprof;
 pub mod trace;
 
 mod chart;
+mod page;
 mod tree;
 
 pub use chart::Chart;

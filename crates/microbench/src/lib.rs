@@ -6,7 +6,7 @@
 //!  QR texts ----> qr -----+      ^             |
 //!                                |             +--> verdicts: what exits to the VMM, what that costs
 //!                                v             |
-//!                               json <---------+
+//!                               json <---------+--> report: the same as tables of crate view
 //! ```
 //!
 //! Design constraints: no IO, no clock, no `unsafe`. What is read comes from a machine that may have crashed, over
@@ -21,6 +21,7 @@ pub mod compare;
 pub mod json;
 pub mod lines;
 pub mod qr;
+pub mod report;
 pub mod tables;
 
 mod bounded;

@@ -37,8 +37,11 @@ impl Table {
         let heads: String = columns.iter().map(|(_, (head, _))| head.as_str()).collect();
         let mut rows = String::new();
         for row in self.rows.iter().take(most) {
-            let cells = columns.iter().map(|(n, (_, scale))| {
-                cell(&self.columns[*n], *scale, row.get(*n).unwrap_or(&Cell::NONE))
+            let present = columns.iter().filter(|(n, _)| *n < row.len()).count();
+            let cells = columns.iter().take(present).enumerate().map(|(at, (n, (_, scale)))| {
+                // The last one of a short row runs on.
+                let span = if at + 1 < present { 1 } else { columns.len() - at };
+                cell(&self.columns[*n], *scale, &row[*n], span)
             });
             let _ = writeln!(rows, "<tr>{}</tr>", cells.collect::<String>());
         }
@@ -95,8 +98,12 @@ fn says_something(cell: &Cell) -> bool {
     }
 }
 
-fn cell(column: &Column, scale: Scale, cell: &Cell) -> String {
-    let class = if column.is_name() { "" } else { " class=\"number\"" };
+fn cell(column: &Column, scale: Scale, cell: &Cell, span: usize) -> String {
+    let class = match span {
+        _ if !column.is_name() => " class=\"number\"".to_owned(),
+        1 => String::new(),
+        _ => format!(" colspan=\"{span}\""),
+    };
     match cell {
         Cell::Unknown("") if column.is_name() => "<td></td>".to_owned(),
         Cell::Unknown(reason) if !reason.is_empty() => {
@@ -130,12 +137,13 @@ mod test {
         let ns = Cell::ns(5_000);
         let unknown = Cell::Unknown("not <counted>");
         table.row(["<b>".into(), ns.clone(), ns, Cell::Share(1, 2), unknown, 1_u64.into()]);
-        table.row([]);
+        table.row(["short".into()]);
         let expected = "<h3>T</h3>\n<div class=\"scroll\"><table>\n\
             <thead><tr><th>name</th><th class=\"number\">time, us</th><th class=\"number\">ms</th>\
             <th class=\"number\">of all, %</th></tr></thead>\n<tbody>\n\
             <tr><td>&lt;b&gt;</td><td class=\"number\">5.000</td><td class=\"number\">0.005</td>\
             <td class=\"number\">50.00</td></tr>\n</tbody>\n</table></div>\n<p class=\"faint\">and 1 more</p>\n";
         assert_eq!(table.html(1), expected);
+        assert!(table.html(2).contains("<tr><td colspan=\"4\">short</td></tr>"));
     }
 }

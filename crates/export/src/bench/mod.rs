@@ -1,16 +1,18 @@
 //! A comparison of machines by the micro-benchmark: one HTML page, and its charts as SVG.
 //!
-//! The page has no script at all; its Content-Security-Policy allows its own style, by hash. Every text of a result is
-//! escaped. Colours follow the reader's choice of light or dark.
+//! The page has no script at all. Charts are drawn here and not by one, so that they are files of their own, too.
 
 mod bars;
 mod curves;
-mod page;
 mod svg;
 
 use std::io::{self, Write};
 
 use ::microbench::compare::{Comparison, Unit};
+use ::microbench::{report, tables};
+use view::{Column, Table};
+
+use crate::page::Page;
 
 /// Which chart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,8 +27,42 @@ pub enum Chart {
 ///
 /// # Errors
 /// Only the writer's.
-pub fn html(comparison: &Comparison<'_>, unit: Unit, out: impl Write) -> io::Result<()> {
-    page::write(comparison, unit, out)
+pub fn html(comparison: &Comparison<'_>, unit: Unit, mut out: impl Write) -> io::Result<()> {
+    let labels: Vec<&str> = comparison.machines.iter().map(|m| m.label.as_str()).collect();
+    let mut page = Page::new(&format!("vmscope bench: {}", labels.join(", ")));
+    page.header(&machines(comparison).html(usize::MAX));
+    page.notes(&comparison.notes.all());
+    for table in tables::all(comparison, unit) {
+        add(&mut page, report::original(&table));
+    }
+    for (title, drawing) in
+        [("Costs", bars::draw(comparison)), ("Memory", curves::draw(comparison))]
+    {
+        page.section(title, "", &drawing.map(|drawing| drawing.inline()).unwrap_or_default());
+    }
+    for machine in 1..comparison.machines.len() {
+        add(&mut page, report::exits(comparison, machine));
+    }
+    add(&mut page, report::operations(comparison, unit));
+    page.write(&mut out)
+}
+
+/// A table as a section of its own.
+fn add(page: &mut Page, mut table: Table) {
+    let title = std::mem::take(&mut table.title);
+    page.section(&title, &table.notes.join(" "), &table.html(usize::MAX));
+}
+
+/// The page has room for the plan, too.
+fn machines(comparison: &Comparison<'_>) -> Table {
+    let mut table = report::machines(comparison);
+    table.columns.extend([Column::name("Plan"), Column::number("Results")]);
+    for (row, machine) in table.rows.iter_mut().zip(comparison.machines) {
+        let results = &machine.results;
+        row.push(results.machine.plan.as_str().into());
+        row.push((results.measurements.len() as u64).into());
+    }
+    table
 }
 
 /// A chart as an SVG file of its own; `None`: there is nothing to draw.

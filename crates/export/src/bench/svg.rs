@@ -3,13 +3,10 @@
 use std::fmt::Write as _;
 
 use ::microbench::compare::{Comparison, Unit};
+use view::escape;
 
-use crate::html::escape::escape;
-
-/// Colours of all classes.
-pub(super) const STYLE: &str = include_str!("chart.css");
-/// Machines have so many colours, in turn.
-const COLOURS: usize = 8;
+use crate::page::chart_style;
+use crate::page::colours::N_DISTINCT;
 
 /// A drawing of known size.
 pub(super) struct Drawing {
@@ -50,7 +47,7 @@ impl Drawing {
         let _ = writeln!(
             self.shapes,
             "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\" class=\"c{}\"><title>{}</title></rect>",
-            machine % COLOURS,
+            machine % N_DISTINCT,
             escape(says)
         );
     }
@@ -59,7 +56,7 @@ impl Drawing {
         let _ = writeln!(
             self.shapes,
             "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3.5\" class=\"c{}\"><title>{}</title></circle>",
-            machine % COLOURS,
+            machine % N_DISTINCT,
             escape(says)
         );
     }
@@ -68,9 +65,9 @@ impl Drawing {
         let points: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
         let _ = writeln!(
             self.shapes,
-            "<polyline points=\"{}\" class=\"curve s{}\"/>",
+            "<polyline points=\"{}\" class=\"curve c{}\"/>",
             points.join(" "),
-            machine % COLOURS
+            machine % N_DISTINCT
         );
     }
 
@@ -85,7 +82,7 @@ impl Drawing {
         }
     }
 
-    /// For a page that has `STYLE`.
+    /// For a page.
     pub(super) fn inline(&self) -> String {
         format!("<svg class=\"chart\" {}>\n{}</svg>\n", self.frame(), self.content())
     }
@@ -93,17 +90,19 @@ impl Drawing {
     /// As a file of its own.
     pub(super) fn file(&self) -> String {
         format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"chart\" width=\"{:.0}\" height=\"{:.0}\" {}>\n\
-             <style>{STYLE}</style>\n<rect width=\"100%\" height=\"100%\" class=\"page\"/>\n{}</svg>\n",
-            self.width,
-            self.height,
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"chart\" {}>\n\
+             <style>{}</style>\n<rect width=\"100%\" height=\"100%\" class=\"page\"/>\n{}</svg>\n",
             self.frame(),
+            chart_style(),
             self.content()
         )
     }
 
     fn frame(&self) -> String {
-        format!("viewBox=\"0 0 {:.0} {:.0}\" role=\"img\"", self.width, self.height)
+        let (width, height) = (self.width, self.height);
+        format!(
+            "width=\"{width:.0}\" height=\"{height:.0}\" viewBox=\"0 0 {width:.0} {height:.0}\" role=\"img\""
+        )
     }
 
     fn content(&self) -> String {

@@ -1,55 +1,39 @@
 //! What the page says without a script: the recording, shares by kind of frame, top functions.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use analysis::flow::{Flow, FlowThread};
+use view::{Cell, Column, Table, Unit, duration, escape, grouped, length, percent};
 
-use model::Note;
-
-use super::data::{KINDS, kind_index};
-use super::escape::escape;
+use super::flame::{KINDS, kind_index};
+use crate::page;
 use crate::tree::{self, Label, Labels, kind_of_stack, process_name};
 
 /// Rows in the table of top functions.
-const TOP: usize = 40;
+pub(super) const TOP: usize = 40;
 
-/// The table of top functions.
-pub(super) struct Top {
-    /// `<tr>` elements.
-    pub(super) rows: String,
-    /// What the table leaves out.
-    pub(super) note: String,
-}
-
-/// The recording's facts, as `<dt>` and `<dd>` in `<div>`s.
+/// The recording's facts.
 pub(super) fn facts(flow: &Flow, view: &str) -> String {
-    let seconds = seconds(flow.end.since(flow.start));
-    let vms = flow.threads.iter().filter_map(|thread| thread.vm.as_ref());
-    let vms: std::collections::BTreeSet<&String> = vms.collect();
-    let cpus: std::collections::BTreeSet<u32> = flow.samples.iter().map(|s| s.cpu).collect();
+    let vms: BTreeSet<_> = flow.threads.iter().filter_map(|thread| thread.vm.as_ref()).collect();
+    let cpus: BTreeSet<u32> = flow.samples.iter().map(|sample| sample.cpu).collect();
     let started = utc(flow.start_unix_ns / 1_000_000_000);
-    [
+    let facts = [
         ("Host", escape(&flow.hostname)),
         ("View", escape(view)),
         ("Started", format!("<time datetime=\"{started}\">{started}</time>")),
-        ("Duration", format!("{seconds} s")),
+        ("Duration", length(flow.end.since(flow.start))),
         ("Samples", grouped(flow.samples.len() as u64)),
-        ("Period", format!("{} ms per CPU", trimmed(flow.period_ns, 1_000_000))),
+        ("Period", format!("{} per CPU", duration(flow.period_ns))),
         ("CPUs with samples", cpus.len().to_string()),
         ("VMs", vms.len().to_string()),
-    ]
-    .map(|(term, text)| format!("<div><dt>{term}</dt><dd>{text}</dd></div>"))
-    .join("\n")
+    ];
+    let fact = |(term, text)| format!("<div><dt>{term}</dt><dd>{text}</dd></div>\n");
+    format!("<dl class=\"facts\">\n{}</dl>\n", facts.map(fact).concat())
 }
 
-/// What was missed while recording, as a list; nothing when nothing was.
-pub(super) fn notes(notes: &[Note]) -> String {
-    if notes.is_empty() {
-        return String::new();
-    }
-    let item = |note: &Note| format!("<li>{}: {}</li>", escape(&note.subject), escape(&note.text));
-    let items: Vec<String> = notes.iter().map(item).collect();
-    format!("<ul class=\"notes\">\n{}\n</ul>", items.join("\n"))
+/// `guest user`, `VM`.
+fn kind_name(class: &str) -> String {
+    class.replace('-', " ").replace("vm", "VM")
 }
 
 /// Each kind of frame with its colour and its share of the samples, by innermost frame.
@@ -60,19 +44,16 @@ pub(super) fn legend(flow: &Flow) -> String {
             counts[kind_index(kind)] += count;
         }
     }
-    let item = |((_, class), count): (&(_, &str), &u64)| {
-        let share = match count {
-            0 => String::new(),
-            _ => format!(" <span class=\"faint\">{}</span>", percent(*count, flow.samples.len())),
-        };
-        let name = class.replace('-', " ").replace("vm", "VM");
-        format!("<li><span class=\"swatch {class}\"></span>{name}{share}</li>")
+    let names = KINDS.map(|(_, class)| kind_name(class));
+    let item = |(((_, class), name), count): ((&(_, &'static str), _), &u64)| {
+        let share = if *count == 0 { String::new() } else { share(*count, flow) };
+        (*class, name, share)
     };
-    KINDS.iter().zip(&counts).map(item).collect::<Vec<_>>().join("\n")
+    page::legend(KINDS.iter().zip(names.iter().map(String::as_str)).zip(&counts).map(item))
 }
 
-/// Functions by samples in themselves.
-pub(super) fn top(flow: &Flow) -> Top {
+/// Functions by samples in themselves, and what the first `TOP` leave out.
+pub(super) fn top(flow: &Flow) -> (Table, String) {
     let mut labels = Labels::default();
     let mut rows: Vec<_> = self_samples(flow, &mut labels).into_iter().collect();
     let place = |label: usize| {
@@ -82,10 +63,31 @@ pub(super) fn top(flow: &Flow) -> Top {
     rows.sort_by(|((a, p), n), ((b, q), m)| {
         m.cmp(n).then_with(|| (place(*a), p).cmp(&(place(*b), q)))
     });
-    let left_out = rows.iter().skip(TOP).map(|(_, count)| *count).sum::<u64>();
-    let shown = rows.iter().take(TOP);
-    let rows = shown.map(|((label, who), count)| row(flow, &labels.list[*label], who, *count));
-    Top { rows: rows.collect::<Vec<_>>().join("\n"), note: note(left_out, flow.samples.len()) }
+    let columns = vec![
+        Column::name("Function"),
+        Column::name("Kind"),
+        Column::number("Samples"),
+        Column::number("Share"),
+        Column::name("Process"),
+        Column::name("Module"),
+    ];
+    let mut table = Table::new("", columns);
+    for ((label, process), count) in &rows {
+        let Label { kind, name, module } = labels.list[*label];
+        table.row([
+            name.into(),
+            kind_name(KINDS[kind_index(kind)].1).into(),
+            Cell::Number(*count, Unit::Grouped),
+            Cell::Share(*count, flow.samples.len() as u64),
+            process.as_str().into(),
+            module.map_or("", |module| &flow.modules[module as usize].path).into(),
+        ]);
+    }
+    let rest = match rows.iter().skip(TOP).map(|(_, count)| *count).sum() {
+        0 => String::new(),
+        rest => format!("All others together have {} ({}).", grouped(rest), share(rest, flow)),
+    };
+    (table, rest)
 }
 
 /// Samples by innermost frame and process.
@@ -107,62 +109,13 @@ fn self_samples<'a>(flow: &'a Flow, labels: &mut Labels<'a>) -> HashMap<(usize, 
     by_process
 }
 
-fn row(flow: &Flow, label: &Label<'_>, process: &str, count: u64) -> String {
-    let module = label.module.map_or("", |module| &flow.modules[module as usize].path);
-    let (_, class) = KINDS[kind_index(label.kind)];
-    format!(
-        "<tr><td class=\"number\">{}</td><td class=\"number\">{}</td>\
-         <td class=\"function\"><span class=\"swatch {class}\"></span><button type=\"button\">{}</button></td>\
-         <td>{}</td><td>{}</td></tr>",
-        grouped(count),
-        percent(count, flow.samples.len()),
-        escape(label.name),
-        escape(process),
-        escape(module),
-    )
-}
-
 /// Process 0 is none: the idle task, or one that is not known.
 fn process(thread: &FlowThread) -> String {
-    match thread.pid {
-        0 => process_name(thread),
-        pid => format!("{} ({pid})", process_name(thread)),
-    }
+    view::with_id(&process_name(thread), Some(thread.pid).filter(|pid| *pid != 0))
 }
 
-fn note(left_out: u64, samples: usize) -> String {
-    match left_out {
-        0 => String::new(),
-        _ => format!("The rest has {} ({}).", grouped(left_out), percent(left_out, samples)),
-    }
-}
-
-fn percent(part: u64, whole: usize) -> String {
-    #[expect(clippy::cast_precision_loss, reason = "two decimals are shown")]
-    let percent = 100.0 * part as f64 / whole.max(1) as f64;
-    format!("{percent:.2} %")
-}
-
-fn seconds(ns: u64) -> String {
-    trimmed(ns / 10_000_000, 100)
-}
-
-/// `number / unit` with as many decimals as it has.
-pub(super) fn trimmed(number: u64, unit: u64) -> String {
-    let decimals = unit.ilog10() as usize;
-    let text = format!("{}.{:0decimals$}", number / unit, number % unit);
-    text.trim_end_matches('0').trim_end_matches('.').to_owned()
-}
-
-/// Thousands apart.
-fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let parts: Vec<&str> = digits.as_bytes().rchunks(3).rev().map(ascii).collect();
-    parts.join(",")
-}
-
-fn ascii(digits: &[u8]) -> &str {
-    std::str::from_utf8(digits).expect("decimal digits are ASCII")
+fn share(samples: u64, flow: &Flow) -> String {
+    format!("{} %", percent(samples, flow.samples.len() as u64, 2))
 }
 
 /// Seconds since 1970 as `2026-03-01T12:00:00Z` (proleptic Gregorian, no leap seconds).
@@ -198,17 +151,5 @@ mod test {
         ] {
             assert_eq!(utc(unix_seconds), expected);
         }
-    }
-
-    #[test]
-    fn numbers_read_well() {
-        assert_eq!(grouped(0), "0");
-        assert_eq!(grouped(1_234_567), "1,234,567");
-        assert_eq!(trimmed(1_000_000, 1_000_000), "1");
-        assert_eq!(trimmed(250_000, 1_000_000), "0.25");
-        assert_eq!(seconds(20_004_999_999), "20");
-        assert_eq!(seconds(20_050_000_000), "20.05");
-        assert_eq!(percent(1, 3), "33.33 %");
-        assert_eq!(percent(0, 0), "0.00 %");
     }
 }

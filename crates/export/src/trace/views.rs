@@ -45,7 +45,7 @@ pub(super) const FOUR_WAY: [(&str, &str); 6] = [
     ("disk only", "disk-wait"),
     ("neither", "idle"),
     ("CPU unknown", "unknown"),
-    ("disk, CPU unknown", "c9"),
+    ("disk, CPU unknown", "c3"),
 ];
 
 pub(super) fn four_way(profile: &FourWay) -> [u64; 6] {

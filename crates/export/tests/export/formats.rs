@@ -55,10 +55,35 @@ pub(crate) fn page(flow: &Flow, chart: Chart<'_>) -> String {
     String::from_utf8(out).unwrap()
 }
 
-/// The JSON block of the page.
-fn html_data(page: &str) -> Value {
-    let (_, rest) = page.split_once("<script id=\"data\" type=\"application/json\">").unwrap();
+/// The JSON block of a page's component.
+pub(crate) fn data(page: &str, component: &str) -> Value {
+    let begin = format!("<script id=\"{component}-data\" type=\"application/json\">");
+    let (_, rest) = page.split_once(&begin).unwrap();
     serde_json::from_str(rest.split_once("</script>").unwrap().0).unwrap()
+}
+
+/// A piece of a lane: its begin, its parts (kind, thousandths, word).
+pub(crate) type Piece = (u64, Vec<(usize, u64, Option<usize>)>);
+
+/// A lane's pieces, and where the last one ends.
+pub(crate) fn pieces(lane: &Value) -> (Vec<Piece>, u64) {
+    let numbers = lane["pieces"].as_array().unwrap().iter();
+    let mut numbers = numbers.map(|number| number.as_i64().unwrap());
+    let mut at = lane["from"].as_u64().unwrap();
+    let mut list = Vec::new();
+    while let Some(length) = numbers.next() {
+        let mut next = || numbers.next().unwrap();
+        let parts = match next() {
+            n @ ..0 => (0..-n).map(|_| (next(), next(), next())).collect(),
+            kind => vec![(kind, 1_000, next())],
+        };
+        let parts = parts.into_iter().map(|(kind, share, word)| {
+            (kind.try_into().unwrap(), share.try_into().unwrap(), word.try_into().ok())
+        });
+        list.push((at, parts.collect()));
+        at += u64::try_from(length).unwrap();
+    }
+    (list, at)
 }
 
 /// The message as text, one line per row.
@@ -109,7 +134,7 @@ fn pprof_has_mappings_locations_and_labels() {
 
 #[test]
 fn the_tree_of_the_page() {
-    let data = html_data(&html(&fixture::small()));
+    let data = data(&html(&fixture::small()), "flame");
     let mut out = String::new();
     let labels = data["labels"].as_array().unwrap();
     let nodes = &data["nodes"];
@@ -145,7 +170,7 @@ fn totals(flow: &Flow) -> [u64; 4] {
         lines.lines().map(count).sum(),
         value(0),
         firefox["threads"].as_array().unwrap().iter().map(weight).sum(),
-        html_data(&html(flow))["nodes"]["total"][0].as_u64().unwrap(),
+        data(&html(flow), "flame")["nodes"]["total"][0].as_u64().unwrap(),
     ]
 }
 
@@ -219,6 +244,6 @@ fn the_page_names_what_was_missed() {
 #[test]
 fn nothing_recorded_is_said() {
     let page = html(&Flow::default());
-    assert_eq!(html_data(&page)["nodes"]["total"], serde_json::json!([0]));
+    assert_eq!(data(&page, "flame")["nodes"]["total"], serde_json::json!([0]));
     assert!(page.contains("<dt>Samples</dt><dd>0</dd>"));
 }

@@ -7,5 +7,5 @@ mod firefox;
 mod fixture;
 mod formats;
 mod perfetto;
-mod strips;
 mod trace;
+mod vcpus;

@@ -57,7 +57,7 @@ fn other_programs_see_the_thief(trace: &Path) {
         file
     });
     let page = std::fs::read_to_string(&files[1]).unwrap();
-    assert!(page.contains("host-side-title") && page.contains("by VM b"));
+    assert!(page.contains("The host&#39;s side") && page.contains("by VM b"));
     let interop =
         Command::new(root().join("tests/interop/run.sh")).arg("trace").args(&files).status();
     assert!(interop.unwrap().success());

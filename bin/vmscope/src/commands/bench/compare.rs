@@ -1,7 +1,5 @@
 //! `vmscope bench compare`.
 
-mod text;
-
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -10,11 +8,11 @@ use anyhow::Context;
 use clap::ValueEnum;
 use export::bench::Chart;
 use microbench::compare::Unit;
-use microbench::{Comparison, Condition, Labelled, json};
+use microbench::{Comparison, Condition, Labelled, json, report};
 
 use super::super::Usage;
-use super::super::output::{print, width, write_file};
-use super::file;
+use super::super::output::{print, write_file};
+use super::{file, width};
 
 const EXAMPLE: &str = "Examples:
   vmscope bench compare real.json kvm.json                    the tables, and what exits to the VMM
@@ -104,8 +102,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         save(path, &drawing)?;
     }
     let out = match args.format {
-        Format::Text => text::text(&comparison, unit, width()),
-        Format::Csv => text::csv(&comparison),
+        Format::Text => report::comparison(&comparison, unit).text(width()),
+        Format::Csv => report::comparison(&comparison, unit).csv(),
         Format::Json => json::comparison(&comparison, unit)?,
         Format::Html => {
             let mut page = Vec::new();

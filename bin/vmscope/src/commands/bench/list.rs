@@ -9,11 +9,11 @@ use clap::ValueEnum;
 use microbench::catalogue::{self, Group};
 use microbench::json::{List, VERSION};
 use microbench::lines::{Log, NoResults};
+use microbench::report;
 use testbed::{Accelerator, Bare, Listen, Patience};
 
-use super::image;
-use crate::commands::grid::Grid;
-use crate::commands::output::{print, width};
+use super::{image, width};
+use crate::commands::output::print;
 
 /// The image starts in a second or two.
 const PATIENCE: Patience =
@@ -57,7 +57,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let out = match args.format {
         Format::Json => serde_json::to_string_pretty(&list)? + "\n",
-        Format::Text => text(&list),
+        Format::Text => report::list(&list).text(width()),
     };
     print(&out).context("failed to write to standard output")?;
     Ok(ExitCode::SUCCESS)
@@ -82,17 +82,4 @@ fn choices(image: &Path, key: &str) -> anyhow::Result<Vec<String>> {
         Err(other) => bail!("{} does not say what it knows: {other}", image.display()),
         Ok(_) => bail!("{} does not say what it knows", image.display()),
     }
-}
-
-fn text(list: &List<'_>) -> String {
-    let mut grid = Grid::new(&["Group", "Operation", "What it does"]);
-    for operation in &list.operations {
-        grid.row([operation.group.name(), operation.name, operation.title].map(str::to_owned));
-    }
-    format!(
-        "{}\nPlans: {}\n\nConditions: {}\n",
-        grid.text(width()),
-        list.plans.join(", "),
-        list.conditions.join(", ")
-    )
 }

@@ -4,12 +4,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use microbench::{Outcome, Results, json, lines, qr};
+use microbench::{Results, json, lines, qr, report};
 
 use super::super::Usage;
-use super::super::output::{print, width};
-use super::{counted, file};
-use crate::commands::grid::Grid;
+use super::super::output::print;
+use super::{counted, file, width};
 
 const EXAMPLE: &str = "Examples:
   vmscope bench read serial.log -o real.json     what came out of the serial port
@@ -44,7 +43,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             eprint!("{}", said(&results));
             eprintln!("wrote {}", output.display());
         }
-        (None, _) => print(&(said(&results) + "\n" + &table(&results)))
+        (None, _) => print(&(said(&results) + "\n" + &report::results(&results).text(width())))
             .context("failed to write to standard output")?,
     }
     Ok(ExitCode::SUCCESS)
@@ -73,14 +72,14 @@ pub(super) fn said(results: &Results) -> String {
     let machine = &results.machine;
     let unknown =
         |text: &str| if text.is_empty() { "(unknown)".to_owned() } else { text.to_owned() };
-    let mut text = format!("{}", analysis::clean(&unknown(&machine.brand)));
+    let mut text = format!("{}", view::clean(&unknown(&machine.brand)));
     if let Some(hypervisor) = &machine.hypervisor {
-        text += &format!(", under {}", analysis::clean(hypervisor));
+        text += &format!(", under {}", view::clean(hypervisor));
     }
     if let Some(hz) = machine.tsc.hz {
         text += &format!(", TSC {:.3} MHz", hz / 1e6);
     }
-    text += &format!("; plan {}: ", analysis::clean(&unknown(&machine.plan)));
+    text += &format!("; plan {}: ", view::clean(&unknown(&machine.plan)));
     let counts = results.count();
     let each = counts.iter().map(|(status, n)| format!("{n} {status}"));
     text += &format!(
@@ -89,36 +88,7 @@ pub(super) fn said(results: &Results) -> String {
         each.collect::<Vec<_>>().join(", ")
     );
     for note in results.notes.all() {
-        text += &format!("note: {}\n", analysis::clean(&note));
+        text += &format!("note: {}\n", view::clean(&note));
     }
     text
-}
-
-/// Every result.
-fn table(results: &Results) -> String {
-    let mut grid =
-        Grid::new(&["Operation", "Condition", ">ticks", ">ns", ">min", ">p99", "Remark"]);
-    let hz = results.machine.tsc.hz;
-    for measurement in &results.measurements {
-        let mut cells = vec![measurement.operation.clone(), measurement.condition.to_string()];
-        match &measurement.outcome {
-            Outcome::Measured(figures) => {
-                let number =
-                    |ticks: Option<f64>| ticks.map_or("-".to_owned(), microbench::tables::figure);
-                let ticks = figures.ticks();
-                cells.push(number(ticks));
-                cells.push(number(ticks.zip(hz).map(|(ticks, hz)| ticks * 1e9 / hz)));
-                cells.push(number(figures.single.map(|single| single.min)));
-                cells.push(number(figures.single.map(|single| single.p99)));
-                let reliable = if figures.reliable { "" } else { "not reliable" };
-                let ineffective =
-                    figures.ineffective.as_deref().map(|why| format!("not in force: {why}"));
-                cells.push(ineffective.unwrap_or_else(|| reliable.to_owned()));
-            }
-            outcome => cells
-                .extend(["-", "-", "-", "-"].map(str::to_owned).into_iter().chain([outcome.why()])),
-        }
-        grid.row(cells);
-    }
-    grid.text(width())
 }

@@ -4,9 +4,10 @@
 //! in its title.
 
 use std::fmt::Write as _;
+use view::escape;
 
 use super::table::{Scale, scale};
-use crate::html::escape::escape;
+use crate::page::legend;
 use crate::trace::table::hundredths;
 
 /// Width of a bar in its own units.
@@ -48,11 +49,11 @@ impl Chart {
     pub(super) fn by_bar(&self) -> String {
         let items = self.used().map(|part| {
             let (name, style) = &self.parts[part];
-            format!("<li><span class=\"swatch {style}\"></span>{}</li>\n", escape(name))
+            (*style, name.as_str(), String::new())
         });
-        let legend: String = items.collect();
         format!(
-            "<ul class=\"legend\">\n{legend}</ul>\n{}<details><summary>Figures of {}</summary>\n{}</details>\n",
+            "{}{}<details><summary>Figures of {}</summary>\n{}</details>\n",
+            legend(items),
             self.drawn(),
             escape(&self.title),
             self.table_by_bar()
@@ -83,7 +84,7 @@ impl Chart {
                     let (name, style) = &self.parts[part];
                     let _ = write!(
                         shapes,
-                        "<rect x=\"{left}\" y=\"0\" width=\"{}\" height=\"10\" class=\"f-{style}\"><title>{}: {}</title></rect>",
+                        "<rect x=\"{left}\" y=\"0\" width=\"{}\" height=\"10\" class=\"{style}\"><title>{}: {}</title></rect>",
                         right - left,
                         escape(name),
                         share(bar.ns[part], bar.total(), scale)

@@ -2,9 +2,9 @@
 
 use trace_analysis::compare::{Group, Kind, Row, Side, Unit as Of, compare};
 use trace_analysis::findings::Findings;
+use view::escape;
 
 use super::table;
-use crate::html::escape::escape;
 use crate::trace::Run;
 use crate::trace::names::{Names, short};
 use crate::trace::table::{Cell, Table, Unit};
@@ -25,12 +25,7 @@ pub(super) fn section(runs: &[Run<'_>], found: &[&[Findings<'_>]]) -> String {
         heading + &tables(&labels, &compare(&side(a), &side(b)).groups)
     });
     let body: String = both.collect();
-    if body.is_empty() {
-        return String::new();
-    }
-    format!(
-        "<section aria-labelledby=\"differences-title\">\n<h2 id=\"differences-title\">Side by side</h2>\n{body}</section>\n"
-    )
+    crate::page::section("Side by side", "", &body)
 }
 
 fn side<'a>(findings: &'a Findings<'_>) -> Side<'a> {

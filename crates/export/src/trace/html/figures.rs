@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use view::escape;
 
 use trace_analysis::critical_path::Category;
 use trace_analysis::findings::Findings;
@@ -12,7 +13,7 @@ use trace_analysis::waits::Group;
 
 use super::bars::{Bar, Chart, percent};
 use super::{table, vcpus};
-use crate::html::escape::escape;
+use crate::page::section;
 use crate::trace::Run;
 use crate::trace::names::{Names, key_name, short};
 use crate::trace::views::{self, FOUR_WAY, STATES, View, four_way, nine_states};
@@ -55,12 +56,12 @@ pub(super) fn subjects<'a>(runs: &[Run<'a>], found: &[&'a [Findings<'a>]]) -> Ve
 /// All charts with their tables.
 pub(super) fn figures(subjects: &[Subject<'_>]) -> String {
     [
-        section("profile", "CPU and disk", &about(subjects), &profile(subjects)),
+        section("CPU and disk", &about(subjects), &profile(subjects)),
         vcpus::figures(subjects),
-        section("states", "States", STATES_NOTE, &states(subjects)),
-        section("waits", "Waits", WAITS_NOTE, &waits(subjects)),
-        section("kernel", "Kernel time", KERNEL_NOTE, &kernel(subjects)),
-        section("path", "Critical path", PATH_NOTE, &path(subjects)),
+        section("States", STATES_NOTE, &states(subjects)),
+        section("Waits", WAITS_NOTE, &waits(subjects)),
+        section("Kernel time", KERNEL_NOTE, &kernel(subjects)),
+        section("Critical path", PATH_NOTE, &path(subjects)),
     ]
     .concat()
 }
@@ -73,7 +74,7 @@ pub(super) fn processes(subjects: &[Subject<'_>]) -> String {
         table::html(&table, PROCESSES)
     };
     let body: String = subjects.iter().map(one).collect();
-    section("processes", "Processes", "What each ran and waited for; most waiting first.", &body)
+    section("Processes", "What each ran and waited for; most waiting first.", &body)
 }
 
 const STATES_NOTE: &str = "Every task's life: whether it had a CPU, waited for one or wanted none, and at the same time \
@@ -91,16 +92,6 @@ fn about(subjects: &[Subject<'_>]) -> String {
     } else {
         "Wall time, by what was busy.".to_owned()
     }
-}
-
-pub(super) fn section(id: &str, title: &str, note: &str, body: &str) -> String {
-    if body.is_empty() {
-        return String::new();
-    }
-    format!(
-        "<section aria-labelledby=\"{id}-title\">\n<h2 id=\"{id}-title\">{title}</h2>\n<p class=\"faint\">{}</p>\n{body}</section>\n",
-        escape(note)
-    )
 }
 
 /// One table per subject.
@@ -204,7 +195,7 @@ fn grid(label: &str, table: &states::Table) -> String {
             let ns = table.ns(cpu, disk);
             let heat = if total == 0 { 0 } else { u128::from(ns) * 9 / u128::from(total) };
             format!(
-                "<td class=\"number h{heat}\">{}<br>{}</td>",
+                "<td class=\"number heat h{heat}\">{}<br>{}</td>",
                 scale.with_unit(ns),
                 percent(ns, total)
             )
@@ -224,9 +215,9 @@ fn grid(label: &str, table: &states::Table) -> String {
 const GROUPS: [(Group, &str); 9] = [
     (Group::Cpu, "cpu-wait"),
     (Group::Disk, "disk-wait"),
-    (Group::FileServer, "c10"),
+    (Group::FileServer, "writes"),
     (Group::InodeLock, "lock-wait"),
-    (Group::OtherLocks, "c9"),
+    (Group::OtherLocks, "c3"),
     (Group::Others, "kernel"),
     (Group::Timer, "reads"),
     (Group::Kernel, "user"),
@@ -259,7 +250,7 @@ fn waits(subjects: &[Subject<'_>]) -> String {
 
 /// All groups of classes, with their styles.
 const CLASSES: [(ClassGroup, &str); 11] = [
-    (ClassGroup::User, "c10"),
+    (ClassGroup::User, "writes"),
     (ClassGroup::FileCalls, "user"),
     (ClassGroup::ProcessCalls, "cpu-wait"),
     (ClassGroup::MemoryCalls, "reads"),
@@ -331,7 +322,7 @@ fn meaning(category: &Category) -> &'static str {
 
 /// Styles that mean nothing elsewhere: for the second category of a meaning, and further ones.
 const MORE_STYLES: [&str; CATEGORIES] =
-    ["c2", "c6", "c9", "c10", "c8", "c7", "s02", "s12", "s20", "s00", "s10"];
+    ["c2", "c4", "c3", "writes", "interrupt", "c7", "s02", "s12", "s20", "s00", "s10"];
 
 /// The longest categories of the path have the colours of their meanings, as far as that tells them apart.
 fn path_styles(meanings: impl Iterator<Item = &'static str>) -> Vec<&'static str> {
@@ -387,7 +378,7 @@ mod test {
             assert_eq!(path_styles(meanings.iter().copied()), expected);
         };
         check(&["cpu-wait", "user", "kernel"], &["cpu-wait", "user", "kernel"]);
-        check(&["user", "user", "cpu-wait", "user"], &["user", "c2", "cpu-wait", "c6"]);
+        check(&["user", "user", "cpu-wait", "user"], &["user", "c2", "cpu-wait", "c4"]);
         let styles = path_styles(std::iter::repeat_n("user", CATEGORIES));
         let different: std::collections::BTreeSet<_> = styles.iter().collect();
         assert_eq!(different.len(), CATEGORIES);

@@ -1,21 +1,10 @@
-//! The Gantt chart's data: lanes of pieces as JSON for `gantt.js`, of bounded size whatever the trace's length.
-//!
-//! A lane's pieces are one array of numbers, in which a piece is
-//!
-//! ```text
-//!  length, activity, word                         exactly this; word -1: nothing to add
-//!  length, -n, n times (activity, thousandths)    a mixture of n, too short to tell apart
-//! ```
-//!
-//! with lengths in ns: pieces touch, so a lane's begin and these say it all.
-
-use std::collections::HashMap;
+//! The Gantt chart's data: lanes of pieces for `timeline.js`, of bounded size whatever the trace's length.
 
 use model::HostNs;
 use serde_json::{Value, json};
 use trace_analysis::critical_path::{CriticalPath, PathActivity, PathSegment};
 use trace_analysis::findings::{Findings, OnHost, Path};
-use trace_analysis::gantt::{Activity, Lane, LaneOf, Piece, fold, lanes, pyramid};
+use trace_analysis::gantt::{Activity, Lane, LaneOf, Lanes, Piece, fold, lanes, pyramid};
 use trace_analysis::kernel::{interrupt_name, syscall_label};
 use trace_analysis::timeline::{State, Task, TaskId, Work};
 use trace_analysis::waits::Classifier;
@@ -23,6 +12,8 @@ use trace_analysis::waits::Classifier;
 use super::super::Run;
 use super::super::host_side::{stolen_by, vcpu};
 use super::super::names::{Names, short, work_name};
+use crate::page;
+use crate::page::lanes::{Part, Words, push_piece};
 
 /// Lanes of tasks at most, for each machine.
 const MAX_TASKS: usize = 5_000;
@@ -32,8 +23,6 @@ const MAX_PIECES: usize = 300_000;
 const MAX_PATH: usize = 50_000;
 /// How deep a lane is shown at most: tables of a guest may nest without end.
 const MAX_DEPTH: u32 = 100;
-/// Words at most, of all runs.
-const MAX_WORDS: usize = 50_000;
 
 /// What can be done, in the order of legend and stack, with its style's name.
 pub(super) const ACTIVITIES: [(Activity, &str, &str); 18] = [
@@ -50,20 +39,12 @@ pub(super) const ACTIVITIES: [(Activity, &str, &str); 18] = [
     (Activity::ReadsAndWrites, "disk reads and writes", "reads-writes"),
     (Activity::Queued, "queued only", "queued"),
     (Activity::Ran, "vCPU runs", "ran"),
-    (Activity::Stolen, "vCPU stolen", "stolen"),
-    (Activity::AsleepInVmm, "vCPU asleep in the VMM", "vmm"),
-    (Activity::Halted, "vCPU halted", "halted"),
+    (Activity::Stolen, "vCPU stolen", "preempted"),
+    (Activity::AsleepInVmm, "vCPU asleep in the VMM", "vmm-waiting"),
+    (Activity::Halted, "vCPU halted", "idle"),
     (Activity::Idle, "idle", "idle"),
     (Activity::Unknown, "unknown", "unknown"),
 ];
-
-/// Causes and names, each once.
-#[derive(Debug, Default)]
-struct Words {
-    list: Vec<String>,
-    ids: HashMap<String, usize>,
-    left_out: u64,
-}
 
 /// What pieces' words are made from.
 struct Known<'a> {
@@ -79,12 +60,7 @@ pub(super) fn data(runs: &[Run<'_>], found: &[&[Findings<'_>]]) -> Value {
     let mut words = Words::default();
     let runs = runs.iter().zip(found);
     let runs: Vec<Value> = runs.map(|(run, found)| self::run(*run, found, &mut words)).collect();
-    json!({
-        "doings": ACTIVITIES.map(|(_, name, style)| [name, style]),
-        "runs": runs,
-        "words": words.list,
-        "words_left_out": words.left_out,
-    })
+    page::lanes::data(&ACTIVITIES.map(|(_, name, style)| (name, style)), runs, words)
 }
 
 fn run(run: Run<'_>, found: &[Findings<'_>], words: &mut Words) -> Value {
@@ -117,16 +93,22 @@ fn machine(findings: &Findings<'_>, begin: HostNs, max_pieces: usize, words: &mu
     if let Some(Path { path, .. }) = findings.path() {
         lanes.insert(0, self::path(path, names, begin, words));
     }
+    let resolution_ns = finest.filter(|_| !pyramid.exact).map(|level| level.resolution_ns);
     json!({
         "name": names.machine_name(),
         "begin": timeline.begin.since(begin),
         "end": timeline.end.since(begin),
-        "exact": pyramid.exact,
-        "resolution": finest.map_or(0, |level| level.resolution_ns),
-        "idle_tasks": all.idle_tasks,
-        "left_out": all.left_out,
+        "about": about_machine(&all, resolution_ns),
         "lanes": lanes,
     })
+}
+
+/// What its lanes leave out.
+fn about_machine(all: &Lanes, resolution_ns: Option<u64>) -> String {
+    let left_out = (0 < all.left_out).then(|| format!("{} more were left out", all.left_out));
+    let merged = resolution_ns.map(|ns| format!("pieces below {} are merged", view::length(ns)));
+    let idle = format!("{} tasks never had a CPU and have no lane", all.idle_tasks);
+    [Some(idle), left_out, merged].into_iter().flatten().collect::<Vec<_>>().join("\n")
 }
 
 fn lane(
@@ -160,17 +142,9 @@ fn lane(
 
 /// Appends a piece's numbers; the word is of one that is exactly this.
 fn write_piece(piece: &Piece, word: Option<usize>, row: &mut Vec<Value>) {
-    row.push(json!(piece.end.since(piece.begin)));
-    if let [(activity, _)] = piece.shares[..] {
-        row.push(json!(index(activity)));
-        row.push(word.map_or(json!(-1), |id| json!(id)));
-        return;
-    }
-    row.push(json!(-i64::try_from(piece.shares.len()).unwrap_or(0)));
-    let whole: u64 = piece.shares.iter().map(|(_, ns)| ns).sum();
-    for (activity, ns) in &piece.shares {
-        row.extend([json!(index(*activity)), json!(thousandths(*ns, whole))]);
-    }
+    let part = |(activity, ns): &(Activity, u64)| (index(*activity), *ns, word);
+    let parts: Vec<Part> = piece.shares.iter().map(part).collect();
+    push_piece(row, piece.end.since(piece.begin), &parts);
 }
 
 /// The critical path as a lane; one that is too long in mixtures.
@@ -366,29 +340,9 @@ impl Known<'_> {
     }
 }
 
-fn thousandths(part: u64, whole: u64) -> u128 {
-    (u128::from(part) * 1_000 + u128::from(whole) / 2) / u128::from(whole.max(1))
-}
-
 fn index(activity: Activity) -> usize {
     let place = ACTIVITIES.iter().position(|(known, ..)| *known == activity);
     place.expect("ACTIVITIES has every one, which a test checks")
-}
-
-impl Words {
-    /// `None`: there are too many.
-    fn id(&mut self, word: String) -> Option<usize> {
-        if let Some(id) = self.ids.get(&word) {
-            return Some(*id);
-        }
-        if self.list.len() == MAX_WORDS {
-            self.left_out += 1;
-            return None;
-        }
-        self.list.push(word.clone());
-        self.ids.insert(word, self.list.len() - 1);
-        Some(self.list.len() - 1)
-    }
 }
 
 #[cfg(test)]
@@ -400,7 +354,7 @@ mod test {
     use super::*;
 
     #[test]
-    fn every_doing_has_its_place() {
+    fn every_activity_has_its_place() {
         for (row, (activity, ..)) in ACTIVITIES.into_iter().enumerate() {
             assert_eq!(index(activity), row);
         }
@@ -430,7 +384,7 @@ mod test {
             let (mut sum, mut pieces, mut rest) = (0, 0, row.as_slice());
             while let [length, kind, after @ ..] = rest {
                 (sum, pieces) = (sum + length, pieces + 1);
-                rest = &after[usize::try_from((-2 * kind).max(1)).unwrap()..];
+                rest = &after[usize::try_from((-3 * kind).max(1)).unwrap()..];
             }
             assert_eq!(u64::try_from(sum).unwrap(), at);
             assert!(pieces <= at_most, "{pieces} pieces of {n}");
@@ -440,15 +394,5 @@ mod test {
         check(3, 3);
         check(MAX_PATH, MAX_PATH);
         check(3 * MAX_PATH, MAX_PATH + 1);
-    }
-
-    #[test]
-    fn words_are_kept_once() {
-        let mut words = Words::default();
-        let ids: Vec<_> = ["a", "b", "a"].map(|word| words.id(word.to_owned())).into();
-        assert_eq!(
-            (ids, words.list),
-            (vec![Some(0), Some(1), Some(0)], vec!["a".to_owned(), "b".to_owned()])
-        );
     }
 }

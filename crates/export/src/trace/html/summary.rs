@@ -1,12 +1,11 @@
 //! The page's head: what was traced, and what was missed.
 
-use std::fmt::Write as _;
+use view::{Cell, Column, Table};
 
 use model::{HostNs, Machine, TraceTables};
 
 use super::super::Run;
 use super::super::names::{Names, bounded, short};
-use crate::html::escape::escape;
 
 /// Notes of one kind and machine at most.
 const NOTES: usize = 30;
@@ -15,38 +14,43 @@ const LONG: usize = 300;
 
 pub(super) fn title(runs: &[Run<'_>]) -> String {
     let labels: Vec<String> = runs.iter().map(|run| short(run.label)).collect();
-    escape(&format!("vmscope trace: {}", labels.join(" and ")))
+    format!("vmscope trace: {}", labels.join(" and "))
 }
 
-/// A table with a line per machine of each run.
-pub(super) fn facts(runs: &[Run<'_>]) -> String {
-    let mut rows = String::new();
+/// A line per machine of each run.
+pub(super) fn facts(runs: &[Run<'_>]) -> Table {
+    let mut table = Table::new(
+        "",
+        vec![
+            Column::name("Trace"),
+            Column::name("Machine"),
+            Column::name("Kernel"),
+            Column::name("Command"),
+            Column::number("Length"),
+            Column::number("CPUs"),
+            Column::number("Disks"),
+            Column::number("Tasks"),
+            Column::name("Events taken"),
+        ],
+    );
     for run in runs {
         for timeline in run.timelines {
             let names = Names { tables: run.tables, timeline };
             let machine = names.machine();
-            let of_machine = |show: fn(&Machine) -> String| machine.map_or_else(String::new, show);
-            let _ = writeln!(
-                rows,
-                "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td class=\"number\">{}</td><td class=\"number\">{}</td>\
-                 <td class=\"number\">{}</td><td class=\"number\">{}</td><td>{}</td></tr>",
-                escape(&short(run.label)),
-                escape(&names.machine_name()),
-                escape(&of_machine(|machine| short(&machine.kernel))),
-                escape(&command(run.tables, timeline.machine)),
-                seconds(timeline.end.since(timeline.begin)),
-                timeline.cpus.len(),
-                timeline.disks.len(),
-                timeline.tasks.len(),
-                escape(&of_machine(taken)),
-            );
+            table.row([
+                short(run.label).into(),
+                names.machine_name().into(),
+                machine.map(|machine| short(&machine.kernel)).into(),
+                command(run.tables, timeline.machine).into(),
+                Cell::ns(timeline.end.since(timeline.begin)),
+                Cell::count(timeline.cpus.len() as u64),
+                Cell::count(timeline.disks.len() as u64),
+                Cell::count(timeline.tasks.len() as u64),
+                machine.map(taken).into(),
+            ]);
         }
     }
-    format!(
-        "<div class=\"scroll\"><table>\n<thead><tr><th>Trace</th><th>Machine</th><th>Kernel</th><th>Command</th>\
-         <th class=\"number\">Length, s</th><th class=\"number\">CPUs</th><th class=\"number\">Disks</th>\
-         <th class=\"number\">Tasks</th><th>Events taken</th></tr></thead>\n<tbody>\n{rows}</tbody>\n</table></div>"
-    )
+    table
 }
 
 fn command(tables: &TraceTables, machine: model::MachineId) -> String {
@@ -70,8 +74,8 @@ fn taken(machine: &Machine) -> String {
     }
 }
 
-/// What was missed or is doubtful, as a list; nothing when nothing was.
-pub(super) fn notes(runs: &[Run<'_>]) -> String {
+/// What was missed or is doubtful.
+pub(super) fn notes(runs: &[Run<'_>]) -> Vec<String> {
     let mut notes: Vec<String> = Vec::new();
     for run in runs {
         for timeline in run.timelines {
@@ -87,11 +91,7 @@ pub(super) fn notes(runs: &[Run<'_>]) -> String {
             );
         }
     }
-    if notes.is_empty() {
-        return String::new();
-    }
-    let items: String = notes.iter().map(|note| format!("<li>{}</li>\n", escape(note))).collect();
-    format!("<ul class=\"notes\">\n{items}</ul>")
+    notes
 }
 
 /// `LostEvents` as `lost events`.
@@ -115,12 +115,6 @@ fn machine_notes(machine: &Machine) -> Vec<String> {
     lost.chain(missing).chain(ended).map(|note| bounded(&note, LONG)).collect()
 }
 
-/// Thousandths of a second.
-pub(super) fn seconds(ns: u64) -> String {
-    let ms = ns / 1_000_000 + u64::from(500_000 <= ns % 1_000_000);
-    format!("{}.{:03}", ms / 1_000, ms % 1_000)
-}
-
 impl Run<'_> {
     /// The first instant of any machine.
     pub(super) fn begin(&self) -> HostNs {
@@ -140,14 +134,5 @@ mod test {
     #[test]
     fn a_variants_name_in_words() {
         assert_eq!(words("EndWithoutBegin"), "end without begin");
-    }
-
-    #[test]
-    fn seconds_are_rounded() {
-        let check = |ns, expected: &str| assert_eq!(seconds(ns), expected);
-        check(0, "0.000");
-        check(1_499_999, "0.001");
-        check(1_500_000, "0.002");
-        check(61_999_500_000, "62.000");
     }
 }

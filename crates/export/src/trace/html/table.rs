@@ -1,8 +1,8 @@
 //! Tables as HTML, times in the unit that suits the longest.
 
 use std::fmt::Write as _;
+use view::escape;
 
-use crate::html::escape::escape;
 use crate::trace::table::{Cell, Column, Table, Unit};
 
 /// A unit of time, and how many digits it is shown with.

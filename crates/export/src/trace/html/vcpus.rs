@@ -5,8 +5,9 @@ use trace_analysis::group::By;
 use trace_analysis::host_side::{CpuSide, Share, SideRow, Thief};
 
 use super::bars::{Bar, Chart};
-use super::figures::{Subject, chart, longest, of, section};
+use super::figures::{Subject, chart, longest, of};
 use super::table;
+use crate::page::section;
 use crate::trace::names::{key_name, short};
 use crate::trace::table::{Cell, Table, Unit};
 
@@ -21,9 +22,9 @@ const NOTE: &str = "What the host's threads did while the guest thought that its
 /// What a guest's CPU can be, with its style.
 const PARTS: [(&str, &str); 6] = [
     ("ran", "ran"),
-    ("stolen", "stolen"),
-    ("asleep in the VMM", "vmm"),
-    ("halted", "halted"),
+    ("stolen", "preempted"),
+    ("asleep in the VMM", "vmm-waiting"),
+    ("halted", "idle"),
     ("asleep, why is not known", "asleep"),
     ("not known", "unknown"),
 ];
@@ -41,7 +42,7 @@ pub(super) fn figures(subjects: &[Subject<'_>]) -> String {
     };
     whole.bars = guests.iter().map(bar).collect();
     let each = guests.iter().map(|(subject, host)| one(subjects, subject, host));
-    section("host-side", "The host's side", NOTE, &(whole.by_part() + &each.collect::<String>()))
+    section("The host's side", NOTE, &(whole.by_part() + &each.collect::<String>()))
 }
 
 fn with_host<'a>(subject: &'a Subject<'a>) -> Option<(&'a Subject<'a>, &'a OnHost<'a>)> {

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::drawn::{self, MS};
 use super::make::make;
 use crate::fixture::HOSTILE;
-use crate::formats::golden;
+use crate::formats::{self, golden, pieces};
 
 fn page(runs: &[Run<'_>]) -> String {
     let mut out = Vec::new();
@@ -16,11 +16,8 @@ fn page(runs: &[Run<'_>]) -> String {
     String::from_utf8(out).unwrap()
 }
 
-/// The Gantt chart's JSON block.
 fn data(page: &str) -> Value {
-    let (_, rest) =
-        page.split_once("<script id=\"gantt-data\" type=\"application/json\">").unwrap();
-    serde_json::from_str(rest.split_once("</script>").unwrap().0).unwrap()
+    formats::data(page, "timeline")
 }
 
 /// A lane per line, its pieces as `from doing (word)`.
@@ -33,14 +30,13 @@ fn text(data: &Value) -> String {
         for lane in machine["lanes"].as_array().unwrap() {
             let indent = " ".repeat(usize::try_from(lane["depth"].as_u64().unwrap()).unwrap());
             out += &format!("  {indent}{} {}: {}\n", lane["kind"], lane["name"], lane["about"]);
-            for (begin, shares, word) in pieces(lane) {
-                let doing =
-                    |n: u64| data["doings"][usize::try_from(n).unwrap()][0].as_str().unwrap();
-                let shares: Vec<String> =
-                    shares.iter().map(|(n, part)| format!("{} {part}", doing(*n))).collect();
-                let word = word
-                    .map(|n| format!(" ({})", data["words"][n].as_str().unwrap()))
-                    .unwrap_or_default();
+            for (begin, parts) in pieces(lane).0 {
+                let share = |(kind, share, _): &(usize, u64, _)| {
+                    format!("{} {share}", data["doings"][kind][0].as_str().unwrap())
+                };
+                let shares: Vec<String> = parts.iter().map(share).collect();
+                let word = parts[0].2.map(|n| format!(" ({})", data["words"][n].as_str().unwrap()));
+                let word = word.unwrap_or_default();
                 out += &format!(
                     "    {indent}{:>5.1} {}{word}\n",
                     begin as f64 / MS as f64,
@@ -50,31 +46,6 @@ fn text(data: &Value) -> String {
         }
     }
     out
-}
-
-type Piece = (u64, Vec<(u64, u64)>, Option<usize>);
-
-/// Where each piece begins, its shares in thousandths, its word.
-fn pieces(lane: &Value) -> Vec<Piece> {
-    let numbers: Vec<i64> =
-        lane["pieces"].as_array().unwrap().iter().map(|n| n.as_i64().unwrap()).collect();
-    let positive = |n: i64| u64::try_from(n).unwrap();
-    let mut begin = lane["from"].as_u64().unwrap();
-    let (mut list, mut rest) = (Vec::new(), &numbers[..]);
-    while let [length, doing, tail @ ..] = rest {
-        if let Ok(doing) = u64::try_from(*doing) {
-            list.push((begin, vec![(doing, 1_000)], usize::try_from(tail[0]).ok()));
-            rest = &tail[1..];
-        } else {
-            let n = 2 * usize::try_from(-doing).unwrap();
-            let shares =
-                tail[..n].chunks(2).map(|pair| (positive(pair[0]), positive(pair[1]))).collect();
-            list.push((begin, shares, None));
-            rest = &tail[n..];
-        }
-        begin += positive(*length);
-    }
-    list
 }
 
 #[test]
@@ -100,8 +71,8 @@ fn a_long_trace_gives_a_page_of_bounded_size() {
 fn two_traces_are_drawn_on_one_scale() {
     let (one, two) = (make(1, 5), make(2, 5));
     let page = page(&[one.run("seq-make"), two.run("para-make")]);
-    assert_eq!(page.matches("data-gantt=").count(), 2);
     let data = data(&page);
+    assert_eq!(data["runs"].as_array().unwrap().len(), 2);
     let length = |run: usize| data["runs"][run]["length"].as_u64().unwrap();
     assert!(length(1) < length(0), "two jobs are done sooner");
 }
@@ -125,6 +96,13 @@ fn names_never_become_markup() {
     }
     let long = drawn::hostile(&"x".repeat(1 << 20));
     assert!(page(&[long.run("long")]).len() < safe.len() + 20_000);
+}
+
+/// What a section has below its title.
+fn section<'p>(page: &'p str, title: &str) -> Option<&'p str> {
+    let title = title.replace('\'', "&#39;");
+    let (_, rest) = page.split_once(&format!("<section>\n<h2>{title}</h2>\n"))?;
+    Some(rest.split_once("</section>")?.0)
 }
 
 /// Every bar's parts, as they are told to those who can't see them.
@@ -151,21 +129,24 @@ fn parts_of_bars_make_up_the_whole() {
 fn every_chart_is_there_with_both_runs() {
     let (one, two) = (make(1, 9), make(4, 9));
     let page = page(&[one.run("seq-make"), two.run("para-make")]);
-    for id in ["differences", "profile", "states", "waits", "kernel", "path", "gantt", "processes"]
-    {
-        let (_, section) =
-            page.split_once(&format!("<section aria-labelledby=\"{id}-title\">")).unwrap();
-        let (section, _) = section.split_once("</section>").unwrap();
-        assert!(section.contains("seq-make") && section.contains("para-make"), "{id}");
+    for title in [
+        "Side by side",
+        "CPU and disk",
+        "States",
+        "Waits",
+        "Kernel time",
+        "Critical path",
+        "Processes",
+    ] {
+        let section = section(&page, title).unwrap();
+        assert!(section.contains("seq-make") && section.contains("para-make"), "{title}");
     }
+    assert!(section(&page, "Gantt chart").is_some());
 }
 
 #[test]
 fn the_hosts_side_of_a_vm() {
-    let section = |page: &str| {
-        let (_, rest) = page.split_once("<section aria-labelledby=\"host-side-title\">")?;
-        Some(rest.split_once("</section>")?.0.to_owned())
-    };
+    let section = |page: &str| section(page, "The host's side").map(str::to_owned);
     let drawing = drawn::small();
     let found = section(&page(&[drawing.run("small")])).unwrap();
     // Of the 10 ms that the drawing tells: the whole, each vCPU, and its task's time.
@@ -218,7 +199,7 @@ fn every_doing_has_its_colours() {
     for doing in data(&page)["doings"].as_array().unwrap() {
         let style = doing[1].as_str().unwrap();
         counts.insert(style.to_owned(), page.matches(&format!(" --{style}: #")).count());
-        assert!(page.contains(&format!(".{style} {{ background")), "{style}");
+        assert!(page.contains(&format!(".{style} {{ --paint: var(--{style})")), "{style}");
     }
     assert!(counts.values().all(|count| *count == 2), "{counts:?}");
 }

@@ -1,10 +1,10 @@
-//! The tree as the JSON that `flame.js` draws.
+//! The tree as the data of `flame.js`.
 
 use analysis::flow::{Flow, FrameKind};
 use serde_json::{Value, json};
+use view::clean;
 
 use crate::tree::Tree;
-use analysis::clean;
 
 /// Style class and name of each kind of frame, in the order of the legend.
 pub(super) const KINDS: [(FrameKind, &str); 7] = [
@@ -30,18 +30,8 @@ pub(super) fn kind_index(kind: FrameKind) -> usize {
     }
 }
 
-/// The tree as JSON.
-pub(super) fn json(flow: &Flow, tree: &Tree<'_>) -> String {
-    script_safe(&value(flow, tree))
-}
-
-/// JSON that is safe inside a `script` element: `<`, `>` and `&` only as escapes.
-pub(crate) fn script_safe(value: &Value) -> String {
-    let text = value.to_string();
-    text.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026")
-}
-
-fn value(flow: &Flow, tree: &Tree<'_>) -> Value {
+/// Labels and nodes: see `flame.js`.
+pub(super) fn data(flow: &Flow, tree: &Tree<'_>) -> Value {
     let modules: Vec<_> = flow.modules.iter().map(|module| clean(&module.path)).collect();
     let labels: Vec<Value> = tree
         .labels

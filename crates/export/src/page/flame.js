@@ -1,16 +1,23 @@
-
 "use strict";
-// Draws the tree in #data. Names reach the page as text only (textContent, title), never as markup.
-(() => {
+// A flame graph of `labels` (name, kind, module), `kinds`, `modules` and `nodes` (parallel arrays in preorder; node 0 is
+// everything). Names in the first column of tables in `[data-searched-by=flame]` become buttons that search for them.
+function flameGraph(box, data) {
   const ROW_PX = 19, MIN_PX = 0.6, MIN_TEXT_PX = 24;
-  const data = JSON.parse(document.getElementById("data").textContent);
+  const HINT = "Click a frame to zoom into it, click one above to zoom out. Esc resets.";
   const { labels, kinds, modules } = data;
-  const { label, depth, total } = data.nodes; // parallel arrays, preorder; node 0 is everything
+  const { label, depth, total } = data.nodes;
   const count = label.length, all = total[0];
-  const element = (id) => document.getElementById(id);
-  const flame = element("flame"), details = element("details"), search = element("search");
   const start = new Array(count).fill(0), end = new Array(count), parent = new Array(count).fill(-1);
   let zoomed = 0, matches = null, drawnWidth = 0;
+
+  const details = make("p", { className: "said", "aria-live": "polite" }, all ? HINT : "There are no samples in this view.");
+  const flame = make("div", { className: "flame", tabIndex: 0, role: "group", "aria-label": "Flame graph, callers above callees" });
+  const search = searchField("Search", "function, process or module", find);
+  const jumps = make("span", { className: "buttons" });
+  const reset = button("Reset zoom", () => zoom(0), { disabled: true });
+  box.append(make("div", { className: "controls" }, search.label, search.found, jumps, reset), details,
+    make("div", { className: "flame-scroll" }, flame));
+  const tip = tooltip(box);
 
   const name = (node) => label[node] < 0 ? "all" : labels[label[node]][0];
   const kind = (node) => label[node] < 0 ? "all" : kinds[labels[label[node]][1]];
@@ -19,9 +26,8 @@
   const shown = (node) =>
     /^[[(]/.test(name(node)) && module(node) ? `${name(node)} ${module(node).split("/").pop()}` : name(node);
   const percent = (samples) => all ? (100 * samples / all).toFixed(2) + " %" : "";
-  const describe = (node) =>
-    `${name(node)}  ${total[node].toLocaleString("en")} samples, ${percent(total[node])}` +
-    (module(node) ? `  ${module(node)}` : "") + `  (${kind(node).replace("-", " ")})`;
+  const describe = (node) => [name(node), `${total[node].toLocaleString("en")} samples, ${percent(total[node])}`,
+    module(node), kind(node).replace("-", " ")].filter(Boolean);
 
   // Where each node begins, in samples; which nodes are below it; which one is above.
   function layOut() {
@@ -45,15 +51,12 @@
     let deepest = depth[zoomed];
     drawnWidth = width;
     const add = (node, left, right, isParent) => {
-      const frame = document.createElement("div");
-      frame.className = `frame ${kind(node)}${isParent ? " parent" : ""}${matches?.has(node) ? " match" : ""}`;
-      frame.style.left = left + "px";
-      frame.style.width = (right - left) + "px";
-      frame.style.top = depth[node] * ROW_PX + "px";
+      const className = `frame ${kind(node)}${isParent ? " parent" : ""}${matches?.has(node) ? " match" : ""}`;
+      const frame = make("div", { className });
+      Object.assign(frame.style, { left: `${left}px`, width: `${right - left}px`, top: `${depth[node] * ROW_PX}px` });
       if (right - left >= MIN_TEXT_PX) frame.textContent = shown(node);
       else frame.style.padding = "0";
       frame.dataset.node = node;
-      frame.title = describe(node);
       frames.push(frame);
       deepest = Math.max(deepest, depth[node]);
     };
@@ -66,19 +69,20 @@
     }
     flame.style.height = (deepest + 1) * ROW_PX + "px";
     flame.replaceChildren(...frames);
-    element("reset").disabled = zoomed === 0;
+    reset.disabled = zoomed === 0;
   }
 
   function zoom(node) {
     zoomed = node;
-    details.textContent = describe(node);
+    details.textContent = node ? describe(node).join("  ") : HINT;
+    tip.hide();
     draw();
   }
 
   // Samples in matching frames, those below a match not counted again.
   function find(text) {
     const wanted = text.trim().toLowerCase();
-    search.value = text;
+    search.input.value = text;
     matches = null;
     let samples = 0;
     if (wanted) {
@@ -93,30 +97,21 @@
         countedUntil = end[node];
       }
     }
-    element("matched").textContent =
+    search.found.textContent =
       wanted ? `${percent(samples) || "0 %"} matched (${samples.toLocaleString("en")} samples)` : "";
     draw();
   }
 
-  function addJumps() {
-    const button = (text, node) => {
-      const jump = document.createElement("button");
-      jump.type = "button";
-      jump.textContent = text;
-      jump.title = describe(node);
-      jump.addEventListener("click", () => zoom(node));
-      element("jumps").append(jump);
-    };
-    for (let node = 1; node < count; node++) if (kind(node) === "vm") button(name(node), node);
+  function children(node) {
+    const found = [];
+    for (let child = node + 1; child < end[node]; child = end[child]) found.push(child);
+    return found;
   }
 
-  const nodeOf = (event) => {
-    const frame = event.target.closest(".frame");
-    return frame ? Number(frame.dataset.node) : -1;
-  };
+  const nodeOf = (event) => Number(event.target.closest(".frame")?.dataset.node ?? -1);
   flame.addEventListener("click", (event) => { if (nodeOf(event) >= 0) zoom(nodeOf(event)); });
-  flame.addEventListener("mouseover", (event) => { if (nodeOf(event) >= 0) details.textContent = describe(nodeOf(event)); });
-  flame.addEventListener("mouseleave", () => { details.textContent = describe(zoomed); });
+  flame.addEventListener("mousemove", (event) => tip.show(event, nodeOf(event) < 0 ? "" : describe(nodeOf(event)).join("\n")));
+  flame.addEventListener("mouseleave", tip.hide);
   // Arrow keys walk the tree: up to the caller, down to the largest callee, sideways to its siblings.
   flame.addEventListener("keydown", (event) => {
     const above = parent[zoomed];
@@ -130,28 +125,17 @@
     event.preventDefault();
     if (target >= 0) zoom(target);
   });
-  function children(node) {
-    const found = [];
-    for (let child = node + 1; child < end[node]; child = end[child]) found.push(child);
-    return found;
-  }
-  search.addEventListener("input", () => find(search.value));
-  element("reset").addEventListener("click", () => zoom(0));
   document.addEventListener("keydown", (event) => {
     if (event.key === "Escape") { find(""); zoom(0); }
   });
-  document.querySelector("tbody").addEventListener("click", (event) => {
-    const button = event.target.closest("button");
-    if (button) { zoom(0); find(button.textContent); flame.scrollIntoView({ block: "center" }); }
-  });
-  for (const time of document.querySelectorAll("time")) time.title = new Date(time.dateTime).toLocaleString();
+  for (const cell of document.querySelectorAll("[data-searched-by=flame] td:first-child")) {
+    const searched = cell.textContent;
+    cell.replaceChildren(button(searched, () => { zoom(0); find(searched); flame.scrollIntoView({ block: "center" }); }));
+  }
 
   layOut();
-  if (all === 0) {
-    details.textContent = "There are no samples in this view.";
-    return;
-  }
-  addJumps();
+  if (all === 0) return;
+  for (let node = 1; node < count; node++) if (kind(node) === "vm") jumps.append(button(name(node), () => zoom(node)));
   draw();
   new ResizeObserver(() => { if (flame.clientWidth !== drawnWidth) draw(); }).observe(flame);
-})();
+}

@@ -1,15 +1,16 @@
 
 "use strict";
-// Draws the Gantt charts from #gantt-data: lanes in view only, pieces narrower than a pixel as shares of its column.
-// Names reach the page as text only (textContent, fillText), never as markup.
-(() => {
+// Timelines of `runs` (page/lanes.rs has their form), all of which show the same time: lanes in view only, pieces narrower
+// than a pixel as shares of its column.
+function timeline(box, data) {
   const LANE_PX = 18, BAR_PX = 14, AXIS_PX = 22, MIN_SPAN_NS = 100, STEP = 0.15;
-  const { doings, runs, words } = JSON.parse(document.getElementById("gantt-data").textContent);
+  const { doings, runs, words } = data;
   // How high each doing is drawn: what runs is full, what waits lower, what sleeps a line.
-  const HEIGHT = { "cpu-wait": 0.75, "disk-wait": 0.75, "lock-wait": 0.75, asleep: 0.2, stopped: 0.35, queued: 0.5, vmm: 0.75, halted: 0.08, idle: 0.08, unknown: 0.5 };
+  const HEIGHT = { "cpu-wait": 0.75, "disk-wait": 0.75, "lock-wait": 0.75, asleep: 0.2, stopped: 0.35, queued: 0.5, vmm: 0.75,
+    "vmm-waiting": 0.75, preempted: 0.75, throttled: 0.5, "not-sampled": 0.5, "halt-polling": 0.3, idle: 0.08, unknown: 0.5 };
   const heights = doings.map(([, style]) => HEIGHT[style] ?? 1);
   const MANY_TASKS = 200;
-  const { MIXED, GAP, unpack, shared, pieceAt, beginOf } = ganttLanes(doings.length);
+  const { MIXED, GAP, unpack, shared, pieceAt, beginOf } = timelineLanes(doings.length);
   const number = (name) => doings.findIndex(([, style]) => style === name);
   const RUNS = ["user", "kernel", "interrupt"].map(number), WAITS = ["cpu-wait", "disk-wait", "lock-wait"].map(number);
   const longest = Math.max(1, ...runs.map((run) => run.length));
@@ -18,23 +19,11 @@
   let latest = null;
   let view = { from: 0, to: longest }, colours = {};
 
-  const time = (ns, span = ns) => {
-    const [unit, name] = span < 1e3 ? [1, "ns"] : span < 1e6 ? [1e3, "us"] : span < 1e9 ? [1e6, "ms"] : [1e9, "s"];
-    return `${(ns / unit).toFixed(unit === 1 ? 0 : 3)} ${name}`;
-  };
-  const element = (tag, className, text) => {
-    const made = document.createElement(tag);
-    if (className) made.className = className;
-    if (text !== undefined) made.textContent = text;
-    return made;
-  };
-
   const sum = (lane, which) => which.reduce((all, n) => all + lane.totals[n], 0);
 
   function readColours() {
-    const style = getComputedStyle(document.documentElement), get = (name) => style.getPropertyValue(`--${name}`).trim();
-    colours = { doings: doings.map(([, name]) => get(name)), ink: get("ink"), faint: get("faint"), line: get("line"),
-      page: get("page"), hover: get("hover"), mark: get("mark"), onDark: get("on-dark"), onLight: get("on-light") };
+    colours = { doings: doings.map(([, style]) => colour(style)), ink: colour("ink"), faint: colour("faint"), line: colour("line"),
+      page: colour("page"), hover: colour("hover"), mark: colour("mark"), onDark: colour("on-dark"), onLight: colour("on-light") };
     // Letters on a bar: whichever of the two stands out.
     colours.letters = colours.doings.map((colour) => {
       const [r, g, b] = [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
@@ -43,31 +32,26 @@
   }
 
   class Chart {
-    constructor(run, box) {
+    constructor(run) {
       this.run = run;
       this.lanes = run.machines.flatMap((machine) => {
-        const head = { kind: "machine", name: machine.name, about: "", depth: 0, from: machine.begin, pieces: [] };
+        const head = { kind: "machine", name: machine.name, about: machine.about, depth: 0, from: machine.begin, pieces: [] };
         return [head, ...machine.lanes].map((lane) => ({ ...lane, ...unpack(lane), machine }));
       });
-      this.scroller = element("div", "gantt-scroll");
-      this.scroller.tabIndex = 0;
-      this.scroller.setAttribute("role", "application");
-      this.scroller.setAttribute("aria-label", `Gantt chart of ${run.label}. Arrow keys: left and right move in time, ` +
-        "up and down choose a lane; plus and minus zoom; comma and full stop go from piece to piece; b goes to who woke the task; 0 shows everything");
-      this.spacer = element("div");
-      this.canvas = element("canvas", "gantt-canvas");
-      this.canvas.setAttribute("aria-hidden", "true");
-      this.overview = element("canvas", "gantt-overview");
-      this.overview.setAttribute("role", "img");
-      this.overview.setAttribute("aria-label", `Use of all CPUs of ${run.label} over time, with the part in view marked`);
-      this.spacer.append(this.canvas);
-      this.scroller.append(this.spacer);
-      this.tip = element("div", "gantt-tip");
-      this.tip.hidden = true;
-      this.empty = element("p", "gantt-empty", "No lane matches.");
+      const label = `Timelines of ${run.label}. Arrow keys: left and right move in time, up and down choose a lane; plus and ` +
+        "minus zoom; comma and full stop go from piece to piece; b goes to who woke the task; 0 shows everything";
+      this.canvas = make("canvas", { className: "timeline-canvas", "aria-hidden": "true" });
+      this.spacer = make("div", {}, this.canvas);
+      this.scroller = make("div", { className: "timeline-scroll", tabIndex: 0, role: "application", "aria-label": label }, this.spacer);
+      this.overview = make("canvas", { className: "timeline-overview", role: "img",
+        "aria-label": `Use of all CPUs of ${run.label} over time, with the part in view marked` });
+      this.empty = make("p", {}, "No lane matches.");
       this.chosen = null;
       this.piece = -1;
-      box.append(this.overview, this.scroller, this.empty, this.tip);
+      const chart = make("div", { className: "timeline" }, this.overview, this.scroller, this.empty);
+      this.tip = tooltip(chart);
+      if (1 < runs.length) box.append(make("h3", {}, run.label));
+      box.append(chart);
       this.select("", order.value);
       this.listen();
       new ResizeObserver(() => this.draw()).observe(this.scroller);
@@ -191,7 +175,7 @@
           column = -1;
           if (kind === MIXED) {
             const all = mixed[extra[piece]];
-            for (let n = 0; n < all.length; n += 2) shares[all[n]] = all[n + 1];
+            for (let n = 0; n < all.length; n += 3) shares[all[n]] = all[n + 1];
             this.drawShares(shares, 1000, left, right - left, y);
             shares.fill(0);
           } else {
@@ -204,7 +188,7 @@
           filled += part;
           if (kind === MIXED) {
             const all = mixed[extra[piece]];
-            for (let n = 0; n < all.length; n += 2) shares[all[n]] += part * all[n + 1] / 1000;
+            for (let n = 0; n < all.length; n += 3) shares[all[n]] += part * all[n + 1] / 1000;
           } else {
             shares[kind] += part;
           }
@@ -305,17 +289,18 @@
       const height = 34, key = `${this.width} ${colours.ink}`, inner = this.width - this.gutter;
       if (this.overviewKey !== key) {
         this.overviewKey = key;
-        const picture = element("canvas"), kept = { context: this.context, view };
+        const picture = make("canvas"), kept = { context: this.context, view };
         this.context = this.size(picture, this.width, height);
         view = { from: 0, to: longest };
-        const cpus = this.lanes.filter((lane) => lane.kind === "cpu"), all = [];
+        const ofKind = (wanted) => this.lanes.filter(({ kind }) => kind === wanted), all = [];
+        const cpus = [ofKind("cpu"), ofKind("vcpu")].find((lanes) => lanes.length) ?? [], name = cpus[0]?.kind === "vcpu" ? "vCPU" : "CPU";
         for (let column = 0; column < inner; column++) all.push(new Float64Array(doings.length));
         for (const lane of cpus) this.collect(lane, all, longest / inner);
         all.forEach((shares, column) => {
           const whole = cpus.length * longest / inner;
           let bottom = height - 1;
           shares.forEach((ns, kind) => {
-            if (!ns || doings[kind][1] === "idle") return;
+            if (!ns || heights[kind] < 0.1) return;
             const part = (height - 2) * ns / whole;
             this.context.fillStyle = colours.doings[kind];
             this.context.fillRect(this.gutter + column, bottom - part, 1, part);
@@ -325,7 +310,7 @@
         this.context.fillStyle = colours.faint;
         this.context.font = "11px system-ui, sans-serif";
         this.context.textBaseline = "middle";
-        this.text(cpus.length === 1 ? "1 CPU, all of the trace" : `${cpus.length} CPUs, all of the trace`, 6, height / 2, this.gutter - 10);
+        this.text(`${cpus.length} ${name}${cpus.length === 1 ? "" : "s"}, all of the time`, 6, height / 2, this.gutter - 10);
         this.overviewPicture = picture;
         ({ context: this.context, view } = kept);
       }
@@ -351,7 +336,7 @@
           const stop = Math.min(to, (column + 1) * step), ns = Math.max(0, stop - from);
           if (lane.kinds[piece] === MIXED) {
             const shares = lane.mixed[lane.extra[piece]];
-            for (let n = 0; n < shares.length; n += 2) columns[column][shares[n]] += ns * shares[n + 1] / 1000;
+            for (let n = 0; n < shares.length; n += 3) columns[column][shares[n]] += ns * shares[n + 1] / 1000;
           } else {
             columns[column][lane.kinds[piece]] += ns;
           }
@@ -372,46 +357,27 @@
       const begin = beginOf(lane, piece), end = lane.ends[piece];
       const shares = lane.kinds[piece] === MIXED ? lane.mixed[lane.extra[piece]] : null;
       const what = shares
-        ? pairs(shares).map(([kind, part]) => `${(part / 10).toFixed(1)} % ${doings[kind][0]}`).join("\n")
-        : doings[lane.kinds[piece]][0] + (words[lane.extra[piece]] ? `\n${words[lane.extra[piece]]}` : "");
+        ? triples(shares).map(([kind, part, word]) => `${(part / 10).toFixed(1)} % ${said(kind, word)}`).join("\n")
+        : said(lane.kinds[piece], lane.extra[piece]);
       return `${(lane.owners?.[piece] ?? lane).name}: ${time(end - begin)}\n${what}\nfrom ${time(begin, longest)} to ${time(end, longest)}`;
     }
 
     describeLane(lane) {
-      if (lane.kind === "machine") {
-        const { idle_tasks: idle, left_out: left, exact, resolution } = lane.machine;
-        return [lane.name, `${idle} tasks never had a CPU and have no lane`, left ? `${left} more were left out` : "",
-          exact ? "" : `pieces below ${time(resolution)} are merged`].filter(Boolean).join("\n");
-      }
       const parts = [...lane.totals].map((ns, kind) => [kind, ns]).filter(([, ns]) => ns).sort((a, b) => b[1] - a[1]);
       return [lane.name, lane.about, ...parts.map(([kind, ns]) => `${time(ns)} ${doings[kind][0]}`)].filter(Boolean).join("\n");
     }
 
     showTip(event) {
-      const lane = this.laneAt(event), box = this.scroller.getBoundingClientRect();
-      const x = event.clientX - box.left;
-      let text = "";
-      if (lane && x < this.gutter) text = this.describeLane(lane);
-      else if (lane) {
-        const at = this.ns(x), piece = pieceAt(lane, at);
-        const there = piece < lane.ends.length && beginOf(lane, piece) <= at && lane.kinds[piece] !== GAP;
-        if (there) text = this.describe(lane, piece);
-      }
-      this.tip.hidden = !text;
-      if (!text) return;
-      this.tip.textContent = text;
-      const outer = this.tip.parentElement.getBoundingClientRect();
-      const left = Math.min(event.clientX - outer.left + 14, outer.width - this.tip.offsetWidth - 4);
-      const below = event.clientY - outer.top + 16;
-      const fits = event.clientY + 16 + this.tip.offsetHeight < innerHeight;
-      this.tip.style.left = `${Math.max(0, left)}px`;
-      this.tip.style.top = `${fits ? below : Math.max(0, event.clientY - outer.top - this.tip.offsetHeight - 10)}px`;
+      const lane = this.laneAt(event), x = event.clientX - this.scroller.getBoundingClientRect().left;
+      if (!lane || x < this.gutter) return this.tip.show(event, lane && this.describeLane(lane));
+      const piece = this.pieceUnder(event);
+      this.tip.show(event, 0 <= piece && lane.kinds[piece] !== GAP && this.describe(lane, piece));
     }
 
     listen() {
       const { scroller, overview } = this;
       let drag = null;
-      scroller.addEventListener("scroll", () => { this.tip.hidden = true; this.draw(); });
+      scroller.addEventListener("scroll", () => { this.tip.hide(); this.draw(); });
       scroller.addEventListener("wheel", (event) => {
         const zooms = event.ctrlKey || event.metaKey, sideways = event.shiftKey ? event.deltaY || event.deltaX : event.deltaX;
         if (!zooms && !sideways) return;
@@ -430,7 +396,7 @@
         if (!drag.moved && Math.hypot(event.clientX - drag.x, event.clientY - drag.y) < 4) return;
         if (!drag.moved) scroller.setPointerCapture(event.pointerId);
         drag.moved = true;
-        this.tip.hidden = true;
+        this.tip.hide();
         const span = view.to - view.from;
         show(drag.from - (event.clientX - drag.x) / (this.width - this.gutter) * span, span);
         if (event.pointerType === "mouse") scroller.scrollTop = drag.top - (event.clientY - drag.y);
@@ -441,7 +407,7 @@
       };
       scroller.addEventListener("pointerup", stop);
       scroller.addEventListener("pointercancel", stop);
-      scroller.addEventListener("pointerleave", () => { this.tip.hidden = true; });
+      scroller.addEventListener("pointerleave", () => { this.tip.hide(); });
       scroller.addEventListener("dblclick", () => this.zoomToPiece());
       scroller.addEventListener("keydown", (event) => this.key(event));
       const jump = (event) => {
@@ -464,7 +430,7 @@
       latest = this;
       this.chosen = lane;
       this.piece = piece;
-      said.textContent = this.describe(lane, piece).replaceAll("\n", "; ");
+      details.textContent = this.describe(lane, piece).replaceAll("\n", "; ");
       this.draw();
     }
 
@@ -480,13 +446,13 @@
       if (!lane || this.piece < 0 || GAP <= lane.kinds[this.piece]) return;
       const name = /, woken by (?:disk request of )?(.+ \(\d+\))$/.exec(words[lane.extra[this.piece]] ?? "")?.[1];
       if (name === (lane.owners?.[this.piece] ?? lane).name) {
-        said.textContent = "Its own disk request's end woke it.";
+        details.textContent = "Its own disk request's end woke it.";
         return;
       }
       const at = lane.ends[this.piece], was = (one) => one.name === name && one.from <= at && at <= one.ends[one.ends.length - 1];
       const waker = this.selected.find((one) => one.machine === lane.machine && one.kind === "task" && (one.owners ?? [one]).some(was));
       if (!waker) {
-        said.textContent = name ? `${name} has no lane here.` : "Who woke it is not a task, or not known.";
+        details.textContent = name ? `${name} has no lane here.` : "Who woke it is not a task, or not known.";
         return;
       }
       if (at < view.from || view.to < at) show(at - (view.to - view.from) / 2, view.to - view.from);
@@ -512,7 +478,7 @@
       }[event.key];
       if (!act) return;
       event.preventDefault();
-      this.tip.hidden = true;
+      this.tip.hide();
       act();
     }
 
@@ -534,7 +500,8 @@
     }
   }
 
-  const pairs = (list) => list.flatMap((one, at) => at % 2 ? [] : [[one, list[at + 1]]]);
+  const triples = (list) => list.flatMap((one, at) => at % 3 ? [] : [[one, list[at + 1], list[at + 2]]]);
+  const said = (kind, word) => doings[kind][0] + (words[word] ? `: ${words[word]}` : "");
 
   function tickText(ns, step) {
     const [unit, name] = longest < 1e6 ? [1e3, "us"] : longest < 1e9 ? [1e6, "ms"] : [1e9, "s"];
@@ -555,34 +522,34 @@
     show(around - (around - view.from) * span / (view.to - view.from), span);
   }
 
-  const boxes = [...document.querySelectorAll("[data-gantt]")];
-  if (!boxes.length) return;
-  const said = document.getElementById("gantt-said"), search = document.getElementById("gantt-search");
-  const order = document.getElementById("gantt-order"), matched = document.getElementById("gantt-matched");
-  const inView = document.getElementById("gantt-in-view"), asked = document.getElementById("gantt-asked");
+  const tasks = runs.flatMap((run) => run.machines.flatMap((machine) => machine.lanes)).filter((lane) => lane.kind === "task");
+  const search = searchField("Filter", "name, thread or process id", select);
+  const orders = [["family", "parents before children"], ["shared", "tasks share lanes"], ["begin", "by begin"],
+    ["cpu", "most CPU time first"], ["waits", "most waiting first"]];
+  const order = make("select", {}, ...orders.map(([value, text]) => make("option", { value }, text)));
+  const asked = make("input", { type: "checkbox", checked: true }), inView = make("input", { type: "checkbox", checked: true });
+  const forTasks = [make("label", {}, "Order ", order),
+    make("label", { hidden: tasks.every((lane) => lane.asked) }, asked, " Only the command's tasks"), make("label", {}, inView, " Only tasks in view")];
+  const buttons = make("span", { className: "buttons" },
+    button("\u2190", () => move(-0.5), { "aria-label": "Earlier" }), button("\u2192", () => move(0.5), { "aria-label": "Later" }),
+    button("+", () => zoom(0.5), { "aria-label": "Zoom in" }), button("\u2212", () => zoom(2), { "aria-label": "Zoom out" }),
+    button("All", () => show(0, longest)));
+  if (tasks.length) buttons.append(button("Who woke it", () => latest?.toWaker()));
+  const details = make("p", { className: "said", "aria-live": "polite" }, "Click a piece or a lane to see what it is.");
+  box.append(make("div", { className: "controls" }, search.label, search.found, ...tasks.length ? forTasks : [], buttons), details);
   readColours();
   // Thousands of lanes are better shared, unless somebody wants them apart.
-  const tasks = runs.flatMap((run) => run.machines.flatMap((machine) => machine.lanes)).filter((lane) => lane.kind === "task");
   order.value = MANY_TASKS < tasks.filter((lane) => lane.asked).length ? "shared" : "family";
-  document.getElementById("gantt-asked-label").hidden = tasks.every((lane) => lane.asked);
-  for (const box of boxes) charts.push(new Chart(runs[box.dataset.gantt], box));
-  const select = () => {
-    charts.forEach((chart) => chart.select(search.value, order.value));
-    matched.textContent = search.value.trim() ? `${charts.reduce((all, chart) => all + chart.matched, 0)} lanes` : "";
-  };
-  search.addEventListener("input", select);
+  for (const run of runs) charts.push(new Chart(run));
+  function select() {
+    charts.forEach((chart) => chart.select(search.input.value, order.value));
+    search.found.textContent = search.input.value.trim() ? `${charts.reduce((all, chart) => all + chart.matched, 0)} lanes` : "";
+  }
   order.addEventListener("change", select);
   asked.addEventListener("change", select);
   inView.addEventListener("change", () => charts.forEach((chart) => chart.layOut()));
-  const button = (id, act) => document.getElementById(id).addEventListener("click", act);
-  button("gantt-in", () => zoom(0.5));
-  button("gantt-out", () => zoom(2));
-  button("gantt-left", () => move(-0.5));
-  button("gantt-right", () => move(0.5));
-  button("gantt-all", () => show(0, longest));
-  button("gantt-waker", () => latest?.toWaker());
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+  onNewColours(() => {
     readColours();
     charts.forEach((chart) => chart.draw());
   });
-})();
+}

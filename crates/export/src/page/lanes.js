@@ -1,7 +1,7 @@
 
 "use strict";
-// Lanes of the Gantt charts as typed arrays: from #gantt-data, and several tasks' in one.
-const ganttLanes = (nDoings) => {
+// Lanes of timelines as typed arrays: from JSON (page/lanes.rs has its form), and those of several tasks in one.
+function timelineLanes(nDoings) {
   // Doings that are none: a mixture, and a time in which nobody is there.
   const MIXED = 255, GAP = 254;
 
@@ -13,8 +13,8 @@ const ganttLanes = (nDoings) => {
       end += length;
       ends.push(end);
       if (pieces[at + 1] < 0) {
-        const stop = at + 2 - 2 * pieces[at + 1], shares = pieces.slice(at + 2, stop);
-        for (let n = 0; n < shares.length; n += 2) totals[shares[n]] += length * shares[n + 1] / 1000;
+        const stop = at + 2 - 3 * pieces[at + 1], shares = pieces.slice(at + 2, stop);
+        for (let n = 0; n < shares.length; n += 3) totals[shares[n]] += length * shares[n + 1] / 1000;
         kinds.push(MIXED);
         extra.push(mixed.push(shares) - 1);
         at = stop;
@@ -73,4 +73,4 @@ const ganttLanes = (nDoings) => {
   const beginOf = (lane, piece) => piece ? lane.ends[piece - 1] : lane.from;
 
   return { MIXED, GAP, unpack, shared, pieceAt, beginOf };
-};
+}
