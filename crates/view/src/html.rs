@@ -4,7 +4,10 @@ use std::fmt::Write as _;
 
 use crate::clean;
 use crate::table::{Cell, Column, Scale, Table};
-use crate::text::{figure, longest_ns};
+use crate::text::{Keep, cut, figure, longest_ns};
+
+/// Longer names are cut: they come from guests.
+const NAME_CHARS: usize = 100;
 
 /// `text` for element content and quoted attributes.
 #[must_use]
@@ -76,7 +79,9 @@ impl Table {
                 let scale = Scale::for_longest(longest);
                 (scale, format!(", {}", scale.unit()))
             }
-            (Scale::Auto, None) if cells().any(|cell| matches!(cell, Cell::Share(..))) => {
+            (Scale::Auto, None)
+                if !title.contains('%') && cells().any(|cell| matches!(cell, Cell::Share(..))) =>
+            {
                 (column.scale, ", %".to_owned())
             }
             _ => (column.scale, String::new()),
@@ -105,6 +110,10 @@ fn cell(column: &Column, scale: Scale, cell: &Cell, span: usize) -> String {
         _ => format!(" colspan=\"{span}\""),
     };
     match cell {
+        Cell::Text(text) => {
+            let text = cut(text, NAME_CHARS, Keep::StartAndFrom(" ("));
+            format!("<td{class}>{}</td>", escape(&text))
+        }
         Cell::Unknown("") if column.is_name() => "<td></td>".to_owned(),
         Cell::Unknown(reason) if !reason.is_empty() => {
             format!("<td{class} title=\"{}\">-</td>", escape(reason))

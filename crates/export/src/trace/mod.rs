@@ -12,7 +12,6 @@
 pub mod csv;
 pub mod html;
 pub mod perfetto;
-pub mod table;
 
 mod host_side;
 mod names;

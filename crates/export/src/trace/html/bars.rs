@@ -6,9 +6,8 @@
 use std::fmt::Write as _;
 use view::escape;
 
-use super::table::{Scale, scale};
+use super::scale::{Scale, hundredths, scale};
 use crate::page::legend;
-use crate::trace::table::hundredths;
 
 /// Width of a bar in its own units.
 const WIDTH: u64 = 100_000;

@@ -1,13 +1,11 @@
 //! Two runs' figures with their differences, as tables.
 
-use trace_analysis::compare::{Group, Kind, Row, Side, Unit as Of, compare};
+use trace_analysis::compare::{Group, Kind, Row, Side, Unit, compare};
 use trace_analysis::findings::Findings;
-use view::escape;
+use view::{Cell, Column, Scale, Table, escape};
 
-use super::table;
 use crate::trace::Run;
 use crate::trace::names::{Names, short};
-use crate::trace::table::{Cell, Table, Unit};
 
 /// Rows of a table at most.
 const ROWS: usize = 60;
@@ -63,60 +61,35 @@ fn tables(labels: &[String; 2], groups: &[Group]) -> String {
 /// A group's times, and what else it counts (bytes say so in their names).
 fn by_unit(labels: &[String; 2], group: &Group) -> [String; 2] {
     let (times, counts): (Vec<&Row>, Vec<&Row>) =
-        group.rows.iter().partition(|row| row.unit == Of::Ns);
-    [(Unit::Ns, times), (Unit::Count, counts)]
-        .map(|(unit, rows)| table::html_on_one_scale(&table(labels, group.kind, unit, &rows), ROWS))
+        group.rows.iter().partition(|row| row.unit == Unit::Ns);
+    [times, counts].map(|rows| table(labels, group.kind, &rows).html(ROWS))
 }
 
-fn table(labels: &[String; 2], kind: Kind, unit: Unit, rows: &[&Row]) -> Table {
-    let columns = [
-        ("", Unit::Text),
-        (labels[0].as_str(), unit),
-        (labels[1].as_str(), unit),
-        ("difference", unit),
-        ("ratio", Unit::Factor),
+/// One unit for all times, so that they can be compared.
+fn table(labels: &[String; 2], kind: Kind, rows: &[&Row]) -> Table {
+    let is_time = rows.iter().any(|row| row.unit == Unit::Ns);
+    let scale = Scale::for_longest(rows.iter().map(|row| row.a.max(row.b)).max().unwrap_or(0));
+    let title =
+        if is_time { format!("{}, {}", kind.name(), scale.unit()) } else { kind.name().to_owned() };
+    let number = |title: &str| Column::number(title).scale(scale);
+    let columns = vec![
+        Column::name(""),
+        number(&labels[0]),
+        number(&labels[1]),
+        number("difference"),
+        Column::number("ratio").decimals(3),
     ];
-    let mut table = Table::new(kind.name(), &columns);
-    let cells = |row: &&Row| {
-        vec![
-            Cell::name(&row.name),
-            Cell::Number(row.a),
-            Cell::Number(row.b),
-            difference(row),
-            ratio(row.a, row.b),
-        ]
-    };
-    table.rows = rows.iter().map(cells).collect();
+    let mut table = Table::new(title, columns);
+    for row in rows {
+        let unit = if is_time { view::Unit::Ns } else { view::Unit::Count };
+        let difference = i64::try_from(row.difference());
+        table.row([
+            row.name.as_str().into(),
+            Cell::Number(row.a, unit),
+            Cell::Number(row.b, unit),
+            difference.map_or(Cell::NONE, |difference| Cell::Change(difference, unit)),
+            row.ratio().map_or(Cell::NONE, Cell::Real),
+        ]);
+    }
     table
-}
-
-fn difference(row: &Row) -> Cell {
-    let size = u64::try_from(row.difference().unsigned_abs()).unwrap_or(u64::MAX);
-    if row.b < row.a { Cell::Less(size) } else { Cell::Number(size) }
-}
-
-/// Thousandths of how many times the first the second is; none when there was nothing in the first.
-fn ratio(a: u64, b: u64) -> Cell {
-    if a == 0 {
-        return Cell::None;
-    }
-    let rounded = (u128::from(b) * 1_000 + u128::from(a) / 2) / u128::from(a);
-    u64::try_from(rounded).map_or(Cell::None, Cell::Number)
-}
-
-#[cfg(test)]
-mod test {
-    use super::*;
-
-    #[test]
-    fn differences_have_a_sign() {
-        let check = |a, b, expected: Cell, times: Cell| {
-            let row = Row { name: String::new(), unit: Of::Ns, a, b };
-            assert_eq!((difference(&row), ratio(a, b)), (expected, times));
-        };
-        check(5, 2, Cell::Less(3), Cell::Number(400));
-        check(2, 5, Cell::Number(3), Cell::Number(2_500));
-        check(0, 5, Cell::Number(5), Cell::None);
-        check(u64::MAX, 0, Cell::Less(u64::MAX), Cell::Number(0));
-    }
 }

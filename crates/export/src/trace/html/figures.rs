@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use view::escape;
+use view::{Table, escape};
 
 use trace_analysis::critical_path::Category;
 use trace_analysis::findings::Findings;
@@ -12,7 +12,7 @@ use trace_analysis::states::{self, Use};
 use trace_analysis::waits::Group;
 
 use super::bars::{Bar, Chart, percent};
-use super::{table, vcpus};
+use super::{scale, vcpus};
 use crate::page::section;
 use crate::trace::Run;
 use crate::trace::names::{Names, key_name, short};
@@ -69,12 +69,10 @@ pub(super) fn figures(subjects: &[Subject<'_>]) -> String {
 /// The page's last section.
 pub(super) fn processes(subjects: &[Subject<'_>]) -> String {
     let one = |subject: &Subject<'_>| {
-        let mut table = views::table(subject.findings, View::Process);
-        table.title = if 1 < subjects.len() { subject.label.clone() } else { String::new() };
-        table::html(&table, PROCESSES)
+        titled(subjects, subject, views::table(subject.findings, View::Process)).html(PROCESSES)
     };
     let body: String = subjects.iter().map(one).collect();
-    section("Processes", "What each ran and waited for; most waiting first.", &body)
+    section("Processes", "What each ran and waited for.", &body)
 }
 
 const STATES_NOTE: &str = "Every task's life: whether it had a CPU, waited for one or wanted none, and at the same time \
@@ -97,13 +95,17 @@ fn about(subjects: &[Subject<'_>]) -> String {
 /// One table per subject.
 fn tables(subjects: &[Subject<'_>], view: View, most: usize) -> String {
     let one = |subject: &Subject<'_>| {
-        let mut table = views::table(subject.findings, view);
-        if 1 < subjects.len() {
-            table.title = format!("{}: {}", table.title, subject.label);
-        }
-        table::html(&table, most)
+        titled(subjects, subject, views::table(subject.findings, view)).html(most)
     };
     subjects.iter().map(one).collect()
+}
+
+/// The table with its subject's name, where there is more than one subject.
+pub(super) fn titled(subjects: &[Subject<'_>], subject: &Subject<'_>, mut table: Table) -> Table {
+    if 1 < subjects.len() {
+        table.title = format!("{}: {}", table.title, subject.label);
+    }
+    table
 }
 
 pub(super) fn chart(title: &str, whole: &str, parts: &[(&str, &'static str)]) -> Chart {
@@ -188,7 +190,7 @@ pub(super) fn of(subjects: &[Subject<'_>], subject: &Subject<'_>) -> String {
 /// The nine states as rows and columns, darker where there is more.
 fn grid(label: &str, table: &states::Table) -> String {
     let total = table.total_ns();
-    let scale = table::scale(total);
+    let scale = scale::scale(total);
     let mut rows = String::new();
     for (cpu, name) in Use::ALL.into_iter().zip(["CPU running", "CPU waiting", "no CPU"]) {
         let cells = Use::ALL.map(|disk| {

@@ -6,8 +6,8 @@ mod bars;
 mod differences;
 mod figures;
 mod gantt;
+mod scale;
 mod summary;
-mod table;
 mod vcpus;
 
 use std::io::{self, Write};

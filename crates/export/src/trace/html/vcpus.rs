@@ -3,13 +3,12 @@
 use trace_analysis::findings::{Findings, OnHost};
 use trace_analysis::group::By;
 use trace_analysis::host_side::{CpuSide, Share, SideRow, Thief};
+use view::{Cell, Column, Table};
 
 use super::bars::{Bar, Chart};
-use super::figures::{Subject, chart, longest, of};
-use super::table;
+use super::figures::{Subject, chart, longest, of, titled};
 use crate::page::section;
-use crate::trace::names::{key_name, short};
-use crate::trace::table::{Cell, Table, Unit};
+use crate::trace::names::key_name;
 
 /// Thieves in a table at most.
 const THIEVES: usize = 25;
@@ -57,14 +56,11 @@ fn one(subjects: &[Subject<'_>], subject: &Subject<'_>, host: &OnHost<'_>) -> St
     let bar =
         |cpu: &CpuSide| Bar { label: format!("vcpu {}", cpu.number), ns: parts(cpu).to_vec() };
     cpus.bars = vcpus.map(bar).collect();
-    let mut thieves = thieves(findings, host);
-    if 1 < subjects.len() {
-        thieves.title = format!("{}: {}", thieves.title, subject.label);
-    }
+    let thieves = titled(subjects, subject, thieves(findings, host));
     format!(
         "<details><summary>Each vCPU{of}</summary>\n{}</details>\n{}<h3>By command, while it had a guest CPU{of}</h3>\n{}",
         cpus.by_bar(),
-        table::html(&thieves, THIEVES),
+        thieves.html(THIEVES),
         by_command(findings, host).by_bar()
     )
 }
@@ -92,15 +88,13 @@ fn by_command(findings: &Findings<'_>, host: &OnHost<'_>) -> Chart {
 }
 
 fn thieves(findings: &Findings<'_>, host: &OnHost<'_>) -> Table {
-    let mut table = Table::new(
-        "Who had the pCPUs that were stolen",
-        &[
-            ("who", Unit::Text),
-            ("stolen", Unit::Ns),
-            ("of all stolen", Unit::Share),
-            ("on the critical path", Unit::Ns),
-        ],
-    );
+    let columns = vec![
+        Column::name("who"),
+        Column::number("stolen"),
+        Column::number("of all stolen"),
+        Column::number("on the critical path"),
+    ];
+    let mut table = Table::new("Who had the pCPUs that were stolen", columns);
     let all = host.side.total().total();
     let on_path = findings.path().map_or_else(Share::default, |found| {
         let side = host.side.path(&found.path);
@@ -112,10 +106,10 @@ fn thieves(findings: &Findings<'_>, host: &OnHost<'_>) -> Table {
     let row = |(who, ns): (Thief, u64)| {
         let of_path = on_path.iter().find(|(other, _)| *other == who);
         vec![
-            Cell::Text(short(&who.to_string())),
-            Cell::Number(ns),
-            Cell::share(ns, all.stolen_ns()),
-            Cell::Number(of_path.map_or(0, |(_, ns)| *ns)),
+            who.to_string().into(),
+            Cell::ns(ns),
+            Cell::Share(ns, all.stolen_ns()),
+            Cell::ns(of_path.map_or(0, |(_, ns)| *ns)),
         ]
     };
     table.rows = host.thieves.sums(&all).into_iter().map(row).collect();
