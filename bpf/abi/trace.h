@@ -27,37 +27,9 @@ _Static_assert(sizeof(struct trace_slot) == 16, "no hidden padding");
 #define TRACE_KIND_SHIFT 48
 #define TRACE_TIME_MASK 0xffffffffffffULL /* ns of CLOCK_MONOTONIC since the trace's base (config) */
 
-/* Kinds. `hi:lo` are the payload's 32-bit halves; MORE: its TRACE_MORE slots' data (48 bits) and payload. */
-#define TRACE_SWITCH_RUNNABLE 1 /* prev:next */
-#define TRACE_SWITCH_SLEEP 2    /* prev:next; MORE: data 0, payload stack (s32, negative: none) */
-#define TRACE_SWITCH_DISK 3     /* uninterruptible. prev:next; MORE: data in_iowait, payload stack */
-#define TRACE_SWITCH_STOPPED 4  /* prev:next */
-#define TRACE_SWITCH_DEAD 5     /* prev:next */
-#define TRACE_WAKING 6          /* current:woken */
-#define TRACE_WAKEUP 7          /* target CPU:woken */
-#define TRACE_FORK 8            /* parent tid:child tid; MORE: data 1 when it never runs a program's code, payload child tgid */
-#define TRACE_EXEC 9            /* 0:tid; MORE: data name[0..6], payload name[6..14]  (name[14] is lost: 14 bytes) */
-#define TRACE_RENAME 10         /* 0:tid; MORE: as TRACE_EXEC */
-#define TRACE_EXIT 11           /* 0:tid */
-#define TRACE_SYSCALL_ENTER 12  /* number, 0xffff in a 32-bit program:tid */
-#define TRACE_SYSCALL_EXIT 13   /* number, bit 31 set when it failed:tid */
-#define TRACE_IRQ_ENTER 14      /* irq */
-#define TRACE_IRQ_EXIT 15       /* irq */
-#define TRACE_SOFTIRQ_ENTER 16  /* vector */
-#define TRACE_SOFTIRQ_EXIT 17   /* vector */
-#define TRACE_VECTOR_ENTER 18   /* TRACE_VECTOR_* */
-#define TRACE_VECTOR_EXIT 19    /* TRACE_VECTOR_* */
-#define TRACE_FAULT_USER 20     /* address */
-#define TRACE_FAULT_KERNEL 21   /* address */
-#define TRACE_FAULT_END 22      /* 1 when major, else 0 */
-#define TRACE_BLOCK_INSERT 23   /* request; MORE: data sector, payload dev:tid; MORE: data op, payload bytes */
-#define TRACE_BLOCK_ISSUE 24    /* as TRACE_BLOCK_INSERT */
-#define TRACE_BLOCK_REQUEUE 25  /* request */
-#define TRACE_BLOCK_COMPLETE 26 /* request; MORE: data 0, payload bytes. An empty write that asks for a flush has no begin. */
-#define TRACE_LOCK_BEGIN 27     /* lock; MORE: data flags (LCB_F_*), payload stack:owner tid (0: unknown); MORE: data 0, payload tid */
-#define TRACE_LOCK_END 28       /* lock; MORE: data 0, payload tid */
-#define TRACE_BLOCK_MERGE 29    /* request, which is none from now on: another one does its work, too */
-#define TRACE_KINDS 30
+/* The kinds, TRACE_SWITCH_RUNNABLE and so on, and TRACE_KINDS, one more than the largest. The build writes this header from the
+ * table of events in crates/model/src/trace/events.rs, which also says what payloads and data of a kind are. */
+#include "trace_kinds.h"
 #define TRACE_MORE 255
 
 #define TRACE_VECTOR_LOCAL_TIMER 0
@@ -83,8 +55,9 @@ struct trace_ring {
 	__u64 pad0[4];
 	__u64 tail; /* taken by the reader, which writes it: the host, by writing guest memory, for a guest's ring */
 	__u64 pad1[7];
-	__u64 lost[TRACE_KINDS + 18]; /* records, by kind */
+	__u64 lost[48]; /* records, by kind */
 };
+_Static_assert(TRACE_KINDS <= 48, "each kind has a counter");
 _Static_assert(sizeof(struct trace_ring) == 512, "a power of two, and whole cache lines");
 
 #endif

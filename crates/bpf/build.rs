@@ -11,13 +11,16 @@ fn main() {
     let bpf = Path::new("../../bpf");
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed={}", bpf.display());
+    let out = std::env::var("OUT_DIR").expect("cargo sets OUT_DIR");
+    let out = Path::new(&out);
+    std::fs::write(out.join("trace_kinds.h"), model::slot_kinds_header())
+        .expect("OUT_DIR can be written to");
     for program in PROGRAMS {
-        compile(bpf, program);
+        compile(bpf, program, out);
     }
 }
 
-fn compile(bpf: &Path, program: &str) {
-    let out = std::env::var("OUT_DIR").expect("cargo sets OUT_DIR");
+fn compile(bpf: &Path, program: &str, out: &Path) {
     let arch = std::env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets the target");
     assert!(arch == "x86_64", "the BPF programs support x86-64 only, not {arch}");
     let source = bpf.join(format!("{program}.bpf.c"));
@@ -28,10 +31,12 @@ fn compile(bpf: &Path, program: &str) {
         .arg("-I/usr/include/x86_64-linux-gnu")
         .arg("-I")
         .arg(bpf)
+        .arg("-I")
+        .arg(out)
         .arg("-c")
         .arg(&source)
         .arg("-o")
-        .arg(Path::new(&out).join(format!("{program}.bpf.o")))
+        .arg(out.join(format!("{program}.bpf.o")))
         .status()
         .expect("clang is missing: install the packages clang and libbpf-dev");
     assert!(

@@ -23,7 +23,8 @@ pub use tables::{
 };
 pub use time::{Clock, HostNs};
 pub use trace::{
-    BlockOp, BlockRequest, Interrupt, LockKind, LostEvents, Machine, MachineId, PrevState,
-    TaskName, TraceEvent, TraceEventKind, TraceStack, TraceTables, TraceTask, TracedCommand,
-    Vector,
+    BlockOp, BlockRequest, EventColumn, Field, FieldPlace, FieldSink, FieldSource, Interrupt,
+    LockKind, LostEvents, Machine, MachineId, N_SLOT_KINDS, PrevState, SLOT_BYTES, SLOT_KIND_SHIFT,
+    SLOT_KINDS, SLOT_MORE, Slot, SlotKind, TaskName, TraceEvent, TraceEventKind, TraceEventTag,
+    TraceStack, TraceTables, TraceTask, TracedCommand, Vector, record_slots, slot_kinds_header,
 };

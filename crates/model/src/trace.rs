@@ -1,5 +1,16 @@
 //! Traces: what happened to every task, CPU and disk of a machine, event by event.
 
+mod events;
+mod fields;
+mod slot;
+
+pub use events::{
+    N_SLOT_KINDS, SLOT_KINDS, SlotKind, TraceEventKind, TraceEventTag, record_slots,
+    slot_kinds_header,
+};
+pub use fields::{EventColumn, Field, FieldPlace, FieldSink, FieldSource};
+pub use slot::{SLOT_BYTES, SLOT_KIND_SHIFT, SLOT_MORE, Slot};
+
 use crate::{HostNs, Pid, Tid};
 
 /// Which machine an event is of: the host, or one of its VMs. Row of `TraceTables::machines`.
@@ -33,139 +44,6 @@ pub struct TraceEvent {
 /// Kernel stack of a task, by its number in `TraceTables::stacks`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TraceStack(pub u32);
-
-/// What happened. Thread ids are those of the machine's initial PID namespace; 0 is a CPU's idle task.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TraceEventKind {
-    /// The CPU went from one task to another.
-    Switch {
-        /// Who had the CPU.
-        prev: Tid,
-        /// Why it left.
-        prev_state: PrevState,
-        /// Where it fell asleep; unknown when it did not sleep or the stack could not be stored.
-        stack: Option<TraceStack>,
-        /// Who has it now.
-        next: Tid,
-    },
-    /// Whoever runs on this CPU (or an interrupt of it) begins to wake a task.
-    Waking {
-        /// Who is woken.
-        task: Tid,
-        /// The task that runs here: the waker, unless an interrupt is being handled.
-        by: Tid,
-    },
-    /// A woken task was put on a CPU's queue: from now on it waits for a CPU.
-    Wakeup {
-        /// Who was woken.
-        task: Tid,
-        /// On whose queue.
-        target_cpu: u32,
-    },
-    /// A task was made.
-    Fork {
-        /// Who made it.
-        parent: Tid,
-        /// The new one's thread id.
-        child: Tid,
-        /// Its process: equal to `child` unless it is a thread.
-        pid: Pid,
-        /// It is one of the kernel's own, or works for a program within the kernel (io_uring, vhost).
-        kernel: bool,
-    },
-    /// A task runs another program from now on.
-    Exec {
-        /// Who.
-        task: Tid,
-        /// Its new name.
-        name: TaskName,
-    },
-    /// A task has a new name.
-    Rename {
-        /// Who.
-        task: Tid,
-        /// The name.
-        name: TaskName,
-    },
-    /// A task ends.
-    Exit {
-        /// Who.
-        task: Tid,
-    },
-    /// A system call begins.
-    SyscallEnter {
-        /// Who calls.
-        task: Tid,
-        /// Its number on x86-64.
-        number: u16,
-    },
-    /// A system call ends.
-    SyscallExit {
-        /// Who called.
-        task: Tid,
-        /// Its number on x86-64.
-        number: u16,
-        /// Whether it failed.
-        failed: bool,
-    },
-    /// Handling of an interrupt begins.
-    InterruptEnter(Interrupt),
-    /// Handling of an interrupt ends.
-    InterruptExit(Interrupt),
-    /// A page fault begins.
-    FaultEnter {
-        /// The address that was touched.
-        address: u64,
-        /// Whether user code did.
-        user: bool,
-    },
-    /// The page of a fault is there. Only where the kernel lets us see it.
-    FaultExit {
-        /// Whether it came from a disk (a major fault).
-        major: bool,
-    },
-    /// A request joined a disk's queue.
-    BlockInsert(BlockRequest),
-    /// A request went to the disk.
-    BlockIssue(BlockRequest),
-    /// A request went back to the queue.
-    BlockRequeue {
-        /// Which.
-        request: u64,
-    },
-    /// A queued request is none from now on: another one does its work, too.
-    BlockMerge {
-        /// Which.
-        request: u64,
-    },
-    /// A disk finished a request.
-    BlockComplete {
-        /// Which: names it from insert or issue to here, then may be used again.
-        request: u64,
-        /// Bytes done.
-        bytes: u32,
-    },
-    /// A task begins to wait for a lock that somebody holds.
-    LockBegin {
-        /// Who waits.
-        task: Tid,
-        /// The lock's address.
-        lock: u64,
-        /// What sort of lock.
-        kind: LockKind,
-        /// Who holds it, if the lock says so.
-        owner: Option<Tid>,
-        /// Where the task waits.
-        stack: Option<TraceStack>,
-    },
-    /// The task has the lock, or gave up.
-    LockEnd {
-        /// Who waited.
-        task: Tid,
-        /// The lock's address.
-        lock: u64,
-    },
-}
 
 /// Why a task left its CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -297,12 +175,12 @@ pub struct Machine {
 }
 
 /// Events that found no room.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LostEvents {
     /// The CPU.
     pub cpu: u32,
-    /// The kind of event, as `TraceEventKind::name` says it.
-    pub kind: String,
+    /// The kind of event; `None` when it is not known.
+    pub kind: Option<TraceEventTag>,
     /// How many.
     pub count: u64,
 }
@@ -357,32 +235,11 @@ pub struct TracedCommand {
     pub exit_code: Option<i32>,
 }
 
-impl TraceEventKind {
-    /// The kind's name: in files, in counters of losses, in messages.
+impl LostEvents {
+    /// The kind's name.
     #[must_use]
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::Switch { .. } => "switch",
-            Self::Waking { .. } => "waking",
-            Self::Wakeup { .. } => "wakeup",
-            Self::Fork { .. } => "fork",
-            Self::Exec { .. } => "exec",
-            Self::Rename { .. } => "rename",
-            Self::Exit { .. } => "exit",
-            Self::SyscallEnter { .. } => "syscall_enter",
-            Self::SyscallExit { .. } => "syscall_exit",
-            Self::InterruptEnter(_) => "interrupt_enter",
-            Self::InterruptExit(_) => "interrupt_exit",
-            Self::FaultEnter { .. } => "fault_enter",
-            Self::FaultExit { .. } => "fault_exit",
-            Self::BlockInsert(_) => "block_insert",
-            Self::BlockIssue(_) => "block_issue",
-            Self::BlockRequeue { .. } => "block_requeue",
-            Self::BlockMerge { .. } => "block_merge",
-            Self::BlockComplete { .. } => "block_complete",
-            Self::LockBegin { .. } => "lock_begin",
-            Self::LockEnd { .. } => "lock_end",
-        }
+    pub fn kind_name(&self) -> &'static str {
+        self.kind.map_or("unknown", TraceEventTag::name)
     }
 }
 

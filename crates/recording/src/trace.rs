@@ -11,7 +11,6 @@ mod header;
 mod manifest;
 mod reader;
 mod record;
-mod row;
 mod spool;
 mod tables;
 mod writer;

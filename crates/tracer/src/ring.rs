@@ -14,7 +14,7 @@
 
 use model::{HostNs, TraceEvent};
 
-use crate::slots::{KINDS, RingId, Slot, decode, lap, record_slots};
+use crate::slots::{KINDS, RingId, Slot, decode, lap};
 use crate::{DecodeError, RingError};
 
 /// Memory that rings lie in: the maps of this kernel, or pages of a guest.
@@ -172,7 +172,7 @@ impl Consumer {
             if first.lap() != lap(self.tail, self.slots) {
                 break;
             }
-            let n = record_slots(first.kind()).ok_or(DecodeError::Kind(first.kind()))?;
+            let n = model::record_slots(first.kind()).ok_or(DecodeError::Kind(first.kind()))?;
             let Some(record) = self.buffer.get(at..at + n) else { break };
             let is_written =
                 |(slot, position): (&Slot, u64)| slot.lap() == lap(position, self.slots);

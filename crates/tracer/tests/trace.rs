@@ -468,7 +468,7 @@ fn what_a_full_ring_has_no_room_for_is_counted() {
         .tracer
         .lost()
         .iter()
-        .filter(|row| row.kind == "syscall_enter")
+        .filter(|row| row.kind == Some(model::TraceEventTag::SyscallEnter))
         .map(|row| row.count)
         .sum();
     assert!(CALLS <= begun + usize::try_from(lost).unwrap(), "{begun} begun, {lost} lost");

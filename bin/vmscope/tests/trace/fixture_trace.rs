@@ -192,7 +192,8 @@ pub(crate) fn tables() -> TraceTables {
         path: "here".to_owned(),
         ..Machine::default()
     };
-    let lost = |kind: &str, count| LostEvents { cpu: 0, kind: kind.to_owned(), count };
+    let lost =
+        |kind: &str, count| LostEvents { cpu: 0, kind: TraceEventTag::from_name(kind), count };
     let web = Machine {
         lost: vec![lost("switch", 3), lost("fault_enter", 1200)],
         missing: vec![("handle_mm_fault".to_owned(), "the kernel refused the program".to_owned())],

@@ -66,6 +66,14 @@ pub(crate) struct Optional<T> {
     levels: Vec<i16>,
 }
 
+#[cfg(test)]
+impl<T: Default> Optional<T> {
+    /// A column of one row.
+    pub(crate) fn one(value: Option<T>) -> Self {
+        Self { levels: vec![value.is_some().into()], values: vec![value.unwrap_or_default()] }
+    }
+}
+
 impl<T: Clone + Default> Optional<T> {
     pub(crate) fn get(&self, row: usize) -> Option<&T> {
         (self.levels[row] == 1).then(|| &self.values[row])

@@ -5,12 +5,13 @@
 
 use std::path::Path;
 
-use model::TraceEvent;
+use model::{
+    EventColumn, FieldSink, FieldSource, HostNs, MachineId, TaskName, TraceEvent, TraceEventTag,
+};
 use parquet::basic::Encoding;
 use parquet::data_type::{ByteArray, ByteArrayType, Int32Type, Int64Type};
 use parquet::errors::ParquetError;
 
-use super::row::{Row, name_of};
 use crate::error::Error;
 use crate::manifest::FileEntry;
 use crate::slices::{GroupReader, GroupWriter, Kind, Optional, Schema, SliceReader, SliceWriter};
@@ -66,8 +67,7 @@ impl EventWriter {
 
     /// Appends a slice in time order, later than those before.
     pub(super) fn write(&mut self, slice: &[TraceEvent]) -> Result<(), Error> {
-        let rows: Vec<_> = slice.iter().map(Row::of).collect();
-        self.slices.write(&rows.iter().collect::<Vec<_>>(), write_columns)
+        self.slices.write(&slice.iter().collect::<Vec<_>>(), write_columns)
     }
 
     /// Makes the file durable.
@@ -77,20 +77,64 @@ impl EventWriter {
 }
 
 /// In the order of `SCHEMA`.
-fn write_columns(group: &mut GroupWriter<'_, '_, Row<'static>>) -> Result<(), ParquetError> {
-    group.u64(|row| row.time_ns)?;
-    group.u32(|row| row.machine)?;
-    group.u32(|row| row.cpu)?;
-    group.text(|row| row.kind)?;
-    group.optional_u32(|row| row.tid)?;
-    group.optional_u32(|row| row.other_tid)?;
-    group.optional_text(|row| row.detail)?;
-    group.optional_string(|row| row.name.map(|name| name.text()))?;
-    group.optional_u32(|row| row.number)?;
-    group.optional_u64(|row| row.address)?;
-    group.optional_u32(|row| row.stack)?;
-    group.optional_u64(|row| row.sector)?;
-    group.optional_u32(|row| row.bytes)
+fn write_columns(group: &mut GroupWriter<'_, '_, TraceEvent>) -> Result<(), ParquetError> {
+    let u32 = |column| move |event: &TraceEvent| Cell::of(event, column).u32;
+    let u64 = |column| move |event: &TraceEvent| Cell::of(event, column).u64;
+    group.u64(|event| event.time.0)?;
+    group.u32(|event| event.machine.0)?;
+    group.u32(|event| event.cpu)?;
+    group.text(|event| event.kind.name())?;
+    group.optional_u32(u32(EventColumn::Tid))?;
+    group.optional_u32(u32(EventColumn::OtherTid))?;
+    group.optional_text(|event| Cell::of(event, EventColumn::Detail).word)?;
+    group.optional_string(|event| Cell::of(event, EventColumn::Name).name.map(|it| it.text()))?;
+    group.optional_u32(u32(EventColumn::Number))?;
+    group.optional_u64(u64(EventColumn::Address))?;
+    group.optional_u32(u32(EventColumn::Stack))?;
+    group.optional_u64(u64(EventColumn::Sector))?;
+    group.optional_u32(u32(EventColumn::Bytes))
+}
+
+/// One column of an event.
+#[derive(Debug)]
+struct Cell {
+    column: EventColumn,
+    u32: Option<u32>,
+    u64: Option<u64>,
+    word: Option<&'static str>,
+    name: Option<TaskName>,
+}
+
+impl Cell {
+    fn of(event: &TraceEvent, column: EventColumn) -> Self {
+        let mut cell = Self { column, u32: None, u64: None, word: None, name: None };
+        event.kind.put(&mut cell);
+        cell
+    }
+}
+
+impl FieldSink for Cell {
+    fn word(&mut self, index: usize, words: &'static [&'static str]) {
+        self.word = Some(words[index]).filter(|word| !word.is_empty());
+    }
+
+    fn presence(&mut self, _: EventColumn, _: bool) {}
+
+    fn u32(&mut self, column: EventColumn, value: u32) {
+        if column == self.column {
+            self.u32 = Some(value);
+        }
+    }
+
+    fn u64(&mut self, column: EventColumn, value: u64) {
+        if column == self.column {
+            self.u64 = Some(value);
+        }
+    }
+
+    fn name(&mut self, name: TaskName) {
+        self.name = Some(name);
+    }
 }
 
 /// Reads `events.parquet` row group by row group.
@@ -116,8 +160,8 @@ impl EventReader {
         }
         batch.reserve(columns.time.len());
         for row in 0..columns.time.len() {
-            let event = columns.row(row).and_then(|row| row.event());
-            let event = event.ok_or_else(|| slices.damaged("an event that can't be"))?;
+            let event = columns.event(row);
+            let event = event.ok_or_else(|| slices.damaged("invalid event"))?;
             if *machines <= event.machine.index() {
                 return Err(slices.damaged("an event refers to a row that does not exist"));
             }
@@ -162,25 +206,64 @@ impl Columns {
         group.optional::<Int32Type>(BYTES, &mut self.bytes)
     }
 
-    /// `None` when a text is none.
-    fn row(&self, row: usize) -> Option<Row<'_>> {
-        let u32_at = |column: &Optional<i32>| column.get(row).map(|value| value.cast_unsigned());
-        let u64_at = |column: &Optional<i64>| column.get(row).map(|value| value.cast_unsigned());
-        Some(Row {
-            time_ns: self.time[row].cast_unsigned(),
-            machine: self.machine[row].cast_unsigned(),
+    /// `None` when a column is missing that events of this kind have, or has a value that they can't have.
+    fn event(&self, row: usize) -> Option<TraceEvent> {
+        let tag = TraceEventTag::from_name(text(&self.kind[row])?)?;
+        Some(TraceEvent {
+            time: HostNs(self.time[row].cast_unsigned()),
+            machine: MachineId(self.machine[row].cast_unsigned()),
             cpu: self.cpu[row].cast_unsigned(),
-            kind: text(&self.kind[row])?,
-            tid: u32_at(&self.tid),
-            other_tid: u32_at(&self.other_tid),
-            detail: present(self.detail.get(row).map(text))?,
-            name: present(self.name.get(row).map(text))?.map(name_of),
-            number: u32_at(&self.number),
-            address: u64_at(&self.address),
-            stack: u32_at(&self.stack),
-            sector: u64_at(&self.sector),
-            bytes: u32_at(&self.bytes),
+            kind: tag.take(&mut RowFields { columns: self, row })?,
         })
+    }
+
+    fn u32s(&self, column: EventColumn) -> Option<&Optional<i32>> {
+        match column {
+            EventColumn::Tid => Some(&self.tid),
+            EventColumn::OtherTid => Some(&self.other_tid),
+            EventColumn::Number => Some(&self.number),
+            EventColumn::Stack => Some(&self.stack),
+            EventColumn::Bytes => Some(&self.bytes),
+            _ => None,
+        }
+    }
+
+    fn u64s(&self, column: EventColumn) -> Option<&Optional<i64>> {
+        match column {
+            EventColumn::Address => Some(&self.address),
+            EventColumn::Sector => Some(&self.sector),
+            _ => None,
+        }
+    }
+}
+
+/// The fields of one row.
+#[derive(Debug)]
+struct RowFields<'a> {
+    columns: &'a Columns,
+    row: usize,
+}
+
+impl FieldSource for RowFields<'_> {
+    fn word(&mut self, words: &'static [&'static str]) -> Option<usize> {
+        let word = self.columns.detail.get(self.row).map_or(Some(""), text)?;
+        words.iter().position(|known| *known == word)
+    }
+
+    fn presence(&mut self, column: EventColumn) -> Option<bool> {
+        Some(self.columns.u32s(column)?.get(self.row).is_some())
+    }
+
+    fn u32(&mut self, column: EventColumn) -> Option<u32> {
+        self.columns.u32s(column)?.get(self.row).map(|value| value.cast_unsigned())
+    }
+
+    fn u64(&mut self, column: EventColumn) -> Option<u64> {
+        self.columns.u64s(column)?.get(self.row).map(|value| value.cast_unsigned())
+    }
+
+    fn name(&mut self) -> Option<TaskName> {
+        self.columns.name.get(self.row).and_then(text).map(name_of)
     }
 }
 
@@ -188,7 +271,69 @@ fn text(bytes: &ByteArray) -> Option<&str> {
     std::str::from_utf8(bytes.data()).ok()
 }
 
-/// Nothing there is fine, something that is no text is not.
-fn present(text: Option<Option<&str>>) -> Option<Option<&str>> {
-    text.map_or(Some(None), |text| text.map(Some))
+/// A name from a column of text: at most 15 bytes of it, whole characters.
+fn name_of(text: &str) -> TaskName {
+    let end = (0..=15).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+    TaskName::new(&text.as_bytes()[..end.min(text.len())])
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn names_are_cut_between_characters() {
+        let check = |text: &str, name: &str| assert_eq!(name_of(text).text(), name);
+        check("make", "make");
+        check("", "");
+        check("a-very-long-name", "a-very-long-nam");
+        check("aaaaaaaaaaaaaa\u{fffd}", "aaaaaaaaaaaaaa");
+        check("aaaaaaaaaaaa\u{fffd}", "aaaaaaaaaaaa\u{fffd}");
+        check(&"\u{fffd}".repeat(15), &"\u{fffd}".repeat(5));
+    }
+
+    /// A row group of one row: its kind, words of `detail`, and numbers by column.
+    fn columns(
+        kind: &str,
+        detail: Option<&str>,
+        [tid, other_tid, number]: [Option<u32>; 3],
+    ) -> Columns {
+        let number_of = |value: Option<u32>| Optional::one(value.map(u32::cast_signed));
+        Columns {
+            time: vec![0],
+            machine: vec![0],
+            cpu: vec![0],
+            kind: vec![kind.into()],
+            tid: number_of(tid),
+            other_tid: number_of(other_tid),
+            detail: Optional::one(detail.map(ByteArray::from)),
+            name: Optional::one(None),
+            number: number_of(number),
+            address: Optional::one(None),
+            stack: number_of(None),
+            sector: Optional::one(None),
+            bytes: number_of(None),
+        }
+    }
+
+    #[test]
+    fn rows_that_lack_something_are_no_events() {
+        let check = |kind: &str, detail: Option<&str>, numbers, is_event: bool| {
+            let event = columns(kind, detail, numbers).event(0);
+            assert_eq!(event.is_some(), is_event, "{kind} {detail:?} {numbers:?}");
+        };
+        let (sleep, two) = (Some("sleep"), [Some(1), Some(2), None]);
+        check("switch", sleep, two, true);
+        check("switch", sleep, [None, Some(2), None], false);
+        check("switch", sleep, [Some(1), None, None], false);
+        check("switch", None, two, false);
+        check("switch", Some("asleep"), two, false);
+        check("swap", sleep, two, false);
+        check("syscall_exit", None, [Some(1), None, Some(65_535)], true);
+        check("syscall_exit", None, [Some(1), None, Some(65_536)], false);
+        check("syscall_exit", Some("perhaps"), [Some(1), None, Some(1)], false);
+        check("interrupt_enter", Some("irq_work"), [None; 3], true);
+        check("interrupt_enter", Some("device"), [None; 3], false);
+        check("interrupt_enter", None, [None; 3], false);
+    }
 }

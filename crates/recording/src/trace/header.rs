@@ -19,7 +19,7 @@ pub struct TraceHeader {
     pub begin_unix_ns: u64,
     /// False while it is written, and for ever when the writer is killed. Writers need not set it.
     pub complete: bool,
-    /// What it was limited to, in the user's words (`--pid 42`); empty: everything.
+    /// What it was limited to, as options of `trace record`; empty: everything.
     pub filters: Vec<String>,
     /// Everything dropped, truncated or missed that no machine's `lost` counts, by name; absent is 0.
     pub counters: BTreeMap<String, u64>,

@@ -1,15 +1,13 @@
 //! An event in a spool, byte by byte.
 //!
 //! ```text
-//!  | tag: kind and variant in bits 0-5, 6: owner there, 7: stack there | time | the kind's fields ...
+//!  | tag: kind and word in bits 0-5, 6: owner there, 7: stack there | time | the kind's fields ...
 //! ```
-//! Numbers take 7 bits a byte, lowest first, bit 7 set in all bytes but the last. Times and addresses are differences to
-//! those of the event before in the block, at first to 0: twice the difference, or for one below 0 its complement.
+//! Kinds, their tags and fields are those of the table of events in `model`. Numbers take 7 bits a byte, lowest first, bit 7
+//! set in all bytes but the last. Times and addresses are differences to those of the event before in the block, at first
+//! to 0: twice the difference, or for one below 0 its complement.
 
-use model::{
-    BlockOp, BlockRequest, HostNs, Interrupt, LockKind, Pid, PrevState, TaskName, Tid,
-    TraceEventKind, TraceStack, Vector,
-};
+use model::{EventColumn, FieldSink, FieldSource, HostNs, TaskName, TraceEventKind, TraceEventTag};
 
 /// Bytes of one event at most.
 pub(super) const EVENT_BYTES: usize = 64;
@@ -18,54 +16,21 @@ const OWNER: u8 = 0x40;
 const STACK: u8 = 0x80;
 const TAG: u8 = 0x3f;
 
-const PREV_STATES: [PrevState; 6] = [
-    PrevState::Runnable,
-    PrevState::Sleep,
-    PrevState::Uninterruptible { io: false },
-    PrevState::Uninterruptible { io: true },
-    PrevState::Stopped,
-    PrevState::Dead,
-];
-const OPS: [BlockOp; 5] =
-    [BlockOp::Read, BlockOp::Write, BlockOp::Flush, BlockOp::Discard, BlockOp::Other];
-const LOCKS: [LockKind; 5] =
-    [LockKind::Spin, LockKind::Mutex, LockKind::SemRead, LockKind::SemWrite, LockKind::Other];
-const VECTORS: [Vector; 6] = [
-    Vector::LocalTimer,
-    Vector::Reschedule,
-    Vector::CallFunction,
-    Vector::CallFunctionSingle,
-    Vector::IrqWork,
-    Vector::Other,
-];
-
-/// 0 to 5: why, by `OFF`.
-const SWITCH: u8 = 0;
-const WAKING: u8 = 6;
-const WAKEUP: u8 = 7;
-const FORK: u8 = 8;
-const EXEC: u8 = 9;
-const RENAME: u8 = 10;
-const EXIT: u8 = 11;
-const SYSCALL_ENTER: u8 = 12;
-const SYSCALL_EXIT: u8 = 13;
-const SYSCALL_FAILED: u8 = 14;
-/// And the two after: of a device, a softirq, a vector.
-const INTERRUPT_ENTER: u8 = 15;
-const INTERRUPT_EXIT: u8 = 18;
-const FAULT_USER: u8 = 21;
-const FAULT_KERNEL: u8 = 22;
-const FAULT_MINOR: u8 = 23;
-const FAULT_MAJOR: u8 = 24;
-const BLOCK_INSERT: u8 = 25;
-const BLOCK_ISSUE: u8 = 26;
-const BLOCK_REQUEUE: u8 = 27;
-const BLOCK_COMPLETE: u8 = 28;
-/// To 33: which, by `LOCKS`.
-const LOCK_BEGIN: u8 = 29;
-const LOCK_END: u8 = 34;
-const FORK_KERNEL: u8 = 35;
-const BLOCK_MERGE: u8 = 36;
+/// For each tag its kind, and which of the kind's tags it is.
+const KINDS: [Option<(TraceEventTag, usize)>; TAG as usize + 1] = {
+    let mut kinds = [None; TAG as usize + 1];
+    let mut kind = 0;
+    while kind < TraceEventTag::ALL.len() {
+        let tags = TraceEventTag::ALL[kind].spool_tags();
+        let mut i = 0;
+        while i < tags.len() {
+            kinds[tags[i] as usize] = Some((TraceEventTag::ALL[kind], i));
+            i += 1;
+        }
+        kind += 1;
+    }
+    kinds
+};
 
 /// What the next event's differences are to.
 #[derive(Debug, Clone, Copy, Default)]
@@ -77,137 +42,29 @@ pub(super) struct Before {
 /// Appends an event, `EVENT_BYTES` at most.
 pub(super) fn encode(
     time: HostNs,
-    what: &TraceEventKind,
+    event: &TraceEventKind,
     before: &mut Before,
     bytes: &mut Vec<u8>,
 ) {
-    let mut event = Encoder { bytes, before };
-    event.bytes.push(tag(what));
-    event.difference(time.0, |before| &mut before.time);
-    match *what {
-        TraceEventKind::Switch { prev, stack, next, .. } => {
-            event.u32s(&[prev.0, next.0]);
-            event.stack(stack);
-        }
-        TraceEventKind::Waking { task, by } => event.u32s(&[task.0, by.0]),
-        TraceEventKind::Wakeup { task, target_cpu } => event.u32s(&[task.0, target_cpu]),
-        TraceEventKind::Fork { parent, child, pid, .. } => event.u32s(&[parent.0, child.0, pid.0]),
-        TraceEventKind::Exec { task, name } | TraceEventKind::Rename { task, name } => {
-            event.u32s(&[task.0]);
-            event.bytes.extend_from_slice(&name.0);
-        }
-        TraceEventKind::Exit { task } => event.u32s(&[task.0]),
-        TraceEventKind::SyscallEnter { task, number }
-        | TraceEventKind::SyscallExit { task, number, .. } => {
-            event.u32s(&[task.0, number.into()]);
-        }
-        TraceEventKind::InterruptEnter(interrupt) | TraceEventKind::InterruptExit(interrupt) => {
-            match interrupt {
-                Interrupt::Device(number) | Interrupt::Soft(number) => event.u32s(&[number]),
-                Interrupt::Vector(vector) => event.bytes.push(place(&VECTORS, vector)),
-            }
-        }
-        TraceEventKind::FaultEnter { address, .. } => event.address(address),
-        TraceEventKind::FaultExit { .. } => (),
-        TraceEventKind::BlockInsert(request) | TraceEventKind::BlockIssue(request) => {
-            event.request(&request)
-        }
-        TraceEventKind::BlockRequeue { request } | TraceEventKind::BlockMerge { request } => {
-            event.address(request)
-        }
-        TraceEventKind::BlockComplete { request, bytes } => {
-            event.address(request);
-            event.u32s(&[bytes]);
-        }
-        TraceEventKind::LockBegin { task, lock, owner, stack, .. } => {
-            event.u32s(&[task.0]);
-            event.address(lock);
-            event.u32s(owner.map(|owner| owner.0).as_slice());
-            event.stack(stack);
-        }
-        TraceEventKind::LockEnd { task, lock } => {
-            event.u32s(&[task.0]);
-            event.address(lock);
-        }
-    }
-}
-
-fn tag(what: &TraceEventKind) -> u8 {
-    let stack = |stack: Option<TraceStack>| if stack.is_some() { STACK } else { 0 };
-    match *what {
-        TraceEventKind::Switch { prev_state, stack: at, .. } => {
-            (SWITCH + place(&PREV_STATES, prev_state)) | stack(at)
-        }
-        TraceEventKind::Waking { .. } => WAKING,
-        TraceEventKind::Wakeup { .. } => WAKEUP,
-        TraceEventKind::Fork { kernel, .. } => {
-            if kernel {
-                FORK_KERNEL
-            } else {
-                FORK
-            }
-        }
-        TraceEventKind::Exec { .. } => EXEC,
-        TraceEventKind::Rename { .. } => RENAME,
-        TraceEventKind::Exit { .. } => EXIT,
-        TraceEventKind::SyscallEnter { .. } => SYSCALL_ENTER,
-        TraceEventKind::SyscallExit { failed, .. } => {
-            if failed {
-                SYSCALL_FAILED
-            } else {
-                SYSCALL_EXIT
-            }
-        }
-        TraceEventKind::InterruptEnter(interrupt) => INTERRUPT_ENTER + class(interrupt),
-        TraceEventKind::InterruptExit(interrupt) => INTERRUPT_EXIT + class(interrupt),
-        TraceEventKind::FaultEnter { user, .. } => {
-            if user {
-                FAULT_USER
-            } else {
-                FAULT_KERNEL
-            }
-        }
-        TraceEventKind::FaultExit { major } => {
-            if major {
-                FAULT_MAJOR
-            } else {
-                FAULT_MINOR
-            }
-        }
-        TraceEventKind::BlockInsert(_) => BLOCK_INSERT,
-        TraceEventKind::BlockIssue(_) => BLOCK_ISSUE,
-        TraceEventKind::BlockRequeue { .. } => BLOCK_REQUEUE,
-        TraceEventKind::BlockMerge { .. } => BLOCK_MERGE,
-        TraceEventKind::BlockComplete { .. } => BLOCK_COMPLETE,
-        TraceEventKind::LockBegin { kind, owner, stack: at, .. } => {
-            let owner = if owner.is_some() { OWNER } else { 0 };
-            (LOCK_BEGIN + place(&LOCKS, kind)) | stack(at) | owner
-        }
-        TraceEventKind::LockEnd { .. } => LOCK_END,
-    }
-}
-
-fn class(interrupt: Interrupt) -> u8 {
-    match interrupt {
-        Interrupt::Device(_) => 0,
-        Interrupt::Soft(_) => 1,
-        Interrupt::Vector(_) => 2,
-    }
-}
-
-/// Where a value stands in its list.
-fn place<T: PartialEq>(values: &[T], value: T) -> u8 {
-    let found = (0..).zip(values).find(|(_, known)| **known == value);
-    found.map(|(at, _)| at).expect("every value is in its list")
+    let at = bytes.len();
+    let tags = event.tag().spool_tags();
+    bytes.push(tags[0]);
+    let mut encoder = Encoder { bytes, before, tags, at };
+    encoder.difference(time.0, |before| &mut before.time);
+    event.put(&mut encoder);
 }
 
 struct Encoder<'a> {
     bytes: &'a mut Vec<u8>,
     before: &'a mut Before,
+    /// The kind's tags.
+    tags: &'static [u8],
+    /// Where the event begins.
+    at: usize,
 }
 
 impl Encoder<'_> {
-    fn u64(&mut self, mut value: u64) {
+    fn varint(&mut self, mut value: u64) {
         while 0x80 <= value {
             self.bytes.push(value.to_le_bytes()[0] | 0x80);
             value >>= 7;
@@ -215,117 +72,83 @@ impl Encoder<'_> {
         self.bytes.push(value.to_le_bytes()[0]);
     }
 
-    fn u32s(&mut self, values: &[u32]) {
-        values.iter().for_each(|value| self.u64((*value).into()));
-    }
-
     fn difference(&mut self, value: u64, to: fn(&mut Before) -> &mut u64) {
         let difference = value.wrapping_sub(*to(self.before)).cast_signed();
         *to(self.before) = value;
-        self.u64((difference << 1 ^ difference >> 63).cast_unsigned());
+        self.varint((difference << 1 ^ difference >> 63).cast_unsigned());
+    }
+}
+
+impl FieldSink for Encoder<'_> {
+    fn word(&mut self, index: usize, words: &'static [&'static str]) {
+        let last = self.tags.len() - 1;
+        self.bytes[self.at] = self.tags[index.min(last)];
+        if self.tags.len() < words.len() && last <= index {
+            self.bytes.push((index - last).to_le_bytes()[0]);
+        }
     }
 
-    fn address(&mut self, address: u64) {
-        self.difference(address, |before| &mut before.address);
+    fn presence(&mut self, column: EventColumn, is_present: bool) {
+        if is_present {
+            self.bytes[self.at] |= presence_bit(column);
+        }
     }
 
-    fn stack(&mut self, stack: Option<TraceStack>) {
-        self.u32s(stack.map(|stack| stack.0).as_slice());
+    fn u32(&mut self, _: EventColumn, value: u32) {
+        self.varint(value.into());
     }
 
-    fn request(&mut self, request: &BlockRequest) {
-        self.address(request.request);
-        self.u64(request.sector);
-        self.u32s(&[request.disk, request.bytes, request.task.0]);
-        self.bytes.push(place(&OPS, request.op));
+    fn u64(&mut self, column: EventColumn, value: u64) {
+        if column == EventColumn::Address {
+            self.difference(value, |before| &mut before.address);
+        } else {
+            self.varint(value);
+        }
+    }
+
+    fn name(&mut self, name: TaskName) {
+        self.bytes.extend_from_slice(&name.0);
     }
 }
 
 /// The next event: `encode` undone, and `bytes` moved on. `None` when they are none.
 pub(super) fn decode(bytes: &mut &[u8], before: &mut Before) -> Option<(HostNs, TraceEventKind)> {
-    let mut event = Decoder { bytes, before };
-    let tag = event.u8()?;
-    let time = HostNs(event.difference(|before| &mut before.time)?);
-    event.what(tag & TAG, tag & OWNER != 0, tag & STACK != 0).map(|what| (time, what))
+    let (tag, rest) = bytes.split_first()?;
+    *bytes = rest;
+    let (kind, index) = KINDS[usize::from(tag & TAG)]?;
+    let n_tags = kind.spool_tags().len();
+    let mut decoder = Decoder { bytes, before, index, n_tags, presence: tag & !TAG };
+    let time = HostNs(decoder.difference(|before| &mut before.time)?);
+    let event = kind.take(&mut decoder)?;
+    (decoder.presence == 0).then_some((time, event))
+}
+
+/// A tag's bit for a field that may be absent.
+fn presence_bit(column: EventColumn) -> u8 {
+    if column == EventColumn::Stack { STACK } else { OWNER }
 }
 
 struct Decoder<'a, 'b> {
     bytes: &'a mut &'b [u8],
     before: &'a mut Before,
+    /// Which of the kind's tags the event has.
+    index: usize,
+    n_tags: usize,
+    /// The bits of fields that are there and still to come.
+    presence: u8,
 }
 
 impl Decoder<'_, '_> {
-    fn what(&mut self, kind: u8, owner: bool, stack: bool) -> Option<TraceEventKind> {
-        let stacks = kind < WAKING || (LOCK_BEGIN..LOCK_END).contains(&kind);
-        let owners = (LOCK_BEGIN..LOCK_END).contains(&kind);
-        if stack && !stacks || owner && !owners {
-            return None;
-        }
-        Some(match kind {
-            SWITCH..WAKING => TraceEventKind::Switch {
-                prev: self.tid()?,
-                next: self.tid()?,
-                prev_state: PREV_STATES[usize::from(kind - SWITCH)],
-                stack: self.stack(stack)?,
-            },
-            WAKING => TraceEventKind::Waking { task: self.tid()?, by: self.tid()? },
-            WAKEUP => TraceEventKind::Wakeup { task: self.tid()?, target_cpu: self.u32()? },
-            FORK | FORK_KERNEL => TraceEventKind::Fork {
-                parent: self.tid()?,
-                child: self.tid()?,
-                pid: Pid(self.u32()?),
-                kernel: kind == FORK_KERNEL,
-            },
-            EXEC => TraceEventKind::Exec { task: self.tid()?, name: self.name()? },
-            RENAME => TraceEventKind::Rename { task: self.tid()?, name: self.name()? },
-            EXIT => TraceEventKind::Exit { task: self.tid()? },
-            SYSCALL_ENTER => {
-                TraceEventKind::SyscallEnter { task: self.tid()?, number: self.call()? }
-            }
-            SYSCALL_EXIT | SYSCALL_FAILED => TraceEventKind::SyscallExit {
-                task: self.tid()?,
-                number: self.call()?,
-                failed: kind == SYSCALL_FAILED,
-            },
-            INTERRUPT_ENTER..INTERRUPT_EXIT => {
-                TraceEventKind::InterruptEnter(self.interrupt(kind - INTERRUPT_ENTER)?)
-            }
-            INTERRUPT_EXIT..FAULT_USER => {
-                TraceEventKind::InterruptExit(self.interrupt(kind - INTERRUPT_EXIT)?)
-            }
-            FAULT_USER | FAULT_KERNEL => {
-                TraceEventKind::FaultEnter { address: self.address()?, user: kind == FAULT_USER }
-            }
-            FAULT_MINOR | FAULT_MAJOR => TraceEventKind::FaultExit { major: kind == FAULT_MAJOR },
-            BLOCK_INSERT => TraceEventKind::BlockInsert(self.request()?),
-            BLOCK_ISSUE => TraceEventKind::BlockIssue(self.request()?),
-            BLOCK_REQUEUE => TraceEventKind::BlockRequeue { request: self.address()? },
-            BLOCK_MERGE => TraceEventKind::BlockMerge { request: self.address()? },
-            BLOCK_COMPLETE => {
-                TraceEventKind::BlockComplete { request: self.address()?, bytes: self.u32()? }
-            }
-            LOCK_BEGIN..LOCK_END => TraceEventKind::LockBegin {
-                kind: LOCKS[usize::from(kind - LOCK_BEGIN)],
-                task: self.tid()?,
-                lock: self.address()?,
-                owner: if owner { Some(self.tid()?) } else { None },
-                stack: self.stack(stack)?,
-            },
-            LOCK_END => TraceEventKind::LockEnd { task: self.tid()?, lock: self.address()? },
-            _ => return None,
-        })
-    }
-
-    fn u8(&mut self) -> Option<u8> {
+    fn byte(&mut self) -> Option<u8> {
         let (first, rest) = self.bytes.split_first()?;
         *self.bytes = rest;
         Some(*first)
     }
 
-    fn u64(&mut self) -> Option<u64> {
+    fn varint(&mut self) -> Option<u64> {
         let mut value = 0;
         for shift in (0..64).step_by(7) {
-            let byte = self.u8()?;
+            let byte = self.byte()?;
             let bits = u64::from(byte & 0x7f);
             if bits << shift >> shift != bits {
                 return None;
@@ -338,28 +161,39 @@ impl Decoder<'_, '_> {
         None
     }
 
-    fn u32(&mut self) -> Option<u32> {
-        u32::try_from(self.u64()?).ok()
-    }
-
     fn difference(&mut self, to: fn(&mut Before) -> &mut u64) -> Option<u64> {
-        let twice = self.u64()?;
+        let twice = self.varint()?;
         let difference = twice >> 1 ^ (twice & 1).wrapping_neg();
         let value = to(self.before).wrapping_add(difference);
         *to(self.before) = value;
         Some(value)
     }
+}
 
-    fn tid(&mut self) -> Option<Tid> {
-        self.u32().map(Tid)
+impl FieldSource for Decoder<'_, '_> {
+    fn word(&mut self, words: &'static [&'static str]) -> Option<usize> {
+        let is_followed = self.n_tags < words.len() && self.index + 1 == self.n_tags;
+        let index = self.index + if is_followed { usize::from(self.byte()?) } else { 0 };
+        (index < words.len()).then_some(index)
     }
 
-    fn call(&mut self) -> Option<u16> {
-        u16::try_from(self.u64()?).ok()
+    fn presence(&mut self, column: EventColumn) -> Option<bool> {
+        let bit = presence_bit(column);
+        let is_present = self.presence & bit != 0;
+        self.presence &= !bit;
+        Some(is_present)
     }
 
-    fn address(&mut self) -> Option<u64> {
-        self.difference(|before| &mut before.address)
+    fn u32(&mut self, _: EventColumn) -> Option<u32> {
+        u32::try_from(self.varint()?).ok()
+    }
+
+    fn u64(&mut self, column: EventColumn) -> Option<u64> {
+        if column == EventColumn::Address {
+            self.difference(|before| &mut before.address)
+        } else {
+            self.varint()
+        }
     }
 
     fn name(&mut self) -> Option<TaskName> {
@@ -367,33 +201,12 @@ impl Decoder<'_, '_> {
         *self.bytes = rest;
         Some(TaskName(*name))
     }
-
-    fn stack(&mut self, there: bool) -> Option<Option<TraceStack>> {
-        if there { self.u32().map(|stack| Some(TraceStack(stack))) } else { Some(None) }
-    }
-
-    fn interrupt(&mut self, class: u8) -> Option<Interrupt> {
-        Some(match class {
-            0 => Interrupt::Device(self.u32()?),
-            1 => Interrupt::Soft(self.u32()?),
-            _ => Interrupt::Vector(*VECTORS.get(usize::from(self.u8()?))?),
-        })
-    }
-
-    fn request(&mut self) -> Option<BlockRequest> {
-        Some(BlockRequest {
-            request: self.address()?,
-            sector: self.u64()?,
-            disk: self.u32()?,
-            bytes: self.u32()?,
-            task: self.tid()?,
-            op: *OPS.get(usize::from(self.u8()?))?,
-        })
-    }
 }
 
 #[cfg(test)]
 mod test {
+    use model::{BlockOp, BlockRequest, PrevState, Tid, TraceStack};
+
     use super::*;
 
     /// Encodes events one after the other and decodes them; how many bytes the last takes.
@@ -462,13 +275,30 @@ mod test {
         let check = |bytes: &[u8]| {
             assert_eq!(decode(&mut &bytes[..], &mut Before::default()), None, "{bytes:x?}");
         };
+        let tag = |kind: TraceEventTag| kind.spool_tags()[0];
+        let (exit, enter) = (tag(TraceEventTag::Exit), tag(TraceEventTag::SyscallEnter));
+        let vector = TraceEventTag::InterruptEnter.spool_tags()[2];
         check(&[]);
         check(&[TAG, 0]);
-        check(&[EXIT | STACK, 0, 1, 1]);
-        check(&[SWITCH | OWNER, 0, 1, 1]);
-        check(&[EXIT, 0, 0xff, 0xff, 0xff, 0xff, 0x1f]);
-        check(&[EXIT, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 1]);
-        check(&[SYSCALL_ENTER, 0, 1, 0xff, 0xff, 0x04]);
-        check(&[INTERRUPT_ENTER + 2, 0, 6]);
+        check(&[exit | STACK, 0, 1, 1]);
+        check(&[tag(TraceEventTag::Switch) | OWNER, 0, 1, 1]);
+        check(&[exit, 0, 0xff, 0xff, 0xff, 0xff, 0x1f]);
+        check(&[exit, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 1]);
+        check(&[enter, 0, 1, 0xff, 0xff, 0x04]);
+        check(&[vector, 0, 6]);
+    }
+
+    /// Every tag with fields of zeros is an event that is encoded as it was.
+    #[test]
+    fn every_tag_is_that_of_its_event() {
+        for tag in (0..=TAG).filter(|tag| KINDS[usize::from(*tag)].is_some()) {
+            let mut zeros = [0; EVENT_BYTES];
+            zeros[0] = tag;
+            let mut rest = &zeros[..];
+            let (time, event) = decode(&mut rest, &mut Before::default()).unwrap();
+            let (mut bytes, length) = (Vec::new(), EVENT_BYTES - rest.len());
+            encode(time, &event, &mut Before::default(), &mut bytes);
+            assert_eq!(bytes, zeros[..length], "{event:?}");
+        }
     }
 }

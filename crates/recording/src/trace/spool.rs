@@ -137,8 +137,8 @@ impl SpooledEvents {
         let (machine, cpu) = self.place;
         let (mut bytes, mut before) = (self.payload.as_slice(), Before::default());
         for _ in 0..count {
-            let (time, what) = decode(&mut bytes, &mut before)?;
-            self.events.push(TraceEvent { time, machine, cpu, kind: what });
+            let (time, kind) = decode(&mut bytes, &mut before)?;
+            self.events.push(TraceEvent { time, machine, cpu, kind });
         }
         bytes.is_empty().then_some(())
     }

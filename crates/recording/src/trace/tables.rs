@@ -3,7 +3,10 @@
 use std::iter::zip;
 use std::path::{Path, PathBuf};
 
-use model::{HostNs, LostEvents, Machine, MachineId, Pid, Tid, TraceStack, TraceTables, TraceTask};
+use model::{
+    HostNs, LostEvents, Machine, MachineId, Pid, Tid, TraceEventTag, TraceStack, TraceTables,
+    TraceTask,
+};
 
 use crate::columns::{Column, TableReader, write_table};
 use crate::error::Error;
@@ -164,7 +167,7 @@ fn lost_columns(machines: &[Machine]) -> Vec<Column> {
     vec![
         Column::u32("machine", rows.clone().map(|(machine, _)| machine)),
         Column::u32("cpu", rows.clone().map(|(_, lost)| lost.cpu)),
-        Column::text("kind", rows.clone().map(|(_, lost)| lost.kind.as_str())),
+        Column::text("kind", rows.clone().map(|(_, lost)| lost.kind_name())),
         Column::u64("count", rows.map(|(_, lost)| lost.count)),
     ]
 }
@@ -174,8 +177,9 @@ fn read_lost(table: &TableReader) -> Result<Vec<(MachineId, LostEvents)>, Error>
         zip(table.u32("machine")?, table.u32("cpu")?),
         zip(table.text("kind")?, table.u64("count")?),
     );
-    let row =
-        |((machine, cpu), (kind, count))| (MachineId(machine), LostEvents { cpu, kind, count });
+    let row = |((machine, cpu), (kind, count)): ((u32, u32), (String, u64))| {
+        (MachineId(machine), LostEvents { cpu, kind: TraceEventTag::from_name(&kind), count })
+    };
     Ok(rows.map(row).collect())
 }
 

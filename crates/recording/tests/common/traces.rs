@@ -63,7 +63,7 @@ impl Wild {
             begin: HostNs(self.u64()),
             end: HostNs(self.u64()),
             lost: (0..self.below(3))
-                .map(|_| LostEvents { cpu: self.u32(), kind: self.text(), count: self.u64() })
+                .map(|_| LostEvents { cpu: self.u32(), kind: Some(self.tag()), count: self.u64() })
                 .collect(),
             missing: (0..self.below(3)).map(|_| (self.text(), self.text())).collect(),
             fault_estimate_ns: self.maybe(Self::u64),
@@ -100,6 +100,10 @@ impl Wild {
         let event =
             |_| TraceEvent { time: HostNs(self.u64()), machine, cpu, kind: self.what(&stacks) };
         (0..count).map(event).collect()
+    }
+
+    fn tag(&mut self) -> TraceEventTag {
+        TraceEventTag::ALL[self.below(TraceEventTag::ALL.len()) as usize]
     }
 
     fn what(&mut self, stacks: &[TraceStack]) -> TraceEventKind {
@@ -257,7 +261,7 @@ pub(crate) fn small_tables() -> TraceTables {
         cpus: vec![0, 1],
         begin: HostNs(5_000_000_000),
         end: HostNs(5_003_000_000),
-        lost: vec![LostEvents { cpu: 1, kind: "syscall_enter".into(), count: 17 }],
+        lost: vec![LostEvents { cpu: 1, kind: Some(TraceEventTag::SyscallEnter), count: 17 }],
         missing: vec![("exceptions/page_fault_end".into(), "fexit can't attach".into())],
         fault_estimate_ns: Some(850),
         path: "here".into(),

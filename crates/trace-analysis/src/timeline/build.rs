@@ -265,6 +265,8 @@ impl<'a> Builder<'a> {
                 self.lock_begin(task, lock, kind, owner, stack);
             }
             TraceEventKind::LockEnd { task, lock } => self.lock_end(task, lock),
+            // A kind that no view needs.
+            _ => {}
         }
     }
 

@@ -10,7 +10,7 @@ use crate::{Report, counted, grouped, seconds};
 /// One line for each reason; a trace without losses says so.
 pub(super) fn facts(context: &Context<'_>, report: &mut Report) {
     let (about, machine) = (context.about, context.machine());
-    report.fact("Lost", lost(machine.lost.iter().map(|lost| (lost.kind.as_str(), lost.count))));
+    report.fact("Lost", lost(machine.lost.iter().map(|lost| (lost.kind_name(), lost.count))));
     for (probe, reason) in &machine.missing {
         report.fact("Missing", format!("probe {probe}: {reason}"));
     }

@@ -115,7 +115,7 @@ fn trace(context: &Context<'_>) -> Value {
 fn machine(context: &Context<'_>) -> Value {
     let row = context.machine();
     let lost =
-        |it: &LostEvents| json!({ "cpu": it.cpu, "kind": clean(&it.kind), "count": it.count });
+        |it: &LostEvents| json!({ "cpu": it.cpu, "kind": it.kind_name(), "count": it.count });
     let missing = |(probe, reason): &(String, String)| json!({ "probe": clean(probe), "reason": clean(reason) });
     json!({
         "name": clean(&row.name),

@@ -107,8 +107,8 @@ fn words(name: &str) -> String {
 
 fn machine_notes(machine: &Machine) -> Vec<String> {
     let lost = machine.lost.iter().take(NOTES);
-    let lost =
-        lost.map(|lost| format!("{} {} events lost on cpu {}", lost.count, lost.kind, lost.cpu));
+    let lost = lost
+        .map(|lost| format!("{} {} events lost on cpu {}", lost.count, lost.kind_name(), lost.cpu));
     let missing = machine.missing.iter().take(NOTES);
     let missing = missing.map(|(probe, why)| format!("no probe {probe}: {why}"));
     let ended = machine.ended_early.iter().map(|why| format!("its trace ended early: {why}"));

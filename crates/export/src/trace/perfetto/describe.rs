@@ -21,7 +21,9 @@ pub(super) fn machine(names: Names<'_>, left_out: u64) -> String {
         lines.extend(machine.clock_error_ns.map(|ns| format!("clock error: at most {ns} ns")));
         let lost = machine.lost.iter().take(LINES);
         lines.extend(
-            lost.map(|lost| format!("lost on cpu {}: {} {}", lost.cpu, lost.count, lost.kind)),
+            lost.map(|lost| {
+                format!("lost on cpu {}: {} {}", lost.cpu, lost.count, lost.kind_name())
+            }),
         );
         let missing = machine.missing.iter().take(LINES);
         lines.extend(missing.map(|(probe, reason)| format!("no probe {probe}: {reason}")));

@@ -283,7 +283,11 @@ fn tables(names: &[&str; 8]) -> TraceTables {
         machines: vec![
             machine("host", vec![0, 1]),
             Machine {
-                lost: vec![LostEvents { cpu: 0, kind: "switch".to_owned(), count: 7 }],
+                lost: vec![LostEvents {
+                    cpu: 0,
+                    kind: model::TraceEventTag::from_name("switch"),
+                    count: 7,
+                }],
                 missing: vec![("fault_exit".to_owned(), "refused".to_owned())],
                 clock_error_ns: Some(420),
                 vm_process: Some(Pid(20)),

@@ -193,9 +193,9 @@ mod test {
 
     #[test]
     fn nothing_is_concluded_where_events_are_lost() {
-        let lost = LostEvents { cpu: 0, kind: "syscall_exit".to_owned(), count: 1 };
+        let lost = LostEvents { cpu: 0, kind: Some(model::TraceEventTag::SyscallExit), count: 1 };
         let scene = found_in(ran_guest(scene(&[]), 30, Some(0)), 16);
-        let scene = scene.machine(|machine| machine.lost.push(lost.clone()));
+        let scene = scene.machine(|machine| machine.lost.push(lost));
         scene.check_cpu(0, &NOT_KNOWN.replace("0-40 5:?", "0-40 ?").replace("1:user", "1:?"));
     }
 }

@@ -120,7 +120,7 @@ impl Random {
     }
 
     fn tables(&mut self) -> TraceTables {
-        let lost = LostEvents { cpu: 0, kind: "switch".to_owned(), count: 5 };
+        let lost = LostEvents { cpu: 0, kind: Some(model::TraceEventTag::Switch), count: 5 };
         let machine = Machine {
             name: "host".to_owned(),
             cpus: vec![0, 1, 2],

@@ -139,8 +139,8 @@ fn what_the_first_event_tells_of_the_time_before() {
     ran.check_task(6, "0-30 preempted, 30-100 cpu0");
     ran.check_problems(&[]);
     // Not when an event may be missing.
-    let lost = model::LostEvents { cpu: 0, kind: "switch".to_owned(), count: 2 };
-    let scene = scene.machine(|machine| machine.lost.push(lost.clone()));
+    let lost = model::LostEvents { cpu: 0, kind: Some(model::TraceEventTag::Switch), count: 2 };
+    let scene = scene.machine(|machine| machine.lost.push(lost));
     scene.check_task(1, "0-20 ?, 20-100 cpu0");
     scene.check_cpu(0, "0-10 ?, 10-12 Vector(LocalTimer), 12-20 ?, 20-100 1:user");
     scene.check_task(5, "0-30 ?, 30-40 queued, 40-100 cpu1");
