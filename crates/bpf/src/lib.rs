@@ -67,3 +67,8 @@ object!(
     GUEST_PROCESSES,
     "guest_processes"
 );
+object!(
+    /// No program: the types of `bpf/abi/`, for a test of their layouts.
+    LAYOUTS,
+    "layouts"
+);
