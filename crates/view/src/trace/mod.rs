@@ -37,7 +37,7 @@ pub use process::processes;
 pub use waits::{causes, details};
 
 /// The version of the JSON.
-pub const JSON_VERSION: u32 = 1;
+pub const JSON_VERSION: u32 = 2;
 
 /// A view of one machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
