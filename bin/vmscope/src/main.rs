@@ -58,7 +58,7 @@ fn main() -> std::process::ExitCode {
         Ok(code) => code,
         Err(error) => {
             // The message may contain names that a guest chose.
-            eprintln!("vmscope: {}", analysis::clean(&format!("{error:#}")));
+            eprintln!("vmscope: {}", view::clean(&format!("{error:#}")));
             commands::exit_code(&error)
         }
     }

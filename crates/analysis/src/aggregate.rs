@@ -13,7 +13,6 @@ use crate::profile::{Label, Other, Profile, Row, Shares, Side, Unnamed, Unresolv
 use crate::resolve::{
     Code, CodeAt, CodeName, Level, Located, ProcessRef, Resolver, Threads, VmRef, Why,
 };
-use crate::text::n_samples;
 use crate::{By, Query, View};
 
 /// Counts samples as they come; memory grows with the distinct places, not with the samples.
@@ -382,4 +381,8 @@ fn non_zero(counters: &BTreeMap<String, u64>) -> BTreeMap<String, u64> {
 
 fn note(subject: &str, text: String) -> Note {
     Note { subject: subject.to_owned(), text }
+}
+
+fn n_samples(n: u64) -> String {
+    if n == 1 { "1 sample".to_owned() } else { format!("{n} samples") }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  tables --> Resolver --+--> Addresses    which addresses need names (while recording)
-//!                        +--> Aggregator   --> Profile --> text, CSV
+//!                        +--> Aggregator   --> Profile
 //!  samples --------------+--> FlowBuilder  --> Flow    (what exports start from)
 //! ```
 //!
@@ -18,12 +18,10 @@ pub mod exit_reason;
 pub mod flow;
 pub mod overview;
 pub mod steal;
-pub mod text;
 
 mod addresses;
 mod aggregate;
 mod counters;
-mod csv;
 mod filter;
 mod guest_time;
 mod label;
@@ -37,8 +35,6 @@ mod testing;
 pub use addresses::Addresses;
 pub use aggregate::Aggregator;
 pub use counters::Counter;
-pub use csv::csv;
 pub use profile::{Label, Other, Profile, Row, Shares, Side, Unnamed, Unresolved, VmSummary};
 pub use query::{By, ProcessFilter, Query, SelectError, Selection, View};
 pub use resolve::Resolver;
-pub use text::{Width, clean, text};

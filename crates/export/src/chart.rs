@@ -4,9 +4,10 @@ use std::iter::Peekable;
 use std::slice::Iter;
 
 use analysis::axis::{Axis, Occupant, Place, Segment, Span, State, Timeline};
+use analysis::exit_reason;
 use analysis::steal::ThiefNames;
-use analysis::{clean, exit_reason};
 use model::{Header, HostNs, Tables, VcpuId, VmId};
+use view::clean;
 
 /// A recording's vCPUs and pCPUs in time, or a part of them.
 #[derive(Debug, Clone, Copy)]

@@ -9,11 +9,11 @@ use std::io::{self, BufWriter, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
-use analysis::clean;
 use analysis::flow::{Flow, FlowModule, FlowThread, Frame, FrameKind};
 use fxprof_processed_profile as fx;
 use fxprof_processed_profile::debugid::DebugId;
 use model::{BuildId, HostNs};
+use view::clean;
 
 use crate::tree::{kind_of_stack, process_name};
 

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use analysis::clean;
 use analysis::flow::Flow;
+use view::clean;
 
 use crate::tree;
 

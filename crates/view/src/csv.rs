@@ -7,8 +7,9 @@ impl Table {
     /// One header line, then one line per row. No cell is cut; what is not known is an empty field.
     #[must_use]
     pub fn csv(&self) -> String {
-        let columns =
-            || self.columns.iter().enumerate().filter_map(|(n, it)| Some((n, it, it.csv?)));
+        let columns = || {
+            self.columns.iter().enumerate().filter_map(|(n, it)| Some((n, it, it.csv.as_ref()?)))
+        };
         let mut out = line(columns().map(|(.., key)| field(key)));
         for row in self.rows.iter().chain(&self.rest) {
             out += &line(columns().map(|(n, column, _)| cell(column, row, n)));

@@ -17,14 +17,31 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod agreement;
+mod correct;
 mod csv;
+mod exits;
 mod format;
 mod html;
 mod json;
+mod profile;
+mod recording;
 mod report;
+mod steal;
 mod table;
 mod text;
+mod top;
 pub mod trace;
+mod vcpu_time;
+
+pub use agreement::agreement;
+pub use correct::{CorrectQuery, TakenExceedsRun, correct, correct_all};
+pub use exits::{ExitsBy, exits};
+pub use profile::profile;
+pub use recording::{dropped, missed};
+pub use steal::{StealBy, StealQuery, steal};
+pub use top::{first_thief, top};
+pub use vcpu_time::{VcpuTime, account_in_words};
 
 pub use csv::field;
 pub use format::{

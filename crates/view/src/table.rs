@@ -1,5 +1,7 @@
 //! A table of typed cells.
 
+use std::borrow::Cow;
+
 use crate::text::{Keep, Width};
 
 /// Rows of cells under columns.
@@ -28,7 +30,7 @@ pub struct Column {
     /// In text and HTML, of one or more lines; `None`: not shown there.
     pub title: Option<String>,
     /// In CSV; `None`: not there.
-    pub csv: Option<&'static str>,
+    pub csv: Option<Cow<'static, str>>,
     /// In JSON; `None`: not there. `stolen.ns` is the member `ns` of an object `stolen`.
     pub json: Option<&'static str>,
     /// Where cells stand, and what gives way when a line is too long.
@@ -175,13 +177,13 @@ impl Column {
     /// In CSV and JSON under this key, too.
     #[must_use]
     pub fn key(self, key: &'static str) -> Self {
-        Self { csv: Some(key), json: Some(key), ..self }
+        Self { csv: Some(key.into()), json: Some(key), ..self }
     }
 
     /// In CSV under this key.
     #[must_use]
-    pub fn csv(self, key: &'static str) -> Self {
-        Self { csv: Some(key), ..self }
+    pub fn csv(self, key: impl Into<Cow<'static, str>>) -> Self {
+        Self { csv: Some(key.into()), ..self }
     }
 
     /// In JSON under this key; `stolen.ns` is the member `ns` of an object `stolen`.

@@ -8,6 +8,7 @@ use std::fmt::Write as _;
 
 use crate::table::{Cell, Column, Fit, Row, Scale, Table, Unit};
 use crate::{clean, clean_lines};
+pub(crate) use fit::NAME_CHARS;
 use fit::{fitting, line};
 
 pub use cut::{Keep, cut};
@@ -15,7 +16,7 @@ pub use fit::Width;
 pub use wrap::{indented, wrapped};
 
 /// Columns stand closer before their names get shorter than this.
-const NAME_CHARS: usize = 12;
+const LEAST_NAME_CHARS: usize = 12;
 const GAP: usize = 2;
 
 impl Table {
@@ -167,8 +168,9 @@ impl Grid {
     /// Whether lines fit with their columns two blanks apart and no name cut to less than a dozen characters.
     fn fits(&self, width: Width) -> bool {
         let widths = self.widths().into_iter().zip(&self.fits);
-        let least = widths
-            .map(|(width, fit)| if weight(*fit) == 0 { width } else { width.min(NAME_CHARS) });
+        let least = widths.map(
+            |(width, fit)| if weight(*fit) == 0 { width } else { width.min(LEAST_NAME_CHARS) },
+        );
         let least = line(&least.collect::<Vec<_>>(), GAP);
         width.columns().is_none_or(|columns| least <= columns)
     }

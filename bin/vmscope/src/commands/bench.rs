@@ -49,11 +49,3 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 fn counted(n: usize, what: &str) -> String {
     if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
 }
-
-/// How wide tables may be.
-fn width() -> view::Width {
-    match super::output::width() {
-        analysis::Width::Columns(columns) => view::Width::Columns(columns),
-        analysis::Width::Unlimited => view::Width::Unlimited,
-    }
-}

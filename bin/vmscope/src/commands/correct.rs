@@ -1,21 +1,17 @@
 //! `vmscope correct`.
 
-mod json;
-mod text;
-
 use std::process::ExitCode;
 use std::time::Duration;
 
 use analysis::ProcessFilter;
-use analysis::steal::{
-    Correction, Target, VictimTime, Victims, Whose, Window, correction, share_bound_ns, victims,
-};
+use analysis::steal::{Target, Whose, Window, correction, victims};
 use anyhow::Context;
-use model::{HostNs, VmId};
+use model::HostNs;
+use view::{CorrectQuery, Report, TakenExceedsRun, VcpuTime, clean, seconds};
 
 use super::Usage;
-use super::output::{print, width};
-use super::scene::{Format, Scene, Source, cleaned, seconds};
+use super::open_recording::{Format, OpenRecording, Source};
+use super::output::print;
 use super::time::duration_in_seconds;
 
 const EXAMPLE: &str = "Examples:
@@ -55,54 +51,45 @@ pub(crate) struct Args {
     format: Format,
 }
 
-/// All that is shown.
-struct Findings<'s> {
-    scene: &'s Scene,
-    args: &'s Args,
-    vm: VmId,
-    window: Window,
-    answer: Answer,
-}
-
-enum Answer {
-    /// What was asked for.
-    One(Corrected),
-    /// Each process of the VM.
-    Processes(Victims),
-}
-
-/// A corrected run time.
-struct Corrected {
-    found: Correction,
-    apparent_ns: u64,
-    corrected_ns: u64,
-    bound_ns: u64,
-    /// Taken from it, and possibly before or after what was measured.
-    beyond_ns: u64,
-}
-
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let scene = Scene::open(&args.source)?;
-    let vm = scene.vm(args.source.vm.as_deref())?;
-    let window = window(&scene, args)?;
-    let answer = answer(&scene, args, vm, window)?;
-    let findings = Findings { scene: &scene, args, vm, window, answer };
-    let out = match args.format {
-        Format::Text => text::text(&findings, width()),
-        Format::Csv => text::csv(&findings),
-        Format::Json => serde_json::to_string_pretty(&json::correct(&findings))? + "\n",
+    let recording = OpenRecording::open(&args.source)?;
+    let vm = recording.vm(args.source.vm.as_deref())?;
+    let time = recording.vcpu_time();
+    let query = CorrectQuery {
+        vm,
+        window: window(time.evidence.all(), args)?,
+        process: args.process.as_deref(),
+        function: args.function.as_deref(),
+        measured_ns: args.apparent.map(in_ns),
     };
-    print(&out).context("failed to write to standard output")?;
+    let report = report(&time, &query)?;
+    print(&args.format.render(&report)).context("failed to write to standard output")?;
     Ok(ExitCode::SUCCESS)
 }
 
+fn report(time: &VcpuTime<'_>, query: &CorrectQuery<'_>) -> anyhow::Result<Report> {
+    let (vm, window, evidence) = (query.vm, query.window, &time.evidence);
+    if query.measured_ns.is_none() && query.process.is_none() && query.function.is_none() {
+        let mut victims = victims(evidence, vm, Whose::Process, window);
+        victims.rows.sort_by_key(|(_, time)| std::cmp::Reverse(time.apparent_ns()));
+        return Ok(view::correct_all(time, query, &victims));
+    }
+    let process = query.process.map(ProcessFilter::new);
+    let target = Target { vm, process: process.as_ref(), function: query.function };
+    let found = correction(evidence, &time.names, &target, window)
+        .map_err(|unknown| anyhow::anyhow!(clean(&unknown.to_string()).into_owned()))?;
+    view::correct(time, query, &found).map_err(|TakenExceedsRun { stolen_ns, apparent_ns }| {
+        let (stolen, apparent) = (seconds(stolen_ns, 6), seconds(apparent_ns, 6));
+        anyhow::anyhow!(
+            "{stolen} s were taken from it, more than the {apparent} s of --apparent: say with --from and --to when \
+             those were measured"
+        )
+    })
+}
+
 /// The time asked for, on the host's axis.
-fn window(scene: &Scene, args: &Args) -> Result<Window, Usage> {
-    let all = scene.evidence().all();
-    let at = |time: Duration| {
-        let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        HostNs(all.from.0.saturating_add(ns)).min(all.to)
-    };
+fn window(all: Window, args: &Args) -> Result<Window, Usage> {
+    let at = |time: Duration| HostNs(all.from.0.saturating_add(in_ns(time))).min(all.to);
     let from = args.from.map_or(all.from, at);
     let to = args.to.map_or(all.to, at);
     if from < to {
@@ -113,43 +100,6 @@ fn window(scene: &Scene, args: &Args) -> Result<Window, Usage> {
     Err(Usage(text))
 }
 
-fn answer(scene: &Scene, args: &Args, vm: VmId, window: Window) -> anyhow::Result<Answer> {
-    if args.apparent.is_none() && args.process.is_none() && args.function.is_none() {
-        let evidence = scene.evidence();
-        let mut victims = victims(&evidence, vm, Whose::Process, window);
-        victims.rows.sort_by_key(|(_, time)| std::cmp::Reverse(time.apparent_ns()));
-        return Ok(Answer::Processes(victims));
-    }
-    let process = args.process.as_deref().map(ProcessFilter::new);
-    let target = Target { vm, process: process.as_ref(), function: args.function.as_deref() };
-    let found = correction(&scene.evidence(), &scene.thief_names(), &target, window)
-        .map_err(|unknown| anyhow::anyhow!(cleaned(&unknown.to_string())))?;
-    let period_ns = scene.recording.header.period_ns;
-    let (apparent_ns, bound_ns) = match args.apparent {
-        Some(time) => (u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), found.bound_ns),
-        None => (found.time.apparent_ns(), run_bound_ns(period_ns, &found.time, found.all_samples)),
-    };
-    let stolen = found.time.stolen.total_ns();
-    let Some(corrected_ns) = apparent_ns.checked_sub(stolen) else {
-        let (stolen, apparent) = (seconds(stolen, 6), seconds(apparent_ns, 6));
-        anyhow::bail!(
-            "{stolen} s were taken from it, more than the {apparent} s of --apparent: say with --from and --to when \
-             those were measured"
-        );
-    };
-    // What the axis shows of it between --from and --to may be more than was measured.
-    let beyond_ns = found.time.apparent_ns().saturating_sub(apparent_ns).min(stolen);
-    let bound_ns = rounded(bound_ns);
-    Ok(Answer::One(Corrected { found, apparent_ns, corrected_ns, bound_ns, beyond_ns }))
-}
-
-/// A run time seen on the axis is a share of the VM's samples.
-fn run_bound_ns(period_ns: u64, time: &VictimTime, all_samples: u64) -> f64 {
-    share_bound_ns(period_ns, time.samples, all_samples)
-}
-
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-fn rounded(ns: f64) -> u64 {
-    // Not negative, and `as` saturates.
-    ns.round() as u64
+fn in_ns(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

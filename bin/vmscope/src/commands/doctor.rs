@@ -1,18 +1,24 @@
 //! `vmscope doctor`.
 
 use std::fmt::Write as _;
-use std::io::{self, Write as _};
+use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
-use api::doctor::{AreaVerdict, Doctor, Finding, VERSION, Verdict};
 use api::guest::SERIAL_PORT_NAME;
-use host::capabilities::{self, Area, Facts, State, Trial, Trials};
+use host::capabilities::{self, Area, AreaVerdict, Facts, Finding, State, Trial, Trials, Verdict};
 use model::Trigger;
 use probes::{ProbeError, Sampler};
+use serde_json::{Value, json};
 use testbed::KvmVerdict;
+use view::{Cell, Column, Table};
+
+use super::output::print;
+
+/// Version of the JSON that docs/operations.md describes.
+const VERSION: u32 = 1;
 
 /// How long a trial guest may take.
 const TRIAL_TIME: Duration = Duration::from_secs(5);
@@ -43,16 +49,22 @@ enum Format {
     Json,
 }
 
+/// What was found out.
+struct Doctor {
+    hostname: String,
+    kernel: String,
+    findings: Vec<Finding>,
+    verdict: Verdict,
+}
+
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let doctor = examine();
     let text = match args.format {
         Format::Text => text(&doctor),
-        Format::Json => {
-            serde_json::to_string_pretty(&doctor).context("failed to write JSON")? + "\n"
-        }
+        Format::Json => view::pretty(&json(&doctor)),
     };
-    io::stdout().write_all(text.as_bytes()).context("failed to write to standard output")?;
-    Ok(ExitCode::from(u8::from(!doctor.verdict.record)))
+    print(&text).context("failed to write to standard output")?;
+    Ok(ExitCode::from(u8::from(!can_record(&doctor))))
 }
 
 fn examine() -> Doctor {
@@ -61,17 +73,12 @@ fn examine() -> Doctor {
     let trials = Trials { sampler, guest: try_guest(), vms };
     let findings = capabilities::findings(&facts, &trials);
     let verdict = capabilities::verdict(&findings);
-    Doctor {
-        version: VERSION,
-        hostname: host::machine::hostname(Path::new("/proc")),
-        kernel: facts.kernel.release,
-        findings: findings.into_iter().map(finding).collect(),
-        verdict: Verdict {
-            record: verdict.host.state != State::Missing,
-            host: area(verdict.host),
-            guests: area(verdict.guests),
-        },
-    }
+    let hostname = host::machine::hostname(Path::new("/proc"));
+    Doctor { hostname, kernel: facts.kernel.release, findings, verdict }
+}
+
+fn can_record(doctor: &Doctor) -> bool {
+    doctor.verdict.host.state != State::Missing
 }
 
 /// Loads the program and attaches it to every CPU, for a moment; and looks for VMs.
@@ -120,25 +127,33 @@ fn try_guest() -> Trial {
     }
 }
 
-fn finding(finding: capabilities::Finding) -> Finding {
-    let area = match finding.area {
-        Area::Host => "host",
-        Area::Guests => "guests",
-    };
-    Finding {
-        area: area.to_owned(),
-        what: finding.what.to_owned(),
-        state: state(finding.state).to_owned(),
-        reason: finding.reason,
-        advice: finding.advice,
+/// The documented JSON.
+fn json(doctor: &Doctor) -> Value {
+    let keys = ["area", "what", "state", "reason", "advice"];
+    let mut findings = Table::new("", keys.map(Column::json_only).to_vec());
+    for Finding { area, what, state, reason, advice } in &doctor.findings {
+        let area = match area {
+            Area::Host => "host",
+            Area::Guests => "guests",
+        };
+        let texts = [area, what, state_name(*state), reason].map(Cell::from);
+        findings.row(texts.into_iter().chain([advice.clone().into()]));
     }
+    let area = |verdict: &AreaVerdict| json!({ "state": state_name(verdict.state), "reasons": verdict.reasons });
+    json!({
+        "version": VERSION,
+        "hostname": doctor.hostname,
+        "kernel": doctor.kernel,
+        "findings": findings.json(),
+        "verdict": {
+            "record": can_record(doctor),
+            "host": area(&doctor.verdict.host),
+            "guests": area(&doctor.verdict.guests),
+        },
+    })
 }
 
-fn area(verdict: capabilities::AreaVerdict) -> AreaVerdict {
-    AreaVerdict { state: state(verdict.state).to_owned(), reasons: verdict.reasons }
-}
-
-fn state(state: State) -> &'static str {
+fn state_name(state: State) -> &'static str {
     match state {
         State::Works => "works",
         State::Limited => "limited",
@@ -149,20 +164,22 @@ fn state(state: State) -> &'static str {
 fn text(doctor: &Doctor) -> String {
     let mut text = format!("{}, Linux {}\n", doctor.hostname, doctor.kernel);
     let width = doctor.findings.iter().map(|finding| finding.what.len()).max().unwrap_or(0);
-    for (area, title) in [("host", "This host"), ("guests", "Guests")] {
+    for (area, title) in [(Area::Host, "This host"), (Area::Guests, "Guests")] {
         let _ = writeln!(text, "\n{title}");
         for Finding { what, state, reason, advice, .. } in
             doctor.findings.iter().filter(|finding| finding.area == area)
         {
-            let _ = writeln!(text, "  {state:<8} {what:<width$}  {reason}");
+            let _ = writeln!(text, "  {:<8} {what:<width$}  {reason}", state_name(*state));
             if let Some(advice) = advice {
                 let _ = writeln!(text, "  {:8} {:width$}  -> {advice}", "", "");
             }
         }
     }
-    let Verdict { record, host, guests } = &doctor.verdict;
-    let will = if *record { "will" } else { "won't" };
-    let host = if *record { "yes".to_owned() } else { answer(host) };
+    let Verdict { host, guests } = &doctor.verdict;
+    let (will, host) = match can_record(doctor) {
+        true => ("will", "yes".to_owned()),
+        false => ("won't", answer(host)),
+    };
     let _ = writeln!(text, "\nvmscope record {will} work: host {host}; guests {}", answer(guests));
     text
 }
@@ -170,10 +187,10 @@ fn text(doctor: &Doctor) -> String {
 /// `yes`, or the first thing that is in the way.
 fn answer(verdict: &AreaVerdict) -> String {
     let reason = verdict.reasons.first().map(String::as_str).unwrap_or_default();
-    match verdict.state.as_str() {
-        "works" => "yes".to_owned(),
-        "limited" => format!("in part, because {reason}"),
-        _ => format!("no, because {reason}"),
+    match verdict.state {
+        State::Works => "yes".to_owned(),
+        State::Limited => format!("in part, because {reason}"),
+        State::Missing => format!("no, because {reason}"),
     }
 }
 
@@ -183,29 +200,46 @@ mod test {
     use super::*;
 
     fn doctor(host: State, guests: State) -> Doctor {
-        let row = |area: &str, what: &str, state: State, reason: &str, advice: Option<&str>| {
-            let (area, what) = (area.to_owned(), what.to_owned());
-            let (state, reason) = (super::state(state).to_owned(), reason.to_owned());
-            Finding { area, what, state, reason, advice: advice.map(str::to_owned) }
+        let row = |area, what, state, reason: &str, advice: Option<&str>| Finding {
+            area,
+            what,
+            state,
+            reason: reason.to_owned(),
+            advice: advice.map(str::to_owned),
         };
         let verdict = |state: State, reason: &str| AreaVerdict {
-            state: super::state(state).to_owned(),
+            state,
             reasons: if state == State::Works { vec![] } else { vec![reason.to_owned()] },
         };
         Doctor {
-            version: VERSION,
             hostname: "h1".to_owned(),
             kernel: "6.1.0".to_owned(),
             findings: vec![
-                row("host", "privileges", host, "it is root", None),
-                row("guests", "KVM", guests, "kvm_intel", Some("use AMD")),
+                row(Area::Host, "privileges", host, "it is root", None),
+                row(Area::Guests, "KVM", guests, "kvm_intel", Some("use AMD")),
             ],
             verdict: Verdict {
-                record: host != State::Missing,
                 host: verdict(host, "privileges: not root"),
                 guests: verdict(guests, "KVM: kvm_intel"),
             },
         }
+    }
+
+    #[test]
+    fn json_as_documented() {
+        let expected = json!({
+            "version": 1, "hostname": "h1", "kernel": "6.1.0",
+            "findings": [
+                { "area": "host", "what": "privileges", "state": "works", "reason": "it is root", "advice": null },
+                { "area": "guests", "what": "KVM", "state": "limited", "reason": "kvm_intel", "advice": "use AMD" },
+            ],
+            "verdict": {
+                "record": true,
+                "host": { "state": "works", "reasons": [] },
+                "guests": { "state": "limited", "reasons": ["KVM: kvm_intel"] },
+            },
+        });
+        assert_eq!(json(&doctor(State::Works, State::Limited)), expected);
     }
 
     #[test]

@@ -6,17 +6,17 @@ use std::process::ExitCode;
 
 use analysis::axis::Axis;
 use analysis::flow::{Flow, FlowBuilder};
-use analysis::text::{dropped, missed};
-use analysis::{Counter, Resolver, Selection, View, clean};
+use analysis::{Counter, Resolver, Selection, View};
 use anyhow::Context;
 use clap::ValueEnum;
 use export::{About, Chart};
 use model::{Guest, Header, Note, OffCpuSource, Tables};
 use recording::Recording;
+use view::{clean, dropped, missed};
 
+use super::open_recording::EdgesArg;
 use super::output::{pipe, write_file};
 use super::report::{Select, refuse_unknown_process};
-use super::scene::EdgesArg;
 use super::{Usage, axis};
 
 /// Write a recording in another tool's format.

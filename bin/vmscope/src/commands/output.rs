@@ -4,8 +4,8 @@ use std::fs::File;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
-use analysis::Width;
 use rustix::termios::tcgetwinsize;
+use view::Width;
 
 /// Lines at most, 0 for all.
 pub(crate) fn count(text: &str) -> Result<usize, String> {

@@ -1,16 +1,15 @@
 //! `vmscope report`.
 
-mod agreement;
-mod json;
-
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use analysis::{Aggregator, By, Profile, Query, Resolver, Selection, View, csv, text};
+use analysis::axis::agreement;
+use analysis::{Aggregator, By, Profile, Query, Resolver, Selection, View};
 use anyhow::Context;
 use clap::ValueEnum;
 use model::{OffCpuSource, Tables};
 use recording::Recording;
+use view::{Report, Width, clean};
 
 use super::output::{count, print, width};
 use super::{Usage, axis, export};
@@ -118,7 +117,8 @@ enum Format {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if args.edges == Some(EdgesArg::Both) {
-        print(&agreement::rendered(args)?).context("failed to write to standard output")?;
+        let report = agreement_report(args)?;
+        print(&render(&report, args.format)).context("failed to write to standard output")?;
         return Ok(ExitCode::SUCCESS);
     }
     if args.format == Format::Html {
@@ -128,7 +128,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let profile = profile(&args.dir, args)?;
     refuse_unknown_process(&profile.query.selection, profile.total, &args.dir)?;
-    print(&rendered(&profile, args.format)?).context("failed to write to standard output")?;
+    let width = if args.format == Format::Text { width() } else { Width::Unlimited };
+    let report = view::profile(&profile, width);
+    print(&render(&report, args.format)).context("failed to write to standard output")?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -151,7 +153,7 @@ impl Select {
     fn selection_in(&self, tables: &Tables, view: View) -> anyhow::Result<Selection> {
         let (vm, process) = (self.vm.as_deref(), self.process.as_deref());
         Selection::new(tables, view, vm, self.vcpu, process)
-            .map_err(|error| Usage(analysis::clean(&error.to_string()).into_owned()).into())
+            .map_err(|error| Usage(clean(&error.to_string()).into_owned()).into())
     }
 }
 
@@ -223,10 +225,26 @@ fn limit(args: &Args) -> Option<usize> {
     }
 }
 
-fn rendered(profile: &Profile, format: Format) -> anyhow::Result<String> {
+/// How well the two ways to find gaps agree.
+fn agreement_report(args: &Args) -> anyhow::Result<Report> {
+    if matches!(args.format, Format::Csv | Format::Html) || args.select.process.is_some() {
+        let text = "--edges both compares whole vCPUs, as text or json: leave out --process and --format csv or html";
+        return Err(Usage(text.to_owned()).into());
+    }
+    let recording = Recording::open(&args.dir)?;
+    let (tables, period_ns) = (&recording.tables, recording.header.period_ns);
+    let selection = args.select.selection_in(tables, View::Unified)?;
+    let resolver = Resolver::new(tables);
+    let switches = axis::load(&recording, &resolver, Some(OffCpuSource::Switches))?;
+    let samples = axis::load(&recording, &resolver, Some(OffCpuSource::Samples))?;
+    let found = agreement(&samples, &switches, period_ns);
+    Ok(view::agreement(tables, &selection, &found, period_ns))
+}
+
+fn render(report: &Report, format: Format) -> String {
     match format {
-        Format::Text | Format::Html => Ok(text(profile, width())),
-        Format::Csv => Ok(csv(profile)),
-        Format::Json => Ok(serde_json::to_string_pretty(&json::report(profile))? + "\n"),
+        Format::Text | Format::Html => report.text(width()),
+        Format::Csv => report.csv(),
+        Format::Json => view::pretty(&report.json),
     }
 }

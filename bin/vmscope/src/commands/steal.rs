@@ -1,19 +1,13 @@
 //! `vmscope steal`.
 
-mod json;
-mod table;
-mod text;
-
-use std::collections::BTreeMap;
 use std::process::ExitCode;
 
-use analysis::steal::{Balance, Victims, Whose, balances, victims};
 use anyhow::Context;
 use clap::ValueEnum;
-use model::{VcpuId, VmId};
+use view::{StealBy, StealQuery};
 
-use super::output::{count, print, width};
-use super::scene::{Format, Scene, Source};
+use super::open_recording::{Format, OpenRecording, Source};
+use super::output::{count, print};
 
 /// Lines of a text table unless `--limit` says otherwise.
 const TEXT_LIMIT: usize = 30;
@@ -66,73 +60,30 @@ enum By {
     Process,
 }
 
-/// All that is shown.
-struct Findings<'s> {
-    scene: &'s Scene,
-    vms: Vec<VmTime>,
-    by: Option<By>,
-    /// Whether all VMs are looked at.
-    all: bool,
-    limit: Option<usize>,
-}
-
-/// A VM's time.
-struct VmTime {
-    vm: VmId,
-    sum: Balance,
-    /// By their numbers.
-    vcpus: Vec<(u32, VcpuId, Balance)>,
-    /// When `--by` asks for them.
-    victims: Option<Victims>,
+impl From<By> for StealBy {
+    fn from(by: By) -> Self {
+        match by {
+            By::Thief => Self::Thief,
+            By::Reason => Self::Reason,
+            By::Function => Self::Function,
+            By::Process => Self::Process,
+        }
+    }
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let scene = Scene::open(&args.source)?;
-    let findings = Findings::of(&scene, args)?;
-    let out = match args.format {
-        Format::Text => text::text(&findings, width()),
-        Format::Csv => table::csv(&findings),
-        Format::Json => serde_json::to_string_pretty(&json::steal(&findings))? + "\n",
-    };
-    print(&out).context("failed to write to standard output")?;
-    Ok(ExitCode::SUCCESS)
-}
-
-impl<'s> Findings<'s> {
-    fn of(scene: &'s Scene, args: &Args) -> anyhow::Result<Self> {
-        let vms = scene.vms(args.source.vm.as_deref())?;
-        let mut balances = balances(&scene.evidence(), &scene.thief_names());
-        let vms = vms.into_iter().map(|vm| VmTime::of(scene, vm, args.by, &mut balances)).collect();
-        let limit = match (args.limit, args.format) {
+    let recording = OpenRecording::open(&args.source)?;
+    let query = StealQuery {
+        vms: recording.vms(args.source.vm.as_deref())?,
+        all: args.source.vm.is_none(),
+        by: args.by.map(StealBy::from),
+        limit: match (args.limit, args.format) {
             (Some(0), _) | (None, Format::Json | Format::Csv) => None,
             (Some(limit), _) => Some(limit),
             (None, Format::Text) => Some(TEXT_LIMIT),
-        };
-        Ok(Self { scene, vms, by: args.by, all: args.source.vm.is_none(), limit })
-    }
-}
-
-impl VmTime {
-    fn of(
-        scene: &Scene,
-        vm: VmId,
-        by: Option<By>,
-        balances: &mut BTreeMap<VcpuId, Balance>,
-    ) -> Self {
-        let mut sum = Balance::default();
-        let mut vcpus = Vec::new();
-        for (number, vcpu) in scene.vcpus(vm) {
-            let balance = balances.remove(&vcpu).unwrap_or_default();
-            sum.add(&balance);
-            vcpus.push((number, vcpu, balance));
-        }
-        let whose = match by {
-            Some(By::Process) => Some(Whose::Process),
-            Some(By::Function) => Some(Whose::Function),
-            Some(By::Thief | By::Reason) | None => None,
-        };
-        let evidence = scene.evidence();
-        let victims = whose.map(|whose| victims(&evidence, vm, whose, evidence.all()));
-        Self { vm, sum, vcpus, victims }
-    }
+        },
+    };
+    let report = view::steal(&recording.vcpu_time(), &query, args.format.width());
+    print(&args.format.render(&report)).context("failed to write to standard output")?;
+    Ok(ExitCode::SUCCESS)
 }

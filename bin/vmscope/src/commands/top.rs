@@ -4,15 +4,13 @@ mod data;
 mod draw;
 mod state;
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use analysis::overview::Overview;
 use anyhow::Context;
-use api::top::{TopJson, VcpuJson};
 use clap::ValueEnum;
 use collector::{Exits, GuestQuestions, ProcessEvents, Roots, Sampling, SessionPlan};
 use model::{OffCpuSource, Trigger};
@@ -20,9 +18,10 @@ use ratatui::crossterm::event::{Event, KeyCode, KeyEventKind, KeyModifiers};
 use signal_hook::consts::{SIGHUP, SIGTERM};
 
 use super::Usage;
+use super::output::{print, width};
 use super::time::duration_in_seconds;
 use data::{Data, Shown};
-use draw::{Colours, cells, draw};
+use draw::{Colours, draw};
 use state::{Key, State, Wish};
 
 /// How long a key may have to wait.
@@ -157,68 +156,13 @@ fn print_once(data: &Data, args: &Args) -> anyhow::Result<ExitCode> {
         shown = data.windows.recv().context("sampling ended unexpectedly")??;
         windows += 1;
     }
+    let report = view::top(&shown.hostname, shown.n_cpus, shown.window_ns, &shown.vcpus);
     let text = match args.format {
-        Format::Text => table(&shown),
-        Format::Json => serde_json::to_string_pretty(&json(&shown))? + "\n",
+        Format::Text => report.text(width()),
+        Format::Json => view::pretty(&report.json),
     };
-    io::stdout().write_all(text.as_bytes()).context("failed to write to standard output")?;
+    print(&text).context("failed to write to standard output")?;
     Ok(ExitCode::SUCCESS)
-}
-
-fn table(shown: &Shown) -> String {
-    let titles =
-        ["VCPU", "GUEST", "USER", "KERN", "HALT", "STEAL1", "STEAL2", "QUOTA", "?", "THIEF"];
-    let mut rows = vec![titles.map(str::to_owned)];
-    rows.extend(shown.vcpus.iter().map(|v| cells(&format!("{} vcpu{}", v.vm, v.vcpu), v)));
-    let width = rows.iter().map(|row| row[0].chars().count()).max().unwrap_or(0);
-    let mut text = String::new();
-    for [name, numbers @ .., thief] in &rows {
-        let numbers: Vec<String> = numbers.iter().map(|number| format!("{number:>6}")).collect();
-        let line = format!("{name:width$} {}  {thief}", numbers.join(" "));
-        text += line.trim_end();
-        text.push('\n');
-    }
-    text
-}
-
-fn json(shown: &Shown) -> TopJson {
-    TopJson {
-        hostname: shown.hostname.clone(),
-        cpus: shown.n_cpus,
-        window_ns: shown.window_ns,
-        vcpus: shown.vcpus.iter().map(vcpu_json).collect(),
-    }
-}
-
-fn vcpu_json(line: &Overview) -> VcpuJson {
-    use analysis::axis::Account;
-    let part = |ns: u64| ns as f64 / line.wall_ns.max(1) as f64;
-    let of = |account| part(line.ns(account));
-    let shares = |shares: &[analysis::overview::Share]| {
-        let share = |s: &analysis::overview::Share| api::top::ShareJson {
-            name: s.name.clone(),
-            process: (!s.process.is_empty()).then(|| s.process.clone()),
-            share: part(s.ns),
-        };
-        shares.iter().take(10).map(share).collect()
-    };
-    VcpuJson {
-        vm: line.vm.clone(),
-        vcpu: line.vcpu,
-        wall_ns: line.wall_ns,
-        guest_user: part(line.guest_user_ns),
-        guest_kernel: part(line.guest_kernel_ns),
-        halt: of(Account::Halt),
-        halt_polling: of(Account::HaltPolling),
-        steal_outside: of(Account::StealOutside),
-        steal_vmm: of(Account::StealVmm),
-        throttled: of(Account::Throttled),
-        not_sampled: of(Account::NotSampled),
-        unknown: of(Account::Unknown),
-        thieves: shares(&line.thieves),
-        exits: shares(&line.exits),
-        functions: shares(&line.functions),
-    }
 }
 
 fn interval(text: &str) -> Result<Duration, String> {

@@ -47,11 +47,3 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Action::Export(args) => export::run(args),
     }
 }
-
-/// How wide text may be.
-fn width() -> view::Width {
-    match super::output::width() {
-        analysis::Width::Columns(columns) => view::Width::Columns(columns),
-        analysis::Width::Unlimited => view::Width::Unlimited,
-    }
-}

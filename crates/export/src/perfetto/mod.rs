@@ -23,7 +23,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::io::{self, Write};
 
-use analysis::clean;
+use view::clean;
 
 use self::flows::{Flows, Key};
 use self::proto::{ORDERING_EXPLICIT, SIBLING_MERGE_NONE, TrackDescriptor};

@@ -5,9 +5,9 @@ use std::iter::Peekable;
 use std::slice::Iter;
 
 use analysis::axis::{Account, Occupant, Place, Segment, Span, State, Timeline};
-use analysis::clean;
 use analysis::steal::account_name;
 use model::HostNs;
+use view::clean;
 
 use super::event::{Event, Fact, Kind, begin, end};
 use super::flows::{End, Ends};

@@ -10,9 +10,9 @@ pub mod proto;
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
 
-use analysis::clean;
 use analysis::flow::{Flow, FlowModule, FlowThread, Frame};
 use prost::Message;
+use view::clean;
 
 use self::proto::{Function, Label, Line, Location, Mapping, Profile, Sample, ValueType};
 use crate::About;

@@ -11,8 +11,9 @@ use microbench::compare::Unit;
 use microbench::{Comparison, Condition, Labelled, json, report};
 
 use super::super::Usage;
+use super::super::output::width;
 use super::super::output::{print, write_file};
-use super::{file, width};
+use super::file;
 
 const EXAMPLE: &str = "Examples:
   vmscope bench compare real.json kvm.json                    the tables, and what exits to the VMM

@@ -12,7 +12,8 @@ use microbench::lines::{Log, NoResults};
 use microbench::report;
 use testbed::{Accelerator, Bare, Listen, Patience};
 
-use super::{image, width};
+use super::super::output::width;
+use super::image;
 use crate::commands::output::print;
 
 /// The image starts in a second or two.

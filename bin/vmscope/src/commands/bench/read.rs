@@ -8,7 +8,8 @@ use microbench::{Results, json, lines, qr, report};
 
 use super::super::Usage;
 use super::super::output::print;
-use super::{counted, file, width};
+use super::super::output::width;
+use super::{counted, file};
 
 const EXAMPLE: &str = "Examples:
   vmscope bench read serial.log -o real.json     what came out of the serial port

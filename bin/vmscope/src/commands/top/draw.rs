@@ -1,13 +1,13 @@
 //! The screen. Fits 80x24; without colour everything is still told by words.
 
 use analysis::axis::Account;
-use analysis::clean;
 use analysis::overview::{Overview, Share};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Paragraph, Row, Table, TableState};
+use view::{clean, first_thief};
 
 use super::data::Shown;
 use super::state::{Mode, State};
@@ -137,7 +137,7 @@ fn accounts<'a>(
 }
 
 /// A line's columns as text; the numbers in % of its time.
-pub(crate) fn cells(name: &str, line: &Overview) -> [String; 10] {
+fn cells(name: &str, line: &Overview) -> [String; 10] {
     let part = |ns: u64| format!("{:5.1}", 100.0 * ns as f64 / line.wall_ns.max(1) as f64);
     let of = |account| line.ns(account);
     [
@@ -150,10 +150,7 @@ pub(crate) fn cells(name: &str, line: &Overview) -> [String; 10] {
         part(of(Account::StealVmm)),
         part(of(Account::Throttled)),
         part(of(Account::NotSampled) + of(Account::Unknown)),
-        line.thieves.first().map_or_else(String::new, |thief| {
-            let part = 100 * thief.ns / of(Account::StealOutside).max(1);
-            format!("{} {part}%", clean(&thief.name))
-        }),
+        line.thieves.first().map_or_else(String::new, |thief| first_thief(line, thief)),
     ]
 }
 

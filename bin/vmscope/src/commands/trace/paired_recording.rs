@@ -22,7 +22,7 @@ pub(super) fn load(dir: &Path, trace: &TraceHeader) -> anyhow::Result<InTime> {
     let (a, b) = (Taken::recording(&recording.header), Taken::trace(trace));
     if let Some(why) = mismatch(&a, &b) {
         let text = format!("{} can't be shown with this trace: {why}", dir.display());
-        return Err(Usage(analysis::clean(&text).into_owned()).into());
+        return Err(Usage(view::clean(&text).into_owned()).into());
     }
     InTime::load(recording)
 }

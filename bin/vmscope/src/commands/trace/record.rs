@@ -11,7 +11,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use analysis::clean;
 use anyhow::Context;
 use collector::trace::{GuestPath, Scope, TracePlan, Traced, trace};
 use collector::{CollectError, Control, Next, Progress, Roots};
@@ -22,6 +21,7 @@ use rustix::termios::tcgetpgrp;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag::register_usize;
 use signal_hook::low_level::{exit, pipe};
+use view::clean;
 
 use super::super::Usage;
 use super::super::time::duration_in_seconds;

@@ -2,11 +2,12 @@
 
 use std::fmt::Write as _;
 
-use super::cut::{Keep, cut};
-use super::fit::NAME_CHARS;
-use super::{Width, clean, n_samples, percent};
-use crate::By;
-use crate::profile::{Profile, Unnamed, Unresolved};
+use analysis::{By, Profile, Unnamed, Unresolved};
+use serde_json::{Value, json};
+
+use crate::recording::{cleaned, n_samples};
+use crate::text::NAME_CHARS;
+use crate::{Keep, Width, clean, cut, percent};
 
 /// Lines of each kind; the rest is one line.
 const REASONS: usize = 10;
@@ -15,41 +16,58 @@ const REASON_CHARS: usize = 200;
 /// The number before a reason.
 const INDENT: usize = 9;
 
-/// Says nothing where no row could be without a name.
-pub(super) fn unnamed(out: &mut String, profile: &Profile, width: Width) {
+pub(super) fn json(profile: &Profile) -> Value {
+    let unresolved = |unresolved: &Unresolved| {
+        let Unresolved { what, subject, module, reason, samples } = unresolved;
+        json!({
+            "part": part(*what),
+            "stripped": *what == Unnamed::Stripped,
+            "subject": cleaned(subject),
+            "module": module.as_deref().map(cleaned),
+            "reason": cleaned(reason),
+            "samples": samples,
+        })
+    };
+    profile.unresolved.iter().map(unresolved).collect()
+}
+
+fn part(what: Unnamed) -> &'static str {
+    match what {
+        Unnamed::Stripped | Unnamed::Function => "function",
+        Unnamed::Process => "process",
+    }
+}
+
+/// Nothing where no row could be without a name.
+pub(super) fn lists(profile: &Profile, width: Width) -> Vec<String> {
     let is_stripped = |u: &&Unresolved| u.what == Unnamed::Stripped;
     let (stripped, unknown): (Vec<_>, Vec<_>) = profile.unresolved.iter().partition(is_stripped);
     let (stripped, unknown) = match profile.query.by {
         By::Function => (stripped, unknown),
         By::Process | By::Thread | By::Module => (Vec::new(), unknown),
-        By::Vm | By::Cpu => return,
+        By::Vm | By::Cpu => return Vec::new(),
     };
-    title(out, "stripped", &stripped, profile);
-    list(out, &stripped, "modules", |u| {
-        let module = u.module.as_deref().unwrap_or(crate::label::UNKNOWN);
+    let stripped = list(profile, "stripped", &stripped, "modules", |u| {
+        let module = u.module.as_deref().unwrap_or("[unknown]");
         sentence(&u.subject, Some(module), "", width)
     });
-    title(out, "unknown", &unknown, profile);
-    list(out, &unknown, "reasons", |u| {
-        let part = if u.what == Unnamed::Process { "process" } else { "function" };
-        let subject = format!("{part:<8}  {}", u.subject);
+    let unknown = list(profile, "unknown", &unknown, "reasons", |u| {
+        let subject = format!("{:<8}  {}", part(u.what), u.subject);
         sentence(&subject, u.module.as_deref(), &u.reason, width)
     });
-}
-
-fn title(out: &mut String, kind: &str, list: &[&Unresolved], profile: &Profile) {
-    if !list.is_empty() {
-        let (samples, share) = (n_samples(sum(list)), percent(sum(list), profile.total));
-        let _ = writeln!(out, "\nNot named, {kind}: {samples} ({share}%)");
-    }
+    stripped.into_iter().chain(unknown).collect()
 }
 
 fn list(
-    out: &mut String,
+    profile: &Profile,
+    kind: &str,
     unnamed: &[&Unresolved],
     rest: &str,
     sentence: impl Fn(&Unresolved) -> String,
-) {
+) -> Option<String> {
+    let all = unnamed.first().map(|_| sum(unnamed))?;
+    let share = percent(all, profile.total, 2);
+    let mut out = format!("Not named, {kind}: {} ({share}%)\n", n_samples(all));
     // One more line costs no more than saying that there is one.
     let shown = if unnamed.len() == REASONS + 1 { unnamed.len() } else { REASONS };
     let (first, others) = unnamed.split_at(shown.min(unnamed.len()));
@@ -59,6 +77,7 @@ fn list(
     if !others.is_empty() {
         let _ = writeln!(out, "{:>7}  (other {} {rest})", sum(others), others.len());
     }
+    Some(out)
 }
 
 fn sum(list: &[&Unresolved]) -> u64 {
@@ -95,8 +114,8 @@ mod test {
             let width = columns.map_or(Width::Unlimited, Width::Columns);
             assert_eq!(sentence("host", Some(path), "larger than 1 GiB", width), expected);
         };
-        let whole = "host: /root/.rustup/toolchains/stable/lib/librustc_driver.so: \
-                     larger than 1 GiB";
+        let whole =
+            "host: /root/.rustup/toolchains/stable/lib/librustc_driver.so: larger than 1 GiB";
         check(None, whole);
         check(Some(88), whole);
         check(

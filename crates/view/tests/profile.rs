@@ -2,12 +2,14 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, clippy::disallowed_methods)]
 
+#[path = "../../analysis/tests/world/mod.rs"]
 mod world;
 
 use std::path::Path;
 
-use analysis::{Aggregator, By, Profile, Query, Resolver, Selection, View, Width, csv, text};
+use analysis::{Aggregator, By, Profile, Query, Resolver, Selection, View};
 use model::{SymbolName, Tables};
+use view::Width;
 
 #[derive(Clone, Copy)]
 struct Ask<'a> {
@@ -44,6 +46,14 @@ fn assert_adds_up(profile: &Profile) {
     let rows: u64 = profile.rows.iter().map(|row| row.samples).sum();
     assert_eq!(rows + profile.other.samples, profile.total);
     assert_eq!(profile.shares.sum(), profile.total);
+}
+
+fn text(profile: &Profile, width: Width) -> String {
+    view::profile(profile, width).text(width)
+}
+
+fn csv(profile: &Profile) -> String {
+    view::profile(profile, Width::Unlimited).csv()
 }
 
 fn golden(file: &str, actual: &str) {

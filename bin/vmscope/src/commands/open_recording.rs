@@ -1,0 +1,133 @@
+//! A recording on the time axis, as `steal`, `exits` and `correct` look at it.
+
+use std::path::PathBuf;
+
+use analysis::axis::Axis;
+use analysis::steal::{Evidence, SampleTimes};
+use analysis::{Resolver, Selection, View};
+use clap::ValueEnum;
+use model::{OffCpuSource, VmId};
+use recording::Recording;
+use view::{Report, VcpuTime, Width, clean};
+
+use super::output::width;
+use super::{Usage, axis};
+
+/// What to look at.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Source {
+    /// The recording
+    pub(crate) dir: PathBuf,
+    /// Only this VM
+    #[arg(long, value_name = "NAME")]
+    pub(crate) vm: Option<String>,
+    /// How the edges of gaps are found [default: as recorded]
+    #[arg(long, value_enum)]
+    edges: Option<EdgesArg>,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum EdgesArg {
+    /// By the samples alone
+    Samples,
+    /// By the scheduler's switches of vCPUs (record --edges switches)
+    Switches,
+}
+
+impl From<EdgesArg> for OffCpuSource {
+    fn from(edges: EdgesArg) -> Self {
+        match edges {
+            EdgesArg::Samples => Self::Samples,
+            EdgesArg::Switches => Self::Switches,
+        }
+    }
+}
+
+/// How to print it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// Tables
+    Text,
+    /// One object, see docs/steal.md
+    Json,
+    /// RFC 4180
+    Csv,
+}
+
+impl Format {
+    /// How wide a report's text may be.
+    pub(crate) fn width(self) -> Width {
+        if self == Self::Text { width() } else { Width::Unlimited }
+    }
+
+    /// A report in this format.
+    pub(crate) fn render(self, report: &Report) -> String {
+        match self {
+            Self::Text => report.text(self.width()),
+            Self::Csv => report.csv(),
+            Self::Json => view::pretty(&report.json),
+        }
+    }
+}
+
+/// A recording and its vCPUs' time.
+pub(crate) struct OpenRecording {
+    recording: Recording,
+    axis: Axis,
+    samples: SampleTimes,
+    edges: OffCpuSource,
+}
+
+impl OpenRecording {
+    /// # Errors
+    /// A usage error when it has no such edges; or it can't be read.
+    pub(crate) fn open(source: &Source) -> anyhow::Result<Self> {
+        let recording = Recording::open(&source.dir)?;
+        let asked = source.edges.map(OffCpuSource::from);
+        let mut samples = SampleTimes::default();
+        let resolver = Resolver::new(&recording.tables);
+        let axis =
+            axis::load_seen(&recording, &resolver, asked, &mut |sample| samples.push(sample))?;
+        let edges = asked.unwrap_or(recording.header.off_cpu_source);
+        Ok(Self { recording, axis, samples, edges })
+    }
+
+    pub(crate) fn vcpu_time(&self) -> VcpuTime<'_> {
+        let Recording { tables, header, .. } = &self.recording;
+        let Self { axis, samples, edges, .. } = self;
+        VcpuTime::new(Evidence { axis, tables, header, samples, edges: *edges })
+    }
+
+    /// The VM asked for, or all.
+    ///
+    /// # Errors
+    /// A usage error when there is none, or none of that name.
+    pub(crate) fn vms(&self, name: Option<&str>) -> anyhow::Result<Vec<VmId>> {
+        match name {
+            Some(_) => Ok(vec![self.vm(name)?]),
+            None => {
+                self.refuse_without_vms()?;
+                Ok((0..self.recording.tables.vms.len()).map(VmId::from_index).collect())
+            }
+        }
+    }
+
+    /// The VM asked for, or the only one.
+    ///
+    /// # Errors
+    /// A usage error when there is none of that name, or more than one to choose from.
+    pub(crate) fn vm(&self, name: Option<&str>) -> anyhow::Result<VmId> {
+        self.refuse_without_vms()?;
+        let selection = Selection::new(&self.recording.tables, View::Guest, name, None, None);
+        let selection = selection.map_err(|error| Usage(clean(&error.to_string()).into_owned()))?;
+        let vm = selection.vm();
+        Ok(vm.expect("the guest view is always of one VM"))
+    }
+
+    fn refuse_without_vms(&self) -> Result<(), Usage> {
+        match self.recording.tables.vms.is_empty() {
+            true => Err(Usage("this recording has no VM: record while one runs".to_owned())),
+            false => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! `vmscope steal`: where the time of VMs went.
+
+mod matrix;
+mod victims;
+
+use std::collections::BTreeMap;
+
+use analysis::axis::Account;
+use analysis::steal::{
+    ACCOUNTS, Balance, Victims, Whose, account_name, balances, hundredths, victims,
+};
+use model::{VcpuId, VmId};
+use serde_json::{Value, json};
+
+use crate::recording::cleaned;
+use crate::vcpu_time::{VERSION, VcpuTime, account_in_words, stolen_json};
+use crate::{Cell, Column, Report, Scale, Table, Width, clean, ms, percent};
+
+/// Accounts that are left out of the overview where they are nobody's.
+const RARE: [Account; 4] =
+    [Account::HaltPolling, Account::Throttled, Account::NotSampled, Account::Unknown];
+
+/// What a line of the table stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StealBy {
+    /// Who had the CPU (type 1).
+    Thief,
+    /// The VM exit (type 2).
+    Reason,
+    /// The guest's function that suffered.
+    Function,
+    /// The guest's process that suffered.
+    Process,
+}
+
+/// What is asked.
+#[derive(Debug, Clone)]
+pub struct StealQuery {
+    /// Of which VMs.
+    pub vms: Vec<VmId>,
+    /// Whether that is all of them.
+    pub all: bool,
+    /// `None`: of one VM both thief and reason.
+    pub by: Option<StealBy>,
+    /// Lines of a table at most.
+    pub limit: Option<usize>,
+}
+
+/// A VM's time.
+struct VmTime {
+    vm: VmId,
+    sum: Balance,
+    /// By their numbers.
+    vcpus: Vec<(u32, VcpuId, Balance)>,
+    /// When `by` asks for them.
+    victims: Option<Victims>,
+}
+
+/// Where the time of VMs went. The matrix has as many thieves as fit this width.
+#[must_use]
+pub fn steal(source: &VcpuTime<'_>, query: &StealQuery, width: Width) -> Report {
+    let mut found = balances(&source.evidence, &source.names);
+    let vms: Vec<VmTime> =
+        query.vms.iter().map(|vm| VmTime::new(source, *vm, query.by, &mut found)).collect();
+    let mut report = source.report();
+    report.parts.push(overview(source, &vms).into());
+    if query.all {
+        report.parts.push(matrix::matrix(source, &vms, width).into());
+    }
+    report.parts.extend(vms.iter().flat_map(|vm| details(source, query, vm)).map(Into::into));
+    report.data = Some(match query.by {
+        Some(by @ (StealBy::Process | StealBy::Function)) => {
+            let tables = vms.iter().filter_map(|vm| Some((vm, vm.victims.as_ref()?)));
+            let mut all = Table::new("", victims::columns(by));
+            for (vm, victims) in tables {
+                let table = victims::table(source, vm, victims, by, query.limit);
+                all.rows.extend(table.rows.into_iter().chain(table.rest));
+            }
+            all
+        }
+        by => causes(source, &vms, by),
+    });
+    report.json = json!({
+        "version": VERSION,
+        "recording": source.recording(),
+        "vms": vms.iter().map(|vm| vm_json(source, query, vm)).collect::<Value>(),
+    });
+    report
+}
+
+impl VmTime {
+    fn new(
+        source: &VcpuTime<'_>,
+        vm: VmId,
+        by: Option<StealBy>,
+        balances: &mut BTreeMap<VcpuId, Balance>,
+    ) -> Self {
+        let mut sum = Balance::default();
+        let mut vcpus = Vec::new();
+        for (number, vcpu) in source.vcpus(vm) {
+            let balance = balances.remove(&vcpu).unwrap_or_default();
+            sum.add(&balance);
+            vcpus.push((number, vcpu, balance));
+        }
+        let whose = match by {
+            Some(StealBy::Process) => Some(Whose::Process),
+            Some(StealBy::Function) => Some(Whose::Function),
+            Some(StealBy::Thief | StealBy::Reason) | None => None,
+        };
+        let evidence = &source.evidence;
+        let victims = whose.map(|whose| victims(evidence, vm, whose, evidence.all()));
+        Self { vm, sum, vcpus, victims }
+    }
+
+    /// The VM, and its vCPUs if there are several.
+    fn lines(&self, source: &VcpuTime<'_>) -> impl Iterator<Item = (String, &Balance)> {
+        let name = source.vm(self.vm).name.clone();
+        let several = if 1 < self.vcpus.len() { &self.vcpus[..] } else { &[] };
+        let vcpus = several.iter().map(|(number, _, balance)| (format!("  vcpu{number}"), balance));
+        std::iter::once((name, &self.sum)).chain(vcpus)
+    }
+}
+
+/// VMs and vCPUs, and what their time went to, in per cent which add up to 100. What is rare has a column when
+/// it happened.
+fn overview(source: &VcpuTime<'_>, vms: &[VmTime]) -> Table {
+    let rows: Vec<(String, &Balance)> = vms.iter().flat_map(|vm| vm.lines(source)).collect();
+    let happened = |account| rows.iter().any(|(_, balance)| 0 < balance.accounts.get(account));
+    let shown = ACCOUNTS.map(|account| !RARE.contains(&account) || happened(account));
+    let mut columns = vec![Column::name("VM"), Column::number("s").scale(Scale::S)];
+    let accounts = ACCOUNTS.into_iter().zip(shown).filter(|(_, shown)| *shown);
+    let title = |account| account_in_words(account).replacen(' ', "\n", 1);
+    columns.extend(accounts.map(|(account, _)| Column::number(title(account))));
+    let mut table = Table::new("What the time of vCPUs went to, in %", columns);
+    for (name, balance) in rows {
+        let shares = hundredths(&balance.accounts.all()).into_iter().zip(shown);
+        let shares = shares.filter(|(_, shown)| *shown).map(|(n, _)| Cell::Share(n, 10_000));
+        let first = [name.into(), Cell::ns(balance.accounts.total())];
+        table.row(first.into_iter().chain(shares));
+    }
+    table
+}
+
+/// The tables of one VM.
+fn details(source: &VcpuTime<'_>, query: &StealQuery, vm: &VmTime) -> Vec<Table> {
+    let wall_ns = vm.sum.accounts.total();
+    let thieves = || {
+        let table = source.thieves(&vm.sum.thieves, wall_ns);
+        titled(source, vm, ("type 1, outside", Account::StealOutside), table, query.limit)
+    };
+    let reasons = || {
+        let table = source.reasons(&vm.sum.reasons, wall_ns);
+        titled(source, vm, ("type 2, in the VMM", Account::StealVmm), table, query.limit)
+    };
+    match query.by {
+        None if query.all => Vec::new(),
+        None => vec![thieves(), reasons()],
+        Some(StealBy::Thief) => vec![thieves()],
+        Some(StealBy::Reason) => vec![reasons()],
+        Some(by @ (StealBy::Process | StealBy::Function)) => {
+            let table = |victims| victims::table(source, vm, victims, by, query.limit);
+            vm.victims.iter().map(table).collect()
+        }
+    }
+}
+
+fn titled(
+    source: &VcpuTime<'_>,
+    vm: &VmTime,
+    (kind, account): (&str, Account),
+    mut table: Table,
+    limit: Option<usize>,
+) -> Table {
+    let (ns, wall_ns) = (vm.sum.accounts.get(account), vm.sum.accounts.total());
+    let (name, share) = (clean(&source.vm(vm.vm).name), percent(ns, wall_ns.max(1), 2));
+    table.title = format!("Steal {kind}, of {name}: {} ms ({share} %)", ms(ns));
+    table.limit(limit);
+    if ns == 0 {
+        (table.rows, table.rest) = (Vec::new(), Vec::new());
+    }
+    table
+}
+
+/// Every account of every vCPU; steal divided by who, or what, caused it. Adds up, for each vCPU, to its time.
+fn causes(source: &VcpuTime<'_>, vms: &[VmTime], by: Option<StealBy>) -> Table {
+    let columns = ["vm", "vcpu", "account", "cause", "ns", "percent"].map(Column::csv_only);
+    let mut table = Table::new("", columns.to_vec());
+    let is_wanted = |account: &Account| match by {
+        Some(StealBy::Thief) => *account == Account::StealOutside,
+        Some(StealBy::Reason) => *account == Account::StealVmm,
+        _ => true,
+    };
+    for vm in vms {
+        for (number, _, balance) in &vm.vcpus {
+            let name = &source.vm(vm.vm).name;
+            let wall_ns = balance.accounts.total().max(1);
+            for account in ACCOUNTS.into_iter().filter(is_wanted) {
+                for (cause, ns) in parts(source, balance, account) {
+                    let who =
+                        [name.as_str().into(), (*number).into(), account_name(account).into()];
+                    table.row(who.into_iter().chain([
+                        cause,
+                        Cell::ns(ns),
+                        Cell::Share(ns, wall_ns),
+                    ]));
+                }
+            }
+        }
+    }
+    table
+}
+
+fn parts(source: &VcpuTime<'_>, balance: &Balance, account: Account) -> Vec<(Cell, u64)> {
+    match account {
+        Account::StealOutside => {
+            let thieves = balance.thieves.iter();
+            thieves.map(|(thief, ns)| (source.names.name(*thief).into(), *ns)).collect()
+        }
+        Account::StealVmm => {
+            let reasons = balance.reasons.iter();
+            reasons.map(|(reason, time)| (source.reason(*reason).into(), time.total_ns())).collect()
+        }
+        _ => vec![(Cell::NONE, balance.accounts.get(account))],
+    }
+}
+
+fn vm_json(source: &VcpuTime<'_>, query: &StealQuery, vm: &VmTime) -> Value {
+    let vcpu = |(number, vcpu, balance): &(u32, VcpuId, Balance)| {
+        let tid = source.evidence.tables.vcpus[vcpu.index()].tid.0;
+        json!({ "number": number, "tid": tid, "time": time_json(source, balance) })
+    };
+    let by = match query.by {
+        Some(StealBy::Process) => Some("process"),
+        Some(StealBy::Function) => Some("function"),
+        Some(StealBy::Thief | StealBy::Reason) | None => None,
+    };
+    let victims = match (&vm.victims, query.by) {
+        (Some(victims), Some(by)) => victims::table(source, vm, victims, by, query.limit).json(),
+        _ => json!([]),
+    };
+    let row = source.vm(vm.vm);
+    json!({
+        "name": cleaned(&row.name),
+        "pid": row.pid.0,
+        "time": time_json(source, &vm.sum),
+        "vcpus": vm.vcpus.iter().map(vcpu).collect::<Value>(),
+        "by": by,
+        "victims": victims,
+        "unattributed": vm.victims.as_ref().map(|victims| stolen_json(&victims.unattributed)),
+    })
+}
+
+fn time_json(source: &VcpuTime<'_>, balance: &Balance) -> Value {
+    let ns = |account| balance.accounts.get(account);
+    let wall_ns = balance.accounts.total();
+    json!({
+        "wall_ns": wall_ns,
+        "guest_ns": ns(Account::Guest),
+        "halt_ns": ns(Account::Halt),
+        "halt_polling_ns": ns(Account::HaltPolling),
+        "steal_outside_ns": ns(Account::StealOutside),
+        "steal_vmm_ns": ns(Account::StealVmm),
+        "throttled_ns": ns(Account::Throttled),
+        "not_sampled_ns": ns(Account::NotSampled),
+        "unknown_ns": ns(Account::Unknown),
+        "thieves": source.thieves(&balance.thieves, wall_ns).json(),
+        "reasons": source.reasons(&balance.reasons, wall_ns).json(),
+        "interrupts_ns": balance.interrupts_ns(source.evidence.header.vendor),
+    })
+}
