@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use model::{Guest, Header, Note, Sample, Tables, VcpuState};
 use rustc_hash::FxHashMap;
 
-use crate::axis::Axis;
 use crate::filter::Filter;
 use crate::guest_time::GuestTime;
 use crate::label::{Namer, UNKNOWN};
@@ -13,6 +12,7 @@ use crate::profile::{Label, Other, Profile, Row, Shares, Side, Unnamed, Unresolv
 use crate::resolve::{
     Code, CodeAt, CodeName, Level, Located, ProcessRef, Resolver, Threads, VmRef, Why,
 };
+use crate::vcpu_timeline::VcpuTimelines;
 use crate::{By, Query, View};
 
 /// Counts samples as they come; memory grows with the distinct places, not with the samples.
@@ -90,7 +90,7 @@ impl<'r> Aggregator<'r> {
     /// The profile of what was pushed. In the guest view, what was not sampled is unknown.
     #[must_use]
     pub fn finish(self) -> Profile {
-        self.finish_on(&Axis::default())
+        self.finish_on(&VcpuTimelines::default())
     }
 
     /// Whether `finish_on` makes a difference.
@@ -101,7 +101,7 @@ impl<'r> Aggregator<'r> {
 
     /// The profile of what was pushed; in the guest view the axis says what vCPUs did when they were not sampled.
     #[must_use]
-    pub fn finish_on(self, axis: &Axis) -> Profile {
+    pub fn finish_on(self, axis: &VcpuTimelines) -> Profile {
         let namer = Namer::new(self.resolver);
         let mut shares = Shares::default();
         let mut lines: BTreeMap<Label, u64> = BTreeMap::new();
@@ -209,7 +209,7 @@ impl<'r> Aggregator<'r> {
     /// Guest view: samples that the vCPUs should have had and did not.
     fn count_unseen(
         &self,
-        axis: &Axis,
+        axis: &VcpuTimelines,
         namer: &Namer,
         shares: &mut Shares,
         lines: &mut BTreeMap<Label, u64>,

@@ -16,8 +16,8 @@ use std::collections::BTreeMap;
 
 use model::{Header, Sample, Tables, VcpuId, VcpuState, VmId};
 
-use crate::axis::{Account, Axis, Occupant, Segment, thieves};
 use crate::profile::Side;
+use crate::vcpu_timeline::{Account, Occupant, Segment, VcpuTimelines, thieves};
 use crate::{Selection, View};
 
 /// Counts what each vCPU was seen to run.
@@ -71,7 +71,11 @@ impl<'r> GuestTime<'r> {
     }
 
     /// What is missing of the selected vCPUs, by their number.
-    pub(crate) fn unseen(&self, selection: &Selection, axis: &Axis) -> BTreeMap<u32, Unseen> {
+    pub(crate) fn unseen(
+        &self,
+        selection: &Selection,
+        axis: &VcpuTimelines,
+    ) -> BTreeMap<u32, Unseen> {
         let Some(vm) = selection.vm() else {
             return BTreeMap::new();
         };
@@ -97,7 +101,7 @@ impl<'r> GuestTime<'r> {
         unseen
     }
 
-    fn spent(&self, vm: VmId, vcpu: Option<u32>, axis: &Axis) -> BTreeMap<u32, Spent> {
+    fn spent(&self, vm: VmId, vcpu: Option<u32>, axis: &VcpuTimelines) -> BTreeMap<u32, Spent> {
         let mut all: BTreeMap<u32, Spent> = BTreeMap::new();
         for (index, (row, seen)) in self.tables.vcpus.iter().zip(&self.seen_of_vcpu).enumerate() {
             if row.vm != vm || vcpu.is_some_and(|number| number != row.number) {
@@ -116,7 +120,7 @@ impl<'r> GuestTime<'r> {
         all
     }
 
-    fn spend(&self, spent: &mut Spent, axis: &Axis, vcpu: VcpuId, segment: &Segment) {
+    fn spend(&self, spent: &mut Spent, axis: &VcpuTimelines, vcpu: VcpuId, segment: &Segment) {
         let side = match segment.state.account() {
             Account::Guest | Account::NotSampled => {
                 spent.guest_ns += segment.length_ns();
@@ -209,8 +213,8 @@ mod test {
     };
 
     use super::*;
-    use crate::axis::{Occupancy, Span, State, Timeline};
     use crate::testing::header;
+    use crate::vcpu_timeline::{Occupancy, Span, State, VcpuTimeline};
 
     const PERIOD: u64 = 100;
     /// What one character stands for.
@@ -271,8 +275,8 @@ mod test {
     }
 
     /// vCPU rows 0.. as in `tables`, then CPU 0, where preempted vCPUs wait.
-    fn axis(vcpus: &[&str], cpu: &str) -> Axis {
-        let timeline = |(row, line): (usize, &&str)| Timeline {
+    fn axis(vcpus: &[&str], cpu: &str) -> VcpuTimelines {
+        let timeline = |(row, line): (usize, &&str)| VcpuTimeline {
             vcpu: VcpuId::from_index(row),
             from: HostNs(0),
             to: HostNs(line.len() as u64 * STEP),
@@ -287,10 +291,10 @@ mod test {
                 .collect(),
         };
         let spans = stretches(cpu).map(|(what, from, to)| Span { from, to, who: occupant(what) });
-        Axis {
+        VcpuTimelines {
             timelines: vcpus.iter().enumerate().map(timeline).collect(),
             cpus: vec![Occupancy { cpu: CpuId(0), spans: spans.collect() }],
-            ..Axis::default()
+            ..VcpuTimelines::default()
         }
     }
 
@@ -326,9 +330,9 @@ mod test {
     }
 
     /// Samples seen, the axis, and what is unseen of each vCPU of VM `one`: `number side count, ...`.
-    fn check_on(axis: &Axis, seen: &str, expected: &[&str]) {
+    fn check_on(axis: &VcpuTimelines, seen: &str, expected: &[&str]) {
         let tables = tables();
-        let length = axis.timelines.first().map_or(10 * PERIOD, Timeline::length_ns);
+        let length = axis.timelines.first().map_or(10 * PERIOD, VcpuTimeline::length_ns);
         let header = header(PERIOD, length);
         let selection = Selection::new(&tables, View::Guest, Some("one"), None, None).unwrap();
         let mut time = GuestTime::of(&tables, &header, &selection).unwrap();
@@ -412,7 +416,7 @@ mod test {
     #[test]
     fn vcpus_not_known_yet_fill_up_what_is_missing() {
         check("????????????GGGGGGGG", "uuuuaaaa", "0: [ unknown ] (no evidence) 2");
-        let nothing = Axis::default();
+        let nothing = VcpuTimelines::default();
         check_on(
             &nothing,
             "ux",

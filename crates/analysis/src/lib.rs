@@ -13,11 +13,11 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
-pub mod axis;
 pub mod exit_reason;
 pub mod flow;
 pub mod overview;
 pub mod steal;
+pub mod vcpu_timeline;
 
 mod addresses;
 mod aggregate;

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, HashMap};
 
 use model::Vendor;
 
-use crate::axis::{Account, Axis, PlaceId, State, Timeline};
 use crate::exit_reason;
 use crate::steal::{ACCOUNTS, Evidence, ThiefNames, balances};
+use crate::vcpu_timeline::{Account, PlaceId, State, VcpuTimeline, VcpuTimelines};
 
 /// One vCPU's window. The accounts add up to `wall_ns`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -109,7 +109,7 @@ fn reason_name(vendor: Vendor, reason: Option<u32>) -> String {
 
 impl Overview {
     /// What the guest ran.
-    fn of_guest(axis: &Axis, timeline: &Timeline) -> Self {
+    fn of_guest(axis: &VcpuTimelines, timeline: &VcpuTimeline) -> Self {
         let mut guest = Self::default();
         let mut places: HashMap<PlaceId, u64> = HashMap::new();
         for segment in &timeline.segments {

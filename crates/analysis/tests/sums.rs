@@ -4,7 +4,7 @@
 
 mod world;
 
-use analysis::axis::{Axis, Segment, Timeline};
+use analysis::vcpu_timeline::{Segment, VcpuTimeline, VcpuTimelines};
 use analysis::{Aggregator, By, Profile, Query, Resolver, Selection, View};
 use model::{
     CpuId, Cr3, GuestVirt, HostMode, HostNs, HostVirt, Pid, Sample, StackId, Tid, VcpuId,
@@ -73,7 +73,7 @@ impl Random {
 }
 
 /// A timeline for each vCPU of the tables, drawn by lot, on a CPU whose occupants are the drawn world's.
-fn random_axis(random: &mut Random) -> Axis {
+fn random_axis(random: &mut Random) -> VcpuTimelines {
     let (mut axis, header) = (world::axis::axis(), world::header());
     for timeline in &mut axis.timelines {
         let mut segments = Vec::new();
@@ -84,12 +84,12 @@ fn random_axis(random: &mut Random) -> Axis {
             segments.push(Segment { from, to, state, cpu: Some(CpuId(0)), place: None });
             from = to;
         }
-        *timeline = Timeline { from: header.start, to: header.end, segments, ..*timeline };
+        *timeline = VcpuTimeline { from: header.start, to: header.end, segments, ..*timeline };
     }
     axis
 }
 
-fn profile(query: Query, samples: &[Sample], axis: &Axis) -> Profile {
+fn profile(query: Query, samples: &[Sample], axis: &VcpuTimelines) -> Profile {
     let (tables, header) = (world::tables(), world::header());
     let resolver = Resolver::new(&tables);
     let mut aggregator = Aggregator::new(&resolver, &header, query);
@@ -143,9 +143,9 @@ fn order_of_samples_does_not_matter() {
     for by in KINDS {
         let selection = Selection::all(&tables, View::Unified).unwrap();
         let query = Query { selection, by, limit: Some(4) };
-        let forward = profile(query.clone(), &samples, &Axis::default());
+        let forward = profile(query.clone(), &samples, &VcpuTimelines::default());
         samples.reverse();
-        assert_eq!(forward, profile(query, &samples, &Axis::default()), "{by:?}");
+        assert_eq!(forward, profile(query, &samples, &VcpuTimelines::default()), "{by:?}");
     }
 }
 
@@ -156,12 +156,16 @@ fn a_vms_parts_add_up_to_the_vm() {
     let samples: Vec<Sample> = (0..2000).map(|_| random.sample()).collect();
     let total = |vm, vcpu| {
         let selection = Selection::new(&tables, View::Unified, Some(vm), vcpu, None).unwrap();
-        profile(Query { selection, by: By::Function, limit: None }, &samples, &Axis::default())
-            .total
+        profile(
+            Query { selection, by: By::Function, limit: None },
+            &samples,
+            &VcpuTimelines::default(),
+        )
+        .total
     };
     let everything = {
         let selection = Selection::all(&tables, View::Unified).unwrap();
-        profile(Query { selection, by: By::Vm, limit: None }, &samples, &Axis::default())
+        profile(Query { selection, by: By::Vm, limit: None }, &samples, &VcpuTimelines::default())
     };
     let of_vm = |vm: &str| {
         let rows = everything.rows.iter().filter(|row| row.label.vm.as_deref() == Some(vm));

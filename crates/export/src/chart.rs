@@ -3,9 +3,9 @@
 use std::iter::Peekable;
 use std::slice::Iter;
 
-use analysis::axis::{Axis, Occupant, Place, Segment, Span, State, Timeline};
 use analysis::exit_reason;
 use analysis::steal::ThiefNames;
+use analysis::vcpu_timeline::{Occupant, Place, Segment, Span, State, VcpuTimeline, VcpuTimelines};
 use model::{Header, HostNs, Tables, VcpuId, VmId};
 use view::clean;
 
@@ -13,7 +13,7 @@ use view::clean;
 #[derive(Debug, Clone, Copy)]
 pub struct Chart<'a> {
     /// Who did what when.
-    pub axis: &'a Axis,
+    pub axis: &'a VcpuTimelines,
     /// What the axis' ids refer to.
     pub tables: &'a Tables,
     /// The recording's facts.
@@ -32,14 +32,14 @@ pub(crate) struct Named<'a> {
 }
 
 /// The VMs to show, each with its vCPUs.
-pub(crate) type Group<'a> = (VmId, Vec<&'a Timeline>);
+pub(crate) type Group<'a> = (VmId, Vec<&'a VcpuTimeline>);
 
 impl<'a> Chart<'a> {
     /// VMs in the tables' order, vCPUs by number.
     pub(crate) fn groups(&self) -> Vec<Group<'a>> {
         let tables = self.tables;
         let group = |vm: VmId| {
-            let is_shown = |timeline: &&Timeline| {
+            let is_shown = |timeline: &&VcpuTimeline| {
                 let vcpu = tables.vcpus.get(timeline.vcpu.index());
                 vcpu.is_some_and(|v| v.vm == vm && self.vcpu.is_none_or(|only| only == v.number))
             };

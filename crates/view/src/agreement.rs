@@ -1,8 +1,8 @@
 //! `vmscope report --edges both`: how well gaps found by samples and by switches agree.
 
 use analysis::Selection;
-use analysis::axis::{Agreement, VcpuAgreement};
 use analysis::steal::account_name;
+use analysis::vcpu_timeline::{Agreement, VcpuAgreement};
 use model::{Tables, Vcpu};
 use serde_json::{Value, json};
 

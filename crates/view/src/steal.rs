@@ -5,10 +5,10 @@ mod victims;
 
 use std::collections::BTreeMap;
 
-use analysis::axis::Account;
 use analysis::steal::{
     ACCOUNTS, Balance, Victims, Whose, account_name, balances, hundredths, victims,
 };
+use analysis::vcpu_timeline::Account;
 use model::{VcpuId, VmId};
 use serde_json::{Value, json};
 

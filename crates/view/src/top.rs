@@ -1,7 +1,7 @@
 //! `vmscope top --once`: a window's vCPUs.
 
-use analysis::axis::Account;
 use analysis::overview::{Overview, Share};
+use analysis::vcpu_timeline::Account;
 use serde_json::{Value, json};
 
 use crate::recording::cleaned;

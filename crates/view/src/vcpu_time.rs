@@ -3,9 +3,9 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use analysis::axis::{Account, Timeline};
 use analysis::exit_reason;
 use analysis::steal::{Evidence, Stolen, Thief, ThiefNames, VmmTime};
+use analysis::vcpu_timeline::{Account, VcpuTimeline};
 use model::{OffCpuSource, VcpuId, Vm, VmId};
 use serde_json::{Value, json};
 
@@ -48,8 +48,8 @@ impl<'a> VcpuTime<'a> {
     /// All time of a VM's vCPUs.
     pub(crate) fn wall_ns(&self, vm: VmId) -> u64 {
         let vcpus = self.vcpus(vm);
-        let of_vm = |timeline: &&Timeline| vcpus.iter().any(|(_, vcpu)| *vcpu == timeline.vcpu);
-        self.evidence.axis.timelines.iter().filter(of_vm).map(Timeline::length_ns).sum()
+        let of_vm = |timeline: &&VcpuTimeline| vcpus.iter().any(|(_, vcpu)| *vcpu == timeline.vcpu);
+        self.evidence.axis.timelines.iter().filter(of_vm).map(VcpuTimeline::length_ns).sum()
     }
 
     /// An exit reason's name.

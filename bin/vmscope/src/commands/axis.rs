@@ -1,7 +1,7 @@
 //! The time axis of a recording.
 
 use analysis::Resolver;
-use analysis::axis::{Axis, AxisBuilder};
+use analysis::vcpu_timeline::{VcpuTimelines, VcpuTimelinesBuilder};
 use model::{OffCpuSource, Sample};
 use recording::Recording;
 
@@ -15,7 +15,7 @@ pub(crate) fn load<'t>(
     recording: &Recording,
     resolver: &Resolver<'t>,
     edges: Option<OffCpuSource>,
-) -> anyhow::Result<Axis> {
+) -> anyhow::Result<VcpuTimelines> {
     load_seen(recording, resolver, edges, &mut |_| ())
 }
 
@@ -28,14 +28,14 @@ pub(crate) fn load_seen(
     resolver: &Resolver<'_>,
     edges: Option<OffCpuSource>,
     see: &mut dyn FnMut(&Sample),
-) -> anyhow::Result<Axis> {
+) -> anyhow::Result<VcpuTimelines> {
     let recorded = recording.header.off_cpu_source;
     let edges = edges.unwrap_or(recorded);
     if (edges, recorded) == (OffCpuSource::Switches, OffCpuSource::Samples) {
         let text = "this recording has no switches of vCPUs: record with --edges switches";
         return Err(Usage(text.to_owned()).into());
     }
-    let mut builder = AxisBuilder::new(resolver, &recording.header, edges);
+    let mut builder = VcpuTimelinesBuilder::new(resolver, &recording.header, edges);
     recording.for_each_batch(&mut |batch| {
         for sample in batch {
             builder.push_sample(sample);

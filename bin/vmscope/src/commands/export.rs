@@ -4,8 +4,8 @@ use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use analysis::axis::Axis;
 use analysis::flow::{Flow, FlowBuilder};
+use analysis::vcpu_timeline::VcpuTimelines;
 use analysis::{Counter, Resolver, Selection, View};
 use anyhow::Context;
 use clap::ValueEnum;
@@ -109,14 +109,14 @@ struct Loaded<'r> {
     view: String,
     notes: Vec<Note>,
     flow: Flow,
-    axis: Axis,
+    axis: VcpuTimelines,
 }
 
 /// A whole recording in time: to be shown beside what else was seen then.
 pub(crate) struct InTime {
     recording: Recording,
     notes: Vec<Note>,
-    axis: Axis,
+    axis: VcpuTimelines,
 }
 
 impl InTime {
@@ -186,7 +186,7 @@ impl<'r> Loaded<'r> {
     ) -> anyhow::Result<Self> {
         let selection = select.selection(&recording.tables)?;
         let resolver = Resolver::new(&recording.tables);
-        let (mut flow, mut axis) = (Flow::default(), Axis::default());
+        let (mut flow, mut axis) = (Flow::default(), VcpuTimelines::default());
         let mut view = view_text(&selection, &recording.tables);
         if format.has_samples() {
             flow = self::flow(recording, &resolver, selection.clone(), dir)?;
@@ -301,7 +301,7 @@ fn edges_text(edges: OffCpuSource) -> &'static str {
 
 /// What the recording says was missed, the guests without a map, the samples dropped, what made no sense on
 /// the time axis, and what a report of the same selection would count besides.
-fn notes(recording: &Recording, selection: &Selection, axis: &Axis) -> Vec<Note> {
+fn notes(recording: &Recording, selection: &Selection, axis: &VcpuTimelines) -> Vec<Note> {
     let header = &recording.header;
     let mut notes = header.notes.clone();
     if selection.view() == View::Guest {

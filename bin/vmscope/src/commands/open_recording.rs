@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use analysis::axis::Axis;
 use analysis::steal::{Evidence, SampleTimes};
+use analysis::vcpu_timeline::VcpuTimelines;
 use analysis::{Resolver, Selection, View};
 use clap::ValueEnum;
 use model::{OffCpuSource, VmId};
@@ -73,7 +73,7 @@ impl Format {
 /// A recording and its vCPUs' time.
 pub(crate) struct OpenRecording {
     recording: Recording,
-    axis: Axis,
+    axis: VcpuTimelines,
     samples: SampleTimes,
     edges: OffCpuSource,
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use analysis::axis::agreement;
+use analysis::vcpu_timeline::agreement;
 use analysis::{Aggregator, By, Profile, Query, Resolver, Selection, View};
 use anyhow::Context;
 use clap::ValueEnum;

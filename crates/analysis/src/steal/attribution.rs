@@ -14,7 +14,7 @@
 
 use super::SampleTimes;
 use super::Whose::{Function, Process, Thread};
-use crate::axis::{Account, Axis, Place, PlaceId, Segment, State, Timeline};
+use crate::vcpu_timeline::{Account, Place, PlaceId, Segment, State, VcpuTimeline, VcpuTimelines};
 
 /// Samples of the guest's kernel that a function may be found behind.
 const KERNEL_SAMPLES: u64 = 3;
@@ -33,8 +33,8 @@ pub enum Whose {
 /// Charges a timeline's gaps to the guest's code.
 #[derive(Debug)]
 pub struct Attribution<'a> {
-    axis: &'a Axis,
-    timeline: &'a Timeline,
+    axis: &'a VcpuTimelines,
+    timeline: &'a VcpuTimeline,
     samples: &'a SampleTimes,
     /// By segment: the nearest one before it that shows a place, with nothing between that hides it.
     before: Vec<Option<u32>>,
@@ -54,7 +54,11 @@ enum Shows {
 impl<'a> Attribution<'a> {
     /// Looks through the timeline once.
     #[must_use]
-    pub fn new(axis: &'a Axis, timeline: &'a Timeline, samples: &'a SampleTimes) -> Self {
+    pub fn new(
+        axis: &'a VcpuTimelines,
+        timeline: &'a VcpuTimeline,
+        samples: &'a SampleTimes,
+    ) -> Self {
         let n = timeline.segments.len();
         let before = nearest(timeline, 0..n);
         let after = nearest(timeline, (0..n).rev());
@@ -176,7 +180,7 @@ impl Place {
 }
 
 /// For each segment the last one, in this order, that showed a place.
-fn nearest(timeline: &Timeline, order: impl Iterator<Item = usize>) -> Vec<Option<u32>> {
+fn nearest(timeline: &VcpuTimeline, order: impl Iterator<Item = usize>) -> Vec<Option<u32>> {
     let mut links = vec![None; timeline.segments.len()];
     let mut last = None;
     for at in order {

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use model::{VcpuId, Vendor};
 
 use super::{Evidence, Thief, ThiefNames, Window};
-use crate::axis::{Account, Axis, Segment, State, Timeline, thieves};
 use crate::exit_reason;
+use crate::vcpu_timeline::{Account, Segment, State, VcpuTimeline, VcpuTimelines, thieves};
 
 /// In the order in which they are shown.
 pub const ACCOUNTS: [Account; 8] = [
@@ -86,7 +86,7 @@ pub fn hundredths(parts: &[u64]) -> Vec<u64> {
 }
 
 impl Balance {
-    fn of(axis: &Axis, timeline: &Timeline, names: &ThiefNames<'_>) -> Self {
+    fn of(axis: &VcpuTimelines, timeline: &VcpuTimeline, names: &ThiefNames<'_>) -> Self {
         let mut balance = Self::default();
         let all = Window { from: timeline.from, to: timeline.to };
         for segment in timeline.segments.iter().filter_map(|segment| all.clip(segment)) {
@@ -102,7 +102,7 @@ impl Balance {
 
     fn add_segment(
         &mut self,
-        axis: &Axis,
+        axis: &VcpuTimelines,
         vcpu: VcpuId,
         segment: &Segment,
         names: &ThiefNames<'_>,
@@ -188,7 +188,7 @@ pub(super) fn vmm_reason(state: State) -> Option<Option<u32>> {
 /// Adds who had the CPU in a type 1 segment; nothing for others.
 pub(super) fn add_thieves(
     sum: &mut BTreeMap<Thief, u64>,
-    axis: &Axis,
+    axis: &VcpuTimelines,
     victim: VcpuId,
     segment: &Segment,
     names: &ThiefNames<'_>,

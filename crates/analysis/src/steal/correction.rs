@@ -8,7 +8,7 @@ use super::balance::{add_thieves, vmm_reason};
 use super::victims::{Charge, for_each_charge};
 use super::{Evidence, Stolen, Thief, ThiefNames, VictimTime, VmmTime, Whose, Window};
 use crate::ProcessFilter;
-use crate::axis::{Account, Place, PlaceId, Segment, State};
+use crate::vcpu_timeline::{Account, Place, PlaceId, Segment, State};
 
 /// Names listed in an error.
 const LISTED: usize = 8;

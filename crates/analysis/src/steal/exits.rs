@@ -6,7 +6,7 @@ use model::VmId;
 
 use super::balance::vmm_reason;
 use super::{Attribution, Evidence, VmmTime, Whose};
-use crate::axis::Place;
+use crate::vcpu_timeline::Place;
 
 /// A VM's exits.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

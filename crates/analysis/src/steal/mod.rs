@@ -1,10 +1,10 @@
 //! Who took the time that vCPUs lost, whose time it was, and how long things would have run without.
 //!
 //! ```text
-//!                 +--> balances      per vCPU: what its time went to, type 1 by thief, type 2 by exit reason
-//!  Axis, Tables --+--> Attribution --+--> victims     own and stolen time per process, thread or function
-//!  SampleTimes ---+                  +--> correction  a run time without what was stolen from it
-//!                 +--> exits         VM exits by reason: how often, how long, caused by which functions
+//!                           +--> balances      per vCPU: its time by state, type 1 by thief, type 2 by exit reason
+//!  VcpuTimelines, Tables  --+--> Attribution --+--> victims     own and stolen time per process, thread or function
+//!  SampleTimes -------------+                  +--> correction  a run time without what was stolen from it
+//!                           +--> exits         VM exits by reason: how often, how long, caused by which functions
 //! ```
 //!
 //! What the samples on both sides of a gap don't agree on stays unattributed; nothing is spread by guess.
@@ -22,7 +22,7 @@ mod victims;
 
 use model::{Header, HostNs, OffCpuSource, Tables, VcpuId, VmId};
 
-use crate::axis::{Axis, Segment, Timeline};
+use crate::vcpu_timeline::{Segment, VcpuTimeline, VcpuTimelines};
 
 pub use attribution::{Attribution, Whose};
 pub use balance::{ACCOUNTS, Accounts, Balance, VmmTime, account_name, balances, hundredths};
@@ -36,7 +36,7 @@ pub use victims::{Stolen, Victim, VictimTime, Victims, victims};
 #[derive(Debug, Clone, Copy)]
 pub struct Evidence<'a> {
     /// All vCPUs on one time axis.
-    pub axis: &'a Axis,
+    pub axis: &'a VcpuTimelines,
     /// The recording's tables.
     pub tables: &'a Tables,
     /// Facts about the recording.
@@ -64,7 +64,7 @@ impl Evidence<'_> {
     }
 
     /// The timelines of a VM's vCPUs.
-    fn timelines(&self, vm: VmId) -> impl Iterator<Item = &Timeline> {
+    fn timelines(&self, vm: VmId) -> impl Iterator<Item = &VcpuTimeline> {
         let of_vm = move |vcpu: VcpuId| self.vm_of(vcpu) == Some(vm);
         self.axis.timelines.iter().filter(move |timeline| of_vm(timeline.vcpu))
     }

@@ -2,7 +2,7 @@
 
 use model::{HostNs, Sample, VcpuId, VcpuState};
 
-use crate::axis::Segment;
+use crate::vcpu_timeline::Segment;
 
 /// The instants of all samples of vCPUs.
 #[derive(Debug, Clone, Default)]

@@ -17,7 +17,9 @@ use model::{
 };
 
 use super::{Evidence, SampleTimes};
-use crate::axis::{Axis, Occupancy, Occupant, Place, PlaceId, Segment, Span, State, Timeline};
+use crate::vcpu_timeline::{
+    Occupancy, Occupant, Place, PlaceId, Segment, Span, State, VcpuTimeline, VcpuTimelines,
+};
 
 pub(super) const MS: u64 = 1_000_000;
 pub(super) const IO: u32 = 0x7b;
@@ -28,7 +30,7 @@ pub(super) const VM_A: VmId = VmId(0);
 
 /// What evidence refers to.
 pub(super) struct Drawn {
-    pub(super) axis: Axis,
+    pub(super) axis: VcpuTimelines,
     pub(super) tables: Tables,
     pub(super) header: Header,
     pub(super) samples: SampleTimes,
@@ -42,7 +44,7 @@ impl Drawn {
         let rows = (0..).map(VcpuId).zip(vcpus);
         rows.for_each(|(vcpu, line)| push_samples(&mut samples, vcpu, line));
         let timelines = (0..).map(VcpuId).zip(vcpus).map(|(v, line)| timeline(v, line));
-        let axis = Axis {
+        let axis = VcpuTimelines {
             timelines: timelines.collect(),
             cpus: vec![occupancy(cpu)],
             places: PLACES.chars().map(place).collect(),
@@ -64,7 +66,7 @@ impl Drawn {
     }
 }
 
-fn timeline(vcpu: VcpuId, line: &str) -> Timeline {
+fn timeline(vcpu: VcpuId, line: &str) -> VcpuTimeline {
     let mut segments: Vec<Segment> = Vec::new();
     for (at, (letter, state, place)) in (0..).zip(line.chars().map(drawn)) {
         let (from, to) = (HostNs(at * MS), HostNs((at + 1) * MS));
@@ -74,7 +76,7 @@ fn timeline(vcpu: VcpuId, line: &str) -> Timeline {
         }
     }
     let to = HostNs(line.len() as u64 * MS);
-    Timeline { vcpu, from: HostNs(0), to, segments }
+    VcpuTimeline { vcpu, from: HostNs(0), to, segments }
 }
 
 fn cpu_of(letter: char) -> Option<CpuId> {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use model::VmId;
 
 use super::{Attribution, Evidence, Whose, Window};
-use crate::axis::{Account, Place, PlaceId, Segment, Timeline};
+use crate::vcpu_timeline::{Account, Place, PlaceId, Segment, VcpuTimeline};
 
 /// Time taken from somebody.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -64,7 +64,7 @@ pub struct Victims {
 /// A piece of a VM's time and whose it was.
 pub(super) struct Charge<'a> {
     pub(super) attribution: &'a Attribution<'a>,
-    pub(super) timeline: &'a Timeline,
+    pub(super) timeline: &'a VcpuTimeline,
     /// Its number in the timeline.
     pub(super) number: usize,
     /// As far as it lies in the window.

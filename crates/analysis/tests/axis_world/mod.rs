@@ -7,7 +7,7 @@ pub(crate) mod simulation;
 use std::collections::BTreeMap;
 
 use analysis::Resolver;
-use analysis::axis::{Axis, AxisBuilder};
+use analysis::vcpu_timeline::{VcpuTimelines, VcpuTimelinesBuilder};
 use model::{
     CpuId, Cr3, Guest, GuestVirt, Header, HostMode, HostNs, HostVirt, OffCpuReason, OffCpuSource,
     Pid, Sample, Switch, SwitchEvent, Tables, Throttling, Tid, Trigger, Vcpu, VcpuId, VcpuSample,
@@ -69,9 +69,9 @@ pub(crate) struct Recorded {
 }
 
 impl Recorded {
-    pub(crate) fn axis(&self, edges: OffCpuSource) -> Axis {
+    pub(crate) fn axis(&self, edges: OffCpuSource) -> VcpuTimelines {
         let resolver = Resolver::new(&self.tables);
-        let mut builder = AxisBuilder::new(&resolver, &self.header, edges);
+        let mut builder = VcpuTimelinesBuilder::new(&resolver, &self.header, edges);
         self.samples.iter().for_each(|sample| builder.push_sample(sample));
         self.switches.iter().for_each(|switch| builder.push_switch(switch));
         builder.finish()

@@ -1,6 +1,8 @@
 //! The world's vCPUs on one time axis, drawn.
 
-use analysis::axis::{Axis, Occupancy, Occupant, Segment, Span, State, Timeline};
+use analysis::vcpu_timeline::{
+    Occupancy, Occupant, Segment, Span, State, VcpuTimeline, VcpuTimelines,
+};
 use model::{CpuId, HostNs, Pid, Tid, VcpuId};
 
 use super::{MS, START};
@@ -17,16 +19,16 @@ const VCPUS: [&str; 3] = [
 const CPU0: &str = "iiiiiiiiii000000000000000000000000000000000000000000000000011111111112222222200qqqqq?????iiiiiiiiii";
 
 /// The drawn axis.
-pub(crate) fn axis() -> Axis {
+pub(crate) fn axis() -> VcpuTimelines {
     let cpu0 = Occupancy {
         cpu: CpuId(0),
         spans: stretches(CPU0).map(|(c, from, to)| Span { from, to, who: occupant(c) }).collect(),
     };
     let timelines = (0_u32..).zip(VCPUS).map(|(row, line)| timeline(VcpuId(row), line));
-    Axis { timelines: timelines.collect(), cpus: vec![cpu0], ..Axis::default() }
+    VcpuTimelines { timelines: timelines.collect(), cpus: vec![cpu0], ..VcpuTimelines::default() }
 }
 
-fn timeline(vcpu: VcpuId, line: &str) -> Timeline {
+fn timeline(vcpu: VcpuId, line: &str) -> VcpuTimeline {
     let lived = stretches(line).filter(|(what, ..)| *what != ' ');
     let segment = |(what, from, to)| Segment {
         from,
@@ -37,7 +39,7 @@ fn timeline(vcpu: VcpuId, line: &str) -> Timeline {
     };
     let segments: Vec<Segment> = lived.map(segment).collect();
     let (from, to) = (segments[0].from, segments[segments.len() - 1].to);
-    Timeline { vcpu, from, to, segments }
+    VcpuTimeline { vcpu, from, to, segments }
 }
 
 /// Stretches of equal characters.

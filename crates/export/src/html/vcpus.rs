@@ -11,8 +11,8 @@
 
 use std::collections::BTreeMap;
 
-use analysis::axis::{Segment, State, Timeline, thieves};
 use analysis::exit_reason;
+use analysis::vcpu_timeline::{Segment, State, VcpuTimeline, thieves};
 use model::VcpuId;
 use serde_json::{Value, json};
 use view::{Cell, Column, Table, percent};
@@ -54,7 +54,7 @@ struct Merged {
 pub(super) fn data(chart: Chart<'_>) -> Value {
     let names = Named::new(chart);
     let mut words = Words::default();
-    let machine = |(vm, timelines): (_, Vec<&Timeline>)| {
+    let machine = |(vm, timelines): (_, Vec<&VcpuTimeline>)| {
         let lanes: Vec<Value> =
             timelines.iter().map(|line| lane(line, &names, &mut words)).collect();
         json!({ "name": chart.vm(vm), "about": "", "begin": 0, "end": length_ns(chart), "lanes": lanes })
@@ -97,7 +97,7 @@ fn length_ns(chart: Chart<'_>) -> u64 {
     chart.header.end.since(chart.header.start)
 }
 
-fn lane(timeline: &Timeline, names: &Named<'_>, words: &mut Words) -> Value {
+fn lane(timeline: &VcpuTimeline, names: &Named<'_>, words: &mut Words) -> Value {
     let column_ns = length_ns(names.chart).div_ceil(COLUMNS).max(1);
     let (mut pieces, mut open) = (Vec::new(), Merged::default());
     let mut segments = timeline.segments.iter().peekable();
@@ -169,7 +169,7 @@ fn kind_index(state: State) -> usize {
     KINDS.iter().position(is_kind).expect("KINDS has every state, which a test checks")
 }
 
-fn totals(timeline: &Timeline) -> Totals {
+fn totals(timeline: &VcpuTimeline) -> Totals {
     let mut totals = Totals::default();
     for segment in &timeline.segments {
         totals[kind_index(segment.state)] += segment.length_ns();

@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 
-use analysis::axis::{Axis, Occupant, State};
+use analysis::vcpu_timeline::{Occupant, State, VcpuTimelines};
 use model::{CpuId, HostNs, VcpuId};
 
 use crate::chart::{Chart, Group};
@@ -78,7 +78,7 @@ impl Flows {
 /// The track an arrow ends on: a vCPU's own where it is shown at that time, else the CPU's. An idle CPU is no
 /// thief, and who is not known has no track.
 fn thief(
-    axis: &Axis,
+    axis: &VcpuTimelines,
     who: Occupant,
     at: HostNs,
     cpu: Option<CpuId>,
@@ -91,6 +91,6 @@ fn thief(
     }
 }
 
-fn lives(axis: &Axis, vcpu: VcpuId, at: HostNs) -> bool {
+fn lives(axis: &VcpuTimelines, vcpu: VcpuId, at: HostNs) -> bool {
     axis.timeline(vcpu).is_some_and(|timeline| timeline.from <= at && at < timeline.to)
 }

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::iter::Peekable;
 use std::slice::Iter;
 
-use analysis::axis::{Account, Occupant, Place, Segment, Span, State, Timeline};
 use analysis::steal::account_name;
+use analysis::vcpu_timeline::{Account, Occupant, Place, Segment, Span, State, VcpuTimeline};
 use model::HostNs;
 use view::clean;
 
@@ -34,7 +34,7 @@ pub(super) enum Lane<'a> {
 }
 
 impl<'a> Lane<'a> {
-    pub(super) fn guest(timeline: &'a Timeline) -> Self {
+    pub(super) fn guest(timeline: &'a VcpuTimeline) -> Self {
         Self::Guest { segments: timeline.segments.iter(), open: None, to: timeline.to }
     }
 }

@@ -1,6 +1,8 @@
 //! A time axis drawn with letters: a letter is a millisecond.
 
-use analysis::axis::{Axis, Occupancy, Occupant, Place, PlaceId, Segment, Span, State, Timeline};
+use analysis::vcpu_timeline::{
+    Occupancy, Occupant, Place, PlaceId, Segment, Span, State, VcpuTimeline, VcpuTimelines,
+};
 use export::Chart;
 use model::{
     CpuId, Guest, Header, HostNs, Image, ImageId, ImageKind, Mapping, ModuleId, OffCpuSource,
@@ -24,7 +26,7 @@ const CPU_OF: [u32; 3] = [0, 1, 0];
 /// What a chart borrows from.
 #[derive(Debug)]
 pub(crate) struct Drawing {
-    pub(crate) axis: Axis,
+    pub(crate) axis: VcpuTimelines,
     pub(crate) tables: Tables,
     pub(crate) header: Header,
 }
@@ -65,7 +67,7 @@ fn drawing(names: &[String; 7], states: &[String; 3], cpus: &[&str; 2]) -> Drawi
     ];
     let timelines = states.iter().enumerate().map(|(row, states)| timeline(row, states)).collect();
     let cpus = cpus.iter().enumerate().map(|(row, who)| occupancy(row, who)).collect();
-    let axis = Axis { timelines, cpus, places, problems: Vec::new() };
+    let axis = VcpuTimelines { timelines, cpus, places, problems: Vec::new() };
     Drawing { axis, tables: tables(names), header: header(length) }
 }
 
@@ -85,7 +87,7 @@ fn at(ms: u64) -> HostNs {
     HostNs(START + ms * MS)
 }
 
-fn timeline(row: usize, letters: &str) -> Timeline {
+fn timeline(row: usize, letters: &str) -> VcpuTimeline {
     let runs = runs(letters);
     let cpu = CpuId(CPU_OF[row]);
     let segment = |(letter, from, to): &(char, u64, u64)| {
@@ -101,7 +103,7 @@ fn timeline(row: usize, letters: &str) -> Timeline {
     };
     let segments: Vec<Segment> = runs.iter().map(segment).collect();
     let (from, to) = (at(0), segments.last().unwrap().to);
-    Timeline { vcpu: VcpuId::from_index(row), from, to, segments }
+    VcpuTimeline { vcpu: VcpuId::from_index(row), from, to, segments }
 }
 
 fn state(letter: char) -> (State, Option<u32>) {

@@ -3,8 +3,8 @@
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-use analysis::axis::Account;
 use analysis::steal::{Balance, Thief};
+use analysis::vcpu_timeline::Account;
 
 use super::VmTime;
 use crate::vcpu_time::VcpuTime;

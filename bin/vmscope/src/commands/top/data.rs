@@ -7,9 +7,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use analysis::Resolver;
-use analysis::axis::{AxisBuilder, Place};
 use analysis::overview::{Overview, overview};
 use analysis::steal::{Evidence, SampleTimes};
+use analysis::vcpu_timeline::{Place, VcpuTimelinesBuilder};
 use collector::{Names, SessionPlan, Window, Windows};
 use guest::Limits;
 use model::OffCpuSource;
@@ -116,7 +116,8 @@ impl Source {
     fn look(&mut self, window: &Window) -> (Shown, f64) {
         let tables = self.names.cover(window);
         let resolver = Resolver::new(tables);
-        let mut builder = AxisBuilder::new(&resolver, &window.header, OffCpuSource::Samples);
+        let mut builder =
+            VcpuTimelinesBuilder::new(&resolver, &window.header, OffCpuSource::Samples);
         window.samples.iter().for_each(|sample| builder.push_sample(sample));
         window.switches.iter().for_each(|switch| builder.push_switch(switch));
         let axis = builder.finish();

@@ -1,7 +1,7 @@
 //! The screen. Fits 80x24; without colour everything is still told by words.
 
-use analysis::axis::Account;
 use analysis::overview::{Overview, Share};
+use analysis::vcpu_timeline::Account;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};

@@ -5,8 +5,8 @@
 //!    \--/--> typing a filter --Enter or Esc--> List
 //! ```
 
-use analysis::axis::Account;
 use analysis::overview::Overview;
+use analysis::vcpu_timeline::Account;
 
 /// What is looked at, and how.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -13,7 +13,7 @@
 use model::{CpuId, HostNs};
 
 use super::track::{Departure, Point, Poll, Stretch, Track, What};
-use super::{PlaceId, Segment, State, Timeline};
+use super::{PlaceId, Segment, State, VcpuTimeline};
 
 /// The timeline of a track; `points` and `departures` are in time order.
 pub(super) fn timeline(
@@ -21,7 +21,7 @@ pub(super) fn timeline(
     points: &[Point],
     departures: &[Departure],
     period_ns: u64,
-) -> Timeline {
+) -> VcpuTimeline {
     let mut left = Left { departures, place: None };
     let mut cover = Cover { segments: Vec::new(), track, polls: &track.polls };
     let mut rest = points;
@@ -41,7 +41,7 @@ pub(super) fn timeline(
             }
         }
     }
-    let timeline = Timeline {
+    let timeline = VcpuTimeline {
         vcpu: track.vcpu,
         from: HostNs(track.from),
         to: HostNs(track.to),
@@ -74,7 +74,7 @@ impl Left<'_> {
 }
 
 /// Whether the segments touch from the timeline's first instant to its last.
-pub(super) fn is_whole(timeline: &Timeline) -> bool {
+pub(super) fn is_whole(timeline: &VcpuTimeline) -> bool {
     let mut at = timeline.from;
     for segment in &timeline.segments {
         if segment.from != at || segment.to <= segment.from {

@@ -15,7 +15,7 @@ use rustc_hash::FxHashMap;
 use super::cover::middle;
 use super::marks::Mark;
 use super::track::{Track, What};
-use super::{Axis, Occupant, Segment, Span};
+use super::{Occupant, Segment, Span, VcpuTimelines};
 
 /// How far from any evidence nobody knows.
 const REACH_PERIODS: u64 = 10;
@@ -100,7 +100,7 @@ impl Spans {
 /// segment's length. Where the samples take the victim itself for the CPU's owner, which can't be, it is the next one
 /// in the segment; `Occupant::Unknown` if there is none.
 #[must_use]
-pub fn thieves(axis: &Axis, victim: VcpuId, segment: &Segment) -> Vec<(Occupant, u64)> {
+pub fn thieves(axis: &VcpuTimelines, victim: VcpuId, segment: &Segment) -> Vec<(Occupant, u64)> {
     let occupancy = segment.cpu.and_then(|cpu| {
         let row = axis.cpus.binary_search_by_key(&cpu, |occupancy| occupancy.cpu).ok()?;
         axis.cpus.get(row)

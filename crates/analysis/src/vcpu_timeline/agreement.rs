@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use model::{HostNs, VcpuId};
 
-use super::{Account, Axis, Segment, State, Timeline};
+use super::{Account, Segment, State, VcpuTimeline, VcpuTimelines};
 
 /// Gaps of at most so many periods are not compared: samples can't be expected to show them.
 const SHORT_PERIODS: u64 = 2;
@@ -87,12 +87,16 @@ impl VcpuAgreement {
 
 /// Compares two axes of one recording.
 #[must_use]
-pub fn agreement(samples: &Axis, switches: &Axis, period_ns: u64) -> Agreement {
+pub fn agreement(samples: &VcpuTimelines, switches: &VcpuTimelines, period_ns: u64) -> Agreement {
     let pairs = samples.timelines.iter().zip(&switches.timelines);
     Agreement { vcpus: pairs.map(|(a, b)| vcpu_agreement(a, b, period_ns)).collect() }
 }
 
-fn vcpu_agreement(samples: &Timeline, switches: &Timeline, period_ns: u64) -> VcpuAgreement {
+fn vcpu_agreement(
+    samples: &VcpuTimeline,
+    switches: &VcpuTimeline,
+    period_ns: u64,
+) -> VcpuAgreement {
     let mut accounts: BTreeMap<Account, Pair> = BTreeMap::new();
     for segment in &samples.segments {
         accounts.entry(segment.state.account()).or_default().samples_ns += segment.length_ns();
@@ -104,7 +108,7 @@ fn vcpu_agreement(samples: &Timeline, switches: &Timeline, period_ns: u64) -> Vc
     VcpuAgreement { vcpu, wall_ns, accounts, gaps: gaps(samples, switches, period_ns) }
 }
 
-fn gaps(samples: &Timeline, switches: &Timeline, period_ns: u64) -> Gaps {
+fn gaps(samples: &VcpuTimeline, switches: &VcpuTimeline, period_ns: u64) -> Gaps {
     let by_samples = off_cpu(samples);
     let by_switches = off_cpu(switches);
     let mut gaps = Gaps::default();
@@ -128,7 +132,7 @@ fn gaps(samples: &Timeline, switches: &Timeline, period_ns: u64) -> Gaps {
 }
 
 /// When it was off the CPU: neighbours in one.
-fn off_cpu(timeline: &Timeline) -> Vec<(HostNs, HostNs)> {
+fn off_cpu(timeline: &VcpuTimeline) -> Vec<(HostNs, HostNs)> {
     let mut gaps: Vec<(HostNs, HostNs)> = Vec::new();
     for segment in timeline.segments.iter().filter(|segment| is_off(segment)) {
         match gaps.last_mut() {

@@ -6,7 +6,9 @@ mod axis_world;
 
 use std::collections::BTreeMap;
 
-use analysis::axis::{Account, Axis, Occupant, State, Timeline, agreement, thieves};
+use analysis::vcpu_timeline::{
+    Account, Occupant, State, VcpuTimeline, VcpuTimelines, agreement, thieves,
+};
 use axis_world::simulation::{BUSY, Load, MS, N_PERIODS, PERIOD, Random, Simulation};
 use axis_world::{Host, Life, Truth, is_on};
 use model::{HostNs, OffCpuSource, SwitchEvent, VcpuState, WaitCounters};
@@ -46,7 +48,7 @@ fn merged(stretches: impl Iterator<Item = (u64, u64, char)>) -> Vec<(u64, u64, c
     merged
 }
 
-fn off_cpu(timeline: &Timeline) -> Vec<(u64, u64, char)> {
+fn off_cpu(timeline: &VcpuTimeline) -> Vec<(u64, u64, char)> {
     let letters = timeline.segments.iter();
     merged(letters.map(|segment| (segment.from.0, segment.to.0, off_letter(segment.state))))
 }
@@ -56,7 +58,7 @@ fn true_off_cpu(life: &Life) -> Vec<(u64, u64, char)> {
     merged(life.truth.iter().map(|truth| (truth.from, truth.to, letter(truth.letter))))
 }
 
-fn assert_whole(axis: &Axis) {
+fn assert_whole(axis: &VcpuTimelines) {
     for timeline in &axis.timelines {
         let mut at = timeline.from;
         for segment in &timeline.segments {
@@ -71,7 +73,7 @@ fn assert_whole(axis: &Axis) {
     }
 }
 
-fn totals(timeline: &Timeline) -> BTreeMap<Account, i64> {
+fn totals(timeline: &VcpuTimeline) -> BTreeMap<Account, i64> {
     let mut totals = BTreeMap::new();
     for segment in &timeline.segments {
         let account = match segment.state.account() {
@@ -111,7 +113,7 @@ fn true_thieves(host: &Host, victim: usize) -> BTreeMap<Option<usize>, i64> {
     shares
 }
 
-fn found_thieves(axis: &Axis, victim: usize) -> BTreeMap<Option<usize>, i64> {
+fn found_thieves(axis: &VcpuTimelines, victim: usize) -> BTreeMap<Option<usize>, i64> {
     let mut shares: BTreeMap<Option<usize>, i64> = BTreeMap::new();
     let timeline = &axis.timelines[victim];
     for wait in timeline.segments.iter().filter(|segment| segment.state == State::Preempted) {

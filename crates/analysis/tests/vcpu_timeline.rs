@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
-use analysis::axis::{Axis, Occupant, State, Timeline, thieves};
+use analysis::vcpu_timeline::{Occupant, State, VcpuTimeline, VcpuTimelines, thieves};
 use axis_world::{Host, Life, Recorded, Truth};
 use model::{HostNs, OffCpuSource, SwitchEvent, VcpuId, VcpuState, WaitCounters};
 
@@ -92,14 +92,14 @@ fn letter(state: State) -> char {
     }
 }
 
-fn drawn(timeline: &Timeline, end: u64) -> String {
+fn drawn(timeline: &VcpuTimeline, end: u64) -> String {
     let steps = (0..end.div_ceil(STEP)).map(|n| HostNs(n * STEP + STEP / 2));
     let at = |time| timeline.segments.iter().find(|s| s.from <= time && time < s.to);
     steps.map(|time| at(time).map_or('.', |segment| letter(segment.state))).collect()
 }
 
 /// Who had the CPU while a vCPU could not, in periods.
-fn drawn_thieves(recorded: &Recorded, axis: &Axis, timeline: &Timeline) -> String {
+fn drawn_thieves(recorded: &Recorded, axis: &VcpuTimelines, timeline: &VcpuTimeline) -> String {
     let mut shares: BTreeMap<String, u64> = BTreeMap::new();
     for segment in timeline.segments.iter().filter(|s| s.state == State::Preempted) {
         let taken = thieves(axis, timeline.vcpu, segment);
@@ -124,7 +124,7 @@ fn name(recorded: &Recorded, vcpu: VcpuId) -> String {
     format!("{vm}{}", row.number)
 }
 
-fn assert_whole(axis: &Axis) {
+fn assert_whole(axis: &VcpuTimelines) {
     for timeline in &axis.timelines {
         let sum: u64 = timeline.segments.iter().map(|segment| segment.length_ns()).sum();
         assert_eq!(sum, timeline.length_ns(), "{timeline:?}");

@@ -1,13 +1,13 @@
-//! Every vCPU on the host's time axis: what it did at each instant, and who had its CPU when it could not.
+//! What every vCPU did at each instant of the host's time, and who had its CPU when it could not run.
 //!
 //! ```text
-//!  samples  --+                +--> Timeline per vCPU: segments without holes, from its first instant to its last
-//!  switches --+--> AxisBuilder-+--> Occupancy per pCPU: who ran there
-//!  tables   --+                +--> Places: the process, thread and function that a guest sample was in
+//!  samples  --+                           +--> VcpuTimeline: a vCPU's segments, from its first instant to its last
+//!  switches --+--> VcpuTimelinesBuilder --+--> Occupancy: who ran on a pCPU
+//!  tables   --+                           +--> Place: the process, thread and function that a guest sample was in
 //! ```
 //!
 //! Lengths of a timeline's segments add up to its length, to the nanosecond; what is not known is a
-//! segment of its own. The states are those of ARCHITECTURE.md.
+//! segment of its own. docs/measuring.md explains the states.
 
 mod agreement;
 mod builder;
@@ -23,16 +23,16 @@ mod throttle;
 mod track;
 
 pub use agreement::{Agreement, Gaps, Pair, VcpuAgreement, agreement};
-pub use builder::AxisBuilder;
+pub use builder::VcpuTimelinesBuilder;
 pub use occupancy::thieves;
 
 use model::{CpuId, HostNs, Pid, Tid, VcpuId};
 
 /// All vCPUs and pCPUs of a recording on one time axis.
 #[derive(Debug, Clone, Default)]
-pub struct Axis {
+pub struct VcpuTimelines {
     /// By row of `Tables::vcpus`.
-    pub timelines: Vec<Timeline>,
+    pub timelines: Vec<VcpuTimeline>,
     /// By CPU, those that were sampled.
     pub cpus: Vec<Occupancy>,
     /// The places that `Segment::place` refers to, each once.
@@ -43,7 +43,7 @@ pub struct Axis {
 
 /// One vCPU's time. Segments touch, none is empty, and neighbours differ.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Timeline {
+pub struct VcpuTimeline {
     /// Whose.
     pub vcpu: VcpuId,
     /// First instant: the recording's, or its VM's start.
@@ -123,7 +123,7 @@ pub enum Account {
     Unknown,
 }
 
-/// Index into `Axis::places`.
+/// Index into `VcpuTimelines::places`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PlaceId(pub u32);
 
@@ -179,7 +179,7 @@ pub enum Occupant {
     Unknown,
 }
 
-impl Timeline {
+impl VcpuTimeline {
     /// Its length in ns: what its segments add up to.
     #[must_use]
     pub fn length_ns(&self) -> u64 {
@@ -212,10 +212,10 @@ impl State {
     }
 }
 
-impl Axis {
+impl VcpuTimelines {
     /// The timeline of a vCPU, when it is in the tables.
     #[must_use]
-    pub fn timeline(&self, vcpu: VcpuId) -> Option<&Timeline> {
+    pub fn timeline(&self, vcpu: VcpuId) -> Option<&VcpuTimeline> {
         self.timelines.get(vcpu.index())
     }
 

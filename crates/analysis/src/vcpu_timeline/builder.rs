@@ -13,13 +13,13 @@ use super::places::Places;
 use super::problems::{Problem, Problems};
 use super::throttle::{self, Wait};
 use super::track::{Asleep, Departure, Doing, Point, Track};
-use super::{Axis, Occupancy, Occupant, by_switches, cover, occupancy};
+use super::{Occupancy, Occupant, VcpuTimelines, by_switches, cover, occupancy};
 use crate::resolve::Level;
 use crate::{Resolver, exit_reason};
 
 /// Builds an axis from samples and switches as they come. Memory: at most 100 bytes for a sample.
 #[derive(Debug)]
-pub struct AxisBuilder<'r> {
+pub struct VcpuTimelinesBuilder<'r> {
     resolver: &'r Resolver<'r>,
     header: &'r Header,
     edges: OffCpuSource,
@@ -35,7 +35,7 @@ pub struct AxisBuilder<'r> {
     problems: Problems,
 }
 
-impl<'r> AxisBuilder<'r> {
+impl<'r> VcpuTimelinesBuilder<'r> {
     /// Ready for samples and switches; `edges` says how to find the edges of gaps, whatever was recorded.
     #[must_use]
     pub fn new(resolver: &'r Resolver<'r>, header: &'r Header, edges: OffCpuSource) -> Self {
@@ -100,7 +100,7 @@ impl<'r> AxisBuilder<'r> {
 
     /// The axis of what was pushed.
     #[must_use]
-    pub fn finish(mut self) -> Axis {
+    pub fn finish(mut self) -> VcpuTimelines {
         let period_ns = self.header.period_ns.max(1);
         if self.header.period_ns == 0 {
             self.problems.count(Problem::NoPeriod);
@@ -120,7 +120,12 @@ impl<'r> AxisBuilder<'r> {
             self.problems.count(Problem::NotWhole);
         }
         let cpus = self.occupancies(&tracks, period_ns);
-        Axis { timelines, cpus, places: self.places.finish(), problems: self.problems.finish() }
+        VcpuTimelines {
+            timelines,
+            cpus,
+            places: self.places.finish(),
+            problems: self.problems.finish(),
+        }
     }
 
     /// When a vCPU's timeline begins and ends; `None`: it is in no table.
