@@ -4,7 +4,8 @@ use super::*;
 
 #[test]
 fn a_short_process_is_seen_from_fork_to_exit() {
-    let cpus: Vec<u32> = (0..64).collect();
+    let n_cpus = std::thread::available_parallelism().unwrap().get();
+    let cpus: Vec<u32> = (0..u32::try_from(n_cpus).unwrap()).collect();
     let mut sideband = match Sideband::open(&cpus, 1 << 20) {
         Ok(sideband) => sideband,
         Err(error) => return skip::skip(error),
