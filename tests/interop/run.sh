@@ -88,11 +88,11 @@ browse() { # PAGE
         fail page "the browser gave up"
 }
 
-# Its script has drawn the root frame, with all samples.
+# Its script has drawn frames, of all samples.
 check_page() {
     local shown
     browse "$dir/flamegraph.html" || return 0
-    shown=$(sed -n 's/.*title="all  \([0-9,]*\) samples, 100.00 %.*/\1/p' "$work/dom" | head -n 1)
+    shown=$(sed -n 's/.* callees: \([0-9,]*\) samples in [1-9][0-9]* frames".*/\1/p' "$work/dom" | head -n 1)
     expect_total page "${shown//,/}"
 }
 
@@ -218,15 +218,15 @@ check_together() { # FILE
     pass "perfetto, together" "samples of $cpus CPUs cover $covered %, the trace agrees with $agreed % of $long slices"
 }
 
-# Its script has drawn a Gantt chart with lanes for every run.
+# Its script has drawn a timeline with lanes for every run.
 check_gantt() { # PAGE
     local charts drawn
     browse "$1" || return 0
-    charts=$(grep -c '<div class="gantt" data-gantt=' "$work/dom" || true)
-    drawn=$({ grep -o '<canvas class="gantt-canvas" aria-hidden="true" width="[0-9]*" height="[1-9]' "$work/dom" ||
+    charts=$(grep -c '<div data-component="timeline"' "$work/dom" || true)
+    drawn=$({ grep -o '<canvas class="timeline-canvas" aria-hidden="true" width="[0-9]*" height="[1-9]' "$work/dom" ||
         true; } | wc -l)
-    { [ "$charts" -gt 0 ] && [ "$charts" = "$drawn" ]; } || fail page "draws $drawn of $charts Gantt charts"
-    pass "page, tasks" "$charts Gantt charts"
+    { [ "$charts" -gt 0 ] && [ "$charts" = "$drawn" ]; } || fail page "draws $drawn of $charts timelines"
+    pass "page, tasks" "$charts timelines"
 }
 
 if [ "${1:-}" = together ]; then

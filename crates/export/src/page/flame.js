@@ -11,7 +11,7 @@ function flameGraph(box, data) {
   let zoomed = 0, matches = null, drawnWidth = 0;
 
   const details = make("p", { className: "said", "aria-live": "polite" }, all ? HINT : "There are no samples in this view.");
-  const flame = make("div", { className: "flame", tabIndex: 0, role: "group", "aria-label": "Flame graph, callers above callees" });
+  const flame = make("div", { className: "flame", tabIndex: 0, role: "group" });
   const search = searchField("Search", "function, process or module", find);
   const jumps = make("span", { className: "buttons" });
   const reset = button("Reset zoom", () => zoom(0), { disabled: true });
@@ -69,6 +69,7 @@ function flameGraph(box, data) {
     }
     flame.style.height = (deepest + 1) * ROW_PX + "px";
     flame.replaceChildren(...frames);
+    flame.ariaLabel = `Flame graph, callers above callees: ${total[zoomed].toLocaleString("en")} samples in ${frames.length} frames`;
     reset.disabled = zoomed === 0;
   }
 
