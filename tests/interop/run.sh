@@ -222,7 +222,7 @@ check_together() { # FILE
 check_gantt() { # PAGE
     local charts drawn
     browse "$1" || return 0
-    charts=$(grep -c '<div data-component="timeline"' "$work/dom" || true)
+    charts=$({ grep -o '"label":' "$1" || true; } | wc -l) # one per run, in the page's data
     drawn=$({ grep -o '<canvas class="timeline-canvas" aria-hidden="true" width="[0-9]*" height="[1-9]' "$work/dom" ||
         true; } | wc -l)
     { [ "$charts" -gt 0 ] && [ "$charts" = "$drawn" ]; } || fail page "draws $drawn of $charts timelines"
