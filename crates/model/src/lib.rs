@@ -26,5 +26,6 @@ pub use trace::{
     BlockOp, BlockRequest, EventColumn, Field, FieldPlace, FieldSink, FieldSource, Interrupt,
     LockKind, LostEvents, Machine, MachineId, N_SLOT_KINDS, PrevState, SLOT_BYTES, SLOT_KIND_SHIFT,
     SLOT_KINDS, SLOT_MORE, Slot, SlotKind, TaskName, TraceEvent, TraceEventKind, TraceEventTag,
-    TraceStack, TraceTables, TraceTask, TracedCommand, Vector, record_slots, slot_kinds_header,
+    TraceFilter, TraceStack, TraceTables, TraceTask, TracedCommand, Vector, record_slots,
+    slot_kinds_header,
 };

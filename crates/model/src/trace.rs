@@ -2,6 +2,7 @@
 
 mod events;
 mod fields;
+mod filter;
 mod slot;
 
 pub use events::{
@@ -9,6 +10,7 @@ pub use events::{
     slot_kinds_header,
 };
 pub use fields::{EventColumn, Field, FieldPlace, FieldSink, FieldSource};
+pub use filter::TraceFilter;
 pub use slot::{SLOT_BYTES, SLOT_KIND_SHIFT, SLOT_MORE, Slot};
 
 use crate::{HostNs, Pid, Tid};

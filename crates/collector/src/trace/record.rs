@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use api::guest::TraceScope;
 use host::vms::VmProcess;
-use model::{HostNs, Machine, MachineId, Note, Pid, Tid, TraceTables, TracedCommand};
+use model::{HostNs, Machine, MachineId, Note, Pid, Tid, TraceFilter, TraceTables, TracedCommand};
 use probes::FoundVm;
 use recording::trace::{TraceHeader, TraceWriter};
 use tracer::SLOT_BYTES;
@@ -407,17 +407,17 @@ fn exit_code(status: ExitStatus) -> Option<i32> {
     status.code().or_else(|| status.signal().map(|signal| 128 + signal))
 }
 
-/// The scope in the words of the command line.
-fn filters(plan: &TracePlan) -> Vec<String> {
-    let vms = plan.vms.iter().map(|vm| format!("--vm {vm}"));
-    vms.chain(scope_words(&plan.scope)).collect()
+/// What the plan limits the trace to.
+fn filters(plan: &TracePlan) -> Vec<TraceFilter> {
+    let vms = plan.vms.iter().cloned().map(TraceFilter::Vm);
+    vms.chain(scope_filter(&plan.scope)).collect()
 }
 
-fn scope_words(scope: &Scope) -> Vec<String> {
+fn scope_filter(scope: &Scope) -> Option<TraceFilter> {
     match scope {
-        Scope::Everything => Vec::new(),
-        Scope::Command => vec!["--only-command".to_owned()],
-        Scope::Tree(pid) | Scope::Process(pid) => vec![format!("--tree {pid}")],
-        Scope::Cgroup(path) => vec![format!("--cgroup {}", path.display())],
+        Scope::Everything => None,
+        Scope::Command => Some(TraceFilter::Command),
+        Scope::Tree(pid) | Scope::Process(pid) => Some(TraceFilter::Tree(Pid(*pid))),
+        Scope::Cgroup(path) => Some(TraceFilter::Cgroup(path.display().to_string())),
     }
 }

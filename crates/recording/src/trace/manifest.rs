@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use model::{HostNs, MachineId, Note, Tid, TracedCommand};
+use model::{HostNs, MachineId, Note, Pid, Tid, TraceFilter, TracedCommand};
 use serde::{Deserialize, Serialize};
 
 use super::TraceHeader;
@@ -11,7 +11,7 @@ use crate::error::{Error, Folder};
 use crate::manifest::{Files, Format, Kind, NoteJson};
 
 /// The format of traces this program writes, and the newest it reads.
-pub const FORMAT_VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 2;
 
 const TRACE: Format =
     Format { folder: Folder::Trace, name: "vmscope-trace", version: FORMAT_VERSION };
@@ -39,7 +39,7 @@ pub(super) fn write(
         end_ns: header.end.0,
         begin_unix_ns: header.begin_unix_ns,
         complete: header.complete,
-        filters: header.filters.clone(),
+        filters: header.filters.iter().cloned().map(FilterJson::from).collect(),
         command: command.map(CommandJson::from),
         counters: header.counters.clone(),
         notes: header.notes.iter().map(NoteJson::from).collect(),
@@ -63,7 +63,7 @@ pub(super) fn read(dir: &Path) -> Result<Contents, Error> {
         end: HostNs(manifest.end_ns),
         begin_unix_ns: manifest.begin_unix_ns,
         complete: manifest.complete,
-        filters: manifest.filters,
+        filters: manifest.filters.into_iter().map(TraceFilter::from).collect(),
         counters: manifest.counters,
         notes: manifest.notes.into_iter().map(Note::from).collect(),
     };
@@ -81,11 +81,68 @@ struct Manifest {
     end_ns: u64,
     begin_unix_ns: u64,
     complete: bool,
-    filters: Vec<String>,
+    filters: Vec<FilterJson>,
     command: Option<CommandJson>,
     counters: BTreeMap<String, u64>,
     notes: Vec<NoteJson>,
     files: Files,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(untagged)]
+enum FilterJson {
+    Typed(TypedFilter),
+    /// Version 1: an option of `trace record`.
+    Words(String),
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+enum TypedFilter {
+    Vm { name: String },
+    Command,
+    Tree { pid: u32 },
+    Cgroup { path: String },
+    Other { words: String },
+}
+
+impl From<TraceFilter> for FilterJson {
+    fn from(filter: TraceFilter) -> Self {
+        Self::Typed(match filter {
+            TraceFilter::Vm(name) => TypedFilter::Vm { name },
+            TraceFilter::Command => TypedFilter::Command,
+            TraceFilter::Tree(pid) => TypedFilter::Tree { pid: pid.0 },
+            TraceFilter::Cgroup(path) => TypedFilter::Cgroup { path },
+            TraceFilter::Other(words) => TypedFilter::Other { words },
+        })
+    }
+}
+
+impl From<FilterJson> for TraceFilter {
+    fn from(json: FilterJson) -> Self {
+        match json {
+            FilterJson::Words(words) => parse_words(words),
+            FilterJson::Typed(TypedFilter::Vm { name }) => Self::Vm(name),
+            FilterJson::Typed(TypedFilter::Command) => Self::Command,
+            FilterJson::Typed(TypedFilter::Tree { pid }) => Self::Tree(Pid(pid)),
+            FilterJson::Typed(TypedFilter::Cgroup { path }) => Self::Cgroup(path),
+            FilterJson::Typed(TypedFilter::Other { words }) => Self::Other(words),
+        }
+    }
+}
+
+/// A filter as version 1 has it.
+fn parse_words(words: String) -> TraceFilter {
+    match words.split_once(' ').unwrap_or((&words, "")) {
+        ("--only-command", "") => TraceFilter::Command,
+        ("--vm", name) => TraceFilter::Vm(name.to_owned()),
+        ("--cgroup", path) => TraceFilter::Cgroup(path.to_owned()),
+        ("--tree" | "--follow", pid) => match pid.parse() {
+            Ok(pid) => TraceFilter::Tree(Pid(pid)),
+            Err(_) => TraceFilter::Other(words),
+        },
+        _ => TraceFilter::Other(words),
+    }
 }
 
 #[derive(Debug, Serialize, Deserialize)]

@@ -18,9 +18,19 @@ impl Wild {
             end: HostNs(one.max(other)),
             begin_unix_ns: self.u64(),
             complete: true,
-            filters: (0..self.below(3)).map(|_| self.text()).collect(),
+            filters: (0..self.below(5)).map(|_| self.trace_filter()).collect(),
             counters: (0..self.below(4)).map(|_| (self.text(), self.u64())).collect(),
             notes: self.rows(|wild, _| Note { subject: wild.text(), text: wild.text() }),
+        }
+    }
+
+    fn trace_filter(&mut self) -> TraceFilter {
+        match self.below(5) {
+            0 => TraceFilter::Vm(self.text()),
+            1 => TraceFilter::Command,
+            2 => TraceFilter::Tree(Pid(self.u32())),
+            3 => TraceFilter::Cgroup(self.text()),
+            _ => TraceFilter::Other(self.text()),
         }
     }
 
@@ -248,7 +258,7 @@ pub(crate) fn small_header() -> TraceHeader {
         end: HostNs(5_003_000_000),
         begin_unix_ns: 1_760_000_000_000_000_000,
         complete: true,
-        filters: vec!["--cgroup build.slice".into()],
+        filters: vec![TraceFilter::Cgroup("build.slice".into())],
         counters: BTreeMap::from([("stacks_not_stored".into(), 3)]),
         notes: vec![Note { subject: "vm1".into(), text: "its stacks have no names".into() }],
     }

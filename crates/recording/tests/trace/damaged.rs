@@ -53,11 +53,11 @@ fn every_damage_says_what_to_do() {
         "{} is not a trace (its trace.json says \"other\"): give a folder written by `vmscope trace record`",
     );
     check(
-        |path| edit(&path.join("trace.json"), "\"version\": 1", "\"version\": 2"),
-        "{} has trace format 2, this vmscope reads up to 1: use a newer vmscope",
+        |path| edit(&path.join("trace.json"), "\"version\": 2", "\"version\": 3"),
+        "{} has trace format 3, this vmscope reads up to 2: use a newer vmscope",
     );
     check(
-        |path| edit(&path.join("trace.json"), "\"version\": 1", "\"version\": 0"),
+        |path| edit(&path.join("trace.json"), "\"version\": 2", "\"version\": 0"),
         "{}/trace.json is damaged (it says version 0): copy it again from where it was made",
     );
     check(

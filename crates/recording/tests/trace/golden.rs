@@ -1,4 +1,4 @@
-//! Format 1 as other programs see it: schemas, rows as the Parquet crate's own row reader gives them,
+//! Format 2 as other programs see it: schemas, rows as the Parquet crate's own row reader gives them,
 //! `trace.json`, and the spool. A difference in `tests/golden/recording` is a change of the format.
 
 use std::fmt::Write;
@@ -8,7 +8,7 @@ use crate::common::golden::{check, dump, hex, manifest};
 use crate::common::traces::{small_events, small_header, small_tables, spool, write};
 
 #[test]
-fn format_1() {
+fn format_2() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("trace");
     write(&path, &small_header(), &small_tables(), &small_events());

@@ -2,12 +2,15 @@
 
 use std::path::Path;
 
-use model::{HostNs, Machine, MachineId, TaskName, Tid, TraceEvent, TraceEventKind, TraceTables};
+use model::{
+    HostNs, Machine, MachineId, Pid, TaskName, Tid, TraceEvent, TraceEventKind, TraceFilter,
+    TraceTables,
+};
 use recording::trace::{FOLDER_IN_RECORDING, MAX_EVENTS, Trace, TraceHeader, TraceWriter};
 use recording::{Error, Recording};
 
 use crate::common::Wild;
-use crate::common::traces::{merged, spool, write};
+use crate::common::traces::{merged, small_events, small_header, small_tables, spool, write};
 
 /// Writes a trace and reads it back; the trace for more.
 fn check(header: &TraceHeader, tables: &TraceTables, cpus: &[Vec<TraceEvent>]) {
@@ -37,6 +40,33 @@ fn any_tables_and_events() {
             .collect();
         check(&header, &tables, &cpus);
     }
+}
+
+/// Format 1 has filters as options of the command line.
+#[test]
+fn a_trace_of_format_1_is_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("trace");
+    write(&path, &small_header(), &small_tables(), &small_events());
+    let json = path.join("trace.json");
+    let mut manifest: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    let words = ["--vm a b", "--only-command", "--tree 7", "--cgroup x y", "--tree x", ""];
+    manifest["version"] = 1.into();
+    manifest["filters"] = words.to_vec().into();
+    std::fs::write(&json, manifest.to_string()).unwrap();
+    let read = Trace::open(&path).unwrap().header;
+    let filters = vec![
+        TraceFilter::Vm("a b".into()),
+        TraceFilter::Command,
+        TraceFilter::Tree(Pid(7)),
+        TraceFilter::Cgroup("x y".into()),
+        TraceFilter::Other("--tree x".into()),
+        TraceFilter::Other(String::new()),
+    ];
+    let shown: Vec<_> = read.filters.iter().map(ToString::to_string).collect();
+    assert_eq!(shown, words);
+    assert_eq!(read, TraceHeader { filters, ..small_header() });
 }
 
 /// The folder of a recording that holds a trace of the same seconds opens as either.

@@ -1,6 +1,6 @@
 //! What stands above every view: the trace, its machine, its command, and how complete the data is.
 
-use model::{LostEvents, Machine, MachineId, Note};
+use model::{LostEvents, Machine, MachineId, Note, TraceFilter};
 use serde_json::{Map, Value, json};
 use trace_analysis::critical_path::Scope;
 use trace_analysis::findings::Selection;
@@ -50,7 +50,8 @@ pub(super) fn facts(context: &Context<'_>) -> Report {
         report.fact("Also traced", format!("{} (--machine NAME)", others.join(", ")));
     }
     if !about.filters.is_empty() {
-        let filters = about.filters.join(" ");
+        let filters: Vec<_> = about.filters.iter().map(ToString::to_string).collect();
+        let filters = filters.join(" ");
         report.fact("Filter", format!("{filters}: machine-wide figures lack what it left out"));
     }
     data_quality::facts(context, &mut report);
@@ -98,6 +99,7 @@ pub(super) fn object(context: &Context<'_>) -> Map<String, Value> {
 fn trace(context: &Context<'_>) -> Value {
     let about = context.about;
     let note = |note: &Note| clean(&format!("{}: {}", note.subject, note.text)).into_owned();
+    let filter = |filter: &TraceFilter| clean(&filter.to_string()).into_owned();
     let counter = |(name, n): (&String, &u64)| (clean(name).into_owned(), Value::from(*n));
     json!({
         "vmscope_version": clean(about.vmscope_version),
@@ -105,7 +107,7 @@ fn trace(context: &Context<'_>) -> Value {
         "begin_unix_ns": about.begin_unix_ns,
         "duration_ns": about.end.since(about.begin),
         "complete": about.complete,
-        "filters": about.filters.iter().map(|filter| clean(filter)).collect::<Vec<_>>(),
+        "filters": about.filters.iter().map(filter).collect::<Vec<_>>(),
         "machines": traced(context).map(|row| clean(&row.name)).collect::<Vec<_>>(),
         "counters": Map::from_iter(about.counters.iter().map(counter)),
         "notes": about.notes.iter().map(note).collect::<Vec<_>>(),

@@ -24,7 +24,7 @@ mod waits;
 use std::collections::BTreeMap;
 use std::fmt;
 
-use model::{HostNs, Machine, Note};
+use model::{HostNs, Machine, Note, TraceFilter};
 use serde_json::{Map, Value};
 use trace_analysis::findings::Findings;
 
@@ -75,8 +75,8 @@ pub struct About<'a> {
     pub begin_unix_ns: u64,
     /// False: the writer did not finish.
     pub complete: bool,
-    /// What it was limited to, as on the command line.
-    pub filters: &'a [String],
+    /// What it was limited to.
+    pub filters: &'a [TraceFilter],
     /// What was dropped besides events, by name.
     pub counters: &'a BTreeMap<String, u64>,
     /// What the user should know.

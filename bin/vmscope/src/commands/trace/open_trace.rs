@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use model::{MachineId, Tid};
+use model::{MachineId, Tid, TraceFilter};
 use recording::trace::Trace;
 use trace_analysis::findings::Findings;
 use trace_analysis::timeline::{Builder, Survey, Timeline};
@@ -85,15 +85,14 @@ impl OpenTrace {
     /// The root of the tasks that the trace was limited to; where VMs were traced, it is a task of theirs.
     pub(super) fn tree(&self) -> Option<Tid> {
         let filters = &self.trace.header.filters;
-        let of_vms = filters.iter().any(|filter| filter.starts_with("--vm "));
+        let of_vms = filters.iter().any(|filter| matches!(filter, TraceFilter::Vm(_)));
         if of_vms && self.timeline.machine == MachineId::HOST {
             return None;
         }
-        let root = |filter: &String| {
-            let root = filter.strip_prefix("--tree ").or_else(|| filter.strip_prefix("--follow "));
-            root?.parse().ok().map(Tid)
-        };
-        filters.iter().find_map(root)
+        filters.iter().find_map(|filter| match filter {
+            TraceFilter::Tree(pid) => Some(Tid(pid.0)),
+            _ => None,
+        })
     }
 }
 
