@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Parser, Subcommand};
 use guest::inside::{Commands, HELD, MARKER, become_command, make_marks};
 
-/// Tells a vmscope host which functions run in this guest.
+/// Give a vmscope host the names of this guest's processes and functions.
 #[derive(Parser)]
 #[command(
     name = "vmscope-guest",
@@ -20,7 +20,7 @@ use guest::inside::{Commands, HELD, MARKER, become_command, make_marks};
     after_help = "\
 Examples:
   vmscope-guest serve                       answer the host whenever it asks (as a service)
-  vmscope-guest serve --allow-commands      the same, and run the command of `vmscope trace record --vm NAME -- COMMAND`
+  vmscope-guest serve --allow-commands      also run commands for `vmscope trace record --vm NAME -- COMMAND`
   vmscope-guest snapshot > vm1.guestmap     write this guest's map to a file, for
                                             `vmscope record --guest-map vm1=vm1.guestmap` on the host
 
@@ -64,7 +64,7 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         words: Vec<String>,
     },
-    /// Make so many marks as each byte on standard input says
+    /// Make as many marks as each byte on standard input says
     #[command(name = MARKER, hide = true)]
     Marker,
 }

@@ -96,7 +96,7 @@ fn what_hangs_is_left_out_and_the_rest_is_measured() {
         ["add", "missing", "not here"],
         ["cpuid", "missing", "not here"],
         ["hlt", "missing", "not here"],
-        ["mwait", "hung", "no sign of life for 1 s"],
+        ["mwait", "hung", "no output for 1 s"],
         ["vmcall", "hung", "the machine ended"],
     ];
     assert_eq!(found, expected);
@@ -139,7 +139,7 @@ fn the_whole_run_has_a_limit() {
 fn a_machine_that_never_says_anything_is_an_error() {
     let folder = machine("mute", "add");
     std::fs::write(folder.join("header"), "").unwrap();
-    let output = run(&folder, &["--silence", "1s"]);
+    let output = run(&folder, &["--idle-timeout", "1s"]);
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!((output.status.code(), stderr.lines().count()), (Some(1), 1), "{stderr}");
     assert!(stderr.contains("the image said nothing before its first line"), "{stderr}");

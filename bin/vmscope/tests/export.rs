@@ -121,7 +121,7 @@ fn a_selection_goes_to_standard_output() {
 #[test]
 fn the_report_prints_the_same_page() {
     let (recording, out) = recorded("report");
-    let args = ["--format", "html", "--vm", "vm1", "--edges", "samples"];
+    let args = ["--format", "html", "--vm", "vm1", "--offcpu-source", "samples"];
     let page = run(&recording, &out, &[&args[..], &["-o", "-"]].concat()).stdout;
     let mut command = Command::new(env!("CARGO_BIN_EXE_vmscope"));
     command.arg("report").arg(&recording).args(args);
@@ -162,8 +162,9 @@ fn errors() {
         let args = [perfetto, more].concat();
         check_error(&recording, &out, &args, 2, "leave out --view and --process");
     }
-    let edges = "--edges is about vCPUs in time, which only --format html and perfetto show";
-    check_error(&recording, &out, &["--format", "pprof", "--edges", "samples"], 2, edges);
+    let edges =
+        "--offcpu-source is about vCPUs in time, which only --format html and perfetto show";
+    check_error(&recording, &out, &["--format", "pprof", "--offcpu-source", "samples"], 2, edges);
     check_error(&recording, &out, &with(["--edges", "switches"]), 2, "no switches of vCPUs");
     check_error(Path::new("/no/such/recording"), &out, &html, 1, "/no/such/recording");
     check_error(&out, &out, &html, 1, "is not a recording");

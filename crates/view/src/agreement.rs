@@ -1,4 +1,4 @@
-//! `vmscope report --edges both`: how well gaps found by samples and by switches agree.
+//! `vmscope report --offcpu-source both`: how well gaps found by samples and by switches agree.
 
 use analysis::Selection;
 use analysis::steal::account_name;

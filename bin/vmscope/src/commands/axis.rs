@@ -32,7 +32,7 @@ pub(crate) fn load_seen(
     let recorded = recording.header.off_cpu_source;
     let edges = edges.unwrap_or(recorded);
     if (edges, recorded) == (OffCpuSource::Switches, OffCpuSource::Samples) {
-        let text = "this recording has no switches of vCPUs: record with --edges switches";
+        let text = "this recording has no switches of vCPUs: record with --offcpu-source switches";
         return Err(Usage(text.to_owned()).into());
     }
     let mut builder = VcpuTimelinesBuilder::new(resolver, &recording.header, edges);

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 
-/// Time single instructions on machines without an operating system, and say what virtualisation costs.
+/// Measure what virtualisation adds to the cost of single instructions, without an operating system.
 ///
 /// docs/bench.md explains verdicts and files, docs/boot.md the image that measures.
 #[derive(Debug, clap::Args)]
@@ -23,10 +23,11 @@ pub(crate) struct Args {
 
 const EXAMPLE: &str = "Examples:
   vmscope bench run -o tcg.json                     here, in QEMU's emulation
-  vmscope bench run --on testbed-kvm -o kvm.json    as a KVM guest, on any machine
+  vmscope bench run --target testbed-kvm -o kvm.json
+                                                    as a KVM guest, on any machine
   vmscope bench compare tcg.json kvm.json           what virtualisation costs
-  vmscope bench run --on image                      where the image for real machines is
-  vmscope bench read serial.log -o real.json        what a real machine said";
+  vmscope bench run --target image                  where the image for real machines is
+  vmscope bench read serial.log -o real.json        the results of a real machine";
 
 #[derive(Debug, Subcommand)]
 enum Action {

@@ -17,36 +17,36 @@ use super::time::duration_in_seconds;
 const EXAMPLE: &str = "Examples:
   vmscope correct day1 --vm web     each process: its run time without steal
   vmscope correct day1 --vm web --process shor --apparent 12.5 --from 3 --to 16
-                                    12.5 s were measured in the guest, which
-                                    began 3 s after the recording or later
+                                    the guest measured 12.5 s for a run between
+                                    3 s and 16 s after the recording's start
   vmscope correct day1 --vm web --process shor --function quantum_toffoli";
 
-/// Correct a run time: without what was stolen, and how sure that is.
+/// Estimate a guest run time without steal, with an error bound.
 ///
-/// Takes out steal type 1 (somebody else had the CPU), steal type 2 (in the VMM) and throttling (a CPU quota).
-/// --apparent is the time measured inside the guest; without it, it is what the recording shows. Choose --from and
-/// --to so that all of it, and no other run, lies between. docs/steal.md explains the numbers.
+/// Subtracts steal type 1 (another thread had the CPU), steal type 2 (in the VMM) and throttling (a CPU quota).
+/// --apparent is the time that was measured inside the guest; without it, the recorded run time is used. Choose
+/// --from and --to so that this run, and no other, lies between them. docs/steal.md explains the numbers.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Args {
     #[command(flatten)]
     source: Source,
-    /// Correct this process, by name or id in the guest
+    /// Only this guest process, by name or id
     #[arg(long, value_name = "NAME|PID")]
     process: Option<String>,
-    /// Correct this function, of that process or of all
+    /// Only this function, of that process or of all
     #[arg(long, value_name = "NAME")]
     function: Option<String>,
-    /// The run time measured in the guest [default: as the recording shows it]
+    /// Run time measured in the guest [default: the recorded run time]
     #[arg(long, value_name = "SECONDS", value_parser = duration_in_seconds)]
     apparent: Option<Duration>,
-    /// Look only from this time on, counted from the recording's start
+    /// Begin of the window, from the recording's start
     #[arg(long, value_name = "SECONDS", value_parser = duration_in_seconds)]
     from: Option<Duration>,
-    /// Look only up to this time
+    /// End of the window, from the recording's start
     #[arg(long, value_name = "SECONDS", value_parser = duration_in_seconds)]
     to: Option<Duration>,
-    /// How to print it
+    /// Output format
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
 }

@@ -26,17 +26,17 @@ const TRIAL_TIME: Duration = Duration::from_secs(5);
 const EMULATOR: &str = "qemu-system-x86_64";
 
 const EXAMPLE: &str = "Examples:
-  vmscope doctor
+  vmscope doctor                                  one line per requirement
   vmscope doctor --format json | jq .verdict      for scripts";
 
-/// Say what this machine can and cannot do, why, and what to do about it.
+/// Check whether this host can be recorded, and say how to fix what is missing.
 ///
-/// Tries what can be tried: loads and attaches the sampling program for a moment, and runs a small guest
-/// under /dev/kvm for 5 s at most. Exit code 0: `vmscope record` will work here; 1: it won't.
+/// Attaches the sampling program for a moment, and runs a small guest under /dev/kvm for 5 s at most.
+/// Exit code 0: `vmscope record` works here; 1: it does not.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Args {
-    /// How to print it
+    /// Output format
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
 }

@@ -11,12 +11,12 @@ use super::output::print;
 
 const EXAMPLE: &str = "Examples:
   vmscope record -o day1 --exits --duration 20
-                              counts VM exits while sampling
-  vmscope exits day1          how often VMs exit, for what, for how long
+                              count VM exits while sampling
+  vmscope exits day1          count and time of each exit reason
   vmscope exits day1 --vm web --by function
-                              which of its functions cause the exits";
+                              the guest functions that cause exits";
 
-/// Say what VMs exit for: how often, how long it takes, and the guest functions that cause it.
+/// Show why VMs exit: counts, time per exit reason, and the guest functions that cause them.
 ///
 /// Counts need a recording made with --exits; times and functions come from the samples. docs/steal.md
 /// explains columns and JSON.
@@ -25,10 +25,10 @@ const EXAMPLE: &str = "Examples:
 pub(crate) struct Args {
     #[command(flatten)]
     source: Source,
-    /// What a line stands for
+    /// What each line shows
     #[arg(long, value_enum, default_value_t = By::Reason)]
     by: By,
-    /// How to print it
+    /// Output format
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
 }
@@ -37,7 +37,7 @@ pub(crate) struct Args {
 enum By {
     /// The exit reason
     Reason,
-    /// The guest's function at the exit
+    /// The guest function that was running at the exit
     Function,
 }
 

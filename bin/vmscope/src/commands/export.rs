@@ -25,7 +25,7 @@ use super::{Usage, axis};
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Args {
-    /// The recording
+    /// The recording's folder
     dir: PathBuf,
     /// The format
     #[arg(long, value_enum)]
@@ -36,9 +36,9 @@ pub(crate) struct Args {
     output: Option<PathBuf>,
     #[command(flatten)]
     select: Select,
-    /// html and perfetto: how the edges of gaps are found [default: as recorded]
-    #[arg(long, value_enum)]
-    edges: Option<EdgesArg>,
+    /// html and perfetto: which data shows when a vCPU lost and got its CPU [default: as recorded]
+    #[arg(long, alias = "edges", value_enum, value_name = "SOURCE")]
+    offcpu_source: Option<EdgesArg>,
 }
 
 const EXAMPLE: &str = "Examples:
@@ -146,7 +146,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     refuse_bad_target(args.format, &file)?;
     refuse_edges(args)?;
     let recording = Recording::open(&args.dir)?;
-    let edges = args.edges.map(OffCpuSource::from);
+    let edges = args.offcpu_source.map(OffCpuSource::from);
     let loaded = Loaded::load(args.format, &recording, &args.select, &args.dir, edges)?;
     let write = |out: &mut dyn Write| loaded.write(args.format, BufWriter::new(out));
     if to_stdout {
@@ -245,8 +245,8 @@ fn refuse_bad_target(format: Format, file: &Path) -> Result<(), Usage> {
 
 /// Samples alone have no gaps.
 fn refuse_edges(args: &Args) -> Result<(), Usage> {
-    let text = "--edges is about vCPUs in time, which only --format html and perfetto show";
-    match args.edges.is_some() && !args.format.has_axis() {
+    let text = "--offcpu-source is about vCPUs in time, which only --format html and perfetto show";
+    match args.offcpu_source.is_some() && !args.format.has_axis() {
         true => Err(Usage(text.to_owned())),
         false => Ok(()),
     }

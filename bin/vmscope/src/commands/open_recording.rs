@@ -13,24 +13,24 @@ use view::{Report, VcpuTime, Width, clean};
 use super::output::width;
 use super::{Usage, axis};
 
-/// What to look at.
+/// What to read.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Source {
-    /// The recording
+    /// The recording's folder
     pub(crate) dir: PathBuf,
     /// Only this VM
     #[arg(long, value_name = "NAME")]
     pub(crate) vm: Option<String>,
-    /// How the edges of gaps are found [default: as recorded]
-    #[arg(long, value_enum)]
-    edges: Option<EdgesArg>,
+    /// Which data shows when a vCPU lost and got its CPU [default: as recorded]
+    #[arg(long, alias = "edges", value_enum, value_name = "SOURCE")]
+    offcpu_source: Option<EdgesArg>,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(crate) enum EdgesArg {
-    /// By the samples alone
+    /// The samples: accurate to one sampling period
     Samples,
-    /// By the scheduler's switches of vCPUs (record --edges switches)
+    /// Scheduler switches: exact; needs record --offcpu-source switches
     Switches,
 }
 
@@ -43,7 +43,7 @@ impl From<EdgesArg> for OffCpuSource {
     }
 }
 
-/// How to print it.
+/// The output format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
     /// Tables
@@ -83,7 +83,7 @@ impl OpenRecording {
     /// A usage error when it has no such edges; or it can't be read.
     pub(crate) fn open(source: &Source) -> anyhow::Result<Self> {
         let recording = Recording::open(&source.dir)?;
-        let asked = source.edges.map(OffCpuSource::from);
+        let asked = source.offcpu_source.map(OffCpuSource::from);
         let mut samples = SampleTimes::default();
         let resolver = Resolver::new(&recording.tables);
         let axis =

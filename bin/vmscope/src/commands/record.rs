@@ -28,18 +28,18 @@ const EXAMPLE: &str = "Examples:
   vmscope record -o day1 --duration 20        20 s of this host and its guests
   vmscope record -o build -- make -j8         as long as a command runs
   vmscope record -o exact --offcpu-source switches
-                                              exactly when vCPUs lost CPUs
-  vmscope record -o why --exits               how often vCPUs left their guests
-  vmscope record -o job --trace -- make       and every event of these seconds:
+                                              exact times of lost CPUs
+  vmscope record -o why --exits               count VM exits
+  vmscope record -o job --trace -- make       also trace the command:
                                               vmscope trace report job
   vmscope record -o db --guest-map db=db.map  a guest without a channel; in it:
                                               vmscope-guest snapshot >db.map";
 
 /// Record what the host and its guests do.
 ///
-/// Samples every CPU until the duration is over, COMMAND ends or Ctrl-C is pressed. Guests are asked twice:
-/// before, to have their kernels note processes that start and end; afterwards, what their processes and
-/// functions are called. While samples are taken vmscope-guest sleeps. Needs root.
+/// Samples every CPU until the duration is over, COMMAND ends or Ctrl-C is pressed. Before that, each guest's kernel
+/// begins to log processes that start and end; afterwards the guest sends the names of its processes and functions.
+/// While samples are taken vmscope-guest sleeps. Needs root.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Args {
@@ -52,26 +52,26 @@ pub(crate) struct Args {
     /// Time between samples of a CPU: 100us to 100ms
     #[arg(short, long, value_name = "TIME", default_value = "1ms", value_parser = period)]
     period: Duration,
-    /// What makes the sampling interrupts
+    /// Source of the sampling interrupts
     #[arg(long, value_enum, default_value_t = TriggerArg::CpuClock)]
     trigger: TriggerArg,
-    /// What tells when a vCPU lost and got its CPU
+    /// Which data shows when a vCPU lost and got its CPU
     #[arg(long, alias = "edges", value_enum, value_name = "SOURCE", default_value_t = EdgesArg::Samples)]
     offcpu_source: EdgesArg,
     /// Count VM exits by vCPU and reason; costs some 100 instructions per exit
     #[arg(long)]
     exits: bool,
-    /// Trace the same seconds, too: every event of tasks, CPUs, disks and locks. COMMAND then begins when the probes are
-    /// attached, and its exit code is passed on
+    /// Also trace every event of tasks, CPUs, disks and locks. COMMAND then starts once the probes are attached, and its
+    /// exit code is passed on
     #[arg(long)]
     trace: bool,
-    /// Trace the guest of this VM from outside, see trace record --help; COMMAND then runs in it. May be given several times
+    /// Trace the guest of this VM, see trace record --help; COMMAND then runs in it. May be given several times
     #[arg(long, value_name = "NAME", requires = "trace")]
     vm: Vec<String>,
-    /// Trace: room for each CPU's events until they are stored: 64K to 1G (with --vm to 256M)
+    /// Trace: size of the ring buffer of each CPU: 64K to 1G (with --vm to 256M)
     #[arg(long, value_name = "SIZE", default_value = "4M", requires = "trace", value_parser = super::trace::buffer)]
     buffer: u64,
-    /// Trace: end when the disk would have less free than this [default: 5 % of the disk, 1G at most]
+    /// Trace: end before the disk has less free than this [default: 5 % of the disk, 1G at most]
     #[arg(long, value_name = "SIZE", requires = "trace", value_parser = super::trace::size)]
     min_free: Option<u64>,
     /// Record host call stacks, by frame pointers
@@ -92,15 +92,15 @@ pub(crate) struct Args {
 enum TriggerArg {
     /// A kernel timer per CPU; works everywhere, also in virtual machines
     CpuClock,
-    /// The CPU's cycle counter; refused where it would keep VMs from starting
+    /// The CPU's cycle counter; refused where it would prevent VMs from starting
     Cycles,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum EdgesArg {
-    /// The samples: to one period, at no further cost
+    /// The samples: accurate to one period, at no extra cost
     Samples,
-    /// The scheduler's switches: to the nanosecond, at a cost per switch of the host
+    /// Scheduler switches: exact, at a cost for each context switch of the host
     Switches,
 }
 

@@ -27,28 +27,29 @@ const EXAMPLE: &str = "Examples:
   vmscope report day1 --process postgres --format csv >postgres.csv
   vmscope report day1 --format html >day1.html
                                       for a browser: flame graph, vCPUs in time
-  vmscope report day1 --edges both    do gaps by samples and by switches agree";
+  vmscope report day1 --offcpu-source both
+                                      compare gaps by samples and by switches";
 
 /// Report a recording: who used the CPUs, by function, process, VM...
 ///
-/// What could not be named is counted and says why. docs/report.md explains columns and JSON.
+/// Code without a name is counted, with the reason. docs/report.md explains columns and JSON.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Args {
-    /// The recording
+    /// The recording's folder
     dir: PathBuf,
     #[command(flatten)]
     select: Select,
-    /// What a line stands for
+    /// What each line shows
     #[arg(long, value_enum, default_value_t = ByArg::Function)]
     by: ByArg,
-    /// Guest view and html: how the edges of gaps are found [default: as recorded]; both: compare the two instead
-    #[arg(long, value_enum)]
-    edges: Option<EdgesArg>,
-    /// Lines at most, 0 for all [default: 30 in text, all in json and csv]
+    /// Guest view and html: which data shows when a vCPU lost and got its CPU [default: as recorded]
+    #[arg(long, alias = "edges", value_enum, value_name = "SOURCE")]
+    offcpu_source: Option<EdgesArg>,
+    /// Maximum number of lines, 0 for all [default: 30 in text, all in json and csv]
     #[arg(long, value_name = "N", value_parser = count)]
     limit: Option<usize>,
-    /// How to print it
+    /// Output format
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
 }
@@ -56,7 +57,7 @@ pub(crate) struct Args {
 /// Which samples a command looks at (export too).
 #[derive(Debug, clap::Args)]
 pub(crate) struct Select {
-    /// Whose time
+    /// Which part of the host's time
     #[arg(long, value_enum, default_value_t = ViewArg::Unified)]
     view: ViewArg,
     /// Only this VM; the guest view needs it when there is more than one
@@ -95,11 +96,11 @@ enum ByArg {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum EdgesArg {
-    /// By the samples alone
+    /// The samples: accurate to one sampling period
     Samples,
-    /// By the scheduler's switches of vCPUs (record --edges switches)
+    /// Scheduler switches: exact; needs record --offcpu-source switches
     Switches,
-    /// How well the two agree, for each vCPU
+    /// Compare the two for each vCPU instead of printing the report
     Both,
 }
 
@@ -116,13 +117,13 @@ enum Format {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    if args.edges == Some(EdgesArg::Both) {
+    if args.offcpu_source == Some(EdgesArg::Both) {
         let report = agreement_report(args)?;
         print(&render(&report, args.format)).context("failed to write to standard output")?;
         return Ok(ExitCode::SUCCESS);
     }
     if args.format == Format::Html {
-        let page = export::page(&args.dir, &args.select, edges(args.edges))?;
+        let page = export::page(&args.dir, &args.select, edges(args.offcpu_source))?;
         print(&page).context("failed to write to standard output")?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -185,10 +186,10 @@ fn profile(dir: &Path, args: &Args) -> anyhow::Result<Profile> {
         batch.iter().for_each(|sample| aggregator.push(sample));
     })?;
     if !aggregator.needs_axis() {
-        refuse_edges(args.edges)?;
+        refuse_edges(args.offcpu_source)?;
         return Ok(aggregator.finish());
     }
-    let axis = axis::load(&recording, &resolver, edges(args.edges))?;
+    let axis = axis::load(&recording, &resolver, edges(args.offcpu_source))?;
     Ok(aggregator.finish_on(&axis))
 }
 
@@ -202,7 +203,7 @@ fn edges(asked: Option<EdgesArg>) -> Option<OffCpuSource> {
 }
 
 fn refuse_edges(asked: Option<EdgesArg>) -> Result<(), Usage> {
-    let text = "--edges is about the gaps of --view guest, which are not shown in other views or with --process";
+    let text = "--offcpu-source is about the gaps of --view guest, which are not shown in other views or with --process";
     asked.map_or(Ok(()), |_| Err(Usage(text.to_owned())))
 }
 
@@ -228,7 +229,7 @@ fn limit(args: &Args) -> Option<usize> {
 /// How well the two ways to find gaps agree.
 fn agreement_report(args: &Args) -> anyhow::Result<Report> {
     if matches!(args.format, Format::Csv | Format::Html) || args.select.process.is_some() {
-        let text = "--edges both compares whole vCPUs, as text or json: leave out --process and --format csv or html";
+        let text = "--offcpu-source both compares whole vCPUs, as text or json: leave out --process and --format csv or html";
         return Err(Usage(text.to_owned()).into());
     }
     let recording = Recording::open(&args.dir)?;

@@ -13,23 +13,23 @@ use super::output::{count, print};
 const TEXT_LIMIT: usize = 30;
 
 const EXAMPLE: &str = "Columns, which add up to 100 %:
-  guest         ran its guest
-  halt          slept: its guest had nothing to do
-  halt polling  the same, while the host polled on the CPU for the halt's end
-  steal type 1  could run, and somebody else (a thief) had the CPU
-  steal type 2  was in the VMM (KVM or QEMU) for a VM exit, on a CPU or asleep
-  throttled     was held back by a CPU quota
-  not sampled   was on a CPU, and no sample says doing what
-  unknown       nothing was seen of it
+  guest         executed guest code
+  halt          slept because the guest was idle
+  halt polling  guest idle, while KVM polled on the CPU for its wake-up
+  steal type 1  runnable, but another thread (the thief) had the CPU
+  steal type 2  in the VMM (KVM or QEMU) for a VM exit, running or asleep
+  throttled     held back by a CPU quota
+  not sampled   on a CPU, but without a sample
+  unknown       no data
 
 Examples:
   vmscope steal day1                    every VM's time; who took whose CPU
   vmscope steal day1 --vm web           one VM: its thieves, and its VM exits
   vmscope steal day1 --vm web --by process
-                                        which of its processes suffered
+                                        which of its processes lost time
   vmscope steal day1 --vm web --by function --format csv >suffered.csv";
 
-/// Say where the time of VMs went: halts, steal, who stole it, who suffered.
+/// Show where each VM's time went: guest code, halts and steal, and who stole it from whom.
 ///
 /// docs/steal.md explains thieves, exit reasons and JSON.
 #[derive(Debug, clap::Args)]
@@ -37,26 +37,26 @@ Examples:
 pub(crate) struct Args {
     #[command(flatten)]
     source: Source,
-    /// What a line of the table stands for [default: of one VM both thief and reason]
+    /// What each line of the table shows [default with --vm: thieves and exit reasons]
     #[arg(long, value_enum)]
     by: Option<By>,
-    /// Lines of a table at most, 0 for all [default: 30 in text, all in json and csv]
+    /// Maximum number of lines in a table, 0 for all [default: 30 in text, all in json and csv]
     #[arg(long, value_name = "N", value_parser = count)]
     limit: Option<usize>,
-    /// How to print it
+    /// Output format
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum By {
-    /// Who had the CPU (type 1)
+    /// The thread that had the CPU (type 1)
     Thief,
-    /// The VM exit (type 2)
+    /// The exit reason (type 2)
     Reason,
-    /// The guest's function that suffered
+    /// The guest function that lost the time
     Function,
-    /// The guest's process that suffered
+    /// The guest process that lost the time
     Process,
 }
 

@@ -35,21 +35,21 @@ const EXAMPLE: &str = "Examples:
 
 /// Show live what every VM does: guest, halt and stolen time, thieves, exits, guest functions.
 ///
-/// Samples every CPU as `record` does, and writes nothing. Guests are asked for names when it begins and when
+/// Samples every CPU as `record` does, but writes no files. Guests are asked for names at the start, and again when
 /// more than 5 % of their time has none. Needs root.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Args {
-    /// Time that a picture covers, in seconds (or with a unit: 500ms, 1m)
+    /// Time between screen updates, in seconds (or with a unit: 500ms, 1m)
     #[arg(short, long, value_name = "TIME", default_value = "2s", value_parser = interval)]
     interval: Duration,
     /// Time between samples of a CPU: 100us to 100ms
     #[arg(short, long, value_name = "TIME", default_value = "1ms", value_parser = super::record::period)]
     period: Duration,
-    /// Print one picture and end (what happens without a terminal)
+    /// Print one update and exit (the default without a terminal)
     #[arg(long)]
     once: bool,
-    /// How to print it with --once
+    /// Output format with --once
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
 }

@@ -14,7 +14,7 @@ pub(crate) use record::{End, buffer, host_plan, not_executed, size};
 
 use clap::Subcommand;
 
-/// Record every event of a job, and say what it waited for and what would make it faster.
+/// Trace a command, and show what it waited for and what would make it faster.
 ///
 /// docs/trace.md explains views, figures and JSON.
 #[derive(Debug, clap::Args)]

@@ -103,34 +103,40 @@ fn a_guests_gaps() {
     let guest = ["--view", "guest", "--vm", "vm1"];
     let check = |args: &[&str], golden| check(&dir, &[&guest, args].concat(), golden);
     check(&[], "guest-switches.txt");
-    check(&["--edges", "samples"], "guest-samples.txt");
+    check(&["--offcpu-source", "samples"], "guest-samples.txt");
     check(&["--by", "thread", "--format", "json"], "guest.json");
-    check(&["--by", "cpu", "--edges", "samples", "--format", "csv"], "guest-cpu.csv");
+    check(&["--by", "cpu", "--offcpu-source", "samples", "--format", "csv"], "guest-cpu.csv");
 }
 
 #[test]
 fn agreement() {
     let dir = recorded("agreement");
-    check(&dir, &["--edges", "both"], "agreement.txt");
-    let one = ["--edges", "both", "--vm", "vm1", "--vcpu", "0", "--format", "json"];
+    check(&dir, &["--offcpu-source", "both"], "agreement.txt");
+    let one = ["--offcpu-source", "both", "--vm", "vm1", "--vcpu", "0", "--format", "json"];
     check(&dir, &one, "agreement.json");
 }
 
 #[test]
 fn errors() {
     let dir = world_recorded("no-switches");
-    let no_switches = "this recording has no switches of vCPUs: record with --edges switches";
-    check_error(&dir, &["--edges", "both"], 2, no_switches);
-    let guest = ["--view", "guest", "--vm", "vm1", "--edges", "switches"];
+    let no_switches =
+        "this recording has no switches of vCPUs: record with --offcpu-source switches";
+    check_error(&dir, &["--offcpu-source", "both"], 2, no_switches);
+    let guest = ["--view", "guest", "--vm", "vm1", "--offcpu-source", "switches"];
     check_error(&dir, &guest, 2, no_switches);
-    check_error(&dir, &["--edges", "samples"], 2, "--edges is about the gaps of --view guest");
-    let guest = ["--view", "guest", "--vm", "vm1", "--edges", "samples", "--process", "42"];
-    check_error(&dir, &guest, 2, "--edges is about the gaps of --view guest");
     check_error(
         &dir,
-        &["--edges", "both", "--format", "csv"],
+        &["--offcpu-source", "samples"],
+        2,
+        "--offcpu-source is about the gaps of --view guest",
+    );
+    let guest = ["--view", "guest", "--vm", "vm1", "--offcpu-source", "samples", "--process", "42"];
+    check_error(&dir, &guest, 2, "--offcpu-source is about the gaps of --view guest");
+    check_error(
+        &dir,
+        &["--offcpu-source", "both", "--format", "csv"],
         2,
         "leave out --process and --format csv or html",
     );
-    check_error(&dir, &["--edges", "both", "--vm", "vm9"], 2, "no VM named");
+    check_error(&dir, &["--offcpu-source", "both", "--vm", "vm9"], 2, "no VM named");
 }

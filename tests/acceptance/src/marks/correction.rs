@@ -10,7 +10,7 @@ use super::{Outcome, asked, in_scenario, in_slow_scenario};
 
 /// Has the work done beside none, one and two processes of the host that want the VM's CPU. Where time is counted in
 /// instructions all of it is exact, but no second VM comes up there.
-const BESIDE_PROCESSES: &str = r#"vmscope record -o rec --edges switches -- sh -c '
+const BESIDE_PROCESSES: &str = r#"vmscope record -o rec --offcpu-source switches -- sh -c '
     work() { vmscope testbed exec a -- sh -c "echo \$\$; exec fixed 24 12"; }
     disturb() { sh -c "while :; do :; done" & }
     for turn in 1 2; do
@@ -22,7 +22,7 @@ const BESIDE_PROCESSES: &str = r#"vmscope record -o rec --edges switches -- sh -
 
 /// Stops the disturbing VMs and lets them go in turn, and has the work done each time. Begun inside the recording:
 /// a stopped guest would not answer its beginning.
-const BESIDE_VMS: &str = r#"vmscope record -o rec --edges switches -- sh -c '
+const BESIDE_VMS: &str = r#"vmscope record -o rec --offcpu-source switches -- sh -c '
     b=$(pgrep -f -- "[-]name b,") c=$(pgrep -f -- "[-]name c,")
     work() { vmscope testbed exec a -- sh -c "echo \$\$; exec fixed 30 15"; }
     for turn in 1 2 3 4 5 6; do
@@ -113,7 +113,7 @@ impl Sums {
             let corrected = |edges: &str| {
                 let seconds = apparent.to_string();
                 let target = ["--vm", "a", "--process", &run.pid, "--function", function];
-                let time = ["--apparent", &seconds, "--edges", edges];
+                let time = ["--apparent", &seconds, "--offcpu-source", edges];
                 let answer = asked("correct", recording, &[&target[..], &time].concat())?;
                 anyhow::Ok(seconds_of(&answer["correction"]))
             };
@@ -153,7 +153,7 @@ fn seconds_of(correction: &Value) -> f64 {
 fn transactions(count: u32, alone: &str, disturbed: &str) -> String {
     format!(
         r#"vmscope testbed exec a -- transactions 1 >first.txt &&
-        vmscope record -o rec --edges switches -- sh -c '
+        vmscope record -o rec --offcpu-source switches -- sh -c '
             alone() {{ {alone}; }}
             disturbed() {{ {disturbed}; }}
             work() {{
@@ -203,7 +203,7 @@ fn transactions_corrected(files: &Path, disturbing: &str) -> anyhow::Result<Outc
         let window = ["--vm", "a", "--from", &from, "--to", &to, "--apparent", seconds];
         let corrected = |edges: &str| {
             let answer =
-                asked("correct", &recording, &[&window[..], &["--edges", edges]].concat())?;
+                asked("correct", &recording, &[&window[..], &["--offcpu-source", edges]].concat())?;
             anyhow::Ok(seconds_of(&answer["correction"]))
         };
         let sums = if disturbers == "0" { &mut alone } else { &mut contended };

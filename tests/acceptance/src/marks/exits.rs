@@ -10,7 +10,7 @@ use crate::text;
 
 /// Port I/O, CPUID and MSR writes are steal of type 2 by these reasons, and the guest itself sees no steal.
 pub(super) fn own_exits(files: &Path) -> anyhow::Result<Vec<Outcome>> {
-    let script = "vmscope record -o rec --edges switches --exits -- \
+    let script = "vmscope record -o rec --offcpu-source switches --exits -- \
                   vmscope testbed exec a -- sh -c 'grep cpu0 /proc/stat; sleep 20; grep cpu0 /proc/stat' >stat.txt";
     in_scenario("exits", files, script)?;
     let recording = files.join("rec");

@@ -71,7 +71,7 @@ pub fn mark(name: &str) -> anyhow::Result<&'static Mark> {
 
 /// Records a scenario with the exact edges too, for `seconds`.
 fn record_switches(scenario: &str, files: &Path, seconds: u32) -> anyhow::Result<()> {
-    let script = format!("vmscope record -o rec --edges switches --duration {seconds}");
+    let script = format!("vmscope record -o rec --offcpu-source switches --duration {seconds}");
     in_scenario(scenario, files, &script)
 }
 
@@ -104,7 +104,7 @@ fn asked(command: &str, recording: &Path, arguments: &[&str]) -> anyhow::Result<
 
 /// The time of a VM (`vmscope steal`) by either way to find edges.
 fn time_of(recording: &Path, vm: &str, edges: &str) -> anyhow::Result<Time> {
-    let steal = asked("steal", recording, &["--vm", vm, "--edges", edges])?;
+    let steal = asked("steal", recording, &["--vm", vm, "--offcpu-source", edges])?;
     Ok(Time(steal["vms"][0]["time"].clone()))
 }
 
@@ -140,7 +140,7 @@ struct Agreement {
 
 impl Agreement {
     fn of(recording: &Path) -> anyhow::Result<Self> {
-        let both = asked("report", recording, &["--edges", "both"])?;
+        let both = asked("report", recording, &["--offcpu-source", "both"])?;
         let vcpus = both["vcpus"].as_array().filter(|vcpus| !vcpus.is_empty());
         let vcpus = vcpus.context("no vCPU to compare")?;
         let all = |field: &str| {

@@ -13,7 +13,7 @@ use crate::{Report, report, text};
 /// The VM's pCPU has other work now and then. No interrupt is missed here: what either way says can be compared closely.
 const BESIDE_HOST_WORK: &str = "
     (while :; do sleep 0.02; n=0; while [ $n -lt 10000 ]; do n=$((n + 1)); done; done) &
-    vmscope record -o rec --edges switches --duration 5
+    vmscope record -o rec --offcpu-source switches --duration 5
     code=$?
     kill $!
     exit $code";
@@ -58,7 +58,8 @@ pub(super) fn two_vcpus_one_cpu(files: &Path) -> anyhow::Result<Vec<Outcome>> {
     let mut shares = Vec::new();
     for edges in ["samples", "switches"] {
         for (vcpu, other) in [("0", "1"), ("1", "0")] {
-            let arguments = ["--view", "guest", "--vm", "a", "--vcpu", vcpu, "--edges", edges];
+            let arguments =
+                ["--view", "guest", "--vm", "a", "--vcpu", vcpu, "--offcpu-source", edges];
             let guest = report(&recording, &[&arguments[..], &["--limit", "0"]].concat())?;
             shares.push(part(&guest, &format!("[ steal ] (on vcpu{other})")));
         }
@@ -86,7 +87,7 @@ fn part(report: &Report, function: &str) -> f64 {
 /// Records, and reads before and after what the kernel has counted for each thread.
 fn record_and_count(scenario: &str, files: &Path, seconds: u32) -> anyhow::Result<()> {
     let script = format!(
-        "vmscope record -o rec --edges switches -- sh -c '
+        "vmscope record -o rec --offcpu-source switches -- sh -c '
             read_all() {{ cat /proc/uptime; grep -s . /proc/[0-9]*/task/[0-9]*/schedstat; }}
             read_all >before
             sleep {seconds}
@@ -182,7 +183,7 @@ pub(super) fn ten_of_thirty(files: &Path) -> anyhow::Result<Vec<Outcome>> {
     let mut pass = (idle_in_host - slept).abs() <= 1.5;
     let mut seen = Vec::new();
     for edges in ["samples", "switches"] {
-        let arguments = ["--view", "guest", "--vm", "a", "--edges", edges, "--limit", "0"];
+        let arguments = ["--view", "guest", "--vm", "a", "--offcpu-source", edges, "--limit", "0"];
         let guest = report(&recording, &arguments)?;
         let (halt, polling) =
             (part(&guest, "[ idle ] (halt exit)"), part(&guest, "[ idle ] (halt polling)"));

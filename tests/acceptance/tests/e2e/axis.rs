@@ -34,13 +34,13 @@ fn adds_up(time: &Value) {
 
 pub(crate) fn three_vms_of_one_cpu_are_each_others_thieves() {
     let folder = tempfile::tempdir().unwrap();
-    let script = "vmscope record -o rec --edges switches --exits --duration 15 &&
+    let script = "vmscope record -o rec --offcpu-source switches --exits --duration 15 &&
         vmscope top --once --format json >top.json";
     let ran = in_testbed("three-vms-one-pcpu", folder.path(), script).unwrap();
     assert_eq!(ran.code, 0, "{}", ran.stderr);
     let recording = folder.path().join("rec");
     for edges in ["samples", "switches"] {
-        let steal = asked("steal", &recording, &["--edges", edges]);
+        let steal = asked("steal", &recording, &["--offcpu-source", edges]);
         let vms = steal["vms"].as_array().unwrap();
         assert_eq!(vms.len(), 3);
         for vm in vms {

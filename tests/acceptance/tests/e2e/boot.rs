@@ -16,7 +16,8 @@ const TAKES_MEMORY: [&str; 1] = ["first-touch"];
 
 /// Two runs at the same time: each keeps one CPU busy, and time counts its own instructions.
 fn short_plans(files: [&Path; 2], on: &str) -> [Results; 2] {
-    let run = |file| measured(file, &["--on", on, "--deterministic", "--plan", "short"]).unwrap();
+    let run =
+        |file| measured(file, &["--target", on, "--deterministic", "--plan", "short"]).unwrap();
     std::thread::scope(|scope| {
         files.map(|file| scope.spawn(move || run(file))).map(|run| run.join().unwrap())
     })
@@ -38,7 +39,7 @@ pub(crate) fn a_kvm_guest_pays_for_exits_and_for_nothing_else() {
     let folder = tempfile::tempdir().unwrap();
     let emulated = measured(
         &folder.path().join("emulated.json"),
-        &["--on", "tcg", "--deterministic", "--plan", "short"],
+        &["--target", "tcg", "--deterministic", "--plan", "short"],
     )
     .unwrap();
     let files = ["guest.json", "again.json"].map(|name| folder.path().join(name));

@@ -67,8 +67,8 @@ fn script() -> String {
     let leaving: Vec<&str> = LEAVING.iter().map(|(operation, _)| *operation).collect();
     let counted = |name: &str, operations: &str, repetitions: u32| {
         format!(
-            "vmscope record -o {name} --exits --edges switches -- vmscope bench run --on kvm --cpus 1 --image {} \
-             --plan exits --ops {operations} --cond {AT} --reps {repetitions} --silence 120 -o {name}.json",
+            "vmscope record -o {name} --exits --offcpu-source switches -- vmscope bench run --target kvm --cpus 1 --image {} \
+             --plan exits --ops {operations} --cond {AT} --reps {repetitions} --idle-timeout 120 -o {name}.json",
             image.display()
         )
     };

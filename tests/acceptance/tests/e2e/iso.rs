@@ -164,7 +164,7 @@ impl Machine {
 
 /// As `vmscope bench` says.
 fn disc() -> PathBuf {
-    let output = run(&["bench", "run", "--on", "image"]).unwrap();
+    let output = run(&["bench", "run", "--target", "image"]).unwrap();
     let said = String::from_utf8(output.stdout).unwrap();
     let disc = said.lines().find_map(|line| line.strip_prefix("disc "));
     PathBuf::from(disc.expect("the ISO is built: run `make boot` first").trim())

@@ -23,18 +23,18 @@ const EXAMPLE: &str = "Examples:
 
 /// Compare a real machine's results with those of VMs.
 ///
-/// The first file is the baseline. Machines are called as their files are. docs/bench.md says how it is told whether an
-/// operation exits to the VMM.
+/// The first file is the baseline. Machines are named after their files. docs/bench.md explains how vmscope
+/// decides whether an operation exits to the VMM.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Args {
     /// The real machine's result file, then the VMs'
     #[arg(required = true, num_args = 2.., value_names = ["REAL.json", "VM.json"])]
     files: Vec<PathBuf>,
-    /// How to print it
+    /// Output format
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
-    /// What costs are told in; json and csv have them all
+    /// Unit of the costs; json and csv have all units
     #[arg(long, value_enum, default_value = "ticks")]
     unit: UnitArg,
     /// Only these operations

@@ -19,20 +19,22 @@ use crate::commands::output::print;
 /// The image starts in a second or two.
 const PATIENCE: Patience =
     Patience { whole: Duration::from_secs(60), silence: Duration::from_secs(60) };
-/// The name of nothing: the image then says what there is.
+/// An unknown name: the image answers with the list of known ones.
 const NOTHING: &str = "?";
 
 const EXAMPLE: &str = "Example:
   vmscope bench list --format json";
 
-/// List the operations, conditions and plans that the image knows; it is booted in emulation and asked.
+/// List the operations, conditions and plans of the benchmark image.
+///
+/// Boots the image in emulation and asks it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Args {
     /// The image [default: beside this program, or where `make boot` builds it]
     #[arg(long, value_name = "FILE")]
     image: Option<PathBuf>,
-    /// How to print it
+    /// Output format
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
 }

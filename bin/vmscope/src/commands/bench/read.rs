@@ -12,20 +12,20 @@ use super::super::output::width;
 use super::{counted, file};
 
 const EXAMPLE: &str = "Examples:
-  vmscope bench read serial.log -o real.json     what came out of the serial port
+  vmscope bench read serial.log -o real.json     the log of a serial port
   vmscope bench read codes.txt -o real.json      the texts of photographed QR codes, a line each
-  vmscope bench read real.json                   what is in a result file";
+  vmscope bench read real.json                   print a result file";
 
-/// Turn what a machine said (a serial log, or the texts of its QR codes) into a result file, or print what is in one.
+/// Convert a serial log or the texts of QR codes into a result file, or print a result file.
 ///
-/// Lines may be damaged, missing or mixed with the firmware's; what is lost is said. Codes may come in any order, and
-/// more than once.
+/// Damaged and missing lines are reported; firmware output between them is ignored. QR codes may come in any order,
+/// and more than once.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Args {
-    /// The log, the codes' texts, or a result file
+    /// A serial log, the texts of QR codes, or a result file
     file: PathBuf,
-    /// Result file to write [default: none, only say what is in it]
+    /// Result file to write [default: none, print the results]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 }

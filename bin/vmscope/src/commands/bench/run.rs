@@ -29,32 +29,32 @@ const KVM_TRIAL: Duration = Duration::from_secs(5);
 
 const EXAMPLE: &str = "Examples:
   vmscope bench run -o tcg.json                      the short plan in QEMU's emulation
-  vmscope bench run --on testbed-kvm -o kvm.json     the same as a KVM guest of the virtual host
+  vmscope bench run --target testbed-kvm -o kvm.json  the same as a KVM guest of the virtual host
   vmscope bench run --ops add,cpuid --cond long.cpl0,long.cpl3
-  vmscope bench run --on image                       where the image is, and how to boot it";
+  vmscope bench run --target image                    where the image is, and how to boot it";
 
-/// Boot the image and time its operations.
+/// Boot the benchmark image on a machine and time its operations.
 ///
 /// An operation that hangs is recorded as hung; the machine then starts again without it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Args {
-    /// Where
-    #[arg(long, value_enum, default_value = "tcg")]
-    on: On,
-    /// The plan: `vmscope bench list` names them [default: short]
+    /// The machine to measure
+    #[arg(long, alias = "on", value_enum, default_value = "tcg")]
+    target: Target,
+    /// The plan; `vmscope bench list` prints all [default: short]
     #[arg(long, value_name = "NAME", value_parser = word)]
     plan: Option<String>,
     /// Only these operations, groups of them, or beginnings with `*`
     #[arg(long, value_name = "OP,...", value_parser = word)]
     ops: Option<String>,
-    /// Under these conditions instead of the plan's
+    /// Use these conditions instead of the plan's
     #[arg(long, value_name = "COND,...", value_parser = word)]
     cond: Option<String>,
-    /// Not these operations, anywhere (OP) or under a condition (OP@COND)
+    /// Skip these operations, everywhere (OP) or under one condition (OP@COND)
     #[arg(long, value_name = "OP,...", value_parser = word)]
     skip: Option<String>,
-    /// How often each timing is repeated [default: the plan's]
+    /// Repetitions of each timing [default: the plan's]
     #[arg(long, value_name = "N")]
     reps: Option<u32>,
     /// Result file to write [default: bench-tcg.json, bench-kvm.json, bench-testbed-kvm.json]
@@ -69,25 +69,25 @@ pub(crate) struct Args {
     /// Memory of the machine
     #[arg(long, value_name = "MIB", default_value_t = 256, value_parser = clap::value_parser!(u32).range(16..=65536))]
     memory: u32,
-    /// Let time count instructions (emulation): runs come out alike
+    /// Emulation only: derive time from the instruction count, so that runs are identical
     #[arg(long)]
     deterministic: bool,
-    /// Keep the lines that the image wrote
+    /// Write the image's output to this file
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
     /// Time limit of the whole run, in seconds (or with a unit: 20m)
     #[arg(long, default_value = "15m", value_name = "TIME", value_parser = duration_in_seconds)]
     timeout: Duration,
-    /// A machine that says nothing for so long hangs [default: 30s; 120s with testbed-kvm or --deterministic]
-    #[arg(long, value_name = "TIME", value_parser = duration_in_seconds)]
-    silence: Option<Duration>,
+    /// A machine without output for this long counts as hung [default: 30s; 120s with testbed-kvm or --deterministic]
+    #[arg(long, alias = "silence", value_name = "TIME", value_parser = duration_in_seconds)]
+    idle_timeout: Option<Duration>,
     /// Show progress even though this is no terminal: it is joined to one.
     #[arg(long, hide = true)]
     progress: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum On {
+enum Target {
     /// In QEMU's emulation
     Tcg,
     /// As a guest of this machine's KVM, if that really runs guests
@@ -98,7 +98,7 @@ enum On {
     Image,
 }
 
-impl On {
+impl Target {
     fn name(self) -> &'static str {
         match self {
             Self::Tcg => "tcg",
@@ -110,32 +110,34 @@ impl On {
 }
 
 impl Args {
-    fn silence(&self) -> Duration {
-        let is_slow = self.deterministic || self.on == On::TestbedKvm;
-        self.silence.unwrap_or(Duration::from_secs(if is_slow { 120 } else { 30 }))
+    fn idle_timeout(&self) -> Duration {
+        let is_slow = self.deterministic || self.target == Target::TestbedKvm;
+        self.idle_timeout.unwrap_or(Duration::from_secs(if is_slow { 120 } else { 30 }))
     }
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let image = image::find(args.image.as_deref())?;
-    if args.on == On::Image {
+    if args.target == Target::Image {
         print(&image::how_to_boot(&image)).context("failed to write to standard output")?;
         return Ok(ExitCode::SUCCESS);
     }
-    if args.deterministic && (args.on == On::Kvm || args.cpus.is_some_and(|cpus| cpus != 1)) {
-        let text = "--deterministic is for one emulated CPU: use --on tcg or testbed-kvm, --cpus 1";
+    if args.deterministic && (args.target == Target::Kvm || args.cpus.is_some_and(|cpus| cpus != 1))
+    {
+        let text =
+            "--deterministic is for one emulated CPU: use --target tcg or testbed-kvm, --cpus 1";
         return Err(Usage(text.to_owned()).into());
     }
-    let default = || PathBuf::from(format!("bench-{}.json", args.on.name()));
+    let default = || PathBuf::from(format!("bench-{}.json", args.target.name()));
     let output = args.output.clone().unwrap_or_else(default);
     if output.is_dir() {
         return Err(Usage(format!("{} is a folder: name a file with -o", output.display())).into());
     }
-    let results = match args.on {
-        On::TestbedKvm => in_testbed(args, &image)?,
+    let results = match args.target {
+        Target::TestbedKvm => in_testbed(args, &image)?,
         _ => here(args, &image)?,
     };
-    file::write(&output, &results, args.on.name())?;
+    file::write(&output, &results, args.target.name())?;
     if !testbed::is_inside() {
         eprint!("{}", read::said(&results));
         eprintln!("wrote {}", output.display());
@@ -156,8 +158,8 @@ fn word(text: &str) -> Result<String, String> {
 // ---- here ----
 
 fn here(args: &Args, image: &Path) -> anyhow::Result<Results> {
-    let accelerator = match args.on {
-        On::Kvm => {
+    let accelerator = match args.target {
+        Target::Kvm => {
             refuse_useless_kvm()?;
             Accelerator::Kvm
         }
@@ -199,7 +201,7 @@ fn refuse_useless_kvm() -> anyhow::Result<()> {
         KvmVerdict::Unusable(reason) => reason,
         KvmVerdict::Absent => "there is no /dev/kvm".to_owned(),
     };
-    bail!("this machine's KVM does not run guests ({why}): use --on testbed-kvm")
+    bail!("this machine's KVM does not run guests ({why}): use --target testbed-kvm")
 }
 
 /// Starts of one machine until it comes to the plan's end.
@@ -231,7 +233,7 @@ impl Session {
             if self.log.has_ended() {
                 return Ok(());
             }
-            let why = reason(end, args.silence());
+            let why = reason(end, args.idle_timeout());
             let Some((operation, condition)) = self.pending() else {
                 self.log.note(&format!("{why}, between two operations"));
                 return Ok(());
@@ -253,7 +255,7 @@ impl Session {
 
     fn boot(&mut self, args: &Args) -> anyhow::Result<BareEnd> {
         let left = args.timeout.saturating_sub(self.start.elapsed());
-        let patience = Patience { whole: left, silence: args.silence() };
+        let patience = Patience { whole: left, silence: args.idle_timeout() };
         let (log, raw, progress) = (&mut self.log, &mut self.raw, &mut self.progress);
         let end = testbed::boot_bare(&self.machine, patience, &mut |line| {
             raw.extend_from_slice(line);
@@ -294,7 +296,7 @@ fn short(end: BareEnd) -> &'static str {
 fn reason(end: BareEnd, silence: Duration) -> String {
     match end {
         BareEnd::Ended | BareEnd::Left => "the machine ended".to_owned(),
-        BareEnd::Silent => format!("no sign of life for {} s", silence.as_secs()),
+        BareEnd::Silent => format!("no output for {} s", silence.as_secs()),
         BareEnd::TimeLimit => "the time limit was reached".to_owned(),
     }
 }
@@ -333,7 +335,7 @@ fn in_testbed(args: &Args, image: &Path) -> anyhow::Result<Results> {
 /// The same run, on the virtual host's own KVM.
 fn inner_command(args: &Args, image: &Path) -> Vec<String> {
     let mut words =
-        ["vmscope", "bench", "run", "--on", "kvm", "-o", RESULT].map(str::to_owned).to_vec();
+        ["vmscope", "bench", "run", "--target", "kvm", "-o", RESULT].map(str::to_owned).to_vec();
     let mut option = |name: &str, value: Option<String>| {
         words.extend(value.into_iter().flat_map(|value| [name.to_owned(), value]));
     };
@@ -347,7 +349,7 @@ fn inner_command(args: &Args, image: &Path) -> Vec<String> {
     option("--cpus", cpus.map(|cpus| cpus.to_string()));
     option("--memory", Some(args.memory.to_string()));
     option("--timeout", Some(args.timeout.as_secs_f64().to_string()));
-    option("--silence", Some(args.silence().as_secs_f64().to_string()));
+    option("--idle-timeout", Some(args.idle_timeout().as_secs_f64().to_string()));
     option("--log", args.log.as_ref().map(|_| "serial.log".to_owned()));
     if args.progress || std::io::stderr().is_terminal() {
         words.push("--progress".to_owned());
@@ -445,7 +447,9 @@ mod tests {
         let words = inner_command(&args(&["--plan", "io", "--deterministic"]), Path::new("/i.elf"));
         let line = words.join(" ");
         assert!(
-            line.starts_with("vmscope bench run --on kvm -o bench.json --image /i.elf --plan io")
+            line.starts_with(
+                "vmscope bench run --target kvm -o bench.json --image /i.elf --plan io"
+            )
         );
         assert!(line.contains("--cpus 1") && !line.contains("--deterministic"), "{line}");
     }

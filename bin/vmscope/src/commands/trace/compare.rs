@@ -22,23 +22,24 @@ const EXAMPLE: &str = "Examples:
   vmscope trace compare seq par
   vmscope trace compare seq par --format html >seq-par.html";
 
-/// Put two traces side by side: wall time, CPU and disk, states, waits, kernel time, critical path.
+/// Compare two traces: wall time, CPU and disk, states, waits, kernel time, critical path.
 ///
-/// Of two traces with a command: the commands' tasks, and the machines while they ran. Otherwise the whole machine of both.
+/// If both traces have a command, the commands' tasks are compared, and the machines while they ran; otherwise the
+/// whole machines.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Args {
     /// The first trace
     a: PathBuf,
-    /// The second
+    /// The second trace
     b: PathBuf,
-    /// Which machine's [default: where the command ran, else the host if it was traced, else the first VM]
+    /// The machine to compare [default: where the command ran, else the host if it was traced, else the first VM]
     #[arg(long, value_name = "NAME")]
     machine: Option<String>,
-    /// Lines of a group at most, 0 for all [default: 12 in text, all in json and csv]
+    /// Maximum number of lines in a group, 0 for all [default: 12 in text, all in json and csv]
     #[arg(long, value_name = "N", value_parser = count)]
     limit: Option<usize>,
-    /// How to print it
+    /// Output format
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
 }

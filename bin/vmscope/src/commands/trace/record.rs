@@ -45,9 +45,9 @@ const EXAMPLE: &str = "Examples:
 
 /// Record every event of tasks, CPUs, disks and locks: of this host and of guests.
 ///
-/// Traces until COMMAND ends, the duration is over or Ctrl-C is pressed. COMMAND begins when the probes are attached;
-/// its exit code is passed on. By default everything on the host is traced: filters make the trace smaller, and leave
-/// the machine's four-way profile and kernel time without what they leave out. Needs root.
+/// Traces until COMMAND ends, the duration is over or Ctrl-C is pressed. COMMAND starts once
+/// the probes are attached; its exit code is passed on. By default everything on the host is traced. Filters make the
+/// trace smaller, but machine-wide figures then lack the other tasks. Needs root.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Args {
@@ -57,30 +57,30 @@ pub(crate) struct Args {
     /// How long, in seconds (or with a unit: 500ms, 2m)
     #[arg(short, long, value_name = "TIME", value_parser = some_time)]
     duration: Option<Duration>,
-    /// Room for each CPU's events until they are stored: 64K to 1G (with --vm to 256M)
+    /// Size of the ring buffer of each CPU: 64K to 1G (with --vm to 256M)
     #[arg(long, value_name = "SIZE", default_value = "4M", value_parser = buffer)]
     buffer: u64,
-    /// End the trace when its disk would have less free than this (0: fill it) [default: 5 % of the disk, 1G at most]
+    /// End the trace before its disk has less free than this (0: fill it) [default: 5 % of the disk, 1G at most]
     #[arg(long, alias = "keep-free", value_name = "SIZE", value_parser = size)]
     min_free: Option<u64>,
-    /// Only COMMAND and what it starts
+    /// Trace only COMMAND and its descendants
     #[arg(long, conflicts_with_all = ["follow", "cgroup"], requires = "command")]
     only_command: bool,
-    /// Trace the guest of this VM from outside (its name, or its QEMU's process id), and of the host its QEMU and who has
-    /// or wants a CPU. COMMAND then runs in the guest, where `vmscope-guest serve --allow-commands` must run;
+    /// Trace the guest of this VM (its name, or its QEMU's process id) from the host, with its QEMU and the host's
+    /// scheduling. COMMAND then runs in the guest, where `vmscope-guest serve --allow-commands` must run;
     /// --only-command and --follow then mean the guest's tasks. May be given several times
     #[arg(long, value_name = "NAME", conflicts_with = "cgroup")]
     vm: Vec<String>,
-    /// How a guest's events come to the host
+    /// How a guest's events reach the host
     #[arg(long, value_enum, requires = "vm", default_value_t = Transport::Memory)]
     transport: Transport,
     /// The same as --transport vsock
     #[arg(long, hide = true, requires = "vm", conflicts_with = "transport")]
     by_link: bool,
-    /// Validate the guest's clock by N port writes of its kernel at the begin and at the end: both sides see them
+    /// Validate the guest's clock with N port writes at begin and end, which guest and host both time-stamp
     #[arg(long, alias = "check-clock", value_name = "N", requires = "vm", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=1024))]
     validate_clock: u32,
-    /// Only this process and what it starts
+    /// Trace only this process and its descendants
     #[arg(long, alias = "tree", value_name = "PID", conflicts_with = "cgroup", value_parser = process_id)]
     follow: Option<u32>,
     /// Only tasks of this control group: its folder, or its path below /sys/fs/cgroup
@@ -93,7 +93,7 @@ pub(crate) struct Args {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Transport {
-    /// The host reads them in the guest's memory; where it can't, the guest sends them
+    /// The host reads them from the guest's memory; where that is impossible, the guest sends them
     Memory,
     /// The guest sends them over its vsock (or virtio-serial) channel
     Vsock,

@@ -34,19 +34,19 @@ const EXAMPLE: &str = "Examples:
 pub(crate) struct Args {
     #[command(flatten)]
     source: Source,
-    /// What to show
+    /// The view
     #[arg(long, value_enum, default_value_t = View::Overview)]
     view: View,
     /// Only processes with this id, or with this last name
     #[arg(long, value_name = "NAME|PID")]
     process: Option<String>,
-    /// All tasks [default: the command's and those of all that it started; without a command, those of --follow]
+    /// All tasks [default: the command's and its descendants'; without a command, those of --follow]
     #[arg(long)]
     all: bool,
-    /// Lines of a table at most, 0 for all [default: 20 in text, all in json and csv]
+    /// Maximum number of lines in a table, 0 for all [default: 20 in text, all in json and csv]
     #[arg(long, value_name = "N", value_parser = count)]
     limit: Option<usize>,
-    /// How to print it
+    /// Output format
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
 }
@@ -55,19 +55,19 @@ pub(crate) struct Args {
 enum View {
     /// Why it took so long, on one page
     Overview,
-    /// CPU and disk together: one, both or neither at work
+    /// For how long a CPU, a disk, both or neither were busy
     Profile,
-    /// Each process: CPU running, waiting or neither, by disk running, waiting or neither
+    /// Each process: CPU state (running, waiting, neither) by disk state
     States,
     /// What was waited for, and who waited
     Waits,
     /// Where kernel time went: system calls, page faults, interrupts
     Kernel,
-    /// What the command's length is made of, and what would make it faster
+    /// The critical path of the command, and what would make it faster
     CriticalPath,
     /// Every process: its life, CPU time, waits and disk requests
     Process,
-    /// What everyone did when, drawn in characters (text only)
+    /// A Gantt chart of all tasks in characters (text only)
     Gantt,
 }
 
