@@ -5,45 +5,35 @@
 mod common;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use common::damage::{edit, mutated, with_checksum};
-use common::synthetic::Random;
+use common::damage::{Subject, edit};
 use common::{failure, small, small_switches, spool, write_with_switches};
 use model::Tables;
 
-const TABLES: [&str; 12] = [
-    "vms.parquet",
-    "vcpus.parquet",
-    "images.parquet",
-    "threads.parquet",
-    "modules.parquet",
-    "mappings.parquet",
-    "symbols.parquet",
-    "stacks.parquet",
-    "throttling.parquet",
-    "exits.parquet",
-    "samples.parquet",
-    "switches.parquet",
-];
-
-/// Writes the small recording, changes it, and compares the error (`{}`: the recording's path).
-fn check(change: impl Fn(&Path), expected: &str) {
-    let dir = tempfile::tempdir().unwrap();
-    let path = recording(dir.path());
-    change(&path);
-    let expected = expected.replace("{}", &path.display().to_string());
-    assert_eq!(failure(&path).as_deref(), Some(expected.as_str()));
-}
-
-fn recording(dir: &Path) -> PathBuf {
-    let path = dir.join("day1");
-    write_with_switches(&path, &small(), &small_switches());
-    path
-}
+const RECORDING: Subject = Subject {
+    manifest: "recording.json",
+    tables: &[
+        "vms.parquet",
+        "vcpus.parquet",
+        "images.parquet",
+        "threads.parquet",
+        "modules.parquet",
+        "mappings.parquet",
+        "symbols.parquet",
+        "stacks.parquet",
+        "throttling.parquet",
+        "exits.parquet",
+        "samples.parquet",
+        "switches.parquet",
+    ],
+    write: |path| write_with_switches(path, &small(), &small_switches()),
+    failure,
+};
 
 #[test]
 fn every_damage_says_what_to_do() {
+    let check = |change: fn(&Path), expected| RECORDING.check(change, expected);
     check(
         |path| fs::remove_dir_all(path).unwrap(),
         "{} does not exist: give a folder written by `vmscope record`",
@@ -105,71 +95,25 @@ fn a_file_is_no_recording() {
 
 #[test]
 fn any_changed_byte_is_seen() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = recording(dir.path());
-    let mut random = Random(11);
-    for table in TABLES {
-        let file = path.join(table);
-        let whole = fs::read(&file).unwrap();
-        for _ in 0..20 {
-            fs::write(&file, mutated(&mut random, &whole)).unwrap();
-            let error = failure(&path).unwrap();
-            assert!(error.contains("another size or checksum"), "{error}");
-        }
-        fs::write(&file, &whole).unwrap();
-    }
-    assert_eq!(failure(&path), None);
+    RECORDING.every_changed_byte_is_an_error(11);
 }
 
-/// Somebody who changes bytes and puts the right checksum: any result but a panic or an endless run.
 #[test]
 fn hostile_tables_do_no_harm() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = recording(dir.path());
-    let json = path.join("recording.json");
-    let honest = fs::read_to_string(&json).unwrap();
-    let mut random = Random(12);
-    let mut errors = 0;
-    for table in TABLES {
-        let file = path.join(table);
-        let whole = fs::read(&file).unwrap();
-        for _ in 0..150 {
-            let bytes = mutated(&mut random, &whole);
-            fs::write(&file, &bytes).unwrap();
-            fs::write(&json, with_checksum(&honest, table, &whole, &bytes)).unwrap();
-            errors += usize::from(failure(&path).is_some());
-        }
-        fs::write(&file, &whole).unwrap();
-    }
-    fs::write(&json, &honest).unwrap();
-    assert_eq!(failure(&path), None);
-    assert!(
-        1000 < errors,
-        "only {errors} of 1800 changes were errors: does the checksum still fit?"
-    );
+    RECORDING.hostile_tables_do_no_harm(12, 1000);
 }
 
 /// A table of a recording whose vCPUs this one does not have, with the right checksum.
 #[test]
 fn references_to_no_row_are_damage() {
     let dir = tempfile::tempdir().unwrap();
-    let foreign = recording(dir.path());
+    let foreign = RECORDING.written(dir.path());
     let (header, tables, _) = small();
-    for (table, what) in [("samples.parquet", "a sample"), ("switches.parquet", "an event")] {
+    for (table, row) in [("samples.parquet", "a sample"), ("switches.parquet", "an event")] {
         let path = dir.path().join(table);
         let tables = Tables { vcpus: vec![], exits: vec![], ..tables.clone() };
         write_with_switches(&path, &(header.clone(), tables, vec![]), &[]);
-        let json = path.join("recording.json");
-        let [old, new] = [&path, &foreign].map(|path| fs::read(path.join(table)).unwrap());
-        let honest = fs::read_to_string(&json).unwrap();
-        fs::write(&json, with_checksum(&honest, table, &old, &new)).unwrap();
-        fs::write(path.join(table), new).unwrap();
-        let expected = format!(
-            "{}/{table} is damaged ({what} refers to a row that does not exist): copy it again from where \
-             it was made",
-            path.display()
-        );
-        assert_eq!(failure(&path), Some(expected));
+        RECORDING.check_references(&path, &foreign, table, row);
     }
 }
 
@@ -204,15 +148,6 @@ fn hostile_spools_do_no_harm() {
     writer.checkpoint(&header, &tables).unwrap();
     writer.stack_spool().unwrap().append(&tables.stacks).unwrap();
     writer.switch_spool().unwrap().append(&small_switches()[0]).unwrap();
-    let mut random = Random(13);
-    for name in ["cpu0.raw", "stacks.raw", "switches.raw", "recording.json"] {
-        let file = writer.partial_path().join(name);
-        let whole = fs::read(&file).unwrap();
-        for _ in 0..500 {
-            fs::write(&file, mutated(&mut random, &whole)).unwrap();
-            let _ = failure(&path);
-        }
-        fs::write(&file, &whole).unwrap();
-    }
-    assert_eq!(failure(&path), None);
+    let files = ["cpu0.raw", "stacks.raw", "switches.raw", "recording.json"];
+    RECORDING.hostile_spools_do_no_harm(&path, writer.partial_path(), &files, 13);
 }

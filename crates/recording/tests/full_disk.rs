@@ -7,8 +7,8 @@ mod common;
 
 use std::path::Path;
 
-use common::limit::{part, under_limit};
-use common::{merged, read, spool};
+use common::limit::{is_part, under_limit};
+use common::{merged, read, spool, texts};
 use model::{Sample, Tables};
 use recording::{Error, Recording};
 
@@ -22,10 +22,8 @@ fn cpus() -> Vec<Vec<Sample>> {
 
 #[test]
 fn a_full_disk_leaves_nothing_under_the_final_name() {
-    match part() {
-        Some((dir, part)) if part == "spool" => return limited_spool(&dir),
-        Some((dir, _)) => return limited_finish(&dir),
-        None => (),
+    if is_part(limited_spool, limited_finish) {
+        return;
     }
     let dir = tempfile::tempdir().unwrap();
     under_limit(TEST, "spool", 100, dir.path());
@@ -34,7 +32,7 @@ fn a_full_disk_leaves_nothing_under_the_final_name() {
     let recording = Recording::open(&path).unwrap();
     let read = read(&recording);
     assert!(!read.is_empty() && read.len() < 10_000, "{}", read.len());
-    let notes: Vec<_> = recording.header.notes.iter().map(|note| &note.text).collect();
+    let notes = texts(&recording.header.notes);
     assert!(!notes.iter().any(|note| note.contains("lost")), "half a block is there: {notes:?}");
 
     let dir = tempfile::tempdir().unwrap();

@@ -7,8 +7,8 @@ mod common;
 use std::fs;
 use std::path::Path;
 
-use common::folders::{block_ends, copy_files, copy_into};
-use common::{Wild, merged, read, read_switches, small, small_switches, spool};
+use common::folders::{copy_files, copy_into, half_finished, tear_last_block};
+use common::{Wild, merged, read, read_switches, small, small_switches, spool, texts};
 use model::{Header, HostNs, Sample, Stack, Tables, VcpuState};
 use recording::Recording;
 
@@ -21,7 +21,7 @@ fn check(path: &Path, expected: &[Sample]) -> Recording {
 }
 
 fn notes(recording: &Recording) -> Vec<&str> {
-    recording.header.notes.iter().map(|note| note.text.as_str()).collect()
+    texts(&recording.header.notes)
 }
 
 #[test]
@@ -88,8 +88,6 @@ fn after_a_checkpoint() {
     );
 }
 
-/// The last block of a spool cut off at every byte, and overwritten with zeros from every byte, as a
-/// machine that lost its power leaves it.
 #[test]
 fn in_the_middle_of_a_block() {
     let mut wild = Wild::new(2);
@@ -99,30 +97,10 @@ fn in_the_middle_of_a_block() {
     let path = dir.path().join("recording");
     let writer = spool(&path, &header, std::slice::from_ref(&samples));
     writer.checkpoint(&header, &tables).unwrap();
-    let spool = writer.partial_path().join("cpu0.raw");
-    let whole = fs::read(&spool).unwrap();
-    let ends = block_ends(&whole);
-    let blocks_in = |length: usize| ends.iter().rposition(|end| *end <= length).unwrap();
-    let whole_blocks = |length: usize| &samples[..blocks_in(length) * 7];
-    let last = ends[2];
-    for length in [0, ends[1]].into_iter().chain(last - 1..=whole.len()) {
-        fs::write(&spool, &whole[..length]).unwrap();
-        let recording = check(&path, whole_blocks(length));
-        let bytes = length - ends[blocks_in(length)];
-        let lost = format!("{bytes} bytes at their ends lost");
-        assert_eq!(
-            notes(&recording).iter().any(|note| note.contains(&lost)),
-            bytes != 0,
-            "{:?}",
-            notes(&recording)
-        );
-    }
-    for length in last..=whole.len() {
-        let mut torn = whole[..length].to_vec();
-        torn.resize(whole.len(), 0);
-        fs::write(&spool, &torn).unwrap();
-        check(&path, whole_blocks(length));
-    }
+    tear_last_block(&writer.partial_path().join("cpu0.raw"), |blocks| {
+        let read = check(&path, &samples[..blocks * 7]);
+        notes(&read).into_iter().map(str::to_owned).collect()
+    });
 }
 
 /// The events of vCPUs cut off at every byte of the last block; the note says what is lost.
@@ -169,14 +147,7 @@ fn while_finishing() {
     small_switches().iter().for_each(|drained| events.append(drained).unwrap());
     let spools = copy_files(writer.partial_path(), &dir.path().join("spools"));
     writer.finish(&header, &tables).unwrap();
-    let state = |name: &str, files: &[&str]| {
-        let state = dir.path().join(format!("{name}.partial"));
-        spools.iter().for_each(|file| drop(copy_into(file, &state)));
-        for file in files {
-            copy_into(&path.join(file), &state);
-        }
-        state
-    };
+    let state = |name: &str, files: &[&str]| half_finished(name, &spools, &path, files);
     let tables_written = [
         "vms.parquet",
         "vcpus.parquet",

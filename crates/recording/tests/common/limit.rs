@@ -1,14 +1,23 @@
 //! A disk that is full, tried with a limit on the size of files.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 const FOLDER: &str = "VMSCOPE_TEST_FULL_DISK";
 const PART: &str = "VMSCOPE_TEST_FULL_DISK_PART";
 
-/// The folder and the name of the part that this process is to run, if it was started by `under_limit`.
-pub(crate) fn part() -> Option<(PathBuf, String)> {
-    Some((std::env::var_os(FOLDER)?.into(), std::env::var(PART).ok()?))
+/// Runs the part `spool` or `finish` of a test if this process was started by `under_limit`: whether it was.
+pub(crate) fn is_part(spool: fn(&Path), finish: fn(&Path)) -> bool {
+    let (Some(dir), Ok(name)) = (std::env::var_os(FOLDER), std::env::var(PART)) else {
+        return false;
+    };
+    let run = match name.as_str() {
+        "spool" => spool,
+        "finish" => finish,
+        other => panic!("no part {other}"),
+    };
+    run(Path::new(&dir));
+    true
 }
 
 /// Runs a test again as `part`, in a process whose files end at `kib` KiB.

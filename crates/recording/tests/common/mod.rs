@@ -332,9 +332,16 @@ pub(crate) fn failure(path: &Path) -> Option<String> {
         recording.for_each_batch(&mut |_| ())?;
         recording.for_each_switch_batch(&mut |_| ())
     };
-    let error = Recording::open(path).and_then(read).err()?;
+    Recording::open(path).and_then(read).err().map(on_one_line)
+}
+
+fn on_one_line(error: recording::Error) -> String {
     let source = std::error::Error::source(&error);
-    Some(source.map_or(error.to_string(), |source| format!("{error}: {source}")))
+    source.map_or(error.to_string(), |source| format!("{error}: {source}"))
+}
+
+pub(crate) fn texts(notes: &[Note]) -> Vec<&str> {
+    notes.iter().map(|note| note.text.as_str()).collect()
 }
 
 /// A recording small enough to read, with one of everything.

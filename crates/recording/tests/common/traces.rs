@@ -6,7 +6,7 @@ use std::path::Path;
 use model::*;
 use recording::trace::{Trace, TraceHeader, TraceSummary, TraceWriter};
 
-use super::Wild;
+use super::{Wild, on_one_line};
 
 impl Wild {
     pub(crate) fn trace_header(&mut self) -> TraceHeader {
@@ -245,9 +245,8 @@ pub(crate) fn merged(cpus: &[Vec<TraceEvent>]) -> Vec<TraceEvent> {
 
 /// The error of opening and reading all of it, on one line as the program prints it.
 pub(crate) fn failure(path: &Path) -> Option<String> {
-    let error = Trace::open(path).and_then(|trace| trace.for_each_batch(&mut |_| ())).err()?;
-    let source = std::error::Error::source(&error);
-    Some(source.map_or(error.to_string(), |source| format!("{error}: {source}")))
+    let read = |trace: Trace| trace.for_each_batch(&mut |_| ());
+    Trace::open(path).and_then(read).err().map(on_one_line)
 }
 
 pub(crate) fn small_header() -> TraceHeader {

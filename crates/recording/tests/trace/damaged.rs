@@ -1,41 +1,31 @@
 //! What is no trace, or not all of one.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use model::{MachineId, TraceTables};
 
-use crate::common::damage::{edit, mutated, with_checksum};
-use crate::common::synthetic::Random;
+use crate::common::damage::{Subject, edit};
 use crate::common::traces::{failure, small_events, small_header, small_tables, spool, write};
 
-const TABLES: [&str; 7] = [
-    "machines.parquet",
-    "lost.parquet",
-    "missing.parquet",
-    "tasks.parquet",
-    "disks.parquet",
-    "stacks.parquet",
-    "events.parquet",
-];
-
-/// Writes the small trace, changes it, and compares the error (`{}`: the trace's path).
-fn check(change: impl Fn(&Path), expected: &str) {
-    let dir = tempfile::tempdir().unwrap();
-    let path = trace(dir.path());
-    change(&path);
-    let expected = expected.replace("{}", &path.display().to_string());
-    assert_eq!(failure(&path).as_deref(), Some(expected.as_str()));
-}
-
-fn trace(dir: &Path) -> PathBuf {
-    let path = dir.join("build1");
-    write(&path, &small_header(), &small_tables(), &small_events());
-    path
-}
+const TRACE: Subject = Subject {
+    manifest: "trace.json",
+    tables: &[
+        "machines.parquet",
+        "lost.parquet",
+        "missing.parquet",
+        "tasks.parquet",
+        "disks.parquet",
+        "stacks.parquet",
+        "events.parquet",
+    ],
+    write: |path| drop(write(path, &small_header(), &small_tables(), &small_events())),
+    failure,
+};
 
 #[test]
 fn every_damage_says_what_to_do() {
+    let check = |change: fn(&Path), expected| TRACE.check(change, expected);
     check(
         |path| fs::remove_dir_all(path).unwrap(),
         "{} does not exist: give a folder written by `vmscope trace record`",
@@ -91,48 +81,12 @@ fn every_damage_says_what_to_do() {
 
 #[test]
 fn any_changed_byte_is_seen() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = trace(dir.path());
-    let mut random = Random(21);
-    for table in TABLES {
-        let file = path.join(table);
-        let whole = fs::read(&file).unwrap();
-        for _ in 0..20 {
-            fs::write(&file, mutated(&mut random, &whole)).unwrap();
-            let error = failure(&path).unwrap();
-            assert!(error.contains("another size or checksum"), "{error}");
-        }
-        fs::write(&file, &whole).unwrap();
-    }
-    assert_eq!(failure(&path), None);
+    TRACE.every_changed_byte_is_an_error(21);
 }
 
-/// Somebody who changes bytes and puts the right checksum: any result but a panic or an endless run.
 #[test]
 fn hostile_tables_do_no_harm() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = trace(dir.path());
-    let json = path.join("trace.json");
-    let honest = fs::read_to_string(&json).unwrap();
-    let mut random = Random(22);
-    let mut errors = 0;
-    for table in TABLES {
-        let file = path.join(table);
-        let whole = fs::read(&file).unwrap();
-        for _ in 0..150 {
-            let bytes = mutated(&mut random, &whole);
-            fs::write(&file, &bytes).unwrap();
-            fs::write(&json, with_checksum(&honest, table, &whole, &bytes)).unwrap();
-            errors += usize::from(failure(&path).is_some());
-        }
-        fs::write(&file, &whole).unwrap();
-    }
-    fs::write(&json, &honest).unwrap();
-    assert_eq!(failure(&path), None);
-    assert!(
-        500 < errors,
-        "only {errors} of 1050 changes were errors: does the checksum still fit?"
-    );
+    TRACE.hostile_tables_do_no_harm(22, 500);
 }
 
 /// Tables of a trace whose second machine this one does not have, with the right checksum.
@@ -147,22 +101,12 @@ fn references_to_no_row_are_damage() {
     tables.tasks[0].machine = vm;
     tables.disks[0].0 = vm;
     write(&foreign, &small_header(), &tables, &small_events());
-    for table in &TABLES[1..] {
+    for table in &TRACE.tables[1..] {
         let path = dir.path().join(table);
         let machines = small_tables().machines[..1].to_vec();
         write(&path, &small_header(), &TraceTables { machines, ..TraceTables::default() }, &[]);
-        let json = path.join("trace.json");
-        let [old, new] = [&path, &foreign].map(|path| fs::read(path.join(table)).unwrap());
-        let honest = fs::read_to_string(&json).unwrap();
-        fs::write(&json, with_checksum(&honest, table, &old, &new)).unwrap();
-        fs::write(path.join(table), new).unwrap();
-        let what = if *table == "events.parquet" { "an event" } else { "a row" };
-        let expected = format!(
-            "{}/{table} is damaged ({what} refers to a row that does not exist): copy it again from where it was \
-             made",
-            path.display()
-        );
-        assert_eq!(failure(&path), Some(expected));
+        let row = if *table == "events.parquet" { "an event" } else { "a row" };
+        TRACE.check_references(&path, &foreign, table, row);
     }
 }
 
@@ -171,7 +115,6 @@ fn hostile_spools_do_no_harm() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("trace");
     let writer = spool(&path, &small_header(), &small_tables(), &small_events());
-    let mut random = Random(23);
     let files = [
         "machine0-cpu0.raw",
         "machine1-cpu0.raw",
@@ -179,14 +122,5 @@ fn hostile_spools_do_no_harm() {
         "machines.parquet",
         "stacks.parquet",
     ];
-    for name in files {
-        let file = writer.partial_path().join(name);
-        let whole = fs::read(&file).unwrap();
-        for _ in 0..500 {
-            fs::write(&file, mutated(&mut random, &whole)).unwrap();
-            let _ = failure(&path);
-        }
-        fs::write(&file, &whole).unwrap();
-    }
-    assert_eq!(failure(&path), None);
+    TRACE.hostile_spools_do_no_harm(&path, writer.partial_path(), &files, 23);
 }

@@ -6,8 +6,9 @@ use model::{MachineId, TraceTables};
 use recording::Error;
 use recording::trace::Trace;
 
-use crate::common::limit::{part, under_limit};
+use crate::common::limit::{is_part, under_limit};
 use crate::common::synthetic_trace::Build;
+use crate::common::texts;
 use crate::common::traces::{merged, spool};
 
 const TEST: &str = "full_disk::a_full_disk_leaves_nothing_under_the_final_name";
@@ -15,10 +16,8 @@ const BUILD: Build = Build { cpus: 2, seed: 1 };
 
 #[test]
 fn a_full_disk_leaves_nothing_under_the_final_name() {
-    match part() {
-        Some((dir, part)) if part == "spool" => return limited_spool(&dir),
-        Some((dir, _)) => return limited_finish(&dir),
-        None => (),
+    if is_part(limited_spool, limited_finish) {
+        return;
     }
     let dir = tempfile::tempdir().unwrap();
     under_limit(TEST, "spool", 100, dir.path());
@@ -27,7 +26,7 @@ fn a_full_disk_leaves_nothing_under_the_final_name() {
     let trace = Trace::open(&path).unwrap();
     let (read, all) = (trace.events().unwrap(), BUILD.events(0, 20_000));
     assert!(1_000 < read.len() && read == all[..read.len()], "{}", read.len());
-    let notes: Vec<_> = trace.header.notes.iter().map(|note| &note.text).collect();
+    let notes = texts(&trace.header.notes);
     assert!(!notes.iter().any(|note| note.contains("lost")), "half a block is there: {notes:?}");
 
     let dir = tempfile::tempdir().unwrap();

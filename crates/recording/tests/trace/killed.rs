@@ -6,9 +6,9 @@ use std::path::Path;
 use model::{HostNs, Machine, MachineId, TraceEvent, TraceTables};
 use recording::trace::{Trace, TraceHeader};
 
-use crate::common::Wild;
-use crate::common::folders::{block_ends, copy_files, copy_into};
+use crate::common::folders::{copy_files, copy_into, half_finished, tear_last_block};
 use crate::common::traces::{merged, small_events, small_header, small_tables, spool};
+use crate::common::{Wild, texts};
 
 /// Opens what a killed writer left and checks that its events are these.
 fn check(path: &Path, expected: &[TraceEvent]) -> Trace {
@@ -19,7 +19,7 @@ fn check(path: &Path, expected: &[TraceEvent]) -> Trace {
 }
 
 fn notes(trace: &Trace) -> Vec<&str> {
-    trace.header.notes.iter().map(|note| note.text.as_str()).collect()
+    texts(&trace.header.notes)
 }
 
 /// What is known when a trace begins.
@@ -112,8 +112,6 @@ fn what_is_missing_is_said() {
     );
 }
 
-/// The last block of a spool cut off at every byte, and overwritten with zeros from every byte, as a
-/// machine that lost its power leaves it.
 #[test]
 fn in_the_middle_of_a_block() {
     let mut wild = Wild::new(2);
@@ -122,26 +120,10 @@ fn in_the_middle_of_a_block() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("trace");
     let writer = spool(&path, &header, &tables, std::slice::from_ref(&events));
-    let spool = writer.partial_path().join("machine0-cpu0.raw");
-    let whole = fs::read(&spool).unwrap();
-    let ends = block_ends(&whole);
-    let blocks_in = |length: usize| ends.iter().rposition(|end| *end <= length).unwrap();
-    let whole_blocks = |length: usize| &events[..blocks_in(length) * 7];
-    let last = ends[2];
-    for length in [0, ends[1]].into_iter().chain(last - 1..=whole.len()) {
-        fs::write(&spool, &whole[..length]).unwrap();
-        let trace = check(&path, whole_blocks(length));
-        let bytes = length - ends[blocks_in(length)];
-        let lost = format!("{bytes} bytes at their ends lost");
-        let said = notes(&trace).iter().any(|note| note.contains(&lost));
-        assert_eq!(said, bytes != 0, "{:?}", notes(&trace));
-    }
-    for length in last..=whole.len() {
-        let mut torn = whole[..length].to_vec();
-        torn.resize(whole.len(), 0);
-        fs::write(&spool, &torn).unwrap();
-        check(&path, whole_blocks(length));
-    }
+    tear_last_block(&writer.partial_path().join("machine0-cpu0.raw"), |blocks| {
+        let read = check(&path, &events[..blocks * 7]);
+        notes(&read).into_iter().map(str::to_owned).collect()
+    });
 }
 
 /// A copy of the folder at every step of finishing that a kill can separate.
@@ -154,14 +136,7 @@ fn while_finishing() {
     let writer = spool(&path, &early_header, &early_tables, &small_events());
     let spools = copy_files(writer.partial_path(), &dir.path().join("spools"));
     writer.finish(&header, &tables).unwrap();
-    let state = |name: &str, files: &[&str]| {
-        let state = dir.path().join(format!("{name}.partial"));
-        spools.iter().for_each(|file| drop(copy_into(file, &state)));
-        for file in files {
-            copy_into(&path.join(file), &state);
-        }
-        state
-    };
+    let state = |name: &str, files: &[&str]| half_finished(name, &spools, &path, files);
     let written = ["machines", "lost", "missing", "tasks", "disks", "stacks", "events"];
     let written = written.map(|table| format!("{table}.parquet"));
     let written = written.each_ref().map(String::as_str);
