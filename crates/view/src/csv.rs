@@ -25,7 +25,7 @@ fn line(fields: impl Iterator<Item = String>) -> String {
 fn cell(column: &Column, row: &Row, n: usize) -> String {
     let decimals = column.decimals;
     match row.get(n).unwrap_or(&Cell::NONE) {
-        Cell::Text(text) => field(text),
+        Cell::Text(text) | Cell::Coloured(_, text) => field(text),
         Cell::Number(n, _) => n.to_string(),
         Cell::Change(n, _) => n.to_string(),
         Cell::Share(_, 0) | Cell::Unknown(_) | Cell::Json(_) => String::new(),

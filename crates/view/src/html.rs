@@ -27,7 +27,7 @@ pub fn escape(text: &str) -> String {
 }
 
 impl Table {
-    /// The table with its heading; at most `most` rows, then how many more there are. Columns that say nothing are
+    /// The table with its heading; at most `most` rows, those that stand for several, then how many more there are. Columns that say nothing are
     /// left out; nothing at all when there are no rows. A column of `Scale::Auto` has the unit that suits it.
     #[must_use]
     pub fn html(&self, most: usize) -> String {
@@ -39,14 +39,15 @@ impl Table {
             columns.filter_map(|(n, column)| Some((n, self.head(n, column)?))).collect();
         let heads: String = columns.iter().map(|(_, (head, _))| head.as_str()).collect();
         let mut rows = String::new();
-        for row in self.rows.iter().take(most) {
+        let shown = self.rows.iter().take(most).map(|row| (row, ""));
+        for (row, class) in shown.chain(self.rest.iter().map(|row| (row, " class=\"rest\""))) {
             let present = columns.iter().filter(|(n, _)| *n < row.len()).count();
             let cells = columns.iter().take(present).enumerate().map(|(at, (n, (_, scale)))| {
                 // The last one of a short row runs on.
                 let span = if at + 1 < present { 1 } else { columns.len() - at };
                 cell(&self.columns[*n], *scale, &row[*n], span)
             });
-            let _ = writeln!(rows, "<tr>{}</tr>", cells.collect::<String>());
+            let _ = writeln!(rows, "<tr{class}>{}</tr>", cells.collect::<String>());
         }
         let more = match self.rows.len().saturating_sub(most) {
             0 => String::new(),
@@ -64,7 +65,7 @@ impl Table {
 
     /// A column's heading and what its times are in; `None`: it is not shown.
     fn head(&self, n: usize, column: &Column) -> Option<(String, Scale)> {
-        let cells = || self.rows.iter().filter_map(|row| row.get(n));
+        let cells = || self.rows.iter().chain(&self.rest).filter_map(|row| row.get(n));
         let title = column.title.as_ref()?;
         if n != 0 && !cells().any(says_something) {
             return None;
@@ -97,7 +98,7 @@ fn says_something(cell: &Cell) -> bool {
         | Cell::Number(0, _)
         | Cell::Change(0, _)
         | Cell::Share(0, _) => false,
-        Cell::Text(text) => !text.is_empty(),
+        Cell::Text(text) | Cell::Coloured(_, text) => !text.is_empty(),
         Cell::Number(..) | Cell::Change(..) | Cell::Share(..) => true,
         Cell::Real(_) | Cell::RealChange(_) | Cell::Flag(_) => true,
     }
@@ -110,6 +111,9 @@ fn cell(column: &Column, scale: Scale, cell: &Cell, span: usize) -> String {
         _ => format!(" colspan=\"{span}\""),
     };
     match cell {
+        Cell::Coloured(style, name) => {
+            format!("<td{class}><span class=\"swatch {style}\"></span>{}</td>", escape(name))
+        }
         Cell::Text(text) => {
             let text = cut(text, NAME_CHARS, Keep::StartAndFrom(" ("));
             format!("<td{class}>{}</td>", escape(&text))
@@ -154,5 +158,8 @@ mod test {
             <td class=\"number\">50.00</td></tr>\n</tbody>\n</table></div>\n<p class=\"faint\">and 1 more</p>\n";
         assert_eq!(table.html(1), expected);
         assert!(table.html(2).contains("<tr><td colspan=\"4\">short</td></tr>"));
+        table.rest.push(vec![Cell::Coloured("user", "<i>".to_owned()), Cell::ns(1)]);
+        let rest = "<tr class=\"rest\"><td><span class=\"swatch user\"></span>&lt;i&gt;</td>";
+        assert!(table.html(1).contains(rest));
     }
 }

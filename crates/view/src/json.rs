@@ -39,7 +39,7 @@ fn insert(object: &mut Map<String, Value>, key: &str, value: Value) {
 impl From<&Cell> for Value {
     fn from(cell: &Cell) -> Self {
         match cell {
-            Cell::Text(text) => clean(text).into(),
+            Cell::Text(text) | Cell::Coloured(_, text) => clean(text).into(),
             Cell::Number(n, _) => (*n).into(),
             Cell::Change(n, _) => (*n).into(),
             Cell::Share(_, 0) | Cell::Unknown(_) => Self::Null,

@@ -59,6 +59,8 @@ pub(crate) enum Fit {
 pub enum Cell {
     /// A name; it may come from a guest.
     Text(String),
+    /// A name with the style class of its colour in a chart, which only HTML shows.
+    Coloured(&'static str, String),
     /// How much or how many of a unit.
     Number(u64, Unit),
     /// A difference: shown with its sign.
@@ -352,6 +354,12 @@ impl Scale {
         };
         format!("{:.3}", ns as f64 / per)
     }
+
+    /// The same with its unit.
+    #[must_use]
+    pub fn with_unit(self, ns: u64) -> String {
+        format!("{} {}", self.show(ns), self.unit())
+    }
 }
 
 #[cfg(test)]
@@ -381,14 +389,14 @@ mod test {
 
     #[test]
     fn times_in_the_unit_that_suits_the_longest() {
-        let check = |longest, ns, expected: (&str, &str)| {
+        let check = |longest, ns, expected: &str| {
             let scale = Scale::for_longest(longest);
-            assert_eq!((scale.show(ns).as_str(), scale.unit()), expected);
+            assert_eq!(scale.with_unit(ns), expected);
         };
-        check(999, 12, ("12", "ns"));
-        check(1_000, 12, ("0.012", "us"));
-        check(1_000_000, 1_500, ("0.002", "ms"));
-        check(1_000_000_000, 61_999_600_000, ("62.000", "s"));
+        check(999, 12, "12 ns");
+        check(1_000, 12, "0.012 us");
+        check(1_000_000, 1_500, "0.002 ms");
+        check(1_000_000_000, 61_999_600_000, "62.000 s");
         assert_eq!([9_999_999_999, 10_000_000_000].map(Scale::ms_or_s), [Scale::Ms, Scale::S]);
     }
 }

@@ -50,7 +50,7 @@ pub(crate) fn fits(table: &Table, width: Width) -> bool {
 pub(crate) fn figure(column: &Column, scale: Scale, cell: &Cell) -> String {
     let decimals = column.decimals;
     match cell {
-        Cell::Text(text) => clean(text).into_owned(),
+        Cell::Text(text) | Cell::Coloured(_, text) => clean(text).into_owned(),
         Cell::Number(n, unit) => number(*unit, scale, *n),
         Cell::Change(n, unit) => {
             let sign = if *n < 0 { '-' } else { '+' };

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use analysis::flow::{Flow, FlowThread};
-use view::{Cell, Column, Table, Unit, duration, escape, grouped, length, percent};
+use view::{Cell, Column, Table, Unit, duration, escape, grouped, length};
 
 use super::flame::{KINDS, kind_index};
 use crate::page;
@@ -115,7 +115,7 @@ fn process(thread: &FlowThread) -> String {
 }
 
 fn share(samples: u64, flow: &Flow) -> String {
-    format!("{} %", percent(samples, flow.samples.len() as u64, 2))
+    page::percent(samples, flow.samples.len() as u64)
 }
 
 /// Seconds since 1970 as `2026-03-01T12:00:00Z` (proleptic Gregorian, no leap seconds).

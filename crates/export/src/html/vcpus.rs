@@ -15,7 +15,7 @@ use analysis::exit_reason;
 use analysis::vcpu_timeline::{Segment, State, VcpuTimeline, thieves};
 use model::VcpuId;
 use serde_json::{Value, json};
-use view::{Cell, Column, Table, percent};
+use view::{Cell, Column, Table};
 
 use crate::chart::{Chart, Named, kind_name, merged};
 use crate::page;
@@ -72,7 +72,7 @@ pub(super) fn legend(chart: Chart<'_>) -> String {
     }
     let whole = all.iter().sum();
     let item = |((state, style), ns): (&(State, &'static str), u64)| {
-        let share = if ns == 0 { String::new() } else { format!("{} %", percent(ns, whole, 2)) };
+        let share = if ns == 0 { String::new() } else { page::percent(ns, whole) };
         (*style, kind_name(*state), share)
     };
     page::legend(KINDS.iter().zip(all).map(item))

@@ -143,6 +143,11 @@ pub(crate) fn legend<'a>(items: impl IntoIterator<Item = (&'a str, &'a str, Stri
     format!("<ul class=\"legend\">\n{items}</ul>\n")
 }
 
+/// `12.30 %`; a dash of nothing.
+pub(crate) fn percent(part: u64, whole: u64) -> String {
+    if whole == 0 { "-".to_owned() } else { format!("{} %", view::percent(part, whole, 2)) }
+}
+
 /// The style of a chart that is a file of its own.
 pub(crate) fn chart_style() -> String {
     colours::rules() + CHART_STYLE

@@ -6,6 +6,8 @@ use trace_analysis::compare::{self, Compared, Comparison, Group, Kind, Unit};
 use super::{Context, JSON_VERSION, heading, limited, note_cut};
 use crate::{Cell, Column, Scale, Table, Width, clean, indented};
 
+const TITLES: [&str; 4] = ["a", "b", "b - a", "b / a"];
+
 /// A trace that is compared.
 #[derive(Debug)]
 pub struct Side<'a> {
@@ -25,7 +27,7 @@ pub fn compare_text(a: &Side<'_>, b: &Side<'_>, width: Width) -> String {
     let found = compared(a, b);
     out += &format!("\n{}\n", who(a, b, found.of));
     for group in &found.groups {
-        out += &format!("\n{}", group_table(group, a.context.limit).text(width));
+        out += &format!("\n{}", group_table(group, TITLES, a.context.limit).text(width));
     }
     out
 }
@@ -35,7 +37,7 @@ pub fn compare_text(a: &Side<'_>, b: &Side<'_>, width: Width) -> String {
 pub fn compare_csv(a: &Side<'_>, b: &Side<'_>) -> String {
     let mut all = Table::default();
     for group in &compared(a, b).groups {
-        let table = group_table(group, a.context.limit);
+        let table = group_table(group, TITLES, a.context.limit);
         all.columns = table.columns;
         all.rows.extend(table.rows);
     }
@@ -53,7 +55,7 @@ pub fn compare_json(a: &Side<'_>, b: &Side<'_>) -> Value {
         let name = ("name".to_owned(), Value::from(clean(side.name)));
         Value::Object(Map::from_iter([name].into_iter().chain(members)))
     };
-    let group = |group: &Group| json!({ "group": group.kind.name(), "rows": group_table(group, a.context.limit).json() });
+    let group = |group: &Group| json!({ "group": group.kind.name(), "rows": group_table(group, TITLES, a.context.limit).json() });
     json!({
         "version": JSON_VERSION,
         "of": match found.of {
@@ -88,7 +90,9 @@ fn who(a: &Side<'_>, b: &Side<'_>, of: Compared) -> String {
     format!("Compared: all tasks of both machines, as {why}")
 }
 
-fn group_table(group: &Group, limit: Option<usize>) -> Table {
+/// A group's figures in both traces, under these titles: of a, of b, of their difference, of their ratio.
+#[must_use]
+pub fn group_table(group: &Group, titles: [&str; 4], limit: Option<usize>) -> Table {
     let longest = group.rows.iter().map(|row| row.a.max(row.b)).max().unwrap_or(0);
     let only_times = group.rows.iter().all(|row| row.unit == Unit::Ns);
     let scale = if only_times { Scale::ms_or_s(longest) } else { Scale::S };
@@ -97,10 +101,10 @@ fn group_table(group: &Group, limit: Option<usize>) -> Table {
         Column::csv_only("group"),
         Column::name("").key("what"),
         Column::data("unit"),
-        Column::number("a").scale(scale).key("a"),
-        Column::number("b").scale(scale).key("b"),
-        Column::number("b - a").scale(scale).key("difference"),
-        Column::number("b / a"),
+        Column::number(titles[0]).scale(scale).key("a"),
+        Column::number(titles[1]).scale(scale).key("b"),
+        Column::number(titles[2]).scale(scale).key("difference"),
+        Column::number(titles[3]),
         Column::json_only("ratio"),
     ];
     let mut table = Table::new(format!("{}{title}", heading_of(group.kind)), columns);

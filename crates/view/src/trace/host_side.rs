@@ -6,7 +6,7 @@ use trace_analysis::findings::{OnHost, Path};
 use trace_analysis::group::By;
 use trace_analysis::host_side::{CpuSide, Share, Thief};
 
-use super::{Context, labels, limited, note_cut, with_unit};
+use super::{Context, labels, limited, note_cut};
 use crate::{Cell, Column, Part, Scale, Table, clean, percent};
 
 /// Thieves in a line of text.
@@ -144,7 +144,7 @@ pub(super) fn path(context: &Context<'_>, found: &Path) -> Option<String> {
     let side = host.side.path(&found.path);
     let (ran, waited) = (&side.running, &side.waiting);
     let scale = Scale::ms_or_s(wall_ns);
-    let show = |ns| with_unit(ns, scale);
+    let show = |ns| scale.with_unit(ns);
     let mut both = ran.clone();
     both.merge(waited);
     let mut text = format!(

@@ -28,9 +28,9 @@ use model::{HostNs, Machine, Note, TraceFilter};
 use serde_json::{Map, Value};
 use trace_analysis::findings::Findings;
 
-use crate::{Report, Scale, Table, Width, clean};
+use crate::{Report, Table, Width, clean};
 
-pub use compare::{Side, compare_csv, compare_json, compare_text};
+pub use compare::{Side, compare_csv, compare_json, compare_text, group_table};
 pub use kernel::calls;
 pub use path::{categories, improvements};
 pub use process::processes;
@@ -235,11 +235,6 @@ fn note_cut(table: &mut Table, n: usize, what: &str) {
         let cut = crate::counted(table.n_cut as u64, what);
         table.notes.push(format!("({cut} not shown: --limit 0 shows all)"));
     }
-}
-
-/// A length in the scale of the table that it stands above.
-fn with_unit(ns: u64, scale: Scale) -> String {
-    format!("{} {}", scale.show(ns), scale.unit())
 }
 
 /// An object of times.

@@ -4,10 +4,9 @@
 //! in its title.
 
 use std::fmt::Write as _;
-use view::escape;
+use view::{Cell, Column, Scale, Table, escape};
 
-use super::scale::{Scale, hundredths, scale};
-use crate::page::legend;
+use crate::page::{legend, percent};
 
 /// Width of a bar in its own units.
 const WIDTH: u64 = 100_000;
@@ -41,7 +40,7 @@ impl Bar {
 impl Chart {
     /// Bars on one scale, and under them a line for each part.
     pub(super) fn by_part(&self) -> String {
-        self.drawn() + &self.table_by_part()
+        self.drawn() + &self.table_by_part().html(usize::MAX)
     }
 
     /// Bars on one scale with a legend, and behind them a line for each bar.
@@ -55,7 +54,7 @@ impl Chart {
             legend(items),
             self.drawn(),
             escape(&self.title),
-            self.table_by_bar()
+            self.table_by_bar().html(usize::MAX)
         )
     }
 
@@ -64,13 +63,16 @@ impl Chart {
         (0..self.parts.len()).filter(|part| self.bars.iter().any(|bar| 0 < bar.ns[*part]))
     }
 
+    fn longest(&self) -> u64 {
+        self.bars.iter().map(Bar::total).max().unwrap_or(0)
+    }
+
     fn scale(&self) -> Scale {
-        scale(self.bars.iter().map(Bar::total).max().unwrap_or(0))
+        Scale::for_longest(self.longest())
     }
 
     fn drawn(&self) -> String {
-        let longest = self.bars.iter().map(Bar::total).max().unwrap_or(0);
-        let scale = self.scale();
+        let (longest, scale) = (self.longest(), self.scale());
         let mut out = String::from("<div class=\"bars\">\n");
         for bar in &self.bars {
             let mut shapes = String::new();
@@ -83,10 +85,11 @@ impl Chart {
                     let (name, style) = &self.parts[part];
                     let _ = write!(
                         shapes,
-                        "<rect x=\"{left}\" y=\"0\" width=\"{}\" height=\"10\" class=\"{style}\"><title>{}: {}</title></rect>",
+                        "<rect x=\"{left}\" y=\"0\" width=\"{}\" height=\"10\" class=\"{style}\"><title>{}: {}, {}</title></rect>",
                         right - left,
                         escape(name),
-                        share(bar.ns[part], bar.total(), scale)
+                        scale.with_unit(bar.ns[part]),
+                        percent(bar.ns[part], bar.total())
                     );
                 }
             }
@@ -113,84 +116,42 @@ impl Chart {
         parts.collect::<Vec<_>>().join(", ")
     }
 
-    fn table_by_part(&self) -> String {
-        let scale = self.scale();
-        let heads: String = self
-            .bars
-            .iter()
-            .map(|bar| {
-                let label = escape(&bar.label);
-                format!(
-                    "<th class=\"number\">{label}, {}</th><th class=\"number\">%</th>",
-                    scale.unit
-                )
-            })
-            .collect();
-        let mut rows = String::new();
+    fn table_by_part(&self) -> Table {
+        let mut columns = vec![Column::name(&self.title)];
+        for bar in &self.bars {
+            columns.extend([self.times(&bar.label), Column::number("%")]);
+        }
+        let mut table = Table::new("", columns);
         for part in self.used() {
             let (name, style) = &self.parts[part];
-            let cells = self.bars.iter().map(|bar| cells(bar.ns[part], bar.total(), scale));
-            let _ = writeln!(
-                rows,
-                "<tr><td><span class=\"swatch {style}\"></span>{}</td>{}</tr>",
-                escape(name),
-                cells.collect::<String>()
-            );
+            let cells = self.bars.iter().flat_map(|bar| cells(bar.ns[part], bar.total()));
+            table.row([Cell::Coloured(style, name.clone())].into_iter().chain(cells));
         }
-        let cells = self.bars.iter().map(|bar| cells(bar.total(), bar.total(), scale));
-        let cells: String = cells.collect();
-        format!(
-            "<div class=\"scroll\"><table>\n<thead><tr><th>{}</th>{heads}</tr></thead>\n<tbody>\n{rows}\
-             <tr class=\"whole\"><td>{}</td>{cells}</tr>\n</tbody>\n</table></div>\n",
-            escape(&self.title),
-            escape(&self.whole)
-        )
+        let cells = self.bars.iter().flat_map(|bar| cells(bar.total(), bar.total()));
+        table.rest.push([self.whole.as_str().into()].into_iter().chain(cells).collect());
+        table
     }
 
-    fn table_by_bar(&self) -> String {
-        let scale = self.scale();
-        let names = self.used().map(|part| escape(&self.parts[part].0));
-        let heads: String =
-            names.map(|name| format!("<th class=\"number\">{name}, {}</th>", scale.unit)).collect();
-        let mut rows = String::new();
+    fn table_by_bar(&self) -> Table {
+        let parts = self.used().map(|part| self.parts[part].0.as_str()).chain([&*self.whole]);
+        let columns = parts.map(|name| self.times(name));
+        let mut table = Table::new("", [Column::name("")].into_iter().chain(columns).collect());
         for bar in &self.bars {
-            let cells = self.used().map(|part| bar.ns[part]).chain([bar.total()]);
-            let cells = cells.map(|ns| format!("<td class=\"number\">{}</td>", scale.text(ns)));
-            let _ = writeln!(
-                rows,
-                "<tr><td>{}</td>{}</tr>",
-                escape(&bar.label),
-                cells.collect::<String>()
-            );
+            let cells = self.used().map(|part| bar.ns[part]).chain([bar.total()]).map(Cell::ns);
+            table.row([bar.label.as_str().into()].into_iter().chain(cells));
         }
-        format!(
-            "<div class=\"scroll\"><table>\n<thead><tr><th></th>{heads}<th class=\"number\">{}, {}</th></tr></thead>\n\
-             <tbody>\n{rows}</tbody>\n</table></div>\n",
-            escape(&self.whole),
-            scale.unit
-        )
+        table
+    }
+
+    /// A column of times in the chart's unit.
+    fn times(&self, title: &str) -> Column {
+        let scale = self.scale();
+        Column::number(format!("{title}, {}", scale.unit())).scale(scale)
     }
 }
 
-fn cells(ns: u64, whole: u64, scale: Scale) -> String {
-    format!(
-        "<td class=\"number\">{}</td><td class=\"number faint\">{}</td>",
-        scale.text(ns),
-        percent(ns, whole).trim_end_matches(" %")
-    )
-}
-
-fn share(ns: u64, whole: u64, scale: Scale) -> String {
-    format!("{}, {}", scale.with_unit(ns), percent(ns, whole))
-}
-
-/// `12.30 %`; a dash of nothing.
-pub(super) fn percent(part: u64, whole: u64) -> String {
-    if whole == 0 {
-        return "-".to_owned();
-    }
-    let share = hundredths(part, whole);
-    format!("{}.{:02} %", share / 100, share % 100)
+fn cells(ns: u64, whole: u64) -> [Cell; 2] {
+    [Cell::ns(ns), Cell::Share(ns, whole)]
 }
 
 fn place(ns: u64, longest: u64) -> u64 {
@@ -228,7 +189,7 @@ mod test {
     fn what_no_bar_has_is_not_listed() {
         let text = chart(&[("a", [1, 0, 3])]).by_part();
         assert!(!text.contains("two"));
-        assert!(text.contains("<tr class=\"whole\"><td>all</td>"));
+        assert!(text.contains("<tr class=\"rest\"><td>all</td>"));
         let text = chart(&[("a", [0, 0, 0])]).by_bar();
         assert!(!text.contains("NaN") && !text.contains("<rect"));
     }

@@ -1,8 +1,9 @@
 //! Two runs' figures with their differences, as tables.
 
-use trace_analysis::compare::{Group, Kind, Row, Side, Unit, compare};
+use trace_analysis::compare::{Group, Kind, Side, compare};
 use trace_analysis::findings::Findings;
-use view::{Cell, Column, Scale, Table, escape};
+use view::escape;
+use view::trace::group_table;
 
 use crate::trace::Run;
 use crate::trace::names::{Names, short};
@@ -48,48 +49,13 @@ fn pairs<'f, 'a>(
 fn tables(labels: &[String; 2], groups: &[Group]) -> String {
     let (first, rest): (Vec<&Group>, Vec<&Group>) =
         groups.iter().partition(|group| matches!(group.kind, Kind::Time | Kind::Counts));
+    let titles = [&labels[0], &labels[1], "difference", "ratio"];
     let html = |groups: Vec<&Group>| -> String {
-        groups.into_iter().flat_map(|group| by_unit(labels, group)).collect()
+        groups.into_iter().map(|group| group_table(group, titles, None).html(ROWS)).collect()
     };
     let (first, rest) = (html(first), html(rest));
     if rest.is_empty() {
         return first;
     }
     format!("{first}<details><summary>All differences</summary>\n{rest}</details>\n")
-}
-
-/// A group's times, and what else it counts (bytes say so in their names).
-fn by_unit(labels: &[String; 2], group: &Group) -> [String; 2] {
-    let (times, counts): (Vec<&Row>, Vec<&Row>) =
-        group.rows.iter().partition(|row| row.unit == Unit::Ns);
-    [times, counts].map(|rows| table(labels, group.kind, &rows).html(ROWS))
-}
-
-/// One unit for all times, so that they can be compared.
-fn table(labels: &[String; 2], kind: Kind, rows: &[&Row]) -> Table {
-    let is_time = rows.iter().any(|row| row.unit == Unit::Ns);
-    let scale = Scale::for_longest(rows.iter().map(|row| row.a.max(row.b)).max().unwrap_or(0));
-    let title =
-        if is_time { format!("{}, {}", kind.name(), scale.unit()) } else { kind.name().to_owned() };
-    let number = |title: &str| Column::number(title).scale(scale);
-    let columns = vec![
-        Column::name(""),
-        number(&labels[0]),
-        number(&labels[1]),
-        number("difference"),
-        Column::number("ratio").decimals(3),
-    ];
-    let mut table = Table::new(title, columns);
-    for row in rows {
-        let unit = if is_time { view::Unit::Ns } else { view::Unit::Count };
-        let difference = i64::try_from(row.difference());
-        table.row([
-            row.name.as_str().into(),
-            Cell::Number(row.a, unit),
-            Cell::Number(row.b, unit),
-            difference.map_or(Cell::NONE, |difference| Cell::Change(difference, unit)),
-            row.ratio().map_or(Cell::NONE, Cell::Real),
-        ]);
-    }
-    table
 }

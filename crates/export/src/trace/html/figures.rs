@@ -8,11 +8,11 @@ use trace_analysis::critical_path::Category;
 use trace_analysis::findings::Findings;
 use trace_analysis::group::By;
 use trace_analysis::kernel::ClassGroup;
-use trace_analysis::states::{self, Use};
+use trace_analysis::states;
 use trace_analysis::waits::Group;
 
-use super::bars::{Bar, Chart, percent};
-use super::{scale, vcpus};
+use super::bars::{Bar, Chart};
+use super::vcpus;
 use crate::page::section;
 use crate::trace::Run;
 use crate::trace::names::{Names, key_name, short};
@@ -164,11 +164,6 @@ fn states(subjects: &[Subject<'_>]) -> String {
     let mut whole = chart("State", "lifetime of all tasks", &STATES);
     whole.bars = bars(subjects, |findings| nine_states(&findings.states().total));
     let mut out = whole.by_part();
-    out.push_str("<div class=\"grids\">\n");
-    for subject in subjects {
-        out += &grid(&subject.label, &subject.findings.states().total);
-    }
-    out.push_str("</div>\n");
     for subject in subjects {
         let mut each = chart("states by command", "lifetime", &STATES);
         let names = subject.findings.states().names.iter();
@@ -185,32 +180,6 @@ fn states(subjects: &[Subject<'_>]) -> String {
 /// `: host` where there is more than one.
 pub(super) fn of(subjects: &[Subject<'_>], subject: &Subject<'_>) -> String {
     if 1 < subjects.len() { format!(": {}", escape(&subject.label)) } else { String::new() }
-}
-
-/// The nine states as rows and columns, darker where there is more.
-fn grid(label: &str, table: &states::Table) -> String {
-    let total = table.total_ns();
-    let scale = scale::scale(total);
-    let mut rows = String::new();
-    for (cpu, name) in Use::ALL.into_iter().zip(["CPU running", "CPU waiting", "no CPU"]) {
-        let cells = Use::ALL.map(|disk| {
-            let ns = table.ns(cpu, disk);
-            let heat = if total == 0 { 0 } else { u128::from(ns) * 9 / u128::from(total) };
-            format!(
-                "<td class=\"number heat h{heat}\">{}<br>{}</td>",
-                scale.with_unit(ns),
-                percent(ns, total)
-            )
-        });
-        let _ = writeln!(rows, "<tr><th scope=\"row\">{name}</th>{}</tr>", cells.concat());
-    }
-    format!(
-        "<table class=\"grid\">\n<caption>{}: {} in all, {} unknown</caption>\n<thead><tr><th></th><th class=\"number\">disk running</th>\
-         <th class=\"number\">disk waiting</th><th class=\"number\">no disk</th></tr></thead>\n<tbody>\n{rows}</tbody>\n</table>\n",
-        escape(label),
-        scale.with_unit(total),
-        scale.with_unit(table.unknown_ns)
-    )
 }
 
 /// The groups that are waiting, with their styles.

@@ -6,7 +6,6 @@ mod bars;
 mod differences;
 mod figures;
 mod gantt;
-mod scale;
 mod summary;
 mod vcpus;
 
