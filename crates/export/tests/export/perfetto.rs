@@ -117,7 +117,7 @@ fn one_sequence_begins_with_its_clock() {
 }
 
 /// Lengths of the slices in no other slice, by track.
-fn outer_slices(trace: &Trace) -> BTreeMap<u64, u64> {
+pub(crate) fn outer_slices(trace: &Trace) -> BTreeMap<u64, u64> {
     let mut open: HashMap<u64, Vec<u64>> = HashMap::new();
     let mut lengths: BTreeMap<u64, u64> = BTreeMap::new();
     let mut last = 0;
@@ -134,7 +134,8 @@ fn outer_slices(trace: &Trace) -> BTreeMap<u64, u64> {
                     *lengths.entry(event.track_uuid()).or_default() += last - begin;
                 }
             }
-            _ => assert!(!stack.is_empty(), "instants lie in slices"),
+            TYPE_INSTANT => assert!(!stack.is_empty(), "instants lie in slices"),
+            other => assert_eq!(other, TYPE_COUNTER),
         }
     }
     assert!(open.values().all(Vec::is_empty), "every slice ends");
@@ -164,10 +165,8 @@ fn slices_of_a_vcpu_add_up_to_its_time() {
     }
 }
 
-/// Every arrow begins once, on a slice, and ends once, not before.
-#[test]
-fn arrows_have_two_ends() {
-    let trace = trace(drawn::long(20).chart());
+/// How many arrows there are: every one begins once, on a slice, and ends once, not before.
+pub(crate) fn arrows(trace: &Trace) -> usize {
     let mut begun: HashMap<u64, u64> = HashMap::new();
     let mut ended = 0;
     for packet in &trace.packet {
@@ -180,8 +179,13 @@ fn arrows_have_two_ends() {
             ended += 1;
         }
     }
-    assert_ne!(ended, 0);
     assert_eq!(ended, begun.len());
+    ended
+}
+
+#[test]
+fn arrows_have_two_ends() {
+    assert_ne!(arrows(&trace(drawn::long(20).chart())), 0);
 }
 
 #[test]

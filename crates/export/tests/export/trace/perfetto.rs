@@ -3,9 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use export::About;
-use export::perfetto::proto::{
-    TYPE_COUNTER, TYPE_INSTANT, TYPE_SLICE_BEGIN, TYPE_SLICE_END, Trace,
-};
+use export::perfetto::proto::Trace;
 use export::trace::Run;
 use prost::Message;
 use trace_analysis::timeline::{Segments, Timeline};
@@ -14,7 +12,7 @@ use super::drawn::{self, Drawing};
 use crate::drawn as sampled;
 use crate::fixture::{HOSTILE, notes};
 use crate::formats::golden;
-use crate::perfetto::text;
+use crate::perfetto::{arrows, outer_slices, text};
 
 fn bytes(run: Run<'_>) -> Vec<u8> {
     let mut out = Vec::new();
@@ -29,32 +27,6 @@ fn trace(drawing: &Drawing) -> Trace {
 #[test]
 fn a_track_per_cpu_disk_and_thread() {
     golden("trace/small.perfetto.txt", &text(&trace(&drawn::small())));
-}
-
-/// Lengths of the slices in no other slice, by track; each begins where the one before ended.
-fn outer_slices(trace: &Trace) -> BTreeMap<u64, u64> {
-    let mut open: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
-    let mut lengths: BTreeMap<u64, u64> = BTreeMap::new();
-    let mut last = 0;
-    for packet in &trace.packet {
-        let Some(event) = &packet.track_event else { continue };
-        assert!(last <= packet.timestamp(), "time goes on");
-        last = packet.timestamp();
-        let stack = open.entry(event.track_uuid()).or_default();
-        match event.r#type() {
-            TYPE_SLICE_BEGIN => stack.push(last),
-            TYPE_SLICE_END => {
-                let begin = stack.pop().unwrap();
-                if stack.is_empty() {
-                    *lengths.entry(event.track_uuid()).or_default() += last - begin;
-                }
-            }
-            TYPE_INSTANT => assert!(!stack.is_empty(), "instants lie in slices"),
-            other => assert_eq!(other, TYPE_COUNTER),
-        }
-    }
-    assert!(open.values().all(Vec::is_empty), "every slice ends");
-    lengths
 }
 
 fn uuids(trace: &Trace) -> BTreeMap<String, u64> {
@@ -90,23 +62,9 @@ fn slices_of_tasks_and_cpus_fill_their_time() {
     check("VM web/make (700)/make (700)", 10);
 }
 
-/// Every arrow begins once, on a slice, and ends once, not before.
 #[test]
 fn arrows_have_two_ends() {
-    let trace = trace(&drawn::small());
-    let mut begun = BTreeMap::new();
-    let mut ended = 0;
-    for packet in &trace.packet {
-        let Some(event) = &packet.track_event else { continue };
-        for id in &event.flow_ids {
-            assert_eq!(begun.insert(*id, packet.timestamp()), None);
-        }
-        for id in &event.terminating_flow_ids {
-            assert!(begun[id] <= packet.timestamp());
-            ended += 1;
-        }
-    }
-    assert_eq!((ended, begun.len()), (4, 4));
+    assert_eq!(arrows(&trace(&drawn::small())), 4);
 }
 
 #[test]
