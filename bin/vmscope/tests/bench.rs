@@ -122,14 +122,19 @@ fn errors() {
     check_error(&folder, &with("next.json"), 1, "its version is 2, this vmscope reads 1");
     check_error(&folder, &with("none.json"), 1, "failed to read none.json");
     check_error(&folder, &["compare", "real.json"], 2, "see vmscope bench compare --help");
-    check_error(&folder, &["compare", "real.json", "vm.json", "--cond", "x"], 2, "is no condition");
+    check_error(
+        &folder,
+        &["compare", "real.json", "vm.json", "--cond", "x"],
+        2,
+        "is not a condition",
+    );
     check_error(
         &folder,
         &["compare", "real.json", "vm.json", "--cond", "pae.cpl0"],
         2,
         "--ops and --cond",
     );
-    check_error(&folder, &["read", "linux.log"], 1, "no line of the benchmark in it");
+    check_error(&folder, &["read", "linux.log"], 1, "no benchmark output in this file");
     check_error(&folder, &["read", "cut.json"], 1, "failed to read cut.json: it is damaged");
     check_error(&folder, &["read", "next.json"], 1, "its version is 2, this vmscope reads 1");
     check_error(&folder, &["read", "vm.json", "-o", "x"], 2, "is a result file already");

@@ -103,7 +103,7 @@ impl<'t> Namer<'t> {
                 SymbolName::Function(_) | SymbolName::Stripped => "could not be read",
             },
             Why::VcpuUnknown => "a vCPU that was not found yet",
-            Why::Cr3Unreadable => "the guest's page-table base (CR3) can't be read on this host",
+            Why::Cr3Unreadable => "the guest's page-table base (CR3) cannot be read on this host",
             Why::Cr3Unknown => "page-table base (CR3) not in the guest's map",
             Why::NoKernel => "no map of the kernel",
             Why::NoProcess => "process not seen",

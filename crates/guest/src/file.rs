@@ -115,7 +115,7 @@ fn add(snapshot: &mut Option<Snapshot>, content: &[u8], path: &Path) -> Result<(
             snapshot.symbols.extend(symbols);
             Ok(())
         }
-        _ => Err(damaged("a message that does not belong there".into())),
+        _ => Err(damaged("an unexpected message".into())),
     }
 }
 
@@ -158,7 +158,7 @@ mod test {
         check(&frames(9), Err("protocol version 9"));
         check(&good[..good.len() - 1], Err("in the middle"));
         check(&good[..9], Err("in the middle"));
-        check(&[&good[..], &good[..]].concat(), Err("does not belong"));
+        check(&[&good[..], &good[..]].concat(), Err("unexpected message"));
         let huge = [&MAGIC[..], &[0; 8], &[255; 4]].concat();
         check(&huge, Err("are allowed"));
         assert!(matches!(

@@ -16,7 +16,7 @@ pub enum FrameError {
         limit: usize,
     },
     /// A frame's content is not the message.
-    #[error("a message that makes no sense ({0})")]
+    #[error("an invalid message ({0})")]
     Garbled(postcard::Error),
 }
 

@@ -119,7 +119,7 @@ impl Merge<'_> {
         for (n, (name, start, end)) in ranges.into_iter().enumerate() {
             let overlaps = 0 < n && (start < covered || (start < text.1 && text.0 < end));
             if !is_kernel_range(start, end) || MAX_KERNEL_TEXT < end - start || overlaps {
-                self.leave_out("ranges of kernel code that can't be");
+                self.leave_out("invalid ranges of kernel code");
                 continue;
             }
             if 0 < n {
@@ -143,7 +143,7 @@ impl Merge<'_> {
                 name: clean(&symbol.name, MAX_FUNCTION),
             })
             .collect();
-        self.leave_out_many("kernel symbols that can't be", all - functions.len());
+        self.leave_out_many("invalid kernel symbols", all - functions.len());
         // Stable, and the first of several names is kept: the kernel lists the proper one first.
         functions.sort_by_key(|function| function.address);
         functions.dedup_by_key(|function| function.address);
@@ -254,7 +254,7 @@ impl Merge<'_> {
                 && offset.checked_add(end - start).is_some();
             let (Some(module), true, Some(left)) = (module, is_sane, parts_left.checked_sub(1))
             else {
-                self.leave_out("mappings that can't be or are over the limit");
+                self.leave_out("mappings that are invalid or over the limit");
                 continue;
             };
             *parts_left = left;

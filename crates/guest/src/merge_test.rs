@@ -169,7 +169,7 @@ fn mappings_that_cannot_be_are_left_out() {
         add(GuestMap { kernel: kernel(), images, modules, ..GuestMap::default() });
     let user: Vec<_> = tables.mappings[1..].iter().map(|m| (m.start, m.end)).collect();
     assert_eq!(user, [(0x1000, 0x3000)]);
-    assert_eq!(merged.notes[0].text, "7 mappings that can't be or are over the limit left out");
+    assert_eq!(merged.notes[0].text, "7 mappings that are invalid or over the limit left out");
     assert_eq!(merged.notes[0].subject, "vm1");
 }
 

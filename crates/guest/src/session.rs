@@ -262,7 +262,7 @@ pub(crate) fn unexpected(response: &Response) -> SessionError {
         Response::TraceSlots(_) => "events",
         Response::TraceStopped(_) => "a trace's end",
     };
-    SessionError::Nonsense(format!("{what} that nobody asked for"))
+    SessionError::Nonsense(format!("unrequested {what}"))
 }
 
 fn bounded(text: &str) -> String {

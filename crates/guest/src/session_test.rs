@@ -164,7 +164,7 @@ fn lies_are_refused() {
             guest.send(&response);
         })
     };
-    check(answer(Response::Symbols(Vec::new())), Err("symbols that nobody asked for"));
+    check(answer(Response::Symbols(Vec::new())), Err("unrequested symbols"));
     let newer = GuestMap { version: VERSION + 1, ..map() };
     check(answer(Response::Map(Box::new(newer))), Err("protocol version 2"));
     check(answer(Response::Error("broken \x1b[2J".into())), Err("it says: broken \\u{1b}[2J"));

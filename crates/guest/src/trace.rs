@@ -106,7 +106,7 @@ pub(crate) fn check(response: Response) -> Option<Response> {
 fn check_started(mut started: TraceStarted) -> Result<TraceStarted, SessionError> {
     let nonsense = |what: &str| Err(SessionError::Nonsense(what.to_owned()));
     if started.cpus.is_empty() || !started.cpus.is_sorted_by(|one, next| one < next) {
-        return nonsense("a list of CPUs that is none");
+        return nonsense("an invalid list of CPUs");
     }
     if started.cpus.last().is_some_and(|last| started.rings <= *last) {
         return nonsense("CPUs that have no ring");
@@ -133,9 +133,7 @@ fn check_asked(
 ) -> Result<TraceStarted, SessionError> {
     let (slots, asked) = (started.slots_per_ring, options.slots_per_cpu);
     if asked.checked_next_power_of_two().is_some_and(|asked| asked < slots) {
-        return Err(SessionError::Nonsense(format!(
-            "rings of {slots} slots for the {asked} that were asked for"
-        )));
+        return Err(SessionError::Nonsense(format!("rings of {slots} slots instead of {asked}")));
     }
     Ok(started)
 }
@@ -188,8 +186,8 @@ mod test {
             }
         };
         check(&|_| (), Ok(()));
-        check(&|started| started.cpus = vec![], Err("a list of CPUs that is none"));
-        check(&|started| started.cpus = vec![1, 0], Err("a list of CPUs that is none"));
+        check(&|started| started.cpus = vec![], Err("an invalid list of CPUs"));
+        check(&|started| started.cpus = vec![1, 0], Err("an invalid list of CPUs"));
         check(&|started| started.cpus = vec![0, 2], Err("CPUs that have no ring"));
         let mut odd = started();
         odd.missing = vec![("p\x1b".into(), "r\n".into())];

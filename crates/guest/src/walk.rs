@@ -174,7 +174,7 @@ impl Reader<'_> {
     ) -> Result<(), &'static str> {
         let astray = "the kernel's list of tasks changed while it was read";
         let mut previous = head;
-        let mut node = self.u64(head, 0).ok_or("the kernel's list of tasks can't be read")?;
+        let mut node = self.u64(head, 0).ok_or("failed to read the kernel's list of tasks")?;
         while node != head {
             *steps_left = steps_left.checked_sub(1).ok_or("the kernel has too many threads")?;
             if self.u64(node, 8) != Some(previous) {

@@ -290,7 +290,7 @@ fn notes(machines: &[Labelled]) -> Notes {
             notes.add(&format!("{label}: its TSC went backwards: figures may be wrong"));
         }
         if results.ending != Ending::Complete {
-            notes.add(&format!("{label}: the run did not come to its end"));
+            notes.add(&format!("{label}: the run did not finish"));
         }
         for found in results.conditions.iter().filter(|found| !found.effective) {
             let reason = found.reason.as_deref().unwrap_or("no reason given");

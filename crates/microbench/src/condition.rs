@@ -78,7 +78,9 @@ impl FromStr for Condition {
     fn from_str(text: &str) -> Result<Self, String> {
         parse(text).ok_or_else(|| {
             let start: String = text.chars().take(40).collect();
-            format!("{start:?} is no condition: MODE.cplR[.2m][.nocache][.cold], as long.cpl3.cold")
+            format!(
+                "{start:?} is not a condition: MODE.cplR[.2m][.nocache][.cold], as long.cpl3.cold"
+            )
         })
     }
 }

@@ -20,7 +20,7 @@ const FORMAT: &str = "vmscope-bench";
 #[derive(Debug, thiserror::Error)]
 pub enum NotAResult {
     /// Not JSON.
-    #[error("it is damaged or no result of `vmscope bench` ({0})")]
+    #[error("it is damaged or not a result of `vmscope bench` ({0})")]
     NoJson(serde_json::Error),
     /// JSON of another kind.
     #[error("it is no result of `vmscope bench`: make one with `vmscope bench run` or `read`")]
@@ -192,8 +192,8 @@ mod tests {
             let error = parse_result_file(text.as_bytes()).unwrap_err().to_string();
             assert!(error.contains(expected), "{text}: {error}");
         };
-        check("", "damaged or no result");
-        check("{\"format\":\"vmscope-bench\",\"versi", "damaged or no result");
+        check("", "damaged or not a result");
+        check("{\"format\":\"vmscope-bench\",\"versi", "damaged or not a result");
         check("{}", "it is no result of `vmscope bench`");
         check(
             "{\"format\":\"vmscope-bench\",\"version\":2}",
@@ -213,6 +213,6 @@ mod tests {
         };
         check("\"status\": \"ok\"", "\"status\": \"fine\"", "unknown status \"fine\"");
         check("\"status\": \"ok\"", "\"status\": \"fault\"", "no vector");
-        check("\"condition\": \"flat.cpl0\"", "\"condition\": \"flat\"", "is no condition");
+        check("\"condition\": \"flat.cpl0\"", "\"condition\": \"flat\"", "is not a condition");
     }
 }

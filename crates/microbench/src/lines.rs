@@ -82,7 +82,7 @@ impl Log {
     pub fn push(&mut self, line: &[u8]) -> Vec<Heard> {
         self.lines += 1;
         if LINE_BYTES < line.len() {
-            self.notes.add(&format!("line {}: {} bytes, not looked at", self.lines, line.len()));
+            self.notes.add(&format!("line {}: {} bytes, ignored", self.lines, line.len()));
             return Vec::new();
         }
         let line = String::from_utf8_lossy(line);
@@ -218,7 +218,7 @@ pub fn parse(log: &[u8]) -> Result<Results, NoResults> {
 impl fmt::Display for NoResults {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NothingOfOurs => f.write_str("no line of the benchmark in it"),
+            Self::NothingOfOurs => f.write_str("no benchmark output in this file"),
             Self::Version(version) => write!(
                 f,
                 "its lines have version {version}, this vmscope reads version 1: use the vmscope that the image was \

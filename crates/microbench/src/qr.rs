@@ -40,12 +40,10 @@ pub enum NoResults {
 impl fmt::Display for NoResults {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::NoCodes => "no text of a QR code of the benchmark in it",
-            Self::AllDamaged => "the check sum of every code is wrong: photograph them again",
+            Self::NoCodes => "no text of a benchmark QR code in this file",
+            Self::AllDamaged => "every code has a wrong checksum: photograph them again",
             Self::SeveralRuns => "codes of several runs: read each run by itself",
-            Self::NothingMeasured => {
-                "the codes there are hold no result: photograph the others, too"
-            }
+            Self::NothingMeasured => "these codes hold no result: photograph the others, too",
         })
     }
 }
@@ -108,7 +106,7 @@ fn codes<'t>(text: &'t str, notes: &mut Notes) -> Result<Codes<'t>, NoResults> {
             let code = line[at..].split_whitespace().next().unwrap_or_default();
             let Some((index, count, payload)) = code_of(code) else {
                 damaged += 1;
-                notes.add(&format!("line {}: a code whose check sum is wrong", number + 1));
+                notes.add(&format!("line {}: a code with a wrong checksum", number + 1));
                 continue;
             };
             if *counts.get_or_insert(count) != count
@@ -254,8 +252,8 @@ impl Reading {
         }
         for (n, what) in [
             (self.lost, "results whose condition is in a missing code: left out"),
-            (self.damaged, "records that can't be understood: left out"),
-            (self.unknown, "operations whose names this vmscope does not know"),
+            (self.damaged, "unreadable records: left out"),
+            (self.unknown, "operations unknown to this vmscope"),
         ] {
             if 0 < n {
                 self.notes.add(&format!("{n} {what}"));

@@ -9,7 +9,7 @@
 //!  exits      excess >= LEAST, and cost in the VM >= 5 x expected; or
 //!             excess >= CPUID, cost in the VM >= 2 x expected, and expected <= 4 x CPUID
 //!  does not   excess <  LEAST / 2, and expected <= 4 x LEAST, so that an exit would show
-//!  can't say  all else, with the reason
+//!  undecided  all else, with the reason
 //! ```
 //!
 //! CPUID is the excess of that instruction, which exits under every VMM that uses the CPU's virtualisation: it says what
@@ -212,7 +212,7 @@ impl fmt::Display for Verdict {
         match self {
             Self::Exits { .. } => f.write_str("exits"),
             Self::DoesNot => f.write_str("does not"),
-            Self::CantSay(why) => write!(f, "can't say: {why}"),
+            Self::CantSay(why) => write!(f, "undecided: {why}"),
         }
     }
 }
@@ -221,7 +221,7 @@ impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoFigure { label, why } => write!(f, "{label}: {why}"),
-            Self::NoRate(label) => write!(f, "the TSC's rate of {label} is not known"),
+            Self::NoRate(label) => write!(f, "the TSC rate of {label} is unknown"),
             Self::NoGeneral => f.write_str("no general instruction on both"),
             Self::NotInForce(label) => write!(f, "not in force on {label}"),
             Self::NotReliable => f.write_str("not reliable enough"),

@@ -68,14 +68,14 @@ fn verdicts() {
     check("lgdt", "flat.cpl0", "exits 489");
     check("smsw", "flat.cpl0", "exits 460");
     check("smsw", "flat.cpl3", "does not");
-    check("lgdt", "flat.cpl3", "can't say: real: fault #GP");
+    check("lgdt", "flat.cpl3", "undecided: real: fault #GP");
     check("out-unused", "long.cpl0", "exits 3501");
-    check("in-pit", "long.cpl0", "can't say: 1.9 times slower, 0.5 us: too little for an exit");
-    check("wbinvd", "long.cpl0", "can't say: takes 450.1 us anyway, which hides an exit");
-    check("vmcall", "long.cpl0", "can't say: real: fault #UD");
-    check("mwait", "long.cpl0", "can't say: vm: timeout after 1000 ms");
-    check("nvme-read-polled", "long.cpl0", "can't say: vm: missing: no NVMe controller");
-    check("add", "long.cpl0.nocache", "can't say: not in force on vm");
+    check("in-pit", "long.cpl0", "undecided: 1.9 times slower, 0.5 us: too little for an exit");
+    check("wbinvd", "long.cpl0", "undecided: takes 450.1 us anyway, which hides an exit");
+    check("vmcall", "long.cpl0", "undecided: real: fault #UD");
+    check("mwait", "long.cpl0", "undecided: vm: timeout after 1000 ms");
+    check("nvme-read-polled", "long.cpl0", "undecided: vm: missing: no NVMe controller");
+    check("add", "long.cpl0.nocache", "undecided: not in force on vm");
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn what_seems_to_cost_nothing_or_is_not_trusted_has_no_verdict() {
         let row = comparison.rows.iter().find(|row| row.operation == "in-pit").unwrap();
         row.cells[1].verdict.as_ref().unwrap().to_string()
     };
-    let expected = "can't say: not reliable enough";
+    let expected = "undecided: not reliable enough";
     assert_eq!(change(&mut machines, &|figures| figures.reliable = false), expected);
     let nothing = microbench::Batch { of: 100, min: 0.0, median: 0.0 };
     assert_eq!(change(&mut machines, &|figures| figures.batch = Some(nothing)), expected);
@@ -126,5 +126,5 @@ fn what_makes_figures_hard_to_compare_is_said() {
     let comparison = compare(&machines);
     let row = comparison.rows.iter().find(|row| row.operation == "cpuid").unwrap();
     let verdict = row.cells[1].verdict.as_ref().unwrap().to_string();
-    assert_eq!(verdict, "can't say: the TSC's rate of real is not known");
+    assert_eq!(verdict, "undecided: the TSC rate of real is unknown");
 }

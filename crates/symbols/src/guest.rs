@@ -25,7 +25,7 @@ impl Source for GuestSource {
             None if self.kernel.has(&module.path) => {
                 offsets.iter().map(|offset| self.kernel.name(&module.path, *offset)).collect()
             }
-            None => unreadable("the guest gave no symbols of it", offsets.len()),
+            None => unreadable("the guest sent no symbols for it", offsets.len()),
         }
     }
 }
@@ -95,6 +95,6 @@ mod test {
         );
         check(1, "/bin/b", &[1, 2], &["permission denied"; 2]);
         check(2, "[kernel]", &[0], &["_stext"]);
-        check(3, "/bin/c", &[0], &["the guest gave no symbols of it"]);
+        check(3, "/bin/c", &[0], &["the guest sent no symbols for it"]);
     }
 }

@@ -60,7 +60,7 @@ pub fn fill(tables: &mut Tables, wanted: &[(ModuleId, u64)], sources: &mut Sourc
         offsets.dedup();
         let names = match sources.get_mut(&module.owner) {
             Some(source) => source.names(id, module, &offsets),
-            None => unreadable("nobody was asked for its symbols", offsets.len()),
+            None => unreadable("no guest was asked for its symbols", offsets.len()),
         };
         let rows = offsets.into_iter().zip(names);
         tables.symbols.extend(rows.map(|(offset, name)| Symbol { module: id, offset, name }));
@@ -111,7 +111,7 @@ mod test {
             "0 host /a+10",
             "1 web /a+10",
             "1 web /a+20",
-            r#"2 Unreadable("nobody was asked for its symbols")"#,
+            r#"2 Unreadable("no guest was asked for its symbols")"#,
         ];
         assert_eq!(shown, expected);
     }

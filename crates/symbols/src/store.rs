@@ -96,7 +96,7 @@ impl Store {
         };
         match parse(&text) {
             Some(table) => Stored::Table(table),
-            None => Stored::Unusable(format!("{}: not a whole symbol file", path.display())),
+            None => Stored::Unusable(format!("{}: incomplete symbol file", path.display())),
         }
     }
 

@@ -26,7 +26,7 @@ pub enum Error {
     #[error("{} is not a folder: choose another with -o", .0.display())]
     NoFolder(PathBuf),
     /// There is no testbed around this process.
-    #[error("this is no testbed: run it inside vmscope testbed run")]
+    #[error("not in a testbed: run it inside vmscope testbed run")]
     Outside,
     /// A file or folder could not be used.
     #[error("failed to {action} {}", path.display())]

@@ -32,7 +32,7 @@ pub fn probe_kvm(limit: Duration) -> KvmVerdict {
         return KvmVerdict::Absent;
     }
     if let Err(error) = fs::File::options().read(true).write(true).open(device) {
-        return KvmVerdict::Unusable(format!("/dev/kvm can't be opened: {error}"));
+        return KvmVerdict::Unusable(format!("failed to open /dev/kvm: {error}"));
     }
     trial(limit).unwrap_or_else(|error| KvmVerdict::Unusable(crate::error::chain(&error)))
 }

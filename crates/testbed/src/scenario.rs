@@ -228,7 +228,7 @@ impl Scenario {
             return Err("host.deterministic: needs `cpus = 1`".to_owned());
         }
         if 1 < self.guests.iter().filter(|guest| guest.host_disk).count() {
-            return Err("guest.host_disk: the host's disk can be one guest's only".to_owned());
+            return Err("guest.host_disk: only one guest can have the host's disk".to_owned());
         }
         for (i, guest) in self.guests.iter().enumerate() {
             guest.check(&self.host)?;
@@ -309,7 +309,7 @@ fn check_package(key: &str, name: &str) -> Result<(), String> {
     if name.chars().all(fine) && name.starts_with(|c: char| c.is_ascii_alphanumeric()) {
         Ok(())
     } else {
-        Err(format!("{key}: `{name}` is no package's name"))
+        Err(format!("{key}: `{name}` is not a package name"))
     }
 }
 

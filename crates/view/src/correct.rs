@@ -201,7 +201,7 @@ fn unattributed(query: &CorrectQuery<'_>, corrected: &Corrected<'_>) -> Option<S
     };
     if query.measured_ns.is_some() && corrected.bound_ns < maybe.total_ns() {
         out += match query.function {
-            Some(_) => "That is more than ±: better correct its process, without --function.",
+            Some(_) => "This exceeds ±: correct the whole process instead, without --function.",
             None => {
                 "That is more than ±: better measure and correct the whole VM, without --process;\n\
                  or record with a shorter --period."
@@ -269,7 +269,7 @@ fn processes(source: &VcpuTime<'_>, victims: &Victims) -> Table {
     let taken = taken(&victims.unattributed);
     table.rest.push(blank.chain(taken).chain([Cell::NONE, "(unattributed)".into()]).collect());
     if 0 < victims.unattributed.total_ns() {
-        let note = "(unattributed): not the same process before and after. --process NAME says how\n\
+        let note = "(unattributed): different processes before and after. --process NAME says how\n\
                     much of it may have been taken from that one.";
         table.notes.push(note.to_owned());
     }

@@ -131,7 +131,7 @@ fn overview(source: &VcpuTime<'_>, vms: &[VmTime]) -> Table {
     let accounts = ACCOUNTS.into_iter().zip(shown).filter(|(_, shown)| *shown);
     let title = |account| account_in_words(account).replacen(' ', "\n", 1);
     columns.extend(accounts.map(|(account, _)| Column::number(title(account))));
-    let mut table = Table::new("What the time of vCPUs went to, in %", columns);
+    let mut table = Table::new("Where the time of vCPUs went, in %", columns);
     for (name, balance) in rows {
         let shares = hundredths(&balance.accounts.all()).into_iter().zip(shown);
         let shares = shares.filter(|(_, shown)| *shown).map(|(n, _)| Cell::Share(n, 10_000));

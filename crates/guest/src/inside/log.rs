@@ -38,7 +38,7 @@ impl Log {
             failed => {
                 let reason = failed.and_then(Result::err).map(|error| error.to_string());
                 let reason = reason.as_deref().unwrap_or("the kernel's layout is unknown");
-                problems.push(format!("processes that start can't be logged by BPF: {reason}"));
+                problems.push(format!("failed to log processes that start with BPF: {reason}"));
                 None
             }
         };
@@ -46,7 +46,7 @@ impl Log {
         let ring_bytes = (ALL_RINGS_BYTES / cpus.len().max(1)).clamp(1 << 16, RING_BYTES);
         let sideband = Sideband::open(&cpus, ring_bytes)
             .map_err(|error| {
-                problems.push(format!("mappings of processes that end can't be logged: {error}"))
+                problems.push(format!("failed to log the mappings of processes that end: {error}"))
             })
             .ok();
         let started_ns = super::now_ns();
@@ -68,7 +68,7 @@ impl Log {
                 note_loss(lost, "starts and ends of processes", problems);
             }
             Some(Err(error)) => {
-                problems.push(format!("the log of processes can't be read: {error}"))
+                problems.push(format!("failed to read the log of processes: {error}"))
             }
             None => {}
         }

@@ -158,7 +158,7 @@ fn encoded_bytes(symbols: &ModuleSymbols) -> usize {
 }
 
 fn no_processes(error: &InsideError) -> String {
-    format!("processes can't be told apart: {error}")
+    format!("failed to tell processes apart: {error}")
 }
 
 fn first_line(path: &Path) -> String {

@@ -38,7 +38,9 @@ pub enum Commands {
 /// Why this guest can't be traced.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TraceError {
-    #[error("it runs no commands for its host: start it as `vmscope-guest serve --allow-commands`")]
+    #[error(
+        "it does not run commands for the host: start it as `vmscope-guest serve --allow-commands`"
+    )]
     CommandRefused,
     #[error("failed to read the list of CPUs: {0}")]
     Cpus(io::Error),
@@ -50,7 +52,7 @@ pub(crate) enum TraceError {
     Probes(#[from] TracerError),
     #[error("failed to read {PROC}: {0}")]
     Tasks(io::Error),
-    #[error("there is nobody who makes marks")]
+    #[error("no process makes marks")]
     NoMarker,
     #[error("failed to make marks: {0}")]
     Marks(io::Error),
@@ -222,7 +224,7 @@ fn marker(wanted: bool) -> (Option<Marker>, Option<(String, String)>) {
     match wanted.then(Marker::start) {
         Some(Ok(marker)) => (Some(marker), None),
         Some(Err(error)) => {
-            let reason = format!("its PCI host bridge can't be read: {error}");
+            let reason = format!("failed to read its PCI host bridge: {error}");
             (None, Some(("clock marks".to_owned(), reason)))
         }
         None => (None, None),

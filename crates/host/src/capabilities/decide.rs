@@ -104,7 +104,7 @@ fn privileges(facts: &Facts) -> Finding {
     }
     if !facts.process.host_users {
         return thing.missing(
-            "root only inside a user namespace: the kernel lets it neither sample nor load BPF",
+            "root in a user namespace only, which may neither sample nor load BPF",
             "run it on the host, as root there",
         );
     }
@@ -115,7 +115,7 @@ fn privileges(facts: &Facts) -> Finding {
             "add CAP_SYS_PTRACE, CAP_SYSLOG and CAP_CHECKPOINT_RESTORE, or run it with sudo",
         );
     }
-    thing.works("all that sampling and naming need")
+    thing.works("sufficient for sampling and naming")
 }
 
 fn pid_namespace(facts: &Facts) -> Finding {
@@ -124,7 +124,7 @@ fn pid_namespace(facts: &Facts) -> Finding {
         return thing.works("those of the host");
     }
     thing.missing(
-        "this is a container with process ids of its own: samples could not be told whose they are",
+        "this container has its own PID namespace: samples cannot be matched to processes",
         "run it on the host, or in a container with the host's (--pid=host --privileged)",
     )
 }
@@ -166,7 +166,7 @@ fn btf(facts: &Facts) -> Finding {
         return thing.works("/sys/kernel/btf/vmlinux");
     }
     thing.missing(
-        "no /sys/kernel/btf/vmlinux: the sampler can't find the kernel's fields",
+        "no /sys/kernel/btf/vmlinux: the sampler needs the kernel's BTF",
         "use a kernel built with CONFIG_DEBUG_INFO_BTF (all of Debian's are)",
     )
 }
@@ -179,7 +179,7 @@ fn lockdown(facts: &Facts) -> Finding {
             "confidentiality: BPF may not read kernel memory",
             "boot with lockdown=integrity, or without lockdown",
         ),
-        Some(mode) => thing.works(format!("{mode}: does not hinder sampling")),
+        Some(mode) => thing.works(format!("{mode}: does not affect sampling")),
     }
 }
 
@@ -202,7 +202,7 @@ fn perf_events(facts: &Facts) -> Finding {
                 "up to {rate} samples a second and CPU: periods from {shortest_us} us"
             ))
         }
-        None => thing.works("no limit is told"),
+        None => thing.works("the kernel reports no limit"),
     }
 }
 
@@ -223,7 +223,7 @@ fn kernel_names(facts: &Facts) -> Finding {
     let thing = Thing(Area::Host, "kernel symbols");
     match facts.kernel.kptr_restrict {
         Some(2) => thing.limited(
-            "hidden from everybody (kernel.kptr_restrict=2): kernel functions will have no names",
+            "hidden from all users (kernel.kptr_restrict=2): kernel functions will have no names",
             "sysctl kernel.kptr_restrict=1",
         ),
         _ if has(facts, capability::SYSLOG) => thing.works("/proc/kallsyms shows addresses"),
@@ -238,7 +238,7 @@ fn cycle_counter(facts: &Facts) -> Finding {
     let thing = Thing(Area::Host, "cycle counter (PMU)");
     if !facts.perf.pmu {
         return thing.limited(
-            "none: a kernel timer samples, which can't see code that has interrupts off",
+            "none: sampling uses a kernel timer, which cannot see code with interrupts off",
             "in a virtual machine its VMM may offer a virtual PMU",
         );
     }
@@ -248,7 +248,7 @@ fn cycle_counter(facts: &Facts) -> Finding {
             "record with --trigger cpu-clock (the default)",
         );
     }
-    thing.works("there, for --trigger cycles")
+    thing.works("available for --trigger cycles")
 }
 
 fn sampler(trial: &Trial) -> Finding {
@@ -277,7 +277,7 @@ fn kvm(facts: &Facts) -> Finding {
         ),
         (None, Some(other)) => thing.missing(
             format!(
-                "provided by {other}, neither AMD's nor Intel's: its guests can't be looked into"
+                "provided by {other}, neither AMD's nor Intel's: its guests cannot be inspected"
             ),
             "`vmscope demo` brings its own virtual KVM host",
         ),
@@ -285,7 +285,7 @@ fn kvm(facts: &Facts) -> Finding {
             thing.missing("its module is not loaded", "modprobe kvm_amd or kvm_intel")
         }
         (None, None) => thing.missing(
-            "not there, and the CPU does not offer virtualisation",
+            "missing, and the CPU has no virtualisation",
             "enable it in the firmware; `vmscope demo` brings its own virtual KVM host",
         ),
     }
@@ -300,11 +300,11 @@ fn registers(facts: &Facts) -> Finding {
         ),
         Vendor::Amd => thing.works("AMD: address, page tables and thread of every sample"),
         Vendor::Intel if version(&facts.kernel.release) < Some(GUEST_IP_ON_INTEL) => thing.limited(
-            "Intel: page tables can't be read, and before kernel 6.3 addresses neither",
+            "Intel: neither page tables nor, before kernel 6.3, addresses can be read",
             "use kernel 6.3 or later; guests show as one line each",
         ),
         Vendor::Intel => thing.limited_for_good(
-            "Intel: page tables can't be read; guest kernels by function, guest users as one line per VM",
+            "Intel: page tables cannot be read; guest kernels by function, guest users as one line per VM",
         ),
         Vendor::Other => thing.missing("neither AMD nor Intel", "use an x86-64 host"),
     }
@@ -332,7 +332,7 @@ fn vsock(facts: &Facts) -> Finding {
         return thing.works("/dev/vhost-vsock");
     }
     thing.limited(
-        "no /dev/vhost-vsock: guests can be asked by a virtio-serial port or a snapshot file only",
+        "no /dev/vhost-vsock: names in guests need a virtio-serial port or a snapshot file",
         "modprobe vhost_vsock",
     )
 }

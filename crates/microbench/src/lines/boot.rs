@@ -136,7 +136,7 @@ pub(super) fn merge(boots: Vec<Boot>, mut notes: Notes) -> Result<Results, NoRes
     let (boots, others): (Vec<Boot>, Vec<Boot>) =
         boots.into_iter().partition(|boot| boot.is_of(&machine));
     if !others.is_empty() {
-        notes.add("results of several machines: those of the last one are taken");
+        notes.add("results of several machines: only those of the last one are used");
     } else if 1 < starts {
         notes.add(&format!("the machine started {starts} times: taken together"));
     }

@@ -111,7 +111,7 @@ fn a_machine_that_starts_again_goes_on() {
         &[HEADER, CONDITION, ADD, HLT, &other, CONDITION, CPUID, END],
         &[
             "cpuid long.cpl0 fault #UD",
-            "results of several machines: those of the last one are taken",
+            "results of several machines: only those of the last one are used",
             "1 of 2 results are lost",
         ],
     );
@@ -130,11 +130,11 @@ fn figures_that_make_no_sense_are_no_figures() {
     check("\"min\":0.8", "\"min\":1e300", "batches without min");
     check("\"unit\":\"ticks\"", "\"unit\":\"ns\"", "figures that are not in ticks");
     check("\"status\":\"ok\"", "\"status\":\"wonderful\"", "unknown status \"wonderful\"");
-    check("\"result\":\"add\"", "\"result\":\"<script>\"", "is no operation's name");
+    check("\"result\":\"add\"", "\"result\":\"<script>\"", "is not an operation");
     check(
         "\"result\":\"add\",\"condition\":\"long.cpl0\"",
         "\"result\":\"add\",\"condition\":\"x\"",
-        "is no condition",
+        "is not a condition",
     );
 }
 
@@ -143,7 +143,7 @@ fn errors() {
     let check = |parts: &[&str], expected: &str| {
         assert_eq!(shown(&log(parts)), format!("error: {expected}"));
     };
-    check(&["", "Linux version 6.1"], "no line of the benchmark in it");
+    check(&["", "Linux version 6.1"], "no benchmark output in this file");
     check(
         &[&HEADER.replace("\"vmscope_boot\":1", "\"vmscope_boot\":2"), ADD],
         "its lines have version 2, this vmscope reads version 1: use the vmscope that the image was built with",

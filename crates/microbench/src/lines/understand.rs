@@ -192,7 +192,7 @@ fn condition(value: &Value) -> Result<Condition, String> {
 /// An operation's name: nothing that could be anything else.
 fn name(value: &Value, key: &str) -> Result<String, String> {
     let name = string(value, key)?;
-    if is_name(&name) { Ok(name) } else { Err(format!("{name:?} is no operation's name")) }
+    if is_name(&name) { Ok(name) } else { Err(format!("{name:?} is not an operation")) }
 }
 
 pub(crate) fn is_name(name: &str) -> bool {

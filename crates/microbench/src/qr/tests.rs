@@ -118,17 +118,14 @@ fn errors() {
         assert_eq!(shown(text), [format!("error: {expected}")], "{text}");
     };
     let mut all = codes(&payload(), 60);
-    check("nothing", "no text of a QR code of the benchmark in it");
-    check(&all[0].replace('A', "B"), "the check sum of every code is wrong: photograph them again");
+    check("nothing", "no text of a benchmark QR code in this file");
+    check(&all[0].replace('A', "B"), "every code has a wrong checksum: photograph them again");
     let several = "codes of several runs: read each run by itself";
     let other = codes(&payload().replace("0.1.0", "0.1.1"), 60);
     check(&format!("{}\n{}", all[0], other[0]), several);
     all[0] = other[0].clone();
     check(&all.join("\n"), several);
-    check(
-        &codes(&payload(), 99)[0],
-        "the codes there are hold no result: photograph the others, too",
-    );
+    check(&codes(&payload(), 99)[0], "these codes hold no result: photograph the others, too");
 }
 
 /// Whatever a reader of codes makes of a photograph: nothing is read that is not there.

@@ -40,8 +40,10 @@ pub(super) fn table(
 ) -> Table {
     let vm = source.vm(vm.vm).name.as_str();
     let (kind, why_nobody) = match by {
-        StealBy::Function => ("functions", "function before and after; --by process knows more"),
-        _ => ("processes", "process before and after"),
+        StealBy::Function => {
+            ("functions", "functions before and after; --by process attributes more")
+        }
+        _ => ("processes", "processes before and after"),
     };
     let title = format!("Which {kind} of {} it was taken from, in ms", clean(vm));
     let mut table = Table::new(title, columns(by));
@@ -57,7 +59,7 @@ pub(super) fn table(
     let times = stolen(&victims.unattributed).into_iter().chain([Cell::NONE, nobody]);
     table.rest.push(names.chain(times).collect());
     if 0 < victims.unattributed.total_ns() {
-        table.notes.push(format!("(unattributed): not the same {why_nobody}"));
+        table.notes.push(format!("(unattributed): different {why_nobody}"));
     }
     table
 }

@@ -45,7 +45,7 @@ pub(crate) fn damaged_results_are_refused_and_damaged_logs_read_as_far_as_they_g
         "its lines have version 2, this vmscope reads version 1",
     );
     write("firmware.log", "SeaBIOS (version 1.16)\nBooting from ROM..\n");
-    check_refused(&["read", &path("firmware.log")], 1, "no line of the benchmark in it");
+    check_refused(&["read", &path("firmware.log")], 1, "no benchmark output in this file");
 
     let last = said.rfind("{\"result\"").unwrap();
     write("cut.log", &said[..last + 40]);
