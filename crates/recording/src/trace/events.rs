@@ -67,7 +67,8 @@ impl EventWriter {
 
     /// Appends a slice in time order, later than those before.
     pub(super) fn write(&mut self, slice: &[TraceEvent]) -> Result<(), Error> {
-        self.slices.write(&slice.iter().collect::<Vec<_>>(), write_columns)
+        let rows: Vec<_> = slice.iter().map(RowCells::new).collect();
+        self.slices.write(&rows.iter().collect::<Vec<_>>(), write_columns)
     }
 
     /// Makes the file durable.
@@ -77,58 +78,79 @@ impl EventWriter {
 }
 
 /// In the order of `SCHEMA`.
-fn write_columns(group: &mut GroupWriter<'_, '_, TraceEvent>) -> Result<(), ParquetError> {
-    let u32 = |column| move |event: &TraceEvent| Cell::of(event, column).u32;
-    let u64 = |column| move |event: &TraceEvent| Cell::of(event, column).u64;
-    group.u64(|event| event.time.0)?;
-    group.u32(|event| event.machine.0)?;
-    group.u32(|event| event.cpu)?;
-    group.text(|event| event.kind.name())?;
-    group.optional_u32(u32(EventColumn::Tid))?;
-    group.optional_u32(u32(EventColumn::OtherTid))?;
-    group.optional_text(|event| Cell::of(event, EventColumn::Detail).word)?;
-    group.optional_string(|event| Cell::of(event, EventColumn::Name).name.map(|it| it.text()))?;
-    group.optional_u32(u32(EventColumn::Number))?;
-    group.optional_u64(u64(EventColumn::Address))?;
-    group.optional_u32(u32(EventColumn::Stack))?;
-    group.optional_u64(u64(EventColumn::Sector))?;
-    group.optional_u32(u32(EventColumn::Bytes))
+fn write_columns(group: &mut GroupWriter<'_, '_, RowCells<'_>>) -> Result<(), ParquetError> {
+    group.u64(|row| row.event.time.0)?;
+    group.u32(|row| row.event.machine.0)?;
+    group.u32(|row| row.event.cpu)?;
+    group.text(|row| row.event.kind.name())?;
+    group.optional_u32(|row| row.tid)?;
+    group.optional_u32(|row| row.other_tid)?;
+    group.optional_text(|row| row.detail)?;
+    group.optional_string(|row| row.name.map(|name| name.text()))?;
+    group.optional_u32(|row| row.number)?;
+    group.optional_u64(|row| row.address)?;
+    group.optional_u32(|row| row.stack)?;
+    group.optional_u64(|row| row.sector)?;
+    group.optional_u32(|row| row.bytes)
 }
 
-/// One column of an event.
+/// An event's fields, by column: its fields are visited once, not once per column.
 #[derive(Debug)]
-struct Cell {
-    column: EventColumn,
-    u32: Option<u32>,
-    u64: Option<u64>,
-    word: Option<&'static str>,
+struct RowCells<'a> {
+    event: &'a TraceEvent,
+    tid: Option<u32>,
+    other_tid: Option<u32>,
+    detail: Option<&'static str>,
     name: Option<TaskName>,
+    number: Option<u32>,
+    address: Option<u64>,
+    stack: Option<u32>,
+    sector: Option<u64>,
+    bytes: Option<u32>,
 }
 
-impl Cell {
-    fn of(event: &TraceEvent, column: EventColumn) -> Self {
-        let mut cell = Self { column, u32: None, u64: None, word: None, name: None };
-        event.kind.put(&mut cell);
-        cell
+impl<'a> RowCells<'a> {
+    fn new(event: &'a TraceEvent) -> Self {
+        let mut cells = Self {
+            event,
+            tid: None,
+            other_tid: None,
+            detail: None,
+            name: None,
+            number: None,
+            address: None,
+            stack: None,
+            sector: None,
+            bytes: None,
+        };
+        event.kind.put(&mut cells);
+        cells
     }
 }
 
-impl FieldSink for Cell {
+impl FieldSink for RowCells<'_> {
     fn word(&mut self, index: usize, words: &'static [&'static str]) {
-        self.word = Some(words[index]).filter(|word| !word.is_empty());
+        self.detail = Some(words[index]).filter(|word| !word.is_empty());
     }
 
     fn presence(&mut self, _: EventColumn, _: bool) {}
 
     fn u32(&mut self, column: EventColumn, value: u32) {
-        if column == self.column {
-            self.u32 = Some(value);
+        match column {
+            EventColumn::Tid => self.tid = Some(value),
+            EventColumn::OtherTid => self.other_tid = Some(value),
+            EventColumn::Number => self.number = Some(value),
+            EventColumn::Stack => self.stack = Some(value),
+            EventColumn::Bytes => self.bytes = Some(value),
+            _ => {}
         }
     }
 
     fn u64(&mut self, column: EventColumn, value: u64) {
-        if column == self.column {
-            self.u64 = Some(value);
+        match column {
+            EventColumn::Address => self.address = Some(value),
+            EventColumn::Sector => self.sector = Some(value),
+            _ => {}
         }
     }
 
