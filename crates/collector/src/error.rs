@@ -9,9 +9,9 @@ use crate::trace::{SourceError, VmError};
 #[derive(Debug, thiserror::Error)]
 pub enum CollectError {
     /// Another one runs.
-    #[error("another {what} is running on this host: wait for it to end ({} is locked)", path.display())]
+    #[error("{what} is already running on this host: wait for it to end ({} is locked)", path.display())]
     Busy {
-        /// A recording or a trace.
+        /// The commands that take this lock.
         what: &'static str,
         /// The lock file.
         path: PathBuf,

@@ -17,12 +17,12 @@ pub(crate) struct Lock {
 impl Lock {
     /// Of sampling, in the folder of lock files.
     pub(crate) fn samples(locks: &Path) -> Result<Self, CollectError> {
-        Self::take(&locks.join("vmscope-record.lock"), "recording")
+        Self::take(&locks.join("vmscope-record.lock"), "`vmscope record` or `vmscope top`")
     }
 
     /// Of tracing.
     pub(crate) fn trace(locks: &Path) -> Result<Self, CollectError> {
-        Self::take(&locks.join("vmscope-trace.lock"), "trace")
+        Self::take(&locks.join("vmscope-trace.lock"), "`vmscope trace record`")
     }
 
     fn take(path: &Path, what: &'static str) -> Result<Self, CollectError> {
@@ -51,10 +51,11 @@ mod test {
     fn the_second_one_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let first = Lock::samples(folder.path()).unwrap();
-        assert!(matches!(Lock::samples(folder.path()), Err(CollectError::Busy { .. })));
+        let busy = Lock::samples(folder.path()).unwrap_err().to_string();
+        assert!(busy.starts_with("`vmscope record` or `vmscope top` is already running"), "{busy}");
         let trace = Lock::trace(folder.path()).unwrap();
         let busy = Lock::trace(folder.path()).unwrap_err().to_string();
-        assert!(busy.starts_with("another trace is running"), "{busy}");
+        assert!(busy.starts_with("`vmscope trace record` is already running"), "{busy}");
         drop((first, trace));
         Lock::samples(folder.path()).unwrap();
     }

@@ -3,22 +3,23 @@
 use std::io::IsTerminal;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
-use std::process::{Child, Command, ExitCode};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, ExitStatus};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use collector::{
-    Collected, Control, Exits, GuestQuestions, Next, Plan, ProcessEvents, Progress, Roots,
-    Sampling, SessionPlan,
+    CollectError, Collected, Control, Exits, GuestQuestions, Next, Plan, ProcessEvents, Progress,
+    Roots, Sampling, SessionPlan,
 };
 use model::{OffCpuSource, Trigger};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Access, access};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::flag::{register, register_conditional_shutdown};
+use signal_hook::flag::{register, register_conditional_shutdown, register_usize};
 use signal_hook::low_level::pipe;
 
 use super::Usage;
@@ -61,8 +62,7 @@ pub(crate) struct Args {
     /// Count VM exits by vCPU and reason; costs some 100 instructions per exit
     #[arg(long)]
     exits: bool,
-    /// Also trace every event of tasks, CPUs, disks and locks. COMMAND then starts once the probes are attached, and its
-    /// exit code is passed on
+    /// Also trace every event of tasks, CPUs, disks and locks. COMMAND then starts once the probes are attached
     #[arg(long)]
     trace: bool,
     /// Trace the guest of this VM, see trace record --help; COMMAND then runs in it. May be given several times
@@ -83,7 +83,7 @@ pub(crate) struct Args {
     /// How long a guest may take to connect, to give its map, and to give its symbols (each)
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration_in_seconds)]
     guest_timeout: Duration,
-    /// Record as long as this command runs; it is ended (SIGTERM) when the recording ends first
+    /// Record as long as this command runs, and pass its exit code on; it is ended (SIGTERM) when the recording ends first
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
 }
@@ -112,15 +112,36 @@ enum CallGraph {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let plan = plan(args)?;
+    if let ([program, ..], []) = (args.command.as_slice(), args.vm.as_slice()) {
+        check_program(program)?;
+    }
     if args.trace {
         return run_with_trace(args, &plan);
     }
     let mut end = End::new(args)?;
     let collected = collector::record(&plan, &mut end);
-    end.end_command()?;
+    let code = end.end_command()?;
     let collected = collected?;
     summarize(&collected, &args.output);
-    Ok(ExitCode::SUCCESS)
+    Ok(code)
+}
+
+/// Says that a command can't be executed before guests are asked, which takes a while.
+fn check_program(program: &str) -> Result<(), CollectError> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let places = match program.contains('/') {
+        true => vec![PathBuf::from(program)],
+        false => std::env::split_paths(&path).map(|folder| folder.join(program)).collect(),
+    };
+    let found = places.iter().filter(|place| place.is_file());
+    let mut reasons = found.map(|place| access(place, Access::EXEC_OK));
+    let reason = match reasons.next() {
+        None => rustix::io::Errno::NOENT,
+        Some(Ok(())) => return Ok(()),
+        Some(Err(_)) if reasons.any(|reason| reason.is_ok()) => return Ok(()),
+        Some(Err(reason)) => reason,
+    };
+    Err(CollectError::Command { program: program.to_owned(), source: reason.into() })
 }
 
 /// The trace's command is the recorder's, and so is the way that it ends.
@@ -137,7 +158,7 @@ fn plan(args: &Args) -> anyhow::Result<Plan> {
         let shown = args.output.display();
         return Err(Usage(format!("{shown} exists already: choose another name with -o")).into());
     }
-    if !host::machine::in_host_pid_namespace(std::path::Path::new("/proc")) {
+    if !host::machine::in_host_pid_namespace(Path::new("/proc")) {
         let why =
             "process ids are not the host's here: run it outside of containers, or with --pid=host";
         return Err(Usage(why.to_owned()).into());
@@ -182,6 +203,8 @@ fn plan(args: &Args) -> anyhow::Result<Plan> {
 struct End<'a> {
     args: &'a Args,
     interrupted: Arc<AtomicBool>,
+    /// The signal that came; 0 for none.
+    signal: Arc<AtomicUsize>,
     /// Readable after a signal.
     signalled: UnixStream,
     deadline: Option<Instant>,
@@ -193,23 +216,27 @@ struct End<'a> {
 impl<'a> End<'a> {
     fn new(args: &'a Args) -> anyhow::Result<Self> {
         let interrupted = Arc::new(AtomicBool::new(false));
+        let signal = Arc::new(AtomicUsize::new(0));
         let (signalled, wake) = UnixStream::pair().context("failed to make a pipe")?;
-        for signal in [SIGINT, SIGTERM] {
+        for (number, as_usize) in [(SIGINT, 2), (SIGTERM, 15)] {
+            let failed = "failed to catch signals";
             // The second signal ends the program at once; what is complete by then can be read.
-            register_conditional_shutdown(signal, 1, Arc::clone(&interrupted))
-                .context("failed to catch signals")?;
-            register(signal, Arc::clone(&interrupted)).context("failed to catch signals")?;
+            register_conditional_shutdown(number, 1, Arc::clone(&interrupted)).context(failed)?;
+            register(number, Arc::clone(&interrupted)).context(failed)?;
+            register_usize(number, Arc::clone(&signal), as_usize).context(failed)?;
             let wake = wake.try_clone().context("failed to make a pipe")?;
-            pipe::register(signal, wake).context("failed to catch signals")?;
+            pipe::register(number, wake).context(failed)?;
         }
-        Ok(Self { args, interrupted, signalled, deadline: None, command: None, ended: None })
+        let (deadline, command, ended) = (None, None, None);
+        Ok(Self { args, interrupted, signal, signalled, deadline, command, ended })
     }
 
-    /// Ends a command that outlived the recording, and says how it ended if that was not well.
-    fn end_command(self) -> anyhow::Result<()> {
-        let Some(command) = self.command else { return Ok(()) };
+    /// Ends a command that outlived the recording. Returns the exit code to pass on: the command's if it ended by itself.
+    fn end_command(self) -> anyhow::Result<ExitCode> {
+        let Some(command) = self.command else { return Ok(ExitCode::SUCCESS) };
+        let program = self.args.command[0].clone();
         let name = &self.args.command[0];
-        let mut child = command.with_context(|| format!("failed to run {name}"))?;
+        let mut child = command.map_err(|source| CollectError::Command { program, source })?;
         let outlived = matches!(child.try_wait(), Ok(None));
         if outlived && let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
             // It may end by itself just now: then there is nobody to signal.
@@ -219,7 +246,16 @@ impl<'a> End<'a> {
         if !status.success() && !outlived {
             eprintln!("note: {name} ended with {status}");
         }
-        Ok(())
+        Ok(code_after(outlived, status, self.signal.load(Ordering::Relaxed)))
+    }
+}
+
+/// As `trace record` has it: the command's, 128 and the signal's number when a signal ended the recording first.
+fn code_after(outlived: bool, status: ExitStatus, signal: usize) -> ExitCode {
+    match (outlived, signal) {
+        (false, _) => super::trace::passed_on(status),
+        (true, 0) => ExitCode::SUCCESS,
+        (true, signal) => super::trace::code(128 + signal),
     }
 }
 
@@ -295,7 +331,7 @@ fn show(progress: &Progress) {
     }
 }
 
-fn summarize(collected: &Collected, output: &std::path::Path) {
+fn summarize(collected: &Collected, output: &Path) {
     let Collected { header, summary } = collected;
     let dropped: u64 = header
         .counters
@@ -317,8 +353,8 @@ fn summarize(collected: &Collected, output: &std::path::Path) {
 
 /// The cycle counter counts cycles: the period is taken at the CPU's nominal frequency.
 fn cycles_of(period_ns: u64) -> anyhow::Result<u64> {
-    host::machine::cycles_are_safe(std::path::Path::new("/sys")).map_err(Usage)?;
-    let mhz = host::machine::nominal_mhz(std::path::Path::new("/sys"))
+    host::machine::cycles_are_safe(Path::new("/sys")).map_err(Usage)?;
+    let mhz = host::machine::nominal_mhz(Path::new("/sys"))
         .context("failed to learn the CPU's frequency: use --trigger cpu-clock")?;
     Ok(period_ns.saturating_mul(mhz) / 1000)
 }
@@ -342,6 +378,41 @@ pub(crate) fn period(text: &str) -> Result<Duration, String> {
 #[cfg(test)]
 mod test {
     use super::*;
+
+    #[test]
+    fn programs_that_cannot_be_executed() {
+        let check = |program: &str, expected| {
+            let refused = check_program(program).map_err(anyhow::Error::from);
+            let code = refused.err().and_then(|error| super::super::trace::not_executed(&error));
+            assert_eq!(code, expected, "{program}");
+        };
+        check("sh", None);
+        check("/bin/sh", None);
+        check("no-such-program-at-all", Some(127));
+        check("/no/such/program", Some(127));
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("text");
+        std::fs::write(&file, "text").unwrap();
+        check(file.to_str().unwrap(), Some(126));
+        check(folder.path().to_str().unwrap(), Some(127));
+    }
+
+    #[test]
+    fn exit_codes_are_passed_on() {
+        use std::os::unix::process::ExitStatusExt;
+        let exited = |code: i32| ExitStatus::from_raw(code << 8);
+        for (outlived, status, signal, expected) in [
+            (false, exited(3), 0, 3),
+            (false, exited(0), 0, 0),
+            (false, ExitStatus::from_raw(9), 0, 128 + 9),
+            (false, exited(3), 2, 3),
+            (true, ExitStatus::from_raw(15), 0, 0),
+            (true, ExitStatus::from_raw(15), 2, 128 + 2),
+        ] {
+            let code = code_after(outlived, status, signal);
+            assert_eq!(code, ExitCode::from(expected), "{outlived} {status} {signal}");
+        }
+    }
 
     #[test]
     fn periods() {

@@ -10,7 +10,7 @@ mod report;
 
 use std::process::ExitCode;
 
-pub(crate) use record::{End, buffer, host_plan, not_executed, size};
+pub(crate) use record::{End, buffer, code, host_plan, not_executed, passed_on, size};
 
 use clap::Subcommand;
 

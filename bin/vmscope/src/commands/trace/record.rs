@@ -381,14 +381,15 @@ fn summarize(traced: &Traced, output: &Path) {
 }
 
 /// The command's exit code; 128 and the signal's number for one that a signal ended, as shells have it.
-fn passed_on(status: ExitStatus) -> ExitCode {
+pub(crate) fn passed_on(status: ExitStatus) -> ExitCode {
     status
         .code()
         .or_else(|| status.signal().map(|signal| 128 + signal))
         .map_or(ExitCode::FAILURE, code)
 }
 
-fn code<N: TryInto<u8>>(number: N) -> ExitCode {
+/// An exit code; failure for what is none.
+pub(crate) fn code<N: TryInto<u8>>(number: N) -> ExitCode {
     number.try_into().map_or(ExitCode::FAILURE, ExitCode::from)
 }
 
