@@ -46,7 +46,7 @@ pub fn findings(facts: &Facts, trials: &Trials) -> Vec<Finding> {
     let mut all: Vec<Finding> = host.into();
     all.push(sampler(&trials.sampler));
     all.extend(guests);
-    all.push(guest_trial(&trials.guest));
+    all.push(guest_trial(trials));
     all.extend(trials.vms.as_deref().map(running_vms));
     all
 }
@@ -345,9 +345,12 @@ fn vpmu(facts: &Facts) -> Finding {
     thing.works("off")
 }
 
-fn guest_trial(trial: &Trial) -> Finding {
+fn guest_trial(trials: &Trials) -> Finding {
     let thing = Thing(Area::Guests, "running a guest");
-    match trial {
+    if trials.vms.as_ref().is_some_and(|names| !names.is_empty()) {
+        return thing.works("VMs are running");
+    }
+    match &trials.guest {
         Trial::Passed => thing.works("a small guest ran under /dev/kvm"),
         Trial::Failed(reason) => thing.missing(
             reason.clone(),
