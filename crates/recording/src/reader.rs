@@ -4,14 +4,15 @@ use std::path::{Path, PathBuf};
 
 use model::{CpuId, Header, HostNs, Note, Sample, Switch, Tables};
 
+use crate::columns::{SLICE, TableReader};
 use crate::error::{Error, Folder};
 use crate::files::{self, SAMPLES, STACK_SPOOL, SWITCH_SPOOL, SWITCHES};
 use crate::folder::{find, verify};
 use crate::manifest::{self, Contents};
 use crate::merge::Merge;
-use crate::samples::{References, SLICE, SampleReader};
+use crate::samples::{Samples as SampleTable, cut_dangling};
 use crate::spool::{SpoolReader, SpooledSamples, Survey, open_spools, read_stacks};
-use crate::switches::{self, SwitchReader, SwitchSpoolReader};
+use crate::switches::{self, SwitchSpoolReader, Switches};
 use crate::tables;
 
 /// An open recording: complete, or what a killed writer left (`Header::complete` and a note say so).
@@ -40,17 +41,15 @@ enum SwitchSource {
 
 /// The samples of a recording in time order, batch by batch.
 #[derive(Debug)]
-pub struct Samples {
+pub struct Samples<'a> {
+    recording: &'a Recording,
     stream: Stream,
     batch: Vec<Sample>,
-    references: References,
-    /// Where samples with references to nothing are an error: a complete recording has none.
-    strict: Option<PathBuf>,
 }
 
 #[derive(Debug)]
 enum Stream {
-    Table(Box<SampleReader>),
+    Table(Box<TableReader<SampleTable>>),
     Spools(Merge<SpooledSamples>),
 }
 
@@ -73,17 +72,12 @@ impl Recording {
     ///
     /// # Errors
     /// When they can't be read.
-    pub fn samples(&self) -> Result<Samples, Error> {
+    pub fn samples(&self) -> Result<Samples<'_>, Error> {
         let stream = match &self.samples {
-            Source::Table(path) => Stream::Table(Box::new(SampleReader::open(path)?)),
+            Source::Table(path) => Stream::Table(Box::new(TableReader::open(path)?)),
             Source::Spools(paths) => Stream::Spools(Merge::new(open_spools(paths)?)?),
         };
-        let strict = match &self.samples {
-            Source::Table(path) if self.header.complete => Some(path.clone()),
-            _ => None,
-        };
-        let references = References::of(&self.tables);
-        Ok(Samples { stream, batch: Vec::new(), references, strict })
+        Ok(Samples { recording: self, stream, batch: Vec::new() })
     }
 
     /// Shows all samples to `see`, batch by batch in time order.
@@ -106,7 +100,7 @@ impl Recording {
     pub fn for_each_switch_batch(&self, see: &mut dyn FnMut(&[Switch])) -> Result<(), Error> {
         let mut stream = match &self.switches {
             SwitchSource::None => return Ok(()),
-            SwitchSource::Table(path) => SwitchStream::Table(Box::new(SwitchReader::open(path)?)),
+            SwitchSource::Table(path) => SwitchStream::Table(Box::new(TableReader::open(path)?)),
             SwitchSource::Spool(path) => SwitchStream::Spool(SwitchSpoolReader::open(path)?),
         };
         let mut batch = Vec::new();
@@ -127,15 +121,16 @@ impl Recording {
 
     fn complete(dir: &Path, contents: Contents) -> Result<Self, Error> {
         let Contents { header, files, first_tables_only } = contents;
-        let (first, later) = tables::NAMES.split_at(tables::FIRST);
+        let (first, later) = tables::SCHEMAS.split_at(tables::FIRST);
         let later = if first_tables_only { &[] } else { later };
-        let switches = (!first_tables_only).then_some(SWITCHES);
-        for name in first.iter().chain(later).copied().chain([SAMPLES]).chain(switches) {
-            verify(dir, name, &files, Folder::Recording)?;
+        for table in first.iter().chain(later) {
+            verify(dir, table.file, &files, Folder::Recording)?;
         }
         let (tables, _) = tables::read(dir)?;
-        let switches =
-            switches.map_or(SwitchSource::None, |name| SwitchSource::Table(dir.join(name)));
+        let switches = match first_tables_only {
+            true => SwitchSource::None,
+            false => SwitchSource::Table(dir.join(SWITCHES)),
+        };
         Ok(Self { header, tables, samples: Source::Table(dir.join(SAMPLES)), switches })
     }
 
@@ -164,7 +159,7 @@ impl Recording {
     }
 }
 
-impl Samples {
+impl Samples<'_> {
     /// The next batch in time order, at most a few 100,000 samples; `None` at the end.
     ///
     /// # Errors
@@ -177,10 +172,11 @@ impl Samples {
                 !self.batch.is_empty()
             }
         };
-        let dangling: usize =
-            self.batch.iter_mut().map(|sample| self.references.cut_dangling(sample).count()).sum();
-        match &self.strict {
-            Some(path) if 0 < dangling => {
+        let Recording { header, tables, samples, .. } = self.recording;
+        let lost = self.batch.iter_mut().map(|sample| cut_dangling(tables, sample).count());
+        match (samples, lost.sum()) {
+            // A complete recording has no sample with a reference to nothing.
+            (Source::Table(path), 1_usize..) if header.complete => {
                 Err(Error::damaged(path, "a sample refers to a row that does not exist"))
             }
             _ => Ok(more.then_some(self.batch.as_slice())),
@@ -190,7 +186,7 @@ impl Samples {
 
 #[derive(Debug)]
 enum SwitchStream {
-    Table(Box<SwitchReader>),
+    Table(Box<TableReader<Switches>>),
     Spool(SwitchSpoolReader),
 }
 

@@ -4,75 +4,120 @@
 //! before. In it the samples of each thread on a CPU stand together, in time order: they are alike, which
 //! is what encodes well; a reader merges them back in one pass.
 
-mod read;
-mod references;
-mod write;
-
-pub(crate) use read::SampleReader;
-pub(crate) use references::References;
-pub(crate) use write::SampleWriter;
-
-use parquet::basic::Encoding;
-
-use crate::slices::{Kind, Schema};
-
-/// Samples of one row group at most.
-pub(crate) const SLICE: usize = 1 << 16;
-
-const TIME: &str = "time_ns";
-const CPU: &str = "cpu";
-const PID: &str = "pid";
-const TID: &str = "tid";
-const HOST_IP: &str = "host_ip";
-const HOST_USER: &str = "host_user";
-const STACK: &str = "stack";
-const STATE: &str = "vcpu_state";
-const VCPU: &str = "vcpu";
-const GUEST_IP: &str = "guest_ip";
-const GUEST_CR3: &str = "guest_cr3";
-const GUEST_FS_BASE: &str = "guest_fs_base";
-const GUEST_CPL: &str = "guest_cpl";
-const ASID: &str = "asid";
-const EXIT_REASON: &str = "exit_reason";
-const EXIT_INFO: &str = "exit_info";
-const HALTED: &str = "halted_ns";
-const POLLED: &str = "polled_ns";
-const RUNNABLE: &str = "runnable_ns";
-
-/// The encodings are measured, see `docs/formats.md`.
-const SCHEMA: Schema = Schema {
-    name: "samples",
-    columns: &[
-        ("required", Kind::U64, TIME),
-        ("required", Kind::U32, CPU),
-        ("required", Kind::U32, PID),
-        ("required", Kind::U32, TID),
-        ("required", Kind::U64, HOST_IP),
-        ("required", Kind::Bool, HOST_USER),
-        ("optional", Kind::U32, STACK),
-        ("required", Kind::U8, STATE),
-        ("optional", Kind::U32, VCPU),
-        ("required", Kind::U64, GUEST_IP),
-        ("optional", Kind::U64, GUEST_CR3),
-        ("required", Kind::U64, GUEST_FS_BASE),
-        ("required", Kind::U8, GUEST_CPL),
-        ("required", Kind::U32, ASID),
-        ("required", Kind::U32, EXIT_REASON),
-        ("required", Kind::U32, EXIT_INFO),
-        ("optional", Kind::U64, HALTED),
-        ("optional", Kind::U64, POLLED),
-        ("optional", Kind::U64, RUNNABLE),
-    ],
-    encodings: &[
-        (TIME, Encoding::DELTA_BINARY_PACKED),
-        (HALTED, Encoding::PLAIN),
-        (POLLED, Encoding::PLAIN),
-        (RUNNABLE, Encoding::PLAIN),
-    ],
+use model::{
+    CpuId, Cr3, GuestVirt, HostMode, HostNs, HostVirt, Pid, Sample, StackId, Tables, Tid, VcpuId,
+    VcpuSample, VcpuState, WaitCounters,
 };
 
+use crate::columns::table;
+use crate::files::SAMPLES;
+
 /// Values of column `vcpu_state`.
-const NONE: i32 = 0;
-const UNKNOWN: i32 = 1;
-const VMM: i32 = 2;
-const GUEST: i32 = 3;
+const NONE: u8 = 0;
+const UNKNOWN: u8 = 1;
+const VMM: u8 = 2;
+const GUEST: u8 = 3;
+
+// The encodings are measured, see `docs/formats.md`.
+table! {
+    Samples of Sample, sliced SAMPLES, by time_ns;
+    write |number, sample|
+    let (state, vcpu) = split(&sample.vcpu);
+    let waits = vcpu.and_then(|vcpu| vcpu.waits); {
+        time_ns: HostNs [delta] = sample.time,
+        cpu: CpuId = sample.cpu,
+        pid: Pid = sample.pid,
+        tid: Tid = sample.tid,
+        host_ip: HostVirt = sample.host_ip,
+        host_user: bool = sample.host_mode == HostMode::User,
+        stack: Option<StackId> = sample.stack,
+        vcpu_state: u8 = state,
+        vcpu: Option<VcpuId> = vcpu.map(|vcpu| vcpu.vcpu),
+        guest_ip: GuestVirt = vcpu.map_or(GuestVirt(0), |vcpu| vcpu.ip),
+        guest_cr3: Option<Cr3> = vcpu.and_then(|vcpu| vcpu.cr3),
+        guest_fs_base: GuestVirt = vcpu.map_or(GuestVirt(0), |vcpu| vcpu.fs_base),
+        guest_cpl: u8 = vcpu.map_or(0, |vcpu| vcpu.cpl),
+        asid: u32 = vcpu.map_or(0, |vcpu| vcpu.asid),
+        exit_reason: u32 = vcpu.map_or(0, |vcpu| vcpu.exit_reason),
+        exit_info: u32 = vcpu.map_or(0, |vcpu| vcpu.exit_info),
+        halted_ns: Option<u64> [plain added] = waits.map(|waits| waits.halted_ns),
+        polled_ns: Option<u64> [plain added] = waits.map(|waits| waits.polled_ns),
+        runnable_ns: Option<u64> [plain added] = waits.map(|waits| waits.runnable_ns),
+    }
+    read |row, columns| {
+        let known_vcpu = || vcpu.map(|vcpu| VcpuSample {
+            vcpu,
+            ip: *guest_ip,
+            cr3: *guest_cr3,
+            fs_base: *guest_fs_base,
+            cpl: *guest_cpl,
+            asid: *asid,
+            exit_reason: *exit_reason,
+            exit_info: *exit_info,
+            waits: waits(*halted_ns, *polled_ns, *runnable_ns),
+        }).ok_or("a sample lacks its vCPU");
+        Ok(Sample {
+            time: *time_ns,
+            cpu: *cpu,
+            pid: *pid,
+            tid: *tid,
+            host_ip: *host_ip,
+            host_mode: if *host_user { HostMode::User } else { HostMode::Kernel },
+            stack: *stack,
+            vcpu: match *vcpu_state {
+                NONE => VcpuState::None,
+                UNKNOWN => VcpuState::Unknown,
+                VMM => VcpuState::Vmm(known_vcpu()?),
+                GUEST => VcpuState::Guest(known_vcpu()?),
+                _ => return Err("invalid vCPU state"),
+            },
+        })
+    }
+}
+
+fn split(vcpu: &VcpuState) -> (u8, Option<&VcpuSample>) {
+    match vcpu {
+        VcpuState::None => (NONE, None),
+        VcpuState::Unknown => (UNKNOWN, None),
+        VcpuState::Vmm(vcpu) => (VMM, Some(vcpu)),
+        VcpuState::Guest(vcpu) => (GUEST, Some(vcpu)),
+    }
+}
+
+/// The counters of three columns, where all are there.
+pub(crate) fn waits(
+    halted_ns: Option<u64>,
+    polled_ns: Option<u64>,
+    runnable_ns: Option<u64>,
+) -> Option<WaitCounters> {
+    Some(WaitCounters { halted_ns: halted_ns?, polled_ns: polled_ns?, runnable_ns: runnable_ns? })
+}
+
+/// A slice in the order of a row group. The sort keeps the order of time for each thread.
+pub(crate) fn by_thread(slice: &[Sample]) -> Vec<&Sample> {
+    let mut rows: Vec<_> = slice.iter().collect();
+    rows.sort_by_key(|sample| (sample.cpu, sample.tid));
+    rows
+}
+
+/// Takes references to rows that are not there from a sample: the names of what it lost. A vCPU
+/// that is in no table is one that was not found.
+pub(crate) fn cut_dangling(
+    tables: &Tables,
+    sample: &mut Sample,
+) -> impl Iterator<Item = &'static str> + use<> {
+    let mut lost = [None; 2];
+    if sample.stack.is_some_and(|stack| tables.stacks.len() <= stack.index()) {
+        sample.stack = None;
+        lost[0] = Some("samples_without_stack_row");
+    }
+    let (_, vcpu) = split(&sample.vcpu);
+    if vcpu.is_some_and(|vcpu| tables.vcpus.len() <= vcpu.vcpu.index()) {
+        sample.vcpu = match sample.vcpu {
+            VcpuState::Guest(_) => VcpuState::Unknown,
+            _ => VcpuState::None,
+        };
+        lost[1] = Some("samples_without_vcpu_row");
+    }
+    lost.into_iter().flatten()
+}

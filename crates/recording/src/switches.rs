@@ -3,64 +3,20 @@
 //! Events come in batches, of all CPUs: in time order only once sorted, and only per vCPU is that
 //! promised. A row group is a batch of at most `SLICE` events as they came, in time order.
 
-mod read;
 mod record;
 mod spool;
-mod write;
 
-pub(crate) use read::SwitchReader;
 pub use spool::SwitchSpool;
 pub(crate) use spool::SwitchSpoolReader;
-pub(crate) use write::SwitchWriter;
 
-use model::Switch;
-use parquet::basic::Encoding;
-
-use crate::slices::{Kind, Schema};
-
-/// Events of one row group at most.
-pub(crate) const SLICE: usize = 1 << 16;
-
-const TIME: &str = "time_ns";
-const CPU: &str = "cpu";
-const VCPU: &str = "vcpu";
-const EVENT: &str = "event";
-const OFF_CPU: &str = "away";
-const OTHER_PID: &str = "other_pid";
-const OTHER_TID: &str = "other_tid";
-const EXIT_REASON: &str = "exit_reason";
-/// Also a value of column `away`.
-const THROTTLED: &str = "throttled";
-const HALTED_NS: &str = "halted_ns";
-const POLLED_NS: &str = "polled_ns";
-const RUNNABLE_NS: &str = "runnable_ns";
-const GUEST_IP: &str = "guest_ip";
-const GUEST_CR3: &str = "guest_cr3";
-const GUEST_FS_BASE: &str = "guest_fs_base";
-const GUEST_CPL: &str = "guest_cpl";
-
-const SCHEMA: Schema = Schema {
-    name: "switches",
-    columns: &[
-        ("required", Kind::U64, TIME),
-        ("required", Kind::U32, CPU),
-        ("required", Kind::U32, VCPU),
-        ("required", Kind::Text, EVENT),
-        ("optional", Kind::Text, OFF_CPU),
-        ("optional", Kind::U32, OTHER_PID),
-        ("optional", Kind::U32, OTHER_TID),
-        ("optional", Kind::U32, EXIT_REASON),
-        ("optional", Kind::Bool, THROTTLED),
-        ("optional", Kind::U64, HALTED_NS),
-        ("optional", Kind::U64, POLLED_NS),
-        ("optional", Kind::U64, RUNNABLE_NS),
-        ("optional", Kind::U64, GUEST_IP),
-        ("optional", Kind::U64, GUEST_CR3),
-        ("optional", Kind::U64, GUEST_FS_BASE),
-        ("optional", Kind::U32, GUEST_CPL),
-    ],
-    encodings: &[(TIME, Encoding::DELTA_BINARY_PACKED)],
+use model::{
+    CpuId, Cr3, GuestAt, GuestVirt, HostNs, OffCpuReason, Pid, Switch, SwitchEvent, Tid, VcpuId,
+    WaitCounters,
 };
+
+use crate::columns::{Text, table};
+use crate::files::SWITCHES;
+use crate::samples::waits;
 
 /// Values of column `event`.
 const OUT: &str = "out";
@@ -68,10 +24,98 @@ const IN: &str = "in";
 const WAKE: &str = "wake";
 const SEEN: &str = "seen";
 
-/// Values of column `away`; the fourth is `THROTTLED`.
-const RUNNABLE: &str = "runnable";
-const HALTED: &str = "halted";
-const ASLEEP: &str = "asleep";
+table! {
+    Switches of Switch, sliced SWITCHES, by time_ns;
+    write |number, switch|
+    let Fields { name, off_cpu, other, exit_reason, throttled, waits, guest } = switch.event.into(); {
+        time_ns: HostNs [delta] = switch.time,
+        cpu: CpuId = switch.cpu,
+        vcpu: VcpuId = switch.vcpu,
+        event: Text = Text::word(name),
+        away: Option<OffCpuReason> = off_cpu,
+        other_pid: Option<Pid> = other.map(|(pid, _)| pid),
+        other_tid: Option<Tid> = other.map(|(_, tid)| tid),
+        exit_reason: Option<u32> = exit_reason,
+        throttled: Option<bool> = throttled,
+        halted_ns: Option<u64> = waits.map(|waits| waits.halted_ns),
+        polled_ns: Option<u64> = waits.map(|waits| waits.polled_ns),
+        runnable_ns: Option<u64> = waits.map(|waits| waits.runnable_ns),
+        guest_ip: Option<GuestVirt> [added] = guest.map(|guest| guest.ip),
+        guest_cr3: Option<Cr3> [added] = guest.and_then(|guest| guest.cr3),
+        guest_fs_base: Option<GuestVirt> [added] = guest.map(|guest| guest.fs_base),
+        guest_cpl: Option<u32> [added] = guest.map(|guest| guest.cpl.into()),
+    }
+    read |row, columns| {
+        let guest = || Some(GuestAt {
+            ip: (*guest_ip)?,
+            cr3: *guest_cr3,
+            fs_base: (*guest_fs_base)?,
+            cpl: u8::try_from((*guest_cpl)?).ok()?,
+        });
+        let fields = Fields {
+            name: event.as_str(),
+            off_cpu: *away,
+            other: other_pid.zip(*other_tid),
+            exit_reason: *exit_reason,
+            throttled: *throttled,
+            waits: waits(*halted_ns, *polled_ns, *runnable_ns),
+            guest: guest(),
+        };
+        let event = fields.event().ok_or("invalid switch event")?;
+        Ok(Switch { time: *time_ns, cpu: *cpu, vcpu: *vcpu, event })
+    }
+}
+
+/// An event's fields, whatever its kind.
+#[derive(Debug, Clone, Copy, Default)]
+struct Fields<'a> {
+    name: &'a str,
+    off_cpu: Option<OffCpuReason>,
+    other: Option<(Pid, Tid)>,
+    exit_reason: Option<u32>,
+    throttled: Option<bool>,
+    waits: Option<WaitCounters>,
+    guest: Option<GuestAt>,
+}
+
+impl From<SwitchEvent> for Fields<'static> {
+    fn from(event: SwitchEvent) -> Self {
+        let none = Self::default();
+        match event {
+            SwitchEvent::Out { off_cpu, pid, tid, exit_reason, guest } => {
+                let (off_cpu, other) = (Some(off_cpu), Some((pid, tid)));
+                Self { name: OUT, off_cpu, other, exit_reason: Some(exit_reason), guest, ..none }
+            }
+            SwitchEvent::In { pid, tid } => Self { name: IN, other: Some((pid, tid)), ..none },
+            SwitchEvent::Wake { throttled } => {
+                Self { name: WAKE, throttled: Some(throttled), ..none }
+            }
+            SwitchEvent::Seen { off_cpu, exit_reason, waits } => {
+                Self { name: SEEN, off_cpu, exit_reason: Some(exit_reason), waits, ..none }
+            }
+        }
+    }
+}
+
+impl Fields<'_> {
+    /// `None` when there is no such event, or it lacks what it must have.
+    fn event(self) -> Option<SwitchEvent> {
+        let Self { name, off_cpu, other, exit_reason, throttled, waits, guest } = self;
+        Some(match name {
+            OUT => {
+                let ((pid, tid), off_cpu, exit_reason) = (other?, off_cpu?, exit_reason?);
+                SwitchEvent::Out { off_cpu, pid, tid, exit_reason, guest }
+            }
+            IN => {
+                let (pid, tid) = other?;
+                SwitchEvent::In { pid, tid }
+            }
+            WAKE => SwitchEvent::Wake { throttled: throttled? },
+            SEEN => SwitchEvent::Seen { off_cpu, exit_reason: exit_reason?, waits },
+            _ => return None,
+        })
+    }
+}
 
 /// Counts events of vCPUs that are in no table.
 pub(crate) const DANGLING: &str = "switches_without_vcpu_row";

@@ -1,16 +1,19 @@
-//! `model::Tables` to and from files, one module per kind of table.
-
-mod code;
-mod counts;
-mod machines;
+//! `model::Tables` to and from files.
 
 use std::path::{Path, PathBuf};
 
-use model::{Owner, Tables};
+use model::{
+    BuildId, Clock, Cr3, ExitCount, Guest, GuestVirt, HostNs, HostVirt, Image, ImageId, ImageKind,
+    Mapping, Module, ModuleId, Owner, Pid, Stack, Symbol, SymbolName, Tables, Thread, Throttling,
+    Tid, Vcpu, VcpuId, Vm, VmId,
+};
 
-use crate::columns::{Column, TableReader, write_table};
+use crate::columns::{Table, Text, read_table, table, write_table};
 use crate::error::Error;
 use crate::manifest::FileEntry;
+use crate::samples::Samples;
+use crate::schema::TableSchema;
+use crate::switches::Switches;
 
 const VMS: &str = "vms.parquet";
 const VCPUS: &str = "vcpus.parquet";
@@ -23,57 +26,61 @@ const STACKS: &str = "stacks.parquet";
 const THROTTLING: &str = "throttling.parquet";
 const EXITS: &str = "exits.parquet";
 
+/// The tables of a recording.
+pub const SCHEMAS: &[TableSchema] = &[
+    Vms::SCHEMA,
+    Vcpus::SCHEMA,
+    Images::SCHEMA,
+    Threads::SCHEMA,
+    Modules::SCHEMA,
+    Mappings::SCHEMA,
+    Symbols::SCHEMA,
+    Stacks::SCHEMA,
+    Samples::SCHEMA,
+    Throttlings::SCHEMA,
+    Exits::SCHEMA,
+    Switches::SCHEMA,
+];
 /// Tables that every recording has; those after them are not in the oldest.
-pub(crate) const FIRST: usize = 8;
-/// Names of the tables' files, each after those it refers to: a writer killed between two leaves no
-/// reference into nothing.
-pub(crate) const NAMES: [&str; 10] =
-    [VMS, VCPUS, IMAGES, THREADS, MODULES, MAPPINGS, SYMBOLS, STACKS, THROTTLING, EXITS];
+pub(crate) const FIRST: usize = 9;
 
-/// Writes the tables into a folder.
-pub(crate) fn write(dir: &Path, tables: &Tables) -> Result<Vec<(&'static str, FileEntry)>, Error> {
-    let write = |name: &'static str| {
-        let (digest, rows) = write_table(&dir.join(name), &columns(name, tables))?;
-        Ok((name, FileEntry::new(rows, digest)))
-    };
-    NAMES.into_iter().map(write).collect()
+/// Writes the tables into a folder, each after those it refers to: a writer killed between two leaves no
+/// reference into nothing.
+pub(crate) fn write(dir: &Path, tables: &Tables) -> Result<[(&'static str, FileEntry); 10], Error> {
+    Ok([
+        write_table::<Vms>(dir, &tables.vms)?,
+        write_table::<Vcpus>(dir, &tables.vcpus)?,
+        write_table::<Images>(dir, &tables.images)?,
+        write_table::<Threads>(dir, &tables.threads)?,
+        write_table::<Modules>(dir, &tables.modules)?,
+        write_table::<Mappings>(dir, &tables.mappings)?,
+        write_table::<Symbols>(dir, &tables.symbols)?,
+        write_table::<Stacks>(dir, &tables.stacks)?,
+        write_table::<Throttlings>(dir, &tables.throttling)?,
+        write_table::<Exits>(dir, &tables.exits)?,
+    ])
 }
 
 /// Reads the tables of a folder. Those whose files are not there are empty, and named.
 pub(crate) fn read(dir: &Path) -> Result<(Tables, Vec<PathBuf>), Error> {
     let mut folder = Folder { dir, missing: Vec::new() };
     let tables = Tables {
-        vms: folder.rows(VMS, machines::read_vms)?,
-        vcpus: folder.rows(VCPUS, machines::read_vcpus)?,
-        images: folder.rows(IMAGES, machines::read_images)?,
-        threads: folder.rows(THREADS, machines::read_threads)?,
-        modules: folder.rows(MODULES, code::read_modules)?,
-        mappings: folder.rows(MAPPINGS, code::read_mappings)?,
-        symbols: folder.rows(SYMBOLS, code::read_symbols)?,
-        stacks: folder.rows(STACKS, code::read_stacks)?,
-        throttling: folder.rows(THROTTLING, counts::read_throttling)?,
-        exits: folder.rows(EXITS, counts::read_exits)?,
+        vms: folder.rows::<Vms>()?,
+        vcpus: folder.rows::<Vcpus>()?,
+        images: folder.rows::<Images>()?,
+        threads: folder.rows::<Threads>()?,
+        modules: folder.rows::<Modules>()?,
+        mappings: folder.rows::<Mappings>()?,
+        symbols: folder.rows::<Symbols>()?,
+        stacks: folder.rows::<Stacks>()?,
+        throttling: folder.rows::<Throttlings>()?,
+        exits: folder.rows::<Exits>()?,
     };
     match dangling(&tables) {
         None => Ok((tables, folder.missing)),
         Some(table) => {
             Err(Error::damaged(&dir.join(table), "a row refers to a row that does not exist"))
         }
-    }
-}
-
-fn columns(name: &str, tables: &Tables) -> Vec<Column> {
-    match name {
-        VMS => machines::vms_columns(&tables.vms),
-        VCPUS => machines::vcpus_columns(&tables.vcpus),
-        IMAGES => machines::images_columns(&tables.images),
-        THREADS => machines::threads_columns(&tables.threads),
-        MODULES => code::modules_columns(&tables.modules),
-        MAPPINGS => code::mappings_columns(&tables.mappings),
-        SYMBOLS => code::symbols_columns(&tables.symbols),
-        STACKS => code::stacks_columns(&tables.stacks),
-        THROTTLING => counts::throttling_columns(&tables.throttling),
-        _ => counts::exits_columns(&tables.exits),
     }
 }
 
@@ -85,14 +92,10 @@ pub(crate) struct Folder<'a> {
 }
 
 impl Folder<'_> {
-    pub(crate) fn rows<T>(
-        &mut self,
-        name: &str,
-        read: fn(&TableReader) -> Result<Vec<T>, Error>,
-    ) -> Result<Vec<T>, Error> {
-        let path = self.dir.join(name);
+    pub(crate) fn rows<T: Table>(&mut self) -> Result<Vec<T::Row>, Error> {
+        let path = self.dir.join(T::SCHEMA.file);
         if path.is_file() {
-            return read(&TableReader::open(&path)?);
+            return read_table::<T>(&path);
         }
         self.missing.push(path);
         Ok(Vec::new())
@@ -105,8 +108,8 @@ fn dangling(tables: &Tables) -> Option<&'static str> {
         Owner::Host => true,
         Owner::Vm(vm) => vm.index() < tables.vms.len(),
     };
-    let image = |image: model::ImageId| image.index() < tables.images.len();
-    let module = |module: model::ModuleId| module.index() < tables.modules.len();
+    let image = |image: ImageId| image.index() < tables.images.len();
+    let module = |module: ModuleId| module.index() < tables.modules.len();
     let whole = [
         (VCPUS, tables.vcpus.iter().all(|row| vm(Owner::Vm(row.vm)))),
         (IMAGES, tables.images.iter().all(|row| vm(row.owner))),
@@ -120,24 +123,168 @@ fn dangling(tables: &Tables) -> Option<&'static str> {
     whole.into_iter().find(|(_, whole)| !whole).map(|(table, _)| table)
 }
 
-/// Row numbers, for readers that join tables.
-pub(crate) fn id_column(rows: usize) -> Column {
-    Column::u32("id", (0..rows).map(|row| u32::try_from(row).unwrap_or(u32::MAX)))
-}
-
 /// Row numbers have to be row numbers: everything refers to rows by them.
-pub(crate) fn check_ids(table: &TableReader) -> Result<(), Error> {
-    let in_order = table.u32("id")?.into_iter().enumerate().all(|(row, id)| row == id as usize);
-    if in_order { Ok(()) } else { Err(table.damaged("its rows are not in order")) }
+pub(crate) fn check_id(id: u32, row: u32) -> Result<(), &'static str> {
+    if id == row { Ok(()) } else { Err("its rows are not in order") }
 }
 
-fn vm_of(owner: Owner) -> Option<u32> {
-    match owner {
-        Owner::Host => None,
-        Owner::Vm(vm) => Some(vm.0),
+table! {
+    Vms of Vm, whole VMS;
+    write |number, vm|
+    let (via, clock, reason) = match &vm.guest {
+        Guest::Mapped { via, clock } => (Some(via.as_str()), Some(clock), None),
+        Guest::Unmapped { reason } => (None, None, Some(reason.as_str())),
+    }; {
+        id: u32 = number,
+        name: Text = vm.name.as_str().into(),
+        pid: Pid = vm.pid,
+        started_ns: Option<HostNs> = vm.started,
+        ended_ns: Option<HostNs> = vm.ended,
+        map_via: Option<Text> = Text::of(via),
+        host_minus_guest_ns: Option<i64> = clock.map(|clock| clock.host_minus_guest_ns),
+        clock_error_ns: Option<u64> = clock.map(|clock| clock.error_ns),
+        no_map_reason: Option<Text> = Text::of(reason),
+    }
+    read |row, columns| {
+        check_id(*id, row)?;
+        let guest = match (map_via, host_minus_guest_ns, clock_error_ns, no_map_reason) {
+            (Some(via), &Some(host_minus_guest_ns), &Some(error_ns), None) => {
+                let clock = Clock { host_minus_guest_ns, error_ns };
+                Guest::Mapped { via: via.to_string(), clock }
+            }
+            (None, None, None, Some(reason)) => Guest::Unmapped { reason: reason.to_string() },
+            _ => return Err("a guest is neither mapped nor unmapped"),
+        };
+        let (started, ended) = (*started_ns, *ended_ns);
+        Ok(Vm { name: name.to_string(), pid: *pid, started, ended, guest })
     }
 }
 
-fn owner_of(vm: Option<u32>) -> Owner {
-    vm.map_or(Owner::Host, |vm| Owner::Vm(model::VmId(vm)))
+table! {
+    Vcpus of Vcpu, whole VCPUS;
+    write |number, vcpu| {
+        id: u32 = number,
+        vm: VmId = vcpu.vm,
+        number: u32 = vcpu.number,
+        tid: Tid = vcpu.tid,
+    }
+    read |row, columns| check_id(*id, row).map(|()| Vcpu { vm: *vm, number: *number, tid: *tid })
+}
+
+table! {
+    Images of Image, whole IMAGES;
+    write |number, image| {
+        id: u32 = number,
+        vm: Owner = image.owner,
+        kind: ImageKind = image.kind,
+        pid: Pid = image.pid,
+        name: Text = image.name.as_str().into(),
+        guest_cr3: Option<Cr3> = image.cr3,
+        start_ns: Option<HostNs> = image.start,
+        end_ns: Option<HostNs> = image.end,
+    }
+    read |row, columns| {
+        check_id(*id, row)?;
+        let (name, start, end) = (name.to_string(), *start_ns, *end_ns);
+        Ok(Image { owner: *vm, kind: *kind, pid: *pid, name, cr3: *guest_cr3, start, end })
+    }
+}
+
+table! {
+    Threads of Thread, whole THREADS;
+    write |number, thread| {
+        image: ImageId = thread.image,
+        tid: Tid = thread.tid,
+        name: Text = thread.name.as_str().into(),
+        guest_fs_base: Option<GuestVirt> = thread.fs_base,
+    }
+    read |row, columns| {
+        let fs_base = *guest_fs_base;
+        Ok(Thread { image: *image, tid: *tid, name: name.to_string(), fs_base })
+    }
+}
+
+table! {
+    Modules of Module, whole MODULES;
+    write |number, module| {
+        id: u32 = number,
+        vm: Owner = module.owner,
+        path: Text = module.path.as_str().into(),
+        build_id: Option<BuildId> = module.build_id.clone(),
+    }
+    read |row, columns| {
+        check_id(*id, row)?;
+        Ok(Module { owner: *vm, path: path.to_string(), build_id: build_id.clone() })
+    }
+}
+
+table! {
+    Mappings of Mapping, whole MAPPINGS;
+    write |number, mapping| {
+        image: ImageId = mapping.image,
+        start: u64 = mapping.start,
+        end: u64 = mapping.end,
+        offset: u64 = mapping.offset,
+        module: ModuleId = mapping.module,
+    }
+    read |row, columns| {
+        let (start, end, offset) = (*start, *end, *offset);
+        Ok(Mapping { image: *image, start, end, offset, module: *module })
+    }
+}
+
+table! {
+    Symbols of Symbol, whole SYMBOLS;
+    write |number, symbol|
+    let (name, reason) = match &symbol.name {
+        SymbolName::Function(name) => (Some(name.as_str()), None),
+        SymbolName::Stripped => (None, None),
+        SymbolName::Unreadable(reason) => (None, Some(reason.as_str())),
+    }; {
+        module: ModuleId = symbol.module,
+        offset: u64 = symbol.offset,
+        function: Option<Text> = Text::of(name),
+        unreadable_reason: Option<Text> = Text::of(reason),
+    }
+    read |row, columns| {
+        let name = match (function, unreadable_reason) {
+            (Some(function), None) => SymbolName::Function(function.to_string()),
+            (None, None) => SymbolName::Stripped,
+            (None, Some(reason)) => SymbolName::Unreadable(reason.to_string()),
+            (Some(_), Some(_)) => return Err("a symbol is named and unreadable"),
+        };
+        Ok(Symbol { module: *module, offset: *offset, name })
+    }
+}
+
+table! {
+    Stacks of Stack, whole STACKS;
+    write |number, stack| {
+        id: u32 = number,
+        kernel: Vec<HostVirt> = stack.kernel.clone(),
+        user: Vec<HostVirt> = stack.user.clone(),
+    }
+    read |row, columns| {
+        check_id(*id, row).map(|()| Stack { kernel: kernel.clone(), user: user.clone() })
+    }
+}
+
+table! {
+    Throttlings of Throttling, whole THROTTLING;
+    write |number, reading| {
+        vm: VmId = reading.vm,
+        time_ns: HostNs = reading.time,
+        throttled_ns: u64 = reading.throttled_ns,
+    }
+    read |row, columns| Ok(Throttling { vm: *vm, time: *time_ns, throttled_ns: *throttled_ns })
+}
+
+table! {
+    Exits of ExitCount, whole EXITS;
+    write |number, exit| {
+        vcpu: VcpuId = exit.vcpu,
+        exit_reason: u32 = exit.reason,
+        count: u64 = exit.count,
+    }
+    read |row, columns| Ok(ExitCount { vcpu: *vcpu, reason: *exit_reason, count: *count })
 }

@@ -20,4 +20,5 @@ pub use header::TraceHeader;
 pub use manifest::FORMAT_VERSION;
 pub use reader::{MAX_EVENTS, Trace, TraceEvents};
 pub use spool::TraceSpool;
+pub use tables::SCHEMAS;
 pub use writer::{TraceSummary, TraceWriter};

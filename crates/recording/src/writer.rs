@@ -5,14 +5,15 @@ use std::path::{Path, PathBuf};
 
 use model::{CpuId, Header, Sample, Switch, Tables};
 
+use crate::columns::{SLICE, TableWriter};
 use crate::error::{Error, Folder};
 use crate::files::{self, SAMPLES, STACK_SPOOL, SWITCH_SPOOL, SWITCHES};
 use crate::folder::PartialFolder;
 use crate::manifest::{self, FileEntry, Files};
 use crate::merge::Merge;
-use crate::samples::{References, SLICE, SampleWriter};
+use crate::samples::{self, Samples, by_thread};
 use crate::spool::{Spool, StackSpool, open_spools};
-use crate::switches::{self, SwitchSpool, SwitchSpoolReader, SwitchWriter};
+use crate::switches::{self, SwitchSpool, SwitchSpoolReader, Switches};
 use crate::tables;
 
 /// Writes one recording.
@@ -162,20 +163,19 @@ impl Writer {
         see: &mut dyn FnMut(&[Sample]),
         lost: &mut Lost,
     ) -> Result<FileEntry, Error> {
-        let references = References::of(tables);
         let mut merge = Merge::new(open_spools(&files::find_spools(self.dir())?)?)?;
-        let mut writer = SampleWriter::create(&self.dir().join(SAMPLES))?;
+        let mut writer = TableWriter::<Samples>::create(self.dir())?;
         let mut slice = Vec::new();
         loop {
             merge.next_batch(SLICE, &mut slice)?;
             if slice.is_empty() {
                 break;
             }
-            for name in slice.iter_mut().flat_map(|sample| references.cut_dangling(sample)) {
+            for name in slice.iter_mut().flat_map(|sample| samples::cut_dangling(tables, sample)) {
                 *lost.entry(name).or_insert(0) += 1;
             }
             see(&slice);
-            writer.write(&slice)?;
+            writer.write(by_thread(&slice))?;
         }
         *lost.entry("spool_bytes_lost").or_insert(0) += merge.lost_bytes();
         writer.finish()
@@ -187,7 +187,7 @@ impl Writer {
         see: &mut dyn FnMut(&[Switch]),
         lost: &mut Lost,
     ) -> Result<FileEntry, Error> {
-        let mut writer = SwitchWriter::create(&self.dir().join(SWITCHES))?;
+        let mut writer = TableWriter::<Switches>::create(self.dir())?;
         let spool = self.dir().join(SWITCH_SPOOL);
         if !spool.exists() {
             return writer.finish();

@@ -4,9 +4,10 @@ use std::path::Path;
 
 use model::Switch;
 
+use super::cut_dangling;
 use super::record::{SWITCH_SIZE, decode, encode};
-use super::{SLICE, cut_dangling};
 use crate::blocks::{BLOCK_BYTES, BlockFile, BlockHeader, BlockReader, length};
+use crate::columns::SLICE;
 use crate::error::Error;
 
 const SWITCHES: u32 = u32::from_le_bytes(*b"VSW1");

@@ -4,10 +4,11 @@ use std::path::{Path, PathBuf};
 
 use model::{HostNs, TraceEvent, TraceTables};
 
-use super::events::{EventReader, SLICE};
+use super::events::Events;
 use super::manifest::{self, Contents};
 use super::spool::{self, Place, SpooledEvents};
 use super::{TraceHeader, tables};
+use crate::columns::{SLICE, TableReader};
 use crate::error::{Error, Folder};
 use crate::files::{EVENTS, TRACE_MANIFEST};
 use crate::folder::{find, verify};
@@ -41,6 +42,8 @@ enum Source {
 pub struct TraceEvents {
     stream: Stream,
     batch: Vec<TraceEvent>,
+    /// How many there are to refer to.
+    machines: usize,
     path: PathBuf,
     limit: u64,
     /// Given so far.
@@ -49,7 +52,7 @@ pub struct TraceEvents {
 
 #[derive(Debug)]
 enum Stream {
-    Table(Box<EventReader>),
+    Table(Box<TableReader<Events>>),
     Spools(Merge<SpooledEvents>),
 }
 
@@ -98,12 +101,13 @@ impl Trace {
         if self.events.is_some_and(|events| limit < events) {
             return Err(Error::TooManyEvents { path: self.dir.clone(), limit });
         }
-        let machines = self.tables.machines.len();
         let stream = match &self.source {
-            Source::Table(path) => Stream::Table(Box::new(EventReader::open(path, machines)?)),
+            Source::Table(path) => Stream::Table(Box::new(TableReader::open(path)?)),
             Source::Spools(spools) => Stream::Spools(Merge::new(spool::open(spools)?)?),
         };
-        Ok(TraceEvents { stream, batch: Vec::new(), path: self.dir.clone(), limit, given: 0 })
+        let machines = self.tables.machines.len();
+        let path = self.dir.clone();
+        Ok(TraceEvents { stream, batch: Vec::new(), machines, path, limit, given: 0 })
     }
 
     /// Shows all events to `see`, batch by batch in time order.
@@ -130,8 +134,8 @@ impl Trace {
 
     fn complete(dir: &Path, contents: Contents) -> Result<Self, Error> {
         let Contents { header, command, files } = contents;
-        for name in tables::NAMES.into_iter().chain([EVENTS]) {
-            verify(dir, name, &files, Folder::Trace)?;
+        for table in tables::SCHEMAS {
+            verify(dir, table.file, &files, Folder::Trace)?;
         }
         let (tables, _) = tables::read(dir)?;
         Ok(Self {
@@ -214,6 +218,10 @@ impl TraceEvents {
                 !self.batch.is_empty()
             }
         };
+        if self.batch.iter().any(|event| self.machines <= event.machine.index()) {
+            let reason = "an event refers to a row that does not exist";
+            return Err(Error::damaged(&self.path.join(EVENTS), reason));
+        }
         self.given += self.batch.len() as u64;
         if self.limit < self.given {
             return Err(Error::TooManyEvents { path: self.path.clone(), limit: self.limit });

@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 
 use model::{MachineId, TraceEvent, TraceEventKind, TraceStack, TraceTables};
 
-use super::events::{EventWriter, SLICE};
+use super::events::Events;
 use super::{TraceHeader, TraceSpool, manifest, spool, tables};
+use crate::columns::{SLICE, TableWriter};
 use crate::error::{Error, Folder};
 use crate::files::EVENTS;
 use crate::folder::PartialFolder;
@@ -156,7 +157,7 @@ fn write_events(
     tables: &TraceTables,
 ) -> Result<(FileEntry, Lost), Error> {
     let mut merge = Merge::new(spool::open(spools)?)?;
-    let mut writer = EventWriter::create(&dir.join(EVENTS))?;
+    let mut writer = TableWriter::<Events>::create(dir)?;
     let stacks: BTreeSet<_> =
         tables.stacks.iter().map(|(machine, number, _)| (*machine, *number)).collect();
     let (mut slice, mut lost) = (Vec::new(), Lost::default());

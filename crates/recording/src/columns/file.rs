@@ -1,0 +1,228 @@
+//! Tables to and from Parquet files.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parquet::basic::{Compression, ZstdLevel};
+use parquet::errors::ParquetError;
+use parquet::file::properties::{EnabledStatistics, WriterProperties};
+use parquet::file::reader::{FileReader, SerializedFileReader};
+use parquet::file::writer::SerializedFileWriter;
+use parquet::schema::parser::parse_message_type;
+use parquet::schema::types::ColumnPath;
+
+use super::{Column, Table};
+use crate::error::Error;
+use crate::files::DurableFile;
+use crate::manifest::FileEntry;
+use crate::schema::{ColumnSchema, TableSchema};
+
+/// Rows of one row group of a sliced table at most.
+pub(crate) const SLICE: usize = 1 << 16;
+/// The same, whoever wrote it: bounds what is held at a time.
+const MAX_SLICE: i64 = 1 << 20;
+/// Rows of any other table at most.
+const MAX_ROWS: i64 = 1 << 26;
+
+/// Writes a table, slice by slice.
+pub(crate) struct TableWriter<T> {
+    path: PathBuf,
+    writer: SerializedFileWriter<DurableFile>,
+    columns: T,
+    rows: u64,
+}
+
+impl<T: Table> TableWriter<T> {
+    pub(crate) fn create(dir: &Path) -> Result<Self, Error> {
+        let path = dir.join(T::SCHEMA.file);
+        let file = DurableFile::create(&path)?;
+        let writer = open(file, &T::SCHEMA).map_err(|error| Error::writing(&path, error))?;
+        Ok(Self { path, writer, columns: T::default(), rows: 0 })
+    }
+
+    /// Appends rows as one row group.
+    pub(crate) fn write<'a>(
+        &mut self,
+        rows: impl IntoIterator<Item = &'a T::Row>,
+    ) -> Result<(), Error>
+    where
+        T::Row: 'a,
+    {
+        self.columns.columns().into_iter().for_each(Column::clear);
+        let mut number = 0;
+        for row in rows {
+            self.columns.push(number, row);
+            number = number.saturating_add(1);
+        }
+        self.rows += u64::from(number);
+        self.write_group().map_err(|error| Error::writing(&self.path, error))
+    }
+
+    fn write_group(&mut self) -> Result<(), ParquetError> {
+        let mut group = self.writer.next_row_group()?;
+        for column in self.columns.columns() {
+            let lacks = || ParquetError::General("the schema has fewer columns".into());
+            let mut writer = group.next_column()?.ok_or_else(lacks)?;
+            column.write(&mut writer)?;
+            writer.close()?;
+        }
+        group.close().map(drop)
+    }
+
+    /// Makes the file durable.
+    pub(crate) fn finish(self) -> Result<FileEntry, Error> {
+        let file = self.writer.into_inner().map_err(|error| Error::writing(&self.path, error))?;
+        Ok(FileEntry::new(self.rows, file.commit()?))
+    }
+}
+
+fn open(
+    file: DurableFile,
+    schema: &TableSchema,
+) -> Result<SerializedFileWriter<DurableFile>, ParquetError> {
+    let mut properties = WriterProperties::builder()
+        .set_created_by(concat!("vmscope ", env!("CARGO_PKG_VERSION")).to_owned())
+        .set_compression(Compression::ZSTD(ZstdLevel::try_new(3)?))
+        .set_statistics_enabled(EnabledStatistics::Chunk)
+        .set_offset_index_disabled(true);
+    for column in schema.columns {
+        let Some(encoding) = column.encoding else { continue };
+        let path = ColumnPath::from(column.name);
+        properties = properties
+            .set_column_dictionary_enabled(path.clone(), false)
+            .set_column_encoding(path, encoding);
+    }
+    let message = parse_message_type(&schema.message())?;
+    SerializedFileWriter::new(file, Arc::new(message), Arc::new(properties.build()))
+}
+
+/// Writes a whole table.
+pub(crate) fn write_table<'a, T: Table<Row: 'a>>(
+    dir: &Path,
+    rows: impl IntoIterator<Item = &'a T::Row>,
+) -> Result<(&'static str, FileEntry), Error> {
+    let mut writer = TableWriter::<T>::create(dir)?;
+    writer.write(rows)?;
+    Ok((T::SCHEMA.file, writer.finish()?))
+}
+
+/// Reads a table, row group by row group. Columns that it does not know are passed over.
+pub(crate) struct TableReader<T> {
+    path: PathBuf,
+    reader: SerializedFileReader<File>,
+    next: usize,
+    columns: T,
+    order: Vec<u32>,
+}
+
+impl<T: Table> TableReader<T> {
+    pub(crate) fn open(path: &Path) -> Result<Self, Error> {
+        let file = File::open(path).map_err(|source| Error::io("read", path, source))?;
+        let reader = guarded(path, || SerializedFileReader::new(file))?;
+        let (columns, order) = (T::default(), Vec::new());
+        Ok(Self { path: path.to_owned(), reader, next: 0, columns, order })
+    }
+
+    /// Fills `batch` with the next row group, in the order of the table's times; false at the end.
+    pub(crate) fn next_batch(&mut self, batch: &mut Vec<T::Row>) -> Result<bool, Error> {
+        batch.clear();
+        self.append_group(batch)
+    }
+
+    fn append_group(&mut self, rows: &mut Vec<T::Row>) -> Result<bool, Error> {
+        let Self { path, reader, next, columns, order } = self;
+        if *next == reader.num_row_groups() {
+            return Ok(false);
+        }
+        let n_rows = guarded(path, || read_group(reader, *next, columns))?;
+        *next += 1;
+        order.clear();
+        order.extend(0..n_rows);
+        // Of a sample table the sort finds each thread's run and merges them.
+        order.sort_by_key(|row| columns.time(*row as usize));
+        rows.reserve(order.len());
+        for row in order.iter() {
+            let row = columns.row(*row);
+            rows.push(row.map_err(|reason| Error::damaged(path, reason))?);
+        }
+        Ok(true)
+    }
+}
+
+/// Reads a whole table.
+pub(crate) fn read_table<T: Table>(path: &Path) -> Result<Vec<T::Row>, Error> {
+    let mut reader = TableReader::<T>::open(path)?;
+    let mut rows = Vec::new();
+    let rows_of = |group: &_| parquet::file::metadata::RowGroupMetaData::num_rows(group);
+    let n_rows = reader.reader.metadata().row_groups().iter().map(rows_of);
+    if n_rows.fold(0, i64::saturating_add) > MAX_ROWS {
+        return Err(Error::damaged(path, "it has too many rows"));
+    }
+    while reader.append_group(&mut rows)? {}
+    Ok(rows)
+}
+
+/// Fills `columns` with a row group; how many rows it has.
+fn read_group<T: Table>(
+    reader: &SerializedFileReader<File>,
+    index: usize,
+    columns: &mut T,
+) -> Result<u32, ParquetError> {
+    let group = reader.get_row_group(index)?;
+    let n_rows = group.metadata().num_rows();
+    let limit = if T::SCHEMA.is_sliced { MAX_SLICE } else { MAX_ROWS };
+    let too_large = || ParquetError::General("a row group is too large".into());
+    let n_rows = u32::try_from(n_rows).ok().filter(|rows| i64::from(*rows) <= limit);
+    let n_rows = n_rows.ok_or_else(too_large)?;
+    for (schema, column) in T::SCHEMA.columns.iter().zip(columns.columns()) {
+        let index = find_column(reader, schema, column.physical_type())?;
+        let named = |error| ParquetError::General(format!("column {}: {error}", schema.name));
+        column.read(group.as_ref(), index).map_err(named)?;
+    }
+    Ok(n_rows)
+}
+
+/// The number of a column in the file; `None`: a file from before there was such a column.
+fn find_column(
+    reader: &SerializedFileReader<File>,
+    schema: &ColumnSchema,
+    physical: parquet::basic::Type,
+) -> Result<Option<usize>, ParquetError> {
+    let columns = reader.metadata().file_metadata().schema_descr().columns();
+    let is_it = |column: &parquet::schema::types::ColumnDescPtr| {
+        column.path().parts().first().is_some_and(|part| part == schema.name)
+    };
+    let Some(index) = columns.iter().position(is_it) else {
+        let missing = ParquetError::General(format!("no column {}", schema.name));
+        return if schema.is_added { Ok(None) } else { Err(missing) };
+    };
+    let found = &columns[index];
+    let levels = (found.max_def_level(), found.max_rep_level());
+    if (found.physical_type(), levels) != (physical, schema.levels()) {
+        return Err(ParquetError::General(format!("column {} has another type", schema.name)));
+    }
+    Ok(Some(index))
+}
+
+/// Reads with the Parquet crate. Some corrupt bytes make it panic (in 60.1: a column chunk of negative
+/// length, a page of indices without its dictionary): to a reader of recordings that is a damaged file
+/// like any other.
+fn guarded<T>(path: &Path, read: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, Error> {
+    match catch_panic::catch_panic(read) {
+        Some(result) => result.map_err(|error| Error::reading(path, &error)),
+        None => Err(Error::damaged(path, "not even its structure can be followed")),
+    }
+}
+
+impl<T> std::fmt::Debug for TableWriter<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TableWriter").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+impl<T> std::fmt::Debug for TableReader<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TableReader").field("path", &self.path).finish_non_exhaustive()
+    }
+}
