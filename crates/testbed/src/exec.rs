@@ -1,17 +1,18 @@
 //! Running a command inside a guest, from the scenario's command: `vmscope testbed exec GUEST -- CMD`.
 //!
 //! The part inside the host holds every guest's port; this end asks it over a socket. A request is
-//! the guest's name and the shell line, one line each; an answer is `CODE SIZE SIZE`, output, errors. An empty line asks
-//! for the guest's end: `vmscope testbed end GUEST`.
+//! the guest's name and what is asked for, one line each; an answer is `CODE SIZE SIZE`, output, errors.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::error::Error;
 use crate::guest_vm::GuestVm;
+use crate::inside::{self, Message};
 
 /// What a command in a guest answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,7 +33,12 @@ pub(crate) const FOLDER_VARIABLE: &str = "VMSCOPE_TESTBED";
 
 /// Runs a command in a guest of the testbed this process runs in.
 pub fn exec(guest: &str, command: &[String]) -> Result<ExecOutput, Error> {
-    request(guest, &command.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" "))
+    run_line(guest, &command.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" "))
+}
+
+/// Runs a line in the shell of a guest of the testbed this process runs in.
+pub(crate) fn run_line(guest: &str, line: &str) -> Result<ExecOutput, Error> {
+    request(guest, &format!("{RUN}{line}"))
 }
 
 /// Ends a guest of the testbed this process runs in, at once.
@@ -40,12 +46,22 @@ pub fn end(guest: &str) -> Result<(), Error> {
     request(guest, END).map(drop)
 }
 
-const END: &str = "";
+/// Saves a guest to a file by live migration, ends its QEMU, and has another one take the file in.
+pub(crate) fn migrate(guest: &str) -> Result<(), Error> {
+    request(guest, MIGRATE).map(drop)
+}
+
+const RUN: &str = "run ";
+const END: &str = "end";
+const MIGRATE: &str = "migrate";
+
+/// The folder of the testbed this process runs in.
+pub(crate) fn testbed_folder() -> PathBuf {
+    std::env::var_os(FOLDER_VARIABLE).map_or_else(|| PathBuf::from(inside::FOLDER), PathBuf::from)
+}
 
 fn request(guest: &str, line: &str) -> Result<ExecOutput, Error> {
-    let folder = std::env::var_os(FOLDER_VARIABLE)
-        .map_or_else(|| PathBuf::from("/run/testbed"), PathBuf::from);
-    let socket = socket(&folder);
+    let socket = socket(&testbed_folder());
     let stream = UnixStream::connect(&socket).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => Error::Outside,
         _ => Error::io("reach the testbed at", &socket)(error),
@@ -60,24 +76,24 @@ pub(crate) fn socket(folder: &Path) -> PathBuf {
 }
 
 /// Serves requests for ever, each on a thread of its own.
-pub(crate) fn serve(listener: &UnixListener, guests: &Guests) {
+pub(crate) fn serve(listener: &UnixListener, guests: &Guests, run: &Sender<Message>) {
     for stream in listener.incoming().flatten() {
-        let guests = Arc::clone(guests);
+        let (guests, run) = (Arc::clone(guests), run.clone());
         std::thread::spawn(move || {
             // The asker may have gone away; nobody else cares.
-            let _ = answer(&stream, &guests);
+            let _ = answer(&stream, &guests, &run);
         });
     }
 }
 
-fn answer(stream: &UnixStream, guests: &Guests) -> io::Result<()> {
+fn answer(stream: &UnixStream, guests: &Guests, run: &Sender<Message>) -> io::Result<()> {
     let mut reader = BufReader::new(stream.take(1 << 20));
     let (mut name, mut line) = (String::new(), String::new());
     reader.read_line(&mut name)?;
     reader.read_line(&mut line)?;
     let guest = guests.lock().unwrap_or_else(PoisonError::into_inner).get(name.trim_end()).cloned();
     let output = match guest {
-        Some(guest) => carry_out(&guest, line.trim_end_matches('\n')),
+        Some(guest) => carry_out(&guest, line.trim_end_matches('\n'), run),
         None => Err(format!("no guest `{}` is running", name.trim_end())),
     };
     let mut stream = stream;
@@ -91,12 +107,22 @@ fn answer(stream: &UnixStream, guests: &Guests) -> io::Result<()> {
     }
 }
 
-fn carry_out(guest: &GuestVm, line: &str) -> Result<ExecOutput, String> {
-    if line == END {
-        guest.end_as_asked();
-        return Ok(ExecOutput { code: 0, stdout: Vec::new(), stderr: Vec::new() });
+fn carry_out(guest: &GuestVm, line: &str, run: &Sender<Message>) -> Result<ExecOutput, String> {
+    match line {
+        END => guest.end_as_asked(),
+        MIGRATE => {
+            guest.save().map_err(|error| error.to_string())?;
+            // The run's own thread starts processes.
+            let (done, taken_in) = mpsc::channel();
+            let _ = run.send(Message::TakeIn(guest.name().to_owned(), done));
+            taken_in.recv().unwrap_or_else(|_| Err("the run ended".to_owned()))?;
+        }
+        _ => {
+            let line = line.strip_prefix(RUN).ok_or_else(|| format!("unknown request: {line}"))?;
+            return guest.exec(line).map_err(|error| error.to_string());
+        }
     }
-    guest.exec(line).map_err(|error| error.to_string())
+    Ok(ExecOutput { code: 0, stdout: Vec::new(), stderr: Vec::new() })
 }
 
 fn ask(mut stream: UnixStream, guest: &str, line: &str) -> io::Result<ExecOutput> {
@@ -144,7 +170,7 @@ mod tests {
     fn an_unknown_guest_is_named() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let guests = Guests::default();
-        let server = std::thread::spawn(move || answer(&theirs, &guests));
+        let server = std::thread::spawn(move || answer(&theirs, &guests, &mpsc::channel().0));
         let error = ask(ours, "nobody", "true").unwrap_err();
         assert_eq!(error.to_string(), "no guest `nobody` is running");
         server.join().unwrap().unwrap();

@@ -7,7 +7,7 @@
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -18,11 +18,13 @@ use crate::error::Error;
 use crate::exec::ExecOutput;
 use crate::plan::Boot;
 use crate::process;
-use crate::qemu::{self, GuestMachine};
+use crate::qemu::{self, GuestMachine, Origin};
 use crate::qmp;
 use crate::quota::{self, Group};
 use crate::scenario::Guest;
 
+/// What a guest says when its workloads run.
+const READY: &str = "ready\n";
 /// Most that one exec may answer.
 const MAX_OUTPUT: u64 = 64 << 20;
 
@@ -30,6 +32,9 @@ const MAX_OUTPUT: u64 = 64 << 20;
 #[derive(Debug)]
 pub(crate) struct GuestVm {
     name: String,
+    qmp: PathBuf,
+    /// The file that it is saved to.
+    state: PathBuf,
     child: Mutex<Child>,
     port: Mutex<BufReader<UnixStream>>,
     /// The command wanted it to end.
@@ -45,6 +50,7 @@ impl GuestVm {
         index: usize,
         boot: &Boot,
         folder: &Path,
+        origin: Origin,
     ) -> Result<Self, Error> {
         let failed = |problem: String| Error::Guest { guest: guest.name.clone(), problem };
         let (ours, theirs) = UnixStream::pair().map_err(|error| failed(error.to_string()))?;
@@ -56,6 +62,7 @@ impl GuestVm {
             disk: boot.disk.as_deref(),
             folder,
             exec: theirs.as_raw_fd(),
+            origin,
         };
         let log = folder.join(format!("{}.log", guest.name));
         let child = spawn(&machine, theirs, &log)
@@ -63,6 +70,8 @@ impl GuestVm {
         let id = child.id();
         let mut vm = Self {
             name: guest.name.clone(),
+            qmp: machine.qmp(),
+            state: machine.state(),
             child: Mutex::new(child),
             port: Mutex::new(BufReader::new(ours)),
             is_unwanted: AtomicBool::new(false),
@@ -73,7 +82,7 @@ impl GuestVm {
             let group = Group::hold(Path::new(quota::ROOT), Path::new(run), &guest.name, id, quota);
             vm._group = Some(group.map_err(|error| failed(format!("quota: {error}")))?);
         }
-        vm.pin_and_go(guest, &machine.qmp()).map_err(|error| {
+        vm.pin_and_go(guest).map_err(|error| {
             let said = std::fs::read(&log).ok().and_then(|text| process::last_lines(&text, 3));
             failed(said.unwrap_or_else(|| format!("failed to start: {error}")))
         })?;
@@ -85,7 +94,7 @@ impl GuestVm {
         let mut port = self.port.lock().unwrap_or_else(PoisonError::into_inner);
         let mut line = String::new();
         match (&mut *port).take(64).read_line(&mut line) {
-            Ok(_) if line == "ready\n" => Ok(()),
+            Ok(_) if line == READY => Ok(()),
             Ok(0) => Err("ended before it was ready".to_owned()),
             Ok(_) => Err(format!("said {line:?} instead of ready")),
             Err(error) => Err(format!("was not heard: {error}")),
@@ -133,11 +142,24 @@ impl GuestVm {
         process::end(&mut self.child.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    fn pin_and_go(&self, guest: &Guest, socket: &Path) -> io::Result<()> {
+    /// Saves the guest to its file by live migration; it is paused then.
+    pub(crate) fn save(&self) -> io::Result<()> {
+        self.session()?.save(&self.state)
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn session(&self) -> io::Result<qmp::Session> {
         let alive = || {
             matches!(self.child.lock().unwrap_or_else(PoisonError::into_inner).try_wait(), Ok(None))
         };
-        let mut session = qmp::Session::connect(socket, alive)?;
+        qmp::Session::connect(&self.qmp, alive)
+    }
+
+    fn pin_and_go(&self, guest: &Guest) -> io::Result<()> {
+        let mut session = self.session()?;
         for (thread, &cpu) in session.vcpu_threads()?.into_iter().zip(&guest.pin) {
             pin(thread, cpu)?;
         }
@@ -166,15 +188,26 @@ fn spawn(machine: &GuestMachine<'_>, exec: UnixStream, log: &Path) -> io::Result
     process::spawn_bound(&mut command, vec![exec.into()])
 }
 
-/// Sends a line; the answer is `CODE SIZE SIZE`, then so many bytes of output and of errors. It may take as
-/// long as it likes: when the run ends, the guest and its port do too.
+/// Sends a line; the answer is `begin` when the guest has taken it, at its end `CODE SIZE SIZE`, then so many bytes of
+/// output and of errors. It may take as long as it likes: when the run ends, the guest and its port do too. A guest
+/// that booted again says `ready` again: before `begin` the line still waits for it, after it the line is lost.
 fn exchange(port: &mut BufReader<UnixStream>, line: &str) -> io::Result<ExecOutput> {
     if line.contains('\n') {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "a line break in an argument"));
     }
     port.get_mut().write_all(format!("{line}\n").as_bytes())?;
     let mut header = String::new();
-    (&mut *port).take(100).read_line(&mut header)?;
+    let mut has_begun = false;
+    loop {
+        header.clear();
+        (&mut *port).take(100).read_line(&mut header)?;
+        match header.as_str() {
+            READY if has_begun => return Err(io::Error::other("it booted again meanwhile")),
+            READY => {}
+            "begin\n" if !has_begun => has_begun = true,
+            _ => break,
+        }
+    }
     let garbled = || io::Error::new(io::ErrorKind::InvalidData, format!("it answered {header:?}"));
     let numbers: Vec<u64> = header.split_whitespace().map_while(|word| word.parse().ok()).collect();
     let &[code, n_out, n_err] = numbers.as_slice() else { return Err(garbled()) };
@@ -212,8 +245,11 @@ mod tests {
 
     #[test]
     fn answers_are_checked() {
-        check("0 3 0\nabc", Ok((0, "abc", "")));
-        check("7 2 1\nabc", Ok((7, "ab", "c")));
+        check("begin\n0 3 0\nabc", Ok((0, "abc", "")));
+        check("begin\n7 2 1\nabc", Ok((7, "ab", "c")));
+        check("ready\nbegin\n0 0 0\n", Ok((0, "", "")));
+        check("begin\nready\n", Err("booted again"));
+        check("begin\nbegin\n", Err("answered"));
         check("300 0 0\n", Err("answered"));
         check("what\n", Err("answered"));
         check("0 99999999999 1\n", Err("too much"));

@@ -22,6 +22,7 @@ const GUEST_MODULES: &[&str] = &[
     "ext4",
     "overlay",
     "msr",
+    "virtio_net",
 ];
 
 /// What goes into a guest's image besides the kernel's modules.

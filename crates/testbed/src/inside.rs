@@ -27,6 +27,7 @@ use crate::guest_vm::{GuestVm, pin};
 use crate::link::{Event, Link};
 use crate::plan::Plan;
 use crate::process::{self, Bound};
+use crate::qemu::Origin;
 use crate::scenario::{Scenario, When};
 
 /// Every guest's boot is a lot of emulation: more at once only makes each slower.
@@ -38,6 +39,11 @@ const GRACE: Duration = Duration::from_secs(20);
 /// Where the virtual host keeps the testbed's files.
 pub(crate) const FOLDER: &str = "/run/testbed";
 
+/// Where the guests' sockets, logs and files are.
+pub(crate) fn guests_folder(folder: &Path) -> PathBuf {
+    folder.join("guests")
+}
+
 /// What the waiting threads tell.
 #[derive(Debug)]
 pub(crate) enum Message {
@@ -47,6 +53,8 @@ pub(crate) enum Message {
     Start(usize),
     /// It is time to end this guest.
     End(usize),
+    /// The guest of this name was saved to its file: another QEMU is to take it in.
+    TakeIn(String, Sender<Result<(), String>>),
     /// The command ended.
     Ended(io::Result<ExitStatus>),
     /// The run is to end early.
@@ -92,7 +100,7 @@ pub(crate) fn run_plan(
     (sender, receiver): (Sender<Message>, &Receiver<Message>),
 ) -> Result<u8, Error> {
     let scenario = plan.scenario()?;
-    let guests_folder = folder.join("guests");
+    let guests_folder = guests_folder(folder);
     let work = folder.join("work");
     for needed in [&guests_folder, &work] {
         fs::create_dir_all(needed).map_err(Error::io("create", needed))?;
@@ -101,8 +109,8 @@ pub(crate) fn run_plan(
     let socket = exec::socket(folder);
     let listener = UnixListener::bind(&socket).map_err(Error::io("listen at", &socket))?;
     let guests = Guests::default();
-    let served = Arc::clone(&guests);
-    std::thread::spawn(move || exec::serve(&listener, &served));
+    let (served, told) = (Arc::clone(&guests), sender.clone());
+    std::thread::spawn(move || exec::serve(&listener, &served, &told));
     let queue =
         (0..scenario.guests.len()).filter(|&i| scenario.guests[i].start == When::Before).collect();
     let mut run = Run {
@@ -159,6 +167,10 @@ impl Run<'_> {
                 Message::Booted(index, result) => self.booted(index, result)?,
                 Message::Start(index) => self.start_guest(index)?,
                 Message::End(index) => self.end_guest(index),
+                Message::TakeIn(name, done) => {
+                    // Whoever asked may have gone away.
+                    let _ = done.send(self.take_in(&name).map_err(|error| error.to_string()));
+                }
                 Message::Ended(status) => return self.command_ended(status),
                 Message::Stop(stop) => self.stop(stop)?,
                 Message::Kill => self.signal(Signal::KILL),
@@ -168,9 +180,10 @@ impl Run<'_> {
 
     fn start_guest(&mut self, index: usize) -> Result<(), Error> {
         let guest = &self.scenario.guests[index];
-        let folder = self.folder.join("guests");
+        let folder = guests_folder(self.folder);
         self.link.tell(&Event::Starting(guest.name.clone()));
-        let vm = Arc::new(GuestVm::start(guest, index, &self.plan.guests[index], &folder)?);
+        let boot = &self.plan.guests[index];
+        let vm = Arc::new(GuestVm::start(guest, index, boot, &folder, Origin::Boot)?);
         self.started.insert(index, (Arc::clone(&vm), Instant::now()));
         self.booting.push(index);
         let sender = self.sender.clone();
@@ -192,7 +205,7 @@ impl Run<'_> {
                 Ok(())
             }
             Err(problem) => {
-                let problem = format!("{problem}: {}", vm.last_words(&self.folder.join("guests")));
+                let problem = format!("{problem}: {}", vm.last_words(&guests_folder(self.folder)));
                 self.start_again(index, name, problem)
             }
         }
@@ -207,6 +220,23 @@ impl Run<'_> {
         self.link.tell(&Event::Died(guest, format!("{problem}; starting it again")));
         self.started.remove(&index);
         self.start_guest(index)
+    }
+
+    /// Ends a guest that was saved to its file, and starts it from there.
+    fn take_in(&mut self, name: &str) -> Result<(), Error> {
+        let index = self.scenario.guests.iter().position(|guest| guest.name == name);
+        let Some((index, (old, _))) = index.and_then(|i| Some((i, self.started.remove(&i)?)))
+        else {
+            let problem = "ended while it was saved".to_owned();
+            return Err(Error::Guest { guest: name.to_owned(), problem });
+        };
+        old.end_as_asked();
+        let (guest, boot) = (&self.scenario.guests[index], &self.plan.guests[index]);
+        let folder = guests_folder(self.folder);
+        let vm = Arc::new(GuestVm::start(guest, index, boot, &folder, Origin::File)?);
+        self.started.insert(index, (Arc::clone(&vm), Instant::now()));
+        self.guests.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), vm);
+        Ok(())
     }
 
     fn end_guest(&mut self, index: usize) {
@@ -266,7 +296,7 @@ impl Run<'_> {
     fn tell_of_dead_guests(&self) {
         for (index, (vm, _)) in &self.started {
             if vm.has_died() {
-                let words = vm.last_words(&self.folder.join("guests"));
+                let words = vm.last_words(&guests_folder(self.folder));
                 let problem = format!("died while the command ran: {words}");
                 self.link.tell(&Event::Died(self.scenario.guests[*index].name.clone(), problem));
             }

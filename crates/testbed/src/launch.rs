@@ -20,7 +20,7 @@ use crate::link::Event;
 use crate::plan::{Boot, Plan};
 use crate::process;
 use crate::qemu;
-use crate::scenario::{Channel, Guest, GuestKernel, Host, Scenario};
+use crate::scenario::{Channel, Guest, GuestKernel, Scenario};
 use crate::virtual_host;
 use crate::vmlinux;
 use crate::workload;
@@ -91,7 +91,7 @@ pub fn run(options: &Run) -> Result<u8, Error> {
         guests: Vec::new(),
         command,
     };
-    let direct = chooses_direct(options.host, &scenario.host)?;
+    let direct = chooses_direct(options.host, &scenario)?;
     let prepared = prepare(scenario, plan, direct, &options.vmscope)?;
     let (result, written) = if direct {
         (direct::run(&prepared, options.timeout), "work")
@@ -102,20 +102,17 @@ pub fn run(options: &Run) -> Result<u8, Error> {
     result.and_then(|code| collected.map(|()| code))
 }
 
-fn chooses_direct(choice: HostChoice, host: &Host) -> Result<bool, Error> {
-    match choice {
-        HostChoice::Direct if host.deterministic => Err(Error::Host {
-            problem: "is asked to be deterministic: this machine is not, use --host virtual"
-                .to_owned(),
+fn chooses_direct(choice: HostChoice, scenario: &Scenario) -> Result<bool, Error> {
+    match (choice, scenario.needs_virtual_host()) {
+        (HostChoice::Direct, Some(what)) => Err(Error::Host {
+            problem: format!(
+                "is asked to have {what}, which this machine has not: use --host virtual"
+            ),
         }),
-        HostChoice::Direct if host.disk.is_some() => Err(Error::Host {
-            problem: "is asked to have a disk of its own: use --host virtual".to_owned(),
-        }),
-        HostChoice::Auto if host.deterministic || host.disk.is_some() => Ok(false),
-        HostChoice::Virtual => Ok(false),
-        HostChoice::Direct => Ok(true),
-        HostChoice::Auto if !rustix::process::geteuid().is_root() => Ok(false),
-        HostChoice::Auto => Ok(kvm_probe::cached(&Cache::open()?) == KvmVerdict::Works),
+        (HostChoice::Auto, Some(_)) | (HostChoice::Virtual, _) => Ok(false),
+        (HostChoice::Direct, None) => Ok(true),
+        (HostChoice::Auto, None) if !rustix::process::geteuid().is_root() => Ok(false),
+        (HostChoice::Auto, None) => Ok(kvm_probe::cached(&Cache::open()?) == KvmVerdict::Works),
     }
 }
 

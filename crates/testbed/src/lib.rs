@@ -42,6 +42,7 @@ mod qmp;
 mod quota;
 mod scenario;
 mod shell;
+mod steps;
 mod virtual_host;
 mod vmlinux;
 mod workload;
@@ -52,5 +53,8 @@ pub use exec::{ExecOutput, end, exec};
 pub use inside::inside;
 pub use kvm_probe::{KvmVerdict, probe_kvm};
 pub use launch::{HostChoice, Run, run};
-pub use scenario::{Channel, Guest, GuestKernel, Host, Native, Scenario, Size, When};
+pub use scenario::{
+    Action, Channel, Guest, GuestKernel, Host, Native, Node, Scenario, Size, Step, When,
+};
 pub use shell::shell;
+pub use steps::{Done, steps};

@@ -6,7 +6,7 @@ use crate::bare::{Accelerator, Bare};
 use crate::error::Error;
 use crate::kernel::Kernel;
 use crate::process;
-use crate::scenario::{Channel, Guest, Host};
+use crate::scenario::{Channel, Guest, Host, Node};
 
 /// The system emulator.
 pub(crate) const PROGRAM: &str = "qemu-system-x86_64";
@@ -35,6 +35,8 @@ pub(crate) struct HostMachine<'a> {
     pub(crate) console: &'a Path,
     /// Names of ports and the open sockets they are joined to.
     pub(crate) ports: &'a [(&'a str, i32)],
+    /// How many places for guests its network has, if it is to have one.
+    pub(crate) taps: Option<usize>,
     /// The socket of an interactive terminal.
     pub(crate) terminal: Option<i32>,
     /// The rest of the kernel's line.
@@ -62,7 +64,21 @@ pub(crate) struct GuestMachine<'a> {
     pub(crate) folder: &'a Path,
     /// The open socket of its exec port.
     pub(crate) exec: i32,
+    pub(crate) origin: Origin,
 }
+
+/// Where a guest comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// It boots.
+    Boot,
+    /// The file that it was saved to.
+    File,
+}
+
+/// The network of the virtual host: it is the first, its guests come after it.
+const NETWORK: &str = "10.10.0";
+const FIRST_GUEST: usize = 2;
 
 /// What the command line of a machine without an operating system is made of.
 #[derive(Debug)]
@@ -100,12 +116,19 @@ impl HostMachine<'_> {
         if self.host.disk.is_some() {
             extra += " DISK=1";
         }
+        if let Some(taps) = self.taps {
+            extra += &format!(" NETWORK={NETWORK}.1/24 TAPS={taps}");
+        }
+        if !self.host.cmdline.is_empty() {
+            extra += &format!(" {}", self.host.cmdline);
+        }
         // Emulated AMD SVM: the one way to have real KVM on any machine. Emulation copies strings step by
         // step: without ERMS kernels take a step per word, not per byte.
         line.two("-cpu", "max,+svm,-erms,-fsrm");
         line.two("-smp", &self.host.cpus.to_string());
         line.two("-m", &format!("{}M", self.host.memory.as_mebibytes()));
-        line.common();
+        line.nodes(&self.host.nodes);
+        line.common().one("-no-reboot");
         line.two("-serial", &format!("file:{}", escaped(self.console)));
         line.two("-kernel", &self.image.display().to_string());
         line.two("-initrd", &self.initrd.display().to_string());
@@ -154,9 +177,16 @@ impl GuestMachine<'_> {
         let mut line = Line::default();
         line.two("-name", &format!("{},debug-threads=on", guest.name));
         line.two("-accel", "kvm").two("-cpu", "host");
-        line.two("-smp", &guest.cpus.to_string());
+        let max = guest.max_cpus.map(|max| format!(",maxcpus={max}")).unwrap_or_default();
+        line.two("-smp", &format!("{}{max}", guest.cpus));
         line.two("-m", &format!("{}M", guest.memory.as_mebibytes()));
         line.common();
+        if !guest.reboot {
+            line.one("-no-reboot");
+        }
+        if self.origin == Origin::File {
+            line.two("-incoming", &format!("exec:cat '{}'", self.state().display()));
+        }
         // Paused until its vCPUs are pinned.
         line.one("-S").two("-qmp", &format!("unix:{},server=on,wait=off", escaped(&self.qmp())));
         line.two("-serial", &format!("file:{}", escaped(&self.console())));
@@ -174,6 +204,13 @@ impl GuestMachine<'_> {
         if guest.host_disk {
             // Past the host's memory, as it is usual: what the guest does not have in its own comes from the disk.
             line.two("-drive", &format!("file={HOST_DISK},format=raw,if=virtio,cache=none"));
+        }
+        // The guest does not see it: QEMU's snapshots need a place.
+        line.two("-drive", "if=none,id=snapshots,driver=null-co,size=8G,snapshot=on");
+        if guest.network {
+            let n = self.index;
+            line.two("-netdev", &format!("tap,id=net,ifname=tap{n},script=no,downscript=no"));
+            line.two("-device", &format!("virtio-net-pci,netdev=net,mac=52:54:00:10:00:{n:02x}"));
         }
         line.two("-device", "virtio-serial-pci");
         line.two("-chardev", &format!("socket,id=exec,fd={}", self.exec));
@@ -199,6 +236,11 @@ impl GuestMachine<'_> {
         self.folder.join(format!("{}.qmp", self.guest.name))
     }
 
+    /// The file that it is saved to.
+    pub(crate) fn state(&self) -> PathBuf {
+        self.folder.join(format!("{}.state", self.guest.name))
+    }
+
     pub(crate) fn console(&self) -> PathBuf {
         self.folder.join(format!("{}.console", self.guest.name))
     }
@@ -219,6 +261,12 @@ impl GuestMachine<'_> {
         if let Some(init) = &guest.init {
             line += &format!(" INIT={}", init.display());
         }
+        if guest.network {
+            line += &format!(" ADDRESS={NETWORK}.{}/24", FIRST_GUEST + self.index);
+        }
+        if !guest.cmdline.is_empty() {
+            line += &format!(" {}", guest.cmdline);
+        }
         line
     }
 }
@@ -237,7 +285,7 @@ impl LoneMachine<'_> {
         };
         line.two("-smp", &machine.cpus.to_string());
         line.two("-m", &format!("{}M", machine.memory_mib));
-        line.common();
+        line.common().one("-no-reboot");
         // A serial port is there, and paced as a real one: on a busy machine programs give up waiting for it. The debug
         // port takes the same lines, at once.
         line.two("-serial", "null");
@@ -273,12 +321,23 @@ impl Line {
         self.one(option).one(value)
     }
 
-    /// No devices but those named, nothing shown, and a machine that ends instead of starting again.
-    fn common(&mut self) {
-        for word in ["-nodefaults", "-no-user-config", "-no-reboot"] {
-            self.one(word);
+    /// No devices but those named, nothing shown.
+    fn common(&mut self) -> &mut Self {
+        self.one("-nodefaults").one("-no-user-config").two("-display", "none")
+    }
+
+    fn nodes(&mut self, nodes: &[Node]) {
+        for (i, node) in nodes.iter().enumerate() {
+            let size = node.memory.as_mebibytes();
+            self.two("-object", &format!("memory-backend-ram,id=node{i},size={size}M"));
+            let cpus: String = node.cpus.iter().map(|cpu| format!(",cpus={cpu}")).collect();
+            self.two("-numa", &format!("node,nodeid={i},memdev=node{i}{cpus}"));
         }
-        self.two("-display", "none");
+        for (i, node) in nodes.iter().enumerate() {
+            for (j, distance) in node.distances.iter().enumerate() {
+                self.two("-numa", &format!("dist,src={i},dst={j},val={distance}"));
+            }
+        }
     }
 }
 

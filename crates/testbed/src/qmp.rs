@@ -1,4 +1,4 @@
-//! The few QMP exchanges needed to start a guest.
+//! QMP: what starting a guest needs, and the commands of a scenario's steps.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -11,6 +11,8 @@ use serde_json::{Value, json};
 #[derive(Debug)]
 pub(crate) struct Session {
     stream: BufReader<UnixStream>,
+    /// The events so far, by name.
+    events: Vec<String>,
 }
 
 /// How long QEMU may take to open its socket, and to answer.
@@ -28,37 +30,70 @@ impl Session {
             }
         };
         stream.set_read_timeout(Some(LIMIT))?;
-        let mut session = Self { stream: BufReader::new(stream) };
+        let mut session = Self { stream: BufReader::new(stream), events: Vec::new() };
         session.read()?;
-        session.ask("qmp_capabilities")?;
+        session.ask("qmp_capabilities", None)?;
         Ok(session)
     }
 
     /// The thread of each vCPU, in the vCPUs' order.
     pub(crate) fn vcpu_threads(&mut self) -> io::Result<Vec<i32>> {
-        threads(&self.ask("query-cpus-fast")?)
+        threads(&self.ask("query-cpus-fast", None)?)
             .ok_or_else(|| io::Error::other("QEMU named no vCPU threads"))
     }
 
     /// Lets the paused guest run.
     pub(crate) fn go_on(&mut self) -> io::Result<()> {
-        self.ask("cont").map(drop)
+        self.ask("cont", None).map(drop)
     }
 
-    fn ask(&mut self, command: &str) -> io::Result<Value> {
-        let mut line = json!({ "execute": command }).to_string();
-        line.push('\n');
-        self.stream.get_mut().write_all(line.as_bytes())?;
+    /// Saves the running guest to a file; it is paused then.
+    pub(crate) fn save(&mut self, file: &Path) -> io::Result<()> {
+        let uri = format!("exec:cat >'{}'", file.display());
+        self.ask("migrate", Some(&json!({ "uri": uri })))?;
+        let start = Instant::now();
+        loop {
+            let answer = self.ask("query-migrate", None)?;
+            match answer["status"].as_str() {
+                Some("completed") => return Ok(()),
+                Some("failed" | "cancelled") => {
+                    return Err(io::Error::other(format!("QEMU failed to migrate: {answer}")));
+                }
+                _ if start.elapsed() > LIMIT => return Err(io::ErrorKind::TimedOut.into()),
+                _ => std::thread::sleep(Duration::from_millis(20)),
+            }
+        }
+    }
+
+    /// Carries out a command; returns QEMU's answer.
+    pub(crate) fn ask(&mut self, command: &str, arguments: Option<&Value>) -> io::Result<Value> {
+        let mut request = json!({ "execute": command });
+        if let Some(arguments) = arguments {
+            request["arguments"] = arguments.clone();
+        }
+        self.stream.get_mut().write_all(format!("{request}\n").as_bytes())?;
         loop {
             let mut message = self.read()?;
+            let refused = |why: &Value| io::Error::other(format!("QEMU refused {command}: {why}"));
             if let Some(answer) = message.get_mut("return") {
-                return Ok(answer.take());
+                // The commands of the human monitor say in plain text that they failed.
+                let failed = answer.as_str().is_some_and(|text| text.contains("Error"));
+                return if failed { Err(refused(answer)) } else { Ok(answer.take()) };
             }
             if let Some(error) = message.get("error") {
-                return Err(io::Error::other(format!("QEMU refused {command}: {error}")));
+                return Err(refused(error));
             }
-            // Anything else is an event that nobody waits for.
         }
+    }
+
+    /// Waits for an event; one that came since the session began will do.
+    pub(crate) fn wait(&mut self, event: &str) -> io::Result<()> {
+        while !self.events.iter().any(|seen| seen == event) {
+            self.read().map_err(|error| {
+                io::Error::new(error.kind(), format!("QEMU did not say {event}: {error}"))
+            })?;
+        }
+        Ok(())
     }
 
     fn read(&mut self) -> io::Result<Value> {
@@ -66,7 +101,9 @@ impl Session {
         if self.stream.read_line(&mut line)? == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        Ok(serde_json::from_str(&line)?)
+        let message: Value = serde_json::from_str(&line)?;
+        self.events.extend(message["event"].as_str().map(str::to_owned));
+        Ok(message)
     }
 }
 
@@ -85,6 +122,31 @@ fn threads(answer: &Value) -> Option<Vec<i32>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn answers_and_events_of_a_command() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let mut qemu = theirs.try_clone().unwrap();
+        for line in [
+            "{\"event\":\"RESET\"}",
+            "{\"return\":{}}",
+            "{\"event\":\"STOP\"}",
+            "{\"error\":{\"class\":\"x\"}}",
+        ] {
+            writeln!(qemu, "{line}").unwrap();
+        }
+        writeln!(qemu, "{{\"return\":\"Error: no device can store it\"}}").unwrap();
+        let mut session = Session { stream: BufReader::new(ours), events: Vec::new() };
+        let arguments = json!({ "id": "cpu1" });
+        assert_eq!(session.ask("device_del", Some(&arguments)).unwrap(), json!({}));
+        session.wait("RESET").unwrap();
+        session.wait("STOP").unwrap();
+        assert!(session.ask("cont", None).unwrap_err().to_string().contains("refused cont"));
+        assert!(session.ask("savevm", None).unwrap_err().to_string().contains("no device"));
+        let mut sent = String::new();
+        BufReader::new(theirs).read_line(&mut sent).unwrap();
+        assert_eq!(sent, "{\"execute\":\"device_del\",\"arguments\":{\"id\":\"cpu1\"}}\n");
+    }
 
     #[test]
     fn threads_come_in_the_vcpus_order() {

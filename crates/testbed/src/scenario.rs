@@ -10,6 +10,10 @@ use serde::de::{self, Deserializer, SeqAccess, Visitor};
 use crate::error::Error;
 use crate::workload::Workload;
 
+mod step;
+
+pub use step::{Action, Step};
+
 /// A CPU quota below it would be less than the kernel's smallest, 1 ms of every 100.
 const SMALLEST_QUOTA: f64 = 0.01;
 
@@ -28,6 +32,9 @@ pub struct Scenario {
     /// Workloads run on the host itself.
     #[serde(default, rename = "native")]
     pub natives: Vec<Native>,
+    /// What `vmscope testbed steps` does, in this order.
+    #[serde(default, rename = "step")]
+    pub steps: Vec<Step>,
 }
 
 /// The KVM host.
@@ -48,6 +55,11 @@ pub struct Host {
     pub reliable_tsc: bool,
     /// Its disk, if it is to have one: `/dev/vda`, empty.
     pub disk: Option<Drive>,
+    /// Its NUMA nodes; without them it has one.
+    #[serde(rename = "node")]
+    pub nodes: Vec<Node>,
+    /// More of its kernel's command line.
+    pub cmdline: String,
     /// What to run when the command line names nothing.
     pub command: Option<String>,
 }
@@ -61,9 +73,25 @@ impl Default for Host {
             deterministic: false,
             reliable_tsc: false,
             disk: None,
+            nodes: Vec::new(),
+            cmdline: String::new(),
             command: None,
         }
     }
+}
+
+/// A NUMA node of the host.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Node {
+    /// Its memory.
+    pub memory: Size,
+    /// Its CPUs.
+    #[serde(default)]
+    pub cpus: Vec<u32>,
+    /// How far each node is from it, itself (10) included.
+    #[serde(default)]
+    pub distances: Vec<u8>,
 }
 
 /// An empty disk.
@@ -86,6 +114,9 @@ pub struct Guest {
     /// Its vCPUs.
     #[serde(default = "one")]
     pub cpus: u32,
+    /// How many vCPUs it can have after hot-plug.
+    #[serde(default)]
+    pub max_cpus: Option<u32>,
     /// Its memory.
     #[serde(default = "guest_memory")]
     pub memory: Size,
@@ -98,6 +129,15 @@ pub struct Guest {
     /// Its kernel.
     #[serde(default)]
     pub kernel: GuestKernel,
+    /// More of its kernel's command line.
+    #[serde(default)]
+    pub cmdline: String,
+    /// Whether it boots again when it is reset; otherwise its QEMU ends.
+    #[serde(default)]
+    pub reboot: bool,
+    /// Whether it is in one network with the host and the other guests.
+    #[serde(default)]
+    pub network: bool,
     /// What it runs.
     #[serde(default, deserialize_with = "workloads")]
     pub workload: Vec<Workload>,
@@ -216,6 +256,26 @@ impl Scenario {
         self.guests.iter().find(|guest| guest.name == name)
     }
 
+    /// What of it only a virtual host has, if anything.
+    pub(crate) fn needs_virtual_host(&self) -> Option<&'static str> {
+        let host = &self.host;
+        let on_host = |step: &Step| step.guest.is_none() && matches!(step.action, Action::Run(_));
+        let needs = [
+            (host.deterministic, "time that counts instructions"),
+            (host.disk.is_some(), "a disk of its own"),
+            (!host.nodes.is_empty(), "NUMA nodes of its own"),
+            (!host.cmdline.is_empty(), "a kernel command line of its own"),
+            (self.taps().is_some(), "a network of its own"),
+            (self.steps.iter().any(on_host), "steps on the host"),
+        ];
+        needs.into_iter().find_map(|(needed, what)| needed.then_some(what))
+    }
+
+    /// How many places for guests the host's network has, if there is one.
+    pub(crate) fn taps(&self) -> Option<usize> {
+        self.guests.iter().any(|guest| guest.network).then_some(self.guests.len())
+    }
+
     fn check(&self) -> Result<(), String> {
         check_name("name", &self.name)?;
         check_range("host.cpus", u64::from(self.host.cpus), 1, 64)?;
@@ -239,7 +299,35 @@ impl Scenario {
         self.natives
             .iter()
             .filter_map(|native| native.pin)
-            .try_for_each(|pin| check_pin("native.pin", pin, &self.host))
+            .try_for_each(|pin| check_pin("native.pin", pin, &self.host))?;
+        self.host.check_nodes()?;
+        check_cmdline("host.cmdline", &self.host.cmdline)?;
+        step::check(&self.steps, |name| self.guest(name).is_some())
+    }
+}
+
+impl Host {
+    /// Each CPU is in one node, and the nodes' memory is the host's.
+    fn check_nodes(&self) -> Result<(), String> {
+        let Self { nodes, cpus, memory, .. } = self;
+        if nodes.is_empty() {
+            return Ok(());
+        }
+        let mut placed: Vec<u32> = nodes.iter().flat_map(|node| node.cpus.clone()).collect();
+        placed.sort_unstable();
+        if placed != (0..*cpus).collect::<Vec<_>>() {
+            return Err(format!("host.node, cpus: each of 0 to {} must be in one node", cpus - 1));
+        }
+        if nodes.iter().map(|node| node.memory.0).sum::<u64>() != memory.0 {
+            return Err(format!("host.node, memory: must add up to host.memory, {} MiB", memory.0));
+        }
+        let n = nodes.len();
+        let given =
+            |node: &Node| node.distances.len() == n && node.distances.iter().all(|&d| d >= 10);
+        if nodes.iter().any(|node| !node.distances.is_empty() && !given(node)) {
+            return Err(format!("host.node, distances: must be {n} numbers of at least 10"));
+        }
+        Ok(())
     }
 }
 
@@ -249,6 +337,10 @@ impl Guest {
         check_name("guest.name", &self.name)?;
         check_range(&key("cpus"), u64::from(self.cpus), 1, 64)?;
         check_range(&key("memory (MiB)"), self.memory.0, 96, 1 << 20)?;
+        if let Some(max) = self.max_cpus {
+            check_range(&key("max_cpus"), u64::from(max), u64::from(self.cpus), 64)?;
+        }
+        check_cmdline(&key("cmdline"), &self.cmdline)?;
         if !self.pin.is_empty() && self.pin.len() != self.cpus as usize {
             return Err(format!(
                 "{}: {} given for {} vCPUs",
@@ -299,6 +391,14 @@ fn check_quota(key: &str, quota: f64, cpus: u32) -> Result<(), String> {
         Ok(())
     } else {
         Err(format!("{key}: {quota} is not within {SMALLEST_QUOTA} to {cpus}"))
+    }
+}
+
+fn check_cmdline(key: &str, words: &str) -> Result<(), String> {
+    if words.len() <= 1000 && words.chars().all(|c| matches!(c, ' '..='~')) {
+        Ok(())
+    } else {
+        Err(format!("{key}: must be at most 1000 printable ASCII characters"))
     }
 }
 

@@ -77,6 +77,7 @@ impl VirtualHost {
                 (link::ERR, err_end.as_raw_fd()),
                 (link::EVENTS, events_end.as_raw_fd()),
             ],
+            taps: prepared.scenario.taps(),
             terminal: terminal.as_ref().map(AsRawFd::as_raw_fd),
             extra: &extra,
         };

@@ -37,6 +37,9 @@ const EXEC_EXAMPLE: &str =
 const END_EXAMPLE: &str = "Example, in a command of `testbed run`:
   vmscope testbed end web";
 
+const STEPS_EXAMPLE: &str = "Example:
+  vmscope testbed run scenarios/pause.toml -- vmscope record -o day1 -- vmscope testbed steps";
+
 #[derive(Debug, Subcommand)]
 enum Action {
     /// Run a command on a KVM host with the guests of a scenario, and copy back the files it writes.
@@ -63,6 +66,11 @@ enum Action {
         /// The guest's name.
         guest: String,
     },
+    /// Do the scenario's steps, each at its time from now; works only inside a testbed.
+    ///
+    /// Prints a line for each: when it began and ended (seconds of the monotonic clock), and what it was.
+    #[command(after_help = STEPS_EXAMPLE)]
+    Steps,
     /// Run by the init of the virtual host.
     #[command(hide = true)]
     Inside,
@@ -123,6 +131,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
         Action::End { guest } => {
             testbed::end(guest)?;
+            0
+        }
+        Action::Steps => {
+            let mut out = std::io::stdout();
+            // The steps go on when nobody reads of them any more.
+            testbed::steps(|done| drop(writeln!(out, "{done}")))?;
             0
         }
         Action::Inside => {

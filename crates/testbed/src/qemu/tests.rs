@@ -7,13 +7,25 @@ name = "x"
 [host]
 cpus = 4
 disk = { size = "1G", iops = 500 }
+cmdline = "numa_balancing=disable"
+[[host.node]]
+memory = "1G"
+cpus = [0, 1, 2, 3]
+distances = [10, 17]
+[[host.node]]
+memory = "2G"
+distances = [17, 10]
 [[guest]]
 name = "a"
 workload = ["compute", "nice -n 5 shor 33 5"]
 [[guest]]
 name = "b"
 cpus = 2
+max_cpus = 4
 memory = "1G"
+cmdline = "pti=on"
+reboot = true
+network = true
 channel = "serial"
 root = "/srv/root,1"
 init = "/sbin/init"
@@ -44,6 +56,7 @@ fn the_hosts_command_line() {
         share: Path::new("/tmp/run,1"),
         console: Path::new("/tmp/run,1/console"),
         ports: &[("out", 5), ("events", 6)],
+        taps: scenario.taps(),
         terminal: Some(7),
         extra: "TERMINAL_SIZE=\"rows 50 cols 100\"",
     };
@@ -65,6 +78,7 @@ fn the_guests_command_lines() {
             disk: guest.root.as_deref(),
             folder: Path::new("/run/testbed/guests"),
             exec: 9,
+            origin: if index == 1 { Origin::File } else { Origin::Boot },
         };
         text += &shown(&machine.arguments());
     }

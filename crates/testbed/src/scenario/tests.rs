@@ -35,6 +35,21 @@ init = "/sbin/init"
 host_disk = true
 start = { after = 2.5 }
 stop = { after = 20 }
+[[step]]
+at = 1
+guest = "a"
+qmp = "device_add"
+arguments = { driver = "host-x86_64-cpu", core-id = 1 }
+until = "STOP"
+[[step]]
+at = 2.5
+guest = "a"
+migrate = true
+[[step]]
+at = 2.5
+run = "echo 0 >/sys/devices/system/cpu/cpu1/online"
+[[step]]
+at = 9
 "#,
     )
     .unwrap();
@@ -50,6 +65,13 @@ stop = { after = 20 }
     assert_eq!(guest.root.as_deref(), Some(Path::new("scenarios/roots/debian")));
     assert_eq!(guest.start, When::After(Duration::from_millis(2500)));
     assert_eq!(guest.stop, Some(When::After(Duration::from_secs(20))));
+    let [add, migrate, offline, end] = &scenario.steps[..] else { panic!("{:?}", scenario.steps) };
+    assert_eq!((&add.guest, add.at), (&Some("a".to_owned()), Duration::from_secs(1)));
+    let Action::Qmp { execute, arguments, until } = &add.action else { panic!("{add:?}") };
+    assert_eq!((execute.as_str(), until.as_deref()), ("device_add", Some("STOP")));
+    assert_eq!(arguments.as_ref().unwrap()["core-id"], 1);
+    assert_eq!((&migrate.action, &end.action), (&Action::Migrate, &Action::Wait));
+    assert!(offline.guest.is_none() && matches!(offline.action, Action::Run(_)));
 }
 
 #[test]
@@ -100,6 +122,18 @@ const MISTAKES: &[&str] = &[
     "name = \"x\"\n[[guest]]\nname = \"a\"\nstart = { before = 1 }",
     "name = \"x\"\n[[guest]]\nname = \"a\"\nstop = \"before\"",
     "name = \"x\"\n[[guest]]\nname = \"a\"\ninit = \"/sbin/init\"",
+    "name = \"x\"\n[[guest]]\nname = \"a\"\ncpus = 2\nmax_cpus = 1",
+    "name = \"x\"\n[[guest]]\nname = \"a\"\ncmdline = \"a\\nb\"",
+    "name = \"x\"\n[[host.node]]\nmemory = \"3G\"\ncpus = [0]",
+    "name = \"x\"\n[[host.node]]\nmemory = \"1G\"\ncpus = [0, 1]",
+    "name = \"x\"\n[[host.node]]\nmemory = \"3G\"\ncpus = [0, 1]\ndistances = [10, 20]",
+    "name = \"x\"\n[[step]]\nat = -1",
+    "name = \"x\"\n[[step]]\nat = 1\nqmp = \"stop\"",
+    "name = \"x\"\n[[step]]\nat = 1\nguest = \"a\"\nqmp = \"stop\"",
+    "name = \"x\"\n[[step]]\nat = 1\nrun = \"true\"\nuntil = \"STOP\"",
+    "name = \"x\"\n[[step]]\nat = 1\nrun = \"true\\nfalse\"",
+    "name = \"x\"\n[[step]]\nat = 2\n[[step]]\nat = 1",
+    "name = \"x\"\n[[guest]]\nname = \"a\"\n[[step]]\nat = 1\nguest = \"a\"\nqmp = \"stop\"\nmigrate = true",
     "name = \"x\"\n[[native]]\nworkload = \"compute\"\npin = 7",
 ];
 

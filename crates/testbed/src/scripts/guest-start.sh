@@ -1,9 +1,13 @@
 #!/bin/sh
 # Starts what the kernel's command line asks for, says "ready", then runs the lines it is sent.
-# NAME is the guest's, W0, W1, ... its workloads; AGENT asks for vmscope-guest; INIT becomes PID 1.
+# NAME is the guest's, W0, W1, ... its workloads; AGENT asks for vmscope-guest; INIT becomes PID 1; ADDRESS is the
+# guest's in the host's network.
 busybox=/bin/busybox
 [ -x /run/testbed/busybox ] && busybox=/run/testbed/busybox
-export HOME=/root TERM=dumb PATH=/usr/local/bin:/run/testbed/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin
+export HOME=/root TERM=dumb PATH=/usr/local/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin:/run/testbed/bin
+# Debian's busybox prefers its own tools to a root's: lines are for the root's shell.
+shell=/bin/sh
+[ -x $shell ] || shell="$busybox sh"
 
 b() { "$busybox" "$@"; }
 # busybox has no `nice`; called as a background job, so it may become the workload itself.
@@ -18,6 +22,12 @@ b mount -t debugfs debug /sys/kernel/debug
 b mount -t tracefs trace /sys/kernel/tracing
 b hostname "$NAME"
 b ip link set lo up
+if [ -n "$ADDRESS" ]; then
+    for link in /sys/class/net/e*; do
+        b ip addr add "$ADDRESS" dev "${link##*/}"
+        b ip link set "${link##*/}" up
+    done
+fi
 b ln -sf /proc/self/fd /dev/fd
 
 # Ports get their names a moment after their driver is loaded.
@@ -48,10 +58,18 @@ serve() {
     done
     echo ready >&3
     while IFS= read -r line <&3; do
-        "$busybox" sh -c "$line" >/run/exec.out 2>/run/exec.err </dev/null 3<&-
+        echo begin >&3
+        # What a line leaves running may write to its files for ever: each has its own, and of their growing ends only
+        # as much is sent as was counted.
+        $shell -c "$line" >/run/exec.out 2>/run/exec.err </dev/null 3<&-
         code=$?
-        echo "$code $(b wc -c </run/exec.out) $(b wc -c </run/exec.err)" >&3
-        b cat /run/exec.out /run/exec.err >&3
+        exec 4</run/exec.out 5</run/exec.err
+        rm /run/exec.out /run/exec.err
+        out=$(b stat -Lc %s /dev/fd/4) err=$(b stat -Lc %s /dev/fd/5)
+        echo "$code $out $err" >&3
+        b head -c "$out" <&4 >&3
+        b head -c "$err" <&5 >&3
+        exec 4<&- 5<&-
     done
 }
 

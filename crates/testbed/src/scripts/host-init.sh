@@ -1,7 +1,7 @@
 #!/bin/sh
 # PID 1 of the virtual host: gets this machine's root below a layer in memory, then runs
 # `vmscope testbed inside` in it. The kernel's command line gives MODULES, RELEASE,
-# TERM and TERMINAL_SIZE, and DISK when there is one.
+# TERM and TERMINAL_SIZE, DISK when there is one, and with a network its address and how many guests have a place in it.
 export PATH=/bin
 mount -t proc proc /proc
 mount -t sysfs sys /sys
@@ -40,6 +40,19 @@ mount --bind "/lower$MODULES" "lib/modules/$RELEASE"
 chroot /root modprobe -a kvm_amd vhost_vsock tun ${DISK:+virtio_blk}
 hostname testbed
 ip link set lo up
+if [ -n "$NETWORK" ]; then
+    chroot /root modprobe bridge
+    brctl addbr guests
+    ip addr add "$NETWORK" dev guests
+    ip link set guests up
+    tap=0
+    while [ $tap -lt "$TAPS" ]; do
+        tunctl -t tap$tap >/dev/null
+        brctl addif guests tap$tap
+        ip link set tap$tap up
+        tap=$((tap + 1))
+    done
+fi
 
 cd /
 chroot /root /usr/bin/env -i HOME=/root TERM="$TERM" TERMINAL_SIZE="$TERMINAL_SIZE" LANG=C.UTF-8 \
