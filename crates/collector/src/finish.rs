@@ -1,12 +1,11 @@
 //! After sampling: asking the guests, finding names, writing the tables.
 
 use std::cell::RefCell;
-use std::path::Path;
 
 use analysis::Addresses;
 use model::{ModuleId, Note, Switch, Tables, VmId};
 use recording::{Converted, Writer};
-use symbols::{GuestSource, HostSource, Sources, Store};
+use symbols::{GuestSource, Sources, Store};
 
 use crate::guest_tables::{GuestNames, add_guest, add_snapshot};
 use crate::guests::Answer;
@@ -51,9 +50,10 @@ pub(crate) fn finish(
     let (converted, wanted) = convert(writer, &tables)?;
 
     let mut sources = Sources::new();
-    let host = HostSource::new(host_tables::kernel_names(&text), files);
+    let host = host_tables::source(&text, files);
     sources.insert(model::Owner::Host, Box::new(host));
-    for (vm, source, notes) in guest_sources(guests, &tables, &wanted, &plan.symbol_store) {
+    let store = |vm: VmId| Store::of_vm(&plan.symbol_store, &tables.vms[vm.index()].name);
+    for (vm, source, notes) in guest_sources(guests, &tables, &wanted, store) {
         sources.insert(model::Owner::Vm(vm), Box::new(source));
         header.notes.extend(notes);
     }
@@ -106,14 +106,14 @@ pub(crate) fn guest_sources(
     guests: Vec<GuestNames>,
     tables: &Tables,
     wanted: &[(ModuleId, u64)],
-    store: &Path,
+    store: impl Fn(VmId) -> Store,
 ) -> Vec<(VmId, GuestSource, Vec<Note>)> {
     std::thread::scope(|scope| {
         let start = |guest: GuestNames| {
             let (vm, name) = (guest.vm, tables.vms[guest.vm.index()].name.clone());
+            let store = store(vm);
             let work = move || {
                 let mut notes = Vec::new();
-                let store = Store::of_vm(store, &name);
                 let source = guest.into_source(&name, &tables.modules, wanted, &store, &mut notes);
                 (vm, source, notes)
             };

@@ -1,6 +1,7 @@
 //! The host's own rows: its kernel, and the processes that samples hit.
 
 use std::collections::{BTreeSet, HashMap};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use host::machine::KernelText;
@@ -8,7 +9,7 @@ use host::processes::{ProcessImage, ProcessMapping};
 use model::{
     BuildId, Image, ImageId, ImageKind, Mapping, Module, ModuleId, Owner, Pid, Tables, Thread, Tid,
 };
-use symbols::{KernelNames, KernelPart, Places};
+use symbols::{HostSource, KernelNames, KernelPart, Place, Places};
 
 /// Adds the host kernel: one image, a mapping for its text and one for each module.
 pub(crate) fn add_kernel(tables: &mut Tables, release: &str, text: &KernelText) {
@@ -19,8 +20,12 @@ pub(crate) fn add_kernel(tables: &mut Tables, release: &str, text: &KernelText) 
     }
 }
 
-/// The names of the host kernel's functions.
-pub(crate) fn kernel_names(text: &KernelText) -> KernelNames {
+/// What names the host's functions: its kernel's, and those of the `files` that its processes map.
+pub(crate) fn source(text: &KernelText, files: Places) -> HostSource {
+    HostSource::new(kernel_names(text), files).with_debug_files(PathBuf::from("/usr/lib/debug"))
+}
+
+fn kernel_names(text: &KernelText) -> KernelNames {
     let functions = host::procfs::parse_kallsyms(&text.kallsyms)
         .filter(|symbol| symbol.is_text())
         .map(|symbol| (symbol.address, symbol.name));
@@ -58,9 +63,10 @@ pub(crate) fn add_processes(
             name,
             fs_base: None,
         }));
+        let own = OwnNames::of(proc, process.pid);
         for mapping in process.mappings {
-            let module = modules.row(tables, process.pid, &mapping);
-            let ProcessMapping { start, end, offset, .. } = mapping;
+            let (module, offset) = modules.row(tables, process.pid, &mapping, &own);
+            let ProcessMapping { start, end, .. } = mapping;
             tables.mappings.push(Mapping { image, start, end, offset, module });
         }
     }
@@ -88,8 +94,8 @@ fn add_module(tables: &mut Tables, path: String, build_id: Option<BuildId>) -> M
 /// Files as (path, build id): two containers' files of one path are two modules.
 struct Modules<'a> {
     proc: &'a Path,
-    rows: HashMap<(String, Option<BuildId>), ModuleId>,
-    build_ids: HashMap<(PathBuf, u64, u64), Option<BuildId>>,
+    rows: HashMap<(String, Option<BuildId>, u32), ModuleId>,
+    build_ids: HashMap<(String, u64, u64), Option<BuildId>>,
     places: Places,
 }
 
@@ -98,16 +104,39 @@ impl<'a> Modules<'a> {
         Self { proc, rows: HashMap::new(), build_ids: HashMap::new(), places: Places::new() }
     }
 
-    fn row(&mut self, tables: &mut Tables, pid: u32, mapping: &ProcessMapping) -> ModuleId {
+    /// The mapping's module, and the offset in it where the mapping begins.
+    fn row(
+        &mut self,
+        tables: &mut Tables,
+        pid: u32,
+        mapping: &ProcessMapping,
+        own: &OwnNames,
+    ) -> (ModuleId, u64) {
+        if let (true, Some((path, place))) = (is_made_at_run_time(&mapping.path), &own.perf_map) {
+            let module = self.module(tables, path, None, pid, vec![place.clone()]);
+            return (module, mapping.start);
+        }
         let path = match mapping.path.as_str() {
             "" | "//anon" => "[anon]",
-            path => path,
+            path => own.shown(path),
         };
         let places = self.candidates(pid, mapping);
-        let build_id = mapping.build_id.clone().or_else(|| self.build_id(&places));
+        let build_id = mapping.build_id.clone().or_else(|| self.build_id(path, &places));
+        (self.module(tables, path, build_id, 0, places), mapping.offset)
+    }
+
+    /// The row of a file. `process`: whose it is, for what only one process has.
+    fn module(
+        &mut self,
+        tables: &mut Tables,
+        path: &str,
+        build_id: Option<BuildId>,
+        process: u32,
+        places: Vec<Place>,
+    ) -> ModuleId {
         let module = *self
             .rows
-            .entry((path.to_owned(), build_id.clone()))
+            .entry((path.to_owned(), build_id.clone(), process))
             .or_insert_with(|| add_module(tables, path.to_owned(), build_id));
         let known = self.places.entry(module).or_default();
         // A few processes' views are enough: all lead to the same file.
@@ -118,39 +147,117 @@ impl<'a> Modules<'a> {
     }
 
     /// Through the mapping itself, in the process' own root, and, when the process is gone, in ours.
-    fn candidates(&self, pid: u32, mapping: &ProcessMapping) -> Vec<PathBuf> {
+    fn candidates(&self, pid: u32, mapping: &ProcessMapping) -> Vec<Place> {
         if !mapping.path.starts_with('/') || mapping.path.starts_with("//") {
             return Vec::new();
         }
         let process = self.proc.join(pid.to_string());
         let range = format!("{:x}-{:x}", mapping.start, mapping.end);
+        let path = PathBuf::from(&mapping.path);
         vec![
-            process.join("map_files").join(range),
-            process.join("root").join(mapping.path.trim_start_matches('/')),
-            PathBuf::from(&mapping.path),
+            Place::Known(process.join("map_files").join(range)),
+            Place::Below { root: process.join("root"), path: path.clone(), owner: None },
+            Place::Below { root: PathBuf::from("/"), path, owner: None },
         ]
     }
 
     /// Read from the file, once per file.
-    fn build_id(&mut self, places: &[PathBuf]) -> Option<BuildId> {
-        use std::os::unix::fs::MetadataExt;
-        let (place, metadata) =
-            places.iter().find_map(|place| Some((place, std::fs::metadata(place).ok()?)))?;
-        metadata.is_file().then_some(())?;
-        let key = (places.last()?.clone(), metadata.dev(), metadata.ino());
+    fn build_id(&mut self, path: &str, places: &[Place]) -> Option<BuildId> {
+        let file = places.iter().find_map(|place| place.open().ok())?;
+        let metadata = file.metadata().ok()?;
         self.build_ids
-            .entry(key)
-            .or_insert_with(|| {
-                let bytes = blazesym::helper::read_elf_build_id(place).ok()??;
-                BuildId::new(&bytes)
-            })
+            .entry((path.to_owned(), metadata.dev(), metadata.ino()))
+            .or_insert_with(|| symbols::build_id(&file))
             .clone()
     }
+}
+
+/// What a process says about itself.
+#[derive(Default)]
+struct OwnNames {
+    /// Its program, and the name that it was started by.
+    started_as: Option<(String, String)>,
+    /// Where it lists the functions that it made.
+    perf_map: Option<(String, Place)>,
+}
+
+impl OwnNames {
+    fn of(proc: &Path, pid: u32) -> Self {
+        let directory = proc.join(pid.to_string());
+        let text = |path: PathBuf| path.into_os_string().into_string().ok();
+        let started_as = host::identity::started_as(&directory)
+            .and_then(|(program, name)| Some((text(program)?, text(name)?)));
+        // In its own root and by its own pid; of a process that has ended, what root left behind here.
+        let (root, own_pid, owner) = match host::identity::read(&directory) {
+            Ok(identity) => (directory.join("root"), identity.own_pid, identity.user),
+            Err(_) => (PathBuf::from("/"), pid, 0),
+        };
+        let path = format!("/tmp/perf-{own_pid}.map");
+        let place = Place::Below { root, path: PathBuf::from(&path), owner: Some(owner) };
+        let perf_map = place.open().is_ok().then_some((path, place));
+        Self { started_as, perf_map }
+    }
+
+    /// The program by the name that it was started by.
+    fn shown<'a>(&'a self, path: &'a str) -> &'a str {
+        match &self.started_as {
+            Some((program, name)) if program == path => name,
+            _ => path,
+        }
+    }
+}
+
+/// Memory whose code no file has: anonymous, or a file in memory that is mapped twice to be written and run.
+fn is_made_at_run_time(path: &str) -> bool {
+    let kinds = ["[anon", "[heap]", "//anon", "/memfd:", "/dev/zero", "/SYSV"];
+    path.is_empty() || kinds.iter().any(|kind| path.starts_with(kind))
 }
 
 #[cfg(test)]
 mod test {
     use super::*;
+
+    #[test]
+    fn code_made_at_run_time_is_named_by_the_processs_own_list() {
+        let folder = tempfile::tempdir().unwrap();
+        let process = folder.path().join("812");
+        std::fs::create_dir_all(process.join("root/tmp")).unwrap();
+        let user = rustix::process::geteuid().as_raw();
+        let status =
+            format!("Name:\tnode\nUid:\t{user}\t{user}\t{user}\t{user}\nNSpid:\t812\t17\n");
+        std::fs::write(process.join("status"), status).unwrap();
+        std::fs::write(process.join("root/tmp/perf-17.map"), "7000 20 sum\n7010 20 more\n")
+            .unwrap();
+        let anonymous = ProcessMapping {
+            start: 0x7000,
+            end: 0x8000,
+            offset: 7,
+            path: String::new(),
+            build_id: None,
+        };
+        let image = |pid| ProcessImage {
+            pid,
+            mappings: vec![anonymous.clone()],
+            ..ProcessImage::default()
+        };
+        let hit = BTreeSet::from([Pid(812), Pid(813)]);
+        let mut tables = Tables::default();
+        let images = vec![image(812), image(813)];
+        let places = add_processes(&mut tables, images, &hit, folder.path());
+        let modules: Vec<_> = tables.modules.iter().map(|m| m.path.as_str()).collect();
+        assert_eq!(modules, ["/tmp/perf-17.map", "[anon]"]);
+        let offsets: Vec<_> = tables.mappings.iter().map(|m| m.offset).collect();
+        assert_eq!(offsets, [0x7000, 7]);
+        let mut source = HostSource::new(KernelNames::default(), places);
+        let names = symbols::Source::names(
+            &mut source,
+            ModuleId(0),
+            &tables.modules[0],
+            &[0x7000, 0x701f, 0x7030],
+        );
+        let name = |name: &str| model::SymbolName::Function(name.to_owned());
+        assert_eq!(names, [name("sum"), name("more"), model::SymbolName::Stripped]);
+    }
 
     #[test]
     fn kernel_and_hit_processes_get_rows() {
@@ -195,7 +302,7 @@ mod test {
         ];
         assert_eq!(rows, expected);
         assert_eq!(places[&ModuleId(2)].len(), 6);
-        assert_eq!(places[&ModuleId(2)][0], Path::new("/nowhere/7/map_files/10-20"));
+        assert_eq!(places[&ModuleId(2)][0], Place::Known("/nowhere/7/map_files/10-20".into()));
         assert_eq!(places[&ModuleId(3)].len(), 0);
     }
 }

@@ -7,7 +7,7 @@ use analysis::Addresses;
 use guest::Limits;
 use host::processes::ProcessLog;
 use model::{ModuleId, Note, Owner, Pid, Sample, Tables, VmId};
-use symbols::{GuestSource, HostSource, Sources};
+use symbols::{GuestSource, HostSource, Sources, Store};
 
 use crate::finish::guest_sources;
 use crate::guest_tables::add_guest;
@@ -68,8 +68,9 @@ impl Names {
             .map_err(|source| CollectError::Host { what: "/proc", source })?;
         let hit = window.samples.iter().map(|sample| sample.pid).collect();
         let files = host_tables::add_processes(&mut tables, processes.finish(), &hit, proc);
-        let host = HostSource::new(host_tables::kernel_names(&text), files);
+        let host = host_tables::source(&text, files);
         let wanted = addresses(&tables, &window.samples);
+        let store = |vm: VmId| Store::of_vm(store, &tables.vms[vm.index()].name);
         let guests = guest_sources(guests, &tables, &wanted, store);
         let guests = guests.into_iter().map(|(vm, source, _)| (vm, source)).collect();
         Ok(Self { tables, named: BTreeSet::new(), host, guests, proc: proc.to_owned() })

@@ -8,6 +8,7 @@
 
 pub mod capabilities;
 pub mod disks;
+pub mod identity;
 pub mod machine;
 pub mod processes;
 pub mod procfs;

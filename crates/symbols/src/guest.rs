@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use model::{Module, ModuleId, SymbolName};
 
-use crate::{Demangler, FunctionTable, KernelNames, Source, unreadable};
+use crate::{Demangler, Function, FunctionTable, KernelNames, Source, unreadable};
 
 /// The symbols of one guest.
 #[derive(Debug, Default)]
@@ -20,7 +20,10 @@ pub struct GuestSource {
 impl Source for GuestSource {
     fn names(&mut self, id: ModuleId, module: &Module, offsets: &[u64]) -> Vec<SymbolName> {
         match self.modules.get(&id) {
-            Some(Ok(table)) => names_in_table(table, &mut self.demangler, offsets),
+            Some(Ok(table)) => {
+                let find = |offset| table.find(offset);
+                names_of(offsets, find, &mut self.demangler, &SymbolName::Stripped)
+            }
             Some(Err(reason)) => unreadable(reason, offsets.len()),
             None if self.kernel.has(&module.path) => {
                 offsets.iter().map(|offset| self.kernel.name(&module.path, *offset)).collect()
@@ -30,20 +33,21 @@ impl Source for GuestSource {
     }
 }
 
-/// One name per offset; neighbours in one function are demangled once.
-pub(crate) fn names_in_table(
-    table: &FunctionTable,
-    demangler: &mut Demangler,
+/// One name per offset; neighbours in one function are demangled once. `missing`: where there is no function.
+pub(crate) fn names_of<'a>(
     offsets: &[u64],
+    find: impl Fn(u64) -> Option<&'a Function>,
+    demangler: &mut Demangler,
+    missing: &SymbolName,
 ) -> Vec<SymbolName> {
-    let mut last: Option<(u64, SymbolName)> = None;
+    let mut last: Option<(&Function, SymbolName)> = None;
     let mut name = |offset| {
-        let Some(function) = table.find(offset) else { return SymbolName::Stripped };
+        let Some(function) = find(offset) else { return missing.clone() };
         match &last {
-            Some((same, name)) if *same == function.offset => name.clone(),
+            Some((same, name)) if std::ptr::eq(*same, function) => name.clone(),
             _ => {
                 let name = SymbolName::Function(demangler.demangle(&function.name));
-                last = Some((function.offset, name.clone()));
+                last = Some((function, name.clone()));
                 name
             }
         }
@@ -54,7 +58,7 @@ pub(crate) fn names_in_table(
 #[cfg(test)]
 mod test {
     use super::*;
-    use crate::{Function, KernelPart};
+    use crate::KernelPart;
     use model::{Owner, VmId};
 
     #[test]

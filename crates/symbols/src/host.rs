@@ -1,29 +1,21 @@
 //! Names in the host's processes and kernel.
 
-use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
-use std::io;
-use std::ops::ControlFlow;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 
-use blazesym::SymType;
-use blazesym::inspect::source::{Elf, Source as ElfSource};
-use blazesym::inspect::{Inspector, SymInfo};
-use model::{BuildId, Module, ModuleId, SymbolName};
-use rustix::fs::OFlags;
+use model::{Module, ModuleId, SymbolName};
 
-use crate::guest::names_in_table;
-use crate::{Demangler, Function, FunctionTable, KernelNames, Source, unreadable, vdso};
+use crate::file::{FileNames, Place, perf_map};
+use crate::guest::names_of;
+use crate::{Demangler, KernelNames, Source, unreadable, vdso};
 
-/// Larger files are not read.
-const MAX_FILE_BYTES: u64 = 4 << 30;
+/// Most bytes that are read of the files of one owner: who has many large files loses their names and nobody else's.
+const MAX_OWNER_BYTES: u64 = 4 << 30;
 
-/// Where each file can be opened, best first. A process in a container has its own file system and
-/// a file may have been deleted, so its path alone is not enough:
-/// `/proc/PID/map_files/START-END`, `/proc/PID/root/PATH`, `PATH`.
-pub type Places = BTreeMap<ModuleId, Vec<PathBuf>>;
+/// Where each file can be opened, best first: through the mapping itself, in the process' own root, in ours.
+pub type Places = BTreeMap<ModuleId, Vec<Place>>;
 
 /// The symbols of the host.
 #[derive(Debug, Default)]
@@ -31,6 +23,10 @@ pub struct HostSource {
     kernel: KernelNames,
     places: Places,
     demangler: Demangler,
+    /// What may still be read of the files of each owner (user id).
+    budgets: HashMap<u32, u64>,
+    /// Where files with the symbols of stripped ones are, by build id.
+    debug_folder: Option<PathBuf>,
 }
 
 impl HostSource {
@@ -40,24 +36,61 @@ impl HostSource {
         Self { kernel, places, ..Self::default() }
     }
 
-    fn table(&self, id: ModuleId, module: &Module) -> Result<FunctionTable, String> {
-        if module.path == "[vdso]" {
-            let image = vdso::image().map_err(|error| error.to_string())?;
-            return functions_of(&image, None);
-        }
-        if !module.path.starts_with('/') {
-            return Err("no file behind this mapping".to_owned());
-        }
+    /// Looks for symbols of stripped files below `folder` (`/usr/lib/debug`), by build id.
+    #[must_use]
+    pub fn with_debug_files(mut self, folder: PathBuf) -> Self {
+        self.debug_folder = Some(folder);
+        self
+    }
+
+    /// Opens the module's file; its bytes are somebody else's work.
+    fn open<T>(
+        &mut self,
+        id: ModuleId,
+        read: impl Fn(&File, &mut u64) -> Result<T, String>,
+    ) -> Result<T, String> {
         let places = self.places.get(&id).map(Vec::as_slice).unwrap_or_default();
         let mut reason = "the process ended before its file was read".to_owned();
         for place in places {
-            match open(place).and_then(|file| functions_of(&file, module.build_id.as_ref())) {
-                Ok(table) => return Ok(table),
+            let read = place.open().and_then(|file| {
+                let owner = file.metadata().map_err(|error| error.to_string())?.uid();
+                read(&file, self.budgets.entry(owner).or_insert(MAX_OWNER_BYTES))
+            });
+            match read {
+                Ok(names) => return Ok(names),
                 Err(why) => reason = why,
             }
         }
         Err(reason)
     }
+
+    fn read(&mut self, id: ModuleId, module: &Module, at: &[u64]) -> Result<FileNames, String> {
+        if module.path == "[vdso]" {
+            let image = vdso::image().map_err(|error| error.to_string())?;
+            return FileNames::read(&image, None, None, at, &mut u64::MAX.clone());
+        }
+        if !module.path.starts_with('/') {
+            return Err("no file behind this mapping".to_owned());
+        }
+        let debug = self.debug_file(module);
+        let debug = debug.as_ref().map(|file| file as _);
+        self.open(id, |file, budget| {
+            FileNames::read(file, debug, module.build_id.as_ref(), at, budget)
+        })
+    }
+
+    /// `ROOT/.build-id/ab/cdef.debug`.
+    fn debug_file(&self, module: &Module) -> Option<File> {
+        let folder = self.debug_folder.as_ref()?.join(".build-id");
+        let id = module.build_id.as_ref()?.to_string();
+        let (first, rest) = id.split_at_checked(2)?;
+        Place::Known(folder.join(first).join(format!("{rest}.debug"))).open().ok()
+    }
+}
+
+/// Whether the module stands for code that a process made, and listed in a file for perf.
+fn is_perf_map(path: &str) -> bool {
+    path.starts_with("/tmp/perf-") && path.ends_with(".map")
 }
 
 impl Source for HostSource {
@@ -65,76 +98,23 @@ impl Source for HostSource {
         if self.kernel.has(&module.path) {
             return offsets.iter().map(|offset| self.kernel.name(&module.path, *offset)).collect();
         }
-        match self.table(id, module) {
-            Ok(table) => names_in_table(&table, &mut self.demangler, offsets),
-            Err(reason) => unreadable(&reason, offsets.len()),
+        if is_perf_map(&module.path) {
+            let table = self.open(id, |file, budget| Ok(perf_map::read(file, offsets, budget)));
+            return match table {
+                Ok(table) => {
+                    let find = |offset| table.find(offset);
+                    names_of(offsets, find, &mut self.demangler, &SymbolName::Stripped)
+                }
+                Err(reason) => unreadable(&reason, offsets.len()),
+            };
         }
-    }
-}
-
-/// Opens a regular file and nothing else: what lies under a container's path may be a pipe by now.
-fn open(path: &Path) -> Result<File, String> {
-    let nonblocking = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
-    let file = OpenOptions::new()
-        .read(true)
-        .custom_flags(nonblocking)
-        .open(path)
-        .map_err(|error| describe(&error))?;
-    let metadata = file.metadata().map_err(|error| describe(&error))?;
-    if !metadata.is_file() {
-        return Err("not a regular file".to_owned());
-    }
-    if MAX_FILE_BYTES < metadata.len() {
-        return Err(format!("larger than {} GiB", MAX_FILE_BYTES >> 30));
-    }
-    Ok(file)
-}
-
-/// The functions of an open ELF file, if it has the build id `expected` (when given).
-///
-/// The file is read through its descriptor, so what was checked is what is read. blazesym maps it: a
-/// file that is cut short in this very moment ends us with SIGBUS; a container could only do that by
-/// destroying a library that its own process runs.
-fn functions_of(file: &File, expected: Option<&BuildId>) -> Result<FunctionTable, String> {
-    let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
-    if expected.is_some() {
-        let found =
-            blazesym::helper::read_elf_build_id(&path).map_err(|error| error.to_string())?;
-        if found.and_then(|bytes| BuildId::new(&bytes)).as_ref() != expected {
-            return Err("file changed since it was mapped".to_owned());
-        }
-    }
-    // Its parser trusts headers more than a container's file deserves.
-    let functions =
-        catch_panic::catch_panic(|| read_functions(&path)).ok_or("not a sound ELF file")?;
-    Ok(FunctionTable::new(functions.map_err(|error| error.to_string())?))
-}
-
-/// Functions of the full symbol table and, where that has none, of the dynamic one.
-fn read_functions(path: &Path) -> blazesym::Result<Vec<Function>> {
-    let mut elf = Elf::new(path);
-    elf.debug_syms = false;
-    let mut functions = Vec::new();
-    Inspector::new().for_each(&ElfSource::from(elf), |symbol| {
-        functions.extend(function(symbol));
-        ControlFlow::Continue(())
-    })?;
-    Ok(functions)
-}
-
-fn function(symbol: &SymInfo<'_>) -> Option<Function> {
-    (symbol.sym_type == SymType::Function).then_some(())?;
-    Some(Function {
-        offset: symbol.file_offset?,
-        size: symbol.size.map_or(0, |size| size as u64),
-        name: symbol.name.clone().into_owned(),
-    })
-}
-
-fn describe(error: &io::Error) -> String {
-    match error.kind() {
-        io::ErrorKind::NotFound => "its file is gone".to_owned(),
-        io::ErrorKind::PermissionDenied => "no permission to read its file".to_owned(),
-        _ => error.to_string(),
+        let names = match self.read(id, module, offsets) {
+            Ok(names) => names,
+            Err(reason) => return unreadable(&reason, offsets.len()),
+        };
+        let missing = names
+            .why_missing()
+            .map_or(SymbolName::Stripped, |reason| SymbolName::Unreadable(reason.to_owned()));
+        names_of(offsets, |offset| names.find(offset), &mut self.demangler, &missing)
     }
 }

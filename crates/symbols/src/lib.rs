@@ -13,6 +13,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used))]
 
 mod demangle;
+mod file;
 mod guest;
 mod host;
 mod kernel;
@@ -23,6 +24,7 @@ mod vdso;
 use std::collections::BTreeMap;
 
 pub use demangle::Demangler;
+pub use file::{Place, build_id};
 pub use guest::GuestSource;
 pub use host::{HostSource, Places};
 pub use kernel::{KernelNames, KernelPart};

@@ -12,7 +12,7 @@ const MAX_NAME_BYTES: usize = 8 << 10;
 const MAX_TABLE_BYTES: usize = 256 << 20;
 
 /// A function of unknown size reaches to the next one, but not further than this.
-const MAX_GUESSED_SIZE: u64 = 4096;
+pub(crate) const MAX_GUESSED_SIZE: u64 = 4096;
 
 /// Steps back that look for a function which encloses others.
 const MAX_ENCLOSING: usize = 256;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use model::{BuildId, Module, ModuleId, Owner, SymbolName};
-use symbols::{HostSource, KernelNames, KernelPart, Source};
+use symbols::{HostSource, KernelNames, KernelPart, Place, Source};
 
 /// C whose labels are mangled names, so that no C++ compiler is needed.
 const C: &str = r#"
@@ -97,7 +97,10 @@ fn main() { std::process::exit(inner::Work::run(std::env::args().count() as u32)
 
 fn name_at(place: &Path, build_id: Option<BuildId>, offset: u64) -> SymbolName {
     let module = Module { owner: Owner::Host, path: "/program".into(), build_id };
-    let places = BTreeMap::from([(ModuleId(0), vec![PathBuf::from("/nowhere"), place.into()])]);
+    let places = BTreeMap::from([(
+        ModuleId(0),
+        vec![Place::Known("/nowhere".into()), Place::Known(place.into())],
+    )]);
     let mut source = HostSource::new(KernelNames::default(), places);
     source.names(ModuleId(0), &module, &[offset]).pop().unwrap()
 }
@@ -146,7 +149,7 @@ fn a_stripped_library_keeps_what_it_exports() {
 
 #[test]
 fn a_stripped_program_says_so() {
-    let flags = ["-O1", "-pie", "-fPIE", "-Wl,--build-id=sha1"];
+    let flags = ["-O1", "-pie", "-fPIE", "-Wl,--build-id=sha1", "-fno-asynchronous-unwind-tables"];
     let Some(built) = Built::new("cc", "a.c", &flags) else { return };
     let truth = built.nm(&[]);
     let (_, offset, _) = truth.iter().find(|(name, _, _)| name == "plain").unwrap();
@@ -181,7 +184,8 @@ fn the_first_place_that_has_the_right_file_is_taken() {
     let (_, offset, _) = built.nm(&[]).into_iter().find(|(name, _, _)| name == "plain").unwrap();
     let module =
         Module { owner: Owner::Host, path: "/usr/bin/program".into(), build_id: built.build_id() };
-    let places = vec!["/usr/bin/env".into(), "/dev/zero".into(), root.join("program")];
+    let places = ["/usr/bin/env".into(), "/dev/zero".into(), root.join("program")];
+    let places = places.map(Place::Known).to_vec();
     let places = BTreeMap::from([(ModuleId(3), places)]);
     let mut source = HostSource::new(KernelNames::default(), places);
     let names = source.names(ModuleId(3), &module, &[offset, offset + 1, 0]);
@@ -299,5 +303,118 @@ fn garbage_is_no_elf_file() {
         std::fs::write(&file, &bytes).unwrap();
         // Any answer will do, as long as there is one.
         name_at(&file, None, 0x1139);
+    }
+}
+
+/// The name at `offset` of a program, when symbols of stripped files are looked for below `folder`.
+fn name_with(program: &Path, build_id: Option<BuildId>, folder: &Path, offset: u64) -> SymbolName {
+    let module = Module { owner: Owner::Host, path: "/program".into(), build_id };
+    let places = BTreeMap::from([(ModuleId(0), vec![Place::from(program)])]);
+    let mut source =
+        HostSource::new(KernelNames::default(), places).with_debug_files(folder.to_owned());
+    source.names(ModuleId(0), &module, &[offset]).pop().unwrap()
+}
+
+fn run(command: &str, arguments: &[&str]) -> bool {
+    let status = Command::new(command).args(arguments).stderr(Stdio::null()).status();
+    let done = status.is_ok_and(|status| status.success());
+    if !done {
+        skip::skip(format_args!("{command} {arguments:?} failed here"));
+    }
+    done
+}
+
+#[test]
+fn what_was_stripped_is_found_beside_and_inside_the_file() {
+    let flags = ["-O1", "-pie", "-fPIE", "-Wl,--build-id=sha1"];
+    let Some(built) = Built::new("cc", "a.c", &flags) else { return };
+    let (_, offset, _) = built.nm(&[]).into_iter().find(|(name, _, _)| name == "hidden").unwrap();
+    let id = built.build_id();
+    let folder = built.folder.path().canonicalize().unwrap();
+    let path = |name: &str| folder.join(name).to_str().unwrap().to_owned();
+    let text = id.as_ref().unwrap().to_string();
+    let (first, rest) = text.split_at(2);
+    std::fs::create_dir_all(folder.join(".build-id").join(first)).unwrap();
+    let debug = path(&format!(".build-id/{first}/{rest}.debug"));
+    let program = path("program");
+    if !run("objcopy", &["--only-keep-debug", &program, &debug])
+        || !run("strip", &[&program])
+        || !run("objcopy", &["-S", "--keep-symbol=hidden", &debug, &path("mini")])
+        || !run("xz", &[&path("mini")])
+    {
+        return;
+    }
+    let hidden = SymbolName::Function("hidden".into());
+    let name = |folder: &Path| name_with(Path::new(&program), id.clone(), folder, offset);
+    assert_eq!(name(&folder), hidden, "beside");
+    let SymbolName::Function(unnamed) = name(Path::new("/nowhere")) else { panic!() };
+    assert!(unnamed.starts_with("sub_"), "{unnamed}");
+    // Another program's symbols under this one's id.
+    let other = folder.join("other");
+    let other_debug = other.join(".build-id").join(first);
+    std::fs::create_dir_all(&other_debug).unwrap();
+    std::fs::copy("/bin/sleep", other_debug.join(format!("{rest}.debug"))).unwrap();
+    assert_eq!(name(&other), SymbolName::Function(unnamed));
+    let section = format!(".gnu_debugdata={}", path("mini.xz"));
+    if run("objcopy", &["--add-section", &section, &program]) {
+        assert_eq!(name(Path::new("/nowhere")), hidden, "inside");
+    }
+}
+
+#[test]
+fn stripped_code_is_grouped_by_function() {
+    let flags = ["-O1", "-pie", "-fPIE", "-Wl,--build-id=sha1"];
+    let Some(built) = Built::new("cc", "a.c", &flags) else { return };
+    let truth = built.nm(&[]);
+    if !run("strip", &[built.program().to_str().unwrap()]) {
+        return;
+    }
+    let (_, offset, size) = truth.iter().find(|(name, _, _)| name == "plain").unwrap();
+    let (first, after) = (*offset, *offset + *size);
+    let name = |at: u64| name_at(&built.program(), built.build_id(), at);
+    let SymbolName::Function(unnamed) = name(first) else { panic!("{:?}", name(first)) };
+    // In this program, code lies in the file where it lies in memory.
+    assert_eq!(unnamed, format!("sub_{first:x}"));
+    assert_eq!(name(after - 1), SymbolName::Function(unnamed.clone()));
+    assert_ne!(name(after), SymbolName::Function(unnamed.clone()));
+    assert_ne!(name(first - 1), SymbolName::Function(unnamed));
+}
+
+#[test]
+fn go_programs_have_names_stripped_or_not() {
+    const GO: &str = "package main\n\nimport \"os\"\n\ntype Work struct{ n int }\n\n//go:noinline\nfunc (w *Work) \
+                      Mix(x int) { w.n = w.n*7 + x }\n\nfunc main() {\n\tw := &Work{}\n\tw.Mix(len(os.Args))\n\
+                      \tos.Exit(w.n & 1)\n}\n";
+    let folder = tempfile::tempdir().unwrap();
+    let go = ["go", "/usr/local/go/bin/go"]
+        .into_iter()
+        .find(|go| Command::new(go).arg("version").stdout(Stdio::null()).status().is_ok());
+    let Some(go) = go else { return skip::skip("no Go compiler") };
+    std::fs::write(folder.path().join("main.go"), GO).unwrap();
+    let build = |name: &str, flags: &[&str]| {
+        let built = Command::new(go)
+            .current_dir(folder.path())
+            .args(["build", "-o", name])
+            .args(flags)
+            .arg("main.go")
+            .status();
+        assert!(built.unwrap().success());
+    };
+    for flags in [&["-buildmode=exe"][..], &["-buildmode=pie"]] {
+        build("program", flags);
+        let program = folder.path().join("program");
+        let built = Built { folder: tempfile::tempdir().unwrap() };
+        std::fs::copy(&program, built.program()).unwrap();
+        let truth = built.nm(&[]);
+        let (_, offset, size) =
+            truth.iter().find(|(name, _, _)| name == "main.(*Work).Mix").unwrap();
+        build("stripped", &[flags, &["-ldflags=-s -w"]].concat());
+        let stripped = folder.path().join("stripped");
+        let mix = SymbolName::Function("main.(*Work).Mix".into());
+        for file in [&program, &stripped] {
+            assert_eq!(name_at(file, None, *offset), mix, "{flags:?} {}", file.display());
+            assert_eq!(name_at(file, None, offset + size - 1), mix);
+            assert_ne!(name_at(file, None, offset - 1), mix);
+        }
     }
 }
