@@ -21,6 +21,7 @@ pub(crate) fn finish(
     let Sampled { writer, sink, window, session } = sampled;
     let mut header = window.header;
     header.counters.insert("stacks_truncated".to_owned(), sink.stack_table.truncated());
+    let identities = session.vms.identities;
     let mut tables = Tables {
         vms: session.vms.vms,
         vcpus: session.vms.vcpus,
@@ -52,7 +53,7 @@ pub(crate) fn finish(
     let mut sources = Sources::new();
     let host = host_tables::source(&text, files);
     sources.insert(model::Owner::Host, Box::new(host));
-    let store = |vm: VmId| Store::of_vm(&plan.symbol_store, &tables.vms[vm.index()].name);
+    let store = |vm: VmId| Store::of_vm(&plan.symbol_store, &identities[vm.index()]);
     for (vm, source, notes) in guest_sources(guests, &tables, &wanted, store) {
         sources.insert(model::Owner::Vm(vm), Box::new(source));
         header.notes.extend(notes);

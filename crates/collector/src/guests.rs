@@ -242,6 +242,7 @@ mod test {
             name: String::new(),
             vsock_cid,
             serial_socket: serial.map(Into::into),
+            ..VmProcess::default()
         };
         let reached = |vsock_cid, serial| channel(&vm(vsock_cid, serial)).unwrap();
         assert_eq!(reached(Some(3), Some("/s")), Channel::Vsock { cid: 3 });

@@ -1,6 +1,6 @@
 //! Names for windows: guests' maps and symbols, asked for now and then.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use analysis::Addresses;
@@ -70,7 +70,9 @@ impl Names {
         let files = host_tables::add_processes(&mut tables, processes.finish(), &hit, proc);
         let host = host_tables::source(&text, files);
         let wanted = addresses(&tables, &window.samples);
-        let store = |vm: VmId| Store::of_vm(store, &tables.vms[vm.index()].name);
+        let identities: BTreeMap<VmId, String> =
+            window.processes.iter().map(|(vm, process)| (*vm, process.identity())).collect();
+        let store = |vm| Store::of_vm(store, identities.get(&vm).map_or("", String::as_str));
         let guests = guest_sources(guests, &tables, &wanted, store);
         let guests = guests.into_iter().map(|(vm, source, _)| (vm, source)).collect();
         Ok(Self { tables, named: BTreeSet::new(), host, guests, proc: proc.to_owned() })

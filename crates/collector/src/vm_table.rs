@@ -11,6 +11,8 @@ use probes::FoundVcpu;
 pub(crate) struct VmTable {
     pub(crate) vms: Vec<Vm>,
     pub(crate) vcpus: Vec<Vcpu>,
+    /// What tells each VM from others for good, by row.
+    pub(crate) identities: Vec<String>,
     /// By the VMM's process and the kernel's address of the VM.
     by_kvm: HashMap<(Pid, u64), VmId>,
     /// By thread: the row, and the kernel's address of the vCPU.
@@ -41,6 +43,7 @@ impl VmTable {
                 None => {
                     let process = describe(vcpu.pid);
                     let vm = self.add_vm(&vcpu, &process.name, started);
+                    self.identities.push(process.identity());
                     changes.vms.push((vm, process));
                     vm
                 }

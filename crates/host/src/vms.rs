@@ -10,6 +10,10 @@ use crate::procfs;
 pub struct VmProcess {
     /// Its name; a VMM without one is named by its program and pid.
     pub name: String,
+    /// Its UUID, as it was given.
+    pub uuid: Option<String>,
+    /// The user that runs it.
+    pub user: u32,
     /// vsock context id of the guest.
     pub vsock_cid: Option<u32>,
     /// Unix socket of the virtio-serial port with the asked-for name.
@@ -33,7 +37,21 @@ pub fn describe(proc: &Path, pid: u32, port: &str) -> VmProcess {
         vm.name = format!("{comm}-{pid}");
     }
     vm.serial_socket = vm.serial_socket.map(|path| resolve(&directory, &path));
+    // Of a process that has ended nobody asks.
+    vm.user = crate::identity::read(&directory).map_or(0, |identity| identity.user);
     vm
+}
+
+impl VmProcess {
+    /// What tells the VM from others for good: its user, and its UUID if it has one, else its name. A user can give a VM
+    /// any UUID and name, but no other user.
+    #[must_use]
+    pub fn identity(&self) -> String {
+        match &self.uuid {
+            Some(uuid) => format!("{} uuid {}", self.user, uuid.to_ascii_lowercase()),
+            None => format!("{} name {}", self.user, self.name),
+        }
+    }
 }
 
 /// QEMU may have been given a path relative to its own folder.
@@ -54,6 +72,7 @@ fn parse_command_line(arguments: &[String], port: &str) -> VmProcess {
             "-name" => {
                 vm.name = options.get("guest").unwrap_or_else(|| options.first()).to_owned();
             }
+            "-uuid" => vm.uuid = Some(pair[1].clone()),
             "-device" if options.driver().starts_with("vhost-vsock") => {
                 vm.vsock_cid = options.get("guest-cid").and_then(|cid| cid.parse().ok());
             }
@@ -108,8 +127,9 @@ mod test {
     fn check(command_line: &str, name: &str, cid: Option<u32>, serial: Option<&str>) {
         let arguments: Vec<String> = command_line.split(' ').map(str::to_owned).collect();
         let vm = parse_command_line(&arguments, "org.vmscope.guest.0");
+        let serial_socket = serial.map(Into::into);
         let expected =
-            VmProcess { name: name.into(), vsock_cid: cid, serial_socket: serial.map(Into::into) };
+            VmProcess { name: name.into(), vsock_cid: cid, serial_socket, ..VmProcess::default() };
         assert_eq!(vm, expected, "{command_line}");
     }
 
@@ -133,5 +153,19 @@ mod test {
             Some("/run/g.sock"),
         );
         check("qemu -name", "", None, None);
+    }
+
+    #[test]
+    fn uuid_and_user_tell_vms_apart() {
+        let vm = |arguments: &str, user| {
+            let arguments: Vec<String> = arguments.split(' ').map(str::to_owned).collect();
+            VmProcess { user, ..parse_command_line(&arguments, "port") }.identity()
+        };
+        let uuid = "-uuid 6F9619FF-8B86-D011-B42D-00CF4FC964FF";
+        let own = "64055 uuid 6f9619ff-8b86-d011-b42d-00cf4fc964ff";
+        assert_eq!(vm(&format!("qemu -name web {uuid}"), 64055), own);
+        assert_eq!(vm(&format!("qemu -name db {uuid}"), 64055), own);
+        assert_eq!(vm("qemu -name web", 64055), "64055 name web");
+        assert_ne!(vm("qemu -name web", 1000), vm("qemu -name web", 64055));
     }
 }

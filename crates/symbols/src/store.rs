@@ -7,13 +7,14 @@
 //!   end 1 8d3b10c2                      number of functions, CRC-32 of all before this line
 //! ```
 //!
-//! Folders are per VM because a build id is what a guest says it is: in a common folder one guest could
+//! Folders have mode 0700 and files 0600: they tell what runs in guests. Folders are per VM because a build id is what a guest says it is: in a common folder one guest could
 //! choose the names that another VM's functions get. Folder and file names are hexadecimal only, made
 //! from a hash and from the build id, so nothing a guest says is ever a path.
 
 use std::fmt::Write as _;
-use std::fs;
-use std::io::{self, Read};
+use std::fs::{self, DirBuilder, Permissions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -78,7 +79,7 @@ impl Store {
     }
 
     /// The part of the store at `root` that belongs to one VM. `vm` is what tells it from other VMs for
-    /// good: its UUID if there is one, else its name.
+    /// good: its user, and its UUID if there is one, else its name.
     #[must_use]
     pub fn of_vm(root: &Path, vm: &str) -> Self {
         let hash = Sha256::digest(vm.as_bytes());
@@ -120,9 +121,14 @@ impl Store {
     }
 
     fn write(&self, temporary: &Path, path: &Path, text: &str) -> io::Result<()> {
-        fs::create_dir_all(&self.folder)?;
+        DirBuilder::new().recursive(true).mode(0o700).create(&self.folder)?;
+        // Those of earlier versions could be read by everybody.
+        fs::set_permissions(&self.folder, Permissions::from_mode(0o700))?;
         make_room(&self.folder, MAX_FOLDER_BYTES.saturating_sub(text.len() as u64))?;
-        fs::write(temporary, text)?;
+        let mut options = fs::File::options();
+        let mut file =
+            options.write(true).create(true).truncate(true).mode(0o600).open(temporary)?;
+        file.write_all(text.as_bytes())?;
         fs::rename(temporary, path)
     }
 
@@ -232,6 +238,18 @@ mod test {
         assert_eq!(web.get(&build_id(1)), Stored::Table(FunctionTable::default()));
         let names = std::fs::read_dir(&web.folder).unwrap().count();
         assert_eq!(names, 1, "no temporary file is left");
+    }
+
+    #[test]
+    fn only_the_owner_can_read_it() {
+        let root = tempfile::tempdir().unwrap();
+        let store = Store::of_vm(root.path(), "web");
+        fs::create_dir(&store.folder).unwrap();
+        fs::set_permissions(&store.folder, Permissions::from_mode(0o755)).unwrap();
+        store.put(&build_id(1), &table()).unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(&store.folder), 0o700);
+        assert_eq!(mode(&store.path(&build_id(1))), 0o600);
     }
 
     #[test]
