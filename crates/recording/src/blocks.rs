@@ -22,6 +22,8 @@ const HEADER: usize = 32;
 const END: usize = 4;
 /// Bytes of payload at most: bounds what a reader holds per CPU.
 pub(crate) const BLOCK_BYTES: usize = 84 << 10;
+/// Bytes of a block without its end mark at most.
+pub(crate) const BUFFER_BYTES: usize = HEADER + BLOCK_BYTES;
 
 /// What stands before a block's payload.
 #[derive(Debug, Clone, Copy)]
@@ -76,11 +78,23 @@ impl BlockFile {
         Ok(Self { file, path: path.to_owned(), length: 0, buffer: Vec::new() })
     }
 
-    pub(crate) fn append(&mut self, header: &BlockHeader, payload: &[u8]) -> Result<(), Error> {
+    /// Begins a block: where its payload is to be appended.
+    pub(crate) fn begin(&mut self) -> &mut Vec<u8> {
         self.buffer.clear();
-        self.buffer.extend_from_slice(&header.encode());
-        self.buffer.extend_from_slice(payload);
-        self.buffer.extend_from_slice(&(!header.kind).to_le_bytes());
+        self.buffer.resize(HEADER, 0);
+        &mut self.buffer
+    }
+
+    /// Appends the block to the file.
+    pub(crate) fn commit(
+        &mut self,
+        [kind, cpu, count]: [u32; 3],
+        keys: [u64; 2],
+    ) -> Result<(), Error> {
+        let payload = length(self.buffer.len() - HEADER);
+        let header = BlockHeader { kind, cpu, count, payload, keys };
+        self.buffer[..HEADER].copy_from_slice(&header.encode());
+        self.buffer.extend_from_slice(&(!kind).to_le_bytes());
         if let Err(source) = self.file.write_all(&self.buffer) {
             self.forget_half_a_block();
             return Err(Error::io("write", &self.path, source));

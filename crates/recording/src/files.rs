@@ -6,9 +6,10 @@ use std::io::{self, BufWriter, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use model::CpuId;
+use model::MachineId;
 
 use crate::error::Error;
+use crate::spool::Place;
 
 pub(crate) const MANIFEST: &str = "recording.json";
 pub(crate) const TRACE_MANIFEST: &str = "trace.json";
@@ -26,32 +27,40 @@ pub fn partial(path: &Path) -> Option<PathBuf> {
     with_suffix(path, ".partial")
 }
 
-pub(crate) fn spool(dir: &Path, cpu: CpuId) -> PathBuf {
-    dir.join(format!("cpu{cpu}.raw"))
+/// The spool of a CPU in a recording.
+pub(crate) fn cpu_spool((_, cpu): Place) -> String {
+    format!("cpu{cpu}.raw")
 }
 
-/// The spools there are, by CPU.
-pub(crate) fn find_spools(dir: &Path) -> Result<Vec<(CpuId, PathBuf)>, Error> {
-    let cpu = |name: &str| name.strip_prefix("cpu")?.strip_suffix(".raw")?.parse().ok().map(CpuId);
-    spools(dir, cpu, |cpu| spool(dir, cpu))
+/// The spool of a machine's CPU in a trace.
+pub(crate) fn machine_spool((machine, cpu): Place) -> String {
+    format!("machine{}-cpu{cpu}.raw", machine.0)
 }
 
-/// The spools there are, by what their names say (`key`), which gives them their names (`path`).
-pub(crate) fn spools<K: Ord + Copy>(
+/// The spools there are, by whose they are, which gives them their names.
+pub(crate) fn find_spools(
     dir: &Path,
-    key: impl Fn(&str) -> Option<K>,
-    path: impl Fn(K) -> PathBuf,
-) -> Result<Vec<(K, PathBuf)>, Error> {
+    name_of: fn(Place) -> String,
+) -> Result<Vec<(Place, PathBuf)>, Error> {
     let failed = |source| Error::io("read", dir, source);
     let mut spools = Vec::new();
     for entry in fs::read_dir(dir).map_err(failed)? {
-        let name = entry.map_err(failed)?.file_name();
-        spools.extend(name.to_str().and_then(&key).map(|key| (key, path(key))));
+        let entry = entry.map_err(failed)?;
+        let name = entry.file_name();
+        let place = name.to_str().and_then(place_of).filter(|place| *name_of(*place) == *name);
+        spools.extend(place.map(|place| (place, entry.path())).filter(|(_, path)| path.is_file()));
     }
-    spools.retain(|(_, path)| path.is_file());
     spools.sort();
-    spools.dedup();
     Ok(spools)
+}
+
+fn place_of(name: &str) -> Option<Place> {
+    let name = name.strip_suffix(".raw")?;
+    let (machine, cpu) = match name.strip_prefix("machine") {
+        Some(rest) => rest.split_once('-')?,
+        None => ("0", name),
+    };
+    Some((MachineId(machine.parse().ok()?), cpu.strip_prefix("cpu")?.parse().ok()?))
 }
 
 /// Creates a folder for its owner only: what lies in it tells addresses of the kernel and of everybody's processes.

@@ -18,6 +18,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::cast_possible_truncation))]
 
 mod abi;
+mod batches;
 mod blocks;
 mod columns;
 mod error;
@@ -26,6 +27,7 @@ mod folder;
 mod manifest;
 mod merge;
 mod reader;
+mod recording_spools;
 mod samples;
 pub mod schema;
 mod spool;
@@ -39,6 +41,5 @@ pub use abi::{RECORD_SIZE, decode, encode, pid_of, time_of};
 pub use error::{Error, Folder};
 pub use manifest::FORMAT_VERSION;
 pub use reader::{Recording, Samples};
-pub use spool::{Spool, StackSpool};
-pub use switches::SwitchSpool;
+pub use recording_spools::{Spool, StackSpool, SwitchSpool};
 pub use writer::{Converted, Summary, Writer};

@@ -2,17 +2,17 @@
 
 use std::path::{Path, PathBuf};
 
-use model::{CpuId, Header, HostNs, Note, Sample, Switch, Tables};
+use model::{Header, HostNs, Note, Sample, Switch, Tables};
 
-use crate::columns::{SLICE, TableReader};
+use crate::batches::{Batches, Source};
 use crate::error::{Error, Folder};
-use crate::files::{self, SAMPLES, STACK_SPOOL, SWITCH_SPOOL, SWITCHES};
+use crate::files::{self, SAMPLES, STACK_SPOOL, SWITCH_SPOOL, SWITCHES, cpu_spool};
 use crate::folder::{find, verify};
 use crate::manifest::{self, Contents};
-use crate::merge::Merge;
+use crate::recording_spools::{SampleCodec, StackCodec, SwitchCodec};
 use crate::samples::{Samples as SampleTable, cut_dangling};
-use crate::spool::{SpoolReader, SpooledSamples, Survey, open_spools, read_stacks};
-use crate::switches::{self, SwitchSpoolReader, Switches};
+use crate::spool::{EVERYWHERE, SpoolReader, Survey};
+use crate::switches::{self, Switches};
 use crate::tables;
 
 /// An open recording: complete, or what a killed writer left (`Header::complete` and a note say so).
@@ -23,34 +23,15 @@ pub struct Recording {
     /// All tables but the samples.
     pub tables: Tables,
     samples: Source,
-    switches: SwitchSource,
-}
-
-#[derive(Debug)]
-enum Source {
-    Table(PathBuf),
-    Spools(Vec<(CpuId, PathBuf)>),
-}
-
-#[derive(Debug)]
-enum SwitchSource {
-    None,
-    Table(PathBuf),
-    Spool(PathBuf),
+    switches: Source,
 }
 
 /// The samples of a recording in time order, batch by batch.
 #[derive(Debug)]
 pub struct Samples<'a> {
     recording: &'a Recording,
-    stream: Stream,
+    stream: Batches<SampleTable, SampleCodec>,
     batch: Vec<Sample>,
-}
-
-#[derive(Debug)]
-enum Stream {
-    Table(Box<TableReader<SampleTable>>),
-    Spools(Merge<SpooledSamples>),
 }
 
 impl Recording {
@@ -73,10 +54,7 @@ impl Recording {
     /// # Errors
     /// When they can't be read.
     pub fn samples(&self) -> Result<Samples<'_>, Error> {
-        let stream = match &self.samples {
-            Source::Table(path) => Stream::Table(Box::new(TableReader::open(path)?)),
-            Source::Spools(paths) => Stream::Spools(Merge::new(open_spools(paths)?)?),
-        };
+        let stream = Batches::open(&self.samples)?;
         Ok(Samples { recording: self, stream, batch: Vec::new() })
     }
 
@@ -98,16 +76,13 @@ impl Recording {
     /// # Errors
     /// When they can't be read; `see` has then seen those before.
     pub fn for_each_switch_batch(&self, see: &mut dyn FnMut(&[Switch])) -> Result<(), Error> {
-        let mut stream = match &self.switches {
-            SwitchSource::None => return Ok(()),
-            SwitchSource::Table(path) => SwitchStream::Table(Box::new(TableReader::open(path)?)),
-            SwitchSource::Spool(path) => SwitchStream::Spool(SwitchSpoolReader::open(path)?),
-        };
+        let mut stream = Batches::<Switches, SwitchCodec>::open(&self.switches)?;
         let mut batch = Vec::new();
-        while stream.next_batch(&mut batch)? {
+        while stream.next(&mut batch)? {
+            batch.sort_by_key(|switch| switch.time);
             let dangling = switches::cut_dangling(&mut batch, self.tables.vcpus.len());
             match &self.switches {
-                SwitchSource::Table(path) if self.header.complete && 0 < dangling => {
+                Source::Table(path) if self.header.complete && 0 < dangling => {
                     return Err(Error::damaged(
                         path,
                         "an event refers to a row that does not exist",
@@ -128,8 +103,8 @@ impl Recording {
         }
         let (tables, _) = tables::read(dir)?;
         let switches = match first_tables_only {
-            true => SwitchSource::None,
-            false => SwitchSource::Table(dir.join(SWITCHES)),
+            true => Source::Spools(Vec::new()),
+            false => Source::Table(dir.join(SWITCHES)),
         };
         Ok(Self { header, tables, samples: Source::Table(dir.join(SAMPLES)), switches })
     }
@@ -138,7 +113,9 @@ impl Recording {
         let (mut tables, missing) = tables::read(dir)?;
         let stacks = dir.join(STACK_SPOOL);
         if stacks.is_file() {
-            let spooled = read_stacks(&stacks)?;
+            let mut spooled = Vec::new();
+            let spool = SpoolReader::<StackCodec>::open(&stacks, EVERYWHERE)?;
+            spool.survey(&mut |block| spooled.extend_from_slice(block))?;
             if tables.stacks.len() < spooled.len() {
                 tables.stacks = spooled;
             }
@@ -147,10 +124,13 @@ impl Recording {
         let samples = if table.is_file() {
             Source::Table(table)
         } else {
-            let spools = files::find_spools(dir)?;
-            let survey = survey(&spools)?;
-            header.end = header.end.max(HostNs(survey.last_ns));
-            header.notes.push(note(dir, spooled("samples", survey.samples, survey.lost_bytes)));
+            let spools = files::find_spools(dir, cpu_spool)?;
+            let mut survey = Survey::default();
+            for (place, path) in &spools {
+                survey.add(&SpoolReader::<SampleCodec>::open(path, *place)?.survey(&mut |_| {})?);
+            }
+            header.end = header.end.max(HostNs(survey.keys[1]));
+            header.notes.push(note(dir, spooled("samples", &survey)));
             Source::Spools(spools)
         };
         let switches = killed_switches(dir, &mut header, tables.vcpus.len())?;
@@ -165,13 +145,7 @@ impl Samples<'_> {
     /// # Errors
     /// When it can't be read.
     pub fn next_batch(&mut self) -> Result<Option<&[Sample]>, Error> {
-        let more = match &mut self.stream {
-            Stream::Table(reader) => reader.next_batch(&mut self.batch)?,
-            Stream::Spools(merge) => {
-                merge.next_batch(SLICE, &mut self.batch)?;
-                !self.batch.is_empty()
-            }
-        };
+        let more = self.stream.next(&mut self.batch)?;
         let Recording { header, tables, samples, .. } = self.recording;
         let lost = self.batch.iter_mut().map(|sample| cut_dangling(tables, sample).count());
         match (samples, lost.sum()) {
@@ -184,48 +158,25 @@ impl Samples<'_> {
     }
 }
 
-#[derive(Debug)]
-enum SwitchStream {
-    Table(Box<TableReader<Switches>>),
-    Spool(SwitchSpoolReader),
-}
-
-impl SwitchStream {
-    fn next_batch(&mut self, batch: &mut Vec<Switch>) -> Result<bool, Error> {
-        match self {
-            Self::Table(reader) => reader.next_batch(batch),
-            Self::Spool(reader) => reader.next_batch(batch),
-        }
-    }
-}
-
 /// Where the switch events of a killed recording are, if it has any.
-fn killed_switches(dir: &Path, header: &mut Header, vcpus: usize) -> Result<SwitchSource, Error> {
+fn killed_switches(dir: &Path, header: &mut Header, vcpus: usize) -> Result<Source, Error> {
     let (table, spool) = (dir.join(SWITCHES), dir.join(SWITCH_SPOOL));
     if table.is_file() {
-        return Ok(SwitchSource::Table(table));
+        return Ok(Source::Table(table));
     }
     if !spool.is_file() {
-        return Ok(SwitchSource::None);
+        return Ok(Source::Spools(Vec::new()));
     }
-    let survey = SwitchSpoolReader::open(&spool)?.survey(vcpus)?;
-    header.end = header.end.max(HostNs(survey.last_ns));
-    header.notes.push(note(dir, spooled("events of vCPUs", survey.switches, survey.lost_bytes)));
-    if 0 < survey.dangling {
-        *header.counters.entry(switches::DANGLING.to_owned()).or_insert(0) += survey.dangling;
+    let mut dangling = 0;
+    let survey = SpoolReader::<SwitchCodec>::open(&spool, EVERYWHERE)?.survey(&mut |block| {
+        dangling += block.iter().filter(|switch| vcpus <= switch.vcpu.index()).count() as u64;
+    })?;
+    header.end = header.end.max(HostNs(survey.keys[1]));
+    header.notes.push(note(dir, spooled("events of vCPUs", &survey)));
+    if 0 < dangling {
+        *header.counters.entry(switches::DANGLING.to_owned()).or_insert(0) += dangling;
     }
-    Ok(SwitchSource::Spool(spool))
-}
-
-fn survey(spools: &[(CpuId, PathBuf)]) -> Result<Survey, Error> {
-    let mut sum = Survey::default();
-    for (cpu, path) in spools {
-        let one = SpoolReader::open(path, *cpu)?.survey()?;
-        sum.samples += one.samples;
-        sum.lost_bytes += one.lost_bytes;
-        sum.last_ns = sum.last_ns.max(one.last_ns);
-    }
-    Ok(sum)
+    Ok(Source::Spools(vec![(EVERYWHERE, spool)]))
 }
 
 pub(crate) fn note(dir: &Path, text: String) -> Note {
@@ -246,9 +197,12 @@ pub(crate) fn killed(missing: &[PathBuf]) -> String {
     }
 }
 
-pub(crate) fn spooled(what: &str, count: u64, lost_bytes: u64) -> String {
+pub(crate) fn spooled(what: &str, survey: &Survey) -> String {
+    let Survey { records, lost_bytes, .. } = survey;
     match lost_bytes {
-        0 => format!("{count} {what} read from the spools"),
-        _ => format!("{count} {what} read from the spools, {lost_bytes} bytes at their ends lost"),
+        0 => format!("{records} {what} read from the spools"),
+        _ => {
+            format!("{records} {what} read from the spools, {lost_bytes} bytes at their ends lost")
+        }
     }
 }

@@ -4,10 +4,8 @@
 //! promised. A row group is a batch of at most `SLICE` events as they came, in time order.
 
 mod record;
-mod spool;
 
-pub use spool::SwitchSpool;
-pub(crate) use spool::SwitchSpoolReader;
+pub(crate) use record::{SWITCH_SIZE, decode_switch, encode_switch};
 
 use model::{
     CpuId, Cr3, GuestAt, GuestVirt, HostNs, OffCpuReason, Pid, Switch, SwitchEvent, Tid, VcpuId,

@@ -1,4 +1,4 @@
-//! Records in a spool: of each only the 8-byte words that differ from the record before.
+//! Records of fixed size in a spool: of each only the 8-byte words that differ from the record before.
 //!
 //! ```text
 //!  | mask: bit i stands for word i | the words whose bits are set, in order |   next record ...
@@ -7,72 +7,71 @@
 //! little more than their times and addresses, so most of what the sampler wrote need not be copied, allocated
 //! and zeroed once more by the kernel: that costs more instructions than looking for it.
 
-use crate::abi::RECORD_SIZE;
-
-const WORDS: usize = RECORD_SIZE / 8;
 const MASK: usize = 2;
+/// Bytes of the largest record.
+const RECORD: usize = 96;
 /// Bytes of a packed record at most.
-pub(crate) const PACKED_SIZE: usize = MASK + RECORD_SIZE;
+pub(crate) const PACKED: usize = MASK + RECORD;
 
-/// Packs records to the begin of `packed`, which has room for the worst; how many bytes they take.
-pub(crate) fn pack(records: &[[u8; RECORD_SIZE]], packed: &mut [u8]) -> usize {
-    let mut before = &[0; RECORD_SIZE];
-    let mut at = 0;
-    for record in records {
-        let room = packed[at..].first_chunk_mut().expect("there is room for the worst");
-        at += pack_one(record, before, room);
-        before = record;
+/// The record before; of zeros where there is none.
+#[derive(Debug)]
+pub(crate) struct Last<const N: usize>(pub(crate) [u8; N]);
+
+impl<const N: usize> Default for Last<N> {
+    fn default() -> Self {
+        Self([0; N])
     }
-    at
 }
 
-fn pack_one(
-    record: &[u8; RECORD_SIZE],
-    before: &[u8; RECORD_SIZE],
-    packed: &mut [u8; PACKED_SIZE],
-) -> usize {
-    let (words, _) = record.as_chunks::<8>();
-    let (old, _) = before.as_chunks::<8>();
-    let mut mask = 0_u16;
-    let mut at = MASK;
-    for i in 0..WORDS {
-        let word = words[i];
-        if u64::from_ne_bytes(word) != u64::from_ne_bytes(old[i]) {
-            *packed[at..].first_chunk_mut().expect("a record has as many words") = word;
+/// Appends a record that follows `before`, and makes it the one before the next.
+pub(crate) fn pack<const N: usize>(record: &[u8; N], before: &mut Last<N>, bytes: &mut Vec<u8>) {
+    const { assert!(N <= RECORD && N.is_multiple_of(8)) };
+    let mut packed = [0; PACKED];
+    let (mut mask, mut at) = (0_u16, MASK);
+    let words = record.as_chunks::<8>().0.iter().zip(before.0.as_chunks::<8>().0);
+    for (i, (word, old)) in words.enumerate() {
+        if u64::from_ne_bytes(*word) != u64::from_ne_bytes(*old) {
+            packed[at..at + 8].copy_from_slice(word);
             at += 8;
             mask |= 1 << i;
         }
     }
     packed[..MASK].copy_from_slice(&mask.to_le_bytes());
-    at
+    bytes.extend_from_slice(&packed[..at]);
+    before.0 = *record;
 }
 
-/// Appends `count` records to `records`; `None` when the bytes are not exactly those.
-pub(crate) fn unpack(mut packed: &[u8], count: usize, records: &mut Vec<u8>) -> Option<()> {
-    let mut record = [0; RECORD_SIZE];
-    for _ in 0..count {
-        let (mask, rest) = packed.split_first_chunk()?;
-        let mask = u16::from_le_bytes(*mask);
-        packed = rest;
-        (mask >> WORDS == 0).then_some(())?;
-        let (words, _) = record.as_chunks_mut::<8>();
-        for (_, word) in words.iter_mut().enumerate().filter(|(i, _)| mask >> i & 1 != 0) {
-            let (new, rest) = packed.split_first_chunk()?;
-            *word = *new;
-            packed = rest;
-        }
-        records.extend_from_slice(&record);
+/// `pack` undone: makes `before` the next record. `None` when the bytes are none.
+pub(crate) fn unpack<const N: usize>(bytes: &mut &[u8], before: &mut Last<N>) -> Option<()> {
+    let (mask, mut rest) = bytes.split_first_chunk()?;
+    let mask = u16::from_le_bytes(*mask);
+    let (words, _) = before.0.as_chunks_mut::<8>();
+    (u32::from(mask) >> words.len() == 0).then_some(())?;
+    for (_, word) in words.iter_mut().enumerate().filter(|(i, _)| mask >> i & 1 != 0) {
+        let (new, after) = rest.split_first_chunk()?;
+        *word = *new;
+        rest = after;
     }
-    packed.is_empty().then_some(())
+    *bytes = rest;
+    Some(())
 }
 
 #[cfg(test)]
 mod test {
     use super::*;
 
+    const WORDS: usize = RECORD / 8;
+
+    fn unpack_all(mut packed: &[u8], count: usize) -> Option<Vec<[u8; RECORD]>> {
+        let mut record = Last::default();
+        let records = (0..count).map(|_| unpack(&mut packed, &mut record).map(|()| record.0));
+        let records = records.collect();
+        if packed.is_empty() { records } else { None }
+    }
+
     /// Records given as (word, value) changes of the one before; how many bytes they take.
     fn check(changes: &[&[(usize, u64)]], bytes: usize) {
-        let mut record = [0; RECORD_SIZE];
+        let mut record = [0; RECORD];
         let records: Vec<_> = changes
             .iter()
             .map(|changes| {
@@ -82,16 +81,14 @@ mod test {
                 record
             })
             .collect();
-        let mut packed = vec![0xee; PACKED_SIZE * records.len()];
-        let length = pack(&records, &mut packed);
-        assert_eq!(length, bytes);
-        let mut unpacked = Vec::new();
-        assert_eq!(unpack(&packed[..length], records.len(), &mut unpacked), Some(()));
-        assert_eq!(unpacked, records.as_flattened());
-        for cut in 0..length {
-            assert_eq!(unpack(&packed[..cut], records.len(), &mut Vec::new()), None, "{cut}");
+        let (mut packed, mut before) = (Vec::new(), Last::default());
+        records.iter().for_each(|record| pack(record, &mut before, &mut packed));
+        assert_eq!(packed.len(), bytes);
+        assert_eq!(unpack_all(&packed, records.len()), Some(records.clone()));
+        for cut in 0..packed.len() {
+            assert_eq!(unpack_all(&packed[..cut], records.len()), None, "{cut}");
         }
-        assert_eq!(unpack(&packed[..length], records.len() + 1, &mut Vec::new()), None);
+        assert_eq!(unpack_all(&packed, records.len() + 1), None);
     }
 
     #[test]
@@ -100,11 +97,12 @@ mod test {
         check(&[&[]], 2);
         check(&[&[(0, 7), (11, 9)], &[(0, 8)], &[], &[(0, 0), (5, 1)]], 18 + 10 + 2 + 18);
         let all: Vec<_> = (0..WORDS).map(|word| (word, !0)).collect();
-        check(&[&all, &all], PACKED_SIZE + 2);
+        check(&[&all, &all], PACKED + 2);
     }
 
     #[test]
     fn words_beyond_a_record_are_refused() {
-        assert_eq!(unpack(&[0, 0x10], 1, &mut Vec::new()), None);
+        assert_eq!(unpack_all(&[0, 0x10], 1), None);
+        assert_eq!(unpack(&mut &[0x80, 0][..], &mut Last::<56>::default()), None);
     }
 }

@@ -3,17 +3,17 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use model::{CpuId, Header, Sample, Switch, Tables};
+use model::{CpuId, Header, MachineId, Sample, Switch, Tables};
 
-use crate::columns::{SLICE, TableWriter};
+use crate::batches::convert;
 use crate::error::{Error, Folder};
-use crate::files::{self, SAMPLES, STACK_SPOOL, SWITCH_SPOOL, SWITCHES};
+use crate::files::{self, SAMPLES, STACK_SPOOL, SWITCH_SPOOL, SWITCHES, cpu_spool};
 use crate::folder::PartialFolder;
 use crate::manifest::{self, FileEntry, Files};
-use crate::merge::Merge;
+use crate::recording_spools::{SampleCodec, Spool, StackSpool, SwitchCodec, SwitchSpool};
 use crate::samples::{self, Samples, by_thread};
-use crate::spool::{Spool, StackSpool, open_spools};
-use crate::switches::{self, SwitchSpool, SwitchSpoolReader, Switches};
+use crate::spool::{EVERYWHERE, SpoolWriter};
+use crate::switches::{self, Switches};
 use crate::tables;
 
 /// Writes one recording.
@@ -84,7 +84,8 @@ impl Writer {
     /// # Errors
     /// When it can't be created.
     pub fn spool(&self, cpu: CpuId) -> Result<Spool, Error> {
-        Spool::create(&files::spool(self.dir(), cpu), cpu)
+        let place = (MachineId::HOST, cpu.0);
+        SpoolWriter::create(&self.dir().join(cpu_spool(place)), place).map(Spool)
     }
 
     /// Begins the spool of call stacks; once.
@@ -92,7 +93,7 @@ impl Writer {
     /// # Errors
     /// When it can't be created.
     pub fn stack_spool(&self) -> Result<StackSpool, Error> {
-        StackSpool::create(&self.dir().join(STACK_SPOOL))
+        SpoolWriter::create(&self.dir().join(STACK_SPOOL), EVERYWHERE).map(StackSpool)
     }
 
     /// Begins the spool of switch events; once.
@@ -100,7 +101,7 @@ impl Writer {
     /// # Errors
     /// When it can't be created.
     pub fn switch_spool(&self) -> Result<SwitchSpool, Error> {
-        SwitchSpool::create(&self.dir().join(SWITCH_SPOOL))
+        SpoolWriter::create(&self.dir().join(SWITCH_SPOOL), EVERYWHERE).map(SwitchSpool)
     }
 
     /// Stores what is known so far, so that it is not lost should the writer be killed: for rare
@@ -163,22 +164,19 @@ impl Writer {
         see: &mut dyn FnMut(&[Sample]),
         lost: &mut Lost,
     ) -> Result<FileEntry, Error> {
-        let mut merge = Merge::new(open_spools(&files::find_spools(self.dir())?)?)?;
-        let mut writer = TableWriter::<Samples>::create(self.dir())?;
-        let mut slice = Vec::new();
-        loop {
-            merge.next_batch(SLICE, &mut slice)?;
-            if slice.is_empty() {
-                break;
-            }
-            for name in slice.iter_mut().flat_map(|sample| samples::cut_dangling(tables, sample)) {
-                *lost.entry(name).or_insert(0) += 1;
-            }
-            see(&slice);
-            writer.write(by_thread(&slice))?;
-        }
-        *lost.entry("spool_bytes_lost").or_insert(0) += merge.lost_bytes();
-        writer.finish()
+        let spools = files::find_spools(self.dir(), cpu_spool)?;
+        let (entry, bytes) =
+            convert::<Samples, SampleCodec>(self.dir(), &spools, |slice, writer| {
+                for name in
+                    slice.iter_mut().flat_map(|sample| samples::cut_dangling(tables, sample))
+                {
+                    *lost.entry(name).or_insert(0) += 1;
+                }
+                see(slice);
+                writer.write(by_thread(slice))
+            })?;
+        *lost.entry("spool_bytes_lost").or_insert(0) += bytes;
+        Ok(entry)
     }
 
     fn write_switches(
@@ -187,26 +185,23 @@ impl Writer {
         see: &mut dyn FnMut(&[Switch]),
         lost: &mut Lost,
     ) -> Result<FileEntry, Error> {
-        let mut writer = TableWriter::<Switches>::create(self.dir())?;
         let spool = self.dir().join(SWITCH_SPOOL);
-        if !spool.exists() {
-            return writer.finish();
-        }
-        let mut spool = SwitchSpoolReader::open(&spool)?;
-        let mut slice = Vec::new();
-        while spool.next_batch(&mut slice)? {
-            let dangling = switches::cut_dangling(&mut slice, tables.vcpus.len());
-            *lost.entry(switches::DANGLING).or_insert(0) += dangling as u64;
-            see(&slice);
-            writer.write(&slice)?;
-        }
-        *lost.entry("spool_bytes_lost").or_insert(0) += spool.lost_bytes();
-        writer.finish()
+        let spools = if spool.exists() { vec![(EVERYWHERE, spool)] } else { Vec::new() };
+        let (entry, bytes) =
+            convert::<Switches, SwitchCodec>(self.dir(), &spools, |slice, writer| {
+                slice.sort_by_key(|switch| switch.time);
+                let dangling = switches::cut_dangling(slice, tables.vcpus.len());
+                *lost.entry(switches::DANGLING).or_insert(0) += dangling as u64;
+                see(slice);
+                writer.write(&*slice)
+            })?;
+        *lost.entry("spool_bytes_lost").or_insert(0) += bytes;
+        Ok(entry)
     }
 
     fn spools(&self) -> Result<Vec<PathBuf>, Error> {
         let others = [STACK_SPOOL, SWITCH_SPOOL].map(|name| self.dir().join(name));
-        let spools = files::find_spools(self.dir())?.into_iter().map(|(_, path)| path);
+        let spools = files::find_spools(self.dir(), cpu_spool)?.into_iter().map(|(_, path)| path);
         Ok(spools.chain(others.into_iter().filter(|path| path.exists())).collect())
     }
 }

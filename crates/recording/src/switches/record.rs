@@ -6,7 +6,7 @@ use model::{
 };
 
 /// Bytes of one event.
-pub(super) const SWITCH_SIZE: usize = 56;
+pub(crate) const SWITCH_SIZE: usize = 56;
 
 const OUT: u8 = 0;
 const IN: u8 = 1;
@@ -19,7 +19,7 @@ const GUEST_VALID: u8 = 0x04;
 const CR3_VALID: u8 = 0x08;
 
 /// The bytes of an event. What an event does not have is 0.
-pub(super) fn encode(switch: &Switch) -> [u8; SWITCH_SIZE] {
+pub(crate) fn encode_switch(switch: &Switch) -> [u8; SWITCH_SIZE] {
     let mut words = [0_u64; 4];
     let mut halves = [0_u32; 5];
     let mut bytes = [0_u8; 4];
@@ -64,8 +64,8 @@ pub(super) fn encode(switch: &Switch) -> [u8; SWITCH_SIZE] {
     record
 }
 
-/// `encode` undone; `None` when the bytes are no event.
-pub(super) fn decode(record: &[u8; SWITCH_SIZE]) -> Option<Switch> {
+/// `encode_switch` undone; `None` when the bytes are no event.
+pub(crate) fn decode_switch(record: &[u8; SWITCH_SIZE]) -> Option<Switch> {
     let word = |at: usize| u64::from_le_bytes(record.as_chunks().0[at]);
     let half = |at: usize| u32::from_le_bytes(record.as_chunks().0[8 + at]);
     let (pid, tid, exit_reason) = (Pid(half(2)), Tid(half(3)), half(4));

@@ -6,14 +6,14 @@ use model::{HostNs, TraceEvent, TraceTables};
 
 use super::events::Events;
 use super::manifest::{self, Contents};
-use super::spool::{self, Place, SpooledEvents};
+use super::spool::EventCodec;
 use super::{TraceHeader, tables};
-use crate::columns::{SLICE, TableReader};
+use crate::batches::{Batches, Source};
 use crate::error::{Error, Folder};
-use crate::files::{EVENTS, TRACE_MANIFEST};
+use crate::files::{self, EVENTS, TRACE_MANIFEST, machine_spool};
 use crate::folder::{find, verify};
-use crate::merge::Merge;
 use crate::reader::{killed, note, spooled};
+use crate::spool::{SpoolReader, Survey};
 
 /// Events of a trace at most: whoever makes timelines from them holds some 20 bytes for each.
 pub const MAX_EVENTS: u64 = 1 << 27;
@@ -31,16 +31,10 @@ pub struct Trace {
     events: Option<u64>,
 }
 
-#[derive(Debug)]
-enum Source {
-    Table(PathBuf),
-    Spools(Vec<(Place, PathBuf)>),
-}
-
 /// The events of a trace in time order, batch by batch.
 #[derive(Debug)]
 pub struct TraceEvents {
-    stream: Stream,
+    stream: Batches<Events, EventCodec>,
     batch: Vec<TraceEvent>,
     /// How many there are to refer to.
     machines: usize,
@@ -48,12 +42,6 @@ pub struct TraceEvents {
     limit: u64,
     /// Given so far.
     given: u64,
-}
-
-#[derive(Debug)]
-enum Stream {
-    Table(Box<TableReader<Events>>),
-    Spools(Merge<SpooledEvents>),
 }
 
 impl Trace {
@@ -101,10 +89,7 @@ impl Trace {
         if self.events.is_some_and(|events| limit < events) {
             return Err(Error::TooManyEvents { path: self.dir.clone(), limit });
         }
-        let stream = match &self.source {
-            Source::Table(path) => Stream::Table(Box::new(TableReader::open(path)?)),
-            Source::Spools(spools) => Stream::Spools(Merge::new(spool::open(spools)?)?),
-        };
+        let stream = Batches::open(&self.source)?;
         let machines = self.tables.machines.len();
         let path = self.dir.clone();
         Ok(TraceEvents { stream, batch: Vec::new(), machines, path, limit, given: 0 })
@@ -168,32 +153,31 @@ impl Trace {
 
     /// Takes the events from the spools, and from the events what the tables can't know yet: when they end.
     fn read_spools(&mut self) -> Result<(), Error> {
-        let (known, unknown): (Vec<_>, Vec<_>) = spool::find(&self.dir)?
+        let (known, unknown): (Vec<_>, Vec<_>) = files::find_spools(&self.dir, machine_spool)?
             .into_iter()
             .partition(|((machine, _), _)| machine.index() < self.tables.machines.len());
-        let (mut events, mut lost_bytes) = (0, 0);
+        let mut sum = Survey::default();
         for ((machine, cpu), path) in &known {
-            let survey = SpooledEvents::open(path, (*machine, *cpu))?.survey()?;
-            events += survey.events;
-            lost_bytes += survey.lost_bytes;
+            let spool = SpoolReader::<EventCodec>::open(path, (*machine, *cpu))?;
+            let survey = spool.survey(&mut |_| {})?;
+            sum.add(&survey);
             let machine = &mut self.tables.machines[machine.index()];
             if let Err(place) = machine.cpus.binary_search(cpu) {
                 machine.cpus.insert(place, *cpu);
             }
-            if 0 < survey.events {
-                widen((&mut machine.begin, &mut machine.end), survey.first, survey.last);
-                let (begin, end) = (&mut self.header.begin, &mut self.header.end);
-                widen((begin, end), survey.first, survey.last);
+            if 0 < survey.records {
+                let [first, last] = survey.keys.map(HostNs);
+                widen((&mut machine.begin, &mut machine.end), first, last);
+                widen((&mut self.header.begin, &mut self.header.end), first, last);
             }
         }
-        let text = spooled("events", events, lost_bytes);
-        self.header.notes.push(note(&self.dir, text));
+        self.header.notes.push(note(&self.dir, spooled("events", &sum)));
         if !unknown.is_empty() {
             let text =
                 format!("{} spools of machines that no table has were left out", unknown.len());
             self.header.notes.push(note(&self.dir, text));
         }
-        self.events = Some(events);
+        self.events = Some(sum.records);
         self.source = Source::Spools(known);
         Ok(())
     }
@@ -211,13 +195,7 @@ impl TraceEvents {
     /// # Errors
     /// When it can't be read, or there are more events than the limit.
     pub fn next_batch(&mut self) -> Result<Option<&[TraceEvent]>, Error> {
-        let more = match &mut self.stream {
-            Stream::Table(reader) => reader.next_batch(&mut self.batch)?,
-            Stream::Spools(merge) => {
-                merge.next_batch(SLICE, &mut self.batch)?;
-                !self.batch.is_empty()
-            }
-        };
+        let more = self.stream.next(&mut self.batch)?;
         if self.batch.iter().any(|event| self.machines <= event.machine.index()) {
             let reason = "an event refers to a row that does not exist";
             return Err(Error::damaged(&self.path.join(EVENTS), reason));

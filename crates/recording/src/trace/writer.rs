@@ -6,13 +6,14 @@ use std::path::{Path, PathBuf};
 use model::{MachineId, TraceEvent, TraceEventKind, TraceStack, TraceTables};
 
 use super::events::Events;
-use super::{TraceHeader, TraceSpool, manifest, spool, tables};
-use crate::columns::{SLICE, TableWriter};
+use super::spool::EventCodec;
+use super::{TraceHeader, TraceSpool, manifest, tables};
+use crate::batches::convert;
 use crate::error::{Error, Folder};
-use crate::files::EVENTS;
+use crate::files::{self, EVENTS, machine_spool};
 use crate::folder::PartialFolder;
 use crate::manifest::{FileEntry, Files};
-use crate::merge::Merge;
+use crate::spool::{Place, SpoolWriter};
 
 /// Writes one trace.
 ///
@@ -71,7 +72,9 @@ impl TraceWriter {
     /// # Errors
     /// When it can't be created.
     pub fn spool(&self, machine: MachineId, cpu: u32) -> Result<TraceSpool, Error> {
-        TraceSpool::create(&self.folder.dir, (machine, cpu)).map_err(Error::of_trace)
+        let place = (machine, cpu);
+        let path = self.folder.dir.join(machine_spool(place));
+        SpoolWriter::create(&path, place).map(TraceSpool).map_err(Error::of_trace)
     }
 
     /// Stores what is known so far, so that it is not lost should the writer be killed: for rare events, such as a
@@ -106,7 +109,7 @@ impl TraceWriter {
         let dir = &self.folder.dir;
         let written = tables::write(dir, tables)?;
         let mut files: Files = written.into_iter().map(|(n, e)| (n.to_owned(), e)).collect();
-        let spools = spool::find(dir)?;
+        let spools = files::find_spools(dir, machine_spool)?;
         let (events, lost) = write_events(dir, &spools, tables)?;
         let (rows, event_bytes) = (events.rows, events.bytes);
         files.insert(EVENTS.to_owned(), events);
@@ -153,19 +156,13 @@ impl Lost {
 
 fn write_events(
     dir: &Path,
-    spools: &[(spool::Place, PathBuf)],
+    spools: &[(Place, PathBuf)],
     tables: &TraceTables,
 ) -> Result<(FileEntry, Lost), Error> {
-    let mut merge = Merge::new(spool::open(spools)?)?;
-    let mut writer = TableWriter::<Events>::create(dir)?;
     let stacks: BTreeSet<_> =
         tables.stacks.iter().map(|(machine, number, _)| (*machine, *number)).collect();
-    let (mut slice, mut lost) = (Vec::new(), Lost::default());
-    loop {
-        merge.next_batch(SLICE, &mut slice)?;
-        if slice.is_empty() {
-            break;
-        }
+    let mut lost = Lost::default();
+    let (events, spool_bytes) = convert::<Events, EventCodec>(dir, spools, |slice, writer| {
         let before = slice.len();
         slice.retain(|event| event.machine.index() < tables.machines.len());
         lost.without_machine += (before - slice.len()) as u64;
@@ -173,12 +170,10 @@ fn write_events(
             stack_of(&event.kind).is_some_and(|stack| !stacks.contains(&(event.machine, stack)))
         };
         lost.without_stack += slice.iter().filter(lacks_stack).count() as u64;
-        if !slice.is_empty() {
-            writer.write(&slice)?;
-        }
-    }
-    lost.spool_bytes = merge.lost_bytes();
-    Ok((writer.finish()?, lost))
+        if slice.is_empty() { Ok(()) } else { writer.write(&*slice) }
+    })?;
+    lost.spool_bytes = spool_bytes;
+    Ok((events, lost))
 }
 
 fn stack_of(what: &TraceEventKind) -> Option<TraceStack> {

@@ -1,0 +1,166 @@
+//! The spools of a recording: of each CPU's samples, of the switch events of vCPUs' threads, and of call stacks.
+
+use model::{HostNs, HostVirt, Sample, Stack, Switch};
+
+use crate::abi::{RECORD_SIZE, decode, time_of};
+use crate::error::Error;
+use crate::spool::{Codec, Place, SpoolWriter};
+use crate::switches::{SWITCH_SIZE, decode_switch, encode_switch};
+use crate::words::{Last, PACKED, pack, unpack};
+
+/// Takes the records of one CPU while sampling.
+#[derive(Debug)]
+pub struct Spool(pub(crate) SpoolWriter<SampleCodec>);
+
+impl Spool {
+    /// Appends records as the sampler wrote them, in time order. They are in the file when this
+    /// returns; after an error none of the block that failed is.
+    ///
+    /// # Errors
+    /// When `records` is not a whole number of records, or can't be written.
+    pub fn append(&mut self, records: &[u8]) -> Result<(), Error> {
+        let (records, rest) = records.as_chunks::<RECORD_SIZE>();
+        if !rest.is_empty() {
+            let reason = format!("{} bytes are no whole record of {RECORD_SIZE}", rest.len());
+            return Err(Error::Encode { path: self.0.path().to_owned(), reason });
+        }
+        self.0.append(records)
+    }
+}
+
+/// Takes the call stacks while sampling, so that a killed recording has them. Optional: the tables
+/// given to `Writer::finish` are what a complete recording holds.
+#[derive(Debug)]
+pub struct StackSpool(pub(crate) SpoolWriter<StackCodec>);
+
+impl StackSpool {
+    /// Appends the next rows of `Tables::stacks`. Addresses beyond 1024 per half are left out.
+    ///
+    /// # Errors
+    /// When they can't be written.
+    pub fn append(&mut self, stacks: &[Stack]) -> Result<(), Error> {
+        self.0.append(stacks)
+    }
+}
+
+/// Takes the events of vCPUs' threads while recording; all CPUs' in one file.
+#[derive(Debug)]
+pub struct SwitchSpool(pub(crate) SpoolWriter<SwitchCodec>);
+
+impl SwitchSpool {
+    /// Appends events in any order. They are in the file when this returns; after an error none of the
+    /// block that failed is.
+    ///
+    /// # Errors
+    /// When they can't be written.
+    pub fn append(&mut self, switches: &[Switch]) -> Result<(), Error> {
+        self.0.append(switches)
+    }
+}
+
+/// Samples as the sampler wrote them.
+#[derive(Debug)]
+pub(crate) enum SampleCodec {}
+
+impl Codec for SampleCodec {
+    type Record = [u8; RECORD_SIZE];
+    type Item = Sample;
+    type Before = Last<RECORD_SIZE>;
+    const KIND: [u8; 4] = *b"VSP2";
+    /// Without what their vCPUs waited for, 72 bytes each.
+    const OLDER: Option<[u8; 4]> = Some(*b"VSP1");
+    const BYTES: usize = PACKED;
+
+    fn encode(record: &Self::Record, before: &mut Self::Before, bytes: &mut Vec<u8>) {
+        pack(record, before, bytes);
+    }
+
+    fn decode(bytes: &mut &[u8], place: Place, before: &mut Self::Before) -> Option<Sample> {
+        unpack(bytes, before)?;
+        Some(decode(&before.0, model::CpuId(place.1)))
+    }
+
+    fn record_time(record: &Self::Record) -> HostNs {
+        time_of(record)
+    }
+
+    fn time(sample: &Sample) -> HostNs {
+        sample.time
+    }
+}
+
+#[derive(Debug)]
+pub(crate) enum SwitchCodec {}
+
+impl Codec for SwitchCodec {
+    type Record = Switch;
+    type Item = Switch;
+    type Before = Last<SWITCH_SIZE>;
+    const KIND: [u8; 4] = *b"VSW2";
+    /// All words of each.
+    const OLDER: Option<[u8; 4]> = Some(*b"VSW1");
+    const BYTES: usize = PACKED;
+
+    fn encode(switch: &Switch, before: &mut Self::Before, bytes: &mut Vec<u8>) {
+        pack(&encode_switch(switch), before, bytes);
+    }
+
+    fn decode(bytes: &mut &[u8], _: Place, before: &mut Self::Before) -> Option<Switch> {
+        unpack(bytes, before)?;
+        decode_switch(&before.0)
+    }
+
+    fn record_time(switch: &Switch) -> HostNs {
+        switch.time
+    }
+
+    fn time(switch: &Switch) -> HostNs {
+        switch.time
+    }
+}
+
+/// Stacks, which have no time: per stack the lengths of its halves, then their addresses.
+#[derive(Debug)]
+pub(crate) enum StackCodec {}
+
+/// Addresses of one half of a stack at most.
+const DEPTH: usize = 1024;
+
+impl Codec for StackCodec {
+    type Record = Stack;
+    type Item = Stack;
+    type Before = ();
+    const KIND: [u8; 4] = *b"VST2";
+    const OLDER: Option<[u8; 4]> = Some(*b"VST1");
+    const BYTES: usize = 8 * (1 + 2 * DEPTH);
+    const RECORDS: usize = 1024;
+
+    fn encode(stack: &Stack, (): &mut (), bytes: &mut Vec<u8>) {
+        let halves = [&stack.kernel, &stack.user].map(|half| &half[..half.len().min(DEPTH)]);
+        for half in halves {
+            bytes.extend_from_slice(&crate::blocks::length(half.len()).to_le_bytes());
+        }
+        for address in halves.into_iter().flatten() {
+            bytes.extend_from_slice(&address.0.to_le_bytes());
+        }
+    }
+
+    fn decode(bytes: &mut &[u8], _: Place, (): &mut ()) -> Option<Stack> {
+        let mut words = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
+        let lengths = words.next()?;
+        let mut half = |length: u64| -> Option<Vec<HostVirt>> {
+            (0..length).map(|_| words.next().map(HostVirt)).collect()
+        };
+        let (kernel, user) = (half(lengths & 0xffff_ffff)?, half(lengths >> 32)?);
+        *bytes = &bytes[8 * (1 + kernel.len() + user.len())..];
+        Some(Stack { kernel, user })
+    }
+
+    fn record_time(_: &Stack) -> HostNs {
+        HostNs(0)
+    }
+
+    fn time(_: &Stack) -> HostNs {
+        HostNs(0)
+    }
+}
