@@ -17,7 +17,6 @@ struct vcpu_found vcpu_found;
 struct switch_event switch_event;
 struct memory_slot_found memory_slot_found;
 struct vcpu_clock_found vcpu_clock_found;
-struct mark_seen mark_seen;
 struct trace_slot trace_slot;
 struct trace_ring trace_ring;
 struct guest_process_event guest_process_event;

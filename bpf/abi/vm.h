@@ -28,19 +28,4 @@ struct vcpu_clock_found {
 };
 _Static_assert(sizeof(struct vcpu_clock_found) == 40, "no hidden padding");
 
-/* A guest makes a mark by reading a register of its PCI host bridge: its kernel writes the register's address to a port and
- * reads the answer from another; both make it leave, on every processor. A mark's number is the register's; so many there
- * are. */
-#define MARK_PORT 0xcf8
-#define MARK_ANSWER_PORT 0xcfc
-#define MARK_ADDRESS 0x80000000 /* enabled, bus 0, device 0, function 0, register 0 */
-#define MARKS 64
-
-struct mark_seen {
-	__u64 written;  /* the first, ns of CLOCK_MONOTONIC */
-	__u64 answered; /* and when the guest was to go on with the answer */
-	__u64 count;
-};
-_Static_assert(sizeof(struct mark_seen) == 24, "no hidden padding");
-
 #endif

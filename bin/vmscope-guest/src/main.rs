@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::{Parser, Subcommand};
-use guest::inside::{Commands, HELD, MARKER, become_command, make_marks};
+use guest::inside::{Commands, HELD, become_command};
 
 /// Give a vmscope host the names of this guest's processes and functions.
 #[derive(Parser)]
@@ -64,9 +64,6 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         words: Vec<String>,
     },
-    /// Make as many marks as each byte on standard input says
-    #[command(name = MARKER, hide = true)]
-    Marker,
 }
 
 fn main() -> ExitCode {
@@ -85,7 +82,6 @@ fn main() -> ExitCode {
             let error = become_command(&words);
             Err(error).with_context(|| format!("failed to run {}", words.join(" ")))
         }
-        Command::Marker => make_marks().context("failed to make marks"),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -33,7 +33,7 @@ use serde::{Deserialize, Serialize};
 pub use trace::*;
 
 /// Version of this protocol and of snapshot files.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// First bytes of every frame.
 pub const MAGIC: [u8; 8] = *b"vmscopeG";
@@ -87,11 +87,6 @@ pub enum Request {
     TraceStart(TraceOptions),
     /// Let the trace's command go.
     TraceRun,
-    /// Make marks for the host to see: writes to a port (`MARK_PORT` of bpf/abi/vm.h) by the guest's kernel.
-    TraceMark {
-        /// How many, at most `MAX_MARKS`; numbered from 0.
-        count: u8,
-    },
     /// Look at the clocks, and whether the command has ended.
     TraceLook,
     /// Send what lies in the rings.
@@ -127,10 +122,6 @@ pub enum Response {
     TraceStarted(Box<TraceStarted>),
     /// To `TraceRun` and `TraceLook`.
     TraceSeen(TraceSeen),
-    /// To `TraceMark`: `CLOCK_MONOTONIC` just before and after each, ns.
-    TraceMarked(
-        #[serde(deserialize_with = "at_most::<_, _, { MAX_MARKS as usize }>")] Vec<(u64, u64)>,
-    ),
     /// To `TraceDrain`.
     TraceSlots(#[serde(deserialize_with = "at_most::<_, _, MAX_OTHERS>")] Vec<TraceSlots>),
     /// To `TraceStop`.

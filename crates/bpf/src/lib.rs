@@ -48,11 +48,6 @@ object!(
     "vms"
 );
 object!(
-    /// Marks by which a guest and its host see the same instants.
-    MARKS,
-    "marks"
-);
-object!(
     /// A program that does nothing: the lowest possible cost of a sample.
     EMPTY,
     "empty"

@@ -258,7 +258,6 @@ pub(crate) fn unexpected(response: &Response) -> SessionError {
         Response::Error(_) => "an error",
         Response::TraceStarted(_) => "a trace's begin",
         Response::TraceSeen(_) => "a look at its clocks",
-        Response::TraceMarked(_) => "marks",
         Response::TraceSlots(_) => "events",
         Response::TraceStopped(_) => "a trace's end",
     };

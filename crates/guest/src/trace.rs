@@ -50,17 +50,6 @@ impl Session {
         }
     }
 
-    /// Has the guest make so many marks, numbered from 0; its clock before and after each, ns.
-    ///
-    /// # Errors
-    /// If it does not answer, or not as it should.
-    pub fn trace_mark(&mut self, count: u8) -> Result<Vec<(u64, u64)>, SessionError> {
-        match self.ask_step(&Request::TraceMark { count })? {
-            Response::TraceMarked(marks) => Ok(marks),
-            other => Err(unexpected(&other)),
-        }
-    }
-
     /// Has the guest send its rings' slots.
     ///
     /// # Errors
@@ -211,7 +200,6 @@ mod test {
                 stacks: 0,
                 scope: TraceScope::Everything,
                 mark: 1,
-                marks: false,
                 command: vec![],
             };
             let started = TraceStarted { slots_per_ring, ..started() };

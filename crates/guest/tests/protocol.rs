@@ -64,7 +64,7 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn the_bytes_of_version_1_stay() {
+fn the_bytes_of_a_version_stay() {
     let mut text = format!("version {VERSION}\n");
     for request in requests() {
         let _ = writeln!(text, "{request:?}\n  {}", hex(&postcard::to_stdvec(&request).unwrap()));

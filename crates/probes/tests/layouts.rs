@@ -52,7 +52,6 @@ fn structures_lie_as_rust_reads_them() {
         "vcpu_clock_found",
         "kvm 0, tsc_offset 8, tsc_ratio 16, pid 24, tid 28, number 32, protected_state 36, 40",
     );
-    check("mark_seen", "written 0, answered 8, count 16, 24");
     check("trace_slot", "tag 0, payload 8, 16");
     check("trace_ring", "head 0, mark 8, first 16, room 24, tail 64, lost 128, 512");
     check(
@@ -73,7 +72,6 @@ fn configurations_have_the_order_that_rust_passes() {
     check(bpf::SAMPLER, "slot_mask 0, call_graph 4, vendor 8, trigger 12, 16");
     check(bpf::SWITCHES, "slot_mask 0, vendor 4, 8");
     check(bpf::EXITS, "rows 0, vendor 4, 8");
-    check(bpf::MARKS, "pid 0, 4");
     check(
         bpf::TRACER,
         "base_ns 0, slots_shift 8, slots_mask 16, filter 24, filter_id 32, filter_level 40, exclude 48, \

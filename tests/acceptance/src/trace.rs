@@ -160,37 +160,155 @@ impl Life {
     }
 }
 
-/// Every task's life, by thread id, from `vmscope trace export --format csv`.
+/// What a task did from one instant to another: a line of `vmscope trace export --format csv`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stretch {
+    /// Of which machine.
+    pub machine: String,
+    /// Process.
+    pub pid: u32,
+    /// The thread's name.
+    pub name: String,
+    /// Thread.
+    pub tid: u32,
+    /// Since the trace's begin.
+    pub begin_ns: u64,
+    /// The same.
+    pub end_ns: u64,
+    /// Running, runnable, asleep.
+    pub state: String,
+    /// Why it has no CPU; empty: not known, or it has one.
+    pub cause: String,
+    /// Which it has; empty: none.
+    pub cpu: String,
+}
+
+/// `vmscope trace export --format csv`.
 ///
 /// # Errors
 /// If the export fails or is not what docs/trace.md says.
-pub fn lives(trace: &Path) -> anyhow::Result<BTreeMap<u32, Life>> {
+pub fn stretches(trace: &Path) -> anyhow::Result<Vec<Stretch>> {
     let path = trace.to_str().context("the path is not UTF-8")?;
     let output = run(&["trace", "export", path, "--format", "csv", "-o", "-"])?;
     if !output.status.success() {
         bail!("vmscope trace export failed: {}", String::from_utf8_lossy(&output.stderr));
     }
+    String::from_utf8(output.stdout)?.lines().skip(1).map(stretch).collect()
+}
+
+fn stretch(line: &str) -> anyhow::Result<Stretch> {
+    let words: Vec<&str> = line.split(',').collect();
+    let [machine, _, pid, name, tid, begin, end, state, cause, _, cpu, ..] = words[..] else {
+        bail!("a line of the CSV has too few columns: {line}")
+    };
+    let [machine, name, state, cause, cpu] = [machine, name, state, cause, cpu].map(str::to_owned);
+    let (begin_ns, end_ns) = (begin.parse()?, end.parse()?);
+    let (pid, tid) = (pid.parse()?, tid.parse()?);
+    Ok(Stretch { machine, pid, name, tid, begin_ns, end_ns, state, cause, cpu })
+}
+
+/// Every task's life, by thread id.
+///
+/// # Errors
+/// Those of `stretches`.
+pub fn lives(trace: &Path) -> anyhow::Result<BTreeMap<u32, Life>> {
     let mut lives = BTreeMap::<u32, Life>::new();
-    for line in String::from_utf8(output.stdout)?.lines().skip(1) {
-        let words: Vec<&str> = line.split(',').collect();
-        let [_, _, pid, name, tid, begin, end, state, cause, ..] = words[..] else {
-            bail!("a line of the CSV has too few columns: {line}")
-        };
-        let life = lives.entry(tid.parse()?).or_default();
-        let ns = end.parse::<u64>()? - begin.parse::<u64>()?;
-        name.clone_into(&mut life.name);
-        life.leads = pid == tid;
-        if state == "running" {
+    for stretch in stretches(trace)? {
+        let life = lives.entry(stretch.tid).or_default();
+        let ns = stretch.end_ns - stretch.begin_ns;
+        life.leads = stretch.pid == stretch.tid;
+        life.name = stretch.name;
+        if stretch.state == "running" {
             life.running += ns;
             continue;
         }
-        let cause = if cause.is_empty() { state } else { cause };
-        *life.waits.entry(cause.to_owned()).or_default() += ns;
+        let cause = if stretch.cause.is_empty() { stretch.state } else { stretch.cause };
+        *life.waits.entry(cause).or_default() += ns;
         if life.running == 0 {
             life.unborn += ns;
         }
     }
     Ok(lives)
+}
+
+/// How a guest's clock fits its host's events: whatever a guest's CPU does lies where the host's trace says that the
+/// vCPU's thread ran.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct ClockFit {
+    /// Instants of the guest that were compared.
+    pub instants: usize,
+    /// Of those, outside; the guest's clock is wrong by this much at least.
+    pub outside: Vec<u64>,
+    /// The least time from a run's begin to an instant in it: the guest's times are not earlier than they should be by more.
+    pub early_at_most_ns: u64,
+    /// And from an instant to the run's end: nor later.
+    pub late_at_most_ns: u64,
+}
+
+/// Compares the switches between a guest's tasks with when its vCPUs (QEMU's threads `CPU N/KVM`) ran on the host, while
+/// both were traced.
+#[must_use]
+pub fn clock_fit(stretches: &[Stretch], guest: &str) -> ClockFit {
+    let mut vcpus = BTreeMap::<&str, Vec<&Stretch>>::new();
+    for stretch in stretches.iter().filter(|stretch| stretch.machine == "host") {
+        let cpu = stretch.name.strip_prefix("CPU ").and_then(|name| name.strip_suffix("/KVM"));
+        if let Some(cpu) = cpu {
+            vcpus.entry(cpu).or_default().push(stretch);
+        }
+    }
+    let running = stretches.iter().filter(|stretch| stretch.machine == guest && stretch.runs());
+    let mut instants: Vec<(u64, &str)> = running
+        .flat_map(|stretch| [stretch.begin_ns, stretch.end_ns].map(|ns| (ns, &stretch.cpu[..])))
+        .collect();
+    instants.sort_unstable();
+    // Where the guest's trace begins and ends nothing was switched.
+    let ends = [instants.first(), instants.last()].map(|end| end.map_or(0, |(ns, _)| *ns));
+    let mut fit =
+        ClockFit { early_at_most_ns: u64::MAX, late_at_most_ns: u64::MAX, ..ClockFit::default() };
+    for (ns, cpu) in instants.into_iter().filter(|(ns, _)| !ends.contains(ns)) {
+        fit.add(ns, vcpus.get(cpu).map_or(&[][..], Vec::as_slice));
+    }
+    fit
+}
+
+impl Stretch {
+    fn runs(&self) -> bool {
+        self.state == "running"
+    }
+
+    /// How far an instant lies outside.
+    fn off(&self, ns: u64) -> u64 {
+        self.begin_ns.saturating_sub(ns).max(ns.saturating_sub(self.end_ns))
+    }
+}
+
+impl ClockFit {
+    /// `vcpu`: what its thread did, from the begin of the host's trace to its end.
+    fn add(&mut self, ns: u64, vcpu: &[&Stretch]) {
+        let (first, last) = match vcpu {
+            [] => (0, u64::MAX),
+            [first, .., last] => (first.begin_ns, last.end_ns),
+            [only] => (only.begin_ns, only.end_ns),
+        };
+        if ns <= first || last <= ns {
+            return;
+        }
+        self.instants += 1;
+        let runs = vcpu.iter().filter(|stretch| stretch.runs());
+        let Some(run) = runs.min_by_key(|run| run.off(ns)) else {
+            return self.outside.push(u64::MAX);
+        };
+        if 0 < run.off(ns) {
+            return self.outside.push(run.off(ns));
+        }
+        // Where the host's trace begins and ends a run has no ends.
+        if first < run.begin_ns {
+            self.early_at_most_ns = self.early_at_most_ns.min(ns - run.begin_ns);
+        }
+        if run.end_ns < last {
+            self.late_at_most_ns = self.late_at_most_ns.min(run.end_ns - ns);
+        }
+    }
 }
 
 /// What `perf sched timehist` says of a task, in ns.
@@ -254,6 +372,33 @@ mod tests {
             *value = value.as_u64().map_or(Value::Null, |ns| (ns + 1).into());
             assert!(check_sums(&bad).is_err(), "{changed}");
         }
+    }
+
+    #[test]
+    fn a_guest_s_switches_lie_within_its_vcpu_s_runs() {
+        let fit = |guest: &[&str]| {
+            let host = [
+                "host,qemu,300,CPU 0/KVM,301,0,50,running,,,3,",
+                "host,qemu,300,CPU 0/KVM,301,50,80,asleep,,,,",
+                "host,qemu,300,CPU 0/KVM,301,80,120,running,,,3,",
+                "host,qemu,300,CPU 0/KVM,301,120,300,asleep,,,,",
+                "host,other,310,other,310,50,80,running,,,3,",
+                "host,other,310,other,310,120,900,asleep,,,,",
+            ];
+            let lines: Vec<Stretch> =
+                host.iter().chain(guest).map(|line| stretch(line).unwrap()).collect();
+            let ClockFit { instants, outside, early_at_most_ns, late_at_most_ns } =
+                clock_fit(&lines, "a");
+            (instants, outside, early_at_most_ns, late_at_most_ns)
+        };
+        let ends = ["a,x,1,x,1,2,44,running,,,0,", "a,x,1,x,1,105,400,running,,,0,"];
+        let within = ["a,x,1,x,1,85,110,running,,,0,", ends[0], ends[1]];
+        assert_eq!(fit(&within), (4, vec![], 5, 6));
+        let outside = ["a,x,1,x,1,70,100,running,,,0,", "a,x,1,x,1,100,127,running,,,0,"];
+        let outside = [outside[0], outside[1], ends[0], ends[1]];
+        assert_eq!(fit(&outside), (6, vec![10, 7], 20, 6));
+        let elsewhere = ["a,x,1,x,1,85,110,running,,,1,", ends[0], ends[1]];
+        assert_eq!(fit(&elsewhere).1, [u64::MAX; 2], "no such vCPU");
     }
 
     #[test]

@@ -25,9 +25,6 @@ pub const MAX_TRACE_ROWS: usize = 1 << 18;
 /// Most bytes of slots in one answer.
 pub const MAX_TRACE_BYTES: usize = 16 << 20;
 
-/// Most marks at once: each has its own number (`MARKS` of bpf/abi/vm.h).
-pub const MAX_MARKS: u8 = 64;
-
 /// Most bytes of what the command wrote.
 pub const MAX_OUTPUT_BYTES: usize = 64 << 10;
 
@@ -42,8 +39,6 @@ pub struct TraceOptions {
     pub scope: TraceScope,
     /// What to write into the rings' heads, for the host to find.
     pub mark: u64,
-    /// Whether it will be asked for marks.
-    pub marks: bool,
     /// The command, which waits for `TraceRun`: its words; empty: none.
     #[serde(deserialize_with = "at_most::<_, _, MAX_OTHERS>")]
     pub command: Vec<String>,
@@ -121,8 +116,6 @@ pub struct TraceStarted {
     pub after_ns: u64,
     /// The command's first task.
     pub command: Option<u32>,
-    /// The task that makes marks, each by the system call `pread64`.
-    pub marker: Option<u32>,
     /// A pair of clocks.
     pub clock: TraceClock,
 }

@@ -23,8 +23,6 @@ pub struct TracePlan {
     pub vms: Vec<String>,
     /// How guests' events come out.
     pub guest_path: GuestPath,
-    /// Marks by which each guest's clock is checked: so many at the begin and at the end.
-    pub marks: u32,
     /// Bytes that stay free where the trace is written: with less the trace ends. `None`: 5 % of the file system, or
     /// 1 GiB where that is less.
     pub min_free: Option<u64>,

@@ -152,7 +152,6 @@ fn begin_guests<'a>(plan: &TracePlan, vms: &Vms<'a>) -> Result<Vec<Box<dyn Sourc
             guests: vms.len(),
             scope,
             path: plan.guest_path,
-            marks: plan.marks,
             command: plan.command.clone(),
         };
         let asked = AskedGuest::ask(vm, process, &guest, &plan.roots.sys);

@@ -8,7 +8,6 @@ mod error;
 mod kcore;
 mod kernel;
 mod log;
-mod marks;
 mod ports;
 mod processes;
 mod program;
@@ -19,7 +18,6 @@ mod trace;
 
 pub use command::{HELD, become_command};
 pub use error::InsideError;
-pub use marks::{MARKER, make_marks};
 pub use serve::serve;
 pub use snapshot::write_snapshot;
 pub use trace::Commands;

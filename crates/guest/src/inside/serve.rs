@@ -130,9 +130,6 @@ impl Conversation {
             Request::TraceStart(options) => self.start_trace(&options),
             Request::TraceRun => self.traced(|trace| trace.run().map(Response::TraceSeen)),
             Request::TraceLook => self.traced(|trace| Ok(Response::TraceSeen(trace.look()))),
-            Request::TraceMark { count } => {
-                self.traced(|trace| trace.mark(count).map(Response::TraceMarked))
-            }
             Request::TraceDrain => self.traced(|trace| Ok(Response::TraceSlots(trace.drain()))),
             Request::TraceStop => {
                 self.traced(|trace| Ok(Response::TraceStopped(Box::new(trace.stop()))))

@@ -17,7 +17,6 @@ use tracer::{
 };
 
 use super::command::TracedCommand;
-use super::marks::Marker;
 
 const PROC: &str = "/proc";
 const SYS: &str = "/sys";
@@ -52,10 +51,6 @@ pub(crate) enum TraceError {
     Probes(#[from] TracerError),
     #[error("failed to read {PROC}: {0}")]
     Tasks(io::Error),
-    #[error("no process makes marks")]
-    NoMarker,
-    #[error("failed to make marks: {0}")]
-    Marks(io::Error),
 }
 
 /// A trace under way. Dropped, it ends.
@@ -63,7 +58,6 @@ pub(crate) enum TraceError {
 pub(crate) struct Trace {
     tracer: Tracer,
     command: Option<TracedCommand>,
-    marker: Option<Marker>,
     /// By ring: what the host was sent so far, where it asks for it.
     sent: Vec<u64>,
     /// CPU time of this process when it had begun the trace.
@@ -81,10 +75,9 @@ impl Trace {
         }
         let cpus = host::machine::online_cpus(Path::new(SYS)).map_err(TraceError::Cpus)?;
         let command = hold(&options.command)?;
-        let (marker, no_marker) = marker(options.marks);
-        let tasks = (command.as_ref().map(TracedCommand::task), marker.as_ref().map(Marker::task));
-        let followed = followed(options.scope, tasks.0, Path::new(PROC))?;
-        let mut tracer = load(options, (followed, tasks.1), cpus.clone())?;
+        let task = command.as_ref().map(TracedCommand::task);
+        let followed = followed(options.scope, task, Path::new(PROC))?;
+        let mut tracer = load(options, followed, cpus.clone())?;
         let layout = tracer.layout();
         tracer::guest::mark(&tracer.rings().heads, layout.rings, options.mark);
         let mut started = TraceStarted {
@@ -95,8 +88,7 @@ impl Trace {
             slots_per_ring: u32::try_from(layout.slots_per_cpu).unwrap_or(0),
             rings: u32::try_from(layout.rings).unwrap_or(0),
             fault_estimate_ns: tracer::fault_estimate(),
-            command: tasks.0,
-            marker: tasks.1,
+            command: task,
             ..TraceStarted::default()
         };
         let pages = |(address, bytes)| pages_of(Path::new(PROC), address, bytes);
@@ -110,10 +102,9 @@ impl Trace {
         started.after = all_tasks()?;
         started.after_ns = super::now_ns();
         started.missing = tracer.missing().to_vec();
-        started.missing.extend(no_marker);
         started.clock = clock();
         let cpu_ns = own_cpu_ns();
-        Ok((Self { tracer, command, marker, sent: vec![0; layout.rings], cpu_ns }, started))
+        Ok((Self { tracer, command, sent: vec![0; layout.rings], cpu_ns }, started))
     }
 
     /// Lets the command go.
@@ -127,12 +118,6 @@ impl Trace {
     pub(crate) fn look(&mut self) -> TraceSeen {
         let exit_code = self.command.as_ref().and_then(TracedCommand::exit_code);
         TraceSeen { clock: clock(), exit_code }
-    }
-
-    /// Makes marks. The clock just before and after each, ns.
-    pub(crate) fn mark(&mut self, count: u8) -> Result<Vec<(u64, u64)>, TraceError> {
-        let marker = self.marker.as_mut().ok_or(TraceError::NoMarker)?;
-        marker.make(count).map_err(TraceError::Marks)
     }
 
     /// What the programs have written since the last time, as much as one answer holds, and frees its room.
@@ -219,18 +204,6 @@ fn hold(words: &[String]) -> Result<Option<TracedCommand>, TraceError> {
     TracedCommand::hold(words).map(Some).map_err(TraceError::Command)
 }
 
-/// Who makes marks, or why nobody can.
-fn marker(wanted: bool) -> (Option<Marker>, Option<(String, String)>) {
-    match wanted.then(Marker::start) {
-        Some(Ok(marker)) => (Some(marker), None),
-        Some(Err(error)) => {
-            let reason = format!("failed to read its PCI host bridge: {error}");
-            (None, Some(("clock marks".to_owned(), reason)))
-        }
-        None => (None, None),
-    }
-}
-
 /// The process to follow, if not everybody is traced.
 fn followed(
     scope: TraceScope,
@@ -245,10 +218,10 @@ fn followed(
     }
 }
 
-/// `followed`: a process; `marker`: who makes marks.
+/// `followed`: a process.
 fn load(
     options: &TraceOptions,
-    (followed, marker): (Option<u32>, Option<u32>),
+    followed: Option<u32>,
     cpus: Vec<u32>,
 ) -> Result<Tracer, TraceError> {
     let filter = match options.scope {
@@ -265,7 +238,7 @@ fn load(
     if filter == Filter::None {
         return Ok(tracer);
     }
-    for pid in followed.into_iter().chain(marker) {
+    if let Some(pid) = followed {
         tracer.follow(Pid(pid))?;
     }
     Ok(tracer)

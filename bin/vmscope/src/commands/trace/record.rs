@@ -77,9 +77,6 @@ pub(crate) struct Args {
     /// The same as --transport vsock
     #[arg(long, hide = true, requires = "vm", conflicts_with = "transport")]
     by_link: bool,
-    /// Validate the guest's clock with N port writes at begin and end, which guest and host both time-stamp
-    #[arg(long, alias = "check-clock", value_name = "N", requires = "vm", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=1024))]
-    validate_clock: u32,
     /// Trace only this process and its descendants
     #[arg(long, alias = "tree", value_name = "PID", conflicts_with = "cgroup", value_parser = process_id)]
     follow: Option<u32>,
@@ -122,7 +119,6 @@ pub(crate) fn host_plan(
         scope: Scope::Everything,
         vms: vms.to_vec(),
         guest_path: GuestPath::Memory,
-        marks: 0,
         min_free,
         command: command.to_vec(),
         vmscope_version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -170,7 +166,6 @@ fn plan(args: &Args) -> anyhow::Result<TracePlan> {
             Transport::Memory if !args.by_link => GuestPath::Memory,
             _ => GuestPath::Link,
         },
-        marks: args.validate_clock,
         min_free: args.min_free,
         command: args.command.clone(),
         vmscope_version: env!("CARGO_PKG_VERSION").to_owned(),

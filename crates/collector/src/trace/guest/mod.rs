@@ -8,7 +8,6 @@
 mod clock_warnings;
 mod cpus;
 mod find;
-mod marks;
 mod rate_limit;
 mod rings;
 mod worker;
@@ -35,7 +34,6 @@ pub use find::VmError;
 pub(crate) use find::{all_vms, find_vm};
 
 use self::clock_warnings::ClockWarnings;
-use self::marks::{Calls, Marks};
 use self::rate_limit::RateLimit;
 use self::rings::Rings;
 use self::worker::{Begun, Clocks, Command, Message, Work};
@@ -68,7 +66,6 @@ pub(super) struct GuestPlan {
     pub(super) guests: usize,
     pub(super) scope: TraceScope,
     pub(super) path: GuestPath,
-    pub(super) marks: u32,
     /// Words; empty: none.
     pub(super) command: Vec<String>,
 }
@@ -105,8 +102,6 @@ pub(super) struct Guest {
 struct Clock {
     guest: GuestClock,
     warnings: ClockWarnings,
-    marks: Marks,
-    calls: Calls,
 }
 
 /// Events with the guest's time, until the host's is known.
@@ -169,10 +164,8 @@ impl AskedGuest {
                 stacks: STACKS,
                 scope: plan.scope,
                 mark,
-                marks: 0 < plan.marks,
                 command: plan.command.clone(),
             },
-            marks: plan.marks,
             host_cpus: host::machine::online_cpus(sys).unwrap_or_default(),
         };
         let link = match work.channel {
@@ -235,7 +228,6 @@ impl Guest {
         let mut warnings = ClockWarnings::default();
         warnings.extend(clocks.warning);
         let guest = GuestClock::new(clocks.sample);
-        let (marks, calls) = (Marks::default(), Calls::default());
         let queue = Queue {
             events: vec![Vec::new(); rings_len],
             slots_per_look: wanted.slots_per_look / rings_len.max(1),
@@ -244,7 +236,7 @@ impl Guest {
         Ok(Self {
             row,
             rings,
-            clock: Clock { guest, warnings, marks, calls },
+            clock: Clock { guest, warnings },
             queue,
             worker: Worker { commands, messages, left: false },
             startup_events: StartupEvents::default(),
@@ -268,10 +260,6 @@ impl Guest {
                 {
                     self.fail(reason);
                 }
-            }
-            Message::Marked(Ok(marks)) => self.clock.marks.append(marks),
-            Message::Marked(Err(reason)) => {
-                self.row.missing.push(("clock marks".to_owned(), reason.to_string()));
             }
             Message::Slots(slots) => {
                 if let Err(reason) = self.rings.put(slots).and_then(|()| self.check_waiting()) {
@@ -397,9 +385,6 @@ impl Guest {
             let last = self.clock.guest.last().guest_ns;
             waiting.partition_point(|event| event.time.0 <= last)
         };
-        if let Some(marker) = self.started.marker {
-            waiting[..known].iter().for_each(|event| self.clock.calls.add(Tid(marker), event));
-        }
         let (clock, now) = (&self.clock.guest, probes::now());
         let on_host = |mut event: TraceEvent| {
             event.time = clock.host(event.time.0).min(now);
@@ -544,7 +529,6 @@ impl Source for Guest {
             us(self.clock.guest.max_residual_ns()),
             self.clock.guest.drift_ppm(),
         )];
-        notes.extend(marks::note(&self.clock.guest, &self.clock.marks, &self.clock.calls));
         notes.extend(self.clock.warnings.note());
         if let Some(stopped) = &self.stopped {
             let traced_ns = stopped.end_ns.saturating_sub(self.started.begin_ns).max(1);

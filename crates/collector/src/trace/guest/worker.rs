@@ -17,17 +17,16 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
 
 use api::guest::{
-    MAX_MARKS, MAX_TRACE_BYTES, TraceClock, TraceOptions, TraceSlots, TraceStarted, TraceStopped,
+    MAX_TRACE_BYTES, TraceClock, TraceOptions, TraceSlots, TraceStarted, TraceStopped,
 };
 use guest::{Channel, Limits, Session};
 use model::{HostNs, Pid};
-use probes::{FoundVm, MarkWatch, VmFinder};
+use probes::{FoundVm, VmFinder};
 use tracer::outside::{ClockSample, TscScale, sample_clock};
 use tracer::{ClockPair, SLOT_BYTES};
 
 use super::clock_warnings::ClockWarning;
 use super::cpus::vcpus_by_cpu;
-use super::marks::Marks;
 use crate::GuestError;
 
 /// Between two looks at the guest's clocks.
@@ -52,8 +51,6 @@ pub(super) struct Work {
     pub(super) options: TraceOptions,
     /// CPUs of the host.
     pub(super) host_cpus: Vec<u32>,
-    /// Marks at the begin and at the end.
-    pub(super) marks: u32,
 }
 
 /// What the recorder says.
@@ -74,8 +71,6 @@ pub(super) enum Message {
     Started(Box<Begun>),
     /// The clocks, and where the memory lies now.
     Looked(Box<FoundVm>, Clocks, Option<i32>),
-    /// Marks, or why there are none.
-    Marked(Result<Marks, GuestError>),
     /// What the guest sent.
     Slots(Vec<TraceSlots>),
     /// The probes are detached.
@@ -117,11 +112,7 @@ fn trace(
     let mut asking = Asking::begin(work)?;
     let tell = |what| messages.send(what).map_err(|_| GuestError::RecorderEnded);
     let begun = asking.start(&work.options)?;
-    let marks = begun.started.marker.is_some() && 0 < work.marks;
     tell(Message::Started(Box::new(begun)))?;
-    if marks {
-        tell(Message::Marked(asking.mark()))?;
-    }
     let (mut sends, mut next_look) = (false, Instant::now() + LOOK_EVERY);
     loop {
         let wait = if sends { DRAIN_EVERY } else { LOOK_EVERY };
@@ -143,9 +134,6 @@ fn trace(
             tell(Message::Looked(Box::new(asking.vm.clone()), clocks, exit_code))?;
             next_look = Instant::now() + LOOK_EVERY;
         }
-    }
-    if marks {
-        tell(Message::Marked(asking.mark()))?;
     }
     let (stopped, clocks) = asking.stop()?;
     for _ in 0..if sends { last_drains(&work.options, &asking.vm) } else { 0 } {
@@ -198,22 +186,6 @@ impl<'a> Asking<'a> {
         // The answer took long: a look is sharper.
         let (clocks, _) = self.look()?;
         Ok(Begun { asked, started, vm: self.vm.clone(), clocks })
-    }
-
-    /// Has the guest make marks, as many at once as have different numbers. Its clock is read before and after: they lie
-    /// between two samples.
-    fn mark(&mut self) -> Result<Marks, GuestError> {
-        let mut watch = MarkWatch::start(self.work.process)?;
-        let mut marks = Marks::default();
-        let mut left = self.work.marks;
-        while 0 < left {
-            let count = u8::try_from(left).unwrap_or(MAX_MARKS).min(MAX_MARKS);
-            watch.take();
-            let made = self.session.trace_mark(count)?;
-            marks.add(&made, watch.take());
-            left -= u32::from(count);
-        }
-        Ok(marks)
     }
 
     fn drain(&mut self) -> Result<Vec<TraceSlots>, GuestError> {
