@@ -10,7 +10,8 @@
 
 use std::hint::black_box;
 
-use analysis::{Addresses, Aggregator, By, Query, Resolver, Selection, View};
+use resolve::Addresses;
+use analysis::{Aggregator, By, Query, Resolver, Selection, View};
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use model::{
     Clock, CpuId, Cr3, Guest, GuestVirt, Header, HostMode, HostNs, HostVirt, Image, ImageId,

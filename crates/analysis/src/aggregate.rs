@@ -9,7 +9,7 @@ use crate::filter::Filter;
 use crate::guest_time::GuestTime;
 use crate::label::{Namer, UNKNOWN};
 use crate::profile::{Label, Other, Profile, Row, Shares, Side, Unnamed, Unresolved, VmSummary};
-use crate::resolve::{
+use resolve::{
     Code, CodeAt, CodeName, Level, Located, ProcessRef, Resolver, Threads, VmRef, Why,
 };
 use crate::vcpu_timeline::VcpuTimelines;

@@ -4,7 +4,7 @@ use model::{Sample, VcpuState};
 use rustc_hash::FxHashMap;
 
 use crate::label::Namer;
-use crate::resolve::{CodeAt, Level, Located, ProcessRef, Resolver, VmRef};
+use resolve::{CodeAt, Level, Located, ProcessRef, Resolver, VmRef};
 use crate::{Selection, View};
 
 /// Applies a selection to samples.

@@ -2,7 +2,7 @@
 
 use model::{Guest, ImageKind, ModuleId, Owner, SymbolName, Tables};
 
-use crate::resolve::{Code, CodeName, ProcessRef, Resolver, VmRef, Why};
+use resolve::{Code, CodeName, ProcessRef, Resolver, VmRef, Why};
 
 /// What has no name.
 pub(crate) const UNKNOWN: &str = "[unknown]";

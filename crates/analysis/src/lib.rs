@@ -1,8 +1,7 @@
 //! Samples and tables to profiles.
 //!
 //! ```text
-//!  tables --> Resolver --+--> Addresses    which addresses need names (while recording)
-//!                        +--> Aggregator   --> Profile
+//!  tables --> Resolver --+--> Aggregator   --> Profile
 //!  samples --------------+--> FlowBuilder  --> Flow    (what exports start from)
 //! ```
 //!
@@ -19,7 +18,6 @@ pub mod overview;
 pub mod steal;
 pub mod vcpu_timeline;
 
-mod addresses;
 mod aggregate;
 mod counters;
 mod filter;
@@ -27,12 +25,9 @@ mod guest_time;
 mod label;
 mod profile;
 mod query;
-mod resolve;
-mod span;
 #[cfg(test)]
 mod testing;
 
-pub use addresses::Addresses;
 pub use aggregate::Aggregator;
 pub use counters::Counter;
 pub use profile::{Label, Other, Profile, Row, Shares, Side, Unnamed, Unresolved, VmSummary};

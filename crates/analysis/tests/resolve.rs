@@ -4,7 +4,8 @@
 
 mod world;
 
-use analysis::{Addresses, Aggregator, By, Label, Query, Resolver, SelectError, Selection, View};
+use resolve::Addresses;
+use analysis::{Aggregator, By, Label, Query, Resolver, SelectError, Selection, View};
 use model::{HostNs, SymbolName, Tables};
 
 fn labels(tables: &Tables, samples: &str, by: By) -> Vec<(u64, Label)> {

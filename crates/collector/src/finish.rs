@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 
-use analysis::Addresses;
+use resolve::Addresses;
 use model::{ModuleId, Note, Switch, Tables, VmId};
 use recording::{Converted, Writer};
 use symbols::{GuestSource, Sources, Store};

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use analysis::Addresses;
+use resolve::Addresses;
 use guest::Limits;
 use host::processes::ProcessLog;
 use model::{ModuleId, Note, Owner, Pid, Sample, Tables, VmId};

@@ -17,7 +17,7 @@ use super::{Flow, FlowModule, FlowSample, FlowThread, Frame, FrameKind};
 use crate::Selection;
 use crate::filter::Filter;
 use crate::label::{Namer, UNKNOWN};
-use crate::resolve::{
+use resolve::{
     CallStackKey, CodeAt, CodeName, Level, Located, ProcessRef, Resolver, Threads, VmRef, Why,
 };
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use model::{HostNs, ImageId, ImageKind, Owner, Pid, Tables, Tid, VcpuId, VmId};
 
-use crate::span::Lifetimes;
+use resolve::Lifetimes;
 use crate::vcpu_timeline::Occupant;
 
 /// As `resolve` has it: a start or an end is noted a little after it happened.

@@ -14,7 +14,7 @@ use super::problems::{Problem, Problems};
 use super::throttle::{self, Wait};
 use super::track::{Asleep, Departure, Doing, Point, Track};
 use super::{Occupancy, Occupant, VcpuTimelines, by_switches, cover, occupancy};
-use crate::resolve::Level;
+use resolve::Level;
 use crate::{Resolver, exit_reason};
 
 /// Builds an axis from samples and switches as they come. Memory: at most 100 bytes for a sample.

@@ -6,7 +6,7 @@ use rustc_hash::FxHashMap;
 use super::{Place, PlaceId};
 use crate::Resolver;
 use crate::label::Namer;
-use crate::resolve::{CodeAt, Level, Located, ProcessRef, Threads};
+use resolve::{CodeAt, Level, Located, ProcessRef, Threads};
 
 /// Equal keys, equal places.
 type Key = (ProcessRef, Option<u32>, CodeAt, bool);

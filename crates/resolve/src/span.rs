@@ -11,7 +11,7 @@ const PROBES: usize = 16;
 
 /// Things that existed for a time, found by key and time.
 #[derive(Debug)]
-pub(crate) struct Lifetimes<K, T> {
+pub struct Lifetimes<K, T> {
     by_key: FxHashMap<K, Vec<Lifetime<T>>>,
 }
 
@@ -24,7 +24,7 @@ struct Lifetime<T> {
 
 impl<K: Hash + Eq, T: Copy> Lifetimes<K, T> {
     /// From `(key, start, end, what)`; an open end is `None`.
-    pub(crate) fn new(
+    pub fn new(
         entries: impl Iterator<Item = (K, Option<HostNs>, Option<HostNs>, T)>,
     ) -> Self {
         let mut by_key: FxHashMap<K, Vec<Lifetime<T>>> = FxHashMap::default();
@@ -40,7 +40,7 @@ impl<K: Hash + Eq, T: Copy> Lifetimes<K, T> {
 
     /// What `key` meant at `time`: of those that cover it the latest to start, else the nearest that
     /// misses by at most `slack_ns`.
-    pub(crate) fn at(&self, key: &K, time: HostNs, slack_ns: u64) -> Option<T> {
+    pub fn at(&self, key: &K, time: HostNs, slack_ns: u64) -> Option<T> {
         let list = self.by_key.get(key)?;
         let later = list.partition_point(|l| l.start <= time.0);
         let before = &list[later.saturating_sub(PROBES)..later];

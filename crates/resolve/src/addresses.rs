@@ -3,8 +3,7 @@
 use model::{ModuleId, Sample, Tables, VcpuState};
 use rustc_hash::FxHashSet;
 
-use crate::Resolver;
-use crate::resolve::{CallStackKey, CodeAt};
+use crate::resolver::{CallStackKey, CodeAt, Resolver};
 
 /// Collects the distinct (module, offset) that a recording's samples hit, callers included, by the
 /// same look-up that names them later.

@@ -1,4 +1,4 @@
-//! A sample's place: whose process, which code.
+//! The look-ups of a recording's tables.
 //!
 //! ```text
 //!  host sample:  (pid, time) -> image;  kernel mode -> the host kernel's mappings, else the image's
@@ -38,20 +38,20 @@ pub struct Resolver<'t> {
 
 /// Where a sample belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Located {
+pub struct Located {
     /// What ran.
-    pub(crate) level: Level,
+    pub level: Level,
     /// The VM: of a guest sample, or of a host sample in a VM's own (VMM) process.
-    pub(crate) vm: Option<VmRef>,
+    pub vm: Option<VmRef>,
     /// The process, of the guest for a guest sample.
-    pub(crate) process: ProcessRef,
+    pub process: ProcessRef,
     /// Where to look for the code.
-    pub(crate) code: CodeAt,
+    pub code: CodeAt,
 }
 
 /// What the sampling interrupt interrupted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Level {
+pub enum Level {
     /// The host's idle task.
     Idle,
     /// The host kernel.
@@ -68,14 +68,14 @@ pub(crate) enum Level {
 
 impl Level {
     /// Whether a guest was interrupted.
-    pub(crate) fn is_guest(self) -> bool {
+    pub fn is_guest(self) -> bool {
         matches!(self, Self::GuestKernel | Self::GuestUser | Self::GuestUnknown)
     }
 }
 
 /// A VM, or the process of one that is not in the tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum VmRef {
+pub enum VmRef {
     /// In the tables.
     Known(VmId),
     /// Only its VMM's host process is known.
@@ -84,7 +84,7 @@ pub(crate) enum VmRef {
 
 /// A process, or what stands for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum ProcessRef {
+pub enum ProcessRef {
     /// An image of the tables; a kernel image stands for the kernel's own threads.
     Image(ImageId),
     /// The host's idle task.
@@ -99,7 +99,7 @@ pub(crate) enum ProcessRef {
 
 /// Where to look for a sample's code: what caches are keyed by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum CodeAt {
+pub enum CodeAt {
     /// An address in an image's mappings.
     Image(ImageId, u64),
     /// Nowhere: the view shows the whole VM as one line.
@@ -110,18 +110,18 @@ pub(crate) enum CodeAt {
 
 /// A piece of code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Code {
+pub struct Code {
     /// Its module, when the address is mapped.
-    pub(crate) module: Option<ModuleId>,
+    pub module: Option<ModuleId>,
     /// Offset of the address in the module.
-    pub(crate) offset: u64,
+    pub offset: u64,
     /// Its name.
-    pub(crate) name: CodeName,
+    pub name: CodeName,
 }
 
 /// A function, or what stands for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum CodeName {
+pub enum CodeName {
     /// The function of this row of `Tables::symbols`: the same row for all addresses of a function.
     Function(u32),
     /// The module was read and has no symbol there.
@@ -134,7 +134,7 @@ pub(crate) enum CodeName {
 
 /// Why something has no name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Why {
+pub enum Why {
     /// The VM gave no map.
     NoGuestMap(VmId),
     /// A guest was interrupted whose vCPU the collector had not found yet.
@@ -187,12 +187,12 @@ impl<'t> Resolver<'t> {
     }
 
     /// The tables it looks into.
-    pub(crate) fn tables(&self) -> &'t Tables {
+    pub fn tables(&self) -> &'t Tables {
         self.tables
     }
 
     /// Where a sample belongs. Never fails: what is not known says why.
-    pub(crate) fn locate(&self, sample: &Sample) -> Located {
+    pub fn locate(&self, sample: &Sample) -> Located {
         match &sample.vcpu {
             VcpuState::Guest(vcpu) => self.locate_guest(sample, vcpu),
             VcpuState::Unknown => self.locate_unknown_guest(sample),
@@ -201,7 +201,7 @@ impl<'t> Resolver<'t> {
     }
 
     /// The code at a place.
-    pub(crate) fn code(&self, at: CodeAt) -> Code {
+    pub fn code(&self, at: CodeAt) -> Code {
         let nowhere = |name| Code { module: None, offset: 0, name };
         let (image, ip) = match at {
             CodeAt::Image(image, ip) => (image, ip),
@@ -221,7 +221,7 @@ impl<'t> Resolver<'t> {
     /// A caller is looked up at its return address - 1: the call may be a function's last
     /// instruction. The innermost user address below a kernel stack is not a return address (it is
     /// where the system call or fault happened) and is taken as it is.
-    pub(crate) fn call_stack(&self, sample: &Sample, located: &Located) -> Vec<CodeAt> {
+    pub fn call_stack(&self, sample: &Sample, located: &Located) -> Vec<CodeAt> {
         let mut frames = vec![located.code];
         let Some(stack) = sample.stack.and_then(|id| self.tables.stacks.get(id.index())) else {
             return frames;
@@ -242,7 +242,7 @@ impl<'t> Resolver<'t> {
     }
 
     /// What tells two samples' call stacks apart: equal keys, equal `call_stack`.
-    pub(crate) fn call_stack_key(sample: &Sample, located: &Located) -> CallStackKey {
+    pub fn call_stack_key(sample: &Sample, located: &Located) -> CallStackKey {
         CallStackKey {
             leaf: sample.host_ip,
             mode: sample.host_mode,
@@ -252,7 +252,7 @@ impl<'t> Resolver<'t> {
     }
 
     /// The look-up of threads.
-    pub(crate) fn threads(&self) -> Threads {
+    pub fn threads(&self) -> Threads {
         Threads::new(self.tables)
     }
 
@@ -352,7 +352,7 @@ impl<'t> Resolver<'t> {
 
 impl Code {
     /// What is counted together: all of a function's addresses, or one address of a stripped module.
-    pub(crate) fn counted_as(self) -> Self {
+    pub fn counted_as(self) -> Self {
         let keep = self.name == CodeName::Stripped;
         Self { offset: if keep { self.offset } else { 0 }, ..self }
     }
@@ -360,7 +360,7 @@ impl Code {
 
 /// See `Resolver::call_stack_key`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct CallStackKey {
+pub struct CallStackKey {
     leaf: HostVirt,
     mode: HostMode,
     stack: Option<StackId>,
@@ -369,7 +369,7 @@ pub(crate) struct CallStackKey {
 
 /// Threads by what samples know of them.
 #[derive(Debug)]
-pub(crate) struct Threads {
+pub struct Threads {
     by_tid: FxHashMap<(ImageId, Tid), u32>,
     by_fs_base: FxHashMap<(ImageId, u64), u32>,
     /// The only thread of an image.
@@ -395,7 +395,7 @@ impl Threads {
 
     /// The thread of a sample. A guest's FS base is its thread's in user code; in the kernel only
     /// when it matches (a kernel thread may have borrowed the page tables).
-    pub(crate) fn of(&self, sample: &Sample, located: &Located) -> Option<u32> {
+    pub fn of(&self, sample: &Sample, located: &Located) -> Option<u32> {
         let ProcessRef::Image(image) = located.process else {
             return None;
         };
