@@ -10,7 +10,6 @@
 
 use std::hint::black_box;
 
-use resolve::Addresses;
 use analysis::{Aggregator, By, Query, Resolver, Selection, View};
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use model::{
@@ -18,6 +17,7 @@ use model::{
     ImageKind, Mapping, Module, ModuleId, Owner, Pid, Sample, Symbol, SymbolName, Tables, Tid,
     Trigger, Vcpu, VcpuId, VcpuSample, VcpuState, Vendor, Vm, VmId,
 };
+use resolve::Addresses;
 
 const N_VMS: u32 = 4;
 const PROCESSES_PER_VM: u32 = 20;

@@ -9,11 +9,9 @@ use crate::filter::Filter;
 use crate::guest_time::GuestTime;
 use crate::label::{Namer, UNKNOWN};
 use crate::profile::{Label, Other, Profile, Row, Shares, Side, Unnamed, Unresolved, VmSummary};
-use resolve::{
-    Code, CodeAt, CodeName, Level, Located, ProcessRef, Resolver, Threads, VmRef, Why,
-};
 use crate::vcpu_timeline::VcpuTimelines;
 use crate::{By, Query, View};
+use resolve::{Code, CodeAt, CodeName, Level, Located, ProcessRef, Resolver, Threads, VmRef, Why};
 
 /// Counts samples as they come; memory grows with the distinct places, not with the samples.
 #[derive(Debug)]

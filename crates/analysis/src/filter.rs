@@ -4,8 +4,8 @@ use model::{Sample, VcpuState};
 use rustc_hash::FxHashMap;
 
 use crate::label::Namer;
-use resolve::{CodeAt, Level, Located, ProcessRef, Resolver, VmRef};
 use crate::{Selection, View};
+use resolve::{CodeAt, Level, Located, ProcessRef, Resolver, VmRef};
 
 /// Applies a selection to samples.
 #[derive(Debug)]

@@ -4,9 +4,9 @@
 
 mod world;
 
-use resolve::Addresses;
 use analysis::{Aggregator, By, Label, Query, Resolver, SelectError, Selection, View};
 use model::{HostNs, SymbolName, Tables};
+use resolve::Addresses;
 
 fn labels(tables: &Tables, samples: &str, by: By) -> Vec<(u64, Label)> {
     let (resolver, header) = (Resolver::new(tables), world::header());

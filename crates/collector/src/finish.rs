@@ -2,9 +2,9 @@
 
 use std::cell::RefCell;
 
-use resolve::Addresses;
 use model::{ModuleId, Note, Switch, Tables, VmId};
 use recording::{Converted, Writer};
+use resolve::Addresses;
 use symbols::{GuestSource, Sources, Store};
 
 use crate::guest_tables::{GuestNames, add_guest, add_snapshot};

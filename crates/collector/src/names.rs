@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use resolve::Addresses;
 use guest::Limits;
 use host::processes::ProcessLog;
 use model::{ModuleId, Note, Owner, Pid, Sample, Tables, VmId};
+use resolve::Addresses;
 use symbols::{GuestSource, HostSource, Sources, Store};
 
 use crate::finish::guest_sources;

@@ -22,6 +22,9 @@ pub(crate) trait Sources: std::fmt::Debug + Send {
     /// `CLOCK_MONOTONIC`, the clock of all records.
     fn now(&self) -> HostNs;
 
+    /// The wall clock, ns since 1970.
+    fn unix_now_ns(&self) -> u64;
+
     /// Whether this kernel tells the types by which vCPUs are found.
     fn knows_vcpus(&self) -> bool;
 
@@ -142,6 +145,10 @@ impl Kernel {
 impl Sources for Kernel {
     fn now(&self) -> HostNs {
         probes::now()
+    }
+
+    fn unix_now_ns(&self) -> u64 {
+        probes::unix_now_ns()
     }
 
     fn knows_vcpus(&self) -> bool {

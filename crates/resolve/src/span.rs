@@ -24,9 +24,7 @@ struct Lifetime<T> {
 
 impl<K: Hash + Eq, T: Copy> Lifetimes<K, T> {
     /// From `(key, start, end, what)`; an open end is `None`.
-    pub fn new(
-        entries: impl Iterator<Item = (K, Option<HostNs>, Option<HostNs>, T)>,
-    ) -> Self {
+    pub fn new(entries: impl Iterator<Item = (K, Option<HostNs>, Option<HostNs>, T)>) -> Self {
         let mut by_key: FxHashMap<K, Vec<Lifetime<T>>> = FxHashMap::default();
         for (key, start, end, what) in entries {
             let (start, end) = (start.map_or(0, |t| t.0), end.map_or(u64::MAX, |t| t.0));

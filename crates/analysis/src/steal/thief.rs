@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use model::{HostNs, ImageId, ImageKind, Owner, Pid, Tables, Tid, VcpuId, VmId};
 
-use resolve::Lifetimes;
 use crate::vcpu_timeline::Occupant;
+use resolve::Lifetimes;
 
 /// As `resolve` has it: a start or an end is noted a little after it happened.
 const LIFETIME_SLACK_NS: u64 = 50_000_000;

@@ -14,8 +14,8 @@ use super::problems::{Problem, Problems};
 use super::throttle::{self, Wait};
 use super::track::{Asleep, Departure, Doing, Point, Track};
 use super::{Occupancy, Occupant, VcpuTimelines, by_switches, cover, occupancy};
-use resolve::Level;
 use crate::{Resolver, exit_reason};
+use resolve::Level;
 
 /// Builds an axis from samples and switches as they come. Memory: at most 100 bytes for a sample.
 #[derive(Debug)]

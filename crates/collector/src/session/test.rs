@@ -1,9 +1,12 @@
 //! Sessions with a drawn kernel: a clock that the test moves, rings that it fills, vCPUs that it makes up.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
-use model::{CpuId, OffCpuSource, Sample, VcpuState};
-use probes::ProbeError;
+use model::{
+    CpuId, ExitCount, OffCpuSource, Sample, Switch, SwitchEvent, Trigger, VcpuId, VcpuState,
+};
+use probes::{Drained, FoundVcpu, ProbeError, RingCounters, VcpuSnapshot};
 
 use super::*;
 use crate::plan::Exits;
@@ -12,6 +15,8 @@ use crate::{GuestError, Roots};
 
 const PERIOD_NS: u64 = 1_000_000;
 const VMM: u32 = 50;
+/// 1970 is so long before the clock of records began.
+const UNIX_NS: u64 = 1_700_000_000_000_000_000;
 
 /// What the drawn kernel holds; the test and the session's sources share it.
 #[derive(Debug, Default)]
@@ -96,6 +101,10 @@ impl DrawnKernel {
 impl Sources for DrawnKernel {
     fn now(&self) -> HostNs {
         HostNs(self.with(|drawn| drawn.now))
+    }
+
+    fn unix_now_ns(&self) -> u64 {
+        UNIX_NS + self.now().0
     }
 
     fn knows_vcpus(&self) -> bool {
@@ -255,6 +264,7 @@ fn windows_follow_one_another_without_a_lost_sample() {
         (0..50).for_each(|_| host.kernel.tick());
         let end = host.session.cut(&mut sink).unwrap();
         assert_eq!(end.header.start, end_before);
+        assert_eq!(end.header.start_unix_ns, UNIX_NS + end.header.start.0, "the same instant");
         end_before = end.header.end;
         for (cpu, all) in [0, 1].into_iter().zip(&mut all) {
             let times = times(&sink, cpu);

@@ -1,0 +1,183 @@
+//! A session's windows: which records are whose, and what was counted and lost in each.
+
+use std::collections::BTreeMap;
+
+use model::{ExitCount, Header, HostNs, Switch, Throttling, Trigger, VcpuId};
+use probes::{Drained, RingCounters};
+use recording::RECORD_SIZE;
+
+use super::Session;
+use crate::CollectError;
+use crate::sink::Sink;
+
+/// What belongs to the window under way.
+#[derive(Debug, Default)]
+pub(super) struct WindowState {
+    /// Not handed to the sink yet.
+    pub(super) switches: Vec<Switch>,
+    /// Taken from the rings by the last cut, which they come after.
+    carried: Vec<Carried>,
+    /// Records handed to the sink, by CPU.
+    n_samples: BTreeMap<u32, u64>,
+    /// At its begin.
+    before: KernelCounters,
+    exits_before: BTreeMap<(VcpuId, u32), u64>,
+}
+
+/// What the kernel has counted since the session began.
+#[derive(Debug, Default)]
+struct KernelCounters {
+    samples: BTreeMap<u32, RingCounters>,
+    switches_dropped: BTreeMap<u32, u64>,
+    processes_lost: Option<u64>,
+}
+
+/// Records of one CPU that wait for the next window.
+#[derive(Debug)]
+struct Carried {
+    cpu_idx: usize,
+    records: Vec<u8>,
+    stacks: Option<Vec<u8>>,
+}
+
+/// What becomes of records from after a window's end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum After {
+    /// They are the next window's.
+    Carry,
+    /// CPUs stop one after the other: what some are still sampled for meanwhile is left out.
+    Drop,
+}
+
+/// A window that is over.
+#[derive(Debug)]
+pub(crate) struct WindowEnd {
+    /// Its bounds are `start` and `end`; its counters are the window's, its notes the session's so far.
+    pub(crate) header: Header,
+    pub(crate) throttling: Vec<Throttling>,
+    pub(crate) exits: Vec<ExitCount>,
+}
+
+impl Session {
+    pub(super) fn begin_window(&mut self, start: HostNs) {
+        self.header.start = start;
+        self.header.end = start;
+        let since_ns = self.sources.now().since(start);
+        self.header.start_unix_ns = self.sources.unix_now_ns().saturating_sub(since_ns);
+        self.window.n_samples.clear();
+    }
+
+    fn kernel_counters(&self) -> KernelCounters {
+        let (sources, cpus) = (&self.sources, &self.header.cpus);
+        let dropped = |cpu: &u32| Some((*cpu, sources.switches_dropped(*cpu)?));
+        KernelCounters {
+            samples: cpus.iter().map(|cpu| (*cpu, sources.counters(*cpu))).collect(),
+            switches_dropped: cpus.iter().filter_map(dropped).collect(),
+            processes_lost: sources.processes_lost(),
+        }
+    }
+
+    pub(super) fn drain(
+        &mut self,
+        sink: &mut dyn Sink,
+        until: HostNs,
+        after: After,
+    ) -> Result<(), CollectError> {
+        let (window, cpus) = (&mut self.window, &self.header.cpus);
+        let mut store = |cpu_idx: usize, drained: &Drained<'_>| {
+            let n = (drained.records.len() / RECORD_SIZE) as u64;
+            *window.n_samples.entry(cpus[cpu_idx]).or_default() += n;
+            sink.samples(cpu_idx, drained)
+        };
+        for Carried { cpu_idx, records, stacks } in std::mem::take(&mut window.carried) {
+            store(cpu_idx, &Drained::new(&records, stacks.as_deref()))?;
+        }
+        for (cpu_idx, cpu) in cpus.iter().enumerate() {
+            self.sources.drain_samples(*cpu, &mut |drained| {
+                let (taken, later) = drained.split_at(n_until(drained.records, until));
+                if !later.records.is_empty() && after == After::Carry {
+                    let stacks = later.stacks().map(<[u8]>::to_vec);
+                    let records = later.records.to_vec();
+                    window.carried.push(Carried { cpu_idx, records, stacks });
+                }
+                if taken.records.is_empty() { Ok(()) } else { store(cpu_idx, &taken) }
+            })?;
+            self.sources.drain_switches(*cpu, &mut window.switches);
+        }
+        let is_later = |switch: &mut Switch| after == After::Carry && until < switch.time;
+        let later: Vec<Switch> = window.switches.extract_if(.., is_later).collect();
+        if !window.switches.is_empty() {
+            sink.switches(&window.switches)?;
+        }
+        window.switches = later;
+        Ok(sink.polled()?)
+    }
+
+    pub(super) fn window_end(&mut self) -> WindowEnd {
+        let now = self.kernel_counters();
+        let mut header = self.header.clone();
+        header.counters = self.counters(&now);
+        self.window.before = now;
+        WindowEnd { header, throttling: self.throttling.take_readings(), exits: self.exits() }
+    }
+
+    /// Everything that was lost in the window, by name.
+    fn counters(&self, now: &KernelCounters) -> BTreeMap<String, u64> {
+        let (header, before) = (&self.header, &self.window.before);
+        let expected = header.end.since(header.start) / self.plan.sampling.period_ns.max(1);
+        let mut counters = BTreeMap::new();
+        let mut add = |name: String, n: u64| {
+            counters.insert(name, n);
+        };
+        for (cpu, now) in &now.samples {
+            let before = before.samples.get(cpu).copied().unwrap_or_default();
+            let dropped = now.dropped - before.dropped;
+            add(format!("samples_dropped_cpu{cpu}"), dropped);
+            // A halted CPU counts no cycles: only the timer's interrupts are expected at all times.
+            if self.plan.sampling.trigger == Trigger::CpuClock {
+                let came = self.window.n_samples.get(cpu).copied().unwrap_or(0) + dropped;
+                add(format!("samples_missed_cpu{cpu}"), expected.saturating_sub(came));
+            }
+            add(format!("vcpu_read_errors_cpu{cpu}"), now.read_errors - before.read_errors);
+        }
+        for (cpu, dropped) in &now.switches_dropped {
+            let before = before.switches_dropped.get(cpu).copied().unwrap_or(0);
+            add(format!("switches_dropped_cpu{cpu}"), dropped - before);
+        }
+        if let Some(lost) = now.processes_lost {
+            add("process_events_lost".to_owned(), lost - before.processes_lost.unwrap_or(0));
+        }
+        let looks = [
+            ("vcpu_looks_failed", self.looks.failed),
+            ("vcpus_not_watched", self.looks.not_watched.len() as u64),
+        ];
+        for (name, n) in looks.into_iter().filter(|(_, n)| 0 < *n) {
+            add(name.to_owned(), n);
+        }
+        counters
+    }
+
+    /// The window's exits.
+    fn exits(&mut self) -> Vec<ExitCount> {
+        let so_far = self.sources.exits(self.vms.vcpus.len());
+        let mut exits = so_far.clone();
+        for exit in &mut exits {
+            let before = self.window.exits_before.get(&(exit.vcpu, exit.reason));
+            exit.count -= before.copied().unwrap_or(0).min(exit.count);
+        }
+        exits.retain(|exit| 0 < exit.count);
+        self.window.exits_before =
+            so_far.into_iter().map(|exit| ((exit.vcpu, exit.reason), exit.count)).collect();
+        exits
+    }
+}
+
+/// How many of the records, which are in time order, are not after `until`.
+fn n_until(records: &[u8], until: HostNs) -> usize {
+    let (each, _) = records.as_chunks::<RECORD_SIZE>();
+    let is_in_time = |record: &[u8; RECORD_SIZE]| recording::time_of(record) <= until;
+    match each.last() {
+        Some(last) if !is_in_time(last) => each.partition_point(is_in_time),
+        _ => each.len(),
+    }
+}
