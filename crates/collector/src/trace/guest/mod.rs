@@ -5,6 +5,7 @@
 //!
 //! Nothing that a guest does or says ends more than its own trace.
 
+mod ask;
 mod clock_warnings;
 mod cpus;
 mod find;
@@ -13,71 +14,32 @@ mod rings;
 mod worker;
 
 use std::ops::Range;
-use std::path::Path;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel, sync_channel};
-use std::time::{Duration, Instant};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::time::Instant;
 
-use api::guest::{
-    MAX_TRACE_BYTES, TraceOptions, TraceScope, TraceStarted, TraceStopped, TraceTaskRow,
-};
-use guest::Limits;
-use host::vms::VmProcess;
-use model::{
-    HostNs, Machine, MachineId, Pid, Tid, TraceEvent, TraceEventKind, TraceStack, TraceTask,
-};
-use probes::FoundVm;
+use api::guest::{MAX_TRACE_BYTES, TraceStarted, TraceStopped, TraceTaskRow};
+use model::{HostNs, Machine, Pid, Tid, TraceEvent, TraceEventKind, TraceStack, TraceTask};
 use tracer::SLOT_BYTES;
 use tracer::outside::GuestClock;
 
+pub(super) use ask::{AskedGuest, GuestPlan};
 pub(super) use cpus::vcpu_threads;
 pub use find::VmError;
 pub(crate) use find::{all_vms, find_vm};
 
+use self::ask::{ANSWER_TIME, MAX_MESSAGES, Wanted};
 use self::clock_warnings::ClockWarnings;
 use self::rate_limit::RateLimit;
 use self::rings::Rings;
-use self::worker::{Begun, Clocks, Command, Message, Work};
-use super::plan::GuestPath;
+use self::worker::{Begun, Clocks, Command, Message};
 use super::source::{Source, SourceError, SourceTables};
 use super::startup_events::StartupEvents;
 use crate::GuestError;
 
-/// A guest may take so long for each answer: an emulated one takes some seconds to load its probes.
-const ANSWER_TIME: Duration = Duration::from_secs(60);
-const ANSWER_BYTES: u64 = 256 << 20;
-/// Different kernel stacks that are kept.
-const STACKS: u32 = 1 << 14;
 /// Events that wait for the clocks' next reading: 256 MiB. Beyond them the clocks are taken to run on as before.
 const MAX_WAITING: usize = 1 << 22;
-/// Slots that one look takes out of the rings of all guests: half of what a ring of the host has by default, so that those
-/// have room for what comes meanwhile.
-const SLOTS_PER_LOOK: usize = 1 << 17;
 /// So many slots of a ring at least, however many rings there are.
 const LEAST_SLOTS: usize = 64;
-/// Message that wait for the recorder.
-const MAX_MESSAGES: usize = 4;
-
-/// What of a guest is traced.
-#[derive(Debug, Clone)]
-pub(super) struct GuestPlan {
-    pub(super) machine: MachineId,
-    pub(super) slots_per_cpu: u32,
-    /// How many guests are traced.
-    pub(super) guests: usize,
-    pub(super) scope: TraceScope,
-    pub(super) path: GuestPath,
-    /// Words; empty: none.
-    pub(super) command: Vec<String>,
-}
-
-/// A guest that was asked to attach its probes.
-#[derive(Debug)]
-pub(super) struct AskedGuest {
-    name: String,
-    wanted: Wanted,
-    commands: Sender<Command>,
-    messages: Receiver<Message>,
-}
 
 /// A guest whose probes are attached.
 #[derive(Debug)]
@@ -123,78 +85,10 @@ struct Worker {
     left: bool,
 }
 
-/// How its rings are to be read.
-#[derive(Debug)]
-struct Wanted {
-    machine: MachineId,
-    /// What the guest wrote into their heads.
-    mark: u64,
-    path: GuestPath,
-    /// The name of the other way.
-    link: &'static str,
-    /// Slots that one look takes of all its rings.
-    slots_per_look: usize,
-}
-
 #[derive(Debug, Default)]
 struct CommandSeen {
     ended: bool,
     exit_code: Option<i32>,
-}
-
-impl AskedGuest {
-    /// Has a VM's guest reached and attach its probes, without waiting for it.
-    ///
-    /// # Errors
-    /// Why it can't be asked.
-    pub(super) fn ask(
-        vm: &FoundVm,
-        process: &VmProcess,
-        plan: &GuestPlan,
-        sys: &Path,
-    ) -> Result<Self, GuestError> {
-        let mark = probes::now().0.rotate_left(32) ^ u64::from(std::process::id()) | 1;
-        let work = Work {
-            channel: crate::guests::channel(process)?,
-            limits: Limits { time: ANSWER_TIME, bytes: ANSWER_BYTES },
-            process: vm.pid,
-            kvm: vm.kvm,
-            options: TraceOptions {
-                slots_per_cpu: plan.slots_per_cpu,
-                stacks: STACKS,
-                scope: plan.scope,
-                mark,
-                command: plan.command.clone(),
-            },
-            host_cpus: host::machine::online_cpus(sys).unwrap_or_default(),
-        };
-        let link = match work.channel {
-            guest::Channel::Vsock { .. } => "vsock",
-            guest::Channel::Serial { .. } => "virtio-serial",
-        };
-        let ((commands, taken), (tell, messages)) = (channel(), sync_channel(MAX_MESSAGES));
-        std::thread::Builder::new()
-            .name("guest".to_owned())
-            .spawn(move || worker::work(&work, &taken, &tell))
-            .map_err(GuestError::Thread)?;
-        let slots_per_look = SLOTS_PER_LOOK / plan.guests.max(1);
-        let wanted = Wanted { machine: plan.machine, mark, path: plan.path, link, slots_per_look };
-        Ok(Self { name: process.name.clone(), wanted, commands, messages })
-    }
-
-    /// Waits until its probes are attached.
-    ///
-    /// # Errors
-    /// Why it can't be traced.
-    pub(super) fn begin(self) -> Result<Guest, GuestError> {
-        let Self { name, wanted, commands, messages } = self;
-        let begun = match messages.recv() {
-            Ok(Message::Started(started)) => *started,
-            Ok(Message::Failed(reason)) => return Err(reason),
-            _ => return Err(GuestError::WorkerEnded),
-        };
-        Guest::new(name, &wanted, begun, (commands, messages))
-    }
 }
 
 impl Guest {

@@ -1,7 +1,7 @@
 //! A guest's rings, wherever they are read from.
 
 use super::super::plan::GuestPath;
-use super::Wanted;
+use super::ask::Wanted;
 use super::cpus::numbers;
 use api::guest::{TraceLost, TraceSlots, TraceStarted};
 use model::{HostNs, LostEvents, MachineId, TraceEvent};

@@ -1,13 +1,14 @@
 //! A drawn guest: its memory is a piece of this process's, its `vmscope-guest` the test.
 
-use std::sync::mpsc::SyncSender;
+use std::sync::mpsc::{SyncSender, channel, sync_channel};
 
 use api::guest::{TraceLost, TraceSlots, TraceStackRow};
-use model::PrevState;
-use probes::{MemorySlot, VcpuClock};
+use model::{MachineId, PrevState};
+use probes::{FoundVm, MemorySlot, VcpuClock};
 use tracer::outside::ClockSample;
 
 use super::*;
+use crate::trace::plan::GuestPath;
 
 const PAGE: usize = 4096;
 /// Two rings of this many slots: a page of slots each, behind a page of heads.

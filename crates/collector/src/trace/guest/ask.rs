@@ -1,0 +1,117 @@
+//! Asking a guest to trace itself: what it is asked for, and its thread until the probes are attached.
+
+use std::path::Path;
+use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
+use std::time::Duration;
+
+use api::guest::{TraceOptions, TraceScope};
+use guest::Limits;
+use host::vms::VmProcess;
+use model::MachineId;
+use probes::FoundVm;
+
+use super::Guest;
+use super::worker::{self, Command, Message, Work};
+use crate::GuestError;
+use crate::trace::plan::GuestPath;
+
+/// A guest may take so long for each answer: an emulated one takes some seconds to load its probes.
+pub(super) const ANSWER_TIME: Duration = Duration::from_secs(60);
+const ANSWER_BYTES: u64 = 256 << 20;
+/// Different kernel stacks that are kept.
+const STACKS: u32 = 1 << 14;
+/// Slots that one look takes out of the rings of all guests: half of what a ring of the host has by default, so that those
+/// have room for what comes meanwhile.
+const SLOTS_PER_LOOK: usize = 1 << 17;
+/// Messages that wait for the recorder.
+pub(super) const MAX_MESSAGES: usize = 4;
+
+/// What of a guest is traced.
+#[derive(Debug, Clone)]
+pub(in crate::trace) struct GuestPlan {
+    pub(in crate::trace) machine: MachineId,
+    pub(in crate::trace) slots_per_cpu: u32,
+    /// How many guests are traced.
+    pub(in crate::trace) guests: usize,
+    pub(in crate::trace) scope: TraceScope,
+    pub(in crate::trace) path: GuestPath,
+    /// Words; empty: none.
+    pub(in crate::trace) command: Vec<String>,
+}
+
+/// A guest that was asked to attach its probes.
+#[derive(Debug)]
+pub(in crate::trace) struct AskedGuest {
+    name: String,
+    wanted: Wanted,
+    commands: Sender<Command>,
+    messages: Receiver<Message>,
+}
+
+/// How its rings are to be read.
+#[derive(Debug)]
+pub(super) struct Wanted {
+    pub(super) machine: MachineId,
+    /// What the guest wrote into their heads.
+    pub(super) mark: u64,
+    pub(super) path: GuestPath,
+    /// The name of the other way.
+    pub(super) link: &'static str,
+    /// Slots that one look takes of all its rings.
+    pub(super) slots_per_look: usize,
+}
+
+impl AskedGuest {
+    /// Has a VM's guest reached and attach its probes, without waiting for it.
+    ///
+    /// # Errors
+    /// Why it can't be asked.
+    pub(in crate::trace) fn ask(
+        vm: &FoundVm,
+        process: &VmProcess,
+        plan: &GuestPlan,
+        sys: &Path,
+    ) -> Result<Self, GuestError> {
+        let mark = probes::now().0.rotate_left(32) ^ u64::from(std::process::id()) | 1;
+        let work = Work {
+            channel: crate::guests::channel(process)?,
+            limits: Limits { time: ANSWER_TIME, bytes: ANSWER_BYTES },
+            process: vm.pid,
+            kvm: vm.kvm,
+            options: TraceOptions {
+                slots_per_cpu: plan.slots_per_cpu,
+                stacks: STACKS,
+                scope: plan.scope,
+                mark,
+                command: plan.command.clone(),
+            },
+            host_cpus: host::machine::online_cpus(sys).unwrap_or_default(),
+        };
+        let link = match work.channel {
+            guest::Channel::Vsock { .. } => "vsock",
+            guest::Channel::Serial { .. } => "virtio-serial",
+        };
+        let ((commands, taken), (tell, messages)) = (channel(), sync_channel(MAX_MESSAGES));
+        std::thread::Builder::new()
+            .name("guest".to_owned())
+            .spawn(move || worker::work(&work, &taken, &tell))
+            .map_err(GuestError::Thread)?;
+        let slots_per_look = SLOTS_PER_LOOK / plan.guests.max(1);
+        let wanted = Wanted { machine: plan.machine, mark, path: plan.path, link, slots_per_look };
+        Ok(Self { name: process.name.clone(), wanted, commands, messages })
+    }
+
+    /// Waits until its probes are attached.
+    ///
+    /// # Errors
+    /// Why it can't be traced.
+    pub(in crate::trace) fn begin(self) -> Result<Guest, GuestError> {
+        let Self { name, wanted, commands, messages } = self;
+        let begun = match messages.recv() {
+            Ok(Message::Started(started)) => *started,
+            Ok(Message::Failed(reason)) => return Err(reason),
+            _ => return Err(GuestError::WorkerEnded),
+        };
+        Guest::new(name, &wanted, begun, (commands, messages))
+    }
+}
