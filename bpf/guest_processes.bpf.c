@@ -86,7 +86,7 @@ static __always_inline int emit(__u32 kind, __u64 task, __u32 parent)
 
 /* (struct task_struct *parent, struct task_struct *child) */
 SEC("raw_tp/sched_process_fork")
-int note_fork(struct bpf_raw_tracepoint_args *context)
+int on_fork(struct bpf_raw_tracepoint_args *context)
 {
 	__u32 parent;
 
@@ -99,14 +99,14 @@ int note_fork(struct bpf_raw_tracepoint_args *context)
 
 /* (struct task_struct *task, pid_t old_pid, struct linux_binprm *) */
 SEC("raw_tp/sched_process_exec")
-int note_exec(struct bpf_raw_tracepoint_args *context)
+int on_exec(struct bpf_raw_tracepoint_args *context)
 {
 	return emit(GUEST_PROCESS_EXEC, context->args[0], 0);
 }
 
 /* (struct task_struct *task, ...) */
 SEC("raw_tp/sched_process_exit")
-int note_exit(struct bpf_raw_tracepoint_args *context)
+int on_exit(struct bpf_raw_tracepoint_args *context)
 {
 	return emit(GUEST_PROCESS_EXIT, context->args[0], 0);
 }

@@ -182,7 +182,7 @@ static __always_inline struct task_struct *task_of(struct pid *pid)
 	return (void *)node - bpf_core_field_offset(struct task_struct, pid_links);
 }
 
-static __always_inline __u8 why_away(struct task_struct *task, struct kvm_vcpu *vcpu)
+static __always_inline __u8 off_cpu_reason(struct task_struct *task, struct kvm_vcpu *vcpu)
 {
 	unsigned int state = 0;
 	__u64 blocking = 0;
@@ -190,20 +190,20 @@ static __always_inline __u8 why_away(struct task_struct *task, struct kvm_vcpu *
 
 	bpf_core_read(&on_cpu, sizeof(on_cpu), &task->on_cpu);
 	if (on_cpu)
-		return AWAY_ON_CPU;
+		return OFFCPU_ON_CPU;
 	bpf_core_read(&state, sizeof(state), &task->__state);
 	if (state == TASK_RUNNING || state == TASK_WAKING)
-		return is_throttled(task) ? AWAY_THROTTLED : AWAY_RUNNABLE;
+		return is_throttled(task) ? OFFCPU_THROTTLED : OFFCPU_RUNNABLE;
 	if (bpf_core_field_exists(vcpu->stat.generic.blocking))
 		bpf_core_read(&blocking, sizeof(blocking), &vcpu->stat.generic.blocking);
-	return blocking ? AWAY_HALTED : AWAY_ASLEEP;
+	return blocking ? OFFCPU_HALTED : OFFCPU_ASLEEP;
 }
 
 static __always_inline void look_at_thread(struct vcpu_found *found, struct task_struct *task, struct kvm_vcpu *vcpu)
 {
 	struct halt_times times;
 
-	found->away = why_away(task, vcpu);
+	found->off_cpu = off_cpu_reason(task, vcpu);
 	bpf_core_read(&found->cpu, sizeof(found->cpu), &task->thread_info.cpu);
 	if (!counts_waits() || read_halt_times(&times, vcpu) ||
 	    bpf_core_read(&found->runnable_ns, sizeof(found->runnable_ns), &task->sched_info.run_delay))
@@ -251,7 +251,7 @@ int find_vcpus(struct bpf_iter__task_file *ctx)
 	if (thread)
 		look_at_thread(&found, thread, vcpu);
 	else
-		found.away = AWAY_ASLEEP;
+		found.off_cpu = OFFCPU_ASLEEP;
 	bpf_seq_write(ctx->meta->seq, &found, sizeof(found));
 	return 0;
 }

@@ -47,16 +47,16 @@ static __always_inline struct switch_event *reserve_event(struct ring_space *spa
 	return event;
 }
 
-static __always_inline __u8 why_out(bool preempted, unsigned int state, struct task_struct *task,
+static __always_inline __u8 off_cpu_reason(bool preempted, unsigned int state, struct task_struct *task,
 				    struct kvm_vcpu *vcpu)
 {
 	__u64 blocking = 0;
 
 	if (preempted || state == TASK_RUNNING)
-		return is_throttled(task) ? AWAY_THROTTLED : AWAY_RUNNABLE;
+		return is_throttled(task) ? OFFCPU_THROTTLED : OFFCPU_RUNNABLE;
 	if (bpf_core_field_exists(vcpu->stat.generic.blocking))
 		bpf_core_read(&blocking, sizeof(blocking), &vcpu->stat.generic.blocking);
-	return blocking ? AWAY_HALTED : AWAY_ASLEEP;
+	return blocking ? OFFCPU_HALTED : OFFCPU_ASLEEP;
 }
 
 /* Where the guest will continue, which is the code that is delayed. Nobody runs the vCPU now, so its registers do not
@@ -100,14 +100,14 @@ static __always_inline void emit_out(struct vcpu_ref *ref, bool preempted, unsig
 		return;
 	event->pid = next->tgid;
 	event->tid = next->pid;
-	event->away = AWAY_ASLEEP;
+	event->off_cpu = OFFCPU_ASLEEP;
 	/* An exiting thread has closed its files: its vCPU may be gone. */
 	if (!(state & TASK_DEAD)) {
-		event->away = why_out(preempted, state, prev, vcpu);
+		event->off_cpu = off_cpu_reason(preempted, state, prev, vcpu);
 		if (!is_protected(ref)) {
 			event->exit_reason = exit_reason(vcpu, config.vendor);
 			/* After a halt the guest continues with whatever woke it. */
-			if (event->away != AWAY_HALTED)
+			if (event->off_cpu != OFFCPU_HALTED)
 				read_guest(event, vcpu);
 		}
 	}
@@ -124,12 +124,12 @@ static __always_inline void emit_in(struct vcpu_ref *ref, struct task_struct *pr
 		return;
 	event->pid = prev->tgid;
 	event->tid = prev->pid;
-	event->away = AWAY_ON_CPU;
+	event->off_cpu = OFFCPU_ON_CPU;
 	ring_publish(&space);
 }
 
 SEC("tp_btf/sched_switch")
-int BPF_PROG(note_switch, bool preempt, struct task_struct *prev, struct task_struct *next, unsigned int state)
+int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_struct *next, unsigned int state)
 {
 	struct vcpu_ref *ref;
 
@@ -149,7 +149,7 @@ int BPF_PROG(note_switch, bool preempt, struct task_struct *prev, struct task_st
 }
 
 SEC("tp_btf/sched_wakeup")
-int BPF_PROG(note_wakeup, struct task_struct *task)
+int BPF_PROG(on_wakeup, struct task_struct *task)
 {
 	struct switch_event *event;
 	struct vcpu_ref *ref;
@@ -164,7 +164,7 @@ int BPF_PROG(note_wakeup, struct task_struct *task)
 	event = reserve_event(&space, SWITCH_WAKE, ref->row, task->thread_info.cpu);
 	if (!event)
 		return 0;
-	event->away = is_throttled(task) ? AWAY_THROTTLED : AWAY_RUNNABLE;
+	event->off_cpu = is_throttled(task) ? OFFCPU_THROTTLED : OFFCPU_RUNNABLE;
 	ring_publish(&space);
 	return 0;
 }

@@ -68,7 +68,7 @@ static __always_inline void write_slot(struct ring_space *space, __u32 n, __u64 
 		return;
 	slot->payload = payload;
 	store_barrier();
-	slot->tag = ~(position >> config.slots_shift) << TRACE_LAP_SHIFT | kind << TRACE_KIND_SHIFT | low;
+	slot->tag = ~(position >> config.slots_shift) << TRACE_GENERATION_SHIFT | kind << TRACE_KIND_SHIFT | low;
 }
 
 static __always_inline void write_more(struct ring_space *space, __u32 n, __u64 data, __u64 payload)

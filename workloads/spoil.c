@@ -101,7 +101,7 @@ static int wait_for_trace(struct array *rings, struct array *slots)
 	return -1;
 }
 
-/* Their laps stay: they look written when the reader expects them. */
+/* Their generations stay: they look written when the reader expects them. */
 static void spoil_slots(struct array *slots)
 {
 	for (int round = 0; round < ROUNDS; round++) {

@@ -25,11 +25,11 @@
 #define STACK_DEPTH 64
 
 /* Why a vCPU's thread is not on a CPU. */
-#define AWAY_ON_CPU 0
-#define AWAY_RUNNABLE 1
-#define AWAY_THROTTLED 2
-#define AWAY_HALTED 3
-#define AWAY_ASLEEP 4
+#define OFFCPU_ON_CPU 0
+#define OFFCPU_RUNNABLE 1
+#define OFFCPU_THROTTLED 2
+#define OFFCPU_HALTED 3
+#define OFFCPU_ASLEEP 4
 
 struct sample {
 	__u64 time_ns; /* CLOCK_MONOTONIC */
@@ -118,7 +118,7 @@ struct vcpu_found {
 	__u32 exit_reason;
 	__u8 protected_state; /* 1: registers are encrypted */
 	__u8 waits;           /* 1: the three are valid */
-	__u8 away;            /* AWAY_* */
+	__u8 off_cpu;         /* OFFCPU_* */
 	__u8 pad;
 };
 _Static_assert(sizeof(struct vcpu_found) == 80, "no hidden padding");

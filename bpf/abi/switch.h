@@ -4,9 +4,9 @@
 #ifndef VMSCOPE_ABI_SWITCH_H
 #define VMSCOPE_ABI_SWITCH_H
 
-#define SWITCH_OUT 1  /* pid, tid: who got the CPU; away; exit_reason; with SWITCH_GUEST: where its guest stands */
+#define SWITCH_OUT 1  /* pid, tid: who got the CPU; off_cpu; exit_reason; with SWITCH_GUEST: where its guest stands */
 #define SWITCH_IN 2   /* pid, tid: who had the CPU */
-#define SWITCH_WAKE 3 /* away: AWAY_THROTTLED or AWAY_RUNNABLE */
+#define SWITCH_WAKE 3 /* off_cpu: OFFCPU_THROTTLED or OFFCPU_RUNNABLE */
 
 /* Flags. */
 #define SWITCH_GUEST 1 /* guest_ip, guest_fs_base and cpl */
@@ -23,7 +23,7 @@ struct switch_event {
 	__u32 tid;
 	__u32 exit_reason;
 	__u8 kind; /* SWITCH_* */
-	__u8 away; /* AWAY_* */
+	__u8 off_cpu; /* OFFCPU_* */
 	__u8 cpl;   /* 0..3; else not known */
 	__u8 flags; /* SWITCH_GUEST, SWITCH_CR3 */
 };

@@ -4,11 +4,11 @@
  *
  * Each CPU has a ring of slots of 16 bytes. A record is one slot, or one and as many TRACE_MORE slots as its kind has.
  *
- *   tag:  63..56 lap    55..48 kind    47..0 time (first slot) or data (TRACE_MORE)
+ *   tag:  63..56 generation    55..48 kind    47..0 time (first slot) or data (TRACE_MORE)
  *
- * The lap of a position is the low 8 bits of ~(position / slots): in the first round 0xff, unlike the 0 of a slot that
- * was never written. A slot is valid only if it has the lap of its position. A reader that finds another lap has caught
- * up with the writer, and tries again later.
+ * The generation of a position is the low 8 bits of ~(position / slots): in the first round 0xff, unlike the 0 of a slot
+ * that was never written. A slot is valid only if it has the generation of its position. A reader that finds another has
+ * caught up with the writer, and tries again later.
  *
  * A program reserves positions first, in order, and then writes its slots. In between an interrupt may reserve and write
  * a record of its own; it finishes before the program goes on. A program on a function's exit may also be preempted, in
@@ -23,7 +23,7 @@ struct trace_slot {
 };
 _Static_assert(sizeof(struct trace_slot) == 16, "no hidden padding");
 
-#define TRACE_LAP_SHIFT 56
+#define TRACE_GENERATION_SHIFT 56
 #define TRACE_KIND_SHIFT 48
 #define TRACE_TIME_MASK 0xffffffffffffULL /* ns of CLOCK_MONOTONIC since the trace's base (config) */
 

@@ -43,7 +43,7 @@ pub struct VcpuSnapshot {
     pub waits: Option<WaitCounters>,
 }
 
-/// `AWAY_*`.
+/// `OFFCPU_*`.
 pub(crate) fn off_cpu(byte: u8) -> Option<OffCpuReason> {
     match byte {
         1 => Some(OffCpuReason::Runnable),

@@ -40,12 +40,12 @@ fn structures_lie_as_rust_reads_them() {
     check(
         "vcpu_found",
         "vcpu 0, kvm 8, vmcb 16, time_ns 24, halted_ns 32, polled_ns 40, runnable_ns 48, pid 56, tid 60, \
-         number 64, cpu 68, exit_reason 72, protected_state 76, waits 77, away 78, 80",
+         number 64, cpu 68, exit_reason 72, protected_state 76, waits 77, off_cpu 78, 80",
     );
     check(
         "switch_event",
         "time_ns 0, guest_ip 8, guest_cr3 16, guest_fs_base 24, vcpu 32, cpu 36, pid 40, tid 44, \
-         exit_reason 48, kind 52, away 53, cpl 54, flags 55, 56",
+         exit_reason 48, kind 52, off_cpu 53, cpl 54, flags 55, 56",
     );
     check("memory_slot_found", "kvm 0, first_page 8, pages 16, address 24, pid 32, flags 36, 40");
     check(

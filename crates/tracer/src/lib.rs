@@ -32,5 +32,5 @@ pub use load::{Filter, Layout, Options, Tracer};
 pub use local::LocalRings;
 pub use probes::error_chain;
 pub use ring::{Consumer, RingMemory};
-pub use slots::{DecodeError, KINDS, RingId, SLOT_BYTES, Slot, decode, lap, lost_events};
+pub use slots::{DecodeError, KINDS, RingId, SLOT_BYTES, Slot, decode, generation, lost_events};
 pub use symbols::Symbols;

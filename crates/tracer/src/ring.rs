@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   positions:   tail                      head
-//!                 | written | written | .. |      a slot is written when its lap is its position's
+//!                 | written | written | .. |      a slot is written when its generation is its position's
 //!                 ^ ours               ^ reserved, being written
 //! ```
 //! The programs reserve positions by adding to `head`, then write payloads, then tags. We take whole records up to the
@@ -14,7 +14,7 @@
 
 use model::{HostNs, TraceEvent};
 
-use crate::slots::{KINDS, RingId, Slot, decode, lap};
+use crate::slots::{KINDS, RingId, Slot, decode, generation};
 use crate::{DecodeError, RingError};
 
 /// Memory that rings lie in: the maps of this kernel, or pages of a guest.
@@ -169,13 +169,14 @@ impl Consumer {
     ) -> Result<(), DecodeError> {
         let mut at = 0;
         while let Some(first) = self.buffer.get(at) {
-            if first.lap() != lap(self.tail, self.slots) {
+            if first.generation() != generation(self.tail, self.slots) {
                 break;
             }
             let n = model::record_slots(first.kind()).ok_or(DecodeError::Kind(first.kind()))?;
             let Some(record) = self.buffer.get(at..at + n) else { break };
-            let is_written =
-                |(slot, position): (&Slot, u64)| slot.lap() == lap(position, self.slots);
+            let is_written = |(slot, position): (&Slot, u64)| {
+                slot.generation() == generation(position, self.slots)
+            };
             if !record.iter().zip(self.tail..).all(is_written) {
                 break;
             }

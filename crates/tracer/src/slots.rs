@@ -42,9 +42,9 @@ pub enum DecodeError {
     Value(u8),
 }
 
-/// The lap of the slot at `position` of a ring of `slots`: no slot of the first round looks written before it is.
+/// The generation of the slot at `position` of a ring of `slots`: no slot of the first round looks written before it is.
 #[must_use]
-pub fn lap(position: u64, slots: usize) -> u8 {
+pub fn generation(position: u64, slots: usize) -> u8 {
     (!(position / slots as u64)).to_le_bytes()[0]
 }
 

@@ -51,9 +51,9 @@ impl LogProgram {
         }
         let mut bpf = loader.load(bpf::GUEST_PROCESSES)?;
         for (name, tracepoint) in [
-            ("note_fork", "sched_process_fork"),
-            ("note_exec", "sched_process_exec"),
-            ("note_exit", "sched_process_exit"),
+            ("on_fork", "sched_process_fork"),
+            ("on_exec", "sched_process_exec"),
+            ("on_exit", "sched_process_exit"),
         ] {
             let program = bpf.program_mut(name).ok_or(LogProgramError::Missing(name))?;
             attach(program, tracepoint)

@@ -13,7 +13,7 @@ use rustix::time::{ClockId, clock_gettime};
 use tracer::guest::pages_of;
 use tracer::{
     ClockPair, Filter, KINDS, Options, RingMemory, SLOT_BYTES, Slot, Symbols, Tracer, TracerError,
-    error_chain, lap,
+    error_chain, generation,
 };
 
 use super::command::TracedCommand;
@@ -260,8 +260,8 @@ fn take<M: RingMemory<Error = std::convert::Infallible>>(
         let first = usize::try_from(*sent % slots_per_ring as u64).unwrap_or(0);
         let n = ready.min(slots_per_ring - first).min(CHUNK).min(*room);
         let Ok(()) = rings.read_slots(ring, first, &mut chunk[..n]);
-        let expected = lap(*sent, slots_per_ring);
-        let written = chunk[..n].iter().take_while(|slot| slot.lap() == expected);
+        let expected = generation(*sent, slots_per_ring);
+        let written = chunk[..n].iter().take_while(|slot| slot.generation() == expected);
         let before = bytes.len();
         for slot in written {
             bytes.extend(slot.tag.to_le_bytes());

@@ -35,7 +35,7 @@ const LOCK_MUTEX: u64 = 1 << 5;
 impl Slot {
     /// The generation of the ring in which it was written.
     #[must_use]
-    pub fn lap(self) -> u8 {
+    pub fn generation(self) -> u8 {
         self.tag.to_be_bytes()[0]
     }
 

@@ -26,9 +26,9 @@ impl Ring {
 
     fn write(&mut self, position: u64, kind: u8, low: u64, payload: u64) {
         let n = self.slots.len() as u64;
-        let lap = u64::from(lap(position, self.slots.len()));
+        let generation = u64::from(generation(position, self.slots.len()));
         let at = usize::try_from(position % n).unwrap();
-        self.slots[at] = Slot { tag: lap << 56 | u64::from(kind) << 48 | low, payload };
+        self.slots[at] = Slot { tag: generation << 56 | u64::from(kind) << 48 | low, payload };
     }
 
     /// The exit of task `time` at `time`: one slot.
@@ -93,7 +93,7 @@ fn times(events: &[TraceEvent]) -> Vec<u64> {
 
 #[test]
 fn records_come_in_order_through_many_laps() {
-    // 256 laps of 8 slots and then some: the laps' numbers begin again.
+    // 256 generations of 8 slots and then some: the generations' numbers begin again.
     let (mut ring, mut consumer) = (Ring::new(SLOTS), consumer(SLOTS));
     let mut time = 0;
     for n in (0..=5).cycle().take(2000) {
@@ -293,7 +293,7 @@ fn mutate(ring: &mut Ring, seed: &mut u64) {
         0 => slot.tag = value,
         1 => slot.payload = value,
         2 => slot.tag ^= 1 << (value % 64),
-        // Another kind with the right lap: deepest into the decoder.
+        // Another kind with the right generation: deepest into the decoder.
         3 | 4 => slot.tag = slot.tag & !(0xff << 48) | (value % 30) << 48,
         _ => ring.head = ring.head.wrapping_add(value % 200).wrapping_sub(100),
     }

@@ -86,10 +86,10 @@ impl DrawnGuest {
     fn write(&mut self, ring: usize, kind: u64, time_ns: u64, payload: u64) {
         let position = self.heads[ring];
         let at = usize::try_from(position).unwrap() % SLOTS;
-        let lap = u64::from(tracer::lap(position, SLOTS));
+        let generation = u64::from(tracer::generation(position, SLOTS));
         let slot = PAGE + (ring * SLOTS + at) * 16;
         *self.word(slot + 8) = payload;
-        *self.word(slot) = lap << 56 | kind << 48 | time_ns;
+        *self.word(slot) = generation << 56 | kind << 48 | time_ns;
         self.heads[ring] += 1;
         *self.word(ring * RING_BYTES) = self.heads[ring];
     }
@@ -272,8 +272,8 @@ fn sizes_that_can_not_be_are_refused() {
 
 /// Records of one slot, at these positions of a ring and times.
 fn sent(positions: std::ops::Range<u64>) -> TraceSlots {
-    let lap = |position| u64::from(tracer::lap(position, SLOTS));
-    let slot = |position| [lap(position) << 56 | RUNNABLE << 48 | position, 5 << 32 | 6];
+    let generation = |position| u64::from(tracer::generation(position, SLOTS));
+    let slot = |position| [generation(position) << 56 | RUNNABLE << 48 | position, 5 << 32 | 6];
     TraceSlots { ring: 0, bytes: positions.flat_map(slot).flat_map(u64::to_le_bytes).collect() }
 }
 
