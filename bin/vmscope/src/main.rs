@@ -1,5 +1,7 @@
 //! `vmscope`: profiles a KVM host and every guest on it, from the host alone.
 
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
 mod commands;
 mod usage;
 
