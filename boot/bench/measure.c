@@ -226,6 +226,9 @@ static bool take_singles(struct work *work, void (*body)(void *), const struct c
 	raw = spread_of(times, work->n);
 	result->single = body == time_own ? raw : spread_less(raw, measure_empty(condition));
 	result->reliable = reliable(result->single.median, raw.min, raw.median, raw.n, slack);
+	/* Others had the time that more shots would have taken. */
+	if (work->n + work->n_failed < repetitions() && raw.median / 1000 * repetitions() < ticks)
+		result->reliable = false;
 	return true;
 }
 
@@ -251,6 +254,29 @@ static bool plan_batches(struct work *work, uint64_t ticks_of_turn, uint64_t tic
 	n = ticks / (3 * work->turns * ticks_of_turn);
 	work->wanted = least(n, repetitions());
 	return true;
+}
+
+uint64_t measure_cost(const struct result *result)
+{
+	return result->batch_of ? result->batch : result->single.median;
+}
+
+uint64_t measure_slack(const struct result *result)
+{
+	return 2000 * clock_granularity() / (result->batch_of ? result->batch_of : 1);
+}
+
+/* Batches that make an operation dearer than good single shots do were disturbed: work of others took part of their
+ * time. What single shots can't tell is about what an empty one takes. */
+static void choose_figure(const struct condition *condition, bool singles_are_good, struct result *result)
+{
+	uint64_t slack = measure_empty(condition) + 2000 * clock_granularity();
+
+	if (!singles_are_good || !result->batch_of || !dearer(result->batch, result->single.median, slack))
+		return;
+	result->batch_of = 0;
+	result->batch = result->batch_median = 0;
+	result->reliable = true;
 }
 
 static bool take_batches(struct work *work, const struct condition *condition, uint64_t ticks, struct result *result)
@@ -291,6 +317,7 @@ static void take_figures(const struct operation *operation, const struct conditi
 	struct work work = { .operation = operation, .turns = 1 };
 	uint64_t all = budget(), third = all / 3;
 	uint32_t jumps = backward_jumps;
+	bool singles_are_good;
 
 	work.run = operation->once ? operation->once : operation->run;
 	measure_empty(condition); /* now: it uses the same memory for its times */
@@ -298,11 +325,13 @@ static void take_figures(const struct operation *operation, const struct conditi
 	if (singles && !take_singles(&work, operation->timing == TIMING_OWN ? time_own : time_shots, condition,
 				     batches ? third : all, result))
 		return;
+	singles_are_good = result->reliable;
 	result->done = turns_done;
 	turns_done = 0;
 	if (batches && !take_batches(&work, condition, all - third, result))
 		return;
 	result->done += turns_done * operation->unroll;
+	choose_figure(condition, singles_are_good, result);
 	if (backward_jumps != jumps)
 		result->reliable = false;
 	if (!result->single.n && !result->batch_of)

@@ -73,6 +73,11 @@ bool agree(uint64_t a, uint64_t b, uint64_t slack)
 	return high - low <= low / 10 + slack;
 }
 
+bool dearer(uint64_t a, uint64_t b, uint64_t slack)
+{
+	return b < a && !agree(a, b, slack);
+}
+
 bool reliable(uint64_t cost, uint64_t min, uint64_t median, unsigned n, uint64_t slack)
 {
 	enum { LEAST_TIMES = 3 };

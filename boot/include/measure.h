@@ -73,7 +73,7 @@ struct result {
 	uint16_t condition; /* index into shared->conditions */
 	uint8_t status;     /* enum status */
 	uint8_t vector;     /* STATUS_FAULT */
-	uint8_t reliable;   /* the spread is small, and time did not jump */
+	uint8_t reliable;   /* takes agree, the spread is small, and time did not jump */
 	uint8_t n_reasons;
 	union { /* set the whole result to 0 first: the other program reads all 64 bits */
 		const char *reason; /* STATUS_MISSING, STATUS_INEFFECTIVE; in the memory of the program that measured it */
@@ -92,9 +92,13 @@ struct effort {
 };
 extern struct effort the_effort;
 
-/* Runs one operation under a condition that is in force, and gives figures or the reason why there are none. Calls
+/* Runs one operation under a condition that is in force, and gives figures or the reason why there are none: one take of
+ * them, reliable if its spread is small. Calls
  * `prepare`, `before` and `finish` at ring 0. Before `prepare`, arena_reset(): what an operation takes, it has until its `finish`. */
 void measure(const struct operation *operation, const struct condition *condition, struct result *result);
+/* The figure of a result, and by how much two of them may differ anyway; in thousandths of ticks. */
+uint64_t measure_cost(const struct result *result);
+uint64_t measure_slack(const struct result *result);
 /* Of an empty shot under this condition, which is in force: its minimum, in thousandths of ticks. */
 uint64_t measure_empty(const struct condition *condition);
 /* After how long one shot of it counts as hanging. */

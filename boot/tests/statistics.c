@@ -60,6 +60,10 @@ int main(void)
 	check("more, the other way round", agree(1101, 1000, 0), false);
 	check("but within the slack", agree(0, 2000, 2000), true);
 
+	check("a batch of CPUID on a busy machine", dearer(969021000, 99632000, 2000), true);
+	check("which is cheaper than by itself", dearer(800, 21000, 2000), false);
+	check("or as dear", dearer(1050, 1000, 0), false);
+
 	check("a steady cost is reliable", reliable(1000, 1000, 1050, 3, 0), true);
 	check("one of two times is not", reliable(1000, 1000, 1050, 2, 0), false);
 	check("one with a large spread is not", reliable(1000, 1000, 2000, 200, 0), false);

@@ -78,7 +78,7 @@ pub struct Cost {
     pub low: f64,
     /// It is no more than this, in ticks.
     pub high: f64,
-    /// The program trusts it.
+    /// It can be trusted.
     pub reliable: bool,
     /// The condition that it was measured under was in force.
     pub effective: bool,
@@ -154,6 +154,15 @@ impl Against {
 }
 
 impl Unit {
+    /// A cost as people read it; a time from a millisecond on has its own unit.
+    #[must_use]
+    pub fn figure(self, value: f64) -> String {
+        match self {
+            Self::Ns if 999_500.0 <= value => view::time(value),
+            _ => view::figure(value),
+        }
+    }
+
     /// `ticks`, `ns`, `ADD`.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -203,7 +212,7 @@ impl<'r> Indexed<'r> {
             low,
             high,
             // Nothing costs nothing.
-            reliable: figures.reliable && 0.0 < ticks,
+            reliable: figures.is_reliable() && 0.0 < ticks,
             effective: figures.ineffective.is_none() && !self.ineffective.contains(&condition),
         })
     }
@@ -264,13 +273,14 @@ fn against(cost: Option<&Cost>, baseline: Option<&Cost>) -> Option<Against> {
     })
 }
 
-/// The median over all general instructions.
+/// The median over all general instructions whose costs can be trusted.
 fn general_ratio(rows: &[Row], machine: usize) -> Option<f64> {
     if machine == 0 {
         return Some(1.0);
     }
     let general = rows.iter().filter(|row| row.group == Group::General && !row.condition.no_cache);
-    let against = general.filter_map(|row| row.cells[machine].against);
+    let against =
+        general.filter_map(|row| row.cells[machine].against).filter(|against| against.reliable);
     let mut ratios: Vec<f64> = against.filter_map(|against| against.best()).collect();
     ratios.sort_by(f64::total_cmp);
     ratios.get(ratios.len() / 2).copied()

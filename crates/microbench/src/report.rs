@@ -5,7 +5,7 @@ use view::{Cell as Shown, Column, Part, Report, Table};
 use crate::compare::{Cell, Comparison, Row, Unit};
 use crate::json::List;
 use crate::results::{Outcome, Results};
-use crate::tables::{self, Value, figure, ratio};
+use crate::tables::{self, Value, marked, ratio};
 use crate::verdict::Verdict;
 
 /// The keys of a comparison's CSV.
@@ -84,7 +84,7 @@ pub fn original(table: &tables::Table) -> Table {
             section = line.section;
             shown.row([format!("[{section}]").into()]);
         }
-        let values = line.values.iter().map(|value| value.text().into());
+        let values = line.values.iter().map(|value| value.text(table.unit).into());
         shown.row([line.name.as_str().into()].into_iter().chain(values));
     }
     shown
@@ -113,8 +113,8 @@ pub fn exits(comparison: &Comparison<'_>, machine: usize) -> Table {
             row.operation.as_str().into(),
             row.condition.to_string().into(),
             against.map(ratio).into(),
-            figure(ticks).into(),
-            figure(ns).into(),
+            Unit::Ticks.figure(ticks).into(),
+            Unit::Ns.figure(ns).into(),
         ]);
     }
     table
@@ -148,14 +148,15 @@ fn shown(machine: usize, cell: &Cell, unit: Unit) -> Vec<Shown> {
         None => Value::None(cell.outcome.as_ref().map(Outcome::why).unwrap_or_default()),
     };
     if machine == 0 {
-        return vec![cost.text().into()];
+        return vec![cost.text(unit).into()];
     }
     let ratio = cell.against.and_then(|against| {
-        let text = Value::Ratio { value: against.ratio(unit)?, reliable: against.reliable }.text();
+        let text = Value::Ratio { value: against.ratio(unit)?, reliable: against.reliable };
+        let text = text.text(unit);
         Some(if against.overlap { format!("={text}") } else { text })
     });
     let verdict = cell.verdict.as_ref().map_or(String::new(), Verdict::to_string);
-    vec![cost.text().into(), ratio.into(), verdict.into()]
+    vec![cost.text(unit).into(), ratio.into(), verdict.into()]
 }
 
 /// A row per operation, condition and machine, with all that is known of it.
@@ -220,15 +221,20 @@ pub fn results(results: &Results) -> Table {
                 let ineffective = figures.ineffective.as_ref();
                 let remark = match ineffective.map(|why| format!("not in force: {why}")) {
                     Some(why) => why,
-                    None if figures.reliable => String::new(),
+                    None if figures.is_reliable() => String::new(),
                     None => "not reliable".to_owned(),
                 };
-                ([ticks, ns, single.map(|it| it.min), single.map(|it| it.p99)], remark)
+                let cost = |value: Option<f64>, unit: Unit| {
+                    value.map(|value| marked(unit.figure(value), figures.is_reliable()))
+                };
+                let shots = [single.map(|it| it.min), single.map(|it| it.p99)];
+                let [min, p99] = shots.map(|value| value.map(view::figure));
+                ([cost(ticks, Unit::Ticks), cost(ns, Unit::Ns), min, p99], remark)
             }
-            outcome => ([None; 4], outcome.why()),
+            outcome => ([None, None, None, None], outcome.why()),
         };
         let names = [measurement.operation.clone(), measurement.condition.to_string()];
-        let numbers = numbers.map(|number| number.map(figure).into());
+        let numbers = numbers.map(Shown::from);
         table.row(names.map(Shown::from).into_iter().chain(numbers).chain([remark.into()]));
     }
     table

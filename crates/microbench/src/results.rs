@@ -155,7 +155,7 @@ pub struct Figures {
     pub bytes: u64,
     /// How often it was done for these figures; `None`: not said.
     pub done: Option<u64>,
-    /// The program trusts the figure: the spread is small, and time did not jump.
+    /// The program trusts the figure; see [`Figures::is_reliable`].
     pub reliable: bool,
     /// Why the condition it was measured under is not in force.
     pub ineffective: Option<String>,
@@ -185,6 +185,17 @@ pub struct Batch {
     pub min: f64,
     /// With T their median.
     pub median: f64,
+}
+
+/// Two figures for one thing agree if they differ by no more than this part of the lower (docs/measuring.md).
+const TOLERANCE: f64 = 0.1;
+/// And by so many ticks, which single shots can't tell.
+const SHOT_TICKS: f64 = 100.0;
+/// Fewer can't be told to be good.
+const LEAST_SHOTS: u64 = 3;
+
+fn is_dearer(one: f64, other: f64, slack: f64) -> bool {
+    other * (1.0 + TOLERANCE) + slack < one
 }
 
 /// How a run ended.
@@ -262,17 +273,36 @@ impl Outcome {
 
 impl Figures {
     /// The figure for the operation's cost: of batches with minima, which other work on the machine disturbs least;
-    /// where it is not timed in batches, the median of single shots.
+    /// where it is not timed in batches, or they can't be true, the median of single shots.
     #[must_use]
     pub fn ticks(&self) -> Option<f64> {
-        let batch = self.batch.map(|batch| batch.min);
+        let batch = self.good_batch().map(|batch| batch.min);
         batch.or(self.single.map(|single| single.median))
+    }
+
+    /// Whether the figure can be trusted: the program had takes of it that agree, and what it reports does not
+    /// contradict itself.
+    #[must_use]
+    pub fn is_reliable(&self) -> bool {
+        self.reliable && self.batch == self.good_batch()
+    }
+
+    /// Batches, unless they make the operation dearer than good single shots say that it is: work of others took part
+    /// of their time. (That single shots are dearer is usual: nothing overlaps.) Older images report such ones.
+    fn good_batch(&self) -> Option<Batch> {
+        let is_good = |single: &Spread| {
+            LEAST_SHOTS <= single.n && !is_dearer(single.median, single.min, SHOT_TICKS)
+        };
+        let single = self.single.filter(is_good);
+        self.batch.filter(|batch| {
+            single.is_none_or(|single| !is_dearer(batch.min, single.median, SHOT_TICKS))
+        })
     }
 
     /// Between what the cost lies: from the fastest to as far above the median as that is above the fastest.
     #[must_use]
     pub fn range(&self) -> Option<(f64, f64)> {
-        let batch = self.batch.map(|batch| (batch.min, batch.median));
+        let batch = self.good_batch().map(|batch| (batch.min, batch.median));
         let (a, b) = batch.or(self.single.map(|single| (single.min, single.median)))?;
         let (low, middle) = (a.min(b), a.max(b));
         Some((low, middle + (middle - low)))
@@ -333,8 +363,9 @@ impl From<Measurement> for Record {
             ineffective: None,
         };
         match outcome {
-            Outcome::Measured(Figures { single, batch, bytes, done, reliable, ineffective }) => {
-                let reliable = Some(reliable);
+            Outcome::Measured(figures) => {
+                let reliable = Some(figures.is_reliable());
+                let Figures { single, batch, bytes, done, ineffective, .. } = figures;
                 record = Self { single, batch, bytes, done, reliable, ineffective, ..record };
             }
             Outcome::Fault { vector, name } => {
@@ -382,4 +413,41 @@ impl TryFrom<Record> for Measurement {
 fn positive<'de, D: Deserializer<'de>>(from: D) -> Result<Option<f64>, D::Error> {
     let number: Option<f64> = Option::deserialize(from)?;
     Ok(number.filter(|number| 0.0 < *number))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn figures(shots: [f64; 4], n: u64, batch: Option<[f64; 2]>) -> Figures {
+        let [min, median, p99, max] = shots;
+        Figures {
+            single: Some(Spread { min, median, p99, max, n }),
+            batch: batch.map(|[min, median]| Batch { of: 16, min, median }),
+            bytes: 0,
+            done: None,
+            reliable: true,
+            ineffective: None,
+        }
+    }
+
+    /// Found on a busy machine: a batch of CPUID that can't be true, and good single shots.
+    #[test]
+    fn a_batch_dearer_than_good_single_shots_is_not_the_figure() {
+        let check = |figures: Figures, ticks: f64, is_reliable: bool| {
+            assert_eq!((figures.ticks(), figures.is_reliable()), (Some(ticks), is_reliable));
+            assert!(figures.range().unwrap().0 <= ticks);
+        };
+        let shots = [96_412.0, 99_632.0, 412_000.0, 969_021.0];
+        check(figures(shots, 50, Some([969_021.0, 970_118.0])), 99_632.0, false);
+        check(figures(shots, 50, Some([98_114.0, 98_900.0])), 98_114.0, true);
+        check(figures(shots, 50, None), 99_632.0, true);
+        // Two shots, or such as don't agree, say nothing against it.
+        check(figures(shots, 2, Some([969_021.0, 970_118.0])), 969_021.0, true);
+        let scattered = [9_000.0, 99_632.0, 412_000.0, 969_021.0];
+        check(figures(scattered, 50, Some([969_021.0, 970_118.0])), 969_021.0, true);
+        // A few ticks are within what single shots can tell; and they may well be dearer.
+        check(figures([0.0, 1.0, 2.0, 512.0], 50, Some([0.8, 0.8])), 0.8, true);
+        check(figures([21.0, 22.0, 40.0, 512.0], 50, Some([0.8, 0.8])), 0.8, true);
+    }
 }

@@ -6,6 +6,7 @@
 //! | 2 | instructions that behave by the privilege level | the same at level 0, and at level 3 |
 //! | 3 | page-table updates, paging on and off | each machine; each VM / the real machine |
 
+use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
 
 use crate::catalogue::Group;
@@ -25,6 +26,9 @@ pub struct Table {
     /// What the first column names.
     #[serde(skip)]
     pub what: &'static str,
+    /// Of its costs.
+    #[serde(skip)]
+    pub unit: Unit,
     /// Titles of the others.
     #[serde(serialize_with = "on_one_line")]
     pub columns: Vec<String>,
@@ -32,8 +36,8 @@ pub struct Table {
     pub rows: Vec<Line>,
 }
 
-/// A row of a table.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+/// A row of a table; in JSON also whether each value is reliable.
+#[derive(Debug, Clone, PartialEq)]
 pub struct Line {
     /// The heading that it stands under.
     pub section: &'static str,
@@ -84,20 +88,39 @@ impl Value {
         }
     }
 
-    /// As people read it; `~` in front: not reliable.
+    /// Whether the number can be trusted; `None`: there is none.
     #[must_use]
-    pub fn text(&self) -> String {
-        let marked =
-            |text: String, reliable: &bool| if *reliable { text } else { format!("~{text}") };
+    pub fn reliable(&self) -> Option<bool> {
         match self {
-            Self::Cost { value, reliable } => marked(figure(*value), reliable),
-            Self::Ratio { value, reliable } => marked(ratio(*value), reliable),
+            Self::Cost { reliable, .. } | Self::Ratio { reliable, .. } => Some(*reliable),
+            Self::None(_) => None,
+        }
+    }
+
+    /// As people read it, a cost in this unit; `~` in front: not reliable.
+    #[must_use]
+    pub fn text(&self, unit: Unit) -> String {
+        match self {
+            Self::Cost { value, reliable } => marked(unit.figure(*value), *reliable),
+            Self::Ratio { value, reliable } => marked(ratio(*value), *reliable),
             Self::None(why) if why.is_empty() => "-".to_owned(),
             // What is missing, or when it hung, stands in the list of all operations.
             Self::None(why) => {
                 why.split_once(": ").map_or(why.as_str(), |(kind, _)| kind).to_owned()
             }
         }
+    }
+}
+
+impl Serialize for Line {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let mut line = to.serialize_struct("Line", 4)?;
+        line.serialize_field("section", self.section)?;
+        line.serialize_field("name", &self.name)?;
+        line.serialize_field("values", &self.values)?;
+        let reliable: Vec<Option<bool>> = self.values.iter().map(Value::reliable).collect();
+        line.serialize_field("reliable", &reliable)?;
+        line.end()
     }
 }
 
@@ -111,24 +134,10 @@ fn on_one_line<S: Serializer>(titles: &[String], to: S) -> Result<S::Ok, S::Erro
     to.collect_seq(titles.iter().map(|title| title.replace('\n', " ")))
 }
 
-/// A cost: as the original wrote them, but with more digits where they are small.
+/// `~` in front of what is not reliable.
 #[must_use]
-pub fn figure(value: f64) -> String {
-    if value < 9.995 {
-        format!("{value:.2}")
-    } else if value < 999.95 {
-        format!("{value:.1}")
-    } else if value < 999_999.5 {
-        format!("{value:.0}")
-    } else {
-        let power = value.log10().floor();
-        let digits = format!("{:.2}", value / 10f64.powf(power));
-        if digits == "10.00" {
-            format!("1.00E+{:02.0}", power + 1.0)
-        } else {
-            format!("{digits}E+{power:02.0}")
-        }
-    }
+pub fn marked(text: String, reliable: bool) -> String {
+    if reliable { text } else { format!("~{text}") }
 }
 
 /// A ratio, with three decimals as in the original.
@@ -139,7 +148,7 @@ pub fn ratio(value: f64) -> String {
     } else if value < 9999.95 {
         format!("{value:.1}")
     } else {
-        figure(value)
+        view::figure(value)
     }
 }
 
@@ -164,6 +173,7 @@ fn general(comparison: &Comparison<'_>, unit: Unit) -> Table {
             condition.map(|condition| condition.to_string()).unwrap_or_default()
         ),
         what: "instruction",
+        unit,
         columns: columns(comparison, ""),
         rows,
     }
@@ -202,6 +212,7 @@ fn levels(comparison: &Comparison<'_>, unit: Unit) -> Table {
             mode.map(Mode::name).unwrap_or_default()
         ),
         what: "instruction",
+        unit,
         columns: titles,
         rows,
     }
@@ -223,6 +234,7 @@ fn paging(comparison: &Comparison<'_>, unit: Unit) -> Table {
         id: "paging",
         title: format!("Table 3. 5120 page-table updates, paging on and off: {}", unit.name()),
         what: "operation",
+        unit,
         columns: columns(comparison, ""),
         rows: shown.iter().filter(has_cost).map(line).collect(),
     }
@@ -277,15 +289,17 @@ mod tests {
 
     #[test]
     fn numbers() {
-        let check = |value: f64, cost: &str, of: &str| {
-            assert_eq!((figure(value).as_str(), ratio(value).as_str()), (cost, of));
+        let check = |value: f64, ticks: &str, ns: &str, of: &str| {
+            let text = [Unit::Ticks.figure(value), Unit::Ns.figure(value), ratio(value)];
+            assert_eq!(text, [ticks, ns, of]);
         };
-        check(0.8, "0.80", "0.800");
-        check(36.0, "36.0", "36.000");
-        check(20224.0, "20224", "20224");
-        check(118_056.0, "118056", "118056");
-        check(1.5e6, "1.50E+06", "1.50E+06");
-        check(3.4e10, "3.40E+10", "3.40E+10");
-        check(9_999_999.0, "1.00E+07", "1.00E+07");
+        check(0.8, "0.80", "0.80", "0.800");
+        check(36.0, "36.0", "36.0", "36.000");
+        check(118_056.0, "118056", "118056", "118056");
+        check(1.5e6, "1.50 M", "1.50 ms", "1.50 M");
+        check(1.47e8, "147 M", "147 ms", "147 M");
+        check(5.66e7, "56.6 M", "56.6 ms", "56.6 M");
+        check(3.4e10, "34.0 G", "34.0 s", "34.0 G");
+        assert_eq!(marked("3".to_owned(), false), "~3");
     }
 }

@@ -14,7 +14,8 @@
 //!
 //! CPUID is the excess of that instruction, which exits under every VMM that uses the CPU's virtualisation: it says what
 //! an exit costs there. LEAST is a quarter of it, but 250 ns at least. The second line is for devices, which are slow
-//! on real machines, too. Of a cost's range the end is taken that is against the verdict.
+//! on real machines, too. Of a cost's range the end is taken that is against the verdict. A cost that is not reliable, on
+//! either machine, has none.
 
 use std::fmt;
 
@@ -111,16 +112,7 @@ struct Range {
 impl Rule<'_> {
     fn verdict(&self, row: &Row, machine: usize) -> Verdict {
         match self.compared(row, machine) {
-            Ok((expected, cost, ticks_per_ns)) => {
-                let verdict = self.judge(&expected, &cost, ticks_per_ns);
-                let is_trusted = row.cells[machine].against.is_some_and(|against| against.reliable);
-                match verdict {
-                    Verdict::CantSay(Why::Between(..)) if !is_trusted => {
-                        Verdict::CantSay(Why::NotReliable)
-                    }
-                    verdict => verdict,
-                }
-            }
+            Ok((expected, cost, ticks_per_ns)) => self.judge(&expected, &cost, ticks_per_ns),
             Err(why) => Verdict::CantSay(why),
         }
     }
@@ -157,6 +149,9 @@ impl Rule<'_> {
     fn compared(&self, row: &Row, machine: usize) -> Result<(Range, Range, f64), Why> {
         let real = self.cost(&row.cells[0], self.labels[0])?;
         let vm = self.cost(&row.cells[machine], self.labels[1])?;
+        if !real.reliable || !vm.reliable {
+            return Err(Why::NotReliable);
+        }
         let general = self.general.ok_or(Why::NoGeneral)?;
         let (real, _) = self.range(real, self.labels[0])?;
         let (cost, ticks_per_ns) = self.range(vm, self.labels[1])?;
@@ -177,10 +172,6 @@ impl Rule<'_> {
 
     fn range(&self, cost: &Cost, label: &str) -> Result<(Range, f64), Why> {
         let ns = cost.ns.ok_or_else(|| Why::NoRate(label.to_owned()))?;
-        if cost.ticks <= 0.0 {
-            // Nothing costs nothing: what disturbed it took longer than it.
-            return Err(Why::NotReliable);
-        }
         let per_tick = ns / cost.ticks;
         let range = Range { low: cost.low * per_tick, middle: ns, high: cost.high * per_tick };
         Ok((range, 1.0 / per_tick))

@@ -79,6 +79,37 @@ pub fn duration(ns: u64) -> String {
     }
 }
 
+/// A quantity with three digits, or with all before its point up to a million: `0.80`, `36.0`, `20224`, `147 M`.
+#[must_use]
+pub fn figure(value: f64) -> String {
+    let (value, unit) = match value {
+        value if value < 999_999.5 => (value, ""),
+        value if value < 999.5e6 => (value / 1e6, " M"),
+        value if value < 999.5e9 => (value / 1e9, " G"),
+        value => (value / 1e12, " T"),
+    };
+    let decimals = match value {
+        value if value < 9.995 => 2,
+        value if value < 99.95 => 1,
+        value if value < 999.95 && unit.is_empty() => 1,
+        _ => 0,
+    };
+    format!("{value:.decimals$}{unit}")
+}
+
+/// A time with three digits: `0.80 ns`, `2.30 us`, `56.6 ms`.
+#[must_use]
+pub fn time(ns: f64) -> String {
+    let (value, unit) = match ns {
+        ns if ns < 999.5 => (ns, "ns"),
+        ns if ns < 999.5e3 => (ns / 1e3, "us"),
+        ns if ns < 999.5e6 => (ns / 1e6, "ms"),
+        ns => (ns / 1e9, "s"),
+    };
+    let decimals = if value < 9.995 { 2 } else { usize::from(value < 99.95) };
+    format!("{value:.decimals$} {unit}")
+}
+
 /// `1,234,567`.
 #[must_use]
 pub fn grouped(n: u64) -> String {

@@ -4,7 +4,7 @@ use ::microbench::catalogue::Group;
 use ::microbench::compare::{Comparison, Row};
 
 use super::common_unit;
-use super::svg::{Drawing, Scale, amount, mark_text};
+use super::svg::{Drawing, Scale, cost_text, mark_text};
 
 const WIDTH: f64 = 980.0;
 const NAMES: f64 = 250.0;
@@ -47,7 +47,7 @@ pub(super) fn draw(comparison: &Comparison<'_>) -> Option<Drawing> {
             for n in 0..machines {
                 let Some(value) = value(row, n) else { continue };
                 let (top, length) = (y + BAR * n as f64, scale.place(value) - NAMES);
-                let text = amount(value, unit);
+                let text = cost_text(row, n, value, unit);
                 let says = format!("{}: {} {text}", comparison.machines[n].label, row.operation);
                 drawing.bar((NAMES, top), (length.max(1.0), BAR - 1.0), n, &says);
                 if machines <= 3 {

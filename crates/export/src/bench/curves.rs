@@ -4,7 +4,7 @@ use ::microbench::Condition;
 use ::microbench::compare::{Comparison, Row};
 
 use super::common_unit;
-use super::svg::{Drawing, Scale, amount, mark_text};
+use super::svg::{Drawing, Scale, cost_text, mark_text};
 
 const WIDTH: f64 = 980.0;
 const HEIGHT: f64 = 420.0;
@@ -41,14 +41,15 @@ pub(super) fn draw(comparison: &Comparison<'_>) -> Option<Drawing> {
         drawing.text((x(row.bytes), TOP + PLOT.1 + 20.0), "faint middle", &size(row.bytes));
     }
     for (n, machine) in comparison.machines.iter().enumerate() {
-        let places = rows.iter().filter_map(|row| Some((row.bytes, costs(row)[n]?)));
-        let places: Vec<(u64, f64)> = places.collect();
+        let places: Vec<(&Row, f64)> =
+            rows.iter().filter_map(|row| Some((*row, costs(row)[n]?))).collect();
         let curve: Vec<(f64, f64)> =
-            places.iter().map(|(bytes, value)| (x(*bytes), y(*value))).collect();
+            places.iter().map(|(row, value)| (x(row.bytes), y(*value))).collect();
         drawing.curve(&curve, n);
-        for (bytes, value) in places {
-            let says = format!("{}: {} {}", machine.label, size(bytes), amount(value, unit));
-            drawing.point((x(bytes), y(value)), n, &says);
+        for (row, value) in places {
+            let text = cost_text(row, n, value, unit);
+            let says = format!("{}: {} {text}", machine.label, size(row.bytes));
+            drawing.point((x(row.bytes), y(value)), n, &says);
         }
     }
     Some(drawing)

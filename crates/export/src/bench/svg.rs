@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use ::microbench::compare::{Comparison, Unit};
+use ::microbench::compare::{Comparison, Row, Unit};
 use view::escape;
 
 use crate::page::chart_style;
@@ -152,31 +152,24 @@ fn whole(log: f64) -> i32 {
 }
 
 /// `1.5 ns`, `2.30 us`, `36 ticks`.
-pub(super) fn amount(value: f64, unit: Unit) -> String {
-    let scaled = |value: f64, unit: &str| {
-        let digits = if value < 9.995 {
-            2
-        } else if value < 99.95 {
-            1
-        } else {
-            0
-        };
-        format!("{value:.digits$} {unit}")
-    };
+fn amount(value: f64, unit: Unit) -> String {
     match unit {
-        Unit::Ns if value < 999.5 => scaled(value, "ns"),
-        Unit::Ns if value < 999_500.0 => scaled(value / 1e3, "us"),
-        Unit::Ns if value < 999_500_000.0 => scaled(value / 1e6, "ms"),
-        Unit::Ns => scaled(value / 1e9, "s"),
-        other => format!("{} {}", ::microbench::tables::figure(value), other.name()),
+        Unit::Ns => view::time(value),
+        other => format!("{} {}", view::figure(value), other.name()),
     }
+}
+
+/// What the row's operation costs on a machine; `~` in front: not reliable.
+pub(super) fn cost_text(row: &Row, machine: usize, value: f64, unit: Unit) -> String {
+    let is_reliable = row.cells[machine].cost.is_some_and(|cost| cost.reliable);
+    ::microbench::tables::marked(amount(value, unit), is_reliable)
 }
 
 /// A power of ten, which needs no digits behind the point: `10 ns`, `0.1 ns`.
 pub(super) fn mark_text(mark: f64, unit: Unit) -> String {
     let text = amount(mark, unit);
     let (number, unit) = text.split_once(' ').unwrap_or((&text, ""));
-    let number = if number.contains('.') && !number.contains('E') {
+    let number = if number.contains('.') {
         number.trim_end_matches('0').trim_end_matches('.')
     } else {
         number
@@ -199,7 +192,7 @@ mod tests {
         check(4, Unit::Ns, "10 us");
         check(9, Unit::Ns, "1 s");
         check(1, Unit::Ticks, "10 ticks");
-        check(7, Unit::Ticks, "1.00E+07 ticks");
+        check(7, Unit::Ticks, "10 M ticks");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! `vmscope bench run`.
 
+use std::collections::BTreeSet;
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -362,27 +363,30 @@ fn inner_command(args: &Args, image: &Path) -> Vec<String> {
 /// One line, for people only.
 struct Progress {
     shown: bool,
-    done: u32,
+    /// An operation begins more than once.
+    begun: BTreeSet<(String, Condition)>,
     planned: Option<u32>,
 }
 
 impl Progress {
     fn new(wanted: bool) -> Self {
-        Self { shown: wanted || std::io::stderr().is_terminal(), done: 0, planned: None }
+        let shown = wanted || std::io::stderr().is_terminal();
+        Self { shown, begun: BTreeSet::new(), planned: None }
     }
 
     fn on(&mut self, heard: &Heard) {
         match heard {
             Heard::Started(planned) => {
-                self.done = 0;
+                self.begun.clear();
                 self.planned = *planned;
             }
             Heard::Began(operation, condition) => {
                 let planned = self.planned.map(|n| format!("/{n}")).unwrap_or_default();
-                self.show(&format!("{}{planned}  {operation} at {condition}", self.done + 1));
+                self.begun.insert((operation.clone(), *condition));
+                let n = self.begun.len();
+                self.show(&format!("{n}{planned}  {operation} at {condition}"));
             }
-            Heard::Outcome => self.done += 1,
-            Heard::Refused | Heard::Ended => {}
+            Heard::Outcome | Heard::Refused | Heard::Ended => {}
         }
     }
 
