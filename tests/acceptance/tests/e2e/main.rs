@@ -17,6 +17,7 @@ mod boot_exits;
 mod guests;
 mod iso;
 mod refusals;
+mod testbed;
 mod together;
 mod trace;
 mod trace_guest;
@@ -77,6 +78,9 @@ const TESTS: &[Test] = tests! {
     Main boot_bad_input::one_cpu_and_16_mib_are_enough_and_what_is_missing_is_named,
     Main boot_exits::kvm_counts_an_exit_each_time_for_those_said_to_exit_and_none_for_the_others,
     Main iso::by_bios_the_table_is_on_the_screen,
+    Main testbed::guests_boot_again_and_answer,
+    All testbed::guests_are_stopped_moved_and_get_cpus,
+    All testbed::guests_reach_each_other_and_the_host_has_nodes,
     All iso::by_uefi_the_table_is_on_the_screen,
     All iso::without_a_port_for_lines_qr_codes_are_on_the_screen,
     All guests::two_processes_of_one_program_are_two,
