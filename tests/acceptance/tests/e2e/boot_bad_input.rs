@@ -56,9 +56,14 @@ pub(crate) fn damaged_results_are_refused_and_damaged_logs_read_as_far_as_they_g
     let cut = results(Path::new(&cut), Duration::ZERO).unwrap();
     assert!(cut.json["ending"].is_null(), "the end is missing");
     assert_eq!(cut.rows().len(), whole.rows().len());
-    let (before, lost) = (&cut.rows()[..cut.rows().len() - 1], cut.rows().last().unwrap());
-    assert_eq!(before, &whole.rows()[..before.len()], "what came before stands as it was");
-    assert!(unexplained(lost).is_some() && lost["batch"].is_null(), "no figure is made up: {lost}");
+    let words: Vec<&str> = said[last..].split('"').collect();
+    for (row, before) in cut.rows().iter().zip(whole.rows()) {
+        if (text(row, "operation"), text(row, "condition")) == (words[3], words[7]) {
+            assert_eq!(row["reliable"], false, "only its takes before are there: {row}");
+        } else {
+            assert_eq!(row, before, "what came before stands as it was");
+        }
+    }
 }
 
 pub(crate) fn one_cpu_and_16_mib_are_enough_and_what_is_missing_is_named() {
