@@ -52,6 +52,8 @@ pub(crate) struct Headers {
     pub(crate) eh_frame: Option<Part>,
     /// `.text`.
     pub(crate) text: Option<Part>,
+    /// Procedure linkage tables: stubs that jump to other files' functions.
+    pub(crate) stubs: Vec<Part>,
     /// Go's table of functions.
     pub(crate) go_table: Option<Part>,
     /// Go's module data.
@@ -145,6 +147,9 @@ fn read_sections<H: FileHeader<Endian = LittleEndian>>(
         match section.name(endian, names).unwrap_or_default() {
             b".eh_frame" => headers.eh_frame = Some(part),
             b".text" => headers.text = Some(part),
+            b".plt" | b".plt.sec" | b".plt.got" if headers.stubs.len() < MAX_TABLES => {
+                headers.stubs.push(part);
+            }
             b".gopclntab" | b".data.rel.ro.gopclntab" => headers.go_table = Some(part),
             b".go.module" => headers.go_module = Some(part),
             b".gnu_debugdata" => headers.debug_data = Some(part),
