@@ -103,14 +103,15 @@ impl Names {
         &self.tables
     }
 
-    /// Host processes that were not there when names were asked for: themselves, without their functions.
+    /// Host processes that were not there when names were asked for.
     fn add_new_processes(&mut self, samples: &[Sample]) {
         let host = self.tables.images.iter().filter(|image| image.owner == Owner::Host);
         let known: BTreeSet<Pid> = host.map(|image| image.pid).collect();
         let hit: BTreeSet<Pid> = samples.iter().map(|sample| sample.pid).collect();
         let read = |pid: &Pid| host::processes::read(&self.proc, pid.0).ok();
         let new = hit.difference(&known).filter_map(read).collect();
-        host_tables::add_processes(&mut self.tables, new, &hit, &self.proc);
+        let places = host_tables::add_processes(&mut self.tables, new, &hit, &self.proc);
+        self.host.go_on(places);
     }
 }
 

@@ -12,7 +12,7 @@ use crate::guest::names_of;
 use crate::{Demangler, KernelNames, Source, unreadable, vdso};
 
 /// Most bytes that are read of the files of one owner: who has many large files loses their names and nobody else's.
-const MAX_OWNER_BYTES: u64 = 4 << 30;
+const MAX_OWNER_BYTES: u64 = 1 << 30;
 
 /// Where each file can be opened, best first: through the mapping itself, in the process' own root, in ours.
 pub type Places = BTreeMap<ModuleId, Vec<Place>>;
@@ -34,6 +34,12 @@ impl HostSource {
     #[must_use]
     pub fn new(kernel: KernelNames, places: Places) -> Self {
         Self { kernel, places, ..Self::default() }
+    }
+
+    /// Adds modules that have appeared since, and lets every owner's files be read anew: for who asks again and again.
+    pub fn go_on(&mut self, places: Places) {
+        self.places.extend(places);
+        self.budgets.clear();
     }
 
     /// Looks for symbols of stripped files below `folder` (`/usr/lib/debug`), by build id.
