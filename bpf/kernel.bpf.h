@@ -154,6 +154,8 @@ struct svm_cpu_data {
 
 /* Intel, in kvm_intel.ko */
 #define VMX_BASIC_REASON 0xffff
+#define VMX_EXIT_EXCEPTION_OR_NMI 0
+#define VMX_EXIT_INTERRUPT 1
 
 union vmx_exit_reason {
 	__u32 full;

@@ -44,7 +44,8 @@ static __always_inline bool on_task_stack(struct bpf_perf_event_data *ctx, struc
 }
 
 /* PF_VCPU is set from before the guest's run until the end of that window. Interrupts are on in the window only, so a
- * timer interrupt that finds PF_VCPU set came in the window. */
+ * timer interrupt that finds PF_VCPU set came in the window. Whether it also ended the guest's run says the exit reason:
+ * the window follows every exit. */
 static __always_inline bool interrupted_guest(struct bpf_perf_event_data *ctx, struct task_struct *task)
 {
 	return (task->flags & PF_VCPU) && on_task_stack(ctx, task);
@@ -57,6 +58,15 @@ static __always_inline bool nmi_from_guest(struct kvm_vcpu *vcpu)
 
 	bpf_core_read(&handling, sizeof(handling), &vcpu->arch.handling_intr_from_guest);
 	return handling;
+}
+
+/* Whether a host interrupt ended the guest's run. After any other exit the window lets in what came while KVM had
+ * interrupts off: that interrupted KVM. */
+static __always_inline bool ended_by_interrupt(__u32 exit_reason)
+{
+	if (is_svm(config.vendor))
+		return exit_reason == SVM_EXIT_INTR || exit_reason == SVM_EXIT_NMI;
+	return exit_reason == VMX_EXIT_INTERRUPT || exit_reason == VMX_EXIT_EXCEPTION_OR_NMI;
 }
 
 static __always_inline long read_waits(struct sample *s, struct task_struct *task, struct kvm_vcpu *vcpu)
@@ -90,6 +100,8 @@ static __always_inline __u8 fill_vcpu(struct sample *s, struct task_struct *task
 	} else {
 		clear_registers(s);
 	}
+	if (!err && !is_protected(ref) && !ended_by_interrupt(s->exit_reason))
+		flags &= ~SAMPLE_GUEST;
 	if (ref->vcpu & VCPU_WAITS) {
 		flags |= SAMPLE_WAITS;
 		err |= read_waits(s, task, vcpu);

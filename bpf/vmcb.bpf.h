@@ -17,7 +17,9 @@
 
 #define VMCB_FIELD(vmcb, type, offset) (*(type *)((char *)(vmcb) + (offset)))
 
-/* Exit code: L1 runs L2, whose VMCB is another. */
+/* Exit codes: the host was interrupted; L1 runs L2, whose VMCB is another. */
+#define SVM_EXIT_INTR 0x60
+#define SVM_EXIT_NMI 0x61
 #define SVM_EXIT_VMRUN 0x80
 
 /* Of the control area: from ASID to EXITINTINFO. */

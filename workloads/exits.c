@@ -2,12 +2,13 @@
  * the host: port I/O, CPUID and writes of a model-specific register, a third of the time each. Ports and
  * registers are reached through the guest's kernel, which has neither /dev/port nor, on emulated CPUs,
  * an ioperm() that works. Needs root and the msr module.
- * Usage: exits [SECONDS]; without it, for ever. */
+ * Usage: exits [SECONDS]; without it, for ever. Or: exits cpuid; nothing but CPUID, for ever. */
 #include <cpuid.h>
 #include <fcntl.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -97,6 +98,8 @@ int main(int argc, char **argv)
 {
 	double end = argc > 1 ? now() + atof(argv[1]) : 0;
 
+	while (argc > 1 && !strcmp(argv[1], "cpuid"))
+		do_cpuid();
 	if (set_up())
 		return 1;
 	while (!end || now() < end) {

@@ -34,6 +34,11 @@ impl<'t> Addresses<'t> {
     pub fn add(&mut self, sample: &Sample) {
         let located = self.resolver.locate(sample);
         self.add_place(located.code);
+        // Where the guest left it: reports of exits name that code.
+        if let VcpuState::Vmm(vcpu) = sample.vcpu {
+            let exit = Sample { vcpu: VcpuState::Guest(vcpu), ..*sample };
+            self.add_place(self.resolver.locate(&exit).code);
+        }
         let of_host = matches!(sample.vcpu, VcpuState::None | VcpuState::Vmm(_));
         if of_host && sample.stack.is_some() {
             let key = Resolver::call_stack_key(sample, &located);
