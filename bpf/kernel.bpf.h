@@ -76,6 +76,7 @@ struct task_struct {
 	unsigned in_iowait : 1;
 	int pid;
 	int tgid;
+	struct hlist_head preempt_notifiers; /* CONFIG_PREEMPT_NOTIFIERS, which KVM selects */
 	char comm[16];
 	struct sched_entity se;
 	struct sched_info sched_info;
@@ -110,8 +111,25 @@ enum kvm_register { VCPU_REGS_RIP = 16 };
 
 struct kvm;
 
+/* include/uapi/linux/kvm.h */
+enum kvm_run_exit {
+	KVM_EXIT_IO = 2,
+	KVM_EXIT_DEBUG = 4,
+	KVM_EXIT_MMIO = 6,
+	KVM_EXIT_SHUTDOWN = 8,
+	KVM_EXIT_FAIL_ENTRY = 9,
+	KVM_EXIT_INTR = 10,
+	KVM_EXIT_INTERNAL_ERROR = 17,
+	KVM_EXIT_SYSTEM_EVENT = 24,
+};
+
+struct kvm_run {
+	__u32 exit_reason;
+} KERNEL_TYPE;
+
 struct kvm_vcpu_arch {
 	unsigned long regs[VCPU_REGS_RIP + 1];
+	void *complete_userspace_io; /* not NULL: KVM_RUN has left for I/O that the VMM is to do */
 	__u32 regs_avail;
 	__u8 handling_intr_from_guest;
 	__u8 guest_state_protected; /* bool: SEV-ES, SEV-SNP, TDX */
@@ -130,6 +148,7 @@ struct kvm_vcpu_stat {
 
 struct kvm_vcpu {
 	struct kvm *kvm;
+	struct kvm_run *run;
 	int vcpu_id;
 	struct pid *pid;
 	struct kvm_vcpu_arch arch;

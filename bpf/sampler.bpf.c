@@ -106,6 +106,12 @@ static __always_inline __u8 fill_vcpu(struct sample *s, struct task_struct *task
 		flags |= SAMPLE_WAITS;
 		err |= read_waits(s, task, vcpu);
 	}
+	if (ref->kicked) {
+		flags |= SAMPLE_KICKED;
+		/* A sample of the VMM before it sleeps does not end it. */
+		if (flags & SAMPLE_GUEST)
+			ref->kicked = 0;
+	}
 	if (err)
 		ring->read_errors++;
 	return flags;
@@ -197,7 +203,6 @@ static __always_inline struct task_struct *task_of(struct pid *pid)
 static __always_inline __u8 off_cpu_reason(struct task_struct *task, struct kvm_vcpu *vcpu)
 {
 	unsigned int state = 0;
-	__u64 blocking = 0;
 	int on_cpu = 0;
 
 	bpf_core_read(&on_cpu, sizeof(on_cpu), &task->on_cpu);
@@ -206,9 +211,7 @@ static __always_inline __u8 off_cpu_reason(struct task_struct *task, struct kvm_
 	bpf_core_read(&state, sizeof(state), &task->__state);
 	if (state == TASK_RUNNING || state == TASK_WAKING)
 		return is_throttled(task) ? OFFCPU_THROTTLED : OFFCPU_RUNNABLE;
-	if (bpf_core_field_exists(vcpu->stat.generic.blocking))
-		bpf_core_read(&blocking, sizeof(blocking), &vcpu->stat.generic.blocking);
-	return blocking ? OFFCPU_HALTED : OFFCPU_ASLEEP;
+	return why_asleep(task, vcpu);
 }
 
 static __always_inline void look_at_thread(struct vcpu_found *found, struct task_struct *task, struct kvm_vcpu *vcpu)

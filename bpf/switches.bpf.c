@@ -50,13 +50,9 @@ static __always_inline struct switch_event *reserve_event(struct ring_space *spa
 static __always_inline __u8 off_cpu_reason(bool preempted, unsigned int state, struct task_struct *task,
 				    struct kvm_vcpu *vcpu)
 {
-	__u64 blocking = 0;
-
 	if (preempted || state == TASK_RUNNING)
 		return is_throttled(task) ? OFFCPU_THROTTLED : OFFCPU_RUNNABLE;
-	if (bpf_core_field_exists(vcpu->stat.generic.blocking))
-		bpf_core_read(&blocking, sizeof(blocking), &vcpu->stat.generic.blocking);
-	return blocking ? OFFCPU_HALTED : OFFCPU_ASLEEP;
+	return why_asleep(task, vcpu);
 }
 
 /* Where the guest will continue, which is the code that is delayed. Nobody runs the vCPU now, so its registers do not
@@ -106,8 +102,8 @@ static __always_inline void emit_out(struct vcpu_ref *ref, bool preempted, unsig
 		event->off_cpu = off_cpu_reason(preempted, state, prev, vcpu);
 		if (!is_protected(ref)) {
 			event->exit_reason = exit_reason(vcpu, config.vendor);
-			/* After a halt the guest continues with whatever woke it. */
-			if (event->off_cpu != OFFCPU_HALTED)
+			/* After a halt the guest continues with whatever woke it; a pause delays none of its code. */
+			if (event->off_cpu != OFFCPU_HALTED && event->off_cpu != OFFCPU_PAUSED)
 				read_guest(event, vcpu);
 		}
 	}

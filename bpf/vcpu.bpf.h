@@ -106,6 +106,45 @@ static __always_inline bool is_throttled(struct task_struct *task)
 	return 0 < count;
 }
 
+/* Exits to user space after which a VMM stops a vCPU: for its debugger, or because the guest can't go on. */
+#define STOPPING_EXITS                                                                                                 \
+	(1u << KVM_EXIT_DEBUG | 1u << KVM_EXIT_SHUTDOWN | 1u << KVM_EXIT_FAIL_ENTRY | 1u << KVM_EXIT_INTERNAL_ERROR |  \
+	 1u << KVM_EXIT_SYSTEM_EVENT)
+/* Those that can stand in kvm_run while a vCPU is paused. A VMM that pauses it between two runs has KVM complete its I/O
+ * first, which leaves the old reason. */
+#define PAUSED_EXITS (STOPPING_EXITS | 1u << KVM_EXIT_INTR | 1u << KVM_EXIT_IO | 1u << KVM_EXIT_MMIO)
+
+/* Whether a thread that sleeps does so because its VMM paused the vCPU: outside KVM_RUN (inside, the vCPU's preempt
+ * notifier is registered), and with no I/O of the guest to do. */
+static __always_inline bool is_paused(struct task_struct *task, struct kvm_vcpu *vcpu)
+{
+	void *notifier = NULL, *io = NULL;
+	struct kvm_run *run = NULL;
+	__u32 reason = 0;
+
+	if (!bpf_core_field_exists(task->preempt_notifiers) ||
+	    !bpf_core_field_exists(vcpu->arch.complete_userspace_io))
+		return false;
+	if (bpf_core_read(&notifier, sizeof(notifier), &task->preempt_notifiers.first) || notifier ||
+	    bpf_core_read(&io, sizeof(io), &vcpu->arch.complete_userspace_io) || io ||
+	    bpf_core_read(&run, sizeof(run), &vcpu->run) ||
+	    bpf_core_read(&reason, sizeof(reason), &run->exit_reason))
+		return false;
+	return reason < 32 && (PAUSED_EXITS >> reason & 1);
+}
+
+/* Why a vCPU's thread that is not runnable sleeps. */
+static __always_inline __u8 why_asleep(struct task_struct *task, struct kvm_vcpu *vcpu)
+{
+	__u64 blocking = 0;
+
+	if (bpf_core_field_exists(vcpu->stat.generic.blocking))
+		bpf_core_read(&blocking, sizeof(blocking), &vcpu->stat.generic.blocking);
+	if (blocking)
+		return OFFCPU_HALTED;
+	return is_paused(task, vcpu) ? OFFCPU_PAUSED : OFFCPU_ASLEEP;
+}
+
 /* Three neighbours of kvm_vcpu.stat.generic. */
 struct halt_times {
 	__u64 poll_success_ns;

@@ -12,6 +12,7 @@
 #define SAMPLE_HOST_USER 0x02 /* host user mode was interrupted */
 #define SAMPLE_CR3 0x04       /* guest_cr3 is valid */
 #define SAMPLE_WAITS 0x08     /* halted_ns, polled_ns and runnable_ns are valid */
+#define SAMPLE_KICKED 0x10    /* since the guest's sample before, the VMM took its vCPU out of KVM_RUN */
 
 #define CPL_UNKNOWN 0xff
 
@@ -30,6 +31,7 @@
 #define OFFCPU_THROTTLED 2
 #define OFFCPU_HALTED 3
 #define OFFCPU_ASLEEP 4
+#define OFFCPU_PAUSED 5
 
 struct sample {
 	__u64 time_ns; /* CLOCK_MONOTONIC */
@@ -91,6 +93,8 @@ struct vcpu_ref {
 	__u32 row;
 	__u64 vcpu; /* struct kvm_vcpu *, never dereferenced but through probe reads; or VCPU_PROTECTED, VCPU_WAITS */
 	__u64 vmcb; /* AMD: struct vmcb * of the vCPU itself, not of a guest of its guest; only compared */
+	__u32 kicked; /* its samples have SAMPLE_KICKED, up to one of the guest; written by its own thread */
+	__u32 pad;
 };
 
 #define VCPU_PROTECTED 1ull /* registers are encrypted, don't read them */
@@ -100,7 +104,7 @@ struct vcpu_ref {
 struct vcpu_bucket {
 	struct vcpu_ref ref[VCPU_BUCKET_SLOTS];
 };
-_Static_assert(sizeof(struct vcpu_bucket) == 24 * VCPU_BUCKET_SLOTS, "no hidden padding");
+_Static_assert(sizeof(struct vcpu_bucket) == 32 * VCPU_BUCKET_SLOTS, "no hidden padding");
 
 /* What the finder reports of each vCPU file it meets. */
 struct vcpu_found {

@@ -4,8 +4,17 @@ use std::path::Path;
 use std::process::Command;
 
 /// Each is a program family with an object of its own.
-const PROGRAMS: [&str; 8] =
-    ["sampler", "switches", "exits", "vms", "empty", "tracer", "guest_processes", "layouts"];
+const PROGRAMS: [&str; 9] = [
+    "sampler",
+    "switches",
+    "exits",
+    "kicks",
+    "vms",
+    "empty",
+    "tracer",
+    "guest_processes",
+    "layouts",
+];
 
 fn main() {
     let bpf = Path::new("../../bpf");

@@ -280,6 +280,7 @@ fn registers(random: &mut Random, row: u32, process: u64, guest: bool) -> VcpuSa
         exit_reason,
         exit_info,
         waits: None,
+        kicked: false,
     }
 }
 

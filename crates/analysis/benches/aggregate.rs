@@ -163,6 +163,7 @@ fn samples() -> impl Iterator<Item = Sample> {
             exit_reason: 0,
             exit_info: 0,
             waits: None,
+            kicked: false,
         };
         Sample {
             time: HostNs(n * 1_000_000),

@@ -320,6 +320,7 @@ fn count_unseen_share(shares: &mut Shares, side: Side, samples: u64) {
         Side::StealOwnVcpu { .. } => &mut shares.steal_own_vcpu,
         Side::StealVmm => &mut shares.steal_vmm,
         Side::Throttled => &mut shares.throttled,
+        Side::Paused => &mut shares.paused,
         Side::NotSampled => &mut shares.not_sampled,
         // The others have samples.
         Side::Unknown | Side::Guest | Side::Vmm | Side::Host | Side::Idle => &mut shares.unknown,

@@ -136,6 +136,7 @@ impl<'r> GuestTime<'r> {
             Account::HaltPolling => Side::HaltPolling,
             Account::StealVmm => Side::StealVmm,
             Account::Throttled => Side::Throttled,
+            Account::Paused => Side::Paused,
             Account::Unknown => Side::Unknown,
         };
         spent.add(side, segment.length_ns());
@@ -247,6 +248,7 @@ mod test {
             'V' => State::Vmm { reason: 0x7b },
             'W' => State::WaitingInVmm { reason: None },
             'T' => State::Throttled,
+            'Z' => State::Paused,
             '?' => State::Unknown,
             other => panic!("{other}"),
         }
@@ -310,6 +312,7 @@ mod test {
             exit_reason: 0,
             exit_info: 0,
             waits: None,
+            kicked: false,
         };
         Sample {
             time: HostNs(0),

@@ -65,6 +65,8 @@ pub struct Shares {
     pub steal_vmm: u64,
     /// A CPU quota held them back.
     pub throttled: u64,
+    /// Their VMM had paused them.
+    pub paused: u64,
     /// They ran, and no sample says what.
     pub not_sampled: u64,
     /// Nobody knows what they did, or they ran at a privilege level that is not known.
@@ -77,7 +79,8 @@ impl Shares {
     pub fn sum(&self) -> u64 {
         let seen = self.os + self.user + self.vm + self.idle;
         let idle = self.halt + self.halt_polling;
-        seen + idle + self.steal() + self.throttled + self.not_sampled + self.unknown
+        let held = self.throttled + self.paused;
+        seen + idle + self.steal() + held + self.not_sampled + self.unknown
     }
 
     /// Type 1 and type 2.
@@ -149,6 +152,8 @@ pub enum Side {
     StealVmm,
     /// A guest's: a CPU quota held it back.
     Throttled,
+    /// A guest's: its VMM had paused it.
+    Paused,
     /// A guest's: it ran, and no sample says what.
     NotSampled,
     /// A guest's: nobody knows what it did.
@@ -170,6 +175,7 @@ impl Side {
             Self::StealOwnVcpu { .. } => "steal_own_vcpu",
             Self::StealVmm => "steal_vmm",
             Self::Throttled => "throttled",
+            Self::Paused => "paused",
             Self::NotSampled => "not_sampled",
             Self::Unknown => "unknown",
         }
@@ -186,6 +192,7 @@ impl Side {
             Self::StealOutside => "[ steal ] (outside)",
             Self::StealVmm => "[ steal ] (in VMM)",
             Self::Throttled => "[ throttled ] (CPU quota)",
+            Self::Paused => "[ paused ] (by the VMM)",
             Self::NotSampled => "[not sampled]",
             Self::Unknown => "[ unknown ] (no evidence)",
         };

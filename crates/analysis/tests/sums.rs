@@ -53,6 +53,7 @@ impl Random {
             exit_reason: 0,
             exit_info: 0,
             waits: None,
+            kicked: false,
         };
         Sample {
             time: HostNs(self.below(2 * world::START.0)),

@@ -88,6 +88,7 @@ fn letter(state: State) -> char {
         State::Halted => 'h',
         State::HaltPolling => 'p',
         State::Throttled => 't',
+        State::Paused => 'z',
         State::Unknown => '?',
     }
 }

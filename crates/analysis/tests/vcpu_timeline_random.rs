@@ -21,6 +21,7 @@ fn account(letter: char) -> Account {
         'h' => Account::Halt,
         'r' => Account::StealOutside,
         't' => Account::Throttled,
+        'z' => Account::Paused,
         _ => Account::Unknown,
     }
 }
@@ -32,6 +33,7 @@ fn off_letter(state: State) -> char {
         State::WaitingInVmm { .. } => 'w',
         State::Halted => 'h',
         State::Throttled => 't',
+        State::Paused => 'z',
         State::Unknown => '?',
         _ => '-',
     }

@@ -43,6 +43,11 @@ object!(
     "exits"
 );
 object!(
+    /// Marks of vCPUs that their VMM took out of KVM_RUN.
+    KICKS,
+    "kicks"
+);
+object!(
     /// Memory slots and clocks of VMs.
     VMS,
     "vms"

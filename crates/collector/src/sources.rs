@@ -5,8 +5,8 @@ use std::os::fd::BorrowedFd;
 use host::sideband::{Event, Sideband};
 use model::{ExitCount, Header, HostNs, Note, OffCpuSource, Switch, Tid, VcpuId};
 use probes::{
-    Drained, ExitCounter, ExitLink, FoundVcpu, ProbeError, RingCounters, Sampler, SamplingEvents,
-    SwitchLinks, SwitchTracer,
+    Drained, ExitCounter, ExitLink, FoundVcpu, KickMarks, ProbeError, RingCounters, Sampler,
+    SamplingEvents, SwitchLinks, SwitchTracer,
 };
 
 use crate::CollectError;
@@ -109,6 +109,8 @@ pub(crate) struct Kernel {
     sampler: Sampler,
     switches: Option<SwitchTracer>,
     exits: Option<ExitCounter>,
+    /// KVM is loaded.
+    kvm: bool,
     sideband: Option<Sideband>,
     attached: Attached,
 }
@@ -119,6 +121,7 @@ struct Attached {
     samples: Option<SamplingEvents>,
     switches: Option<SwitchLinks>,
     exits: Option<ExitLink>,
+    kicks: Option<KickMarks>,
 }
 
 impl Kernel {
@@ -134,11 +137,12 @@ impl Kernel {
             .transpose()?;
         let exits = (plan.exits == Exits::Counted)
             .then(|| ExitCounter::load(&sampler, header.vendor))
-            .and_then(|loaded| or_note(loaded, &mut header.notes));
+            .and_then(|loaded| or_note(NO_EXITS, loaded, &mut header.notes));
         let sideband = (plan.process_events == ProcessEvents::Followed)
             .then(|| Sideband::open(&header.cpus, SIDEBAND_RING_BYTES))
             .transpose()?;
-        Ok(Self { sampler, switches, exits, sideband, attached: Attached::default() })
+        let kvm = plan.roots.sys.join("module/kvm").exists();
+        Ok(Self { sampler, switches, exits, kvm, sideband, attached: Attached::default() })
     }
 }
 
@@ -169,7 +173,12 @@ impl Sources for Kernel {
 
     fn start_tracers(&mut self, notes: &mut Vec<Note>) -> Result<(), ProbeError> {
         self.attached.switches = self.switches.as_ref().map(SwitchTracer::start).transpose()?;
-        self.attached.exits = self.exits.as_ref().and_then(|exits| or_note(exits.start(), notes));
+        let exits = self.exits.as_ref().map(ExitCounter::start);
+        self.attached.exits = exits.and_then(|exits| or_note(NO_EXITS, exits, notes));
+        if self.kvm {
+            let kicks = KickMarks::start(&self.sampler);
+            self.attached.kicks = or_note(NO_PAUSES, kicks, notes);
+        }
         Ok(())
     }
 
@@ -228,11 +237,14 @@ impl Sources for Kernel {
     }
 }
 
-/// A recording without counts of exits is worth having.
-fn or_note<T>(outcome: Result<T, ProbeError>, notes: &mut Vec<Note>) -> Option<T> {
+const NO_EXITS: &str = "VM exits are not counted";
+const NO_PAUSES: &str = "pauses of VMs may show as steal type 2";
+
+/// A recording without this is worth having.
+fn or_note<T>(lack: &str, outcome: Result<T, ProbeError>, notes: &mut Vec<Note>) -> Option<T> {
     outcome
         .map_err(|error| {
-            let text = format!("VM exits are not counted: {error}");
+            let text = format!("{lack}: {error}");
             notes.push(Note { subject: "host".to_owned(), text });
         })
         .ok()

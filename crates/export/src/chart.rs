@@ -143,6 +143,7 @@ pub(crate) fn kind_name(state: State) -> &'static str {
         State::Halted => "halted",
         State::HaltPolling => "halt polling",
         State::Throttled => "throttled",
+        State::Paused => "paused",
         State::NotSampled => "not sampled",
         State::Unknown => "unknown",
     }

@@ -69,6 +69,8 @@ pub struct VcpuSample {
     pub exit_info: u32,
     /// What the vCPU has waited for so far; `None` where this kernel does not count it.
     pub waits: Option<WaitCounters>,
+    /// Since its guest's sample before, its VMM took it out of `KVM_RUN` by itself: by a signal, or for its debugger.
+    pub kicked: bool,
 }
 
 /// How long a vCPU has waited since it exists, as the host's kernel counts it: the difference between two

@@ -23,7 +23,7 @@ pub struct Switch {
 /// ```text
 ///              Out(Runnable | Throttled)
 ///   on a CPU --------------------------------> waiting for a CPU --In--> on a CPU
-///      \____ Out(Halted | Asleep) ___> asleep ___Wake___/\
+///      \__ Out(Halted | Paused | Asleep) -> asleep __Wake__/\
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SwitchEvent {
@@ -84,9 +84,10 @@ impl Switch {
             return None;
         };
         let GuestAt { ip, cr3, fs_base, cpl } = guest;
-        let (asid, exit_info, waits) = (0, 0, None);
+        let (asid, exit_info, waits, kicked) = (0, 0, None, false);
         let vcpu = self.vcpu;
-        let at = VcpuSample { vcpu, ip, cr3, fs_base, cpl, asid, exit_reason, exit_info, waits };
+        let at =
+            VcpuSample { vcpu, ip, cr3, fs_base, cpl, asid, exit_reason, exit_info, waits, kicked };
         Some(Sample {
             time: self.time,
             cpu: self.cpu,
@@ -109,6 +110,8 @@ pub enum OffCpuReason {
     Throttled,
     /// In KVM, after HLT or before its first start, until something happens for the guest.
     Halted,
+    /// Asleep in the VMM, which has paused the vCPU: stopped or migrated the VM, saved its state, or debugs it.
+    Paused,
     /// Asleep for another reason: in the VMM, or in KVM for a page.
     Asleep,
 }

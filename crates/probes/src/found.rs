@@ -50,6 +50,7 @@ pub(crate) fn off_cpu(byte: u8) -> Option<OffCpuReason> {
         2 => Some(OffCpuReason::Throttled),
         3 => Some(OffCpuReason::Halted),
         4 => Some(OffCpuReason::Asleep),
+        5 => Some(OffCpuReason::Paused),
         _ => None,
     }
 }

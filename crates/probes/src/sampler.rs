@@ -27,9 +27,9 @@ const PROGRAMS: [&str; 9] = [
     "on_switch",
     "on_wakeup",
     "count_exit",
+    "note_kick",
     "find_slots",
     "find_clocks",
-    "note_mark",
 ];
 
 /// What to sample, and how.

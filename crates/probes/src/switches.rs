@@ -152,6 +152,7 @@ mod test {
         check(1, 2, 3, out(OffCpuReason::Throttled, with(Some(Cr3::new(0x1300_0000)))));
         check(1, 3, 0, out(OffCpuReason::Halted, None));
         check(1, 4, 0, out(OffCpuReason::Asleep, None));
+        check(1, 5, 0, out(OffCpuReason::Paused, None));
         check(1, 0, 0, None);
         check(2, 0, 0, Some(SwitchEvent::In { pid, tid }));
         check(3, 1, 0, Some(SwitchEvent::Wake { throttled: false }));

@@ -14,7 +14,7 @@ const BUCKET_BITS: u32 = 12;
 const BUCKETS: usize = 1 << BUCKET_BITS;
 const SLOTS: usize = 8;
 const HASH: u32 = 0x9e37_79b1;
-const REF_BYTES: usize = 24;
+const REF_BYTES: usize = 32;
 const BUCKET_BYTES: usize = SLOTS * REF_BYTES;
 /// `VCPU_PROTECTED` and `VCPU_WAITS`.
 const PROTECTED: u64 = 1;
@@ -56,6 +56,7 @@ impl VcpuTable {
         let waits = if vcpu.seen.waits.is_some() { WAITS } else { 0 };
         self.memory.word(slot + 8).store(vcpu.vcpu | protected | waits, Ordering::Relaxed);
         self.memory.word(slot + 16).store(vcpu.vmcb, Ordering::Relaxed);
+        self.memory.half_word(slot + 24).store(0, Ordering::Relaxed);
         self.memory.half_word(slot + 4).store(row, Ordering::Relaxed);
         self.memory.half_word(slot).store(tid.0, Ordering::Release);
         Ok(())

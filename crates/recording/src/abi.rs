@@ -16,6 +16,7 @@ const GUEST: u8 = 0x01;
 const HOST_USER: u8 = 0x02;
 const CR3_VALID: u8 = 0x04;
 const WAITS_VALID: u8 = 0x08;
+const KICKED: u8 = 0x10;
 
 /// Reads a record of CPU `cpu`. Every 96 bytes are some sample.
 #[must_use]
@@ -55,6 +56,7 @@ pub fn encode(sample: &Sample) -> [u8; RECORD_SIZE] {
     put(&mut record, 72, &row.to_le_bytes());
     if let Some(vcpu) = vcpu {
         flags |= if vcpu.cr3.is_some() { CR3_VALID } else { 0 };
+        flags |= if vcpu.kicked { KICKED } else { 0 };
         put(&mut record, 16, &vcpu.ip.0.to_le_bytes());
         put(&mut record, 24, &vcpu.cr3.map_or(0, Cr3::base).to_le_bytes());
         put(&mut record, 32, &vcpu.fs_base.0.to_le_bytes());
@@ -102,6 +104,7 @@ fn decode_vcpu(record: &[u8; RECORD_SIZE], flags: u8) -> VcpuState {
             polled_ns: u64_at(record, 48),
             runnable_ns: u64_at(record, 56),
         }),
+        kicked: flags & KICKED != 0,
     };
     match (row, flags & GUEST != 0) {
         (VCPU_NONE, false) => VcpuState::None,
@@ -169,6 +172,7 @@ mod test {
             exit_reason: 64,
             exit_info: 65,
             waits: None,
+            kicked: false,
         }
     }
 
@@ -181,6 +185,8 @@ mod test {
         let waits = WaitCounters { halted_ns: 0x6162, polled_ns: 0x7172, runnable_ns: 0x8182 };
         let waited = VcpuSample { waits: Some(waits), ..registers(None) };
         check(63, 0b1001, Kernel, VcpuState::Guest(waited));
+        let kicked = VcpuSample { kicked: true, ..registers(cr3) };
+        check(63, 0b1_0101, Kernel, VcpuState::Guest(kicked));
         check(63, 0b110, User, VcpuState::Vmm(registers(cr3)));
         check(VCPU_NONE, 0b010, User, VcpuState::None);
         check(VCPU_NONE, 0b001, Kernel, VcpuState::Unknown);

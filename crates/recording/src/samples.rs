@@ -43,6 +43,7 @@ table! {
         halted_ns: Option<u64> [plain added] = waits.map(|waits| waits.halted_ns),
         polled_ns: Option<u64> [plain added] = waits.map(|waits| waits.polled_ns),
         runnable_ns: Option<u64> [plain added] = waits.map(|waits| waits.runnable_ns),
+        kicked: Option<bool> [added] = vcpu.map(|vcpu| vcpu.kicked),
     }
     read |row, columns| {
         let known_vcpu = || vcpu.map(|vcpu| VcpuSample {
@@ -55,6 +56,7 @@ table! {
             exit_reason: *exit_reason,
             exit_info: *exit_info,
             waits: waits(*halted_ns, *polled_ns, *runnable_ns),
+            kicked: kicked.unwrap_or(false),
         }).ok_or("a sample lacks its vCPU");
         Ok(Sample {
             time: *time_ns,

@@ -1,7 +1,8 @@
 //! `vmscope correct`: run times without what was stolen.
 
 use analysis::steal::{Correction, Stolen, VictimTime, Victims, Window, share_bound_ns};
-use model::VmId;
+use analysis::vcpu_timeline::State;
+use model::{VcpuId, VmId};
 use serde_json::{Value, json};
 
 use crate::recording::cleaned;
@@ -95,18 +96,34 @@ fn report(source: &VcpuTime<'_>, query: &CorrectQuery<'_>) -> Report {
     of.extend(query.process.map(|name| format!("process {name}")));
     of.push(format!("VM {vm}"));
     let (from, to) = (seconds(from_ns, 3), seconds(to_ns, 3));
+    let paused_ns = paused_ns(source, query);
     let mut report = source.report();
     report.fact("Of", format!("{}, from {from} s to {to} s", of.join(" of ")));
+    if 0 < paused_ns {
+        report.fact("Paused", format!("{} s of its vCPUs' time, left out", seconds(paused_ns, 3)));
+    }
     report.json = json!({
         "version": VERSION,
         "recording": source.recording(),
         "vm": cleaned(vm),
         "from_ns": from_ns,
         "to_ns": to_ns,
+        "paused_ns": paused_ns,
         "correction": Value::Null,
         "processes": [],
     });
     report
+}
+
+/// How long the VM's vCPUs were paused, which is in none of the times.
+fn paused_ns(source: &VcpuTime<'_>, query: &CorrectQuery<'_>) -> u64 {
+    let evidence = &source.evidence;
+    let of_vm = |vcpu: VcpuId| evidence.tables.vcpus.get(vcpu.index()).map(|row| row.vm);
+    let timelines = evidence.axis.timelines.iter();
+    let segments =
+        timelines.filter(|line| of_vm(line.vcpu) == Some(query.vm)).flat_map(|line| &line.segments);
+    let paused = segments.filter(|segment| segment.state == State::Paused);
+    paused.filter_map(|segment| query.window.clip(segment)).map(|cut| cut.length_ns()).sum()
 }
 
 impl<'a> Corrected<'a> {

@@ -104,6 +104,7 @@ fn totals(profile: &Profile) -> String {
     let others = [
         ("HALT-POLLING", shares.halt_polling),
         ("THROTTLED", shares.throttled),
+        ("PAUSED", shares.paused),
         ("NOT-SAMPLED", shares.not_sampled),
         ("UNKNOWN", shares.unknown),
     ];
@@ -326,6 +327,7 @@ fn totals_json(profile: &Profile) -> Value {
         "steal_own_vcpu": shares.steal_own_vcpu,
         "steal_vmm": shares.steal_vmm,
         "throttled": shares.throttled,
+        "paused": shares.paused,
         "not_sampled": shares.not_sampled,
         "unknown": shares.unknown,
     })

@@ -17,8 +17,13 @@ use crate::vcpu_time::{VERSION, VcpuTime, account_in_words, stolen_json};
 use crate::{Cell, Column, Report, Scale, Table, Width, clean, ms, percent};
 
 /// Accounts that are left out of the overview where they are nobody's.
-const RARE: [Account; 4] =
-    [Account::HaltPolling, Account::Throttled, Account::NotSampled, Account::Unknown];
+const RARE: [Account; 5] = [
+    Account::HaltPolling,
+    Account::Throttled,
+    Account::Paused,
+    Account::NotSampled,
+    Account::Unknown,
+];
 
 /// What a line of the table stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -261,6 +266,7 @@ fn time_json(source: &VcpuTime<'_>, balance: &Balance) -> Value {
         "steal_outside_ns": ns(Account::StealOutside),
         "steal_vmm_ns": ns(Account::StealVmm),
         "throttled_ns": ns(Account::Throttled),
+        "paused_ns": ns(Account::Paused),
         "not_sampled_ns": ns(Account::NotSampled),
         "unknown_ns": ns(Account::Unknown),
         "thieves": source.thieves(&balance.thieves, wall_ns).json(),

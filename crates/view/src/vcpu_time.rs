@@ -182,6 +182,7 @@ pub fn account_in_words(account: Account) -> &'static str {
         Account::StealOutside => "steal type 1",
         Account::StealVmm => "steal type 2",
         Account::Throttled => "throttled",
+        Account::Paused => "paused",
         Account::NotSampled => "not sampled",
         Account::Unknown => "unknown",
     }

@@ -19,6 +19,7 @@ const EXAMPLE: &str = "Columns, which add up to 100 %:
   steal type 1  runnable, but another thread (the thief) had the CPU
   steal type 2  in the VMM (KVM or QEMU) for a VM exit, running or asleep
   throttled     held back by a CPU quota
+  paused        paused by the VMM: stopped, migrated, saved or debugged
   not sampled   on a CPU, but without a sample
   unknown       no data
 

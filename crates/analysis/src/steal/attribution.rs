@@ -196,7 +196,7 @@ fn nearest(timeline: &VcpuTimeline, order: impl Iterator<Item = usize>) -> Vec<O
 
 fn shows(segment: &Segment) -> Shows {
     match (segment.state, segment.place) {
-        (State::Halted | State::HaltPolling | State::Unknown, _) => Shows::Barrier,
+        (State::Halted | State::HaltPolling | State::Paused | State::Unknown, _) => Shows::Barrier,
         (_, Some(_)) => Shows::Place,
         // The guest ran, nobody knows what.
         (State::GuestKernel | State::GuestUser | State::GuestUnknown, None) => Shows::Barrier,

@@ -9,13 +9,14 @@ use crate::exit_reason;
 use crate::vcpu_timeline::{Account, Segment, State, VcpuTimeline, VcpuTimelines, thieves};
 
 /// In the order in which they are shown.
-pub const ACCOUNTS: [Account; 8] = [
+pub const ACCOUNTS: [Account; 9] = [
     Account::Guest,
     Account::Halt,
     Account::HaltPolling,
     Account::StealOutside,
     Account::StealVmm,
     Account::Throttled,
+    Account::Paused,
     Account::NotSampled,
     Account::Unknown,
 ];
@@ -63,6 +64,7 @@ pub fn account_name(account: Account) -> &'static str {
         Account::StealOutside => "steal_outside",
         Account::StealVmm => "steal_vmm",
         Account::Throttled => "throttled",
+        Account::Paused => "paused",
         Account::NotSampled => "not_sampled",
         Account::Unknown => "unknown",
     }
@@ -209,8 +211,9 @@ fn index(account: Account) -> usize {
         Account::StealOutside => 3,
         Account::StealVmm => 4,
         Account::Throttled => 5,
-        Account::NotSampled => 6,
-        Account::Unknown => 7,
+        Account::Paused => 6,
+        Account::NotSampled => 7,
+        Account::Unknown => 8,
     }
 }
 
@@ -220,7 +223,7 @@ mod test {
     use super::*;
 
     /// `name ms` of everything that took time from the first vCPU.
-    fn check(vcpu: &str, cpu: &str, accounts: [u64; 8], thieves: &[&str], reasons: &[&str]) {
+    fn check(vcpu: &str, cpu: &str, accounts: [u64; 9], thieves: &[&str], reasons: &[&str]) {
         let drawn = Drawn::new(&[vcpu], cpu);
         let names = ThiefNames::new(&drawn.tables);
         let balance = balances(&drawn.evidence(), &names).remove(&VcpuId(0)).unwrap();
@@ -241,11 +244,11 @@ mod test {
 
     #[test]
     fn time_adds_up() {
-        check("fkf-~.1wt_?", "", [3, 1, 1, 1, 2, 1, 1, 1], &["[unknown] 1"], &["io 1+1"]);
+        check("fkf-~.1wtzz_?", "", [3, 1, 1, 1, 2, 1, 2, 1, 1], &["[unknown] 1"], &["io 1+1"]);
         check(
             "ff1123ww",
             "",
-            [2, 0, 0, 0, 6, 0, 0, 0],
+            [2, 0, 0, 0, 6, 0, 0, 0, 0],
             &[],
             &["external interrupt 1+0", "io 2+2", "msr 1+0"],
         );
@@ -256,7 +259,7 @@ mod test {
         let check = |cpu: &str, thieves: &[&str]| {
             let n = cpu.len() as u64;
             let vcpu = ".".repeat(cpu.len());
-            super::test::check(&vcpu, cpu, [0, 0, 0, n, 0, 0, 0, 0], thieves, &[]);
+            super::test::check(&vcpu, cpu, [0, 0, 0, n, 0, 0, 0, 0, 0], thieves, &[]);
         };
         check("22221", &["a vcpu1 1", "b vcpu0 4"]);
         check("qqv", &["a qemu IO iothread1 (1005) 2", "a vhost 1"]);
@@ -279,7 +282,7 @@ mod test {
         let names = ThiefNames::new(&drawn.tables);
         let mut sum = Balance::default();
         balances(&drawn.evidence(), &names).values().for_each(|balance| sum.add(balance));
-        assert_eq!(sum.accounts.all().map(|ns| ns / MS), [3, 0, 0, 4, 1, 0, 0, 0]);
+        assert_eq!(sum.accounts.all().map(|ns| ns / MS), [3, 0, 0, 4, 1, 0, 0, 0, 0]);
         assert_eq!(sum.thieves.values().sum::<u64>(), 4 * MS);
         assert_eq!(sum.reasons.values().map(|time| time.on_cpu_ns).sum::<u64>(), MS);
     }

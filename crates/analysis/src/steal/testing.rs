@@ -96,6 +96,7 @@ fn drawn(letter: char) -> (char, State, Option<PlaceId>) {
         '.' => (State::Preempted, None),
         'F' | 'K' | 'X' | 'N' => (State::Preempted, place),
         't' => (State::Throttled, None),
+        'z' => (State::Paused, None),
         '-' => (State::Halted, None),
         '~' => (State::HaltPolling, None),
         '_' => (State::NotSampled, None),
@@ -199,6 +200,7 @@ fn push_samples(samples: &mut SampleTimes, vcpu: VcpuId, line: &str) {
             exit_reason: 0,
             exit_info: 0,
             waits: Some(WaitCounters::default()),
+            kicked: false,
         };
         let state = match state {
             State::Vmm { .. } => VcpuState::Vmm(sampled),

@@ -222,7 +222,11 @@ mod test {
         let segments = evidence.timelines(VM_A).flat_map(|timeline| &timeline.segments);
         let counted = segments.filter(|segment| match segment.state.account() {
             Account::Guest | Account::StealOutside | Account::StealVmm | Account::Throttled => true,
-            Account::Halt | Account::HaltPolling | Account::NotSampled | Account::Unknown => false,
+            Account::Halt
+            | Account::Paused
+            | Account::HaltPolling
+            | Account::NotSampled
+            | Account::Unknown => false,
         });
         assert_eq!(sum, counted.map(Segment::length_ns).sum::<u64>());
     }

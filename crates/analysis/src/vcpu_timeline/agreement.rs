@@ -146,7 +146,11 @@ fn off_cpu(timeline: &VcpuTimeline) -> Vec<(HostNs, HostNs)> {
 fn is_off(segment: &Segment) -> bool {
     matches!(
         segment.state,
-        State::Preempted | State::WaitingInVmm { .. } | State::Halted | State::Throttled
+        State::Preempted
+            | State::WaitingInVmm { .. }
+            | State::Halted
+            | State::Throttled
+            | State::Paused
     )
 }
 

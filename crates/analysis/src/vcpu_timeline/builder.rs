@@ -83,7 +83,8 @@ impl<'r> VcpuTimelinesBuilder<'r> {
         if let SwitchEvent::Seen { off_cpu, exit_reason, waits } = switch.event {
             let doing =
                 off_cpu.map_or(Doing::Running, |off_cpu| Doing::Away(asleep(off_cpu, exit_reason)));
-            let point = Point { time: switch.time.0, cpu: switch.cpu, doing, waits, place: None };
+            let (time, cpu) = (switch.time.0, switch.cpu);
+            let point = Point { time, cpu, doing, waits, kicked: false, place: None };
             self.points[switch.vcpu.index()].push(point);
         } else if self.edges == OffCpuSource::Samples {
             return;
@@ -285,7 +286,8 @@ fn occupant(vcpu_of_thread: &FxHashMap<Tid, VcpuId>, pid: Pid, tid: Tid) -> Occu
 
 fn bare(sample: &Sample, vcpu: &VcpuSample) -> Point {
     let (time, cpu) = (sample.time.0, sample.cpu);
-    Point { time, cpu, doing: Doing::Running, waits: vcpu.waits, place: None }
+    let VcpuSample { waits, kicked, .. } = *vcpu;
+    Point { time, cpu, doing: Doing::Running, waits, kicked, place: None }
 }
 
 fn asleep(off_cpu: OffCpuReason, reason: u32) -> Asleep {
@@ -293,6 +295,7 @@ fn asleep(off_cpu: OffCpuReason, reason: u32) -> Asleep {
         OffCpuReason::Runnable => Asleep::Runnable,
         OffCpuReason::Throttled => Asleep::Throttled,
         OffCpuReason::Halted => Asleep::Halted,
+        OffCpuReason::Paused => Asleep::Paused,
         OffCpuReason::Asleep => Asleep::InVmm { reason },
     }
 }

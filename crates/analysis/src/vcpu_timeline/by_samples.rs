@@ -103,7 +103,7 @@ impl<'a> Drawer<'a> {
                 track.push_until(at, What::Off(state), cpu);
             };
             off(gap.halted, State::Halted, None);
-            off(gap.waiting, State::WaitingInVmm { reason: reason(a, b) }, None);
+            off(gap.waiting, asleep(a, b), None);
             off(gap.throttled, State::Throttled, Some(waits_on));
             off(gap.preempted, State::Preempted, Some(waits_on));
             if let Some(away) = b.away() {
@@ -159,6 +159,8 @@ impl<'a> Drawer<'a> {
         if is_gap {
             let asleep = match a.doing {
                 Doing::Vmm { halted: true, .. } | Doing::Away(Asleep::Halted) => State::Halted,
+                Doing::Away(Asleep::Paused) => State::Paused,
+                _ if b.kicked => State::Paused,
                 _ => State::WaitingInVmm { reason: None },
             };
             let others = self.marks.others(track.vcpu, a.cpu, a.time, b.time);
@@ -220,8 +222,15 @@ fn found(point: &Point) -> (What, Option<CpuId>) {
 
 /// The CPU in whose queue a point found it; `None`: asleep.
 fn queue(point: &Point) -> Option<CpuId> {
-    let asleep = matches!(point.away(), Some(Asleep::Halted | Asleep::InVmm { .. }));
+    let asleep =
+        matches!(point.away(), Some(Asleep::Halted | Asleep::Paused | Asleep::InVmm { .. }));
     (!asleep).then_some(point.cpu)
+}
+
+/// What it did in the VMM's sleep between two points.
+fn asleep(a: &Point, b: &Point) -> State {
+    let paused = b.kicked || [a, b].iter().any(|point| point.away() == Some(Asleep::Paused));
+    if paused { State::Paused } else { State::WaitingInVmm { reason: reason(a, b) } }
 }
 
 /// The exit in which it slept between two points.

@@ -3,7 +3,7 @@
 //! ```text
 //!              Out(Runnable | Throttled)
 //!   OnCpu -------------------------------> Queued ---In---> OnCpu
-//!     \---- Out(Halted | Asleep) --> Asleep ---Wake---^
+//!     \-- Out(Halted | Paused | Asleep) --> Asleep ---Wake---^
 //! ```
 //!
 //! What can't follow (Out after Out, In after In) shows that events were lost: the stretch between is unknown.
@@ -34,6 +34,7 @@ impl Status {
             OffCpuReason::Runnable => Self::Queued(State::Preempted, cpu),
             OffCpuReason::Throttled => Self::Queued(State::Throttled, cpu),
             OffCpuReason::Halted => Self::Asleep(State::Halted),
+            OffCpuReason::Paused => Self::Asleep(State::Paused),
             OffCpuReason::Asleep => Self::Asleep(State::WaitingInVmm { reason: Some(exit_reason) }),
         }
     }

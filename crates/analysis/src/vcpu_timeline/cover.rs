@@ -66,7 +66,9 @@ impl Left<'_> {
         self.departures = self.departures.get(passed..).unwrap_or_default();
         match self.departures {
             [departure, ..] if departure.time == from => self.place = Some(departure.place),
-            _ if matches!(state, State::Halted | State::Unknown) => self.place = None,
+            _ if matches!(state, State::Halted | State::Paused | State::Unknown) => {
+                self.place = None
+            }
             _ => {}
         }
         self.place

@@ -151,7 +151,9 @@ impl Gap {
         }
         let on = self.on().saturating_sub(self.polled);
         let seen_away = absent.saturating_mul(period_ns).saturating_sub(off);
-        self.waiting = on.saturating_sub(unseen_ns).min(seen_away);
+        // In a pause nothing else happens, whether or not the CPU's interrupts came.
+        let most = if b.kicked { u64::MAX } else { seen_away };
+        self.waiting = on.saturating_sub(unseen_ns).min(most);
     }
 
     /// Takes what a quota held back out of the waits. Kernels that don't count it as runnable leave it unexplained.

@@ -98,6 +98,8 @@ pub enum State {
     HaltPolling,
     /// Held back by a CPU quota. Neither steal nor idle.
     Throttled,
+    /// The VMM does not run it: the VM is stopped, migrates, is saved or debugged. Neither steal nor idle.
+    Paused,
     /// Before the first evidence or after the last.
     Unknown,
 }
@@ -117,6 +119,8 @@ pub enum Account {
     StealVmm,
     /// `State::Throttled`.
     Throttled,
+    /// `State::Paused`.
+    Paused,
     /// `State::NotSampled`.
     NotSampled,
     /// `State::Unknown`.
@@ -207,6 +211,7 @@ impl State {
             Self::Halted => Account::Halt,
             Self::HaltPolling => Account::HaltPolling,
             Self::Throttled => Account::Throttled,
+            Self::Paused => Account::Paused,
             Self::Unknown => Account::Unknown,
         }
     }

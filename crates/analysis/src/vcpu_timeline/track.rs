@@ -12,11 +12,13 @@ pub(super) struct Point {
     pub(super) cpu: CpuId,
     pub(super) doing: Doing,
     pub(super) waits: Option<WaitCounters>,
+    /// Its VMM took it out of `KVM_RUN` since a sample of the guest.
+    pub(super) kicked: bool,
     pub(super) place: Option<PlaceId>,
 }
 
 /// One for each sample is kept in memory.
-const _: () = assert!(size_of::<Point>() <= 64);
+const _: () = assert!(size_of::<Point>() <= 72);
 
 /// What a point found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +43,7 @@ pub(super) enum Asleep {
     Runnable,
     Throttled,
     Halted,
+    Paused,
     InVmm { reason: u32 },
 }
 
@@ -50,6 +53,7 @@ impl Asleep {
             Self::Runnable => State::Preempted,
             Self::Throttled => State::Throttled,
             Self::Halted => State::Halted,
+            Self::Paused => State::Paused,
             Self::InVmm { reason } => State::WaitingInVmm { reason: Some(reason) },
         }
     }

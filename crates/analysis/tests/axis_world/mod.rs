@@ -18,7 +18,7 @@ use model::{
 ///
 /// On a CPU: `k` guest kernel, `u` guest user, `v` in the VMM for an I/O exit, `p` polling for the end of a halt,
 /// `l` in KVM after a halt that it has not counted yet.
-/// Off: `h` halted, `w` waiting in the VMM for I/O, `r` runnable, `t` throttled.
+/// Off: `h` halted, `w` waiting in the VMM for I/O, `z` paused by it, `r` runnable, `t` throttled.
 /// Not there: `.` its VM is not, `,` its VM is.
 pub(crate) type Letter = char;
 
@@ -83,7 +83,7 @@ pub(crate) fn is_on(letter: Letter) -> bool {
 }
 
 fn is_asleep(letter: Letter) -> bool {
-    matches!(letter, 'h' | 'w')
+    matches!(letter, 'h' | 'w' | 'z')
 }
 
 fn is_there(letter: Letter) -> bool {
@@ -141,6 +141,7 @@ impl Life {
             't' => Some(OffCpuReason::Throttled),
             'h' => Some(OffCpuReason::Halted),
             'w' => Some(OffCpuReason::Asleep),
+            'z' => Some(OffCpuReason::Paused),
             _ => None,
         }
     }
@@ -251,7 +252,22 @@ impl Host {
             }
         }
         samples.sort_by_key(|sample| (sample.time, sample.cpu));
+        self.mark_kicked(&mut samples);
         samples
+    }
+
+    /// The first sample after each pause says that there was one.
+    fn mark_kicked(&self, samples: &mut [Sample]) {
+        let mut sampled = vec![0; self.lives.len()];
+        for sample in samples {
+            let (VcpuState::Guest(vcpu) | VcpuState::Vmm(vcpu)) = &mut sample.vcpu else {
+                continue;
+            };
+            let before = &mut sampled[vcpu.vcpu.index()];
+            let (from, to) = (std::mem::replace(before, sample.time.0), sample.time.0);
+            let pauses = self.lives[vcpu.vcpu.index()].truth.iter().filter(|t| t.letter == 'z');
+            vcpu.kicked = pauses.into_iter().any(|pause| from <= pause.from && pause.from < to);
+        }
     }
 
     fn sample(&self, cpu: u32, time: u64, counters: &[Vec<WaitCounters>]) -> Sample {
@@ -290,6 +306,7 @@ impl Host {
             exit_reason: life.exit_reason(number),
             exit_info: 0,
             waits: Some(counters[number]),
+            kicked: false,
         };
         match truth.letter {
             'v' | 'p' | 'l' => VcpuState::Vmm(sample),

@@ -63,6 +63,7 @@ pub(crate) fn state(what: char) -> State {
         'V' => State::Vmm { reason: 0x7b },
         'W' => State::WaitingInVmm { reason: Some(0x7b) },
         'T' => State::Throttled,
+        'Z' => State::Paused,
         '?' => State::Unknown,
         other => panic!("{other}"),
     }

@@ -207,6 +207,7 @@ fn vcpu_sample(row: &str, level: &str, cr3: &str, fs_base: &str, ip: &str) -> Vc
         exit_reason: 0x60,
         exit_info: 0,
         waits: None,
+        kicked: false,
     }
 }
 

@@ -25,7 +25,7 @@ use crate::page::lanes::{Part, Words, push_piece};
 const COLUMNS: u64 = 1_000;
 
 /// States in the order of legend and stack, with their colours.
-const KINDS: [(State, &str); 11] = [
+const KINDS: [(State, &str); 12] = [
     (State::GuestUser, "guest-user"),
     (State::GuestKernel, "guest-kernel"),
     (State::GuestUnknown, "guest-unknown"),
@@ -33,6 +33,7 @@ const KINDS: [(State, &str); 11] = [
     (State::WaitingInVmm { reason: None }, "vmm-waiting"),
     (State::Preempted, "preempted"),
     (State::Throttled, "throttled"),
+    (State::Paused, "stopped"),
     (State::NotSampled, "not-sampled"),
     (State::Unknown, "unknown"),
     (State::HaltPolling, "halt-polling"),

@@ -119,6 +119,7 @@ fn state(letter: char) -> (State, Option<u32>) {
         'h' => (State::Halted, None),
         'l' => (State::HaltPolling, Some(1)),
         't' => (State::Throttled, None),
+        'z' => (State::Paused, None),
         'n' => (State::NotSampled, None),
         '?' => (State::Unknown, None),
         other => panic!("no state is drawn {other}"),

@@ -100,6 +100,7 @@ fn off_cpu_code(off_cpu: Option<OffCpuReason>) -> u8 {
         Some(OffCpuReason::Throttled) => 2,
         Some(OffCpuReason::Halted) => 3,
         Some(OffCpuReason::Asleep) => 4,
+        Some(OffCpuReason::Paused) => 5,
     }
 }
 
@@ -110,6 +111,7 @@ fn off_cpu_of(code: u8) -> Option<Option<OffCpuReason>> {
         2 => Some(Some(OffCpuReason::Throttled)),
         3 => Some(Some(OffCpuReason::Halted)),
         4 => Some(Some(OffCpuReason::Asleep)),
+        5 => Some(Some(OffCpuReason::Paused)),
         _ => None,
     }
 }

@@ -144,6 +144,7 @@ impl Wild {
             exit_reason: self.u32(),
             exit_info: self.u32(),
             waits: self.waits(),
+            kicked: self.below(2) == 0,
         }
     }
 
@@ -186,8 +187,8 @@ impl Wild {
     }
 
     fn off_cpu(&mut self) -> OffCpuReason {
-        use OffCpuReason::{Asleep, Halted, Runnable, Throttled};
-        [Runnable, Throttled, Halted, Asleep][self.below(4) as usize]
+        use OffCpuReason::{Asleep, Halted, Paused, Runnable, Throttled};
+        [Runnable, Throttled, Halted, Paused, Asleep][self.below(5) as usize]
     }
 
     fn waits(&mut self) -> Option<WaitCounters> {
@@ -373,6 +374,7 @@ pub(crate) fn small() -> (Header, Tables, Vec<Vec<Sample>>) {
         exit_reason: 0x60,
         exit_info: 0x8000_00ec,
         waits: Some(WaitCounters { halted_ns: 9_000_000, polled_ns: 40_000, runnable_ns: 700_000 }),
+        kicked: false,
     };
     let host = |time, cpu, vcpu| Sample {
         time: HostNs(time),

@@ -96,6 +96,32 @@ pub(crate) fn time_in_kvm_is_not_the_guests() {
     assert!(vmm / 2 < cpuid["ns"].as_u64().unwrap(), "{time}");
 }
 
+/// A VM whose administrator stops it for 5 s, beside one that goes on (`scenarios/pause.toml`).
+pub(crate) fn a_stopped_vm_is_paused_and_nobody_steals_from_it() {
+    const S: u64 = 1_000_000_000;
+    let folder = tempfile::tempdir().unwrap();
+    let script = "vmscope record -o rec --offcpu-source switches --exits -- vmscope testbed steps";
+    let ran = in_testbed("pause", folder.path(), script).unwrap();
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    let recording = folder.path().join("rec");
+    for edges in ["samples", "switches"] {
+        let steal = asked("steal", &recording, &["--offcpu-source", edges]);
+        for vm in steal["vms"].as_array().unwrap() {
+            let time = &vm["time"];
+            adds_up(time);
+            let paused = time["paused_ns"].as_u64().unwrap();
+            let waiting =
+                list(time, "reasons").0.iter().map(|reason| reason["waiting_ns"].as_u64());
+            let waiting: u64 = waiting.map(Option::unwrap).sum();
+            let expected = if text(vm, "name") == "a" { 9 * S / 2..6 * S } else { 0..S / 10 };
+            assert!(expected.contains(&paused), "by {edges}: {vm}");
+            assert!(waiting < S, "by {edges}: {vm}");
+        }
+    }
+    let correct = asked("correct", &recording, &["--vm", "a", "--process", "compute"]);
+    assert!(4 * S < correct["paused_ns"].as_u64().unwrap(), "{correct}");
+}
+
 /// How exact a figure is depends on the virtual host's CPUs being there all the time: these tests need a quiet machine.
 fn holds(name: &str) {
     let folder = tempfile::tempdir().unwrap();
