@@ -54,6 +54,18 @@ pub(crate) fn add_guest(
     }
 }
 
+/// Adds what a guest told earlier; its symbols are those that are stored.
+pub(crate) fn add_known(
+    tables: &mut Tables,
+    notes: &mut Vec<Note>,
+    vm: VmId,
+    map: GuestMap,
+    clock: Clock,
+    via: &str,
+) -> GuestNames {
+    add(tables, notes, vm, map, clock, via, SymbolsOf::File(Vec::new()))
+}
+
 /// Adds what a guest's snapshot file says.
 pub(crate) fn add_snapshot(
     tables: &mut Tables,

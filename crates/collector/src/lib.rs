@@ -28,7 +28,7 @@ mod windows;
 
 pub use error::CollectError;
 pub use guest_error::GuestError;
-pub use names::Names;
+pub use names::{Answers, Names};
 pub use plan::{
     Collected, Control, Exits, GuestQuestions, Next, Plan, ProcessEvents, Progress, Sampling,
     SessionPlan,

@@ -3,14 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use api::guest::GuestMap;
 use guest::Limits;
 use host::processes::ProcessLog;
-use model::{ModuleId, Note, Owner, Pid, Sample, Tables, VmId};
+use model::{Clock, ModuleId, Note, Owner, Pid, Sample, Tables, VmId};
 use resolve::Addresses;
 use symbols::{GuestSource, HostSource, Sources, Store};
 
 use crate::finish::guest_sources;
-use crate::guest_tables::add_guest;
+use crate::guest_tables::{add_guest, add_known};
 use crate::guests::GuestWorkers;
 use crate::windows::Window;
 use crate::{CollectError, host_tables};
@@ -25,7 +26,24 @@ pub struct Names {
     named: BTreeSet<(ModuleId, u64)>,
     host: HostSource,
     guests: Vec<(VmId, GuestSource)>,
+    answers: Answers,
     proc: PathBuf,
+}
+
+/// What guests told when they answered last: they keep their names when they don't answer the next time.
+#[derive(Debug, Clone, Default)]
+pub struct Answers {
+    maps: BTreeMap<VmId, (GuestMap, Clock, &'static str)>,
+    /// Those that answered when they were asked last.
+    fresh: BTreeSet<VmId>,
+}
+
+impl Answers {
+    /// Whether a guest answered when guests were asked last.
+    #[must_use]
+    pub fn has_answered(&self, vm: VmId) -> bool {
+        self.fresh.contains(&vm)
+    }
 }
 
 impl Names {
@@ -37,17 +55,26 @@ impl Names {
             named: BTreeSet::new(),
             host: HostSource::default(),
             guests: Vec::new(),
+            answers: Answers::default(),
             proc: proc.to_owned(),
         }
     }
 
-    /// Asks the guests of a window for their processes, and for the symbols of what its samples hit. Takes as long
-    /// as the slowest guest, at most three times `limits.time`.
+    /// What the guests told.
+    #[must_use]
+    pub fn answers(&self) -> &Answers {
+        &self.answers
+    }
+
+    /// Asks guests of a window, `vms`, for their processes, and for the symbols of what its samples hit; what the others
+    /// told before stays. Takes as long as the slowest guest, at most three times `limits.time`.
     ///
     /// # Errors
     /// When the host's own kernel can't be read.
     pub fn ask(
         window: &Window,
+        vms: &BTreeSet<VmId>,
+        mut answers: Answers,
         limits: &Limits,
         store: &Path,
         proc: &Path,
@@ -55,12 +82,25 @@ impl Names {
         let mut tables =
             Tables { vms: window.vms.clone(), vcpus: window.vcpus.clone(), ..Tables::default() };
         let mut workers = GuestWorkers::new();
-        for (vm, process) in &window.processes {
+        for (vm, process) in window.processes.iter().filter(|(vm, _)| vms.contains(vm)) {
             workers.ask_once(*vm, process, limits);
         }
         let mut notes: Vec<Note> = Vec::new();
-        let add = |(vm, answer)| add_guest(&mut tables, &mut notes, vm, answer);
-        let guests = workers.finish().into_iter().filter_map(add).collect();
+        let (mut guests, mut fresh) = (Vec::new(), BTreeSet::new());
+        for (vm, answer) in workers.finish() {
+            if let Ok(answer) = &answer {
+                answers.maps.insert(vm, (answer.map.clone(), answer.clock, answer.via));
+                fresh.insert(vm);
+            }
+            if answer.is_ok() || !answers.maps.contains_key(&vm) {
+                guests.extend(add_guest(&mut tables, &mut notes, vm, answer));
+            }
+        }
+        answers.maps.retain(|vm, _| window.processes.iter().any(|(running, _)| running == vm));
+        for (vm, (map, clock, via)) in answers.maps.iter().filter(|(vm, _)| !fresh.contains(vm)) {
+            guests.push(add_known(&mut tables, &mut notes, *vm, map.clone(), *clock, via));
+        }
+        answers.fresh = fresh;
         let text = host::machine::kernel_text(proc)
             .map_err(|source| CollectError::Host { what: "/proc/kallsyms", source })?;
         host_tables::add_kernel(&mut tables, &window.header.kernel, &text);
@@ -75,7 +115,8 @@ impl Names {
         let store = |vm| Store::of_vm(store, identities.get(&vm).map_or("", String::as_str));
         let guests = guest_sources(guests, &tables, &wanted, store);
         let guests = guests.into_iter().map(|(vm, source, _)| (vm, source)).collect();
-        Ok(Self { tables, named: BTreeSet::new(), host, guests, proc: proc.to_owned() })
+        let proc = proc.to_owned();
+        Ok(Self { tables, named: BTreeSet::new(), host, guests, answers, proc })
     }
 
     /// The tables to look at a window with: its VMs, and names for what its samples hit.

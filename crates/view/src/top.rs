@@ -10,6 +10,9 @@ use crate::{Cell, Column, Report, Table, clean};
 /// Thieves, exits and functions that JSON has of each vCPU.
 const LEADERS: usize = 10;
 
+/// A thief that no sample shows.
+const UNKNOWN: &str = "[unknown]";
+
 /// A window, by VM and number.
 #[must_use]
 pub fn top(hostname: &str, n_cpus: usize, window_ns: u64, vcpus: &[Overview]) -> Report {
@@ -33,6 +36,10 @@ pub fn top(hostname: &str, n_cpus: usize, window_ns: u64, vcpus: &[Overview]) ->
 
 fn table(vcpus: &[Overview]) -> Table {
     let share = |title: &str| Column::number(title).decimals(1);
+    let paused = match vcpus.iter().any(|vcpu| 0 < vcpu.ns(Account::Paused)) {
+        true => share("PAUSE").key("paused"),
+        false => Column::data("paused"),
+    };
     let columns = vec![
         Column::name("VCPU"),
         Column::data("vm"),
@@ -47,6 +54,7 @@ fn table(vcpus: &[Overview]) -> Table {
         share("STEAL1").key("steal_outside"),
         share("STEAL2").key("steal_vmm"),
         share("QUOTA").key("throttled"),
+        paused,
         share("?"),
         Column::data("not_sampled"),
         Column::data("unknown"),
@@ -69,6 +77,7 @@ fn table(vcpus: &[Overview]) -> Table {
             of(Account::StealOutside),
             of(Account::StealVmm),
             of(Account::Throttled),
+            of(Account::Paused),
             not_sampled + unknown,
             not_sampled,
             unknown,
@@ -76,6 +85,10 @@ fn table(vcpus: &[Overview]) -> Table {
         let who = who.into_iter().chain([vcpu.vcpu.into(), Cell::ns(vcpu.wall_ns)]);
         let thief = vcpu.thieves.first().map_or(String::new(), |thief| first_thief(vcpu, thief));
         table.row(who.chain(shares.map(share)).chain([thief.into()]));
+    }
+    let is_unknown = |vcpu: &Overview| vcpu.thieves.first().is_some_and(|t| t.name == UNKNOWN);
+    if vcpus.iter().any(is_unknown) {
+        table.notes.push(format!("{UNKNOWN}: no sample shows who had the CPU then"));
     }
     table
 }

@@ -2,6 +2,7 @@
 
 mod data;
 mod draw;
+mod questions;
 mod state;
 
 use std::io::{self, IsTerminal};
@@ -35,8 +36,8 @@ const EXAMPLE: &str = "Examples:
 
 /// Show live what every VM does: guest, halt and stolen time, thieves, exits, guest functions.
 ///
-/// Samples every CPU as `record` does, but writes no files. Guests are asked for names at the start, and again when
-/// more than 5 % of their time has none. Needs root.
+/// Samples every CPU as `record` does, but writes no files. A guest is asked for names at the start, and again when more
+/// than 5 % of its time has none. Needs root.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Args {
@@ -148,11 +149,11 @@ fn key(event: &Event) -> Option<Key> {
     })
 }
 
-/// Two windows: the first only to ask for names.
+/// Two windows or more: the first to ask for names, the last when guests have answered or not in time.
 fn print_once(data: &Data, args: &Args) -> anyhow::Result<ExitCode> {
     let mut shown = data.windows.recv().context("sampling ended unexpectedly")??;
     let mut windows = 1;
-    while windows < 2 || !shown.status.is_empty() {
+    while windows < 2 || !(shown.has_asked || shown.status.is_empty()) {
         shown = data.windows.recv().context("sampling ended unexpectedly")??;
         windows += 1;
     }

@@ -1,6 +1,7 @@
 //! Windows of samples, one after the other, as overviews: on a thread of its own, so that keys are
 //! answered while guests are asked.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
@@ -9,15 +10,14 @@ use std::time::{Duration, Instant};
 use analysis::Resolver;
 use analysis::overview::{Overview, overview};
 use analysis::steal::{Evidence, SampleTimes};
-use analysis::vcpu_timeline::{Place, VcpuTimelinesBuilder};
+use analysis::vcpu_timeline::{Place, VcpuTimelines, VcpuTimelinesBuilder};
 use collector::{Names, SessionPlan, Window, Windows};
 use guest::Limits;
-use model::OffCpuSource;
+use model::{OffCpuSource, VmId};
 
-/// Names are asked for by themselves at most this often.
-const ASK_AGAIN: Duration = Duration::from_secs(10);
+use super::questions::Questions;
 
-/// When more than this part of the guests' time has no names, they are asked for again.
+/// When more than this part of a guest's time has no names, it is asked for them again.
 const UNNAMED_PART: f64 = 0.05;
 
 /// What the screen shows of a window.
@@ -30,6 +30,8 @@ pub(crate) struct Shown {
     pub(crate) vcpus: Vec<Overview>,
     /// What goes on besides.
     pub(crate) status: String,
+    /// Whether guests have been asked, and have answered or not in time.
+    pub(crate) has_asked: bool,
 }
 
 /// The windows to come.
@@ -47,7 +49,9 @@ pub(crate) fn start(plan: &SessionPlan, every: Duration, limits: Limits) -> anyh
     let (ask, asked) = channel();
     let proc = plan.roots.proc.clone();
     let names = Names::none(&proc);
-    let mut source = Source { session, names, asking: None, limits, asked_at: None, proc };
+    let questions = Questions::default();
+    let mut source =
+        Source { session, names, asking: None, limits, questions, has_asked: false, proc };
     // It ends when nobody takes its windows any more, or with the program.
     std::thread::Builder::new().name("windows".to_owned()).spawn(move || {
         loop {
@@ -67,9 +71,11 @@ pub(crate) fn start(plan: &SessionPlan, every: Duration, limits: Limits) -> anyh
 struct Source {
     session: Windows,
     names: Names,
-    asking: Option<JoinHandle<Option<Names>>>,
+    /// The guests that are being asked.
+    asking: Option<(BTreeSet<VmId>, JoinHandle<Option<Names>>)>,
     limits: Limits,
-    asked_at: Option<Instant>,
+    questions: Questions,
+    has_asked: bool,
     proc: PathBuf,
 }
 
@@ -104,16 +110,19 @@ impl Source {
         let window = self.session.next_window()?;
         self.take_names();
         let (shown, unnamed) = self.look(&window);
-        let due = self.asked_at.is_none_or(|at| ASK_AGAIN <= at.elapsed());
-        if self.asking.is_none() && (ends == Ends::ForNames || due && UNNAMED_PART < unnamed) {
-            self.ask(window);
+        let vms: BTreeSet<VmId> = match ends {
+            Ends::ForNames => window.processes.iter().map(|(vm, _)| *vm).collect(),
+            Ends::InTime => self.questions.due(unnamed.into_iter(), Instant::now()),
+        };
+        if self.asking.is_none() && !vms.is_empty() {
+            self.ask(window, vms);
         }
         let status = if self.asking.is_some() { "asking the guests" } else { "" };
-        Ok(Shown { status: status.to_owned(), ..shown })
+        Ok(Shown { status: status.to_owned(), has_asked: self.has_asked, ..shown })
     }
 
-    /// What a window shows, and which part of the guests' time has no names.
-    fn look(&mut self, window: &Window) -> (Shown, f64) {
+    /// What a window shows, and the VMs of whose guests' time too much has no names.
+    fn look(&mut self, window: &Window) -> (Shown, Vec<VmId>) {
         let tables = self.names.cover(window);
         let resolver = Resolver::new(tables);
         let mut builder =
@@ -121,13 +130,6 @@ impl Source {
         window.samples.iter().for_each(|sample| builder.push_sample(sample));
         window.switches.iter().for_each(|switch| builder.push_switch(switch));
         let axis = builder.finish();
-        let has_no_name = |place: &Place| place.function.starts_with('[');
-        let (mut all, mut unnamed) = (0_u64, 0_u64);
-        for segment in axis.timelines.iter().flat_map(|timeline| &timeline.segments) {
-            let Some(place) = segment.place else { continue };
-            all += segment.length_ns();
-            unnamed += if has_no_name(axis.place(place)) { segment.length_ns() } else { 0 };
-        }
         let shown = Shown {
             hostname: window.header.hostname.clone(),
             n_cpus: window.header.cpus.len(),
@@ -140,27 +142,53 @@ impl Source {
                 edges: OffCpuSource::Samples,
             }),
             status: String::new(),
+            has_asked: false,
         };
-        (shown, unnamed as f64 / all.max(1) as f64)
+        (shown, unnamed(&axis, window))
     }
 
-    fn ask(&mut self, window: Window) {
+    fn ask(&mut self, window: Window, vms: BTreeSet<VmId>) {
         let (limits, proc) = (self.limits.clone(), self.proc.clone());
-        self.asked_at = Some(Instant::now());
+        let (asked, answers) = (vms.clone(), self.names.answers().clone());
+        self.questions.asked(&vms, Instant::now());
         let asking = std::thread::Builder::new().name("names".to_owned()).spawn(move || {
-            Names::ask(&window, &limits, &symbols::Store::default_path(), &proc).ok()
+            let store = symbols::Store::default_path();
+            Names::ask(&window, &asked, answers, &limits, &store, &proc).ok()
         });
-        self.asking = asking.ok();
+        self.asking = asking.ok().map(|asking| (vms, asking));
     }
 
     /// Takes the names that have come in.
     fn take_names(&mut self) {
-        if let Some(asking) = self.asking.take_if(|asking| asking.is_finished())
-            && let Ok(Some(names)) = asking.join()
-        {
+        let Some((vms, asking)) = self.asking.take_if(|(_, asking)| asking.is_finished()) else {
+            return;
+        };
+        self.has_asked = true;
+        if let Ok(Some(names)) = asking.join() {
             self.names = names;
+            let answers = self.names.answers();
+            self.questions.answered(&vms, |vm| answers.has_answered(vm));
+        } else {
+            self.questions.answered(&vms, |_| false);
         }
     }
+}
+
+/// VMs of whose guests' time too much has no names.
+fn unnamed(axis: &VcpuTimelines, window: &Window) -> Vec<VmId> {
+    let has_no_name = |place: &Place| place.function.starts_with('[');
+    let mut times: BTreeMap<VmId, (u64, u64)> = BTreeMap::new();
+    for timeline in &axis.timelines {
+        let Some(row) = window.vcpus.get(timeline.vcpu.index()) else { continue };
+        let (all, unnamed) = times.entry(row.vm).or_default();
+        for segment in &timeline.segments {
+            let Some(place) = segment.place else { continue };
+            *all += segment.length_ns();
+            *unnamed += if has_no_name(axis.place(place)) { segment.length_ns() } else { 0 };
+        }
+    }
+    let is_much = |(all, unnamed): &(u64, u64)| UNNAMED_PART * (*all as f64) < *unnamed as f64;
+    times.into_iter().filter(|(_, time)| is_much(time)).map(|(vm, _)| vm).collect()
 }
 
 impl Data {

@@ -7,7 +7,7 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Paragraph, Row, Table, TableState};
-use view::{clean, first_thief};
+use view::{Keep, clean, cut, first_thief};
 
 use super::data::Shown;
 use super::state::{Mode, State};
@@ -27,14 +27,16 @@ HALT    the guest had nothing to do (with the host's polling for its next work)
 STEAL1  the vCPU could run and somebody else had its CPU: THIEF, his part of it
 STEAL2  the vCPU was in KVM or the VMM for an exit, running or waiting
 QUOTA   held back by a CPU quota
+PAUSE   paused by the VMM: stopped, migrating, saved or debugged
 ?       not sampled, or not known
+[unknown] as a thief: no sample shows who had the CPU, or all show the victim
 All in % of the window's time; a VM's line is the mean of its vCPUs.
 
 Up Down or k j  choose a line         s  sort by the next column
 Enter           one VM in detail      v  a line per vCPU, per VM
 /               show only VMs whose names hold a text; Esc shows all
 p               pause, go on          n  ask the guests for names again
-q Ctrl-C        quit                  Esc or Enter leaves this page";
+q Ctrl-C        quit                  h, Esc or Enter leaves this page";
 
 /// Draws one frame.
 pub(crate) fn draw(frame: &mut Frame<'_>, shown: &Shown, state: &State, colours: Colours) {
@@ -42,10 +44,14 @@ pub(crate) fn draw(frame: &mut Frame<'_>, shown: &Shown, state: &State, colours:
         Layout::vertical([Constraint::Length(1), Constraint::Min(3), Constraint::Length(1)])
             .areas(frame.area());
     let reverse = Style::new().add_modifier(Modifier::REVERSED);
-    frame.render_widget(Paragraph::new(title(shown, state)).style(reverse), head);
+    let title = fit(&title(shown, state), head);
+    frame.render_widget(Paragraph::new(title).style(reverse), head);
     let lines = state.lines(&shown.vcpus);
     match &state.mode {
-        Mode::Help => frame.render_widget(Paragraph::new(HELP), body),
+        Mode::Help => {
+            let lines: Vec<Line<'_>> = HELP.lines().map(|line| fit(line, body).into()).collect();
+            frame.render_widget(Paragraph::new(lines), body);
+        }
         Mode::Detail(vm) => detail(frame, body, shown, vm, colours),
         Mode::List | Mode::Filter if lines.is_empty() => {
             frame.render_widget(Paragraph::new(nothing(shown, state)), body);
@@ -56,7 +62,12 @@ pub(crate) fn draw(frame: &mut Frame<'_>, shown: &Shown, state: &State, colours:
         Mode::Filter => format!(" show VMs with: {}_", clean(&state.filter)),
         _ => KEYS.to_owned(),
     };
-    frame.render_widget(Paragraph::new(text).style(reverse), foot);
+    frame.render_widget(Paragraph::new(fit(&text, foot)).style(reverse), foot);
+}
+
+/// As much of a line as an area is wide.
+fn fit(line: &str, area: Rect) -> String {
+    cut(line, area.width.into(), Keep::Start)
 }
 
 fn title(shown: &Shown, state: &State) -> String {
@@ -94,8 +105,8 @@ fn list(frame: &mut Frame<'_>, area: Rect, lines: &[Overview], state: &State, co
     let selected = state.selected.min(lines.len() - 1);
     let mut at = TableState::new().with_selected(selected);
     let highlight = Style::new().add_modifier(Modifier::REVERSED);
-    let table = accounts(lines.iter().map(|line| (name(line), line)), colours)
-        .row_highlight_style(highlight);
+    let lines_of = lines.iter().map(|line| (name(line), line)).collect::<Vec<_>>();
+    let table = accounts(&lines_of, colours, upper).row_highlight_style(highlight);
     frame.render_stateful_widget(table, upper, &mut at);
     leaders(frame, lower, &lines[selected]);
 }
@@ -112,46 +123,81 @@ fn detail(frame: &mut Frame<'_>, area: Rect, shown: &Shown, vm: &str, colours: C
     let [upper, lower] =
         Layout::vertical([Constraint::Length(height), Constraint::Min(3)]).areas(area);
     let each = vcpus.iter().map(|vcpu| (format!("  vcpu{}", vcpu.vcpu), *vcpu));
-    let table = accounts(std::iter::once((vm.to_owned(), &sum)).chain(each), colours);
-    frame.render_widget(table, upper);
+    let lines: Vec<_> = std::iter::once((vm.to_owned(), &sum)).chain(each).collect();
+    frame.render_widget(accounts(&lines, colours, upper), upper);
     leaders(frame, lower, &sum);
 }
 
-fn accounts<'a>(
-    lines: impl Iterator<Item = (String, &'a Overview)>,
-    colours: Colours,
-) -> Table<'static> {
-    let header = Row::new([
-        "VM", "GUEST", "USER", "KERN", "HALT", "STEAL1", "STEAL2", "QUOTA", "?", "THIEF",
-    ])
-    .style(Style::new().add_modifier(Modifier::BOLD));
-    let rows = lines.map(|(name, line)| {
+/// The columns after the name, and how wide they are.
+const COLUMNS: [(&str, u16); 8] = [
+    ("GUEST", 5),
+    ("USER", 5),
+    ("KERN", 5),
+    ("HALT", 5),
+    ("STEAL1", 6),
+    ("STEAL2", 6),
+    ("QUOTA", 5),
+    ("?", 5),
+];
+
+/// The column of pauses, where there are any: they are rare, and 80 columns are few.
+const PAUSE: (&str, u16) = ("PAUSE", 5);
+const PAUSE_AT: usize = COLUMNS.len() - 1;
+
+/// A line of the table for each name and its time.
+fn accounts(lines: &[(String, &Overview)], colours: Colours, area: Rect) -> Table<'static> {
+    let mut columns = COLUMNS.to_vec();
+    let has_pauses = lines.iter().any(|(_, line)| 0 < line.ns(Account::Paused));
+    if has_pauses {
+        columns.insert(PAUSE_AT, PAUSE);
+    }
+    let wanted = std::iter::once(12).chain(columns.iter().map(|(_, width)| *width));
+    let wanted = wanted.map(Constraint::Length).chain([Constraint::Min(8)]);
+    let columns_at = Layout::horizontal(wanted).spacing(1).split(area);
+    let row = |cells: Vec<String>| {
+        Row::new(
+            cells
+                .iter()
+                .zip(columns_at.iter())
+                .map(|(cell, at)| fit(cell, *at))
+                .collect::<Vec<_>>(),
+        )
+    };
+    let titles = columns.iter().map(|(title, _)| *title);
+    let titles = std::iter::once("VM").chain(titles).chain(["THIEF"]);
+    let header = row(titles.map(str::to_owned).collect());
+    let rows = lines.iter().map(|(name, line)| {
         let stolen = line.ns(Account::StealOutside) + line.ns(Account::StealVmm);
         let alarm = colours == Colours::Yes && line.wall_ns / 10 <= stolen;
         let style = if alarm { Style::new().fg(Color::Red) } else { Style::new() };
-        Row::new(cells(&name, line)).style(style)
+        row(cells(name, line, has_pauses)).style(style)
     });
-    let widths = [12, 5, 5, 5, 5, 6, 6, 5, 5].map(Constraint::Length);
-    Table::new(rows.collect::<Vec<_>>(), widths.into_iter().chain([Constraint::Min(8)]))
-        .header(header)
+    let widths = columns_at.iter().map(|at| Constraint::Length(at.width));
+    Table::new(rows.collect::<Vec<_>>(), widths.collect::<Vec<_>>())
+        .header(header.style(Style::new().add_modifier(Modifier::BOLD)))
 }
 
 /// A line's columns as text; the numbers in % of its time.
-fn cells(name: &str, line: &Overview) -> [String; 10] {
-    let part = |ns: u64| format!("{:5.1}", 100.0 * ns as f64 / line.wall_ns.max(1) as f64);
+fn cells(name: &str, line: &Overview, with_pauses: bool) -> Vec<String> {
     let of = |account| line.ns(account);
-    [
-        clean(name).into_owned(),
-        part(of(Account::Guest)),
-        part(line.guest_user_ns),
-        part(line.guest_kernel_ns),
-        part(of(Account::Halt) + of(Account::HaltPolling)),
-        part(of(Account::StealOutside)),
-        part(of(Account::StealVmm)),
-        part(of(Account::Throttled)),
-        part(of(Account::NotSampled) + of(Account::Unknown)),
-        line.thieves.first().map_or_else(String::new, |thief| first_thief(line, thief)),
-    ]
+    let mut parts = vec![
+        of(Account::Guest),
+        line.guest_user_ns,
+        line.guest_kernel_ns,
+        of(Account::Halt) + of(Account::HaltPolling),
+        of(Account::StealOutside),
+        of(Account::StealVmm),
+        of(Account::Throttled),
+        of(Account::NotSampled) + of(Account::Unknown),
+    ];
+    if with_pauses {
+        parts.insert(PAUSE_AT, of(Account::Paused));
+    }
+    let percent = |ns| format!("{:5.1}", 100.0 * ns as f64 / line.wall_ns.max(1) as f64);
+    let thief = line.thieves.first().map(|thief| first_thief(line, thief));
+    let numbers = parts.into_iter().map(percent);
+    let name = clean(name).into_owned();
+    std::iter::once(name).chain(numbers).chain([thief.unwrap_or_default()]).collect()
 }
 
 fn leaders(frame: &mut Frame<'_>, area: Rect, line: &Overview) {
@@ -164,7 +210,8 @@ fn leaders(frame: &mut Frame<'_>, area: Rect, line: &Overview) {
     ] {
         let bold = Style::new().add_modifier(Modifier::BOLD);
         let mut text = vec![Line::styled(title, bold)];
-        text.extend(shares.iter().map(|share| Line::raw(leader(share, line.wall_ns))));
+        let lines = shares.iter().map(|share| fit(&leader(share, line.wall_ns), area));
+        text.extend(lines.map(Line::raw));
         frame.render_widget(Paragraph::new(text), area);
     }
 }
@@ -215,6 +262,7 @@ mod test {
             window_ns: 2_000_000_000,
             vcpus: vec![db, web, idle],
             status: String::new(),
+            has_asked: false,
         }
     }
 
@@ -228,10 +276,14 @@ mod test {
     }
 
     fn check(name: &str, state: &State) {
+        check_of(name, state, &shown(), 80);
+    }
+
+    fn check_of(name: &str, state: &State, shown: &Shown, width: u16) {
         let golden = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
             .join("../../tests/golden/top")
             .join(name);
-        let text = screen(state, &shown(), 80, 24);
+        let text = screen(state, shown, width, 24);
         if std::env::var_os("UPDATE").is_some() {
             std::fs::write(&golden, &text).expect("the golden file can be written");
         }
@@ -244,6 +296,11 @@ mod test {
         check("vcpus.txt", &State { vcpus: true, selected: 1, ..State::default() });
         check("detail.txt", &State { mode: Mode::Detail("web".to_owned()), ..State::default() });
         check("help.txt", &State { mode: Mode::Help, ..State::default() });
+        let mut paused = shown();
+        paused.vcpus[0].accounts.insert(Account::Paused, 100);
+        paused.vcpus[0].accounts.insert(Account::Guest, 500);
+        check_of("paused.txt", &State::default(), &paused, 80);
+        check_of("narrow.txt", &State::default(), &shown(), 50);
         let filter = State { mode: Mode::Filter, filter: "x".to_owned(), ..State::default() };
         check("filter.txt", &filter);
     }

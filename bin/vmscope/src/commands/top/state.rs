@@ -133,7 +133,8 @@ impl State {
             (_, Key::Char('q')) => return Wish::Quit,
             (_, Key::Char('n')) => return Wish::Names,
             (_, Key::Char('p')) => self.paused = !self.paused,
-            (Mode::Detail(_) | Mode::Help, Key::Escape | Key::Enter) => self.mode = Mode::List,
+            (Mode::Detail(_) | Mode::Help, Key::Escape | Key::Enter)
+            | (Mode::Help, Key::Char('h' | '?')) => self.mode = Mode::List,
             (Mode::List, Key::Enter) => {
                 if let Some(line) = lines.get(self.selected) {
                     self.mode = Mode::Detail(line.vm.clone());
@@ -232,6 +233,8 @@ mod test {
         check("↓⏎", "detail of web: ci >web db");
         check("↓⏎⎋", "ci >web db");
         check("h⎋", ">ci web db");
+        check("hh", ">ci web db");
+        check("h?h", "help: >ci web db");
     }
 
     #[test]
