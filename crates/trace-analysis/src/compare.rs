@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::critical_path::{Category, Scope, critical_path, summary};
+use crate::critical_path::{Category, Scope, Summary, critical_path, summary};
 use crate::kernel::{Class, ClassGroup, KernelTime};
 use crate::profile::profile_within;
 use crate::states::{States, Table, Use, states};
@@ -163,6 +163,7 @@ fn figures(side: &Side<'_>) -> Vec<(Kind, Vec<Figure>)> {
     let profile = profile_within(timeline, &range).machine;
     let states = states(timeline, &tasks);
     let life = total(&lives(timeline, side.classifier), &tasks);
+    let summary = side.scope.map(|scope| summary(timeline, &critical_path(timeline, scope)));
     vec![
         (
             Kind::Time,
@@ -172,6 +173,10 @@ fn figures(side: &Side<'_>) -> Vec<(Kind, Vec<Figure>)> {
                 ("waiting", life.waiting().ns),
                 ("any CPU busy", profile.cpu_ns()),
                 ("any disk busy", profile.disk_ns()),
+                (
+                    "critical path outside the command",
+                    summary.as_ref().map_or(0, Summary::outside_ns),
+                ),
             ]),
         ),
         (Kind::Counts, counts(timeline, &tasks, &states)),
@@ -190,7 +195,7 @@ fn figures(side: &Side<'_>) -> Vec<(Kind, Vec<Figure>)> {
         (Kind::Waits, waits(&life)),
         (Kind::Kernel, classes(timeline, &tasks)),
         (Kind::Commands, commands(&states)),
-        (Kind::CriticalPath, side.scope.map_or_else(Vec::new, |scope| path(timeline, scope))),
+        (Kind::CriticalPath, summary.map_or_else(Vec::new, path)),
     ]
 }
 
@@ -253,8 +258,7 @@ fn commands(states: &States) -> Vec<Figure> {
 }
 
 /// The kernel's work by class: one trace's calls are hardly another's.
-fn path(timeline: &Timeline, scope: Scope) -> Vec<Figure> {
-    let summary = summary(timeline, &critical_path(timeline, scope));
+fn path(summary: Summary) -> Vec<Figure> {
     let mut sums: BTreeMap<String, u64> = BTreeMap::new();
     for share in summary.categories {
         let name = match share.of {

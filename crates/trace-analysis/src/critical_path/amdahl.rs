@@ -1,15 +1,19 @@
-//! Amdahl's bound for each part of a critical path: how long the command would take without it.
+//! How long the command would take without each part of its critical path: an estimate.
 //!
-//! Without a part, the rest of the path still takes its time, so the command cannot be faster than that. It may be
-//! slower, because another path becomes the longest. A trace cannot show which: without the part, tasks would run and
-//! wait in another order. Reports therefore call it a bound.
+//! Its assumption is that the rest of the path takes as long as it did. Waits for a CPU go with the part that needs the
+//! CPU: those in which a task was preempted at the part's work, and those in which the CPU did the part's work for
+//! another task. The command may take longer, because another path becomes the longest; and less, because what no longer
+//! runs leaves its CPU and caches to others. A trace cannot show which: without the part, tasks would run and wait in
+//! another order.
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
-use super::summary::{Category, Summary};
+use super::summary::{Category, Summary, executed};
 use super::{CriticalPath, Locks, PathActivity, PathSegment, Scope, critical_path};
 use crate::kernel::Class;
-use crate::timeline::Timeline;
+use crate::span;
+use crate::timeline::{Slice, TaskId, Timeline, Work};
 
 /// Something that could be made shorter.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,8 +22,10 @@ pub struct Improvement {
     pub target: Target,
     /// How long it is on the path.
     pub on_path_ns: u64,
-    /// How long the command would take without it, at best: once it is gone, another path may be the longest.
-    pub at_best_ns: u64,
+    /// How long the path waits for CPUs that the part needs: it goes with the part.
+    pub cpu_waits_ns: u64,
+    /// How long the command would take without both: an estimate.
+    pub without_ns: u64,
 }
 
 /// What could be made shorter.
@@ -38,12 +44,13 @@ pub enum Target {
 }
 
 impl Improvement {
-    /// How many times as fast the command would be, at best; `None` when nothing would remain.
+    /// How many times as fast the command would be; `None` when nothing would remain.
     #[must_use]
     pub fn factor(&self) -> Option<f64> {
         #[expect(clippy::cast_precision_loss, reason = "a ratio for people")]
         let ratio = |a: u64, b: u64| a as f64 / b as f64;
-        (0 < self.at_best_ns).then(|| ratio(self.at_best_ns + self.on_path_ns, self.at_best_ns))
+        let wall_ns = self.without_ns + self.on_path_ns + self.cpu_waits_ns;
+        (0 < self.without_ns).then(|| ratio(wall_ns, self.without_ns))
     }
 }
 
@@ -54,11 +61,13 @@ pub(super) fn improvements(
     summary: &Summary,
 ) -> Vec<Improvement> {
     let wall_ns = summary.wall_ns;
-    let improvement =
-        |target, on_path_ns| Improvement { target, on_path_ns, at_best_ns: wall_ns - on_path_ns };
-    let single = summary.categories.iter().filter(|share| can_improve(&share.of));
-    let single = single.map(|share| improvement(Target::Category(share.of.clone()), share.ns));
-    let mut improvements: Vec<Improvement> = single.collect();
+    let waits = cpu_waits(timeline, path);
+    let improvement = |target: Target, on_path_ns| {
+        let cpu_waits_ns = waits_for(&target, &waits);
+        let without_ns = wall_ns - on_path_ns - cpu_waits_ns;
+        Improvement { target, on_path_ns, cpu_waits_ns, without_ns }
+    };
+    let mut improvements = single(summary, &waits);
     let classes = summary.classes.iter().map(|(class, _)| Target::Class(*class));
     let kernel = (1 < summary.classes.len()).then_some(Target::Kernel);
     for target in classes.chain(kernel).chain([Target::Disks]) {
@@ -73,8 +82,78 @@ pub(super) fn improvements(
     if 0 < locks_ns {
         improvements.push(improvement(Target::Locks, locks_ns));
     }
-    improvements.sort_by_key(|it| Reverse(it.on_path_ns));
+    improvements.sort_by_key(|it| Reverse(it.on_path_ns + it.cpu_waits_ns));
     improvements
+}
+
+/// Each part of the path, and each program that is not on it but had a CPU that it waited for.
+fn single(summary: &Summary, waits: &CpuWaits) -> Vec<Improvement> {
+    let mut parts: BTreeMap<&Category, [u64; 2]> = BTreeMap::new();
+    for share in summary.categories.iter().filter(|share| can_improve(&share.of)) {
+        parts.insert(&share.of, [share.ns, 0]);
+    }
+    for ([lost_at, meanwhile], ns) in waits {
+        let meanwhile = meanwhile.as_ref().filter(|it| Some(*it) != lost_at.as_ref());
+        if let Some(part) = lost_at.as_ref().and_then(|work| parts.get_mut(work)) {
+            part[1] += ns;
+        }
+        match meanwhile {
+            Some(work @ Category::User(_)) => parts.entry(work).or_default()[1] += ns,
+            Some(work) => parts.get_mut(work).into_iter().for_each(|part| part[1] += ns),
+            None => {}
+        }
+    }
+    let improvement = |(of, [on_path_ns, cpu_waits_ns]): (&Category, [u64; 2])| Improvement {
+        target: Target::Category(of.clone()),
+        on_path_ns,
+        cpu_waits_ns,
+        without_ns: summary.wall_ns - on_path_ns - cpu_waits_ns,
+    };
+    parts.into_iter().map(improvement).collect()
+}
+
+/// Waits for a CPU on the path, by the work at which the waiting task had lost its CPU, and by the work that the CPU did
+/// meanwhile.
+type CpuWaits = BTreeMap<[Option<Category>; 2], u64>;
+
+fn cpu_waits(timeline: &Timeline, path: &CriticalPath) -> CpuWaits {
+    let mut waits = CpuWaits::new();
+    let before = [None].into_iter().chain(path.segments.iter().map(Some));
+    for (segment, before) in path.segments.iter().zip(before) {
+        let PathActivity::CpuWait { cpu, .. } = segment.activity else { continue };
+        let lost_at = before.and_then(|before| lost_at(timeline, segment, before));
+        let range = segment.begin..segment.end;
+        let slices = cpu.into_iter().flat_map(|cpu| span::slices(timeline, cpu, range.clone()));
+        let mut rest_ns = segment.length_ns();
+        for slice in slices {
+            let meanwhile = slice.task.map(|task| category(timeline, task, &slice));
+            *waits.entry([lost_at.clone(), meanwhile]).or_default() += slice.length_ns();
+            rest_ns -= slice.length_ns();
+        }
+        *waits.entry([lost_at, None]).or_default() += rest_ns;
+    }
+    waits
+}
+
+/// What a task did when it lost its CPU, not counting the interrupt that took it; `None`: it was woken or made.
+fn lost_at(timeline: &Timeline, wait: &PathSegment, before: &PathSegment) -> Option<Category> {
+    let PathActivity::Running { cpu, .. } = before.activity else { return None };
+    let range = before.begin..before.end;
+    let own = span::slices(timeline, cpu, range)
+        .filter(|slice| slice.task == Some(wait.task) && !matches!(slice.work, Work::Interrupt(_)));
+    own.last()
+        .filter(|_| before.task == wait.task)
+        .map(|slice| category(timeline, wait.task, &slice))
+}
+
+fn category(timeline: &Timeline, task: TaskId, slice: &Slice) -> Category {
+    let task = timeline.tasks.get(task.index());
+    executed(task.map_or("", |task| span::name_at(task, slice.begin)), slice.work)
+}
+
+fn waits_for(target: &Target, waits: &CpuWaits) -> u64 {
+    let is_of = |works: &[Option<Category>; 2]| works.iter().flatten().any(|work| target.has(work));
+    waits.iter().filter(|(works, _)| is_of(works)).map(|(_, ns)| ns).sum()
 }
 
 /// Waits for locks on the path that stays with the waiting tasks.
@@ -91,7 +170,8 @@ fn can_improve(category: &Category) -> bool {
 
 impl Target {
     /// Whether a category is part of it.
-    fn has(&self, category: &Category) -> bool {
+    #[must_use]
+    pub fn has(&self, category: &Category) -> bool {
         match (self, category) {
             (Self::Category(of), category) => of == category,
             (Self::Class(class), Category::Kernel(work)) => Class::from_work(*work) == *class,

@@ -77,12 +77,10 @@ fn check(events: &[(u64, u32, TraceEventKind)], expected: &str) {
 fn a_command_and_its_child() {
     check(
         &make(),
-        "10-14 make runs
-14-18 make waits
-18-29 make runs
-29-32 cc1 runs
-32-34 cc1 queue
-34-51 cc1 disk
+        "10-25 make runs
+25-29 make runs
+29-36 cc1 runs
+36-51 cc1 disk
 51-54 cc1 WakingUp
 54-57 cc1 waits
 57-74 cc1 runs
@@ -102,9 +100,8 @@ fn a_command_that_is_not_over() {
     events.push((90, 1, irq(DEVICE)));
     check(
         &events,
-        "10-14 make runs
-14-18 make waits
-18-29 make runs
+        "10-25 make runs
+25-29 make runs
 29-36 cc1 runs
 36-100 cc1 NotOver { syscall: Some(35) }
 ",
@@ -118,12 +115,10 @@ fn a_switch_to_the_waker_was_missed() {
     events.insert(25, (73, 1, switch(11, PrevState::Runnable, 1)));
     check(
         &events,
-        "10-14 make runs
-14-18 make waits
-18-29 make runs
-29-32 cc1 runs
-32-34 cc1 queue
-34-51 cc1 disk
+        "10-25 make runs
+25-29 make runs
+29-36 cc1 runs
+36-51 cc1 disk
 51-54 cc1 WakingUp
 54-57 cc1 waits
 57-73 cc1 runs

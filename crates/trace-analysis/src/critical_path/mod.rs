@@ -18,12 +18,17 @@
 //! - Asleep when the trace ends: for a child, the path goes on in the child; for anything else it stays with the task.
 //! - Otherwise it stays with the task and is unknown.
 //!
+//! A wait contributes its own length: what the waker did before the wait began is not on the path, because the task that
+//! waited was at work then. So the path is in the command's own task whenever that task does not sleep.
+//!
 //! Segments touch and cover the range: their lengths add up to the command's wall time (asserted).
 
 mod amdahl;
 #[cfg(test)]
 mod event_tests;
 mod labels;
+#[cfg(test)]
+mod programs;
 mod summary;
 #[cfg(test)]
 mod tests;

@@ -11,6 +11,7 @@ use crate::kernel::Class;
 use crate::processes::Processes;
 use crate::span;
 use crate::timeline::{TaskId, Timeline, Work};
+use crate::tree::tree;
 
 /// A path's length by several views. Each view's parts add up to `wall_ns` (asserted).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -27,6 +28,9 @@ pub struct Summary {
     pub processes: Vec<ProcessShare>,
     /// Who had the CPU during `Category::CpuWait`, by name and longest first; `None`: nobody, or not known.
     pub behind: Vec<(Option<String>, u64)>,
+    /// The path's time in tasks that the explained task did not start (the kernel's own among them), by name, longest
+    /// first.
+    pub outside: Vec<(String, u64)>,
     /// What would make the command shorter, best first.
     pub improvements: Vec<Improvement>,
 }
@@ -113,9 +117,15 @@ pub struct ProcessShare {
 #[must_use]
 pub fn summary(timeline: &Timeline, path: &CriticalPath) -> Summary {
     let processes = Processes::new(timeline);
+    let own = tree(timeline, path.scope.task);
     let mut sums = Sums::default();
     for segment in &path.segments {
         sums.add(timeline, &processes, segment);
+        if own.binary_search(&segment.task).is_err() {
+            let task = timeline.tasks.get(segment.task.index());
+            let name = task.map_or("", |task| span::name_at(task, segment.begin));
+            *sums.outside.entry(name.to_owned()).or_default() += segment.length_ns();
+        }
     }
     let summary = sums.finish(timeline, path.scope.end.since(path.scope.begin));
     debug_assert!(summary.adds_up(), "every view of a path adds up to its length");
@@ -158,7 +168,7 @@ const NET_TX: u32 = 2;
 pub(super) const NET_RX: u32 = 3;
 const HRTIMER: u32 = 8;
 
-fn executed(name: &str, work: Work) -> Category {
+pub(super) fn executed(name: &str, work: Work) -> Category {
     match work {
         Work::User => Category::User(name.to_owned()),
         Work::Vcpu => Category::Vcpu,
@@ -176,6 +186,7 @@ struct Sums {
     names: BTreeMap<String, (NameShare, BTreeSet<TaskId>)>,
     processes: BTreeMap<TaskId, NameShare>,
     behind: BTreeMap<Option<String>, u64>,
+    outside: BTreeMap<String, u64>,
 }
 
 impl Sums {
@@ -220,7 +231,10 @@ impl Sums {
         let classes = classes(&categories);
         let mut behind: Vec<_> = self.behind.into_iter().collect();
         behind.sort_by_key(|(_, ns)| Reverse(*ns));
-        Summary { wall_ns, categories, classes, names, processes, behind, improvements: Vec::new() }
+        let mut outside: Vec<_> = self.outside.into_iter().collect();
+        outside.sort_by_key(|(_, ns)| Reverse(*ns));
+        let improvements = Vec::new();
+        Summary { wall_ns, categories, classes, names, processes, behind, outside, improvements }
     }
 }
 
@@ -262,6 +276,12 @@ impl NameShare {
 }
 
 impl Summary {
+    /// The path's time in tasks that the explained task did not start.
+    #[must_use]
+    pub fn outside_ns(&self) -> u64 {
+        self.outside.iter().map(|(_, ns)| ns).sum()
+    }
+
     pub(super) fn adds_up(&self) -> bool {
         let categories: u64 = self.categories.iter().map(|share| share.ns).sum();
         let names: u64 = self.names.iter().map(|share| share.ns).sum();

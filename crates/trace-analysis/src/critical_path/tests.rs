@@ -3,7 +3,9 @@
 use model::{HostNs, Interrupt, MachineId, Tid, TraceTables, TracedCommand};
 
 use super::*;
+use crate::span;
 use crate::test_timelines::{By, DrawnTimeline, Random, at_random};
+use crate::timeline::State;
 use crate::timeline::build::random::senseless;
 
 const TIMER: By = By::Interrupt(Interrupt::Soft(1));
@@ -42,7 +44,7 @@ fn letters(drawn: &DrawnTimeline, path: &CriticalPath) -> [String; 2] {
 
 /// The path of the first task's life.
 #[track_caller]
-fn check(lines: &[(&str, &str, &str)], wakers: &[(char, By)], who: &str, what: &str) {
+pub(super) fn check(lines: &[(&str, &str, &str)], wakers: &[(char, By)], who: &str, what: &str) {
     check_locks(Locks::ThroughHolder, lines, wakers, who, what);
 }
 
@@ -58,7 +60,17 @@ fn check_locks(
     let scope = Scope { locks, ..Scope::life(&drawn.timeline, drawn.id(lines[0].0)).unwrap() };
     let path = critical_path(&drawn.timeline, scope);
     assert!(path.covers_scope());
+    assert!(leaves_only_to_wait(&drawn.timeline, &path));
     assert_eq!(letters(&drawn, &path), [who, what], "{lines:?}");
+}
+
+/// Whether the path is in the task that it explains wherever that task does not sleep.
+fn leaves_only_to_wait(timeline: &Timeline, path: &CriticalPath) -> bool {
+    let Some(task) = timeline.tasks.get(path.scope.task.index()) else { return true };
+    path.segments.iter().filter(|it| it.task != path.scope.task).all(|segment| {
+        span::segments(task, segment.begin..segment.end)
+            .all(|(_, own)| matches!(own.state, State::Asleep(_)))
+    })
 }
 
 #[test]
@@ -102,7 +114,7 @@ fn disks() {
     // Done before the wake-up began.
     check(lines, &[('a', By::Disk("tar", 2, 4, 6))], "ttttttttt", "uuqqDDwwu");
     // Asked for before it slept: what it did meanwhile did not hold it up.
-    check(lines, &[('a', By::Disk("tar", 1, 2, 7))], "ttttttttt", "uqDDDDDwu");
+    check(lines, &[('a', By::Disk("tar", 1, 2, 7))], "ttttttttt", "uuDDDDDwu");
     // Asked for after it was woken: no.
     check(lines, &[('a', By::Disk("tar", 8, 8, 8))], "ttttttttt", "uu?????wu");
     // Asked for by another.
@@ -132,12 +144,12 @@ fn packets() {
     let receives = Work::Interrupt(Interrupt::Soft(3));
     let device = Work::Interrupt(Interrupt::Device(9));
     let sends = Work::Syscall(44);
-    check([idle, [sends, receives]], "ssscc", "uukwu");
+    check([idle, [sends, receives]], "csscc", "uukwu");
     check([idle, [device, receives]], "ccccc", "uiiwu");
     check([idle, [Work::User, receives]], "ccccc", "uiiwu");
     check([idle, [sends, sends]], "ccccc", "uiiwu");
     // The other CPU's is nobody's.
-    check([[sends, receives], [sends, receives]], "ssscc", "uukwu");
+    check([[sends, receives], [sends, receives]], "csscc", "uukwu");
     let client = Some(drawn.id("client"));
     drawn.timeline.cpus[0].slices.set(2, client, sends);
     drawn.timeline.cpus[0].slices.set(3, client, receives);
@@ -149,7 +161,7 @@ fn packets() {
 fn locks() {
     let lines: &[_] = &[("first", "", "0aaaa0"), ("holder", "", "111111")];
     let wakers: &[_] = &[('a', By::Unlock("holder"))];
-    check(lines, wakers, "hhhhhf", "uuuuuu");
+    check(lines, wakers, "fhhhhf", "uuuuuu");
     check_locks(Locks::Stay, lines, wakers, "ffffff", "uLLLLu");
 }
 
@@ -162,65 +174,13 @@ fn contradictions() {
     let unknown: &[_] = &[("first", "", "0aaa0"), ("other", "", "1????")];
     check(unknown, &[('a', By::Task("other"))], "fffff", "u???u");
     let lost: &[_] = &[("first", "", "0aaa0"), ("other", "", "111??")];
-    check(lost, &[('a', By::Task("other"))], "oooof", "uuu?u");
+    check(lost, &[('a', By::Task("other"))], "fooof", "uuu?u");
     // Two woke each other.
     let circle: &[_] = &[("first", "", "0aa0"), ("other", "", "1bb1")];
     check(circle, &[('a', By::Task("other")), ('b', By::Task("first"))], "ffff", "u??u");
     // Its own parent.
     let orphan: &[_] = &[("first", "", "0aaa0"), ("child", "child", "  11 ")];
-    check(orphan, &[('a', By::Task("child"))], "ccccf", "??uuu");
-}
-
-/// What the waker waited for before anybody waited for it is no part of the path.
-#[test]
-fn the_path_comes_back_from_a_waker_that_slept() {
-    let lines: &[_] = &[("first", "", "000aaa0"), ("other", "", "bb11111")];
-    check(lines, &[('a', By::Task("other")), ('b', TIMER)], "ffoooof", "uuuuuuu");
-    // While the sleeper slept, it is.
-    let lines: &[_] = &[("first", "", "0aaaaa0"), ("other", "", "bb11111")];
-    check(lines, &[('a', By::Task("other")), ('b', TIMER)], "oooooof", "iiuuuuu");
-    // Back over two.
-    let lines: &[_] =
-        &[("first", "", "000aaaa0"), ("other", "", "11bbb111"), ("third", "", "cc111  ")];
-    let wakers = [('a', By::Task("other")), ('b', By::Task("third")), ('c', TIMER)];
-    check(lines, &wakers, "fftttoof", "uuuuuuuu");
-}
-
-/// A kernel task that had no work held up nobody, whatever the sleeper itself waited for then.
-#[test]
-fn the_path_comes_back_from_an_idle_kernel_task() {
-    let check = |lines: &[(&str, &str, &str)], by: By, kernel: bool, who: &str, what: &str| {
-        let wakers = [('a', By::Task("journal")), ('b', TIMER), ('c', by)];
-        let mut drawn = DrawnTimeline::new(lines, &wakers);
-        drawn.timeline.tasks[1].kernel = kernel;
-        let life = Scope::life(&drawn.timeline, drawn.id("first")).unwrap();
-        let path = critical_path(&drawn.timeline, life);
-        assert!(path.covers_scope());
-        assert_eq!(letters(&drawn, &path), [who, what], "{lines:?}");
-    };
-    // For a disk.
-    let disk = By::Disk("first", 1, 2, 5);
-    let lines: &[_] = &[("first", "", "0cccc0aa0"), ("journal", "", "bbb11111 ")];
-    check(lines, disk, true, "fffjjjjjf", "uqDuuuuuu");
-    check(lines, disk, false, "jjjjjjjjf", "iiiuuuuuu");
-    // For a child.
-    let lines: &[_] = &[
-        ("first", "", "0cccc0aa0"),
-        ("journal", "", "bbb11111 "),
-        ("child", "first", " .000    "),
-    ];
-    check(lines, By::Task("child"), true, "fccjjjjjf", "uruuuuuuu");
-    // It was not there yet: who made it was at work.
-    let lines: &[_] = &[
-        ("first", "", "ccccccc0"),
-        ("journal", "", "b11111  "),
-        ("sh", "", "00000   "),
-        ("late", "sh", "   0aa0 "),
-    ];
-    check(lines, By::Task("late"), true, "sjjjjjlf", "uuuuuuuu");
-    // For a timer.
-    let lines: &[_] = &[("first", "", "0cccc0aa0"), ("journal", "", "bbb11111 ")];
-    check(lines, TIMER, true, "jjjjjjjjf", "iiiuuuuuu");
+    check(orphan, &[('a', By::Task("child"))], "fcccf", "u?uuu");
 }
 
 #[test]
@@ -235,7 +195,7 @@ fn why_the_path_goes_on_elsewhere() {
     let woken = Via::Woken { asleep_since: HostNs(20), syscall: None, lock: false };
     let vias = [
         Via::Itself,
-        Via::Forked,
+        Via::Before,
         Via::Itself,
         Via::Requested,
         Via::Itself,
@@ -312,9 +272,53 @@ fn what_it_consists_of() {
         summary.names.iter().map(|it| (it.name.as_str(), it.ns, it.disk_ns)).collect();
     assert_eq!(names, [("cc1", 70, 20), ("make", 50, 0)]);
     let bounds: Vec<_> =
-        summary.improvements.iter().map(|it| (it.on_path_ns, it.at_best_ns)).collect();
+        summary.improvements.iter().map(|it| (it.on_path_ns, it.without_ns)).collect();
     assert_eq!(bounds, [(40, 80), (30, 90), (20, 100), (20, 100), (10, 110), (10, 110), (10, 110)]);
     assert_eq!(summary.improvements[0].factor(), Some(1.5));
+}
+
+/// Without its own work, `make` would not have been preempted there; without `cc1`, the CPU would have been free.
+#[test]
+fn waits_for_a_cpu_go_with_the_work_that_needs_it() {
+    let drawn = DrawnTimeline::new(
+        &[
+            ("make", "", "00...0aaww...0"),
+            ("cc1", "", "??000?????0..?"),
+            ("as", "", "???????????00?"),
+            ("true", "make", "      11      "),
+        ],
+        &[('a', By::Task("true"))],
+    );
+    let path = critical_path(&drawn.timeline, Scope::life(&drawn.timeline, TaskId(0)).unwrap());
+    let summary = summary(&drawn.timeline, &path);
+    let improvements: Vec<_> = summary
+        .improvements
+        .iter()
+        .map(|it| (it.target.to_string(), it.on_path_ns, it.cpu_waits_ns, it.without_ns))
+        .collect();
+    let [make, cc1] = ["make", "true"].map(|name| format!("own code of {name}"));
+    assert_eq!(
+        improvements,
+        [
+            (make, 40, 30, 70),
+            ("waiting for a CPU".to_owned(), 60, 0, 80),
+            ("own code of cc1".to_owned(), 0, 40, 100),
+            ("own code of as".to_owned(), 0, 20, 120),
+            (cc1, 20, 0, 120),
+            ("being woken".to_owned(), 20, 0, 120),
+        ]
+    );
+}
+
+#[test]
+fn time_outside_the_command() {
+    let drawn = DrawnTimeline::new(
+        &[("make", "", "00aaaaa0"), ("cc1", "make", "  0bb00 "), ("rustc", "", "111111xx")],
+        &[('a', By::Task("cc1")), ('b', By::Task("rustc"))],
+    );
+    let path = critical_path(&drawn.timeline, Scope::life(&drawn.timeline, TaskId(0)).unwrap());
+    assert_eq!(letters(&drawn, &path), ["mmcrrccm", "uuuuuuuu"]);
+    assert_eq!(summary(&drawn.timeline, &path).outside, [("rustc".to_owned(), 20)]);
 }
 
 #[test]
@@ -369,10 +373,14 @@ fn random_timelines() {
             let [begin, end] = [0; 2].map(|_| HostNs(timeline.begin.0 + random.below(length)));
             let path = critical_path(&timeline, Scope { task, begin, end, locks });
             assert!(path.covers_scope(), "{path:?}");
+            assert!(leaves_only_to_wait(&timeline, &path), "{path:?}");
             let summary = summary(&timeline, &path);
             assert!(summary.adds_up(), "{summary:?}");
-            let is_bound = |it: &Improvement| it.on_path_ns + it.at_best_ns == summary.wall_ns;
-            assert!(summary.improvements.iter().all(is_bound));
+            let adds_up = |it: &Improvement| {
+                it.on_path_ns + it.cpu_waits_ns + it.without_ns == summary.wall_ns
+            };
+            assert!(summary.improvements.iter().all(adds_up));
+            assert!(summary.outside_ns() <= summary.wall_ns);
         }
     }
 }

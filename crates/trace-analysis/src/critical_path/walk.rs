@@ -3,10 +3,10 @@
 //! The cursor is a task and a time. Each step goes back to the beginning of the task's segment, or to another task: to the
 //! time at which it woke this one, made it, or made the request that this one waited for.
 //!
-//! A waker that slept before the woken task fell asleep delayed nobody by that sleep, so the walk returns to the woken
-//! task, which was still working. If the waker is an idle kernel thread (a journal between two commits), the walk returns
-//! to whatever the woken task waited for then. Contradictory events can form a circle of wakers at one instant; after
-//! `MAX_HOPS` changes of task the walk stays with the task, so it always ends.
+//! What a wait contributes is that wait: the walk visits whoever ended it for the time of the wait, and then returns to
+//! the task that waited, which was at work until then. Visits are nested: a waker may itself have waited meanwhile.
+//! Contradictory events can form a circle of wakers at one instant; after `MAX_HOPS` changes of task the walk stays with
+//! the task, so it always ends.
 
 use std::collections::BTreeMap;
 
@@ -15,15 +15,13 @@ use model::{HostNs, Interrupt};
 use super::summary::NET_RX;
 use super::{CriticalPath, Locks, PathActivity, PathSegment, Scope, Via};
 use crate::span;
-use crate::timeline::{
-    Cpu, Request, Segment, Sleep, State, Task, TaskId, Timeline, Waker, WokenBy, Work,
-};
+use crate::timeline::{Cpu, Request, Segment, Sleep, State, Task, TaskId, Timeline, WokenBy, Work};
 
 /// Changes of task at one instant. Real ones: a fork and a wake-up within the clock's resolution.
 const MAX_HOPS: u32 = 8;
 
-/// Tasks that the walk can return to. Each sleep searches them, and a malicious trace can have a million in a row.
-const MAX_LEFT: usize = 1000;
+/// Visits within visits. A malicious trace can have a million.
+const MAX_VISITS: usize = 1000;
 
 /// Numbers of the system calls that wait for a child.
 const WAIT4: u16 = 61;
@@ -38,11 +36,12 @@ pub fn critical_path(timeline: &Timeline, scope: Scope) -> CriticalPath {
         at: scope.end,
         task: scope.task,
         hops: 0,
-        left: vec![],
+        visits: vec![],
         back: vec![],
     };
     while scope.begin < walk.at {
         walk.step();
+        walk.end_visits();
     }
     walk.via(Via::Itself);
     walk.back.reverse();
@@ -58,16 +57,25 @@ struct Walk<'a> {
     at: HostNs,
     /// Changes of task since the walk last went back in time.
     hops: u32,
-    /// Tasks that the walk left for their waker, and since when they slept.
-    left: Vec<(TaskId, HostNs)>,
+    /// The waits that the walk is within, each within the one before.
+    visits: Vec<Visit>,
     /// The path so far, last segment first.
     back: Vec<PathSegment>,
+}
+
+/// A wait that the walk explains by what another task does.
+#[derive(Debug, Clone, Copy)]
+struct Visit {
+    /// Who waits.
+    waiting: TaskId,
+    /// Since when, or since the wait around it began.
+    since: HostNs,
 }
 
 impl<'a> Walk<'a> {
     fn step(&mut self) {
         let Some(task) = self.timeline.tasks.get(self.task.index()) else {
-            return self.push(self.scope.begin, PathActivity::Unknown);
+            return self.push(self.floor(), PathActivity::Unknown);
         };
         let row = task.segments.ended_before(self.at);
         match task.segments.get(row).filter(|segment| segment.begin < self.at) {
@@ -106,21 +114,12 @@ impl<'a> Walk<'a> {
             _ if task.end < self.at => self.push(task.end, PathActivity::Unknown),
             _ if task.begin < self.at => self.push(task.begin, PathActivity::Unknown),
             Some(parent) if self.may_hop() => self.hop(parent, self.at, Via::Forked),
-            _ => self.push(self.scope.begin, PathActivity::Unknown),
+            _ => self.push(self.floor(), PathActivity::Unknown),
         }
     }
 
     fn asleep(&mut self, sleep: &Sleep, begin: HostNs, end: HostNs) {
-        if let Some((row, at_work)) = self.comes_back(sleep)
-            && self.may_hop()
-        {
-            self.left.truncate(row);
-            return self.hop(at_work, self.at, Via::Before);
-        }
-        // The walk can come back into the midst of a wait for a disk.
-        let known =
-            |waker: &Waker| waker.time <= self.at || matches!(waker.by, WokenBy::Request { .. });
-        let Some(waker) = sleep.woken_by.filter(known) else {
+        let Some(waker) = sleep.woken_by.filter(|waker| waker.time <= self.at) else {
             let is_over = sleep.woken_by.is_some() || end < self.timeline.end;
             return if is_over {
                 self.push(begin, unexplained(sleep))
@@ -134,10 +133,10 @@ impl<'a> Walk<'a> {
         match waker.by {
             _ if waker.time <= begin => self.push(begin, PathActivity::WakingUp),
             _ if stays => self.stay(woken, begin, PathActivity::Lock),
-            WokenBy::Task(by) if self.goes_on_in(by, woken, begin) && self.may_hop() => {
+            WokenBy::Task(by) if self.goes_on_in(by, woken, begin) && self.may_visit() => {
                 self.woken(by, woken, begin, sleep);
             }
-            WokenBy::Interrupt(Interrupt::Soft(NET_RX)) if self.may_hop() => {
+            WokenBy::Interrupt(Interrupt::Soft(NET_RX)) if self.may_visit() => {
                 match self.sender(waker.time) {
                     Some(sender) => self.woken(sender, woken, begin, sleep),
                     None => {
@@ -145,10 +144,12 @@ impl<'a> Walk<'a> {
                     }
                 }
             }
-            WokenBy::Request { task, row } => match self.request(task, row, woken) {
-                Some(request) => self.disk(task, request, woken, begin),
-                None => self.stay(woken, begin, unexplained(sleep)),
-            },
+            WokenBy::Request { task, row } if self.may_visit() => {
+                match self.request(task, row, woken) {
+                    Some(request) => self.disk(task, request, woken, begin),
+                    None => self.stay(woken, begin, unexplained(sleep)),
+                }
+            }
             WokenBy::Interrupt(interrupt) if sleep.lock.is_none() && !sleep.io => {
                 self.stay(woken, begin, PathActivity::Interrupt(interrupt));
             }
@@ -158,9 +159,12 @@ impl<'a> Walk<'a> {
 
     /// The trace ends in this sleep. One for a child goes on in the child.
     fn not_over(&mut self, sleep: &Sleep, begin: HostNs) {
-        let for_child = matches!(sleep.syscall, Some(WAIT4 | WAITID)) && self.may_hop();
+        let for_child = matches!(sleep.syscall, Some(WAIT4 | WAITID)) && self.may_visit();
         match self.living_child().filter(|_| for_child) {
-            Some(child) => self.hop(child, self.at, Via::Before),
+            Some(child) => {
+                self.visit(begin);
+                self.hop(child, self.at, Via::Before);
+            }
             None => self.push(
                 begin,
                 match unexplained(sleep) {
@@ -179,46 +183,6 @@ impl<'a> Walk<'a> {
         u32::try_from(row).ok().map(TaskId)
     }
 
-    /// The first of the tasks that the walk left which had not fallen asleep yet, by its row; and who was at work for it.
-    fn comes_back(&self, sleep: &Sleep) -> Option<(usize, TaskId)> {
-        let kernel = self.timeline.tasks[self.task.index()].kernel;
-        let had_no_work = kernel && !sleep.io && sleep.lock.is_none();
-        self.left.iter().enumerate().find_map(|(row, (task, asleep_since))| {
-            let at_work = if had_no_work { self.at_work(*task)? } else { *task };
-            let back = self.at <= *asleep_since && (had_no_work || self.is_active(at_work));
-            back.then_some((row, at_work))
-        })
-    }
-
-    /// Who has a CPU or a disk work for a task: itself, or whom it waits for.
-    fn at_work(&self, mut task: TaskId) -> Option<TaskId> {
-        for _ in 0..MAX_HOPS {
-            let row = self.timeline.tasks.get(task.index())?;
-            task = match self.state(task) {
-                Some(State::Running { .. } | State::Runnable { .. }) => return Some(task),
-                Some(State::Asleep(sleep)) => match sleep.woken_by?.by {
-                    WokenBy::Task(by) => by,
-                    WokenBy::Request { .. } => return Some(task),
-                    _ => return None,
-                },
-                Some(_) => return None,
-                None => row.parent.filter(|_| self.at <= row.begin)?,
-            };
-        }
-        None
-    }
-
-    fn is_active(&self, task: TaskId) -> bool {
-        matches!(self.state(task), Some(State::Running { .. } | State::Runnable { .. }))
-    }
-
-    /// What a task does just before.
-    fn state(&self, task: TaskId) -> Option<State> {
-        let segments = &self.timeline.tasks.get(task.index())?.segments;
-        let segment = segments.get(segments.ended_before(self.at))?;
-        (segment.begin < self.at).then_some(segment.state)
-    }
-
     /// The task's own wait, and its end.
     fn stay(&mut self, woken: HostNs, begin: HostNs, activity: PathActivity) {
         self.push(woken, PathActivity::WakingUp);
@@ -228,16 +192,30 @@ impl<'a> Walk<'a> {
     /// The path goes on in the waker.
     fn woken(&mut self, by: TaskId, woken: HostNs, asleep_since: HostNs, sleep: &Sleep) {
         let (syscall, lock) = (sleep.syscall, sleep.lock.is_some());
+        self.visit(asleep_since);
         self.push(woken, PathActivity::WakingUp);
-        self.leave(asleep_since);
         self.hop(by, woken, Via::Woken { asleep_since, syscall, lock });
     }
 
-    /// The task may be come back to.
-    fn leave(&mut self, asleep_since: HostNs) {
-        if self.left.len() < MAX_LEFT {
-            self.left.push((self.task, asleep_since));
+    /// Another task explains what this one waits for, from here back to the begin of the wait.
+    fn visit(&mut self, since: HostNs) {
+        self.visits.push(Visit { waiting: self.task, since: since.max(self.floor()) });
+    }
+
+    /// Where all of a wait is explained, the path goes on in the task that waited.
+    fn end_visits(&mut self) {
+        while let Some(visit) = self.visits.pop_if(|visit| self.at <= visit.since) {
+            debug_assert_eq!(self.at, visit.since, "a visit is no longer than its wait");
+            if visit.waiting != self.task {
+                self.via(Via::Before);
+            }
+            (self.task, self.hops) = (visit.waiting, 0);
         }
+    }
+
+    /// The path does not go back further in this task or in those that it leads to.
+    fn floor(&self) -> HostNs {
+        self.visits.last().map_or(self.scope.begin, |visit| visit.since)
     }
 
     /// Who sent the packet that woke a task then. One that stays on the machine is received in the sender's system call,
@@ -266,19 +244,17 @@ impl<'a> Walk<'a> {
         let (disk, op, queued) = (request.disk, request.op, request.queued);
         let done = request.done.unwrap_or(woken).clamp(queued, woken);
         let issued = request.issued.unwrap_or(queued).clamp(queued, done);
+        self.visit(asleep_since);
         self.push(done, PathActivity::WakingUp);
-        if maker != self.task {
-            self.leave(asleep_since);
-        }
         self.hop(maker, done, Via::Completed);
         self.push(issued, PathActivity::Disk { disk, op });
         self.push(queued, PathActivity::DiskQueue { disk, op });
         self.via(Via::Requested);
     }
 
-    /// Puts a segment before the path so far, which then begins at `begin`, or at the scope's begin.
+    /// Puts a segment before the path so far, which then begins at `begin`, or where the path leaves the task.
     fn push(&mut self, begin: HostNs, activity: PathActivity) {
-        let begin = begin.max(self.scope.begin);
+        let begin = begin.max(self.floor());
         if begin < self.at {
             let (end, task) = (self.at, self.task);
             self.back.push(PathSegment { begin, end, task, via: Via::Itself, activity });
@@ -290,12 +266,16 @@ impl<'a> Walk<'a> {
     fn hop(&mut self, task: TaskId, at: HostNs, via: Via) {
         self.via(via);
         self.task = task;
-        self.at = self.at.min(at);
+        self.at = self.at.min(at).max(self.floor());
         self.hops += 1;
     }
 
     fn may_hop(&self) -> bool {
         self.hops < MAX_HOPS
+    }
+
+    fn may_visit(&self) -> bool {
+        self.may_hop() && self.visits.len() < MAX_VISITS
     }
 
     /// Says why the path comes to its first segment so far.
@@ -319,7 +299,7 @@ impl<'a> Walk<'a> {
     }
 
     fn running(&self, cpu: u32, begin: HostNs) -> PathActivity {
-        let range = begin.max(self.scope.begin)..self.at;
+        let range = begin.max(self.floor())..self.at;
         let own = |task: Option<TaskId>| task == Some(self.task);
         let slices = span::slices(self.timeline, cpu, range.clone());
         let known = slices.filter(|slice| own(slice.task));
@@ -331,7 +311,7 @@ impl<'a> Walk<'a> {
     }
 
     fn cpu_wait(&self, cpu: Option<u32>, begin: HostNs) -> PathActivity {
-        let range = begin.max(self.scope.begin)..self.at;
+        let range = begin.max(self.floor())..self.at;
         let slices =
             cpu.into_iter().flat_map(|cpu| span::slices(self.timeline, cpu, range.clone()));
         let behind = slices.map(|slice| (slice.task, slice.end.since(slice.begin)));

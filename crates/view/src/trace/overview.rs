@@ -1,14 +1,10 @@
 //! Why it took so long, on one page.
 
-use trace_analysis::critical_path::Summary;
-
 use super::{Context, causes, host_side, kernel, path, profile, states, waits};
-use crate::{Part, length, percent};
+use crate::Part;
 
 /// Rows of each table.
 const ROWS: Option<usize> = Some(6);
-/// Parts of the path in the first sentence.
-const PARTS: usize = 4;
 
 pub(super) fn parts(context: &Context<'_>) -> Vec<Part> {
     let findings = &context.findings;
@@ -24,7 +20,7 @@ pub(super) fn parts(context: &Context<'_>) -> Vec<Part> {
     let mut causes = causes(&life, ROWS);
     causes.title = waits::summary(context, &life);
     let mut parts: Vec<Part> =
-        path.map(|path| Part::Prose(why(&path.summary))).into_iter().collect();
+        path.map(|path| Part::Prose(path::why(context, &path.summary))).into_iter().collect();
     parts.push(Part::Prose(lines));
     parts.extend(host_side::overview(context).map(Part::from));
     parts.extend([states::total(context).into(), causes.into()]);
@@ -36,16 +32,7 @@ pub(super) fn parts(context: &Context<'_>) -> Vec<Part> {
     let mut categories = path::categories(&path.summary, ROWS);
     categories.title = "The critical path is made of".to_owned();
     categories.notes.extend(host_side::path(context, path));
-    let mut improvements = path::improvements(&path.summary, ROWS);
-    improvements.title = "What would make it faster, at best".to_owned();
+    let improvements = path::improvements(&path.summary, ROWS);
     parts.extend([categories.into(), improvements.into()]);
     parts
-}
-
-/// The longest parts of the path in a sentence.
-fn why(summary: &Summary) -> String {
-    let wall_ns = summary.wall_ns;
-    let parts = summary.categories.iter().take(PARTS).filter(|share| wall_ns / 2000 < share.ns);
-    let parts = parts.map(|share| format!("{} % {}", percent(share.ns, wall_ns, 1), share.of));
-    format!("Why it took {}: {}", length(wall_ns), parts.collect::<Vec<_>>().join(", "))
 }

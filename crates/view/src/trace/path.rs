@@ -1,12 +1,15 @@
 //! The critical path: what the command's length is made of, and what would make it shorter.
 
 use serde_json::{Value, json};
-use trace_analysis::critical_path::{CriticalPath, PathActivity, PathSegment, Summary};
+use trace_analysis::critical_path::{CriticalPath, PathActivity, PathSegment, Summary, Target};
 use trace_analysis::findings::{Findings, Path};
 use trace_analysis::timeline::TaskId;
 
 use super::{Context, host_side, labels, limited};
-use crate::{Cell, Column, Part, Scale, Table, length, percent};
+use crate::{Cell, Column, Keep, Part, Scale, Table, clean, cut, length, percent};
+
+/// Characters of a name in a sentence at most.
+const NAME_CHARS: usize = 30;
 
 /// Segments of one task that touch.
 #[derive(Debug)]
@@ -23,15 +26,14 @@ pub(super) fn parts(context: &Context<'_>, found: &Path) -> Vec<Part> {
     let limit = context.limit;
     let task = labels::task(context.findings.task(path.scope.task));
     let n_segments = path.segments.len();
-    let wall = length(summary.wall_ns);
     let mut categories = categories(summary, limit);
     categories.title = "What it is made of".to_owned();
     categories.notes.extend(host_side::path(context, found));
-    let mut worth = improvements(summary, limit);
-    worth.title = "What would make it faster".to_owned();
-    worth.notes.push("At best: once a part is gone, another path may be the longest".to_owned());
+    let worth = improvements(summary, limit);
+    let wall = length(summary.wall_ns);
     let mut parts = vec![
         format!("Critical path of {task}: {wall} in {n_segments} segments").into(),
+        why(context, summary).into(),
         categories.into(),
         names(summary, limit).into(),
     ];
@@ -40,6 +42,51 @@ pub(super) fn parts(context: &Context<'_>, found: &Path) -> Vec<Part> {
     }
     parts.extend([worth.into(), stretches(context, found).into()]);
     parts
+}
+
+/// Parts of the path in its first sentence, and tasks outside the command.
+const PARTS: usize = 5;
+
+/// Why it took so long: the longest parts of the path, of kernel and disks as a whole, and how much of it lies outside
+/// the command.
+pub(super) fn why(context: &Context<'_>, summary: &Summary) -> String {
+    let mut parts: Vec<(String, u64)> = Vec::new();
+    for share in &summary.categories {
+        let name = match &share.of {
+            of if Target::Kernel.has(of) => "kernel".to_owned(),
+            of if Target::Disks.has(of) => "disks".to_owned(),
+            of => of.to_string(),
+        };
+        match parts.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, ns)) => *ns += share.ns,
+            None => parts.push((name, share.ns)),
+        }
+    }
+    parts.sort_by_key(|(_, ns)| std::cmp::Reverse(*ns));
+    let wall_ns = summary.wall_ns;
+    let mut text = format!("Why it took {}: {}", length(wall_ns), largest(&parts, wall_ns));
+    if wall_ns / 2000 < summary.outside_ns() {
+        let (share, whose) = (percent(summary.outside_ns(), wall_ns, 1), context.whose());
+        let names = largest(&summary.outside, wall_ns);
+        text += &format!("\nOf this in tasks that are not of {whose}: {share} % ({names})");
+    }
+    text
+}
+
+/// Parts of a time in words, with how much others have.
+fn largest(parts: &[(String, u64)], wall_ns: u64) -> String {
+    let shown = parts.iter().take(PARTS).take_while(|(_, ns)| wall_ns / 2000 < *ns);
+    let n_shown = shown.clone().count();
+    let name = |(name, ns): &(String, u64)| {
+        format!("{} % {}", percent(*ns, wall_ns, 1), cut(&clean(name), NAME_CHARS, Keep::Start))
+    };
+    let mut words: Vec<String> = shown.map(name).collect();
+    let rest = &parts[n_shown..];
+    let rest_ns: u64 = rest.iter().map(|(_, ns)| ns).sum();
+    if wall_ns / 2000 < rest_ns {
+        words.push(format!("{} % {} other", percent(rest_ns, wall_ns, 1), rest.len()));
+    }
+    words.join(", ")
 }
 
 /// What the path is made of, longest first; what a limit cuts off is one row.
@@ -125,11 +172,11 @@ fn behind(summary: &Summary, limit: Option<usize>) -> Table {
     table
 }
 
-/// Amdahl: what the command would take at best without a part. Parts that would show as no gain are left out.
+/// An estimate of what the command would take without a part. Parts that would show as no gain are left out.
 #[must_use]
 pub fn improvements(summary: &Summary, limit: Option<usize>) -> Table {
     let mut table = all_improvements(summary, limit);
-    table.rows.retain(|row| !matches!(row[2], Cell::Real(factor) if factor < 1.005));
+    table.rows.retain(|row| !matches!(row[3], Cell::Real(factor) if factor < 1.005));
     table
 }
 
@@ -138,15 +185,19 @@ fn all_improvements(summary: &Summary, limit: Option<usize>) -> Table {
     let unit = scale.unit();
     let columns = vec![
         Column::number(format!("on the\npath, {unit}")).scale(scale).json("on_path_ns"),
-        Column::number(format!("without it\nat best, {unit}")).scale(scale).json("at_best_ns"),
+        Column::number(format!("CPU waits\nfor it, {unit}")).scale(scale).json("cpu_waits_ns"),
+        Column::number(format!("without\nboth, {unit}")).scale(scale).json("at_best_ns"),
         Column::number("times\nas fast").json("factor"),
         Column::name("what").json("what"),
     ];
-    let mut table = Table::new("What would make it faster, at best", columns);
+    let mut table = Table::new("What would make it faster (estimated)", columns);
+    let note = "If all else takes as long as it did: another path may then be the longest";
+    table.notes.push(note.to_owned());
     for gain in limited(&summary.improvements, limit) {
         table.row([
             Cell::ns(gain.on_path_ns),
-            Cell::ns(gain.at_best_ns),
+            Cell::ns(gain.cpu_waits_ns),
+            Cell::ns(gain.without_ns),
             gain.factor().map_or(Cell::NONE, Cell::Real),
             gain.target.to_string().into(),
         ]);
@@ -258,6 +309,7 @@ pub(super) fn segments(context: &Context<'_>, found: &Path) -> Table {
 pub(super) fn json(context: &Context<'_>, found: &Path) -> Value {
     let Path { path, summary } = found;
     let task = context.findings.task(path.scope.task);
+    let outside = |(name, ns): &(String, u64)| json!({ "name": clean(name), "ns": ns });
     let mut object = json!({
         "task": {
             "name": crate::clean(task.name()),
@@ -267,6 +319,8 @@ pub(super) fn json(context: &Context<'_>, found: &Path) -> Value {
         "wall_ns": summary.wall_ns,
         "categories": categories(summary, None).json(),
         "names": names(summary, None).json(),
+        "outside_ns": summary.outside_ns(),
+        "outside": summary.outside.iter().map(outside).collect::<Value>(),
         "improvements": all_improvements(summary, None).json(),
         "segments": segments(context, found).json(),
     });
