@@ -1,7 +1,7 @@
 //! The tasks that come from one task.
 
 use crate::processes::Processes;
-use crate::timeline::{TaskId, Timeline};
+use crate::timeline::{Task, TaskId, Timeline};
 
 /// A task and all that it and its descendants made, ascending. Of tasks that were there before the trace, the threads of
 /// a process come from its first one, and processes from their parent process.
@@ -9,7 +9,7 @@ use crate::timeline::{TaskId, Timeline};
 pub fn tree(timeline: &Timeline, root: TaskId) -> Vec<TaskId> {
     let processes = Processes::new(timeline);
     let mut below: Vec<Vec<TaskId>> = vec![Vec::new(); timeline.tasks.len()];
-    for id in all(timeline) {
+    for id in (0..).zip(&timeline.tasks).map(|(row, _)| TaskId(row)) {
         if let Some(list) = processes.above(id).and_then(|above| below.get_mut(above.index())) {
             list.push(id);
         }
@@ -25,13 +25,20 @@ pub fn tree(timeline: &Timeline, root: TaskId) -> Vec<TaskId> {
     }
     tree.sort_unstable();
     tree.dedup();
+    tree.retain(|id| timeline.tasks.get(id.index()).is_none_or(|it| was_there(timeline, it)));
     tree
 }
 
-/// Every task.
+/// Every task. Of a part of a trace: those that were there then.
 #[must_use]
 pub fn all(timeline: &Timeline) -> Vec<TaskId> {
-    (0..).zip(&timeline.tasks).map(|(row, _)| TaskId(row)).collect()
+    let rows = (0..).zip(&timeline.tasks).filter(|(_, task)| was_there(timeline, task));
+    rows.map(|(row, _)| TaskId(row)).collect()
+}
+
+/// Not so of one that ended before the part of the trace that is looked at.
+fn was_there(timeline: &Timeline, task: &Task) -> bool {
+    timeline.begin < task.end || !task.exited
 }
 
 #[cfg(test)]

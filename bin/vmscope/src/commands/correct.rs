@@ -6,13 +6,12 @@ use std::time::Duration;
 use analysis::ProcessFilter;
 use analysis::steal::{Target, Whose, Window, correction, victims};
 use anyhow::Context;
-use model::HostNs;
 use view::{CorrectQuery, Report, TakenExceedsRun, VcpuTime, clean, seconds};
 
 use super::Usage;
 use super::open_recording::{Format, OpenRecording, Source};
 use super::output::print;
-use super::time::duration_in_seconds;
+use super::time::{TimeRange, duration_in_seconds};
 
 const EXAMPLE: &str = "Examples:
   vmscope correct day1 --vm web     each process: its run time without steal
@@ -40,12 +39,8 @@ pub(crate) struct Args {
     /// Run time measured in the guest [default: the recorded run time]
     #[arg(long, value_name = "SECONDS", value_parser = duration_in_seconds)]
     apparent: Option<Duration>,
-    /// Begin of the window, from the recording's start
-    #[arg(long, value_name = "SECONDS", value_parser = duration_in_seconds)]
-    from: Option<Duration>,
-    /// End of the window, from the recording's start
-    #[arg(long, value_name = "SECONDS", value_parser = duration_in_seconds)]
-    to: Option<Duration>,
+    #[command(flatten)]
+    range: TimeRange,
     /// Output format
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
@@ -89,15 +84,11 @@ fn report(time: &VcpuTime<'_>, query: &CorrectQuery<'_>) -> anyhow::Result<Repor
 
 /// The time asked for, on the host's axis.
 fn window(all: Window, args: &Args) -> Result<Window, Usage> {
-    let at = |time: Duration| HostNs(all.from.0.saturating_add(in_ns(time))).min(all.to);
-    let from = args.from.map_or(all.from, at);
-    let to = args.to.map_or(all.to, at);
-    if from < to {
-        return Ok(Window { from, to });
+    let range = args.range.within(all.from..all.to)?.unwrap_or(all.from..all.to);
+    if range.is_empty() {
+        return Err(Usage("the recording has no time".to_owned()));
     }
-    let length = seconds(all.to.since(all.from), 3);
-    let text = format!("no time between --from and --to: the recording is {length} s long");
-    Err(Usage(text))
+    Ok(Window { from: range.start, to: range.end })
 }
 
 fn in_ns(time: Duration) -> u64 {

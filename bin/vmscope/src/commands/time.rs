@@ -1,6 +1,12 @@
 //! Times on the command line: one way to write them for all subcommands.
 
+use std::ops::Range;
 use std::time::Duration;
+
+use model::HostNs;
+use view::seconds;
+
+use super::Usage;
 
 /// More than anyone waits; every instant plus this much can be told.
 const MOST: Duration = Duration::from_secs(10_000 * 3600);
@@ -20,6 +26,37 @@ pub(crate) fn duration_in_seconds(text: &str) -> Result<Duration, String> {
     let time = Duration::try_from_secs_f64(number * unit);
     let time = time.map_err(|_| format!("{text:?} is not a time"))?;
     if time <= MOST { Ok(time) } else { Err("at most 10000h".to_owned()) }
+}
+
+/// A part of a recording or a trace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::Args)]
+pub(crate) struct TimeRange {
+    /// Only from this time on, from the beginning of the recording or trace
+    #[arg(long, value_name = "SECONDS", value_parser = duration_in_seconds)]
+    from: Option<Duration>,
+    /// Only up to this time, from the beginning of the recording or trace
+    #[arg(long, value_name = "SECONDS", value_parser = duration_in_seconds)]
+    to: Option<Duration>,
+}
+
+impl TimeRange {
+    /// On the host's axis; `None`: all of it.
+    ///
+    /// # Errors
+    /// A usage error when nothing of `all` lies in it.
+    pub(crate) fn within(&self, all: Range<HostNs>) -> Result<Option<Range<HostNs>>, Usage> {
+        if self.from.is_none() && self.to.is_none() {
+            return Ok(None);
+        }
+        let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let at = |time: Duration| HostNs(all.start.0.saturating_add(ns(time))).min(all.end);
+        let (from, to) = (self.from.map_or(all.start, at), self.to.map_or(all.end, at));
+        if from < to {
+            return Ok(Some(from..to));
+        }
+        let length = seconds(all.end.since(all.start), 3);
+        Err(Usage(format!("no time between --from and --to: all of it is {length} s long")))
+    }
 }
 
 #[cfg(test)]

@@ -96,6 +96,8 @@ pub struct Builder<'a> {
     calls: CallCounts,
     evidence: SyscallEvidence<'a>,
     problems: Problems,
+    /// The begin of the range that is asked for, until it is reached.
+    counts_from: Option<HostNs>,
 }
 
 /// What makes the timeline doubtful, with how often.
@@ -127,6 +129,7 @@ impl<'a> Builder<'a> {
     /// The timeline, when all events were seen.
     #[must_use]
     pub fn finish(mut self) -> Timeline {
+        self.count_from(self.scope.end);
         self.now = self.scope.end;
         for row in 0..self.cpus.len() {
             self.flush(row);
@@ -142,6 +145,9 @@ impl<'a> Builder<'a> {
             disks: self.disks.finish(self.scope.end),
             problems: self.problems.0,
         };
+        debug_assert_eq!(invariants::check(&timeline), Ok(()));
+        let Some(range) = self.scope.range else { return timeline };
+        let timeline = timeline.since(range.start);
         debug_assert_eq!(invariants::check(&timeline), Ok(()));
         timeline
     }
@@ -168,12 +174,25 @@ impl<'a> Builder<'a> {
             calls: CallCounts::default(),
             evidence,
             problems,
+            counts_from: scope.range.as_ref().map(|range| range.start),
             scope,
         }
     }
 
+    /// What was counted before the range that is asked for is none of it.
+    fn count_from(&mut self, now: HostNs) {
+        let Some(from) = self.counts_from.take_if(|from| *from <= now) else { return };
+        self.calls.restart(from);
+        self.disks.restart();
+        self.problems.0.retain(|problem, _| *problem == Problem::LostEvents);
+    }
+
     fn event(&mut self, event: &TraceEvent) {
         let Some(row) = self.scope.row(event.cpu) else { return };
+        if self.scope.range.as_ref().is_some_and(|range| range.end < event.time) {
+            return;
+        }
+        self.count_from(event.time);
         if event.time < self.now || self.scope.end < event.time {
             self.problems.count(Problem::Backwards);
         }

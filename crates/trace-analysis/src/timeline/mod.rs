@@ -12,6 +12,7 @@
 //! Segments of a task touch and cover its life; those of a CPU touch and cover the trace: both are asserted when built.
 
 pub(crate) mod build;
+mod range;
 mod rows;
 
 use std::collections::BTreeMap;

@@ -15,6 +15,8 @@ pub enum Cause {
     DiskWrite,
     /// A disk, to write its cache down.
     DiskFlush,
+    /// A disk, to discard blocks or to fill them with zeros.
+    DiskDiscard,
     /// A disk, within a page fault: the page has to be read.
     DiskFault,
     /// A disk; whether to read or to write is not known.
@@ -170,12 +172,13 @@ pub enum Unknown {
 
 impl Cause {
     /// Every cause but locks and unknown ones.
-    const PLAIN: [Self; 33] = [
+    const PLAIN: [Self; 34] = [
         Self::CpuWoken,
         Self::CpuPreempted,
         Self::DiskRead,
         Self::DiskWrite,
         Self::DiskFlush,
+        Self::DiskDiscard,
         Self::DiskFault,
         Self::Disk,
         Self::Writeback,
@@ -220,6 +223,7 @@ impl Cause {
             Self::DiskRead
             | Self::DiskWrite
             | Self::DiskFlush
+            | Self::DiskDiscard
             | Self::DiskFault
             | Self::Disk
             | Self::Writeback
@@ -260,6 +264,7 @@ impl Cause {
             Self::DiskRead => "disk read",
             Self::DiskWrite => "disk write",
             Self::DiskFlush => "disk flush",
+            Self::DiskDiscard => "disk discard",
             Self::DiskFault => "page fault (disk)",
             Self::Disk => "disk",
             Self::Writeback => "writeback",

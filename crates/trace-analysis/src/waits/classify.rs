@@ -268,7 +268,8 @@ fn request_op(timeline: &Timeline, sleep: &Sleep) -> Option<Cause> {
         BlockOp::Read => Cause::DiskRead,
         BlockOp::Write => Cause::DiskWrite,
         BlockOp::Flush => Cause::DiskFlush,
-        BlockOp::Discard | BlockOp::Other => Cause::Disk,
+        BlockOp::Discard => Cause::DiskDiscard,
+        BlockOp::Other => Cause::Disk,
     })
 }
 

@@ -115,6 +115,12 @@ fn disks() {
         "blkdev_issue_flush",
     );
     check(
+        "schedule schedule_timeout io_schedule_timeout wait_for_completion_io_timeout submit_bio_wait \
+         blkdev_issue_discard blkdev_common_ioctl blkdev_ioctl __x64_sys_ioctl",
+        "disk discard",
+        "blkdev_issue_discard",
+    );
+    check(
         "schedule io_schedule rq_qos_wait wbt_wait blk_mq_submit_bio",
         "disk write",
         "rq_qos_wait",
@@ -503,7 +509,7 @@ fn evidence_in_its_order() {
         Evidence::Request,
     );
     check(Sleep { woken_by: by_request(2), ..none() }, "disk flush", Evidence::Request);
-    check(Sleep { woken_by: by_request(3), io: true, ..none() }, "disk", Evidence::Request);
+    check(Sleep { woken_by: by_request(3), io: true, ..none() }, "disk discard", Evidence::Request);
     check(Sleep { woken_by: by_request(9), io: true, ..none() }, "disk", Evidence::IoWait);
     check(
         Sleep { woken_by: by_request(0), in_fault: true, ..none() },

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use trace_analysis::timeline::{Problem, Work};
 
-use super::Context;
+use super::{Context, heading};
 use crate::{Report, counted, grouped, seconds};
 
 /// One line for each reason; a trace without losses says so.
@@ -55,7 +55,7 @@ pub(super) fn problems(context: &Context<'_>) -> Vec<String> {
 
 /// Whether gaps in who ran are there on purpose.
 fn filter_explains(context: &Context<'_>) -> bool {
-    !context.about.filters.is_empty() && context.machine().lost.is_empty()
+    heading::filters(context).next().is_some() && context.machine().lost.is_empty()
 }
 
 /// A filter keeps other tasks' switches and wake-ups only where a task that it keeps takes part.

@@ -6,7 +6,7 @@ use trace_analysis::critical_path::Scope;
 use trace_analysis::findings::Selection;
 
 use super::{Context, JSON_VERSION, data_quality};
-use crate::{Keep, Report, clean, counted, cut, grouped, length};
+use crate::{Keep, Report, clean, counted, cut, grouped, length, seconds};
 
 /// Characters of the command's words at most.
 const COMMAND_CHARS: usize = 60;
@@ -41,6 +41,11 @@ pub(super) fn facts(context: &Context<'_>) -> Report {
             grouped(about.n_events)
         ),
     );
+    if let Some(range) = about.range {
+        let [from, to] = range.map(|at| seconds(at.since(about.begin), 3));
+        let text = format!("{from} s to {to} s of the trace; times in tables count from {from} s");
+        report.fact("Range", text);
+    }
     if let Some(text) = command_line(context) {
         report.fact("Command", text);
     }
@@ -49,13 +54,23 @@ pub(super) fn facts(context: &Context<'_>) -> Report {
     if !others.is_empty() {
         report.fact("Also traced", format!("{} (--machine NAME)", others.join(", ")));
     }
-    if !about.filters.is_empty() {
-        let filters: Vec<_> = about.filters.iter().map(ToString::to_string).collect();
+    let filters: Vec<_> = filters(context).map(ToString::to_string).collect();
+    if !filters.is_empty() {
         let filters = filters.join(" ");
         report.fact("Filter", format!("{filters}: machine-wide figures lack what it left out"));
     }
     data_quality::facts(context, &mut report);
     report
+}
+
+/// The filters that left out events of this machine. Where VMs were traced, those that name VMs are of the host, and the
+/// others of the VMs.
+pub(super) fn filters<'a>(context: &'a Context<'_>) -> impl Iterator<Item = &'a TraceFilter> {
+    let filters = context.about.filters.iter();
+    let is_vm = |filter: &TraceFilter| matches!(filter, TraceFilter::Vm(_));
+    let any_vm = filters.clone().any(is_vm);
+    let of_vms = context.findings.timeline.machine == MachineId::HOST && any_vm;
+    filters.filter(move |filter| is_vm(filter) == of_vms)
 }
 
 fn traced<'a>(context: &'a Context<'_>) -> impl Iterator<Item = &'a Machine> {
@@ -106,6 +121,7 @@ fn trace(context: &Context<'_>) -> Value {
         "hostname": clean(about.hostname),
         "begin_unix_ns": about.begin_unix_ns,
         "duration_ns": about.end.since(about.begin),
+        "range_ns": about.range.map(|range| range.map(|at| at.since(about.begin))),
         "complete": about.complete,
         "filters": about.filters.iter().map(filter).collect::<Vec<_>>(),
         "machines": traced(context).map(|row| clean(&row.name)).collect::<Vec<_>>(),

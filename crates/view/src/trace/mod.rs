@@ -83,6 +83,8 @@ pub struct About<'a> {
     pub notes: &'a [Note],
     /// Events of the machine that is looked at.
     pub n_events: u64,
+    /// The part of it that is looked at; `None`: all.
+    pub range: Option<[HostNs; 2]>,
 }
 
 /// What a view is made from.

@@ -8,6 +8,7 @@ use clap::ValueEnum;
 use view::trace::{Side, compare_csv, compare_json, compare_text};
 
 use super::super::output::{count, print, width};
+use super::super::time::TimeRange;
 use super::export::{label, write_html};
 use super::open_trace::OpenTrace;
 use super::progress::Progress;
@@ -36,6 +37,8 @@ pub(crate) struct Args {
     /// The machine to compare [default: where the command ran, else the host if it was traced, else the first VM]
     #[arg(long, value_name = "NAME")]
     machine: Option<String>,
+    #[command(flatten)]
+    range: TimeRange,
     /// Maximum number of lines in a group, 0 for all [default: 12 in text, all in json and csv]
     #[arg(long, value_name = "N", value_parser = count)]
     limit: Option<usize>,
@@ -58,7 +61,10 @@ enum Format {
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let machine = args.machine.as_deref();
-    let (a, b) = (OpenTrace::open(&args.a, machine)?, OpenTrace::open(&args.b, machine)?);
+    let (a, b) = (
+        OpenTrace::open(&args.a, machine, args.range)?,
+        OpenTrace::open(&args.b, machine, args.range)?,
+    );
     let progress = Progress::start("comparing", 0);
     let limit = match (args.limit, args.format) {
         (Some(0), _) | (None, Format::Json | Format::Csv | Format::Html) => None,

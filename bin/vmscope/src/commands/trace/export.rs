@@ -12,6 +12,7 @@ use trace_analysis::timeline::Timeline;
 
 use super::super::Usage;
 use super::super::output::{pipe, write_file};
+use super::super::time::TimeRange;
 use super::open_trace::OpenTrace;
 use super::paired_recording;
 use super::progress::Progress;
@@ -36,6 +37,8 @@ pub(crate) struct Args {
     /// The format
     #[arg(long, value_enum)]
     format: Format,
+    #[command(flatten)]
+    range: TimeRange,
     /// File to write, `-` for standard output [default: trace.perfetto, trace.html or trace.csv]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -90,7 +93,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if args.recording.is_some() && args.format != Format::Perfetto {
         return Err(Usage("--recording is for --format perfetto only".to_owned()).into());
     }
-    let trace = OpenTrace::open(&args.dir, None)?;
+    let trace = OpenTrace::open(&args.dir, None, args.range)?;
     let sampled =
         args.recording.as_deref().map(|dir| paired_recording::load(dir, &trace.trace.header));
     let sampled = sampled.transpose()?;

@@ -1,10 +1,11 @@
 //! A trace as `report`, `compare` and `export` read it: one machine on its time axis.
 
 use std::borrow::Cow;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use model::{MachineId, Tid, TraceFilter};
+use model::{HostNs, MachineId, Tid, TraceFilter};
 use recording::trace::Trace;
 use trace_analysis::findings::Findings;
 use trace_analysis::timeline::{Builder, Survey, Timeline};
@@ -12,6 +13,7 @@ use view::clean;
 use view::trace::{About, Context};
 
 use super::super::Usage;
+use super::super::time::TimeRange;
 use super::progress::Progress;
 
 /// What to look at.
@@ -22,6 +24,8 @@ pub(crate) struct Source {
     /// Which machine's [default: where the command ran, else the host if it was traced, else the first VM]
     #[arg(long, value_name = "NAME")]
     pub(crate) machine: Option<String>,
+    #[command(flatten)]
+    pub(crate) range: TimeRange,
 }
 
 /// An open trace, and one machine of it.
@@ -32,21 +36,27 @@ pub(super) struct OpenTrace {
     n_events: u64,
     /// Of a VM whose host was traced, too.
     host: Option<Timeline>,
+    range: Option<Range<HostNs>>,
 }
 
 impl OpenTrace {
     /// # Errors
     /// A usage error when it has no such machine; or it can't be read.
-    pub(super) fn open(dir: &Path, machine: Option<&str>) -> anyhow::Result<Self> {
+    pub(super) fn open(
+        dir: &Path,
+        machine: Option<&str>,
+        range: TimeRange,
+    ) -> anyhow::Result<Self> {
         let trace = Trace::open(dir)?;
+        let range = range.within(trace.header.begin..trace.header.end)?;
         let machine = choose(&trace, machine)?;
         let row = trace.tables.machines.get(machine.index());
         let is_vm = machine != MachineId::HOST && row.is_some_and(|it| !it.vcpu_threads.is_empty());
         let machines = is_vm.then_some(MachineId::HOST).into_iter().chain([machine]);
-        let (mut timelines, n_events) = on_time_axis(&trace, machines)?;
+        let (mut timelines, n_events) = on_time_axis(&trace, machines, range.as_ref())?;
         let timeline = timelines.pop().context("a machine has a timeline")?;
         let host = timelines.pop();
-        Ok(Self { trace, timeline, n_events, host })
+        Ok(Self { trace, timeline, n_events, host, range })
     }
 
     /// Every machine that was traced, each on its time axis.
@@ -60,7 +70,7 @@ impl OpenTrace {
         }
         let rows = (0..).map(MachineId).zip(&self.trace.tables.machines);
         let traced = rows.filter(|(_, row)| !row.cpus.is_empty()).map(|(machine, _)| machine);
-        Ok(Cow::Owned(on_time_axis(&self.trace, traced)?.0))
+        Ok(Cow::Owned(on_time_axis(&self.trace, traced, self.range.as_ref())?.0))
     }
 
     /// What its views are made from: all that is found out about the machine.
@@ -77,6 +87,7 @@ impl OpenTrace {
             counters: &header.counters,
             notes: &header.notes,
             n_events: self.n_events,
+            range: self.range.as_ref().map(|range| [range.start, range.end]),
         };
         let (tables, host) = (&self.trace.tables, self.host.as_ref());
         Context { about, findings: Findings::new(tables, &self.timeline, host), limit }
@@ -101,10 +112,11 @@ impl OpenTrace {
 fn on_time_axis(
     trace: &Trace,
     machines: impl Iterator<Item = MachineId>,
+    range: Option<&Range<HostNs>>,
 ) -> anyhow::Result<(Vec<Timeline>, u64)> {
     let progress = Progress::start("reading the trace", 2 * trace.known_events().unwrap_or(0));
     let machines: Vec<_> = machines.collect();
-    let mut surveys: Vec<_> = machines.iter().map(|it| survey(trace, *it)).collect();
+    let mut surveys: Vec<_> = machines.iter().map(|it| survey(trace, *it, range)).collect();
     let mut events = 0;
     trace.for_each_batch(&mut |batch| {
         let of_last = batch.iter().filter(|event| Some(&event.machine) == machines.last());
@@ -120,8 +132,8 @@ fn on_time_axis(
     Ok((builders.into_iter().map(Builder::finish).collect(), events))
 }
 
-fn survey(trace: &Trace, machine: MachineId) -> Survey<'_> {
-    let mut survey = Survey::new(&trace.tables, machine);
+fn survey<'a>(trace: &'a Trace, machine: MachineId, range: Option<&Range<HostNs>>) -> Survey<'a> {
+    let mut survey = Survey::new(&trace.tables, machine).within(range.cloned());
     if trace.header.leaves_out_switches(machine) {
         survey.switches_left_out();
     }

@@ -24,6 +24,7 @@ const EXAMPLE: &str = "Examples:
   vmscope trace report seq --view critical-path       what to improve
   vmscope trace report seq --view states --all        not the command's tasks only
   vmscope trace report seq --view waits --process cc1
+  vmscope trace report seq --from 2.5 --to 3          only half a second of it
   vmscope trace report seq --format html >seq.html    charts for a browser";
 
 /// Report a trace: what CPUs, disks and processes did, and what they waited for.
@@ -84,7 +85,8 @@ enum Format {
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let trace = OpenTrace::open(&args.source.dir, args.source.machine.as_deref())?;
+    let trace =
+        OpenTrace::open(&args.source.dir, args.source.machine.as_deref(), args.source.range)?;
     let progress = Progress::start("analysing", 0);
     let context = context(&trace, args)?;
     let view = args.view.into();

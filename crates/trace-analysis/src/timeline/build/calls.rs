@@ -33,6 +33,15 @@ impl CallCounts {
         calls.add(now.since(begin));
     }
 
+    /// Counts from here on: also calls that are under way.
+    pub(super) fn restart(&mut self, now: HostNs) {
+        self.sums.clear();
+        for (task, (number, begin)) in &mut self.under_way {
+            *begin = now;
+            self.sums.entry((*task, *number)).or_default().count += 1;
+        }
+    }
+
     /// The call that a task is in goes on as another's.
     pub(super) fn hand_over(&mut self, from: TaskId, to: TaskId, now: HostNs) {
         let Some((number, _)) = self.under_way.remove(&from) else { return };

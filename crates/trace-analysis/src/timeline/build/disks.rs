@@ -151,6 +151,13 @@ impl<'a> Disks<'a> {
         Some(live.maker)
     }
 
+    /// Counts from here on.
+    pub(super) fn restart(&mut self) {
+        for tracked in &mut self.rows {
+            (tracked.disk.requests, tracked.disk.bytes) = (0, [0; 2]);
+        }
+    }
+
     pub(super) fn finish(self, end: HostNs) -> Vec<Disk> {
         let ended = |mut tracked: Tracked| {
             if 0 < tracked.in_flight {

@@ -153,11 +153,16 @@ impl Random {
 
 /// Timelines of events that make no sense.
 pub(crate) fn senseless() -> impl Iterator<Item = Timeline> {
+    senseless_traces().map(|(tables, events)| build(&tables, MachineId(0), &events))
+}
+
+/// Events that make no sense.
+pub(crate) fn senseless_traces() -> impl Iterator<Item = (TraceTables, Vec<TraceEvent>)> {
     let mut random = Random(0x5eed_0005);
     (0..400).map(move |round| {
         let tables = random.tables();
         let events = random.events(1 + round * 2);
-        build(&tables, MachineId(0), &events)
+        (tables, events)
     })
 }
 

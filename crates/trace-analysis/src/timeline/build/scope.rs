@@ -1,5 +1,7 @@
 //! What a machine's trace covers.
 
+use std::ops::Range;
+
 use model::{HostNs, Machine, MachineId, Tid, TraceEvent, TraceEventKind, TraceTables};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -11,6 +13,8 @@ use super::inferred_syscalls::SyscallEvidence;
 pub(super) struct Scope {
     pub(super) begin: HostNs,
     pub(super) end: HostNs,
+    /// The part of it that is asked for, if not all.
+    pub(super) range: Option<Range<HostNs>>,
     /// Ascending.
     pub(super) cpus: Vec<u32>,
     pub(super) fault_ends: FaultEnds,
@@ -49,6 +53,7 @@ pub struct Survey<'a> {
     callers: Option<FxHashSet<Tid>>,
     chains: Chains,
     evidence: SyscallEvidence<'a>,
+    range: Option<Range<HostNs>>,
 }
 
 impl<'a> Survey<'a> {
@@ -66,7 +71,14 @@ impl<'a> Survey<'a> {
             callers: None,
             chains: Chains::default(),
             evidence: SyscallEvidence::new(tables, machine),
+            range: None,
         }
+    }
+
+    /// The timeline is to be of this range only. What is known at its begin comes from the events before.
+    #[must_use]
+    pub fn within(self, range: Option<Range<HostNs>>) -> Self {
+        Self { range, ..self }
     }
 
     /// A filter left out switches: where no event tells, anybody may have had a CPU.
@@ -124,7 +136,12 @@ impl<'a> Survey<'a> {
             false => FaultEnds::Estimated { ns: row.fault_estimate_ns.unwrap_or(0) },
         };
         let traced = self.callers.take();
-        Scope { begin, end, cpus, fault_ends, complete, lossless, traced }
+        let range = self.range.take().map(|range| {
+            let from = range.start.clamp(begin, end);
+            from..range.end.clamp(from, end)
+        });
+        let end = range.as_ref().map_or(end, |range| range.end);
+        Scope { begin, end, range, cpus, fault_ends, complete, lossless, traced }
     }
 }
 
