@@ -15,6 +15,7 @@ mod calls;
 mod cause;
 mod classify;
 mod details;
+mod lengths;
 mod life;
 mod names;
 mod rows;
@@ -28,6 +29,7 @@ use crate::timeline::{Task, Timeline};
 pub use cause::{Cause, Group, LockClass, Unknown};
 pub use classify::{Classifier, Evidence, Wait};
 pub use details::{Detail, Holder, HolderKnown, LockDetail, details, waker_name, wakers};
+pub use lengths::{Lengths, lengths};
 pub use life::{Life, Sum};
 pub use rows::{Row, rows, total};
 

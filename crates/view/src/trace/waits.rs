@@ -20,7 +20,14 @@ pub(super) fn parts(context: &Context<'_>) -> Vec<Part> {
     note_cut(&mut causes, life.causes.len(), "cause");
     let mut names = lives(context, By::Name, scale);
     names.title = format!("Who waited, in {}", scale.unit());
-    vec![causes.into(), names.into(), places(context, scale).into(), ended(context, scale).into()]
+    let lengths = lengths(context);
+    vec![
+        causes.into(),
+        lengths.into(),
+        names.into(),
+        places(context, scale).into(),
+        ended(context, scale).into(),
+    ]
 }
 
 /// `What the command waited for: 45 tasks ran 12.3 s, waited ...`.
@@ -70,6 +77,41 @@ fn causes_table(life: &Life, causes: &[(Cause, Sum)]) -> Table {
             cause.group().name().into(),
         ]);
     }
+    table
+}
+
+/// How long the waits of each cause took, and the longest's moment and task.
+fn lengths(context: &Context<'_>) -> Table {
+    let findings = &context.findings;
+    let found = waits::lengths(findings.timeline, &findings.classifier, &findings.tasks);
+    let mut rows: Vec<_> = found.into_iter().filter(|(cause, _)| cause.is_waiting()).collect();
+    rows.sort_by_key(|(_, lengths)| Reverse(lengths.longest.map(|longest| longest.0)));
+    let time = |title: &str, key| Column::number(title.to_owned()).scale(Scale::Ms).json(key);
+    let columns = vec![
+        Column::number("waits").json("count"),
+        time("median", "p50_ns"),
+        time("90 %", "p90_ns"),
+        time("99 %", "p99_ns"),
+        time("longest", "longest_ns"),
+        time("begins at", "longest_begin_ns"),
+        Column::name("in").json("longest_task"),
+        Column::name("for").json("cause"),
+    ];
+    let mut table = Table::new("How long waits took, longest first, in ms", columns);
+    for (cause, lengths) in limited(&rows, context.limit) {
+        let Some((longest_ns, begin, task)) = lengths.longest else { continue };
+        table.row([
+            lengths.count.into(),
+            Cell::ns(lengths.percentile(50)),
+            Cell::ns(lengths.percentile(90)),
+            Cell::ns(lengths.percentile(99)),
+            Cell::ns(longest_ns),
+            Cell::ns(begin.since(findings.timeline.begin)),
+            labels::task(findings.task(task)).into(),
+            cause.name().into(),
+        ]);
+    }
+    note_cut(&mut table, rows.len(), "cause");
     table
 }
 
@@ -272,6 +314,7 @@ pub(super) fn json(context: &Context<'_>) -> Value {
     json!({
         "tasks": findings.tasks.len(),
         "total": life_json(&findings.life()),
+        "lengths": lengths(context).json(),
         "names": lives(context, By::Name, Scale::Ns).json(),
         "processes": lives(context, By::Process, Scale::Ns).json(),
         "details": details(findings, *limit).json(),
