@@ -249,7 +249,7 @@ fn errors() {
     let function =
         "no sample of function \"nosuch\" there; it has: compute_a, compute_b, clear_page";
     check_error(&dir, &of_vm1(&["--process", "40", "--function", "nosuch"]), 1, function);
-    let window = "no time between --from and --to: the recording is 0.100 s long";
+    let window = "no time between --from and --to: 0.100 s were recorded";
     check_error(&dir, &of_vm1(&["--from", "5"]), 2, window);
     check_error(&dir, &of_vm1(&["--from", "9ms", "--to", "8ms"]), 2, window);
     let less = "more than the 0.001000 s of --apparent: say with --from and --to when";

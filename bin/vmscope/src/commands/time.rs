@@ -55,7 +55,7 @@ impl TimeRange {
             return Ok(Some(from..to));
         }
         let length = seconds(all.end.since(all.start), 3);
-        Err(Usage(format!("no time between --from and --to: all of it is {length} s long")))
+        Err(Usage(format!("no time between --from and --to: {length} s were recorded")))
     }
 }
 
