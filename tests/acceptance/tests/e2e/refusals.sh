@@ -37,7 +37,7 @@ vmscope record -o first --duration 30 2>/dev/null &
 first=$!
 until test -d first.partial; do sleep 0.2; done
 if vmscope record -o second --duration 1 2>err; then fail "two at once"; fi
-grep -q 'another recording' err || fail "does not name the other"
+grep -q 'already running' err || fail "does not name the other"
 one_line "second"
 test ! -e second || fail "second left something"
 
