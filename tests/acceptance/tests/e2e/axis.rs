@@ -73,7 +73,8 @@ fn live_pictures_add_up(file: &Path) {
         let shares = vcpu.as_object().unwrap().iter().filter(|(name, _)| *name != "wall_ns");
         let sum: f64 =
             shares.filter_map(|(_, share)| share.is_f64().then(|| share.as_f64())?).sum();
-        assert!((sum - 1.0).abs() < 1e-6, "{vcpu}");
+        // Shares have six decimals, so up to half a millionth each is rounded away.
+        assert!((sum - 1.0).abs() < 5e-6, "{vcpu}");
         assert!(!vcpu["thieves"].as_array().unwrap().is_empty(), "{vcpu}");
     }
 }
