@@ -73,8 +73,9 @@ grep -q nonexistent err || fail "does not name the command"
 one_line "nonexistent command"
 test ! -e nothing -a ! -e nothing.partial || fail "a command that could not start left a recording"
 
-echo "a command that fails is named; one that outlives the recording is ended"
-vmscope record -o failing -- sh -c 'exit 3' 2>err || fail "failing command"
+echo "a command that fails is named and its exit code passed on; one that outlives the recording is ended"
+vmscope record -o failing -- sh -c 'exit 3' 2>err && code=0 || code=$?
+test $code -eq 3 || fail "the failing command's exit code became $code"
 grep -q 'exit status: 3' err || fail "does not say how the command ended"
 cp /bin/sleep outliver
 vmscope record -o outlived --duration 1 -- ./outliver 1000 2>err || fail "outliving command"
