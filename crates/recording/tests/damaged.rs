@@ -8,25 +8,13 @@ use std::fs;
 use std::path::Path;
 
 use common::damage::{Subject, edit};
+use common::folders::TABLES;
 use common::{failure, small, small_switches, spool, write_with_switches};
 use model::Tables;
 
 const RECORDING: Subject = Subject {
     manifest: "recording.json",
-    tables: &[
-        "vms.parquet",
-        "vcpus.parquet",
-        "images.parquet",
-        "threads.parquet",
-        "modules.parquet",
-        "mappings.parquet",
-        "symbols.parquet",
-        "stacks.parquet",
-        "throttling.parquet",
-        "exits.parquet",
-        "samples.parquet",
-        "switches.parquet",
-    ],
+    tables: &TABLES,
     write: |path| write_with_switches(path, &small(), &small_switches()),
     failure,
 };

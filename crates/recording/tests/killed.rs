@@ -7,7 +7,7 @@ mod common;
 use std::fs;
 use std::path::Path;
 
-use common::folders::{copy_files, copy_into, half_finished, tear_last_block};
+use common::folders::{TABLES, copy_files, copy_into, half_finished, tear_last_block};
 use common::{Wild, merged, read, read_switches, small, small_switches, spool, texts};
 use model::{Header, HostNs, Sample, Stack, Tables, VcpuState};
 use recording::Recording;
@@ -141,18 +141,7 @@ fn while_finishing() {
     let spools = copy_files(writer.partial_path(), &dir.path().join("spools"));
     writer.finish(&header, &tables).unwrap();
     let state = |name: &str, files: &[&str]| half_finished(name, &spools, &path, files);
-    let tables_written = [
-        "vms.parquet",
-        "vcpus.parquet",
-        "images.parquet",
-        "threads.parquet",
-        "modules.parquet",
-        "mappings.parquet",
-        "symbols.parquet",
-        "stacks.parquet",
-        "throttling.parquet",
-        "exits.parquet",
-    ];
+    let tables_written = &TABLES[..TABLES.len() - 2];
     for count in 0..tables_written.len() {
         let state = state(&format!("tables{count}"), &tables_written[..count]);
         fs::write(state.join("symbols.parquet.tmp"), "half").unwrap();
@@ -164,17 +153,17 @@ fn while_finishing() {
         let recording = check(state, &merged(&cpus));
         assert_eq!(read_switches(&recording), switches);
     };
-    let before_switches = state("before_switches", &tables_written);
+    let before_switches = state("before_switches", tables_written);
     fs::write(before_switches.join("switches.parquet.tmp"), "half").unwrap();
     check(&before_switches);
 
-    let before_samples = state("before_samples", &tables_written);
+    let before_samples = state("before_samples", tables_written);
     copy_into(&path.join("switches.parquet"), &before_samples);
     fs::remove_file(before_samples.join("switches.raw")).unwrap();
     fs::write(before_samples.join("samples.parquet.tmp"), "half").unwrap();
     check(&before_samples);
 
-    let after_samples = state("after_samples", &tables_written);
+    let after_samples = state("after_samples", tables_written);
     copy_into(&path.join("switches.parquet"), &after_samples);
     copy_into(&path.join("samples.parquet"), &after_samples);
     fs::remove_file(after_samples.join("cpu1.raw")).unwrap();

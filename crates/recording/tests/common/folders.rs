@@ -3,6 +3,22 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+/// The tables of a recording. The last two are long and are written after the others.
+pub(crate) const TABLES: [&str; 12] = [
+    "vms.parquet",
+    "vcpus.parquet",
+    "images.parquet",
+    "threads.parquet",
+    "modules.parquet",
+    "mappings.parquet",
+    "symbols.parquet",
+    "stacks.parquet",
+    "throttling.parquet",
+    "exits.parquet",
+    "samples.parquet",
+    "switches.parquet",
+];
+
 /// Where a spool's blocks end, from 0: each says how long its payload is.
 fn block_ends(spool: &[u8]) -> Vec<usize> {
     let mut ends = vec![0];
