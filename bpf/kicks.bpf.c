@@ -10,7 +10,7 @@ char LICENSE[] SEC("license") = "GPL";
 
 /* `error` is -EINTR after a signal, as a VMM sends it to get hold of the vCPU. */
 SEC("tp_btf/kvm_userspace_exit")
-int BPF_PROG(note_kick, __u32 reason, int error)
+int BPF_PROG(on_kick, __u32 reason, int error)
 {
 	struct task_struct *task;
 	struct vcpu_ref *ref;

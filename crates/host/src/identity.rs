@@ -1,4 +1,4 @@
-//! What a process is called and whose it is: its user, its id in its own namespace, the name that its program was started by.
+//! The identity of a process: its user, its PID in its own namespace, the name that it was started by.
 
 use std::fs::File;
 use std::io::{self, Read};

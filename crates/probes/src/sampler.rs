@@ -27,7 +27,7 @@ const PROGRAMS: [&str; 9] = [
     "on_switch",
     "on_wakeup",
     "count_exit",
-    "note_kick",
+    "on_kick",
     "find_slots",
     "find_clocks",
 ];

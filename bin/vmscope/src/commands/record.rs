@@ -71,7 +71,7 @@ pub(crate) struct Args {
     /// Trace: size of the ring buffer of each CPU: 64K to 1G (with --vm to 256M)
     #[arg(long, value_name = "SIZE", default_value = "4M", requires = "trace", value_parser = super::trace::buffer)]
     buffer: u64,
-    /// Trace: end before the disk has less free than this [default: 5 % of the disk, 1G at most]
+    /// Trace: stop before free disk space falls below this [default: 5 % of the disk, 1G at most]
     #[arg(long, value_name = "SIZE", requires = "trace", value_parser = super::trace::size)]
     min_free: Option<u64>,
     /// Record host call stacks, by frame pointers
@@ -250,7 +250,7 @@ impl<'a> End<'a> {
     }
 }
 
-/// As `trace record` has it: the command's, 128 and the signal's number when a signal ended the recording first.
+/// The exit code, as in `trace record`: COMMAND's own, or 128 plus the signal number if a signal ended the recording first.
 fn code_after(outlived: bool, status: ExitStatus, signal: usize) -> ExitCode {
     match (outlived, signal) {
         (false, _) => super::trace::passed_on(status),

@@ -149,7 +149,8 @@ fn key(event: &Event) -> Option<Key> {
     })
 }
 
-/// Two windows or more: the first to ask for names, the last when guests have answered or not in time.
+/// Waits for at least two windows. The guests are asked after the first; the last comes when they have answered or run out
+/// of time.
 fn print_once(data: &Data, args: &Args) -> anyhow::Result<ExitCode> {
     let mut shown = data.windows.recv().context("sampling ended unexpectedly")??;
     let mut windows = 1;

@@ -165,7 +165,7 @@ fn slices_of_a_vcpu_add_up_to_its_time() {
     }
 }
 
-/// How many arrows there are: every one begins once, on a slice, and ends once, not before.
+/// Counts the arrows. Each begins on a slice and ends once, no earlier than it begins.
 pub(crate) fn arrows(trace: &Trace) -> usize {
     let mut begun: HashMap<u64, u64> = HashMap::new();
     let mut ended = 0;

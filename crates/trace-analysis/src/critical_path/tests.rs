@@ -296,7 +296,7 @@ fn waits_for_a_cpu_go_with_the_work_that_needs_it() {
         .iter()
         .map(|it| (it.target.to_string(), it.on_path_ns, it.cpu_waits_ns, it.without_ns))
         .collect();
-    let [make, cc1] = ["make", "true"].map(|name| format!("own code of {name}"));
+    let [make, child] = ["make", "true"].map(|name| format!("own code of {name}"));
     assert_eq!(
         improvements,
         [
@@ -304,7 +304,7 @@ fn waits_for_a_cpu_go_with_the_work_that_needs_it() {
             ("waiting for a CPU".to_owned(), 60, 0, 80),
             ("own code of cc1".to_owned(), 0, 40, 100),
             ("own code of as".to_owned(), 0, 20, 120),
-            (cc1, 20, 0, 120),
+            (child, 20, 0, 120),
             ("being woken".to_owned(), 20, 0, 120),
         ]
     );

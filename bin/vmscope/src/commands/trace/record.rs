@@ -60,7 +60,7 @@ pub(crate) struct Args {
     /// Size of the ring buffer of each CPU: 64K to 1G (with --vm to 256M)
     #[arg(long, value_name = "SIZE", default_value = "4M", value_parser = buffer)]
     buffer: u64,
-    /// End the trace before its disk has less free than this (0: fill it) [default: 5 % of the disk, 1G at most]
+    /// Stop before free disk space falls below this (0: fill the disk) [default: 5 % of the disk, 1G at most]
     #[arg(long, alias = "keep-free", value_name = "SIZE", value_parser = size)]
     min_free: Option<u64>,
     /// Trace only COMMAND and its descendants
