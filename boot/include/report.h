@@ -5,7 +5,7 @@
 
 #include "plan.h"
 
-#define BOOT_VERSION "0.1.0"
+#define BOOT_VERSION "0.2.0"
 
 /* What the header tells besides the_cpu, the_clock and the_memory. The same shape in both programs. */
 struct machine_facts {

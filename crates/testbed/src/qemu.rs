@@ -136,10 +136,12 @@ impl HostMachine<'_> {
             .ok()
             .filter(|term| is_word(term))
             .unwrap_or_else(|| "dumb".to_owned());
+        // QEMU before 8.1 at times keeps running code that the kernel has patched meanwhile: CPUs then take the same
+        // breakpoint for ever. A crash can be told and tried again, a hang can't.
         line.two(
             "-append",
             &format!(
-                "console=ttyS0 quiet loglevel=4 panic=-1 mitigations=off MODULES=\"{}\" RELEASE={} TERM={term} {}",
+                "console=ttyS0 quiet loglevel=4 panic=-1 softlockup_panic=1 mitigations=off MODULES=\"{}\" RELEASE={} TERM={term} {}",
                 self.kernel.modules().display(),
                 self.kernel.release,
                 extra
