@@ -109,10 +109,31 @@ impl Drop for Bound {
     }
 }
 
-/// The end of a log file, for messages.
-pub(crate) fn log_tail(path: &Path) -> String {
-    std::fs::read(path)
-        .ok()
-        .and_then(|text| last_lines(&text, 6))
-        .unwrap_or_else(|| "(nothing on its console)".to_owned())
+/// What a kernel said last on its console: why it panicked, if it did.
+pub(crate) fn last_words(console: &Path) -> String {
+    let text = std::fs::read(console).unwrap_or_default();
+    let panic = String::from_utf8_lossy(&text)
+        .lines()
+        .rev()
+        .find_map(|line| line.find("Kernel panic").map(|at| line[at..].trim_end().to_owned()));
+    panic.or_else(|| last_lines(&text, 6)).unwrap_or_else(|| "(nothing on its console)".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_what_a_kernel_said_last() {
+        let console = tempfile::NamedTempFile::new().unwrap();
+        let said = |text: &str| {
+            std::fs::write(console.path(), text).unwrap();
+            last_words(console.path())
+        };
+        assert_eq!(said(""), "(nothing on its console)");
+        assert_eq!(said("one\ntwo\n"), "one; two");
+        let panic =
+            "[   48.5] Kernel panic - not syncing: softlockup: hung tasks\r\n[   48.5] RIP: 0010\n";
+        assert_eq!(said(panic), "Kernel panic - not syncing: softlockup: hung tasks");
+    }
 }

@@ -171,7 +171,7 @@ impl VirtualHost {
         let status =
             self.process.0.wait().map_or_else(|error| error.to_string(), |s| s.to_string());
         let said = std::fs::read(&self.log).ok().and_then(|text| process::last_lines(&text, 3));
-        let said = said.unwrap_or_else(|| process::log_tail(&self.console));
+        let said = said.unwrap_or_else(|| process::last_words(&self.console));
         format!("ended by itself ({status}): {said}")
     }
 }
