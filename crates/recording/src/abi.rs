@@ -78,12 +78,14 @@ pub fn encode(sample: &Sample) -> [u8; RECORD_SIZE] {
 
 /// The time of a record.
 #[must_use]
+#[inline]
 pub fn time_of(record: &[u8; RECORD_SIZE]) -> HostNs {
     HostNs(u64_at(record, 0))
 }
 
 /// The host process of a record.
 #[must_use]
+#[inline]
 pub fn pid_of(record: &[u8; RECORD_SIZE]) -> Pid {
     Pid(u32_at(record, 64))
 }
@@ -118,12 +120,14 @@ fn put(record: &mut [u8; RECORD_SIZE], at: usize, bytes: &[u8]) {
     record[at..at + bytes.len()].copy_from_slice(bytes);
 }
 
+#[inline]
 fn u64_at(record: &[u8; RECORD_SIZE], at: usize) -> u64 {
     let mut bytes = [0; 8];
     bytes.copy_from_slice(&record[at..at + 8]);
     u64::from_le_bytes(bytes)
 }
 
+#[inline]
 fn u32_at(record: &[u8; RECORD_SIZE], at: usize) -> u32 {
     let mut bytes = [0; 4];
     bytes.copy_from_slice(&record[at..at + 4]);

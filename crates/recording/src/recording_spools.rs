@@ -71,6 +71,7 @@ impl Codec for SampleCodec {
     const OLDER: Option<[u8; 4]> = Some(*b"VSP1");
     const BYTES: usize = PACKED;
 
+    #[inline]
     fn encode(record: &Self::Record, before: &mut Self::Before, bytes: &mut Vec<u8>) {
         pack(record, before, bytes);
     }
@@ -80,6 +81,7 @@ impl Codec for SampleCodec {
         Some(decode(&before.0, model::CpuId(place.1)))
     }
 
+    #[inline]
     fn record_time(record: &Self::Record) -> HostNs {
         time_of(record)
     }
