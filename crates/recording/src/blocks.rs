@@ -22,8 +22,6 @@ const HEADER: usize = 32;
 const END: usize = 4;
 /// Bytes of payload at most: bounds what a reader holds per CPU.
 pub(crate) const BLOCK_BYTES: usize = 84 << 10;
-/// Bytes of a block without its end mark at most.
-pub(crate) const BUFFER_BYTES: usize = HEADER + BLOCK_BYTES;
 
 /// What stands before a block's payload.
 #[derive(Debug, Clone, Copy)]
@@ -78,28 +76,31 @@ impl BlockFile {
         Ok(Self { file, path: path.to_owned(), length: 0, buffer: Vec::new() })
     }
 
-    /// Begins a block: where its payload is to be appended.
-    pub(crate) fn begin(&mut self) -> &mut Vec<u8> {
-        self.buffer.clear();
-        self.buffer.resize(HEADER, 0);
-        &mut self.buffer
+    /// Where the next block's payload is put.
+    pub(crate) fn payload(&mut self) -> &mut [u8] {
+        if self.buffer.is_empty() {
+            self.buffer = vec![0; HEADER + BLOCK_BYTES + END];
+        }
+        &mut self.buffer[HEADER..][..BLOCK_BYTES]
     }
 
-    /// Appends the block to the file.
-    pub(crate) fn commit(
+    /// Appends a block to the file, of so many bytes of payload.
+    pub(crate) fn append(
         &mut self,
         [kind, cpu, count]: [u32; 3],
         keys: [u64; 2],
+        payload: usize,
     ) -> Result<(), Error> {
-        let payload = length(self.buffer.len() - HEADER);
-        let header = BlockHeader { kind, cpu, count, payload, keys };
+        let header = BlockHeader { kind, cpu, count, payload: length(payload), keys };
+        let end = HEADER + payload;
         self.buffer[..HEADER].copy_from_slice(&header.encode());
-        self.buffer.extend_from_slice(&(!kind).to_le_bytes());
-        if let Err(source) = self.file.write_all(&self.buffer) {
+        self.buffer[end..][..END].copy_from_slice(&(!kind).to_le_bytes());
+        let block = &self.buffer[..end + END];
+        if let Err(source) = self.file.write_all(block) {
             self.forget_half_a_block();
             return Err(Error::io("write", &self.path, source));
         }
-        self.length += self.buffer.len() as u64;
+        self.length += block.len() as u64;
         Ok(())
     }
 

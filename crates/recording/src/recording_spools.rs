@@ -71,9 +71,8 @@ impl Codec for SampleCodec {
     const OLDER: Option<[u8; 4]> = Some(*b"VSP1");
     const BYTES: usize = PACKED;
 
-    #[inline]
-    fn encode(record: &Self::Record, before: &mut Self::Before, bytes: &mut Vec<u8>) {
-        pack(record, before, bytes);
+    fn encode(record: &Self::Record, before: &mut Self::Before, room: &mut [u8]) -> usize {
+        pack(record, before, room)
     }
 
     fn decode(bytes: &mut &[u8], place: Place, before: &mut Self::Before) -> Option<Sample> {
@@ -81,7 +80,6 @@ impl Codec for SampleCodec {
         Some(decode(&before.0, model::CpuId(place.1)))
     }
 
-    #[inline]
     fn record_time(record: &Self::Record) -> HostNs {
         time_of(record)
     }
@@ -103,8 +101,8 @@ impl Codec for SwitchCodec {
     const OLDER: Option<[u8; 4]> = Some(*b"VSW1");
     const BYTES: usize = PACKED;
 
-    fn encode(switch: &Switch, before: &mut Self::Before, bytes: &mut Vec<u8>) {
-        pack(&encode_switch(switch), before, bytes);
+    fn encode(switch: &Switch, before: &mut Self::Before, room: &mut [u8]) -> usize {
+        pack(&encode_switch(switch), before, room)
     }
 
     fn decode(bytes: &mut &[u8], _: Place, before: &mut Self::Before) -> Option<Switch> {
@@ -137,14 +135,14 @@ impl Codec for StackCodec {
     const BYTES: usize = 8 * (1 + 2 * DEPTH);
     const RECORDS: usize = 1024;
 
-    fn encode(stack: &Stack, (): &mut (), bytes: &mut Vec<u8>) {
+    fn encode(stack: &Stack, (): &mut (), room: &mut [u8]) -> usize {
         let halves = [&stack.kernel, &stack.user].map(|half| &half[..half.len().min(DEPTH)]);
-        for half in halves {
-            bytes.extend_from_slice(&crate::blocks::length(half.len()).to_le_bytes());
-        }
-        for address in halves.into_iter().flatten() {
-            bytes.extend_from_slice(&address.0.to_le_bytes());
-        }
+        let [kernel, user] = halves.map(|half| u64::from(crate::blocks::length(half.len())));
+        let addresses = halves.into_iter().flatten().map(|address| address.0);
+        let words = std::iter::once(kernel | user << 32).chain(addresses);
+        let (places, _) = room.as_chunks_mut::<8>();
+        let put = |(place, word): (&mut [u8; 8], u64)| *place = word.to_le_bytes();
+        8 * places.iter_mut().zip(words).map(put).count()
     }
 
     fn decode(bytes: &mut &[u8], _: Place, (): &mut ()) -> Option<Stack> {

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use model::{HostNs, MachineId};
 
-use crate::blocks::{BLOCK_BYTES, BUFFER_BYTES, BlockFile, BlockHeader, BlockReader, length};
+use crate::blocks::{BLOCK_BYTES, BlockFile, BlockHeader, BlockReader, length};
 use crate::error::Error;
 
 /// Whose records a spool has: a machine and a CPU of it; zeros where they are of all.
@@ -29,8 +29,8 @@ pub(crate) trait Codec {
     /// Records of a block at most: bounds what a reader holds per spool.
     const RECORDS: usize = BLOCK_BYTES / Self::BYTES;
 
-    /// Appends a record, `BYTES` at most.
-    fn encode(record: &Self::Record, before: &mut Self::Before, bytes: &mut Vec<u8>);
+    /// Puts a record at the begin of `room`, which has `BYTES` at least; how many it takes.
+    fn encode(record: &Self::Record, before: &mut Self::Before, room: &mut [u8]) -> usize;
     /// The next record: `encode` undone, and `bytes` moved on. `None` when they are none.
     fn decode(bytes: &mut &[u8], place: Place, before: &mut Self::Before) -> Option<Self::Item>;
     /// When it happened; 0 of what has no time.
@@ -67,17 +67,19 @@ impl<C: Codec> SpoolWriter<C> {
         let mut rest = records;
         while !rest.is_empty() {
             let (mut before, mut count, mut keys) = (C::Before::default(), 0, NO_KEYS);
-            let payload = self.blocks.begin();
+            let payload = self.blocks.payload();
+            let mut length_bytes = 0;
             for record in rest.iter().take(C::RECORDS) {
-                if BUFFER_BYTES < payload.len() + C::BYTES {
+                let room = &mut payload[length_bytes..];
+                if room.len() < C::BYTES {
                     break;
                 }
-                C::encode(record, &mut before, payload);
+                length_bytes += C::encode(record, &mut before, room);
                 widen(&mut keys, C::record_time(record));
                 count += 1;
             }
             let kind = u32::from_le_bytes(C::KIND);
-            self.blocks.commit([kind, self.place.1, length(count)], keys)?;
+            self.blocks.append([kind, self.place.1, length(count)], keys, length_bytes)?;
             rest = &rest[count..];
         }
         Ok(())

@@ -23,13 +23,15 @@ impl<const N: usize> Default for Last<N> {
     }
 }
 
-/// Appends a record that follows `before`, and makes it the one before the next.
-pub(crate) fn pack<const N: usize>(record: &[u8; N], before: &mut Last<N>, bytes: &mut Vec<u8>) {
+/// Puts a record that follows `before` at the begin of `room`, and makes it the one before the next; how many bytes it
+/// takes.
+pub(crate) fn pack<const N: usize>(
+    record: &[u8; N],
+    before: &mut Last<N>,
+    room: &mut [u8],
+) -> usize {
     const { assert!(N <= RECORD && N.is_multiple_of(8)) };
-    // Room for the worst: of a known size, and so without a call.
-    let start = bytes.len();
-    bytes.extend_from_slice(&[0; PACKED]);
-    let room: &mut [u8; PACKED] = bytes[start..].first_chunk_mut().expect("there is room");
+    let room: &mut [u8; PACKED] = room.first_chunk_mut().expect("there is room");
     let (mut mask, mut at) = (0_u16, MASK);
     let (words, old) = (record.as_chunks::<8>().0, before.0.as_chunks_mut::<8>().0);
     // By index: a compiler unrolls this loop, not one over iterators.
@@ -42,7 +44,7 @@ pub(crate) fn pack<const N: usize>(record: &[u8; N], before: &mut Last<N>, bytes
         }
     }
     [room[0], room[1]] = mask.to_le_bytes();
-    bytes.truncate(start + at);
+    at
 }
 
 /// `pack` undone: makes `before` the next record. `None` when the bytes are none.
@@ -86,7 +88,11 @@ mod test {
             })
             .collect();
         let (mut packed, mut before) = (Vec::new(), Last::default());
-        records.iter().for_each(|record| pack(record, &mut before, &mut packed));
+        for record in &records {
+            let mut room = [0; PACKED];
+            let length = pack(record, &mut before, &mut room);
+            packed.extend_from_slice(&room[..length]);
+        }
         assert_eq!(packed.len(), bytes);
         assert_eq!(unpack_all(&packed, records.len()), Some(records.clone()));
         for cut in 0..packed.len() {

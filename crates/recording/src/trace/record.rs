@@ -39,37 +39,41 @@ pub(super) struct Before {
     address: u64,
 }
 
-/// Appends an event, `EVENT_BYTES` at most.
+/// Puts an event at the begin of `room`, which has `EVENT_BYTES` at least; how many it takes.
 pub(super) fn encode(
     time: HostNs,
     event: &TraceEventKind,
     before: &mut Before,
-    bytes: &mut Vec<u8>,
-) {
-    let at = bytes.len();
+    room: &mut [u8],
+) -> usize {
     let tags = event.tag().spool_tags();
-    bytes.push(tags[0]);
-    let mut encoder = Encoder { bytes, before, tags, at };
+    let mut encoder = Encoder { room, length: 0, before, tags };
+    encoder.push(tags[0]);
     encoder.difference(time.0, |before| &mut before.time);
     event.put(&mut encoder);
+    encoder.length
 }
 
 struct Encoder<'a> {
-    bytes: &'a mut Vec<u8>,
+    room: &'a mut [u8],
+    length: usize,
     before: &'a mut Before,
     /// The kind's tags.
     tags: &'static [u8],
-    /// Where the event begins.
-    at: usize,
 }
 
 impl Encoder<'_> {
+    fn push(&mut self, byte: u8) {
+        self.room[self.length] = byte;
+        self.length += 1;
+    }
+
     fn varint(&mut self, mut value: u64) {
         while 0x80 <= value {
-            self.bytes.push(value.to_le_bytes()[0] | 0x80);
+            self.push(value.to_le_bytes()[0] | 0x80);
             value >>= 7;
         }
-        self.bytes.push(value.to_le_bytes()[0]);
+        self.push(value.to_le_bytes()[0]);
     }
 
     fn difference(&mut self, value: u64, to: fn(&mut Before) -> &mut u64) {
@@ -82,15 +86,15 @@ impl Encoder<'_> {
 impl FieldSink for Encoder<'_> {
     fn word(&mut self, index: usize, words: &'static [&'static str]) {
         let last = self.tags.len() - 1;
-        self.bytes[self.at] = self.tags[index.min(last)];
+        self.room[0] = self.tags[index.min(last)];
         if self.tags.len() < words.len() && last <= index {
-            self.bytes.push((index - last).to_le_bytes()[0]);
+            self.push((index - last).to_le_bytes()[0]);
         }
     }
 
     fn presence(&mut self, column: EventColumn, is_present: bool) {
         if is_present {
-            self.bytes[self.at] |= presence_bit(column);
+            self.room[0] |= presence_bit(column);
         }
     }
 
@@ -107,7 +111,7 @@ impl FieldSink for Encoder<'_> {
     }
 
     fn name(&mut self, name: TaskName) {
-        self.bytes.extend_from_slice(&name.0);
+        name.0.into_iter().for_each(|byte| self.push(byte));
     }
 }
 
@@ -214,7 +218,9 @@ mod test {
         let (mut bytes, mut before, mut begin) = (Vec::new(), Before::default(), 0);
         for (time, what) in events {
             begin = bytes.len();
-            encode(HostNs(*time), what, &mut before, &mut bytes);
+            bytes.resize(begin + EVENT_BYTES, 0);
+            let length = encode(HostNs(*time), what, &mut before, &mut bytes[begin..]);
+            bytes.truncate(begin + length);
         }
         assert_eq!(bytes.len() - begin, last, "{:?}", events.last());
         let (mut rest, mut before) = (bytes.as_slice(), Before::default());
@@ -296,9 +302,9 @@ mod test {
             zeros[0] = tag;
             let mut rest = &zeros[..];
             let (time, event) = decode(&mut rest, &mut Before::default()).unwrap();
-            let (mut bytes, length) = (Vec::new(), EVENT_BYTES - rest.len());
-            encode(time, &event, &mut Before::default(), &mut bytes);
-            assert_eq!(bytes, zeros[..length], "{event:?}");
+            let (mut room, length) = ([0; EVENT_BYTES], EVENT_BYTES - rest.len());
+            assert_eq!(encode(time, &event, &mut Before::default(), &mut room), length);
+            assert_eq!(room[..length], zeros[..length], "{event:?}");
         }
     }
 }

@@ -38,8 +38,8 @@ impl Codec for EventCodec {
     const BYTES: usize = EVENT_BYTES;
     const RECORDS: usize = 2048;
 
-    fn encode(event: &TraceEvent, before: &mut Before, bytes: &mut Vec<u8>) {
-        encode(event.time, &event.kind, before, bytes);
+    fn encode(event: &TraceEvent, before: &mut Before, room: &mut [u8]) -> usize {
+        encode(event.time, &event.kind, before, room)
     }
 
     fn decode(bytes: &mut &[u8], (machine, cpu): Place, before: &mut Before) -> Option<TraceEvent> {
