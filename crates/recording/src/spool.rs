@@ -68,18 +68,18 @@ impl<C: Codec> SpoolWriter<C> {
         while !rest.is_empty() {
             let (mut before, mut count, mut keys) = (C::Before::default(), 0, NO_KEYS);
             let payload = self.blocks.payload();
-            let mut length_bytes = 0;
+            let mut taken = 0;
             for record in rest.iter().take(C::RECORDS) {
-                let room = &mut payload[length_bytes..];
+                let room = &mut payload[taken..];
                 if room.len() < C::BYTES {
                     break;
                 }
-                length_bytes += C::encode(record, &mut before, room);
+                taken += C::encode(record, &mut before, room);
                 widen(&mut keys, C::record_time(record));
                 count += 1;
             }
             let kind = u32::from_le_bytes(C::KIND);
-            self.blocks.append([kind, self.place.1, length(count)], keys, length_bytes)?;
+            self.blocks.append([kind, self.place.1, length(count)], keys, taken)?;
             rest = &rest[count..];
         }
         Ok(())

@@ -114,7 +114,6 @@ pub(crate) fn last_words(console: &Path) -> String {
     let text = std::fs::read(console).unwrap_or_default();
     let panic = String::from_utf8_lossy(&text)
         .lines()
-        .rev()
         .find_map(|line| line.find("Kernel panic").map(|at| line[at..].trim_end().to_owned()));
     panic.or_else(|| last_lines(&text, 6)).unwrap_or_else(|| "(nothing on its console)".to_owned())
 }
