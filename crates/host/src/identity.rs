@@ -1,4 +1,4 @@
-//! The identity of a process: its user, its PID in its own namespace, the name that it was started by.
+//! The identity of a process: its user, its PID in its own namespace, the name it was started under.
 
 use std::fs::File;
 use std::io::{self, Read};

@@ -76,7 +76,7 @@ impl BlockFile {
         Ok(Self { file, path: path.to_owned(), length: 0, buffer: Vec::new() })
     }
 
-    /// Where the next block's payload is put.
+    /// The room for the next block's payload.
     pub(crate) fn payload(&mut self) -> &mut [u8] {
         if self.buffer.is_empty() {
             self.buffer = vec![0; HEADER + BLOCK_BYTES + END];
@@ -84,7 +84,7 @@ impl BlockFile {
         &mut self.buffer[HEADER..][..BLOCK_BYTES]
     }
 
-    /// Appends a block to the file, of so many bytes of payload.
+    /// Appends a block to the file, with the first `payload` bytes of its room.
     pub(crate) fn append(
         &mut self,
         [kind, cpu, count]: [u32; 3],

@@ -29,7 +29,7 @@ pub(crate) trait Codec {
     /// Records of a block at most: bounds what a reader holds per spool.
     const RECORDS: usize = BLOCK_BYTES / Self::BYTES;
 
-    /// Puts a record at the begin of `room`, which has `BYTES` at least; how many it takes.
+    /// Writes a record to the start of `room`, which has at least `BYTES`. Returns its length.
     fn encode(record: &Self::Record, before: &mut Self::Before, room: &mut [u8]) -> usize;
     /// The next record: `encode` undone, and `bytes` moved on. `None` when they are none.
     fn decode(bytes: &mut &[u8], place: Place, before: &mut Self::Before) -> Option<Self::Item>;

@@ -23,8 +23,8 @@ impl<const N: usize> Default for Last<N> {
     }
 }
 
-/// Puts a record that follows `before` at the begin of `room`, and makes it the one before the next; how many bytes it
-/// takes.
+/// Writes a record that follows `before` to the start of `room`, and makes it the one before the next. Returns its packed
+/// length.
 pub(crate) fn pack<const N: usize>(
     record: &[u8; N],
     before: &mut Last<N>,

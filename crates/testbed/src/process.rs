@@ -109,7 +109,7 @@ impl Drop for Bound {
     }
 }
 
-/// What a kernel said last on its console: why it panicked, if it did.
+/// Why a kernel panicked, from its console; else the last lines there.
 pub(crate) fn last_words(console: &Path) -> String {
     let text = std::fs::read(console).unwrap_or_default();
     let panic = String::from_utf8_lossy(&text)

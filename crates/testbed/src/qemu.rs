@@ -136,8 +136,8 @@ impl HostMachine<'_> {
             .ok()
             .filter(|term| is_word(term))
             .unwrap_or_else(|| "dumb".to_owned());
-        // QEMU before 8.1 at times keeps running code that the kernel has patched meanwhile: CPUs then take the same
-        // breakpoint for ever. A crash can be told and tried again, a hang can't.
+        // With QEMU 7.2 the CPUs of a virtual host at times hang at one instruction of KVM, most likely in old code that
+        // the kernel has patched since. A crash can be recognised and tried again, a hang can't.
         line.two(
             "-append",
             &format!(

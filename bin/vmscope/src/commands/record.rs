@@ -250,7 +250,8 @@ impl<'a> End<'a> {
     }
 }
 
-/// The exit code, as in `trace record`: COMMAND's own, or 128 plus the signal number if a signal ended the recording first.
+/// The exit code, as in `trace record`: COMMAND's own, or 128 plus the signal's number if a signal ended the recording
+/// first.
 fn code_after(outlived: bool, status: ExitStatus, signal: usize) -> ExitCode {
     match (outlived, signal) {
         (false, _) => super::trace::passed_on(status),

@@ -39,7 +39,7 @@ pub(super) struct Before {
     address: u64,
 }
 
-/// Puts an event at the begin of `room`, which has `EVENT_BYTES` at least; how many it takes.
+/// Writes an event to the start of `room`, which has at least `EVENT_BYTES`. Returns its length.
 pub(super) fn encode(
     time: HostNs,
     event: &TraceEventKind,
