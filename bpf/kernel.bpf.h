@@ -107,7 +107,7 @@ struct file {
 } KERNEL_TYPE;
 
 /* x86 KVM, in kvm.ko */
-enum kvm_register { VCPU_REGS_RIP = 16 };
+enum kvm_register { VCPU_REGS_RSP = 4, VCPU_REGS_RIP = 16 };
 
 struct kvm;
 

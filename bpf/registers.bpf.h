@@ -31,12 +31,14 @@ static __always_inline bool load_svm(struct sample *s, struct vmcb *vmcb)
 	if (exit_reason == SVM_EXIT_VMRUN)
 		return false;
 	s->exit_reason = exit_reason;
-	s->asid = VMCB_FIELD(vmcb, __u32, VMCB_ASID);
+	/* No CPU has more ASIDs than 16 bits tell apart. */
+	s->asid = VMCB_FIELD(vmcb, __u16, VMCB_ASID);
 	s->exit_info = VMCB_FIELD(vmcb, __u32, VMCB_EXIT_INT_INFO);
 	s->guest_fs_base = VMCB_FIELD(vmcb, __u64, VMCB_FS_BASE);
 	s->cpl = VMCB_FIELD(vmcb, __u8, VMCB_CPL);
 	s->guest_cr3 = VMCB_FIELD(vmcb, __u64, VMCB_CR3);
 	s->guest_ip = VMCB_FIELD(vmcb, __u64, VMCB_RIP);
+	s->guest_stack = s->cpl ? 0 : KERNEL_STACK(VMCB_FIELD(vmcb, __u64, VMCB_RSP));
 	return true;
 }
 
@@ -57,6 +59,7 @@ static __always_inline long probe_svm(struct sample *s, struct kvm_vcpu *vcpu)
 	err |= bpf_probe_read_kernel(&paging, sizeof(paging), vmcb + VMCB_CR3);
 	s->guest_cr3 = paging.cr3;
 	s->guest_ip = paging.rip;
+	s->guest_stack = s->cpl ? 0 : KERNEL_STACK(paging.rsp);
 	return err;
 }
 
@@ -70,13 +73,14 @@ static __always_inline long read_svm(struct sample *s, struct vcpu_ref *ref, enu
 	return probe_svm(s, vcpu_of(ref));
 }
 
-/* BPF can't read Intel's VMCS. The IP is available if KVM has it cached. Since Linux 6.3 perf makes KVM cache it before
- * this program runs, if the event asks for the sample's IP. */
+/* BPF can't read Intel's VMCS. IP and stack pointer are available if KVM has them cached. Since Linux 6.3 perf makes KVM
+ * cache the IP before this program runs, if the event asks for the sample's IP; nothing does that for the stack pointer. */
 static __always_inline long read_vmx(struct sample *s, struct kvm_vcpu *vcpu)
 {
 	struct vcpu_vmx *vmx = (struct vcpu_vmx *)vcpu; /* vcpu is its first member */
 	__u32 available = 0;
 	__u16 vpid = 0;
+	__u64 rsp;
 	long err;
 
 	err = read_vmx_exit(&s->exit_reason, &s->exit_info, vcpu);
@@ -86,10 +90,14 @@ static __always_inline long read_vmx(struct sample *s, struct kvm_vcpu *vcpu)
 	s->guest_ip = 0;
 	s->guest_fs_base = 0;
 	s->cpl = CPL_UNKNOWN;
+	s->guest_stack = 0;
 	if (available & (1u << VCPU_REGS_RIP)) {
 		err |= bpf_core_read(&s->guest_ip, sizeof(s->guest_ip), &vcpu->arch.regs[VCPU_REGS_RIP]);
 		s->cpl = (__s64)s->guest_ip < 0 ? 0 : 3;
 	}
+	if (!s->cpl && (available & (1u << VCPU_REGS_RSP)) &&
+	    !bpf_core_read(&rsp, sizeof(rsp), &vcpu->arch.regs[VCPU_REGS_RSP]))
+		s->guest_stack = KERNEL_STACK(rsp);
 	return err;
 }
 
@@ -101,6 +109,7 @@ static __always_inline void clear_registers(struct sample *s)
 	s->exit_info = 0;
 	s->asid = 0;
 	s->cpl = CPL_UNKNOWN;
+	s->guest_stack = 0;
 }
 
 #endif

@@ -71,14 +71,17 @@ static __always_inline void read_guest(struct switch_event *event, struct kvm_vc
 		err |= bpf_probe_read_kernel(&event->cpl, sizeof(event->cpl), vmcb + VMCB_CPL);
 		event->guest_cr3 = paging.cr3;
 		event->guest_ip = paging.rip;
+		event->guest_stack = event->cpl ? 0 : KERNEL_STACK(paging.rsp);
 		event->flags = err ? 0 : SWITCH_GUEST | SWITCH_CR3;
 	} else if (is_vmx(config.vendor)) {
-		/* As in samples: only the instruction pointer, and only if KVM has it cached. */
+		/* As in samples: only the instruction pointer, and only if KVM has it cached. Nobody caches the stack
+		 * pointer. */
 		err = bpf_core_read(&available, sizeof(available), &vcpu->arch.regs_avail);
 		if (err || !(available & (1u << VCPU_REGS_RIP)) ||
 		    bpf_core_read(&event->guest_ip, sizeof(event->guest_ip), &vcpu->arch.regs[VCPU_REGS_RIP]))
 			return;
 		event->guest_fs_base = 0;
+		event->guest_stack = 0;
 		event->cpl = (__s64)event->guest_ip < 0 ? 0 : 3;
 		event->flags = SWITCH_GUEST;
 	}

@@ -14,6 +14,7 @@
 #define VMCB_CPL (VMCB_SAVE_AREA + 0xcb)
 #define VMCB_CR3 (VMCB_SAVE_AREA + 0x150)
 #define VMCB_RIP (VMCB_SAVE_AREA + 0x178)
+#define VMCB_RSP (VMCB_SAVE_AREA + 0x1d8)
 
 #define VMCB_FIELD(vmcb, type, offset) (*(type *)((char *)(vmcb) + (offset)))
 
@@ -33,12 +34,15 @@ struct vmcb_control {
 _Static_assert(__builtin_offsetof(struct vmcb_control, exit_code) == VMCB_EXIT_CODE - VMCB_ASID, "VMCB");
 _Static_assert(__builtin_offsetof(struct vmcb_control, exit_int_info) == VMCB_EXIT_INT_INFO - VMCB_ASID, "VMCB");
 
-/* Of the save area: from CR3 to RIP. */
+/* Of the save area: from CR3 to RSP. */
 struct vmcb_paging {
 	__u64 cr3;
 	__u8 to_rip[VMCB_RIP - VMCB_CR3 - 8];
 	__u64 rip;
+	__u8 to_rsp[VMCB_RSP - VMCB_RIP - 8];
+	__u64 rsp;
 } __attribute__((packed));
 _Static_assert(__builtin_offsetof(struct vmcb_paging, rip) == VMCB_RIP - VMCB_CR3, "VMCB");
+_Static_assert(__builtin_offsetof(struct vmcb_paging, rsp) == VMCB_RSP - VMCB_CR3, "VMCB");
 
 #endif

@@ -16,6 +16,10 @@
 
 #define CPL_UNKNOWN 0xff
 
+/* The number of a guest's kernel stack, the same for all addresses in it: stacks of x86-64 kernels are 16 KiB, and aligned.
+ * 32 bits tell stacks of 64 TiB apart, more than the vmalloc area of a 4-level kernel. */
+#define KERNEL_STACK(address) ((__u32)((address) >> 14))
+
 /* `config.trigger`: an NMI finds KVM at any place, the timer's interrupt only where KVM lets it in. */
 #define TRIGGER_INTERRUPT 0
 #define TRIGGER_NMI 1
@@ -47,11 +51,11 @@ struct sample {
 	__u32 vcpu; /* row given by user space, or VCPU_* */
 	__u32 exit_reason;
 	__u32 exit_info;
-	__u32 asid;
+	__u32 stack; /* STACK_NONE from the kernel; user space fills in the interned stack's row */
 	__u8 flags; /* SAMPLE_* */
 	__u8 cpl;
-	__u16 pad;
-	__u32 stack; /* STACK_NONE from the kernel; user space fills in the interned stack's row */
+	__u16 asid;
+	__u32 guest_stack; /* KERNEL_STACK(guest's RSP) when cpl is 0; 0: unknown */
 };
 _Static_assert(sizeof(struct sample) == 96, "struct sample is part of the recording format");
 

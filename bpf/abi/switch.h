@@ -9,7 +9,7 @@
 #define SWITCH_WAKE 3 /* off_cpu: OFFCPU_THROTTLED or OFFCPU_RUNNABLE */
 
 /* Flags. */
-#define SWITCH_GUEST 1 /* guest_ip, guest_fs_base and cpl */
+#define SWITCH_GUEST 1 /* guest_ip, guest_fs_base, guest_stack and cpl */
 #define SWITCH_CR3 2   /* guest_cr3 */
 
 struct switch_event {
@@ -26,8 +26,10 @@ struct switch_event {
 	__u8 off_cpu; /* OFFCPU_* */
 	__u8 cpl;   /* 0..3; else not known */
 	__u8 flags; /* SWITCH_GUEST, SWITCH_CR3 */
+	__u32 guest_stack; /* as in struct sample */
+	__u32 pad;
 };
-_Static_assert(sizeof(struct switch_event) == 56, "no hidden padding");
+_Static_assert(sizeof(struct switch_event) == 64, "no hidden padding");
 
 /* VM exits are counted per vCPU in slots: AMD's exit codes up to 0xff, its nested page faults and the codes
  * behind them (0x400 to 0x403), all others; Intel's basic reasons are all below 0x100. */

@@ -2,9 +2,9 @@
 //! time, with skewed addresses and the jitter of a timer interrupt. The same seed gives the same host.
 
 use model::{
-    CpuId, Cr3, GuestVirt, Header, HostMode, HostNs, HostVirt, OffCpuReason, Pid, Sample, Switch,
-    SwitchEvent, Tables, Tid, Trigger, Vcpu, VcpuId, VcpuSample, VcpuState, Vendor, Vm, VmId,
-    WaitCounters,
+    CpuId, Cr3, GuestVirt, Header, HostMode, HostNs, HostVirt, KernelStack, OffCpuReason, Pid,
+    Sample, Switch, SwitchEvent, Tables, Tid, Trigger, Vcpu, VcpuId, VcpuSample, VcpuState, Vendor,
+    Vm, VmId, WaitCounters,
 };
 
 /// SplitMix64.
@@ -270,13 +270,16 @@ fn registers(random: &mut Random, row: u32, process: u64, guest: bool) -> VcpuSa
     };
     let exits = [(0x78, 0), (0x400, 0), (0x7c, 0), (0x7b, 0x03f8_0220), (0x60, 0x8000_00ec)];
     let (exit_reason, exit_info) = if guest { exits[4] } else { exits[random.skewed(5) as usize] };
+    // One in eight on an interrupt's stack.
+    let stack = if random.below(8) == 0 { 200 } else { 3 * process as u32 };
     VcpuSample {
         vcpu: VcpuId(row),
         ip: GuestVirt(ip),
         cr3: Some(Cr3::new(0x1_0000_0000 + (u64::from(row) * 8 + process) * 0x2000)),
         fs_base: GuestVirt(0x7f33_0000_0740 + process * 0x1000),
         cpl,
-        asid: row + 1,
+        kernel_stack: (cpl == 0).then_some(KernelStack(0x2400_0000 + row * 256 + stack)),
+        asid: row as u16 + 1,
         exit_reason,
         exit_info,
         waits: None,

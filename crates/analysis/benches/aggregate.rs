@@ -104,7 +104,16 @@ fn image(tables: &mut Tables, owner: Owner, kind: ImageKind, pid: u32, path: &st
     let (image, module) =
         (ImageId::from_index(tables.images.len()), ModuleId::from_index(tables.modules.len()));
     let name = path.rsplit('/').next().unwrap_or(path).to_owned();
-    tables.images.push(Image { owner, kind, pid: Pid(pid), name, cr3, start: None, end: None });
+    tables.images.push(Image {
+        owner,
+        kind,
+        pid: Pid(pid),
+        name,
+        cr3,
+        kernel_stack: None,
+        start: None,
+        end: None,
+    });
     tables.modules.push(Module { owner, path: path.to_owned(), build_id: None });
     let start = if kind == ImageKind::Kernel { KERNEL_TEXT } else { TEXT };
     let end = start + FUNCTIONS * FUNCTION_BYTES;
@@ -159,6 +168,7 @@ fn samples() -> impl Iterator<Item = Sample> {
             cr3: Some(cr3(pid)),
             fs_base: GuestVirt(0),
             cpl,
+            kernel_stack: None,
             asid: 1,
             exit_reason: 0,
             exit_info: 0,

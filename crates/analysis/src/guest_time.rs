@@ -308,6 +308,7 @@ mod test {
             cr3: Some(Cr3::new(0)),
             fs_base: GuestVirt(0),
             cpl: 3,
+            kernel_stack: None,
             asid: 1,
             exit_reason: 0,
             exit_info: 0,

@@ -49,6 +49,7 @@ impl Random {
                 .map(|()| Cr3::new(self.one_of(&[0xa000, 0xc000, 0x100_0000, 0xe000]))),
             fs_base: GuestVirt(self.one_of(&[0, 0xf0, 0xf2, 0xf3])),
             cpl: self.one_of(&[0, 3, 3, 1]) as u8,
+            kernel_stack: None,
             asid: 1,
             exit_reason: 0,
             exit_info: 0,

@@ -80,6 +80,7 @@ fn add_image(tables: &mut Tables, kind: ImageKind, pid: u32, name: String) -> Im
         pid: Pid(pid),
         name,
         cr3: None,
+        kernel_stack: None,
         start: None,
         end: None,
     });

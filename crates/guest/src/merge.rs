@@ -103,6 +103,7 @@ impl Merge<'_> {
             pid: Pid(0),
             name: clean(release, MAX_NAME),
             cr3: (cr3.base() != 0).then_some(cr3),
+            kernel_stack: None,
             start: None,
             end: None,
         });
@@ -217,6 +218,7 @@ impl Merge<'_> {
             pid: Pid(image.pid),
             name: clean(&image.name, MAX_NAME),
             cr3: Some(cr3),
+            kernel_stack: None,
             start,
             end,
         });

@@ -40,9 +40,41 @@ impl std::fmt::Display for Cr3 {
     }
 }
 
+/// The number of a guest's kernel stack: bits 14 to 45 of each address in it. Stacks of x86-64 kernels are 16 KiB and aligned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct KernelStack(pub u32);
+
+impl KernelStack {
+    /// Bytes of a stack (`THREAD_SIZE`, without KASAN).
+    pub const BYTES: u64 = 1 << 14;
+
+    /// The stack that holds an address of the kernel.
+    #[must_use]
+    pub fn holding(address: GuestVirt) -> Self {
+        #[expect(clippy::cast_possible_truncation, reason = "the number has 32 bits")]
+        Self((address.0 / Self::BYTES) as u32)
+    }
+
+    /// As the sampler writes it, for which 0 is none.
+    #[must_use]
+    pub fn of_number(number: u32) -> Option<Self> {
+        (number != 0).then_some(Self(number))
+    }
+}
+
 #[cfg(test)]
 mod test {
     use super::*;
+
+    #[test]
+    fn all_addresses_of_a_stack_have_its_number() {
+        let stack = 0xffff_c900_0012_c000;
+        let number = KernelStack::holding(GuestVirt(stack));
+        assert_eq!(number, KernelStack(0x2400_004b));
+        assert_eq!(KernelStack::holding(GuestVirt(stack + 0x3ff8)), number);
+        assert_ne!(KernelStack::holding(GuestVirt(stack + 0x4000)), number);
+        assert_ne!(KernelStack::holding(GuestVirt(stack - 8)), number);
+    }
 
     #[test]
     fn cr3_is_normalised() {

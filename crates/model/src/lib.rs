@@ -13,7 +13,7 @@ mod tables;
 mod time;
 mod trace;
 
-pub use address::{Cr3, GuestVirt, HostVirt};
+pub use address::{Cr3, GuestVirt, HostVirt, KernelStack};
 pub use id::{CpuId, ImageId, ModuleId, Pid, StackId, Tid, VcpuId, VmId};
 pub use sample::{HostMode, Sample, VcpuSample, VcpuState, WaitCounters};
 pub use switch::{GuestAt, OffCpuReason, Switch, SwitchEvent};

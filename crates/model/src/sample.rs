@@ -1,6 +1,6 @@
 //! One sampling interrupt.
 
-use crate::{CpuId, Cr3, GuestVirt, HostNs, HostVirt, Pid, StackId, Tid, VcpuId};
+use crate::{CpuId, Cr3, GuestVirt, HostNs, HostVirt, KernelStack, Pid, StackId, Tid, VcpuId};
 
 /// What one sampling interrupt on one physical CPU saw.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,8 +61,11 @@ pub struct VcpuSample {
     pub fs_base: GuestVirt,
     /// Guest privilege level, 0..=3; anything else: not known (Intel before Linux 6.3).
     pub cpl: u8,
+    /// The stack its kernel is on: tells kernel threads, which have no page tables of their own. `None` in user mode and
+    /// where the stack pointer can't be read (Intel, encrypted guests).
+    pub kernel_stack: Option<KernelStack>,
     /// ASID (AMD) or VPID (Intel).
-    pub asid: u32,
+    pub asid: u16,
     /// Last VM-exit reason: AMD exit code or Intel basic exit reason, see `Header::vendor`.
     pub exit_reason: u32,
     /// Exit interrupt information, as the hardware gives it.

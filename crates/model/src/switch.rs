@@ -1,8 +1,8 @@
 //! What the scheduler did with a vCPU's thread.
 
 use crate::{
-    CpuId, Cr3, GuestVirt, HostMode, HostNs, HostVirt, Pid, Sample, Tid, VcpuId, VcpuSample,
-    VcpuState, WaitCounters,
+    CpuId, Cr3, GuestVirt, HostMode, HostNs, HostVirt, KernelStack, Pid, Sample, Tid, VcpuId,
+    VcpuSample, VcpuState, WaitCounters,
 };
 
 /// One event of a vCPU's thread on the host's time axis.
@@ -74,6 +74,8 @@ pub struct GuestAt {
     pub fs_base: GuestVirt,
     /// Guest privilege level.
     pub cpl: u8,
+    /// The stack its kernel is on.
+    pub kernel_stack: Option<KernelStack>,
 }
 
 impl Switch {
@@ -83,11 +85,20 @@ impl Switch {
         let SwitchEvent::Out { exit_reason, guest: Some(guest), .. } = self.event else {
             return None;
         };
-        let GuestAt { ip, cr3, fs_base, cpl } = guest;
-        let (asid, exit_info, waits, kicked) = (0, 0, None, false);
-        let vcpu = self.vcpu;
-        let at =
-            VcpuSample { vcpu, ip, cr3, fs_base, cpl, asid, exit_reason, exit_info, waits, kicked };
+        let GuestAt { ip, cr3, fs_base, cpl, kernel_stack } = guest;
+        let at = VcpuSample {
+            vcpu: self.vcpu,
+            ip,
+            cr3,
+            fs_base,
+            cpl,
+            kernel_stack,
+            asid: 0,
+            exit_reason,
+            exit_info: 0,
+            waits: None,
+            kicked: false,
+        };
         Some(Sample {
             time: self.time,
             cpu: self.cpu,

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::{Clock, Cr3, GuestVirt, HostNs, HostVirt, ImageId, ModuleId, Pid, Tid, VcpuId, VmId};
+use crate::{
+    Clock, Cr3, GuestVirt, HostNs, HostVirt, ImageId, KernelStack, ModuleId, Pid, Tid, VcpuId, VmId,
+};
 
 /// Everything a recording holds besides its samples.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -187,6 +189,8 @@ pub struct Image {
     pub name: String,
     /// Guest page-table base (guests only).
     pub cr3: Option<Cr3>,
+    /// The kernel stack of a guest's kernel thread, which has no page tables of its own.
+    pub kernel_stack: Option<KernelStack>,
     /// Valid from; `None`: since before the recording.
     pub start: Option<HostNs>,
     /// Valid until; `None`: to after the recording.

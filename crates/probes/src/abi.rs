@@ -9,7 +9,7 @@ pub const STACK_DEPTH: usize = 64;
 /// Bytes of a sample record.
 pub(crate) const SAMPLE_BYTES: usize = 96;
 /// Where a sample record holds its stack's row; the kernel leaves 0xffffffff there.
-pub const STACK_FIELD: std::ops::Range<usize> = 92..96;
+pub const STACK_FIELD: std::ops::Range<usize> = 84..88;
 /// `MAX_CPUS`.
 pub(crate) const MAX_CPUS: u32 = 2048;
 /// Name of the map behind the rings' heads.

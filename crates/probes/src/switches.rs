@@ -2,8 +2,8 @@
 
 use libbpf_rs::{Link, Object};
 use model::{
-    CpuId, Cr3, GuestAt, GuestVirt, HostNs, OffCpuReason, Pid, Switch, SwitchEvent, Tid, VcpuId,
-    Vendor,
+    CpuId, Cr3, GuestAt, GuestVirt, HostNs, KernelStack, OffCpuReason, Pid, Switch, SwitchEvent,
+    Tid, VcpuId, Vendor,
 };
 
 use crate::abi::{RINGS, field};
@@ -12,7 +12,7 @@ use crate::ring::Rings;
 use crate::{ProbeError, Sampler, object, vcpus};
 
 /// Bytes of `struct switch_event`.
-const EVENT_BYTES: usize = 56;
+const EVENT_BYTES: usize = 64;
 
 const GUEST: u8 = 1;
 const CR3: u8 = 2;
@@ -114,6 +114,7 @@ fn guest(bytes: &[u8]) -> Option<GuestAt> {
         cr3: (flags & CR3 != 0).then(|| Cr3::new(long(16))),
         fs_base: GuestVirt(long(24)),
         cpl: bytes[54],
+        kernel_stack: KernelStack::of_number(u32::from_ne_bytes(field(bytes, 56))),
     })
 }
 
@@ -129,7 +130,7 @@ mod test {
         for value in [0x21_u32, 0x22, 0x23, 0x24, 0x25] {
             bytes.extend(value.to_ne_bytes());
         }
-        bytes.extend([kind, off_cpu, 3, flags]);
+        bytes.extend([kind, off_cpu, 3, flags, 0x26, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(bytes.len(), EVENT_BYTES);
         let expected = expected.map(|event| Switch {
             time: HostNs(0x11),
@@ -146,7 +147,8 @@ mod test {
         let out =
             |off_cpu, guest| Some(SwitchEvent::Out { off_cpu, pid, tid, exit_reason: 0x25, guest });
         let (ip, fs_base, cpl) = (GuestVirt(0x12), GuestVirt(0x14), 3);
-        let with = |cr3| Some(GuestAt { ip, cr3, fs_base, cpl });
+        let kernel_stack = Some(KernelStack(0x26));
+        let with = |cr3| Some(GuestAt { ip, cr3, fs_base, cpl, kernel_stack });
         check(1, 1, 0, out(OffCpuReason::Runnable, None));
         check(1, 1, 1, out(OffCpuReason::Runnable, with(None)));
         check(1, 2, 3, out(OffCpuReason::Throttled, with(Some(Cr3::new(0x1300_0000)))));

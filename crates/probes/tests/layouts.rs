@@ -31,8 +31,8 @@ fn structures_lie_as_rust_reads_them() {
     check(
         "sample",
         "time_ns 0, host_ip 8, guest_ip 16, guest_cr3 24, guest_fs_base 32, halted_ns 40, polled_ns 48, \
-         runnable_ns 56, pid 64, tid 68, vcpu 72, exit_reason 76, exit_info 80, asid 84, flags 88, cpl 89, \
-         stack 92, 96",
+         runnable_ns 56, pid 64, tid 68, vcpu 72, exit_reason 76, exit_info 80, stack 84, flags 88, cpl 89, \
+         asid 90, guest_stack 92, 96",
     );
     check("stack", "kernel_bytes 0, user_bytes 4, kernel 8, user 520, 1032");
     check("ring", "head 0, dropped 8, read_errors 16, unknown 24, tail 64, 128");
@@ -45,7 +45,7 @@ fn structures_lie_as_rust_reads_them() {
     check(
         "switch_event",
         "time_ns 0, guest_ip 8, guest_cr3 16, guest_fs_base 24, vcpu 32, cpu 36, pid 40, tid 44, \
-         exit_reason 48, kind 52, off_cpu 53, cpl 54, flags 55, 56",
+         exit_reason 48, kind 52, off_cpu 53, cpl 54, flags 55, guest_stack 56, 64",
     );
     check("memory_slot_found", "kvm 0, first_page 8, pages 16, address 24, pid 32, flags 36, 40");
     check(

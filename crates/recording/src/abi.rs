@@ -1,8 +1,8 @@
 //! The sampler's record (`struct sample` of `bpf/abi/sample.h`), byte by byte.
 
 use model::{
-    CpuId, Cr3, GuestVirt, HostMode, HostNs, HostVirt, Pid, Sample, StackId, Tid, VcpuId,
-    VcpuSample, VcpuState, WaitCounters,
+    CpuId, Cr3, GuestVirt, HostMode, HostNs, HostVirt, KernelStack, Pid, Sample, StackId, Tid,
+    VcpuId, VcpuSample, VcpuState, WaitCounters,
 };
 
 /// Bytes of one record.
@@ -22,7 +22,7 @@ const KICKED: u8 = 0x10;
 #[must_use]
 pub fn decode(record: &[u8; RECORD_SIZE], cpu: CpuId) -> Sample {
     let flags = record[88];
-    let stack = u32_at(record, 92);
+    let stack = u32_at(record, 84);
     Sample {
         time: time_of(record),
         cpu,
@@ -62,8 +62,9 @@ pub fn encode(sample: &Sample) -> [u8; RECORD_SIZE] {
         put(&mut record, 32, &vcpu.fs_base.0.to_le_bytes());
         put(&mut record, 76, &vcpu.exit_reason.to_le_bytes());
         put(&mut record, 80, &vcpu.exit_info.to_le_bytes());
-        put(&mut record, 84, &vcpu.asid.to_le_bytes());
         record[89] = vcpu.cpl;
+        put(&mut record, 90, &vcpu.asid.to_le_bytes());
+        put(&mut record, 92, &vcpu.kernel_stack.map_or(0, |stack| stack.0).to_le_bytes());
         if let Some(waits) = vcpu.waits {
             flags |= WAITS_VALID;
             put(&mut record, 40, &waits.halted_ns.to_le_bytes());
@@ -72,7 +73,7 @@ pub fn encode(sample: &Sample) -> [u8; RECORD_SIZE] {
         }
     }
     record[88] = flags;
-    put(&mut record, 92, &sample.stack.map_or(STACK_NONE, |stack| stack.0).to_le_bytes());
+    put(&mut record, 84, &sample.stack.map_or(STACK_NONE, |stack| stack.0).to_le_bytes());
     record
 }
 
@@ -98,7 +99,8 @@ fn decode_vcpu(record: &[u8; RECORD_SIZE], flags: u8) -> VcpuState {
         cr3: (flags & CR3_VALID != 0).then(|| Cr3::new(u64_at(record, 24))),
         fs_base: GuestVirt(u64_at(record, 32)),
         cpl: record[89],
-        asid: u32_at(record, 84),
+        kernel_stack: KernelStack::of_number(u32_at(record, 92)),
+        asid: u16::from_le_bytes([record[90], record[91]]),
         exit_reason: u32_at(record, 76),
         exit_info: u32_at(record, 80),
         waits: (flags & WAITS_VALID != 0).then(|| WaitCounters {
@@ -146,11 +148,11 @@ mod test {
             record[at..at + 8].copy_from_slice(&value.to_le_bytes());
             at += 8;
         }
-        for value in [61_u32, 62, vcpu, 64, 65, 66] {
+        for value in [61_u32, 62, vcpu, 64, 65, 77] {
             record[at..at + 4].copy_from_slice(&value.to_le_bytes());
             at += 4;
         }
-        record[at..].copy_from_slice(&[flags, 3, 0, 0, 77, 0, 0, 0]);
+        record[at..].copy_from_slice(&[flags, 3, 66, 0, 78, 0, 0, 0]);
         record
     }
 
@@ -172,6 +174,7 @@ mod test {
             cr3,
             fs_base: GuestVirt(0x5152),
             cpl: 3,
+            kernel_stack: Some(KernelStack(78)),
             asid: 66,
             exit_reason: 64,
             exit_info: 65,

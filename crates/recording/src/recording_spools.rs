@@ -66,9 +66,8 @@ impl Codec for SampleCodec {
     type Record = [u8; RECORD_SIZE];
     type Item = Sample;
     type Before = Last<RECORD_SIZE>;
-    const KIND: [u8; 4] = *b"VSP2";
-    /// Without what their vCPUs waited for, 72 bytes each.
-    const OLDER: Option<[u8; 4]> = Some(*b"VSP1");
+    const KIND: [u8; 4] = *b"VSP3";
+    const OLDER: &[[u8; 4]] = &[*b"VSP1", *b"VSP2"];
     const BYTES: usize = PACKED;
 
     fn encode(record: &Self::Record, before: &mut Self::Before, room: &mut [u8]) -> usize {
@@ -96,9 +95,8 @@ impl Codec for SwitchCodec {
     type Record = Switch;
     type Item = Switch;
     type Before = Last<SWITCH_SIZE>;
-    const KIND: [u8; 4] = *b"VSW2";
-    /// All words of each.
-    const OLDER: Option<[u8; 4]> = Some(*b"VSW1");
+    const KIND: [u8; 4] = *b"VSW3";
+    const OLDER: &[[u8; 4]] = &[*b"VSW1", *b"VSW2"];
     const BYTES: usize = PACKED;
 
     fn encode(switch: &Switch, before: &mut Self::Before, room: &mut [u8]) -> usize {
@@ -131,7 +129,7 @@ impl Codec for StackCodec {
     type Item = Stack;
     type Before = ();
     const KIND: [u8; 4] = *b"VST2";
-    const OLDER: Option<[u8; 4]> = Some(*b"VST1");
+    const OLDER: &[[u8; 4]] = &[*b"VST1"];
     const BYTES: usize = 8 * (1 + 2 * DEPTH);
     const RECORDS: usize = 1024;
 

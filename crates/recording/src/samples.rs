@@ -5,8 +5,8 @@
 //! is what encodes well; a reader merges them back in one pass.
 
 use model::{
-    CpuId, Cr3, GuestVirt, HostMode, HostNs, HostVirt, Pid, Sample, StackId, Tables, Tid, VcpuId,
-    VcpuSample, VcpuState, WaitCounters,
+    CpuId, Cr3, GuestVirt, HostMode, HostNs, HostVirt, KernelStack, Pid, Sample, StackId, Tables,
+    Tid, VcpuId, VcpuSample, VcpuState, WaitCounters,
 };
 
 use crate::columns::table;
@@ -37,22 +37,25 @@ table! {
         guest_cr3: Option<Cr3> = vcpu.and_then(|vcpu| vcpu.cr3),
         guest_fs_base: GuestVirt = vcpu.map_or(GuestVirt(0), |vcpu| vcpu.fs_base),
         guest_cpl: u8 = vcpu.map_or(0, |vcpu| vcpu.cpl),
-        asid: u32 = vcpu.map_or(0, |vcpu| vcpu.asid),
+        asid: u32 = vcpu.map_or(0, |vcpu| vcpu.asid.into()),
         exit_reason: u32 = vcpu.map_or(0, |vcpu| vcpu.exit_reason),
         exit_info: u32 = vcpu.map_or(0, |vcpu| vcpu.exit_info),
         halted_ns: Option<u64> [plain added] = waits.map(|waits| waits.halted_ns),
         polled_ns: Option<u64> [plain added] = waits.map(|waits| waits.polled_ns),
         runnable_ns: Option<u64> [plain added] = waits.map(|waits| waits.runnable_ns),
         kicked: Option<bool> [added] = vcpu.map(|vcpu| vcpu.kicked),
+        guest_stack: Option<KernelStack> [added] = vcpu.and_then(|vcpu| vcpu.kernel_stack),
     }
     read |row, columns| {
+        let asid = u16::try_from(*asid).map_err(|_| "an ASID of more than 16 bits")?;
         let known_vcpu = || vcpu.map(|vcpu| VcpuSample {
             vcpu,
             ip: *guest_ip,
             cr3: *guest_cr3,
             fs_base: *guest_fs_base,
             cpl: *guest_cpl,
-            asid: *asid,
+            kernel_stack: *guest_stack,
+            asid,
             exit_reason: *exit_reason,
             exit_info: *exit_info,
             waits: waits(*halted_ns, *polled_ns, *runnable_ns),

@@ -23,7 +23,7 @@ pub(crate) trait Codec {
     /// Begins a block.
     const KIND: [u8; 4];
     /// Began a block when its records were others.
-    const OLDER: Option<[u8; 4]> = None;
+    const OLDER: &[[u8; 4]] = &[];
     /// Bytes of a record at most.
     const BYTES: usize;
     /// Records of a block at most: bounds what a reader holds per spool.
@@ -165,7 +165,7 @@ impl<C: Codec> SpoolReader<C> {
         self.at = 0;
         self.items.clear();
         let Some(header) = self.blocks.next(&mut self.payload)? else { return Ok(false) };
-        if C::OLDER.map(u32::from_le_bytes) == Some(header.kind) {
+        if C::OLDER.contains(&header.kind.to_le_bytes()) {
             return Err(Error::OlderSpool(self.blocks.path.clone()));
         }
         let good = header.kind == u32::from_le_bytes(C::KIND)

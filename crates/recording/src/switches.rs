@@ -8,8 +8,8 @@ mod record;
 pub(crate) use record::{SWITCH_SIZE, decode_switch, encode_switch};
 
 use model::{
-    CpuId, Cr3, GuestAt, GuestVirt, HostNs, OffCpuReason, Pid, Switch, SwitchEvent, Tid, VcpuId,
-    WaitCounters,
+    CpuId, Cr3, GuestAt, GuestVirt, HostNs, KernelStack, OffCpuReason, Pid, Switch, SwitchEvent,
+    Tid, VcpuId, WaitCounters,
 };
 
 use crate::columns::{Text, table};
@@ -42,6 +42,7 @@ table! {
         guest_cr3: Option<Cr3> [added] = guest.and_then(|guest| guest.cr3),
         guest_fs_base: Option<GuestVirt> [added] = guest.map(|guest| guest.fs_base),
         guest_cpl: Option<u32> [added] = guest.map(|guest| guest.cpl.into()),
+        guest_stack: Option<KernelStack> [added] = guest.and_then(|guest| guest.kernel_stack),
     }
     read |row, columns| {
         let guest = || Some(GuestAt {
@@ -49,6 +50,7 @@ table! {
             cr3: *guest_cr3,
             fs_base: (*guest_fs_base)?,
             cpl: u8::try_from((*guest_cpl)?).ok()?,
+            kernel_stack: *guest_stack,
         });
         let fields = Fields {
             name: event.as_str(),

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use model::{
     BuildId, Clock, Cr3, ExitCount, Guest, GuestVirt, HostNs, HostVirt, Image, ImageId, ImageKind,
-    Mapping, Module, ModuleId, Owner, Pid, Stack, Symbol, SymbolName, Tables, Thread, Throttling,
-    Tid, Vcpu, VcpuId, Vm, VmId,
+    KernelStack, Mapping, Module, ModuleId, Owner, Pid, Stack, Symbol, SymbolName, Tables, Thread,
+    Throttling, Tid, Vcpu, VcpuId, Vm, VmId,
 };
 
 use crate::columns::{Table, Text, read_table, table, write_table};
@@ -182,11 +182,13 @@ table! {
         guest_cr3: Option<Cr3> = image.cr3,
         start_ns: Option<HostNs> = image.start,
         end_ns: Option<HostNs> = image.end,
+        guest_stack: Option<KernelStack> [added] = image.kernel_stack,
     }
     read |row, columns| {
         check_id(*id, row)?;
         let (name, start, end) = (name.to_string(), *start_ns, *end_ns);
-        Ok(Image { owner: *vm, kind: *kind, pid: *pid, name, cr3: *guest_cr3, start, end })
+        let (cr3, kernel_stack) = (*guest_cr3, *guest_stack);
+        Ok(Image { owner: *vm, kind: *kind, pid: *pid, name, cr3, kernel_stack, start, end })
     }
 }
 

@@ -145,17 +145,18 @@ fn switches_of_no_vcpu_are_left_out_and_counted() {
     }
 }
 
-/// The small recording as the version before waits, switches, exits and throttling wrote it.
+/// The small recording as the version before waits, switches, exits, throttling and kernel threads wrote it.
 #[test]
 fn a_recording_from_before_waits_opens() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/recording/before-waits");
     let recording = Recording::open(path.as_ref()).unwrap();
-    let (header, tables, mut cpus) = common::small();
+    let (header, mut tables, mut cpus) = common::small();
     assert_eq!(recording.header, Header { off_cpu_source: OffCpuSource::Samples, ..header });
+    tables.images.retain(|image| image.kernel_stack.is_none());
     assert_eq!(recording.tables, Tables { throttling: vec![], exits: vec![], ..tables });
     for sample in cpus.iter_mut().flatten() {
         if let VcpuState::Vmm(vcpu) | VcpuState::Guest(vcpu) = &mut sample.vcpu {
-            vcpu.waits = None;
+            (vcpu.waits, vcpu.cpl, vcpu.kernel_stack) = (None, 3, None);
         }
     }
     assert_eq!(read(&recording), merged(&cpus));

@@ -160,6 +160,7 @@ fn tables() -> Tables {
         pid: Pid(pid),
         name: name.to_owned(),
         cr3: None,
+        kernel_stack: None,
         start: None,
         end: None,
     };
@@ -196,6 +197,7 @@ fn push_samples(samples: &mut SampleTimes, vcpu: VcpuId, line: &str) {
             cr3: None,
             fs_base: GuestVirt(0),
             cpl: 0,
+            kernel_stack: None,
             asid: 1,
             exit_reason: 0,
             exit_info: 0,

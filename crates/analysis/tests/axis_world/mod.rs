@@ -302,6 +302,7 @@ impl Host {
             cr3: Some(Cr3::new(0)),
             fs_base: GuestVirt(0),
             cpl: if truth.letter == 'k' { 0 } else { 3 },
+            kernel_stack: None,
             asid: 1,
             exit_reason: life.exit_reason(number),
             exit_info: 0,

@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 
 use model::{
     BuildId, Clock, CpuId, Cr3, Guest, GuestVirt, Header, HostMode, HostNs, HostVirt, Image,
-    ImageId, ImageKind, Mapping, Module, ModuleId, Note, Owner, Pid, Sample, Stack, StackId,
-    Symbol, SymbolName, Tables, Thread, Tid, Trigger, Vcpu, VcpuId, VcpuSample, VcpuState, Vendor,
-    Vm, VmId,
+    ImageId, ImageKind, KernelStack, Mapping, Module, ModuleId, Note, Owner, Pid, Sample, Stack,
+    StackId, Symbol, SymbolName, Tables, Thread, Tid, Trigger, Vcpu, VcpuId, VcpuSample, VcpuState,
+    Vendor, Vm, VmId,
 };
 
 pub(crate) const MS: u64 = 1_000_000;
@@ -140,7 +140,7 @@ fn counters() -> BTreeMap<String, u64> {
 
 /// Samples written as lines: `cpu ms count what...` where what is
 /// `idle ADDRESS`, `host PID kernel|user ADDRESS`, `stack PID kernel ADDRESS` (with call stack 0),
-/// `vmm VCPU PID ADDRESS`, `guest VCPU kernel|user CR3 FSBASE ADDRESS` (VCPU: row; CR3 `-`: unreadable),
+/// `vmm VCPU PID ADDRESS`, `guest VCPU kernel|user CR3 FSBASE ADDRESS` (VCPU: row; `kernel@STACK`; CR3 `-`: unreadable),
 /// `unknown PID`. They come in time order.
 pub(crate) fn samples(text: &str) -> Vec<Sample> {
     let mut samples = Vec::new();
@@ -197,12 +197,14 @@ fn host(pid: &str, host_mode: HostMode, ip: &str) -> Sample {
 }
 
 fn vcpu_sample(row: &str, level: &str, cr3: &str, fs_base: &str, ip: &str) -> VcpuSample {
+    let (level, stack) = level.split_once('@').unwrap_or((level, "0"));
     VcpuSample {
         vcpu: VcpuId(row.parse().unwrap()),
         ip: GuestVirt(hex(ip)),
         cr3: (cr3 != "-").then(|| Cr3::new(hex(cr3))),
         fs_base: GuestVirt(hex(fs_base)),
         cpl: if level == "kernel" { 0 } else { 3 },
+        kernel_stack: KernelStack::of_number(stack.parse().unwrap()),
         asid: 1,
         exit_reason: 0x60,
         exit_info: 0,
@@ -249,6 +251,7 @@ fn image([of, kind, pid, name, cr3, range]: [&str; 6]) -> Image {
         pid: Pid(pid.parse().unwrap()),
         name: name.to_owned(),
         cr3: (cr3 != "-").then(|| Cr3::new(hex(cr3))),
+        kernel_stack: None,
         start: at(start),
         end: at(end),
     }

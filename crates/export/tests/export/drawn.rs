@@ -167,6 +167,7 @@ fn tables(names: &[String; 7]) -> Tables {
         pid: Pid(pid),
         name: name.to_owned(),
         cr3: None,
+        kernel_stack: None,
         start: None,
         end: None,
     };

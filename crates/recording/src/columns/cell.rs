@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 use model::{
-    BuildId, CpuId, Cr3, GuestVirt, HostNs, HostVirt, ImageId, ImageKind, MachineId, ModuleId,
-    OffCpuReason, Owner, Pid, StackId, Tid, TraceEventTag, TraceStack, VcpuId, VmId,
+    BuildId, CpuId, Cr3, GuestVirt, HostNs, HostVirt, ImageId, ImageKind, KernelStack, MachineId,
+    ModuleId, OffCpuReason, Owner, Pid, StackId, Tid, TraceEventTag, TraceStack, VcpuId, VmId,
 };
 use parquet::column::reader::get_typed_column_reader;
 use parquet::data_type::{
@@ -256,7 +256,7 @@ scalar!(u8, Int32Type, U8, |value| (*value).into(), |value| value.try_into().ok(
 scalar!(u32, Int32Type, U32, |value| value.cast_signed(), |value| Some(value.cast_unsigned()));
 scalar!(u64, Int64Type, U64, |value| value.cast_signed(), |value| Some(value.cast_unsigned()));
 scalar!(i64, Int64Type, I64, |value| *value, Some);
-newtypes!(u32: CpuId ImageId MachineId ModuleId Pid StackId Tid TraceStack VcpuId VmId);
+newtypes!(u32: CpuId ImageId KernelStack MachineId ModuleId Pid StackId Tid TraceStack VcpuId VmId);
 newtypes!(u64: GuestVirt HostNs HostVirt);
 scalar!(Cr3, Int64Type, U64, |cr3| cr3.base().cast_signed(), |base| {
     Some(Cr3::new(base.cast_unsigned()))

@@ -1,12 +1,12 @@
 //! A switch event in the spool, byte by byte.
 
 use model::{
-    CpuId, Cr3, GuestAt, GuestVirt, HostNs, OffCpuReason, Pid, Switch, SwitchEvent, Tid, VcpuId,
-    WaitCounters,
+    CpuId, Cr3, GuestAt, GuestVirt, HostNs, KernelStack, OffCpuReason, Pid, Switch, SwitchEvent,
+    Tid, VcpuId, WaitCounters,
 };
 
 /// Bytes of one event.
-pub(crate) const SWITCH_SIZE: usize = 56;
+pub(crate) const SWITCH_SIZE: usize = 64;
 
 const OUT: u8 = 0;
 const IN: u8 = 1;
@@ -23,16 +23,18 @@ pub(crate) fn encode_switch(switch: &Switch) -> [u8; SWITCH_SIZE] {
     let mut words = [0_u64; 4];
     let mut halves = [0_u32; 5];
     let mut bytes = [0_u8; 4];
+    let mut kernel_stack = 0;
     words[0] = switch.time.0;
     (halves[0], halves[1]) = (switch.vcpu.0, switch.cpu.0);
     match switch.event {
         SwitchEvent::Out { off_cpu, pid, tid, exit_reason, guest } => {
             (halves[2], halves[3], halves[4]) = (pid.0, tid.0, exit_reason);
             (bytes[0], bytes[1]) = (OUT, off_cpu_code(Some(off_cpu)));
-            if let Some(GuestAt { ip, cr3, fs_base, cpl }) = guest {
-                words[1..].copy_from_slice(&[ip.0, cr3.map_or(0, Cr3::base), fs_base.0]);
-                bytes[2] = GUEST_VALID | if cr3.is_some() { CR3_VALID } else { 0 };
-                bytes[3] = cpl;
+            if let Some(at) = guest {
+                words[1..].copy_from_slice(&[at.ip.0, at.cr3.map_or(0, Cr3::base), at.fs_base.0]);
+                bytes[2] = GUEST_VALID | if at.cr3.is_some() { CR3_VALID } else { 0 };
+                bytes[3] = at.cpl;
+                kernel_stack = at.kernel_stack.map_or(0, |stack| stack.0);
             }
         }
         SwitchEvent::In { pid, tid } => {
@@ -53,7 +55,8 @@ pub(crate) fn encode_switch(switch: &Switch) -> [u8; SWITCH_SIZE] {
     }
     let mut record = [0; SWITCH_SIZE];
     let (words_part, rest) = record.split_at_mut(32);
-    let (halves_part, bytes_part) = rest.split_at_mut(20);
+    let (halves_part, rest) = rest.split_at_mut(20);
+    let (bytes_part, stack_part) = rest.split_at_mut(4);
     for (place, word) in words_part.as_chunks_mut().0.iter_mut().zip(words) {
         *place = word.to_le_bytes();
     }
@@ -61,6 +64,7 @@ pub(crate) fn encode_switch(switch: &Switch) -> [u8; SWITCH_SIZE] {
         *place = half.to_le_bytes();
     }
     bytes_part.copy_from_slice(&bytes);
+    stack_part[..4].copy_from_slice(&u32::to_le_bytes(kernel_stack));
     record
 }
 
@@ -77,6 +81,7 @@ pub(crate) fn decode_switch(record: &[u8; SWITCH_SIZE]) -> Option<Switch> {
         cr3: (flags & CR3_VALID != 0).then(|| Cr3::new(word(2))),
         fs_base: GuestVirt(word(3)),
         cpl: record[55],
+        kernel_stack: KernelStack::of_number(half(6)),
     });
     let event = match record[52] {
         OUT => SwitchEvent::Out { off_cpu: off_cpu?, pid, tid, exit_reason, guest },

@@ -140,7 +140,8 @@ impl Wild {
             cr3: self.maybe(|wild| Cr3::new(wild.u64())),
             fs_base: GuestVirt(self.u64()),
             cpl: self.u32() as u8,
-            asid: self.u32(),
+            kernel_stack: self.kernel_stack(),
+            asid: self.u32() as u16,
             exit_reason: self.u32(),
             exit_info: self.u32(),
             waits: self.waits(),
@@ -183,7 +184,12 @@ impl Wild {
             cr3: self.maybe(|wild| Cr3::new(wild.u64())),
             fs_base: GuestVirt(self.u64()),
             cpl: u8::try_from(self.below(256)).unwrap(),
+            kernel_stack: self.kernel_stack(),
         }
+    }
+
+    fn kernel_stack(&mut self) -> Option<KernelStack> {
+        self.maybe(|wild| KernelStack(wild.u32() | 1))
     }
 
     fn off_cpu(&mut self) -> OffCpuReason {
@@ -226,6 +232,7 @@ impl Wild {
             pid: Pid(self.u32()),
             name: self.text(),
             cr3: self.maybe(|wild| Cr3::new(wild.u64())),
+            kernel_stack: self.kernel_stack(),
             start: self.maybe(|wild| HostNs(wild.u64())),
             end: self.maybe(|wild| HostNs(wild.u64())),
         }
@@ -370,6 +377,7 @@ pub(crate) fn small() -> (Header, Tables, Vec<Vec<Sample>>) {
         cr3: Some(Cr3::new(0x1_0ab0_4000)),
         fs_base: GuestVirt(0x7f00_0000_0740),
         cpl: 3,
+        kernel_stack: None,
         asid: 7,
         exit_reason: 0x60,
         exit_info: 0x8000_00ec,
@@ -386,8 +394,10 @@ pub(crate) fn small() -> (Header, Tables, Vec<Vec<Sample>>) {
         stack: None,
         vcpu,
     };
+    let in_kernel =
+        VcpuSample { cpl: 0, kernel_stack: Some(KernelStack(0x2400_004b)), ..registers };
     let no_cr3 =
-        VcpuSample { vcpu: VcpuId(1), cr3: None, exit_reason: 0x78, waits: None, ..registers };
+        VcpuSample { vcpu: VcpuId(1), cr3: None, exit_reason: 0x78, waits: None, ..in_kernel };
     let cpus = vec![
         vec![
             host(5_000_100_000, 0, VcpuState::Guest(registers)),
@@ -413,7 +423,8 @@ pub(crate) fn small_switches() -> [Vec<Switch>; 2] {
     let waits =
         Some(WaitCounters { halted_ns: 8_000_000, polled_ns: 30_000, runnable_ns: 600_000 });
     let (ip, fs_base) = (GuestVirt(0x40_1000), GuestVirt(0x7f00_0000_1000));
-    let guest = Some(GuestAt { ip, cr3: Some(Cr3::new(0x1234_6000)), fs_base, cpl: 3 });
+    let (cr3, kernel_stack) = (Some(Cr3::new(0x1234_6000)), Some(KernelStack(0x2400_004c)));
+    let guest = Some(GuestAt { ip, cr3, fs_base, cpl: 0, kernel_stack });
     let out = |off_cpu| SwitchEvent::Out {
         off_cpu,
         pid,
@@ -458,6 +469,7 @@ fn small_tables() -> Tables {
         pid: Pid(pid),
         name: name.into(),
         cr3,
+        kernel_stack: None,
         start: None,
         end: Some(HostNs(5_002_000_000)),
     };
@@ -487,6 +499,10 @@ fn small_tables() -> Tables {
         images: vec![
             image(Owner::Host, ImageKind::Kernel, 0, "6.1.0-1-amd64", None),
             image(Owner::Vm(vm1), ImageKind::Process, 71, "compute", Some(Cr3::new(0x1_0ab0_4000))),
+            Image {
+                kernel_stack: Some(KernelStack(0x2400_004b)),
+                ..image(Owner::Vm(vm2), ImageKind::Process, 12, "[ksoftirqd/0]", None)
+            },
         ],
         threads: vec![Thread {
             image: ImageId(1),
