@@ -5,7 +5,10 @@
 mod world;
 
 use analysis::{Aggregator, By, Label, Query, Resolver, SelectError, Selection, View};
-use model::{HostNs, SymbolName, Tables};
+use model::{
+    HostNs, Image, ImageId, ImageKind, KernelStack, Owner, Pid, SymbolName, Tables, Thread, Tid,
+    VmId,
+};
 use resolve::Addresses;
 
 fn labels(tables: &Tables, samples: &str, by: By) -> Vec<(u64, Label)> {
@@ -71,6 +74,52 @@ fn guest_kernel_time_belongs_to_the_process_of_the_page_tables() {
     check(&tables, "0 10 1 guest 0 kernel - 0 ffffffff9a000020", "[unknown] do_idle");
     // The upper half is the kernel's, whatever the privilege level.
     check(&tables, "0 10 1 guest 0 user a000 f0 ffffffff9a000020", "compute/40 do_idle");
+}
+
+/// A kernel thread of vm1, alive from `start` to `end` ms.
+fn kernel_thread(name: &str, stack: u32, start: u64, end: u64) -> Image {
+    let at = |ms| Some(HostNs(world::START.0 + ms * world::MS));
+    Image {
+        owner: Owner::Vm(VmId(0)),
+        kind: ImageKind::Process,
+        pid: Pid(12),
+        name: name.to_owned(),
+        cr3: None,
+        kernel_stack: Some(KernelStack(stack)),
+        start: at(start),
+        end: at(end),
+    }
+}
+
+#[test]
+fn a_kernel_thread_is_told_by_its_stack() {
+    let mut tables = world::tables();
+    tables.images.push(kernel_thread("[ksoftirqd/0]", 24, 0, 50));
+    tables.images.push(kernel_thread("[kworker/0:1]", 24, 60, 100));
+    let image = ImageId::from_index(tables.images.len() - 2);
+    let name = "ksoftirqd/0".to_owned();
+    tables.threads.push(Thread { image, tid: Tid(12), name, fs_base: None });
+    let check = |ms, stack, cr3, expected| {
+        let sample = format!("0 {ms} 1 guest 0 kernel@{stack} {cr3} 0 ffffffff9a000010");
+        check(&tables, &sample, &format!("{expected} clear_page"));
+    };
+    check(10, 24, "a000", "[ksoftirqd/0]/12");
+    check(10, 24, "-", "[ksoftirqd/0]/12");
+    check(10, 25, "a000", "compute/40");
+    check(70, 24, "a000", "[kworker/0:1]/12");
+    // Between the two the stack was somebody else's: only the clocks' error (2 ms) is let pass.
+    check(51, 24, "a000", "[ksoftirqd/0]/12");
+    check(53, 24, "a000", "compute/40");
+    let labels = labels(&tables, "0 10 1 guest 0 kernel@24 a000 0 ffffffff9a000010", By::Thread);
+    assert_eq!(labels[0].1.thread.as_deref(), Some("ksoftirqd/0"));
+}
+
+#[test]
+fn a_stack_of_another_vm_is_another() {
+    let mut tables = world::tables();
+    let elsewhere = Owner::Vm(VmId(1));
+    tables.images.push(Image { owner: elsewhere, ..kernel_thread("[kworker/0:1]", 24, 0, 100) });
+    check(&tables, "0 10 1 guest 0 kernel@24 a000 0 ffffffff9a000010", "compute/40 clear_page");
 }
 
 #[test]

@@ -2,18 +2,19 @@
 //!
 //! ```text
 //!  host sample:  (pid, time) -> image;  kernel mode -> the host kernel's mappings, else the image's
-//!  guest sample: (vm, CR3, time) -> image;  CPL 0 or upper-half address -> the guest kernel's, else the image's
+//!  guest sample: (vm, kernel stack, time) -> kernel thread, else (vm, CR3, time) -> image;
+//!                CPL 0 or upper-half address -> the guest kernel's, else the image's
 //!  then:         (image, address) -> module, offset -> symbol
 //! ```
 //!
-//! A guest kernel thread runs on the page tables of the process before it, so its samples carry that
-//! process' CR3 and are counted under its name.
+//! A guest kernel thread runs on the page tables of the process before it: its samples carry that
+//! process' CR3, but no other task has its stack.
 
 use model::{
-    Cr3, Guest, HostMode, HostNs, HostVirt, Image, ImageId, ImageKind, ModuleId, Owner, Pid,
-    Sample, StackId, SymbolName, Tables, Tid, VcpuSample, VcpuState, Vm, VmId,
+    Cr3, Guest, HostMode, HostNs, HostVirt, Image, ImageId, ImageKind, KernelStack, ModuleId,
+    Owner, Pid, Sample, StackId, SymbolName, Tables, Tid, VcpuSample, VcpuState, Vm, VmId,
 };
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::span::{Lifetimes, Spaces};
 
@@ -27,13 +28,14 @@ pub struct Resolver<'t> {
     tables: &'t Tables,
     host_images: Lifetimes<Pid, ImageId>,
     guest_images: Lifetimes<(VmId, Cr3), ImageId>,
+    kernel_threads: Lifetimes<(VmId, KernelStack), ImageId>,
     vms: Lifetimes<Pid, VmId>,
     /// The VM whose VMM an image is, for every image.
     vm_of_image: Vec<Option<VmId>>,
     kernels: FxHashMap<Owner, ImageId>,
     spaces: Spaces,
     symbols: FxHashMap<(ModuleId, u64), u32>,
-    guest_slack_ns: Vec<u64>,
+    guest_error_ns: Vec<u64>,
 }
 
 /// Where a sample belongs.
@@ -167,22 +169,27 @@ impl<'t> Resolver<'t> {
             (Owner::Vm(vm), Some(cr3)) => Some(((vm, cr3), i.start, i.end, id)),
             _ => None,
         });
+        let threads = images().filter_map(|(id, i)| match (i.owner, i.kernel_stack) {
+            (Owner::Vm(vm), Some(stack)) => Some(((vm, stack), i.start, i.end, id)),
+            _ => None,
+        });
         let vms = tables.vms.iter().enumerate();
         let kernels = images().filter(|(_, i)| i.kind == ImageKind::Kernel);
-        let slack = |guest: &Guest| match guest {
-            Guest::Mapped { clock, .. } => LIFETIME_SLACK_NS.saturating_add(clock.error_ns),
-            Guest::Unmapped { .. } => LIFETIME_SLACK_NS,
+        let error = |guest: &Guest| match guest {
+            Guest::Mapped { clock, .. } => clock.error_ns,
+            Guest::Unmapped { .. } => 0,
         };
         Self {
             tables,
             host_images: Lifetimes::new(host.map(|(id, i)| (i.pid, i.start, i.end, id))),
             guest_images: Lifetimes::new(guest),
+            kernel_threads: Lifetimes::new(threads),
             vms: Lifetimes::new(vms.map(|(n, v)| (v.pid, v.started, v.ended, VmId::from_index(n)))),
             vm_of_image: tables.images.iter().map(|image| vm_of_image(tables, image)).collect(),
             kernels: kernels.map(|(id, i)| (i.owner, id)).collect(),
             spaces: Spaces::new(tables.images.len(), &tables.mappings),
             symbols: canonical_symbols(tables),
-            guest_slack_ns: tables.vms.iter().map(|vm| slack(&vm.guest)).collect(),
+            guest_error_ns: tables.vms.iter().map(|vm| error(&vm.guest)).collect(),
         }
     }
 
@@ -325,10 +332,18 @@ impl<'t> Resolver<'t> {
     }
 
     fn guest_process(&self, vm: VmId, vcpu: &VcpuSample, sample: &Sample) -> ProcessRef {
+        let error_ns = self.guest_error_ns[vm.index()];
+        // A stack is soon another task's. A kernel thread runs neither before its start nor after its end.
+        let thread = vcpu
+            .kernel_stack
+            .and_then(|stack| self.kernel_threads.at(&(vm, stack), sample.time, error_ns));
+        if let Some(thread) = thread {
+            return ProcessRef::Image(thread);
+        }
         let Some(cr3) = vcpu.cr3 else {
             return ProcessRef::UnknownGuest(vm, Why::Cr3Unreadable);
         };
-        let slack = self.guest_slack_ns[vm.index()];
+        let slack = LIFETIME_SLACK_NS.saturating_add(error_ns);
         let image = self.guest_images.at(&(vm, cr3), sample.time, slack);
         image.map_or(ProcessRef::UnknownGuest(vm, Why::Cr3Unknown), ProcessRef::Image)
     }
@@ -374,6 +389,8 @@ pub struct Threads {
     by_fs_base: FxHashMap<(ImageId, u64), u32>,
     /// The only thread of an image.
     only: FxHashMap<ImageId, Option<u32>>,
+    /// Images of kernel threads.
+    of_kernel: FxHashSet<ImageId>,
 }
 
 impl Threads {
@@ -382,7 +399,11 @@ impl Threads {
             by_tid: FxHashMap::default(),
             by_fs_base: FxHashMap::default(),
             only: FxHashMap::default(),
+            of_kernel: FxHashSet::default(),
         };
+        let images = tables.images.iter().enumerate();
+        let of_kernel = images.filter(|(_, image)| image.kernel_stack.is_some());
+        threads.of_kernel = of_kernel.map(|(row, _)| ImageId::from_index(row)).collect();
         for (row, thread) in (0_u32..).zip(&tables.threads) {
             threads.by_tid.insert((thread.image, thread.tid), row);
             threads.only.entry(thread.image).and_modify(|only| *only = None).or_insert(Some(row));
@@ -394,7 +415,7 @@ impl Threads {
     }
 
     /// The thread of a sample. A guest's FS base is its thread's in user code; in the kernel only
-    /// when it matches (a kernel thread may have borrowed the page tables).
+    /// when it matches (an interrupt of a kernel thread has borrowed page tables).
     pub fn of(&self, sample: &Sample, located: &Located) -> Option<u32> {
         let ProcessRef::Image(image) = located.process else {
             return None;
@@ -403,8 +424,8 @@ impl Threads {
             return self.by_tid.get(&(image, sample.tid)).copied();
         };
         let matching = self.by_fs_base.get(&(image, vcpu.fs_base.0)).copied();
-        let user = located.level == Level::GuestUser;
-        matching.or_else(|| self.only.get(&image).copied().flatten().filter(|_| user))
+        let has_image = located.level == Level::GuestUser || self.of_kernel.contains(&image);
+        matching.or_else(|| self.only.get(&image).copied().flatten().filter(|_| has_image))
     }
 }
 
