@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Runs inside a guest while its host records. It logs page tables and FS bases of processes, which may have exited when
- * the host asks for the guest's map. It writes to one ring and wakes nobody.
+/* Runs inside a guest while its host records. It logs page tables and FS bases of processes, and the stacks of kernel
+ * threads, which may have exited when the host asks for the guest's map. It writes to one ring and wakes nobody.
  *
  * An exit has no page tables: up to Linux 6.15 its tracepoint comes after exit_mm(), when task->mm is gone and
  * active_mm may belong to another process. The fork or exec before has recorded them.
@@ -15,6 +15,9 @@ char LICENSE[] SEC("license") = "GPL";
 /* Byte offsets of kernel fields. User space sets them: it has already read the kernel's BTF for its own walk over the
  * tasks. With CO-RE the loader would read these 4 MiB a second time, which takes seconds in an emulated guest. */
 const volatile __u64 task_mm = 0;
+const volatile __u64 task_flags = 0;
+const volatile __u64 task_stack = 0;
+const volatile __u64 task_start_time = 0;
 const volatile __u64 task_pid = 0;
 const volatile __u64 task_tgid = 0;
 const volatile __u64 task_comm = 0;
@@ -42,23 +45,33 @@ static __always_inline void count_lost(void)
 		__sync_fetch_and_add(count, 1);
 }
 
+/* include/linux/sched.h */
+#define PF_KTHREAD 0x00200000
+
 /* Reads a field. An event with an unreadable field is dropped and counted. */
 #define READ(to, base, offset) bpf_probe_read_kernel(&(to), sizeof(to), (void *)((base) + (offset)))
 
 static __always_inline int emit(__u32 kind, __u64 task, __u32 parent)
 {
 	struct guest_process_event *event;
+	__u32 flags;
 	__u64 mm;
 	long err;
 
 	err = READ(mm, task, task_mm);
+	err |= READ(flags, task, task_flags);
 	if (err) {
 		count_lost();
 		return 0;
 	}
-	/* A kernel thread. */
-	if (!mm && kind != GUEST_PROCESS_EXIT)
+	if (flags & PF_KTHREAD) {
+		/* Its name comes later, so it is logged at its exit with all there is to say. */
+		if (kind != GUEST_PROCESS_EXIT)
+			return 0;
+		kind = GUEST_PROCESS_KERNEL_EXIT;
+	} else if (!mm && kind != GUEST_PROCESS_EXIT) {
 		return 0;
+	}
 	event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);
 	if (!event) {
 		count_lost();
@@ -66,10 +79,15 @@ static __always_inline int emit(__u32 kind, __u64 task, __u32 parent)
 	}
 	event->time_ns = bpf_ktime_get_ns();
 	event->pgd = 0;
-	if (mm)
-		err |= READ(event->pgd, mm, mm_pgd);
-	/* Of a running thread: the value at its last switch, or at the arch_prctl() that set it. */
-	err |= READ(event->fs_base, task, task_fs_base);
+	if (kind == GUEST_PROCESS_KERNEL_EXIT) {
+		err |= READ(event->pgd, task, task_stack);
+		err |= READ(event->fs_base, task, task_start_time);
+	} else {
+		if (mm)
+			err |= READ(event->pgd, mm, mm_pgd);
+		/* Of a running thread: the value at its last switch, or at the arch_prctl() that set it. */
+		err |= READ(event->fs_base, task, task_fs_base);
+	}
 	event->kind = kind;
 	err |= READ(event->pid, task, task_tgid);
 	err |= READ(event->tid, task, task_pid);

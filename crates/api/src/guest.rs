@@ -33,7 +33,7 @@ use serde::{Deserialize, Serialize};
 pub use trace::*;
 
 /// Version of this protocol and of snapshot files.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// First bytes of every frame.
 pub const MAGIC: [u8; 8] = *b"vmscopeG";
@@ -144,6 +144,9 @@ pub struct GuestMap {
     /// Process images: those alive now, and those that ended since `StartLog`.
     #[serde(deserialize_with = "at_most::<_, _, MAX_IMAGES>")]
     pub images: Vec<GuestImage>,
+    /// Kernel threads and idle tasks: those alive now, and those that ended since `StartLog`.
+    #[serde(deserialize_with = "at_most::<_, _, MAX_OTHERS>")]
+    pub kernel_threads: Vec<GuestKernelThread>,
     /// Files the images map.
     #[serde(deserialize_with = "at_most::<_, _, MAX_IMAGES>")]
     pub modules: Vec<GuestModule>,
@@ -219,6 +222,22 @@ pub struct GuestThread {
     pub name: String,
     /// FS base; 0 if it never had one.
     pub fs_base: u64,
+}
+
+/// A kernel thread, or the idle task of a CPU. It runs on the page tables of the process before it, so it is told by its
+/// stack.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuestKernelThread {
+    /// Thread id; 0 for an idle task.
+    pub tid: u32,
+    /// Its name (`comm`).
+    pub name: String,
+    /// First address of its stack.
+    pub stack: u64,
+    /// Valid from, guest's `CLOCK_MONOTONIC`, ns; `None`: before `StartLog`.
+    pub start_ns: Option<u64>,
+    /// Valid until; `None`: still there.
+    pub end_ns: Option<u64>,
 }
 
 /// An executable mapping.

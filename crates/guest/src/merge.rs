@@ -6,12 +6,12 @@
 use std::collections::BTreeMap;
 
 use api::guest::{
-    GuestImage, GuestKernel, GuestMap, GuestMapping, GuestModule, MAX_IMAGE_PARTS, MAX_IMAGES,
-    MAX_OTHERS, MAX_SYMBOLS,
+    GuestImage, GuestKernel, GuestKernelThread, GuestMap, GuestMapping, GuestModule,
+    MAX_IMAGE_PARTS, MAX_IMAGES, MAX_OTHERS, MAX_SYMBOLS,
 };
 use model::{
-    BuildId, Clock, Cr3, GuestVirt, HostNs, Image, ImageId, ImageKind, Mapping, Module, ModuleId,
-    Note, Owner, Pid, Tables, Thread, Tid, VmId,
+    BuildId, Clock, Cr3, GuestVirt, HostNs, Image, ImageId, ImageKind, KernelStack, Mapping,
+    Module, ModuleId, Note, Owner, Pid, Tables, Thread, Tid, VmId,
 };
 
 use crate::check::{
@@ -59,6 +59,7 @@ pub fn merge(map: GuestMap, vm: VmId, clock: Clock, tables: &mut Tables) -> Merg
     let functions = merge.kernel_functions(map.kernel);
     let modules = merge.modules(map.modules);
     merge.images(map.images, &modules);
+    merge.kernel_threads(map.kernel_threads);
 
     let told = map.problems.iter().take(MAX_NOTES).map(|problem| clean(problem, MAX_NOTE));
     let left_out = merge.left_out.iter().map(|(why, count)| format!("{count} {why} left out"));
@@ -173,10 +174,10 @@ impl Merge<'_> {
         let mut parts_left = MAX_IMAGE_PARTS;
         // By page tables, then time: what claims an instant of the one before it is seen.
         images.sort_by_key(|image| (Cr3::new(image.cr3), image.start_ns, image.end_ns));
-        let mut taken_until: Option<(Cr3, Option<HostNs>)> = None;
+        let mut taken = Taken::default();
         for image in images {
             let cr3 = Cr3::new(image.cr3);
-            let (start, end) = self.times(&image);
+            let (start, end) = self.times(image.start_ns, image.end_ns);
             if cr3.base() == 0 || !is_pid(image.pid) {
                 self.leave_out("processes without page tables or id");
                 continue;
@@ -187,21 +188,54 @@ impl Merge<'_> {
                 self.leave_out("processes that end before they start");
                 continue;
             }
-            let overlaps = taken_until.is_some_and(|(taken, until)| {
-                taken == cr3 && (until.is_none() || start.is_none() || start < until)
-            });
-            if overlaps {
+            if !taken.take(cr3, start, end) {
                 self.leave_out("processes with another's page tables at the same time");
                 continue;
             }
-            taken_until = Some((cr3, end));
             self.image(image, cr3, (start, end), modules, &mut parts_left);
         }
     }
 
-    fn times(&self, image: &GuestImage) -> (Option<HostNs>, Option<HostNs>) {
+    fn kernel_threads(&mut self, mut threads: Vec<GuestKernelThread>) {
+        threads.sort_by_key(|thread| (thread.stack, thread.start_ns, thread.end_ns));
+        let mut taken = Taken::default();
+        for thread in threads {
+            let (start, end) = self.times(thread.start_ns, thread.end_ns);
+            let is_idle = thread.tid == 0;
+            if !(is_idle || is_pid(thread.tid))
+                || !is_kernel_address(thread.stack)
+                || !thread.stack.is_multiple_of(KernelStack::BYTES)
+            {
+                self.leave_out("kernel threads without stack or id");
+                continue;
+            }
+            let is_backwards = matches!((start, end), (Some(start), Some(end)) if end <= start);
+            if is_backwards || !taken.take(thread.stack, start, end) {
+                self.leave_out("kernel threads on another's stack at the same time");
+                continue;
+            }
+            let name = clean(&thread.name, MAX_NAME);
+            let image = self.add_image(Image {
+                owner: self.owner,
+                kind: ImageKind::Process,
+                pid: Pid(thread.tid),
+                name: format!("[{name}]"),
+                cr3: None,
+                kernel_stack: Some(KernelStack::holding(GuestVirt(thread.stack))),
+                start,
+                end,
+            });
+            self.tables.threads.push(Thread { image, tid: Tid(thread.tid), name, fs_base: None });
+        }
+    }
+
+    fn times(
+        &self,
+        start_ns: Option<u64>,
+        end_ns: Option<u64>,
+    ) -> (Option<HostNs>, Option<HostNs>) {
         let on_host = |guest_ns: u64| self.clock.to_host(guest_ns);
-        (image.start_ns.map(on_host), image.end_ns.map(on_host))
+        (start_ns.map(on_host), end_ns.map(on_host))
     }
 
     fn image(
@@ -263,6 +297,29 @@ impl Merge<'_> {
             covered = end;
             self.tables.mappings.push(Mapping { image, start, end, offset, module: *module });
         }
+    }
+}
+
+/// What can be one's only at a time: asked in order of key and time, who claims an instant of the one before is seen.
+#[derive(Debug)]
+struct Taken<K>(Option<(K, Option<HostNs>)>);
+
+impl<K> Default for Taken<K> {
+    fn default() -> Self {
+        Self(None)
+    }
+}
+
+impl<K: PartialEq> Taken<K> {
+    /// False: it is another's for a part of that time.
+    fn take(&mut self, key: K, start: Option<HostNs>, end: Option<HostNs>) -> bool {
+        let overlaps = self.0.as_ref().is_some_and(|(taken, until)| {
+            *taken == key && (until.is_none() || start.is_none() || start < *until)
+        });
+        if !overlaps {
+            self.0 = Some((key, end));
+        }
+        !overlaps
     }
 }
 

@@ -1,6 +1,6 @@
 //! Guests' claims, and what of them reaches the tables.
 
-use api::guest::{GuestThread, KernelModule, KernelSymbol};
+use api::guest::{GuestKernelThread, GuestThread, KernelModule, KernelSymbol};
 use model::{Guest, Vm};
 
 use super::*;
@@ -148,6 +148,53 @@ fn processes_that_cannot_be_are_left_out() {
             "1 processes that end before they start left out",
             "3 processes without page tables or id left out",
         ],
+    );
+}
+
+#[test]
+fn kernel_threads_become_images_with_a_stack() {
+    const STACK: u64 = 0xffff_c900_0012_c000;
+    let thread = |tid, stack, start_ns, end_ns| GuestKernelThread {
+        tid,
+        name: format!("k{tid}\n"),
+        stack,
+        start_ns,
+        end_ns,
+    };
+    let kernel_threads = vec![
+        thread(0, STACK + 0x4000, None, None), // an idle task
+        thread(9, STACK, Some(60), None),
+        thread(8, STACK, None, Some(50)),
+        thread(10, STACK, Some(70), None), // on 9's stack
+        thread(11, STACK + 0x8000, Some(70), Some(60)), // backwards
+        thread(12, STACK + 0xc008, None, None), // no stack begins there
+        thread(13, 0x4000, None, None),    // in user memory
+        thread(1 << 23, STACK + 0x1_0000, None, None), // no such id
+    ];
+    let (tables, merged) =
+        add(GuestMap { kernel: kernel(), kernel_threads, ..GuestMap::default() });
+    let images: Vec<_> = tables.images[1..]
+        .iter()
+        .map(|i| (i.pid.0, &*i.name, i.kernel_stack.unwrap().0, i.start, i.end))
+        .collect();
+    assert_eq!(
+        images,
+        [
+            (8, "[k8\\u{a}]", 0x2400_004b, None, Some(HostNs(1050))),
+            (9, "[k9\\u{a}]", 0x2400_004b, Some(HostNs(1060)), None),
+            (0, "[k0\\u{a}]", 0x2400_004c, None, None),
+        ]
+    );
+    let threads: Vec<_> =
+        tables.threads.iter().map(|thread| (thread.image.0, thread.tid.0)).collect();
+    assert_eq!(threads, [(1, 8), (2, 9), (3, 0)]);
+    let notes: Vec<&str> = merged.notes.iter().map(|note| &*note.text).collect();
+    assert_eq!(
+        notes,
+        [
+            "2 kernel threads on another's stack at the same time left out",
+            "3 kernel threads without stack or id left out",
+        ]
     );
 }
 

@@ -1,10 +1,10 @@
 //! Walks a kernel's list of tasks in its own memory: which process has which page tables, which
-//! thread which FS base. Pure over a trait, so that the memory may be the running kernel's
+//! thread which FS base, which kernel thread which stack. Pure over a trait, so that the memory may be the running kernel's
 //! (`/proc/kcore`) or a guest's RAM seen from outside.
 //!
 //! ```text
 //!  init_task.tasks <-> task.tasks <-> task.tasks <-> ... (thread group leaders, a ring)
-//!                        |-- mm -> pgd
+//!                        |-- mm -> pgd; of a kernel thread: stack
 //!                        '-- signal.thread_head <-> thread.thread_node <-> ... (a ring)
 //! ```
 //!
@@ -19,6 +19,8 @@ const MAX_STEPS: usize = 1 << 19;
 const MAX_ATTEMPTS: usize = 4;
 /// The kernel's own limit on process ids (`PID_MAX_LIMIT`).
 const MAX_PID: u32 = 1 << 22;
+/// `task_struct.flags`: a kernel thread (include/linux/sched.h). It may have borrowed a process' memory.
+const PF_KTHREAD: u32 = 0x0020_0000;
 
 /// The memory of a kernel, by the kernel's own virtual addresses.
 pub trait KernelMemory {
@@ -31,6 +33,10 @@ pub trait KernelMemory {
 pub struct Layout {
     /// `task_struct.tasks`
     pub tasks: u64,
+    /// `task_struct.flags`
+    pub flags: u64,
+    /// `task_struct.stack`
+    pub stack: u64,
     /// `task_struct.pid`
     pub pid: u64,
     /// `task_struct.tgid`
@@ -79,11 +85,26 @@ pub struct Thread {
     pub fs_base: u64,
 }
 
+/// A kernel thread, or a CPU's idle task.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KernelThread {
+    /// Thread id; 0 for an idle task.
+    pub tid: u32,
+    /// Its name.
+    pub name: String,
+    /// First address of its stack.
+    pub stack: u64,
+    /// When it was made, guest's `CLOCK_MONOTONIC`, ns.
+    pub start_ns: u64,
+}
+
 /// What a walk found.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Walk {
     /// Processes in list order, which is the order they were made in.
     pub processes: Vec<Process>,
+    /// Kernel threads in the same order, without the idle tasks, which the list does not have.
+    pub kernel_threads: Vec<KernelThread>,
     /// Why the list may be incomplete.
     pub problem: Option<&'static str>,
 }
@@ -109,6 +130,31 @@ pub fn walk(
     best
 }
 
+/// Where a kernel keeps the idle tasks of its CPUs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct IdleTasks {
+    /// `idle_threads`: a per-CPU variable, a pointer to the CPU's idle task.
+    pub variable: GuestVirt,
+    /// `__per_cpu_offset`: what to add for each CPU.
+    pub offsets: GuestVirt,
+}
+
+/// The idle tasks of these CPUs, as far as they can be read.
+pub fn idle_tasks(
+    memory: &dyn KernelMemory,
+    layout: &Layout,
+    idle: &IdleTasks,
+    cpus: &[u32],
+) -> Vec<KernelThread> {
+    let reader = Reader { memory, layout, page_offset: 0 };
+    let of_cpu = |cpu: &u32| {
+        let offset = reader.u64(idle.offsets.0, u64::from(*cpu) * 8)?;
+        let task = reader.u64(idle.variable.0.wrapping_add(offset), 0)?;
+        reader.kernel_thread(task, 0)
+    };
+    cpus.iter().filter_map(of_cpu).collect()
+}
+
 struct Reader<'a> {
     memory: &'a dyn KernelMemory,
     layout: &'a Layout,
@@ -122,7 +168,11 @@ impl Reader<'_> {
         let mut steps_left = MAX_STEPS;
         let end = self.ring(head, &mut steps_left, &mut |node, steps_left| {
             let task = node.wrapping_sub(self.layout.tasks);
-            // A kernel thread has no memory of its own; a process that is ending, none any more.
+            if self.u32(task, self.layout.flags)? & PF_KTHREAD != 0 {
+                walk.kernel_threads.push(self.kernel_thread(task, self.id(task)?)?);
+                return Some(());
+            }
+            // A process that is ending has no memory any more.
             let mm = self.u64(task, self.layout.mm)?;
             if mm != 0 {
                 walk.processes.push(self.process(task, mm, steps_left)?);
@@ -153,6 +203,15 @@ impl Reader<'_> {
             cr3: pgd.wrapping_sub(self.page_offset),
             start_ns: self.u64(task, self.layout.start_time)?,
             threads,
+        })
+    }
+
+    fn kernel_thread(&self, task: u64, tid: u32) -> Option<KernelThread> {
+        Some(KernelThread {
+            tid,
+            name: self.name(task)?,
+            stack: self.u64(task, self.layout.stack)?,
+            start_ns: self.u64(task, self.layout.start_time)?,
         })
     }
 
@@ -188,9 +247,7 @@ impl Reader<'_> {
     }
 
     fn id(&self, task: u64) -> Option<u32> {
-        let mut bytes = [0; 4];
-        self.read(task, self.layout.pid, &mut bytes)?;
-        let id = u32::from_le_bytes(bytes);
+        let id = self.u32(task, self.layout.pid)?;
         (1..=MAX_PID).contains(&id).then_some(id)
     }
 
@@ -198,6 +255,12 @@ impl Reader<'_> {
         let mut bytes = [0; 16];
         self.read(task, self.layout.comm, &mut bytes)?;
         Some(comm(&bytes))
+    }
+
+    fn u32(&self, base: u64, offset: u64) -> Option<u32> {
+        let mut bytes = [0; 4];
+        self.read(base, offset, &mut bytes)?;
+        Some(u32::from_le_bytes(bytes))
     }
 
     fn u64(&self, base: u64, offset: u64) -> Option<u64> {

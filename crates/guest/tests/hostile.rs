@@ -4,9 +4,9 @@
 use std::time::{Duration, Instant};
 
 use api::guest::{
-    FunctionSymbol, GuestImage, GuestKernel, GuestMap, GuestMapping, GuestModule, GuestThread,
-    KernelModule, KernelSymbol, ModuleSymbols, Response, TraceLost, TraceStackRow, TraceStarted,
-    TraceStopped, TraceTaskRow, VERSION,
+    FunctionSymbol, GuestImage, GuestKernel, GuestKernelThread, GuestMap, GuestMapping,
+    GuestModule, GuestThread, KernelModule, KernelSymbol, ModuleSymbols, Response, TraceLost,
+    TraceStackRow, TraceStarted, TraceStopped, TraceTaskRow, VERSION,
 };
 use guest::fuzzing;
 use model::{Clock, Guest, Owner, Pid, Tables, Vm, VmId};
@@ -55,6 +55,13 @@ fn valid_map() -> GuestMap {
             })
             .collect(),
     };
+    let kernel_thread = |tid: u32| GuestKernelThread {
+        tid,
+        name: format!("kworker/{tid}"),
+        stack: 0xffff_c900_0000_0000 + u64::from(tid / 2) * 0x4000,
+        start_ns: (!tid.is_multiple_of(2)).then_some(5000),
+        end_ns: tid.is_multiple_of(2).then_some(4000),
+    };
     GuestMap {
         version: VERSION,
         boot_id: "8b7b3c8e".into(),
@@ -72,6 +79,7 @@ fn valid_map() -> GuestMap {
             }],
         },
         images: (1..12).map(image).collect(),
+        kernel_threads: (0..8).map(kernel_thread).collect(),
         modules: (0..4).map(module).collect(),
         problems: vec!["one".into()],
     }
@@ -251,7 +259,7 @@ fn a_list_that_says_it_is_long_allocates_little() {
     // A map whose list of images claims 2^60 entries, and nothing follows.
     let mut frame = fuzzing::frame(&Response::Map(Box::default()));
     let end = frame.len();
-    frame.truncate(end - 3); // before the lists of images, modules and problems
+    frame.truncate(end - 4); // before the lists of images, kernel threads, modules and problems
     frame.extend([0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x10]);
     let length = u32::try_from(frame.len() - 20).unwrap_or(0);
     frame[16..20].copy_from_slice(&length.to_le_bytes());

@@ -8,8 +8,9 @@ use std::fmt::Write;
 use std::path::Path;
 
 use api::guest::{
-    FunctionSymbol, GuestImage, GuestKernel, GuestMap, GuestMapping, GuestModule, GuestThread,
-    KernelModule, KernelSymbol, ModuleSymbols, Request, Response, VERSION,
+    FunctionSymbol, GuestImage, GuestKernel, GuestKernelThread, GuestMap, GuestMapping,
+    GuestModule, GuestThread, KernelModule, KernelSymbol, ModuleSymbols, Request, Response,
+    VERSION,
 };
 
 fn requests() -> Vec<Request> {
@@ -42,6 +43,13 @@ fn responses() -> Vec<Response> {
             end_ns: None,
             threads: vec![GuestThread { tid: 8, name: "t".into(), fs_base: 9 }],
             mappings: vec![GuestMapping { start: 1, end: 2, offset: 3, module: 0 }],
+        }],
+        kernel_threads: vec![GuestKernelThread {
+            tid: 9,
+            name: "k".into(),
+            stack: 0xffff_c900_0000_4000,
+            start_ns: None,
+            end_ns: Some(6),
         }],
         modules: vec![GuestModule { path: "/a".into(), build_id: vec![0xab, 0xcd] }],
         problems: vec!["x".into()],

@@ -33,6 +33,8 @@ fn layout(btf: &Btf<'_>) -> Result<Layout, InsideError> {
     };
     Ok(Layout {
         tasks: within(task, "tasks")?,
+        flags: within(task, "flags")?,
+        stack: within(task, "stack")?,
         pid: within(task, "pid")?,
         tgid: within(task, "tgid")?,
         comm: within(task, "comm")?,

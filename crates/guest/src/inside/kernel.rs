@@ -17,6 +17,10 @@ pub(crate) struct Kernel {
     pub(crate) init_task: Option<u64>,
     /// The address of the kernel's own page tables (`swapper_pg_dir`).
     pub(crate) page_tables: Option<u64>,
+    /// The address of `idle_threads`: on kernels before Linux 6.15, its offset in each CPU's variables.
+    pub(crate) idle_threads: Option<u64>,
+    /// The address of `__per_cpu_offset`.
+    pub(crate) per_cpu_offset: Option<u64>,
     module_lines: Vec<ModuleEntry>,
 }
 
@@ -49,6 +53,8 @@ fn parse_kernel(symbols: &str, modules: &str) -> Result<Kernel, InsideError> {
             (None, "init_task") => kernel.init_task = Some(symbol.address),
             // `swapper_pg_dir` is a macro for it on x86-64.
             (None, "init_top_pgt") => kernel.page_tables = Some(symbol.address),
+            (None, "idle_threads") => kernel.idle_threads = Some(symbol.address),
+            (None, "__per_cpu_offset") => kernel.per_cpu_offset = Some(symbol.address),
             _ => {}
         }
         if !symbol.is_text() {
@@ -109,6 +115,8 @@ ffffffff81000100 T schedule
 ffffffff82000000 T _etext
 ffffffff82400000 D init_task
 ffffffff82410000 D init_top_pgt
+ffffffff82420000 D __per_cpu_offset
+000000000001f8c8 d idle_threads
 ffffffffc0000010 t first\t[virtio]
 ffffffffc0001fff t last\t[virtio]
 ffffffffc0003000 d data\t[virtio]
@@ -126,6 +134,8 @@ silent 20480 0 - Live 0xffffffffc0009000
         let kernel = parse_kernel(SYMBOLS, MODULES).unwrap();
         assert_eq!(kernel.init_task, Some(0xffff_ffff_8240_0000));
         assert_eq!(kernel.page_tables, Some(0xffff_ffff_8241_0000));
+        assert_eq!(kernel.per_cpu_offset, Some(0xffff_ffff_8242_0000));
+        assert_eq!(kernel.idle_threads, Some(0x1_f8c8));
         assert_eq!(kernel.map.text_start, 0xffff_ffff_8100_0000);
         assert_eq!(kernel.map.text_end, 0xffff_ffff_8200_0000);
         let names: Vec<_> = kernel.map.symbols.iter().map(|symbol| &*symbol.name).collect();

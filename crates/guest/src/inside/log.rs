@@ -108,7 +108,7 @@ fn translate(event: sideband::Event, has_program: bool, modules: &mut Modules) -
 }
 
 /// The CPUs that are online; CPU 0 if nobody says.
-fn online_cpus(sys: &Path) -> Vec<u32> {
+pub(crate) fn online_cpus(sys: &Path) -> Vec<u32> {
     let text = std::fs::read_to_string(sys.join("devices/system/cpu/online")).unwrap_or_default();
     let cpus = parse_cpu_list(text.trim());
     if cpus.is_empty() { vec![0] } else { cpus }

@@ -13,6 +13,7 @@ const EVENT_BYTES: usize = 56;
 const FORK: u32 = 1;
 const EXEC: u32 = 2;
 const EXIT: u32 = 3;
+const KERNEL_EXIT: u32 = 4;
 
 /// Why the program can't log processes.
 #[derive(Debug, thiserror::Error)]
@@ -41,6 +42,9 @@ impl LogProgram {
         loader.btf(None);
         for (name, offset) in [
             ("task_mm", &layout.mm),
+            ("task_flags", &layout.flags),
+            ("task_stack", &layout.stack),
+            ("task_start_time", &layout.start_time),
             ("task_pid", &layout.pid),
             ("task_tgid", &layout.tgid),
             ("task_comm", &layout.comm),
@@ -100,6 +104,7 @@ fn parse(bytes: &[u8], page_offset: u64) -> Option<Event> {
         FORK => EventKind::Fork { parent: half(36)?, name, cr3: Some(cr3), fs_base },
         EXEC => EventKind::Exec { name, cr3 },
         EXIT => EventKind::Exit { fs_base },
+        KERNEL_EXIT => EventKind::KernelExit { name, stack: pgd, start_ns: fs_base },
         _ => return None,
     };
     Some(Event { time_ns: word(0)?, pid: half(28)?, tid: half(32)?, kind })
@@ -130,7 +135,9 @@ mod test {
         check(1, Some(fork));
         check(2, Some(EventKind::Exec { name: name(), cr3 }));
         check(3, Some(EventKind::Exit { fs_base: 0x7f11 }));
-        check(4, None);
+        let stack = 0xffff_8880_0123_4000;
+        check(4, Some(EventKind::KernelExit { name: name(), stack, start_ns: 0x7f11 }));
+        check(5, None);
     }
 
     #[test]

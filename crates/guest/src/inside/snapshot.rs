@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::Path;
 
-use api::guest::{GuestImage, GuestMap, MAX_ANSWER_BYTES, ModuleSymbols, Response, VERSION};
+use api::guest::{
+    GuestImage, GuestKernelThread, GuestMap, MAX_ANSWER_BYTES, ModuleSymbols, Response, VERSION,
+};
 use model::GuestVirt;
 
 use super::InsideError;
@@ -14,7 +16,7 @@ use super::log::Log;
 use super::processes::{self, Modules};
 use super::timeline::{self, Story};
 use crate::frame;
-use crate::walk::{Layout, Process, walk};
+use crate::walk::{IdleTasks, KernelThread, Layout, Process, Walk, idle_tasks, walk};
 
 /// Reads one guest's inside; numbers of modules stay valid as long as it lives.
 #[derive(Debug, Default)]
@@ -32,6 +34,7 @@ struct Tasks {
     kcore: Kcore,
     layout: Layout,
     init_task: GuestVirt,
+    idle: Option<IdleTasks>,
     page_offset: u64,
 }
 
@@ -44,7 +47,24 @@ impl Tasks {
             path: "/proc/kcore".into(),
             text: "no range of physical memory".into(),
         })?;
-        Ok(Self { kcore, layout, init_task, page_offset })
+        let idle = kernel.idle_threads.zip(kernel.per_cpu_offset).map(|(variable, offsets)| {
+            IdleTasks { variable: GuestVirt(variable), offsets: GuestVirt(offsets) }
+        });
+        Ok(Self { kcore, layout, init_task, idle, page_offset })
+    }
+
+    fn walk(&self) -> Walk {
+        let mut walked = walk(&self.kcore, &self.layout, self.init_task, self.page_offset);
+        if let Some(idle) = &self.idle {
+            let cpus = super::log::online_cpus(Path::new("/sys"));
+            // First: whatever is cut off, these are not.
+            let of_list = std::mem::replace(
+                &mut walked.kernel_threads,
+                idle_tasks(&self.kcore, &self.layout, idle, &cpus),
+            );
+            walked.kernel_threads.extend(of_list);
+        }
+        walked
     }
 }
 
@@ -55,7 +75,7 @@ impl Reader {
         let ready = self.ready_tasks();
         let mut log = Log::start(self.tasks.as_ref().map(|tasks| &tasks.layout));
         match ready {
-            Ok(()) => log.before = self.live_images(&mut log.problems),
+            Ok(()) => log.before = self.alive(&mut log.problems).0,
             Err(error) => log.problems.push(no_processes(&error)),
         }
         log
@@ -85,8 +105,10 @@ impl Reader {
             map.kernel.cr3 = tasks.kcore.image_phys(virt).unwrap_or(0);
         }
         map.now_ns = super::now_ns();
-        let after = self.live_images(&mut problems);
-        map.images = timeline::images(self.story(log, after, map.now_ns, &mut problems));
+        let alive = self.alive(&mut problems);
+        let story = self.story(log, alive, map.now_ns, &mut problems);
+        map.kernel_threads = timeline::kernel_threads(&story);
+        map.images = timeline::images(story);
         map.modules.clone_from(&self.modules.list);
         map.problems = problems;
         map
@@ -95,11 +117,17 @@ impl Reader {
     fn story(
         &mut self,
         log: Option<Log>,
-        after: Vec<GuestImage>,
+        (after, kernel_threads): (Vec<GuestImage>, Vec<GuestKernelThread>),
         now_ns: u64,
         problems: &mut Vec<String>,
     ) -> Story {
-        let mut story = Story { after, ended_ns: now_ns, started_ns: now_ns, ..Story::default() };
+        let mut story = Story {
+            after,
+            kernel_threads,
+            ended_ns: now_ns,
+            started_ns: now_ns,
+            ..Story::default()
+        };
         let Some(mut log) = log else {
             // Without a log nobody knows what was here before: who is alive always was.
             for image in &mut story.after {
@@ -143,12 +171,21 @@ impl Reader {
         Ok(())
     }
 
-    fn live_images(&mut self, problems: &mut Vec<String>) -> Vec<GuestImage> {
-        let Some(tasks) = &self.tasks else { return Vec::new() };
-        let walked = walk(&tasks.kcore, &tasks.layout, tasks.init_task, tasks.page_offset);
+    /// Processes and kernel threads that are there now.
+    fn alive(&mut self, problems: &mut Vec<String>) -> (Vec<GuestImage>, Vec<GuestKernelThread>) {
+        let Some(tasks) = &self.tasks else { return Default::default() };
+        let walked = tasks.walk();
         problems.extend(walked.problem.map(str::to_owned));
+        let kernel_thread = |thread: KernelThread| GuestKernelThread {
+            tid: thread.tid,
+            name: thread.name,
+            stack: thread.stack,
+            start_ns: Some(thread.start_ns),
+            end_ns: None,
+        };
+        let kernel_threads = walked.kernel_threads.into_iter().map(kernel_thread).collect();
         let processes: Vec<Process> = walked.processes;
-        processes::images(Path::new("/proc"), processes, &mut self.modules)
+        (processes::images(Path::new("/proc"), processes, &mut self.modules), kernel_threads)
     }
 }
 

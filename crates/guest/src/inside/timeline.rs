@@ -12,7 +12,9 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use api::guest::{GuestImage, GuestMapping, GuestThread, MAX_IMAGES};
+use api::guest::{
+    GuestImage, GuestKernelThread, GuestMapping, GuestThread, MAX_IMAGES, MAX_OTHERS,
+};
 
 /// Mappings of one image that are kept.
 const MAX_MAPPINGS: usize = 1 << 14;
@@ -43,6 +45,8 @@ pub(crate) enum EventKind {
     Exec { name: String, cr3: u64 },
     /// A thread ended.
     Exit { fs_base: u64 },
+    /// A kernel thread ended, which had this stack since it was made.
+    KernelExit { name: String, stack: u64, start_ns: u64 },
 }
 
 /// Everything the log knows.
@@ -54,10 +58,35 @@ pub(crate) struct Story {
     pub(crate) events: Vec<Event>,
     /// Processes alive at the end; `start_ns` is when each was made.
     pub(crate) after: Vec<GuestImage>,
+    /// Kernel threads alive at the end, likewise.
+    pub(crate) kernel_threads: Vec<GuestKernelThread>,
     /// When the log began.
     pub(crate) started_ns: u64,
     /// When the processes of `after` were read; later events don't count.
     pub(crate) ended_ns: u64,
+}
+
+/// All kernel threads of the story. More than `MAX_OTHERS` are cut off, first those that ended first.
+pub(crate) fn kernel_threads(story: &Story) -> Vec<GuestKernelThread> {
+    let ended = story.events.iter().rev().filter_map(|event| match &event.kind {
+        EventKind::KernelExit { name, stack, start_ns } => Some(GuestKernelThread {
+            tid: event.tid,
+            name: name.clone(),
+            stack: *stack,
+            start_ns: Some(*start_ns),
+            end_ns: Some(event.time_ns),
+        }),
+        _ => None,
+    });
+    // Those that were alive when they were looked for, and ended before the log did.
+    let gone: HashSet<_> = ended.clone().map(|thread| (thread.tid, thread.start_ns)).collect();
+    let alive = story.kernel_threads.iter().cloned();
+    let alive = alive.filter(|thread| !gone.contains(&(thread.tid, thread.start_ns)));
+    let made = |mut thread: GuestKernelThread| {
+        thread.start_ns = thread.start_ns.filter(|made_ns| story.started_ns < *made_ns);
+        thread
+    };
+    alive.chain(ended).map(made).take(MAX_OTHERS).collect()
 }
 
 /// All images of the story. More than `MAX_IMAGES` are cut off, the oldest ones first.
@@ -213,6 +242,7 @@ impl Timeline {
                 _ => self.exec(time_ns, pid, name, Some(cr3)),
             },
             EventKind::Exit { fs_base } => self.exit(time_ns, pid, tid, fs_base),
+            EventKind::KernelExit { .. } => {}
         }
     }
 

@@ -50,6 +50,11 @@ fn event(line: &str) -> Event {
         ["mmap", range] => EventKind::Mapped(mapping(range)),
         ["exec", name, cr3] => EventKind::Exec { name: name.into(), cr3: number(cr3) },
         ["exit"] => EventKind::Exit { fs_base: 0x22 },
+        ["kernel-exit", name, stack, made] => EventKind::KernelExit {
+            name: name.into(),
+            stack: number(stack),
+            start_ns: made.parse().unwrap(),
+        },
         _ => panic!("unknown event in test: {line}"),
     };
     let time_ns = words[0].parse().unwrap();
@@ -93,6 +98,7 @@ fn check(before: &[&str], events: &[&str], after: &[&str], expected: &[&str]) {
                 process(line, Some(if old { 5 } else { 50 }))
             })
             .collect(),
+        kernel_threads: Vec::new(),
         started_ns: STARTED,
         ended_ns: ENDED,
     };
@@ -102,6 +108,41 @@ fn check(before: &[&str], events: &[&str], after: &[&str], expected: &[&str]) {
     let mut expected: Vec<&str> = expected.to_vec();
     expected.sort_unstable();
     assert_eq!(got, expected);
+}
+
+#[test]
+fn kernel_threads_are_those_alive_and_those_that_ended() {
+    let alive = |tid: u32, made_ns| GuestKernelThread {
+        tid,
+        name: "alive".into(),
+        stack: 0xa000,
+        start_ns: Some(made_ns),
+        end_ns: None,
+    };
+    let story = Story {
+        events: ["20 8 kernel-exit old b000 5", "40 9 kernel-exit young b000 30", "50 7 exit"]
+            .map(event)
+            .to_vec(),
+        // 9 ended after it was found alive.
+        kernel_threads: vec![alive(2, 1), alive(9, 30), alive(10, 45)],
+        started_ns: STARTED,
+        ended_ns: ENDED,
+        ..Story::default()
+    };
+    let drawn: Vec<_> = kernel_threads(&story)
+        .into_iter()
+        .map(|thread| (thread.tid, thread.name, thread.stack, thread.start_ns, thread.end_ns))
+        .collect();
+    let (alive, old, young) = ("alive".to_owned(), "old".to_owned(), "young".to_owned());
+    assert_eq!(
+        drawn,
+        [
+            (2, alive.clone(), 0xa000, None, None),
+            (10, alive, 0xa000, Some(45), None),
+            (9, young, 0xb000, Some(30), Some(40)),
+            (8, old, 0xb000, None, Some(20)),
+        ]
+    );
 }
 
 #[test]

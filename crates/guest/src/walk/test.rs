@@ -8,6 +8,8 @@ use super::*;
 const BASE: u64 = 0xffff_8880_0000_0000;
 const LAYOUT: Layout = Layout {
     tasks: 0x10,
+    flags: 0x70,
+    stack: 0x78,
     pid: 0x20,
     tgid: 0x24,
     comm: 0x28,
@@ -58,7 +60,7 @@ fn ring(words: &mut BTreeMap<u64, u64>, nodes: &[u64]) {
 }
 
 /// `processes`: thread ids of each, the first is the process. Odd pages are tasks, by thread id;
-/// page 0 is init_task. A process whose first id is a multiple of 100 is a kernel thread.
+/// page 0 is init_task. A process whose first id is a multiple of 100 is a kernel thread, with borrowed memory.
 fn kernel(processes: &[&[u64]]) -> Memory {
     let mut words = BTreeMap::new();
     let mut leaders = vec![at(0) + LAYOUT.tasks];
@@ -78,7 +80,10 @@ fn kernel(processes: &[&[u64]]) -> Memory {
                 u64::from_le_bytes(name.as_bytes().try_into().unwrap()),
             );
             words.insert(task + LAYOUT.comm + 8, 0);
-            words.insert(task + LAYOUT.mm, if threads[0] % 100 == 0 { 0 } else { mm });
+            let flags = if threads[0] % 100 == 0 { PF_KTHREAD } else { 0 };
+            words.insert(task + LAYOUT.mm, mm);
+            words.insert(task + LAYOUT.flags, flags.into());
+            words.insert(task + LAYOUT.stack, 0xffff_c900_0000_0000 + tid * 0x4000);
             words.insert(task + LAYOUT.start_time, 1000 + tid);
             words.insert(task + LAYOUT.fs_base, 0x7f00_0000 + tid);
             words.insert(task + LAYOUT.signal, signal);
@@ -101,7 +106,7 @@ fn check(memory: &Memory, expected: &[(u32, &[u32])], problem: Option<&str>) {
 }
 
 #[test]
-fn processes_and_threads_are_found_and_kernel_threads_left_out() {
+fn processes_threads_and_kernel_threads_are_found() {
     let memory = kernel(&[&[1], &[100], &[7, 8, 9]]);
     check(&memory, &[(1, &[1]), (7, &[7, 8, 9])], None);
     let found = walk(&memory, &LAYOUT, GuestVirt(at(0)), BASE);
@@ -121,6 +126,28 @@ fn processes_and_threads_are_found_and_kernel_threads_left_out() {
                 .to_vec(),
         }
     );
+    let kernel_thread = |tid: u32, stack| KernelThread {
+        tid,
+        name: format!("t{tid}"),
+        stack,
+        start_ns: 1000 + u64::from(tid),
+    };
+    assert_eq!(found.kernel_threads, [kernel_thread(100, 0xffff_c900_0019_0000)]);
+}
+
+#[test]
+fn idle_tasks_are_found_by_cpu() {
+    let memory = kernel(&[&[1], &[200], &[300]]);
+    let (variable, offsets) = (0x1_f8c8, at(90));
+    let idle = IdleTasks { variable: GuestVirt(variable), offsets: GuestVirt(offsets) };
+    // CPU 0 has task 200, CPU 2 task 300; CPU 1 has none, CPU 3 no memory.
+    for (cpu, task) in [(0, at(200)), (1, 0), (2, at(300))] {
+        memory.words.borrow_mut().insert(offsets + cpu * 8, at(50 + cpu) - variable);
+        memory.words.borrow_mut().insert(at(50 + cpu), task);
+    }
+    let found = idle_tasks(&memory, &LAYOUT, &idle, &[0, 1, 2, 3, u32::MAX]);
+    let drawn: Vec<_> = found.iter().map(|task| (task.tid, &*task.name)).collect();
+    assert_eq!(drawn, [(0, "t200"), (0, "t300")]);
 }
 
 #[test]
