@@ -95,8 +95,10 @@ pub(crate) fn images(story: Story) -> Vec<GuestImage> {
     for image in story.before {
         timeline.live.insert(image.pid, Live::before(image));
     }
+    // Earlier ones are in `before`, and not all of them were logged: the log's programs begin one after the other.
+    let logged = story.started_ns..=story.ended_ns;
     for event in story.events {
-        if event.time_ns <= story.ended_ns {
+        if logged.contains(&event.time_ns) {
             timeline.apply(event);
         }
     }

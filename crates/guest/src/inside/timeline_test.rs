@@ -155,6 +155,17 @@ fn a_process_alive_before_that_ends_has_an_end() {
     check(&["7 old c000 1-2"], &["30 7 exit"], &[], &["7 old c000 -..30 7:old:22 1-2@1+0"]);
 }
 
+/// The log's programs begin one after the other: the end of 7 was not seen, since 7 ended before the log was whole.
+#[test]
+fn what_came_before_the_log_was_whole_is_in_the_first_look() {
+    check(
+        &["1 sh a000 1-2"],
+        &["5 7 fork 1 b000", "6 8 exec ls c000", "20 9 fork 1 b000", "30 9 exit"],
+        &["1 sh a000 1-2"],
+        &["1 sh a000 -..- 1:sh:77 1-2@1+0", "9 sh b000 20..30 9:sh:22 1-2@1+0"],
+    );
+}
+
 #[test]
 fn fork_and_exec_are_two_images() {
     check(
