@@ -78,6 +78,11 @@ const SOURCES: &[Source] = &[
         flags: &["-pthread"],
     },
     Source { name: "spoil", text: include_str!("../../../workloads/spoil.c"), flags: &[] },
+    Source {
+        name: "kernel-work",
+        text: include_str!("../../../workloads/kernel-work.c"),
+        flags: &[],
+    },
     Source { name: "database", text: include_str!("../../../workloads/database.sh"), flags: &[] },
     Source {
         name: "transactions",

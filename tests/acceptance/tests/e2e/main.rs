@@ -16,6 +16,7 @@ mod boot_bad_input;
 mod boot_exits;
 mod guests;
 mod iso;
+mod kernel_threads;
 mod refusals;
 mod testbed;
 mod together;
@@ -86,6 +87,7 @@ const TESTS: &[Test] = tests! {
     All iso::by_uefi_the_table_is_on_the_screen,
     All iso::without_a_port_for_lines_qr_codes_are_on_the_screen,
     All guests::two_processes_of_one_program_are_two,
+    All kernel_threads::kernel_threads_have_the_time_that_perf_in_the_guest_gives_them,
     All axis::two_vcpus_of_one_cpu_take_half_of_each_other,
     All axis::steal_is_what_the_other_vms_had,
     All axis::halt_is_idle_and_no_steal,
