@@ -47,7 +47,8 @@ pub(crate) fn finish(
     }
     host_tables::add_kernel(&mut tables, &header.kernel, &text);
     let hit = sink.hit.into_pids();
-    let files = host_tables::add_processes(&mut tables, session.processes.finish(), &hit, proc);
+    let processes = session.processes.finish();
+    let files = host_tables::add_processes(&mut tables, processes, &hit, proc, &mut header.notes);
     let (converted, wanted) = convert(writer, &tables)?;
 
     let mut sources = Sources::new();

@@ -107,7 +107,8 @@ impl Names {
         let processes = ProcessLog::scan(proc)
             .map_err(|source| CollectError::Host { what: "/proc", source })?;
         let hit = window.samples.iter().map(|sample| sample.pid).collect();
-        let files = host_tables::add_processes(&mut tables, processes.finish(), &hit, proc);
+        let processes = processes.finish();
+        let files = host_tables::add_processes(&mut tables, processes, &hit, proc, &mut notes);
         let host = host_tables::source(&text, files);
         let wanted = addresses(&tables, &window.samples);
         let identities: BTreeMap<VmId, String> =
@@ -151,7 +152,8 @@ impl Names {
         let hit: BTreeSet<Pid> = samples.iter().map(|sample| sample.pid).collect();
         let read = |pid: &Pid| host::processes::read(&self.proc, pid.0).ok();
         let new = hit.difference(&known).filter_map(read).collect();
-        let places = host_tables::add_processes(&mut self.tables, new, &hit, &self.proc);
+        let places =
+            host_tables::add_processes(&mut self.tables, new, &hit, &self.proc, &mut Vec::new());
         self.host.go_on(places);
     }
 }

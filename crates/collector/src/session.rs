@@ -180,6 +180,7 @@ impl Session {
         let settled = HostNs(self.sources.now().0.saturating_sub(SETTLING_NS));
         self.drain(sink, HostNs(u64::MAX), After::Carry)?;
         let mut news = self.drain_processes(settled);
+        self.processes.forget_ended(|pid| sink.is_hit(Pid(pid)));
         self.read_throttling();
         news.extend(self.look_for_unknown().into_iter().map(Progress::VmFound));
         Ok(news)
@@ -220,6 +221,7 @@ impl Session {
         self.read_throttling();
         self.look_for_unknown();
         self.note_new_cpus();
+        self.note_left_out();
         let end = self.window_end();
         let Self { vms, processes, guests, .. } = self;
         Ok((end, SessionEnd { vms, processes, guests }))
@@ -261,6 +263,15 @@ impl Session {
         if !new.is_empty() {
             let new = new.join(", ");
             self.note(format!("came online while recording and were not sampled: CPU {new}"));
+        }
+    }
+
+    fn note_left_out(&mut self) {
+        match self.processes.left_out() {
+            0 => {}
+            n => self.note(format!(
+                "host processes mapped too much code or began too many threads: {n} mappings and threads have no names"
+            )),
         }
     }
 
