@@ -71,6 +71,7 @@ impl Codec for SampleCodec {
     const OLDER: Option<[u8; 4]> = Some(*b"VSP1");
     const BYTES: usize = PACKED;
 
+    #[inline]
     fn encode(record: &Self::Record, before: &mut Self::Before, room: &mut [u8]) -> usize {
         pack(record, before, room)
     }
