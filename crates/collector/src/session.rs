@@ -233,7 +233,7 @@ impl Session {
         let (mut news, mut ended_threads) = (Vec::new(), Vec::new());
         sources.drain_processes(before, &mut |event| {
             if event.kind == EventKind::Exit {
-                if vms.thread_ended(Tid(event.tid)) {
+                if vms.thread_ended(Tid(event.tid), HostNs(event.time_ns)) {
                     ended_threads.push(Tid(event.tid));
                 }
                 if event.pid == event.tid {

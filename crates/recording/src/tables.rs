@@ -172,8 +172,14 @@ table! {
         vm: VmId = vcpu.vm,
         number: u32 = vcpu.number,
         tid: Tid = vcpu.tid,
+        started_ns: Option<HostNs> [added] = vcpu.started,
+        ended_ns: Option<HostNs> [added] = vcpu.ended,
     }
-    read |row, columns| check_id(*id, row).map(|()| Vcpu { vm: *vm, number: *number, tid: *tid })
+    read |row, columns| {
+        check_id(*id, row)?;
+        let (started, ended) = (*started_ns, *ended_ns);
+        Ok(Vcpu { vm: *vm, number: *number, tid: *tid, started, ended })
+    }
 }
 
 table! {
