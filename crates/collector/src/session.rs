@@ -17,6 +17,7 @@ mod window;
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::BorrowedFd;
+use std::path::Path;
 use std::time::Duration;
 
 use host::processes::ProcessLog;
@@ -118,16 +119,28 @@ impl Session {
         })
     }
 
-    /// Finds the VMs that run, and lets their guests begin their logs: waits until each has or can't, or `interrupted`.
-    ///
-    /// # Errors
-    /// When it was interrupted.
-    pub(crate) fn find_vms(&mut self, interrupted: &dyn Fn() -> bool) -> Result<(), CollectError> {
+    /// Guests' symbols that lie in this store need not be asked for.
+    pub(crate) fn know_symbols_in(&mut self, store: &Path) {
+        self.guests.know_symbols_in(store.to_owned());
+    }
+
+    /// Finds the VMs that run, and begins to ask their guests.
+    pub(crate) fn find_vms(&mut self) {
         if self.kvm && !self.sources.knows_vcpus() {
             let text = "this kernel does not tell KVM's types: guests show as VMs only; see vmscope doctor";
             self.note(text.to_owned());
         }
         self.look_for_vcpus(None);
+    }
+
+    /// Waits until each guest has begun its log and told its map, or can't, or `interrupted`.
+    ///
+    /// # Errors
+    /// When it was interrupted.
+    pub(crate) fn wait_for_guests(
+        &mut self,
+        interrupted: &dyn Fn() -> bool,
+    ) -> Result<(), CollectError> {
         if let GuestQuestions::Asked { limits, .. } = &self.plan.guests {
             self.guests.wait_first_try(limits.time, interrupted);
         }
@@ -229,7 +242,7 @@ impl Session {
 
     /// Brings the process log up to date, and forgets vCPU threads and VMs that ended.
     fn drain_processes(&mut self, before: HostNs) -> Vec<Progress> {
-        let Self { sources, processes, vms, reachable, looks, .. } = self;
+        let Self { sources, processes, vms, reachable, looks, guests, .. } = self;
         let (mut news, mut ended_threads) = (Vec::new(), Vec::new());
         sources.drain_processes(before, &mut |event| {
             if event.kind == EventKind::Exit {
@@ -247,7 +260,13 @@ impl Session {
             sources.forget(tid);
             looks.not_watched.remove(&tid);
         }
-        reachable.retain(|vm, _| vms.vms[vm.index()].ended.is_none());
+        reachable.retain(|vm, _| {
+            let is_there = vms.vms[vm.index()].ended.is_none();
+            if !is_there {
+                guests.vm_gone(*vm);
+            }
+            is_there
+        });
         news
     }
 

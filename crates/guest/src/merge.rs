@@ -50,13 +50,23 @@ pub struct KernelFunction {
     pub name: String,
 }
 
+/// The time that a map is of: nothing in it counts before or after. Open ends: the recording's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct MapSpan {
+    /// The guest booted.
+    pub from: Option<HostNs>,
+    /// It booted again.
+    pub until: Option<HostNs>,
+}
+
 /// Adds what a guest said to the tables, as far as it can be.
-pub fn merge(map: GuestMap, vm: VmId, clock: Clock, tables: &mut Tables) -> Merged {
+pub fn merge(map: GuestMap, vm: VmId, clock: Clock, span: MapSpan, tables: &mut Tables) -> Merged {
     let subject =
         tables.vms.get(vm.index()).map_or_else(|| format!("vm {vm}"), |vm| vm.name.clone());
-    let mut merge = Merge { owner: Owner::Vm(vm), clock, tables, left_out: BTreeMap::new() };
-    let kernel = merge.kernel(&map.kernel, &map.kernel_release);
-    let functions = merge.kernel_functions(map.kernel);
+    let mut merge = Merge { owner: Owner::Vm(vm), clock, span, tables, left_out: BTreeMap::new() };
+    let of_kernel = map.kernel.unwrap_or_default();
+    let kernel = merge.kernel(&of_kernel, &map.kernel_release);
+    let functions = merge.kernel_functions(of_kernel);
     let modules = merge.modules(map.modules);
     merge.images(map.images, &modules);
 
@@ -69,6 +79,7 @@ pub fn merge(map: GuestMap, vm: VmId, clock: Clock, tables: &mut Tables) -> Merg
 struct Merge<'a> {
     owner: Owner,
     clock: Clock,
+    span: MapSpan,
     tables: &'a mut Tables,
     /// What was left out, and how often.
     left_out: BTreeMap<&'static str, u64>,
@@ -103,8 +114,8 @@ impl Merge<'_> {
             pid: Pid(0),
             name: clean(release, MAX_NAME),
             cr3: (cr3.base() != 0).then_some(cr3),
-            start: None,
-            end: None,
+            start: self.span.from,
+            end: self.span.until,
         });
         let text = [("[kernel]".to_owned(), kernel.text_start, kernel.text_end)];
         let modules = kernel.modules.iter().take(MAX_OTHERS).map(|module| {
@@ -199,8 +210,13 @@ impl Merge<'_> {
     }
 
     fn times(&self, image: &GuestImage) -> (Option<HostNs>, Option<HostNs>) {
-        let on_host = |guest_ns: u64| self.clock.to_host(guest_ns);
-        (image.start_ns.map(on_host), image.end_ns.map(on_host))
+        let MapSpan { from, until } = self.span;
+        let on_host = |guest_ns: u64| {
+            let time = self.clock.to_host(guest_ns);
+            let time = from.map_or(time, |from| time.max(from));
+            until.map_or(time, |until| time.min(until))
+        };
+        (image.start_ns.map(on_host).or(from), image.end_ns.map(on_host).or(until))
     }
 
     fn image(

@@ -215,7 +215,7 @@ pub struct Image {
 /// What an image is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ImageKind {
-    /// The owner's kernel; at most one per owner.
+    /// The owner's kernel; at most one per owner at a time.
     Kernel,
     /// A user process.
     Process,

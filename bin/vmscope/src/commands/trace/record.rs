@@ -334,7 +334,9 @@ impl Control for End<'_> {
             Progress::SoFar { events, lost } => {
                 eprint!("\r{events} events, {lost} lost ");
             }
-            Progress::Finishing(what) => eprintln!("\r{what} ...          "),
+            Progress::Preparing(what) | Progress::Finishing(what) => {
+                eprintln!("\r{what} ...          ")
+            }
             // Of samples beside the trace.
             Progress::Sampling { .. } => {}
             Progress::VmFound(name) => eprintln!("\rVM {} started          ", clean(name)),
