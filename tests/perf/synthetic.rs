@@ -155,6 +155,8 @@ impl Host {
             vm: VmId(row / 2),
             number: row % 2,
             tid: Tid(2003 + row / 2 * 10 + row % 2),
+            started: None,
+            ended: None,
         };
         Tables {
             vms: (0..self.vms).map(vm).collect(),

@@ -89,7 +89,13 @@ fn tables() -> Tables {
         let guest = Guest::Mapped { via: "vsock".to_owned(), clock: Clock::default() };
         let (name, pid) = (format!("vm{vm}"), Pid(1000 + vm));
         tables.vms.push(Vm { name, pid, started: None, ended: None, guest });
-        tables.vcpus.push(Vcpu { vm: VmId(vm), number: 0, tid: Tid(1000 + vm) });
+        tables.vcpus.push(Vcpu {
+            vm: VmId(vm),
+            number: 0,
+            tid: Tid(1000 + vm),
+            started: None,
+            ended: None,
+        });
         image(&mut tables, Owner::Host, ImageKind::Process, 1000 + vm, "/usr/bin/qemu");
         image(&mut tables, owner, ImageKind::Kernel, 0, "[kernel]");
         for pid in 1..=PROCESSES_PER_VM {

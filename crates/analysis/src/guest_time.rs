@@ -37,7 +37,10 @@ pub(crate) type Unseen = BTreeMap<Side, u64>;
 struct Spent {
     guest_ns: u64,
     not_guest_ns: BTreeMap<Side, u64>,
-    n_timelines: u64,
+    /// How long its vCPUs were there, one after the other.
+    length_ns: u64,
+    /// How much of that the axis tells of: more than the length if nobody knows when which of them was there.
+    told_ns: u64,
     seen: u64,
 }
 
@@ -79,17 +82,16 @@ impl<'r> GuestTime<'r> {
         let Some(vm) = selection.vm() else {
             return BTreeMap::new();
         };
-        let (length_ns, period_ns) = (self.length_ns(vm), self.header.period_ns.max(1));
-        let expected = rounded(length_ns, period_ns);
+        let period_ns = self.header.period_ns.max(1);
         // Nobody knows which vCPU these were on.
         let mut seen_unknown = self.seen_unknown_vcpu;
         let mut unseen = BTreeMap::new();
         for (number, spent) in self.spent(vm, selection.vcpu(), axis) {
-            let seen = spent.seen;
+            let (seen, expected) = (spent.seen, rounded(spent.length_ns, period_ns));
             let missing = expected.saturating_sub(seen);
             let unknown = seen_unknown.min(missing);
             seen_unknown -= unknown;
-            let weights = spent.weights(length_ns, unknown, period_ns);
+            let weights = spent.weights(unknown, period_ns);
             let shared = shared_out(missing - unknown, &weights);
             debug_assert_eq!(
                 shared.values().sum::<u64>() + unknown + seen,
@@ -103,16 +105,21 @@ impl<'r> GuestTime<'r> {
 
     fn spent(&self, vm: VmId, vcpu: Option<u32>, axis: &VcpuTimelines) -> BTreeMap<u32, Spent> {
         let mut all: BTreeMap<u32, Spent> = BTreeMap::new();
+        let vm_length_ns = self.length_ns(vm);
         for (index, (row, seen)) in self.tables.vcpus.iter().zip(&self.seen_of_vcpu).enumerate() {
             if row.vm != vm || vcpu.is_some_and(|number| number != row.number) {
                 continue;
             }
             let spent = all.entry(row.number).or_default();
             spent.seen += seen;
-            let Some(timeline) = axis.timeline(VcpuId::from_index(index)) else {
+            let vcpu = VcpuId::from_index(index);
+            let span = self.tables.vcpu_span(vcpu, self.header);
+            let own_ns = span.map_or(0, |(from, to)| to.since(from));
+            spent.length_ns = (spent.length_ns + own_ns).min(vm_length_ns);
+            let Some(timeline) = axis.timeline(vcpu) else {
                 continue;
             };
-            spent.n_timelines += 1;
+            spent.told_ns += own_ns;
             for segment in &timeline.segments {
                 self.spend(spent, axis, timeline.vcpu, segment);
             }
@@ -170,11 +177,11 @@ impl Spent {
     }
 
     /// What the samples not seen are shared out by.
-    fn weights(mut self, length_ns: u64, seen_unknown: u64, period_ns: u64) -> BTreeMap<Side, u64> {
+    fn weights(mut self, seen_unknown: u64, period_ns: u64) -> BTreeMap<Side, u64> {
         let not_sampled = self.guest_ns.saturating_sub(self.seen.saturating_mul(period_ns));
         self.add(Side::NotSampled, not_sampled);
-        // A vCPU that was unplugged and plugged in again: each timeline knows nothing of the others' time.
-        let others = self.n_timelines.saturating_sub(1).saturating_mul(length_ns);
+        // Two vCPUs of one number in an old recording: each timeline knows nothing of the other's time.
+        let others = self.told_ns.saturating_sub(self.length_ns);
         let seen_unknown = seen_unknown.saturating_mul(period_ns);
         if let Some(ns) = self.not_guest_ns.get_mut(&Side::Unknown) {
             *ns = ns.saturating_sub(others.saturating_add(seen_unknown));
@@ -229,7 +236,8 @@ mod test {
             ended: None,
             guest: Guest::Unmapped { reason: String::new() },
         };
-        let vcpu = |vm, number| Vcpu { vm: VmId(vm), number, tid: Tid(1) };
+        let vcpu =
+            |vm, number| Vcpu { vm: VmId(vm), number, tid: Tid(1), started: None, ended: None };
         Tables {
             vms: vec![vm("one"), vm("two")],
             vcpus: vec![vcpu(0, 0), vcpu(0, 1), vcpu(1, 0), vcpu(0, 0)],
@@ -335,11 +343,14 @@ mod test {
 
     /// Samples seen, the axis, and what is unseen of each vCPU of VM `one`: `number side count, ...`.
     fn check_on(axis: &VcpuTimelines, seen: &str, expected: &[&str]) {
-        let tables = tables();
         let length = axis.timelines.first().map_or(10 * PERIOD, VcpuTimeline::length_ns);
+        check_in(&tables(), length, axis, seen, expected);
+    }
+
+    fn check_in(tables: &Tables, length: u64, axis: &VcpuTimelines, seen: &str, expected: &[&str]) {
         let header = header(PERIOD, length);
-        let selection = Selection::new(&tables, View::Guest, Some("one"), None, None).unwrap();
-        let mut time = GuestTime::of(&tables, &header, &selection).unwrap();
+        let selection = Selection::new(tables, View::Guest, Some("one"), None, None).unwrap();
+        let mut time = GuestTime::of(tables, &header, &selection).unwrap();
         seen.chars().for_each(|what| time.note_seen(&sample(what)));
         let words = |(side, n): (Side, u64)| format!("{} {n}", side.line().unwrap());
         let unseen: Vec<String> = time
@@ -415,6 +426,19 @@ mod test {
     fn a_vcpu_plugged_in_again_is_one() {
         let twice = ["GGGGHHHHHH??????????", HALTED, "", "??????????GGHHHHHHHH"];
         check_on(&axis(&twice, ""), "aad", &["0: [ idle ] (halt exit) 7", ALL_HALTED]);
+    }
+
+    #[test]
+    fn a_vcpu_is_expected_for_as_long_as_it_is_there() {
+        let mut tables = tables();
+        tables.vcpus[0].ended = Some(HostNs(5 * PERIOD));
+        tables.vcpus[3].started = Some(HostNs(7 * PERIOD));
+        let check = |axis: &VcpuTimelines, seen, expected: &str| {
+            check_in(&tables, 10 * PERIOD, axis, seen, &[expected, ALL_HALTED]);
+        };
+        let twice = axis(&["GGGGHHHHHH", HALTED, "", "GGHHHH"], "");
+        check(&twice, "aad", "0: [ idle ] (halt exit) 5");
+        check(&twice, "aadu", "0: [ idle ] (halt exit) 4");
     }
 
     #[test]

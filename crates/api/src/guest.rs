@@ -6,10 +6,16 @@
 //!  host                         guest
 //!   | -- Hello ------------------> |   says the protocol version; answer: Hello
 //!   | -- StartLog ---------------> |   begin to note processes that start and end; answer: LogStarted
-//!   |        (sampling)            |   (nothing happens here)
-//!   | -- Snapshot ---------------> |   answer: Map; the log is closed
+//!   | -- Changes ----------------> |   answer: Map, with everything: it is the first of this session
+//!   |        (sampling)            |
+//!   | -- Changes ----------------> |   every few seconds; answer: Map, with what is new since the last one
+//!   | -- Symbols(one module) ----> |   one file after each of these; answer: Symbols
+//!   |        ...                   |
+//!   | -- Snapshot ---------------> |   answer: Map, with what is new; the log is closed
 //!   | -- Symbols(modules) -------> |   answer: Symbols
 //! ```
+//!
+//! A guest that is killed or reset while the host samples has thus told all but its last seconds.
 //!
 //! Tracing a guest has requests of its own: see `TraceOptions`.
 //!
@@ -44,6 +50,9 @@ pub const HEADER_BYTES: usize = 8 + 8 + 4;
 /// A guest's longest frame.
 pub const MAX_ANSWER_BYTES: usize = 32 << 20;
 
+/// What a guest may answer at `Pace::Low`.
+pub const MAX_LOW_PACE_BYTES: usize = 4 << 20;
+
 /// A host's longest frame.
 pub const MAX_REQUEST_BYTES: usize = 1 << 20;
 
@@ -75,13 +84,15 @@ pub enum Request {
     },
     /// Begin to note processes that start and end.
     StartLog,
-    /// Send the guest map; ends the log.
+    /// Send what this session's maps have not told yet; ends the log.
     Snapshot,
-    /// Send the symbols of these modules (numbers of the last map's `modules`).
+    /// Send the symbols of these modules.
     Symbols {
-        /// Module numbers.
+        /// Module numbers, see `GuestMap::modules`.
         #[serde(deserialize_with = "at_most::<_, _, MAX_IMAGES>")]
         modules: Vec<u32>,
+        /// How urgent it is.
+        pace: Pace,
     },
     /// Begin to trace.
     TraceStart(TraceOptions),
@@ -93,6 +104,20 @@ pub enum Request {
     TraceDrain,
     /// End the trace.
     TraceStop,
+    /// Send what this session's maps have not told yet; the log goes on.
+    Changes {
+        /// How urgent it is.
+        pace: Pace,
+    },
+}
+
+/// How urgent an answer is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Pace {
+    /// Nothing is sampled: as fast as the guest can.
+    Prompt,
+    /// The guest is being sampled: at the lowest priority, and little at a time (`MAX_LOW_PACE_BYTES`).
+    Low,
 }
 
 /// What the guest answers.
@@ -112,7 +137,7 @@ pub enum Response {
         /// Why processes that end while recording can't be noted, when they can't.
         problem: Option<String>,
     },
-    /// To `Snapshot`.
+    /// To `Changes` and `Snapshot`.
     Map(Box<GuestMap>),
     /// To `Symbols`.
     Symbols(#[serde(deserialize_with = "at_most::<_, _, MAX_IMAGES>")] Vec<ModuleSymbols>),
@@ -128,7 +153,8 @@ pub enum Response {
     TraceStopped(Box<TraceStopped>),
 }
 
-/// What a guest says of its inside. Also the content of a snapshot file (one frame).
+/// What a guest says of its inside: everything, or what is new since the session's last map. Also the content of a snapshot
+/// file (one frame), which has everything.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct GuestMap {
     /// `VERSION` of the writer.
@@ -139,15 +165,15 @@ pub struct GuestMap {
     pub kernel_release: String,
     /// The guest's `CLOCK_MONOTONIC` when the map was taken, ns.
     pub now_ns: u64,
-    /// The guest kernel.
-    pub kernel: GuestKernel,
-    /// Process images: those alive now, and those that ended since `StartLog`.
+    /// The guest kernel; `None`: as in the session's map before.
+    pub kernel: Option<GuestKernel>,
+    /// Process images: those alive, and those that ended since `StartLog`. One that was told before takes its place.
     #[serde(deserialize_with = "at_most::<_, _, MAX_IMAGES>")]
     pub images: Vec<GuestImage>,
     /// Kernel threads and idle tasks: those alive now, and those that ended since `StartLog`.
     #[serde(deserialize_with = "at_most::<_, _, MAX_OTHERS>")]
     pub kernel_threads: Vec<GuestKernelThread>,
-    /// Files the images map.
+    /// Files the images map, numbered from 0 on; those told before in the session go on before these.
     #[serde(deserialize_with = "at_most::<_, _, MAX_IMAGES>")]
     pub modules: Vec<GuestModule>,
     /// What could not be read, one sentence each.
@@ -195,6 +221,8 @@ pub struct KernelModule {
 /// One program image of the guest: a process from exec (or fork) to the next exec or its end.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuestImage {
+    /// Its number in the session: stays when it changes or ends.
+    pub id: u32,
     /// Process id.
     pub pid: u32,
     /// Process name (`comm`).
@@ -249,7 +277,7 @@ pub struct GuestMapping {
     pub end: u64,
     /// File offset of `start`.
     pub offset: u64,
-    /// Number of the module in `GuestMap::modules`.
+    /// Number of the module, see `GuestMap::modules`.
     pub module: u32,
 }
 

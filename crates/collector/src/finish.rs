@@ -1,13 +1,15 @@
 //! After sampling: asking the guests, finding names, writing the tables.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::ops::Range;
 
-use model::{ModuleId, Note, Switch, Tables, VmId};
+use model::{HostNs, ModuleId, Note, Switch, Tables, VmId};
 use recording::{Converted, Writer};
 use resolve::Addresses;
 use symbols::{GuestSource, Sources, Store};
 
-use crate::guest_tables::{GuestNames, add_guest, add_snapshot};
+use crate::guest_tables::{BootSources, GuestNames, add_guest, add_snapshot};
 use crate::guests::Answer;
 use crate::plan::{Collected, Control, Plan, Progress};
 use crate::record::Sampled;
@@ -35,7 +37,7 @@ pub(crate) fn finish(
 
     control.show(&Progress::Finishing("asking the guests"));
     let answers = session.guests.finish();
-    let guests = add_guests(plan, answers, &mut tables, &mut header.notes);
+    let guests = add_guests(plan, answers, header.start, &mut tables, &mut header.notes);
 
     control.show(&Progress::Finishing("reading processes and symbols"));
     let proc = &plan.session.roots.proc;
@@ -47,16 +49,21 @@ pub(crate) fn finish(
     }
     host_tables::add_kernel(&mut tables, &header.kernel, &text);
     let hit = sink.hit.into_pids();
-    let files = host_tables::add_processes(&mut tables, session.processes.finish(), &hit, proc);
+    let processes = session.processes.finish();
+    let files = host_tables::add_processes(&mut tables, processes, &hit, proc, &mut header.notes);
     let (converted, wanted) = convert(writer, &tables)?;
 
     let mut sources = Sources::new();
     let host = host_tables::source(&text, files);
     sources.insert(model::Owner::Host, Box::new(host));
     let store = |vm: VmId| Store::of_vm(&plan.symbol_store, &identities[vm.index()]);
-    for (vm, source, notes) in guest_sources(guests, &tables, &wanted, store) {
-        sources.insert(model::Owner::Vm(vm), Box::new(source));
-        header.notes.extend(notes);
+    let mut boots: BTreeMap<VmId, BootSources> = BTreeMap::new();
+    for boot in guest_sources(guests, &tables, &wanted, store) {
+        boots.entry(boot.vm).or_default().0.push((boot.rows, boot.source));
+        header.notes.extend(boot.notes);
+    }
+    for (vm, boots) in boots {
+        sources.insert(model::Owner::Vm(vm), Box::new(boots));
     }
     symbols::fill(&mut tables, &wanted, &mut sources);
 
@@ -70,15 +77,13 @@ pub(crate) fn finish(
 fn add_guests(
     plan: &Plan,
     answers: Vec<(VmId, Result<Answer, GuestError>)>,
+    start: HostNs,
     tables: &mut Tables,
     notes: &mut Vec<Note>,
 ) -> Vec<GuestNames> {
     let mut guests = Vec::new();
     for (vm, answer) in answers {
-        // Its channel may by now lead to another VM.
-        let ended = tables.vms[vm.index()].ended.is_some();
-        let answer = if ended { Err(GuestError::EndedMeanwhile) } else { answer };
-        guests.extend(add_guest(tables, notes, vm, answer));
+        guests.extend(add_guest(tables, notes, vm, start, answer));
     }
     guests.extend(snapshots(plan, tables, notes));
     guests
@@ -102,27 +107,39 @@ fn convert(
     Ok((converted, addresses.into_inner().into_sorted()))
 }
 
-/// Gets the symbols of all guests, in parallel: slow ones cost one time limit, not one each.
+/// Symbols of one boot of a guest, and the rows of its modules.
+pub(crate) struct BootSymbols {
+    pub(crate) vm: VmId,
+    pub(crate) rows: Range<ModuleId>,
+    pub(crate) source: GuestSource,
+    pub(crate) notes: Vec<Note>,
+}
+
+/// Gets the symbols of all guests, in parallel: slow ones cost one time limit, not one each. Of a guest's boots the last one
+/// comes first: what it is asked for is then in the store for those that nobody can ask any more.
 pub(crate) fn guest_sources(
     guests: Vec<GuestNames>,
     tables: &Tables,
     wanted: &[(ModuleId, u64)],
     store: impl Fn(VmId) -> Store,
-) -> Vec<(VmId, GuestSource, Vec<Note>)> {
+) -> Vec<BootSymbols> {
+    let mut boots: BTreeMap<VmId, Vec<GuestNames>> = BTreeMap::new();
+    for guest in guests {
+        boots.entry(guest.vm).or_default().push(guest);
+    }
     std::thread::scope(|scope| {
-        let start = |guest: GuestNames| {
-            let (vm, name) = (guest.vm, tables.vms[guest.vm.index()].name.clone());
-            let store = store(vm);
-            let work = move || {
-                let mut notes = Vec::new();
-                let source = guest.into_source(&name, &tables.modules, wanted, &store, &mut notes);
-                (vm, source, notes)
+        let start = |(vm, boots): (VmId, Vec<GuestNames>)| {
+            let (name, store) = (tables.vms[vm.index()].name.clone(), store(vm));
+            let symbols = move |boot: GuestNames| {
+                let (rows, mut notes) = (boot.rows(), Vec::new());
+                let source = boot.into_source(&name, &tables.modules, wanted, &store, &mut notes);
+                BootSymbols { vm, rows, source, notes }
             };
-            scope.spawn(work)
+            scope.spawn(move || boots.into_iter().rev().map(symbols).collect::<Vec<_>>())
         };
-        let workers: Vec<_> = guests.into_iter().map(start).collect();
+        let workers: Vec<_> = boots.into_iter().map(start).collect();
         // A worker that panicked has named nothing; its VM's addresses say that nobody was asked.
-        workers.into_iter().filter_map(|worker| worker.join().ok()).collect()
+        workers.into_iter().filter_map(|worker| worker.join().ok()).flatten().collect()
     })
 }
 

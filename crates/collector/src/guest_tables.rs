@@ -1,57 +1,129 @@
 //! A guest's rows and names, from what it told.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::Path;
 
 use api::guest::{GuestMap, ModuleSymbols};
-use guest::{Merged, Session};
-use model::{Clock, Guest, Mapping, Module, ModuleId, Note, Tables, VmId};
-use symbols::{Function, FunctionTable, GuestSource, KernelNames, KernelPart, Store, Stored};
+use guest::{MapSpan, Merged, Session};
+use model::{Clock, Guest, HostNs, Mapping, Module, ModuleId, Note, SymbolName, Tables, Vm, VmId};
+use symbols::{
+    Function, FunctionTable, GuestSource, KernelNames, KernelPart, Source, Store, Stored,
+};
 
 use crate::GuestError;
-use crate::guests::Answer;
+use crate::guests::{Answer, Boot, Silence, Told};
 
-/// A guest whose map is in the tables, and where its symbols come from.
+/// One boot of a guest whose map is in the tables, and where its symbols come from.
 #[derive(Debug)]
 pub(crate) struct GuestNames {
     pub(crate) vm: VmId,
+    /// The rows of its modules, the kernel's among them.
+    rows: Range<ModuleId>,
     modules: Vec<ModuleId>,
     kernel: KernelNames,
-    symbols: SymbolsOf,
+    /// What it sent already, by its map's number.
+    symbols: BTreeMap<u32, ModuleSymbols>,
+    guest: Option<StillThere>,
 }
 
+/// A guest that can still be asked.
 #[derive(Debug)]
-enum SymbolsOf {
-    /// The guest, which is still there to be asked.
-    Session(Box<Session>),
-    /// Its snapshot file.
-    File(Vec<ModuleSymbols>),
+struct StillThere {
+    session: Session,
+    /// What the session calls the map's modules.
+    numbers: BTreeMap<u32, u32>,
 }
 
-/// Adds what the guest answered; a guest that did not is noted with the reason.
+/// The symbols of a guest's boots, each with the rows of its modules.
+#[derive(Debug, Default)]
+pub(crate) struct BootSources(pub(crate) Vec<(Range<ModuleId>, GuestSource)>);
+
+impl Source for BootSources {
+    fn names(&mut self, id: ModuleId, module: &Module, offsets: &[u64]) -> Vec<SymbolName> {
+        let boot = self.0.iter_mut().find(|(rows, _)| rows.contains(&id));
+        let Some((_, source)) = boot else {
+            let reason = SymbolName::Unreadable("the guest was not asked for it".to_owned());
+            return vec![reason; offsets.len()];
+        };
+        source.names(id, module, offsets)
+    }
+}
+
+/// Adds what the guest told, and says what is missing; a guest that told nothing is noted with the reason. `start` is the
+/// recording's.
 pub(crate) fn add_guest(
     tables: &mut Tables,
     notes: &mut Vec<Note>,
     vm: VmId,
+    start: HostNs,
     answer: Result<Answer, GuestError>,
-) -> Option<GuestNames> {
+) -> Vec<GuestNames> {
     match answer {
         Ok(answer) => {
-            if let Some(problem) = answer.log_problem {
-                let text =
-                    format!("processes that ended while recording may lack names: {problem}");
-                notes.push(note(tables, vm, text));
-            }
-            let symbols = SymbolsOf::Session(Box::new(answer.session));
-            Some(add(tables, notes, vm, answer.map, answer.clock, answer.via, symbols))
+            let missing = what_is_missing(&answer.told, &tables.vms[vm.index()], start);
+            notes.extend(missing.into_iter().map(|text| note(tables, vm, text)));
+            add_boots(tables, notes, vm, answer)
         }
         Err(error) => {
-            let reason = error.to_string();
-            notes.push(note(tables, vm, format!("its functions have no names: {reason}")));
-            tables.vms[vm.index()].guest = Guest::Unmapped { reason };
-            None
+            add_nothing(tables, notes, vm, error.to_string());
+            Vec::new()
         }
     }
+}
+
+fn add_nothing(tables: &mut Tables, notes: &mut Vec<Note>, vm: VmId, reason: String) {
+    notes.push(note(tables, vm, format!("its functions have no names: {reason}")));
+    tables.vms[vm.index()].guest = Guest::Unmapped { reason };
+}
+
+/// From when to when names are missing.
+fn what_is_missing(told: &Told, vm: &Vm, start: HostNs) -> Vec<String> {
+    /// A log always begins a little after its VM.
+    const NO_MATTER_NS: u64 = 100_000_000;
+    let seconds = |time: HostNs| format!("{:.1} s", time.since(start) as f64 / 1e9);
+    let mut missing = Vec::new();
+    if let Some(problem) = &told.log_problem {
+        missing.push(format!("processes that ended while recording may lack names: {problem}"));
+    }
+    let first = vm.started.unwrap_or(start);
+    if let Some(began) = told.log_began.filter(|began| NO_MATTER_NS < began.since(first)) {
+        let text = format!("processes that ended before {} lack names", seconds(began));
+        missing.push(format!("{text}: its log began then"));
+    }
+    for Silence { from, until, reason } in &told.silences {
+        let until = until.map_or("the end".to_owned(), seconds);
+        let from = seconds(*from);
+        missing.push(format!("what began between {from} and {until} may lack names: {reason}"));
+    }
+    for boot in told.boots.iter().skip(1) {
+        missing.push(format!("it booted again at {}", seconds(boot.booted())));
+    }
+    missing
+}
+
+/// Each boot counts from when it booted to when the next one did. What was there before the first one's is taken for its.
+fn add_boots(
+    tables: &mut Tables,
+    notes: &mut Vec<Note>,
+    vm: VmId,
+    answer: Answer,
+) -> Vec<GuestNames> {
+    let Answer { told, via, mut session } = answer;
+    let booted: Vec<HostNs> = told.boots.iter().skip(1).map(Boot::booted).collect();
+    let last = told.boots.len().saturating_sub(1);
+    let mut names = Vec::new();
+    for (n, Boot { map, clock }) in told.boots.into_iter().enumerate() {
+        let from = n.checked_sub(1).and_then(|n| booted.get(n)).copied();
+        let span = MapSpan { from, until: booted.get(n).copied() };
+        let numbers = map.numbers_in_session();
+        let guest = session.take_if(|_| n == last).map(|session| StillThere { session, numbers });
+        let (map, symbols) = map.into_map();
+        let mut added = add(tables, notes, vm, map, clock, via, span);
+        (added.symbols, added.guest) = (symbols, guest);
+        names.push(added);
+    }
+    names
 }
 
 /// Adds what a guest told earlier; its symbols are those that are stored.
@@ -63,7 +135,7 @@ pub(crate) fn add_known(
     clock: Clock,
     via: &str,
 ) -> GuestNames {
-    add(tables, notes, vm, map, clock, via, SymbolsOf::File(Vec::new()))
+    add(tables, notes, vm, map, clock, via, MapSpan::default())
 }
 
 /// Adds what a guest's snapshot file says.
@@ -75,14 +147,14 @@ pub(crate) fn add_snapshot(
 ) -> Option<GuestNames> {
     match guest::read_snapshot(file) {
         Ok(snapshot) => {
-            let symbols = SymbolsOf::File(snapshot.symbols);
             let clock = Clock { host_minus_guest_ns: 0, error_ns: u64::MAX / 2 };
-            Some(add(tables, notes, vm, snapshot.map, clock, "file", symbols))
+            let mut names = add_known(tables, notes, vm, snapshot.map, clock, "file");
+            let sent = snapshot.symbols.into_iter();
+            names.symbols = sent.map(|symbols| (symbols.module, symbols)).collect();
+            Some(names)
         }
         Err(error) => {
-            let reason = error.to_string();
-            notes.push(note(tables, vm, format!("its functions have no names: {reason}")));
-            tables.vms[vm.index()].guest = Guest::Unmapped { reason };
+            add_nothing(tables, notes, vm, error.to_string());
             None
         }
     }
@@ -95,13 +167,16 @@ fn add(
     map: GuestMap,
     clock: Clock,
     via: &str,
-    symbols: SymbolsOf,
+    span: MapSpan,
 ) -> GuestNames {
-    let merged = guest::merge(map, vm, clock, tables);
+    let first = ModuleId::from_index(tables.modules.len());
+    let merged = guest::merge(map, vm, clock, span, tables);
     tables.vms[vm.index()].guest = Guest::Mapped { via: via.to_owned(), clock };
     let kernel = kernel_names(tables, &merged);
     notes.extend(merged.notes);
-    GuestNames { vm, modules: merged.modules, kernel, symbols }
+    let rows = first..ModuleId::from_index(tables.modules.len());
+    let (modules, symbols) = (merged.modules, BTreeMap::new());
+    GuestNames { vm, rows, modules, kernel, symbols, guest: None }
 }
 
 fn kernel_names(tables: &Tables, merged: &Merged) -> KernelNames {
@@ -116,9 +191,14 @@ fn kernel_names(tables: &Tables, merged: &Merged) -> KernelNames {
 }
 
 impl GuestNames {
-    /// Gets the symbols of the modules that samples hit: from the store, else from the guest.
+    /// The rows of its modules.
+    pub(crate) fn rows(&self) -> Range<ModuleId> {
+        self.rows.clone()
+    }
+
+    /// Gets the symbols of the modules that samples hit: from the store, else from what the guest sent, else from the guest.
     pub(crate) fn into_source(
-        self,
+        mut self,
         vm_name: &str,
         rows: &[Module],
         wanted: &[(ModuleId, u64)],
@@ -145,7 +225,13 @@ impl GuestNames {
             }
             to_ask.insert(number, *module);
         }
-        for answer in self.symbols.of(&to_ask) {
+        let sent = std::mem::take(&mut self.symbols);
+        let mut answers: Vec<ModuleSymbols> =
+            sent.into_values().filter(|sent| to_ask.contains_key(&sent.module)).collect();
+        let has = |module: &u32| answers.iter().any(|answer| answer.module == *module);
+        let left: Vec<u32> = to_ask.keys().copied().filter(|module| !has(module)).collect();
+        answers.extend(self.guest.map(|guest| guest.symbols(&left)).unwrap_or_default());
+        for answer in answers {
             let Some(module) = to_ask.get(&answer.module) else { continue };
             let table = guest::functions(answer).map(function_table);
             if let (Ok(table), Some(id)) = (&table, &rows[module.index()].build_id)
@@ -160,14 +246,22 @@ impl GuestNames {
     }
 }
 
-impl SymbolsOf {
-    fn of(self, modules: &BTreeMap<u32, ModuleId>) -> Vec<ModuleSymbols> {
-        let numbers: Vec<u32> = modules.keys().copied().collect();
-        match self {
-            Self::Session(mut session) if !numbers.is_empty() => session.symbols(&numbers),
-            Self::Session(_) => Vec::new(),
-            Self::File(symbols) => symbols,
+impl StillThere {
+    /// The symbols of these modules of the map.
+    fn symbols(mut self, modules: &[u32]) -> Vec<ModuleSymbols> {
+        let ask: BTreeMap<u32, u32> = modules
+            .iter()
+            .filter_map(|module| Some((*self.numbers.get(module)?, *module)))
+            .collect();
+        if ask.is_empty() {
+            return Vec::new();
         }
+        let numbers: Vec<u32> = ask.keys().copied().collect();
+        let answers = self.session.symbols(&numbers).into_iter();
+        let renumber = |answer: ModuleSymbols| {
+            Some(ModuleSymbols { module: *ask.get(&answer.module)?, ..answer })
+        };
+        answers.filter_map(renumber).collect()
     }
 }
 

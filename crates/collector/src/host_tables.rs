@@ -5,9 +5,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use host::machine::KernelText;
-use host::processes::{ProcessImage, ProcessMapping};
+use host::processes::{Mappings, ProcessImage, ProcessMapping};
 use model::{
-    BuildId, Image, ImageId, ImageKind, Mapping, Module, ModuleId, Owner, Pid, Tables, Thread, Tid,
+    BuildId, Image, ImageId, ImageKind, Mapping, Module, ModuleId, Note, Owner, Pid, Tables,
+    Thread, Tid,
 };
 use symbols::{HostSource, KernelNames, KernelPart, Place, Places};
 
@@ -42,18 +43,25 @@ fn parts(text: &KernelText) -> impl Iterator<Item = (String, u64, u64)> {
         .map(|(name, start, end)| (format!("[{name}]"), start, end))
 }
 
+/// Rows of mappings of all host processes at most.
+const MOST_MAPPINGS: usize = 1 << 20;
+
 /// Adds the images of `hit` processes, and says where their files are to be found.
 pub(crate) fn add_processes(
     tables: &mut Tables,
-    images: Vec<ProcessImage>,
+    mut images: Vec<ProcessImage>,
     hit: &BTreeSet<Pid>,
     proc: &Path,
+    notes: &mut Vec<Note>,
 ) -> Places {
+    images.retain(|image| hit.contains(&Pid(image.pid)));
+    let cut = cut_mappings(&mut images, MOST_MAPPINGS);
+    if 0 < cut {
+        let text = format!("the code of {cut} host processes with the most mappings has no names");
+        notes.push(Note { subject: "host".to_owned(), text });
+    }
     let mut modules = Modules::new(proc);
     for process in images {
-        if !hit.contains(&Pid(process.pid)) {
-            continue;
-        }
         let image = add_image(tables, ImageKind::Process, process.pid, process.name);
         let row = &mut tables.images[image.index()];
         (row.start, row.end) = (process.start, process.end);
@@ -64,13 +72,27 @@ pub(crate) fn add_processes(
             fs_base: None,
         }));
         let own = OwnNames::of(proc, process.pid);
-        for mapping in process.mappings {
-            let (module, offset) = modules.row(tables, process.pid, &mapping, &own);
-            let ProcessMapping { start, end, .. } = mapping;
+        for mapping in process.mappings.iter() {
+            let (module, offset) = modules.row(tables, process.pid, mapping, &own);
+            let ProcessMapping { start, end, .. } = *mapping;
             tables.mappings.push(Mapping { image, start, end, offset, module });
         }
     }
     modules.places
+}
+
+/// Takes the mappings from the processes that have the most, until there are `most` in all. How many processes that were.
+fn cut_mappings(images: &mut [ProcessImage], most: usize) -> usize {
+    let mut lengths: Vec<usize> = images.iter().map(|image| image.mappings.len()).collect();
+    lengths.sort_unstable();
+    let mut sum = 0;
+    let does_not_fit = |length: &&usize| {
+        sum += **length;
+        most < sum
+    };
+    let Some(too_long) = lengths.iter().find(does_not_fit) else { return 0 };
+    let cut = images.iter_mut().filter(|image| *too_long <= image.mappings.len());
+    cut.map(|image| image.mappings = Mappings::default()).count()
 }
 
 fn add_image(tables: &mut Tables, kind: ImageKind, pid: u32, name: String) -> ImageId {
@@ -113,16 +135,18 @@ impl<'a> Modules<'a> {
         mapping: &ProcessMapping,
         own: &OwnNames,
     ) -> (ModuleId, u64) {
-        if let (true, Some((path, place))) = (is_made_at_run_time(&mapping.path), &own.perf_map) {
+        if let (true, Some((path, place))) =
+            (is_made_at_run_time(&mapping.file.path), &own.perf_map)
+        {
             let module = self.module(tables, path, None, pid, vec![place.clone()]);
             return (module, mapping.start);
         }
-        let path = match mapping.path.as_str() {
+        let path = match mapping.file.path.as_str() {
             "" | "//anon" => "[anon]",
             path => own.shown(path),
         };
         let places = self.candidates(pid, mapping);
-        let build_id = mapping.build_id.clone().or_else(|| self.build_id(path, &places));
+        let build_id = mapping.file.build_id.clone().or_else(|| self.build_id(path, &places));
         (self.module(tables, path, build_id, 0, places), mapping.offset)
     }
 
@@ -149,12 +173,13 @@ impl<'a> Modules<'a> {
 
     /// Through the mapping itself, in the process' own root, and, when the process is gone, in ours.
     fn candidates(&self, pid: u32, mapping: &ProcessMapping) -> Vec<Place> {
-        if !mapping.path.starts_with('/') || mapping.path.starts_with("//") {
+        let path = &mapping.file.path;
+        if !path.starts_with('/') || path.starts_with("//") {
             return Vec::new();
         }
         let process = self.proc.join(pid.to_string());
         let range = format!("{:x}-{:x}", mapping.start, mapping.end);
-        let path = PathBuf::from(&mapping.path);
+        let path = PathBuf::from(path);
         vec![
             Place::Known(process.join("map_files").join(range)),
             Place::Below { root: process.join("root"), path: path.clone(), owner: None },
@@ -216,6 +241,10 @@ fn is_made_at_run_time(path: &str) -> bool {
 
 #[cfg(test)]
 mod test {
+    use std::sync::Arc;
+
+    use host::processes::MappedFile;
+
     use super::*;
 
     #[test]
@@ -229,22 +258,17 @@ mod test {
         std::fs::write(process.join("status"), status).unwrap();
         std::fs::write(process.join("root/tmp/perf-17.map"), "7000 20 sum\n7010 20 more\n")
             .unwrap();
-        let anonymous = ProcessMapping {
-            start: 0x7000,
-            end: 0x8000,
-            offset: 7,
-            path: String::new(),
-            build_id: None,
-        };
+        let anonymous =
+            ProcessMapping { start: 0x7000, end: 0x8000, offset: 7, file: Arc::default() };
         let image = |pid| ProcessImage {
             pid,
-            mappings: vec![anonymous.clone()],
+            mappings: [anonymous.clone()].into_iter().collect(),
             ..ProcessImage::default()
         };
         let hit = BTreeSet::from([Pid(812), Pid(813)]);
         let mut tables = Tables::default();
         let images = vec![image(812), image(813)];
-        let places = add_processes(&mut tables, images, &hit, folder.path());
+        let places = add_processes(&mut tables, images, &hit, folder.path(), &mut Vec::new());
         let modules: Vec<_> = tables.modules.iter().map(|m| m.path.as_str()).collect();
         assert_eq!(modules, ["/tmp/perf-17.map", "[anon]"]);
         let offsets: Vec<_> = tables.mappings.iter().map(|m| m.offset).collect();
@@ -273,13 +297,12 @@ mod test {
             start,
             end: start + 16,
             offset: 0,
-            path: path.into(),
-            build_id: BuildId::new(&[1]),
+            file: Arc::new(MappedFile { path: path.into(), build_id: BuildId::new(&[1]) }),
         };
-        let process = |pid, mappings| ProcessImage {
+        let process = |pid, mappings: Vec<ProcessMapping>| ProcessImage {
             pid,
             name: format!("p{pid}"),
-            mappings,
+            mappings: mappings.into_iter().collect(),
             ..ProcessImage::default()
         };
         let images = vec![
@@ -288,7 +311,9 @@ mod test {
             process(9, vec![mapping(0x80, "/bin/a")]),
         ];
         let hit = BTreeSet::from([Pid(7), Pid(9)]);
-        let places = add_processes(&mut tables, images, &hit, Path::new("/nowhere"));
+        let mut notes = Vec::new();
+        let places = add_processes(&mut tables, images, &hit, Path::new("/nowhere"), &mut notes);
+        assert_eq!(notes, []);
 
         let paths: Vec<_> = tables.modules.iter().map(|m| m.path.as_str()).collect();
         assert_eq!(paths, ["[kernel]", "[kvm]", "/bin/a", "[anon]"]);
@@ -305,5 +330,26 @@ mod test {
         assert_eq!(places[&ModuleId(2)].len(), 6);
         assert_eq!(places[&ModuleId(2)][0], Place::Known("/nowhere/7/map_files/10-20".into()));
         assert_eq!(places[&ModuleId(3)].len(), 0);
+    }
+
+    #[test]
+    fn those_with_the_most_mappings_lose_them() {
+        let process = |pid: u32, length: u64| {
+            let mapping =
+                |start| ProcessMapping { start, end: start + 1, offset: 0, file: Arc::default() };
+            let mappings = (0..length).map(mapping).collect();
+            ProcessImage { pid, mappings, ..ProcessImage::default() }
+        };
+        let check = |lengths: [u64; 4], most, expected: [usize; 4]| {
+            let mut images: Vec<_> = (0..).zip(lengths).map(|(pid, n)| process(pid, n)).collect();
+            let cut = cut_mappings(&mut images, most);
+            let left: Vec<_> = images.iter().map(|image| image.mappings.len()).collect();
+            assert_eq!(left, expected);
+            assert_eq!(cut, (0..4).filter(|n| left[*n] as u64 != lengths[*n]).count());
+        };
+        check([5, 1, 9, 2], 17, [5, 1, 9, 2]);
+        check([5, 1, 9, 2], 16, [5, 1, 0, 2]);
+        check([5, 1, 9, 2], 7, [0, 1, 0, 2]);
+        check([5, 5, 9, 0], 7, [0, 0, 0, 0]);
     }
 }

@@ -12,7 +12,7 @@ use symbols::{GuestSource, HostSource, Sources, Store};
 
 use crate::finish::guest_sources;
 use crate::guest_tables::{add_guest, add_known};
-use crate::guests::GuestWorkers;
+use crate::guests::{Answer, GuestWorkers};
 use crate::windows::Window;
 use crate::{CollectError, host_tables};
 
@@ -88,12 +88,15 @@ impl Names {
         let mut notes: Vec<Note> = Vec::new();
         let (mut guests, mut fresh) = (Vec::new(), BTreeSet::new());
         for (vm, answer) in workers.finish() {
-            if let Ok(answer) = &answer {
-                answers.maps.insert(vm, (answer.map.clone(), answer.clock, answer.via));
+            if let Ok(Answer { told, via, .. }) = &answer
+                && let Some(boot) = told.boots.last()
+            {
+                answers.maps.insert(vm, (boot.map.clone().into_map().0, boot.clock, via));
                 fresh.insert(vm);
             }
             if answer.is_ok() || !answers.maps.contains_key(&vm) {
-                guests.extend(add_guest(&mut tables, &mut notes, vm, answer));
+                let start = window.header.start;
+                guests.extend(add_guest(&mut tables, &mut notes, vm, start, answer));
             }
         }
         answers.maps.retain(|vm, _| window.processes.iter().any(|(running, _)| running == vm));
@@ -107,14 +110,15 @@ impl Names {
         let processes = ProcessLog::scan(proc)
             .map_err(|source| CollectError::Host { what: "/proc", source })?;
         let hit = window.samples.iter().map(|sample| sample.pid).collect();
-        let files = host_tables::add_processes(&mut tables, processes.finish(), &hit, proc);
+        let processes = processes.finish();
+        let files = host_tables::add_processes(&mut tables, processes, &hit, proc, &mut notes);
         let host = host_tables::source(&text, files);
         let wanted = addresses(&tables, &window.samples);
         let identities: BTreeMap<VmId, String> =
             window.processes.iter().map(|(vm, process)| (*vm, process.identity())).collect();
         let store = |vm| Store::of_vm(store, identities.get(&vm).map_or("", String::as_str));
         let guests = guest_sources(guests, &tables, &wanted, store);
-        let guests = guests.into_iter().map(|(vm, source, _)| (vm, source)).collect();
+        let guests = guests.into_iter().map(|boot| (boot.vm, boot.source)).collect();
         let proc = proc.to_owned();
         Ok(Self { tables, named: BTreeSet::new(), host, guests, answers, proc })
     }
@@ -151,7 +155,8 @@ impl Names {
         let hit: BTreeSet<Pid> = samples.iter().map(|sample| sample.pid).collect();
         let read = |pid: &Pid| host::processes::read(&self.proc, pid.0).ok();
         let new = hit.difference(&known).filter_map(read).collect();
-        let places = host_tables::add_processes(&mut self.tables, new, &hit, &self.proc);
+        let places =
+            host_tables::add_processes(&mut self.tables, new, &hit, &self.proc, &mut Vec::new());
         self.host.go_on(places);
     }
 }

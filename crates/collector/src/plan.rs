@@ -117,6 +117,8 @@ pub enum Progress {
     },
     /// What the command wrote in a guest, safe to print.
     Output(String),
+    /// Nothing is recorded yet, this is being done now.
+    Preparing(&'static str),
     /// Nothing comes in any more, this is being done now.
     Finishing(&'static str),
 }

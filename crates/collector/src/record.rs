@@ -90,15 +90,20 @@ pub(crate) struct SampleRecorder {
 
 impl SampleRecorder {
     /// Makes the folder and meets the VMs that run; nothing is sampled yet.
-    fn create(plan: &Plan, control: &dyn Control) -> Result<Self, CollectError> {
+    fn create(plan: &Plan, control: &mut dyn Control) -> Result<Self, CollectError> {
         let mut session = Session::load(plan.session.clone())?;
         let writer = Writer::create(&plan.output, session.header())?;
         let sink = match SpoolSink::create(&writer, &session.header().cpus) {
             Ok(sink) => sink,
             Err(error) => return Err(discard(writer, error.into())),
         };
-        let found = session.find_vms(&|| control.interrupted());
-        match found.and_then(|()| Ok(checkpoint(&writer, &session)?)) {
+        session.know_symbols_in(&plan.symbol_store);
+        session.find_vms();
+        if !session.vms().vms.is_empty() {
+            control.show(&Progress::Preparing("asking the guests"));
+        }
+        let asked = session.wait_for_guests(&|| control.interrupted());
+        match asked.and_then(|()| Ok(checkpoint(&writer, &session)?)) {
             Ok(()) => Ok(Self { session, writer, sink, next_poll: Instant::now() }),
             Err(error) => Err(discard(writer, error)),
         }

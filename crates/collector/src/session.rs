@@ -17,6 +17,7 @@ mod window;
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::BorrowedFd;
+use std::path::Path;
 use std::time::Duration;
 
 use host::processes::ProcessLog;
@@ -118,16 +119,28 @@ impl Session {
         })
     }
 
-    /// Finds the VMs that run, and lets their guests begin their logs: waits until each has or can't, or `interrupted`.
-    ///
-    /// # Errors
-    /// When it was interrupted.
-    pub(crate) fn find_vms(&mut self, interrupted: &dyn Fn() -> bool) -> Result<(), CollectError> {
+    /// Guests' symbols that lie in this store need not be asked for.
+    pub(crate) fn know_symbols_in(&mut self, store: &Path) {
+        self.guests.know_symbols_in(store.to_owned());
+    }
+
+    /// Finds the VMs that run, and begins to ask their guests.
+    pub(crate) fn find_vms(&mut self) {
         if self.kvm && !self.sources.knows_vcpus() {
             let text = "this kernel does not tell KVM's types: guests show as VMs only; see vmscope doctor";
             self.note(text.to_owned());
         }
         self.look_for_vcpus(None);
+    }
+
+    /// Waits until each guest has begun its log and told its map, or can't, or `interrupted`.
+    ///
+    /// # Errors
+    /// When it was interrupted.
+    pub(crate) fn wait_for_guests(
+        &mut self,
+        interrupted: &dyn Fn() -> bool,
+    ) -> Result<(), CollectError> {
         if let GuestQuestions::Asked { limits, .. } = &self.plan.guests {
             self.guests.wait_first_try(limits.time, interrupted);
         }
@@ -180,6 +193,7 @@ impl Session {
         let settled = HostNs(self.sources.now().0.saturating_sub(SETTLING_NS));
         self.drain(sink, HostNs(u64::MAX), After::Carry)?;
         let mut news = self.drain_processes(settled);
+        self.processes.forget_ended(|pid| sink.is_hit(Pid(pid)));
         self.read_throttling();
         news.extend(self.look_for_unknown().into_iter().map(Progress::VmFound));
         Ok(news)
@@ -220,6 +234,7 @@ impl Session {
         self.read_throttling();
         self.look_for_unknown();
         self.note_new_cpus();
+        self.note_left_out();
         let end = self.window_end();
         let Self { vms, processes, guests, .. } = self;
         Ok((end, SessionEnd { vms, processes, guests }))
@@ -227,11 +242,11 @@ impl Session {
 
     /// Brings the process log up to date, and forgets vCPU threads and VMs that ended.
     fn drain_processes(&mut self, before: HostNs) -> Vec<Progress> {
-        let Self { sources, processes, vms, reachable, looks, .. } = self;
+        let Self { sources, processes, vms, reachable, looks, guests, .. } = self;
         let (mut news, mut ended_threads) = (Vec::new(), Vec::new());
         sources.drain_processes(before, &mut |event| {
             if event.kind == EventKind::Exit {
-                if vms.thread_ended(Tid(event.tid)) {
+                if vms.thread_ended(Tid(event.tid), HostNs(event.time_ns)) {
                     ended_threads.push(Tid(event.tid));
                 }
                 if event.pid == event.tid {
@@ -245,7 +260,13 @@ impl Session {
             sources.forget(tid);
             looks.not_watched.remove(&tid);
         }
-        reachable.retain(|vm, _| vms.vms[vm.index()].ended.is_none());
+        reachable.retain(|vm, _| {
+            let is_there = vms.vms[vm.index()].ended.is_none();
+            if !is_there {
+                guests.vm_gone(*vm);
+            }
+            is_there
+        });
         news
     }
 
@@ -261,6 +282,15 @@ impl Session {
         if !new.is_empty() {
             let new = new.join(", ");
             self.note(format!("came online while recording and were not sampled: CPU {new}"));
+        }
+    }
+
+    fn note_left_out(&mut self) {
+        match self.processes.left_out() {
+            0 => {}
+            n => self.note(format!(
+                "host processes mapped too much code or began too many threads: {n} mappings and threads have no names"
+            )),
         }
     }
 

@@ -22,6 +22,11 @@ pub(crate) trait Sink {
     /// When they can't be stored.
     fn switches(&mut self, switches: &[Switch]) -> Result<(), recording::Error>;
 
+    /// Whether anything that came in refers to this host process.
+    fn is_hit(&self, _process: Pid) -> bool {
+        true
+    }
+
     /// All rings were looked at.
     ///
     /// # Errors
@@ -75,6 +80,10 @@ impl Sink for SpoolSink {
     fn switches(&mut self, switches: &[Switch]) -> Result<(), recording::Error> {
         switches.iter().filter_map(neighbour).for_each(|pid| self.hit.add(pid));
         self.switches.append(switches)
+    }
+
+    fn is_hit(&self, process: Pid) -> bool {
+        self.hit.pids.contains(&process)
     }
 
     fn polled(&mut self) -> Result<(), recording::Error> {

@@ -49,7 +49,7 @@ impl Windows {
     /// When sampling can't begin; the error says what to do.
     pub fn begin(plan: &SessionPlan) -> Result<Self, CollectError> {
         let mut session = Session::load(plan.clone())?;
-        session.find_vms(&|| false)?;
+        session.find_vms();
         session.attach()?;
         let sink = MemorySink::new(&session.header().cpus);
         Ok(Self { session, sink })

@@ -1,5 +1,6 @@
 //! Asks a guest as `vmscope record` does and prints what it says: `ask_guest vsock:CID|serial:PATH|file:PATH
-//! [SECONDS]`. Between the log's begin and the map it waits SECONDS.
+//! [SECONDS]`. Before the end it asks for what is new each second,
+//! for SECONDS.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -7,7 +8,7 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use guest::{Channel, Limits, Session};
+use guest::{Channel, KnownMap, Limits, MapSpan, Session};
 use model::{Clock, Guest, ImageKind, Pid, Tables, Vm, VmId};
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -40,10 +41,20 @@ fn ask(channel: &Channel, seconds: u64, out: &mut impl Write) -> Result<(), Box<
     let began = Instant::now();
     writeln!(out, "log problem: {:?}", session.start_log()?)?;
     timed("start log", began, out)?;
-    std::thread::sleep(Duration::from_secs(seconds));
     let began = Instant::now();
-    let map = session.snapshot()?;
+    let mut known = KnownMap::default();
+    known.add(session.changes(limits.time)?);
+    timed("all", began, out)?;
+    for _ in 0..seconds {
+        std::thread::sleep(Duration::from_secs(1));
+        let began = Instant::now();
+        known.add(session.changes_while_sampled(limits.time, &mut || false)?);
+        timed("changes", began, out)?;
+    }
+    let began = Instant::now();
+    known.add(session.snapshot()?);
     timed("snapshot", began, out)?;
+    let map = known.into_map().0;
     let modules: Vec<u32> = (0..u32::try_from(map.modules.len())?).collect();
     let clock = session.clock();
     writeln!(out, "clock: {clock:?}")?;
@@ -64,7 +75,7 @@ fn print(map: api::guest::GuestMap, clock: Clock, out: &mut impl Write) -> io::R
     let guest = Guest::Unmapped { reason: String::new() };
     let vm = Vm { name: "vm".into(), pid: Pid(0), started: None, ended: None, guest };
     let mut tables = Tables { vms: vec![vm], ..Tables::default() };
-    let merged = guest::merge(map, VmId(0), clock, &mut tables);
+    let merged = guest::merge(map, VmId(0), clock, MapSpan::default(), &mut tables);
     let mut mapped: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for mapping in &tables.mappings {
         mapped.entry(mapping.image).or_default().push(mapping);

@@ -16,6 +16,7 @@ mod frame;
 mod functions;
 #[cfg(feature = "inside")]
 pub mod inside;
+mod known;
 mod link;
 mod merge;
 mod session;
@@ -26,9 +27,10 @@ pub mod walk;
 pub use file::{Snapshot, SnapshotError, read_snapshot};
 pub use frame::FrameError;
 pub use functions::functions;
+pub use known::KnownMap;
 pub use link::{Channel, LinkError};
-pub use merge::{KernelFunction, Merged, merge};
-pub use session::{Limits, Session, SessionError};
+pub use merge::{KernelFunction, MapSpan, Merged, merge};
+pub use session::{Limits, LogBegin, Session, SessionError};
 pub use trace::printable_output;
 
 /// Now, `CLOCK_MONOTONIC`, ns.

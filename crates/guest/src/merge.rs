@@ -50,13 +50,23 @@ pub struct KernelFunction {
     pub name: String,
 }
 
+/// The time that a map is of: nothing in it counts before or after. Open ends: the recording's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct MapSpan {
+    /// The guest booted.
+    pub from: Option<HostNs>,
+    /// It booted again.
+    pub until: Option<HostNs>,
+}
+
 /// Adds what a guest said to the tables, as far as it can be.
-pub fn merge(map: GuestMap, vm: VmId, clock: Clock, tables: &mut Tables) -> Merged {
+pub fn merge(map: GuestMap, vm: VmId, clock: Clock, span: MapSpan, tables: &mut Tables) -> Merged {
     let subject =
         tables.vms.get(vm.index()).map_or_else(|| format!("vm {vm}"), |vm| vm.name.clone());
-    let mut merge = Merge { owner: Owner::Vm(vm), clock, tables, left_out: BTreeMap::new() };
-    let kernel = merge.kernel(&map.kernel, &map.kernel_release);
-    let functions = merge.kernel_functions(map.kernel);
+    let mut merge = Merge { owner: Owner::Vm(vm), clock, span, tables, left_out: BTreeMap::new() };
+    let of_kernel = map.kernel.unwrap_or_default();
+    let kernel = merge.kernel(&of_kernel, &map.kernel_release);
+    let functions = merge.kernel_functions(of_kernel);
     let modules = merge.modules(map.modules);
     merge.images(map.images, &modules);
     merge.kernel_threads(map.kernel_threads);
@@ -70,6 +80,7 @@ pub fn merge(map: GuestMap, vm: VmId, clock: Clock, tables: &mut Tables) -> Merg
 struct Merge<'a> {
     owner: Owner,
     clock: Clock,
+    span: MapSpan,
     tables: &'a mut Tables,
     /// What was left out, and how often.
     left_out: BTreeMap<&'static str, u64>,
@@ -105,8 +116,8 @@ impl Merge<'_> {
             name: clean(release, MAX_NAME),
             cr3: (cr3.base() != 0).then_some(cr3),
             kernel_stack: None,
-            start: None,
-            end: None,
+            start: self.span.from,
+            end: self.span.until,
         });
         let text = [("[kernel]".to_owned(), kernel.text_start, kernel.text_end)];
         let modules = kernel.modules.iter().take(MAX_OTHERS).map(|module| {
@@ -234,8 +245,13 @@ impl Merge<'_> {
         start_ns: Option<u64>,
         end_ns: Option<u64>,
     ) -> (Option<HostNs>, Option<HostNs>) {
-        let on_host = |guest_ns: u64| self.clock.to_host(guest_ns);
-        (start_ns.map(on_host), end_ns.map(on_host))
+        let MapSpan { from, until } = self.span;
+        let on_host = |guest_ns: u64| {
+            let time = self.clock.to_host(guest_ns);
+            let time = from.map_or(time, |from| time.max(from));
+            until.map_or(time, |until| time.min(until))
+        };
+        (start_ns.map(on_host).or(from), end_ns.map(on_host).or(until))
     }
 
     fn image(

@@ -25,7 +25,16 @@ fn kernel() -> GuestKernel {
 
 fn image(pid: u32, cr3: u64, start_ns: Option<u64>, end_ns: Option<u64>) -> GuestImage {
     let name = format!("p{pid}");
-    GuestImage { pid, name, cr3, start_ns, end_ns, threads: Vec::new(), mappings: Vec::new() }
+    GuestImage {
+        id: 0,
+        pid,
+        name,
+        cr3,
+        start_ns,
+        end_ns,
+        threads: Vec::new(),
+        mappings: Vec::new(),
+    }
 }
 
 fn mapping(start: u64, end: u64, module: u32) -> GuestMapping {
@@ -33,15 +42,19 @@ fn mapping(start: u64, end: u64, module: u32) -> GuestMapping {
 }
 
 fn add(map: GuestMap) -> (Tables, Merged) {
+    add_of(MapSpan::default(), map)
+}
+
+fn add_of(span: MapSpan, map: GuestMap) -> (Tables, Merged) {
     let mut tables = tables();
     let clock = Clock { host_minus_guest_ns: 1000, error_ns: 1 };
-    let merged = merge(map, VmId(1), clock, &mut tables);
+    let merged = merge(map, VmId(1), clock, span, &mut tables);
     (tables, merged)
 }
 
 /// The processes that reach the tables as `pid start..end`, and the notes.
 fn check_images(images: Vec<GuestImage>, expected: &[&str], notes: &[&str]) {
-    let (tables, merged) = add(GuestMap { kernel: kernel(), images, ..GuestMap::default() });
+    let (tables, merged) = add(GuestMap { kernel: Some(kernel()), images, ..GuestMap::default() });
     let time = |time: Option<HostNs>| time.map_or("-".into(), |time| time.0.to_string());
     let processes = tables.images.iter().filter(|image| image.kind == ImageKind::Process);
     let drawn: Vec<String> =
@@ -55,7 +68,7 @@ fn check_images(images: Vec<GuestImage>, expected: &[&str], notes: &[&str]) {
 fn a_good_map_becomes_rows() {
     let map = GuestMap {
         kernel_release: "6.1.0".into(),
-        kernel: GuestKernel {
+        kernel: Some(GuestKernel {
             cr3: 0x5000_1000,
             symbols: vec![
                 KernelSymbol { address: TEXT + 0x10, name: "schedule".into() },
@@ -64,7 +77,7 @@ fn a_good_map_becomes_rows() {
             ],
             modules: vec![KernelModule { name: "virtio".into(), start: MODULE, size: 0x2000 }],
             ..kernel()
-        },
+        }),
         images: vec![GuestImage {
             threads: vec![
                 GuestThread { tid: 7, name: "main".into(), fs_base: 0x7f00 },
@@ -172,7 +185,7 @@ fn kernel_threads_become_images_with_a_stack() {
         thread(1 << 23, STACK + 0x1_0000, None, None), // no such id
     ];
     let (tables, merged) =
-        add(GuestMap { kernel: kernel(), kernel_threads, ..GuestMap::default() });
+        add(GuestMap { kernel: Some(kernel()), kernel_threads, ..GuestMap::default() });
     let images: Vec<_> = tables.images[1..]
         .iter()
         .map(|i| (i.pid.0, &*i.name, i.kernel_stack.unwrap().0, i.start, i.end))
@@ -213,7 +226,7 @@ fn mappings_that_cannot_be_are_left_out() {
     let images = vec![GuestImage { mappings, ..image(1, 0xa000, None, None) }];
     let modules = vec![GuestModule { path: "/a".into(), build_id: Vec::new() }];
     let (tables, merged) =
-        add(GuestMap { kernel: kernel(), images, modules, ..GuestMap::default() });
+        add(GuestMap { kernel: Some(kernel()), images, modules, ..GuestMap::default() });
     let user: Vec<_> = tables.mappings[1..].iter().map(|m| (m.start, m.end)).collect();
     assert_eq!(user, [(0x1000, 0x3000)]);
     assert_eq!(merged.notes[0].text, "7 mappings that are invalid or over the limit left out");
@@ -235,7 +248,7 @@ fn kernel_ranges_that_cannot_be_are_left_out() {
         KernelSymbol { address: TEXT, name: "a\x07b".into() },
     ];
     let kernel = GuestKernel { modules, symbols, ..kernel() };
-    let (tables, merged) = add(GuestMap { kernel, ..GuestMap::default() });
+    let (tables, merged) = add(GuestMap { kernel: Some(kernel), ..GuestMap::default() });
     let ranges: Vec<_> = tables.mappings.iter().map(|m| m.start).collect();
     assert_eq!(ranges, [TEXT, MODULE]);
     let names: Vec<_> = merged.functions.iter().map(|function| &*function.name).collect();
@@ -249,8 +262,23 @@ fn kernel_ranges_that_cannot_be_are_left_out() {
 #[test]
 fn notes_are_bounded_and_clean() {
     let problems = (0..100).map(|n| format!("{n}\n{}", "x".repeat(5000))).collect();
-    let (_, merged) = add(GuestMap { kernel: kernel(), problems, ..GuestMap::default() });
+    let (_, merged) = add(GuestMap { kernel: Some(kernel()), problems, ..GuestMap::default() });
     assert_eq!(merged.notes.len(), MAX_NOTES);
     assert!(merged.notes.iter().all(|note| note.text.chars().count() <= MAX_NOTE + 10));
     assert!(merged.notes[0].text.starts_with("0\\u{a}xxx"));
+}
+
+#[test]
+fn a_boots_map_counts_from_that_boot_to_the_next() {
+    let span = MapSpan { from: Some(HostNs(2000)), until: Some(HostNs(3000)) };
+    let images = vec![
+        image(1, 0xa000, None, None),
+        image(2, 0xc000, Some(1500), Some(1600)),
+        image(3, 0xe000, Some(500), Some(9000)),
+    ];
+    let map = GuestMap { kernel: Some(kernel()), images, ..GuestMap::default() };
+    let (tables, _) = add_of(span, map);
+    let times: Vec<_> =
+        tables.images.iter().map(|image| (image.start.unwrap().0, image.end.unwrap().0)).collect();
+    assert_eq!(times, [(2000, 3000), (2000, 3000), (2500, 2600), (2000, 3000)]);
 }

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use api::guest::{
-    GuestMap, HEADER_BYTES, MAX_ANSWER_BYTES, MAX_IMAGE_PARTS, MAX_REQUEST_BYTES, ModuleSymbols,
-    Request, Response, VERSION,
+    GuestMap, HEADER_BYTES, MAX_ANSWER_BYTES, MAX_IMAGE_PARTS, MAX_LOW_PACE_BYTES,
+    MAX_REQUEST_BYTES, ModuleSymbols, Pace, Request, Response, VERSION,
 };
 use model::Clock;
 
@@ -17,7 +17,7 @@ use crate::now_ns;
 pub struct Limits {
     /// For each step: connecting and beginning the log, the map, all symbols.
     pub time: Duration,
-    /// For all that it sends in a session.
+    /// For what it answers to one question.
     pub bytes: u64,
 }
 
@@ -57,6 +57,22 @@ pub enum SessionError {
     TooMuch(u64),
 }
 
+impl SessionError {
+    /// Whether there was no answer in time.
+    fn is_late(&self) -> bool {
+        matches!(self, Self::Link { source: LinkError::TimedOut, .. })
+    }
+}
+
+/// A guest's log has begun.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogBegin {
+    /// When, guest's `CLOCK_MONOTONIC`, ns.
+    pub guest_ns: u64,
+    /// Why it can't note everything, when it can't.
+    pub problem: Option<String>,
+}
+
 /// A session with a guest.
 #[derive(Debug)]
 pub struct Session {
@@ -65,9 +81,11 @@ pub struct Session {
     decoder: Decoder,
     number: u64,
     limits: Limits,
-    /// Of the step that goes on: beginning, map or symbols.
+    /// Of the question that is being asked.
     deadline: Instant,
     bytes_left: u64,
+    /// `bytes_left` when it was asked.
+    most_bytes: u64,
     clock: Option<Clock>,
 }
 
@@ -78,10 +96,23 @@ impl Session {
     /// # Errors
     /// If there is nobody, nobody answers in time, or it speaks another version.
     pub fn open(channel: &Channel, limits: &Limits) -> Result<Self, SessionError> {
-        let deadline = Instant::now() + limits.time;
+        Self::open_within(channel, limits, limits.time)
+    }
+
+    /// As `open`, with a time limit of its own for this step.
+    ///
+    /// # Errors
+    /// As `open`.
+    pub fn open_within(
+        channel: &Channel,
+        limits: &Limits,
+        limit: Duration,
+    ) -> Result<Self, SessionError> {
+        let deadline = Instant::now() + limit;
         let link = Link::open(channel, deadline)
             .map_err(|source| SessionError::Link { channel: channel.clone(), source })?;
         let mut session = Self::over(link, channel.clone(), limits.clone());
+        session.deadline = deadline;
         session.hello()?;
         Ok(session)
     }
@@ -89,9 +120,19 @@ impl Session {
     fn over(link: Link, channel: Channel, limits: Limits) -> Self {
         let number = session_number();
         let decoder = Decoder::of_session(number, MAX_ANSWER_BYTES);
-        let bytes_left = limits.bytes;
+        let (bytes_left, most_bytes) = (limits.bytes, limits.bytes);
         let deadline = Instant::now() + limits.time;
-        Self { channel, link, decoder, number, limits, deadline, bytes_left, clock: None }
+        Self {
+            channel,
+            link,
+            decoder,
+            number,
+            limits,
+            deadline,
+            bytes_left,
+            most_bytes,
+            clock: None,
+        }
     }
 
     /// The guest's clock on the host's, from the fastest round trip so far.
@@ -100,44 +141,110 @@ impl Session {
         self.clock.unwrap_or_default()
     }
 
-    /// Has the guest note processes that start and end. `Some` says why it can't note all of them.
+    /// Has the guest note processes that start and end.
     ///
     /// # Errors
     /// If it does not answer, or not as it should.
-    pub fn start_log(&mut self) -> Result<Option<String>, SessionError> {
+    pub fn start_log(&mut self) -> Result<LogBegin, SessionError> {
         match self.ask(&Request::StartLog)? {
-            Response::LogStarted { problem, .. } => Ok(problem.map(|text| bounded(&text))),
+            Response::LogStarted { now_ns, problem } => {
+                Ok(LogBegin { guest_ns: now_ns, problem: problem.map(|text| bounded(&text)) })
+            }
             other => Err(unexpected(&other)),
         }
     }
 
-    fn begin_step(&mut self) {
-        self.deadline = Instant::now() + self.limits.time;
+    /// A session may go on for hours: each question has a time and bytes of its own.
+    fn begin_question(&mut self, limit: Duration) {
+        self.deadline = Instant::now() + limit;
+        self.allow(self.limits.bytes);
     }
 
-    /// Takes the guest's map; ends the log. It has the time limit of one step. The map is not checked yet: see `merge`.
+    fn allow(&mut self, bytes: u64) {
+        (self.bytes_left, self.most_bytes) = (bytes, bytes);
+    }
+
+    /// Takes what the guest has not told yet in this session; its log goes on. Not checked yet: see `merge`. It has `limit`
+    /// of time and the bytes of a step of its own: a long recording asks often.
+    ///
+    /// # Errors
+    /// If it does not answer, or not as it should.
+    pub fn changes(&mut self, limit: Duration) -> Result<GuestMap, SessionError> {
+        self.begin_question(limit);
+        let answer = self.ask(&Request::Changes { pace: Pace::Prompt })?;
+        map_of(answer)
+    }
+
+    /// As `changes`, while the guest is being sampled. A busy guest takes its time, and giving up would lose its log: each
+    /// time `limit` has passed, `is_patient` says whether to wait on.
+    ///
+    /// # Errors
+    /// If it does not answer, or not as it should.
+    pub fn changes_while_sampled(
+        &mut self,
+        limit: Duration,
+        is_patient: &mut dyn FnMut() -> bool,
+    ) -> Result<GuestMap, SessionError> {
+        let question = Request::Changes { pace: Pace::Low };
+        map_of(self.ask_while_sampled(&question, limit, is_patient)?)
+    }
+
+    /// Takes the rest, with who is alive now; ends the log. It has the time limit of one step.
     ///
     /// # Errors
     /// If it does not answer, or not as it should.
     pub fn snapshot(&mut self) -> Result<GuestMap, SessionError> {
-        self.begin_step();
-        let answer = self.ask(&Request::Snapshot)?;
-        let map = match answer {
-            Response::Map(map) => *map,
-            other => return Err(unexpected(&other)),
-        };
-        check_version(map.version)?;
-        check_size(&map)?;
+        self.snapshot_within(self.limits.time)
+    }
+
+    /// As `snapshot`, with a time limit of its own.
+    ///
+    /// # Errors
+    /// If it does not answer, or not as it should.
+    pub fn snapshot_within(&mut self, limit: Duration) -> Result<GuestMap, SessionError> {
+        self.begin_question(limit);
+        let map = map_of(self.ask(&Request::Snapshot)?)?;
         // Clocks drift: a second look, near what the times are used for.
         self.hello()?;
         Ok(map)
     }
 
-    /// The symbols of these modules (numbers of the last map), one entry for each that the guest
+    /// The symbols of one module (its number in this session) while the guest is being sampled.
+    ///
+    /// # Errors
+    /// If it does not answer, or not as it should.
+    pub fn symbols_while_sampled(
+        &mut self,
+        module: u32,
+        limit: Duration,
+        is_patient: &mut dyn FnMut() -> bool,
+    ) -> Result<ModuleSymbols, SessionError> {
+        let question = Request::Symbols { modules: vec![module], pace: Pace::Low };
+        symbols_of(module, self.ask_while_sampled(&question, limit, is_patient)?)
+    }
+
+    /// Whoever is asked every few seconds may say little.
+    fn ask_while_sampled(
+        &mut self,
+        question: &Request,
+        limit: Duration,
+        is_patient: &mut dyn FnMut() -> bool,
+    ) -> Result<Response, SessionError> {
+        self.begin_question(limit);
+        self.allow(self.limits.bytes.min((MAX_LOW_PACE_BYTES + HEADER_BYTES) as u64));
+        let mut answer = self.ask(question);
+        while answer.as_ref().is_err_and(SessionError::is_late) && is_patient() {
+            self.deadline = Instant::now() + limit;
+            answer = self.answer();
+        }
+        answer
+    }
+
+    /// The symbols of these modules (their numbers in this session), one entry for each that the guest
     /// answered. All of them together have the time limit of one step; a module whose answer
     /// fails has the reason as its problem, and after a failed connection the rest has it too.
     pub fn symbols(&mut self, modules: &[u32]) -> Vec<ModuleSymbols> {
-        self.begin_step();
+        self.begin_question(self.limits.time);
         let mut answers = Vec::with_capacity(modules.len());
         let mut broken: Option<String> = None;
         for module in modules {
@@ -161,13 +268,8 @@ impl Session {
     }
 
     fn symbols_of(&mut self, module: u32) -> Result<ModuleSymbols, SessionError> {
-        let answer = self.ask(&Request::Symbols { modules: vec![module] })?;
-        match answer {
-            Response::Symbols(mut answers) if answers.len() == 1 && answers[0].module == module => {
-                Ok(answers.remove(0))
-            }
-            other => Err(unexpected(&other)),
-        }
+        let question = Request::Symbols { modules: vec![module], pace: Pace::Prompt };
+        symbols_of(module, self.ask(&question)?)
     }
 
     /// Exchanges a few greetings: the fastest tells the clocks' difference best.
@@ -191,8 +293,7 @@ impl Session {
 
     /// One question with the time and the bytes of a step of its own: a trace may ask for hours.
     pub(crate) fn ask_step(&mut self, request: &Request) -> Result<Response, SessionError> {
-        self.begin_step();
-        self.bytes_left = self.limits.bytes;
+        self.begin_question(self.limits.time);
         self.ask(request)
     }
 
@@ -200,7 +301,11 @@ impl Session {
         let deadline = self.deadline;
         let bytes = frame::encode(self.number, request, MAX_REQUEST_BYTES).map_err(nonsense)?;
         self.link.send(&bytes, deadline).map_err(|source| self.failed(source))?;
-        let content = self.receive(deadline)?;
+        self.answer()
+    }
+
+    fn answer(&mut self) -> Result<Response, SessionError> {
+        let content = self.receive(self.deadline)?;
         match frame::decode(&content).map_err(nonsense)? {
             Response::Error(text) => Err(SessionError::Refused(bounded(&text))),
             response => Ok(response),
@@ -218,7 +323,7 @@ impl Session {
             self.bytes_left = self
                 .bytes_left
                 .checked_sub(length as u64)
-                .ok_or(SessionError::TooMuch(self.limits.bytes))?;
+                .ok_or(SessionError::TooMuch(self.most_bytes))?;
             self.decoder.push(&chunk[..length]);
         }
     }
@@ -243,6 +348,25 @@ pub(crate) fn check_size(map: &GuestMap) -> Result<(), SessionError> {
         return Err(SessionError::Nonsense(format!("{threads} threads and {mappings} mappings")));
     }
     Ok(())
+}
+
+fn map_of(answer: Response) -> Result<GuestMap, SessionError> {
+    let map = match answer {
+        Response::Map(map) => *map,
+        other => return Err(unexpected(&other)),
+    };
+    check_version(map.version)?;
+    check_size(&map)?;
+    Ok(map)
+}
+
+fn symbols_of(module: u32, answer: Response) -> Result<ModuleSymbols, SessionError> {
+    match answer {
+        Response::Symbols(mut answers) if answers.len() == 1 && answers[0].module == module => {
+            Ok(answers.remove(0))
+        }
+        other => Err(unexpected(&other)),
+    }
 }
 
 fn nonsense(error: FrameError) -> SessionError {

@@ -43,11 +43,11 @@ impl DrawnGuest {
                     Response::Hello { version: VERSION, now_ns: now_ns() - 5000 }
                 }
                 Request::StartLog => Response::LogStarted { now_ns: 1, problem: None },
-                Request::Snapshot => Response::Map(Box::new(map.clone())),
-                Request::Symbols { modules } if modules == [9] => {
+                Request::Changes { .. } | Request::Snapshot => Response::Map(Box::new(map.clone())),
+                Request::Symbols { modules, .. } if modules == [9] => {
                     Response::Error("no such\nmodule".into())
                 }
-                Request::Symbols { modules } => Response::Symbols(vec![ModuleSymbols {
+                Request::Symbols { modules, .. } => Response::Symbols(vec![ModuleSymbols {
                     module: modules[0],
                     ..ModuleSymbols::default()
                 }]),
@@ -95,7 +95,12 @@ fn a_good_guest_gives_its_map_clock_and_symbols() {
         Box::new(|guest| guest.behave(&map())),
     );
     session.hello().unwrap();
-    assert_eq!(session.start_log().unwrap(), None);
+    let began = LogBegin { guest_ns: 1, problem: None };
+    assert_eq!(session.start_log().unwrap(), began);
+    assert_eq!(session.changes(quick().time).unwrap(), map());
+    let mut never = || false;
+    assert_eq!(session.changes_while_sampled(quick().time, &mut never).unwrap(), map());
+    assert_eq!(session.symbols_while_sampled(3, quick().time, &mut never).unwrap().module, 3);
     assert_eq!(session.snapshot().unwrap(), map());
     let clock = session.clock();
     let away = clock.host_minus_guest_ns.abs_diff(5000);
@@ -108,6 +113,32 @@ fn a_good_guest_gives_its_map_clock_and_symbols() {
 #[test]
 fn a_silent_guest_costs_the_time_limit() {
     check(Box::new(|guest| while guest.receive().is_some() {}), Err("no answer in time"));
+}
+
+#[test]
+fn a_late_guest_is_waited_for_as_long_as_somebody_is_patient() {
+    let moment = Duration::from_millis(20);
+    // It answers when it is told that the host has waited twice.
+    let (waited, answer) = std::sync::mpsc::channel();
+    let script: Script = Box::new(move |guest| {
+        guest.receive();
+        let _ = answer.recv();
+        guest.send(&Response::Map(Box::new(map())));
+        while guest.receive().is_some() {}
+    });
+    let mut session = with_guest(quick(), script);
+    let mut asked = 0;
+    let mut is_patient = || {
+        asked += 1;
+        if asked == 2 {
+            waited.send(()).unwrap();
+        }
+        asked < 500
+    };
+    assert_eq!(session.changes_while_sampled(moment, &mut is_patient).unwrap(), map());
+    assert!(2 <= asked);
+    let error = session.changes_while_sampled(moment, &mut || false).unwrap_err();
+    assert!(error.to_string().contains("no answer in time"), "{error}");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use api::guest::{
     GuestModule, GuestThread, KernelModule, KernelSymbol, ModuleSymbols, Response, TraceLost,
     TraceStackRow, TraceStarted, TraceStopped, TraceTaskRow, VERSION,
 };
-use guest::fuzzing;
+use guest::{KnownMap, MapSpan, fuzzing};
 use model::{Clock, Guest, Owner, Pid, Tables, Vm, VmId};
 
 /// Xorshift: Marsaglia, "Xorshift RNGs" (2003).
@@ -40,6 +40,7 @@ fn valid_map() -> GuestMap {
         |n: u64| KernelSymbol { address: 0xffff_ffff_8100_0000 + n * 16, name: format!("f{n}") };
     let module = |n: u8| GuestModule { path: format!("/lib/{n}.so"), build_id: vec![n; 20] };
     let image = |n: u32| GuestImage {
+        id: n,
         pid: n,
         name: format!("process {n}"),
         cr3: u64::from(n) << 13,
@@ -67,7 +68,7 @@ fn valid_map() -> GuestMap {
         boot_id: "8b7b3c8e".into(),
         kernel_release: "6.1.0-56-cloud-amd64".into(),
         now_ns: 10_000,
-        kernel: GuestKernel {
+        kernel: Some(GuestKernel {
             text_start: 0xffff_ffff_8100_0000,
             text_end: 0xffff_ffff_8200_0000,
             cr3: 0x1000_0000,
@@ -77,7 +78,7 @@ fn valid_map() -> GuestMap {
                 start: 0xffff_ffff_c000_0000,
                 size: 0x4000,
             }],
-        },
+        }),
         images: (1..12).map(image).collect(),
         kernel_threads: (0..8).map(kernel_thread).collect(),
         modules: (0..4).map(module).collect(),
@@ -108,9 +109,16 @@ fn swallow(bytes: &[u8]) {
     for response in fuzzing::responses(bytes) {
         match response {
             Response::Map(map) => {
+                let mut known = KnownMap::default();
+                known.add((*map).clone());
+                known.add_new_session((*map).clone());
+                known.add((*map).clone());
+                known.next_module(|_| false);
+                assert!(known.into_map().0.images.len() <= 2 * bytes.len());
                 let mut tables = tables();
                 let before = tables.vms.clone();
-                let merged = guest::merge(*map, VmId(1), Clock::default(), &mut tables);
+                let merged =
+                    guest::merge(*map, VmId(1), Clock::default(), MapSpan::default(), &mut tables);
                 assert_eq!(tables.vms, before);
                 assert!(tables.images.iter().all(|image| image.owner == Owner::Vm(VmId(1))));
                 assert!(tables.modules.iter().all(|module| module.owner == Owner::Vm(VmId(1))));

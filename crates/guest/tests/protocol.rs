@@ -9,7 +9,7 @@ use std::path::Path;
 
 use api::guest::{
     FunctionSymbol, GuestImage, GuestKernel, GuestKernelThread, GuestMap, GuestMapping,
-    GuestModule, GuestThread, KernelModule, KernelSymbol, ModuleSymbols, Request, Response,
+    GuestModule, GuestThread, KernelModule, KernelSymbol, ModuleSymbols, Pace, Request, Response,
     VERSION,
 };
 
@@ -18,7 +18,8 @@ fn requests() -> Vec<Request> {
         Request::Hello { version: VERSION },
         Request::StartLog,
         Request::Snapshot,
-        Request::Symbols { modules: vec![0, 300] },
+        Request::Symbols { modules: vec![0, 300], pace: Pace::Prompt },
+        Request::Changes { pace: Pace::Low },
     ]
 }
 
@@ -28,14 +29,15 @@ fn responses() -> Vec<Response> {
         boot_id: "b".into(),
         kernel_release: "6.1".into(),
         now_ns: 1000,
-        kernel: GuestKernel {
+        kernel: Some(GuestKernel {
             text_start: 0xffff_ffff_8100_0000,
             text_end: 0xffff_ffff_8200_0000,
             cr3: 0x1000,
             symbols: vec![KernelSymbol { address: 0xffff_ffff_8100_0000, name: "_stext".into() }],
             modules: vec![KernelModule { name: "m".into(), start: 1, size: 2 }],
-        },
+        }),
         images: vec![GuestImage {
+            id: 4,
             pid: 7,
             name: "p".into(),
             cr3: 0x2000,

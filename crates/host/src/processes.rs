@@ -6,16 +6,28 @@
 //!             fork: the child's image begins as a copy of its parent's
 //! ```
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+mod mappings;
 
-use model::{BuildId, HostNs};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::path::Path;
+use std::sync::Arc;
+
+use model::HostNs;
 
 use crate::procfs;
 use crate::sideband::{Event, EventKind};
 
+pub use mappings::{MappedFile, Mappings, ProcessMapping};
+
+/// Mappings and threads of all processes that a log keeps at most; a path counts for as many as it has times 64 bytes.
+const MOST_KEPT: usize = 1 << 20;
+/// From here on processes with more than `MODEST` get no more: they shall not use up what others need.
+const MOST_FOR_ALL: usize = MOST_KEPT / 2;
+/// Mappings, or threads, of a process that is like any other.
+const MODEST: usize = 512;
+
 /// A process from one exec to the next, or to its end.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct ProcessImage {
     /// Process id.
     pub pid: u32,
@@ -27,23 +39,8 @@ pub struct ProcessImage {
     pub end: Option<HostNs>,
     /// Its threads' names.
     pub threads: BTreeMap<u32, String>,
-    /// Its executable mappings, in the order they were made: a later one hides an earlier one.
-    pub mappings: Vec<ProcessMapping>,
-}
-
-/// An executable mapping.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ProcessMapping {
-    /// First address.
-    pub start: u64,
-    /// First address after it.
-    pub end: u64,
-    /// File offset of `start`.
-    pub offset: u64,
-    /// Path as the process sees it, `[vdso]`, or empty for anonymous memory.
-    pub path: String,
-    /// Build id, when the kernel told it.
-    pub build_id: Option<BuildId>,
+    /// Its executable mappings.
+    pub mappings: Mappings,
 }
 
 /// All images of the host from the scan on.
@@ -51,6 +48,14 @@ pub struct ProcessMapping {
 pub struct ProcessLog {
     alive: BTreeMap<u32, Live>,
     ended: Vec<ProcessImage>,
+    /// So many of them `forget_ended` has looked at.
+    ended_and_hit: usize,
+    files: HashSet<Arc<MappedFile>>,
+    /// What is kept, or more: what has gone since is still counted.
+    kept: usize,
+    /// When `kept` is counted anew.
+    count_at: usize,
+    left_out: u64,
 }
 
 #[derive(Debug)]
@@ -68,8 +73,8 @@ impl ProcessLog {
     pub fn scan(proc: &Path) -> std::io::Result<Self> {
         let mut log = Self::default();
         for pid in procfs::numbered_entries(proc)? {
-            if let Ok(image) = read(proc, pid) {
-                log.insert(image);
+            if let Ok(image) = read_with(&mut log.files, proc, pid) {
+                log.insert_within_budget(image);
             }
         }
         Ok(log)
@@ -84,10 +89,26 @@ impl ProcessLog {
             EventKind::Comm { name, exec: false } => self.rename(event.pid, event.tid, name),
             EventKind::Map { start, length, offset, path, build_id } => {
                 let end = start.saturating_add(length);
-                self.map(event.pid, ProcessMapping { start, end, offset, path, build_id });
+                self.map(event.pid, (start, end, offset), MappedFile { path, build_id });
             }
             EventKind::Exit => self.exit(event.pid, event.tid, time),
         }
+        if self.count_at <= self.kept {
+            self.count();
+        }
+    }
+
+    /// Forgets processes that have ended since the last call and that `is_hit` denies: no sample refers to them.
+    pub fn forget_ended(&mut self, is_hit: impl Fn(u32) -> bool) {
+        let new = self.ended.split_off(self.ended_and_hit);
+        self.ended.extend(new.into_iter().filter(|image| is_hit(image.pid)));
+        self.ended_and_hit = self.ended.len();
+    }
+
+    /// Mappings and threads for which there was no room.
+    #[must_use]
+    pub fn left_out(&self) -> u64 {
+        self.left_out
     }
 
     /// Every image seen, those still alive last.
@@ -104,27 +125,41 @@ impl ProcessLog {
     }
 
     fn insert(&mut self, image: ProcessImage) {
+        self.kept += image.threads.len();
         let running = image.threads.keys().copied().collect();
         self.alive.insert(image.pid, Live { image, running });
     }
 
+    fn insert_within_budget(&mut self, mut image: ProcessImage) {
+        let mappings = image.mappings.len();
+        if has_room(self.kept, mappings) {
+            self.kept += mappings;
+        } else {
+            self.left_out += mappings as u64;
+            image.mappings = Mappings::default();
+        }
+        self.insert(image);
+    }
+
     fn fork(&mut self, pid: u32, tid: u32, parent: u32, time: HostNs) {
         if let Some(live) = self.alive.get_mut(&pid) {
-            let name = live.image.name.clone();
-            live.image.threads.entry(tid).or_insert(name);
             live.running.insert(tid);
+            if has_room(self.kept, live.image.threads.len()) {
+                let name = live.image.name.clone();
+                live.image.threads.entry(tid).or_insert(name);
+                self.kept += 1;
+            } else {
+                self.left_out += 1;
+            }
             return;
         }
-        let parent = self.alive.get(&parent).map(|live| &live.image);
-        let name = parent.map(|image| image.name.clone()).unwrap_or_default();
-        self.insert(ProcessImage {
-            pid,
-            threads: BTreeMap::from([(tid, name.clone())]),
-            name,
-            start: Some(time),
-            end: None,
-            mappings: parent.map(|image| image.mappings.clone()).unwrap_or_default(),
-        });
+        let parent = self.alive.get_mut(&parent).map(|live| &mut live.image);
+        let (name, mappings) = match parent {
+            Some(parent) => (parent.name.clone(), parent.mappings.fork()),
+            None => Default::default(),
+        };
+        let threads = BTreeMap::from([(tid, name.clone())]);
+        self.insert(ProcessImage { pid, name, start: Some(time), end: None, threads, mappings });
     }
 
     /// Exec ends all threads but one, which takes the process's id.
@@ -144,17 +179,25 @@ impl ProcessLog {
         if pid == tid {
             live.image.name.clone_from(&name);
         }
-        live.image.threads.insert(tid, name);
+        if let Some(known) = live.image.threads.get_mut(&tid) {
+            *known = name;
+        } else if has_room(self.kept, live.image.threads.len()) {
+            live.image.threads.insert(tid, name);
+            self.kept += 1;
+        }
     }
 
-    fn map(&mut self, pid: u32, mapping: ProcessMapping) {
+    fn map(&mut self, pid: u32, (start, end, offset): (u64, u64, u64), file: MappedFile) {
         let Some(live) = self.alive.get_mut(&pid) else { return };
-        let known = |m: &ProcessMapping| {
-            (m.start, m.end, m.offset, &m.path)
-                == (mapping.start, mapping.end, mapping.offset, &mapping.path)
-        };
-        if !live.image.mappings.iter().any(known) {
-            live.image.mappings.push(mapping);
+        if !has_room(self.kept, live.image.mappings.len()) {
+            self.left_out += 1;
+            return;
+        }
+        let file = share(&mut self.files, file);
+        if live.image.mappings.push(ProcessMapping { start, end, offset, file: file.clone() }) {
+            // Only a file that nobody else maps is new.
+            let is_new = Arc::strong_count(&file) <= 3;
+            self.kept += 1 + if is_new { weight(&file) } else { 0 };
         }
     }
 
@@ -172,6 +215,36 @@ impl ProcessLog {
             self.ended.push(live.image);
         }
     }
+
+    /// Counts what is kept.
+    fn count(&mut self) {
+        self.files.retain(|file| 1 < Arc::strong_count(file));
+        let mut seen = HashSet::new();
+        let images = self.alive.values().map(|live| &live.image).chain(&self.ended);
+        let parts = images.map(|image| image.mappings.len_unseen(&mut seen) + image.threads.len());
+        self.kept =
+            parts.sum::<usize>() + self.files.iter().map(|file| weight(file)).sum::<usize>();
+        self.count_at = MOST_FOR_ALL.max(self.kept + MOST_KEPT / 16);
+    }
+}
+
+/// Whether a process that has `own` mappings, or threads, may get one more.
+fn has_room(kept: usize, own: usize) -> bool {
+    kept < if own < MODEST { MOST_KEPT } else { MOST_FOR_ALL }
+}
+
+fn weight(file: &MappedFile) -> usize {
+    1 + file.path.len() / 64
+}
+
+/// The one that all share.
+fn share(files: &mut HashSet<Arc<MappedFile>>, file: MappedFile) -> Arc<MappedFile> {
+    if let Some(known) = files.get(&file) {
+        return known.clone();
+    }
+    let file = Arc::new(file);
+    files.insert(file.clone());
+    file
 }
 
 /// A live process as it is now.
@@ -179,6 +252,14 @@ impl ProcessLog {
 /// # Errors
 /// If it has ended.
 pub fn read(proc: &Path, pid: u32) -> std::io::Result<ProcessImage> {
+    read_with(&mut HashSet::new(), proc, pid)
+}
+
+fn read_with(
+    files: &mut HashSet<Arc<MappedFile>>,
+    proc: &Path,
+    pid: u32,
+) -> std::io::Result<ProcessImage> {
     let directory = &proc.join(pid.to_string());
     let task = directory.join("task");
     let threads = procfs::numbered_entries(&task)?
@@ -191,8 +272,7 @@ pub fn read(proc: &Path, pid: u32) -> std::io::Result<ProcessImage> {
             start: entry.start,
             end: entry.end,
             offset: entry.offset,
-            path: entry.path,
-            build_id: None,
+            file: share(files, MappedFile { path: entry.path, build_id: None }),
         })
         .collect();
     let name = procfs::read_comm(directory)?;
@@ -226,7 +306,7 @@ mod test {
             .finish()
             .iter()
             .map(|i| {
-                let paths: Vec<_> = i.mappings.iter().map(|m| m.path.as_str()).collect();
+                let paths: Vec<_> = i.mappings.iter().map(|m| m.file.path.as_str()).collect();
                 let threads: Vec<_> = i.threads.iter().map(|(t, n)| format!("{t}={n}")).collect();
                 let (start, end) = (time(i.start), time(i.end));
                 let (paths, threads) = (paths.join(","), threads.join(","));
@@ -264,5 +344,60 @@ mod test {
             ],
             &["7 sh -..4  7=sh,9=worker"],
         );
+    }
+
+    fn log_of(pids: std::ops::Range<u32>) -> ProcessLog {
+        let mut log = ProcessLog::default();
+        for pid in pids {
+            log.apply(event(1, pid, pid, EventKind::Fork { parent: 0 }));
+        }
+        log
+    }
+
+    #[test]
+    fn a_process_with_many_mappings_leaves_room_for_others() {
+        let mut log = log_of(1..4);
+        for n in 0..MOST_KEPT as u64 {
+            log.apply(event(2, 1, 1, map(n << 12, "/tmp/bomb")));
+        }
+        log.apply(event(3, 2, 2, map(0x1000, "/bin/sh")));
+        // What it passes on costs nothing, how often it may fork.
+        for pid in 10..2000 {
+            log.apply(event(4, pid, pid, EventKind::Fork { parent: 1 }));
+            log.apply(event(5, pid, pid, EventKind::Exit));
+        }
+        log.apply(event(6, 3, 3, map(0x1000, "/bin/sh")));
+        log.count();
+        assert!(log.kept <= MOST_FOR_ALL + 4000, "{} kept", log.kept);
+        let left_out = log.left_out();
+        assert!(MOST_KEPT as u64 / 2 <= left_out + 10, "{left_out} left out");
+        let others: Vec<_> =
+            log.finish().into_iter().filter(|image| (2..4).contains(&image.pid)).collect();
+        assert!(others.iter().all(|image| image.mappings.len() == 1));
+    }
+
+    #[test]
+    fn processes_that_no_sample_hit_are_forgotten() {
+        let mut log = log_of(1..6);
+        log.apply(event(2, 2, 2, EventKind::Exit));
+        log.apply(event(3, 3, 3, EventKind::Exit));
+        log.forget_ended(|pid| pid == 3);
+        log.apply(event(4, 4, 4, EventKind::Exit));
+        log.forget_ended(|pid| pid == 5);
+        let pids: Vec<_> = log.finish().iter().map(|image| image.pid).collect();
+        assert_eq!(pids, [3, 1, 5]);
+    }
+
+    #[test]
+    fn threads_without_end_have_a_budget_too() {
+        let mut log = log_of(1..3);
+        for tid in 10..2_000_000 {
+            log.apply(event(2, 1, tid, EventKind::Fork { parent: 1 }));
+            log.apply(event(2, 1, tid, EventKind::Exit));
+        }
+        log.apply(event(3, 2, 20, EventKind::Fork { parent: 2 }));
+        let images = log.finish();
+        assert!(images[0].threads.len() <= MOST_FOR_ALL);
+        assert_eq!(images[1].threads.len(), 2);
     }
 }

@@ -165,6 +165,25 @@ pub struct Vcpu {
     pub number: u32,
     /// The host thread that runs it.
     pub tid: Tid,
+    /// When it was first seen, if it was plugged in; `None`: it is as old as its VM.
+    pub started: Option<HostNs>,
+    /// When it was unplugged; `None`: it was there as long as its VM. Plugged in again it is another row.
+    pub ended: Option<HostNs>,
+}
+
+impl Tables {
+    /// When a vCPU was there, within the recording; `None`: it is in no table.
+    #[must_use]
+    pub fn vcpu_span(&self, vcpu: VcpuId, header: &Header) -> Option<(HostNs, HostNs)> {
+        let row = self.vcpus.get(vcpu.index())?;
+        let vm = self.vms.get(row.vm.index());
+        let started = row.started.max(vm.and_then(|vm| vm.started));
+        let ends = [row.ended, vm.and_then(|vm| vm.ended)];
+        let ended = ends.into_iter().flatten().min();
+        let from = started.map_or(header.start, |time| time.max(header.start));
+        let to = ended.map_or(header.end, |time| time.min(header.end));
+        Some((from, to))
+    }
 }
 
 /// Whose numbering and memory a row speaks of.
@@ -200,7 +219,7 @@ pub struct Image {
 /// What an image is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ImageKind {
-    /// The owner's kernel; at most one per owner.
+    /// The owner's kernel; at most one per owner at a time.
     Kernel,
     /// A user process.
     Process,

@@ -176,6 +176,14 @@ pub struct Machine {
     pub ended_early: Option<String>,
 }
 
+impl Machine {
+    /// Events lost, of all kinds. A guest says of itself what it lost: any number.
+    #[must_use]
+    pub fn n_lost(&self) -> u64 {
+        self.lost.iter().fold(0, |sum, lost| sum.saturating_add(lost.count))
+    }
+}
+
 /// Events that found no room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LostEvents {

@@ -124,16 +124,12 @@ fn put(record: &mut [u8; RECORD_SIZE], at: usize, bytes: &[u8]) {
 
 #[inline]
 fn u64_at(record: &[u8; RECORD_SIZE], at: usize) -> u64 {
-    let mut bytes = [0; 8];
-    bytes.copy_from_slice(&record[at..at + 8]);
-    u64::from_le_bytes(bytes)
+    u64::from_le_bytes(*record[at..].first_chunk().expect("fields lie in the record"))
 }
 
 #[inline]
 fn u32_at(record: &[u8; RECORD_SIZE], at: usize) -> u32 {
-    let mut bytes = [0; 4];
-    bytes.copy_from_slice(&record[at..at + 4]);
-    u32::from_le_bytes(bytes)
+    u32::from_le_bytes(*record[at..].first_chunk().expect("fields lie in the record"))
 }
 
 #[cfg(test)]

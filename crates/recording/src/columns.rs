@@ -2,9 +2,11 @@
 //!
 //! `table!` declares a table once. Its schema, its writer and its reader follow from that.
 
+mod budget;
 mod cell;
 mod file;
 
+pub(crate) use budget::{Budget, WHOLE_TABLES};
 pub(crate) use cell::{Cell, Column, Scalar, Text, scalar};
 pub(crate) use file::{SLICE, TableReader, TableWriter, read_table, write_table};
 

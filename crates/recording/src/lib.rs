@@ -23,6 +23,7 @@ mod blocks;
 mod columns;
 mod error;
 mod files;
+mod fit;
 mod folder;
 mod manifest;
 mod merge;

@@ -15,6 +15,9 @@ use crate::files::{Digest, DurableFile};
 /// The format this program writes, and the newest it reads.
 pub const FORMAT_VERSION: u32 = 1;
 
+/// Times are before this one: the difference or sum of two is a number. In this century.
+pub(crate) const MAX_TIME_NS: u64 = 1 << 62;
+/// Its size at most.
 const MAX_BYTES: u64 = 1 << 24;
 
 /// What `recording.json` says of one file.
@@ -118,7 +121,23 @@ impl Format {
             let (found, supported) = (kind.version, self.version);
             return Err(Error::NewerVersion { path: dir.to_owned(), folder, found, supported });
         }
-        serde_json::from_slice(text).map_err(damaged)
+        let value: serde_json::Value = serde_json::from_slice(text).map_err(damaged)?;
+        if !is_plausible("", &value) {
+            return Err(Error::damaged(&dir.join(file), "one of its numbers is too large"));
+        }
+        serde_json::from_value(value).map_err(damaged)
+    }
+}
+
+/// Whether sums of its numbers are numbers: times are from this century, and nothing else is counted so far.
+fn is_plausible(name: &str, value: &serde_json::Value) -> bool {
+    use serde_json::Value;
+    let limit = if name.ends_with("_ns") { MAX_TIME_NS } else { 1 << 53 };
+    match value {
+        Value::Number(number) => number.as_u64().is_none_or(|number| number < limit),
+        Value::Array(values) => values.iter().all(|value| is_plausible(name, value)),
+        Value::Object(members) => members.iter().all(|(name, value)| is_plausible(name, value)),
+        Value::Null | Value::Bool(_) | Value::String(_) => true,
     }
 }
 

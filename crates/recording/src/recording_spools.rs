@@ -70,6 +70,7 @@ impl Codec for SampleCodec {
     const OLDER: &[[u8; 4]] = &[*b"VSP1", *b"VSP2"];
     const BYTES: usize = PACKED;
 
+    #[inline]
     fn encode(record: &Self::Record, before: &mut Self::Before, room: &mut [u8]) -> usize {
         pack(record, before, room)
     }

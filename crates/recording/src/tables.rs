@@ -8,7 +8,7 @@ use model::{
     Throttling, Tid, Vcpu, VcpuId, Vm, VmId,
 };
 
-use crate::columns::{Table, Text, read_table, table, write_table};
+use crate::columns::{Budget, Table, Text, WHOLE_TABLES, read_table, table, write_table};
 use crate::error::Error;
 use crate::manifest::FileEntry;
 use crate::samples::Samples;
@@ -63,7 +63,7 @@ pub(crate) fn write(dir: &Path, tables: &Tables) -> Result<[(&'static str, FileE
 
 /// Reads the tables of a folder. Those whose files are not there are empty, and named.
 pub(crate) fn read(dir: &Path) -> Result<(Tables, Vec<PathBuf>), Error> {
-    let mut folder = Folder { dir, missing: Vec::new() };
+    let mut folder = Folder::new(dir);
     let tables = Tables {
         vms: folder.rows::<Vms>()?,
         vcpus: folder.rows::<Vcpus>()?,
@@ -89,13 +89,18 @@ pub(crate) struct Folder<'a> {
     pub(crate) dir: &'a Path,
     /// Tables whose files are not there.
     pub(crate) missing: Vec<PathBuf>,
+    budget: Budget,
 }
 
-impl Folder<'_> {
+impl<'a> Folder<'a> {
+    pub(crate) fn new(dir: &'a Path) -> Self {
+        Self { dir, missing: Vec::new(), budget: Budget::new(WHOLE_TABLES) }
+    }
+
     pub(crate) fn rows<T: Table>(&mut self) -> Result<Vec<T::Row>, Error> {
         let path = self.dir.join(T::SCHEMA.file);
         if path.is_file() {
-            return read_table::<T>(&path);
+            return read_table::<T>(&path, &mut self.budget);
         }
         self.missing.push(path);
         Ok(Vec::new())
@@ -167,8 +172,14 @@ table! {
         vm: VmId = vcpu.vm,
         number: u32 = vcpu.number,
         tid: Tid = vcpu.tid,
+        started_ns: Option<HostNs> [added] = vcpu.started,
+        ended_ns: Option<HostNs> [added] = vcpu.ended,
     }
-    read |row, columns| check_id(*id, row).map(|()| Vcpu { vm: *vm, number: *number, tid: *tid })
+    read |row, columns| {
+        check_id(*id, row)?;
+        let (started, ended) = (*started_ns, *ended_ns);
+        Ok(Vcpu { vm: *vm, number: *number, tid: *tid, started, ended })
+    }
 }
 
 table! {
@@ -289,4 +300,95 @@ table! {
         count: u64 = exit.count,
     }
     read |row, columns| Ok(ExitCount { vcpu: *vcpu, reason: *exit_reason, count: *count })
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use crate::fit;
+
+    #[test]
+    fn rows_that_take_too_much_memory_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let name = SymbolName::Function("x".repeat(2000));
+        let symbol = Symbol { module: ModuleId(0), offset: 0, name };
+        let (file, _) = write_table::<Symbols>(folder.path(), &vec![symbol; 3000]).unwrap();
+        let path = folder.path().join(file);
+        assert!(std::fs::metadata(&path).unwrap().len() < 10_000);
+        let read = |bytes| read_table::<Symbols>(&path, &mut Budget::new(bytes));
+        assert_eq!(read(16 << 20).unwrap().len(), 3000);
+        let refused = read(8 << 20).unwrap_err().to_string();
+        assert!(
+            refused.contains("column function: Parquet error: it takes more than 8 MiB"),
+            "{refused}"
+        );
+    }
+
+    #[test]
+    fn more_rows_than_bytes_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let reading = Throttling { vm: VmId(0), time: HostNs(0), throttled_ns: 0 };
+        let rows = std::iter::repeat_n(&reading, 1_100_000);
+        let (file, _) = write_table::<Throttlings>(folder.path(), rows).unwrap();
+        let path = folder.path().join(file);
+        let refused = read_table::<Throttlings>(&path, &mut Budget::new(WHOLE_TABLES));
+        let refused = refused.unwrap_err().to_string();
+        assert!(refused.contains("more rows than its bytes can hold"), "{refused}");
+    }
+
+    /// What the writer lets through is what the reader takes.
+    #[test]
+    fn a_writers_limit_is_within_a_readers() {
+        let folder = tempfile::tempdir().unwrap();
+        let module = |_| Module { owner: Owner::Host, path: "/bin/a".into(), build_id: None };
+        let image = |_| Image {
+            owner: Owner::Host,
+            kind: ImageKind::Process,
+            pid: Pid(1),
+            name: "a".into(),
+            cr3: Some(Cr3::new(0x1000)),
+            kernel_stack: Some(KernelStack(7)),
+            start: Some(HostNs(1)),
+            end: Some(HostNs(1)),
+        };
+        let symbol = |n: u64| {
+            let name = match n % 3 {
+                0 => SymbolName::Stripped,
+                1 => SymbolName::Unreadable("x".repeat(60)),
+                _ => SymbolName::Function("x".repeat(60)),
+            };
+            Symbol { module: ModuleId(0), offset: n, name }
+        };
+        let thread = |n| {
+            let (name, fs_base) = ("a".to_owned(), Some(GuestVirt(7)));
+            Thread { image: ImageId(0), tid: Tid(n), name, fs_base }
+        };
+        let mapping = |start| Mapping {
+            image: ImageId(0),
+            start,
+            end: start,
+            offset: 0,
+            module: ModuleId(0),
+        };
+        let stack = |n| Stack { kernel: vec![HostVirt(n); 30], user: vec![HostVirt(n)] };
+        let tables = Tables {
+            modules: (0..1000).map(module).collect(),
+            images: (0..1000).map(image).collect(),
+            symbols: (0..3000).map(symbol).collect(),
+            threads: (0..1000).map(thread).collect(),
+            mappings: (0..1000).map(mapping).collect(),
+            stacks: (0..1000).map(stack).collect(),
+            ..Tables::default()
+        };
+        write(folder.path(), &tables).unwrap();
+        let mut written =
+            Folder { dir: folder.path(), missing: Vec::new(), budget: Budget::new(0) };
+        written.budget = Budget::new(fit::cost(&tables));
+        let read = (
+            written.rows::<Modules>().unwrap().len() + written.rows::<Images>().unwrap().len(),
+            written.rows::<Symbols>().unwrap().len() + written.rows::<Threads>().unwrap().len(),
+            written.rows::<Mappings>().unwrap().len() + written.rows::<Stacks>().unwrap().len(),
+        );
+        assert_eq!(read, (2000, 4000, 2000));
+    }
 }

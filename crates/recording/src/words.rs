@@ -25,6 +25,7 @@ impl<const N: usize> Default for Last<N> {
 
 /// Writes a record that follows `before` to the start of `room`, and makes it the one before the next. Returns its packed
 /// length.
+#[inline]
 pub(crate) fn pack<const N: usize>(
     record: &[u8; N],
     before: &mut Last<N>,

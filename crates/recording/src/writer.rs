@@ -8,6 +8,7 @@ use model::{CpuId, Header, MachineId, Sample, Switch, Tables};
 use crate::batches::convert;
 use crate::error::{Error, Folder};
 use crate::files::{self, SAMPLES, STACK_SPOOL, SWITCH_SPOOL, SWITCHES, cpu_spool};
+use crate::fit;
 use crate::folder::PartialFolder;
 use crate::manifest::{self, FileEntry, Files};
 use crate::recording_spools::{SampleCodec, Spool, StackSpool, SwitchCodec, SwitchSpool};
@@ -216,19 +217,22 @@ pub struct Converted {
 }
 
 impl Converted {
-    /// Adds the tables and gives the recording its name. `tables` may have more rows than those that `Writer::convert` was
+    /// Adds the tables and gives the recording its name. Names that readers would refuse for their size are left out, and
+    /// noted. `tables` may have more rows than those that `Writer::convert` was
     /// given, but not of vCPUs and stacks.
     ///
     /// # Errors
     /// When something can't be written; what was recorded then stays under the partial name.
     pub fn finish(self, header: &Header, tables: &Tables) -> Result<Summary, Error> {
         let Self { writer, samples, switches, lost } = self;
-        let written = tables::write(writer.dir(), tables)?;
+        let (tables, left_out) = fit::fit(tables);
+        let written = tables::write(writer.dir(), &tables)?;
         let mut entries: Files = written.into_iter().map(|(n, e)| (n.to_owned(), e)).collect();
         let (rows, sample_bytes) = (samples.rows, samples.bytes);
         entries.insert(SWITCHES.to_owned(), switches);
         entries.insert(SAMPLES.to_owned(), samples);
         let mut header = Header { complete: true, ..header.clone() };
+        header.notes.extend(left_out);
         for (name, count) in lost.into_iter().filter(|(_, count)| 0 < *count) {
             *header.counters.entry(name.to_owned()).or_insert(0) += count;
         }

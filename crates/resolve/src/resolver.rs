@@ -32,7 +32,7 @@ pub struct Resolver<'t> {
     vms: Lifetimes<Pid, VmId>,
     /// The VM whose VMM an image is, for every image.
     vm_of_image: Vec<Option<VmId>>,
-    kernels: FxHashMap<Owner, ImageId>,
+    kernels: Lifetimes<Owner, ImageId>,
     spaces: Spaces,
     symbols: FxHashMap<(ModuleId, u64), u32>,
     guest_error_ns: Vec<u64>,
@@ -186,7 +186,7 @@ impl<'t> Resolver<'t> {
             kernel_threads: Lifetimes::new(threads),
             vms: Lifetimes::new(vms.map(|(n, v)| (v.pid, v.started, v.ended, VmId::from_index(n)))),
             vm_of_image: tables.images.iter().map(|image| vm_of_image(tables, image)).collect(),
-            kernels: kernels.map(|(id, i)| (i.owner, id)).collect(),
+            kernels: Lifetimes::new(kernels.map(|(id, i)| (i.owner, i.start, i.end, id))),
             spaces: Spaces::new(tables.images.len(), &tables.mappings),
             symbols: canonical_symbols(tables),
             guest_error_ns: tables.vms.iter().map(|vm| error(&vm.guest)).collect(),
@@ -238,7 +238,7 @@ impl<'t> Resolver<'t> {
         let caller = |ip: &HostVirt| HostVirt(ip.0.wrapping_sub(1));
         if kernel {
             let callers = without_leaf(&stack.kernel, sample.host_ip).iter().map(caller);
-            frames.extend(callers.map(|ip| self.kernel_code(Owner::Host, ip.0)));
+            frames.extend(callers.map(|ip| self.kernel_code(Owner::Host, ip.0, sample.time)));
             frames.extend(stack.user.first().map(|ip| user(ip.0)));
             frames.extend(stack.user.iter().skip(1).map(caller).map(|ip| user(ip.0)));
         } else {
@@ -270,7 +270,7 @@ impl<'t> Resolver<'t> {
             (pid, HostMode::User) => (Level::HostUser, self.host_process(pid, sample)),
         };
         let code = match sample.host_mode {
-            HostMode::Kernel => self.kernel_code(Owner::Host, sample.host_ip.0),
+            HostMode::Kernel => self.kernel_code(Owner::Host, sample.host_ip.0, sample.time),
             HostMode::User => user_code(process, sample.host_ip.0),
         };
         let vm = match (&sample.vcpu, process) {
@@ -298,7 +298,7 @@ impl<'t> Resolver<'t> {
         let process = self.guest_process(vm, vcpu, sample);
         let in_kernel = level == Level::GuestKernel || vcpu.ip.0 >> 63 == 1;
         let code = match process {
-            _ if in_kernel => self.kernel_code(Owner::Vm(vm), vcpu.ip.0),
+            _ if in_kernel => self.kernel_code(Owner::Vm(vm), vcpu.ip.0, sample.time),
             ProcessRef::Image(image) => CodeAt::Image(image, vcpu.ip.0),
             ProcessRef::UnknownGuest(_, why) => CodeAt::Nowhere(why),
             _ => CodeAt::Nowhere(Why::NoProcess),
@@ -348,9 +348,10 @@ impl<'t> Resolver<'t> {
         image.map_or(ProcessRef::UnknownGuest(vm, Why::Cr3Unknown), ProcessRef::Image)
     }
 
-    fn kernel_code(&self, owner: Owner, ip: u64) -> CodeAt {
-        let kernel = self.kernels.get(&owner);
-        kernel.map_or(CodeAt::Nowhere(Why::NoKernel), |image| CodeAt::Image(*image, ip))
+    /// The kernel of that time: a guest that boots again has another one. One whose bounds the sample just misses will do.
+    fn kernel_code(&self, owner: Owner, ip: u64, time: HostNs) -> CodeAt {
+        let kernel = self.kernels.at(&owner, time, LIFETIME_SLACK_NS);
+        kernel.map_or(CodeAt::Nowhere(Why::NoKernel), |image| CodeAt::Image(image, ip))
     }
 
     fn name(&self, module: ModuleId, offset: u64) -> CodeName {

@@ -48,6 +48,9 @@ impl<S: Source + ?Sized> Source for &mut S {
 /// The sources of all owners.
 pub type Sources<'a> = BTreeMap<Owner, Box<dyn Source + 'a>>;
 
+/// Bytes of one owner's names at most: a long name can stand at each of its addresses.
+const MOST_OF_AN_OWNER: usize = 128 << 20;
+
 /// Adds a row to `tables.symbols` for each different address in `wanted`.
 ///
 /// An owner without a source gets rows that say so: no address that was asked for is left out.
@@ -56,6 +59,7 @@ pub fn fill(tables: &mut Tables, wanted: &[(ModuleId, u64)], sources: &mut Sourc
     for (module, offset) in wanted {
         by_module.entry(*module).or_default().push(*offset);
     }
+    let mut given: BTreeMap<Owner, usize> = BTreeMap::new();
     for (id, mut offsets) in by_module {
         let Some(module) = tables.modules.get(id.index()) else { continue };
         offsets.sort_unstable();
@@ -64,8 +68,24 @@ pub fn fill(tables: &mut Tables, wanted: &[(ModuleId, u64)], sources: &mut Sourc
             Some(source) => source.names(id, module, &offsets),
             None => unreadable("no guest was asked for its symbols", offsets.len()),
         };
+        let given = given.entry(module.owner).or_default();
+        let names = names.into_iter().map(|name| within_budget(given, name));
         let rows = offsets.into_iter().zip(names);
         tables.symbols.extend(rows.map(|(offset, name)| Symbol { module: id, offset, name }));
+    }
+}
+
+/// The name, if it fits into what its owner may have.
+fn within_budget(given: &mut usize, name: SymbolName) -> SymbolName {
+    match &name {
+        SymbolName::Function(text) if MOST_OF_AN_OWNER < *given + text.len() => {
+            SymbolName::Unreadable("too many long names".to_owned())
+        }
+        SymbolName::Function(text) => {
+            *given += text.len();
+            name
+        }
+        SymbolName::Stripped | SymbolName::Unreadable(_) => name,
     }
 }
 

@@ -101,6 +101,12 @@ impl Store {
         }
     }
 
+    /// Whether something is stored under `build_id`.
+    #[must_use]
+    pub fn has(&self, build_id: &BuildId) -> bool {
+        self.path(build_id).exists()
+    }
+
     /// Stores a table, under a temporary name first.
     ///
     /// # Errors

@@ -109,12 +109,17 @@ impl Drop for Bound {
     }
 }
 
-/// Why a kernel panicked, from its console; else the last lines there.
+/// Why a kernel panicked and where it was, from its console; else the last lines there.
 pub(crate) fn last_words(console: &Path) -> String {
     let text = std::fs::read(console).unwrap_or_default();
-    let panic = String::from_utf8_lossy(&text)
-        .lines()
-        .find_map(|line| line.find("Kernel panic").map(|at| line[at..].trim_end().to_owned()));
+    let lines = String::from_utf8_lossy(&text);
+    let mut lines = lines.lines();
+    let mut from =
+        |word| lines.find_map(|line| Some(line[line.find(word)?..].trim_end().to_owned()));
+    let panic = from("Kernel panic").map(|panic| match from("RIP: ") {
+        Some(place) => format!("{panic}; {place}"),
+        None => panic,
+    });
     panic.or_else(|| last_lines(&text, 6)).unwrap_or_else(|| "(nothing on its console)".to_owned())
 }
 
@@ -133,6 +138,7 @@ mod tests {
         assert_eq!(said("one\ntwo\n"), "one; two");
         let panic =
             "[   48.5] Kernel panic - not syncing: softlockup: hung tasks\r\n[   48.5] RIP: 0010\n";
-        assert_eq!(said(panic), "Kernel panic - not syncing: softlockup: hung tasks");
+        assert_eq!(said(panic), "Kernel panic - not syncing: softlockup: hung tasks; RIP: 0010");
+        assert_eq!(said("RIP: 0\nKernel panic: x\n"), "Kernel panic: x");
     }
 }

@@ -109,6 +109,8 @@ impl HostMachine<'_> {
             extra += " transparent_hugepage=never";
         } else {
             line.two("-accel", "tcg,thread=multi");
+            line.two("-device", "i6300esb").two("-action", "watchdog=inject-nmi");
+            extra += " WATCHDOG=1 unknown_nmi_panic";
         }
         if self.host.reliable_tsc {
             extra += " tsc=reliable";
@@ -137,7 +139,8 @@ impl HostMachine<'_> {
             .filter(|term| is_word(term))
             .unwrap_or_else(|| "dumb".to_owned());
         // With QEMU 7.2 the CPUs of a virtual host at times hang at one instruction of KVM, most likely in old code that
-        // the kernel has patched since. A crash can be recognised and tried again, a hang can't.
+        // the kernel has patched since. A crash can be recognised and tried again, a hang can't: so the host panics. With
+        // interrupts off the kernel does not see that it hangs; the watchdog's NMI tells it.
         line.two(
             "-append",
             &format!(

@@ -206,9 +206,9 @@ impl Consumer {
 fn unwrapped(latest: u64, low: u64) -> u64 {
     const ROUND: u64 = 1 << 48;
     let time = latest & !(ROUND - 1) | low;
-    if time + ROUND / 2 < latest {
+    if time.saturating_add(ROUND / 2) < latest {
         time.saturating_add(ROUND)
-    } else if latest + ROUND / 2 < time {
+    } else if latest.saturating_add(ROUND / 2) < time {
         time.saturating_sub(ROUND)
     } else {
         time

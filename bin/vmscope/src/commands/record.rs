@@ -326,7 +326,7 @@ fn show(progress: &Progress) {
         }
         Progress::VmFound(name) => eprintln!("VM {name} started"),
         Progress::VmEnded(name) => eprintln!("VM {name} ended"),
-        Progress::Finishing(what) => eprintln!("{what} ..."),
+        Progress::Preparing(what) | Progress::Finishing(what) => eprintln!("{what} ..."),
         // Of traces.
         Progress::Tracing { .. } | Progress::SoFar { .. } | Progress::Output(_) => {}
     }

@@ -164,7 +164,8 @@ fn tables() -> Tables {
         start: None,
         end: None,
     };
-    let vcpu = |vm, number, tid| Vcpu { vm: VmId(vm), number, tid: Tid(tid) };
+    let vcpu =
+        |vm, number, tid| Vcpu { vm: VmId(vm), number, tid: Tid(tid), started: None, ended: None };
     let thread = |image, tid, name: &str| Thread {
         image: ImageId(image),
         tid: Tid(tid),

@@ -131,11 +131,7 @@ impl<'r> VcpuTimelinesBuilder<'r> {
 
     /// When a vCPU's timeline begins and ends; `None`: it is in no table.
     fn span(&self, vcpu: VcpuId) -> Option<(HostNs, HostNs)> {
-        let tables = self.resolver.tables();
-        let vm = tables.vms.get(tables.vcpus.get(vcpu.index())?.vm.index());
-        let started = vm.and_then(|vm| vm.started).unwrap_or(self.header.start);
-        let ended = vm.and_then(|vm| vm.ended).unwrap_or(self.header.end);
-        Some((self.header.start.max(started), self.header.end.min(ended)))
+        self.resolver.tables().vcpu_span(vcpu, self.header)
     }
 
     fn push_guest(&mut self, sample: &Sample, vcpu: &VcpuSample) -> Occupant {

@@ -210,6 +210,8 @@ impl Host {
                     vm: self.vm_of(life),
                     number: life.number,
                     tid: tid(row),
+                    started: None,
+                    ended: None,
                 })
                 .collect(),
             throttling: self.throttling(),

@@ -232,7 +232,7 @@ fn vms() -> Vec<Vm> {
 }
 
 fn vcpu((vm, number, tid): (u32, u32, u32)) -> Vcpu {
-    Vcpu { vm: VmId(vm), number, tid: Tid(tid) }
+    Vcpu { vm: VmId(vm), number, tid: Tid(tid), started: None, ended: None }
 }
 
 fn owner(name: &str) -> Owner {

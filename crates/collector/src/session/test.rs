@@ -228,7 +228,8 @@ impl Host {
     /// Begun: its VMs are found, it samples.
     fn sampling(kernel: DrawnKernel) -> Self {
         let mut host = Self::new(kernel);
-        host.session.find_vms(&|| false).unwrap();
+        host.session.find_vms();
+        host.session.wait_for_guests(&|| false).unwrap();
         host.session.attach().unwrap();
         host
     }

@@ -114,7 +114,7 @@ impl Session {
             self.looks.not_watched.remove(&tid);
             return;
         };
-        self.vms.thread_ended(tid);
+        self.vms.unwatch(tid);
         if self.looks.not_watched.is_empty() {
             let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}"));
             let cause = cause.unwrap_or_default();
@@ -133,9 +133,10 @@ impl Session {
         for pid in gone {
             let vcpus = self.vms.vcpus.iter().filter(|v| self.vms.vms[v.vm.index()].pid == pid);
             let tids: Vec<Tid> = vcpus.map(|vcpu| vcpu.tid).collect();
-            self.vms.process_ended(pid, self.sources.now());
+            let now = self.sources.now();
+            self.vms.process_ended(pid, now);
             for tid in tids {
-                self.vms.thread_ended(tid);
+                self.vms.thread_ended(tid, now);
                 self.sources.forget(tid);
                 self.looks.not_watched.remove(&tid);
             }

@@ -101,7 +101,7 @@ impl TracedMachine {
 
     /// Events lost so far.
     pub(super) fn lost(&self) -> u64 {
-        self.source.machine().lost.iter().map(|lost| lost.count).sum()
+        self.source.machine().n_lost()
     }
 
     pub(super) fn id(&self) -> MachineId {

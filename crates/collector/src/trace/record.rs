@@ -323,7 +323,8 @@ impl<'a> Recorder<'a> {
 
     fn so_far(&self) -> Progress {
         let events = self.machines.iter().map(|machine| machine.stored).sum();
-        let lost = self.machines.iter().map(TracedMachine::lost).sum();
+        let lost =
+            self.machines.iter().fold(0, |sum: u64, machine| sum.saturating_add(machine.lost()));
         Progress::SoFar { events, lost }
     }
 

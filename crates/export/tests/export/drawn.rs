@@ -171,6 +171,8 @@ fn tables(names: &[String; 7]) -> Tables {
         start: None,
         end: None,
     };
+    let vcpu =
+        |vm, number, tid| Vcpu { vm: VmId(vm), number, tid: Tid(tid), started: None, ended: None };
     let code = |image| Mapping {
         image: ImageId(image),
         start: 0x1000,
@@ -186,11 +188,7 @@ fn tables(names: &[String; 7]) -> Tables {
     };
     Tables {
         vms: vec![vm(&names[0], 1000), vm(&names[1], 2000)],
-        vcpus: vec![
-            Vcpu { vm: VmId(0), number: 0, tid: Tid(1001) },
-            Vcpu { vm: VmId(1), number: 0, tid: Tid(2001) },
-            Vcpu { vm: VmId(1), number: 1, tid: Tid(2002) },
-        ],
+        vcpus: vec![vcpu(0, 0, 1001), vcpu(1, 0, 2001), vcpu(1, 1, 2002)],
         images: vec![image("qemu-system-x86", 1000), image(&names[6], 300)],
         mappings: vec![code(1)],
         threads: vec![thread(1009, "iothread")],

@@ -14,7 +14,7 @@ use object::read::elf::{FileHeader, ProgramHeader, SectionHeader, Sym};
 use object::{Endianness, FileKind, ReadCache, ReadRef, StringTable};
 
 /// Larger files are not read.
-const MAX_FILE_BYTES: u64 = 512 << 20;
+pub(crate) const MAX_FILE_BYTES: u64 = 512 << 20;
 
 /// What is read of an ELF file.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -41,8 +41,8 @@ pub(crate) enum ElfError {
     Replaced,
     #[error("not a regular file")]
     NotRegular,
-    #[error("larger than {} MiB", MAX_FILE_BYTES >> 20)]
-    TooLarge,
+    #[error("larger than {} MiB", .0 >> 20)]
+    TooLarge(u64),
     #[error("not an ELF file")]
     NotElf,
     /// The file is damaged.
@@ -52,17 +52,18 @@ pub(crate) enum ElfError {
 
 /// Reads the GNU build id of the file at `path`; `None` if it has none or is no ELF file.
 pub(crate) fn read_build_id(path: &Path) -> Option<Vec<u8>> {
-    let cache = ReadCache::new(open(path).ok()?);
+    let cache = ReadCache::new(open(path, MAX_FILE_BYTES).ok()?);
     let build_id = parse(&cache, Read::BuildId).ok()?.build_id;
     (!build_id.is_empty()).then_some(build_id)
 }
 
-/// Reads the function symbols of the file at `path`, if it has the build id `expected` (when given).
+/// Reads the function symbols of the file at `path`, if it has the build id `expected` (when given) and at most so many bytes.
 pub(crate) fn read_functions(
     path: &Path,
     expected: &[u8],
+    most_bytes: u64,
 ) -> Result<Vec<FunctionSymbol>, ElfError> {
-    let cache = ReadCache::new(open(path)?);
+    let cache = ReadCache::new(open(path, most_bytes)?);
     if !expected.is_empty() && expected != parse(&cache, Read::BuildId)?.build_id {
         return Err(ElfError::Replaced);
     }
@@ -74,14 +75,14 @@ pub(crate) fn functions_of_image(image: &[u8]) -> Result<Vec<FunctionSymbol>, El
     Ok(parse(image, Read::Functions)?.functions)
 }
 
-fn open(path: &Path) -> Result<BufReader<File>, ElfError> {
+fn open(path: &Path, most_bytes: u64) -> Result<BufReader<File>, ElfError> {
     let file = File::open(path)?;
     let metadata = file.metadata()?;
     if !metadata.is_file() {
         return Err(ElfError::NotRegular);
     }
-    if MAX_FILE_BYTES < metadata.len() {
-        return Err(ElfError::TooLarge);
+    if most_bytes < metadata.len() {
+        return Err(ElfError::TooLarge(most_bytes));
     }
     Ok(BufReader::new(file))
 }
@@ -209,7 +210,7 @@ mod test {
         }
         let build_id = read_build_id(&program).unwrap();
         assert_eq!(build_id.len(), 20);
-        let functions = read_functions(&program, &build_id).unwrap();
+        let functions = read_functions(&program, &build_id, MAX_FILE_BYTES).unwrap();
         let bytes = std::fs::read(&program).unwrap();
         for name in expected {
             let function = functions.iter().find(|function| function.name == *name).unwrap();
@@ -219,7 +220,16 @@ mod test {
             assert!(code.starts_with(b"\x55\x48\x89\xe5"), "{name} with {flags:?}");
             assert!(0 < function.size);
         }
-        assert!(matches!(read_functions(&program, &[1; 20]), Err(ElfError::Replaced)));
+        assert!(matches!(
+            read_functions(&program, &[1; 20], MAX_FILE_BYTES),
+            Err(ElfError::Replaced)
+        ));
+        let bytes = std::fs::metadata(&program).unwrap().len();
+        assert!(read_functions(&program, &build_id, bytes).is_ok());
+        assert!(matches!(
+            read_functions(&program, &build_id, bytes - 1),
+            Err(ElfError::TooLarge(_))
+        ));
     }
 
     #[test]
@@ -232,7 +242,7 @@ mod test {
 
     #[test]
     fn what_is_no_elf_file_is_refused() {
-        let check = |path: &str| read_functions(Path::new(path), &[]).unwrap_err();
+        let check = |path: &str| read_functions(Path::new(path), &[], MAX_FILE_BYTES).unwrap_err();
         assert!(matches!(check("/nonexistent"), ElfError::Read(_)));
         assert!(matches!(check("/proc/self/maps"), ElfError::NotElf));
         assert!(matches!(check("/dev/zero"), ElfError::NotRegular));

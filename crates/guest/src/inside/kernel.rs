@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use api::guest::{GuestKernel, KernelModule, KernelSymbol};
 use host::procfs::{ModuleEntry, parse_kallsyms, parse_modules};
@@ -26,16 +27,19 @@ pub(crate) struct Kernel {
 
 /// Reads the kernel's symbols below `proc`, or takes `known`, if no module came or went since: the
 /// kernel prints some 200,000 lines.
-pub(crate) fn read_kernel(proc: &Path, known: Option<Kernel>) -> Result<Kernel, InsideError> {
+pub(crate) fn read_kernel(
+    proc: &Path,
+    known: Option<&Arc<Kernel>>,
+) -> Result<Arc<Kernel>, InsideError> {
     // A kernel without modules has no such file.
     let modules = read_text(&proc.join("modules")).unwrap_or_default();
     if let Some(known) = known
         && known.module_lines == parse_modules(&modules)
     {
-        return Ok(known);
+        return Ok(Arc::clone(known));
     }
     let symbols = read_text(&proc.join("kallsyms"))?;
-    parse_kernel(&symbols, &modules)
+    parse_kernel(&symbols, &modules).map(Arc::new)
 }
 
 fn read_text(path: &Path) -> Result<String, InsideError> {
@@ -154,10 +158,10 @@ silent 20480 0 - Live 0xffffffffc0009000
         write("modules", MODULES);
         let known = read_kernel(proc.path(), None).unwrap();
         write("kallsyms", "");
-        let known = read_kernel(proc.path(), Some(known)).unwrap();
+        let known = read_kernel(proc.path(), Some(&known)).unwrap();
         assert_eq!(known.map.symbols.len(), 7);
         write("modules", "virtio 20480 0 - Live 0xffffffffc0000000\n");
-        assert!(read_kernel(proc.path(), Some(known)).is_err());
+        assert!(read_kernel(proc.path(), Some(&known)).is_err());
     }
 
     #[test]

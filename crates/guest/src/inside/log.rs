@@ -2,10 +2,12 @@
 //! The BPF program knows page tables and FS bases, perf's side band knows names and mappings.
 
 use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use api::guest::{GuestImage, GuestMapping};
+use api::guest::GuestMapping;
 use host::sideband::{self, Sideband};
 
+use super::cpus::{CpuWatch, online_cpus};
 use super::processes::Modules;
 use super::program::LogProgram;
 use super::timeline::{Event, EventKind};
@@ -21,12 +23,13 @@ const ALL_RINGS_BYTES: usize = 64 << 20;
 pub(crate) struct Log {
     /// `CLOCK_MONOTONIC` when both sources ran, ns.
     pub(crate) started_ns: u64,
-    /// Processes alive just after that.
-    pub(crate) before: Vec<GuestImage>,
     /// Why it is not complete.
     pub(crate) problems: Vec<String>,
     program: Option<LogProgram>,
-    sideband: Option<Sideband>,
+    /// The program's, taken from its ring, not handed over yet.
+    held: Vec<Event>,
+    sideband: Option<Arc<Mutex<Sideband>>>,
+    _cpus: Option<CpuWatch>,
 }
 
 impl Log {
@@ -49,37 +52,62 @@ impl Log {
                 problems.push(format!("failed to log the mappings of processes that end: {error}"))
             })
             .ok();
+        let sideband = sideband.map(|sideband| Arc::new(Mutex::new(sideband)));
+        let cpus = sideband.clone().map(|sideband| {
+            CpuWatch::start(move || {
+                // What can't be logged there is missing as it would be without.
+                let _ = lock(&sideband).set_cpus(&online_cpus(Path::new("/sys")), ring_bytes);
+            })
+        });
+        let cpus = cpus.and_then(|cpus| {
+            cpus.map_err(|error| {
+                problems.push(format!("failed to watch for CPUs that come online: {error}"));
+            })
+            .ok()
+        });
         let started_ns = super::now_ns();
-        Self { started_ns, before: Vec::new(), problems, program, sideband }
+        Self { started_ns, problems, program, held: Vec::new(), sideband, _cpus: cpus }
     }
 
-    /// Ends both sources; all they saw, in time order. Adds to `problems` what was lost.
-    pub(crate) fn finish(
-        self,
+    /// What both sources saw before `until_ns` and was not handed over yet, in time order.
+    pub(crate) fn drain(
+        &mut self,
+        until_ns: u64,
         page_offset: u64,
         modules: &mut Modules,
-        problems: &mut Vec<String>,
     ) -> Vec<Event> {
-        let mut events = Vec::new();
         let has_program = self.program.is_some();
-        match self.program.map(|program| program.finish(page_offset)) {
-            Some(Ok((noted, lost))) => {
-                events = noted;
-                note_loss(lost, "starts and ends of processes", problems);
-            }
-            Some(Err(error)) => {
-                problems.push(format!("failed to read the log of processes: {error}"))
-            }
-            None => {}
+        if let Some(program) = &mut self.program {
+            self.held.extend(program.drain(page_offset));
         }
-        if let Some(mut sideband) = self.sideband {
-            sideband.drain(&mut |event| events.extend(translate(event, has_program, modules)));
-            note_loss(sideband.lost(), "names and mappings of processes", problems);
+        let mut events: Vec<Event> =
+            self.held.extract_if(.., |event| event.time_ns < until_ns).collect();
+        if let Some(sideband) = &self.sideband {
+            let take = &mut |event| events.extend(translate(event, has_program, modules));
+            lock(sideband).drain_before(until_ns, take);
         }
         // Stable: of one instant, the program's events first.
         events.sort_by_key(|event| event.time_ns);
         events
     }
+
+    /// What makes it incomplete, with what was lost so far.
+    pub(crate) fn into_problems(mut self) -> Vec<String> {
+        match self.program.as_ref().map(LogProgram::lost) {
+            Some(Ok(lost)) => note_loss(lost, "starts and ends of processes", &mut self.problems),
+            Some(Err(error)) => {
+                self.problems.push(format!("failed to read the log of processes: {error}"));
+            }
+            None => {}
+        }
+        let lost = self.sideband.as_ref().map_or(0, |sideband| lock(sideband).lost());
+        note_loss(lost, "names and mappings of processes", &mut self.problems);
+        self.problems
+    }
+}
+
+fn lock(sideband: &Mutex<Sideband>) -> MutexGuard<'_, Sideband> {
+    sideband.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn note_loss(lost: u64, what: &str, problems: &mut Vec<String>) {
@@ -105,36 +133,4 @@ fn translate(event: sideband::Event, has_program: bool, modules: &mut Modules) -
         sideband::EventKind::Exit => EventKind::Exit { fs_base: 0 },
     };
     Some(Event { time_ns: event.time_ns, pid: event.pid, tid: event.tid, kind })
-}
-
-/// The CPUs that are online; CPU 0 if nobody says.
-pub(crate) fn online_cpus(sys: &Path) -> Vec<u32> {
-    let text = std::fs::read_to_string(sys.join("devices/system/cpu/online")).unwrap_or_default();
-    let cpus = parse_cpu_list(text.trim());
-    if cpus.is_empty() { vec![0] } else { cpus }
-}
-
-/// The kernel's lists: `0-3,5`.
-fn parse_cpu_list(text: &str) -> Vec<u32> {
-    const MAX_CPUS: u32 = 8192;
-    let range = |part: &str| {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let (first, last) = (first.parse().ok()?, last.parse().ok()?);
-        (first <= last && last < MAX_CPUS).then_some(first..=last)
-    };
-    text.split(',').filter_map(range).flatten().collect()
-}
-
-#[cfg(test)]
-mod test {
-    use super::*;
-
-    #[test]
-    fn cpu_lists() {
-        for (text, expected) in
-            [("0", &[0][..]), ("0-2,5", &[0, 1, 2, 5]), ("", &[]), ("3-1,x,0-4294967295,7", &[7])]
-        {
-            assert_eq!(parse_cpu_list(text), expected, "{text}");
-        }
-    }
 }

@@ -3,6 +3,7 @@
 
 mod btf;
 mod command;
+mod cpus;
 mod elf;
 mod error;
 mod kcore;

@@ -75,11 +75,11 @@ impl Modules {
         Some(number)
     }
 
-    /// Reads the symbols of a module; its file may have gone or changed meanwhile.
-    pub(crate) fn symbols(&self, number: u32) -> ModuleSymbols {
+    /// Reads the symbols of a module, if its file has at most so many bytes; it may have gone or changed meanwhile.
+    pub(crate) fn symbols(&self, number: u32, most_bytes: u64) -> ModuleSymbols {
         let symbols = match (self.list.get(number as usize), self.files.get(number as usize)) {
             (Some(module), _) if module.path == "[vdso]" => read_vdso(),
-            (Some(module), Some(files)) => read_symbols(module, files),
+            (Some(module), Some(files)) => read_symbols(module, files, most_bytes),
             _ => Err(SymbolsError::NoModule),
         };
         let (symbols, problem) = match symbols {
@@ -108,10 +108,11 @@ enum SymbolsError {
 fn read_symbols(
     module: &GuestModule,
     files: &[PathBuf],
+    most_bytes: u64,
 ) -> Result<Vec<api::guest::FunctionSymbol>, SymbolsError> {
     let mut problem = SymbolsError::NoFile;
     for path in files {
-        match elf::read_functions(path, &module.build_id) {
+        match elf::read_functions(path, &module.build_id, most_bytes) {
             Ok(symbols) => return Ok(symbols),
             Err(error) => problem = error.into(),
         }
@@ -175,6 +176,8 @@ fn image(
         fs_base: thread.fs_base,
     };
     GuestImage {
+        // Whoever tells of it numbers it.
+        id: 0,
         pid: process.pid,
         name: process.name,
         cr3: process.cr3,
@@ -206,14 +209,14 @@ mod test {
         let address = this_process_shows_its_mappings_and_symbols as *const () as u64;
         let mapping = images[0].mappings.iter().find(|m| m.start <= address && address < m.end);
         let offset = address - mapping.unwrap().start + mapping.unwrap().offset;
-        let symbols = modules.symbols(program);
+        let symbols = modules.symbols(program, elf::MAX_FILE_BYTES);
         assert_eq!(symbols.problem, None);
         let symbol = symbols.symbols.iter().find(|symbol| symbol.offset == offset).unwrap();
         assert!(symbol.name.contains("shows_its_mappings"), "{}", symbol.name);
 
-        let vdso = modules.symbols(module("[vdso]")).symbols;
+        let vdso = modules.symbols(module("[vdso]"), 0).symbols;
         assert!(vdso.iter().any(|symbol| symbol.name == "__vdso_clock_gettime"));
-        assert!(modules.symbols(9999).problem.is_some());
+        assert!(modules.symbols(9999, 0).problem.is_some());
         assert_eq!(modules.list[module("libc") as usize].build_id.len(), 20);
     }
 

@@ -1,6 +1,6 @@
 //! The BPF program that notes page tables and FS bases of processes (bpf/guest_processes.bpf.c).
 
-use aya::maps::{Array, MapError, RingBuf};
+use aya::maps::{Array, MapData, MapError, RingBuf};
 use aya::programs::{Program, ProgramError, RawTracePoint};
 use aya::{Ebpf, EbpfError, EbpfLoader};
 use tracer::error_chain;
@@ -29,9 +29,9 @@ pub(crate) enum LogProgramError {
 }
 
 /// The running program. Dropping it takes it out of the kernel.
-#[derive(Debug)]
 pub(crate) struct LogProgram {
     bpf: Ebpf,
+    events: RingBuf<MapData>,
 }
 
 impl LogProgram {
@@ -63,24 +63,33 @@ impl LogProgram {
             attach(program, tracepoint)
                 .map_err(|reason| LogProgramError::Program { name, reason })?;
         }
-        Ok(Self { bpf })
+        let events = bpf.take_map("events").ok_or(LogProgramError::Missing("events"))?;
+        Ok(Self { events: RingBuf::try_from(events)?, bpf })
     }
 
-    /// Ends the program. Returns its events, and how many it dropped.
-    pub(crate) fn finish(mut self, page_offset: u64) -> Result<(Vec<Event>, u64), LogProgramError> {
-        let map = self.bpf.take_map("events").ok_or(LogProgramError::Missing("events"))?;
-        let mut ring = RingBuf::try_from(map)?;
+    /// Its events since the last call.
+    pub(crate) fn drain(&mut self, page_offset: u64) -> Vec<Event> {
         let mut events = Vec::new();
         // Bounded: a busy guest goes on writing while this reads.
         while events.len() < MAX_EVENTS
-            && let Some(item) = ring.next()
+            && let Some(item) = self.events.next()
         {
             events.extend(parse(&item, page_offset));
         }
+        events
+    }
+
+    /// How many events found no room so far.
+    pub(crate) fn lost(&self) -> Result<u64, LogProgramError> {
         let map = self.bpf.map("lost").ok_or(LogProgramError::Missing("lost"))?;
         let lost: Array<_, u64> = Array::try_from(map)?;
-        let lost = lost.get(&0, 0)?;
-        Ok((events, lost))
+        Ok(lost.get(&0, 0)?)
+    }
+}
+
+impl std::fmt::Debug for LogProgram {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LogProgram").finish_non_exhaustive()
     }
 }
 
@@ -146,14 +155,14 @@ mod test {
         let Ok(layout) = super::super::btf::read_layout(btf) else {
             return skip::skip("this kernel has no BTF");
         };
-        let program = match LogProgram::start(&layout) {
+        let mut program = match LogProgram::start(&layout) {
             Ok(program) => program,
             Err(error) => return skip::skip_if_refused(error),
         };
         let mut child = std::process::Command::new("/bin/true").spawn().unwrap();
         let pid = child.id();
         child.wait().unwrap();
-        let (events, lost) = program.finish(0).unwrap();
+        let events = program.drain(0);
         let kinds: Vec<_> =
             events.into_iter().filter(|event| event.pid == pid).map(|event| event.kind).collect();
         let own = std::process::id();
@@ -168,6 +177,7 @@ mod test {
             ),
             "{kinds:x?}"
         );
-        assert_eq!(lost, 0);
+        assert_eq!(program.lost().unwrap(), 0);
+        assert_eq!(program.drain(0).iter().filter(|event| event.pid == pid).count(), 0);
     }
 }

@@ -5,22 +5,22 @@ use std::io::{ErrorKind, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use api::guest::{
-    MAX_ANSWER_BYTES, MAX_REQUEST_BYTES, Request, Response, SERIAL_PORT_NAME, TraceOptions,
+    MAX_ANSWER_BYTES, MAX_REQUEST_BYTES, Pace, Request, Response, SERIAL_PORT_NAME, TraceOptions,
     VERSION, VSOCK_PORT,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::fs::OFlags;
+use rustix::process::{getpriority_process, setpriority_process};
 
 use super::InsideError;
-use super::log::Log;
 use super::ports::find_serial_port;
-use super::snapshot::Reader;
+use super::snapshot::{OfThisBoot, Reader};
 use super::trace::{Commands, Trace, TraceError};
 use crate::frame::{self, Decoder, Frame};
 use crate::vsock::listen;
@@ -40,11 +40,13 @@ const HANG_UP_LIMIT: Duration = Duration::from_secs(2);
 pub fn serve(commands: Commands, ready: &mut dyn FnMut(&str)) -> Result<(), InsideError> {
     let vsock = listen::listen(VSOCK_PORT);
     let port = find_serial_port(Path::new("/"), SERIAL_PORT_NAME);
+    let boot = Arc::<Mutex<OfThisBoot>>::default();
     let mut threads = Vec::new();
     let missing = match (vsock, &port) {
         (Ok(listener), _) => {
             ready(&format!("vsock port {VSOCK_PORT}"));
-            threads.push(spawn(move || serve_vsock(&listener, commands))?);
+            let boot = Arc::clone(&boot);
+            threads.push(spawn(move || serve_vsock(&listener, commands, &boot))?);
             None
         }
         (Err(error), _) => Some(error),
@@ -52,7 +54,7 @@ pub fn serve(commands: Commands, ready: &mut dyn FnMut(&str)) -> Result<(), Insi
     if let Some(path) = port {
         let file = open_port(&path)?;
         ready(&path.display().to_string());
-        threads.push(spawn(move || serve_port(file, commands))?);
+        threads.push(spawn(move || serve_port(file, commands, &boot))?);
     }
     if let (true, Some(error)) = (threads.is_empty(), missing) {
         return Err(InsideError::NoChannel(format!(
@@ -77,15 +79,16 @@ fn spawn(
 /// One host's session.
 struct Conversation {
     commands: Commands,
+    boot: Arc<Mutex<OfThisBoot>>,
     session: Option<u64>,
     reader: Reader,
-    log: Option<Log>,
     trace: Option<Trace>,
 }
 
 impl Conversation {
-    fn new(commands: Commands) -> Self {
-        Self { commands, session: None, reader: Reader::default(), log: None, trace: None }
+    fn new(commands: Commands, boot: Arc<Mutex<OfThisBoot>>) -> Self {
+        let reader = Reader::new(Arc::clone(&boot));
+        Self { commands, boot, session: None, reader, trace: None }
     }
 
     /// The answer to a frame, as a frame.
@@ -104,8 +107,7 @@ impl Conversation {
         if let Request::Hello { .. } = request {
             if self.session.replace(session) != Some(session) {
                 // Somebody new: what the last one asked for is of no use any more.
-                self.reader = Reader::default();
-                self.log = None;
+                self.reader = Reader::new(Arc::clone(&self.boot));
                 self.trace = None;
             }
             return Response::Hello { version: VERSION, now_ns: super::now_ns() };
@@ -116,17 +118,17 @@ impl Conversation {
         match request {
             Request::Hello { .. } => Response::Error("answered above".into()),
             Request::StartLog => {
-                // An old log's program would count among the new one's.
-                self.log = None;
-                let log = self.log.insert(self.reader.start_log());
-                let problem = (!log.problems.is_empty()).then(|| log.problems.join("; "));
-                Response::LogStarted { now_ns: log.started_ns, problem }
+                let (started_ns, problems) = self.reader.start_log();
+                let problem = (!problems.is_empty()).then(|| problems.join("; "));
+                Response::LogStarted { now_ns: started_ns, problem }
             }
-            Request::Snapshot => {
-                let log = self.log.take();
-                Response::Map(Box::new(self.reader.map(log)))
+            Request::Changes { pace } => {
+                at_pace(pace, || Response::Map(Box::new(self.reader.changes(pace))))
             }
-            Request::Symbols { modules } => Response::Symbols(self.reader.symbols(&modules)),
+            Request::Snapshot => Response::Map(Box::new(self.reader.snapshot())),
+            Request::Symbols { modules, pace } => {
+                at_pace(pace, || Response::Symbols(self.reader.symbols(&modules, pace)))
+            }
             Request::TraceStart(options) => self.start_trace(&options),
             Request::TraceRun => self.traced(|trace| trace.run().map(Response::TraceSeen)),
             Request::TraceLook => self.traced(|trace| Ok(Response::TraceSeen(trace.look()))),
@@ -160,7 +162,25 @@ impl Conversation {
     }
 }
 
-fn serve_vsock(listener: &OwnedFd, commands: Commands) -> Ended {
+/// Does some work, while the guest is being sampled only with CPU time that nobody else wants.
+fn at_pace<T>(pace: Pace, work: impl FnOnce() -> T) -> T {
+    const NICEST: i32 = 19;
+    if pace == Pace::Prompt {
+        return work();
+    }
+    // Of this thread only. Without the right to come back the rest of the session is slow, too.
+    let usual = getpriority_process(None).and_then(|usual| {
+        setpriority_process(None, NICEST)?;
+        Ok(usual)
+    });
+    let result = work();
+    if let Ok(usual) = usual {
+        let _ = setpriority_process(None, usual);
+    }
+    result
+}
+
+fn serve_vsock(listener: &OwnedFd, commands: Commands, boot: &Arc<Mutex<OfThisBoot>>) -> Ended {
     let connections = Arc::new(AtomicUsize::new(0));
     loop {
         let socket = match listen::accept(listener) {
@@ -175,8 +195,9 @@ fn serve_vsock(listener: &OwnedFd, commands: Commands) -> Ended {
         }
         connections.fetch_add(1, Ordering::AcqRel);
         let counted = Arc::clone(&connections);
+        let conversation = Conversation::new(commands, Arc::clone(boot));
         let answering = thread::Builder::new().spawn(move || {
-            converse(File::from(socket), commands);
+            converse(File::from(socket), conversation);
             counted.fetch_sub(1, Ordering::AcqRel);
         });
         if answering.is_err() {
@@ -186,8 +207,7 @@ fn serve_vsock(listener: &OwnedFd, commands: Commands) -> Ended {
 }
 
 /// Answers one connection until the host hangs up or sends what is no request.
-fn converse(mut stream: File, commands: Commands) {
-    let mut conversation = Conversation::new(commands);
+fn converse(mut stream: File, mut conversation: Conversation) {
     let mut decoder = Decoder::any_session(MAX_REQUEST_BYTES);
     let mut chunk = vec![0; 1 << 14];
     loop {
@@ -218,14 +238,14 @@ fn open_port(path: &PathBuf) -> Result<File, InsideError> {
 
 /// Answers on a virtio-serial port. While no host has its end open, reading gives the end of file at
 /// once and polling says hang-up at once; edge-triggered epoll instead sleeps until that changes.
-fn serve_port(mut port: File, commands: Commands) -> Ended {
+fn serve_port(mut port: File, commands: Commands, boot: &Arc<Mutex<OfThisBoot>>) -> Ended {
     let failed = InsideError::serve("wait for the serial port");
     let waiting =
         epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|error| failed(error.into()))?;
     let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
     epoll::add(&waiting, &port, epoll::EventData::new_u64(0), flags)
         .map_err(|error| failed(error.into()))?;
-    let mut conversation = Conversation::new(commands);
+    let mut conversation = Conversation::new(commands, Arc::clone(boot));
     let mut decoder = Decoder::any_session(MAX_REQUEST_BYTES);
     let mut chunk = vec![0; 1 << 14];
     let mut events = [epoll::Event { flags, data: epoll::EventData::new_u64(0) }; 1];
@@ -237,7 +257,7 @@ fn serve_port(mut port: File, commands: Commands) -> Ended {
         loop {
             match port.read(&mut chunk) {
                 Ok(0) => {
-                    conversation = Conversation::new(commands);
+                    conversation = Conversation::new(commands, Arc::clone(boot));
                     decoder.clear();
                     break;
                 }
@@ -294,6 +314,10 @@ fn wait_writable(port: &File, deadline: Instant) -> std::io::Result<()> {
 mod test {
     use super::*;
 
+    fn conversation() -> Conversation {
+        Conversation::new(Commands::Refused, Arc::default())
+    }
+
     fn ask(conversation: &mut Conversation, session: u64, request: &Request) -> Response {
         let bytes = frame::encode(session, request, MAX_REQUEST_BYTES).unwrap();
         let mut decoder = Decoder::any_session(MAX_REQUEST_BYTES);
@@ -306,8 +330,8 @@ mod test {
 
     #[test]
     fn a_session_begins_with_hello() {
-        let conversation = &mut Conversation::new(Commands::Refused);
-        let symbols = Request::Symbols { modules: vec![7] };
+        let conversation = &mut conversation();
+        let symbols = Request::Symbols { modules: vec![7], pace: Pace::Low };
         let hello = Request::Hello { version: VERSION };
         assert!(matches!(ask(conversation, 1, &symbols), Response::Error(_)));
         assert!(matches!(ask(conversation, 1, &hello), Response::Hello { version: VERSION, .. }));
@@ -318,7 +342,7 @@ mod test {
     #[test]
     fn what_is_no_request_is_answered_with_an_error() {
         let asked = Frame { session: 1, content: vec![99, 1, 2] };
-        let answer = Conversation::new(Commands::Refused).answer(&asked);
+        let answer = conversation().answer(&asked);
         let mut decoder = Decoder::of_session(1, MAX_ANSWER_BYTES);
         decoder.push(&answer);
         let answer = decoder.next().unwrap().unwrap();

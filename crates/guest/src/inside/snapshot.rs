@@ -3,29 +3,66 @@
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use api::guest::{
-    GuestImage, GuestKernelThread, GuestMap, MAX_ANSWER_BYTES, ModuleSymbols, Response, VERSION,
+    GuestImage, GuestKernelThread, GuestMap, MAX_ANSWER_BYTES, MAX_LOW_PACE_BYTES, ModuleSymbols,
+    Pace, Response, VERSION,
 };
 use model::GuestVirt;
 
-use super::InsideError;
 use super::kcore::Kcore;
 use super::kernel::{Kernel, read_kernel};
 use super::log::Log;
 use super::processes::{self, Modules};
-use super::timeline::{self, Story};
+use super::timeline::Timeline;
+use super::{InsideError, elf};
 use crate::frame;
 use crate::walk::{IdleTasks, KernelThread, Layout, Process, Walk, idle_tasks, walk};
 
-/// Reads one guest's inside; numbers of modules stay valid as long as it lives.
+/// The log's younger events wait for the next answer: another CPU's ring may hold their causes.
+const SETTLING_NS: u64 = 50_000_000;
+
+/// Of files whose symbols are read while the guest is sampled: a busy guest leaves little time for it.
+const LARGEST_AT_LOW_PACE: u64 = 4 << 20;
+
+/// Reads one guest's inside for one session; numbers of modules and images stay valid as long as it lives.
 #[derive(Debug, Default)]
 pub(crate) struct Reader {
+    boot: Arc<Mutex<OfThisBoot>>,
     modules: Modules,
-    /// Found once: reading the kernel's symbols and types is the expensive part.
     tasks: Option<Tasks>,
-    /// Of when the log began.
-    kernel: Option<Kernel>,
+    log: Option<(Log, Timeline)>,
+    /// Those alive when the log began; told first.
+    first_kernel_threads: Vec<GuestKernelThread>,
+    /// What was told already.
+    told_modules: usize,
+    told_kernel: Option<Arc<Kernel>>,
+    /// Whether the kernel was looked at: only the first answer and the last one do.
+    is_begun: bool,
+}
+
+/// What stays as it is while the guest is up, read once for all sessions: the kernel's symbols (unless modules come or go)
+/// and types are the expensive part.
+#[derive(Debug, Default)]
+pub(crate) struct OfThisBoot {
+    kernel: Option<Arc<Kernel>>,
+    layout: Option<Layout>,
+}
+
+impl OfThisBoot {
+    fn kernel(&mut self) -> Result<Arc<Kernel>, InsideError> {
+        let kernel = read_kernel(Path::new("/proc"), self.kernel.as_ref())?;
+        Ok(Arc::clone(self.kernel.insert(kernel)))
+    }
+
+    fn layout(&mut self) -> Result<Layout, InsideError> {
+        let layout = match self.layout {
+            Some(layout) => layout,
+            None => super::btf::read_layout(Path::new("/sys/kernel/btf/vmlinux"))?,
+        };
+        Ok(*self.layout.insert(layout))
+    }
 }
 
 /// The way to the kernel's tasks.
@@ -39,9 +76,10 @@ struct Tasks {
 }
 
 impl Tasks {
-    fn open(kernel: &Kernel) -> Result<Self, InsideError> {
+    fn open(boot: &mut OfThisBoot) -> Result<Self, InsideError> {
+        let kernel = boot.kernel()?;
         let kcore = Kcore::open(Path::new("/proc/kcore"))?;
-        let layout = super::btf::read_layout(Path::new("/sys/kernel/btf/vmlinux"))?;
+        let layout = boot.layout()?;
         let init_task = GuestVirt(kernel.init_task.ok_or(InsideError::NoSymbol("init_task"))?);
         let page_offset = kcore.page_offset().ok_or_else(|| InsideError::Content {
             path: "/proc/kcore".into(),
@@ -56,7 +94,7 @@ impl Tasks {
     fn walk(&self) -> Walk {
         let mut walked = walk(&self.kcore, &self.layout, self.init_task, self.page_offset);
         if let Some(idle) = &self.idle {
-            let cpus = super::log::online_cpus(Path::new("/sys"));
+            let cpus = super::cpus::online_cpus(Path::new("/sys"));
             // First: whatever is cut off, these are not.
             let of_list = std::mem::replace(
                 &mut walked.kernel_threads,
@@ -69,87 +107,129 @@ impl Tasks {
 }
 
 impl Reader {
-    /// Starts a log and notes who is alive.
-    pub(crate) fn start_log(&mut self) -> Log {
+    /// A reader of the guest that `boot` is of.
+    pub(crate) fn new(boot: Arc<Mutex<OfThisBoot>>) -> Self {
+        Self { boot, ..Self::default() }
+    }
+
+    /// Starts a log and notes who is alive. When it began, and why it will not be complete.
+    pub(crate) fn start_log(&mut self) -> (u64, Vec<String>) {
+        // An old log's program would count among the new one's.
+        self.log = None;
         // The slow part first: between the log's begin and the walk nobody should end unseen.
         let ready = self.ready_tasks();
         let mut log = Log::start(self.tasks.as_ref().map(|tasks| &tasks.layout));
-        match ready {
-            Ok(()) => log.before = self.alive(&mut log.problems).0,
-            Err(error) => log.problems.push(no_processes(&error)),
-        }
-        log
+        let (before, kernel_threads) = match ready {
+            Ok(()) => self.alive(&mut log.problems),
+            Err(error) => {
+                log.problems.push(no_processes(&error));
+                Default::default()
+            }
+        };
+        let began = (log.started_ns, log.problems.clone());
+        let timeline = Timeline::begin(before, log.started_ns);
+        self.first_kernel_threads = timeline.kernel_threads(kernel_threads);
+        self.log = Some((log, timeline));
+        began
     }
 
-    /// The guest map now, with what the log saw.
-    pub(crate) fn map(&mut self, log: Option<Log>) -> GuestMap {
-        let mut problems = Vec::new();
-        let kernel = read_kernel(Path::new("/proc"), self.kernel.take()).unwrap_or_else(|error| {
-            problems.push(format!("the kernel's functions have no names: {error}"));
-            Kernel::default()
-        });
-        let mut map = GuestMap {
+    /// What was not told yet, as far as the log has it. Work for what happened, not for what is there.
+    pub(crate) fn changes(&mut self, pace: Pace) -> GuestMap {
+        let mut map = self.new_map();
+        if !std::mem::replace(&mut self.is_begun, true) {
+            self.tell_kernel(&mut map);
+            map.kernel_threads = std::mem::take(&mut self.first_kernel_threads);
+        }
+        map.now_ns = super::now_ns().saturating_sub(SETTLING_NS);
+        if let Some((mut log, mut timeline)) = self.log.take() {
+            timeline.follow(log.drain(map.now_ns, self.page_offset(), &mut self.modules));
+            map.images = timeline.changes(most_bytes(pace));
+            self.log = Some((log, timeline));
+        }
+        self.tell_modules(&mut map);
+        map
+    }
+
+    /// What was not told yet, and who is alive now; ends the log.
+    pub(crate) fn snapshot(&mut self) -> GuestMap {
+        let mut map = self.new_map();
+        self.tell_kernel(&mut map);
+        if let Err(error) = self.ready_tasks() {
+            map.problems.push(no_processes(&error));
+        }
+        map.now_ns = super::now_ns();
+        let (mut after, kernel_threads) = self.alive(&mut map.problems);
+        if let Some((mut log, mut timeline)) = self.log.take() {
+            timeline.follow(log.drain(map.now_ns, self.page_offset(), &mut self.modules));
+            map.kernel_threads = timeline.kernel_threads(kernel_threads);
+            map.images = timeline.end(after, map.now_ns);
+            map.problems.extend(log.into_problems());
+        } else {
+            // Without a log nobody knows what was here before: who is alive always was.
+            for (id, image) in (0..).zip(&mut after) {
+                (image.id, image.start_ns) = (id, None);
+            }
+            map.kernel_threads =
+                Timeline::begin(Vec::new(), u64::MAX).kernel_threads(kernel_threads);
+            map.images = after;
+        }
+        self.tell_modules(&mut map);
+        map
+    }
+
+    fn new_map(&self) -> GuestMap {
+        GuestMap {
             version: VERSION,
             boot_id: first_line(Path::new("/proc/sys/kernel/random/boot_id")),
             kernel_release: first_line(Path::new("/proc/sys/kernel/osrelease")),
             ..GuestMap::default()
-        };
-        if self.tasks.is_none() {
-            match Tasks::open(&kernel) {
-                Ok(tasks) => self.tasks = Some(tasks),
-                Err(error) => problems.push(no_processes(&error)),
-            }
         }
-        map.kernel = kernel.map;
-        if let (Some(tasks), Some(virt)) = (&self.tasks, kernel.page_tables) {
-            map.kernel.cr3 = tasks.kcore.image_phys(virt).unwrap_or(0);
-        }
-        map.now_ns = super::now_ns();
-        let alive = self.alive(&mut problems);
-        let story = self.story(log, alive, map.now_ns, &mut problems);
-        map.kernel_threads = timeline::kernel_threads(&story);
-        map.images = timeline::images(story);
-        map.modules.clone_from(&self.modules.list);
-        map.problems = problems;
-        map
     }
 
-    fn story(
-        &mut self,
-        log: Option<Log>,
-        (after, kernel_threads): (Vec<GuestImage>, Vec<GuestKernelThread>),
-        now_ns: u64,
-        problems: &mut Vec<String>,
-    ) -> Story {
-        let mut story = Story {
-            after,
-            kernel_threads,
-            ended_ns: now_ns,
-            started_ns: now_ns,
-            ..Story::default()
-        };
-        let Some(mut log) = log else {
-            // Without a log nobody knows what was here before: who is alive always was.
-            for image in &mut story.after {
-                image.start_ns = None;
+    /// Unless it was told, and is the same.
+    fn tell_kernel(&mut self, map: &mut GuestMap) {
+        let kernel = match self.of_this_boot().kernel() {
+            Ok(kernel) => kernel,
+            Err(error) => {
+                map.problems.push(format!("the kernel's functions have no names: {error}"));
+                return;
             }
-            return story;
         };
-        story.started_ns = log.started_ns;
-        story.before = std::mem::take(&mut log.before);
-        problems.append(&mut log.problems);
-        let page_offset = self.tasks.as_ref().map_or(0, |tasks| tasks.page_offset);
-        story.events = log.finish(page_offset, &mut self.modules, problems);
-        story
+        if self.told_kernel.as_ref().is_some_and(|told| Arc::ptr_eq(told, &kernel)) {
+            return;
+        }
+        let mut told = kernel.map.clone();
+        if let (Ok(()), Some(virt)) = (self.ready_tasks(), kernel.page_tables) {
+            told.cr3 = self.tasks.as_ref().and_then(|t| t.kcore.image_phys(virt)).unwrap_or(0);
+        }
+        map.kernel = Some(told);
+        self.told_kernel = Some(kernel);
     }
 
-    /// The symbols of some of the last map's modules, as many as one answer holds.
-    pub(crate) fn symbols(&self, modules: &[u32]) -> Vec<ModuleSymbols> {
-        let mut bytes_left = MAX_ANSWER_BYTES - (1 << 16);
+    fn tell_modules(&mut self, map: &mut GuestMap) {
+        map.modules = self.modules.list[self.told_modules..].to_vec();
+        self.told_modules = self.modules.list.len();
+    }
+
+    fn page_offset(&self) -> u64 {
+        self.tasks.as_ref().map_or(0, |tasks| tasks.page_offset)
+    }
+
+    fn of_this_boot(&self) -> MutexGuard<'_, OfThisBoot> {
+        self.boot.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The symbols of some modules, as many as one answer holds.
+    pub(crate) fn symbols(&self, modules: &[u32], pace: Pace) -> Vec<ModuleSymbols> {
+        let mut bytes_left = most_bytes(pace);
+        let largest = match pace {
+            Pace::Prompt => elf::MAX_FILE_BYTES,
+            Pace::Low => LARGEST_AT_LOW_PACE,
+        };
         modules
             .iter()
             .map(|module| {
-                let mut symbols = self.modules.symbols(*module);
+                let mut symbols = self.modules.symbols(*module, largest);
                 let bytes = encoded_bytes(&symbols);
                 match bytes_left.checked_sub(bytes) {
                     Some(rest) => bytes_left = rest,
@@ -165,8 +245,8 @@ impl Reader {
 
     fn ready_tasks(&mut self) -> Result<(), InsideError> {
         if self.tasks.is_none() {
-            let kernel = self.kernel.insert(read_kernel(Path::new("/proc"), None)?);
-            self.tasks = Some(Tasks::open(kernel)?);
+            let tasks = Tasks::open(&mut self.of_this_boot())?;
+            self.tasks = Some(tasks);
         }
         Ok(())
     }
@@ -187,6 +267,15 @@ impl Reader {
         let processes: Vec<Process> = walked.processes;
         (processes::images(Path::new("/proc"), processes, &mut self.modules), kernel_threads)
     }
+}
+
+/// Of an answer, with room for what is not counted.
+fn most_bytes(pace: Pace) -> usize {
+    let most = match pace {
+        Pace::Prompt => MAX_ANSWER_BYTES,
+        Pace::Low => MAX_LOW_PACE_BYTES,
+    };
+    most - (1 << 16)
 }
 
 /// About the bytes that these symbols take in an answer, rather more than less.
@@ -210,8 +299,8 @@ fn first_line(path: &Path) -> String {
 /// told in the map's problems, which are returned.
 pub fn write_snapshot(output: &mut dyn Write) -> Result<Vec<String>, InsideError> {
     let mut reader = Reader::default();
-    let map = reader.map(None);
-    if map.images.is_empty() && map.kernel.symbols.is_empty() {
+    let map = reader.snapshot();
+    if map.images.is_empty() && map.kernel.is_none() {
         return Err(InsideError::NothingRead(map.problems.join("; ")));
     }
     let problems = map.problems.clone();
@@ -222,7 +311,7 @@ pub fn write_snapshot(output: &mut dyn Write) -> Result<Vec<String>, InsideError
         .collect();
     write_frame(output, &Response::Map(Box::new(map)))?;
     for module in used {
-        write_frame(output, &Response::Symbols(reader.symbols(&[module])))?;
+        write_frame(output, &Response::Symbols(reader.symbols(&[module], Pace::Prompt)))?;
     }
     output.flush().map_err(InsideError::Write)?;
     Ok(problems)

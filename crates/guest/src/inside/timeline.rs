@@ -7,10 +7,12 @@
 //!                    the parent         new program
 //! ```
 //!
+//! What was told once (`changes`) is told again only if it changed: by the same id.
+//!
 //! A program's image is told by its page tables, which an exec replaces and the kernel uses again
 //! for others after the end: therefore the times.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use api::guest::{
     GuestImage, GuestKernelThread, GuestMapping, GuestThread, MAX_IMAGES, MAX_OTHERS,
@@ -49,74 +51,107 @@ pub(crate) enum EventKind {
     KernelExit { name: String, stack: u64, start_ns: u64 },
 }
 
-/// Everything the log knows.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Story {
-    /// Processes alive when the log began.
-    pub(crate) before: Vec<GuestImage>,
-    /// What happened since, in time order.
-    pub(crate) events: Vec<Event>,
-    /// Processes alive at the end; `start_ns` is when each was made.
-    pub(crate) after: Vec<GuestImage>,
-    /// Kernel threads alive at the end, likewise.
-    pub(crate) kernel_threads: Vec<GuestKernelThread>,
-    /// When the log began.
-    pub(crate) started_ns: u64,
-    /// When the processes of `after` were read; later events don't count.
-    pub(crate) ended_ns: u64,
-}
-
-/// All kernel threads of the story. More than `MAX_OTHERS` are cut off, first those that ended first.
-pub(crate) fn kernel_threads(story: &Story) -> Vec<GuestKernelThread> {
-    let ended = story.events.iter().rev().filter_map(|event| match &event.kind {
-        EventKind::KernelExit { name, stack, start_ns } => Some(GuestKernelThread {
-            tid: event.tid,
-            name: name.clone(),
-            stack: *stack,
-            start_ns: Some(*start_ns),
-            end_ns: Some(event.time_ns),
-        }),
-        _ => None,
-    });
-    // Those that were alive when they were looked for, and ended before the log did.
-    let gone: HashSet<_> = ended.clone().map(|thread| (thread.tid, thread.start_ns)).collect();
-    let alive = story.kernel_threads.iter().cloned();
-    let alive = alive.filter(|thread| !gone.contains(&(thread.tid, thread.start_ns)));
-    let made = |mut thread: GuestKernelThread| {
-        thread.start_ns = thread.start_ns.filter(|made_ns| story.started_ns < *made_ns);
-        thread
-    };
-    alive.chain(ended).map(made).take(MAX_OTHERS).collect()
-}
-
-/// All images of the story. More than `MAX_IMAGES` are cut off, the oldest ones first.
-pub(crate) fn images(story: Story) -> Vec<GuestImage> {
-    let mut timeline = Timeline::default();
-    for image in story.before {
-        timeline.live.insert(image.pid, Live::before(image));
-    }
-    // Earlier ones are in `before`, and not all of them were logged: the log's programs begin one after the other.
-    let logged = story.started_ns..=story.ended_ns;
-    for event in story.events {
-        if logged.contains(&event.time_ns) {
-            timeline.apply(event);
-        }
-    }
-    timeline.conclude(story.after, story.started_ns, story.ended_ns);
-    let excess = timeline.done.len().saturating_sub(MAX_IMAGES);
-    timeline.done.drain(..excess);
-    timeline.done
-}
-
-#[derive(Default)]
-struct Timeline {
+/// What processes there were and are. It forgets those that ended as soon as they are told.
+#[derive(Debug, Default)]
+pub(crate) struct Timeline {
     live: HashMap<u32, Live>,
+    /// Ended and not told yet.
     done: Vec<GuestImage>,
+    next_id: u32,
+    /// When the log began.
+    started_ns: u64,
+    /// Those that ended since, in time order.
+    ended_kernel_threads: VecDeque<GuestKernelThread>,
+}
+
+impl Timeline {
+    /// Begins with the processes alive when the log began.
+    pub(crate) fn begin(before: Vec<GuestImage>, started_ns: u64) -> Self {
+        let mut timeline = Self { started_ns, ..Self::default() };
+        for image in before {
+            let id = timeline.new_id();
+            timeline.live.insert(image.pid, Live::before(id, image));
+        }
+        timeline
+    }
+
+    /// Takes what happened next, in time order.
+    pub(crate) fn follow(&mut self, events: Vec<Event>) {
+        // Earlier ones are among those alive before, and not all of them were logged: the log's programs begin one after the
+        // other.
+        let is_logged = |event: &Event| self.started_ns <= event.time_ns;
+        let events: Vec<Event> = events.into_iter().filter(is_logged).collect();
+        events.into_iter().for_each(|event| self.apply(event));
+        let excess = self.done.len().saturating_sub(MAX_IMAGES);
+        self.done.drain(..excess);
+    }
+
+    /// Images that began, changed or ended since they were told, those that ended first. What has no room in about so many
+    /// bytes is told the next time.
+    pub(crate) fn changes(&mut self, most_bytes: usize) -> Vec<GuestImage> {
+        let mut bytes = 0;
+        let mut has_room = |image: &GuestImage| {
+            bytes += encoded_bytes(image);
+            bytes <= most_bytes
+        };
+        let n_done = self.done.iter().take_while(|image| has_room(image)).count();
+        let mut changes: Vec<GuestImage> = self.done.drain(..n_done).collect();
+        for (pid, live) in self.live.iter_mut().filter(|(_, live)| live.is_changed) {
+            let image = live.clone().image(*pid, None);
+            if !image.as_ref().is_none_or(&mut has_room) {
+                break;
+            }
+            live.is_changed = false;
+            changes.extend(image);
+        }
+        changes
+    }
+
+    /// What is not told yet, and all that are alive at the end: `after`, whose `start_ns` is when each was made. More than
+    /// `MAX_IMAGES` are cut off, the oldest ones first.
+    pub(crate) fn end(mut self, after: Vec<GuestImage>, ended_ns: u64) -> Vec<GuestImage> {
+        self.conclude(after, self.started_ns, ended_ns);
+        let excess = self.done.len().saturating_sub(MAX_IMAGES);
+        self.done.drain(..excess);
+        self.done
+    }
+
+    /// Kernel threads that ended, and those that are `alive`, whose `start_ns` is when each was made. More than `MAX_OTHERS`
+    /// are cut off, first those that ended first.
+    pub(crate) fn kernel_threads(&self, alive: Vec<GuestKernelThread>) -> Vec<GuestKernelThread> {
+        let ended = self.ended_kernel_threads.iter().rev();
+        // Those that were alive when they were looked for, and ended before the log did.
+        let gone: HashSet<_> = ended.clone().map(|thread| (thread.tid, thread.start_ns)).collect();
+        let alive =
+            alive.into_iter().filter(|thread| !gone.contains(&(thread.tid, thread.start_ns)));
+        let made = |mut thread: GuestKernelThread| {
+            thread.start_ns = thread.start_ns.filter(|made_ns| self.started_ns < *made_ns);
+            thread
+        };
+        alive.chain(ended.cloned()).map(made).take(MAX_OTHERS).collect()
+    }
+
+    fn kernel_exit(&mut self, ended: GuestKernelThread) {
+        if MAX_OTHERS <= self.ended_kernel_threads.len() {
+            self.ended_kernel_threads.pop_front();
+        }
+        self.ended_kernel_threads.push_back(ended);
+    }
+
+    fn new_id(&mut self) -> u32 {
+        let id = self.next_id;
+        self.next_id = id.wrapping_add(1);
+        id
+    }
 }
 
 /// A process that has not ended.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 struct Live {
+    /// Of its image.
+    id: u32,
+    /// Since it was told.
+    is_changed: bool,
     start_ns: Option<u64>,
     name: String,
     page_tables: PageTables,
@@ -124,7 +159,7 @@ struct Live {
     mappings: Vec<GuestMapping>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PageTables {
     /// Not told yet: between the two events of an exec, or a fork that was only half seen.
     Unknown,
@@ -133,7 +168,7 @@ enum PageTables {
     Own(u64),
 }
 
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 struct LiveThread {
     name: String,
     fs_base: u64,
@@ -141,12 +176,14 @@ struct LiveThread {
 }
 
 impl Live {
-    fn before(image: GuestImage) -> Self {
+    fn before(id: u32, image: GuestImage) -> Self {
         let thread = |thread: GuestThread| {
             let live = LiveThread { name: thread.name, fs_base: thread.fs_base, ended: false };
             (thread.tid, live)
         };
         Self {
+            id,
+            is_changed: true,
             start_ns: None,
             name: image.name,
             page_tables: PageTables::Own(image.cr3),
@@ -156,9 +193,11 @@ impl Live {
     }
 
     /// A process that the log knows nothing of but its name.
-    fn fresh(tid: u32, name: String, start_ns: u64) -> Self {
+    fn fresh(id: u32, tid: u32, name: String, start_ns: u64) -> Self {
         let thread = LiveThread { name: name.clone(), fs_base: 0, ended: false };
         Self {
+            id,
+            is_changed: true,
             start_ns: Some(start_ns),
             name,
             page_tables: PageTables::Unknown,
@@ -167,14 +206,15 @@ impl Live {
         }
     }
 
-    fn image(self, pid: u32, end_ns: u64) -> Option<GuestImage> {
+    fn image(self, pid: u32, end_ns: Option<u64>) -> Option<GuestImage> {
         let PageTables::Own(cr3) = self.page_tables else { return None };
         Some(GuestImage {
+            id: self.id,
             pid,
             name: self.name,
             cr3,
             start_ns: self.start_ns,
-            end_ns: Some(end_ns),
+            end_ns,
             threads: told_apart(Vec::new(), self.threads),
             mappings: self.mappings,
         })
@@ -182,6 +222,7 @@ impl Live {
 
     /// A new mapping takes the place of what it covers.
     fn map(&mut self, new: GuestMapping) {
+        self.is_changed = true;
         let mut kept = Vec::with_capacity(self.mappings.len() + 2);
         for old in self.mappings.drain(..) {
             if old.end <= new.start || new.end <= old.start {
@@ -224,7 +265,7 @@ impl Timeline {
         match kind {
             EventKind::Fork { fs_base, .. } if pid != tid => self.new_thread(pid, tid, fs_base),
             EventKind::Fork { parent, name, cr3, fs_base } => {
-                let mut child = Live::fresh(pid, name, time_ns);
+                let mut child = Live::fresh(self.new_id(), pid, name, time_ns);
                 if let Some(thread) = child.threads.get_mut(&pid) {
                     thread.fs_base = fs_base;
                 }
@@ -240,11 +281,15 @@ impl Timeline {
             EventKind::Exec { name, cr3 } => match self.live.get_mut(&pid) {
                 Some(live) if live.page_tables == PageTables::Unknown => {
                     live.page_tables = PageTables::Own(cr3);
+                    live.is_changed = true;
                 }
                 _ => self.exec(time_ns, pid, name, Some(cr3)),
             },
             EventKind::Exit { fs_base } => self.exit(time_ns, pid, tid, fs_base),
-            EventKind::KernelExit { .. } => {}
+            EventKind::KernelExit { name, stack, start_ns } => {
+                let (start_ns, end_ns) = (Some(start_ns), Some(time_ns));
+                self.kernel_exit(GuestKernelThread { tid, name, stack, start_ns, end_ns });
+            }
         }
     }
 
@@ -255,6 +300,7 @@ impl Timeline {
             && cr3.is_none_or(|cr3| live.page_tables == PageTables::Own(cr3))
         {
             live.start_ns = Some(time_ns);
+            live.is_changed = true;
             return;
         }
         let parent = self.live.get(&parent);
@@ -276,7 +322,7 @@ impl Timeline {
         };
         // Without an event of its end: it was lost.
         if let Some(old) = self.live.insert(pid, child) {
-            self.done.extend(old.image(pid, time_ns).filter(|old| old.start_ns.is_some()));
+            self.done.extend(old.image(pid, Some(time_ns)).filter(|old| old.start_ns.is_some()));
         }
     }
 
@@ -284,11 +330,13 @@ impl Timeline {
         if let Some(live) = self.live.get_mut(&pid) {
             let thread = LiveThread { name: live.name.clone(), fs_base, ended: false };
             live.threads.insert(tid, thread);
+            live.is_changed = true;
         }
     }
 
     fn rename(&mut self, pid: u32, tid: u32, name: String) {
         let Some(live) = self.live.get_mut(&pid) else { return };
+        live.is_changed = true;
         if let Some(thread) = live.threads.get_mut(&tid) {
             thread.name.clone_from(&name);
         }
@@ -298,10 +346,10 @@ impl Timeline {
     }
 
     fn exec(&mut self, time_ns: u64, pid: u32, name: String, cr3: Option<u64>) {
-        let mut new = Live::fresh(pid, name, time_ns);
+        let mut new = Live::fresh(self.new_id(), pid, name, time_ns);
         new.page_tables = cr3.map_or(PageTables::Unknown, PageTables::Own);
         if let Some(old) = self.live.insert(pid, new) {
-            self.done.extend(old.image(pid, time_ns));
+            self.done.extend(old.image(pid, Some(time_ns)));
         }
     }
 
@@ -316,7 +364,7 @@ impl Timeline {
         if live.threads.values().all(|thread| thread.ended)
             && let Some(live) = self.live.remove(&pid)
         {
-            self.done.extend(live.image(pid, time_ns));
+            self.done.extend(live.image(pid, Some(time_ns)));
         }
     }
 
@@ -336,7 +384,8 @@ impl Timeline {
         // Their end was lost.
         let mut lost: Vec<_> = self.live.drain().collect();
         lost.sort_by_key(|(pid, _)| *pid);
-        self.done.extend(lost.into_iter().filter_map(|(pid, live)| live.image(pid, ended_ns)));
+        let ended = |(pid, live): (u32, Live)| live.image(pid, Some(ended_ns));
+        self.done.extend(lost.into_iter().filter_map(ended));
         self.done.extend(alive);
     }
 
@@ -349,17 +398,20 @@ impl Timeline {
     ) -> GuestImage {
         let made_ns = image.start_ns.filter(|made_ns| started_ns < *made_ns);
         let Some(live) = live else {
+            image.id = self.new_id();
             image.start_ns = made_ns;
             return image;
         };
         match live.page_tables {
             PageTables::Own(cr3) if cr3 != image.cr3 => {
                 // Its exec was lost: where the old program ends and the new one begins is unknown.
+                image.id = self.new_id();
                 image.start_ns = made_ns;
-                let old = live.image(image.pid, ended_ns);
+                let old = live.image(image.pid, Some(ended_ns));
                 self.done.extend(old);
             }
             _ => {
+                image.id = live.id;
                 image.start_ns = live.start_ns;
                 // It ended between the walk and the look at its mappings.
                 if image.mappings.is_empty() {
@@ -370,6 +422,12 @@ impl Timeline {
         }
         image
     }
+}
+
+/// About the bytes that an image takes in an answer, rather more than less.
+fn encoded_bytes(image: &GuestImage) -> usize {
+    let names: usize = image.threads.iter().map(|thread| thread.name.len() + 16).sum();
+    64 + image.name.len() + names + 26 * image.mappings.len()
 }
 
 #[cfg(test)]

@@ -25,6 +25,7 @@ fn process(line: &str, start_ns: Option<u64>) -> GuestImage {
     let words: Vec<&str> = line.split_whitespace().collect();
     let name = words[1].to_owned();
     GuestImage {
+        id: 0,
         pid: pid(words[0]),
         name: name.clone(),
         cr3: number(words[2]),
@@ -86,24 +87,23 @@ fn draw(image: &GuestImage) -> String {
     )
 }
 
+fn begin(before: &[&str]) -> Timeline {
+    Timeline::begin(before.iter().map(|line| process(line, None)).collect(), STARTED)
+}
+
+/// Those made while logging are given the time 50.
+fn after_of(before: &[&str], after: &[&str]) -> Vec<GuestImage> {
+    let is_old =
+        |line: &str| before.iter().any(|old| old.split(' ').next() == line.split(' ').next());
+    after.iter().map(|line| process(line, Some(if is_old(line) { 5 } else { 50 }))).collect()
+}
+
 fn check(before: &[&str], events: &[&str], after: &[&str], expected: &[&str]) {
-    let story = Story {
-        before: before.iter().map(|line| process(line, None)).collect(),
-        events: events.iter().map(|line| event(line)).collect(),
-        // Those made while logging are given the time 50.
-        after: after
-            .iter()
-            .map(|line| {
-                let old = before.iter().any(|b| b.split(' ').next() == line.split(' ').next());
-                process(line, Some(if old { 5 } else { 50 }))
-            })
-            .collect(),
-        kernel_threads: Vec::new(),
-        started_ns: STARTED,
-        ended_ns: ENDED,
-    };
+    let mut timeline = begin(before);
+    timeline.follow(events.iter().map(|line| event(line)).collect());
+    let ended = timeline.end(after_of(before, after), ENDED);
     let mut got: Vec<String> =
-        images(story).iter().map(|image| draw(image).trim_end().to_owned()).collect();
+        ended.iter().map(|image| draw(image).trim_end().to_owned()).collect();
     got.sort();
     let mut expected: Vec<&str> = expected.to_vec();
     expected.sort_unstable();
@@ -119,17 +119,13 @@ fn kernel_threads_are_those_alive_and_those_that_ended() {
         start_ns: Some(made_ns),
         end_ns: None,
     };
-    let story = Story {
-        events: ["20 8 kernel-exit old b000 5", "40 9 kernel-exit young b000 30", "50 7 exit"]
-            .map(event)
-            .to_vec(),
-        // 9 ended after it was found alive.
-        kernel_threads: vec![alive(2, 1), alive(9, 30), alive(10, 45)],
-        started_ns: STARTED,
-        ended_ns: ENDED,
-        ..Story::default()
-    };
-    let drawn: Vec<_> = kernel_threads(&story)
+    let mut timeline = begin(&[]);
+    let events = ["20 8 kernel-exit old b000 5", "40 9 kernel-exit young b000 30", "50 7 exit"];
+    timeline.follow(events.map(event).to_vec());
+    // 9 ended after it was found alive.
+    let alive = vec![alive(2, 1), alive(9, 30), alive(10, 45)];
+    let drawn: Vec<_> = timeline
+        .kernel_threads(alive)
         .into_iter()
         .map(|thread| (thread.tid, thread.name, thread.stack, thread.start_ns, thread.end_ns))
         .collect();
@@ -309,10 +305,10 @@ fn a_new_mapping_cuts_the_old_one() {
 }
 
 #[test]
-fn events_after_the_end_and_of_strangers_do_not_count() {
+fn events_of_strangers_do_not_count() {
     check(
         &["1 sh a000"],
-        &["20 99 exit", "21 99 mmap 1-2", "95 1 exit"],
+        &["20 99 exit", "21 99 mmap 1-2"],
         &["1 sh a000"],
         &["1 sh a000 -..- 1:sh:77"],
     );
@@ -331,4 +327,61 @@ fn without_page_tables_new_processes_are_left_out() {
 #[test]
 fn an_unlogged_process_starts_when_it_was_made() {
     check(&[], &[], &["7 late b000"], &["7 late b000 50..- 7:late:77"]);
+}
+
+/// What is told after each part of the events: `ID` and the image.
+fn check_told(before: &[&str], parts: &[(&[&str], &[&str])]) {
+    let mut timeline = begin(before);
+    for (events, expected) in parts {
+        timeline.follow(events.iter().map(|line| event(line)).collect());
+        let told = timeline.changes(10_000);
+        let mut told: Vec<String> =
+            told.iter().map(|image| format!("{}: {}", image.id, draw(image).trim_end())).collect();
+        told.sort();
+        assert_eq!(told, *expected, "after {events:?}");
+    }
+}
+
+#[test]
+fn what_changed_is_told_again_by_the_same_id() {
+    check_told(
+        &["1 sh a000 1-2", "7 db c000 3-4"],
+        &[
+            (&[], &["0: 1 sh a000 -..- 1:sh:77 1-2@1+0", "1: 7 db c000 -..- 7:db:77 3-4@3+0"]),
+            (&[], &[]),
+            (&["20 7 mmap 5-6"], &["1: 7 db c000 -..- 7:db:77 3-4@3+0,5-6@5+0"]),
+            (
+                &["30 8 fork 1 b000", "31 8 comm-exec ls", "32 8 exec ls d000"],
+                &["2: 8 sh b000 30..31 8:sh:11 1-2@1+0", "3: 8 ls d000 31..- 8:ls:0"],
+            ),
+            (
+                &["40 8 exit", "41 7.9 fork 1 c000"],
+                &[
+                    "1: 7 db c000 -..- 7:db:77,9:db:11 3-4@3+0,5-6@5+0",
+                    "3: 8 ls d000 31..40 8:ls:22",
+                ],
+            ),
+            (&[], &[]),
+        ],
+    );
+}
+
+#[test]
+fn what_has_no_room_is_told_the_next_time() {
+    let mut timeline = begin(&["1 sh a000", "2 sh b000", "3 sh c000"]);
+    let room = 2 * encoded_bytes(&process("1 sh a000", None));
+    let told = |timeline: &mut Timeline| timeline.changes(room).len();
+    assert_eq!([told(&mut timeline), told(&mut timeline), told(&mut timeline)], [2, 1, 0]);
+}
+
+#[test]
+fn the_end_keeps_the_ids() {
+    let mut timeline = begin(&["1 sh a000", "7 db c000"]);
+    timeline.changes(10_000);
+    timeline.follow(vec![event("20 8 fork 1 b000")]);
+    let after = after_of(&["1 sh a000", "7 db c000"], &["7 db c000", "8 sh b000", "9 new e000"]);
+    let mut told: Vec<(u32, u32)> =
+        timeline.end(after, ENDED).iter().map(|image| (image.pid, image.id)).collect();
+    told.sort_unstable();
+    assert_eq!(told, [(1, 0), (7, 1), (8, 2), (9, 3)]);
 }

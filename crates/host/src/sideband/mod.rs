@@ -83,7 +83,7 @@ pub enum EventKind {
 
 /// The open rings. Dropping it closes them.
 pub struct Sideband {
-    rings: Vec<Sampler>,
+    rings: Vec<(u32, Sampler)>,
     /// Taken from the rings, not handed over yet.
     held: Vec<Event>,
     lost: u64,
@@ -96,22 +96,40 @@ impl Sideband {
     /// # Errors
     /// If the kernel refuses an event or ring: mostly for want of privileges.
     pub fn open(cpus: &[u32], ring_bytes: usize) -> Result<Self, Error> {
+        let mut sideband = Self { rings: Vec::new(), held: Vec::new(), lost: 0 };
+        sideband.set_cpus(cpus, ring_bytes)?;
+        Ok(sideband)
+    }
+
+    /// From now on collects on `cpus`: on new ones, and no longer on those that are not among them, whose last events are
+    /// kept. A CPU that went offline and came back needs a new ring. Whether there are new ones.
+    ///
+    /// # Errors
+    /// As `open`.
+    pub fn set_cpus(&mut self, cpus: &[u32], ring_bytes: usize) -> Result<bool, Error> {
         const ENODEV: i32 = 19;
-        let mut rings = Vec::with_capacity(cpus.len());
+        if !self.rings.iter().all(|(cpu, _)| cpus.contains(cpu)) {
+            self.take_from_rings();
+            self.rings.retain(|(cpu, _)| cpus.contains(cpu));
+        }
+        let before = self.rings.len();
         for cpu in cpus {
+            if self.rings.iter().any(|(known, _)| known == cpu) {
+                continue;
+            }
             match open_ring(*cpu, ring_bytes) {
-                Ok(ring) => rings.push(ring),
+                Ok(ring) => self.rings.push((*cpu, ring)),
                 Err(Error::Open { source, .. }) if source.raw_os_error() == Some(ENODEV) => {}
                 Err(error) => return Err(error),
             }
         }
-        Ok(Self { rings, held: Vec::new(), lost: 0 })
+        Ok(before < self.rings.len())
     }
 
     /// Readable when a ring has become half full: it is time to drain them.
     pub fn half_full(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         // SAFETY: the ring keeps its descriptor open, and outlives the borrow.
-        self.rings.iter().map(|ring| unsafe { BorrowedFd::borrow_raw(ring.as_raw_fd()) })
+        self.rings.iter().map(|(_, ring)| unsafe { BorrowedFd::borrow_raw(ring.as_raw_fd()) })
     }
 
     /// Hands over all that was collected since the last call, in time order, and frees the rings.
@@ -132,7 +150,7 @@ impl Sideband {
     /// Each CPU's events stop being taken after one ring's worth, so the call ends however busy the
     /// machine is.
     fn take_from_rings(&mut self) {
-        for ring in &mut self.rings {
+        for (_, ring) in &mut self.rings {
             let mut bytes_left = MAX_DRAIN_BYTES;
             while let Some(record) = ring.next_record() {
                 match parse_record(record.ty(), record.misc(), &record.to_contiguous()) {

@@ -33,3 +33,16 @@ fn a_short_process_is_seen_from_fork_to_exit() {
     assert!(fork < exec && exec < libc && libc < exit, "{events:#?}");
     assert_eq!(sideband.lost(), 0);
 }
+
+#[test]
+fn events_of_a_cpu_that_leaves_are_kept_and_it_may_come_back() {
+    let mut sideband = match Sideband::open(&[0], 1 << 16) {
+        Ok(sideband) => sideband,
+        Err(error) => return skip::skip(error),
+    };
+    assert!(!sideband.set_cpus(&[0], 1 << 16).unwrap());
+    assert!(!sideband.set_cpus(&[], 1 << 16).unwrap());
+    assert_eq!(sideband.half_full().count(), 0);
+    assert!(sideband.set_cpus(&[0], 1 << 16).unwrap());
+    assert_eq!(sideband.half_full().count(), 1);
+}

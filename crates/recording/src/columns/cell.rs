@@ -13,12 +13,10 @@ use parquet::errors::ParquetError;
 use parquet::file::reader::RowGroupReader;
 use parquet::file::writer::SerializedColumnWriter;
 
+use super::Budget;
+use crate::manifest::MAX_TIME_NS;
 use crate::schema::{Presence, ValueType};
 
-/// Values of one column in a row group at most: bounds what a small file can blow up to.
-const MAX_VALUES: usize = 1 << 26;
-/// Bytes of one column of text in a row group at most.
-const MAX_TEXT: usize = 1 << 30;
 /// Rows that are read at a time.
 const CHUNK: usize = 1 << 16;
 
@@ -123,6 +121,7 @@ pub(crate) trait Column {
         &mut self,
         group: &dyn RowGroupReader,
         index: Option<usize>,
+        budget: &mut Budget,
     ) -> Result<(), ParquetError>;
     /// The type that it must have in the file.
     fn physical_type(&self) -> parquet::basic::Type;
@@ -147,10 +146,11 @@ impl<T: Cell> Column for Vec<T> {
         &mut self,
         group: &dyn RowGroupReader,
         index: Option<usize>,
+        budget: &mut Budget,
     ) -> Result<(), ParquetError> {
         let rows = usize::try_from(group.metadata().num_rows()).unwrap_or(usize::MAX);
         let Stored { values, definition, repetition } = match index {
-            Some(index) => load::<T::Data>(group, index, rows)?,
+            Some(index) => load::<T::Data>(group, index, rows, budget)?,
             None => {
                 Stored { values: Vec::new(), definition: vec![0; rows], repetition: Vec::new() }
             }
@@ -178,22 +178,26 @@ fn load<D: DataType>(
     group: &dyn RowGroupReader,
     index: usize,
     rows: usize,
+    budget: &mut Budget,
 ) -> Result<Stored<D>, ParquetError> {
     let mut reader = get_typed_column_reader::<D>(group.get_column_reader(index)?);
     let (mut values, mut definition, mut repetition) = (Vec::new(), Vec::new(), Vec::new());
+    let is_text = D::get_physical_type() == parquet::basic::Type::BYTE_ARRAY;
     let mut left = rows;
     while 0 < left {
+        let before = (values.len(), definition.len());
         let levels = (Some(&mut definition), Some(&mut repetition));
         let (read, ..) = reader.read_records(left.min(CHUNK), levels.0, levels.1, &mut values)?;
-        if read == 0 || MAX_VALUES < values.len().max(definition.len()) {
-            return Err(ParquetError::General("a column is too short or too large".into()));
+        if read == 0 {
+            return Err(ParquetError::General("a column is too short".into()));
+        }
+        budget.take(values.len() - before.0, size_of::<D::T>())?;
+        budget.take(definition.len() - before.1, 2 * size_of::<i16>())?;
+        if is_text {
+            // Here, and in its row.
+            budget.take(values[before.0..].iter().map(|value| value.as_bytes().len()).sum(), 2)?;
         }
         left -= read;
-    }
-    let is_text = D::get_physical_type() == parquet::basic::Type::BYTE_ARRAY;
-    let bytes = |value: &D::T| value.as_bytes().len();
-    if is_text && MAX_TEXT < values.iter().map(bytes).sum() {
-        return Err(ParquetError::General("a column of text is too large".into()));
     }
     Ok(Stored { values, definition, repetition })
 }
@@ -257,7 +261,10 @@ scalar!(u32, Int32Type, U32, |value| value.cast_signed(), |value| Some(value.cas
 scalar!(u64, Int64Type, U64, |value| value.cast_signed(), |value| Some(value.cast_unsigned()));
 scalar!(i64, Int64Type, I64, |value| *value, Some);
 newtypes!(u32: CpuId ImageId KernelStack MachineId ModuleId Pid StackId Tid TraceStack VcpuId VmId);
-newtypes!(u64: GuestVirt HostNs HostVirt);
+newtypes!(u64: GuestVirt HostVirt);
+scalar!(HostNs, Int64Type, U64, |time| time.0.cast_signed(), |value| {
+    Some(HostNs(value.cast_unsigned())).filter(|time| time.0 < MAX_TIME_NS)
+});
 scalar!(Cr3, Int64Type, U64, |cr3| cr3.base().cast_signed(), |base| {
     Some(Cr3::new(base.cast_unsigned()))
 });

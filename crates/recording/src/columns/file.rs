@@ -12,7 +12,7 @@ use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
 use parquet::schema::types::ColumnPath;
 
-use super::{Column, Table};
+use super::{Budget, Column, Table};
 use crate::error::Error;
 use crate::files::DurableFile;
 use crate::manifest::FileEntry;
@@ -22,8 +22,8 @@ use crate::schema::{ColumnSchema, TableSchema};
 pub(crate) const SLICE: usize = 1 << 16;
 /// The same, whoever wrote it: bounds what is held at a time.
 const MAX_SLICE: i64 = 1 << 20;
-/// Rows of any other table at most.
-const MAX_ROWS: i64 = 1 << 26;
+/// Rows of any table may be so many, however few bytes it has, and one more for each byte.
+const FREE_ROWS: i64 = 1 << 20;
 
 /// Writes a table, slice by slice.
 pub(crate) struct TableWriter<T> {
@@ -119,7 +119,14 @@ pub(crate) struct TableReader<T> {
 impl<T: Table> TableReader<T> {
     pub(crate) fn open(path: &Path) -> Result<Self, Error> {
         let file = File::open(path).map_err(|source| Error::io("read", path, source))?;
+        let bytes = file.metadata().map_err(|source| Error::io("read", path, source))?.len();
         let reader = guarded(path, || SerializedFileReader::new(file))?;
+        let rows = reader.metadata().row_groups().iter().map(|group| group.num_rows());
+        // Row groups may claim the same bytes: nobody would see the end of them.
+        let most = i64::try_from(bytes).unwrap_or(i64::MAX).saturating_add(FREE_ROWS);
+        if rows.fold(0, i64::saturating_add) > most {
+            return Err(Error::damaged(path, "it has more rows than its bytes can hold"));
+        }
         let (columns, order) = (T::default(), Vec::new());
         Ok(Self { path: path.to_owned(), reader, next: 0, columns, order })
     }
@@ -127,15 +134,15 @@ impl<T: Table> TableReader<T> {
     /// Fills `batch` with the next row group, in the order of the table's times; false at the end.
     pub(crate) fn next_batch(&mut self, batch: &mut Vec<T::Row>) -> Result<bool, Error> {
         batch.clear();
-        self.append_group(batch)
+        self.append_group(batch, &mut Budget::of_row_group())
     }
 
-    fn append_group(&mut self, rows: &mut Vec<T::Row>) -> Result<bool, Error> {
+    fn append_group(&mut self, rows: &mut Vec<T::Row>, budget: &mut Budget) -> Result<bool, Error> {
         let Self { path, reader, next, columns, order } = self;
         if *next == reader.num_row_groups() {
             return Ok(false);
         }
-        let n_rows = guarded(path, || read_group(reader, *next, columns))?;
+        let n_rows = guarded(path, || read_group(reader, *next, columns, budget))?;
         *next += 1;
         order.clear();
         order.extend(0..n_rows);
@@ -151,15 +158,10 @@ impl<T: Table> TableReader<T> {
 }
 
 /// Reads a whole table.
-pub(crate) fn read_table<T: Table>(path: &Path) -> Result<Vec<T::Row>, Error> {
+pub(crate) fn read_table<T: Table>(path: &Path, budget: &mut Budget) -> Result<Vec<T::Row>, Error> {
     let mut reader = TableReader::<T>::open(path)?;
     let mut rows = Vec::new();
-    let rows_of = |group: &_| parquet::file::metadata::RowGroupMetaData::num_rows(group);
-    let n_rows = reader.reader.metadata().row_groups().iter().map(rows_of);
-    if n_rows.fold(0, i64::saturating_add) > MAX_ROWS {
-        return Err(Error::damaged(path, "it has too many rows"));
-    }
-    while reader.append_group(&mut rows)? {}
+    while reader.append_group(&mut rows, budget)? {}
     Ok(rows)
 }
 
@@ -168,17 +170,18 @@ fn read_group<T: Table>(
     reader: &SerializedFileReader<File>,
     index: usize,
     columns: &mut T,
+    budget: &mut Budget,
 ) -> Result<u32, ParquetError> {
     let group = reader.get_row_group(index)?;
     let n_rows = group.metadata().num_rows();
-    let limit = if T::SCHEMA.is_sliced { MAX_SLICE } else { MAX_ROWS };
     let too_large = || ParquetError::General("a row group is too large".into());
-    let n_rows = u32::try_from(n_rows).ok().filter(|rows| i64::from(*rows) <= limit);
-    let n_rows = n_rows.ok_or_else(too_large)?;
+    let is_short = |rows: &u32| !T::SCHEMA.is_sliced || i64::from(*rows) <= MAX_SLICE;
+    let n_rows = u32::try_from(n_rows).ok().filter(is_short).ok_or_else(too_large)?;
+    budget.take(n_rows as usize, size_of::<T::Row>())?;
     for (schema, column) in T::SCHEMA.columns.iter().zip(columns.columns()) {
         let index = find_column(reader, schema, column.physical_type())?;
         let named = |error| ParquetError::General(format!("column {}: {error}", schema.name));
-        column.read(group.as_ref(), index).map_err(named)?;
+        column.read(group.as_ref(), index, budget).map_err(named)?;
     }
     Ok(n_rows)
 }

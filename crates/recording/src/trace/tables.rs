@@ -63,7 +63,7 @@ pub(super) fn write(
 
 /// Reads the tables of a folder. Those whose files are not there are empty, and named.
 pub(super) fn read(dir: &Path) -> Result<(TraceTables, Vec<PathBuf>), Error> {
-    let mut folder = Folder { dir, missing: Vec::new() };
+    let mut folder = Folder::new(dir);
     let machines = folder.rows::<Machines>()?;
     let (lost, missing) = (folder.rows::<Lost>()?, folder.rows::<Missing>()?);
     let mut tables = TraceTables {

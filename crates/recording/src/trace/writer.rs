@@ -11,6 +11,7 @@ use super::{TraceHeader, TraceSpool, manifest, tables};
 use crate::batches::convert;
 use crate::error::{Error, Folder};
 use crate::files::{self, EVENTS, machine_spool};
+use crate::fit::fit_trace;
 use crate::folder::PartialFolder;
 use crate::manifest::{FileEntry, Files};
 use crate::spool::{Place, SpoolWriter};
@@ -107,6 +108,8 @@ impl TraceWriter {
         tables: &TraceTables,
     ) -> Result<TraceSummary, Error> {
         let dir = &self.folder.dir;
+        let (tables, left_out) = fit_trace(tables);
+        let tables = &*tables;
         let written = tables::write(dir, tables)?;
         let mut files: Files = written.into_iter().map(|(n, e)| (n.to_owned(), e)).collect();
         let spools = files::find_spools(dir, machine_spool)?;
@@ -114,6 +117,7 @@ impl TraceWriter {
         let (rows, event_bytes) = (events.rows, events.bytes);
         files.insert(EVENTS.to_owned(), events);
         let mut header = TraceHeader { complete: true, ..header.clone() };
+        header.notes.extend(left_out);
         for (name, count) in lost.counters().into_iter().filter(|(_, count)| 0 < *count) {
             *header.counters.entry(name.to_owned()).or_insert(0) += count;
         }

@@ -222,7 +222,13 @@ impl Wild {
     }
 
     fn vcpu(&mut self, n_vms: usize) -> Vcpu {
-        Vcpu { vm: VmId(self.below(n_vms)), number: self.u32(), tid: Tid(self.u32()) }
+        Vcpu {
+            vm: VmId(self.below(n_vms)),
+            number: self.u32(),
+            tid: Tid(self.u32()),
+            started: self.maybe(|wild| HostNs(wild.u64())),
+            ended: self.maybe(|wild| HostNs(wild.u64())),
+        }
     }
 
     fn image(&mut self, n_vms: usize) -> Image {
@@ -493,8 +499,8 @@ fn small_tables() -> Tables {
             },
         ],
         vcpus: vec![
-            Vcpu { vm: vm1, number: 0, tid: Tid(2003) },
-            Vcpu { vm: vm2, number: 0, tid: Tid(2013) },
+            Vcpu { vm: vm1, number: 0, tid: Tid(2003), started: None, ended: None },
+            Vcpu { vm: vm2, number: 0, tid: Tid(2013), started: None, ended: None },
         ],
         images: vec![
             image(Owner::Host, ImageKind::Kernel, 0, "6.1.0-1-amd64", None),

@@ -160,7 +160,7 @@ impl<'a> Builder<'a> {
         evidence: SyscallEvidence<'a>,
     ) -> Self {
         let mut problems = Problems::default();
-        let lost = row.lost.iter().fold(0, |sum: u64, lost| sum.saturating_add(lost.count));
+        let lost = row.n_lost();
         problems.add(Problem::LostEvents, lost);
         let there = tables.tasks.iter().filter(|task| task.machine == machine);
         let command = tables.command.as_ref().filter(|command| command.machine == machine);

@@ -204,6 +204,15 @@ fn times_go_on_after_48_bits() {
 }
 
 #[test]
+fn the_end_of_all_time_is_no_trouble() {
+    for latest in [0, 1 << 47, u64::MAX - (1 << 47), u64::MAX] {
+        for low in [0, (1 << 47) - 1, (1 << 48) - 1] {
+            assert_eq!(super::unwrapped(latest, low) % (1 << 48), low);
+        }
+    }
+}
+
+#[test]
 fn no_more_is_taken_than_wanted() {
     let (mut ring, mut consumer) = (Ring::new(SLOTS), consumer(SLOTS));
     ring.exit(1);

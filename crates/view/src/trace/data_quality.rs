@@ -83,9 +83,10 @@ fn left_out(context: &Context<'_>) -> Option<String> {
 fn lost<'a>(kinds: impl Iterator<Item = (&'a str, u64)>) -> String {
     let mut by_kind: BTreeMap<&str, u64> = BTreeMap::new();
     for (kind, count) in kinds.filter(|(_, count)| 0 < *count) {
-        *by_kind.entry(kind).or_default() += count;
+        let of_kind = by_kind.entry(kind).or_default();
+        *of_kind = of_kind.saturating_add(count);
     }
-    let all: u64 = by_kind.values().sum();
+    let all = by_kind.values().fold(0, |sum: u64, count| sum.saturating_add(*count));
     if all == 0 {
         return "no events".to_owned();
     }

@@ -119,10 +119,11 @@ impl Configuration {
         }
     }
 
-    /// The shell line that carries it out. The work begins when the collector has settled down.
+    /// The shell line that carries it out. The work begins after the collector's first look at its rings, at most 4 s after
+    /// its start: that loads code and allocates buffers once, however long it goes on.
     pub(super) fn line(&self, floor: &Path, number: usize) -> String {
         let Period { units, pieces, .. } = self.period;
-        let work = format!("sleep 0.5; vmscope testbed exec work -- fixed {units} 0 {pieces}");
+        let work = format!("sleep 5; vmscope testbed exec work -- fixed {units} 0 {pieces}");
         format!("{} sh -c '{work}'", self.prefix(floor, number))
     }
 }

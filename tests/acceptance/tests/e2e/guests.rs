@@ -194,3 +194,77 @@ fn last_top(screens: &str) -> Vec<(u64, f64)> {
         })
         .collect()
 }
+
+/// How many of a VM's guest samples there are, and how many of them have a function.
+fn named(recording: &Path, vm: &str, more: &[&str]) -> (u64, u64) {
+    let arguments = ["--view", "guest", "--vm", vm, "--limit", "100000"];
+    let guest = report(recording, &[&arguments, more].concat()).unwrap();
+    let ran = guest.sum(|row| text(row, "side") == "guest");
+    let lost =
+        guest.sum(|row| text(row, "side") == "guest" && text(row, "function") == "[unknown]");
+    eprintln!("{vm} {more:?}: {} of {ran} guest samples have functions", ran - lost);
+    (ran, ran - lost)
+}
+
+/// `scenarios/reset-and-kill.toml`: what guests told before counts, and after a boot they are asked anew.
+pub(crate) fn guests_that_boot_again_or_are_killed_keep_their_names() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "vmscope record -o rec -- vmscope testbed steps";
+    let ran = in_testbed("reset-and-kill", folder.path(), script).unwrap();
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    let recording = folder.path().join("rec");
+    let (all, with_names) = named(&recording, "b", &[]);
+    assert!(10_000 < all && all * 9 < with_names * 10, "the guest that was killed");
+
+    // Before the reset, and while the last step has it sleep beside its work.
+    let of_compute = |from: f64, to: f64| {
+        let window = ["--from", &from.to_string(), "--to", &to.to_string()];
+        let arguments = ["correct", recording.to_str().unwrap(), "--format", "json", "--vm", "a"];
+        let function = ["--function", "compute_a"];
+        let output = run(&[&arguments[..], &function, &window].concat()).unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let ns = answer["correction"]["apparent_ns"].as_u64().unwrap();
+        eprintln!("compute_a from {from:.1} to {to:.1} s: {:.1} s", ns as f64 / 1e9);
+        ns as f64 / 1e9
+    };
+    let ended = ended_at(&ran.stdout, "sleep 14");
+    let began = ran.stdout.lines().find(|line| line.contains("system_reset")).unwrap();
+    let began: f64 = began.split(' ').next().unwrap().parse().unwrap();
+    let again = 14.0 + ended - began;
+    // 80 % of its work is in this function, and it has a CPU of its own.
+    assert!(6.0 < of_compute(2.0, 13.0), "before the reset");
+    assert!(2.0 < of_compute(again - 5.0, again), "after the boot");
+    let notes = report(&recording, &[]).unwrap().0["notes"].to_string();
+    assert!(notes.contains("it booted again at"), "{notes}");
+}
+
+/// When the step that ends with these words ended, in seconds.
+fn ended_at(steps: &str, words: &str) -> f64 {
+    let line = steps.lines().find(|line| line.ends_with(words)).unwrap();
+    line.split(' ').nth(1).unwrap().parse().unwrap()
+}
+
+/// `scenarios/hotplug.toml`: a program that begins and ends on a plugged vCPU, which is then unplugged.
+pub(crate) fn a_vcpu_that_comes_and_goes_has_names_and_its_own_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "vmscope record -o rec -- vmscope testbed steps";
+    let ran = in_testbed("hotplug", folder.path(), script).unwrap();
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    let recording = folder.path().join("rec");
+    let (all, with_names) = named(&recording, "a", &["--vcpu", "1"]);
+    assert!(1_000 < all && all * 9 < with_names * 10, "programs on the new vCPU");
+    let vcpu = |number| {
+        let arguments = ["--view", "guest", "--vm", "a", "--vcpu", number, "--limit", "100000"];
+        report(&recording, &arguments).unwrap()
+    };
+    let (first, second) = (vcpu("0"), vcpu("1"));
+    let unknown = second.sum(|row| text(row, "function").contains("no evidence"));
+    eprintln!(
+        "{} samples of vCPU 0, {} of 1, {unknown} unknown",
+        first.samples(),
+        second.samples()
+    );
+    assert!(second.samples() * 4 < first.samples() * 3, "it was not there all the time");
+    assert!(unknown * 10 < second.samples(), "{unknown} of {}", second.samples());
+}

@@ -334,7 +334,9 @@ impl Control for End<'_> {
             Progress::SoFar { events, lost } => {
                 eprint!("\r{events} events, {lost} lost ");
             }
-            Progress::Finishing(what) => eprintln!("\r{what} ...          "),
+            Progress::Preparing(what) | Progress::Finishing(what) => {
+                eprintln!("\r{what} ...          ")
+            }
             // Of samples beside the trace.
             Progress::Sampling { .. } => {}
             Progress::VmFound(name) => eprintln!("\rVM {} started          ", clean(name)),
@@ -352,7 +354,7 @@ fn had_it(signal: Signal) -> bool {
 /// Names are the VMs' and the user's: what could steer a terminal is escaped.
 fn summarize(traced: &Traced, output: &Path) {
     let Traced { header, tables, summary, .. } = traced;
-    let lost: u64 = tables.machines.iter().flat_map(|row| &row.lost).map(|lost| lost.count).sum();
+    let lost = tables.machines.iter().fold(0, |sum: u64, row| sum.saturating_add(row.n_lost()));
     let say = |line: &str| eprintln!("{}", clean(line));
     say(&format!(
         "{}: {} events in {:.1} s, {lost} lost{}, {:.1} bytes per event; next: vmscope trace report {0}",

@@ -1,0 +1,193 @@
+//! A guest's map as the host knows it: pieced together from what each answer adds, kept when the guest is gone. Pure.
+//!
+//! ```text
+//!   first answer:  everything          images 0 1 2    modules 0 1
+//!   later ones:    what is new         images 1 3      module  2        (1 changed, or ended)
+//!   new session:   everything again    images 0 1      modules 0 1 2    (numbered anew)
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use api::guest::{
+    GuestImage, GuestMap, GuestModule, MAX_IMAGE_PARTS, MAX_IMAGES, MAX_OTHERS, ModuleSymbols,
+};
+
+/// Functions that are kept of guests that may be gone before the end.
+const MAX_KEPT_FUNCTIONS: usize = 1 << 18;
+
+/// What one boot of a guest has told so far.
+#[derive(Debug, Clone, Default)]
+pub struct KnownMap {
+    map: GuestMap,
+    /// Of the session's images, by their ids: where they are in `map.images`.
+    rows: HashMap<u32, usize>,
+    /// Of the session's modules, by their numbers: where they are in `map.modules`.
+    numbers: Vec<u32>,
+    by_content: HashMap<GuestModule, u32>,
+    /// Threads and mappings of all images.
+    parts: usize,
+    symbols: BTreeMap<u32, ModuleSymbols>,
+    n_functions: usize,
+    /// Modules whose symbols need not be asked for.
+    settled: BTreeSet<u32>,
+    left_out: u64,
+}
+
+impl KnownMap {
+    /// Tells boots of a guest apart.
+    #[must_use]
+    pub fn boot_id(&self) -> &str {
+        &self.map.boot_id
+    }
+
+    /// The guest's time of the last answer, ns.
+    #[must_use]
+    pub fn told_ns(&self) -> u64 {
+        self.map.now_ns
+    }
+
+    /// Adds an answer of the same session.
+    pub fn add(&mut self, news: GuestMap) {
+        self.add_facts(&news);
+        let GuestMap { images, modules, problems, .. } = news;
+        for module in modules.into_iter().take(MAX_IMAGES - self.numbers.len().min(MAX_IMAGES)) {
+            let number = self.intern(module);
+            self.numbers.push(number);
+        }
+        for image in images {
+            self.add_image(image);
+        }
+        for problem in problems {
+            if self.map.problems.len() < MAX_OTHERS && !self.map.problems.contains(&problem) {
+                self.map.problems.push(problem);
+            }
+        }
+    }
+
+    /// Adds the first answer of a new session with the same boot. Processes that were there before go on; others began or
+    /// ended in between, nobody knows when.
+    pub fn add_new_session(&mut self, mut news: GuestMap) {
+        let (told_ns, now_ns) = (self.map.now_ns, news.now_ns);
+        self.rows.clear();
+        self.numbers.clear();
+        let images = self.map.images.iter_mut().enumerate();
+        let mut open: HashMap<(u32, u64), usize> = images
+            .filter(|(_, image)| image.end_ns.is_none())
+            .map(|(row, image)| ((image.pid, image.cr3), row))
+            .collect();
+        for image in news.images.iter_mut().filter(|image| image.start_ns.is_none()) {
+            match open.remove(&(image.pid, image.cr3)) {
+                Some(row) => {
+                    image.start_ns = self.map.images[row].start_ns;
+                    self.rows.insert(image.id, row);
+                }
+                None => image.start_ns = Some(told_ns),
+            }
+        }
+        for row in open.into_values() {
+            self.map.images[row].end_ns = Some(now_ns);
+        }
+        self.add(news);
+    }
+
+    /// The whole map. The numbers of its modules are those of `symbols`, `keep` and `number_in_session`.
+    #[must_use]
+    pub fn into_map(self) -> (GuestMap, BTreeMap<u32, ModuleSymbols>) {
+        let mut map = self.map;
+        if 0 < self.left_out {
+            let text = format!("{} processes found no room in its map", self.left_out);
+            map.problems.push(text);
+        }
+        (map, self.symbols)
+    }
+
+    /// What the session calls each of the map's modules that it has told.
+    #[must_use]
+    pub fn numbers_in_session(&self) -> BTreeMap<u32, u32> {
+        (0..).zip(&self.numbers).map(|(number, module)| (*module, number)).collect()
+    }
+
+    /// The next file whose symbols are to be asked for, as the session calls it: programs first, then what they load.
+    /// `is_stored`: what nobody needs to ask for.
+    pub fn next_module(&mut self, is_stored: impl Fn(&GuestModule) -> bool) -> Option<u32> {
+        let first = |image: &GuestImage| image.mappings.iter().min_by_key(|m| m.start).cloned();
+        let programs = self.map.images.iter().filter_map(first);
+        let all = self.map.images.iter().flat_map(|image| image.mappings.iter().cloned());
+        let mapped: Vec<u32> = programs.chain(all).map(|mapping| mapping.module).collect();
+        for module in mapped {
+            let Some(file) = self.map.modules.get(module as usize) else { continue };
+            if !self.settled.insert(module) || !file.path.starts_with('/') || is_stored(file) {
+                continue;
+            }
+            let number = self.numbers.iter().position(|known| *known == module);
+            if let Some(number) = number.and_then(|number| u32::try_from(number).ok()) {
+                return Some(number);
+            }
+        }
+        None
+    }
+
+    /// Keeps symbols that the guest sent; as many as there is room for.
+    pub fn keep(&mut self, symbols: ModuleSymbols) {
+        let Some(module) = self.numbers.get(symbols.module as usize) else { return };
+        let n_functions = self.n_functions + symbols.symbols.len();
+        if symbols.problem.is_none() && n_functions <= MAX_KEPT_FUNCTIONS {
+            self.n_functions = n_functions;
+            self.symbols.insert(*module, ModuleSymbols { module: *module, ..symbols });
+        }
+    }
+
+    fn add_facts(&mut self, news: &GuestMap) {
+        self.map.version = news.version;
+        self.map.boot_id.clone_from(&news.boot_id);
+        self.map.kernel_release.clone_from(&news.kernel_release);
+        self.map.now_ns = news.now_ns;
+        if news.kernel.is_some() {
+            self.map.kernel.clone_from(&news.kernel);
+        }
+        // The first answer has those alive, the last one all.
+        if !news.kernel_threads.is_empty() {
+            self.map.kernel_threads.clone_from(&news.kernel_threads);
+        }
+    }
+
+    fn intern(&mut self, module: GuestModule) -> u32 {
+        if let Some(number) = self.by_content.get(&module) {
+            return *number;
+        }
+        let number = u32::try_from(self.map.modules.len()).unwrap_or(u32::MAX);
+        if self.map.modules.len() < MAX_IMAGES {
+            self.map.modules.push(module.clone());
+            self.by_content.insert(module, number);
+        }
+        number
+    }
+
+    fn add_image(&mut self, mut image: GuestImage) {
+        for mapping in &mut image.mappings {
+            // Beyond the list: `merge` leaves the mapping out and says so.
+            let known = self.numbers.get(mapping.module as usize);
+            mapping.module = known.copied().unwrap_or(u32::MAX);
+        }
+        let parts = |image: &GuestImage| image.threads.len() + image.mappings.len();
+        let row = self.rows.get(&image.id).copied();
+        let before = row.map_or(0, |row| parts(&self.map.images[row]));
+        let after = self.parts - before + parts(&image);
+        if MAX_IMAGE_PARTS < after || (row.is_none() && MAX_IMAGES <= self.map.images.len()) {
+            self.left_out += 1;
+            return;
+        }
+        self.parts = after;
+        match row {
+            Some(row) => self.map.images[row] = image,
+            None => {
+                self.rows.insert(image.id, self.map.images.len());
+                self.map.images.push(image);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "known_test.rs"]
+mod test;

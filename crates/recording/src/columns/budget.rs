@@ -1,0 +1,38 @@
+//! How much memory tables may take while they are read, whoever wrote them: a small file can blow up to any size.
+
+use parquet::errors::ParquetError;
+
+/// Bytes of the tables of a folder that are read as a whole: their rows, and the columns that these are made from. The
+/// writer leaves out names before it exceeds this.
+pub(crate) const WHOLE_TABLES: usize = 900 << 20;
+/// The same of one row group of a long table.
+const ROW_GROUP: usize = 384 << 20;
+
+/// What is left.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    all: usize,
+    left: usize,
+}
+
+impl Budget {
+    pub(crate) fn new(bytes: usize) -> Self {
+        Self { all: bytes, left: bytes }
+    }
+
+    pub(crate) fn of_row_group() -> Self {
+        Self::new(ROW_GROUP)
+    }
+
+    /// Takes room for `count` things of `size` bytes.
+    ///
+    /// # Errors
+    /// When there is not so much left.
+    pub(crate) fn take(&mut self, count: usize, size: usize) -> Result<(), ParquetError> {
+        let left = count.checked_mul(size).and_then(|bytes| self.left.checked_sub(bytes));
+        self.left = left.ok_or_else(|| {
+            ParquetError::General(format!("it takes more than {} MiB of memory", self.all >> 20))
+        })?;
+        Ok(())
+    }
+}
