@@ -6,6 +6,7 @@
 #[path = "../../../crates/analysis/tests/world/mod.rs"]
 mod world;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -202,6 +203,62 @@ fn printed_numbers_add_up() {
         let expected = ["steal_outside", "steal_vmm", "throttled"].map(of_vcpu0);
         assert_eq!([taken(7), taken(8), taken(9)], expected, "{by}");
     }
+}
+
+/// What `--from` and `--to` cut apart adds up to the whole, in every view.
+#[test]
+fn parts_of_the_time_add_up() {
+    let dir = recorded("parts", &header(), &tables());
+    let printed = |command: &[&str], range: &[&str]| {
+        let output = run(&dir, &[command, range].concat());
+        assert!(output.status.success(), "{command:?} {range:?} {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    // A boundary in the middle of steal, one in a halt, one between two states.
+    for boundary in ["12ms", "41500us", "86ms"] {
+        let parts = [["--to", boundary], ["--from", boundary]];
+        let accounts = |range: &[&str]| -> BTreeMap<String, u64> {
+            let text = printed(&["steal", "--format", "csv"], range);
+            let mut sums = BTreeMap::new();
+            for row in text.lines().skip(1).map(|line| line.split(',').collect::<Vec<_>>()) {
+                *sums.entry(row[..3].join(" ")).or_default() += row[4].parse::<u64>().unwrap_or(0);
+            }
+            sums.retain(|_, ns| 0 < *ns);
+            sums
+        };
+        let mut sum = accounts(&parts[0]);
+        accounts(&parts[1]).into_iter().for_each(|(row, ns)| *sum.entry(row).or_default() += ns);
+        assert_eq!(sum, accounts(&[]), "{boundary}");
+
+        let samples = |command: &[&str], range: &[&str]| -> u64 {
+            let last = |line: &str| line.rsplit(' ').next().and_then(|n| n.parse::<u64>().ok());
+            printed(command, range).lines().filter_map(last).sum()
+        };
+        let folded = ["export", "--format", "folded", "-o", "-"];
+        let in_parts = parts.map(|part| samples(&folded, &part)).iter().sum::<u64>();
+        assert_eq!(in_parts, samples(&folded, &[]), "{boundary}");
+
+        let json = |command: &[&str], range: &[&str]| -> serde_json::Value {
+            serde_json::from_str(&printed(command, range)).unwrap()
+        };
+        let unified = ["report", "--format", "json"];
+        let total = |range: &[&str]| json(&unified, range)["totals"]["samples"].as_u64().unwrap();
+        assert_eq!(parts.map(|part| total(&part)).iter().sum::<u64>(), total(&[]), "{boundary}");
+        let reasons = ["exits", "--vm", "vm1", "--format", "json"];
+        let in_vmm = |range: &[&str]| -> u64 {
+            let exits = json(&reasons, range)["vms"][0]["exits"].as_array().unwrap().clone();
+            exits.iter().map(|exit| exit["ns"].as_u64().unwrap()).sum()
+        };
+        assert_eq!(parts.map(|part| in_vmm(&part)).iter().sum::<u64>(), in_vmm(&[]), "{boundary}");
+        for part in &parts {
+            assert_eq!(json(&reasons, part)["counted"], false);
+        }
+    }
+    let window = "no time between --from and --to: 0.100 s were recorded";
+    for command in ["steal", "exits", "report"] {
+        check_error(&dir, &[command, "--from", "5"], 2, window);
+    }
+    check(&dir, &["steal", "--from", "12ms", "--to", "86ms"], "steal-part.txt");
 }
 
 #[test]

@@ -47,7 +47,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let recording = OpenRecording::open(&args.source)?;
+    let recording = OpenRecording::open(&args.source, TimeRange::ALL)?;
     let vm = recording.vm(args.source.vm.as_deref())?;
     let time = recording.vcpu_time();
     let query = CorrectQuery {

@@ -8,6 +8,7 @@ use view::ExitsBy;
 
 use super::open_recording::{Format, OpenRecording, Source};
 use super::output::print;
+use super::time::TimeRange;
 
 const EXAMPLE: &str = "Examples:
   vmscope record -o day1 --exits --duration 20
@@ -18,13 +19,15 @@ const EXAMPLE: &str = "Examples:
 
 /// Show why VMs exit: counts, time per exit reason, and the guest functions that cause them.
 ///
-/// Counts need a recording made with --exits; times and functions come from the samples. docs/steal.md
+/// Counts need a recording made with --exits, and are of all of it: --from and --to leave them out. Times and functions come from the samples. docs/steal.md
 /// explains columns and JSON.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Args {
     #[command(flatten)]
     source: Source,
+    #[command(flatten)]
+    range: TimeRange,
     /// What each line shows
     #[arg(long, value_enum, default_value_t = By::Reason)]
     by: By,
@@ -42,7 +45,7 @@ enum By {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let recording = OpenRecording::open(&args.source)?;
+    let recording = OpenRecording::open(&args.source, args.range)?;
     let vms = recording.vms(args.source.vm.as_deref())?;
     let by = match args.by {
         By::Reason => ExitsBy::Reason,

@@ -14,10 +14,12 @@ use model::{Guest, Header, Note, OffCpuSource, Tables};
 use recording::Recording;
 use view::{clean, dropped, missed};
 
+use super::Usage;
 use super::open_recording::EdgesArg;
 use super::output::{pipe, write_file};
+use super::part::Part;
 use super::report::{Select, refuse_unknown_process};
-use super::{Usage, axis};
+use super::time::TimeRange;
 
 /// Write a recording in another tool's format.
 ///
@@ -36,6 +38,8 @@ pub(crate) struct Args {
     output: Option<PathBuf>,
     #[command(flatten)]
     select: Select,
+    #[command(flatten)]
+    range: TimeRange,
     /// html and perfetto: which data shows when a vCPU lost and got its CPU [default: as recorded]
     #[arg(long, alias = "edges", value_enum, value_name = "SOURCE")]
     offcpu_source: Option<EdgesArg>,
@@ -104,7 +108,7 @@ impl Format {
 
 /// A recording, or the selected part of it, ready to be written.
 struct Loaded<'r> {
-    recording: &'r Recording,
+    part: &'r Part,
     selection: Selection,
     view: String,
     notes: Vec<Note>,
@@ -114,7 +118,7 @@ struct Loaded<'r> {
 
 /// A whole recording in time: to be shown beside what else was seen then.
 pub(crate) struct InTime {
-    recording: Recording,
+    part: Part,
     notes: Vec<Note>,
     axis: VcpuTimelines,
 }
@@ -125,13 +129,14 @@ impl InTime {
     /// # Errors
     /// When its samples or switches can't be read.
     pub(crate) fn load(recording: Recording) -> anyhow::Result<Self> {
-        let axis = axis::load(&recording, &Resolver::new(&recording.tables), None)?;
-        let notes = notes(&recording, &Selection::all(&recording.tables, View::Unified)?, &axis);
-        Ok(Self { recording, notes, axis })
+        let part = Part::whole(recording);
+        let axis = part.axis(&Resolver::new(part.tables()), None)?;
+        let notes = notes(&part, &Selection::all(part.tables(), View::Unified)?, &axis);
+        Ok(Self { part, notes, axis })
     }
 
     pub(crate) fn chart(&self) -> Chart<'_> {
-        let Recording { header, tables, .. } = &self.recording;
+        let (tables, header) = (self.part.tables(), self.part.header());
         Chart { axis: &self.axis, tables, header, vm: None, vcpu: None }
     }
 
@@ -145,9 +150,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let to_stdout = file == Path::new("-");
     refuse_bad_target(args.format, &file)?;
     refuse_edges(args)?;
-    let recording = Recording::open(&args.dir)?;
+    let part = Part::open(&args.dir, args.range)?;
     let edges = args.offcpu_source.map(OffCpuSource::from);
-    let loaded = Loaded::load(args.format, &recording, &args.select, &args.dir, edges)?;
+    let loaded = Loaded::load(args.format, &part, &args.select, &args.dir, edges)?;
     let write = |out: &mut dyn Write| loaded.write(args.format, BufWriter::new(out));
     if to_stdout {
         pipe(write(&mut io::stdout().lock())).context("failed to write to standard output")?;
@@ -166,11 +171,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 /// As the command's.
 pub(crate) fn page(
     dir: &Path,
+    range: TimeRange,
     select: &Select,
     edges: Option<OffCpuSource>,
 ) -> anyhow::Result<String> {
-    let recording = Recording::open(dir)?;
-    let loaded = Loaded::load(Format::Html, &recording, select, dir, edges)?;
+    let part = Part::open(dir, range)?;
+    let loaded = Loaded::load(Format::Html, &part, select, dir, edges)?;
     let mut page = Vec::new();
     loaded.write(Format::Html, &mut page).context("failed to write the page")?;
     String::from_utf8(page).context("the page is not UTF-8")
@@ -179,26 +185,26 @@ pub(crate) fn page(
 impl<'r> Loaded<'r> {
     fn load(
         format: Format,
-        recording: &'r Recording,
+        part: &'r Part,
         select: &Select,
         dir: &Path,
         edges: Option<OffCpuSource>,
     ) -> anyhow::Result<Self> {
-        let selection = select.selection(&recording.tables)?;
-        let resolver = Resolver::new(&recording.tables);
+        let selection = select.selection(part.tables())?;
+        let resolver = Resolver::new(part.tables());
         let (mut flow, mut axis) = (Flow::default(), VcpuTimelines::default());
-        let mut view = view_text(&selection, &recording.tables);
+        let mut view = view_text(&selection, part.tables());
         if format.has_samples() {
-            flow = self::flow(recording, &resolver, selection.clone(), dir)?;
+            flow = self::flow(part, &resolver, selection.clone(), dir)?;
         } else {
             refuse_part_of_vcpu(&selection)?;
         }
         if format.has_axis() {
-            axis = axis::load(recording, &resolver, edges)?;
-            view += edges_text(edges.unwrap_or(recording.header.off_cpu_source));
+            axis = part.axis(&resolver, edges)?;
+            view += edges_text(edges.unwrap_or(part.header().off_cpu_source));
         }
-        let notes = notes(recording, &selection, &axis);
-        Ok(Self { recording, selection, view, notes, flow, axis })
+        let notes = notes(part, &selection, &axis);
+        Ok(Self { part, selection, view, notes, flow, axis })
     }
 
     fn write(&self, format: Format, out: impl Write) -> io::Result<()> {
@@ -213,7 +219,7 @@ impl<'r> Loaded<'r> {
     }
 
     fn chart(&self) -> Chart<'_> {
-        let Recording { header, tables, .. } = self.recording;
+        let (tables, header) = (self.part.tables(), self.part.header());
         let (vm, vcpu) = (self.selection.vm(), self.selection.vcpu());
         Chart { axis: &self.axis, tables, header, vm, vcpu }
     }
@@ -263,13 +269,13 @@ fn refuse_part_of_vcpu(selection: &Selection) -> Result<(), Usage> {
 }
 
 fn flow(
-    recording: &Recording,
+    part: &Part,
     resolver: &Resolver<'_>,
     selection: Selection,
     dir: &Path,
 ) -> anyhow::Result<Flow> {
-    let mut builder = FlowBuilder::new(resolver, &recording.header, selection.clone());
-    recording.for_each_batch(&mut |batch| batch.iter().for_each(|sample| builder.push(sample)))?;
+    let mut builder = FlowBuilder::new(resolver, part.header(), selection.clone());
+    part.for_each_sample(&mut |sample| builder.push(sample))?;
     let flow = builder.finish();
     refuse_unknown_process(&selection, flow.samples.len() as u64, dir)?;
     anyhow::ensure!(!flow.samples.is_empty(), "no sample matches: there is nothing to export");
@@ -301,14 +307,14 @@ fn edges_text(edges: OffCpuSource) -> &'static str {
 
 /// What the recording says was missed, the guests without a map, the samples dropped, what made no sense on
 /// the time axis, and what a report of the same selection would count besides.
-fn notes(recording: &Recording, selection: &Selection, axis: &VcpuTimelines) -> Vec<Note> {
-    let header = &recording.header;
+fn notes(part: &Part, selection: &Selection, axis: &VcpuTimelines) -> Vec<Note> {
+    let header = part.header();
     let mut notes = header.notes.clone();
     if selection.view() == View::Guest {
         let text = "halt, steal and throttling are no samples: shares here are of the samples";
         notes.push(Note { subject: "guest view".to_owned(), text: text.to_owned() });
     }
-    for vm in &recording.tables.vms {
+    for vm in &part.tables().vms {
         if let Guest::Unmapped { reason } = &vm.guest
             && !notes.iter().any(|note| note.subject == vm.name && note.text.contains(reason))
         {

@@ -2,7 +2,6 @@
 
 use std::process::ExitCode;
 
-mod axis;
 pub(crate) mod bench;
 pub(crate) mod correct;
 pub(crate) mod demo;
@@ -11,6 +10,7 @@ pub(crate) mod exits;
 pub(crate) mod export;
 mod open_recording;
 mod output;
+mod part;
 pub(crate) mod record;
 pub(crate) mod report;
 pub(crate) mod steal;

@@ -7,11 +7,12 @@ use analysis::vcpu_timeline::VcpuTimelines;
 use analysis::{Resolver, Selection, View};
 use clap::ValueEnum;
 use model::{OffCpuSource, VmId};
-use recording::Recording;
 use view::{Report, VcpuTime, Width, clean};
 
+use super::Usage;
 use super::output::width;
-use super::{Usage, axis};
+use super::part::Part;
+use super::time::TimeRange;
 
 /// What to read.
 #[derive(Debug, clap::Args)]
@@ -70,9 +71,9 @@ impl Format {
     }
 }
 
-/// A recording and its vCPUs' time.
+/// A recording, or a part of its time, and what its vCPUs did.
 pub(crate) struct OpenRecording {
-    recording: Recording,
+    part: Part,
     axis: VcpuTimelines,
     samples: SampleTimes,
     edges: OffCpuSource,
@@ -80,20 +81,19 @@ pub(crate) struct OpenRecording {
 
 impl OpenRecording {
     /// # Errors
-    /// A usage error when it has no such edges; or it can't be read.
-    pub(crate) fn open(source: &Source) -> anyhow::Result<Self> {
-        let recording = Recording::open(&source.dir)?;
+    /// A usage error when it has no such edges, or no time in the range; or it can't be read.
+    pub(crate) fn open(source: &Source, range: TimeRange) -> anyhow::Result<Self> {
+        let part = Part::open(&source.dir, range)?;
         let asked = source.offcpu_source.map(OffCpuSource::from);
         let mut samples = SampleTimes::default();
-        let resolver = Resolver::new(&recording.tables);
-        let axis =
-            axis::load_seen(&recording, &resolver, asked, &mut |sample| samples.push(sample))?;
-        let edges = asked.unwrap_or(recording.header.off_cpu_source);
-        Ok(Self { recording, axis, samples, edges })
+        let resolver = Resolver::new(part.tables());
+        let axis = part.axis_seen(&resolver, asked, &mut |sample| samples.push(sample))?;
+        let edges = asked.unwrap_or(part.header().off_cpu_source);
+        Ok(Self { part, axis, samples, edges })
     }
 
     pub(crate) fn vcpu_time(&self) -> VcpuTime<'_> {
-        let Recording { tables, header, .. } = &self.recording;
+        let (tables, header) = (self.part.tables(), self.part.header());
         let Self { axis, samples, edges, .. } = self;
         VcpuTime::new(Evidence { axis, tables, header, samples, edges: *edges })
     }
@@ -107,7 +107,7 @@ impl OpenRecording {
             Some(_) => Ok(vec![self.vm(name)?]),
             None => {
                 self.refuse_without_vms()?;
-                Ok((0..self.recording.tables.vms.len()).map(VmId::from_index).collect())
+                Ok((0..self.part.tables().vms.len()).map(VmId::from_index).collect())
             }
         }
     }
@@ -118,14 +118,14 @@ impl OpenRecording {
     /// A usage error when there is none of that name, or more than one to choose from.
     pub(crate) fn vm(&self, name: Option<&str>) -> anyhow::Result<VmId> {
         self.refuse_without_vms()?;
-        let selection = Selection::new(&self.recording.tables, View::Guest, name, None, None);
+        let selection = Selection::new(self.part.tables(), View::Guest, name, None, None);
         let selection = selection.map_err(|error| Usage(clean(&error.to_string()).into_owned()))?;
         let vm = selection.vm();
         Ok(vm.expect("the guest view is always of one VM"))
     }
 
     fn refuse_without_vms(&self) -> Result<(), Usage> {
-        match self.recording.tables.vms.is_empty() {
+        match self.part.tables().vms.is_empty() {
             true => Err(Usage("this recording has no VM: record while one runs".to_owned())),
             false => Ok(()),
         }

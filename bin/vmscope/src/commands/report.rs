@@ -8,11 +8,12 @@ use analysis::{Aggregator, By, Profile, Query, Resolver, Selection, View};
 use anyhow::Context;
 use clap::ValueEnum;
 use model::{OffCpuSource, Tables};
-use recording::Recording;
 use view::{Report, Width, clean};
 
 use super::output::{count, print, width};
-use super::{Usage, axis, export};
+use super::part::Part;
+use super::time::TimeRange;
+use super::{Usage, export};
 
 /// Lines of a text report unless `--limit` says otherwise.
 const TEXT_LIMIT: usize = 30;
@@ -24,6 +25,8 @@ const EXAMPLE: &str = "Examples:
                                       one guest: its time, halts and steal
   vmscope report day1 --by process --limit 0
                                       every process of host and guests
+  vmscope report day1 --from 12 --to 14.5
+                                      only these two and a half seconds
   vmscope report day1 --process postgres --format csv >postgres.csv
   vmscope report day1 --format html >day1.html
                                       for a browser: flame graph, vCPUs in time
@@ -40,6 +43,8 @@ pub(crate) struct Args {
     dir: PathBuf,
     #[command(flatten)]
     select: Select,
+    #[command(flatten)]
+    range: TimeRange,
     /// What each line shows
     #[arg(long, value_enum, default_value_t = ByArg::Function)]
     by: ByArg,
@@ -123,7 +128,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     if args.format == Format::Html {
-        let page = export::page(&args.dir, &args.select, edges(args.offcpu_source))?;
+        let page = export::page(&args.dir, args.range, &args.select, edges(args.offcpu_source))?;
         print(&page).context("failed to write to standard output")?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -174,22 +179,20 @@ pub(crate) fn refuse_unknown_process(
 }
 
 fn profile(dir: &Path, args: &Args) -> anyhow::Result<Profile> {
-    let recording = Recording::open(dir)?;
+    let part = Part::open(dir, args.range)?;
     let query = Query {
-        selection: args.select.selection(&recording.tables)?,
+        selection: args.select.selection(part.tables())?,
         by: by(args.by),
         limit: limit(args),
     };
-    let resolver = Resolver::new(&recording.tables);
-    let mut aggregator = Aggregator::new(&resolver, &recording.header, query);
-    recording.for_each_batch(&mut |batch| {
-        batch.iter().for_each(|sample| aggregator.push(sample));
-    })?;
+    let resolver = Resolver::new(part.tables());
+    let mut aggregator = Aggregator::new(&resolver, part.header(), query);
+    part.for_each_sample(&mut |sample| aggregator.push(sample))?;
     if !aggregator.needs_axis() {
         refuse_edges(args.offcpu_source)?;
         return Ok(aggregator.finish());
     }
-    let axis = axis::load(&recording, &resolver, edges(args.offcpu_source))?;
+    let axis = part.axis(&resolver, edges(args.offcpu_source))?;
     Ok(aggregator.finish_on(&axis))
 }
 
@@ -232,12 +235,12 @@ fn agreement_report(args: &Args) -> anyhow::Result<Report> {
         let text = "--offcpu-source both compares whole vCPUs, as text or json: leave out --process and --format csv or html";
         return Err(Usage(text.to_owned()).into());
     }
-    let recording = Recording::open(&args.dir)?;
-    let (tables, period_ns) = (&recording.tables, recording.header.period_ns);
+    let part = Part::open(&args.dir, args.range)?;
+    let (tables, period_ns) = (part.tables(), part.header().period_ns);
     let selection = args.select.selection_in(tables, View::Unified)?;
     let resolver = Resolver::new(tables);
-    let switches = axis::load(&recording, &resolver, Some(OffCpuSource::Switches))?;
-    let samples = axis::load(&recording, &resolver, Some(OffCpuSource::Samples))?;
+    let switches = part.axis(&resolver, Some(OffCpuSource::Switches))?;
+    let samples = part.axis(&resolver, Some(OffCpuSource::Samples))?;
     let found = agreement(&samples, &switches, period_ns);
     Ok(view::agreement(tables, &selection, &found, period_ns))
 }

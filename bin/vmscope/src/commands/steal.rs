@@ -8,6 +8,7 @@ use view::{StealBy, StealQuery};
 
 use super::open_recording::{Format, OpenRecording, Source};
 use super::output::{count, print};
+use super::time::TimeRange;
 
 /// Lines of a text table unless `--limit` says otherwise.
 const TEXT_LIMIT: usize = 30;
@@ -26,6 +27,8 @@ const EXAMPLE: &str = "Columns, which add up to 100 %:
 Examples:
   vmscope steal day1                    every VM's time; who took whose CPU
   vmscope steal day1 --vm web           one VM: its thieves, and its VM exits
+  vmscope steal day1 --from 12 --to 14.5
+                                        only these two and a half seconds
   vmscope steal day1 --vm web --by process
                                         which of its processes lost time
   vmscope steal day1 --vm web --by function --format csv >suffered.csv";
@@ -38,6 +41,8 @@ Examples:
 pub(crate) struct Args {
     #[command(flatten)]
     source: Source,
+    #[command(flatten)]
+    range: TimeRange,
     /// What each line of the table shows [default with --vm: thieves and exit reasons]
     #[arg(long, value_enum)]
     by: Option<By>,
@@ -73,7 +78,7 @@ impl From<By> for StealBy {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let recording = OpenRecording::open(&args.source)?;
+    let recording = OpenRecording::open(&args.source, args.range)?;
     let query = StealQuery {
         vms: recording.vms(args.source.vm.as_deref())?,
         all: args.source.vm.is_none(),

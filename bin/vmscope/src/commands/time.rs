@@ -40,6 +40,9 @@ pub(crate) struct TimeRange {
 }
 
 impl TimeRange {
+    /// No limits.
+    pub(crate) const ALL: Self = Self { from: None, to: None };
+
     /// On the host's axis; `None`: all of it.
     ///
     /// # Errors

@@ -26,6 +26,8 @@ pub use agreement::{Agreement, Gaps, Pair, VcpuAgreement, agreement};
 pub use builder::VcpuTimelinesBuilder;
 pub use occupancy::thieves;
 
+use std::ops::Range;
+
 use model::{CpuId, HostNs, Pid, Tid, VcpuId};
 
 /// All vCPUs and pCPUs of a recording on one time axis.
@@ -222,6 +224,27 @@ impl VcpuTimelines {
     #[must_use]
     pub fn timeline(&self, vcpu: VcpuId) -> Option<&VcpuTimeline> {
         self.timelines.get(vcpu.index())
+    }
+
+    /// The part of it between two instants.
+    #[must_use]
+    pub fn within(mut self, range: &Range<HostNs>) -> Self {
+        let clipped = |from: HostNs, to: HostNs| {
+            let (from, to) = (from.clamp(range.start, range.end), to.clamp(range.start, range.end));
+            (from, to.max(from))
+        };
+        for timeline in &mut self.timelines {
+            (timeline.from, timeline.to) = clipped(timeline.from, timeline.to);
+            for segment in &mut timeline.segments {
+                (segment.from, segment.to) = clipped(segment.from, segment.to);
+            }
+            timeline.segments.retain(|segment| segment.from < segment.to);
+        }
+        for span in self.cpus.iter_mut().flat_map(|cpu| &mut cpu.spans) {
+            (span.from, span.to) = clipped(span.from, span.to);
+        }
+        self.cpus.iter_mut().for_each(|cpu| cpu.spans.retain(|span| span.from < span.to));
+        self
     }
 
     /// What a place id stands for.
