@@ -1,30 +1,12 @@
 //! What ends a session.
 
 use std::io;
-use std::path::PathBuf;
 
 use crate::trace::{SourceError, VmError};
 
 /// Why nothing was recorded, or not to the end.
 #[derive(Debug, thiserror::Error)]
 pub enum CollectError {
-    /// Another one runs.
-    #[error("{what} is already running on this host: wait for it to end ({} is locked)", path.display())]
-    Busy {
-        /// The commands that take this lock.
-        what: &'static str,
-        /// The lock file.
-        path: PathBuf,
-    },
-    /// The lock file can't be made.
-    #[error("failed to lock {}", path.display())]
-    Lock {
-        /// The lock file.
-        path: PathBuf,
-        /// Why.
-        #[source]
-        source: io::Error,
-    },
     /// The sampler.
     #[error(transparent)]
     Probe(#[from] probes::ProbeError),

@@ -1,5 +1,7 @@
 //! Why a guest can't be asked or traced, or not any longer.
 
+use std::path::PathBuf;
+
 use api::guest::SERIAL_PORT_NAME;
 use guest::SessionError;
 use probes::ProbeError;
@@ -15,6 +17,20 @@ pub enum GuestError {
          (or record with --guest-map, its snapshot)"
     )]
     NoChannel,
+    /// Another session talks through its port.
+    #[error(
+        "another vmscope has its virtio-serial port, which serves one at a time: wait for it to end, or give the VM a \
+         vsock device"
+    )]
+    PortTaken,
+    /// Nobody knows whether another session does.
+    #[error("failed to lock {}: {source}", path.display())]
+    PortLock {
+        /// The lock file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
     /// The VM has ended.
     #[error("the VM is gone")]
     VmGone,

@@ -9,7 +9,7 @@
 //! the session's limits of time and size.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel as pipe};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -22,6 +22,7 @@ use model::{BuildId, Clock, HostNs, VmId};
 use symbols::Store;
 
 use crate::GuestError;
+use crate::lock::PortLock;
 
 /// Between two tries to reach a guest. Each that it leaves without an answer in time doubles it: it may be at work on it.
 const RETRY: Duration = Duration::from_secs(2);
@@ -57,6 +58,8 @@ pub(crate) struct Told {
     pub(crate) silences: Vec<Silence>,
     /// When its first log began; `None`: it had none.
     pub(crate) log_began: Option<HostNs>,
+    /// Keeps the way to it ours, where there is one only.
+    port: Option<PortLock>,
     /// Why processes that ended meanwhile are not in the map.
     pub(crate) log_problem: Option<String>,
 }
@@ -223,11 +226,12 @@ impl GuestWorkers {
         self.end.change(|state| state.waited = began.elapsed());
     }
 
-    /// Begins to ask the guest of `vm`.
-    pub(crate) fn ask(&mut self, vm: VmId, process: &VmProcess, limits: &Limits) {
+    /// Begins to ask the guest of `vm`. `locks`: the folder of lock files.
+    pub(crate) fn ask(&mut self, vm: VmId, process: &VmProcess, limits: &Limits, locks: &Path) {
         let (process, tried) = (process.clone(), self.tried.0.clone());
         let store = self.symbol_store.as_ref().map(|root| Store::of_vm(root, &process.identity()));
-        let questions = Questions { vm, limits: limits.clone(), store, end: Arc::clone(&self.end) };
+        let (limits, locks, end) = (limits.clone(), locks.to_owned(), Arc::clone(&self.end));
+        let questions = Questions { vm, limits, locks, store, end };
         let worker = std::thread::Builder::new()
             .name("guest".to_owned())
             .spawn(move || questions.work(&process, tried));
@@ -271,6 +275,7 @@ impl GuestWorkers {
 struct Questions {
     vm: VmId,
     limits: Limits,
+    locks: PathBuf,
     store: Option<Store>,
     end: Arc<End>,
 }
@@ -293,7 +298,7 @@ impl Questions {
             if begun.is_ok() || asked.elapsed() < limit {
                 pause = RETRY;
             }
-            match begun.and_then(|session| self.follow(session, &channel, &mut told)) {
+            match begun.and_then(|session| Ok(self.follow(session, &channel, &mut told)?)) {
                 Ok(session) => return Ok(Answer { told, via, session }),
                 Err(error) => told.lose(error.to_string()),
             }
@@ -312,7 +317,8 @@ impl Questions {
         channel: &Channel,
         told: &mut Told,
         limit: Duration,
-    ) -> Result<Session, SessionError> {
+    ) -> Result<Session, GuestError> {
+        self.take_port(channel, told)?;
         let mut session = Session::open_within(channel, &self.limits, limit)?;
         let LogBegin { guest_ns, problem } = session.start_log()?;
         let map = session.changes(limit)?;
@@ -320,6 +326,13 @@ impl Questions {
         told.log_began.get_or_insert(session.clock().to_host(guest_ns));
         told.log_problem = told.log_problem.take().or(problem);
         Ok(session)
+    }
+
+    fn take_port(&self, channel: &Channel, told: &mut Told) -> Result<(), GuestError> {
+        if let (Channel::Serial { path }, None) = (channel, &told.port) {
+            told.port = PortLock::take(path, &self.locks)?;
+        }
+        Ok(())
     }
 
     /// Asks what is new until the end, and for the rest then. No session: the VM has ended.
@@ -399,12 +412,13 @@ impl Questions {
         // One limit for what is waited for before and after sampling.
         let waited = self.end.waited();
         let left = self.limits.time.saturating_sub(waited).max(LAST_TRY_AT_LEAST);
-        let asked = take_map(channel, &self.limits, left).and_then(|(map, session)| {
+        let asked = self.take_port(channel, &mut told).and_then(|()| {
+            let (map, session) = take_map(channel, &self.limits, left)?;
             told.begin(map, session.clock())?;
             Ok(session)
         });
         match asked {
-            Err(error) if told.boots.is_empty() => Err(error.into()),
+            Err(error) if told.boots.is_empty() => Err(error),
             asked => Ok(Answer { told, via: via(channel), session: asked.ok() }),
         }
     }
@@ -468,7 +482,7 @@ mod test {
         let silent = VmProcess { serial_socket: Some(path), ..VmProcess::default() };
         let hour = Duration::from_secs(3600);
         let mut guests = GuestWorkers::new();
-        guests.ask(VmId(0), &silent, &limits(hour));
+        guests.ask(VmId(0), &silent, &limits(hour), folder.path());
         guests.wait_first_try(hour, &|| true);
     }
 
@@ -477,8 +491,10 @@ mod test {
         let missing =
             VmProcess { serial_socket: Some("/nonexistent".into()), ..VmProcess::default() };
         let mut guests = GuestWorkers::new();
-        guests.ask(VmId(0), &VmProcess::default(), &limits(Duration::from_secs(1)));
-        guests.ask(VmId(1), &missing, &limits(Duration::from_secs(1)));
+        let second = limits(Duration::from_secs(1));
+        let folder = tempfile::tempdir().unwrap();
+        guests.ask(VmId(0), &VmProcess::default(), &second, folder.path());
+        guests.ask(VmId(1), &missing, &second, folder.path());
         guests.wait_first_try(Duration::from_secs(3600), &|| false);
         let reasons: Vec<_> = guests
             .finish()

@@ -1,44 +1,37 @@
-//! Locks of a host: two sessions would sample each other and charge it to the host, two traces trace each other's storing.
-//! Samples and a trace may be recorded at the same time.
+//! What two sessions of a host can't share: a guest's virtio-serial port has one end in the host. All else each has of its
+//! own: events, BPF programs, rings, and a session with every guest that has vsock.
 
 use std::fs::{File, OpenOptions};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use rustix::fs::{FlockOperation, flock};
 
-use crate::CollectError;
+use crate::GuestError;
 
-/// Holds the lock until dropped; the kernel releases it whatever happens to the process.
+/// A port that is ours until this is dropped; the kernel gives it back whatever happens to the process.
 #[derive(Debug)]
-pub(crate) struct Lock {
+pub(crate) struct PortLock {
     _file: File,
 }
 
-impl Lock {
-    /// Of sampling, in the folder of lock files.
-    pub(crate) fn samples(locks: &Path) -> Result<Self, CollectError> {
-        Self::take(&locks.join("vmscope-record.lock"), "`vmscope record` or `vmscope top`")
-    }
-
-    /// Of tracing.
-    pub(crate) fn trace(locks: &Path) -> Result<Self, CollectError> {
-        Self::take(&locks.join("vmscope-trace.lock"), "`vmscope trace record`")
-    }
-
-    fn take(path: &Path, what: &'static str) -> Result<Self, CollectError> {
-        let error = |source| CollectError::Lock { path: path.to_owned(), source };
-        let file = OpenOptions::new().write(true).create(true).truncate(false).open(path).map_err(
-            |source| match source.kind() {
-                std::io::ErrorKind::PermissionDenied => probes::ProbeError::Privilege.into(),
-                _ => error(source),
-            },
-        )?;
+impl PortLock {
+    /// Takes the port behind this socket, by a file in the folder of lock files. `None`: there is no such socket, as whoever
+    /// opens it will say.
+    ///
+    /// # Errors
+    /// If another session has it, or the file can't be made.
+    pub(crate) fn take(socket: &Path, locks: &Path) -> Result<Option<Self>, GuestError> {
+        let Ok(metadata) = socket.metadata() else { return Ok(None) };
+        let path =
+            locks.join(format!("vmscope-port-{:x}-{:x}.lock", metadata.dev(), metadata.ino()));
+        let failed = |source| GuestError::PortLock { path: path.clone(), source };
+        let file = OpenOptions::new().write(true).create(true).truncate(false).open(&path);
+        let file = file.map_err(failed)?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Self { _file: file }),
-            Err(rustix::io::Errno::WOULDBLOCK) => {
-                Err(CollectError::Busy { what, path: path.to_owned() })
-            }
-            Err(errno) => Err(error(errno.into())),
+            Ok(()) => Ok(Some(Self { _file: file })),
+            Err(rustix::io::Errno::WOULDBLOCK) => Err(GuestError::PortTaken),
+            Err(errno) => Err(failed(errno.into())),
         }
     }
 }
@@ -48,15 +41,18 @@ mod test {
     use super::*;
 
     #[test]
-    fn the_second_one_is_refused() {
+    fn a_port_has_one_user_at_a_time() {
         let folder = tempfile::tempdir().unwrap();
-        let first = Lock::samples(folder.path()).unwrap();
-        let busy = Lock::samples(folder.path()).unwrap_err().to_string();
-        assert!(busy.starts_with("`vmscope record` or `vmscope top` is already running"), "{busy}");
-        let trace = Lock::trace(folder.path()).unwrap();
-        let busy = Lock::trace(folder.path()).unwrap_err().to_string();
-        assert!(busy.starts_with("`vmscope trace record` is already running"), "{busy}");
-        drop((first, trace));
-        Lock::samples(folder.path()).unwrap();
+        let sockets = ["a", "b"].map(|name| folder.path().join(name));
+        for socket in &sockets {
+            std::fs::write(socket, "").unwrap();
+        }
+        let take = |socket: &Path| PortLock::take(socket, folder.path());
+        let first = take(&sockets[0]).unwrap();
+        assert!(matches!(take(&sockets[0]), Err(GuestError::PortTaken)));
+        assert!(take(&sockets[1]).unwrap().is_some());
+        drop(first);
+        assert!(take(&sockets[0]).unwrap().is_some());
+        assert!(take(&folder.path().join("none")).unwrap().is_none());
     }
 }

@@ -30,7 +30,6 @@ pub(crate) use self::window::WindowEnd;
 use self::window::{After, WindowState};
 use crate::CollectError;
 use crate::guests::GuestWorkers;
-use crate::lock::Lock;
 use crate::plan::{GuestQuestions, ProcessEvents, Progress, Sampling, SessionPlan};
 use crate::sink::Sink;
 use crate::sources::{Kernel, Sources};
@@ -57,7 +56,6 @@ const SETTLING_NS: u64 = 50_000_000;
 pub(crate) struct Session {
     plan: SessionPlan,
     sources: Box<dyn Sources>,
-    _lock: Lock,
     header: Header,
     kvm: bool,
     vms: VmTable,
@@ -82,20 +80,18 @@ impl Session {
     /// Loads everything; nothing is attached yet.
     ///
     /// # Errors
-    /// When another session runs, or the kernel refuses; the error says what to do.
+    /// When the kernel refuses; the error says what to do.
     pub(crate) fn load(plan: SessionPlan) -> Result<Self, CollectError> {
-        let lock = Lock::samples(&plan.roots.locks)?;
         let mut header = header(&plan)?;
         let options = sampler_options(&plan.sampling, &header.cpus, header.vendor);
         let kernel = Kernel::load(&plan, options, &mut header)?;
-        Self::with_sources(plan, Box::new(kernel), header, lock)
+        Self::with_sources(plan, Box::new(kernel), header)
     }
 
     fn with_sources(
         plan: SessionPlan,
         sources: Box<dyn Sources>,
         header: Header,
-        lock: Lock,
     ) -> Result<Self, CollectError> {
         // Processes' events are collected already, so that nothing falls in between.
         let processes = match plan.process_events {
@@ -107,7 +103,6 @@ impl Session {
             kvm: plan.roots.sys.join("module/kvm").exists(),
             plan,
             sources,
-            _lock: lock,
             header,
             vms: VmTable::default(),
             reachable: HashMap::new(),

@@ -219,9 +219,8 @@ impl Host {
         };
         std::fs::create_dir_all(roots.sys.join("devices/system/cpu")).unwrap();
         std::fs::write(roots.sys.join("devices/system/cpu/online"), "0-1\n").unwrap();
-        let lock = Lock::samples(&roots.locks).unwrap();
         let header = header(&plan).unwrap();
-        let session = Session::with_sources(plan, Box::new(kernel.clone()), header, lock).unwrap();
+        let session = Session::with_sources(plan, Box::new(kernel.clone()), header).unwrap();
         Self { _root: root, kernel, session }
     }
 

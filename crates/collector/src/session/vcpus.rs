@@ -74,7 +74,7 @@ impl Session {
             if let GuestQuestions::Asked { limits, with_map } = &self.plan.guests
                 && !with_map.contains(&name)
             {
-                self.guests.ask(vm, &process, limits);
+                self.guests.ask(vm, &process, limits, &self.plan.roots.locks);
             }
             self.reachable.insert(vm, process);
             self.throttling.look_soon();

@@ -24,7 +24,6 @@ use super::running::{Ended, Process, Running};
 use super::source::{Source, SourceError};
 use crate::CollectError;
 use crate::beside::Beside;
-use crate::lock::Lock;
 use crate::plan::{Control, Next, Progress};
 
 /// Tables are stored so often, for readers of a trace whose recorder was killed.
@@ -50,7 +49,6 @@ pub(crate) fn trace_beside(
     beside: &mut Beside,
     control: &mut dyn Control,
 ) -> Result<Traced, CollectError> {
-    let _lock = Lock::trace(&plan.roots.locks)?;
     let vms = find_vms(plan)?;
     let held = if vms.is_empty() { hold(&plan.command)? } else { None };
     let scope = host_scope(plan, &vms);

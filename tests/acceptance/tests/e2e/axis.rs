@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use acceptance::marks::mark;
-use acceptance::{in_testbed, run, text};
+use acceptance::{in_testbed, report, run, text};
 use serde_json::Value;
 
 fn asked(command: &str, recording: &Path, arguments: &[&str]) -> Value {
@@ -121,6 +121,58 @@ pub(crate) fn a_stopped_vm_is_paused_and_nobody_steals_from_it() {
     }
     let correct = asked("correct", &recording, &["--vm", "a", "--process", "compute"]);
     assert!(3 * S < correct["paused_ns"].as_u64().unwrap(), "{correct}");
+}
+
+/// Two recorders at once, both asking the guests, and `top` after them: they tell the same of a VM with a quota beside a busy
+/// one, and the quota is no theft (`scenarios/quota-neighbour.toml`).
+pub(crate) fn two_recorders_and_top_agree_on_a_quota() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "set -e
+        vmscope record -o first --offcpu-source switches --duration 25 &
+        first=$!
+        vmscope record -o second --offcpu-source switches --duration 25 &
+        second=$!
+        wait $first
+        wait $second
+        vmscope top --once --interval 8 --format json >top.json";
+    let ran = in_testbed("quota-neighbour", folder.path(), script).unwrap();
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    let steal = ["first", "second"].map(|name| asked("steal", &folder.path().join(name), &[]));
+    let times = steal.each_ref().map(|steal| time_of(steal, "a"));
+    times.iter().for_each(adds_up);
+    let share = |time: &Value, account: &str| {
+        time[account].as_u64().unwrap() as f64 / time["wall_ns"].as_u64().unwrap() as f64
+    };
+    for account in ["guest_ns", "steal_outside_ns", "throttled_ns"] {
+        let [first, second] = times.each_ref().map(|time| share(time, account));
+        eprintln!("{account}: {first:.3} and {second:.3}");
+        assert!((first - second).abs() < 0.05, "{account}: {first}, {second}");
+    }
+    assert!(0.2 < share(&times[0], "throttled_ns"), "{}", times[0]);
+    for name in ["first", "second"] {
+        let unified = report(&folder.path().join(name), &["--limit", "100000"]).unwrap();
+        assert_eq!(unified.counter("samples_dropped"), 0, "{name}");
+        for vm in ["a", "web"] {
+            let named = unified
+                .sum(|row| text(row, "vm") == vm && text(row, "function").starts_with("compute_"));
+            assert!(0 < named, "{name}: {vm} has no names");
+        }
+    }
+    let top = std::fs::read_to_string(folder.path().join("top.json")).unwrap();
+    let top: Value = serde_json::from_str(&top).unwrap();
+    let vcpu =
+        top["vcpus"].as_array().unwrap().iter().find(|vcpu| text(vcpu, "vm") == "a").unwrap();
+    for account in ["steal_outside", "throttled"] {
+        let recorded = share(&times[0], &format!("{account}_ns"));
+        let live = vcpu[account].as_f64().unwrap();
+        eprintln!("{account}: recorded {recorded:.3}, top {live:.3}");
+        assert!((live - recorded).abs() < 0.1, "{account}: {live}, recorded {recorded}");
+    }
+}
+
+fn time_of(steal: &Value, vm: &str) -> Value {
+    let vms = steal["vms"].as_array().unwrap();
+    vms.iter().find(|row| text(row, "name") == vm).unwrap()["time"].clone()
 }
 
 /// How exact a figure is depends on the virtual host's CPUs being there all the time: these tests need a quiet machine.

@@ -68,6 +68,7 @@ const TESTS: &[Test] = tests! {
     Main guests::guests_that_start_late_or_keep_silent_still_show,
     Main axis::three_vms_of_one_cpu_are_each_others_thieves,
     Main axis::time_in_kvm_is_not_the_guests,
+    Main axis::two_recorders_and_top_agree_on_a_quota,
     Main axis::a_stopped_vm_is_paused_and_nobody_steals_from_it,
     Main trace::waits_have_their_causes_and_witnesses_agree,
     Main trace::disturbed_traces_say_what_is_missing,
