@@ -152,6 +152,8 @@ impl Session {
         self.snapshot_vcpus();
         self.read_throttling();
         self.begin_window(self.sources.now());
+        // Exits are counted already.
+        self.exits();
         Ok(self.sources.start_sampling()?)
     }
 
@@ -205,8 +207,9 @@ impl Session {
         self.window.switches.extend_from_slice(&edge.vcpus);
         self.read_throttling();
         self.header.end = self.sources.now();
+        let exits = self.exits();
         self.drain(sink, self.header.end, After::Carry)?;
-        let end = self.window_end();
+        let end = self.window_end(exits);
         self.begin_window(self.header.end);
         self.window.switches.extend(edge.vcpus);
         self.throttling.restate(self.header.start);
@@ -223,6 +226,7 @@ impl Session {
     ) -> Result<(WindowEnd, SessionEnd), CollectError> {
         self.snapshot_vcpus();
         self.header.end = self.sources.now();
+        let exits = self.exits();
         self.sources.stop();
         self.drain(sink, self.header.end, After::Drop)?;
         self.drain_processes(HostNs(u64::MAX));
@@ -230,7 +234,7 @@ impl Session {
         self.look_for_unknown();
         self.note_new_cpus();
         self.note_left_out();
-        let end = self.window_end();
+        let end = self.window_end(exits);
         let Self { vms, processes, guests, .. } = self;
         Ok((end, SessionEnd { vms, processes, guests }))
     }

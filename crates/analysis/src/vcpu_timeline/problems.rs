@@ -20,8 +20,8 @@ impl Problem {
     fn text(self) -> &'static str {
         match self {
             Self::SamplesOutOfOrder => "samples out of order",
-            Self::SampledOutside => "samples outside their VM's time",
-            Self::SwitchedOutside => "switches outside their VM's time",
+            Self::SampledOutside => "samples before or after their VM's life",
+            Self::SwitchedOutside => "switches before or after their VM's life",
             Self::UnknownVcpu => "vCPUs in no table",
             Self::NoPeriod => "no sampling period",
             Self::WaitsBackwards => "wait counters that went backwards",

@@ -145,10 +145,13 @@ impl Sources for DrawnKernel {
         Ok(())
     }
 
-    /// CPU after CPU: the other one is still sampled once.
+    /// CPU after CPU: the other one is still sampled once. Exits are counted until the last.
     fn stop(&mut self) {
         self.tick();
-        self.with(|drawn| drawn.sampling = false);
+        self.with(|drawn| {
+            drawn.sampling = false;
+            drawn.exits.iter_mut().for_each(|exit| exit.count += 1000);
+        });
     }
 
     fn drain_samples(
@@ -302,6 +305,18 @@ fn a_window_has_its_own_counts() {
         (end.header.counters["samples_dropped_cpu1"], exits)
     };
     assert_eq!([window(3, 10), window(0, 10), window(2, 25)], [(3, 10), (0, 0), (2, 15)]);
+}
+
+#[test]
+fn exits_are_those_of_the_window_s_time() {
+    let kernel = DrawnKernel::new();
+    let exit = |count| vec![ExitCount { vcpu: VcpuId(0), reason: 0x78, count }];
+    kernel.with(|drawn| drawn.exits = exit(7));
+    let host = Host::sampling(kernel);
+    host.kernel.with(|drawn| drawn.exits = exit(27));
+    let mut sink = host.sink();
+    let (end, _) = host.session.end(&mut sink).unwrap();
+    assert_eq!(end.exits, exit(20));
 }
 
 #[test]

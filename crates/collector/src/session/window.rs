@@ -113,12 +113,12 @@ impl Session {
         Ok(sink.polled()?)
     }
 
-    pub(super) fn window_end(&mut self) -> WindowEnd {
+    pub(super) fn window_end(&mut self, exits: Vec<ExitCount>) -> WindowEnd {
         let now = self.kernel_counters();
         let mut header = self.header.clone();
         header.counters = self.counters(&now);
         self.window.before = now;
-        WindowEnd { header, throttling: self.throttling.take_readings(), exits: self.exits() }
+        WindowEnd { header, throttling: self.throttling.take_readings(), exits }
     }
 
     /// Everything that was lost in the window, by name.
@@ -157,8 +157,8 @@ impl Session {
         counters
     }
 
-    /// The window's exits.
-    fn exits(&mut self) -> Vec<ExitCount> {
+    /// Exits since the last call, which is at a window's begin: both ends are the window's, to the time of a call.
+    pub(super) fn exits(&mut self) -> Vec<ExitCount> {
         let so_far = self.sources.exits(self.vms.vcpus.len());
         let mut exits = so_far.clone();
         for exit in &mut exits {
