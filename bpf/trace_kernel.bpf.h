@@ -44,6 +44,16 @@ struct pt_regs {
 	unsigned long orig_ax; /* system call number; -1 after rt_sigreturn has restored another frame */
 } KERNEL_TYPE;
 
+/* Records of trace events, as perf and ftrace store them. */
+struct trace_event_raw_sys_enter {
+	long id;
+} KERNEL_TYPE;
+
+struct trace_event_raw_sys_exit {
+	long id;
+	long ret;
+} KERNEL_TYPE;
+
 struct block_device {
 	__u32 bd_dev;
 } KERNEL_TYPE;

@@ -16,6 +16,8 @@ const volatile struct {
 	__u64 filter_level;
 	__u64 exclude; /* a process; 0: none */
 	__u64 stacks;  /* whether stacks are kept */
+	__u64 enter_type; /* numbers of the trace events raw_syscalls:sys_enter and sys_exit; 0: unused */
+	__u64 exit_type;
 } config = {};
 
 struct {

@@ -156,8 +156,7 @@ static __always_inline __u32 call_number(struct task_struct *task, long number)
 	return number & 0xffff;
 }
 
-SEC("tp_btf/sys_enter")
-int BPF_PROG(sys_enter, struct pt_regs *regs, long number)
+static __always_inline int emit_syscall_enter(long number)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 
@@ -166,11 +165,9 @@ int BPF_PROG(sys_enter, struct pt_regs *regs, long number)
 	return emit(TRACE_SYSCALL_ENTER, halves(call_number(task, number), task->pid));
 }
 
-SEC("tp_btf/sys_exit")
-int BPF_PROG(sys_exit, struct pt_regs *regs, long result)
+static __always_inline int emit_syscall_exit(long number, long result)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
-	long number = regs->orig_ax;
 	__u32 failed = -MAX_ERRNO <= result && result < 0;
 
 	if (is_passed_over(task))
@@ -178,6 +175,32 @@ int BPF_PROG(sys_exit, struct pt_regs *regs, long result)
 	if (number < 0)
 		number = SYSCALL_RT_SIGRETURN;
 	return emit(TRACE_SYSCALL_EXIT, halves(call_number(task, number) | failed << 31, task->pid));
+}
+
+SEC("tp_btf/sys_enter")
+int BPF_PROG(sys_enter, struct pt_regs *regs, long number)
+{
+	return emit_syscall_enter(number);
+}
+
+SEC("tp_btf/sys_exit")
+int BPF_PROG(sys_exit, struct pt_regs *regs, long result)
+{
+	return emit_syscall_exit(regs->orig_ax, result);
+}
+
+/* In place of the two above, which would run for every task: perf calls this function for tasks with an event only. It has
+ * more arguments than programs can have before Linux 6.6. */
+SEC("fentry/perf_tp_event")
+int BPF_PROG(perf_tp_event, __u16 type, __u64 count, void *record)
+{
+	struct trace_event_raw_sys_exit *exit = record;
+
+	if (type == config.enter_type)
+		return emit_syscall_enter(BPF_CORE_READ((struct trace_event_raw_sys_enter *)record, id));
+	if (type == config.exit_type)
+		return emit_syscall_exit(BPF_CORE_READ(exit, id), BPF_CORE_READ(exit, ret));
+	return 0;
 }
 
 /* Page faults */

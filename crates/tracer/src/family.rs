@@ -29,20 +29,20 @@ impl Followed {
     /// search goes on until it finds nobody new.
     pub(crate) fn add(&mut self, process: Pid) -> io::Result<()> {
         self.roots.push(process);
-        self.look_for(process)
+        self.look_for(process).map(|_| ())
     }
 
-    /// Adds those whom the families got before the programs were attached. Families that ended meanwhile are none.
-    pub(crate) fn add_missed(&self) {
-        for &process in &self.roots {
-            let _ = self.look_for(process);
-        }
+    /// Adds those whom the families got before the programs were attached. Families that ended meanwhile are none. Returns
+    /// all threads of the families.
+    pub(crate) fn add_missed(&self) -> BTreeSet<u32> {
+        let look = |&process| self.look_for(process).unwrap_or_default();
+        self.roots.iter().flat_map(look).collect()
     }
 
-    fn look_for(&self, process: Pid) -> io::Result<()> {
+    fn look_for(&self, process: Pid) -> io::Result<BTreeSet<u32>> {
         let proc = Path::new("/proc");
         let mut found = BTreeSet::from([process.0]);
-        self.add_threads(proc, process.0)?;
+        let mut threads = self.add_threads(proc, process.0)?;
         for _ in 0..MAX_LOOKS {
             let family = descendants(&found, &parents(proc)?);
             if family.is_empty() {
@@ -50,22 +50,29 @@ impl Followed {
             }
             for &process in &family {
                 // One that ended meanwhile is followed no more.
-                let _ = self.add_threads(proc, process);
+                threads.extend(self.add_threads(proc, process).unwrap_or_default());
             }
             found.extend(family);
         }
-        Ok(())
+        Ok(threads)
     }
 
-    fn add_threads(&self, proc: &Path, process: u32) -> io::Result<()> {
-        for tid in numbered_entries(&proc.join(process.to_string()).join("task"))? {
+    fn add_threads(&self, proc: &Path, process: u32) -> io::Result<BTreeSet<u32>> {
+        let threads = threads(proc, process)?;
+        for &tid in &threads {
             let (word, bit) = (tid as usize / 64, tid % 64);
             if word * 8 < self.bits.bytes() {
                 self.bits.word(word * 8).fetch_or(1 << bit, Ordering::Relaxed);
             }
         }
-        Ok(())
+        Ok(threads)
     }
+}
+
+/// The threads of a process.
+pub(crate) fn threads(proc: &Path, process: u32) -> io::Result<BTreeSet<u32>> {
+    let tasks = numbered_entries(&proc.join(process.to_string()).join("task"))?;
+    Ok(tasks.into_iter().collect())
 }
 
 /// Processes and their parents.

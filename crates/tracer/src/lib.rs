@@ -11,6 +11,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod by_task;
 mod cgroup;
 mod clock;
 mod error;

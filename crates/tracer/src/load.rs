@@ -1,14 +1,20 @@
 //! Loading the programs, starting and stopping a trace.
 
+use std::collections::BTreeSet;
+use std::path::Path;
+
 use aya::maps::StackTraceMap;
 use aya::{Btf, Ebpf, EbpfError, EbpfLoader};
 use bpf::Mapped;
 use model::{HostNs, LostEvents, MachineId, Pid, TraceEvent, TraceStack};
 
+use crate::by_task::{EventTypes, Executions, TaskEvents};
 use crate::clock::now_ns;
-use crate::family::Followed;
+use crate::family::{Followed, threads};
 use crate::local::LocalRings;
-use crate::probes::{Links, Missing, attach, error_chain, load, missed};
+use crate::probes::{
+    CALLS_OF_ALL, Links, Missing, attach, attach_by_task, error_chain, load, load_by_task, missed,
+};
 use crate::ring::Consumer;
 use crate::slots::{KINDS, RING_BYTES, RingId, SLOT_BYTES, lost_events};
 use crate::{RingError, RingMemory, TracerError};
@@ -22,6 +28,8 @@ const MARGIN: u64 = 64;
 const MAX_SLOTS: u64 = 1 << 28;
 /// Words of the map of followed threads: one bit for each of 2^22 thread ids.
 const FOLLOWED_WORDS: u32 = 1 << 16;
+/// Looks at the traced tasks until one finds nobody without events, at most so often.
+const MAX_LOOKS: u32 = 8;
 
 /// What to trace, and with how much memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,7 +86,12 @@ pub struct Layout {
 pub struct Tracer {
     bpf: Ebpf,
     links: Links,
+    /// How system calls of single tasks are seen, where that can be.
+    event_types: Option<EventTypes>,
+    task_events: Option<TaskEvents>,
+    executions: Executions,
     rings: LocalRings,
+    filter: Filter,
     followed: Option<Followed>,
     /// By the CPU's number.
     consumers: Vec<Consumer>,
@@ -100,9 +113,14 @@ impl Tracer {
         let sizes = Sizes::new(options)?;
         let base_ns = now_ns();
         let btf = Btf::from_sys_fs().map_err(|_| TracerError::NoBtf)?;
-        let mut bpf = load_object(&btf, options, &sizes, base_ns)?;
+        let event_types = event_types(options.filter);
+        let mut bpf =
+            load_object(&btf, config(options, &sizes, base_ns, event_types), options, &sizes)?;
         let mut missing = Vec::new();
         load(&mut bpf, &btf, &mut missing);
+        if event_types.is_some() {
+            load_by_task(&mut bpf, &btf);
+        }
         if bpf.programs().all(|(_, program)| program.fd().is_err()) {
             return Err(no_probe(missing));
         }
@@ -124,7 +142,11 @@ impl Tracer {
         Ok(Self {
             bpf,
             links: Links::default(),
+            event_types,
+            task_events: None,
+            executions: Executions::default(),
             rings,
+            filter: options.filter,
             followed,
             consumers: (0..sizes.cpus).map(consumer).collect(),
             missing,
@@ -140,19 +162,47 @@ impl Tracer {
     /// # Errors
     /// When none could be.
     pub fn start(&mut self) -> Result<HostNs, TracerError> {
-        self.links = attach(&mut self.bpf, &mut self.missing);
+        let is_of_all = |name: &str| CALLS_OF_ALL.contains(&name);
+        self.links = attach(&mut self.bpf, |name| !is_of_all(name), &mut self.missing);
+        self.task_events = self.attach_by_task();
+        if self.task_events.is_none() {
+            self.links.extend(attach(&mut self.bpf, is_of_all, &mut self.missing));
+        }
         if self.links.is_empty() {
             return Err(no_probe(std::mem::take(&mut self.missing)));
         }
-        if let Some(followed) = &self.followed {
-            followed.add_missed();
-        }
+        self.traced_tasks();
         for (cpu, before) in self.lost_before.iter_mut().enumerate() {
             let Ok(lost) = self.rings.lost(cpu);
             *before = lost;
         }
         self.begin = HostNs(now_ns());
         Ok(self.begin)
+    }
+
+    /// Sees system calls of the traced tasks only, if that can be.
+    fn attach_by_task(&mut self) -> Option<TaskEvents> {
+        let types = self.event_types?;
+        let links = attach_by_task(&mut self.bpf)?;
+        let mut events = TaskEvents::default();
+        for _ in 0..MAX_LOOKS {
+            if !events.add(types, self.traced_tasks()).ok()? {
+                break;
+            }
+        }
+        self.links.extend(links);
+        Some(events)
+    }
+
+    /// The threads that are traced now, which from now on include those that were made before the programs were attached.
+    fn traced_tasks(&self) -> BTreeSet<u32> {
+        match (&self.followed, self.filter) {
+            (Some(followed), _) => followed.add_missed(),
+            (None, Filter::Process(pid) | Filter::ProcessAndRivals(pid)) => {
+                threads(Path::new("/proc"), pid.0).unwrap_or_default()
+            }
+            _ => BTreeSet::new(),
+        }
     }
 
     /// With `Filter::Tree`: traces the threads of this process and of its descendants, and all that they make from now on.
@@ -190,6 +240,9 @@ impl Tracer {
             let kept = events[first..].partition_point(|event| !is_late(event));
             events.truncate(first + kept);
         }
+        if self.task_events.is_some() {
+            events[first..].iter().for_each(|event| self.executions.see(event));
+        }
         result
     }
 
@@ -209,6 +262,8 @@ impl Tracer {
         if !self.links.is_empty() {
             self.end = HostNs(now_ns());
             self.links = Links::default();
+            // Drained events are still looked at.
+            self.task_events.iter_mut().for_each(|events| *events = TaskEvents::default());
             self.missing.extend(missed(&self.bpf));
         }
         self.end
@@ -219,6 +274,13 @@ impl Tracer {
     #[must_use]
     pub fn missing(&self) -> &[(String, String)] {
         &self.missing
+    }
+
+    /// Programs that traced tasks began and whose system calls are missing, with those of all that they began: they run with
+    /// other rights (setuid, setgid), and this kernel's calls are seen by task.
+    #[must_use]
+    pub fn unseen_programs(&self) -> u64 {
+        self.executions.unseen()
     }
 
     /// Events that found no room, by CPU and kind.
@@ -311,7 +373,12 @@ impl Sizes {
 }
 
 /// The constants of bpf/trace_ring.bpf.h, in its order.
-fn config(options: &Options, sizes: &Sizes, base_ns: u64) -> [u64; 8] {
+fn config(
+    options: &Options,
+    sizes: &Sizes,
+    base_ns: u64,
+    event_types: Option<EventTypes>,
+) -> [u64; 10] {
     let (filter, id, level) = match options.filter {
         Filter::None => (0, 0, 0),
         Filter::Tree => (1, 0, 0),
@@ -322,16 +389,24 @@ fn config(options: &Options, sizes: &Sizes, base_ns: u64) -> [u64; 8] {
     let exclude = options.exclude.map_or(0, |pid| u64::from(pid.0));
     let stacks = u64::from(0 < options.stacks);
     let shift = u64::from(sizes.slots_shift);
-    [base_ns, shift, (1 << shift) - 1, filter, id, level, exclude, stacks]
+    let (enter, exit) = event_types.map_or((0, 0), |types| (types.enter, types.exit));
+    [base_ns, shift, (1 << shift) - 1, filter, id, level, exclude, stacks, enter, exit]
+}
+
+/// By which trace events system calls of single tasks are seen: not if everybody's are, or a control group's.
+fn event_types(filter: Filter) -> Option<EventTypes> {
+    match filter {
+        Filter::Tree | Filter::Process(_) | Filter::ProcessAndRivals(_) => EventTypes::read(),
+        Filter::None | Filter::Cgroup { .. } => None,
+    }
 }
 
 fn load_object(
     btf: &Btf,
+    config: [u64; 10],
     options: &Options,
     sizes: &Sizes,
-    base_ns: u64,
 ) -> Result<Ebpf, TracerError> {
-    let config = config(options, sizes, base_ns);
     let possible = u32::try_from(sizes.possible_cpus).unwrap_or(u32::MAX);
     let followed = if options.filter == Filter::Tree { FOLLOWED_WORDS } else { 1 };
     EbpfLoader::new()

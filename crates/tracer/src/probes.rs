@@ -4,6 +4,7 @@
 
 use std::os::fd::{AsFd, AsRawFd};
 
+use aya::programs::fentry::FEntryLink;
 use aya::programs::fexit::FExitLink;
 use aya::programs::tp_btf::BtfTracePointLink;
 use aya::programs::{Program, ProgramError};
@@ -16,14 +17,26 @@ pub(crate) type Missing = (String, String);
 #[derive(Debug, Default)]
 pub(crate) struct Links {
     tracepoints: Vec<BtfTracePointLink>,
-    functions: Vec<FExitLink>,
+    exits: Vec<FExitLink>,
+    entries: Vec<FEntryLink>,
 }
 
 impl Links {
     pub(crate) fn is_empty(&self) -> bool {
-        self.tracepoints.is_empty() && self.functions.is_empty()
+        self.tracepoints.is_empty() && self.exits.is_empty()
+    }
+
+    pub(crate) fn extend(&mut self, more: Self) {
+        self.tracepoints.extend(more.tracepoints);
+        self.exits.extend(more.exits);
+        self.entries.extend(more.entries);
     }
 }
+
+/// Sees system calls of single tasks (`by_task.rs`).
+const CALLS_BY_TASK: &str = "perf_tp_event";
+/// See those of every task. Only one of the two is attached.
+pub(crate) const CALLS_OF_ALL: [&str; 2] = ["sys_enter", "sys_exit"];
 
 /// Loads every program that this kernel takes. Those that it does not are added to `missing`.
 pub(crate) fn load(bpf: &mut Ebpf, btf: &Btf, missing: &mut Vec<Missing>) {
@@ -31,6 +44,7 @@ pub(crate) fn load(bpf: &mut Ebpf, btf: &Btf, missing: &mut Vec<Missing>) {
         let result = match program {
             Program::BtfTracePoint(program) => program.load(name, btf),
             Program::FExit(program) => program.load(name, btf),
+            Program::FEntry(_) => continue,
             _ => Err(ProgramError::UnexpectedProgramType),
         };
         if !matches!(result, Err(ProgramError::Btf(_)) if is_rare_vector(name)) {
@@ -38,6 +52,21 @@ pub(crate) fn load(bpf: &mut Ebpf, btf: &Btf, missing: &mut Vec<Missing>) {
         }
     }
     missing.sort();
+}
+
+/// Loads the program that sees system calls of single tasks. Where a kernel refuses it, the others see them.
+pub(crate) fn load_by_task(bpf: &mut Ebpf, btf: &Btf) {
+    if let Some(Program::FEntry(program)) = bpf.program_mut(CALLS_BY_TASK) {
+        let _ = program.load(CALLS_BY_TASK, btf);
+    }
+}
+
+/// Attaches it, if it was loaded.
+pub(crate) fn attach_by_task(bpf: &mut Ebpf) -> Option<Links> {
+    let Some(Program::FEntry(program)) = bpf.program_mut(CALLS_BY_TASK) else { return None };
+    let id = program.attach().ok()?;
+    let entries = vec![program.take_link(id).ok()?];
+    Some(Links { entries, ..Links::default() })
 }
 
 /// Vectors that not every kernel has: those that lack the tracepoint lack the interrupt.
@@ -61,11 +90,17 @@ const LAST: [&str; 9] = [
     "sys_enter",
 ];
 
-/// Attaches those that were loaded.
-pub(crate) fn attach(bpf: &mut Ebpf, missing: &mut Vec<Missing>) -> Links {
+/// Attaches those that were loaded and that are `wanted`.
+pub(crate) fn attach(
+    bpf: &mut Ebpf,
+    wanted: impl Fn(&str) -> bool,
+    missing: &mut Vec<Missing>,
+) -> Links {
     let mut links = Links::default();
-    let mut programs: Vec<_> =
-        bpf.programs_mut().filter(|(_, program)| program.fd().is_ok()).collect();
+    let mut programs: Vec<_> = bpf
+        .programs_mut()
+        .filter(|(name, program)| wanted(name) && *name != CALLS_BY_TASK && program.fd().is_ok())
+        .collect();
     programs.sort_by_key(|&(name, _)| (LAST.iter().position(|&last| last == name), name));
     for (name, program) in programs {
         let result = match program {
@@ -76,7 +111,7 @@ pub(crate) fn attach(bpf: &mut Ebpf, missing: &mut Vec<Missing>) -> Links {
             Program::FExit(program) => program
                 .attach()
                 .and_then(|id| program.take_link(id))
-                .map(|link| links.functions.push(link)),
+                .map(|link| links.exits.push(link)),
             _ => Err(ProgramError::UnexpectedProgramType),
         };
         note(name, result, missing);

@@ -71,6 +71,7 @@ const TESTS: &[Test] = tests! {
     Main axis::two_recorders_and_top_agree_on_a_quota,
     Main axis::a_stopped_vm_is_paused_and_nobody_steals_from_it,
     Main trace::waits_have_their_causes_and_witnesses_agree,
+    Main trace::a_command_alone_is_traced_by_events_of_its_own,
     Main trace::disturbed_traces_say_what_is_missing,
     Main trace_guest::a_guest_is_traced_from_outside,
     Main trace_guest::garbage_in_guests_rings_ends_their_traces_alone,

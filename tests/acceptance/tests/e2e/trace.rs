@@ -42,6 +42,53 @@ fn traced(scenario: &str, files: &Path, script: &str) -> Ran {
     ran
 }
 
+/// With `--only-command` system calls are seen by perf events of the command's tasks (Linux 6.12 takes the program for it).
+/// All calls are there, of threads and children; those of a program that gets other rights are said to be missing.
+pub(crate) fn a_command_alone_is_traced_by_events_of_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "
+        cp /bin/true /usr/local/with-rights
+        chmod 4755 /usr/local/with-rights
+        (while :; do /bin/true; done) &
+        stranger=$!
+        vmscope trace record --only-command -o calls -- sh -c 'for i in $(seq 200); do /bin/true; done'
+        vmscope trace record --only-command -o rights -- \
+            setpriv --reuid 65534 --regid 65534 --clear-groups sh -c '/usr/local/with-rights; true'
+        kill $stranger";
+    traced("no-guests-6.12", folder.path(), script);
+    let machine_and_calls = |name: &str| {
+        let folder = folder.path().join(name);
+        let output = run(&[
+            "trace",
+            "report",
+            folder.to_str().unwrap(),
+            "--view",
+            "kernel",
+            "--format",
+            "json",
+        ])
+        .unwrap();
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let calls = report["kernel"]["calls"].as_array().unwrap().clone();
+        let count = move |name: &str| -> u64 {
+            let of_name = calls.iter().filter(|call| text(call, "name") == name);
+            of_name.map(|call| call["count"].as_u64().unwrap()).sum()
+        };
+        (report["machine"].clone(), count)
+    };
+    let (machine, count) = machine_and_calls("calls");
+    assert_eq!(machine["lost"], serde_json::json!([]), "{machine}");
+    // The shell, `seq`, and each `true`.
+    assert_eq!((count("execve"), count("exit_group")), (202, 202));
+    let missing = |machine: &Value| {
+        let missing = machine["missing"].as_array().unwrap();
+        missing.iter().any(|row| text(row, "probe") == "system calls")
+    };
+    assert!(!missing(&machine), "{machine}");
+    let (machine, _) = machine_and_calls("rights");
+    assert!(missing(&machine), "{machine}");
+}
+
 /// `perf` traces the first command beside vmscope; the kernel's accounts of delays and of the disk are of the second,
 /// without perf: what another tracer does between the moments that both look at would be in the account.
 pub(crate) fn waits_have_their_causes_and_witnesses_agree() {

@@ -1,0 +1,205 @@
+//! System calls of single tasks, at little cost to all others.
+//!
+//! The tracepoints of system calls run their BPF programs for every task: an empty program makes a short call half as long
+//! again. A perf event of one task costs others a test, whether perf has an event for them. So each traced task gets an event
+//! for both tracepoints, its children inherit them, and a program on a function that perf calls for such tasks stores the
+//! record (from Linux 6.6 on: the function has more arguments than programs could have before). The events only count.
+//!
+//! The kernel ends a task's events when it executes a program with other rights (setuid, setgid); see `Executions`.
+
+use std::collections::{BTreeSet, HashMap};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::Path;
+
+use model::{Tid, TraceEvent, TraceEventKind};
+use perf_event::events::Tracepoint;
+use perf_event::{Builder, Counter};
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
+
+/// Tasks that get events of their own; those that they make inherit. For more the tracepoints are used.
+const MAX_TASKS: usize = 512;
+
+/// Numbers of the two trace events.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct EventTypes {
+    pub(crate) enter: u64,
+    pub(crate) exit: u64,
+}
+
+impl EventTypes {
+    /// As the kernel's tracefs has them, mounted or not.
+    pub(crate) fn read() -> Option<Self> {
+        Self::read_below(Path::new("/sys/kernel/tracing")).or_else(|| {
+            let mount = detached_tracefs().ok()?;
+            Self::read_below(Path::new(&format!("/proc/self/fd/{}", mount.as_raw_fd())))
+        })
+    }
+
+    fn read_below(tracefs: &Path) -> Option<Self> {
+        let number = |event: &str| {
+            let file = tracefs.join("events/raw_syscalls").join(event).join("id");
+            std::fs::read_to_string(file).ok()?.trim().parse().ok()
+        };
+        Some(Self { enter: number("sys_enter")?, exit: number("sys_exit")? })
+    }
+}
+
+/// A mount that no one else sees, which ends with its descriptor.
+fn detached_tracefs() -> io::Result<OwnedFd> {
+    let tracefs = fsopen("tracefs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_create(&tracefs)?;
+    let read_only = MountAttrFlags::MOUNT_ATTR_RDONLY;
+    Ok(fsmount(&tracefs, FsMountFlags::FSMOUNT_CLOEXEC, read_only)?)
+}
+
+/// The events of tasks. Dropped, they end.
+#[derive(Default)]
+pub(crate) struct TaskEvents {
+    events: Vec<Counter>,
+    tasks: BTreeSet<u32>,
+}
+
+impl TaskEvents {
+    /// Opens events for those of `tasks` that have none of their own yet. Returns whether there were any. One that inherited
+    /// them may get them twice: the program still runs once for each call.
+    ///
+    /// # Errors
+    /// If the kernel refuses, or there are too many tasks. A task that ended meanwhile needs none.
+    pub(crate) fn add(&mut self, types: EventTypes, tasks: BTreeSet<u32>) -> io::Result<bool> {
+        const NO_SUCH_TASK: i32 = 3;
+        let new: Vec<u32> = tasks.difference(&self.tasks).copied().collect();
+        if MAX_TASKS < self.tasks.len() + new.len() {
+            return Err(io::ErrorKind::QuotaExceeded.into());
+        }
+        for &tid in &new {
+            for number in [types.enter, types.exit] {
+                match open(number, tid) {
+                    Ok(event) => self.events.push(event),
+                    Err(error) if error.raw_os_error() == Some(NO_SUCH_TASK) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        self.tasks.extend(&new);
+        Ok(!new.is_empty())
+    }
+}
+
+impl std::fmt::Debug for TaskEvents {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TaskEvents").field("tasks", &self.tasks).finish_non_exhaustive()
+    }
+}
+
+fn open(number: u64, tid: u32) -> io::Result<Counter> {
+    let tid = i32::try_from(tid).map_err(|_| io::ErrorKind::InvalidInput)?;
+    Builder::new(Tracepoint::with_id(number))
+        .observe_pid(tid)
+        .any_cpu()
+        .exclude_kernel(false)
+        .exclude_hv(false)
+        .inherit(true)
+        .enabled(true)
+        .build()
+}
+
+/// Finds programs that began and whose tasks then had no events any more: the end of the call that began them is missing.
+///
+/// ```text
+///  call begins --> program begins --> call ends      all is well
+///                                 \-> task ends, or the trace does: it had no events
+/// ```
+#[derive(Debug, Default)]
+pub(crate) struct Executions {
+    /// Tasks in a call that may begin a program, and whether it has.
+    calling: HashMap<Tid, bool>,
+    unseen: u64,
+}
+
+impl Executions {
+    pub(crate) fn see(&mut self, event: &TraceEvent) {
+        match event.kind {
+            TraceEventKind::SyscallEnter { task, number } if may_execute(number) => {
+                self.ended(task);
+                self.calling.insert(task, false);
+            }
+            TraceEventKind::Exec { task, .. } => {
+                self.calling.entry(task).and_modify(|has_begun| *has_begun = true);
+            }
+            TraceEventKind::SyscallExit { task, .. } => {
+                self.calling.remove(&task);
+            }
+            TraceEventKind::Exit { task } => self.ended(task),
+            _ => {}
+        }
+    }
+
+    fn ended(&mut self, task: Tid) {
+        self.unseen += u64::from(self.calling.remove(&task) == Some(true));
+    }
+
+    /// How many so far, with those whose tasks are still there.
+    pub(crate) fn unseen(&self) -> u64 {
+        self.unseen + self.calling.values().filter(|&&has_begun| has_begun).count() as u64
+    }
+}
+
+/// `execve`, `execveat`, or any call of a 32-bit program.
+fn may_execute(number: u16) -> bool {
+    matches!(number, 59 | 322 | 0xffff)
+}
+
+#[cfg(test)]
+mod test {
+    use model::{HostNs, MachineId, TaskName};
+
+    use super::*;
+
+    /// A word per event of task 7: `>N` begins call N, `<N` ends it, `exec`, `exit`.
+    fn check(words: &str, expected: u64) {
+        let mut executions = Executions::default();
+        let task = Tid(7);
+        for word in words.split_whitespace() {
+            let kind = match word.split_at(1) {
+                (">", call) => TraceEventKind::SyscallEnter { task, number: call.parse().unwrap() },
+                ("<", call) => {
+                    let (number, failed) = (call.parse().unwrap(), false);
+                    TraceEventKind::SyscallExit { task, number, failed }
+                }
+                _ if word == "exec" => TraceEventKind::Exec { task, name: TaskName::new(b"sh") },
+                _ => TraceEventKind::Exit { task },
+            };
+            let (machine, cpu, time) = (MachineId::HOST, 0, HostNs(1));
+            executions.see(&TraceEvent { machine, cpu, time, kind });
+        }
+        assert_eq!(executions.unseen(), expected, "{words}");
+    }
+
+    #[test]
+    fn programs_whose_calls_are_not_seen() {
+        check(">59 exec <59 >1 <1 exit", 0);
+        check(">59 exec <65535 >65535 exit", 0);
+        // It could not be executed.
+        check(">59 <59 exit", 0);
+        // A task without events before.
+        check("exec exit", 0);
+        check(">59 exec exit", 1);
+        check(">322 exec", 1);
+        check(">59 exec exit >59 exec <59 >59 exec exit", 2);
+    }
+
+    #[test]
+    fn numbers_in_tracefs() {
+        let tracefs = tempfile::tempdir().unwrap();
+        let types =
+            || EventTypes::read_below(tracefs.path()).map(|types| (types.enter, types.exit));
+        assert_eq!(types(), None);
+        for (event, id) in [("sys_enter", "377\n"), ("sys_exit", "376\n")] {
+            let folder = tracefs.path().join("events/raw_syscalls").join(event);
+            std::fs::create_dir_all(&folder).unwrap();
+            std::fs::write(folder.join("id"), id).unwrap();
+        }
+        assert_eq!(types(), Some((377, 376)));
+    }
+}
