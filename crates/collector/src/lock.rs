@@ -2,7 +2,7 @@
 //! own: events, BPF programs, rings, and a session with every guest that has vsock.
 
 use std::fs::{File, OpenOptions};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use rustix::fs::{FlockOperation, flock};
@@ -26,7 +26,10 @@ impl PortLock {
         let path =
             locks.join(format!("vmscope-port-{:x}-{:x}.lock", metadata.dev(), metadata.ino()));
         let failed = |source| GuestError::PortLock { path: path.clone(), source };
-        let file = OpenOptions::new().write(true).create(true).truncate(false).open(&path);
+        // Who can't open it can't lock it.
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(false).mode(0o600);
+        let file = options.open(&path);
         let file = file.map_err(failed)?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Some(Self { _file: file })),
