@@ -46,7 +46,7 @@ impl Wild {
         Tables {
             throttling: self.rows(|wild, _| Throttling {
                 vm: VmId(wild.below(n_vms)),
-                time: HostNs(wild.u64()),
+                time: HostNs(wild.time()),
                 throttled_ns: wild.u64(),
             }),
             exits: self.rows(|wild, _| ExitCount {
@@ -91,14 +91,14 @@ impl Wild {
             kernel: self.text(),
             vendor: [Vendor::Amd, Vendor::Intel, Vendor::Other][self.below(3) as usize],
             trigger: [Trigger::CpuClock, Trigger::Cycles][self.below(2) as usize],
-            period_ns: self.u64(),
+            period_ns: self.time(),
             off_cpu_source: [OffCpuSource::Samples, OffCpuSource::Switches][self.below(2) as usize],
             cpus: (0..self.below(5)).collect(),
-            start: HostNs(self.u64()),
-            end: HostNs(self.u64()),
-            start_unix_ns: self.u64(),
+            start: HostNs(self.time()),
+            end: HostNs(self.time()),
+            start_unix_ns: self.time(),
             complete: true,
-            counters: (0..self.below(4)).map(|_| (self.text(), self.u64())).collect(),
+            counters: (0..self.below(4)).map(|_| (self.text(), self.count())).collect(),
             notes: self.rows(|wild, _| Note { subject: wild.text(), text: wild.text() }),
         }
     }
@@ -107,7 +107,7 @@ impl Wild {
     pub(crate) fn samples(&mut self, cpu: u32, count: usize, tables: &Tables) -> Vec<Sample> {
         let mut times = BTreeSet::new();
         while times.len() < count {
-            times.insert(self.u64());
+            times.insert(self.time());
         }
         times.into_iter().map(|time| self.sample(cpu, time, tables)).collect()
     }
@@ -156,7 +156,7 @@ impl Wild {
 
     fn switch(&mut self, n_vcpus: usize) -> Switch {
         Switch {
-            time: HostNs(self.u64()),
+            time: HostNs(self.time()),
             cpu: CpuId(self.u32()),
             vcpu: VcpuId(self.below(n_vcpus)),
             event: match self.below(4) {
@@ -209,8 +209,8 @@ impl Wild {
         Vm {
             name: format!("{row}{}", self.text()),
             pid: Pid(self.u32()),
-            started: self.maybe(|wild| HostNs(wild.u64())),
-            ended: self.maybe(|wild| HostNs(wild.u64())),
+            started: self.maybe(|wild| HostNs(wild.time())),
+            ended: self.maybe(|wild| HostNs(wild.time())),
             guest: match self.below(2) {
                 0 => Guest::Unmapped { reason: self.text() },
                 _ => Guest::Mapped {
@@ -226,8 +226,8 @@ impl Wild {
             vm: VmId(self.below(n_vms)),
             number: self.u32(),
             tid: Tid(self.u32()),
-            started: self.maybe(|wild| HostNs(wild.u64())),
-            ended: self.maybe(|wild| HostNs(wild.u64())),
+            started: self.maybe(|wild| HostNs(wild.time())),
+            ended: self.maybe(|wild| HostNs(wild.time())),
         }
     }
 
@@ -239,8 +239,8 @@ impl Wild {
             name: self.text(),
             cr3: self.maybe(|wild| Cr3::new(wild.u64())),
             kernel_stack: self.kernel_stack(),
-            start: self.maybe(|wild| HostNs(wild.u64())),
-            end: self.maybe(|wild| HostNs(wild.u64())),
+            start: self.maybe(|wild| HostNs(wild.time())),
+            end: self.maybe(|wild| HostNs(wild.time())),
         }
     }
 
@@ -277,6 +277,16 @@ impl Wild {
 
     pub(crate) fn u32(&mut self) -> u32 {
         self.u64() as u32
+    }
+
+    /// Of the clock, in ns.
+    pub(crate) fn time(&mut self) -> u64 {
+        self.u64() >> 2
+    }
+
+    /// Of things that can be counted.
+    pub(crate) fn count(&mut self) -> u64 {
+        self.u64() >> 11
     }
 
     pub(crate) fn u64(&mut self) -> u64 {

@@ -10,16 +10,16 @@ use super::{Wild, on_one_line};
 
 impl Wild {
     pub(crate) fn trace_header(&mut self) -> TraceHeader {
-        let (one, other) = (self.u64(), self.u64());
+        let (one, other) = (self.time(), self.time());
         TraceHeader {
             vmscope_version: self.text(),
             hostname: self.text(),
             begin: HostNs(one.min(other)),
             end: HostNs(one.max(other)),
-            begin_unix_ns: self.u64(),
+            begin_unix_ns: self.time(),
             complete: true,
             filters: (0..self.below(5)).map(|_| self.trace_filter()).collect(),
-            counters: (0..self.below(4)).map(|_| (self.text(), self.u64())).collect(),
+            counters: (0..self.below(4)).map(|_| (self.text(), self.count())).collect(),
             notes: self.rows(|wild, _| Note { subject: wild.text(), text: wild.text() }),
         }
     }
@@ -70,8 +70,8 @@ impl Wild {
             name: self.text(),
             kernel: self.text(),
             cpus: (0..self.below(5)).map(|cpu| cpu * 2).collect(),
-            begin: HostNs(self.u64()),
-            end: HostNs(self.u64()),
+            begin: HostNs(self.time()),
+            end: HostNs(self.time()),
             lost: (0..self.below(3))
                 .map(|_| LostEvents { cpu: self.u32(), kind: Some(self.tag()), count: self.u64() })
                 .collect(),
@@ -108,7 +108,7 @@ impl Wild {
         let stacks: Vec<_> =
             tables.stacks.iter().filter(|row| row.0 == machine).map(|row| row.1).collect();
         let event =
-            |_| TraceEvent { time: HostNs(self.u64()), machine, cpu, kind: self.what(&stacks) };
+            |_| TraceEvent { time: HostNs(self.time()), machine, cpu, kind: self.what(&stacks) };
         (0..count).map(event).collect()
     }
 
