@@ -23,6 +23,11 @@ pub(crate) fn finish(
     let Sampled { writer, sink, window, session } = sampled;
     let mut header = window.header;
     header.counters.insert("stacks_truncated".to_owned(), sink.stack_table.truncated());
+    if 0 < sink.stack_table.left_out() {
+        let n = sink.stack_table.left_out();
+        let text = format!("{n} samples lack their call stacks: there are too many different ones");
+        header.notes.push(Note { subject: "host".to_owned(), text });
+    }
     let identities = session.vms.identities;
     let mut tables = Tables {
         vms: session.vms.vms,

@@ -13,6 +13,7 @@ use symbols::{
 
 use crate::GuestError;
 use crate::guests::{Answer, Boot, Silence, Told};
+use crate::lock::PortLock;
 
 /// One boot of a guest whose map is in the tables, and where its symbols come from.
 #[derive(Debug)]
@@ -31,6 +32,8 @@ pub(crate) struct GuestNames {
 #[derive(Debug)]
 struct StillThere {
     session: Session,
+    /// Keeps the session's way ours.
+    _port: Option<PortLock>,
     /// What the session calls the map's modules.
     numbers: BTreeMap<u32, u32>,
 }
@@ -110,6 +113,7 @@ fn add_boots(
     answer: Answer,
 ) -> Vec<GuestNames> {
     let Answer { told, via, mut session } = answer;
+    let mut port = told.port;
     let booted: Vec<HostNs> = told.boots.iter().skip(1).map(Boot::booted).collect();
     let last = told.boots.len().saturating_sub(1);
     let mut names = Vec::new();
@@ -117,7 +121,8 @@ fn add_boots(
         let from = n.checked_sub(1).and_then(|n| booted.get(n)).copied();
         let span = MapSpan { from, until: booted.get(n).copied() };
         let numbers = map.numbers_in_session();
-        let guest = session.take_if(|_| n == last).map(|session| StillThere { session, numbers });
+        let guest = session.take_if(|_| n == last);
+        let guest = guest.map(|session| StillThere { session, _port: port.take(), numbers });
         let (map, symbols) = map.into_map();
         let mut added = add(tables, notes, vm, map, clock, via, span);
         (added.symbols, added.guest) = (symbols, guest);

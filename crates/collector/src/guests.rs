@@ -59,7 +59,7 @@ pub(crate) struct Told {
     /// When its first log began; `None`: it had none.
     pub(crate) log_began: Option<HostNs>,
     /// Keeps the way to it ours, where there is one only.
-    port: Option<PortLock>,
+    pub(crate) port: Option<PortLock>,
     /// Why processes that ended meanwhile are not in the map.
     pub(crate) log_problem: Option<String>,
 }
@@ -196,6 +196,12 @@ impl End {
         state.waited + state.reached.map_or(Duration::ZERO, |reached| reached.elapsed())
     }
 
+    /// The same, if the collection has ended.
+    fn waited_after(&self) -> Duration {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.reached.map_or(Duration::ZERO, |reached| state.waited + reached.elapsed())
+    }
+
     fn change(&self, change: impl FnOnce(&mut EndState)) {
         change(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner));
         self.changed.notify_all();
@@ -255,9 +261,9 @@ impl GuestWorkers {
     }
 
     /// Lets all guests tell the rest, in parallel; returns when each has answered or failed.
-    pub(crate) fn finish(self) -> Vec<(VmId, Result<Answer, GuestError>)> {
+    pub(crate) fn finish(mut self) -> Vec<(VmId, Result<Answer, GuestError>)> {
         self.end.change(|state| state.reached = Some(Instant::now()));
-        self.workers
+        std::mem::take(&mut self.workers)
             .into_iter()
             .map(|(vm, worker)| {
                 let answer = match worker.map(JoinHandle::join) {
@@ -268,6 +274,14 @@ impl GuestWorkers {
                 (vm, answer)
             })
             .collect()
+    }
+}
+
+/// Nobody wants to know any more: guests are not asked again.
+impl Drop for GuestWorkers {
+    fn drop(&mut self) {
+        let vms: Vec<VmId> = self.workers.iter().map(|(vm, _)| *vm).collect();
+        self.end.change(|state| state.gone.extend(vms));
     }
 }
 
@@ -368,7 +382,8 @@ impl Questions {
     fn patience<'a>(&'a self, channel: &'a Channel, clock: Clock) -> impl FnMut() -> bool + 'a {
         let asked = Instant::now();
         move || {
-            let is_over = self.limits.time <= asked.elapsed() || self.end.is_gone(self.vm);
+            let waited = asked.elapsed().max(self.end.waited_after());
+            let is_over = self.limits.time <= waited || self.end.is_gone(self.vm);
             !is_over && !self.has_other_clock(channel, clock)
         }
     }

@@ -5,16 +5,23 @@ use std::collections::HashMap;
 use model::{HostVirt, Stack, StackId};
 use probes::RawStack;
 
+/// Bytes that readers of the recording need for all stacks at most, and for one: without and with its addresses.
+const MOST_BYTES: usize = 512 << 20;
+const ROW_BYTES: usize = 192;
+const ADDRESS_BYTES: usize = 20;
+
 /// The rows of the recording's `stacks` table so far.
 #[derive(Debug, Default)]
 pub(crate) struct StackTable {
     ids: HashMap<Stack, StackId>,
     fresh: Vec<Stack>,
     truncated: u64,
+    bytes: usize,
+    left_out: u64,
 }
 
 impl StackTable {
-    /// The stack's row; `None` when it is empty.
+    /// The stack's row; `None` when it is empty, or there is no room for it.
     pub(crate) fn intern(&mut self, raw: &RawStack<'_>) -> Option<StackId> {
         let stack = Stack {
             kernel: raw.kernel().map(HostVirt).collect(),
@@ -27,6 +34,12 @@ impl StackTable {
         if let Some(id) = self.ids.get(&stack) {
             return Some(*id);
         }
+        let bytes = ROW_BYTES + ADDRESS_BYTES * (stack.kernel.len() + stack.user.len());
+        if MOST_BYTES < self.bytes + bytes {
+            self.left_out += 1;
+            return None;
+        }
+        self.bytes += bytes;
         let id = StackId::from_index(self.ids.len());
         self.fresh.push(stack.clone());
         self.ids.insert(stack, id);
@@ -41,6 +54,11 @@ impl StackTable {
     /// Stacks that lack their outermost frames.
     pub(crate) fn truncated(&self) -> u64 {
         self.truncated
+    }
+
+    /// Samples whose stack had no room.
+    pub(crate) fn left_out(&self) -> u64 {
+        self.left_out
     }
 
     /// The rows, in order of their ids.

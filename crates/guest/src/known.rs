@@ -9,9 +9,12 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use api::guest::{
-    GuestImage, GuestMap, GuestModule, MAX_IMAGE_PARTS, MAX_IMAGES, MAX_OTHERS, ModuleSymbols,
+    GuestImage, GuestKernelThread, GuestMap, GuestModule, MAX_IMAGE_PARTS, MAX_IMAGES, MAX_OTHERS,
+    ModuleSymbols,
 };
 
+/// Bytes of names, paths and build ids that are kept of a boot.
+const MAX_KEPT_BYTES: usize = 64 << 20;
 /// Functions that are kept of guests that may be gone before the end.
 const MAX_KEPT_FUNCTIONS: usize = 1 << 18;
 
@@ -26,6 +29,8 @@ pub struct KnownMap {
     by_content: HashMap<GuestModule, u32>,
     /// Threads and mappings of all images.
     parts: usize,
+    /// Of names, paths and build ids.
+    bytes: usize,
     symbols: BTreeMap<u32, ModuleSymbols>,
     n_functions: usize,
     /// Modules whose symbols need not be asked for.
@@ -49,7 +54,10 @@ impl KnownMap {
     /// Adds an answer of the same session.
     pub fn add(&mut self, news: GuestMap) {
         self.add_facts(&news);
-        let GuestMap { images, modules, problems, .. } = news;
+        let GuestMap { images, modules, problems, kernel_threads, .. } = news;
+        for thread in kernel_threads {
+            self.add_kernel_thread(thread);
+        }
         for module in modules.into_iter().take(MAX_IMAGES - self.numbers.len().min(MAX_IMAGES)) {
             let number = self.intern(module);
             self.numbers.push(number);
@@ -58,7 +66,8 @@ impl KnownMap {
             self.add_image(image);
         }
         for problem in problems {
-            if self.map.problems.len() < MAX_OTHERS && !self.map.problems.contains(&problem) {
+            let is_new = !self.map.problems.contains(&problem);
+            if self.map.problems.len() < MAX_OTHERS && is_new && self.has_room(problem.len()) {
                 self.map.problems.push(problem);
             }
         }
@@ -70,6 +79,7 @@ impl KnownMap {
         let (told_ns, now_ns) = (self.map.now_ns, news.now_ns);
         self.rows.clear();
         self.numbers.clear();
+        self.date_kernel_threads(&mut news);
         let images = self.map.images.iter_mut().enumerate();
         let mut open: HashMap<(u32, u64), usize> = images
             .filter(|(_, image)| image.end_ns.is_none())
@@ -84,8 +94,10 @@ impl KnownMap {
                 None => image.start_ns = Some(told_ns),
             }
         }
-        for row in open.into_values() {
-            self.map.images[row].end_ns = Some(now_ns);
+        // Page tables have one owner at a time.
+        let taken: BTreeSet<u64> = news.images.iter().map(|image| image.cr3).collect();
+        for ((_, cr3), row) in open {
+            self.map.images[row].end_ns = Some(if taken.contains(&cr3) { told_ns } else { now_ns });
         }
         self.add(news);
     }
@@ -130,10 +142,13 @@ impl KnownMap {
     /// Keeps symbols that the guest sent; as many as there is room for.
     pub fn keep(&mut self, symbols: ModuleSymbols) {
         let Some(module) = self.numbers.get(symbols.module as usize) else { return };
+        let module = *module;
         let n_functions = self.n_functions + symbols.symbols.len();
-        if symbols.problem.is_none() && n_functions <= MAX_KEPT_FUNCTIONS {
+        let bytes = symbols.symbols.iter().map(|symbol| symbol.name.len()).sum();
+        let has_room = n_functions <= MAX_KEPT_FUNCTIONS;
+        if symbols.problem.is_none() && has_room && self.has_room(bytes) {
             self.n_functions = n_functions;
-            self.symbols.insert(*module, ModuleSymbols { module: *module, ..symbols });
+            self.symbols.insert(module, ModuleSymbols { module, ..symbols });
         }
     }
 
@@ -145,10 +160,45 @@ impl KnownMap {
         if news.kernel.is_some() {
             self.map.kernel.clone_from(&news.kernel);
         }
-        // The first answer has those alive, the last one all.
-        if !news.kernel_threads.is_empty() {
-            self.map.kernel_threads.clone_from(&news.kernel_threads);
+    }
+
+    /// Takes room for so many bytes, if there is. What is told anew takes it again.
+    fn has_room(&mut self, bytes: usize) -> bool {
+        let after = self.bytes.saturating_add(bytes);
+        let has_room = after <= MAX_KEPT_BYTES;
+        if has_room {
+            self.bytes = after;
         }
+        has_room
+    }
+
+    /// One that is known and told again goes on, or has ended.
+    fn add_kernel_thread(&mut self, thread: GuestKernelThread) {
+        let is_it = |known: &&mut GuestKernelThread| {
+            known.end_ns.is_none() && (known.tid, known.stack) == (thread.tid, thread.stack)
+        };
+        if let Some(known) = self.map.kernel_threads.iter_mut().find(is_it) {
+            known.end_ns = thread.end_ns;
+        } else if self.map.kernel_threads.len() < MAX_OTHERS && self.has_room(thread.name.len()) {
+            self.map.kernel_threads.push(thread);
+        }
+    }
+
+    /// Of kernel threads in the first answer of a new session: those that were not there before began in between, and those
+    /// that are not there any more ended in between.
+    fn date_kernel_threads(&mut self, news: &mut GuestMap) {
+        let key = |thread: &GuestKernelThread| (thread.tid, thread.stack);
+        let is_open = |thread: &&GuestKernelThread| thread.end_ns.is_none();
+        let known: BTreeSet<_> = self.map.kernel_threads.iter().filter(is_open).map(key).collect();
+        let alive: BTreeSet<_> = news.kernel_threads.iter().map(key).collect();
+        let told_ns = self.map.now_ns;
+        for thread in news.kernel_threads.iter_mut().filter(|thread| !known.contains(&key(thread)))
+        {
+            thread.start_ns = thread.start_ns.or(Some(told_ns));
+        }
+        let gone =
+            self.map.kernel_threads.iter_mut().filter(|thread| !alive.contains(&key(thread)));
+        gone.for_each(|thread| thread.end_ns = thread.end_ns.or(Some(told_ns)));
     }
 
     fn intern(&mut self, module: GuestModule) -> u32 {
@@ -156,7 +206,9 @@ impl KnownMap {
             return *number;
         }
         let number = u32::try_from(self.map.modules.len()).unwrap_or(u32::MAX);
-        if self.map.modules.len() < MAX_IMAGES {
+        if self.map.modules.len() < MAX_IMAGES
+            && self.has_room(2 * (module.path.len() + module.build_id.len()))
+        {
             self.map.modules.push(module.clone());
             self.by_content.insert(module, number);
         }
@@ -173,7 +225,9 @@ impl KnownMap {
         let row = self.rows.get(&image.id).copied();
         let before = row.map_or(0, |row| parts(&self.map.images[row]));
         let after = self.parts - before + parts(&image);
-        if MAX_IMAGE_PARTS < after || (row.is_none() && MAX_IMAGES <= self.map.images.len()) {
+        let names: usize = image.threads.iter().map(|thread| thread.name.len()).sum();
+        let is_one_too_many = row.is_none() && MAX_IMAGES <= self.map.images.len();
+        if MAX_IMAGE_PARTS < after || is_one_too_many || !self.has_room(image.name.len() + names) {
             self.left_out += 1;
             return;
         }

@@ -82,7 +82,7 @@ fn a_new_session_goes_on_where_the_last_one_stopped() {
     known.add(answer(60, &["0 7 b000 12..55 0"], &[]));
     check(
         &known,
-        &["1 a000 -..- /init", "7 b000 12..55 /sh", "8 c000 -..50 /sh", "9 c000 20..- /new"],
+        &["1 a000 -..- /init", "7 b000 12..55 /sh", "8 c000 -..20 /sh", "9 c000 20..- /new"],
     );
     let numbers: Vec<(u32, u32)> = known.numbers_in_session().into_iter().collect();
     assert_eq!(numbers, [(0, 1), (1, 0), (2, 2)]);

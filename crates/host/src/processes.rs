@@ -103,6 +103,10 @@ impl ProcessLog {
         let new = self.ended.split_off(self.ended_and_hit);
         self.ended.extend(new.into_iter().filter(|image| is_hit(image.pid)));
         self.ended_and_hit = self.ended.len();
+        if MOST_FOR_ALL <= self.kept {
+            // There may be room again.
+            self.count_at = self.kept;
+        }
     }
 
     /// Mappings and threads for which there was no room.

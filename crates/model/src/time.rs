@@ -5,6 +5,9 @@
 pub struct HostNs(pub u64);
 
 impl HostNs {
+    /// The latest that is stored, in this century: differences and sums of two times are numbers.
+    pub const MAX: Self = Self((1 << 62) - 1);
+
     /// Nanoseconds from `earlier` to `self`; 0 when `earlier` is later.
     #[must_use]
     pub fn since(self, earlier: HostNs) -> u64 {
@@ -25,7 +28,7 @@ impl Clock {
     /// A guest time on the host's axis; saturates at the axis' ends.
     #[must_use]
     pub fn to_host(self, guest_ns: u64) -> HostNs {
-        HostNs(guest_ns.saturating_add_signed(self.host_minus_guest_ns))
+        HostNs(guest_ns.saturating_add_signed(self.host_minus_guest_ns)).min(HostNs::MAX)
     }
 }
 
@@ -38,5 +41,6 @@ mod test {
         let clock = Clock { host_minus_guest_ns: -5, error_ns: 1 };
         assert_eq!(clock.to_host(12), HostNs(7));
         assert_eq!(clock.to_host(2), HostNs(0));
+        assert_eq!(clock.to_host(u64::MAX), HostNs::MAX);
     }
 }

@@ -9,6 +9,8 @@ use crate::columns::WHOLE_TABLES;
 
 /// Bytes that a row takes at most while it is read, without its texts and lists.
 const ROW: usize = 192;
+/// Those of a row of three numbers.
+const SHORT_ROW: usize = 64;
 /// Those of a list's value. Of a text its bytes count twice.
 const VALUE: usize = 20;
 /// The same of a text in a list.
@@ -33,8 +35,8 @@ pub(crate) fn cost(tables: &Tables) -> usize {
 /// What the tables take that belong to nobody.
 fn others(tables: &Tables) -> usize {
     let stacks = tables.stacks.iter().map(|s| ROW + VALUE * (s.kernel.len() + s.user.len()));
-    let rows = tables.vms.len() + tables.vcpus.len() + tables.throttling.len() + tables.exits.len();
-    stacks.sum::<usize>() + ROW * rows
+    let rows = ROW * (tables.vms.len() + tables.vcpus.len());
+    stacks.sum::<usize>() + rows + SHORT_ROW * (tables.throttling.len() + tables.exits.len())
 }
 
 fn fit_within(limit: usize, tables: &Tables) -> (Cow<'_, Tables>, Vec<Note>) {

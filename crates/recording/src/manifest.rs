@@ -15,8 +15,6 @@ use crate::files::{Digest, DurableFile};
 /// The format this program writes, and the newest it reads.
 pub const FORMAT_VERSION: u32 = 1;
 
-/// Times are before this one: the difference or sum of two is a number. In this century.
-pub(crate) const MAX_TIME_NS: u64 = 1 << 62;
 /// Its size at most.
 const MAX_BYTES: u64 = 1 << 24;
 
@@ -132,9 +130,9 @@ impl Format {
 /// Whether sums of its numbers are numbers: times are from this century, and nothing else is counted so far.
 fn is_plausible(name: &str, value: &serde_json::Value) -> bool {
     use serde_json::Value;
-    let limit = if name.ends_with("_ns") { MAX_TIME_NS } else { 1 << 53 };
+    let most = if name.ends_with("_ns") { HostNs::MAX.0 } else { 1 << 53 };
     match value {
-        Value::Number(number) => number.as_u64().is_none_or(|number| number < limit),
+        Value::Number(number) => number.as_u64().is_none_or(|number| number <= most),
         Value::Array(values) => values.iter().all(|value| is_plausible(name, value)),
         Value::Object(members) => members.iter().all(|(name, value)| is_plausible(name, value)),
         Value::Null | Value::Bool(_) | Value::String(_) => true,

@@ -7,12 +7,12 @@
 //!
 //! The kernel ends a task's events when it executes a program with other rights (setuid, setgid); see `Executions`.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 
-use model::{Tid, TraceEvent, TraceEventKind};
+use model::{HostNs, Tid, TraceEvent, TraceEventKind};
 use perf_event::events::Tracepoint;
 use perf_event::{Builder, Counter};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
@@ -110,28 +110,60 @@ fn open(number: u64, tid: u32) -> io::Result<Counter> {
 ///  call begins --> program begins --> call ends      all is well
 ///                                 \-> task ends, or the trace does: it had no events
 /// ```
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Executions {
+    /// What tasks did, by time: it comes CPU by CPU, and a task that begins a program may move to another one.
+    steps: BTreeMap<(HostNs, Tid), Step>,
     /// Tasks in a call that may begin a program, and whether it has.
     calling: HashMap<Tid, bool>,
     unseen: u64,
 }
 
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    Enter,
+    Begin,
+    Exit,
+    End,
+}
+
+/// Steps that wait for earlier ones of other CPUs.
+const MAX_STEPS: usize = 1 << 16;
+
 impl Executions {
     pub(crate) fn see(&mut self, event: &TraceEvent) {
-        match event.kind {
+        let (task, step) = match event.kind {
             TraceEventKind::SyscallEnter { task, number } if may_execute(number) => {
+                (task, Step::Enter)
+            }
+            TraceEventKind::Exec { task, .. } => (task, Step::Begin),
+            TraceEventKind::SyscallExit { task, number, .. } if may_execute(number) => {
+                (task, Step::Exit)
+            }
+            TraceEventKind::Exit { task } => (task, Step::End),
+            _ => return,
+        };
+        self.steps.insert((event.time, task), step);
+        while MAX_STEPS < self.steps.len() {
+            if let Some(((_, task), step)) = self.steps.pop_first() {
+                self.take(task, step);
+            }
+        }
+    }
+
+    fn take(&mut self, task: Tid, step: Step) {
+        match step {
+            Step::Enter => {
                 self.ended(task);
                 self.calling.insert(task, false);
             }
-            TraceEventKind::Exec { task, .. } => {
+            Step::Begin => {
                 self.calling.entry(task).and_modify(|has_begun| *has_begun = true);
             }
-            TraceEventKind::SyscallExit { task, .. } => {
+            Step::Exit => {
                 self.calling.remove(&task);
             }
-            TraceEventKind::Exit { task } => self.ended(task),
-            _ => {}
+            Step::End => self.ended(task),
         }
     }
 
@@ -139,9 +171,13 @@ impl Executions {
         self.unseen += u64::from(self.calling.remove(&task) == Some(true));
     }
 
-    /// How many so far, with those whose tasks are still there.
+    /// How many so far, with those whose tasks are still there. All events must have been seen.
     pub(crate) fn unseen(&self) -> u64 {
-        self.unseen + self.calling.values().filter(|&&has_begun| has_begun).count() as u64
+        let mut all = self.clone();
+        for ((_, task), step) in std::mem::take(&mut all.steps) {
+            all.take(task, step);
+        }
+        all.unseen + all.calling.values().filter(|&&has_begun| has_begun).count() as u64
     }
 }
 
@@ -152,7 +188,7 @@ fn may_execute(number: u16) -> bool {
 
 #[cfg(test)]
 mod test {
-    use model::{HostNs, MachineId, TaskName};
+    use model::{MachineId, TaskName};
 
     use super::*;
 
@@ -160,7 +196,9 @@ mod test {
     fn check(words: &str, expected: u64) {
         let mut executions = Executions::default();
         let task = Tid(7);
-        for word in words.split_whitespace() {
+        // As from two CPUs: every other event comes first.
+        let mut events = Vec::new();
+        for (word, time) in words.split_whitespace().zip(1..) {
             let kind = match word.split_at(1) {
                 (">", call) => TraceEventKind::SyscallEnter { task, number: call.parse().unwrap() },
                 ("<", call) => {
@@ -170,9 +208,11 @@ mod test {
                 _ if word == "exec" => TraceEventKind::Exec { task, name: TaskName::new(b"sh") },
                 _ => TraceEventKind::Exit { task },
             };
-            let (machine, cpu, time) = (MachineId::HOST, 0, HostNs(1));
-            executions.see(&TraceEvent { machine, cpu, time, kind });
+            let (machine, cpu, time) = (MachineId::HOST, time % 2, HostNs(time.into()));
+            events.push(TraceEvent { machine, cpu, time, kind });
         }
+        events.sort_by_key(|event| event.cpu);
+        events.iter().for_each(|event| executions.see(event));
         assert_eq!(executions.unseen(), expected, "{words}");
     }
 

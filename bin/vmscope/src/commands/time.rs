@@ -54,6 +54,9 @@ impl TimeRange {
         let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let at = |time: Duration| HostNs(all.start.0.saturating_add(ns(time))).min(all.end);
         let (from, to) = (self.from.map_or(all.start, at), self.to.map_or(all.end, at));
+        if (from..to) == all {
+            return Ok(None);
+        }
         if from < to {
             return Ok(Some(from..to));
         }

@@ -94,8 +94,8 @@ impl Source for Host {
     fn machine(&self) -> Machine {
         let mut row = self.row.clone();
         row.missing.extend_from_slice(self.tracer.missing());
-        let unseen = self.tracer.unseen_programs();
-        if self.stopped && 0 < unseen {
+        let unseen = if self.stopped { self.tracer.unseen_programs() } else { 0 };
+        if 0 < unseen {
             let reason = format!("those of {unseen} programs with other rights (setuid, setgid)");
             row.missing.push(("system calls".to_owned(), reason));
         }

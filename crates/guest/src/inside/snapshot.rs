@@ -127,7 +127,7 @@ impl Reader {
             }
         };
         let began = (log.started_ns, log.problems.clone());
-        let timeline = Timeline::begin(before, log.started_ns);
+        let mut timeline = Timeline::begin(before, log.started_ns);
         self.first_kernel_threads = timeline.kernel_threads(kernel_threads);
         self.log = Some((log, timeline));
         began
@@ -144,6 +144,7 @@ impl Reader {
         if let Some((mut log, mut timeline)) = self.log.take() {
             timeline.follow(log.drain(map.now_ns, self.page_offset(), &mut self.modules));
             map.images = timeline.changes(most_bytes(pace));
+            map.kernel_threads.extend(timeline.kernel_threads(Vec::new()));
             self.log = Some((log, timeline));
         }
         self.tell_modules(&mut map);

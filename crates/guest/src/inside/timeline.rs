@@ -60,7 +60,7 @@ pub(crate) struct Timeline {
     next_id: u32,
     /// When the log began.
     started_ns: u64,
-    /// Those that ended since, in time order.
+    /// Those that ended and were not told yet, in time order.
     ended_kernel_threads: VecDeque<GuestKernelThread>,
 }
 
@@ -116,10 +116,14 @@ impl Timeline {
         self.done
     }
 
-    /// Kernel threads that ended, and those that are `alive`, whose `start_ns` is when each was made. More than `MAX_OTHERS`
-    /// are cut off, first those that ended first.
-    pub(crate) fn kernel_threads(&self, alive: Vec<GuestKernelThread>) -> Vec<GuestKernelThread> {
-        let ended = self.ended_kernel_threads.iter().rev();
+    /// Kernel threads that ended since they were told, and those that are `alive`, whose `start_ns` is when each was made.
+    /// More than `MAX_OTHERS` are cut off, first those that ended first.
+    pub(crate) fn kernel_threads(
+        &mut self,
+        alive: Vec<GuestKernelThread>,
+    ) -> Vec<GuestKernelThread> {
+        let ended = std::mem::take(&mut self.ended_kernel_threads);
+        let ended = ended.iter().rev();
         // Those that were alive when they were looked for, and ended before the log did.
         let gone: HashSet<_> = ended.clone().map(|thread| (thread.tid, thread.start_ns)).collect();
         let alive =
@@ -322,7 +326,9 @@ impl Timeline {
         };
         // Without an event of its end: it was lost.
         if let Some(old) = self.live.insert(pid, child) {
-            self.done.extend(old.image(pid, Some(time_ns)).filter(|old| old.start_ns.is_some()));
+            let was_told = !old.is_changed;
+            let old = old.image(pid, Some(time_ns));
+            self.done.extend(old.filter(|old| was_told || old.start_ns.is_some()));
         }
     }
 

@@ -14,7 +14,6 @@ use parquet::file::reader::RowGroupReader;
 use parquet::file::writer::SerializedColumnWriter;
 
 use super::Budget;
-use crate::manifest::MAX_TIME_NS;
 use crate::schema::{Presence, ValueType};
 
 /// Rows that are read at a time.
@@ -263,7 +262,7 @@ scalar!(i64, Int64Type, I64, |value| *value, Some);
 newtypes!(u32: CpuId ImageId KernelStack MachineId ModuleId Pid StackId Tid TraceStack VcpuId VmId);
 newtypes!(u64: GuestVirt HostVirt);
 scalar!(HostNs, Int64Type, U64, |time| time.0.cast_signed(), |value| {
-    Some(HostNs(value.cast_unsigned())).filter(|time| time.0 < MAX_TIME_NS)
+    Some(HostNs(value.cast_unsigned())).filter(|time| *time <= HostNs::MAX)
 });
 scalar!(Cr3, Int64Type, U64, |cr3| cr3.base().cast_signed(), |base| {
     Some(Cr3::new(base.cast_unsigned()))
