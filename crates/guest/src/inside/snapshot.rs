@@ -24,7 +24,7 @@ use crate::walk::{IdleTasks, KernelThread, Layout, Process, Walk, idle_tasks, wa
 const SETTLING_NS: u64 = 50_000_000;
 
 /// Of files whose symbols are read while the guest is sampled: a busy guest leaves little time for it.
-const LARGEST_AT_LOW_PACE: u64 = 4 << 20;
+const LARGEST_AT_LOW_PACE: u64 = 512 << 10;
 
 /// Reads one guest's inside for one session; numbers of modules and images stay valid as long as it lives.
 #[derive(Debug, Default)]
