@@ -7,6 +7,8 @@
 
 #![allow(clippy::print_stdout)]
 
+mod calls;
+
 use std::error::Error;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,12 +19,11 @@ use std::time::{Duration, Instant};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use tracer::{Filter, Options, Tracer};
 
+use self::calls::{BATCHES, CALLS, batches, call, median, ns_per_call};
+
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 const ROUNDS: usize = 7;
-const BATCHES: usize = 400;
-/// So few that most batches are not interrupted.
-const CALLS: u32 = 500;
 /// Entry and exit.
 const EVENTS_PER_CALL: u32 = 2;
 /// How long each is asked to keep up.
@@ -342,35 +343,16 @@ fn end(mut child: Child) -> Result<()> {
     Ok(())
 }
 
-fn batches() -> Vec<f64> {
-    (0..BATCHES).map(|_| ns_per_call()).collect()
-}
-
-fn ns_per_call() -> f64 {
-    let begin = Instant::now();
-    for _ in 0..CALLS {
-        std::hint::black_box(rustix::process::getppid());
-    }
-    begin.elapsed().as_nanos() as f64 / f64::from(CALLS)
-}
-
 /// Calls at a steady rate, or as fast as they go where that is slower: the events that they make.
 fn flood() -> u64 {
     let begin = Instant::now();
     let mut events = 0;
     while begin.elapsed() < FLOOD {
-        for _ in 0..CALLS {
-            std::hint::black_box(rustix::process::getppid());
-        }
+        call();
         events += u64::from(CALLS * EVENTS_PER_CALL);
         while begin.elapsed().as_nanos() < u128::from(events) * NS_PER_EVENT {
             std::hint::spin_loop();
         }
     }
     events
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }

@@ -5,10 +5,11 @@
 
 #![allow(clippy::print_stdout)]
 
+mod calls;
+
 use std::error::Error;
 use std::path::Path;
 use std::process::{Child, Command};
-use std::time::Instant;
 
 use aya::Ebpf;
 use aya::programs::RawTracePoint;
@@ -18,12 +19,11 @@ use perf_event::{Builder, Counter};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use tracer::{Filter, Options, Tracer};
 
+use self::calls::{batches, median};
+
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 const ROUNDS: usize = 12;
-const BATCHES: usize = 500;
-/// So few that most batches are not interrupted.
-const CALLS: u32 = 1000;
 
 fn main() -> Result<()> {
     let cpus = host::machine::online_cpus(Path::new("/sys"))?;
@@ -91,21 +91,4 @@ fn vmscope(cpus: &[u32], pid: u32) -> Result<Tracer> {
     tracer.follow(Pid(pid))?;
     tracer.start()?;
     Ok(tracer)
-}
-
-fn batches() -> Vec<f64> {
-    (0..BATCHES).map(|_| ns_per_call()).collect()
-}
-
-fn ns_per_call() -> f64 {
-    let begin = Instant::now();
-    for _ in 0..CALLS {
-        std::hint::black_box(rustix::process::getppid());
-    }
-    begin.elapsed().as_nanos() as f64 / f64::from(CALLS)
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }
