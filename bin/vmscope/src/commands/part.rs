@@ -69,7 +69,7 @@ impl Part {
     /// Every vCPU's time; `edges` says how the edges of gaps are found, by default as recorded.
     ///
     /// # Errors
-    /// A usage error when edges by switches are asked for and there are none; or the recording can't be read.
+    /// If switches are asked for and the recording has none (a usage error), or if it can't be read.
     pub(crate) fn axis(
         &self,
         resolver: &Resolver<'_>,

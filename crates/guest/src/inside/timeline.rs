@@ -116,7 +116,7 @@ impl Timeline {
         self.done
     }
 
-    /// Kernel threads that ended since they were told, and those that are `alive`, whose `start_ns` is when each was made.
+    /// Kernel threads to report: `alive` (`start_ns` is when each was created), and those that ended since the last call.
     /// More than `MAX_OTHERS` are cut off, first those that ended first.
     pub(crate) fn kernel_threads(
         &mut self,

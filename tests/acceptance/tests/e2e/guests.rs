@@ -1,6 +1,6 @@
 //! Real guests on the virtual KVM host: who ran, by name, and nothing lost.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use acceptance::{Report, in_testbed, report, root, run, text, vmscope};
@@ -206,13 +206,18 @@ fn named(recording: &Path, vm: &str, more: &[&str]) -> (u64, u64) {
     (ran, ran - lost)
 }
 
+/// A recording of a scenario's steps, and what they printed.
+fn recorded_steps(scenario: &str, folder: &Path) -> (PathBuf, String) {
+    let script = "vmscope record -o rec -- vmscope testbed steps";
+    let ran = in_testbed(scenario, folder, script).unwrap();
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    (folder.join("rec"), ran.stdout)
+}
+
 /// `scenarios/reset-and-kill.toml`: what guests told before counts, and after a boot they are asked anew.
 pub(crate) fn guests_that_boot_again_or_are_killed_keep_their_names() {
     let folder = tempfile::tempdir().unwrap();
-    let script = "vmscope record -o rec -- vmscope testbed steps";
-    let ran = in_testbed("reset-and-kill", folder.path(), script).unwrap();
-    assert_eq!(ran.code, 0, "{}", ran.stderr);
-    let recording = folder.path().join("rec");
+    let (recording, steps) = recorded_steps("reset-and-kill", folder.path());
     let (all, with_names) = named(&recording, "b", &[]);
     assert!(10_000 < all && all * 9 < with_names * 10, "the guest that was killed");
 
@@ -228,8 +233,8 @@ pub(crate) fn guests_that_boot_again_or_are_killed_keep_their_names() {
         eprintln!("compute_a from {from:.1} to {to:.1} s: {:.1} s", ns as f64 / 1e9);
         ns as f64 / 1e9
     };
-    let ended = ended_at(&ran.stdout, "sleep 14");
-    let began = ran.stdout.lines().find(|line| line.contains("system_reset")).unwrap();
+    let ended = ended_at(&steps, "sleep 14");
+    let began = steps.lines().find(|line| line.contains("system_reset")).unwrap();
     let began: f64 = began.split(' ').next().unwrap().parse().unwrap();
     let again = 14.0 + ended - began;
     // 80 % of its work is in this function, and it has a CPU of its own.
@@ -248,10 +253,7 @@ fn ended_at(steps: &str, words: &str) -> f64 {
 /// `scenarios/hotplug.toml`: a program that begins and ends on a plugged vCPU, which is then unplugged.
 pub(crate) fn a_vcpu_that_comes_and_goes_has_names_and_its_own_time() {
     let folder = tempfile::tempdir().unwrap();
-    let script = "vmscope record -o rec -- vmscope testbed steps";
-    let ran = in_testbed("hotplug", folder.path(), script).unwrap();
-    assert_eq!(ran.code, 0, "{}", ran.stderr);
-    let recording = folder.path().join("rec");
+    let (recording, _) = recorded_steps("hotplug", folder.path());
     let (all, with_names) = named(&recording, "a", &["--vcpu", "1"]);
     assert!(1_000 < all && all * 9 < with_names * 10, "programs on the new vCPU");
     let vcpu = |number| {
