@@ -7,9 +7,10 @@
 //!   | -- Hello ------------------> |   says the protocol version; answer: Hello
 //!   | -- StartLog ---------------> |   begin to note processes that start and end; answer: LogStarted
 //!   | -- Changes ----------------> |   answer: Map, with everything: it is the first of this session
+//!   | -- Symbols(one module) ----> |   again and again for a second; answer: Symbols
 //!   |        (sampling)            |
 //!   | -- Changes ----------------> |   every few seconds; answer: Map, with what is new since the last one
-//!   | -- Symbols(one module) ----> |   one file after each of these; answer: Symbols
+//!   | -- Symbols(one module) ----> |   now and then, paced by the CPU time that the last one took; answer: Symbols
 //!   |        ...                   |
 //!   | -- Snapshot ---------------> |   answer: Map, with what is new; the log is closed
 //!   | -- Symbols(modules) -------> |   answer: Symbols
@@ -93,6 +94,8 @@ pub enum Request {
         modules: Vec<u32>,
         /// How urgent it is.
         pace: Pace,
+        /// Bytes of the largest file that is worth the guest's time.
+        largest_file: u64,
     },
     /// Begin to trace.
     TraceStart(TraceOptions),
@@ -219,7 +222,7 @@ pub struct KernelModule {
 }
 
 /// One program image of the guest: a process from exec (or fork) to the next exec or its end.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct GuestImage {
     /// Its number in the session: stays when it changes or ends.
     pub id: u32,
@@ -282,7 +285,7 @@ pub struct GuestMapping {
 }
 
 /// A file that holds code.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub struct GuestModule {
     /// Path in the guest, or `[vdso]`, `[anon]`, ...
     pub path: String,
@@ -300,6 +303,8 @@ pub struct ModuleSymbols {
     pub symbols: Vec<FunctionSymbol>,
     /// Why there are none, when the file could not be read.
     pub problem: Option<String>,
+    /// CPU time that reading them took, ns.
+    pub cpu_ns: u64,
 }
 
 /// One function.

@@ -117,7 +117,7 @@ fn add_boots(
     let booted: Vec<HostNs> = told.boots.iter().skip(1).map(Boot::booted).collect();
     let last = told.boots.len().saturating_sub(1);
     let mut names = Vec::new();
-    for (n, Boot { map, clock }) in told.boots.into_iter().enumerate() {
+    for (n, Boot { map, clock, .. }) in told.boots.into_iter().enumerate() {
         let from = n.checked_sub(1).and_then(|n| booted.get(n)).copied();
         let span = MapSpan { from, until: booted.get(n).copied() };
         let numbers = map.numbers_in_session();
@@ -215,7 +215,8 @@ impl GuestNames {
         for (number, module) in (0u32..).zip(&self.modules) {
             let first = wanted.partition_point(|(hit, _)| hit < module);
             let is_hit = wanted.get(first).is_some_and(|(hit, _)| hit == module);
-            if !is_hit {
+            // What was sent without being needed is for the next recording.
+            if !is_hit && !self.symbols.contains_key(&number) {
                 continue;
             }
             match rows[module.index()].build_id.as_ref().map(|id| store.get(id)) {

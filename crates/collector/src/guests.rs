@@ -2,25 +2,30 @@
 //!
 //! ```text
 //!   connect (again and again, the guest may still be booting) --> start log --> whole map
-//!     --> every PACE: what is new, and the symbols of one file --> end: the rest
+//!     --> symbols, before anything is sampled
+//!     --> every PACE: what is new, now and then the symbols of one file --> end: the rest
 //!     --> silent, or gone: connect again; the same boot goes on, another one is a map of its own
 //! ```
 //! What a guest has told counts whatever becomes of it. A worker sleeps but for a question every `PACE`. Every question has
 //! the session's limits of time and size.
 
-use std::collections::BTreeSet;
+mod end;
+mod told;
+
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel as pipe};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use api::guest::{GuestMap, GuestModule};
-use guest::{Channel, KnownMap, Limits, LogBegin, Session, SessionError};
+use api::guest::{GuestMap, GuestModule, Pace};
+use guest::{Channel, Limits, LogBegin, Session, SessionError};
 use host::vms::VmProcess;
-use model::{BuildId, Clock, HostNs, VmId};
+use model::{BuildId, Clock, VmId};
 use symbols::Store;
 
+use self::end::{End, Woken};
+pub(crate) use self::told::{Boot, Silence, Told};
 use crate::GuestError;
 use crate::lock::PortLock;
 
@@ -31,15 +36,14 @@ const RETRY_AT_MOST: Duration = Duration::from_secs(32);
 /// Between two questions while sampling; and how late an answer is when the guest may have booted again.
 const PACE: Duration = Duration::from_secs(4);
 
+/// For symbols before anything is sampled: if the guest is gone at the end, these functions have names all the same.
+const EARLY_SYMBOLS: Duration = Duration::from_secs(1);
+
 /// To begin a session while sampling; nobody waits for it.
 const BEGIN_LIMIT: Duration = Duration::from_secs(10);
 
 /// Even if all its time was waited for before: a guest may have come up meanwhile.
 const LAST_TRY_AT_LEAST: Duration = Duration::from_secs(1);
-
-/// Boots of a guest that are told apart, and silences that are named: a guest may make up as many as it likes.
-const MAX_BOOTS: usize = 4;
-const MAX_SILENCES: usize = 20;
 
 /// What a guest told, and the session to ask it for symbols.
 #[derive(Debug)]
@@ -48,89 +52,6 @@ pub(crate) struct Answer {
     pub(crate) via: &'static str,
     /// `None`: it can't be asked any more.
     pub(crate) session: Option<Session>,
-}
-
-/// What a guest has told so far.
-#[derive(Debug, Default)]
-pub(crate) struct Told {
-    /// Oldest first.
-    pub(crate) boots: Vec<Boot>,
-    pub(crate) silences: Vec<Silence>,
-    /// When its first log began; `None`: it had none.
-    pub(crate) log_began: Option<HostNs>,
-    /// Keeps the way to it ours, where there is one only.
-    pub(crate) port: Option<PortLock>,
-    /// Why processes that ended meanwhile are not in the map.
-    pub(crate) log_problem: Option<String>,
-}
-
-/// A guest from one boot to the next.
-#[derive(Debug)]
-pub(crate) struct Boot {
-    pub(crate) map: KnownMap,
-    pub(crate) clock: Clock,
-}
-
-/// A time of which a guest told nothing.
-#[derive(Debug)]
-pub(crate) struct Silence {
-    pub(crate) from: HostNs,
-    /// `None`: it said nothing any more.
-    pub(crate) until: Option<HostNs>,
-    pub(crate) reason: String,
-}
-
-impl Boot {
-    /// When it booted: its clock began then.
-    pub(crate) fn booted(&self) -> HostNs {
-        self.clock.to_host(0)
-    }
-}
-
-impl Told {
-    /// A session's first answer. An error: it is one boot too many.
-    fn begin(&mut self, map: GuestMap, clock: Clock) -> Result<(), SessionError> {
-        let is_known = self.boots.last().is_some_and(|boot| boot.map.boot_id() == map.boot_id);
-        if !is_known && self.boots.len() == MAX_BOOTS {
-            return Err(SessionError::Refused(format!("it booted more than {MAX_BOOTS} times")));
-        }
-        let now = clock.to_host(map.now_ns);
-        if let Some(silence) = self.silences.last_mut() {
-            silence.until.get_or_insert(now);
-        }
-        match self.boots.last_mut() {
-            Some(boot) if is_known => {
-                boot.map.add_new_session(map);
-                boot.clock = clock;
-            }
-            _ => {
-                let mut known = KnownMap::default();
-                known.add(map);
-                self.boots.push(Boot { map: known, clock });
-            }
-        }
-        Ok(())
-    }
-
-    fn add(&mut self, map: GuestMap, clock: Clock) {
-        if let Some(boot) = self.boots.last_mut() {
-            boot.map.add(map);
-            boot.clock = clock;
-        }
-    }
-
-    /// The guest does not answer any more. What follows before it answers again is the same silence.
-    fn lose(&mut self, reason: String) {
-        let is_silent = self.silences.last().is_some_and(|silence| silence.until.is_none());
-        let (Some(boot), false) = (self.boots.last(), is_silent) else { return };
-        if self.silences.len() < MAX_SILENCES {
-            let from = boot.clock.to_host(boot.map.told_ns());
-            self.silences.push(Silence { from, until: None, reason });
-        } else if let Some(last) = self.silences.last_mut() {
-            // It has spoken in between, now and then.
-            last.until = None;
-        }
-    }
 }
 
 /// The workers of all VMs.
@@ -145,68 +66,6 @@ pub(crate) struct GuestWorkers {
 }
 
 type Worker = JoinHandle<Result<Answer, GuestError>>;
-
-/// The collection's end, and that of VMs, as workers wait for it.
-#[derive(Debug, Default)]
-struct End {
-    state: Mutex<EndState>,
-    changed: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct EndState {
-    reached: Option<Instant>,
-    /// How long guests were waited for before anything was sampled.
-    waited: Duration,
-    gone: BTreeSet<VmId>,
-}
-
-/// Why a worker goes on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Woken {
-    /// It has waited long enough.
-    Time,
-    /// Its VM has ended: its channel may lead to another one by now.
-    VmGone,
-    /// The collection has ended.
-    End,
-}
-
-impl End {
-    /// Waits for the end, that of `vm`, or `limit`.
-    fn wait(&self, vm: VmId, limit: Duration) -> Woken {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let going_on = |state: &mut EndState| state.reached.is_none() && !state.gone.contains(&vm);
-        let waited = self.changed.wait_timeout_while(state, limit, going_on);
-        let state = waited.unwrap_or_else(PoisonError::into_inner).0;
-        match (state.gone.contains(&vm), state.reached.is_some()) {
-            (true, _) => Woken::VmGone,
-            (false, true) => Woken::End,
-            (false, false) => Woken::Time,
-        }
-    }
-
-    fn is_gone(&self, vm: VmId) -> bool {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).gone.contains(&vm)
-    }
-
-    /// How long guests have been waited for, before and after sampling.
-    fn waited(&self) -> Duration {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.waited + state.reached.map_or(Duration::ZERO, |reached| reached.elapsed())
-    }
-
-    /// The same, if the collection has ended.
-    fn waited_after(&self) -> Duration {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.reached.map_or(Duration::ZERO, |reached| state.waited + reached.elapsed())
-    }
-
-    fn change(&self, change: impl FnOnce(&mut EndState)) {
-        change(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner));
-        self.changed.notify_all();
-    }
-}
 
 impl GuestWorkers {
     pub(crate) fn new() -> Self {
@@ -305,7 +164,11 @@ impl Questions {
             let first = first_try.is_some();
             let limit = self.limits.time.min(if first { Duration::MAX } else { BEGIN_LIMIT });
             let asked = Instant::now();
-            let begun = self.begin(&channel, &mut told, limit);
+            let mut begun = self.begin(&channel, &mut told, limit);
+            if first && let Ok(session) = begun {
+                let kept = self.keep_early_symbols(session, &channel, &mut told);
+                begun = kept.map_err(GuestError::from);
+            }
             if let Some(tried) = first_try.take() {
                 report_try(&tried);
             }
@@ -362,7 +225,12 @@ impl Questions {
                     let mut is_patient = self.patience(channel, session.clock());
                     let map = session.changes_while_sampled(PACE, &mut is_patient)?;
                     told.add(map, session.clock());
-                    self.keep_next_symbols(&mut session, channel, told)?;
+                    let is_stored = self.is_stored();
+                    let next =
+                        told.boots.last_mut().and_then(|boot| boot.next_module_in_time(is_stored));
+                    if let Some(module) = next {
+                        self.keep_symbols(module, Pace::Low, &mut session, channel, told)?;
+                    }
                 }
                 Woken::VmGone => {
                     told.lose(GuestError::EndedMeanwhile.to_string());
@@ -399,27 +267,49 @@ impl Questions {
         })
     }
 
-    /// The symbols of one more file: if the guest is gone at the end, its functions have names all the same.
-    fn keep_next_symbols(
+    /// The symbols of one file after the other, for a while.
+    fn keep_early_symbols(
         &self,
+        mut session: Session,
+        channel: &Channel,
+        told: &mut Told,
+    ) -> Result<Session, SessionError> {
+        let began = Instant::now();
+        while began.elapsed() < EARLY_SYMBOLS
+            && self.end.wait(self.vm, Duration::ZERO) == Woken::Time
+        {
+            let is_stored = self.is_stored();
+            let next = told.boots.last_mut().and_then(|boot| boot.map.next_module(is_stored));
+            let Some(module) = next else { break };
+            self.keep_symbols(module, Pace::Prompt, &mut session, channel, told)?;
+        }
+        Ok(session)
+    }
+
+    fn keep_symbols(
+        &self,
+        module: u32,
+        pace: Pace,
         session: &mut Session,
         channel: &Channel,
         told: &mut Told,
     ) -> Result<(), SessionError> {
-        let Some(boot) = told.boots.last_mut() else { return Ok(()) };
-        let is_stored = |module: &GuestModule| {
-            let build_id = BuildId::new(&module.build_id);
-            self.store.as_ref().zip(build_id).is_some_and(|(store, id)| store.has(&id))
-        };
-        let Some(module) = boot.map.next_module(is_stored) else { return Ok(()) };
         let mut is_patient = self.patience(channel, session.clock());
-        match session.symbols_while_sampled(module, PACE, &mut is_patient) {
-            Ok(symbols) => boot.map.keep(symbols),
+        match session.early_symbols(module, pace, PACE, &mut is_patient) {
+            Ok(symbols) => told.keep(symbols),
             // It may be asked for the others.
             Err(SessionError::Refused(_)) => {}
             Err(error) => return Err(error),
         }
         Ok(())
+    }
+
+    /// Whether nobody needs to ask for a file's symbols.
+    fn is_stored(&self) -> impl Fn(&GuestModule) -> bool {
+        |module| {
+            let build_id = BuildId::new(&module.build_id);
+            self.store.as_ref().zip(build_id).is_some_and(|(store, id)| store.has(&id))
+        }
     }
 
     /// After the end: a guest that could not be reached may be by now. If not, what it told before counts.
@@ -518,62 +408,6 @@ mod test {
             .collect();
         assert!(reasons[0].1.contains("no vsock device"), "{reasons:?}");
         assert!(reasons[1].1.contains("/nonexistent"), "{reasons:?}");
-    }
-
-    /// What a guest tells: `BOOT@TIME` a session's first answer, `+TIME` another one, `-` nothing any more. Then its boots,
-    /// each with the time of its last answer, and its silences.
-    fn check_told(answers: &str, boots: &[(&str, u64)], silences: &[(u64, Option<u64>)]) {
-        let clock = Clock { host_minus_guest_ns: 1000, error_ns: 0 };
-        let mut told = Told::default();
-        for answer in answers.split(' ') {
-            let map = |boot_id: &str, time: &str| GuestMap {
-                boot_id: boot_id.to_owned(),
-                now_ns: time.parse().unwrap(),
-                ..GuestMap::default()
-            };
-            match (answer.split_once('@'), answer.split_once('+')) {
-                (Some((boot, time)), _) => {
-                    // One boot too many is a failed session like others.
-                    if let Err(error) = told.begin(map(boot, time), clock) {
-                        told.lose(error.to_string());
-                    }
-                }
-                (_, Some((boot, time))) => told.add(map(boot, time), clock),
-                _ => told.lose("no answer in time".to_owned()),
-            }
-        }
-        let told_boots: Vec<_> =
-            told.boots.iter().map(|boot| (boot.map.boot_id(), boot.map.told_ns())).collect();
-        assert_eq!(told_boots, boots, "{answers}");
-        let told_silences: Vec<_> = told
-            .silences
-            .iter()
-            .map(|silence| (silence.from.0, silence.until.map(|until| until.0)))
-            .collect();
-        assert_eq!(told_silences, silences, "{answers}");
-    }
-
-    #[test]
-    fn what_was_told_counts_and_silences_have_times() {
-        check_told("x@1 x+5", &[("x", 5)], &[]);
-        check_told("- - x@1 x+5 - -", &[("x", 5)], &[(1005, None)]);
-        check_told("x@1 x+5 - - x@9", &[("x", 9)], &[(1005, Some(1009))]);
-        check_told("x@1 - y@3 y+5 -", &[("x", 1), ("y", 5)], &[(1001, Some(1003)), (1005, None)]);
-        let boots = [("a", 1), ("b", 2), ("c", 3), ("d", 4)];
-        let times = [(1001, Some(1002)), (1002, Some(1003)), (1003, Some(1004)), (1004, None)];
-        check_told("a@1 - b@2 - c@3 - d@4 - e@5 -", &boots, &times);
-    }
-
-    #[test]
-    fn the_end_of_a_vm_and_of_all_wake_workers() {
-        let end = End::default();
-        let moment = Duration::from_millis(1);
-        assert_eq!(end.wait(VmId(0), moment), Woken::Time);
-        end.change(|state| state.gone.extend([VmId(1)]));
-        assert_eq!(end.wait(VmId(0), moment), Woken::Time);
-        end.change(|state| state.reached = Some(Instant::now()));
-        let hour = Duration::from_secs(3600);
-        assert_eq!([0, 1].map(|vm| end.wait(VmId(vm), hour)), [Woken::End, Woken::VmGone]);
     }
 
     #[test]

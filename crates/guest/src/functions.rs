@@ -38,10 +38,10 @@ mod test {
             name: name.to_owned(),
         };
         let symbols = [(u64::MAX, 5, "wraps"), (5, 1, ""), (6, 1, "a\nb")].map(symbol).to_vec();
-        let answer = ModuleSymbols { module: 0, symbols, problem: None };
+        let answer = ModuleSymbols { symbols, ..ModuleSymbols::default() };
         assert_eq!(functions(answer), Ok(vec![symbol((6, 1, "a\\u{a}b"))]));
         let problem = Some("no\nfile".to_owned());
-        let refused = ModuleSymbols { module: 0, symbols: Vec::new(), problem };
+        let refused = ModuleSymbols { problem, ..ModuleSymbols::default() };
         assert_eq!(functions(refused), Err("no\\u{a}file".to_owned()));
     }
 }

@@ -22,9 +22,9 @@ const MAX_KEPT_FUNCTIONS: usize = 1 << 18;
 #[derive(Debug, Clone, Default)]
 pub struct KnownMap {
     map: GuestMap,
-    /// Of the session's images, by their ids: where they are in `map.images`.
+    /// Maps an image id of the current session to its index in `map.images`.
     rows: HashMap<u32, usize>,
-    /// Of the session's modules, by their numbers: where they are in `map.modules`.
+    /// Maps a module number of the current session to its index in `map.modules`.
     numbers: Vec<u32>,
     by_content: HashMap<GuestModule, u32>,
     /// Threads and mappings of all images.

@@ -103,8 +103,11 @@ fn symbols_are_kept_by_the_maps_numbers_and_not_without_bounds() {
     known.add(answer(10, &["0 1 a000 -..- 0"], &["/init"]));
     known.add_new_session(answer(20, &["0 1 a000 -..- 1"], &["/new", "/init"]));
     let function = FunctionSymbol { offset: 1, size: 1, name: "f".into() };
-    let symbols =
-        |module, n| ModuleSymbols { module, symbols: vec![function.clone(); n], problem: None };
+    let symbols = |module, n| ModuleSymbols {
+        module,
+        symbols: vec![function.clone(); n],
+        ..ModuleSymbols::default()
+    };
     known.keep(symbols(1, 3));
     known.keep(symbols(0, MAX_KEPT_FUNCTIONS));
     known.keep(symbols(7, 1));

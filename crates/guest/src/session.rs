@@ -27,6 +27,9 @@ impl Default for Limits {
     }
 }
 
+/// Of files whose symbols are asked for before it is known that a sample hit them.
+const LARGEST_EARLY_FILE: u64 = 4 << 20;
+
 /// Why a guest did not answer as it should.
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError {
@@ -175,8 +178,8 @@ impl Session {
         map_of(answer)
     }
 
-    /// As `changes`, while the guest is being sampled. A busy guest takes its time, and giving up would lose its log: each
-    /// time `limit` has passed, `is_patient` says whether to wait on.
+    /// Like `changes`, for a guest that is being sampled. A busy guest may answer late, and hanging up would end its log. So
+    /// after every `limit` without an answer, `is_patient` decides whether to keep waiting.
     ///
     /// # Errors
     /// If it does not answer, or not as it should.
@@ -186,7 +189,7 @@ impl Session {
         is_patient: &mut dyn FnMut() -> bool,
     ) -> Result<GuestMap, SessionError> {
         let question = Request::Changes { pace: Pace::Low };
-        map_of(self.ask_while_sampled(&question, limit, is_patient)?)
+        map_of(self.ask_patiently(&question, Pace::Low, limit, is_patient)?)
     }
 
     /// Takes the rest, with who is alive now; ends the log. It has the time limit of one step.
@@ -209,29 +212,35 @@ impl Session {
         Ok(map)
     }
 
-    /// The symbols of one module (its number in this session) while the guest is being sampled.
+    /// The symbols of one module (its number in this session) before the end, unless its file is large. A guest that is late
+    /// is waited for as by `changes_while_sampled`.
     ///
     /// # Errors
     /// If it does not answer, or not as it should.
-    pub fn symbols_while_sampled(
+    pub fn early_symbols(
         &mut self,
         module: u32,
+        pace: Pace,
         limit: Duration,
         is_patient: &mut dyn FnMut() -> bool,
     ) -> Result<ModuleSymbols, SessionError> {
-        let question = Request::Symbols { modules: vec![module], pace: Pace::Low };
-        symbols_of(module, self.ask_while_sampled(&question, limit, is_patient)?)
+        let largest_file = LARGEST_EARLY_FILE;
+        let question = Request::Symbols { modules: vec![module], pace, largest_file };
+        symbols_of(module, self.ask_patiently(&question, pace, limit, is_patient)?)
     }
 
-    /// Whoever is asked every few seconds may say little.
-    fn ask_while_sampled(
+    fn ask_patiently(
         &mut self,
         question: &Request,
+        pace: Pace,
         limit: Duration,
         is_patient: &mut dyn FnMut() -> bool,
     ) -> Result<Response, SessionError> {
         self.begin_question(limit);
-        self.allow(self.limits.bytes.min((MAX_LOW_PACE_BYTES + HEADER_BYTES) as u64));
+        if pace == Pace::Low {
+            // Whoever is asked every few seconds may say little.
+            self.allow(self.limits.bytes.min((MAX_LOW_PACE_BYTES + HEADER_BYTES) as u64));
+        }
         let mut answer = self.ask(question);
         while answer.as_ref().is_err_and(SessionError::is_late) && is_patient() {
             self.deadline = Instant::now() + limit;
@@ -260,15 +269,16 @@ impl Session {
             };
             answers.push(outcome.unwrap_or_else(|reason| ModuleSymbols {
                 module: *module,
-                symbols: Vec::new(),
                 problem: Some(reason),
+                ..ModuleSymbols::default()
             }));
         }
         answers
     }
 
     fn symbols_of(&mut self, module: u32) -> Result<ModuleSymbols, SessionError> {
-        let question = Request::Symbols { modules: vec![module], pace: Pace::Prompt };
+        let (pace, largest_file) = (Pace::Prompt, u64::MAX);
+        let question = Request::Symbols { modules: vec![module], pace, largest_file };
         symbols_of(module, self.ask(&question)?)
     }
 

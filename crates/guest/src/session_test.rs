@@ -100,7 +100,7 @@ fn a_good_guest_gives_its_map_clock_and_symbols() {
     assert_eq!(session.changes(quick().time).unwrap(), map());
     let mut never = || false;
     assert_eq!(session.changes_while_sampled(quick().time, &mut never).unwrap(), map());
-    assert_eq!(session.symbols_while_sampled(3, quick().time, &mut never).unwrap().module, 3);
+    assert_eq!(session.early_symbols(3, Pace::Low, quick().time, &mut never).unwrap().module, 3);
     assert_eq!(session.snapshot().unwrap(), map());
     let clock = session.clock();
     let away = clock.host_minus_guest_ns.abs_diff(5000);

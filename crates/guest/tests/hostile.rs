@@ -90,7 +90,7 @@ fn valid_symbols() -> Response {
     let symbols = (0..50)
         .map(|n| FunctionSymbol { offset: n * 64, size: 32, name: format!("_ZN{n}") })
         .collect();
-    Response::Symbols(vec![ModuleSymbols { module: 1, symbols, problem: None }])
+    Response::Symbols(vec![ModuleSymbols { module: 1, symbols, ..ModuleSymbols::default() }])
 }
 
 fn tables() -> Tables {

@@ -18,7 +18,7 @@ fn requests() -> Vec<Request> {
         Request::Hello { version: VERSION },
         Request::StartLog,
         Request::Snapshot,
-        Request::Symbols { modules: vec![0, 300], pace: Pace::Prompt },
+        Request::Symbols { modules: vec![0, 300], pace: Pace::Prompt, largest_file: 1 << 20 },
         Request::Changes { pace: Pace::Low },
     ]
 }
@@ -61,7 +61,7 @@ fn responses() -> Vec<Response> {
         Response::Hello { version: VERSION, now_ns: 1000 },
         Response::LogStarted { now_ns: 1000, problem: Some("x".into()) },
         Response::Map(Box::new(map)),
-        Response::Symbols(vec![ModuleSymbols { module: 1, symbols, problem: None }]),
+        Response::Symbols(vec![ModuleSymbols { module: 1, symbols, problem: None, cpu_ns: 7 }]),
         Response::Error("x".into()),
     ]
 }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use api::guest::{GuestImage, GuestMapping, GuestModule, GuestThread, MAX_IMAGES, ModuleSymbols};
 use host::procfs::{self, MapsEntry};
+use rustix::time::ClockId;
 
 use super::elf;
 use crate::walk::Process;
@@ -77,6 +78,7 @@ impl Modules {
 
     /// Reads the symbols of a module, if its file has at most so many bytes; it may have gone or changed meanwhile.
     pub(crate) fn symbols(&self, number: u32, most_bytes: u64) -> ModuleSymbols {
+        let cpu_before_ns = crate::clock_ns(ClockId::ThreadCPUTime);
         let symbols = match (self.list.get(number as usize), self.files.get(number as usize)) {
             (Some(module), _) if module.path == "[vdso]" => read_vdso(),
             (Some(module), Some(files)) => read_symbols(module, files, most_bytes),
@@ -86,7 +88,8 @@ impl Modules {
             Ok(symbols) => (symbols, None),
             Err(error) => (Vec::new(), Some(error.to_string())),
         };
-        ModuleSymbols { module: number, symbols, problem }
+        let cpu_ns = crate::clock_ns(ClockId::ThreadCPUTime).saturating_sub(cpu_before_ns);
+        ModuleSymbols { module: number, symbols, problem, cpu_ns }
     }
 }
 

@@ -126,9 +126,9 @@ impl Conversation {
                 at_pace(pace, || Response::Map(Box::new(self.reader.changes(pace))))
             }
             Request::Snapshot => Response::Map(Box::new(self.reader.snapshot())),
-            Request::Symbols { modules, pace } => {
-                at_pace(pace, || Response::Symbols(self.reader.symbols(&modules, pace)))
-            }
+            Request::Symbols { modules, pace, largest_file } => at_pace(pace, || {
+                Response::Symbols(self.reader.symbols(&modules, pace, largest_file))
+            }),
             Request::TraceStart(options) => self.start_trace(&options),
             Request::TraceRun => self.traced(|trace| trace.run().map(Response::TraceSeen)),
             Request::TraceLook => self.traced(|trace| Ok(Response::TraceSeen(trace.look()))),
@@ -331,7 +331,7 @@ mod test {
     #[test]
     fn a_session_begins_with_hello() {
         let conversation = &mut conversation();
-        let symbols = Request::Symbols { modules: vec![7], pace: Pace::Low };
+        let symbols = Request::Symbols { modules: vec![7], pace: Pace::Low, largest_file: 0 };
         let hello = Request::Hello { version: VERSION };
         assert!(matches!(ask(conversation, 1, &symbols), Response::Error(_)));
         assert!(matches!(ask(conversation, 1, &hello), Response::Hello { version: VERSION, .. }));

@@ -23,9 +23,6 @@ use crate::walk::{IdleTasks, KernelThread, Layout, Process, Walk, idle_tasks, wa
 /// The log's younger events wait for the next answer: another CPU's ring may hold their causes.
 const SETTLING_NS: u64 = 50_000_000;
 
-/// Of files whose symbols are read while the guest is sampled: a busy guest leaves little time for it.
-const LARGEST_AT_LOW_PACE: u64 = 512 << 10;
-
 /// Reads one guest's inside for one session; numbers of modules and images stay valid as long as it lives.
 #[derive(Debug, Default)]
 pub(crate) struct Reader {
@@ -221,16 +218,18 @@ impl Reader {
     }
 
     /// The symbols of some modules, as many as one answer holds.
-    pub(crate) fn symbols(&self, modules: &[u32], pace: Pace) -> Vec<ModuleSymbols> {
+    pub(crate) fn symbols(
+        &self,
+        modules: &[u32],
+        pace: Pace,
+        largest_file: u64,
+    ) -> Vec<ModuleSymbols> {
         let mut bytes_left = most_bytes(pace);
-        let largest = match pace {
-            Pace::Prompt => elf::MAX_FILE_BYTES,
-            Pace::Low => LARGEST_AT_LOW_PACE,
-        };
+        let largest_file = largest_file.min(elf::MAX_FILE_BYTES);
         modules
             .iter()
             .map(|module| {
-                let mut symbols = self.modules.symbols(*module, largest);
+                let mut symbols = self.modules.symbols(*module, largest_file);
                 let bytes = encoded_bytes(&symbols);
                 match bytes_left.checked_sub(bytes) {
                     Some(rest) => bytes_left = rest,
@@ -312,7 +311,7 @@ pub fn write_snapshot(output: &mut dyn Write) -> Result<Vec<String>, InsideError
         .collect();
     write_frame(output, &Response::Map(Box::new(map)))?;
     for module in used {
-        write_frame(output, &Response::Symbols(reader.symbols(&[module], Pace::Prompt)))?;
+        write_frame(output, &Response::Symbols(reader.symbols(&[module], Pace::Prompt, u64::MAX)))?;
     }
     output.flush().map_err(InsideError::Write)?;
     Ok(problems)

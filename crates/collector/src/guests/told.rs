@@ -1,0 +1,196 @@
+//! What a guest has told so far, boot by boot, and when it told nothing. Pure.
+
+use std::time::{Duration, Instant};
+
+use api::guest::{GuestMap, GuestModule, ModuleSymbols};
+use guest::{KnownMap, SessionError};
+use model::{Clock, HostNs};
+
+use crate::lock::PortLock;
+
+/// Boots of a guest that are told apart, and silences that are named: a guest may make up as many as it likes.
+const MAX_BOOTS: usize = 4;
+const MAX_SILENCES: usize = 20;
+
+/// While a guest is sampled, its work on symbols takes at most one part of this many of its time.
+const REST_PER_WORK: u64 = 10_000;
+const LONGEST_REST: Duration = Duration::from_secs(3600);
+
+/// What a guest has told so far.
+#[derive(Debug, Default)]
+pub(crate) struct Told {
+    /// Oldest first.
+    pub(crate) boots: Vec<Boot>,
+    pub(crate) silences: Vec<Silence>,
+    /// When its first log began; `None`: it had none.
+    pub(crate) log_began: Option<HostNs>,
+    /// Keeps the way to it ours, where there is one only.
+    pub(crate) port: Option<PortLock>,
+    /// Why processes that ended meanwhile are not in the map.
+    pub(crate) log_problem: Option<String>,
+}
+
+/// A guest from one boot to the next.
+#[derive(Debug)]
+pub(crate) struct Boot {
+    pub(crate) map: KnownMap,
+    pub(crate) clock: Clock,
+    /// Symbols are not asked for before.
+    ask_symbols_from: Instant,
+}
+
+/// A time of which a guest told nothing.
+#[derive(Debug)]
+pub(crate) struct Silence {
+    pub(crate) from: HostNs,
+    /// `None`: it said nothing any more.
+    pub(crate) until: Option<HostNs>,
+    pub(crate) reason: String,
+}
+
+impl Boot {
+    /// When it booted: its clock began then.
+    pub(crate) fn booted(&self) -> HostNs {
+        self.clock.to_host(0)
+    }
+
+    fn new(map: GuestMap, clock: Clock) -> Self {
+        let mut known = KnownMap::default();
+        known.add(map);
+        Self { map: known, clock, ask_symbols_from: Instant::now() }
+    }
+
+    /// The next file whose symbols may be asked for while the guest is sampled.
+    pub(super) fn next_module_in_time(
+        &mut self,
+        is_stored: impl Fn(&GuestModule) -> bool,
+    ) -> Option<u32> {
+        let is_time = self.ask_symbols_from <= Instant::now();
+        is_time.then(|| self.map.next_module(is_stored)).flatten()
+    }
+
+    /// Keeps what was sent, and spares the guest in proportion to what it cost.
+    fn keep(&mut self, symbols: ModuleSymbols) {
+        let pause = Duration::from_nanos(symbols.cpu_ns.saturating_mul(REST_PER_WORK));
+        self.ask_symbols_from = Instant::now() + pause.min(LONGEST_REST);
+        self.map.keep(symbols);
+    }
+}
+
+impl Told {
+    /// A session's first answer. An error: it is one boot too many.
+    pub(super) fn begin(&mut self, map: GuestMap, clock: Clock) -> Result<(), SessionError> {
+        let is_known = self.boots.last().is_some_and(|boot| boot.map.boot_id() == map.boot_id);
+        if !is_known && self.boots.len() == MAX_BOOTS {
+            return Err(SessionError::Refused(format!("it booted more than {MAX_BOOTS} times")));
+        }
+        let now = clock.to_host(map.now_ns);
+        if let Some(silence) = self.silences.last_mut() {
+            silence.until.get_or_insert(now);
+        }
+        match self.boots.last_mut() {
+            Some(boot) if is_known => {
+                boot.map.add_new_session(map);
+                boot.clock = clock;
+            }
+            _ => {
+                self.boots.push(Boot::new(map, clock));
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn add(&mut self, map: GuestMap, clock: Clock) {
+        if let Some(boot) = self.boots.last_mut() {
+            boot.map.add(map);
+            boot.clock = clock;
+        }
+    }
+
+    pub(super) fn keep(&mut self, symbols: ModuleSymbols) {
+        if let Some(boot) = self.boots.last_mut() {
+            boot.keep(symbols);
+        }
+    }
+
+    /// The guest does not answer any more. What follows before it answers again is the same silence.
+    pub(super) fn lose(&mut self, reason: String) {
+        let is_silent = self.silences.last().is_some_and(|silence| silence.until.is_none());
+        let (Some(boot), false) = (self.boots.last(), is_silent) else { return };
+        if self.silences.len() < MAX_SILENCES {
+            let from = boot.clock.to_host(boot.map.told_ns());
+            self.silences.push(Silence { from, until: None, reason });
+        } else if let Some(last) = self.silences.last_mut() {
+            // It has spoken in between, now and then.
+            last.until = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use api::guest::{GuestImage, GuestMapping};
+
+    use super::*;
+
+    #[test]
+    fn symbols_are_asked_for_as_seldom_as_they_cost() {
+        let next_after = |cpu_ns| {
+            let module = |n: usize| GuestModule { path: format!("/{n}"), ..GuestModule::default() };
+            let mapping = |module| GuestMapping { start: 1, end: 2, offset: 0, module };
+            let mappings = vec![mapping(0), mapping(1)];
+            let images = vec![GuestImage { mappings, ..GuestImage::default() }];
+            let modules = vec![module(0), module(1)];
+            let map = GuestMap { images, modules, ..GuestMap::default() };
+            let mut boot = Boot::new(map, Clock::default());
+            assert_eq!(boot.next_module_in_time(|_| false), Some(0));
+            boot.keep(ModuleSymbols { cpu_ns, ..ModuleSymbols::default() });
+            boot.next_module_in_time(|_| false)
+        };
+        assert_eq!([0, 1_000_000_000, u64::MAX].map(next_after), [Some(1), None, None]);
+    }
+
+    /// What a guest tells: `BOOT@TIME` a session's first answer, `+TIME` another one, `-` nothing any more. Then its boots,
+    /// each with the time of its last answer, and its silences.
+    fn check_told(answers: &str, boots: &[(&str, u64)], silences: &[(u64, Option<u64>)]) {
+        let clock = Clock { host_minus_guest_ns: 1000, error_ns: 0 };
+        let mut told = Told::default();
+        for answer in answers.split(' ') {
+            let map = |boot_id: &str, time: &str| GuestMap {
+                boot_id: boot_id.to_owned(),
+                now_ns: time.parse().unwrap(),
+                ..GuestMap::default()
+            };
+            match (answer.split_once('@'), answer.split_once('+')) {
+                (Some((boot, time)), _) => {
+                    // One boot too many is a failed session like others.
+                    if let Err(error) = told.begin(map(boot, time), clock) {
+                        told.lose(error.to_string());
+                    }
+                }
+                (_, Some((boot, time))) => told.add(map(boot, time), clock),
+                _ => told.lose("no answer in time".to_owned()),
+            }
+        }
+        let told_boots: Vec<_> =
+            told.boots.iter().map(|boot| (boot.map.boot_id(), boot.map.told_ns())).collect();
+        assert_eq!(told_boots, boots, "{answers}");
+        let told_silences: Vec<_> = told
+            .silences
+            .iter()
+            .map(|silence| (silence.from.0, silence.until.map(|until| until.0)))
+            .collect();
+        assert_eq!(told_silences, silences, "{answers}");
+    }
+
+    #[test]
+    fn what_was_told_counts_and_silences_have_times() {
+        check_told("x@1 x+5", &[("x", 5)], &[]);
+        check_told("- - x@1 x+5 - -", &[("x", 5)], &[(1005, None)]);
+        check_told("x@1 x+5 - - x@9", &[("x", 9)], &[(1005, Some(1009))]);
+        check_told("x@1 - y@3 y+5 -", &[("x", 1), ("y", 5)], &[(1001, Some(1003)), (1005, None)]);
+        let boots = [("a", 1), ("b", 2), ("c", 3), ("d", 4)];
+        let times = [(1001, Some(1002)), (1002, Some(1003)), (1003, Some(1004)), (1004, None)];
+        check_told("a@1 - b@2 - c@3 - d@4 - e@5 -", &boots, &times);
+    }
+}
