@@ -35,6 +35,8 @@ const RETRY_AT_MOST: Duration = Duration::from_secs(32);
 
 /// Between two questions while sampling; and how late an answer is when the guest may have booted again.
 const PACE: Duration = Duration::from_secs(4);
+/// Each answer without news doubles it.
+const PACE_AT_MOST: Duration = Duration::from_secs(16);
 
 /// For symbols before anything is sampled: if the guest is gone at the end, these functions have names all the same.
 const EARLY_SYMBOLS: Duration = Duration::from_secs(1);
@@ -219,15 +221,19 @@ impl Questions {
         channel: &Channel,
         told: &mut Told,
     ) -> Result<Option<Session>, SessionError> {
+        let mut pace = PACE;
         loop {
-            match self.end.wait(self.vm, PACE) {
+            match self.end.wait(self.vm, pace) {
                 Woken::Time => {
                     let mut is_patient = self.patience(channel, session.clock());
                     let map = session.changes_while_sampled(PACE, &mut is_patient)?;
+                    pace = if has_news(&map) { PACE } else { PACE_AT_MOST.min(pace * 2) };
                     told.add(map, session.clock());
                     let is_stored = self.is_stored();
-                    let next =
-                        told.boots.last_mut().and_then(|boot| boot.next_module_in_time(is_stored));
+                    let next = told
+                        .boots
+                        .last_mut()
+                        .and_then(|boot| boot.next_module_in_time(Instant::now(), is_stored));
                     if let Some(module) = next {
                         self.keep_symbols(module, Pace::Low, &mut session, channel, told)?;
                     }
@@ -327,6 +333,10 @@ impl Questions {
             asked => Ok(Answer { told, via: via(channel), session: asked.ok() }),
         }
     }
+}
+
+fn has_news(map: &GuestMap) -> bool {
+    !(map.images.is_empty() && map.kernel_threads.is_empty() && map.modules.is_empty())
 }
 
 fn answer_once(channel: &Channel, limits: &Limits) -> Result<Answer, GuestError> {

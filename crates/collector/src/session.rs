@@ -37,7 +37,7 @@ use crate::throttling::ThrottlingLog;
 use crate::vm_table::VmTable;
 
 /// Samples of a CPU between two looks at the rings: a look costs as much as hundreds of samples.
-const POLL_SAMPLES: u32 = 2500;
+const POLL_SAMPLES: u32 = 4000;
 /// Bounds of the time between two looks: VMs are found and ends are seen then.
 const POLL_AT_LEAST_EVERY: Duration = Duration::from_secs(4);
 const POLL_AT_MOST_EVERY: Duration = Duration::from_secs(1);

@@ -14,6 +14,7 @@ const MAX_SILENCES: usize = 20;
 
 /// While a guest is sampled, its work on symbols takes at most one part of this many of its time.
 const REST_PER_WORK: u64 = 10_000;
+const SHORTEST_REST: Duration = Duration::from_secs(30);
 const LONGEST_REST: Duration = Duration::from_secs(3600);
 
 /// What a guest has told so far.
@@ -35,7 +36,7 @@ pub(crate) struct Told {
 pub(crate) struct Boot {
     pub(crate) map: KnownMap,
     pub(crate) clock: Clock,
-    /// Symbols are not asked for before.
+    /// While it is sampled, symbols are not asked for before.
     ask_symbols_from: Instant,
 }
 
@@ -54,25 +55,26 @@ impl Boot {
         self.clock.to_host(0)
     }
 
-    fn new(map: GuestMap, clock: Clock) -> Self {
+    fn new(map: GuestMap, clock: Clock, now: Instant) -> Self {
         let mut known = KnownMap::default();
         known.add(map);
-        Self { map: known, clock, ask_symbols_from: Instant::now() }
+        Self { map: known, clock, ask_symbols_from: now + SHORTEST_REST }
     }
 
     /// The next file whose symbols may be asked for while the guest is sampled.
     pub(super) fn next_module_in_time(
         &mut self,
+        now: Instant,
         is_stored: impl Fn(&GuestModule) -> bool,
     ) -> Option<u32> {
-        let is_time = self.ask_symbols_from <= Instant::now();
+        let is_time = self.ask_symbols_from <= now;
         is_time.then(|| self.map.next_module(is_stored)).flatten()
     }
 
     /// Keeps what was sent, and spares the guest in proportion to what it cost.
-    fn keep(&mut self, symbols: ModuleSymbols) {
-        let pause = Duration::from_nanos(symbols.cpu_ns.saturating_mul(REST_PER_WORK));
-        self.ask_symbols_from = Instant::now() + pause.min(LONGEST_REST);
+    fn keep(&mut self, symbols: ModuleSymbols, now: Instant) {
+        let rest = Duration::from_nanos(symbols.cpu_ns.saturating_mul(REST_PER_WORK));
+        self.ask_symbols_from = now + rest.clamp(SHORTEST_REST, LONGEST_REST);
         self.map.keep(symbols);
     }
 }
@@ -94,7 +96,7 @@ impl Told {
                 boot.clock = clock;
             }
             _ => {
-                self.boots.push(Boot::new(map, clock));
+                self.boots.push(Boot::new(map, clock, Instant::now()));
             }
         }
         Ok(())
@@ -109,7 +111,7 @@ impl Told {
 
     pub(super) fn keep(&mut self, symbols: ModuleSymbols) {
         if let Some(boot) = self.boots.last_mut() {
-            boot.keep(symbols);
+            boot.keep(symbols, Instant::now());
         }
     }
 
@@ -135,19 +137,23 @@ mod test {
 
     #[test]
     fn symbols_are_asked_for_as_seldom_as_they_cost() {
-        let next_after = |cpu_ns| {
-            let module = |n: usize| GuestModule { path: format!("/{n}"), ..GuestModule::default() };
-            let mapping = |module| GuestMapping { start: 1, end: 2, offset: 0, module };
-            let mappings = vec![mapping(0), mapping(1)];
-            let images = vec![GuestImage { mappings, ..GuestImage::default() }];
-            let modules = vec![module(0), module(1)];
-            let map = GuestMap { images, modules, ..GuestMap::default() };
-            let mut boot = Boot::new(map, Clock::default());
-            assert_eq!(boot.next_module_in_time(|_| false), Some(0));
-            boot.keep(ModuleSymbols { cpu_ns, ..ModuleSymbols::default() });
-            boot.next_module_in_time(|_| false)
+        let module = |n: usize| GuestModule { path: format!("/{n}"), ..GuestModule::default() };
+        let mapping = |module| GuestMapping { start: 1, end: 2, offset: 0, module };
+        let mappings = vec![mapping(0), mapping(1)];
+        let images = vec![GuestImage { mappings, ..GuestImage::default() }];
+        let modules = vec![module(0), module(1)];
+        let map = GuestMap { images, modules, ..GuestMap::default() };
+        let began = Instant::now();
+        let mut boot = Boot::new(map, Clock::default(), began);
+        let next_at = |boot: &mut Boot, seconds| {
+            boot.next_module_in_time(began + Duration::from_secs(seconds), |_| false)
         };
-        assert_eq!([0, 1_000_000_000, u64::MAX].map(next_after), [Some(1), None, None]);
+        assert_eq!(next_at(&mut boot, 29), None);
+        assert_eq!(next_at(&mut boot, 30), Some(0));
+        // 10 ms of work: a rest of 100 s.
+        let symbols = ModuleSymbols { cpu_ns: 10_000_000, ..ModuleSymbols::default() };
+        boot.keep(symbols, began);
+        assert_eq!([99, 100].map(|seconds| next_at(&mut boot, seconds)), [None, Some(1)]);
     }
 
     /// What a guest tells: `BOOT@TIME` a session's first answer, `+TIME` another one, `-` nothing any more. Then its boots,

@@ -21,13 +21,13 @@ use super::figures::{Measured, Work};
 /// The emulated guest now and then hangs: see docs/overhead.md.
 const BOOTS: usize = 12;
 /// Seconds of the virtual host's time; what isn't stuck needs a quarter of that.
-const CONFIGURATION_LIMIT: u32 = 60;
+const CONFIGURATION_LIMIT: u32 = 120;
 /// How `timeout` says that the limit was reached.
 const STUCK: &str = "124";
 /// Seconds of this machine's time for a boot and all that is measured in it.
 const BOOT_LIMIT: u32 = 3600;
 /// This machine's time, when nothing comes: a guest that hangs while it boots says nothing.
-const SILENCE: Duration = Duration::from_secs(240);
+const SILENCE: Duration = Duration::from_secs(120);
 
 /// Measures all of them, each in a boot with its own measurement of the work alone.
 ///

@@ -3,7 +3,7 @@
 use anyhow::bail;
 use serde_json::{Value, json};
 
-use super::configuration::{ALONE, COMPARED, Collector, Configuration, RIVAL};
+use super::configuration::{ALONE, COMPARED, Collector, Configuration, Period, RIVAL, WARM_UP_S};
 
 /// The deterministic host runs one instruction in 2 ns.
 const NS_PER_INSTRUCTION: f64 = 2.0;
@@ -31,10 +31,13 @@ pub struct Measured {
 }
 
 impl Work {
-    /// Of a piece of work. The first is left out: guest and collector touch their memory for the first time
-    /// in it. A mean, because a collector's rounds are rarer than pieces and belong to all of them.
-    fn mean_ns(&self) -> f64 {
-        let pieces = self.pieces.get(1..).unwrap_or_default();
+    /// Of a piece of work. The first ones are left out: guest and collector touch their memory for the first time in them,
+    /// and the guest tells that the work has begun. A mean, because a collector's rounds are rarer than pieces and belong
+    /// to all of them.
+    fn mean_ns(&self, period: Period) -> f64 {
+        // 50 units are about a second.
+        let warm_up = (WARM_UP_S * 50 / period.units) as usize;
+        let pieces = self.pieces.get(warm_up..).unwrap_or_default();
         1e9 * pieces.iter().sum::<f64>() / pieces.len() as f64
     }
 }
@@ -58,8 +61,8 @@ impl Measured {
         if configuration.collector.counts_samples() && (work.collected as f64) < expected {
             bail!("{name}: {} samples collected, the work alone had {expected:.0}", work.collected);
         }
-        let took_ns = work.mean_ns();
-        let alone_ns = alone.mean_ns() / f64::from(ALONE.units) * f64::from(period.units);
+        let took_ns = work.mean_ns(period);
+        let alone_ns = alone.mean_ns(ALONE) / f64::from(ALONE.units) * f64::from(period.units);
         let samples = took_ns / f64::from(period.ns);
         let instructions = (took_ns - alone_ns) / samples / NS_PER_INSTRUCTION;
         Ok(Self { configuration, instructions })
@@ -159,13 +162,21 @@ mod test {
     use super::*;
     use crate::overhead::PERIODS;
 
+    /// Those that warm up, and the others.
+    fn pieces(first: f64, others: f64) -> Vec<f64> {
+        let warm_up = WARM_UP_S as usize;
+        let left = PERIODS[1].pieces as usize - warm_up;
+        [vec![first; warm_up], vec![others; left]].concat()
+    }
+
     /// One millisecond, one second of work in pieces.
     fn measured(collector: Collector, instructions: f64) -> Measured {
         let configuration = Configuration { collector, period: PERIODS[1], again: false };
         // 1 s alone, and 1000 samples' cost more in x s: x = 1 + 1000 x * cost * 2 ns.
         let piece = 1.0 / (1.0 - 1000.0 * instructions * 2e-9);
-        let work = Work { pieces: [vec![9.0], vec![piece; 5]].concat(), collected: 20_000 };
-        let alone = Work { pieces: [vec![8.0], vec![1.0; 5]].concat(), collected: 0 };
+        let work = Work { pieces: pieces(9.0, piece), collected: 70_000 };
+        let alone =
+            Work { pieces: pieces(8.0, 1.0)[..ALONE.pieces as usize].to_vec(), collected: 0 };
         Measured::new(configuration, &work, &alone).expect("all pieces are there")
     }
 
@@ -185,8 +196,9 @@ mod test {
     #[test]
     fn a_collector_that_took_too_few_samples_is_no_figure() {
         let configuration = Configuration { collector: COMPARED, period: PERIODS[1], again: false };
-        let work = Work { pieces: vec![1.0; 6], collected: 5_999 };
-        let alone = Work { pieces: vec![1.0; 6], collected: 0 };
+        let work = Work { pieces: pieces(1.0, 1.0), collected: 20_999 };
+        let alone =
+            Work { pieces: pieces(1.0, 1.0)[..ALONE.pieces as usize].to_vec(), collected: 0 };
         assert!(Measured::new(configuration, &work, &alone).is_err());
     }
 
