@@ -13,25 +13,28 @@ use crate::tree;
 /// # Errors
 /// Only the writer's.
 pub fn write(flow: &Flow, mut out: impl Write) -> io::Result<()> {
-    for (stack, count) in lines(flow) {
+    let frame = |frame: &u32| flow.frames[*frame as usize].name.as_str();
+    let stacks = flow.stacks.iter().map(|stack| stack.iter().map(frame).collect::<Vec<_>>());
+    write_stacks(stacks.zip(tree::counts(flow)), &mut out)
+}
+
+/// Writes stacks, root first, and what each has. Stacks that look the same become one.
+pub(crate) fn write_stacks<'a>(
+    stacks: impl Iterator<Item = (Vec<&'a str>, u64)>,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    let mut lines: BTreeMap<String, u64> = BTreeMap::new();
+    for (stack, count) in stacks.filter(|(_, count)| *count > 0) {
+        *lines.entry(line(&stack)).or_default() += count;
+    }
+    for (stack, count) in lines {
         writeln!(out, "{stack} {count}")?;
     }
     out.flush()
 }
 
-/// Samples by stack as written; stacks that differ in addresses only become one.
-fn lines(flow: &Flow) -> BTreeMap<String, u64> {
-    let names: Vec<String> = flow.frames.iter().map(|frame| escape(&frame.name)).collect();
-    let mut lines = BTreeMap::new();
-    for (stack, count) in flow.stacks.iter().zip(tree::counts(flow)).filter(|(_, count)| *count > 0)
-    {
-        *lines.entry(line(stack, &names)).or_default() += count;
-    }
-    lines
-}
-
-fn line(stack: &[u32], names: &[String]) -> String {
-    let frames: Vec<&str> = stack.iter().map(|frame| names[*frame as usize].as_str()).collect();
+fn line(stack: &[&str]) -> String {
+    let frames: Vec<String> = stack.iter().map(|frame| escape(frame)).collect();
     match frames.as_slice() {
         [] => "[no stack]".to_owned(),
         _ => keep_last_number(frames.join(";")),

@@ -4,12 +4,14 @@
 //!           +--> perfetto  trace packets                 ui.perfetto.dev, trace_processor
 //!  Run -----+--> html      one page, works offline       any browser; two runs: side by side
 //!           +--> csv       a line per stretch            spreadsheets, scripts
+//!           +--> folded    waits by kernel stack         flame graphs of waits
 //! ```
 //!
 //! What is drawn comes from `trace-analysis`; this module decides nothing about it. Every instant of a task's life and of
 //! a CPU's time is in the Perfetto trace once.
 
 pub mod csv;
+pub mod folded;
 pub mod html;
 pub mod perfetto;
 

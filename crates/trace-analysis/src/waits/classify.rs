@@ -17,7 +17,7 @@ use model::{BlockOp, LockKind, MachineId, Tid, TraceStack, TraceTables};
 use super::calls::{CALLS, DISK_CALLS, INODE_CALLS, by_name};
 use super::cause::{Cause, LockClass, Unknown};
 use super::names::Names;
-use super::stack::{Family, Finding, Functions, Reading};
+use super::stack::{Family, Finding, Functions, Reading, split_stack};
 use crate::kernel::syscall_name;
 use crate::timeline::{LockWait, Segment, Sleep, State, Task, Timeline, WokenBy};
 
@@ -73,7 +73,7 @@ impl Classifier {
         let stacks = stacks.map(|(_, number, names)| (*number, functions.read(names))).collect();
         let tasks = tables.tasks.iter().filter(|task| task.machine == machine);
         let asleep_in = tasks.filter_map(|task| {
-            let names = split_stack(task.asleep_in.as_deref()?);
+            let names: Vec<&str> = split_stack(task.asleep_in.as_deref()?).collect();
             Some((task.tid, functions.read(&names)))
         });
         let asleep_in = asleep_in.collect();
@@ -275,10 +275,4 @@ fn request_op(timeline: &Timeline, sleep: &Sleep) -> Option<Cause> {
 
 fn changes_inodes(number: u16) -> bool {
     syscall_name(number).is_some_and(|name| INODE_CALLS.contains(&name))
-}
-
-/// The functions of `TraceTask::asleep_in`, whatever stands between them.
-fn split_stack(text: &str) -> Vec<String> {
-    let names = text.split(|c: char| c.is_whitespace() || matches!(c, ';' | ',' | '<'));
-    names.filter(|name| !name.is_empty()).map(str::to_owned).collect()
 }

@@ -21,6 +21,7 @@ mod names;
 mod rows;
 mod rules;
 mod stack;
+mod stacks;
 #[cfg(test)]
 mod tests;
 
@@ -32,6 +33,7 @@ pub use details::{Detail, Holder, HolderKnown, LockDetail, details, waker_name, 
 pub use lengths::{Lengths, lengths};
 pub use life::{Life, Sum};
 pub use rows::{Row, rows, total};
+pub use stacks::{WaitStack, stacks};
 
 /// What each task's life is made of, in the order of `Timeline::tasks`.
 #[must_use]

@@ -90,8 +90,9 @@ impl Functions {
     }
 
     /// Reads a stack, innermost function first.
-    pub(super) fn read(&self, stack: &[String]) -> Reading {
-        let stack: Vec<&str> = stack.iter().take(MAX_DEPTH).map(|name| plain(name)).collect();
+    pub(super) fn read(&self, stack: &[impl AsRef<str>]) -> Reading {
+        let stack: Vec<&str> =
+            stack.iter().take(MAX_DEPTH).map(|name| plain(name.as_ref())).collect();
         let ruled: Vec<(&str, Option<StackRule>)> = stack
             .iter()
             .map(|name| (*name, self.rules.get(name)))
@@ -204,6 +205,12 @@ fn kernel_loop(ruled: &[(&str, Option<StackRule>)]) -> Option<usize> {
 fn syscall_of(function: &str) -> Option<&str> {
     const BEGINNINGS: [&str; 4] = ["__x64_sys_", "__do_sys_", "__se_sys_", "__ia32_sys_"];
     BEGINNINGS.iter().find_map(|beginning| function.strip_prefix(beginning))
+}
+
+/// The functions of `TraceTask::asleep_in`, innermost first, whatever stands between them.
+pub(super) fn split_stack(text: &str) -> impl Iterator<Item = &str> {
+    let names = text.split(|c: char| c.is_whitespace() || matches!(c, ';' | ',' | '<'));
+    names.filter(|name| !name.is_empty())
 }
 
 fn innermost(ruled: &[(&str, Option<StackRule>)]) -> String {

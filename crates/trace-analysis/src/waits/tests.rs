@@ -629,7 +629,8 @@ fn shares() {
 #[test]
 fn sums_hold_whatever_happens() {
     let stacks = ["schedule pipe_read", "io_schedule filemap_get_pages", "schedule mystery"];
-    let classifier = Classifier::new(&tables(&stacks), HERE);
+    let tables = tables(&stacks);
+    let classifier = Classifier::new(&tables, HERE);
     let random = &mut Random(5);
     for _ in 0..300 {
         let mut timeline = at_random(random);
@@ -659,6 +660,8 @@ fn sums_hold_whatever_happens() {
         let waits: u64 =
             details(&timeline, &classifier, &everyone).iter().map(|(_, sum)| sum.ns).sum();
         assert_eq!(waits, whole.total_ns() - whole.running.ns);
+        let by_stack = super::stacks(&tables, &timeline, &classifier, &everyone);
+        assert_eq!(by_stack.values().sum::<u64>(), waits);
         let woken: u64 =
             wakers(&timeline, &classifier, &everyone).iter().map(|(_, sum)| sum.ns).sum();
         assert_eq!(woken, waits);

@@ -22,6 +22,8 @@ const EXAMPLE: &str = "Examples:
   vmscope trace export seq --format perfetto    trace.perfetto, for ui.perfetto.dev
   vmscope trace export seq --format csv -o - | head
                                                 every stretch of every task's life
+  vmscope trace export seq --format folded -o - | inferno-flamegraph --countname ns >waits.svg
+                                                off-CPU flame graph: where tasks waited
   vmscope record -o rec -- vmscope trace record -o seq -- make
   vmscope trace export seq --recording rec --format perfetto
                                                 CPUs and vCPUs as sampled, below the trace";
@@ -39,7 +41,8 @@ pub(crate) struct Args {
     format: Format,
     #[command(flatten)]
     range: TimeRange,
-    /// File to write, `-` for standard output [default: trace.perfetto, trace.html or trace.csv]
+    /// File to write, `-` for standard output [default: trace.perfetto, trace.html,
+    /// trace.csv or waits.folded]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// perfetto: a recording of `vmscope record`, taken on this host at the same time, to show below
@@ -55,6 +58,8 @@ enum Format {
     Html,
     /// RFC 4180: a line per stretch of a task's life
     Csv,
+    /// Waits by kernel stack, in ns: for an off-CPU flame graph
+    Folded,
 }
 
 /// Bytes of a file for ui.perfetto.dev; its v52 ran out of memory with half as many more.
@@ -66,6 +71,7 @@ impl Format {
             Self::Perfetto => "trace.perfetto",
             Self::Html => "trace.html",
             Self::Csv => "trace.csv",
+            Self::Folded => "waits.folded",
         }
     }
 
@@ -76,6 +82,9 @@ impl Format {
             }
             Self::Html => format!("a browser, xdg-open {file}"),
             Self::Csv => format!("a spreadsheet, or scripts; {file} is plain text"),
+            Self::Folded => {
+                format!("speedscope.app, or inferno-flamegraph --countname ns {file} >waits.svg")
+            }
         }
     }
 }
@@ -112,6 +121,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             },
             Format::Html => export::trace::html::write(&[run], out),
             Format::Csv => export::trace::csv::write(run, trace.trace.header.begin, out),
+            Format::Folded => export::trace::folded::write(run, out),
         }
     };
     if to_stdout {

@@ -4,5 +4,6 @@ pub(crate) mod drawn;
 
 pub(crate) mod make;
 
+mod folded;
 mod page;
 mod perfetto;
