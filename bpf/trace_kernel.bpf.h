@@ -28,6 +28,14 @@
 #define LCB_F_RT (1 << 3)
 #define LCB_F_PERCPU (1 << 4)
 #define LCB_F_MUTEX (1 << 5)
+/* include/uapi/linux/futex.h, arch/x86/entry/syscalls/syscall_64.tbl */
+#define SYSCALL_FUTEX 202
+#define FUTEX_CMD_MASK 0x7f
+#define FUTEX_WAIT 0
+#define FUTEX_LOCK_PI 6
+#define FUTEX_WAIT_BITSET 9
+#define FUTEX_LOCK_PI2 13
+#define FUTEX_TID_MASK 0x3fffffff
 /* kernel/locking/: flags in the low bits of a lock's owner pointer */
 #define OWNER_FLAGS 7UL
 #define RWSEM_READER_OWNED 1UL
@@ -41,12 +49,16 @@
 #define REQ_OP_WRITE_ZEROES 9
 
 struct pt_regs {
+	unsigned long di; /* a system call's first argument */
+	unsigned long si;
+	unsigned long dx;
 	unsigned long orig_ax; /* system call number; -1 after rt_sigreturn has restored another frame */
 } KERNEL_TYPE;
 
 /* Records of trace events, as perf and ftrace store them. */
 struct trace_event_raw_sys_enter {
 	long id;
+	unsigned long args[6];
 } KERNEL_TYPE;
 
 struct trace_event_raw_sys_exit {

@@ -58,4 +58,38 @@ int BPF_PROG(contention_end, void *lock)
 	return emit_more(TRACE_LOCK_END, (__u64)lock, 0, (__u32)task->pid);
 }
 
+/* A mutex of glibc that somebody waits for has this value. Its owner's thread id is the second word behind it. */
+#define GLIBC_WAITED_FOR 2
+#define GLIBC_OWNER 8
+
+/* Who may hold a futex; 0: unknown. Any other use of a futex with a mutex's value gives a word that means something else:
+ * the reader of the trace asks whether it names a thread of the same process. */
+static __always_inline __u32 futex_owner(unsigned long address, __u32 command, __u32 value)
+{
+	__u32 owner = 0;
+
+	if (command == FUTEX_LOCK_PI || command == FUTEX_LOCK_PI2)
+		bpf_probe_read_user(&owner, sizeof(owner), (void *)address);
+	else if (value == GLIBC_WAITED_FOR)
+		bpf_probe_read_user(&owner, sizeof(owner), (void *)(address + GLIBC_OWNER));
+	return owner & FUTEX_TID_MASK;
+}
+
+/* The task calls futex(address, operation, value). The wait ends with the call. */
+static __always_inline int emit_futex_wait(unsigned long address, __u32 operation, __u32 value)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	__u32 command = operation & FUTEX_CMD_MASK;
+	struct ring_space space;
+
+	if (command != FUTEX_WAIT && command != FUTEX_WAIT_BITSET && command != FUTEX_LOCK_PI && command != FUTEX_LOCK_PI2)
+		return 0;
+	if (!ring_reserve(&space, TRACE_LOCK_BEGIN, 3))
+		return 0;
+	write_more(&space, 2, 0, (__u32)task->pid);
+	write_more(&space, 1, TRACE_LOCK_FUTEX, halves(-1, futex_owner(address, command, value)));
+	write_slot(&space, 0, TRACE_LOCK_BEGIN, space.time, address);
+	return 0;
+}
+
 #endif

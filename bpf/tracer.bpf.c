@@ -156,13 +156,16 @@ static __always_inline __u32 call_number(struct task_struct *task, long number)
 	return number & 0xffff;
 }
 
-static __always_inline int emit_syscall_enter(long number)
+/* Returns whether the call is `futex` of a traced task. */
+static __always_inline bool emit_syscall_enter(long number)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 
 	if (is_passed_over(task))
-		return 0;
-	return emit(TRACE_SYSCALL_ENTER, halves(call_number(task, number), task->pid));
+		return false;
+	number = call_number(task, number);
+	emit(TRACE_SYSCALL_ENTER, halves(number, task->pid));
+	return number == SYSCALL_FUTEX;
 }
 
 static __always_inline int emit_syscall_exit(long number, long result)
@@ -180,7 +183,7 @@ static __always_inline int emit_syscall_exit(long number, long result)
 SEC("tp_btf/sys_enter")
 int BPF_PROG(sys_enter, struct pt_regs *regs, long number)
 {
-	return emit_syscall_enter(number);
+	return emit_syscall_enter(number) ? emit_futex_wait(regs->di, regs->si, regs->dx) : 0;
 }
 
 SEC("tp_btf/sys_exit")
@@ -194,10 +197,14 @@ int BPF_PROG(sys_exit, struct pt_regs *regs, long result)
 SEC("fentry/perf_tp_event")
 int BPF_PROG(perf_tp_event, __u16 type, __u64 count, void *record)
 {
+	struct trace_event_raw_sys_enter *enter = record;
 	struct trace_event_raw_sys_exit *exit = record;
 
 	if (type == config.enter_type)
-		return emit_syscall_enter(BPF_CORE_READ((struct trace_event_raw_sys_enter *)record, id));
+		return emit_syscall_enter(BPF_CORE_READ(enter, id)) ?
+			       emit_futex_wait(BPF_CORE_READ(enter, args[0]), BPF_CORE_READ(enter, args[1]),
+					       BPF_CORE_READ(enter, args[2])) :
+			       0;
 	if (type == config.exit_type)
 		return emit_syscall_exit(BPF_CORE_READ(exit, id), BPF_CORE_READ(exit, ret));
 	return 0;

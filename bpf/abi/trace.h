@@ -39,6 +39,8 @@ _Static_assert(sizeof(struct trace_slot) == 16, "no hidden padding");
 #define TRACE_VECTOR_IRQ_WORK 4
 #define TRACE_VECTOR_OTHER 5
 
+#define TRACE_LOCK_FUTEX (1 << 16) /* flags of TRACE_LOCK_BEGIN; the others are LCB_F_* of include/trace/events/lock.h */
+
 #define TRACE_OP_READ 0
 #define TRACE_OP_WRITE 1
 #define TRACE_OP_FLUSH 2

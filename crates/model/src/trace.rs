@@ -143,6 +143,8 @@ pub enum LockKind {
     SemWrite,
     /// Any other (rt_mutex, per-CPU rwsem, ...).
     Other,
+    /// A futex: a lock of user space, or whatever a program makes of it. The wait ends with the system call.
+    Futex,
 }
 
 /// A machine of a trace.

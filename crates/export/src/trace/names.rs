@@ -125,6 +125,7 @@ pub(super) fn lock_name(kind: LockKind) -> &'static str {
         LockKind::SemRead => "rwsem to read",
         LockKind::SemWrite => "rwsem to write",
         LockKind::Other => "lock",
+        LockKind::Futex => "futex",
     }
 }
 

@@ -299,7 +299,7 @@ trace_events! { |r|
     }
         26 BLOCK_COMPLETE [2] => TraceEventKind::BlockComplete { request: r.payload(0), bytes: r.whole(1)? },
     /// A task begins to wait for a lock that somebody holds.
-    LockBegin "lock_begin" [29 30 31 32 33] {
+    LockBegin "lock_begin" [29 30 31 32 33 37] {
         /// Who waits.
         task: Tid => Tid,
         /// The lock's address.

@@ -202,6 +202,7 @@ words!(LockKind {
     Self::SemRead => "sem_read",
     Self::SemWrite => "sem_write",
     Self::Other => "other",
+    Self::Futex => "futex",
 });
 
 words!(Vector {

@@ -31,6 +31,8 @@ const LOCK_WRITE: u64 = 1 << 2;
 const LOCK_RT: u64 = 1 << 3;
 const LOCK_PERCPU: u64 = 1 << 4;
 const LOCK_MUTEX: u64 = 1 << 5;
+/// `TRACE_LOCK_FUTEX`.
+const LOCK_FUTEX: u64 = 1 << 16;
 
 impl Slot {
     /// The generation of the ring in which it was written.
@@ -116,7 +118,9 @@ pub(super) fn stack(id: u32) -> Option<TraceStack> {
 /// A mutex that is spun for carries both flags, and so do reader-writer spinlocks.
 pub(super) fn lock_kind(flags: u64) -> LockKind {
     let has = |flag| flags & flag != 0;
-    if has(LOCK_MUTEX) {
+    if has(LOCK_FUTEX) {
+        LockKind::Futex
+    } else if has(LOCK_MUTEX) {
         LockKind::Mutex
     } else if has(LOCK_PERCPU) || has(LOCK_RT) {
         LockKind::Other
@@ -146,6 +150,7 @@ mod test {
         check(LOCK_WRITE, LockKind::SemWrite);
         check(LOCK_PERCPU | LOCK_READ, LockKind::Other);
         check(LOCK_RT | LOCK_WRITE, LockKind::Other);
+        check(LOCK_FUTEX, LockKind::Futex);
         check(0, LockKind::Other);
         check(1 << 47, LockKind::Other);
     }

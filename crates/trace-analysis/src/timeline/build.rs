@@ -340,9 +340,17 @@ impl Builder<'_> {
             return;
         }
         let owner = owner.and_then(|tid| self.tasks.find(tid));
-        let owner = owner.map(|id| (id, self.tasks[id].context.syscall()));
-        if let Some(id) = self.task_of(task) {
-            self.tasks[id].context.lock = Some(LockWait { lock, kind, owner, stack });
+        let Some(id) = self.task_of(task) else { return };
+        // What a futex names may be anything, but for a thread of the same process.
+        let is_likely = |owner: &TaskId| {
+            kind != LockKind::Futex || self.tasks[*owner].task.pid == self.tasks[id].task.pid
+        };
+        let owner = owner.filter(is_likely).map(|id| (id, self.tasks[id].context.syscall()));
+        let wait = Some(LockWait { lock, kind, owner, stack });
+        let context = &mut self.tasks[id].context;
+        match kind {
+            LockKind::Futex => context.futex = wait,
+            _ => context.lock = wait,
         }
     }
 

@@ -115,7 +115,7 @@ impl Classifier {
         let found = first.then(|| self.asleep_in.get(&task.tid)).flatten();
         let reading = stack.or(found);
         if let Some(lock) = &sleep.lock
-            && is_in_lock(reading)
+            && is_in_lock(lock.kind, reading)
         {
             return self.lock(sleep, lock, reading);
         }
@@ -145,6 +145,10 @@ impl Classifier {
             LockKind::Spin => {
                 let cause = Cause::Lock(LockClass::Spin);
                 return Wait { cause, function: caller.unwrap_or(""), evidence: Evidence::Lock };
+            }
+            LockKind::Futex => {
+                let function = caller.unwrap_or("");
+                return Wait { cause: Cause::Futex, function, evidence: Evidence::Lock };
             }
             LockKind::Mutex => Family::Mutex,
             LockKind::SemRead | LockKind::SemWrite => Family::Semaphore,
@@ -233,12 +237,14 @@ impl Classifier {
 
 /// Whether a stack is compatible with the lock of the lock events. A stack that waits for something else shows that
 /// the event at the end of the lock wait was lost.
-fn is_in_lock(reading: Option<&Reading>) -> bool {
+fn is_in_lock(kind: LockKind, reading: Option<&Reading>) -> bool {
     let Some(reading) = reading else { return true };
-    match reading.finding {
-        Finding::Lock(_) | Finding::Within(_) | Finding::Nothing => true,
-        Finding::Is(cause) => matches!(cause, Cause::Lock(_)),
-        Finding::Disk | Finding::Page => false,
+    match (kind, reading.finding) {
+        (_, Finding::Within(_) | Finding::Nothing) => true,
+        (_, Finding::Disk | Finding::Page) => false,
+        (LockKind::Futex, Finding::Is(cause) | Finding::Lock(cause)) => cause == Cause::Futex,
+        (_, Finding::Lock(_)) => true,
+        (_, Finding::Is(cause)) => matches!(cause, Cause::Lock(_)),
     }
 }
 

@@ -134,7 +134,11 @@ impl<'a> Ender<'a> {
 
 impl LockDetail {
     fn from_wait(timeline: &Timeline, sleep: &Sleep, lock: &LockWait) -> Self {
-        let holder = owner(timeline, lock).or_else(|| releaser(timeline, sleep));
+        let holder = owner(timeline, lock).or_else(|| match lock.kind {
+            // Not only holders wake who waits for a futex.
+            LockKind::Futex => None,
+            _ => releaser(timeline, sleep),
+        });
         Self { address: lock.lock, kind: lock.kind, holder }
     }
 }
@@ -167,7 +171,7 @@ fn syscall_at(timeline: &Timeline, id: TaskId, time: HostNs) -> Option<u16> {
 }
 
 fn is_lock(cause: Cause) -> bool {
-    matches!(cause, Cause::InodeLock | Cause::Lock(_))
+    matches!(cause, Cause::InodeLock | Cause::Lock(_) | Cause::Futex)
 }
 
 fn grouped<'a, K: Ord>(

@@ -779,6 +779,40 @@ mod of_events {
         assert_eq!(known(None), HolderKnown::ByWakeup);
     }
 
+    /// What a futex names counts if it is a thread of the same process. Who wakes need not have held it.
+    #[test]
+    fn a_futex_has_an_address_and_perhaps_a_holder() {
+        let held = |owner_pid: u32| {
+            let futex = lock(5, 0x7f00, LockKind::Futex, Some(6));
+            let events = [
+                (0, 0, switch(0, PrevState::Runnable, 5)),
+                (0, 1, switch(0, PrevState::Runnable, 6)),
+                (12, 0, enter(5, 202)),
+                (12, 0, futex),
+                (13, 0, lock(5, 0xabc, LockKind::Mutex, None)),
+                (13, 0, lock_end(5, 0xabc)),
+                (14, 0, switch(5, PrevState::Sleep, 0)),
+                (60, 1, waking(5, 6)),
+                (61, 1, wakeup(5)),
+                (62, 0, switch(0, PrevState::Runnable, 5)),
+                (63, 0, leave(5, 202)),
+                (64, 0, switch(5, PrevState::Sleep, 0)),
+            ];
+            let mut scene = Scene::new(&events).task(5, "app").task(6, "app");
+            let owner = scene.tables.tasks.iter_mut().find(|task| task.tid.0 == 6).unwrap();
+            owner.pid = model::Pid(owner_pid);
+            let timeline = scene.build();
+            let classifier = Classifier::new(&scene.tables, super::HERE);
+            let rows = details(&timeline, &classifier, &all(&timeline));
+            let locks: Vec<_> = rows.into_iter().filter_map(|(it, _)| it.lock).collect();
+            let [lock] = &locks[..] else { panic!("{locks:?}") };
+            assert_eq!((lock.address, lock.kind), (0x7f00, LockKind::Futex));
+            lock.holder.as_ref().map(|holder| holder.known)
+        };
+        assert_eq!(held(5), Some(HolderKnown::ByLock));
+        assert_eq!(held(6), None);
+    }
+
     #[test]
     fn a_preempted_task_and_one_that_sleeps() {
         let events = [

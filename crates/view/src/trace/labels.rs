@@ -89,5 +89,6 @@ pub(super) fn lock(kind: LockKind) -> &'static str {
         LockKind::SemRead => "rwsem to read",
         LockKind::SemWrite => "rwsem to write",
         LockKind::Other => "lock",
+        LockKind::Futex => "futex",
     }
 }

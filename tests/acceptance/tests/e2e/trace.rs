@@ -127,6 +127,7 @@ END
     let found = lives(&waits).unwrap();
     each_waits_for_what_it_is_named_after(&found);
     inode_locks_have_holders(&waits);
+    futexes_have_holders(&waits);
     other_programs_open_it(&waits);
     perf_agrees(&found, &read("timehist.txt"));
     accounts_of_delays_agree(&lives(&busy).unwrap(), &read("delays.txt"));
@@ -196,6 +197,20 @@ fn inode_locks_have_holders(trace: &Path) {
         alike.filter_map(|row| row["ns"].as_u64()).sum()
     };
     eprintln!("trace: inode locks with a holder {} ns, without {} ns", ns(true), ns(false));
+    assert!(ns(false) < ns(true));
+}
+
+/// `help-futex` has the mutex that `wait-futex` wants.
+fn futexes_have_holders(trace: &Path) {
+    let arguments = ["--view", "waits", "--process", "wait-futex", "--limit", "0"];
+    let waits = report(trace, &arguments).unwrap();
+    let details = waits["waits"]["details"].as_array().unwrap();
+    let ns = |known: bool| -> u64 {
+        let is_alike = |row: &&Value| (text(row, "holder") == "help-futex") == known;
+        let of_futexes = details.iter().filter(|row| text(row, "cause") == "futex");
+        of_futexes.filter(is_alike).filter_map(|row| row["ns"].as_u64()).sum()
+    };
+    eprintln!("trace: futexes held by help-futex {} ns, other {} ns", ns(true), ns(false));
     assert!(ns(false) < ns(true));
 }
 

@@ -140,7 +140,8 @@ impl Builder<'_> {
             io,
             syscall: context.syscall(),
             in_fault: context.sleeps_in_fault(),
-            lock: context.lock,
+            // The kernel's locks within the call come first.
+            lock: context.lock.or(context.futex),
             woken_by: task.waking,
         };
         task.context.sleeps();

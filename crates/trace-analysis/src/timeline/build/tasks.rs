@@ -52,6 +52,8 @@ pub(super) struct Context {
     /// User code had a fault, and made no system call since.
     pub(super) faulted: bool,
     pub(super) lock: Option<LockWait>,
+    /// Of the system call under way.
+    pub(super) futex: Option<LockWait>,
     exiting: bool,
 }
 
@@ -375,13 +377,13 @@ impl Context {
     /// Nobody is in a fault, or waits for a lock, when a call begins or ends: what seems to go on has lost its end.
     fn cross(&mut self, mode: Mode) {
         self.mode = mode;
-        (self.fault, self.faulted, self.lock) = (None, false, None);
+        (self.fault, self.faulted, self.lock, self.futex) = (None, false, None, None);
     }
 
     /// Who is killed does what `exit_group` does.
     pub(super) fn exit(&mut self) {
         self.exiting = true;
-        (self.fault, self.lock) = (None, None);
+        (self.fault, self.lock, self.futex) = (None, None, None);
         if self.syscall().is_none() {
             self.mode = Mode::Syscall(EXIT_GROUP);
         }
