@@ -1,0 +1,209 @@
+//! What a child gives up. Everything here is for good, whatever the child does later.
+//!
+//! Namespaces would add nothing: no system call is left that names a file, a socket, a process or a user.
+
+use std::collections::BTreeMap;
+use std::ffi::c_long;
+use std::fmt::Display;
+
+use landlock::{ABI, Access, AccessFs, AccessNet, Ruleset, RulesetAttr, RulesetStatus, Scope};
+use rustix::io::Errno;
+use rustix::process::{
+    DumpableBehavior, Resource, Rlimit, Signal, getpid, set_dumpable_behavior,
+    set_parent_process_death_signal, setrlimit,
+};
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, clear_ambient_capability_set, set_capabilities,
+    set_no_new_privs, set_thread_groups, set_thread_res_gid, set_thread_res_uid,
+};
+use rustix::{fs::Gid, fs::Uid};
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule, apply_filter_all_threads,
+};
+
+use crate::MAX_CHILD_BYTES;
+
+/// Nobody has these user ids: they lie between those that systemd gives to containers and those that many programs take for
+/// negative (UIDS-GIDS of systemd). A child's is this and its process id: nobody else's process can send it a signal.
+const FIRST_USER: u32 = 0x7000_0000;
+
+/// Where there is no such user: a user namespace with few.
+const NOBODY: u32 = 65534;
+
+/// Processor time of a child, over all questions: it ends some time, whatever happens to its parent.
+const MAX_CPU_SECONDS: u64 = 3600;
+
+/// The first part, while there is one thread only.
+pub(crate) fn give_up_rights() -> Result<(), String> {
+    // SAFETY: whoever owned those descriptors is gone since `exec`.
+    let closed = unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0) };
+    if closed != 0 {
+        return Err(failed("close_range", std::io::Error::last_os_error()));
+    }
+    for (resource, most) in [
+        (Resource::As, MAX_CHILD_BYTES),
+        (Resource::Cpu, MAX_CPU_SECONDS),
+        (Resource::Nofile, 16),
+        (Resource::Core, 0),
+        (Resource::Fsize, 0),
+        (Resource::Memlock, 0),
+    ] {
+        let limit = Rlimit { current: Some(most), maximum: Some(most) };
+        setrlimit(resource, limit).map_err(|error| failed("setrlimit", error))?;
+    }
+    change_user()?;
+    let nothing = CapabilitySet::empty();
+    let sets = CapabilitySets { effective: nothing, permitted: nothing, inheritable: nothing };
+    clear_ambient_capability_set().map_err(|error| failed("capabilities", error))?;
+    set_capabilities(None, sets).map_err(|error| failed("capabilities", error))?;
+    // A change of user resets these two.
+    set_parent_process_death_signal(Some(Signal::KILL))
+        .map_err(|error| failed("PR_SET_PDEATHSIG", error))?;
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)
+        .map_err(|error| failed("PR_SET_DUMPABLE", error))?;
+    set_no_new_privs(true).map_err(|error| failed("PR_SET_NO_NEW_PRIVS", error))?;
+    give_up_files().map(drop).map_err(|error| failed("landlock", error))
+}
+
+/// Becomes a user of its own, where it may.
+fn change_user() -> Result<(), String> {
+    let own = FIRST_USER + getpid().as_raw_nonzero().get().unsigned_abs();
+    let become_user = |id: u32| {
+        let (user, group) = (Uid::from_raw(id), Gid::from_raw(id));
+        set_thread_groups(&[])?;
+        set_thread_res_gid(group, group, group)?;
+        set_thread_res_uid(user, user, user)
+    };
+    let result = match become_user(own) {
+        Err(Errno::INVAL) => become_user(NOBODY),
+        result => result,
+    };
+    match result {
+        // Who has no right to change users has few others.
+        Ok(()) | Err(Errno::PERM) => Ok(()),
+        Err(error) => Err(failed("setresuid", error)),
+    }
+}
+
+/// No file can be opened, by no name. Kernels without Landlock leave that to seccomp.
+fn give_up_files() -> Result<RulesetStatus, landlock::RulesetError> {
+    let abi = ABI::V6;
+    let restricted = Ruleset::default()
+        .handle_access(AccessFs::from_all(abi))?
+        .handle_access(AccessNet::from_all(abi))?
+        .scope(Scope::from_all(abi))?
+        .create()?
+        .restrict_self()?;
+    Ok(restricted.ruleset)
+}
+
+/// The second part, for all threads: nothing but memory, and reading and writing what is open.
+pub(crate) fn give_up_system_calls() -> Result<(), String> {
+    let none = Rlimit { current: Some(0), maximum: Some(0) };
+    setrlimit(Resource::Nproc, none).map_err(|error| failed("setrlimit", error))?;
+    apply(
+        DENIED.map(any).into(),
+        SeccompAction::Allow,
+        SeccompAction::Errno(libc::EACCES.unsigned_abs()),
+    )
+    .and_then(|()| apply(allowed()?, SeccompAction::KillProcess, SeccompAction::Allow))
+    .map_err(|error| failed("seccomp", error))
+}
+
+type Rules = BTreeMap<c_long, Vec<SeccompRule>>;
+
+fn apply(
+    rules: Rules,
+    otherwise: SeccompAction,
+    matching: SeccompAction,
+) -> Result<(), seccompiler::Error> {
+    let arch = std::env::consts::ARCH.try_into()?;
+    let filter = SeccompFilter::new(rules, otherwise, matching, arch)?;
+    let program = BpfProgram::try_from(filter)?;
+    apply_filter_all_threads(&program)
+}
+
+/// What libraries try and do without, none of which tells anybody anything: the C library asks whether memory is
+/// overcommitted when it gives some back, the standard library how much of a file is left to read (by path, too).
+const DENIED: [c_long; 3] = [libc::SYS_newfstatat, libc::SYS_openat, libc::SYS_statx];
+
+const ALLOWED: [c_long; 26] = [
+    libc::SYS_brk,
+    libc::SYS_clock_gettime,
+    libc::SYS_close,
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+    libc::SYS_fstat,
+    libc::SYS_futex,
+    libc::SYS_getpid,
+    libc::SYS_getrandom,
+    libc::SYS_gettid,
+    libc::SYS_lseek,
+    libc::SYS_madvise,
+    libc::SYS_mremap,
+    libc::SYS_munmap,
+    libc::SYS_pread64,
+    libc::SYS_read,
+    libc::SYS_recvmsg,
+    libc::SYS_restart_syscall,
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_sched_yield,
+    libc::SYS_sendmsg,
+    libc::SYS_sendto,
+    libc::SYS_sigaltstack,
+    libc::SYS_write,
+];
+
+/// Whatever the arguments.
+fn any(call: c_long) -> (c_long, Vec<SeccompRule>) {
+    (call, Vec::new())
+}
+
+fn allowed() -> Result<Rules, seccompiler::BackendError> {
+    let mut rules = Rules::from(ALLOWED.map(any));
+    // The other filter has the last word on those.
+    rules.extend(DENIED.map(any));
+    // Memory, but no code.
+    let bits = |argument, mask: i32, value: i32| {
+        let mask = SeccompCmpOp::MaskedEq(mask.unsigned_abs().into());
+        SeccompCondition::new(argument, SeccompCmpArgLen::Dword, mask, value.unsigned_abs().into())
+    };
+    let no_code = bits(2, libc::PROT_EXEC, 0)?;
+    let anonymous = bits(3, libc::MAP_ANONYMOUS, libc::MAP_ANONYMOUS)?;
+    rules.insert(libc::SYS_mmap, vec![SeccompRule::new(vec![no_code.clone(), anonymous])?]);
+    rules.insert(libc::SYS_mprotect, vec![SeccompRule::new(vec![no_code])?]);
+    // Debug builds look whether a descriptor is open before they close it.
+    let looks = bits(1, i32::MAX, libc::F_GETFD)?;
+    rules.insert(libc::SYS_fcntl, vec![SeccompRule::new(vec![looks])?]);
+    // How a process aborts.
+    let itself = bits(0, i32::MAX, getpid().as_raw_nonzero().get())?;
+    rules.insert(libc::SYS_tgkill, vec![SeccompRule::new(vec![itself])?]);
+    Ok(rules)
+}
+
+fn failed(what: &str, error: impl Display) -> String {
+    format!("{what}: {error}")
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    /// A thread's own, so the other tests keep their files.
+    #[test]
+    fn without_seccomp_landlock_keeps_files_shut() {
+        let tried = std::thread::spawn(|| {
+            let status = give_up_files().unwrap();
+            (status, std::fs::File::open("/proc/self/status"), std::fs::read_dir("/"))
+        });
+        let (status, file, folder) = tried.join().unwrap();
+        if status == RulesetStatus::NotEnforced {
+            return skip::skip("this kernel has no Landlock");
+        }
+        assert_eq!(file.unwrap_err().raw_os_error(), Some(libc::EACCES));
+        assert_eq!(folder.map(drop).unwrap_err().raw_os_error(), Some(libc::EACCES));
+    }
+}

@@ -1,0 +1,254 @@
+//! The parent's side.
+
+use std::ffi::c_int;
+use std::fs::File;
+use std::io;
+use std::marker::PhantomData;
+use std::os::fd::OwnedFd;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use serde::de::DeserializeOwned;
+
+use crate::Parser;
+use crate::child::ARGUMENT;
+use crate::frame::{Broken, Socket};
+
+/// For one answer, a start included; generous, for machines that are emulated.
+const MAX_TIME: Duration = Duration::from_secs(20);
+
+/// Failures after which no child is started any more, and time that they may take together.
+const MAX_FAILURES: u32 = 64;
+const MAX_LOST_TIME: Duration = Duration::from_secs(120);
+
+/// Why there is no answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// There is no child.
+    #[error("the process that is to parse it did not start: {0}")]
+    Start(String),
+    /// The child ended.
+    #[error("the process that parsed it {0}")]
+    Ended(String),
+    /// It was waited for long enough.
+    #[error("parsing it took more than {} s", .0.as_secs())]
+    Late(Duration),
+    /// The child sent something else, or too much.
+    #[error("the process that parsed it sent no valid answer")]
+    Nonsense,
+    /// Too many questions had no answer.
+    #[error("too many others have stopped the processes that parse them")]
+    GivenUp,
+}
+
+/// Parses in a child without privileges, which it starts when there is a question.
+#[derive(Debug)]
+pub struct Sandbox<P> {
+    program: PathBuf,
+    starter: Option<Starter>,
+    running: Option<Running>,
+    max_time: Duration,
+    failures: u32,
+    lost_time: Duration,
+    parser: PhantomData<fn() -> P>,
+}
+
+impl<P: Parser> Default for Sandbox<P> {
+    fn default() -> Self {
+        Self::of_program(Path::new("/proc/self/exe"))
+    }
+}
+
+impl<P: Parser> Sandbox<P> {
+    /// Children of another program than this one, for tests.
+    #[must_use]
+    pub fn of_program(program: &Path) -> Self {
+        Self {
+            program: program.to_owned(),
+            starter: None,
+            running: None,
+            max_time: MAX_TIME,
+            failures: 0,
+            lost_time: Duration::ZERO,
+            parser: PhantomData,
+        }
+    }
+
+    /// With another time limit for an answer, for tests.
+    #[must_use]
+    pub fn with_max_time(self, max_time: Duration) -> Self {
+        Self { max_time, ..self }
+    }
+
+    /// The child's answer to a question about `files`. Its content is not checked.
+    ///
+    /// # Errors
+    /// When the child did not answer, or there is none.
+    pub fn ask(&mut self, question: &P::Question, files: &[&File]) -> Result<P::Answer, Failure> {
+        if MAX_FAILURES <= self.failures || MAX_LOST_TIME <= self.lost_time {
+            return Err(Failure::GivenUp);
+        }
+        let begin = Instant::now();
+        let question = postcard::to_stdvec(question).map_err(|_| Failure::Nonsense)?;
+        let answer = self.exchange(&question, files, begin + self.max_time);
+        if answer.is_err() {
+            self.failures += 1;
+            self.lost_time += begin.elapsed();
+        }
+        let (answer, is_spent) = answer?;
+        if is_spent {
+            self.running = None;
+        }
+        Ok(answer)
+    }
+
+    /// The child's process id, while there is one.
+    #[must_use]
+    pub fn child(&self) -> Option<u32> {
+        self.running.as_ref().map(|running| running.child.id())
+    }
+
+    fn exchange(
+        &mut self,
+        question: &[u8],
+        files: &[&File],
+        deadline: Instant,
+    ) -> Result<(P::Answer, bool), Failure> {
+        let mut running = match self.running.take() {
+            Some(running) => running,
+            None => self.start(deadline)?,
+        };
+        running.socket.deadline = Some(deadline);
+        let sent = running.socket.send(question, files);
+        let answer = sent.and_then(|()| running.receive());
+        let answer = answer.map_err(|broken| running.failure(broken, self.max_time))?;
+        self.running = Some(running);
+        Ok(answer)
+    }
+
+    fn start(&mut self, deadline: Instant) -> Result<Running, Failure> {
+        let failed = |error: io::Error| Failure::Start(error.to_string());
+        let starter = match &mut self.starter {
+            Some(starter) => starter,
+            none => none.insert(Starter::new(&self.program, P::NAME).map_err(failed)?),
+        };
+        let mut running = starter.start().map_err(failed)?;
+        running.socket.deadline = Some(deadline);
+        match running.receive::<Result<(), String>>() {
+            Ok(Ok(())) => Ok(running),
+            Ok(Err(reason)) => Err(Failure::Start(reason)),
+            Err(broken) => Err(Failure::Start(running.failure(broken, self.max_time).to_string())),
+        }
+    }
+}
+
+/// A child; killed when it is dropped.
+#[derive(Debug)]
+struct Running {
+    child: Child,
+    socket: Socket<OwnedFd>,
+}
+
+impl Running {
+    fn receive<T: DeserializeOwned>(&self) -> Result<T, Broken> {
+        let (content, _) = self.socket.receive()?;
+        postcard::from_bytes(&content).map_err(|_| Broken::TooLong)
+    }
+
+    fn failure(&mut self, broken: Broken, max_time: Duration) -> Failure {
+        match broken {
+            Broken::Late => Failure::Late(max_time),
+            Broken::TooLong => Failure::Nonsense,
+            Broken::Closed => Failure::Ended(self.end().map_or("is gone".to_owned(), describe)),
+        }
+    }
+
+    /// Ends the child, if it has not ended by itself.
+    fn end(&mut self) -> Option<ExitStatus> {
+        let _ = self.child.kill();
+        self.child.wait().ok()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn describe(status: ExitStatus) -> String {
+    const PANICKED: i32 = 101;
+    match (status.signal(), status.code()) {
+        (Some(signal), _) => match name_of(signal) {
+            Some(name) => format!("was stopped by {name}"),
+            None => format!("was stopped by signal {signal}"),
+        },
+        (_, Some(PANICKED)) => "panicked".to_owned(),
+        _ => format!("ended ({status})"),
+    }
+}
+
+fn name_of(signal: c_int) -> Option<&'static str> {
+    Some(match signal {
+        libc::SIGABRT => "SIGABRT (out of memory?)",
+        libc::SIGBUS => "SIGBUS",
+        libc::SIGFPE => "SIGFPE",
+        libc::SIGILL => "SIGILL",
+        libc::SIGKILL => "SIGKILL",
+        libc::SIGSEGV => "SIGSEGV",
+        libc::SIGSYS => "SIGSYS (a system call that it must not make)",
+        libc::SIGXCPU => "SIGXCPU",
+        _ => return None,
+    })
+}
+
+/// A thread that starts children, and lives as long as they may: a child is killed when the thread that started it ends.
+#[derive(Debug)]
+struct Starter {
+    requests: Sender<()>,
+    started: Receiver<io::Result<Running>>,
+}
+
+impl Starter {
+    fn new(program: &Path, name: &'static str) -> io::Result<Self> {
+        let (requests, asked) = channel();
+        let (starting, started) = channel();
+        let program = program.to_owned();
+        let start = move || {
+            for () in asked {
+                if starting.send(start(&program, name)).is_err() {
+                    return;
+                }
+            }
+        };
+        std::thread::Builder::new().name("sandbox".to_owned()).spawn(start)?;
+        Ok(Self { requests, started })
+    }
+
+    fn start(&self) -> io::Result<Running> {
+        let gone = |_| io::Error::other("the thread that starts it ended");
+        self.requests.send(()).map_err(|_| gone(std::sync::mpsc::RecvError))?;
+        self.started.recv().map_err(gone)?
+    }
+}
+
+fn start(program: &Path, name: &str) -> io::Result<Running> {
+    let flags = SocketFlags::CLOEXEC;
+    let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::io::ioctl_fionbio(&ours, true)?;
+    let child = Command::new(program)
+        .args([ARGUMENT, name])
+        .env_clear()
+        .current_dir("/")
+        .stdin(Stdio::from(theirs))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        // The terminal's signals are not for it.
+        .process_group(0)
+        .spawn()?;
+    Ok(Running { child, socket: Socket::new(ours) })
+}
