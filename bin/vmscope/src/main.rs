@@ -38,6 +38,9 @@ enum Command {
 }
 
 fn main() -> std::process::ExitCode {
+    if let Some(code) = sandbox::serve::<symbols::FileReader>() {
+        return code;
+    }
     let cli: Cli = match usage::parse() {
         Ok(cli) => cli,
         Err(code) => return code,

@@ -319,7 +319,7 @@ pub struct FunctionSymbol {
 }
 
 /// Deserializes a list of at most `N` entries; a longer one is an error as soon as it is seen.
-fn at_most<'de, D, T, const N: usize>(deserializer: D) -> Result<Vec<T>, D::Error>
+pub(crate) fn at_most<'de, D, T, const N: usize>(deserializer: D) -> Result<Vec<T>, D::Error>
 where
     D: Deserializer<'de>,
     T: Deserialize<'de>,

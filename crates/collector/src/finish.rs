@@ -55,11 +55,13 @@ pub(crate) fn finish(
     host_tables::add_kernel(&mut tables, &header.kernel, &text);
     let hit = sink.hit.into_pids();
     let processes = session.processes.finish();
-    let files = host_tables::add_processes(&mut tables, processes, &hit, proc, &mut header.notes);
+    let mut host = host_tables::source(&text);
+    let notes = &mut header.notes;
+    let files = host_tables::add_processes(&mut tables, processes, &hit, proc, &mut host, notes);
+    host.go_on(files);
     let (converted, wanted) = convert(writer, &tables)?;
 
     let mut sources = Sources::new();
-    let host = host_tables::source(&text, files);
     sources.insert(model::Owner::Host, Box::new(host));
     let store = |vm: VmId| Store::of_vm(&plan.symbol_store, &identities[vm.index()]);
     let mut boots: BTreeMap<VmId, BootSources> = BTreeMap::new();

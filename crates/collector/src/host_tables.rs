@@ -21,9 +21,9 @@ pub(crate) fn add_kernel(tables: &mut Tables, release: &str, text: &KernelText) 
     }
 }
 
-/// What names the host's functions: its kernel's, and those of the `files` that its processes map.
-pub(crate) fn source(text: &KernelText, files: Places) -> HostSource {
-    HostSource::new(kernel_names(text), files).with_debug_files(PathBuf::from("/usr/lib/debug"))
+/// What names the host's functions: its kernel's, and those of the files that its processes map.
+pub(crate) fn source(text: &KernelText) -> HostSource {
+    HostSource::new(kernel_names(text)).with_debug_files(PathBuf::from("/usr/lib/debug"))
 }
 
 fn kernel_names(text: &KernelText) -> KernelNames {
@@ -46,12 +46,13 @@ fn parts(text: &KernelText) -> impl Iterator<Item = (String, u64, u64)> {
 /// Rows of mappings of all host processes at most.
 const MOST_MAPPINGS: usize = 1 << 20;
 
-/// Adds the images of `hit` processes, and says where their files are to be found.
+/// Adds the images of `hit` processes, and says where their files are to be found. `source` reads build ids.
 pub(crate) fn add_processes(
     tables: &mut Tables,
     mut images: Vec<ProcessImage>,
     hit: &BTreeSet<Pid>,
     proc: &Path,
+    source: &mut HostSource,
     notes: &mut Vec<Note>,
 ) -> Places {
     images.retain(|image| hit.contains(&Pid(image.pid)));
@@ -60,7 +61,7 @@ pub(crate) fn add_processes(
         let text = format!("the code of {cut} host processes with the most mappings has no names");
         notes.push(Note { subject: "host".to_owned(), text });
     }
-    let mut modules = Modules::new(proc);
+    let mut modules = Modules::new(proc, source);
     for process in images {
         let image = add_image(tables, ImageKind::Process, process.pid, process.name);
         let row = &mut tables.images[image.index()];
@@ -117,14 +118,16 @@ fn add_module(tables: &mut Tables, path: String, build_id: Option<BuildId>) -> M
 /// Files as (path, build id): two containers' files of one path are two modules.
 struct Modules<'a> {
     proc: &'a Path,
+    source: &'a mut HostSource,
     rows: HashMap<(String, Option<BuildId>, u32), ModuleId>,
     build_ids: HashMap<(String, u64, u64), Option<BuildId>>,
     places: Places,
 }
 
 impl<'a> Modules<'a> {
-    fn new(proc: &'a Path) -> Self {
-        Self { proc, rows: HashMap::new(), build_ids: HashMap::new(), places: Places::new() }
+    fn new(proc: &'a Path, source: &'a mut HostSource) -> Self {
+        let (rows, build_ids, places) = (HashMap::new(), HashMap::new(), Places::new());
+        Self { proc, source, rows, build_ids, places }
     }
 
     /// The mapping's module, and the offset in it where the mapping begins.
@@ -193,7 +196,7 @@ impl<'a> Modules<'a> {
         let metadata = file.metadata().ok()?;
         self.build_ids
             .entry((path.to_owned(), metadata.dev(), metadata.ino()))
-            .or_insert_with(|| symbols::build_id(&file))
+            .or_insert_with(|| self.source.build_id(&file))
             .clone()
     }
 }
@@ -244,6 +247,7 @@ mod test {
     use std::sync::Arc;
 
     use host::processes::MappedFile;
+    use sandbox::Sandbox;
 
     use super::*;
 
@@ -268,12 +272,14 @@ mod test {
         let hit = BTreeSet::from([Pid(812), Pid(813)]);
         let mut tables = Tables::default();
         let images = vec![image(812), image(813)];
-        let places = add_processes(&mut tables, images, &hit, folder.path(), &mut Vec::new());
+        let mut source = HostSource::default().with_sandbox(Sandbox::here());
+        let (proc, notes) = (folder.path(), &mut Vec::new());
+        let places = add_processes(&mut tables, images, &hit, proc, &mut source, notes);
+        source.go_on(places);
         let modules: Vec<_> = tables.modules.iter().map(|m| m.path.as_str()).collect();
         assert_eq!(modules, ["/tmp/perf-17.map", "[anon]"]);
         let offsets: Vec<_> = tables.mappings.iter().map(|m| m.offset).collect();
         assert_eq!(offsets, [0x7000, 7]);
-        let mut source = HostSource::new(KernelNames::default(), places);
         let names = symbols::Source::names(
             &mut source,
             ModuleId(0),
@@ -311,8 +317,9 @@ mod test {
             process(9, vec![mapping(0x80, "/bin/a")]),
         ];
         let hit = BTreeSet::from([Pid(7), Pid(9)]);
-        let mut notes = Vec::new();
-        let places = add_processes(&mut tables, images, &hit, Path::new("/nowhere"), &mut notes);
+        let (mut source, mut notes) = (HostSource::default(), Vec::new());
+        let proc = Path::new("/nowhere");
+        let places = add_processes(&mut tables, images, &hit, proc, &mut source, &mut notes);
         assert_eq!(notes, []);
 
         let paths: Vec<_> = tables.modules.iter().map(|m| m.path.as_str()).collect();

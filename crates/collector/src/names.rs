@@ -111,8 +111,11 @@ impl Names {
             .map_err(|source| CollectError::Host { what: "/proc", source })?;
         let hit = window.samples.iter().map(|sample| sample.pid).collect();
         let processes = processes.finish();
-        let files = host_tables::add_processes(&mut tables, processes, &hit, proc, &mut notes);
-        let host = host_tables::source(&text, files);
+        let mut host = host_tables::source(&text);
+        let notes = &mut notes;
+        let files =
+            host_tables::add_processes(&mut tables, processes, &hit, proc, &mut host, notes);
+        host.go_on(files);
         let wanted = addresses(&tables, &window.samples);
         let identities: BTreeMap<VmId, String> =
             window.processes.iter().map(|(vm, process)| (*vm, process.identity())).collect();
@@ -155,9 +158,9 @@ impl Names {
         let hit: BTreeSet<Pid> = samples.iter().map(|sample| sample.pid).collect();
         let read = |pid: &Pid| host::processes::read(&self.proc, pid.0).ok();
         let new = hit.difference(&known).filter_map(read).collect();
-        let places =
-            host_tables::add_processes(&mut self.tables, new, &hit, &self.proc, &mut Vec::new());
-        self.host.go_on(places);
+        let Self { tables, host, proc, .. } = self;
+        let files = host_tables::add_processes(tables, new, &hit, proc, host, &mut Vec::new());
+        host.go_on(files);
     }
 }
 

@@ -1,6 +1,7 @@
 //! The child's side.
 
 use std::ffi::CString;
+use std::fs::File;
 use std::io::stdin;
 use std::process::ExitCode;
 
@@ -44,7 +45,8 @@ fn answer_all<P: Parser>() -> Result<(), Broken> {
     loop {
         let (question, files) = socket.receive()?;
         let question = postcard::from_bytes(&question).map_err(|_| Broken::TooLong)?;
-        let answer = parser.answer(question, &files);
+        let files: Vec<&File> = files.iter().collect();
+        let answer = parser.answer(&question, &files);
         let answer = (answer, parser.is_spent());
         let answer = postcard::to_stdvec(&answer).map_err(|_| Broken::TooLong)?;
         socket.send(&answer, &[])?;

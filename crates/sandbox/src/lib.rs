@@ -49,7 +49,7 @@ pub trait Parser: Sized {
     fn start() -> Self;
 
     /// Answers a question about `files`.
-    fn answer(&mut self, question: Self::Question, files: &[File]) -> Self::Answer;
+    fn answer(&mut self, question: &Self::Question, files: &[&File]) -> Self::Answer;
 
     /// Whether it should start anew after this answer.
     fn is_spent(&self) -> bool {

@@ -44,6 +44,7 @@ fn main() -> ExitCode {
 }
 
 /// Does what it is told.
+#[derive(Debug)]
 struct Hostile {
     is_spent: bool,
 }
@@ -61,12 +62,14 @@ impl Parser for Hostile {
         self.is_spent
     }
 
-    fn answer(&mut self, question: String, files: &[File]) -> String {
+    fn answer(&mut self, question: &String, files: &[&File]) -> String {
         let mut numbers = vec![1_u8];
         match question.as_str() {
             "read" => {
                 let mut text = String::new();
-                files.iter().for_each(|mut file| drop(file.read_to_string(&mut text)));
+                for mut file in files.iter().copied() {
+                    file.read_to_string(&mut text).unwrap();
+                }
                 text
             }
             "open" => File::open("/proc/self/status").unwrap_err().to_string(),
@@ -81,7 +84,7 @@ impl Parser for Hostile {
             }
             "spend" => {
                 self.is_spent = true;
-                question
+                question.clone()
             }
             "panic" => panic!("as asked"),
             "abort" => std::process::abort(),
@@ -98,15 +101,15 @@ impl Parser for Hostile {
             "recurse" => recurse(&numbers).to_string(),
             "garbage" => {
                 rustix::io::write(std::io::stdin(), &[3, 0, 0, 0, 255, 255, 255]).unwrap();
-                question
+                question.clone()
             }
             "endless" => {
                 rustix::io::write(std::io::stdin(), &[255; 64]).unwrap();
-                question
+                question.clone()
             }
             "much" => "x".repeat(65 << 20),
             "leave" => std::process::exit(3),
-            _ => question,
+            _ => question.clone(),
         }
     }
 }

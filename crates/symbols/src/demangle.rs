@@ -44,6 +44,14 @@ struct Worker {
 }
 
 impl Demangler {
+    /// With its thread, which is running when this returns.
+    #[must_use]
+    pub fn started() -> Self {
+        let mut demangler = Self::default();
+        demangler.demangle("_Z1fv");
+        demangler
+    }
+
     /// The readable form of `name`: demangled if it is mangled, cut if it is long, without characters
     /// that a terminal would obey.
     pub fn demangle(&mut self, name: &str) -> String {

@@ -5,14 +5,19 @@ use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
-use model::{Module, ModuleId, SymbolName};
+use api::files::{FileAnswer, FileFormat, FileFunctions, FileQuestion, MAX_PLACES};
+use model::{BuildId, Module, ModuleId, SymbolName};
+use sandbox::{Failure, Sandbox};
 
-use crate::file::{FileNames, Place, perf_map};
-use crate::guest::names_of;
-use crate::{Demangler, KernelNames, Source, unreadable, vdso};
+use crate::demangle::printable;
+use crate::file::{FileReader, Place};
+use crate::{KernelNames, Source, unreadable, vdso};
 
 /// Most bytes that are read of the files of one owner: who has many large files loses their names and nobody else's.
 const MAX_OWNER_BYTES: u64 = 1 << 30;
+
+/// Files of one owner that may stop the process that reads them: from then on that owner's files have no names.
+const MAX_OWNER_FAILURES: u32 = 3;
 
 /// Where each file can be opened, best first: through the mapping itself, in the process' own root, in ours.
 pub type Places = BTreeMap<ModuleId, Vec<Place>>;
@@ -22,24 +27,22 @@ pub type Places = BTreeMap<ModuleId, Vec<Place>>;
 pub struct HostSource {
     kernel: KernelNames,
     places: Places,
-    demangler: Demangler,
-    /// What may still be read of the files of each owner (user id).
-    budgets: HashMap<u32, u64>,
+    files: Files,
     /// Where files with the symbols of stripped ones are, by build id.
     debug_folder: Option<PathBuf>,
 }
 
 impl HostSource {
-    /// A source for the modules that have `places`, and for `kernel`.
+    /// A source for `kernel`, and for the modules that it is told of.
     #[must_use]
-    pub fn new(kernel: KernelNames, places: Places) -> Self {
-        Self { kernel, places, ..Self::default() }
+    pub fn new(kernel: KernelNames) -> Self {
+        Self { kernel, ..Self::default() }
     }
 
     /// Adds modules that have appeared since, and lets every owner's files be read anew: for who asks again and again.
     pub fn go_on(&mut self, places: Places) {
         self.places.extend(places);
-        self.budgets.clear();
+        self.files.allowances.values_mut().for_each(|allowance| allowance.bytes = MAX_OWNER_BYTES);
     }
 
     /// Looks for symbols of stripped files below `folder` (`/usr/lib/debug`), by build id.
@@ -49,40 +52,51 @@ impl HostSource {
         self
     }
 
-    /// Opens the module's file; its bytes are somebody else's work.
-    fn open<T>(
+    /// Reads files in `sandbox`, for tests.
+    #[must_use]
+    pub fn with_sandbox(mut self, sandbox: Sandbox<FileReader>) -> Self {
+        self.files.sandbox = sandbox;
+        self
+    }
+
+    /// The build id of an open ELF file, if it has one.
+    pub fn build_id(&mut self, file: &File) -> Option<BuildId> {
+        match self.files.ask(&[file], |_| FileQuestion::BuildId) {
+            Ok(FileAnswer::BuildId(Some(id))) => BuildId::new(&id),
+            _ => None,
+        }
+    }
+
+    /// Names at places, which ascend, of the module's file.
+    fn read(
         &mut self,
         id: ModuleId,
-        read: impl Fn(&File, &mut u64) -> Result<T, String>,
-    ) -> Result<T, String> {
-        let places = self.places.get(&id).map(Vec::as_slice).unwrap_or_default();
+        module: &Module,
+        places: &[u64],
+    ) -> Result<Vec<SymbolName>, String> {
+        let build_id = module.build_id.as_ref().map(|id| id.bytes().to_vec());
+        let format = match module.path.as_str() {
+            "[vdso]" => {
+                let image = vdso::image().map_err(|error| error.to_string())?;
+                return self.files.names(&[&image], &FileFormat::Elf { build_id: None }, places);
+            }
+            path if is_perf_map(path) => FileFormat::PerfMap,
+            path if path.starts_with('/') => FileFormat::Elf { build_id },
+            _ => return Err("no file behind this mapping".to_owned()),
+        };
+        let debug = self.debug_file(module);
         let mut reason = "the process ended before its file was read".to_owned();
-        for place in places {
-            let read = place.open().and_then(|file| {
-                let owner = file.metadata().map_err(|error| error.to_string())?.uid();
-                read(&file, self.budgets.entry(owner).or_insert(MAX_OWNER_BYTES))
+        for place in self.places.get(&id).map(Vec::as_slice).unwrap_or_default() {
+            let names = place.open().and_then(|file| {
+                let files: Vec<&File> = std::iter::once(&file).chain(&debug).collect();
+                self.files.names(&files, &format, places)
             });
-            match read {
+            match names {
                 Ok(names) => return Ok(names),
                 Err(why) => reason = why,
             }
         }
         Err(reason)
-    }
-
-    fn read(&mut self, id: ModuleId, module: &Module, at: &[u64]) -> Result<FileNames, String> {
-        if module.path == "[vdso]" {
-            let image = vdso::image().map_err(|error| error.to_string())?;
-            return FileNames::read(&image, None, None, at, &mut u64::MAX.clone());
-        }
-        if !module.path.starts_with('/') {
-            return Err("no file behind this mapping".to_owned());
-        }
-        let debug = self.debug_file(module);
-        let debug = debug.as_ref().map(|file| file as _);
-        self.open(id, |file, budget| {
-            FileNames::read(file, debug, module.build_id.as_ref(), at, budget)
-        })
     }
 
     /// `ROOT/.build-id/ab/cdef.debug`.
@@ -104,23 +118,100 @@ impl Source for HostSource {
         if self.kernel.has(&module.path) {
             return offsets.iter().map(|offset| self.kernel.name(&module.path, *offset)).collect();
         }
-        if is_perf_map(&module.path) {
-            let table = self.open(id, |file, budget| Ok(perf_map::read(file, offsets, budget)));
-            return match table {
-                Ok(table) => {
-                    let find = |offset| table.find(offset);
-                    names_of(offsets, find, &mut self.demangler, &SymbolName::Stripped)
-                }
-                Err(reason) => unreadable(&reason, offsets.len()),
-            };
-        }
-        let names = match self.read(id, module, offsets) {
-            Ok(names) => names,
-            Err(reason) => return unreadable(&reason, offsets.len()),
+        let names = |places: &[u64]| {
+            let names = self.read(id, module, places);
+            names.unwrap_or_else(|reason| unreadable(&reason, places.len()))
         };
-        let missing = names
-            .why_missing()
-            .map_or(SymbolName::Stripped, |reason| SymbolName::Unreadable(reason.to_owned()));
-        names_of(offsets, |offset| names.find(offset), &mut self.demangler, &missing)
+        offsets.chunks(MAX_PLACES).flat_map(names).collect()
     }
+}
+
+/// What reads files, and how much of each owner's it may still read.
+#[derive(Debug, Default)]
+struct Files {
+    sandbox: Sandbox<FileReader>,
+    /// By file system and user: containers have file systems of their own, but often the same users.
+    allowances: HashMap<(u64, u32), Allowance>,
+    /// Files that stopped the process that read them, by file system and inode, and how.
+    stopped: HashMap<(u64, u64), Failure>,
+}
+
+#[derive(Debug)]
+struct Allowance {
+    bytes: u64,
+    failures: u32,
+}
+
+impl Files {
+    /// The answer to a question about files; the first one's owner pays for it. A question is made of how many bytes may be
+    /// read.
+    fn ask(
+        &mut self,
+        files: &[&File],
+        question: impl FnOnce(u64) -> FileQuestion,
+    ) -> Result<FileAnswer, String> {
+        let metadata = files.first().map(|file| file.metadata());
+        let metadata = metadata.ok_or("no file")?.map_err(|error| error.to_string())?;
+        let itself = (metadata.dev(), metadata.ino());
+        if let Some(failure) = self.stopped.get(&itself) {
+            return Err(failure.to_string());
+        }
+        let owner = (metadata.dev(), metadata.uid());
+        let unused = Allowance { bytes: MAX_OWNER_BYTES, failures: 0 };
+        let allowance = self.allowances.entry(owner).or_insert(unused);
+        if MAX_OWNER_FAILURES <= allowance.failures {
+            return Err("other files of its owner stopped the process that reads them".to_owned());
+        }
+        match self.sandbox.ask(&question(allowance.bytes), files) {
+            Ok(answer) => {
+                if let FileAnswer::Functions { read_bytes, .. } = answer {
+                    allowance.bytes = allowance.bytes.saturating_sub(read_bytes);
+                }
+                Ok(answer)
+            }
+            Err(failure @ (Failure::Start(_) | Failure::GivenUp)) => Err(failure.to_string()),
+            Err(failure) => {
+                allowance.failures = allowance.failures.saturating_add(1);
+                let reason = failure.to_string();
+                self.stopped.insert(itself, failure);
+                Err(reason)
+            }
+        }
+    }
+
+    /// Names at places of the first of `files`.
+    fn names(
+        &mut self,
+        files: &[&File],
+        format: &FileFormat,
+        places: &[u64],
+    ) -> Result<Vec<SymbolName>, String> {
+        let question = |max_bytes| FileQuestion::Functions {
+            format: format.clone(),
+            places: places.to_vec(),
+            max_bytes,
+        };
+        match self.ask(files, question)? {
+            FileAnswer::Functions { functions: Ok(functions), .. } => {
+                names_of(functions, places.len())
+            }
+            FileAnswer::Functions { functions: Err(reason), .. } => Err(printable(&reason)),
+            FileAnswer::BuildId(_) => Err(Failure::Nonsense.to_string()),
+        }
+    }
+}
+
+/// One name for each of `n` places, of an answer that the file may have made.
+fn names_of(functions: FileFunctions, n: usize) -> Result<Vec<SymbolName>, String> {
+    let FileFunctions { names, at_places, missing } = functions;
+    let missing =
+        missing.map_or(SymbolName::Stripped, |why| SymbolName::Unreadable(printable(&why)));
+    let names: Vec<SymbolName> =
+        names.iter().map(|name| SymbolName::Function(printable(name))).collect();
+    let name = |number: Option<u32>| match number {
+        Some(number) => names.get(number as usize).cloned(),
+        None => Some(missing.clone()),
+    };
+    let named: Option<Vec<SymbolName>> = at_places.into_iter().map(name).collect();
+    named.filter(|named| named.len() == n).ok_or_else(|| Failure::Nonsense.to_string())
 }

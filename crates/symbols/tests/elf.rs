@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use model::{BuildId, Module, ModuleId, Owner, SymbolName};
-use symbols::{HostSource, KernelNames, KernelPart, Place, Source};
+use sandbox::Sandbox;
+use symbols::{HostSource, KernelNames, KernelPart, Place, Places, Source};
 
 /// C whose labels are mangled names, so that no C++ compiler is needed.
 const C: &str = r#"
@@ -95,13 +96,20 @@ mod inner { pub struct Work; impl Work { #[inline(never)] pub fn run(x: u32) -> 
 fn main() { std::process::exit(inner::Work::run(std::env::args().count() as u32) as i32) }
 ";
 
+/// A source that reads files in this process.
+fn source(kernel: KernelNames, places: Places) -> HostSource {
+    let mut source = HostSource::new(kernel).with_sandbox(Sandbox::here());
+    source.go_on(places);
+    source
+}
+
 fn name_at(place: &Path, build_id: Option<BuildId>, offset: u64) -> SymbolName {
     let module = Module { owner: Owner::Host, path: "/program".into(), build_id };
     let places = BTreeMap::from([(
         ModuleId(0),
         vec![Place::Known("/nowhere".into()), Place::Known(place.into())],
     )]);
-    let mut source = HostSource::new(KernelNames::default(), places);
+    let mut source = source(KernelNames::default(), places);
     source.names(ModuleId(0), &module, &[offset]).pop().unwrap()
 }
 
@@ -187,7 +195,7 @@ fn the_first_place_that_has_the_right_file_is_taken() {
     let places = ["/usr/bin/env".into(), "/dev/zero".into(), root.join("program")];
     let places = places.map(Place::Known).to_vec();
     let places = BTreeMap::from([(ModuleId(3), places)]);
-    let mut source = HostSource::new(KernelNames::default(), places);
+    let mut source = source(KernelNames::default(), places);
     let names = source.names(ModuleId(3), &module, &[offset, offset + 1, 0]);
     let plain = SymbolName::Function("plain".into());
     assert_eq!(names, [plain.clone(), plain, SymbolName::Stripped]);
@@ -246,7 +254,7 @@ fn deleted(pid: u32, copy: &Path) {
 fn what_has_no_file_says_why() {
     let part = KernelPart { path: "[kernel]".into(), start: 0x1000, end: 0x2000 };
     let kernel = KernelNames::new([(0x1000, "_stext")], [part]);
-    let mut source = HostSource::new(kernel, BTreeMap::new());
+    let mut source = source(kernel, BTreeMap::new());
     let mut check = |path: &str, expected: &str| {
         let module = Module { owner: Owner::Host, path: path.into(), build_id: None };
         let name = match source.names(ModuleId(0), &module, &[0x10]).pop().unwrap() {
@@ -268,7 +276,7 @@ fn functions_of_the_vdso_have_names() {
         return skip::skip("this kernel maps no vDSO");
     }
     let module = Module { owner: Owner::Host, path: "[vdso]".into(), build_id: None };
-    let mut source = HostSource::new(KernelNames::default(), BTreeMap::new());
+    let mut source = source(KernelNames::default(), BTreeMap::new());
     let offsets: Vec<u64> = (0..0x4000).collect();
     let names = source.names(ModuleId(0), &module, &offsets);
     let getcpu = SymbolName::Function("__vdso_getcpu".into());
@@ -310,8 +318,7 @@ fn garbage_is_no_elf_file() {
 fn name_with(program: &Path, build_id: Option<BuildId>, folder: &Path, offset: u64) -> SymbolName {
     let module = Module { owner: Owner::Host, path: "/program".into(), build_id };
     let places = BTreeMap::from([(ModuleId(0), vec![Place::from(program)])]);
-    let mut source =
-        HostSource::new(KernelNames::default(), places).with_debug_files(folder.to_owned());
+    let mut source = source(KernelNames::default(), places).with_debug_files(folder.to_owned());
     source.names(ModuleId(0), &module, &[offset]).pop().unwrap()
 }
 

@@ -6,12 +6,20 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use model::{BuildId, Module, ModuleId, Owner, SymbolName};
-use symbols::{HostSource, KernelNames, Place, Source};
+use sandbox::Sandbox;
+use symbols::{HostSource, KernelNames, Place, Places, Source};
+
+/// A source that reads files in this process.
+fn source(places: Places) -> HostSource {
+    let mut source = HostSource::new(KernelNames::default()).with_sandbox(Sandbox::here());
+    source.go_on(places);
+    source
+}
 
 fn name_at(file: &Path, offset: u64) -> SymbolName {
     let module = Module { owner: Owner::Host, path: "/program".into(), build_id: None };
     let places = BTreeMap::from([(ModuleId(0), vec![Place::from(file)])]);
-    let mut source = HostSource::new(KernelNames::default(), places);
+    let mut source = source(places);
     source.names(ModuleId(0), &module, &[offset]).pop().unwrap()
 }
 
@@ -108,7 +116,7 @@ fn notes_that_overflow_are_no_build_id() {
     let id = |bytes: &[u8]| {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), elf(&[], bytes)).unwrap();
-        symbols::build_id(file.as_file())
+        source(BTreeMap::new()).build_id(file.as_file())
     };
     let note = |name: u32, description: u32| {
         let mut note = [name, description, 3].map(u32::to_le_bytes).concat();

@@ -2,11 +2,11 @@
 //!
 //! ```text
 //!   Place::open    needs privileges       a descriptor of a regular file, never a device or FIFO
-//!   FileNames      needs nothing else     reads it piece by piece, never maps it; bounded in bytes, functions, names
+//!   FileReader     needs nothing else     reads it piece by piece, never maps it; bounded in bytes, functions, names
 //! ```
 //!
-//! Design constraints: the second half must run in a process without a file system and without privileges, so it takes
-//! descriptors and gives plain data. One bad symbol costs that symbol, never the file. A file that is cut short while it is
+//! Design constraints: the second half runs in a child without a file system and without privileges (`sandbox`), so it takes
+//! descriptors, gives plain data and asks the system for nothing but bytes. One bad symbol costs that symbol, never the file. A file that is cut short while it is
 //! read is an error for what is missing.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
@@ -17,7 +17,8 @@ mod frames;
 mod go;
 mod headers;
 mod open;
-pub(crate) mod perf_map;
+mod perf_map;
+mod reader;
 mod wanted;
 
 use std::fs::File;
@@ -29,6 +30,7 @@ use object::pod::slice_from_bytes;
 use object::read::elf::Sym;
 
 pub use open::Place;
+pub use reader::FileReader;
 
 use crate::{Function, FunctionTable};
 use bytes::{Bytes, NoBytes, ReadAt};
@@ -45,8 +47,7 @@ const MAX_BUILD_ID_BYTES: u64 = 32 << 20;
 const CHUNK: u64 = 4096;
 
 /// The build id of an open ELF file, if it has one.
-#[must_use]
-pub fn build_id(file: &File) -> Option<BuildId> {
+pub(crate) fn build_id(file: &File) -> Option<BuildId> {
     let read = || Headers::read(&Bytes::new(file, MAX_BUILD_ID_BYTES).ok()?).ok()?.build_id;
     catch_panic::catch_panic(read)?
 }

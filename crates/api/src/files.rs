@@ -1,0 +1,69 @@
+//! What `vmscope` asks a child process without privileges about files that others chose, and what that answers. The files'
+//! descriptors come with a question.
+//!
+//! An answer is hostile: the file may have made it. No list grows beyond the limit its field names here.
+
+use serde::{Deserialize, Serialize};
+
+use crate::guest::at_most;
+
+/// Most places of one question.
+pub const MAX_PLACES: usize = 1 << 20;
+
+/// Most different functions of one answer.
+pub const MAX_FUNCTIONS: usize = 1 << 18;
+
+/// What is asked.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FileQuestion {
+    /// The build id of an ELF file. Answer: `BuildId`.
+    BuildId,
+    /// The functions at places of a file. Answer: `Functions`.
+    Functions {
+        /// What the file is.
+        format: FileFormat,
+        /// Offsets in the file, or addresses; ascending.
+        places: Vec<u64>,
+        /// How many bytes may be read.
+        max_bytes: u64,
+    },
+}
+
+/// What a file is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FileFormat {
+    /// An ELF file; places are offsets in it. A second file may have the symbols that it lacks.
+    Elf {
+        /// Which build id the file must have.
+        build_id: Option<Vec<u8>>,
+    },
+    /// A `/tmp/perf-PID.map`; places are addresses.
+    PerfMap,
+}
+
+/// What is answered.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FileAnswer {
+    /// The file's build id, if it has one.
+    BuildId(Option<Vec<u8>>),
+    /// The file's functions.
+    Functions {
+        /// How many bytes were read for it.
+        read_bytes: u64,
+        /// The functions, or why there are none.
+        functions: Result<FileFunctions, String>,
+    },
+}
+
+/// Functions at places of a file.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct FileFunctions {
+    /// Their names, in readable form.
+    #[serde(deserialize_with = "at_most::<_, _, MAX_FUNCTIONS>")]
+    pub names: Vec<String>,
+    /// For each place that was asked for, the number of its function in `names`.
+    #[serde(deserialize_with = "at_most::<_, _, MAX_PLACES>")]
+    pub at_places: Vec<Option<u32>>,
+    /// Why places without a function may have one all the same.
+    pub missing: Option<String>,
+}
