@@ -38,7 +38,7 @@ enum Command {
 }
 
 fn main() -> std::process::ExitCode {
-    if let Some(code) = sandbox::serve::<symbols::FileReader>() {
+    if let Some(code) = sandbox::serve::<symbols::SymbolReader>() {
         return code;
     }
     let cli: Cli = match usage::parse() {

@@ -6,5 +6,5 @@
 
 #![forbid(unsafe_code)]
 
-pub mod files;
 pub mod guest;
+pub mod symbols;

@@ -46,7 +46,7 @@ struct Worker {
 impl Demangler {
     /// With its thread, which is running when this returns.
     #[must_use]
-    pub fn started() -> Self {
+    pub(crate) fn started() -> Self {
         let mut demangler = Self::default();
         demangler.demangle("_Z1fv");
         demangler
@@ -55,7 +55,7 @@ impl Demangler {
     /// The readable form of `name`: demangled if it is mangled, cut if it is long, without characters
     /// that a terminal would obey.
     pub fn demangle(&mut self, name: &str) -> String {
-        if MAX_MANGLED_BYTES < name.len() {
+        if !is_mangled(name) {
             return printable(name);
         }
         if let Ok(rust) = rustc_demangle::try_demangle(name) {
@@ -106,6 +106,11 @@ impl Worker {
             .ok()?;
         Some(Self { names, answers })
     }
+}
+
+/// Whether there is something to demangle: other names need no care but to be printable.
+pub(crate) fn is_mangled(name: &str) -> bool {
+    name.len() <= MAX_MANGLED_BYTES && (is_cpp(name) || name.starts_with("_R"))
 }
 
 fn is_cpp(name: &str) -> bool {

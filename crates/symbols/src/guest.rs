@@ -1,10 +1,16 @@
 //! Names in one guest, from what the guest told.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use api::symbols::{SymbolAnswer, SymbolQuestion};
 use model::{Module, ModuleId, SymbolName};
+use sandbox::Sandbox;
 
-use crate::{Demangler, Function, FunctionTable, KernelNames, Source, unreadable};
+use crate::demangle::{is_mangled, printable};
+use crate::{FunctionTable, KernelNames, Source, SymbolReader, unreadable};
+
+/// Names in one question: none is too long for the answer to be.
+const NAMES_AT_ONCE: usize = 1 << 13;
 
 /// The symbols of one guest.
 #[derive(Debug, Default)]
@@ -14,16 +20,13 @@ pub struct GuestSource {
     /// Its files' functions, or why there are none.
     pub modules: BTreeMap<ModuleId, Result<FunctionTable, String>>,
     /// Puts names into readable form.
-    pub demangler: Demangler,
+    pub sandbox: Sandbox<SymbolReader>,
 }
 
 impl Source for GuestSource {
     fn names(&mut self, id: ModuleId, module: &Module, offsets: &[u64]) -> Vec<SymbolName> {
         match self.modules.get(&id) {
-            Some(Ok(table)) => {
-                let find = |offset| table.find(offset);
-                names_of(offsets, find, &mut self.demangler, &SymbolName::Stripped)
-            }
+            Some(Ok(table)) => functions(&mut self.sandbox, table, offsets),
             Some(Err(reason)) => unreadable(reason, offsets.len()),
             None if self.kernel.has(&module.path) => {
                 offsets.iter().map(|offset| self.kernel.name(&module.path, *offset)).collect()
@@ -33,32 +36,39 @@ impl Source for GuestSource {
     }
 }
 
-/// One name per offset; neighbours in one function are demangled once. `missing`: where there is no function.
-pub(crate) fn names_of<'a>(
+/// One name per offset. Mangled names, which are the guest's work, are made readable in a child; those that it does not
+/// answer for stay as they are.
+fn functions(
+    sandbox: &mut Sandbox<SymbolReader>,
+    table: &FunctionTable,
     offsets: &[u64],
-    find: impl Fn(u64) -> Option<&'a Function>,
-    demangler: &mut Demangler,
-    missing: &SymbolName,
 ) -> Vec<SymbolName> {
-    let mut last: Option<(&Function, SymbolName)> = None;
-    let mut name = |offset| {
-        let Some(function) = find(offset) else { return missing.clone() };
-        match &last {
-            Some((same, name)) if std::ptr::eq(*same, function) => name.clone(),
-            _ => {
-                let name = SymbolName::Function(demangler.demangle(&function.name));
-                last = Some((function, name.clone()));
-                name
-            }
+    let found: Vec<Option<&str>> =
+        offsets.iter().map(|offset| Some(&*table.find(*offset)?.name)).collect();
+    let mangled: BTreeSet<&str> =
+        found.iter().copied().flatten().filter(|name| is_mangled(name)).collect();
+    let mangled: Vec<String> = mangled.into_iter().map(str::to_owned).collect();
+    let mut readable: BTreeMap<String, String> = BTreeMap::new();
+    for mangled in mangled.chunks(NAMES_AT_ONCE) {
+        let question = SymbolQuestion::Readable(mangled.to_vec());
+        if let Ok(SymbolAnswer::Readable(names)) = sandbox.ask(&question, &[]) {
+            readable.extend(mangled.iter().cloned().zip(names));
         }
+    }
+    let name = |name: Option<&str>| match name {
+        Some(name) => {
+            let shown = readable.get(name).map_or(name, String::as_str);
+            SymbolName::Function(printable(shown))
+        }
+        None => SymbolName::Stripped,
     };
-    offsets.iter().map(|offset| name(*offset)).collect()
+    found.into_iter().map(name).collect()
 }
 
 #[cfg(test)]
 mod test {
     use super::*;
-    use crate::KernelPart;
+    use crate::{Function, KernelPart};
     use model::{Owner, VmId};
 
     #[test]
@@ -75,7 +85,7 @@ mod test {
                 (ModuleId(0), Ok(table)),
                 (ModuleId(1), Err("permission denied".to_owned())),
             ]),
-            demangler: Demangler::default(),
+            sandbox: Sandbox::here(),
         };
         let mut check = |id, path: &str, offsets: &[u64], expected: &[&str]| {
             let module =

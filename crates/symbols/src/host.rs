@@ -5,12 +5,12 @@ use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
-use api::files::{FileAnswer, FileFormat, FileFunctions, FileQuestion, MAX_PLACES};
+use api::symbols::{FileFormat, FileFunctions, MAX_PLACES, SymbolAnswer, SymbolQuestion};
 use model::{BuildId, Module, ModuleId, SymbolName};
 use sandbox::{Failure, Sandbox};
 
 use crate::demangle::printable;
-use crate::file::{FileReader, Place};
+use crate::file::{Place, SymbolReader};
 use crate::{KernelNames, Source, unreadable, vdso};
 
 /// Most bytes that are read of the files of one owner: who has many large files loses their names and nobody else's.
@@ -54,15 +54,15 @@ impl HostSource {
 
     /// Reads files in `sandbox`, for tests.
     #[must_use]
-    pub fn with_sandbox(mut self, sandbox: Sandbox<FileReader>) -> Self {
+    pub fn with_sandbox(mut self, sandbox: Sandbox<SymbolReader>) -> Self {
         self.files.sandbox = sandbox;
         self
     }
 
     /// The build id of an open ELF file, if it has one.
     pub fn build_id(&mut self, file: &File) -> Option<BuildId> {
-        match self.files.ask(&[file], |_| FileQuestion::BuildId) {
-            Ok(FileAnswer::BuildId(Some(id))) => BuildId::new(&id),
+        match self.files.ask(&[file], |_| SymbolQuestion::BuildId) {
+            Ok(SymbolAnswer::BuildId(Some(id))) => BuildId::new(&id),
             _ => None,
         }
     }
@@ -129,7 +129,7 @@ impl Source for HostSource {
 /// What reads files, and how much of each owner's it may still read.
 #[derive(Debug, Default)]
 struct Files {
-    sandbox: Sandbox<FileReader>,
+    sandbox: Sandbox<SymbolReader>,
     /// By file system and user: containers have file systems of their own, but often the same users.
     allowances: HashMap<(u64, u32), Allowance>,
     /// Files that stopped the process that read them, by file system and inode, and how.
@@ -148,8 +148,8 @@ impl Files {
     fn ask(
         &mut self,
         files: &[&File],
-        question: impl FnOnce(u64) -> FileQuestion,
-    ) -> Result<FileAnswer, String> {
+        question: impl FnOnce(u64) -> SymbolQuestion,
+    ) -> Result<SymbolAnswer, String> {
         let metadata = files.first().map(|file| file.metadata());
         let metadata = metadata.ok_or("no file")?.map_err(|error| error.to_string())?;
         let itself = (metadata.dev(), metadata.ino());
@@ -164,7 +164,7 @@ impl Files {
         }
         match self.sandbox.ask(&question(allowance.bytes), files) {
             Ok(answer) => {
-                if let FileAnswer::Functions { read_bytes, .. } = answer {
+                if let SymbolAnswer::Functions { read_bytes, .. } = answer {
                     allowance.bytes = allowance.bytes.saturating_sub(read_bytes);
                 }
                 Ok(answer)
@@ -186,17 +186,17 @@ impl Files {
         format: &FileFormat,
         places: &[u64],
     ) -> Result<Vec<SymbolName>, String> {
-        let question = |max_bytes| FileQuestion::Functions {
+        let question = |max_bytes| SymbolQuestion::Functions {
             format: format.clone(),
             places: places.to_vec(),
             max_bytes,
         };
         match self.ask(files, question)? {
-            FileAnswer::Functions { functions: Ok(functions), .. } => {
+            SymbolAnswer::Functions { functions: Ok(functions), .. } => {
                 names_of(functions, places.len())
             }
-            FileAnswer::Functions { functions: Err(reason), .. } => Err(printable(&reason)),
-            FileAnswer::BuildId(_) => Err(Failure::Nonsense.to_string()),
+            SymbolAnswer::Functions { functions: Err(reason), .. } => Err(printable(&reason)),
+            _ => Err(Failure::Nonsense.to_string()),
         }
     }
 }

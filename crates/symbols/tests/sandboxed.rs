@@ -9,10 +9,12 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use api::files::{FileAnswer, FileFunctions, FileQuestion};
-use model::{Module, ModuleId, Owner, SymbolName};
+use api::symbols::{FileFunctions, SymbolAnswer, SymbolQuestion};
+use model::{Module, ModuleId, Owner, SymbolName, VmId};
 use sandbox::Parser;
-use symbols::{FileReader, HostSource, KernelNames, Place, Source};
+use symbols::{
+    Function, FunctionTable, GuestSource, HostSource, KernelNames, Place, Source, SymbolReader,
+};
 
 fn main() -> ExitCode {
     if let Some(code) = sandbox::serve::<TakenOver>() {
@@ -20,6 +22,7 @@ fn main() -> ExitCode {
     }
     a_file_costs_its_own_names();
     an_owner_costs_its_own_files();
+    a_guests_names_stay_as_they_are();
     ExitCode::SUCCESS
 }
 
@@ -27,20 +30,28 @@ fn main() -> ExitCode {
 struct TakenOver;
 
 impl Parser for TakenOver {
-    type Question = FileQuestion;
-    type Answer = FileAnswer;
-    const NAME: &'static str = FileReader::NAME;
+    type Question = SymbolQuestion;
+    type Answer = SymbolAnswer;
+    const NAME: &'static str = SymbolReader::NAME;
 
     fn start() -> Self {
         Self
     }
 
-    fn answer(&mut self, question: &FileQuestion, files: &[&File]) -> FileAnswer {
+    fn answer(&mut self, question: &SymbolQuestion, files: &[&File]) -> SymbolAnswer {
         let mut text = String::new();
-        let mut file = files[0];
-        file.read_to_string(&mut text).unwrap();
-        let FileQuestion::Functions { places, .. } = question else {
-            return FileAnswer::BuildId(None);
+        for mut file in files.iter().copied() {
+            file.read_to_string(&mut text).unwrap();
+        }
+        let places = match question {
+            SymbolQuestion::Functions { places, .. } => places,
+            SymbolQuestion::Readable(names) if names.contains(&"_Zcrash".to_owned()) => {
+                std::process::abort()
+            }
+            SymbolQuestion::Readable(_) => {
+                return SymbolAnswer::Readable(vec!["\u{1b}readable".to_owned()]);
+            }
+            SymbolQuestion::BuildId => return SymbolAnswer::BuildId(None),
         };
         let n = places.len();
         let (name, number, n) = match text.as_str() {
@@ -52,9 +63,9 @@ impl Parser for TakenOver {
             "many" => ("name", 0, n + 1),
             "reason" => {
                 let functions = Err("\u{1b}[31m".repeat(1000));
-                return FileAnswer::Functions { read_bytes: u64::MAX, functions };
+                return SymbolAnswer::Functions { read_bytes: u64::MAX, functions };
             }
-            "other" => return FileAnswer::BuildId(Some(vec![1])),
+            "other" => return SymbolAnswer::BuildId(Some(vec![1])),
             other => (other, 0, n),
         };
         let functions = FileFunctions {
@@ -62,7 +73,7 @@ impl Parser for TakenOver {
             at_places: vec![Some(number); n],
             missing: None,
         };
-        FileAnswer::Functions { read_bytes: 1, functions: Ok(functions) }
+        SymbolAnswer::Functions { read_bytes: 1, functions: Ok(functions) }
     }
 }
 
@@ -141,4 +152,25 @@ fn an_owner_costs_its_own_files() {
         return skip::skip(format_args!("another owner needs root: {error}"));
     }
     assert_eq!(files.ask(&path), "main");
+}
+
+fn a_guests_names_stay_as_they_are() {
+    let names = |first: &str| {
+        let function = |offset, name: &str| Function { offset, size: 16, name: name.to_owned() };
+        let table = FunctionTable::new([function(0, first), function(16, "plain\n")]);
+        let mut source = GuestSource::default();
+        source.modules.insert(ModuleId(0), Ok(table));
+        let module = Module { owner: Owner::Vm(VmId(0)), path: "/a".into(), build_id: None };
+        source.names(ModuleId(0), &module, &[1, 17, 40])
+    };
+    let shown = |first: &str| {
+        let function = |name: &str| SymbolName::Function(name.to_owned());
+        [function(first), function("plain\u{fffd}"), SymbolName::Stripped]
+    };
+    assert_eq!(names("_Zcrash"), shown("_Zcrash"));
+    assert_eq!(names("_Zfine"), shown("\u{fffd}readable"));
+    // One name that is longer than what is demangled needs no child.
+    let long = format!("_Z{}", "x".repeat(5000));
+    let cut: String = long.chars().take(511).chain(['…']).collect();
+    assert_eq!(names(&long), shown(&cut));
 }

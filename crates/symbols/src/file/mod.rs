@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   Place::open    needs privileges       a descriptor of a regular file, never a device or FIFO
-//!   FileReader     needs nothing else     reads it piece by piece, never maps it; bounded in bytes, functions, names
+//!   SymbolReader     needs nothing else     reads it piece by piece, never maps it; bounded in bytes, functions, names
 //! ```
 //!
 //! Design constraints: the second half runs in a child without a file system and without privileges (`sandbox`), so it takes
@@ -30,7 +30,7 @@ use object::pod::slice_from_bytes;
 use object::read::elf::Sym;
 
 pub use open::Place;
-pub use reader::FileReader;
+pub use reader::SymbolReader;
 
 use crate::{Function, FunctionTable};
 use bytes::{Bytes, NoBytes, ReadAt};

@@ -1,28 +1,29 @@
-//! What a child without privileges does with files that others chose.
+//! What a child without privileges does with files and names that others chose.
 
 use std::collections::HashMap;
 use std::fs::File;
 
-use api::files::{FileAnswer, FileFormat, FileFunctions, FileQuestion, MAX_FUNCTIONS};
+use api::symbols::{FileFormat, FileFunctions, MAX_FUNCTIONS, SymbolAnswer, SymbolQuestion};
 use model::BuildId;
 use sandbox::Parser;
 
 use super::{FileNames, build_id, perf_map};
-use crate::{Demangler, Function};
+use crate::Function;
+use crate::demangle::Demangler;
 
 /// Most bytes of readable names in one answer.
 const MAX_NAME_BYTES: usize = 32 << 20;
 
-/// Reads functions of files that host processes map or write.
+/// Reads functions of files that host processes map or write, and mangled names.
 #[derive(Debug)]
-pub struct FileReader {
+pub struct SymbolReader {
     demangler: Demangler,
 }
 
-impl Parser for FileReader {
-    type Question = FileQuestion;
-    type Answer = FileAnswer;
-    const NAME: &'static str = "vmscope-files";
+impl Parser for SymbolReader {
+    type Question = SymbolQuestion;
+    type Answer = SymbolAnswer;
+    const NAME: &'static str = "vmscope-symbols";
 
     fn start() -> Self {
         Self { demangler: Demangler::started() }
@@ -32,15 +33,19 @@ impl Parser for FileReader {
         self.demangler.gave_up()
     }
 
-    fn answer(&mut self, question: &FileQuestion, files: &[&File]) -> FileAnswer {
-        let Some(file) = files.first() else {
-            return FileAnswer::Functions { read_bytes: 0, functions: Err("no file".to_owned()) };
-        };
-        match question {
-            FileQuestion::BuildId => {
-                FileAnswer::BuildId(build_id(file).map(|id| id.bytes().to_vec()))
+    fn answer(&mut self, question: &SymbolQuestion, files: &[&File]) -> SymbolAnswer {
+        match (question, files.first()) {
+            (SymbolQuestion::Readable(names), _) => {
+                let readable = names.iter().map(|name| self.demangler.demangle(name));
+                SymbolAnswer::Readable(readable.collect())
             }
-            FileQuestion::Functions { format, places, max_bytes } => {
+            (_, None) => {
+                SymbolAnswer::Functions { read_bytes: 0, functions: Err("no file".to_owned()) }
+            }
+            (SymbolQuestion::BuildId, Some(file)) => {
+                SymbolAnswer::BuildId(build_id(file).map(|id| id.bytes().to_vec()))
+            }
+            (SymbolQuestion::Functions { format, places, max_bytes }, Some(file)) => {
                 let mut left = *max_bytes;
                 let functions = match format {
                     FileFormat::Elf { build_id } => {
@@ -54,13 +59,13 @@ impl Parser for FileReader {
                         Ok(self.functions(places, |place| table.find(place)))
                     }
                 };
-                FileAnswer::Functions { read_bytes: max_bytes.saturating_sub(left), functions }
+                SymbolAnswer::Functions { read_bytes: max_bytes.saturating_sub(left), functions }
             }
         }
     }
 }
 
-impl FileReader {
+impl SymbolReader {
     fn elf_functions(&mut self, names: &FileNames, places: &[u64]) -> FileFunctions {
         let functions = self.functions(places, |place| names.find(place));
         let missing = names.why_missing().map(str::to_owned);

@@ -21,8 +21,18 @@ doomed=$!
 rm doomed
 unshare -m sh -c 'mount -t tmpfs none /mnt && cp spin /mnt/contained && exec /mnt/contained' &
 contained=$!
+# Meanwhile: what the process that reads their files may do.
+(while sleep 0.02; do
+    child=$(pgrep -x vmscope-symbols) || continue
+    cat /proc/$child/status >seen 2>/dev/null && grep -q 'Seccomp:.2' seen && mv seen child
+done) &
+watcher=$!
 vmscope record -o programs --duration 4 2>err || fail "programs"
-kill $doomed $contained
+kill $doomed $contained $watcher
+test -e child || fail "no child read their files"
+grep -q 'NoNewPrivs:.1' child || fail "the child may gain privileges"
+grep -q 'CapEff:.0000000000000000' child || fail "the child has capabilities"
+grep -q 'Uid:.18790' child || fail "the child has somebody's user id"
 for name in doomed contained; do
     vmscope report programs --process $name --format csv | grep -q spinning_function || fail "$name has no functions"
 done

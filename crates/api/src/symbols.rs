@@ -1,7 +1,7 @@
-//! What `vmscope` asks a child process without privileges about files that others chose, and what that answers. The files'
-//! descriptors come with a question.
+//! What `vmscope` asks a child process without privileges about files and names that others chose, and what that answers.
+//! The files' descriptors come with a question.
 //!
-//! An answer is hostile: the file may have made it. No list grows beyond the limit its field names here.
+//! An answer is hostile: what was read may have made it. No list grows beyond the limit its field names here.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,12 +10,12 @@ use crate::guest::at_most;
 /// Most places of one question.
 pub const MAX_PLACES: usize = 1 << 20;
 
-/// Most different functions of one answer.
+/// Most different functions of one answer, and names of one question.
 pub const MAX_FUNCTIONS: usize = 1 << 18;
 
 /// What is asked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum FileQuestion {
+pub enum SymbolQuestion {
     /// The build id of an ELF file. Answer: `BuildId`.
     BuildId,
     /// The functions at places of a file. Answer: `Functions`.
@@ -27,6 +27,8 @@ pub enum FileQuestion {
         /// How many bytes may be read.
         max_bytes: u64,
     },
+    /// These names in readable form. Answer: `Readable`.
+    Readable(#[serde(deserialize_with = "at_most::<_, _, MAX_FUNCTIONS>")] Vec<String>),
 }
 
 /// What a file is.
@@ -43,7 +45,7 @@ pub enum FileFormat {
 
 /// What is answered.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum FileAnswer {
+pub enum SymbolAnswer {
     /// The file's build id, if it has one.
     BuildId(Option<Vec<u8>>),
     /// The file's functions.
@@ -53,6 +55,8 @@ pub enum FileAnswer {
         /// The functions, or why there are none.
         functions: Result<FileFunctions, String>,
     },
+    /// The names, in their order.
+    Readable(#[serde(deserialize_with = "at_most::<_, _, MAX_FUNCTIONS>")] Vec<String>),
 }
 
 /// Functions at places of a file.
