@@ -28,7 +28,7 @@ const MAX_LOST_TIME: Duration = Duration::from_secs(120);
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
     /// There is no child.
-    #[error("the process that is to parse it did not start: {0}")]
+    #[error("no process without privileges could be started: {0}")]
     Start(String),
     /// The child ended.
     #[error("the process that parsed it {0}")]
@@ -90,6 +90,15 @@ impl<P: Parser> Sandbox<P> {
         Self { max_time, ..self }
     }
 
+    /// Starts the child now, for whoever wants to know whether there can be one.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn start(&mut self) -> Result<(), Failure> {
+        self.running = Some(self.start_child(Instant::now() + self.max_time)?);
+        Ok(())
+    }
+
     /// The child's answer to a question about `files`. Its content is not checked.
     ///
     /// # Errors
@@ -129,7 +138,7 @@ impl<P: Parser> Sandbox<P> {
     ) -> Result<(P::Answer, bool), Failure> {
         let mut running = match self.running.take() {
             Some(running) => running,
-            None => self.start(deadline)?,
+            None => self.start_child(deadline)?,
         };
         running.socket.deadline = Some(deadline);
         let sent = running.socket.send(question, files);
@@ -139,7 +148,7 @@ impl<P: Parser> Sandbox<P> {
         Ok(answer)
     }
 
-    fn start(&mut self, deadline: Instant) -> Result<Running, Failure> {
+    fn start_child(&mut self, deadline: Instant) -> Result<Running, Failure> {
         let failed = |error: io::Error| Failure::Start(error.to_string());
         let starter = match &mut self.starter {
             Some(starter) => starter,

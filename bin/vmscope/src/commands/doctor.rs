@@ -11,7 +11,9 @@ use api::guest::SERIAL_PORT_NAME;
 use host::capabilities::{self, Area, AreaVerdict, Facts, Finding, State, Trial, Trials, Verdict};
 use model::Trigger;
 use probes::{ProbeError, Sampler};
+use sandbox::Sandbox;
 use serde_json::{Value, json};
+use symbols::SymbolReader;
 use testbed::KvmVerdict;
 use view::{Cell, Column, Table};
 
@@ -74,7 +76,7 @@ fn examine() -> Doctor {
     // VMs that run show that guests run here; a trial guest would only disturb them.
     let runs_vms = vms.as_ref().is_some_and(|names| !names.is_empty());
     let guest = if runs_vms { Trial::Passed } else { try_guest() };
-    let trials = Trials { sampler, guest, vms };
+    let trials = Trials { sampler, child: try_child(), guest, vms };
     let findings = capabilities::findings(&facts, &trials);
     let verdict = capabilities::verdict(&findings);
     let hostname = host::machine::hostname(Path::new("/proc"));
@@ -104,6 +106,13 @@ fn try_sampler(facts: &Facts) -> (Trial, Option<Vec<String>>) {
         Ok(vms) => (Trial::Passed, vms),
         Err(ProbeError::Privilege) => (Trial::NotTried("it needs root".to_owned()), None),
         Err(error) => (Trial::Failed(format!("{:#}", anyhow::Error::from(error))), None),
+    }
+}
+
+fn try_child() -> Trial {
+    match Sandbox::<SymbolReader>::default().start() {
+        Ok(()) => Trial::Passed,
+        Err(failure) => Trial::Failed(failure.to_string()),
     }
 }
 

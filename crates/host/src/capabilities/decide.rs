@@ -45,6 +45,7 @@ pub fn findings(facts: &Facts, trials: &Trials) -> Vec<Finding> {
     let guests = [kvm(facts), registers(facts), kvm_types(facts), vsock(facts), vpmu(facts)];
     let mut all: Vec<Finding> = host.into();
     all.push(sampler(&trials.sampler));
+    all.push(child(&trials.child));
     all.extend(guests);
     all.push(guest_trial(trials));
     all.extend(trials.vms.as_deref().map(running_vms));
@@ -259,6 +260,17 @@ fn sampler(trial: &Trial) -> Finding {
             thing.missing(reason.clone(), "see the lines above for the likely cause")
         }
         Trial::NotTried(reason) => thing.limited(format!("not tried: {reason}"), "see above"),
+    }
+}
+
+fn child(trial: &Trial) -> Finding {
+    let thing = Thing(Area::Host, "unprivileged child");
+    match trial {
+        Trial::Passed => thing.works("started; it reads host programs' files"),
+        Trial::Failed(reason) | Trial::NotTried(reason) => thing.limited(
+            format!("{reason}: functions of host programs have no names"),
+            "use a kernel built with CONFIG_SECCOMP_FILTER, in a container allow seccomp",
+        ),
     }
 }
 

@@ -95,6 +95,8 @@ pub struct PerfFacts {
 pub struct Trials {
     /// Loading and attaching the sampling program.
     pub sampler: Trial,
+    /// Starting a child without privileges, which reads host programs' files.
+    pub child: Trial,
     /// Running a small guest under `/dev/kvm`.
     pub guest: Trial,
     /// The names of the VMs that run now, where they could be looked for.
