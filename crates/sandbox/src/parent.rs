@@ -40,7 +40,7 @@ pub enum Failure {
     #[error("the process that parsed it sent no valid answer")]
     Nonsense,
     /// Too many questions had no answer.
-    #[error("too many others have stopped the processes that parse them")]
+    #[error("others have stopped the process that parses them too often")]
     GivenUp,
 }
 

@@ -1,7 +1,7 @@
 //! Names in the host's processes and kernel.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
@@ -130,10 +130,27 @@ impl Source for HostSource {
 #[derive(Debug, Default)]
 struct Files {
     sandbox: Sandbox<SymbolReader>,
-    /// By file system and user: containers have file systems of their own, but often the same users.
-    allowances: HashMap<(u64, u32), Allowance>,
+    allowances: HashMap<FileOwner, Allowance>,
     /// Files that stopped the process that read them, by file system and inode, and how.
     stopped: HashMap<(u64, u64), Failure>,
+}
+
+/// Whose files have an allowance of their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum FileOwner {
+    /// Anybody can mount file systems of his own, in user namespaces: they count together.
+    User(u32),
+    /// A container's root is often the host's, but has a file system of its own.
+    RootOn(u64),
+}
+
+impl FileOwner {
+    fn of(metadata: &Metadata) -> Self {
+        match metadata.uid() {
+            0 => Self::RootOn(metadata.dev()),
+            user => Self::User(user),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -156,9 +173,8 @@ impl Files {
         if let Some(failure) = self.stopped.get(&itself) {
             return Err(failure.to_string());
         }
-        let owner = (metadata.dev(), metadata.uid());
         let unused = Allowance { bytes: MAX_OWNER_BYTES, failures: 0 };
-        let allowance = self.allowances.entry(owner).or_insert(unused);
+        let allowance = self.allowances.entry(FileOwner::of(&metadata)).or_insert(unused);
         if MAX_OWNER_FAILURES <= allowance.failures {
             return Err("other files of its owner stopped the process that reads them".to_owned());
         }

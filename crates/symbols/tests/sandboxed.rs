@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -22,6 +23,7 @@ fn main() -> ExitCode {
     }
     a_file_costs_its_own_names();
     an_owner_costs_its_own_files();
+    an_owner_is_a_user_and_root_one_for_each_file_system();
     a_guests_names_stay_as_they_are();
     ExitCode::SUCCESS
 }
@@ -91,7 +93,11 @@ impl Files {
 
     /// A new file of this text.
     fn file(&self, text: &str) -> PathBuf {
-        let path = self.folder.path().join(self.places.len().to_string());
+        self.file_below(self.folder.path(), text)
+    }
+
+    fn file_below(&self, folder: &Path, text: &str) -> PathBuf {
+        let path = folder.join(self.places.len().to_string());
         std::fs::write(&path, text).unwrap();
         path
     }
@@ -133,6 +139,8 @@ fn a_file_costs_its_own_names() {
     assert_eq!(files.ask(&path), cut(&"\u{fffd}[31m".repeat(1000)));
 }
 
+const REFUSED: &str = "other files of its owner stopped the process that reads them";
+
 fn an_owner_costs_its_own_files() {
     let mut files = Files::new();
     let one = files.file("crash");
@@ -145,13 +153,34 @@ fn an_owner_costs_its_own_files() {
         assert!(files.ask(&path).contains("SIGABRT"));
     }
     let path = files.file("main");
-    let reason = "other files of its owner stopped the process that reads them";
-    assert_eq!(files.ask(&path), reason);
+    assert_eq!(files.ask(&path), REFUSED);
     let path = files.file("main");
     if let Err(error) = std::os::unix::fs::chown(&path, Some(65534), None) {
         return skip::skip(format_args!("another owner needs root: {error}"));
     }
     assert_eq!(files.ask(&path), "main");
+}
+
+/// Users may mount file systems of their own in user namespaces, as many as they like. Containers' root is the host's, but has
+/// other file systems.
+fn an_owner_is_a_user_and_root_one_for_each_file_system() {
+    let (disk, memory) = (tempfile::tempdir().unwrap(), tempfile::tempdir_in("/dev/shm").unwrap());
+    let device = |folder: &tempfile::TempDir| std::fs::metadata(folder.path()).unwrap().dev();
+    if device(&disk) == device(&memory) || !rustix::process::geteuid().is_root() {
+        return skip::skip("needs root and two file systems");
+    }
+    for (user, expected) in [(65534, REFUSED), (0, "main")] {
+        let mut files = Files::new();
+        let mut ask = |folder: &tempfile::TempDir, text| {
+            let path = files.file_below(folder.path(), text);
+            std::os::unix::fs::chown(&path, Some(user), None).unwrap();
+            files.ask(&path)
+        };
+        for _ in 0..3 {
+            assert!(ask(&disk, "crash").contains("SIGABRT"));
+        }
+        assert_eq!(ask(&memory, "main"), expected, "user {user}");
+    }
 }
 
 fn a_guests_names_stay_as_they_are() {
