@@ -9,7 +9,7 @@ use std::fmt::Display;
 use landlock::{ABI, Access, AccessFs, AccessNet, Ruleset, RulesetAttr, RulesetStatus, Scope};
 use rustix::io::Errno;
 use rustix::process::{
-    DumpableBehavior, Resource, Rlimit, Signal, getpid, set_dumpable_behavior,
+    DumpableBehavior, Resource, Rlimit, Signal, getpid, getrlimit, set_dumpable_behavior,
     set_parent_process_death_signal, setrlimit,
 };
 use rustix::thread::{
@@ -49,6 +49,8 @@ pub(crate) fn give_up_rights() -> Result<(), String> {
         (Resource::Fsize, 0),
         (Resource::Memlock, 0),
     ] {
+        // A lower one stays.
+        let most = getrlimit(resource).maximum.map_or(most, |hard| hard.min(most));
         let limit = Rlimit { current: Some(most), maximum: Some(most) };
         setrlimit(resource, limit).map_err(|error| failed("setrlimit", error))?;
     }

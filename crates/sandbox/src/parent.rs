@@ -248,9 +248,9 @@ impl Starter {
     }
 
     fn start(&self) -> io::Result<Running> {
-        let gone = |_| io::Error::other("the thread that starts it ended");
-        self.requests.send(()).map_err(|_| gone(std::sync::mpsc::RecvError))?;
-        self.started.recv().map_err(gone)?
+        let gone = || io::Error::other("the thread that starts it ended");
+        self.requests.send(()).map_err(|_| gone())?;
+        self.started.recv().map_err(|_| gone())?
     }
 }
 

@@ -14,6 +14,7 @@ use sandbox::{Failure, MAX_CHILD_BYTES, Parser, Sandbox};
 const TESTS: &[(&str, fn())] = &[
     ("answers_are_of_the_file_that_was_given", answers_are_of_the_file_that_was_given),
     ("nothing_is_left_to_a_child", nothing_is_left_to_a_child),
+    ("lower_limits_stay", lower_limits_stay),
     ("a_child_can_open_nothing", a_child_can_open_nothing),
     ("a_forbidden_system_call_ends_the_child", a_forbidden_system_call_ends_the_child),
     ("whatever_ends_a_child_costs_one_answer", whatever_ends_a_child_costs_one_answer),
@@ -29,8 +30,13 @@ fn main() -> ExitCode {
         return code;
     }
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    if arguments == ["parent"] {
-        die_as_a_parent();
+    match arguments.first().map(String::as_str) {
+        Some("parent") => die_as_a_parent(),
+        Some("limits") => {
+            print!("{}", limit_of_a_child("Max open files"));
+            return ExitCode::SUCCESS;
+        }
+        _ => {}
     }
     let is_wanted = |name: &str| {
         let mut wanted = arguments.iter().filter(|argument| !argument.starts_with('-')).peekable();
@@ -171,14 +177,28 @@ fn nothing_is_left_to_a_child() {
         let descriptors = std::fs::read_dir(format!("{folder}/fd")).unwrap().count();
         assert_eq!(descriptors, 3, "its socket, and /dev/null twice");
     }
-    let limits = std::fs::read_to_string(format!("{folder}/limits")).unwrap();
-    for (name, most) in
-        [("Max core file size", 0), ("Max processes", 0), ("Max address space", MAX_CHILD_BYTES)]
-    {
-        let line = limits.lines().find_map(|line| line.strip_prefix(name)).unwrap();
-        let most = most.to_string();
-        assert_eq!(line.split_whitespace().take(2).collect::<Vec<_>>(), [&most, &most], "{name}");
-    }
+    assert_eq!(limit_of_a_child("Max core file size"), "0 0");
+    assert_eq!(limit_of_a_child("Max processes"), "0 0");
+    let most = format!("{MAX_CHILD_BYTES} {MAX_CHILD_BYTES}");
+    assert_eq!(limit_of_a_child("Max address space"), most);
+}
+
+/// The soft and the hard one.
+fn limit_of_a_child(name: &str) -> String {
+    let mut sandbox = Sandbox::<Hostile>::default();
+    sandbox.start().unwrap();
+    let limits = format!("/proc/{}/limits", sandbox.child().unwrap());
+    let limits = std::fs::read_to_string(limits).unwrap();
+    let line = limits.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+    line.split_whitespace().take(2).collect::<Vec<_>>().join(" ")
+}
+
+/// Who is not root could not raise them.
+fn lower_limits_stay() {
+    let lower = "ulimit -n 12 && exec \"$0\" limits";
+    let program = std::env::current_exe().unwrap();
+    let output = Command::new("sh").args(["-c", lower]).arg(program).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "12 12");
 }
 
 /// By Landlock and by seccomp: either would do.
