@@ -1,11 +1,18 @@
 //! Limits on what a machine may tell.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
+
+use crate::condition::Condition;
+use crate::results::Measurement;
 
 /// Longer texts are cut.
 const TEXT_CHARS: usize = 200;
 /// Further notes are counted.
 const NOTES: usize = 100;
+/// All operations under all conditions that there are, and some.
+const MEASUREMENTS: usize = 1 << 15;
 
 /// A text of bounded length; what was cut away is an ellipsis.
 pub(crate) fn text(text: &str) -> String {
@@ -68,6 +75,47 @@ impl<S: AsRef<str>> FromIterator<S> for Notes {
         let mut all = Self::default();
         all.extend(notes);
         all
+    }
+}
+
+/// Outcomes in the order in which they came, one of an operation under a condition.
+#[derive(Debug, Default)]
+pub(crate) struct Outcomes {
+    all: Vec<Measurement>,
+    places: BTreeMap<(String, Condition), usize>,
+    refused: usize,
+}
+
+impl Outcomes {
+    /// Keeps it in place of an earlier one that says less, unless there are too many.
+    pub(crate) fn add(&mut self, new: Measurement) {
+        let key = (new.operation.clone(), new.condition);
+        if let Some(&place) = self.places.get(&key) {
+            let old = &mut self.all[place];
+            if old.outcome.gives_way_to(&new.outcome) {
+                *old = new;
+            }
+        } else if self.all.len() < MEASUREMENTS {
+            self.places.insert(key, self.all.len());
+            self.all.push(new);
+        } else {
+            self.refused += 1;
+        }
+    }
+
+    pub(crate) fn all(&self) -> &[Measurement] {
+        &self.all
+    }
+
+    pub(crate) fn into_all(self) -> Vec<Measurement> {
+        self.all
+    }
+
+    /// Says what there was no room for.
+    pub(crate) fn note_refused(&self, notes: &mut Notes) {
+        if 0 < self.refused {
+            notes.add(&format!("{} results too many, left out", self.refused));
+        }
     }
 }
 

@@ -25,7 +25,7 @@ pub(crate) use self::understand::is_name;
 use self::understand::{Said, understand};
 use crate::bounded::Notes;
 use crate::condition::Condition;
-use crate::results::{Outcome, Results};
+use crate::results::Results;
 
 /// Longer lines are not ours.
 const LINE_BYTES: usize = 1 << 16;
@@ -236,19 +236,6 @@ impl fmt::Display for NoResults {
 }
 
 impl std::error::Error for NoResults {}
-
-impl Outcome {
-    /// Whether a later outcome of the same operation takes the place of this one. An operation that hung is left out
-    /// the next time.
-    fn gives_way_to(&self, later: &Self) -> bool {
-        match (self, later) {
-            (_, Self::Measured(_)) => true,
-            (Self::Measured(_), _) => false,
-            (Self::Hung { .. }, Self::Missing { .. }) => false,
-            _ => true,
-        }
-    }
-}
 
 /// The objects in a line, and the starts of those that are ours and don't end as JSON.
 #[derive(Default)]

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use self::record::Record;
-use crate::bounded::Notes;
+use crate::bounded::{Notes, Outcomes};
 use crate::catalogue;
 use crate::condition::Condition;
 use crate::results::{Ending, Machine, Measurement, Outcome, Results};
@@ -80,7 +80,8 @@ pub fn parse(file: &[u8]) -> Result<Results, NoResults> {
             list.join(", ")
         ));
     }
-    let mut reading = Reading { notes, ..Reading::default() };
+    let known = catalogue::all().map(|operation| (catalogue::hash(operation.name), operation.name));
+    let mut reading = Reading { notes, names: known.collect(), ..Reading::default() };
     pieces.iter().for_each(|piece| reading.piece(piece));
     reading.results()
 }
@@ -101,9 +102,10 @@ fn codes<'t>(text: &'t str, notes: &mut Notes) -> Result<Codes<'t>, NoResults> {
     let (mut counts, mut payloads) = (None, BTreeMap::new());
     let (mut seen, mut damaged) = (0_usize, 0_usize);
     for (number, line) in text.lines().enumerate() {
-        for (at, _) in line.match_indices(MARK) {
+        // A payload has no ':', thus no mark either.
+        for after_mark in line.split(MARK).skip(1) {
             seen += 1;
-            let code = line[at..].split_whitespace().next().unwrap_or_default();
+            let code = after_mark.split(char::is_whitespace).next().unwrap_or_default();
             let Some((index, count, payload)) = code_of(code) else {
                 damaged += 1;
                 notes.add(&format!("line {}: a code with a wrong checksum", number + 1));
@@ -126,14 +128,17 @@ fn codes<'t>(text: &'t str, notes: &mut Notes) -> Result<Codes<'t>, NoResults> {
     }
 }
 
-/// Number, count and payload of a code that is whole.
+/// Number, count and payload of a code that is whole; its mark is cut off.
 fn code_of(code: &str) -> Option<(u32, u32, &str)> {
     let (framed, sum) = code.rsplit_once(':')?;
     let sum = u32::from_str_radix(sum.get(..8)?, 16).ok()?;
-    if crc32fast::hash(framed.as_bytes()) != sum {
+    let mut found = crc32fast::Hasher::new();
+    found.update(MARK.as_bytes());
+    found.update(framed.as_bytes());
+    if found.finalize() != sum {
         return None;
     }
-    let (numbers, payload) = framed.strip_prefix(MARK)?.split_once(':')?;
+    let (numbers, payload) = framed.split_once(':')?;
     let (index, count) = numbers.split_once('/')?;
     let (index, count) = (index.parse().ok()?, count.parse().ok()?);
     ((1..=count).contains(&index) && count <= CODES).then_some((index, count, payload))
@@ -176,9 +181,11 @@ impl Codes<'_> {
 #[derive(Default)]
 struct Reading {
     notes: Notes,
+    /// Operations by their hashes.
+    names: BTreeMap<u32, &'static str>,
     machine: Option<Machine>,
     conditions: Vec<crate::results::InForce>,
-    measurements: Vec<Measurement>,
+    outcomes: Outcomes,
     /// Under which the next results are; `None`: that is lost.
     condition: Option<Condition>,
     ending: Option<Ending>,
@@ -209,6 +216,7 @@ impl Reading {
             Record::Header(machine) => self.machine = Some(*machine),
             Record::Condition(found) => {
                 self.condition = Some(found.condition);
+                self.conditions.retain(|known| known.condition != found.condition);
                 self.conditions.push(found);
             }
             Record::Result(hash, outcome) => self.result(hash, outcome),
@@ -218,7 +226,7 @@ impl Reading {
                     machine.tsc.drift_ppm = Some(drift_ppm);
                     machine.tsc.backward_jumps = Some(backward_jumps);
                 }
-                let came = self.measurements.len() as u64;
+                let came = self.outcomes.all().len() as u64;
                 if came < results {
                     self.notes.add(&format!("{} of {results} results are lost", results - came));
                 }
@@ -238,18 +246,19 @@ impl Reading {
             let found = self.conditions.last().and_then(|found| found.reason.clone());
             *reason = found.unwrap_or_else(|| "not in force".to_owned());
         }
-        let known = catalogue::all().find(|operation| catalogue::hash(operation.name) == hash);
-        let operation = known.map(|operation| operation.name.to_owned()).unwrap_or_else(|| {
+        let known = self.names.get(&hash).map(|name| (*name).to_owned());
+        let operation = known.unwrap_or_else(|| {
             self.unknown += 1;
             format!("unknown-{hash:06x}")
         });
-        self.measurements.push(Measurement { operation, condition, outcome });
+        self.outcomes.add(Measurement { operation, condition, outcome });
     }
 
     fn results(mut self) -> Result<Results, NoResults> {
-        if self.measurements.is_empty() {
+        if self.outcomes.all().is_empty() {
             return Err(NoResults::NothingMeasured);
         }
+        self.outcomes.note_refused(&mut self.notes);
         for (n, what) in [
             (self.lost, "results whose condition is in a missing code: left out"),
             (self.damaged, "unreadable records: left out"),
@@ -269,7 +278,7 @@ impl Reading {
         Ok(Results {
             machine: self.machine.unwrap_or_default(),
             conditions: self.conditions,
-            measurements: self.measurements,
+            measurements: self.outcomes.into_all(),
             ending,
             notes: self.notes,
         })

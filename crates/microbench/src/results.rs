@@ -269,6 +269,17 @@ impl Outcome {
             Self::Lost => "lost on the way".to_owned(),
         }
     }
+
+    /// Whether a later outcome of the same operation takes the place of this one. An operation that hung is left out
+    /// the next time.
+    pub(crate) fn gives_way_to(&self, later: &Self) -> bool {
+        match (self, later) {
+            (_, Self::Measured(_)) => true,
+            (Self::Measured(_), _) => false,
+            (Self::Hung { .. }, Self::Missing { .. }) => false,
+            _ => true,
+        }
+    }
 }
 
 impl Figures {

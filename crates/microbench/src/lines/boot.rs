@@ -1,16 +1,12 @@
 //! What was said from one start of the machine to the next.
 
-use std::collections::BTreeMap;
 use std::mem;
 
 use super::NoResults;
 use super::understand::{End, Header};
-use crate::bounded::Notes;
+use crate::bounded::{Notes, Outcomes};
 use crate::condition::Condition;
 use crate::results::{Ending, InForce, Machine, Measurement, Outcome, Results};
-
-/// All operations under all conditions that there are, and some.
-const MEASUREMENTS: usize = 1 << 15;
 
 /// One start.
 #[derive(Debug, Default)]
@@ -24,31 +20,6 @@ pub(super) struct Boot {
     ending: Option<Ending>,
     /// What the end says there are.
     told: Option<u64>,
-}
-
-/// Outcomes in the order in which they came.
-#[derive(Debug, Default)]
-struct Outcomes {
-    all: Vec<Measurement>,
-    places: BTreeMap<(String, Condition), usize>,
-    refused: usize,
-}
-
-impl Outcomes {
-    fn add(&mut self, new: Measurement) {
-        let key = (new.operation.clone(), new.condition);
-        if let Some(&place) = self.places.get(&key) {
-            let old = &mut self.all[place];
-            if old.outcome.gives_way_to(&new.outcome) {
-                *old = new;
-            }
-        } else if self.all.len() < MEASUREMENTS {
-            self.places.insert(key, self.all.len());
-            self.all.push(new);
-        } else {
-            self.refused += 1;
-        }
-    }
 }
 
 impl Boot {
@@ -109,7 +80,7 @@ impl Boot {
 
     /// Whether it said that it can't do what was asked, before it did anything.
     pub(super) fn is_refused(&self) -> bool {
-        self.refusal.is_some() && self.outcomes.all.is_empty()
+        self.refusal.is_some() && self.outcomes.all().is_empty()
     }
 
     fn is_of(&self, machine: &Machine) -> bool {
@@ -118,13 +89,11 @@ impl Boot {
 
     /// What it lacks of what its end says there is.
     fn check(&self, notes: &mut Notes) {
-        let came = self.outcomes.all.iter().filter(|m| m.outcome != Outcome::Lost).count() as u64;
+        let came = self.outcomes.all().iter().filter(|m| m.outcome != Outcome::Lost).count() as u64;
         if let Some(told) = self.told.filter(|told| came < *told) {
             notes.add(&format!("{} of {told} results are lost", told - came));
         }
-        if 0 < self.outcomes.refused {
-            notes.add(&format!("{} results too many, left out", self.outcomes.refused));
-        }
+        self.outcomes.note_refused(notes);
     }
 }
 
@@ -150,18 +119,18 @@ pub(super) fn merge(boots: Vec<Boot>, mut notes: Notes) -> Result<Results, NoRes
             conditions.retain(|known| known.condition != found.condition);
             conditions.push(found);
         }
-        boot.outcomes.all.into_iter().for_each(|measurement| outcomes.add(measurement));
+        boot.outcomes.into_all().into_iter().for_each(|measurement| outcomes.add(measurement));
     }
     match refusal {
-        Some((error, choices)) if outcomes.all.is_empty() => {
+        Some((error, choices)) if outcomes.all().is_empty() => {
             return Err(NoResults::Refused { error, choices });
         }
-        None if outcomes.all.is_empty() => return Err(NoResults::NothingMeasured),
+        None if outcomes.all().is_empty() => return Err(NoResults::NothingMeasured),
         Some((error, _)) => notes.add(&format!("it says: {error}")),
         None => {}
     }
     if ending == Ending::Cut {
         notes.add("the end is missing: operations after the last one here were not tried");
     }
-    Ok(Results { machine, conditions, measurements: outcomes.all, ending, notes })
+    Ok(Results { machine, conditions, measurements: outcomes.into_all(), ending, notes })
 }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::results::Ending;
+use crate::results::{Ending, Outcome};
 
 const HEADER: &str = r#"{"vmscope_boot":1,"version":"0.1.0","cpu":{"vendor":"AuthenticAMD","brand":"QEMU CPU ","family":15,"model":107,"stepping":1,"hypervisor":"TCGTCGTCGTCG"},"tsc":{"hz":1000000000,"invariant":true,"calibrated_by":"pit","spread_ppm":12},"memory_bytes":100000,"cpus":2,"apic":true,"watchdog":null,"loader":"pvh","firmware":"unknown","plan":"short","command_line":"","operations":3}"#;
 const CONDITION: &str = r#"{"condition":"long.cpl0","effective":true,"reason":null,"cr0":17,"cr4":0,"ring":0,"chase_ticks":3.1,"empty_ticks":41.0}"#;

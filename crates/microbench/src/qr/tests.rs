@@ -6,13 +6,16 @@ const CONDITIONS: [&str; 2] = ["C+0+1++H+0+0+2E4.+15*", "C+1B+0+NO-CACHE%21+H+0+
 
 /// Letter and name of a result, and its fields.
 fn result(letter: char, name: &str, fields: &str) -> String {
-    let mut hash = catalogue::hash(name);
+    format!("{letter}{}{fields}*", in_base36(catalogue::hash(name)))
+}
+
+fn in_base36(mut number: u32) -> String {
     let mut digits = ['0'; 5];
     for digit in digits.iter_mut().rev() {
-        *digit = char::from_digit(hash % 36, 36).unwrap().to_ascii_uppercase();
-        hash /= 36;
+        *digit = char::from_digit(number % 36, 36).unwrap().to_ascii_uppercase();
+        number /= 36;
     }
-    format!("{letter}{}{fields}*", digits.iter().collect::<String>())
+    digits.iter().collect()
 }
 
 fn payload() -> String {
@@ -146,4 +149,24 @@ fn any_damage_is_survived() {
     {
         assert!(record::parse(record).is_none(), "{record}");
     }
+}
+
+/// Codes of one line, with nothing between them.
+#[test]
+fn a_code_ends_where_the_next_begins() {
+    assert_eq!(shown(&codes(&payload(), 60).concat()), ALL);
+    let marks = MARK.repeat(1 << 20) + ":00000000";
+    assert_eq!(shown(&marks), ["error: every code has a wrong checksum: photograph them again"]);
+}
+
+#[test]
+fn results_have_a_limit_as_in_lines() {
+    let results = (0..1 << 16).map(|hash| format!("T{}+1*", in_base36(hash)));
+    let text = HEADER.to_owned() + CONDITIONS[0] + &results.collect::<String>() + "E+0+0+0*";
+    let sum = crc32fast::hash(text.as_bytes());
+    let code = codes(&(text + &format!("X+{sum:08X}")), 1 << 20);
+    let results = parse(code[0].as_bytes()).unwrap();
+    assert_eq!(results.measurements.len(), 1 << 15);
+    let notes = results.notes.all();
+    assert!(notes.contains(&"32768 results too many, left out".to_owned()), "{notes:?}");
 }
