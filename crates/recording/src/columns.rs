@@ -5,6 +5,7 @@
 mod budget;
 mod cell;
 mod file;
+mod pages;
 
 pub(crate) use budget::{Budget, WHOLE_TABLES};
 pub(crate) use cell::{Cell, Column, Scalar, Text, scalar};

@@ -100,7 +100,7 @@ impl<'a> Folder<'a> {
     pub(crate) fn rows<T: Table>(&mut self) -> Result<Vec<T::Row>, Error> {
         let path = self.dir.join(T::SCHEMA.file);
         if path.is_file() {
-            return read_table::<T>(&path, &mut self.budget);
+            return read_table::<T>(&path, &self.budget);
         }
         self.missing.push(path);
         Ok(Vec::new())
@@ -315,13 +315,27 @@ mod test {
         let (file, _) = write_table::<Symbols>(folder.path(), &vec![symbol; 3000]).unwrap();
         let path = folder.path().join(file);
         assert!(std::fs::metadata(&path).unwrap().len() < 10_000);
-        let read = |bytes| read_table::<Symbols>(&path, &mut Budget::new(bytes));
-        assert_eq!(read(16 << 20).unwrap().len(), 3000);
-        let refused = read(8 << 20).unwrap_err().to_string();
+        let read = |bytes| read_table::<Symbols>(&path, &Budget::new(bytes)).map(|rows| rows.len());
+        assert_eq!(read(16 << 20).unwrap(), 3000);
+        let refused = read(5 << 20).unwrap_err().to_string();
         assert!(
-            refused.contains("column function: Parquet error: it takes more than 8 MiB"),
+            refused.contains("column function: Parquet error: it takes more than 5 MiB"),
             "{refused}"
         );
+    }
+
+    #[test]
+    fn pages_that_unpack_to_too_much_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let name = SymbolName::Function("x".repeat(65 << 20));
+        let symbol = Symbol { module: ModuleId(0), offset: 0, name };
+        let (file, _) = write_table::<Symbols>(folder.path(), [&symbol]).unwrap();
+        let path = folder.path().join(file);
+        assert!(std::fs::metadata(&path).unwrap().len() < 20_000);
+        let refused =
+            read_table::<Symbols>(&path, &Budget::new(WHOLE_TABLES)).map(|rows| rows.len());
+        let refused = refused.unwrap_err().to_string();
+        assert!(refused.contains("a page of 65 MiB is too large"), "{refused}");
     }
 
     #[test]
@@ -331,7 +345,7 @@ mod test {
         let rows = std::iter::repeat_n(&reading, 1_100_000);
         let (file, _) = write_table::<Throttlings>(folder.path(), rows).unwrap();
         let path = folder.path().join(file);
-        let refused = read_table::<Throttlings>(&path, &mut Budget::new(WHOLE_TABLES));
+        let refused = read_table::<Throttlings>(&path, &Budget::new(WHOLE_TABLES));
         let refused = refused.unwrap_err().to_string();
         assert!(refused.contains("more rows than its bytes can hold"), "{refused}");
     }

@@ -1,5 +1,8 @@
 //! How much memory tables may take while they are read, whoever wrote them: a small file can blow up to any size.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use parquet::errors::ParquetError;
 
 /// Bytes of the tables of a folder that are read as a whole: their rows, and the columns that these are made from. The
@@ -8,16 +11,16 @@ pub(crate) const WHOLE_TABLES: usize = 900 << 20;
 /// The same of one row group of a long table.
 const ROW_GROUP: usize = 384 << 20;
 
-/// What is left.
-#[derive(Debug)]
+/// What is left; clones share it.
+#[derive(Debug, Clone)]
 pub(crate) struct Budget {
     all: usize,
-    left: usize,
+    left: Arc<AtomicUsize>,
 }
 
 impl Budget {
     pub(crate) fn new(bytes: usize) -> Self {
-        Self { all: bytes, left: bytes }
+        Self { all: bytes, left: Arc::new(AtomicUsize::new(bytes)) }
     }
 
     pub(crate) fn of_row_group() -> Self {
@@ -28,11 +31,17 @@ impl Budget {
     ///
     /// # Errors
     /// When there is not so much left.
-    pub(crate) fn take(&mut self, count: usize, size: usize) -> Result<(), ParquetError> {
-        let left = count.checked_mul(size).and_then(|bytes| self.left.checked_sub(bytes));
-        self.left = left.ok_or_else(|| {
+    pub(crate) fn take(&self, count: usize, size: usize) -> Result<(), ParquetError> {
+        let bytes = count.saturating_mul(size);
+        let take = |left: usize| left.checked_sub(bytes);
+        let taken = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
+        taken.map(drop).map_err(|_| {
             ParquetError::General(format!("it takes more than {} MiB of memory", self.all >> 20))
-        })?;
-        Ok(())
+        })
+    }
+
+    #[cfg(test)]
+    pub(super) fn left(&self) -> usize {
+        self.left.load(Ordering::Relaxed)
     }
 }

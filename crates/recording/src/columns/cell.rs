@@ -5,15 +5,15 @@ use model::{
     BuildId, CpuId, Cr3, GuestVirt, HostNs, HostVirt, ImageId, ImageKind, KernelStack, MachineId,
     ModuleId, OffCpuReason, Owner, Pid, StackId, Tid, TraceEventTag, TraceStack, VcpuId, VmId,
 };
-use parquet::column::reader::get_typed_column_reader;
+use parquet::column::reader::{get_column_reader, get_typed_column_reader};
 use parquet::data_type::{
     AsBytes, BoolType, ByteArray, ByteArrayType, DataType, Int32Type, Int64Type,
 };
 use parquet::errors::ParquetError;
-use parquet::file::reader::RowGroupReader;
 use parquet::file::writer::SerializedColumnWriter;
 
 use super::Budget;
+use super::pages::RowGroup;
 use crate::schema::{Presence, ValueType};
 
 /// Rows that are read at a time.
@@ -118,9 +118,9 @@ pub(crate) trait Column {
     /// Takes its values from column `index` of a row group; without one they are absent.
     fn read(
         &mut self,
-        group: &dyn RowGroupReader,
+        group: &RowGroup<'_>,
         index: Option<usize>,
-        budget: &mut Budget,
+        budget: &Budget,
     ) -> Result<(), ParquetError>;
     /// The type that it must have in the file.
     fn physical_type(&self) -> parquet::basic::Type;
@@ -143,13 +143,13 @@ impl<T: Cell> Column for Vec<T> {
 
     fn read(
         &mut self,
-        group: &dyn RowGroupReader,
+        group: &RowGroup<'_>,
         index: Option<usize>,
-        budget: &mut Budget,
+        budget: &Budget,
     ) -> Result<(), ParquetError> {
-        let rows = usize::try_from(group.metadata().num_rows()).unwrap_or(usize::MAX);
+        let rows = group.rows();
         let Stored { values, definition, repetition } = match index {
-            Some(index) => load::<T::Data>(group, index, rows, budget)?,
+            Some(index) => load::<T::Data>(group, index, budget)?,
             None => {
                 Stored { values: Vec::new(), definition: vec![0; rows], repetition: Vec::new() }
             }
@@ -174,15 +174,17 @@ impl<T: Cell> Column for Vec<T> {
 }
 
 fn load<D: DataType>(
-    group: &dyn RowGroupReader,
+    group: &RowGroup<'_>,
     index: usize,
-    rows: usize,
-    budget: &mut Budget,
+    budget: &Budget,
 ) -> Result<Stored<D>, ParquetError> {
-    let mut reader = get_typed_column_reader::<D>(group.get_column_reader(index)?);
-    let (mut values, mut definition, mut repetition) = (Vec::new(), Vec::new(), Vec::new());
     let is_text = D::get_physical_type() == parquet::basic::Type::BYTE_ARRAY;
-    let mut left = rows;
+    // Texts are parts of their pages.
+    let pages = group.pages(index, is_text.then_some(budget))?;
+    let column = group.metadata.column(index).column_descr_ptr();
+    let mut reader = get_typed_column_reader::<D>(get_column_reader(column, pages));
+    let (mut values, mut definition, mut repetition) = (Vec::new(), Vec::new(), Vec::new());
+    let mut left = group.rows();
     while 0 < left {
         let before = (values.len(), definition.len());
         let levels = (Some(&mut definition), Some(&mut repetition));
@@ -193,8 +195,8 @@ fn load<D: DataType>(
         budget.take(values.len() - before.0, size_of::<D::T>())?;
         budget.take(definition.len() - before.1, 2 * size_of::<i16>())?;
         if is_text {
-            // Here, and in its row.
-            budget.take(values[before.0..].iter().map(|value| value.as_bytes().len()).sum(), 2)?;
+            // In their rows.
+            budget.take(values[before.0..].iter().map(|value| value.as_bytes().len()).sum(), 1)?;
         }
         left -= read;
     }

@@ -6,13 +6,14 @@ use std::sync::Arc;
 
 use parquet::basic::{Compression, ZstdLevel};
 use parquet::errors::ParquetError;
+use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData, ParquetMetaDataReader};
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
-use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
 use parquet::schema::types::ColumnPath;
 
-use super::{Budget, Column, Table};
+use super::pages::RowGroup;
+use super::{Budget, Column, Table, WHOLE_TABLES};
 use crate::error::Error;
 use crate::files::DurableFile;
 use crate::manifest::FileEntry;
@@ -24,6 +25,8 @@ pub(crate) const SLICE: usize = 1 << 16;
 const MAX_SLICE: i64 = 1 << 20;
 /// Rows of any table may be so many, however few bytes it has, and one more for each byte.
 const FREE_ROWS: i64 = 1 << 20;
+/// Bytes of a value in an unpacked page at most, with its level; texts are counted by themselves.
+const MAX_VALUE: usize = 16;
 
 /// Writes a table, slice by slice.
 pub(crate) struct TableWriter<T> {
@@ -110,7 +113,10 @@ pub(crate) fn write_table<'a, T: Table<Row: 'a>>(
 /// Reads a table, row group by row group. Columns that it does not know are passed over.
 pub(crate) struct TableReader<T> {
     path: PathBuf,
-    reader: SerializedFileReader<File>,
+    file: Arc<File>,
+    metadata: ParquetMetaData,
+    /// For unpacked pages.
+    unpacked: Budget,
     next: usize,
     columns: T,
     order: Vec<u32>,
@@ -120,29 +126,32 @@ impl<T: Table> TableReader<T> {
     pub(crate) fn open(path: &Path) -> Result<Self, Error> {
         let file = File::open(path).map_err(|source| Error::io("read", path, source))?;
         let bytes = file.metadata().map_err(|source| Error::io("read", path, source))?.len();
-        let reader = guarded(path, || SerializedFileReader::new(file))?;
-        let rows = reader.metadata().row_groups().iter().map(|group| group.num_rows());
+        let metadata = guarded(path, || ParquetMetaDataReader::new().parse_and_finish(&file))?;
+        let rows = metadata.row_groups().iter().map(|group| group.num_rows());
         // Row groups may claim the same bytes: nobody would see the end of them.
         let most = i64::try_from(bytes).unwrap_or(i64::MAX).saturating_add(FREE_ROWS);
-        if rows.fold(0, i64::saturating_add) > most {
+        let rows = rows.fold(0, i64::saturating_add);
+        if most < rows {
             return Err(Error::damaged(path, "it has more rows than its bytes can hold"));
         }
+        let values = usize::try_from(rows).unwrap_or(0).saturating_mul(T::SCHEMA.columns.len());
+        let unpacked = Budget::new(values.saturating_mul(MAX_VALUE).saturating_add(WHOLE_TABLES));
+        let (path, file) = (path.to_owned(), Arc::new(file));
         let (columns, order) = (T::default(), Vec::new());
-        Ok(Self { path: path.to_owned(), reader, next: 0, columns, order })
+        Ok(Self { path, file, metadata, unpacked, next: 0, columns, order })
     }
 
     /// Fills `batch` with the next row group, in the order of the table's times; false at the end.
     pub(crate) fn next_batch(&mut self, batch: &mut Vec<T::Row>) -> Result<bool, Error> {
         batch.clear();
-        self.append_group(batch, &mut Budget::of_row_group())
+        self.append_group(batch, &Budget::of_row_group())
     }
 
-    fn append_group(&mut self, rows: &mut Vec<T::Row>, budget: &mut Budget) -> Result<bool, Error> {
-        let Self { path, reader, next, columns, order } = self;
-        if *next == reader.num_row_groups() {
-            return Ok(false);
-        }
-        let n_rows = guarded(path, || read_group(reader, *next, columns, budget))?;
+    fn append_group(&mut self, rows: &mut Vec<T::Row>, budget: &Budget) -> Result<bool, Error> {
+        let Self { path, file, metadata, unpacked, next, columns, order } = self;
+        let Some(group) = metadata.row_groups().get(*next) else { return Ok(false) };
+        let group = RowGroup { file, metadata: group, unpacked };
+        let n_rows = guarded(path, || read_group(&group, columns, budget))?;
         *next += 1;
         order.clear();
         order.extend(0..n_rows);
@@ -158,7 +167,7 @@ impl<T: Table> TableReader<T> {
 }
 
 /// Reads a whole table.
-pub(crate) fn read_table<T: Table>(path: &Path, budget: &mut Budget) -> Result<Vec<T::Row>, Error> {
+pub(crate) fn read_table<T: Table>(path: &Path, budget: &Budget) -> Result<Vec<T::Row>, Error> {
     let mut reader = TableReader::<T>::open(path)?;
     let mut rows = Vec::new();
     while reader.append_group(&mut rows, budget)? {}
@@ -167,40 +176,38 @@ pub(crate) fn read_table<T: Table>(path: &Path, budget: &mut Budget) -> Result<V
 
 /// Fills `columns` with a row group; how many rows it has.
 fn read_group<T: Table>(
-    reader: &SerializedFileReader<File>,
-    index: usize,
+    group: &RowGroup<'_>,
     columns: &mut T,
-    budget: &mut Budget,
+    budget: &Budget,
 ) -> Result<u32, ParquetError> {
-    let group = reader.get_row_group(index)?;
-    let n_rows = group.metadata().num_rows();
+    let n_rows = group.metadata.num_rows();
     let too_large = || ParquetError::General("a row group is too large".into());
     let is_short = |rows: &u32| !T::SCHEMA.is_sliced || i64::from(*rows) <= MAX_SLICE;
     let n_rows = u32::try_from(n_rows).ok().filter(is_short).ok_or_else(too_large)?;
     budget.take(n_rows as usize, size_of::<T::Row>())?;
     for (schema, column) in T::SCHEMA.columns.iter().zip(columns.columns()) {
-        let index = find_column(reader, schema, column.physical_type())?;
+        let index = find_column(group, schema, column.physical_type())?;
         let named = |error| ParquetError::General(format!("column {}: {error}", schema.name));
-        column.read(group.as_ref(), index, budget).map_err(named)?;
+        column.read(group, index, budget).map_err(named)?;
     }
     Ok(n_rows)
 }
 
 /// The number of a column in the file; `None`: a file from before there was such a column.
 fn find_column(
-    reader: &SerializedFileReader<File>,
+    group: &RowGroup<'_>,
     schema: &ColumnSchema,
     physical: parquet::basic::Type,
 ) -> Result<Option<usize>, ParquetError> {
-    let columns = reader.metadata().file_metadata().schema_descr().columns();
-    let is_it = |column: &parquet::schema::types::ColumnDescPtr| {
-        column.path().parts().first().is_some_and(|part| part == schema.name)
+    let columns = group.metadata.columns();
+    let is_it = |column: &ColumnChunkMetaData| {
+        column.column_path().parts().first().is_some_and(|part| part == schema.name)
     };
     let Some(index) = columns.iter().position(is_it) else {
         let missing = ParquetError::General(format!("no column {}", schema.name));
         return if schema.is_added { Ok(None) } else { Err(missing) };
     };
-    let found = &columns[index];
+    let found = columns[index].column_descr();
     let levels = (found.max_def_level(), found.max_rep_level());
     if (found.physical_type(), levels) != (physical, schema.levels()) {
         return Err(ParquetError::General(format!("column {} has another type", schema.name)));
