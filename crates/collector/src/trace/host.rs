@@ -5,7 +5,7 @@ use tracer::{Filter, Options, SLOT_BYTES, Symbols, Tracer, TracerError, fault_es
 
 use super::plan::{Scope, TracePlan};
 use super::source::{Source, SourceError, SourceTables};
-use super::startup_events::StartupEvents;
+use super::startup_tasks::StartupTasks;
 use super::vcpus::{IOCTL, Vcpus};
 use crate::CollectError;
 use crate::Roots;
@@ -30,12 +30,10 @@ pub(super) struct Host {
 /// The tasks of the begin, in the making.
 #[derive(Debug, Default)]
 struct Tasks {
-    before: Vec<TraceTask>,
-    after: Vec<TraceTask>,
     begin: HostNs,
     /// The second reading's end.
     read: HostNs,
-    startup_events: StartupEvents,
+    startup: StartupTasks,
 }
 
 impl Host {
@@ -108,10 +106,10 @@ impl Source for Host {
     }
 
     fn start(&mut self) -> Result<HostNs, SourceError> {
-        self.tasks.before = self.read_tasks()?;
+        let before = self.read_tasks()?;
         let begin = self.tracer.start()?;
-        self.tasks.after = self.read_tasks()?;
-        (self.tasks.begin, self.tasks.read) = (begin, probes::now());
+        let startup = StartupTasks::new(before, self.read_tasks()?);
+        self.tasks = Tasks { begin, read: probes::now(), startup };
         self.vcpus.begin(&self.roots.proc);
         Ok(begin)
     }
@@ -119,9 +117,9 @@ impl Source for Host {
     fn drain(&mut self, cpu: u32, events: &mut Vec<TraceEvent>) -> Result<f64, SourceError> {
         let fill = self.tracer.fill(cpu);
         self.tracer.drain(cpu, events)?;
-        let Tasks { begin, read, startup_events, .. } = &mut self.tasks;
+        let Tasks { begin, read, startup } = &mut self.tasks;
         let early = events.iter().take_while(|event| event.time < *read);
-        early.filter(|event| *begin <= event.time).for_each(|event| startup_events.add(event));
+        early.filter(|event| *begin <= event.time).for_each(|event| startup.add(event));
         Ok(fill)
     }
 
@@ -131,8 +129,7 @@ impl Source for Host {
     }
 
     fn tables(&mut self) -> SourceTables {
-        let Tasks { before, after, startup_events, .. } = &self.tasks;
-        let mut tasks = startup_events.tasks_at_begin(before.clone(), after.clone());
+        let mut tasks = self.tasks.startup.at_begin();
         if !self.stopped {
             self.vcpus.look(&self.roots.proc);
         }

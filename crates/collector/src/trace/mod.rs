@@ -24,7 +24,7 @@ mod realtime;
 mod record;
 mod running;
 mod source;
-mod startup_events;
+mod startup_tasks;
 mod vcpus;
 
 pub use guest::VmError;

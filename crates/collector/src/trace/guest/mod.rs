@@ -13,12 +13,15 @@ mod rate_limit;
 mod rings;
 mod worker;
 
+use std::mem;
 use std::ops::Range;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::Instant;
 
 use api::guest::{MAX_TRACE_BYTES, TraceStarted, TraceStopped, TraceTaskRow};
-use model::{HostNs, Machine, Pid, Tid, TraceEvent, TraceEventKind, TraceStack, TraceTask};
+use model::{
+    HostNs, Machine, MachineId, Pid, Tid, TraceEvent, TraceEventKind, TraceStack, TraceTask,
+};
 use tracer::SLOT_BYTES;
 use tracer::outside::GuestClock;
 
@@ -33,7 +36,7 @@ use self::rate_limit::RateLimit;
 use self::rings::Rings;
 use self::worker::{Begun, Clocks, Command, Message};
 use super::source::{Source, SourceError, SourceTables};
-use super::startup_events::StartupEvents;
+use super::startup_tasks::StartupTasks;
 use crate::GuestError;
 
 /// Events that wait for the clocks' next reading: 256 MiB. Beyond them the clocks are taken to run on as before.
@@ -53,7 +56,7 @@ pub(super) struct Guest {
     clock: Clock,
     queue: Queue,
     worker: Worker,
-    startup_events: StartupEvents,
+    startup_tasks: StartupTasks,
     command: CommandSeen,
     /// Why its trace ended before the others'.
     failed: Option<GuestError>,
@@ -95,7 +98,7 @@ impl Guest {
     fn new(
         name: String,
         wanted: &Wanted,
-        Begun { asked, started, vm, clocks }: Begun,
+        Begun { asked, mut started, vm, clocks }: Begun,
         (commands, messages): (Sender<Command>, Receiver<Message>),
     ) -> Result<Self, GuestError> {
         let (rings, path) = Rings::open(wanted, &vm, &started)?;
@@ -127,13 +130,16 @@ impl Guest {
             slots_per_look: wanted.slots_per_look / rings_len.max(1),
             rate_limit: RateLimit::of(started.rings, probes::now()),
         };
+        let [before, after] = [&mut started.before, &mut started.after]
+            .map(|rows| mem::take(rows).into_iter().map(|row| task(wanted.machine, row)).collect());
+        let startup_tasks = StartupTasks::new(before, after);
         Ok(Self {
             row,
             rings,
             clock: Clock { guest, warnings },
             queue,
             worker: Worker { commands, messages, left: false },
-            startup_events: StartupEvents::default(),
+            startup_tasks,
             command: CommandSeen::default(),
             failed: None,
             asked,
@@ -293,7 +299,7 @@ impl Guest {
         let read_ns = self.while_asked(self.started.after_ns);
         for event in &events[first..] {
             if begin <= event.time && event.time < read_ns {
-                self.startup_events.add(event);
+                self.startup_tasks.add(event);
             }
             let is_end = |task: Tid| self.started.command == Some(task.0);
             self.command.ended |=
@@ -309,24 +315,12 @@ impl Guest {
     fn while_asked(&self, guest_ns: u64) -> HostNs {
         self.clock.guest.host(guest_ns).clamp(self.asked.start, self.asked.end)
     }
+}
 
-    /// The tasks of the begin.
-    fn tasks(&self) -> Vec<TraceTask> {
-        let machine = self.rings.machine();
-        let row = |task: &TraceTaskRow| TraceTask {
-            machine,
-            tid: Tid(task.tid),
-            pid: Pid(task.pid),
-            parent: Pid(task.parent),
-            name: task.name.clone(),
-            kernel: task.kernel,
-            asleep_in: task.asleep_in.clone(),
-            in_call: None,
-        };
-        let [before, after] =
-            [&self.started.before, &self.started.after].map(|rows| rows.iter().map(row).collect());
-        self.startup_events.tasks_at_begin(before, after)
-    }
+fn task(machine: MachineId, row: TraceTaskRow) -> TraceTask {
+    let TraceTaskRow { tid, pid, parent, name, kernel, asleep_in } = row;
+    let (tid, pid, parent) = (Tid(tid), Pid(pid), Pid(parent));
+    TraceTask { machine, tid, pid, parent, name, kernel, asleep_in, in_call: None }
 }
 
 impl Source for Guest {
@@ -381,7 +375,8 @@ impl Source for Guest {
     }
 
     fn tables(&mut self) -> SourceTables {
-        let mut tables = SourceTables { tasks: self.tasks(), ..SourceTables::default() };
+        let mut tables =
+            SourceTables { tasks: self.startup_tasks.at_begin(), ..SourceTables::default() };
         if let Some(stopped) = &self.stopped {
             let name = |row: &u32| stopped.functions[*row as usize].clone();
             let names = |rows: &[u32]| rows.iter().map(name).collect();

@@ -4,7 +4,7 @@ use super::super::plan::GuestPath;
 use super::ask::Wanted;
 use super::cpus::numbers;
 use api::guest::{TraceLost, TraceSlots, TraceStarted};
-use model::{HostNs, LostEvents, MachineId, TraceEvent};
+use model::{HostNs, LostEvents, TraceEvent};
 use probes::FoundVm;
 use tracer::outside::{Claim, GuestRings, Region, SentRings};
 use tracer::{Consumer, KINDS, RingError, RingId, RingMemory, lost_events};
@@ -14,7 +14,6 @@ use crate::GuestError;
 /// The rings of a guest and their readers.
 #[derive(Debug)]
 pub(super) struct Rings {
-    machine: MachineId,
     memory: Memory,
     slots_per_ring: usize,
     /// By ring.
@@ -54,13 +53,8 @@ impl Rings {
         let consumer = |cpu| Consumer::new(RingId { machine, cpu }, slots_per_ring);
         let consumers = (0..started.rings).map(consumer).collect();
         let lost_before = lost_before(&started.lost, rings);
-        let rings =
-            Self { machine, memory, slots_per_ring, consumers, lost_before, lost: Vec::new() };
+        let rings = Self { memory, slots_per_ring, consumers, lost_before, lost: Vec::new() };
         Ok((rings, path))
-    }
-
-    pub(super) fn machine(&self) -> MachineId {
-        self.machine
     }
 
     /// Appends what has come in on a ring, at the guest's times: at most so many slots. Says how full it was, from 0 to 1;

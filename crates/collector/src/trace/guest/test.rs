@@ -3,7 +3,7 @@
 use std::sync::mpsc::{SyncSender, channel, sync_channel};
 
 use api::guest::{TraceLost, TraceSlots, TraceStackRow};
-use model::{MachineId, PrevState};
+use model::PrevState;
 use probes::{FoundVm, MemorySlot, VcpuClock};
 use tracer::outside::ClockSample;
 

@@ -16,53 +16,72 @@
 //! The system call that a task is found in is the second reading's: it says something only of tasks that neither make nor leave
 //! one in the trace.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 
 use model::{Tid, TraceEvent, TraceEventKind, TraceTask};
 
-/// What the events of the time between begin and second reading say.
+/// The tasks of both readings, and what the events between begin and second reading say of them. A guest may make up any
+/// number of events in that time: those of other tasks leave nothing here.
 #[derive(Debug, Default)]
-pub(super) struct StartupEvents {
-    made: HashSet<Tid>,
-    ended: HashSet<Tid>,
-    ran: HashSet<Tid>,
+pub(super) struct StartupTasks {
+    rows: BTreeMap<Tid, Row>,
 }
 
-impl StartupEvents {
+#[derive(Debug, Default)]
+struct Row {
+    before: Option<TraceTask>,
+    after: Option<TraceTask>,
+    made: bool,
+    ended: bool,
+    ran: bool,
+}
+
+impl StartupTasks {
+    pub(super) fn new(before: Vec<TraceTask>, after: Vec<TraceTask>) -> Self {
+        let mut rows = BTreeMap::<Tid, Row>::new();
+        for task in before {
+            let tid = task.tid;
+            rows.entry(tid).or_default().before = Some(task);
+        }
+        for task in after {
+            let tid = task.tid;
+            rows.entry(tid).or_default().after = Some(task);
+        }
+        Self { rows }
+    }
+
     pub(super) fn add(&mut self, event: &TraceEvent) {
+        let mut note = |tid: Tid, note: fn(&mut Row)| {
+            self.rows.get_mut(&tid).map(note);
+        };
         match event.kind {
-            TraceEventKind::Fork { child, .. } => {
-                self.made.insert(child);
-            }
-            TraceEventKind::Exit { task } => {
-                self.ended.insert(task);
-            }
+            TraceEventKind::Fork { child, .. } => note(child, |row| row.made = true),
+            TraceEventKind::Exit { task } => note(task, |row| row.ended = true),
             TraceEventKind::Switch { prev, next, .. } => {
-                self.ran.extend([prev, next]);
+                note(prev, |row| row.ran = true);
+                note(next, |row| row.ran = true);
             }
             _ => {}
         }
     }
 
     /// The tasks of the trace's begin, ascending.
-    pub(super) fn tasks_at_begin(
-        &self,
-        before: Vec<TraceTask>,
-        after: Vec<TraceTask>,
-    ) -> Vec<TraceTask> {
-        let mut rows: BTreeMap<Tid, TraceTask> = BTreeMap::new();
-        let mut earlier: BTreeMap<Tid, TraceTask> =
-            before.into_iter().map(|task| (task.tid, task)).collect();
-        for task in after.into_iter().filter(|task| !self.made.contains(&task.tid)) {
-            let in_call = task.in_call;
-            let earlier = earlier.remove(&task.tid).filter(|_| self.ran.contains(&task.tid));
-            rows.insert(task.tid, TraceTask { in_call, ..earlier.unwrap_or(task) });
-        }
+    pub(super) fn at_begin(&self) -> Vec<TraceTask> {
+        self.rows.values().filter_map(Row::at_begin).collect()
+    }
+}
+
+impl Row {
+    fn at_begin(&self) -> Option<TraceTask> {
         // A number that was made in the trace and ended in it is another task.
-        let ended = |tid: &Tid| self.ended.contains(tid) && !self.made.contains(tid);
-        let ended = earlier.into_iter().filter(|(tid, _)| ended(tid));
-        rows.extend(ended.map(|(tid, task)| (tid, TraceTask { in_call: None, ..task })));
-        rows.into_values().collect()
+        let (task, in_call) = match (&self.before, &self.after) {
+            _ if self.made => return None,
+            (Some(before), Some(after)) if self.ran => (before, after.in_call),
+            (_, Some(after)) => (after, after.in_call),
+            (Some(before), None) if self.ended => (before, None),
+            (_, None) => return None,
+        };
+        Some(TraceTask { in_call, ..task.clone() })
     }
 }
 
@@ -100,12 +119,12 @@ mod test {
             next: Tid(0),
         };
         let check = |what: &[TraceEventKind], before, after, expected: Option<u16>| {
-            let mut events = StartupEvents::default();
+            let mut tasks = StartupTasks::new(before, after);
             for &what in what {
                 let (time, machine) = (HostNs(1), MachineId::HOST);
-                events.add(&TraceEvent { time, machine, cpu: 0, kind: what });
+                tasks.add(&TraceEvent { time, machine, cpu: 0, kind: what });
             }
-            let settled = events.tasks_at_begin(before, after);
+            let settled = tasks.at_begin();
             assert_eq!(settled[0].in_call, expected, "{what:?}");
         };
         check(&[], found(Some(1)), found(Some(2)), Some(2));
@@ -120,17 +139,16 @@ mod test {
         after: &[(u32, &str)],
         expected: &[(u32, &str)],
     ) {
-        let mut events = StartupEvents::default();
+        let mut at_begin = StartupTasks::new(tasks(before), tasks(after));
         for &what in what {
-            events.add(&TraceEvent {
+            at_begin.add(&TraceEvent {
                 time: HostNs(1),
                 machine: MachineId::HOST,
                 cpu: 0,
                 kind: what,
             });
         }
-        let settled = events.tasks_at_begin(tasks(before), tasks(after));
-        assert_eq!(settled, tasks(expected), "{what:?}");
+        assert_eq!(at_begin.at_begin(), tasks(expected), "{what:?}");
     }
 
     #[test]
@@ -153,5 +171,27 @@ mod test {
         check(&[], &[(7, "a")], &[], &[]);
         check(&[made, ended], &[], &[], &[]);
         check(&[], &[(5, "x"), (9, "y")], &[(9, "y"), (5, "x")], &[(5, "x"), (9, "y")]);
+    }
+    #[test]
+    fn events_of_other_tasks_leave_nothing() {
+        let mut at_begin = StartupTasks::new(tasks(&[(7, "a")]), tasks(&[(8, "b")]));
+        for tid in 0..1000 {
+            let (parent, child, pid) = (Tid(1), Tid(tid), Pid(tid));
+            let stack = None;
+            for kind in [
+                TraceEventKind::Fork { parent, child, pid, kernel: false },
+                TraceEventKind::Exit { task: child },
+                TraceEventKind::Switch {
+                    prev: child,
+                    prev_state: PrevState::Sleep,
+                    stack,
+                    next: child,
+                },
+            ] {
+                let (time, machine) = (HostNs(1), MachineId::HOST);
+                at_begin.add(&TraceEvent { time, machine, cpu: 0, kind });
+            }
+        }
+        assert_eq!(at_begin.rows.len(), 2);
     }
 }
