@@ -64,6 +64,9 @@ pub enum GuestError {
     /// Its clock makes no sense.
     #[error(transparent)]
     Clock(#[from] ClockError),
+    /// It can't be shown that it is this VM's guest that would run the command.
+    #[error("COMMAND is not run, another guest may be the one that answers: {0}")]
+    CommandRefused(#[source] Box<GuestError>),
     /// It says that it has more CPUs than its VM.
     #[error("it claims {claimed} CPUs and has {most} at most")]
     Cpus {

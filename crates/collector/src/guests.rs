@@ -208,7 +208,7 @@ impl Questions {
     }
 
     fn take_port(&self, channel: &Channel, told: &mut Told) -> Result<(), GuestError> {
-        if let (Channel::Serial { path }, None) = (channel, &told.port) {
+        if let (Channel::Serial { path, .. }, None) = (channel, &told.port) {
             told.port = PortLock::take(path, &self.locks)?;
         }
         Ok(())
@@ -371,7 +371,7 @@ pub(crate) fn channel(process: &VmProcess) -> Result<Channel, GuestError> {
         return Ok(Channel::Vsock { cid });
     }
     if let Some(path) = &process.serial_socket {
-        return Ok(Channel::Serial { path: path.clone() });
+        return Ok(Channel::Serial { path: path.clone(), user: process.user });
     }
     Err(GuestError::NoChannel)
 }
@@ -426,11 +426,12 @@ mod test {
             name: String::new(),
             vsock_cid,
             serial_socket: serial.map(Into::into),
+            user: 7,
             ..VmProcess::default()
         };
         let reached = |vsock_cid, serial| channel(&vm(vsock_cid, serial)).unwrap();
         assert_eq!(reached(Some(3), Some("/s")), Channel::Vsock { cid: 3 });
-        assert_eq!(reached(None, Some("/s")), Channel::Serial { path: "/s".into() });
+        assert_eq!(reached(None, Some("/s")), Channel::Serial { path: "/s".into(), user: 7 });
         assert!(matches!(channel(&vm(None, None)), Err(GuestError::NoChannel)));
     }
 }

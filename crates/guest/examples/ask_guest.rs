@@ -18,7 +18,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut out = io::stdout().lock();
     match target.split_once(':') {
         Some(("vsock", cid)) => ask(&Channel::Vsock { cid: cid.parse()? }, seconds, &mut out),
-        Some(("serial", path)) => ask(&Channel::Serial { path: path.into() }, seconds, &mut out),
+        Some(("serial", path)) => {
+            let user = rustix::process::getuid().as_raw();
+            ask(&Channel::Serial { path: path.into(), user }, seconds, &mut out)
+        }
         Some(("file", path)) => {
             let snapshot = guest::read_snapshot(Path::new(path))?;
             let symbols = snapshot.symbols.len();

@@ -23,6 +23,8 @@ pub enum Channel {
     Serial {
         /// Where.
         path: PathBuf,
+        /// The user that runs the VM: nobody else's socket is talked to.
+        user: u32,
     },
 }
 
@@ -30,7 +32,7 @@ impl std::fmt::Display for Channel {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Vsock { cid } => write!(f, "vsock (context id {cid})"),
-            Self::Serial { path } => write!(f, "the virtio-serial port {}", path.display()),
+            Self::Serial { path, .. } => write!(f, "the virtio-serial port {}", path.display()),
         }
     }
 }
@@ -41,6 +43,9 @@ pub enum LinkError {
     /// There is nobody, or no way.
     #[error("no connection: {0}")]
     Connect(Errno),
+    /// It is not the VM's: whoever runs one chooses the path.
+    #[error("its socket belongs to user {0}, who does not run this VM")]
+    Stranger(u32),
     /// There was, but it broke.
     #[error("the connection broke: {0}")]
     Broken(Errno),
@@ -62,10 +67,12 @@ impl Link {
     /// Connects until `deadline`.
     pub(crate) fn open(channel: &Channel, deadline: Instant) -> Result<Self, LinkError> {
         let descriptor = match channel {
-            Channel::Vsock { cid } => vsock::connect(*cid, api::guest::VSOCK_PORT),
-            Channel::Serial { path } => open_serial(path),
+            Channel::Vsock { cid } => {
+                vsock::connect(*cid, api::guest::VSOCK_PORT).map_err(LinkError::Connect)
+            }
+            Channel::Serial { path, user } => open_serial(path, *user),
         };
-        let link = Self { descriptor: descriptor.map_err(LinkError::Connect)? };
+        let link = Self { descriptor: descriptor? };
         if let Channel::Vsock { .. } = channel {
             link.wait(PollFlags::OUT, deadline)?;
             net::sockopt::socket_error(&link.descriptor)
@@ -137,7 +144,14 @@ fn timespec(time: Duration) -> Timespec {
 /// QEMU gives a port's host end as a UNIX socket or as a pseudo terminal.
 /// Sockets only: the path comes from a VM's command line, whose owner must not have us, as root, open
 /// and write whatever else lies there.
-fn open_serial(path: &Path) -> Result<OwnedFd, Errno> {
+fn open_serial(path: &Path, user: u32) -> Result<OwnedFd, LinkError> {
+    let socket = connect_unix(path).map_err(LinkError::Connect)?;
+    let listener = net::sockopt::socket_peercred(&socket).map_err(LinkError::Connect)?;
+    let listener = listener.uid.as_raw();
+    if listener == user { Ok(socket) } else { Err(LinkError::Stranger(listener)) }
+}
+
+fn connect_unix(path: &Path) -> Result<OwnedFd, Errno> {
     let metadata = std::fs::symlink_metadata(path).map_err(|_| Errno::NOENT)?;
     if !metadata.file_type().is_socket() {
         return Err(Errno::NOTSOCK);
@@ -146,4 +160,25 @@ fn open_serial(path: &Path) -> Result<OwnedFd, Errno> {
     let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     net::connect(&socket, &SocketAddrUnix::new(path)?)?;
     Ok(socket)
+}
+
+#[cfg(test)]
+mod test {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    #[test]
+    fn only_the_vms_user_is_talked_to() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("port");
+        let _listener = UnixListener::bind(&path).unwrap();
+        let own = rustix::process::getuid().as_raw();
+        let open = |user| {
+            let channel = Channel::Serial { path: path.clone(), user };
+            Link::open(&channel, Instant::now() + Duration::from_secs(10)).map(drop)
+        };
+        assert_eq!(open(own), Ok(()));
+        assert_eq!(open(own + 1), Err(LinkError::Stranger(own)));
+    }
 }

@@ -223,7 +223,7 @@ fn the_clock_is_the_middle_of_the_round_trip() {
 #[test]
 fn nobody_at_the_other_end_is_an_error() {
     let limits = quick();
-    let serial = Channel::Serial { path: "/nonexistent/port".into() };
+    let serial = Channel::Serial { path: "/nonexistent/port".into(), user: 0 };
     let error = Session::open(&serial, &limits).unwrap_err().to_string();
     assert!(error.contains("/nonexistent/port"), "{error}");
     assert!(Session::open(&Channel::Vsock { cid: 77 }, &limits).is_err());

@@ -45,6 +45,10 @@ impl Rings {
         check_rings(rings, vm)?;
         let (memory, path) = match outside(wanted, vm, started) {
             Ok(memory) => (Memory::Outside(memory), Ok(())),
+            // Whoever runs a VM chooses its channel: it may be another VM's.
+            Err(Some(reason)) if started.command.is_some() => {
+                return Err(GuestError::CommandRefused(Box::new(reason)));
+            }
             Err(reason) => {
                 let copies = SentRings::new(rings, slots_per_ring);
                 (Memory::Sent(copies?), Err(reason))
@@ -168,16 +172,18 @@ fn check_rings(rings: usize, vm: &FoundVm) -> Result<(), GuestError> {
     if most < rings { Err(GuestError::Cpus { claimed: rings, most }) } else { Ok(()) }
 }
 
-/// Rings in the VM's memory, when it can be read.
+/// Rings in the VM's memory, when it can be read; an error without a reason: they are not wanted.
 fn outside(
     wanted: &Wanted,
     vm: &FoundVm,
     started: &TraceStarted,
 ) -> Result<GuestRings, Option<GuestError>> {
-    if wanted.path == GuestPath::Link {
-        return Err(None);
+    let rings = || read_outside(vm, started, wanted.mark).map_err(Some);
+    match wanted.path {
+        GuestPath::Memory => rings(),
+        GuestPath::Link if started.command.is_some() => rings().and(Err(None)),
+        GuestPath::Link => Err(None),
     }
-    read_outside(vm, started, wanted.mark).map_err(Some)
 }
 
 fn read_outside(vm: &FoundVm, started: &TraceStarted, mark: u64) -> Result<GuestRings, GuestError> {

@@ -250,12 +250,28 @@ fn memory_that_does_not_hold_the_mark_is_not_believed() {
     let (drawn, guest) = DrawnGuest::new();
     let (commands, taken) = channel();
     let wanted = wanted(1);
-    let parts = begun(guest.started.clone(), &drawn);
+    let started = TraceStarted { command: None, ..guest.started.clone() };
+    let parts = begun(started, &drawn);
     let guest = Guest::new(String::new(), &wanted, parts, (commands, sync_channel(1).1)).unwrap();
     let row = guest.machine();
     assert_eq!(row.path, "vsock");
     assert!(row.missing[0].1.contains("is it encrypted?"), "{row:?}");
     assert!(matches!(taken.try_recv(), Ok(Command::Send)));
+}
+
+#[test]
+fn a_command_runs_in_no_other_guest() {
+    let (drawn, guest) = DrawnGuest::new();
+    for path in [GuestPath::Memory, GuestPath::Link] {
+        let new = |mark| {
+            let wanted = Wanted { path, ..wanted(mark) };
+            let parts = begun(guest.started.clone(), &drawn);
+            Guest::new(String::new(), &wanted, parts, (channel().0, sync_channel(1).1))
+        };
+        assert!(new(MARK).is_ok());
+        let refused = new(1).unwrap_err().to_string();
+        assert!(refused.starts_with("COMMAND is not run, another guest may be"), "{refused}");
+    }
 }
 
 #[test]
