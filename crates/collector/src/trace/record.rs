@@ -152,7 +152,7 @@ fn begin_guests<'a>(plan: &TracePlan, vms: &Vms<'a>) -> Result<Vec<Box<dyn Sourc
             path: plan.guest_path,
             command: plan.command.clone(),
         };
-        let asked = AskedGuest::ask(vm, process, &guest, &plan.roots.sys);
+        let asked = AskedGuest::ask(vm, process, &guest, &plan.roots);
         asked.map(|asked| (*name, asked)).map_err(|error| failed(name, error.into()))
     };
     // It takes each its time: they are all asked before the first is waited for.

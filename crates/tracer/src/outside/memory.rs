@@ -1,16 +1,17 @@
 //! A guest's rings in the memory of its VM's process.
 
+use std::fs::{File, OpenOptions};
+use std::path::Path;
+use std::sync::Arc;
+
 use model::Pid;
-use rustix::io::Errno;
+use rustix::io::{Errno, pread, pwrite};
 
 use super::layout::{Addresses, Claim, LayoutError, PAGE, Region};
 use crate::RingMemory;
 use crate::slots::{
     KINDS, RING_BYTES, RING_HEAD, RING_LOST, RING_MARK, RING_TAIL, SLOT_BYTES, Slot,
 };
-
-/// Pieces that one system call takes (`UIO_MAXIOV`).
-const MAX_PIECES: usize = 1024;
 
 /// Why a VM's memory could not be read or written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -32,10 +33,54 @@ pub enum MemoryError {
     Unreadable,
 }
 
+/// The memory of a VM's process: that which it had when this was opened, never that of a program that it executes later,
+/// or of the next process with its number. The kernel would write read-only pages, too, as copies of the process's own.
+#[derive(Debug, Clone)]
+pub struct ProcessMemory {
+    file: Arc<File>,
+}
+
+impl ProcessMemory {
+    /// Opens it. `proc` is where the proc file system is.
+    ///
+    /// # Errors
+    /// When there is no such process, or it is not allowed.
+    pub fn open(proc: &Path, process: Pid) -> Result<Self, MemoryError> {
+        let path = proc.join(process.0.to_string()).join("mem");
+        let file = OpenOptions::new().read(true).write(true).open(path);
+        let file = file.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO));
+        match file {
+            Ok(file) => Ok(Self { file: Arc::new(file) }),
+            Err(Errno::NOENT | Errno::SRCH) => Err(MemoryError::Gone),
+            Err(Errno::ACCESS | Errno::PERM) => Err(MemoryError::Refused),
+            Err(error) => Err(MemoryError::Other(error)),
+        }
+    }
+
+    fn read(&self, bytes: &mut [u8], address: u64) -> Result<(), MemoryError> {
+        let wanted = bytes.len();
+        whole(pread(&self.file, bytes, address), wanted)
+    }
+
+    fn write(&self, bytes: &[u8], address: u64) -> Result<(), MemoryError> {
+        whole(pwrite(&self.file, bytes, address), bytes.len())
+    }
+}
+
+fn whole(copied: Result<usize, Errno>, wanted: usize) -> Result<(), MemoryError> {
+    match copied {
+        Ok(copied) if copied == wanted => Ok(()),
+        // The kernel says so of memory that nobody has any more.
+        Ok(0) => Err(MemoryError::Gone),
+        Ok(_) | Err(Errno::IO | Errno::INVAL) => Err(MemoryError::Moved),
+        Err(error) => Err(MemoryError::Other(error)),
+    }
+}
+
 /// The rings of a guest, by their pages' addresses in its VM's process.
 #[derive(Debug)]
 pub struct GuestRings {
-    process: Pid,
+    memory: ProcessMemory,
     claim: Claim,
     addresses: Addresses,
 }
@@ -48,9 +93,13 @@ impl GuestRings {
     ///
     /// # Errors
     /// When they can't be where it says.
-    pub fn new(process: Pid, claim: Claim, regions: &[Region]) -> Result<Self, LayoutError> {
+    pub fn new(
+        memory: ProcessMemory,
+        claim: Claim,
+        regions: &[Region],
+    ) -> Result<Self, LayoutError> {
         let addresses = claim.locate(regions)?;
-        Ok(Self { process, claim, addresses })
+        Ok(Self { memory, claim, addresses })
     }
 
     /// Whether every ring carries the mark that the guest was asked to write.
@@ -95,15 +144,14 @@ impl GuestRings {
         ring: usize,
         offsets: [usize; N],
     ) -> Result<[u64; N], MemoryError> {
-        let mut words = [0; N];
-        let pieces = offsets.map(|offset| (self.head_address(ring, offset), 8));
+        let mut words = [0_u64; RING_BYTES / 8];
         // SAFETY: any bytes are a word.
         let bytes = unsafe { bytes_of_mut(&mut words) };
-        read(self.process, bytes, &pieces)?;
-        Ok(words)
+        self.memory.read(bytes, self.head_address(ring, 0))?;
+        Ok(offsets.map(|offset| words[offset / 8]))
     }
 
-    /// Words are aligned, so none crosses a page.
+    /// Heads are aligned, so none crosses a page.
     fn head_address(&self, ring: usize, offset: usize) -> u64 {
         let at = ring * RING_BYTES + offset;
         self.addresses.heads[at / PAGE] + (at % PAGE) as u64
@@ -124,17 +172,16 @@ impl RingMemory for GuestRings {
         let pieces = pieces(&self.addresses.slots, start, size_of_val(slots));
         // SAFETY: any bytes are a slot.
         let mut bytes = unsafe { bytes_of_mut(slots) };
-        for pieces in pieces.chunks(MAX_PIECES) {
-            let length = pieces.iter().map(|(_, length)| length).sum();
+        for (address, length) in pieces {
             let (now, rest) = bytes.split_at_mut(length);
-            read(self.process, now, pieces)?;
+            self.memory.read(now, address)?;
             bytes = rest;
         }
         Ok(())
     }
 
     fn set_tail(&mut self, ring: usize, tail: u64) -> Result<(), MemoryError> {
-        write(self.process, &tail.to_ne_bytes(), self.head_address(ring, RING_TAIL))
+        self.memory.write(&tail.to_ne_bytes(), self.head_address(ring, RING_TAIL))
     }
 
     fn lost(&self, ring: usize) -> Result<[u64; KINDS], MemoryError> {
@@ -166,61 +213,10 @@ unsafe fn bytes_of_mut<T>(values: &mut [T]) -> &mut [u8] {
     unsafe { std::slice::from_raw_parts_mut(values.as_mut_ptr().cast(), length) }
 }
 
-fn read(process: Pid, into: &mut [u8], from: &[Piece]) -> Result<(), MemoryError> {
-    let remote: Vec<libc::iovec> = from.iter().map(remote).collect();
-    let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
-    // SAFETY: `local` is one writable piece of `into`, `remote` is as long as said; the kernel checks the other process's.
-    let length = unsafe {
-        libc::process_vm_readv(
-            id(process),
-            &raw const local,
-            1,
-            remote.as_ptr(),
-            remote.len() as u64,
-            0,
-        )
-    };
-    whole(length, into.len())
-}
-
-fn write(process: Pid, bytes: &[u8; 8], to: u64) -> Result<(), MemoryError> {
-    let remote = remote(&(to, bytes.len()));
-    let local = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-    // SAFETY: `local` is one readable piece, which the call does not write; the kernel checks the other process's.
-    let length = unsafe {
-        libc::process_vm_writev(id(process), &raw const local, 1, &raw const remote, 1, 0)
-    };
-    whole(length, bytes.len())
-}
-
-fn remote(piece: &Piece) -> libc::iovec {
-    libc::iovec {
-        iov_base: std::ptr::without_provenance_mut(usize::try_from(piece.0).unwrap_or(0)),
-        iov_len: piece.1,
-    }
-}
-
-/// No process has the id -1.
-fn id(process: Pid) -> i32 {
-    i32::try_from(process.0).unwrap_or(-1)
-}
-
-fn whole(length: isize, wanted: usize) -> Result<(), MemoryError> {
-    match usize::try_from(length) {
-        Ok(length) if length == wanted => Ok(()),
-        Ok(_) => Err(MemoryError::Moved),
-        Err(_) => Err(match std::io::Error::last_os_error().raw_os_error() {
-            Some(libc::ESRCH) => MemoryError::Gone,
-            Some(libc::EPERM) => MemoryError::Refused,
-            Some(libc::EFAULT) => MemoryError::Moved,
-            Some(code) => MemoryError::Other(Errno::from_raw_os_error(code)),
-            None => MemoryError::Moved,
-        }),
-    }
-}
-
 #[cfg(test)]
 mod test {
+    use std::io::{Read, Write};
+
     use super::*;
 
     #[test]
@@ -235,6 +231,10 @@ mod test {
         check(0x1ff0, 0x20, &[(0x2ff0, 16), (0x9000, 16)]);
     }
 
+    fn memory(process: u32) -> ProcessMemory {
+        ProcessMemory::open(Path::new("/proc"), Pid(process)).unwrap()
+    }
+
     /// Rings in this process's own memory: its "guest" is the test.
     fn own(words: &mut [u64]) -> GuestRings {
         let address = words.as_ptr().addr() as u64;
@@ -242,7 +242,7 @@ mod test {
         let region = Region { first_page: page, pages: 5, address: page * PAGE as u64 };
         let slots = [3, 1, 4, 2].map(|n| page + n).to_vec();
         let claim = Claim { slots_per_ring: 512, rings: 2, heads: vec![page], slots };
-        GuestRings::new(Pid(std::process::id()), claim, &[region]).unwrap()
+        GuestRings::new(memory(std::process::id()), claim, &[region]).unwrap()
     }
 
     /// The word at an offset from the first page.
@@ -280,11 +280,42 @@ mod test {
         let region = Region { first_page: 0, pages: 1 << 40, address: 0 };
         let claim = Claim { slots_per_ring: 256, rings: 1, heads: vec![0], slots: vec![1] };
         let mut child = std::process::Command::new("/bin/sleep").arg("100").spawn().unwrap();
-        let mut rings = GuestRings::new(Pid(child.id()), claim, &[region]).unwrap();
+        let mut rings = GuestRings::new(memory(child.id()), claim, &[region]).unwrap();
         assert_eq!(rings.counters(0), Err(MemoryError::Moved));
         assert_eq!(rings.set_tail(0, 1), Err(MemoryError::Moved));
         child.kill().unwrap();
         child.wait().unwrap();
         assert_eq!(rings.counters(0), Err(MemoryError::Gone));
+        let gone = ProcessMemory::open(Path::new("/proc"), Pid(child.id()));
+        assert_eq!(gone.err(), Some(MemoryError::Gone));
+    }
+
+    /// A program that is executed later has other memory under the same number.
+    #[test]
+    fn the_memory_of_a_later_program_is_not_touched() {
+        let mut child = std::process::Command::new("/bin/sh")
+            .args(["-c", "read go; exec /bin/cat"])
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let process = child.id();
+        let stack = || {
+            let maps = std::fs::read_to_string(format!("/proc/{process}/maps")).unwrap();
+            let line = maps.lines().find(|line| line.ends_with("[stack]")).unwrap();
+            let end = line.split(['-', ' ']).nth(1).unwrap();
+            u64::from_str_radix(end, 16).unwrap() - 8
+        };
+        let (before, mut word) = (memory(child.id()), [0; 8]);
+        assert_eq!(before.read(&mut word, stack()), Ok(()));
+        let mut pipes = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        // What is echoed is said by the later program.
+        pipes.0.write_all(b"go\nx").unwrap();
+        pipes.1.read_exact(&mut [0]).unwrap();
+        assert_eq!(memory(child.id()).read(&mut word, stack()), Ok(()));
+        assert_eq!(before.read(&mut word, stack()), Err(MemoryError::Gone));
+        assert_eq!(before.write(&word, stack()), Err(MemoryError::Gone));
+        drop(pipes);
+        child.wait().unwrap();
     }
 }

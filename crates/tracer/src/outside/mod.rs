@@ -4,9 +4,9 @@
 //!  guest says: ring heads lie in pages 5, 9; slots in 17, 18, 40 ...    (claims: nothing of them is believed)
 //!    |  every page must lie in a memory slot that the guest can write
 //!    v
-//!  GuestRings: host addresses --process_vm_readv--> Consumer --> events, at the guest's times
+//!  GuestRings: host addresses --/proc/PID/mem--> Consumer --> events, at the guest's times
 //!    |  tails                                                      |
-//!    '--process_vm_writev--> guest                                 v   GuestClock: guest ns -> TSC -> host TSC -> host ns
+//!    '--/proc/PID/mem--> guest                                     v   GuestClock: guest ns -> TSC -> host TSC -> host ns
 //!                                                              events at the host's times
 //! ```
 //! Where memory can't be read, the guest sends its slots, and `SentRings` takes the place of `GuestRings`.
@@ -21,5 +21,5 @@ mod sent;
 
 pub use clock::{ClockError, ClockSample, GuestClock, TscScale, sample_clock};
 pub use layout::{Claim, LayoutError, MAX_PAGES, MAX_RINGS, MAX_SLOTS, Region};
-pub use memory::{GuestRings, MemoryError};
+pub use memory::{GuestRings, MemoryError, ProcessMemory};
 pub use sent::{SentError, SentRings};

@@ -1,6 +1,5 @@
 //! Asking a guest to trace itself: what it is asked for, and its thread until the probes are attached.
 
-use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::time::Duration;
 
@@ -12,8 +11,8 @@ use probes::FoundVm;
 
 use super::Guest;
 use super::worker::{self, Command, Message, Work};
-use crate::GuestError;
 use crate::trace::plan::GuestPath;
+use crate::{GuestError, Roots};
 
 /// A guest may take so long for each answer: an emulated one takes some seconds to load its probes.
 pub(super) const ANSWER_TIME: Duration = Duration::from_secs(60);
@@ -70,12 +69,13 @@ impl AskedGuest {
         vm: &FoundVm,
         process: &VmProcess,
         plan: &GuestPlan,
-        sys: &Path,
+        roots: &Roots,
     ) -> Result<Self, GuestError> {
         let mark = probes::now().0.rotate_left(32) ^ u64::from(std::process::id()) | 1;
         let work = Work {
             channel: crate::guests::channel(process)?,
             limits: Limits { time: ANSWER_TIME, bytes: ANSWER_BYTES },
+            proc: roots.proc.clone(),
             process: vm.pid,
             kvm: vm.kvm,
             options: TraceOptions {
@@ -85,7 +85,7 @@ impl AskedGuest {
                 mark,
                 command: plan.command.clone(),
             },
-            host_cpus: host::machine::online_cpus(sys).unwrap_or_default(),
+            host_cpus: host::machine::online_cpus(&roots.sys).unwrap_or_default(),
         };
         let link = match work.channel {
             guest::Channel::Vsock { .. } => "vsock",

@@ -98,10 +98,10 @@ impl Guest {
     fn new(
         name: String,
         wanted: &Wanted,
-        Begun { asked, mut started, vm, clocks }: Begun,
+        Begun { asked, mut started, vm, process, clocks }: Begun,
         (commands, messages): (Sender<Command>, Receiver<Message>),
     ) -> Result<Self, GuestError> {
-        let (rings, path) = Rings::open(wanted, &vm, &started)?;
+        let (rings, path) = Rings::open(wanted, &vm, process, &started)?;
         let mut row = Machine {
             name,
             kernel: started.kernel_release.clone(),

@@ -6,7 +6,7 @@ use super::cpus::numbers;
 use api::guest::{TraceLost, TraceSlots, TraceStarted};
 use model::{HostNs, LostEvents, TraceEvent};
 use probes::FoundVm;
-use tracer::outside::{Claim, GuestRings, Region, SentRings};
+use tracer::outside::{Claim, GuestRings, MemoryError, ProcessMemory, Region, SentRings};
 use tracer::{Consumer, KINDS, RingError, RingId, RingMemory, lost_events};
 
 use crate::GuestError;
@@ -38,12 +38,13 @@ impl Rings {
     pub(super) fn open(
         wanted: &Wanted,
         vm: &FoundVm,
+        process: Result<ProcessMemory, MemoryError>,
         started: &TraceStarted,
     ) -> Result<(Self, Result<(), Option<GuestError>>), GuestError> {
         let machine = wanted.machine;
         let (rings, slots_per_ring) = (started.rings as usize, started.slots_per_ring as usize);
         check_rings(rings, vm)?;
-        let (memory, path) = match outside(wanted, vm, started) {
+        let (memory, path) = match outside(wanted, vm, process, started) {
             Ok(memory) => (Memory::Outside(memory), Ok(())),
             // Whoever runs a VM chooses its channel: it may be another VM's.
             Err(Some(reason)) if started.command.is_some() => {
@@ -176,9 +177,13 @@ fn check_rings(rings: usize, vm: &FoundVm) -> Result<(), GuestError> {
 fn outside(
     wanted: &Wanted,
     vm: &FoundVm,
+    process: Result<ProcessMemory, MemoryError>,
     started: &TraceStarted,
 ) -> Result<GuestRings, Option<GuestError>> {
-    let rings = || read_outside(vm, started, wanted.mark).map_err(Some);
+    let rings = || {
+        let process = process.map_err(GuestError::from);
+        process.and_then(|process| read_outside(vm, process, started, wanted.mark)).map_err(Some)
+    };
     match wanted.path {
         GuestPath::Memory => rings(),
         GuestPath::Link if started.command.is_some() => rings().and(Err(None)),
@@ -186,7 +191,12 @@ fn outside(
     }
 }
 
-fn read_outside(vm: &FoundVm, started: &TraceStarted, mark: u64) -> Result<GuestRings, GuestError> {
+fn read_outside(
+    vm: &FoundVm,
+    process: ProcessMemory,
+    started: &TraceStarted,
+    mark: u64,
+) -> Result<GuestRings, GuestError> {
     if let Some(problem) = &started.pages_problem {
         return Err(GuestError::NoPages(problem.clone()));
     }
@@ -199,7 +209,7 @@ fn read_outside(vm: &FoundVm, started: &TraceStarted, mark: u64) -> Result<Guest
         heads: started.head_pages.clone(),
         slots: started.slot_pages.clone(),
     };
-    let rings = GuestRings::new(vm.pid, claim, &regions(vm))?;
+    let rings = GuestRings::new(process, claim, &regions(vm))?;
     rings.check_mark(mark)?;
     Ok(rings)
 }

@@ -1,11 +1,12 @@
 //! A drawn guest: its memory is a piece of this process's, its `vmscope-guest` the test.
 
+use std::path::Path;
 use std::sync::mpsc::{SyncSender, channel, sync_channel};
 
 use api::guest::{TraceLost, TraceSlots, TraceStackRow};
 use model::PrevState;
 use probes::{FoundVm, MemorySlot, VcpuClock};
-use tracer::outside::ClockSample;
+use tracer::outside::{ClockSample, ProcessMemory};
 
 use super::*;
 use crate::trace::plan::GuestPath;
@@ -120,7 +121,9 @@ fn wanted(mark: u64) -> Wanted {
 fn begun(started: TraceStarted, drawn: &DrawnGuest) -> Begun {
     let began = BASE_NS + AHEAD_NS;
     let asked = HostNs(began - 100)..HostNs(began + 100);
-    Begun { asked, started, vm: drawn.vm(), clocks: clocks(BASE_NS) }
+    let vm = drawn.vm();
+    let process = ProcessMemory::open(Path::new("/proc"), vm.pid);
+    Begun { asked, started, vm, process, clocks: clocks(BASE_NS) }
 }
 
 fn clocks(guest_ns: u64) -> Clocks {

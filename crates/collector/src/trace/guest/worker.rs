@@ -13,6 +13,7 @@
 //! A guest that does not answer holds up its own worker, never the recorder.
 
 use std::ops::Range;
+use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
 
@@ -22,7 +23,7 @@ use api::guest::{
 use guest::{Channel, Limits, Session};
 use model::{HostNs, Pid};
 use probes::{FoundVm, VmFinder};
-use tracer::outside::{ClockSample, TscScale, sample_clock};
+use tracer::outside::{ClockSample, MemoryError, ProcessMemory, TscScale, sample_clock};
 use tracer::{ClockPair, SLOT_BYTES};
 
 use super::clock_warnings::ClockWarning;
@@ -45,6 +46,8 @@ const MAX_COMPARED_CPUS: usize = 1024;
 pub(super) struct Work {
     pub(super) channel: Channel,
     pub(super) limits: Limits,
+    /// Where the proc file system is.
+    pub(super) proc: PathBuf,
     pub(super) process: Pid,
     /// Kernel address of the VM.
     pub(super) kvm: u64,
@@ -86,6 +89,7 @@ pub(super) struct Begun {
     pub(super) asked: Range<HostNs>,
     pub(super) started: TraceStarted,
     pub(super) vm: FoundVm,
+    pub(super) process: Result<ProcessMemory, MemoryError>,
     pub(super) clocks: Clocks,
 }
 
@@ -162,6 +166,8 @@ struct Asking<'a> {
     session: Session,
     finder: VmFinder,
     vm: FoundVm,
+    /// Opened before the guest was told its mark: what has the mark is the VM's.
+    process: Result<ProcessMemory, MemoryError>,
     /// Of the guest's CPUs, by number.
     apic_ids: Vec<(u32, u32)>,
     skew_ns: u64,
@@ -173,9 +179,10 @@ impl<'a> Asking<'a> {
     fn begin(work: &'a Work) -> Result<Self, GuestError> {
         let finder = VmFinder::load()?;
         let vm = find(&finder, work)?;
+        let process = ProcessMemory::open(&work.proc, work.process);
         let session = Session::open(&work.channel, &work.limits)?;
-        let skew_ns = skew_ns(&work.host_cpus);
-        Ok(Self { work, session, finder, vm, apic_ids: Vec::new(), skew_ns, sharpest_ns: 0 })
+        let (apic_ids, skew_ns) = (Vec::new(), skew_ns(&work.host_cpus));
+        Ok(Self { work, session, finder, vm, process, apic_ids, skew_ns, sharpest_ns: 0 })
     }
 
     fn start(&mut self, options: &TraceOptions) -> Result<Begun, GuestError> {
@@ -185,7 +192,8 @@ impl<'a> Asking<'a> {
         self.apic_ids.clone_from(&started.apic_ids);
         // The answer took long: a look is sharper.
         let (clocks, _) = self.look()?;
-        Ok(Begun { asked, started, vm: self.vm.clone(), clocks })
+        let (vm, process) = (self.vm.clone(), self.process.clone());
+        Ok(Begun { asked, started, vm, process, clocks })
     }
 
     fn drain(&mut self) -> Result<Vec<TraceSlots>, GuestError> {
