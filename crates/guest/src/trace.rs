@@ -12,6 +12,8 @@ const MAX_NAME: usize = 256;
 const MAX_REASON: usize = 300;
 /// Most characters of what a task sleeps in.
 const MAX_STACK: usize = 4096;
+/// Of the names of all stacks: deep ones of a kernel take some 40 MiB.
+const MAX_STACKS_BYTES: usize = 64 << 20;
 
 impl Session {
     /// Has the guest load and attach its probes. It has the time limit of one step, as each question below.
@@ -144,7 +146,25 @@ fn check_stopped(mut stopped: TraceStopped) -> Result<TraceStopped, SessionError
     }
     stopped.stacks.sort_by_key(|stack| stack.id);
     stopped.stacks.dedup_by_key(|stack| stack.id);
+    leave_stacks_out(&mut stopped);
     Ok(stopped)
+}
+
+/// A function is named once however many stacks it is in; in the tables each stack has its names.
+fn leave_stacks_out(stopped: &mut TraceStopped) {
+    let TraceStopped { functions, stacks, missing, .. } = stopped;
+    let name_bytes = |row: &u32| size_of::<String>() + functions[*row as usize].len();
+    let mut bytes = 0;
+    let fits = stacks.iter().take_while(|stack| {
+        bytes += stack.functions.iter().map(name_bytes).sum::<usize>();
+        bytes <= MAX_STACKS_BYTES
+    });
+    let fits = fits.count();
+    if fits < stacks.len() {
+        let reason = format!("{} stacks would take too much memory", stacks.len() - fits);
+        missing.push(("stack names".to_owned(), reason));
+        stacks.truncate(fits);
+    }
 }
 
 fn clean_missing(missing: &mut [(String, String)]) {
@@ -214,6 +234,20 @@ mod test {
         check(5000, 8192, true);
         check(4096, 8192, false);
         check(4096, 1 << 31, false);
+    }
+
+    #[test]
+    fn names_that_blow_up_are_left_out() {
+        let stack = |id| TraceStackRow { id, functions: vec![0; 256] };
+        let stopped = TraceStopped {
+            functions: vec!["\u{200b}".repeat(200)],
+            stacks: (0..2200).map(stack).collect(),
+            ..TraceStopped::default()
+        };
+        let checked = check_stopped(stopped).unwrap();
+        let bytes = checked.functions[0].len() * 256 * checked.stacks.len();
+        assert!((MAX_STACKS_BYTES / 2..MAX_STACKS_BYTES).contains(&bytes), "{bytes}");
+        assert!(checked.missing[0].1.ends_with("stacks would take too much memory"));
     }
 
     #[test]
