@@ -32,7 +32,6 @@
 mod trace;
 
 use std::fmt;
-use std::marker::PhantomData;
 
 use serde::de::{Deserializer, Error, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
@@ -142,8 +141,8 @@ pub enum Response {
     },
     /// To `Changes` and `Snapshot`.
     Map(Box<GuestMap>),
-    /// To `Symbols`.
-    Symbols(#[serde(deserialize_with = "at_most::<_, _, MAX_IMAGES>")] Vec<ModuleSymbols>),
+    /// To `Symbols`, which asks for one module at a time.
+    Symbols(#[serde(deserialize_with = "at_most::<_, _, 1>")] Vec<ModuleSymbols>),
     /// The request failed; one sentence.
     Error(String),
     /// To `TraceStart`.
@@ -171,7 +170,7 @@ pub struct GuestMap {
     /// The guest kernel; `None`: as in the session's map before.
     pub kernel: Option<GuestKernel>,
     /// Process images: those alive, and those that ended since `StartLog`. One that was told before takes its place.
-    #[serde(deserialize_with = "at_most::<_, _, MAX_IMAGES>")]
+    #[serde(deserialize_with = "images")]
     pub images: Vec<GuestImage>,
     /// Kernel threads and idle tasks: those alive now, and those that ended since `StartLog`.
     #[serde(deserialize_with = "at_most::<_, _, MAX_OTHERS>")]
@@ -324,26 +323,42 @@ where
     D: Deserializer<'de>,
     T: Deserialize<'de>,
 {
-    struct AtMost<T, const N: usize>(PhantomData<T>);
+    deserializer.deserialize_seq(List { most: N, parts: |_: &T| [0; 2] })
+}
 
-    impl<'de, T: Deserialize<'de>, const N: usize> Visitor<'de> for AtMost<T, N> {
-        type Value = Vec<T>;
+/// Deserializes images, whose lists are bounded together.
+fn images<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<GuestImage>, D::Error> {
+    let parts = |image: &GuestImage| [image.threads.len(), image.mappings.len()];
+    deserializer.deserialize_seq(List { most: MAX_IMAGES, parts })
+}
 
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            write!(f, "at most {N} entries")
-        }
+/// A bounded list, of entries with at most `MAX_IMAGE_PARTS` parts of each kind together.
+struct List<T> {
+    most: usize,
+    parts: fn(&T) -> [usize; 2],
+}
 
-        fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<T>, A::Error> {
-            let mut entries = Vec::new();
-            while let Some(entry) = list.next_element()? {
-                if N <= entries.len() {
-                    return Err(A::Error::invalid_length(entries.len() + 1, &self));
-                }
-                entries.push(entry);
-            }
-            Ok(entries)
-        }
+impl<'de, T: Deserialize<'de>> Visitor<'de> for List<T> {
+    type Value = Vec<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "at most {} entries", self.most)
     }
 
-    deserializer.deserialize_seq(AtMost::<T, N>(PhantomData))
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<T>, A::Error> {
+        let (mut entries, mut left) = (Vec::new(), [MAX_IMAGE_PARTS; 2]);
+        while let Some(entry) = list.next_element()? {
+            let parts = (self.parts)(&entry);
+            let fits = left.iter_mut().zip(parts).all(|(left, parts)| {
+                let rest = left.checked_sub(parts);
+                *left = rest.unwrap_or(0);
+                rest.is_some()
+            });
+            if self.most <= entries.len() || !fits {
+                return Err(A::Error::invalid_length(entries.len() + 1, &self));
+            }
+            entries.push(entry);
+        }
+        Ok(entries)
+    }
 }

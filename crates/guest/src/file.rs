@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use api::guest::{GuestMap, MAGIC, MAX_ANSWER_BYTES, ModuleSymbols, Response};
 
 use crate::frame::{self, Decoder};
-use crate::session::{check_size, check_version};
+use crate::session::check_version;
 
 /// Larger files are not read.
 const MAX_FILE_BYTES: u64 = 1 << 30;
@@ -107,7 +107,6 @@ fn add(snapshot: &mut Option<Snapshot>, content: &[u8], path: &Path) -> Result<(
     }
     match (frame::decode(content).map_err(|error| damaged(error.to_string()))?, snapshot) {
         (Response::Map(map), snapshot @ None) => {
-            check_size(&map).map_err(|error| damaged(error.to_string()))?;
             *snapshot = Some(Snapshot { map: *map, symbols: Vec::new() });
             Ok(())
         }

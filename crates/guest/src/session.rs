@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use api::guest::{
-    GuestMap, HEADER_BYTES, MAX_ANSWER_BYTES, MAX_IMAGE_PARTS, MAX_LOW_PACE_BYTES,
-    MAX_REQUEST_BYTES, ModuleSymbols, Pace, Request, Response, VERSION,
+    GuestMap, HEADER_BYTES, MAX_ANSWER_BYTES, MAX_LOW_PACE_BYTES, MAX_REQUEST_BYTES, ModuleSymbols,
+    Pace, Request, Response, VERSION,
 };
 use model::Clock;
 
@@ -349,24 +349,12 @@ pub(crate) fn check_version(theirs: u32) -> Result<(), SessionError> {
     if theirs == VERSION { Ok(()) } else { Err(SessionError::Version { theirs }) }
 }
 
-/// Bounds what a map holds in memory while it waits to be merged: each list is bounded in decoding,
-/// the lists within images only together here.
-pub(crate) fn check_size(map: &GuestMap) -> Result<(), SessionError> {
-    let threads: usize = map.images.iter().map(|image| image.threads.len()).sum();
-    let mappings: usize = map.images.iter().map(|image| image.mappings.len()).sum();
-    if MAX_IMAGE_PARTS < threads || MAX_IMAGE_PARTS < mappings {
-        return Err(SessionError::Nonsense(format!("{threads} threads and {mappings} mappings")));
-    }
-    Ok(())
-}
-
 fn map_of(answer: Response) -> Result<GuestMap, SessionError> {
     let map = match answer {
         Response::Map(map) => *map,
         other => return Err(unexpected(&other)),
     };
     check_version(map.version)?;
-    check_size(&map)?;
     Ok(map)
 }
 

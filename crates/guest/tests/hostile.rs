@@ -262,6 +262,20 @@ fn random_bytes_are_harmless() {
     }
 }
 
+/// Nobody asks for so much at a time: it is refused before all of it is in memory.
+#[test]
+fn lists_in_lists_are_bounded_together() {
+    let thread = |tid| GuestThread { tid, name: String::new(), fs_base: 0 };
+    let threads: Vec<_> = (0..1 << 18).map(thread).collect();
+    let image = |id| GuestImage { id, threads: threads.clone(), ..valid_map().images[0].clone() };
+    let map = |n| GuestMap { images: (0..n).map(image).collect(), ..GuestMap::default() };
+    let answers = |map| fuzzing::responses(&fuzzing::frame(&Response::Map(Box::new(map)))).len();
+    assert_eq!([answers(map(2)), answers(map(3))], [1, 0]);
+    let symbols = |n| Response::Symbols(vec![ModuleSymbols::default(); n]);
+    let answers = |n| fuzzing::responses(&fuzzing::frame(&symbols(n))).len();
+    assert_eq!([answers(1), answers(2)], [1, 0]);
+}
+
 #[test]
 fn a_list_that_says_it_is_long_allocates_little() {
     // A map whose list of images claims 2^60 entries, and nothing follows.

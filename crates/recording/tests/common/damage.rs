@@ -141,7 +141,7 @@ fn mutated(random: &mut Random, whole: &[u8]) -> Vec<u8> {
 }
 
 /// The manifest with the new bytes' size and checksum in place of the old ones'.
-fn with_checksum(json: &str, table: &str, old: &[u8], new: &[u8]) -> String {
+pub(crate) fn with_checksum(json: &str, table: &str, old: &[u8], new: &[u8]) -> String {
     let entry = |bytes: &[u8]| {
         let crc32 = crc32fast::hash(bytes);
         format!("\"bytes\": {},\n      \"crc32\": \"{crc32:08x}\"", bytes.len())
