@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use model::{HostNs, ModuleId, Note, Switch, Tables, VmId};
+use model::{Budget, HostNs, ModuleId, Note, Switch, Tables, VmId};
 use recording::{Converted, Writer};
 use resolve::Addresses;
 use symbols::{GuestSource, Sources, Store};
@@ -122,6 +122,9 @@ pub(crate) struct BootSymbols {
     pub(crate) notes: Vec<Note>,
 }
 
+/// Bytes of functions of guests' files that are kept at a time, of all guests.
+const SYMBOL_BYTES: usize = 256 << 20;
+
 /// Gets the symbols of all guests, in parallel: slow ones cost one time limit, not one each. Of a guest's boots the last one
 /// comes first: what it is asked for is then in the store for those that nobody can ask any more.
 pub(crate) fn guest_sources(
@@ -134,12 +137,14 @@ pub(crate) fn guest_sources(
     for guest in guests {
         boots.entry(guest.vm).or_default().push(guest);
     }
+    let room = &Budget::new(SYMBOL_BYTES);
     std::thread::scope(|scope| {
         let start = |(vm, boots): (VmId, Vec<GuestNames>)| {
             let (name, store) = (tables.vms[vm.index()].name.clone(), store(vm));
             let symbols = move |boot: GuestNames| {
                 let (rows, mut notes) = (boot.rows(), Vec::new());
-                let source = boot.into_source(&name, &tables.modules, wanted, &store, &mut notes);
+                let modules = &tables.modules;
+                let source = boot.into_source(&name, modules, wanted, &store, room, &mut notes);
                 BootSymbols { vm, rows, source, notes }
             };
             scope.spawn(move || boots.into_iter().rev().map(symbols).collect::<Vec<_>>())

@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use api::guest::{GuestMap, ModuleSymbols};
 use guest::{MapSpan, Merged, Session};
-use model::{Clock, Guest, HostNs, Mapping, Module, ModuleId, Note, SymbolName, Tables, Vm, VmId};
+use model::{
+    Budget, Clock, Guest, HostNs, Mapping, Module, ModuleId, Note, SymbolName, Tables, Vm, VmId,
+};
 use symbols::{
     Function, FunctionTable, GuestSource, KernelNames, KernelPart, Source, Store, Stored,
 };
@@ -25,7 +27,14 @@ pub(crate) struct GuestNames {
     kernel: KernelNames,
     /// What it sent already, by its map's number.
     symbols: BTreeMap<u32, ModuleSymbols>,
-    guest: Option<StillThere>,
+    others: Option<Others>,
+}
+
+/// Where the symbols are that it did not send yet.
+#[derive(Debug)]
+enum Others {
+    Guest(StillThere),
+    Snapshot(PathBuf),
 }
 
 /// A guest that can still be asked.
@@ -123,9 +132,10 @@ fn add_boots(
         let numbers = map.numbers_in_session();
         let guest = session.take_if(|_| n == last);
         let guest = guest.map(|session| StillThere { session, _port: port.take(), numbers });
+        let others = guest.map(Others::Guest);
         let (map, symbols) = map.into_map();
         let mut added = add(tables, notes, vm, map, clock, via, span);
-        (added.symbols, added.guest) = (symbols, guest);
+        (added.symbols, added.others) = (symbols, others);
         names.push(added);
     }
     names
@@ -150,12 +160,11 @@ pub(crate) fn add_snapshot(
     vm: VmId,
     file: &Path,
 ) -> Option<GuestNames> {
-    match guest::read_snapshot(file) {
-        Ok(snapshot) => {
+    match guest::read_snapshot(file, &mut |_| ()) {
+        Ok(map) => {
             let clock = Clock { host_minus_guest_ns: 0, error_ns: u64::MAX / 2 };
-            let mut names = add_known(tables, notes, vm, snapshot.map, clock, "file");
-            let sent = snapshot.symbols.into_iter();
-            names.symbols = sent.map(|symbols| (symbols.module, symbols)).collect();
+            let mut names = add_known(tables, notes, vm, map, clock, "file");
+            names.others = Some(Others::Snapshot(file.to_owned()));
             Some(names)
         }
         Err(error) => {
@@ -181,7 +190,7 @@ fn add(
     notes.extend(merged.notes);
     let rows = first..ModuleId::from_index(tables.modules.len());
     let (modules, symbols) = (merged.modules, BTreeMap::new());
-    GuestNames { vm, rows, modules, kernel, symbols, guest: None }
+    GuestNames { vm, rows, modules, kernel, symbols, others: None }
 }
 
 fn kernel_names(tables: &Tables, merged: &Merged) -> KernelNames {
@@ -201,27 +210,29 @@ impl GuestNames {
         self.rows.clone()
     }
 
-    /// Gets the symbols of the modules that samples hit: from the store, else from what the guest sent, else from the guest.
+    /// Gets the symbols of the modules that samples hit: from the store, else from what the guest sent, else from the guest or
+    /// its snapshot. Each table takes its memory out of `room`.
     pub(crate) fn into_source(
         mut self,
         vm_name: &str,
         rows: &[Module],
         wanted: &[(ModuleId, u64)],
         store: &Store,
+        room: &Budget,
         notes: &mut Vec<Note>,
     ) -> GuestSource {
         let mut source = GuestSource { kernel: self.kernel, ..GuestSource::default() };
-        let mut to_ask: BTreeMap<u32, ModuleId> = BTreeMap::new();
+        let is_snapshot = matches!(self.others, Some(Others::Snapshot(_)));
+        let mut missing: BTreeMap<u32, ModuleId> = BTreeMap::new();
         for (number, module) in (0u32..).zip(&self.modules) {
-            let first = wanted.partition_point(|(hit, _)| hit < module);
-            let is_hit = wanted.get(first).is_some_and(|(hit, _)| hit == module);
+            let offsets = offsets(wanted, *module);
             // What was sent without being needed is for the next recording.
-            if !is_hit && !self.symbols.contains_key(&number) {
+            if offsets.is_empty() && !is_snapshot && !self.symbols.contains_key(&number) {
                 continue;
             }
             match rows[module.index()].build_id.as_ref().map(|id| store.get(id)) {
                 Some(Stored::Table(table)) => {
-                    source.modules.insert(*module, Ok(table));
+                    keep(&mut source, *module, table, offsets, room);
                     continue;
                 }
                 Some(Stored::Unusable(reason)) => {
@@ -229,45 +240,89 @@ impl GuestNames {
                 }
                 Some(Stored::Absent) | None => {}
             }
-            to_ask.insert(number, *module);
+            missing.insert(number, *module);
         }
         let sent = std::mem::take(&mut self.symbols);
-        let mut answers: Vec<ModuleSymbols> =
-            sent.into_values().filter(|sent| to_ask.contains_key(&sent.module)).collect();
-        let has = |module: &u32| answers.iter().any(|answer| answer.module == *module);
-        let left: Vec<u32> = to_ask.keys().copied().filter(|module| !has(module)).collect();
-        answers.extend(self.guest.map(|guest| guest.symbols(&left)).unwrap_or_default());
-        for answer in answers {
-            let Some(module) = to_ask.get(&answer.module) else { continue };
-            let table = guest::functions(answer).map(function_table);
-            if let (Ok(table), Some(id)) = (&table, &rows[module.index()].build_id)
-                && let Err(error) = store.put(id, table)
+        let mut take = |missing: &mut BTreeMap<u32, ModuleId>, answer: ModuleSymbols| {
+            let Some(module) = missing.remove(&answer.module) else { return };
+            let table = match guest::functions(answer) {
+                Ok(functions) => function_table(functions),
+                Err(problem) => {
+                    source.modules.insert(module, Err(problem));
+                    return;
+                }
+            };
+            if let Some(id) = &rows[module.index()].build_id
+                && let Err(error) = store.put(id, &table)
             {
                 let text = format!("its symbols were not kept for the next time: {error}");
                 notes.push(Note { subject: vm_name.to_owned(), text });
             }
-            source.modules.insert(*module, table);
+            keep(&mut source, module, table, offsets(wanted, module), room);
+        };
+        sent.into_values().for_each(|answer| take(&mut missing, answer));
+        match self.others {
+            Some(Others::Guest(guest)) => {
+                let modules: Vec<u32> = missing.keys().copied().collect();
+                guest.symbols(&modules, &mut |answer| take(&mut missing, answer));
+            }
+            Some(Others::Snapshot(file)) => {
+                // It could be read a moment ago.
+                let _ = guest::read_snapshot(&file, &mut |answer| take(&mut missing, answer));
+            }
+            None => {}
         }
         source
     }
 }
 
+/// Those that samples hit in a module.
+fn offsets(wanted: &[(ModuleId, u64)], module: ModuleId) -> &[(ModuleId, u64)] {
+    let first = wanted.partition_point(|(hit, _)| *hit < module);
+    let after = wanted.partition_point(|(hit, _)| *hit <= module);
+    &wanted[first..after]
+}
+
+/// Keeps a table if there is room for it, else what samples hit of it, else nothing.
+fn keep(
+    source: &mut GuestSource,
+    module: ModuleId,
+    mut table: FunctionTable,
+    wanted: &[(ModuleId, u64)],
+    room: &Budget,
+) {
+    if wanted.is_empty() {
+        return;
+    }
+    let mut has_room = room.take(table.bytes());
+    if !has_room {
+        table = table.around(wanted.iter().map(|(_, offset)| *offset));
+        has_room = room.take(table.bytes());
+    }
+    let kept = if has_room {
+        Ok(table)
+    } else {
+        Err("the symbols of all guests take too much memory".to_owned())
+    };
+    source.modules.insert(module, kept);
+}
+
 impl StillThere {
-    /// The symbols of these modules of the map.
-    fn symbols(mut self, modules: &[u32]) -> Vec<ModuleSymbols> {
+    /// The symbols of these modules of the map, one after the other.
+    fn symbols(mut self, modules: &[u32], see: &mut dyn FnMut(ModuleSymbols)) {
         let ask: BTreeMap<u32, u32> = modules
             .iter()
             .filter_map(|module| Some((*self.numbers.get(module)?, *module)))
             .collect();
         if ask.is_empty() {
-            return Vec::new();
+            return;
         }
         let numbers: Vec<u32> = ask.keys().copied().collect();
-        let answers = self.session.symbols(&numbers).into_iter();
-        let renumber = |answer: ModuleSymbols| {
-            Some(ModuleSymbols { module: *ask.get(&answer.module)?, ..answer })
-        };
-        answers.filter_map(renumber).collect()
+        self.session.symbols(&numbers, &mut |answer| {
+            if let Some(module) = ask.get(&answer.module) {
+                see(ModuleSymbols { module: *module, ..answer });
+            }
+        });
     }
 }
 

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use api::guest::{GuestMap, GuestModule, Pace};
 use guest::{Channel, Limits, LogBegin, Session, SessionError};
 use host::vms::VmProcess;
-use model::{BuildId, Clock, VmId};
+use model::{Budget, BuildId, Clock, VmId};
 use symbols::Store;
 
 use self::end::{End, Woken};
@@ -47,6 +47,9 @@ const BEGIN_LIMIT: Duration = Duration::from_secs(10);
 /// Even if all its time was waited for before: a guest may have come up meanwhile.
 const LAST_TRY_AT_LEAST: Duration = Duration::from_secs(1);
 
+/// Bytes that are kept of what all guests told.
+const TOLD_BYTES: usize = 512 << 20;
+
 /// What a guest told, and the session to ask it for symbols.
 #[derive(Debug)]
 pub(crate) struct Answer {
@@ -60,6 +63,8 @@ pub(crate) struct Answer {
 #[derive(Debug)]
 pub(crate) struct GuestWorkers {
     end: Arc<End>,
+    /// For what all guests tell.
+    room: Budget,
     tried: (Sender<()>, Receiver<()>),
     /// A worker that could not even be started is there with the reason.
     workers: Vec<(VmId, std::io::Result<Worker>)>,
@@ -71,7 +76,13 @@ type Worker = JoinHandle<Result<Answer, GuestError>>;
 
 impl GuestWorkers {
     pub(crate) fn new() -> Self {
-        Self { end: Arc::default(), tried: pipe(), workers: Vec::new(), symbol_store: None }
+        Self {
+            end: Arc::default(),
+            room: Budget::new(TOLD_BYTES),
+            tried: pipe(),
+            workers: Vec::new(),
+            symbol_store: None,
+        }
     }
 
     /// Symbols that lie in this store are not asked for while sampling.
@@ -98,7 +109,7 @@ impl GuestWorkers {
         let (process, tried) = (process.clone(), self.tried.0.clone());
         let store = self.symbol_store.as_ref().map(|root| Store::of_vm(root, &process.identity()));
         let (limits, locks, end) = (limits.clone(), locks.to_owned(), Arc::clone(&self.end));
-        let questions = Questions { vm, limits, locks, store, end };
+        let questions = Questions { vm, limits, locks, store, end, room: self.room.clone() };
         let worker = std::thread::Builder::new()
             .name("guest".to_owned())
             .spawn(move || questions.work(&process, tried));
@@ -107,10 +118,10 @@ impl GuestWorkers {
 
     /// Takes the map of a VM's guest now, once; its processes' starts and ends are not noted.
     pub(crate) fn ask_once(&mut self, vm: VmId, process: &VmProcess, limits: &Limits) {
-        let (process, limits) = (process.clone(), limits.clone());
+        let (process, limits, room) = (process.clone(), limits.clone(), self.room.clone());
         let worker = std::thread::Builder::new()
             .name("guest".to_owned())
-            .spawn(move || answer_once(&channel(&process)?, &limits));
+            .spawn(move || answer_once(&channel(&process)?, &limits, &room));
         self.workers.push((vm, worker));
     }
 
@@ -153,6 +164,7 @@ struct Questions {
     locks: PathBuf,
     store: Option<Store>,
     end: Arc<End>,
+    room: Budget,
 }
 
 impl Questions {
@@ -161,7 +173,7 @@ impl Questions {
         // Dropping the sender without sending would end nobody's wait: others hold it too.
         let channel = channel(process).inspect_err(|_| report_try(&tried))?;
         let via = via(&channel);
-        let (mut told, mut first_try, mut pause) = (Told::default(), Some(tried), RETRY);
+        let (mut told, mut first_try, mut pause) = (Told::within(&self.room), Some(tried), RETRY);
         loop {
             let first = first_try.is_some();
             let limit = self.limits.time.min(if first { Duration::MAX } else { BEGIN_LIMIT });
@@ -339,9 +351,9 @@ fn has_news(map: &GuestMap) -> bool {
     !(map.images.is_empty() && map.kernel_threads.is_empty() && map.modules.is_empty())
 }
 
-fn answer_once(channel: &Channel, limits: &Limits) -> Result<Answer, GuestError> {
+fn answer_once(channel: &Channel, limits: &Limits, room: &Budget) -> Result<Answer, GuestError> {
     let (map, session) = take_map(channel, limits, limits.time)?;
-    let mut told = Told::default();
+    let mut told = Told::within(room);
     told.begin(map, session.clock())?;
     Ok(Answer { told, via: via(channel), session: Some(session) })
 }

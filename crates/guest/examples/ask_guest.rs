@@ -23,9 +23,9 @@ fn main() -> Result<(), Box<dyn Error>> {
             ask(&Channel::Serial { path: path.into(), user }, seconds, &mut out)
         }
         Some(("file", path)) => {
-            let snapshot = guest::read_snapshot(Path::new(path))?;
-            let symbols = snapshot.symbols.len();
-            print(snapshot.map, Clock::default(), &mut out)?;
+            let mut symbols = 0;
+            let map = guest::read_snapshot(Path::new(path), &mut |_| symbols += 1)?;
+            print(map, Clock::default(), &mut out)?;
             writeln!(out, "{symbols} modules have symbols")?;
             Ok(())
         }
@@ -63,13 +63,15 @@ fn ask(channel: &Channel, seconds: u64, out: &mut impl Write) -> Result<(), Box<
     writeln!(out, "clock: {clock:?}")?;
     print(map, clock, out)?;
     let began = Instant::now();
-    for answer in session.symbols(&modules) {
+    let mut lines = Vec::new();
+    session.symbols(&modules, &mut |answer| {
         let module = answer.module;
-        match guest::functions(answer) {
-            Ok(functions) => writeln!(out, "module {module}: {} functions", functions.len())?,
-            Err(problem) => writeln!(out, "module {module}: {problem}")?,
-        }
-    }
+        lines.push(match guest::functions(answer) {
+            Ok(functions) => format!("module {module}: {} functions", functions.len()),
+            Err(problem) => format!("module {module}: {problem}"),
+        });
+    });
+    lines.iter().try_for_each(|line| writeln!(out, "{line}"))?;
     timed("symbols", began, out)?;
     Ok(())
 }

@@ -12,15 +12,6 @@ use crate::session::check_version;
 /// Larger files are not read.
 const MAX_FILE_BYTES: u64 = 1 << 30;
 
-/// What a snapshot file holds. Not checked yet: see `merge` and `functions`.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Snapshot {
-    /// The guest's map.
-    pub map: GuestMap,
-    /// Symbols of its modules.
-    pub symbols: Vec<ModuleSymbols>,
-}
-
 /// Why a file is no snapshot that can be read.
 #[derive(Debug, thiserror::Error)]
 pub enum SnapshotError {
@@ -56,25 +47,33 @@ pub enum SnapshotError {
     },
 }
 
-/// Reads the snapshot file at `path`.
+/// Reads the snapshot file at `path`: its map, and shows the symbols of its modules to `see`, one after the other, since all
+/// of them may be more than there is memory for. Not checked yet: see `merge` and `functions`.
 ///
 /// # Errors
 /// If it can't be read, is no snapshot, is damaged, or of another version.
-pub fn read_snapshot(path: &Path) -> Result<Snapshot, SnapshotError> {
+pub fn read_snapshot(
+    path: &Path,
+    see: &mut dyn FnMut(ModuleSymbols),
+) -> Result<GuestMap, SnapshotError> {
     let read = |source| SnapshotError::Read { path: path.into(), source };
     let file = File::open(path).map_err(read)?;
     let length = file.metadata().map_err(read)?.len();
     if MAX_FILE_BYTES < length {
         return Err(read(io::Error::other(format!("larger than {MAX_FILE_BYTES} bytes"))));
     }
-    from_reader(file, path)
+    from_reader(file, path, see)
 }
 
-fn from_reader(mut reader: impl Read, path: &Path) -> Result<Snapshot, SnapshotError> {
+fn from_reader(
+    mut reader: impl Read,
+    path: &Path,
+    see: &mut dyn FnMut(ModuleSymbols),
+) -> Result<GuestMap, SnapshotError> {
     let read = |source| SnapshotError::Read { path: path.into(), source };
     let damaged = |text: String| SnapshotError::Damaged { path: path.into(), text };
     let mut decoder = Decoder::any_session(MAX_ANSWER_BYTES);
-    let mut snapshot: Option<Snapshot> = None;
+    let mut map: Option<GuestMap> = None;
     let mut chunk = vec![0; 1 << 16];
     let mut is_first = true;
     let mut bytes_left = MAX_FILE_BYTES;
@@ -91,27 +90,32 @@ fn from_reader(mut reader: impl Read, path: &Path) -> Result<Snapshot, SnapshotE
             .ok_or_else(|| read(io::Error::other("it does not end")))?;
         decoder.push(&chunk[..length]);
         while let Some(frame) = decoder.next().map_err(|error| damaged(error.to_string()))? {
-            add(&mut snapshot, &frame.content, path)?;
+            add(&mut map, &frame.content, path, see)?;
         }
     }
     if !decoder.is_empty() {
         return Err(damaged("it ends in the middle of a message".into()));
     }
-    snapshot.ok_or_else(|| damaged("it holds no map".into()))
+    map.ok_or_else(|| damaged("it holds no map".into()))
 }
 
-fn add(snapshot: &mut Option<Snapshot>, content: &[u8], path: &Path) -> Result<(), SnapshotError> {
+fn add(
+    map: &mut Option<GuestMap>,
+    content: &[u8],
+    path: &Path,
+    see: &mut dyn FnMut(ModuleSymbols),
+) -> Result<(), SnapshotError> {
     let damaged = |text: String| SnapshotError::Damaged { path: path.into(), text };
-    if snapshot.is_none() {
+    if map.is_none() {
         check_map_version(content, path)?;
     }
-    match (frame::decode(content).map_err(|error| damaged(error.to_string()))?, snapshot) {
-        (Response::Map(map), snapshot @ None) => {
-            *snapshot = Some(Snapshot { map: *map, symbols: Vec::new() });
+    match (frame::decode(content).map_err(|error| damaged(error.to_string()))?, map) {
+        (Response::Map(told), map @ None) => {
+            *map = Some(*told);
             Ok(())
         }
-        (Response::Symbols(symbols), Some(snapshot)) => {
-            snapshot.symbols.extend(symbols);
+        (Response::Symbols(symbols), Some(_)) => {
+            symbols.into_iter().for_each(see);
             Ok(())
         }
         _ => Err(damaged("an unexpected message".into())),
@@ -140,9 +144,10 @@ mod test {
     }
 
     fn check(bytes: &[u8], expected: Result<usize, &str>) {
-        let got = from_reader(bytes, Path::new("vm1.map"));
+        let mut symbols = 0;
+        let got = from_reader(bytes, Path::new("vm1.map"), &mut |_| symbols += 1);
         match (got, expected) {
-            (Ok(snapshot), Ok(modules)) => assert_eq!(snapshot.symbols.len(), modules),
+            (Ok(_), Ok(modules)) => assert_eq!(symbols, modules),
             (Err(error), Err(text)) => assert!(error.to_string().contains(text), "{error}"),
             (got, expected) => panic!("{got:?} instead of {expected:?}"),
         }
@@ -161,7 +166,7 @@ mod test {
         let huge = [&MAGIC[..], &[0; 8], &[255; 4]].concat();
         check(&huge, Err("are allowed"));
         assert!(matches!(
-            read_snapshot(Path::new("/nonexistent")),
+            read_snapshot(Path::new("/nonexistent"), &mut |_| ()),
             Err(SnapshotError::Read { .. })
         ));
     }

@@ -9,17 +9,19 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use api::guest::{
-    GuestImage, GuestKernelThread, GuestMap, GuestModule, MAX_IMAGE_PARTS, MAX_IMAGES, MAX_OTHERS,
+    FunctionSymbol, GuestImage, GuestKernel, GuestKernelThread, GuestMap, GuestMapping,
+    GuestModule, GuestThread, KernelModule, KernelSymbol, MAX_IMAGE_PARTS, MAX_IMAGES, MAX_OTHERS,
     ModuleSymbols,
 };
+use model::Budget;
 
-/// Bytes of names, paths and build ids that are kept of a boot.
-const MAX_KEPT_BYTES: usize = 64 << 20;
+/// Bytes that are kept of a guest, about.
+pub const MAX_KEPT_BYTES: usize = 128 << 20;
 /// Functions that are kept of guests that may be gone before the end.
 const MAX_KEPT_FUNCTIONS: usize = 1 << 18;
 
 /// What one boot of a guest has told so far.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct KnownMap {
     map: GuestMap,
     /// Maps an image id of the current session to its index in `map.images`.
@@ -29,8 +31,8 @@ pub struct KnownMap {
     by_content: HashMap<GuestModule, u32>,
     /// Threads and mappings of all images.
     parts: usize,
-    /// Of names, paths and build ids.
-    bytes: usize,
+    /// For what is kept.
+    room: Budget,
     symbols: BTreeMap<u32, ModuleSymbols>,
     n_functions: usize,
     /// Modules whose symbols need not be asked for.
@@ -38,7 +40,30 @@ pub struct KnownMap {
     left_out: u64,
 }
 
+impl Default for KnownMap {
+    fn default() -> Self {
+        Self::within(Budget::new(MAX_KEPT_BYTES))
+    }
+}
+
 impl KnownMap {
+    /// Nothing yet; what is told takes its memory out of `room`.
+    #[must_use]
+    pub fn within(room: Budget) -> Self {
+        Self {
+            room,
+            map: GuestMap::default(),
+            rows: HashMap::new(),
+            numbers: Vec::new(),
+            by_content: HashMap::new(),
+            parts: 0,
+            symbols: BTreeMap::new(),
+            n_functions: 0,
+            settled: BTreeSet::new(),
+            left_out: 0,
+        }
+    }
+
     /// Tells boots of a guest apart.
     #[must_use]
     pub fn boot_id(&self) -> &str {
@@ -67,7 +92,7 @@ impl KnownMap {
         }
         for problem in problems {
             let is_new = !self.map.problems.contains(&problem);
-            if self.map.problems.len() < MAX_OTHERS && is_new && self.has_room(problem.len()) {
+            if self.map.problems.len() < MAX_OTHERS && is_new && self.room.take(problem.len()) {
                 self.map.problems.push(problem);
             }
         }
@@ -144,9 +169,10 @@ impl KnownMap {
         let Some(module) = self.numbers.get(symbols.module as usize) else { return };
         let module = *module;
         let n_functions = self.n_functions + symbols.symbols.len();
-        let bytes = symbols.symbols.iter().map(|symbol| symbol.name.len()).sum();
+        let names: usize = symbols.symbols.iter().map(|symbol| symbol.name.len()).sum();
+        let bytes = names + symbols.symbols.len() * size_of::<FunctionSymbol>();
         let has_room = n_functions <= MAX_KEPT_FUNCTIONS;
-        if symbols.problem.is_none() && has_room && self.has_room(bytes) {
+        if symbols.problem.is_none() && has_room && self.room.take(bytes) {
             self.n_functions = n_functions;
             self.symbols.insert(module, ModuleSymbols { module, ..symbols });
         }
@@ -157,19 +183,13 @@ impl KnownMap {
         self.map.boot_id.clone_from(&news.boot_id);
         self.map.kernel_release.clone_from(&news.kernel_release);
         self.map.now_ns = news.now_ns;
-        if news.kernel.is_some() {
-            self.map.kernel.clone_from(&news.kernel);
+        let before = self.map.kernel.as_ref().map_or(0, kernel_bytes);
+        let Some(kernel) = &news.kernel else { return };
+        if exchange(&self.room, before, kernel_bytes(kernel)) {
+            self.map.kernel = Some(kernel.clone());
+        } else {
+            self.map.problems.push("its kernel's symbols found no room in its map".to_owned());
         }
-    }
-
-    /// Takes room for so many bytes, if there is. What is told anew takes it again.
-    fn has_room(&mut self, bytes: usize) -> bool {
-        let after = self.bytes.saturating_add(bytes);
-        let has_room = after <= MAX_KEPT_BYTES;
-        if has_room {
-            self.bytes = after;
-        }
-        has_room
     }
 
     /// One that is known and told again goes on, or has ended.
@@ -179,7 +199,7 @@ impl KnownMap {
         };
         if let Some(known) = self.map.kernel_threads.iter_mut().find(is_it) {
             known.end_ns = thread.end_ns;
-        } else if self.map.kernel_threads.len() < MAX_OTHERS && self.has_room(thread.name.len()) {
+        } else if self.map.kernel_threads.len() < MAX_OTHERS && self.room.take(thread.name.len()) {
             self.map.kernel_threads.push(thread);
         }
     }
@@ -207,7 +227,7 @@ impl KnownMap {
         }
         let number = u32::try_from(self.map.modules.len()).unwrap_or(u32::MAX);
         if self.map.modules.len() < MAX_IMAGES
-            && self.has_room(2 * (module.path.len() + module.build_id.len()))
+            && self.room.take(2 * (module.path.len() + module.build_id.len()))
         {
             self.map.modules.push(module.clone());
             self.by_content.insert(module, number);
@@ -225,9 +245,12 @@ impl KnownMap {
         let row = self.rows.get(&image.id).copied();
         let before = row.map_or(0, |row| parts(&self.map.images[row]));
         let after = self.parts - before + parts(&image);
-        let names: usize = image.threads.iter().map(|thread| thread.name.len()).sum();
+        let before = row.map_or(0, |row| image_bytes(&self.map.images[row]));
         let is_one_too_many = row.is_none() && MAX_IMAGES <= self.map.images.len();
-        if MAX_IMAGE_PARTS < after || is_one_too_many || !self.has_room(image.name.len() + names) {
+        if MAX_IMAGE_PARTS < after
+            || is_one_too_many
+            || !exchange(&self.room, before, image_bytes(&image))
+        {
             self.left_out += 1;
             return;
         }
@@ -240,6 +263,32 @@ impl KnownMap {
             }
         }
     }
+}
+
+/// Takes room for what comes in place of something else.
+fn exchange(room: &Budget, before: usize, after: usize) -> bool {
+    if before < after {
+        return room.take(after - before);
+    }
+    room.give_back(before - after);
+    true
+}
+
+fn image_bytes(image: &GuestImage) -> usize {
+    let names: usize = image.threads.iter().map(|thread| thread.name.len()).sum();
+    size_of::<GuestImage>()
+        + image.name.len()
+        + names
+        + image.threads.len() * size_of::<GuestThread>()
+        + image.mappings.len() * size_of::<GuestMapping>()
+}
+
+fn kernel_bytes(kernel: &GuestKernel) -> usize {
+    let symbols = kernel.symbols.iter().map(|symbol| symbol.name.len());
+    let modules = kernel.modules.iter().map(|module| module.name.len());
+    symbols.chain(modules).sum::<usize>()
+        + kernel.symbols.len() * size_of::<KernelSymbol>()
+        + kernel.modules.len() * size_of::<KernelModule>()
 }
 
 #[cfg(test)]

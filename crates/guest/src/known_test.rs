@@ -126,3 +126,33 @@ fn a_guest_that_tells_too_much_is_cut_off() {
     assert_eq!(map.images.len(), MAX_IMAGES);
     assert_eq!(map.problems, ["5 processes found no room in its map"]);
 }
+
+#[test]
+fn guests_have_room_each_and_together_and_what_is_told_again_takes_none() {
+    let size = image_bytes(&image("0 1 a000 -..-"));
+    let whole = Budget::new(3 * size);
+    let tell = |times| {
+        let mut known = KnownMap::within(whole.part(2 * size));
+        let images = ["0 1 a000 -..-", "1 2 b000 -..-", "2 3 c000 -..-"];
+        (0..times).for_each(|now_ns| known.add(answer(now_ns, &images, &[])));
+        known.into_map().0.images.len()
+    };
+    assert_eq!([tell(10), tell(1), tell(1)], [2, 1, 0]);
+}
+
+#[test]
+fn a_kernel_that_takes_too_much_has_no_names() {
+    let symbol = |n| KernelSymbol { address: n, name: "f".into() };
+    let kernel =
+        |n| GuestKernel { symbols: (0..n).map(symbol).collect(), ..GuestKernel::default() };
+    let mut known = KnownMap::within(Budget::new(kernel_bytes(&kernel(10))));
+    let mut tell = |n| {
+        known.add(GuestMap { kernel: Some(kernel(n)), ..answer(1, &[], &[]) });
+        let (map, _) = known.clone().into_map();
+        (map.kernel.map_or(0, |kernel| kernel.symbols.len()), map.problems)
+    };
+    assert_eq!(tell(9), (9, Vec::new()));
+    assert_eq!(tell(10), (10, Vec::new()));
+    let problem = "its kernel's symbols found no room in its map".to_owned();
+    assert_eq!(tell(11), (10, vec![problem]));
+}

@@ -24,10 +24,10 @@ mod trace;
 mod vsock;
 pub mod walk;
 
-pub use file::{Snapshot, SnapshotError, read_snapshot};
+pub use file::{SnapshotError, read_snapshot};
 pub use frame::FrameError;
 pub use functions::functions;
-pub use known::KnownMap;
+pub use known::{KnownMap, MAX_KEPT_BYTES};
 pub use link::{Channel, LinkError};
 pub use merge::{KernelFunction, MapSpan, Merged, merge};
 pub use session::{Limits, LogBegin, Session, SessionError};

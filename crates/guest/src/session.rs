@@ -249,12 +249,11 @@ impl Session {
         answer
     }
 
-    /// The symbols of these modules (their numbers in this session), one entry for each that the guest
-    /// answered. All of them together have the time limit of one step; a module whose answer
-    /// fails has the reason as its problem, and after a failed connection the rest has it too.
-    pub fn symbols(&mut self, modules: &[u32]) -> Vec<ModuleSymbols> {
+    /// Shows the symbols of these modules (their numbers in this session) to `see`, one entry for each, as they come: all
+    /// of them may be more than there is memory for. All of them together have the time limit of one step; a module whose
+    /// answer fails has the reason as its problem, and after a failed connection the rest has it too.
+    pub fn symbols(&mut self, modules: &[u32], see: &mut dyn FnMut(ModuleSymbols)) {
         self.begin_question(self.limits.time);
-        let mut answers = Vec::with_capacity(modules.len());
         let mut broken: Option<String> = None;
         for module in modules {
             let outcome = match &broken {
@@ -267,13 +266,12 @@ impl Session {
                     reason
                 }),
             };
-            answers.push(outcome.unwrap_or_else(|reason| ModuleSymbols {
+            see(outcome.unwrap_or_else(|reason| ModuleSymbols {
                 module: *module,
                 problem: Some(reason),
                 ..ModuleSymbols::default()
             }));
         }
-        answers
     }
 
     fn symbols_of(&mut self, module: u32) -> Result<ModuleSymbols, SessionError> {

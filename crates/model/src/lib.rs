@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod address;
+mod budget;
 mod id;
 mod sample;
 mod switch;
@@ -14,6 +15,7 @@ mod time;
 mod trace;
 
 pub use address::{Cr3, GuestVirt, HostVirt, KernelStack};
+pub use budget::Budget;
 pub use id::{CpuId, ImageId, ModuleId, Pid, StackId, Tid, VcpuId, VmId};
 pub use sample::{HostMode, Sample, VcpuSample, VcpuState, WaitCounters};
 pub use switch::{GuestAt, OffCpuReason, Switch, SwitchEvent};

@@ -1,6 +1,7 @@
 //! The functions of one file, by file offset.
 
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 
 /// Most functions that are kept of one file.
 const MAX_FUNCTIONS: usize = 1 << 20;
@@ -78,13 +79,36 @@ impl FunctionTable {
     /// The function that holds the byte at `offset`: the innermost one if functions overlap.
     #[must_use]
     pub fn find(&self, offset: u64) -> Option<&Function> {
+        self.row(offset).map(|row| &self.functions[row])
+    }
+
+    fn row(&self, offset: u64) -> Option<usize> {
         let after = self.functions.partition_point(|function| function.offset <= offset);
         (0..after)
             .rev()
             .take(MAX_ENCLOSING)
             .take_while(|row| offset < self.reach[*row])
             .find(|row| offset < self.ends[*row])
-            .map(|row| &self.functions[row])
+    }
+
+    /// What it takes of memory, about.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let names: usize = self.functions.iter().map(|function| function.name.len()).sum();
+        names + self.functions.len() * (size_of::<Function>() + 2 * size_of::<u64>())
+    }
+
+    /// Only the functions that hold the bytes at `offsets`.
+    #[must_use]
+    pub fn around(&self, offsets: impl IntoIterator<Item = u64>) -> Self {
+        let rows: BTreeSet<usize> =
+            offsets.into_iter().filter_map(|offset| self.row(offset)).collect();
+        // A function of unknown size ends where the next one began.
+        let sized = |row: usize| {
+            let function = &self.functions[row];
+            Function { size: self.ends[row] - function.offset, ..function.clone() }
+        };
+        Self::new(rows.into_iter().map(sized))
     }
 
     /// All functions, by offset.
@@ -176,6 +200,16 @@ mod test {
         );
         check(&[(0, 0, "_init"), (500, 5, "main")], &[(31, "_init"), (32, "-"), (500, "main")]);
         check(&[(10, 0, "a"), (10, 0, "bb"), (20, 1, "c")], &[(10, "a"), (19, "a"), (21, "-")]);
+    }
+
+    #[test]
+    fn what_is_around_offsets_stays() {
+        let rows = [(100, 0, "a"), (200, 10, "b"), (300, 100, "outer"), (320, 10, "inner")];
+        let some = table(&rows).around([150, 199, 325]);
+        let found = |offset| some.find(offset).map_or("-", |function| function.name.as_str());
+        assert_eq!([100, 150, 199].map(found), ["a", "a", "a"]);
+        assert_eq!([200, 205, 310, 325, 330].map(found), ["-", "-", "-", "inner", "-"]);
+        assert!(some.bytes() < table(&rows).bytes());
     }
 
     #[test]

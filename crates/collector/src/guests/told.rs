@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use api::guest::{GuestMap, GuestModule, ModuleSymbols};
-use guest::{KnownMap, SessionError};
-use model::{Clock, HostNs};
+use guest::{KnownMap, MAX_KEPT_BYTES, SessionError};
+use model::{Budget, Clock, HostNs};
 
 use crate::lock::PortLock;
 
@@ -18,7 +18,7 @@ const SHORTEST_REST: Duration = Duration::from_secs(30);
 const LONGEST_REST: Duration = Duration::from_secs(3600);
 
 /// What a guest has told so far.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Told {
     /// Oldest first.
     pub(crate) boots: Vec<Boot>,
@@ -29,6 +29,8 @@ pub(crate) struct Told {
     pub(crate) port: Option<PortLock>,
     /// Why processes that ended meanwhile are not in the map.
     pub(crate) log_problem: Option<String>,
+    /// For all of that.
+    room: Budget,
 }
 
 /// A guest from one boot to the next.
@@ -55,8 +57,8 @@ impl Boot {
         self.clock.to_host(0)
     }
 
-    fn new(map: GuestMap, clock: Clock, now: Instant) -> Self {
-        let mut known = KnownMap::default();
+    fn new(map: GuestMap, clock: Clock, room: &Budget, now: Instant) -> Self {
+        let mut known = KnownMap::within(room.clone());
         known.add(map);
         Self { map: known, clock, ask_symbols_from: now + SHORTEST_REST }
     }
@@ -80,6 +82,18 @@ impl Boot {
 }
 
 impl Told {
+    /// Nothing yet; `room` is for what all guests tell.
+    pub(super) fn within(room: &Budget) -> Self {
+        Self {
+            boots: Vec::new(),
+            silences: Vec::new(),
+            log_began: None,
+            port: None,
+            log_problem: None,
+            room: room.part(MAX_KEPT_BYTES),
+        }
+    }
+
     /// A session's first answer. An error: it is one boot too many.
     pub(super) fn begin(&mut self, map: GuestMap, clock: Clock) -> Result<(), SessionError> {
         let is_known = self.boots.last().is_some_and(|boot| boot.map.boot_id() == map.boot_id);
@@ -96,7 +110,7 @@ impl Told {
                 boot.clock = clock;
             }
             _ => {
-                self.boots.push(Boot::new(map, clock, Instant::now()));
+                self.boots.push(Boot::new(map, clock, &self.room, Instant::now()));
             }
         }
         Ok(())
@@ -144,7 +158,7 @@ mod test {
         let modules = vec![module(0), module(1)];
         let map = GuestMap { images, modules, ..GuestMap::default() };
         let began = Instant::now();
-        let mut boot = Boot::new(map, Clock::default(), began);
+        let mut boot = Boot::new(map, Clock::default(), &Budget::new(1 << 20), began);
         let next_at = |boot: &mut Boot, seconds| {
             boot.next_module_in_time(began + Duration::from_secs(seconds), |_| false)
         };
@@ -160,7 +174,7 @@ mod test {
     /// each with the time of its last answer, and its silences.
     fn check_told(answers: &str, boots: &[(&str, u64)], silences: &[(u64, Option<u64>)]) {
         let clock = Clock { host_minus_guest_ns: 1000, error_ns: 0 };
-        let mut told = Told::default();
+        let mut told = Told::within(&Budget::new(1 << 20));
         for answer in answers.split(' ') {
             let map = |boot_id: &str, time: &str| GuestMap {
                 boot_id: boot_id.to_owned(),

@@ -1,8 +1,5 @@
 //! How much memory tables may take while they are read, whoever wrote them: a small file can blow up to any size.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use parquet::errors::ParquetError;
 
 /// Bytes of the tables of a folder that are read as a whole: their rows, and the columns that these are made from. The
@@ -15,12 +12,12 @@ const ROW_GROUP: usize = 384 << 20;
 #[derive(Debug, Clone)]
 pub(crate) struct Budget {
     all: usize,
-    left: Arc<AtomicUsize>,
+    left: model::Budget,
 }
 
 impl Budget {
     pub(crate) fn new(bytes: usize) -> Self {
-        Self { all: bytes, left: Arc::new(AtomicUsize::new(bytes)) }
+        Self { all: bytes, left: model::Budget::new(bytes) }
     }
 
     pub(crate) fn of_row_group() -> Self {
@@ -32,16 +29,14 @@ impl Budget {
     /// # Errors
     /// When there is not so much left.
     pub(crate) fn take(&self, count: usize, size: usize) -> Result<(), ParquetError> {
-        let bytes = count.saturating_mul(size);
-        let take = |left: usize| left.checked_sub(bytes);
-        let taken = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
-        taken.map(drop).map_err(|_| {
-            ParquetError::General(format!("it takes more than {} MiB of memory", self.all >> 20))
-        })
+        if self.left.take(count.saturating_mul(size)) {
+            return Ok(());
+        }
+        Err(ParquetError::General(format!("it takes more than {} MiB of memory", self.all >> 20)))
     }
 
     #[cfg(test)]
     pub(super) fn left(&self) -> usize {
-        self.left.load(Ordering::Relaxed)
+        self.left.left()
     }
 }
