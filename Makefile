@@ -18,7 +18,13 @@ INSTALL := .ci/deps $(MUSL) $(RUN_PACKAGES) $(BOOT_PACKAGES) linux-perf
 # In CI a test that is skipped although the machine could run it fails.
 export CI
 
-.PHONY: help demo test test-all smoke steps-test steps-test-all steps-smoke check build-tests e2e bench bench-trace \
+# The runtime of instrumented programs writes a profile that nobody reads.
+FUZZ := RUSTC_WORKSPACE_WRAPPER=$(CURDIR)/.ci/instrument LLVM_PROFILE_FILE=/dev/null \
+        cargo run --locked -q -p fuzz --example fuzz --
+FUZZ_TARGETS := answers snapshot rings clock recording trace written written-trace bench names store proc processes \
+                scenario elf
+
+.PHONY: fuzz fuzz-all help demo test test-all smoke steps-test steps-test-all steps-smoke check build-tests e2e bench bench-trace \
         experiments overhead programs boot build deps
 
 help:
@@ -32,6 +38,7 @@ help:
 	@echo 'make bench-trace   what tracing an event costs, beside ftrace and perf; writes target/bench-trace.json (as root)'
 	@echo 'make experiments   the slow experiments [ONLY=S0.1]; writes target/experiments.json'
 	@echo 'make overhead      instructions per sample, against perf and the checked-in figures; writes target/overhead.json'
+	@echo 'make fuzz          mutated bytes for a parser: TARGET=rings [SECONDS=600]; TARGET= lists the targets'
 	@echo 'make boot          the self-booting micro-benchmark: an ELF and an ISO, into $(TARGET_DIR)/boot'
 	@echo 'make build         the programs, into $(TARGET_DIR)'
 
@@ -48,6 +55,7 @@ steps-test: check
 
 steps-test-all: check
 	@$(STEP) 'end-to-end tests' $(E2E) all
+	@$(STEP) 'fuzzing' $(MAKE) --no-print-directory fuzz-all SECONDS=60
 
 steps-smoke: check
 	@$(STEP) 'end-to-end tests' $(E2E) smoke
@@ -87,6 +95,13 @@ overhead: programs
 programs: build
 	@.ci/deps $(MUSL) linux-perf
 	cargo build --locked --workspace --bins --example floor
+
+fuzz: deps
+	$(FUZZ) $(TARGET) $(or $(SECONDS),600)
+
+# Each target for so long.
+fuzz-all:
+	@set -e; for target in $(FUZZ_TARGETS); do $(FUZZ) $$target $(or $(SECONDS),600); done
 
 boot:
 	@.ci/deps $(MUSL) $(BOOT_PACKAGES)

@@ -1,0 +1,265 @@
+//! What a guest says, writes into its rings, or leaves in a snapshot file.
+
+use api::guest::{
+    FunctionSymbol, GuestImage, GuestKernel, GuestKernelThread, GuestMap, GuestMapping,
+    GuestModule, GuestThread, HEADER_BYTES, KernelModule, KernelSymbol, MAGIC, ModuleSymbols,
+    Response, TraceLost, TraceStackRow, TraceStarted, TraceStopped, TraceTaskRow, VERSION,
+};
+use guest::{KnownMap, MapSpan, fuzzing};
+use model::{Clock, Guest, HostNs, Machine, MachineId, Pid, Tables, TraceTables, Vm, VmId};
+use symbols::{Function, FunctionTable};
+use trace_analysis::findings::Findings;
+use trace_analysis::timeline;
+use tracer::outside::{ClockSample, GuestClock, SentRings, TscScale, sample_clock};
+use tracer::{ClockPair, Consumer, RingId, RingMemory, SLOT_BYTES};
+
+use super::{Numbers, Target};
+
+const MIB: usize = 1 << 20;
+
+pub(super) fn targets() -> Vec<Target> {
+    let target =
+        |name, run, seeds| Target { name, run, seeds, words: &[], longest: MIB, budget: 512 * MIB };
+    vec![
+        target("answers", answers, || seed_responses().iter().map(content).collect()),
+        Target { words: &[&MAGIC], ..target("snapshot", snapshot, || vec![seed_snapshot()]) },
+        Target { longest: 1 << 16, ..target("rings", rings, seed_rings) },
+        Target { longest: 4096, ..target("clock", clock, || vec![(0..=255).collect()]) },
+    ]
+}
+
+/// A message without its frame: the frame is put around it, so that it is always whole.
+fn content(response: &Response) -> Vec<u8> {
+    fuzzing::frame(response)[HEADER_BYTES..].to_vec()
+}
+
+fn framed(content: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(content.len()).unwrap_or(0);
+    [&MAGIC[..], &[0; 8], &length.to_le_bytes(), content].concat()
+}
+
+fn answers(content: &[u8]) {
+    for response in fuzzing::responses(&framed(content)) {
+        match response {
+            Response::Map(map) => merge(&map),
+            Response::Symbols(answers) => answers.into_iter().for_each(functions),
+            other => drop(fuzzing::check_trace(other)),
+        }
+    }
+}
+
+/// As a recording takes it: twice in one session, then again in another.
+fn merge(map: &GuestMap) {
+    let mut known = KnownMap::default();
+    known.add(map.clone());
+    known.add(map.clone());
+    known.next_module(|_| false);
+    known.add_new_session(map.clone());
+    let unmapped = Guest::Unmapped { reason: String::new() };
+    let vm = |name: &str| Vm {
+        name: name.to_owned(),
+        pid: Pid(1),
+        started: None,
+        ended: None,
+        guest: unmapped.clone(),
+    };
+    let mut tables = Tables { vms: vec![vm("a"), vm("b")], ..Tables::default() };
+    let clock = Clock { host_minus_guest_ns: i64::MAX, error_ns: 7 };
+    let merged = guest::merge(known.into_map().0, VmId(1), clock, MapSpan::default(), &mut tables);
+    assert!(tables.images.iter().all(|image| image.owner == model::Owner::Vm(VmId(1))));
+    drop((merged, analysis::Resolver::new(&tables)));
+}
+
+fn functions(answer: ModuleSymbols) {
+    let Ok(functions) = guest::functions(answer) else { return };
+    let offsets: Vec<u64> = functions.iter().map(|function| function.offset).collect();
+    let function = |f: FunctionSymbol| Function { offset: f.offset, size: f.size, name: f.name };
+    let table = FunctionTable::new(functions.into_iter().map(function));
+    for offset in offsets {
+        let _ = (table.find(offset), table.find(offset.wrapping_sub(1)));
+    }
+}
+
+fn snapshot(bytes: &[u8]) {
+    let path = super::folder().join("snapshot");
+    std::fs::write(&path, bytes).expect("the folder is ours");
+    if let Ok(map) = guest::read_snapshot(&path, &mut functions) {
+        merge(&map);
+    }
+}
+
+/// Two rings of 256 slots, filled again and again, and what is made of the events.
+fn rings(bytes: &[u8]) {
+    const SLOTS: usize = 256;
+    let mut memory = SentRings::new(2, SLOTS).expect("sizes are within bounds");
+    let consumer = |cpu| Consumer::new(RingId { machine: MachineId(0), cpu }, SLOTS);
+    let mut consumers = [0, 1].map(consumer);
+    let mut positions = [0; 2];
+    let mut events = Vec::new();
+    let mut input = Numbers(bytes);
+    while !input.0.is_empty() {
+        let (ring, count) = (usize::from(input.u8() & 1), usize::from(input.u8()) + 1);
+        let mut slots = input.bytes(count * SLOT_BYTES);
+        slots.truncate(slots.len() / SLOT_BYTES * SLOT_BYTES);
+        for slot in slots.chunks_exact_mut(SLOT_BYTES) {
+            // Wrong generations are slots that nobody wrote yet: some stay wrong.
+            if slot[7] != 0xff {
+                slot[7] = tracer::generation(positions[ring], SLOTS);
+            }
+            positions[ring] += 1;
+        }
+        let before = events.len();
+        if memory.put(ring, &slots).is_err()
+            || consumers[ring].drain_some(&mut memory, SLOTS, HostNs, &mut events).is_err()
+        {
+            break;
+        }
+        assert!(events[before..].is_sorted_by_key(|event| event.time));
+        if memory.counters(ring).is_ok_and(|(head, tail)| head.wrapping_sub(tail) == SLOTS as u64) {
+            break;
+        }
+    }
+    events.sort_by_key(|event| event.time);
+    let machine = Machine { cpus: vec![0, 1], ..Machine::default() };
+    let tables = TraceTables { machines: vec![machine], ..TraceTables::default() };
+    let timeline = timeline::build(&tables, MachineId(0), &events);
+    let findings = Findings::new(&tables, &timeline, None);
+    let _ = (findings.profile(), findings.states(), findings.kernel(), findings.life());
+    let first = events.iter().map(|event| event.kind).find_map(|kind| match kind {
+        model::TraceEventKind::Switch { next, .. } => Some(next),
+        _ => None,
+    });
+    if let Some(task) = first {
+        let _ = findings.of_tree(task).path();
+    }
+}
+
+fn clock(bytes: &[u8]) {
+    let mut input = Numbers(bytes);
+    let sample = |input: &mut Numbers<'_>| ClockSample {
+        guest_ns: input.u64(),
+        host: HostNs(input.u64() & HostNs::MAX.0),
+        error_ns: u64::from(input.u32()),
+    };
+    let mut clock = GuestClock::new(sample(&mut input));
+    while !input.0.is_empty() {
+        if clock.push(sample(&mut input)).is_err() {
+            break;
+        }
+        let _ = (clock.host(input.u64()), clock.error_ns(), clock.drift_ppm());
+        let mut pair =
+            || ClockPair { tsc: input.u64(), ns: input.u64(), width: input.u64(), cpu: 0 };
+        let pairs = (pair(), pair(), pair());
+        let _ = sample_clock(pairs.0, pairs.1, pairs.2, TscScale::new(input.u64(), input.u64()), 5);
+    }
+}
+
+fn seed_map() -> GuestMap {
+    let symbol =
+        |n: u64| KernelSymbol { address: 0xffff_ffff_8100_0000 + n * 16, name: format!("f{n}") };
+    let image = |n: u32| GuestImage {
+        id: n,
+        pid: n,
+        name: format!("process {n}"),
+        cr3: u64::from(n) << 13,
+        start_ns: n.is_multiple_of(3).then_some(5000),
+        end_ns: n.is_multiple_of(2).then_some(9000),
+        threads: vec![GuestThread { tid: n, name: "t".into(), fs_base: 0x7f00_0000 }],
+        mappings: (0..2)
+            .map(|module| {
+                let start = 0x5000_0000 + u64::from(module) * 0x10000;
+                GuestMapping { start, end: start + 0x8000, offset: 0x1000, module }
+            })
+            .collect(),
+    };
+    let thread = |tid: u32| GuestKernelThread {
+        tid,
+        name: format!("kworker/{tid}"),
+        stack: 0xffff_c900_0000_0000 + u64::from(tid) * 0x10000,
+        start_ns: None,
+        end_ns: None,
+    };
+    let module = |n: u8| GuestModule { path: format!("/lib/{n}.so"), build_id: vec![n; 20] };
+    let kernel_module =
+        KernelModule { name: "ext4".into(), start: 0xffff_ffff_c000_0000, size: 0x1000 };
+    GuestMap {
+        version: VERSION,
+        boot_id: "b".into(),
+        kernel_release: "6.12".into(),
+        now_ns: 10_000,
+        kernel: Some(GuestKernel {
+            text_start: 0xffff_ffff_8100_0000,
+            text_end: 0xffff_ffff_8200_0000,
+            cr3: 0x1000,
+            symbols: (0..5).map(symbol).collect(),
+            modules: vec![kernel_module],
+        }),
+        images: (1..4).map(image).collect(),
+        kernel_threads: (0..3).map(thread).collect(),
+        modules: (0..2).map(module).collect(),
+        problems: vec!["no problem".into()],
+    }
+}
+
+fn seed_symbols() -> ModuleSymbols {
+    let symbols = (0..8)
+        .map(|n| FunctionSymbol { offset: n * 64, size: 60, name: format!("_ZN3fooI{n}E3barv") })
+        .collect();
+    ModuleSymbols { symbols, ..ModuleSymbols::default() }
+}
+
+fn seed_responses() -> Vec<Response> {
+    let task = TraceTaskRow {
+        tid: 5,
+        pid: 5,
+        parent: 1,
+        name: "make".into(),
+        kernel: false,
+        asleep_in: Some("do_wait".into()),
+    };
+    let started = TraceStarted {
+        cpus: vec![0, 1],
+        rings: 2,
+        slots_per_ring: 256,
+        head_pages: vec![7],
+        slot_pages: vec![8, 9],
+        before: vec![task.clone()],
+        after: vec![task],
+        lost: vec![TraceLost { ring: 0, counts: vec![1] }],
+        ..TraceStarted::default()
+    };
+    let stopped = TraceStopped {
+        functions: vec!["schedule".into(), "do_wait".into()],
+        stacks: vec![TraceStackRow { id: 3, functions: vec![0, 1] }],
+        ..TraceStopped::default()
+    };
+    vec![
+        Response::Hello { version: VERSION, now_ns: 5 },
+        Response::LogStarted { now_ns: 5, problem: Some("none".into()) },
+        Response::Map(Box::new(seed_map())),
+        Response::Symbols(vec![seed_symbols()]),
+        Response::Error("no".into()),
+        Response::TraceStarted(Box::new(started)),
+        Response::TraceStopped(Box::new(stopped)),
+    ]
+}
+
+fn seed_snapshot() -> Vec<u8> {
+    let answers = [Response::Map(Box::new(seed_map())), Response::Symbols(vec![seed_symbols()])];
+    answers.iter().flat_map(fuzzing::frame).collect()
+}
+
+/// One record of each kind, in order of time.
+fn seed_rings() -> Vec<Vec<u8>> {
+    let slot = |kind: u64, n: u64| {
+        let tag = kind << 48 | (n * 1000 + kind * 10);
+        [tag.to_le_bytes(), (n << 32 | (n + 1)).to_le_bytes()].concat()
+    };
+    let of_kind = |kind: u64| {
+        let slots: Vec<u8> = (1..6).flat_map(|n| slot(kind, n)).collect();
+        [vec![0, 4], slots].concat()
+    };
+    let each: Vec<Vec<u8>> = (0..64).map(of_kind).collect();
+    let all = each.concat();
+    each.into_iter().chain([all]).collect()
+}

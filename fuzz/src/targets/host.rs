@@ -1,0 +1,167 @@
+//! What processes of the host say, and files that anybody may have written.
+
+use std::path::Path;
+
+use host::processes::ProcessLog;
+use host::sideband::{Event, EventKind};
+use host::{procfs, tasks, vms};
+use model::{BuildId, MachineId};
+use symbols::{Demangler, Function, FunctionTable, Store, Stored};
+use testbed::Scenario;
+
+use super::{Numbers, Target};
+
+const MIB: usize = 1 << 20;
+
+pub(super) fn targets() -> Vec<Target> {
+    let target = |name, run, seeds| Target {
+        name,
+        run,
+        seeds,
+        words: &[],
+        longest: 1 << 16,
+        budget: 64 * MIB,
+    };
+    vec![
+        Target {
+            words: &[
+                b"_ZN",
+                b"E",
+                b"I",
+                b"S_",
+                b"T_",
+                b"L_Z",
+                b"_R",
+                b"NvC",
+                b"17h0123456789abcdef",
+            ],
+            longest: 8192,
+            ..target("names", names, Vec::new)
+        },
+        target("store", store, || vec![stored()]),
+        Target {
+            words: &[b"[vdso]", b" (deleted)", b"r-xp", b"-name", b"guest-cid=", b"\0"],
+            ..target("proc", proc, Vec::new)
+        },
+        target("processes", processes, || vec![(0..=255).collect()]),
+        Target {
+            words: &[b"[host]", b"[[guest]]", b"= ", b"\""],
+            ..target("scenario", scenario, seed_scenarios)
+        },
+        target("elf", elf, Vec::new),
+    ]
+}
+
+fn names(bytes: &[u8]) {
+    let name = String::from_utf8_lossy(bytes);
+    let shown = Demangler::default().demangle(&name);
+    assert!(!shown.chars().any(char::is_control), "{shown:?}");
+}
+
+fn build_id() -> BuildId {
+    BuildId::new(&[1; 20]).expect("it has 20 bytes")
+}
+
+fn the_store() -> Store {
+    Store::of_vm(super::folder(), "fuzz")
+}
+
+/// Where the store keeps the table of `build_id`.
+fn stored_at() -> std::path::PathBuf {
+    let functions = (0..4).map(|n| Function { offset: n * 16, size: 16, name: format!("f{n}") });
+    the_store().put(&build_id(), &FunctionTable::new(functions)).expect("the folder is ours");
+    let folders = std::fs::read_dir(super::folder()).expect("the folder is ours");
+    let files = folders.flatten().map(|folder| folder.path().join(build_id().to_string()));
+    files.into_iter().find(|file| file.exists()).expect("it was put there")
+}
+
+fn stored() -> Vec<u8> {
+    std::fs::read(stored_at()).expect("it was put there")
+}
+
+fn store(bytes: &[u8]) {
+    static PLACE: std::sync::OnceLock<std::path::PathBuf> = std::sync::OnceLock::new();
+    std::fs::write(PLACE.get_or_init(stored_at), bytes).expect("the folder is ours");
+    if let Stored::Table(table) = the_store().get(&build_id()) {
+        let _ = table.find(7);
+    }
+}
+
+/// The files of a process.
+fn proc(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    for entry in procfs::parse_maps(&text) {
+        drop(procfs::mapped_file_paths(Path::new("/proc/1"), &entry));
+    }
+    drop(procfs::parse_modules(&text));
+    procfs::parse_kallsyms(&text).for_each(|entry| _ = entry.is_text());
+    let proc = super::folder().join("proc");
+    let directory = proc.join("7");
+    let task = directory.join("task/7");
+    std::fs::create_dir_all(&task).expect("the folder is ours");
+    for file in ["cmdline", "status", "stat", "comm", "maps"] {
+        std::fs::write(directory.join(file), bytes).expect("the folder is ours");
+    }
+    for file in ["stat", "status", "comm", "syscall", "wchan"] {
+        std::fs::write(task.join(file), bytes).expect("the folder is ours");
+    }
+    drop(vms::describe(&proc, 7, "org.vmscope.guest.0").identity());
+    drop((tasks::snapshot(&proc, MachineId::HOST), host::processes::read(&proc, 7)));
+    drop(ProcessLog::scan(&proc));
+}
+
+/// Side-band events, as the kernel tells them of processes that do what they like.
+fn processes(bytes: &[u8]) {
+    let mut input = Numbers(bytes);
+    let mut log = ProcessLog::default();
+    let mut time_ns = 0_u64;
+    while !input.0.is_empty() {
+        let what = input.u8();
+        let (pid, tid) = (u32::from(input.u8() & 15), u32::from(input.u8() & 15));
+        time_ns = if what & 0x80 == 0 { time_ns.wrapping_add(1) } else { input.u64() };
+        let kind = match what & 3 {
+            0 => EventKind::Comm { name: text(&mut input), exec: what & 4 != 0 },
+            1 => EventKind::Map {
+                start: input.u64(),
+                length: input.u64(),
+                offset: input.u64(),
+                path: text(&mut input),
+                build_id: None,
+            },
+            2 => EventKind::Fork { parent: u32::from(input.u8() & 15) },
+            _ => EventKind::Exit,
+        };
+        log.apply(Event { time_ns, pid, tid, kind });
+        if what & 0x78 == 0x78 {
+            log.forget_ended(|pid| pid & 1 == 0);
+        }
+    }
+    for image in log.finish() {
+        drop(image);
+    }
+}
+
+fn text(input: &mut Numbers<'_>) -> String {
+    let length = usize::from(input.u8() & 31);
+    String::from_utf8_lossy(&input.bytes(length)).into_owned()
+}
+
+fn seed_scenarios() -> Vec<Vec<u8>> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scenarios");
+    let files = std::fs::read_dir(folder).expect("it is in the repository").flatten();
+    let mut paths: Vec<_> = files.map(|file| file.path()).collect();
+    paths.sort();
+    paths.into_iter().map(|path| std::fs::read(path).expect("it is in the repository")).collect()
+}
+
+fn scenario(bytes: &[u8]) {
+    drop(Scenario::parse(Path::new("/fuzz.toml"), &String::from_utf8_lossy(bytes)));
+}
+
+/// A file that a process mapped.
+fn elf(bytes: &[u8]) {
+    let path = super::folder().join("elf");
+    std::fs::write(&path, bytes).expect("the folder is ours");
+    let file = std::fs::File::open(&path).expect("it was written");
+    drop(symbols::build_id(&file));
+}

@@ -1,0 +1,63 @@
+//! What is fed, by whom it is said.
+
+mod files;
+mod guests;
+mod host;
+
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+/// A parser, or several behind each other.
+pub(crate) struct Target {
+    pub(crate) name: &'static str,
+    pub(crate) run: fn(&[u8]),
+    /// Inputs of our own writers. Further ones are in `seeds/NAME`.
+    pub(crate) seeds: fn() -> Vec<Vec<u8>>,
+    /// What means something to it.
+    pub(crate) words: &'static [&'static [u8]],
+    /// Bytes of an input.
+    pub(crate) longest: usize,
+    /// Bytes that it may allocate.
+    pub(crate) budget: usize,
+}
+
+/// Every target.
+pub(crate) fn all() -> Vec<Target> {
+    [guests::targets(), files::targets(), host::targets()].into_iter().flatten().collect()
+}
+
+/// The folder of this run's files, in memory.
+fn folder() -> &'static PathBuf {
+    static FOLDER: OnceLock<tempfile::TempDir> = OnceLock::new();
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| {
+        let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
+        FOLDER.get_or_init(|| folder.expect("a folder can be made")).path().to_owned()
+    })
+}
+
+/// Takes numbers from an input, 0 at its end.
+struct Numbers<'a>(&'a [u8]);
+
+impl Numbers<'_> {
+    fn u8(&mut self) -> u8 {
+        self.0.split_off_first().copied().unwrap_or(0)
+    }
+
+    fn u32(&mut self) -> u32 {
+        u32::from_le_bytes(self.array())
+    }
+
+    fn u64(&mut self) -> u64 {
+        u64::from_le_bytes(self.array())
+    }
+
+    fn array<const N: usize>(&mut self) -> [u8; N] {
+        std::array::from_fn(|_| self.u8())
+    }
+
+    fn bytes(&mut self, length: usize) -> Vec<u8> {
+        let length = length.min(self.0.len());
+        self.0.split_off(..length).unwrap_or_default().to_vec()
+    }
+}
