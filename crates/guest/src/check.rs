@@ -1,5 +1,7 @@
 //! Checks of single values that a guest sent.
 
+use model::is_unsafe;
+
 /// First address above user space, with five-level page tables (LA57).
 const USER_END: u64 = 1 << 56;
 /// First address of the kernel half, with five-level page tables.
@@ -16,10 +18,10 @@ pub(crate) fn clean(text: &str, max_chars: usize) -> String {
             clean.push('…');
             break;
         }
-        if is_harmless(character) {
-            clean.push(character);
-        } else {
+        if is_unsafe(character) {
             clean.extend(character.escape_unicode());
+        } else {
+            clean.push(character);
         }
     }
     clean
@@ -29,19 +31,13 @@ pub(crate) fn clean(text: &str, max_chars: usize) -> String {
 pub(crate) fn clean_lines(text: &str) -> String {
     let mut clean = String::with_capacity(text.len());
     for character in text.chars() {
-        if is_harmless(character) || matches!(character, '\n' | '\t') {
-            clean.push(character);
-        } else {
+        if is_unsafe(character) && !matches!(character, '\n' | '\t') {
             clean.extend(character.escape_unicode());
+        } else {
+            clean.push(character);
         }
     }
     clean
-}
-
-fn is_harmless(character: char) -> bool {
-    let invisible = matches!(character,
-        '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
-    !character.is_control() && !invisible
 }
 
 /// Whether `start..end` is a range of user addresses.

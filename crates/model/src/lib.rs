@@ -11,6 +11,7 @@ mod id;
 mod sample;
 mod switch;
 mod tables;
+mod text;
 mod time;
 mod trace;
 
@@ -23,6 +24,7 @@ pub use tables::{
     BuildId, ExitCount, Guest, Header, Image, ImageKind, Mapping, Module, Note, OffCpuSource,
     Owner, Stack, Symbol, SymbolName, Tables, Thread, Throttling, Trigger, Vcpu, Vendor, Vm,
 };
+pub use text::is_unsafe;
 pub use time::{Clock, HostNs};
 pub use trace::{
     BlockOp, BlockRequest, EventColumn, Field, FieldPlace, FieldSink, FieldSource, Interrupt,

@@ -126,20 +126,15 @@ fn demangle_cpp(name: &str) -> Option<String> {
     (result.is_ok() || text.full()).then_some(text.0)
 }
 
-/// A name that can be shown: cut, and control characters replaced.
+/// A name that can be shown: cut, and what steers a terminal or can't be seen replaced.
 pub(crate) fn printable(name: &str) -> String {
     let cut = MAX_CHARS < name.chars().take(MAX_CHARS + 1).count();
-    let clean = |c: char| if c.is_control() || is_direction(c) { '\u{fffd}' } else { c };
+    let clean = |c: char| if model::is_unsafe(c) { '\u{fffd}' } else { c };
     let mut text: String = name.chars().take(MAX_CHARS - usize::from(cut)).map(clean).collect();
     if cut {
         text.push('…');
     }
     text
-}
-
-/// Marks that turn the direction of the text behind them.
-fn is_direction(c: char) -> bool {
-    matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 fn bounded(text: &fmt::Arguments<'_>) -> String {

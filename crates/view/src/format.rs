@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use model::is_unsafe;
+
 /// `text` with everything escaped that could steer a terminal or reorder a line: names come from guests.
 #[must_use]
 pub fn clean(text: &str) -> Cow<'_, str> {
@@ -24,12 +26,6 @@ pub fn clean(text: &str) -> Cow<'_, str> {
 pub fn clean_lines(text: &str) -> String {
     let lines: Vec<Cow<'_, str>> = text.split('\n').map(clean).collect();
     lines.join("\n")
-}
-
-fn is_unsafe(c: char) -> bool {
-    let invisible = matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
-        | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}');
-    c.is_control() || invisible
 }
 
 /// Per cent with so many decimals; `-` of nothing.
