@@ -16,7 +16,7 @@ use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use crate::error::Error;
-use crate::files::owners;
+use crate::files::{self, owners};
 
 const HEADER: usize = 32;
 const END: usize = 4;
@@ -125,7 +125,7 @@ pub(crate) struct BlockReader {
 impl BlockReader {
     pub(crate) fn open(path: &Path) -> Result<Self, Error> {
         let failed = |source| Error::io("read", path, source);
-        let file = File::open(path).map_err(failed)?;
+        let file = files::open(path)?;
         let length = file.metadata().map_err(failed)?.len();
         Ok(Self {
             file: BufReader::new(file),

@@ -7,6 +7,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use model::MachineId;
+use rustix::fs::OFlags;
 
 use crate::error::Error;
 use crate::spool::Place;
@@ -138,10 +139,21 @@ fn with_suffix(path: &Path, suffix: &str) -> Option<PathBuf> {
     Some(path.with_file_name(name))
 }
 
+/// Opens a file of a recording, whoever made it: no FIFO is waited for.
+pub(crate) fn open(path: &Path) -> Result<File, Error> {
+    let failed = |source| Error::io("read", path, source);
+    let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(failed)?;
+    if file.metadata().map_err(failed)?.is_file() {
+        return Ok(file);
+    }
+    Err(Error::damaged(path, "it is no regular file"))
+}
+
 /// Size and checksum of what is there.
 pub(crate) fn digest(path: &Path) -> Result<Digest, Error> {
     let failed = |source| Error::io("read", path, source);
-    let mut file = File::open(path).map_err(failed)?;
+    let mut file = open(path)?;
     let mut hasher = crc32fast::Hasher::new();
     let mut buffer = vec![0; 1 << 16];
     let mut bytes = 0;

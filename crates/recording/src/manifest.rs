@@ -1,7 +1,6 @@
 //! `recording.json`: format version, header, and what files there are.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::{Read, Write};
 use std::path::Path;
 
@@ -10,7 +9,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Folder};
-use crate::files::{Digest, DurableFile};
+use crate::files::{self, Digest, DurableFile};
 
 /// The format this program writes, and the newest it reads.
 pub const FORMAT_VERSION: u32 = 1;
@@ -93,7 +92,7 @@ impl Format {
         let path = dir.join(self.folder.manifest());
         let failed = |source| Error::io("read", &path, source);
         let mut text = Vec::new();
-        let file = File::open(&path).map_err(failed)?;
+        let file = files::open(&path)?;
         file.take(MAX_BYTES + 1).read_to_end(&mut text).map_err(failed)?;
         if MAX_BYTES < text.len() as u64 {
             return Err(Error::damaged(&path, "it is too large"));

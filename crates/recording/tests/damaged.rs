@@ -139,3 +139,21 @@ fn hostile_spools_do_no_harm() {
     let files = ["cpu0.raw", "stacks.raw", "switches.raw", "recording.json"];
     RECORDING.hostile_spools_do_no_harm(&path, writer.partial_path(), &files, 13);
 }
+
+/// Whoever owns the folder may put one there at any time.
+#[test]
+fn fifos_are_not_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("day1");
+    (RECORDING.write)(&path);
+    for file in ["recording.json", "vms.parquet", "samples.parquet"] {
+        let file = path.join(file);
+        let whole = fs::read(&file).unwrap();
+        fs::remove_file(&file).unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(&file).status().unwrap().success());
+        assert!(failure(&path).is_some());
+        fs::remove_file(&file).unwrap();
+        fs::write(&file, whole).unwrap();
+    }
+    assert_eq!(failure(&path), None);
+}

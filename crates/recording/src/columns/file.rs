@@ -15,7 +15,7 @@ use parquet::schema::types::ColumnPath;
 use super::pages::RowGroup;
 use super::{Budget, Column, Table, WHOLE_TABLES};
 use crate::error::Error;
-use crate::files::DurableFile;
+use crate::files::{self, DurableFile};
 use crate::manifest::FileEntry;
 use crate::schema::{ColumnSchema, TableSchema};
 
@@ -124,7 +124,7 @@ pub(crate) struct TableReader<T> {
 
 impl<T: Table> TableReader<T> {
     pub(crate) fn open(path: &Path) -> Result<Self, Error> {
-        let file = File::open(path).map_err(|source| Error::io("read", path, source))?;
+        let file = files::open(path)?;
         let bytes = file.metadata().map_err(|source| Error::io("read", path, source))?.len();
         let metadata = guarded(path, || ParquetMetaDataReader::new().parse_and_finish(&file))?;
         let rows = metadata.row_groups().iter().map(|group| group.num_rows());
