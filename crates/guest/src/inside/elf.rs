@@ -1,17 +1,19 @@
 //! Build ids and function symbols of ELF files. Reads only what it needs of a file, never maps it:
 //! a file that shrinks meanwhile is an error, not a signal.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use api::guest::{FunctionSymbol, MAX_SYMBOLS};
+use api::guest::{FunctionSymbol, MAX_ANSWER_BYTES, MAX_SYMBOLS};
 use object::elf::{
     FileHeader32, FileHeader64, NT_GNU_BUILD_ID, PT_LOAD, SHN_UNDEF, SHT_DYNSYM, SHT_SYMTAB,
     STT_FUNC, STT_GNU_IFUNC,
 };
 use object::read::elf::{FileHeader, ProgramHeader, SectionHeader, Sym};
 use object::{Endianness, FileKind, ReadCache, ReadRef, StringTable};
+use rustix::fs::OFlags;
 
 /// Larger files are not read.
 pub(crate) const MAX_FILE_BYTES: u64 = 512 << 20;
@@ -76,7 +78,9 @@ pub(crate) fn functions_of_image(image: &[u8]) -> Result<Vec<FunctionSymbol>, El
 }
 
 fn open(path: &Path, most_bytes: u64) -> Result<BufReader<File>, ElfError> {
-    let file = File::open(path)?;
+    // Whatever the path leads to by now is not waited for.
+    let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     let metadata = file.metadata()?;
     if !metadata.is_file() {
         return Err(ElfError::NotRegular);
@@ -130,6 +134,8 @@ fn functions<'data, H: FileHeader<Endian = Endianness>>(
     segments: &[Segment],
 ) -> object::Result<Vec<FunctionSymbol>> {
     let mut functions = Vec::new();
+    // Names may overlap in the file: all of them together may be many times as long.
+    let mut bytes_left = MAX_ANSWER_BYTES;
     let sections = header.sections(endian, data)?;
     for section in sections.iter() {
         if !matches!(section.sh_type(endian), SHT_SYMTAB | SHT_DYNSYM) {
@@ -140,7 +146,10 @@ fn functions<'data, H: FileHeader<Endian = Endianness>>(
         // Read at once: a look into the file for each name would take ten times as long.
         let names = StringTable::new(names, 0, names.len() as u64);
         for symbol in symbols {
-            functions.extend(function(symbol, endian, names, segments));
+            let Some(function) = function(symbol, endian, names, segments) else { continue };
+            let Some(rest) = bytes_left.checked_sub(function.name.len()) else { break };
+            bytes_left = rest;
+            functions.push(function);
             if MAX_SYMBOLS <= functions.len() {
                 break;
             }
@@ -246,6 +255,11 @@ mod test {
         assert!(matches!(check("/nonexistent"), ElfError::Read(_)));
         assert!(matches!(check("/proc/self/maps"), ElfError::NotElf));
         assert!(matches!(check("/dev/zero"), ElfError::NotRegular));
+        let folder = tempfile::tempdir().unwrap();
+        let fifo = folder.path().join("fifo");
+        assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+        let error = read_functions(&fifo, &[], MAX_FILE_BYTES).unwrap_err();
+        assert!(matches!(error, ElfError::NotRegular));
         assert_eq!(read_build_id(Path::new("/etc/passwd")), None);
     }
 }
