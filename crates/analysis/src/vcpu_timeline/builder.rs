@@ -1,8 +1,10 @@
 //! Samples and switches to an axis.
 
+use std::collections::BTreeMap;
+
 use model::{
     CpuId, Header, HostMode, HostNs, OffCpuReason, OffCpuSource, Pid, Sample, Switch, SwitchEvent,
-    Tid, VcpuId, VcpuSample, VcpuState, VmId,
+    Throttling, Tid, VcpuId, VcpuSample, VcpuState, VmId,
 };
 use rustc_hash::FxHashMap;
 
@@ -203,9 +205,18 @@ impl<'r> VcpuTimelinesBuilder<'r> {
     fn draw_by_samples(&self, tracks: &mut [Track], period_ns: u64) {
         let drawer = |row: usize| Drawer::new(&self.points[row], &self.marks, period_ns);
         let mut throttled: Vec<Vec<(usize, u64)>> = vec![Vec::new(); tracks.len()];
-        for (row, _) in self.resolver.tables().vms.iter().enumerate() {
-            let vm = VmId::from_index(row);
-            for (wait, ns) in self.throttled_waits(vm, tracks, &drawer) {
+        let tables = self.resolver.tables();
+        let mut by_vm = BTreeMap::<VmId, (Vec<&Throttling>, Vec<usize>)>::new();
+        for reading in &tables.throttling {
+            by_vm.entry(reading.vm).or_default().0.push(reading);
+        }
+        for row in 0..tracks.len() {
+            if let Some((_, rows)) = by_vm.get_mut(&tables.vcpus[row].vm) {
+                rows.push(row);
+            }
+        }
+        for (readings, rows) in by_vm.values().filter(|(readings, _)| 1 < readings.len()) {
+            for (wait, ns) in self.throttled_waits(readings, rows, tracks, &drawer) {
                 throttled[wait.track].push((wait.gap, ns));
             }
         }
@@ -216,28 +227,23 @@ impl<'r> VcpuTimelinesBuilder<'r> {
 
     fn throttled_waits<'s>(
         &'s self,
-        vm: VmId,
+        readings: &[&Throttling],
+        rows: &[usize],
         tracks: &[Track],
         drawer: &impl Fn(usize) -> Drawer<'s>,
     ) -> Vec<(Wait, u64)> {
-        let tables = self.resolver.tables();
-        let readings = || tables.throttling.iter().filter(|reading| reading.vm == vm);
-        if readings().nth(1).is_none() {
-            return Vec::new();
-        }
         let mut waits = Vec::new();
-        let rows = tracks.iter().enumerate().filter(|(row, _)| tables.vcpus[*row].vm == vm);
-        for (row, track) in rows {
+        for &row in rows {
             let drawer = drawer(row);
             for (number, pair) in self.points[row].windows(2).enumerate() {
-                let Some(gap) = drawer.gap(track, number) else { continue };
+                let Some(gap) = drawer.gap(&tracks[row], number) else { continue };
                 let (from, to) = (pair[0].time, pair[1].time);
                 let (preempted, waiting) = (gap.preempted, gap.waiting);
                 waits.push(Wait { from, to, track: row, gap: number, preempted, waiting });
             }
         }
         waits.retain(|wait| 0 < wait.preempted + wait.waiting);
-        throttle::share(readings(), waits)
+        throttle::share(readings.iter().copied(), waits)
     }
 
     fn draw_by_switches(&mut self, tracks: &mut [Track], period_ns: u64) {
