@@ -24,7 +24,10 @@ pub enum GuestError {
     )]
     PortTaken,
     /// Nobody knows whether another session does.
-    #[error("failed to lock {}: {source}", path.display())]
+    #[error(
+        "failed to lock {}: {source} (make its folder for this user, or name one in RUNTIME_DIRECTORY)",
+        path.display()
+    )]
     PortLock {
         /// The lock file.
         path: PathBuf,

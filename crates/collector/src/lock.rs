@@ -1,8 +1,8 @@
 //! What two sessions of a host can't share: a guest's virtio-serial port has one end in the host. All else each has of its
 //! own: events, BPF programs, rings, and a session with every guest that has vsock.
 
-use std::fs::{File, OpenOptions};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use rustix::fs::{FlockOperation, flock};
@@ -23,9 +23,10 @@ impl PortLock {
     /// If another session has it, or the file can't be made.
     pub(crate) fn take(socket: &Path, locks: &Path) -> Result<Option<Self>, GuestError> {
         let Ok(metadata) = socket.metadata() else { return Ok(None) };
-        let path =
-            locks.join(format!("vmscope-port-{:x}-{:x}.lock", metadata.dev(), metadata.ino()));
+        let path = locks.join(format!("port-{:x}-{:x}.lock", metadata.dev(), metadata.ino()));
         let failed = |source| GuestError::PortLock { path: path.clone(), source };
+        // Root makes the folder; for others systemd or an administrator did.
+        DirBuilder::new().recursive(true).mode(0o700).create(locks).map_err(failed)?;
         // Who can't open it can't lock it.
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(false).mode(0o600);
@@ -50,7 +51,8 @@ mod test {
         for socket in &sockets {
             std::fs::write(socket, "").unwrap();
         }
-        let take = |socket: &Path| PortLock::take(socket, folder.path());
+        let locks = folder.path().join("run/vmscope");
+        let take = |socket: &Path| PortLock::take(socket, &locks);
         let first = take(&sockets[0]).unwrap();
         assert!(matches!(take(&sockets[0]), Err(GuestError::PortTaken)));
         assert!(take(&sockets[1]).unwrap().is_some());

@@ -18,6 +18,7 @@ const RING_KB: i64 = 516;
 
 /// Bits of the capability sets (include/uapi/linux/capability.h).
 mod capability {
+    pub(super) const NET_BIND_SERVICE: u32 = 10;
     pub(super) const IPC_LOCK: u32 = 14;
     pub(super) const SYS_PTRACE: u32 = 19;
     pub(super) const SYS_ADMIN: u32 = 21;
@@ -340,6 +341,12 @@ fn kvm_types(facts: &Facts) -> Finding {
 
 fn vsock(facts: &Facts) -> Finding {
     let thing = Thing(Area::Guests, "vsock");
+    if facts.vhost_vsock && !has(facts, capability::NET_BIND_SERVICE) {
+        return thing.limited(
+            "guests answer privileged ports only, which this user may not use",
+            "add CAP_NET_BIND_SERVICE, or run it with sudo",
+        );
+    }
     if facts.vhost_vsock {
         return thing.works("/dev/vhost-vsock");
     }
