@@ -279,6 +279,8 @@ fn collect(from: &Path, out: &Path) -> Result<(), Error> {
         process::run(
             Command::new("cp").args(process::COPY_TREE).arg(entry.path()).arg(scratch.path()),
         )?;
+        // What was a guest's root's would be ours.
+        process::run(Command::new("chmod").args(["-R", "u-s,g-s"]).arg(scratch.path()))?;
         let place = free_name(out, &name.to_string_lossy());
         if place.file_name() != Some(&name) {
             warn(&format!("{} exists: saved as {}", out.join(&name).display(), place.display()));
@@ -352,13 +354,30 @@ fn note(text: &str) {
     }
 }
 
+/// Some of it was said by guests.
 fn warn(text: &str) {
-    eprintln!("vmscope: {text}");
+    let shown: String = text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
+    eprintln!("vmscope: {shown}");
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
+
+    #[test]
+    fn nothing_that_is_brought_back_runs_as_somebody_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let (from, out) = (folder.path().join("from"), folder.path().join("out"));
+        fs::create_dir_all(from.join("bin")).unwrap();
+        let program = from.join("bin/sudo");
+        fs::write(&program, "").unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o6755)).unwrap();
+        collect(&from, &out).unwrap();
+        let mode = fs::metadata(out.join("bin/sudo")).unwrap().permissions().mode();
+        assert_eq!(mode & 0o7777, 0o755);
+    }
 
     #[test]
     fn what_is_no_folder_is_refused() {
