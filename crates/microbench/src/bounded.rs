@@ -1,7 +1,9 @@
 //! Limits on what a machine may tell.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
+use serde::de::{Deserializer, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
 use crate::condition::Condition;
@@ -23,8 +25,8 @@ pub(crate) fn text(text: &str) -> String {
 }
 
 /// What a reader should know, in so many sentences.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(into = "Vec<String>", from = "Vec<String>")]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+#[serde(into = "Vec<String>")]
 pub struct Notes {
     kept: Vec<String>,
     more: usize,
@@ -58,9 +60,28 @@ impl From<Notes> for Vec<String> {
     }
 }
 
-impl From<Vec<String>> for Notes {
-    fn from(notes: Vec<String>) -> Self {
-        notes.into_iter().collect()
+/// One after the other: a file may have any number of them.
+impl<'de> Deserialize<'de> for Notes {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Each;
+
+        impl<'de> Visitor<'de> for Each {
+            type Value = Notes;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of texts")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Notes, A::Error> {
+                let mut notes = Notes::default();
+                while let Some(note) = list.next_element::<String>()? {
+                    notes.add(&note);
+                }
+                Ok(notes)
+            }
+        }
+
+        deserializer.deserialize_seq(Each)
     }
 }
 
@@ -130,5 +151,8 @@ mod tests {
         let notes: Notes = (0..NOTES + 2).map(|n| n.to_string()).chain(["0".to_owned()]).collect();
         assert_eq!(notes.all().len(), NOTES + 1);
         assert_eq!(notes.all().last().map(String::as_str), Some("and 2 more notes"));
+        let many = vec!["same"; 1000];
+        let read: Notes = serde_json::from_str(&serde_json::to_string(&many).unwrap()).unwrap();
+        assert_eq!(read.all(), ["same"]);
     }
 }

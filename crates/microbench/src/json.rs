@@ -2,8 +2,8 @@
 //!
 //! Within a version fields are only added. Costs are in ticks of the machine's own TSC unless named otherwise.
 
-use serde::Serialize;
-use serde_json::Value;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 
 use crate::catalogue::Operation;
 use crate::compare::{Against, Cell, Comparison, Cost, Row, Unit};
@@ -58,8 +58,23 @@ pub fn result_file(results: &Results, source: &str) -> serde_json::Result<String
 pub fn is_result_file(bytes: &[u8]) -> bool {
     const BEGINNING: &[u8] = b"{\"format\":";
     let begins = bytes.iter().filter(|byte| !byte.is_ascii_whitespace()).take(BEGINNING.len());
-    let is_ours = |value: Value| value["format"] == FORMAT;
-    begins.eq(BEGINNING) || serde_json::from_slice(bytes).is_ok_and(is_ours)
+    begins.eq(BEGINNING) || serde_json::from_slice(bytes).is_ok_and(|head: Head<'_>| head.is_ours())
+}
+
+/// What a file says it is. Nothing else of it is kept: as values it would take many times its size.
+#[derive(Deserialize)]
+struct Head<'f> {
+    #[serde(borrow)]
+    format: Option<&'f RawValue>,
+    #[serde(borrow)]
+    version: Option<&'f RawValue>,
+}
+
+impl Head<'_> {
+    fn is_ours(&self) -> bool {
+        let name = self.format.map(|format| format.get().trim_matches('"'));
+        name == Some(FORMAT)
+    }
 }
 
 /// The results in a result file.
@@ -67,15 +82,15 @@ pub fn is_result_file(bytes: &[u8]) -> bool {
 /// # Errors
 /// It is not one, or is damaged.
 pub fn parse_result_file(bytes: &[u8]) -> Result<Results, NotAResult> {
-    let value: Value = serde_json::from_slice(bytes).map_err(NotAResult::NoJson)?;
-    if value["format"] != FORMAT {
+    let head: Head<'_> = serde_json::from_slice(bytes).map_err(NotAResult::NoJson)?;
+    if !head.is_ours() {
         return Err(NotAResult::OtherFormat);
     }
-    match value["version"].as_u64() {
+    match head.version.and_then(|version| version.get().parse().ok()) {
         Some(version) if version == u64::from(VERSION) => {}
         other => return Err(NotAResult::OtherVersion(other)),
     }
-    serde_json::from_value(value).map_err(NotAResult::Damaged)
+    serde_json::from_slice(bytes).map_err(NotAResult::Damaged)
 }
 
 /// A comparison, its tables in `unit`.
