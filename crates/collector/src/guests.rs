@@ -117,11 +117,18 @@ impl GuestWorkers {
     }
 
     /// Takes the map of a VM's guest now, once; its processes' starts and ends are not noted.
-    pub(crate) fn ask_once(&mut self, vm: VmId, process: &VmProcess, limits: &Limits) {
-        let (process, limits, room) = (process.clone(), limits.clone(), self.room.clone());
+    pub(crate) fn ask_once(
+        &mut self,
+        vm: VmId,
+        process: &VmProcess,
+        limits: &Limits,
+        locks: &Path,
+    ) {
+        let (process, limits, locks) = (process.clone(), limits.clone(), locks.to_owned());
+        let room = self.room.clone();
         let worker = std::thread::Builder::new()
             .name("guest".to_owned())
-            .spawn(move || answer_once(&channel(&process)?, &limits, &room));
+            .spawn(move || answer_once(&channel(&process)?, &limits, &locks, &room));
         self.workers.push((vm, worker));
     }
 
@@ -220,8 +227,8 @@ impl Questions {
     }
 
     fn take_port(&self, channel: &Channel, told: &mut Told) -> Result<(), GuestError> {
-        if let (Channel::Serial { path, .. }, None) = (channel, &told.port) {
-            told.port = PortLock::take(path, &self.locks)?;
+        if told.port.is_none() {
+            told.port = PortLock::of(channel, &self.locks)?;
         }
         Ok(())
     }
@@ -351,10 +358,17 @@ fn has_news(map: &GuestMap) -> bool {
     !(map.images.is_empty() && map.kernel_threads.is_empty() && map.modules.is_empty())
 }
 
-fn answer_once(channel: &Channel, limits: &Limits, room: &Budget) -> Result<Answer, GuestError> {
+fn answer_once(
+    channel: &Channel,
+    limits: &Limits,
+    locks: &Path,
+    room: &Budget,
+) -> Result<Answer, GuestError> {
+    let port = PortLock::of(channel, locks)?;
     let (map, session) = take_map(channel, limits, limits.time)?;
     let mut told = Told::within(room);
     told.begin(map, session.clock())?;
+    told.port = port;
     Ok(Answer { told, via: via(channel), session: Some(session) })
 }
 

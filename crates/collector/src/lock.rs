@@ -5,6 +5,7 @@ use std::fs::{DirBuilder, File, OpenOptions};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
+use guest::Channel;
 use rustix::fs::{FlockOperation, flock};
 
 use crate::GuestError;
@@ -16,12 +17,23 @@ pub(crate) struct PortLock {
 }
 
 impl PortLock {
+    /// Takes the port of a channel that is one.
+    ///
+    /// # Errors
+    /// Those of `take`.
+    pub(crate) fn of(channel: &Channel, locks: &Path) -> Result<Option<Self>, GuestError> {
+        match channel {
+            Channel::Serial { path, .. } => Self::take(path, locks),
+            Channel::Vsock { .. } => Ok(None),
+        }
+    }
+
     /// Takes the port behind this socket, by a file in the folder of lock files. `None`: there is no such socket, as whoever
     /// opens it will say.
     ///
     /// # Errors
     /// If another session has it, or the file can't be made.
-    pub(crate) fn take(socket: &Path, locks: &Path) -> Result<Option<Self>, GuestError> {
+    fn take(socket: &Path, locks: &Path) -> Result<Option<Self>, GuestError> {
         let Ok(metadata) = socket.metadata() else { return Ok(None) };
         let path = locks.join(format!("port-{:x}-{:x}.lock", metadata.dev(), metadata.ino()));
         let failed = |source| GuestError::PortLock { path: path.clone(), source };

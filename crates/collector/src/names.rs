@@ -14,7 +14,7 @@ use crate::finish::guest_sources;
 use crate::guest_tables::{add_guest, add_known};
 use crate::guests::{Answer, GuestWorkers};
 use crate::windows::Window;
-use crate::{CollectError, host_tables};
+use crate::{CollectError, Roots, host_tables};
 
 /// Names of more addresses than this are forgotten, and found again when they are hit again.
 const MOST_SYMBOLS: usize = 1 << 20;
@@ -77,13 +77,13 @@ impl Names {
         mut answers: Answers,
         limits: &Limits,
         store: &Path,
-        proc: &Path,
+        roots: &Roots,
     ) -> Result<Self, CollectError> {
         let mut tables =
             Tables { vms: window.vms.clone(), vcpus: window.vcpus.clone(), ..Tables::default() };
         let mut workers = GuestWorkers::new();
         for (vm, process) in window.processes.iter().filter(|(vm, _)| vms.contains(vm)) {
-            workers.ask_once(*vm, process, limits);
+            workers.ask_once(*vm, process, limits, &roots.locks);
         }
         let mut notes: Vec<Note> = Vec::new();
         let (mut guests, mut fresh) = (Vec::new(), BTreeSet::new());
@@ -104,6 +104,7 @@ impl Names {
             guests.push(add_known(&mut tables, &mut notes, *vm, map.clone(), *clock, via));
         }
         answers.fresh = fresh;
+        let proc = &roots.proc;
         let text = host::machine::kernel_text(proc)
             .map_err(|source| CollectError::Host { what: "/proc/kallsyms", source })?;
         host_tables::add_kernel(&mut tables, &window.header.kernel, &text);

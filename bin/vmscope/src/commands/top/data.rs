@@ -2,7 +2,6 @@
 //! answered while guests are asked.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -11,7 +10,7 @@ use analysis::Resolver;
 use analysis::overview::{Overview, overview};
 use analysis::steal::{Evidence, SampleTimes};
 use analysis::vcpu_timeline::{Place, VcpuTimelines, VcpuTimelinesBuilder};
-use collector::{Names, SessionPlan, Window, Windows};
+use collector::{Names, Roots, SessionPlan, Window, Windows};
 use guest::Limits;
 use model::{OffCpuSource, VmId};
 
@@ -47,11 +46,11 @@ pub(crate) fn start(plan: &SessionPlan, every: Duration, limits: Limits) -> anyh
     let session = Windows::begin(plan)?;
     let (send, windows) = channel();
     let (ask, asked) = channel();
-    let proc = plan.roots.proc.clone();
-    let names = Names::none(&proc);
+    let roots = plan.roots.clone();
+    let names = Names::none(&roots.proc);
     let questions = Questions::default();
     let mut source =
-        Source { session, names, asking: None, limits, questions, has_asked: false, proc };
+        Source { session, names, asking: None, limits, questions, has_asked: false, roots };
     // It ends when nobody takes its windows any more, or with the program.
     std::thread::Builder::new().name("windows".to_owned()).spawn(move || {
         loop {
@@ -76,7 +75,7 @@ struct Source {
     limits: Limits,
     questions: Questions,
     has_asked: bool,
-    proc: PathBuf,
+    roots: Roots,
 }
 
 /// Why a window ends.
@@ -148,12 +147,12 @@ impl Source {
     }
 
     fn ask(&mut self, window: Window, vms: BTreeSet<VmId>) {
-        let (limits, proc) = (self.limits.clone(), self.proc.clone());
+        let (limits, roots) = (self.limits.clone(), self.roots.clone());
         let (asked, answers) = (vms.clone(), self.names.answers().clone());
         self.questions.asked(&vms, Instant::now());
         let asking = std::thread::Builder::new().name("names".to_owned()).spawn(move || {
             let store = symbols::Store::default_path();
-            Names::ask(&window, &asked, answers, &limits, &store, &proc).ok()
+            Names::ask(&window, &asked, answers, &limits, &store, &roots).ok()
         });
         self.asking = asking.ok().map(|asking| (vms, asking));
     }

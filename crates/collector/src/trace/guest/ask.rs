@@ -11,6 +11,7 @@ use probes::FoundVm;
 
 use super::Guest;
 use super::worker::{self, Command, Message, Work};
+use crate::lock::PortLock;
 use crate::trace::plan::GuestPath;
 use crate::{GuestError, Roots};
 
@@ -72,8 +73,10 @@ impl AskedGuest {
         roots: &Roots,
     ) -> Result<Self, GuestError> {
         let mark = probes::now().0.rotate_left(32) ^ u64::from(std::process::id()) | 1;
+        let channel_to_it = crate::guests::channel(process)?;
         let work = Work {
-            channel: crate::guests::channel(process)?,
+            _port: PortLock::of(&channel_to_it, &roots.locks)?,
+            channel: channel_to_it,
             limits: Limits { time: ANSWER_TIME, bytes: ANSWER_BYTES },
             proc: roots.proc.clone(),
             process: vm.pid,

@@ -29,6 +29,7 @@ use tracer::{ClockPair, SLOT_BYTES};
 use super::clock_warnings::ClockWarning;
 use super::cpus::vcpus_by_cpu;
 use crate::GuestError;
+use crate::lock::PortLock;
 
 /// Between two looks at the guest's clocks.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
@@ -45,6 +46,8 @@ const MAX_COMPARED_CPUS: usize = 1024;
 #[derive(Debug)]
 pub(super) struct Work {
     pub(super) channel: Channel,
+    /// Keeps the channel ours as long as the work goes on.
+    pub(super) _port: Option<PortLock>,
     pub(super) limits: Limits,
     /// Where the proc file system is.
     pub(super) proc: PathBuf,
