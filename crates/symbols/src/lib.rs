@@ -24,7 +24,7 @@ mod vdso;
 use std::collections::BTreeMap;
 
 pub use demangle::Demangler;
-pub use file::{Place, SymbolReader, build_id};
+pub use file::{Place, SymbolReader};
 pub use guest::GuestSource;
 pub use host::{HostSource, Places};
 pub use kernel::{KernelNames, KernelPart};

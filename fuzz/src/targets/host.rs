@@ -1,12 +1,15 @@
 //! What processes of the host say, and files that anybody may have written.
 
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
+use api::symbols::{FileFormat, FileFunctions, SymbolAnswer, SymbolQuestion};
 use host::processes::ProcessLog;
 use host::sideband::{Event, EventKind};
 use host::{procfs, tasks, vms};
 use model::{BuildId, MachineId};
-use symbols::{Demangler, Function, FunctionTable, Store, Stored};
+use sandbox::Parser;
+use symbols::{Demangler, Function, FunctionTable, Store, Stored, SymbolReader};
 use testbed::Scenario;
 
 use super::{Numbers, Target};
@@ -48,7 +51,11 @@ pub(super) fn targets() -> Vec<Target> {
             words: &[b"[host]", b"[[guest]]", b"= ", b"\""],
             ..target("scenario", scenario, seed_scenarios)
         },
-        target("elf", elf, Vec::new),
+        Target { budget: 256 * MIB, ..target("elf", elf, Vec::new) },
+        Target {
+            words: &[b" 10 ", b"0x", b"ffffffffffffffff", b"\n", b"_ZN"],
+            ..target("perf-map", perf_map, || vec![b"1000 10 a\n1010 20 _Z1bv\n".to_vec()])
+        },
     ]
 }
 
@@ -160,8 +167,38 @@ fn scenario(bytes: &[u8]) {
 
 /// A file that a process mapped.
 fn elf(bytes: &[u8]) {
-    let path = super::folder().join("elf");
+    read(bytes, &SymbolQuestion::BuildId);
+    functions(bytes, FileFormat::Elf { build_id: None });
+}
+
+/// A list of functions that a process wrote.
+fn perf_map(bytes: &[u8]) {
+    functions(bytes, FileFormat::PerfMap);
+}
+
+/// Whatever the file is, the answer is of the form that its reader's parent expects.
+fn functions(bytes: &[u8], format: FileFormat) {
+    let places: Vec<u64> = (0..256).map(|n| n * 64).chain([u64::MAX]).collect();
+    let n = places.len();
+    let question = SymbolQuestion::Functions { format, places, max_bytes: 1 << 30 };
+    if let SymbolAnswer::Functions { functions: Ok(functions), .. } = read(bytes, &question) {
+        let FileFunctions { names, at_places, .. } = functions;
+        assert_eq!(at_places.len(), n);
+        assert!(at_places.into_iter().flatten().all(|number| (number as usize) < names.len()));
+        assert!(!names.iter().any(|name| name.chars().any(char::is_control)), "{names:?}");
+    }
+}
+
+/// What the child without privileges does with a file, here.
+fn read(bytes: &[u8], question: &SymbolQuestion) -> SymbolAnswer {
+    static READER: Mutex<Option<SymbolReader>> = Mutex::new(None);
+    let path = super::folder().join("read");
     std::fs::write(&path, bytes).expect("the folder is ours");
     let file = std::fs::File::open(&path).expect("it was written");
-    drop(symbols::build_id(&file));
+    let mut reader = READER.lock().unwrap_or_else(PoisonError::into_inner);
+    let reader = match &mut *reader {
+        Some(reader) if !reader.is_spent() => reader,
+        spent => spent.insert(SymbolReader::start()),
+    };
+    reader.answer(question, &[&file])
 }

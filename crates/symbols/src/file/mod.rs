@@ -46,9 +46,8 @@ const MAX_BUILD_ID_BYTES: u64 = 32 << 20;
 /// Symbols that are read at once.
 const CHUNK: u64 = 4096;
 
-/// The build id of an open ELF file, if it has one. For the child and for fuzzing: the recorder asks the child.
-#[must_use]
-pub fn build_id(file: &File) -> Option<BuildId> {
+/// The build id of an open ELF file, if it has one.
+pub(crate) fn build_id(file: &File) -> Option<BuildId> {
     let read = || Headers::read(&Bytes::new(file, MAX_BUILD_ID_BYTES).ok()?).ok()?.build_id;
     catch_panic::catch_panic(read)?
 }
