@@ -29,6 +29,8 @@
 //! Everything in an answer is hostile until `guest::check` has passed it. Decoding itself is bounded:
 //! no list grows beyond the limit its field names here.
 
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
+
 mod trace;
 
 use std::fmt;
@@ -355,7 +357,7 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for List<T> {
                 rest.is_some()
             });
             if self.most <= entries.len() || !fits {
-                return Err(A::Error::invalid_length(entries.len() + 1, &self));
+                return Err(A::Error::invalid_length(entries.len().saturating_add(1), &self));
             }
             entries.push(entry);
         }

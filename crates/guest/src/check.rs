@@ -1,5 +1,7 @@
 //! Checks of single values that a guest sent.
 
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
+
 use model::is_unsafe;
 
 /// First address above user space, with five-level page tables (LA57).

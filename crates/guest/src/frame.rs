@@ -1,5 +1,7 @@
 //! Frames: how messages lie in a byte stream (see `api::guest`).
 
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
+
 use api::guest::{HEADER_BYTES, MAGIC};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -40,7 +42,7 @@ pub(crate) fn encode<T: Serialize>(
     frame.extend(session.to_le_bytes());
     frame.extend([0; 4]);
     let mut frame = postcard::to_extend(message, frame).map_err(FrameError::Garbled)?;
-    let length = frame.len() - HEADER_BYTES;
+    let length = frame.len().saturating_sub(HEADER_BYTES);
     match u32::try_from(length) {
         Ok(header) if length <= limit => {
             frame[HEADER_BYTES - 4..HEADER_BYTES].copy_from_slice(&header.to_le_bytes());
@@ -109,10 +111,11 @@ impl Decoder {
             self.buffer.drain(..HEADER_BYTES);
             return Err(FrameError::TooLong { length, limit: self.limit });
         }
-        if self.buffer.len() < HEADER_BYTES + length {
+        let end = HEADER_BYTES.saturating_add(length);
+        if self.buffer.len() < end {
             return Ok(None);
         }
-        let rest = self.buffer.split_off(HEADER_BYTES + length);
+        let rest = self.buffer.split_off(end);
         let mut content = std::mem::replace(&mut self.buffer, rest);
         content.drain(..HEADER_BYTES);
         Ok(Some(Frame { session, content }))
@@ -122,7 +125,8 @@ impl Decoder {
         let mark = &self.start_mark[..];
         let found = self.buffer.windows(mark.len()).position(|window| window == mark);
         // Without a mark, its beginning may still be at the end.
-        let garbage = found.unwrap_or_else(|| self.buffer.len().saturating_sub(mark.len() - 1));
+        let garbage =
+            found.unwrap_or_else(|| self.buffer.len().saturating_sub(mark.len().saturating_sub(1)));
         self.buffer.drain(..garbage);
     }
 }

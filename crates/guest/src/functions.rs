@@ -1,5 +1,7 @@
 //! A module's functions, checked.
 
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
+
 use api::guest::{FunctionSymbol, MAX_SYMBOLS, ModuleSymbols};
 
 use crate::check::clean;

@@ -1,6 +1,8 @@
 //! Parsers of the `/proc` files that host and guest read alike. Parsers take text; the few readers take
 //! the root of the proc file system.
 
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
+
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};

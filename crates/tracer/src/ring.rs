@@ -12,6 +12,8 @@
 //! the ring and has the earlier time. All such records are there when the interrupted one is, so ordering what one call
 //! takes brings them in order.
 
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
+
 use model::{HostNs, TraceEvent};
 
 use crate::slots::{KINDS, RingId, Slot, decode, generation};
@@ -137,7 +139,7 @@ impl Consumer {
                 let position = self.tail;
                 RingError::Decode { cpu, position, error }
             })?;
-            budget -= taken;
+            budget = budget.saturating_sub(taken);
             if taken == 0 {
                 return Ok(());
             }
@@ -148,8 +150,9 @@ impl Consumer {
     fn copy<M: RingMemory>(&mut self, memory: &M, n: u64) -> Result<(), M::Error> {
         let ring = self.base.cpu as usize;
         let n = usize::try_from(n).unwrap_or(0);
-        let first = usize::try_from(self.tail % self.slots as u64).unwrap_or(0);
-        let before_wrap = n.min(self.slots - first);
+        let first = self.tail.checked_rem(self.slots as u64).unwrap_or(0);
+        let first = usize::try_from(first).unwrap_or(0);
+        let before_wrap = n.min(self.slots.saturating_sub(first));
         self.buffer.resize(n, Slot::default());
         let (low, high) = self.buffer.split_at_mut(before_wrap);
         for (at, piece) in [(first, low), (0, high)] {
@@ -173,7 +176,8 @@ impl Consumer {
                 break;
             }
             let n = model::record_slots(first.kind()).ok_or(DecodeError::Kind(first.kind()))?;
-            let Some(record) = self.buffer.get(at..at + n) else { break };
+            let end = at.saturating_add(n);
+            let Some(record) = self.buffer.get(at..end) else { break };
             let is_written = |(slot, position): (&Slot, u64)| {
                 slot.generation() == generation(position, self.slots)
             };
@@ -184,7 +188,7 @@ impl Consumer {
             events.push(decode(record, self.base, clock(time))?);
             self.latest = self.latest.max(time);
             self.tail = self.tail.wrapping_add(n as u64);
-            at += n;
+            at = end;
         }
         Ok(())
     }

@@ -1,6 +1,8 @@
 //! Perf side-band records as bytes (see perf_event_open(2)), for events opened with
 //! `sample_id_all` and the sample type `TID | TIME`: every record ends in `pid, tid, time`.
 
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
+
 use model::BuildId;
 
 use super::{Event, EventKind};
@@ -64,7 +66,7 @@ fn mmap2(misc: u16, body: &[u8]) -> Option<EventKind> {
         None
     } else {
         let length = usize::from(*body.get(32)?);
-        body.get(36..36 + length.min(20)).and_then(BuildId::new)
+        body.get(36..)?.get(..length.min(20)).and_then(BuildId::new)
     };
     Some(EventKind::Map {
         start: u64_at(body, 8)?,
@@ -81,11 +83,11 @@ fn text(bytes: &[u8]) -> String {
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
-    bytes.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes)
+    bytes.get(at..)?.first_chunk().copied().map(u32::from_ne_bytes)
 }
 
 fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
-    bytes.get(at..at + 8)?.try_into().ok().map(u64::from_ne_bytes)
+    bytes.get(at..)?.first_chunk().copied().map(u64::from_ne_bytes)
 }
 
 #[cfg(test)]

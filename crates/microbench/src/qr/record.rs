@@ -1,5 +1,7 @@
 //! One record: a letter, then fields that each begin with `+`.
 
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
+
 use std::str::Split;
 
 use crate::bounded;
@@ -177,7 +179,7 @@ impl Fields<'_> {
             Some(digits) => (-1, digits),
             None => (1, field),
         };
-        Some(sign * i64::try_from(base36(digits)?).ok()?)
+        i64::try_from(base36(digits)?).ok()?.checked_mul(sign)
     }
 
     fn ticks(&mut self) -> Option<f64> {
@@ -206,7 +208,7 @@ impl Fields<'_> {
             Some(digits) => (digits, 1),
             None => (digits, 1000),
         };
-        i64::try_from(base36(digits)?).ok()?.checked_mul(sign * times)
+        i64::try_from(base36(digits)?).ok()?.checked_mul(times)?.checked_mul(sign)
     }
 
     /// A text, or `None` where it is empty.

@@ -1,6 +1,8 @@
 //! The pages of a table's file, whose headers are looked at before the Parquet crate believes them: a page of a kilobyte
 //! can unpack to 2 GB, a dictionary can claim any number of values.
 
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
+
 use std::fs::File;
 use std::io::{self, Cursor, Read};
 use std::sync::Arc;

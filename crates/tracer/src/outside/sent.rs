@@ -1,5 +1,7 @@
 //! A guest's rings, whose slots the guest sends.
 
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
+
 use crate::RingMemory;
 use crate::slots::{KINDS, SLOT_BYTES, Slot};
 
@@ -49,7 +51,7 @@ impl SentRings {
     pub fn put(&mut self, ring: usize, bytes: &[u8]) -> Result<(), SentError> {
         let capacity = self.slots_per_ring;
         let ring = self.rings.get_mut(ring).ok_or(SentError::Ring(ring))?;
-        let used = usize::try_from(ring.head - ring.tail).unwrap_or(capacity);
+        let used = usize::try_from(ring.head.wrapping_sub(ring.tail)).unwrap_or(capacity);
         let free = capacity.saturating_sub(used);
         if !bytes.len().is_multiple_of(SLOT_BYTES) || free < bytes.len() / SLOT_BYTES {
             return Err(SentError::Length(bytes.len()));
@@ -73,12 +75,13 @@ impl SentRings {
 
 impl Ring {
     fn push(&mut self, slot: Slot, capacity: usize) {
-        let at = usize::try_from(self.head % capacity as u64).unwrap_or(0);
+        let at = self.head.checked_rem(capacity as u64).unwrap_or(0);
+        let at = usize::try_from(at).unwrap_or(0);
         match self.slots.get_mut(at) {
             Some(place) => *place = slot,
             None => self.slots.push(slot),
         }
-        self.head += 1;
+        self.head = self.head.wrapping_add(1);
     }
 }
 
@@ -97,7 +100,8 @@ impl RingMemory for SentRings {
 
     fn read_slots(&self, ring: usize, first: usize, slots: &mut [Slot]) -> Result<(), SentError> {
         let from = &self.rings.get(ring).ok_or(SentError::Ring(ring))?.slots;
-        let from = from.get(first..first + slots.len()).ok_or(SentError::Length(slots.len()))?;
+        let end = first.saturating_add(slots.len());
+        let from = from.get(first..end).ok_or(SentError::Length(slots.len()))?;
         slots.copy_from_slice(from);
         Ok(())
     }
