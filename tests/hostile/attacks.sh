@@ -13,6 +13,7 @@ attack() {
 recorded() {
     name=$1
     shift
+    echo "$name" >&2
     sleep 1
     ./attack measure "$name.cost" "$@" >"$name.out" 2>"$name.err" || true
     # shellcheck disable=SC2086
@@ -21,7 +22,7 @@ recorded() {
     attackers=""
     rm -rf $place/* /tmp/perf-*.map
 }
-record() { recorded "$1" vmscope record -o "$1" --duration 4 --guest-timeout 5s; }
+record() { recorded "$1" vmscope record -o "$1" --duration 4; }
 attackers=""
 
 record quiet

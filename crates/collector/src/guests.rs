@@ -32,6 +32,8 @@ use crate::lock::PortLock;
 /// Between two tries to reach a guest. Each that it leaves without an answer in time doubles it: it may be at work on it.
 const RETRY: Duration = Duration::from_secs(2);
 const RETRY_AT_MOST: Duration = Duration::from_secs(32);
+/// To try again where a guest answered with nonsense: reading as much as one may send takes a second of CPU time.
+const RETRY_NONSENSE: Duration = Duration::from_secs(3600);
 
 /// Between two questions while sampling; and how late an answer is when the guest may have booted again.
 const PACE: Duration = Duration::from_secs(4);
@@ -198,7 +200,14 @@ impl Questions {
             }
             match begun.and_then(|session| Ok(self.follow(session, &channel, &mut told)?)) {
                 Ok(session) => return Ok(Answer { told, via, session }),
-                Err(error) => told.lose(error.to_string()),
+                Err(error) => {
+                    if let GuestError::Session(error) = &error
+                        && error.is_nonsense()
+                    {
+                        pause = RETRY_NONSENSE;
+                    }
+                    told.lose(error.to_string());
+                }
             }
             match self.end.wait(self.vm, pause) {
                 Woken::Time => pause = (pause * 2).min(RETRY_AT_MOST),

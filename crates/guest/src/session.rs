@@ -30,6 +30,9 @@ impl Default for Limits {
 /// Of files whose symbols are asked for before it is known that a sample hit them.
 const LARGEST_EARLY_FILE: u64 = 4 << 20;
 
+/// Bytes before and among greetings: the rest of an answer to somebody who went away may lie in a serial port.
+const MAX_GREETING_BYTES: usize = MAX_ANSWER_BYTES + (64 << 10);
+
 /// Why a guest did not answer as it should.
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError {
@@ -61,6 +64,12 @@ pub enum SessionError {
 }
 
 impl SessionError {
+    /// Whether it answered, and not as it should: asking again will cost as much, and hardly help.
+    #[must_use]
+    pub fn is_nonsense(&self) -> bool {
+        matches!(self, Self::Nonsense(_) | Self::TooMuch(_) | Self::Version { .. })
+    }
+
     /// Whether there was no answer in time.
     fn is_late(&self) -> bool {
         matches!(self, Self::Link { source: LinkError::TimedOut, .. })
@@ -283,6 +292,7 @@ impl Session {
     /// Exchanges a few greetings: the fastest tells the clocks' difference best.
     fn hello(&mut self) -> Result<(), SessionError> {
         const EXCHANGES: usize = 5;
+        self.allow(self.limits.bytes.min(MAX_GREETING_BYTES as u64));
         for _ in 0..EXCHANGES {
             let sent_ns = now_ns();
             let answer = self.ask(&Request::Hello { version: VERSION })?;

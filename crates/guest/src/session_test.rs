@@ -157,6 +157,19 @@ fn garbage_forever_costs_the_limit_of_bytes() {
     assert!(error.contains("more than 1048576 bytes"), "{error}");
 }
 
+/// Whoever sends without being asked is not read for long, whatever an answer may have.
+#[test]
+fn greetings_are_short() {
+    let script: Script = Box::new(|guest| {
+        let zeros = vec![0; 1 << 20];
+        while guest.stream.write_all(&zeros).is_ok() {}
+    });
+    let limits = Limits { time: Duration::from_secs(600), bytes: u64::MAX };
+    let error = with_guest(limits, script).hello().unwrap_err();
+    assert!(matches!(error, SessionError::TooMuch(bytes) if bytes < 33 << 20), "{error}");
+    assert!(error.is_nonsense());
+}
+
 #[test]
 fn drops_of_bytes_cost_the_time_limit_all_the_same() {
     check(

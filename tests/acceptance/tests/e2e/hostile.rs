@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use acceptance::{in_testbed, report, text};
+use acceptance::{in_testbed_within, report, text};
 use serde_json::Value;
 
+/// Fourteen recorders, one after the other.
+const TIME_LIMIT_S: u32 = 1800;
 /// What a recorder may take at its peak.
 const MAX_PEAK_MIB: u64 = 128;
 
@@ -41,7 +43,7 @@ pub(crate) fn an_unprivileged_user_spoils_nobodys_rows() {
         include_str!("../../../hostile/attack.c"),
         include_str!("../../../hostile/attacks.sh"),
     );
-    let ran = in_testbed("hostile", folder.path(), &script).unwrap();
+    let ran = in_testbed_within(TIME_LIMIT_S, "hostile", folder.path(), &script).unwrap();
     assert_eq!(ran.code, 0, "{}{}", ran.stdout, ran.stderr);
     let files = std::fs::read_dir(folder.path()).unwrap().map(|file| file.unwrap().path());
     let costs: BTreeMap<String, Attacked> = files

@@ -15,6 +15,7 @@ mod boot;
 mod boot_bad_input;
 mod boot_exits;
 mod guests;
+mod hostile;
 mod iso;
 mod kernel_threads;
 mod refusals;
@@ -76,6 +77,7 @@ const TESTS: &[Test] = tests! {
     Main trace_guest::a_guest_is_traced_from_outside,
     Main trace_guest::garbage_in_guests_rings_ends_their_traces_alone,
     Main trace_vcpus::vcpus_that_never_leave_and_who_stole_from_them,
+    Main hostile::an_unprivileged_user_spoils_nobodys_rows,
     Main bench::the_image_and_the_catalogue_have_the_same_operations,
     Main bench::what_the_image_does_not_know_is_refused_with_what_it_knows,
     Main boot::in_emulation_everything_has_an_answer_and_two_runs_agree,
