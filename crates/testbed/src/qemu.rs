@@ -111,6 +111,9 @@ impl HostMachine<'_> {
             line.two("-accel", "tcg,thread=multi");
             line.two("-device", "i6300esb").two("-action", "watchdog=inject-nmi");
             extra += " WATCHDOG=1 unknown_nmi_panic";
+            // The other CPUs go on and feed the watchdog when one hangs with interrupts off. A stall is told after 21 s, and
+            // again after 63 s.
+            extra += " sysctl.kernel.panic_on_rcu_stall=1 sysctl.kernel.max_rcu_stall_to_panic=2";
         }
         if self.host.reliable_tsc {
             extra += " tsc=reliable";
