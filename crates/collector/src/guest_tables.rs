@@ -230,7 +230,11 @@ impl GuestNames {
             if offsets.is_empty() && !is_snapshot && !self.symbols.contains_key(&number) {
                 continue;
             }
-            match rows[module.index()].build_id.as_ref().map(|id| store.get(id)) {
+            let build_id = rows[module.index()].build_id.as_ref();
+            if offsets.is_empty() && build_id.is_some_and(|id| store.has(id)) {
+                continue;
+            }
+            match build_id.map(|id| store.get(id)) {
                 Some(Stored::Table(table)) => {
                     keep(&mut source, *module, table, offsets, room);
                     continue;
@@ -283,7 +287,7 @@ fn offsets(wanted: &[(ModuleId, u64)], module: ModuleId) -> &[(ModuleId, u64)] {
     &wanted[first..after]
 }
 
-/// Keeps a table if there is room for it, else what samples hit of it, else nothing.
+/// Keeps a table. If memory is short, keeps only the functions that samples hit, or nothing.
 fn keep(
     source: &mut GuestSource,
     module: ModuleId,

@@ -6,7 +6,7 @@
 //!     --> every PACE: what is new, now and then the symbols of one file --> end: the rest
 //!     --> silent, or gone: connect again; the same boot goes on, another one is a map of its own
 //! ```
-//! What a guest has told counts whatever becomes of it. A worker sleeps but for a question every `PACE`. Every question has
+//! What a guest has told counts whatever becomes of it. A worker sleeps between questions. Every question has
 //! the session's limits of time and size.
 
 mod end;

@@ -12,7 +12,7 @@ use crate::lock::PortLock;
 const MAX_BOOTS: usize = 4;
 const MAX_SILENCES: usize = 20;
 
-/// While a guest is sampled, its work on symbols takes at most one part of this many of its time.
+/// While a guest is sampled, it spends at most 1/10,000 of its time on symbols.
 const REST_PER_WORK: u64 = 10_000;
 const SHORTEST_REST: Duration = Duration::from_secs(30);
 const LONGEST_REST: Duration = Duration::from_secs(3600);
