@@ -334,7 +334,7 @@ fn images<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<GuestImage>,
     deserializer.deserialize_seq(List { most: MAX_IMAGES, parts })
 }
 
-/// A bounded list, of entries with at most `MAX_IMAGE_PARTS` parts of each kind together.
+/// A bounded list. All its entries together have at most `MAX_IMAGE_PARTS` threads, and as many mappings.
 struct List<T> {
     most: usize,
     parts: fn(&T) -> [usize; 2],

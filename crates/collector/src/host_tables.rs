@@ -21,7 +21,7 @@ pub(crate) fn add_kernel(tables: &mut Tables, release: &str, text: &KernelText) 
     }
 }
 
-/// What names the host's functions: its kernel's, and those of the files that its processes map.
+/// The source of names for the host's functions: its kernel, and the files that its processes map.
 pub(crate) fn source(text: &KernelText) -> HostSource {
     HostSource::new(kernel_names(text)).with_debug_files(PathBuf::from("/usr/lib/debug"))
 }

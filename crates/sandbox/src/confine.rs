@@ -100,7 +100,7 @@ fn give_up_files() -> Result<RulesetStatus, landlock::RulesetError> {
     Ok(restricted.ruleset)
 }
 
-/// The second part, for all threads: nothing but memory, and reading and writing what is open.
+/// Step two, for all threads: leaves only memory calls, and reads and writes of open descriptors.
 pub(crate) fn give_up_system_calls() -> Result<(), String> {
     let none = Rlimit { current: Some(0), maximum: Some(0) };
     setrlimit(Resource::Nproc, none).map_err(|error| failed("setrlimit", error))?;

@@ -126,7 +126,7 @@ fn demangle_cpp(name: &str) -> Option<String> {
     (result.is_ok() || text.full()).then_some(text.0)
 }
 
-/// A name that can be shown: cut, and what steers a terminal or can't be seen replaced.
+/// A name that is safe to print: shortened, with control and invisible characters replaced.
 pub(crate) fn printable(name: &str) -> String {
     let cut = MAX_CHARS < name.chars().take(MAX_CHARS + 1).count();
     let clean = |c: char| if model::is_unsafe(c) { '\u{fffd}' } else { c };
