@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use host::machine::KernelText;
 use host::processes::{Mappings, ProcessImage, ProcessMapping};
@@ -72,9 +73,9 @@ pub(crate) fn add_processes(
             name,
             fs_base: None,
         }));
-        let own = OwnNames::of(proc, process.pid);
+        modules.begin(process.pid);
         for mapping in process.mappings.iter() {
-            let (module, offset) = modules.row(tables, process.pid, mapping, &own);
+            let (module, offset) = modules.row(tables, mapping);
             let ProcessMapping { start, end, .. } = *mapping;
             tables.mappings.push(Mapping { image, start, end, offset, module });
         }
@@ -122,35 +123,59 @@ struct Modules<'a> {
     rows: HashMap<(String, Option<BuildId>, u32), ModuleId>,
     build_ids: HashMap<(String, u64, u64), Option<BuildId>>,
     places: Places,
+    pid: u32,
+    own: OwnNames,
+    /// The process's files, by where their names are kept. A process may map one of them 65,530 times.
+    of_process: HashMap<usize, ModuleId>,
 }
 
 impl<'a> Modules<'a> {
     fn new(proc: &'a Path, source: &'a mut HostSource) -> Self {
-        let (rows, build_ids, places) = (HashMap::new(), HashMap::new(), Places::new());
-        Self { proc, source, rows, build_ids, places }
+        Self {
+            proc,
+            source,
+            rows: HashMap::new(),
+            build_ids: HashMap::new(),
+            places: Places::new(),
+            pid: 0,
+            own: OwnNames::default(),
+            of_process: HashMap::new(),
+        }
+    }
+
+    /// The mappings that follow are this process's.
+    fn begin(&mut self, pid: u32) {
+        self.pid = pid;
+        self.own = OwnNames::of(self.proc, pid);
+        self.of_process.clear();
     }
 
     /// The mapping's module, and the offset in it where the mapping begins.
-    fn row(
-        &mut self,
-        tables: &mut Tables,
-        pid: u32,
-        mapping: &ProcessMapping,
-        own: &OwnNames,
-    ) -> (ModuleId, u64) {
-        if let (true, Some((path, place))) =
-            (is_made_at_run_time(&mapping.file.path), &own.perf_map)
-        {
-            let module = self.module(tables, path, None, pid, vec![place.clone()]);
-            return (module, mapping.start);
+    fn row(&mut self, tables: &mut Tables, mapping: &ProcessMapping) -> (ModuleId, u64) {
+        let listed = is_made_at_run_time(&mapping.file.path) && self.own.perf_map.is_some();
+        let offset = if listed { mapping.start } else { mapping.offset };
+        let file = Arc::as_ptr(&mapping.file).addr();
+        if let Some(module) = self.of_process.get(&file) {
+            return (*module, offset);
         }
-        let path = match mapping.file.path.as_str() {
-            "" | "//anon" => "[anon]",
-            path => own.shown(path),
+        let module = self.new_file(tables, mapping);
+        self.of_process.insert(file, module);
+        (module, offset)
+    }
+
+    fn new_file(&mut self, tables: &mut Tables, mapping: &ProcessMapping) -> ModuleId {
+        let path = mapping.file.path.as_str();
+        if let (true, Some((list, place))) = (is_made_at_run_time(path), self.own.perf_map.clone())
+        {
+            return self.module(tables, &list, None, self.pid, vec![place]);
+        }
+        let path = match path {
+            "" | "//anon" => "[anon]".to_owned(),
+            path => self.own.shown(path).to_owned(),
         };
-        let places = self.candidates(pid, mapping);
-        let build_id = mapping.file.build_id.clone().or_else(|| self.build_id(path, &places));
-        (self.module(tables, path, build_id, 0, places), mapping.offset)
+        let places = self.candidates(mapping);
+        let build_id = mapping.file.build_id.clone().or_else(|| self.build_id(&path, &places));
+        self.module(tables, &path, build_id, 0, places)
     }
 
     /// The row of a file. `process`: whose it is, for what only one process has.
@@ -175,12 +200,12 @@ impl<'a> Modules<'a> {
     }
 
     /// Through the mapping itself, in the process' own root, and, when the process is gone, in ours.
-    fn candidates(&self, pid: u32, mapping: &ProcessMapping) -> Vec<Place> {
+    fn candidates(&self, mapping: &ProcessMapping) -> Vec<Place> {
         let path = &mapping.file.path;
         if !path.starts_with('/') || path.starts_with("//") {
             return Vec::new();
         }
-        let process = self.proc.join(pid.to_string());
+        let process = self.proc.join(self.pid.to_string());
         let range = format!("{:x}-{:x}", mapping.start, mapping.end);
         let path = PathBuf::from(path);
         vec![
@@ -244,8 +269,6 @@ fn is_made_at_run_time(path: &str) -> bool {
 
 #[cfg(test)]
 mod test {
-    use std::sync::Arc;
-
     use host::processes::MappedFile;
     use sandbox::Sandbox;
 

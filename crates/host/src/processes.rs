@@ -26,6 +26,11 @@ const MOST_FOR_ALL: usize = MOST_KEPT / 2;
 /// Mappings, or threads, of a process that is like any other.
 const MODEST: usize = 512;
 
+/// Bytes of `maps` that a scan reads of each process, whatever others have: `MODEST` lines and more.
+const MODEST_MAPS: u64 = 128 << 10;
+/// Bytes of `maps` that a scan reads of processes that have more.
+const LONG_MAPS: u64 = 64 << 20;
+
 /// A process from one exec to the next, or to its end.
 #[derive(Debug, Clone, Default)]
 pub struct ProcessImage {
@@ -72,8 +77,12 @@ impl ProcessLog {
     /// If `proc` itself can't be listed; processes that end meanwhile are passed over.
     pub fn scan(proc: &Path) -> std::io::Result<Self> {
         let mut log = Self::default();
+        let mut left = LONG_MAPS;
         for pid in procfs::numbered_entries(proc)? {
-            if let Ok(image) = read_with(&mut log.files, proc, pid) {
+            let most = MODEST_MAPS.saturating_add(left).min(procfs::MAX_MAPS_BYTES);
+            if let Ok((image, maps)) = read_with(&mut log.files, proc, pid, most) {
+                left = left.saturating_sub(maps.bytes.saturating_sub(MODEST_MAPS));
+                log.left_out += u64::from(maps.is_cut);
                 log.insert_within_budget(image);
             }
         }
@@ -109,7 +118,7 @@ impl ProcessLog {
         }
     }
 
-    /// Mappings and threads for which there was no room.
+    /// Mappings and threads for which there was no room. What was not read of a process counts as one.
     #[must_use]
     pub fn left_out(&self) -> u64 {
         self.left_out
@@ -256,21 +265,23 @@ fn share(files: &mut HashSet<Arc<MappedFile>>, file: MappedFile) -> Arc<MappedFi
 /// # Errors
 /// If it has ended.
 pub fn read(proc: &Path, pid: u32) -> std::io::Result<ProcessImage> {
-    read_with(&mut HashSet::new(), proc, pid)
+    read_with(&mut HashSet::new(), proc, pid, MODEST_MAPS).map(|(image, _)| image)
 }
 
 fn read_with(
     files: &mut HashSet<Arc<MappedFile>>,
     proc: &Path,
     pid: u32,
-) -> std::io::Result<ProcessImage> {
+    most: u64,
+) -> std::io::Result<(ProcessImage, procfs::Maps)> {
     let directory = &proc.join(pid.to_string());
     let task = directory.join("task");
     let threads = procfs::numbered_entries(&task)?
         .into_iter()
         .filter_map(|tid| Some((tid, procfs::read_comm(&task.join(tid.to_string())).ok()?)))
         .collect();
-    let mappings = procfs::read_maps(directory)?
+    let mut maps = procfs::read_maps(directory, most)?;
+    let mappings = std::mem::take(&mut maps.executable)
         .into_iter()
         .map(|entry| ProcessMapping {
             start: entry.start,
@@ -280,7 +291,7 @@ fn read_with(
         })
         .collect();
     let name = procfs::read_comm(directory)?;
-    Ok(ProcessImage { pid, name, threads, mappings, ..ProcessImage::default() })
+    Ok((ProcessImage { pid, name, threads, mappings, ..ProcessImage::default() }, maps))
 }
 
 #[cfg(test)]

@@ -3,8 +3,8 @@
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 /// One executable line of `/proc/PID/maps`.
@@ -25,6 +25,20 @@ pub struct MapsEntry {
     /// Whether the file was deleted.
     pub deleted: bool,
 }
+
+/// What was read of `/proc/PID/maps`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Maps {
+    /// The executable lines.
+    pub executable: Vec<MapsEntry>,
+    /// Bytes read.
+    pub bytes: u64,
+    /// Whether there may be more.
+    pub is_cut: bool,
+}
+
+/// Bytes of one process's `maps` that are read at most: it may have 65,530 mappings, each with a path of 4 KiB.
+pub const MAX_MAPS_BYTES: u64 = 16 << 20;
 
 /// One line of `/proc/modules` (or of `/proc/kallsyms` grouped by the caller).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -153,13 +167,19 @@ pub fn read_comm(directory: &Path) -> io::Result<String> {
     Ok(name.strip_suffix('\n').unwrap_or(&name).to_owned())
 }
 
-/// Reads and parses `/proc/PID/maps` below `directory`.
+/// Reads and parses at most `most` bytes of `/proc/PID/maps` below `directory`.
 ///
 /// # Errors
 /// If the file can't be read: mostly the process is gone.
-pub fn read_maps(directory: &Path) -> io::Result<Vec<MapsEntry>> {
-    let bytes = fs::read(directory.join("maps"))?;
-    Ok(parse_maps(&String::from_utf8_lossy(&bytes)))
+pub fn read_maps(directory: &Path, most: u64) -> io::Result<Maps> {
+    let mut text = Vec::new();
+    let bytes = File::open(directory.join("maps"))?.take(most).read_to_end(&mut text)? as u64;
+    let is_cut = bytes == most;
+    if is_cut {
+        // The last line may lack its end.
+        text.truncate(text.iter().rposition(|byte| *byte == b'\n').unwrap_or(0));
+    }
+    Ok(Maps { executable: parse_maps(&String::from_utf8_lossy(&text)), bytes, is_cut })
 }
 
 /// Where a mapped file of the process at `directory` can be opened whatever happened to its name:
@@ -241,11 +261,27 @@ junk
     }
 
     #[test]
+    fn maps_are_cut_after_a_whole_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let line = "1000-2000 r-xp 00000000 08:01 12 /bin/a\n";
+        fs::write(folder.path().join("maps"), line.repeat(3)).unwrap();
+        let check = |most: usize, lines, is_cut| {
+            let maps = read_maps(folder.path(), most as u64).unwrap();
+            assert_eq!((maps.executable.len(), maps.is_cut), (lines, is_cut), "{most}");
+            assert!(maps.executable.iter().all(|entry| entry.path == "/bin/a"));
+        };
+        check(3 * line.len() + 1, 3, false);
+        check(3 * line.len() - 1, 2, true);
+        check(line.len() - 1, 0, true);
+    }
+
+    #[test]
     fn this_process_reads_itself() {
         let own = Path::new("/proc/self");
         assert!(!read_comm(own).unwrap().is_empty());
-        let maps = read_maps(own).unwrap();
-        assert!(maps.iter().any(|entry| entry.path == "[vdso]"));
+        let whole = read_maps(own, MAX_MAPS_BYTES).unwrap();
+        let maps = &whole.executable;
+        assert!(!whole.is_cut && maps.iter().any(|entry| entry.path == "[vdso]"));
         let exe = maps.iter().find(|entry| entry.path.starts_with('/')).unwrap();
         assert!(mapped_file_paths(own, exe)[0].exists());
         assert!(numbered_entries(&own.join("task")).unwrap().contains(&std::process::id()));

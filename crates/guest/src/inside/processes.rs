@@ -126,8 +126,9 @@ fn read_symbols(
 /// The vDSO is the same in all 64-bit processes: this one's is read.
 fn read_vdso() -> Result<Vec<api::guest::FunctionSymbol>, SymbolsError> {
     const MAX_BYTES: u64 = 1 << 20;
-    let maps = procfs::read_maps(Path::new("/proc/self"))?;
-    let vdso = maps.iter().find(|entry| entry.path == "[vdso]").ok_or(SymbolsError::NoVdso)?;
+    let maps = procfs::read_maps(Path::new("/proc/self"), procfs::MAX_MAPS_BYTES)?;
+    let vdso =
+        maps.executable.iter().find(|entry| entry.path == "[vdso]").ok_or(SymbolsError::NoVdso)?;
     let mut memory = std::fs::File::open("/proc/self/mem")?;
     memory.seek(SeekFrom::Start(vdso.start))?;
     let mut image = Vec::new();
@@ -153,8 +154,8 @@ pub(crate) fn images(proc: &Path, walked: Vec<Process>, modules: &mut Modules) -
         .take(MAX_IMAGES)
         .map(|process| {
             let directory = proc.join(process.pid.to_string());
-            let maps = procfs::read_maps(&directory).unwrap_or_default();
-            (process, directory, maps)
+            let maps = procfs::read_maps(&directory, procfs::MAX_MAPS_BYTES).unwrap_or_default();
+            (process, directory, maps.executable)
         })
         .collect();
     mapped
