@@ -128,8 +128,9 @@ impl HostMachine<'_> {
             extra += &format!(" {}", self.host.cmdline);
         }
         // Emulated AMD SVM: the one way to have real KVM on any machine. Emulation copies strings step by
-        // step: without ERMS kernels take a step per word, not per byte.
-        line.two("-cpu", "max,+svm,-erms,-fsrm");
+        // step: without ERMS kernels take a step per word, not per byte. The virtual GIF and VMSAVE are for
+        // guests of guests: what is not emulated can't crash.
+        line.two("-cpu", "max,+svm,-vgif,-v-vmsave-vmload,-erms,-fsrm");
         line.two("-smp", &self.host.cpus.to_string());
         line.two("-m", &format!("{}M", self.host.memory.as_mebibytes()));
         line.nodes(&self.host.nodes);
