@@ -85,6 +85,7 @@ const TESTS: &[Test] = tests! {
     Main boot_exits::kvm_counts_an_exit_each_time_for_those_said_to_exit_and_none_for_the_others,
     Main iso::by_bios_the_table_is_on_the_screen,
     Main testbed::guests_boot_again_and_answer,
+    Main hostile::files_and_forks_spoil_nobodys_rows,
     All hostile::an_unprivileged_user_spoils_nobodys_rows,
     All testbed::guests_are_stopped_moved_and_get_cpus,
     All testbed::guests_reach_each_other_and_the_host_has_nodes,
