@@ -38,7 +38,9 @@ enum Command {
 }
 
 fn main() -> std::process::ExitCode {
-    if let Some(code) = sandbox::serve::<symbols::SymbolReader>() {
+    if let Some(code) = sandbox::serve::<symbols::SymbolReader>()
+        .or_else(sandbox::serve::<collector::trace::RingReader>)
+    {
         return code;
     }
     let cli: Cli = match usage::parse() {

@@ -6,5 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod bytes;
 pub mod guest;
+pub mod rings;
 pub mod symbols;

@@ -52,6 +52,9 @@ pub enum GuestError {
     /// The VM's memory can't be read.
     #[error(transparent)]
     Memory(#[from] MemoryError),
+    /// The child process that reads it has failed: the file system that it lies in may not answer.
+    #[error("the VM's memory was not read: {0}")]
+    MemoryChild(#[from] sandbox::Failure),
     /// It says of its rings what makes no sense.
     #[error(transparent)]
     Layout(#[from] LayoutError),

@@ -130,7 +130,7 @@ fn apply(
 /// overcommitted when it gives some back, the standard library how much of a file is left to read (by path, too).
 const DENIED: [c_long; 3] = [libc::SYS_newfstatat, libc::SYS_openat, libc::SYS_statx];
 
-const ALLOWED: [c_long; 26] = [
+const ALLOWED: [c_long; 27] = [
     libc::SYS_brk,
     libc::SYS_clock_gettime,
     libc::SYS_close,
@@ -146,6 +146,7 @@ const ALLOWED: [c_long; 26] = [
     libc::SYS_mremap,
     libc::SYS_munmap,
     libc::SYS_pread64,
+    libc::SYS_pwrite64,
     libc::SYS_read,
     libc::SYS_recvmsg,
     libc::SYS_restart_syscall,

@@ -122,6 +122,13 @@ impl<D: AsFd> Socket<D> {
         }
     }
 
+    /// Whether something has come in within `limit`, or the other side is gone.
+    pub(crate) fn is_readable(&self, limit: Duration) -> bool {
+        let limit = Timespec::try_from(limit).unwrap_or(Timespec { tv_sec: 1, tv_nsec: 0 });
+        let readable = poll(&mut [PollFd::new(&self.descriptor, PollFlags::IN)], Some(&limit));
+        readable.is_ok_and(|ready| 0 < ready)
+    }
+
     fn poll(&self, what: PollFlags) -> Result<(), Broken> {
         let left = self
             .deadline

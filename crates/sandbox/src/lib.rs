@@ -1,4 +1,5 @@
-//! Child processes without privileges, which parse what others chose: files of host processes.
+//! Child processes without privileges, which parse what others chose: files of host processes, guests' answers. They also
+//! read what may never answer: memory of VMs.
 //!
 //! ```text
 //!   parent                              child: the same program, started anew
@@ -10,7 +11,8 @@
 //! ```
 //!
 //! A question has a time limit and an answer a size. A child that is late, ends or answers with nonsense is killed and costs
-//! that answer; the next question starts another one. Children that fail again and again are started no more.
+//! that answer; the next question starts another one. Children that fail again and again are started no more. Nobody waits
+//! for a child to end: one that a file system keeps waiting can't.
 //!
 //! Design constraints: a child opens nothing, so the parent opens what it is to read. Whatever a child answers may be what
 //! the bytes that it read made of it: the parent checks answers as it would check those bytes, but for their size and form.
@@ -23,6 +25,7 @@ mod confine;
 mod frame;
 mod parent;
 
+use std::fmt::Debug;
 use std::fs::File;
 
 use serde::Serialize;
@@ -39,7 +42,7 @@ pub trait Parser: Sized {
     /// What it is asked.
     type Question: Serialize + DeserializeOwned;
     /// What it answers.
-    type Answer: Serialize + DeserializeOwned;
+    type Answer: Serialize + DeserializeOwned + Debug;
 
     /// The child's name, of at most 15 bytes: one for each type.
     const NAME: &'static str;

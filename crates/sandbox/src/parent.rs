@@ -24,6 +24,10 @@ const MAX_TIME: Duration = Duration::from_secs(20);
 const MAX_FAILURES: u32 = 64;
 const MAX_LOST_TIME: Duration = Duration::from_secs(120);
 
+/// How long a child may take to end: one that has hung up, one that nobody asks any more.
+const MAX_END: Duration = Duration::from_secs(10);
+const MAX_LAST_WAIT: Duration = Duration::from_millis(100);
+
 /// Why there is no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
@@ -34,7 +38,7 @@ pub enum Failure {
     #[error("the process that parsed it {0}")]
     Ended(String),
     /// It was waited for long enough.
-    #[error("parsing it took more than {} s", .0.as_secs())]
+    #[error("reading it took more than {} s", .0.as_secs())]
     Late(Duration),
     /// The child sent something else, or too much.
     #[error("the process that parsed it sent no valid answer")]
@@ -46,15 +50,23 @@ pub enum Failure {
 
 /// Parses in a child without privileges, which it starts when there is a question.
 #[derive(Debug)]
-pub struct Sandbox<P> {
+pub struct Sandbox<P: Parser> {
     program: PathBuf,
     starter: Option<Starter>,
     running: Option<Running>,
     max_time: Duration,
     failures: u32,
     lost_time: Duration,
-    /// Does without children.
-    here: Option<P>,
+    /// When the question was begun that has no answer yet.
+    asked: Option<Instant>,
+    here: Option<Here<P>>,
+}
+
+/// Does without children.
+#[derive(Debug)]
+struct Here<P: Parser> {
+    parser: P,
+    answer: Option<P::Answer>,
 }
 
 impl<P: Parser> Default for Sandbox<P> {
@@ -74,6 +86,7 @@ impl<P: Parser> Sandbox<P> {
             max_time: MAX_TIME,
             failures: 0,
             lost_time: Duration::ZERO,
+            asked: None,
             here: None,
         }
     }
@@ -81,7 +94,7 @@ impl<P: Parser> Sandbox<P> {
     /// Parses in this process, for tests of what is around it.
     #[must_use]
     pub fn here() -> Self {
-        Self { here: Some(P::start()), ..Self::default() }
+        Self { here: Some(Here { parser: P::start(), answer: None }), ..Self::default() }
     }
 
     /// With another time limit for an answer, for tests.
@@ -104,24 +117,54 @@ impl<P: Parser> Sandbox<P> {
     /// # Errors
     /// When the child did not answer, or there is none.
     pub fn ask(&mut self, question: &P::Question, files: &[&File]) -> Result<P::Answer, Failure> {
-        if let Some(parser) = &mut self.here {
-            return Ok(parser.answer(question, files));
+        self.begin(question, files)?;
+        self.finish()
+    }
+
+    /// Sends a question and waits for no answer: for who has others to wait for. `finish` takes the answer, before the next
+    /// question.
+    ///
+    /// # Errors
+    /// When there is no child to be asked.
+    pub fn begin(&mut self, question: &P::Question, files: &[&File]) -> Result<(), Failure> {
+        if let Some(here) = &mut self.here {
+            here.answer = Some(here.parser.answer(question, files));
+            return Ok(());
         }
         if MAX_FAILURES <= self.failures || MAX_LOST_TIME <= self.lost_time {
             return Err(Failure::GivenUp);
         }
-        let begin = Instant::now();
-        let question = postcard::to_stdvec(question).map_err(|_| Failure::Nonsense)?;
-        let answer = self.exchange(&question, files, begin + self.max_time);
-        if answer.is_err() {
-            self.failures += 1;
-            self.lost_time += begin.elapsed();
+        let began = Instant::now();
+        let sent = self.send(question, files, began + self.max_time);
+        self.asked = Some(began);
+        sent.map_err(|failure| self.failed(failure))
+    }
+
+    /// Waits until `finish` has nothing to wait for, `limit` at most; false: it has.
+    pub fn is_answered(&self, limit: Duration) -> bool {
+        let (Some(running), Some(began)) = (&self.running, self.asked) else { return true };
+        let left = self.max_time.saturating_sub(began.elapsed());
+        running.socket.is_readable(limit.min(left)) || left <= limit
+    }
+
+    /// The answer to the question that was begun.
+    ///
+    /// # Errors
+    /// When the child did not answer.
+    pub fn finish(&mut self) -> Result<P::Answer, Failure> {
+        if let Some(here) = &mut self.here {
+            return here.answer.take().ok_or(Failure::Nonsense);
         }
-        let (answer, is_spent) = answer?;
-        if is_spent {
-            self.running = None;
+        match self.receive() {
+            Ok((answer, is_spent)) => {
+                self.asked = None;
+                if is_spent {
+                    self.running = None;
+                }
+                Ok(answer)
+            }
+            Err(failure) => Err(self.failed(failure)),
         }
-        Ok(answer)
     }
 
     /// The child's process id, while there is one.
@@ -130,22 +173,34 @@ impl<P: Parser> Sandbox<P> {
         self.running.as_ref().map(|running| running.child.id())
     }
 
-    fn exchange(
+    fn failed(&mut self, failure: Failure) -> Failure {
+        self.running = None;
+        self.failures += 1;
+        self.lost_time += self.asked.take().map_or(Duration::ZERO, |began| began.elapsed());
+        failure
+    }
+
+    fn send(
         &mut self,
-        question: &[u8],
+        question: &P::Question,
         files: &[&File],
         deadline: Instant,
-    ) -> Result<(P::Answer, bool), Failure> {
+    ) -> Result<(), Failure> {
+        let question = postcard::to_stdvec(question).map_err(|_| Failure::Nonsense)?;
         let mut running = match self.running.take() {
             Some(running) => running,
             None => self.start_child(deadline)?,
         };
         running.socket.deadline = Some(deadline);
-        let sent = running.socket.send(question, files);
-        let answer = sent.and_then(|()| running.receive());
-        let answer = answer.map_err(|broken| running.failure(broken, self.max_time))?;
+        let sent = running.socket.send(&question, files);
+        sent.map_err(|broken| running.failure(broken, self.max_time))?;
         self.running = Some(running);
-        Ok(answer)
+        Ok(())
+    }
+
+    fn receive(&mut self) -> Result<(P::Answer, bool), Failure> {
+        let running = self.running.as_mut().ok_or(Failure::Nonsense)?;
+        running.receive().map_err(|broken| running.failure(broken, self.max_time))
     }
 
     fn start_child(&mut self, deadline: Instant) -> Result<Running, Failure> {
@@ -181,20 +236,30 @@ impl Running {
         match broken {
             Broken::Late => Failure::Late(max_time),
             Broken::TooLong => Failure::Nonsense,
-            Broken::Closed => Failure::Ended(self.end().map_or("is gone".to_owned(), describe)),
+            Broken::Closed => {
+                Failure::Ended(self.end(MAX_END).map_or("is gone".to_owned(), describe))
+            }
         }
     }
 
-    /// Ends the child, if it has not ended by itself.
-    fn end(&mut self) -> Option<ExitStatus> {
+    /// Ends the child, if it has not ended by itself. `None`: it has not ended yet. One that waits for a file system that
+    /// never answers does not end before that does.
+    fn end(&mut self, limit: Duration) -> Option<ExitStatus> {
+        const LOOK_EVERY: Duration = Duration::from_millis(1);
         let _ = self.child.kill();
-        self.child.wait().ok()
+        let begin = Instant::now();
+        loop {
+            match self.child.try_wait() {
+                Ok(None) if begin.elapsed() < limit => std::thread::sleep(LOOK_EVERY),
+                ended => return ended.ok().flatten(),
+            }
+        }
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.end();
+        self.end(MAX_LAST_WAIT);
     }
 }
 

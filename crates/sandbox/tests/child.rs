@@ -233,7 +233,7 @@ fn whatever_ends_a_child_costs_one_answer() {
         assert_eq!(ask(&mut sandbox, "fine"), Ok("fine".to_owned()), "after {attack}");
     }
     let mut sandbox = sandbox.with_max_time(Duration::from_secs(1));
-    assert_eq!(ask(&mut sandbox, "loop"), Err("parsing it took more than 1 s".to_owned()));
+    assert_eq!(ask(&mut sandbox, "loop"), Err("reading it took more than 1 s".to_owned()));
     let mut sandbox = sandbox.with_max_time(Duration::from_secs(600));
     assert_eq!(ask(&mut sandbox, "fine"), Ok("fine".to_owned()), "after a loop");
 }

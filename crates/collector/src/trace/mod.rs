@@ -27,7 +27,9 @@ mod source;
 mod startup_tasks;
 mod vcpus;
 
-pub use guest::VmError;
+#[doc(hidden)]
+pub use guest::drawn;
+pub use guest::{RingReader, VmError};
 pub use plan::{GuestPath, Scope, TracePlan, Traced};
 pub use record::trace;
 pub(crate) use record::trace_beside;

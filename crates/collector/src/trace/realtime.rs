@@ -11,7 +11,7 @@ impl RealtimePriority {
     /// # Errors
     /// When the kernel refuses: no privilege, or a control group without real-time.
     pub(super) fn begin() -> io::Result<Self> {
-        schedule(libc::SCHED_RR | libc::SCHED_RESET_ON_FORK, 1)?;
+        schedule(0, libc::SCHED_RR | libc::SCHED_RESET_ON_FORK, 1)?;
         Ok(Self(()))
     }
 }
@@ -19,14 +19,24 @@ impl RealtimePriority {
 impl Drop for RealtimePriority {
     fn drop(&mut self) {
         // What was allowed to go up may come down.
-        let _ = schedule(libc::SCHED_OTHER, 0);
+        let _ = schedule(0, libc::SCHED_OTHER, 0);
     }
 }
 
-fn schedule(policy: libc::c_int, priority: libc::c_int) -> io::Result<()> {
+/// Schedules a process of ours, which has one thread, before ordinary tasks, to its end.
+///
+/// # Errors
+/// When the kernel refuses.
+pub(super) fn prefer(process: u32) -> io::Result<()> {
+    let process = libc::pid_t::try_from(process).map_err(io::Error::other)?;
+    schedule(process, libc::SCHED_RR, 1)
+}
+
+/// `task` 0: the calling thread.
+fn schedule(task: libc::pid_t, policy: libc::c_int, priority: libc::c_int) -> io::Result<()> {
     let parameters = libc::sched_param { sched_priority: priority };
-    // SAFETY: 0 is the calling thread; the kernel reads the parameters, which outlive the call.
-    let result = unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) };
+    // SAFETY: the kernel reads the parameters, which outlive the call.
+    let result = unsafe { libc::sched_setscheduler(task, policy, &raw const parameters) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 

@@ -60,10 +60,12 @@ pub enum LayoutError {
 }
 
 /// Addresses in the VM's process.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Addresses {
-    pub(super) heads: Vec<u64>,
-    pub(super) slots: Vec<u64>,
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Addresses {
+    /// Of the pages of the array of `struct trace_ring`.
+    pub heads: Vec<u64>,
+    /// Of the pages of the array of slots.
+    pub slots: Vec<u64>,
 }
 
 impl Claim {
@@ -80,8 +82,11 @@ impl Claim {
         if possible { Ok(()) } else { Err(LayoutError::Size { rings, slots }) }
     }
 
-    /// Where all this lies in the VM's process.
-    pub(super) fn locate(&self, regions: &[Region]) -> Result<Addresses, LayoutError> {
+    /// Where all this lies in the VM's process, whose memory that the guest can write is in `regions`.
+    ///
+    /// # Errors
+    /// When it can't be.
+    pub fn locate(&self, regions: &[Region]) -> Result<Addresses, LayoutError> {
         self.check_sizes()?;
         check_pages(&self.heads, self.rings * RING_BYTES)?;
         check_pages(&self.slots, self.rings * self.slots_per_ring * SLOT_BYTES)?;

@@ -7,11 +7,8 @@ use std::sync::Arc;
 use model::Pid;
 use rustix::io::{Errno, pread, pwrite};
 
-use super::layout::{Addresses, Claim, LayoutError, PAGE, Region};
-use crate::RingMemory;
-use crate::slots::{
-    KINDS, RING_BYTES, RING_HEAD, RING_LOST, RING_MARK, RING_TAIL, SLOT_BYTES, Slot,
-};
+use super::layout::{Addresses, PAGE};
+use crate::slots::{KINDS, RING_BYTES, RING_HEAD, RING_LOST, RING_MARK, RING_TAIL, SLOT_BYTES};
 
 /// Why a VM's memory could not be read or written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -57,14 +54,16 @@ impl ProcessMemory {
         }
     }
 
-    fn read(&self, bytes: &mut [u8], address: u64) -> Result<(), MemoryError> {
-        let wanted = bytes.len();
-        whole(pread(&self.file, bytes, address), wanted)
+    /// The open file.
+    #[must_use]
+    pub fn file(&self) -> &File {
+        &self.file
     }
+}
 
-    fn write(&self, bytes: &[u8], address: u64) -> Result<(), MemoryError> {
-        whole(pwrite(&self.file, bytes, address), bytes.len())
-    }
+fn read(memory: &File, bytes: &mut [u8], address: u64) -> Result<(), MemoryError> {
+    let wanted = bytes.len();
+    whole(pread(memory, bytes, address), wanted)
 }
 
 fn whole(copied: Result<usize, Errno>, wanted: usize) -> Result<(), MemoryError> {
@@ -77,132 +76,123 @@ fn whole(copied: Result<usize, Errno>, wanted: usize) -> Result<(), MemoryError>
     }
 }
 
-/// The rings of a guest, by their pages' addresses in its VM's process.
-#[derive(Debug)]
-pub struct GuestRings {
-    memory: ProcessMemory,
-    claim: Claim,
-    addresses: Addresses,
+/// The rings of a guest, by their pages' addresses in its VM's process. Whoever reads them may wait for ever: that memory may
+/// lie in a file system of the user that runs the VM (FUSE).
+#[derive(Debug, Clone, Copy)]
+pub struct GuestRings<'a> {
+    /// `/proc/PID/mem` of the VM's process.
+    pub memory: &'a File,
+    /// Slots of each ring.
+    pub slots_per_ring: usize,
+    /// Where they lie. Pages that it lacks can't be read.
+    pub addresses: &'a Addresses,
+}
+
+/// Words of a ring's head.
+pub type HeadWords = [u64; RING_BYTES / 8];
+
+/// The mark in a ring's head.
+#[must_use]
+pub fn mark(head: &HeadWords) -> u64 {
+    head[RING_MARK / 8]
+}
+
+/// A ring's losses, by kind.
+#[must_use]
+pub fn lost(head: &HeadWords) -> [u64; KINDS] {
+    std::array::from_fn(|kind| head[RING_LOST / 8 + kind])
 }
 
 /// A piece of memory: where it begins, and its length.
 type Piece = (u64, usize);
 
-impl GuestRings {
-    /// The rings that a guest says to have, in the memory of its VM.
+impl GuestRings<'_> {
+    /// Words of a ring's head.
     ///
     /// # Errors
-    /// When they can't be where it says.
-    pub fn new(
-        memory: ProcessMemory,
-        claim: Claim,
-        regions: &[Region],
-    ) -> Result<Self, LayoutError> {
-        let addresses = claim.locate(regions)?;
-        Ok(Self { memory, claim, addresses })
+    /// If the memory can't be read.
+    pub fn head(&self, ring: usize) -> Result<HeadWords, MemoryError> {
+        let mut words = [0_u64; RING_BYTES / 8];
+        // SAFETY: any bytes are a word.
+        let bytes = unsafe { bytes_of_mut(&mut words) };
+        read(self.memory, bytes, self.head_address(ring, 0)?)?;
+        Ok(words)
     }
 
-    /// Whether every ring carries the mark that the guest was asked to write.
+    /// The head of a ring, and copies of slots from position `from` on, which is where its reader is: at most so many. What
+    /// came in meanwhile is among them: an interrupt's record must be taken with the one that it came on top of.
     ///
     /// # Errors
-    /// When it does not, or can't be read.
-    pub fn check_mark(&self, mark: u64) -> Result<(), MemoryError> {
-        for ring in 0..self.claim.rings {
-            let [found] = self.head_words(ring, [RING_MARK])?;
-            if found != mark {
-                return Err(MemoryError::Unreadable);
+    /// If the memory can't be read.
+    pub fn take(
+        &self,
+        ring: usize,
+        from: u64,
+        at_most: usize,
+    ) -> Result<(u64, Vec<u8>), MemoryError> {
+        let mut bytes = Vec::new();
+        loop {
+            let head = self.head(ring)?[RING_HEAD / 8];
+            let there = head.wrapping_sub(from);
+            let taken = bytes.len() / SLOT_BYTES;
+            let ready = usize::try_from(there).map_or(usize::MAX, |there| there.min(at_most));
+            if (self.slots_per_ring as u64) < there || ready <= taken {
+                return Ok((head, bytes));
+            }
+            self.copy(ring, from.wrapping_add(taken as u64), ready - taken, &mut bytes)?;
+        }
+    }
+
+    /// Lets the probes write what lies before a position.
+    ///
+    /// # Errors
+    /// If the memory can't be written.
+    pub fn free(&self, ring: usize, to: u64) -> Result<(), MemoryError> {
+        let bytes = to.to_ne_bytes();
+        let address = self.head_address(ring, RING_TAIL)?;
+        whole(pwrite(self.memory, &bytes, address), bytes.len())
+    }
+
+    /// Appends copies of `n` slots from a position on, in two pieces around the wrap. The kernel copies upwards, in steps
+    /// that no slot lies across.
+    fn copy(&self, ring: usize, from: u64, n: usize, to: &mut Vec<u8>) -> Result<(), MemoryError> {
+        let slots = self.slots_per_ring as u64;
+        let first = usize::try_from(from % slots).unwrap_or(0);
+        let before_wrap = n.min(self.slots_per_ring - first);
+        for (first, n) in [(first, before_wrap), (0, n - before_wrap)] {
+            let start = (ring * self.slots_per_ring + first) * SLOT_BYTES;
+            for (address, length) in pieces(&self.addresses.slots, start, n * SLOT_BYTES)? {
+                let at = to.len();
+                to.resize(at + length, 0);
+                read(self.memory, &mut to[at..], address)?;
             }
         }
         Ok(())
     }
 
-    /// Looks again whether the memory still is where it was; to be asked before writing, now and then: memory may be
-    /// taken out of a running VM.
-    ///
-    /// # Errors
-    /// When it is not.
-    pub fn check_regions(&self, regions: &[Region]) -> Result<(), MemoryError> {
-        match self.claim.locate(regions) {
-            Ok(addresses) if addresses == self.addresses => Ok(()),
-            _ => Err(MemoryError::Moved),
-        }
-    }
-
-    /// How full a ring is, from 0 to 1.
-    ///
-    /// # Errors
-    /// If the memory can't be read.
-    #[expect(clippy::cast_precision_loss, reason = "a share")]
-    pub fn fill(&self, ring: usize) -> Result<f64, MemoryError> {
-        let (head, tail) = self.counters(ring)?;
-        Ok((head.wrapping_sub(tail) as f64 / self.claim.slots_per_ring as f64).min(1.0))
-    }
-
-    /// Words of a ring's head.
-    fn head_words<const N: usize>(
-        &self,
-        ring: usize,
-        offsets: [usize; N],
-    ) -> Result<[u64; N], MemoryError> {
-        let mut words = [0_u64; RING_BYTES / 8];
-        // SAFETY: any bytes are a word.
-        let bytes = unsafe { bytes_of_mut(&mut words) };
-        self.memory.read(bytes, self.head_address(ring, 0))?;
-        Ok(offsets.map(|offset| words[offset / 8]))
-    }
-
     /// Heads are aligned, so none crosses a page.
-    fn head_address(&self, ring: usize, offset: usize) -> u64 {
+    fn head_address(&self, ring: usize, offset: usize) -> Result<u64, MemoryError> {
         let at = ring * RING_BYTES + offset;
-        self.addresses.heads[at / PAGE] + (at % PAGE) as u64
-    }
-}
-
-impl RingMemory for GuestRings {
-    type Error = MemoryError;
-
-    fn counters(&self, ring: usize) -> Result<(u64, u64), MemoryError> {
-        let [head, tail] = self.head_words(ring, [RING_HEAD, RING_TAIL])?;
-        Ok((head, tail))
-    }
-
-    /// The kernel copies upwards, in steps that no slot lies across.
-    fn read_slots(&self, ring: usize, first: usize, slots: &mut [Slot]) -> Result<(), MemoryError> {
-        let start = (ring * self.claim.slots_per_ring + first) * SLOT_BYTES;
-        let pieces = pieces(&self.addresses.slots, start, size_of_val(slots));
-        // SAFETY: any bytes are a slot.
-        let mut bytes = unsafe { bytes_of_mut(slots) };
-        for (address, length) in pieces {
-            let (now, rest) = bytes.split_at_mut(length);
-            self.memory.read(now, address)?;
-            bytes = rest;
-        }
-        Ok(())
-    }
-
-    fn set_tail(&mut self, ring: usize, tail: u64) -> Result<(), MemoryError> {
-        self.memory.write(&tail.to_ne_bytes(), self.head_address(ring, RING_TAIL))
-    }
-
-    fn lost(&self, ring: usize) -> Result<[u64; KINDS], MemoryError> {
-        self.head_words(ring, std::array::from_fn(|kind| RING_LOST + kind * 8))
+        let page = self.addresses.heads.get(at / PAGE).ok_or(MemoryError::Moved)?;
+        Ok(page + (at % PAGE) as u64)
     }
 }
 
 /// The pieces that `bytes` of an array lie in whose pages have these addresses; neighbours are joined.
-fn pieces(pages: &[u64], start: usize, bytes: usize) -> Vec<Piece> {
+fn pieces(pages: &[u64], start: usize, bytes: usize) -> Result<Vec<Piece>, MemoryError> {
     let mut pieces: Vec<Piece> = Vec::new();
     let (mut at, end) = (start, start + bytes);
     while at < end {
         let length = (PAGE - at % PAGE).min(end - at);
-        let address = pages[at / PAGE] + (at % PAGE) as u64;
+        let page = pages.get(at / PAGE).ok_or(MemoryError::Moved)?;
+        let address = page + (at % PAGE) as u64;
         match pieces.last_mut() {
             Some((last, joined)) if *last + *joined as u64 == address => *joined += length,
             _ => pieces.push((address, length)),
         }
         at += length;
     }
-    pieces
+    Ok(pieces)
 }
 
 /// # Safety
@@ -217,13 +207,14 @@ unsafe fn bytes_of_mut<T>(values: &mut [T]) -> &mut [u8] {
 mod test {
     use std::io::{Read, Write};
 
+    use super::super::layout::{Claim, Region};
     use super::*;
 
     #[test]
     fn neighbouring_pages_are_one_piece() {
         let pages = [0x1000, 0x2000, 0x9000, 0x3000];
         let check = |start, bytes, expected: &[Piece]| {
-            assert_eq!(pieces(&pages, start, bytes), expected, "{start}+{bytes}");
+            assert_eq!(pieces(&pages, start, bytes).unwrap(), expected, "{start}+{bytes}");
         };
         check(0, 0, &[]);
         check(16, 32, &[(0x1010, 32)]);
@@ -236,13 +227,13 @@ mod test {
     }
 
     /// Rings in this process's own memory: its "guest" is the test.
-    fn own(words: &mut [u64]) -> GuestRings {
+    fn own(words: &mut [u64]) -> Addresses {
         let address = words.as_ptr().addr() as u64;
         let page = address.div_ceil(PAGE as u64);
         let region = Region { first_page: page, pages: 5, address: page * PAGE as u64 };
         let slots = [3, 1, 4, 2].map(|n| page + n).to_vec();
         let claim = Claim { slots_per_ring: 512, rings: 2, heads: vec![page], slots };
-        GuestRings::new(memory(std::process::id()), claim, &[region]).unwrap()
+        claim.locate(&[region]).unwrap()
     }
 
     /// The word at an offset from the first page.
@@ -254,38 +245,47 @@ mod test {
     #[test]
     fn rings_are_read_and_written_across_scattered_pages() {
         let mut words = vec![0u64; 6 * PAGE / 8];
-        let mut rings = own(&mut words);
+        let addresses = &own(&mut words);
+        let memory = &memory(std::process::id());
+        let rings = GuestRings { memory: memory.file(), slots_per_ring: 512, addresses };
         *word(&mut words, RING_BYTES) = 5;
         *word(&mut words, RING_BYTES + RING_MARK) = 77;
-        *word(&mut words, RING_MARK) = 77;
         *word(&mut words, RING_BYTES + RING_LOST + 8) = 9;
+        *word(&mut words, RING_HEAD) = 257;
         // Ring 0: pages 3 and 1. Its slot 255 is the last of page 3, slot 256 the first of page 1.
         *word(&mut words, 4 * PAGE - 16) = 0xaa;
         *word(&mut words, PAGE + 8) = 0xbb;
-        assert_eq!(rings.counters(1), Ok((5, 0)));
-        assert_eq!(rings.check_mark(77), Ok(()));
-        assert_eq!(rings.check_mark(78), Err(MemoryError::Unreadable));
-        assert_eq!(rings.lost(1).unwrap()[..3], [0, 9, 0]);
-        assert!((rings.fill(1).unwrap() - 5.0 / 512.0).abs() < 1e-9);
-        let mut slots = [Slot::default(); 2];
-        rings.read_slots(0, 255, &mut slots).unwrap();
-        assert_eq!(slots, [Slot { tag: 0xaa, payload: 0 }, Slot { tag: 0, payload: 0xbb }]);
-        rings.set_tail(1, 4).unwrap();
+        let head = rings.head(1).unwrap();
+        assert_eq!((mark(&head), lost(&head)[..3].to_vec()), (77, vec![0, 9, 0]));
+        let bytes = |slots: &[u64]| slots.iter().copied().flat_map(u64::to_ne_bytes).collect();
+        let both: Vec<u8> = bytes(&[0xaa, 0, 0, 0xbb]);
+        assert_eq!(rings.take(0, 255, 10), Ok((257, both)));
+        assert_eq!(rings.take(0, 255, 1), Ok((257, bytes(&[0xaa, 0]))));
+        assert_eq!(rings.take(0, 257, 10), Ok((257, vec![])));
+        // A head that is out of reach gives no slots.
+        assert_eq!(rings.take(0, 258, 10), Ok((257, vec![])));
+        // Around the wrap, which is from page 1 to page 3.
+        *word(&mut words, RING_HEAD) = 1025;
+        *word(&mut words, 2 * PAGE - 16) = 0xcc;
+        *word(&mut words, 3 * PAGE) = 0xdd;
+        assert_eq!(rings.take(0, 1023, 10), Ok((1025, bytes(&[0xcc, 0, 0xdd, 0]))));
+        rings.free(1, 4).unwrap();
         assert_eq!(*word(&mut words, RING_BYTES + RING_TAIL), 4);
-        assert_eq!(rings.check_regions(&[]), Err(MemoryError::Moved));
+        assert_eq!(rings.head(9), Err(MemoryError::Moved));
+        assert_eq!(rings.take(4, 257, 0), Ok((0, vec![])));
     }
 
     #[test]
     fn a_process_that_is_gone_or_has_no_such_memory_is_an_error() {
-        let region = Region { first_page: 0, pages: 1 << 40, address: 0 };
-        let claim = Claim { slots_per_ring: 256, rings: 1, heads: vec![0], slots: vec![1] };
         let mut child = std::process::Command::new("/bin/sleep").arg("100").spawn().unwrap();
-        let mut rings = GuestRings::new(memory(child.id()), claim, &[region]).unwrap();
-        assert_eq!(rings.counters(0), Err(MemoryError::Moved));
-        assert_eq!(rings.set_tail(0, 1), Err(MemoryError::Moved));
+        let memory = &memory(child.id());
+        let addresses = &Addresses { heads: vec![0], slots: vec![0x1000] };
+        let rings = GuestRings { memory: memory.file(), slots_per_ring: 256, addresses };
+        assert_eq!(rings.head(0), Err(MemoryError::Moved));
+        assert_eq!(rings.free(0, 1), Err(MemoryError::Moved));
         child.kill().unwrap();
         child.wait().unwrap();
-        assert_eq!(rings.counters(0), Err(MemoryError::Gone));
+        assert_eq!(rings.head(0), Err(MemoryError::Gone));
         let gone = ProcessMemory::open(Path::new("/proc"), Pid(child.id()));
         assert_eq!(gone.err(), Some(MemoryError::Gone));
     }
@@ -307,14 +307,14 @@ mod test {
             u64::from_str_radix(end, 16).unwrap() - 8
         };
         let (before, mut word) = (memory(child.id()), [0; 8]);
-        assert_eq!(before.read(&mut word, stack()), Ok(()));
+        assert_eq!(read(before.file(), &mut word, stack()), Ok(()));
         let mut pipes = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
         // What is echoed is said by the later program.
         pipes.0.write_all(b"go\nx").unwrap();
         pipes.1.read_exact(&mut [0]).unwrap();
-        assert_eq!(memory(child.id()).read(&mut word, stack()), Ok(()));
-        assert_eq!(before.read(&mut word, stack()), Err(MemoryError::Gone));
-        assert_eq!(before.write(&word, stack()), Err(MemoryError::Gone));
+        assert_eq!(read(memory(child.id()).file(), &mut word, stack()), Ok(()));
+        assert_eq!(read(before.file(), &mut word, stack()), Err(MemoryError::Gone));
+        assert_eq!(whole(pwrite(before.file(), &word, stack()), 8), Err(MemoryError::Gone));
         drop(pipes);
         child.wait().unwrap();
     }

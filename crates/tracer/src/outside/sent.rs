@@ -57,7 +57,7 @@ impl SentRings {
             return Err(SentError::Length(bytes.len()));
         }
         for slot in bytes.as_chunks::<SLOT_BYTES>().0 {
-            ring.push(decode(slot), capacity);
+            ring.push(self::slot(slot), capacity);
         }
         Ok(())
     }
@@ -85,7 +85,7 @@ impl Ring {
     }
 }
 
-fn decode(bytes: &[u8; SLOT_BYTES]) -> Slot {
+pub(super) fn slot(bytes: &[u8; SLOT_BYTES]) -> Slot {
     let word = |at: usize| bytes[at..].first_chunk().copied().map_or(0, u64::from_le_bytes);
     Slot { tag: word(0), payload: word(8) }
 }

@@ -8,6 +8,7 @@ use guest::Limits;
 use host::vms::VmProcess;
 use model::MachineId;
 use probes::FoundVm;
+use sandbox::Sandbox;
 
 use super::Guest;
 use super::worker::{self, Command, Message, Work};
@@ -115,6 +116,6 @@ impl AskedGuest {
             Ok(Message::Failed(reason)) => return Err(reason),
             _ => return Err(GuestError::WorkerEnded),
         };
-        Guest::new(name, &wanted, begun, (commands, messages))
+        Guest::new(name, &wanted, begun, (commands, messages), Sandbox::default())
     }
 }

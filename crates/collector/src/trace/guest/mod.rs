@@ -8,8 +8,12 @@
 mod ask;
 mod clock_warnings;
 mod cpus;
+#[doc(hidden)]
+pub mod drawn;
 mod find;
 mod rate_limit;
+mod read_rings;
+mod ring_child;
 mod rings;
 mod worker;
 
@@ -22,6 +26,7 @@ use api::guest::{MAX_TRACE_BYTES, TraceStarted, TraceStopped, TraceTaskRow};
 use model::{
     HostNs, Machine, MachineId, Pid, Tid, TraceEvent, TraceEventKind, TraceStack, TraceTask,
 };
+use sandbox::Sandbox;
 use tracer::SLOT_BYTES;
 use tracer::outside::GuestClock;
 
@@ -29,6 +34,7 @@ pub(super) use ask::{AskedGuest, GuestPlan};
 pub(super) use cpus::vcpu_threads;
 pub use find::VmError;
 pub(crate) use find::{all_vms, find_vm};
+pub use ring_child::RingReader;
 
 use self::ask::{ANSWER_TIME, MAX_MESSAGES, Wanted};
 use self::clock_warnings::ClockWarnings;
@@ -100,8 +106,9 @@ impl Guest {
         wanted: &Wanted,
         Begun { asked, mut started, vm, process, clocks }: Begun,
         (commands, messages): (Sender<Command>, Receiver<Message>),
+        child: Sandbox<RingReader>,
     ) -> Result<Self, GuestError> {
-        let (rings, path) = Rings::open(wanted, &vm, process, &started)?;
+        let (rings, path) = Rings::open(wanted, &vm, process, &started, child)?;
         let mut row = Machine {
             name,
             kernel: started.kernel_release.clone(),
@@ -156,7 +163,7 @@ impl Guest {
                 self.command.ended |= exit_code.is_some();
                 self.command.exit_code = self.command.exit_code.or(exit_code);
                 if self.failed.is_none()
-                    && let Err(reason) = self.rings.check_regions(&vm)
+                    && let Err(reason) = self.rings.check_regions(&vm, &mut self.queue.events)
                 {
                     self.fail(reason);
                 }
@@ -171,7 +178,7 @@ impl Guest {
             Message::Stopped(stopped, clocks) => {
                 self.take_clocks(clocks);
                 if self.failed.is_none()
-                    && let Err(reason) = self.rings.set_lost(&stopped.lost)
+                    && let Err(reason) = self.rings.set_lost(&stopped.lost, &mut self.queue.events)
                 {
                     self.fail(reason);
                 }
@@ -231,10 +238,9 @@ impl Guest {
         if self.failed.is_some() {
             return 0.0;
         }
-        let waiting = &mut self.queue.events[ring];
-        let before = waiting.len();
-        let drained = self.rings.drain(ring, at_most, self.started.base_ns, waiting);
-        let came = (waiting.len() - before) as u64;
+        let (before, is_last) = (self.waiting(), self.stopped.is_some());
+        let drained = self.rings.drain(ring, at_most, is_last, &mut self.queue.events);
+        let came = (self.waiting() - before) as u64;
         match drained.and_then(|fill| self.queue.rate_limit.add(probes::now(), came).map(|()| fill))
         {
             Ok(fill) => fill,
@@ -264,7 +270,8 @@ impl Guest {
         if self.failed.is_none() {
             self.failed = Some(reason);
             self.row.end = probes::now();
-            self.rings.read_lost();
+            // What can't be read stays as it was read last.
+            let _ = self.rings.read_lost(&mut self.queue.events);
             self.ask_to_stop();
         }
     }

@@ -3,10 +3,13 @@
 use super::super::plan::GuestPath;
 use super::ask::Wanted;
 use super::cpus::numbers;
+use super::read_rings::ReadRings;
+use super::ring_child::RingReader;
 use api::guest::{TraceLost, TraceSlots, TraceStarted};
 use model::{HostNs, LostEvents, TraceEvent};
 use probes::FoundVm;
-use tracer::outside::{Claim, GuestRings, MemoryError, ProcessMemory, Region, SentRings};
+use sandbox::Sandbox;
+use tracer::outside::{Claim, MemoryError, ProcessMemory, Region, SentRings, TakenSlots};
 use tracer::{Consumer, KINDS, RingError, RingId, RingMemory, lost_events};
 
 use crate::GuestError;
@@ -18,6 +21,8 @@ pub(super) struct Rings {
     slots_per_ring: usize,
     /// By ring.
     consumers: Vec<Consumer>,
+    /// What the programs' times count from, on the guest's clock.
+    base_ns: u64,
     /// By ring: losses before the trace began, by kind.
     lost_before: Vec<[u64; KINDS]>,
     /// As they were last read: the guest may be gone.
@@ -26,7 +31,7 @@ pub(super) struct Rings {
 
 #[derive(Debug)]
 enum Memory {
-    Outside(GuestRings),
+    Outside(Box<ReadRings>),
     Sent(SentRings),
 }
 
@@ -40,12 +45,13 @@ impl Rings {
         vm: &FoundVm,
         process: Result<ProcessMemory, MemoryError>,
         started: &TraceStarted,
+        child: Sandbox<RingReader>,
     ) -> Result<(Self, Result<(), Option<GuestError>>), GuestError> {
         let machine = wanted.machine;
         let (rings, slots_per_ring) = (started.rings as usize, started.slots_per_ring as usize);
         check_rings(rings, vm)?;
-        let (memory, path) = match outside(wanted, vm, process, started) {
-            Ok(memory) => (Memory::Outside(memory), Ok(())),
+        let (memory, path) = match outside(wanted, vm, process, started, child) {
+            Ok(memory) => (Memory::Outside(Box::new(memory)), Ok(())),
             // Whoever runs a VM chooses its channel: it may be another VM's.
             Err(Some(reason)) if started.command.is_some() => {
                 return Err(GuestError::CommandRefused(Box::new(reason)));
@@ -58,33 +64,43 @@ impl Rings {
         let consumer = |cpu| Consumer::new(RingId { machine, cpu }, slots_per_ring);
         let consumers = (0..started.rings).map(consumer).collect();
         let lost_before = lost_before(&started.lost, rings);
-        let rings = Self { memory, slots_per_ring, consumers, lost_before, lost: Vec::new() };
+        let base_ns = started.base_ns;
+        let lost = Vec::new();
+        let rings = Self { memory, slots_per_ring, consumers, base_ns, lost_before, lost };
         Ok((rings, path))
     }
 
     /// Appends what has come in on a ring, at the guest's times: at most so many slots. Says how full it was, from 0 to 1;
-    /// 1 where more was left.
+    /// 1 where more was left. Memory that is slow holds nobody up, unless `is_last`: what it has comes with a later look, be
+    /// that at another ring.
     pub(super) fn drain(
         &mut self,
         ring: usize,
         at_most: usize,
-        base_ns: u64,
-        events: &mut Vec<TraceEvent>,
+        is_last: bool,
+        events: &mut [Vec<TraceEvent>],
     ) -> Result<f64, GuestError> {
-        let consumer = &mut self.consumers[ring];
-        let used = match &mut self.memory {
-            Memory::Outside(memory) => drain(consumer, memory, ring, at_most, base_ns, events),
-            Memory::Sent(memory) => drain(consumer, memory, ring, at_most, base_ns, events),
+        let Self { memory, consumers, base_ns, .. } = self;
+        let used = match memory {
+            Memory::Outside(memory) => {
+                memory.drain(ring, at_most, is_last, &mut sink(consumers, *base_ns, events))
+            }
+            Memory::Sent(memory) => {
+                drain(&mut consumers[ring], memory, ring, at_most, *base_ns, &mut events[ring])
+            }
         }?;
         Ok(if at_most as u64 <= used { 1.0 } else { share(used, self.slots_per_ring) })
     }
 
     /// The memory is still where it was.
-    pub(super) fn check_regions(&mut self, vm: &FoundVm) -> Result<(), GuestError> {
+    pub(super) fn check_regions(
+        &mut self,
+        vm: &FoundVm,
+        events: &mut [Vec<TraceEvent>],
+    ) -> Result<(), GuestError> {
         let Memory::Outside(memory) = &self.memory else { return Ok(()) };
         memory.check_regions(&regions(vm))?;
-        self.read_lost();
-        Ok(())
+        self.read_lost(events)
     }
 
     /// Takes slots that the guest sent.
@@ -99,33 +115,35 @@ impl Rings {
     }
 
     /// The guest's own counters at the end: where its memory can't be read, there are no others.
-    pub(super) fn set_lost(&mut self, lost: &[TraceLost]) -> Result<(), GuestError> {
+    pub(super) fn set_lost(
+        &mut self,
+        lost: &[TraceLost],
+        events: &mut [Vec<TraceEvent>],
+    ) -> Result<(), GuestError> {
         if let Memory::Sent(memory) = &mut self.memory {
             for TraceLost { ring, counts } in lost {
                 memory.set_lost(*ring as usize, counts)?;
             }
         }
-        self.read_lost();
-        Ok(())
+        self.read_lost(events)
     }
 
-    /// Reads how much was lost so far; without an answer it stays as it was.
-    pub(super) fn read_lost(&mut self) {
-        let rings = self.consumers.len();
-        let of = |ring: usize| {
-            let lost = match &self.memory {
-                Memory::Outside(memory) => memory.lost(ring).ok(),
-                Memory::Sent(memory) => memory.lost(ring).ok(),
-            };
-            let before = &self.lost_before[ring];
-            let since = |lost: [u64; KINDS]| {
-                std::array::from_fn(|kind| lost[kind].saturating_sub(before[kind]))
-            };
-            lost.map(|lost| lost_events(u32::try_from(ring).unwrap_or(u32::MAX), &since(lost)))
+    /// Reads how much was lost so far. What was asked for before comes first, to `events`.
+    pub(super) fn read_lost(&mut self, events: &mut [Vec<TraceEvent>]) -> Result<(), GuestError> {
+        let Self { memory, consumers, base_ns, .. } = self;
+        let lost: Vec<[u64; KINDS]> = match memory {
+            Memory::Outside(memory) => {
+                memory.lost(&mut sink(consumers, *base_ns, events))?.to_vec()
+            }
+            Memory::Sent(memory) => {
+                (0..consumers.len()).map(|ring| memory.lost(ring)).collect::<Result<_, _>>()?
+            }
         };
-        if let Some(lost) = (0..rings).map(of).collect::<Option<Vec<_>>>() {
-            self.lost = lost.concat();
-        }
+        let rows = (0_u32..).zip(lost).zip(&self.lost_before).map(|((ring, lost), before)| {
+            lost_events(ring, &std::array::from_fn(|kind| lost[kind].saturating_sub(before[kind])))
+        });
+        self.lost = rows.flatten().collect();
+        Ok(())
     }
 
     /// Events lost, as last read.
@@ -143,6 +161,18 @@ fn lost_before(rows: &[TraceLost], rings: usize) -> Vec<[u64; KINDS]> {
         }
     }
     before
+}
+
+/// Appends what a child took out of a ring to its events.
+fn sink<'a>(
+    consumers: &'a mut [Consumer],
+    base_ns: u64,
+    events: &'a mut [Vec<TraceEvent>],
+) -> impl FnMut(usize, &mut TakenSlots) -> Result<(), GuestError> + 'a {
+    move |ring, slots| {
+        let (consumer, events) = (&mut consumers[ring], &mut events[ring]);
+        drain(consumer, slots, ring, usize::MAX, base_ns, events).map(drop)
+    }
 }
 
 /// Slots that were used.
@@ -179,10 +209,12 @@ fn outside(
     vm: &FoundVm,
     process: Result<ProcessMemory, MemoryError>,
     started: &TraceStarted,
-) -> Result<GuestRings, Option<GuestError>> {
+    child: Sandbox<RingReader>,
+) -> Result<ReadRings, Option<GuestError>> {
     let rings = || {
         let process = process.map_err(GuestError::from);
-        process.and_then(|process| read_outside(vm, process, started, wanted.mark)).map_err(Some)
+        let read = |process| read_outside(vm, process, started, wanted.mark, child);
+        process.and_then(read).map_err(Some)
     };
     match wanted.path {
         GuestPath::Memory => rings(),
@@ -196,7 +228,8 @@ fn read_outside(
     process: ProcessMemory,
     started: &TraceStarted,
     mark: u64,
-) -> Result<GuestRings, GuestError> {
+    child: Sandbox<RingReader>,
+) -> Result<ReadRings, GuestError> {
     if let Some(problem) = &started.pages_problem {
         return Err(GuestError::NoPages(problem.clone()));
     }
@@ -209,9 +242,7 @@ fn read_outside(
         heads: started.head_pages.clone(),
         slots: started.slot_pages.clone(),
     };
-    let rings = GuestRings::new(process, claim, &regions(vm))?;
-    rings.check_mark(mark)?;
-    Ok(rings)
+    ReadRings::open(child, process, claim, &regions(vm), mark)
 }
 
 /// The memory that the guest can write: nothing else of its VM's process is ever touched.

@@ -1,24 +1,16 @@
 //! A drawn guest: its memory is a piece of this process's, its `vmscope-guest` the test.
 
-use std::path::Path;
 use std::sync::mpsc::{SyncSender, channel, sync_channel};
 
 use api::guest::{TraceLost, TraceSlots, TraceStackRow};
 use model::PrevState;
-use probes::{FoundVm, MemorySlot, VcpuClock};
-use tracer::outside::{ClockSample, ProcessMemory};
+use probes::FoundVm;
 
+use super::drawn::{self, AHEAD_NS, BASE_NS, MARK, RING_BYTES, SLOTS, clocks, started, vm, wanted};
 use super::*;
 use crate::trace::plan::GuestPath;
 
 const PAGE: usize = 4096;
-/// Two rings of this many slots: a page of slots each, behind a page of heads.
-const SLOTS: usize = 256;
-const RING_BYTES: usize = 512;
-const MARK: u64 = 0x1234;
-/// Guest times count from here, and the host's clock is ahead by the second value.
-const BASE_NS: u64 = 10_000;
-const AHEAD_NS: u64 = 1_000_000;
 
 struct DrawnGuest {
     memory: Vec<u64>,
@@ -35,21 +27,8 @@ impl DrawnGuest {
         for ring in 0..2 {
             *drawn.word(ring * RING_BYTES + 8) = MARK;
         }
-        let started = TraceStarted {
-            cpus: vec![0, 1],
-            base_ns: BASE_NS,
-            begin_ns: BASE_NS,
-            after_ns: BASE_NS,
-            slots_per_ring: u32::try_from(SLOTS).unwrap(),
-            rings: 2,
-            head_pages: vec![7],
-            slot_pages: vec![8, 9],
-            command: Some(50),
-            ..TraceStarted::default()
-        };
-        let wanted = wanted(MARK);
-        let first = begun(started, &drawn);
-        let guest = Guest::new("a".to_owned(), &wanted, first, (commands, messages)).unwrap();
+        let guest = new("a", &wanted(MARK), begun(started(), &drawn), (commands, messages));
+        let guest = guest.unwrap();
         assert_eq!(guest.machine().path, "guest memory");
         (drawn, guest)
     }
@@ -65,22 +44,7 @@ impl DrawnGuest {
     }
 
     fn vm(&self) -> FoundVm {
-        let slot =
-            MemorySlot { first_page: 7, pages: 3, address: self.start() as u64, read_only: false };
-        let vcpu = |number| VcpuClock {
-            number,
-            tid: Some(Tid(99 + number)),
-            tsc_offset: 0,
-            tsc_ratio: 1 << 32,
-            protected: false,
-        };
-        FoundVm {
-            pid: Pid(std::process::id()),
-            kvm: 1,
-            slots: vec![slot],
-            more_slots: false,
-            vcpus: vec![vcpu(0), vcpu(1)],
-        }
+        vm(Pid(std::process::id()), self.start() as u64)
     }
 
     /// Writes a record of one slot, as the probes do.
@@ -112,23 +76,18 @@ impl DrawnGuest {
     }
 }
 
-fn wanted(mark: u64) -> Wanted {
-    let (machine, path, link) = (MachineId(1), GuestPath::Memory, "vsock");
-    Wanted { machine, mark, path, link, slots_per_look: 2 * SLOTS }
+/// Its rings are read in this process.
+fn new(
+    name: &str,
+    wanted: &Wanted,
+    begun: Begun,
+    ends: (Sender<Command>, Receiver<Message>),
+) -> Result<Guest, GuestError> {
+    Guest::new(name.to_owned(), wanted, begun, ends, Sandbox::here())
 }
 
-/// It was asked 100 ns before it began, and had answered 100 ns later.
 fn begun(started: TraceStarted, drawn: &DrawnGuest) -> Begun {
-    let began = BASE_NS + AHEAD_NS;
-    let asked = HostNs(began - 100)..HostNs(began + 100);
-    let vm = drawn.vm();
-    let process = ProcessMemory::open(Path::new("/proc"), vm.pid);
-    Begun { asked, started, vm, process, clocks: clocks(BASE_NS) }
-}
-
-fn clocks(guest_ns: u64) -> Clocks {
-    let sample = ClockSample { guest_ns, host: HostNs(guest_ns + AHEAD_NS), error_ns: 3 };
-    Clocks { sample, warning: None }
+    drawn::begun(started, drawn.vm())
 }
 
 fn drain(guest: &mut Guest, ring: u32) -> Vec<TraceEvent> {
@@ -255,7 +214,7 @@ fn memory_that_does_not_hold_the_mark_is_not_believed() {
     let wanted = wanted(1);
     let started = TraceStarted { command: None, ..guest.started.clone() };
     let parts = begun(started, &drawn);
-    let guest = Guest::new(String::new(), &wanted, parts, (commands, sync_channel(1).1)).unwrap();
+    let guest = new("", &wanted, parts, (commands, sync_channel(1).1)).unwrap();
     let row = guest.machine();
     assert_eq!(row.path, "vsock");
     assert!(row.missing[0].1.contains("is it encrypted?"), "{row:?}");
@@ -266,13 +225,13 @@ fn memory_that_does_not_hold_the_mark_is_not_believed() {
 fn a_command_runs_in_no_other_guest() {
     let (drawn, guest) = DrawnGuest::new();
     for path in [GuestPath::Memory, GuestPath::Link] {
-        let new = |mark| {
+        let with_mark = |mark| {
             let wanted = Wanted { path, ..wanted(mark) };
             let parts = begun(guest.started.clone(), &drawn);
-            Guest::new(String::new(), &wanted, parts, (channel().0, sync_channel(1).1))
+            new("", &wanted, parts, (channel().0, sync_channel(1).1))
         };
-        assert!(new(MARK).is_ok());
-        let refused = new(1).unwrap_err().to_string();
+        assert!(with_mark(MARK).is_ok());
+        let refused = with_mark(1).unwrap_err().to_string();
         assert!(refused.starts_with("COMMAND is not run, another guest may be"), "{refused}");
     }
 }
@@ -285,7 +244,7 @@ fn sizes_that_can_not_be_are_refused() {
         let started = TraceStarted { rings, slots_per_ring, ..guest.started.clone() };
         let parts = begun(started, &drawn);
         let ends = (channel().0, sync_channel(1).1);
-        assert!(Guest::new(String::new(), &wanted, parts, ends).is_err());
+        assert!(new("", &wanted, parts, ends).is_err());
     }
 }
 
@@ -305,7 +264,7 @@ fn losses_before_its_begin_are_none() {
     started.lost = vec![row(0, &[0, 2, 9]), row(1, &[0; 64]), row(7, &[1])];
     let parts = begun(started, &drawn);
     let (commands, messages) = (channel().0, sync_channel(1).1);
-    let mut guest = Guest::new(String::new(), &wanted(MARK), parts, (commands, messages)).unwrap();
+    let mut guest = new("", &wanted(MARK), parts, (commands, messages)).unwrap();
     let mut drawn = drawn;
     for (at, count) in [(8, 3), (16, 4), (RING_BYTES + 8, 5)] {
         *drawn.word(LOST + at) = count;
@@ -336,7 +295,7 @@ fn answers_over_the_link_that_wait_are_no_fault_of_the_guest() {
     let wanted = Wanted { path: GuestPath::Link, ..wanted(MARK) };
     let (tell, messages) = sync_channel(100);
     let parts = begun(guest.started.clone(), &drawn);
-    let mut guest = Guest::new(String::new(), &wanted, parts, (channel().0, messages)).unwrap();
+    let mut guest = new("", &wanted, parts, (channel().0, messages)).unwrap();
     for positions in [0..200, 200..400, 400..656] {
         tell.send(Message::Slots(vec![sent(positions)])).unwrap();
     }
