@@ -1,11 +1,12 @@
-//! What `vmscope` asks a child process without privileges about files and names that others chose, and what that answers.
-//! The files' descriptors come with a question.
+//! What `vmscope` asks a child process without privileges about files, names and messages that others chose, and what that
+//! answers. The files' descriptors come with a question.
 //!
 //! An answer is hostile: what was read may have made it. No list grows beyond the limit its field names here.
 
 use serde::{Deserialize, Serialize};
 
-use crate::guest::at_most;
+use crate::bytes;
+use crate::guest::{MAX_ANSWER_BYTES, Response, at_most};
 
 /// Most places of one question.
 pub const MAX_PLACES: usize = 1 << 20;
@@ -29,6 +30,14 @@ pub enum SymbolQuestion {
     },
     /// These names in readable form. Answer: `Readable`.
     Readable(#[serde(deserialize_with = "at_most::<_, _, MAX_FUNCTIONS>")] Vec<String>),
+    /// What a guest sent: the content of a frame. Answer: `GuestAnswer`.
+    GuestAnswer(
+        #[serde(
+            serialize_with = "bytes::serialize",
+            deserialize_with = "bytes::at_most::<_, MAX_ANSWER_BYTES>"
+        )]
+        Vec<u8>,
+    ),
 }
 
 /// What a file is.
@@ -57,6 +66,17 @@ pub enum SymbolAnswer {
     },
     /// The names, in their order.
     Readable(#[serde(deserialize_with = "at_most::<_, _, MAX_FUNCTIONS>")] Vec<String>),
+    /// What the guest said.
+    GuestAnswer(Result<Response, InvalidAnswer>),
+}
+
+/// Why what a guest sent is no answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum InvalidAnswer {
+    /// It is a map of this other version of the protocol.
+    Version(u32),
+    /// It is no message: why.
+    Garbled(String),
 }
 
 /// Functions at places of a file.

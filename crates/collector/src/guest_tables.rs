@@ -10,7 +10,8 @@ use model::{
     Budget, Clock, Guest, HostNs, Mapping, Module, ModuleId, Note, SymbolName, Tables, Vm, VmId,
 };
 use symbols::{
-    Function, FunctionTable, GuestSource, KernelNames, KernelPart, Source, Store, Stored,
+    Function, FunctionTable, GuestChild, GuestSource, KernelNames, KernelPart, Source, Store,
+    Stored,
 };
 
 use crate::GuestError;
@@ -27,13 +28,15 @@ pub(crate) struct GuestNames {
     kernel: KernelNames,
     /// What it sent already, by its map's number.
     symbols: BTreeMap<u32, ModuleSymbols>,
+    /// What reads what it sends, and its snapshot.
+    child: GuestChild,
     others: Option<Others>,
 }
 
 /// Where the symbols are that it did not send yet.
 #[derive(Debug)]
 enum Others {
-    Guest(StillThere),
+    Guest(Box<StillThere>),
     Snapshot(PathBuf),
 }
 
@@ -121,7 +124,7 @@ fn add_boots(
     vm: VmId,
     answer: Answer,
 ) -> Vec<GuestNames> {
-    let Answer { told, via, mut session } = answer;
+    let Answer { told, via, mut session, child } = answer;
     let mut port = told.port;
     let booted: Vec<HostNs> = told.boots.iter().skip(1).map(Boot::booted).collect();
     let last = told.boots.len().saturating_sub(1);
@@ -131,11 +134,12 @@ fn add_boots(
         let span = MapSpan { from, until: booted.get(n).copied() };
         let numbers = map.numbers_in_session();
         let guest = session.take_if(|_| n == last);
-        let guest = guest.map(|session| StillThere { session, _port: port.take(), numbers });
+        let guest =
+            guest.map(|session| Box::new(StillThere { session, _port: port.take(), numbers }));
         let others = guest.map(Others::Guest);
         let (map, symbols) = map.into_map();
         let mut added = add(tables, notes, vm, map, clock, via, span);
-        (added.symbols, added.others) = (symbols, others);
+        (added.symbols, added.others, added.child) = (symbols, others, child.clone());
         names.push(added);
     }
     names
@@ -160,11 +164,12 @@ pub(crate) fn add_snapshot(
     vm: VmId,
     file: &Path,
 ) -> Option<GuestNames> {
-    match guest::read_snapshot(file, &mut |_| ()) {
+    let mut child = GuestChild::default();
+    match guest::read_snapshot(file, &mut child, &mut |_| ()) {
         Ok(map) => {
             let clock = Clock { host_minus_guest_ns: 0, error_ns: u64::MAX / 2 };
             let mut names = add_known(tables, notes, vm, map, clock, "file");
-            names.others = Some(Others::Snapshot(file.to_owned()));
+            (names.others, names.child) = (Some(Others::Snapshot(file.to_owned())), child);
             Some(names)
         }
         Err(error) => {
@@ -189,8 +194,8 @@ fn add(
     let kernel = kernel_names(tables, &merged);
     notes.extend(merged.notes);
     let rows = first..ModuleId::from_index(tables.modules.len());
-    let (modules, symbols) = (merged.modules, BTreeMap::new());
-    GuestNames { vm, rows, modules, kernel, symbols, others: None }
+    let (modules, symbols, child) = (merged.modules, BTreeMap::new(), GuestChild::default());
+    GuestNames { vm, rows, modules, kernel, symbols, child, others: None }
 }
 
 fn kernel_names(tables: &Tables, merged: &Merged) -> KernelNames {
@@ -221,7 +226,8 @@ impl GuestNames {
         room: &Budget,
         notes: &mut Vec<Note>,
     ) -> GuestSource {
-        let mut source = GuestSource { kernel: self.kernel, ..GuestSource::default() };
+        let modules = BTreeMap::new();
+        let mut source = GuestSource { kernel: self.kernel, modules, child: self.child.clone() };
         let is_snapshot = matches!(self.others, Some(Others::Snapshot(_)));
         let mut missing: BTreeMap<u32, ModuleId> = BTreeMap::new();
         for (number, module) in (0u32..).zip(&self.modules) {
@@ -272,7 +278,8 @@ impl GuestNames {
             }
             Some(Others::Snapshot(file)) => {
                 // It could be read a moment ago.
-                let _ = guest::read_snapshot(&file, &mut |answer| take(&mut missing, answer));
+                let see = &mut |answer| take(&mut missing, answer);
+                let _ = guest::read_snapshot(&file, &mut self.child, see);
             }
             None => {}
         }

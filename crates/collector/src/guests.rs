@@ -22,7 +22,7 @@ use api::guest::{GuestMap, GuestModule, Pace};
 use guest::{Channel, Limits, LogBegin, Session, SessionError};
 use host::vms::VmProcess;
 use model::{Budget, BuildId, Clock, VmId};
-use symbols::Store;
+use symbols::{GuestChild, Store};
 
 use self::end::{End, Woken};
 pub(crate) use self::told::{Boot, Silence, Told};
@@ -59,6 +59,8 @@ pub(crate) struct Answer {
     pub(crate) via: &'static str,
     /// `None`: it can't be asked any more.
     pub(crate) session: Option<Session>,
+    /// What reads what it sends.
+    pub(crate) child: GuestChild,
 }
 
 /// The workers of all VMs.
@@ -111,7 +113,8 @@ impl GuestWorkers {
         let (process, tried) = (process.clone(), self.tried.0.clone());
         let store = self.symbol_store.as_ref().map(|root| Store::of_vm(root, &process.identity()));
         let (limits, locks, end) = (limits.clone(), locks.to_owned(), Arc::clone(&self.end));
-        let questions = Questions { vm, limits, locks, store, end, room: self.room.clone() };
+        let (child, room) = (GuestChild::default(), self.room.clone());
+        let questions = Questions { vm, limits, locks, store, end, room, child };
         let worker = std::thread::Builder::new()
             .name("guest".to_owned())
             .spawn(move || questions.work(&process, tried));
@@ -174,6 +177,7 @@ struct Questions {
     store: Option<Store>,
     end: Arc<End>,
     room: Budget,
+    child: GuestChild,
 }
 
 impl Questions {
@@ -199,7 +203,7 @@ impl Questions {
                 pause = RETRY;
             }
             match begun.and_then(|session| Ok(self.follow(session, &channel, &mut told)?)) {
-                Ok(session) => return Ok(Answer { told, via, session }),
+                Ok(session) => return Ok(self.answer(told, via, session)),
                 Err(error) => {
                     if let GuestError::Session(error) = &error
                         && error.is_nonsense()
@@ -212,10 +216,14 @@ impl Questions {
             match self.end.wait(self.vm, pause) {
                 Woken::Time => pause = (pause * 2).min(RETRY_AT_MOST),
                 Woken::VmGone if told.boots.is_empty() => return Err(GuestError::EndedMeanwhile),
-                Woken::VmGone => return Ok(Answer { told, via, session: None }),
+                Woken::VmGone => return Ok(self.answer(told, via, None)),
                 Woken::End => return self.last_try(&channel, told),
             }
         }
+    }
+
+    fn answer(&self, told: Told, via: &'static str, session: Option<Session>) -> Answer {
+        Answer { told, via, session, child: self.child.clone() }
     }
 
     /// Has the guest begin its log and tell its map, each within `limit`.
@@ -226,7 +234,7 @@ impl Questions {
         limit: Duration,
     ) -> Result<Session, GuestError> {
         self.take_port(channel, told)?;
-        let mut session = Session::open_within(channel, &self.limits, limit)?;
+        let mut session = Session::open_within(channel, &self.limits, limit, self.child.clone())?;
         let LogBegin { guest_ns, problem } = session.start_log()?;
         let map = session.changes(limit)?;
         told.begin(map, session.clock())?;
@@ -295,7 +303,8 @@ impl Questions {
         const OTHER_NS: u64 = 1_000_000_000;
         const HELLO_LIMIT: Duration = Duration::from_secs(1);
         let Channel::Vsock { .. } = channel else { return false };
-        Session::open_within(channel, &self.limits, HELLO_LIMIT).is_ok_and(|session| {
+        let child = self.child.clone();
+        Session::open_within(channel, &self.limits, HELLO_LIMIT, child).is_ok_and(|session| {
             let now_ns = session.clock().host_minus_guest_ns;
             OTHER_NS < now_ns.abs_diff(clock.host_minus_guest_ns)
         })
@@ -352,13 +361,13 @@ impl Questions {
         let waited = self.end.waited();
         let left = self.limits.time.saturating_sub(waited).max(LAST_TRY_AT_LEAST);
         let asked = self.take_port(channel, &mut told).and_then(|()| {
-            let (map, session) = take_map(channel, &self.limits, left)?;
+            let (map, session) = take_map(channel, &self.limits, left, &self.child)?;
             told.begin(map, session.clock())?;
             Ok(session)
         });
         match asked {
             Err(error) if told.boots.is_empty() => Err(error),
-            asked => Ok(Answer { told, via: via(channel), session: asked.ok() }),
+            asked => Ok(self.answer(told, via(channel), asked.ok())),
         }
     }
 }
@@ -374,11 +383,12 @@ fn answer_once(
     room: &Budget,
 ) -> Result<Answer, GuestError> {
     let port = PortLock::of(channel, locks)?;
-    let (map, session) = take_map(channel, limits, limits.time)?;
+    let child = GuestChild::default();
+    let (map, session) = take_map(channel, limits, limits.time, &child)?;
     let mut told = Told::within(room);
     told.begin(map, session.clock())?;
     told.port = port;
-    Ok(Answer { told, via: via(channel), session: Some(session) })
+    Ok(Answer { told, via: via(channel), session: Some(session), child })
 }
 
 /// A guest's map without a log, within `limit`.
@@ -386,9 +396,10 @@ fn take_map(
     channel: &Channel,
     limits: &Limits,
     limit: Duration,
+    child: &GuestChild,
 ) -> Result<(GuestMap, Session), SessionError> {
     let deadline = Instant::now() + limit;
-    let mut session = Session::open_within(channel, limits, limit)?;
+    let mut session = Session::open_within(channel, limits, limit, child.clone())?;
     let left = deadline.saturating_duration_since(Instant::now());
     Ok((session.snapshot_within(left)?, session))
 }

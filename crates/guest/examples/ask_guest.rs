@@ -8,6 +8,7 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use guest::fuzzing::Here;
 use guest::{Channel, KnownMap, Limits, MapSpan, Session};
 use model::{Clock, Guest, ImageKind, Pid, Tables, Vm, VmId};
 
@@ -24,7 +25,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
         Some(("file", path)) => {
             let mut symbols = 0;
-            let map = guest::read_snapshot(Path::new(path), &mut |_| symbols += 1)?;
+            let map = guest::read_snapshot(Path::new(path), &mut Here, &mut |_| symbols += 1)?;
             print(map, Clock::default(), &mut out)?;
             writeln!(out, "{symbols} modules have symbols")?;
             Ok(())
@@ -39,7 +40,7 @@ fn ask(channel: &Channel, seconds: u64, out: &mut impl Write) -> Result<(), Box<
     };
     let began = Instant::now();
     let limits = Limits { time: Duration::from_secs(60), ..Limits::default() };
-    let mut session = Session::open(channel, &limits)?;
+    let mut session = Session::open(channel, &limits, Here)?;
     timed("open", began, out)?;
     let began = Instant::now();
     writeln!(out, "log problem: {:?}", session.start_log()?)?;

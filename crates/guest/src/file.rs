@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use api::guest::{GuestMap, MAGIC, MAX_ANSWER_BYTES, ModuleSymbols, Response};
 
-use crate::frame::{self, Decoder};
-use crate::session::check_version;
+use crate::frame::Decoder;
+use crate::{AnswerReader, SessionError};
 
 /// Larger files are not read.
 const MAX_FILE_BYTES: u64 = 1 << 30;
@@ -37,23 +37,24 @@ pub enum SnapshotError {
         /// How.
         text: String,
     },
-    /// It was written by another version.
+    /// It was written by another version, or the process that reads it failed.
     #[error("{}: {text}", path.display())]
-    Version {
+    Unread {
         /// The file.
         path: PathBuf,
-        /// Which.
+        /// Which, or how.
         text: String,
     },
 }
 
-/// Reads the snapshot file at `path`: its map, and shows the symbols of its modules to `see`, one after the other, since all
+/// Reads the snapshot file at `path` with `reader`: its map, and shows the symbols of its modules to `see`, one after the other, since all
 /// of them may be more than there is memory for. Not checked yet: see `merge` and `functions`.
 ///
 /// # Errors
 /// If it can't be read, is no snapshot, is damaged, or of another version.
 pub fn read_snapshot(
     path: &Path,
+    reader: &mut dyn AnswerReader,
     see: &mut dyn FnMut(ModuleSymbols),
 ) -> Result<GuestMap, SnapshotError> {
     let read = |source| SnapshotError::Read { path: path.into(), source };
@@ -62,12 +63,13 @@ pub fn read_snapshot(
     if MAX_FILE_BYTES < length {
         return Err(read(io::Error::other(format!("larger than {MAX_FILE_BYTES} bytes"))));
     }
-    from_reader(file, path, see)
+    from_reader(file, path, reader, see)
 }
 
 fn from_reader(
-    mut reader: impl Read,
+    mut file: impl Read,
     path: &Path,
+    reader: &mut dyn AnswerReader,
     see: &mut dyn FnMut(ModuleSymbols),
 ) -> Result<GuestMap, SnapshotError> {
     let read = |source| SnapshotError::Read { path: path.into(), source };
@@ -78,7 +80,7 @@ fn from_reader(
     let mut is_first = true;
     let mut bytes_left = MAX_FILE_BYTES;
     loop {
-        let length = reader.read(&mut chunk).map_err(read)?;
+        let length = file.read(&mut chunk).map_err(read)?;
         if std::mem::take(&mut is_first) && !chunk[..length].starts_with(&MAGIC) {
             return Err(SnapshotError::Foreign { path: path.into() });
         }
@@ -90,7 +92,7 @@ fn from_reader(
             .ok_or_else(|| read(io::Error::other("it does not end")))?;
         decoder.push(&chunk[..length]);
         while let Some(frame) = decoder.next().map_err(|error| damaged(error.to_string()))? {
-            add(&mut map, &frame.content, path, see)?;
+            add(&mut map, frame.content, path, reader, see)?;
         }
     }
     if !decoder.is_empty() {
@@ -101,15 +103,17 @@ fn from_reader(
 
 fn add(
     map: &mut Option<GuestMap>,
-    content: &[u8],
+    content: Vec<u8>,
     path: &Path,
+    reader: &mut dyn AnswerReader,
     see: &mut dyn FnMut(ModuleSymbols),
 ) -> Result<(), SnapshotError> {
     let damaged = |text: String| SnapshotError::Damaged { path: path.into(), text };
-    if map.is_none() {
-        check_map_version(content, path)?;
-    }
-    match (frame::decode(content).map_err(|error| damaged(error.to_string()))?, map) {
+    let answer = reader.read(content).map_err(|error| match SessionError::from(error) {
+        SessionError::Nonsense(text) => damaged(text),
+        other => SnapshotError::Unread { path: path.into(), text: other.to_string() },
+    })?;
+    match (answer, map) {
         (Response::Map(told), map @ None) => {
             *map = Some(*told);
             Ok(())
@@ -122,19 +126,11 @@ fn add(
     }
 }
 
-/// A map's first field is its version: read alone, since the rest may have changed with it.
-fn check_map_version(content: &[u8], path: &Path) -> Result<(), SnapshotError> {
-    const MAP_VARIANT: u32 = 2;
-    match postcard::take_from_bytes::<(u32, u32)>(content) {
-        Ok(((MAP_VARIANT, theirs), _)) => check_version(theirs)
-            .map_err(|error| SnapshotError::Version { path: path.into(), text: error.to_string() }),
-        _ => Err(SnapshotError::Damaged { path: path.into(), text: "it holds no map".into() }),
-    }
-}
-
 #[cfg(test)]
 mod test {
     use super::*;
+    use crate::frame;
+    use crate::fuzzing::Here;
 
     fn frames(version: u32) -> Vec<u8> {
         let map = GuestMap { version, boot_id: "b".into(), ..GuestMap::default() };
@@ -145,7 +141,7 @@ mod test {
 
     fn check(bytes: &[u8], expected: Result<usize, &str>) {
         let mut symbols = 0;
-        let got = from_reader(bytes, Path::new("vm1.map"), &mut |_| symbols += 1);
+        let got = from_reader(bytes, Path::new("vm1.map"), &mut Here, &mut |_| symbols += 1);
         match (got, expected) {
             (Ok(_), Ok(modules)) => assert_eq!(symbols, modules),
             (Err(error), Err(text)) => assert!(error.to_string().contains(text), "{error}"),
@@ -166,7 +162,7 @@ mod test {
         let huge = [&MAGIC[..], &[0; 8], &[255; 4]].concat();
         check(&huge, Err("are allowed"));
         assert!(matches!(
-            read_snapshot(Path::new("/nonexistent"), &mut |_| ()),
+            read_snapshot(Path::new("/nonexistent"), &mut Here, &mut |_| ()),
             Err(SnapshotError::Read { .. })
         ));
     }

@@ -10,6 +10,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod answer;
 mod check;
 mod file;
 mod frame;
@@ -20,17 +21,20 @@ mod known;
 mod link;
 mod merge;
 mod session;
+mod session_error;
 mod trace;
 mod vsock;
 pub mod walk;
 
+pub use answer::{AnswerError, AnswerReader, decode_answer};
 pub use file::{SnapshotError, read_snapshot};
 pub use frame::FrameError;
 pub use functions::functions;
 pub use known::{KnownMap, MAX_KEPT_BYTES};
 pub use link::{Channel, LinkError};
 pub use merge::{KernelFunction, MapSpan, Merged, merge};
-pub use session::{Limits, LogBegin, Session, SessionError};
+pub use session::{Limits, LogBegin, Session};
+pub use session_error::SessionError;
 pub use trace::printable_output;
 
 /// Now, `CLOCK_MONOTONIC`, ns.
@@ -44,12 +48,23 @@ fn clock_ns(clock: rustix::time::ClockId) -> u64 {
     seconds * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)
 }
 
-/// For tests that feed bytes: frames without a link.
+/// For tests that feed bytes: frames without a link, and answers that are read without a child.
 #[doc(hidden)]
 pub mod fuzzing {
     use api::guest::{MAX_ANSWER_BYTES, Response};
 
-    use crate::frame::{Decoder, decode, encode};
+    use crate::frame::{Decoder, encode};
+    use crate::{AnswerError, AnswerReader, decode_answer};
+
+    /// Reads answers in this process.
+    #[derive(Debug, Clone, Copy)]
+    pub struct Here;
+
+    impl AnswerReader for Here {
+        fn read(&mut self, content: Vec<u8>) -> Result<Response, AnswerError> {
+            decode_answer(&content).map_err(AnswerError::Invalid)
+        }
+    }
 
     /// A response as a guest would send it.
     #[must_use]
@@ -70,7 +85,7 @@ pub mod fuzzing {
         let mut responses = Vec::new();
         decoder.push(bytes);
         while let Ok(Some(frame)) = decoder.next() {
-            responses.extend(decode(&frame.content));
+            responses.extend(decode_answer(&frame.content));
         }
         responses
     }

@@ -8,9 +8,11 @@ use api::guest::{
 };
 use model::Clock;
 
-use crate::frame::{self, Decoder, FrameError};
+use crate::answer::AnswerReader;
+use crate::frame::{self, Decoder};
 use crate::link::{Channel, Link, LinkError};
 use crate::now_ns;
+use crate::session_error::{SessionError, bounded, check_version, nonsense, unexpected};
 
 /// What a guest may cost.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,49 +35,6 @@ const LARGEST_EARLY_FILE: u64 = 4 << 20;
 /// Bytes before and among greetings: the rest of an answer to somebody who went away may lie in a serial port.
 const MAX_GREETING_BYTES: usize = MAX_ANSWER_BYTES + (64 << 10);
 
-/// Why a guest did not answer as it should.
-#[derive(Debug, thiserror::Error)]
-pub enum SessionError {
-    /// The guest is gone, or can't be reached.
-    #[error("{channel}: {source}")]
-    Link {
-        /// Which way was tried.
-        channel: Channel,
-        /// What happened.
-        source: LinkError,
-    },
-    /// Its vmscope-guest speaks another version of the protocol.
-    #[error(
-        "its vmscope-guest speaks protocol version {theirs}, this vmscope speaks {VERSION}: install the same version in the guest"
-    )]
-    Version {
-        /// The guest's.
-        theirs: u32,
-    },
-    /// It can't do what was asked.
-    #[error("it says: {0}")]
-    Refused(String),
-    /// What it sent is no answer to what was asked.
-    #[error("it sent {0}")]
-    Nonsense(String),
-    /// It sent more than it may.
-    #[error("it sent more than {0} bytes")]
-    TooMuch(u64),
-}
-
-impl SessionError {
-    /// Whether it answered, and not as it should: asking again will cost as much, and hardly help.
-    #[must_use]
-    pub fn is_nonsense(&self) -> bool {
-        matches!(self, Self::Nonsense(_) | Self::TooMuch(_) | Self::Version { .. })
-    }
-
-    /// Whether there was no answer in time.
-    fn is_late(&self) -> bool {
-        matches!(self, Self::Link { source: LinkError::TimedOut, .. })
-    }
-}
-
 /// A guest's log has begun.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogBegin {
@@ -91,6 +50,7 @@ pub struct Session {
     channel: Channel,
     link: Link,
     decoder: Decoder,
+    reader: Box<dyn AnswerReader>,
     number: u64,
     limits: Limits,
     /// Of the question that is being asked.
@@ -103,12 +63,16 @@ pub struct Session {
 
 impl Session {
     /// Connects and agrees on the protocol's version and the clocks. Together with `start_log` it has
-    /// the time limit of one step, however many questions that takes.
+    /// the time limit of one step, however many questions that takes. `reader` reads what the guest sends.
     ///
     /// # Errors
     /// If there is nobody, nobody answers in time, or it speaks another version.
-    pub fn open(channel: &Channel, limits: &Limits) -> Result<Self, SessionError> {
-        Self::open_within(channel, limits, limits.time)
+    pub fn open(
+        channel: &Channel,
+        limits: &Limits,
+        reader: impl AnswerReader + 'static,
+    ) -> Result<Self, SessionError> {
+        Self::open_within(channel, limits, limits.time, reader)
     }
 
     /// As `open`, with a time limit of its own for this step.
@@ -119,17 +83,18 @@ impl Session {
         channel: &Channel,
         limits: &Limits,
         limit: Duration,
+        reader: impl AnswerReader + 'static,
     ) -> Result<Self, SessionError> {
         let deadline = Instant::now() + limit;
         let link = Link::open(channel, deadline)
             .map_err(|source| SessionError::Link { channel: channel.clone(), source })?;
-        let mut session = Self::over(link, channel.clone(), limits.clone());
+        let mut session = Self::over(link, channel.clone(), limits.clone(), Box::new(reader));
         session.deadline = deadline;
         session.hello()?;
         Ok(session)
     }
 
-    fn over(link: Link, channel: Channel, limits: Limits) -> Self {
+    fn over(link: Link, channel: Channel, limits: Limits, reader: Box<dyn AnswerReader>) -> Self {
         let number = session_number();
         let decoder = Decoder::of_session(number, MAX_ANSWER_BYTES);
         let (bytes_left, most_bytes) = (limits.bytes, limits.bytes);
@@ -138,6 +103,7 @@ impl Session {
             channel,
             link,
             decoder,
+            reader,
             number,
             limits,
             deadline,
@@ -253,7 +219,7 @@ impl Session {
         let mut answer = self.ask(question);
         while answer.as_ref().is_err_and(SessionError::is_late) && is_patient() {
             self.deadline = Instant::now() + limit;
-            answer = self.answer();
+            answer = self.answer(|| ()).map(|(answer, ())| answer);
         }
         answer
     }
@@ -269,7 +235,8 @@ impl Session {
                 Some(reason) => Err(reason.clone()),
                 None => self.symbols_of(*module).map_err(|error| {
                     let reason = error.to_string();
-                    if !matches!(error, SessionError::Refused(_)) {
+                    // What was refused, or stopped its reader, leaves the way free for the next one.
+                    if !matches!(error, SessionError::Refused(_) | SessionError::Unread(_)) {
                         broken = Some(reason.clone());
                     }
                     reason
@@ -295,8 +262,8 @@ impl Session {
         self.allow(self.limits.bytes.min(MAX_GREETING_BYTES as u64));
         for _ in 0..EXCHANGES {
             let sent_ns = now_ns();
-            let answer = self.ask(&Request::Hello { version: VERSION })?;
-            let received_ns = now_ns();
+            let request = Request::Hello { version: VERSION };
+            let (answer, received_ns) = self.ask_noting(&request, now_ns)?;
             let Response::Hello { version, now_ns } = answer else {
                 return Err(unexpected(&answer));
             };
@@ -311,22 +278,40 @@ impl Session {
 
     /// One question with the time and the bytes of a step of its own: a trace may ask for hours.
     pub(crate) fn ask_step(&mut self, request: &Request) -> Result<Response, SessionError> {
+        self.ask_step_noting(request, || ()).map(|(answer, ())| answer)
+    }
+
+    /// The same, with what `note` says when the answer is there and not read yet.
+    pub(crate) fn ask_step_noting<T>(
+        &mut self,
+        request: &Request,
+        note: impl FnOnce() -> T,
+    ) -> Result<(Response, T), SessionError> {
         self.begin_question(self.limits.time);
-        self.ask(request)
+        self.ask_noting(request, note)
     }
 
     fn ask(&mut self, request: &Request) -> Result<Response, SessionError> {
+        self.ask_noting(request, || ()).map(|(answer, ())| answer)
+    }
+
+    fn ask_noting<T>(
+        &mut self,
+        request: &Request,
+        note: impl FnOnce() -> T,
+    ) -> Result<(Response, T), SessionError> {
         let deadline = self.deadline;
         let bytes = frame::encode(self.number, request, MAX_REQUEST_BYTES).map_err(nonsense)?;
         self.link.send(&bytes, deadline).map_err(|source| self.failed(source))?;
-        self.answer()
+        self.answer(note)
     }
 
-    fn answer(&mut self) -> Result<Response, SessionError> {
+    fn answer<T>(&mut self, note: impl FnOnce() -> T) -> Result<(Response, T), SessionError> {
         let content = self.receive(self.deadline)?;
-        match frame::decode(&content).map_err(nonsense)? {
+        let noted = note();
+        match self.reader.read(content)? {
             Response::Error(text) => Err(SessionError::Refused(bounded(&text))),
-            response => Ok(response),
+            response => Ok((response, noted)),
         }
     }
 
@@ -353,10 +338,6 @@ impl Session {
 
 const _: () = assert!(HEADER_BYTES == 20);
 
-pub(crate) fn check_version(theirs: u32) -> Result<(), SessionError> {
-    if theirs == VERSION { Ok(()) } else { Err(SessionError::Version { theirs }) }
-}
-
 fn map_of(answer: Response) -> Result<GuestMap, SessionError> {
     let map = match answer {
         Response::Map(map) => *map,
@@ -373,29 +354,6 @@ fn symbols_of(module: u32, answer: Response) -> Result<ModuleSymbols, SessionErr
         }
         other => Err(unexpected(&other)),
     }
-}
-
-fn nonsense(error: FrameError) -> SessionError {
-    SessionError::Nonsense(error.to_string())
-}
-
-pub(crate) fn unexpected(response: &Response) -> SessionError {
-    let what = match response {
-        Response::Hello { .. } => "a greeting",
-        Response::LogStarted { .. } => "a log's begin",
-        Response::Map(_) => "a map",
-        Response::Symbols(_) => "symbols",
-        Response::Error(_) => "an error",
-        Response::TraceStarted(_) => "a trace's begin",
-        Response::TraceSeen(_) => "a look at its clocks",
-        Response::TraceSlots(_) => "events",
-        Response::TraceStopped(_) => "a trace's end",
-    };
-    SessionError::Nonsense(format!("unrequested {what}"))
-}
-
-fn bounded(text: &str) -> String {
-    crate::check::clean(text, 300)
 }
 
 /// The guest read its clock somewhere between sending and receiving: most likely in the middle.

@@ -5,6 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::thread;
 
 use super::*;
+use crate::fuzzing::Here;
 
 type Script = Box<dyn FnOnce(&mut DrawnGuest) + Send>;
 
@@ -65,7 +66,7 @@ fn with_guest(limits: Limits, script: Script) -> Session {
         let decoder = Decoder::any_session(MAX_REQUEST_BYTES);
         script(&mut DrawnGuest { stream, decoder, session: 0 });
     });
-    Session::over(Link::over(host.into()), Channel::Vsock { cid: 3 }, limits)
+    Session::over(Link::over(host.into()), Channel::Vsock { cid: 3 }, limits, Box::new(Here))
 }
 
 fn quick() -> Limits {
@@ -237,7 +238,7 @@ fn the_clock_is_the_middle_of_the_round_trip() {
 fn nobody_at_the_other_end_is_an_error() {
     let limits = quick();
     let serial = Channel::Serial { path: "/nonexistent/port".into(), user: 0 };
-    let error = Session::open(&serial, &limits).unwrap_err().to_string();
+    let error = Session::open(&serial, &limits, Here).unwrap_err().to_string();
     assert!(error.contains("/nonexistent/port"), "{error}");
-    assert!(Session::open(&Channel::Vsock { cid: 77 }, &limits).is_err());
+    assert!(Session::open(&Channel::Vsock { cid: 77 }, &limits, Here).is_err());
 }

@@ -5,7 +5,8 @@ use api::guest::{
 };
 
 use crate::check::{clean, clean_lines, is_pid};
-use crate::session::{Session, SessionError, unexpected};
+use crate::session::Session;
+use crate::session_error::{SessionError, unexpected};
 
 /// Most characters of a name (a task's, a function's, a disk's), and of a reason.
 const MAX_NAME: usize = 256;
@@ -34,21 +35,28 @@ impl Session {
     /// # Errors
     /// If it does not answer, or not as it should.
     pub fn trace_run(&mut self) -> Result<TraceSeen, SessionError> {
-        self.seen(&Request::TraceRun)
+        self.seen(&Request::TraceRun, || ()).map(|(seen, ())| seen)
     }
 
-    /// Reads the guest's clocks, and whether the command has ended.
+    /// Reads the guest's clocks, and whether the command has ended; with what `note` says when the answer arrives.
     ///
     /// # Errors
     /// If it does not answer, or not as it should.
-    pub fn trace_look(&mut self) -> Result<TraceSeen, SessionError> {
-        self.seen(&Request::TraceLook)
+    pub fn trace_look<T>(
+        &mut self,
+        note: impl FnOnce() -> T,
+    ) -> Result<(TraceSeen, T), SessionError> {
+        self.seen(&Request::TraceLook, note)
     }
 
-    fn seen(&mut self, request: &Request) -> Result<TraceSeen, SessionError> {
-        match self.ask_step(request)? {
-            Response::TraceSeen(seen) => Ok(seen),
-            other => Err(unexpected(&other)),
+    fn seen<T>(
+        &mut self,
+        request: &Request,
+        note: impl FnOnce() -> T,
+    ) -> Result<(TraceSeen, T), SessionError> {
+        match self.ask_step_noting(request, note)? {
+            (Response::TraceSeen(seen), noted) => Ok((seen, noted)),
+            (other, _) => Err(unexpected(&other)),
         }
     }
 

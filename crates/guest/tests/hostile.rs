@@ -268,7 +268,11 @@ fn lists_in_lists_are_bounded_together() {
     let thread = |tid| GuestThread { tid, name: String::new(), fs_base: 0 };
     let threads: Vec<_> = (0..1 << 18).map(thread).collect();
     let image = |id| GuestImage { id, threads: threads.clone(), ..valid_map().images[0].clone() };
-    let map = |n| GuestMap { images: (0..n).map(image).collect(), ..GuestMap::default() };
+    let map = |n| GuestMap {
+        version: VERSION,
+        images: (0..n).map(image).collect(),
+        ..GuestMap::default()
+    };
     let answers = |map| fuzzing::responses(&fuzzing::frame(&Response::Map(Box::new(map)))).len();
     assert_eq!([answers(map(2)), answers(map(3))], [1, 0]);
     let symbols = |n| Response::Symbols(vec![ModuleSymbols::default(); n]);
@@ -279,7 +283,8 @@ fn lists_in_lists_are_bounded_together() {
 #[test]
 fn a_list_that_says_it_is_long_allocates_little() {
     // A map whose list of images claims 2^60 entries, and nothing follows.
-    let mut frame = fuzzing::frame(&Response::Map(Box::default()));
+    let map = GuestMap { version: VERSION, ..GuestMap::default() };
+    let mut frame = fuzzing::frame(&Response::Map(Box::new(map)));
     let end = frame.len();
     frame.truncate(end - 4); // before the lists of images, kernel threads, modules and problems
     frame.extend([0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x10]);

@@ -14,7 +14,8 @@
 
 mod demangle;
 mod file;
-mod guest;
+mod guest_child;
+mod guest_source;
 mod host;
 mod kernel;
 mod store;
@@ -25,7 +26,8 @@ use std::collections::BTreeMap;
 
 pub use demangle::Demangler;
 pub use file::{Place, SymbolReader};
-pub use guest::GuestSource;
+pub use guest_child::GuestChild;
+pub use guest_source::GuestSource;
 pub use host::{HostSource, Places};
 pub use kernel::{KernelNames, KernelPart};
 pub use store::{Store, StoreError, Stored};

@@ -10,11 +10,14 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use api::symbols::{FileFunctions, SymbolAnswer, SymbolQuestion};
+use api::guest::Response;
+use api::symbols::{FileFunctions, InvalidAnswer, SymbolAnswer, SymbolQuestion};
+use guest::{AnswerError, AnswerReader};
 use model::{Module, ModuleId, Owner, SymbolName, VmId};
-use sandbox::Parser;
+use sandbox::{Parser, Sandbox};
 use symbols::{
-    Function, FunctionTable, GuestSource, HostSource, KernelNames, Place, Source, SymbolReader,
+    Function, FunctionTable, GuestChild, GuestSource, HostSource, KernelNames, Place, Source,
+    SymbolReader,
 };
 
 fn main() -> ExitCode {
@@ -25,6 +28,7 @@ fn main() -> ExitCode {
     an_owner_costs_its_own_files();
     an_owner_is_a_user_and_root_one_for_each_file_system();
     a_guests_names_stay_as_they_are();
+    a_guests_answer_costs_itself();
     ExitCode::SUCCESS
 }
 
@@ -54,6 +58,17 @@ impl Parser for TakenOver {
                 return SymbolAnswer::Readable(vec!["\u{1b}readable".to_owned()]);
             }
             SymbolQuestion::BuildId => return SymbolAnswer::BuildId(None),
+            SymbolQuestion::GuestAnswer(content) => {
+                return match &content[..] {
+                    b"crash" => std::process::abort(),
+                    b"stall" => loop {
+                        std::thread::park();
+                    },
+                    b"other" => SymbolAnswer::BuildId(None),
+                    b"lie" => SymbolAnswer::GuestAnswer(Err(InvalidAnswer::Version(7))),
+                    _ => SymbolAnswer::GuestAnswer(Ok(Response::Error("fine".to_owned()))),
+                };
+            }
         };
         let n = places.len();
         let (name, number, n) = match text.as_str() {
@@ -202,4 +217,26 @@ fn a_guests_names_stay_as_they_are() {
     let long = format!("_Z{}", "x".repeat(5000));
     let cut: String = long.chars().take(511).chain(['…']).collect();
     assert_eq!(names(&long), shown(&cut));
+}
+
+fn a_guests_answer_costs_itself() {
+    let second = std::time::Duration::from_secs(1);
+    let mut child = GuestChild::with_sandbox(Sandbox::default().with_max_time(second));
+    let mut other = GuestChild::default();
+    let fine = Ok(Response::Error("fine".to_owned()));
+    let unread = |reason: &str| Err(AnswerError::Unread(reason.to_owned()));
+    assert_eq!(other.read(b"answer".to_vec()), fine);
+    let others = other.process();
+    for (attack, expected) in [
+        ("crash", unread("the process that parsed it was stopped by SIGABRT (out of memory?)")),
+        ("stall", unread("reading it took more than 1 s")),
+        ("other", unread("the process that parsed it sent no valid answer")),
+        ("lie", Err(AnswerError::Invalid(InvalidAnswer::Version(7)))),
+    ] {
+        assert_eq!(child.read(attack.as_bytes().to_vec()), expected, "{attack}");
+        // Another guest's child never hears of it, and this one's has a successor.
+        assert_eq!(other.read(b"answer".to_vec()), fine, "beside {attack}");
+        assert_eq!(child.clone().read(b"answer".to_vec()), fine, "after {attack}");
+    }
+    assert!(others.is_some() && other.process() == others && child.process() != others);
 }

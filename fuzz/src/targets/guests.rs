@@ -83,7 +83,7 @@ fn functions(answer: ModuleSymbols) {
 fn snapshot(bytes: &[u8]) {
     let path = super::folder().join("snapshot");
     std::fs::write(&path, bytes).expect("the folder is ours");
-    if let Ok(map) = guest::read_snapshot(&path, &mut functions) {
+    if let Ok(map) = guest::read_snapshot(&path, &mut fuzzing::Here, &mut functions) {
         merge(&map);
     }
 }

@@ -15,6 +15,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{MAX_OTHERS, at_most};
+use crate::bytes;
 
 /// Most pages of a guest's rings.
 pub const MAX_TRACE_PAGES: usize = 1 << 20;
@@ -152,7 +153,10 @@ pub struct TraceSlots {
     /// The ring.
     pub ring: u32,
     /// Whole slots (`struct trace_slot`, little-endian), none that is still being written.
-    #[serde(deserialize_with = "at_most::<_, _, MAX_TRACE_BYTES>")]
+    #[serde(
+        serialize_with = "bytes::serialize",
+        deserialize_with = "bytes::at_most::<_, MAX_TRACE_BYTES>"
+    )]
     pub bytes: Vec<u8>,
 }
 
@@ -181,7 +185,10 @@ pub struct TraceStopped {
     /// The command's exit code, when it has ended by itself.
     pub exit_code: Option<i32>,
     /// The end of what the command wrote.
-    #[serde(deserialize_with = "at_most::<_, _, MAX_OUTPUT_BYTES>")]
+    #[serde(
+        serialize_with = "bytes::serialize",
+        deserialize_with = "bytes::at_most::<_, MAX_OUTPUT_BYTES>"
+    )]
     pub output: Vec<u8>,
     /// CPU time that `vmscope-guest` has used between beginning the trace and ending it, ns: for answering the host.
     pub own_cpu_ns: u64,

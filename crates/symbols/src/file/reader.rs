@@ -14,7 +14,7 @@ use crate::demangle::Demangler;
 /// Most bytes of readable names in one answer.
 const MAX_NAME_BYTES: usize = 32 << 20;
 
-/// Reads functions of files that host processes map or write, and mangled names.
+/// Reads functions of files that host processes map or write, mangled names, and guests' answers.
 #[derive(Debug)]
 pub struct SymbolReader {
     demangler: Demangler,
@@ -38,6 +38,9 @@ impl Parser for SymbolReader {
             (SymbolQuestion::Readable(names), _) => {
                 let readable = names.iter().map(|name| self.demangler.demangle(name));
                 SymbolAnswer::Readable(readable.collect())
+            }
+            (SymbolQuestion::GuestAnswer(content), _) => {
+                SymbolAnswer::GuestAnswer(guest::decode_answer(content))
             }
             (_, None) => {
                 SymbolAnswer::Functions { read_bytes: 0, functions: Err("no file".to_owned()) }

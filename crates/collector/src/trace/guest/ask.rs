@@ -9,6 +9,7 @@ use host::vms::VmProcess;
 use model::MachineId;
 use probes::FoundVm;
 use sandbox::Sandbox;
+use symbols::GuestChild;
 
 use super::Guest;
 use super::worker::{self, Command, Message, Work};
@@ -79,6 +80,7 @@ impl AskedGuest {
             _port: PortLock::of(&channel_to_it, &roots.locks)?,
             channel: channel_to_it,
             limits: Limits { time: ANSWER_TIME, bytes: ANSWER_BYTES },
+            child: GuestChild::default(),
             proc: roots.proc.clone(),
             process: vm.pid,
             kvm: vm.kvm,

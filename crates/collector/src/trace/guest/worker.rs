@@ -23,6 +23,7 @@ use api::guest::{
 use guest::{Channel, Limits, Session};
 use model::{HostNs, Pid};
 use probes::{FoundVm, VmFinder};
+use symbols::GuestChild;
 use tracer::outside::{ClockSample, MemoryError, ProcessMemory, TscScale, sample_clock};
 use tracer::{ClockPair, SLOT_BYTES};
 
@@ -49,6 +50,8 @@ pub(super) struct Work {
     /// Keeps the channel ours as long as the work goes on.
     pub(super) _port: Option<PortLock>,
     pub(super) limits: Limits,
+    /// Reads what the guest sends.
+    pub(super) child: GuestChild,
     /// Where the proc file system is.
     pub(super) proc: PathBuf,
     pub(super) process: Pid,
@@ -183,7 +186,7 @@ impl<'a> Asking<'a> {
         let finder = VmFinder::load()?;
         let vm = find(&finder, work)?;
         let process = ProcessMemory::open(&work.proc, work.process);
-        let session = Session::open(&work.channel, &work.limits)?;
+        let session = Session::open(&work.channel, &work.limits, work.child.clone())?;
         let (apic_ids, skew_ns) = (Vec::new(), skew_ns(&work.host_cpus));
         Ok(Self { work, session, finder, vm, process, apic_ids, skew_ns, sharpest_ns: 0 })
     }
@@ -233,8 +236,8 @@ impl<'a> Asking<'a> {
     fn look_once(&mut self) -> Result<(Clocks, Option<i32>), GuestError> {
         let before = find(&self.finder, self.work)?;
         let asked = ClockPair::tightest(CLOCK_READINGS);
-        let seen = self.session.trace_look()?;
-        let answered = ClockPair::tightest(CLOCK_READINGS);
+        let answered = || ClockPair::tightest(CLOCK_READINGS);
+        let (seen, answered) = self.session.trace_look(answered)?;
         self.vm = find(&self.finder, self.work)?;
         let scale_of = |vm| scale_of(vm, &self.apic_ids, seen.clock.cpu);
         let scale = scale_of(&before);

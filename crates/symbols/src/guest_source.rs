@@ -4,10 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use api::symbols::{SymbolAnswer, SymbolQuestion};
 use model::{Module, ModuleId, SymbolName};
-use sandbox::Sandbox;
 
 use crate::demangle::{is_mangled, printable};
-use crate::{FunctionTable, KernelNames, Source, SymbolReader, unreadable};
+use crate::{FunctionTable, GuestChild, KernelNames, Source, unreadable};
 
 /// Names in one question: none is too long for the answer to be.
 const NAMES_AT_ONCE: usize = 1 << 13;
@@ -20,13 +19,13 @@ pub struct GuestSource {
     /// Its files' functions, or why there are none.
     pub modules: BTreeMap<ModuleId, Result<FunctionTable, String>>,
     /// Puts names into readable form.
-    pub sandbox: Sandbox<SymbolReader>,
+    pub child: GuestChild,
 }
 
 impl Source for GuestSource {
     fn names(&mut self, id: ModuleId, module: &Module, offsets: &[u64]) -> Vec<SymbolName> {
         match self.modules.get(&id) {
-            Some(Ok(table)) => functions(&mut self.sandbox, table, offsets),
+            Some(Ok(table)) => functions(&self.child, table, offsets),
             Some(Err(reason)) => unreadable(reason, offsets.len()),
             None if self.kernel.has(&module.path) => {
                 offsets.iter().map(|offset| self.kernel.name(&module.path, *offset)).collect()
@@ -38,11 +37,7 @@ impl Source for GuestSource {
 
 /// One name per offset. Mangled names, which are the guest's work, are made readable in a child; those that it does not
 /// answer for stay as they are.
-fn functions(
-    sandbox: &mut Sandbox<SymbolReader>,
-    table: &FunctionTable,
-    offsets: &[u64],
-) -> Vec<SymbolName> {
+fn functions(child: &GuestChild, table: &FunctionTable, offsets: &[u64]) -> Vec<SymbolName> {
     let found: Vec<Option<&str>> =
         offsets.iter().map(|offset| Some(&*table.find(*offset)?.name)).collect();
     let mangled: BTreeSet<&str> =
@@ -51,7 +46,7 @@ fn functions(
     let mut readable: BTreeMap<String, String> = BTreeMap::new();
     for mangled in mangled.chunks(NAMES_AT_ONCE) {
         let question = SymbolQuestion::Readable(mangled.to_vec());
-        if let Ok(SymbolAnswer::Readable(names)) = sandbox.ask(&question, &[]) {
+        if let Ok(SymbolAnswer::Readable(names)) = child.ask(&question) {
             readable.extend(mangled.iter().cloned().zip(names));
         }
     }
@@ -70,6 +65,7 @@ mod test {
     use super::*;
     use crate::{Function, KernelPart};
     use model::{Owner, VmId};
+    use sandbox::Sandbox;
 
     #[test]
     fn files_kernel_and_the_rest() {
@@ -85,7 +81,7 @@ mod test {
                 (ModuleId(0), Ok(table)),
                 (ModuleId(1), Err("permission denied".to_owned())),
             ]),
-            sandbox: Sandbox::here(),
+            child: GuestChild::with_sandbox(Sandbox::here()),
         };
         let mut check = |id, path: &str, offsets: &[u64], expected: &[&str]| {
             let module =

@@ -1,0 +1,96 @@
+//! Why a guest did not answer as it should.
+
+use api::guest::{Response, VERSION};
+use api::symbols::InvalidAnswer;
+
+use crate::answer::AnswerError;
+use crate::frame::FrameError;
+use crate::link::{Channel, LinkError};
+
+/// Why a guest did not answer as it should.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    /// The guest is gone, or can't be reached.
+    #[error("{channel}: {source}")]
+    Link {
+        /// Which way was tried.
+        channel: Channel,
+        /// What happened.
+        source: LinkError,
+    },
+    /// Its vmscope-guest speaks another version of the protocol.
+    #[error(
+        "its vmscope-guest speaks protocol version {theirs}, this vmscope speaks {VERSION}: install the same version in the guest"
+    )]
+    Version {
+        /// The guest's.
+        theirs: u32,
+    },
+    /// It can't do what was asked.
+    #[error("it says: {0}")]
+    Refused(String),
+    /// What it sent is no answer to what was asked.
+    #[error("it sent {0}")]
+    Nonsense(String),
+    /// It sent more than it may.
+    #[error("it sent more than {0} bytes")]
+    TooMuch(u64),
+    /// The process that reads its answers failed.
+    #[error("its answer was not read: {0}")]
+    Unread(String),
+}
+
+impl From<AnswerError> for SessionError {
+    fn from(error: AnswerError) -> Self {
+        match error {
+            AnswerError::Invalid(InvalidAnswer::Version(theirs)) => Self::Version { theirs },
+            AnswerError::Invalid(InvalidAnswer::Garbled(reason)) => {
+                Self::Nonsense(bounded(&reason))
+            }
+            AnswerError::Unread(reason) => Self::Unread(bounded(&reason)),
+        }
+    }
+}
+
+impl SessionError {
+    /// Whether it answered, and not as it should: asking again will cost as much, and hardly help.
+    #[must_use]
+    pub fn is_nonsense(&self) -> bool {
+        matches!(
+            self,
+            Self::Nonsense(_) | Self::TooMuch(_) | Self::Version { .. } | Self::Unread(_)
+        )
+    }
+
+    /// Whether there was no answer in time.
+    pub(crate) fn is_late(&self) -> bool {
+        matches!(self, Self::Link { source: LinkError::TimedOut, .. })
+    }
+}
+
+pub(crate) fn check_version(theirs: u32) -> Result<(), SessionError> {
+    if theirs == VERSION { Ok(()) } else { Err(SessionError::Version { theirs }) }
+}
+
+pub(crate) fn nonsense(error: FrameError) -> SessionError {
+    SessionError::Nonsense(error.to_string())
+}
+
+pub(crate) fn unexpected(response: &Response) -> SessionError {
+    let what = match response {
+        Response::Hello { .. } => "a greeting",
+        Response::LogStarted { .. } => "a log's begin",
+        Response::Map(_) => "a map",
+        Response::Symbols(_) => "symbols",
+        Response::Error(_) => "an error",
+        Response::TraceStarted(_) => "a trace's begin",
+        Response::TraceSeen(_) => "a look at its clocks",
+        Response::TraceSlots(_) => "events",
+        Response::TraceStopped(_) => "a trace's end",
+    };
+    SessionError::Nonsense(format!("unrequested {what}"))
+}
+
+pub(crate) fn bounded(text: &str) -> String {
+    crate::check::clean(text, 300)
+}
