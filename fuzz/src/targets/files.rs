@@ -14,26 +14,18 @@ use trace_analysis::findings::Findings;
 use trace_analysis::timeline;
 use view::Width;
 
-use super::Target;
+use super::{MIB, Target};
 
 // The recordings of the reader's own tests, honest and wild.
 #[path = "../../../crates/recording/tests/common/mod.rs"]
 #[allow(clippy::unwrap_used, unreachable_pub, unused_imports)]
 mod common;
 
-const MIB: usize = 1 << 20;
 /// Bytes of an input before a table's: which of them it is.
 const CHOICE: usize = 1;
 
 pub(super) fn targets() -> Vec<Target> {
-    let target = |name, run, seeds| Target {
-        name,
-        run,
-        seeds,
-        words: &[],
-        longest: MIB,
-        budget: 1024 * MIB,
-    };
+    let target = |name, run, seeds| Target { budget: 1024 * MIB, ..Target::new(name, run, seeds) };
     vec![
         target("recording", recording, || seeds(&RECORDING)),
         target("trace", trace, || seeds(&TRACE)),

@@ -1,10 +1,6 @@
 //! What a guest says, writes into its rings, or leaves in a snapshot file.
 
-use api::guest::{
-    FunctionSymbol, GuestImage, GuestKernel, GuestKernelThread, GuestMap, GuestMapping,
-    GuestModule, GuestThread, HEADER_BYTES, KernelModule, KernelSymbol, MAGIC, ModuleSymbols,
-    Response, TraceLost, TraceStackRow, TraceStarted, TraceStopped, TraceTaskRow, VERSION,
-};
+use api::guest::{FunctionSymbol, GuestMap, HEADER_BYTES, MAGIC, ModuleSymbols, Response, VERSION};
 use guest::{KnownMap, MapSpan, fuzzing};
 use model::{Clock, Guest, HostNs, Machine, MachineId, Pid, Tables, TraceTables, Vm, VmId};
 use symbols::{Function, FunctionTable};
@@ -13,15 +9,17 @@ use trace_analysis::timeline;
 use tracer::outside::{ClockSample, GuestClock, SentRings, TscScale, sample_clock};
 use tracer::{ClockPair, Consumer, RingId, RingMemory, SLOT_BYTES};
 
-use super::{Numbers, Target};
+use super::{MIB, Numbers, Target};
 
-const MIB: usize = 1 << 20;
+// The answers of the reader's own tests.
+#[path = "../../../crates/guest/tests/common/mod.rs"]
+mod common;
 
 pub(super) fn targets() -> Vec<Target> {
-    let target =
-        |name, run, seeds| Target { name, run, seeds, words: &[], longest: MIB, budget: 512 * MIB };
+    let seeds = || seed_responses().iter().map(content).collect();
+    let target = |name, run, seeds| Target { budget: 512 * MIB, ..Target::new(name, run, seeds) };
     vec![
-        target("answers", answers, || seed_responses().iter().map(content).collect()),
+        target("answers", answers, seeds),
         Target { words: &[&MAGIC], ..target("snapshot", snapshot, || vec![seed_snapshot()]) },
         Target { longest: 1 << 16, ..target("rings", rings, seed_rings) },
         Target { longest: 4096, ..target("clock", clock, || vec![(0..=255).collect()]) },
@@ -81,8 +79,7 @@ fn functions(answer: ModuleSymbols) {
 }
 
 fn snapshot(bytes: &[u8]) {
-    let path = super::folder().join("snapshot");
-    std::fs::write(&path, bytes).expect("the folder is ours");
+    let path = super::written("snapshot", bytes);
     if let Ok(map) = guest::read_snapshot(&path, &mut fuzzing::Here, &mut functions) {
         merge(&map);
     }
@@ -154,99 +151,22 @@ fn clock(bytes: &[u8]) {
     }
 }
 
-fn seed_map() -> GuestMap {
-    let symbol =
-        |n: u64| KernelSymbol { address: 0xffff_ffff_8100_0000 + n * 16, name: format!("f{n}") };
-    let image = |n: u32| GuestImage {
-        id: n,
-        pid: n,
-        name: format!("process {n}"),
-        cr3: u64::from(n) << 13,
-        start_ns: n.is_multiple_of(3).then_some(5000),
-        end_ns: n.is_multiple_of(2).then_some(9000),
-        threads: vec![GuestThread { tid: n, name: "t".into(), fs_base: 0x7f00_0000 }],
-        mappings: (0..2)
-            .map(|module| {
-                let start = 0x5000_0000 + u64::from(module) * 0x10000;
-                GuestMapping { start, end: start + 0x8000, offset: 0x1000, module }
-            })
-            .collect(),
-    };
-    let thread = |tid: u32| GuestKernelThread {
-        tid,
-        name: format!("kworker/{tid}"),
-        stack: 0xffff_c900_0000_0000 + u64::from(tid) * 0x10000,
-        start_ns: None,
-        end_ns: None,
-    };
-    let module = |n: u8| GuestModule { path: format!("/lib/{n}.so"), build_id: vec![n; 20] };
-    let kernel_module =
-        KernelModule { name: "ext4".into(), start: 0xffff_ffff_c000_0000, size: 0x1000 };
-    GuestMap {
-        version: VERSION,
-        boot_id: "b".into(),
-        kernel_release: "6.12".into(),
-        now_ns: 10_000,
-        kernel: Some(GuestKernel {
-            text_start: 0xffff_ffff_8100_0000,
-            text_end: 0xffff_ffff_8200_0000,
-            cr3: 0x1000,
-            symbols: (0..5).map(symbol).collect(),
-            modules: vec![kernel_module],
-        }),
-        images: (1..4).map(image).collect(),
-        kernel_threads: (0..3).map(thread).collect(),
-        modules: (0..2).map(module).collect(),
-        problems: vec!["no problem".into()],
-    }
-}
-
-fn seed_symbols() -> ModuleSymbols {
-    let symbols = (0..8)
-        .map(|n| FunctionSymbol { offset: n * 64, size: 60, name: format!("_ZN3fooI{n}E3barv") })
-        .collect();
-    ModuleSymbols { symbols, ..ModuleSymbols::default() }
-}
-
 fn seed_responses() -> Vec<Response> {
-    let task = TraceTaskRow {
-        tid: 5,
-        pid: 5,
-        parent: 1,
-        name: "make".into(),
-        kernel: false,
-        asleep_in: Some("do_wait".into()),
-    };
-    let started = TraceStarted {
-        cpus: vec![0, 1],
-        rings: 2,
-        slots_per_ring: 256,
-        head_pages: vec![7],
-        slot_pages: vec![8, 9],
-        before: vec![task.clone()],
-        after: vec![task],
-        lost: vec![TraceLost { ring: 0, counts: vec![1] }],
-        ..TraceStarted::default()
-    };
-    let stopped = TraceStopped {
-        functions: vec!["schedule".into(), "do_wait".into()],
-        stacks: vec![TraceStackRow { id: 3, functions: vec![0, 1] }],
-        ..TraceStopped::default()
-    };
+    let [started, stopped] = common::trace();
     vec![
         Response::Hello { version: VERSION, now_ns: 5 },
         Response::LogStarted { now_ns: 5, problem: Some("none".into()) },
-        Response::Map(Box::new(seed_map())),
-        Response::Symbols(vec![seed_symbols()]),
+        Response::Map(Box::new(common::map())),
+        Response::Symbols(vec![common::symbols()]),
         Response::Error("no".into()),
-        Response::TraceStarted(Box::new(started)),
-        Response::TraceStopped(Box::new(stopped)),
+        started,
+        stopped,
     ]
 }
 
 fn seed_snapshot() -> Vec<u8> {
-    let answers = [Response::Map(Box::new(seed_map())), Response::Symbols(vec![seed_symbols()])];
-    answers.iter().flat_map(fuzzing::frame).collect()
+    let symbols = Response::Symbols(vec![common::symbols()]);
+    [Response::Map(Box::new(common::map())), symbols].iter().flat_map(fuzzing::frame).collect()
 }
 
 /// One record of each kind, in order of time.

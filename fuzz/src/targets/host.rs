@@ -12,19 +12,10 @@ use sandbox::Parser;
 use symbols::{Demangler, Function, FunctionTable, Store, Stored, SymbolReader};
 use testbed::Scenario;
 
-use super::{Numbers, Target};
-
-const MIB: usize = 1 << 20;
+use super::{MIB, Numbers, Target};
 
 pub(super) fn targets() -> Vec<Target> {
-    let target = |name, run, seeds| Target {
-        name,
-        run,
-        seeds,
-        words: &[],
-        longest: 1 << 16,
-        budget: 64 * MIB,
-    };
+    let target = |name, run, seeds| Target { longest: 1 << 16, ..Target::new(name, run, seeds) };
     vec![
         Target {
             words: &[
@@ -192,9 +183,7 @@ fn functions(bytes: &[u8], format: FileFormat) {
 /// What the child without privileges does with a file, here.
 fn read(bytes: &[u8], question: &SymbolQuestion) -> SymbolAnswer {
     static READER: Mutex<Option<SymbolReader>> = Mutex::new(None);
-    let path = super::folder().join("read");
-    std::fs::write(&path, bytes).expect("the folder is ours");
-    let file = std::fs::File::open(&path).expect("it was written");
+    let file = std::fs::File::open(super::written("read", bytes)).expect("it was written");
     let mut reader = READER.lock().unwrap_or_else(PoisonError::into_inner);
     let reader = match &mut *reader {
         Some(reader) if !reader.is_spent() => reader,

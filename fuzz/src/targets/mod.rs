@@ -21,6 +21,15 @@ pub(crate) struct Target {
     pub(crate) budget: usize,
 }
 
+const MIB: usize = 1 << 20;
+
+impl Target {
+    /// With inputs of a megabyte, for which it may take 64.
+    fn new(name: &'static str, run: fn(&[u8]), seeds: fn() -> Vec<Vec<u8>>) -> Self {
+        Self { name, run, seeds, words: &[], longest: MIB, budget: 64 * MIB }
+    }
+}
+
 /// Every target.
 pub(crate) fn all() -> Vec<Target> {
     [guests::targets(), files::targets(), host::targets()].into_iter().flatten().collect()
@@ -34,6 +43,13 @@ fn folder() -> &'static PathBuf {
         let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
         FOLDER.get_or_init(|| folder.expect("a folder can be made")).path().to_owned()
     })
+}
+
+/// A file of this content.
+fn written(name: &str, content: &[u8]) -> PathBuf {
+    let path = folder().join(name);
+    std::fs::write(&path, content).expect("the folder is ours");
+    path
 }
 
 /// Takes numbers from an input, 0 at its end.
