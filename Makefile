@@ -24,7 +24,7 @@ FUZZ := RUSTC_WORKSPACE_WRAPPER=$(CURDIR)/.ci/instrument LLVM_PROFILE_FILE=/dev/
 FUZZ_TARGETS := answers snapshot rings clock recording trace written written-trace bench names store proc processes \
                 scenario elf perf-map
 
-.PHONY: fuzz fuzz-all help demo test test-all smoke steps-test steps-test-all steps-smoke check build-tests e2e bench bench-trace \
+.PHONY: fuzz fuzz-all mutants help demo test test-all smoke steps-test steps-test-all steps-smoke check build-tests e2e bench bench-trace \
         experiments overhead programs boot build deps
 
 help:
@@ -39,6 +39,7 @@ help:
 	@echo 'make experiments   the slow experiments [ONLY=S0.1]; writes target/experiments.json'
 	@echo 'make overhead      instructions per sample, against perf and the checked-in figures; writes target/overhead.json'
 	@echo 'make fuzz          mutated bytes for a parser: TARGET=rings [SECONDS=600]; TARGET= lists the targets'
+	@echo 'make mutants       what mutants of recordings cost vmscope: memory, time, exit codes [COUNT=100000]'
 	@echo 'make boot          the self-booting micro-benchmark: an ELF and an ISO, into $(TARGET_DIR)/boot'
 	@echo 'make build         the programs, into $(TARGET_DIR)'
 
@@ -98,6 +99,10 @@ programs: build
 
 fuzz: deps
 	$(FUZZ) $(TARGET) $(or $(SECONDS),600)
+
+# Mutants of recordings and traces for the programs that read them: peak memory, CPU time, exit codes.
+mutants: deps
+	VMSCOPE_MUTANTS=$(or $(COUNT),100000) cargo test --locked -p vmscope --test bounded -- --nocapture mutants
 
 # Each target for so long.
 fuzz-all:

@@ -121,7 +121,7 @@ pub(crate) fn edit(path: &Path, from: &str, to: &str) {
 }
 
 /// A few bytes changed, or the end cut off, or a piece repeated.
-fn mutated(random: &mut Random, whole: &[u8]) -> Vec<u8> {
+pub(crate) fn mutated(random: &mut Random, whole: &[u8]) -> Vec<u8> {
     let mut bytes = whole.to_vec();
     let at = |random: &mut Random| usize::try_from(random.below(whole.len() as u64)).unwrap();
     match random.below(8) {
