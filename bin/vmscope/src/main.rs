@@ -38,9 +38,7 @@ enum Command {
 }
 
 fn main() -> std::process::ExitCode {
-    if let Some(code) = sandbox::serve::<symbols::SymbolReader>()
-        .or_else(sandbox::serve::<collector::trace::RingReader>)
-    {
+    if let Some(code) = symbols::serve().or_else(collector::trace::serve) {
         return code;
     }
     let cli: Cli = match usage::parse() {

@@ -35,6 +35,13 @@ pub use table::{Function, FunctionTable};
 
 use model::{Module, ModuleId, Owner, Symbol, SymbolName, Tables};
 
+/// Is the child process that reads what others chose, if this process was started for that: a program's first call. `None`:
+/// it was not.
+#[must_use]
+pub fn serve() -> Option<std::process::ExitCode> {
+    sandbox::serve::<SymbolReader>()
+}
+
 /// What can name addresses of one owner's modules.
 pub trait Source {
     /// One name for each of `offsets`, in their order. `offsets` ascend.
