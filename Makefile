@@ -22,7 +22,7 @@ export CI
 FUZZ := RUSTC_WORKSPACE_WRAPPER=$(CURDIR)/.ci/instrument LLVM_PROFILE_FILE=/dev/null \
         cargo run --locked -q -p fuzz --example fuzz --
 FUZZ_TARGETS := answers snapshot rings clock recording trace written written-trace bench names store proc processes \
-                scenario elf perf-map
+                scenario elf perf-map inside-elf inside-btf inside-kcore inside-log walk qmp guest-rings traced-guest
 
 .PHONY: fuzz fuzz-all mutants help demo test test-all smoke steps-test steps-test-all steps-smoke check build-tests e2e bench bench-trace \
         experiments overhead programs boot build deps

@@ -47,6 +47,18 @@ mod virtual_host;
 mod vmlinux;
 mod workload;
 
+/// For tests that feed bytes.
+#[doc(hidden)]
+pub mod fuzzing {
+    /// The threads of the vCPUs that a QEMU names; `said`: all that it says.
+    ///
+    /// # Errors
+    /// When that is none of the answers it should be.
+    pub fn qmp(said: &[u8]) -> std::io::Result<Vec<i32>> {
+        crate::qmp::feed(said)
+    }
+}
+
 pub use bare::{Accelerator, Bare, BareEnd, Listen, Patience, boot_bare, is_inside};
 pub use error::Error;
 pub use exec::{ExecOutput, end, exec};

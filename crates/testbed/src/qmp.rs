@@ -1,6 +1,6 @@
 //! QMP: what starting a guest needs, and the commands of a scenario's steps.
 
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -17,6 +17,10 @@ pub(crate) struct Session {
 
 /// How long QEMU may take to open its socket, and to answer.
 const LIMIT: Duration = Duration::from_secs(120);
+
+/// Bytes of one message, and events of one session: QEMU's work, but what a guest does may be in it.
+const MAX_LINE_BYTES: u64 = 1 << 20;
+const MAX_EVENTS: usize = 1 << 16;
 
 impl Session {
     /// Connects as soon as the socket is there; `alive` says whether waiting still makes sense.
@@ -98,10 +102,13 @@ impl Session {
 
     fn read(&mut self) -> io::Result<Value> {
         let mut line = String::new();
-        if self.stream.read_line(&mut line)? == 0 {
+        if self.stream.by_ref().take(MAX_LINE_BYTES).read_line(&mut line)? == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         let message: Value = serde_json::from_str(&line)?;
+        if MAX_EVENTS <= self.events.len() {
+            return Err(io::Error::other("QEMU said too many events"));
+        }
         self.events.extend(message["event"].as_str().map(str::to_owned));
         Ok(message)
     }
@@ -117,6 +124,22 @@ fn threads(answer: &Value) -> Option<Vec<i32>> {
         .collect::<Option<_>>()?;
     vcpus.sort_unstable();
     Some(vcpus.into_iter().map(|(_, thread)| thread).collect())
+}
+
+/// For tests that feed bytes: what is made of all that a QEMU says.
+pub(crate) fn feed(said: &[u8]) -> io::Result<Vec<i32>> {
+    let (ours, mut theirs) = UnixStream::pair()?;
+    // The kernel keeps so much.
+    theirs.set_nonblocking(true)?;
+    let _ = theirs.write_all(said);
+    theirs.shutdown(std::net::Shutdown::Write)?;
+    let mut session = Session { stream: BufReader::new(ours), events: Vec::new() };
+    session.read()?;
+    session.ask("qmp_capabilities", None)?;
+    session.go_on()?;
+    let threads = session.vcpu_threads();
+    session.wait("RESUME")?;
+    threads
 }
 
 #[cfg(test)]

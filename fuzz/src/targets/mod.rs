@@ -3,6 +3,8 @@
 mod files;
 mod guests;
 mod host;
+mod inside;
+mod vms;
 
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -32,7 +34,9 @@ impl Target {
 
 /// Every target.
 pub(crate) fn all() -> Vec<Target> {
-    [guests::targets(), files::targets(), host::targets()].into_iter().flatten().collect()
+    let all =
+        [guests::targets(), files::targets(), host::targets(), inside::targets(), vms::targets()];
+    all.into_iter().flatten().collect()
 }
 
 /// The folder of this run's files, in memory.

@@ -6,6 +6,8 @@ mod command;
 mod cpus;
 mod elf;
 mod error;
+#[doc(hidden)]
+pub mod fuzzing;
 mod kcore;
 mod kernel;
 mod log;

@@ -102,7 +102,7 @@ fn attach(program: &mut Program, tracepoint: &str) -> Result<(), ProgramError> {
 /// Twice as many as the ring holds.
 const MAX_EVENTS: usize = 1 << 17;
 
-fn parse(bytes: &[u8], page_offset: u64) -> Option<Event> {
+pub(super) fn parse(bytes: &[u8], page_offset: u64) -> Option<Event> {
     let bytes: &[u8; EVENT_BYTES] = bytes.first_chunk()?;
     let word = |at: usize| bytes[at..].first_chunk().map(|bytes| u64::from_ne_bytes(*bytes));
     let half = |at: usize| bytes[at..].first_chunk().map(|bytes| u32::from_ne_bytes(*bytes));

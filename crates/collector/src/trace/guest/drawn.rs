@@ -80,6 +80,8 @@ impl DrawnGuest {
 
     /// The guest has detached its probes. Its row, tasks and stacks are asked for as at the end of a trace.
     pub fn stop(&mut self, stopped: TraceStopped, sample: ClockSample) {
+        // What was said before is heard first, so that there is room.
+        self.drain(0);
         self.say(Message::Stopped(Box::new(stopped), Clocks { sample, warning: None }));
         self.guest.stop();
         let _ =
