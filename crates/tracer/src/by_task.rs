@@ -58,6 +58,7 @@ fn detached_tracefs() -> io::Result<OwnedFd> {
 pub(crate) struct TaskEvents {
     events: Vec<Counter>,
     tasks: BTreeSet<u32>,
+    late: LateForks,
 }
 
 impl TaskEvents {
@@ -82,7 +83,49 @@ impl TaskEvents {
             }
         }
         self.tasks.extend(&new);
+        self.late.watch(&new);
         Ok(!new.is_empty())
+    }
+
+    /// Whether one of these events shows a task that may have none: the traced tasks must be looked at again.
+    pub(crate) fn lacks_some(&mut self, events: &[TraceEvent]) -> bool {
+        events.iter().fold(false, |lacks, event| self.late.is_late(event) || lacks)
+    }
+}
+
+/// Finds forks that began before their task had its events. The kernel copies a task's events early in a fork, and shows the
+/// new task only at the end: a look at the tasks in between sees neither.
+///
+/// ```text
+///  fork begins (no event yet)   the parent gets its events   a look: no child   child begins, without events
+///  |                            |                            |                  |
+/// ```
+#[derive(Debug, Default)]
+struct LateForks {
+    /// Tasks that got events while they ran, and when they made their first call with them.
+    first_calls: HashMap<Tid, Option<HostNs>>,
+}
+
+impl LateForks {
+    fn watch(&mut self, tasks: &[u32]) {
+        self.first_calls.extend(tasks.iter().map(|&tid| (Tid(tid), None)));
+    }
+
+    /// Events come in CPU by CPU, so a call may be seen before a fork that was earlier.
+    fn is_late(&mut self, event: &TraceEvent) -> bool {
+        match event.kind {
+            TraceEventKind::SyscallEnter { task, .. } => {
+                if let Some(first) = self.first_calls.get_mut(&task) {
+                    *first = Some(first.map_or(event.time, |first| first.min(event.time)));
+                }
+                false
+            }
+            TraceEventKind::Fork { parent, kernel: false, .. } => {
+                let first = self.first_calls.get(&parent);
+                first.is_some_and(|first| first.is_none_or(|first| event.time < first))
+            }
+            _ => false,
+        }
     }
 }
 
@@ -188,7 +231,7 @@ fn may_execute(number: u16) -> bool {
 
 #[cfg(test)]
 mod test {
-    use model::{MachineId, TaskName};
+    use model::{MachineId, Pid, TaskName};
 
     use super::*;
 
@@ -227,6 +270,30 @@ mod test {
         check(">59 exec exit", 1);
         check(">322 exec", 1);
         check(">59 exec exit >59 exec <59 >59 exec exit", 2);
+    }
+
+    #[test]
+    fn forks_that_began_without_events() {
+        let at =
+            |time, kind| TraceEvent { time: HostNs(time), machine: MachineId::HOST, cpu: 0, kind };
+        let call = |time| at(time, TraceEventKind::SyscallEnter { task: Tid(7), number: 56 });
+        let fork = |time, parent| {
+            let (parent, child, pid) = (Tid(parent), Tid(9), Pid(9));
+            at(time, TraceEventKind::Fork { parent, child, pid, kernel: false })
+        };
+        let check = |events: &[TraceEvent], expected| {
+            let mut events_of_tasks = TaskEvents::default();
+            events_of_tasks.late.watch(&[7]);
+            assert_eq!(events_of_tasks.lacks_some(events), expected, "{events:?}");
+        };
+        check(&[call(1), fork(2, 7)], false);
+        check(&[fork(2, 7)], true);
+        check(&[fork(2, 7), call(3)], true);
+        // Of another CPU.
+        check(&[call(3), fork(2, 7)], true);
+        check(&[call(3), call(1), fork(2, 7)], false);
+        // It inherited its events.
+        check(&[fork(2, 8)], false);
     }
 
     #[test]

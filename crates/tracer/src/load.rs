@@ -243,7 +243,24 @@ impl Tracer {
         if self.task_events.is_some() {
             events[first..].iter().for_each(|event| self.executions.see(event));
         }
+        self.add_late_tasks(&events[first..]);
         result
+    }
+
+    /// Gives events to tasks whose parents had none when they began to make them.
+    fn add_late_tasks(&mut self, events: &[TraceEvent]) {
+        let (Some(types), Some(mut task_events)) = (self.event_types, self.task_events.take())
+        else {
+            return;
+        };
+        if !self.links.is_empty()
+            && task_events.lacks_some(events)
+            && let Err(error) = task_events.add(types, self.traced_tasks())
+        {
+            let reason = format!("those of tasks that were being made at the begin: {error}");
+            self.missing.push(("system calls".to_owned(), reason));
+        }
+        self.task_events = Some(task_events);
     }
 
     /// How full the ring of `cpu` is, from 0 to 1.
