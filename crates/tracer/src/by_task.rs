@@ -16,6 +16,7 @@ use model::{HostNs, Tid, TraceEvent, TraceEventKind};
 use perf_event::events::Tracepoint;
 use perf_event::{Builder, Counter};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Tasks that get events of their own; those that they make inherit. For more the tracepoints are used.
 const MAX_TASKS: usize = 512;
@@ -73,6 +74,7 @@ impl TaskEvents {
         if MAX_TASKS < self.tasks.len() + new.len() {
             return Err(io::ErrorKind::QuotaExceeded.into());
         }
+        allow_many_files();
         for &tid in &new {
             for number in [types.enter, types.exit] {
                 match open(number, tid) {
@@ -133,6 +135,14 @@ impl std::fmt::Debug for TaskEvents {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("TaskEvents").field("tasks", &self.tasks).finish_non_exhaustive()
     }
+}
+
+/// Each task takes two descriptors: many need more than the usual soft limit. The traced command has begun by now, with
+/// the limit that it would have had.
+fn allow_many_files() {
+    let limit = getrlimit(Resource::Nofile);
+    // If it is refused, opening the events will say so.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
 fn open(number: u64, tid: u32) -> io::Result<Counter> {
