@@ -164,7 +164,7 @@ fn open(number: u64, tid: u32) -> io::Result<Counter> {
 ///                                 \-> task ends, or the trace does: it had no events
 /// ```
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Executions {
+pub struct Executions {
     /// What tasks did, by time: it comes CPU by CPU, and a task that begins a program may move to another one.
     steps: BTreeMap<(HostNs, Tid), Step>,
     /// Tasks in a call that may begin a program, and whether it has.
@@ -180,11 +180,12 @@ enum Step {
     End,
 }
 
-/// Steps that wait for earlier ones of other CPUs.
+/// Steps that wait for earlier ones of other CPUs, and tasks in such calls.
 const MAX_STEPS: usize = 1 << 16;
 
 impl Executions {
-    pub(crate) fn see(&mut self, event: &TraceEvent) {
+    /// Takes the next event of a task's CPU.
+    pub fn see(&mut self, event: &TraceEvent) {
         let (task, step) = match event.kind {
             TraceEventKind::SyscallEnter { task, number } if may_execute(number) => {
                 (task, Step::Enter)
@@ -208,7 +209,10 @@ impl Executions {
         match step {
             Step::Enter => {
                 self.ended(task);
-                self.calling.insert(task, false);
+                // A guest may make up tasks.
+                if self.calling.len() < MAX_STEPS {
+                    self.calling.insert(task, false);
+                }
             }
             Step::Begin => {
                 self.calling.entry(task).and_modify(|has_begun| *has_begun = true);
@@ -225,7 +229,8 @@ impl Executions {
     }
 
     /// How many so far, with those whose tasks are still there. All events must have been seen.
-    pub(crate) fn unseen(&self) -> u64 {
+    #[must_use]
+    pub fn unseen(&self) -> u64 {
         let mut all = self.clone();
         for ((_, task), step) in std::mem::take(&mut all.steps) {
             all.take(task, step);

@@ -26,6 +26,7 @@ mod ring;
 mod slots;
 mod symbols;
 
+pub use by_task::Executions;
 pub use clock::ClockPair;
 pub use error::{RingError, TracerError};
 pub use fault::fault_estimate;

@@ -4,7 +4,7 @@ use model::{HostNs, Machine, MachineId, Pid, Tid, TraceEvent, TraceTask};
 use tracer::{Filter, Options, SLOT_BYTES, Symbols, Tracer, TracerError, fault_estimate};
 
 use super::plan::{Scope, TracePlan};
-use super::source::{Source, SourceError, SourceTables};
+use super::source::{Source, SourceError, SourceTables, missing_calls};
 use super::startup_tasks::StartupTasks;
 use super::vcpus::{IOCTL, Vcpus};
 use crate::CollectError;
@@ -93,9 +93,11 @@ impl Source for Host {
         let mut row = self.row.clone();
         row.missing.extend_from_slice(self.tracer.missing());
         let unseen = if self.stopped { self.tracer.unseen_programs() } else { 0 };
-        if 0 < unseen {
-            let reason = format!("those of {unseen} programs with other rights (setuid, setgid)");
-            row.missing.push(("system calls".to_owned(), reason));
+        row.missing.extend(missing_calls(unseen));
+        let stackless = self.tracer.user_stacks_lost();
+        if 0 < stackless {
+            let reason = format!("{stackless} sleeps have none: there are too many different ones");
+            row.missing.push(("user stacks".to_owned(), reason));
         }
         row.lost = self.tracer.lost();
         row

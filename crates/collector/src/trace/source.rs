@@ -101,3 +101,10 @@ pub(super) struct SourceTables {
     /// Disks: `(dev_t, name)`.
     pub(super) disks: Vec<(u32, String)>,
 }
+
+/// That programs with other rights were executed, whose system calls perf events of single tasks do not see.
+pub(super) fn missing_calls(unseen_programs: u64) -> Option<(String, String)> {
+    let reason =
+        || format!("those of {unseen_programs} programs with other rights (setuid, setgid)");
+    (0 < unseen_programs).then(|| ("system calls".to_owned(), reason()))
+}

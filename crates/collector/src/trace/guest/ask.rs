@@ -61,6 +61,8 @@ pub(super) struct Wanted {
     pub(super) link: &'static str,
     /// Slots that one look takes of all its rings.
     pub(super) slots_per_look: usize,
+    /// Whether only some of its tasks are traced.
+    pub(super) is_filtered: bool,
 }
 
 impl AskedGuest {
@@ -103,7 +105,9 @@ impl AskedGuest {
             .spawn(move || worker::work(&work, &taken, &tell))
             .map_err(GuestError::Thread)?;
         let slots_per_look = SLOTS_PER_LOOK / plan.guests.max(1);
-        let wanted = Wanted { machine: plan.machine, mark, path: plan.path, link, slots_per_look };
+        let is_filtered = plan.scope != TraceScope::Everything;
+        let (machine, path) = (plan.machine, plan.path);
+        let wanted = Wanted { machine, mark, path, link, slots_per_look, is_filtered };
         Ok(Self { name: process.name.clone(), wanted, commands, messages })
     }
 

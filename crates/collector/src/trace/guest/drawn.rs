@@ -117,7 +117,7 @@ pub(super) fn started() -> TraceStarted {
 
 pub(super) fn wanted(mark: u64) -> Wanted {
     let (machine, path, link) = (MachineId(1), GuestPath::Memory, "vsock");
-    Wanted { machine, mark, path, link, slots_per_look: 2 * SLOTS }
+    Wanted { machine, mark, path, link, slots_per_look: 2 * SLOTS, is_filtered: true }
 }
 
 pub(super) fn vm(process: Pid, address: u64) -> FoundVm {

@@ -27,8 +27,8 @@ use model::{
     HostNs, Machine, MachineId, Pid, Tid, TraceEvent, TraceEventKind, TraceStack, TraceTask,
 };
 use sandbox::Sandbox;
-use tracer::SLOT_BYTES;
 use tracer::outside::GuestClock;
+use tracer::{Executions, SLOT_BYTES};
 
 pub(super) use ask::{AskedGuest, GuestPlan};
 pub(super) use cpus::vcpu_threads;
@@ -41,7 +41,7 @@ use self::clock_warnings::ClockWarnings;
 use self::rate_limit::RateLimit;
 use self::rings::Rings;
 use self::worker::{Begun, Clocks, Command, Message};
-use super::source::{Source, SourceError, SourceTables};
+use super::source::{Source, SourceError, SourceTables, missing_calls};
 use super::startup_tasks::StartupTasks;
 use crate::GuestError;
 
@@ -64,6 +64,8 @@ pub(super) struct Guest {
     worker: Worker,
     startup_tasks: StartupTasks,
     command: CommandSeen,
+    /// Of traced tasks, where not everybody is traced.
+    executions: Option<Executions>,
     /// Why its trace ended before the others'.
     failed: Option<GuestError>,
 }
@@ -148,6 +150,7 @@ impl Guest {
             worker: Worker { commands, messages, left: false },
             startup_tasks,
             command: CommandSeen::default(),
+            executions: wanted.is_filtered.then(Executions::default),
             failed: None,
             asked,
             started,
@@ -308,6 +311,9 @@ impl Guest {
             if begin <= event.time && event.time < read_ns {
                 self.startup_tasks.add(event);
             }
+            if let Some(executions) = &mut self.executions {
+                executions.see(event);
+            }
             let is_end = |task: Tid| self.started.command == Some(task.0);
             self.command.ended |=
                 matches!(event.kind, TraceEventKind::Exit { task } if is_end(task));
@@ -334,6 +340,8 @@ impl Source for Guest {
     fn machine(&self) -> Machine {
         let mut row = self.row.clone();
         row.clock_error_ns = Some(self.clock.guest.error_ns());
+        let unseen = self.executions.as_ref().filter(|_| self.stopped.is_some());
+        row.missing.extend(unseen.and_then(|executions| missing_calls(executions.unseen())));
         row.lost = self.rings.lost();
         row.ended_early = self.failed.as_ref().map(GuestError::to_string);
         row

@@ -98,6 +98,7 @@ fn drain(guest: &mut Guest, ring: u32) -> Vec<TraceEvent> {
 
 const RUNNABLE: u64 = 1;
 const EXIT: u64 = 11;
+const SYSCALL_ENTER: u64 = 12;
 
 #[test]
 fn events_wait_for_the_clocks_next_reading() {
@@ -124,6 +125,25 @@ fn events_wait_for_the_clocks_next_reading() {
     let row = guest.machine();
     assert_eq!((row.clock_error_ns, row.ended_early), (Some(3), None));
     assert_eq!((row.vm_process, row.vcpu_threads), (Some(drawn.vm().pid), vec![Tid(99), Tid(100)]));
+}
+
+/// The call that began a program with other rights has no end.
+#[test]
+fn programs_whose_calls_are_not_seen_are_counted() {
+    const EXEC: u64 = 9;
+    const MORE: u64 = 255;
+    let (mut drawn, mut guest) = DrawnGuest::new();
+    drawn.write(0, SYSCALL_ENTER, 100, 59 << 32 | 7);
+    drawn.write(0, EXEC, 110, 7);
+    drawn.write(0, MORE, 0, 0);
+    drawn.write(0, EXIT, 120, 7);
+    drawn.look(BASE_NS + 200);
+    assert_eq!(drain(&mut guest, 0).len(), 3);
+    assert_eq!(guest.machine().missing, []);
+    drawn.stop();
+    guest.stop();
+    let missing = guest.machine().missing;
+    assert!(missing.len() == 1 && missing[0].1.contains(" 1 program"), "{missing:?}");
 }
 
 #[test]
