@@ -55,6 +55,14 @@ struct pt_regs {
 	unsigned long orig_ax; /* system call number; -1 after rt_sigreturn has restored another frame */
 } KERNEL_TYPE;
 
+struct trace_event {
+	int type;
+} KERNEL_TYPE;
+
+struct trace_event_call {
+	struct trace_event event;
+} KERNEL_TYPE;
+
 /* Records of trace events, as perf and ftrace store them. */
 struct trace_event_raw_sys_enter {
 	long id;

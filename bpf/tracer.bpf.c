@@ -192,13 +192,15 @@ int BPF_PROG(sys_exit, struct pt_regs *regs, long result)
 	return emit_syscall_exit(regs->orig_ax, result);
 }
 
-/* In place of the two above, which would run for every task: perf calls this function for tasks with an event only. It has
- * more arguments than programs can have before Linux 6.6. */
-SEC("fentry/perf_tp_event")
-int BPF_PROG(perf_tp_event, __u16 type, __u64 count, void *record)
+/* In place of the two above, which would run for every task: perf calls this function for tasks with an event, and for
+ * all where another tool has attached a program by perf. That program can keep events from perf, so perf_tp_event, which
+ * comes after it, may miss some. It has more arguments than programs can have before Linux 6.6. */
+SEC("fentry/perf_trace_run_bpf_submit")
+int BPF_PROG(perf_trace_run_bpf_submit, void *record, int size, int context, struct trace_event_call *call)
 {
 	struct trace_event_raw_sys_enter *enter = record;
 	struct trace_event_raw_sys_exit *exit = record;
+	__u64 type = call->event.type;
 
 	if (type == config.enter_type)
 		return emit_syscall_enter(BPF_CORE_READ(enter, id)) ?

@@ -3,7 +3,8 @@
 //! The tracepoints of system calls run their BPF programs for every task: an empty program makes a short call half as long
 //! again. A perf event of one task costs others a test, whether perf has an event for them. So each traced task gets an event
 //! for both tracepoints, its children inherit them, and a program on a function that perf calls for such tasks stores the
-//! record (from Linux 6.6 on: the function has more arguments than programs could have before). The events only count.
+//! record (from Linux 6.6 on: the function has more arguments than programs could have before). The events only count. Where
+//! another tool has attached a BPF program by perf, perf calls the function for every task.
 //!
 //! The kernel ends a task's events when it executes a program with other rights (setuid, setgid); see `Executions`.
 

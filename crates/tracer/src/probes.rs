@@ -34,7 +34,7 @@ impl Links {
 }
 
 /// Sees system calls of single tasks (`by_task.rs`).
-const CALLS_BY_TASK: &str = "perf_tp_event";
+const CALLS_BY_TASK: &str = "perf_trace_run_bpf_submit";
 /// See those of every task. Only one of the two is attached.
 pub(crate) const CALLS_OF_ALL: [&str; 2] = ["sys_enter", "sys_exit"];
 

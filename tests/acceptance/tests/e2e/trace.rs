@@ -43,7 +43,8 @@ fn traced(scenario: &str, files: &Path, script: &str) -> Ran {
 }
 
 /// With `--only-command` system calls are seen by perf events of the command's tasks (Linux 6.12 takes the program for it).
-/// All calls are there, of threads and children; those of a program that gets other rights are said to be missing.
+/// All calls are there, of threads and children, also when another tool's BPF program keeps them from perf; those of a
+/// program that gets other rights are said to be missing.
 pub(crate) fn a_command_alone_is_traced_by_events_of_its_own() {
     let folder = tempfile::tempdir().unwrap();
     let script = "
@@ -54,7 +55,12 @@ pub(crate) fn a_command_alone_is_traced_by_events_of_its_own() {
         vmscope trace record --only-command -o calls -- sh -c 'for i in $(seq 200); do /bin/true; done'
         vmscope trace record --only-command -o rights -- \
             setpriv --reuid 65534 --regid 65534 --clear-groups sh -c '/usr/local/with-rights; true'
-        kill $stranger";
+        mountpoint -q /sys/kernel/tracing || mount -t tracefs none /sys/kernel/tracing
+        perf-bpf >other.txt &
+        other=$!
+        until grep -q ready other.txt; do sleep 0.2; done
+        vmscope trace record --only-command -o beside -- sh -c 'for i in $(seq 20); do /bin/true; done'
+        kill $stranger $other";
     traced("no-guests-6.12", folder.path(), script);
     let machine_and_calls = |name: &str| {
         let folder = folder.path().join(name);
@@ -84,6 +90,9 @@ pub(crate) fn a_command_alone_is_traced_by_events_of_its_own() {
         let missing = machine["missing"].as_array().unwrap();
         missing.iter().any(|row| text(row, "probe") == "system calls")
     };
+    assert!(!missing(&machine), "{machine}");
+    let (machine, count) = machine_and_calls("beside");
+    assert_eq!((count("execve"), count("exit_group")), (22, 22));
     assert!(!missing(&machine), "{machine}");
     let (machine, _) = machine_and_calls("rights");
     assert!(missing(&machine), "{machine}");
