@@ -1,7 +1,8 @@
 //! The time axis on real guests: what was stolen, by whom, how exactly, and that everything adds up. S0.7 with
 //! VMs and databases takes long: `make experiments ONLY=S0.7-vms`.
 
-use std::path::Path;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
 
 use acceptance::marks::mark;
 use acceptance::{in_testbed, report, run, text};
@@ -97,30 +98,54 @@ pub(crate) fn time_in_kvm_is_not_the_guests() {
     assert!(vmm / 2 < cpuid["ns"].as_u64().unwrap(), "{time}");
 }
 
+const S: u64 = 1_000_000_000;
+
 /// A VM whose administrator stops it for 5 s, beside one that goes on (`scenarios/pause.toml`).
 pub(crate) fn a_stopped_vm_is_paused_and_nobody_steals_from_it() {
-    const S: u64 = 1_000_000_000;
     let folder = tempfile::tempdir().unwrap();
+    let recording = record_steps("pause", folder.path());
+    check_pause(&recording, 4 * S..7 * S);
+    let correct = asked("correct", &recording, &["--vm", "a", "--process", "compute"]);
+    assert!(3 * S < correct["paused_ns"].as_u64().unwrap(), "{correct}");
+}
+
+/// The same of a VM that a debugger stops twice (`scenarios/debugger.toml`). The debugger's own clock is the witness.
+pub(crate) fn a_vm_in_a_debugger_is_paused_and_nobody_steals_from_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let recording = record_steps("debugger", folder.path());
+    let said = std::fs::read_to_string(folder.path().join("pauses.txt")).unwrap();
+    let us: Vec<u64> = said.lines().map(|line| line.replace('.', "").parse().unwrap()).collect();
+    let [first, go_on, second, detach] = us[..] else { panic!("{said}") };
+    let paused = 1000 * (go_on - first + detach - second);
+    eprintln!("axis: stopped by a debugger for {paused} ns");
+    // QEMU takes its time to stop and to go on.
+    check_pause(&recording, paused / 10 * 8..paused + S / 10);
+}
+
+fn record_steps(scenario: &str, folder: &Path) -> PathBuf {
     let script = "vmscope record -o rec --offcpu-source switches --exits -- vmscope testbed steps";
-    let ran = in_testbed("pause", folder.path(), script).unwrap();
+    let ran = in_testbed(scenario, folder, script).unwrap();
     assert_eq!(ran.code, 0, "{}", ran.stderr);
-    let recording = folder.path().join("rec");
+    folder.join("rec")
+}
+
+/// VM `a` was paused for so long, and VM `b` never.
+fn check_pause(recording: &Path, pause: Range<u64>) {
     for edges in ["samples", "switches"] {
-        let steal = asked("steal", &recording, &["--offcpu-source", edges]);
+        let steal = asked("steal", recording, &["--offcpu-source", edges]);
         for vm in steal["vms"].as_array().unwrap() {
             let time = &vm["time"];
             adds_up(time);
             let paused = time["paused_ns"].as_u64().unwrap();
+            eprintln!("axis: by {edges}: {} paused for {paused} ns", text(vm, "name"));
             let waiting =
                 list(time, "reasons").0.iter().map(|reason| reason["waiting_ns"].as_u64());
             let waiting: u64 = waiting.map(Option::unwrap).sum();
-            let expected = if text(vm, "name") == "a" { 4 * S..7 * S } else { 0..S / 10 };
+            let expected = if text(vm, "name") == "a" { pause.clone() } else { 0..S / 10 };
             assert!(expected.contains(&paused), "by {edges}: {vm}");
             assert!(waiting < S, "by {edges}: {vm}");
         }
     }
-    let correct = asked("correct", &recording, &["--vm", "a", "--process", "compute"]);
-    assert!(3 * S < correct["paused_ns"].as_u64().unwrap(), "{correct}");
 }
 
 /// Two recorders at once, both asking the guests, and `top` after them: they tell the same of a VM with a quota beside a busy
