@@ -108,7 +108,7 @@ impl<'r> Aggregator<'r> {
             let code = self.codes.code(key.code);
             self.count_share(&mut shares, key.level, *samples);
             *lines.entry(self.label(&namer, key, code)).or_default() += samples;
-            if let Some(why) = why_unresolved(&namer, key, code) {
+            if let Some(why) = why_unresolved(self.resolver, &namer, key, code) {
                 *unresolved.entry(why).or_default() += samples;
             }
         }
@@ -337,18 +337,23 @@ fn side(key: &Key) -> Side {
 }
 
 /// What has no name and why, for a count of 0 samples; `None`: everything has.
-fn why_unresolved(namer: &Namer, key: &Key, code: Code) -> Option<Unresolved> {
+fn why_unresolved(
+    resolver: &Resolver<'_>,
+    namer: &Namer,
+    key: &Key,
+    code: Code,
+) -> Option<Unresolved> {
     let of_guest = key.vm.filter(|_| key.level.is_guest());
     let subject = of_guest.map_or_else(|| "host".to_owned(), |vm| namer.vm(vm));
     let module = code.module.map(|module| namer.module(module).to_owned());
-    if let Some(reason) = namer.why_unnamed(code) {
+    if let Some(reason) = resolver.why_unnamed(code) {
         let stripped = code.name == CodeName::Stripped;
         let what = if stripped { Unnamed::Stripped } else { Unnamed::Function };
         return Some(Unresolved { what, subject, module, reason, samples: 0 });
     }
     let reason = match key.process {
-        ProcessRef::UnknownHost(_) => namer.why(Why::NoProcess),
-        ProcessRef::UnknownGuest(_, why) => namer.why(why),
+        ProcessRef::UnknownHost(_) => resolver.why(Why::NoProcess),
+        ProcessRef::UnknownGuest(_, why) => resolver.why(why),
         ProcessRef::Image(_) | ProcessRef::Idle | ProcessRef::Vm(_) => return None,
     };
     Some(Unresolved { what: Unnamed::Process, subject, module: None, reason, samples: 0 })

@@ -1,6 +1,6 @@
 //! Names as shown.
 
-use model::{Guest, ImageKind, ModuleId, Owner, SymbolName, Tables};
+use model::{ImageKind, ModuleId, Owner, SymbolName, Tables};
 
 use resolve::{Code, CodeName, ProcessRef, Resolver, VmRef, Why};
 
@@ -80,37 +80,5 @@ impl<'t> Namer<'t> {
     pub(crate) fn thread(&self, row: u32) -> (String, Option<u32>) {
         let thread = &self.tables.threads[row as usize];
         (thread.name.clone(), Some(thread.tid.0))
-    }
-
-    /// Why a function has no name; `None` when it has one, or the view does not ask.
-    pub(crate) fn why_unnamed(&self, code: Code) -> Option<String> {
-        match code.name {
-            CodeName::Function(_) | CodeName::Vm(_) => None,
-            CodeName::Stripped => Some("no symbol at the address".to_owned()),
-            CodeName::Unknown(why) => Some(self.why(why)),
-        }
-    }
-
-    /// A reason in words.
-    pub(crate) fn why(&self, why: Why) -> String {
-        let text = match why {
-            Why::NoGuestMap(vm) => match &self.tables.vms[vm.index()].guest {
-                Guest::Unmapped { reason } => return format!("no guest map: {reason}"),
-                Guest::Mapped { .. } => "no guest map",
-            },
-            Why::Unreadable(row) => match &self.tables.symbols[row as usize].name {
-                SymbolName::Unreadable(reason) => return reason.clone(),
-                SymbolName::Function(_) | SymbolName::Stripped => "could not be read",
-            },
-            Why::VcpuUnknown => "a vCPU that was not found yet",
-            Why::Cr3Unreadable => "the guest's page-table base (CR3) cannot be read on this host",
-            Why::Cr3Unknown => "page-table base (CR3) not in the guest's map",
-            Why::NoKernel => "no map of the kernel",
-            Why::NoProcess => "process not seen",
-            Why::NoMappings => "the process' mappings are not known",
-            Why::NotMapped => "no module mapped at the address",
-            Why::NotLookedUp => "address not looked up while recording",
-        };
-        text.to_owned()
     }
 }
