@@ -30,16 +30,21 @@ static __always_inline __u32 switch_kind(bool preempt, unsigned int state, struc
 	return TRACE_SWITCH_SLEEP;
 }
 
-/* The time is taken before the stack is walked: walking takes a while, which is no CPU time of the task. */
-static __always_inline int emit_sleep(void *ctx, __u32 kind, __u64 who, __u64 data, bool with_stack)
+/* The time is taken before the stacks are walked: walking takes a while, which is no CPU time of the task. */
+static __always_inline int emit_sleep(void *ctx, struct task_struct *task, __u32 kind, __u64 who, __u64 data,
+				      bool with_stacks)
 {
 	struct ring_space space;
-	__s32 stack;
+	__u32 user_stack = 0;
+	__s32 stack = -1;
 
 	if (!ring_reserve(&space, kind, 2))
 		return 0;
-	stack = with_stack ? stack_of(ctx) : -1;
-	write_more(&space, 1, data, (__u32)stack);
+	if (with_stacks) {
+		stack = stack_of(ctx);
+		user_stack = user_stack_of(ctx, task, space.time);
+	}
+	write_more(&space, 1, data, halves(user_stack, stack));
 	write_slot(&space, 0, kind, space.time, who);
 	return 0;
 }
@@ -59,8 +64,8 @@ int BPF_PROG(sched_switch, bool preempt, struct task_struct *prev, struct task_s
 		return emit(kind, who);
 	}
 	if (kind == TRACE_SWITCH_SLEEP)
-		return emit_sleep(ctx, TRACE_SWITCH_SLEEP, who, 0, is_prev_traced);
-	return emit_sleep(ctx, TRACE_SWITCH_DISK, who, BPF_CORE_READ_BITFIELD(prev, in_iowait), is_prev_traced);
+		return emit_sleep(ctx, prev, TRACE_SWITCH_SLEEP, who, 0, is_prev_traced);
+	return emit_sleep(ctx, prev, TRACE_SWITCH_DISK, who, BPF_CORE_READ_BITFIELD(prev, in_iowait), is_prev_traced);
 }
 
 SEC("tp_btf/sched_waking")

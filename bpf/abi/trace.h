@@ -62,4 +62,15 @@ struct trace_ring {
 _Static_assert(TRACE_KINDS <= 48, "each kind has a counter");
 _Static_assert(sizeof(struct trace_ring) == 512, "a power of two, and whole cache lines");
 
+/* A program's stack, as frame pointers give it. Stored once for each process, and never changed. */
+#define USER_STACK_DEPTH 32
+struct user_stack {
+	__u64 hash; /* of process and addresses; 0: a free row. Written first: the rest follows while the trace goes on */
+	__u64 time; /* when it was first seen: ns since the trace's base */
+	__u32 process;
+	__u32 depth;
+	__u64 addresses[USER_STACK_DEPTH]; /* innermost first */
+};
+_Static_assert(sizeof(struct user_stack) == 280, "no hidden padding");
+
 #endif

@@ -127,7 +127,8 @@ impl Cpu {
         let stack = (prev_state != PrevState::Runnable)
             .then(|| TraceStack(self.random.skewed(STACKS) as u32));
         let next = if self.random.below(3) == 0 { 0 } else { self.somebody() };
-        self.push(TraceEventKind::Switch { prev, prev_state, stack, next: Tid(next) });
+        let (user_stack, next_task) = (None, Tid(next));
+        self.push(TraceEventKind::Switch { prev, prev_state, stack, user_stack, next: next_task });
         if next == 0 {
             let back = Tid(self.somebody());
             self.interrupt(Interrupt::Device(27));
@@ -135,6 +136,7 @@ impl Cpu {
                 prev: Tid(0),
                 prev_state: PrevState::Runnable,
                 stack: None,
+                user_stack: None,
                 next: back,
             });
             self.task = back.0;

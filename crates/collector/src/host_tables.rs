@@ -22,9 +22,17 @@ pub(crate) fn add_kernel(tables: &mut Tables, release: &str, text: &KernelText) 
     }
 }
 
+/// Where symbols of stripped files are.
+const DEBUG_FILES: &str = "/usr/lib/debug";
+
 /// The source of names for the host's functions: its kernel, and the files that its processes map.
 pub(crate) fn source(text: &KernelText) -> HostSource {
-    HostSource::new(kernel_names(text)).with_debug_files(PathBuf::from("/usr/lib/debug"))
+    HostSource::new(kernel_names(text)).with_debug_files(PathBuf::from(DEBUG_FILES))
+}
+
+/// The same of the files alone.
+pub(crate) fn source_of_files() -> HostSource {
+    HostSource::default().with_debug_files(PathBuf::from(DEBUG_FILES))
 }
 
 fn kernel_names(text: &KernelText) -> KernelNames {

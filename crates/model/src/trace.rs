@@ -43,9 +43,25 @@ pub struct TraceEvent {
     pub kind: TraceEventKind,
 }
 
-/// Kernel stack of a task, by its number in `TraceTables::stacks`.
+/// Stack of a task, by its number in `TraceTables::stacks`: of the kernel, or from `FIRST_USER` on of its program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TraceStack(pub u32);
+
+impl TraceStack {
+    const FIRST_USER: u32 = 1 << 30;
+
+    /// The user stack in this row of the tracer's table; `None`: no table has so many rows.
+    #[must_use]
+    pub fn of_user(row: u32) -> Option<Self> {
+        (row < Self::FIRST_USER).then(|| Self(Self::FIRST_USER + row))
+    }
+
+    /// Whether it is a program's.
+    #[must_use]
+    pub fn is_user(self) -> bool {
+        Self::FIRST_USER <= self.0
+    }
+}
 
 /// Why a task left its CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -226,7 +242,7 @@ pub struct TraceTables {
     pub machines: Vec<Machine>,
     /// Tasks that were there at the begin.
     pub tasks: Vec<TraceTask>,
-    /// Kernel stacks: `(machine, number, functions innermost first)`, ascending by both.
+    /// Stacks of the kernel and of programs: `(machine, number, functions innermost first)`, ascending by both.
     pub stacks: Vec<(MachineId, TraceStack, Vec<String>)>,
     /// Disks: `(machine, dev_t, name)`.
     pub disks: Vec<(MachineId, u32, String)>,

@@ -129,9 +129,14 @@ struct Bench {
 impl Bench {
     fn tracer(&self) -> Result<Tracer> {
         let slots_per_cpu = u32::try_from(BUFFER / 16)?;
-        let (cpus, filter) = (self.cpus.clone(), Filter::None);
-        let mut tracer =
-            Tracer::load(&Options { cpus, slots_per_cpu, stacks: 16384, filter, exclude: None })?;
+        let mut tracer = Tracer::load(&Options {
+            cpus: self.cpus.clone(),
+            slots_per_cpu,
+            stacks: 16384,
+            user_stacks: 16384,
+            filter: Filter::None,
+            exclude: None,
+        })?;
         tracer.start()?;
         Ok(tracer)
     }

@@ -86,7 +86,14 @@ fn perf_events(pid: u32) -> Result<Vec<Counter>> {
 
 fn vmscope(cpus: &[u32], pid: u32) -> Result<Tracer> {
     let (cpus, filter) = (cpus.to_vec(), Filter::Tree);
-    let options = Options { cpus, slots_per_cpu: 1 << 16, stacks: 16384, filter, exclude: None };
+    let options = Options {
+        cpus,
+        slots_per_cpu: 1 << 16,
+        stacks: 16384,
+        user_stacks: 16384,
+        filter,
+        exclude: None,
+    };
     let mut tracer = Tracer::load(&options)?;
     tracer.follow(Pid(pid))?;
     tracer.start()?;

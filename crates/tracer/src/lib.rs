@@ -25,6 +25,7 @@ mod probes;
 mod ring;
 mod slots;
 mod symbols;
+mod user_stacks;
 
 pub use by_task::Executions;
 pub use clock::ClockPair;
@@ -36,3 +37,4 @@ pub use probes::error_chain;
 pub use ring::{Consumer, RingMemory};
 pub use slots::{DecodeError, KINDS, RingId, SLOT_BYTES, Slot, decode, generation, lost_events};
 pub use symbols::Symbols;
+pub use user_stacks::{UserStack, UserStacks};

@@ -17,6 +17,7 @@ use crate::probes::{
 };
 use crate::ring::Consumer;
 use crate::slots::{KINDS, RING_BYTES, RingId, SLOT_BYTES, lost_events};
+use crate::user_stacks::{USER_STACK_BYTES, UserStacks};
 use crate::{RingError, RingMemory, TracerError};
 
 /// A ring smaller than this would be full at once.
@@ -26,6 +27,8 @@ const MIN_SLOTS: u32 = 1024;
 const MARGIN: u64 = 64;
 /// 4 GiB of slots: the map's index has 32 bits, and so many slots are a mistake.
 const MAX_SLOTS: u64 = 1 << 28;
+/// Rows for user stacks at most: 18 MB.
+const MAX_USER_STACKS: u32 = 1 << 16;
 /// Words of the map of followed threads: one bit for each of 2^22 thread ids.
 const FOLLOWED_WORDS: u32 = 1 << 16;
 /// Looks at the traced tasks until one finds nobody without events, at most so often.
@@ -40,6 +43,8 @@ pub struct Options {
     pub slots_per_cpu: u32,
     /// How many different kernel stacks can be kept; 0 for none.
     pub stacks: u32,
+    /// The same of programs' stacks, by frame pointers; rounded up to a power of two.
+    pub user_stacks: u32,
     /// Whose events.
     pub filter: Filter,
     /// A process whose system calls, page faults and waits for locks are left out: the recorder itself. Its switches stay.
@@ -91,6 +96,7 @@ pub struct Tracer {
     task_events: Option<TaskEvents>,
     executions: Executions,
     rings: LocalRings,
+    user_stacks: UserStacks,
     filter: Filter,
     followed: Option<Followed>,
     /// By the CPU's number.
@@ -136,6 +142,11 @@ impl Tracer {
             slots: map(&bpf, "slots", sizes.slots as usize * SLOT_BYTES)?,
             slots_per_cpu,
         };
+        let user_stacks = UserStacks {
+            rows: map(&bpf, "user_stacks", sizes.user_stacks as usize * USER_STACK_BYTES)?,
+            lost: map(&bpf, "user_stacks_lost", 8)?,
+            base_ns,
+        };
         // Others have nobody who reads their rings: all of their events are lost, and counted.
         options.cpus.iter().for_each(|&cpu| rings.give_room(cpu as usize, MARGIN));
         let consumer = |cpu| Consumer::new(RingId { machine: MachineId::HOST, cpu }, slots_per_cpu);
@@ -146,6 +157,7 @@ impl Tracer {
             task_events: None,
             executions: Executions::default(),
             rings,
+            user_stacks,
             filter: options.filter,
             followed,
             consumers: (0..sizes.cpus).map(consumer).collect(),
@@ -332,6 +344,12 @@ impl Tracer {
         stacks.iter().map(row).collect()
     }
 
+    /// The stacks of programs that events name.
+    #[must_use]
+    pub fn user_stacks(&self) -> &UserStacks {
+        &self.user_stacks
+    }
+
     /// `CLOCK_MONOTONIC` that the programs' times begin at, ns.
     #[must_use]
     pub fn base_ns(&self) -> u64 {
@@ -364,6 +382,8 @@ struct Sizes {
     slots_shift: u32,
     /// Of all CPUs.
     slots: u32,
+    /// Rows for user stacks.
+    user_stacks: u32,
 }
 
 impl Sizes {
@@ -385,6 +405,7 @@ impl Sizes {
             possible_cpus: possible,
             slots_shift: slots_per_cpu.unwrap_or(MIN_SLOTS).trailing_zeros(),
             slots: u32::try_from(slots).unwrap_or(u32::MAX),
+            user_stacks: options.user_stacks.clamp(1, MAX_USER_STACKS).next_power_of_two(),
         })
     }
 }
@@ -395,7 +416,7 @@ fn config(
     sizes: &Sizes,
     base_ns: u64,
     event_types: Option<EventTypes>,
-) -> [u64; 10] {
+) -> [u64; 11] {
     let (filter, id, level) = match options.filter {
         Filter::None => (0, 0, 0),
         Filter::Tree => (1, 0, 0),
@@ -405,9 +426,11 @@ fn config(
     };
     let exclude = options.exclude.map_or(0, |pid| u64::from(pid.0));
     let stacks = u64::from(0 < options.stacks);
+    let user_stacks_mask = u64::from(sizes.user_stacks) - 1;
     let shift = u64::from(sizes.slots_shift);
     let (enter, exit) = event_types.map_or((0, 0), |types| (types.enter, types.exit));
-    [base_ns, shift, (1 << shift) - 1, filter, id, level, exclude, stacks, enter, exit]
+    let slots_mask = (1 << shift) - 1;
+    [base_ns, shift, slots_mask, filter, id, level, exclude, stacks, user_stacks_mask, enter, exit]
 }
 
 /// By which trace events system calls of single tasks are seen: not if everybody's are, or a control group's.
@@ -420,7 +443,7 @@ fn event_types(filter: Filter) -> Option<EventTypes> {
 
 fn load_object(
     btf: &Btf,
-    config: [u64; 10],
+    config: [u64; 11],
     options: &Options,
     sizes: &Sizes,
 ) -> Result<Ebpf, TracerError> {
@@ -432,6 +455,7 @@ fn load_object(
         .map_max_entries("rings", possible)
         .map_max_entries("slots", sizes.slots)
         .map_max_entries("stacks", options.stacks.max(1))
+        .map_max_entries("user_stacks", sizes.user_stacks)
         .map_max_entries("followed", followed)
         .load(bpf::TRACER)
         .map_err(|error| refused(&error))

@@ -21,7 +21,8 @@ fn one() -> MutexGuard<'static, ()> {
 
 fn options(filter: Filter) -> Options {
     let cpus = host::machine::online_cpus(Path::new("/sys")).unwrap();
-    Options { cpus, slots_per_cpu: 1 << 20, stacks: 4096, filter, exclude: None }
+    let (slots_per_cpu, stacks) = (1 << 20, 4096);
+    Options { cpus, slots_per_cpu, stacks, user_stacks: stacks, filter, exclude: None }
 }
 
 /// A trace under way, and what was taken so far.
@@ -129,6 +130,35 @@ fn calls_after_exec(events: &[TraceEvent], program: &str) -> bool {
     let (at, task) = exec.expect("the program began");
     // The end of the call that began it is one.
     1 < events[at..].iter().filter(|event| caller(&event.kind) == Some(task)).count()
+}
+
+/// A program's stack is stored with its process, once for all its sleeps there.
+#[test]
+fn sleeps_have_the_stacks_of_their_programs() {
+    let _one = one();
+    let Some(mut trace) = Trace::start(&options(Filter::None)) else { return };
+    let mut child = Command::new("sleep").arg("0.05").spawn().unwrap();
+    trace.wait(&mut child);
+    let events = trace.finish();
+    let stacks = trace.tracer.user_stacks().all().collect::<Vec<_>>();
+    let slept = events.iter().filter_map(|event| match event.kind {
+        TraceEventKind::Switch { prev, user_stack, .. } if prev.0 == child.id() => user_stack,
+        _ => None,
+    });
+    let numbers: Vec<TraceStack> = slept.collect();
+    assert!(!numbers.is_empty());
+    for number in numbers {
+        let found: Vec<_> = stacks.iter().filter(|stack| stack.number == number).collect();
+        let [stack] = found[..] else { panic!("{found:?}") };
+        assert_eq!(stack.process.0, child.id());
+        assert!((0x1000..1 << 47).contains(&stack.addresses[0]), "{stack:x?}");
+        let first = events.iter().find(|event| match event.kind {
+            TraceEventKind::Switch { user_stack, .. } => user_stack == Some(number),
+            _ => false,
+        });
+        assert_eq!(first.map(|event| event.time), Some(stack.first_seen));
+    }
+    assert_eq!(trace.tracer.user_stacks().lost(), 0);
 }
 
 /// The lives of the tasks that `parent` made, as short words.

@@ -20,7 +20,7 @@ pub(crate) const SEQUENTIAL: &str = "
     2500 1 switch 0 run 101
     3000 1 exec 101 cc1
     3000 0 enter 100 61
-    3500 0 switch 100 sleep:0 0
+    3500 0 switch 100 sleep:0:0 0
     4000 1 fault
     4500 1 faulted
     5000 1 enter 101 0
@@ -52,7 +52,7 @@ pub(crate) const SEQUENTIAL: &str = "
     62500 1 switch 0 run 102
     63000 1 exec 102 ld
     63000 0 enter 100 61
-    63500 0 switch 100 sleep:0 0
+    63500 0 switch 100 sleep:0:0 0
     63800 0 timer
     63810 0 waking 1 0
     63820 0 wakeup 1 0
@@ -226,6 +226,7 @@ pub(crate) fn tables() -> TraceTables {
             ),
             stack(0, 3, "worker_thread kthread ret_from_fork"),
             stack(0, 4, "ep_poll do_epoll_wait do_syscall_64"),
+            stack(0, 1 << 30, "wait4 reap_children job_wait main"),
             stack(1, 0, "ep_poll do_epoll_wait do_syscall_64"),
         ],
         disks: vec![(MachineId::HOST, VDA, "vda".to_owned())],
@@ -283,8 +284,8 @@ fn event(machine: MachineId, line: &str) -> TraceEvent {
     };
     let what = match words[2] {
         "switch" => {
-            let (prev_state, stack) = prev_state(words[4]);
-            TraceEventKind::Switch { prev: tid(3), prev_state, stack, next: tid(5) }
+            let (prev_state, stack, user_stack) = prev_state(words[4]);
+            TraceEventKind::Switch { prev: tid(3), prev_state, stack, user_stack, next: tid(5) }
         }
         "waking" => TraceEventKind::Waking { task: tid(3), by: tid(4) },
         "wakeup" => TraceEventKind::Wakeup { task: tid(3), target_cpu: number(4) },
@@ -328,9 +329,12 @@ fn event(machine: MachineId, line: &str) -> TraceEvent {
     }
 }
 
-fn prev_state(word: &str) -> (PrevState, Option<TraceStack>) {
-    let (word, stack) = word.split_once(':').unwrap_or((word, ""));
+/// `STATE`, `STATE:STACK` or `STATE:STACK:USER_STACK`.
+fn prev_state(word: &str) -> (PrevState, Option<TraceStack>, Option<TraceStack>) {
+    let (word, stacks) = word.split_once(':').unwrap_or((word, ""));
+    let (stack, user_stack) = stacks.split_once(':').unwrap_or((stacks, ""));
     let stack = stack.parse().ok().map(TraceStack);
+    let user_stack = user_stack.parse().ok().and_then(TraceStack::of_user);
     let prev_state = match word {
         "run" => PrevState::Runnable,
         "sleep" => PrevState::Sleep,
@@ -339,5 +343,5 @@ fn prev_state(word: &str) -> (PrevState, Option<TraceStack>) {
         "dead" => PrevState::Dead,
         other => panic!("{other}"),
     };
-    (prev_state, stack)
+    (prev_state, stack, user_stack)
 }

@@ -6,11 +6,12 @@ use tracer::{Filter, Options, SLOT_BYTES, Symbols, Tracer, TracerError, fault_es
 use super::plan::{Scope, TracePlan};
 use super::source::{Source, SourceError, SourceTables, missing_calls};
 use super::startup_tasks::StartupTasks;
+use super::user_stacks::{NamedStacks, Programs};
 use super::vcpus::{IOCTL, Vcpus};
 use crate::CollectError;
 use crate::Roots;
 
-/// Different kernel stacks that are kept. Builds and data bases have some thousand.
+/// Different kernel stacks that are kept, and user stacks. Builds and data bases have some thousand.
 const STACKS: u32 = 1 << 14;
 
 /// The host: its probes, its tasks, its functions' names.
@@ -24,6 +25,9 @@ pub(super) struct Host {
     scope: Scope,
     roots: Roots,
     vcpus: Vcpus,
+    /// Until the end, where user stacks are traced.
+    programs: Option<Programs>,
+    user_stacks: NamedStacks,
     stopped: bool,
 }
 
@@ -52,6 +56,7 @@ impl Host {
             cpus: cpus.clone(),
             slots_per_cpu: u32::try_from(slots).unwrap_or(u32::MAX),
             stacks: STACKS,
+            user_stacks: if plan.user_stacks { STACKS } else { 0 },
             filter: filter(scope)?,
             // The recorder's own work is part of what the CPUs did: shown under its name, not as unknown. A look's
             // few calls are seen by the next look, so they don't feed on themselves.
@@ -76,9 +81,24 @@ impl Host {
                 "the kernel hides its functions' addresses: set sysctl kernel.kptr_restrict to 1";
             row.missing.push(("stack names".to_owned(), reason.to_owned()));
         }
-        let (tasks, scope) = (Tasks::default(), scope.clone());
-        let (roots, vcpus) = (plan.roots.clone(), Vcpus::new(vcpus));
-        Ok(Self { tracer, row, slots, symbols, tasks, scope, roots, vcpus, stopped: false })
+        let programs = plan.user_stacks.then(|| Programs::follow(&row.cpus, &plan.roots.proc));
+        let programs = programs.and_then(|programs| {
+            let missing = |reason| row.missing.push(("user stack names".to_owned(), reason));
+            programs.map_err(missing).ok()
+        });
+        Ok(Self {
+            tracer,
+            row,
+            slots,
+            symbols,
+            tasks: Tasks::default(),
+            scope: scope.clone(),
+            roots: plan.roots.clone(),
+            vcpus: Vcpus::new(vcpus),
+            programs,
+            user_stacks: NamedStacks::default(),
+            stopped: false,
+        })
     }
 
     fn read_tasks(&self) -> Result<Vec<TraceTask>, SourceError> {
@@ -94,7 +114,7 @@ impl Source for Host {
         row.missing.extend_from_slice(self.tracer.missing());
         let unseen = if self.stopped { self.tracer.unseen_programs() } else { 0 };
         row.missing.extend(missing_calls(unseen));
-        let stackless = self.tracer.user_stacks_lost();
+        let stackless = self.tracer.user_stacks().lost();
         if 0 < stackless {
             let reason = format!("{stackless} sleeps have none: there are too many different ones");
             row.missing.push(("user stacks".to_owned(), reason));
@@ -122,12 +142,19 @@ impl Source for Host {
         let Tasks { begin, read, startup } = &mut self.tasks;
         let early = events.iter().take_while(|event| event.time < *read);
         early.filter(|event| *begin <= event.time).for_each(|event| startup.add(event));
+        if let Some(programs) = &mut self.programs {
+            programs.look(self.tracer.user_stacks().processes());
+        }
         Ok(fill)
     }
 
     fn stop(&mut self) -> HostNs {
         self.stopped = true;
         self.tracer.stop()
+    }
+
+    fn notes(&self) -> Vec<String> {
+        self.user_stacks.notes.clone()
     }
 
     fn tables(&mut self) -> SourceTables {
@@ -142,7 +169,14 @@ impl Source for Host {
         }
         let stacks = self.tracer.stacks().unwrap_or_default();
         let named = stacks.into_iter().map(|(id, addresses)| (id, self.symbols.stack(&addresses)));
-        SourceTables { tasks, stacks: named.collect(), disks: host::disks::names(&self.roots.proc) }
+        let mut stacks: Vec<_> = named.collect();
+        // Reading programs' files would disturb what is traced.
+        if let Some(programs) = self.programs.take_if(|_| self.stopped) {
+            let stacks_of_programs: Vec<_> = self.tracer.user_stacks().all().collect();
+            self.user_stacks = programs.name(&stacks_of_programs, &self.roots.proc);
+        }
+        stacks.extend(self.user_stacks.rows.iter().cloned());
+        SourceTables { tasks, stacks, disks: host::disks::names(&self.roots.proc) }
     }
 }
 

@@ -25,6 +25,7 @@ mod record;
 mod running;
 mod source;
 mod startup_tasks;
+mod user_stacks;
 mod vcpus;
 
 #[doc(hidden)]

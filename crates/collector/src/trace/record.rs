@@ -345,8 +345,8 @@ impl<'a> Recorder<'a> {
         if let Some(row) = &mut self.command {
             row.exit_code = command.and_then(exit_code);
         }
-        self.note_guests();
         let tables = self.tables();
+        self.note_machines();
         self.header.end = tables.machines.iter().map(|row| row.end).max().unwrap_or(HostNs(0));
         let begin = tables.machines.iter().map(|row| row.begin).min().unwrap_or(self.header.begin);
         // Both say the same instant.
@@ -367,7 +367,8 @@ impl<'a> Recorder<'a> {
         machine.source().exit_code().map(|code| ExitStatus::from_raw((code & 0xff) << 8))
     }
 
-    fn note_guests(&mut self) {
+    /// What is to be said of each machine, when its tables are there.
+    fn note_machines(&mut self) {
         for machine in &self.machines {
             let subject = machine.source().machine().name;
             let note = |text| Note { subject: subject.clone(), text };

@@ -116,6 +116,7 @@ mod test {
             prev: Tid(7),
             prev_state: PrevState::Sleep,
             stack: None,
+            user_stack: None,
             next: Tid(0),
         };
         let check = |what: &[TraceEventKind], before, after, expected: Option<u16>| {
@@ -157,6 +158,7 @@ mod test {
             prev: Tid(7),
             prev_state: PrevState::Sleep,
             stack: None,
+            user_stack: None,
             next: Tid(0),
         };
         let made =
@@ -185,6 +187,7 @@ mod test {
                     prev: child,
                     prev_state: PrevState::Sleep,
                     stack,
+                    user_stack: stack,
                     next: child,
                 },
             ] {

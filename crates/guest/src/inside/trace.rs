@@ -232,6 +232,8 @@ fn load(
         cpus,
         slots_per_cpu: options.slots_per_cpu,
         stacks: options.stacks,
+        // Nobody here could name them.
+        user_stacks: 0,
         filter,
         exclude: Some(Pid(std::process::id())),
     })?;

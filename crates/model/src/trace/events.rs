@@ -11,7 +11,7 @@
 //! Tags are less than 64.
 
 use super::fields::{EventColumn, Field, FieldPlace, FieldSink, FieldSource};
-use super::slot::{Record, lock_kind, stack, value};
+use super::slot::{Record, lock_kind, stack, user_stack, value};
 use super::{
     BlockOp, BlockRequest, Interrupt, LockKind, PrevState, Slot, TaskName, TraceStack, Vector,
 };
@@ -164,12 +164,14 @@ trace_events! { |r|
         prev_state: PrevState => Detail,
         /// Where it fell asleep; unknown when it did not sleep or the stack could not be stored.
         stack: Option<TraceStack> => Stack,
+        /// Where its program was then.
+        user_stack: Option<TraceStack> => UserStack,
     }
-        1 SWITCH_RUNNABLE [1] => switch(r, PrevState::Runnable, None),
-        2 SWITCH_SLEEP [2] => switch(r, PrevState::Sleep, stack(r.low(1))),
-        3 SWITCH_DISK [2] => switch(r, PrevState::Uninterruptible { io: r.data(1) != 0 }, stack(r.low(1))),
-        4 SWITCH_STOPPED [1] => switch(r, PrevState::Stopped, None),
-        5 SWITCH_DEAD [1] => switch(r, PrevState::Dead, None),
+        1 SWITCH_RUNNABLE [1] => switch(r, PrevState::Runnable),
+        2 SWITCH_SLEEP [2] => sleep(r, PrevState::Sleep),
+        3 SWITCH_DISK [2] => sleep(r, PrevState::Uninterruptible { io: r.data(1) != 0 }),
+        4 SWITCH_STOPPED [1] => switch(r, PrevState::Stopped),
+        5 SWITCH_DEAD [1] => switch(r, PrevState::Dead),
     /// Whoever runs on this CPU (or an interrupt of it) begins to wake a task.
     Waking "waking" [6] {
         /// Who is woken.
@@ -331,8 +333,14 @@ trace_events! { |r|
 /// `TRACE_SYSCALL_EXIT`: it failed.
 const SYSCALL_FAILED: u32 = 1 << 31;
 
-fn switch(r: Record<'_>, prev_state: PrevState, stack: Option<TraceStack>) -> TraceEventKind {
-    TraceEventKind::Switch { prev: r.other_task(), prev_state, stack, next: r.task() }
+fn switch(r: Record<'_>, prev_state: PrevState) -> TraceEventKind {
+    let (prev, next) = (r.other_task(), r.task());
+    TraceEventKind::Switch { prev, prev_state, stack: None, user_stack: None, next }
+}
+
+fn sleep(r: Record<'_>, prev_state: PrevState) -> TraceEventKind {
+    let (stack, user_stack) = (stack(r.low(1)), user_stack(r.high(1)));
+    TraceEventKind::Switch { prev: r.other_task(), prev_state, stack, user_stack, next: r.task() }
 }
 
 fn request(r: Record<'_>) -> Option<BlockRequest> {

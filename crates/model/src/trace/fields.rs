@@ -21,6 +21,8 @@ pub enum EventColumn {
     Address,
     /// A kernel stack.
     Stack,
+    /// A program's stack.
+    UserStack,
     /// A request's first sector.
     Sector,
     /// A request's length.

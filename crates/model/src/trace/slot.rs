@@ -115,6 +115,11 @@ pub(super) fn stack(id: u32) -> Option<TraceStack> {
     (id <= i32::MAX as u32).then_some(TraceStack(id))
 }
 
+/// Row of a user stack and one; 0 for none.
+pub(super) fn user_stack(row_and_one: u32) -> Option<TraceStack> {
+    TraceStack::of_user(row_and_one.checked_sub(1)?)
+}
+
 /// A mutex that is spun for carries both flags, and so do reader-writer spinlocks.
 pub(super) fn lock_kind(flags: u64) -> LockKind {
     let has = |flag| flags & flag != 0;
@@ -138,6 +143,19 @@ pub(super) fn lock_kind(flags: u64) -> LockKind {
 #[cfg(test)]
 mod test {
     use super::*;
+
+    #[test]
+    fn user_stacks_have_numbers_of_their_own() {
+        let check = |value, expected: Option<u32>| {
+            assert_eq!(user_stack(value), expected.map(TraceStack), "{value}");
+        };
+        check(0, None);
+        check(1, Some(1 << 30));
+        check(1 << 30, Some((1 << 31) - 1));
+        check((1 << 30) + 1, None);
+        check(u32::MAX, None);
+        assert!(!TraceStack(16_383).is_user() && TraceStack(1 << 30).is_user());
+    }
 
     #[test]
     fn lock_flags() {

@@ -28,6 +28,7 @@ table! {
         stack: Option<u32> = None,
         sector: Option<u64> = None,
         bytes: Option<u32> = None,
+        user_stack: Option<u32> [added] = None,
     }
     then |columns| event.kind.put(columns);
     read |row, columns| {
@@ -62,6 +63,7 @@ impl FieldSink for Events {
             EventColumn::OtherTid => set(&mut self.other_tid, value),
             EventColumn::Number => set(&mut self.number, value),
             EventColumn::Stack => set(&mut self.stack, value),
+            EventColumn::UserStack => set(&mut self.user_stack, value),
             EventColumn::Bytes => set(&mut self.bytes, value),
             _ => {}
         }
@@ -103,6 +105,7 @@ impl FieldSource for Fields<'_> {
             EventColumn::OtherTid => self.columns.other_tid[self.row],
             EventColumn::Number => self.columns.number[self.row],
             EventColumn::Stack => self.columns.stack[self.row],
+            EventColumn::UserStack => self.columns.user_stack[self.row],
             EventColumn::Bytes => self.columns.bytes[self.row],
             _ => None,
         }
@@ -161,6 +164,7 @@ mod test {
             number: vec![number],
             address: vec![None],
             stack: vec![None],
+            user_stack: vec![None],
             sector: vec![None],
             bytes: vec![None],
         }

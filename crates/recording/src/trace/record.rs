@@ -1,7 +1,7 @@
 //! An event in a spool, byte by byte.
 //!
 //! ```text
-//!  | tag: kind and word in bits 0-5, 6: owner there, 7: stack there | time | the kind's fields ...
+//!  | tag: kind and word in bits 0-5, 6: owner or user stack there, 7: stack there | time | the kind's fields ...
 //! ```
 //! Kinds, their tags and fields are those of the table of events in `model`. Numbers take 7 bits a byte, lowest first, bit 7
 //! set in all bytes but the last. Times and addresses are differences to those of the event before in the block, at first
@@ -12,7 +12,8 @@ use model::{EventColumn, FieldSink, FieldSource, HostNs, TaskName, TraceEventKin
 /// Bytes of one event at most.
 pub(super) const EVENT_BYTES: usize = 64;
 
-const OWNER: u8 = 0x40;
+/// No kind has both.
+const OWNER_OR_USER_STACK: u8 = 0x40;
 const STACK: u8 = 0x80;
 const TAG: u8 = 0x3f;
 
@@ -129,7 +130,7 @@ pub(super) fn decode(bytes: &mut &[u8], before: &mut Before) -> Option<(HostNs, 
 
 /// A tag's bit for a field that may be absent.
 fn presence_bit(column: EventColumn) -> u8 {
-    if column == EventColumn::Stack { STACK } else { OWNER }
+    if column == EventColumn::Stack { STACK } else { OWNER_OR_USER_STACK }
 }
 
 struct Decoder<'a, 'b> {
@@ -239,18 +240,13 @@ mod test {
         let exit = TraceEventKind::Exit { task: Tid(70_000) };
         let (prev, next, prev_state) = (Tid(1000), Tid(70_000), PrevState::Sleep);
         check(&[(at, exit)], 1 + 7 + 3);
-        check(
-            &[
-                (at, exit),
-                (at + 8_000, TraceEventKind::Switch { prev, prev_state, stack: None, next }),
-            ],
-            8,
-        );
-        let stack = Some(TraceStack(900));
-        check(
-            &[(at, exit), (at + 8_000, TraceEventKind::Switch { prev, prev_state, stack, next })],
-            10,
-        );
+        let switch = |stack, user_stack| {
+            let kind = TraceEventKind::Switch { prev, prev_state, stack, user_stack, next };
+            [(at, exit), (at + 8_000, kind)]
+        };
+        check(&switch(None, None), 8);
+        check(&switch(Some(TraceStack(900)), None), 10);
+        check(&switch(Some(TraceStack(900)), TraceStack::of_user(900)), 15);
         check(
             &[(at, exit), (at + 500, TraceEventKind::SyscallEnter { task: next, number: 257 })],
             8,
@@ -287,7 +283,7 @@ mod test {
         check(&[]);
         check(&[TAG, 0]);
         check(&[exit | STACK, 0, 1, 1]);
-        check(&[tag(TraceEventTag::Switch) | OWNER, 0, 1, 1]);
+        check(&[tag(TraceEventTag::Switch) | OWNER_OR_USER_STACK, 0, 1, 1]);
         check(&[exit, 0, 0xff, 0xff, 0xff, 0xff, 0x1f]);
         check(&[exit, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 1]);
         check(&[enter, 0, 1, 0xff, 0xff, 0x04]);

@@ -171,7 +171,8 @@ fn write_events(
         slice.retain(|event| event.machine.index() < tables.machines.len());
         lost.without_machine += (before - slice.len()) as u64;
         let lacks_stack = |event: &&TraceEvent| {
-            stack_of(&event.kind).is_some_and(|stack| !stacks.contains(&(event.machine, stack)))
+            let mut named = stacks_of(&event.kind).into_iter().flatten();
+            named.any(|stack| !stacks.contains(&(event.machine, stack)))
         };
         lost.without_stack += slice.iter().filter(lacks_stack).count() as u64;
         if slice.is_empty() { Ok(()) } else { writer.write(&*slice) }
@@ -180,10 +181,11 @@ fn write_events(
     Ok((events, lost))
 }
 
-fn stack_of(what: &TraceEventKind) -> Option<TraceStack> {
+fn stacks_of(what: &TraceEventKind) -> [Option<TraceStack>; 2] {
     match *what {
-        TraceEventKind::Switch { stack, .. } | TraceEventKind::LockBegin { stack, .. } => stack,
-        _ => None,
+        TraceEventKind::Switch { stack, user_stack, .. } => [stack, user_stack],
+        TraceEventKind::LockBegin { stack, .. } => [stack, None],
+        _ => [None, None],
     }
 }
 

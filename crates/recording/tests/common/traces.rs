@@ -127,6 +127,7 @@ impl Wild {
                 prev: tid(self),
                 prev_state: self.prev_state(),
                 stack: stack(self),
+                user_stack: stack(self),
                 next: tid(self),
             },
             1 => TraceEventKind::Waking { task: tid(self), by: tid(self) },
@@ -314,6 +315,7 @@ pub(crate) fn small_tables() -> TraceTables {
         ],
         stacks: vec![
             (MachineId::HOST, TraceStack(3), function(&["io_schedule", "folio_wait_bit"])),
+            (MachineId::HOST, TraceStack::of_user(5).unwrap(), function(&["wait4", "main"])),
             (vm, TraceStack(0), function(&[])),
             (vm, TraceStack(3), function(&["rwsem_down_write_slowpath", "path_openat"])),
         ],
@@ -346,7 +348,13 @@ pub(crate) fn small_events() -> Vec<Vec<TraceEvent>> {
         TraceEventKind::Waking { task: cc1, by: make },
         TraceEventKind::Wakeup { task: cc1, target_cpu: 1 },
         TraceEventKind::SyscallExit { task: make, number: 56, failed: false },
-        TraceEventKind::Switch { prev: make, prev_state: PrevState::Sleep, stack, next: cc1 },
+        TraceEventKind::Switch {
+            prev: make,
+            prev_state: PrevState::Sleep,
+            stack,
+            user_stack: TraceStack::of_user(5),
+            next: cc1,
+        },
         TraceEventKind::Rename { task: cc1, name: TaskName::new(b"make-child") },
         TraceEventKind::Exec { task: cc1, name },
         TraceEventKind::FaultEnter { address: 0x7f00_0000_1000, user: true },
@@ -359,6 +367,7 @@ pub(crate) fn small_events() -> Vec<Vec<TraceEvent>> {
             prev: cc1,
             prev_state: PrevState::Uninterruptible { io: true },
             stack: None,
+            user_stack: None,
             next: Tid(0),
         },
         TraceEventKind::InterruptEnter(Interrupt::Device(27)),
@@ -410,8 +419,13 @@ fn small_details() -> Vec<TraceEventKind> {
         [LocalTimer, Reschedule, CallFunction, CallFunctionSingle, IrqWork, Vector::Other];
     let ops = [BlockOp::Read, BlockOp::Write, BlockOp::Flush, BlockOp::Discard, BlockOp::Other];
     let asked = |op| BlockRequest { request, disk: 8 << 20, sector: 0, bytes: 0, op, task: prev };
-    let switches =
-        states.map(|prev_state| TraceEventKind::Switch { prev, prev_state, stack, next });
+    let switches = states.map(|prev_state| TraceEventKind::Switch {
+        prev,
+        prev_state,
+        stack,
+        user_stack: None,
+        next,
+    });
     let interrupts = vectors.map(|vector| TraceEventKind::InterruptExit(Interrupt::Vector(vector)));
     let issues = ops.map(|op| TraceEventKind::BlockIssue(asked(op)));
     let locks = [Spin, Mutex, SemRead, SemWrite, Other].map(|kind| TraceEventKind::LockBegin {

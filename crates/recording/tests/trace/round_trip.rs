@@ -192,9 +192,8 @@ fn events_that_refer_to_no_row_are_counted() {
     assert_eq!(trace.events().unwrap(), cpus[0]);
     assert_eq!(trace.header.counters["events_without_machine_row"], 300);
     let has_stack = |event: &&TraceEvent| match event.kind {
-        TraceEventKind::Switch { stack, .. } | TraceEventKind::LockBegin { stack, .. } => {
-            stack.is_some()
-        }
+        TraceEventKind::Switch { stack, user_stack, .. } => stack.or(user_stack).is_some(),
+        TraceEventKind::LockBegin { stack, .. } => stack.is_some(),
         _ => false,
     };
     let with_stack = cpus[0].iter().filter(has_stack).count() as u64;

@@ -247,8 +247,8 @@ impl<'a> Builder<'a> {
 
     fn apply(&mut self, row: usize, what: &TraceEventKind) {
         match *what {
-            TraceEventKind::Switch { prev, prev_state, stack, next } => {
-                self.switch(row, prev, prev_state, stack, next)
+            TraceEventKind::Switch { prev, prev_state, stack, user_stack, next } => {
+                self.switch(row, prev, prev_state, [stack, user_stack], next)
             }
             TraceEventKind::Waking { task, by } => self.waking(row, task, by),
             TraceEventKind::Wakeup { task, .. } => self.wakeup(row, task),

@@ -122,6 +122,8 @@ pub enum State {
 pub struct Sleep {
     /// Where in the kernel.
     pub stack: Option<TraceStack>,
+    /// Where in its program, if that was traced.
+    pub user_stack: Option<TraceStack>,
     /// No signal could wake it.
     pub uninterruptible: bool,
     /// The kernel counts it as waiting for a disk.

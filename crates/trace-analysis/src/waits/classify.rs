@@ -69,7 +69,8 @@ impl Classifier {
     #[must_use]
     pub fn new(tables: &TraceTables, machine: MachineId) -> Self {
         let functions = Functions::new();
-        let stacks = tables.stacks.iter().filter(|(of, ..)| *of == machine);
+        let is_kernel_s = |(of, number, _): &&_| *of == machine && !TraceStack::is_user(*number);
+        let stacks = tables.stacks.iter().filter(is_kernel_s);
         let stacks = stacks.map(|(_, number, names)| (*number, functions.read(names))).collect();
         let tasks = tables.tasks.iter().filter(|task| task.machine == machine);
         let asleep_in = tasks.filter_map(|task| {

@@ -31,8 +31,13 @@ fn records_become_events() {
         assert_eq!(record_slots(record[0].kind()), Some(record.len()));
     };
     let (five, six) = (Tid(5), Tid(6));
-    let switch =
-        |prev_state, stack| TraceEventKind::Switch { prev: five, prev_state, stack, next: six };
+    let switch = |prev_state, stack| TraceEventKind::Switch {
+        prev: five,
+        prev_state,
+        stack,
+        user_stack: None,
+        next: six,
+    };
     let pair = halves(5, 6);
     check(&[slot(1, 0, pair)], switch(PrevState::Runnable, None));
     check(&[slot(2, 0, pair), more(0, 7)], switch(PrevState::Sleep, Some(TraceStack(7))));
@@ -40,6 +45,15 @@ fn records_become_events() {
     let disk = |io| PrevState::Uninterruptible { io };
     check(&[slot(3, 0, pair), more(1, 0)], switch(disk(true), Some(TraceStack(0))));
     check(&[slot(3, 0, pair), more(0, 0)], switch(disk(false), Some(TraceStack(0))));
+    let both = halves(1, 7);
+    let switch_of_both = TraceEventKind::Switch {
+        prev: five,
+        prev_state: PrevState::Sleep,
+        stack: Some(TraceStack(7)),
+        user_stack: TraceStack::of_user(0),
+        next: six,
+    };
+    check(&[slot(2, 0, pair), more(0, both)], switch_of_both);
     check(&[slot(4, 0, pair)], switch(PrevState::Stopped, None));
     check(&[slot(5, 0, pair)], switch(PrevState::Dead, None));
     check(&[slot(6, 0, pair)], TraceEventKind::Waking { task: six, by: five });

@@ -63,6 +63,9 @@ pub(crate) struct Args {
     /// Stop before free disk space falls below this (0: fill the disk) [default: 5 % of the disk, 1G at most]
     #[arg(long, alias = "keep-free", value_name = "SIZE", value_parser = size)]
     min_free: Option<u64>,
+    /// Record where programs of this host were when they fell asleep, by frame pointers
+    #[arg(long)]
+    user_stacks: bool,
     /// Trace only COMMAND and its descendants
     #[arg(long, conflicts_with_all = ["follow", "cgroup"], requires = "command")]
     only_command: bool,
@@ -119,6 +122,7 @@ pub(crate) fn host_plan(
         scope: Scope::Everything,
         vms: vms.to_vec(),
         guest_path: GuestPath::Memory,
+        user_stacks: false,
         min_free,
         command: command.to_vec(),
         vmscope_version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -166,6 +170,7 @@ fn plan(args: &Args) -> anyhow::Result<TracePlan> {
             Transport::Memory if !args.by_link => GuestPath::Memory,
             _ => GuestPath::Link,
         },
+        user_stacks: args.user_stacks,
         min_free: args.min_free,
         command: args.command.clone(),
         vmscope_version: env!("CARGO_PKG_VERSION").to_owned(),

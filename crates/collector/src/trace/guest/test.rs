@@ -115,6 +115,7 @@ fn events_wait_for_the_clocks_next_reading() {
             prev: Tid(prev),
             prev_state: PrevState::Runnable,
             stack: None,
+            user_stack: None,
             next: Tid(next),
         },
     };

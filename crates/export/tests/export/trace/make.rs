@@ -176,6 +176,7 @@ impl Machinery {
                     prev: nobody,
                     prev_state: PrevState::Runnable,
                     stack,
+                    user_stack: stack,
                     next: worker,
                 },
             );
@@ -185,6 +186,7 @@ impl Machinery {
                     prev: worker,
                     prev_state: PrevState::Sleep,
                     stack,
+                    user_stack: stack,
                     next: nobody,
                 },
             );
@@ -209,7 +211,9 @@ impl Machinery {
         let next = self.ready.pop_front();
         let tid = next.map_or(Tid(0), Self::tid);
         if prev != tid {
-            self.tell(cpu, TraceEventKind::Switch { prev, prev_state, stack: None, next: tid });
+            let (stack, user_stack) = (None, None);
+            let next = tid;
+            self.tell(cpu, TraceEventKind::Switch { prev, prev_state, stack, user_stack, next });
         }
         self.running[cpu as usize] = next;
         self.go_on(cpu);

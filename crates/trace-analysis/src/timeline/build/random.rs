@@ -67,6 +67,7 @@ impl Random {
                 prev: task,
                 prev_state: self.prev_state(),
                 stack,
+                user_stack: stack,
                 next: self.tid(),
             },
             5 => TraceEventKind::Waking { task, by: self.tid() },

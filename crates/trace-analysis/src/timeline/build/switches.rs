@@ -101,13 +101,13 @@ impl Builder<'_> {
         row: usize,
         prev: Tid,
         prev_state: PrevState,
-        stack: Option<TraceStack>,
+        stacks: [Option<TraceStack>; 2],
         next: Tid,
     ) {
         self.end_interrupts(row);
         self.cpus[row].completed = None;
         if let Some(id) = self.tasks.find(prev) {
-            self.leave(id, prev_state, stack);
+            self.leave(id, prev_state, stacks);
         }
         let next = self.current_of(next);
         if let Current::Task(id) = next {
@@ -116,8 +116,13 @@ impl Builder<'_> {
         self.cpus[row].current = next;
     }
 
-    /// A task loses its CPU.
-    pub(super) fn leave(&mut self, id: TaskId, prev_state: PrevState, stack: Option<TraceStack>) {
+    /// A task loses its CPU. `stacks`: where it was in the kernel, and in its program.
+    pub(super) fn leave(
+        &mut self,
+        id: TaskId,
+        prev_state: PrevState,
+        stacks: [Option<TraceStack>; 2],
+    ) {
         let task = &mut self.tasks[id];
         let (uninterruptible, io) = match prev_state {
             PrevState::Runnable => {
@@ -134,8 +139,10 @@ impl Builder<'_> {
             waker.time = self.now;
         }
         let context = &task.context;
+        let [stack, user_stack] = stacks;
         let sleep = Sleep {
             stack,
+            user_stack,
             uninterruptible,
             io,
             syscall: context.syscall(),

@@ -179,7 +179,7 @@ fn work(work: Work) -> String {
 pub(crate) fn switch(prev: u32, prev_state: PrevState, next: u32) -> TraceEventKind {
     let asleep = matches!(prev_state, PrevState::Sleep | PrevState::Uninterruptible { .. });
     let stack = asleep.then_some(TraceStack(7));
-    TraceEventKind::Switch { prev: Tid(prev), prev_state, stack, next: Tid(next) }
+    TraceEventKind::Switch { prev: Tid(prev), prev_state, stack, user_stack: None, next: Tid(next) }
 }
 
 pub(crate) fn waking(task: u32, by: u32) -> TraceEventKind {

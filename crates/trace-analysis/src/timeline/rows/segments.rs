@@ -7,11 +7,13 @@ use model::{HostNs, Interrupt, TraceStack, Vector};
 use super::Rows;
 use crate::timeline::{LockWait, Segment, Sleep, State, TaskId, Waker, WokenBy};
 
-/// What a task did: segments that touch, 16 bytes each, and 24 for each sleep.
+/// What a task did: segments that touch, 16 bytes each, and 24 for each sleep, with user stacks 28.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Segments {
     rows: Rows<Packed>,
     sleeps: Vec<PackedSleep>,
+    /// User stacks, by the sleep's row: as many as rows up to the last that has one. A number that no stack has: none.
+    user_stacks: Vec<TraceStack>,
     /// Locks that were waited for, by the sleep's row, ascending.
     locks: Vec<(u32, LockWait)>,
 }
@@ -30,7 +32,7 @@ enum Packed {
     Unknown,
 }
 
-/// A sleep without its lock.
+/// A sleep without its lock and its user stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct PackedSleep {
     woken_at: HostNs,
@@ -53,6 +55,8 @@ enum BySort {
     Request,
     Unknown,
 }
+
+const NO_STACK: TraceStack = TraceStack(u32::MAX);
 
 const UNINTERRUPTIBLE: u8 = 1;
 const IO: u8 = 2;
@@ -166,6 +170,10 @@ impl Segments {
                 let row = u32::try_from(self.sleeps.len());
                 let row = row.expect("fewer sleeps than 2^32 fit in memory");
                 self.locks.extend(sleep.lock.map(|lock| (row, lock)));
+                if let Some(stack) = sleep.user_stack {
+                    self.user_stacks.resize(self.sleeps.len(), NO_STACK);
+                    self.user_stacks.push(stack);
+                }
                 self.sleeps.push(PackedSleep::from_sleep(&sleep));
                 Packed::Asleep(row)
             }
@@ -182,7 +190,9 @@ impl Segments {
                 let sleep = self.sleeps[row as usize];
                 let lock = || self.locks.binary_search_by_key(&row, |(row, _)| *row).ok();
                 let lock = if sleep.has(LOCK) { lock().map(|at| self.locks[at].1) } else { None };
-                State::Asleep(Sleep { lock, ..sleep.unpack() })
+                let user_stack = self.user_stacks.get(row as usize).copied();
+                let user_stack = user_stack.filter(|stack| *stack != NO_STACK);
+                State::Asleep(Sleep { lock, user_stack, ..sleep.unpack() })
             }
         }
     }
@@ -264,6 +274,7 @@ impl PackedSleep {
         };
         Sleep {
             stack: self.has(STACK).then_some(TraceStack(self.stack)),
+            user_stack: None,
             uninterruptible: self.has(UNINTERRUPTIBLE),
             io: self.has(IO),
             syscall: self.has(SYSCALL).then_some(self.syscall),
@@ -304,6 +315,7 @@ mod test {
         let none = Sleep::default();
         let others = [
             Sleep { stack: Some(TraceStack(0)), ..none },
+            Sleep { user_stack: TraceStack::of_user(0), ..none },
             Sleep { uninterruptible: true, ..none },
             Sleep { io: true, ..none },
             Sleep { syscall: Some(0), ..none },
