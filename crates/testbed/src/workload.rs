@@ -69,6 +69,7 @@ const SOURCES: &[Source] = &[
     },
     Source { name: "idle", text: include_str!("../../../workloads/idle.c"), flags: &[] },
     Source { name: "fixed", text: include_str!("../../../workloads/fixed.c"), flags: &[] },
+    Source { name: "sleeper", text: include_str!("../../../workloads/sleeper.c"), flags: &[] },
     Source { name: "perf-bpf", text: include_str!("../../../workloads/perf-bpf.c"), flags: &[] },
     Source { name: "bursts", text: include_str!("../../../workloads/bursts.c"), flags: &[] },
     Source { name: "exits", text: include_str!("../../../workloads/exits.c"), flags: &[] },

@@ -1,11 +1,11 @@
-//! Waits by the kernel stack in which they were spent, as flame graphs want them.
+//! Waits by the stacks in which they were spent, as flame graphs want them.
 
 use std::collections::BTreeMap;
 
 use model::{TraceStack, TraceTables};
 
 use super::stack::split_stack;
-use super::{Cause, Classifier};
+use super::{Cause, Classifier, Sum};
 use crate::group::{By, grouped};
 use crate::timeline::{State, TaskId, Timeline};
 
@@ -14,48 +14,58 @@ use crate::timeline::{State, TaskId, Timeline};
 pub struct WaitStack<'a> {
     /// The process' name.
     pub process: String,
+    /// Functions of its program, outermost first; none where user stacks were not traced, or it has no program.
+    pub user: Vec<&'a str>,
     /// Kernel functions, outermost first; none where no stack was taken.
-    pub functions: Vec<&'a str>,
+    pub kernel: Vec<&'a str>,
     /// What for.
     pub cause: Cause,
 }
 
-/// The waits of these tasks by process, stack and cause, ns. They add up to the lives of the tasks less what they ran.
+/// The waits of these tasks by process, stacks and cause. They add up to the lives of the tasks less what they ran.
 #[must_use]
 pub fn stacks<'a>(
     tables: &'a TraceTables,
     timeline: &Timeline,
     classifier: &Classifier,
     tasks: &[TaskId],
-) -> BTreeMap<WaitStack<'a>, u64> {
+) -> BTreeMap<WaitStack<'a>, Sum> {
     let of_machine = tables.stacks.iter().filter(|(of, ..)| *of == timeline.machine);
     let by_number: BTreeMap<TraceStack, &'a [String]> =
         of_machine.map(|(_, number, names)| (*number, names.as_slice())).collect();
+    let functions = |number: Option<TraceStack>| -> Option<Vec<&'a str>> {
+        let names = by_number.get(&number?)?;
+        Some(names.iter().rev().map(String::as_str).collect())
+    };
     let asleep = tables.tasks.iter().filter(|task| task.machine == timeline.machine);
     let asleep_in: BTreeMap<_, &'a str> =
         asleep.filter_map(|task| Some((task.tid, task.asleep_in.as_deref()?))).collect();
-    let mut sums = BTreeMap::new();
+    let mut sums: BTreeMap<WaitStack<'a>, Sum> = BTreeMap::new();
     for (process, ids) in grouped(timeline, By::Process, tasks) {
         for task in ids.iter().filter_map(|id| timeline.tasks.get(id.index())) {
+            let found_asleep = || -> Option<Vec<&'a str>> {
+                let mut names: Vec<_> = split_stack(asleep_in.get(&task.tid)?).collect();
+                names.reverse();
+                Some(names)
+            };
             for segment in &task.segments {
                 let Some(wait) = classifier.wait(timeline, task, &segment) else { continue };
-                let number = match &segment.state {
-                    State::Asleep(sleep) => sleep.stack,
-                    _ => None,
-                };
                 let is_first = task.before && segment.begin == task.begin;
-                let mut functions: Vec<&str> = match number.and_then(|it| by_number.get(&it)) {
-                    Some(names) => names.iter().map(String::as_str).collect(),
-                    None if is_first && matches!(segment.state, State::Asleep(_)) => asleep_in
-                        .get(&task.tid)
-                        .map(|it| split_stack(it).collect())
-                        .unwrap_or_default(),
-                    None => Vec::new(),
+                let (user, kernel) = match &segment.state {
+                    State::Asleep(sleep) => {
+                        let kernel = functions(sleep.stack);
+                        let kernel = kernel.or_else(|| is_first.then(found_asleep).flatten());
+                        (functions(sleep.user_stack), kernel)
+                    }
+                    _ => (None, None),
                 };
-                functions.reverse();
-                let stack =
-                    WaitStack { process: process.name.clone(), functions, cause: wait.cause };
-                *sums.entry(stack).or_default() += segment.length_ns();
+                let stack = WaitStack {
+                    process: process.name.clone(),
+                    user: user.unwrap_or_default(),
+                    kernel: kernel.unwrap_or_default(),
+                    cause: wait.cause,
+                };
+                sums.entry(stack).or_default().add(segment.length_ns());
             }
         }
     }

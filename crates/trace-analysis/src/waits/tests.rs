@@ -629,7 +629,11 @@ fn shares() {
 #[test]
 fn sums_hold_whatever_happens() {
     let stacks = ["schedule pipe_read", "io_schedule filemap_get_pages", "schedule mystery"];
-    let tables = tables(&stacks);
+    let mut tables = tables(&stacks);
+    for row in 0..2 {
+        let number = TraceStack::of_user(row).unwrap();
+        tables.stacks.push((HERE, number, vec!["pipe_read".to_owned(), "main".to_owned()]));
+    }
     let classifier = Classifier::new(&tables, HERE);
     let random = &mut Random(5);
     for _ in 0..300 {
@@ -638,6 +642,8 @@ fn sums_hold_whatever_happens() {
             let segments = task.segments.iter().map(|mut segment| {
                 if let State::Asleep(sleep) = &mut segment.state {
                     sleep.stack = u32::try_from(random.below(5)).ok().map(TraceStack);
+                    let row = u32::try_from(random.below(3)).ok();
+                    sleep.user_stack = row.and_then(TraceStack::of_user);
                     sleep.syscall = u16::try_from(random.below(500)).ok();
                 }
                 segment
@@ -661,7 +667,7 @@ fn sums_hold_whatever_happens() {
             details(&timeline, &classifier, &everyone).iter().map(|(_, sum)| sum.ns).sum();
         assert_eq!(waits, whole.total_ns() - whole.running.ns);
         let by_stack = super::stacks(&tables, &timeline, &classifier, &everyone);
-        assert_eq!(by_stack.values().sum::<u64>(), waits);
+        assert_eq!(by_stack.values().map(|sum| sum.ns).sum::<u64>(), waits);
         let woken: u64 =
             wakers(&timeline, &classifier, &everyone).iter().map(|(_, sum)| sum.ns).sum();
         assert_eq!(woken, waits);

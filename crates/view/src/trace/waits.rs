@@ -7,10 +7,13 @@ use serde_json::{Value, json};
 use trace_analysis::findings::Findings;
 use trace_analysis::group::By;
 use trace_analysis::kernel::syscall_label;
-use trace_analysis::waits::{self, Cause, Detail, Group, Life, Sum};
+use trace_analysis::waits::{self, Cause, Detail, Group, Life, Sum, WaitStack};
 
 use super::{Context, labels, limited, note_cut};
-use crate::{Cell, Column, Part, Scale, Table, counted, percent};
+use crate::{Cell, Column, Part, Scale, Table, clean, counted, percent};
+
+/// Innermost functions of a program that are shown: those of libraries, and some of its own.
+const SHOWN_FUNCTIONS: usize = 5;
 
 pub(super) fn parts(context: &Context<'_>) -> Vec<Part> {
     let life = context.findings.life();
@@ -21,13 +24,13 @@ pub(super) fn parts(context: &Context<'_>) -> Vec<Part> {
     let mut names = lives(context, By::Name, scale);
     names.title = format!("Who waited, in {}", scale.unit());
     let lengths = lengths(context);
-    vec![
-        causes.into(),
-        lengths.into(),
-        names.into(),
-        places(context, scale).into(),
-        ended(context, scale).into(),
-    ]
+    let programs = program_places(context, scale);
+    [Some(causes), Some(lengths), Some(names), Some(places(context, scale)), programs]
+        .into_iter()
+        .flatten()
+        .chain([ended(context, scale)])
+        .map(Part::from)
+        .collect()
 }
 
 /// `What the command waited for: 45 tasks ran 12.3 s, waited ...`.
@@ -200,6 +203,74 @@ fn places(context: &Context<'_>, scale: Scale) -> Table {
     table
 }
 
+/// Which code of which program waited; `None`: user stacks were not traced.
+fn program_places(context: &Context<'_>, scale: Scale) -> Option<Table> {
+    let mut sums: BTreeMap<(Cause, String, Vec<&str>), Sum> = BTreeMap::new();
+    let stacks: Vec<_> = all_stacks(&context.findings).into_iter().collect();
+    for (stack, sum) in asleep(&stacks, |it| it.cause) {
+        let innermost = stack.user.iter().rev().take(SHOWN_FUNCTIONS).copied().collect();
+        sums.entry((stack.cause, stack.process.clone(), innermost)).or_default().merge(sum);
+    }
+    if sums.keys().all(|(.., functions)| functions.is_empty()) {
+        return None;
+    }
+    let mut places: Vec<_> = sums.into_iter().collect();
+    places.sort_by_key(|(_, sum)| Reverse(sum.ns));
+    let columns = vec![
+        Column::number(scale.unit()).scale(scale),
+        Column::number("waits"),
+        Column::name("for"),
+        Column::name("command"),
+        Column::name("function < its caller ..."),
+    ];
+    let mut table = Table::new("Where in the program", columns);
+    for ((cause, process, functions), sum) in limited(&places, context.limit) {
+        let functions = functions.join(" < ");
+        table.row([
+            Cell::ns(sum.ns),
+            sum.count.into(),
+            cause.name().into(),
+            process.as_str().into(),
+            Some(functions.as_str()).filter(|it| !it.is_empty()).into(),
+        ]);
+    }
+    note_cut(&mut table, places.len(), "place");
+    Some(table)
+}
+
+/// Waits by their stacks, most time first: outermost functions first.
+fn stacks(findings: &Findings<'_>, limit: Option<usize>) -> Table {
+    let columns = vec![
+        Column::json_only("process"),
+        Column::json_only("cause"),
+        Column::json_only("user"),
+        Column::json_only("kernel"),
+        Column::json_only("ns"),
+        Column::json_only("count"),
+        Column::json_only("longest_ns"),
+    ];
+    let mut table = Table::new("", columns);
+    let mut stacks: Vec<_> = all_stacks(findings).into_iter().collect();
+    stacks.sort_by_key(|(_, sum)| Reverse(sum.ns));
+    let functions = |names: &[&str]| Cell::Json(names.iter().map(|name| clean(name)).collect());
+    for (stack, sum) in limited(&stacks, limit) {
+        table.row([
+            stack.process.as_str().into(),
+            stack.cause.name().into(),
+            functions(&stack.user),
+            functions(&stack.kernel),
+            Cell::ns(sum.ns),
+            sum.count.into(),
+            Cell::ns(sum.longest_ns),
+        ]);
+    }
+    table
+}
+
+fn all_stacks<'a>(findings: &Findings<'a>) -> BTreeMap<WaitStack<'a>, Sum> {
+    waits::stacks(findings.tables, findings.timeline, &findings.classifier, &findings.tasks)
+}
+
 /// `cc1 in openat`.
 fn holder(detail: &Detail) -> Option<String> {
     let holder = detail.lock.as_ref()?.holder.as_ref()?;
@@ -318,6 +389,7 @@ pub(super) fn json(context: &Context<'_>) -> Value {
         "names": lives(context, By::Name, Scale::Ns).json(),
         "processes": lives(context, By::Process, Scale::Ns).json(),
         "details": details(findings, *limit).json(),
+        "stacks": stacks(findings, *limit).json(),
         "wakers": wakers.json(),
     })
 }

@@ -71,6 +71,7 @@ const TESTS: &[Test] = tests! {
     Main axis::time_in_kvm_is_not_the_guests,
     Main axis::two_recorders_and_top_agree_on_a_quota,
     Main axis::a_stopped_vm_is_paused_and_nobody_steals_from_it,
+    Main trace::waits_have_user_stacks_of_the_functions_that_waited,
     Main trace::waits_have_their_causes_and_witnesses_agree,
     Main trace::a_command_alone_is_traced_by_events_of_its_own,
     Main trace::disturbed_traces_say_what_is_missing,

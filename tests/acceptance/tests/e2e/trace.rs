@@ -98,6 +98,46 @@ pub(crate) fn a_command_alone_is_traced_by_events_of_its_own() {
     assert!(missing(&machine), "{machine}");
 }
 
+/// `sleeper` sleeps in two functions, and says for how long by its own clock.
+pub(crate) fn waits_have_user_stacks_of_the_functions_that_waited() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "vmscope trace record --user-stacks -o where -- sleeper 60 20 40 >said.txt";
+    traced("trace", folder.path(), script);
+    let trace = folder.path().join("where");
+    let exported = ["trace", "export", trace.to_str().unwrap(), "--format", "folded", "-o", "-"];
+    let folded = String::from_utf8(run(&exported).unwrap().stdout).unwrap();
+    let lines: Vec<(Vec<&str>, u64)> = folded
+        .lines()
+        .map(|line| {
+            let (stack, ns) = line.rsplit_once(' ').unwrap();
+            (stack.split(';').collect(), ns.parse().unwrap())
+        })
+        .collect();
+
+    // Asleep for what was asked for at least, and no longer than its clock says: that has the waits for a CPU, too.
+    let said = std::fs::read_to_string(folder.path().join("said.txt")).unwrap();
+    for (line, asked_ms) in said.lines().zip([40 * 60, 40 * 20]) {
+        let (function, seconds) = line.split_once(' ').unwrap();
+        let is_there = |(stack, _): &&(Vec<&str>, u64)| {
+            stack[0] == "sleeper"
+                && stack.windows(2).any(|pair| pair == ["main", function])
+                && stack.contains(&"__x64_sys_nanosleep")
+                && stack.last() == Some(&"[timer]")
+        };
+        let ns = lines.iter().filter(is_there).map(|(_, ns)| ns).sum();
+        assert!(-1.0 < percent_off(ns, f64::from(asked_ms) * 1e6), "{function}: {ns} ns");
+        let off = percent_off(ns, seconds.parse::<f64>().unwrap() * 1e9);
+        agrees(&format!("{function}, against the program's clock"), off, 5.0);
+        assert!(off <= 0.0, "{function}: {ns} ns");
+    }
+    let waits = &report(&trace, &["--view", "waits", "--limit", "0"]).unwrap()["waits"];
+    let life = |field: &str| waits["total"][field].as_u64().unwrap();
+    let waited = life("life_ns") - life("running_ns");
+    assert_eq!(lines.iter().map(|(_, ns)| ns).sum::<u64>(), waited);
+    let stacks = waits["stacks"].as_array().unwrap();
+    assert_eq!(stacks.iter().filter_map(|row| row["ns"].as_u64()).sum::<u64>(), waited);
+}
+
 /// `perf` traces the first command beside vmscope; the kernel's accounts of delays and of the disk are of the second,
 /// without perf: what another tracer does between the moments that both look at would be in the account.
 pub(crate) fn waits_have_their_causes_and_witnesses_agree() {
