@@ -92,7 +92,8 @@ impl TaskEvents {
 
     /// Whether one of these events shows a task that may have none: the traced tasks must be looked at again.
     pub(crate) fn lacks_some(&mut self, events: &[TraceEvent]) -> bool {
-        events.iter().fold(false, |lacks, event| self.late.is_late(event) || lacks)
+        // Each is looked at: calls are remembered.
+        events.iter().filter(|event| self.late.is_late(event)).count() != 0
     }
 }
 

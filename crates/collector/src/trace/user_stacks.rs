@@ -201,7 +201,7 @@ mod test {
             ..ProcessImage::default()
         };
         let check = |process, addresses: &[u64], is_cut, expected: &[&str]| {
-            let images = vec![image(7, &[mapping.clone()]), image(8, &[])];
+            let images = vec![image(7, std::slice::from_ref(&mapping)), image(8, &[])];
             let stack = UserStack {
                 number: TraceStack(1 << 30),
                 process: Pid(process),
