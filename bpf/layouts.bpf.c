@@ -19,4 +19,5 @@ struct memory_slot_found memory_slot_found;
 struct vcpu_clock_found vcpu_clock_found;
 struct trace_slot trace_slot;
 struct trace_ring trace_ring;
+struct user_stack user_stack;
 struct guest_process_event guest_process_event;

@@ -54,6 +54,7 @@ fn structures_lie_as_rust_reads_them() {
     );
     check("trace_slot", "tag 0, payload 8, 16");
     check("trace_ring", "head 0, mark 8, first 16, room 24, tail 64, lost 128, 512");
+    check("user_stack", "hash 0, time 8, process 16, depth 20, addresses 24, 280");
     check(
         "guest_process_event",
         "time_ns 0, pgd 8, fs_base 16, kind 24, pid 28, tid 32, parent 36, name 40, 56",
