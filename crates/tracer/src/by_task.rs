@@ -92,8 +92,11 @@ impl TaskEvents {
 
     /// Whether one of these events shows a task that may have none: the traced tasks must be looked at again.
     pub(crate) fn lacks_some(&mut self, events: &[TraceEvent]) -> bool {
-        // Each is looked at: calls are remembered.
-        events.iter().filter(|event| self.late.is_late(event)).count() != 0
+        let mut lacks = false;
+        for event in events {
+            lacks |= self.late.is_late(event);
+        }
+        lacks
     }
 }
 

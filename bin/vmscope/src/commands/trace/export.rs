@@ -58,7 +58,7 @@ enum Format {
     Html,
     /// RFC 4180: a line per stretch of a task's life
     Csv,
-    /// Waits by kernel stack, in ns: for an off-CPU flame graph
+    /// Waits by user and kernel stack, in ns: for an off-CPU flame graph
     Folded,
 }
 
