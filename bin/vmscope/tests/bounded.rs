@@ -203,7 +203,7 @@ fn mutants_are_bounded() {
     assert!(0 < total.ended[0] && 0 < total.ended[1], "{total:?}");
 }
 
-/// Few bytes that say they are many rows, or long texts again and again: as many rows as small files may have.
+/// Small files that claim many rows, or repeat a long text, with as many rows as a small file may have.
 #[test]
 fn small_files_that_claim_to_be_large_are_bounded() {
     let folder = tempfile::tempdir().unwrap();

@@ -36,7 +36,7 @@ pub enum RingQuestion {
         /// Slots.
         at_most: u32,
     },
-    /// Let the probes write what lies before a position. Answer: `Freed`.
+    /// Frees the slots before a position: the probes may overwrite them. Answer: `Freed`.
     Free {
         /// The ring.
         ring: u32,

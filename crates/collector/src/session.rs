@@ -288,7 +288,7 @@ impl Session {
         match self.processes.left_out() {
             0 => {}
             n => self.note(format!(
-                "host processes mapped too much code or began too many threads: {n} mappings and threads, or more, have no names"
+                "host processes mapped too much code or began too many threads: at least {n} mappings and threads have no names"
             )),
         }
     }

@@ -11,8 +11,8 @@
 //! ```
 //!
 //! A question has a time limit and an answer a size. A child that is late, ends or answers with nonsense is killed and costs
-//! that answer; the next question starts another one. Children that fail again and again are started no more. Nobody waits
-//! for a child to end: one that a file system keeps waiting can't.
+//! that answer; the next question starts another one. Children that fail again and again are started no more. The parent
+//! does not wait for a child to end: a child that waits for a file system may never end.
 //!
 //! Design constraints: a child opens nothing, so the parent opens what it is to read. Whatever a child answers may be what
 //! the bytes that it read made of it: the parent checks answers as it would check those bytes, but for their size and form.

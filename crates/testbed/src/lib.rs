@@ -50,7 +50,7 @@ mod workload;
 /// For tests that feed bytes.
 #[doc(hidden)]
 pub mod fuzzing {
-    /// The threads of the vCPUs that a QEMU names; `said`: all that it says.
+    /// The threads of the vCPUs, as QEMU names them. `said` is its whole output.
     ///
     /// # Errors
     /// When that is none of the answers it should be.

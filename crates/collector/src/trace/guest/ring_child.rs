@@ -1,5 +1,5 @@
-//! The child process that reads a guest's rings: their memory may lie in a file system whose owner never answers (FUSE), and
-//! who reads it there can't even be killed.
+//! The child process that reads a guest's rings. Their memory may lie in a FUSE file system whose owner never answers: a
+//! process that reads it then sleeps for ever, and can't be killed.
 
 use std::fs::File;
 
