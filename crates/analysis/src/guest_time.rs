@@ -17,6 +17,7 @@ use std::collections::BTreeMap;
 use model::{Header, Sample, Tables, VcpuId, VcpuState, VmId};
 
 use crate::profile::Side;
+use crate::share::shared_out;
 use crate::vcpu_timeline::{Account, Occupant, Segment, VcpuTimelines, thieves};
 use crate::{Selection, View};
 
@@ -92,7 +93,7 @@ impl<'r> GuestTime<'r> {
             let unknown = seen_unknown.min(missing);
             seen_unknown -= unknown;
             let weights = spent.weights(unknown, period_ns);
-            let shared = shared_out(missing - unknown, &weights);
+            let shared = shared_or_unknown(missing - unknown, &weights);
             debug_assert_eq!(
                 shared.values().sum::<u64>() + unknown + seen,
                 expected.max(seen),
@@ -190,23 +191,10 @@ impl Spent {
     }
 }
 
-/// `n` samples in proportion to the weights, by largest remainder; with no weight at all nobody knows.
-fn shared_out(n: u64, weights: &BTreeMap<Side, u64>) -> Unseen {
-    let total: u128 = weights.values().map(|ns| u128::from(*ns)).sum();
-    if total == 0 {
-        return Unseen::from([(Side::Unknown, n)]);
-    }
-    let product = |ns: u64| u128::from(n) * u128::from(ns);
-    let whole = |ns: u64| u64::try_from(product(ns) / total).expect("a part is at most the whole");
-    let mut shared: Unseen = weights.iter().map(|(side, ns)| (*side, whole(*ns))).collect();
-    let left = n - shared.values().sum::<u64>();
-    let mut by_remainder: Vec<_> =
-        weights.iter().map(|(side, ns)| (product(*ns) % total, side)).collect();
-    by_remainder.sort_by_key(|(remainder, _)| std::cmp::Reverse(*remainder));
-    for ((_, side), _) in by_remainder.into_iter().zip(0..left) {
-        *shared.entry(*side).or_default() += 1;
-    }
-    shared
+/// `n` samples in proportion to the weights; with no weight at all nobody knows.
+fn shared_or_unknown(n: u64, weights: &BTreeMap<Side, u64>) -> Unseen {
+    let shared = shared_out(n, weights);
+    if shared.is_empty() { Unseen::from([(Side::Unknown, n)]) } else { shared }
 }
 
 /// How many periods, the nearest whole number.
@@ -451,17 +439,5 @@ mod test {
             &["0: [ unknown ] (no evidence) 8", "1: [ unknown ] (no evidence) 10"],
         );
         check_on(&nothing, "uuuuuuuuuuuua", &["0: ", "1: [ unknown ] (no evidence) 7"]);
-    }
-
-    #[test]
-    fn largest_remainders_first() {
-        let weights = [(Side::Halt, 1), (Side::StealOutside, 1), (Side::Throttled, 1)].into();
-        let check = |n, expected: [u64; 3]| {
-            assert!(shared_out(n, &weights).into_values().eq(expected), "{n}");
-        };
-        check(0, [0, 0, 0]);
-        check(1, [1, 0, 0]);
-        check(5, [2, 2, 1]);
-        check(u64::MAX, [u64::MAX / 3; 3]);
     }
 }

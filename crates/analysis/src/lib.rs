@@ -15,6 +15,7 @@
 pub mod exit_reason;
 pub mod flow;
 pub mod overview;
+pub mod results;
 pub mod steal;
 pub mod vcpu_timeline;
 
@@ -25,6 +26,7 @@ mod guest_time;
 mod label;
 mod profile;
 mod query;
+mod share;
 #[cfg(test)]
 mod testing;
 

@@ -120,6 +120,12 @@ impl By {
 }
 
 impl Selection {
+    /// Everything there is, host and guests.
+    #[must_use]
+    pub fn everything() -> Self {
+        Self { view: View::Unified, vm: None, vcpu: None, process: None }
+    }
+
     /// Everything in the view.
     ///
     /// # Errors

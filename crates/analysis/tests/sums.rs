@@ -4,11 +4,14 @@
 
 mod world;
 
+use std::sync::Arc;
+
+use analysis::results::ResultsBuilder;
 use analysis::vcpu_timeline::{Segment, VcpuTimeline, VcpuTimelines};
 use analysis::{Aggregator, By, Profile, Query, Resolver, Selection, View};
 use model::{
     CpuId, Cr3, GuestVirt, HostMode, HostNs, HostVirt, Pid, Sample, StackId, Tid, VcpuId,
-    VcpuSample, VcpuState,
+    VcpuSample, VcpuState, WindowKey,
 };
 
 const VIEWS: [View; 4] = [View::Unified, View::Host, View::Guest, View::Native];
@@ -176,4 +179,40 @@ fn a_vms_parts_add_up_to_the_vm() {
     assert_eq!(total("vm1", None), of_vm("vm1"));
     assert_eq!(total("vm2", None), of_vm("vm2"));
     assert!(total("vm1", Some(0)) + total("vm1", Some(1)) < total("vm1", None));
+}
+
+#[test]
+fn result_tables_add_up_to_the_windows_time() {
+    let (tables, header) = (world::tables(), world::header());
+    let resolver = Resolver::new(&tables);
+    let window = Arc::new(WindowKey { host: "h".into(), boot: "b".into(), window_ns: 1 });
+    let length_ns = header.end.since(header.start);
+    for seed in 0..40 {
+        let mut random = Random(seed);
+        let mut samples: Vec<Sample> =
+            (0..random.one_of(&[0, 3, 300])).map(|_| random.sample()).collect();
+        samples.sort_by_key(|sample| sample.time);
+        let results = |slice_ns| {
+            let mut builder = ResultsBuilder::new(&resolver, &header);
+            samples.iter().for_each(|sample| builder.push_sample(sample));
+            builder.finish(&window, slice_ns)
+        };
+        for slice_ns in [1 + random.below(length_ns), 60_000_000_000] {
+            let results = results(slice_ns);
+            for cpu in &header.cpus {
+                let rows = results.cpu_time.iter().filter(|result| result.row.cpu == *cpu);
+                let ns: u64 = rows.clone().map(|result| result.row.ns).sum();
+                assert_eq!(ns, length_ns, "seed {seed}, CPU {cpu}");
+                let seen: u64 = rows.map(|result| result.row.samples).sum();
+                let pushed = samples.iter().filter(|sample| sample.cpu.0 == *cpu).count();
+                assert_eq!(seen, pushed as u64, "seed {seed}, CPU {cpu}");
+            }
+            for vm in &results.vms {
+                let of_vm = results.vcpu_time.iter().filter(|result| result.row.vm == vm.row.vm);
+                let ns: u64 = of_vm.map(|result| result.row.ns).sum();
+                assert_eq!(ns, vm.row.vcpu_ns, "seed {seed}, VM {}", vm.row.vm);
+            }
+        }
+        assert_eq!(results(1 << 30), results(1 << 30), "seed {seed}");
+    }
 }

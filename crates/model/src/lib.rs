@@ -8,6 +8,7 @@
 mod address;
 mod budget;
 mod id;
+mod results;
 mod sample;
 mod switch;
 mod tables;
@@ -18,6 +19,10 @@ mod trace;
 pub use address::{Cr3, GuestVirt, HostVirt, KernelStack};
 pub use budget::Budget;
 pub use id::{CpuId, ImageId, ModuleId, Pid, StackId, Tid, VcpuId, VmId};
+pub use results::{
+    CpuTimeRow, ExitsRow, HealthRow, HostRow, ResultCode, ResultRow, Results, VcpuTimeRow, VmRow,
+    WindowKey,
+};
 pub use sample::{HostMode, Sample, VcpuSample, VcpuState, WaitCounters};
 pub use switch::{GuestAt, OffCpuReason, Switch, SwitchEvent};
 pub use tables::{

@@ -8,7 +8,7 @@ mod file;
 mod pages;
 
 pub(crate) use budget::{Budget, WHOLE_TABLES};
-pub(crate) use cell::{Cell, Column, Scalar, Text, scalar};
+pub(crate) use cell::{Cell, Column, Micros, Scalar, Text, scalar};
 pub(crate) use file::{SLICE, TableReader, TableWriter, read_table, write_table};
 
 use crate::schema::TableSchema;

@@ -29,6 +29,7 @@ mod manifest;
 mod merge;
 mod reader;
 mod recording_spools;
+pub mod results;
 mod samples;
 pub mod schema;
 mod spool;

@@ -1,5 +1,5 @@
 //! The tables' files and columns, for whoever queries them. `docs/formats.md` says what they mean. Those of a trace are
-//! `trace::SCHEMAS`.
+//! `trace::SCHEMAS`, those of results `results::SCHEMAS`.
 
 use parquet::basic::Encoding;
 
@@ -45,6 +45,8 @@ pub enum ValueType {
     U64,
     /// 64 bits, signed.
     I64,
+    /// An instant in UTC, us since 1970.
+    UnixMicros,
     /// UTF-8.
     Text,
 }
@@ -103,6 +105,7 @@ impl ColumnSchema {
             ValueType::U32 => ("int32", "(INTEGER(32,false))"),
             ValueType::U64 => ("int64", "(INTEGER(64,false))"),
             ValueType::I64 => ("int64", "(INTEGER(64,true))"),
+            ValueType::UnixMicros => ("int64", "(TIMESTAMP(MICROS,true))"),
             ValueType::Text => ("binary", "(STRING)"),
         };
         let name = self.name;

@@ -6,6 +6,7 @@ use model::{VcpuId, Vendor};
 
 use super::{Evidence, Thief, ThiefNames, Window};
 use crate::exit_reason;
+use crate::share::shared_out;
 use crate::vcpu_timeline::{Account, Segment, State, VcpuTimeline, VcpuTimelines, thieves};
 
 /// In the order in which they are shown.
@@ -73,18 +74,8 @@ pub fn account_name(account: Account) -> &'static str {
 /// Parts of a total in hundredths of a per cent of the sum: they add up to 10,000, by largest remainder.
 #[must_use]
 pub fn hundredths(parts: &[u64]) -> Vec<u64> {
-    let total: u128 = parts.iter().map(|part| u128::from(*part)).sum();
-    if total == 0 {
-        return vec![0; parts.len()];
-    }
-    let scaled = |part: u64| u128::from(part) * 10_000;
-    let whole = |part: u64| u64::try_from(scaled(part) / total).unwrap_or(10_000);
-    let mut shares: Vec<u64> = parts.iter().map(|part| whole(*part)).collect();
-    let mut by_remainder: Vec<usize> = (0..parts.len()).collect();
-    by_remainder.sort_by_key(|n| std::cmp::Reverse(scaled(parts[*n]) % total));
-    let missing = 10_000 - shares.iter().sum::<u64>();
-    by_remainder.iter().zip(0..missing).for_each(|(n, _)| shares[*n] += 1);
-    shares
+    let shares = shared_out(10_000, &parts.iter().copied().enumerate().collect());
+    if shares.is_empty() { vec![0; parts.len()] } else { shares.into_values().collect() }
 }
 
 impl Balance {

@@ -16,7 +16,7 @@ mod correction;
 mod exits;
 mod sampled;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 mod thief;
 mod victims;
 

@@ -21,24 +21,24 @@ use crate::vcpu_timeline::{
     Occupancy, Occupant, Place, PlaceId, Segment, Span, State, VcpuTimeline, VcpuTimelines,
 };
 
-pub(super) const MS: u64 = 1_000_000;
-pub(super) const IO: u32 = 0x7b;
-pub(super) const MSR: u32 = 0x7c;
-pub(super) const INTERRUPT: u32 = 0x60;
+pub(crate) const MS: u64 = 1_000_000;
+pub(crate) const IO: u32 = 0x7b;
+pub(crate) const MSR: u32 = 0x7c;
+pub(crate) const INTERRUPT: u32 = 0x60;
 const PLACES: &str = "fghklxmn";
-pub(super) const VM_A: VmId = VmId(0);
+pub(crate) const VM_A: VmId = VmId(0);
 
 /// What evidence refers to.
-pub(super) struct Drawn {
-    pub(super) axis: VcpuTimelines,
-    pub(super) tables: Tables,
-    pub(super) header: Header,
-    pub(super) samples: SampleTimes,
+pub(crate) struct Drawn {
+    pub(crate) axis: VcpuTimelines,
+    pub(crate) tables: Tables,
+    pub(crate) header: Header,
+    pub(crate) samples: SampleTimes,
 }
 
 impl Drawn {
     /// vCPUs 0 and 1 of VM a, vCPU 0 of VM b, all on CPU 0; and who had that CPU.
-    pub(super) fn new(vcpus: &[&str], cpu: &str) -> Self {
+    pub(crate) fn new(vcpus: &[&str], cpu: &str) -> Self {
         let end = vcpus.iter().map(|line| line.len()).max().unwrap_or(0) as u64 * MS;
         let mut samples = SampleTimes::default();
         let rows = (0..).map(VcpuId).zip(vcpus);
@@ -54,12 +54,12 @@ impl Drawn {
         Self { axis, tables: tables(), header, samples }
     }
 
-    pub(super) fn evidence(&self) -> Evidence<'_> {
+    pub(crate) fn evidence(&self) -> Evidence<'_> {
         let Self { axis, tables, header, samples } = self;
         Evidence { axis, tables, header, samples, edges: OffCpuSource::Samples }
     }
 
-    pub(super) fn count_exits(mut self, counts: &[(u32, u64)]) -> Self {
+    pub(crate) fn count_exits(mut self, counts: &[(u32, u64)]) -> Self {
         let exit = |(reason, count)| ExitCount { vcpu: VcpuId(0), reason, count };
         self.tables.exits = counts.iter().copied().map(exit).collect();
         self

@@ -286,6 +286,12 @@ fn word(word: &'static str) -> ByteArray {
     Bytes::from_static(word.as_bytes()).into()
 }
 
+/// An instant, us since 1970.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Micros(pub(crate) i64);
+
+scalar!(Micros, Int64Type, UnixMicros, |time| time.0, |us| Some(Self(us)));
+
 /// UTF-8 that all rows with the same value may share.
 #[derive(Debug, Clone)]
 pub(crate) struct Text(ByteArray);

@@ -1,0 +1,192 @@
+//! A window's results as rows that any engine can add up.
+//!
+//! ```text
+//!  samples, switches --+--> VcpuTimelines --> vcpu_time   of a vCPU and slice: adds up to the time it was there
+//!  tables -------------+--> Flow -----------> cpu_time    of a CPU and slice: adds up to the slice's length
+//!  header ----------------------------------> hosts, vms, exits, health
+//! ```
+//!
+//! The same input gives the same rows in the same order, wherever and however often it is analysed.
+
+mod cpus;
+mod slices;
+mod vcpus;
+
+use std::sync::Arc;
+
+use model::{
+    ExitsRow, Guest, Header, HealthRow, HostRow, ResultRow, Results, Sample, Switch, Tables,
+    VcpuId, VmId, VmRow, WindowKey,
+};
+
+use self::slices::Slices;
+use crate::flow::FlowBuilder;
+use crate::steal::{Evidence, SampleTimes, ThiefNames};
+use crate::vcpu_timeline::{VcpuTimelines, VcpuTimelinesBuilder};
+use crate::{Counter, Resolver, Selection, exit_reason};
+
+/// Takes a window's samples and switches.
+#[derive(Debug)]
+pub struct ResultsBuilder<'r> {
+    resolver: &'r Resolver<'r>,
+    header: &'r Header,
+    timelines: VcpuTimelinesBuilder<'r>,
+    flow: FlowBuilder<'r>,
+    samples: SampleTimes,
+    n_samples: u64,
+}
+
+impl<'r> ResultsBuilder<'r> {
+    /// Nothing yet.
+    #[must_use]
+    pub fn new(resolver: &'r Resolver<'r>, header: &'r Header) -> Self {
+        let edges = header.off_cpu_source;
+        Self {
+            resolver,
+            header,
+            timelines: VcpuTimelinesBuilder::new(resolver, header, edges),
+            flow: FlowBuilder::new(resolver, header, Selection::everything()),
+            samples: SampleTimes::default(),
+            n_samples: 0,
+        }
+    }
+
+    /// Takes the next sample, in time order.
+    pub fn push_sample(&mut self, sample: &Sample) {
+        self.timelines.push_sample(sample);
+        self.flow.push(sample);
+        self.samples.push(sample);
+        self.n_samples += 1;
+    }
+
+    /// Takes an event of a vCPU's thread, in time order for each vCPU.
+    pub fn push_switch(&mut self, switch: &Switch) {
+        self.timelines.push_switch(switch);
+    }
+
+    /// The window's rows, in slices of `slice_ns` that begin at multiples of it.
+    #[must_use]
+    pub fn finish(self, window: &Arc<WindowKey>, slice_ns: u64) -> Results {
+        let Self { resolver, header, timelines, flow, samples, n_samples } = self;
+        let tables = resolver.tables();
+        let axis = timelines.finish();
+        let slices = Slices::new(header, slice_ns);
+        let names = ThiefNames::new(tables);
+        let evidence = Evidence {
+            axis: &axis,
+            tables,
+            header,
+            samples: &samples,
+            edges: header.off_cpu_source,
+        };
+        let (cpu_time, left_out) = cpus::rows(&flow.finish(), &slices, header, &names, tables);
+        let whole = Whole { window, slice_unix_us: slices.first_unix_us() };
+        Results {
+            vcpu_time: vcpus::rows(&evidence, &slices, &names)
+                .into_iter()
+                .map(|(slice_unix_us, row)| Whole { window, slice_unix_us }.row(row))
+                .collect(),
+            cpu_time: cpu_time
+                .into_iter()
+                .map(|(slice_unix_us, row)| Whole { window, slice_unix_us }.row(row))
+                .collect(),
+            exits: exits(tables, header).into_iter().map(|row| whole.row(row)).collect(),
+            hosts: vec![whole.row(host(header, tables, n_samples))],
+            vms: vms(tables, &axis).into_iter().map(|row| whole.row(row)).collect(),
+            health: health(header, &axis, left_out).into_iter().map(|row| whole.row(row)).collect(),
+        }
+    }
+}
+
+/// What all rows of a slice have in common.
+struct Whole<'a> {
+    window: &'a Arc<WindowKey>,
+    slice_unix_us: i64,
+}
+
+impl Whole<'_> {
+    fn row<T>(&self, row: T) -> ResultRow<T> {
+        ResultRow { window: Arc::clone(self.window), slice_unix_us: self.slice_unix_us, row }
+    }
+}
+
+fn host(header: &Header, tables: &Tables, samples: u64) -> HostRow {
+    let sum = |counter: Counter| {
+        let counters = header.counters.iter().filter(|(name, _)| Counter::of(name) == counter);
+        counters.fold(0u64, |sum, (_, n)| sum.saturating_add(*n))
+    };
+    HostRow {
+        length_ns: header.end.since(header.start),
+        hostname: header.hostname.clone(),
+        kernel: header.kernel.clone(),
+        vmscope_version: header.vmscope_version.clone(),
+        period_ns: header.period_ns,
+        cpus: count(header.cpus.len()),
+        vms: count(tables.vms.len()),
+        samples,
+        samples_lost: sum(Counter::Dropped),
+        samples_missed: sum(Counter::Missed),
+    }
+}
+
+fn vms(tables: &Tables, axis: &VcpuTimelines) -> Vec<VmRow> {
+    let row = |(index, vm): (usize, &model::Vm)| {
+        let of_vm = |vcpu: VcpuId| {
+            tables.vcpus.get(vcpu.index()).is_some_and(|row| row.vm == VmId::from_index(index))
+        };
+        let timelines = axis.timelines.iter().filter(|timeline| of_vm(timeline.vcpu));
+        let (map_via, no_map_reason) = match &vm.guest {
+            Guest::Mapped { via, .. } => (Some(via.clone()), None),
+            Guest::Unmapped { reason } => (None, Some(reason.clone())),
+        };
+        VmRow {
+            vm: vm.name.clone(),
+            pid: vm.pid.0,
+            vcpus: count(tables.vcpus.iter().filter(|row| row.vm.index() == index).count()),
+            vcpu_ns: timelines.fold(0, |sum, timeline| sum.saturating_add(timeline.length_ns())),
+            map_via,
+            no_map_reason,
+        }
+    };
+    tables.vms.iter().enumerate().map(row).collect()
+}
+
+fn exits(tables: &Tables, header: &Header) -> Vec<ExitsRow> {
+    let row = |exit: &model::ExitCount| {
+        let vcpu = tables.vcpus.get(exit.vcpu.index())?;
+        Some(ExitsRow {
+            vm: tables.vms.get(vcpu.vm.index())?.name.clone(),
+            vcpu: vcpu.number,
+            exit_reason: exit_reason::name(header.vendor, exit.reason).into_owned(),
+            exits: exit.count,
+        })
+    };
+    let mut rows: Vec<_> = tables.exits.iter().filter_map(row).collect();
+    rows.sort_unstable();
+    rows
+}
+
+/// Counters that are not 0, notes, and what made no sense.
+fn health(header: &Header, axis: &VcpuTimelines, left_out: u64) -> Vec<HealthRow> {
+    let of_host = |what: &str, count: u64| {
+        let (subject, what) = ("host".to_owned(), what.to_owned());
+        (0 < count).then_some(HealthRow { subject, what, count: Some(count) })
+    };
+    let lost = header.counters.iter().filter(|(name, _)| Counter::of(name) != Counter::Written);
+    let counters = lost.filter_map(|(name, n)| of_host(name, *n));
+    let problems = axis.problems.iter().filter_map(|(what, n)| of_host(what, *n));
+    let notes = header.notes.iter().map(|note| HealthRow {
+        subject: note.subject.clone(),
+        what: note.text.clone(),
+        count: None,
+    });
+    counters
+        .chain(problems)
+        .chain(of_host("samples of CPUs that were not sampled", left_out))
+        .chain(notes)
+        .collect()
+}
+
+fn count(n: usize) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,249 @@
+//! `vcpu_time`: each instant of each vCPU, with whose it was and who took it.
+
+use std::hash::Hash;
+
+use model::{ResultCode, VcpuTimeRow};
+use rustc_hash::FxHashMap;
+
+use super::slices::Slices;
+use crate::exit_reason;
+use crate::steal::{Attribution, Evidence, Thief, ThiefNames, Whose};
+use crate::vcpu_timeline::{
+    Account, Place, PlaceId, Segment, State, VcpuTimeline, VcpuTimelines, thieves,
+};
+
+/// What is added up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Key {
+    slice: u64,
+    state: State,
+    /// By process, thread, function: the first place that is the same as far as each tells.
+    whose: [Option<PlaceId>; 3],
+    thief: Option<Thief>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Sum {
+    ns: u64,
+    samples: u64,
+}
+
+/// All rows with the begins of their slices.
+pub(super) fn rows(
+    evidence: &Evidence<'_>,
+    slices: &Slices,
+    names: &ThiefNames<'_>,
+) -> Vec<(i64, VcpuTimeRow)> {
+    let same = SamePlaces::new(evidence.axis);
+    let mut rows = Vec::new();
+    for timeline in &evidence.axis.timelines {
+        let sums = sums(evidence, slices, names, &same, timeline);
+        let n_before = rows.len();
+        rows.extend(sums.into_iter().filter_map(|(key, sum)| {
+            let row = row(evidence, names, timeline, &key, sum)?;
+            Some((slices.unix_us(key.slice), row))
+        }));
+        let total: u64 = rows[n_before..].iter().map(|(_, row)| row.ns).sum();
+        debug_assert_eq!(total, timeline.length_ns(), "rows add up to the time the vCPU was there");
+    }
+    rows.sort_unstable();
+    rows
+}
+
+fn sums(
+    evidence: &Evidence<'_>,
+    slices: &Slices,
+    names: &ThiefNames<'_>,
+    same: &SamePlaces,
+    timeline: &VcpuTimeline,
+) -> FxHashMap<Key, Sum> {
+    let attribution = Attribution::new(evidence.axis, timeline, evidence.samples);
+    let mut sums: FxHashMap<Key, Sum> = FxHashMap::default();
+    for (number, segment) in timeline.segments.iter().enumerate() {
+        let whose = [Whose::Process, Whose::Thread, Whose::Function]
+            .map(|whose| attribution.victim(number, whose).map(|place| same.first(place, whose)));
+        for (slice, from, to) in slices.cut(segment.from, segment.to) {
+            let piece = Segment { from, to, ..*segment };
+            let key = Key { slice, state: segment.state, whose, thief: None };
+            if segment.state == State::Preempted {
+                for (occupant, ns) in thieves(evidence.axis, timeline.vcpu, &piece) {
+                    let thief = Some(names.thief(occupant, from));
+                    sums.entry(Key { thief, ..key }).or_default().ns += ns;
+                }
+                continue;
+            }
+            let sum = sums.entry(key).or_default();
+            sum.ns += piece.length_ns();
+            sum.samples += evidence.samples.within(timeline.vcpu, &piece);
+        }
+    }
+    sums
+}
+
+/// `None`: of a vCPU that is in no table.
+fn row(
+    evidence: &Evidence<'_>,
+    names: &ThiefNames<'_>,
+    timeline: &VcpuTimeline,
+    key: &Key,
+    sum: Sum,
+) -> Option<VcpuTimeRow> {
+    let tables = evidence.tables;
+    let vcpu = tables.vcpus.get(timeline.vcpu.index())?;
+    let vm_name = |vm: model::VmId| tables.vms.get(vm.index()).map(|vm| vm.name.clone());
+    let reason = match key.state {
+        State::Vmm { reason } => Some(reason),
+        State::WaitingInVmm { reason } => reason,
+        _ => None,
+    };
+    let is_own = matches!(key.state.account(), Account::Guest | Account::NotSampled);
+    Some(VcpuTimeRow {
+        vm: vm_name(vcpu.vm)?,
+        vcpu: vcpu.number,
+        state: state_name(key.state).to_owned(),
+        code: code(evidence.axis, key.whose),
+        thief: key.thief.map(|thief| names.name(thief)),
+        thief_vm: key.thief.and_then(|thief| names.vm(thief)).and_then(vm_name),
+        exit_reason: reason
+            .map(|reason| exit_reason::name(evidence.header.vendor, reason).into_owned()),
+        ns: sum.ns,
+        corrected_ns: if is_own { sum.ns } else { 0 },
+        samples: sum.samples,
+    })
+}
+
+fn code(axis: &VcpuTimelines, whose: [Option<PlaceId>; 3]) -> ResultCode {
+    let [process, thread, function] = whose.map(|place| place.map(|place| axis.place(place)));
+    ResultCode {
+        process: process.map(|place| place.process.clone()),
+        pid: process.and_then(|place| place.pid),
+        thread: thread.and_then(|place| place.thread.clone()),
+        tid: thread.and_then(|place| place.tid),
+        function: function.map(|place| place.function.clone()),
+        module: function.and_then(|place| place.module.clone()),
+    }
+}
+
+/// Its name in result tables.
+fn state_name(state: State) -> &'static str {
+    match state {
+        State::GuestKernel => "guest_kernel",
+        State::GuestUser => "guest_user",
+        State::GuestUnknown => "guest_unknown",
+        State::NotSampled => "not_sampled",
+        State::Vmm { .. } => "steal_vmm",
+        State::WaitingInVmm { .. } => "steal_vmm_waiting",
+        State::Preempted => "steal_outside",
+        State::Halted => "halt",
+        State::HaltPolling => "halt_polling",
+        State::Throttled => "throttled",
+        State::Paused => "paused",
+        State::Unknown => "unknown",
+    }
+}
+
+/// Places that are one process, thread or function.
+#[derive(Debug)]
+struct SamePlaces {
+    process: Vec<PlaceId>,
+    thread: Vec<PlaceId>,
+    function: Vec<PlaceId>,
+}
+
+impl SamePlaces {
+    fn new(axis: &VcpuTimelines) -> Self {
+        Self {
+            process: firsts(axis, |p| (&p.process, p.pid)),
+            thread: firsts(axis, |p| (&p.process, p.pid, &p.thread, p.tid)),
+            function: firsts(axis, |p| (&p.process, p.pid, &p.function, &p.module)),
+        }
+    }
+
+    fn first(&self, place: PlaceId, whose: Whose) -> PlaceId {
+        let firsts = match whose {
+            Whose::Process => &self.process,
+            Whose::Thread => &self.thread,
+            Whose::Function => &self.function,
+        };
+        firsts[place.0 as usize]
+    }
+}
+
+/// For each place the first with the same key.
+fn firsts<'a, K: Eq + Hash>(axis: &'a VcpuTimelines, key: impl Fn(&'a Place) -> K) -> Vec<PlaceId> {
+    let mut first: FxHashMap<K, PlaceId> = FxHashMap::default();
+    let places = (0..).map(PlaceId).zip(&axis.places);
+    places.map(|(id, place)| *first.entry(key(place)).or_insert(id)).collect()
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use crate::steal::testing::{Drawn, MS};
+
+    /// Rows of the first vCPU in slices of four letters: `slice state process.thread.function thief reason ms/samples`.
+    fn check(line: &str, cpu: &str, expected: &[&str]) {
+        let drawn = Drawn::new(&[line], cpu);
+        let slices = Slices::new(&drawn.header, 4 * MS);
+        let names = ThiefNames::new(&drawn.tables);
+        let rows = rows(&drawn.evidence(), &slices, &names);
+        let text = |(slice, row): &(i64, VcpuTimeRow)| {
+            let ResultCode { process, tid, function, .. } = &row.code;
+            let shown = |name: &Option<String>| name.clone().unwrap_or_else(|| "-".to_owned());
+            let thread = tid.map_or("-".to_owned(), |tid| tid.to_string());
+            let code = format!("{}.{thread}.{}", shown(process), shown(function));
+            let (slice, ms) = (slice / 4000, row.ns / MS);
+            let who = [&row.thief, &row.exit_reason].map(|name| name.clone().unwrap_or_default());
+            let text =
+                format!("{slice} {} {code} {} {ms}/{}", row.state, who.concat(), row.samples);
+            text.split_whitespace().collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(rows.iter().map(text).collect::<Vec<_>>(), expected, "{line}");
+        let total: u64 = rows.iter().map(|(_, row)| row.ns).sum();
+        assert_eq!(total, line.len() as u64 * MS, "{line}");
+    }
+
+    #[test]
+    fn each_slice_has_its_part() {
+        check(
+            "ffff.f--",
+            "0000p000",
+            &[
+                "0 guest_user app.1.f 4/4",
+                "1 guest_user app.1.f 1/1",
+                "1 halt -.-.- 2/0",
+                "1 steal_outside app.1.f postgres (300) 1/0",
+            ],
+        );
+        check(
+            "ff....g-",
+            "00222p00",
+            &[
+                "0 guest_user app.1.f 2/2",
+                "0 steal_outside app.1.- b vcpu0 2/0",
+                "1 guest_user app.1.g 1/1",
+                "1 halt -.-.- 1/0",
+                "1 steal_outside app.1.- b vcpu0 1/0",
+                "1 steal_outside app.1.- postgres (300) 1/0",
+            ],
+        );
+    }
+
+    #[test]
+    fn exits_are_charged_to_who_caused_them() {
+        check(
+            "f1wtf_z?",
+            "",
+            &[
+                "0 guest_user app.1.f 1/1",
+                "0 steal_vmm app.1.f io 1/1",
+                "0 steal_vmm_waiting app.1.f io 1/0",
+                "0 throttled app.1.f 1/0",
+                "1 guest_user app.1.f 1/1",
+                "1 not_sampled -.-.- 1/0",
+                "1 paused -.-.- 1/0",
+                "1 unknown -.-.- 1/0",
+            ],
+        );
+    }
+}

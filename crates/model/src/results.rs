@@ -1,0 +1,169 @@
+//! What the analysis of a window finds, as rows that any engine can add up.
+
+use std::sync::Arc;
+
+/// Which window a row comes from.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WindowKey {
+    /// The name under which the host is enrolled.
+    pub host: String,
+    /// The host's boot id.
+    pub boot: String,
+    /// First instant of the window, `CLOCK_MONOTONIC` of that boot.
+    pub window_ns: u64,
+}
+
+/// A row of a window.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ResultRow<T> {
+    /// Which.
+    pub window: Arc<WindowKey>,
+    /// First instant of the row's time slice, `CLOCK_REALTIME`, us since 1970.
+    pub slice_unix_us: i64,
+    /// What was found.
+    pub row: T,
+}
+
+/// A program's code, as far as it is known.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct ResultCode {
+    /// Process name.
+    pub process: Option<String>,
+    /// Its id in its own host or guest.
+    pub pid: Option<u32>,
+    /// Thread name.
+    pub thread: Option<String>,
+    /// Its id in its own host or guest.
+    pub tid: Option<u32>,
+    /// Function.
+    pub function: Option<String>,
+    /// Path of its module, or a name in brackets.
+    pub module: Option<String>,
+}
+
+/// Time of a vCPU. Of one vCPU and slice all `ns` add up to the time that the vCPU was there.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct VcpuTimeRow {
+    /// The VM's name.
+    pub vm: String,
+    /// Number of the vCPU in the VM.
+    pub vcpu: u32,
+    /// What the vCPU did.
+    pub state: String,
+    /// Whose time it was in the guest.
+    pub code: ResultCode,
+    /// Who had the CPU meanwhile.
+    pub thief: Option<String>,
+    /// The VM that the thief belongs to.
+    pub thief_vm: Option<String>,
+    /// The VM exit that took the time.
+    pub exit_reason: Option<String>,
+    /// How long.
+    pub ns: u64,
+    /// The part of `ns` that is left when everything stolen is taken away.
+    pub corrected_ns: u64,
+    /// Samples that saw it.
+    pub samples: u64,
+}
+
+/// Time of a physical CPU. Of one CPU and slice all `ns` add up to the slice's length in the window.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CpuTimeRow {
+    /// Number of the CPU.
+    pub cpu: u32,
+    /// What was interrupted: `guest_kernel`, `guest_user`, `host_kernel`, `host_user`, `idle`, or `not_sampled`.
+    pub level: String,
+    /// The VM whose guest, or whose VMM, it was.
+    pub vm: Option<String>,
+    /// Which code.
+    pub code: ResultCode,
+    /// The host's call stack, outermost first, functions joined by `;`. In recordings with call graphs.
+    pub stack: Option<String>,
+    /// How long.
+    pub ns: u64,
+    /// Samples that saw it.
+    pub samples: u64,
+}
+
+/// VM exits of a vCPU, where they were counted.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ExitsRow {
+    /// The VM's name.
+    pub vm: String,
+    /// Number of the vCPU in the VM.
+    pub vcpu: u32,
+    /// Name of the exit reason.
+    pub exit_reason: String,
+    /// How many.
+    pub exits: u64,
+}
+
+/// A host during a window.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct HostRow {
+    /// Length of the window.
+    pub length_ns: u64,
+    /// What the host calls itself.
+    pub hostname: String,
+    /// Its kernel's release.
+    pub kernel: String,
+    /// The version of vmscope that recorded.
+    pub vmscope_version: String,
+    /// Nominal time between two samples of a CPU.
+    pub period_ns: u64,
+    /// CPUs that were sampled.
+    pub cpus: u32,
+    /// VMs that ran.
+    pub vms: u32,
+    /// Samples in the window.
+    pub samples: u64,
+    /// Samples taken and lost.
+    pub samples_lost: u64,
+    /// Interrupts that never came.
+    pub samples_missed: u64,
+}
+
+/// A VM during a window.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct VmRow {
+    /// Its name.
+    pub vm: String,
+    /// The VMM's process id.
+    pub pid: u32,
+    /// Its vCPUs.
+    pub vcpus: u32,
+    /// All time of its vCPUs: what its rows of `VcpuTimeRow` add up to.
+    pub vcpu_ns: u64,
+    /// Where its guest's map came from.
+    pub map_via: Option<String>,
+    /// Why there is none.
+    pub no_map_reason: Option<String>,
+}
+
+/// Something lost, cut or noted while a window was collected.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct HealthRow {
+    /// `host`, or the VM or file that it is about.
+    pub subject: String,
+    /// A counter's name, or a note.
+    pub what: String,
+    /// The counter's value; `None`: a note.
+    pub count: Option<u64>,
+}
+
+/// All that is found in a window.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Results {
+    /// What vCPUs did.
+    pub vcpu_time: Vec<ResultRow<VcpuTimeRow>>,
+    /// What physical CPUs did.
+    pub cpu_time: Vec<ResultRow<CpuTimeRow>>,
+    /// VM exits.
+    pub exits: Vec<ResultRow<ExitsRow>>,
+    /// The host.
+    pub hosts: Vec<ResultRow<HostRow>>,
+    /// Its VMs.
+    pub vms: Vec<ResultRow<VmRow>>,
+    /// What was lost, and notes.
+    pub health: Vec<ResultRow<HealthRow>>,
+}
