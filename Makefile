@@ -24,7 +24,12 @@ FUZZ := RUSTC_WORKSPACE_WRAPPER=$(CURDIR)/.ci/instrument LLVM_PROFILE_FILE=/dev/
 FUZZ_TARGETS := answers snapshot rings clock recording trace written written-trace bench names store proc processes \
                 scenario elf perf-map inside-elf inside-btf inside-kcore inside-log walk qmp guest-rings traced-guest
 
-.PHONY: fuzz fuzz-all mutants help demo test test-all smoke steps-test steps-test-all steps-smoke check build-tests e2e bench bench-trace \
+# Packages are of this profile's programs: release or dev.
+PROFILE := release
+PROFILE_DIR := $(TARGET_DIR)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
+VERSION := $(shell sed -n '/^\[workspace.package\]/,/^version/s/^version = "\(.*\)"/\1/p' Cargo.toml)
+
+.PHONY: packages fuzz fuzz-all mutants help demo test test-all smoke steps-test steps-test-all steps-smoke check build-tests e2e bench bench-trace \
         experiments overhead programs boot build deps
 
 help:
@@ -41,6 +46,7 @@ help:
 	@echo 'make fuzz          mutated bytes for a parser: TARGET=rings [SECONDS=600]; TARGET= lists the targets'
 	@echo 'make mutants       what mutants of recordings cost vmscope: memory, time, exit codes [COUNT=100000]'
 	@echo 'make boot          the self-booting micro-benchmark: an ELF and an ISO, into $(TARGET_DIR)/boot'
+	@echo 'make packages      Debian packages: vmscope with the agent, vmscope-server, vmscope-guest; into $(TARGET_DIR)/packages'
 	@echo 'make build         the programs, into $(TARGET_DIR)'
 
 demo: build
@@ -107,6 +113,15 @@ mutants: deps
 # Each target for so long.
 fuzz-all:
 	@set -e; for target in $(FUZZ_TARGETS); do $(FUZZ) $$target $(or $(SECONDS),600); done
+
+# Debian packages of the host's programs and agent, the server, and the guest.
+packages: deps
+	cargo build --locked --profile $(PROFILE) -p vmscope -p vmscope-server
+	cargo build --locked --profile $(PROFILE) -p vmscope-guest --target $(MUSL)
+	for program in vmscope vmscope-server; do $(PROFILE_DIR)/$$program manuals $(PROFILE_DIR)/manuals || exit; done
+	cargo run --locked -q --profile $(PROFILE) -p vmscope-guest --features manuals -- manuals $(PROFILE_DIR)/manuals
+	deploy/packages/build $(VERSION) $(PROFILE_DIR) $(subst $(TARGET_DIR),$(TARGET_DIR)/$(MUSL),$(PROFILE_DIR))/vmscope-guest \
+		$(TARGET_DIR)/packages
 
 boot:
 	@.ci/deps $(MUSL) $(BOOT_PACKAGES)

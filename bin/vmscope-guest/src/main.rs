@@ -2,6 +2,9 @@
 
 #![allow(clippy::exit, clippy::print_stderr)]
 
+#[cfg(feature = "manuals")]
+#[path = "../../vmscope/src/manuals.rs"]
+mod manuals;
 #[path = "../../vmscope/src/usage.rs"]
 mod usage;
 
@@ -64,6 +67,13 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         words: Vec<String>,
     },
+    /// Write man pages and shell completions into a folder
+    #[cfg(feature = "manuals")]
+    #[command(hide = true)]
+    Manuals {
+        /// The folder
+        dir: std::path::PathBuf,
+    },
 }
 
 fn main() -> ExitCode {
@@ -82,6 +92,8 @@ fn main() -> ExitCode {
             let error = become_command(&words);
             Err(error).with_context(|| format!("failed to run {}", words.join(" ")))
         }
+        #[cfg(feature = "manuals")]
+        Command::Manuals { dir } => manuals::write::<Arguments>(&dir),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -3,6 +3,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod commands;
+mod manuals;
 mod usage;
 
 use clap::{Parser, Subcommand};
@@ -35,6 +36,12 @@ enum Command {
     Testbed(commands::testbed::Args),
     Bench(commands::bench::Args),
     Trace(commands::trace::Args),
+    /// Write man pages and shell completions into a folder
+    #[command(hide = true)]
+    Manuals {
+        /// The folder
+        dir: std::path::PathBuf,
+    },
 }
 
 fn main() -> std::process::ExitCode {
@@ -58,6 +65,9 @@ fn main() -> std::process::ExitCode {
         Command::Testbed(args) => commands::testbed::run(&args),
         Command::Bench(args) => commands::bench::run(&args),
         Command::Trace(args) => commands::trace::run(&args),
+        Command::Manuals { dir } => {
+            manuals::write::<Cli>(&dir).map(|()| std::process::ExitCode::SUCCESS)
+        }
     };
     match result {
         Ok(code) => code,

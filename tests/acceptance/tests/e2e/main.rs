@@ -18,6 +18,7 @@ mod guests;
 mod hostile;
 mod iso;
 mod kernel_threads;
+mod packages;
 mod refusals;
 mod testbed;
 mod together;
@@ -83,10 +84,11 @@ const TESTS: &[Test] = tests! {
     Main boot::in_emulation_everything_has_an_answer_and_two_runs_agree,
     Main boot_bad_input::damaged_results_are_refused_and_damaged_logs_read_as_far_as_they_go,
     Main boot_bad_input::one_cpu_and_16_mib_are_enough_and_what_is_missing_is_named,
-    Main boot_exits::kvm_counts_an_exit_each_time_for_those_said_to_exit_and_none_for_the_others,
     Main iso::by_bios_the_table_is_on_the_screen,
     Main testbed::guests_boot_again_and_answer,
     Main hostile::files_and_forks_spoil_nobodys_rows,
+    All boot_exits::kvm_counts_an_exit_each_time_for_those_said_to_exit_and_none_for_the_others,
+    All packages::packages_are_installed_used_and_removed_in_a_clean_root,
     All hostile::an_unprivileged_user_spoils_nobodys_rows,
     All testbed::guests_are_stopped_moved_and_get_cpus,
     All testbed::guests_reach_each_other_and_the_host_has_nodes,
