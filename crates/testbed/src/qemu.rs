@@ -121,6 +121,9 @@ impl HostMachine<'_> {
         if self.host.disk.is_some() {
             extra += " DISK=1";
         }
+        if self.host.uplink {
+            extra += " UPLINK=1";
+        }
         if let Some(taps) = self.taps {
             extra += &format!(" NETWORK={NETWORK}.1/24 TAPS={taps}");
         }
@@ -166,6 +169,13 @@ impl HostMachine<'_> {
             let limit = disk.iops.map(|n| format!(",throttling.iops-total={n}"));
             let limit = limit.unwrap_or_default();
             line.two("-drive", &format!("file={file},format=raw,if=virtio,cache=unsafe{limit}"));
+        }
+        if self.host.uplink {
+            line.two(
+                "-netdev",
+                "user,id=uplink,net=10.20.0.0/24,host=10.20.0.1,dhcpstart=10.20.0.2",
+            );
+            line.two("-device", "virtio-net-pci,netdev=uplink");
         }
         line.two("-device", "virtio-serial-pci,max_ports=16");
         for (name, socket) in self.ports {

@@ -53,6 +53,8 @@ pub struct Host {
     /// Its kernel trusts the CPUs' time-stamp counters, as kernels do on real machines: reading the time is quick, and
     /// its guests' clocks run evenly.
     pub reliable_tsc: bool,
+    /// It reaches this machine's loopback at 10.20.0.1.
+    pub uplink: bool,
     /// Its disk, if it is to have one: `/dev/vda`, empty.
     pub disk: Option<Drive>,
     /// Its NUMA nodes; without them it has one.
@@ -72,6 +74,7 @@ impl Default for Host {
             kernel: GuestKernel::Default,
             deterministic: false,
             reliable_tsc: false,
+            uplink: false,
             disk: None,
             nodes: Vec::new(),
             cmdline: String::new(),

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  boot --> alone --> configuration --> configuration --> ... --> all measured
-//!    ^                      | stuck: its time limit ends the boot
+//!    ^                      | stuck, or its guest's emulator crashed: that ends the boot
 //!    +----------------------+ at most BOOTS times
 //! ```
 
@@ -12,7 +12,7 @@ use std::process::{ChildStdout, Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::Duration;
 
-use crate::{root, vmscope};
+use crate::{emulator_crash, root, vmscope};
 use anyhow::{Context, bail};
 
 use super::configuration::{ALONE, Collector, Configuration};
@@ -63,11 +63,13 @@ fn floor() -> anyhow::Result<PathBuf> {
 fn one_boot(left: &[Configuration], floor: &Path) -> anyhow::Result<Vec<Measured>> {
     let alone = Configuration { collector: Collector::Alone, period: ALONE, again: false };
     let order: Vec<Configuration> = std::iter::once(alone).chain(left.iter().copied()).collect();
+    let said = tempfile::NamedTempFile::new().context("failed to make a file")?;
     let mut child = Command::new(vmscope()?)
         .args(["testbed", "run", "--timeout", &BOOT_LIMIT.to_string()])
         .arg(root().join("scenarios/overhead.toml"))
         .args(["--", "sh", "-c", &script(&order, floor)])
         .stdout(Stdio::piped())
+        .stderr(said.reopen()?)
         .spawn()
         .context("failed to run vmscope testbed")?;
     let lines = listen(child.stdout.take().context("the testbed has no output")?);
@@ -79,7 +81,12 @@ fn one_boot(left: &[Configuration], floor: &Path) -> anyhow::Result<Vec<Measured
     }
     child.wait().context("failed to wait for the testbed")?;
     followed?;
-    Ok(reading.measured)
+    let said = std::fs::read_to_string(said.path()).context("failed to read what it said")?;
+    eprint!("{said}");
+    match (reading.failed, emulator_crash(&said)) {
+        (Some(failed), None) => bail!(failed),
+        _ => Ok(reading.measured),
+    }
 }
 
 /// How a boot's output ended.
@@ -127,11 +134,13 @@ struct Reading<'a> {
     now: Option<Work>,
     alone: Option<Work>,
     measured: Vec<Measured>,
+    /// A configuration that ended in an error.
+    failed: Option<String>,
 }
 
 impl<'a> Reading<'a> {
     fn new(order: &'a [Configuration]) -> Self {
-        Self { order, now: None, alone: None, measured: Vec::new() }
+        Self { order, now: None, alone: None, measured: Vec::new(), failed: None }
     }
 
     fn line(&mut self, line: &str) -> anyhow::Result<()> {
@@ -140,7 +149,9 @@ impl<'a> Reading<'a> {
             ["begin", _] => self.now = Some(Work::default()),
             ["end", number, "0"] => self.end(number.parse()?)?,
             ["end", _, STUCK] => {}
-            ["end", number, code] => bail!("configuration {number} ended with exit code {code}"),
+            ["end", number, code] => {
+                self.failed = Some(format!("configuration {number} ended with exit code {code}"));
+            }
             ["compute_a", seconds] => {
                 if let Some(work) = &mut self.now {
                     work.pieces.push(seconds.parse().context("the work printed no time")?);
