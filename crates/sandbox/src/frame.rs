@@ -56,12 +56,14 @@ impl<D: AsFd> Socket<D> {
         if !files.is_empty() {
             control.push(SendAncillaryMessage::ScmRights(&files));
         }
-        // Four bytes fit as a whole, or not at all.
+        // In one call: whoever waits for it is woken once.
         let header = length.to_le_bytes();
-        self.wait(PollFlags::OUT, || {
-            sendmsg(&self.descriptor, &[IoSlice::new(&header)], &mut control, SendFlags::NOSIGNAL)
+        let sent = self.wait(PollFlags::OUT, || {
+            let parts = [IoSlice::new(&header), IoSlice::new(content)];
+            sendmsg(&self.descriptor, &parts, &mut control, SendFlags::NOSIGNAL)
         })?;
-        let mut left = content;
+        // Four bytes fit as a whole, or not at all.
+        let mut left = content.get(sent.saturating_sub(header.len())..).unwrap_or_default();
         while !left.is_empty() {
             let n =
                 self.wait(PollFlags::OUT, || send(&self.descriptor, left, SendFlags::NOSIGNAL))?;

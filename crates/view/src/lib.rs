@@ -18,6 +18,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod agreement;
+mod answer;
 mod correct;
 mod csv;
 mod exits;
@@ -35,6 +36,7 @@ pub mod trace;
 mod vcpu_time;
 
 pub use agreement::agreement;
+pub use answer::{QueryAnswer, query_answer};
 pub use correct::{CorrectQuery, TakenExceedsRun, correct, correct_all};
 pub use exits::{ExitsBy, exits};
 pub use profile::profile;

@@ -1,0 +1,103 @@
+//! Answers to queries of a fleet: tables whose columns are known only when they come.
+
+use serde_json::{Value, json};
+
+use crate::recording::cleaned;
+use crate::{Cell, Column, Report, Table, Unit};
+
+/// Version of the JSON.
+const VERSION: u32 = 1;
+
+/// What a server answered.
+#[derive(Debug, Clone, Copy)]
+pub struct QueryAnswer<'a> {
+    /// Names of the columns. Those of times end in `ns`.
+    pub columns: &'a [String],
+    /// Values of each row.
+    pub rows: &'a [Vec<Value>],
+    /// Why rows or windows are missing.
+    pub partial: &'a [String],
+    /// Windows that were looked at.
+    pub windows: u64,
+}
+
+/// The answer as a table. That it is partial stands above it.
+#[must_use]
+pub fn query_answer(answer: &QueryAnswer<'_>) -> Report {
+    let QueryAnswer { columns, rows, partial, windows } = *answer;
+    let column = |(at, name): (usize, &String)| {
+        let is_number = rows.iter().filter_map(|row| row.get(at)).any(Value::is_number);
+        // The unit that is shown stands behind the name.
+        let title = if name == "ns" { "time" } else { name.strip_suffix("_ns").unwrap_or(name) };
+        let title = cleaned(title);
+        let column = if is_number { Column::number(title) } else { Column::name(title) };
+        column.csv(name.clone())
+    };
+    let mut table = Table::new("", columns.iter().enumerate().map(column).collect());
+    for row in rows {
+        table.row(columns.iter().zip(row).map(|(name, value)| cell(name, value)));
+    }
+    let mut report = Report::default();
+    report.fact("Windows", windows.to_string());
+    report.notes = partial.iter().map(|reason| format!("partial answer: {reason}")).collect();
+    report.parts.push(table.into());
+    report.json = json!({
+        "version": VERSION,
+        "columns": columns.iter().map(|name| cleaned(name)).collect::<Value>(),
+        "rows": rows.iter().map(|row| row.iter().map(clean_value).collect::<Value>()).collect::<Value>(),
+        "partial": partial.iter().map(|reason| cleaned(reason)).collect::<Value>(),
+        "windows": windows,
+    });
+    report
+}
+
+fn cell(column: &str, value: &Value) -> Cell {
+    let is_time = column == "ns" || column.ends_with("_ns");
+    match value {
+        Value::Null => Cell::NONE,
+        Value::Bool(flag) => Cell::Flag(*flag),
+        Value::String(text) => text.as_str().into(),
+        Value::Number(number) => match (number.as_u64(), number.as_i64()) {
+            (Some(ns), _) if is_time => Cell::ns(ns),
+            (Some(count), _) => Cell::count(count),
+            (_, Some(below_0)) => {
+                Cell::Change(below_0, if is_time { Unit::Ns } else { Unit::Count })
+            }
+            _ => Cell::Real(number.as_f64().unwrap_or(f64::NAN)),
+        },
+        Value::Array(_) | Value::Object(_) => value.to_string().as_str().into(),
+    }
+}
+
+fn clean_value(value: &Value) -> Value {
+    match value {
+        Value::String(text) => cleaned(text).into(),
+        other => other.clone(),
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use crate::Width;
+
+    #[test]
+    fn an_answer_is_a_table() {
+        let columns = ["vm", "thief", "stolen_ns", "share"].map(str::to_owned);
+        let rows = [
+            vec![json!("db"), json!("web vcpu0"), json!(1_500_000_000_u64), json!(0.5)],
+            vec![json!("db\u{1b}"), Value::Null, json!(250_000_000_u64), json!(0.25)],
+        ];
+        let partial = ["2 windows are not analysed yet".to_owned()];
+        let answer = QueryAnswer { columns: &columns, rows: &rows, partial: &partial, windows: 7 };
+        let report = query_answer(&answer);
+        let text = "Windows: 7\n\
+                    Note: partial answer: 2 windows are not analysed yet\n\n\
+                    vm        thief      stolen, ms  share\n\
+                    db        web vcpu0    1500.000   0.50\n\
+                    db\\u{1b}  -             250.000   0.25\n";
+        assert_eq!(report.text(Width::Unlimited), text);
+        assert_eq!(report.csv().lines().next(), Some("vm,thief,stolen_ns,share"));
+        assert_eq!(report.json["rows"][0][2], 1_500_000_000_u64);
+    }
+}
