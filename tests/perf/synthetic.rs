@@ -129,6 +129,7 @@ impl Host {
             vmscope_version: "0.1.0".into(),
             hostname: "synthetic".into(),
             kernel: "6.1.0".into(),
+            boot: None,
             vendor: Vendor::Amd,
             trigger: Trigger::CpuClock,
             period_ns: self.period_ns,

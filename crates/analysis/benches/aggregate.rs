@@ -139,6 +139,7 @@ fn header() -> Header {
         vmscope_version: String::new(),
         hostname: String::new(),
         kernel: String::new(),
+        boot: None,
         vendor: Vendor::Amd,
         trigger: Trigger::CpuClock,
         period_ns: 1_000_000,

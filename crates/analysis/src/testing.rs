@@ -8,6 +8,7 @@ pub(crate) fn header(period_ns: u64, end: u64) -> Header {
         vmscope_version: String::new(),
         hostname: String::new(),
         kernel: String::new(),
+        boot: None,
         vendor: Vendor::Amd,
         trigger: Trigger::CpuClock,
         period_ns,

@@ -331,6 +331,7 @@ fn header(plan: &SessionPlan) -> Result<Header, CollectError> {
         vmscope_version: plan.vmscope_version.clone(),
         hostname: host::machine::hostname(&roots.proc),
         kernel: host::machine::kernel_release(&roots.proc),
+        boot: host::machine::boot_id(&roots.proc),
         vendor: host::machine::vendor(&roots.proc),
         trigger: plan.sampling.trigger,
         period_ns: plan.sampling.period_ns,

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::Path;
 
-use model::Vendor;
+use model::{BootId, Vendor};
 
 use crate::procfs;
 
@@ -71,6 +71,12 @@ fn parse_apic_ids(text: &str) -> Vec<(u32, u32)> {
 #[must_use]
 pub fn hostname(proc: &Path) -> String {
     one_line(&proc.join("sys/kernel/hostname"))
+}
+
+/// Which boot of the host this is. `None`: unreadable.
+#[must_use]
+pub fn boot_id(proc: &Path) -> Option<BootId> {
+    one_line(&proc.join("sys/kernel/random/boot_id")).replace('-', "").parse().ok()
 }
 
 /// The kernel's release (`uname -r`); empty if unreadable.

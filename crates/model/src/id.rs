@@ -69,3 +69,30 @@ index! {
     /// Row of `Tables::stacks`.
     StackId
 }
+
+/// Which boot of a host: the kernel's boot id (`/proc/sys/kernel/random/boot_id`), written as 32 hexadecimal digits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BootId(pub [u8; 16]);
+
+/// Text that is no boot id: not 32 hexadecimal digits in lower case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NoBootId;
+
+impl std::str::FromStr for BootId {
+    type Err = NoBootId;
+
+    fn from_str(text: &str) -> Result<Self, NoBootId> {
+        let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+        if text.len() != 32 || !text.bytes().all(is_digit) {
+            return Err(NoBootId);
+        }
+        let number = u128::from_str_radix(text, 16).map_err(|_| NoBootId)?;
+        Ok(Self(number.to_be_bytes()))
+    }
+}
+
+impl std::fmt::Display for BootId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:032x}", u128::from_be_bytes(self.0))
+    }
+}

@@ -18,7 +18,7 @@ mod trace;
 
 pub use address::{Cr3, GuestVirt, HostVirt, KernelStack};
 pub use budget::Budget;
-pub use id::{CpuId, ImageId, ModuleId, Pid, StackId, Tid, VcpuId, VmId};
+pub use id::{BootId, CpuId, ImageId, ModuleId, Pid, StackId, Tid, VcpuId, VmId};
 pub use results::{
     CpuTimeRow, ExitsRow, HealthRow, HostRow, ResultCode, ResultRow, Results, VcpuTimeRow, VmRow,
     WindowKey,

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    Clock, Cr3, GuestVirt, HostNs, HostVirt, ImageId, KernelStack, ModuleId, Pid, Tid, VcpuId, VmId,
+    BootId, Clock, Cr3, GuestVirt, HostNs, HostVirt, ImageId, KernelStack, ModuleId, Pid, Tid,
+    VcpuId, VmId,
 };
 
 /// Everything a recording holds besides its samples.
@@ -40,6 +41,8 @@ pub struct Header {
     pub hostname: String,
     /// The host's kernel release.
     pub kernel: String,
+    /// Which boot of the host; absent in recordings of version 0.2 and before.
+    pub boot: Option<BootId>,
     /// CPU vendor: says how to read exit reasons.
     pub vendor: Vendor,
     /// What made the sampling interrupts.

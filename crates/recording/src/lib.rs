@@ -36,6 +36,7 @@ mod spool;
 mod switches;
 mod tables;
 pub mod trace;
+pub mod window;
 mod words;
 mod writer;
 

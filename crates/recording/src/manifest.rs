@@ -159,6 +159,9 @@ struct HeaderJson {
     vmscope_version: String,
     hostname: String,
     kernel: String,
+    /// Absent in recordings of version 0.2 and before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    boot_id: Option<String>,
     vendor: VendorJson,
     trigger: TriggerJson,
     period_ns: u64,
@@ -219,6 +222,7 @@ impl From<&Header> for HeaderJson {
             vmscope_version: header.vmscope_version.clone(),
             hostname: header.hostname.clone(),
             kernel: header.kernel.clone(),
+            boot_id: header.boot.map(|boot| boot.to_string()),
             vendor: match header.vendor {
                 Vendor::Amd => VendorJson::Amd,
                 Vendor::Intel => VendorJson::Intel,
@@ -250,6 +254,7 @@ impl From<HeaderJson> for Header {
             vmscope_version: json.vmscope_version,
             hostname: json.hostname,
             kernel: json.kernel,
+            boot: json.boot_id.and_then(|boot| boot.parse().ok()),
             vendor: match json.vendor {
                 VendorJson::Amd => Vendor::Amd,
                 VendorJson::Intel => Vendor::Intel,

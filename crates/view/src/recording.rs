@@ -124,6 +124,7 @@ mod test {
             vmscope_version: "0.1.0".to_owned(),
             hostname: "host1".to_owned(),
             kernel: "6.1".to_owned(),
+            boot: None,
             vendor: Vendor::Amd,
             trigger: Trigger::CpuClock,
             off_cpu_source: model::OffCpuSource::Samples,

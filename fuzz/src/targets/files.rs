@@ -29,6 +29,10 @@ pub(super) fn targets() -> Vec<Target> {
     vec![
         target("recording", recording, || seeds(&RECORDING)),
         target("trace", trace, || seeds(&TRACE)),
+        Target {
+            words: &[b"ustar\x0000", b"recording.json"],
+            ..target("window", window, seed_windows)
+        },
         Target { longest: 8, ..target("written", written, seed_numbers) },
         Target { longest: 8, ..target("written-trace", written_trace, seed_numbers) },
         Target {
@@ -112,6 +116,36 @@ fn recording(input: &[u8]) {
             reports(&recording);
         }
     });
+}
+
+fn seed_windows() -> Vec<Vec<u8>> {
+    let file = super::folder().join("seed.window");
+    recording::window::pack(&honest(&RECORDING).path, &file).expect("it is complete");
+    vec![std::fs::read(&file).expect("it was written")]
+}
+
+/// What the server does with what an agent sends.
+fn window(input: &[u8]) {
+    let path = super::folder().join("window");
+    let mut input = input.to_vec();
+    input.chunks_exact_mut(512).for_each(with_tar_checksum);
+    if recording::window::unpack(&*input, &path, MIB as u64).is_ok() {
+        if let Ok(recording) = Recording::open(&path) {
+            reports(&recording);
+        }
+        std::fs::remove_dir_all(&path).expect("the folder is ours");
+    }
+    assert!(!path.exists(), "what is refused leaves nothing");
+}
+
+/// A mutant's header is not refused for its checksum alone.
+fn with_tar_checksum(block: &mut [u8]) {
+    const CHECKSUM: std::ops::Range<usize> = 148..156;
+    if &block[257..262] == b"ustar" {
+        block[CHECKSUM].fill(b' ');
+        let sum: u32 = block.iter().map(|byte| u32::from(*byte)).sum();
+        block[CHECKSUM].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+    }
 }
 
 /// What `report` and `steal` do.

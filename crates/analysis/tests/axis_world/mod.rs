@@ -162,6 +162,7 @@ impl Host {
             vmscope_version: String::new(),
             hostname: String::new(),
             kernel: String::new(),
+            boot: None,
             vendor: Vendor::Amd,
             trigger: Trigger::CpuClock,
             period_ns: self.period_ns,

@@ -111,6 +111,7 @@ pub(crate) fn header() -> Header {
         vmscope_version: "0.1.0".to_owned(),
         hostname: "host1".to_owned(),
         kernel: "6.1.0-37-amd64".to_owned(),
+        boot: None,
         vendor: Vendor::Amd,
         trigger: Trigger::CpuClock,
         period_ns: MS,

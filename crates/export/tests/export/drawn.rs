@@ -201,6 +201,7 @@ fn header(length_ns: u64) -> Header {
         vmscope_version: "0".to_owned(),
         hostname: "kvm1".to_owned(),
         kernel: "6.1".to_owned(),
+        boot: None,
         vendor: Vendor::Amd,
         trigger: Trigger::CpuClock,
         period_ns: MS,
