@@ -280,7 +280,7 @@ fn check_end(rest: impl Read) -> Result<(), UnpackError> {
     let mut zeros = Vec::new();
     rest.take(MAX_END + 1).read_to_end(&mut zeros).map_err(damaged)?;
     let length = zeros.len() as u64;
-    if length < BLOCK || length % BLOCK != 0 {
+    if length < BLOCK || !length.is_multiple_of(BLOCK) {
         return Err(refused("it ends before its end mark".to_owned()));
     }
     if MAX_END < length || zeros.iter().any(|byte| *byte != 0) {

@@ -5,8 +5,12 @@
 use std::collections::BTreeMap;
 use std::ffi::c_long;
 use std::fmt::Display;
+use std::path::Path;
 
-use landlock::{ABI, Access, AccessFs, AccessNet, Ruleset, RulesetAttr, RulesetStatus, Scope};
+use landlock::{
+    ABI, Access, AccessFs, AccessNet, PathBeneath, PathFd, Ruleset, RulesetAttr,
+    RulesetCreatedAttr, RulesetStatus, Scope,
+};
 use rustix::io::Errno;
 use rustix::process::{
     DumpableBehavior, Resource, Rlimit, Signal, getpid, getrlimit, set_dumpable_behavior,
@@ -34,19 +38,64 @@ const NOBODY: u32 = 65534;
 /// Processor time of a child, over all questions: it ends some time, whatever happens to its parent.
 const MAX_CPU_SECONDS: u64 = 3600;
 
+/// What a process that works in one folder may take.
+#[derive(Debug, Clone, Copy)]
+pub struct FolderLimits {
+    /// Address space.
+    pub memory_bytes: u64,
+    /// Processor time.
+    pub cpu_seconds: u64,
+    /// Bytes of a file.
+    pub file_bytes: u64,
+}
+
+/// Gives up everything but standard input and output and the files in `folder`: for a program that unpacks and parses what
+/// somebody sent. Called first, while there is one thread only; later there can be no other. The user stays: the folder is
+/// that user's.
+///
+/// # Errors
+/// When the kernel does not let it. One without Landlock leaves files to the user's rights.
+pub fn confine_to_folder(folder: &Path, limits: FolderLimits) -> Result<(), String> {
+    close_all()?;
+    limit(limits.memory_bytes, limits.cpu_seconds, limits.file_bytes, 64)?;
+    give_up_capabilities()?;
+    give_up_files(Some(folder)).map(drop).map_err(|error| failed("landlock", error))?;
+    let none = Rlimit { current: Some(0), maximum: Some(0) };
+    setrlimit(Resource::Nproc, none).map_err(|error| failed("setrlimit", error))?;
+    let rules = allowed().map_err(seccompiler::Error::from).map(|mut rules| {
+        rules.extend(FILES.map(any));
+        rules
+    });
+    rules
+        .and_then(|rules| apply(rules, SeccompAction::KillProcess, SeccompAction::Allow))
+        .map_err(|error| failed("seccomp", error))
+}
+
 /// The first part, while there is one thread only.
 pub(crate) fn give_up_rights() -> Result<(), String> {
+    close_all()?;
+    limit(MAX_CHILD_BYTES, MAX_CPU_SECONDS, 0, 16)?;
+    change_user()?;
+    give_up_capabilities()?;
+    give_up_files(None).map(drop).map_err(|error| failed("landlock", error))
+}
+
+fn close_all() -> Result<(), String> {
     // SAFETY: whoever owned those descriptors is gone since `exec`.
     let closed = unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0) };
     if closed != 0 {
         return Err(failed("close_range", std::io::Error::last_os_error()));
     }
+    Ok(())
+}
+
+fn limit(memory: u64, cpu_seconds: u64, file_bytes: u64, files: u64) -> Result<(), String> {
     for (resource, most) in [
-        (Resource::As, MAX_CHILD_BYTES),
-        (Resource::Cpu, MAX_CPU_SECONDS),
-        (Resource::Nofile, 16),
+        (Resource::As, memory),
+        (Resource::Cpu, cpu_seconds),
+        (Resource::Nofile, files),
         (Resource::Core, 0),
-        (Resource::Fsize, 0),
+        (Resource::Fsize, file_bytes),
         (Resource::Memlock, 0),
     ] {
         // A lower one stays.
@@ -54,7 +103,10 @@ pub(crate) fn give_up_rights() -> Result<(), String> {
         let limit = Rlimit { current: Some(most), maximum: Some(most) };
         setrlimit(resource, limit).map_err(|error| failed("setrlimit", error))?;
     }
-    change_user()?;
+    Ok(())
+}
+
+fn give_up_capabilities() -> Result<(), String> {
     let nothing = CapabilitySet::empty();
     let sets = CapabilitySets { effective: nothing, permitted: nothing, inheritable: nothing };
     clear_ambient_capability_set().map_err(|error| failed("capabilities", error))?;
@@ -64,8 +116,7 @@ pub(crate) fn give_up_rights() -> Result<(), String> {
         .map_err(|error| failed("PR_SET_PDEATHSIG", error))?;
     set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .map_err(|error| failed("PR_SET_DUMPABLE", error))?;
-    set_no_new_privs(true).map_err(|error| failed("PR_SET_NO_NEW_PRIVS", error))?;
-    give_up_files().map(drop).map_err(|error| failed("landlock", error))
+    set_no_new_privs(true).map_err(|error| failed("PR_SET_NO_NEW_PRIVS", error))
 }
 
 /// Becomes a user of its own, where it may.
@@ -88,16 +139,19 @@ fn change_user() -> Result<(), String> {
     }
 }
 
-/// No file can be opened, by no name. Kernels without Landlock leave that to seccomp.
-fn give_up_files() -> Result<RulesetStatus, landlock::RulesetError> {
+/// No file can be opened, by no name, but in the folder. Kernels without Landlock leave that to seccomp.
+fn give_up_files(but: Option<&Path>) -> Result<RulesetStatus, landlock::RulesetError> {
     let abi = ABI::V6;
-    let restricted = Ruleset::default()
+    let mut rules = Ruleset::default()
         .handle_access(AccessFs::from_all(abi))?
         .handle_access(AccessNet::from_all(abi))?
         .scope(Scope::from_all(abi))?
-        .create()?
-        .restrict_self()?;
-    Ok(restricted.ruleset)
+        .create()?;
+    // A folder that can't be opened is not opened later, either.
+    if let Some(folder) = but.and_then(|path| PathFd::new(path).ok()) {
+        rules = rules.add_rule(PathBeneath::new(folder, AccessFs::from_all(abi)))?;
+    }
+    Ok(rules.restrict_self()?.ruleset)
 }
 
 /// Step two, for all threads: leaves only memory calls, and reads and writes of open descriptors.
@@ -129,6 +183,27 @@ fn apply(
 /// What libraries try and do without, none of which tells anybody anything: the C library asks whether memory is
 /// overcommitted when it gives some back, the standard library how much of a file is left to read (by path, too).
 const DENIED: [c_long; 3] = [libc::SYS_newfstatat, libc::SYS_openat, libc::SYS_statx];
+
+/// What reading and writing files in a folder takes.
+const FILES: [c_long; 17] = [
+    libc::SYS_fcntl,
+    libc::SYS_fdatasync,
+    libc::SYS_fsync,
+    libc::SYS_ftruncate,
+    libc::SYS_getdents64,
+    libc::SYS_mkdir,
+    libc::SYS_mkdirat,
+    libc::SYS_newfstatat,
+    libc::SYS_openat,
+    libc::SYS_pread64,
+    libc::SYS_rename,
+    libc::SYS_renameat2,
+    libc::SYS_rmdir,
+    libc::SYS_statx,
+    libc::SYS_unlink,
+    libc::SYS_unlinkat,
+    libc::SYS_writev,
+];
 
 const ALLOWED: [c_long; 27] = [
     libc::SYS_brk,
@@ -199,7 +274,7 @@ mod test {
     #[test]
     fn without_seccomp_landlock_keeps_files_shut() {
         let tried = std::thread::spawn(|| {
-            let status = give_up_files().unwrap();
+            let status = give_up_files(None).unwrap();
             (status, std::fs::File::open("/proc/self/status"), std::fs::read_dir("/"))
         });
         let (status, file, folder) = tried.join().unwrap();

@@ -14,6 +14,9 @@
 //! that answer; the next question starts another one. Children that fail again and again are started no more. The parent
 //! does not wait for a child to end: a child that waits for a file system may never end.
 //!
+//! `confine_to_folder` is for a process that does one piece of work and needs files for it, of one folder: to unpack an
+//! archive. It has no parent here.
+//!
 //! Design constraints: a child opens nothing, so the parent opens what it is to read. Whatever a child answers may be what
 //! the bytes that it read made of it: the parent checks answers as it would check those bytes, but for their size and form.
 //! Nothing here knows what is parsed.
@@ -32,6 +35,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 pub use child::serve;
+pub use confine::{FolderLimits, confine_to_folder};
 pub use parent::{Failure, Sandbox};
 
 /// Address space that a child may have. Threads' heaps and stacks reserve some 200 MiB of it.

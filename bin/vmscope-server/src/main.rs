@@ -1,0 +1,144 @@
+//! `vmscope-server`: the fleet's server.
+
+#[path = "../../vmscope/src/manuals.rs"]
+mod manuals;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use server::{Config, Role, WindowId};
+
+/// Receive, store and analyse the windows that `vmscope agent` sends, and answer questions about them.
+#[derive(Debug, Parser)]
+#[command(version, after_help = EXAMPLE, args_conflicts_with_subcommands = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    serve: Serve,
+}
+
+const EXAMPLE: &str = "Examples:
+  vmscope-server --config /etc/vmscope/server.toml          serve
+  vmscope-server --check /etc/vmscope/server.toml           say whether a configuration is valid
+  vmscope-server token --role admin --name me               make a token, for who has access to the store
+  vmscope-server analyze kvm1/0123456789abcdef0123456789abcdef/00000000001234567890 --store /srv/vmscope";
+
+#[derive(Debug, Args)]
+struct Serve {
+    /// The configuration file; without one, every setting has its default
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Check a configuration file, and do nothing else
+    #[arg(long, value_name = "FILE", conflicts_with = "config")]
+    check: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Make a token and print it
+    Token {
+        /// What it is for
+        #[arg(long, value_enum)]
+        role: RoleName,
+        /// Whose it is
+        #[arg(long)]
+        name: String,
+        /// Days that it is good for [default: until it is deleted]
+        #[arg(long)]
+        days: Option<u32>,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Analyse one stored window, and store its results unless they are there
+    Analyze {
+        /// HOST/BOOT/START
+        window: WindowId,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Print the description of the HTTP API (OpenAPI)
+    Openapi,
+    /// Write man pages and shell completions into a folder
+    #[command(hide = true)]
+    Manuals {
+        /// The folder
+        dir: PathBuf,
+    },
+}
+
+#[derive(Debug, Args)]
+struct Place {
+    /// The configuration file
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// The object store, a folder or s3://BUCKET/PREFIX, instead of the configured one
+    #[arg(long, value_name = "URL")]
+    store: Option<String>,
+}
+
+impl Place {
+    fn config(self) -> Result<Config> {
+        let config = config(self.config)?;
+        Ok(match self.store {
+            Some(store) => Config { store, ..config },
+            None => config,
+        })
+    }
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum RoleName {
+    /// Enrol hosts
+    Agent,
+    /// Ask for what was recorded
+    Read,
+    /// That, and give and take tokens
+    Admin,
+}
+
+fn config(file: Option<PathBuf>) -> Result<Config> {
+    file.map_or_else(|| Ok(Config::default()), |file| Config::read(&file))
+}
+
+fn main() -> ExitCode {
+    if let Some(code) = server::serve_worker() {
+        return code;
+    }
+    match run(Cli::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("vmscope-server: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[expect(clippy::print_stdout, reason = "what a subcommand is asked for")]
+fn run(cli: Cli) -> Result<()> {
+    match (cli.command, cli.serve.check) {
+        (None, Some(file)) => {
+            Config::read(&file)?;
+            println!("{} is valid", file.display());
+            Ok(())
+        }
+        (None, None) => server::run(config(cli.serve.config)?),
+        (Some(Command::Token { role, name, days, place }), _) => {
+            let role = match role {
+                RoleName::Agent => Role::Agent,
+                RoleName::Read => Role::Read,
+                RoleName::Admin => Role::Admin,
+            };
+            println!("{}", server::make_token(&place.config()?, role, &name, days)?);
+            Ok(())
+        }
+        (Some(Command::Analyze { window, place }), _) => server::analyze(place.config()?, &window),
+        (Some(Command::Manuals { dir }), _) => manuals::write::<Cli>(&dir),
+        (Some(Command::Openapi), _) => {
+            println!("{}", server::description());
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Who may do what, the server's certificate, and its command line.
+
+#![allow(clippy::unwrap_used, missing_docs)]
+
+mod common;
+
+use std::fs;
+use std::process::Command;
+
+use common::{Place, window};
+use serde_json::json;
+
+#[test]
+fn everybody_may_do_what_is_theirs() {
+    let place = Place::new();
+    let server = place.start("");
+    let [agent, read, admin] = ["agent", "read", "admin"].map(|role| server.token(role));
+    let host = server.enroll("kvm1");
+    let other = server.enroll("kvm2");
+    let window = window("kvm1", 100);
+
+    server.put(&window, "").check(401, "a token is needed");
+    for token in [&agent, &read, &admin, &format!("kvm1~{}", "0".repeat(64)), &"x".to_owned()] {
+        server.put(&window, token).check(401, "not known");
+    }
+    server.put(&window, &other).check(400, "its recording is of host kvm1");
+    assert_eq!(server.put(&window, &host).status, 201);
+
+    let get = format!("/v1/windows/{}", window.id);
+    for path in ["/v1/windows", "/v1/hosts", &get] {
+        server.get(path, "").check(401, "a token is needed");
+        server.get(path, &host).check(401, "not known");
+        server.get(path, &agent).check(403, "role");
+        assert_eq!(server.get(path, &read).status, 200);
+        assert_eq!(server.get(path, &admin).status, 200);
+    }
+    let new = json!({"role": "read", "name": "ann", "days": 1});
+    server.ask("POST", "/v1/tokens", &read, Some(&new)).check(403, "role");
+    let made = server.ask("POST", "/v1/tokens", &admin, Some(&new));
+    assert_eq!(made.status, 201);
+    let (token, id) = (made.json()["token"].clone(), made.json()["id"].clone());
+    let token = token.as_str().unwrap();
+    assert_eq!(server.get("/v1/hosts", token).status, 200);
+    let list = server.get("/v1/tokens", &admin).json();
+    assert!(list.as_array().unwrap().iter().any(|entry| entry["id"] == id));
+    assert!(!list.to_string().contains(token));
+    let path = format!("/v1/tokens/{}", id.as_str().unwrap());
+    server.ask("DELETE", &path, &read, None).check(403, "role");
+    assert_eq!(server.ask("DELETE", &path, &admin, None).status, 204);
+    server.get("/v1/hosts", token).check(401, "not known");
+    server.ask("DELETE", &path, &admin, None).check(404, "none");
+
+    server.ask("DELETE", "/v1/hosts/kvm1", &read, None).check(403, "role");
+    let again = json!({"token": agent, "host": "kvm1"});
+    server.ask("POST", "/v1/enroll", "", Some(&again)).check(409, "enrolled already");
+    assert_eq!(server.ask("DELETE", "/v1/hosts/kvm1", &admin, None).status, 204);
+    server.put(&window, &host).check(401, "not known");
+    assert_eq!(server.ask("POST", "/v1/enroll", "", Some(&again)).status, 201);
+    for (token, name, status) in [(&read, "a", 403), (&agent, "../a", 400), (&agent, "", 400)] {
+        let body = json!({"token": token, "host": name});
+        assert_eq!(server.ask("POST", "/v1/enroll", "", Some(&body)).status, status);
+    }
+    for (body, status) in [(json!({}), 422), (json!({"token": 1, "host": "a"}), 422)] {
+        server.ask("POST", "/v1/enroll", "", Some(&body)).check(status, "");
+    }
+    server.get("/v2", "").check(404, "no such path");
+}
+
+#[test]
+fn the_certificate_authority_stays() {
+    let place = Place::new();
+    let mut server = place.start("names = ['fleet.example.org']");
+    let fingerprint = server.fingerprint.clone();
+    server.kill();
+    assert_eq!(place.start("").fingerprint, fingerprint);
+}
+
+#[test]
+fn the_api_is_described() {
+    let place = Place::new();
+    let server = place.start("");
+    let told = server.get("/openapi.json", "").json();
+    let output =
+        Command::new(env!("CARGO_BIN_EXE_vmscope-server")).arg("openapi").output().unwrap();
+    assert_eq!(serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap(), told);
+    for path in ["/v1/enroll", "/v1/windows/{boot}/{start}", "/v1/windows/{host}/{boot}/{start}"] {
+        assert!(told["paths"][path].is_object(), "{path}");
+    }
+    assert_eq!(told["components"]["securitySchemes"]["token"]["scheme"], "bearer");
+}
+
+#[test]
+fn a_configuration_is_checked() {
+    let dir = tempfile::tempdir().unwrap();
+    let check = |text: &str| {
+        let file = dir.path().join("server.toml");
+        fs::write(&file, text).unwrap();
+        let program = env!("CARGO_BIN_EXE_vmscope-server");
+        let output = Command::new(program).arg("--check").arg(&file).output().unwrap();
+        (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    assert!(check("raw_days = 3\n[query]\nseconds = 5").0);
+    let (is_good, said) = check("raw_days = 0");
+    assert!(!is_good && said.contains("raw_days must be from 1"), "{said}");
+}

@@ -1,0 +1,297 @@
+//! Windows that come over TLS: stored once, analysed once, or refused with a reason; and what is acknowledged stays, whatever
+//! happens to the server.
+
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, missing_docs)]
+
+#[path = "../../vmscope/tests/amplified/mod.rs"]
+mod amplified;
+mod common;
+
+use std::fs;
+use std::io::{Cursor, Read};
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use common::{BOOT, NS, Place, Server, Window, now_ns, wait_until, window, window_at};
+use serde_json::json;
+use ureq::SendBody;
+
+#[test]
+fn a_window_is_stored_and_analysed_once() {
+    let place = Place::new();
+    let server = place.start("");
+    let host = server.enroll("kvm1");
+    let window = window("kvm1", 100);
+    let first = server.put(&window, &host);
+    assert_eq!((first.status, first.json()["state"].as_str()), (201, Some("stored")));
+    let again = server.put(&window, &host);
+    assert_eq!((again.status, again.json()["state"].as_str()), (200, Some("known")));
+    let name = format!("/host=kvm1/{BOOT}-00000000100000000000");
+    let raw = place.objects("raw/");
+    assert!(raw.len() == 1 && raw[0].ends_with(&format!("{name}.window")), "{raw:?}");
+    place.wait_for_results(1);
+    wait_until("metric", || server.metric("vmscope_server_windows_analyzed_total") == 1.0);
+    let results = place.objects("results/v1/hosts/");
+    assert!(results[0].ends_with(&format!("{name}.parquet")), "{results:?}");
+
+    let reader = server.token("read");
+    let list = server.get("/v1/windows?host=kvm1", &reader).json();
+    assert_eq!(list["windows"][0]["window"], window.id.to_string());
+    assert_eq!(list["windows"][0]["bytes"], window.bytes.len());
+    assert_eq!(server.get("/v1/windows?host=other", &reader).json()["windows"], json!([]));
+    assert_eq!(server.get("/v1/windows?to=2020-01-01", &reader).json()["windows"], json!([]));
+    let copy = server.get(&format!("/v1/windows/{}", window.id), &reader);
+    assert!(copy.status == 200 && copy.content == window.bytes);
+    server.get(&format!("/v1/windows/kvm2/{BOOT}/{:020}", 1), &reader).check(404, "no such window");
+    server.get("/v1/windows?from=x", &reader).check(400, "YYYY-MM-DD");
+
+    assert_eq!(server.metric("vmscope_server_windows_stored_total"), 1.0);
+    assert_eq!(server.metric("vmscope_server_windows_known_total"), 1.0);
+    let text = String::from_utf8(server.get("/healthz", "").content).unwrap();
+    assert_eq!(text, "ok\n");
+    let said = server.stop();
+    assert!(said.iter().any(|line| line.contains("stopping")), "{said:?}");
+}
+
+#[test]
+fn what_is_no_window_of_this_host_is_refused_with_a_reason() {
+    let place = Place::new();
+    let server = place.start("max_window_bytes = 1000000");
+    let host = server.enroll("kvm1");
+    let good = window("kvm1", 100);
+    let check = |window: &Window, status: u16, text: &str| {
+        server.put(window, &host).check(status, text);
+    };
+    check(&good.with(""), 400, "not a window");
+    check(&good.with("garbage"), 400, "not a window");
+    check(&good.with(vec![0x5a; 100_000]), 400, "not a window");
+    for length in [511, 512, good.bytes.len() / 2, good.bytes.len() - 512] {
+        check(&good.with(&good.bytes[..length]), 400, "not a window");
+    }
+    check(&good.with(vec![0; 1_000_001]), 413, "at most 1000000 bytes");
+    check(&tar_bomb(&good), 400, "more than");
+    check(&window("kvm2", 100), 400, "its recording is of host kvm2");
+    let moved = Window { id: window("kvm1", 101).id, ..good.clone() };
+    check(&moved, 400, "begins at another time");
+    let other_boot = format!("kvm1/{}/{:020}", "f".repeat(32), 100 * NS).parse().unwrap();
+    check(&Window { id: other_boot, ..good.clone() }, 400, "of another boot");
+    check(&window_at("kvm1", 100, now_ns() + 660 * NS, |_| {}), 400, "s in the future");
+    check(&window_at("kvm1", 100, now_ns() - 15 * 86_400 * NS, |_| {}), 400, "older than 14 days");
+    let damaged = window_at("kvm1", 100, now_ns(), |folder| {
+        fs::write(folder.join("vms.parquet"), "PAR1PAR1").unwrap();
+    });
+    check(&damaged, 400, "is damaged");
+    for path in ["/v1/windows/x/1", &format!("/v1/windows/{BOOT}/1"), "/v1/windows/..%2f/1"] {
+        server.ask("PUT", path, &host, Some(&().into())).check(400, "has");
+    }
+    assert!(place.objects("raw/").is_empty());
+    // So many are kept, each with its reason.
+    let kept = place.objects("refused/");
+    assert_eq!(kept.len(), 20, "{kept:?}");
+    assert!(0.0 < server.metric("vmscope_server_refused_not_kept_total"));
+    let note = kept.iter().find(|name| name.ends_with(".json")).unwrap();
+    assert!(fs::read_to_string(place.store().join(note)).unwrap().contains("\"reason\""));
+
+    // The others go on.
+    assert_eq!(server.put(&good, &host).status, 201);
+    place.wait_for_results(1);
+}
+
+/// A header that announces more than there is room for.
+fn tar_bomb(window: &Window) -> Window {
+    let mut bytes = window.bytes.clone();
+    bytes[124..136].copy_from_slice(b"77777777777\0");
+    bytes[148..156].fill(b' ');
+    let sum: u32 = bytes[..512].iter().map(|byte| u32::from(*byte)).sum();
+    bytes[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+    window.with(bytes)
+}
+
+/// Tables of a few bytes that are unpacked to a lot, with the right checksums.
+#[test]
+fn a_table_that_blows_up_costs_its_window() {
+    let place = Place::new();
+    let server = place.start("");
+    let host = server.enroll("kvm1");
+    let mut start = 100;
+    for table in ["symbols.parquet", "stacks.parquet", "samples.parquet"] {
+        let bomb = window_at("kvm1", start, now_ns() - 60 * NS, |folder| {
+            let file = folder.join(table);
+            let whole = fs::read(&file).unwrap();
+            let (rows, text) =
+                if table == "symbols.parquet" { (1 << 17, 8192) } else { (1 << 20, 1) };
+            let bytes = amplified::table(&file, rows, text);
+            let json = fs::read_to_string(folder.join("recording.json")).unwrap();
+            let json = common::recordings::damage::with_checksum(&json, table, &whole, &bytes);
+            fs::write(folder.join("recording.json"), json).unwrap();
+            fs::write(file, bytes).unwrap();
+        });
+        assert!(bomb.bytes.len() < 4 << 20, "{}", bomb.bytes.len());
+        let status = server.put(&bomb, &host).status;
+        assert!(status == 400 || status == 201, "{table}: {status}");
+        start += 1;
+    }
+    let good = window("kvm1", start);
+    assert_eq!(server.put(&good, &host).status, 201);
+    wait_until("its results", || {
+        let name = good.id.start_text();
+        place.objects("results/v1/hosts").iter().any(|object| object.contains(&name))
+    });
+    let status = fs::read_to_string(format!("/proc/{}/status", server.child.id())).unwrap();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    let peak: u64 = peak.trim().trim_end_matches(" kB").parse().unwrap();
+    assert!(peak < 300 << 10, "the server itself took {peak} KiB");
+    // Each is analysed, or set aside: nothing is tried for ever.
+    let all = place.objects("raw/").len();
+    wait_until("the others", || {
+        place.objects("results/v1/hosts").len() + place.objects("failed/").len() == all
+    });
+}
+
+#[test]
+fn more_than_there_is_room_for_come_again() {
+    let place = Place::new();
+    let server = place.start("max_receiving = 1");
+    let host = server.enroll("kvm1");
+    let (slow, fast) = (window("kvm1", 100), window("kvm1", 101));
+    let (go, wait) = channel::<()>();
+    std::thread::scope(|scope| {
+        let sending = scope.spawn(|| {
+            let (first, rest) = (slow.bytes[..1000].to_vec(), slow.bytes[1000..].to_vec());
+            let body = Cursor::new(first).chain(WaitFor(wait)).chain(Cursor::new(rest));
+            let body = SendBody::from_owned_reader(body);
+            server.try_send("PUT", &slow.put_path(), &host, body, true).unwrap().status
+        });
+        wait_until("the slow one", || server.metric("vmscope_server_receiving") == 1.0);
+        let busy = server.put(&fast, &host);
+        busy.check(429, "too many");
+        assert!(busy.retry_after.is_some());
+        go.send(()).unwrap();
+        assert_eq!(sending.join().unwrap(), 201);
+    });
+    assert_eq!(server.put(&fast, &host).status, 201);
+    place.wait_for_results(2);
+}
+
+/// Ends when it is told to.
+struct WaitFor(std::sync::mpsc::Receiver<()>);
+
+impl Read for WaitFor {
+    fn read(&mut self, _: &mut [u8]) -> std::io::Result<usize> {
+        let _ = self.0.recv_timeout(Duration::from_secs(60));
+        Ok(0)
+    }
+}
+
+/// A store that fails is no reason to lose a window, or to call it bad.
+#[test]
+fn a_store_that_fails_is_tried_again() {
+    let place = Place::new();
+    let server = place.start("");
+    let host = server.enroll("kvm1");
+    let window = window("kvm1", 100);
+    // Nothing can be made below a file.
+    fs::write(place.store().join("raw"), "").unwrap();
+    let failed = server.put(&window, &host);
+    failed.check(503, "store");
+    assert!(failed.retry_after.is_some());
+    fs::remove_file(place.store().join("raw")).unwrap();
+    fs::write(place.store().join("results"), "").unwrap();
+    assert_eq!(server.put(&window, &host).status, 201);
+    wait_until("the error", || {
+        0.0 < server.metric("vmscope_server_store_errors_total{reason=\"analysis\"}")
+    });
+    fs::remove_file(place.store().join("results")).unwrap();
+    place.wait_for_results(1);
+}
+
+/// Whatever was acknowledged before a kill is there afterwards, analysed once.
+#[test]
+fn what_is_acknowledged_survives_kill_9() {
+    let place = Place::new();
+    let mut server = place.start("");
+    let host = server.enroll("kvm1");
+    let windows: Vec<Window> = (0..40).map(|number| window("kvm1", 100 + number)).collect();
+    let mut acknowledged = Vec::new();
+    let mut rounds = 0_u64;
+    while acknowledged.len() < windows.len() {
+        rounds += 1;
+        std::thread::scope(|scope| {
+            let pid = server.child.id().to_string();
+            scope.spawn(move || {
+                std::thread::sleep(Duration::from_millis(137 * (rounds % 7 + 1)));
+                assert!(
+                    std::process::Command::new("kill")
+                        .args(["-9", &pid])
+                        .status()
+                        .unwrap()
+                        .success()
+                );
+            });
+            for window in windows.iter().skip(acknowledged.len()) {
+                match server.try_put(window, &host) {
+                    Ok(reply) if matches!(reply.status, 200 | 201) => {
+                        acknowledged.push(window.id.clone());
+                    }
+                    _ => break,
+                }
+            }
+        });
+        server.kill();
+        server = place.start("");
+        assert!(rounds < 200, "{} of {}", acknowledged.len(), windows.len());
+    }
+    assert!(1 < rounds, "no kill was in the middle");
+    place.wait_for_results(windows.len());
+    let raw = place.objects("raw/");
+    for window in &windows {
+        let name = window.id.start_text();
+        assert_eq!(raw.iter().filter(|object| object.contains(&name)).count(), 1);
+    }
+    assert_eq!(raw.len(), windows.len());
+    assert!(place.objects("failed/").is_empty());
+    eprintln!("{} windows in {rounds} lives", windows.len());
+}
+
+/// Servers over one store: sent to both, a window is stored once, and its results are made once.
+#[test]
+fn two_servers_share_a_store() {
+    let place = Place::new();
+    let servers: [Server; 2] = std::array::from_fn(|number| place.start_number(number, ""));
+    let host = servers[0].enroll("kvm1");
+    let windows: Vec<Window> = (0..10).map(|number| window("kvm1", 100 + number)).collect();
+    for window in &windows {
+        let mut states: Vec<u16> = std::thread::scope(|scope| {
+            let sent = servers.each_ref().map(|server| {
+                let host = &host;
+                scope.spawn(move || server.put(window, host).status)
+            });
+            sent.map(|sent| sent.join().unwrap()).into()
+        });
+        states.sort_unstable();
+        assert_eq!(states, [200, 201]);
+    }
+    place.wait_for_results(windows.len());
+    assert_eq!(place.objects("raw/").len(), windows.len());
+    let sum = |name: &str| servers.iter().map(|server| server.metric(name)).sum::<f64>();
+    wait_until("all", || sum("vmscope_server_windows_analyzed_total") == windows.len() as f64);
+    assert_eq!(sum("vmscope_server_windows_stored_total"), windows.len() as f64);
+}
+
+/// `vmscope-server analyze`, for engines that share the work out: twice is once.
+#[test]
+fn one_window_is_analysed_by_hand() {
+    let place = Place::new();
+    let server = place.start("");
+    let host = server.enroll("kvm1");
+    let window = window("kvm1", 100);
+    assert_eq!(server.put(&window, &host).status, 201);
+    place.wait_for_results(1);
+    let result = place.store().join(&place.objects("results/v1/hosts/")[0]);
+    let first = fs::read(&result).unwrap();
+    fs::remove_file(&result).unwrap();
+    for _ in 0..2 {
+        server.run(&["analyze", &window.id.to_string()]);
+        assert!(fs::read(&result).unwrap() == first, "the same window gives the same bytes");
+    }
+}

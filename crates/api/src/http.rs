@@ -1,0 +1,158 @@
+//! The fleet's HTTP API, version 1: what agents and users say to `vmscope-server`. Its paths are in `docs/fleet.md` and, as
+//! the server tells them, in `/openapi.json`.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// What somebody with a token may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Role {
+    /// Enrol hosts, nothing else.
+    Agent,
+    /// Ask for everything that was recorded.
+    Read,
+    /// That, and give and take tokens.
+    Admin,
+}
+
+/// An error, in words.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ErrorReply {
+    /// One sentence, lower case, no full stop.
+    pub error: String,
+}
+
+/// A host asks to be known.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct EnrollRequest {
+    /// A token with the role `agent`.
+    pub token: String,
+    /// The host's name: 1 to 64 of `a-z A-Z 0-9 . _ -`, no dot first.
+    pub host: String,
+}
+
+/// It is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct EnrollReply {
+    /// With this, windows of this host can be sent. The server can't tell it again.
+    pub host_token: String,
+}
+
+/// Somebody is to get a token.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TokenRequest {
+    /// What for.
+    pub role: Role,
+    /// Whose it is, for the list of tokens.
+    pub name: String,
+    /// Days that it is good for; absent: until it is deleted.
+    #[serde(default)]
+    pub days: Option<u32>,
+}
+
+/// The token.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct TokenReply {
+    /// The server can't tell it again.
+    pub token: String,
+    /// What it is called in the list of tokens: its SHA-256.
+    pub id: String,
+}
+
+/// A token, as the server keeps it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct TokenEntry {
+    /// SHA-256 of the token.
+    pub id: String,
+    /// What it is for.
+    pub role: Role,
+    /// Whose it is.
+    pub name: String,
+    /// Seconds since 1970 until which it is good; absent: until it is deleted.
+    #[serde(default)]
+    pub expires_unix_s: Option<u64>,
+}
+
+/// A host that may send windows, as the server keeps it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct HostEntry {
+    /// Its name.
+    pub host: String,
+    /// SHA-256 of its token.
+    pub token_sha256: String,
+    /// When it was enrolled, seconds since 1970.
+    pub enrolled_unix_s: u64,
+}
+
+/// What became of a window that was sent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct WindowReply {
+    /// `stored`, or `known`: it was there already.
+    pub state: WindowState,
+}
+
+/// What became of a window that was sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum WindowState {
+    /// It is stored durably.
+    Stored,
+    /// It was there already.
+    Known,
+}
+
+/// A stored window.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct WindowEntry {
+    /// `HOST/BOOT/START`: behind `/v1/windows/` it can be downloaded.
+    pub window: String,
+    /// The day on which it begins, UTC: `YYYY-MM-DD`.
+    pub day: String,
+    /// Its size.
+    pub bytes: u64,
+}
+
+/// A list, which says when it is not all.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct WindowList {
+    /// Ordered by day, host and start.
+    pub windows: Vec<WindowEntry>,
+    /// Why some are missing; absent: none are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub partial: Option<String>,
+}
+
+/// A question in SQL.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SqlRequest {
+    /// One `SELECT`.
+    pub sql: String,
+}
+
+/// A column of an answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct AnswerColumn {
+    /// Its name.
+    pub name: String,
+    /// Its type, in Arrow's words.
+    #[serde(rename = "type")]
+    pub kind: String,
+}
+
+/// An answer to a question.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Answer {
+    /// What the values of a row are.
+    pub columns: Vec<AnswerColumn>,
+    /// Rows: numbers, texts, truth values, null. Integers are exact.
+    #[schema(value_type = Vec<Vec<Object>>)]
+    pub rows: Vec<Vec<serde_json::Value>>,
+    /// Why the answer is not all there is, a sentence each; empty: it is.
+    pub partial: Vec<String>,
+    /// Windows whose results were looked at.
+    pub windows: u64,
+}

@@ -1,0 +1,296 @@
+//! Analysing windows: each that is stored and has no results. What is to do follows from the store, so nothing is lost when
+//! the server is killed.
+//!
+//! ```text
+//!  a window came ----------------> Queue: new ones first, then by time, newest first
+//!  start, every 10 min: raw - results - failed --^    |
+//!                                                     v one task per CPU: worker process --> results, `hosts` last
+//! ```
+//! Two servers may analyse one window: they make the same objects, and only one of them makes each.
+
+use std::collections::{BTreeSet, HashSet};
+use std::fs::File;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use object_store::path::Path;
+use serde_json::json;
+use tempfile::NamedTempFile;
+use tokio::sync::Notify;
+
+use crate::auth::unix_s;
+use crate::names::{DayWindow, FAILED, RAW, RESULTS, day_of_prefix};
+use crate::results::LAST;
+use crate::store::Created;
+use crate::worker::{self, Outcome, Task, WorkerError};
+use crate::{Server, log};
+
+/// Windows that wait in memory; of the others the store knows.
+const MAX_WAITING: usize = 20_000;
+/// How often the store is searched for windows without results.
+pub(crate) const SEARCH_EVERY: Duration = Duration::from_secs(600);
+/// Pauses after an error of the store.
+const PAUSES_S: [u64; 6] = [1, 2, 5, 15, 60, 300];
+
+/// Windows to analyse.
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    state: Mutex<State>,
+    changed: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// New before old, then by number: the last is next.
+    waiting: BTreeSet<(bool, u64, DayWindow)>,
+    /// Those that wait or are being analysed.
+    known: HashSet<DayWindow>,
+    arrived: u64,
+    /// Some were left to the next search.
+    left_out: bool,
+}
+
+impl Queue {
+    /// A window that came just now.
+    pub(crate) fn add_new(&self, window: DayWindow) {
+        let mut state = self.lock();
+        state.arrived += 1;
+        let number = state.arrived;
+        state.add(true, number, window);
+        self.changed.notify_one();
+    }
+
+    /// One that was found.
+    fn add_found(&self, time: u64, window: DayWindow) {
+        self.lock().add(false, time, window);
+        self.changed.notify_one();
+    }
+
+    async fn next(&self) -> DayWindow {
+        loop {
+            let next = self.lock().waiting.pop_last();
+            if let Some((_, _, window)) = next {
+                // Another one may wait, too.
+                self.changed.notify_one();
+                return window;
+            }
+            self.changed.notified().await;
+        }
+    }
+
+    fn done(&self, window: &DayWindow) {
+        self.lock().known.remove(window);
+    }
+
+    /// Windows that wait or are being analysed.
+    pub(crate) fn len(&self) -> usize {
+        self.lock().known.len()
+    }
+
+    /// Whether it is time for another search: some were left out, and most of the others are done.
+    fn wants_search(&self) -> bool {
+        let mut state = self.lock();
+        state.waiting.len() < MAX_WAITING / 4 && std::mem::take(&mut state.left_out)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn add(&mut self, is_new: bool, number: u64, window: DayWindow) {
+        if !self.known.insert(window.clone()) {
+            return;
+        }
+        self.waiting.insert((is_new, number, window));
+        if MAX_WAITING < self.waiting.len()
+            && let Some((_, _, oldest)) = self.waiting.pop_first()
+        {
+            self.known.remove(&oldest);
+            self.left_out = true;
+        }
+    }
+}
+
+/// Why a window has no results yet.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AnalyzeError {
+    /// It never will.
+    #[error("{0}")]
+    Window(String),
+    /// Later, perhaps.
+    #[error("the store: {0}")]
+    Store(#[from] object_store::Error),
+    /// Later, perhaps.
+    #[error("{0}")]
+    Machine(String),
+}
+
+impl From<std::io::Error> for AnalyzeError {
+    fn from(error: std::io::Error) -> Self {
+        Self::Machine(error.to_string())
+    }
+}
+
+impl Server {
+    /// Analyses windows, one after the other, for ever.
+    pub(crate) async fn analyze_for_ever(self: Arc<Self>) {
+        loop {
+            let window = self.queue.next().await;
+            self.analyze_with_patience(&window).await;
+            self.queue.done(&window);
+        }
+    }
+
+    async fn analyze_with_patience(&self, window: &DayWindow) {
+        for pause in PAUSES_S {
+            match self.analyze(window).await {
+                Ok(()) => return,
+                Err(AnalyzeError::Window(reason)) => {
+                    self.metrics.analyses_failed.inc();
+                    log(&format!("{} can't be analysed: {reason}", window.id));
+                    let note = json!({ "window": window.id.to_string(), "reason": reason });
+                    let note = Bytes::from(note.to_string());
+                    match self.store.create(&window.failed(), note).await {
+                        Ok(_) => return,
+                        Err(_) => self.metrics.store_error("failed"),
+                    }
+                }
+                Err(error) => {
+                    self.metrics.store_error("analysis");
+                    log(&format!("{} is analysed later: {error}", window.id));
+                }
+            }
+            tokio::time::sleep(Duration::from_secs(pause)).await;
+        }
+        // The next search finds it.
+    }
+
+    /// Analyses a window that is in the store, unless that was done. Its tables are there when this returns.
+    pub(crate) async fn analyze(&self, window: &DayWindow) -> Result<(), AnalyzeError> {
+        if self.store.size(&window.result(LAST)).await?.is_some() {
+            return Ok(());
+        }
+        let Some(file) = self.fetch(&window.raw()).await? else { return Ok(()) };
+        let began = Instant::now();
+        let outcome = self.work(file).await?;
+        let mut created = Created::Before;
+        for (table, bytes) in outcome.tables()? {
+            created = self.store.create(&window.result(table), bytes.into()).await?;
+        }
+        if created == Created::Now {
+            self.metrics.windows_analyzed.inc();
+            self.metrics.analysis_seconds.observe(began.elapsed().as_secs_f64());
+            let facts = &outcome.facts;
+            let length = facts.end_ns.saturating_sub(facts.start().0);
+            let end = facts.start_unix_ns.saturating_add(length) / 1_000_000_000;
+            let age = u32::try_from(unix_s().saturating_sub(end)).unwrap_or(u32::MAX);
+            self.metrics.analysis_age_seconds.observe(age.into());
+        }
+        Ok(())
+    }
+
+    async fn work(&self, file: NamedTempFile) -> Result<Outcome, AnalyzeError> {
+        let (file, scratch) = (file.reopen()?, self.receiver.spool.clone());
+        let work = move |file: File| worker::run(Task::Analyze, file, &scratch);
+        let done = tokio::task::spawn_blocking(move || work(file)).await;
+        done.map_err(|error| AnalyzeError::Machine(error.to_string()))?.map_err(|error| match error
+        {
+            WorkerError::Failed(text) => AnalyzeError::Machine(text),
+            error => AnalyzeError::Window(error.to_string()),
+        })
+    }
+
+    /// A stored window as a file; `None`: it is there no longer.
+    async fn fetch(&self, path: &Path) -> Result<Option<NamedTempFile>, AnalyzeError> {
+        let file = tempfile::Builder::new().prefix("get-").tempfile_in(&self.receiver.spool)?;
+        let Some(bytes) = self.store.get(path).await? else { return Ok(None) };
+        tokio::fs::write(file.path(), bytes).await?;
+        Ok(Some(file))
+    }
+
+    /// Finds windows without results, the newest days first.
+    pub(crate) async fn search(&self) -> object_store::Result<()> {
+        let mut days = self.store.prefixes(RAW).await?;
+        days.reverse();
+        for day in days.iter().filter_map(day_of_prefix) {
+            let found = async |parent: &str, end: &str| -> object_store::Result<Vec<_>> {
+                let listed = self.store.list(&format!("{parent}/day={day}")).await?;
+                let window = |object: &object_store::ObjectMeta| {
+                    let window = DayWindow::from_path(&object.location, parent, end)?;
+                    Some((object.last_modified, window))
+                };
+                Ok(listed.iter().filter_map(window).collect())
+            };
+            let mut done: HashSet<DayWindow> = HashSet::new();
+            let results = format!("{RESULTS}/{LAST}");
+            done.extend(found(&results, ".parquet").await?.into_iter().map(|(_, window)| window));
+            done.extend(found(FAILED, ".json").await?.into_iter().map(|(_, window)| window));
+            for (time, window) in found(RAW, ".window").await? {
+                if !done.contains(&window) {
+                    self.queue.add_found(u64::try_from(time.timestamp()).unwrap_or(0), window);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Searches at the start, from time to time, and when windows were left out.
+    pub(crate) async fn search_for_ever(self: Arc<Self>) {
+        loop {
+            if let Err(error) = self.search().await {
+                self.metrics.store_error("search");
+                log(&format!("the search for windows to analyse failed: {error}"));
+                tokio::time::sleep(Duration::from_secs(10)).await;
+                continue;
+            }
+            let began = Instant::now();
+            while began.elapsed() < SEARCH_EVERY && !self.queue.wants_search() {
+                tokio::time::sleep(Duration::from_secs(5)).await;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    fn window(number: u32) -> DayWindow {
+        let id = format!("kvm1/{}/{number:020}", "0".repeat(32)).parse().unwrap();
+        DayWindow { day: Default::default(), id }
+    }
+
+    #[tokio::test]
+    async fn new_windows_go_first_and_none_twice() {
+        let queue = Queue::default();
+        queue.add_found(5, window(5));
+        queue.add_found(9, window(9));
+        queue.add_found(9, window(9));
+        queue.add_new(window(1));
+        queue.add_new(window(2));
+        queue.add_new(window(9));
+        let mut order = Vec::new();
+        for _ in 0..4 {
+            order.push(queue.next().await);
+        }
+        assert_eq!(order, [2, 1, 9, 5].map(window));
+        assert_eq!(queue.len(), 4);
+        order.iter().for_each(|window| queue.done(window));
+        assert_eq!(queue.len(), 0);
+    }
+
+    #[test]
+    fn the_queue_is_bounded_and_says_that_some_are_left_out() {
+        let queue = Queue::default();
+        for number in 0..MAX_WAITING as u32 + 10 {
+            queue.add_found(number.into(), window(number));
+        }
+        assert_eq!(queue.len(), MAX_WAITING);
+        assert!(!queue.wants_search());
+        queue.lock().waiting.clear();
+        assert!(queue.wants_search() && !queue.wants_search());
+    }
+}

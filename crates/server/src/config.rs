@@ -1,0 +1,158 @@
+//! The configuration file.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail, ensure};
+use recording::window::MAX_WINDOW_BYTES;
+use serde::Deserialize;
+
+/// What the server is told, in TOML. Every key may be absent.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// Where to listen.
+    pub listen: SocketAddr,
+    /// The object store: a folder, or `s3://BUCKET/PREFIX`.
+    pub store: String,
+    /// For the certificate authority and for what is being received.
+    pub state: PathBuf,
+    /// Names and addresses that the own certificate is for.
+    pub names: Vec<String>,
+    /// A certificate (chain) and its key, PEM, instead of the own.
+    pub certificate: Option<PathBuf>,
+    /// Its key.
+    pub key: Option<PathBuf>,
+    /// Bytes of a window at most.
+    pub max_window_bytes: u64,
+    /// Windows that are received at the same time; others are told to come again.
+    pub max_receiving: usize,
+    /// Windows analysed at the same time. 0: one for each CPU.
+    pub workers: usize,
+    /// Days that windows are kept.
+    pub raw_days: u32,
+    /// Days that results are kept.
+    pub result_days: u32,
+    /// Limits of a query.
+    pub query: QueryLimits,
+}
+
+/// Limits of a query.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct QueryLimits {
+    /// Seconds.
+    pub seconds: u64,
+    /// Memory of all queries together, MiB.
+    pub memory_mib: usize,
+    /// Rows of an answer.
+    pub rows: usize,
+    /// Queries at the same time.
+    pub concurrent: usize,
+}
+
+impl Default for QueryLimits {
+    fn default() -> Self {
+        Self { seconds: 30, memory_mib: 1024, rows: 10_000, concurrent: 4 }
+    }
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from(([0; 8], 7443)),
+            store: "/var/lib/vmscope-server/store".to_owned(),
+            state: PathBuf::from("/var/lib/vmscope-server"),
+            names: Vec::new(),
+            certificate: None,
+            key: None,
+            max_window_bytes: 128 << 20,
+            max_receiving: 8,
+            workers: 0,
+            raw_days: 14,
+            result_days: 400,
+            query: QueryLimits::default(),
+        }
+    }
+}
+
+impl Config {
+    /// Reads and checks the file.
+    ///
+    /// # Errors
+    /// When it can't be read, is no TOML, or says what can't be.
+    pub fn read(path: &Path) -> anyhow::Result<Self> {
+        let text = std::fs::read_to_string(path)
+            .with_context(|| format!("failed to read {}", path.display()))?;
+        Self::parse(&text).with_context(|| format!("{} is not valid", path.display()))
+    }
+
+    /// Parses and checks the file's text.
+    ///
+    /// # Errors
+    /// When it is no TOML, or says what can't be.
+    pub fn parse(text: &str) -> anyhow::Result<Self> {
+        let config: Self = toml::from_str(text)?;
+        config.check()?;
+        Ok(config)
+    }
+
+    fn check(&self) -> anyhow::Result<()> {
+        let in_range = |name: &str, value: u64, from: u64, to: u64| {
+            ensure!((from..=to).contains(&value), "{name} must be from {from} to {to}");
+            Ok(())
+        };
+        in_range("max_window_bytes", self.max_window_bytes, 1 << 16, MAX_WINDOW_BYTES)?;
+        in_range("max_receiving", self.max_receiving as u64, 1, 1024)?;
+        in_range("workers", self.workers as u64, 0, 1024)?;
+        in_range("raw_days", self.raw_days.into(), 1, 36_500)?;
+        in_range("result_days", self.result_days.into(), 1, 36_500)?;
+        in_range("query.seconds", self.query.seconds, 1, 3600)?;
+        in_range("query.memory_mib", self.query.memory_mib as u64, 64, 1 << 20)?;
+        in_range("query.rows", self.query.rows as u64, 1, 1_000_000)?;
+        in_range("query.concurrent", self.query.concurrent as u64, 1, 256)?;
+        if self.result_days < self.raw_days {
+            // The server would analyse old windows again and again.
+            bail!("result_days must not be less than raw_days");
+        }
+        ensure!(
+            self.certificate.is_some() == self.key.is_some(),
+            "certificate and key must be given together"
+        );
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn an_empty_file_is_a_configuration() {
+        assert_eq!(Config::parse("").unwrap(), Config::default());
+    }
+
+    #[test]
+    fn the_file_of_the_package_has_the_defaults() {
+        let file = include_str!("../../../deploy/server.toml");
+        assert_eq!(Config::parse(file).unwrap(), Config::default());
+        let all: String =
+            file.lines().map(|line| line.trim_start_matches('#').to_owned() + "\n").collect();
+        let keys = all.lines().filter(|line| line.contains(" = ")).count();
+        assert_eq!(keys, 15, "a key is missing in deploy/server.toml");
+    }
+
+    #[test]
+    fn what_can_not_be_is_refused_and_named() {
+        let check = |text: &str, expected: &str| {
+            let error = format!("{:#}", Config::parse(text).unwrap_err());
+            assert!(error.contains(expected), "{error}");
+        };
+        check("raw_days = 0", "raw_days must be from 1");
+        check("raw_days = 10\nresult_days = 9", "result_days must not be less");
+        check("certificate = 'a'", "given together");
+        check("stroe = 'a'", "unknown field `stroe`");
+        check("max_window_bytes = 1", "max_window_bytes must be from 65536");
+        check("[query]\nseconds = 0", "query.seconds");
+    }
+}

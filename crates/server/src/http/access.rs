@@ -1,0 +1,108 @@
+//! Hosts and tokens.
+
+use api::http::{
+    EnrollReply, EnrollRequest, ErrorReply, HostEntry, Role, TokenEntry, TokenReply, TokenRequest,
+};
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use recording::window::HostName;
+
+use super::{Admin, ApiError, JsonBody, Reader, Reply, Shared};
+use crate::auth::Denied;
+
+/// Makes a host known: it gets a token of its own.
+#[utoipa::path(post, path = "/v1/enroll", request_body = EnrollRequest, security(()), responses(
+    (status = 201, body = EnrollReply),
+    (status = 400, body = ErrorReply, description = "no such name"),
+    (status = 401, body = ErrorReply, description = "the token is not known"),
+    (status = 403, body = ErrorReply, description = "the token is for something else"),
+    (status = 409, body = ErrorReply, description = "the host is enrolled already"),
+    (status = 415, body = ErrorReply), (status = 422, body = ErrorReply),
+    (status = 503, body = ErrorReply),
+))]
+pub(super) async fn enroll(
+    State(server): Shared,
+    JsonBody(request): JsonBody<EnrollRequest>,
+) -> Reply<(StatusCode, Json<EnrollReply>)> {
+    match server.auth.role(&request.token).await? {
+        Role::Agent | Role::Admin => {}
+        Role::Read => return Err(Denied::Role.into()),
+    }
+    let host: HostName = request
+        .host
+        .parse()
+        .map_err(|error| ApiError::new(StatusCode::BAD_REQUEST, format!("{error}")))?;
+    let host_token = server.auth.enroll(&host).await?;
+    Ok((StatusCode::CREATED, Json(EnrollReply { host_token })))
+}
+
+/// Lists the hosts that are enrolled.
+#[utoipa::path(get, path = "/v1/hosts", responses(
+    (status = 200, body = Vec<HostEntry>), (status = 401, body = ErrorReply),
+    (status = 403, body = ErrorReply), (status = 503, body = ErrorReply),
+))]
+pub(super) async fn list_hosts(State(server): Shared, _: Reader) -> Reply<Json<Vec<HostEntry>>> {
+    Ok(Json(server.auth.hosts().await?))
+}
+
+/// Makes a host unknown: its token is good no longer, and it can be enrolled again. Its windows stay.
+#[utoipa::path(delete, path = "/v1/hosts/{host}", params(("host" = String, Path)), responses(
+    (status = 204), (status = 400, body = ErrorReply), (status = 401, body = ErrorReply),
+    (status = 403, body = ErrorReply), (status = 404, body = ErrorReply),
+    (status = 503, body = ErrorReply),
+))]
+pub(super) async fn delete_host(
+    State(server): Shared,
+    _: Admin,
+    Path(host): Path<String>,
+) -> Reply<StatusCode> {
+    let host: HostName =
+        host.parse().map_err(|error| ApiError::new(StatusCode::BAD_REQUEST, format!("{error}")))?;
+    deleted(server.auth.delete_host(&host).await?)
+}
+
+fn deleted(there_was_one: bool) -> Reply<StatusCode> {
+    match there_was_one {
+        true => Ok(StatusCode::NO_CONTENT),
+        false => Err(ApiError::new(StatusCode::NOT_FOUND, "there is none")),
+    }
+}
+
+/// Lists the tokens, without their text.
+#[utoipa::path(get, path = "/v1/tokens", responses(
+    (status = 200, body = Vec<TokenEntry>), (status = 401, body = ErrorReply),
+    (status = 403, body = ErrorReply), (status = 503, body = ErrorReply),
+))]
+pub(super) async fn list_tokens(State(server): Shared, _: Admin) -> Reply<Json<Vec<TokenEntry>>> {
+    Ok(Json(server.auth.tokens().await?))
+}
+
+/// Makes a token.
+#[utoipa::path(post, path = "/v1/tokens", request_body = TokenRequest, responses(
+    (status = 201, body = TokenReply), (status = 400, body = ErrorReply),
+    (status = 401, body = ErrorReply), (status = 403, body = ErrorReply),
+    (status = 415, body = ErrorReply), (status = 422, body = ErrorReply),
+    (status = 503, body = ErrorReply),
+))]
+pub(super) async fn make_token(
+    State(server): Shared,
+    _: Admin,
+    JsonBody(request): JsonBody<TokenRequest>,
+) -> Reply<(StatusCode, Json<TokenReply>)> {
+    Ok((StatusCode::CREATED, Json(server.auth.make_token(request).await?)))
+}
+
+/// Deletes a token.
+#[utoipa::path(delete, path = "/v1/tokens/{id}", params(("id" = String, Path)), responses(
+    (status = 204), (status = 400, body = ErrorReply), (status = 401, body = ErrorReply),
+    (status = 403, body = ErrorReply), (status = 404, body = ErrorReply),
+    (status = 503, body = ErrorReply),
+))]
+pub(super) async fn delete_token(
+    State(server): Shared,
+    _: Admin,
+    Path(id): Path<String>,
+) -> Reply<StatusCode> {
+    deleted(server.auth.delete_token(&id).await?)
+}

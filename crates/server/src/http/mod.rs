@@ -1,0 +1,264 @@
+//! The HTTP API: who may ask what, and how it is answered. Its description (`/openapi.json`) is made from these functions.
+
+mod access;
+mod windows;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use api::http::{ErrorReply, Role};
+use axum::extract::rejection::{JsonRejection, QueryRejection};
+use axum::extract::{ConnectInfo, DefaultBodyLimit, FromRequestParts, State};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::{Json, Router};
+use recording::window::HostName;
+use utoipa::OpenApi;
+use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::Server;
+use crate::auth::Denied;
+use crate::receive::ReceiveError;
+
+/// Bytes of a request that is no window.
+const MAX_REQUEST: usize = 1 << 18;
+
+pub(crate) type Shared = State<Arc<Server>>;
+
+/// All paths, and their description.
+pub(crate) fn router(server: Arc<Server>) -> Router {
+    let (router, description) = described();
+    let description = Json(description);
+    router
+        .route("/openapi.json", axum::routing::get(async move || description.clone()))
+        .fallback(async || ApiError::new(StatusCode::NOT_FOUND, "there is no such path"))
+        .layer(DefaultBodyLimit::max(MAX_REQUEST))
+        .with_state(server)
+}
+
+/// What the API is, for programs.
+#[must_use]
+pub fn description() -> String {
+    described().1.to_pretty_json().unwrap_or_default()
+}
+
+#[derive(OpenApi)]
+#[openapi(
+    info(title = "vmscope fleet", description = "Windows of KVM hosts, and questions about them."),
+    security(("token" = []))
+)]
+struct Description;
+
+fn described() -> (Router<Arc<Server>>, utoipa::openapi::OpenApi) {
+    let (router, mut description) = OpenApiRouter::with_openapi(Description::openapi())
+        .routes(routes!(access::enroll))
+        .routes(routes!(windows::put_window))
+        .routes(routes!(windows::list_windows))
+        .routes(routes!(windows::get_window))
+        .routes(routes!(access::list_hosts))
+        .routes(routes!(access::delete_host))
+        .routes(routes!(access::list_tokens, access::make_token))
+        .routes(routes!(access::delete_token))
+        .routes(routes!(authority))
+        .routes(routes!(healthz))
+        .routes(routes!(metrics))
+        .split_for_parts();
+    let scheme = SecurityScheme::Http(HttpBuilder::new().scheme(HttpAuthScheme::Bearer).build());
+    let components = description.components.get_or_insert_default();
+    components.add_security_scheme("token", scheme);
+    (router, description)
+}
+
+/// An answer that says what went wrong.
+#[derive(Debug)]
+pub(crate) struct ApiError {
+    status: StatusCode,
+    text: String,
+    /// Seconds.
+    retry_after: Option<u32>,
+}
+
+impl ApiError {
+    pub(crate) fn new(status: StatusCode, text: impl Into<String>) -> Self {
+        Self { status, text: text.into(), retry_after: None }
+    }
+
+    fn later(status: StatusCode, text: String, seconds: u32) -> Self {
+        Self { status, text, retry_after: Some(seconds) }
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let body = Json(ErrorReply { error: self.text });
+        let mut response = (self.status, body).into_response();
+        let headers = response.headers_mut();
+        if let Some(seconds) = self.retry_after {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if self.status == StatusCode::UNAUTHORIZED {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
+    }
+}
+
+impl From<JsonRejection> for ApiError {
+    fn from(error: JsonRejection) -> Self {
+        Self::new(error.status(), error.body_text())
+    }
+}
+
+impl From<QueryRejection> for ApiError {
+    fn from(error: QueryRejection) -> Self {
+        Self::new(error.status(), error.body_text())
+    }
+}
+
+impl From<object_store::Error> for ApiError {
+    fn from(error: object_store::Error) -> Self {
+        let text = format!("the store does not answer: {error}");
+        Self::later(StatusCode::SERVICE_UNAVAILABLE, text, 10)
+    }
+}
+
+impl From<Denied> for ApiError {
+    fn from(error: Denied) -> Self {
+        let text = error.to_string();
+        match error {
+            Denied::NoToken | Denied::Unknown => Self::new(StatusCode::UNAUTHORIZED, text),
+            Denied::Role => Self::new(StatusCode::FORBIDDEN, text),
+            Denied::Enrolled(_) => Self::new(StatusCode::CONFLICT, text),
+            Denied::Invalid(_) => Self::new(StatusCode::BAD_REQUEST, text),
+            Denied::Store(error) => error.into(),
+        }
+    }
+}
+
+impl From<ReceiveError> for ApiError {
+    fn from(error: ReceiveError) -> Self {
+        let text = error.to_string();
+        match error {
+            ReceiveError::Refused { .. } => Self::new(StatusCode::BAD_REQUEST, text),
+            ReceiveError::TooLarge(_) => Self::new(StatusCode::PAYLOAD_TOO_LARGE, text),
+            ReceiveError::Busy => Self::later(StatusCode::TOO_MANY_REQUESTS, text, 2),
+            ReceiveError::Broken => Self::new(StatusCode::REQUEST_TIMEOUT, text),
+            ReceiveError::Unavailable(_) => Self::later(StatusCode::SERVICE_UNAVAILABLE, text, 10),
+        }
+    }
+}
+
+pub(crate) type Reply<T> = Result<T, ApiError>;
+
+/// JSON, whose errors are told as all others.
+struct JsonBody<T>(T);
+
+impl<T: serde::de::DeserializeOwned, S: Send + Sync> axum::extract::FromRequest<S> for JsonBody<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: axum::extract::Request, state: &S) -> Result<Self, ApiError> {
+        let Json(value) = Json::<T>::from_request(request, state).await?;
+        Ok(Self(value))
+    }
+}
+
+/// The token of a request.
+fn token(headers: &HeaderMap) -> Result<&str, Denied> {
+    let value = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+    value.and_then(|value| value.strip_prefix("Bearer ")).ok_or(Denied::NoToken)
+}
+
+impl Server {
+    /// The host that sends.
+    async fn sender(&self, headers: &HeaderMap) -> Result<HostName, Denied> {
+        let host = match token(headers) {
+            Ok(token) => self.auth.host(token).await,
+            Err(error) => Err(error),
+        };
+        if host.is_err() {
+            self.metrics.denied("host");
+        }
+        host
+    }
+
+    async fn require(&self, headers: &HeaderMap, allowed: &[Role]) -> Result<(), Denied> {
+        let role = match token(headers) {
+            Ok(token) => self.auth.role(token).await,
+            Err(error) => Err(error),
+        };
+        let result = match role {
+            Ok(role) if allowed.contains(&role) => return Ok(()),
+            Ok(_) => Err(Denied::Role),
+            Err(error) => Err(error),
+        };
+        self.metrics.denied("token");
+        result
+    }
+}
+
+/// Who may ask for what was recorded. An extractor: a handler that has it is reached by no others.
+pub(crate) struct Reader;
+
+impl FromRequestParts<Arc<Server>> for Reader {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, server: &Arc<Server>) -> Result<Self, ApiError> {
+        server.require(&parts.headers, &[Role::Read, Role::Admin]).await?;
+        Ok(Self)
+    }
+}
+
+/// Who may give and take tokens.
+struct Admin;
+
+impl FromRequestParts<Arc<Server>> for Admin {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, server: &Arc<Server>) -> Result<Self, ApiError> {
+        server.require(&parts.headers, &[Role::Admin]).await?;
+        Ok(Self)
+    }
+}
+
+/// The certificate authority of this server's certificate, PEM: compare its fingerprint before you trust it.
+#[utoipa::path(get, path = "/v1/ca", security(()), responses(
+    (status = 200, body = String, content_type = "application/x-pem-file"),
+    (status = 404, body = ErrorReply, description = "the certificate is not of an own authority"),
+))]
+async fn authority(State(server): Shared) -> Reply<Response> {
+    let none = || ApiError::new(StatusCode::NOT_FOUND, "the certificate was given to the server");
+    let authority = server.identity.authority().ok_or_else(none)?;
+    let kind = (header::CONTENT_TYPE, "application/x-pem-file");
+    Ok(([kind], authority.pem.clone()).into_response())
+}
+
+/// Whether the server is there.
+#[utoipa::path(get, path = "/healthz", security(()), responses((status = 200, body = String)))]
+async fn healthz() -> &'static str {
+    "ok\n"
+}
+
+/// What the server counts, for Prometheus: for readers, and for everybody on the same machine.
+#[utoipa::path(get, path = "/metrics", responses(
+    (status = 200, body = String, content_type = "text/plain"),
+    (status = 401, body = ErrorReply), (status = 403, body = ErrorReply),
+))]
+async fn metrics(
+    State(server): Shared,
+    ConnectInfo(peer): ConnectInfo<SocketAddr>,
+    headers: HeaderMap,
+) -> Reply<Response> {
+    if !peer.ip().to_canonical().is_loopback() {
+        server.require(&headers, &[Role::Read, Role::Admin]).await?;
+    }
+    server.metrics.analyses_left.set(i64::try_from(server.queue.len()).unwrap_or(i64::MAX));
+    let failed = |error: std::fmt::Error| {
+        ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())
+    };
+    let text = server.metrics.text().map_err(failed)?;
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    Ok(([(header::CONTENT_TYPE, kind)], text).into_response())
+}

@@ -1,0 +1,282 @@
+//! The fleet's server: receives the windows of many hosts, stores them, analyses them, and answers questions about them.
+//!
+//! ```text
+//!  agents --PUT--> receive --> store: raw --> analyze --> store: results --> query --> users
+//!                     |          ^ the truth: objects whose names follow from the window, each made once
+//!                     +--> refused
+//! ```
+//! Design constraints: whatever comes over the network is bounded before it is kept, and parsed by `worker`, a process
+//! without privileges. Nothing is remembered that can't be made again from the store, so a server can be killed at any time,
+//! and several can share a store. What is not stored durably is not acknowledged.
+
+#![cfg_attr(test, allow(clippy::unwrap_used, clippy::cast_possible_truncation))]
+
+mod analyze;
+mod auth;
+mod config;
+mod http;
+mod metrics;
+mod names;
+mod receive;
+mod refused;
+mod results;
+mod store;
+mod tls;
+mod worker;
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use api::http::TokenRequest;
+use axum::Extension;
+use axum_server::Handle;
+use axum_server::accept::Accept;
+use axum_server::tls_rustls::{RustlsAcceptor, RustlsConfig};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Semaphore;
+
+pub use api::http::Role;
+pub use config::{Config, QueryLimits};
+pub use http::description;
+pub use recording::window::WindowId;
+pub use worker::serve as serve_worker;
+
+use analyze::{AnalyzeError, Queue};
+use auth::{Auth, unix_s};
+use metrics::Metrics;
+use names::{DayWindow, FAILED, RAW, RESULTS, day_of, day_of_prefix};
+use receive::Receiver;
+use refused::Refused;
+use store::Store;
+use tls::Identity;
+
+/// Connections at the same time, of agents and users together.
+const MAX_CONNECTIONS: usize = 4096;
+/// For a request's first line and headers, and for the handshake before.
+const HEADER_TIME: Duration = Duration::from_secs(10);
+/// For what is being answered when the server is told to stop.
+const STOP_TIME: Duration = Duration::from_secs(30);
+const EXPIRE_EVERY: Duration = Duration::from_secs(3600);
+
+/// Everything that the parts share.
+#[derive(Debug)]
+struct Server {
+    config: Config,
+    store: Store,
+    auth: Auth,
+    identity: Identity,
+    receiver: Receiver,
+    refused: Refused,
+    queue: Queue,
+    metrics: Metrics,
+}
+
+impl Server {
+    fn open(config: Config) -> Result<Self> {
+        std::fs::create_dir_all(&config.state)
+            .with_context(|| format!("failed to create {}", config.state.display()))?;
+        let store = Store::open(&config.store)
+            .with_context(|| format!("failed to open the store {}", config.store))?;
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        let spool = spool(&config.state)?;
+        let receiver = Receiver::new(spool, config.max_receiving, config.max_window_bytes, cpus);
+        Ok(Self {
+            auth: Auth::new(store.clone()),
+            identity: Identity::open(&config)?,
+            refused: Refused::new(store.clone()),
+            queue: Queue::default(),
+            metrics: Metrics::new(),
+            receiver,
+            store,
+            config,
+        })
+    }
+
+    fn n_workers(&self) -> usize {
+        match self.config.workers {
+            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            workers => workers,
+        }
+    }
+
+    /// Removes what has been kept long enough.
+    async fn expire(&self) -> object_store::Result<()> {
+        let today = day_of(unix_s().saturating_mul(1_000_000_000));
+        let (raw, results) = (self.config.raw_days.into(), self.config.result_days.into());
+        let mut removed = refused::expire(&self.store, RAW, today, raw).await?;
+        removed += refused::expire(&self.store, FAILED, today, raw).await?;
+        for table in self.store.prefixes(RESULTS).await? {
+            removed += refused::expire(&self.store, table.as_ref(), today, results).await?;
+        }
+        removed += self.refused.expire(today).await?;
+        self.metrics.objects_expired.inc_by(removed);
+        Ok(())
+    }
+
+    async fn expire_for_ever(self: Arc<Self>) {
+        loop {
+            if let Err(error) = self.expire().await {
+                self.metrics.store_error("expire");
+                log(&format!("old objects could not be removed: {error}"));
+            }
+            self.store.clean();
+            tokio::time::sleep(EXPIRE_EVERY).await;
+        }
+    }
+
+    async fn renew_for_ever(self: Arc<Self>, tls: RustlsConfig) {
+        loop {
+            tokio::time::sleep(tls::RENEW_EVERY).await;
+            match self.identity.tls() {
+                Ok(new) => tls.reload_from_config(Arc::new(new)),
+                Err(error) => log(&format!("the old certificate stays: {error:#}")),
+            }
+        }
+    }
+}
+
+/// An empty folder for what is being received: what was not acknowledged is sent again.
+fn spool(state: &Path) -> Result<std::path::PathBuf> {
+    let spool = state.join("spool");
+    let failed = || format!("failed to empty {}", spool.display());
+    if spool.exists() {
+        std::fs::remove_dir_all(&spool).with_context(failed)?;
+    }
+    let mut folder = std::fs::DirBuilder::new();
+    std::os::unix::fs::DirBuilderExt::mode(&mut folder, 0o700);
+    folder.create(&spool).with_context(failed)?;
+    Ok(spool.canonicalize()?)
+}
+
+/// Serves until it is told to stop.
+///
+/// # Errors
+/// When it can't start: a folder, the store, the address.
+pub fn run(config: Config) -> Result<()> {
+    runtime()?.block_on(async {
+        let server = Arc::new(Server::open(config)?);
+        let address = server.config.listen;
+        let listener =
+            TcpListener::bind(address).with_context(|| format!("failed to listen on {address}"))?;
+        listener.set_nonblocking(true)?;
+        let tls = server.identity.start()?;
+        match server.identity.authority() {
+            Some(own) => log(&format!("certificate authority SHA-256 {}", own.fingerprint)),
+            None => log("certificate as configured"),
+        }
+        let tasks = start(&server, tls.clone());
+        log(&format!("listening on https://{}", listener.local_addr()?));
+        let served = serve(&server, listener, tls).await;
+        tasks.iter().for_each(tokio::task::JoinHandle::abort);
+        served
+    })
+}
+
+fn runtime() -> Result<tokio::runtime::Runtime> {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    builder.enable_all().build().context("failed to start threads")
+}
+
+fn start(server: &Arc<Server>, tls: RustlsConfig) -> Vec<tokio::task::JoinHandle<()>> {
+    let mut tasks = vec![
+        tokio::spawn(Arc::clone(server).search_for_ever()),
+        tokio::spawn(Arc::clone(server).expire_for_ever()),
+        tokio::spawn(Arc::clone(server).renew_for_ever(tls)),
+    ];
+    let workers = (0..server.n_workers()).map(|_| Arc::clone(server).analyze_for_ever());
+    tasks.extend(workers.map(tokio::spawn));
+    tasks
+}
+
+async fn serve(server: &Arc<Server>, listener: TcpListener, tls: RustlsConfig) -> Result<()> {
+    let handle = Handle::new();
+    let stopping = handle.clone();
+    let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    tokio::spawn(async move {
+        tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }
+        log("stopping");
+        stopping.graceful_shutdown(Some(STOP_TIME));
+    });
+    let acceptor = Limited {
+        tls: RustlsAcceptor::new(tls).handshake_timeout(HEADER_TIME),
+        room: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
+    };
+    let mut listening = axum_server::from_tcp(listener)?
+        .handle(handle)
+        .http1_only()
+        .first_request_timeout(HEADER_TIME)
+        .acceptor(acceptor);
+    listening.http_builder().http1().header_read_timeout(HEADER_TIME);
+    let router = http::router(Arc::clone(server));
+    listening.serve(router.into_make_service_with_connect_info::<SocketAddr>()).await?;
+    Ok(())
+}
+
+/// TLS, for so many connections; further ones are closed at once.
+#[derive(Debug, Clone)]
+struct Limited {
+    tls: RustlsAcceptor,
+    room: Arc<Semaphore>,
+}
+
+/// A connection's place, which its service holds.
+type PlacedService<S> = axum::middleware::AddExtension<S, Arc<tokio::sync::OwnedSemaphorePermit>>;
+
+impl<S: Send + 'static> Accept<tokio::net::TcpStream, S> for Limited {
+    type Stream = <RustlsAcceptor as Accept<tokio::net::TcpStream, S>>::Stream;
+    type Service = PlacedService<<RustlsAcceptor as Accept<tokio::net::TcpStream, S>>::Service>;
+    type Future =
+        futures_util::future::BoxFuture<'static, std::io::Result<(Self::Stream, Self::Service)>>;
+
+    fn accept(&self, stream: tokio::net::TcpStream, service: S) -> Self::Future {
+        let (tls, place) = (self.tls.clone(), Arc::clone(&self.room).try_acquire_owned());
+        Box::pin(async move {
+            let place = place.map_err(std::io::Error::other)?;
+            let (stream, service) = tls.accept(stream, service).await?;
+            Ok((stream, tower_layer::Layer::layer(&Extension(Arc::new(place)), service)))
+        })
+    }
+}
+
+/// Makes a token, for who has access to the store itself: the first admin.
+///
+/// # Errors
+/// When the store can't be opened or written.
+pub fn make_token(config: &Config, role: Role, name: &str, days: Option<u32>) -> Result<String> {
+    runtime()?.block_on(async {
+        let auth = Auth::new(Store::open(&config.store)?);
+        let request = TokenRequest { role, name: name.to_owned(), days };
+        Ok(auth.make_token(request).await?.token)
+    })
+}
+
+/// Analyses one stored window and stores its results, if there are none yet.
+///
+/// # Errors
+/// When there is no such window, or it can't be analysed.
+pub fn analyze(config: Config, window: &WindowId) -> Result<()> {
+    runtime()?.block_on(async {
+        let scratch = tempfile::tempdir().context("failed to make a folder")?;
+        let server = Server::open(Config { state: scratch.path().to_owned(), ..config })?;
+        let mut days = server.store.prefixes(RAW).await?;
+        days.reverse();
+        for day in days.iter().filter_map(day_of_prefix) {
+            let placed = DayWindow { day, id: window.clone() };
+            if server.store.size(&placed.raw()).await?.is_some() {
+                return server.analyze(&placed).await.map_err(|error| match error {
+                    AnalyzeError::Window(text) => anyhow::anyhow!("it can't be analysed: {text}"),
+                    error => error.into(),
+                });
+            }
+        }
+        anyhow::bail!("there is no window {window}")
+    })
+}
+
+/// A line for the journal.
+fn log(text: &str) {
+    eprintln!("vmscope-server: {text}");
+}

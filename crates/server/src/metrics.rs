@@ -1,0 +1,113 @@
+//! What the server counts, in Prometheus' words.
+
+use std::fmt;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::Registry;
+
+/// Why something was counted.
+#[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub(crate) struct Reason {
+    reason: &'static str,
+}
+
+/// Everything that is counted.
+pub(crate) struct Metrics {
+    registry: Registry,
+    pub(crate) windows_stored: Counter,
+    pub(crate) windows_known: Counter,
+    pub(crate) bytes_stored: Counter,
+    windows_refused: Family<Reason, Counter>,
+    pub(crate) refused_not_kept: Counter,
+    pub(crate) windows_analyzed: Counter,
+    pub(crate) analyses_failed: Counter,
+    pub(crate) analyses_left: Gauge,
+    pub(crate) analysis_seconds: Histogram,
+    pub(crate) analysis_age_seconds: Histogram,
+    store_errors: Family<Reason, Counter>,
+    denied: Family<Reason, Counter>,
+    pub(crate) objects_expired: Counter,
+    pub(crate) receiving: Gauge,
+}
+
+impl Metrics {
+    pub(crate) fn new() -> Self {
+        let mut registry = Registry::with_prefix("vmscope_server");
+        let metrics = Self {
+            windows_stored: Counter::default(),
+            windows_known: Counter::default(),
+            bytes_stored: Counter::default(),
+            windows_refused: Family::default(),
+            refused_not_kept: Counter::default(),
+            windows_analyzed: Counter::default(),
+            analyses_failed: Counter::default(),
+            analyses_left: Gauge::default(),
+            analysis_seconds: Histogram::new(exponential_buckets(0.01, 2.0, 14)),
+            analysis_age_seconds: Histogram::new(exponential_buckets(1.0, 4.0, 9)),
+            store_errors: Family::default(),
+            denied: Family::default(),
+            objects_expired: Counter::default(),
+            receiving: Gauge::default(),
+            registry: Registry::default(),
+        };
+        let m = &metrics;
+        registry.register("windows_stored", "Windows stored", m.windows_stored.clone());
+        registry.register("windows_known", "Windows that were sent again", m.windows_known.clone());
+        registry.register("stored_bytes", "Bytes of windows stored", m.bytes_stored.clone());
+        registry.register(
+            "windows_refused",
+            "Windows refused, by reason",
+            m.windows_refused.clone(),
+        );
+        let help = "Refused windows that found no room to be kept";
+        registry.register("refused_not_kept", help, m.refused_not_kept.clone());
+        registry.register("windows_analyzed", "Windows analysed", m.windows_analyzed.clone());
+        let help = "Windows that could not be analysed";
+        registry.register("analyses_failed", help, m.analyses_failed.clone());
+        registry.register("analyses_left", "Windows to analyse", m.analyses_left.clone());
+        let help = "How long analysing a window took";
+        registry.register("analysis_seconds", help, m.analysis_seconds.clone());
+        let help = "From a window's end until its results were there";
+        registry.register("analysis_age_seconds", help, m.analysis_age_seconds.clone());
+        registry.register(
+            "store_errors",
+            "Errors of the store, by what for",
+            m.store_errors.clone(),
+        );
+        registry.register("denied", "Requests turned away, by reason", m.denied.clone());
+        let help = "Objects removed at the end of their time";
+        registry.register("objects_expired", help, m.objects_expired.clone());
+        registry.register("receiving", "Windows being received", m.receiving.clone());
+        Self { registry, ..metrics }
+    }
+
+    pub(crate) fn refused(&self, reason: &'static str) {
+        self.windows_refused.get_or_create(&Reason { reason }).inc();
+    }
+
+    pub(crate) fn store_error(&self, reason: &'static str) {
+        self.store_errors.get_or_create(&Reason { reason }).inc();
+    }
+
+    pub(crate) fn denied(&self, reason: &'static str) {
+        self.denied.get_or_create(&Reason { reason }).inc();
+    }
+
+    /// As Prometheus reads it.
+    pub(crate) fn text(&self) -> Result<String, fmt::Error> {
+        let mut text = String::new();
+        encode(&mut text, &self.registry)?;
+        Ok(text)
+    }
+}
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Metrics").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,92 @@
+//! Names of objects. They follow from the window alone: whoever stores it, and however often, it is one object.
+
+use chrono::{DateTime, NaiveDate};
+use object_store::path::Path;
+use recording::window::WindowId;
+
+/// Windows as they came.
+pub(crate) const RAW: &str = "raw/v1";
+/// Tables made from them.
+pub(crate) const RESULTS: &str = "results/v1";
+/// Windows that were set aside, and why.
+pub(crate) const REFUSED: &str = "refused/v1";
+/// Windows that are stored and could not be analysed, and why.
+pub(crate) const FAILED: &str = "failed/v1";
+/// Hosts' tokens.
+pub(crate) const HOSTS: &str = "auth/hosts";
+/// Users' tokens.
+pub(crate) const TOKENS: &str = "auth/tokens";
+
+/// A window at its place in time.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct DayWindow {
+    pub(crate) day: NaiveDate,
+    pub(crate) id: WindowId,
+}
+
+/// The day of a time of the world, UTC.
+pub(crate) fn day_of(unix_ns: u64) -> NaiveDate {
+    let seconds = i64::try_from(unix_ns / 1_000_000_000).unwrap_or(0);
+    DateTime::from_timestamp(seconds, 0).unwrap_or_default().date_naive()
+}
+
+impl DayWindow {
+    /// `day=.../host=.../BOOT-START`.
+    fn stem(&self) -> String {
+        let Self { day, id } = self;
+        format!("day={day}/host={}/{}-{}", id.host, id.boot, id.start_text())
+    }
+
+    pub(crate) fn raw(&self) -> Path {
+        Path::from(format!("{RAW}/{}.window", self.stem()))
+    }
+
+    pub(crate) fn result(&self, table: &str) -> Path {
+        Path::from(format!("{RESULTS}/{table}/{}.parquet", self.stem()))
+    }
+
+    pub(crate) fn failed(&self) -> Path {
+        Path::from(format!("{FAILED}/{}.json", self.stem()))
+    }
+
+    /// From the name of one of its objects: under `prefix`, with `end`.
+    pub(crate) fn from_path(path: &Path, prefix: &str, end: &str) -> Option<Self> {
+        let rest = path.as_ref().strip_prefix(prefix)?.strip_prefix('/')?.strip_suffix(end)?;
+        let mut parts = rest.split('/');
+        let day = parts.next()?.strip_prefix("day=")?.parse().ok()?;
+        let host = parts.next()?.strip_prefix("host=")?;
+        let (boot, start) = parts.next()?.split_once('-')?;
+        let id = WindowId::parse(host, boot, start).ok()?;
+        parts.next().is_none().then_some(Self { day, id })
+    }
+}
+
+/// The day that a prefix `PARENT/day=YYYY-MM-DD` stands for.
+pub(crate) fn day_of_prefix(path: &Path) -> Option<NaiveDate> {
+    path.filename()?.strip_prefix("day=")?.parse().ok()
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn names_are_read_again() {
+        let id = "kvm-1.x/0123456789abcdef0123456789abcdef/00000000000000000042".parse().unwrap();
+        let window = DayWindow { day: day_of(1_760_000_000_000_000_000), id };
+        let raw = window.raw();
+        assert_eq!(
+            raw.as_ref(),
+            "raw/v1/day=2025-10-09/host=kvm-1.x/0123456789abcdef0123456789abcdef-00000000000000000042.window"
+        );
+        assert_eq!(DayWindow::from_path(&raw, RAW, ".window"), Some(window.clone()));
+        let result = window.result("hosts");
+        let prefix = format!("{RESULTS}/hosts");
+        assert_eq!(DayWindow::from_path(&result, &prefix, ".parquet"), Some(window));
+        for other in
+            ["raw/v1/x", "raw/v1/day=1/host=a/b-1.window", "raw/v1/day=2025-10-09/a.window"]
+        {
+            assert_eq!(DayWindow::from_path(&Path::from(other), RAW, ".window"), None, "{other}");
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! Receiving windows.
+//!
+//! ```text
+//!  body --> spool file --> worker: is it a window? which? --> store, durable --> 201
+//!    |  too many: 429         |  no: 400, set aside              |  errors: 503
+//! ```
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use futures_util::StreamExt;
+use recording::window::{HostName, WindowId};
+use tempfile::NamedTempFile;
+use tokio::io::AsyncWriteExt;
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::time::timeout;
+
+use crate::Server;
+use crate::auth::unix_s;
+use crate::names::{DayWindow, day_of};
+use crate::store::Created;
+use crate::worker::{self, Facts, Task, WorkerError};
+
+/// Nothing came for so long: the agent is gone.
+const SILENCE: Duration = Duration::from_secs(20);
+/// For a whole body, and for the store to take it.
+const BODY_TIME: Duration = Duration::from_secs(600);
+const STORE_TIME: Duration = Duration::from_secs(90);
+/// How far a host's clock may be ahead.
+const FUTURE_S: u64 = 600;
+const DAY_S: u64 = 86_400;
+/// A window's length at most.
+const MAX_LENGTH_S: u64 = 3600;
+const NS: u64 = 1_000_000_000;
+
+/// Why a window was not taken.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ReceiveError {
+    /// It will never be.
+    #[error("{text}")]
+    Refused { reason: &'static str, text: String },
+    #[error("a window has at most {0} bytes")]
+    TooLarge(u64),
+    #[error("too many windows are being received")]
+    Busy,
+    #[error("the window did not arrive")]
+    Broken,
+    #[error("{0}")]
+    Unavailable(String),
+}
+
+impl ReceiveError {
+    /// What it is counted as.
+    pub(crate) fn reason(&self) -> &'static str {
+        match self {
+            Self::Refused { reason, .. } => reason,
+            Self::TooLarge(_) => "large",
+            Self::Busy => "busy",
+            Self::Broken => "broken",
+            Self::Unavailable(_) => "unavailable",
+        }
+    }
+}
+
+/// Receives windows, a limited number at a time.
+#[derive(Debug)]
+pub(crate) struct Receiver {
+    room: Semaphore,
+    /// Files that are being received.
+    pub(crate) spool: PathBuf,
+    max_bytes: u64,
+    /// Workers that check what came, at the same time.
+    checks: Semaphore,
+}
+
+impl Receiver {
+    pub(crate) fn new(spool: PathBuf, max_receiving: usize, max_bytes: u64, cpus: usize) -> Self {
+        let (room, checks) = (Semaphore::new(max_receiving), Semaphore::new(cpus));
+        Self { room, spool, max_bytes, checks }
+    }
+
+    /// A place to receive a window of this size in.
+    pub(crate) fn admit(&self, bytes: Option<u64>) -> Result<SemaphorePermit<'_>, ReceiveError> {
+        if bytes.is_some_and(|bytes| self.max_bytes < bytes) {
+            return Err(ReceiveError::TooLarge(self.max_bytes));
+        }
+        self.room.try_acquire().map_err(|_| ReceiveError::Busy)
+    }
+
+    async fn spool(&self, body: Body) -> Result<NamedTempFile, ReceiveError> {
+        let full = |error: std::io::Error| ReceiveError::Unavailable(format!("the spool: {error}"));
+        let spooled = tempfile::Builder::new().prefix("put-").tempfile_in(&self.spool);
+        let spooled = spooled.map_err(full)?;
+        let mut file = tokio::fs::File::from_std(spooled.reopen().map_err(full)?);
+        let (mut stream, mut left) = (body.into_data_stream(), self.max_bytes);
+        while let Some(chunk) =
+            timeout(SILENCE, stream.next()).await.map_err(|_| ReceiveError::Broken)?
+        {
+            let chunk = chunk.map_err(|_| ReceiveError::Broken)?;
+            left = left
+                .checked_sub(chunk.len() as u64)
+                .ok_or(ReceiveError::TooLarge(self.max_bytes))?;
+            file.write_all(&chunk).await.map_err(full)?;
+        }
+        file.flush().await.map_err(full)?;
+        Ok(spooled)
+    }
+}
+
+impl Server {
+    /// Takes a window. When this returns, it is stored durably.
+    pub(crate) async fn receive(
+        self: &Arc<Self>,
+        host: HostName,
+        boot: &str,
+        start: &str,
+        body: Body,
+    ) -> Result<Created, ReceiveError> {
+        let id = WindowId::parse(host.as_str(), boot, start)
+            .map_err(|error| refused("name", error.to_string()))?;
+        let spooled = timeout(BODY_TIME, self.receiver.spool(body)).await;
+        let spooled = spooled.map_err(|_| ReceiveError::Broken)??;
+        match self.check(&id, &spooled).await {
+            Ok(window) => self.keep(window, &spooled).await,
+            Err(ReceiveError::Refused { reason, text }) => {
+                self.set_aside(&id, &spooled, &text).await;
+                Err(ReceiveError::Refused { reason, text })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn check(
+        &self,
+        id: &WindowId,
+        spooled: &NamedTempFile,
+    ) -> Result<DayWindow, ReceiveError> {
+        let failed = |error: std::io::Error| ReceiveError::Unavailable(error.to_string());
+        let turn = self.receiver.checks.acquire().await;
+        let _turn = turn.map_err(|_| ReceiveError::Unavailable("the server stops".into()))?;
+        let (file, scratch) = (spooled.reopen().map_err(failed)?, self.receiver.spool.clone());
+        let checked =
+            tokio::task::spawn_blocking(move || worker::run(Task::Check, file, &scratch)).await;
+        match checked.map_err(|error| failed(error.into()))? {
+            Ok(outcome) => self.placed(id, &outcome.facts),
+            Err(WorkerError::Failed(text)) => Err(ReceiveError::Unavailable(text)),
+            Err(error) => Err(refused("damaged", error.to_string())),
+        }
+    }
+
+    /// The window's place in time, if it is the one it is said to be, and of a time that is stored.
+    fn placed(&self, id: &WindowId, facts: &Facts) -> Result<DayWindow, ReceiveError> {
+        if facts.hostname != id.host.as_str() {
+            let text = format!("its recording is of host {}", worker::shown(&facts.hostname));
+            return Err(refused("identity", text));
+        }
+        if facts.boot() != Some(id.boot) {
+            return Err(refused("identity", "its recording is of another boot".to_owned()));
+        }
+        if facts.start() != id.start {
+            return Err(refused("identity", "its recording begins at another time".to_owned()));
+        }
+        if MAX_LENGTH_S * NS < facts.end_ns.saturating_sub(facts.start().0) {
+            return Err(refused("length", format!("it is longer than {MAX_LENGTH_S} s")));
+        }
+        let (now, start) = (unix_s(), facts.start_unix_ns / NS);
+        if now + FUTURE_S < start {
+            return Err(refused("future", format!("it begins {} s in the future", start - now)));
+        }
+        let oldest = now.saturating_sub(u64::from(self.config.raw_days) * DAY_S);
+        if start < oldest {
+            let text = format!("it is older than {} days", self.config.raw_days);
+            return Err(refused("old", text));
+        }
+        Ok(DayWindow { day: day_of(facts.start_unix_ns), id: id.clone() })
+    }
+
+    async fn keep(
+        self: &Arc<Self>,
+        window: DayWindow,
+        spooled: &NamedTempFile,
+    ) -> Result<Created, ReceiveError> {
+        let path = window.raw();
+        let stored = timeout(STORE_TIME, self.store.create_from(&path, spooled.path())).await;
+        let created = match stored {
+            Ok(Ok(created)) => created,
+            Ok(Err(error)) => {
+                self.metrics.store_error("window");
+                return Err(ReceiveError::Unavailable(format!("the store: {error}")));
+            }
+            Err(_) => {
+                self.metrics.store_error("late");
+                return Err(ReceiveError::Unavailable("the store is too slow".to_owned()));
+            }
+        };
+        match created {
+            Created::Now => {
+                let bytes = spooled.as_file().metadata().map_or(0, |data| data.len());
+                self.metrics.windows_stored.inc();
+                self.metrics.bytes_stored.inc_by(bytes);
+                self.queue.add_new(window);
+            }
+            Created::Before => {
+                self.metrics.windows_known.inc();
+            }
+        }
+        Ok(created)
+    }
+
+    async fn set_aside(&self, id: &WindowId, spooled: &NamedTempFile, text: &str) {
+        match self.refused.keep(id, spooled.path(), text).await {
+            Ok(true) => {}
+            Ok(false) => {
+                self.metrics.refused_not_kept.inc();
+            }
+            Err(_) => self.metrics.store_error("refused"),
+        }
+    }
+}
+
+fn refused(reason: &'static str, text: String) -> ReceiveError {
+    ReceiveError::Refused { reason, text }
+}

@@ -1,0 +1,42 @@
+//! A window's result tables, as the server stores them.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use analysis::Resolver;
+use analysis::results::ResultsBuilder;
+use model::WindowKey;
+use recording::Recording;
+use recording::results::SCHEMAS;
+
+/// The table that is stored last: a window is analysed when this one is there. Every window has it.
+pub(crate) const LAST: &str = "hosts";
+/// Length of a time slice.
+const SLICE_NS: u64 = 10_000_000_000;
+
+/// The tables' names, and those of their files, in the order in which they are stored.
+pub(crate) fn tables() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let named = |file: &'static str| (file.trim_end_matches(".parquet"), file);
+    let (last, others): (Vec<_>, Vec<_>) =
+        SCHEMAS.iter().map(|table| named(table.file)).partition(|(name, _)| *name == LAST);
+    others.into_iter().chain(last)
+}
+
+/// Writes a window's tables into a folder: always the same from the same window.
+pub(crate) fn write(recording: &Recording, folder: &Path) -> Result<(), recording::Error> {
+    let header = &recording.header;
+    let resolver = Resolver::new(&recording.tables);
+    let mut builder = ResultsBuilder::new(&resolver, header);
+    recording.for_each_switch_batch(&mut |batch| {
+        batch.iter().for_each(|switch| builder.push_switch(switch));
+    })?;
+    recording.for_each_batch(&mut |batch| {
+        batch.iter().for_each(|sample| builder.push_sample(sample));
+    })?;
+    let window = WindowKey {
+        host: header.hostname.clone(),
+        boot: header.boot.map_or(String::new(), |boot| boot.to_string()),
+        window_ns: header.start.0,
+    };
+    recording::results::write(folder, &builder.finish(&Arc::new(window), SLICE_NS))
+}
