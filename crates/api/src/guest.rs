@@ -12,6 +12,8 @@
 //!   | -- Changes ----------------> |   every few seconds; answer: Map, with what is new since the last one
 //!   | -- Symbols(one module) ----> |   now and then, paced by the CPU time that the last one took; answer: Symbols
 //!   |        ...                   |
+//!   | -- WindowEnd --------------> |   where a session goes on for days, at the end of each of its windows; answer: Map
+//!   |        ...                   |
 //!   | -- Snapshot ---------------> |   answer: Map, with what is new; the log is closed
 //!   | -- Symbols(modules) -------> |   answer: Symbols
 //! ```
@@ -41,7 +43,7 @@ use serde::{Deserialize, Serialize};
 pub use trace::*;
 
 /// Version of this protocol and of snapshot files.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// First bytes of every frame.
 pub const MAGIC: [u8; 8] = *b"vmscopeG";
@@ -113,6 +115,8 @@ pub enum Request {
         /// How urgent it is.
         pace: Pace,
     },
+    /// As `Changes` at `Pace::Low`, with the kernel's modules and threads as they are now.
+    WindowEnd,
 }
 
 /// How urgent an answer is.
@@ -141,7 +145,7 @@ pub enum Response {
         /// Why processes that end while recording can't be noted, when they can't.
         problem: Option<String>,
     },
-    /// To `Changes` and `Snapshot`.
+    /// To `Changes`, `WindowEnd` and `Snapshot`.
     Map(Box<GuestMap>),
     /// To `Symbols`, which asks for one module at a time.
     Symbols(#[serde(deserialize_with = "at_most::<_, _, 1>")] Vec<ModuleSymbols>),
@@ -183,6 +187,8 @@ pub struct GuestMap {
     /// What could not be read, one sentence each.
     #[serde(deserialize_with = "at_most::<_, _, MAX_OTHERS>")]
     pub problems: Vec<String>,
+    /// CPU time that `vmscope-guest` has used for this session so far, ns.
+    pub cpu_ns: u64,
 }
 
 /// The guest kernel's text and names, at the addresses of this boot (KASLR applied).

@@ -6,7 +6,7 @@
 
 use crate::CollectError;
 use crate::plan::Control;
-use crate::record::{SampleRecorder, Sampled};
+use crate::record::{Recorder, Unfinished};
 
 /// What is recorded while a trace goes on.
 #[derive(Debug)]
@@ -14,11 +14,11 @@ pub(crate) enum Beside {
     /// Nothing else.
     Nothing,
     /// Samples, when the trace has begun.
-    Attaching(Box<SampleRecorder>),
+    Attaching(Box<Recorder>),
     /// Samples.
-    Sampling(Box<SampleRecorder>),
+    Sampling(Box<Recorder>),
     /// Samples up to the trace's end.
-    Sampled(Box<Sampled>),
+    Sampled(Box<Unfinished>),
 }
 
 impl Beside {
@@ -48,7 +48,7 @@ impl Beside {
     /// The trace is about to end.
     pub(crate) fn end(&mut self) -> Result<(), CollectError> {
         *self = match std::mem::replace(self, Self::Nothing) {
-            Self::Sampling(recorder) => Self::Sampled(Box::new(recorder.end()?)),
+            Self::Sampling(recorder) => Self::Sampled(Box::new(recorder.end_recording()?)),
             other => other,
         };
         Ok(())
@@ -59,14 +59,14 @@ impl Beside {
         match self {
             Self::Attaching(recorder) | Self::Sampling(recorder) => recorder.discard(error),
             Self::Sampled(sampled) if matches!(error, CollectError::Discarded) => {
-                sampled.discard(error)
+                sampled.discard().err().unwrap_or(error)
             }
             _ => error,
         }
     }
 
     /// What was sampled until the trace's end.
-    pub(crate) fn into_sampled(self) -> Option<Sampled> {
+    pub(crate) fn into_sampled(self) -> Option<Unfinished> {
         match self {
             Self::Sampled(sampled) => Some(*sampled),
             _ => None,

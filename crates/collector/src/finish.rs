@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::path::PathBuf;
 
 use model::{Budget, HostNs, ModuleId, Note, Switch, Tables, VmId};
 use recording::{Converted, Writer};
@@ -10,42 +11,54 @@ use resolve::Addresses;
 use symbols::{GuestSource, Sources, Store};
 
 use crate::guest_tables::{BootSources, GuestNames, add_guest, add_snapshot};
-use crate::guests::Answer;
-use crate::plan::{Collected, Control, Plan, Progress};
-use crate::record::Sampled;
-use crate::{CollectError, GuestError, host_tables};
+use crate::guests::Answered;
+use crate::plan::{Collected, Progress};
+use crate::record::Unfinished;
+use crate::session::WindowEnd;
+use crate::{CollectError, host_tables};
+
+/// Where names come from besides the session.
+#[derive(Debug, Clone)]
+pub struct Naming {
+    /// `/proc`.
+    pub proc: PathBuf,
+    /// Snapshots of guests without a channel: (VM's name, file).
+    pub guest_maps: Vec<(String, PathBuf)>,
+    /// Where guests' symbols are kept by build id.
+    pub symbol_store: PathBuf,
+}
 
 pub(crate) fn finish(
-    sampled: Sampled,
-    plan: &Plan,
-    control: &mut dyn Control,
+    unfinished: Unfinished,
+    naming: &Naming,
+    show: &mut dyn FnMut(&Progress),
 ) -> Result<Collected, CollectError> {
-    let Sampled { writer, sink, window, session } = sampled;
-    let mut header = window.header;
+    let Unfinished { writer, sink, window, processes, workers, guests } = unfinished;
+    let WindowEnd { mut header, vms, vcpus, identities, throttling, exits } = window;
     header.counters.insert("stacks_truncated".to_owned(), sink.stack_table.truncated());
     if 0 < sink.stack_table.left_out() {
         let n = sink.stack_table.left_out();
         let text = format!("{n} samples lack their call stacks: there are too many different ones");
         header.notes.push(Note { subject: "host".to_owned(), text });
     }
-    let identities = session.vms.identities;
     let mut tables = Tables {
-        vms: session.vms.vms,
-        vcpus: session.vms.vcpus,
+        vms,
+        vcpus,
         stacks: sink.stack_table.into_rows(),
-        throttling: window.throttling,
-        exits: window.exits,
+        throttling,
+        exits,
         ..Tables::default()
     };
     // What is known by now can be read even if we are killed while we ask.
     writer.checkpoint(&header, &tables)?;
 
-    control.show(&Progress::Finishing("asking the guests"));
-    let answers = session.guests.finish();
-    let guests = add_guests(plan, answers, header.start, &mut tables, &mut header.notes);
+    show(&Progress::Finishing("asking the guests"));
+    let answers: Vec<_> = guests.into_iter().map(|(vm, answer)| (vm, answer.wait())).collect();
+    let guest_cpu_ns = cpu_times(&answers, &tables);
+    let guests = add_guests(naming, answers, header.start, &mut tables, &mut header.notes);
 
-    control.show(&Progress::Finishing("reading processes and symbols"));
-    let proc = &plan.session.roots.proc;
+    show(&Progress::Finishing("reading processes and symbols"));
+    let proc = &naming.proc;
     let text = host::machine::kernel_text(proc)
         .map_err(|source| CollectError::Host { what: "/proc/kallsyms", source })?;
     if text.start == 0 {
@@ -53,17 +66,16 @@ pub(crate) fn finish(
         header.notes.push(Note { subject: "host".to_owned(), text: text.to_owned() });
     }
     host_tables::add_kernel(&mut tables, &header.kernel, &text);
-    let hit = sink.hit.into_pids();
-    let processes = session.processes.finish();
+    let hit = sink.hit.pids();
     let mut host = host_tables::source(&text);
     let notes = &mut header.notes;
-    let files = host_tables::add_processes(&mut tables, processes, &hit, proc, &mut host, notes);
+    let files = host_tables::add_processes(&mut tables, processes, hit, proc, &mut host, notes);
     host.go_on(files);
     let (converted, wanted) = convert(writer, &tables)?;
 
     let mut sources = Sources::new();
     sources.insert(model::Owner::Host, Box::new(host));
-    let store = |vm: VmId| Store::of_vm(&plan.symbol_store, &identities[vm.index()]);
+    let store = |vm: VmId| Store::of_vm(&naming.symbol_store, &identities[vm.index()]);
     let mut boots: BTreeMap<VmId, BootSources> = BTreeMap::new();
     for boot in guest_sources(guests, &tables, &wanted, store) {
         boots.entry(boot.vm).or_default().0.push((boot.rows, boot.source));
@@ -72,18 +84,29 @@ pub(crate) fn finish(
     for (vm, boots) in boots {
         sources.insert(model::Owner::Vm(vm), Box::new(boots));
     }
+    if let Some(workers) = workers {
+        workers.end();
+    }
     symbols::fill(&mut tables, &wanted, &mut sources);
 
-    control.show(&Progress::Finishing("writing the tables"));
+    show(&Progress::Finishing("writing the tables"));
     header.complete = true;
     let summary = converted.finish(&header, &tables)?;
-    Ok(Collected { header, summary })
+    Ok(Collected { header, summary, guest_cpu_ns })
+}
+
+/// What telling their maps cost the guests.
+fn cpu_times(answers: &[(VmId, Answered)], tables: &Tables) -> Vec<(String, u64)> {
+    let cpu_ns = |(vm, answer): &(VmId, Answered)| {
+        Some((tables.vms[vm.index()].name.clone(), answer.as_ref().ok()?.told.cpu_ns))
+    };
+    answers.iter().filter_map(cpu_ns).collect()
 }
 
 /// Adds what the guests answered, and the snapshots of those that have no channel.
 fn add_guests(
-    plan: &Plan,
-    answers: Vec<(VmId, Result<Answer, GuestError>)>,
+    naming: &Naming,
+    answers: Vec<(VmId, Answered)>,
     start: HostNs,
     tables: &mut Tables,
     notes: &mut Vec<Note>,
@@ -92,7 +115,7 @@ fn add_guests(
     for (vm, answer) in answers {
         guests.extend(add_guest(tables, notes, vm, start, answer));
     }
-    guests.extend(snapshots(plan, tables, notes));
+    guests.extend(snapshots(naming, tables, notes));
     guests
 }
 
@@ -156,9 +179,9 @@ pub(crate) fn guest_sources(
 }
 
 /// Reads the snapshot files; a file for a VM that was not there is noted.
-fn snapshots(plan: &Plan, tables: &mut Tables, notes: &mut Vec<Note>) -> Vec<GuestNames> {
+fn snapshots(naming: &Naming, tables: &mut Tables, notes: &mut Vec<Note>) -> Vec<GuestNames> {
     let mut guests = Vec::new();
-    for (name, file) in &plan.guest_maps {
+    for (name, file) in &naming.guest_maps {
         match tables.vms.iter().position(|vm| vm.name == *name) {
             Some(index) => {
                 guests.extend(add_snapshot(tables, notes, VmId::from_index(index), file))

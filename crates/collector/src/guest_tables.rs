@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use api::guest::{GuestMap, ModuleSymbols};
-use guest::{MapSpan, Merged, Session};
+use guest::{MapSpan, Merged};
 use model::{
     Budget, Clock, Guest, HostNs, Mapping, Module, ModuleId, Note, SymbolName, Tables, Vm, VmId,
 };
@@ -14,9 +14,7 @@ use symbols::{
     Stored,
 };
 
-use crate::GuestError;
-use crate::guests::{Answer, Boot, Silence, Told};
-use crate::lock::PortLock;
+use crate::guests::{Answer, Answered, Asker, Boot, Silence, Told};
 
 /// One boot of a guest whose map is in the tables, and where its symbols come from.
 #[derive(Debug)]
@@ -36,18 +34,8 @@ pub(crate) struct GuestNames {
 /// Where the symbols are that it did not send yet.
 #[derive(Debug)]
 enum Others {
-    Guest(Box<StillThere>),
+    Guest(Asker),
     Snapshot(PathBuf),
-}
-
-/// A guest that can still be asked.
-#[derive(Debug)]
-struct StillThere {
-    session: Session,
-    /// Keeps the session's way ours.
-    _port: Option<PortLock>,
-    /// What the session calls the map's modules.
-    numbers: BTreeMap<u32, u32>,
 }
 
 /// The symbols of a guest's boots, each with the rows of its modules.
@@ -72,7 +60,7 @@ pub(crate) fn add_guest(
     notes: &mut Vec<Note>,
     vm: VmId,
     start: HostNs,
-    answer: Result<Answer, GuestError>,
+    answer: Answered,
 ) -> Vec<GuestNames> {
     match answer {
         Ok(answer) => {
@@ -101,7 +89,7 @@ fn what_is_missing(told: &Told, vm: &Vm, start: HostNs) -> Vec<String> {
     if let Some(problem) = &told.log_problem {
         missing.push(format!("processes that ended while recording may lack names: {problem}"));
     }
-    let first = vm.started.unwrap_or(start);
+    let first = vm.started.map_or(start, |started| started.max(start));
     if let Some(began) = told.log_began.filter(|began| NO_MATTER_NS < began.since(first)) {
         let text = format!("processes that ended before {} lack names", seconds(began));
         missing.push(format!("{text}: its log began then"));
@@ -124,19 +112,14 @@ fn add_boots(
     vm: VmId,
     answer: Answer,
 ) -> Vec<GuestNames> {
-    let Answer { told, via, mut session, child } = answer;
-    let mut port = told.port;
+    let Answer { told, via, mut asker, child } = answer;
     let booted: Vec<HostNs> = told.boots.iter().skip(1).map(Boot::booted).collect();
     let last = told.boots.len().saturating_sub(1);
     let mut names = Vec::new();
     for (n, Boot { map, clock, .. }) in told.boots.into_iter().enumerate() {
         let from = n.checked_sub(1).and_then(|n| booted.get(n)).copied();
         let span = MapSpan { from, until: booted.get(n).copied() };
-        let numbers = map.numbers_in_session();
-        let guest = session.take_if(|_| n == last);
-        let guest =
-            guest.map(|session| Box::new(StillThere { session, _port: port.take(), numbers }));
-        let others = guest.map(Others::Guest);
+        let others = asker.take_if(|_| n == last).map(Others::Guest);
         let (map, symbols) = map.into_map();
         let mut added = add(tables, notes, vm, map, clock, via, span);
         (added.symbols, added.others, added.child) = (symbols, others, child.clone());
@@ -272,9 +255,9 @@ impl GuestNames {
         };
         sent.into_values().for_each(|answer| take(&mut missing, answer));
         match self.others {
-            Some(Others::Guest(guest)) => {
+            Some(Others::Guest(asker)) => {
                 let modules: Vec<u32> = missing.keys().copied().collect();
-                guest.symbols(&modules, &mut |answer| take(&mut missing, answer));
+                asker.symbols(&modules, &mut |answer| take(&mut missing, answer));
             }
             Some(Others::Snapshot(file)) => {
                 // It could be read a moment ago.
@@ -316,25 +299,6 @@ fn keep(
         Err("the symbols of all guests take too much memory".to_owned())
     };
     source.modules.insert(module, kept);
-}
-
-impl StillThere {
-    /// The symbols of these modules of the map, one after the other.
-    fn symbols(mut self, modules: &[u32], see: &mut dyn FnMut(ModuleSymbols)) {
-        let ask: BTreeMap<u32, u32> = modules
-            .iter()
-            .filter_map(|module| Some((*self.numbers.get(module)?, *module)))
-            .collect();
-        if ask.is_empty() {
-            return;
-        }
-        let numbers: Vec<u32> = ask.keys().copied().collect();
-        self.session.symbols(&numbers, &mut |answer| {
-            if let Some(module) = ask.get(&answer.module) {
-                see(ModuleSymbols { module: *module, ..answer });
-            }
-        });
-    }
 }
 
 fn function_table(functions: Vec<api::guest::FunctionSymbol>) -> FunctionTable {

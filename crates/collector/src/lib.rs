@@ -27,12 +27,13 @@ mod vm_table;
 mod windows;
 
 pub use error::CollectError;
+pub use finish::Naming;
 pub use guest_error::GuestError;
 pub use names::{Answers, Names};
 pub use plan::{
     Collected, Control, Exits, GuestQuestions, Next, Plan, ProcessEvents, Progress, Sampling,
     SessionPlan,
 };
-pub use record::{record, record_with_trace};
+pub use record::{Recorder, Unfinished, record, record_with_trace};
 pub use roots::Roots;
 pub use windows::{Window, Windows};

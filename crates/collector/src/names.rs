@@ -12,7 +12,7 @@ use symbols::{GuestSource, HostSource, Sources, Store};
 
 use crate::finish::guest_sources;
 use crate::guest_tables::{add_guest, add_known};
-use crate::guests::{Answer, GuestWorkers};
+use crate::guests::{Answer, GuestWorkers, Log};
 use crate::windows::Window;
 use crate::{CollectError, Roots, host_tables};
 
@@ -87,7 +87,8 @@ impl Names {
         }
         let mut notes: Vec<Note> = Vec::new();
         let (mut guests, mut fresh) = (Vec::new(), BTreeSet::new());
-        for (vm, answer) in workers.finish() {
+        for (vm, answer) in workers.tell(window.header.start, Log::Ends) {
+            let answer = answer.wait();
             if let Ok(Answer { told, via, .. }) = &answer
                 && let Some(boot) = told.boots.last()
             {
@@ -123,6 +124,7 @@ impl Names {
         let store = |vm| Store::of_vm(store, identities.get(&vm).map_or("", String::as_str));
         let guests = guest_sources(guests, &tables, &wanted, store);
         let guests = guests.into_iter().map(|boot| (boot.vm, boot.source)).collect();
+        workers.end();
         let proc = proc.to_owned();
         Ok(Self { tables, named: BTreeSet::new(), host, guests, answers, proc })
     }

@@ -8,7 +8,7 @@ use guest::Limits;
 use model::{Header, OffCpuSource, Trigger};
 use rustix::process::Signal;
 
-use crate::Roots;
+use crate::{Naming, Roots};
 
 /// What a session takes from the host.
 #[derive(Debug, Clone)]
@@ -40,6 +40,16 @@ pub struct Plan {
     pub guest_maps: Vec<(String, PathBuf)>,
     /// Where guests' symbols are kept by build id.
     pub symbol_store: PathBuf,
+}
+
+impl Plan {
+    pub(crate) fn naming(&self) -> Naming {
+        Naming {
+            proc: self.session.roots.proc.clone(),
+            guest_maps: self.guest_maps.clone(),
+            symbol_store: self.symbol_store.clone(),
+        }
+    }
 }
 
 /// How to sample.
@@ -156,4 +166,6 @@ pub struct Collected {
     pub header: Header,
     /// Sizes.
     pub summary: recording::Summary,
+    /// CPU time that telling their maps cost the guests, ns, by VM.
+    pub guest_cpu_ns: Vec<(String, u64)>,
 }

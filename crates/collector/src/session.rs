@@ -9,18 +9,20 @@
 //! Neighbouring windows share their edge: a record from before a cut belongs to the window before it, every other to the one
 //! after it, whenever the ring that holds it is read.
 //!
+//! A session that goes on for days forgets at each window's begin what ended before it: `next_window`.
+//!
 //! Design constraints: nothing that a busy host does ends a session. A vCPU table without room, a look for vCPUs that fails,
 //! a ring that was full: they are counted, and noted where the user should know. Only a sink that can't store ends it.
 
 mod vcpus;
 mod window;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::time::Duration;
 
-use host::processes::ProcessLog;
+use host::processes::{ProcessImage, ProcessLog};
 use host::sideband::EventKind;
 use host::vms::VmProcess;
 use model::{Header, HostNs, Note, Pid, Tid, Vendor, VmId};
@@ -29,7 +31,7 @@ use self::vcpus::Looks;
 pub(crate) use self::window::WindowEnd;
 use self::window::{After, WindowState};
 use crate::CollectError;
-use crate::guests::GuestWorkers;
+use crate::guests::{GuestWorkers, Log, Pending};
 use crate::plan::{GuestQuestions, ProcessEvents, Progress, Sampling, SessionPlan};
 use crate::sink::Sink;
 use crate::sources::{Kernel, Sources};
@@ -66,12 +68,16 @@ pub(crate) struct Session {
     throttling: ThrottlingLog,
     looks: Looks,
     window: WindowState,
+    /// Processes' events from before have been applied.
+    settled: HostNs,
+    /// Notes of the session as a whole: those that were there when it began to sample.
+    n_notes: usize,
 }
 
-/// What a session knows at its end besides the last window.
+/// The last window, and what the session knows besides.
 #[derive(Debug)]
 pub(crate) struct SessionEnd {
-    pub(crate) vms: VmTable,
+    pub(crate) window: WindowEnd,
     pub(crate) processes: ProcessLog,
     pub(crate) guests: GuestWorkers,
 }
@@ -111,6 +117,8 @@ impl Session {
             throttling: ThrottlingLog::default(),
             looks: Looks::default(),
             window: WindowState::default(),
+            settled: HostNs(0),
+            n_notes: 0,
         })
     }
 
@@ -154,7 +162,21 @@ impl Session {
         self.begin_window(self.sources.now());
         // Exits are counted already.
         self.exits();
+        self.n_notes = self.header.notes.len();
         Ok(self.sources.start_sampling()?)
+    }
+
+    /// Samples with another period from the window on that began last, at about this moment.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub(crate) fn set_period(&mut self, period_ns: u64) -> Result<(), CollectError> {
+        let Sampling { period_ns: before_ns, trigger_period, .. } = self.plan.sampling;
+        let trigger_period = trigger_period.saturating_mul(period_ns) / before_ns.max(1);
+        self.sources.set_period(trigger_period)?;
+        self.plan.sampling = Sampling { period_ns, trigger_period, ..self.plan.sampling };
+        self.header.period_ns = period_ns;
+        Ok(())
     }
 
     /// The session's facts, and the window's begin.
@@ -216,14 +238,54 @@ impl Session {
         Ok(end)
     }
 
+    /// The same in a session that goes on: what ended before the new window is forgotten, and notes begin anew.
+    ///
+    /// # Errors
+    /// When the sink can't store what came in.
+    pub(crate) fn next_window(&mut self, sink: &mut dyn Sink) -> Result<WindowEnd, CollectError> {
+        self.note_new_cpus();
+        self.note_left_out();
+        let end = self.cut(sink)?;
+        self.header.notes.truncate(self.n_notes);
+        self.looks.failed = 0;
+        let moved = self.vms.forget_ended(self.header.start);
+        let reachable = std::mem::take(&mut self.reachable).into_iter();
+        self.reachable =
+            reachable.filter_map(|(vm, process)| Some((moved.vm(vm)?, process))).collect();
+        self.guests.take_new_places(&moved);
+        self.throttling.take_new_places(&moved);
+        self.window.switches.retain_mut(|switch| {
+            moved.vcpu(switch.vcpu).map(|place| switch.vcpu = place).is_some()
+        });
+        Ok(end)
+    }
+
+    /// The images of processes that a window hit which ended at `end`. `None`: events from before may still come in. Nobody
+    /// asks for that time again.
+    pub(crate) fn take_processes(
+        &mut self,
+        end: HostNs,
+        hit: &BTreeSet<Pid>,
+        sink: &dyn Sink,
+    ) -> Option<Vec<ProcessImage>> {
+        if self.settled < end {
+            return None;
+        }
+        let images = self.processes.images(|pid| hit.contains(&Pid(pid)));
+        self.processes.forget_before(end, |pid| sink.is_hit(Pid(pid)));
+        Some(images)
+    }
+
+    /// Has all guests tell what counts for a window that began at `start`.
+    pub(crate) fn ask_guests(&mut self, start: HostNs) -> Vec<(VmId, Pending)> {
+        self.guests.tell(start, Log::GoesOn)
+    }
+
     /// Ends the last window and everything else.
     ///
     /// # Errors
     /// When the sink can't store what came in.
-    pub(crate) fn end(
-        mut self,
-        sink: &mut dyn Sink,
-    ) -> Result<(WindowEnd, SessionEnd), CollectError> {
+    pub(crate) fn end(mut self, sink: &mut dyn Sink) -> Result<SessionEnd, CollectError> {
         self.snapshot_vcpus();
         self.header.end = self.sources.now();
         let exits = self.exits();
@@ -234,13 +296,14 @@ impl Session {
         self.look_for_unknown();
         self.note_new_cpus();
         self.note_left_out();
-        let end = self.window_end(exits);
-        let Self { vms, processes, guests, .. } = self;
-        Ok((end, SessionEnd { vms, processes, guests }))
+        let window = self.window_end(exits);
+        let Self { processes, guests, .. } = self;
+        Ok(SessionEnd { window, processes, guests })
     }
 
     /// Brings the process log up to date, and forgets vCPU threads and VMs that ended.
     fn drain_processes(&mut self, before: HostNs) -> Vec<Progress> {
+        self.settled = before;
         let Self { sources, processes, vms, reachable, looks, guests, .. } = self;
         let (mut news, mut ended_threads) = (Vec::new(), Vec::new());
         sources.drain_processes(before, &mut |event| {
@@ -285,7 +348,7 @@ impl Session {
     }
 
     fn note_left_out(&mut self) {
-        match self.processes.left_out() {
+        match self.processes.take_left_out() {
             0 => {}
             n => self.note(format!(
                 "host processes mapped too much code or began too many threads: at least {n} mappings and threads have no names"

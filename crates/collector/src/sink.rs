@@ -44,6 +44,8 @@ pub(crate) struct SpoolSink {
     switches: SwitchSpool,
     pub(crate) stack_table: StackTable,
     pub(crate) hit: HitProcesses,
+    /// Those that the window before hit, until its images are taken.
+    pub(crate) hit_before: BTreeSet<Pid>,
 }
 
 impl SpoolSink {
@@ -55,6 +57,7 @@ impl SpoolSink {
             switches: writer.switch_spool()?,
             stack_table: StackTable::default(),
             hit: HitProcesses::default(),
+            hit_before: BTreeSet::new(),
         })
     }
 }
@@ -83,7 +86,7 @@ impl Sink for SpoolSink {
     }
 
     fn is_hit(&self, process: Pid) -> bool {
-        self.hit.pids.contains(&process)
+        self.hit.pids.contains(&process) || self.hit_before.contains(&process)
     }
 
     fn polled(&mut self) -> Result<(), recording::Error> {
@@ -109,8 +112,8 @@ impl HitProcesses {
         }
     }
 
-    pub(crate) fn into_pids(self) -> BTreeSet<Pid> {
-        self.pids
+    pub(crate) fn pids(&self) -> &BTreeSet<Pid> {
+        &self.pids
     }
 }
 
@@ -119,6 +122,24 @@ fn neighbour(switch: &Switch) -> Option<Pid> {
     match switch.event {
         SwitchEvent::Out { pid, .. } | SwitchEvent::In { pid, .. } => Some(pid),
         SwitchEvent::Wake { .. } | SwitchEvent::Seen { .. } => None,
+    }
+}
+
+/// Stores nothing: of a window that is lost.
+#[derive(Debug)]
+pub(crate) struct NoSink;
+
+impl Sink for NoSink {
+    fn samples(&mut self, _cpu: usize, _drained: &Drained<'_>) -> Result<(), recording::Error> {
+        Ok(())
+    }
+
+    fn switches(&mut self, _switches: &[Switch]) -> Result<(), recording::Error> {
+        Ok(())
+    }
+
+    fn is_hit(&self, _process: Pid) -> bool {
+        false
     }
 }
 

@@ -3,7 +3,7 @@
 use std::os::fd::BorrowedFd;
 
 use host::sideband::{Event, Sideband};
-use model::{ExitCount, Header, HostNs, Note, OffCpuSource, Switch, Tid, VcpuId};
+use model::{ExitCount, Header, HostNs, Note, OffCpuSource, Switch, Tid};
 use probes::{
     Drained, ExitCounter, ExitLink, FoundVcpu, KickMarks, ProbeError, RingCounters, Sampler,
     SamplingEvents, SwitchLinks, SwitchTracer,
@@ -34,11 +34,11 @@ pub(crate) trait Sources: std::fmt::Debug + Send {
     /// When the look fails. The next one may succeed.
     fn find_vcpus(&self) -> Result<Vec<FoundVcpu>, ProbeError>;
 
-    /// From now on samples of this thread are this vCPU's, named `row` in the records.
+    /// From now on samples of this thread are this vCPU's, which has this number in the records.
     ///
     /// # Errors
     /// When the table has no room for it.
-    fn watch(&self, tid: Tid, vcpu: &FoundVcpu, row: VcpuId) -> Result<(), ProbeError>;
+    fn watch(&self, tid: Tid, vcpu: &FoundVcpu, number: u32) -> Result<(), ProbeError>;
 
     /// This thread is no vCPU's any more.
     fn forget(&self, tid: Tid);
@@ -54,6 +54,14 @@ pub(crate) trait Sources: std::fmt::Debug + Send {
     /// # Errors
     /// When the kernel refuses.
     fn start_sampling(&mut self) -> Result<(), ProbeError>;
+
+    /// Samples with another period: ns for cpu-clock, cycles for the cycle counter.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    fn set_period(&mut self, _trigger_period: u64) -> Result<(), ProbeError> {
+        Ok(())
+    }
 
     /// Ends sampling and tracing. What lies in the rings can still be drained.
     fn stop(&mut self);
@@ -84,7 +92,7 @@ pub(crate) trait Sources: std::fmt::Debug + Send {
         None
     }
 
-    /// VM exits of the first `vcpus` vCPUs so far.
+    /// VM exits of the vCPUs with the first numbers so far; `vcpu` is the number.
     fn exits(&self, _vcpus: usize) -> Vec<ExitCount> {
         Vec::new()
     }
@@ -163,8 +171,8 @@ impl Sources for Kernel {
         self.sampler.find_vcpus()
     }
 
-    fn watch(&self, tid: Tid, vcpu: &FoundVcpu, row: VcpuId) -> Result<(), ProbeError> {
-        self.sampler.watch(tid, vcpu, row.0)
+    fn watch(&self, tid: Tid, vcpu: &FoundVcpu, number: u32) -> Result<(), ProbeError> {
+        self.sampler.watch(tid, vcpu, number)
     }
 
     fn forget(&self, tid: Tid) {
@@ -185,6 +193,11 @@ impl Sources for Kernel {
     fn start_sampling(&mut self) -> Result<(), ProbeError> {
         self.attached.samples = Some(self.sampler.start()?);
         Ok(())
+    }
+
+    fn set_period(&mut self, trigger_period: u64) -> Result<(), ProbeError> {
+        let samples = self.attached.samples.as_ref();
+        samples.map_or(Ok(()), |samples| samples.set_period(trigger_period))
     }
 
     fn stop(&mut self) {

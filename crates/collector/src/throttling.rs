@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use host::quotas;
 use model::{HostNs, Throttling, VmId};
 
-use crate::vm_table::VmTable;
+use crate::vm_table::{Moved, VmTable};
 
 /// Between two looks for quotas that are new. A look costs as much as thousands of samples.
 const LOOK_EVERY_NS: u64 = 30_000_000_000;
@@ -70,6 +70,14 @@ impl ThrottlingLog {
             let throttled_ns = quota.total_ns;
             self.readings.push(Throttling { vm: *vm, time: now, throttled_ns });
         }
+    }
+
+    /// VMs have other rows from now on, or none.
+    pub(crate) fn take_new_places(&mut self, moved: &Moved) {
+        let quotas = std::mem::take(&mut self.quotas).into_iter();
+        self.quotas = quotas.filter_map(|(vm, quota)| Some((moved.vm(vm)?, quota))).collect();
+        self.readings
+            .retain_mut(|reading| moved.vm(reading.vm).map(|place| reading.vm = place).is_some());
     }
 
     /// A group that is new to a VM known before counts from now on; its history was not this VM's.

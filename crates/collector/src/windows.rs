@@ -84,8 +84,8 @@ impl Windows {
             samples,
             switches,
             throttling: end.throttling,
-            vms: self.session.vms().vms.clone(),
-            vcpus: self.session.vms().vcpus.clone(),
+            vms: end.vms,
+            vcpus: end.vcpus,
             processes: reachable.map(|(vm, process)| (*vm, process.clone())).collect(),
         })
     }

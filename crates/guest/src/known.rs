@@ -32,12 +32,55 @@ pub struct KnownMap {
     /// Threads and mappings of all images.
     parts: usize,
     /// For what is kept.
-    room: Budget,
+    room: Room,
     symbols: BTreeMap<u32, ModuleSymbols>,
     n_functions: usize,
     /// Modules whose symbols need not be asked for.
     settled: BTreeSet<u32>,
     left_out: u64,
+}
+
+/// Room that was taken out of a budget; it is there again for others when this is dropped.
+#[derive(Debug)]
+struct Room {
+    budget: Budget,
+    taken: usize,
+}
+
+impl Room {
+    fn take(&mut self, bytes: usize) -> bool {
+        let has_room = self.budget.take(bytes);
+        self.taken += if has_room { bytes } else { 0 };
+        has_room
+    }
+
+    fn give_back(&mut self, bytes: usize) {
+        let bytes = bytes.min(self.taken);
+        self.taken -= bytes;
+        self.budget.give_back(bytes);
+    }
+
+    /// Takes room for what comes in place of something else.
+    fn exchange(&mut self, before: usize, after: usize) -> bool {
+        if before < after {
+            return self.take(after - before);
+        }
+        self.give_back(before - after);
+        true
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.budget.give_back(self.taken);
+    }
+}
+
+/// A copy takes no room: it is soon gone.
+impl Clone for Room {
+    fn clone(&self) -> Self {
+        Self { budget: self.budget.clone(), taken: 0 }
+    }
 }
 
 impl Default for KnownMap {
@@ -51,7 +94,7 @@ impl KnownMap {
     #[must_use]
     pub fn within(room: Budget) -> Self {
         Self {
-            room,
+            room: Room { budget: room, taken: 0 },
             map: GuestMap::default(),
             rows: HashMap::new(),
             numbers: Vec::new(),
@@ -104,6 +147,7 @@ impl KnownMap {
         let (told_ns, now_ns) = (self.map.now_ns, news.now_ns);
         self.rows.clear();
         self.numbers.clear();
+        self.forget_unused_modules();
         self.date_kernel_threads(&mut news);
         let images = self.map.images.iter_mut().enumerate();
         let mut open: HashMap<(u32, u64), usize> = images
@@ -138,6 +182,94 @@ impl KnownMap {
         (map, self.symbols)
     }
 
+    /// A copy of what counts for a window that begins at `start_ns` of the guest's time, with what was sent since the last
+    /// call: symbols, and problems. What ended before is forgotten.
+    #[must_use]
+    pub fn for_window(&mut self, start_ns: u64) -> Self {
+        self.forget_before(start_ns);
+        let symbols = std::mem::take(&mut self.symbols);
+        let bytes: usize = symbols.values().map(symbol_bytes).sum();
+        let problems = std::mem::take(&mut self.map.problems);
+        self.room.give_back(bytes + problems.iter().map(String::len).sum::<usize>());
+        self.n_functions = 0;
+        let left_out = std::mem::take(&mut self.left_out);
+        let map = GuestMap { problems, ..self.map.clone() };
+        Self {
+            map,
+            numbers: self.numbers.clone(),
+            symbols,
+            left_out,
+            ..Self::within(self.room.budget.clone())
+        }
+    }
+
+    /// Forgets processes and kernel threads that ended before a time of the guest.
+    fn forget_before(&mut self, start_ns: u64) {
+        let is_over = |end_ns: Option<u64>| end_ns.is_some_and(|end_ns| end_ns < start_ns);
+        let (mut bytes, mut parts) = (0, 0);
+        let mut places = Vec::with_capacity(self.map.images.len());
+        let mut next = 0;
+        self.map.images.retain(|image| {
+            let stays = !is_over(image.end_ns);
+            places.push(stays.then_some(next));
+            if stays {
+                next += 1;
+            } else {
+                bytes += image_bytes(image);
+                parts += image.threads.len() + image.mappings.len();
+            }
+            stays
+        });
+        self.rows.retain(|_, row| places[*row].map(|place| *row = place).is_some());
+        self.map.kernel_threads.retain(|thread| {
+            let stays = !is_over(thread.end_ns);
+            bytes += if stays { 0 } else { thread.name.len() };
+            stays
+        });
+        self.parts -= parts;
+        self.room.give_back(bytes);
+    }
+
+    /// The session that numbered them is over: nothing new can refer to a module that no image maps.
+    fn forget_unused_modules(&mut self) {
+        let mappings = self.map.images.iter().flat_map(|image| &image.mappings);
+        let used: BTreeSet<u32> = mappings.map(|mapping| mapping.module).collect();
+        let (mut places, mut bytes, mut next) = (BTreeMap::new(), 0, 0);
+        let mut number = 0..;
+        self.map.modules.retain(|module| {
+            let stays = number.next().filter(|number| used.contains(number));
+            match stays {
+                Some(number) => {
+                    places.insert(number, next);
+                    next += 1;
+                }
+                None => bytes += module_bytes(module),
+            }
+            stays.is_some()
+        });
+        self.room.give_back(bytes);
+        let mappings = self.map.images.iter_mut().flat_map(|image| &mut image.mappings);
+        mappings.for_each(|mapping| {
+            mapping.module = places.get(&mapping.module).copied().unwrap_or(u32::MAX);
+        });
+        self.by_content.retain(|_, n| places.get(n).map(|place| *n = *place).is_some());
+        let settled = std::mem::take(&mut self.settled);
+        self.settled = settled.iter().filter_map(|n| places.get(n).copied()).collect();
+        let symbols = std::mem::take(&mut self.symbols).into_iter();
+        self.symbols = symbols
+            .filter_map(|(n, symbols)| {
+                let module = *places.get(&n)?;
+                Some((module, ModuleSymbols { module, ..symbols }))
+            })
+            .collect();
+    }
+
+    /// Whether the session has named so many files that there is soon no room for more: another one begins anew.
+    #[must_use]
+    pub fn is_crowded(&self) -> bool {
+        MAX_IMAGES / 2 < self.numbers.len()
+    }
+
     /// What the session calls each of the map's modules that it has told.
     #[must_use]
     pub fn numbers_in_session(&self) -> BTreeMap<u32, u32> {
@@ -169,10 +301,8 @@ impl KnownMap {
         let Some(module) = self.numbers.get(symbols.module as usize) else { return };
         let module = *module;
         let n_functions = self.n_functions + symbols.symbols.len();
-        let names: usize = symbols.symbols.iter().map(|symbol| symbol.name.len()).sum();
-        let bytes = names + symbols.symbols.len() * size_of::<FunctionSymbol>();
         let has_room = n_functions <= MAX_KEPT_FUNCTIONS;
-        if symbols.problem.is_none() && has_room && self.room.take(bytes) {
+        if symbols.problem.is_none() && has_room && self.room.take(symbol_bytes(&symbols)) {
             self.n_functions = n_functions;
             self.symbols.insert(module, ModuleSymbols { module, ..symbols });
         }
@@ -185,7 +315,7 @@ impl KnownMap {
         self.map.now_ns = news.now_ns;
         let before = self.map.kernel.as_ref().map_or(0, kernel_bytes);
         let Some(kernel) = &news.kernel else { return };
-        if exchange(&self.room, before, kernel_bytes(kernel)) {
+        if self.room.exchange(before, kernel_bytes(kernel)) {
             self.map.kernel = Some(kernel.clone());
         } else {
             self.map.problems.push("its kernel's symbols found no room in its map".to_owned());
@@ -226,9 +356,7 @@ impl KnownMap {
             return *number;
         }
         let number = u32::try_from(self.map.modules.len()).unwrap_or(u32::MAX);
-        if self.map.modules.len() < MAX_IMAGES
-            && self.room.take(2 * (module.path.len() + module.build_id.len()))
-        {
+        if self.map.modules.len() < MAX_IMAGES && self.room.take(module_bytes(&module)) {
             self.map.modules.push(module.clone());
             self.by_content.insert(module, number);
         }
@@ -249,7 +377,7 @@ impl KnownMap {
         let is_one_too_many = row.is_none() && MAX_IMAGES <= self.map.images.len();
         if MAX_IMAGE_PARTS < after
             || is_one_too_many
-            || !exchange(&self.room, before, image_bytes(&image))
+            || !self.room.exchange(before, image_bytes(&image))
         {
             self.left_out += 1;
             return;
@@ -265,15 +393,6 @@ impl KnownMap {
     }
 }
 
-/// Takes room for what comes in place of something else.
-fn exchange(room: &Budget, before: usize, after: usize) -> bool {
-    if before < after {
-        return room.take(after - before);
-    }
-    room.give_back(before - after);
-    true
-}
-
 fn image_bytes(image: &GuestImage) -> usize {
     let names: usize = image.threads.iter().map(|thread| thread.name.len()).sum();
     size_of::<GuestImage>()
@@ -281,6 +400,16 @@ fn image_bytes(image: &GuestImage) -> usize {
         + names
         + image.threads.len() * size_of::<GuestThread>()
         + image.mappings.len() * size_of::<GuestMapping>()
+}
+
+/// It is kept twice.
+fn module_bytes(module: &GuestModule) -> usize {
+    2 * (module.path.len() + module.build_id.len())
+}
+
+fn symbol_bytes(symbols: &ModuleSymbols) -> usize {
+    let names: usize = symbols.symbols.iter().map(|symbol| symbol.name.len()).sum();
+    names + symbols.symbols.len() * size_of::<FunctionSymbol>()
 }
 
 fn kernel_bytes(kernel: &GuestKernel) -> usize {

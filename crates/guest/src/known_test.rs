@@ -135,9 +135,12 @@ fn guests_have_room_each_and_together_and_what_is_told_again_takes_none() {
         let mut known = KnownMap::within(whole.part(2 * size));
         let images = ["0 1 a000 -..-", "1 2 b000 -..-", "2 3 c000 -..-"];
         (0..times).for_each(|now_ns| known.add(answer(now_ns, &images, &[])));
-        known.into_map().0.images.len()
+        (known.clone().into_map().0.images.len(), known)
     };
-    assert_eq!([tell(10), tell(1), tell(1)], [2, 1, 0]);
+    let ((first, known), (second, _known), (third, _)) = (tell(10), tell(1), tell(1));
+    assert_eq!([first, second, third], [2, 1, 0]);
+    drop(known);
+    assert_eq!(tell(1).0, 2, "what it took is there again");
 }
 
 #[test]
@@ -155,4 +158,30 @@ fn a_kernel_that_takes_too_much_has_no_names() {
     assert_eq!(tell(10), (10, Vec::new()));
     let problem = "its kernel's symbols found no room in its map".to_owned();
     assert_eq!(tell(11), (10, vec![problem]));
+}
+
+#[test]
+fn a_window_has_what_counts_for_it() {
+    let room = Budget::new(10_000);
+    let mut known = KnownMap::within(room.clone());
+    let first = ["0 1 a000 -..- 0", "1 7 b000 -..15 1", "2 8 d000 -..40 1"];
+    known.add(answer(10, &first, &["/init", "/sh"]));
+    known.add(GuestMap { problems: vec!["a problem".into()], ..answer(45, &[], &[]) });
+    let left = room.left();
+    let window = known.for_window(20);
+    check(&window, &["1 a000 -..- /init", "8 d000 -..40 /sh"]);
+    assert_eq!(window.clone().into_map().0.problems, ["a problem"]);
+    assert_eq!(window.numbers_in_session(), BTreeMap::from([(0, 0), (1, 1)]));
+    assert!(left < room.left(), "there is room again");
+    // What is told then of images that moved up.
+    known.add(answer(50, &["0 1 a000 -..48 0", "3 9 e000 46..- 2"], &["/new"]));
+    check(&known.for_window(45), &["1 a000 -..48 /init", "9 e000 46..- /new"]);
+    // Files that nobody maps any more are forgotten with their session.
+    check(&known.for_window(49), &["9 e000 46..- /new"]);
+    known.add_new_session(answer(60, &["0 9 e000 -..- 1"], &["/init", "/new"]));
+    check(&known, &["9 e000 46..- /new"]);
+    assert_eq!(known.clone().into_map().0.modules.len(), 2);
+    assert_eq!(known.numbers_in_session(), BTreeMap::from([(0, 1), (1, 0)]));
+    drop(known);
+    assert_eq!(room.left(), 10_000);
 }

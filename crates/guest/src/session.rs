@@ -167,6 +167,24 @@ impl Session {
         map_of(self.ask_patiently(&question, Pace::Low, limit, is_patient)?)
     }
 
+    /// Like `changes_while_sampled`, with what else may have changed since the last window, and a new look at the clocks, which
+    /// drift apart in hours.
+    ///
+    /// # Errors
+    /// If it does not answer, or not as it should.
+    pub fn window_end(
+        &mut self,
+        limit: Duration,
+        is_patient: &mut dyn FnMut() -> bool,
+    ) -> Result<GuestMap, SessionError> {
+        let answer = self.ask_patiently(&Request::WindowEnd, Pace::Low, limit, is_patient)?;
+        let map = map_of(answer)?;
+        self.begin_question(limit);
+        self.clock = None;
+        self.hello()?;
+        Ok(map)
+    }
+
     /// Takes the rest, with who is alive now; ends the log. It has the time limit of one step.
     ///
     /// # Errors

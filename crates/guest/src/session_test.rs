@@ -211,7 +211,7 @@ fn lies_are_refused() {
     };
     check(answer(Response::Symbols(Vec::new())), Err("unrequested symbols"));
     let newer = GuestMap { version: VERSION + 1, ..map() };
-    check(answer(Response::Map(Box::new(newer))), Err("protocol version 4"));
+    check(answer(Response::Map(Box::new(newer))), Err("protocol version 5"));
     check(answer(Response::Error("broken \x1b[2J".into())), Err("it says: broken \\u{1b}[2J"));
     let long = Box::new(|guest: &mut DrawnGuest| {
         guest.receive();

@@ -20,6 +20,7 @@ fn requests() -> Vec<Request> {
         Request::Snapshot,
         Request::Symbols { modules: vec![0, 300], pace: Pace::Prompt, largest_file: 1 << 20 },
         Request::Changes { pace: Pace::Low },
+        Request::WindowEnd,
     ]
 }
 
@@ -55,6 +56,7 @@ fn responses() -> Vec<Response> {
         }],
         modules: vec![GuestModule { path: "/a".into(), build_id: vec![0xab, 0xcd] }],
         problems: vec!["x".into()],
+        cpu_ns: 7,
     };
     let symbols = vec![FunctionSymbol { offset: 16, size: 4, name: "f".into() }];
     vec![

@@ -68,6 +68,8 @@ struct Live {
     image: ProcessImage,
     /// Threads that have not ended; the image ends with the last.
     running: BTreeSet<u32>,
+    /// Threads that had ended when `forget_before` was called last.
+    gone: BTreeSet<u32>,
 }
 
 impl ProcessLog {
@@ -118,10 +120,28 @@ impl ProcessLog {
         }
     }
 
-    /// Mappings and threads for which there was no room. What was not read of a process counts as one.
+    /// Forgets what no record from `start` on can refer to: processes that ended before, and names of threads that had ended
+    /// at the last call. Those that ended later are kept if `is_hit`.
+    pub fn forget_before(&mut self, start: HostNs, is_hit: impl Fn(u32) -> bool) {
+        self.ended.retain(|image| start < image.end.unwrap_or(HostNs::MAX));
+        self.ended_and_hit = 0;
+        self.forget_ended(is_hit);
+        for Live { image, running, gone } in self.alive.values_mut() {
+            image.threads.retain(|tid, _| running.contains(tid) || !gone.contains(tid));
+            *gone = image.threads.keys().copied().filter(|tid| !running.contains(tid)).collect();
+        }
+    }
+
+    /// Mappings and threads for which there was no room since the last call. What was not read of a process counts as one.
+    pub fn take_left_out(&mut self) -> u64 {
+        std::mem::take(&mut self.left_out)
+    }
+
+    /// The images of the processes that `is_hit`, those still alive last.
     #[must_use]
-    pub fn left_out(&self) -> u64 {
-        self.left_out
+    pub fn images(&self, is_hit: impl Fn(u32) -> bool) -> Vec<ProcessImage> {
+        let alive = self.alive.values().map(|live| &live.image);
+        self.ended.iter().chain(alive).filter(|image| is_hit(image.pid)).cloned().collect()
     }
 
     /// Every image seen, those still alive last.
@@ -140,7 +160,7 @@ impl ProcessLog {
     fn insert(&mut self, image: ProcessImage) {
         self.kept += image.threads.len();
         let running = image.threads.keys().copied().collect();
-        self.alive.insert(image.pid, Live { image, running });
+        self.alive.insert(image.pid, Live { image, running, gone: BTreeSet::new() });
     }
 
     fn insert_within_budget(&mut self, mut image: ProcessImage) {
@@ -384,7 +404,7 @@ mod test {
         log.apply(event(6, 3, 3, map(0x1000, "/bin/sh")));
         log.count();
         assert!(log.kept <= MOST_FOR_ALL + 4000, "{} kept", log.kept);
-        let left_out = log.left_out();
+        let left_out = log.take_left_out();
         assert!(MOST_KEPT as u64 / 2 <= left_out + 10, "{left_out} left out");
         let others: Vec<_> =
             log.finish().into_iter().filter(|image| (2..4).contains(&image.pid)).collect();
@@ -401,6 +421,25 @@ mod test {
         log.forget_ended(|pid| pid == 5);
         let pids: Vec<_> = log.finish().iter().map(|image| image.pid).collect();
         assert_eq!(pids, [3, 1, 5]);
+    }
+
+    #[test]
+    fn what_no_later_record_can_refer_to_is_forgotten() {
+        let mut log = log_of(1..5);
+        log.apply(event(2, 2, 2, EventKind::Exit));
+        log.apply(event(3, 1, 11, EventKind::Fork { parent: 1 }));
+        log.apply(event(4, 1, 11, EventKind::Exit));
+        log.apply(event(12, 3, 3, EventKind::Exit));
+        let shown = |log: &ProcessLog| -> Vec<(u32, usize)> {
+            log.images(|_| true).iter().map(|image| (image.pid, image.threads.len())).collect()
+        };
+        assert_eq!(shown(&log), [(2, 1), (3, 1), (1, 2), (4, 1)]);
+        assert_eq!(log.images(|pid| pid == 2).len(), 1);
+        // A sample of the thread that has ended may still come.
+        log.forget_before(HostNs(10), |pid| pid == 3);
+        assert_eq!(shown(&log), [(3, 1), (1, 2), (4, 1)]);
+        log.forget_before(HostNs(20), |_| true);
+        assert_eq!(shown(&log), [(1, 1), (4, 1)]);
     }
 
     #[test]

@@ -30,6 +30,12 @@ impl Clock {
     pub fn to_host(self, guest_ns: u64) -> HostNs {
         HostNs(guest_ns.saturating_add_signed(self.host_minus_guest_ns)).min(HostNs::MAX)
     }
+
+    /// A time of the host on the guest's clock; 0: the guest was not there yet.
+    #[must_use]
+    pub fn to_guest(self, host: HostNs) -> u64 {
+        host.0.saturating_add_signed(self.host_minus_guest_ns.saturating_neg())
+    }
 }
 
 #[cfg(test)]
@@ -41,6 +47,7 @@ mod test {
         let clock = Clock { host_minus_guest_ns: -5, error_ns: 1 };
         assert_eq!(clock.to_host(12), HostNs(7));
         assert_eq!(clock.to_host(2), HostNs(0));
+        assert_eq!(clock.to_guest(HostNs(7)), 12);
         assert_eq!(clock.to_host(u64::MAX), HostNs::MAX);
     }
 }

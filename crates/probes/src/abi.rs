@@ -10,6 +10,9 @@ pub const STACK_DEPTH: usize = 64;
 pub(crate) const SAMPLE_BYTES: usize = 96;
 /// Where a sample record holds its stack's row; the kernel leaves 0xffffffff there.
 pub const STACK_FIELD: std::ops::Range<usize> = 84..88;
+
+/// Where a record has the number of its vCPU (little-endian `u32`), or `VCPU_NONE` or `VCPU_UNKNOWN`.
+pub const VCPU_FIELD: std::ops::Range<usize> = 72..76;
 /// `MAX_CPUS`.
 pub(crate) const MAX_CPUS: u32 = 2048;
 /// Name of the map behind the rings' heads.

@@ -42,6 +42,9 @@ pub enum ProbeError {
         /// Why.
         source: libbpf_rs::Error,
     },
+    /// The events did not take another period.
+    #[error("failed to change the sampling period")]
+    Period(#[source] std::io::Error),
     /// The kernel did not attach a tracing program.
     #[error("the kernel did not attach a tracing program: {0}")]
     Trace(#[source] libbpf_rs::Error),

@@ -22,7 +22,7 @@ mod switches;
 mod vcpus;
 mod vms;
 
-pub use abi::{RawStack, STACK_DEPTH, STACK_FIELD, VCPU_NONE, VCPU_UNKNOWN};
+pub use abi::{RawStack, STACK_DEPTH, STACK_FIELD, VCPU_FIELD, VCPU_NONE, VCPU_UNKNOWN};
 pub use clock::{now, unix_now_ns};
 pub use error::ProbeError;
 pub use exits::{ExitCounter, ExitLink};

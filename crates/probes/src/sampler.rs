@@ -1,6 +1,6 @@
 //! Loading the sampler, attaching it, and telling it which threads are vCPUs.
 
-use std::os::fd::{AsRawFd, IntoRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::path::Path;
 
 use libbpf_rs::query::ProgInfoIter;
@@ -104,6 +104,18 @@ impl<'a> Drained<'a> {
 #[derive(Debug)]
 pub struct SamplingEvents {
     _links: Vec<Link>,
+    events: Vec<OwnedFd>,
+}
+
+impl SamplingEvents {
+    /// Samples with another period from the next interrupts on: ns for cpu-clock, cycles for the cycle counter.
+    ///
+    /// # Errors
+    /// When the kernel refuses; some CPUs may have it then.
+    pub fn set_period(&self, period: u64) -> Result<(), ProbeError> {
+        let set = |event: &OwnedFd| set_period(event.as_fd(), period);
+        self.events.iter().try_for_each(set).map_err(ProbeError::Period)
+    }
 }
 
 impl Sampler {
@@ -162,8 +174,10 @@ impl Sampler {
         };
         let program = self.program(self.program)?;
         let mut links = Vec::with_capacity(self.options.cpus.len());
+        let mut events = Vec::with_capacity(self.options.cpus.len());
         for &cpu in &self.options.cpus {
             let fd = event.open(cpu)?;
+            events.push(fd.try_clone().map_err(ProbeError::Period)?);
             // libbpf's link closes the descriptor when it goes, and enables the event now.
             let link = program
                 .attach_perf_event(fd.as_raw_fd())
@@ -171,7 +185,7 @@ impl Sampler {
             let _owned_by_link = fd.into_raw_fd();
             links.push(link);
         }
-        Ok(SamplingEvents { _links: links })
+        Ok(SamplingEvents { _links: links, events })
     }
 
     /// All vCPUs of the machine, by walking all open files once.
@@ -252,6 +266,16 @@ pub fn loaded_programs() -> Vec<String> {
         .filter_map(|info| info.name.to_str().map(str::to_owned))
         .filter(|name| PROGRAMS.contains(&name.as_str()))
         .collect()
+}
+
+/// Gives an event another period, in the unit of `Event::period`. cpu-clock takes it at its next interrupt.
+fn set_period(event: BorrowedFd<'_>, period: u64) -> std::io::Result<()> {
+    let address = (&raw const period).expose_provenance() as u64;
+    // SAFETY: the descriptor is a perf event's, and the kernel reads one u64 from the address, which is that of `period`.
+    match unsafe { perf_event_open_sys::ioctls::PERIOD(event.as_raw_fd(), address) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    }
 }
 
 #[cfg(test)]

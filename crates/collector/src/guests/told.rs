@@ -6,8 +6,6 @@ use api::guest::{GuestMap, GuestModule, ModuleSymbols};
 use guest::{KnownMap, MAX_KEPT_BYTES, SessionError};
 use model::{Budget, Clock, HostNs};
 
-use crate::lock::PortLock;
-
 /// Boots of a guest that are told apart, and silences that are named: a guest may make up as many as it likes.
 const MAX_BOOTS: usize = 4;
 const MAX_SILENCES: usize = 20;
@@ -25,10 +23,12 @@ pub(crate) struct Told {
     pub(crate) silences: Vec<Silence>,
     /// When its first log began; `None`: it had none.
     pub(crate) log_began: Option<HostNs>,
-    /// Keeps the way to it ours, where there is one only.
-    pub(crate) port: Option<PortLock>,
     /// Why processes that ended meanwhile are not in the map.
     pub(crate) log_problem: Option<String>,
+    /// CPU time that it has used for its answers, ns.
+    pub(crate) cpu_ns: u64,
+    /// What the session says of that so far.
+    session_cpu_ns: u64,
     /// For all of that.
     room: Budget,
 }
@@ -43,7 +43,7 @@ pub(crate) struct Boot {
 }
 
 /// A time of which a guest told nothing.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Silence {
     pub(crate) from: HostNs,
     /// `None`: it said nothing any more.
@@ -88,10 +88,43 @@ impl Told {
             boots: Vec::new(),
             silences: Vec::new(),
             log_began: None,
-            port: None,
             log_problem: None,
+            cpu_ns: 0,
+            session_cpu_ns: 0,
             room: room.part(MAX_KEPT_BYTES),
         }
+    }
+
+    /// All of it.
+    pub(super) fn take(&mut self) -> Self {
+        let nothing = Self::within(&self.room);
+        std::mem::replace(self, nothing)
+    }
+
+    /// What counts for a window that began at `start`; what ended before is forgotten.
+    pub(super) fn for_window(&mut self, start: HostNs) -> Self {
+        let over = self.boots.iter().skip(1).take_while(|next| next.booted() <= start).count();
+        self.boots.drain(..over);
+        self.silences.retain(|silence| silence.until.is_none_or(|until| start < until));
+        let boots = self.boots.iter_mut().map(|boot| {
+            let map = boot.map.for_window(boot.clock.to_guest(start));
+            Boot { map, clock: boot.clock, ask_symbols_from: boot.ask_symbols_from }
+        });
+        Self {
+            boots: boots.collect(),
+            silences: self.silences.clone(),
+            log_began: self.log_began,
+            log_problem: self.log_problem.clone(),
+            cpu_ns: std::mem::take(&mut self.cpu_ns),
+            session_cpu_ns: 0,
+            room: self.room.clone(),
+        }
+    }
+
+    /// The session's thread has used so much so far.
+    fn count_cpu(&mut self, session_cpu_ns: u64) {
+        self.cpu_ns += session_cpu_ns.saturating_sub(self.session_cpu_ns);
+        self.session_cpu_ns = session_cpu_ns;
     }
 
     /// A session's first answer. An error: it is one boot too many.
@@ -100,6 +133,8 @@ impl Told {
         if !is_known && self.boots.len() == MAX_BOOTS {
             return Err(SessionError::Refused(format!("it booted more than {MAX_BOOTS} times")));
         }
+        self.session_cpu_ns = 0;
+        self.count_cpu(map.cpu_ns);
         let now = clock.to_host(map.now_ns);
         if let Some(silence) = self.silences.last_mut() {
             silence.until.get_or_insert(now);
@@ -117,6 +152,7 @@ impl Told {
     }
 
     pub(super) fn add(&mut self, map: GuestMap, clock: Clock) {
+        self.count_cpu(map.cpu_ns);
         if let Some(boot) = self.boots.last_mut() {
             boot.map.add(map);
             boot.clock = clock;
@@ -212,5 +248,33 @@ mod test {
         let boots = [("a", 1), ("b", 2), ("c", 3), ("d", 4)];
         let times = [(1001, Some(1002)), (1002, Some(1003)), (1003, Some(1004)), (1004, None)];
         check_told("a@1 - b@2 - c@3 - d@4 - e@5 -", &boots, &times);
+    }
+
+    #[test]
+    fn a_window_has_its_own_time_and_the_next_one_what_goes_on() {
+        let clock = Clock { host_minus_guest_ns: 1000, error_ns: 0 };
+        let later = Clock { host_minus_guest_ns: 1500, ..clock };
+        let mut told = Told::within(&Budget::new(1 << 20));
+        let image = |id, end_ns| GuestImage { id, pid: id + 1, end_ns, ..GuestImage::default() };
+        let map = |boot_id: &str, now_ns, images, cpu_ns| GuestMap {
+            boot_id: boot_id.to_owned(),
+            now_ns,
+            images,
+            cpu_ns,
+            ..GuestMap::default()
+        };
+        let images = vec![image(0, None), image(1, Some(5)), image(2, Some(30))];
+        told.begin(map("a", 10, images, 7), clock).unwrap();
+        told.lose("silent".to_owned());
+        let shown = |window: &Told| -> (Vec<usize>, usize, u64) {
+            let images = window.boots.iter().map(|boot| boot.map.clone().into_map().0.images.len());
+            (images.collect(), window.silences.len(), window.cpu_ns)
+        };
+        assert_eq!(shown(&told.for_window(HostNs(1010))), (vec![2], 1, 7));
+        told.begin(map("b", 20, vec![image(0, None)], 3), later).unwrap();
+        told.add(map("b", 40, Vec::new(), 5), later);
+        // Both boots are in it, and the silence between them.
+        assert_eq!(shown(&told.for_window(HostNs(1020))), (vec![2, 1], 1, 5));
+        assert_eq!(shown(&told.for_window(HostNs(1600))), (vec![1], 0, 0));
     }
 }

@@ -1,6 +1,5 @@
 //! Sessions with a drawn kernel: a clock that the test moves, rings that it fills, vCPUs that it makes up.
 
-use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
 use model::{
@@ -9,6 +8,7 @@ use model::{
 use probes::{Drained, FoundVcpu, ProbeError, RingCounters, VcpuSnapshot};
 
 use super::*;
+use crate::guests::Log;
 use crate::plan::Exits;
 use crate::sink::MemorySink;
 use crate::{GuestError, Roots};
@@ -29,7 +29,8 @@ struct Drawn {
     look_fails: bool,
     /// Room in the table of vCPUs.
     room: usize,
-    watched: BTreeSet<Tid>,
+    /// By thread: the number that records are to have.
+    watched: BTreeMap<Tid, u32>,
     sampling: bool,
     exits: Vec<ExitCount>,
     switches: Vec<Switch>,
@@ -121,10 +122,10 @@ impl Sources for DrawnKernel {
         })
     }
 
-    fn watch(&self, tid: Tid, _vcpu: &FoundVcpu, _row: VcpuId) -> Result<(), ProbeError> {
+    fn watch(&self, tid: Tid, _vcpu: &FoundVcpu, number: u32) -> Result<(), ProbeError> {
         self.with(|drawn| {
             if drawn.watched.len() < drawn.room {
-                drawn.watched.insert(tid);
+                drawn.watched.insert(tid, number);
                 return Ok(());
             }
             let source = std::io::Error::other("too many vCPUs");
@@ -279,7 +280,7 @@ fn windows_follow_one_another_without_a_lost_sample() {
     }
     let mut sink = host.sink();
     let kernel = host.kernel.clone();
-    let (end, _) = host.session.end(&mut sink).unwrap();
+    let end = host.session.end(&mut sink).unwrap().window;
     for (cpu, mut all) in [0, 1].into_iter().zip(all) {
         all.extend(times(&sink, cpu));
         let written = kernel.counters(cpu).written;
@@ -292,7 +293,9 @@ fn windows_follow_one_another_without_a_lost_sample() {
 
 #[test]
 fn a_window_has_its_own_counts() {
-    let mut host = Host::sampling(DrawnKernel::new());
+    let kernel = DrawnKernel::new();
+    kernel.vcpu(0);
+    let mut host = Host::sampling(kernel);
     let exit = |count| ExitCount { vcpu: VcpuId(0), reason: 0x78, count };
     let mut window = |dropped, exits| {
         host.kernel.with(|drawn| {
@@ -310,18 +313,21 @@ fn a_window_has_its_own_counts() {
 #[test]
 fn exits_are_those_of_the_window_s_time() {
     let kernel = DrawnKernel::new();
+    kernel.vcpu(0);
     let exit = |count| vec![ExitCount { vcpu: VcpuId(0), reason: 0x78, count }];
     kernel.with(|drawn| drawn.exits = exit(7));
     let host = Host::sampling(kernel);
     host.kernel.with(|drawn| drawn.exits = exit(27));
     let mut sink = host.sink();
-    let (end, _) = host.session.end(&mut sink).unwrap();
+    let end = host.session.end(&mut sink).unwrap().window;
     assert_eq!(end.exits, exit(20));
 }
 
 #[test]
 fn switches_belong_to_the_window_of_their_time() {
-    let mut host = Host::sampling(DrawnKernel::new());
+    let kernel = DrawnKernel::new();
+    kernel.vcpu(0);
+    let mut host = Host::sampling(kernel);
     let now = host.kernel.now().0;
     let event = SwitchEvent::Wake { throttled: false };
     let switch = |ns| Switch { time: HostNs(now + ns), cpu: CpuId(0), vcpu: VcpuId(0), event };
@@ -329,7 +335,10 @@ fn switches_belong_to_the_window_of_their_time() {
     let (mut first, mut second) = (host.sink(), host.sink());
     host.session.cut(&mut first).unwrap();
     host.session.poll(&mut second).unwrap();
-    assert_eq!((first.switches, second.switches), (vec![switch(0)], vec![switch(1 << 40)]));
+    let wakes = |sink: MemorySink| -> Vec<Switch> {
+        sink.switches.into_iter().filter(|switch| switch.event == event).collect()
+    };
+    assert_eq!((wakes(first), wakes(second)), (vec![switch(0)], vec![switch(1 << 40)]));
 }
 
 #[test]
@@ -374,9 +383,10 @@ fn a_guest_that_can_not_be_asked_is_its_own_note() {
     kernel.vcpu(0);
     let host = Host::sampling(kernel);
     let mut sink = host.sink();
-    let (_, end) = host.session.end(&mut sink).unwrap();
-    let answers = end.guests.finish();
-    assert!(matches!(answers[0].1, Err(GuestError::NoChannel)));
+    let end = host.session.end(&mut sink).unwrap();
+    let mut answers = end.guests.tell(HostNs(0), Log::Ends);
+    let answer = answers.remove(0).1.wait();
+    assert!(matches!(answer.unwrap_err().as_ref(), GuestError::NoChannel));
 }
 
 #[test]
@@ -421,3 +431,6 @@ fn a_full_disk_ends_it_and_loses_nothing_that_was_stored() {
     assert!(stored < times.len());
     assert!(times.windows(2).all(|pair| pair[1] - pair[0] == PERIOD_NS), "{times:?}");
 }
+
+#[path = "many_windows_test.rs"]
+mod many_windows;

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use model::{ExitCount, Header, HostNs, Switch, Throttling, Trigger, VcpuId};
+use model::{ExitCount, Header, HostNs, Switch, Throttling, Trigger, Vcpu, VcpuId, Vm};
 use probes::{Drained, RingCounters};
 use recording::RECORD_SIZE;
 
 use super::Session;
 use crate::CollectError;
 use crate::sink::Sink;
+use crate::vm_table::VmTable;
 
 /// What belongs to the window under way.
 #[derive(Debug, Default)]
@@ -21,7 +22,10 @@ pub(super) struct WindowState {
     n_samples: BTreeMap<u32, u64>,
     /// At its begin.
     before: KernelCounters,
+    /// By the kernel's number of the vCPU.
     exits_before: BTreeMap<(VcpuId, u32), u64>,
+    /// For records with rows in the place of numbers.
+    room: Vec<u8>,
 }
 
 /// What the kernel has counted since the session began.
@@ -54,6 +58,10 @@ pub(super) enum After {
 pub(crate) struct WindowEnd {
     /// Its bounds are `start` and `end`; its counters are the window's, its notes the session's so far.
     pub(crate) header: Header,
+    pub(crate) vms: Vec<Vm>,
+    /// What tells each VM from others for good.
+    pub(crate) identities: Vec<String>,
+    pub(crate) vcpus: Vec<Vcpu>,
     pub(crate) throttling: Vec<Throttling>,
     pub(crate) exits: Vec<ExitCount>,
 }
@@ -83,11 +91,12 @@ impl Session {
         until: HostNs,
         after: After,
     ) -> Result<(), CollectError> {
-        let (window, cpus) = (&mut self.window, &self.header.cpus);
+        let (window, cpus, numbers) = (&mut self.window, &self.header.cpus, &self.vms.numbers);
         let mut store = |cpu_idx: usize, drained: &Drained<'_>| {
             let n = (drained.records.len() / RECORD_SIZE) as u64;
             *window.n_samples.entry(cpus[cpu_idx]).or_default() += n;
-            sink.samples(cpu_idx, drained)
+            let records = numbers.to_rows(drained.records, &mut window.room);
+            sink.samples(cpu_idx, &Drained::new(records, drained.stacks()))
         };
         for Carried { cpu_idx, records, stacks } in std::mem::take(&mut window.carried) {
             store(cpu_idx, &Drained::new(&records, stacks.as_deref()))?;
@@ -102,7 +111,11 @@ impl Session {
                 }
                 if taken.records.is_empty() { Ok(()) } else { store(cpu_idx, &taken) }
             })?;
+            let known = window.switches.len();
             self.sources.drain_switches(*cpu, &mut window.switches);
+            for switch in &mut window.switches[known..] {
+                switch.vcpu = numbers.row(switch.vcpu).unwrap_or(VcpuId(u32::MAX));
+            }
         }
         let is_later = |switch: &mut Switch| after == After::Carry && until < switch.time;
         let later: Vec<Switch> = window.switches.extract_if(.., is_later).collect();
@@ -118,7 +131,15 @@ impl Session {
         let mut header = self.header.clone();
         header.counters = self.counters(&now);
         self.window.before = now;
-        WindowEnd { header, throttling: self.throttling.take_readings(), exits }
+        let VmTable { vms, vcpus, identities, .. } = &self.vms;
+        WindowEnd {
+            header,
+            vms: vms.clone(),
+            identities: identities.clone(),
+            vcpus: vcpus.clone(),
+            throttling: self.throttling.take_readings(),
+            exits,
+        }
     }
 
     /// Everything that was lost in the window, by name.
@@ -159,13 +180,15 @@ impl Session {
 
     /// Exits since the last call, which is at a window's begin: both ends are the window's, to the time of a call.
     pub(super) fn exits(&mut self) -> Vec<ExitCount> {
-        let so_far = self.sources.exits(self.vms.vcpus.len());
+        let so_far = self.sources.exits(self.vms.numbers.len());
         let mut exits = so_far.clone();
-        for exit in &mut exits {
+        exits.retain_mut(|exit| {
             let before = self.window.exits_before.get(&(exit.vcpu, exit.reason));
             exit.count -= before.copied().unwrap_or(0).min(exit.count);
-        }
-        exits.retain(|exit| 0 < exit.count);
+            let row = self.vms.numbers.row(exit.vcpu);
+            exit.vcpu = row.unwrap_or(exit.vcpu);
+            0 < exit.count && row.is_some()
+        });
         self.window.exits_before =
             so_far.into_iter().map(|exit| ((exit.vcpu, exit.reason), exit.count)).collect();
         exits

@@ -10,6 +10,7 @@ use api::guest::{
     Pace, Response, VERSION,
 };
 use model::GuestVirt;
+use rustix::time::ClockId;
 
 use super::kcore::Kcore;
 use super::kernel::{Kernel, read_kernel};
@@ -35,8 +36,10 @@ pub(crate) struct Reader {
     /// What was told already.
     told_modules: usize,
     told_kernel: Option<Arc<Kernel>>,
-    /// Whether the kernel was looked at: only the first answer and the last one do.
+    /// Whether the kernel was looked at: only the first answer, the last one and those at the ends of windows do.
     is_begun: bool,
+    /// CPU time of this thread when the session began.
+    cpu_before_ns: u64,
 }
 
 /// What stays as it is while the guest is up, read once for all sessions: the kernel's symbols (unless modules come or go)
@@ -106,7 +109,7 @@ impl Tasks {
 impl Reader {
     /// A reader of the guest that `boot` is of.
     pub(crate) fn new(boot: Arc<Mutex<OfThisBoot>>) -> Self {
-        Self { boot, ..Self::default() }
+        Self { boot, cpu_before_ns: cpu_ns(), ..Self::default() }
     }
 
     /// Starts a log and notes who is alive. When it began, and why it will not be complete.
@@ -148,6 +151,20 @@ impl Reader {
         map
     }
 
+    /// The same, and what the log has nothing of: modules that the kernel loaded, kernel threads that are there now.
+    pub(crate) fn window_end(&mut self) -> GuestMap {
+        let mut map = self.changes(Pace::Low);
+        self.tell_kernel(&mut map);
+        if let (Some(tasks), Some((_, timeline))) = (&self.tasks, &mut self.log) {
+            let walked = tasks.walk();
+            let alive = walked.kernel_threads.into_iter().map(kernel_thread).collect();
+            map.kernel_threads.extend(timeline.kernel_threads(alive));
+            map.problems.extend(walked.problem.map(str::to_owned));
+        }
+        map.cpu_ns = cpu_ns().saturating_sub(self.cpu_before_ns);
+        map
+    }
+
     /// What was not told yet, and who is alive now; ends the log.
     pub(crate) fn snapshot(&mut self) -> GuestMap {
         let mut map = self.new_map();
@@ -180,6 +197,7 @@ impl Reader {
             version: VERSION,
             boot_id: first_line(Path::new("/proc/sys/kernel/random/boot_id")),
             kernel_release: first_line(Path::new("/proc/sys/kernel/osrelease")),
+            cpu_ns: cpu_ns().saturating_sub(self.cpu_before_ns),
             ..GuestMap::default()
         }
     }
@@ -256,17 +274,25 @@ impl Reader {
         let Some(tasks) = &self.tasks else { return Default::default() };
         let walked = tasks.walk();
         problems.extend(walked.problem.map(str::to_owned));
-        let kernel_thread = |thread: KernelThread| GuestKernelThread {
-            tid: thread.tid,
-            name: thread.name,
-            stack: thread.stack,
-            start_ns: Some(thread.start_ns),
-            end_ns: None,
-        };
         let kernel_threads = walked.kernel_threads.into_iter().map(kernel_thread).collect();
         let processes: Vec<Process> = walked.processes;
         (processes::images(Path::new("/proc"), processes, &mut self.modules), kernel_threads)
     }
+}
+
+fn kernel_thread(thread: KernelThread) -> GuestKernelThread {
+    GuestKernelThread {
+        tid: thread.tid,
+        name: thread.name,
+        stack: thread.stack,
+        start_ns: Some(thread.start_ns),
+        end_ns: None,
+    }
+}
+
+/// CPU time of this thread, which answers one host.
+fn cpu_ns() -> u64 {
+    crate::clock_ns(ClockId::ThreadCPUTime)
 }
 
 /// Of an answer, with room for what is not counted.

@@ -55,6 +55,7 @@ pub(crate) fn map() -> GuestMap {
         kernel_threads: (0..8).map(kernel_thread).collect(),
         modules: (0..4).map(module).collect(),
         problems: vec!["one".into()],
+        cpu_ns: 9,
     }
 }
 

@@ -1,0 +1,165 @@
+//! What a worker is to do next, and whether its VM is still there.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use api::guest::ModuleSymbols;
+use model::HostNs;
+
+use super::{Answered, Log};
+
+/// What a worker is to do.
+#[derive(Debug)]
+pub(super) enum Order {
+    /// Tell what counts for a window.
+    Tell {
+        /// The window's begin.
+        start: HostNs,
+        log: Log,
+        answer: Sender<Answered>,
+        /// For the answer: the way to ask for more.
+        handle: Handle,
+    },
+    /// Get symbols.
+    Symbols(SymbolOrder),
+    /// Look at what has changed.
+    Wake,
+}
+
+/// Which symbols to get.
+#[derive(Debug)]
+pub(super) struct SymbolOrder {
+    /// The session that numbered the modules.
+    pub(super) session: u32,
+    pub(super) modules: Vec<u32>,
+    pub(super) answer: std::sync::mpsc::SyncSender<ModuleSymbols>,
+}
+
+/// A worker's end.
+#[derive(Debug)]
+pub(super) struct Inbox {
+    orders: Receiver<Order>,
+    shared: Arc<Shared>,
+}
+
+/// The other end. A worker ends when nobody has this any more.
+#[derive(Debug, Clone)]
+pub(super) struct Handle {
+    orders: Sender<Order>,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Since when somebody waits for an answer.
+    asked: Option<Instant>,
+    /// How long the guest was waited for before anything was sampled.
+    waited: Duration,
+    is_gone: bool,
+}
+
+/// Why a worker goes on.
+#[derive(Debug)]
+pub(super) enum Woken {
+    /// It has waited long enough.
+    Time,
+    /// It is to do this.
+    Order(Order),
+    /// Nobody wants to know any more.
+    Unwanted,
+}
+
+pub(super) fn pair() -> (Handle, Inbox) {
+    let (sender, orders) = channel();
+    let shared = Arc::<Shared>::default();
+    (Handle { orders: sender, shared: Arc::clone(&shared) }, Inbox { orders, shared })
+}
+
+impl Inbox {
+    /// Waits for an order, or `limit`.
+    pub(super) fn wait(&self, limit: Duration) -> Woken {
+        match self.orders.recv_timeout(limit) {
+            Ok(Order::Wake) | Err(RecvTimeoutError::Timeout) => Woken::Time,
+            Ok(order) => Woken::Order(order),
+            Err(RecvTimeoutError::Disconnected) => Woken::Unwanted,
+        }
+    }
+
+    /// Whether the VM has ended: its channel may lead to another one by now.
+    pub(super) fn is_gone(&self) -> bool {
+        self.shared.state().is_gone
+    }
+
+    /// How long the guest has been waited for, before sampling and since the order came that waits.
+    pub(super) fn waited(&self) -> Duration {
+        let state = self.shared.state();
+        state.asked.map_or(Duration::ZERO, |asked| state.waited + asked.elapsed())
+    }
+
+    /// Nobody waits any more.
+    pub(super) fn answered(&self) {
+        self.shared.state().asked = None;
+    }
+}
+
+impl Handle {
+    /// The worker's own end only goes with its thread: then nobody answers.
+    pub(super) fn order(&self, order: Order) {
+        if matches!(order, Order::Tell { .. }) {
+            self.shared.state().asked.get_or_insert(Instant::now());
+        }
+        let _ = self.orders.send(order);
+    }
+
+    pub(super) fn vm_gone(&self) {
+        self.shared.state().is_gone = true;
+        self.order(Order::Wake);
+    }
+
+    pub(super) fn was_waited_for(&self, time: Duration) {
+        self.shared.state().waited = time;
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn workers_are_woken_by_orders_and_ends() {
+        let moment = Duration::from_millis(1);
+        let hour = Duration::from_secs(3600);
+        let (handle, inbox) = pair();
+        assert!(matches!(inbox.wait(moment), Woken::Time));
+        assert_eq!(inbox.waited(), Duration::ZERO);
+        handle.was_waited_for(hour);
+        let (answer, _answers) = channel();
+        handle.order(Order::Tell {
+            start: HostNs(1),
+            log: Log::GoesOn,
+            answer,
+            handle: handle.clone(),
+        });
+        assert!(hour <= inbox.waited());
+        assert!(matches!(inbox.wait(hour), Woken::Order(Order::Tell { .. })));
+        inbox.answered();
+        assert_eq!(inbox.waited(), Duration::ZERO);
+        handle.clone().vm_gone();
+        assert!(inbox.is_gone());
+        assert!(matches!(inbox.wait(hour), Woken::Time));
+        drop(handle);
+        assert!(matches!(inbox.wait(hour), Woken::Unwanted));
+    }
+}

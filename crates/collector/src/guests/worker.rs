@@ -1,0 +1,389 @@
+//! What a worker does with one guest.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
+
+use api::guest::{GuestMap, GuestModule, Pace};
+use guest::{Channel, Limits, LogBegin, Session, SessionError};
+use host::vms::VmProcess;
+use model::{Budget, BuildId, Clock, HostNs};
+use symbols::{GuestChild, Store};
+
+use super::inbox::{Inbox, Order, SymbolOrder, Woken};
+use super::{Answer, Answered, Asker, Log, Told, channel, via};
+use crate::GuestError;
+use crate::lock::PortLock;
+
+/// Between two tries to reach a guest. Each that it leaves without an answer in time doubles it: it may be at work on it.
+const RETRY: Duration = Duration::from_secs(2);
+const RETRY_AT_MOST: Duration = Duration::from_secs(32);
+/// To try again where a guest answered with nonsense: reading as much as one may send takes a second of CPU time.
+const RETRY_NONSENSE: Duration = Duration::from_secs(3600);
+
+/// Between two questions while sampling; and how late an answer is when the guest may have booted again.
+const PACE: Duration = Duration::from_secs(4);
+/// Each answer without news doubles it.
+const PACE_AT_MOST: Duration = Duration::from_secs(16);
+
+/// For symbols before anything is sampled: if the guest is gone at the end, these functions have names all the same.
+const EARLY_SYMBOLS: Duration = Duration::from_secs(1);
+
+/// To begin a session while sampling; nobody waits for it.
+const BEGIN_LIMIT: Duration = Duration::from_secs(10);
+
+/// Even if all its time was waited for before: a guest may have come up meanwhile.
+const LAST_TRY_AT_LEAST: Duration = Duration::from_secs(1);
+
+/// Whoever waits for nothing but orders.
+const FOREVER: Duration = Duration::from_secs(1 << 30);
+
+/// One guest's worker.
+#[derive(Debug)]
+pub(super) struct Worker {
+    process: VmProcess,
+    limits: Limits,
+    locks: PathBuf,
+    store: Option<Store>,
+    inbox: Inbox,
+    child: GuestChild,
+    told: Told,
+    /// Keeps the way to it ours, where there is one only.
+    port: Option<PortLock>,
+    session: Option<Session>,
+    /// So many there were.
+    sessions: u32,
+    /// To the next question, or try.
+    pause: Duration,
+    /// Why it could not be asked the last time.
+    error: Option<Arc<GuestError>>,
+}
+
+impl Worker {
+    pub(super) fn new(
+        process: &VmProcess,
+        limits: &Limits,
+        locks: &Path,
+        store: Option<Store>,
+        room: &Budget,
+        inbox: Inbox,
+    ) -> Self {
+        Self {
+            process: process.clone(),
+            limits: limits.clone(),
+            locks: locks.to_owned(),
+            store,
+            inbox,
+            child: GuestChild::default(),
+            told: Told::within(room),
+            port: None,
+            session: None,
+            sessions: 0,
+            pause: RETRY,
+            error: None,
+        }
+    }
+
+    /// Asks from now on, and answers. `tried` is told when the first try is over.
+    pub(super) fn follow(mut self, tried: Sender<()>) {
+        match channel(&self.process) {
+            Ok(channel) => {
+                let begun = self.begin(&channel, self.limits.time);
+                let kept = begun.and_then(|()| Ok(self.keep_early_symbols(&channel)?));
+                kept.unwrap_or_else(|error| self.lose(error));
+                report_try(tried);
+                let first = if self.session.is_some() { PACE } else { RETRY };
+                self.work(Some(&channel), first);
+            }
+            Err(error) => {
+                self.error = Some(Arc::new(error));
+                report_try(tried);
+                self.work(None, FOREVER);
+            }
+        }
+    }
+
+    /// Asks when it is to tell, and not before.
+    pub(super) fn answer_once(mut self) {
+        let channel = channel(&self.process).map_err(|error| self.error = Some(Arc::new(error)));
+        self.work(channel.ok().as_ref(), FOREVER);
+    }
+
+    fn work(&mut self, channel: Option<&Channel>, first: Duration) {
+        let mut due = Instant::now() + first;
+        self.pause = first;
+        loop {
+            let woken = self.inbox.wait(due.saturating_duration_since(Instant::now()));
+            if self.inbox.is_gone() && self.pause != FOREVER {
+                // Its channel may lead to another guest by now.
+                self.lose(GuestError::EndedMeanwhile);
+                self.pause = FOREVER;
+                due = Instant::now() + FOREVER;
+            }
+            let channel = channel.filter(|_| !self.inbox.is_gone());
+            match woken {
+                Woken::Unwanted => return,
+                Woken::Order(Order::Tell { start, log, answer, handle }) => {
+                    if let Some(channel) = channel {
+                        self.bring_up_to_date(channel, log);
+                    }
+                    let answered = self.answer(start, log, |session, numbers| Asker {
+                        handle,
+                        session,
+                        numbers,
+                    });
+                    self.inbox.answered();
+                    // Whoever asked may be gone.
+                    let _ = answer.send(answered);
+                }
+                Woken::Order(Order::Symbols(order)) => self.send_symbols(order),
+                Woken::Order(Order::Wake) | Woken::Time => {
+                    if let Some(channel) = channel.filter(|_| due <= Instant::now()) {
+                        self.pause = self.ask(channel);
+                        due = Instant::now() + self.pause;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Asks what is new, or tries to reach it again. How long to wait then.
+    fn ask(&mut self, channel: &Channel) -> Duration {
+        let Some(session) = self.session.take() else { return self.try_again(channel) };
+        match self.ask_news(session, channel) {
+            Ok(true) => PACE,
+            Ok(false) => PACE_AT_MOST.min(self.pause * 2),
+            Err(error) => {
+                let is_nonsense = error.is_nonsense();
+                self.lose(error.into());
+                if is_nonsense { RETRY_NONSENSE } else { RETRY }
+            }
+        }
+    }
+
+    fn try_again(&mut self, channel: &Channel) -> Duration {
+        let limit = self.limits.time.min(BEGIN_LIMIT);
+        let asked = Instant::now();
+        match self.begin(channel, limit) {
+            Ok(()) => PACE,
+            Err(error) => {
+                let is_nonsense =
+                    matches!(&error, GuestError::Session(error) if error.is_nonsense());
+                self.lose(error);
+                match is_nonsense {
+                    true => RETRY_NONSENSE,
+                    false if asked.elapsed() < limit => RETRY,
+                    false => (self.pause * 2).clamp(RETRY, RETRY_AT_MOST),
+                }
+            }
+        }
+    }
+
+    /// Has the guest begin its log and tell its map, each within `limit`.
+    fn begin(&mut self, channel: &Channel, limit: Duration) -> Result<(), GuestError> {
+        self.take_port(channel)?;
+        let mut session = Session::open_within(channel, &self.limits, limit, self.child.clone())?;
+        let LogBegin { guest_ns, problem } = session.start_log()?;
+        let map = session.changes(limit)?;
+        self.told.begin(map, session.clock())?;
+        self.told.log_began.get_or_insert(session.clock().to_host(guest_ns));
+        self.told.log_problem = self.told.log_problem.take().or(problem);
+        self.keep(session);
+        Ok(())
+    }
+
+    fn keep(&mut self, session: Session) {
+        self.session = Some(session);
+        self.sessions += 1;
+    }
+
+    fn lose(&mut self, error: GuestError) {
+        self.told.lose(error.to_string());
+        self.error = Some(Arc::new(error));
+        self.session = None;
+    }
+
+    fn take_port(&mut self, channel: &Channel) -> Result<(), GuestError> {
+        if self.port.is_none() {
+            self.port = PortLock::of(channel, &self.locks)?;
+        }
+        Ok(())
+    }
+
+    /// Asks what is new, and perhaps for a file's symbols. Whether there was anything.
+    fn ask_news(&mut self, mut session: Session, channel: &Channel) -> Result<bool, SessionError> {
+        let mut is_patient = self.patience(channel, session.clock());
+        let map = session.changes_while_sampled(PACE, &mut is_patient)?;
+        drop(is_patient);
+        let is_news = has_news(&map);
+        self.told.add(map, session.clock());
+        let is_stored = is_stored(self.store.as_ref());
+        let boot = self.told.boots.last_mut();
+        if let Some(module) =
+            boot.and_then(|boot| boot.next_module_in_time(Instant::now(), is_stored))
+        {
+            self.keep_symbols(module, Pace::Low, &mut session, channel)?;
+        }
+        self.session = Some(session);
+        Ok(is_news)
+    }
+
+    /// Asks for what a window's end needs.
+    fn bring_up_to_date(&mut self, channel: &Channel, log: Log) {
+        if let Some(session) = self.session.take() {
+            let asked = match log {
+                Log::GoesOn => self.ask_at_window_end(session, channel),
+                Log::Ends => self.ask_the_rest(session),
+            };
+            asked.unwrap_or_else(|error| self.lose(error.into()));
+        }
+        if log == Log::Ends && self.session.is_none() {
+            self.last_try(channel).unwrap_or_else(|error| self.lose(error));
+        }
+    }
+
+    fn ask_at_window_end(
+        &mut self,
+        mut session: Session,
+        channel: &Channel,
+    ) -> Result<(), SessionError> {
+        let mut is_patient = self.patience(channel, session.clock());
+        let map = session.window_end(PACE, &mut is_patient)?;
+        drop(is_patient);
+        self.told.add(map, session.clock());
+        self.session = Some(session);
+        if self.told.boots.last().is_some_and(|boot| boot.map.is_crowded()) {
+            // A port has one user at a time.
+            self.session = None;
+            let limit = self.limits.time.min(BEGIN_LIMIT);
+            self.begin(channel, limit).unwrap_or_else(|error| self.lose(error));
+        }
+        Ok(())
+    }
+
+    fn ask_the_rest(&mut self, mut session: Session) -> Result<(), SessionError> {
+        let map = session.snapshot()?;
+        self.told.add(map, session.clock());
+        self.session = Some(session);
+        Ok(())
+    }
+
+    /// After the end: a guest that could not be reached may be by now. If not, what it told before counts.
+    fn last_try(&mut self, channel: &Channel) -> Result<(), GuestError> {
+        // One limit for what is waited for before and after sampling.
+        let left = self.limits.time.saturating_sub(self.inbox.waited()).max(LAST_TRY_AT_LEAST);
+        self.take_port(channel)?;
+        let deadline = Instant::now() + left;
+        let mut session = Session::open_within(channel, &self.limits, left, self.child.clone())?;
+        let left = deadline.saturating_duration_since(Instant::now());
+        let map = session.snapshot_within(left)?;
+        self.told.begin(map, session.clock())?;
+        self.keep(session);
+        Ok(())
+    }
+
+    fn answer(
+        &mut self,
+        start: HostNs,
+        log: Log,
+        asker: impl FnOnce(u32, std::collections::BTreeMap<u32, u32>) -> Asker,
+    ) -> Answered {
+        let Some(last) = self.told.boots.last() else {
+            let error = self.error.clone();
+            return Err(error.unwrap_or_else(|| Arc::new(GuestError::EndedMeanwhile)));
+        };
+        let numbers = last.map.numbers_in_session();
+        let told = match log {
+            Log::GoesOn => self.told.for_window(start),
+            Log::Ends => self.told.take(),
+        };
+        let via = channel(&self.process).map_or("", |channel| via(&channel));
+        let asker = self.session.is_some().then(|| asker(self.sessions, numbers));
+        Ok(Answer { told, via, asker, child: self.child.clone() })
+    }
+
+    fn send_symbols(&mut self, order: SymbolOrder) {
+        // Another session has other numbers.
+        let session = self.session.as_mut().filter(|_| order.session == self.sessions);
+        if let Some(session) = session {
+            session.symbols(&order.modules, &mut |symbols| {
+                // Whoever asked may be gone.
+                let _ = order.answer.send(symbols);
+            });
+        }
+    }
+
+    /// Whether to wait on for a guest that is late: it may be busy, and giving it up loses its log. Not if it has booted again
+    /// meanwhile. By vsock it can be asked that beside its answer.
+    fn patience<'a>(&'a self, channel: &'a Channel, clock: Clock) -> impl FnMut() -> bool + 'a {
+        let asked = Instant::now();
+        move || {
+            let waited = asked.elapsed().max(self.inbox.waited());
+            let is_over = self.limits.time <= waited || self.inbox.is_gone();
+            !is_over && !self.has_other_clock(channel, clock)
+        }
+    }
+
+    fn has_other_clock(&self, channel: &Channel, clock: Clock) -> bool {
+        /// Far more than clocks drift apart, and than a boot takes.
+        const OTHER_NS: u64 = 1_000_000_000;
+        const HELLO_LIMIT: Duration = Duration::from_secs(1);
+        let Channel::Vsock { .. } = channel else { return false };
+        let child = self.child.clone();
+        Session::open_within(channel, &self.limits, HELLO_LIMIT, child).is_ok_and(|session| {
+            let now_ns = session.clock().host_minus_guest_ns;
+            OTHER_NS < now_ns.abs_diff(clock.host_minus_guest_ns)
+        })
+    }
+
+    /// The symbols of one file after the other, for a while.
+    fn keep_early_symbols(&mut self, channel: &Channel) -> Result<(), SessionError> {
+        let began = Instant::now();
+        let Some(mut session) = self.session.take() else { return Ok(()) };
+        while began.elapsed() < EARLY_SYMBOLS && !self.inbox.is_gone() {
+            let is_stored = is_stored(self.store.as_ref());
+            let next = self.told.boots.last_mut().and_then(|boot| boot.map.next_module(is_stored));
+            let Some(module) = next else { break };
+            self.keep_symbols(module, Pace::Prompt, &mut session, channel)?;
+        }
+        self.session = Some(session);
+        Ok(())
+    }
+
+    fn keep_symbols(
+        &mut self,
+        module: u32,
+        pace: Pace,
+        session: &mut Session,
+        channel: &Channel,
+    ) -> Result<(), SessionError> {
+        let mut is_patient = self.patience(channel, session.clock());
+        let symbols = session.early_symbols(module, pace, PACE, &mut is_patient);
+        drop(is_patient);
+        match symbols {
+            Ok(symbols) => self.told.keep(symbols),
+            // It may be asked for the others.
+            Err(SessionError::Refused(_)) => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+}
+
+/// Whether nobody needs to ask for a file's symbols.
+fn is_stored(store: Option<&Store>) -> impl Fn(&GuestModule) -> bool + '_ {
+    move |module| {
+        let build_id = BuildId::new(&module.build_id);
+        store.zip(build_id).is_some_and(|(store, id)| store.has(&id))
+    }
+}
+
+fn has_news(map: &GuestMap) -> bool {
+    !(map.images.is_empty() && map.kernel_threads.is_empty() && map.modules.is_empty())
+}
+
+/// Tells whoever waits for first tries; nobody may be waiting any more.
+fn report_try(tried: Sender<()>) {
+    let _ = tried.send(());
+}
