@@ -42,6 +42,7 @@ enum Command {
         /// The folder
         dir: std::path::PathBuf,
     },
+    Agent(commands::agent::Args),
 }
 
 fn main() -> std::process::ExitCode {
@@ -68,6 +69,7 @@ fn main() -> std::process::ExitCode {
         Command::Manuals { dir } => {
             manuals::write::<Cli>(&dir).map(|()| std::process::ExitCode::SUCCESS)
         }
+        Command::Agent(args) => commands::agent::run(&args),
     };
     match result {
         Ok(code) => code,

@@ -252,6 +252,11 @@ impl Recorder {
         self.session.set_period(period_ns)
     }
 
+    /// Notes something about the host in the window under way.
+    pub fn note(&mut self, text: String) {
+        self.session.note(text);
+    }
+
     /// Stores what comes in until the end.
     fn run(mut self, control: &mut dyn Control) -> Result<Unfinished, CollectError> {
         let vms = self.session.vms().vms.iter().map(|vm| vm.name.clone()).collect();

@@ -356,7 +356,8 @@ impl Session {
         }
     }
 
-    fn note(&mut self, text: String) {
+    /// Tells something about the host, in the window under way.
+    pub(crate) fn note(&mut self, text: String) {
         self.header.notes.push(Note { subject: "host".to_owned(), text });
     }
 }

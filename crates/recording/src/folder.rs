@@ -12,7 +12,7 @@ use crate::manifest::Files;
 #[derive(Debug)]
 pub(crate) struct PartialFolder {
     /// The name it will get.
-    path: PathBuf,
+    pub(crate) path: PathBuf,
     /// Where it is.
     pub(crate) dir: PathBuf,
 }

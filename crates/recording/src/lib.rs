@@ -45,4 +45,4 @@ pub use error::{Error, Folder};
 pub use manifest::FORMAT_VERSION;
 pub use reader::{Recording, Samples};
 pub use recording_spools::{Spool, StackSpool, SwitchSpool};
-pub use writer::{Converted, Summary, Writer};
+pub use writer::{Converted, Summary, Writer, finish_killed};

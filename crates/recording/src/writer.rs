@@ -11,11 +11,30 @@ use crate::files::{self, SAMPLES, STACK_SPOOL, SWITCH_SPOOL, SWITCHES, cpu_spool
 use crate::fit;
 use crate::folder::PartialFolder;
 use crate::manifest::{self, FileEntry, Files};
+use crate::reader::Recording;
 use crate::recording_spools::{SampleCodec, Spool, StackSpool, SwitchCodec, SwitchSpool};
 use crate::samples::{self, Samples, by_thread};
 use crate::spool::{EVERYWHERE, SpoolWriter};
 use crate::switches::{self, Switches};
 use crate::tables;
+
+/// Makes a recording of what a killed writer left under the partial name of `path`. Its notes say so. Names are those of the
+/// last checkpoint.
+///
+/// # Errors
+/// When nothing is there, it can't be read, or nothing can be written.
+pub fn finish_killed(path: &Path) -> Result<PathBuf, Error> {
+    let dir = files::partial(path).filter(|dir| dir.is_dir());
+    let dir = dir.ok_or_else(|| Error::NotFound(path.to_owned(), Folder::Recording))?;
+    let writer = Writer { folder: PartialFolder { path: path.to_owned(), dir } };
+    if manifest::read(writer.dir())?.header.complete {
+        // It was killed when all was written.
+        let spools = writer.spools()?;
+        return writer.folder.publish(&spools);
+    }
+    let left = Recording::open(writer.dir())?;
+    Ok(writer.finish(&left.header, &left.tables)?.path)
+}
 
 /// Writes one recording.
 ///

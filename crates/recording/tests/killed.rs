@@ -174,3 +174,25 @@ fn while_finishing() {
     let recording = Recording::open(&after_samples).unwrap();
     assert_eq!((recording.header, recording.tables), (header, tables));
 }
+
+#[test]
+fn what_was_left_becomes_a_recording() {
+    let (header, tables, cpus) = small();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("recording");
+    let writer = spool(&path, &header, &cpus);
+    writer.checkpoint(&header, &tables).unwrap();
+    drop(writer);
+    assert_eq!(recording::finish_killed(&path).unwrap(), path);
+    let recording = Recording::open(&path).unwrap();
+    assert!(recording.header.complete && recording.tables == tables);
+    assert_eq!(read(&recording), merged(&cpus));
+    assert!(notes(&recording).iter().any(|note| note.contains("was killed")));
+    // It was killed when only its spools were still to be removed.
+    let partial = dir.path().join("recording.partial");
+    fs::rename(&path, &partial).unwrap();
+    fs::write(partial.join("cpu0.raw"), "rest").unwrap();
+    assert_eq!(recording::finish_killed(&path).unwrap(), path);
+    assert!(!path.join("cpu0.raw").exists());
+    assert!(matches!(recording::finish_killed(&path), Err(recording::Error::NotFound(..))));
+}

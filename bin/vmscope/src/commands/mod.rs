@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+pub(crate) mod agent;
 pub(crate) mod bench;
 pub(crate) mod correct;
 pub(crate) mod demo;

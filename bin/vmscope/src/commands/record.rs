@@ -158,11 +158,7 @@ fn plan(args: &Args) -> anyhow::Result<Plan> {
         let shown = args.output.display();
         return Err(Usage(format!("{shown} exists already: choose another name with -o")).into());
     }
-    if !host::machine::in_host_pid_namespace(Path::new("/proc")) {
-        let why =
-            "process ids are not the host's here: run it outside of containers, or with --pid=host";
-        return Err(Usage(why.to_owned()).into());
-    }
+    check_pid_namespace()?;
     for (_, file) in &args.guest_map {
         std::fs::metadata(file)
             .with_context(|| format!("failed to read the guest map {}", file.display()))?;
@@ -197,6 +193,16 @@ fn plan(args: &Args) -> anyhow::Result<Plan> {
         guest_maps: args.guest_map.clone(),
         symbol_store: symbols::Store::default_path(),
     })
+}
+
+/// Sampled process ids are the host's.
+pub(crate) fn check_pid_namespace() -> Result<(), Usage> {
+    if host::machine::in_host_pid_namespace(Path::new("/proc")) {
+        return Ok(());
+    }
+    let why =
+        "process ids are not the host's here: run it outside of containers, or with --pid=host";
+    Err(Usage(why.to_owned()))
 }
 
 /// When recording ends: signal, time, or the command's end. Time and command begin when first asked.
@@ -333,7 +339,7 @@ fn show(progress: &Progress) {
 }
 
 fn summarize(collected: &Collected, output: &Path) {
-    let Collected { header, summary } = collected;
+    let Collected { header, summary, .. } = collected;
     let dropped: u64 = header
         .counters
         .iter()

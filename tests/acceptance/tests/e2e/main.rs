@@ -9,6 +9,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod agent;
 mod axis;
 mod bench;
 mod boot;
@@ -68,6 +69,7 @@ const TESTS: &[Test] = tests! {
     Main refusals::recording_on_a_host_without_guests,
     Main guests::three_guests_are_told_apart_down_to_their_functions,
     Main guests::guests_that_start_late_or_keep_silent_still_show,
+    Main agent::windows_follow_one_another_and_a_kill_costs_one,
     Main axis::three_vms_of_one_cpu_are_each_others_thieves,
     Main axis::time_in_kvm_is_not_the_guests,
     Main axis::two_recorders_and_top_agree_on_a_quota,

@@ -1,0 +1,144 @@
+//! `vmscope agent`.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use agent::{Config, ConfigError, EnrollError, Enrollment, RunError, Windows};
+use anyhow::Context;
+use clap::{Parser, Subcommand};
+
+use super::Usage;
+use super::record::check_pid_namespace;
+
+const HELP: &str = "Keys of the configuration file (TOML; each may be left out):
+  server            where windows are sent: \"https://HOST[:PORT]\" [default: nowhere]
+  state             folder of everything that is kept [\"/var/lib/vmscope\"]
+  window_s          length of a window, seconds: 10 to 600 [60]
+  period_us         time between samples of a CPU: 100 to 100000 [1000]
+  offcpu_source     what shows when a vCPU lost its CPU: \"samples\", \"switches\" [\"samples\"]
+  exits             count VM exits [false]
+  call_graph        record host call stacks [false]
+  guest_timeout_s   how long a guest may take for an answer: 1 to 600 [10]
+  spool_bytes       bytes of unsent windows; the oldest make room [4294967296]
+  pending_windows   windows that may wait to be finished: 1 to 100 [3]
+  max_cpu_percent   own CPU time, % of a CPU; beyond it the period is lengthened [1.0]
+  metrics           loopback address of /metrics: \"127.0.0.1:9188\" [default: none]
+
+Signals: SIGHUP reads the file again; SIGTERM finishes the window under way and ends.
+
+Examples:
+  vmscope agent enroll --server https://fleet:8443 --token T --fingerprint 3f2a...
+  vmscope agent --check /etc/vmscope/agent.toml
+  vmscope agent";
+
+/// Record for ever, and send the recordings to a server.
+///
+/// Samples the host and its guests in windows that follow one another without a gap. Each window becomes a recording,
+/// lies in a spool on disk, and is sent to a vmscope server. Needs root.
+#[derive(Debug, Parser)]
+#[command(after_help = HELP, args_conflicts_with_subcommands = true)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Option<Command>,
+    /// Configuration file
+    #[arg(short, long, value_name = "FILE", default_value = "/etc/vmscope/agent.toml")]
+    config: PathBuf,
+    /// Only say whether this configuration file can be used: exit code 0 or 2
+    #[arg(long, value_name = "FILE")]
+    check: Option<PathBuf>,
+    /// Allow windows from 1 s on, for tests
+    #[arg(long, hide = true)]
+    short_windows: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Enroll(EnrollArgs),
+}
+
+/// Make this host one of a server's fleet: once.
+///
+/// Fetches the server's certificate authority, checks its fingerprint, and exchanges the token for one of this host.
+/// Both are kept in the state folder.
+#[derive(Debug, clap::Args)]
+struct EnrollArgs {
+    /// Address: https://HOST[:PORT]
+    #[arg(long, value_name = "URL")]
+    server: String,
+    /// Enrolment token, or - to read it from standard input
+    #[arg(long, value_name = "TOKEN")]
+    token: String,
+    /// SHA-256 fingerprint of the server's certificate authority, as the server prints it
+    #[arg(long, value_name = "HEX")]
+    fingerprint: String,
+    /// This host's name in the fleet [default: the machine's name]
+    #[arg(long, value_name = "NAME")]
+    host: Option<String>,
+    /// The agent's folder
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/vmscope")]
+    state: PathBuf,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let windows = if args.short_windows { Windows::Short } else { Windows::Usual };
+    match (&args.command, &args.check) {
+        (Some(Command::Enroll(args)), _) => enroll(args),
+        (None, Some(file)) => check(file, windows),
+        (None, None) => {
+            check_pid_namespace()?;
+            match agent::run(&args.config, windows, env!("CARGO_PKG_VERSION")) {
+                Ok(()) => Ok(ExitCode::SUCCESS),
+                Err(RunError::Config(error)) => Err(usage(error)),
+                Err(error) => Err(error.into()),
+            }
+        }
+    }
+}
+
+fn check(file: &Path, windows: Windows) -> anyhow::Result<ExitCode> {
+    Config::read(file, windows).map_err(usage)?;
+    eprintln!("{}: can be used", file.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A configuration that can't be used is the user's error, as options are.
+fn usage(error: ConfigError) -> anyhow::Error {
+    Usage(format!("{:#}", anyhow::Error::from(error))).into()
+}
+
+fn enroll(args: &EnrollArgs) -> anyhow::Result<ExitCode> {
+    let host = match &args.host {
+        Some(host) => host.clone(),
+        None => host::machine::hostname(Path::new("/proc")),
+    };
+    let enrollment = Enrollment {
+        server: args.server.clone(),
+        token: token(&args.token)?,
+        fingerprint: args.fingerprint.clone(),
+        host,
+        state: args.state.clone(),
+    };
+    match agent::enroll(&enrollment) {
+        Ok(()) => {
+            eprintln!(
+                "{} is enrolled; next: server = \"{}\" in the agent's configuration",
+                enrollment.host, args.server
+            );
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(error @ (EnrollError::Server(_) | EnrollError::Host(_) | EnrollError::Fingerprint)) => {
+            Err(Usage(error.to_string()).into())
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn token(argument: &str) -> anyhow::Result<String> {
+    if argument != "-" {
+        return Ok(argument.to_owned());
+    }
+    let mut text = String::new();
+    std::io::stdin().take(4096).read_to_string(&mut text).context("failed to read the token")?;
+    Ok(text.trim().to_owned())
+}

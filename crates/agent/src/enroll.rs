@@ -1,0 +1,173 @@
+//! Makes this host one of a fleet: once.
+
+use std::path::PathBuf;
+
+use recording::window::HostName;
+use serde::Deserialize;
+use sha2::{Digest, Sha256};
+
+use crate::config::check_server;
+use crate::http::{HttpError, Server, certificates, reason};
+use crate::state::{self, State, StateError};
+
+/// Which host is to be one of which fleet.
+#[derive(Debug, Clone)]
+pub struct Enrollment {
+    /// `https://HOST[:PORT]`.
+    pub server: String,
+    /// Allows it, once or for a while.
+    pub token: String,
+    /// SHA-256 of the certificate authority's certificate, hexadecimal: as the server printed it.
+    pub fingerprint: String,
+    /// This host's name in the fleet.
+    pub host: String,
+    /// The agent's folder.
+    pub state: PathBuf,
+}
+
+/// Why this host is not enrolled.
+#[derive(Debug, thiserror::Error)]
+pub enum EnrollError {
+    /// The address.
+    #[error("{0}")]
+    Server(String),
+    /// The name.
+    #[error("{0}")]
+    Host(#[from] recording::window::BadName),
+    /// No SHA-256.
+    #[error("a fingerprint has 64 hexadecimal digits")]
+    Fingerprint,
+    /// Another server answers, or somebody between.
+    #[error(
+        "the server's certificate authority has the fingerprint {found}, not the one given: it is another server, or \
+         somebody listens in"
+    )]
+    OtherServer {
+        /// What it has.
+        found: String,
+    },
+    /// The server can't be reached.
+    #[error("failed to reach {server}: {reason}")]
+    Unreachable {
+        /// The address.
+        server: String,
+        /// Why.
+        reason: String,
+    },
+    /// It does not want to.
+    #[error("{server} refused ({status}): {reason}")]
+    Refused {
+        /// The address.
+        server: String,
+        /// HTTP status.
+        status: u16,
+        /// What it says.
+        reason: String,
+    },
+    /// A file can't be written.
+    #[error("failed to keep what the server said: {0}")]
+    State(String),
+}
+
+impl From<StateError> for EnrollError {
+    fn from(error: StateError) -> Self {
+        Self::State(crate::log::chain(&error))
+    }
+}
+
+/// Fetches the server's certificate authority, checks its fingerprint, and exchanges the token for one of this host.
+///
+/// # Errors
+/// When the server is another one, can't be reached or refuses, or nothing can be kept.
+pub fn enroll(enrollment: &Enrollment) -> Result<(), EnrollError> {
+    let Enrollment { server: url, token, fingerprint, host, state } = enrollment;
+    check_server(url).map_err(EnrollError::Server)?;
+    let host: HostName = host.parse()?;
+    let expected = normal(fingerprint).ok_or(EnrollError::Fingerprint)?;
+    let unreachable = |error: HttpError| EnrollError::Unreachable {
+        server: url.clone(),
+        reason: crate::log::chain(&error),
+    };
+    let refused = |answer: &crate::http::Answer| EnrollError::Refused {
+        server: url.clone(),
+        status: answer.status,
+        reason: reason(answer),
+    };
+    let authority = Server::unknown(url).get("/v1/ca").map_err(unreachable)?;
+    if authority.status != 200 {
+        return Err(refused(&authority));
+    }
+    let found = certificates(&authority.text).map_err(unreachable)?;
+    let found = hex(&Sha256::digest(found[0].der()));
+    if found != expected {
+        return Err(EnrollError::OtherServer { found });
+    }
+    let server = Server::known_by(url, &authority.text).map_err(unreachable)?;
+    let request = serde_json::json!({ "token": token, "host": host.as_str() });
+    let answer = server.post("/v1/enroll", &request.to_string()).map_err(unreachable)?;
+    let Some(host_token) = host_token(&answer) else { return Err(refused(&answer)) };
+    let state = State::create(state)?;
+    state::write(&state.authority(), &authority.text)?;
+    state::write(&state.host(), host.as_str())?;
+    Ok(state::write(&state.host_token(), &host_token)?)
+}
+
+/// The token in an answer; `None`: it has none that could be one.
+fn host_token(answer: &crate::http::Answer) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Enrolled {
+        host_token: String,
+    }
+    let is_good = (200..300).contains(&answer.status);
+    let enrolled: Enrolled = serde_json::from_str(&answer.text).ok().filter(|_| is_good)?;
+    let is_token = |text: &str| {
+        (16..=256).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
+    };
+    Some(enrolled.host_token).filter(|token| is_token(token))
+}
+
+/// Hexadecimal digits, without what separates them.
+fn normal(fingerprint: &str) -> Option<String> {
+    let digits: String = fingerprint
+        .chars()
+        .filter(|c| !c.is_whitespace() && *c != ':')
+        .map(|c| c.to_ascii_lowercase())
+        .collect();
+    (digits.len() == 64 && digits.bytes().all(|b| b.is_ascii_hexdigit())).then_some(digits)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn fingerprints_are_written_in_several_ways() {
+        let digits = "0a".repeat(32);
+        assert_eq!(normal(&digits), Some(digits.clone()));
+        assert_eq!(normal(&vec!["0A"; 32].join(":")), Some(digits.clone()));
+        assert_eq!(normal(&digits[1..]), None);
+        assert_eq!(normal(&format!("{}xy", &digits[2..])), None);
+    }
+
+    #[test]
+    fn only_a_token_is_a_token() {
+        let check = |status, text: &str, expected: Option<&str>| {
+            let answer = crate::http::Answer { status, text: text.to_owned(), retry_after: None };
+            assert_eq!(host_token(&answer).as_deref(), expected, "{status} {text}");
+        };
+        let token = "0123456789abcdef0123456789abcdef";
+        check(201, &format!("{{\"host_token\": \"{token}\"}}"), Some(token));
+        check(409, &format!("{{\"host_token\": \"{token}\"}}"), None);
+        check(200, "{\"host_token\": \"short\"}", None);
+        check(200, "{\"host_token\": \"0123456789abcdef\\r\\nX: y\"}", None);
+        check(200, "[]", None);
+    }
+}

@@ -1,0 +1,151 @@
+//! Requests to the server. What it answers is bounded: it is only read for a reason, or a token.
+
+use std::fs::File;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ureq::http::Response;
+use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, TlsProvider, parse_pem};
+use ureq::{Agent, Body};
+
+/// Longest answer that is read.
+const MAX_ANSWER_BYTES: u64 = 64 << 10;
+
+const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+/// For everything but a window's bytes.
+const ANSWER_LIMIT: Duration = Duration::from_secs(60);
+/// For a window's bytes.
+const SEND_LIMIT: Duration = Duration::from_secs(600);
+
+/// A server that is known by its certificate authority.
+#[derive(Debug, Clone)]
+pub(crate) struct Server {
+    agent: Agent,
+    url: String,
+}
+
+/// What came back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    /// Its body, as far as it is read.
+    pub(crate) text: String,
+    pub(crate) retry_after: Option<Duration>,
+}
+
+/// Why nothing came back.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum HttpError {
+    #[error("{0}")]
+    Request(#[from] ureq::Error),
+    #[error("the certificate authority is not in PEM form")]
+    NoCertificate,
+}
+
+impl Server {
+    /// A server whose certificate must be signed by `authority` (PEM).
+    pub(crate) fn known_by(url: &str, authority: &str) -> Result<Self, HttpError> {
+        let certificates: Vec<Certificate<'static>> = certificates(authority)?;
+        let tls = tls().root_certs(RootCerts::new_with_certs(&certificates)).build();
+        Ok(Self::with(url, tls))
+    }
+
+    /// Any server: what it says must be checked.
+    pub(crate) fn unknown(url: &str) -> Self {
+        Self::with(url, tls().disable_verification(true).build())
+    }
+
+    fn with(url: &str, tls: TlsConfig) -> Self {
+        let config = Agent::config_builder()
+            .tls_config(tls)
+            .https_only(true)
+            .proxy(None)
+            .max_redirects(0)
+            .max_redirects_will_error(false)
+            .http_status_as_error(false)
+            .timeout_connect(Some(CONNECT_LIMIT))
+            .timeout_resolve(Some(CONNECT_LIMIT))
+            .timeout_send_body(Some(SEND_LIMIT))
+            .timeout_recv_response(Some(ANSWER_LIMIT))
+            .timeout_recv_body(Some(ANSWER_LIMIT))
+            .user_agent(concat!("vmscope-agent/", env!("CARGO_PKG_VERSION")))
+            .build();
+        Self { agent: config.new_agent(), url: url.trim_end_matches('/').to_owned() }
+    }
+
+    pub(crate) fn get(&self, path: &str) -> Result<Answer, HttpError> {
+        answer(self.agent.get(format!("{}{path}", self.url)).call()?)
+    }
+
+    pub(crate) fn post(&self, path: &str, json: &str) -> Result<Answer, HttpError> {
+        let request = self.agent.post(format!("{}{path}", self.url));
+        answer(request.header("Content-Type", "application/json").send(json)?)
+    }
+
+    /// Sends a file in the name of this host.
+    pub(crate) fn put(&self, path: &str, token: &str, file: File) -> Result<Answer, HttpError> {
+        let request = self.agent.put(format!("{}{path}", self.url));
+        let request = request.header("Authorization", format!("Bearer {token}"));
+        answer(request.header("Content-Type", "application/x-tar").send(file)?)
+    }
+}
+
+fn tls() -> ureq::tls::TlsConfigBuilder {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    TlsConfig::builder().provider(TlsProvider::Rustls).unversioned_rustls_crypto_provider(provider)
+}
+
+/// The certificates in a PEM file; at least one.
+pub(crate) fn certificates(pem: &str) -> Result<Vec<Certificate<'static>>, HttpError> {
+    let items = parse_pem(pem.as_bytes());
+    let certificates = items.filter_map(|item| match item {
+        Ok(PemItem::Certificate(certificate)) => Some(certificate),
+        _ => None,
+    });
+    let certificates: Vec<_> = certificates.collect();
+    if certificates.is_empty() { Err(HttpError::NoCertificate) } else { Ok(certificates) }
+}
+
+fn answer(mut response: Response<Body>) -> Result<Answer, HttpError> {
+    let after = response.headers().get("retry-after").and_then(|value| value.to_str().ok());
+    let retry_after = after.and_then(|text| text.trim().parse().ok()).map(Duration::from_secs);
+    let body = response.body_mut().with_config().limit(MAX_ANSWER_BYTES).lossy_utf8(true);
+    // Its status counts, whatever it says besides.
+    let text = body.read_to_string().unwrap_or_default();
+    Ok(Answer { status: response.status().as_u16(), text, retry_after })
+}
+
+/// The reason in an error's JSON; else the beginning of what was answered.
+pub(crate) fn reason(answer: &Answer) -> String {
+    #[derive(serde::Deserialize)]
+    struct Error {
+        error: String,
+    }
+    let text = match serde_json::from_str::<Error>(&answer.text) {
+        Ok(Error { error }) => error,
+        Err(_) => answer.text.clone(),
+    };
+    text.chars().take(300).filter(|c| !c.is_control()).collect()
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn reasons_are_short_lines() {
+        let check = |text: &str, expected: &str| {
+            let answer = Answer { status: 400, text: text.to_owned(), retry_after: None };
+            assert_eq!(reason(&answer), expected);
+        };
+        check("{\"error\": \"not a\\nwindow\"}", "not awindow");
+        check("<html>", "<html>");
+        check(&"x".repeat(1000), &"x".repeat(300));
+    }
+
+    #[test]
+    fn what_is_no_certificate_is_refused() {
+        assert!(matches!(certificates("hello"), Err(HttpError::NoCertificate)));
+        assert!(matches!(Server::known_by("https://x", ""), Err(HttpError::NoCertificate)));
+    }
+}

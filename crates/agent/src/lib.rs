@@ -1,0 +1,37 @@
+//! Collection that never stops: the agent of the fleet.
+//!
+//! ```text
+//!  sampling thread    collector::Recorder: poll, cut at each edge of the clock's windows
+//!      | Unfinished
+//!  finisher thread    names, tables, one file per window (SCHED_IDLE, idle I/O) --> STATE/spool
+//!      | file
+//!  sender thread      HTTPS PUT; removed when the server has it for good
+//!  metrics thread     what all of them count, for Prometheus
+//! ```
+//!
+//! Design constraints: sampling waits for nobody, neither for the disk's spool nor for the network. All queues and folders
+//! are bounded; what finds no room is counted. What lies in the spool survives a killed agent and a machine without power.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod alignment;
+mod backoff;
+mod budget;
+mod config;
+mod enroll;
+mod finisher;
+mod http;
+mod log;
+mod metrics;
+mod own;
+mod queue;
+mod run;
+mod sender;
+#[cfg(test)]
+mod server_test;
+mod spool;
+mod state;
+
+pub use config::{Config, ConfigError, Windows};
+pub use enroll::{EnrollError, Enrollment, enroll};
+pub use run::{RunError, run};

@@ -1,0 +1,25 @@
+//! What the administrator reads: one line per event, for the journal.
+
+/// Writes a line.
+pub(crate) fn line(text: &str) {
+    // Names in it may be a guest's or a server's choice.
+    let safe: String = text
+        .chars()
+        .map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c })
+        .collect();
+    eprintln!("vmscope agent: {safe}");
+}
+
+/// An error and its causes on one line.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        source = cause.source();
+    }
+    text
+}

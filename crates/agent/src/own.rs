@@ -1,0 +1,100 @@
+//! What the agent itself takes, and how little others are to notice of it.
+
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// CPU time so far, of all threads and of child processes that have ended.
+pub(crate) fn cpu_time() -> Duration {
+    let own = of_clock(ClockId::ProcessCPUTime);
+    own + children()
+}
+
+fn children() -> Duration {
+    let mut usage = std::mem::MaybeUninit::<libc::rusage>::uninit();
+    // SAFETY: the pointer is valid for a `rusage`, which the kernel fills.
+    let outcome = unsafe { libc::getrusage(libc::RUSAGE_CHILDREN, usage.as_mut_ptr()) };
+    if outcome != 0 {
+        return Duration::ZERO;
+    }
+    // SAFETY: the call succeeded, so all of it is filled.
+    let usage = unsafe { usage.assume_init() };
+    let of = |time: libc::timeval| {
+        let seconds = Duration::from_secs(u64::try_from(time.tv_sec).unwrap_or(0));
+        seconds + Duration::from_micros(u64::try_from(time.tv_usec).unwrap_or(0))
+    };
+    of(usage.ru_utime) + of(usage.ru_stime)
+}
+
+/// A clock's time.
+pub(crate) fn of_clock(clock: ClockId) -> Duration {
+    let now = clock_gettime(clock);
+    Duration::new(u64::try_from(now.tv_sec).unwrap_or(0), u32::try_from(now.tv_nsec).unwrap_or(0))
+}
+
+/// How long the machine has been suspended since it booted.
+pub(crate) fn suspended() -> Duration {
+    of_clock(ClockId::Boottime).saturating_sub(of_clock(ClockId::Monotonic))
+}
+
+/// Resident memory, bytes; 0: unknown.
+pub(crate) fn memory_bytes() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages: u64 = text.split(' ').nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(0);
+    pages * rustix::param::page_size() as u64
+}
+
+/// Open files; 0: unknown.
+pub(crate) fn open_files() -> u64 {
+    std::fs::read_dir("/proc/self/fd").map_or(0, |files| files.count() as u64)
+}
+
+/// This thread, and those it starts, run when nobody else wants to, and their reads and writes come last.
+pub(crate) fn be_idle() {
+    let parameters = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the pointer is valid for a `sched_param`; 0 is the calling thread.
+    // If it is refused, the thread is one like others.
+    let _ = unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const parameters) };
+    set_io_priority(IOPRIO_CLASS_IDLE);
+}
+
+/// This thread is one like others again: somebody waits for it.
+pub(crate) fn be_usual() {
+    let parameters = libc::sched_param { sched_priority: 0 };
+    // SAFETY: as in `be_idle`.
+    let _ = unsafe { libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const parameters) };
+    set_io_priority(IOPRIO_CLASS_NONE);
+}
+
+/// ioprio_set(2).
+const IOPRIO_CLASS_NONE: libc::c_long = 0;
+const IOPRIO_CLASS_IDLE: libc::c_long = 3;
+const IOPRIO_CLASS_SHIFT: u32 = 13;
+const IOPRIO_WHO_PROCESS: libc::c_long = 1;
+
+fn set_io_priority(class: libc::c_long) {
+    let priority = class << IOPRIO_CLASS_SHIFT;
+    // SAFETY: the call takes numbers only; 0 is the calling thread.
+    let _ = unsafe { libc::syscall(libc::SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, priority) };
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn it_knows_what_it_takes() {
+        assert!(Duration::ZERO < cpu_time());
+        assert!(1 << 20 < memory_bytes());
+        assert!(3 <= open_files());
+        assert!(suspended() < of_clock(ClockId::Boottime));
+        let idle = std::thread::spawn(|| {
+            be_idle();
+            // SAFETY: the call takes a number only.
+            let policy = unsafe { libc::sched_getscheduler(0) };
+            be_usual();
+            policy
+        });
+        assert_eq!(idle.join().unwrap(), libc::SCHED_IDLE);
+    }
+}

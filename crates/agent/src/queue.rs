@@ -1,0 +1,76 @@
+//! Windows that wait to be finished: few, and the oldest makes room.
+
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+/// A bounded queue between two threads.
+#[derive(Debug)]
+pub(crate) struct Queue<T> {
+    state: Mutex<State<T>>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct State<T> {
+    waiting: VecDeque<T>,
+    is_closed: bool,
+}
+
+impl<T> Queue<T> {
+    pub(crate) fn new() -> Self {
+        let state = State { waiting: VecDeque::new(), is_closed: false };
+        Self { state: Mutex::new(state), changed: Condvar::new() }
+    }
+
+    /// Adds one, and returns those that had to make room for it: the oldest of more than `most`.
+    pub(crate) fn push(&self, item: T, most: usize) -> Vec<T> {
+        let mut state = self.state();
+        state.waiting.push_back(item);
+        let excess = state.waiting.len().saturating_sub(most.max(1));
+        let removed = state.waiting.drain(..excess).collect();
+        self.changed.notify_all();
+        removed
+    }
+
+    /// The oldest, as soon as there is one. `None`: there won't be another one.
+    pub(crate) fn pop(&self) -> Option<T> {
+        let is_idle = |state: &mut State<T>| state.waiting.is_empty() && !state.is_closed;
+        let waited = self.changed.wait_while(self.state(), is_idle);
+        waited.unwrap_or_else(PoisonError::into_inner).waiting.pop_front()
+    }
+
+    /// Nobody adds any more.
+    pub(crate) fn close(&self) {
+        self.state().is_closed = true;
+        self.changed.notify_all();
+    }
+
+    /// Whether nobody adds any more.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.state().is_closed
+    }
+
+    /// How many wait.
+    pub(crate) fn len(&self) -> usize {
+        self.state().waiting.len()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State<T>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn the_oldest_makes_room() {
+        let queue = Queue::new();
+        assert_eq!([1, 2, 3].map(|n| queue.push(n, 2)), [vec![], vec![], vec![1]]);
+        assert_eq!(queue.push(4, 1), [2, 3]);
+        assert_eq!(queue.len(), 1);
+        queue.close();
+        assert_eq!([queue.pop(), queue.pop()], [Some(4), None]);
+    }
+}

@@ -1,0 +1,508 @@
+//! The agent's main loop: samples, ends windows, and does what signals say.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use collector::{
+    CollectError, Exits, GuestQuestions, Naming, ProcessEvents, Recorder, Roots, Sampling,
+    SessionPlan, Unfinished,
+};
+use model::{HostNs, Trigger};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{FlockOperation, flock};
+use rustix::time::ClockId;
+use sd_notify::NotifyState;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use crate::alignment;
+use crate::budget::{Budget, Change};
+use crate::config::{Config, ConfigError, Windows};
+use crate::finisher::Finisher;
+use crate::log::{chain, line};
+use crate::metrics::Metrics;
+use crate::own;
+use crate::queue::Queue;
+use crate::sender::{Bell, Sender};
+use crate::spool::Spool;
+use crate::state::{State, StateError};
+
+/// Longer than clocks differ by when nothing happened.
+const SUSPENDED: Duration = Duration::from_secs(1);
+
+/// Why the agent ended.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// Its configuration.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// Its folder.
+    #[error("{0}")]
+    State(String),
+    /// Another agent has the folder.
+    #[error("another agent is at work in {0}")]
+    Taken(PathBuf),
+    /// The kernel does not let it sample.
+    #[error(transparent)]
+    Collect(#[from] CollectError),
+    /// The address of its metrics.
+    #[error("failed to serve metrics on {address}")]
+    Metrics {
+        /// Which.
+        address: std::net::SocketAddr,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A thread, a pipe.
+    #[error("failed to start")]
+    Start(#[from] std::io::Error),
+}
+
+impl From<StateError> for RunError {
+    fn from(error: StateError) -> Self {
+        Self::State(chain(&error))
+    }
+}
+
+/// Collects until SIGTERM or SIGINT, as the file at `config` says. `version`: vmscope's.
+///
+/// # Errors
+/// When it can't begin. Nothing that happens later ends it, but a kernel that refuses a session begun anew.
+pub fn run(config: &Path, windows: Windows, version: &str) -> Result<(), RunError> {
+    let signals = Signals::catch()?;
+    let shared = Shared::default();
+    let read = Config::read(config, windows)?;
+    let state = State::create(&read.state)?;
+    let _lock = lock(&state)?;
+    shared.take(&read);
+    if let Some(address) = read.metrics {
+        let metrics = Arc::clone(&shared.metrics);
+        crate::metrics::serve(address, metrics)
+            .map_err(|source| RunError::Metrics { address, source })?;
+    }
+    let finisher = start_threads(&state, &shared)?;
+    let plan = Plan { config: read, file: config.to_owned(), windows, version: version.to_owned() };
+    let mut agent = Agent::begin(plan, state, shared, signals)?;
+    // Without systemd there is nobody to tell.
+    let _ = sd_notify::notify(&[NotifyState::Ready]);
+    let ended = agent.work();
+    let _ = sd_notify::notify(&[NotifyState::Stopping]);
+    agent.end();
+    // A finisher that panicked has finished nothing; what it left is found at the next start.
+    let _ = finisher.join();
+    ended
+}
+
+/// One agent at a time.
+fn lock(state: &State) -> Result<File, RunError> {
+    let path = state.windows();
+    let folder = File::open(&path).map_err(|error| StateError::new("read", &path, error))?;
+    match flock(&folder, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(folder),
+        Err(_) => Err(RunError::Taken(path)),
+    }
+}
+
+/// What threads share.
+#[derive(Debug)]
+struct Shared {
+    queue: Arc<Queue<Unfinished>>,
+    metrics: Arc<Metrics>,
+    bell: Arc<Bell>,
+    server: Arc<Mutex<Option<String>>>,
+    spool_bytes: Arc<AtomicU64>,
+}
+
+impl Default for Shared {
+    fn default() -> Self {
+        Self {
+            queue: Arc::new(Queue::new()),
+            metrics: Arc::default(),
+            bell: Arc::default(),
+            server: Arc::default(),
+            spool_bytes: Arc::default(),
+        }
+    }
+}
+
+impl Shared {
+    fn take(&self, config: &Config) {
+        let mut server = self.server.lock().unwrap_or_else(PoisonError::into_inner);
+        server.clone_from(&config.server);
+        drop(server);
+        self.bell.new_server();
+        self.spool_bytes.store(config.spool_bytes, Ordering::Relaxed);
+        self.metrics.window_ns.set(config.window_s * 1_000_000_000);
+    }
+}
+
+fn start_threads(state: &State, shared: &Shared) -> Result<JoinHandle<()>, RunError> {
+    let spool = Spool::open(state.spool())?;
+    let finisher = Finisher {
+        naming: Naming {
+            proc: Roots::default().proc,
+            guest_maps: Vec::new(),
+            symbol_store: symbols::Store::default_path(),
+        },
+        spool: spool.clone(),
+        spool_bytes: Arc::clone(&shared.spool_bytes),
+        metrics: Arc::clone(&shared.metrics),
+        bell: Arc::clone(&shared.bell),
+    };
+    let sender = Sender {
+        state: state.clone(),
+        spool,
+        refused: Spool::open(state.refused())?,
+        server: Arc::clone(&shared.server),
+        metrics: Arc::clone(&shared.metrics),
+        bell: Arc::clone(&shared.bell),
+    };
+    let left = left_over(&state.windows())?;
+    let queue = Arc::clone(&shared.queue);
+    let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
+    thread("sender").spawn(move || sender.run())?;
+    Ok(thread("finisher").spawn(move || finisher.run(&left, &queue))?)
+}
+
+/// What an agent that was killed left.
+fn left_over(windows: &Path) -> Result<Vec<PathBuf>, StateError> {
+    let failed = |error| StateError::new("read", windows, error);
+    let entries = std::fs::read_dir(windows).map_err(failed)?;
+    let mut left: Vec<PathBuf> =
+        entries.map(|entry| Ok(entry.map_err(failed)?.path())).collect::<Result<_, _>>()?;
+    left.sort();
+    Ok(left)
+}
+
+/// Flags that signals set.
+#[derive(Debug)]
+struct Signals {
+    end: Arc<AtomicBool>,
+    reload: Arc<AtomicBool>,
+    /// Readable after a signal.
+    wake: UnixStream,
+}
+
+impl Signals {
+    fn catch() -> Result<Self, std::io::Error> {
+        let (wake, other) = UnixStream::pair()?;
+        wake.set_nonblocking(true)?;
+        let (end, reload) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
+        for (signal, flag) in [(SIGTERM, &end), (SIGINT, &end), (SIGHUP, &reload)] {
+            signal_hook::flag::register(signal, Arc::clone(flag))?;
+            signal_hook::low_level::pipe::register(signal, other.try_clone()?)?;
+        }
+        Ok(Self { end, reload, wake })
+    }
+
+    fn is_end(&self) -> bool {
+        self.end.load(Ordering::Relaxed)
+    }
+
+    fn take_reload(&self) -> bool {
+        use std::io::Read as _;
+        // A byte for each signal.
+        while (&self.wake).read(&mut [0; 64]).is_ok_and(|read| 0 < read) {}
+        self.reload.swap(false, Ordering::Relaxed)
+    }
+}
+
+/// What is to be done.
+#[derive(Debug)]
+struct Plan {
+    config: Config,
+    file: PathBuf,
+    windows: Windows,
+    version: String,
+}
+
+impl Plan {
+    fn session(&self, period_ns: u64) -> SessionPlan {
+        let config = &self.config;
+        let time = Duration::from_secs(config.guest_timeout_s);
+        SessionPlan {
+            roots: Roots::default(),
+            sampling: Sampling {
+                trigger: Trigger::CpuClock,
+                period_ns,
+                trigger_period: period_ns,
+                call_graph: config.call_graph,
+            },
+            off_cpu_source: config.off_cpu_source(),
+            exits: if config.exits { Exits::Counted } else { Exits::NotCounted },
+            process_events: ProcessEvents::Followed,
+            guests: GuestQuestions::Asked {
+                limits: guest::Limits { time, ..guest::Limits::default() },
+                with_map: Vec::new(),
+            },
+            vmscope_version: self.version.clone(),
+        }
+    }
+
+    /// Whether another configuration needs another session.
+    fn needs_session(&self, other: &Config) -> bool {
+        let of = |config: &Config| {
+            (config.offcpu_source, config.exits, config.call_graph, config.guest_timeout_s)
+        };
+        of(&self.config) != of(other)
+    }
+}
+
+/// A session under way, and what it has cost.
+#[derive(Debug)]
+struct Agent {
+    plan: Plan,
+    state: State,
+    shared: Shared,
+    signals: Signals,
+    /// `None`: it has ended.
+    recorder: Option<Recorder>,
+    budget: Budget,
+    /// When the window under way ends.
+    edge: Instant,
+    /// When it began.
+    began: Instant,
+    cpu_before: Duration,
+    suspended_before: Duration,
+    /// The end of the last window that was sampled.
+    covered_until: Option<HostNs>,
+    next_folder: u64,
+}
+
+impl Agent {
+    fn begin(plan: Plan, state: State, shared: Shared, signals: Signals) -> Result<Self, RunError> {
+        let budget = Budget::new(plan.config.period_ns());
+        let now = Instant::now();
+        let mut agent = Self {
+            plan,
+            state,
+            shared,
+            signals,
+            recorder: None,
+            budget,
+            edge: now,
+            began: now,
+            cpu_before: own::cpu_time(),
+            suspended_before: own::suspended(),
+            covered_until: None,
+            next_folder: unix_now_ns(),
+        };
+        agent.begin_session()?;
+        Ok(agent)
+    }
+
+    fn begin_session(&mut self) -> Result<(), RunError> {
+        let plan = self.plan.session(self.budget.period_ns());
+        let folder = self.new_folder();
+        let store = symbols::Store::default_path();
+        let interrupted = || self.signals.is_end();
+        self.recorder = Some(Recorder::begin(&plan, &store, &folder, &interrupted)?);
+        self.begin_window();
+        Ok(())
+    }
+
+    /// Until a signal says so.
+    fn work(&mut self) -> Result<(), RunError> {
+        let watchdog = sd_notify::watchdog_enabled().map(|limit| limit / 2);
+        while !self.signals.is_end() {
+            let _ = sd_notify::notify(&[NotifyState::Watchdog]);
+            self.wait(watchdog.unwrap_or(Duration::MAX));
+            self.take_in();
+            if self.signals.take_reload() {
+                self.reload()?;
+            }
+            let suspended = own::suspended();
+            if SUSPENDED < suspended.saturating_sub(self.suspended_before) {
+                self.suspended_before = suspended;
+                self.note("the machine was suspended: the window ended early");
+                self.end_window()?;
+            }
+            if self.edge <= Instant::now() {
+                self.end_window()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn wait(&self, at_most: Duration) {
+        let Some(recorder) = &self.recorder else { return };
+        let until = recorder.next_poll().min(self.edge);
+        let left = until.saturating_duration_since(Instant::now()).min(at_most);
+        let wake = recorder.wake();
+        let mut fds = vec![PollFd::from_borrowed_fd(self.signals.wake.as_fd(), PollFlags::IN)];
+        fds.extend(wake.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)));
+        // Whatever comes of it, the loop looks itself.
+        let _ = poll(&mut fds, Timespec::try_from(left).ok().as_ref());
+    }
+
+    /// Stores what has come in. A window that can't be stored is lost, and nothing else.
+    fn take_in(&mut self) {
+        let Some(recorder) = &mut self.recorder else { return };
+        if let Err(error) = recorder.poll() {
+            line(&format!("the window under way is lost: {}", chain(&error)));
+            self.shared.metrics.windows_lost.add(1);
+            if let Err(error) = recorder.lose_window() {
+                line(&chain(&error));
+            }
+        }
+        if let Some(window) = recorder.take_settled() {
+            self.hand_on(window);
+        }
+    }
+
+    fn end_window(&mut self) -> Result<(), RunError> {
+        let (cpu, length) = (own::cpu_time(), self.began.elapsed());
+        let used = cpu.saturating_sub(std::mem::replace(&mut self.cpu_before, cpu));
+        let most = self.plan.config.max_cpu_percent;
+        let change = self.budget.after_window(used, length, most);
+        let cpus = host::machine::online_cpus(&Roots::default().sys).unwrap_or_default();
+        let folder = self.new_folder();
+        let Some(recorder) = &mut self.recorder else { return Ok(()) };
+        if !cpus.is_empty() && cpus != recorder.header().cpus {
+            line("CPUs came or went: the session begins anew");
+            return self.renew();
+        }
+        match recorder.cut(&folder) {
+            Ok(()) => self.shared.metrics.windows_cut.add(1),
+            Err(error) => {
+                line(&format!("a window is lost: {}", chain(&error)));
+                self.shared.metrics.windows_lost.add(1);
+            }
+        }
+        self.begin_window();
+        if let Some(change) = change {
+            self.tell_of(change);
+        }
+        Ok(())
+    }
+
+    /// The window under way has just begun.
+    fn begin_window(&mut self) {
+        self.began = Instant::now();
+        self.edge = self.began + alignment::length(unix_now_ns(), self.plan.config.window());
+        let period_ns = self.budget.period_ns();
+        let Some(recorder) = &mut self.recorder else { return };
+        if recorder.header().period_ns != period_ns
+            && let Err(error) = recorder.set_period(period_ns)
+        {
+            line(&chain(&error));
+        }
+        self.shared.metrics.period_ns.set(recorder.header().period_ns);
+    }
+
+    fn tell_of(&mut self, change: Change) {
+        let Change { from_ns, to_ns, percent } = change;
+        let ms = |ns: u64| Duration::from_nanos(ns).as_secs_f64() * 1e3;
+        let text = format!(
+            "the agent used {percent:.2} % of a CPU, {} % are allowed: the period is {} ms, it was {} ms",
+            self.plan.config.max_cpu_percent,
+            ms(to_ns),
+            ms(from_ns)
+        );
+        line(&text);
+        self.note(&text);
+    }
+
+    fn note(&mut self, text: &str) {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.note(text.to_owned());
+        }
+    }
+
+    fn hand_on(&mut self, window: Unfinished) {
+        let metrics = &self.shared.metrics;
+        let (start, end) = (window.header().start, window.header().end);
+        if let Some(until) = self.covered_until.replace(end) {
+            metrics.uncovered_ns.add(start.since(until));
+        }
+        for dropped in self.shared.queue.push(window, self.plan.config.pending_windows) {
+            let header = dropped.header();
+            metrics.dropped_unfinished.add(1);
+            metrics.uncovered_ns.add(header.end.since(header.start));
+            line("a window was dropped unfinished: this host has no CPU time to finish it");
+            if let Err(error) = dropped.discard() {
+                line(&chain(&error));
+            }
+        }
+        metrics.unfinished.set(self.shared.queue.len() as u64);
+    }
+
+    fn reload(&mut self) -> Result<(), RunError> {
+        if let Ok(now) = NotifyState::monotonic_usec_now() {
+            let _ = sd_notify::notify(&[NotifyState::Reloading, now]);
+        }
+        let reloaded = self.take_config();
+        let _ = sd_notify::notify(&[NotifyState::Ready]);
+        reloaded
+    }
+
+    fn take_config(&mut self) -> Result<(), RunError> {
+        let config = match Config::read(&self.plan.file, self.plan.windows) {
+            Ok(config) => config,
+            Err(error) => {
+                self.shared.metrics.reload_failures.add(1);
+                line(&format!("the configuration stays as it was: {}", chain(&error)));
+                return Ok(());
+            }
+        };
+        let old = &self.plan.config;
+        if (&old.state, old.metrics) != (&config.state, config.metrics) {
+            line("state and metrics change when the agent is started again");
+        }
+        let needs_session = self.plan.needs_session(&config);
+        let needs_window = (old.window_s, old.period_us) != (config.window_s, config.period_us);
+        if old.period_us != config.period_us {
+            self.budget = Budget::new(config.period_ns());
+        }
+        self.shared.take(&config);
+        self.plan.config = config;
+        line("the configuration is a new one");
+        match (needs_session, needs_window) {
+            (true, _) => self.renew(),
+            (false, true) => self.end_window(),
+            (false, false) => Ok(()),
+        }
+    }
+
+    /// Ends the session and begins another one.
+    fn renew(&mut self) -> Result<(), RunError> {
+        self.end_session();
+        self.begin_session()
+    }
+
+    fn end_session(&mut self) {
+        let Some(recorder) = self.recorder.take() else { return };
+        match recorder.end() {
+            Ok(windows) => windows.into_iter().for_each(|window| {
+                self.shared.metrics.windows_cut.add(1);
+                self.hand_on(window);
+            }),
+            Err(error) => {
+                line(&format!("the last window is lost: {}", chain(&error)));
+                self.shared.metrics.windows_lost.add(1);
+            }
+        }
+    }
+
+    /// What was sampled is finished; what is spooled is sent at the next start.
+    fn end(&mut self) {
+        self.end_session();
+        self.shared.bell.end();
+        self.shared.queue.close();
+    }
+
+    /// A name that no other window has, of this or an earlier agent.
+    fn new_folder(&mut self) -> PathBuf {
+        self.next_folder = unix_now_ns().max(self.next_folder + 1);
+        self.state.windows().join(format!("{:020}", self.next_folder))
+    }
+}
+
+fn unix_now_ns() -> u64 {
+    u64::try_from(own::of_clock(ClockId::Realtime).as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,266 @@
+//! Sends what lies in the spool, the newest first: what happens now is worth most.
+
+use std::fs::File;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::backoff::{delay, random};
+use crate::http::{Answer, HttpError, Server, reason};
+use crate::log::{chain, line};
+use crate::metrics::Metrics;
+use crate::spool::{Spool, Spooled};
+use crate::state::{self, State, StateError};
+
+/// Bytes of refused windows that are kept, for whoever wants to know why.
+const REFUSED_BYTES: u64 = 64 << 20;
+/// To look at the spool though nobody rang.
+const LOOK_EVERY: Duration = Duration::from_secs(60);
+
+/// Wakes the sender.
+#[derive(Debug, Default)]
+pub(crate) struct Bell {
+    state: Mutex<BellState>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct BellState {
+    has_rung: bool,
+    /// The server changed: what failed with the old one says nothing.
+    is_new_server: bool,
+    is_over: bool,
+}
+
+/// Why the sender goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Woken {
+    Usual,
+    NewServer,
+    Over,
+}
+
+impl Bell {
+    /// There is something to send.
+    pub(crate) fn ring(&self) {
+        self.state().has_rung = true;
+        self.changed.notify_all();
+    }
+
+    /// The server may be another one.
+    pub(crate) fn new_server(&self) {
+        self.state().is_new_server = true;
+        self.changed.notify_all();
+    }
+
+    /// Nothing is sent any more.
+    pub(crate) fn end(&self) {
+        self.state().is_over = true;
+        self.changed.notify_all();
+    }
+
+    /// Waits for a ring; or, `patiently`, through all rings for so long.
+    fn wait(&self, limit: Duration, patiently: bool) -> Woken {
+        let sleeps = |state: &mut BellState| {
+            !state.is_over && !state.is_new_server && (patiently || !state.has_rung)
+        };
+        let waited = self.changed.wait_timeout_while(self.state(), limit, sleeps);
+        let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        state.has_rung = false;
+        match (state.is_over, std::mem::take(&mut state.is_new_server)) {
+            (true, _) => Woken::Over,
+            (false, true) => Woken::NewServer,
+            (false, false) => Woken::Usual,
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, BellState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What the sender needs.
+#[derive(Debug)]
+pub(crate) struct Sender {
+    pub(crate) state: State,
+    pub(crate) spool: Spool,
+    pub(crate) refused: Spool,
+    /// The configured one, which may change.
+    pub(crate) server: Arc<Mutex<Option<String>>>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) bell: Arc<Bell>,
+}
+
+/// What is to be done with a window after an answer. Pure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    /// The server has it for good.
+    Stored,
+    /// It never wants it.
+    Refused,
+    /// Another time.
+    Later(Option<Duration>),
+}
+
+fn outcome(answer: &Answer) -> Outcome {
+    match answer.status {
+        200 | 201 => Outcome::Stored,
+        400 | 413 => Outcome::Refused,
+        _ => Outcome::Later(answer.retry_after),
+    }
+}
+
+/// Why a window was not sent.
+#[derive(Debug, thiserror::Error)]
+enum SendError {
+    #[error("this host is not enrolled: run vmscope agent enroll")]
+    NotEnrolled,
+    #[error(transparent)]
+    Http(#[from] HttpError),
+    #[error("the server answers {status}: {reason}")]
+    Answer { status: u16, reason: String },
+    #[error(transparent)]
+    State(#[from] StateError),
+}
+
+/// A connection, and what the server knows this host by.
+#[derive(Debug)]
+struct Connection {
+    server: Server,
+    token: String,
+}
+
+impl Sender {
+    /// Sends until the end.
+    pub(crate) fn run(&self) {
+        let (mut connection, mut failures, mut pause) = (None, 0_u32, None);
+        loop {
+            let woken = self.bell.wait(pause.unwrap_or(LOOK_EVERY), pause.is_some());
+            match woken {
+                Woken::Over => return,
+                Woken::NewServer => (connection, failures) = (None, 0),
+                Woken::Usual => {}
+            }
+            pause = None;
+            match self.send_all(&mut connection) {
+                Ok(()) if 0 < failures => {
+                    line("windows are sent again");
+                    failures = 0;
+                }
+                Ok(()) => {}
+                Err((error, asked)) => {
+                    failures = failures.saturating_add(1);
+                    self.metrics.send_failures.add(1);
+                    let wait = delay(failures, random(), asked);
+                    if failures.is_power_of_two() {
+                        let text = chain(&error);
+                        line(&format!(
+                            "failed to send: {text}; next try in {:.0} s",
+                            wait.as_secs_f64()
+                        ));
+                    }
+                    // The server, or what it knows us by, may have changed.
+                    connection = None;
+                    pause = Some(wait);
+                }
+            }
+        }
+    }
+
+    /// Sends window after window. An error: why not, and how long the server wants to be left alone.
+    fn send_all(
+        &self,
+        connection: &mut Option<Connection>,
+    ) -> Result<(), (SendError, Option<Duration>)> {
+        let url = self.server.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let Some(url) = url else { return Ok(()) };
+        loop {
+            let mut contents = self.spool.contents().map_err(|error| (error.into(), None))?;
+            self.metrics.spool_bytes.set(contents.bytes());
+            self.metrics.spool_windows.set(contents.0.len() as u64);
+            let Some(window) = contents.0.pop() else { return Ok(()) };
+            if connection.is_none() {
+                *connection = Some(self.connect(&url).map_err(|error| (error, None))?);
+            }
+            let Some(connected) = connection.as_ref() else { return Ok(()) };
+            self.send(connected, &window)?;
+            // A new server or the end is looked at before the next one.
+            if self.bell.state().is_over || self.bell.state().is_new_server {
+                return Ok(());
+            }
+        }
+    }
+
+    fn connect(&self, url: &str) -> Result<Connection, SendError> {
+        let token = state::read(&self.state.host_token()).map_err(|_| SendError::NotEnrolled)?;
+        let authority = state::read(&self.state.authority()).map_err(|_| SendError::NotEnrolled)?;
+        let server = Server::known_by(url, &authority)?;
+        Ok(Connection { server, token: token.trim().to_owned() })
+    }
+
+    fn send(
+        &self,
+        connection: &Connection,
+        window: &Spooled,
+    ) -> Result<(), (SendError, Option<Duration>)> {
+        // It may have made room for a newer one.
+        let Ok(file) = File::open(&window.path) else { return Ok(()) };
+        let path = format!("/v1/windows/{}/{}", window.boot, window.start);
+        let answer = connection.server.put(&path, &connection.token, file);
+        let answer = answer.map_err(|error| (error.into(), None))?;
+        let failed = |error: StateError| (SendError::from(error), None);
+        match outcome(&answer) {
+            Outcome::Stored => {
+                self.spool.remove(window).map_err(failed)?;
+                self.metrics.windows_sent.add(1);
+            }
+            Outcome::Refused => {
+                let reason = reason(&answer);
+                line(&format!(
+                    "the server refused window {}-{}: {reason}",
+                    window.boot, window.start
+                ));
+                self.spool.set_aside(window, &self.refused).map_err(failed)?;
+                self.refused.make_room(REFUSED_BYTES).map_err(failed)?;
+                self.metrics.windows_refused.add(1);
+            }
+            Outcome::Later(asked) => {
+                let (status, reason) = (answer.status, reason(&answer));
+                return Err((SendError::Answer { status, reason }, asked));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn only_what_the_server_has_for_good_is_removed() {
+        let check = |status, expected| {
+            let retry_after = Some(Duration::from_secs(7));
+            assert_eq!(outcome(&Answer { status, text: String::new(), retry_after }), expected);
+        };
+        let later = Outcome::Later(Some(Duration::from_secs(7)));
+        [200, 201].into_iter().for_each(|status| check(status, Outcome::Stored));
+        [400, 413].into_iter().for_each(|status| check(status, Outcome::Refused));
+        let others = [100, 202, 204, 302, 401, 403, 404, 408, 409, 429, 500, 503];
+        others.into_iter().for_each(|status| check(status, later));
+    }
+
+    #[test]
+    fn a_bell_wakes_the_sender() {
+        let bell = Bell::default();
+        let (moment, hour) = (Duration::from_millis(1), Duration::from_secs(3600));
+        assert_eq!(bell.wait(moment, false), Woken::Usual);
+        bell.ring();
+        assert_eq!(bell.wait(hour, false), Woken::Usual);
+        bell.ring();
+        assert_eq!(bell.wait(moment, true), Woken::Usual);
+        bell.new_server();
+        assert_eq!(bell.wait(hour, true), Woken::NewServer);
+        bell.end();
+        assert_eq!(bell.wait(hour, true), Woken::Over);
+    }
+}

@@ -1,0 +1,187 @@
+//! Windows on disk that wait to be sent: bounded, the oldest make room.
+//!
+//! A window's file is named by its boot and its start, as the server knows it: `BOOT-START.window`. It gets its name when all
+//! of it is on disk. So whatever ends the agent leaves whole files, and those without their name, which are removed.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use model::Header;
+use recording::window;
+
+use crate::state::{StateError, sync_folder};
+
+const ENDING: &str = "window";
+
+/// The folder.
+#[derive(Debug, Clone)]
+pub(crate) struct Spool {
+    folder: PathBuf,
+}
+
+/// A window in it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Spooled {
+    /// When it was put there.
+    pub(crate) time: SystemTime,
+    /// Sorts like time within a boot.
+    pub(crate) start: String,
+    pub(crate) boot: String,
+    pub(crate) bytes: u64,
+    pub(crate) path: PathBuf,
+}
+
+/// What lies there, oldest first.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Contents(pub(crate) Vec<Spooled>);
+
+impl Contents {
+    pub(crate) fn bytes(&self) -> u64 {
+        self.0.iter().map(|window| window.bytes).sum()
+    }
+}
+
+impl Spool {
+    /// The folder, without what a killed agent left half written.
+    pub(crate) fn open(folder: PathBuf) -> Result<Self, StateError> {
+        let spool = Self { folder };
+        for entry in spool.entries()? {
+            if entry.extension().is_some_and(|ending| ending == "tmp") {
+                fs::remove_file(&entry)
+                    .map_err(|error| StateError::new("remove", &entry, error))?;
+            }
+        }
+        Ok(spool)
+    }
+
+    /// Where the window of this recording is to be; `None`: it does not say in which boot it was made.
+    pub(crate) fn path_of(&self, header: &Header) -> Option<PathBuf> {
+        let (boot, start) = (header.boot?, header.start.0);
+        Some(self.folder.join(format!("{boot}-{start:020}.{ENDING}")))
+    }
+
+    /// What lies there now.
+    pub(crate) fn contents(&self) -> Result<Contents, StateError> {
+        let mut windows: Vec<_> = self.entries()?.iter().filter_map(|path| spooled(path)).collect();
+        windows.sort();
+        Ok(Contents(windows))
+    }
+
+    /// Removes the oldest windows until those left have at most `most_bytes`. How many.
+    pub(crate) fn make_room(&self, most_bytes: u64) -> Result<u64, StateError> {
+        let contents = self.contents()?;
+        let (mut bytes, mut removed) = (contents.bytes(), 0);
+        for window in contents.0 {
+            if bytes <= most_bytes {
+                break;
+            }
+            self.remove(&window)?;
+            bytes -= window.bytes;
+            removed += 1;
+        }
+        Ok(removed)
+    }
+
+    /// Removes a window. That it is gone already is fine: it made room for others.
+    pub(crate) fn remove(&self, window: &Spooled) -> Result<(), StateError> {
+        match fs::remove_file(&window.path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(StateError::new("remove", &window.path, error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Puts a window into another spool's folder.
+    pub(crate) fn set_aside(&self, window: &Spooled, other: &Self) -> Result<(), StateError> {
+        let to = other.folder.join(window.path.file_name().unwrap_or_default());
+        fs::rename(&window.path, &to)
+            .and_then(|()| sync_folder(&other.folder))
+            .map_err(|error| StateError::new("move", &window.path, error))
+    }
+
+    fn entries(&self) -> Result<Vec<PathBuf>, StateError> {
+        let failed = |error| StateError::new("read", &self.folder, error);
+        let entries = fs::read_dir(&self.folder).map_err(failed)?;
+        entries.map(|entry| Ok(entry.map_err(failed)?.path())).collect()
+    }
+}
+
+/// Packs a finished recording and removes its folder.
+pub(crate) fn pack(folder: &Path, to: &Path) -> Result<u64, recording::Error> {
+    let bytes = window::pack(folder, to)?;
+    // The window is there; a folder that can't be removed is seen at the next start.
+    let _ = fs::remove_dir_all(folder);
+    Ok(bytes)
+}
+
+/// A window's file; `None`: it is something else.
+fn spooled(path: &Path) -> Option<Spooled> {
+    let is_window = path.extension().is_some_and(|ending| ending == ENDING);
+    let (boot, start) = path.file_stem()?.to_str()?.split_once('-')?;
+    let metadata = path.symlink_metadata().ok().filter(|metadata| metadata.is_file())?;
+    window::WindowId::parse("any", boot, start).ok().filter(|_| is_window)?;
+    Some(Spooled {
+        time: metadata.modified().ok()?,
+        start: start.to_owned(),
+        boot: boot.to_owned(),
+        bytes: metadata.len(),
+        path: path.to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod test {
+    use std::time::Duration;
+
+    use super::*;
+
+    const BOOT: &str = "0123456789abcdef0123456789abcdef";
+
+    fn put(folder: &Path, start: u64, bytes: usize, age_s: u64) {
+        let path = folder.join(format!("{BOOT}-{start:020}.window"));
+        fs::write(&path, vec![0; bytes]).unwrap();
+        let time = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000 - age_s);
+        fs::File::options().write(true).open(&path).unwrap().set_modified(time).unwrap();
+    }
+
+    fn starts(spool: &Spool) -> Vec<u64> {
+        let windows = spool.contents().unwrap().0;
+        windows.iter().map(|window| window.start.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn the_oldest_make_room_and_nothing_else_is_touched() {
+        let folder = tempfile::tempdir().unwrap();
+        // A boot later its starts are smaller.
+        put(folder.path(), 900, 100, 30);
+        put(folder.path(), 5, 100, 20);
+        put(folder.path(), 6, 100, 20);
+        for other in ["notes.txt", "x-1.window", &format!("{BOOT}-7.window")] {
+            fs::write(folder.path().join(other), "").unwrap();
+        }
+        fs::write(folder.path().join(format!("{BOOT}-00000000000000000008.window.tmp")), "")
+            .unwrap();
+        let spool = Spool::open(folder.path().to_owned()).unwrap();
+        assert_eq!(starts(&spool), [900, 5, 6]);
+        assert_eq!(spool.contents().unwrap().bytes(), 300);
+        assert_eq!(spool.make_room(300).unwrap(), 0);
+        assert_eq!(spool.make_room(250).unwrap(), 1);
+        assert_eq!(starts(&spool), [5, 6]);
+        assert_eq!(spool.make_room(0).unwrap(), 2);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3, "the half written one is gone");
+    }
+
+    #[test]
+    fn windows_are_set_aside() {
+        let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        put(folders[0].path(), 1, 10, 0);
+        let [from, to] = folders.each_ref().map(|f| Spool::open(f.path().to_owned()).unwrap());
+        let window = from.contents().unwrap().0.remove(0);
+        from.set_aside(&window, &to).unwrap();
+        assert_eq!((starts(&from), starts(&to)), (vec![], vec![1]));
+        // It is gone already.
+        from.remove(&window).unwrap();
+    }
+}
