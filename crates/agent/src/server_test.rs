@@ -73,8 +73,11 @@ fn serve(answers: Vec<(&'static str, &'static str, &'static str)>) -> Server {
                     true => ("200 OK", "", of_server.as_str()),
                     false => answers.next().unwrap_or(("503 Busy", "", "")),
                 };
-                let head = format!("HTTP/1.1 {status}\r\n{headers}Content-Length: {}\r\n\r\n", body.len());
-                if stream.write_all(head.as_bytes()).is_err() || stream.write_all(body.as_bytes()).is_err() {
+                let head =
+                    format!("HTTP/1.1 {status}\r\n{headers}Content-Length: {}\r\n\r\n", body.len());
+                if stream.write_all(head.as_bytes()).is_err()
+                    || stream.write_all(body.as_bytes()).is_err()
+                {
                     break;
                 }
                 let _ = sender.send(request);
@@ -175,7 +178,11 @@ fn windows_are_removed_when_the_server_has_them() {
     sender.bell.ring();
     let first = server.asked.recv().unwrap();
     assert!(first.head.contains("authorization: bearer secret"));
-    assert!(first.line.contains(&format!("/v1/windows/{}/{:020}", "0a".repeat(16), 2)), "{}", first.line);
+    assert!(
+        first.line.contains(&format!("/v1/windows/{}/{:020}", "0a".repeat(16), 2)),
+        "{}",
+        first.line
+    );
     assert_eq!(first.body, vec![7; 100_000]);
     wait_until("one is sent", || sender.metrics.windows_sent.get() == 1);
     wait_until("one is put off", || sender.metrics.send_failures.get() == 1);

@@ -104,6 +104,9 @@ impl Asker {
     }
 }
 
+/// A worker, and its thread.
+type Running = (Handle, JoinHandle<()>);
+
 /// The workers of all VMs.
 #[derive(Debug)]
 pub(crate) struct GuestWorkers {
@@ -111,7 +114,7 @@ pub(crate) struct GuestWorkers {
     room: Budget,
     tried: (Sender<()>, Receiver<()>),
     /// A worker that could not even be started is there with the reason.
-    workers: Vec<(VmId, Result<(Handle, JoinHandle<()>), Arc<GuestError>>)>,
+    workers: Vec<(VmId, Result<Running, Arc<GuestError>>)>,
     /// Where symbols lie that need not be asked for.
     symbol_store: Option<PathBuf>,
 }

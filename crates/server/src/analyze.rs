@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use object_store::path::Path;
+use recording::window::HostName;
 use serde_json::json;
 use tempfile::NamedTempFile;
 use tokio::sync::Notify;
@@ -175,7 +176,7 @@ impl Server {
         }
         let Some(file) = self.fetch(&window.raw()).await? else { return Ok(()) };
         let began = Instant::now();
-        let outcome = self.work(file).await?;
+        let outcome = self.work(&window.id.host, file).await?;
         let mut created = Created::Before;
         for (table, bytes) in outcome.tables()? {
             created = self.store.create(&window.result(table), bytes.into()).await?;
@@ -192,9 +193,10 @@ impl Server {
         Ok(())
     }
 
-    async fn work(&self, file: NamedTempFile) -> Result<Outcome, AnalyzeError> {
+    async fn work(&self, host: &HostName, file: NamedTempFile) -> Result<Outcome, AnalyzeError> {
         let (file, scratch) = (file.reopen()?, self.receiver.spool.clone());
-        let work = move |file: File| worker::run(Task::Analyze, file, &scratch);
+        let host = host.clone();
+        let work = move |file: File| worker::run(Task::Analyze, &host, file, &scratch);
         let done = tokio::task::spawn_blocking(move || work(file)).await;
         done.map_err(|error| AnalyzeError::Machine(error.to_string()))?.map_err(|error| match error
         {

@@ -141,8 +141,10 @@ impl Server {
         let turn = self.receiver.checks.acquire().await;
         let _turn = turn.map_err(|_| ReceiveError::Unavailable("the server stops".into()))?;
         let (file, scratch) = (spooled.reopen().map_err(failed)?, self.receiver.spool.clone());
+        let host = id.host.clone();
         let checked =
-            tokio::task::spawn_blocking(move || worker::run(Task::Check, file, &scratch)).await;
+            tokio::task::spawn_blocking(move || worker::run(Task::Check, &host, file, &scratch))
+                .await;
         match checked.map_err(|error| failed(error.into()))? {
             Ok(outcome) => self.placed(id, &outcome.facts),
             Err(WorkerError::Failed(text)) => Err(ReceiveError::Unavailable(text)),
@@ -152,10 +154,6 @@ impl Server {
 
     /// The window's place in time, if it is the one it is said to be, and of a time that is stored.
     fn placed(&self, id: &WindowId, facts: &Facts) -> Result<DayWindow, ReceiveError> {
-        if facts.hostname != id.host.as_str() {
-            let text = format!("its recording is of host {}", worker::shown(&facts.hostname));
-            return Err(refused("identity", text));
-        }
         if facts.boot() != Some(id.boot) {
             return Err(refused("identity", "its recording is of another boot".to_owned()));
         }

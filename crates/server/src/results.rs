@@ -8,6 +8,7 @@ use analysis::results::ResultsBuilder;
 use model::WindowKey;
 use recording::Recording;
 use recording::results::SCHEMAS;
+use recording::window::HostName;
 
 /// The table that is stored last: a window is analysed when this one is there. Every window has it.
 pub(crate) const LAST: &str = "hosts";
@@ -22,8 +23,12 @@ pub(crate) fn tables() -> impl Iterator<Item = (&'static str, &'static str)> {
     others.into_iter().chain(last)
 }
 
-/// Writes a window's tables into a folder: always the same from the same window.
-pub(crate) fn write(recording: &Recording, folder: &Path) -> Result<(), recording::Error> {
+/// Writes the tables of a window of `host` into a folder: always the same from the same window.
+pub(crate) fn write(
+    recording: &Recording,
+    host: &HostName,
+    folder: &Path,
+) -> Result<(), recording::Error> {
     let header = &recording.header;
     let resolver = Resolver::new(&recording.tables);
     let mut builder = ResultsBuilder::new(&resolver, header);
@@ -34,7 +39,7 @@ pub(crate) fn write(recording: &Recording, folder: &Path) -> Result<(), recordin
         batch.iter().for_each(|sample| builder.push_sample(sample));
     })?;
     let window = WindowKey {
-        host: header.hostname.clone(),
+        host: host.to_string(),
         boot: header.boot.map_or(String::new(), |boot| boot.to_string()),
         window_ns: header.start.0,
     };

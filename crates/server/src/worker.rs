@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use model::{BootId, HostNs};
 use recording::Recording;
-use recording::window::{MAX_WINDOW_BYTES, UnpackError, unpack};
+use recording::window::{HostName, MAX_WINDOW_BYTES, UnpackError, unpack};
 use sandbox::{FolderLimits, confine_to_folder};
 use serde::Deserialize;
 use serde_json::json;
@@ -58,7 +58,6 @@ impl Task {
 /// What `recording.json` says of the window.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(crate) struct Facts {
-    pub(crate) hostname: String,
     boot: Option<String>,
     start_ns: u64,
     pub(crate) start_unix_ns: u64,
@@ -119,10 +118,16 @@ impl Outcome {
 }
 
 /// Has a worker read the window in `file`, in a folder that it makes in `scratch`. Blocks.
-pub(crate) fn run(task: Task, file: File, scratch: &Path) -> Result<Outcome, WorkerError> {
+/// `host`: the name under which the host that sent it is enrolled, whatever its recording says.
+pub(crate) fn run(
+    task: Task,
+    host: &HostName,
+    file: File,
+    scratch: &Path,
+) -> Result<Outcome, WorkerError> {
     let folder = tempfile::Builder::new().prefix("worker-").tempdir_in(scratch)?;
     let mut child = Command::new("/proc/self/exe")
-        .args([ARGUMENT, task.name()])
+        .args([ARGUMENT, task.name(), host.as_str()])
         .env_clear()
         .current_dir(folder.path())
         .stdin(Stdio::from(file))
@@ -180,7 +185,8 @@ pub fn serve() -> Option<ExitCode> {
     }
     let task = arguments.next()?;
     let task = [Task::Check, Task::Analyze].into_iter().find(|known| task == known.name())?;
-    let reply = work(task);
+    let host = arguments.next()?.to_str()?.parse().ok()?;
+    let reply = work(task, &host);
     let answer = match reply {
         Ok(answer) => json!({ "ok": answer }),
         Err(WorkerError::Refused(reason)) => json!({ "refused": reason }),
@@ -190,7 +196,7 @@ pub fn serve() -> Option<ExitCode> {
     Some(if written.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn work(task: Task) -> Result<serde_json::Value, WorkerError> {
+fn work(task: Task, host: &HostName) -> Result<serde_json::Value, WorkerError> {
     if task == Task::Analyze {
         // Without the right to, it is as high as the others.
         let _ = rustix::process::nice(NICE);
@@ -207,11 +213,10 @@ fn work(task: Task) -> Result<serde_json::Value, WorkerError> {
     }
     if task == Task::Analyze {
         fs::create_dir(TABLES)?;
-        results::write(&recording, Path::new(TABLES)).map_err(refused)?;
+        results::write(&recording, host, Path::new(TABLES)).map_err(refused)?;
     }
     let header = &recording.header;
     Ok(json!({
-        "hostname": header.hostname,
         "boot": header.boot.map(|boot| boot.to_string()),
         "start_ns": header.start.0,
         "start_unix_ns": header.start_unix_ns,

@@ -62,7 +62,8 @@ fn recordings_follow_one_another_without_a_lost_sample() {
             })
             .unwrap();
     }
-    let expected: Vec<u64> = (began.0 + PERIOD_NS..=edge.0).step_by(PERIOD_NS as usize).collect();
+    let expected: Vec<u64> =
+        (began.0 + PERIOD_NS..=edge.0).step_by(usize::try_from(PERIOD_NS).unwrap()).collect();
     assert_eq!(all, expected, "every sample once, in order");
 }
 

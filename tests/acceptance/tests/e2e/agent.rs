@@ -1,7 +1,6 @@
 //! The agent on a virtual host: windows without a gap, guests' functions named in each, and what a kill costs.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use acceptance::{Report, in_testbed, report, text};
 use serde_json::Value;

@@ -15,6 +15,7 @@ mod bench;
 mod boot;
 mod boot_bad_input;
 mod boot_exits;
+mod fleet;
 mod guests;
 mod hostile;
 mod iso;
@@ -70,6 +71,7 @@ const TESTS: &[Test] = tests! {
     Main guests::three_guests_are_told_apart_down_to_their_functions,
     Main guests::guests_that_start_late_or_keep_silent_still_show,
     Main agent::windows_follow_one_another_and_a_kill_costs_one,
+    Main fleet::windows_reach_the_server_and_say_who_took_whose_time,
     Main axis::three_vms_of_one_cpu_are_each_others_thieves,
     Main axis::time_in_kvm_is_not_the_guests,
     Main axis::two_recorders_and_top_agree_on_a_quota,
