@@ -131,6 +131,26 @@ pub struct WindowList {
 pub struct SqlRequest {
     /// One `SELECT`.
     pub sql: String,
+    /// Look at windows of this time on only, RFC 3339. The `SELECT` has to say so itself for the rows.
+    #[serde(default)]
+    pub from: Option<String>,
+    /// Before this time.
+    #[serde(default)]
+    pub to: Option<String>,
+    /// Of this host.
+    #[serde(default)]
+    pub host: Option<String>,
+}
+
+/// A ready-made query.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct QueryEntry {
+    /// Its name.
+    pub name: String,
+    /// What it is for.
+    pub purpose: String,
+    /// Names of its parameters.
+    pub parameters: Vec<String>,
 }
 
 /// A column of an answer.

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
-use sandbox::{Failure, MAX_CHILD_BYTES, Parser, Sandbox};
+use sandbox::{Failure, FolderLimits, MAX_CHILD_BYTES, Parser, Sandbox, confine_to_folder};
 
 const TESTS: &[(&str, fn())] = &[
     ("answers_are_of_the_file_that_was_given", answers_are_of_the_file_that_was_given),
@@ -23,6 +23,7 @@ const TESTS: &[(&str, fn())] = &[
     ("a_spent_child_is_replaced", a_spent_child_is_replaced),
     ("children_that_fail_again_and_again_are_given_up", children_that_fail_are_given_up),
     ("a_program_that_is_no_child_is_not_waited_for", a_program_that_is_no_child),
+    ("a_folder_is_all_that_is_left", a_folder_is_all_that_is_left),
 ];
 
 fn main() -> ExitCode {
@@ -32,6 +33,7 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.first().map(String::as_str) {
         Some("parent") => die_as_a_parent(),
+        Some("folder") => return in_a_folder(&arguments[1]),
         Some("limits") => {
             print!("{}", limit_of_a_child("Max open files"));
             return ExitCode::SUCCESS;
@@ -47,6 +49,73 @@ fn main() -> ExitCode {
         println!("test {name} ... ok");
     }
     ExitCode::SUCCESS
+}
+
+/// A program that has given up all but its folder does this.
+fn in_a_folder(what: &str) -> ExitCode {
+    let limits = FolderLimits { memory_bytes: 1 << 30, cpu_seconds: 5, file_bytes: 1 << 20 };
+    if let Err(error) = confine_to_folder(Path::new("."), limits) {
+        print!("{error}");
+        return ExitCode::FAILURE;
+    }
+    let denied = |result: std::io::Result<()>| {
+        print!("{}", result.map_err(|error| error.kind().to_string()).unwrap_err());
+    };
+    match what {
+        "work" => {
+            std::fs::create_dir("sub").unwrap();
+            std::fs::write("sub/a", "text").unwrap();
+            std::fs::rename("sub/a", "sub/b").unwrap();
+            File::open("sub/b").unwrap().sync_all().unwrap();
+            assert_eq!(std::fs::read_dir("sub").unwrap().count(), 1);
+            print!("{}", std::fs::read_to_string("sub/b").unwrap());
+        }
+        "read" => denied(File::open("/etc/passwd").map(drop)),
+        "write" => denied(File::create("../other").map(drop)),
+        "list" => denied(std::fs::read_dir("/").map(drop)),
+        "exec" => denied(Command::new("/bin/true").status().map(drop)),
+        "socket" => denied(std::net::TcpListener::bind("127.0.0.1:0").map(drop)),
+        "large" => denied(std::fs::write("large", vec![1; 2 << 20])),
+        "link" => denied(std::os::unix::fs::symlink("/etc/passwd", "link")),
+        "allocate" => drop(vec![1_u8; 2 << 30]),
+        _ => return ExitCode::FAILURE,
+    }
+    ExitCode::SUCCESS
+}
+
+fn a_folder_is_all_that_is_left() {
+    use std::os::unix::process::ExitStatusExt;
+    let run = |what: &str| {
+        let folder = std::env::temp_dir().join(format!("vmscope-folder-{}", std::process::id()));
+        std::fs::create_dir(&folder).unwrap();
+        let program = std::env::current_exe().unwrap();
+        let mut command = Command::new(program);
+        command.env_clear().args(["folder", what]).current_dir(&folder);
+        let output = command.output().unwrap();
+        std::fs::remove_dir_all(&folder).unwrap();
+        (String::from_utf8(output.stdout).unwrap(), output.status)
+    };
+    let (said, status) = run("work");
+    assert!(status.success() && said == "text", "{said} {status}");
+    let has_landlock = std::fs::read_to_string("/sys/kernel/security/lsm");
+    if has_landlock.is_ok_and(|list| !list.contains("landlock")) {
+        skip::skip("this kernel has no Landlock");
+    } else {
+        for what in ["read", "write", "list"] {
+            assert_eq!(run(what).0, "permission denied", "{what}");
+        }
+    }
+    for (what, signal) in [
+        ("exec", libc::SIGSYS),
+        ("socket", libc::SIGSYS),
+        ("link", libc::SIGSYS),
+        ("large", libc::SIGXFSZ),
+        ("allocate", libc::SIGABRT),
+    ] {
+        let (said, status) = run(what);
+        let is_it = status.signal() == Some(signal) || said == "file too large";
+        assert!(is_it, "{what}: {said} {status}");
+    }
 }
 
 /// Does what it is told.

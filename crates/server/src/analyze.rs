@@ -14,10 +14,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use futures_util::StreamExt;
 use object_store::path::Path;
+use object_store::{GetResultPayload, ObjectStoreExt};
 use recording::window::HostName;
 use serde_json::json;
-use tempfile::NamedTempFile;
+use tokio::io::{AsyncSeekExt, AsyncWriteExt};
 use tokio::sync::Notify;
 
 use crate::auth::unix_s;
@@ -129,6 +131,15 @@ pub(crate) enum AnalyzeError {
     Machine(String),
 }
 
+impl From<WorkerError> for AnalyzeError {
+    fn from(error: WorkerError) -> Self {
+        match error {
+            WorkerError::Failed(text) => Self::Machine(text),
+            error => Self::Window(error.to_string()),
+        }
+    }
+}
+
 impl From<std::io::Error> for AnalyzeError {
     fn from(error: std::io::Error) -> Self {
         Self::Machine(error.to_string())
@@ -193,23 +204,30 @@ impl Server {
         Ok(())
     }
 
-    async fn work(&self, host: &HostName, file: NamedTempFile) -> Result<Outcome, AnalyzeError> {
-        let (file, scratch) = (file.reopen()?, self.receiver.spool.clone());
-        let host = host.clone();
-        let work = move |file: File| worker::run(Task::Analyze, &host, file, &scratch);
-        let done = tokio::task::spawn_blocking(move || work(file)).await;
-        done.map_err(|error| AnalyzeError::Machine(error.to_string()))?.map_err(|error| match error
-        {
-            WorkerError::Failed(text) => AnalyzeError::Machine(text),
-            error => AnalyzeError::Window(error.to_string()),
-        })
+    async fn work(&self, host: &HostName, file: File) -> Result<Outcome, AnalyzeError> {
+        let (scratch, host) = (self.receiver.spool.clone(), host.clone());
+        let work = move || worker::run(Task::Analyze, &host, file, &scratch);
+        let done = tokio::task::spawn_blocking(work).await;
+        Ok(done.map_err(|error| AnalyzeError::Machine(error.to_string()))??)
     }
 
     /// A stored window as a file; `None`: it is there no longer.
-    async fn fetch(&self, path: &Path) -> Result<Option<NamedTempFile>, AnalyzeError> {
-        let file = tempfile::Builder::new().prefix("get-").tempfile_in(&self.receiver.spool)?;
-        let Some(bytes) = self.store.get(path).await? else { return Ok(None) };
-        tokio::fs::write(file.path(), bytes).await?;
+    async fn fetch(&self, path: &Path) -> Result<Option<File>, AnalyzeError> {
+        let found = match self.store.objects().get(path).await {
+            Err(object_store::Error::NotFound { .. }) => return Ok(None),
+            found => found?,
+        };
+        let mut stream = match found.payload {
+            GetResultPayload::File(file, _) => return Ok(Some(file)),
+            GetResultPayload::Stream(stream) => stream,
+        };
+        let file = tempfile::tempfile_in(&self.receiver.spool)?;
+        let mut written = tokio::fs::File::from_std(file.try_clone()?);
+        while let Some(chunk) = stream.next().await {
+            written.write_all(&chunk?).await?;
+        }
+        written.flush().await?;
+        written.rewind().await?;
         Ok(Some(file))
     }
 

@@ -38,7 +38,7 @@ pub struct Config {
 }
 
 /// Limits of a query.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct QueryLimits {
     /// Seconds.
@@ -60,7 +60,7 @@ impl Default for QueryLimits {
 impl Default for Config {
     fn default() -> Self {
         Self {
-            listen: SocketAddr::from(([0; 8], 7443)),
+            listen: SocketAddr::from(([0; 8], 8443)),
             store: "/var/lib/vmscope-server/store".to_owned(),
             state: PathBuf::from("/var/lib/vmscope-server"),
             names: Vec::new(),

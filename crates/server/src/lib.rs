@@ -35,6 +35,7 @@ use axum::Extension;
 use axum_server::Handle;
 use axum_server::accept::Accept;
 use axum_server::tls_rustls::{RustlsAcceptor, RustlsConfig};
+use query::{Engine, Limits};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Semaphore;
 
@@ -71,6 +72,7 @@ struct Server {
     receiver: Receiver,
     refused: Refused,
     queue: Queue,
+    engine: Engine,
     metrics: Metrics,
 }
 
@@ -83,11 +85,19 @@ impl Server {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         let spool = spool(&config.state)?;
         let receiver = Receiver::new(spool, config.max_receiving, config.max_window_bytes, cpus);
+        let QueryLimits { seconds, memory_mib, rows, concurrent } = config.query;
+        let limits = Limits {
+            time: Duration::from_secs(seconds),
+            memory_bytes: memory_mib << 20,
+            rows,
+            concurrent,
+        };
         Ok(Self {
             auth: Auth::new(store.clone()),
             identity: Identity::open(&config)?,
             refused: Refused::new(store.clone()),
             queue: Queue::default(),
+            engine: Engine::new(store.objects(), limits)?,
             metrics: Metrics::new(),
             receiver,
             store,
@@ -163,10 +173,7 @@ pub fn run(config: Config) -> Result<()> {
             TcpListener::bind(address).with_context(|| format!("failed to listen on {address}"))?;
         listener.set_nonblocking(true)?;
         let tls = server.identity.start()?;
-        match server.identity.authority() {
-            Some(own) => log(&format!("certificate authority SHA-256 {}", own.fingerprint)),
-            None => log("certificate as configured"),
-        }
+        log(&format!("certificate authority SHA-256 {}", server.identity.fingerprint));
         let tasks = start(&server, tls.clone());
         log(&format!("listening on https://{}", listener.local_addr()?));
         let served = serve(&server, listener, tls).await;

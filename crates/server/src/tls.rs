@@ -28,9 +28,18 @@ use crate::config::Config;
 /// How often the certificate is made anew, or read again.
 pub(crate) const RENEW_EVERY: Duration = Duration::from_secs(24 * 3600);
 
-/// Where the server's certificate comes from.
+/// The server's certificate, and who vouches for it.
 #[derive(Debug)]
-pub(crate) enum Identity {
+pub(crate) struct Identity {
+    source: Source,
+    /// The authority's certificate, PEM.
+    pub(crate) authority: String,
+    /// Its SHA-256 (of DER), hexadecimal.
+    pub(crate) fingerprint: String,
+}
+
+#[derive(Debug)]
+enum Source {
     Given { certificate: PathBuf, key: PathBuf },
     Own(Box<Authority>),
 }
@@ -38,23 +47,33 @@ pub(crate) enum Identity {
 impl Identity {
     /// As the configuration says. Makes a certificate authority if it needs one and there is none.
     pub(crate) fn open(config: &Config) -> Result<Self> {
-        match (config.certificate.clone(), config.key.clone()) {
-            (Some(certificate), Some(key)) => Ok(Self::Given { certificate, key }),
-            _ => Authority::open(&config.state, names(config)).map(Box::new).map(Self::Own),
-        }
+        let (source, authority) = match (config.certificate.clone(), config.key.clone()) {
+            (Some(certificate), Some(key)) => {
+                let chain = read(&certificate)?;
+                let last = chain.rfind("-----BEGIN CERTIFICATE-----").unwrap_or(0);
+                (Source::Given { certificate, key }, chain[last..].to_owned())
+            }
+            _ => {
+                let authority = Authority::open(&config.state, names(config))?;
+                let pem = authority.pem.clone();
+                (Source::Own(Box::new(authority)), pem)
+            }
+        };
+        let fingerprint = hex(&Sha256::digest(certificate(&authority)?));
+        Ok(Self { source, authority, fingerprint })
     }
 
     /// A certificate for the next time, and its key.
     pub(crate) fn tls(&self) -> Result<rustls::ServerConfig> {
-        let (chain, key) = match self {
-            Self::Given { certificate, key } => {
+        let (chain, key) = match &self.source {
+            Source::Given { certificate, key } => {
                 let failed = |path: &Path| format!("failed to read {}", path.display());
                 let chain = CertificateDer::pem_file_iter(certificate)
                     .and_then(Iterator::collect::<Result<Vec<_>, _>>)
                     .with_context(|| failed(certificate))?;
                 (chain, PrivateKeyDer::from_pem_file(key).with_context(|| failed(key))?)
             }
-            Self::Own(authority) => authority.issue()?,
+            Source::Own(authority) => authority.issue()?,
         };
         let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
         let mut tls = rustls::ServerConfig::builder_with_provider(provider)
@@ -65,14 +84,6 @@ impl Identity {
         Ok(tls)
     }
 
-    /// The certificate authority that agents can trust, PEM.
-    pub(crate) fn authority(&self) -> Option<&Authority> {
-        match self {
-            Self::Given { .. } => None,
-            Self::Own(authority) => Some(authority),
-        }
-    }
-
     /// The first certificate, for a running server.
     pub(crate) fn start(&self) -> Result<RustlsConfig> {
         Ok(RustlsConfig::from_config(std::sync::Arc::new(self.tls()?)))
@@ -81,12 +92,10 @@ impl Identity {
 
 /// An own certificate authority.
 #[derive(Debug)]
-pub(crate) struct Authority {
+struct Authority {
     issuer: Issuer<'static, KeyPair>,
     /// Its certificate.
-    pub(crate) pem: String,
-    /// SHA-256 of its certificate (DER), in hexadecimal.
-    pub(crate) fingerprint: String,
+    pem: String,
     names: Vec<String>,
 }
 
@@ -95,17 +104,11 @@ impl Authority {
         let (key_path, pem_path) = (state.join("ca.key"), state.join("ca.pem"));
         // Whichever of two servers that start at once is first.
         create(&key_path, 0o600, || Ok(KeyPair::generate()?.serialize_pem()))?;
-        let read = |path: &Path| {
-            fs::read_to_string(path).with_context(|| format!("failed to read {}", path.display()))
-        };
         let key = KeyPair::from_pem(&read(&key_path)?).context("ca.key holds no key")?;
         create(&pem_path, 0o644, || Ok(authority_params()?.self_signed(&key)?.pem()))?;
         let pem = read(&pem_path)?;
-        let der = CertificateDer::from_pem_slice(pem.as_bytes())
-            .map_err(|error| anyhow::anyhow!("ca.pem holds no certificate: {error:?}"))?;
-        let fingerprint = hex(&Sha256::digest(&der));
         let issuer = Issuer::new(authority_params()?, key);
-        Ok(Self { issuer, pem, fingerprint, names })
+        Ok(Self { issuer, pem, names })
     }
 
     fn issue(&self) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)> {
@@ -123,10 +126,18 @@ impl Authority {
         let certificate = params.signed_by(&key, &self.issuer)?;
         let key = PrivateKeyDer::try_from(key.serialize_der())
             .map_err(|error| anyhow::anyhow!("the key that was made is none: {error}"))?;
-        let authority = CertificateDer::from_pem_slice(self.pem.as_bytes())
-            .map_err(|error| anyhow::anyhow!("ca.pem holds no certificate: {error:?}"))?;
-        Ok((vec![certificate.der().clone(), authority], key))
+        Ok((vec![certificate.der().clone(), self::certificate(&self.pem)?], key))
     }
+}
+
+fn read(path: &Path) -> Result<String> {
+    fs::read_to_string(path).with_context(|| format!("failed to read {}", path.display()))
+}
+
+/// A certificate in PEM.
+fn certificate(pem: &str) -> Result<CertificateDer<'static>> {
+    CertificateDer::from_pem_slice(pem.as_bytes())
+        .map_err(|error| anyhow::anyhow!("a certificate was expected: {error:?}"))
 }
 
 fn date(time: DateTime<chrono::Utc>) -> Result<time::OffsetDateTime> {
@@ -186,17 +197,38 @@ mod test {
     fn the_authority_stays_and_its_certificates_change() {
         let dir = tempfile::tempdir().unwrap();
         let config = Config { state: dir.path().to_owned(), ..Config::default() };
-        let fingerprint = |identity: &Identity| identity.authority().unwrap().fingerprint.clone();
         let first = Identity::open(&config).unwrap();
         let second = Identity::open(&config).unwrap();
-        assert_eq!(fingerprint(&first), fingerprint(&second));
-        assert_eq!(fingerprint(&first).len(), 64);
+        assert_eq!(first.fingerprint, second.fingerprint);
+        assert_eq!(first.fingerprint.len(), 64);
         first.tls().unwrap();
-        let issue = |identity: &Identity| identity.authority().unwrap().issue().unwrap().0;
+        let issue = |identity: &Identity| match &identity.source {
+            Source::Own(authority) => authority.issue().unwrap().0,
+            Source::Given { .. } => panic!("none was given"),
+        };
         assert_ne!(issue(&first)[0], issue(&second)[0]);
         assert_eq!(issue(&first)[1], issue(&second)[1]);
         let key = fs::metadata(dir.path().join("ca.key")).unwrap();
         assert_eq!(std::os::unix::fs::PermissionsExt::mode(&key.permissions()) & 0o777, 0o600);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
+    }
+
+    /// Of a chain the last certificate is the one to trust.
+    #[test]
+    fn a_certificate_can_be_given() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = Config { state: dir.path().to_owned(), ..Config::default() };
+        let own = Identity::open(&config).unwrap();
+        let (chain, key) = (dir.path().join("chain.pem"), dir.path().join("key.pem"));
+        let leaf = KeyPair::generate().unwrap();
+        let Source::Own(authority) = &own.source else { panic!("none was given") };
+        let params = CertificateParams::new(vec!["fleet".to_owned()]).unwrap();
+        let pem = params.signed_by(&leaf, &authority.issuer).unwrap().pem();
+        fs::write(&chain, format!("{pem}{}", own.authority)).unwrap();
+        fs::write(&key, leaf.serialize_pem()).unwrap();
+        let config = Config { certificate: Some(chain), key: Some(key), ..config };
+        let given = Identity::open(&config).unwrap();
+        assert_eq!(given.fingerprint, own.fingerprint);
+        given.tls().unwrap();
     }
 }

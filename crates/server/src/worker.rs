@@ -32,6 +32,8 @@ const LIMITS: FolderLimits =
     FolderLimits { memory_bytes: 3 << 30, cpu_seconds: 300, file_bytes: MAX_WINDOW_BYTES };
 /// How long it may run, on a busy machine.
 const MAX_TIME: Duration = Duration::from_secs(600);
+/// Bytes of its result tables.
+const MAX_TABLES: u64 = 256 << 20;
 /// Bytes of its answer.
 const MAX_ANSWER: u64 = 1 << 16;
 /// Lower than everything else of the machine: sampling and receiving go first.
@@ -111,8 +113,18 @@ pub(crate) struct Outcome {
 
 impl Outcome {
     /// The tables by name, each with its file's bytes.
-    pub(crate) fn tables(&self) -> io::Result<Vec<(&'static str, Vec<u8>)>> {
+    ///
+    /// # Errors
+    /// When there are none, or they are too large: whatever the window made of the worker, they are bounded.
+    pub(crate) fn tables(&self) -> Result<Vec<(&'static str, Vec<u8>)>, WorkerError> {
         let folder = self.folder.path().join(TABLES);
+        let mut bytes = 0;
+        for (_, file) in results::tables() {
+            bytes += folder.join(file).metadata()?.len();
+        }
+        if MAX_TABLES < bytes {
+            return Err(WorkerError::Refused(format!("its results have {bytes} bytes")));
+        }
         results::tables().map(|(table, file)| Ok((table, fs::read(folder.join(file))?))).collect()
     }
 }

@@ -1,6 +1,7 @@
 //! The HTTP API: who may ask what, and how it is answered. Its description (`/openapi.json`) is made from these functions.
 
 mod access;
+mod queries;
 mod windows;
 
 use std::net::SocketAddr;
@@ -62,6 +63,9 @@ fn described() -> (Router<Arc<Server>>, utoipa::openapi::OpenApi) {
         .routes(routes!(access::delete_host))
         .routes(routes!(access::list_tokens, access::make_token))
         .routes(routes!(access::delete_token))
+        .routes(routes!(queries::list_queries))
+        .routes(routes!(queries::ask_ready))
+        .routes(routes!(queries::ask_sql))
         .routes(routes!(authority))
         .routes(routes!(healthz))
         .routes(routes!(metrics))
@@ -226,13 +230,10 @@ impl FromRequestParts<Arc<Server>> for Admin {
 /// The certificate authority of this server's certificate, PEM: compare its fingerprint before you trust it.
 #[utoipa::path(get, path = "/v1/ca", security(()), responses(
     (status = 200, body = String, content_type = "application/x-pem-file"),
-    (status = 404, body = ErrorReply, description = "the certificate is not of an own authority"),
 ))]
-async fn authority(State(server): Shared) -> Reply<Response> {
-    let none = || ApiError::new(StatusCode::NOT_FOUND, "the certificate was given to the server");
-    let authority = server.identity.authority().ok_or_else(none)?;
+async fn authority(State(server): Shared) -> Response {
     let kind = (header::CONTENT_TYPE, "application/x-pem-file");
-    Ok(([kind], authority.pem.clone()).into_response())
+    ([kind], server.identity.authority.clone()).into_response()
 }
 
 /// Whether the server is there.

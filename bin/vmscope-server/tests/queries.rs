@@ -1,0 +1,57 @@
+//! Questions over HTTPS about windows that came over HTTPS.
+
+#![allow(clippy::unwrap_used, missing_docs)]
+
+mod common;
+
+use common::{Place, window};
+use serde_json::json;
+
+#[test]
+fn what_came_in_can_be_asked_for() {
+    let place = Place::new();
+    let server = place.start("[query]\nrows = 5");
+    let (reader, agent) = (server.token("read"), server.token("agent"));
+    for host in ["kvm1", "kvm2"] {
+        let token = server.enroll(host);
+        for start in [100, 200] {
+            assert_eq!(server.put(&window(host, start), &token).status, 201);
+        }
+    }
+    place.wait_for_results(4);
+
+    let sql = |sql: &str| server.ask("POST", "/v1/sql", &reader, Some(&json!({"sql": sql})));
+    let windows =
+        sql("SELECT host, count(*), max(length_ns) FROM hosts GROUP BY host ORDER BY host");
+    let windows = windows.json();
+    let length_ns = 3_000_000;
+    assert_eq!(windows["rows"], json!([["kvm1", 2, length_ns], ["kvm2", 2, length_ns]]));
+    assert_eq!((&windows["windows"], &windows["partial"]), (&json!(4), &json!([])));
+    assert_eq!(windows["columns"][0]["name"], "host");
+    // What a VM's vCPUs did adds up to the time they were there.
+    let sums = "SELECT (SELECT sum(ns) FROM vcpu_time) = (SELECT sum(vcpu_ns) FROM vms), \
+                (SELECT sum(ns) FROM cpu_time) = (SELECT sum(length_ns * cpus) FROM hosts)";
+    assert_eq!(sql(sums).json()["rows"], json!([[true, true]]));
+    let many = sql("SELECT * FROM vcpu_time").json();
+    assert_eq!(many["rows"].as_array().unwrap().len(), 5);
+    assert_eq!(many["partial"], json!(["there are more than 5 rows"]));
+    sql("DROP TABLE hosts").check(400, "not supported");
+    sql("SELECT * FROM nowhere").check(400, "nowhere");
+
+    let name = |query: &serde_json::Value| query["name"].as_str().unwrap().to_owned();
+    let list = server.get("/v1/tables", &reader).json();
+    let names: Vec<_> = list.as_array().unwrap().iter().map(name).collect();
+    assert!(names.contains(&"thieves".to_owned()), "{names:?}");
+    let top = server.get("/v1/tables/hosts-by-steal", &reader).json();
+    assert_eq!(top["rows"].as_array().unwrap().len(), 2, "{top}");
+    let long_ago = "/v1/tables/hosts-by-steal?to=2020-01-01T00:00:00Z";
+    assert_eq!(server.get(long_ago, &reader).json()["windows"], 0);
+    server.get("/v1/tables/top-functions", &reader).check(400, "needs vm");
+    server.get("/v1/tables/nothing", &reader).check(404, "no query");
+    server.get("/v1/tables/thieves?vm=a&x=1", &reader).check(400, "no parameter x");
+    server.get("/v1/tables/thieves?vm=a&to=now", &reader).check(400, "no time");
+
+    server.get("/v1/tables", &agent).check(403, "role");
+    server.ask("POST", "/v1/sql", &agent, Some(&json!({"sql": "SELECT 1"}))).check(403, "role");
+    server.ask("POST", "/v1/sql", "", Some(&json!({"sql": "SELECT 1"}))).check(401, "token");
+}

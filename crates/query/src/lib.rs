@@ -1,0 +1,267 @@
+//! SQL over the fleet's result tables, within limits.
+//!
+//! ```text
+//!  SQL --+--> plan: one SELECT, nothing else
+//!  store --> catalog: windows whose results are complete --> tables: exact lists of objects
+//!        +--> run: so long, so much memory, so many rows --> Answer, which says what it lacks
+//! ```
+//! Design constraints: this is the only crate that knows the query engine. A query reads and never writes, sees no files
+//! but the result tables, and runs on threads of its own. An answer that is not all there is says so.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod catalog;
+mod ready;
+mod rows;
+mod table;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::http::Answer;
+use datafusion::common::{ParamValues, ScalarValue};
+use datafusion::error::DataFusionError;
+use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
+use datafusion::execution::memory_pool::GreedyMemoryPool;
+use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
+use datafusion::prelude::{SQLOptions, SessionConfig, SessionContext};
+use object_store::ObjectStore;
+use tokio::sync::Semaphore;
+
+pub use catalog::Scope;
+pub use ready::{READY, ReadyQuery, parse_instant};
+
+use catalog::{Catalog, Windows};
+use rows::Rows;
+use table::{ResultTable, STORE, schemas};
+
+/// Bytes of a query's text.
+const MAX_TEXT: usize = 1 << 16;
+/// How long a query waits until it may begin.
+const MAX_WAIT: Duration = Duration::from_secs(5);
+
+/// What queries may take.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Time of one.
+    pub time: Duration,
+    /// Memory of all.
+    pub memory_bytes: usize,
+    /// Rows of an answer.
+    pub rows: usize,
+    /// Queries at the same time.
+    pub concurrent: usize,
+}
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum QueryError {
+    /// The question is to blame.
+    #[error("{0}")]
+    Invalid(String),
+    /// There is no such ready-made query.
+    #[error("there is no query {0:?}")]
+    NoSuchQuery(String),
+    /// Others are being answered.
+    #[error("too many queries are running")]
+    Busy,
+    /// It took too long before there was a row.
+    #[error("it took more than {} s: ask for a shorter time or fewer hosts", .0.as_secs())]
+    Late(Duration),
+    /// It took too much memory.
+    #[error("it took more memory than queries may have: ask for a shorter time or fewer columns")]
+    Memory,
+    /// The store does not answer.
+    #[error("the store: {0}")]
+    Store(String),
+}
+
+/// Answers questions.
+#[derive(Debug)]
+pub struct Engine {
+    limits: Limits,
+    catalog: Arc<Catalog>,
+    environment: Arc<RuntimeEnv>,
+    room: Semaphore,
+    /// Its own threads: a query that keeps them busy keeps nobody else waiting.
+    threads: Option<tokio::runtime::Runtime>,
+}
+
+impl Engine {
+    /// Over a store.
+    ///
+    /// # Errors
+    /// When threads can't be started.
+    pub fn new(objects: Arc<dyn ObjectStore>, limits: Limits) -> std::io::Result<Self> {
+        let failed = |error: DataFusionError| std::io::Error::other(error.to_string());
+        // What does not fit into memory is refused, not put on a disk.
+        let disk = DiskManagerBuilder::default().with_mode(DiskManagerMode::Disabled);
+        let environment = RuntimeEnvBuilder::new()
+            .with_memory_pool(Arc::new(GreedyMemoryPool::new(limits.memory_bytes)))
+            .with_disk_manager_builder(disk)
+            .build_arc()
+            .map_err(failed)?;
+        let url = url::Url::parse(STORE).map_err(std::io::Error::other)?;
+        environment.register_object_store(&url, Arc::clone(&objects));
+        let threads = tokio::runtime::Builder::new_multi_thread()
+            .thread_name("query")
+            .enable_all()
+            .build()?;
+        Ok(Self {
+            limits,
+            catalog: Arc::new(Catalog::new(objects)),
+            environment,
+            room: Semaphore::new(limits.concurrent),
+            threads: Some(threads),
+        })
+    }
+
+    /// Answers one `SELECT`.
+    ///
+    /// # Errors
+    /// When it is none, or there is no answer within the limits.
+    pub async fn sql(&self, sql: &str, scope: &Scope) -> Result<Answer, QueryError> {
+        self.answer(sql.to_owned(), Vec::new(), scope.clone()).await
+    }
+
+    /// Answers a ready-made query.
+    ///
+    /// # Errors
+    /// When there is none of this name, a parameter is missing, or there is no answer within the limits.
+    pub async fn ready(
+        &self,
+        name: &str,
+        parameters: &BTreeMap<String, String>,
+    ) -> Result<Answer, QueryError> {
+        let query =
+            ReadyQuery::find(name).ok_or_else(|| QueryError::NoSuchQuery(name.to_owned()))?;
+        let (sql, values) = query.bind(parameters)?;
+        let instants = |end: &str| {
+            let named = values.iter().filter(|(name, _)| name.rsplit('_').next() == Some(end));
+            let us = named.filter_map(|(_, value)| match value {
+                ScalarValue::TimestampMicrosecond(us, _) => *us,
+                _ => None,
+            });
+            us.collect::<Vec<_>>()
+        };
+        let time = |us: Option<i64>| us.and_then(chrono::DateTime::from_timestamp_micros);
+        let (from, to) = (instants("from").into_iter().min(), instants("to").into_iter().max());
+        let host = parameters.get("host").filter(|host| !host.is_empty()).cloned();
+        let other = parameters.contains_key("other_host");
+        let scope = Scope { from: time(from), to: time(to), host: host.filter(|_| !other) };
+        self.answer(sql, values, scope).await
+    }
+
+    async fn answer(
+        &self,
+        sql: String,
+        values: Vec<(String, ScalarValue)>,
+        scope: Scope,
+    ) -> Result<Answer, QueryError> {
+        if MAX_TEXT < sql.len() {
+            return Err(QueryError::Invalid(format!("a query has at most {MAX_TEXT} bytes")));
+        }
+        let place = tokio::time::timeout(MAX_WAIT, self.room.acquire()).await;
+        let _place = place.ok().and_then(Result::ok).ok_or(QueryError::Busy)?;
+        let windows = self.catalog.windows(&scope).await;
+        let windows = Arc::new(windows.map_err(|error| QueryError::Store(error.to_string()))?);
+        let context = self.context(&scope, &windows)?;
+        let mut rows = Rows::new(self.limits.rows);
+        if 0 < windows.left_out {
+            let (seen, more) = (windows.stems.len(), windows.left_out);
+            rows.lacks(format!("{more} older windows were left out: {seen} were looked at"));
+        }
+        if 0 < windows.without_results {
+            rows.lacks(format!("{} windows have no results yet", windows.without_results));
+        }
+        let (limit, n_windows) = (self.limits.time, windows.stems.len() as u64);
+        let work = async move {
+            let late = tokio::time::sleep(limit);
+            tokio::pin!(late);
+            tokio::select! {
+                result = run(&context, &sql, values, &mut rows) => result?,
+                () = &mut late => {
+                    if rows.is_empty() {
+                        return Err(QueryError::Late(limit));
+                    }
+                    rows.lacks(format!("it was stopped after {} s", limit.as_secs()));
+                }
+            }
+            Ok(rows.answer(n_windows))
+        };
+        let Some(threads) = &self.threads else { return Err(QueryError::Busy) };
+        let mut task = AbortOnDrop(threads.spawn(work));
+        let done = (&mut task.0).await;
+        done.unwrap_or_else(|error| Err(QueryError::Invalid(format!("the query failed: {error}"))))
+    }
+
+    fn context(&self, scope: &Scope, windows: &Arc<Windows>) -> Result<SessionContext, QueryError> {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let config = SessionConfig::new()
+            .with_target_partitions(threads)
+            .with_information_schema(false)
+            .set_str("datafusion.execution.time_zone", "UTC");
+        let context = SessionContext::new_with_config_rt(config, Arc::clone(&self.environment));
+        for (name, schema) in schemas() {
+            let table = ResultTable {
+                name,
+                schema,
+                catalog: Arc::clone(&self.catalog),
+                scope: scope.clone(),
+                windows: Arc::clone(windows),
+            };
+            context.register_table(name, Arc::new(table)).map_err(invalid)?;
+        }
+        Ok(context)
+    }
+}
+
+/// A query whose asker is gone is not answered.
+struct AbortOnDrop<T>(tokio::task::JoinHandle<T>);
+
+impl<T> Drop for AbortOnDrop<T> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        if let Some(threads) = self.threads.take() {
+            threads.shutdown_background();
+        }
+    }
+}
+
+async fn run(
+    context: &SessionContext,
+    sql: &str,
+    values: Vec<(String, ScalarValue)>,
+    rows: &mut Rows,
+) -> Result<(), QueryError> {
+    use futures_util::StreamExt;
+    let options =
+        SQLOptions::new().with_allow_ddl(false).with_allow_dml(false).with_allow_statements(false);
+    let mut frame = context.sql_with_options(sql, options).await.map_err(invalid)?;
+    if !values.is_empty() {
+        let values: ParamValues = values.into_iter().collect::<Vec<_>>().into();
+        frame = frame.with_param_values(values).map_err(invalid)?;
+    }
+    rows.begin(frame.schema().as_arrow());
+    let mut stream = frame.execute_stream().await.map_err(invalid)?;
+    while let Some(batch) = stream.next().await {
+        if !rows.add(&batch.map_err(invalid)?).map_err(|error| invalid(error.into()))? {
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn invalid(error: DataFusionError) -> QueryError {
+    match error.find_root() {
+        DataFusionError::ResourcesExhausted(_) => QueryError::Memory,
+        DataFusionError::ObjectStore(error) => QueryError::Store(error.to_string()),
+        root => QueryError::Invalid(root.strip_backtrace()),
+    }
+}

@@ -1,0 +1,90 @@
+//! A result table as the engine sees it: an exact list of objects.
+
+use std::sync::Arc;
+
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
+use async_trait::async_trait;
+use datafusion::catalog::{Session, TableProvider};
+use datafusion::datasource::TableType;
+use datafusion::datasource::listing::PartitionedFile;
+use datafusion::datasource::physical_plan::{FileGroup, FileScanConfigBuilder, ParquetSource};
+use datafusion::datasource::source::DataSourceExec;
+use datafusion::error::{DataFusionError, Result};
+use datafusion::execution::object_store::ObjectStoreUrl;
+use datafusion::logical_expr::Expr;
+use datafusion::physical_plan::ExecutionPlan;
+use recording::schema::{Presence, TableSchema, ValueType};
+
+use crate::catalog::{Catalog, Scope, Windows};
+
+/// The name of the store for the engine.
+pub(crate) const STORE: &str = "fleet://results";
+
+/// A table, of the windows of a query.
+#[derive(Debug)]
+pub(crate) struct ResultTable {
+    pub(crate) name: &'static str,
+    pub(crate) schema: SchemaRef,
+    pub(crate) catalog: Arc<Catalog>,
+    pub(crate) scope: Scope,
+    pub(crate) windows: Arc<Windows>,
+}
+
+/// The tables' names and schemas.
+pub(crate) fn schemas() -> impl Iterator<Item = (&'static str, SchemaRef)> {
+    let named = |table: &'static TableSchema| {
+        (table.file.trim_end_matches(".parquet"), Arc::new(schema(table)))
+    };
+    recording::results::SCHEMAS.iter().map(named)
+}
+
+fn schema(table: &TableSchema) -> Schema {
+    let field = |column: &recording::schema::ColumnSchema| {
+        let kind = match column.value {
+            ValueType::Bool => DataType::Boolean,
+            ValueType::U8 => DataType::UInt8,
+            ValueType::U32 => DataType::UInt32,
+            ValueType::U64 => DataType::UInt64,
+            ValueType::I64 => DataType::Int64,
+            ValueType::UnixMicros => DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into())),
+            ValueType::Text => DataType::Utf8View,
+        };
+        let kind = match column.presence {
+            Presence::List => DataType::new_list(kind, false),
+            Presence::Required | Presence::Optional => kind,
+        };
+        Field::new(column.name, kind, column.presence != Presence::Required)
+    };
+    Schema::new(table.columns.iter().map(field).collect::<Vec<_>>())
+}
+
+#[async_trait]
+impl TableProvider for ResultTable {
+    fn schema(&self) -> SchemaRef {
+        Arc::clone(&self.schema)
+    }
+
+    fn table_type(&self) -> TableType {
+        TableType::Base
+    }
+
+    async fn scan(
+        &self,
+        state: &dyn Session,
+        projection: Option<&Vec<usize>>,
+        _filters: &[Expr],
+        limit: Option<usize>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let files = self.catalog.files(self.name, &self.scope, &self.windows).await;
+        let files = files.map_err(|error| DataFusionError::ObjectStore(Box::new(error)))?;
+        let files: Vec<_> = files.into_iter().map(PartitionedFile::new_from_meta).collect();
+        let groups = FileGroup::new(files).split_files(state.config().target_partitions());
+        let source = Arc::new(ParquetSource::new(Arc::clone(&self.schema)));
+        let scan = FileScanConfigBuilder::new(ObjectStoreUrl::parse(STORE)?, source)
+            .with_file_groups(groups)
+            .with_projection_indices(projection.cloned())?
+            .with_limit(limit)
+            .build();
+        Ok(DataSourceExec::from_data_source(scan))
+    }
+}

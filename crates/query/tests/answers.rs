@@ -1,0 +1,245 @@
+//! Answers over real result tables, by the real engine.
+
+#![allow(clippy::unwrap_used, missing_docs)]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::http::Answer;
+use model::{ResultCode, ResultRow, Results, VcpuTimeRow, WindowKey};
+use object_store::local::LocalFileSystem;
+use query::{Engine, Limits, QueryError, READY, Scope};
+use serde_json::{Value, json};
+
+const LIMITS: Limits =
+    Limits { time: Duration::from_secs(60), memory_bytes: 256 << 20, rows: 1000, concurrent: 2 };
+/// 2026-01-31 00:00 UTC.
+const START_US: i64 = 1_769_817_600_000_000;
+const SLICE_US: i64 = 10_000_000;
+
+/// A window's results: six slices of one VM, of which each function has so much in each.
+fn window(host: &str, number: u64, functions: &[(&str, &str, u64)]) -> Results {
+    let boot = "0".repeat(32);
+    let key = Arc::new(WindowKey { host: host.to_owned(), boot, window_ns: number });
+    let row = |slice: i64, (state, function, ns): &(&str, &str, u64)| {
+        let is_code = state.starts_with("guest");
+        let name = |is_so: bool| is_so.then(|| (*function).to_owned());
+        ResultRow {
+            window: Arc::clone(&key),
+            slice_unix_us: START_US + (number.cast_signed() * 6 + slice) * SLICE_US,
+            row: VcpuTimeRow {
+                vm: "vm1".to_owned(),
+                vcpu: 0,
+                state: (*state).to_owned(),
+                code: ResultCode { function: name(is_code), ..ResultCode::default() },
+                thief: name(*state == "steal_outside"),
+                thief_vm: (*state == "steal_outside").then(|| "vm2".to_owned()),
+                exit_reason: None,
+                ns: *ns,
+                corrected_ns: 0,
+                samples: 1,
+            },
+        }
+    };
+    let rows = (0..6).flat_map(|slice| functions.iter().map(move |f| (slice, f)));
+    Results { vcpu_time: rows.map(|(slice, f)| row(slice, f)).collect(), ..Results::default() }
+}
+
+/// Stores it as the server does.
+fn store(root: &Path, host: &str, number: u64, results: &Results) {
+    let dir = tempfile::tempdir().unwrap();
+    recording::results::write(dir.path(), results).unwrap();
+    for table in recording::results::SCHEMAS {
+        let name = table.file.trim_end_matches(".parquet");
+        let folder = root.join(format!("results/v1/{name}/day=2026-01-31/host={host}"));
+        fs::create_dir_all(&folder).unwrap();
+        let file = format!("{}-{number:020}.parquet", "0".repeat(32));
+        fs::copy(dir.path().join(table.file), folder.join(file)).unwrap();
+    }
+}
+
+struct Fleet {
+    root: tempfile::TempDir,
+    engine: Engine,
+}
+
+impl Fleet {
+    /// Two hosts with two windows each.
+    fn new(limits: Limits) -> Self {
+        let root = tempfile::tempdir().unwrap();
+        for number in 0..2 {
+            let one =
+                [("guest_user", "fib", 2_000_000_000), ("steal_outside", "qemu", 500_000_000)];
+            let other = [("guest_user", "fib", 1_000_000_000), ("halt", "", 9_000_000_000)];
+            store(root.path(), "kvm1", number, &window("kvm1", number, &one));
+            store(root.path(), "kvm2", number, &window("kvm2", number, &other));
+        }
+        let objects = Arc::new(LocalFileSystem::new_with_prefix(root.path()).unwrap());
+        let engine = Engine::new(objects, limits).unwrap();
+        Self { root, engine }
+    }
+
+    async fn sql(&self, sql: &str) -> Result<Answer, QueryError> {
+        self.engine.sql(sql, &Scope::default()).await
+    }
+
+    async fn rows(&self, sql: &str) -> Value {
+        let answer = self.sql(sql).await.unwrap();
+        assert_eq!(answer.partial, [""; 0]);
+        json!(answer.rows)
+    }
+
+    async fn ready(&self, name: &str, more: &[(&str, &str)]) -> Value {
+        let given = [("from", "2026-01-31T00:00:00Z"), ("to", "2026-01-31T01:00:00Z")];
+        let all = given.iter().chain(more).map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
+        let answer = self.engine.ready(name, &all.collect::<BTreeMap<_, _>>()).await.unwrap();
+        assert_eq!(answer.partial, [""; 0]);
+        json!(answer.rows)
+    }
+}
+
+#[tokio::test]
+async fn sums_are_right_and_types_are_kept() {
+    let fleet = Fleet::new(LIMITS);
+    let sums = "SELECT host, sum(ns) FROM vcpu_time GROUP BY host ORDER BY host";
+    let expected = json!([["kvm1", 30_000_000_000_u64], ["kvm2", 120_000_000_000_u64]]);
+    assert_eq!(fleet.rows(sums).await, expected);
+    let slices = "SELECT count(DISTINCT slice), min(slice), max(window_ns) FROM vcpu_time";
+    assert_eq!(fleet.rows(slices).await, json!([[12, "2026-01-31T00:00:00Z", 1]]));
+    let nothing = "SELECT vm FROM vms";
+    assert_eq!(fleet.rows(nothing).await, json!([]));
+    let answer = fleet.sql("SELECT host, ns FROM vcpu_time LIMIT 1").await.unwrap();
+    assert_eq!((answer.columns[1].name.as_str(), answer.windows), ("ns", 4));
+}
+
+#[tokio::test]
+async fn ready_made_queries_find_what_happened() {
+    let fleet = Fleet::new(LIMITS);
+    let on = |host| [("vm", "vm1"), ("host", host)];
+    assert_eq!(
+        fleet.ready("top-functions", &on("kvm1")).await,
+        json!([[null, "fib", null, 24.0, 12]])
+    );
+    assert_eq!(
+        fleet.ready("top-functions", &[("vm", "vm1")]).await,
+        json!([[null, "fib", null, 36.0, 24]])
+    );
+    assert_eq!(fleet.ready("thieves", &on("kvm1")).await, json!([["qemu", "vm2", 6.0]]));
+    assert_eq!(fleet.ready("thieves", &on("kvm2")).await, json!([]));
+    assert_eq!(
+        fleet.ready("hosts-by-steal", &[]).await,
+        json!([["kvm1", 30.0, 20.0, 0.0], ["kvm2", 120.0, 0.0, 0.0]])
+    );
+    assert_eq!(fleet.ready("noisy-neighbours", &[]).await, json!([["kvm1", "vm2", 1, 6.0]]));
+    let over_time = [("vm", "vm1"), ("function", "fib"), ("host", "kvm2")];
+    let over_time = fleet.ready("function-over-time", &over_time).await;
+    assert_eq!(over_time.as_array().unwrap().len(), 12);
+    assert_eq!(over_time[1], json!(["2026-01-31T00:00:10Z", 1.0, 1]));
+    let both = [("vm", "vm1"), ("host", "kvm1"), ("other_host", "kvm2")];
+    assert_eq!(fleet.ready("compare", &both).await, json!([["fib", null, 80.0, 10.0]]));
+    // A range holds the slices that begin in it.
+    let minute = [("vm", "vm1"), ("host", "kvm1"), ("to", "2026-01-31T00:01:00Z")];
+    assert_eq!(fleet.ready("top-functions", &minute).await[0][3], json!(12.0));
+    // A text is a text, whatever is in it.
+    let odd = [("vm", "x' OR '1'='1"), ("host", "")];
+    assert_eq!(fleet.ready("top-functions", &odd).await, json!([]));
+    assert!(matches!(
+        fleet.engine.ready("other", &BTreeMap::new()).await,
+        Err(QueryError::NoSuchQuery(_))
+    ));
+    assert_eq!(READY.len(), 6);
+}
+
+#[tokio::test]
+async fn only_a_select_is_answered() {
+    let fleet = Fleet::new(LIMITS);
+    let secret = fleet.root.path().join("secret.csv");
+    fs::write(&secret, "a\n1\n").unwrap();
+    let before = fs::read_dir(fleet.root.path()).unwrap().count();
+    for sql in [
+        "",
+        "SELEC",
+        "SELECT 1; SELECT 2",
+        "CREATE TABLE t AS SELECT 1",
+        "CREATE EXTERNAL TABLE t STORED AS CSV LOCATION '/etc/passwd'",
+        "DROP TABLE vms",
+        "INSERT INTO vms SELECT * FROM vms",
+        "DELETE FROM vms",
+        "COPY (SELECT 1) TO 'out.csv'",
+        "SET datafusion.execution.batch_size = 1",
+        "SHOW TABLES",
+        "PREPARE p AS SELECT 1",
+        &format!("SELECT * FROM '{}'", secret.display()),
+        "SELECT * FROM '/etc/passwd'",
+        "SELECT * FROM information_schema.tables",
+        "SELECT nothing FROM vms",
+        &format!("SELECT {}1{}", "(".repeat(5000), ")".repeat(5000)),
+        &format!("SELECT {}1", "-".repeat(3)),
+        &format!("SELECT 1{}", " + 1".repeat(20_000)),
+    ] {
+        let error = fleet.sql(sql).await;
+        assert!(matches!(error, Err(QueryError::Invalid(_))), "{sql:.60}: {error:?}");
+    }
+    assert_eq!(fs::read_dir(fleet.root.path()).unwrap().count(), before);
+    assert_eq!(fleet.rows("SELECT count(*) FROM vcpu_time").await, json!([[48]]));
+}
+
+#[tokio::test]
+async fn limits_hold_and_are_told() {
+    let limits = Limits { rows: 10, ..LIMITS };
+    let fleet = Fleet::new(limits);
+    let answer = fleet.sql("SELECT * FROM vcpu_time").await.unwrap();
+    assert_eq!(
+        (answer.rows.len(), answer.partial),
+        (10, vec!["there are more than 10 rows".to_owned()])
+    );
+
+    let many = "vcpu_time a, vcpu_time b, vcpu_time c, vcpu_time d, vcpu_time e, vcpu_time f";
+    let limits = Limits { time: Duration::from_millis(700), ..LIMITS };
+    let fleet = Fleet::new(limits);
+    let began = std::time::Instant::now();
+    let late = fleet.sql(&format!("SELECT sum(a.ns + f.ns) FROM {many}")).await;
+    assert!(matches!(late, Err(QueryError::Late(_))), "{late:?}");
+    assert!(began.elapsed() < Duration::from_secs(20));
+
+    let limits = Limits { memory_bytes: 1 << 20, ..LIMITS };
+    let fleet = Fleet::new(limits);
+    let sql = "SELECT DISTINCT a.ns + b.slice_ns FROM (SELECT 1 AS ns) a, (SELECT value AS slice_ns FROM \
+               generate_series(1, 10000000)) b";
+    let heavy = fleet.sql(sql).await;
+    assert!(matches!(heavy, Err(QueryError::Memory)), "{heavy:?}");
+    assert_eq!(fleet.rows("SELECT 1").await, json!([[1]]));
+}
+
+/// What is not there yet is told, and a window counts in all tables or in none.
+#[tokio::test]
+async fn windows_without_results_are_told() {
+    let fleet = Fleet::new(LIMITS);
+    let stem = |number| format!("day=2026-01-31/host=kvm1/{}-{number:020}", "0".repeat(32));
+    let raw = fleet.root.path().join(format!("raw/v1/{}.window", stem(7)));
+    fs::create_dir_all(raw.parent().unwrap()).unwrap();
+    fs::write(raw, "").unwrap();
+    let hosts = fleet.root.path().join(format!("results/v1/hosts/{}.parquet", stem(1)));
+    fs::remove_file(hosts).unwrap();
+    let answer = fleet.sql("SELECT sum(ns) FROM vcpu_time WHERE host = 'kvm1'").await.unwrap();
+    assert_eq!(json!(answer.rows), json!([[15_000_000_000_u64]]));
+    assert_eq!(answer.partial, ["1 windows have no results yet"]);
+    assert_eq!(answer.windows, 3);
+}
+
+/// Damage in one object is an error that names it, and no wrong sum.
+#[tokio::test]
+async fn a_damaged_object_is_an_error() {
+    let fleet = Fleet::new(LIMITS);
+    let folder = fleet.root.path().join("results/v1/vcpu_time/day=2026-01-31/host=kvm1");
+    let file = fs::read_dir(folder).unwrap().next().unwrap().unwrap().path();
+    let whole = fs::read(&file).unwrap();
+    for bytes in [&whole[..whole.len() / 2], b"PAR1", &[0; 200]] {
+        fs::write(&file, bytes).unwrap();
+        let answer = fleet.sql("SELECT sum(ns) FROM vcpu_time").await;
+        assert!(answer.is_err(), "{answer:?}");
+    }
+}

@@ -1,0 +1,123 @@
+//! Questions about the results.
+
+use std::collections::BTreeMap;
+
+use api::http::{Answer, ErrorReply, QueryEntry, SqlRequest};
+use axum::Json;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
+use chrono::{DateTime, Duration, SecondsFormat, Utc};
+use query::{QueryError, READY, ReadyQuery, Scope};
+use recording::window::HostName;
+use utoipa::IntoParams;
+
+use super::{ApiError, JsonBody, Reader, Reply, Shared};
+
+impl From<QueryError> for ApiError {
+    fn from(error: QueryError) -> Self {
+        let text = error.to_string();
+        match error {
+            QueryError::Invalid(_) => Self::new(StatusCode::BAD_REQUEST, text),
+            QueryError::NoSuchQuery(_) => Self::new(StatusCode::NOT_FOUND, text),
+            QueryError::Busy => Self::later(StatusCode::TOO_MANY_REQUESTS, text, 5),
+            QueryError::Late(_) | QueryError::Memory => {
+                Self::new(StatusCode::UNPROCESSABLE_ENTITY, text)
+            }
+            QueryError::Store(_) => Self::later(StatusCode::SERVICE_UNAVAILABLE, text, 10),
+        }
+    }
+}
+
+/// Lists the ready-made queries.
+#[utoipa::path(get, path = "/v1/tables", responses(
+    (status = 200, body = Vec<QueryEntry>), (status = 401, body = ErrorReply),
+    (status = 403, body = ErrorReply), (status = 503, body = ErrorReply),
+))]
+pub(super) async fn list_queries(_: Reader) -> Json<Vec<QueryEntry>> {
+    let entry = |query: &ReadyQuery| QueryEntry {
+        name: query.name.to_owned(),
+        purpose: query.purpose().to_owned(),
+        parameters: query.parameters().into_iter().map(str::to_owned).collect(),
+    };
+    Json(READY.iter().map(entry).collect())
+}
+
+/// Parameters of ready-made queries; `GET /v1/tables` says which one has which.
+#[derive(Debug, IntoParams)]
+#[expect(dead_code, reason = "for the description")]
+struct Parameters {
+    /// A host's name; absent: all hosts.
+    host: Option<String>,
+    /// A VM's name.
+    vm: Option<String>,
+    /// A function's name.
+    function: Option<String>,
+    /// The first instant, RFC 3339; absent: an hour before `to`.
+    from: Option<String>,
+    /// The instant after the last; absent: now.
+    to: Option<String>,
+    /// The other side of a comparison; absent: the same.
+    other_host: Option<String>,
+    /// The same.
+    other_vm: Option<String>,
+    /// The same.
+    other_from: Option<String>,
+    /// The same.
+    other_to: Option<String>,
+}
+
+/// Answers a ready-made query.
+#[utoipa::path(get, path = "/v1/tables/{query}", params(("query" = String, Path), Parameters),
+    responses(
+        (status = 200, body = Answer), (status = 400, body = ErrorReply),
+        (status = 401, body = ErrorReply), (status = 403, body = ErrorReply),
+        (status = 404, body = ErrorReply),
+        (status = 422, body = ErrorReply, description = "it takes more than queries may"),
+        (status = 429, body = ErrorReply), (status = 503, body = ErrorReply),
+    ))]
+pub(super) async fn ask_ready(
+    State(server): Shared,
+    _: Reader,
+    Path(name): Path<String>,
+    parameters: Result<Query<BTreeMap<String, String>>, QueryRejection>,
+) -> Reply<Json<Answer>> {
+    let Query(mut parameters) = parameters?;
+    let text = |time: DateTime<Utc>| time.to_rfc3339_opts(SecondsFormat::Micros, true);
+    let to = parameters.entry("to".to_owned()).or_insert_with(|| text(DateTime::from(now())));
+    let hour_before = time(to)? - Duration::hours(1);
+    parameters.entry("from".to_owned()).or_insert_with(|| text(hour_before));
+    Ok(Json(server.engine.ready(&name, &parameters).await?))
+}
+
+/// Answers a `SELECT` on the result tables.
+#[utoipa::path(post, path = "/v1/sql", request_body = SqlRequest, responses(
+    (status = 200, body = Answer), (status = 400, body = ErrorReply),
+    (status = 401, body = ErrorReply), (status = 403, body = ErrorReply),
+    (status = 415, body = ErrorReply),
+    (status = 422, body = ErrorReply, description = "it takes more than queries may"),
+    (status = 429, body = ErrorReply), (status = 503, body = ErrorReply),
+))]
+pub(super) async fn ask_sql(
+    State(server): Shared,
+    _: Reader,
+    JsonBody(request): JsonBody<SqlRequest>,
+) -> Reply<Json<Answer>> {
+    let instant = |text: &Option<String>| text.as_deref().map(time).transpose();
+    let host = request.host.as_deref().map(str::parse::<HostName>).transpose();
+    let host = host.map_err(|error| ApiError::new(StatusCode::BAD_REQUEST, error.to_string()))?;
+    let scope = Scope {
+        from: instant(&request.from)?,
+        to: instant(&request.to)?,
+        host: host.map(|host| host.to_string()),
+    };
+    Ok(Json(server.engine.sql(&request.sql, &scope).await?))
+}
+
+fn time(text: &str) -> Reply<DateTime<Utc>> {
+    Ok(query::parse_instant(text)?)
+}
+
+fn now() -> std::time::SystemTime {
+    std::time::SystemTime::now()
+}
