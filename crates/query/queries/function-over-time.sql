@@ -1,5 +1,5 @@
--- A function's time in a VM, slice by slice, in seconds.
-SELECT slice, CAST(sum(ns) AS DOUBLE) / 1e9 AS seconds, sum(samples) AS samples
+-- A function's time in a VM, slice by slice.
+SELECT slice, sum(ns) AS ns, sum(samples) AS samples
 FROM vcpu_time
 WHERE vm = :vm AND function = :function AND (:host = '' OR host = :host)
   AND slice >= :from AND slice < :to

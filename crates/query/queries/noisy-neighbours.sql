@@ -1,8 +1,8 @@
--- VMs that took CPU time from other VMs of their host: from how many, and how much.
-SELECT host, thief_vm, count(DISTINCT vm) AS victims, CAST(sum(ns) AS DOUBLE) / 1e9 AS seconds
+-- VMs that took CPU time from other VMs of their host, from how many, and how much.
+SELECT host, thief_vm, count(DISTINCT vm) AS victims, sum(ns) AS ns
 FROM vcpu_time
 WHERE (:host = '' OR host = :host) AND slice >= :from AND slice < :to
   AND state = 'steal_outside' AND thief_vm IS NOT NULL AND thief_vm <> vm
 GROUP BY host, thief_vm
-ORDER BY seconds DESC, host, thief_vm
+ORDER BY ns DESC, host, thief_vm
 LIMIT 100

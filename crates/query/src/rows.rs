@@ -3,8 +3,8 @@
 use api::http::{Answer, AnswerColumn};
 use arrow::array::{Array, AsArray, RecordBatch};
 use arrow::datatypes::{
-    DataType, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type, Schema,
-    UInt8Type, UInt16Type, UInt32Type, UInt64Type,
+    DataType, Decimal128Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type,
+    Schema, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
 };
 use arrow::error::ArrowError;
 use arrow::util::display::array_value_to_string;
@@ -85,6 +85,15 @@ fn value(column: &dyn Array, row: usize) -> Result<Value, ArrowError> {
         DataType::UInt64 => column.as_primitive::<UInt64Type>().value(row).into(),
         DataType::Float32 => column.as_primitive::<Float32Type>().value(row).into(),
         DataType::Float64 => column.as_primitive::<Float64Type>().value(row).into(),
+        // Sums of unsigned and signed numbers.
+        DataType::Decimal128(_, 0) => {
+            let number = column.as_primitive::<Decimal128Type>().value(row);
+            match (u64::try_from(number), i64::try_from(number)) {
+                (Ok(number), _) => number.into(),
+                (_, Ok(number)) => number.into(),
+                _ => number.to_string().into(),
+            }
+        }
         _ => array_value_to_string(column, row)?.into(),
     })
 }

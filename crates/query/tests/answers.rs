@@ -19,6 +19,7 @@ const LIMITS: Limits =
 /// 2026-01-31 00:00 UTC.
 const START_US: i64 = 1_769_817_600_000_000;
 const SLICE_US: i64 = 10_000_000;
+const NS: u64 = 1_000_000_000;
 
 /// A window's results: six slices of one VM, of which each function has so much in each.
 fn window(host: &str, number: u64, functions: &[(&str, &str, u64)]) -> Results {
@@ -121,28 +122,28 @@ async fn ready_made_queries_find_what_happened() {
     let on = |host| [("vm", "vm1"), ("host", host)];
     assert_eq!(
         fleet.ready("top-functions", &on("kvm1")).await,
-        json!([[null, "fib", null, 24.0, 12]])
+        json!([[null, "fib", null, 24 * NS, 12]])
     );
     assert_eq!(
         fleet.ready("top-functions", &[("vm", "vm1")]).await,
-        json!([[null, "fib", null, 36.0, 24]])
+        json!([[null, "fib", null, 36 * NS, 24]])
     );
-    assert_eq!(fleet.ready("thieves", &on("kvm1")).await, json!([["qemu", "vm2", 6.0]]));
+    assert_eq!(fleet.ready("thieves", &on("kvm1")).await, json!([["qemu", "vm2", 6 * NS]]));
     assert_eq!(fleet.ready("thieves", &on("kvm2")).await, json!([]));
     assert_eq!(
         fleet.ready("hosts-by-steal", &[]).await,
-        json!([["kvm1", 30.0, 20.0, 0.0], ["kvm2", 120.0, 0.0, 0.0]])
+        json!([["kvm1", 30 * NS, 6 * NS, 0, 20.0], ["kvm2", 120 * NS, 0, 0, 0.0]])
     );
-    assert_eq!(fleet.ready("noisy-neighbours", &[]).await, json!([["kvm1", "vm2", 1, 6.0]]));
+    assert_eq!(fleet.ready("noisy-neighbours", &[]).await, json!([["kvm1", "vm2", 1, 6 * NS]]));
     let over_time = [("vm", "vm1"), ("function", "fib"), ("host", "kvm2")];
     let over_time = fleet.ready("function-over-time", &over_time).await;
     assert_eq!(over_time.as_array().unwrap().len(), 12);
-    assert_eq!(over_time[1], json!(["2026-01-31T00:00:10Z", 1.0, 1]));
+    assert_eq!(over_time[1], json!(["2026-01-31T00:00:10Z", NS, 1]));
     let both = [("vm", "vm1"), ("host", "kvm1"), ("other_host", "kvm2")];
     assert_eq!(fleet.ready("compare", &both).await, json!([["fib", null, 80.0, 10.0]]));
     // A range holds the slices that begin in it.
     let minute = [("vm", "vm1"), ("host", "kvm1"), ("to", "2026-01-31T00:01:00Z")];
-    assert_eq!(fleet.ready("top-functions", &minute).await[0][3], json!(12.0));
+    assert_eq!(fleet.ready("top-functions", &minute).await[0][3], json!(12 * NS));
     // A text is a text, whatever is in it.
     let odd = [("vm", "x' OR '1'='1"), ("host", "")];
     assert_eq!(fleet.ready("top-functions", &odd).await, json!([]));

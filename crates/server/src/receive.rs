@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Body;
+use axum::body::BodyDataStream;
 use futures_util::StreamExt;
 use recording::window::{HostName, WindowId};
 use tempfile::NamedTempFile;
@@ -82,21 +82,21 @@ impl Receiver {
     }
 
     /// A place to receive a window of this size in.
-    pub(crate) fn admit(&self, bytes: Option<u64>) -> Result<SemaphorePermit<'_>, ReceiveError> {
+    fn place(&self, bytes: Option<u64>) -> Result<SemaphorePermit<'_>, ReceiveError> {
         if bytes.is_some_and(|bytes| self.max_bytes < bytes) {
             return Err(ReceiveError::TooLarge(self.max_bytes));
         }
         self.room.try_acquire().map_err(|_| ReceiveError::Busy)
     }
 
-    async fn spool(&self, body: Body) -> Result<NamedTempFile, ReceiveError> {
+    async fn spool(&self, body: &mut BodyDataStream) -> Result<NamedTempFile, ReceiveError> {
         let full = |error: std::io::Error| ReceiveError::Unavailable(format!("the spool: {error}"));
         let spooled = tempfile::Builder::new().prefix("put-").tempfile_in(&self.spool);
         let spooled = spooled.map_err(full)?;
         let mut file = tokio::fs::File::from_std(spooled.reopen().map_err(full)?);
-        let (mut stream, mut left) = (body.into_data_stream(), self.max_bytes);
+        let mut left = self.max_bytes;
         while let Some(chunk) =
-            timeout(SILENCE, stream.next()).await.map_err(|_| ReceiveError::Broken)?
+            timeout(SILENCE, body.next()).await.map_err(|_| ReceiveError::Broken)?
         {
             let chunk = chunk.map_err(|_| ReceiveError::Broken)?;
             left = left
@@ -110,22 +110,31 @@ impl Receiver {
 }
 
 impl Server {
+    /// Whether a window of this name and size may be sent now.
+    pub(crate) fn admit(
+        &self,
+        host: &HostName,
+        boot: &str,
+        start: &str,
+        bytes: Option<u64>,
+    ) -> Result<(WindowId, SemaphorePermit<'_>), ReceiveError> {
+        let id = WindowId::parse(host.as_str(), boot, start)
+            .map_err(|error| refused("name", error.to_string()))?;
+        Ok((id, self.receiver.place(bytes)?))
+    }
+
     /// Takes a window. When this returns, it is stored durably.
     pub(crate) async fn receive(
         self: &Arc<Self>,
-        host: HostName,
-        boot: &str,
-        start: &str,
-        body: Body,
+        id: &WindowId,
+        body: &mut BodyDataStream,
     ) -> Result<Created, ReceiveError> {
-        let id = WindowId::parse(host.as_str(), boot, start)
-            .map_err(|error| refused("name", error.to_string()))?;
         let spooled = timeout(BODY_TIME, self.receiver.spool(body)).await;
         let spooled = spooled.map_err(|_| ReceiveError::Broken)??;
-        match self.check(&id, &spooled).await {
+        match self.check(id, &spooled).await {
             Ok(window) => self.keep(window, &spooled).await,
             Err(ReceiveError::Refused { reason, text }) => {
-                self.set_aside(&id, &spooled, &text).await;
+                self.set_aside(id, &spooled, &text).await;
                 Err(ReceiveError::Refused { reason, text })
             }
             Err(error) => Err(error),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use api::http::{ErrorReply, WindowEntry, WindowList, WindowReply, WindowState};
 use axum::Json;
-use axum::body::Body;
+use axum::body::{Body, BodyDataStream};
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
@@ -47,23 +47,23 @@ pub(super) async fn put_window(
 ) -> Reply<(StatusCode, Json<WindowReply>)> {
     let length = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
     let length = length.and_then(|length| length.parse().ok());
-    let admitted = match server.sender(&headers).await {
-        Ok(host) => server.receiver.admit(length).map(|place| (host, place)).map_err(|error| {
-            server.metrics.refused(error.reason());
-            error.into()
-        }),
-        Err(error) => Err(error.into()),
-    };
-    let (host, _place) = match admitted {
-        Ok(admitted) => admitted,
+    let mut body = body.into_data_stream();
+    let host = match server.sender(&headers).await {
+        Ok(host) => host,
         Err(error) => {
-            drain(body).await;
-            return Err(error);
+            drain(&mut body).await;
+            return Err(error.into());
         }
     };
-    server.metrics.receiving.inc();
-    let received = server.receive(host, &boot, &start, body).await;
-    server.metrics.receiving.dec();
+    let received = match server.admit(&host, &boot, &start, length) {
+        Ok((id, _place)) => {
+            server.metrics.receiving.inc();
+            let received = server.receive(&id, &mut body).await;
+            server.metrics.receiving.dec();
+            received
+        }
+        Err(error) => Err(error),
+    };
     match received {
         Ok(Created::Now) => {
             Ok((StatusCode::CREATED, Json(WindowReply { state: WindowState::Stored })))
@@ -72,6 +72,7 @@ pub(super) async fn put_window(
             Ok((StatusCode::OK, Json(WindowReply { state: WindowState::Known })))
         }
         Err(error) => {
+            drain(&mut body).await;
             server.metrics.refused(error.reason());
             Err(error.into())
         }
@@ -79,13 +80,12 @@ pub(super) async fn put_window(
 }
 
 /// Reads what is still sent, for a while: whoever is cut off while sending does not see the answer.
-async fn drain(body: Body) {
+async fn drain(body: &mut BodyDataStream) {
     const MOST: usize = 16 << 20;
     const TIME: Duration = Duration::from_secs(5);
-    let mut stream = body.into_data_stream();
     let reading = async {
         let mut read = 0;
-        while let Some(Ok(chunk)) = stream.next().await
+        while let Some(Ok(chunk)) = body.next().await
             && read < MOST
         {
             read += chunk.len();
