@@ -40,16 +40,16 @@ pub(crate) enum FinishError {
 }
 
 impl Finisher {
-    /// Finishes windows until there won't be another one. The last ones are waited for: they are finished like any work.
-    /// Before that: what a killed agent left.
-    pub(crate) fn run(&self, left: &[PathBuf], queue: &Queue<Unfinished>) {
+    /// Finishes windows until there won't be another one; before that what a killed agent left. A window for which somebody
+    /// waits, the next one or the agent's end, is finished like any work: see `own::hurry`.
+    pub(crate) fn run(&mut self, left: &[PathBuf], queue: &Queue<Unfinished>) {
+        self.naming.start_reader();
         own::be_idle();
         left.iter().for_each(|path| self.recover(path));
-        let mut is_idle = true;
         while let Some(window) = queue.pop() {
-            if is_idle && queue.is_closed() {
-                own::be_usual();
-                is_idle = false;
+            match queue.len() == 0 && !queue.is_closed() {
+                true => own::be_idle(),
+                false => own::hurry(),
             }
             self.metrics.unfinished.set(queue.len() as u64);
             let header = window.header();
@@ -62,8 +62,8 @@ impl Finisher {
         }
     }
 
-    fn finish(&self, window: Unfinished) -> Result<(), FinishError> {
-        let collected = window.finish(&self.naming, &mut |_| ())?;
+    fn finish(&mut self, window: Unfinished) -> Result<(), FinishError> {
+        let collected = window.finish(&mut self.naming, &mut |_| ())?;
         self.count(&collected);
         self.put(&collected.summary.path)
     }

@@ -55,15 +55,19 @@ pub(crate) fn be_idle() {
     // SAFETY: the pointer is valid for a `sched_param`; 0 is the calling thread.
     // If it is refused, the thread is one like others.
     let _ = unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const parameters) };
-    set_io_priority(IOPRIO_CLASS_IDLE);
+    set_io_priority(0, IOPRIO_CLASS_IDLE);
 }
 
-/// This thread is one like others again: somebody waits for it.
-pub(crate) fn be_usual() {
-    let parameters = libc::sched_param { sched_priority: 0 };
-    // SAFETY: as in `be_idle`.
-    let _ = unsafe { libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const parameters) };
-    set_io_priority(IOPRIO_CLASS_NONE);
+/// All threads of this process are like others again: somebody waits for them.
+pub(crate) fn hurry() {
+    let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    let tids = tasks.filter_map(|task| task.file_name().to_str()?.parse::<libc::pid_t>().ok());
+    for tid in tids {
+        let parameters = libc::sched_param { sched_priority: 0 };
+        // SAFETY: the pointer is valid for a `sched_param`. A thread that has ended meanwhile is refused.
+        let _ = unsafe { libc::sched_setscheduler(tid, libc::SCHED_OTHER, &raw const parameters) };
+        set_io_priority(tid, IOPRIO_CLASS_NONE);
+    }
 }
 
 /// ioprio_set(2).
@@ -72,10 +76,10 @@ const IOPRIO_CLASS_IDLE: libc::c_long = 3;
 const IOPRIO_CLASS_SHIFT: u32 = 13;
 const IOPRIO_WHO_PROCESS: libc::c_long = 1;
 
-fn set_io_priority(class: libc::c_long) {
+fn set_io_priority(tid: libc::pid_t, class: libc::c_long) {
     let priority = class << IOPRIO_CLASS_SHIFT;
     // SAFETY: the call takes numbers only; 0 is the calling thread.
-    let _ = unsafe { libc::syscall(libc::SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, priority) };
+    let _ = unsafe { libc::syscall(libc::SYS_ioprio_set, IOPRIO_WHO_PROCESS, tid, priority) };
 }
 
 #[cfg(test)]
@@ -92,9 +96,10 @@ mod test {
             be_idle();
             // SAFETY: the call takes a number only.
             let policy = unsafe { libc::sched_getscheduler(0) };
-            be_usual();
-            policy
+            hurry();
+            // SAFETY: the same.
+            [policy, unsafe { libc::sched_getscheduler(0) }]
         });
-        assert_eq!(idle.join().unwrap(), libc::SCHED_IDLE);
+        assert_eq!(idle.join().unwrap()[0], libc::SCHED_IDLE);
     }
 }

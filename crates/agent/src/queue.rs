@@ -13,12 +13,14 @@ pub(crate) struct Queue<T> {
 #[derive(Debug)]
 struct State<T> {
     waiting: VecDeque<T>,
+    /// One was taken, and the next one not asked for.
+    is_at_work: bool,
     is_closed: bool,
 }
 
 impl<T> Queue<T> {
     pub(crate) fn new() -> Self {
-        let state = State { waiting: VecDeque::new(), is_closed: false };
+        let state = State { waiting: VecDeque::new(), is_at_work: false, is_closed: false };
         Self { state: Mutex::new(state), changed: Condvar::new() }
     }
 
@@ -35,8 +37,12 @@ impl<T> Queue<T> {
     /// The oldest, as soon as there is one. `None`: there won't be another one.
     pub(crate) fn pop(&self) -> Option<T> {
         let is_idle = |state: &mut State<T>| state.waiting.is_empty() && !state.is_closed;
-        let waited = self.changed.wait_while(self.state(), is_idle);
-        waited.unwrap_or_else(PoisonError::into_inner).waiting.pop_front()
+        let mut state = self.state();
+        state.is_at_work = false;
+        let waited = self.changed.wait_while(state, is_idle);
+        let mut state = waited.unwrap_or_else(PoisonError::into_inner);
+        state.is_at_work = !state.waiting.is_empty();
+        state.waiting.pop_front()
     }
 
     /// Nobody adds any more.
@@ -48,6 +54,11 @@ impl<T> Queue<T> {
     /// Whether nobody adds any more.
     pub(crate) fn is_closed(&self) -> bool {
         self.state().is_closed
+    }
+
+    /// Whether one that was taken is still being worked on.
+    pub(crate) fn is_at_work(&self) -> bool {
+        self.state().is_at_work
     }
 
     /// How many wait.
@@ -71,6 +82,8 @@ mod test {
         assert_eq!(queue.push(4, 1), [2, 3]);
         assert_eq!(queue.len(), 1);
         queue.close();
-        assert_eq!([queue.pop(), queue.pop()], [Some(4), None]);
+        assert!(!queue.is_at_work());
+        assert_eq!((queue.pop(), queue.is_at_work()), (Some(4), true));
+        assert_eq!((queue.pop(), queue.is_at_work()), (None, false));
     }
 }

@@ -143,12 +143,8 @@ impl Shared {
 
 fn start_threads(state: &State, shared: &Shared) -> Result<JoinHandle<()>, RunError> {
     let spool = Spool::open(state.spool())?;
-    let finisher = Finisher {
-        naming: Naming {
-            proc: Roots::default().proc,
-            guest_maps: Vec::new(),
-            symbol_store: symbols::Store::default_path(),
-        },
+    let mut finisher = Finisher {
+        naming: Naming::new(Roots::default().proc, Vec::new(), symbols::Store::default_path()),
         spool: spool.clone(),
         spool_bytes: Arc::clone(&shared.spool_bytes),
         metrics: Arc::clone(&shared.metrics),
@@ -420,6 +416,7 @@ impl Agent {
         if let Some(until) = self.covered_until.replace(end) {
             metrics.uncovered_ns.add(start.since(until));
         }
+        let is_late = self.shared.queue.is_at_work();
         for dropped in self.shared.queue.push(window, self.plan.config.pending_windows) {
             let header = dropped.header();
             metrics.dropped_unfinished.add(1);
@@ -430,6 +427,10 @@ impl Agent {
             }
         }
         metrics.unfinished.set(self.shared.queue.len() as u64);
+        if is_late {
+            // A finisher that never gets a CPU would finish nothing.
+            own::hurry();
+        }
     }
 
     fn reload(&mut self) -> Result<(), RunError> {
@@ -494,6 +495,7 @@ impl Agent {
         self.end_session();
         self.shared.bell.end();
         self.shared.queue.close();
+        own::hurry();
     }
 
     /// A name that no other window has, of this or an earlier agent.

@@ -115,7 +115,8 @@ pub enum Request {
         /// How urgent it is.
         pace: Pace,
     },
-    /// As `Changes` at `Pace::Low`, with the kernel's modules and threads as they are now.
+    /// As `Changes` of `MAX_LOW_PACE_BYTES` at most, with the kernel's modules and threads as they are now. The host waits for
+    /// it: it is answered at the usual priority.
     WindowEnd,
 }
 

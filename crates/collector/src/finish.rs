@@ -10,27 +10,42 @@ use recording::{Converted, Writer};
 use resolve::Addresses;
 use symbols::{GuestSource, Sources, Store};
 
+use crate::CollectError;
 use crate::guest_tables::{BootSources, GuestNames, add_guest, add_snapshot};
 use crate::guests::Answered;
+use crate::host_tables::{self, HostNames};
 use crate::plan::{Collected, Progress};
 use crate::record::Unfinished;
 use crate::session::WindowEnd;
-use crate::{CollectError, host_tables};
 
 /// Where names come from besides the session.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Naming {
-    /// `/proc`.
-    pub proc: PathBuf,
-    /// Snapshots of guests without a channel: (VM's name, file).
-    pub guest_maps: Vec<(String, PathBuf)>,
-    /// Where guests' symbols are kept by build id.
-    pub symbol_store: PathBuf,
+    proc: PathBuf,
+    guest_maps: Vec<(String, PathBuf)>,
+    symbol_store: PathBuf,
+    /// What earlier windows found out.
+    host: HostNames,
+}
+
+impl Naming {
+    /// `proc`: `/proc`. `guest_maps`: snapshots of guests without a channel, (VM's name, file). `symbol_store`: where guests'
+    /// symbols are kept by build id.
+    #[must_use]
+    pub fn new(proc: PathBuf, guest_maps: Vec<(String, PathBuf)>, symbol_store: PathBuf) -> Self {
+        Self { proc, guest_maps, symbol_store, host: HostNames::default() }
+    }
+
+    /// Starts the process that reads host processes' files. It has this thread's priority: the answers of one that never runs
+    /// would count as failed.
+    pub fn start_reader(&mut self) {
+        self.host.source.start_reader();
+    }
 }
 
 pub(crate) fn finish(
     unfinished: Unfinished,
-    naming: &Naming,
+    naming: &mut Naming,
     show: &mut dyn FnMut(&Progress),
 ) -> Result<Collected, CollectError> {
     let Unfinished { writer, sink, window, processes, workers, guests } = unfinished;
@@ -56,26 +71,26 @@ pub(crate) fn finish(
     let answers: Vec<_> = guests.into_iter().map(|(vm, answer)| (vm, answer.wait())).collect();
     let guest_cpu_ns = cpu_times(&answers, &tables);
     let guests = add_guests(naming, answers, header.start, &mut tables, &mut header.notes);
+    let Naming { proc, host, symbol_store, .. } = naming;
 
     show(&Progress::Finishing("reading processes and symbols"));
-    let proc = &naming.proc;
-    let text = host::machine::kernel_text(proc)
+    host.begin_again(proc)
         .map_err(|source| CollectError::Host { what: "/proc/kallsyms", source })?;
+    let HostNames { text, source: host, .. } = host;
     if text.start == 0 {
         let text = "the kernel hides its functions' addresses (kernel.kptr_restrict): set it to 1";
         header.notes.push(Note { subject: "host".to_owned(), text: text.to_owned() });
     }
-    host_tables::add_kernel(&mut tables, &header.kernel, &text);
+    host_tables::add_kernel(&mut tables, &header.kernel, text);
     let hit = sink.hit.pids();
-    let mut host = host_tables::source(&text);
     let notes = &mut header.notes;
-    let files = host_tables::add_processes(&mut tables, processes, hit, proc, &mut host, notes);
+    let files = host_tables::add_processes(&mut tables, processes, hit, proc, host, notes);
     host.go_on(files);
     let (converted, wanted) = convert(writer, &tables)?;
 
     let mut sources = Sources::new();
     sources.insert(model::Owner::Host, Box::new(host));
-    let store = |vm: VmId| Store::of_vm(&naming.symbol_store, &identities[vm.index()]);
+    let store = |vm: VmId| Store::of_vm(symbol_store, &identities[vm.index()]);
     let mut boots: BTreeMap<VmId, BootSources> = BTreeMap::new();
     for boot in guest_sources(guests, &tables, &wanted, store) {
         boots.entry(boot.vm).or_default().0.push((boot.rows, boot.source));

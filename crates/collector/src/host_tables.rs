@@ -35,6 +35,39 @@ pub(crate) fn source_of_files() -> HostSource {
     HostSource::default().with_debug_files(PathBuf::from(DEBUG_FILES))
 }
 
+/// The host's names, which stay from one window to the next.
+#[derive(Debug)]
+pub(crate) struct HostNames {
+    /// Without its symbols.
+    pub(crate) text: KernelText,
+    pub(crate) source: HostSource,
+    is_read: bool,
+}
+
+impl Default for HostNames {
+    fn default() -> Self {
+        Self { text: KernelText::default(), source: source_of_files(), is_read: false }
+    }
+}
+
+impl HostNames {
+    /// For modules that are numbered anew. The kernel's names are read again if its modules are others than before.
+    ///
+    /// # Errors
+    /// When they can't be read.
+    pub(crate) fn begin_again(&mut self, proc: &Path) -> std::io::Result<()> {
+        self.source.begin_again();
+        if self.is_read && self.text.modules == host::machine::kernel_modules(proc) {
+            return Ok(());
+        }
+        let text = host::machine::kernel_text(proc)?;
+        self.source.set_kernel(kernel_names(&text));
+        self.text = KernelText { kallsyms: String::new(), ..text };
+        self.is_read = true;
+        Ok(())
+    }
+}
+
 fn kernel_names(text: &KernelText) -> KernelNames {
     let functions = host::procfs::parse_kallsyms(&text.kallsyms)
         .filter(|symbol| symbol.is_text())

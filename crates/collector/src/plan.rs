@@ -44,11 +44,8 @@ pub struct Plan {
 
 impl Plan {
     pub(crate) fn naming(&self) -> Naming {
-        Naming {
-            proc: self.session.roots.proc.clone(),
-            guest_maps: self.guest_maps.clone(),
-            symbol_store: self.symbol_store.clone(),
-        }
+        let proc = self.session.roots.proc.clone();
+        Naming::new(proc, self.guest_maps.clone(), self.symbol_store.clone())
     }
 }
 

@@ -42,7 +42,7 @@ pub fn record(plan: &Plan, control: &mut dyn Control) -> Result<Collected, Colle
         return Err(recorder.discard(error));
     }
     let unfinished = recorder.run(control)?;
-    unfinished.finish(&plan.naming(), &mut |progress| control.show(progress))
+    unfinished.finish(&mut plan.naming(), &mut |progress| control.show(progress))
 }
 
 /// Records samples and a trace of the same seconds, until `control` says so or the trace's command ends. The trace lies in the
@@ -66,7 +66,8 @@ pub fn record_with_trace(
             Err(error) => return Err(beside.give_up(error)),
         };
     let unfinished = beside.into_sampled().ok_or(CollectError::Discarded)?;
-    let collected = unfinished.finish(&plan.naming(), &mut |progress| control.show(progress))?;
+    let collected =
+        unfinished.finish(&mut plan.naming(), &mut |progress| control.show(progress))?;
     traced.summary.path = collected.summary.path.join(FOLDER_IN_RECORDING);
     Ok((collected, traced))
 }
@@ -103,7 +104,7 @@ impl Unfinished {
     /// When something can't be read or written; what was recorded stays readable under its partial name.
     pub fn finish(
         self,
-        naming: &Naming,
+        naming: &mut Naming,
         show: &mut dyn FnMut(&Progress),
     ) -> Result<Collected, CollectError> {
         finish::finish(self, naming, show)

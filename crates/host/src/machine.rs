@@ -139,14 +139,19 @@ pub struct KernelText {
 /// If `/proc/kallsyms` can't be read.
 pub fn kernel_text(proc: &Path) -> io::Result<KernelText> {
     let kallsyms = std::fs::read_to_string(proc.join("kallsyms"))?;
-    let modules = std::fs::read_to_string(proc.join("modules")).unwrap_or_default();
     let address = |name| {
         procfs::parse_kallsyms(&kallsyms)
             .find(|symbol| symbol.module.is_none() && symbol.name == name)
             .map_or(0, |symbol| symbol.address)
     };
     let (start, end) = (address("_stext"), address("_etext"));
-    Ok(KernelText { start, end, modules: procfs::parse_modules(&modules), kallsyms })
+    Ok(KernelText { start, end, modules: kernel_modules(proc), kallsyms })
+}
+
+/// The kernel's modules; none if they can't be read.
+#[must_use]
+pub fn kernel_modules(proc: &Path) -> Vec<procfs::ModuleEntry> {
+    procfs::parse_modules(&std::fs::read_to_string(proc.join("modules")).unwrap_or_default())
 }
 
 #[cfg(test)]

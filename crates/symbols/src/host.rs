@@ -28,8 +28,59 @@ pub struct HostSource {
     kernel: KernelNames,
     places: Places,
     files: Files,
+    /// What was found before.
+    known: Known,
     /// Where files with the symbols of stripped ones are, by build id.
     debug_folder: Option<PathBuf>,
+}
+
+/// Names that are kept of all files; more are forgotten, all at once.
+const MAX_KNOWN: usize = 1 << 18;
+/// Files that stopped the process that read them and are remembered.
+const MAX_STOPPED: usize = 1 << 10;
+
+/// A file as long as nobody changes it. Not by its build id: whoever makes a file chooses that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct FileState {
+    device: u64,
+    inode: u64,
+    changed: (i64, i64),
+}
+
+impl FileState {
+    fn of(file: &File) -> Option<Self> {
+        let metadata = file.metadata().ok()?;
+        let changed = (metadata.ctime(), metadata.ctime_nsec());
+        Some(Self { device: metadata.dev(), inode: metadata.ino(), changed })
+    }
+}
+
+/// What files said: they are not read again for it.
+#[derive(Debug, Default)]
+struct Known {
+    build_ids: HashMap<FileState, Option<BuildId>>,
+    names: HashMap<(FileState, u64), SymbolName>,
+}
+
+impl Known {
+    fn keep(&mut self, file: FileState, places: &[u64], names: &[SymbolName]) {
+        if MAX_KNOWN < self.names.len() + names.len() {
+            self.names.clear();
+        }
+        for (place, name) in places.iter().zip(names) {
+            // Another time there may be a way to read it.
+            if !matches!(name, SymbolName::Unreadable(_)) {
+                self.names.insert((file, *place), name.clone());
+            }
+        }
+    }
+
+    fn keep_build_id(&mut self, file: FileState, build_id: Option<BuildId>) {
+        if MAX_KNOWN <= self.build_ids.len() {
+            self.build_ids.clear();
+        }
+        self.build_ids.insert(file, build_id);
+    }
 }
 
 impl HostSource {
@@ -37,6 +88,26 @@ impl HostSource {
     #[must_use]
     pub fn new(kernel: KernelNames) -> Self {
         Self { kernel, ..Self::default() }
+    }
+
+    /// Modules are numbered anew from now on. What is known of files stays.
+    pub fn begin_again(&mut self) {
+        self.places.clear();
+        self.files.allowances.clear();
+        if MAX_STOPPED < self.files.stopped.len() {
+            self.files.stopped.clear();
+        }
+    }
+
+    /// Starts the process that reads files, which has this thread's priority.
+    pub fn start_reader(&mut self) {
+        // If it can't be started, the first question says why.
+        let _ = self.files.sandbox.ask(&SymbolQuestion::Readable(Vec::new()), &[]);
+    }
+
+    /// The kernel has other names: its modules changed.
+    pub fn set_kernel(&mut self, kernel: KernelNames) {
+        self.kernel = kernel;
     }
 
     /// Adds modules that have appeared since, and lets every owner's files be read anew: for who asks again and again.
@@ -61,10 +132,17 @@ impl HostSource {
 
     /// The build id of an open ELF file, if it has one.
     pub fn build_id(&mut self, file: &File) -> Option<BuildId> {
-        match self.files.ask(&[file], |_| SymbolQuestion::BuildId) {
-            Ok(SymbolAnswer::BuildId(Some(id))) => BuildId::new(&id),
-            _ => None,
+        let state = FileState::of(file)?;
+        if let Some(known) = self.known.build_ids.get(&state) {
+            return known.clone();
         }
+        let Ok(SymbolAnswer::BuildId(id)) = self.files.ask(&[file], |_| SymbolQuestion::BuildId)
+        else {
+            return None;
+        };
+        let id = id.and_then(|id| BuildId::new(&id));
+        self.known.keep_build_id(state, id.clone());
+        id
     }
 
     /// Names at places, which ascend, of the module's file.
@@ -86,17 +164,55 @@ impl HostSource {
         };
         let debug = self.debug_file(module);
         let mut reason = "the process ended before its file was read".to_owned();
-        for place in self.places.get(&id).map(Vec::as_slice).unwrap_or_default() {
-            let names = place.open().and_then(|file| {
-                let files: Vec<&File> = std::iter::once(&file).chain(&debug).collect();
-                self.files.names(&files, &format, places)
-            });
+        for place in self.places.get(&id).cloned().unwrap_or_default() {
+            let names = place.open().and_then(|file| self.names_in(&file, &debug, &format, places));
             match names {
                 Ok(names) => return Ok(names),
                 Err(why) => reason = why,
             }
         }
         Err(reason)
+    }
+
+    /// Those that are not known are read.
+    fn names_in(
+        &mut self,
+        file: &File,
+        debug: &Option<File>,
+        format: &FileFormat,
+        places: &[u64],
+    ) -> Result<Vec<SymbolName>, String> {
+        let files: Vec<&File> = std::iter::once(file).chain(debug).collect();
+        let Some(state) = self.state_of(file, format) else {
+            return self.files.names(&files, format, places);
+        };
+        let is_unknown = |place: &u64| !self.known.names.contains_key(&(state, *place));
+        let unknown: Vec<u64> = places.iter().copied().filter(is_unknown).collect();
+        let read = match unknown.is_empty() {
+            true => Vec::new(),
+            false => self.files.names(&files, format, &unknown)?,
+        };
+        let of_read: HashMap<u64, &SymbolName> = unknown.iter().copied().zip(&read).collect();
+        let name = |place: &u64| {
+            let known =
+                of_read.get(place).copied().or_else(|| self.known.names.get(&(state, *place)));
+            known.cloned().unwrap_or(SymbolName::Stripped)
+        };
+        let names = places.iter().map(name).collect();
+        self.known.keep(state, &unknown, &read);
+        Ok(names)
+    }
+
+    /// `None`: what is known of it says nothing: it is another file than the one that was mapped, or a process goes on to
+    /// write it.
+    fn state_of(&mut self, file: &File, format: &FileFormat) -> Option<FileState> {
+        let FileFormat::Elf { build_id } = format else { return None };
+        let state = FileState::of(file)?;
+        let is_it = |own: BuildId| build_id.as_ref().is_none_or(|wanted| own.bytes() == wanted);
+        match build_id {
+            Some(_) => self.build_id(file).is_some_and(is_it).then_some(state),
+            None => Some(state),
+        }
     }
 
     /// `ROOT/.build-id/ab/cdef.debug`.

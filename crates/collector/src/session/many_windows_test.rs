@@ -23,11 +23,7 @@ fn recordings_follow_one_another_without_a_lost_sample() {
     let roots = Roots { proc: root.path().join("proc"), ..Roots::default() };
     std::fs::write(roots.proc.join("kallsyms"), "").unwrap();
     std::fs::write(roots.proc.join("modules"), "").unwrap();
-    let naming = Naming {
-        proc: roots.proc.clone(),
-        guest_maps: Vec::new(),
-        symbol_store: folder.path().join("symbols"),
-    };
+    let mut naming = Naming::new(roots.proc.clone(), Vec::new(), folder.path().join("symbols"));
     recorder.attach().unwrap();
     let began = recorder.header().start;
     let mut unfinished = Vec::new();
@@ -50,7 +46,7 @@ fn recordings_follow_one_another_without_a_lost_sample() {
     for window in unfinished {
         assert_eq!(window.header().start, edge, "not a nanosecond is uncovered");
         edge = window.header().end;
-        let collected = window.finish(&naming, &mut |_| ()).unwrap();
+        let collected = window.finish(&mut naming, &mut |_| ()).unwrap();
         let recording = recording::Recording::open(&collected.summary.path).unwrap();
         assert_eq!((recording.tables.vms.len(), recording.tables.vcpus.len()), (1, 1));
         let reason = "no vsock device";

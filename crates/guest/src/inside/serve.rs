@@ -125,9 +125,7 @@ impl Conversation {
             Request::Changes { pace } => {
                 at_pace(pace, || Response::Map(Box::new(self.reader.changes(pace))))
             }
-            Request::WindowEnd => {
-                at_pace(Pace::Low, || Response::Map(Box::new(self.reader.window_end())))
-            }
+            Request::WindowEnd => Response::Map(Box::new(self.reader.window_end())),
             Request::Snapshot => Response::Map(Box::new(self.reader.snapshot())),
             Request::Symbols { modules, pace, largest_file } => at_pace(pace, || {
                 Response::Symbols(self.reader.symbols(&modules, pace, largest_file))

@@ -11,6 +11,7 @@ const SCRIPT: &str = "set -e
     cat >agent.toml <<END
 state = \"$PWD/state\"
 window_s = 5
+pending_windows = 20
 max_cpu_percent = 10000.0
 metrics = \"127.0.0.1:9188\"
 END
@@ -27,9 +28,9 @@ END
     ls state/spool >before
     ls state/windows >left
     vmscope agent --short-windows --config agent.toml & agent=$!
-    until_windows $(($(wc -l <before) + 4)) $agent
+    until_windows $(($(wc -l <before) + $(wc -l <left) + 2)) $agent
     curl -s http://127.0.0.1:9188/metrics >metrics
-    echo 'window_s = 7' >>agent.toml
+    sed -i 's/window_s = 5/window_s = 7/' agent.toml
     kill -HUP $agent
     sleep 2
     kill -TERM $agent
