@@ -21,7 +21,7 @@ export CI
 # The runtime of instrumented programs writes a profile that nobody reads.
 FUZZ := RUSTC_WORKSPACE_WRAPPER=$(CURDIR)/.ci/instrument LLVM_PROFILE_FILE=/dev/null \
         cargo run --locked -q -p fuzz --example fuzz --
-FUZZ_TARGETS := answers snapshot rings clock recording trace window written written-trace bench names store proc processes \
+FUZZ_TARGETS := agent-config agent-answer answers snapshot rings clock recording trace window written written-trace bench names store proc processes \
                 scenario elf perf-map inside-elf inside-btf inside-kcore inside-log walk qmp guest-rings traced-guest
 
 # Packages are of this profile's programs: release or dev.

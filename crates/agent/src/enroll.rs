@@ -113,7 +113,7 @@ pub fn enroll(enrollment: &Enrollment) -> Result<(), EnrollError> {
 }
 
 /// The token in an answer; `None`: it has none that could be one.
-fn host_token(answer: &crate::http::Answer) -> Option<String> {
+pub(crate) fn host_token(answer: &crate::http::Answer) -> Option<String> {
     #[derive(Deserialize)]
     struct Enrolled {
         host_token: String,

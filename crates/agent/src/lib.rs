@@ -35,3 +35,20 @@ mod state;
 pub use config::{Config, ConfigError, Windows};
 pub use enroll::{EnrollError, Enrollment, enroll};
 pub use run::{RunError, run};
+
+/// For tests that feed bytes.
+#[doc(hidden)]
+pub mod fuzzing {
+    use crate::http::{Answer, certificates, reason};
+
+    /// What is read of a server's answer, whatever it was asked.
+    pub fn server_said(text: &str) {
+        let answer = Answer { status: 200, text: text.to_owned(), retry_after: None };
+        assert!(reason(&answer).chars().all(|c| !c.is_control()));
+        if let Some(token) = crate::enroll::host_token(&answer) {
+            assert!(token.bytes().all(|byte| byte.is_ascii_graphic()));
+        }
+        // Most texts are no certificates.
+        let _ = certificates(text);
+    }
+}

@@ -104,8 +104,8 @@ impl Asker {
     }
 }
 
-/// A worker, and its thread.
-type Running = (Handle, JoinHandle<()>);
+/// A worker under way, or why it could not be started.
+type Started = Result<(Handle, JoinHandle<()>), Arc<GuestError>>;
 
 /// The workers of all VMs.
 #[derive(Debug)]
@@ -113,8 +113,7 @@ pub(crate) struct GuestWorkers {
     /// For what all guests tell.
     room: Budget,
     tried: (Sender<()>, Receiver<()>),
-    /// A worker that could not even be started is there with the reason.
-    workers: Vec<(VmId, Result<Running, Arc<GuestError>>)>,
+    workers: Vec<(VmId, Started)>,
     /// Where symbols lie that need not be asked for.
     symbol_store: Option<PathBuf>,
 }
@@ -194,7 +193,7 @@ impl GuestWorkers {
 
     /// Has all guests tell, in parallel, what counts for a window that began at `start`.
     pub(crate) fn tell(&self, start: HostNs, log: Log) -> Vec<(VmId, Pending)> {
-        let tell = |(vm, worker): &(VmId, Result<(Handle, _), Arc<GuestError>>)| {
+        let tell = |(vm, worker): &(VmId, Started)| {
             let pending = worker.as_ref().map_err(Arc::clone).map(|(handle, _)| {
                 let (answer, answers) = pipe();
                 handle.order(Order::Tell { start, log, answer, handle: handle.clone() });

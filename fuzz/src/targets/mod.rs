@@ -1,6 +1,7 @@
 //! What is fed, by whom it is said.
 
 mod files;
+mod fleet;
 mod guests;
 mod host;
 mod inside;
@@ -34,8 +35,14 @@ impl Target {
 
 /// Every target.
 pub(crate) fn all() -> Vec<Target> {
-    let all =
-        [guests::targets(), files::targets(), host::targets(), inside::targets(), vms::targets()];
+    let all = [
+        guests::targets(),
+        files::targets(),
+        fleet::targets(),
+        host::targets(),
+        inside::targets(),
+        vms::targets(),
+    ];
     all.into_iter().flatten().collect()
 }
 
