@@ -43,6 +43,7 @@ enum Command {
         dir: std::path::PathBuf,
     },
     Agent(commands::agent::Args),
+    Query(commands::query::Args),
 }
 
 fn main() -> std::process::ExitCode {
@@ -70,6 +71,7 @@ fn main() -> std::process::ExitCode {
             manuals::write::<Cli>(&dir).map(|()| std::process::ExitCode::SUCCESS)
         }
         Command::Agent(args) => commands::agent::run(&args),
+        Command::Query(args) => commands::query::run(&args),
     };
     match result {
         Ok(code) => code,

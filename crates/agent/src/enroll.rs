@@ -7,7 +7,7 @@ use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
 use crate::config::check_server;
-use crate::http::{HttpError, Server, certificates, reason};
+use crate::http::{Answer, HttpError, Server, certificates, reason};
 use crate::state::{self, State, StateError};
 
 /// Which host is to be one of which fleet.
@@ -81,39 +81,45 @@ impl From<StateError> for EnrollError {
 /// When the server is another one, can't be reached or refuses, or nothing can be kept.
 pub fn enroll(enrollment: &Enrollment) -> Result<(), EnrollError> {
     let Enrollment { server: url, token, fingerprint, host, state } = enrollment;
-    check_server(url).map_err(EnrollError::Server)?;
     let host: HostName = host.parse()?;
-    let expected = normal(fingerprint).ok_or(EnrollError::Fingerprint)?;
-    let unreachable = |error: HttpError| EnrollError::Unreachable {
-        server: url.clone(),
-        reason: crate::log::chain(&error),
-    };
-    let refused = |answer: &crate::http::Answer| EnrollError::Refused {
-        server: url.clone(),
-        status: answer.status,
-        reason: reason(answer),
-    };
-    let authority = Server::unknown(url).get("/v1/ca").map_err(unreachable)?;
-    if authority.status != 200 {
-        return Err(refused(&authority));
-    }
-    let found = certificates(&authority.text).map_err(unreachable)?;
-    let found = hex(&Sha256::digest(found[0].der()));
-    if found != expected {
-        return Err(EnrollError::OtherServer { found });
-    }
-    let server = Server::known_by(url, &authority.text).map_err(unreachable)?;
+    let (server, authority) = trusted(url, fingerprint)?;
     let request = serde_json::json!({ "token": token, "host": host.as_str() });
-    let answer = server.post("/v1/enroll", &request.to_string()).map_err(unreachable)?;
-    let Some(host_token) = host_token(&answer) else { return Err(refused(&answer)) };
+    let answer =
+        server.post("/v1/enroll", &request.to_string()).map_err(|e| unreachable(url, &e))?;
+    let Some(host_token) = host_token(&answer) else { return Err(refused(url, &answer)) };
     let state = State::create(state)?;
-    state::write(&state.authority(), &authority.text)?;
+    state::write(&state.authority(), &authority)?;
     state::write(&state.host(), host.as_str())?;
     Ok(state::write(&state.host_token(), &host_token)?)
 }
 
+/// The server at an address, if its certificate authority has this fingerprint; and that authority (PEM).
+pub(crate) fn trusted(url: &str, fingerprint: &str) -> Result<(Server, String), EnrollError> {
+    check_server(url).map_err(EnrollError::Server)?;
+    let expected = normal(fingerprint).ok_or(EnrollError::Fingerprint)?;
+    let failed = |error: HttpError| unreachable(url, &error);
+    let authority = Server::unknown(url).get("/v1/ca").map_err(failed)?;
+    if authority.status != 200 {
+        return Err(refused(url, &authority));
+    }
+    let found = certificates(&authority.text).map_err(failed)?;
+    let found = hex(&Sha256::digest(found[0].der()));
+    if found != expected {
+        return Err(EnrollError::OtherServer { found });
+    }
+    Ok((Server::known_by(url, &authority.text).map_err(failed)?, authority.text))
+}
+
+pub(crate) fn unreachable(url: &str, error: &HttpError) -> EnrollError {
+    EnrollError::Unreachable { server: url.to_owned(), reason: crate::log::chain(error) }
+}
+
+pub(crate) fn refused(url: &str, answer: &Answer) -> EnrollError {
+    EnrollError::Refused { server: url.to_owned(), status: answer.status, reason: reason(answer) }
+}
+
 /// The token in an answer; `None`: it has none that could be one.
-pub(crate) fn host_token(answer: &crate::http::Answer) -> Option<String> {
+pub(crate) fn host_token(answer: &Answer) -> Option<String> {
     #[derive(Deserialize)]
     struct Enrolled {
         host_token: String,
@@ -160,7 +166,7 @@ mod test {
     #[test]
     fn only_a_token_is_a_token() {
         let check = |status, text: &str, expected: Option<&str>| {
-            let answer = crate::http::Answer { status, text: text.to_owned(), retry_after: None };
+            let answer = Answer { status, text: text.to_owned(), retry_after: None };
             assert_eq!(host_token(&answer).as_deref(), expected, "{status} {text}");
         };
         let token = "0123456789abcdef0123456789abcdef";

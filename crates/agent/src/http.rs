@@ -1,6 +1,7 @@
 //! Requests to the server. What it answers is bounded: it is only read for a reason, or a token.
 
 use std::fs::File;
+use std::io::Read;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +11,8 @@ use ureq::{Agent, Body};
 
 /// Longest answer that is read.
 const MAX_ANSWER_BYTES: u64 = 64 << 10;
+/// The same of a table that a user asked for.
+const MAX_TABLE_BYTES: u64 = 256 << 20;
 
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 /// For everything but a window's bytes.
@@ -74,19 +77,66 @@ impl Server {
     }
 
     pub(crate) fn get(&self, path: &str) -> Result<Answer, HttpError> {
-        answer(self.agent.get(format!("{}{path}", self.url)).call()?)
+        answer(self.agent.get(format!("{}{path}", self.url)).call()?, MAX_ANSWER_BYTES)
+    }
+
+    /// What a user with this token may ask for; `parameters` follow the path.
+    pub(crate) fn ask(
+        &self,
+        path: &str,
+        parameters: &[(&str, &str)],
+        token: &str,
+    ) -> Result<Answer, HttpError> {
+        answer(self.asked(path, parameters, token)?, MAX_TABLE_BYTES)
+    }
+
+    /// The same with a question in JSON.
+    pub(crate) fn ask_json(
+        &self,
+        path: &str,
+        json: &str,
+        token: &str,
+    ) -> Result<Answer, HttpError> {
+        let request = self.agent.post(format!("{}{path}", self.url));
+        let request = request.header("Authorization", format!("Bearer {token}"));
+        answer(request.header("Content-Type", "application/json").send(json)?, MAX_TABLE_BYTES)
+    }
+
+    /// A long answer as it comes in; or what was answered in its place.
+    pub(crate) fn download(
+        &self,
+        path: &str,
+        token: &str,
+        max_bytes: u64,
+    ) -> Result<Result<impl Read + use<>, Answer>, HttpError> {
+        let response = self.asked(path, &[], token)?;
+        if response.status() != 200 {
+            return answer(response, MAX_ANSWER_BYTES).map(Err);
+        }
+        Ok(Ok(response.into_body().into_with_config().limit(max_bytes).reader()))
+    }
+
+    fn asked(
+        &self,
+        path: &str,
+        parameters: &[(&str, &str)],
+        token: &str,
+    ) -> Result<Response<Body>, HttpError> {
+        let request = self.agent.get(format!("{}{path}", self.url));
+        let request = request.header("Authorization", format!("Bearer {token}"));
+        Ok(request.query_pairs(parameters.iter().copied()).call()?)
     }
 
     pub(crate) fn post(&self, path: &str, json: &str) -> Result<Answer, HttpError> {
         let request = self.agent.post(format!("{}{path}", self.url));
-        answer(request.header("Content-Type", "application/json").send(json)?)
+        answer(request.header("Content-Type", "application/json").send(json)?, MAX_ANSWER_BYTES)
     }
 
     /// Sends a file in the name of this host.
     pub(crate) fn put(&self, path: &str, token: &str, file: File) -> Result<Answer, HttpError> {
         let request = self.agent.put(format!("{}{path}", self.url));
         let request = request.header("Authorization", format!("Bearer {token}"));
-        answer(request.header("Content-Type", "application/x-tar").send(file)?)
+        answer(request.header("Content-Type", "application/x-tar").send(file)?, MAX_ANSWER_BYTES)
     }
 }
 
@@ -106,10 +156,10 @@ pub(crate) fn certificates(pem: &str) -> Result<Vec<Certificate<'static>>, HttpE
     if certificates.is_empty() { Err(HttpError::NoCertificate) } else { Ok(certificates) }
 }
 
-fn answer(mut response: Response<Body>) -> Result<Answer, HttpError> {
+fn answer(mut response: Response<Body>, max_bytes: u64) -> Result<Answer, HttpError> {
     let after = response.headers().get("retry-after").and_then(|value| value.to_str().ok());
     let retry_after = after.and_then(|text| text.trim().parse().ok()).map(Duration::from_secs);
-    let body = response.body_mut().with_config().limit(MAX_ANSWER_BYTES).lossy_utf8(true);
+    let body = response.body_mut().with_config().limit(max_bytes).lossy_utf8(true);
     // Its status counts, whatever it says besides.
     let text = body.read_to_string().unwrap_or_default();
     Ok(Answer { status: response.status().as_u16(), text, retry_after })

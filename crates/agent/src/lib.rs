@@ -31,10 +31,12 @@ mod sender;
 mod server_test;
 mod spool;
 mod state;
+mod user;
 
 pub use config::{Config, ConfigError, Windows};
 pub use enroll::{EnrollError, Enrollment, enroll};
 pub use run::{RunError, run};
+pub use user::{User, login};
 
 /// For tests that feed bytes.
 #[doc(hidden)]

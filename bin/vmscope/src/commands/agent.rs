@@ -134,7 +134,7 @@ fn enroll(args: &EnrollArgs) -> anyhow::Result<ExitCode> {
     }
 }
 
-fn token(argument: &str) -> anyhow::Result<String> {
+pub(super) fn token(argument: &str) -> anyhow::Result<String> {
     if argument != "-" {
         return Ok(argument.to_owned());
     }

@@ -12,6 +12,7 @@ pub(crate) mod export;
 mod open_recording;
 mod output;
 mod part;
+pub(crate) mod query;
 pub(crate) mod record;
 pub(crate) mod report;
 pub(crate) mod steal;

@@ -1,0 +1,258 @@
+//! `vmscope query`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use agent::{EnrollError, User};
+use anyhow::Context;
+use clap::{Parser, Subcommand};
+use serde_json::{Value, json};
+use view::{QueryAnswer, Report, query_answer};
+
+use super::Usage;
+use super::agent::token;
+use super::open_recording::Format;
+use super::output::print;
+
+const EXAMPLE: &str = "Examples:
+  vmscope query login --server https://fleet:7443 --token - --fingerprint 3f2a...
+  vmscope query list                                   what can be asked
+  vmscope query run hosts-by-steal                     of the last hour
+  vmscope query run thieves --host kvm1 --vm db --from 2026-01-31T12:00:00Z --to 2026-01-31T13:00:00Z
+  vmscope query sql \"SELECT vm, sum(ns) FROM vcpu_time WHERE state = 'halt' GROUP BY vm\"
+  vmscope query windows --host kvm1
+  vmscope query download kvm1/0123456789abcdef0123456789abcdef/00000000001234567890 -o there
+  vmscope report there";
+
+/// Ask a server what its hosts and their guests did.
+///
+/// docs/fleet.md has the server, docs/formats.md the columns of its tables.
+#[derive(Debug, Parser)]
+#[command(after_help = EXAMPLE)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+    /// Where `login` keeps the server and the token [default: $XDG_CONFIG_HOME/vmscope/server]
+    #[arg(long, global = true, value_name = "DIR")]
+    login: Option<PathBuf>,
+    /// Output format
+    #[arg(long, global = true, value_enum, default_value_t = Format::Text)]
+    format: Format,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Keep a server's address and a token, once
+    Login {
+        /// Address: https://HOST[:PORT]
+        #[arg(long, value_name = "URL")]
+        server: String,
+        /// Token with the role read, or - to read it from standard input
+        #[arg(long, value_name = "TOKEN")]
+        token: String,
+        /// SHA-256 fingerprint of the server's certificate authority, as the server prints it
+        #[arg(long, value_name = "HEX")]
+        fingerprint: String,
+    },
+    /// List the ready-made queries
+    List,
+    /// Run a ready-made query
+    Run {
+        /// Its name: see `vmscope query list`
+        name: String,
+        #[command(flatten)]
+        parameters: Parameters,
+    },
+    /// Run one SELECT on the result tables
+    Sql {
+        /// The SELECT
+        sql: String,
+        /// Look at windows of this host only
+        #[arg(long, value_name = "NAME")]
+        host: Option<String>,
+        /// Look at windows from this time on only, such as 2026-01-31T12:00:00Z
+        #[arg(long, value_name = "TIME")]
+        from: Option<String>,
+        /// Look at windows before this time only
+        #[arg(long, value_name = "TIME")]
+        to: Option<String>,
+    },
+    /// List stored windows
+    Windows {
+        /// Of this host only
+        #[arg(long, value_name = "NAME")]
+        host: Option<String>,
+        /// From this day on: YYYY-MM-DD
+        #[arg(long, value_name = "DAY")]
+        from: Option<String>,
+        /// To this day
+        #[arg(long, value_name = "DAY")]
+        to: Option<String>,
+    },
+    /// Download a window as a recording, for `vmscope report` and all others
+    Download {
+        /// HOST/BOOT/START: see `vmscope query windows`
+        window: String,
+        /// The recording's folder, which must not exist yet
+        #[arg(short, long, value_name = "DIR")]
+        output: PathBuf,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+struct Parameters {
+    /// Host [default: all]
+    #[arg(long, value_name = "NAME")]
+    host: Option<String>,
+    /// VM
+    #[arg(long, value_name = "NAME")]
+    vm: Option<String>,
+    /// Function
+    #[arg(long, value_name = "NAME")]
+    function: Option<String>,
+    /// From this time on, such as 2026-01-31T12:00:00Z [default: an hour before --to]
+    #[arg(long, value_name = "TIME")]
+    from: Option<String>,
+    /// Before this time [default: now]
+    #[arg(long, value_name = "TIME")]
+    to: Option<String>,
+    /// Other side of `compare` [default: the same host]
+    #[arg(long, value_name = "NAME")]
+    other_host: Option<String>,
+    /// Other side of `compare` [default: the same VM]
+    #[arg(long, value_name = "NAME")]
+    other_vm: Option<String>,
+    /// Other side of `compare` [default: the same time]
+    #[arg(long, value_name = "TIME")]
+    other_from: Option<String>,
+    /// Other side of `compare` [default: the same time]
+    #[arg(long, value_name = "TIME")]
+    other_to: Option<String>,
+}
+
+impl Parameters {
+    fn pairs(&self) -> Vec<(&'static str, &str)> {
+        given([
+            ("host", &self.host),
+            ("vm", &self.vm),
+            ("function", &self.function),
+            ("from", &self.from),
+            ("to", &self.to),
+            ("other_host", &self.other_host),
+            ("other_vm", &self.other_vm),
+            ("other_from", &self.other_from),
+            ("other_to", &self.other_to),
+        ])
+    }
+}
+
+/// Those that have a value.
+fn given<'a, const N: usize>(
+    parameters: [(&'static str, &'a Option<String>); N],
+) -> Vec<(&'static str, &'a str)> {
+    parameters.into_iter().filter_map(|(name, value)| Some((name, value.as_deref()?))).collect()
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let folder = args.login.clone().map_or_else(default_folder, Ok)?;
+    let user = || {
+        let open = User::open(&folder);
+        open.with_context(|| "no server is known: use `vmscope query login` first".to_owned())
+    };
+    let report = match &args.command {
+        Command::Login { server, token: text, fingerprint } => {
+            agent::login(server, fingerprint, &token(text)?, &folder).map_err(usage)?;
+            eprintln!("{server} is known; next: vmscope query list");
+            return Ok(ExitCode::SUCCESS);
+        }
+        Command::Download { window, output } => {
+            let window = window.parse().map_err(|error| Usage(format!("{error}")))?;
+            user()?.download(&window, output)?;
+            eprintln!("next: vmscope report {}", output.display());
+            return Ok(ExitCode::SUCCESS);
+        }
+        Command::List => {
+            rows(&user()?.get("/v1/tables", &[])?, None, &["name", "parameters", "purpose"])?
+        }
+        Command::Windows { host, from, to } => {
+            let asked = given([("host", host), ("from", from), ("to", to)]);
+            let text = user()?.get("/v1/windows", &asked)?;
+            rows(&text, Some("windows"), &["day", "bytes", "window"])?
+        }
+        Command::Run { name, parameters } => {
+            if !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
+                return Err(Usage(format!("{name}: no such query: see vmscope query list")).into());
+            }
+            answer(&user()?.get(&format!("/v1/tables/{name}"), &parameters.pairs())?)?
+        }
+        Command::Sql { sql, host, from, to } => {
+            let question = json!({ "sql": sql, "host": host, "from": from, "to": to });
+            answer(&user()?.post("/v1/sql", &question.to_string())?)?
+        }
+    };
+    print(&args.format.render(&report)).context("failed to write to standard output")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn default_folder() -> anyhow::Result<PathBuf> {
+    let folder = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
+    let config = folder("XDG_CONFIG_HOME").or_else(|| Some(folder("HOME")?.join(".config")));
+    let config = config.context("neither XDG_CONFIG_HOME nor HOME is set: give --login")?;
+    Ok(config.join("vmscope/server"))
+}
+
+fn usage(error: EnrollError) -> anyhow::Error {
+    match error {
+        EnrollError::Server(_) | EnrollError::Fingerprint => Usage(error.to_string()).into(),
+        error => error.into(),
+    }
+}
+
+/// A table whose columns the server says.
+fn answer(text: &str) -> anyhow::Result<Report> {
+    let json = parsed(text)?;
+    let names = json["columns"].as_array().into_iter().flatten();
+    let columns: Vec<String> =
+        names.map(|column| column["name"].as_str().unwrap_or_default().to_owned()).collect();
+    let rows: Vec<Vec<Value>> =
+        serde_json::from_value(json["rows"].clone()).context("the server's answer has no rows")?;
+    let windows = json["windows"].as_u64().unwrap_or(0);
+    let partial = partial(&json);
+    Ok(query_answer(&QueryAnswer { columns: &columns, rows: &rows, partial: &partial, windows }))
+}
+
+/// A list of objects, under `member` or the whole answer.
+fn rows(text: &str, member: Option<&str>, columns: &[&str]) -> anyhow::Result<Report> {
+    let json = parsed(text)?;
+    let list = member.map_or(&json, |member| &json[member]);
+    let list = list.as_array().context("the server's answer is no list")?;
+    let cell = |row: &Value, column: &str| match &row[column] {
+        Value::Array(words) => {
+            words.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" ").into()
+        }
+        value => value.clone(),
+    };
+    let rows: Vec<Vec<Value>> =
+        list.iter().map(|row| columns.iter().map(|column| cell(row, column)).collect()).collect();
+    let columns: Vec<String> = columns.iter().map(|&column| column.to_owned()).collect();
+    let (partial, windows) = (partial(&json), rows.len() as u64);
+    let answer = QueryAnswer { columns: &columns, rows: &rows, partial: &partial, windows };
+    let mut report = query_answer(&answer);
+    report.facts.clear();
+    Ok(report)
+}
+
+fn parsed(text: &str) -> anyhow::Result<Value> {
+    serde_json::from_str(text).context("the server's answer is not JSON")
+}
+
+/// Why an answer is not all: a text, or a list of them.
+fn partial(json: &Value) -> Vec<String> {
+    match &json["partial"] {
+        Value::String(reason) => vec![reason.clone()],
+        Value::Array(reasons) => {
+            reasons.iter().filter_map(|reason| Some(reason.as_str()?.to_owned())).collect()
+        }
+        _ => Vec::new(),
+    }
+}

@@ -1,0 +1,93 @@
+//! Users of a server: who asks for what agents have sent.
+//!
+//! ```text
+//!  FOLDER/server   https://HOST[:PORT]
+//!  FOLDER/ca.pem   its certificate authority
+//!  FOLDER/token    mode 0600
+//! ```
+
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
+
+use recording::window::{MAX_WINDOW_BYTES, WindowId, unpack};
+
+use crate::enroll::{EnrollError, refused, trusted, unreachable};
+use crate::http::{Answer, HttpError, Server};
+use crate::state::{self, StateError};
+
+const SERVER: &str = "server";
+const AUTHORITY: &str = "ca.pem";
+const TOKEN: &str = "token";
+
+/// Somebody with a token.
+#[derive(Debug)]
+pub struct User {
+    server: Server,
+    url: String,
+    token: String,
+}
+
+/// Checks the server's fingerprint and that it knows the token, and keeps both in `folder`.
+///
+/// # Errors
+/// When the server is another one, can't be reached or does not know the token, or nothing can be kept.
+pub fn login(url: &str, fingerprint: &str, token: &str, folder: &Path) -> Result<(), EnrollError> {
+    let (server, authority) = trusted(url, fingerprint)?;
+    let user = User { server, url: url.to_owned(), token: token.to_owned() };
+    user.get("/v1/hosts", &[])?;
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
+    made.map_err(|source| StateError::new("create", folder, source))?;
+    for (name, text) in [(SERVER, url), (AUTHORITY, &authority), (TOKEN, token)] {
+        state::write(&folder.join(name), text)?;
+    }
+    Ok(())
+}
+
+impl User {
+    /// Who logged in with this folder.
+    ///
+    /// # Errors
+    /// When nobody did.
+    pub fn open(folder: &Path) -> Result<Self, EnrollError> {
+        let read = |name: &str| state::read(&folder.join(name));
+        let (url, authority, token) = (read(SERVER)?, read(AUTHORITY)?, read(TOKEN)?);
+        let server = Server::known_by(&url, &authority).map_err(|e| unreachable(&url, &e))?;
+        Ok(Self { server, url, token })
+    }
+
+    /// The JSON at a path.
+    ///
+    /// # Errors
+    /// When the server can't be reached or refuses.
+    pub fn get(&self, path: &str, parameters: &[(&str, &str)]) -> Result<String, EnrollError> {
+        self.text(self.server.ask(path, parameters, &self.token))
+    }
+
+    /// The answer to a question in JSON.
+    ///
+    /// # Errors
+    /// When the server can't be reached or refuses.
+    pub fn post(&self, path: &str, json: &str) -> Result<String, EnrollError> {
+        self.text(self.server.ask_json(path, json, &self.token))
+    }
+
+    /// Downloads a window as the recording `folder`, which must not exist yet.
+    ///
+    /// # Errors
+    /// When the server can't be reached or refuses, or the recording can't be written.
+    pub fn download(&self, window: &WindowId, folder: &Path) -> Result<(), EnrollError> {
+        let path = format!("/v1/windows/{window}");
+        let body = self.server.download(&path, &self.token, MAX_WINDOW_BYTES);
+        match body.map_err(|error| unreachable(&self.url, &error))? {
+            Ok(body) => unpack(body, folder, MAX_WINDOW_BYTES)
+                .map_err(|error| EnrollError::State(crate::log::chain(&error))),
+            Err(answer) => Err(refused(&self.url, &answer)),
+        }
+    }
+
+    fn text(&self, answer: Result<Answer, HttpError>) -> Result<String, EnrollError> {
+        let answer = answer.map_err(|error| unreachable(&self.url, &error))?;
+        if answer.status == 200 { Ok(answer.text) } else { Err(refused(&self.url, &answer)) }
+    }
+}
