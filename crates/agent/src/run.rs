@@ -86,7 +86,9 @@ pub fn run(config: &Path, windows: Windows, version: &str) -> Result<(), RunErro
             .map_err(|source| RunError::Metrics { address, source })?;
     }
     let finisher = start_threads(&state, &shared)?;
-    let plan = Plan { config: read, file: config.to_owned(), windows, version: version.to_owned() };
+    let host = crate::state::read(&state.host()).ok().map(|host| host.trim().to_owned());
+    let (file, version) = (config.to_owned(), version.to_owned());
+    let plan = Plan { config: read, file, windows, version, host };
     let mut agent = Agent::begin(plan, state, shared, signals)?;
     // Without systemd there is nobody to tell.
     let _ = sd_notify::notify(&[NotifyState::Ready]);
@@ -215,6 +217,8 @@ struct Plan {
     file: PathBuf,
     windows: Windows,
     version: String,
+    /// The name that this host was enrolled with.
+    host: Option<String>,
 }
 
 impl Plan {
@@ -237,6 +241,7 @@ impl Plan {
                 with_map: Vec::new(),
             },
             vmscope_version: self.version.clone(),
+            hostname: self.host.clone(),
         }
     }
 

@@ -27,6 +27,8 @@ pub struct SessionPlan {
     pub guests: GuestQuestions,
     /// Version to write into headers.
     pub vmscope_version: String,
+    /// The host's name to write there; `None`: the machine's.
+    pub hostname: Option<String>,
 }
 
 /// What to record, and where.

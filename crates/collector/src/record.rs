@@ -342,6 +342,8 @@ impl Recorder {
         match (open, window) {
             (Some(open), Some(window)) => {
                 hit_before.clone_from(open.sink.hit.pids());
+                // If it can't be written, whoever finishes it will see why.
+                let _ = open.writer.checkpoint_header(&window.header);
                 self.settling = Some(Settling { open, window, guests });
             }
             (Some(open), None) => open.writer.discard()?,

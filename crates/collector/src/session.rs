@@ -393,7 +393,7 @@ fn header(plan: &SessionPlan) -> Result<Header, CollectError> {
     let now = probes::now();
     Ok(Header {
         vmscope_version: plan.vmscope_version.clone(),
-        hostname: host::machine::hostname(&roots.proc),
+        hostname: plan.hostname.clone().unwrap_or_else(|| host::machine::hostname(&roots.proc)),
         kernel: host::machine::kernel_release(&roots.proc),
         boot: host::machine::boot_id(&roots.proc),
         vendor: host::machine::vendor(&roots.proc),

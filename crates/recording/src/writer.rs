@@ -134,6 +134,14 @@ impl Writer {
         self.write_manifest(header)
     }
 
+    /// The same of the header alone: for when nothing is appended any more, and its end and counters are known.
+    ///
+    /// # Errors
+    /// When it can't be written.
+    pub fn checkpoint_header(&self, header: &Header) -> Result<(), Error> {
+        self.write_manifest(header)
+    }
+
     /// Turns the spools into `samples.parquet` and `switches.parquet`, and shows all that is in them to `see_samples` and
     /// `see_switches`, batch by batch: samples in time order. All records must have been appended to the spools. A sample
     /// that refers to a row `tables` lacks loses the reference; the header counts them as `samples_without_vcpu_row`,

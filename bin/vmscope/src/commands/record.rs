@@ -186,6 +186,7 @@ fn plan(args: &Args) -> anyhow::Result<Plan> {
         process_events: ProcessEvents::Followed,
         guests: GuestQuestions::Asked { limits, with_map },
         vmscope_version: env!("CARGO_PKG_VERSION").to_owned(),
+        hostname: None,
     };
     Ok(Plan {
         output: args.output.clone(),

@@ -98,6 +98,7 @@ fn plan(args: &Args) -> SessionPlan {
         process_events: ProcessEvents::Ignored,
         guests: GuestQuestions::NotAsked,
         vmscope_version: env!("CARGO_PKG_VERSION").to_owned(),
+        hostname: None,
     }
 }
 

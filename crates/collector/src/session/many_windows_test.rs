@@ -37,7 +37,11 @@ fn recordings_follow_one_another_without_a_lost_sample() {
         assert!(recorder.take_settled().is_none(), "events of its processes may still come in");
         (0..60).for_each(|_| kernel.tick());
         recorder.poll().unwrap();
-        unfinished.push(recorder.take_settled().unwrap());
+        let window = recorder.take_settled().unwrap();
+        let left = folder.path().join((n - 1).to_string());
+        let left = recording::Recording::open(&left).unwrap();
+        assert_eq!(left.header.end, window.header().end, "also if nobody finishes it");
+        unfinished.push(window);
         assert!(recorder.take_settled().is_none());
     }
     unfinished.extend(recorder.end().unwrap());
@@ -48,6 +52,7 @@ fn recordings_follow_one_another_without_a_lost_sample() {
         edge = window.header().end;
         let collected = window.finish(&mut naming, &mut |_| ()).unwrap();
         let recording = recording::Recording::open(&collected.summary.path).unwrap();
+        assert_eq!(recording.header.hostname, "kvm1");
         assert_eq!((recording.tables.vms.len(), recording.tables.vcpus.len()), (1, 1));
         let reason = "no vsock device";
         assert!(recording.header.notes.iter().any(|note| note.text.contains(reason)));

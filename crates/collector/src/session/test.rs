@@ -220,6 +220,7 @@ impl Host {
             process_events: ProcessEvents::Ignored,
             guests: GuestQuestions::Asked { limits: guest::Limits::default(), with_map: vec![] },
             vmscope_version: "test".to_owned(),
+            hostname: Some("kvm1".to_owned()),
         };
         std::fs::create_dir_all(roots.sys.join("devices/system/cpu")).unwrap();
         std::fs::write(roots.sys.join("devices/system/cpu/online"), "0-1\n").unwrap();
