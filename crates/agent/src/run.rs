@@ -89,7 +89,11 @@ pub fn run(config: &Path, windows: Windows, version: &str) -> Result<(), RunErro
     let host = crate::state::read(&state.host()).ok().map(|host| host.trim().to_owned());
     let (file, version) = (config.to_owned(), version.to_owned());
     let plan = Plan { config: read, file, windows, version, host };
-    let mut agent = Agent::begin(plan, state, shared, signals)?;
+    let mut agent = match Agent::begin(plan, state, shared, signals) {
+        // It was ended while it waited for guests.
+        Err(RunError::Collect(CollectError::Interrupted)) => return Ok(()),
+        begun => begun?,
+    };
     // Without systemd there is nobody to tell.
     let _ = sd_notify::notify(&[NotifyState::Ready]);
     let ended = agent.work();
