@@ -4,13 +4,31 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// CPU time so far, of all threads and of child processes that have ended.
+/// CPU time so far, of all threads and of the child processes that read what others chose.
 pub(crate) fn cpu_time() -> Duration {
-    let own = of_clock(ClockId::ProcessCPUTime);
-    own + children()
+    of_clock(ClockId::ProcessCPUTime) + ended_children() + children()
 }
 
+/// Of those that have not ended.
 fn children() -> Duration {
+    let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    let lists = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
+    let pids: Vec<u32> = lists
+        .flat_map(|list| list.split(' ').filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
+        .collect();
+    let stat = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/stat")).ok();
+    let ticks: u64 = pids.iter().filter_map(stat).filter_map(|stat| cpu_ticks(&stat)).sum();
+    Duration::from_secs(1).mul_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
+}
+
+/// User and system time in a line of `/proc/PID/stat`, whose name may have any characters.
+fn cpu_ticks(stat: &str) -> Option<u64> {
+    let mut fields = stat.rsplit_once(") ")?.1.split(' ').skip(11);
+    let mut next = || fields.next()?.parse::<u64>().ok();
+    Some(next()? + next()?)
+}
+
+fn ended_children() -> Duration {
     let mut usage = std::mem::MaybeUninit::<libc::rusage>::uninit();
     // SAFETY: the pointer is valid for a `rusage`, which the kernel fills.
     let outcome = unsafe { libc::getrusage(libc::RUSAGE_CHILDREN, usage.as_mut_ptr()) };
@@ -85,6 +103,22 @@ fn set_io_priority(tid: libc::pid_t, class: libc::c_long) {
 #[cfg(test)]
 mod test {
     use super::*;
+
+    #[test]
+    fn a_child_counts_while_it_runs() {
+        let stat = "812 (a) b) S 1 2 3 4 5 6 7 8 9 10 250 50 0 0 20 0 1";
+        assert_eq!(cpu_ticks(stat), Some(300));
+        assert_eq!(cpu_ticks("812 (x"), None);
+        let loops = "while :; do :; done";
+        let mut child = std::process::Command::new("sh").args(["-c", loops]).spawn().unwrap();
+        let began = std::time::Instant::now();
+        while children() < Duration::from_millis(50) {
+            assert!(began.elapsed() < Duration::from_secs(20));
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
 
     #[test]
     fn it_knows_what_it_takes() {
