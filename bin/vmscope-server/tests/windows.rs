@@ -277,6 +277,37 @@ fn two_servers_share_a_store() {
     assert_eq!(sum("vmscope_server_windows_stored_total"), windows.len() as f64);
 }
 
+/// What is kept long enough goes, day by day; what is not done yet is done at the next start.
+#[test]
+fn days_end_and_what_is_left_to_do_is_found() {
+    let place = Place::new();
+    let mut server = place.start("");
+    let host = server.enroll("kvm1");
+    assert_eq!(server.put(&window("kvm1", 100), &host).status, 201);
+    place.wait_for_results(1);
+    server.kill();
+    fs::remove_dir_all(place.store().join("results")).unwrap();
+    let old = |prefix: &str, end: &str| {
+        let file = place
+            .store()
+            .join(format!("{prefix}/day=2020-01-01/host=kvm1/{BOOT}-00000000000000000001{end}"));
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(file, "").unwrap();
+    };
+    old("raw/v1", ".window");
+    old("results/v1/hosts", ".parquet");
+    old("results/v1/vcpu_time", ".parquet");
+    old("refused/v1", ".json");
+    old("failed/v1", ".json");
+    let server = place.start("");
+    place.wait_for_results(1);
+    let is_old = |name: &String| name.contains("day=2020-01-01");
+    wait_until("the end of old days", || !place.objects("").iter().any(is_old));
+    assert!(!place.store().join("raw/v1/day=2020-01-01").exists());
+    assert_eq!(place.objects("raw/").len(), 1);
+    wait_until("metric", || server.metric("vmscope_server_objects_expired_total") == 5.0);
+}
+
 /// `vmscope-server analyze`, for engines that share the work out: twice is once.
 #[test]
 fn one_window_is_analysed_by_hand() {

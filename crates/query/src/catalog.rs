@@ -61,14 +61,49 @@ impl Scope {
 }
 
 /// Windows whose results a query sees.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Windows {
     /// `day=.../host=.../BOOT-START`.
     pub(crate) stems: BTreeSet<String>,
     /// Of the scope, but too many.
-    pub(crate) left_out: usize,
+    left_out: usize,
     /// Stored, but without results so far.
-    pub(crate) without_results: usize,
+    without_results: usize,
+    /// With results that can't be read.
+    damaged: usize,
+}
+
+impl Windows {
+    /// Does without the window that an object belongs to; false: it has none.
+    pub(crate) fn leave_out(&mut self, object: &str) -> bool {
+        let begin = object.find("day=").unwrap_or(0);
+        let is_out = self.stems.remove(object[begin..].trim_end_matches(".parquet"));
+        self.damaged += usize::from(is_out);
+        is_out
+    }
+
+    /// Why an answer about them is not all there is.
+    pub(crate) fn lacks(&self) -> Vec<String> {
+        let mut reasons = Vec::new();
+        if 0 < self.left_out {
+            let (seen, more) = (self.stems.len(), self.left_out);
+            reasons.push(format!("{more} older windows were left out: {seen} were looked at"));
+        }
+        if 0 < self.without_results {
+            reasons.push(format!("{} windows have no results yet", self.without_results));
+        }
+        if 0 < self.damaged {
+            reasons.push(format!("results of {} windows can't be read", self.damaged));
+        }
+        reasons
+    }
+}
+
+/// The result object that a text names.
+pub(crate) fn object_in(text: &str) -> Option<&str> {
+    let rest = &text[text.find(RESULTS)?..];
+    let end = rest.find(".parquet")? + ".parquet".len();
+    Some(&rest[..end])
 }
 
 type List = Arc<Vec<(String, ObjectMeta)>>;

@@ -38,6 +38,8 @@ use table::{ResultTable, STORE, schemas};
 
 /// Bytes of a query's text.
 const MAX_TEXT: usize = 1 << 16;
+/// Windows whose results can't be read, and without which a query is tried again.
+const MAX_DAMAGED: usize = 8;
 /// How long a query waits until it may begin.
 const MAX_WAIT: Duration = Duration::from_secs(5);
 
@@ -72,6 +74,9 @@ pub enum QueryError {
     /// It took too much memory.
     #[error("it took more memory than queries may have: ask for a shorter time or fewer columns")]
     Memory,
+    /// Results can't be read.
+    #[error("the results in {0} can't be read")]
+    Damaged(String),
     /// The store does not answer.
     #[error("the store: {0}")]
     Store(String),
@@ -165,17 +170,28 @@ impl Engine {
         let place = tokio::time::timeout(MAX_WAIT, self.room.acquire()).await;
         let _place = place.ok().and_then(Result::ok).ok_or(QueryError::Busy)?;
         let windows = self.catalog.windows(&scope).await;
-        let windows = Arc::new(windows.map_err(|error| QueryError::Store(error.to_string()))?);
-        let context = self.context(&scope, &windows)?;
+        let mut windows = windows.map_err(|error| QueryError::Store(error.to_string()))?;
+        for _ in 0..MAX_DAMAGED {
+            match self.attempt(&sql, &values, &scope, Arc::new(windows.clone())).await {
+                Err(QueryError::Damaged(object)) if windows.leave_out(&object) => {}
+                done => return done,
+            }
+        }
+        Err(QueryError::Store("too many results can't be read".to_owned()))
+    }
+
+    async fn attempt(
+        &self,
+        sql: &str,
+        values: &[(String, ScalarValue)],
+        scope: &Scope,
+        windows: Arc<Windows>,
+    ) -> Result<Answer, QueryError> {
+        let context = self.context(scope, &windows)?;
         let mut rows = Rows::new(self.limits.rows);
-        if 0 < windows.left_out {
-            let (seen, more) = (windows.stems.len(), windows.left_out);
-            rows.lacks(format!("{more} older windows were left out: {seen} were looked at"));
-        }
-        if 0 < windows.without_results {
-            rows.lacks(format!("{} windows have no results yet", windows.without_results));
-        }
+        windows.lacks().into_iter().for_each(|reason| rows.lacks(reason));
         let (limit, n_windows) = (self.limits.time, windows.stems.len() as u64);
+        let (sql, values) = (sql.to_owned(), values.to_vec());
         let work = async move {
             let late = tokio::time::sleep(limit);
             tokio::pin!(late);
@@ -259,9 +275,16 @@ async fn run(
 }
 
 fn invalid(error: DataFusionError) -> QueryError {
+    // The reader of a table names the object that it could not read.
+    let text = error.to_string();
+    if let Some(object) = catalog::object_in(&text) {
+        return QueryError::Damaged(object.to_owned());
+    }
     match error.find_root() {
         DataFusionError::ResourcesExhausted(_) => QueryError::Memory,
-        DataFusionError::ObjectStore(error) => QueryError::Store(error.to_string()),
+        DataFusionError::ObjectStore(_) | DataFusionError::ParquetError(_) => {
+            QueryError::Store(text)
+        }
         root => QueryError::Invalid(root.strip_backtrace()),
     }
 }

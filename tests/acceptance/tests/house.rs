@@ -122,6 +122,14 @@ fn only_probes_knows_libbpf() {
     }
 }
 
+#[test]
+fn only_query_knows_the_query_engine() {
+    for package in packages() {
+        let knows = package.dependencies.iter().any(|name| name.starts_with("datafusion"));
+        assert!(!knows || package.name == "query", "{} depends on the engine", package.name);
+    }
+}
+
 /// `microbench` may: copies of its results that do nothing else were worse.
 #[test]
 fn only_format_crates_and_microbench_serialize() {

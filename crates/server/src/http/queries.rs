@@ -24,7 +24,9 @@ impl From<QueryError> for ApiError {
             QueryError::Late(_) | QueryError::Memory => {
                 Self::new(StatusCode::UNPROCESSABLE_ENTITY, text)
             }
-            QueryError::Store(_) => Self::later(StatusCode::SERVICE_UNAVAILABLE, text, 10),
+            QueryError::Damaged(_) | QueryError::Store(_) => {
+                Self::later(StatusCode::SERVICE_UNAVAILABLE, text, 10)
+            }
         }
     }
 }

@@ -1,0 +1,102 @@
+//! How long ready-made queries take over many result rows: `cargo run --release -p query --example ten_million [ROWS]`.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout, clippy::cast_precision_loss)]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use model::{ResultCode, ResultRow, Results, VcpuTimeRow, WindowKey};
+use object_store::local::LocalFileSystem;
+use query::{Engine, Limits, READY, Scope};
+
+/// 2026-01-31 00:00 UTC.
+const START_US: i64 = 1_769_817_600_000_000;
+const HOSTS: u64 = 20;
+/// Of a window.
+const ROWS: u64 = 10_000;
+const SLICE_US: u64 = 10_000_000;
+const TIMES: usize = 20;
+
+/// A window of 10 VMs in 6 slices, like those of busy hosts: many functions, few of them often.
+fn window(host: &str, number: u64) -> Results {
+    let key = WindowKey { host: host.to_owned(), boot: "0".repeat(32), window_ns: number };
+    let key = Arc::new(key);
+    let row = |i: u64| {
+        let is_stolen = i.is_multiple_of(9);
+        let function = (i * i * 31) % 400;
+        let slice = number * 6 + i % 6;
+        ResultRow {
+            window: Arc::clone(&key),
+            slice_unix_us: START_US + (slice * SLICE_US).cast_signed(),
+            row: VcpuTimeRow {
+                vm: format!("vm{}", i / 6 % 10),
+                vcpu: u32::from(i % 60 < 30),
+                state: if is_stolen { "steal_outside" } else { "guest_user" }.to_owned(),
+                code: ResultCode {
+                    process: (!is_stolen).then(|| format!("process{}", function % 40)),
+                    function: (!is_stolen).then(|| format!("function_of_some_length_{function}")),
+                    module: (!is_stolen).then(|| format!("/usr/lib/module{}.so", function % 25)),
+                    ..ResultCode::default()
+                },
+                thief: is_stolen.then(|| format!("thief{}", i % 12)),
+                thief_vm: is_stolen.then(|| format!("vm{}", i % 10)),
+                exit_reason: None,
+                ns: 1_000_000 + i * 7919 % 1_000_000,
+                corrected_ns: 0,
+                samples: 1 + i % 3,
+            },
+        }
+    };
+    Results { vcpu_time: (0..ROWS).map(row).collect(), ..Results::default() }
+}
+
+fn store(root: &Path, n_windows: u64) {
+    let scratch = tempfile::tempdir().unwrap();
+    for number in 0..n_windows {
+        let (host, place) = (format!("kvm{}", number % HOSTS), number / HOSTS);
+        recording::results::write(scratch.path(), &window(&host, place)).unwrap();
+        for table in ["vcpu_time", "hosts"] {
+            let folder = root.join(format!("results/v1/{table}/day=2026-01-31/host={host}"));
+            fs::create_dir_all(&folder).unwrap();
+            let name = format!("{}-{place:020}.parquet", "0".repeat(32));
+            fs::copy(scratch.path().join(format!("{table}.parquet")), folder.join(name)).unwrap();
+        }
+    }
+}
+
+#[tokio::main]
+async fn main() {
+    let rows = std::env::args().nth(1).map_or(10_000_000, |rows| rows.parse().unwrap());
+    let root = tempfile::tempdir().unwrap();
+    store(root.path(), rows / ROWS);
+    let objects = Arc::new(LocalFileSystem::new_with_prefix(root.path()).unwrap());
+    let time = Duration::from_secs(300);
+    let limits = Limits { time, memory_bytes: 1 << 30, rows: 10_000, concurrent: 4 };
+    let engine = Engine::new(objects, limits).unwrap();
+    let sum = engine.sql("SELECT count(*), sum(ns) FROM vcpu_time", &Scope::default()).await;
+    println!("rows, sum of ns: {:?}", sum.unwrap().rows[0]);
+    let given = [
+        ("from", "2026-01-31T00:00:00Z"),
+        ("to", "2026-02-01T00:00:00Z"),
+        ("vm", "vm3"),
+        ("function", "function_of_some_length_31"),
+        ("other_vm", "vm4"),
+    ];
+    for query in READY {
+        let named = given.iter().filter(|(name, _)| query.parameters().contains(name));
+        let named: BTreeMap<_, _> =
+            named.map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let mut times = Vec::new();
+        for _ in 0..TIMES {
+            let began = Instant::now();
+            engine.ready(query.name, &named).await.unwrap();
+            times.push(began.elapsed().as_secs_f64());
+        }
+        times.sort_by(f64::total_cmp);
+        let (median, p95) = (times[TIMES / 2], times[TIMES * 95 / 100]);
+        println!("{:20} median {median:.3} s, p95 {p95:.3} s", query.name);
+    }
+}
