@@ -67,6 +67,13 @@ fn store(root: &Path, n_windows: u64) {
     }
 }
 
+/// Processor time of this process so far.
+fn cpu_s() -> f64 {
+    let stat = fs::read_to_string("/proc/self/stat").unwrap();
+    let fields = stat.rsplit(") ").next().unwrap().split(' ').skip(11).take(2);
+    fields.map(|ticks| ticks.parse::<f64>().unwrap() / 100.0).sum()
+}
+
 #[tokio::main]
 async fn main() {
     let rows = std::env::args().nth(1).map_or(10_000_000, |rows| rows.parse().unwrap());
@@ -89,7 +96,7 @@ async fn main() {
         let named = given.iter().filter(|(name, _)| query.parameters().contains(name));
         let named: BTreeMap<_, _> =
             named.map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        let mut times = Vec::new();
+        let (mut times, cpu_before) = (Vec::new(), cpu_s());
         for _ in 0..TIMES {
             let began = Instant::now();
             engine.ready(query.name, &named).await.unwrap();
@@ -97,6 +104,7 @@ async fn main() {
         }
         times.sort_by(f64::total_cmp);
         let (median, p95) = (times[TIMES / 2], times[TIMES * 95 / 100]);
-        println!("{:20} median {median:.3} s, p95 {p95:.3} s", query.name);
+        let cpu = (cpu_s() - cpu_before) / TIMES as f64;
+        println!("{:20} median {median:.3} s, p95 {p95:.3} s, CPU {cpu:.3} s", query.name);
     }
 }

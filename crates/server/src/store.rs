@@ -22,12 +22,15 @@ use object_store::{
     ClientOptions, Error, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions, Result,
     RetryConfig,
 };
+use tokio::sync::Semaphore;
 use url::Url;
 
 /// For one request to a service.
 const REQUEST_TIME: Duration = Duration::from_secs(30);
 /// For a request and its repetitions.
 const RETRY_TIME: Duration = Duration::from_secs(60);
+/// Windows in memory on their way to a service.
+const MAX_SENDING: usize = 4;
 /// Where a folder's objects lie before they have their names.
 const STAGING: &str = ".staging";
 
@@ -45,6 +48,8 @@ pub(crate) struct Store {
     objects: Arc<dyn ObjectStore>,
     /// Of a folder.
     root: Option<Arc<PathBuf>>,
+    /// Windows that are sent to a service at the same time: each is in memory meanwhile.
+    sending: Arc<Semaphore>,
 }
 
 impl Store {
@@ -60,7 +65,7 @@ impl Store {
         make_folders(&path.join(STAGING))?;
         let root = path.canonicalize()?;
         let objects = Arc::new(LocalFileSystem::new_with_prefix(&root)?);
-        Ok(Self { objects, root: Some(Arc::new(root)) })
+        Ok(Self::with(objects, Some(Arc::new(root))))
     }
 
     fn open_service(url: &Url) -> anyhow::Result<Self> {
@@ -77,7 +82,11 @@ impl Store {
             "" => Arc::new(bucket),
             _ => Arc::new(PrefixStore::new(bucket, prefix)),
         };
-        Ok(Self { objects, root: None })
+        Ok(Self::with(objects, None))
+    }
+
+    fn with(objects: Arc<dyn ObjectStore>, root: Option<Arc<PathBuf>>) -> Self {
+        Self { objects, root, sending: Arc::new(Semaphore::new(MAX_SENDING)) }
     }
 
     /// For who reads only.
@@ -99,6 +108,8 @@ impl Store {
     pub(crate) async fn create_from(&self, path: &Path, file: &FilePath) -> Result<Created> {
         let file = file.to_owned();
         let Some(root) = self.root.clone() else {
+            // Nobody closes it.
+            let _turn = self.sending.acquire().await;
             let bytes = self.blocking(path, move |_| fs::read(file)).await?;
             return self.create_remote(path, bytes.into()).await;
         };
