@@ -96,9 +96,11 @@ fn a_child_reads_a_guests_answers() {
         let user = 0x7000_0000 + process;
         assert!(status.contains(&format!("Uid:\t{user}\t{user}")), "{status}");
     }
-    // A map whose list of images says that it has 2^60, one with bytes behind it, lists in lists, and no message.
+    // A map whose list of images (the fifth field from its end) says that it has 2^60, one with bytes behind it, lists in
+    // lists, and no message.
     let map = guest::fuzzing::frame(&Response::Map(Box::default()))[HEADER_BYTES..].to_vec();
-    let endless = [&[2, 3], &map[2..map.len() - 4], &[0x80; 8], &[0x10]].concat();
+    let version = u8::try_from(VERSION).unwrap();
+    let endless = [&[2, version], &map[2..map.len() - 5], &[0x80; 8], &[0x10]].concat();
     let attacks = [endless, [&hello[..], &[0]].concat(), vec![3; 1 << 20], vec![0xff; 1 << 20]];
     for (n, attack) in attacks.into_iter().enumerate() {
         let hostile = guest_that_answers(&folder.path().join(n.to_string()), attack);

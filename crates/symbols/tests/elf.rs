@@ -207,9 +207,9 @@ fn a_deleted_file_is_read_through_its_mapping() {
     let Some(built) = Built::new("cc", "a.c", &flags) else { return };
     let (_, offset, _) = built.nm(&[]).into_iter().find(|(name, _, _)| name == "plain").unwrap();
     let build_id = built.build_id();
-    // Mapped by ourselves: a process that runs it would do as well.
+    // Copied by a process: a test beside this one would inherit our descriptor, and the file be busy.
     let copy = built.folder.path().join("copy");
-    std::fs::copy("/bin/sleep", &copy).unwrap();
+    assert!(Command::new("cp").arg("/bin/sleep").arg(&copy).status().unwrap().success());
     let mut child = Command::new(&copy).arg("60").spawn().unwrap();
     std::fs::remove_file(&copy).unwrap();
     let result = std::panic::catch_unwind(|| deleted(child.id(), &copy));
