@@ -313,8 +313,9 @@ impl KnownMap {
         self.map.boot_id.clone_from(&news.boot_id);
         self.map.kernel_release.clone_from(&news.kernel_release);
         self.map.now_ns = news.now_ns;
-        let before = self.map.kernel.as_ref().map_or(0, kernel_bytes);
+        // Most answers have none: then its many symbols are not looked at.
         let Some(kernel) = &news.kernel else { return };
+        let before = self.map.kernel.as_ref().map_or(0, kernel_bytes);
         if self.room.exchange(before, kernel_bytes(kernel)) {
             self.map.kernel = Some(kernel.clone());
         } else {
