@@ -2,8 +2,10 @@
 
 #[path = "../../vmscope/src/manuals.rs"]
 mod manuals;
+#[path = "../../vmscope/src/usage.rs"]
+mod usage;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -24,7 +26,9 @@ const EXAMPLE: &str = "Examples:
   vmscope-server --config /etc/vmscope/server.toml          serve
   vmscope-server --check /etc/vmscope/server.toml           say whether a configuration is valid
   vmscope-server token --role admin --name me               make a token, for who has access to the store
-  vmscope-server analyze kvm1/0123456789abcdef0123456789abcdef/00000000001234567890 --store /srv/vmscope";
+  vmscope-server analyze kvm1/0123456789abcdef0123456789abcdef/00000000001234567890 --store /srv/vmscope
+
+Exit codes: 0 done, 1 failed, 2 wrong usage or configuration.";
 
 #[derive(Debug, Args)]
 struct Serve {
@@ -99,19 +103,32 @@ enum RoleName {
     Admin,
 }
 
+/// An error in what the user asked for (exit code 2), as opposed to a failure (exit code 1).
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Usage(String);
+
 fn config(file: Option<PathBuf>) -> Result<Config> {
-    file.map_or_else(|| Ok(Config::default()), |file| Config::read(&file))
+    file.map_or_else(|| Ok(Config::default()), |file| read(&file))
+}
+
+fn read(file: &Path) -> Result<Config> {
+    Config::read(file).map_err(|error| Usage(format!("{error:#}")).into())
 }
 
 fn main() -> ExitCode {
     if let Some(code) = server::serve_worker() {
         return code;
     }
-    match run(Cli::parse()) {
+    let cli = match usage::parse() {
+        Ok(cli) => cli,
+        Err(code) => return code,
+    };
+    match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("vmscope-server: {error:#}");
-            ExitCode::FAILURE
+            ExitCode::from(if error.is::<Usage>() { 2 } else { 1 })
         }
     }
 }
@@ -120,7 +137,7 @@ fn main() -> ExitCode {
 fn run(cli: Cli) -> Result<()> {
     match (cli.command, cli.serve.check) {
         (None, Some(file)) => {
-            Config::read(&file)?;
+            read(&file)?;
             println!("{} is valid", file.display());
             Ok(())
         }

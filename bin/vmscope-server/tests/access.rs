@@ -99,9 +99,37 @@ fn a_configuration_is_checked() {
         fs::write(&file, text).unwrap();
         let program = env!("CARGO_BIN_EXE_vmscope-server");
         let output = Command::new(program).arg("--check").arg(&file).output().unwrap();
-        (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
     };
-    assert!(check("raw_days = 3\n[query]\nseconds = 5").0);
-    let (is_good, said) = check("raw_days = 0");
-    assert!(!is_good && said.contains("raw_days must be from 1"), "{said}");
+    assert_eq!(check("raw_days = 3\n[query]\nseconds = 5").0, Some(0));
+    let (code, said) = check("raw_days = 0");
+    assert!(code == Some(2) && said.contains("raw_days must be from 1"), "{said}");
+}
+
+#[test]
+fn wrong_usage_is_one_line() {
+    let check = |arguments: &[&str], code: i32, expected: &str| {
+        let program = env!("CARGO_BIN_EXE_vmscope-server");
+        let output = Command::new(program).args(arguments).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{said}");
+        assert!(said.lines().count() == 1 && said.contains(expected), "{said}");
+    };
+    check(&["--nosuch"], 2, "vmscope-server: unexpected argument '--nosuch' found");
+    check(&["token", "--name", "me"], 2, "see vmscope-server token --help");
+    check(&["analyze", "x"], 2, "see vmscope-server analyze --help");
+    check(&["--config", "/nowhere.toml"], 2, "failed to read /nowhere.toml");
+    check(&["token", "--role", "read", "--name", "", "--store", "/proc/x"], 1, "/proc/x");
+}
+
+/// For packages: a man page for each command that is shown, and completions.
+#[test]
+fn manuals_are_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = env!("CARGO_BIN_EXE_vmscope-server");
+    let status = Command::new(program).arg("manuals").arg(dir.path()).status().unwrap();
+    assert!(status.success());
+    for file in ["vmscope-server.8", "vmscope-server-analyze.8", "vmscope-server.bash"] {
+        assert!(dir.path().join(file).exists(), "{file}");
+    }
 }

@@ -80,8 +80,7 @@ impl Server {
     fn open(config: Config) -> Result<Self> {
         std::fs::create_dir_all(&config.state)
             .with_context(|| format!("failed to create {}", config.state.display()))?;
-        let store = Store::open(&config.store)
-            .with_context(|| format!("failed to open the store {}", config.store))?;
+        let store = open_store(&config)?;
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         let spool = spool(&config.state)?;
         let receiver = Receiver::new(spool, config.max_receiving, config.max_window_bytes, cpus);
@@ -182,6 +181,11 @@ pub fn run(config: Config) -> Result<()> {
     })
 }
 
+fn open_store(config: &Config) -> Result<Store> {
+    let place = &config.store;
+    Store::open(place).with_context(|| format!("failed to open the store {place}"))
+}
+
 fn runtime() -> Result<tokio::runtime::Runtime> {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     builder.enable_all().build().context("failed to start threads")
@@ -254,7 +258,7 @@ impl<S: Send + 'static> Accept<tokio::net::TcpStream, S> for Limited {
 /// When the store can't be opened or written.
 pub fn make_token(config: &Config, role: Role, name: &str, days: Option<u32>) -> Result<String> {
     runtime()?.block_on(async {
-        let auth = Auth::new(Store::open(&config.store)?);
+        let auth = Auth::new(open_store(config)?);
         let request = TokenRequest { role, name: name.to_owned(), days };
         Ok(auth.make_token(request).await?.token)
     })
