@@ -9,8 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Result;
+use chrono::{DateTime, Utc};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use server::{Config, Role, WindowId};
+use server::{Config, Role, Scope, StoredWindow};
 
 /// Receive, store and analyse the windows that `vmscope agent` sends, and answer questions about them.
 #[derive(Debug, Parser)]
@@ -56,10 +57,32 @@ enum Command {
         #[command(flatten)]
         place: Place,
     },
-    /// Analyse one stored window, and store its results unless they are there
+    /// Analyse stored windows, and store their results unless they are there
     Analyze {
-        /// HOST/BOOT/START
-        window: WindowId,
+        /// HOST/BOOT/START, or the name of its object
+        #[arg(required = true)]
+        windows: Vec<StoredWindow>,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// List the objects of windows that have no results
+    Left {
+        #[command(flatten)]
+        place: Place,
+    },
+    /// List the objects that hold a result table's rows, each row once
+    Objects {
+        /// The table
+        table: String,
+        /// Of windows from this time on (RFC 3339)
+        #[arg(long)]
+        from: Option<DateTime<Utc>>,
+        /// Before this time
+        #[arg(long)]
+        to: Option<DateTime<Utc>>,
+        /// Of one host
+        #[arg(long)]
+        host: Option<String>,
         #[command(flatten)]
         place: Place,
     },
@@ -151,7 +174,20 @@ fn run(cli: Cli) -> Result<()> {
             println!("{}", server::make_token(&place.config()?, role, &name, days)?);
             Ok(())
         }
-        (Some(Command::Analyze { window, place }), _) => server::analyze(place.config()?, &window),
+        (Some(Command::Analyze { windows, place }), _) => {
+            server::analyze(place.config()?, &windows, &mut |line| println!("{line}"))
+        }
+        (Some(Command::Left { place }), _) => {
+            server::left(place.config()?)?.iter().for_each(|name| println!("{name}"));
+            Ok(())
+        }
+        (Some(Command::Objects { table, from, to, host, place }), _) => {
+            let scope = Scope { from, to, host };
+            let (names, lacks) = server::objects(place.config()?, &table, &scope)?;
+            names.iter().for_each(|name| println!("{name}"));
+            lacks.iter().for_each(|reason| eprintln!("vmscope-server: {reason}"));
+            Ok(())
+        }
         (Some(Command::Manuals { dir }), _) => manuals::write::<Cli>(&dir),
         (Some(Command::Openapi), _) => {
             println!("{}", server::description());

@@ -68,6 +68,53 @@ fn everybody_may_do_what_is_theirs() {
     server.get("/v2", "").check(404, "no such path");
 }
 
+/// Whom the proxy names is believed, and nobody else who says such things.
+#[test]
+fn a_proxy_names_users_when_it_is_switched_on() {
+    let section = |address: &str| {
+        format!(
+            "[proxy]\naddresses = ['{address}']\nuser_header = 'x-user'\ngroups_header = 'x-groups'\n\
+             read_groups = ['staff']\nadmin_groups = ['root']"
+        )
+    };
+    let place = Place::new();
+    let ask = |more: &str, path: &str, headers: &[(&str, &str)]| {
+        place.start(more).get_with(path, headers)
+    };
+    let (ann, root) =
+        ([("x-user", "ann"), ("x-groups", "all, staff")], [("x-user", "r"), ("x-groups", "root")]);
+    // Off, or not from the proxy.
+    assert_eq!(ask("", "/v1/hosts", &root), 401);
+    assert_eq!(ask(&section("192.0.2.1"), "/v1/hosts", &root), 401);
+    // On.
+    let server = place.start(&section("127.0.0.1"));
+    assert_eq!(server.get_with("/v1/hosts", &ann), 200);
+    assert_eq!(server.get_with("/v1/tokens", &ann), 403);
+    assert_eq!(server.get_with("/v1/tokens", &root), 200);
+    for headers in [
+        &[("x-user", "ann")][..],
+        &[("x-user", "ann"), ("x-groups", "staf, staff2")],
+        &[("x-user", "ann"), ("x-groups", "x"), ("x-groups", "root")],
+    ] {
+        assert_eq!(server.get_with("/v1/hosts", headers), 403, "{headers:?}");
+    }
+    for headers in [
+        &[("x-groups", "root")][..],
+        &[("x-user", ""), ("x-groups", "root")],
+        &[("x-user", "a"), ("x-user", "b"), ("x-groups", "root")],
+    ] {
+        assert_eq!(server.get_with("/v1/hosts", headers), 401, "{headers:?}");
+    }
+    // Tokens are good as before, but a proxy on this machine is not this machine's own user.
+    let token = format!("Bearer {}", server.token("read"));
+    assert_eq!(server.get_with("/v1/hosts", &[("authorization", &token)]), 200);
+    assert_eq!(server.get_with("/metrics", &[]), 401);
+    assert_eq!(server.get_with("/metrics", &ann), 200);
+    // Windows need a host's token, whoever passes them on.
+    let sent = server.ask("PUT", &window("kvm1", 100).put_path(), "", Some(&json!({})));
+    sent.check(401, "a token is needed");
+}
+
 #[test]
 fn the_certificate_authority_stays() {
     let place = Place::new();

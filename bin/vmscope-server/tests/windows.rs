@@ -310,18 +310,40 @@ fn days_end_and_what_is_left_to_do_is_found() {
 
 /// `vmscope-server analyze`, for engines that share the work out: twice is once.
 #[test]
-fn one_window_is_analysed_by_hand() {
+fn windows_are_analysed_by_hand() {
     let place = Place::new();
     let server = place.start("");
     let host = server.enroll("kvm1");
-    let window = window("kvm1", 100);
-    assert_eq!(server.put(&window, &host).status, 201);
-    place.wait_for_results(1);
-    let result = place.store().join(&place.objects("results/v1/hosts/")[0]);
-    let first = fs::read(&result).unwrap();
-    fs::remove_file(&result).unwrap();
-    for _ in 0..2 {
-        server.run(&["analyze", &window.id.to_string()]);
-        assert!(fs::read(&result).unwrap() == first, "the same window gives the same bytes");
+    let windows = [window("kvm1", 100), window("kvm1", 200)];
+    for window in &windows {
+        assert_eq!(server.put(window, &host).status, 201);
     }
+    place.wait_for_results(2);
+    assert_eq!(server.run(&["left"]), "");
+    let names = place.objects("results/v1/hosts/");
+    assert_eq!(server.run(&["objects", "hosts"]), names.join("\n"));
+    assert_eq!(server.run(&["objects", "hosts", "--host", "kvm2"]), "");
+    let results: Vec<_> = names.iter().map(|name| place.store().join(name)).collect();
+    let first = fs::read(&results[0]).unwrap();
+    results.iter().for_each(|file| fs::remove_file(file).unwrap());
+    let left = server.run(&["left"]);
+    assert_eq!(left, place.objects("raw/").join("\n"));
+    let [id, other] = windows.map(|window| window.id.to_string());
+    let both = [left.lines().next().unwrap(), &other];
+    // By the name of the object or of the window.
+    let said = server.run(&["analyze", both[0], both[1]]);
+    assert_eq!(said, format!("{id} analysed\n{other} analysed"));
+    let said = server.run(&["analyze", both[0], both[1]]);
+    assert_eq!(said, format!("{id} known\n{other} known"));
+    assert!(fs::read(&results[0]).unwrap() == first, "the same window gives the same bytes");
+
+    // One that can't be analysed is set aside, and is nobody's work any more.
+    let raw = place.store().join(both[0]);
+    fs::remove_file(&results[0]).unwrap();
+    fs::remove_file(&raw).unwrap();
+    fs::write(&raw, "damaged").unwrap();
+    let said = server.run(&["analyze", both[0]]);
+    assert!(said.starts_with(&format!("{id} failed: ")), "{said}");
+    assert_eq!(place.objects("failed/").len(), 1);
+    assert_eq!(server.run(&["left"]), "");
 }

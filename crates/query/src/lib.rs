@@ -158,6 +158,24 @@ impl Engine {
         self.answer(sql, values, scope).await
     }
 
+    /// Names of the objects that together hold a table's rows, each row once, and why some rows are not there.
+    ///
+    /// # Errors
+    /// When there is no such table, or the store fails.
+    pub async fn objects(
+        &self,
+        table: &str,
+        scope: &Scope,
+    ) -> Result<(Vec<String>, Vec<String>), QueryError> {
+        if !schemas().any(|(name, _)| name == table) {
+            return Err(QueryError::Invalid(format!("there is no table {table:?}")));
+        }
+        let failed = |error: object_store::Error| QueryError::Store(error.to_string());
+        let windows = self.catalog.windows(scope).await.map_err(failed)?;
+        let files = self.catalog.files(table, scope, &windows).await.map_err(failed)?;
+        Ok((files.into_iter().map(|file| file.location.to_string()).collect(), windows.lacks()))
+    }
+
     async fn answer(
         &self,
         sql: String,

@@ -159,14 +159,12 @@ impl Server {
     async fn analyze_with_patience(&self, window: &DayWindow) {
         for pause in PAUSES_S {
             match self.analyze(window).await {
-                Ok(()) => return,
+                Ok(_) => return,
                 Err(AnalyzeError::Window(reason)) => {
                     self.metrics.analyses_failed.inc();
                     log(&format!("{} can't be analysed: {reason}", window.id));
-                    let note = json!({ "window": window.id.to_string(), "reason": reason });
-                    let note = Bytes::from(note.to_string());
-                    match self.store.create(&window.failed(), note).await {
-                        Ok(_) => return,
+                    match self.note_failed(window, &reason).await {
+                        Ok(()) => return,
                         Err(_) => self.metrics.store_error("failed"),
                     }
                 }
@@ -180,12 +178,23 @@ impl Server {
         // The next search finds it.
     }
 
+    /// Notes that a window has no results and never will.
+    pub(crate) async fn note_failed(
+        &self,
+        window: &DayWindow,
+        reason: &str,
+    ) -> object_store::Result<()> {
+        let note = json!({ "window": window.id.to_string(), "reason": reason });
+        self.store.create(&window.failed(), Bytes::from(note.to_string())).await?;
+        Ok(())
+    }
+
     /// Analyses a window that is in the store, unless that was done. Its tables are there when this returns.
-    pub(crate) async fn analyze(&self, window: &DayWindow) -> Result<(), AnalyzeError> {
+    pub(crate) async fn analyze(&self, window: &DayWindow) -> Result<Created, AnalyzeError> {
         if self.store.size(&window.result(LAST)).await?.is_some() {
-            return Ok(());
+            return Ok(Created::Before);
         }
-        let Some(file) = self.fetch(&window.raw()).await? else { return Ok(()) };
+        let Some(file) = self.fetch(&window.raw()).await? else { return Ok(Created::Before) };
         let began = Instant::now();
         let outcome = self.work(&window.id.host, file).await?;
         let mut created = Created::Before;
@@ -201,7 +210,7 @@ impl Server {
             let age = u32::try_from(unix_s().saturating_sub(end)).unwrap_or(u32::MAX);
             self.metrics.analysis_age_seconds.observe(age.into());
         }
-        Ok(())
+        Ok(created)
     }
 
     async fn work(&self, host: &HostName, file: File) -> Result<Outcome, AnalyzeError> {
@@ -231,8 +240,11 @@ impl Server {
         Ok(Some(file))
     }
 
-    /// Finds windows without results, the newest days first.
-    pub(crate) async fn search(&self) -> object_store::Result<()> {
+    /// Finds windows without results, the newest days first, and when they came (seconds since 1970).
+    pub(crate) async fn without_results(
+        &self,
+        found_one: &mut (dyn FnMut(u64, DayWindow) + Send),
+    ) -> object_store::Result<()> {
         let mut days = self.store.prefixes(RAW).await?;
         days.reverse();
         for day in days.iter().filter_map(day_of_prefix) {
@@ -250,7 +262,7 @@ impl Server {
             done.extend(found(FAILED, ".json").await?.into_iter().map(|(_, window)| window));
             for (time, window) in found(RAW, ".window").await? {
                 if !done.contains(&window) {
-                    self.queue.add_found(u64::try_from(time.timestamp()).unwrap_or(0), window);
+                    found_one(u64::try_from(time.timestamp()).unwrap_or(0), window);
                 }
             }
         }
@@ -260,7 +272,8 @@ impl Server {
     /// Searches at the start, from time to time, and when windows were left out.
     pub(crate) async fn search_for_ever(self: Arc<Self>) {
         loop {
-            if let Err(error) = self.search().await {
+            let mut add = |time, window| self.queue.add_found(time, window);
+            if let Err(error) = self.without_results(&mut add).await {
                 self.metrics.store_error("search");
                 log(&format!("the search for windows to analyse failed: {error}"));
                 tokio::time::sleep(Duration::from_secs(10)).await;

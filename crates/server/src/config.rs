@@ -1,9 +1,11 @@
 //! The configuration file.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
+use axum::http::HeaderName;
+use axum::http::header::AUTHORIZATION;
 use recording::window::MAX_WINDOW_BYTES;
 use serde::Deserialize;
 
@@ -35,6 +37,26 @@ pub struct Config {
     pub result_days: u32,
     /// Limits of a query.
     pub query: QueryLimits,
+    /// A proxy that says who asks. Absent: nobody is believed.
+    pub proxy: Option<Proxy>,
+}
+
+/// A proxy that users log in at, and that names them in headers of their requests.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Proxy {
+    /// Its addresses: whoever else sends such headers is not believed.
+    pub addresses: Vec<IpAddr>,
+    /// The header with the user's name. A request without it needs a token.
+    pub user_header: String,
+    /// The header with the user's groups, separated by commas.
+    pub groups_header: String,
+    /// Groups that may read.
+    #[serde(default)]
+    pub read_groups: Vec<String>,
+    /// Groups that may read, and give and take tokens.
+    #[serde(default)]
+    pub admin_groups: Vec<String>,
 }
 
 /// Limits of a query.
@@ -72,6 +94,7 @@ impl Default for Config {
             raw_days: 14,
             result_days: 400,
             query: QueryLimits::default(),
+            proxy: None,
         }
     }
 }
@@ -119,6 +142,13 @@ impl Config {
             self.certificate.is_some() == self.key.is_some(),
             "certificate and key must be given together"
         );
+        if let Some(proxy) = &self.proxy {
+            ensure!(!proxy.addresses.is_empty(), "proxy.addresses must name an address");
+            for name in [&proxy.user_header, &proxy.groups_header] {
+                let is_header = HeaderName::try_from(name).is_ok_and(|name| name != AUTHORIZATION);
+                ensure!(is_header, "proxy: {name:?} can't be a header of its own");
+            }
+        }
         Ok(())
     }
 }
@@ -139,7 +169,7 @@ mod test {
         let all: String =
             file.lines().map(|line| line.trim_start_matches('#').to_owned() + "\n").collect();
         let keys = all.lines().filter(|line| line.contains(" = ")).count();
-        assert_eq!(keys, 15, "a key is missing in deploy/server.toml");
+        assert_eq!(keys, 20, "a key is missing in deploy/server.toml");
     }
 
     #[test]
@@ -154,5 +184,12 @@ mod test {
         check("stroe = 'a'", "unknown field `stroe`");
         check("max_window_bytes = 1", "max_window_bytes must be from 65536");
         check("[query]\nseconds = 0", "query.seconds");
+        let proxy = |addresses: &str, user: &str| {
+            format!("[proxy]\naddresses = {addresses}\nuser_header = '{user}'\ngroups_header = 'g'")
+        };
+        check(&proxy("[]", "u"), "proxy.addresses must name");
+        check(&proxy("['localhost']", "u"), "invalid IP address");
+        check(&proxy("['::1']", "a b"), "can't be a header");
+        check(&proxy("['::1']", "Authorization"), "can't be a header");
     }
 }

@@ -13,6 +13,7 @@
 
 mod analyze;
 mod auth;
+mod by_hand;
 mod config;
 mod http;
 mod metrics;
@@ -30,7 +31,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use api::http::TokenRequest;
 use axum::Extension;
 use axum_server::Handle;
 use axum_server::accept::Accept;
@@ -40,15 +40,17 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Semaphore;
 
 pub use api::http::Role;
-pub use config::{Config, QueryLimits};
+pub use by_hand::{analyze, left, make_token, objects};
+pub use config::{Config, Proxy, QueryLimits};
 pub use http::description;
-pub use recording::window::WindowId;
+pub use names::StoredWindow;
+pub use query::Scope;
 pub use worker::serve as serve_worker;
 
-use analyze::{AnalyzeError, Queue};
+use analyze::Queue;
 use auth::{Auth, unix_s};
 use metrics::Metrics;
-use names::{DayWindow, FAILED, RAW, RESULTS, day_of, day_of_prefix};
+use names::{FAILED, RAW, RESULTS, day_of};
 use receive::Receiver;
 use refused::Refused;
 use store::Store;
@@ -250,41 +252,6 @@ impl<S: Send + 'static> Accept<tokio::net::TcpStream, S> for Limited {
             Ok((stream, tower_layer::Layer::layer(&Extension(Arc::new(place)), service)))
         })
     }
-}
-
-/// Makes a token, for who has access to the store itself: the first admin.
-///
-/// # Errors
-/// When the store can't be opened or written.
-pub fn make_token(config: &Config, role: Role, name: &str, days: Option<u32>) -> Result<String> {
-    runtime()?.block_on(async {
-        let auth = Auth::new(open_store(config)?);
-        let request = TokenRequest { role, name: name.to_owned(), days };
-        Ok(auth.make_token(request).await?.token)
-    })
-}
-
-/// Analyses one stored window and stores its results, if there are none yet.
-///
-/// # Errors
-/// When there is no such window, or it can't be analysed.
-pub fn analyze(config: Config, window: &WindowId) -> Result<()> {
-    runtime()?.block_on(async {
-        let scratch = tempfile::tempdir().context("failed to make a folder")?;
-        let server = Server::open(Config { state: scratch.path().to_owned(), ..config })?;
-        let mut days = server.store.prefixes(RAW).await?;
-        days.reverse();
-        for day in days.iter().filter_map(day_of_prefix) {
-            let placed = DayWindow { day, id: window.clone() };
-            if server.store.size(&placed.raw()).await?.is_some() {
-                return server.analyze(&placed).await.map_err(|error| match error {
-                    AnalyzeError::Window(text) => anyhow::anyhow!("it can't be analysed: {text}"),
-                    error => error.into(),
-                });
-            }
-        }
-        anyhow::bail!("there is no window {window}")
-    })
 }
 
 /// A line for the journal.

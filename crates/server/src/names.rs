@@ -1,8 +1,10 @@
 //! Names of objects. They follow from the window alone: whoever stores it, and however often, it is one object.
 
+use std::str::FromStr;
+
 use chrono::{DateTime, NaiveDate};
 use object_store::path::Path;
-use recording::window::WindowId;
+use recording::window::{BadName, WindowId};
 
 /// Windows as they came.
 pub(crate) const RAW: &str = "raw/v1";
@@ -22,6 +24,24 @@ pub(crate) const TOKENS: &str = "auth/tokens";
 pub(crate) struct DayWindow {
     pub(crate) day: NaiveDate,
     pub(crate) id: WindowId,
+}
+
+/// A stored window, by its name or by that of its object, which says on which day it begins.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredWindow {
+    pub(crate) day: Option<NaiveDate>,
+    pub(crate) id: WindowId,
+}
+
+impl FromStr for StoredWindow {
+    type Err = BadName;
+
+    fn from_str(text: &str) -> Result<Self, BadName> {
+        match DayWindow::from_path(&Path::from(text), RAW, ".window") {
+            Some(DayWindow { day, id }) => Ok(Self { day: Some(day), id }),
+            None => Ok(Self { day: None, id: text.parse()? }),
+        }
+    }
 }
 
 /// The day of a time of the world, UTC.
@@ -80,6 +100,10 @@ mod test {
             "raw/v1/day=2025-10-09/host=kvm-1.x/0123456789abcdef0123456789abcdef-00000000000000000042.window"
         );
         assert_eq!(DayWindow::from_path(&raw, RAW, ".window"), Some(window.clone()));
+        let stored: StoredWindow = raw.as_ref().parse().unwrap();
+        assert_eq!((stored.day, &stored.id), (Some(window.day), &window.id));
+        let stored: StoredWindow = window.id.to_string().parse().unwrap();
+        assert_eq!((stored.day, &stored.id), (None, &window.id));
         let result = window.result("hosts");
         let prefix = format!("{RESULTS}/hosts");
         assert_eq!(DayWindow::from_path(&result, &prefix, ".parquet"), Some(window));

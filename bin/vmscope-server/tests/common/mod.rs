@@ -174,6 +174,14 @@ impl Server {
             .unwrap_or_else(|error| panic!("{method} {path}: {error}"))
     }
 
+    /// A request with these headers: its status.
+    pub(crate) fn get_with(&self, path: &str, headers: &[(&str, &str)]) -> u16 {
+        let request = self.agent.get(format!("https://{}{path}", self.address));
+        let request =
+            headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
+        request.call().unwrap().status().as_u16()
+    }
+
     pub(crate) fn get(&self, path: &str, token: &str) -> Reply {
         self.ask("GET", path, token, None)
     }

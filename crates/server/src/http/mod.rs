@@ -4,7 +4,7 @@ mod access;
 mod queries;
 mod windows;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use api::http::{ErrorReply, Role};
@@ -22,6 +22,7 @@ use utoipa_axum::routes;
 
 use crate::Server;
 use crate::auth::Denied;
+use crate::config::Proxy;
 use crate::receive::ReceiveError;
 
 /// Bytes of a request that is no window.
@@ -188,10 +189,16 @@ impl Server {
         host
     }
 
-    async fn require(&self, headers: &HeaderMap, allowed: &[Role]) -> Result<(), Denied> {
-        let role = match token(headers) {
-            Ok(token) => self.auth.role(token).await,
-            Err(error) => Err(error),
+    async fn require(
+        &self,
+        headers: &HeaderMap,
+        peer: IpAddr,
+        allowed: &[Role],
+    ) -> Result<(), Denied> {
+        let role = match (self.role_by_proxy(headers, peer), token(headers)) {
+            (Some(role), _) => role,
+            (None, Ok(token)) => self.auth.role(token).await,
+            (None, Err(error)) => Err(error),
         };
         let result = match role {
             Ok(role) if allowed.contains(&role) => return Ok(()),
@@ -201,6 +208,45 @@ impl Server {
         self.metrics.denied("token");
         result
     }
+
+    /// What a user may do whom the proxy names; `None`: it names nobody, or is none of ours.
+    fn role_by_proxy(&self, headers: &HeaderMap, peer: IpAddr) -> Option<Result<Role, Denied>> {
+        let proxy = self.config.proxy.as_ref().filter(|proxy| is_of(proxy, peer))?;
+        if !headers.contains_key(&proxy.user_header) {
+            return None;
+        }
+        // Of two values one may be the user's own.
+        let user = single(headers, &proxy.user_header).filter(|user| !user.is_empty());
+        let groups = single(headers, &proxy.groups_header).unwrap_or_default();
+        let has = |known: &[String]| {
+            groups.split(',').any(|group| known.iter().any(|known| known == group.trim()))
+        };
+        Some(match user {
+            None => Err(Denied::Unknown),
+            Some(_) if has(&proxy.admin_groups) => Ok(Role::Admin),
+            Some(_) if has(&proxy.read_groups) => Ok(Role::Read),
+            Some(_) => Err(Denied::Role),
+        })
+    }
+}
+
+/// Whether this is a proxy's address.
+fn is_of(proxy: &Proxy, peer: IpAddr) -> bool {
+    proxy.addresses.iter().any(|address| address.to_canonical() == peer.to_canonical())
+}
+
+/// A header's value; `None`: there is none, or more than one.
+fn single<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
+    let mut values = headers.get_all(name).iter();
+    let value = values.next()?.to_str().ok()?;
+    values.next().is_none().then_some(value)
+}
+
+/// The address that a request came from.
+fn peer(parts: &Parts) -> IpAddr {
+    let peer = parts.extensions.get::<ConnectInfo<SocketAddr>>();
+    // Of none, nothing is believed.
+    peer.map_or(IpAddr::from([0; 16]), |ConnectInfo(peer)| peer.ip())
 }
 
 /// Who may ask for what was recorded. An extractor: a handler that has it is reached by no others.
@@ -210,7 +256,7 @@ impl FromRequestParts<Arc<Server>> for Reader {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, server: &Arc<Server>) -> Result<Self, ApiError> {
-        server.require(&parts.headers, &[Role::Read, Role::Admin]).await?;
+        server.require(&parts.headers, peer(parts), &[Role::Read, Role::Admin]).await?;
         Ok(Self)
     }
 }
@@ -222,7 +268,7 @@ impl FromRequestParts<Arc<Server>> for Admin {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, server: &Arc<Server>) -> Result<Self, ApiError> {
-        server.require(&parts.headers, &[Role::Admin]).await?;
+        server.require(&parts.headers, peer(parts), &[Role::Admin]).await?;
         Ok(Self)
     }
 }
@@ -252,8 +298,11 @@ async fn metrics(
     ConnectInfo(peer): ConnectInfo<SocketAddr>,
     headers: HeaderMap,
 ) -> Reply<Response> {
-    if !peer.ip().to_canonical().is_loopback() {
-        server.require(&headers, &[Role::Read, Role::Admin]).await?;
+    let peer = peer.ip();
+    // What a proxy on this machine passes on comes from elsewhere.
+    let is_proxy = server.config.proxy.as_ref().is_some_and(|proxy| is_of(proxy, peer));
+    if is_proxy || !peer.to_canonical().is_loopback() {
+        server.require(&headers, peer, &[Role::Read, Role::Admin]).await?;
     }
     server.metrics.analyses_left.set(i64::try_from(server.queue.len()).unwrap_or(i64::MAX));
     let failed = |error: std::fmt::Error| {
