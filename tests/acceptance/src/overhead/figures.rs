@@ -3,7 +3,7 @@
 use anyhow::bail;
 use serde_json::{Value, json};
 
-use super::configuration::{ALONE, COMPARED, Collector, Configuration, Period, RIVAL, WARM_UP_S};
+use super::configuration::{ALONE, COMPARED, Collector, Configuration, Period, RIVAL};
 
 /// The deterministic host runs one instruction in 2 ns.
 const NS_PER_INSTRUCTION: f64 = 2.0;
@@ -35,9 +35,7 @@ impl Work {
     /// and the guest tells that the work has begun. A mean, because a collector's rounds are rarer than pieces and belong
     /// to all of them.
     fn mean_ns(&self, period: Period) -> f64 {
-        // 50 units are about a second.
-        let warm_up = (WARM_UP_S * 50 / period.units) as usize;
-        let pieces = self.pieces.get(warm_up..).unwrap_or_default();
+        let pieces = self.pieces.get(period.warm_up as usize..).unwrap_or_default();
         1e9 * pieces.iter().sum::<f64>() / pieces.len() as f64
     }
 }
@@ -163,10 +161,9 @@ mod test {
     use crate::overhead::PERIODS;
 
     /// Those that warm up, and the others.
-    fn pieces(first: f64, others: f64) -> Vec<f64> {
-        let warm_up = WARM_UP_S as usize;
-        let left = PERIODS[1].pieces as usize - warm_up;
-        [vec![first; warm_up], vec![others; left]].concat()
+    fn pieces(period: Period, first: f64, others: f64) -> Vec<f64> {
+        let left = period.pieces - period.warm_up;
+        [vec![first; period.warm_up as usize], vec![others; left as usize]].concat()
     }
 
     /// One millisecond, one second of work in pieces.
@@ -174,9 +171,8 @@ mod test {
         let configuration = Configuration { collector, period: PERIODS[1], again: false };
         // 1 s alone, and 1000 samples' cost more in x s: x = 1 + 1000 x * cost * 2 ns.
         let piece = 1.0 / (1.0 - 1000.0 * instructions * 2e-9);
-        let work = Work { pieces: pieces(9.0, piece), collected: 70_000 };
-        let alone =
-            Work { pieces: pieces(8.0, 1.0)[..ALONE.pieces as usize].to_vec(), collected: 0 };
+        let work = Work { pieces: pieces(PERIODS[1], 9.0, piece), collected: 200_000 };
+        let alone = Work { pieces: pieces(ALONE, 8.0, 1.0), collected: 0 };
         Measured::new(configuration, &work, &alone).expect("all pieces are there")
     }
 
@@ -196,9 +192,8 @@ mod test {
     #[test]
     fn a_collector_that_took_too_few_samples_is_no_figure() {
         let configuration = Configuration { collector: COMPARED, period: PERIODS[1], again: false };
-        let work = Work { pieces: pieces(1.0, 1.0), collected: 20_999 };
-        let alone =
-            Work { pieces: pieces(1.0, 1.0)[..ALONE.pieces as usize].to_vec(), collected: 0 };
+        let work = Work { pieces: pieces(PERIODS[1], 1.0, 1.0), collected: 26_999 };
+        let alone = Work { pieces: pieces(ALONE, 1.0, 1.0), collected: 0 };
         assert!(Measured::new(configuration, &work, &alone).is_err());
     }
 
