@@ -1,19 +1,26 @@
-//! Which objects hold the results of which windows. A window counts when its row in `hosts`, which is stored last, is
-//! there; so a query sees all tables of a window, or none.
+//! Which objects hold the results of which windows. A window counts when it is in a pack, or its own row in `hosts`, which is
+//! stored last, is there; so a query sees all tables of a window, or none, and none twice.
+//!
+//! The lists of packs are read first: what they don't name stays where it is for hours.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use chrono::{DateTime, Days, NaiveDate, Utc};
-use futures_util::TryStreamExt;
+use futures_util::{StreamExt, TryStreamExt};
 use object_store::path::Path;
-use object_store::{ObjectMeta, ObjectStore};
+use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
+
+use crate::packs::{LISTS, PACK, Pack, Packs};
 
 /// Where the windows are, their results, and the table that is stored last.
 const RAW: Root<'_> = Root { prefix: "raw/v1", table: None, end: ".window" };
 const LAST: Root<'_> = Root::table("hosts");
-const RESULTS: &str = "results/v1";
+const PACKS: Root<'_> = Root { prefix: LISTS, table: None, end: ".json" };
+pub(crate) const RESULTS: &str = "results/v1";
+/// Lists of packs that are read at the same time.
+const READING: usize = 32;
 /// How long a list is used again.
 const FRESH: Duration = Duration::from_secs(5);
 /// Lists that are remembered.
@@ -61,10 +68,16 @@ impl Scope {
 }
 
 /// Windows whose results a query sees.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(crate) struct Windows {
-    /// `day=.../host=.../BOOT-START`.
-    pub(crate) stems: BTreeSet<String>,
+    /// Those with results of their own, `day=.../host=.../BOOT-START`.
+    stems: BTreeSet<String>,
+    /// Packs, in the same way.
+    packs: BTreeMap<String, Arc<Pack>>,
+    /// How many windows they have.
+    packed: usize,
+    /// When they were listed: what is known from before does not count.
+    found: Instant,
     /// Of the scope, but too many.
     left_out: usize,
     /// Stored, but without results so far.
@@ -74,10 +87,40 @@ pub(crate) struct Windows {
 }
 
 impl Windows {
-    /// Does without the window that an object belongs to; false: it has none.
+    fn none(found: Instant) -> Self {
+        let (stems, packs) = (BTreeSet::new(), BTreeMap::new());
+        let (packed, left_out, without_results, damaged) = (0, 0, 0, 0);
+        Self { stems, packs, packed, found, left_out, without_results, damaged }
+    }
+
+    /// Some of a day and host.
+    pub(crate) fn chosen(
+        day: NaiveDate,
+        host: &str,
+        windows: &[String],
+        packs: &[Arc<Pack>],
+    ) -> Self {
+        let stem = |name: &str| format!("day={day}/host={host}/{name}");
+        let stems = windows.iter().map(|name| stem(name)).collect();
+        let packs = packs.iter().map(|pack| (stem(&pack.name), Arc::clone(pack))).collect();
+        Self { stems, packs, ..Self::none(Instant::now()) }
+    }
+
+    /// How many.
+    pub(crate) fn len(&self) -> usize {
+        self.stems.len() + self.packed
+    }
+
+    /// Does without the windows whose results an object holds; false: it has none.
     pub(crate) fn leave_out(&mut self, object: &str) -> bool {
         let begin = object.find("day=").unwrap_or(0);
-        let is_out = self.stems.remove(object[begin..].trim_end_matches(".parquet"));
+        let stem = object[begin..].trim_end_matches(".parquet");
+        if let Some(pack) = self.packs.remove(stem) {
+            self.packed = self.packed.saturating_sub(pack.len());
+            self.damaged += pack.len();
+            return true;
+        }
+        let is_out = self.stems.remove(stem);
         self.damaged += usize::from(is_out);
         is_out
     }
@@ -86,7 +129,7 @@ impl Windows {
     pub(crate) fn lacks(&self) -> Vec<String> {
         let mut reasons = Vec::new();
         if 0 < self.left_out {
-            let (seen, more) = (self.stems.len(), self.left_out);
+            let (seen, more) = (self.len(), self.left_out);
             reasons.push(format!("{more} older windows were left out: {seen} were looked at"));
         }
         if 0 < self.without_results {
@@ -108,39 +151,99 @@ pub(crate) fn object_in(text: &str) -> Option<&str> {
 
 type List = Arc<Vec<(String, ObjectMeta)>>;
 
+/// The last list of packs of each `day=.../host=...`.
+pub type LastPacks = BTreeMap<String, Arc<Packs>>;
+
 /// Lists objects, and remembers the lists for a moment.
 #[derive(Debug)]
 pub(crate) struct Catalog {
     pub(crate) objects: Arc<dyn ObjectStore>,
     lists: Mutex<HashMap<String, (Instant, List)>>,
+    /// Lists of packs, which never change.
+    packs: Mutex<HashMap<Path, Arc<Packs>>>,
 }
 
 impl Catalog {
     pub(crate) fn new(objects: Arc<dyn ObjectStore>) -> Self {
-        Self { objects, lists: Mutex::default() }
+        Self { objects, lists: Mutex::default(), packs: Mutex::default() }
     }
 
     /// The windows of a scope that have results.
     pub(crate) async fn windows(&self, scope: &Scope) -> object_store::Result<Windows> {
-        let mut windows = Windows::default();
-        for day in self.days(LAST, scope).await?.into_iter().rev() {
-            let list = self.list(LAST, day, scope).await?;
-            for (stem, _) in list.iter().rev() {
-                if MAX_WINDOWS <= windows.stems.len() {
-                    windows.left_out += 1;
-                } else {
-                    windows.stems.insert(stem.clone());
+        let fresh = Instant::now().checked_sub(FRESH);
+        let begin = fresh.unwrap_or_else(Instant::now);
+        let mut packed = BTreeMap::new();
+        for day in self.days(PACKS, scope).await? {
+            packed.extend(self.packs(day, scope, begin).await?);
+        }
+        let mut windows = Windows::none(begin);
+        let days = self.days(LAST, scope).await?;
+        for day in days.into_iter().rev() {
+            let day_of = format!("day={day}/");
+            for (folder, packs) in packed.range(day_of.clone()..) {
+                if !folder.starts_with(&day_of) {
+                    break;
                 }
+                windows.add_packs(folder, packs);
+            }
+            let (listed, list) = self.list(LAST, day, scope, begin).await?;
+            // Other tables that are listed later have what this list has.
+            windows.found = windows.found.max(listed);
+            for (stem, _) in list.iter().rev() {
+                windows.add(stem, &packed);
             }
         }
         if windows.left_out == 0 {
             for day in self.days(RAW, scope).await? {
-                let list = self.list(RAW, day, scope).await?;
-                let is_new = |(stem, _): &&(String, _)| !windows.stems.contains(stem);
-                windows.without_results += list.iter().filter(is_new).count();
+                let (_, list) = self.list(RAW, day, scope, begin).await?;
+                let is_new =
+                    |stem: &str| !windows.stems.contains(stem) && !is_packed(stem, &packed);
+                windows.without_results += list.iter().filter(|(stem, _)| is_new(stem)).count();
             }
         }
         Ok(windows)
+    }
+
+    /// The last lists of packs of a day.
+    pub(crate) async fn packs(
+        &self,
+        day: NaiveDate,
+        scope: &Scope,
+        begin: Instant,
+    ) -> object_store::Result<LastPacks> {
+        let (_, list) = self.list(PACKS, day, scope, begin).await?;
+        // The list is ordered: of a folder's the last one stays.
+        let last: BTreeMap<String, Path> = list
+            .iter()
+            .filter_map(|(stem, object)| {
+                Some((stem.rsplit_once('/')?.0.to_owned(), object.location.clone()))
+            })
+            .collect();
+        let read = last.into_iter().map(async |(folder, path)| {
+            Ok::<_, object_store::Error>((folder, self.read_packs(&path).await?))
+        });
+        futures_util::stream::iter(read).buffer_unordered(READING).try_collect().await
+    }
+
+    /// A list of packs.
+    pub(crate) async fn read_packs(&self, path: &Path) -> object_store::Result<Arc<Packs>> {
+        let remembered = || self.packs.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = remembered().get(path).map(Arc::clone);
+        if let Some(packs) = known {
+            return Ok(packs);
+        }
+        let content = self.objects.get(path).await?.bytes().await?;
+        let packs = Packs::parse(&content).map_err(|error| object_store::Error::Generic {
+            store: "list of packs",
+            source: format!("{path}: {error}").into(),
+        })?;
+        let packs = Arc::new(packs);
+        let mut remembered = remembered();
+        if MAX_LISTS <= remembered.len() {
+            remembered.clear();
+        }
+        remembered.insert(path.clone(), Arc::clone(&packs));
+        Ok(packs)
     }
 
     /// The objects of a table with the results of these windows.
@@ -150,13 +253,31 @@ impl Catalog {
         scope: &Scope,
         windows: &Windows,
     ) -> object_store::Result<Vec<ObjectMeta>> {
-        let (table, mut files) = (Root::table(table), Vec::new());
+        let object = |(stem, pack): (&String, &Arc<Pack>)| {
+            let folder = stem.rsplit_once('/').map_or("", |(folder, _)| folder);
+            pack.object(table, folder)
+        };
+        let mut files: Vec<_> = windows.packs.iter().map(object).collect();
+        let table = Root::table(table);
         for day in self.days(table, scope).await? {
-            let list = self.list(table, day, scope).await?;
+            let (_, list) = self.list(table, day, scope, windows.found).await?;
             let seen = list.iter().filter(|(stem, _)| windows.stems.contains(stem));
             files.extend(seen.map(|(_, object)| object.clone()));
         }
         Ok(files)
+    }
+
+    /// The first of a table's objects with the results of these windows that is not there.
+    pub(crate) async fn missing(
+        &self,
+        table: &str,
+        scope: &Scope,
+        windows: &Windows,
+    ) -> object_store::Result<Option<String>> {
+        let files = self.files(table, scope, windows).await?;
+        let there: BTreeSet<_> = files.iter().map(|file| file.location.as_ref()).collect();
+        let name = |stem: &String| format!("{RESULTS}/{table}/{stem}.parquet");
+        Ok(windows.stems.iter().map(name).find(|name| !there.contains(name.as_str())))
     }
 
     async fn days(&self, root: Root<'_>, scope: &Scope) -> object_store::Result<Vec<NaiveDate>> {
@@ -167,17 +288,20 @@ impl Catalog {
         Ok(days.into_iter().filter(|day| scope.has(*day)).collect())
     }
 
+    /// A list that is not older than `begin`, and when it was begun.
     async fn list(
         &self,
         root: Root<'_>,
         day: NaiveDate,
         scope: &Scope,
-    ) -> object_store::Result<List> {
+        begin: Instant,
+    ) -> object_store::Result<(Instant, List)> {
         let host = scope.host.as_ref().map_or(String::new(), |host| format!("/host={host}"));
         let prefix = format!("{}/day={day}{host}", root.path());
-        if let Some(list) = self.remembered(&prefix) {
+        if let Some(list) = self.remembered(&prefix, begin) {
             return Ok(list);
         }
+        let listed_at = Instant::now();
         let listed: Vec<ObjectMeta> =
             self.objects.list(Some(&Path::from(prefix.as_str()))).try_collect().await?;
         let root_path = root.path();
@@ -192,13 +316,46 @@ impl Catalog {
         if MAX_LISTS <= lists.len() {
             lists.clear();
         }
-        lists.insert(prefix, (Instant::now(), Arc::clone(&list)));
-        Ok(list)
+        lists.insert(prefix, (listed_at, Arc::clone(&list)));
+        Ok((listed_at, list))
     }
 
-    fn remembered(&self, prefix: &str) -> Option<List> {
+    /// A list that was begun after an instant, and when.
+    fn remembered(&self, prefix: &str, begin: Instant) -> Option<(Instant, List)> {
         let mut lists = self.lists.lock().unwrap_or_else(PoisonError::into_inner);
         lists.retain(|_, (time, _)| time.elapsed() < FRESH);
-        lists.get(prefix).map(|(_, list)| Arc::clone(list))
+        let (time, list) = lists.get(prefix)?;
+        (begin <= *time).then(|| (*time, Arc::clone(list)))
     }
+}
+
+impl Windows {
+    fn add_packs(&mut self, folder: &str, packs: &Packs) {
+        for pack in &packs.packs {
+            if MAX_WINDOWS <= self.len() {
+                self.left_out += pack.len();
+            } else {
+                self.packed += pack.len();
+                self.packs.insert(format!("{folder}/{}", pack.name), Arc::clone(pack));
+            }
+        }
+    }
+
+    fn add(&mut self, stem: &str, packed: &LastPacks) {
+        let is_pack = stem.rsplit('/').next().is_some_and(|name| name.starts_with(PACK));
+        if is_pack || is_packed(stem, packed) {
+            return;
+        }
+        if MAX_WINDOWS <= self.len() {
+            self.left_out += 1;
+        } else {
+            self.stems.insert(stem.to_owned());
+        }
+    }
+}
+
+/// Whether a window, `day=.../host=.../BOOT-START`, is in a pack.
+fn is_packed(stem: &str, packed: &LastPacks) -> bool {
+    let Some((folder, window)) = stem.rsplit_once('/') else { return false };
+    packed.get(folder).is_some_and(|packs| packs.contains(window))
 }

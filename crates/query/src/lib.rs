@@ -11,15 +11,18 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod catalog;
+pub mod packs;
 mod ready;
+mod rewrite;
 mod rows;
 mod table;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use api::http::Answer;
+use chrono::NaiveDate;
 use datafusion::common::{ParamValues, ScalarValue};
 use datafusion::error::DataFusionError;
 use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
@@ -27,12 +30,15 @@ use datafusion::execution::memory_pool::GreedyMemoryPool;
 use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
 use datafusion::prelude::{SQLOptions, SessionConfig, SessionContext};
 use object_store::ObjectStore;
+use object_store::path::Path;
 use tokio::sync::Semaphore;
 
-pub use catalog::Scope;
+pub use catalog::{LastPacks, Scope};
 pub use ready::{READY, ReadyQuery, parse_instant};
+pub use rewrite::{Inputs, SLICE_S};
 
 use catalog::{Catalog, Windows};
+use packs::Packs;
 use rows::Rows;
 use table::{ResultTable, STORE, schemas};
 
@@ -158,6 +164,27 @@ impl Engine {
         self.answer(sql, values, scope).await
     }
 
+    /// The last lists of packs of a day, of one host or all, by `day=.../host=...`.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub async fn packs(
+        &self,
+        day: NaiveDate,
+        host: Option<&str>,
+    ) -> object_store::Result<LastPacks> {
+        let scope = Scope { host: host.map(str::to_owned), ..Scope::default() };
+        self.catalog.packs(day, &scope, Instant::now()).await
+    }
+
+    /// A list of packs.
+    ///
+    /// # Errors
+    /// When it is none, or the store fails.
+    pub async fn read_packs(&self, path: &Path) -> object_store::Result<Arc<Packs>> {
+        self.catalog.read_packs(path).await
+    }
+
     /// Names of the objects that together hold a table's rows, each row once, and why some rows are not there.
     ///
     /// # Errors
@@ -208,7 +235,7 @@ impl Engine {
         let context = self.context(scope, &windows)?;
         let mut rows = Rows::new(self.limits.rows);
         windows.lacks().into_iter().for_each(|reason| rows.lacks(reason));
-        let (limit, n_windows) = (self.limits.time, windows.stems.len() as u64);
+        let (limit, n_windows) = (self.limits.time, windows.len() as u64);
         let (sql, values) = (sql.to_owned(), values.to_vec());
         let work = async move {
             let late = tokio::time::sleep(limit);

@@ -242,7 +242,8 @@ async fn a_damaged_object_is_left_out() {
     in_a_page[4..40].fill(0xff);
     for bytes in [&whole[..whole.len() / 2], b"PAR1", &[0; 200], &in_a_page] {
         fs::write(&file, bytes).unwrap();
-        let answer = fleet.sql("SELECT sum(ns) FROM vcpu_time").await.unwrap();
+        let sql = "SELECT sum(ns) FROM vcpu_time WHERE length(host) > 0";
+        let answer = fleet.sql(sql).await.unwrap();
         assert_eq!(json!(answer.rows), json!([[135 * NS]]));
         assert_eq!(answer.partial, ["results of 1 windows can't be read"]);
         assert_eq!(answer.windows, 3);

@@ -17,6 +17,7 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use object_store::path::Path;
 use object_store::{GetResultPayload, ObjectStoreExt};
+use query::LastPacks;
 use recording::window::HostName;
 use serde_json::json;
 use tokio::io::{AsyncSeekExt, AsyncWriteExt};
@@ -191,7 +192,8 @@ impl Server {
 
     /// Analyses a window that is in the store, unless that was done. Its tables are there when this returns.
     pub(crate) async fn analyze(&self, window: &DayWindow) -> Result<Created, AnalyzeError> {
-        if self.store.size(&window.result(LAST)).await?.is_some() {
+        let packs = self.engine.packs(window.day, Some(window.id.host.as_str())).await?;
+        if self.store.size(&window.result(LAST)).await?.is_some() || is_packed(&packs, window) {
             return Ok(Created::Before);
         }
         let Some(file) = self.fetch(&window.raw()).await? else { return Ok(Created::Before) };
@@ -260,8 +262,9 @@ impl Server {
             let results = format!("{RESULTS}/{LAST}");
             done.extend(found(&results, ".parquet").await?.into_iter().map(|(_, window)| window));
             done.extend(found(FAILED, ".json").await?.into_iter().map(|(_, window)| window));
+            let packs = self.engine.packs(day, None).await?;
             for (time, window) in found(RAW, ".window").await? {
-                if !done.contains(&window) {
+                if !done.contains(&window) && !is_packed(&packs, &window) {
                     found_one(u64::try_from(time.timestamp()).unwrap_or(0), window);
                 }
             }
@@ -285,6 +288,10 @@ impl Server {
             }
         }
     }
+}
+
+fn is_packed(packs: &LastPacks, window: &DayWindow) -> bool {
+    packs.get(&window.folder()).is_some_and(|packs| packs.contains(&window.name()))
 }
 
 #[cfg(test)]

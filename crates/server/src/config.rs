@@ -35,10 +35,38 @@ pub struct Config {
     pub raw_days: u32,
     /// Days that results are kept.
     pub result_days: u32,
+    /// When results are rolled up.
+    pub roll_up: RollUp,
     /// Limits of a query.
     pub query: QueryLimits,
     /// A proxy that says who asks. Absent: nobody is believed.
     pub proxy: Option<Proxy>,
+}
+
+/// Days after which results have longer time slices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RollUp {
+    /// Of 1 minute.
+    pub minute_days: u32,
+    /// Of 10 minutes.
+    pub ten_minutes_days: u32,
+    /// Of 1 hour.
+    pub hour_days: u32,
+}
+
+impl RollUp {
+    /// The slices of a day that is so old; `None`: as they were made.
+    pub(crate) fn slice_s(&self, days: i64) -> Option<u32> {
+        let steps = [(self.hour_days, 3600), (self.ten_minutes_days, 600), (self.minute_days, 60)];
+        steps.into_iter().find(|(after, _)| i64::from(*after) <= days).map(|(_, slice_s)| slice_s)
+    }
+}
+
+impl Default for RollUp {
+    fn default() -> Self {
+        Self { minute_days: 30, ten_minutes_days: 90, hour_days: 180 }
+    }
 }
 
 /// A proxy that users log in at, and that names them in headers of their requests.
@@ -93,6 +121,7 @@ impl Default for Config {
             workers: 0,
             raw_days: 14,
             result_days: 400,
+            roll_up: RollUp::default(),
             query: QueryLimits::default(),
             proxy: None,
         }
@@ -138,6 +167,12 @@ impl Config {
             // The server would analyse old windows again and again.
             bail!("result_days must not be less than raw_days");
         }
+        let RollUp { minute_days, ten_minutes_days, hour_days } = self.roll_up;
+        in_range("roll_up.minute_days", minute_days.into(), 1, 36_500)?;
+        ensure!(
+            minute_days <= ten_minutes_days && ten_minutes_days <= hour_days,
+            "roll_up: days must not be less for longer slices"
+        );
         ensure!(
             self.certificate.is_some() == self.key.is_some(),
             "certificate and key must be given together"
@@ -169,7 +204,7 @@ mod test {
         let all: String =
             file.lines().map(|line| line.trim_start_matches('#').to_owned() + "\n").collect();
         let keys = all.lines().filter(|line| line.contains(" = ")).count();
-        assert_eq!(keys, 20, "a key is missing in deploy/server.toml");
+        assert_eq!(keys, 23, "a key is missing in deploy/server.toml");
     }
 
     #[test]
@@ -184,6 +219,7 @@ mod test {
         check("stroe = 'a'", "unknown field `stroe`");
         check("max_window_bytes = 1", "max_window_bytes must be from 65536");
         check("[query]\nseconds = 0", "query.seconds");
+        check("[roll_up]\nhour_days = 2", "must not be less for longer");
         let proxy = |addresses: &str, user: &str| {
             format!("[proxy]\naddresses = {addresses}\nuser_header = '{user}'\ngroups_header = 'g'")
         };

@@ -14,6 +14,7 @@
 mod analyze;
 mod auth;
 mod by_hand;
+mod compact;
 mod config;
 mod http;
 mod metrics;
@@ -41,7 +42,7 @@ use tokio::sync::Semaphore;
 
 pub use api::http::Role;
 pub use by_hand::{analyze, left, make_token, objects};
-pub use config::{Config, Proxy, QueryLimits};
+pub use config::{Config, Proxy, QueryLimits, RollUp};
 pub use http::description;
 pub use names::StoredWindow;
 pub use query::Scope;
@@ -122,6 +123,7 @@ impl Server {
         for table in self.store.prefixes(RESULTS).await? {
             removed += refused::expire(&self.store, table.as_ref(), today, results).await?;
         }
+        removed += refused::expire(&self.store, query::packs::LISTS, today, results).await?;
         removed += self.refused.expire(today).await?;
         self.metrics.objects_expired.inc_by(removed);
         Ok(())
@@ -197,6 +199,7 @@ fn start(server: &Arc<Server>, tls: RustlsConfig) -> Vec<tokio::task::JoinHandle
     let mut tasks = vec![
         tokio::spawn(Arc::clone(server).search_for_ever()),
         tokio::spawn(Arc::clone(server).expire_for_ever()),
+        tokio::spawn(Arc::clone(server).compact_for_ever()),
         tokio::spawn(Arc::clone(server).renew_for_ever(tls)),
     ];
     let workers = (0..server.n_workers()).map(|_| Arc::clone(server).analyze_for_ever());

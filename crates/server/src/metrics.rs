@@ -32,6 +32,7 @@ pub(crate) struct Metrics {
     store_errors: Family<Reason, Counter>,
     denied: Family<Reason, Counter>,
     pub(crate) objects_expired: Counter,
+    pub(crate) packs: Counter,
     pub(crate) receiving: Gauge,
 }
 
@@ -52,6 +53,7 @@ impl Metrics {
             store_errors: Family::default(),
             denied: Family::default(),
             objects_expired: Counter::default(),
+            packs: Counter::default(),
             receiving: Gauge::default(),
             registry: Registry::default(),
         };
@@ -82,6 +84,7 @@ impl Metrics {
         registry.register("denied", "Requests turned away, by reason", m.denied.clone());
         let help = "Objects removed at the end of their time";
         registry.register("objects_expired", help, m.objects_expired.clone());
+        registry.register("packs", "Packs of results made", m.packs.clone());
         registry.register("receiving", "Windows being received", m.receiving.clone());
         Self { registry, ..metrics }
     }

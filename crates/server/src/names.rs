@@ -53,8 +53,17 @@ pub(crate) fn day_of(unix_ns: u64) -> NaiveDate {
 impl DayWindow {
     /// `day=.../host=.../BOOT-START`.
     fn stem(&self) -> String {
-        let Self { day, id } = self;
-        format!("day={day}/host={}/{}-{}", id.host, id.boot, id.start_text())
+        format!("{}/{}", self.folder(), self.name())
+    }
+
+    /// `day=.../host=...`.
+    pub(crate) fn folder(&self) -> String {
+        format!("day={}/host={}", self.day, self.id.host)
+    }
+
+    /// `BOOT-START`.
+    pub(crate) fn name(&self) -> String {
+        format!("{}-{}", self.id.boot, self.id.start_text())
     }
 
     pub(crate) fn raw(&self) -> Path {

@@ -50,6 +50,9 @@ pub(crate) struct Store {
     root: Option<Arc<PathBuf>>,
     /// Windows that are sent to a service at the same time: each is in memory meanwhile.
     sending: Arc<Semaphore>,
+    /// Changes until it fails, as if its server had been killed.
+    #[cfg(test)]
+    pub(crate) changes_left: Arc<AtomicU64>,
 }
 
 impl Store {
@@ -86,7 +89,23 @@ impl Store {
     }
 
     fn with(objects: Arc<dyn ObjectStore>, root: Option<Arc<PathBuf>>) -> Self {
-        Self { objects, root, sending: Arc::new(Semaphore::new(MAX_SENDING)) }
+        Self {
+            objects,
+            root,
+            sending: Arc::new(Semaphore::new(MAX_SENDING)),
+            #[cfg(test)]
+            changes_left: Arc::new(AtomicU64::new(u64::MAX)),
+        }
+    }
+
+    #[cfg(test)]
+    fn count_change(&self) -> Result<()> {
+        let one_less = |left: u64| left.checked_sub(1);
+        let left = self.changes_left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
+        left.map(drop).map_err(|_| Error::NotImplemented {
+            operation: "living".to_owned(),
+            implementer: "test".to_owned(),
+        })
     }
 
     /// For who reads only.
@@ -96,6 +115,8 @@ impl Store {
 
     /// Makes an object of these bytes, unless there is one of this name; durable when this returns.
     pub(crate) async fn create(&self, path: &Path, bytes: Bytes) -> Result<Created> {
+        #[cfg(test)]
+        self.count_change()?;
         let Some(root) = self.root.clone() else { return self.create_remote(path, bytes).await };
         self.blocking(path, move |path| {
             let staged = Staged::write(&root, &bytes)?;
@@ -106,6 +127,8 @@ impl Store {
 
     /// The same with a file's content.
     pub(crate) async fn create_from(&self, path: &Path, file: &FilePath) -> Result<Created> {
+        #[cfg(test)]
+        self.count_change()?;
         let file = file.to_owned();
         let Some(root) = self.root.clone() else {
             // Nobody closes it.
@@ -182,6 +205,8 @@ impl Store {
 
     /// Removes an object; false: there was none.
     pub(crate) async fn delete(&self, path: &Path) -> Result<bool> {
+        #[cfg(test)]
+        self.count_change()?;
         match self.objects.delete(path).await {
             Ok(()) => Ok(true),
             Err(Error::NotFound { .. }) => Ok(false),

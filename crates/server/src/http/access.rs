@@ -8,7 +8,7 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use recording::window::HostName;
 
-use super::{Admin, ApiError, JsonBody, Reader, Reply, Shared};
+use super::{Admin, ApiError, JsonBody, JsonOf, Reader, Reply, Shared};
 use crate::auth::Denied;
 
 /// Makes a host known: it gets a token of its own.
@@ -87,8 +87,7 @@ pub(super) async fn list_tokens(State(server): Shared, _: Admin) -> Reply<Json<V
 ))]
 pub(super) async fn make_token(
     State(server): Shared,
-    _: Admin,
-    JsonBody(request): JsonBody<TokenRequest>,
+    JsonOf(request, _): JsonOf<Admin, TokenRequest>,
 ) -> Reply<(StatusCode, Json<TokenReply>)> {
     Ok((StatusCode::CREATED, Json(server.auth.make_token(request).await?)))
 }

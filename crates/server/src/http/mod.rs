@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use api::http::{ErrorReply, Role};
 use axum::extract::rejection::{JsonRejection, QueryRejection};
-use axum::extract::{ConnectInfo, DefaultBodyLimit, FromRequestParts, State};
+use axum::extract::{ConnectInfo, DefaultBodyLimit, FromRequest, FromRequestParts, Request, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -161,10 +161,10 @@ pub(crate) type Reply<T> = Result<T, ApiError>;
 /// JSON, whose errors are told as all others.
 struct JsonBody<T>(T);
 
-impl<T: serde::de::DeserializeOwned, S: Send + Sync> axum::extract::FromRequest<S> for JsonBody<T> {
+impl<T: serde::de::DeserializeOwned, S: Send + Sync> FromRequest<S> for JsonBody<T> {
     type Rejection = ApiError;
 
-    async fn from_request(request: axum::extract::Request, state: &S) -> Result<Self, ApiError> {
+    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
         let Json(value) = Json::<T>::from_request(request, state).await?;
         Ok(Self(value))
     }
@@ -270,6 +270,28 @@ impl FromRequestParts<Arc<Server>> for Admin {
     async fn from_request_parts(parts: &mut Parts, server: &Arc<Server>) -> Result<Self, ApiError> {
         server.require(&parts.headers, peer(parts), &[Role::Admin]).await?;
         Ok(Self)
+    }
+}
+
+/// JSON of who is a `W`. The body of anybody else is read and forgotten: who is cut off while sending sees no answer.
+struct JsonOf<W, T>(T, std::marker::PhantomData<W>);
+
+impl<W, T> FromRequest<Arc<Server>> for JsonOf<W, T>
+where
+    W: FromRequestParts<Arc<Server>, Rejection = ApiError> + Send,
+    T: serde::de::DeserializeOwned,
+{
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, server: &Arc<Server>) -> Result<Self, ApiError> {
+        let (mut parts, body) = request.into_parts();
+        if let Err(error) = W::from_request_parts(&mut parts, server).await {
+            windows::drain(&mut body.into_data_stream()).await;
+            return Err(error);
+        }
+        let JsonBody(value) =
+            JsonBody::from_request(Request::from_parts(parts, body), server).await?;
+        Ok(Self(value, std::marker::PhantomData))
     }
 }
 

@@ -12,7 +12,7 @@ use query::{QueryError, READY, ReadyQuery, Scope};
 use recording::window::HostName;
 use utoipa::IntoParams;
 
-use super::{ApiError, JsonBody, Reader, Reply, Shared};
+use super::{ApiError, JsonOf, Reader, Reply, Shared};
 
 impl From<QueryError> for ApiError {
     fn from(error: QueryError) -> Self {
@@ -102,8 +102,7 @@ pub(super) async fn ask_ready(
 ))]
 pub(super) async fn ask_sql(
     State(server): Shared,
-    _: Reader,
-    JsonBody(request): JsonBody<SqlRequest>,
+    JsonOf(request, _): JsonOf<Reader, SqlRequest>,
 ) -> Reply<Json<Answer>> {
     let instant = |text: &Option<String>| text.as_deref().map(time).transpose();
     let host = request.host.as_deref().map(str::parse::<HostName>).transpose();

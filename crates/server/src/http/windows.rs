@@ -80,7 +80,7 @@ pub(super) async fn put_window(
 }
 
 /// Reads what is still sent, for a while: whoever is cut off while sending does not see the answer.
-async fn drain(body: &mut BodyDataStream) {
+pub(super) async fn drain(body: &mut BodyDataStream) {
     const MOST: usize = 16 << 20;
     const TIME: Duration = Duration::from_secs(5);
     let reading = async {
