@@ -24,13 +24,15 @@ FUZZ := RUSTC_WORKSPACE_WRAPPER=$(CURDIR)/.ci/instrument LLVM_PROFILE_FILE=/dev/
 FUZZ_TARGETS := agent-config agent-answer answers snapshot rings clock recording trace window written written-trace bench names store proc processes \
                 scenario elf perf-map inside-elf inside-btf inside-kcore inside-log walk qmp guest-rings traced-guest
 
+S3_SERVER := $(abspath $(TARGET_DIR))/tools/versitygw
+
 # Packages are of this profile's programs: release or dev.
 PROFILE := release
 PROFILE_DIR := $(TARGET_DIR)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
 VERSION := $(shell sed -n '/^\[workspace.package\]/,/^version/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 
 .PHONY: packages fuzz fuzz-all mutants help demo test test-all smoke steps-test steps-test-all steps-smoke check build-tests e2e bench bench-trace \
-        experiments overhead programs boot build deps
+        experiments s3 overhead programs boot build deps
 
 help:
 	@echo 'make demo          record and report three guests on a virtual KVM host (about 3 minutes once built and downloaded)'
@@ -62,6 +64,7 @@ steps-test: check
 
 steps-test-all: check
 	@$(STEP) 'end-to-end tests' $(E2E) all
+	@$(STEP) 'S3 service' $(MAKE) --no-print-directory s3
 	@$(STEP) 'fuzzing' $(MAKE) --no-print-directory fuzz-all SECONDS=60
 
 steps-smoke: check
@@ -94,6 +97,11 @@ bench-trace: build
 
 experiments: programs
 	$(TARGET_DIR)/debug/experiments $(if $(ONLY),--only $(ONLY))
+
+# The server over a real S3 service, a program of Go, which is killed meanwhile.
+s3: deps
+	@test -x $(S3_SERVER) || GOBIN=$(dir $(S3_SERVER)) go install github.com/versity/versitygw/cmd/versitygw@v1.8.0
+	VMSCOPE_S3_SERVER=$(S3_SERVER) cargo test --locked --workspace --test s3 -- --nocapture
 
 overhead: programs
 	$(TARGET_DIR)/debug/overhead $(if $(UPDATE),--update)
