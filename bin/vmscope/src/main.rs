@@ -44,6 +44,8 @@ enum Command {
     },
     Agent(commands::agent::Args),
     Query(commands::query::Args),
+    Replay(commands::replay::Args),
+    Capacity(commands::capacity::Args),
 }
 
 fn main() -> std::process::ExitCode {
@@ -72,6 +74,8 @@ fn main() -> std::process::ExitCode {
         }
         Command::Agent(args) => commands::agent::run(&args),
         Command::Query(args) => commands::query::run(&args),
+        Command::Replay(args) => commands::replay::run(&args),
+        Command::Capacity(args) => commands::capacity::run(&args),
     };
     match result {
         Ok(code) => code,

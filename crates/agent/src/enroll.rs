@@ -64,8 +64,8 @@ pub enum EnrollError {
         /// What it says.
         reason: String,
     },
-    /// A file can't be written.
-    #[error("failed to keep what the server said: {0}")]
+    /// A file can't be read or written.
+    #[error("{0}")]
     State(String),
 }
 
@@ -83,14 +83,24 @@ pub fn enroll(enrollment: &Enrollment) -> Result<(), EnrollError> {
     let Enrollment { server: url, token, fingerprint, host, state } = enrollment;
     let host: HostName = host.parse()?;
     let (server, authority) = trusted(url, fingerprint)?;
-    let request = serde_json::json!({ "token": token, "host": host.as_str() });
-    let answer =
-        server.post("/v1/enroll", &request.to_string()).map_err(|e| unreachable(url, &e))?;
-    let Some(host_token) = host_token(&answer) else { return Err(refused(url, &answer)) };
+    let host_token = ask_host_token(&server, url, token, &host)?;
     let state = State::create(state)?;
     state::write(&state.authority(), &authority)?;
     state::write(&state.host(), host.as_str())?;
     Ok(state::write(&state.host_token(), &host_token)?)
+}
+
+/// Exchanges a token for one of a host.
+pub(crate) fn ask_host_token(
+    server: &Server,
+    url: &str,
+    token: &str,
+    host: &HostName,
+) -> Result<String, EnrollError> {
+    let request = serde_json::json!({ "token": token, "host": host.as_str() });
+    let answer =
+        server.post("/v1/enroll", &request.to_string()).map_err(|e| unreachable(url, &e))?;
+    host_token(&answer).ok_or_else(|| refused(url, &answer))
 }
 
 /// The server at an address, if its certificate authority has this fingerprint; and that authority (PEM).

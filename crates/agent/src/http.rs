@@ -1,13 +1,12 @@
 //! Requests to the server. What it answers is bounded: it is only read for a reason, or a token.
 
-use std::fs::File;
 use std::io::Read;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ureq::http::Response;
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, TlsProvider, parse_pem};
-use ureq::{Agent, Body};
+use ureq::{Agent, Body, SendBody};
 
 /// Longest answer that is read.
 const MAX_ANSWER_BYTES: u64 = 64 << 10;
@@ -132,11 +131,19 @@ impl Server {
         answer(request.header("Content-Type", "application/json").send(json)?, MAX_ANSWER_BYTES)
     }
 
-    /// Sends a file in the name of this host.
-    pub(crate) fn put(&self, path: &str, token: &str, file: File) -> Result<Answer, HttpError> {
+    /// Sends a window of so many bytes in the name of the host whose token this is.
+    pub(crate) fn put(
+        &self,
+        path: &str,
+        token: &str,
+        bytes: u64,
+        window: impl Read + Send + 'static,
+    ) -> Result<Answer, HttpError> {
         let request = self.agent.put(format!("{}{path}", self.url));
         let request = request.header("Authorization", format!("Bearer {token}"));
-        answer(request.header("Content-Type", "application/x-tar").send(file)?, MAX_ANSWER_BYTES)
+        let request = request.header("Content-Type", "application/x-tar");
+        let request = request.header("Content-Length", bytes.to_string());
+        answer(request.send(SendBody::from_owned_reader(window))?, MAX_ANSWER_BYTES)
     }
 }
 

@@ -25,6 +25,7 @@ mod log;
 mod metrics;
 mod own;
 mod queue;
+mod replay;
 mod run;
 mod sender;
 #[cfg(test)]
@@ -35,6 +36,7 @@ mod user;
 
 pub use config::{Config, ConfigError, Windows};
 pub use enroll::{EnrollError, Enrollment, enroll};
+pub use replay::{Replay, Replayed};
 pub use run::{RunError, run};
 pub use user::{User, login};
 

@@ -92,7 +92,7 @@ pub(crate) struct Sender {
 
 /// What is to be done with a window after an answer. Pure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Outcome {
+pub(crate) enum Outcome {
     /// The server has it for good.
     Stored,
     /// It never wants it.
@@ -101,7 +101,7 @@ enum Outcome {
     Later(Option<Duration>),
 }
 
-fn outcome(answer: &Answer) -> Outcome {
+pub(crate) fn outcome(answer: &Answer) -> Outcome {
     match answer.status {
         200 | 201 => Outcome::Stored,
         400 | 413 => Outcome::Refused,
@@ -205,7 +205,7 @@ impl Sender {
         // It may have made room for a newer one.
         let Ok(file) = File::open(&window.path) else { return Ok(()) };
         let path = format!("/v1/windows/{}/{}", window.boot, window.start);
-        let answer = connection.server.put(&path, &connection.token, file);
+        let answer = connection.server.put(&path, &connection.token, window.bytes, file);
         let answer = answer.map_err(|error| (error.into(), None))?;
         let failed = |error: StateError| (SendError::from(error), None);
         match outcome(&answer) {

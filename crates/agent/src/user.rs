@@ -38,6 +38,7 @@ pub fn login(url: &str, fingerprint: &str, token: &str, folder: &Path) -> Result
     user.get("/v1/hosts", &[])?;
     let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
     made.map_err(|source| StateError::new("create", folder, source))?;
+    // The token comes last: where it is, the others are.
     for (name, text) in [(SERVER, url), (AUTHORITY, &authority), (TOKEN, token)] {
         state::write(&folder.join(name), text)?;
     }
@@ -45,15 +46,18 @@ pub fn login(url: &str, fingerprint: &str, token: &str, folder: &Path) -> Result
 }
 
 impl User {
-    /// Who logged in with this folder.
+    /// Who logged in with this folder; `None`: nobody did.
     ///
     /// # Errors
-    /// When nobody did.
-    pub fn open(folder: &Path) -> Result<Self, EnrollError> {
+    /// When it can't be read.
+    pub fn open(folder: &Path) -> Result<Option<Self>, EnrollError> {
+        if !folder.join(TOKEN).exists() {
+            return Ok(None);
+        }
         let read = |name: &str| state::read(&folder.join(name));
         let (url, authority, token) = (read(SERVER)?, read(AUTHORITY)?, read(TOKEN)?);
         let server = Server::known_by(&url, &authority).map_err(|e| unreachable(&url, &e))?;
-        Ok(Self { server, url, token })
+        Ok(Some(Self { server, url, token }))
     }
 
     /// The JSON at a path.
@@ -80,8 +84,10 @@ impl User {
         let path = format!("/v1/windows/{window}");
         let body = self.server.download(&path, &self.token, MAX_WINDOW_BYTES);
         match body.map_err(|error| unreachable(&self.url, &error))? {
-            Ok(body) => unpack(body, folder, MAX_WINDOW_BYTES)
-                .map_err(|error| EnrollError::State(crate::log::chain(&error))),
+            Ok(body) => unpack(body, folder, MAX_WINDOW_BYTES).map_err(|error| {
+                let reason = crate::log::chain(&error);
+                EnrollError::State(format!("{}: {reason}", folder.display()))
+            }),
             Err(answer) => Err(refused(&self.url, &answer)),
         }
     }

@@ -35,6 +35,7 @@ pub mod schema;
 mod spool;
 mod switches;
 mod tables;
+mod template;
 pub mod trace;
 pub mod window;
 mod words;

@@ -22,6 +22,8 @@ use crate::files::{self, DurableFile, MANIFEST};
 use crate::manifest;
 use crate::tables::SCHEMAS;
 
+pub use crate::template::{Tables, Template, TemplateWindow};
+
 /// Bytes of a window at most, packed or not.
 pub const MAX_WINDOW_BYTES: u64 = 512 << 20;
 /// Characters of a host's name at most.

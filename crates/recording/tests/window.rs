@@ -7,7 +7,7 @@ mod common;
 use std::fs;
 
 use common::{small, small_switches, spool, write_with_switches};
-use recording::window::{MAX_WINDOW_BYTES, WindowId, pack, unpack};
+use recording::window::{MAX_WINDOW_BYTES, Template, WindowId, pack, unpack};
 use recording::{Error, Recording};
 
 #[test]
@@ -35,6 +35,37 @@ fn a_recording_comes_out_as_it_went_in() {
     assert_eq!(names(&made), names(&out));
     let id = WindowId::of("kvm1".parse().unwrap(), &after.header).unwrap();
     assert_eq!(id.to_string(), "kvm1/0123456789abcdef0123456789abcdef/00000000005000000000");
+}
+
+/// What is sent in the name of others is the same recording, but for host, boot and time of the world.
+#[test]
+fn a_template_gives_windows_of_other_hosts() {
+    let dir = tempfile::tempdir().unwrap();
+    let made = dir.path().join("made");
+    let (header, tables, cpus) = small();
+    write_with_switches(&made, &(header, tables, cpus), &small_switches());
+    let template = Template::new(&made, &dir.path().join("packed")).unwrap();
+    fs::remove_file(dir.path().join("packed")).unwrap();
+    for n in 0..3_u8 {
+        let host = format!("replay-{n}").parse().unwrap();
+        let boot = model::BootId([n; 16]);
+        let window = template.window(&host, boot, 1_800_000_000_000_000_000).unwrap();
+        let mut bytes = Vec::new();
+        let mut content = window.content;
+        std::io::Read::read_to_end(&mut content, &mut bytes).unwrap();
+        assert_eq!(bytes.len() as u64, window.bytes);
+        let out = dir.path().join(format!("out{n}"));
+        unpack(&bytes[..], &out, MAX_WINDOW_BYTES).unwrap();
+        let (before, after) = (Recording::open(&made).unwrap(), Recording::open(&out).unwrap());
+        let expected = model::Header {
+            hostname: host.to_string(),
+            boot: Some(boot),
+            start_unix_ns: 1_800_000_000_000_000_000,
+            ..before.header.clone()
+        };
+        assert_eq!((&after.header, &after.tables), (&expected, &before.tables));
+        assert_eq!(template.header(), &before.header);
+    }
 }
 
 /// Where it is unpacked to must be new.

@@ -5,6 +5,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod boot;
+pub mod fleet;
 pub mod marks;
 pub mod overhead;
 pub mod trace;

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 pub(crate) mod agent;
 pub(crate) mod bench;
+pub(crate) mod capacity;
 pub(crate) mod correct;
 pub(crate) mod demo;
 pub(crate) mod doctor;
@@ -14,6 +15,7 @@ mod output;
 mod part;
 pub(crate) mod query;
 pub(crate) mod record;
+pub(crate) mod replay;
 pub(crate) mod report;
 pub(crate) mod steal;
 pub(crate) mod testbed;

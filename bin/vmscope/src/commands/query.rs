@@ -154,56 +154,73 @@ fn given<'a, const N: usize>(
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let folder = args.login.clone().map_or_else(default_folder, Ok)?;
-    let user = || {
-        let open = User::open(&folder);
-        open.with_context(|| "no server is known: use `vmscope query login` first".to_owned())
-    };
+    let user = || user(args.login.as_ref());
+    let asked =
+        |path: &str, parameters: &[(&str, &str)]| user()?.get(path, parameters).map_err(usage);
     let report = match &args.command {
         Command::Login { server, token: text, fingerprint } => {
+            let folder = folder(args.login.as_ref())?;
             agent::login(server, fingerprint, &token(text)?, &folder).map_err(usage)?;
             eprintln!("{server} is known; next: vmscope query list");
             return Ok(ExitCode::SUCCESS);
         }
         Command::Download { window, output } => {
             let window = window.parse().map_err(|error| Usage(format!("{error}")))?;
-            user()?.download(&window, output)?;
+            user()?.download(&window, output).map_err(usage)?;
             eprintln!("next: vmscope report {}", output.display());
             return Ok(ExitCode::SUCCESS);
         }
         Command::List => {
-            rows(&user()?.get("/v1/tables", &[])?, None, &["name", "parameters", "purpose"])?
+            rows(&asked("/v1/tables", &[])?, None, &["name", "parameters", "purpose"])?
         }
         Command::Windows { host, from, to } => {
-            let asked = given([("host", host), ("from", from), ("to", to)]);
-            let text = user()?.get("/v1/windows", &asked)?;
-            rows(&text, Some("windows"), &["day", "bytes", "window"])?
+            let of = given([("host", host), ("from", from), ("to", to)]);
+            rows(&asked("/v1/windows", &of)?, Some("windows"), &["day", "bytes", "window"])?
         }
         Command::Run { name, parameters } => {
             if !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
                 return Err(Usage(format!("{name}: no such query: see vmscope query list")).into());
             }
-            answer(&user()?.get(&format!("/v1/tables/{name}"), &parameters.pairs())?)?
+            answer(&asked(&format!("/v1/tables/{name}"), &parameters.pairs())?)?
         }
         Command::Sql { sql, host, from, to } => {
             let question = json!({ "sql": sql, "host": host, "from": from, "to": to });
-            answer(&user()?.post("/v1/sql", &question.to_string())?)?
+            answer(&user()?.post("/v1/sql", &question.to_string()).map_err(usage)?)?
         }
     };
+    if args.format == Format::Csv {
+        // CSV has no place for what makes an answer partial.
+        report.notes.iter().for_each(|note| eprintln!("vmscope: {}", view::clean(note)));
+    }
     print(&args.format.render(&report)).context("failed to write to standard output")?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn default_folder() -> anyhow::Result<PathBuf> {
+/// Who logged in.
+pub(super) fn user(login: Option<&PathBuf>) -> anyhow::Result<User> {
+    let folder = folder(login)?;
+    User::open(&folder)?.with_context(|| {
+        format!("no server is known in {}: use `vmscope query login` first", folder.display())
+    })
+}
+
+fn folder(login: Option<&PathBuf>) -> anyhow::Result<PathBuf> {
+    if let Some(folder) = login {
+        return Ok(folder.clone());
+    }
     let folder = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
     let config = folder("XDG_CONFIG_HOME").or_else(|| Some(folder("HOME")?.join(".config")));
     let config = config.context("neither XDG_CONFIG_HOME nor HOME is set: give --login")?;
     Ok(config.join("vmscope/server"))
 }
 
-fn usage(error: EnrollError) -> anyhow::Error {
+/// What was asked can't be answered: an error of the user, as are options.
+pub(super) fn usage(error: EnrollError) -> anyhow::Error {
     match error {
-        EnrollError::Server(_) | EnrollError::Fingerprint => Usage(error.to_string()).into(),
+        EnrollError::Server(_)
+        | EnrollError::Host(_)
+        | EnrollError::Fingerprint
+        | EnrollError::Refused { status: 400 | 404, .. } => Usage(error.to_string()).into(),
         error => error.into(),
     }
 }

@@ -1,11 +1,9 @@
 //! A host with an agent, a server, and what is found in the windows that went from one to the other.
 
-use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
 
-use acceptance::{in_testbed, vmscope};
+use acceptance::fleet::Server;
+use acceptance::in_testbed;
 use model::{ResultRow, Results, VcpuTimeRow};
 
 /// Enrols, records some windows, and waits until the server has them. The host's name is not the one it is enrolled by.
@@ -22,108 +20,26 @@ const SCRIPT: &str = "set -e
     wait $agent
     rm -r state";
 
-/// A server of its own store; ended with the test.
-struct Server {
-    child: Child,
-    folder: tempfile::TempDir,
-    fingerprint: String,
-    port: u16,
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-impl Server {
-    fn program() -> PathBuf {
-        vmscope().unwrap().with_file_name("vmscope-server")
-    }
-
-    fn start() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        // Nobody else takes it within the moment that it is free.
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let state = folder.path().join("state");
-        let config = format!(
-            "listen = \"127.0.0.1:{port}\"\nstore = {:?}\nstate = {state:?}\nnames = [\"10.20.0.1\"]\n",
-            folder.path().join("store"),
-        );
-        std::fs::write(folder.path().join("server.toml"), config).unwrap();
-        let mut child = Command::new(Self::program())
-            .arg("--config")
-            .arg(folder.path().join("server.toml"))
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-        let mut fingerprint = None;
-        loop {
-            let line = lines.next().expect("the server has ended").unwrap();
-            eprintln!("{line}");
-            if let Some((_, hex)) = line.split_once("authority SHA-256 ") {
-                fingerprint = Some(hex.to_owned());
-            }
-            if line.contains("listening on") {
-                break;
-            }
+/// The results of a window, once they are there.
+fn results(server: &Server, raw: &Path) -> Results {
+    let window = raw.file_stem().unwrap();
+    let day = raw.parent().unwrap().strip_prefix(server.store().join("raw/v1")).unwrap();
+    let of = |table: &str| {
+        let folder = server.store().join("results/v1").join(table).join(day);
+        folder.join(window).with_extension("parquet")
+    };
+    // The last one that is stored.
+    for _ in 0..600 {
+        if of("hosts").exists() {
+            break;
         }
-        std::thread::spawn(move || {
-            lines.map_while(Result::ok).for_each(|line| eprintln!("{line}"))
-        });
-        Self { child, folder, fingerprint: fingerprint.unwrap(), port }
+        std::thread::sleep(std::time::Duration::from_millis(100));
     }
-
-    fn token(&self, role: &str) -> String {
-        let output = Command::new(Self::program())
-            .args(["token", "--role", role, "--name", "test", "--config"])
-            .arg(self.folder.path().join("server.toml"))
-            .output()
-            .unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    let tables = tempfile::tempdir().unwrap();
+    for table in ["vcpu_time", "cpu_time", "exits", "hosts", "vms", "health"] {
+        std::fs::copy(of(table), tables.path().join(format!("{table}.parquet"))).unwrap();
     }
-
-    /// Names of the stored objects under a prefix.
-    fn objects(&self, prefix: &str) -> Vec<PathBuf> {
-        fn walk(folder: &Path, found: &mut Vec<PathBuf>) {
-            for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
-                match entry.path() {
-                    path if path.is_dir() => walk(&path, found),
-                    path => found.push(path),
-                }
-            }
-        }
-        let mut found = Vec::new();
-        walk(&self.folder.path().join("store").join(prefix), &mut found);
-        found.sort();
-        found
-    }
-
-    /// The results of a window, once they are there.
-    fn results(&self, raw: &Path) -> Results {
-        let window = raw.file_stem().unwrap();
-        let day =
-            raw.parent().unwrap().strip_prefix(self.folder.path().join("store/raw/v1")).unwrap();
-        let of = |table: &str| {
-            let folder = self.folder.path().join("store/results/v1").join(table).join(day);
-            folder.join(window).with_extension("parquet")
-        };
-        // The last one that is stored.
-        for _ in 0..600 {
-            if of("hosts").exists() {
-                break;
-            }
-            std::thread::sleep(std::time::Duration::from_millis(100));
-        }
-        let tables = tempfile::tempdir().unwrap();
-        for table in ["vcpu_time", "cpu_time", "exits", "hosts", "vms", "health"] {
-            std::fs::copy(of(table), tables.path().join(format!("{table}.parquet"))).unwrap();
-        }
-        recording::results::read(tables.path()).unwrap()
-    }
+    recording::results::read(tables.path()).unwrap()
 }
 
 fn sum<'a>(rows: &'a [ResultRow<VcpuTimeRow>], of: impl Fn(&VcpuTimeRow) -> bool + 'a) -> u64 {
@@ -131,12 +47,12 @@ fn sum<'a>(rows: &'a [ResultRow<VcpuTimeRow>], of: impl Fn(&VcpuTimeRow) -> bool
 }
 
 pub(crate) fn windows_reach_the_server_and_say_who_took_whose_time() {
-    let server = Server::start();
+    let server = Server::start(&["10.20.0.1"], "").unwrap();
     let folder = tempfile::tempdir().unwrap();
     let script = format!(
         "SERVER=https://10.20.0.1:{} TOKEN={} FINGERPRINT={}\n{SCRIPT}",
         server.port,
-        server.token("agent"),
+        server.token("agent").unwrap(),
         server.fingerprint
     );
     let ran = in_testbed("fleet", folder.path(), &script).unwrap();
@@ -149,7 +65,7 @@ pub(crate) fn windows_reach_the_server_and_say_who_took_whose_time() {
 
     let mut ends = Vec::new();
     for raw in &windows {
-        let results = server.results(raw);
+        let results = results(&server, raw);
         let host = &results.hosts[0];
         assert_eq!(host.window.host, "kvm1");
         ends.push((host.window.window_ns, host.window.window_ns + host.row.length_ns));

@@ -1,0 +1,174 @@
+//! `vmscope capacity`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use agent::{Replay, User};
+use anyhow::{Context, bail};
+use clap::Parser;
+use view::Capacity;
+
+use super::open_recording::Format;
+use super::output::print;
+use super::query::user;
+use super::replay::{To, ns, send, stop_on_signals};
+
+const EXAMPLE: &str = "Examples:
+  vmscope query login --server https://fleet:8443 --token - --fingerprint 3f2a...
+  vmscope capacity day1 --server https://fleet:8443 --token - --fingerprint 3f2a... --hosts 20";
+
+/// Windows that are sent one at a time, for t0 and t2.
+const ONE_AT_A_TIME: u32 = 5;
+/// The server analyses nothing for so long: something is wrong.
+const PATIENCE: Duration = Duration::from_secs(600);
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// Measure how many hosts a server can take, by sending it windows.
+///
+/// t0 is the transfer of a window, t1 its length, t2 its analysis. Sends some windows one at a time, then one of each host as
+/// fast as the server takes them, and waits until all are analysed. Needs a login with the role read (vmscope query
+/// login), and a server that has nothing else to do. The windows stay on the server as those of `vmscope replay` do.
+#[derive(Debug, Parser)]
+#[command(after_help = EXAMPLE)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    to: To,
+    /// Where `vmscope query login` keeps the server and the token [default: $XDG_CONFIG_HOME/vmscope/server]
+    #[arg(long, value_name = "DIR")]
+    login: Option<PathBuf>,
+    /// Output format
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let reader = user(args.login.as_ref())?;
+    let before = Analyses::of(&reader)?;
+    if before.left != 0.0 {
+        bail!("the server has {} windows to analyse: try again later", before.left);
+    }
+    let own = tempfile::tempdir().context("failed to make a folder")?;
+    let all = args.to.replay(own.path().to_owned())?;
+    let alone = Replay {
+        name: format!("{}-alone", all.name),
+        hosts: args.to.hosts.min(ONE_AT_A_TIME),
+        connections: 1,
+        token: all.token.clone(),
+        server: all.server.clone(),
+        fingerprint: all.fingerprint.clone(),
+        folder: all.folder.clone(),
+        templates: all.templates.clone(),
+        acknowledged: None,
+        ..all
+    };
+    let stop = stop_on_signals()?;
+    let transfers = send(&alone, &stop)?;
+    let calm = wait_for(&reader, &before, alone.hosts.into(), &stop)?;
+    let mut began = Instant::now();
+    // Enrolling is not part of it.
+    let sent = {
+        let sent = send(&all, &stop)?;
+        began = began.max(Instant::now().checked_sub(sent.took).unwrap_or(began));
+        sent
+    };
+    wait_for(&reader, &calm, sent.accepted as f64, &stop)?;
+    let took = began.elapsed();
+    let lengths = all.templates.iter().map(|recording| {
+        let header = recording.header();
+        header.end.since(header.start)
+    });
+    let t1_ns = lengths.sum::<u64>() / all.templates.len().max(1) as u64;
+    let report = view::capacity(&Capacity {
+        t0_ns: Some(ns(transfers.transfer(0.5))),
+        t1_ns,
+        t2_ns: ns(Duration::from_secs_f64(calm.mean_since(&before))),
+        all: Some((sent.accepted, ns(took))),
+        windows: u64::from(alone.hosts) + sent.accepted,
+    });
+    print(&args.format.render(&report)).context("failed to write to standard output")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Waits until so many more windows are analysed.
+fn wait_for(
+    reader: &User,
+    before: &Analyses,
+    windows: f64,
+    stop: &AtomicBool,
+) -> anyhow::Result<Analyses> {
+    let (mut changed, mut done) = (Instant::now(), before.done);
+    loop {
+        let now = Analyses::of(reader)?;
+        if before.failed < now.failed {
+            bail!("the server failed to analyse {} windows", now.failed - before.failed);
+        }
+        if before.done + windows <= now.done {
+            return Ok(now);
+        }
+        if done < now.done {
+            (changed, done) = (Instant::now(), now.done);
+        }
+        if PATIENCE < changed.elapsed() || stop.load(Ordering::Relaxed) {
+            bail!("the server analysed {} windows of {windows}", now.done - before.done);
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+/// What the server's /metrics say of analyses.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Analyses {
+    done: f64,
+    failed: f64,
+    left: f64,
+    seconds: f64,
+}
+
+impl Analyses {
+    fn of(reader: &User) -> anyhow::Result<Self> {
+        let text = reader.get("/metrics", &[])?;
+        Self::parse(&text).context("the server's /metrics lack vmscope_server_analysis_seconds")
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let value = |name: &str| {
+            let mut lines = text.lines();
+            let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
+            value.trim().parse().ok().filter(|value: &f64| value.is_finite())
+        };
+        Some(Self {
+            done: value("vmscope_server_analysis_seconds_count")?,
+            failed: value("vmscope_server_analyses_failed_total")?,
+            left: value("vmscope_server_analyses_left")?,
+            seconds: value("vmscope_server_analysis_seconds_sum")?,
+        })
+    }
+
+    /// Seconds of an analysis since then.
+    fn mean_since(&self, before: &Self) -> f64 {
+        let done = self.done - before.done;
+        if 0.0 < done { ((self.seconds - before.seconds) / done).max(0.0) } else { 0.0 }
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn analyses_are_read_from_the_metrics() {
+        let text = "# TYPE vmscope_server_analysis_seconds histogram\n\
+                    vmscope_server_analysis_seconds_sum 3.5\n\
+                    vmscope_server_analysis_seconds_count 7\n\
+                    vmscope_server_analyses_failed_total 1\n\
+                    vmscope_server_analyses_left 2\n";
+        let found = Analyses::parse(text).unwrap();
+        assert_eq!(found, Analyses { done: 7.0, failed: 1.0, left: 2.0, seconds: 3.5 });
+        let before = Analyses { done: 0.0, failed: 0.0, left: 0.0, seconds: 0.0 };
+        assert!((found.mean_since(&before) - 0.5).abs() < 1e-9);
+        assert!(before.mean_since(&before).abs() < 1e-9);
+        assert_eq!(Analyses::parse("vmscope_server_analyses_left NaN\n"), None);
+    }
+}

@@ -1,0 +1,185 @@
+//! `vmscope replay`.
+
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use agent::{Replay, Replayed};
+use anyhow::Context;
+use clap::Parser;
+use recording::window::Template;
+use view::ReplayFigures;
+
+use super::Usage;
+use super::agent::token;
+use super::open_recording::Format;
+use super::output::print;
+use super::query::usage;
+
+const EXAMPLE: &str = "Examples:
+  vmscope-server token --role agent --name replay | \\
+      vmscope replay day1 --server https://fleet:8443 --token - --fingerprint 3f2a... --hosts 100 --rounds 3
+  vmscope replay day1 day2 ... --hosts 200 --seconds 600 --rate 3.3   200 hosts that send each minute";
+
+/// Send recordings as windows of many hosts, to see what a server can take.
+///
+/// Each host is enrolled, and each window gets a boot of its own; names, boots and times are rewritten, the rest is the
+/// recording's. The hosts and their windows stay on the server until they are deleted or expire.
+#[derive(Debug, Parser)]
+#[command(after_help = EXAMPLE)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    to: To,
+    /// Windows of each host [default: 1 without --seconds]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    rounds: Option<u64>,
+    /// Send for so long
+    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    seconds: Option<u64>,
+    /// Windows per second at most, of all hosts together [default: as fast as the server takes them]
+    #[arg(long, value_name = "N")]
+    rate: Option<f64>,
+    /// Windows that are sent at the same time
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    connections: u64,
+    /// Keep the hosts' tokens there, to go on after a kill with the same hosts and windows
+    #[arg(long, value_name = "DIR")]
+    state: Option<PathBuf>,
+    /// Add the name of each window that the server acknowledged to this file; those in it are not sent again
+    #[arg(long, value_name = "FILE")]
+    acknowledged: Option<PathBuf>,
+    /// Output format
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+}
+
+/// What is sent, where, as whom.
+#[derive(Debug, clap::Args)]
+pub(crate) struct To {
+    /// Folders of recordings, sent in turn
+    #[arg(required = true, value_name = "RECORDING")]
+    recordings: Vec<PathBuf>,
+    /// Address: https://HOST[:PORT]
+    #[arg(long, value_name = "URL")]
+    pub(super) server: String,
+    /// Token with the role agent, or - to read it from standard input
+    #[arg(long, value_name = "TOKEN")]
+    token: String,
+    /// SHA-256 fingerprint of the server's certificate authority, as the server prints it
+    #[arg(long, value_name = "HEX")]
+    pub(super) fingerprint: String,
+    /// Hosts
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=9999))]
+    pub(super) hosts: u32,
+    /// Beginning of the hosts' names, which end in a number [default: replay and a random number]
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+}
+
+impl To {
+    /// One window of each host, with a folder of the run's own.
+    pub(super) fn replay(&self, folder: PathBuf) -> anyhow::Result<Replay> {
+        let packed = tempfile::tempdir().context("failed to make a folder")?;
+        let template = |recording: &PathBuf| {
+            let template = Template::new(recording, &packed.path().join("window"));
+            template.with_context(|| format!("failed to pack {}", recording.display()))
+        };
+        let templates = self.recordings.iter().map(template).collect::<anyhow::Result<_>>()?;
+        let unique = || format!("replay-{:08x}", std::process::id() ^ now_s());
+        Ok(Replay {
+            server: self.server.clone(),
+            token: token(&self.token)?,
+            fingerprint: self.fingerprint.clone(),
+            name: self.name.clone().unwrap_or_else(unique),
+            hosts: self.hosts,
+            rounds: Some(1),
+            limit: None,
+            rate: None,
+            connections: 8,
+            folder,
+            templates,
+            acknowledged: None,
+        })
+    }
+}
+
+/// Differs from run to run.
+fn now_s() -> u32 {
+    let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+    u32::try_from(now.as_secs() & 0xffff_ffff).unwrap_or_default().rotate_left(16)
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    if args.state.is_some() && args.to.name.is_none() {
+        return Err(Usage("--state needs --name: whose tokens it has".to_owned()).into());
+    }
+    if args.rate.is_some_and(|rate| !(0.001..=1e6).contains(&rate)) {
+        return Err(Usage("--rate lies between 0.001 and 1000000".to_owned()).into());
+    }
+    let own = tempfile::tempdir().context("failed to make a folder")?;
+    let folder = args.state.clone().unwrap_or_else(|| own.path().join("state"));
+    let replay = Replay {
+        rounds: args.rounds.or(args.seconds.is_none().then_some(1)),
+        limit: args.seconds.map(Duration::from_secs),
+        rate: args.rate,
+        connections: usize::try_from(args.connections).unwrap_or(1),
+        acknowledged: args.acknowledged.clone(),
+        ..args.to.replay(folder)?
+    };
+    let stop = stop_on_signals()?;
+    let replayed = send(&replay, &stop)?;
+    let report = view::replay(&figures(&replay, &replayed));
+    print(&args.format.render(&report)).context("failed to write to standard output")?;
+    Ok(if replayed.refused == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Set when the user has had enough.
+pub(super) fn stop_on_signals() -> anyhow::Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&stop))
+            .context("failed to listen for signals")?;
+    }
+    Ok(stop)
+}
+
+/// Sends, and says how it goes.
+pub(super) fn send(replay: &Replay, stop: &AtomicBool) -> anyhow::Result<Replayed> {
+    let is_terminal = std::io::stderr().is_terminal();
+    let sent = replay.run(stop, |so_far| {
+        let Replayed { accepted, known, put_off, unanswered, took, .. } = so_far;
+        if took.is_zero() {
+            eprintln!("{} hosts are enrolled", replay.hosts);
+        } else if is_terminal {
+            eprintln!(
+                "{:.0} s: {} windows stored, {known} were there already, {put_off} put off, {unanswered} unanswered",
+                took.as_secs_f64(),
+                accepted,
+            );
+        }
+    });
+    sent.map_err(usage)
+}
+
+fn figures(replay: &Replay, replayed: &Replayed) -> ReplayFigures {
+    ReplayFigures {
+        hosts: replay.hosts.into(),
+        accepted: replayed.accepted,
+        known: replayed.known,
+        refused: replayed.refused,
+        reasons: replayed.reasons.clone(),
+        put_off: replayed.put_off,
+        unanswered: replayed.unanswered,
+        bytes: replayed.bytes,
+        took_ns: ns(replayed.took),
+        transfer_median_ns: ns(replayed.transfer(0.5)),
+        transfer_p95_ns: ns(replayed.transfer(0.95)),
+    }
+}
+
+pub(super) fn ns(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}

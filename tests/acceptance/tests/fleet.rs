@@ -1,0 +1,136 @@
+//! A server, hosts that are replayed, and what users ask: real programs over TLS, without root.
+
+#![allow(clippy::unwrap_used)]
+
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use acceptance::fleet::Server;
+use acceptance::root;
+use serde_json::Value;
+
+/// A recording of 3 ms.
+fn recording() -> String {
+    root().join("tests/golden/recording/before-waits").to_str().unwrap().to_owned()
+}
+
+fn vmscope(server: &Server, words: &[&str], more: &[String]) -> Output {
+    let more = more.iter().map(String::as_str);
+    server.vmscope(&words.iter().copied().chain(more).collect::<Vec<_>>()).unwrap()
+}
+
+/// The JSON that a command prints when all is well.
+#[track_caller]
+fn json(server: &Server, words: &[&str], more: &[String]) -> Value {
+    let output = vmscope(server, &[words, &["--format", "json"]].concat(), more);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// Fails with this exit code and one line, which has this text.
+#[track_caller]
+fn refused(output: &Output, code: i32, text: &str) {
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(code), "{error}");
+    assert!(error.lines().count() == 1 && error.contains(text), "{error}");
+}
+
+#[test]
+fn hosts_are_replayed_asked_for_and_downloaded() {
+    let mut server = Server::start(&[], "").unwrap();
+    let (agent, read) = (server.address("agent").unwrap(), server.address("read").unwrap());
+    let query =
+        |server: &Server, words: &[&str]| vmscope(server, &[&["query"], words].concat(), &[]);
+    refused(&query(&server, &["list"]), 1, "use `vmscope query login` first");
+    refused(&vmscope(&server, &["query", "login"], &agent), 1, "role does not allow this");
+    let mut wrong = read.clone();
+    wrong[3] = "wrong".to_owned();
+    refused(&vmscope(&server, &["query", "login"], &wrong), 1, "token is not known");
+    let mut other = read.clone();
+    other[5] = "0".repeat(64);
+    refused(&vmscope(&server, &["query", "login"], &other), 1, "another server");
+    other[5] = "0a".to_owned();
+    refused(&vmscope(&server, &["query", "login"], &other), 2, "64 hexadecimal digits");
+    assert!(vmscope(&server, &["query", "login"], &read).status.success());
+
+    // The same folder: the same windows.
+    let folder = tempfile::tempdir().unwrap();
+    let (state, acknowledged) = (path(folder.path(), "state"), path(folder.path(), "acknowledged"));
+    let recording = recording();
+    let words = [
+        "replay",
+        &recording,
+        "--hosts",
+        "3",
+        "--rounds",
+        "2",
+        "--name",
+        "made",
+        "--state",
+        &state,
+        "--acknowledged",
+        &acknowledged,
+    ];
+    let sent = json(&server, &words, &agent);
+    assert_eq!(
+        (&sent["accepted"], &sent["known"], &sent["refused"]),
+        (&6.into(), &0.into(), &0.into())
+    );
+    assert_eq!(std::fs::read_to_string(&acknowledged).unwrap().lines().count(), 6);
+    assert_eq!(json(&server, &words, &agent)["sent"], 0);
+    std::fs::remove_file(&acknowledged).unwrap();
+    let sent = json(&server, &words, &agent);
+    assert_eq!((&sent["accepted"], &sent["known"]), (&0.into(), &6.into()), "{sent}");
+    refused(&vmscope(&server, &["replay", &recording], &wrong), 1, "token is not known");
+    refused(&vmscope(&server, &["replay", "/nowhere"], &agent), 1, "/nowhere");
+    server.wait_for_results(6).unwrap();
+
+    let list = json(&server, &["query", "list"], &[]);
+    assert!(list["rows"].as_array().unwrap().iter().any(|row| row[0] == "thieves"), "{list}");
+    let windows = json(&server, &["query", "windows", "--host", "made-0002"], &[]);
+    assert_eq!(windows["rows"].as_array().unwrap().len(), 2);
+    let window = windows["rows"][0][2].as_str().unwrap();
+    let hosts = "SELECT host, count(*) AS n FROM hosts GROUP BY host ORDER BY host";
+    let hosts = json(&server, &["query", "sql", hosts], &[]);
+    assert_eq!(
+        hosts["rows"],
+        serde_json::json!([["made-0001", 2], ["made-0002", 2], ["made-0003", 2]])
+    );
+    assert_eq!((&hosts["windows"], &hosts["partial"]), (&6.into(), &serde_json::json!([])));
+    let steal = query(&server, &["run", "hosts-by-steal", "--format", "csv"]);
+    assert_eq!(String::from_utf8(steal.stdout).unwrap().lines().count(), 4);
+    let text = query(&server, &["run", "hosts-by-steal", "--host", "made-0001"]);
+    assert!(String::from_utf8(text.stdout).unwrap().starts_with("Windows: 2\n"));
+
+    refused(&query(&server, &["run", "nothing"]), 2, "no query");
+    refused(&query(&server, &["run", "a/b"]), 2, "no such query");
+    refused(&query(&server, &["run", "thieves"]), 2, "needs vm");
+    refused(&query(&server, &["run", "thieves", "--vm", "a", "--from", "now"]), 2, "no time");
+    refused(&query(&server, &["sql", "DROP TABLE hosts"]), 2, "not supported");
+    refused(&query(&server, &["windows", "--from", "today"]), 2, "YYYY-MM-DD");
+
+    let there = path(folder.path(), "there");
+    assert!(query(&server, &["download", window, "-o", &there]).status.success());
+    let report = acceptance::report(Path::new(&there), &[]).unwrap();
+    let original = acceptance::report(Path::new(&recording), &[]).unwrap();
+    assert!(0 < original.samples());
+    assert_eq!(report.samples(), original.samples());
+    assert_eq!(report.0["recording"]["hostname"], "made-0002");
+    refused(&query(&server, &["download", window, "-o", &there]), 1, "exists");
+    let unknown = format!("made-0001/{}/{:020}", "0a".repeat(16), 1);
+    refused(&query(&server, &["download", &unknown, "-o", "x"]), 2, "no such window");
+    refused(&query(&server, &["download", "x", "-o", "x"]), 2, "HOST/BOOT/START");
+
+    let took = json(&server, &["capacity", &recording, "--hosts", "4"], &agent);
+    assert_eq!((&took["t1_ns"], &took["all_windows"]), (&3_000_000.into(), &4.into()));
+    let positive = |key: &str| 0.0 < took[key].as_f64().unwrap();
+    assert!(["t0_ns", "t2_ns", "hosts_measured"].into_iter().all(positive), "{took}");
+
+    server.kill().unwrap();
+    refused(&query(&server, &["list"]), 1, "failed to reach https://127.0.0.1");
+}
+
+fn path(folder: &Path, name: &str) -> String {
+    let path: PathBuf = folder.join(name);
+    path.to_str().unwrap().to_owned()
+}
