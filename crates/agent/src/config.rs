@@ -204,6 +204,12 @@ mod test {
     }
 
     #[test]
+    fn the_example_has_the_defaults() {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/agent.toml");
+        assert_eq!(Config::read(&file, Windows::Usual).unwrap(), Config::default());
+    }
+
+    #[test]
     fn what_can_not_be_done_is_refused_with_the_key() {
         check("", Ok(()));
         check("window_s = 10\nperiod_us = 100\nserver = \"https://kvm.example:8443\"", Ok(()));

@@ -54,6 +54,8 @@ pub(crate) fn packages_are_installed_used_and_removed_in_a_clean_root() {
         "./usr/share/man/man8/vmscope-record.8.gz",
         "./usr/share/man/man8/vmscope-server.8.gz",
         "./usr/share/bash-completion/completions/vmscope",
+        "./etc/vmscope/agent.toml",
+        "./etc/vmscope/server.toml",
     ] {
         let there =
             |line: &str| line.trim_start_matches("./usr") == file.trim_start_matches("./usr");
@@ -67,6 +69,8 @@ pub(crate) fn packages_are_installed_used_and_removed_in_a_clean_root() {
         let said = sh(&format!("chroot $1 {program}"), &[&clean]);
         assert!(said.starts_with(says), "{program}: {said}");
     }
+    sh("chroot $1 vmscope agent --check /etc/vmscope/agent.toml", &[&clean]);
+    sh("chroot $1 vmscope-server --check /etc/vmscope/server.toml", &[&clean]);
     sh("chroot $1 dpkg -P vmscope vmscope-server vmscope-guest", &[&clean]);
     // dpkg keeps notes of its own.
     let own = |text: &str| -> Vec<String> {
