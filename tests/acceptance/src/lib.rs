@@ -8,6 +8,7 @@ pub mod boot;
 pub mod fleet;
 pub mod marks;
 pub mod overhead;
+pub mod storm;
 pub mod trace;
 
 use std::path::{Path, PathBuf};

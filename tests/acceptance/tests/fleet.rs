@@ -7,6 +7,7 @@ use std::process::Output;
 
 use acceptance::fleet::Server;
 use acceptance::root;
+use acceptance::storm::{Storm, storm};
 use serde_json::Value;
 
 /// A recording of 3 ms.
@@ -133,4 +134,15 @@ fn hosts_are_replayed_asked_for_and_downloaded() {
 fn path(folder: &Path, name: &str) -> String {
     let path: PathBuf = folder.join(name);
     path.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn what_was_acknowledged_survives_kills() {
+    let short =
+        Storm { hosts: 20, senders: 4, rate: 8.0, seconds: 20.0, kills: 5, seed: 20_261_123 };
+    let survived = storm(&short).unwrap();
+    eprintln!("{survived:?}");
+    assert!(20 <= survived.acknowledged, "{survived:?}");
+    assert_eq!(survived.answers[0], 5);
+    assert!(survived.server_bytes < 1 << 30, "{survived:?}");
 }

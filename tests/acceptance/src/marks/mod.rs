@@ -4,6 +4,7 @@
 mod correction;
 mod cost;
 mod exits;
+mod fleet;
 mod make;
 mod profiles;
 mod time;
@@ -59,6 +60,7 @@ pub const MARKS: &[Mark] = &[
     Mark { name: "S2.2", experiment: trace::make_in_a_guest },
     Mark { name: "exits", experiment: exits::own_exits },
     Mark { name: "quota", experiment: time::throttled },
+    Mark { name: "storm", experiment: fleet::kills },
 ];
 
 /// The mark of this name.
