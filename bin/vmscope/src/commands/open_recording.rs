@@ -49,7 +49,7 @@ impl From<EdgesArg> for OffCpuSource {
 pub(crate) enum Format {
     /// Tables
     Text,
-    /// One object, see docs/steal.md
+    /// One object; its members are in docs
     Json,
     /// RFC 4180
     Csv,
