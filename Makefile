@@ -31,11 +31,12 @@ PROFILE := release
 PROFILE_DIR := $(TARGET_DIR)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
 VERSION := $(shell sed -n '/^\[workspace.package\]/,/^version/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 
-.PHONY: packages fuzz fuzz-all mutants help demo test test-all smoke steps-test steps-test-all steps-smoke check build-tests e2e bench bench-trace \
+.PHONY: packages fleet-demo fuzz fuzz-all mutants help demo test test-all smoke steps-test steps-test-all steps-smoke check build-tests e2e bench bench-trace \
         experiments s3 overhead programs boot build deps
 
 help:
 	@echo 'make demo          record and report three guests on a virtual KVM host (about 3 minutes once built and downloaded)'
+	@echo 'make fleet-demo    a server, two virtual hosts with agents, and what vmscope query finds (about 5 minutes once built)'
 	@echo 'make smoke         while you work: lints, unit tests, one recording of a guest (2 minutes once built)'
 	@echo 'make test          what CI runs: lints, unit tests, an end-to-end test of each behaviour (20 minutes, build included)'
 	@echo 'make test-all      the same with further machines, and how exact figures are (45 minutes)'
@@ -54,6 +55,10 @@ help:
 demo: build
 	rm -rf $(TARGET_DIR)/demo
 	$(VMSCOPE) demo -o $(TARGET_DIR)/demo
+
+fleet-demo: build
+	cargo build --locked --workspace --bins
+	deploy/fleet-demo $(TARGET_DIR)/debug $(TARGET_DIR)/fleet-demo
 
 # Each ends with a table of what took how long.
 test test-all smoke:
@@ -100,6 +105,7 @@ experiments: programs
 
 # The server over a real S3 service, a program of Go, which is killed meanwhile.
 s3: deps
+	@command -v go >/dev/null || .ci/deps $(MUSL) golang-go ca-certificates
 	@test -x $(S3_SERVER) || GOBIN=$(dir $(S3_SERVER)) go install github.com/versity/versitygw/cmd/versitygw@v1.8.0
 	VMSCOPE_S3_SERVER=$(S3_SERVER) cargo test --locked --workspace --test s3 -- --nocapture
 
