@@ -47,6 +47,7 @@ pub struct TokenRequest {
     /// What for.
     pub role: Role,
     /// Whose it is, for the list of tokens.
+    #[schema(min_length = 1, max_length = 100)]
     pub name: String,
     /// Days that it is good for; absent: until it is deleted.
     #[serde(default)]
@@ -133,9 +134,11 @@ pub struct SqlRequest {
     pub sql: String,
     /// Look at windows of this time on only, RFC 3339. The `SELECT` has to say so itself for the rows.
     #[serde(default)]
+    #[schema(format = "date-time")]
     pub from: Option<String>,
     /// Before this time.
     #[serde(default)]
+    #[schema(format = "date-time")]
     pub to: Option<String>,
     /// Of this host.
     #[serde(default)]

@@ -101,16 +101,63 @@ impl Metrics {
         self.denied.get_or_create(&Reason { reason }).inc();
     }
 
-    /// As Prometheus reads it.
+    /// In Prometheus' text format.
     pub(crate) fn text(&self) -> Result<String, fmt::Error> {
         let mut text = String::new();
         encode(&mut text, &self.registry)?;
-        Ok(text)
+        Ok(plain(&text))
     }
+}
+
+/// OpenMetrics' text in the older format, which all tools read: what is said of a counter has its whole name.
+fn plain(text: &str) -> String {
+    let is_counter = |name: &str| {
+        text.lines().any(|line| {
+            line.strip_prefix("# TYPE ").and_then(|l| l.strip_suffix(" counter")) == Some(name)
+        })
+    };
+    let mut plain = String::new();
+    for line in text.lines().filter(|line| *line != "# EOF") {
+        let mut words = line.splitn(4, ' ');
+        match (words.next(), words.next(), words.next(), words.next()) {
+            (Some("#"), Some(kind), Some(name), Some(rest)) if is_counter(name) => {
+                plain.push_str(&format!("# {kind} {name}_total {rest}\n"));
+            }
+            _ => {
+                plain.push_str(line);
+                plain.push('\n');
+            }
+        }
+    }
+    plain
 }
 
 impl fmt::Debug for Metrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Metrics").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn counters_have_their_whole_names() {
+        let metrics = Metrics::new();
+        metrics.packs.inc();
+        metrics.denied("token");
+        let text = metrics.text().unwrap();
+        for line in [
+            "# HELP vmscope_server_packs_total Packs of results made.",
+            "# TYPE vmscope_server_packs_total counter",
+            "vmscope_server_packs_total 1",
+            "vmscope_server_denied_total{reason=\"token\"} 1",
+            "# TYPE vmscope_server_receiving gauge",
+            "# TYPE vmscope_server_analysis_seconds histogram",
+        ] {
+            assert!(text.lines().any(|said| said == line), "{line}: {text}");
+        }
+        assert!(!text.contains("# EOF"));
     }
 }

@@ -47,7 +47,9 @@ pub(super) async fn list_hosts(State(server): Shared, _: Reader) -> Reply<Json<V
 }
 
 /// Makes a host unknown: its token is good no longer, and it can be enrolled again. Its windows stay.
-#[utoipa::path(delete, path = "/v1/hosts/{host}", params(("host" = String, Path)), responses(
+#[utoipa::path(delete, path = "/v1/hosts/{host}", params(
+    ("host" = String, Path, pattern = "^[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,63}$"),
+), responses(
     (status = 204), (status = 400, body = ErrorReply), (status = 401, body = ErrorReply),
     (status = 403, body = ErrorReply), (status = 404, body = ErrorReply),
     (status = 503, body = ErrorReply),
@@ -93,7 +95,9 @@ pub(super) async fn make_token(
 }
 
 /// Deletes a token.
-#[utoipa::path(delete, path = "/v1/tokens/{id}", params(("id" = String, Path)), responses(
+#[utoipa::path(delete, path = "/v1/tokens/{id}", params(
+    ("id" = String, Path, pattern = "^[0-9a-fA-F]{64}$"),
+), responses(
     (status = 204), (status = 400, body = ErrorReply), (status = 401, body = ErrorReply),
     (status = 403, body = ErrorReply), (status = 404, body = ErrorReply),
     (status = 503, body = ErrorReply),

@@ -311,7 +311,7 @@ async fn healthz() -> &'static str {
 }
 
 /// What the server counts, for Prometheus: for readers, and for everybody on the same machine.
-#[utoipa::path(get, path = "/metrics", responses(
+#[utoipa::path(get, path = "/metrics", security((), ("token" = [])), responses(
     (status = 200, body = String, content_type = "text/plain"),
     (status = 401, body = ErrorReply), (status = 403, body = ErrorReply),
 ))]
@@ -331,6 +331,6 @@ async fn metrics(
         ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())
     };
     let text = server.metrics.text().map_err(failed)?;
-    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    let kind = "text/plain; version=0.0.4; charset=utf-8";
     Ok(([(header::CONTENT_TYPE, kind)], text).into_response())
 }

@@ -26,8 +26,8 @@ const MAX_LISTED: usize = 10_000;
 /// Takes a window of the host whose token is sent.
 #[utoipa::path(put, path = "/v1/windows/{boot}/{start}",
     params(
-        ("boot" = String, Path, description = "boot id, 32 hexadecimal digits"),
-        ("start" = String, Path, description = "first instant, 20 digits"),
+        ("boot" = String, Path, description = "boot id", pattern = "^[0-9a-f]{32}$"),
+        ("start" = String, Path, description = "first instant, ns", pattern = "^[0-9]{20}$"),
     ),
     request_body(content = Vec<u8>, content_type = "application/x-tar"),
     responses(
@@ -150,7 +150,11 @@ pub(super) async fn list_windows(
 
 /// A stored window.
 #[utoipa::path(get, path = "/v1/windows/{host}/{boot}/{start}",
-    params(("host" = String, Path), ("boot" = String, Path), ("start" = String, Path)),
+    params(
+        ("host" = String, Path, pattern = "^[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,63}$"),
+        ("boot" = String, Path, pattern = "^[0-9a-f]{32}$"),
+        ("start" = String, Path, pattern = "^[0-9]{20}$"),
+    ),
     responses(
         (status = 200, body = Vec<u8>, content_type = "application/x-tar"),
         (status = 400, body = ErrorReply), (status = 401, body = ErrorReply),
