@@ -18,7 +18,7 @@ use query::{Inputs, QueryError, SLICE_S};
 
 use crate::auth::hash;
 use crate::config::RollUp;
-use crate::names::{RESULTS, day_of_prefix};
+use crate::names::{DayWindow, RESULTS, day_of_prefix};
 use crate::results::{LAST, tables};
 use crate::store::Created;
 use crate::{Server, log};
@@ -138,9 +138,11 @@ impl Server {
             let Some((host, file)) = parts(&object.location) else { continue };
             let Some(name) = file.strip_suffix(".parquet").map(str::to_owned) else { continue };
             let host_day = hosts.entry(host).or_default();
-            match name.starts_with(PACK) {
-                true => host_day.packs.push(name),
-                false => host_day.windows.push((name, object.last_modified)),
+            let parent = format!("{RESULTS}/{LAST}");
+            if name.starts_with(PACK) {
+                host_day.packs.push(name);
+            } else if DayWindow::from_path(&object.location, &parent, ".parquet").is_some() {
+                host_day.windows.push((name, object.last_modified));
             }
         }
         Ok(hosts)
