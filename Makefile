@@ -24,6 +24,7 @@ FUZZ := RUSTC_WORKSPACE_WRAPPER=$(CURDIR)/.ci/instrument LLVM_PROFILE_FILE=/dev/
 FUZZ_TARGETS := agent-config agent-answer answers snapshot rings clock recording trace window written written-trace bench names store proc processes \
                 scenario elf perf-map inside-elf inside-btf inside-kcore inside-log walk qmp guest-rings traced-guest
 
+SPARK := $(abspath $(TARGET_DIR))/tools/spark
 S3_SERVER := $(abspath $(TARGET_DIR))/tools/versitygw
 
 # Packages are of this profile's programs: release or dev.
@@ -32,7 +33,7 @@ PROFILE_DIR := $(TARGET_DIR)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
 VERSION := $(shell sed -n '/^\[workspace.package\]/,/^version/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 
 .PHONY: packages fleet-demo fuzz fuzz-all mutants help demo test test-all smoke steps-test steps-test-all steps-smoke check build-tests e2e bench bench-trace \
-        experiments s3 overhead programs boot build deps
+        experiments s3 spark overhead programs boot build deps
 
 help:
 	@echo 'make demo          record and report three guests on a virtual KVM host (about 3 minutes once built and downloaded)'
@@ -108,6 +109,13 @@ s3: deps
 	@command -v go >/dev/null || .ci/deps $(MUSL) golang-go ca-certificates
 	@test -x $(S3_SERVER) || GOBIN=$(dir $(S3_SERVER)) go install github.com/versity/versitygw/cmd/versitygw@v1.8.0
 	VMSCOPE_S3_SERVER=$(S3_SERVER) cargo test --locked --workspace --test s3 -- --nocapture
+
+# Spark over the server's store, with executors that are killed in JOBS jobs.
+spark: deps
+	@.ci/deps $(MUSL) default-jre-headless python3-venv
+	@test -x $(SPARK)/bin/spark-submit || { python3 -m venv $(SPARK) && $(SPARK)/bin/pip install -q pyspark==4.0.1 pyarrow; }
+	VMSCOPE_SPARK_PYTHON=$(SPARK)/bin/python VMSCOPE_SPARK_JOBS=$(or $(JOBS),10) \
+		cargo test --locked --workspace --test spark -- --nocapture
 
 overhead: programs
 	$(TARGET_DIR)/debug/overhead $(if $(UPDATE),--update)
