@@ -10,7 +10,7 @@ use model::{ResultRow, Results, VcpuTimeRow};
 const SCRIPT: &str = "set -e
     vmscope agent enroll --server $SERVER --token $TOKEN --fingerprint $FINGERPRINT --host kvm1 --state $PWD/state
     vmscope agent enroll --server $SERVER --token $TOKEN --fingerprint $FINGERPRINT --host kvm1 --state $PWD/again && exit 1
-    printf 'server = \"%s\"\\nstate = \"%s\"\\nwindow_s = 5\\nmax_cpu_percent = 10000.0\\nmetrics = \"127.0.0.1:9188\"\\n' \
+    printf 'server = \"%s\"\\nstate = \"%s\"\\nwindow_s = 5\\nguest_timeout_s = 60\\nmax_cpu_percent = 10000.0\\nmetrics = \"127.0.0.1:9188\"\\n' \
         $SERVER $PWD/state >agent.toml
     vmscope agent --short-windows --config agent.toml & agent=$!
     sent() { curl -s http://127.0.0.1:9188/metrics | sed -n 's/.*outcome=\"sent\"} //p'; }
