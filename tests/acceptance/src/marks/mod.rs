@@ -1,6 +1,7 @@
 //! The marks: each runs scenario files and is compared with the original's published figure. The tests ask the quick
 //! ones whether they pass; `make experiments` prints all of them side by side.
 
+mod agent;
 mod correction;
 mod cost;
 mod exits;
@@ -56,10 +57,12 @@ pub const MARKS: &[Mark] = &[
     Mark { name: "S0.7-postgres", experiment: correction::postgres },
     Mark { name: "S0.8", experiment: cost::per_sample },
     Mark { name: "S0.9", experiment: profiles::bytes_per_sample },
+    Mark { name: "S0.10", experiment: agent::uncovered },
     Mark { name: "S2.1", experiment: trace::make_and_make_j2 },
     Mark { name: "S2.2", experiment: trace::make_in_a_guest },
     Mark { name: "exits", experiment: exits::own_exits },
     Mark { name: "quota", experiment: time::throttled },
+    Mark { name: "agent-day", experiment: agent::day },
     Mark { name: "storm", experiment: fleet::kills },
 ];
 

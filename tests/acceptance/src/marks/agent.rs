@@ -1,0 +1,122 @@
+//! S0.10: an agent beside one, four and ten guests; and a day of it, compressed.
+
+use std::path::Path;
+
+use anyhow::{Context, bail};
+
+use super::Outcome;
+use crate::in_testbed_within;
+
+/// Runs an agent for so many windows, and says after each what it needs.
+fn script(window_s: u32, windows: u32) -> String {
+    format!(
+        "set -e
+        cat >agent.toml <<END
+state = \"$PWD/state\"
+window_s = {window_s}
+pending_windows = 20
+spool_bytes = 67108864
+max_cpu_percent = 10000.0
+guest_timeout_s = 60
+metrics = \"127.0.0.1:9188\"
+END
+        vmscope agent --short-windows --config agent.toml & agent=$!
+        look() {{ curl -s http://127.0.0.1:9188/metrics >metrics || true; }}
+        of() {{ sed -n \"s/^vmscope_agent_$1 //p\" metrics; }}
+        n=0
+        while [ ${{n%.*}} -lt {windows} ]; do
+            kill -0 $agent
+            sleep {window_s}
+            look
+            n=$(of 'windows_total{{outcome=\"finished\"}}')
+            n=${{n:-0}}
+            echo $n $(of resident_bytes) $(of open_files) >>looks
+        done
+        kill -TERM $agent
+        wait $agent
+        rm -r state"
+    )
+}
+
+/// What an agent said of itself at its end, and meanwhile.
+struct Agent {
+    metrics: String,
+    /// Finished windows, bytes of memory, open files.
+    looks: Vec<[f64; 3]>,
+}
+
+impl Agent {
+    fn run(scenario: &str, files: &Path, window_s: u32, windows: u32) -> anyhow::Result<Self> {
+        // A guest's boot under emulation takes a minute where ten boot.
+        let limit_s = 600 + 3 * window_s * windows;
+        let ran = in_testbed_within(limit_s, scenario, files, &script(window_s, windows))?;
+        if ran.code != 0 {
+            bail!("scenario {scenario} ended with exit code {}: {}", ran.code, ran.stderr);
+        }
+        let read = |name: &str| std::fs::read_to_string(files.join(name)).context(name.to_owned());
+        let look = |line: &str| {
+            let numbers: Vec<f64> = line.split(' ').filter_map(|word| word.parse().ok()).collect();
+            numbers.try_into().ok()
+        };
+        let looks = read("looks")?.lines().filter_map(look).collect();
+        Ok(Self { metrics: read("metrics")?, looks })
+    }
+
+    /// The sum over a metric's rows.
+    fn sum(&self, name: &str) -> f64 {
+        let rows = self.metrics.lines().filter_map(|line| {
+            let rest = line.strip_prefix("vmscope_agent_")?.strip_prefix(name)?;
+            rest.starts_with([' ', '{']).then(|| rest.rsplit(' ').next()?.parse::<f64>().ok())?
+        });
+        rows.sum()
+    }
+
+    /// The largest value of a column in the second and in the last quarter of its windows.
+    fn grown(&self, column: usize) -> Option<[f64; 2]> {
+        let quarter = self.looks.len() / 4;
+        let largest = |looks: &[[f64; 3]]| looks.iter().map(|look| look[column]).reduce(f64::max);
+        let second = largest(self.looks.get(quarter..2 * quarter)?)?;
+        Some([second, largest(self.looks.get(3 * quarter..)?)?])
+    }
+}
+
+/// S0.10: no time is without samples, whatever the number of guests.
+pub(super) fn uncovered(files: &Path) -> anyhow::Result<Vec<Outcome>> {
+    let mut outcomes = Vec::new();
+    for (guests, scenario) in [(1, "one-guest"), (4, "agent-four"), (10, "agent-ten")] {
+        let agent = Agent::run(scenario, &files.join(scenario), 10, 10)?;
+        let uncovered = agent.sum("uncovered_seconds_total");
+        let (samples, lost) = (agent.sum("samples_total"), agent.sum("samples_lost_total"));
+        let guest_cpu = agent.sum("guest_map_cpu_seconds");
+        outcomes.push(Outcome {
+            mark: "S0.10",
+            what: format!("{guests} guests: time without samples in ten windows of 10 s"),
+            original: "7.75 to 8.47 s of each 60 s",
+            ours: format!(
+                "{uncovered} s; {lost} of {samples} samples lost; maps took {guest_cpu:.3} s of the guests' CPU time in \
+                 the last window"
+            ),
+            limit: "0 s, 0 lost",
+            pass: uncovered == 0.0 && lost == 0.0 && 0.0 < samples,
+        });
+    }
+    Ok(outcomes)
+}
+
+/// 1,440 windows while guests come and go: memory and open files stay as they are.
+pub(super) fn day(files: &Path) -> anyhow::Result<Vec<Outcome>> {
+    const GROWTH: f64 = 1.1;
+    let agent = Agent::run("agent-day", files, 1, 1440)?;
+    let outcome = |what: &str, column: usize, unit: f64| {
+        let [second, last] = agent.grown(column).context("the agent was not looked at")?;
+        anyhow::Ok(Outcome {
+            mark: "agent-day",
+            what: format!("{what} in the second and the last quarter of 1,440 windows"),
+            original: "-",
+            ours: format!("{:.1}, {:.1}", second / unit, last / unit),
+            limit: "10 % more",
+            pass: last <= second * GROWTH,
+        })
+    };
+    Ok(vec![outcome("MiB of memory", 1, 1_048_576.0)?, outcome("open files", 2, 1.0)?])
+}
