@@ -26,7 +26,7 @@ struct Cli {
 const EXAMPLE: &str = "Examples:
   vmscope-server --config /etc/vmscope/server.toml          serve
   vmscope-server --check /etc/vmscope/server.toml           say whether a configuration is valid
-  vmscope-server token --role admin --name me               make a token, for who has access to the store
+  vmscope-server token --role admin --name me               make a token; needs access to the store
   vmscope-server analyze kvm1/0123456789abcdef0123456789abcdef/00000000001234567890 --store /srv/vmscope
 
 Exit codes: 0 done, 1 failed, 2 wrong usage or configuration.";
@@ -45,21 +45,21 @@ struct Serve {
 enum Command {
     /// Make a token and print it
     Token {
-        /// What it is for
+        /// What the token may do
         #[arg(long, value_enum)]
         role: RoleName,
-        /// Whose it is
+        /// Name that the token is listed under, such as its owner's
         #[arg(long)]
         name: String,
-        /// Days that it is good for [default: until it is deleted]
+        /// Days until it expires [default: it does not expire]
         #[arg(long)]
         days: Option<u32>,
         #[command(flatten)]
         place: Place,
     },
-    /// Analyse stored windows, and store their results unless they are there
+    /// Analyse stored windows, and store results that do not exist yet
     Analyze {
-        /// HOST/BOOT/START, or the name of its object
+        /// Window: HOST/BOOT/START, or the name of its object
         #[arg(required = true)]
         windows: Vec<StoredWindow>,
         #[command(flatten)]
@@ -72,15 +72,15 @@ enum Command {
     },
     /// List the objects that hold a result table's rows, each row once
     Objects {
-        /// The table
+        /// Result table, such as vcpu_time
         table: String,
-        /// Of windows from this time on (RFC 3339)
+        /// Only windows from this time on (RFC 3339)
         #[arg(long)]
         from: Option<DateTime<Utc>>,
-        /// Before this time
+        /// Only windows before this time (RFC 3339)
         #[arg(long)]
         to: Option<DateTime<Utc>>,
-        /// Of one host
+        /// Only windows of this host
         #[arg(long)]
         host: Option<String>,
         #[command(flatten)]
@@ -120,9 +120,9 @@ impl Place {
 enum RoleName {
     /// Enrol hosts
     Agent,
-    /// Ask for what was recorded
+    /// Query results, download windows
     Read,
-    /// That, and give and take tokens
+    /// All of this; make and delete tokens, delete hosts
     Admin,
 }
 

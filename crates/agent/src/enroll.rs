@@ -35,12 +35,12 @@ pub enum EnrollError {
     #[error("{0}")]
     Host(#[from] recording::window::BadName),
     /// No SHA-256.
-    #[error("a fingerprint has 64 hexadecimal digits")]
+    #[error("the fingerprint must have 64 hexadecimal digits")]
     Fingerprint,
     /// Another server answers, or somebody between.
     #[error(
-        "the server's certificate authority has the fingerprint {found}, not the one given: it is another server, or \
-         somebody listens in"
+        "the server's certificate authority has the fingerprint {found}, not the one given: this is another \
+         server, or somebody intercepts the connection"
     )]
     OtherServer {
         /// What it has.

@@ -35,7 +35,7 @@ pub(crate) enum FinishError {
     Recording(#[from] recording::Error),
     #[error(transparent)]
     State(#[from] crate::state::StateError),
-    #[error("the kernel tells no boot id: windows have no names")]
+    #[error("the kernel has no boot id: the window can't be named")]
     NoBoot,
 }
 
@@ -81,7 +81,7 @@ impl Finisher {
             Ok(()) => self.metrics.windows_recovered.add(1),
             Err(error) => {
                 self.metrics.windows_lost.add(1);
-                line(&format!("what an agent that was killed left was lost: {}", chain(&error)));
+                line(&format!("a window that a killed agent left was lost: {}", chain(&error)));
                 // Else it would be tried at each start.
                 let _ = std::fs::remove_dir_all(left);
             }

@@ -67,7 +67,7 @@ impl Metrics {
     /// In Prometheus' text format.
     pub(crate) fn text(&self) -> String {
         let mut text = Text(String::new());
-        text.family("windows_total", "counter", "Windows, by what became of them.");
+        text.family("windows_total", "counter", "Windows, by outcome.");
         for (outcome, n) in [
             ("cut", &self.windows_cut),
             ("finished", &self.windows_finished),
@@ -82,15 +82,15 @@ impl Metrics {
         }
         let counters = [
             ("samples_total", "Samples in finished windows.", &self.samples),
-            ("samples_lost_total", "Samples that found no room.", &self.samples_lost),
-            ("send_failures_total", "Tries to send a window that failed.", &self.send_failures),
+            ("samples_lost_total", "Samples lost in finished windows.", &self.samples_lost),
+            ("send_failures_total", "Failed attempts to send a window.", &self.send_failures),
             ("reload_failures_total", "Configurations that were refused.", &self.reload_failures),
         ];
         for (name, help, n) in counters {
             text.number(name, "counter", help, &n.get().to_string());
         }
         let seconds = |n: &Number| Duration::from_nanos(n.get()).as_secs_f64().to_string();
-        let help = "Time between windows, and of windows that were lost or dropped.";
+        let help = "Time not covered: between windows, and lost or dropped windows.";
         text.number("uncovered_seconds_total", "counter", help, &seconds(&self.uncovered_ns));
         let gauges = [
             ("spool_bytes", "Bytes of windows that wait to be sent.", &self.spool_bytes),
@@ -100,16 +100,16 @@ impl Metrics {
         for (name, help, n) in gauges {
             text.number(name, "gauge", help, &n.get().to_string());
         }
-        let help = "Time between samples of a CPU.";
+        let help = "Sampling period in force.";
         text.number("period_seconds", "gauge", help, &seconds(&self.period_ns));
-        text.number("window_seconds", "gauge", "Configured length.", &seconds(&self.window_ns));
+        text.number("window_seconds", "gauge", "Length of windows.", &seconds(&self.window_ns));
         let cpu = own::cpu_time().as_secs_f64().to_string();
         text.number("cpu_seconds_total", "counter", "The agent's own CPU time.", &cpu);
         let memory = own::memory_bytes().to_string();
         text.number("resident_bytes", "gauge", "The agent's own memory.", &memory);
         let files = own::open_files().to_string();
         text.number("open_files", "gauge", "The agent's open files.", &files);
-        let help = "CPU time that telling its map cost a guest in the last window.";
+        let help = "CPU time of a guest's answers in the last window.";
         text.family("guest_map_cpu_seconds", "gauge", help);
         let guests = self.guest_cpu_ns.lock().unwrap_or_else(PoisonError::into_inner);
         for (vm, cpu_ns) in guests.iter() {

@@ -229,7 +229,7 @@ fn run_of(file: &Path) -> Result<(String, u64), EnrollError> {
     let (name, began) = text.split_once(' ').unwrap_or_default();
     let began = began
         .parse()
-        .map_err(|_| EnrollError::State(format!("{} is of something else", file.display())))?;
+        .map_err(|_| EnrollError::State(format!("{} is not a replay file", file.display())))?;
     Ok((name.to_owned(), began))
 }
 

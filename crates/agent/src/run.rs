@@ -45,7 +45,7 @@ pub enum RunError {
     #[error("{0}")]
     State(String),
     /// Another agent has the folder.
-    #[error("another agent is at work in {0}")]
+    #[error("another agent is running in {0}: stop it first")]
     Taken(PathBuf),
     /// The kernel does not let it sample.
     #[error(transparent)]
@@ -349,7 +349,7 @@ impl Agent {
     fn take_in(&mut self) {
         let Some(recorder) = &mut self.recorder else { return };
         if let Err(error) = recorder.poll() {
-            line(&format!("the window under way is lost: {}", chain(&error)));
+            line(&format!("the current window is lost: {}", chain(&error)));
             self.shared.metrics.windows_lost.add(1);
             if let Err(error) = recorder.lose_window() {
                 line(&chain(&error));
@@ -369,7 +369,7 @@ impl Agent {
         let folder = self.new_folder();
         let Some(recorder) = &mut self.recorder else { return Ok(()) };
         if !cpus.is_empty() && cpus != recorder.header().cpus {
-            line("CPUs came or went: the session begins anew");
+            line("CPUs went online or offline: sampling starts anew");
             return self.renew();
         }
         match recorder.cut(&folder) {
@@ -404,7 +404,7 @@ impl Agent {
         let Change { from_ns, to_ns, percent } = change;
         let ms = |ns: u64| Duration::from_nanos(ns).as_secs_f64() * 1e3;
         let text = format!(
-            "the agent used {percent:.2} % of a CPU, {} % are allowed: the period is {} ms, it was {} ms",
+            "the agent used {percent:.2} % of a CPU, {} % are allowed: the sampling period is {} ms, it was {} ms",
             self.plan.config.max_cpu_percent,
             ms(to_ns),
             ms(from_ns)
@@ -456,13 +456,13 @@ impl Agent {
             Ok(config) => config,
             Err(error) => {
                 self.shared.metrics.reload_failures.add(1);
-                line(&format!("the configuration stays as it was: {}", chain(&error)));
+                line(&format!("the old configuration stays in force: {}", chain(&error)));
                 return Ok(());
             }
         };
         let old = &self.plan.config;
         if (&old.state, old.metrics) != (&config.state, config.metrics) {
-            line("state and metrics change when the agent is started again");
+            line("changes of state and metrics take effect at the agent's next start");
         }
         let needs_session = self.plan.needs_session(&config);
         let needs_window = (old.window_s, old.period_us) != (config.window_s, config.period_us);
@@ -471,7 +471,7 @@ impl Agent {
         }
         self.shared.take(&config);
         self.plan.config = config;
-        line("the configuration is a new one");
+        line("the configuration was read again");
         match (needs_session, needs_window) {
             (true, _) => self.renew(),
             (false, true) => self.end_window(),

@@ -143,7 +143,7 @@ impl Sender {
             pause = None;
             match self.send_all(&mut connection) {
                 Ok(()) if 0 < failures => {
-                    line("windows are sent again");
+                    line("sending works again");
                     failures = 0;
                 }
                 Ok(()) => {}

@@ -130,7 +130,7 @@ impl Windows {
         let mut reasons = Vec::new();
         if 0 < self.left_out {
             let (seen, more) = (self.len(), self.left_out);
-            reasons.push(format!("{more} older windows were left out: {seen} were looked at"));
+            reasons.push(format!("{more} older windows were left out, {seen} were read"));
         }
         if 0 < self.without_results {
             reasons.push(format!("{} windows have no results yet", self.without_results));

@@ -69,16 +69,16 @@ pub enum QueryError {
     #[error("{0}")]
     Invalid(String),
     /// There is no such ready-made query.
-    #[error("there is no query {0:?}")]
+    #[error("there is no query {0:?}: see the list of queries")]
     NoSuchQuery(String),
     /// Others are being answered.
-    #[error("too many queries are running")]
+    #[error("too many queries are running: try again later")]
     Busy,
     /// It took too long before there was a row.
-    #[error("it took more than {} s: ask for a shorter time or fewer hosts", .0.as_secs())]
+    #[error("the query took more than {} s: ask for a shorter time or fewer hosts", .0.as_secs())]
     Late(Duration),
     /// It took too much memory.
-    #[error("it took more memory than queries may have: ask for a shorter time or fewer columns")]
+    #[error("the query needs too much memory: ask for a shorter time or fewer columns")]
     Memory,
     /// Results can't be read.
     #[error("the results in {0} can't be read")]
@@ -246,7 +246,7 @@ impl Engine {
                     if rows.is_empty() {
                         return Err(QueryError::Late(limit));
                     }
-                    rows.lacks(format!("it was stopped after {} s", limit.as_secs()));
+                    rows.lacks(format!("the query was stopped after {} s", limit.as_secs()));
                 }
             }
             Ok(rows.answer(n_windows))

@@ -48,7 +48,7 @@ impl Rows {
             let texts = values.iter().filter_map(Value::as_str).map(str::len);
             self.bytes = texts.fold(self.bytes, usize::saturating_add);
             if MAX_BYTES < self.bytes {
-                self.lacks(format!("its texts have more than {} MiB", MAX_BYTES >> 20));
+                self.lacks(format!("the rows have more than {} MiB of text", MAX_BYTES >> 20));
                 return Ok(false);
             }
             self.answer.rows.push(values);

@@ -125,7 +125,7 @@ pub(crate) enum AnalyzeError {
     #[error("{0}")]
     Window(String),
     /// Later, perhaps.
-    #[error("the store: {0}")]
+    #[error("the store failed: {0}")]
     Store(#[from] object_store::Error),
     /// Later, perhaps.
     #[error("{0}")]
@@ -171,7 +171,7 @@ impl Server {
                 }
                 Err(error) => {
                     self.metrics.store_error("analysis");
-                    log(&format!("{} is analysed later: {error}", window.id));
+                    log(&format!("failed to analyse {}, trying again later: {error}", window.id));
                 }
             }
             tokio::time::sleep(Duration::from_secs(pause)).await;

@@ -35,7 +35,7 @@ const MAX_NAME: usize = 100;
 pub(crate) enum Denied {
     #[error("a token is needed: Authorization: Bearer TOKEN")]
     NoToken,
-    #[error("the token is not known, has ended or was deleted")]
+    #[error("the token is not known, has expired or was deleted")]
     Unknown,
     #[error("the token's role does not allow this")]
     Role,
@@ -88,7 +88,7 @@ impl Auth {
     pub(crate) async fn make_token(&self, request: TokenRequest) -> Result<TokenReply, Denied> {
         let fits = (1..=MAX_NAME).contains(&request.name.len());
         if !fits || request.name.chars().any(model::is_unsafe) {
-            let text = format!("a token's name has 1 to {MAX_NAME} bytes that can be shown");
+            let text = format!("a token's name must have 1 to {MAX_NAME} bytes, all printable");
             return Err(Denied::Invalid(text));
         }
         let expires_unix_s = request.days.map(|days| unix_s() + u64::from(days) * 86_400);

@@ -38,7 +38,7 @@ const MAX_DAMAGED: usize = 100;
 /// Why results were not packed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CompactError {
-    #[error("the store: {0}")]
+    #[error("the store failed: {0}")]
     Store(#[from] object_store::Error),
     #[error("{0}")]
     Query(#[from] QueryError),
@@ -96,7 +96,7 @@ impl Server {
             tokio::time::sleep(COMPACT_EVERY).await;
             if let Err(error) = self.compact(Utc::now()).await {
                 self.metrics.store_error("compact");
-                log(&format!("results could not be packed: {error}"));
+                log(&format!("failed to pack results: {error}"));
             }
         }
     }
@@ -110,7 +110,7 @@ impl Server {
                     // Its results stay as they are, and the others' turn comes.
                     Err(CompactError::Query(error)) => {
                         self.metrics.store_error("compact");
-                        log(&format!("results of {host} of {day} are not packed: {error}"));
+                        log(&format!("failed to pack results of {host} of {day}: {error}"));
                     }
                     done => done?,
                 }

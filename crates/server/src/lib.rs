@@ -133,7 +133,7 @@ impl Server {
         loop {
             if let Err(error) = self.expire().await {
                 self.metrics.store_error("expire");
-                log(&format!("old objects could not be removed: {error}"));
+                log(&format!("failed to remove old objects: {error}"));
             }
             self.store.clean();
             tokio::time::sleep(EXPIRE_EVERY).await;
@@ -145,7 +145,7 @@ impl Server {
             tokio::time::sleep(tls::RENEW_EVERY).await;
             match self.identity.tls() {
                 Ok(new) => tls.reload_from_config(Arc::new(new)),
-                Err(error) => log(&format!("the old certificate stays: {error:#}")),
+                Err(error) => log(&format!("failed to renew the certificate: {error:#}")),
             }
         }
     }

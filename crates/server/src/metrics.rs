@@ -66,23 +66,23 @@ impl Metrics {
             "Windows refused, by reason",
             m.windows_refused.clone(),
         );
-        let help = "Refused windows that found no room to be kept";
+        let help = "Refused windows for which there was no room";
         registry.register("refused_not_kept", help, m.refused_not_kept.clone());
         registry.register("windows_analyzed", "Windows analysed", m.windows_analyzed.clone());
         let help = "Windows that could not be analysed";
         registry.register("analyses_failed", help, m.analyses_failed.clone());
         registry.register("analyses_left", "Windows to analyse", m.analyses_left.clone());
-        let help = "How long analysing a window took";
+        let help = "Time to analyse a window";
         registry.register("analysis_seconds", help, m.analysis_seconds.clone());
-        let help = "From a window's end until its results were there";
+        let help = "Time from a window's end until its results were stored";
         registry.register("analysis_age_seconds", help, m.analysis_age_seconds.clone());
         registry.register(
             "store_errors",
-            "Errors of the store, by what for",
+            "Failed operations of the store, by purpose",
             m.store_errors.clone(),
         );
-        registry.register("denied", "Requests turned away, by reason", m.denied.clone());
-        let help = "Objects removed at the end of their time";
+        registry.register("denied", "Requests denied, by reason", m.denied.clone());
+        let help = "Objects removed because they expired";
         registry.register("objects_expired", help, m.objects_expired.clone());
         registry.register("packs", "Packs of results made", m.packs.clone());
         registry.register("receiving", "Windows being received", m.receiving.clone());

@@ -41,11 +41,11 @@ pub(crate) enum ReceiveError {
     /// It will never be.
     #[error("{text}")]
     Refused { reason: &'static str, text: String },
-    #[error("a window has at most {0} bytes")]
+    #[error("the window is too large: at most {0} bytes are accepted")]
     TooLarge(u64),
-    #[error("too many windows are being received")]
+    #[error("too many windows are being received: send it again later")]
     Busy,
-    #[error("the window did not arrive")]
+    #[error("the window did not arrive completely")]
     Broken,
     #[error("{0}")]
     Unavailable(String),
@@ -195,7 +195,7 @@ impl Server {
             Ok(Ok(created)) => created,
             Ok(Err(error)) => {
                 self.metrics.store_error("window");
-                return Err(ReceiveError::Unavailable(format!("the store: {error}")));
+                return Err(ReceiveError::Unavailable(format!("the store failed: {error}")));
             }
             Err(_) => {
                 self.metrics.store_error("late");

@@ -113,7 +113,7 @@ impl Authority {
 
     fn issue(&self) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)> {
         let mut params = CertificateParams::new(self.names.clone())
-            .context("a name in `names` can't be in a certificate")?;
+            .context("a name in `names` is not valid in a certificate")?;
         params.distinguished_name.push(DnType::CommonName, "vmscope-server");
         params.use_authority_key_identifier_extension = true;
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
@@ -125,7 +125,7 @@ impl Authority {
         let key = KeyPair::generate()?;
         let certificate = params.signed_by(&key, &self.issuer)?;
         let key = PrivateKeyDer::try_from(key.serialize_der())
-            .map_err(|error| anyhow::anyhow!("the key that was made is none: {error}"))?;
+            .map_err(|error| anyhow::anyhow!("failed to use the new private key: {error}"))?;
         Ok((vec![certificate.der().clone(), self::certificate(&self.pem)?], key))
     }
 }

@@ -91,7 +91,7 @@ pub(crate) enum WorkerError {
     #[error("{0}")]
     Refused(String),
     /// Whoever is to blame, the worker did not answer.
-    #[error("the process that reads it {0}")]
+    #[error("the process that reads the window {0}")]
     Ended(String),
     /// The machine is to blame.
     #[error("failed to read a window: {0}")]
@@ -123,7 +123,7 @@ impl Outcome {
             bytes += folder.join(file).metadata()?.len();
         }
         if MAX_TABLES < bytes {
-            return Err(WorkerError::Refused(format!("its results have {bytes} bytes")));
+            return Err(WorkerError::Refused(format!("the results are too large: {bytes} bytes")));
         }
         results::tables().map(|(table, file)| Ok((table, fs::read(folder.join(file))?))).collect()
     }

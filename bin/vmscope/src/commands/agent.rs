@@ -13,29 +13,29 @@ use super::record::check_pid_namespace;
 
 const HELP: &str = "Keys of the configuration file (TOML; each may be left out):
   server            where windows are sent: \"https://HOST[:PORT]\" [default: nowhere]
-  state             folder of everything that is kept [\"/var/lib/vmscope\"]
+  state             folder for all that the agent keeps [\"/var/lib/vmscope\"]
   window_s          length of a window, seconds: 10 to 600 [60]
-  period_us         time between samples of a CPU: 100 to 100000 [1000]
+  period_us         time between samples of a CPU, microseconds: 100 to 100000 [1000]
   offcpu_source     what shows when a vCPU lost its CPU: \"samples\", \"switches\" [\"samples\"]
   exits             count VM exits [false]
   call_graph        record host call stacks [false]
-  guest_timeout_s   how long a guest may take for an answer: 1 to 600 [10]
-  spool_bytes       bytes of unsent windows; the oldest make room [4294967296]
+  guest_timeout_s   how long a guest may take for an answer, seconds: 1 to 600 [10]
+  spool_bytes       limit of unsent windows, bytes; beyond it the oldest are removed [4294967296]
   pending_windows   windows that may wait to be finished: 1 to 100 [3]
-  max_cpu_percent   own CPU time, % of a CPU; beyond it the period is lengthened [1.0]
+  max_cpu_percent   limit of the agent's CPU time, % of one CPU; beyond it the period is lengthened [1.0]
   metrics           loopback address of /metrics: \"127.0.0.1:9188\" [default: none]
 
-Signals: SIGHUP reads the file again; SIGTERM finishes the window under way and ends.
+Signals: on SIGHUP the agent reads the file again; on SIGTERM it finishes the current window and exits.
 
 Examples:
   vmscope agent enroll --server https://fleet:8443 --token T --fingerprint 3f2a...
   vmscope agent --check /etc/vmscope/agent.toml
   vmscope agent";
 
-/// Record for ever, and send the recordings to a server.
+/// Record continuously, and send the recordings to a server.
 ///
 /// Samples the host and its guests in windows that follow one another without a gap. Each window becomes a recording,
-/// lies in a spool on disk, and is sent to a vmscope server. Needs root.
+/// is kept in a spool on disk, and is sent to a vmscope server. Needs root.
 #[derive(Debug, Parser)]
 #[command(after_help = HELP, args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
@@ -44,7 +44,7 @@ pub(crate) struct Args {
     /// Configuration file
     #[arg(short, long, value_name = "FILE", default_value = "/etc/vmscope/agent.toml")]
     config: PathBuf,
-    /// Only say whether this configuration file can be used: exit code 0 or 2
+    /// Only check this configuration file: exit code 0 if it is valid, else 2
     #[arg(long, value_name = "FILE")]
     check: Option<PathBuf>,
     /// Allow windows from 1 s on, for tests
@@ -57,10 +57,10 @@ enum Command {
     Enroll(EnrollArgs),
 }
 
-/// Make this host one of a server's fleet: once.
+/// Enrol this host in a server's fleet; needed once.
 ///
-/// Fetches the server's certificate authority, checks its fingerprint, and exchanges the token for one of this host.
-/// Both are kept in the state folder.
+/// Fetches the server's certificate authority, checks its fingerprint, and exchanges the enrolment token for this host's
+/// own. Both are kept in the state folder.
 #[derive(Debug, clap::Args)]
 struct EnrollArgs {
     /// Address: https://HOST[:PORT]
@@ -75,7 +75,7 @@ struct EnrollArgs {
     /// This host's name in the fleet [default: the machine's name]
     #[arg(long, value_name = "NAME")]
     host: Option<String>,
-    /// The agent's folder
+    /// The agent's state folder, as in its configuration
     #[arg(long, value_name = "DIR", default_value = "/var/lib/vmscope")]
     state: PathBuf,
 }
@@ -98,7 +98,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 fn check(file: &Path, windows: Windows) -> anyhow::Result<ExitCode> {
     Config::read(file, windows).map_err(usage)?;
-    eprintln!("{}: can be used", file.display());
+    eprintln!("{} is valid", file.display());
     Ok(ExitCode::SUCCESS)
 }
 

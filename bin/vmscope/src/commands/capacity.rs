@@ -27,15 +27,15 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// Measure how many hosts a server can take, by sending it windows.
 ///
-/// t0 is the transfer of a window, t1 its length, t2 its analysis. Sends some windows one at a time, then one of each host as
-/// fast as the server takes them, and waits until all are analysed. Needs a login with the role read (vmscope query
-/// login), and a server that has nothing else to do. The windows stay on the server as those of `vmscope replay` do.
+/// t0 is the time to transfer a window, t1 its length, t2 the time to analyse it. Sends some windows one at a time, then one
+/// window of each host as fast as the server takes them, and waits until all are analysed. Needs a login with the role read
+/// (vmscope query login), and an idle server. The windows stay on the server as those of `vmscope replay` do.
 #[derive(Debug, Parser)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Args {
     #[command(flatten)]
     to: To,
-    /// Where `vmscope query login` keeps the server and the token [default: $XDG_CONFIG_HOME/vmscope/server]
+    /// Folder in which `vmscope query login` keeps the server and the token [default: $XDG_CONFIG_HOME/vmscope/server]
     #[arg(long, value_name = "DIR")]
     login: Option<PathBuf>,
     /// Output format
@@ -49,7 +49,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if before.left != 0.0 {
         bail!("the server has {} windows to analyse: try again later", before.left);
     }
-    let own = tempfile::tempdir().context("failed to make a folder")?;
+    let own = tempfile::tempdir().context("failed to create a temporary folder")?;
     let all = args.to.replay(own.path().to_owned())?;
     let alone = Replay {
         name: format!("{}-alone", all.name),
@@ -111,7 +111,7 @@ fn wait_for(
             (changed, done) = (Instant::now(), now.done);
         }
         if PATIENCE < changed.elapsed() || stop.load(Ordering::Relaxed) {
-            bail!("the server analysed {} windows of {windows}", now.done - before.done);
+            bail!("the server analysed only {} of {windows} windows", now.done - before.done);
         }
         std::thread::sleep(LOOK_EVERY);
     }

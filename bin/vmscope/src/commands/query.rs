@@ -15,9 +15,9 @@ use super::open_recording::Format;
 use super::output::print;
 
 const EXAMPLE: &str = "Examples:
-  vmscope query login --server https://fleet:7443 --token - --fingerprint 3f2a...
-  vmscope query list                                   what can be asked
-  vmscope query run hosts-by-steal                     of the last hour
+  vmscope query login --server https://fleet:8443 --token - --fingerprint 3f2a...
+  vmscope query list                                   the ready-made queries
+  vmscope query run hosts-by-steal                     over the last hour
   vmscope query run thieves --host kvm1 --vm db --from 2026-01-31T12:00:00Z --to 2026-01-31T13:00:00Z
   vmscope query sql \"SELECT vm, sum(ns) FROM vcpu_time WHERE state = 'halt' GROUP BY vm\"
   vmscope query windows --host kvm1
@@ -26,13 +26,13 @@ const EXAMPLE: &str = "Examples:
 
 /// Ask a server what its hosts and their guests did.
 ///
-/// docs/fleet.md has the server, docs/formats.md the columns of its tables.
+/// docs/fleet.md describes the server, docs/formats.md the columns of its tables.
 #[derive(Debug, Parser)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Args {
     #[command(subcommand)]
     command: Command,
-    /// Where `login` keeps the server and the token [default: $XDG_CONFIG_HOME/vmscope/server]
+    /// Folder in which `login` keeps the server and the token [default: $XDG_CONFIG_HOME/vmscope/server]
     #[arg(long, global = true, value_name = "DIR")]
     login: Option<PathBuf>,
     /// Output format
@@ -42,7 +42,7 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Keep a server's address and a token, once
+    /// Log in, once: check the server's fingerprint, keep its address and the token
     Login {
         /// Address: https://HOST[:PORT]
         #[arg(long, value_name = "URL")]
@@ -67,29 +67,29 @@ enum Command {
     Sql {
         /// The SELECT
         sql: String,
-        /// Look at windows of this host only
+        /// Read only windows of this host
         #[arg(long, value_name = "NAME")]
         host: Option<String>,
-        /// Look at windows from this time on only, such as 2026-01-31T12:00:00Z
+        /// Read only windows from this time on, such as 2026-01-31T12:00:00Z
         #[arg(long, value_name = "TIME")]
         from: Option<String>,
-        /// Look at windows before this time only
+        /// Read only windows before this time
         #[arg(long, value_name = "TIME")]
         to: Option<String>,
     },
     /// List stored windows
     Windows {
-        /// Of this host only
+        /// Only windows of this host
         #[arg(long, value_name = "NAME")]
         host: Option<String>,
-        /// From this day on: YYYY-MM-DD
+        /// First day, UTC: YYYY-MM-DD
         #[arg(long, value_name = "DAY")]
         from: Option<String>,
-        /// To this day
+        /// Last day, UTC: YYYY-MM-DD
         #[arg(long, value_name = "DAY")]
         to: Option<String>,
     },
-    /// Download a window as a recording, for `vmscope report` and all others
+    /// Download a window as a recording, for `vmscope report` and other commands
     Download {
         /// HOST/BOOT/START: see `vmscope query windows`
         window: String,
@@ -101,13 +101,13 @@ enum Command {
 
 #[derive(Debug, clap::Args)]
 struct Parameters {
-    /// Host [default: all]
+    /// Host [default: all hosts]
     #[arg(long, value_name = "NAME")]
     host: Option<String>,
     /// VM
     #[arg(long, value_name = "NAME")]
     vm: Option<String>,
-    /// Function
+    /// Function, for `function-over-time`
     #[arg(long, value_name = "NAME")]
     function: Option<String>,
     /// From this time on, such as 2026-01-31T12:00:00Z [default: an hour before --to]
@@ -161,7 +161,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Command::Login { server, token: text, fingerprint } => {
             let folder = folder(args.login.as_ref())?;
             agent::login(server, fingerprint, &token(text)?, &folder).map_err(usage)?;
-            eprintln!("{server} is known; next: vmscope query list");
+            eprintln!("logged in to {server}; next: vmscope query list");
             return Ok(ExitCode::SUCCESS);
         }
         Command::Download { window, output } => {
@@ -200,7 +200,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 pub(super) fn user(login: Option<&PathBuf>) -> anyhow::Result<User> {
     let folder = folder(login)?;
     User::open(&folder)?.with_context(|| {
-        format!("no server is known in {}: use `vmscope query login` first", folder.display())
+        format!("no login is kept in {}: use `vmscope query login` first", folder.display())
     })
 }
 
@@ -242,7 +242,7 @@ fn answer(text: &str) -> anyhow::Result<Report> {
 fn rows(text: &str, member: Option<&str>, columns: &[&str]) -> anyhow::Result<Report> {
     let json = parsed(text)?;
     let list = member.map_or(&json, |member| &json[member]);
-    let list = list.as_array().context("the server's answer is no list")?;
+    let list = list.as_array().context("the server's answer is not a list")?;
     let cell = |row: &Value, column: &str| match &row[column] {
         Value::Array(words) => {
             words.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" ").into()

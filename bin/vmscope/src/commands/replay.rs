@@ -22,12 +22,12 @@ use super::query::usage;
 const EXAMPLE: &str = "Examples:
   vmscope-server token --role agent --name replay | \\
       vmscope replay day1 --server https://fleet:8443 --token - --fingerprint 3f2a... --hosts 100 --rounds 3
-  vmscope replay day1 day2 ... --hosts 200 --seconds 600 --rate 3.3   200 hosts that send each minute";
+  vmscope replay day1 day2 ... --hosts 200 --seconds 600 --rate 3.3   200 hosts that each send once a minute";
 
 /// Send recordings as windows of many hosts, to see what a server can take.
 ///
-/// Each host is enrolled, and each window gets a boot of its own; names, boots and times are rewritten, the rest is the
-/// recording's. The hosts and their windows stay on the server until they are deleted or expire.
+/// Enrols the hosts, and replaces the host's name, the boot id and the wall-clock time in each window; the rest stays as it
+/// was recorded. The hosts stay on the server until they are deleted, the windows until they expire.
 #[derive(Debug, Parser)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Args {
@@ -36,7 +36,7 @@ pub(crate) struct Args {
     /// Windows of each host [default: 1 without --seconds]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     rounds: Option<u64>,
-    /// Send for so long
+    /// Send for this time, seconds
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     seconds: Option<u64>,
     /// Windows per second at most, of all hosts together [default: as fast as the server takes them]
@@ -45,10 +45,10 @@ pub(crate) struct Args {
     /// Windows that are sent at the same time
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..=1000))]
     connections: u64,
-    /// Keep the hosts' tokens there, to go on after a kill with the same hosts and windows
+    /// Keep the hosts' tokens in this folder, to continue a killed run with the same hosts and windows; needs --name
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
-    /// Add the name of each window that the server acknowledged to this file; those in it are not sent again
+    /// Append the name of each acknowledged window to this file; windows that it lists are not sent again
     #[arg(long, value_name = "FILE")]
     acknowledged: Option<PathBuf>,
     /// Output format
@@ -71,10 +71,10 @@ pub(crate) struct To {
     /// SHA-256 fingerprint of the server's certificate authority, as the server prints it
     #[arg(long, value_name = "HEX")]
     pub(super) fingerprint: String,
-    /// Hosts
+    /// Number of hosts
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=9999))]
     pub(super) hosts: u32,
-    /// Beginning of the hosts' names, which end in a number [default: replay and a random number]
+    /// Prefix of the hosts' names, which end in a number [default: replay and a random number]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
 }
@@ -82,7 +82,7 @@ pub(crate) struct To {
 impl To {
     /// One window of each host, with a folder of the run's own.
     pub(super) fn replay(&self, folder: PathBuf) -> anyhow::Result<Replay> {
-        let packed = tempfile::tempdir().context("failed to make a folder")?;
+        let packed = tempfile::tempdir().context("failed to create a temporary folder")?;
         let template = |recording: &PathBuf| {
             let template = Template::new(recording, &packed.path().join("window"));
             template.with_context(|| format!("failed to pack {}", recording.display()))
@@ -114,12 +114,12 @@ fn now_s() -> u32 {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if args.state.is_some() && args.to.name.is_none() {
-        return Err(Usage("--state needs --name: whose tokens it has".to_owned()).into());
+        return Err(Usage("--state needs --name: give both".to_owned()).into());
     }
     if args.rate.is_some_and(|rate| !(0.001..=1e6).contains(&rate)) {
         return Err(Usage("--rate lies between 0.001 and 1000000".to_owned()).into());
     }
-    let own = tempfile::tempdir().context("failed to make a folder")?;
+    let own = tempfile::tempdir().context("failed to create a temporary folder")?;
     let folder = args.state.clone().unwrap_or_else(|| own.path().join("state"));
     let replay = Replay {
         rounds: args.rounds.or(args.seconds.is_none().then_some(1)),
