@@ -83,8 +83,9 @@ pub fn enroll(enrollment: &Enrollment) -> Result<(), EnrollError> {
     let Enrollment { server: url, token, fingerprint, host, state } = enrollment;
     let host: HostName = host.parse()?;
     let (server, authority) = trusted(url, fingerprint)?;
-    let host_token = ask_host_token(&server, url, token, &host)?;
+    // First: a host is enrolled once, and whoever may not write here must not use that up.
     let state = State::create(state)?;
+    let host_token = ask_host_token(&server, url, token, &host)?;
     state::write(&state.authority(), &authority)?;
     state::write(&state.host(), host.as_str())?;
     Ok(state::write(&state.host_token(), &host_token)?)

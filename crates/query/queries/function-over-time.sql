@@ -5,4 +5,3 @@ WHERE vm = :vm AND function = :function AND (:host = '' OR host = :host)
   AND slice >= :from AND slice < :to
 GROUP BY slice
 ORDER BY slice
-LIMIT 10000

@@ -8,4 +8,3 @@ FROM vcpu_time
 WHERE (:host = '' OR host = :host) AND slice >= :from AND slice < :to
 GROUP BY host
 ORDER BY stolen_percent DESC, host
-LIMIT 1000

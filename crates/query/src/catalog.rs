@@ -13,6 +13,7 @@ use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 
 use crate::packs::{LISTS, PACK, Pack, Packs};
+use crate::rewrite::SLICE_S;
 
 /// Where the windows are, their results, and the table that is stored last.
 const RAW: Root<'_> = Root { prefix: "raw/v1", table: None, end: ".window" };
@@ -59,6 +60,16 @@ pub struct Scope {
 }
 
 impl Scope {
+    /// What to say of a range that does not begin and end between slices of this length.
+    pub(crate) fn cut_slices(&self, slice_s: u32) -> Option<String> {
+        let cuts =
+            |time: DateTime<Utc>| time.timestamp_micros() % (i64::from(slice_s) * 1_000_000) != 0;
+        let is_cut = SLICE_S < slice_s && [self.from, self.to].into_iter().flatten().any(cuts);
+        is_cut.then(|| {
+            format!("old results have slices of {slice_s} s: those that begin within the range count as a whole")
+        })
+    }
+
     fn has(&self, day: NaiveDate) -> bool {
         // A window that begins before midnight ends after it.
         let from = self.from.map(|time| time.date_naive() - Days::new(1));
@@ -104,6 +115,11 @@ impl Windows {
         let stems = windows.iter().map(|name| stem(name)).collect();
         let packs = packs.iter().map(|pack| (stem(&pack.name), Arc::clone(pack))).collect();
         Self { stems, packs, ..Self::none(Instant::now()) }
+    }
+
+    /// Length of the longest slices.
+    pub(crate) fn slice_s(&self) -> u32 {
+        self.packs.values().map(|pack| pack.slice_s).max().unwrap_or(SLICE_S)
     }
 
     /// How many.

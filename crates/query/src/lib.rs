@@ -43,7 +43,13 @@ use rows::Rows;
 use table::{ResultTable, STORE, schemas};
 
 /// Bytes of a query's text.
-const MAX_TEXT: usize = 1 << 16;
+const MAX_TEXT: usize = 1 << 13;
+/// Of a query's threads: `1+1+1...` of that length is a tree of 4,096 levels, which the engine walks by recursion.
+const STACK_BYTES: usize = 256 << 20;
+/// Time to stop in, for a query that is over its time.
+const STOPPING: Duration = Duration::from_secs(5);
+/// Functions that make much text of little, before any memory limit sees it.
+const LEFT_OUT: [&str; 3] = ["repeat", "lpad", "rpad"];
 /// Windows whose results can't be read, and without which a query is tried again.
 const MAX_DAMAGED: usize = 8;
 /// How long a query waits until it may begin.
@@ -117,6 +123,7 @@ impl Engine {
         environment.register_object_store(&url, Arc::clone(&objects));
         let threads = tokio::runtime::Builder::new_multi_thread()
             .thread_name("query")
+            .thread_stack_size(STACK_BYTES)
             .enable_all()
             .build()?;
         Ok(Self {
@@ -214,7 +221,8 @@ impl Engine {
         }
         let place = tokio::time::timeout(MAX_WAIT, self.room.acquire()).await;
         let _place = place.ok().and_then(Result::ok).ok_or(QueryError::Busy)?;
-        let windows = self.catalog.windows(&scope).await;
+        let listed = tokio::time::timeout(self.limits.time, self.catalog.windows(&scope)).await;
+        let windows = listed.map_err(|_| QueryError::Late(self.limits.time))?;
         let mut windows = windows.map_err(|error| QueryError::Store(error.to_string()))?;
         for _ in 0..MAX_DAMAGED {
             match self.attempt(&sql, &values, &scope, Arc::new(windows.clone())).await {
@@ -235,6 +243,7 @@ impl Engine {
         let context = self.context(scope, &windows)?;
         let mut rows = Rows::new(self.limits.rows);
         windows.lacks().into_iter().for_each(|reason| rows.lacks(reason));
+        scope.cut_slices(windows.slice_s()).into_iter().for_each(|reason| rows.lacks(reason));
         let (limit, n_windows) = (self.limits.time, windows.len() as u64);
         let (sql, values) = (sql.to_owned(), values.to_vec());
         let work = async move {
@@ -253,7 +262,9 @@ impl Engine {
         };
         let Some(threads) = &self.threads else { return Err(QueryError::Busy) };
         let mut task = AbortOnDrop(threads.spawn(work));
-        let done = (&mut task.0).await;
+        // One that does not let go, in planning for instance, is no longer waited for.
+        let done = tokio::time::timeout(limit + STOPPING, &mut task.0).await;
+        let done = done.map_err(|_| QueryError::Late(limit))?;
         done.unwrap_or_else(|error| Err(QueryError::Invalid(format!("the query failed: {error}"))))
     }
 
@@ -262,8 +273,12 @@ impl Engine {
         let config = SessionConfig::new()
             .with_target_partitions(threads)
             .with_information_schema(false)
+            .set_bool("datafusion.execution.enable_recursive_ctes", false)
             .set_str("datafusion.execution.time_zone", "UTC");
         let context = SessionContext::new_with_config_rt(config, Arc::clone(&self.environment));
+        for name in LEFT_OUT {
+            context.deregister_udf(name);
+        }
         for (name, schema) in schemas() {
             let table = ResultTable {
                 name,

@@ -10,8 +10,8 @@ use arrow::error::ArrowError;
 use arrow::util::display::array_value_to_string;
 use serde_json::Value;
 
-/// Bytes of an answer's texts at most.
-const MAX_BYTES: usize = 64 << 20;
+/// Bytes of an answer's rows at most.
+const MAX_BYTES: usize = 128 << 20;
 
 /// An answer that grows.
 #[derive(Debug)]
@@ -46,9 +46,10 @@ impl Rows {
             let values = batch.columns().iter().map(|column| value(column, row));
             let values = values.collect::<Result<Vec<_>, _>>()?;
             let texts = values.iter().filter_map(Value::as_str).map(str::len);
-            self.bytes = texts.fold(self.bytes, usize::saturating_add);
+            let cells = size_of_val(values.as_slice());
+            self.bytes = texts.fold(self.bytes.saturating_add(cells), usize::saturating_add);
             if MAX_BYTES < self.bytes {
-                self.lacks(format!("the rows have more than {} MiB of text", MAX_BYTES >> 20));
+                self.lacks(format!("the rows take more than {} MiB", MAX_BYTES >> 20));
                 return Ok(false);
             }
             self.answer.rows.push(values);

@@ -180,10 +180,15 @@ async fn only_a_select_is_answered() {
         &format!("SELECT {}1{}", "(".repeat(5000), ")".repeat(5000)),
         &format!("SELECT {}1", "-".repeat(3)),
         &format!("SELECT 1{}", " + 1".repeat(20_000)),
+        "SELECT repeat('a', 2147483647)",
+        "WITH RECURSIVE a AS (SELECT 1 n UNION ALL SELECT n + 1 FROM a) SELECT max(n) FROM a",
     ] {
         let error = fleet.sql(sql).await;
         assert!(matches!(error, Err(QueryError::Invalid(_))), "{sql:.60}: {error:?}");
     }
+    // The deepest that fits: answered or refused, and the stack is large enough.
+    let deep = fleet.sql(&format!("SELECT 1{}", "+1".repeat(4_000))).await;
+    assert!(matches!(deep, Ok(_) | Err(QueryError::Invalid(_) | QueryError::Late(_))), "{deep:?}");
     assert_eq!(fs::read_dir(fleet.root.path()).unwrap().count(), before);
     assert_eq!(fleet.rows("SELECT count(*) FROM vcpu_time").await, json!([[48]]));
 }

@@ -100,7 +100,9 @@ fn limit(memory: u64, cpu_seconds: u64, file_bytes: u64, files: u64) -> Result<(
     ] {
         // A lower one stays.
         let most = getrlimit(resource).maximum.map_or(most, |hard| hard.min(most));
-        let limit = Rlimit { current: Some(most), maximum: Some(most) };
+        // Whoever reaches the soft limit gets SIGXCPU, which tells it from one that others killed.
+        let soft = if resource == Resource::Cpu { most.saturating_sub(1).max(1) } else { most };
+        let limit = Rlimit { current: Some(soft), maximum: Some(most) };
         setrlimit(resource, limit).map_err(|error| failed("setrlimit", error))?;
     }
     Ok(())

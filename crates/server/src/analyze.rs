@@ -34,8 +34,8 @@ use crate::{Server, log};
 const MAX_WAITING: usize = 20_000;
 /// How often the store is searched for windows without results.
 pub(crate) const SEARCH_EVERY: Duration = Duration::from_secs(600);
-/// Pauses after an error of the store.
-const PAUSES_S: [u64; 6] = [1, 2, 5, 15, 60, 300];
+/// Until a window is tried again after an error of the store.
+const PAUSE: Duration = Duration::from_secs(30);
 
 /// Windows to analyse.
 #[derive(Debug, Default)]
@@ -152,31 +152,39 @@ impl Server {
     pub(crate) async fn analyze_for_ever(self: Arc<Self>) {
         loop {
             let window = self.queue.next().await;
-            self.analyze_with_patience(&window).await;
-            self.queue.done(&window);
+            if self.analyze_or_set_aside(&window).await {
+                self.queue.done(&window);
+                continue;
+            }
+            // The others don't wait for it.
+            let server = Arc::clone(&self);
+            tokio::spawn(async move {
+                tokio::time::sleep(PAUSE).await;
+                server.queue.done(&window);
+                server.queue.add_found(unix_s(), window);
+            });
         }
     }
 
-    async fn analyze_with_patience(&self, window: &DayWindow) {
-        for pause in PAUSES_S {
-            match self.analyze(window).await {
-                Ok(_) => return,
-                Err(AnalyzeError::Window(reason)) => {
-                    self.metrics.analyses_failed.inc();
-                    log(&format!("{} can't be analysed: {reason}", window.id));
-                    match self.note_failed(window, &reason).await {
-                        Ok(()) => return,
-                        Err(_) => self.metrics.store_error("failed"),
-                    }
+    /// Whether nothing is left to do.
+    async fn analyze_or_set_aside(&self, window: &DayWindow) -> bool {
+        match self.analyze(window).await {
+            Ok(_) => true,
+            Err(AnalyzeError::Window(reason)) => {
+                self.metrics.analyses_failed.inc();
+                log(&format!("{} can't be analysed: {reason}", window.id));
+                let noted = self.note_failed(window, &reason).await;
+                if noted.is_err() {
+                    self.metrics.store_error("failed");
                 }
-                Err(error) => {
-                    self.metrics.store_error("analysis");
-                    log(&format!("failed to analyse {}, trying again later: {error}", window.id));
-                }
+                noted.is_ok()
             }
-            tokio::time::sleep(Duration::from_secs(pause)).await;
+            Err(error) => {
+                self.metrics.store_error("analysis");
+                log(&format!("failed to analyse {}, trying again later: {error}", window.id));
+                false
+            }
         }
-        // The next search finds it.
     }
 
     /// Notes that a window has no results and never will.

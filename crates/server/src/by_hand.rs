@@ -6,7 +6,7 @@ use query::Scope;
 
 use crate::analyze::AnalyzeError;
 use crate::auth::Auth;
-use crate::names::{DayWindow, RAW, StoredWindow, day_of_prefix};
+use crate::names::{AUTH, DayWindow, RAW, StoredWindow, day_of_prefix};
 use crate::store::Created;
 use crate::{Config, Role, Server, open_store, runtime};
 
@@ -16,9 +16,12 @@ use crate::{Config, Role, Server, open_store, runtime};
 /// When the store can't be opened or written.
 pub fn make_token(config: &Config, role: Role, name: &str, days: Option<u32>) -> Result<String> {
     runtime()?.block_on(async {
-        let auth = Auth::new(open_store(config)?);
+        let store = open_store(config)?;
+        let auth = Auth::new(store.clone());
         let request = TokenRequest { role, name: name.to_owned(), days };
-        Ok(auth.make_token(request).await?.token)
+        let token = auth.make_token(request).await?.token;
+        store.give_to_owner(AUTH)?;
+        Ok(token)
     })
 }
 

@@ -179,6 +179,11 @@ impl Config {
         );
         if let Some(proxy) = &self.proxy {
             ensure!(!proxy.addresses.is_empty(), "proxy.addresses must name an address");
+            let mut groups = proxy.read_groups.iter().chain(&proxy.admin_groups);
+            ensure!(
+                !groups.any(|group| group.trim().is_empty()),
+                "proxy: a group's name must not be empty"
+            );
             for name in [&proxy.user_header, &proxy.groups_header] {
                 let is_header = HeaderName::try_from(name).is_ok_and(|name| name != AUTHORIZATION);
                 ensure!(is_header, "proxy: {name:?} can't be a header of its own");

@@ -169,12 +169,14 @@ fn spool(state: &Path) -> Result<std::path::PathBuf> {
 /// # Errors
 /// When it can't start: a folder, the store, the address.
 pub fn run(config: Config) -> Result<()> {
-    runtime()?.block_on(async {
+    // First: a second server that finds the address taken must not empty the first one's folder.
+    let address = config.listen;
+    let listener =
+        TcpListener::bind(address).with_context(|| format!("failed to listen on {address}"))?;
+    listener.set_nonblocking(true)?;
+    let runtime = runtime()?;
+    let served = runtime.block_on(async {
         let server = Arc::new(Server::open(config)?);
-        let address = server.config.listen;
-        let listener =
-            TcpListener::bind(address).with_context(|| format!("failed to listen on {address}"))?;
-        listener.set_nonblocking(true)?;
         let tls = server.identity.start()?;
         log(&format!("certificate authority SHA-256 {}", server.identity.fingerprint));
         let tasks = start(&server, tls.clone());
@@ -182,7 +184,10 @@ pub fn run(config: Config) -> Result<()> {
         let served = serve(&server, listener, tls).await;
         tasks.iter().for_each(tokio::task::JoinHandle::abort);
         served
-    })
+    });
+    // Workers that are still at work end with this process; their windows are found at the next start.
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    served
 }
 
 fn open_store(config: &Config) -> Result<Store> {

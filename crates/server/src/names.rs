@@ -14,6 +14,8 @@ pub(crate) const RESULTS: &str = "results/v1";
 pub(crate) const REFUSED: &str = "refused/v1";
 /// Windows that are stored and could not be analysed, and why.
 pub(crate) const FAILED: &str = "failed/v1";
+/// Who may do what.
+pub(crate) const AUTH: &str = "auth";
 /// Hosts' tokens.
 pub(crate) const HOSTS: &str = "auth/hosts";
 /// Users' tokens.

@@ -6,7 +6,7 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, lchown};
 use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -230,6 +230,25 @@ impl Store {
         Ok(removed)
     }
 
+    /// Gives what root made under a prefix of a folder to the folder's owner, so that a server that is not root can read it.
+    pub(crate) fn give_to_owner(&self, prefix: &str) -> io::Result<()> {
+        let Some(root) = &self.root else { return Ok(()) };
+        let owner = fs::metadata(root.as_path())?;
+        if !rustix::process::geteuid().is_root() || owner.uid() == 0 {
+            return Ok(());
+        }
+        let mut open = vec![root.join(prefix)];
+        while let Some(path) = open.pop() {
+            lchown(&path, Some(owner.uid()), Some(owner.gid()))?;
+            if path.symlink_metadata()?.is_dir() {
+                for entry in fs::read_dir(&path)? {
+                    open.push(entry?.path());
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Removes what servers that were killed left of unfinished objects.
     pub(crate) fn clean(&self) {
         const OLD: Duration = Duration::from_secs(3600);
@@ -341,6 +360,21 @@ mod test {
         assert!(fs::read_dir(dir.path().join("s").join(STAGING)).unwrap().next().is_none());
         assert_eq!(store.delete_all(&Path::from("raw/v1/a=b")).await.unwrap(), 2);
         assert!(!dir.path().join("s/raw/v1/a=b").exists());
+    }
+
+    #[tokio::test]
+    async fn what_root_makes_is_the_folders_owners() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path().to_str().unwrap()).unwrap();
+        lchown(dir.path(), Some(7443), Some(7443)).unwrap();
+        store.create(&Path::from("auth/tokens/a"), "1".into()).await.unwrap();
+        store.give_to_owner("auth").unwrap();
+        for path in ["auth", "auth/tokens", "auth/tokens/a"] {
+            assert_eq!(fs::metadata(dir.path().join(path)).unwrap().uid(), 7443, "{path}");
+        }
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

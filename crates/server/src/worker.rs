@@ -9,6 +9,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -16,6 +17,7 @@ use std::time::{Duration, Instant};
 use model::{BootId, HostNs};
 use recording::Recording;
 use recording::window::{HostName, MAX_WINDOW_BYTES, UnpackError, unpack};
+use rustix::process::Signal;
 use sandbox::{FolderLimits, confine_to_folder};
 use serde::Deserialize;
 use serde_json::json;
@@ -155,6 +157,7 @@ pub(crate) fn run(
         Ok(Reply::Ok(facts)) => Ok(Outcome { facts, folder }),
         Ok(Reply::Refused(reason)) => Err(WorkerError::Refused(shown(&reason))),
         Ok(Reply::Failed(reason)) => Err(WorkerError::Failed(shown(&reason))),
+        Err(_) if was_stopped(status) => Err(WorkerError::Failed(describe(status))),
         Err(_) => Err(WorkerError::Ended(describe(status))),
     }
 }
@@ -173,6 +176,13 @@ fn wait(child: &mut std::process::Child) -> io::Result<Option<ExitStatus>> {
     child.kill()?;
     child.wait()?;
     Ok(None)
+}
+
+/// Whether somebody else ended it: who stops the service, or the kernel for lack of memory. Its own limits have other signals.
+fn was_stopped(status: Option<ExitStatus>) -> bool {
+    const FROM_OTHERS: [Signal; 4] = [Signal::TERM, Signal::KILL, Signal::INT, Signal::HUP];
+    let signal = status.and_then(|status| status.signal());
+    FROM_OTHERS.iter().any(|other| signal == Some(other.as_raw()))
 }
 
 fn describe(status: Option<ExitStatus>) -> String {

@@ -6,6 +6,7 @@ mod windows;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use api::http::{ErrorReply, Role};
 use axum::extract::rejection::{JsonRejection, QueryRejection};
@@ -27,6 +28,8 @@ use crate::receive::ReceiveError;
 
 /// Bytes of a request that is no window.
 const MAX_REQUEST: usize = 1 << 18;
+/// Until a request's JSON is there.
+const JSON_TIME: Duration = Duration::from_secs(10);
 
 pub(crate) type Shared = State<Arc<Server>>;
 
@@ -165,7 +168,11 @@ impl<T: serde::de::DeserializeOwned, S: Send + Sync> FromRequest<S> for JsonBody
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
-        let Json(value) = Json::<T>::from_request(request, state).await?;
+        // Whoever sends slowly has no place among those who are known.
+        let read = tokio::time::timeout(JSON_TIME, Json::<T>::from_request(request, state)).await;
+        let late =
+            |_| ApiError::new(StatusCode::REQUEST_TIMEOUT, "the request did not arrive in time");
+        let Json(value) = read.map_err(late)??;
         Ok(Self(value))
     }
 }
