@@ -101,7 +101,9 @@ bench-trace: build
 	@.ci/deps $(MUSL) linux-perf
 	cargo run --locked -q --release -p tracer --example bench_trace -- $(VMSCOPE) $(TARGET_DIR)/bench-trace.json
 
+# The figures of a server are those of optimised programs.
 experiments: programs
+	$(if $(filter-out S0.12 S0.13,$(ONLY)),,cargo build --locked --release --workspace --bins --example multiply)
 	$(TARGET_DIR)/debug/experiments $(if $(ONLY),--only $(ONLY))
 
 # The server over a real S3 service, a program of Go, which is killed meanwhile.

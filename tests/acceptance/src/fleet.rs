@@ -13,6 +13,7 @@ use crate::vmscope;
 /// A running server; ended when it is dropped.
 #[derive(Debug)]
 pub struct Server {
+    programs: PathBuf,
     child: Child,
     folder: tempfile::TempDir,
     /// SHA-256 of its certificate authority.
@@ -28,10 +29,10 @@ impl Drop for Server {
     }
 }
 
-fn program() -> anyhow::Result<PathBuf> {
-    let server = vmscope()?.with_file_name("vmscope-server");
+fn program(programs: &Path) -> anyhow::Result<PathBuf> {
+    let server = programs.join("vmscope-server");
     if !server.is_file() {
-        bail!("vmscope-server is not built: run `cargo build --workspace --bins` first");
+        bail!("{} is not built: run `cargo build --workspace --bins` first", server.display());
     }
     Ok(server)
 }
@@ -42,6 +43,14 @@ impl Server {
     /// # Errors
     /// When it does not start.
     pub fn start(names: &[&str], more: &str) -> anyhow::Result<Self> {
+        Self::start_of(&vmscope()?.with_file_name(""), names, more)
+    }
+
+    /// Starts the one in the folder `programs`, for figures of optimised programs.
+    ///
+    /// # Errors
+    /// When it does not start.
+    pub fn start_of(programs: &Path, names: &[&str], more: &str) -> anyhow::Result<Self> {
         let folder = tempfile::tempdir().context("failed to make a folder")?;
         // Nobody else takes it within the moments that it is free.
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
@@ -50,8 +59,8 @@ impl Server {
             "listen = \"127.0.0.1:{port}\"\nstore = {store:?}\nstate = {state:?}\nnames = {names:?}\n{more}\n"
         );
         std::fs::write(folder.path().join("server.toml"), config)?;
-        let (child, fingerprint) = started(folder.path())?;
-        Ok(Self { child, folder, fingerprint, port })
+        let (child, fingerprint) = started(programs, folder.path())?;
+        Ok(Self { programs: programs.to_owned(), child, folder, fingerprint, port })
     }
 
     /// Its address on loopback.
@@ -81,7 +90,7 @@ impl Server {
     /// # Errors
     /// When it does not start.
     pub fn start_again(&mut self) -> anyhow::Result<()> {
-        self.child = started(self.folder.path())?.0;
+        self.child = started(&self.programs, self.folder.path())?.0;
         Ok(())
     }
 
@@ -90,7 +99,7 @@ impl Server {
     /// # Errors
     /// When there is none.
     pub fn token(&self, role: &str) -> anyhow::Result<String> {
-        let output = Command::new(program()?)
+        let output = Command::new(program(&self.programs)?)
             .args(["token", "--role", role, "--name", "test", "--config"])
             .arg(self.folder.path().join("server.toml"))
             .output()?;
@@ -105,7 +114,7 @@ impl Server {
     /// # Errors
     /// When it can't be started.
     pub fn vmscope(&self, arguments: &[&str]) -> anyhow::Result<Output> {
-        let mut command = Command::new(vmscope()?);
+        let mut command = Command::new(self.programs.join("vmscope"));
         command.args(arguments).env("XDG_CONFIG_HOME", self.folder.path().join("config"));
         command.output().context("failed to run vmscope")
     }
@@ -150,8 +159,8 @@ impl Server {
     }
 }
 
-fn started(folder: &Path) -> anyhow::Result<(Child, String)> {
-    let mut child = Command::new(program()?)
+fn started(programs: &Path, folder: &Path) -> anyhow::Result<(Child, String)> {
+    let mut child = Command::new(program(programs)?)
         .arg("--config")
         .arg(folder.join("server.toml"))
         .stderr(Stdio::piped())

@@ -188,7 +188,7 @@ fn check_answer(server: &Server, survived: &mut Survived) -> anyhow::Result<()> 
     Ok(())
 }
 
-fn peak_memory(pid: u32) -> anyhow::Result<u64> {
+pub(crate) fn peak_memory(pid: u32) -> anyhow::Result<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     let kib: u64 = line.context("no VmHWM")?.trim().trim_end_matches(" kB").parse()?;

@@ -12,6 +12,7 @@ use std::process::{ChildStdout, Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::Duration;
 
+use crate::fleet::Server;
 use crate::{emulator_crash, root, vmscope};
 use anyhow::{Context, bail};
 
@@ -20,8 +21,27 @@ use super::figures::{Measured, Work};
 
 /// The emulated guest now and then hangs: see docs/overhead.md.
 const BOOTS: usize = 12;
-/// Seconds of the virtual host's time; what isn't stuck needs a quarter of that.
-const CONFIGURATION_LIMIT: u32 = 120;
+/// Runs an agent beside a command, and fails if its windows do not reach the server. Arguments: a name, a window's seconds,
+/// the period in us, the command.
+const AGENT: &str = r#"set -e
+mkdir /run/$1; cd /run/$1
+vmscope agent enroll --server $SERVER --token $TOKEN --fingerprint $FINGERPRINT --host work$1 --state $PWD/state
+cat >agent.toml <<END
+server = "$SERVER"
+state = "$PWD/state"
+window_s = $2
+period_us = $3
+max_cpu_percent = 10000.0
+metrics = "127.0.0.1:9188"
+END
+shift 3
+vmscope agent --config agent.toml & agent=$!
+"$@"
+curl -s http://127.0.0.1:9188/metrics | grep '^vmscope_agent_' >metrics
+kill -TERM $agent
+grep -e _windows -e _cpu -e _samples -e uncovered metrics
+[ $(sed -n 's/.*{outcome="sent"} //p' metrics | cut -d. -f1) -ge 3 ]
+"#;
 /// How `timeout` says that the limit was reached.
 const STUCK: &str = "124";
 /// Seconds of this machine's time for a boot and all that is measured in it.
@@ -35,6 +55,8 @@ const SILENCE: Duration = Duration::from_secs(120);
 /// When something is not built, a collector fails, or the host gets stuck too often.
 pub fn measure(wanted: &[Configuration]) -> anyhow::Result<Vec<Measured>> {
     let floor = floor()?;
+    let with_agent = wanted.iter().any(|c| matches!(c.collector, Collector::Agent(_)));
+    let server = with_agent.then(|| Server::start(&["10.20.0.1"], "")).transpose()?;
     let mut measured = Vec::new();
     for boot in 1..=BOOTS {
         let left: Vec<Configuration> = wanted
@@ -46,7 +68,7 @@ pub fn measure(wanted: &[Configuration]) -> anyhow::Result<Vec<Measured>> {
             return Ok(measured);
         }
         eprintln!("overhead: boot {boot}, {} of {} left", left.len(), wanted.len());
-        measured.extend(one_boot(&left, &floor)?);
+        measured.extend(one_boot(&left, &floor, server.as_ref())?);
     }
     bail!("the virtual host got stuck {BOOTS} times: see docs/overhead.md")
 }
@@ -60,14 +82,26 @@ fn floor() -> anyhow::Result<PathBuf> {
 }
 
 /// One boot; what it measured before it ended or got stuck.
-fn one_boot(left: &[Configuration], floor: &Path) -> anyhow::Result<Vec<Measured>> {
+fn one_boot(
+    left: &[Configuration],
+    floor: &Path,
+    server: Option<&Server>,
+) -> anyhow::Result<Vec<Measured>> {
     let alone = Configuration { collector: Collector::Alone, period: ALONE, again: false };
     let order: Vec<Configuration> = std::iter::once(alone).chain(left.iter().copied()).collect();
     let said = tempfile::NamedTempFile::new().context("failed to make a file")?;
+    let mut script = script(&order, floor);
+    let scenario = match server {
+        None => "overhead",
+        Some(server) => {
+            script.insert_str(0, &agent(server)?);
+            "overhead-uplink"
+        }
+    };
     let mut child = Command::new(vmscope()?)
         .args(["testbed", "run", "--timeout", &BOOT_LIMIT.to_string()])
-        .arg(root().join("scenarios/overhead.toml"))
-        .args(["--", "sh", "-c", &script(&order, floor)])
+        .arg(root().join("scenarios").join(scenario).with_extension("toml"))
+        .args(["--", "sh", "-c", &script])
         .stdout(Stdio::piped())
         .stderr(said.reopen()?)
         .spawn()
@@ -87,6 +121,14 @@ fn one_boot(left: &[Configuration], floor: &Path) -> anyhow::Result<Vec<Measured
         (Some(failed), None) => bail!(failed),
         _ => Ok(reading.measured),
     }
+}
+
+/// Makes `/run/agent`, which knows the server.
+fn agent(server: &Server) -> anyhow::Result<String> {
+    let Server { port, fingerprint, .. } = server;
+    let token = server.token("agent")?;
+    let address = format!("SERVER=https://10.20.0.1:{port} TOKEN={token} FINGERPRINT={fingerprint}");
+    Ok(format!("export {address}\ncat >/run/agent <<'SCRIPT'\n{AGENT}SCRIPT\n"))
 }
 
 /// How a boot's output ended.
@@ -121,8 +163,10 @@ fn listen(output: ChildStdout) -> Receiver<String> {
 fn script(order: &[Configuration], floor: &Path) -> String {
     let limited = |(number, configuration): (usize, &Configuration)| {
         let line = configuration.line(floor, number);
+        // Seconds of the virtual host's time; what isn't stuck needs half of that.
+        let limit = 60 + 2 * configuration.period.pieces;
         format!(
-            "echo begin {number}; timeout {CONFIGURATION_LIMIT} {line} 2>&1; code=$?; echo end {number} $code; [ $code = 0 ] || exit 1"
+            "echo begin {number}; timeout {limit} {line} 2>&1; code=$?; echo end {number} $code; [ $code = 0 ] || exit 1"
         )
     };
     order.iter().enumerate().map(limited).collect::<Vec<_>>().join("\n")

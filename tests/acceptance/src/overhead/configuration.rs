@@ -13,6 +13,8 @@ pub enum Collector {
     Vmscope(&'static str),
     /// `perf record` with these options.
     Perf(&'static str),
+    /// `vmscope agent`, which sends windows of so many seconds to a server outside.
+    Agent(u32),
 }
 
 /// The collectors that are compared, the floor first.
@@ -55,6 +57,10 @@ pub const PERIODS: [Period; 3] = [
     Period { ns: 100_000, units: 25, pieces: 14, warm_up: 10, original: 3.084 },
 ];
 
+/// Whole windows of 30 s at 1 ms, four of them.
+pub const WINDOWS: Period =
+    Period { ns: 1_000_000, units: 50, pieces: 131, warm_up: 11, original: 1.0 };
+
 /// The work without a collector.
 pub(super) const ALONE: Period = Period { ns: 0, units: 50, pieces: 10, warm_up: 5, original: 0.0 };
 
@@ -79,6 +85,7 @@ impl Collector {
             Self::Perf(options) => {
                 format!("perf record -a -e cpu-clock {options}").trim_end().to_owned()
             }
+            Self::Agent(seconds) => format!("vmscope agent, windows of {seconds} s"),
         }
     }
 
@@ -119,6 +126,7 @@ impl Configuration {
             Collector::Perf(options) => {
                 format!("perf record -a -e cpu-clock -c {ns} {options} -o /run/{number}.data --")
             }
+            Collector::Agent(seconds) => format!("sh /run/agent {number} {seconds} {}", ns / 1000),
         }
     }
 

@@ -7,6 +7,6 @@ mod figures;
 
 pub use boot::measure;
 pub use configuration::{
-    COLLECTORS, COMPARED, Collector, Configuration, PERIODS, Period, RIVAL, all,
+    COLLECTORS, COMPARED, Collector, Configuration, PERIODS, Period, RIVAL, WINDOWS, all,
 };
 pub use figures::{MOST_ABOVE_FLOOR, Measured, broken_promises, find, regressions, spread};
