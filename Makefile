@@ -25,6 +25,7 @@ FUZZ_TARGETS := agent-config agent-answer answers snapshot rings clock recording
                 scenario elf perf-map inside-elf inside-btf inside-kcore inside-log walk qmp guest-rings traced-guest
 
 SPARK := $(abspath $(TARGET_DIR))/tools/spark
+SUMS := $(abspath $(TARGET_DIR))/tools/sums
 S3_SERVER := $(abspath $(TARGET_DIR))/tools/versitygw
 
 # Packages are of this profile's programs: release or dev.
@@ -33,7 +34,7 @@ PROFILE_DIR := $(TARGET_DIR)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
 VERSION := $(shell sed -n '/^\[workspace.package\]/,/^version/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 
 .PHONY: packages fleet-demo fuzz fuzz-all mutants help demo test test-all smoke steps-test steps-test-all steps-smoke check build-tests e2e bench bench-trace \
-        experiments s3 spark overhead programs boot build deps
+        experiments s3 spark ten-million overhead programs boot build deps
 
 help:
 	@echo 'make demo          record and report three guests on a virtual KVM host (about 3 minutes once built and downloaded)'
@@ -118,6 +119,14 @@ spark: deps
 	@test -x $(SPARK)/bin/spark-submit || { python3 -m venv $(SPARK) && $(SPARK)/bin/pip install -q pyspark==4.0.1 pyarrow; }
 	VMSCOPE_SPARK_PYTHON=$(SPARK)/bin/python VMSCOPE_SPARK_JOBS=$(or $(JOBS),10) \
 		cargo test --locked --workspace --test spark -- --nocapture
+
+# How long queries over ten million rows take, and the same sums by DuckDB and pandas.
+ten-million: deps
+	@.ci/deps $(MUSL) python3-venv
+	@test -x $(SUMS)/bin/pip || python3 -m venv $(SUMS)
+	@$(SUMS)/bin/pip install -q duckdb==1.4.2 pandas pyarrow
+	cargo build --locked --release --workspace --bins --example ten_million
+	VMSCOPE_SUMS_PYTHON=$(SUMS)/bin/python $(TARGET_DIR)/release/examples/ten_million $(ROWS)
 
 overhead: programs
 	$(TARGET_DIR)/debug/overhead $(if $(UPDATE),--update)

@@ -8,7 +8,8 @@
 use std::path::Path;
 
 use model::{
-    HostMode, Image, ImageId, ImageKind, ModuleId, Owner, Pid, Sample, Tables, Tid, VcpuId, VcpuState, VmId,
+    HostMode, Image, ImageId, ImageKind, ModuleId, Owner, Pid, Sample, Tables, Tid, VcpuId,
+    VcpuState, VmId,
 };
 use recording::{Recording, Writer, encode};
 
@@ -132,11 +133,15 @@ impl Host {
         }
         for mapping in &original.mappings {
             let pair = images[mapping.image.index()].zip(modules[mapping.module.index()]);
-            own.mappings
-                .extend(pair.map(|(image, module)| model::Mapping { image, module, ..*mapping }));
+            own.mappings.extend(pair.map(|(image, module)| model::Mapping {
+                image,
+                module,
+                ..*mapping
+            }));
         }
         for reading in &original.throttling {
-            own.throttling.extend(vms[reading.vm.index()].map(|vm| model::Throttling { vm, ..*reading }));
+            own.throttling
+                .extend(vms[reading.vm.index()].map(|vm| model::Throttling { vm, ..*reading }));
         }
         self.copies.push(copied);
     }

@@ -1,16 +1,20 @@
-//! How long ready-made queries take over many result rows: `cargo run --release -p query --example ten_million [ROWS]`.
+//! How long ready-made queries take over many result rows, and whether DuckDB and pandas come to the same sums:
+//! `make ten-million [ROWS=10000000]`. Without `VMSCOPE_SUMS_PYTHON`, a Python with both, only how long.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, clippy::cast_precision_loss)]
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use model::{ResultCode, ResultRow, Results, VcpuTimeRow, WindowKey};
 use object_store::local::LocalFileSystem;
 use query::{Engine, Limits, READY, Scope};
+use serde_json::Value;
 
 /// 2026-01-31 00:00 UTC.
 const START_US: i64 = 1_769_817_600_000_000;
@@ -67,6 +71,31 @@ fn store(root: &Path, n_windows: u64) {
     }
 }
 
+/// The same sums by this engine, DuckDB and pandas, cell by cell.
+async fn compare_sums(engine: &Engine, folder: &Path, python: &OsStr) {
+    const SQL: &str = "SELECT vm, state, process, sum(ns), sum(samples), count(*) FROM vcpu_time
+                       GROUP BY vm, state, process";
+    let mut rows = engine.sql(SQL, &Scope::default()).await.unwrap().rows;
+    rows.sort_by_key(|row| row.iter().map(python_text).collect::<Vec<_>>());
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/interop/sums.py");
+    let output = Command::new(python).arg(script).arg(folder).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let others: BTreeMap<String, Vec<Vec<Value>>> = serde_json::from_slice(&output.stdout).unwrap();
+    for (name, theirs) in others {
+        assert_eq!(rows, theirs, "{name}");
+        println!("{name}: the same {} sums", theirs.len());
+    }
+}
+
+/// By which the script orders rows.
+fn python_text(cell: &Value) -> String {
+    match cell {
+        Value::Null => "None".to_owned(),
+        Value::String(text) => text.clone(),
+        number => number.to_string(),
+    }
+}
+
 /// Processor time of this process so far.
 fn cpu_s() -> f64 {
     let stat = fs::read_to_string("/proc/self/stat").unwrap();
@@ -85,6 +114,9 @@ async fn main() {
     let engine = Engine::new(objects, limits).unwrap();
     let sum = engine.sql("SELECT count(*), sum(ns) FROM vcpu_time", &Scope::default()).await;
     println!("rows, sum of ns: {:?}", sum.unwrap().rows[0]);
+    if let Some(python) = std::env::var_os("VMSCOPE_SUMS_PYTHON") {
+        compare_sums(&engine, &root.path().join("results/v1/vcpu_time"), &python).await;
+    }
     let given = [
         ("from", "2026-01-31T00:00:00Z"),
         ("to", "2026-02-01T00:00:00Z"),

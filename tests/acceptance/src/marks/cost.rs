@@ -6,8 +6,8 @@ use anyhow::Context;
 
 use super::Outcome;
 use crate::overhead::{
-    COMPARED, Collector, Configuration, MOST_ABOVE_FLOOR, Measured, PERIODS, Period, RIVAL, WINDOWS,
-    find, measure,
+    COMPARED, Collector, Configuration, MOST_ABOVE_FLOOR, Measured, PERIODS, Period, RIVAL,
+    WINDOWS, find, measure,
 };
 
 /// Vmscope, perf and an empty program, at the three periods of the original.
@@ -64,9 +64,8 @@ pub(super) fn stored_and_sent(_: &Path) -> anyhow::Result<Vec<Outcome>> {
         again: false,
     });
     let measured = measure(&all)?;
-    let of = |collector| {
-        find(&measured, collector, WINDOWS.ns).context("a collector was not measured")
-    };
+    let of =
+        |collector| find(&measured, collector, WINDOWS.ns).context("a collector was not measured");
     let (recorded, sent) = (of(COMPARED)?, of(agent)?);
     Ok(vec![Outcome {
         mark: "S0.11",

@@ -129,7 +129,9 @@ pub(super) fn analysis(files: &Path) -> anyhow::Result<Vec<Outcome>> {
             let samples = crate::report(&recording, &[])?.samples();
             Ok(Outcome {
                 mark: "S0.12",
-                what: format!("analysis of a minute of {CPUS} CPUs and {vms} VMs, {samples} samples"),
+                what: format!(
+                    "analysis of a minute of {CPUS} CPUs and {vms} VMs, {samples} samples"
+                ),
                 original: "81.8 s (10 VMs)",
                 ours: format!(
                     "{seconds:.2} s of CPU time, {} MiB; results {:.1} MB per host and day",

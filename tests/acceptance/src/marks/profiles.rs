@@ -110,7 +110,7 @@ pub(super) fn bytes_per_sample(files: &Path) -> anyhow::Result<Vec<Outcome>> {
         what: "bytes per sample on disk; 60 s at 1 ms".to_owned(),
         original: "96",
         ours: format!("{bytes:.2}; {dropped} of {} samples lost", unified.samples()),
-        limit: "8; none lost",
-        pass: bytes < 8.0 && dropped == 0,
+        limit: "5; none lost",
+        pass: bytes <= 5.0 && dropped == 0,
     }])
 }

@@ -127,7 +127,8 @@ fn one_boot(
 fn agent(server: &Server) -> anyhow::Result<String> {
     let Server { port, fingerprint, .. } = server;
     let token = server.token("agent")?;
-    let address = format!("SERVER=https://10.20.0.1:{port} TOKEN={token} FINGERPRINT={fingerprint}");
+    let address =
+        format!("SERVER=https://10.20.0.1:{port} TOKEN={token} FINGERPRINT={fingerprint}");
     Ok(format!("export {address}\ncat >/run/agent <<'SCRIPT'\n{AGENT}SCRIPT\n"))
 }
 
