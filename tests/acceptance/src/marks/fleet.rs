@@ -161,18 +161,24 @@ fn analyzed(programs: &Path, store: &Path, window: &Path) -> anyhow::Result<(f64
         if let Some(status) = child.try_wait()? {
             break status;
         }
-        let pid = child.id();
-        let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
-        let children = children.unwrap_or_default();
-        let pids = children.split_whitespace().filter_map(|pid| pid.parse().ok());
-        let peak = pids.chain([pid]).filter_map(|pid| peak_memory(pid).ok()).max();
-        memory = memory.max(peak.unwrap_or(0));
+        let workers = workers(child.id()).into_iter();
+        let now: u64 = workers.chain([child.id()]).filter_map(|pid| peak_memory(pid).ok()).sum();
+        memory = memory.max(now);
         std::thread::sleep(Duration::from_millis(5));
     };
     if !status.success() {
         bail!("vmscope-server analyze failed");
     }
     Ok((cpu_of_children()? - before, memory))
+}
+
+/// The processes that any thread of one has started.
+fn workers(pid: u32) -> Vec<u32> {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let started = threads
+        .filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok())
+        .collect::<Vec<_>>();
+    started.iter().flat_map(|pids| pids.split_whitespace()).filter_map(|p| p.parse().ok()).collect()
 }
 
 /// Of this process's ended children, and of theirs, in seconds.

@@ -47,7 +47,7 @@ const STUCK: &str = "124";
 /// Seconds of this machine's time for a boot and all that is measured in it.
 const BOOT_LIMIT: u32 = 3600;
 /// This machine's time, when nothing comes: a guest that hangs while it boots says nothing.
-const SILENCE: Duration = Duration::from_secs(120);
+const SILENCE: Duration = Duration::from_secs(300);
 
 /// Measures all of them, each in a boot with its own measurement of the work alone.
 ///
