@@ -16,6 +16,8 @@ use common::{BOOT, NS, Place, Server, Window, now_ns, wait_until, window, window
 use serde_json::json;
 use ureq::SendBody;
 
+const DAY: u64 = 86_400 * NS;
+
 #[test]
 fn a_window_is_stored_and_analysed_once() {
     let place = Place::new();
@@ -74,8 +76,8 @@ fn what_is_no_window_of_this_host_is_refused_with_a_reason() {
     check(&moved, 400, "begins at another time");
     let other_boot = format!("kvm1/{}/{:020}", "f".repeat(32), 100 * NS).parse().unwrap();
     check(&Window { id: other_boot, ..good.clone() }, 400, "of another boot");
-    check(&window_at("kvm1", 100, now_ns() + 660 * NS, |_| {}), 400, "s in the future");
-    check(&window_at("kvm1", 100, now_ns() - 15 * 86_400 * NS, |_| {}), 400, "older than 14 days");
+    check(&window_at("kvm1", 100, now_ns() + 8 * DAY, |_| {}), 400, "s in the future");
+    check(&window_at("kvm1", 100, now_ns() - 15 * DAY, |_| {}), 400, "older than 14 days");
     let damaged = window_at("kvm1", 100, now_ns(), |folder| {
         fs::write(folder.join("vms.parquet"), "PAR1PAR1").unwrap();
     });
@@ -145,6 +147,37 @@ fn a_table_that_blows_up_costs_its_window() {
     wait_until("the others", || {
         place.objects("results/v1/hosts").len() + place.objects("failed/").len() == all
     });
+}
+
+/// A host's clock may be ahead of the server's, or the server's behind.
+#[test]
+fn windows_of_the_future_come_again_when_their_time_has_come() {
+    let place = Place::new();
+    let mut server = place.start("");
+    let host = server.enroll("kvm1");
+    let ahead = |start_s, by_ns| window_at("kvm1", start_s, now_ns() + by_ns, |_| {});
+    assert_eq!(server.put(&ahead(100, DAY / 48), &host).status, 201);
+    for (by_ns, seconds) in [(DAY / 20, 600..=720), (DAY, 3600..=3600)] {
+        let early = server.put(&ahead(101, by_ns), &host);
+        early.check(503, "s in the future");
+        assert_eq!(early.json()["reason"], "clock");
+        assert!(seconds.contains(&early.retry_after.unwrap()), "{early:?}");
+    }
+    assert_eq!(server.metric("vmscope_server_windows_refused_total{reason=\"clock\"}"), 2.0);
+    place.wait_for_results(1);
+    // A server whose clock was years away at its last expiry may be wrong now: it refuses nothing for its time.
+    wait_until("expiry", || !place.objects("clock/").is_empty());
+    server.kill();
+    fs::remove_dir_all(place.store().join("clock")).unwrap();
+    fs::create_dir_all(place.store().join("clock/v1")).unwrap();
+    fs::write(place.store().join("clock/v1/2020-01-01"), "").unwrap();
+    let server = place.start("");
+    for window in [ahead(102, 8 * DAY), window_at("kvm1", 102, now_ns() - 15 * DAY, |_| {})] {
+        server.put(&window, &host).check(503, "clock may be wrong");
+    }
+    assert_eq!(server.metric("vmscope_server_clock_doubted"), 1.0);
+    assert!(place.objects("refused/").is_empty());
+    assert_eq!(server.put(&window("kvm1", 103), &host).status, 201);
 }
 
 #[test]

@@ -172,17 +172,27 @@ fn answer(mut response: Response<Body>, max_bytes: u64) -> Result<Answer, HttpEr
     Ok(Answer { status: response.status().as_u16(), text, retry_after })
 }
 
+/// An error's JSON.
+#[derive(serde::Deserialize)]
+struct ErrorReply {
+    error: String,
+    #[serde(default)]
+    reason: Option<String>,
+}
+
 /// The reason in an error's JSON; else the beginning of what was answered.
 pub(crate) fn reason(answer: &Answer) -> String {
-    #[derive(serde::Deserialize)]
-    struct Error {
-        error: String,
-    }
-    let text = match serde_json::from_str::<Error>(&answer.text) {
-        Ok(Error { error }) => error,
+    let text = match serde_json::from_str::<ErrorReply>(&answer.text) {
+        Ok(ErrorReply { error, .. }) => error,
         Err(_) => answer.text.clone(),
     };
     text.chars().take(300).filter(|c| !c.is_control()).collect()
+}
+
+/// Whether a window is not taken because a clock is wrong: the others may be taken.
+pub(crate) fn is_about_clocks(answer: &Answer) -> bool {
+    let reply = serde_json::from_str::<ErrorReply>(&answer.text);
+    reply.is_ok_and(|reply| reply.reason.as_deref() == Some("clock"))
 }
 
 #[cfg(test)]

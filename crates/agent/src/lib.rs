@@ -43,12 +43,13 @@ pub use user::{User, login};
 /// For tests that feed bytes.
 #[doc(hidden)]
 pub mod fuzzing {
-    use crate::http::{Answer, certificates, reason};
+    use crate::http::{Answer, certificates, is_about_clocks, reason};
 
     /// What is read of a server's answer, whatever it was asked.
     pub fn server_said(text: &str) {
         let answer = Answer { status: 200, text: text.to_owned(), retry_after: None };
         assert!(reason(&answer).chars().all(|c| !c.is_control()));
+        is_about_clocks(&answer);
         if let Some(token) = crate::enroll::host_token(&answer) {
             assert!(token.bytes().all(|byte| byte.is_ascii_graphic()));
         }

@@ -48,6 +48,8 @@ pub(crate) struct Metrics {
     pub(crate) uncovered_ns: Number,
     pub(crate) spool_bytes: Number,
     pub(crate) spool_windows: Number,
+    /// Of those, what the server takes later, because a clock is wrong.
+    pub(crate) put_off: Number,
     pub(crate) unfinished: Number,
     pub(crate) send_failures: Number,
     pub(crate) reload_failures: Number,
@@ -95,6 +97,7 @@ impl Metrics {
         let gauges = [
             ("spool_bytes", "Bytes of windows that wait to be sent.", &self.spool_bytes),
             ("spool_windows", "Windows that wait to be sent.", &self.spool_windows),
+            ("put_off_windows", "Windows that a wrong clock keeps from being sent.", &self.put_off),
             ("unfinished_windows", "Windows that wait to be finished.", &self.unfinished),
         ];
         for (name, help, n) in gauges {

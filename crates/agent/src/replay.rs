@@ -300,7 +300,7 @@ impl<F: Fn() -> bool> Sender<'_, F> {
                     Outcome::Later(_) if matches!(answer.status, 401 | 403 | 404) => {
                         return Err(crate::enroll::refused(&self.replay.server, &answer));
                     }
-                    Outcome::Later(asked) => {
+                    Outcome::Later(asked) | Outcome::OtherClock(asked) => {
                         lock(sum).put_off += 1;
                         asked
                     }

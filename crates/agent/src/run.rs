@@ -148,7 +148,9 @@ impl Shared {
 }
 
 fn start_threads(state: &State, shared: &Shared) -> Result<JoinHandle<()>, RunError> {
-    let spool = Spool::open(state.spool())?;
+    let boot = host::machine::boot_id(&Roots::default().proc);
+    let boots = boot.map_or(Vec::new(), |boot| state.boots(boot));
+    let spool = Spool::open(state.spool(), &boots)?;
     let mut finisher = Finisher {
         naming: Naming::new(Roots::default().proc, Vec::new(), symbols::Store::default_path()),
         spool: spool.clone(),
@@ -159,7 +161,7 @@ fn start_threads(state: &State, shared: &Shared) -> Result<JoinHandle<()>, RunEr
     let sender = Sender {
         state: state.clone(),
         spool,
-        refused: Spool::open(state.refused())?,
+        refused: Spool::open(state.refused(), &boots)?,
         server: Arc::clone(&shared.server),
         metrics: Arc::clone(&shared.metrics),
         bell: Arc::clone(&shared.bell),

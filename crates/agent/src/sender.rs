@@ -1,11 +1,14 @@
-//! Sends what lies in the spool, the newest first: what happens now is worth most.
+//! Sends what lies in the spool, the newest first: what happens now is worth most. Windows that the server does not take yet
+//! because a clock is wrong keep no others waiting.
 
+use std::collections::BTreeMap;
 use std::fs::File;
+use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::backoff::{delay, random};
-use crate::http::{Answer, HttpError, Server, reason};
+use crate::http::{Answer, HttpError, Server, is_about_clocks, reason};
 use crate::log::{chain, line};
 use crate::metrics::Metrics;
 use crate::spool::{Spool, Spooled};
@@ -15,6 +18,8 @@ use crate::state::{self, State, StateError};
 const REFUSED_BYTES: u64 = 64 << 20;
 /// To look at the spool though nobody rang.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
+/// A window is put off for so long at most.
+const LONGEST_PUT_OFF: Duration = Duration::from_secs(3600);
 
 /// Wakes the sender.
 #[derive(Debug, Default)]
@@ -99,12 +104,15 @@ pub(crate) enum Outcome {
     Refused,
     /// Another time.
     Later(Option<Duration>),
+    /// The same, for this window only.
+    OtherClock(Option<Duration>),
 }
 
 pub(crate) fn outcome(answer: &Answer) -> Outcome {
     match answer.status {
         200 | 201 => Outcome::Stored,
         400 | 413 => Outcome::Refused,
+        503 if is_about_clocks(answer) => Outcome::OtherClock(answer.retry_after),
         _ => Outcome::Later(answer.retry_after),
     }
 }
@@ -129,19 +137,27 @@ struct Connection {
     token: String,
 }
 
+/// What the sender knows of a server.
+#[derive(Debug, Default)]
+struct Known {
+    connection: Option<Connection>,
+    /// Windows that it does not take before then.
+    put_off: BTreeMap<PathBuf, Instant>,
+}
+
 impl Sender {
     /// Sends until the end.
     pub(crate) fn run(&self) {
-        let (mut connection, mut failures, mut pause) = (None, 0_u32, None);
+        let (mut known, mut failures, mut pause) = (Known::default(), 0_u32, None);
         loop {
             let woken = self.bell.wait(pause.unwrap_or(LOOK_EVERY), pause.is_some());
             match woken {
                 Woken::Over => return,
-                Woken::NewServer => (connection, failures) = (None, 0),
+                Woken::NewServer => (known, failures) = (Known::default(), 0),
                 Woken::Usual => {}
             }
             pause = None;
-            match self.send_all(&mut connection) {
+            match self.send_all(&mut known) {
                 Ok(()) if 0 < failures => {
                     line("sending works again");
                     failures = 0;
@@ -159,7 +175,7 @@ impl Sender {
                         ));
                     }
                     // The server, or what it knows us by, may have changed.
-                    connection = None;
+                    known.connection = None;
                     pause = Some(wait);
                 }
             }
@@ -167,22 +183,22 @@ impl Sender {
     }
 
     /// Sends window after window. An error: why not, and how long the server wants to be left alone.
-    fn send_all(
-        &self,
-        connection: &mut Option<Connection>,
-    ) -> Result<(), (SendError, Option<Duration>)> {
+    fn send_all(&self, known: &mut Known) -> Result<(), (SendError, Option<Duration>)> {
         let url = self.server.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let Some(url) = url else { return Ok(()) };
         loop {
-            let mut contents = self.spool.contents().map_err(|error| (error.into(), None))?;
+            let contents = self.spool.contents().map_err(|error| (error.into(), None))?;
             self.metrics.spool_bytes.set(contents.bytes());
             self.metrics.spool_windows.set(contents.0.len() as u64);
-            let Some(window) = contents.0.pop() else { return Ok(()) };
-            if connection.is_none() {
-                *connection = Some(self.connect(&url).map_err(|error| (error, None))?);
+            let now = Instant::now();
+            known.put_off.retain(|path, until| now < *until && path.exists());
+            self.metrics.put_off.set(known.put_off.len() as u64);
+            let is_due = |window: &&Spooled| !known.put_off.contains_key(&window.path);
+            let Some(window) = contents.0.iter().rev().find(is_due) else { return Ok(()) };
+            if known.connection.is_none() {
+                known.connection = Some(self.connect(&url).map_err(|error| (error, None))?);
             }
-            let Some(connected) = connection.as_ref() else { return Ok(()) };
-            self.send(connected, &window)?;
+            self.send(known, window)?;
             // A new server or the end is looked at before the next one.
             if self.bell.state().is_over || self.bell.state().is_new_server {
                 return Ok(());
@@ -199,9 +215,10 @@ impl Sender {
 
     fn send(
         &self,
-        connection: &Connection,
+        known: &mut Known,
         window: &Spooled,
     ) -> Result<(), (SendError, Option<Duration>)> {
+        let Some(connection) = &known.connection else { return Ok(()) };
         // It may have made room for a newer one.
         let Ok(file) = File::open(&window.path) else { return Ok(()) };
         let path = format!("/v1/windows/{}/{}", window.boot, window.start);
@@ -222,6 +239,14 @@ impl Sender {
                 self.spool.set_aside(window, &self.refused).map_err(failed)?;
                 self.refused.make_room(REFUSED_BYTES).map_err(failed)?;
                 self.metrics.windows_refused.add(1);
+            }
+            Outcome::OtherClock(asked) => {
+                if known.put_off.is_empty() {
+                    let name = format!("{}-{}", window.boot, window.start);
+                    line(&format!("window {name} is sent again later: {}", reason(&answer)));
+                }
+                let wait = asked.unwrap_or(LOOK_EVERY).min(LONGEST_PUT_OFF);
+                known.put_off.insert(window.path.clone(), Instant::now() + wait);
             }
             Outcome::Later(asked) => {
                 let (status, reason) = (answer.status, reason(&answer));
@@ -247,6 +272,10 @@ mod test {
         [400, 413].into_iter().for_each(|status| check(status, Outcome::Refused));
         let others = [100, 202, 204, 302, 401, 403, 404, 408, 409, 429, 500, 503];
         others.into_iter().for_each(|status| check(status, later));
+        let text =
+            "{\"error\": \"it begins 4000 s in the future\", \"reason\": \"clock\"}".to_owned();
+        let answer = Answer { status: 503, text, retry_after: None };
+        assert_eq!(outcome(&answer), Outcome::OtherClock(None));
     }
 
     #[test]

@@ -144,8 +144,8 @@ fn sender(server: &Server, folder: &Path, windows: u64) -> Arc<Sender> {
         std::fs::write(state.spool().join(name), vec![7; 100_000]).unwrap();
     }
     Arc::new(Sender {
-        spool: Spool::open(state.spool()).unwrap(),
-        refused: Spool::open(state.refused()).unwrap(),
+        spool: Spool::open(state.spool(), &[]).unwrap(),
+        refused: Spool::open(state.refused(), &[]).unwrap(),
         state,
         server: Arc::new(Mutex::new(Some(server.url.clone()))),
         metrics: Arc::<Metrics>::default(),
@@ -191,6 +191,37 @@ fn windows_are_removed_when_the_server_has_them() {
     wait_until("one was refused", || sender.metrics.windows_refused.get() == 1);
     wait_until("the last one is sent", || sender.metrics.windows_sent.get() == 2);
     assert_eq!(sender.refused.contents().unwrap().0.len(), 1);
+    sender.bell.end();
+    thread.join().unwrap();
+}
+
+/// A clock was wrong for a while: its windows keep no others waiting.
+#[test]
+fn windows_of_the_future_are_sent_when_their_time_has_come() {
+    let folder = tempfile::tempdir().unwrap();
+    let ahead = "{\"error\": \"it begins 4000 s in the future\", \"reason\": \"clock\"}";
+    let server = serve(vec![
+        ("503 Service Unavailable", "Retry-After: 1\r\n", ahead),
+        ("201 Created", "", ""),
+        ("201 Created", "", ""),
+        ("201 Created", "", ""),
+    ]);
+    let sender = sender(&server, folder.path(), 3);
+    let thread = {
+        let sender = Arc::clone(&sender);
+        std::thread::spawn(move || sender.run())
+    };
+    sender.bell.ring();
+    wait_until("the others are sent", || sender.metrics.windows_sent.get() == 2);
+    wait_until("one waits", || sender.metrics.put_off.get() == 1);
+    assert_eq!(sender.metrics.send_failures.get(), 0);
+    wait_until("its time comes", || {
+        sender.bell.ring();
+        sender.spool.contents().unwrap().0.is_empty()
+    });
+    let asked: Vec<_> = server.asked.try_iter().map(|asked| asked.line).collect();
+    let starts = [2, 1, 0, 2].map(|start| format!("{start:020} "));
+    assert!(asked.iter().zip(&starts).all(|(line, start)| line.contains(start)), "{asked:?}");
     sender.bell.end();
     thread.join().unwrap();
 }

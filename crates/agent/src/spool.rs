@@ -2,10 +2,12 @@
 //!
 //! A window's file is named by its boot and its start, as the server knows it: `BOOT-START.window`. It gets its name when all
 //! of it is on disk. So whatever ends the agent leaves whole files, and those without their name, which are removed.
+//!
+//! The oldest is the one of the earliest boot with the least start. No wall clock is asked: it may have jumped.
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::sync::Arc;
 
 use model::Header;
 use recording::window;
@@ -18,16 +20,18 @@ const ENDING: &str = "window";
 #[derive(Debug, Clone)]
 pub(crate) struct Spool {
     folder: PathBuf,
+    /// Boots of this host in their order.
+    boots: Arc<[String]>,
 }
 
 /// A window in it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Spooled {
-    /// When it was put there.
-    pub(crate) time: SystemTime,
+    /// Which one of the host's boots; `None`: an earlier one.
+    number: Option<usize>,
+    pub(crate) boot: String,
     /// Sorts like time within a boot.
     pub(crate) start: String,
-    pub(crate) boot: String,
     pub(crate) bytes: u64,
     pub(crate) path: PathBuf,
 }
@@ -43,9 +47,9 @@ impl Contents {
 }
 
 impl Spool {
-    /// The folder, without what a killed agent left half written.
-    pub(crate) fn open(folder: PathBuf) -> Result<Self, StateError> {
-        let spool = Self { folder };
+    /// The folder, without what a killed agent left half written. `boots` are the host's, in their order.
+    pub(crate) fn open(folder: PathBuf, boots: &[String]) -> Result<Self, StateError> {
+        let spool = Self { folder, boots: boots.into() };
         for entry in spool.entries()? {
             if entry.extension().is_some_and(|ending| ending == "tmp") {
                 fs::remove_file(&entry)
@@ -63,7 +67,8 @@ impl Spool {
 
     /// What lies there now.
     pub(crate) fn contents(&self) -> Result<Contents, StateError> {
-        let mut windows: Vec<_> = self.entries()?.iter().filter_map(|path| spooled(path)).collect();
+        let entries = self.entries()?;
+        let mut windows: Vec<_> = entries.iter().filter_map(|path| self.spooled(path)).collect();
         windows.sort();
         Ok(Contents(windows))
     }
@@ -106,6 +111,21 @@ impl Spool {
         let entries = fs::read_dir(&self.folder).map_err(failed)?;
         entries.map(|entry| Ok(entry.map_err(failed)?.path())).collect()
     }
+
+    /// A window's file; `None`: it is something else.
+    fn spooled(&self, path: &Path) -> Option<Spooled> {
+        let is_window = path.extension().is_some_and(|ending| ending == ENDING);
+        let (boot, start) = path.file_stem()?.to_str()?.split_once('-')?;
+        let metadata = path.symlink_metadata().ok().filter(|metadata| metadata.is_file())?;
+        window::WindowId::parse("any", boot, start).ok().filter(|_| is_window)?;
+        Some(Spooled {
+            number: self.boots.iter().position(|known| known == boot),
+            boot: boot.to_owned(),
+            start: start.to_owned(),
+            bytes: metadata.len(),
+            path: path.to_owned(),
+        })
+    }
 }
 
 /// Packs a finished recording and removes its folder.
@@ -116,34 +136,15 @@ pub(crate) fn pack(folder: &Path, to: &Path) -> Result<u64, recording::Error> {
     Ok(bytes)
 }
 
-/// A window's file; `None`: it is something else.
-fn spooled(path: &Path) -> Option<Spooled> {
-    let is_window = path.extension().is_some_and(|ending| ending == ENDING);
-    let (boot, start) = path.file_stem()?.to_str()?.split_once('-')?;
-    let metadata = path.symlink_metadata().ok().filter(|metadata| metadata.is_file())?;
-    window::WindowId::parse("any", boot, start).ok().filter(|_| is_window)?;
-    Some(Spooled {
-        time: metadata.modified().ok()?,
-        start: start.to_owned(),
-        boot: boot.to_owned(),
-        bytes: metadata.len(),
-        path: path.to_owned(),
-    })
-}
-
 #[cfg(test)]
 mod test {
-    use std::time::Duration;
-
     use super::*;
 
-    const BOOT: &str = "0123456789abcdef0123456789abcdef";
+    const BOOT: &str = "fedcba9876543210fedcba9876543210";
+    const NEXT: &str = "0123456789abcdef0123456789abcdef";
 
-    fn put(folder: &Path, start: u64, bytes: usize, age_s: u64) {
-        let path = folder.join(format!("{BOOT}-{start:020}.window"));
-        fs::write(&path, vec![0; bytes]).unwrap();
-        let time = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000 - age_s);
-        fs::File::options().write(true).open(&path).unwrap().set_modified(time).unwrap();
+    fn put(folder: &Path, boot: &str, start: u64, bytes: usize) {
+        fs::write(folder.join(format!("{boot}-{start:020}.window")), vec![0; bytes]).unwrap();
     }
 
     fn starts(spool: &Spool) -> Vec<u64> {
@@ -152,22 +153,24 @@ mod test {
     }
 
     #[test]
-    fn the_oldest_make_room_and_nothing_else_is_touched() {
+    fn the_oldest_make_room_whatever_the_clock_says() {
         let folder = tempfile::tempdir().unwrap();
-        // A boot later its starts are smaller.
-        put(folder.path(), 900, 100, 30);
-        put(folder.path(), 5, 100, 20);
-        put(folder.path(), 6, 100, 20);
+        // Their times of change are in the opposite order: the clock was put back, and one was recovered late.
+        put(folder.path(), NEXT, 6, 100);
+        put(folder.path(), NEXT, 5, 100);
+        put(folder.path(), BOOT, 900, 100);
+        put(folder.path(), &"f".repeat(32), 901, 100);
         for other in ["notes.txt", "x-1.window", &format!("{BOOT}-7.window")] {
             fs::write(folder.path().join(other), "").unwrap();
         }
         fs::write(folder.path().join(format!("{BOOT}-00000000000000000008.window.tmp")), "")
             .unwrap();
-        let spool = Spool::open(folder.path().to_owned()).unwrap();
-        assert_eq!(starts(&spool), [900, 5, 6]);
-        assert_eq!(spool.contents().unwrap().bytes(), 300);
-        assert_eq!(spool.make_room(300).unwrap(), 0);
-        assert_eq!(spool.make_room(250).unwrap(), 1);
+        let boots = [BOOT, NEXT].map(str::to_owned);
+        let spool = Spool::open(folder.path().to_owned(), &boots).unwrap();
+        assert_eq!(starts(&spool), [901, 900, 5, 6]);
+        assert_eq!(spool.contents().unwrap().bytes(), 400);
+        assert_eq!(spool.make_room(400).unwrap(), 0);
+        assert_eq!(spool.make_room(250).unwrap(), 2);
         assert_eq!(starts(&spool), [5, 6]);
         assert_eq!(spool.make_room(0).unwrap(), 2);
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3, "the half written one is gone");
@@ -176,8 +179,8 @@ mod test {
     #[test]
     fn windows_are_set_aside() {
         let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
-        put(folders[0].path(), 1, 10, 0);
-        let [from, to] = folders.each_ref().map(|f| Spool::open(f.path().to_owned()).unwrap());
+        put(folders[0].path(), BOOT, 1, 10);
+        let [from, to] = folders.each_ref().map(|f| Spool::open(f.path().to_owned(), &[]).unwrap());
         let window = from.contents().unwrap().0.remove(0);
         from.set_aside(&window, &to).unwrap();
         assert_eq!((starts(&from), starts(&to)), (vec![], vec![1]));

@@ -4,6 +4,7 @@
 //!  STATE/ca.pem       the server's certificate authority
 //!  STATE/host-token   what the server knows this host by, mode 0600
 //!  STATE/host         its name in the fleet
+//!  STATE/boots        this host's last boots in their order
 //!  STATE/windows/     recordings that are being made
 //!  STATE/spool/       windows that wait to be sent
 //!  STATE/refused/     windows that the server does not want, and why
@@ -14,6 +15,12 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use model::BootId;
+
+use crate::log::{chain, line};
+
+/// Boots that are remembered: windows of earlier ones are the oldest.
+const MAX_BOOTS: usize = 256;
 /// Longest of its small files.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
@@ -72,6 +79,23 @@ impl State {
     pub(crate) fn host(&self) -> PathBuf {
         self.root.join("host")
     }
+
+    /// This host's boots, as far as an agent has seen them, and the current one, which is remembered.
+    pub(crate) fn boots(&self, current: BootId) -> Vec<String> {
+        let (path, current) = (self.root.join("boots"), current.to_string());
+        let known = read(&path).unwrap_or_default();
+        let mut boots: Vec<_> = known.lines().map(str::to_owned).collect();
+        if boots.last() == Some(&current) {
+            return boots;
+        }
+        boots.push(current);
+        boots.drain(..boots.len().saturating_sub(MAX_BOOTS));
+        if let Err(error) = write(&path, &boots.join("\n")) {
+            // A full disk is no reason not to start: only the order of windows is at stake.
+            line(&chain(&error));
+        }
+        boots
+    }
 }
 
 /// Reads a small file.
@@ -109,6 +133,23 @@ mod test {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
+
+    #[test]
+    fn boots_are_remembered_in_their_order() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = State::create(folder.path()).unwrap();
+        let names = |boots: &[u8]| -> Vec<String> {
+            boots.iter().map(|n| BootId([*n; 16]).to_string()).collect()
+        };
+        let check = |current, expected: Vec<String>| {
+            assert_eq!(state.boots(BootId([current; 16])), expected);
+        };
+        check(9, names(&[9]));
+        check(9, names(&[9]));
+        check(3, names(&[9, 3]));
+        (0..=255).for_each(|n| drop(state.boots(BootId([n; 16]))));
+        assert_eq!(state.boots(BootId([9; 16])).len(), MAX_BOOTS);
+    }
 
     #[test]
     fn its_files_are_its_owners() {

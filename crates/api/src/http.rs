@@ -21,6 +21,14 @@ pub enum Role {
 pub struct ErrorReply {
     /// One sentence, lower case, no full stop.
     pub error: String,
+    /// Of a window that was not taken: the `reason` of the metric `windows_refused_total`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+impl ErrorReply {
+    /// The reason of a window that is not taken because the host's or the server's clock is wrong. Other windows may be.
+    pub const CLOCK: &str = "clock";
 }
 
 /// A host asks to be known.

@@ -94,7 +94,14 @@ impl Server {
     pub(crate) async fn compact_for_ever(self: Arc<Self>) {
         loop {
             tokio::time::sleep(COMPACT_EVERY).await;
-            if let Err(error) = self.compact(Utc::now()).await {
+            let now = Utc::now();
+            let compacted = match self.believes(now.date_naive()).await {
+                // By a wrong clock all results would be old, and lose their details.
+                Ok(false) => continue,
+                Ok(true) => self.compact(now).await,
+                Err(error) => Err(error.into()),
+            };
+            if let Err(error) = compacted {
                 self.metrics.store_error("compact");
                 log(&format!("failed to pack results: {error}"));
             }

@@ -16,6 +16,7 @@ mod auth;
 mod by_hand;
 mod compact;
 mod config;
+mod expire;
 mod http;
 mod metrics;
 mod names;
@@ -49,9 +50,9 @@ pub use query::Scope;
 pub use worker::serve as serve_worker;
 
 use analyze::Queue;
-use auth::{Auth, unix_s};
+use auth::Auth;
+use expire::Doubt;
 use metrics::Metrics;
-use names::{FAILED, RAW, RESULTS, day_of};
 use receive::Receiver;
 use refused::Refused;
 use store::Store;
@@ -63,7 +64,6 @@ const MAX_CONNECTIONS: usize = 4096;
 const HEADER_TIME: Duration = Duration::from_secs(10);
 /// For what is being answered when the server is told to stop.
 const STOP_TIME: Duration = Duration::from_secs(30);
-const EXPIRE_EVERY: Duration = Duration::from_secs(3600);
 
 /// Everything that the parts share.
 #[derive(Debug)]
@@ -75,6 +75,7 @@ struct Server {
     receiver: Receiver,
     refused: Refused,
     queue: Queue,
+    doubt: Doubt,
     engine: Engine,
     metrics: Metrics,
 }
@@ -99,6 +100,7 @@ impl Server {
             identity: Identity::open(&config)?,
             refused: Refused::new(store.clone()),
             queue: Queue::default(),
+            doubt: Doubt::default(),
             engine: Engine::new(store.objects(), limits)?,
             metrics: Metrics::new(),
             receiver,
@@ -111,32 +113,6 @@ impl Server {
         match self.config.workers {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
             workers => workers,
-        }
-    }
-
-    /// Removes what has been kept long enough.
-    async fn expire(&self) -> object_store::Result<()> {
-        let today = day_of(unix_s().saturating_mul(1_000_000_000));
-        let (raw, results) = (self.config.raw_days.into(), self.config.result_days.into());
-        let mut removed = refused::expire(&self.store, RAW, today, raw).await?;
-        removed += refused::expire(&self.store, FAILED, today, raw).await?;
-        for table in self.store.prefixes(RESULTS).await? {
-            removed += refused::expire(&self.store, table.as_ref(), today, results).await?;
-        }
-        removed += refused::expire(&self.store, query::packs::LISTS, today, results).await?;
-        removed += self.refused.expire(today).await?;
-        self.metrics.objects_expired.inc_by(removed);
-        Ok(())
-    }
-
-    async fn expire_for_ever(self: Arc<Self>) {
-        loop {
-            if let Err(error) = self.expire().await {
-                self.metrics.store_error("expire");
-                log(&format!("failed to remove old objects: {error}"));
-            }
-            self.store.clean();
-            tokio::time::sleep(EXPIRE_EVERY).await;
         }
     }
 

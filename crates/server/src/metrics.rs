@@ -32,6 +32,7 @@ pub(crate) struct Metrics {
     store_errors: Family<Reason, Counter>,
     denied: Family<Reason, Counter>,
     pub(crate) objects_expired: Counter,
+    pub(crate) clock_doubted: Gauge,
     pub(crate) packs: Counter,
     pub(crate) receiving: Gauge,
 }
@@ -53,6 +54,7 @@ impl Metrics {
             store_errors: Family::default(),
             denied: Family::default(),
             objects_expired: Counter::default(),
+            clock_doubted: Gauge::default(),
             packs: Counter::default(),
             receiving: Gauge::default(),
             registry: Registry::default(),
@@ -84,6 +86,8 @@ impl Metrics {
         registry.register("denied", "Requests denied, by reason", m.denied.clone());
         let help = "Objects removed because they expired";
         registry.register("objects_expired", help, m.objects_expired.clone());
+        let help = "1: the clock may be wrong, and nothing expires";
+        registry.register("clock_doubted", help, m.clock_doubted.clone());
         registry.register("packs", "Packs of results made", m.packs.clone());
         registry.register("receiving", "Windows being received", m.receiving.clone());
         Self { registry, ..metrics }

@@ -14,6 +14,8 @@ pub(crate) const RESULTS: &str = "results/v1";
 pub(crate) const REFUSED: &str = "refused/v1";
 /// Windows that are stored and could not be analysed, and why.
 pub(crate) const FAILED: &str = "failed/v1";
+/// The last day whose clock was believed.
+pub(crate) const CLOCK: &str = "clock/v1";
 /// Who may do what.
 pub(crate) const AUTH: &str = "auth";
 /// Hosts' tokens.

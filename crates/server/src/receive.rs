@@ -5,10 +5,12 @@
 //!    |  too many: 429         |  no: 400, set aside              |  errors: 503
 //! ```
 
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use api::http::ErrorReply;
 use axum::body::BodyDataStream;
 use futures_util::StreamExt;
 use recording::window::{HostName, WindowId};
@@ -28,9 +30,13 @@ const SILENCE: Duration = Duration::from_secs(20);
 /// For a whole body, and for the store to take it.
 const BODY_TIME: Duration = Duration::from_secs(600);
 const STORE_TIME: Duration = Duration::from_secs(90);
-/// How far a host's clock may be ahead.
-const FUTURE_S: u64 = 600;
 const DAY_S: u64 = 86_400;
+/// How far a host's clock may be ahead. What is further ahead is taken when its time has come.
+const AHEAD_S: u64 = 3600;
+/// What is further ahead than this is never taken.
+const FUTURE_S: u64 = 7 * DAY_S;
+/// When to try a window again that is not taken because of a clock: clocks are set meanwhile.
+const CLOCK_S: RangeInclusive<u64> = 60..=3600;
 /// A window's length at most.
 const MAX_LENGTH_S: u64 = 3600;
 const NS: u64 = 1_000_000_000;
@@ -47,6 +53,9 @@ pub(crate) enum ReceiveError {
     Busy,
     #[error("the window did not arrive completely")]
     Broken,
+    /// One of two clocks is wrong: later, in so many seconds.
+    #[error("{text}")]
+    Clock { text: String, seconds: u32 },
     #[error("{0}")]
     Unavailable(String),
 }
@@ -59,6 +68,7 @@ impl ReceiveError {
             Self::TooLarge(_) => "large",
             Self::Busy => "busy",
             Self::Broken => "broken",
+            Self::Clock { .. } => ErrorReply::CLOCK,
             Self::Unavailable(_) => "unavailable",
         }
     }
@@ -155,33 +165,40 @@ impl Server {
             tokio::task::spawn_blocking(move || worker::run(Task::Check, &host, file, &scratch))
                 .await;
         match checked.map_err(|error| failed(error.into()))? {
-            Ok(outcome) => self.placed(id, &outcome.facts),
+            Ok(outcome) => {
+                let window = placed(id, &outcome.facts)?;
+                self.check_time(outcome.facts.start_unix_ns / NS).await?;
+                Ok(window)
+            }
             Err(WorkerError::Failed(text)) => Err(ReceiveError::Unavailable(text)),
             Err(error) => Err(refused("damaged", error.to_string())),
         }
     }
 
-    /// The window's place in time, if it is the one it is said to be, and of a time that is stored.
-    fn placed(&self, id: &WindowId, facts: &Facts) -> Result<DayWindow, ReceiveError> {
-        if facts.boot() != Some(id.boot) {
-            return Err(refused("identity", "its recording is of another boot".to_owned()));
+    /// Whether the window is of a time that is stored. Of two clocks that differ either may be wrong: a window is refused for
+    /// good only by a clock that is believed.
+    async fn check_time(&self, start: u64) -> Result<(), ReceiveError> {
+        let now = unix_s();
+        let (ahead, age) = (start.saturating_sub(now), now.saturating_sub(start));
+        let is_old = u64::from(self.config.raw_days) * DAY_S < age;
+        if ahead <= AHEAD_S && !is_old {
+            return Ok(());
         }
-        if facts.start() != id.start {
-            return Err(refused("identity", "its recording begins at another time".to_owned()));
+        if ahead <= FUTURE_S && !is_old {
+            let text = format!("it begins {ahead} s in the future: set the host's clock");
+            return Err(other_clock(text, ahead - AHEAD_S));
         }
-        if MAX_LENGTH_S * NS < facts.end_ns.saturating_sub(facts.start().0) {
-            return Err(refused("length", format!("it is longer than {MAX_LENGTH_S} s")));
+        match self.believes(day_of(now.saturating_mul(NS))).await {
+            Ok(false) => {
+                let text = "the server's clock may be wrong: set it, or see its journal".to_owned();
+                Err(other_clock(text, *CLOCK_S.end()))
+            }
+            Ok(true) if is_old => {
+                Err(refused("old", format!("it is older than {} days", self.config.raw_days)))
+            }
+            Ok(true) => Err(refused("future", format!("it begins {ahead} s in the future"))),
+            Err(error) => Err(ReceiveError::Unavailable(format!("the store failed: {error}"))),
         }
-        let (now, start) = (unix_s(), facts.start_unix_ns / NS);
-        if now + FUTURE_S < start {
-            return Err(refused("future", format!("it begins {} s in the future", start - now)));
-        }
-        let oldest = now.saturating_sub(u64::from(self.config.raw_days) * DAY_S);
-        if start < oldest {
-            let text = format!("it is older than {} days", self.config.raw_days);
-            return Err(refused("old", text));
-        }
-        Ok(DayWindow { day: day_of(facts.start_unix_ns), id: id.clone() })
     }
 
     async fn keep(
@@ -225,6 +242,25 @@ impl Server {
             Err(_) => self.metrics.store_error("refused"),
         }
     }
+}
+
+/// The window's day and name, if it is the one that it is said to be.
+fn placed(id: &WindowId, facts: &Facts) -> Result<DayWindow, ReceiveError> {
+    if facts.boot() != Some(id.boot) {
+        return Err(refused("identity", "its recording is of another boot".to_owned()));
+    }
+    if facts.start() != id.start {
+        return Err(refused("identity", "its recording begins at another time".to_owned()));
+    }
+    if MAX_LENGTH_S * NS < facts.end_ns.saturating_sub(facts.start().0) {
+        return Err(refused("length", format!("it is longer than {MAX_LENGTH_S} s")));
+    }
+    Ok(DayWindow { day: day_of(facts.start_unix_ns), id: id.clone() })
+}
+
+fn other_clock(text: String, seconds: u64) -> ReceiveError {
+    let seconds = seconds.clamp(*CLOCK_S.start(), *CLOCK_S.end());
+    ReceiveError::Clock { text, seconds: u32::try_from(seconds).unwrap_or(u32::MAX) }
 }
 
 fn refused(reason: &'static str, text: String) -> ReceiveError {

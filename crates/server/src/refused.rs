@@ -12,14 +12,14 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use crate::auth::{hex, unix_s};
-use crate::names::{REFUSED, day_of, day_of_prefix};
+use crate::names::{REFUSED, day_of};
 use crate::store::{Created, Store};
 
 /// Windows that are kept: of a host each day, and of all.
 const MAX_OF_HOST: u32 = 10;
 const MAX_OF_DAY: u32 = 500;
 /// Days that they are kept.
-const DAYS: u64 = 7;
+pub(crate) const DAYS: u64 = 7;
 
 /// How many are kept since midnight.
 #[derive(Debug, Default)]
@@ -82,28 +82,6 @@ impl Refused {
         today.all += 1;
         true
     }
-
-    /// Removes what has been kept long enough: how many objects.
-    pub(crate) async fn expire(&self, today: NaiveDate) -> object_store::Result<u64> {
-        expire(&self.store, REFUSED, today, DAYS).await
-    }
-}
-
-/// Removes what lies under `parent` and is older than so many days.
-pub(crate) async fn expire(
-    store: &Store,
-    parent: &str,
-    today: NaiveDate,
-    days: u64,
-) -> object_store::Result<u64> {
-    let mut removed = 0;
-    let Some(first) = today.checked_sub_days(chrono::Days::new(days)) else { return Ok(0) };
-    for prefix in store.prefixes(parent).await? {
-        if day_of_prefix(&prefix).is_some_and(|day| day < first) {
-            removed += store.delete_all(&prefix).await?;
-        }
-    }
-    Ok(removed)
 }
 
 fn hash(file: &FilePath) -> std::io::Result<String> {
@@ -146,8 +124,8 @@ mod test {
         assert!(refused.keep(&id("b", 0), &dir.path().join("file"), "reason").await.unwrap());
         assert_eq!(refused.store.list(REFUSED).await.unwrap().len(), 22);
         let today = day_of(unix_s() * 1_000_000_000);
-        assert_eq!(refused.expire(today).await.unwrap(), 0);
-        let later = today.checked_add_days(chrono::Days::new(DAYS + 1)).unwrap();
-        assert_eq!(refused.expire(later).await.unwrap(), 22);
+        let left = async |today| refused.store.remove_old(REFUSED, today, DAYS).await.unwrap();
+        assert_eq!(left(today).await, 0);
+        assert_eq!(left(today + chrono::Days::new(DAYS + 1)).await, 22);
     }
 }

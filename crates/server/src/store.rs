@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use chrono::{Days, NaiveDate};
 use futures_util::TryStreamExt;
 use object_store::aws::AmazonS3Builder;
 use object_store::local::LocalFileSystem;
@@ -24,6 +25,8 @@ use object_store::{
 };
 use tokio::sync::Semaphore;
 use url::Url;
+
+use crate::names::day_of_prefix;
 
 /// For one request to a service.
 const REQUEST_TIME: Duration = Duration::from_secs(30);
@@ -226,6 +229,23 @@ impl Store {
                 Ok(())
             })
             .await?;
+        }
+        Ok(removed)
+    }
+
+    /// Removes what lies under `parent` and is of days before the last so many: how many objects.
+    pub(crate) async fn remove_old(
+        &self,
+        parent: &str,
+        today: NaiveDate,
+        days: u64,
+    ) -> Result<u64> {
+        let mut removed = 0;
+        let Some(first) = today.checked_sub_days(Days::new(days)) else { return Ok(0) };
+        for prefix in self.prefixes(parent).await? {
+            if day_of_prefix(&prefix).is_some_and(|day| day < first) {
+                removed += self.delete_all(&prefix).await?;
+            }
         }
         Ok(removed)
     }

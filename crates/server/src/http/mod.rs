@@ -87,21 +87,23 @@ pub(crate) struct ApiError {
     text: String,
     /// Seconds.
     retry_after: Option<u32>,
+    /// What a window that was not taken is counted as.
+    reason: Option<&'static str>,
 }
 
 impl ApiError {
     pub(crate) fn new(status: StatusCode, text: impl Into<String>) -> Self {
-        Self { status, text: text.into(), retry_after: None }
+        Self { status, text: text.into(), retry_after: None, reason: None }
     }
 
     fn later(status: StatusCode, text: String, seconds: u32) -> Self {
-        Self { status, text, retry_after: Some(seconds) }
+        Self { retry_after: Some(seconds), ..Self::new(status, text) }
     }
 }
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        let body = Json(ErrorReply { error: self.text });
+        let body = Json(ErrorReply { error: self.text, reason: self.reason.map(str::to_owned) });
         let mut response = (self.status, body).into_response();
         let headers = response.headers_mut();
         if let Some(seconds) = self.retry_after {
@@ -148,14 +150,18 @@ impl From<Denied> for ApiError {
 
 impl From<ReceiveError> for ApiError {
     fn from(error: ReceiveError) -> Self {
-        let text = error.to_string();
-        match error {
+        let (text, reason) = (error.to_string(), error.reason());
+        let answer = match error {
             ReceiveError::Refused { .. } => Self::new(StatusCode::BAD_REQUEST, text),
             ReceiveError::TooLarge(_) => Self::new(StatusCode::PAYLOAD_TOO_LARGE, text),
             ReceiveError::Busy => Self::later(StatusCode::TOO_MANY_REQUESTS, text, 2),
             ReceiveError::Broken => Self::new(StatusCode::REQUEST_TIMEOUT, text),
+            ReceiveError::Clock { seconds, .. } => {
+                Self::later(StatusCode::SERVICE_UNAVAILABLE, text, seconds)
+            }
             ReceiveError::Unavailable(_) => Self::later(StatusCode::SERVICE_UNAVAILABLE, text, 10),
-        }
+        };
+        Self { reason: Some(reason), ..answer }
     }
 }
 
