@@ -2,6 +2,9 @@
 
 #![allow(clippy::exit, clippy::print_stderr)]
 
+#[macro_use]
+#[path = "../../vmscope/src/say.rs"]
+mod say;
 #[cfg(feature = "manuals")]
 #[path = "../../vmscope/src/manuals.rs"]
 mod manuals;
@@ -84,7 +87,7 @@ fn main() -> ExitCode {
     let done = match arguments.command {
         Command::Serve { allow_commands } => {
             let commands = if allow_commands { Commands::Allowed } else { Commands::Refused };
-            guest::inside::serve(commands, &mut |channel| eprintln!("listening on {channel}"))
+            guest::inside::serve(commands, &mut |channel| say!("listening on {channel}"))
                 .context("failed to serve")
         }
         Command::Snapshot => snapshot(),
@@ -98,7 +101,7 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("vmscope-guest: {error:#}");
+            say!("vmscope-guest: {error:#}");
             ExitCode::FAILURE
         }
     }
@@ -116,7 +119,7 @@ fn snapshot() -> Result<()> {
         guest::inside::write_snapshot(&mut output).context("failed to write the snapshot")?;
     output.flush().context("failed to write the snapshot")?;
     for problem in problems {
-        eprintln!("vmscope-guest: {problem}");
+        say!("vmscope-guest: {problem}");
     }
     Ok(())
 }

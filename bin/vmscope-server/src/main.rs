@@ -1,5 +1,8 @@
 //! `vmscope-server`: the fleet's server.
 
+#[macro_use]
+#[path = "../../vmscope/src/say.rs"]
+mod say;
 #[path = "../../vmscope/src/manuals.rs"]
 mod manuals;
 #[path = "../../vmscope/src/usage.rs"]
@@ -150,7 +153,7 @@ fn main() -> ExitCode {
     match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("vmscope-server: {error:#}");
+            say!("vmscope-server: {error:#}");
             ExitCode::from(if error.is::<Usage>() { 2 } else { 1 })
         }
     }
@@ -185,7 +188,7 @@ fn run(cli: Cli) -> Result<()> {
             let scope = Scope { from, to, host };
             let (names, lacks) = server::objects(place.config()?, &table, &scope)?;
             names.iter().for_each(|name| println!("{name}"));
-            lacks.iter().for_each(|reason| eprintln!("vmscope-server: {reason}"));
+            lacks.iter().for_each(|reason| say!("vmscope-server: {reason}"));
             Ok(())
         }
         (Some(Command::Manuals { dir }), _) => manuals::write::<Cli>(&dir),

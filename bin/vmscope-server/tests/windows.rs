@@ -8,7 +8,8 @@ mod amplified;
 mod common;
 
 use std::fs;
-use std::io::{Cursor, Read};
+use std::io::{BufRead, BufReader, Cursor, Read};
+use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
@@ -379,4 +380,30 @@ fn windows_are_analysed_by_hand() {
     assert!(said.starts_with(&format!("{id} failed: ")), "{said}");
     assert_eq!(place.objects("failed/").len(), 1);
     assert_eq!(server.run(&["left"]), "");
+}
+
+/// Its journal may go away before it does.
+#[test]
+fn it_stops_though_nobody_reads_what_it_says() {
+    let place = Place::new();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_vmscope-server"))
+        .arg("--config")
+        .arg(place.config(0, ""))
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    while !line.contains("listening on") {
+        line.clear();
+        assert_ne!(said.read_line(&mut line).unwrap(), 0);
+    }
+    drop(said);
+    assert!(Command::new("kill").arg(child.id().to_string()).status().unwrap().success());
+    let mut ended = None;
+    wait_until("its end", || {
+        ended = child.try_wait().unwrap();
+        ended.is_some()
+    });
+    assert!(ended.unwrap().success());
 }

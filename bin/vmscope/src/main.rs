@@ -2,6 +2,8 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+#[macro_use]
+mod say;
 mod commands;
 mod manuals;
 mod usage;
@@ -81,7 +83,7 @@ fn main() -> std::process::ExitCode {
         Ok(code) => code,
         Err(error) => {
             // The message may contain names that a guest chose.
-            eprintln!("vmscope: {}", view::clean(&format!("{error:#}")));
+            say!("vmscope: {}", view::clean(&format!("{error:#}")));
             commands::exit_code(&error)
         }
     }

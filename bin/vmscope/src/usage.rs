@@ -28,7 +28,7 @@ pub(crate) fn parse<C: Parser>() -> Result<C, ExitCode> {
     if lacks_dashes(&error, subcommand) {
         text = text.replacen('\n', ": put -- before the command\n", 1);
     }
-    eprintln!("{}: {}", command.get_name(), line(&text, &name));
+    say!("{}: {}", command.get_name(), line(&text, &name));
     Err(ExitCode::from(2))
 }
 

@@ -1,5 +1,7 @@
 //! What the administrator reads: one line per event, for the journal.
 
+use std::io::Write;
+
 /// Writes a line.
 pub(crate) fn line(text: &str) {
     // Names in it may be a guest's or a server's choice.
@@ -7,7 +9,8 @@ pub(crate) fn line(text: &str) {
         .chars()
         .map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c })
         .collect();
-    eprintln!("vmscope agent: {safe}");
+    // Whoever reads it may have gone: that must not end a thread.
+    drop(writeln!(std::io::stderr(), "vmscope agent: {safe}"));
 }
 
 /// An error and its causes on one line.

@@ -27,6 +27,7 @@ mod store;
 mod tls;
 mod worker;
 
+use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::sync::Arc;
@@ -240,5 +241,6 @@ impl<S: Send + 'static> Accept<tokio::net::TcpStream, S> for Limited {
 
 /// A line for the journal.
 fn log(text: &str) {
-    eprintln!("vmscope-server: {text}");
+    // Whoever reads it may have gone: that must not end a task.
+    drop(writeln!(std::io::stderr(), "vmscope-server: {text}"));
 }

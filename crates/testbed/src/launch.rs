@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -350,14 +350,14 @@ impl Progress {
 /// Progress, for people only.
 fn note(text: &str) {
     if std::io::stderr().is_terminal() {
-        eprintln!("testbed: {text}");
+        drop(writeln!(std::io::stderr(), "testbed: {text}"));
     }
 }
 
 /// Some of it was said by guests.
 fn warn(text: &str) {
     let shown: String = text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
-    eprintln!("vmscope: {shown}");
+    drop(writeln!(std::io::stderr(), "vmscope: {shown}"));
 }
 
 #[cfg(test)]

@@ -177,6 +177,18 @@ fn is_test(path: &Path) -> bool {
     name == "test" || name == "tests" || path.iter().any(|part| part == "tests")
 }
 
+/// `eprintln!` panics when nobody reads standard error any more, and ends a thread, or a recording.
+#[test]
+fn programs_do_not_panic_when_nobody_reads_what_they_say() {
+    for package in packages_of(&["edge", "bin"]) {
+        for (path, source) in package.sources() {
+            let program = source.split("#[cfg(test)]").next().unwrap_or_default();
+            let panics = ["eprintln!(", "eprint!("].into_iter().any(|text| program.contains(text));
+            assert!(!panics || is_test(&path), "{}: use `say!` or `writeln!`", path.display());
+        }
+    }
+}
+
 #[test]
 fn every_package_has_the_workspace_lints() {
     for package in packages() {

@@ -57,7 +57,7 @@ impl Place {
         ]
     }
 
-    fn config(&self, number: usize, more: &str) -> PathBuf {
+    pub(crate) fn config(&self, number: usize, more: &str) -> PathBuf {
         let state = self.dir.path().join(format!("state{number}"));
         let store = match self.service {
             Some(_) => "s3://fleet".to_owned(),

@@ -98,7 +98,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 fn check(file: &Path, windows: Windows) -> anyhow::Result<ExitCode> {
     Config::read(file, windows).map_err(usage)?;
-    eprintln!("{} is valid", file.display());
+    say!("{} is valid", file.display());
     Ok(ExitCode::SUCCESS)
 }
 
@@ -121,9 +121,10 @@ fn enroll(args: &EnrollArgs) -> anyhow::Result<ExitCode> {
     };
     match agent::enroll(&enrollment) {
         Ok(()) => {
-            eprintln!(
+            say!(
                 "{} is enrolled; next: server = \"{}\" in the agent's configuration",
-                enrollment.host, args.server
+                enrollment.host,
+                args.server
             );
             Ok(ExitCode::SUCCESS)
         }

@@ -159,8 +159,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     } else {
         write_file(&file, write).with_context(|| format!("failed to write {}", file.display()))?;
         let name = file.display().to_string();
-        eprintln!("wrote {name}: {}, {}", loaded.amount(args.format), clean(&loaded.view));
-        eprintln!("open it with: {}", args.format.how_to_open(&name));
+        say!("wrote {name}: {}, {}", loaded.amount(args.format), clean(&loaded.view));
+        say!("open it with: {}", args.format.how_to_open(&name));
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -161,13 +161,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Command::Login { server, token: text, fingerprint } => {
             let folder = folder(args.login.as_ref())?;
             agent::login(server, fingerprint, &token(text)?, &folder).map_err(usage)?;
-            eprintln!("logged in to {server}; next: vmscope query list");
+            say!("logged in to {server}; next: vmscope query list");
             return Ok(ExitCode::SUCCESS);
         }
         Command::Download { window, output } => {
             let window = window.parse().map_err(|error| Usage(format!("{error}")))?;
             user()?.download(&window, output).map_err(usage)?;
-            eprintln!("next: vmscope report {}", output.display());
+            say!("next: vmscope report {}", output.display());
             return Ok(ExitCode::SUCCESS);
         }
         Command::List => {
@@ -190,7 +190,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     if args.format == Format::Csv {
         // CSV has no place for what makes an answer partial.
-        report.notes.iter().for_each(|note| eprintln!("vmscope: {}", view::clean(note)));
+        report.notes.iter().for_each(|note| say!("vmscope: {}", view::clean(note)));
     }
     print(&args.format.render(&report)).context("failed to write to standard output")?;
     Ok(ExitCode::SUCCESS)

@@ -251,7 +251,7 @@ impl<'a> End<'a> {
         }
         let status = child.wait().with_context(|| format!("failed to wait for {name}"))?;
         if !status.success() && !outlived {
-            eprintln!("note: {name} ended with {status}");
+            say!("note: {name} ended with {status}");
         }
         Ok(code_after(outlived, status, self.signal.load(Ordering::Relaxed)))
     }
@@ -322,18 +322,14 @@ fn show(progress: &Progress) {
     }
     match progress {
         Progress::Sampling { cpus, vms } if vms.is_empty() => {
-            eprintln!("sampling {cpus} CPUs; no VM runs; Ctrl-C ends it");
+            say!("sampling {cpus} CPUs; no VM runs; Ctrl-C ends it");
         }
         Progress::Sampling { cpus, vms } => {
-            eprintln!(
-                "sampling {cpus} CPUs and {} VMs ({}); Ctrl-C ends it",
-                vms.len(),
-                vms.join(", ")
-            );
+            say!("sampling {cpus} CPUs and {} VMs ({}); Ctrl-C ends it", vms.len(), vms.join(", "));
         }
-        Progress::VmFound(name) => eprintln!("VM {name} started"),
-        Progress::VmEnded(name) => eprintln!("VM {name} ended"),
-        Progress::Preparing(what) | Progress::Finishing(what) => eprintln!("{what} ..."),
+        Progress::VmFound(name) => say!("VM {name} started"),
+        Progress::VmEnded(name) => say!("VM {name} ended"),
+        Progress::Preparing(what) | Progress::Finishing(what) => say!("{what} ..."),
         // Of traces.
         Progress::Tracing { .. } | Progress::SoFar { .. } | Progress::Output(_) => {}
     }
@@ -347,7 +343,7 @@ fn summarize(collected: &Collected, output: &Path) {
         .filter(|(name, _)| name.starts_with("samples_dropped"))
         .map(|(_, n)| n)
         .sum();
-    eprintln!(
+    say!(
         "{}: {} samples in {:.1} s, {dropped} dropped, {:.2} bytes per sample; next: vmscope report {0}",
         output.display(),
         summary.samples,
@@ -355,7 +351,7 @@ fn summarize(collected: &Collected, output: &Path) {
         summary.bytes_per_sample(),
     );
     for note in &header.notes {
-        eprintln!("note: {}: {}", note.subject, note.text);
+        say!("note: {}: {}", note.subject, note.text);
     }
 }
 

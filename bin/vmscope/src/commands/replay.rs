@@ -152,9 +152,9 @@ pub(super) fn send(replay: &Replay, stop: &AtomicBool) -> anyhow::Result<Replaye
     let sent = replay.run(stop, |so_far| {
         let Replayed { accepted, known, put_off, unanswered, took, .. } = so_far;
         if took.is_zero() {
-            eprintln!("{} hosts are enrolled", replay.hosts);
+            say!("{} hosts are enrolled", replay.hosts);
         } else if is_terminal {
-            eprintln!(
+            say!(
                 "{:.0} s: {} windows stored, {known} were there already, {put_off} put off, {unanswered} unanswered",
                 took.as_secs_f64(),
                 accepted,

@@ -123,7 +123,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 fn save(path: &std::path::Path, text: &str) -> anyhow::Result<()> {
     write_file(path, |out| out.write_all(text.as_bytes()))
         .with_context(|| format!("failed to write {}", path.display()))?;
-    eprintln!("wrote {}", path.display());
+    say!("wrote {}", path.display());
     Ok(())
 }
 

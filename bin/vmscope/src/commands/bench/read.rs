@@ -41,8 +41,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
         (Some(output), Source::Machine(source)) => {
             file::write(output, &results, source)?;
-            eprint!("{}", said(&results));
-            eprintln!("wrote {}", output.display());
+            say!(part: "{}", said(&results));
+            say!("wrote {}", output.display());
         }
         (None, _) => print(&(said(&results) + "\n" + &report::results(&results).text(width())))
             .context("failed to write to standard output")?,

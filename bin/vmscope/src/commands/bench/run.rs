@@ -140,8 +140,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     file::write(&output, &results, args.target.name())?;
     if !testbed::is_inside() {
-        eprint!("{}", read::said(&results));
-        eprintln!("wrote {}", output.display());
+        say!(part: "{}", read::said(&results));
+        say!("wrote {}", output.display());
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -397,7 +397,7 @@ impl Progress {
     fn show(&self, text: &str) {
         if self.shown {
             // Back to the line's start, and away with what stands there.
-            eprint!("\r\x1b[K{text}");
+            say!(part: "\r\x1b[K{text}");
             let _ = std::io::stderr().flush();
         }
     }

@@ -130,11 +130,11 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let _progress = Progress::start("writing", 0);
         write_file(&file, write).with_context(|| format!("failed to write {}", file.display()))?;
         let name = file.display().to_string();
-        eprintln!("wrote {name}; open it with: {}", args.format.how_to_open(&name));
+        say!("wrote {name}; open it with: {}", args.format.how_to_open(&name));
         let bytes = file.metadata().map_or(0, |file| file.len());
         if args.format == Format::Perfetto && MOST_IN_BROWSER < bytes {
             let gb = bytes as f64 / 1e9;
-            eprintln!(
+            say!(
                 "note: {gb:.1} GB may be more than a browser has memory for; --format html is a page of a few MB"
             );
         }

@@ -26,11 +26,11 @@ impl Progress {
         let print = move |ended: &Receiver<()>| {
             let mut wait = FIRST;
             while ended.recv_timeout(wait) == Err(RecvTimeoutError::Timeout) {
-                eprint!("\r{} ", line(what, so_far.load(Ordering::Relaxed), whole));
+                say!(part: "\r{} ", line(what, so_far.load(Ordering::Relaxed), whole));
                 wait = NEXT;
             }
             if wait == NEXT {
-                eprint!("\r\x1b[K");
+                say!(part: "\r\x1b[K");
             }
         };
         let (end, ended) = channel();

@@ -334,18 +334,18 @@ impl Control for End<'_> {
             Progress::Output(text) => drop(io::stdout().write_all(text.as_bytes())),
             _ if !self.terminal => {}
             Progress::Tracing { cpus, .. } => {
-                eprintln!("{}", clean(&format!("tracing {cpus} CPUs{}", self.until())));
+                say!("{}", clean(&format!("tracing {cpus} CPUs{}", self.until())));
             }
             Progress::SoFar { events, lost } => {
-                eprint!("\r{events} events, {lost} lost ");
+                say!(part: "\r{events} events, {lost} lost ");
             }
             Progress::Preparing(what) | Progress::Finishing(what) => {
-                eprintln!("\r{what} ...          ")
+                say!("\r{what} ...          ")
             }
             // Of samples beside the trace.
             Progress::Sampling { .. } => {}
-            Progress::VmFound(name) => eprintln!("\rVM {} started          ", clean(name)),
-            Progress::VmEnded(name) => eprintln!("\rVM {} ended          ", clean(name)),
+            Progress::VmFound(name) => say!("\rVM {} started          ", clean(name)),
+            Progress::VmEnded(name) => say!("\rVM {} ended          ", clean(name)),
         }
     }
 }
@@ -360,7 +360,7 @@ fn had_it(signal: Signal) -> bool {
 fn summarize(traced: &Traced, output: &Path) {
     let Traced { header, tables, summary, .. } = traced;
     let lost = tables.machines.iter().fold(0, |sum: u64, row| sum.saturating_add(row.n_lost()));
-    let say = |line: &str| eprintln!("{}", clean(line));
+    let say = |line: &str| say!("{}", clean(line));
     say(&format!(
         "{}: {} events in {:.1} s, {lost} lost{}, {:.1} bytes per event; next: vmscope trace report {0}",
         output.display(),
