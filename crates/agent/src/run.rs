@@ -23,7 +23,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use crate::alignment;
 use crate::budget::{Budget, Change};
 use crate::config::{Config, ConfigError, Windows};
-use crate::finisher::Finisher;
+use crate::finisher::{self, Finisher};
 use crate::log::{chain, line};
 use crate::metrics::Metrics;
 use crate::own;
@@ -32,6 +32,8 @@ use crate::sender::{Bell, Sender};
 use crate::spool::Spool;
 use crate::state::{State, StateError};
 
+/// What the spool gives when the disk is full and nobody knows how much is needed.
+const FULL_DISK_BYTES: u64 = 32 << 20;
 /// Longer than clocks differ by when nothing happened.
 const SUSPENDED: Duration = Duration::from_secs(1);
 
@@ -85,11 +87,11 @@ pub fn run(config: &Path, windows: Windows, version: &str) -> Result<(), RunErro
         crate::metrics::serve(address, metrics)
             .map_err(|source| RunError::Metrics { address, source })?;
     }
-    let finisher = start_threads(&state, &shared)?;
+    let (finisher, spool) = start_threads(&state, &shared)?;
     let host = crate::state::read(&state.host()).ok().map(|host| host.trim().to_owned());
     let (file, version) = (config.to_owned(), version.to_owned());
     let plan = Plan { config: read, file, windows, version, host };
-    let mut agent = match Agent::begin(plan, state, shared, signals) {
+    let mut agent = match Agent::begin(plan, (state, spool), shared, signals) {
         // It was ended while it waited for guests.
         Err(RunError::Collect(CollectError::Interrupted)) => return Ok(()),
         begun => begun?,
@@ -147,7 +149,7 @@ impl Shared {
     }
 }
 
-fn start_threads(state: &State, shared: &Shared) -> Result<JoinHandle<()>, RunError> {
+fn start_threads(state: &State, shared: &Shared) -> Result<(JoinHandle<()>, Spool), RunError> {
     let boot = host::machine::boot_id(&Roots::default().proc);
     let boots = boot.map_or(Vec::new(), |boot| state.boots(boot));
     let spool = Spool::open(state.spool(), &boots)?;
@@ -157,30 +159,20 @@ fn start_threads(state: &State, shared: &Shared) -> Result<JoinHandle<()>, RunEr
         spool_bytes: Arc::clone(&shared.spool_bytes),
         metrics: Arc::clone(&shared.metrics),
         bell: Arc::clone(&shared.bell),
+        left: finisher::left_in(&state.windows())?,
     };
     let sender = Sender {
         state: state.clone(),
-        spool,
+        spool: spool.clone(),
         refused: Spool::open(state.refused(), &boots)?,
         server: Arc::clone(&shared.server),
         metrics: Arc::clone(&shared.metrics),
         bell: Arc::clone(&shared.bell),
     };
-    let left = left_over(&state.windows())?;
     let queue = Arc::clone(&shared.queue);
     let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
     thread("sender").spawn(move || sender.run())?;
-    Ok(thread("finisher").spawn(move || finisher.run(&left, &queue))?)
-}
-
-/// What an agent that was killed left.
-fn left_over(windows: &Path) -> Result<Vec<PathBuf>, StateError> {
-    let failed = |error| StateError::new("read", windows, error);
-    let entries = std::fs::read_dir(windows).map_err(failed)?;
-    let mut left: Vec<PathBuf> =
-        entries.map(|entry| Ok(entry.map_err(failed)?.path())).collect::<Result<_, _>>()?;
-    left.sort();
-    Ok(left)
+    Ok((thread("finisher").spawn(move || finisher.run(&queue))?, spool))
 }
 
 /// Flags that signals set.
@@ -265,6 +257,7 @@ impl Plan {
 struct Agent {
     plan: Plan,
     state: State,
+    spool: Spool,
     shared: Shared,
     signals: Signals,
     /// `None`: it has ended.
@@ -282,12 +275,18 @@ struct Agent {
 }
 
 impl Agent {
-    fn begin(plan: Plan, state: State, shared: Shared, signals: Signals) -> Result<Self, RunError> {
+    fn begin(
+        plan: Plan,
+        (state, spool): (State, Spool),
+        shared: Shared,
+        signals: Signals,
+    ) -> Result<Self, RunError> {
         let budget = Budget::new(plan.config.period_ns());
         let now = Instant::now();
         let mut agent = Self {
             plan,
             state,
+            spool,
             shared,
             signals,
             recorder: None,
@@ -304,13 +303,39 @@ impl Agent {
     }
 
     fn begin_session(&mut self) -> Result<(), RunError> {
+        let begun = match self.begin_recorder() {
+            Err(error) if is_full_disk(&error) => {
+                self.give_way();
+                self.begin_recorder()
+            }
+            begun => begun,
+        };
+        self.recorder = Some(begun?);
+        self.begin_window();
+        Ok(())
+    }
+
+    fn begin_recorder(&mut self) -> Result<Recorder, CollectError> {
         let plan = self.plan.session(self.budget.period_ns());
         let folder = self.new_folder();
         let store = symbols::Store::default_path();
         let interrupted = || self.signals.is_end();
-        self.recorder = Some(Recorder::begin(&plan, &store, &folder, &interrupted)?);
-        self.begin_window();
-        Ok(())
+        Recorder::begin(&plan, &store, &folder, &interrupted)
+    }
+
+    /// A window can't be written. On a full disk the oldest ones make room for the next.
+    fn lose_window(&self, what: &str, error: &CollectError) {
+        line(&format!("{what} is lost: {}", chain(error)));
+        self.shared.metrics.windows_lost.add(1);
+        if is_full_disk(error) {
+            self.give_way();
+        }
+    }
+
+    fn give_way(&self) {
+        if let Err(error) = self.spool.give_way(FULL_DISK_BYTES, &self.shared.metrics) {
+            line(&chain(&error));
+        }
     }
 
     /// Until a signal says so.
@@ -351,13 +376,13 @@ impl Agent {
     fn take_in(&mut self) {
         let Some(recorder) = &mut self.recorder else { return };
         if let Err(error) = recorder.poll() {
-            line(&format!("the current window is lost: {}", chain(&error)));
-            self.shared.metrics.windows_lost.add(1);
             if let Err(error) = recorder.lose_window() {
                 line(&chain(&error));
             }
+            self.lose_window("the current window", &error);
         }
-        if let Some(window) = recorder.take_settled() {
+        let settled = self.recorder.as_mut().and_then(Recorder::take_settled);
+        if let Some(window) = settled {
             self.hand_on(window);
         }
     }
@@ -376,10 +401,7 @@ impl Agent {
         }
         match recorder.cut(&folder) {
             Ok(()) => self.shared.metrics.windows_cut.add(1),
-            Err(error) => {
-                line(&format!("a window is lost: {}", chain(&error)));
-                self.shared.metrics.windows_lost.add(1);
-            }
+            Err(error) => self.lose_window("a window", &error),
         }
         self.begin_window();
         if let Some(change) = change {
@@ -494,10 +516,7 @@ impl Agent {
                 self.shared.metrics.windows_cut.add(1);
                 self.hand_on(window);
             }),
-            Err(error) => {
-                line(&format!("the last window is lost: {}", chain(&error)));
-                self.shared.metrics.windows_lost.add(1);
-            }
+            Err(error) => self.lose_window("the last window", &error),
         }
     }
 
@@ -514,6 +533,10 @@ impl Agent {
         self.next_folder = unix_now_ns().max(self.next_folder + 1);
         self.state.windows().join(format!("{:020}", self.next_folder))
     }
+}
+
+fn is_full_disk(error: &CollectError) -> bool {
+    matches!(error, CollectError::Recording(recording::Error::NoSpace(..)))
 }
 
 fn unix_now_ns() -> u64 {

@@ -12,6 +12,8 @@ use std::sync::Arc;
 use model::Header;
 use recording::window;
 
+use crate::log::line;
+use crate::metrics::Metrics;
 use crate::state::{StateError, sync_folder};
 
 const ENDING: &str = "window";
@@ -71,6 +73,34 @@ impl Spool {
         let mut windows: Vec<_> = entries.iter().filter_map(|path| self.spooled(path)).collect();
         windows.sort();
         Ok(Contents(windows))
+    }
+
+    /// The same, counted: windows that were not sent.
+    pub(crate) fn drop_oldest(
+        &self,
+        most_bytes: u64,
+        metrics: &Metrics,
+    ) -> Result<u64, StateError> {
+        let removed = self.make_room(most_bytes)?;
+        if 0 < removed {
+            metrics.dropped_spooled.add(removed);
+            line(&format!("there is no room: the {removed} oldest windows were removed unsent"));
+        }
+        let contents = self.contents()?;
+        metrics.spool_bytes.set(contents.bytes());
+        metrics.spool_windows.set(contents.0.len() as u64);
+        Ok(removed)
+    }
+
+    /// Removes the oldest windows, so that the disk has so many more bytes. How many.
+    pub(crate) fn give_way(&self, bytes: u64, metrics: &Metrics) -> Result<u64, StateError> {
+        self.drop_oldest(self.contents()?.bytes().saturating_sub(bytes), metrics)
+    }
+
+    /// Bytes that the disk has left; `None`: it does not say.
+    pub(crate) fn disk_bytes(&self) -> Option<u64> {
+        let found = rustix::fs::statvfs(&self.folder).ok()?;
+        (0 < found.f_blocks).then(|| found.f_bavail.saturating_mul(found.f_frsize))
     }
 
     /// Removes the oldest windows until those left have at most `most_bytes`. How many.

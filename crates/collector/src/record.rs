@@ -110,6 +110,12 @@ impl Unfinished {
         finish::finish(self, naming, show)
     }
 
+    /// Where it is until it is finished.
+    #[must_use]
+    pub fn partial_path(&self) -> &Path {
+        self.writer.partial_path()
+    }
+
     /// Removes what was written.
     ///
     /// # Errors

@@ -84,21 +84,36 @@ pub(crate) struct Digest {
 }
 
 /// Writes a file under a temporary name, counts and sums its bytes; `commit` makes it durable and
-/// gives it its name, so that under a file's name there is all of it or nothing.
+/// gives it its name, so that under a file's name there is all of it or nothing. One that is not committed is removed: it
+/// would keep a full disk full.
 #[derive(Debug)]
 pub(crate) struct DurableFile {
     file: BufWriter<File>,
+    temporary: Temporary,
     path: PathBuf,
     hasher: crc32fast::Hasher,
     bytes: u64,
 }
 
+/// A file that goes when this is dropped.
+#[derive(Debug)]
+struct Temporary(PathBuf);
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        // It may have got its name.
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
 impl DurableFile {
     pub(crate) fn create(path: &Path) -> Result<Self, Error> {
-        let file = owners().create(true).truncate(true).open(temporary(path));
+        let temporary = temporary(path);
+        let file = owners().create(true).truncate(true).open(&temporary);
         let file = file.map_err(|e| Error::io("create", path, e))?;
         Ok(Self {
             file: BufWriter::new(file),
+            temporary: Temporary(temporary),
             path: path.to_owned(),
             hasher: crc32fast::Hasher::new(),
             bytes: 0,
@@ -110,7 +125,7 @@ impl DurableFile {
         self.file
             .flush()
             .and_then(|()| self.file.get_ref().sync_all())
-            .and_then(|()| fs::rename(temporary(path), path))
+            .and_then(|()| fs::rename(&self.temporary.0, path))
             .map_err(|source| Error::io("write", path, source))?;
         Ok(Digest { bytes: self.bytes, crc32: self.hasher.finalize() })
     }

@@ -65,6 +65,9 @@ fn limited_finish(dir: &Path) {
     }
     let error = writer.finish(&HOST.header(), &Tables::default()).unwrap_err();
     assert!(matches!(error, Error::NoSpace(..)), "{error}");
+    let mut names = std::fs::read_dir(dir.join("other.partial")).unwrap();
+    let is_temporary = |name: std::ffi::OsString| name.to_string_lossy().ends_with(".tmp");
+    assert!(!names.any(|entry| is_temporary(entry.unwrap().file_name())), "the disk stays full");
     assert!(error.to_string().contains("other.partial: `vmscope report` reads it"), "{error}");
     assert!(!path.exists());
 }
