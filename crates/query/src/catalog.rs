@@ -26,6 +26,8 @@ const READING: usize = 32;
 const FRESH: Duration = Duration::from_secs(5);
 /// Lists that are remembered.
 const MAX_LISTS: usize = 4096;
+/// Bytes of a list of packs: a day's has some 100 KiB.
+const MAX_LIST_BYTES: u64 = 16 << 20;
 /// Windows of one query; of more, the newest count.
 const MAX_WINDOWS: usize = 50_000;
 
@@ -95,13 +97,15 @@ pub(crate) struct Windows {
     without_results: usize,
     /// With results that can't be read.
     damaged: usize,
+    /// Lists of packs that can't be read.
+    damaged_lists: usize,
 }
 
 impl Windows {
     fn none(found: Instant) -> Self {
         let (stems, packs) = (BTreeSet::new(), BTreeMap::new());
-        let (packed, left_out, without_results, damaged) = (0, 0, 0, 0);
-        Self { stems, packs, packed, found, left_out, without_results, damaged }
+        let (packed, left_out, without_results, damaged, damaged_lists) = (0, 0, 0, 0, 0);
+        Self { stems, packs, packed, found, left_out, without_results, damaged, damaged_lists }
     }
 
     /// Some of a day and host.
@@ -154,6 +158,10 @@ impl Windows {
         if 0 < self.damaged {
             reasons.push(format!("results of {} windows can't be read", self.damaged));
         }
+        if 0 < self.damaged_lists {
+            let text = "can't be read: results of further windows may be missing";
+            reasons.push(format!("{} lists of packs {text}", self.damaged_lists));
+        }
         reasons
     }
 }
@@ -167,8 +175,21 @@ pub(crate) fn object_in(text: &str) -> Option<&str> {
 
 type List = Arc<Vec<(String, ObjectMeta)>>;
 
-/// The last list of packs of each `day=.../host=...`.
-pub type LastPacks = BTreeMap<String, Arc<Packs>>;
+/// The last list of packs of each `day=.../host=...` that can be read.
+#[derive(Debug, Default)]
+pub struct LastPacks {
+    folders: BTreeMap<String, Arc<Packs>>,
+    /// Later lists that can't be read, and why.
+    pub damaged: Vec<String>,
+}
+
+impl LastPacks {
+    /// Whether a window, `BOOT-START`, of a folder, `day=.../host=...`, is in a pack.
+    #[must_use]
+    pub fn contains(&self, folder: &str, window: &str) -> bool {
+        self.folders.get(folder).is_some_and(|packs| packs.contains(window))
+    }
+}
 
 /// Lists objects, and remembers the lists for a moment.
 #[derive(Debug)]
@@ -188,15 +209,18 @@ impl Catalog {
     pub(crate) async fn windows(&self, scope: &Scope) -> object_store::Result<Windows> {
         let fresh = Instant::now().checked_sub(FRESH);
         let begin = fresh.unwrap_or_else(Instant::now);
-        let mut packed = BTreeMap::new();
+        let mut packed = LastPacks::default();
         for day in self.days(PACKS, scope).await? {
-            packed.extend(self.packs(day, scope, begin).await?);
+            let LastPacks { folders, damaged } = self.packs(day, scope, begin).await?;
+            packed.folders.extend(folders);
+            packed.damaged.extend(damaged);
         }
         let mut windows = Windows::none(begin);
+        windows.damaged_lists = packed.damaged.len();
         let days = self.days(LAST, scope).await?;
         for day in days.into_iter().rev() {
             let day_of = format!("day={day}/");
-            for (folder, packs) in packed.range(day_of.clone()..) {
+            for (folder, packs) in packed.folders.range(day_of.clone()..) {
                 if !folder.starts_with(&day_of) {
                     break;
                 }
@@ -220,7 +244,7 @@ impl Catalog {
         Ok(windows)
     }
 
-    /// The last lists of packs of a day.
+    /// The last lists of packs of a day. In place of one that can't be read counts the one before, if it is still there.
     pub(crate) async fn packs(
         &self,
         day: NaiveDate,
@@ -228,17 +252,29 @@ impl Catalog {
         begin: Instant,
     ) -> object_store::Result<LastPacks> {
         let (_, list) = self.list(PACKS, day, scope, begin).await?;
-        // The list is ordered: of a folder's the last one stays.
-        let last: BTreeMap<String, Path> = list
-            .iter()
-            .filter_map(|(stem, object)| {
-                Some((stem.rsplit_once('/')?.0.to_owned(), object.location.clone()))
-            })
-            .collect();
-        let read = last.into_iter().map(async |(folder, path)| {
-            Ok::<_, object_store::Error>((folder, self.read_packs(&path).await?))
+        // The list is ordered: of a folder's the last one is the last here.
+        let mut folders: BTreeMap<String, Vec<Path>> = BTreeMap::new();
+        for (stem, object) in list.iter() {
+            let Some((folder, _)) = stem.rsplit_once('/') else { continue };
+            folders.entry(folder.to_owned()).or_default().push(object.location.clone());
+        }
+        let read = folders.into_iter().map(async |(folder, paths)| {
+            let mut damaged = Vec::new();
+            for path in paths.into_iter().rev() {
+                match self.read_packs(&path).await {
+                    Ok(packs) => return (Some((folder, packs)), damaged),
+                    Err(error) => damaged.push(format!("{path}: {error}")),
+                }
+            }
+            (None, damaged)
         });
-        futures_util::stream::iter(read).buffer_unordered(READING).try_collect().await
+        let mut last = LastPacks::default();
+        let mut read = std::pin::pin!(futures_util::stream::iter(read).buffer_unordered(READING));
+        while let Some((packs, damaged)) = read.next().await {
+            last.folders.extend(packs);
+            last.damaged.extend(damaged);
+        }
+        Ok(last)
     }
 
     /// A list of packs.
@@ -248,11 +284,13 @@ impl Catalog {
         if let Some(packs) = known {
             return Ok(packs);
         }
-        let content = self.objects.get(path).await?.bytes().await?;
-        let packs = Packs::parse(&content).map_err(|error| object_store::Error::Generic {
-            store: "list of packs",
-            source: format!("{path}: {error}").into(),
-        })?;
+        let damaged = |source| object_store::Error::Generic { store: "list of packs", source };
+        let found = self.objects.get(path).await?;
+        if MAX_LIST_BYTES < found.meta.size {
+            return Err(damaged(format!("it has {} bytes", found.meta.size).into()));
+        }
+        let content = found.bytes().await?;
+        let packs = Packs::parse(&content).map_err(|error| damaged(error.into()))?;
         let packs = Arc::new(packs);
         let mut remembered = remembered();
         if MAX_LISTS <= remembered.len() {
@@ -372,6 +410,5 @@ impl Windows {
 
 /// Whether a window, `day=.../host=.../BOOT-START`, is in a pack.
 fn is_packed(stem: &str, packed: &LastPacks) -> bool {
-    let Some((folder, window)) = stem.rsplit_once('/') else { return false };
-    packed.get(folder).is_some_and(|packs| packs.contains(window))
+    stem.rsplit_once('/').is_some_and(|(folder, window)| packed.contains(folder, window))
 }

@@ -271,6 +271,10 @@ impl Server {
             done.extend(found(&results, ".parquet").await?.into_iter().map(|(_, window)| window));
             done.extend(found(FAILED, ".json").await?.into_iter().map(|(_, window)| window));
             let packs = self.engine.packs(day, None).await?;
+            for list in &packs.damaged {
+                self.metrics.store_error("packs");
+                log(&format!("a list of packs can't be read: {list}"));
+            }
             for (time, window) in found(RAW, ".window").await? {
                 if !done.contains(&window) && !is_packed(&packs, &window) {
                     found_one(u64::try_from(time.timestamp()).unwrap_or(0), window);
@@ -299,7 +303,7 @@ impl Server {
 }
 
 fn is_packed(packs: &LastPacks, window: &DayWindow) -> bool {
-    packs.get(&window.folder()).is_some_and(|packs| packs.contains(&window.name()))
+    packs.contains(&window.folder(), &window.name())
 }
 
 #[cfg(test)]

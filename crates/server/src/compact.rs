@@ -42,6 +42,9 @@ pub(crate) enum CompactError {
     Store(#[from] object_store::Error),
     #[error("{0}")]
     Query(#[from] QueryError),
+    /// What is packed is not known.
+    #[error("a list of packs can't be read: {0}")]
+    List(object_store::Error),
     #[error("{0}")]
     Io(#[from] std::io::Error),
 }
@@ -115,7 +118,7 @@ impl Server {
             for (host, host_day) in self.host_days(day).await? {
                 match self.compact_host(day, &host, host_day, now).await {
                     // Its results stay as they are, and the others' turn comes.
-                    Err(CompactError::Query(error)) => {
+                    Err(error @ (CompactError::Query(_) | CompactError::List(_))) => {
                         self.metrics.store_error("compact");
                         log(&format!("failed to pack results of {host} of {day}: {error}"));
                     }
@@ -163,7 +166,9 @@ impl Server {
         now: DateTime<Utc>,
     ) -> Result<(), CompactError> {
         let (number, packs) = match host_day.lists.last_key_value() {
-            Some((number, (path, _))) => (*number, self.engine.read_packs(path).await?),
+            Some((number, (path, _))) => {
+                (*number, self.engine.read_packs(path).await.map_err(CompactError::List)?)
+            }
             None => (0, Arc::default()),
         };
         self.remove_replaced(day, host, &host_day, &packs, now).await?;

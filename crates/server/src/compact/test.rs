@@ -231,6 +231,43 @@ async fn a_damaged_object_is_not_packed() {
     assert_eq!(json!(answer.unwrap().rows), json!([[420_000_000_000_u64]]));
 }
 
+/// A list of packs that can't be read costs nobody else anything, and nothing is removed for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_list_is_set_aside() {
+    let fleet = Fleet::new();
+    let list =
+        |number: u32| fleet.root().join(format!("{LISTS}/day={DAY}/host=kvm1/{number:08}.json"));
+    let now = Utc::now() + TimeDelta::minutes(90);
+    fleet.server(NEVER).compact(now).await.unwrap();
+    let whole = std::fs::read(list(1)).unwrap();
+    let id = format!("kvm1/{}/{:020}", boot(), 0).parse().unwrap();
+    let raw = DayWindow { day: DAY.parse().unwrap(), id }.raw();
+    fleet.server(NEVER).store.create(&raw, "".into()).await.unwrap();
+    let check = async |is_damaged: bool, objects: usize| {
+        let server = fleet.server(NEVER);
+        server.compact(now + TimeDelta::hours(3)).await.unwrap();
+        let sql = "SELECT host, sum(length_ns) FROM hosts GROUP BY host ORDER BY host";
+        let answer = server.engine.sql(sql, &Scope::default()).await.unwrap();
+        let rows = json!([["kvm1", 300_000_000_000_u64], ["kvm2", 120_000_000_000_u64]]);
+        assert_eq!((json!(answer.rows), answer.windows), (rows, 7));
+        let said = answer.partial.iter().any(|text| text.starts_with("1 lists of packs"));
+        assert_eq!(said, is_damaged, "{:?}", answer.partial);
+        assert_eq!(fleet.objects("hosts", "kvm1").len(), objects);
+        assert_eq!(fleet.objects("hosts", "kvm2").len(), 1);
+        server.without_results(&mut |_, window| panic!("{window:?}")).await.unwrap();
+        let text = server.metrics.text().unwrap();
+        assert_eq!(text.contains("errors_total{reason=\"packs\"} 1"), is_damaged, "{text}");
+    };
+    std::fs::write(list(1), "{\"packs\": [").unwrap();
+    check(true, 6).await;
+    // The one before it counts.
+    std::fs::write(list(1), &whole).unwrap();
+    std::fs::write(list(2), "").unwrap();
+    check(true, 6).await;
+    std::fs::remove_file(list(2)).unwrap();
+    check(false, 1).await;
+}
+
 #[test]
 fn what_is_packed_when() {
     let day: NaiveDate = DAY.parse().unwrap();
