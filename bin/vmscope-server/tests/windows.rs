@@ -184,26 +184,45 @@ fn windows_of_the_future_come_again_when_their_time_has_come() {
 #[test]
 fn more_than_there_is_room_for_come_again() {
     let place = Place::new();
-    let server = place.start("max_receiving = 1");
-    let host = server.enroll("kvm1");
-    let (slow, fast) = (window("kvm1", 100), window("kvm1", 101));
-    let (go, wait) = channel::<()>();
+    let server = place.start("max_receiving = 3");
+    let [host, other] = ["kvm1", "kvm2"].map(|host| (host, server.enroll(host)));
+    let slow = [(&host, 100), (&host, 101), (&other, 102)];
+    let (first, again) = (window("kvm1", 103), window("kvm2", 104));
     std::thread::scope(|scope| {
-        let sending = scope.spawn(|| {
-            let (first, rest) = (slow.bytes[..1000].to_vec(), slow.bytes[1000..].to_vec());
-            let body = Cursor::new(first).chain(WaitFor(wait)).chain(Cursor::new(rest));
-            let body = SendBody::from_owned_reader(body);
-            server.try_send("PUT", &slow.put_path(), &host, body, true).unwrap().status
-        });
-        wait_until("the slow one", || server.metric("vmscope_server_receiving") == 1.0);
-        let busy = server.put(&fast, &host);
-        busy.check(429, "too many");
+        let mut sending = Vec::new();
+        let mut begin = |(host, token): &'_ (&'static str, String), start| {
+            let (go, wait) = channel::<()>();
+            let (window, token) = (window(host, start), token.clone());
+            let server = &server;
+            let before = sending.len();
+            let thread = scope.spawn(move || {
+                let (first, rest) = (window.bytes[..1000].to_vec(), window.bytes[1000..].to_vec());
+                let body = Cursor::new(first).chain(WaitFor(wait)).chain(Cursor::new(rest));
+                let body = SendBody::from_owned_reader(body);
+                server.try_send("PUT", &window.put_path(), &token, body, true).unwrap().status
+            });
+            wait_until("the slow one", || {
+                server.metric("vmscope_server_receiving") == (before + 1) as f64
+            });
+            sending.push((go, thread));
+        };
+        let [one, two, three] = slow;
+        begin(one.0, one.1);
+        begin(two.0, two.1);
+        // There is room, but not for a third one of this host.
+        let busy = server.put(&first, &host.1);
+        busy.check(429, "too many windows of this host");
         assert!(busy.retry_after.is_some());
-        go.send(()).unwrap();
-        assert_eq!(sending.join().unwrap(), 201);
+        begin(three.0, three.1);
+        server.put(&again, &other.1).check(429, "too many windows are");
+        for (go, thread) in sending {
+            go.send(()).unwrap();
+            assert_eq!(thread.join().unwrap(), 201);
+        }
     });
-    assert_eq!(server.put(&fast, &host).status, 201);
-    place.wait_for_results(2);
+    assert_eq!(server.put(&first, &host.1).status, 201);
+    assert_eq!(server.put(&again, &other.1).status, 201);
+    place.wait_for_results(5);
 }
 
 /// Ends when it is told to.

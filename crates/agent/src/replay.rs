@@ -128,8 +128,10 @@ impl Replay {
                     stop.store(true, Ordering::Relaxed);
                 }
             };
+            // A server takes two windows of a host at a time.
+            let most = run.hosts.len().saturating_mul(2).max(1);
             let threads: Vec<_> =
-                (0..self.connections.max(1)).map(|_| scope.spawn(sender)).collect();
+                (0..self.connections.clamp(1, most)).map(|_| scope.spawn(sender)).collect();
             let mut told = Instant::now();
             while !threads.iter().all(std::thread::ScopedJoinHandle::is_finished) {
                 std::thread::sleep(MOMENT);

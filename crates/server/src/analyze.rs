@@ -2,14 +2,15 @@
 //! the server is killed.
 //!
 //! ```text
-//!  a window came ----------------> Queue: new ones first, then by time, newest first
+//!  a window came ----------------> Queue: new ones first; of each host in turn, its newest first
 //!  start, every 10 min: raw - results - failed --^    |
 //!                                                     v one task per CPU: worker process --> results, `hosts` last
 //! ```
 //! Two servers may analyse one window: they make the same objects, and only one of them makes each.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs::File;
+use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -46,13 +47,64 @@ pub(crate) struct Queue {
 
 #[derive(Debug, Default)]
 struct State {
-    /// New before old, then by number: the last is next.
-    waiting: BTreeSet<(bool, u64, DayWindow)>,
+    /// Those that came just now: taken first.
+    new: Waiting,
+    /// Those that were found.
+    found: Waiting,
     /// Those that wait or are being analysed.
     known: HashSet<DayWindow>,
     arrived: u64,
     /// Some were left to the next search.
     left_out: bool,
+}
+
+/// Windows in an order.
+type Numbered = BTreeSet<(u64, DayWindow)>;
+
+/// Windows of several hosts, of which none waits for another one's.
+#[derive(Debug, Default)]
+struct Waiting {
+    /// By number: the last is a host's next.
+    hosts: BTreeMap<HostName, Numbered>,
+    /// Whose turn it was.
+    last: Option<HostName>,
+    len: usize,
+}
+
+impl Waiting {
+    fn add(&mut self, number: u64, window: DayWindow) {
+        let host = self.hosts.entry(window.id.host.clone()).or_default();
+        self.len += usize::from(host.insert((number, window)));
+    }
+
+    /// The newest window of the host after the last one.
+    fn take_next(&mut self) -> Option<DayWindow> {
+        let after = self.last.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
+        let next = self.hosts.range((after, Bound::Unbounded)).next();
+        let host = next.or_else(|| self.hosts.first_key_value())?.0.clone();
+        self.last = Some(host.clone());
+        self.take(&host, BTreeSet::pop_last)
+    }
+
+    /// The oldest window of the host that has most.
+    fn take_excess(&mut self) -> Option<DayWindow> {
+        let host = self.hosts.iter().max_by_key(|(_, windows)| windows.len())?.0.clone();
+        self.take(&host, BTreeSet::pop_first)
+    }
+
+    fn take(
+        &mut self,
+        host: &HostName,
+        pop: fn(&mut Numbered) -> Option<(u64, DayWindow)>,
+    ) -> Option<DayWindow> {
+        let windows = self.hosts.get_mut(host)?;
+        let (_, window) = pop(windows)?;
+        if windows.is_empty() {
+            self.hosts.remove(host);
+        }
+        self.len -= 1;
+        Some(window)
+    }
 }
 
 impl Queue {
@@ -61,20 +113,20 @@ impl Queue {
         let mut state = self.lock();
         state.arrived += 1;
         let number = state.arrived;
-        state.add(true, number, window);
+        state.add(|state| &mut state.new, number, window);
         self.changed.notify_one();
     }
 
     /// One that was found.
     fn add_found(&self, time: u64, window: DayWindow) {
-        self.lock().add(false, time, window);
+        self.lock().add(|state| &mut state.found, time, window);
         self.changed.notify_one();
     }
 
     async fn next(&self) -> DayWindow {
         loop {
-            let next = self.lock().waiting.pop_last();
-            if let Some((_, _, window)) = next {
+            let next = self.lock().take_next();
+            if let Some(window) = next {
                 // Another one may wait, too.
                 self.changed.notify_one();
                 return window;
@@ -95,7 +147,7 @@ impl Queue {
     /// Whether it is time for another search: some were left out, and most of the others are done.
     fn wants_search(&self) -> bool {
         let mut state = self.lock();
-        state.waiting.len() < MAX_WAITING / 4 && std::mem::take(&mut state.left_out)
+        state.len() < MAX_WAITING / 4 && std::mem::take(&mut state.left_out)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -104,17 +156,26 @@ impl Queue {
 }
 
 impl State {
-    fn add(&mut self, is_new: bool, number: u64, window: DayWindow) {
+    fn add(&mut self, class: fn(&mut Self) -> &mut Waiting, number: u64, window: DayWindow) {
         if !self.known.insert(window.clone()) {
             return;
         }
-        self.waiting.insert((is_new, number, window));
-        if MAX_WAITING < self.waiting.len()
-            && let Some((_, _, oldest)) = self.waiting.pop_first()
+        class(self).add(number, window);
+        if MAX_WAITING < self.len()
+            && let Some(excess) = self.found.take_excess().or_else(|| self.new.take_excess())
         {
-            self.known.remove(&oldest);
+            self.known.remove(&excess);
             self.left_out = true;
         }
+    }
+
+    fn take_next(&mut self) -> Option<DayWindow> {
+        self.new.take_next().or_else(|| self.found.take_next())
+    }
+
+    /// Those that wait.
+    fn len(&self) -> usize {
+        self.new.len + self.found.len
     }
 }
 
@@ -311,8 +372,49 @@ mod test {
     use super::*;
 
     fn window(number: u32) -> DayWindow {
-        let id = format!("kvm1/{}/{number:020}", "0".repeat(32)).parse().unwrap();
+        window_of("kvm1", number)
+    }
+
+    fn window_of(host: &str, number: u32) -> DayWindow {
+        let id = format!("{host}/{}/{number:020}", "0".repeat(32)).parse().unwrap();
         DayWindow { day: Default::default(), id }
+    }
+
+    /// A host with a backlog keeps no others waiting, neither for their new windows nor for old ones.
+    #[tokio::test]
+    async fn hosts_take_turns() {
+        let queue = Queue::default();
+        for number in 0..4 {
+            queue.add_new(window_of("kvm2", number));
+            queue.add_found(number.into(), window_of("kvm2", 10 + number));
+        }
+        queue.add_found(1, window_of("kvm3", 11));
+        queue.add_new(window_of("kvm1", 0));
+        queue.add_new(window_of("kvm3", 0));
+        queue.add_new(window_of("kvm3", 1));
+        let mut order = Vec::new();
+        for _ in 0..12 {
+            let DayWindow { id, .. } = queue.next().await;
+            order.push(format!("{}:{}", id.host, id.start.0));
+        }
+        let new = ["kvm1:0", "kvm2:3", "kvm3:1", "kvm2:2", "kvm3:0", "kvm2:1", "kvm2:0"];
+        let found = ["kvm2:13", "kvm3:11", "kvm2:12", "kvm2:11", "kvm2:10"];
+        assert_eq!(order, [&new[..], &found].concat());
+    }
+
+    #[test]
+    fn a_backlog_makes_room_for_others() {
+        let queue = Queue::default();
+        for number in 0..MAX_WAITING as u32 {
+            queue.add_new(window_of("kvm2", number));
+        }
+        queue.add_found(0, window_of("kvm1", 0));
+        queue.add_new(window_of("kvm3", 0));
+        let state = queue.lock();
+        let waiting = |waiting: &Waiting| waiting.hosts.values().map(BTreeSet::len).sum::<usize>();
+        assert_eq!([waiting(&state.new), waiting(&state.found)], [state.new.len, state.found.len]);
+        assert_eq!((state.len(), state.known.len()), (MAX_WAITING, MAX_WAITING));
+        assert!(state.known.contains(&window_of("kvm3", 0)) && state.left_out);
     }
 
     #[tokio::test]
@@ -342,7 +444,7 @@ mod test {
         }
         assert_eq!(queue.len(), MAX_WAITING);
         assert!(!queue.wants_search());
-        queue.lock().waiting.clear();
+        queue.lock().found = Waiting::default();
         assert!(queue.wants_search() && !queue.wants_search());
     }
 }

@@ -2,12 +2,14 @@
 //!
 //! ```text
 //!  body --> spool file --> worker: is it a window? which? --> store, durable --> 201
-//!    |  too many: 429         |  no: 400, set aside              |  errors: 503
+//!    |  too many, or too many of the host: 429
+//!                             |  no: 400, set aside              |  errors: 503
 //! ```
 
+use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use api::http::ErrorReply;
@@ -30,6 +32,8 @@ const SILENCE: Duration = Duration::from_secs(20);
 /// For a whole body, and for the store to take it.
 const BODY_TIME: Duration = Duration::from_secs(600);
 const STORE_TIME: Duration = Duration::from_secs(90);
+/// Windows of one host that are received at the same time: others find places, too.
+const MAX_OF_HOST: usize = 2;
 const DAY_S: u64 = 86_400;
 /// How far a host's clock may be ahead. What is further ahead is taken when its time has come.
 const AHEAD_S: u64 = 3600;
@@ -49,8 +53,8 @@ pub(crate) enum ReceiveError {
     Refused { reason: &'static str, text: String },
     #[error("the window is too large: at most {0} bytes are accepted")]
     TooLarge(u64),
-    #[error("too many windows are being received: send it again later")]
-    Busy,
+    #[error("too many windows {0}are being received: send it again later")]
+    Busy(&'static str),
     #[error("the window did not arrive completely")]
     Broken,
     /// One of two clocks is wrong: later, in so many seconds.
@@ -66,10 +70,30 @@ impl ReceiveError {
         match self {
             Self::Refused { reason, .. } => reason,
             Self::TooLarge(_) => "large",
-            Self::Busy => "busy",
+            Self::Busy(_) => "busy",
             Self::Broken => "broken",
             Self::Clock { .. } => ErrorReply::CLOCK,
             Self::Unavailable(_) => "unavailable",
+        }
+    }
+}
+
+/// Room for one window, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Place<'a> {
+    receiver: &'a Receiver,
+    host: HostName,
+    _permit: SemaphorePermit<'a>,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        let mut hosts = self.receiver.hosts();
+        if let Some(n) = hosts.get_mut(&self.host) {
+            *n -= 1;
+            if *n == 0 {
+                hosts.remove(&self.host);
+            }
         }
     }
 }
@@ -78,6 +102,8 @@ impl ReceiveError {
 #[derive(Debug)]
 pub(crate) struct Receiver {
     room: Semaphore,
+    /// Windows that are being received of each host.
+    hosts: Mutex<BTreeMap<HostName, usize>>,
     /// Files that are being received.
     pub(crate) spool: PathBuf,
     max_bytes: u64,
@@ -88,15 +114,25 @@ pub(crate) struct Receiver {
 impl Receiver {
     pub(crate) fn new(spool: PathBuf, max_receiving: usize, max_bytes: u64, cpus: usize) -> Self {
         let (room, checks) = (Semaphore::new(max_receiving), Semaphore::new(cpus));
-        Self { room, spool, max_bytes, checks }
+        Self { room, hosts: Mutex::default(), spool, max_bytes, checks }
     }
 
-    /// A place to receive a window of this size in.
-    fn place(&self, bytes: Option<u64>) -> Result<SemaphorePermit<'_>, ReceiveError> {
+    /// A place to receive a window of this host and size in.
+    fn place(&self, host: &HostName, bytes: Option<u64>) -> Result<Place<'_>, ReceiveError> {
         if bytes.is_some_and(|bytes| self.max_bytes < bytes) {
             return Err(ReceiveError::TooLarge(self.max_bytes));
         }
-        self.room.try_acquire().map_err(|_| ReceiveError::Busy)
+        let mut hosts = self.hosts();
+        if hosts.get(host).is_some_and(|n| MAX_OF_HOST <= *n) {
+            return Err(ReceiveError::Busy("of this host "));
+        }
+        let permit = self.room.try_acquire().map_err(|_| ReceiveError::Busy(""))?;
+        *hosts.entry(host.clone()).or_default() += 1;
+        Ok(Place { receiver: self, host: host.clone(), _permit: permit })
+    }
+
+    fn hosts(&self) -> MutexGuard<'_, BTreeMap<HostName, usize>> {
+        self.hosts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn spool(&self, body: &mut BodyDataStream) -> Result<NamedTempFile, ReceiveError> {
@@ -127,10 +163,10 @@ impl Server {
         boot: &str,
         start: &str,
         bytes: Option<u64>,
-    ) -> Result<(WindowId, SemaphorePermit<'_>), ReceiveError> {
+    ) -> Result<(WindowId, Place<'_>), ReceiveError> {
         let id = WindowId::parse(host.as_str(), boot, start)
             .map_err(|error| refused("name", error.to_string()))?;
-        Ok((id, self.receiver.place(bytes)?))
+        Ok((id, self.receiver.place(host, bytes)?))
     }
 
     /// Takes a window. When this returns, it is stored durably.

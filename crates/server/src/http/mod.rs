@@ -154,7 +154,7 @@ impl From<ReceiveError> for ApiError {
         let answer = match error {
             ReceiveError::Refused { .. } => Self::new(StatusCode::BAD_REQUEST, text),
             ReceiveError::TooLarge(_) => Self::new(StatusCode::PAYLOAD_TOO_LARGE, text),
-            ReceiveError::Busy => Self::later(StatusCode::TOO_MANY_REQUESTS, text, 2),
+            ReceiveError::Busy(_) => Self::later(StatusCode::TOO_MANY_REQUESTS, text, 2),
             ReceiveError::Broken => Self::new(StatusCode::REQUEST_TIMEOUT, text),
             ReceiveError::Clock { seconds, .. } => {
                 Self::later(StatusCode::SERVICE_UNAVAILABLE, text, seconds)
