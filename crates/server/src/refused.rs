@@ -3,30 +3,62 @@
 
 use std::collections::BTreeMap;
 use std::path::Path as FilePath;
-use std::sync::{Mutex, PoisonError};
 
 use chrono::NaiveDate;
 use object_store::path::Path;
 use recording::window::{HostName, WindowId};
 use serde_json::json;
 use sha2::{Digest, Sha256};
+use tokio::sync::Mutex;
 
 use crate::auth::{hex, unix_s};
 use crate::names::{REFUSED, day_of};
 use crate::store::{Created, Store};
 
-/// Windows that are kept: of a host each day, and of all.
-const MAX_OF_HOST: u32 = 10;
-const MAX_OF_DAY: u32 = 500;
+/// What is kept of a host each day, and of all hosts.
+const MAX_OF_HOST: Kept = Kept { windows: 10, bytes: 256 << 20 };
+const MAX_OF_DAY: Kept = Kept { windows: 500, bytes: 1 << 30 };
 /// Days that they are kept.
 pub(crate) const DAYS: u64 = 7;
 
-/// How many are kept since midnight.
+/// How much is kept.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Kept {
+    windows: u64,
+    bytes: u64,
+}
+
+impl Kept {
+    /// With another window; `None`: it would be too much.
+    fn with(self, bytes: u64, most: Self) -> Option<Self> {
+        let with = Self { windows: self.windows + 1, bytes: self.bytes.checked_add(bytes)? };
+        (with.windows <= most.windows && with.bytes <= most.bytes).then_some(with)
+    }
+}
+
+/// What is kept since midnight.
 #[derive(Debug, Default)]
 struct Today {
     day: NaiveDate,
-    hosts: BTreeMap<HostName, u32>,
-    all: u32,
+    hosts: BTreeMap<String, Kept>,
+    all: Kept,
+}
+
+impl Today {
+    async fn of_store(day: NaiveDate, store: &Store) -> object_store::Result<Self> {
+        let mut today = Self { day, ..Self::default() };
+        for object in store.list(&format!("{REFUSED}/day={day}")).await? {
+            let path = object.location.as_ref();
+            let host = path.rsplit('/').nth(1).and_then(|folder| folder.strip_prefix("host="));
+            let Some(host) = host.filter(|_| path.ends_with(".window")) else { continue };
+            let of_host = today.hosts.entry(host.to_owned()).or_default();
+            for kept in [of_host, &mut today.all] {
+                kept.windows += 1;
+                kept.bytes = kept.bytes.saturating_add(object.size);
+            }
+        }
+        Ok(today)
+    }
 }
 
 /// Keeps refused windows.
@@ -48,13 +80,14 @@ impl Refused {
         file: &FilePath,
         reason: &str,
     ) -> object_store::Result<bool> {
+        let failed = |source| object_store::Error::Generic { store: "spool", source };
         let day = day_of(unix_s().saturating_mul(1_000_000_000));
-        if !self.has_room(day, &id.host) {
+        let bytes = file.metadata().map_err(|error| failed(error.into()))?.len();
+        if !self.has_room(day, &id.host, bytes).await? {
             return Ok(false);
         }
         let content = file.to_owned();
         let hashed = tokio::task::spawn_blocking(move || hash(&content)).await;
-        let failed = |source| object_store::Error::Generic { store: "spool", source };
         let hash = hashed.map_err(|e| failed(e.into()))?.map_err(|e| failed(e.into()))?;
         let stem = format!(
             "{REFUSED}/day={day}/host={}/{}-{}-{}",
@@ -69,18 +102,23 @@ impl Refused {
         Ok(created == Created::Now)
     }
 
-    fn has_room(&self, day: NaiveDate, host: &HostName) -> bool {
-        let mut today = self.today.lock().unwrap_or_else(PoisonError::into_inner);
+    async fn has_room(
+        &self,
+        day: NaiveDate,
+        host: &HostName,
+        bytes: u64,
+    ) -> object_store::Result<bool> {
+        let mut today = self.today.lock().await;
         if today.day != day {
-            *today = Today { day, ..Today::default() };
+            // Earlier lives of this server and other servers have kept some, too.
+            *today = Today::of_store(day, &self.store).await?;
         }
-        let of_host = today.hosts.get(host).copied().unwrap_or(0);
-        if MAX_OF_HOST <= of_host || MAX_OF_DAY <= today.all {
-            return false;
-        }
-        today.hosts.insert(host.clone(), of_host + 1);
-        today.all += 1;
-        true
+        let of_host = today.hosts.get(host.as_str()).copied().unwrap_or_default();
+        let (of_host, all) = (of_host.with(bytes, MAX_OF_HOST), today.all.with(bytes, MAX_OF_DAY));
+        let (Some(of_host), Some(all)) = (of_host, all) else { return Ok(false) };
+        today.hosts.insert(host.to_string(), of_host);
+        today.all = all;
+        Ok(true)
     }
 }
 
@@ -114,18 +152,30 @@ mod test {
         let id = |host: &str, start: u32| -> WindowId {
             format!("{host}/{}/{start:020}", "0".repeat(32)).parse().unwrap()
         };
-        let mut kept = 0;
+        let mut kept = 0_u64;
         for number in 0..30 {
             let file = dir.path().join("file");
             std::fs::write(&file, number.to_string()).unwrap();
-            kept += u32::from(refused.keep(&id("a", number), &file, "reason").await.unwrap());
+            kept += u64::from(refused.keep(&id("a", number), &file, "reason").await.unwrap());
         }
-        assert_eq!(kept, MAX_OF_HOST);
+        assert_eq!(kept, MAX_OF_HOST.windows);
         assert!(refused.keep(&id("b", 0), &dir.path().join("file"), "reason").await.unwrap());
         assert_eq!(refused.store.list(REFUSED).await.unwrap().len(), 22);
+        // Large ones are fewer. What was kept before a restart counts.
+        let large = dir.path().join("large");
+        let file = std::fs::File::create(&large).unwrap();
+        let mut kept = Vec::new();
+        for number in 0..5 {
+            file.set_len((100 << 20) + number).unwrap();
+            let refused = Refused::new(refused.store.clone());
+            kept.push(refused.keep(&id("c", 0), &large, "reason").await.unwrap());
+        }
+        assert_eq!(kept, [true, true, false, false, false]);
+        let refused = Refused::new(refused.store.clone());
+        assert!(!refused.keep(&id("a", 31), &dir.path().join("file"), "reason").await.unwrap());
         let today = day_of(unix_s() * 1_000_000_000);
         let left = async |today| refused.store.remove_old(REFUSED, today, DAYS).await.unwrap();
         assert_eq!(left(today).await, 0);
-        assert_eq!(left(today + chrono::Days::new(DAYS + 1)).await, 22);
+        assert_eq!(left(today + chrono::Days::new(DAYS + 1)).await, 26);
     }
 }
