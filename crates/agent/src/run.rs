@@ -87,6 +87,12 @@ pub fn run(config: &Path, windows: Windows, version: &str) -> Result<(), RunErro
         crate::metrics::serve(address, metrics)
             .map_err(|source| RunError::Metrics { address, source })?;
     }
+    if !sandbox::has_landlock() {
+        let advice = "add landlock to the kernel's lsm=, Linux 5.13 or later";
+        line(&format!(
+            "this kernel has no Landlock: seccomp alone keeps child processes from files ({advice})"
+        ));
+    }
     let (finisher, spool) = start_threads(&state, &shared)?;
     let host = crate::state::read(&state.host()).ok().map(|host| host.trim().to_owned());
     let (file, version) = (config.to_owned(), version.to_owned());

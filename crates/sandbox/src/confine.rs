@@ -71,6 +71,14 @@ pub fn confine_to_folder(folder: &Path, limits: FolderLimits) -> Result<(), Stri
         .map_err(|error| failed("seccomp", error))
 }
 
+/// Whether this kernel has Landlock. Without it, seccomp and the user's rights alone keep a child from files.
+#[must_use]
+pub fn has_landlock() -> bool {
+    // A thread's restrictions end with it.
+    let tried = std::thread::spawn(|| give_up_files(None)).join();
+    matches!(tried, Ok(Ok(status)) if status != RulesetStatus::NotEnforced)
+}
+
 /// The first part, while there is one thread only.
 pub(crate) fn give_up_rights() -> Result<(), String> {
     close_all()?;
@@ -280,6 +288,8 @@ mod test {
             (status, std::fs::File::open("/proc/self/status"), std::fs::read_dir("/"))
         });
         let (status, file, folder) = tried.join().unwrap();
+        assert_eq!(has_landlock(), status != RulesetStatus::NotEnforced);
+        assert!(std::fs::read_dir("/").is_ok(), "only that thread gave up its files");
         if status == RulesetStatus::NotEnforced {
             return skip::skip("this kernel has no Landlock");
         }

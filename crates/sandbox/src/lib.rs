@@ -35,7 +35,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 pub use child::serve;
-pub use confine::{FolderLimits, confine_to_folder};
+pub use confine::{FolderLimits, confine_to_folder, has_landlock};
 pub use parent::{Failure, Sandbox};
 
 /// Address space that a child may have. Threads' heaps and stacks reserve some 200 MiB of it.

@@ -66,6 +66,10 @@ const HEADER_TIME: Duration = Duration::from_secs(10);
 /// For what is being answered when the server is told to stop.
 const STOP_TIME: Duration = Duration::from_secs(30);
 
+/// A warning at the start.
+const NO_LANDLOCK: &str = "this kernel has no Landlock: a process that a window takes over can read and change files of \
+    the server's user (add landlock to the kernel's lsm=, Linux 5.13 or later)";
+
 /// Everything that the parts share.
 #[derive(Debug)]
 struct Server {
@@ -155,6 +159,10 @@ pub fn run(config: Config) -> Result<()> {
     let served = runtime.block_on(async {
         let server = Arc::new(Server::open(config)?);
         let tls = server.identity.start()?;
+        if !sandbox::has_landlock() {
+            // `worker` may open files: seccomp can't tell those of its folder from others.
+            log(NO_LANDLOCK);
+        }
         log(&format!("certificate authority SHA-256 {}", server.identity.fingerprint));
         let tasks = start(&server, tls.clone());
         log(&format!("listening on https://{}", listener.local_addr()?));

@@ -76,7 +76,8 @@ fn examine() -> Doctor {
     // VMs that run show that guests run here; a trial guest would only disturb them.
     let runs_vms = vms.as_ref().is_some_and(|names| !names.is_empty());
     let guest = if runs_vms { Trial::Passed } else { try_guest() };
-    let trials = Trials { sampler, child: try_child(), guest, vms };
+    let landlock = sandbox::has_landlock();
+    let trials = Trials { sampler, child: try_child(), landlock, guest, vms };
     let findings = capabilities::findings(&facts, &trials);
     let verdict = capabilities::verdict(&findings);
     let hostname = host::machine::hostname(Path::new("/proc"));

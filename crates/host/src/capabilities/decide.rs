@@ -46,7 +46,7 @@ pub fn findings(facts: &Facts, trials: &Trials) -> Vec<Finding> {
     let guests = [kvm(facts), registers(facts), kvm_types(facts), vsock(facts), vpmu(facts)];
     let mut all: Vec<Finding> = host.into();
     all.push(sampler(&trials.sampler));
-    all.push(child(&trials.child));
+    all.push(child(&trials.child, trials.landlock));
     all.extend(guests);
     all.push(guest_trial(trials));
     all.extend(trials.vms.as_deref().map(running_vms));
@@ -264,10 +264,14 @@ fn sampler(trial: &Trial) -> Finding {
     }
 }
 
-fn child(trial: &Trial) -> Finding {
+fn child(trial: &Trial, landlock: bool) -> Finding {
     let thing = Thing(Area::Host, "unprivileged child");
     match trial {
-        Trial::Passed => thing.works("started; it reads host programs' files"),
+        Trial::Passed if landlock => thing.works("started; it reads host programs' files"),
+        Trial::Passed => thing.limited(
+            "started, but the kernel has no Landlock: seccomp alone keeps it from files".to_owned(),
+            "add landlock to the kernel's lsm= (Linux 5.13 or later)",
+        ),
         Trial::Failed(reason) | Trial::NotTried(reason) => thing.limited(
             format!("{reason}: functions of host programs have no names"),
             "use a kernel built with CONFIG_SECCOMP_FILTER, in a container allow seccomp",

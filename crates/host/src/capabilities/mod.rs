@@ -97,6 +97,8 @@ pub struct Trials {
     pub sampler: Trial,
     /// Starting a child without privileges, which reads host programs' files.
     pub child: Trial,
+    /// The kernel has Landlock, which keeps such a child from files.
+    pub landlock: bool,
     /// Running a small guest under `/dev/kvm`.
     pub guest: Trial,
     /// The names of the VMs that run now, where they could be looked for.
