@@ -135,6 +135,16 @@ fn the_api_is_described() {
     for path in ["/v1/enroll", "/v1/windows/{boot}/{start}", "/v1/windows/{host}/{boot}/{start}"] {
         assert!(told["paths"][path].is_object(), "{path}");
     }
+    // A body may come too slowly, or be too long.
+    let paths = told["paths"].as_object().unwrap().values();
+    let operations = paths.flat_map(|path| path.as_object().unwrap().values());
+    let with_body: Vec<_> = operations.filter(|of| of["requestBody"].is_object()).collect();
+    assert_eq!(with_body.len(), 4);
+    for operation in with_body {
+        for status in ["408", "413"] {
+            assert!(operation["responses"][status].is_object(), "{operation}");
+        }
+    }
     assert_eq!(told["components"]["securitySchemes"]["token"]["scheme"], "bearer");
 }
 

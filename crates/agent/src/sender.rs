@@ -169,9 +169,10 @@ impl Sender {
                     let wait = delay(failures, random(), asked);
                     if failures.is_power_of_two() {
                         let text = chain(&error);
+                        let url = self.url().unwrap_or_default();
+                        let seconds = wait.as_secs_f64();
                         line(&format!(
-                            "failed to send: {text}; next try in {:.0} s",
-                            wait.as_secs_f64()
+                            "failed to send to {url}: {text}; next try in {seconds:.0} s"
                         ));
                     }
                     // The server, or what it knows us by, may have changed.
@@ -184,8 +185,7 @@ impl Sender {
 
     /// Sends window after window. An error: why not, and how long the server wants to be left alone.
     fn send_all(&self, known: &mut Known) -> Result<(), (SendError, Option<Duration>)> {
-        let url = self.server.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let Some(url) = url else { return Ok(()) };
+        let Some(url) = self.url() else { return Ok(()) };
         loop {
             let contents = self.spool.contents().map_err(|error| (error.into(), None))?;
             self.metrics.spool_bytes.set(contents.bytes());
@@ -204,6 +204,10 @@ impl Sender {
                 return Ok(());
             }
         }
+    }
+
+    fn url(&self) -> Option<String> {
+        self.server.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn connect(&self, url: &str) -> Result<Connection, SendError> {

@@ -17,7 +17,9 @@ use crate::auth::Denied;
     (status = 400, body = ErrorReply, description = "no such name"),
     (status = 401, body = ErrorReply, description = "the token is not known"),
     (status = 403, body = ErrorReply, description = "the token is for something else"),
+    (status = 408, body = ErrorReply),
     (status = 409, body = ErrorReply, description = "the host is enrolled already"),
+    (status = 413, body = ErrorReply),
     (status = 415, body = ErrorReply), (status = 422, body = ErrorReply),
     (status = 503, body = ErrorReply),
 ))]
@@ -84,6 +86,7 @@ pub(super) async fn list_tokens(State(server): Shared, _: Admin) -> Reply<Json<V
 #[utoipa::path(post, path = "/v1/tokens", request_body = TokenRequest, responses(
     (status = 201, body = TokenReply), (status = 400, body = ErrorReply),
     (status = 401, body = ErrorReply), (status = 403, body = ErrorReply),
+    (status = 408, body = ErrorReply), (status = 413, body = ErrorReply),
     (status = 415, body = ErrorReply), (status = 422, body = ErrorReply),
     (status = 503, body = ErrorReply),
 ))]

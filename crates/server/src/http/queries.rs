@@ -96,6 +96,7 @@ pub(super) async fn ask_ready(
 #[utoipa::path(post, path = "/v1/sql", request_body = SqlRequest, responses(
     (status = 200, body = Answer), (status = 400, body = ErrorReply),
     (status = 401, body = ErrorReply), (status = 403, body = ErrorReply),
+    (status = 408, body = ErrorReply), (status = 413, body = ErrorReply),
     (status = 415, body = ErrorReply),
     (status = 422, body = ErrorReply, description = "it takes more than queries may"),
     (status = 429, body = ErrorReply), (status = 503, body = ErrorReply),
