@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use ::microbench::compare::{Comparison, Row, Unit};
 use view::escape;
 
+use crate::page::N_DISTINCT;
 use crate::page::chart_style;
-use crate::page::colours::N_DISTINCT;
 
 /// A drawing of known size.
 pub(super) struct Drawing {

@@ -43,7 +43,7 @@ function tooltip(box) {
 
 // A colour of the page's table, by its meaning.
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
-const onNewColours = (act) => matchMedia("(prefers-color-scheme: dark)").addEventListener("change", act);
+const onNewColours = (act, signal) => matchMedia("(prefers-color-scheme: dark)").addEventListener("change", act, { signal });
 
 // In the unit that suits the span.
 function time(ns, span = ns) {

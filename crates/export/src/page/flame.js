@@ -1,9 +1,12 @@
 "use strict";
 // A flame graph of `labels` (name, kind, module), `kinds`, `modules` and `nodes` (parallel arrays in preorder; node 0 is
 // everything). Names in the first column of tables in `[data-searched-by=flame]` become buttons that search for them.
-function flameGraph(box, data) {
+// `amount` words a total, `paint` and `remark` give a node's class and a further line. Until `signal` aborts, Esc resets it.
+// Returns what searches for a text.
+function flameGraph(box, data, options = {}) {
   const ROW_PX = 19, MIN_PX = 0.6, MIN_TEXT_PX = 24;
   const HINT = "Click a frame to zoom into it, click one above to zoom out. Esc resets.";
+  const { amount = (samples) => `${samples.toLocaleString("en")} samples`, paint, remark, signal } = options;
   const { labels, kinds, modules } = data;
   const { label, depth, total } = data.nodes;
   const count = label.length, all = total[0];
@@ -26,7 +29,7 @@ function flameGraph(box, data) {
   const shown = (node) =>
     /^[[(]/.test(name(node)) && module(node) ? `${name(node)} ${module(node).split("/").pop()}` : name(node);
   const percent = (samples) => all ? (100 * samples / all).toFixed(2) + " %" : "";
-  const describe = (node) => [name(node), `${total[node].toLocaleString("en")} samples, ${percent(total[node])}`,
+  const describe = (node) => [name(node), `${amount(total[node])}, ${percent(total[node])}`, remark?.(node),
     module(node), kind(node).replace("-", " ")].filter(Boolean);
 
   // Where each node begins, in samples; which nodes are below it; which one is above.
@@ -46,12 +49,12 @@ function flameGraph(box, data) {
   }
 
   function draw() {
-    const width = flame.clientWidth, scale = width / Math.max(1, total[zoomed]);
+    const width = flame.clientWidth, scale = width / (total[zoomed] || 1);
     const frames = [];
     let deepest = depth[zoomed];
     drawnWidth = width;
     const add = (node, left, right, isParent) => {
-      const className = `frame ${kind(node)}${isParent ? " parent" : ""}${matches?.has(node) ? " match" : ""}`;
+      const className = `frame ${paint?.(node) ?? kind(node)}${isParent ? " parent" : ""}${matches?.has(node) ? " match" : ""}`;
       const frame = make("div", { className });
       Object.assign(frame.style, { left: `${left}px`, width: `${right - left}px`, top: `${depth[node] * ROW_PX}px` });
       if (right - left >= MIN_TEXT_PX) frame.textContent = shown(node);
@@ -69,7 +72,7 @@ function flameGraph(box, data) {
     }
     flame.style.height = (deepest + 1) * ROW_PX + "px";
     flame.replaceChildren(...frames);
-    flame.ariaLabel = `Flame graph, callers above callees: ${total[zoomed].toLocaleString("en")} samples in ${frames.length} frames`;
+    flame.ariaLabel = `Flame graph, callers above callees: ${amount(total[zoomed])} in ${frames.length} frames`;
     reset.disabled = zoomed === 0;
   }
 
@@ -99,7 +102,7 @@ function flameGraph(box, data) {
       }
     }
     search.found.textContent =
-      wanted ? `${percent(samples) || "0 %"} matched (${samples.toLocaleString("en")} samples)` : "";
+      wanted ? `${percent(samples) || "0 %"} matched (${amount(samples)})` : "";
     draw();
   }
 
@@ -128,15 +131,16 @@ function flameGraph(box, data) {
   });
   document.addEventListener("keydown", (event) => {
     if (event.key === "Escape") { find(""); zoom(0); }
-  });
+  }, { signal });
   for (const cell of document.querySelectorAll("[data-searched-by=flame] td:first-child")) {
     const searched = cell.textContent;
     cell.replaceChildren(button(searched, () => { zoom(0); find(searched); flame.scrollIntoView({ block: "center" }); }));
   }
 
   layOut();
-  if (all === 0) return;
+  if (all === 0) return find;
   for (let node = 1; node < count; node++) if (kind(node) === "vm") jumps.append(button(name(node), () => zoom(node)));
   draw();
   new ResizeObserver(() => { if (flame.clientWidth !== drawnWidth) draw(); }).observe(flame);
+  return find;
 }

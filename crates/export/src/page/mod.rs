@@ -12,7 +12,6 @@
 //! or attributes without quotes. The page's Content-Security-Policy allows exactly its own script and style, by hash,
 //! and nothing else: a name that got past the escaping could still not run or load anything.
 
-pub(crate) mod colours;
 pub(crate) mod lanes;
 
 use std::io::{self, Write};
@@ -22,6 +21,10 @@ use sha2::{Digest, Sha256};
 use view::escape;
 
 const SHELL: &str = include_str!("shell.html");
+/// Each colour by what it means, light and dark. The server's page (`ui/`) has this and the style, too.
+const COLOURS: &str = include_str!("colours.css");
+/// How many colours there are of things that are only to be told apart, whose names are `c0` and so on.
+pub(crate) const N_DISTINCT: usize = 8;
 const STYLE: &str = include_str!("style.css");
 /// The style of static charts.
 const CHART_STYLE: &str = include_str!("chart.css");
@@ -100,7 +103,7 @@ impl Page {
 
     /// Writes it. A page without components has no script, and allows none.
     pub(crate) fn write(&self, out: &mut impl Write) -> io::Result<()> {
-        let style = format!("{}{STYLE}{CHART_STYLE}", colours::rules());
+        let style = format!("{COLOURS}{STYLE}{CHART_STYLE}");
         let script = if self.data.is_empty() { "" } else { SCRIPT };
         let value = |key: &str| match key {
             "title" => self.title.clone(),
@@ -150,7 +153,7 @@ pub(crate) fn percent(part: u64, whole: u64) -> String {
 
 /// The style of a chart that is a file of its own.
 pub(crate) fn chart_style() -> String {
-    colours::rules() + CHART_STYLE
+    format!("{COLOURS}{CHART_STYLE}")
 }
 
 /// JSON that is safe inside a `script` element: `<`, `>` and `&` only as escapes.
@@ -234,6 +237,27 @@ mod test {
         let text = written(&page);
         assert!(!text.contains("<script") && !text.contains("Nothing"));
         assert!(text.contains(&format!("script-src '{}'", hash(""))));
+    }
+
+    #[test]
+    fn each_colour_is_light_dark_and_the_paint_of_a_class() {
+        let words = |before: &str, end: char| -> Vec<&str> {
+            let parts = COLOURS.split(before).skip(1);
+            parts.filter_map(|part| part.split_once(end)).map(|(word, _)| word).collect()
+        };
+        let values = words("  --", ';');
+        let (light, dark) = values.split_at(values.len() / 2);
+        for (light, dark) in light.iter().zip(dark) {
+            let (name, light) = light.split_once(": #").unwrap();
+            let (same, dark) = dark.split_once(": #").unwrap();
+            assert_eq!(name, same);
+            for digits in [light, dark] {
+                assert!(digits.len() == 6 && digits.bytes().all(|digit| digit.is_ascii_hexdigit()));
+            }
+        }
+        let names: Vec<_> = light.iter().filter_map(|light| light.split(':').next()).collect();
+        assert_eq!(words("paint: var(--", ')'), names);
+        assert!((0..N_DISTINCT).all(|n| names.contains(&format!("c{n}").as_str())));
     }
 
     #[test]
