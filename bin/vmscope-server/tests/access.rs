@@ -115,6 +115,79 @@ fn a_proxy_names_users_when_it_is_switched_on() {
     sent.check(401, "a token is needed");
 }
 
+/// A browser's cookie lets the web page read, and nothing else.
+#[test]
+fn a_browser_logs_in_to_read() {
+    let place = Place::new();
+    let server = place.start("");
+    let [agent, read, admin] = ["agent", "read", "admin"].map(|role| server.token(role));
+    let log_in =
+        |token: &str| server.ask("POST", "/v1/session", "", Some(&json!({ "token": token })));
+    log_in("x").check(401, "not known");
+    log_in(&agent).check(403, "role");
+    for token in [&read, &admin] {
+        let reply = log_in(token);
+        assert_eq!(reply.status, 204);
+        let expected = format!("__Host-vmscope={token}; Path=/; Secure; HttpOnly; SameSite=Strict");
+        assert_eq!(reply.header("set-cookie"), Some(expected.as_str()));
+    }
+    let gone = server.ask("DELETE", "/v1/session", "", None);
+    assert!(gone.header("set-cookie").is_some_and(|cookie| cookie.contains("=; Path=/")));
+
+    let cookie = format!("a=b; __Host-vmscope={admin}");
+    let ask = |path: &str, headers: &[(&str, &str)]| {
+        server.get_with(path, &[headers, &[("cookie", &cookie)]].concat())
+    };
+    assert_eq!(ask("/v1/hosts", &[]), 200);
+    assert_eq!(ask("/v1/hosts", &[("sec-fetch-site", "same-origin")]), 200);
+    for site in ["same-site", "cross-site", ""] {
+        assert_eq!(ask("/v1/hosts", &[("sec-fetch-site", site)]), 401, "{site}");
+    }
+    assert_eq!(ask("/v1/tokens", &[]), 401);
+    for other in ["__Host-vmscope=", "__Host-vmscope=x", "__Host-vmscopes=x", "vmscope=x", ";;="] {
+        assert_eq!(server.get_with("/v1/hosts", &[("cookie", other)]), 401, "{other}");
+    }
+}
+
+/// The web page, or how to build it.
+#[test]
+fn the_page_is_served() {
+    let place = Place::new();
+    let server = place.start("");
+    let page = server.get("/", "");
+    server.get("/assets/index.html", "").check(404, "no such path");
+    server.get("/assets/..%2findex.html", "").check(404, "no such path");
+    let text = String::from_utf8_lossy(&page.content);
+    if page.status == 404 {
+        assert!(text.contains("make ui"), "{text}");
+        return;
+    }
+    assert!(
+        page.header("content-security-policy")
+            .is_some_and(|policy| policy.starts_with("default-src 'none'"))
+    );
+    let tag = page.header("etag").unwrap();
+    assert_eq!(server.get_with("/", &[("if-none-match", tag)]), 304);
+    let script =
+        text.split('"').find(|part| part.starts_with("assets/") && part.ends_with(".js")).unwrap();
+    let script = server.get(&format!("/{script}"), "");
+    assert_eq!(script.status, 200);
+    assert!(script.header("cache-control").is_some_and(|caching| caching.contains("immutable")));
+}
+
+/// The page's requests are checked against this description when it is built.
+#[test]
+fn the_page_knows_the_api() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../ui/openapi.json");
+    let output =
+        Command::new(env!("CARGO_BIN_EXE_vmscope-server")).arg("openapi").output().unwrap();
+    if std::env::var_os("UPDATE").is_some() {
+        fs::write(file, &output.stdout).unwrap();
+    }
+    let known = fs::read(file).unwrap();
+    assert!(known == output.stdout, "ui/openapi.json is out of date: run this test with UPDATE=1");
+}
+
 #[test]
 fn the_certificate_authority_stays() {
     let place = Place::new();

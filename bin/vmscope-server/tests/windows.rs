@@ -212,7 +212,7 @@ fn more_than_there_is_room_for_come_again() {
         // There is room, but not for a third one of this host.
         let busy = server.put(&first, &host.1);
         busy.check(429, "too many windows of this host");
-        assert!(busy.retry_after.is_some());
+        assert!(busy.header("retry-after").is_some());
         begin(three.0, three.1);
         server.put(&again, &other.1).check(429, "too many windows are");
         for (go, thread) in sending {
@@ -246,7 +246,7 @@ fn a_store_that_fails_is_tried_again() {
     fs::write(place.store().join("raw"), "").unwrap();
     let failed = server.put(&window, &host);
     failed.check(503, "store");
-    assert!(failed.retry_after.is_some());
+    assert!(failed.header("retry-after").is_some());
     fs::remove_file(place.store().join("raw")).unwrap();
     fs::write(place.store().join("results"), "").unwrap();
     assert_eq!(server.put(&window, &host).status, 201);

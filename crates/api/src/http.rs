@@ -48,6 +48,14 @@ pub struct EnrollReply {
     pub host_token: String,
 }
 
+/// A browser logs in.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SessionRequest {
+    /// A token with the role `read` or `admin`.
+    pub token: String,
+}
+
 /// Somebody is to get a token.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]

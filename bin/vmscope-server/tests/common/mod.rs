@@ -241,11 +241,10 @@ impl Server {
             self.agent.run(request.body(()).unwrap())?
         };
         let status = response.status().as_u16();
-        let retry = response.headers().get("retry-after");
-        let retry_after = retry.and_then(|value| value.to_str().ok()?.parse().ok());
+        let headers = response.headers().clone();
         let mut content = Vec::new();
         response.into_body().into_reader().read_to_end(&mut content)?;
-        Ok(Reply { status, retry_after, content })
+        Ok(Reply { status, headers, content })
     }
 
     /// A counter of `/metrics`.
@@ -301,11 +300,15 @@ fn authority(address: SocketAddr, fingerprint: &str) -> Certificate<'static> {
 #[derive(Debug)]
 pub(crate) struct Reply {
     pub(crate) status: u16,
-    pub(crate) retry_after: Option<u64>,
+    headers: ureq::http::HeaderMap,
     pub(crate) content: Vec<u8>,
 }
 
 impl Reply {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name)?.to_str().ok()
+    }
+
     pub(crate) fn json(&self) -> Value {
         let text = String::from_utf8_lossy(&self.content);
         serde_json::from_slice(&self.content).unwrap_or_else(|_| panic!("{}: {text}", self.status))

@@ -1,14 +1,15 @@
 //! Hosts and tokens.
 
 use api::http::{
-    EnrollReply, EnrollRequest, ErrorReply, HostEntry, Role, TokenEntry, TokenReply, TokenRequest,
+    EnrollReply, EnrollRequest, ErrorReply, HostEntry, Role, SessionRequest, TokenEntry,
+    TokenReply, TokenRequest,
 };
 use axum::Json;
 use axum::extract::{Path, State};
-use axum::http::StatusCode;
+use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use recording::window::HostName;
 
-use super::{Admin, ApiError, JsonBody, JsonOf, Reader, Reply, Shared};
+use super::{Admin, ApiError, COOKIE, JsonBody, JsonOf, Reader, Reply, Shared};
 use crate::auth::Denied;
 
 /// Makes a host known: it gets a token of its own.
@@ -37,6 +38,36 @@ pub(super) async fn enroll(
         .map_err(|error| ApiError::new(StatusCode::BAD_REQUEST, format!("{error}")))?;
     let host_token = server.auth.enroll(&host).await?;
     Ok((StatusCode::CREATED, Json(EnrollReply { host_token })))
+}
+
+/// Lets a browser read: it keeps the token in a cookie that its scripts can't see, until it is closed.
+#[utoipa::path(post, path = "/v1/session", request_body = SessionRequest, security(()), responses(
+    (status = 204), (status = 400, body = ErrorReply),
+    (status = 401, body = ErrorReply, description = "the token is not known"),
+    (status = 403, body = ErrorReply, description = "the token is for something else"),
+    (status = 415, body = ErrorReply), (status = 422, body = ErrorReply),
+    (status = 503, body = ErrorReply),
+))]
+pub(super) async fn log_in(
+    State(server): Shared,
+    JsonBody(request): JsonBody<SessionRequest>,
+) -> Reply<(StatusCode, [(HeaderName, HeaderValue); 1])> {
+    match server.auth.role(&request.token).await? {
+        Role::Read | Role::Admin => keep_cookie(&request.token, ""),
+        Role::Agent => Err(Denied::Role.into()),
+    }
+}
+
+/// Lets the browser forget its token.
+#[utoipa::path(delete, path = "/v1/session", security(()), responses((status = 204)))]
+pub(super) async fn log_out() -> Reply<(StatusCode, [(HeaderName, HeaderValue); 1])> {
+    keep_cookie("", "; Max-Age=0")
+}
+
+fn keep_cookie(value: &str, more: &str) -> Reply<(StatusCode, [(HeaderName, HeaderValue); 1])> {
+    let cookie = format!("{COOKIE}={value}; Path=/; Secure; HttpOnly; SameSite=Strict{more}");
+    let cookie = HeaderValue::try_from(cookie).map_err(|_| ApiError::from(Denied::Unknown))?;
+    Ok((StatusCode::NO_CONTENT, [(header::SET_COOKIE, cookie)]))
 }
 
 /// Lists the hosts that are enrolled.

@@ -1,6 +1,7 @@
 //! The HTTP API: who may ask what, and how it is answered. Its description (`/openapi.json`) is made from these functions.
 
 mod access;
+mod page;
 mod queries;
 mod windows;
 
@@ -31,6 +32,9 @@ const MAX_REQUEST: usize = 1 << 18;
 /// Until a request's JSON is there.
 const JSON_TIME: Duration = Duration::from_secs(10);
 
+/// The web page's cookie. Browsers take one of this prefix over TLS only, and for this host only.
+const COOKIE: &str = "__Host-vmscope";
+
 pub(crate) type Shared = State<Arc<Server>>;
 
 /// All paths, and their description.
@@ -39,6 +43,7 @@ pub(crate) fn router(server: Arc<Server>) -> Router {
     let description = Json(description);
     router
         .route("/openapi.json", axum::routing::get(async move || description.clone()))
+        .merge(page::router())
         .fallback(async || ApiError::new(StatusCode::NOT_FOUND, "there is no such path"))
         .layer(DefaultBodyLimit::max(MAX_REQUEST))
         .with_state(server)
@@ -60,6 +65,7 @@ struct Description;
 fn described() -> (Router<Arc<Server>>, utoipa::openapi::OpenApi) {
     let (router, mut description) = OpenApiRouter::with_openapi(Description::openapi())
         .routes(routes!(access::enroll))
+        .routes(routes!(access::log_in, access::log_out))
         .routes(routes!(windows::put_window))
         .routes(routes!(windows::list_windows))
         .routes(routes!(windows::get_window))
@@ -189,6 +195,19 @@ fn token(headers: &HeaderMap) -> Result<&str, Denied> {
     value.and_then(|value| value.strip_prefix("Bearer ")).ok_or(Denied::NoToken)
 }
 
+/// The token that a browser keeps for the web page, and sends with the page's own requests. Browsers also send it with
+/// requests of other services on this host, which they say: those are not believed.
+fn cookie(headers: &HeaderMap) -> Option<&str> {
+    let site =
+        headers.get("sec-fetch-site").map_or("none", |site| site.to_str().unwrap_or_default());
+    if !["same-origin", "none"].contains(&site) {
+        return None;
+    }
+    let cookies = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
+    let mut cookies = cookies.flat_map(|value| value.split(';')).map(str::trim);
+    cookies.find_map(|cookie| cookie.strip_prefix(COOKIE)?.strip_prefix('='))
+}
+
 impl Server {
     /// The host that sends.
     async fn sender(&self, headers: &HeaderMap) -> Result<HostName, Denied> {
@@ -205,10 +224,11 @@ impl Server {
     async fn require(
         &self,
         headers: &HeaderMap,
+        token: Result<&str, Denied>,
         peer: IpAddr,
         allowed: &[Role],
     ) -> Result<(), Denied> {
-        let role = match (self.role_by_proxy(headers, peer), token(headers)) {
+        let role = match (self.role_by_proxy(headers, peer), token) {
             (Some(role), _) => role,
             (None, Ok(token)) => self.auth.role(token).await,
             (None, Err(error)) => Err(error),
@@ -269,7 +289,10 @@ impl FromRequestParts<Arc<Server>> for Reader {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, server: &Arc<Server>) -> Result<Self, ApiError> {
-        server.require(&parts.headers, peer(parts), &[Role::Read, Role::Admin]).await?;
+        let headers = &parts.headers;
+        // The cookie lets a browser read, whatever its token may do besides.
+        let token = token(headers).or_else(|error| cookie(headers).ok_or(error));
+        server.require(headers, token, peer(parts), &[Role::Read, Role::Admin]).await?;
         Ok(Self)
     }
 }
@@ -281,7 +304,8 @@ impl FromRequestParts<Arc<Server>> for Admin {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, server: &Arc<Server>) -> Result<Self, ApiError> {
-        server.require(&parts.headers, peer(parts), &[Role::Admin]).await?;
+        let headers = &parts.headers;
+        server.require(headers, token(headers), peer(parts), &[Role::Admin]).await?;
         Ok(Self)
     }
 }
@@ -337,7 +361,8 @@ async fn metrics(
     // What a proxy on this machine passes on comes from elsewhere.
     let is_proxy = server.config.proxy.as_ref().is_some_and(|proxy| is_of(proxy, peer));
     if is_proxy || !peer.to_canonical().is_loopback() {
-        server.require(&headers, peer, &[Role::Read, Role::Admin]).await?;
+        let token = token(&headers);
+        server.require(&headers, token, peer, &[Role::Read, Role::Admin]).await?;
     }
     server.metrics.analyses_left.set(i64::try_from(server.queue.len()).unwrap_or(i64::MAX));
     let failed = |error: std::fmt::Error| {
