@@ -33,7 +33,7 @@ PROFILE := release
 PROFILE_DIR := $(TARGET_DIR)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
 VERSION := $(shell sed -n '/^\[workspace.package\]/,/^version/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 
-.PHONY: packages fleet-demo fuzz fuzz-all mutants help demo test test-all smoke steps-test steps-test-all steps-smoke check build-tests e2e bench bench-trace \
+.PHONY: ui test-ui ui-tools packages fleet-demo fuzz fuzz-all mutants help demo test test-all smoke steps-test steps-test-all steps-smoke check build-tests e2e bench bench-trace \
         experiments s3 spark ten-million overhead programs boot build deps
 
 help:
@@ -52,6 +52,8 @@ help:
 	@echo 'make mutants       what mutants of recordings cost vmscope: memory, time, exit codes [COUNT=100000]'
 	@echo 'make boot          the self-booting micro-benchmark: an ELF and an ISO, into $(TARGET_DIR)/boot'
 	@echo 'make packages      Debian packages: vmscope with the agent, vmscope-server, vmscope-guest; into $(TARGET_DIR)/packages'
+	@echo 'make ui            the web page, into ui/dist, from where the next build of the server takes it'
+	@echo 'make test-ui       its tests, in a browser and with a real server (3 minutes once built)'
 	@echo 'make build         the programs, into $(TARGET_DIR)'
 
 demo: build
@@ -71,6 +73,7 @@ steps-test: check
 
 steps-test-all: check
 	@$(STEP) 'end-to-end tests' $(E2E) all
+	@$(STEP) 'web page' $(MAKE) --no-print-directory test-ui
 	@$(STEP) 'S3 service' $(MAKE) --no-print-directory s3
 	@$(STEP) 'fuzzing' $(MAKE) --no-print-directory fuzz-all SECONDS=60
 
@@ -147,8 +150,23 @@ mutants: deps
 fuzz-all:
 	@set -e; for target in $(FUZZ_TARGETS); do $(FUZZ) $$target $(or $(SECONDS),600); done
 
-# Debian packages of the host's programs and agent, the server, and the guest.
-packages: deps
+# The web page. Node is needed to build it, not to run the server.
+ui: ui-tools
+	npm --prefix ui run -s build
+
+# Types, functions, and the page in Chromium with a server that has real windows.
+test-ui: ui
+	npm --prefix ui run -s unit
+	cargo build --locked --workspace --bins --example hostile_names
+	@.ci/deps $(MUSL) chromium fonts-dejavu-core
+	cd ui && VMSCOPE_PROGRAMS=$(abspath $(TARGET_DIR))/debug npx playwright test $(ONLY)
+
+ui-tools: deps
+	@command -v npm >/dev/null || .ci/deps $(MUSL) nodejs npm
+	npm --prefix ui ci --silent --no-audit --no-fund
+
+# Debian packages of the host's programs and agent, the server with its web page, and the guest.
+packages: deps ui
 	cargo build --locked --profile $(PROFILE) -p vmscope -p vmscope-server
 	cargo build --locked --profile $(PROFILE) -p vmscope-guest --target $(MUSL)
 	for program in vmscope vmscope-server; do $(PROFILE_DIR)/$$program manuals $(PROFILE_DIR)/manuals || exit; done

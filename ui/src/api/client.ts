@@ -1,0 +1,78 @@
+// Requests to the server, as /openapi.json describes them.
+
+import createClient from "openapi-fetch";
+import type { components, paths } from "../../generated/api";
+
+export type Answer = components["schemas"]["Answer"];
+export type HostEntry = components["schemas"]["HostEntry"];
+
+const client = createClient<paths>({ baseUrl: location.origin, credentials: "same-origin" });
+
+// The browser has no token that is good.
+export class LoggedOut extends Error {}
+// The server did not answer.
+export class Unreachable extends Error {}
+
+// The server answers four queries at a time by default, to all users together.
+const MAX_RUNNING = 3;
+const MAX_TRIES = 3;
+let running = 0;
+const waiting: (() => void)[] = [];
+
+interface Reply<T> {
+  data?: T | undefined;
+  error?: { error: string } | undefined;
+  response: Response;
+}
+
+// Waits for its turn, and tries again when the server says so.
+async function ask<T>(request: () => Promise<Reply<T>>, signal: AbortSignal): Promise<T> {
+  if (running >= MAX_RUNNING) await new Promise<void>((turn) => waiting.push(turn));
+  running++;
+  try {
+    for (let tries = 1; ; tries++) {
+      signal.throwIfAborted();
+      const { data, error, response } = await request().catch((cause: unknown) => {
+        signal.throwIfAborted();
+        throw new Unreachable("the server does not answer", { cause });
+      });
+      if (data !== undefined) return data;
+      if (response.status === 401) throw new LoggedOut(error?.error);
+      const seconds = Number(response.headers.get("retry-after"));
+      if (!(seconds > 0) || tries === MAX_TRIES) throw new Error(error?.error ?? `the server answers ${response.status}`);
+      await new Promise((done) => setTimeout(done, 1000 * Math.min(seconds, 10)));
+    }
+  } finally {
+    running--;
+    waiting.shift()?.();
+  }
+}
+
+export interface Question {
+  sql: string;
+  from: string;
+  to: string;
+  host?: string;
+}
+
+export function sql(body: Question, signal: AbortSignal): Promise<Answer> {
+  return ask(() => client.POST("/v1/sql", { body, signal }), signal);
+}
+
+export function hosts(signal: AbortSignal): Promise<HostEntry[]> {
+  return ask(() => client.GET("/v1/hosts", { signal }), signal);
+}
+
+// Why the token is not taken; null: it is.
+export async function logIn(token: string): Promise<string | null> {
+  try {
+    const { error } = await client.POST("/v1/session", { body: { token } });
+    return error?.error ?? null;
+  } catch {
+    return "the server does not answer";
+  }
+}
+
+export async function logOut(): Promise<void> {
+  await client.DELETE("/v1/session").catch(() => undefined);
+}

@@ -1,0 +1,128 @@
+import assert from "node:assert/strict";
+import test from "node:test";
+import { bucketAt, bucketsOf, formatPlace, formatSpan, parsePlace, parseSpan, spanOf, spanOfBuckets } from "./place";
+import { type CodeRow, changeClass, changes, flame, functionKey, lines } from "./profile";
+import { byName, cut, visible } from "./text";
+import { duration, percent } from "./units";
+import { verdict } from "./verdict";
+
+test("what can't be seen in a name is made visible", () => {
+  const check = (name: string, expected: string) => assert.equal(visible(name), expected);
+  check("plain <b>& \"漢字\" é ـي 😀", "plain <b>& \"漢字\" é ـي 😀");
+  check("\u001b[2J\u009b31m\r\n", "\\u{1b}[2J\\u{9b}31m\\u{d}\\u{a}");
+  check("gpj.\u202eexe\u2066\u200b\ufeff", "gpj.\\u{202e}exe\\u{2066}\\u{200b}\\u{feff}");
+  check("\u{e0041}\ud800x", "\\u{e0041}\\u{d800}x");
+  check("e\u0301 a\u0301\u0301\u0301\u0301\u0301", "e\u0301 a\\u{301}\\u{301}\\u{301}\\u{301}\\u{301}");
+});
+
+test("long names are cut between characters", () => {
+  assert.equal(cut("abc", 3), "abc");
+  assert.equal(cut("abcd", 3), "ab…");
+  assert.equal(cut("😀😀😀😀", 3), "😀😀…");
+  assert.equal(cut("😀😀😀", 3), "😀😀😀");
+  assert.equal(cut("x".repeat(10_000), 72).length, 72);
+  assert.deepEqual(["vm10", "vm9", "VM1"].sort(byName), ["VM1", "vm9", "vm10"]);
+});
+
+test("figures are short", () => {
+  const check = (ns: number, expected: string) => assert.equal(duration(ns), expected);
+  check(0, "0 ns");
+  check(999, "999 ns");
+  check(1500, "1.50 us");
+  check(90e9, "90.0 s");
+  check(150e9, "2.50 min");
+  check(-2e9, "-2.00 s");
+  check(100 * 86400e9, "100 d");
+  assert.equal(percent(1, 3), "33.3 %");
+  assert.equal(percent(1, 0), "-");
+});
+
+test("a place is what its address says", () => {
+  const name = "a/b c?<img>#%\u202e&x=1";
+  const place = { path: ["vm", "kvm1", name], range: { from: 60_000, to: 120_000 }, more: { q: name } };
+  assert.deepEqual(parsePlace(formatPlace(place)), place);
+  const live = { path: [], range: { last: 21_600 }, more: {} };
+  assert.deepEqual(parsePlace(formatPlace(live)), live);
+  for (const odd of ["", "#", "#/", "#/?from=x&to=y", "#/?from=2026-01-02T00:00:00Z&to=2026-01-01T00:00:00Z", "#/?last=9y"]) {
+    assert.deepEqual(parsePlace(odd), { path: [], range: { last: 3600 }, more: {} }, odd);
+  }
+  assert.deepEqual(parsePlace("#/vm/%zz/%41").path, ["vm", "%zz", "A"]);
+  const span = { from: 10_000, to: 30_000 };
+  assert.deepEqual(parseSpan(formatSpan(span)), span);
+  for (const odd of [undefined, "", "~", "x~y", formatSpan({ from: 2, to: 1 })]) assert.equal(parseSpan(odd), null);
+});
+
+test("ranges are shown in whole buckets", () => {
+  assert.deepEqual(spanOf({ last: 60 }, 100_001), { from: 50_000, to: 110_000 });
+  const buckets = bucketsOf({ from: 65_000, to: 665_000 }, 12);
+  assert.deepEqual(buckets, { start: 60_000, length: 60_000, count: 11 });
+  assert.deepEqual([0, 60_000, 119_999, 120_000, 9e9].map((ms) => bucketAt(buckets, ms)), [0, 0, 0, 1, 10]);
+  assert.deepEqual(spanOfBuckets(buckets, 3, 1), { from: 120_000, to: 300_000 });
+  // None is shorter than a slice, and years are still few.
+  assert.equal(bucketsOf({ from: 0, to: 20_000 }, 100).length, 10_000);
+  assert.equal(bucketsOf({ from: 0, to: 400 * 86_400_000 }, 100).count, 400);
+});
+
+const row = (state: string, name: string | null, ns: number, more: Partial<CodeRow> = {}): CodeRow => ({
+  state, process: "p", thread: "p", function: name, module: null, thief: null, exit: null, ns,
+  corrected: state.startsWith("guest") || state === "not_sampled" ? ns : 0, samples: 1, ...more,
+});
+const ROWS = [
+  row("guest_user", "f", 60), row("guest_kernel", "g", 20, { thread: "t", module: "[kernel]" }),
+  row("steal_outside", "f", 30, { thief: "VM b" }), row("steal_vmm", "g", 5, { thread: "t", module: "[kernel]", exit: "msr" }), row("halt", null, 100, { process: null, thread: null }),
+];
+
+// A tree as lines: depth, name, total.
+function drawn(rows: CodeRow[], basis: "corrected" | "apparent"): string[] {
+  const { nodes, labels } = flame([rows], basis).data;
+  return nodes.label.map((label, at) => `${" ".repeat(nodes.depth[at] ?? 0)}${label < 0 ? "all" : labels[label]?.[0]} ${nodes.total[at]}`);
+}
+
+test("a flame graph has what was stolen in apparent time only", () => {
+  assert.deepEqual(drawn(ROWS, "corrected"), ["all 80", " p 80", "  f 60", "  t 20", "   g 20"]);
+  assert.deepEqual(drawn(ROWS, "apparent"), [
+    "all 115", " p 115", "  f 90", "   [waited for a CPU: VM b] 30", "  t 25", "   g 25", "    [in the VMM: msr] 5",
+  ]);
+  assert.deepEqual(drawn([], "apparent"), ["all 0"]);
+  assert.deepEqual(drawn([row("guest_user", "\u202ex", 1)], "corrected")[2], "  \\u{202e}x 1");
+});
+
+test("the host's code is shown by its call stacks", () => {
+  const host = [row("host_user", "c", 3, { stack: "a;b;c", corrected: 3 }), row("host_kernel", "k", 2, { corrected: 2 })];
+  assert.deepEqual(drawn(host, "corrected"), ["all 5", " p 5", "  a 3", "   b 3", "    c 3", "  k 2"]);
+});
+
+test("functions have both times", () => {
+  const [f, g] = lines(ROWS, functionKey);
+  assert.deepEqual([f?.function, f?.corrected, f?.apparent, f?.samples], ["f", 60, 90, 1]);
+  assert.deepEqual([g?.function, g?.corrected, g?.apparent], ["g", 20, 25]);
+});
+
+test("two ranges differ by shares", () => {
+  const after = [row("guest_user", "f", 30), row("guest_user", "new", 70)];
+  assert.deepEqual(changes(ROWS, after, "corrected", [200, 100]), [
+    { function: "new", module: null, a: 0, b: 0.7 }, { function: "g", module: "[kernel]", a: 0.1, b: 0 }, { function: "f", module: null, a: 0.3, b: 0.3 },
+  ]);
+  const { data, bySide } = flame([ROWS, after], "corrected", [1 / 256, 1 / 128]);
+  const at = data.nodes.label.findIndex((label) => data.labels[label]?.[0] === "new");
+  assert.deepEqual([bySide[at], data.nodes.total[at]], [[0, 70 / 128], 70 / 256]);
+  const classes = ([[1, 1], [0, 0], [1, 1.1], [1, 1.4], [0, 1], [1, 0.7], [1, 0]] as const).map(([a, b]) => changeClass(a, b));
+  assert.deepEqual(classes, ["same", "same", "grew-1", "grew-2", "grew-3", "shrank-2", "shrank-3"]);
+});
+
+test("the verdict names the largest loss first, and who did it", () => {
+  const check = (states: Record<string, number>, expected: string[], more = {}) => {
+    const told = verdict({ states: new Map(Object.entries(states)), thieves: new Map(), exits: new Map(), ...more });
+    assert.deepEqual([told.headline, ...told.reasons], expected);
+  };
+  check({}, ["Nothing was recorded of this VM here."]);
+  check({ guest_user: 50, halt: 50 }, ["This VM lost little: 0.0 % of its vCPUs' time."]);
+  check({ guest_user: 60, steal_outside: 10, steal_vmm: 25, steal_vmm_waiting: 5 }, [
+    "This VM lost 40.0 % of its vCPUs' time.", "was in the VMM 30.0 % of the time: for the exit io (100 %)",
+    "waited for a CPU 10.0 % of the time: taken by VM b (90 %), kworker (10 %)", "spent 40.0 % of the time in f, more than in any other function",
+  ], { thieves: new Map([["kworker", 1], ["VM b", 9]]), exits: new Map([["io", 30]]), hottest: { name: "f", ns: 40 } });
+  check({ guest_user: 50, throttled: 30, not_sampled: 20 }, [
+    "This VM lost 30.0 % of its vCPUs' time.", "was held back by a CPU quota 30.0 % of the time",
+    "was on a CPU, but not sampled, 20.0 % of the time: the host missed sampling interrupts",
+  ]);
+});

@@ -1,0 +1,191 @@
+// Where the time of a VM's code went: the flame graph and the tables of a range, and how they differ between two.
+
+import { GUEST, IDLE } from "./states";
+import { byName, cut, visible } from "./text";
+
+// Time of a vCPU, as the result tables charge it.
+export interface CodeRow {
+  state: string;
+  process: string | null;
+  thread: string | null;
+  function: string | null;
+  module: string | null;
+  // Functions of a host's call stack, the outermost first, joined by `;`.
+  stack?: string | null;
+  thief: string | null;
+  exit: string | null;
+  ns: number;
+  corrected: number;
+  samples: number;
+}
+
+// Corrected: without what was stolen. Apparent: as the guest's own clock shows it.
+export type Basis = "corrected" | "apparent";
+
+export function timeOf(row: CodeRow, basis: Basis): number {
+  if (basis === "corrected") return row.corrected;
+  return IDLE.includes(row.state) ? 0 : row.ns;
+}
+
+// The data of `flame.js`.
+export interface FlameData {
+  kinds: string[];
+  modules: string[];
+  labels: [name: string, kind: number, module: number][];
+  nodes: { label: number[]; depth: number[]; total: number[] };
+}
+
+interface Frame {
+  name: string;
+  kind: string;
+  module: string;
+}
+
+// Levels of the host's own code, which runs for a VM: its VMM and vhost threads.
+const HOST = ["host_kernel", "host_user"];
+
+interface Branch {
+  // Of each side.
+  totals: number[];
+  children: Map<string, Branch & { frame: Frame }>;
+}
+
+const NAME_LENGTH = 300;
+export const UNATTRIBUTED = "[not attributed]";
+
+// What is charged to nobody in the guest has frames of its own, in brackets.
+export function framesOf(row: CodeRow, basis: Basis): Frame[] {
+  const frames: Frame[] = [{ name: row.process ?? UNATTRIBUTED, kind: "process", module: "" }];
+  if (row.thread !== null && row.thread !== row.process) frames.push({ name: row.thread, kind: "process", module: "" });
+  if (HOST.includes(row.state)) {
+    const kind = row.state.replace("_", "-");
+    for (const name of (row.stack ?? row.function ?? "[unknown]").split(";")) frames.push({ name, kind, module: "" });
+    return frames;
+  }
+  if (row.function !== null) {
+    const isKernel = row.state === "guest_kernel" || (row.module ?? "").startsWith("[");
+    frames.push({ name: row.function, kind: isKernel ? "guest-kernel" : "guest-user", module: row.module ?? "" });
+  }
+  const lost = (kind: string, name: string) => frames.push({ name: `[${name}]`, kind, module: "" });
+  if (row.state === "not_sampled" && row.function === null) lost("not-sampled", "not sampled");
+  if (basis === "corrected") return frames;
+  if (row.state === "steal_outside") lost("preempted", `waited for a CPU: ${row.thief ?? "unknown"}`);
+  if (row.state === "steal_vmm") lost("vmm", `in the VMM: ${row.exit ?? "unknown"}`);
+  if (row.state === "steal_vmm_waiting") lost("vmm-waiting", `asleep in the VMM: ${row.exit ?? "unknown"}`);
+  if (row.state === "throttled") lost("throttled", "throttled");
+  return frames;
+}
+
+// A tree of the sides' times: one side, or two that are compared. A node's total is the mean of the sides.
+export function flame(sides: readonly (readonly CodeRow[])[], basis: Basis, scale: readonly number[] = sides.map(() => 1)) {
+  const branch = (): Branch => ({ totals: sides.map(() => 0), children: new Map() });
+  const root = branch();
+  sides.forEach((rows, side) => {
+    for (const row of rows) {
+      const time = timeOf(row, basis) * (scale[side] ?? 1);
+      if (time === 0) continue;
+      let at = root;
+      at.totals[side] = (at.totals[side] ?? 0) + time;
+      for (const frame of framesOf(row, basis)) {
+        const key = JSON.stringify([frame.name, frame.module, frame.kind]);
+        const next = at.children.get(key) ?? { ...branch(), frame };
+        at.children.set(key, next);
+        next.totals[side] = (next.totals[side] ?? 0) + time;
+        at = next;
+      }
+    }
+  });
+  return preorder(root, sides.length);
+}
+
+function preorder(root: Branch, sides: number) {
+  const data: FlameData = { kinds: [], modules: [], labels: [], nodes: { label: [], depth: [], total: [] } };
+  const [kinds, modules, labels] = [new Map<string, number>(), new Map<string, number>(), new Map<string, number>()];
+  // Of each node, what each side has.
+  const bySide: number[][] = [];
+  const mean = ({ totals }: Branch) => totals.reduce((a, b) => a + b, 0) / sides;
+  const visit = (at: Branch, label: number, depth: number) => {
+    data.nodes.label.push(label);
+    data.nodes.depth.push(depth);
+    data.nodes.total.push(mean(at));
+    bySide.push(at.totals);
+    const children = [...at.children.values()].sort((a, b) => mean(b) - mean(a) || byName(a.frame.name, b.frame.name));
+    for (const child of children) {
+      const { name, kind, module } = child.frame;
+      const key = JSON.stringify([name, kind, module]);
+      const known = labels.get(key) ?? data.labels.push([shorten(name), intern(kinds, data.kinds, kind), intern(modules, data.modules, shorten(module))]) - 1;
+      labels.set(key, known);
+      visit(child, known, depth + 1);
+    }
+  };
+  visit(root, -1, 0);
+  return { data, bySide };
+}
+
+const shorten = (name: string) => cut(visible(name), NAME_LENGTH);
+
+function intern(known: Map<string, number>, list: string[], text: string): number {
+  const index = known.get(text) ?? list.push(text) - 1;
+  known.set(text, index);
+  return index;
+}
+
+// Time of a function or a process.
+export interface Line {
+  process: string | null;
+  function: string | null;
+  module: string | null;
+  corrected: number;
+  apparent: number;
+  samples: number;
+}
+
+export const functionKey = (row: CodeRow) => (row.function === null ? null : [row.process, row.function, row.module]);
+export const processKey = (row: CodeRow) => [row.process, null, null];
+
+// Adds up rows by a key, whose parts become the line's; rows without one are left out. The largest is first.
+export function lines(rows: readonly CodeRow[], key: (row: CodeRow) => (string | null)[] | null): Line[] {
+  const found = new Map<string, Line>();
+  for (const row of rows) {
+    const parts = key(row);
+    if (parts === null) continue;
+    const text = JSON.stringify(parts);
+    const [process = null, name = null, module = null] = parts;
+    const line = found.get(text) ?? { process, function: name, module, corrected: 0, apparent: 0, samples: 0 };
+    found.set(text, line);
+    line.corrected += timeOf(row, "corrected");
+    line.apparent += timeOf(row, "apparent");
+    if (GUEST.includes(row.state)) line.samples += row.samples;
+  }
+  return [...found.values()].sort((a, b) => b.apparent - a.apparent);
+}
+
+// A function's shares of two ranges, in parts of all vCPU time.
+export interface Change {
+  function: string;
+  module: string | null;
+  a: number;
+  b: number;
+}
+
+// The largest change is first.
+export function changes(a: readonly CodeRow[], b: readonly CodeRow[], basis: Basis, wholes: readonly [number, number]): Change[] {
+  const found = new Map<string, Change>();
+  ([["a", a, wholes[0]], ["b", b, wholes[1]]] as const).forEach(([side, rows, whole]) => {
+    for (const row of rows) {
+      if (row.function === null || whole === 0) continue;
+      const key = JSON.stringify([row.function, row.module]);
+      const change = found.get(key) ?? { function: row.function, module: row.module, a: 0, b: 0 };
+      found.set(key, change);
+      change[side] += timeOf(row, basis) / whole;
+    }
+  });
+  return [...found.values()].sort((x, y) => Math.abs(y.b - y.a) - Math.abs(x.b - x.a));
+}
+
+// The class of a frame whose share changed by so much: of each colour the strongest is for a change of its mean by half.
+export function changeClass(before: number, after: number): string {
+  const relative = Math.abs(after - before) / Math.max(before, after);
+  const level = relative < 0.05 ? 0 : relative < 0.2 ? 1 : relative < 0.5 ? 2 : 3;
+  return level === 0 || Number.isNaN(relative) ? "same" : `${after > before ? "grew" : "shrank"}-${level}`;
+}

@@ -1,0 +1,266 @@
+import { readFileSync } from "node:fs";
+import { createRequire } from "node:module";
+import { type Browser, type Page, expect, test } from "@playwright/test";
+import { readToken, replayHostile, replayMore, start, stop, url } from "./server";
+
+const RANGE = "last=15m";
+const VM = `#/vm/kvm-0001/web?${RANGE}`;
+
+async function logIn(page: Page, place = ""): Promise<void> {
+  await page.goto(`${url()}/${place}`);
+  await page.getByLabel("Token").fill(readToken());
+  await page.getByRole("button", { name: "Log in" }).click();
+  await loaded(page);
+}
+
+async function loaded(page: Page): Promise<void> {
+  await expect(page.getByRole("navigation", { name: "Views" })).toBeVisible();
+  await expect(page.locator("[aria-busy=true]")).toHaveCount(0, { timeout: 30_000 });
+}
+
+async function goTo(page: Page, place: string): Promise<void> {
+  await page.goto(`${url()}/${place}`);
+  await loaded(page);
+}
+
+// The rows of a table, as text.
+const rows = (page: Page, label: string) => page.getByRole("table", { name: label, exact: true }).locator("tbody tr");
+
+// Drags over a part of the chart.
+async function brush(page: Page, from: number, to: number): Promise<void> {
+  const plot = page.locator(".u-over");
+  await plot.evaluate((plot) => plot.scrollIntoView({ block: "center" }));
+  const box = await plot.boundingBox();
+  if (!box) throw new Error("there is no chart");
+  const y = box.y + box.height / 2;
+  await page.mouse.move(box.x + from * box.width, y);
+  await page.mouse.down();
+  await page.mouse.move(box.x + ((from + to) / 2) * box.width, y);
+  await page.mouse.move(box.x + to * box.width, y);
+  await page.mouse.up();
+  await expect(page).toHaveURL(/sel=/);
+}
+
+test("log in, and stay so in another tab, until logging out", async ({ page, context }) => {
+  await page.goto(url());
+  await page.getByLabel("Token").fill("wrong");
+  await page.getByRole("button", { name: "Log in" }).click();
+  await expect(page.getByRole("alert")).toContainText("the token is not known");
+  await logIn(page);
+  await expect(page.getByRole("heading", { name: "Fleet" })).toBeVisible();
+  // Scripts don't see the token.
+  expect(await page.evaluate(() => [document.cookie, Object.keys(sessionStorage).length, Object.keys(localStorage).length])).toEqual(["", 0, 0]);
+  const tab = await context.newPage();
+  await goTo(tab, "#/health");
+  await expect(tab.getByRole("table", { name: "Agents" })).toContainText("kvm-0002");
+  await tab.getByRole("button", { name: "Log out" }).click();
+  await expect(tab.getByLabel("Token")).toBeVisible();
+  await page.reload();
+  await expect(page.getByLabel("Token")).toBeVisible();
+});
+
+test("from the fleet to the culprit", async ({ page }) => {
+  await logIn(page, `#/?${RANGE}`);
+  await expect(page.getByText("no findings")).toBeVisible();
+  await expect(rows(page, "VMs that lost most").filter({ hasText: "kvm-0001" })).toHaveCount(3);
+  // The heat map by keyboard: the last cell of the first host.
+  const map = page.getByRole("group", { name: /Stolen time by host/ });
+  await map.press("ArrowRight");
+  await map.press("Enter");
+  await expect(page.getByRole("heading", { level: 1, name: /^Host / })).toBeVisible();
+  await goTo(page, `#/host/kvm-0001?${RANGE}`);
+  await expect(page.getByText("The VMs wanted 3.00 CPUs, and there are 2.")).toBeVisible();
+  const victim = page.getByRole("table", { name: "Who takes CPU time from whom" }).locator("tr").filter({ hasText: /^web/ });
+  await expect(victim).toContainText("%");
+  await victim.getByRole("link", { name: "web" }).click();
+  await loaded(page);
+  await expect(page.locator(".verdict")).toContainText(/waited for a CPU .* taken by VM (ci|db)/);
+  await expect(page.locator(".verdict")).toContainText("compute_a");
+  // What did the thief run?
+  await page.getByRole("table", { name: "Thieves" }).getByRole("link", { name: "VM ci" }).click();
+  await expect(page.getByRole("heading", { level: 1, name: "VM ci" })).toBeVisible();
+});
+
+test("brush, zoom, apparent time", async ({ page }) => {
+  await logIn(page, VM);
+  await brush(page, 0.6, 0.8);
+  await loaded(page);
+  await expect(page.getByRole("heading", { name: "Why it was slow in the selected time" })).toBeVisible();
+  await expect(page.locator(".frame").filter({ hasText: "compute_a" }).first()).toBeVisible();
+  await expect(page.locator(".frame.preempted")).toHaveCount(0);
+  await page.getByLabel("apparent").check();
+  await expect(page.locator(".frame.preempted").first()).toBeVisible();
+  await page.getByRole("button", { name: "Zoom in" }).click();
+  await expect(page).toHaveURL(/from=.*time=apparent/);
+  await loaded(page);
+  // By keyboard down to a slice.
+  const chart = page.getByRole("group", { name: /States of the vCPUs/ });
+  await chart.press("ArrowRight");
+  await chart.press("Shift+ArrowRight");
+  await chart.press("Enter");
+  await expect(page.getByText(/\(20\.0 s\)/).first()).toBeVisible();
+  await loaded(page);
+  await chart.press("ArrowRight");
+  await expect(page.getByText(/Selected: .*\(10\.0 s\)/)).toBeVisible();
+  await chart.press("Escape");
+  await expect(page).not.toHaveURL(/sel=/);
+  await page.getByRole("button", { name: "Zoom out" }).click();
+  await loaded(page);
+  // A function of the table is shown in the flame graph.
+  await rows(page, "Functions").filter({ hasText: "compute_a" }).first().getByRole("button", { name: /in the flame graph/ }).first().click();
+  await expect(page.locator(".frame.match").first()).toBeVisible();
+  // The table is sorted by what is clicked.
+  await page.getByRole("table", { name: "Functions" }).getByRole("button", { name: "Function" }).click();
+  await expect(page.getByRole("columnheader", { name: "Function" })).toHaveAttribute("aria-sort", "ascending");
+});
+
+test("compare a VM with the time before, and with another", async ({ page }) => {
+  await logIn(page, VM);
+  await brush(page, 0.7, 0.8);
+  await loaded(page);
+  await page.getByRole("link", { name: "Compare with the time before" }).click();
+  await loaded(page);
+  await expect(rows(page, "Functions by change").filter({ hasText: "compute_a" }).first()).toBeVisible();
+  await page.getByRole("group", { name: /^B/ }).getByLabel("VM").fill("ci");
+  await page.getByRole("button", { name: "Compare", exact: true }).click();
+  await loaded(page);
+  await expect(page.locator(".frame.grew-3").first()).toBeVisible();
+  await expect(page.locator(".frame.shrank-3").first()).toBeVisible();
+  await expect(rows(page, "Functions by change").filter({ hasText: "compute_a" }).first()).toContainText("-");
+});
+
+test("search a function, and find where it runs", async ({ page }) => {
+  await logIn(page, `#/?${RANGE}`);
+  await page.getByRole("searchbox", { name: "Search", exact: true }).fill("COMPUTE_A");
+  await page.keyboard.press("Enter");
+  await loaded(page);
+  await rows(page, "functions found").first().getByRole("link").click();
+  await loaded(page);
+  await expect(page.getByRole("heading", { level: 1 })).toContainText("compute_a");
+  await expect(rows(page, "Where the function runs").filter({ hasText: "kvm-0002" }).first()).toContainText("web");
+  await goTo(page, `#/search?q=kvm-0002&${RANGE}`);
+  await expect(rows(page, "hosts found")).toHaveCount(1);
+  await expect(rows(page, "VMs found")).toHaveCount(3);
+  await goTo(page, `#/search?q=nothing+of+the+kind&${RANGE}`);
+  await expect(page.getByText("Nothing of this name")).toBeVisible();
+});
+
+test("an address shows the same in a second browser", async ({ page, browser }) => {
+  await logIn(page, VM);
+  await page.getByLabel("Time", { exact: true }).selectOption("fixed");
+  await brush(page, 0.5, 0.7);
+  await loaded(page);
+  const told = await page.locator(".verdict").innerText();
+  const other = await (await browser.newContext({ ignoreHTTPSErrors: true, timezoneId: "UTC", locale: "en-GB" })).newPage();
+  await logIn(other, new URL(page.url()).hash);
+  expect(await other.locator(".verdict").innerText()).toBe(told);
+});
+
+// All views, with what they need.
+const VIEWS = {
+  fleet: `#/?${RANGE}`, host: `#/host/kvm-0001?${RANGE}`, vm: `${VM}&time=apparent`, compare: `#/compare?host=kvm-0001&vm=web&vm_b=ci&${RANGE}`,
+  function: `#/function?name=compute_a&${RANGE}`, search: `#/search?q=compute&${RANGE}`, health: `#/health?${RANGE}`,
+};
+const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
+
+interface Violation { id: string; impact: string; nodes: { target: string[] }[] }
+
+async function violations(page: Page): Promise<string[]> {
+  await page.evaluate(axe);
+  const found = await page.evaluate<Violation[]>("axe.run().then(({ violations }) => violations)");
+  return found.filter(({ impact }) => impact !== "minor").map(({ id, nodes }) => `${id}: ${nodes.slice(0, 3).map(({ target }) => target.join(" ")).join(", ")}`);
+}
+
+async function themed(browser: Browser, colorScheme: "light" | "dark", width = 1366): Promise<Page> {
+  return (await browser.newContext({ ignoreHTTPSErrors: true, colorScheme, viewport: { width, height: 900 }, timezoneId: "UTC", locale: "en-GB" })).newPage();
+}
+
+for (const theme of ["light", "dark"] as const) {
+  test(`accessible, ${theme}`, async ({ browser }) => {
+    const page = await themed(browser, theme);
+    const problems: string[] = [];
+    page.on("console", (message) => message.type() === "error" && !message.text().includes("401") && problems.push(message.text()));
+    await page.goto(url());
+    await expect(page.getByLabel("Token")).toBeVisible();
+    problems.push(...(await violations(page)));
+    await logIn(page);
+    for (const [view, place] of Object.entries(VIEWS)) {
+      await goTo(page, place);
+      problems.push(...(await violations(page)).map((text) => `${view}: ${text}`));
+      // The gallery in docs/fleet-page.md.
+      if (process.env["UPDATE"]) await page.screenshot({ path: `../docs/page/${view}-${theme}.png` });
+    }
+    expect(problems).toEqual([]);
+  });
+}
+
+test("a phone shows every view without scrolling sideways", async ({ browser }) => {
+  const page = await themed(browser, "light", 390);
+  await logIn(page);
+  for (const [view, place] of Object.entries(VIEWS)) {
+    await goTo(page, place);
+    expect(await page.evaluate(() => document.documentElement.scrollWidth), view).toBeLessThanOrEqual(390);
+  }
+});
+
+test("new windows appear by themselves", async ({ page }) => {
+  await logIn(page, "#/health?last=15m");
+  await expect(rows(page, "Agents").filter({ hasText: "late-0001" })).toHaveCount(0);
+  await replayMore("late");
+  await expect(rows(page, "Agents").filter({ hasText: "late-0001" })).toHaveCount(1, { timeout: 40_000 });
+});
+
+test("the server is lost and regained", async ({ page }) => {
+  await logIn(page, VM);
+  stop();
+  try {
+    await page.getByLabel("apparent").check();
+    await brush(page, 0.5, 0.7);
+    await expect(page.getByRole("alert").first()).toContainText("does not answer");
+    // What was there stays.
+    await expect(page.locator(".verdict")).toBeVisible();
+  } finally {
+    await start();
+  }
+  await expect(page.getByRole("alert")).toHaveCount(0, { timeout: 15_000 });
+  await loaded(page);
+  await expect(page.getByRole("heading", { name: "Why it was slow in the selected time" })).toBeVisible();
+});
+
+test("hostile names are text", async ({ page }) => {
+  await replayHostile("evil");
+  let isRun = false;
+  page.on("dialog", () => (isRun = true));
+  page.on("request", (request) => expect(request.url().startsWith(url()) || request.url().startsWith("data:,"), request.url()).toBe(true));
+  await logIn(page, `#/host/evil-0001?${RANGE}`);
+  const evil = "<img src=x onerror=alert(1)>\\u{1b}[31m\\u{202e}gpj.exe";
+  const vm = page.getByRole("table", { name: "VMs of this host" }).getByRole("link").first();
+  await expect(vm).toContainText(evil);
+  await clean(page);
+  await vm.click();
+  await loaded(page);
+  await expect(page.getByRole("heading", { level: 1 })).toContainText(evil);
+  await expect(page.locator(".frame").first()).toBeVisible();
+  await clean(page);
+  // A long name is cut, and whole on demand.
+  const name = rows(page, "Functions").first().locator("td").first();
+  expect((await name.innerText()).length).toBeLessThan(150);
+  await name.getByRole("button", { name: /^all/ }).click();
+  expect((await name.innerText()).length).toBeGreaterThan(1000);
+  await clean(page);
+  const places = [`#/?${RANGE}`, `#/search?q=onerror&${RANGE}`, `#/health?${RANGE}`, `#/function?name=${encodeURIComponent("<b>\u202e")}&${RANGE}`, "#/%3Cimg%20src=x%20onerror=alert(1)%3E"];
+  for (const place of places) {
+    await goTo(page, place);
+    await clean(page);
+  }
+  expect(isRun).toBe(false);
+});
+
+// Nothing of a name became markup, and nothing that can't be seen is there.
+async function clean(page: Page): Promise<void> {
+  const found = await page.evaluate(() => ({
+    images: document.querySelectorAll("#app img, #app script, #app b").length,
+    text: /[\u202a-\u202e\u2066-\u2069\u200b\u001b]/.test(document.body.innerText + document.title),
+  }));
+  expect(found).toEqual({ images: 0, text: false });
+}
