@@ -45,6 +45,7 @@ pub(super) async fn enroll(
     (status = 204), (status = 400, body = ErrorReply),
     (status = 401, body = ErrorReply, description = "the token is not known"),
     (status = 403, body = ErrorReply, description = "the token is for something else"),
+    (status = 408, body = ErrorReply), (status = 413, body = ErrorReply),
     (status = 415, body = ErrorReply), (status = 422, body = ErrorReply),
     (status = 503, body = ErrorReply),
 ))]
