@@ -1,0 +1,112 @@
+//! What a VM loses, to whom, and what to do about it, from one window alone: without a past, nothing is normal.
+
+use crate::cause::{advice, cause, is_lock};
+use crate::host::{Host, cpus_of};
+use crate::vm::Vm;
+use crate::{
+    Cause, Finding, FindingId, FunctionTime, Measure, SeriesName, State, Summary, Symptom,
+};
+
+/// Less than this part of a VM's time is not worth a word.
+const LEAST: f64 = 0.01;
+
+/// What a VM loses, the most first. Empty: nothing to speak of, or there is no such VM.
+#[must_use]
+pub fn explain(window: &Summary, vm: &str) -> Vec<Finding> {
+    let Some(summary) = window.vms.get(vm) else { return Vec::new() };
+    let total = summary.total_ns().max(1) as f64;
+    let states: [(Measure, &[State]); 4] = [
+        (Measure::StealOutside, &[State::StealOutside]),
+        (Measure::StealVmm, &[State::StealVmm, State::StealVmmWaiting]),
+        (Measure::Throttled, &[State::Throttled]),
+        (Measure::HaltPolling, &[State::HaltPolling]),
+    ];
+    let losses = states.into_iter().map(|(measure, states)| (measure, summary.ns_in(states)));
+    let is_wait = |function: &&FunctionTime| is_lock(&function.code);
+    let waits = summary.functions.iter().filter(is_wait);
+    let waits = waits.map(|f| (Measure::Function(f.code.clone()), f.ns));
+    // A host of which nothing is known: all of it is new.
+    let mut host = Host::default();
+    host.vms.insert(vm.to_owned(), Vm::default());
+    let found = losses.chain(waits).filter(|(_, ns)| LEAST <= *ns as f64 / total);
+    let finding = |(measure, ns): (Measure, u64)| {
+        let symptom = Symptom {
+            series: SeriesName {
+                host: Some(window.host.clone()),
+                vm: Some(vm.to_owned()),
+                measure,
+            },
+            began_s: window.start_s,
+            interval_s: (window.start_s, window.start_s),
+            before: 0.0,
+            after: ns as f64 / total,
+            score: 0.0,
+            cpus: cpus_of(window, ns),
+            is_over: false,
+        };
+        let cause = match cause(&host, window, &symptom) {
+            Cause::Function { code, is_lock, build, .. } => {
+                Cause::Function { code, is_lock, is_new: false, build }
+            }
+            cause => cause,
+        };
+        let symptoms = vec![symptom];
+        let advice = advice(&cause, &symptoms);
+        let found_s = window.start_s;
+        Finding { id: FindingId(0), found_s, cause, symptoms, n_more: 0, advice }
+    };
+    let mut findings: Vec<Finding> = found.map(finding).collect();
+    findings.sort_by(|a, b| b.symptoms[0].after.total_cmp(&a.symptoms[0].after));
+    findings
+}
+
+#[cfg(test)]
+mod test {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::{Action, Code, ExitUse, Owner, VmSummary};
+
+    #[test]
+    fn each_loss_has_its_cause_and_its_figure() {
+        const S: u64 = 1_000_000_000;
+        let function = |function: &str, ns| FunctionTime {
+            code: Code { function: function.to_owned(), ..Code::default() },
+            ns,
+        };
+        let io = ExitUse { count: 9, ns: 2 * S, functions: vec![function("outb", S)] };
+        let web = VmSummary {
+            vcpus: 1,
+            states: BTreeMap::from([
+                (State::GuestUser, 4 * S),
+                (State::StealOutside, 3 * S),
+                (State::StealVmm, 2 * S),
+                (State::Throttled, S / 2),
+                (State::HaltPolling, S / 1000),
+                (State::Halt, S / 2),
+            ]),
+            functions: vec![function("main", 3 * S), function("queued_spin_lock_slowpath", S)],
+            thieves: BTreeMap::from([(Owner::Vm("db".to_owned()), 3 * S)]),
+            exits: BTreeMap::from([("io".to_owned(), io)]),
+            ..VmSummary::default()
+        };
+        let window = Summary {
+            host: "kvm1".to_owned(),
+            length_ns: 10 * S,
+            cpus: 4,
+            vms: BTreeMap::from([("web".to_owned(), web)]),
+            ..Summary::default()
+        };
+        let findings = explain(&window, "web");
+        let first = |n: usize| (&findings[n].cause, findings[n].advice[0].clone());
+        let (cause, advice) = first(0);
+        assert!(matches!(cause, Cause::Thief { owner: Owner::Vm(db), .. } if db == "db"));
+        assert_eq!(advice.action, Action::Move("db".to_owned()));
+        assert!((advice.cpus - 0.3).abs() < 0.01, "{advice:?}");
+        assert!(matches!(first(1).0, Cause::Exits { reason, .. } if reason == "io"));
+        assert!(matches!(first(2).0, Cause::Function { is_lock: true, .. }));
+        assert!(matches!(first(3).0, Cause::Quota { .. }));
+        assert_eq!(findings.len(), 4);
+        assert_eq!(explain(&window, "no"), []);
+    }
+}

@@ -1,0 +1,227 @@
+//! What was found: findings, their causes, the evidence and what to do.
+
+use crate::cause::is_lock;
+use crate::{Code, FunctionTime, Owner};
+
+/// The name of a finding: the same windows give the same one on every server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FindingId(pub u64);
+
+impl std::fmt::Display for FindingId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+/// What is measured in every window.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Measure {
+    /// Share of the samples that a host should have had and did not.
+    SamplesMissing,
+    /// A host's windows: they stopped.
+    Windows,
+    /// CPU time that VMs and processes of a host had or wanted, as a share of its CPUs' time.
+    Demand,
+    /// A VM's time held back by a quota, as a share of its vCPUs' time.
+    Throttled,
+    /// Steal type 1, as a share of its vCPUs' time.
+    StealOutside,
+    /// VM exits of a reason per second and vCPU.
+    Exits(String),
+    /// Steal type 2, as a share of its vCPUs' time.
+    StealVmm,
+    /// The host polled for the end of halts, as a share of its vCPUs' time.
+    HaltPolling,
+    /// Time of a function, as a share of the time in which its guest ran.
+    Function(Code),
+    /// The same of a process.
+    Process(String),
+    /// Time in which the guest ran, as a share of the time in which it wanted to.
+    Useful,
+}
+
+impl Measure {
+    /// Whether it is of code of a guest.
+    pub(crate) fn is_code(&self) -> bool {
+        matches!(self, Self::Function(_) | Self::Process(_))
+    }
+}
+
+/// A series of a fleet. Without a VM: of the host; without a host: of all VMs in which a function runs.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SeriesName {
+    /// Which host.
+    pub host: Option<String>,
+    /// Which of its VMs.
+    pub vm: Option<String>,
+    /// What of it.
+    pub measure: Measure,
+}
+
+/// A series that changed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Symptom {
+    /// Which.
+    pub series: SeriesName,
+    /// Begin of the first window after the change, s since 1970.
+    pub began_s: u32,
+    /// The change lies between these with a probability of 95 %.
+    pub interval_s: (u32, u32),
+    /// What is normal for it.
+    pub before: f64,
+    /// What it is now.
+    pub after: f64,
+    /// How sure it is: the change in standard errors, or in scales of what is normal.
+    pub score: f64,
+    /// What it costs in CPUs, on average.
+    pub cpus: f64,
+    /// It is over.
+    pub is_over: bool,
+}
+
+/// Why.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Cause {
+    /// Somebody takes the CPU from others.
+    Thief {
+        /// Who.
+        owner: Owner,
+        /// His part of what was stolen in addition, 0 to 1.
+        part: f64,
+        /// What he was running: the functions that grew most.
+        functions: Vec<FunctionTime>,
+        /// He was not there before.
+        is_new: bool,
+    },
+    /// The host's CPUs are wanted by more than they can serve, and no single owner is to blame.
+    Overcommitted {
+        /// CPUs wanted on average.
+        wanted: f64,
+        /// CPUs that there are.
+        cpus: u32,
+        /// Who wants most, with CPUs.
+        owners: Vec<(Owner, f64)>,
+        /// A VM that arrived when it began.
+        arrived: Option<String>,
+    },
+    /// A quota holds the VM back.
+    Quota {
+        /// CPUs that it would have used without, on average.
+        wanted: f64,
+        /// CPUs that it got.
+        got: f64,
+    },
+    /// The guest makes the VMM work.
+    Exits {
+        /// The VM exit's reason.
+        reason: String,
+        /// How many more each second, where they are counted.
+        per_s: f64,
+        /// Guest functions that exit.
+        functions: Vec<FunctionTime>,
+    },
+    /// The guest halts for shorter than the host polls.
+    HaltPolling,
+    /// Guest code became more expensive.
+    Function {
+        /// Which.
+        code: Code,
+        /// It is in the guest's lock code: threads wait for one another.
+        is_lock: bool,
+        /// It did not run before.
+        is_new: bool,
+        /// Build ids of its module before and after, if they changed.
+        build: Option<(String, String)>,
+    },
+    /// A process of the guest became more expensive, in no single function.
+    Process {
+        /// Its name.
+        process: String,
+        /// It did not run before.
+        is_new: bool,
+    },
+    /// The host has another kernel.
+    Kernel {
+        /// The release before.
+        before: String,
+        /// And now.
+        after: String,
+    },
+    /// Collection loses data: the counters that rose.
+    Collection(Vec<(String, u64)>),
+    /// Nothing comes from the host any more.
+    Silent,
+    /// The evidence does not say.
+    Unknown,
+}
+
+/// What can be done.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Action {
+    /// Give a VM CPUs of its own: pin it and keep others off.
+    Pin(String),
+    /// Move a VM, or a thief, to another host.
+    Move(String),
+    /// Raise a VM's `cpu.weight`.
+    RaiseWeight(String),
+    /// Limit what a process of the host may use, or run it elsewhere.
+    Limit(Owner),
+    /// Lower the host's `halt_poll_ns`.
+    LowerHaltPoll,
+    /// Raise the VM's quota (`cpu.max`).
+    RaiseQuota(String),
+    /// Make this function cheaper, or go back to the build before.
+    Fix(Code),
+    /// Have the guest exit less for this reason.
+    AvoidExits(String),
+    /// Look at the agent of the host.
+    CheckAgent(String),
+}
+
+/// What can be done, with the figure behind it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Advice {
+    /// What.
+    pub action: Action,
+    /// CPUs that it would give back, on average.
+    pub cpus: f64,
+}
+
+/// Something is not as it was.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Finding {
+    /// Its name.
+    pub id: FindingId,
+    /// The windows until this one were seen when it was found, s since 1970.
+    pub found_s: u32,
+    /// Why.
+    pub cause: Cause,
+    /// What changed, what says most first. At most [`MOST_SYMPTOMS`].
+    pub symptoms: Vec<Symptom>,
+    /// How many more changed.
+    pub n_more: usize,
+    /// What can be done, what gives back most first.
+    pub advice: Vec<Advice>,
+}
+
+/// Symptoms of a finding at most.
+pub const MOST_SYMPTOMS: usize = 64;
+
+/// What happened to findings.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Change {
+    /// There is a new one.
+    Opened(Finding),
+    /// Its cause or its symptoms changed.
+    Updated(Finding),
+    /// All its symptoms are over, or have become normal.
+    Resolved(FindingId),
+}
+
+impl Cause {
+    /// Of a function that grew in many VMs.
+    pub(crate) fn in_pool(measure: &Measure) -> Self {
+        let Measure::Function(code) = measure else { return Self::Unknown };
+        Self::Function { code: code.clone(), is_lock: is_lock(code), is_new: false, build: None }
+    }
+}

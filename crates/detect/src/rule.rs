@@ -1,0 +1,42 @@
+//! What counts as a change of each measure.
+
+use crate::Measure;
+use crate::series::Rule;
+
+/// Of a host's or a VM's series.
+pub(crate) fn rule(measure: &Measure) -> Rule {
+    let share = |sudden: f32, slow: f32| Rule {
+        sign: 1.0,
+        sudden,
+        slow,
+        floor: sudden / 8.0,
+        at_first: None,
+        is_own: false,
+    };
+    match measure {
+        Measure::SamplesMissing => Rule { at_first: Some(0.1), ..share(0.05, 0.02) },
+        Measure::Throttled => Rule { at_first: Some(0.1), ..share(0.02, 0.01) },
+        Measure::StealOutside => Rule { at_first: Some(0.15), ..share(0.03, 0.015) },
+        Measure::Exits(_) => Rule { floor: 0.1, ..share(1.0, 0.7) },
+        Measure::StealVmm | Measure::HaltPolling => share(0.05, 0.02),
+        Measure::Function(_) => Rule { is_own: true, floor: 0.002, ..share(0.03, 0.01) },
+        Measure::Process(_) => Rule { is_own: true, ..share(0.05, 0.02) },
+        Measure::Useful => Rule { sign: -1.0, ..share(0.06, 0.03) },
+        // These have rules of their own.
+        Measure::Windows | Measure::Demand => share(f32::MAX, f32::MAX),
+    }
+}
+
+/// Of a function's deviation, averaged over the VMs in which it runs.
+pub(crate) const POOLED: Rule =
+    Rule { sign: 1.0, sudden: 0.01, slow: 0.001, floor: 0.0002, at_first: None, is_own: true };
+
+/// VM exits per second and vCPU, as they are compared: 1 more is twice as many, and below 1000/s differences hardly count.
+pub(crate) fn exits_value(per_s: f32) -> f32 {
+    (1.0 + per_s / 1000.0).log2()
+}
+
+/// The other way round.
+pub(crate) fn exits_per_s(value: f64) -> f64 {
+    (value.exp2() - 1.0) * 1000.0
+}
