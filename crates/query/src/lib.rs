@@ -10,6 +10,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod bounds;
 mod catalog;
 pub mod packs;
 mod ready;
@@ -23,6 +24,7 @@ use std::time::{Duration, Instant};
 
 use api::http::Answer;
 use chrono::NaiveDate;
+use datafusion::common::config::Dialect;
 use datafusion::common::{ParamValues, ScalarValue};
 use datafusion::error::DataFusionError;
 use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
@@ -37,6 +39,7 @@ pub use catalog::{LastPacks, Scope};
 pub use ready::{READY, ReadyQuery, parse_instant};
 pub use rewrite::{Inputs, SLICE_S};
 
+use bounds::LEFT_OUT;
 use catalog::{Catalog, Windows};
 use packs::Packs;
 use rows::Rows;
@@ -48,8 +51,6 @@ const MAX_TEXT: usize = 1 << 13;
 const STACK_BYTES: usize = 256 << 20;
 /// Time to stop in, for a query that is over its time.
 const STOPPING: Duration = Duration::from_secs(5);
-/// Functions that make much text of little, before any memory limit sees it.
-const LEFT_OUT: [&str; 3] = ["repeat", "lpad", "rpad"];
 /// Windows whose results can't be read, and without which a query is tried again.
 const MAX_DAMAGED: usize = 8;
 /// How long a query waits until it may begin.
@@ -319,7 +320,13 @@ async fn run(
     use futures_util::StreamExt;
     let options =
         SQLOptions::new().with_allow_ddl(false).with_allow_dml(false).with_allow_statements(false);
-    let mut frame = context.sql_with_options(sql, options).await.map_err(invalid)?;
+    let state = context.state();
+    let statement = state.sql_to_statement(sql, &Dialect::Generic).map_err(invalid)?;
+    // First: whatever makes a plan or looks at it walks through all of it.
+    bounds::check_text(sql, &statement).map_err(invalid)?;
+    let plan = state.statement_to_plan(statement).await.map_err(invalid)?;
+    bounds::check(&plan).and_then(|()| options.verify_plan(&plan)).map_err(invalid)?;
+    let mut frame = context.execute_logical_plan(plan).await.map_err(invalid)?;
     if !values.is_empty() {
         let values: ParamValues = values.into_iter().collect::<Vec<_>>().into();
         frame = frame.with_param_values(values).map_err(invalid)?;

@@ -186,6 +186,32 @@ async fn only_a_select_is_answered() {
         let error = fleet.sql(sql).await;
         assert!(matches!(error, Err(QueryError::Invalid(_))), "{sql:.60}: {error:?}");
     }
+    // Each level doubles a text, or the plan, long before a row is read.
+    let nested = |inner: &str, level: &str| {
+        let inner = format!("SELECT {inner} AS x");
+        (0..60).fold(inner, |inner, _| format!("SELECT {level} AS x FROM ({inner})"))
+    };
+    let doubled = (1..60).map(|n| format!("t{n} AS (SELECT a.x FROM t{0} a, t{0} b)", n - 1));
+    let doubled: Vec<_> = doubled.collect();
+    for sql in [
+        &nested("'abcdefgh'", "x || x"),
+        &nested("'abcdefgh'", "concat(x, x, x, x)"),
+        &nested("'abcdefgh'", "overlay(x PLACING x FROM 1 FOR 0)"),
+        &nested("'abcdefgh'", "(SELECT x || x)"),
+        &nested("1", "struct(x, x)"),
+        "SELECT x FROM (WITH a AS (SELECT 1 AS x) SELECT x FROM a)",
+        "SELECT replace('aaaa', 'a', 'aaaaaaaa')",
+        &format!("WITH t0 AS (SELECT 1 AS x), {} SELECT x FROM t59", doubled.join(", ")),
+    ] {
+        let error = fleet.sql(sql).await;
+        assert!(matches!(error, Err(QueryError::Invalid(_))), "{sql:.60}: {error:?}");
+    }
+    let joined = "SELECT host || ':' || vm || ':' || concat(state, '/', function) FROM vcpu_time \
+                  WHERE host = 'kvm1' AND function = 'fib' LIMIT 1";
+    assert_eq!(fleet.rows(joined).await, json!([["kvm1:vm1:guest_user/fib"]]));
+    let named = "WITH a AS (SELECT ns FROM vcpu_time), b AS (SELECT a.ns FROM a JOIN a AS c ON a.ns = c.ns) \
+                 SELECT max(ns) FROM b";
+    assert_eq!(fleet.rows(named).await, json!([[9 * NS]]));
     // The deepest that fits: answered or refused, and the stack is large enough.
     let deep = fleet.sql(&format!("SELECT 1{}", "+1".repeat(4_000))).await;
     assert!(matches!(deep, Ok(_) | Err(QueryError::Invalid(_) | QueryError::Late(_))), "{deep:?}");
