@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use api::guest::{GuestMap, ModuleSymbols};
-use guest::{MapSpan, Merged};
+use api::guest::ModuleSymbols;
+use guest::{MapSpan, Merged, ToldMap};
 use model::{
     Budget, Clock, Guest, HostNs, Mapping, Module, ModuleId, Note, SymbolName, Tables, Vm, VmId,
 };
@@ -120,8 +120,8 @@ fn add_boots(
         let from = n.checked_sub(1).and_then(|n| booted.get(n)).copied();
         let span = MapSpan { from, until: booted.get(n).copied() };
         let others = asker.take_if(|_| n == last).map(Others::Guest);
-        let (map, symbols) = map.into_map();
-        let mut added = add(tables, notes, vm, map, clock, via, span);
+        let (told, symbols) = map.into_map();
+        let mut added = add(tables, notes, vm, told, clock, via, span);
         (added.symbols, added.others, added.child) = (symbols, others, child.clone());
         names.push(added);
     }
@@ -133,11 +133,11 @@ pub(crate) fn add_known(
     tables: &mut Tables,
     notes: &mut Vec<Note>,
     vm: VmId,
-    map: GuestMap,
+    told: ToldMap,
     clock: Clock,
     via: &str,
 ) -> GuestNames {
-    add(tables, notes, vm, map, clock, via, MapSpan::default())
+    add(tables, notes, vm, told, clock, via, MapSpan::default())
 }
 
 /// Adds what a guest's snapshot file says.
@@ -151,7 +151,7 @@ pub(crate) fn add_snapshot(
     match guest::read_snapshot(file, &mut child, &mut |_| ()) {
         Ok(map) => {
             let clock = Clock { host_minus_guest_ns: 0, error_ns: u64::MAX / 2 };
-            let mut names = add_known(tables, notes, vm, map, clock, "file");
+            let mut names = add_known(tables, notes, vm, map.into(), clock, "file");
             (names.others, names.child) = (Some(Others::Snapshot(file.to_owned())), child);
             Some(names)
         }
@@ -166,13 +166,13 @@ fn add(
     tables: &mut Tables,
     notes: &mut Vec<Note>,
     vm: VmId,
-    map: GuestMap,
+    told: ToldMap,
     clock: Clock,
     via: &str,
     span: MapSpan,
 ) -> GuestNames {
     let first = ModuleId::from_index(tables.modules.len());
-    let merged = guest::merge(map, vm, clock, span, tables);
+    let merged = guest::merge(told, vm, clock, span, tables);
     tables.vms[vm.index()].guest = Guest::Mapped { via: via.to_owned(), clock };
     let kernel = kernel_names(tables, &merged);
     notes.extend(merged.notes);
@@ -188,8 +188,7 @@ fn kernel_names(tables: &Tables, merged: &Merged) -> KernelNames {
         start: mapping.start,
         end: mapping.end,
     });
-    let functions = merged.functions.iter().map(|f| (f.address.0, f.name.as_str()));
-    KernelNames::new(functions, parts)
+    KernelNames::shared(merged.functions.clone(), parts)
 }
 
 impl GuestNames {

@@ -3,8 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use api::guest::GuestMap;
-use guest::Limits;
+use guest::{Limits, ToldMap};
 use host::processes::ProcessLog;
 use model::{Clock, ModuleId, Note, Owner, Pid, Sample, Tables, VmId};
 use resolve::Addresses;
@@ -33,7 +32,7 @@ pub struct Names {
 /// What guests told when they answered last: they keep their names when they don't answer the next time.
 #[derive(Debug, Clone, Default)]
 pub struct Answers {
-    maps: BTreeMap<VmId, (GuestMap, Clock, &'static str)>,
+    maps: BTreeMap<VmId, (ToldMap, Clock, &'static str)>,
     /// Those that answered when they were asked last.
     fresh: BTreeSet<VmId>,
 }

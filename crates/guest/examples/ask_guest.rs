@@ -26,7 +26,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         Some(("file", path)) => {
             let mut symbols = 0;
             let map = guest::read_snapshot(Path::new(path), &mut Here, &mut |_| symbols += 1)?;
-            print(map, Clock::default(), &mut out)?;
+            print(map.into(), Clock::default(), &mut out)?;
             writeln!(out, "{symbols} modules have symbols")?;
             Ok(())
         }
@@ -58,11 +58,11 @@ fn ask(channel: &Channel, seconds: u64, out: &mut impl Write) -> Result<(), Box<
     let began = Instant::now();
     known.add(session.snapshot()?);
     timed("snapshot", began, out)?;
-    let map = known.into_map().0;
-    let modules: Vec<u32> = (0..u32::try_from(map.modules.len())?).collect();
+    let told = known.into_map().0;
+    let modules: Vec<u32> = (0..u32::try_from(told.map.modules.len())?).collect();
     let clock = session.clock();
     writeln!(out, "clock: {clock:?}")?;
-    print(map, clock, out)?;
+    print(told, clock, out)?;
     let began = Instant::now();
     let mut lines = Vec::new();
     session.symbols(&modules, &mut |answer| {
@@ -77,11 +77,11 @@ fn ask(channel: &Channel, seconds: u64, out: &mut impl Write) -> Result<(), Box<
     Ok(())
 }
 
-fn print(map: api::guest::GuestMap, clock: Clock, out: &mut impl Write) -> io::Result<()> {
+fn print(told: guest::ToldMap, clock: Clock, out: &mut impl Write) -> io::Result<()> {
     let guest = Guest::Unmapped { reason: String::new() };
     let vm = Vm { name: "vm".into(), pid: Pid(0), started: None, ended: None, guest };
     let mut tables = Tables { vms: vec![vm], ..Tables::default() };
-    let merged = guest::merge(map, VmId(0), clock, MapSpan::default(), &mut tables);
+    let merged = guest::merge(told, VmId(0), clock, MapSpan::default(), &mut tables);
     let mut mapped: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for mapping in &tables.mappings {
         mapped.entry(mapping.image).or_default().push(mapping);

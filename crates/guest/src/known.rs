@@ -15,6 +15,8 @@ use api::guest::{
 };
 use model::Budget;
 
+use crate::merge::ToldMap;
+
 /// Bytes that are kept of a guest, about.
 pub const MAX_KEPT_BYTES: usize = 128 << 20;
 /// Functions that are kept of guests that may be gone before the end.
@@ -23,7 +25,9 @@ const MAX_KEPT_FUNCTIONS: usize = 1 << 18;
 /// What one boot of a guest has told so far.
 #[derive(Debug, Clone)]
 pub struct KnownMap {
-    map: GuestMap,
+    told: ToldMap,
+    /// Taken by its kernel, before its functions were checked.
+    kernel_bytes: usize,
     /// Maps an image id of the current session to its index in `map.images`.
     rows: HashMap<u32, usize>,
     /// Maps a module number of the current session to its index in `map.modules`.
@@ -95,7 +99,8 @@ impl KnownMap {
     pub fn within(room: Budget) -> Self {
         Self {
             room: Room { budget: room, taken: 0 },
-            map: GuestMap::default(),
+            told: ToldMap::default(),
+            kernel_bytes: 0,
             rows: HashMap::new(),
             numbers: Vec::new(),
             by_content: HashMap::new(),
@@ -110,18 +115,18 @@ impl KnownMap {
     /// Tells boots of a guest apart.
     #[must_use]
     pub fn boot_id(&self) -> &str {
-        &self.map.boot_id
+        &self.told.map.boot_id
     }
 
     /// The guest's time of the last answer, ns.
     #[must_use]
     pub fn told_ns(&self) -> u64 {
-        self.map.now_ns
+        self.told.map.now_ns
     }
 
     /// Adds an answer of the same session.
-    pub fn add(&mut self, news: GuestMap) {
-        self.add_facts(&news);
+    pub fn add(&mut self, mut news: GuestMap) {
+        self.add_facts(&mut news);
         let GuestMap { images, modules, problems, kernel_threads, .. } = news;
         for thread in kernel_threads {
             self.add_kernel_thread(thread);
@@ -134,9 +139,10 @@ impl KnownMap {
             self.add_image(image);
         }
         for problem in problems {
-            let is_new = !self.map.problems.contains(&problem);
-            if self.map.problems.len() < MAX_OTHERS && is_new && self.room.take(problem.len()) {
-                self.map.problems.push(problem);
+            let is_new = !self.told.map.problems.contains(&problem);
+            if self.told.map.problems.len() < MAX_OTHERS && is_new && self.room.take(problem.len())
+            {
+                self.told.map.problems.push(problem);
             }
         }
     }
@@ -144,12 +150,12 @@ impl KnownMap {
     /// Adds the first answer of a new session with the same boot. Processes that were there before go on; others began or
     /// ended in between, nobody knows when.
     pub fn add_new_session(&mut self, mut news: GuestMap) {
-        let (told_ns, now_ns) = (self.map.now_ns, news.now_ns);
+        let (told_ns, now_ns) = (self.told.map.now_ns, news.now_ns);
         self.rows.clear();
         self.numbers.clear();
         self.forget_unused_modules();
         self.date_kernel_threads(&mut news);
-        let images = self.map.images.iter_mut().enumerate();
+        let images = self.told.map.images.iter_mut().enumerate();
         let mut open: HashMap<(u32, u64), usize> = images
             .filter(|(_, image)| image.end_ns.is_none())
             .map(|(row, image)| ((image.pid, image.cr3), row))
@@ -157,7 +163,7 @@ impl KnownMap {
         for image in news.images.iter_mut().filter(|image| image.start_ns.is_none()) {
             match open.remove(&(image.pid, image.cr3)) {
                 Some(row) => {
-                    image.start_ns = self.map.images[row].start_ns;
+                    image.start_ns = self.told.map.images[row].start_ns;
                     self.rows.insert(image.id, row);
                 }
                 None => image.start_ns = Some(told_ns),
@@ -166,20 +172,21 @@ impl KnownMap {
         // Page tables have one owner at a time.
         let taken: BTreeSet<u64> = news.images.iter().map(|image| image.cr3).collect();
         for ((_, cr3), row) in open {
-            self.map.images[row].end_ns = Some(if taken.contains(&cr3) { told_ns } else { now_ns });
+            self.told.map.images[row].end_ns =
+                Some(if taken.contains(&cr3) { told_ns } else { now_ns });
         }
         self.add(news);
     }
 
     /// The whole map. The numbers of its modules are those of `symbols`, `keep` and `number_in_session`.
     #[must_use]
-    pub fn into_map(self) -> (GuestMap, BTreeMap<u32, ModuleSymbols>) {
-        let mut map = self.map;
+    pub fn into_map(self) -> (ToldMap, BTreeMap<u32, ModuleSymbols>) {
+        let mut told = self.told;
         if 0 < self.left_out {
             let text = format!("{} processes found no room in its map", self.left_out);
-            map.problems.push(text);
+            told.map.problems.push(text);
         }
-        (map, self.symbols)
+        (told, self.symbols)
     }
 
     /// A copy of what counts for a window that begins at `start_ns` of the guest's time, with what was sent since the last
@@ -189,13 +196,14 @@ impl KnownMap {
         self.forget_before(start_ns);
         let symbols = std::mem::take(&mut self.symbols);
         let bytes: usize = symbols.values().map(symbol_bytes).sum();
-        let problems = std::mem::take(&mut self.map.problems);
+        let problems = std::mem::take(&mut self.told.map.problems);
         self.room.give_back(bytes + problems.iter().map(String::len).sum::<usize>());
         self.n_functions = 0;
         let left_out = std::mem::take(&mut self.left_out);
-        let map = GuestMap { problems, ..self.map.clone() };
+        let mut told = self.told.clone();
+        told.map.problems = problems;
         Self {
-            map,
+            told,
             numbers: self.numbers.clone(),
             symbols,
             left_out,
@@ -207,9 +215,9 @@ impl KnownMap {
     fn forget_before(&mut self, start_ns: u64) {
         let is_over = |end_ns: Option<u64>| end_ns.is_some_and(|end_ns| end_ns < start_ns);
         let (mut bytes, mut parts) = (0, 0);
-        let mut places = Vec::with_capacity(self.map.images.len());
+        let mut places = Vec::with_capacity(self.told.map.images.len());
         let mut next = 0;
-        self.map.images.retain(|image| {
+        self.told.map.images.retain(|image| {
             let stays = !is_over(image.end_ns);
             places.push(stays.then_some(next));
             if stays {
@@ -221,7 +229,7 @@ impl KnownMap {
             stays
         });
         self.rows.retain(|_, row| places[*row].map(|place| *row = place).is_some());
-        self.map.kernel_threads.retain(|thread| {
+        self.told.map.kernel_threads.retain(|thread| {
             let stays = !is_over(thread.end_ns);
             bytes += if stays { 0 } else { thread.name.len() };
             stays
@@ -232,11 +240,11 @@ impl KnownMap {
 
     /// The session that numbered them is over: nothing new can refer to a module that no image maps.
     fn forget_unused_modules(&mut self) {
-        let mappings = self.map.images.iter().flat_map(|image| &image.mappings);
+        let mappings = self.told.map.images.iter().flat_map(|image| &image.mappings);
         let used: BTreeSet<u32> = mappings.map(|mapping| mapping.module).collect();
         let (mut places, mut bytes, mut next) = (BTreeMap::new(), 0, 0);
         let mut number = 0..;
-        self.map.modules.retain(|module| {
+        self.told.map.modules.retain(|module| {
             let stays = number.next().filter(|number| used.contains(number));
             match stays {
                 Some(number) => {
@@ -248,7 +256,7 @@ impl KnownMap {
             stays.is_some()
         });
         self.room.give_back(bytes);
-        let mappings = self.map.images.iter_mut().flat_map(|image| &mut image.mappings);
+        let mappings = self.told.map.images.iter_mut().flat_map(|image| &mut image.mappings);
         mappings.for_each(|mapping| {
             mapping.module = places.get(&mapping.module).copied().unwrap_or(u32::MAX);
         });
@@ -280,11 +288,11 @@ impl KnownMap {
     /// `is_stored`: what nobody needs to ask for.
     pub fn next_module(&mut self, is_stored: impl Fn(&GuestModule) -> bool) -> Option<u32> {
         let first = |image: &GuestImage| image.mappings.iter().min_by_key(|m| m.start).cloned();
-        let programs = self.map.images.iter().filter_map(first);
-        let all = self.map.images.iter().flat_map(|image| image.mappings.iter().cloned());
+        let programs = self.told.map.images.iter().filter_map(first);
+        let all = self.told.map.images.iter().flat_map(|image| image.mappings.iter().cloned());
         let mapped: Vec<u32> = programs.chain(all).map(|mapping| mapping.module).collect();
         for module in mapped {
-            let Some(file) = self.map.modules.get(module as usize) else { continue };
+            let Some(file) = self.told.map.modules.get(module as usize) else { continue };
             if !self.settled.insert(module) || !file.path.starts_with('/') || is_stored(file) {
                 continue;
             }
@@ -308,18 +316,19 @@ impl KnownMap {
         }
     }
 
-    fn add_facts(&mut self, news: &GuestMap) {
-        self.map.version = news.version;
-        self.map.boot_id.clone_from(&news.boot_id);
-        self.map.kernel_release.clone_from(&news.kernel_release);
-        self.map.now_ns = news.now_ns;
+    fn add_facts(&mut self, news: &mut GuestMap) {
+        self.told.map.version = news.version;
+        self.told.map.boot_id.clone_from(&news.boot_id);
+        self.told.map.kernel_release.clone_from(&news.kernel_release);
+        self.told.map.now_ns = news.now_ns;
         // Most answers have none: then its many symbols are not looked at.
-        let Some(kernel) = &news.kernel else { return };
-        let before = self.map.kernel.as_ref().map_or(0, kernel_bytes);
-        if self.room.exchange(before, kernel_bytes(kernel)) {
-            self.map.kernel = Some(kernel.clone());
+        let Some(kernel) = news.kernel.take() else { return };
+        let bytes = kernel_bytes(&kernel);
+        if self.room.exchange(self.kernel_bytes, bytes) {
+            self.kernel_bytes = bytes;
+            self.told.set_kernel(kernel);
         } else {
-            self.map.problems.push("its kernel's symbols found no room in its map".to_owned());
+            self.told.map.problems.push("its kernel's symbols found no room in its map".to_owned());
         }
     }
 
@@ -328,10 +337,12 @@ impl KnownMap {
         let is_it = |known: &&mut GuestKernelThread| {
             known.end_ns.is_none() && (known.tid, known.stack) == (thread.tid, thread.stack)
         };
-        if let Some(known) = self.map.kernel_threads.iter_mut().find(is_it) {
+        if let Some(known) = self.told.map.kernel_threads.iter_mut().find(is_it) {
             known.end_ns = thread.end_ns;
-        } else if self.map.kernel_threads.len() < MAX_OTHERS && self.room.take(thread.name.len()) {
-            self.map.kernel_threads.push(thread);
+        } else if self.told.map.kernel_threads.len() < MAX_OTHERS
+            && self.room.take(thread.name.len())
+        {
+            self.told.map.kernel_threads.push(thread);
         }
     }
 
@@ -340,15 +351,16 @@ impl KnownMap {
     fn date_kernel_threads(&mut self, news: &mut GuestMap) {
         let key = |thread: &GuestKernelThread| (thread.tid, thread.stack);
         let is_open = |thread: &&GuestKernelThread| thread.end_ns.is_none();
-        let known: BTreeSet<_> = self.map.kernel_threads.iter().filter(is_open).map(key).collect();
+        let known: BTreeSet<_> =
+            self.told.map.kernel_threads.iter().filter(is_open).map(key).collect();
         let alive: BTreeSet<_> = news.kernel_threads.iter().map(key).collect();
-        let told_ns = self.map.now_ns;
+        let told_ns = self.told.map.now_ns;
         for thread in news.kernel_threads.iter_mut().filter(|thread| !known.contains(&key(thread)))
         {
             thread.start_ns = thread.start_ns.or(Some(told_ns));
         }
         let gone =
-            self.map.kernel_threads.iter_mut().filter(|thread| !alive.contains(&key(thread)));
+            self.told.map.kernel_threads.iter_mut().filter(|thread| !alive.contains(&key(thread)));
         gone.for_each(|thread| thread.end_ns = thread.end_ns.or(Some(told_ns)));
     }
 
@@ -356,9 +368,9 @@ impl KnownMap {
         if let Some(number) = self.by_content.get(&module) {
             return *number;
         }
-        let number = u32::try_from(self.map.modules.len()).unwrap_or(u32::MAX);
-        if self.map.modules.len() < MAX_IMAGES && self.room.take(module_bytes(&module)) {
-            self.map.modules.push(module.clone());
+        let number = u32::try_from(self.told.map.modules.len()).unwrap_or(u32::MAX);
+        if self.told.map.modules.len() < MAX_IMAGES && self.room.take(module_bytes(&module)) {
+            self.told.map.modules.push(module.clone());
             self.by_content.insert(module, number);
         }
         number
@@ -372,10 +384,10 @@ impl KnownMap {
         }
         let parts = |image: &GuestImage| image.threads.len() + image.mappings.len();
         let row = self.rows.get(&image.id).copied();
-        let before = row.map_or(0, |row| parts(&self.map.images[row]));
+        let before = row.map_or(0, |row| parts(&self.told.map.images[row]));
         let after = self.parts - before + parts(&image);
-        let before = row.map_or(0, |row| image_bytes(&self.map.images[row]));
-        let is_one_too_many = row.is_none() && MAX_IMAGES <= self.map.images.len();
+        let before = row.map_or(0, |row| image_bytes(&self.told.map.images[row]));
+        let is_one_too_many = row.is_none() && MAX_IMAGES <= self.told.map.images.len();
         if MAX_IMAGE_PARTS < after
             || is_one_too_many
             || !self.room.exchange(before, image_bytes(&image))
@@ -385,10 +397,10 @@ impl KnownMap {
         }
         self.parts = after;
         match row {
-            Some(row) => self.map.images[row] = image,
+            Some(row) => self.told.map.images[row] = image,
             None => {
-                self.rows.insert(image.id, self.map.images.len());
-                self.map.images.push(image);
+                self.rows.insert(image.id, self.told.map.images.len());
+                self.told.map.images.push(image);
             }
         }
     }

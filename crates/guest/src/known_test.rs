@@ -39,7 +39,7 @@ fn answer(now_ns: u64, images: &[&str], modules: &[&str]) -> GuestMap {
 
 /// The images that are known: `PID CR3 START..END [path...]`.
 fn check(known: &KnownMap, expected: &[&str]) {
-    let (map, _) = known.clone().into_map();
+    let map = known.clone().into_map().0.map;
     let time = |time: Option<u64>| time.map_or("-".into(), |time| time.to_string());
     let path = |m: &GuestMapping| {
         map.modules.get(m.module as usize).map_or(" ?".into(), |module| format!(" {}", module.path))
@@ -66,9 +66,9 @@ fn the_kernel_stays_until_it_is_told_again() {
     let kernel = |cr3| Some(GuestKernel { cr3, ..GuestKernel::default() });
     known.add(GuestMap { kernel: kernel(1), ..answer(10, &[], &[]) });
     known.add(answer(20, &[], &[]));
-    assert_eq!(known.clone().into_map().0.kernel, kernel(1));
+    assert_eq!(known.clone().into_map().0.map.kernel, kernel(1));
     known.add(GuestMap { kernel: kernel(2), ..answer(30, &[], &[]) });
-    assert_eq!(known.into_map().0.kernel, kernel(2));
+    assert_eq!(known.into_map().0.map.kernel, kernel(2));
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn a_guest_that_tells_too_much_is_cut_off() {
     let lines: Vec<String> = (0..MAX_IMAGES + 5).map(|n| format!("{n} 1 a000 -..-")).collect();
     let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
     known.add(answer(10, &lines, &[]));
-    let (map, _) = known.into_map();
+    let map = known.into_map().0.map;
     assert_eq!(map.images.len(), MAX_IMAGES);
     assert_eq!(map.problems, ["5 processes found no room in its map"]);
 }
@@ -135,7 +135,7 @@ fn guests_have_room_each_and_together_and_what_is_told_again_takes_none() {
         let mut known = KnownMap::within(whole.part(2 * size));
         let images = ["0 1 a000 -..-", "1 2 b000 -..-", "2 3 c000 -..-"];
         (0..times).for_each(|now_ns| known.add(answer(now_ns, &images, &[])));
-        (known.clone().into_map().0.images.len(), known)
+        (known.clone().into_map().0.map.images.len(), known)
     };
     let ((first, known), (second, _known), (third, _)) = (tell(10), tell(1), tell(1));
     assert_eq!([first, second, third], [2, 1, 0]);
@@ -145,14 +145,14 @@ fn guests_have_room_each_and_together_and_what_is_told_again_takes_none() {
 
 #[test]
 fn a_kernel_that_takes_too_much_has_no_names() {
-    let symbol = |n| KernelSymbol { address: n, name: "f".into() };
+    let symbol = |n| KernelSymbol { address: u64::MAX - n, name: "f".into() };
     let kernel =
         |n| GuestKernel { symbols: (0..n).map(symbol).collect(), ..GuestKernel::default() };
     let mut known = KnownMap::within(Budget::new(kernel_bytes(&kernel(10))));
     let mut tell = |n| {
         known.add(GuestMap { kernel: Some(kernel(n)), ..answer(1, &[], &[]) });
-        let (map, _) = known.clone().into_map();
-        (map.kernel.map_or(0, |kernel| kernel.symbols.len()), map.problems)
+        let told = known.clone().into_map().0;
+        (told.functions.len(), told.map.problems)
     };
     assert_eq!(tell(9), (9, Vec::new()));
     assert_eq!(tell(10), (10, Vec::new()));
@@ -170,7 +170,7 @@ fn a_window_has_what_counts_for_it() {
     let left = room.left();
     let window = known.for_window(20);
     check(&window, &["1 a000 -..- /init", "8 d000 -..40 /sh"]);
-    assert_eq!(window.clone().into_map().0.problems, ["a problem"]);
+    assert_eq!(window.clone().into_map().0.map.problems, ["a problem"]);
     assert_eq!(window.numbers_in_session(), BTreeMap::from([(0, 0), (1, 1)]));
     assert!(left < room.left(), "there is room again");
     // What is told then of images that moved up.
@@ -180,7 +180,7 @@ fn a_window_has_what_counts_for_it() {
     check(&known.for_window(49), &["9 e000 46..- /new"]);
     known.add_new_session(answer(60, &["0 9 e000 -..- 1"], &["/init", "/new"]));
     check(&known, &["9 e000 46..- /new"]);
-    assert_eq!(known.clone().into_map().0.modules.len(), 2);
+    assert_eq!(known.clone().into_map().0.map.modules.len(), 2);
     assert_eq!(known.numbers_in_session(), BTreeMap::from([(0, 1), (1, 0)]));
     drop(known);
     assert_eq!(room.left(), 10_000);

@@ -4,6 +4,7 @@
 //! guest's VM are ever added. Notes say how much was left out and why.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use api::guest::{
     GuestImage, GuestKernel, GuestKernelThread, GuestMap, GuestMapping, GuestModule,
@@ -35,19 +36,52 @@ pub struct Merged {
     pub kernel: ImageId,
     /// The row of each of the map's modules, by the guest's number; ask `Session::symbols` with that.
     pub modules: Vec<ModuleId>,
-    /// The kernel's functions, by address.
-    pub functions: Vec<KernelFunction>,
+    /// The kernel's functions and those of its modules, by address in this boot.
+    pub functions: KernelFunctions,
     /// What was wrong with it, or missing.
     pub notes: Vec<Note>,
 }
 
-/// A function of the guest's kernel or one of its modules.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct KernelFunction {
-    /// Its address in this boot.
-    pub address: GuestVirt,
-    /// Its name.
-    pub name: String,
+/// Addresses and names.
+pub type KernelFunctions = Arc<[(u64, Box<str>)]>;
+
+/// A guest's map whose kernel's functions are checked already. There are many, and they stay the same: copies share them.
+#[derive(Debug, Clone, Default)]
+pub struct ToldMap {
+    /// The rest of it, as the guest told it.
+    pub map: GuestMap,
+    pub(crate) functions: KernelFunctions,
+    invalid_functions: usize,
+}
+
+impl From<GuestMap> for ToldMap {
+    fn from(mut map: GuestMap) -> Self {
+        let kernel = map.kernel.take();
+        let mut told = Self { map, ..Self::default() };
+        if let Some(kernel) = kernel {
+            told.set_kernel(kernel);
+        }
+        told
+    }
+}
+
+impl ToldMap {
+    pub(crate) fn set_kernel(&mut self, mut kernel: GuestKernel) {
+        let symbols = std::mem::take(&mut kernel.symbols);
+        let all = symbols.len();
+        let mut functions: Vec<(u64, Box<str>)> = symbols
+            .into_iter()
+            .take(MAX_SYMBOLS)
+            .filter(|symbol| is_kernel_address(symbol.address) && !symbol.name.is_empty())
+            .map(|symbol| (symbol.address, clean(&symbol.name, MAX_FUNCTION).into()))
+            .collect();
+        self.invalid_functions = all - functions.len();
+        // Stable, and the first of several names is kept: the kernel lists the proper one first.
+        functions.sort_by_key(|(address, _)| *address);
+        functions.dedup_by_key(|(address, _)| *address);
+        self.functions = functions.into();
+        self.map.kernel = Some(kernel);
+    }
 }
 
 /// The time that a map is of: nothing in it counts before or after. Open ends: the recording's.
@@ -60,13 +94,14 @@ pub struct MapSpan {
 }
 
 /// Adds what a guest said to the tables, as far as it can be.
-pub fn merge(map: GuestMap, vm: VmId, clock: Clock, span: MapSpan, tables: &mut Tables) -> Merged {
+pub fn merge(told: ToldMap, vm: VmId, clock: Clock, span: MapSpan, tables: &mut Tables) -> Merged {
+    let ToldMap { map, functions, invalid_functions } = told;
     let subject =
         tables.vms.get(vm.index()).map_or_else(|| format!("vm {vm}"), |vm| vm.name.clone());
     let mut merge = Merge { owner: Owner::Vm(vm), clock, span, tables, left_out: BTreeMap::new() };
     let of_kernel = map.kernel.unwrap_or_default();
     let kernel = merge.kernel(&of_kernel, &map.kernel_release);
-    let functions = merge.kernel_functions(of_kernel);
+    merge.leave_out_many("invalid kernel symbols", invalid_functions);
     let modules = merge.modules(map.modules);
     merge.images(map.images, &modules);
     merge.kernel_threads(map.kernel_threads);
@@ -142,25 +177,6 @@ impl Merge<'_> {
             self.tables.mappings.push(Mapping { image, start, end, offset: 0, module });
         }
         image
-    }
-
-    fn kernel_functions(&mut self, kernel: GuestKernel) -> Vec<KernelFunction> {
-        let all = kernel.symbols.len();
-        let mut functions: Vec<KernelFunction> = kernel
-            .symbols
-            .into_iter()
-            .take(MAX_SYMBOLS)
-            .filter(|symbol| is_kernel_address(symbol.address) && !symbol.name.is_empty())
-            .map(|symbol| KernelFunction {
-                address: GuestVirt(symbol.address),
-                name: clean(&symbol.name, MAX_FUNCTION),
-            })
-            .collect();
-        self.leave_out_many("invalid kernel symbols", all - functions.len());
-        // Stable, and the first of several names is kept: the kernel lists the proper one first.
-        functions.sort_by_key(|function| function.address);
-        functions.dedup_by_key(|function| function.address);
-        functions
     }
 
     fn modules(&mut self, modules: Vec<GuestModule>) -> Vec<ModuleId> {

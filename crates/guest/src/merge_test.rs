@@ -48,7 +48,7 @@ fn add(map: GuestMap) -> (Tables, Merged) {
 fn add_of(span: MapSpan, map: GuestMap) -> (Tables, Merged) {
     let mut tables = tables();
     let clock = Clock { host_minus_guest_ns: 1000, error_ns: 1 };
-    let merged = merge(map, VmId(1), clock, span, &mut tables);
+    let merged = merge(map.into(), VmId(1), clock, span, &mut tables);
     (tables, merged)
 }
 
@@ -118,7 +118,8 @@ fn a_good_map_becomes_rows() {
     );
     let fs_bases: Vec<_> = tables.threads.iter().map(|thread| thread.fs_base).collect();
     assert_eq!(fs_bases, [Some(GuestVirt(0x7f00)), None]);
-    let functions: Vec<_> = merged.functions.iter().map(|f| (f.address.0, &*f.name)).collect();
+    let functions: Vec<_> =
+        merged.functions.iter().map(|(address, name)| (*address, &**name)).collect();
     assert_eq!(functions, [(TEXT, "_stext"), (TEXT + 0x10, "schedule")]);
 }
 
@@ -251,7 +252,7 @@ fn kernel_ranges_that_cannot_be_are_left_out() {
     let (tables, merged) = add(GuestMap { kernel: Some(kernel), ..GuestMap::default() });
     let ranges: Vec<_> = tables.mappings.iter().map(|m| m.start).collect();
     assert_eq!(ranges, [TEXT, MODULE]);
-    let names: Vec<_> = merged.functions.iter().map(|function| &*function.name).collect();
+    let names: Vec<_> = merged.functions.iter().map(|(_, name)| &**name).collect();
     assert_eq!(names, ["a\\u{7}b"]);
 
     let (tables, _) = add(GuestMap::default());

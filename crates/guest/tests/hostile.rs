@@ -54,11 +54,16 @@ fn swallow(bytes: &[u8]) {
                 known.add_new_session((*map).clone());
                 known.add((*map).clone());
                 known.next_module(|_| false);
-                assert!(known.into_map().0.images.len() <= 2 * bytes.len());
+                assert!(known.into_map().0.map.images.len() <= 2 * bytes.len());
                 let mut tables = tables();
                 let before = tables.vms.clone();
-                let merged =
-                    guest::merge(*map, VmId(1), Clock::default(), MapSpan::default(), &mut tables);
+                let merged = guest::merge(
+                    (*map).into(),
+                    VmId(1),
+                    Clock::default(),
+                    MapSpan::default(),
+                    &mut tables,
+                );
                 assert_eq!(tables.vms, before);
                 assert!(tables.images.iter().all(|image| image.owner == Owner::Vm(VmId(1))));
                 assert!(tables.modules.iter().all(|module| module.owner == Owner::Vm(VmId(1))));
@@ -67,7 +72,7 @@ fn swallow(bytes: &[u8]) {
                 assert!(tables.mappings.iter().all(|mapping| mapping.start < mapping.end
                     && mapping.module.index() < tables.modules.len()
                     && mapping.image.index() < tables.images.len()));
-                assert!(merged.functions.is_sorted_by_key(|function| function.address));
+                assert!(merged.functions.is_sorted_by_key(|function| function.0));
                 assert!(merged.notes.iter().all(|note| !note.text.chars().any(char::is_control)));
             }
             Response::Symbols(answers) => {

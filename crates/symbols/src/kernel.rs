@@ -1,6 +1,7 @@
 //! Names of a kernel's and its modules' functions, from the lines of `/proc/kallsyms`.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use model::SymbolName;
 
@@ -26,7 +27,7 @@ pub struct KernelPart {
 pub struct KernelNames {
     parts: BTreeMap<String, (u64, u64)>,
     /// By address, one for each.
-    symbols: Vec<(u64, Box<str>)>,
+    symbols: Arc<[(u64, Box<str>)]>,
 }
 
 impl KernelNames {
@@ -43,6 +44,15 @@ impl KernelNames {
             visible.take(MAX_SYMBOLS).map(|(address, name)| (address, name.into())).collect();
         symbols.sort_by_key(|(address, _)| *address);
         symbols.dedup_by_key(|(address, _)| *address);
+        Self::shared(symbols.into(), parts)
+    }
+
+    /// The same of symbols that are ordered by address, with one name each: copies share them.
+    #[must_use]
+    pub fn shared(
+        symbols: Arc<[(u64, Box<str>)]>,
+        parts: impl IntoIterator<Item = KernelPart>,
+    ) -> Self {
         let parts = parts.into_iter().map(|part| (part.path, (part.start, part.end))).collect();
         Self { parts, symbols }
     }

@@ -267,7 +267,8 @@ mod test {
         told.begin(map("a", 10, images, 7), clock).unwrap();
         told.lose("silent".to_owned());
         let shown = |window: &Told| -> (Vec<usize>, usize, u64) {
-            let images = window.boots.iter().map(|boot| boot.map.clone().into_map().0.images.len());
+            let images =
+                window.boots.iter().map(|boot| boot.map.clone().into_map().0.map.images.len());
             (images.collect(), window.silences.len(), window.cpu_ns)
         };
         assert_eq!(shown(&told.for_window(HostNs(1010))), (vec![2], 1, 7));
