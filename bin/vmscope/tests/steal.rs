@@ -146,6 +146,15 @@ fn steal() {
 }
 
 #[test]
+fn explain() {
+    let dir = recorded("explain", &header(), &tables());
+    check(&dir, &["explain", "vm1"], "steal-explain.txt");
+    check(&dir, &["explain", "--format", "csv"], "steal-explain.csv");
+    check(&dir, &["explain", "vm1", "--format", "json"], "steal-explain.json");
+    check_error(&dir, &["explain", "vm9"], 2, "no VM `vm9`");
+}
+
+#[test]
 fn exits() {
     let dir = recorded("exits", &header(), &tables());
     check(&dir, &["exits"], "steal-exits.txt");

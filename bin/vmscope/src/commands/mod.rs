@@ -9,6 +9,7 @@ pub(crate) mod correct;
 pub(crate) mod demo;
 pub(crate) mod doctor;
 pub(crate) mod exits;
+pub(crate) mod explain;
 pub(crate) mod export;
 mod open_recording;
 mod output;
