@@ -162,7 +162,10 @@ fn windows_of_the_future_come_again_when_their_time_has_come() {
         let early = server.put(&ahead(101, by_ns), &host);
         early.check(503, "s in the future");
         assert_eq!(early.json()["reason"], "clock");
-        assert!(seconds.contains(&early.header("retry-after").unwrap().parse().unwrap()), "{early:?}");
+        assert!(
+            seconds.contains(&early.header("retry-after").unwrap().parse().unwrap()),
+            "{early:?}"
+        );
     }
     assert_eq!(server.metric("vmscope_server_windows_refused_total{reason=\"clock\"}"), 2.0);
     place.wait_for_results(1);

@@ -273,6 +273,7 @@ impl Server {
             created = self.store.create(&window.result(table), bytes.into()).await?;
         }
         if created == Created::Now {
+            self.watch.news.notify_one();
             self.metrics.windows_analyzed.inc();
             self.metrics.analysis_seconds.observe(began.elapsed().as_secs_f64());
             let facts = &outcome.facts;

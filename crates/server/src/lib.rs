@@ -25,6 +25,7 @@ mod refused;
 mod results;
 mod store;
 mod tls;
+mod watch;
 mod worker;
 
 use std::io::Write;
@@ -58,6 +59,7 @@ use receive::Receiver;
 use refused::Refused;
 use store::Store;
 use tls::Identity;
+use watch::Watch;
 
 /// Connections at the same time, of agents and users together.
 const MAX_CONNECTIONS: usize = 4096;
@@ -82,6 +84,7 @@ struct Server {
     queue: Queue,
     doubt: Doubt,
     engine: Engine,
+    watch: Watch,
     metrics: Metrics,
 }
 
@@ -107,6 +110,7 @@ impl Server {
             queue: Queue::default(),
             doubt: Doubt::default(),
             engine: Engine::new(store.objects(), limits)?,
+            watch: Watch::default(),
             metrics: Metrics::new(),
             receiver,
             store,
@@ -190,6 +194,7 @@ fn start(server: &Arc<Server>, tls: RustlsConfig) -> Vec<tokio::task::JoinHandle
         tokio::spawn(Arc::clone(server).search_for_ever()),
         tokio::spawn(Arc::clone(server).expire_for_ever()),
         tokio::spawn(Arc::clone(server).compact_for_ever()),
+        tokio::spawn(Arc::clone(server).watch_for_ever()),
         tokio::spawn(Arc::clone(server).renew_for_ever(tls)),
     ];
     let workers = (0..server.n_workers()).map(|_| Arc::clone(server).analyze_for_ever());

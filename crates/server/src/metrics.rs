@@ -34,6 +34,9 @@ pub(crate) struct Metrics {
     pub(crate) objects_expired: Counter,
     pub(crate) clock_doubted: Gauge,
     pub(crate) packs: Counter,
+    pub(crate) findings_open: Gauge,
+    /// Windows with results that detection could not read.
+    pub(crate) unwatched: Counter,
     pub(crate) receiving: Gauge,
 }
 
@@ -56,6 +59,8 @@ impl Metrics {
             objects_expired: Counter::default(),
             clock_doubted: Gauge::default(),
             packs: Counter::default(),
+            findings_open: Gauge::default(),
+            unwatched: Counter::default(),
             receiving: Gauge::default(),
             registry: Registry::default(),
         };
@@ -89,6 +94,9 @@ impl Metrics {
         let help = "1: the clock may be wrong, and nothing expires";
         registry.register("clock_doubted", help, m.clock_doubted.clone());
         registry.register("packs", "Packs of results made", m.packs.clone());
+        registry.register("findings_open", "Findings that are open", m.findings_open.clone());
+        let help = "Windows whose results detection could not read";
+        registry.register("windows_unwatched", help, m.unwatched.clone());
         registry.register("receiving", "Windows being received", m.receiving.clone());
         Self { registry, ..metrics }
     }

@@ -1,11 +1,11 @@
-//! `vmscope replay` and `vmscope capacity`: what a server took, and what it can take.
+//! `vmscope replay` and `vmscope capacity`: what a server took, and what it can take; and what it found.
 
 use std::collections::BTreeMap;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::recording::cleaned;
-use crate::{Cell, Column, Report, Table};
+use crate::{Cell, Column, Part, Report, Table};
 
 const VERSION: u32 = 1;
 
@@ -81,6 +81,34 @@ pub fn replay(figures: &ReplayFigures) -> Report {
 
 fn per_s(figures: &ReplayFigures, of: u64) -> Cell {
     Cell::Real(figures.per_second(of))
+}
+
+/// What a server found: its answer of `/v1/findings`.
+#[must_use]
+pub fn found(answer: Value) -> Report {
+    let columns = ["id", "state", "found_unix_s", "over_unix_s", "text"];
+    let mut data = Table::new("", columns.map(Column::csv_only).into());
+    let mut report = Report::default();
+    report.fact("Windows", answer["windows"].to_string());
+    let text = |finding: &Value, key: &str| finding[key].as_str().unwrap_or_default().to_owned();
+    for finding in answer["findings"].as_array().into_iter().flatten() {
+        let head = format!("{} {}", text(finding, "id"), text(finding, "state"));
+        report.parts.push(Part::Text(format!("{head}\n{}", text(finding, "text"))));
+        let time = |key: &str| finding[key].as_u64().map(Cell::count);
+        data.row([
+            text(finding, "id").into(),
+            text(finding, "state").into(),
+            time("found_unix_s").unwrap_or(Cell::Unknown("")),
+            time("over_unix_s").unwrap_or(Cell::Unknown("")),
+            text(finding, "text").into(),
+        ]);
+    }
+    if report.parts.is_empty() {
+        report.parts.push(Part::Prose("Nothing was found.".to_owned()));
+    }
+    report.data = Some(data);
+    report.json = answer;
+    report
 }
 
 /// How long a window takes where, as measured.

@@ -7,7 +7,7 @@ use agent::{EnrollError, User};
 use anyhow::Context;
 use clap::{Parser, Subcommand};
 use serde_json::{Value, json};
-use view::{QueryAnswer, Report, query_answer};
+use view::{QueryAnswer, Report, found, query_answer};
 
 use super::Usage;
 use super::agent::token;
@@ -20,6 +20,7 @@ const EXAMPLE: &str = "Examples:
   vmscope query run hosts-by-steal                     over the last hour
   vmscope query run thieves --host kvm1 --vm db --from 2026-01-31T12:00:00Z --to 2026-01-31T13:00:00Z
   vmscope query sql \"SELECT vm, sum(ns) FROM vcpu_time WHERE state = 'halt' GROUP BY vm\"
+  vmscope query findings --vm db                       what is wrong, since when, and why
   vmscope query windows --host kvm1
   vmscope query download kvm1/0123456789abcdef0123456789abcdef/00000000001234567890 -o there
   vmscope report there";
@@ -76,6 +77,18 @@ enum Command {
         /// Read only windows before this time
         #[arg(long, value_name = "TIME")]
         to: Option<String>,
+    },
+    /// List what is not as it was, with causes and advice
+    Findings {
+        /// Only findings of this host
+        #[arg(long, value_name = "NAME")]
+        host: Option<String>,
+        /// Only findings of this VM
+        #[arg(long, value_name = "NAME")]
+        vm: Option<String>,
+        /// Also those that are over
+        #[arg(long)]
+        all: bool,
     },
     /// List stored windows
     Windows {
@@ -172,6 +185,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
         Command::List => {
             rows(&asked("/v1/tables", &[])?, None, &["name", "parameters", "purpose"])?
+        }
+        Command::Findings { host, vm, all } => {
+            let state = (!all).then(|| "open".to_owned());
+            let of = given([("host", host), ("vm", vm), ("state", &state)]);
+            found(parsed(&asked("/v1/findings", &of)?)?)
         }
         Command::Windows { host, from, to } => {
             let of = given([("host", host), ("from", from), ("to", to)]);

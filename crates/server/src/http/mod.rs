@@ -1,6 +1,7 @@
 //! The HTTP API: who may ask what, and how it is answered. Its description (`/openapi.json`) is made from these functions.
 
 mod access;
+mod findings;
 mod page;
 mod queries;
 mod windows;
@@ -76,6 +77,7 @@ fn described() -> (Router<Arc<Server>>, utoipa::openapi::OpenApi) {
         .routes(routes!(queries::list_queries))
         .routes(routes!(queries::ask_ready))
         .routes(routes!(queries::ask_sql))
+        .routes(routes!(findings::list_findings))
         .routes(routes!(authority))
         .routes(routes!(healthz))
         .routes(routes!(metrics))
@@ -364,6 +366,7 @@ async fn metrics(
         let token = token(&headers);
         server.require(&headers, token, peer, &[Role::Read, Role::Admin]).await?;
     }
+    server.metrics.findings_open.set(i64::try_from(server.watch.n_open()).unwrap_or(i64::MAX));
     server.metrics.analyses_left.set(i64::try_from(server.queue.len()).unwrap_or(i64::MAX));
     let failed = |error: std::fmt::Error| {
         ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())

@@ -1,0 +1,73 @@
+//! What is wrong in the fleet.
+
+use api::http::{ErrorReply, FindingEntry, FindingList, FindingState};
+use axum::Json;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
+use serde::Deserialize;
+use utoipa::IntoParams;
+use view::Width;
+
+use super::{Reader, Reply, Shared};
+use crate::watch::Found;
+
+/// Which findings.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct Which {
+    /// Of this host.
+    host: Option<String>,
+    /// Of this VM.
+    vm: Option<String>,
+    /// In this state; absent: all.
+    state: Option<FindingState>,
+}
+
+impl Which {
+    fn has(&self, found: &Found) -> bool {
+        let mut symptoms = found.finding.symptoms.iter().map(|symptom| &symptom.series);
+        let is_any =
+            |wanted: &Option<String>, own: &Option<String>| wanted.is_none() || wanted == own;
+        self.state.is_none_or(|state| state == state_of(found))
+            && symptoms
+                .any(|series| is_any(&self.host, &series.host) && is_any(&self.vm, &series.vm))
+    }
+}
+
+fn state_of(found: &Found) -> FindingState {
+    match found.over_s {
+        None => FindingState::Open,
+        Some(_) => FindingState::Over,
+    }
+}
+
+/// Lists what was found in the windows since some hours before this server's start, the newest first.
+#[utoipa::path(get, path = "/v1/findings", params(Which), responses(
+    (status = 200, body = FindingList), (status = 400, body = ErrorReply),
+    (status = 401, body = ErrorReply), (status = 403, body = ErrorReply),
+    (status = 503, body = ErrorReply),
+))]
+pub(super) async fn list_findings(
+    State(server): Shared,
+    _: Reader,
+    which: Result<Query<Which>, QueryRejection>,
+) -> Reply<Json<FindingList>> {
+    let Query(which) = which?;
+    let (mut found, windows, late) = server.watch.findings();
+    found.retain(|found| which.has(found));
+    found.sort_by_key(|found| std::cmp::Reverse((found.finding.found_s, found.finding.id)));
+    Ok(Json(FindingList { findings: found.iter().map(entry).collect(), windows, late }))
+}
+
+fn entry(found: &Found) -> FindingEntry {
+    let report = view::findings(std::slice::from_ref(&found.finding));
+    FindingEntry {
+        id: found.finding.id.to_string(),
+        state: state_of(found),
+        found_unix_s: found.finding.found_s.into(),
+        over_unix_s: found.over_s,
+        text: report.text(Width::Unlimited),
+        finding: report.json["findings"][0].clone(),
+    }
+}

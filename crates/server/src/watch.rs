@@ -1,0 +1,270 @@
+//! What is wrong in the fleet: the results of new windows go through `detect`, in the order in which they came.
+//!
+//! Nothing of it is stored. A server that starts reads the results of the last hours again, and servers that share a store
+//! see the same results and come to the same findings.
+
+use std::collections::{BTreeMap, HashSet};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use chrono::{DateTime, Days, TimeDelta, Utc};
+use detect::{Change, Detector, Finding, FindingId, Summary};
+use tokio::sync::Notify;
+
+use crate::names::{DayWindow, RESULTS};
+use crate::results::{LAST, tables};
+use crate::{Server, log};
+
+/// Results of other servers are found that late, too.
+const LOOK_EVERY: Duration = Duration::from_secs(30);
+/// A look takes at most such a part of the time.
+const PART: u32 = 10;
+const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
+/// Results that came before are not read at the start: by then they are in packs.
+const HISTORY: TimeDelta = TimeDelta::hours(2);
+/// A server that was away has no windows of that time yet: it does not call hosts silent so early.
+const PATIENCE: Duration = Duration::from_secs(600);
+/// Findings that are over; of more, the first are forgotten.
+const MOST_OVER: usize = 1000;
+/// Of a table of one window. Larger ones are left out.
+const MOST_BYTES: u64 = 64 << 20;
+
+/// The findings.
+#[derive(Debug, Default)]
+pub(crate) struct Watch {
+    state: Mutex<State>,
+    /// This server made results.
+    pub(crate) news: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    detector: Detector,
+    findings: BTreeMap<FindingId, Found>,
+    windows: u64,
+}
+
+/// A finding, and what became of it.
+#[derive(Debug, Clone)]
+pub(crate) struct Found {
+    pub(crate) finding: Finding,
+    /// It is over since then, s since 1970.
+    pub(crate) over_s: Option<u64>,
+}
+
+impl Watch {
+    /// All findings, the number of windows that were looked at, and of those that came after later ones of their host.
+    pub(crate) fn findings(&self) -> (Vec<Found>, u64, u64) {
+        let state = self.lock();
+        let late = state.detector.left_out().late;
+        (state.findings.values().cloned().collect(), state.windows, late)
+    }
+
+    /// How many are open.
+    pub(crate) fn n_open(&self) -> usize {
+        self.lock().findings.values().filter(|found| found.over_s.is_none()).count()
+    }
+
+    /// Takes a window whose results came at this time.
+    fn take(&self, summary: Summary, came_s: u64) {
+        let mut state = self.lock();
+        state.windows += 1;
+        let changes = state.detector.take(summary);
+        state.apply(changes, came_s);
+    }
+
+    fn tick(&self, now_s: u64) {
+        let mut state = self.lock();
+        let changes = state.detector.tick(u32::try_from(now_s).unwrap_or(u32::MAX));
+        state.apply(changes, now_s);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn apply(&mut self, changes: Vec<Change>, now_s: u64) {
+        for change in changes {
+            match change {
+                Change::Opened(finding) | Change::Updated(finding) => {
+                    self.findings.insert(finding.id, Found { finding, over_s: None });
+                }
+                Change::Resolved(id) => {
+                    if let Some(found) = self.findings.get_mut(&id) {
+                        found.over_s = Some(now_s);
+                    }
+                }
+            }
+        }
+        let over = self.findings.iter().filter_map(|(id, found)| Some((found.over_s?, *id)));
+        let mut over: Vec<_> = over.collect();
+        let excess = over.len().saturating_sub(MOST_OVER);
+        over.sort_unstable();
+        for (_, id) in over.into_iter().take(excess) {
+            self.findings.remove(&id);
+        }
+    }
+}
+
+/// Why a window's results were not looked at.
+#[derive(Debug, thiserror::Error)]
+enum WatchError {
+    #[error("the store failed: {0}")]
+    Store(#[from] object_store::Error),
+    #[error("{0}")]
+    Results(String),
+}
+
+impl From<std::io::Error> for WatchError {
+    fn from(error: std::io::Error) -> Self {
+        Self::Results(error.to_string())
+    }
+}
+
+impl Server {
+    /// Looks at new results, for ever.
+    pub(crate) async fn watch_for_ever(self: Arc<Self>) {
+        let (began, mut seen) = (Instant::now(), HashSet::new());
+        loop {
+            let looked = Instant::now();
+            if let Err(error) = self.look(&mut seen).await {
+                self.metrics.store_error("watch");
+                log(&format!("the search for new results failed: {error}"));
+            } else if PATIENCE < began.elapsed() && self.queue.len() <= self.n_workers() {
+                self.watch.tick(crate::auth::unix_s());
+            }
+            tokio::time::sleep((looked.elapsed() * PART).clamp(SHORTEST_PAUSE, LOOK_EVERY)).await;
+            let _ = tokio::time::timeout(LOOK_EVERY, self.watch.news.notified()).await;
+        }
+    }
+
+    /// Takes the windows with results that are not in `seen`.
+    async fn look(&self, seen: &mut HashSet<DayWindow>) -> object_store::Result<()> {
+        let now = Utc::now();
+        let today = now.date_naive();
+        let mut listed = Vec::new();
+        for day in [today - Days::new(1), today, today + Days::new(1)] {
+            let prefix = format!("{RESULTS}/{LAST}");
+            for object in self.store.list(&format!("{prefix}/day={day}")).await? {
+                let window = DayWindow::from_path(&object.location, &prefix, ".parquet");
+                let is_recent = now - HISTORY <= object.last_modified;
+                listed.extend(window.filter(|_| is_recent).map(|w| (object.last_modified, w)));
+            }
+        }
+        seen.retain({
+            let listed: HashSet<&DayWindow> = listed.iter().map(|(_, window)| window).collect();
+            move |window| listed.contains(window)
+        });
+        listed.retain(|(_, window)| !seen.contains(window));
+        for (came, window) in in_order(listed) {
+            match self.summary(&window).await {
+                Ok(Some(summary)) => self.watch.take(summary, seconds(came)),
+                // It was packed meanwhile.
+                Ok(None) => {}
+                Err(WatchError::Store(error)) => return Err(error),
+                Err(WatchError::Results(error)) => {
+                    self.metrics.unwatched.inc();
+                    log(&format!("results of {} were not looked at: {error}", window.id));
+                }
+            }
+            seen.insert(window);
+        }
+        Ok(())
+    }
+
+    /// A window's results, summed up; `None`: they are not there any more.
+    async fn summary(&self, window: &DayWindow) -> Result<Option<Summary>, WatchError> {
+        let folder = tempfile::tempdir_in(&self.receiver.spool)?;
+        for (table, file) in tables() {
+            let path = window.result(table);
+            match self.store.size(&path).await? {
+                None => return Ok(None),
+                Some(bytes) if MOST_BYTES < bytes => {
+                    return Err(WatchError::Results(format!("{path} has {bytes} bytes")));
+                }
+                Some(_) => {}
+            }
+            let Some(content) = self.store.get(&path).await? else { return Ok(None) };
+            std::fs::write(folder.path().join(file), content)?;
+        }
+        let read = tokio::task::spawn_blocking(move || summed_up(folder.path())).await;
+        let summary = read.map_err(|error| WatchError::Results(error.to_string()))??;
+        // A worker that a hostile window took over could name another host.
+        if summary.host != window.id.host.as_str() {
+            return Err(WatchError::Results("they are of another host".to_owned()));
+        }
+        Ok(Some(summary))
+    }
+}
+
+/// Each host's windows by their start, in the places of its windows in the order in which they came: what waited for an
+/// analysis came newest first.
+fn in_order(listed: Vec<(DateTime<Utc>, DayWindow)>) -> Vec<(DateTime<Utc>, DayWindow)> {
+    let mut hosts: BTreeMap<String, (Vec<_>, Vec<_>)> = BTreeMap::new();
+    for (came, window) in listed {
+        let (times, windows) = hosts.entry(window.id.host.to_string()).or_default();
+        times.push(came);
+        windows.push(window);
+    }
+    let mut ordered = Vec::new();
+    for (mut times, mut windows) in hosts.into_values() {
+        times.sort();
+        windows.sort();
+        ordered.extend(times.into_iter().zip(windows));
+    }
+    ordered.sort();
+    ordered
+}
+
+fn summed_up(folder: &Path) -> Result<Summary, WatchError> {
+    let results = recording::results::read(folder);
+    let results = results.map_err(|error| WatchError::Results(error.to_string()))?;
+    let none = || WatchError::Results("the table hosts is empty".to_owned());
+    Summary::from_results(&results).ok_or_else(none)
+}
+
+fn seconds(time: DateTime<Utc>) -> u64 {
+    u64::try_from(time.timestamp()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn windows_of_a_host_are_taken_by_their_start() {
+        let window = |host: &str, start: u32| {
+            let id = format!("{host}/{}/{start:020}", "0".repeat(32)).parse().unwrap();
+            DayWindow { day: Default::default(), id }
+        };
+        let at = |s| DateTime::from_timestamp(s, 0).unwrap();
+        let came = [("b", 3, 10), ("b", 1, 11), ("a", 7, 12), ("b", 2, 13), ("a", 5, 14)];
+        let listed = came.map(|(host, start, s)| (at(s), window(host, start)));
+        let expected = [("b", 1, 10), ("b", 2, 11), ("a", 5, 12), ("b", 3, 13), ("a", 7, 14)];
+        let expected = expected.map(|(host, start, s)| (at(s), window(host, start)));
+        assert_eq!(in_order(listed.into()), expected);
+    }
+
+    #[test]
+    fn findings_that_are_over_are_forgotten_in_time() {
+        let mut state = State::default();
+        let finding = |id: u64| Finding {
+            id: FindingId(id),
+            found_s: 1,
+            cause: detect::Cause::Unknown,
+            symptoms: Vec::new(),
+            n_more: 0,
+            advice: Vec::new(),
+        };
+        for id in 0..MOST_OVER as u64 + 10 {
+            state.apply(vec![Change::Opened(finding(id)), Change::Resolved(FindingId(id))], id);
+        }
+        state.apply(vec![Change::Opened(finding(9))], 9);
+        assert_eq!(state.findings.len(), MOST_OVER + 1);
+        assert!(state.findings[&FindingId(9)].over_s.is_none());
+        assert!(!state.findings.contains_key(&FindingId(8)));
+    }
+}
