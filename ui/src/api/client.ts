@@ -4,6 +4,8 @@ import createClient from "openapi-fetch";
 import type { components, paths } from "../../generated/api";
 
 export type Answer = components["schemas"]["Answer"];
+export type FindingEntry = components["schemas"]["FindingEntry"];
+export type FindingList = components["schemas"]["FindingList"];
 export type HostEntry = components["schemas"]["HostEntry"];
 
 const client = createClient<paths>({ baseUrl: location.origin, credentials: "same-origin" });
@@ -57,6 +59,10 @@ export interface Question {
 
 export function sql(body: Question, signal: AbortSignal): Promise<Answer> {
   return ask(() => client.POST("/v1/sql", { body, signal }), signal);
+}
+
+export function findings(query: { host?: string; vm?: string }, signal: AbortSignal): Promise<FindingList> {
+  return ask(() => client.GET("/v1/findings", { params: { query }, signal }), signal);
 }
 
 export function hosts(signal: AbortSignal): Promise<HostEntry[]> {

@@ -1,6 +1,7 @@
 // The fleet: which hosts and VMs lose time, when, and to whom.
 
 import { type VmSteal, fleetSteal, victims } from "../api/questions";
+import { Findings } from "../parts/findings";
 import { type HeatRow, HeatMap } from "../parts/heat";
 import { Name } from "../parts/name";
 import { Bar, DataTable } from "../parts/table";
@@ -26,6 +27,7 @@ export function Fleet() {
   return (
     <>
       <h1>Fleet</h1>
+      <Findings />
       <Section title="Stolen time, by host" about="Share of the vCPUs' time in which they waited for a CPU (steal type 1) or were in the VMM (type 2). The hosts that lose most come first.">
         <Shown of={steal} empty="No host has sent results for this time.">
           {(rows) => {
@@ -48,9 +50,6 @@ export function Fleet() {
         <Shown of={losers} empty="No VM ran in this time.">
           {(rows) => <DataTable label="VMs that lost most" rows={rows} columns={vmColumns(to)} />}
         </Shown>
-      </Section>
-      <Section title="Findings">
-        <p class="faint">This server does not detect anomalies by itself yet, so there are no findings. The tables above are sorted by loss: start at the top.</p>
       </Section>
     </>
   );

@@ -1,6 +1,7 @@
 // A host: who has its CPUs, who takes them from whom, and whether it has enough.
 
 import { type Point, type StateRow, type VmSize, cpuShares, hostHealth, hostStates, vmSizes } from "../api/questions";
+import { Findings } from "../parts/findings";
 import type { Series } from "../parts/chart";
 import { Name } from "../parts/name";
 import { Section, Shown, useAnswer, useApp, usePlaces } from "../parts/app";
@@ -45,6 +46,7 @@ export function Host(props: { host: string }) {
           </>
         )}
       </Shown>
+      <Findings host={host} />
     </>
   );
 }

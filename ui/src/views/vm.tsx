@@ -15,6 +15,7 @@ import { STATES, STOLEN_VMM, largest, sum, totals } from "../model/states";
 import { cut, visible } from "../model/text";
 import { type Span, count, duration, percent, span as spanText } from "../model/units";
 import { verdict } from "../model/verdict";
+import { Findings } from "../parts/findings";
 
 const BUCKETS = 120;
 
@@ -40,6 +41,7 @@ export function Vm(props: { host: string; vm: string }) {
         </Shown>
       </Section>
       <Details host={host} vm={vm} span={about} isPart={selection !== null} />
+      <Findings host={host} vm={vm} />
     </>
   );
 }
