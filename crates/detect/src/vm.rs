@@ -327,6 +327,20 @@ fn sampling_noise(share: f32, n: f32) -> f32 {
     if n <= 1.0 {
         return 0.0;
     }
-    let share = share.clamp(1.0 / n, 0.5);
+    let share = share.max(1.0 / n).min(0.5);
     (share * (1.0 - share) / n).sqrt()
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn a_share_of_a_sample_or_two_has_noise() {
+        for n in [0.0, 1.0, 1.1, 1.9, 2.0, 100.0] {
+            for share in [0.0, 0.3, 1.0] {
+                assert!((0.0..=0.5).contains(&sampling_noise(share, n)), "{share} of {n}");
+            }
+        }
+    }
 }

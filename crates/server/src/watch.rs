@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use catch_panic::catch_panic;
 use chrono::{DateTime, Days, TimeDelta, Utc};
 use detect::{Change, Detector, Finding, FindingId, Summary};
 use tokio::sync::Notify;
@@ -66,12 +67,16 @@ impl Watch {
         self.lock().findings.values().filter(|found| found.over_s.is_none()).count()
     }
 
-    /// Takes a window whose results came at this time.
-    fn take(&self, summary: Summary, came_s: u64) {
+    /// Takes a window whose results came at this time. False: the detection panicked over it, and begins anew.
+    fn take(&self, summary: Summary, came_s: u64) -> bool {
         let mut state = self.lock();
         state.windows += 1;
-        let changes = state.detector.take(summary);
+        let Some(changes) = catch_panic(|| state.detector.take(summary)) else {
+            state.detector = Detector::new();
+            return false;
+        };
         state.apply(changes, came_s);
+        true
     }
 
     fn tick(&self, now_s: u64) {
@@ -161,7 +166,12 @@ impl Server {
         listed.retain(|(_, window)| !seen.contains(window));
         for (came, window) in in_order(listed) {
             match self.summary(&window).await {
-                Ok(Some(summary)) => self.watch.take(summary, seconds(came)),
+                Ok(Some(summary)) => {
+                    if !self.watch.take(summary, seconds(came)) {
+                        self.metrics.unwatched.inc();
+                        log(&format!("detection failed over {} and begins anew", window.id));
+                    }
+                }
                 // It was packed meanwhile.
                 Ok(None) => {}
                 Err(WatchError::Store(error)) => return Err(error),
