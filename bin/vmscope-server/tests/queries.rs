@@ -35,7 +35,7 @@ fn what_came_in_can_be_asked_for() {
     let many = sql("SELECT * FROM vcpu_time").json();
     assert_eq!(many["rows"].as_array().unwrap().len(), 5);
     assert_eq!(many["partial"], json!(["there are more than 5 rows"]));
-    sql("DROP TABLE hosts").check(400, "not supported");
+    sql("DROP TABLE hosts").check(400, "only a SELECT is answered");
     sql("SELECT * FROM nowhere").check(400, "nowhere");
 
     let name = |query: &serde_json::Value| query["name"].as_str().unwrap().to_owned();

@@ -40,7 +40,7 @@ use axum_server::Handle;
 use axum_server::accept::Accept;
 use axum_server::tls_rustls::{RustlsAcceptor, RustlsConfig};
 use query::{Engine, Limits};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Semaphore;
 
 pub use api::http::Role;
@@ -169,8 +169,10 @@ pub fn run(config: Config) -> Result<()> {
         }
         log(&format!("certificate authority SHA-256 {}", server.identity.fingerprint));
         let tasks = start(&server, tls.clone());
+        // Whoever reads that it listens may tell it to stop.
+        let stop = [signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?];
         log(&format!("listening on https://{}", listener.local_addr()?));
-        let served = serve(&server, listener, tls).await;
+        let served = serve(&server, listener, tls, stop).await;
         tasks.iter().for_each(tokio::task::JoinHandle::abort);
         served
     });
@@ -202,10 +204,14 @@ fn start(server: &Arc<Server>, tls: RustlsConfig) -> Vec<tokio::task::JoinHandle
     tasks
 }
 
-async fn serve(server: &Arc<Server>, listener: TcpListener, tls: RustlsConfig) -> Result<()> {
+async fn serve(
+    server: &Arc<Server>,
+    listener: TcpListener,
+    tls: RustlsConfig,
+    [mut term, mut int]: [Signal; 2],
+) -> Result<()> {
     let handle = Handle::new();
     let stopping = handle.clone();
-    let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     tokio::spawn(async move {
         tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }
         log("stopping");
