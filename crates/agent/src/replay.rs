@@ -281,7 +281,9 @@ impl<F: Fn() -> bool> Sender<'_, F> {
         let boot = self.run.boot(host, round);
         // Into the past, one behind the other: none is of the future, none of two at a time.
         let length = header.end.since(header.start);
-        let begins = self.run.began_ns.saturating_sub((round + 1).saturating_mul(length));
+        // The last of a known number of rounds ends now, and the first is sent first; else they go back in time.
+        let back = self.replay.rounds.map_or(round + 1, |rounds| rounds.saturating_sub(round));
+        let begins = self.run.began_ns.saturating_sub(back.saturating_mul(length));
         let id = WindowId { host: host.clone(), boot, start: header.start };
         if self.run.done.contains(&id.to_string()) {
             return Ok(());

@@ -204,6 +204,8 @@ pub struct FindingEntry {
     /// Since when it is over.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub over_unix_s: Option<u64>,
+    /// What it concerns: `HOST` or `HOST/VM`; at most eight.
+    pub places: Vec<String>,
     /// The cause, what to do, and what changed, for people.
     pub text: String,
     /// The same as `vmscope explain --format json` writes it.

@@ -3,17 +3,17 @@
 //! Nothing of it is stored. A server that starts reads the results of the last hours again, and servers that share a store
 //! see the same results and come to the same findings.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use catch_panic::catch_panic;
-use chrono::{DateTime, Days, TimeDelta, Utc};
+use chrono::{DateTime, Days, NaiveDate, TimeDelta, Utc};
 use detect::{Change, Detector, Finding, FindingId, Summary};
 use tokio::sync::Notify;
 
-use crate::names::{DayWindow, RESULTS};
+use crate::names::{DayWindow, FAILED, RAW, RESULTS};
 use crate::results::{LAST, tables};
 use crate::{Server, log};
 
@@ -24,12 +24,17 @@ const PART: u32 = 10;
 const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
 /// Results that came before are not read at the start: by then they are in packs.
 const HISTORY: TimeDelta = TimeDelta::hours(2);
+/// For the analysis of an earlier window.
+const LONGEST_WAIT: TimeDelta = TimeDelta::minutes(30);
 /// A server that was away has no windows of that time yet: it does not call hosts silent so early.
 const PATIENCE: Duration = Duration::from_secs(600);
 /// Findings that are over; of more, the first are forgotten.
 const MOST_OVER: usize = 1000;
 /// Of a table of one window. Larger ones are left out.
 const MOST_BYTES: u64 = 64 << 20;
+
+/// A window, and when it, or its results, came into the store.
+type Arrived = (DateTime<Utc>, DayWindow);
 
 /// The findings.
 #[derive(Debug, Default)]
@@ -150,21 +155,26 @@ impl Server {
     async fn look(&self, seen: &mut HashSet<DayWindow>) -> object_store::Result<()> {
         let now = Utc::now();
         let today = now.date_naive();
-        let mut listed = Vec::new();
+        let (mut raw, mut new, mut done) = (Vec::new(), Vec::new(), HashSet::new());
         for day in [today - Days::new(1), today, today + Days::new(1)] {
-            let prefix = format!("{RESULTS}/{LAST}");
-            for object in self.store.list(&format!("{prefix}/day={day}")).await? {
-                let window = DayWindow::from_path(&object.location, &prefix, ".parquet");
-                let is_recent = now - HISTORY <= object.last_modified;
-                listed.extend(window.filter(|_| is_recent).map(|w| (object.last_modified, w)));
-            }
+            // First what is stored: what gets its results meanwhile is not waited for.
+            raw.extend(self.came_since(now - HISTORY, RAW, day, ".window").await?);
+            let results = format!("{RESULTS}/{LAST}");
+            new.extend(self.came_since(now - HISTORY, &results, day, ".parquet").await?);
+            let failed = self.came_since(now - HISTORY, FAILED, day, ".json").await?;
+            done.extend(failed.into_iter().map(|(_, window)| window));
         }
-        seen.retain({
-            let listed: HashSet<&DayWindow> = listed.iter().map(|(_, window)| window).collect();
-            move |window| listed.contains(window)
-        });
-        listed.retain(|(_, window)| !seen.contains(window));
-        for (came, window) in in_order(listed) {
+        done.extend(new.iter().map(|(_, window)| window.clone()));
+        seen.retain(|window| done.contains(window));
+        new.retain(|(_, window)| !seen.contains(window));
+        let arrived: HashMap<_, _> = raw.iter().map(|(time, window)| (window, *time)).collect();
+        for (time, window) in &mut new {
+            *time = arrived.get(window).copied().unwrap_or(*time);
+        }
+        let is_waiting =
+            |(time, window): &&Arrived| now - LONGEST_WAIT <= *time && !done.contains(window);
+        let waiting: Vec<Arrived> = raw.iter().filter(is_waiting).cloned().collect();
+        for (came, window) in in_order(new, &waiting) {
             match self.summary(&window).await {
                 Ok(Some(summary)) => {
                     if !self.watch.take(summary, seconds(came)) {
@@ -183,6 +193,23 @@ impl Server {
             seen.insert(window);
         }
         Ok(())
+    }
+
+    /// Windows of a day under a prefix that came since then, and when.
+    async fn came_since(
+        &self,
+        since: DateTime<Utc>,
+        prefix: &str,
+        day: NaiveDate,
+        end: &str,
+    ) -> object_store::Result<Vec<Arrived>> {
+        let listed = self.store.list(&format!("{prefix}/day={day}")).await?;
+        let came = listed.into_iter().filter(|object| since <= object.last_modified);
+        let window = |object: object_store::ObjectMeta| {
+            let window = DayWindow::from_path(&object.location, prefix, end)?;
+            Some((object.last_modified, window))
+        };
+        Ok(came.filter_map(window).collect())
     }
 
     /// A window's results, summed up; `None`: they are not there any more.
@@ -210,20 +237,34 @@ impl Server {
     }
 }
 
-/// Each host's windows by their start, in the places of its windows in the order in which they came: what waited for an
-/// analysis came newest first.
-fn in_order(listed: Vec<(DateTime<Utc>, DayWindow)>) -> Vec<(DateTime<Utc>, DayWindow)> {
+/// Windows in the order in which they arrived, those of a boot by their start. Of a host's windows those that arrived after one
+/// that still waits for its analysis are left to the next look: a backlog is analysed the newest first.
+fn in_order(mut new: Vec<Arrived>, waiting: &[Arrived]) -> Vec<Arrived> {
+    let mut first_waiting = HashMap::new();
+    for (time, window) in waiting {
+        let first = first_waiting.entry(&window.id.host).or_insert(*time);
+        *first = (*first).min(*time);
+    }
+    new.retain(|(time, window)| {
+        first_waiting.get(&window.id.host).is_none_or(|first| time < first)
+    });
+    let mut boots = HashMap::new();
+    for (time, window) in &new {
+        let first = boots.entry((window.id.host.clone(), window.id.boot)).or_insert(*time);
+        *first = (*first).min(*time);
+    }
     let mut hosts: BTreeMap<String, (Vec<_>, Vec<_>)> = BTreeMap::new();
-    for (came, window) in listed {
+    for (time, window) in new {
+        let boot = boots.get(&(window.id.host.clone(), window.id.boot)).copied();
         let (times, windows) = hosts.entry(window.id.host.to_string()).or_default();
-        times.push(came);
-        windows.push(window);
+        times.push(time);
+        windows.push((boot, window));
     }
     let mut ordered = Vec::new();
     for (mut times, mut windows) in hosts.into_values() {
         times.sort();
         windows.sort();
-        ordered.extend(times.into_iter().zip(windows));
+        ordered.extend(times.into_iter().zip(windows.into_iter().map(|(_, window)| window)));
     }
     ordered.sort();
     ordered
@@ -244,18 +285,28 @@ fn seconds(time: DateTime<Utc>) -> u64 {
 mod test {
     use super::*;
 
+    /// A window of a boot, which arrived at this second.
+    fn arrived((host, boot, start, s): (&str, u8, u32, i64)) -> Arrived {
+        let boot = format!("{boot:02x}").repeat(16);
+        let id = format!("{host}/{boot}/{start:020}").parse().unwrap();
+        (DateTime::from_timestamp(s, 0).unwrap(), DayWindow { day: Default::default(), id })
+    }
+
     #[test]
-    fn windows_of_a_host_are_taken_by_their_start() {
-        let window = |host: &str, start: u32| {
-            let id = format!("{host}/{}/{start:020}", "0".repeat(32)).parse().unwrap();
-            DayWindow { day: Default::default(), id }
-        };
-        let at = |s| DateTime::from_timestamp(s, 0).unwrap();
-        let came = [("b", 3, 10), ("b", 1, 11), ("a", 7, 12), ("b", 2, 13), ("a", 5, 14)];
-        let listed = came.map(|(host, start, s)| (at(s), window(host, start)));
-        let expected = [("b", 1, 10), ("b", 2, 11), ("a", 5, 12), ("b", 3, 13), ("a", 7, 14)];
-        let expected = expected.map(|(host, start, s)| (at(s), window(host, start)));
-        assert_eq!(in_order(listed.into()), expected);
+    fn windows_are_taken_as_they_arrived_and_those_of_a_boot_by_their_start() {
+        let listed =
+            [("b", 1, 3, 10), ("b", 1, 1, 11), ("a", 9, 7, 12), ("b", 1, 2, 13), ("a", 2, 5, 14)];
+        let expected =
+            [("b", 1, 1, 10), ("b", 1, 2, 11), ("a", 9, 7, 12), ("b", 1, 3, 13), ("a", 2, 5, 14)];
+        assert_eq!(in_order(listed.map(arrived).into(), &[]), expected.map(arrived));
+    }
+
+    #[test]
+    fn windows_wait_for_those_that_arrived_before() {
+        let listed = [("a", 1, 1, 10), ("a", 1, 3, 12), ("b", 1, 3, 12)].map(arrived);
+        let waiting = [("a", 1, 4, 13), ("a", 1, 2, 11)].map(arrived);
+        let [first, _, other] = listed.clone();
+        assert_eq!(in_order(listed.into(), &waiting), [first, other]);
     }
 
     #[test]

@@ -32,10 +32,11 @@ function isWithin(finding: FindingEntry, from: number, to: number): boolean {
 
 function Finding({ finding }: { finding: FindingEntry }) {
   const [cause = "", ...more] = finding.text.trimEnd().split("\n").map(visible);
+  const where = visible(finding.places.join(", "));
   return (
     <details class="finding">
       <summary>
-        <bdi>{cause}</bdi>{" "}
+        <bdi>{where}</bdi>: <bdi>{cause}</bdi>{" "}
         <span class="faint">
           {finding.state === "open" ? "since" : "over; found at"} {iso(finding.found_unix_s * 1000).slice(0, 19).replace("T", " ")} UTC
         </span>

@@ -1,5 +1,7 @@
 //! What is wrong in the fleet.
 
+use std::collections::BTreeSet;
+
 use api::http::{ErrorReply, FindingEntry, FindingList, FindingState};
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
@@ -60,6 +62,22 @@ pub(super) async fn list_findings(
     Ok(Json(FindingList { findings: found.iter().map(entry).collect(), windows, late }))
 }
 
+const MOST_PLACES: usize = 8;
+
+/// Hosts and VMs whose symptoms a finding has; a host that has VMs among them is not named again.
+fn places(found: &Found) -> Vec<String> {
+    let series = found.finding.symptoms.iter().map(|symptom| &symptom.series);
+    let pairs: BTreeSet<_> = series.map(|series| (&series.host, &series.vm)).collect();
+    let is_host =
+        |host: &Option<String>| pairs.iter().all(|(other, vm)| *other != host || vm.is_none());
+    let named = pairs.iter().filter_map(|(host, vm)| match (host, vm) {
+        (Some(host), Some(vm)) => Some(format!("{host}/{vm}")),
+        (Some(name), None) if is_host(host) => Some(name.clone()),
+        _ => None,
+    });
+    named.take(MOST_PLACES).collect()
+}
+
 fn entry(found: &Found) -> FindingEntry {
     let report = view::findings(std::slice::from_ref(&found.finding));
     FindingEntry {
@@ -67,6 +85,7 @@ fn entry(found: &Found) -> FindingEntry {
         state: state_of(found),
         found_unix_s: found.finding.found_s.into(),
         over_unix_s: found.over_s,
+        places: places(found),
         text: report.text(Width::Unlimited),
         finding: report.json["findings"][0].clone(),
     }
