@@ -31,7 +31,7 @@ pub(crate) struct Finisher {
     pub(crate) metrics: Arc<Metrics>,
     /// Tells the sender that there is something to send.
     pub(crate) bell: Arc<Bell>,
-    /// Windows that a killed agent left, or for which there was no room; the names of their folders, oldest first.
+    /// Folders of windows that a killed agent left, or that did not fit on the disk; the oldest first.
     pub(crate) left: VecDeque<PathBuf>,
 }
 

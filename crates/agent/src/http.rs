@@ -189,7 +189,7 @@ pub(crate) fn reason(answer: &Answer) -> String {
     text.chars().take(300).filter(|c| !c.is_control()).collect()
 }
 
-/// Whether a window is not taken because a clock is wrong: the others may be taken.
+/// Whether the server refused this window because of a wrong clock. It may still take others.
 pub(crate) fn is_about_clocks(answer: &Answer) -> bool {
     let reply = serde_json::from_str::<ErrorReply>(&answer.text);
     reply.is_ok_and(|reply| reply.reason.as_deref() == Some("clock"))

@@ -80,7 +80,7 @@ impl State {
         self.root.join("host")
     }
 
-    /// This host's boots, as far as an agent has seen them, and the current one, which is remembered.
+    /// The boots of this host in which an agent ran, the oldest first. Stores the current one among them.
     pub(crate) fn boots(&self, current: BootId) -> Vec<String> {
         let (path, current) = (self.root.join("boots"), current.to_string());
         let known = read(&path).unwrap_or_default();

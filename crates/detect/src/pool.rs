@@ -1,4 +1,4 @@
-//! The same function in many VMs: what is too little to be seen in one of them.
+//! The same function in many VMs: its mean shows changes that are too small to see in one VM.
 //!
 //! Each VM tells by how much the function's share is off its own first median. The mean over VMs has less noise than one
 //! of them, by the square root of their number, and does not move when VMs with other shares come or go.

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use crate::Header;
+
 /// Which window a row comes from.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WindowKey {
@@ -11,6 +13,15 @@ pub struct WindowKey {
     pub boot: String,
     /// First instant of the window, `CLOCK_MONOTONIC` of that boot.
     pub window_ns: u64,
+}
+
+impl WindowKey {
+    /// Of a recording; `host` is the name under which its rows are kept.
+    #[must_use]
+    pub fn new(host: String, header: &Header) -> Self {
+        let boot = header.boot.map_or(String::new(), |boot| boot.to_string());
+        Self { host, boot, window_ns: header.start.0 }
+    }
 }
 
 /// A row of a window.

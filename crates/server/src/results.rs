@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use analysis::Resolver;
-use analysis::results::ResultsBuilder;
+use analysis::results::{ResultsBuilder, SLICE_NS};
 use model::WindowKey;
 use recording::Recording;
 use recording::results::SCHEMAS;
@@ -12,8 +12,6 @@ use recording::window::HostName;
 
 /// The table that is stored last: a window is analysed when this one is there. Every window has it.
 pub(crate) const LAST: &str = "hosts";
-/// Length of a time slice.
-const SLICE_NS: u64 = 10_000_000_000;
 
 /// The tables' names, and those of their files, in the order in which they are stored.
 pub(crate) fn tables() -> impl Iterator<Item = (&'static str, &'static str)> {
@@ -38,10 +36,6 @@ pub(crate) fn write(
     recording.for_each_batch(&mut |batch| {
         batch.iter().for_each(|sample| builder.push_sample(sample));
     })?;
-    let window = WindowKey {
-        host: host.to_string(),
-        boot: header.boot.map_or(String::new(), |boot| boot.to_string()),
-        window_ns: header.start.0,
-    };
+    let window = WindowKey::new(host.to_string(), header);
     recording::results::write(folder, &builder.finish(&Arc::new(window), SLICE_NS))
 }

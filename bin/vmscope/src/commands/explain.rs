@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use analysis::Resolver;
-use analysis::results::ResultsBuilder;
+use analysis::results::{ResultsBuilder, SLICE_NS};
 use anyhow::Context;
 use detect::Summary;
 use model::WindowKey;
@@ -16,9 +16,6 @@ use super::Usage;
 use super::open_recording::Format;
 use super::output::print;
 
-/// As of the server's result tables.
-const SLICE_NS: u64 = 10_000_000_000;
-
 const EXAMPLE: &str = "Examples:
   vmscope explain day1 web                 what VM web lost, to whom, what to do
   vmscope explain day1                     the same of every VM
@@ -26,7 +23,7 @@ const EXAMPLE: &str = "Examples:
 
 /// Show what a VM lost, to whom, and what to do about it.
 ///
-/// Every advice has the CPUs that it would give back. docs/detection.md explains the causes.
+/// Each piece of advice says how many CPUs it would give back. docs/detection.md explains the causes.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Args {
@@ -70,11 +67,7 @@ fn summary(recording: &Recording) -> anyhow::Result<Summary> {
     recording.for_each_batch(&mut |batch| {
         batch.iter().for_each(|sample| builder.push_sample(sample));
     })?;
-    let window = WindowKey {
-        host: header.hostname.clone(),
-        boot: header.boot.map_or(String::new(), |boot| boot.to_string()),
-        window_ns: header.start.0,
-    };
+    let window = WindowKey::new(header.hostname.clone(), header);
     let results = builder.finish(&Arc::new(window), SLICE_NS);
     Summary::from_results(&results).context("the recording has no host")
 }

@@ -25,6 +25,9 @@ use crate::steal::{Evidence, SampleTimes, ThiefNames};
 use crate::vcpu_timeline::{VcpuTimelines, VcpuTimelinesBuilder};
 use crate::{Counter, Resolver, Selection, exit_reason};
 
+/// Length of a time slice of result tables, until they are rolled up.
+pub const SLICE_NS: u64 = 10_000_000_000;
+
 /// Takes a window's samples and switches.
 #[derive(Debug)]
 pub struct ResultsBuilder<'r> {

@@ -62,6 +62,7 @@ pub(super) async fn list_findings(
     Ok(Json(FindingList { findings: found.iter().map(entry).collect(), windows, late }))
 }
 
+/// Named in a finding.
 const MOST_PLACES: usize = 8;
 
 /// Hosts and VMs whose symptoms a finding has; a host that has VMs among them is not named again.
