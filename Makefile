@@ -34,7 +34,7 @@ PROFILE_DIR := $(TARGET_DIR)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
 VERSION := $(shell sed -n '/^\[workspace.package\]/,/^version/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 
 .PHONY: ui test-ui ui-tools packages fleet-demo fuzz fuzz-all mutants help demo test test-all smoke steps-test steps-test-all steps-smoke check build-tests e2e bench bench-trace \
-        experiments s3 spark ten-million overhead programs boot build deps
+        experiments s3 s3-server spark ten-million overhead programs boot build deps
 
 help:
 	@echo 'make demo          record and report three guests on a virtual KVM host (about 3 minutes once built and downloaded)'
@@ -107,14 +107,17 @@ bench-trace: build
 
 # The figures of a server are those of optimised programs.
 experiments: programs
-	$(if $(filter-out S0.12 S0.13,$(ONLY)),,cargo build --locked --release --workspace --bins --example multiply)
-	$(TARGET_DIR)/debug/experiments $(if $(ONLY),--only $(ONLY))
+	$(if $(filter-out S0.11 S0.12 S0.13,$(ONLY)),,cargo build --locked --release --workspace --bins --example multiply)
+	$(if $(filter-out storm-s3,$(ONLY)),,$(MAKE) --no-print-directory s3-server)
+	VMSCOPE_S3_SERVER=$(S3_SERVER) $(TARGET_DIR)/debug/experiments $(if $(ONLY),--only $(ONLY))
 
-# The server over a real S3 service, a program of Go, which is killed meanwhile.
-s3: deps
+# The server over a real S3 service, a program of Go: everything that takes part is killed meanwhile.
+s3: s3-server build-tests
+	VMSCOPE_S3_SERVER=$(S3_SERVER) cargo test --locked --workspace --test fleet -- --nocapture an_s3_service
+
+s3-server: deps
 	@command -v go >/dev/null || .ci/deps $(MUSL) golang-go ca-certificates
 	@test -x $(S3_SERVER) || GOBIN=$(dir $(S3_SERVER)) go install github.com/versity/versitygw/cmd/versitygw@v1.8.0
-	VMSCOPE_S3_SERVER=$(S3_SERVER) cargo test --locked --workspace --test s3 -- --nocapture
 
 # Spark over the server's store, with executors that are killed in JOBS jobs.
 spark: deps

@@ -1,7 +1,7 @@
 //! A server of a store of its own, and what its programs say to it.
 
 use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
@@ -20,6 +20,89 @@ pub struct Server {
     pub fingerprint: String,
     /// Where it listens on loopback.
     pub port: u16,
+    /// Where its objects are, if not in a folder of its own.
+    pub service: Option<Service>,
+}
+
+/// A real S3-compatible service (versitygw), which keeps objects as files; killed when it is dropped.
+#[derive(Debug)]
+pub struct Service {
+    program: PathBuf,
+    address: SocketAddr,
+    folder: PathBuf,
+    child: Option<Child>,
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        // Nothing is left to be said to anybody.
+        let _ = self.kill();
+    }
+}
+
+impl Service {
+    const KEY: &str = "test";
+    const SECRET: &str = "secret-of-test";
+    const BUCKET: &str = "fleet";
+
+    fn start(program: &Path, folder: PathBuf) -> anyhow::Result<Self> {
+        let address = free_address()?;
+        std::fs::create_dir_all(folder.join(Self::BUCKET))?;
+        let mut service = Self { program: program.to_owned(), address, folder, child: None };
+        service.start_again()?;
+        Ok(service)
+    }
+
+    /// Ends it by SIGKILL.
+    ///
+    /// # Errors
+    /// When it can't be ended.
+    pub fn kill(&mut self) -> anyhow::Result<()> {
+        if let Some(mut child) = self.child.take() {
+            child.kill()?;
+            child.wait()?;
+        }
+        Ok(())
+    }
+
+    /// Starts it where it was, and waits until it answers.
+    ///
+    /// # Errors
+    /// When it does not start.
+    pub fn start_again(&mut self) -> anyhow::Result<()> {
+        let child = Command::new(&self.program)
+            .args(["--quiet", "--port", &self.address.to_string(), "posix"])
+            .arg(&self.folder)
+            .envs([("ROOT_ACCESS_KEY_ID", Self::KEY), ("ROOT_SECRET_ACCESS_KEY", Self::SECRET)])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .with_context(|| format!("failed to run {}", self.program.display()))?;
+        self.child = Some(child);
+        for _ in 0..300 {
+            if TcpStream::connect(self.address).is_ok() {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        bail!("{} does not answer on {}", self.program.display(), self.address)
+    }
+
+    /// What a server that keeps its objects here has in its environment.
+    fn environment(&self) -> [(&'static str, String); 5] {
+        [
+            ("AWS_ACCESS_KEY_ID", Self::KEY.to_owned()),
+            ("AWS_SECRET_ACCESS_KEY", Self::SECRET.to_owned()),
+            ("AWS_REGION", "us-east-1".to_owned()),
+            ("AWS_ENDPOINT", format!("http://{}", self.address)),
+            ("AWS_ALLOW_HTTP", "true".to_owned()),
+        ]
+    }
+}
+
+/// Nobody else takes it within the moments that it is free.
+fn free_address() -> anyhow::Result<SocketAddr> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
 }
 
 impl Drop for Server {
@@ -51,16 +134,38 @@ impl Server {
     /// # Errors
     /// When it does not start.
     pub fn start_of(programs: &Path, names: &[&str], more: &str) -> anyhow::Result<Self> {
+        Self::start_over(programs, names, more, None)
+    }
+
+    /// Starts one whose objects are kept by an S3-compatible service, which this `program` is.
+    ///
+    /// # Errors
+    /// When one of them does not start.
+    pub fn start_over_service(program: &Path) -> anyhow::Result<Self> {
+        Self::start_over(&vmscope()?.with_file_name(""), &[], "", Some(program))
+    }
+
+    fn start_over(
+        programs: &Path,
+        names: &[&str],
+        more: &str,
+        service: Option<&Path>,
+    ) -> anyhow::Result<Self> {
         let folder = tempfile::tempdir().context("failed to make a folder")?;
-        // Nobody else takes it within the moments that it is free.
-        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-        let (store, state) = (folder.path().join("store"), folder.path().join("state"));
+        let start = |program| Service::start(program, folder.path().join("service"));
+        let service = service.map(start).transpose()?;
+        let port = free_address()?.port();
+        let store = match service {
+            Some(_) => format!("s3://{}", Service::BUCKET),
+            None => folder.path().join("store").display().to_string(),
+        };
+        let state = folder.path().join("state");
         let config = format!(
             "listen = \"127.0.0.1:{port}\"\nstore = {store:?}\nstate = {state:?}\nnames = {names:?}\n{more}\n"
         );
         std::fs::write(folder.path().join("server.toml"), config)?;
-        let (child, fingerprint) = started(programs, folder.path())?;
-        Ok(Self { programs: programs.to_owned(), child, folder, fingerprint, port })
+        let (child, fingerprint) = started(programs, folder.path(), service.as_ref())?;
+        Ok(Self { programs: programs.to_owned(), child, folder, fingerprint, port, service })
     }
 
     /// Its address on loopback.
@@ -90,7 +195,7 @@ impl Server {
     /// # Errors
     /// When it does not start.
     pub fn start_again(&mut self) -> anyhow::Result<()> {
-        self.child = started(&self.programs, self.folder.path())?.0;
+        self.child = started(&self.programs, self.folder.path(), self.service.as_ref())?.0;
         Ok(())
     }
 
@@ -102,6 +207,7 @@ impl Server {
         let output = Command::new(program(&self.programs)?)
             .args(["token", "--role", role, "--name", "test", "--config"])
             .arg(self.folder.path().join("server.toml"))
+            .envs(self.service.iter().flat_map(Service::environment))
             .output()?;
         if !output.status.success() {
             bail!("vmscope-server token: {}", String::from_utf8_lossy(&output.stderr));
@@ -132,7 +238,10 @@ impl Server {
     /// Its objects.
     #[must_use]
     pub fn store(&self) -> PathBuf {
-        self.folder.path().join("store")
+        match &self.service {
+            Some(service) => service.folder.join(Service::BUCKET),
+            None => self.folder.path().join("store"),
+        }
     }
 
     /// The stored objects under a prefix.
@@ -159,10 +268,15 @@ impl Server {
     }
 }
 
-fn started(programs: &Path, folder: &Path) -> anyhow::Result<(Child, String)> {
+fn started(
+    programs: &Path,
+    folder: &Path,
+    service: Option<&Service>,
+) -> anyhow::Result<(Child, String)> {
     let mut child = Command::new(program(programs)?)
         .arg("--config")
         .arg(folder.join("server.toml"))
+        .envs(service.into_iter().flat_map(Service::environment))
         .stderr(Stdio::piped())
         .spawn()
         .context("failed to start vmscope-server")?;

@@ -17,8 +17,11 @@ const TABLES: [&str; 6] = ["vcpu_time", "cpu_time", "exits", "hosts", "vms", "he
 /// The server looks for new windows that often: an answer may be that old.
 const REMEMBERED: Duration = Duration::from_secs(6);
 
+/// A killed service comes back within this time.
+const AWAY: Duration = Duration::from_secs(3);
+
 /// How hard.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Default)]
 pub struct Storm {
     /// Replayed hosts, of all senders together.
     pub hosts: usize,
@@ -32,13 +35,15 @@ pub struct Storm {
     pub kills: usize,
     /// Decides when and whom.
     pub seed: u64,
+    /// The program of an S3-compatible service that keeps the objects, and is killed as well. `None`: a folder keeps them.
+    pub service: Option<PathBuf>,
 }
 
 /// What was left of it.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Survived {
-    /// Kills of senders, and of the server.
-    pub kills: [usize; 2],
+    /// Kills of senders, of the server, and of the service that keeps its objects.
+    pub kills: [usize; 3],
     /// Windows that were acknowledged.
     pub acknowledged: usize,
     /// That are stored: an acknowledgement can be lost with who waits for it.
@@ -54,7 +59,10 @@ pub struct Survived {
 /// # Errors
 /// A window that is lost or counts twice, a wrong answer, a program that can't be started.
 pub fn storm(storm: &Storm) -> anyhow::Result<Survived> {
-    let mut server = Server::start(&[], "")?;
+    let mut server = match &storm.service {
+        Some(program) => Server::start_over_service(program)?,
+        None => Server::start(&[], "")?,
+    };
     let files = tempfile::tempdir()?;
     let login: Vec<String> = server.address("read")?.into();
     let words: Vec<&str> =
@@ -72,14 +80,23 @@ pub fn storm(storm: &Storm) -> anyhow::Result<Survived> {
         let at = storm.seconds * (kill as f64 + random.unit()) / storm.kills as f64;
         std::thread::sleep(Duration::from_secs_f64(at).saturating_sub(began.elapsed()));
         survived.server_bytes = survived.server_bytes.max(peak_memory(server.pid())?);
-        if random.unit() < 0.3 {
-            server.kill()?;
-            server.start_again()?;
-            survived.kills[1] += 1;
-        } else {
-            let number = random.below(senders.len());
-            senders[number].kill_and_start()?;
-            survived.kills[0] += 1;
+        match (random.unit(), &mut server.service) {
+            (..0.3, _) => {
+                server.kill()?;
+                server.start_again()?;
+                survived.kills[1] += 1;
+            }
+            (..0.6, Some(service)) => {
+                service.kill()?;
+                std::thread::sleep(AWAY.mul_f64(random.unit()));
+                service.start_again()?;
+                survived.kills[2] += 1;
+            }
+            _ => {
+                let number = random.below(senders.len());
+                senders[number].kill_and_start()?;
+                survived.kills[0] += 1;
+            }
         }
         check_answer(&server, &mut survived)?;
     }

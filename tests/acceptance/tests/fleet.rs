@@ -7,7 +7,7 @@ use std::process::Output;
 
 use acceptance::fleet::Server;
 use acceptance::root;
-use acceptance::storm::{Storm, storm};
+use acceptance::storm::{Storm, Survived, storm};
 use serde_json::Value;
 
 /// A recording of 3 ms.
@@ -138,11 +138,43 @@ fn path(folder: &Path, name: &str) -> String {
 
 #[test]
 fn what_was_acknowledged_survives_kills() {
-    let short =
-        Storm { hosts: 20, senders: 4, rate: 8.0, seconds: 20.0, kills: 5, seed: 20_261_123 };
-    let survived = storm(&short).unwrap();
+    let short = Storm {
+        hosts: 20,
+        senders: 4,
+        rate: 8.0,
+        seconds: 20.0,
+        kills: 5,
+        seed: 20_261_123,
+        service: None,
+    };
+    survive(&short);
+}
+
+#[test]
+fn what_was_acknowledged_survives_kills_of_an_s3_service() {
+    let Some(program) = std::env::var_os("VMSCOPE_S3_SERVER") else {
+        eprintln!("skipped: VMSCOPE_S3_SERVER names no S3 server (make test-all installs one)");
+        return;
+    };
+    let service = Some(program.into());
+    let short = Storm {
+        hosts: 20,
+        senders: 4,
+        rate: 8.0,
+        seconds: 60.0,
+        kills: 30,
+        seed: 20_261_124,
+        service,
+    };
+    let killed = survive(&short).kills;
+    assert!(killed.iter().all(|kills| 3 <= *kills), "{killed:?}");
+}
+
+fn survive(short: &Storm) -> Survived {
+    let survived = storm(short).unwrap();
     eprintln!("{survived:?}");
     assert!(20 <= survived.acknowledged, "{survived:?}");
-    assert_eq!(survived.answers[0], 5);
+    assert_eq!(survived.answers[0], short.kills);
     assert!(survived.server_bytes < 1 << 30, "{survived:?}");
+    survived
 }

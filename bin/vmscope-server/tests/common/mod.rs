@@ -28,43 +28,22 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 /// A server's folders: they stay when it is killed.
 pub(crate) struct Place {
     pub(crate) dir: tempfile::TempDir,
-    /// A service that keeps the objects, by its address.
-    service: Option<SocketAddr>,
 }
 
 impl Place {
     pub(crate) fn new() -> Self {
-        Self { dir: tempfile::tempdir().unwrap(), service: None }
-    }
-
-    /// Over an S3-compatible service that keeps the bucket `fleet` in `store()`.
-    pub(crate) fn with_service(address: SocketAddr) -> Self {
-        Self { service: Some(address), ..Self::new() }
+        Self { dir: tempfile::tempdir().unwrap() }
     }
 
     pub(crate) fn store(&self) -> PathBuf {
-        self.dir.path().join(if self.service.is_some() { "service/fleet" } else { "store" })
-    }
-
-    fn environment(&self) -> Vec<(&'static str, String)> {
-        let Some(address) = self.service else { return Vec::new() };
-        vec![
-            ("AWS_ACCESS_KEY_ID", "test".to_owned()),
-            ("AWS_SECRET_ACCESS_KEY", "secret-of-test".to_owned()),
-            ("AWS_REGION", "us-east-1".to_owned()),
-            ("AWS_ENDPOINT", format!("http://{address}")),
-            ("AWS_ALLOW_HTTP", "true".to_owned()),
-        ]
+        self.dir.path().join("store")
     }
 
     pub(crate) fn config(&self, number: usize, more: &str) -> PathBuf {
         let state = self.dir.path().join(format!("state{number}"));
-        let store = match self.service {
-            Some(_) => "s3://fleet".to_owned(),
-            None => self.store().display().to_string(),
-        };
         let text = format!(
-            "listen = '127.0.0.1:0'\nstore = '{store}'\nstate = '{}'\n{more}\n",
+            "listen = '127.0.0.1:0'\nstore = '{}'\nstate = '{}'\n{more}\n",
+            self.store().display(),
             state.display()
         );
         let file = self.dir.path().join(format!("server{number}.toml"));
@@ -79,7 +58,7 @@ impl Place {
 
     /// Starts one of several over this store.
     pub(crate) fn start_number(&self, number: usize, more: &str) -> Server {
-        Server::start(self.config(number, more), self.environment())
+        Server::start(self.config(number, more))
     }
 
     /// Objects whose name begins so.
@@ -124,17 +103,15 @@ pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     pub(crate) fingerprint: String,
     config: PathBuf,
-    environment: Vec<(&'static str, String)>,
     agent: Agent,
     lines: std::sync::Mutex<Receiver<String>>,
 }
 
 impl Server {
-    fn start(config: PathBuf, environment: Vec<(&'static str, String)>) -> Self {
+    fn start(config: PathBuf) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_vmscope-server"))
             .arg("--config")
             .arg(&config)
-            .envs(environment.iter().cloned())
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
@@ -162,7 +139,7 @@ impl Server {
         let roots = RootCerts::Specific(Arc::new(vec![authority(address, &fingerprint)]));
         let tls = TlsConfig::builder().root_certs(roots).build();
         let (agent, lines) = (agent(tls), lines.into());
-        Self { child, address, fingerprint, config, environment, agent, lines }
+        Self { child, address, fingerprint, config, agent, lines }
     }
 
     /// `vmscope-server` with its configuration.
@@ -171,7 +148,6 @@ impl Server {
             .args(arguments)
             .arg("--config")
             .arg(&self.config)
-            .envs(self.environment.iter().cloned())
             .output()
             .unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

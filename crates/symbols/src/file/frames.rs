@@ -1,7 +1,7 @@
 //! Where functions begin and end, from `.eh_frame`: programs without symbols have it, too, because exceptions and stack
 //! traces need it.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use gimli::{BaseAddresses, CieOrFde, EhFrame, EndianSlice, LittleEndian, UnwindSection};
 
@@ -19,7 +19,7 @@ const MAX_COMMON: usize = 256;
 /// Adds a function `sub_ADDRESS` for each range of code around a wanted address, and `[plt]` for stubs.
 pub(crate) fn add(headers: &Headers, bytes: &Bytes<'_>, wanted: &mut Wanted<'_>) {
     for stubs in &headers.stubs {
-        add_range(wanted, stubs.address, stubs.range.1, "[plt]".to_owned());
+        add_range(wanted, stubs.address, stubs.range.1, || "[plt]".to_owned());
     }
     let Some(part) = headers.eh_frame else { return };
     let Ok(section) = bytes.window(part.range).all(MAX_BYTES) else {
@@ -35,16 +35,16 @@ pub(crate) fn add(headers: &Headers, bytes: &Bytes<'_>, wanted: &mut Wanted<'_>)
             start.checked_sub(part.address).is_some_and(|within| within < part.range.1)
         };
         if !headers.stubs.iter().any(is_stubs) {
-            add_range(wanted, start, size, format!("sub_{start:x}"));
+            add_range(wanted, start, size, || format!("sub_{start:x}"));
         }
     }
 }
 
-fn add_range(wanted: &mut Wanted<'_>, start: u64, size: u64, name: String) {
+fn add_range(wanted: &mut Wanted<'_>, start: u64, size: u64, name: impl FnOnce() -> String) {
     let addresses = wanted.addresses();
     let first = addresses.partition_point(|address| *address < start);
     if addresses.get(first).is_some_and(|first| *first < start.saturating_add(size)) {
-        wanted.push(Function { offset: start, size, name });
+        wanted.push(Function { offset: start, size, name: name() });
     }
 }
 
@@ -54,15 +54,15 @@ fn ranges<'a>(
     bases: &'a BaseAddresses,
 ) -> impl Iterator<Item = (u64, u64)> {
     let mut entries = frames.entries(bases);
-    let mut common = HashMap::new();
+    let mut common = BTreeMap::new();
     std::iter::from_fn(move || entries.next().ok()?)
         .filter_map(move |entry| {
             let CieOrFde::Fde(partial) = entry else { return None };
             let at = partial.cie_offset();
-            if common.len() == MAX_COMMON && !common.contains_key(&at) {
+            if common.len() == MAX_COMMON && !common.contains_key(&at.0) {
                 return None;
             }
-            let cie = common.entry(at).or_insert_with(|| frames.cie_from_offset(bases, at));
+            let cie = common.entry(at.0).or_insert_with(|| frames.cie_from_offset(bases, at));
             let fde = partial.parse(|_, _, _| cie.clone()).ok()?;
             Some((fde.initial_address(), fde.len()))
         })

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use acceptance::overhead::{self, Collector, Configuration, Measured};
-use acceptance::root;
+use acceptance::{root, vmscope};
 use anyhow::{Context, bail};
 use clap::Parser;
 use serde_json::{Value, json};
@@ -37,7 +37,7 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &Args) -> anyhow::Result<bool> {
-    let measured = overhead::measure(&wanted(args.only.as_deref())?)?;
+    let measured = overhead::measure(&vmscope()?, &wanted(args.only.as_deref())?)?;
     print(&measured);
     if args.only.is_some() {
         return Ok(true);

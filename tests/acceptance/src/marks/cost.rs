@@ -6,9 +6,10 @@ use anyhow::Context;
 
 use super::Outcome;
 use crate::overhead::{
-    COMPARED, Collector, Configuration, MOST_ABOVE_FLOOR, Measured, PERIODS, Period, RIVAL,
-    WINDOWS, find, measure,
+    COMPARED, Collector, Configuration, MOST_ABOVE_FLOOR, Measured, PERIODS, Period, RECORDED,
+    RECORDED_S, RIVAL, WINDOWS, find, measure,
 };
+use crate::vmscope;
 
 /// Vmscope, perf and an empty program, at the three periods of the original.
 pub(super) fn per_sample(_: &Path) -> anyhow::Result<Vec<Outcome>> {
@@ -20,7 +21,7 @@ pub(super) fn per_sample(_: &Path) -> anyhow::Result<Vec<Outcome>> {
         })
     };
     let all: Vec<Configuration> = PERIODS.into_iter().flat_map(at).collect();
-    let measured = measure(&all)?;
+    let measured = measure(&vmscope()?, &all)?;
     PERIODS.into_iter().map(|period| outcome(&measured, period)).collect()
 }
 
@@ -51,34 +52,40 @@ fn outcome(measured: &[Measured], period: Period) -> anyhow::Result<Outcome> {
     })
 }
 
-/// S0.11: an agent's windows are stored and sent while a guest wants the only CPU, all the time.
+/// S0.11: an agent's windows are stored and sent while a guest wants the only CPU, all the time. A recording's tables and
+/// names are made while it does, too, and of optimised programs: what users have.
 pub(super) fn stored_and_sent(_: &Path) -> anyhow::Result<Vec<Outcome>> {
     /// Of what `vmscope record` takes.
     const MORE: f64 = 1.1;
     /// Of a CPU.
     const PER_CENT: f64 = 1.0;
-    let agent = Collector::Agent(30);
-    let all = [COMPARED, agent].map(|collector| Configuration {
-        collector,
-        period: WINDOWS,
-        again: false,
-    });
-    let measured = measure(&all)?;
-    let of =
-        |collector| find(&measured, collector, WINDOWS.ns).context("a collector was not measured");
-    let (recorded, sent) = (of(COMPARED)?, of(agent)?);
+    let all = [
+        (COMPARED, PERIODS[1]),
+        (Collector::Finished(RECORDED_S), RECORDED),
+        (Collector::Agent(30), WINDOWS),
+    ]
+    .map(|(collector, period)| Configuration { collector, period, again: false });
+    let debug = vmscope()?;
+    let folder = debug.parent().and_then(Path::parent).context("no folder of programs")?;
+    let measured = measure(&folder.join("release/vmscope"), &all)?;
+    let of = |configuration: &Configuration| {
+        let Configuration { collector, period, .. } = *configuration;
+        let found =
+            find(&measured, collector, period.ns).context("a collector was not measured")?;
+        anyhow::Ok((found.per_cent(), found.instructions))
+    };
+    let [sampled, recorded, sent] = &all;
+    let ((_, sampled), (recorded_share, recorded), (share, sent)) =
+        (of(sampled)?, of(recorded)?, of(sent)?);
     Ok(vec![Outcome {
         mark: "S0.11",
         what: "cost with windows of 30 s stored and sent, 1 ms".to_owned(),
         original: "1 %",
         ours: format!(
-            "{:.3} %: {:.0} instructions per sample; vmscope record {:.3} %: {:.0}",
-            sent.per_cent(),
-            sent.instructions,
-            recorded.per_cent(),
-            recorded.instructions
+            "{share:.3} %: {sent:.0} instructions per sample; vmscope record, stored: {recorded_share:.3} %, {recorded:.0}; \
+             while it samples: {sampled:.0}"
         ),
         limit: "1 %; 1.1 x record",
-        pass: sent.per_cent() <= PER_CENT && sent.instructions <= MORE * recorded.instructions,
+        pass: share <= PER_CENT && sent <= MORE * recorded,
     }])
 }

@@ -12,7 +12,8 @@ use crate::fleet::Server;
 use crate::storm::{Storm, peak_memory, storm};
 use crate::vmscope;
 
-/// As many windows as 200 hosts send in 10 minutes, and 100 kills of those who send them and of the server.
+/// As many windows as 200 hosts send in 10 minutes, and 100 kills of those who send them, of the server, and of a service that
+/// keeps its objects.
 const LONG: Storm = Storm {
     hosts: 200,
     senders: 10,
@@ -20,18 +21,32 @@ const LONG: Storm = Storm {
     seconds: 600.0,
     kills: 100,
     seed: 20_261_123,
+    service: None,
 };
 /// Of the server, whatever the fleet does.
 const MOST_BYTES: u64 = 1 << 30;
 
 /// Nothing that was acknowledged is lost or counts twice: `storm` fails else.
 pub(super) fn kills(_: &Path) -> anyhow::Result<Vec<Outcome>> {
-    let survived = storm(&LONG)?;
-    let [senders, server] = survived.kills;
+    survived("storm", &LONG)
+}
+
+/// The same over an S3-compatible service.
+pub(super) fn kills_over_service(_: &Path) -> anyhow::Result<Vec<Outcome>> {
+    let program = std::env::var_os("VMSCOPE_S3_SERVER");
+    let program = program
+        .context("VMSCOPE_S3_SERVER names no S3 server: run `make experiments ONLY=storm-s3`")?;
+    survived("storm-s3", &Storm { service: Some(program.into()), ..LONG })
+}
+
+fn survived(mark: &'static str, long: &Storm) -> anyhow::Result<Vec<Outcome>> {
+    let survived = storm(long)?;
+    let [senders, server, service] = survived.kills;
     let [answers, partial] = survived.answers;
+    let killed = format!("{senders} senders, {server} servers, {service} S3 services killed");
     let lost = Outcome {
-        mark: "storm",
-        what: format!("{} hosts, {senders} senders and {server} servers killed", LONG.hosts),
+        mark,
+        what: format!("{} hosts, {killed}", long.hosts),
         original: "-",
         ours: format!(
             "{} windows acknowledged, {} stored, each analysed once; {answers} right answers, {partial} partial",
@@ -41,7 +56,7 @@ pub(super) fn kills(_: &Path) -> anyhow::Result<Vec<Outcome>> {
         pass: true,
     };
     let memory = Outcome {
-        mark: "storm",
+        mark,
         what: "peak of the server's memory meanwhile".to_owned(),
         original: "-",
         ours: format!("{} MiB", survived.server_bytes >> 20),

@@ -67,6 +67,7 @@ pub const MARKS: &[Mark] = &[
     Mark { name: "quota", experiment: time::throttled },
     Mark { name: "agent-day", experiment: agent::day },
     Mark { name: "storm", experiment: fleet::kills },
+    Mark { name: "storm-s3", experiment: fleet::kills_over_service },
 ];
 
 /// The mark of this name.

@@ -7,13 +7,13 @@
 //! ```
 
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{ChildStdout, Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 use crate::fleet::Server;
-use crate::{emulator_crash, root, vmscope};
+use crate::{emulator_crash, root};
 use anyhow::{Context, bail};
 
 use super::configuration::{ALONE, Collector, Configuration};
@@ -49,14 +49,22 @@ const BOOT_LIMIT: u32 = 3600;
 /// This machine's time, when nothing comes: a guest that hangs while it boots says nothing.
 const SILENCE: Duration = Duration::from_secs(300);
 
-/// Measures all of them, each in a boot with its own measurement of the work alone.
+/// Measures all of them, of this program, each in a boot with its own measurement of the work alone.
 ///
 /// # Errors
 /// When something is not built, a collector fails, or the host gets stuck too often.
-pub fn measure(wanted: &[Configuration]) -> anyhow::Result<Vec<Measured>> {
-    let floor = floor()?;
+pub fn measure(vmscope: &Path, wanted: &[Configuration]) -> anyhow::Result<Vec<Measured>> {
+    let floor = vmscope.with_file_name("examples").join("floor");
+    let with_floor = wanted.iter().any(|c| c.collector == Collector::Floor);
+    if let Some(missing) = [(vmscope, true), (&floor, with_floor)]
+        .iter()
+        .find_map(|(program, is_needed)| (*is_needed && !program.is_file()).then_some(program))
+    {
+        bail!("{} is not built: run `make overhead` or `make experiments`", missing.display());
+    }
     let with_agent = wanted.iter().any(|c| matches!(c.collector, Collector::Agent(_)));
-    let server = with_agent.then(|| Server::start(&["10.20.0.1"], "")).transpose()?;
+    let programs = vmscope.with_file_name("");
+    let server = with_agent.then(|| Server::start_of(&programs, &["10.20.0.1"], "")).transpose()?;
     let mut measured = Vec::new();
     for boot in 1..=BOOTS {
         let left: Vec<Configuration> = wanted
@@ -68,21 +76,14 @@ pub fn measure(wanted: &[Configuration]) -> anyhow::Result<Vec<Measured>> {
             return Ok(measured);
         }
         eprintln!("overhead: boot {boot}, {} of {} left", left.len(), wanted.len());
-        measured.extend(one_boot(&left, &floor, server.as_ref())?);
+        measured.extend(one_boot(vmscope, &left, &floor, server.as_ref())?);
     }
     bail!("the virtual host got stuck {BOOTS} times: see docs/overhead.md")
 }
 
-fn floor() -> anyhow::Result<PathBuf> {
-    let built = vmscope()?.with_file_name("examples").join("floor");
-    if !built.is_file() {
-        bail!("{} is not built: run `make overhead`", built.display());
-    }
-    Ok(built)
-}
-
 /// One boot; what it measured before it ended or got stuck.
 fn one_boot(
+    vmscope: &Path,
     left: &[Configuration],
     floor: &Path,
     server: Option<&Server>,
@@ -98,7 +99,7 @@ fn one_boot(
             "overhead-uplink"
         }
     };
-    let mut child = Command::new(vmscope()?)
+    let mut child = Command::new(vmscope)
         .args(["testbed", "run", "--timeout", &BOOT_LIMIT.to_string()])
         .arg(root().join("scenarios").join(scenario).with_extension("toml"))
         .args(["--", "sh", "-c", &script])

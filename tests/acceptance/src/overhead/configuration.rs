@@ -13,6 +13,8 @@ pub enum Collector {
     Vmscope(&'static str),
     /// `perf record` with these options.
     Perf(&'static str),
+    /// `vmscope record` of so many seconds, and what it does afterwards: names, tables. The work goes on meanwhile.
+    Finished(u32),
     /// `vmscope agent`, which sends windows of so many seconds to a server outside.
     Agent(u32),
 }
@@ -57,9 +59,16 @@ pub const PERIODS: [Period; 3] = [
     Period { ns: 100_000, units: 25, pieces: 14, warm_up: 10, original: 3.084 },
 ];
 
-/// Whole windows of 30 s at 1 ms, four of them.
+/// Four whole windows of 30 s at 1 ms, after two in which all names are new.
 pub const WINDOWS: Period =
-    Period { ns: 1_000_000, units: 50, pieces: 131, warm_up: 11, original: 1.0 };
+    Period { ns: 1_000_000, units: 50, pieces: 203, warm_up: 85, original: 1.0 };
+/// A recording of `RECORDED_S`, and the time that it takes to finish it, at least.
+pub const RECORDED: Period =
+    Period { ns: 1_000_000, units: 50, pieces: 135, warm_up: 0, original: 1.0 };
+/// As many samples as in the windows.
+pub const RECORDED_S: u32 = 125;
+/// From the start of the collector to that of the work.
+pub(super) const HEAD_START_S: u32 = 5;
 
 /// The work without a collector.
 pub(super) const ALONE: Period = Period { ns: 0, units: 50, pieces: 10, warm_up: 5, original: 0.0 };
@@ -85,6 +94,7 @@ impl Collector {
             Self::Perf(options) => {
                 format!("perf record -a -e cpu-clock {options}").trim_end().to_owned()
             }
+            Self::Finished(seconds) => format!("vmscope record, {seconds} s finished"),
             Self::Agent(seconds) => format!("vmscope agent, windows of {seconds} s"),
         }
     }
@@ -126,6 +136,12 @@ impl Configuration {
             Collector::Perf(options) => {
                 format!("perf record -a -e cpu-clock -c {ns} {options} -o /run/{number}.data --")
             }
+            Collector::Finished(seconds) => {
+                let record = format!("vmscope record -o /run/{number} --period {}us", ns / 1000);
+                format!(
+                    "sh -c '{record} --edges samples --duration {seconds} & \"$@\"; wait $!' sh"
+                )
+            }
             Collector::Agent(seconds) => format!("sh /run/agent {number} {seconds} {}", ns / 1000),
         }
     }
@@ -134,7 +150,8 @@ impl Configuration {
     /// its start: that loads code and allocates buffers once, however long it goes on.
     pub(super) fn line(&self, floor: &Path, number: usize) -> String {
         let Period { units, pieces, .. } = self.period;
-        let work = format!("sleep 5; vmscope testbed exec work -- fixed {units} 0 {pieces}");
+        let work =
+            format!("sleep {HEAD_START_S}; vmscope testbed exec work -- fixed {units} 0 {pieces}");
         format!("{} sh -c '{work}'", self.prefix(floor, number))
     }
 }

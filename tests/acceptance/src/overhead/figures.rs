@@ -3,7 +3,9 @@
 use anyhow::bail;
 use serde_json::{Value, json};
 
-use super::configuration::{ALONE, COMPARED, Collector, Configuration, Period, RIVAL};
+use super::configuration::{
+    ALONE, COMPARED, Collector, Configuration, HEAD_START_S, Period, RIVAL,
+};
 
 /// The deterministic host runs one instruction in 2 ns.
 const NS_PER_INSTRUCTION: f64 = 2.0;
@@ -26,7 +28,8 @@ pub(super) struct Work {
 pub struct Measured {
     /// What was measured.
     pub configuration: Configuration,
-    /// All that is run because of a sample: exit, interrupt, program, and the consumer's share.
+    /// All that is run because of a sample: exit, interrupt, program, the consumer's share, and what else the collector does
+    /// while the work goes on.
     pub instructions: f64,
 }
 
@@ -61,7 +64,14 @@ impl Measured {
         }
         let took_ns = work.mean_ns(period);
         let alone_ns = alone.mean_ns(ALONE) / f64::from(ALONE.units) * f64::from(period.units);
-        let samples = took_ns / f64::from(period.ns);
+        let sampled = match configuration.collector {
+            Collector::Finished(seconds) => {
+                let of_work = 1e9 * f64::from(seconds.saturating_sub(HEAD_START_S));
+                of_work / work.pieces.iter().map(|s| s * 1e9).sum::<f64>()
+            }
+            _ => 1.0,
+        };
+        let samples = sampled * took_ns / f64::from(period.ns);
         let instructions = (took_ns - alone_ns) / samples / NS_PER_INSTRUCTION;
         Ok(Self { configuration, instructions })
     }

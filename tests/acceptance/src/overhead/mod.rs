@@ -7,6 +7,7 @@ mod figures;
 
 pub use boot::measure;
 pub use configuration::{
-    COLLECTORS, COMPARED, Collector, Configuration, PERIODS, Period, RIVAL, WINDOWS, all,
+    COLLECTORS, COMPARED, Collector, Configuration, PERIODS, Period, RECORDED, RECORDED_S, RIVAL,
+    WINDOWS, all,
 };
 pub use figures::{MOST_ABOVE_FLOOR, Measured, broken_promises, find, regressions, spread};
