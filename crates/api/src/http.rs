@@ -4,6 +4,15 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+mod convert;
+mod finding;
+
+pub use finding::{
+    FindingAction, FindingAdvice, FindingBuild, FindingCause, FindingChange, FindingCode,
+    FindingCounter, FindingDemand, FindingEntry, FindingFunction, FindingList, FindingMeasure,
+    FindingOwner, FindingState, TimeRange,
+};
+
 /// What somebody with a token may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
@@ -180,48 +189,6 @@ pub struct AnswerColumn {
     /// Its type, in Arrow's words.
     #[serde(rename = "type")]
     pub kind: String,
-}
-
-/// Whether what was found is still so.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum FindingState {
-    /// It is.
-    Open,
-    /// It is over, or has become normal.
-    Over,
-}
-
-/// Something in the fleet is not as it was.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct FindingEntry {
-    /// 16 hexadecimal digits; on each server of a store the same.
-    pub id: String,
-    /// Whether it is still so.
-    pub state: FindingState,
-    /// When it was found, seconds since 1970.
-    pub found_unix_s: u64,
-    /// Since when it is over.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub over_unix_s: Option<u64>,
-    /// What it concerns: `HOST` or `HOST/VM`; at most eight.
-    pub places: Vec<String>,
-    /// The cause, what to do, and what changed, for people.
-    pub text: String,
-    /// The same as `vmscope explain --format json` writes it.
-    #[schema(value_type = Object)]
-    pub finding: serde_json::Value,
-}
-
-/// What was found.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct FindingList {
-    /// The newest first.
-    pub findings: Vec<FindingEntry>,
-    /// Windows that were looked at since the server's start.
-    pub windows: u64,
-    /// Of those, left out because later ones of their host came before.
-    pub late: u64,
 }
 
 /// An answer to a question.

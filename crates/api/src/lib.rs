@@ -5,6 +5,7 @@
 //! receives checks. Changing a published type means a new version number.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod bytes;
 pub mod guest;

@@ -3,6 +3,7 @@
 use crate::host::{Host, cpus_of, thieves, waits};
 use crate::{
     Action, Advice, Cause, Code, FunctionTime, Measure, Owner, SeriesName, State, Summary, Symptom,
+    VmSummary,
 };
 
 /// Demand on a host's CPUs, and part of their time that vCPUs wait, from which on it is overcommitted.
@@ -117,9 +118,9 @@ pub(crate) fn cause(host: &Host, window: &Summary, symptom: &Symptom) -> Cause {
             let sum: f64 = all.iter().map(|(_, more)| more).sum();
             let most = all.into_iter().max_by(|a, b| a.1.total_cmp(&b.1));
             let most = most.filter(|(_, more)| MAIN * sum < *more);
-            most.map_or(Cause::Unknown, |(reason, _)| exits(summary, reason, 0.0))
+            most.map_or(Cause::Unknown, |(reason, _)| exits(window, summary, reason, 0.0))
         }
-        Measure::Exits(reason) => exits(summary, reason, symptom.after - symptom.before),
+        Measure::Exits(reason) => exits(window, summary, reason, symptom.after - symptom.before),
         Measure::Function(code) => function(vm, code, symptom, near_s),
         Measure::Process(process) => {
             Cause::Process { process: process.clone(), is_new: is_new(symptom) }
@@ -156,12 +157,7 @@ fn steal(host: &Host, window: &Summary, symptom: &Symptom, name: &str) -> Cause 
     }
     let functions = window.owner_use(owner).map_or(&[][..], |used| &used.functions);
     let is_new = matches!(owner, Owner::Vm(thief) if arrived(host, thief, symptom, window));
-    Cause::Thief {
-        owner: owner.clone(),
-        part,
-        functions: functions.iter().take(NAMED).cloned().collect(),
-        is_new,
-    }
+    Cause::Thief { owner: owner.clone(), part, functions: named(window, functions), is_new }
 }
 
 /// Who took most of what is stolen in addition; if nobody took half of it, who grew more than all others together.
@@ -227,10 +223,15 @@ fn arrived(host: &Host, vm: &str, symptom: &Symptom, window: &Summary) -> bool {
     host.first_s.saturating_add(near) < first_s && first_s.abs_diff(symptom.began_s) <= near
 }
 
-fn exits(summary: &crate::VmSummary, reason: &str, per_s: f64) -> Cause {
-    let functions = summary.exits.get(reason).map_or(&[][..], |exits| &exits.functions);
-    let functions: Vec<FunctionTime> = functions.iter().take(NAMED).cloned().collect();
-    Cause::Exits { reason: reason.to_owned(), per_s, functions }
+fn exits(window: &Summary, vm: &VmSummary, reason: &str, per_s: f64) -> Cause {
+    let functions = vm.exits.get(reason).map_or(&[][..], |exits| &exits.functions);
+    Cause::Exits { reason: reason.to_owned(), per_s, functions: named(window, functions) }
+}
+
+/// The first functions, with CPUs.
+fn named(window: &Summary, functions: &[FunctionTime]) -> Vec<(Code, f64)> {
+    let first = functions.iter().take(NAMED);
+    first.map(|f| (f.code.clone(), cpus_of(window, f.ns))).collect()
 }
 
 fn function(vm: &crate::vm::Vm, code: &Code, symptom: &Symptom, near_s: u32) -> Cause {

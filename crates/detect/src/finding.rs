@@ -1,7 +1,7 @@
 //! What was found: findings, their causes, the evidence and what to do.
 
 use crate::cause::is_lock;
-use crate::{Code, FunctionTime, Owner};
+use crate::{Code, Owner};
 
 /// The name of a finding: the same windows give the same one on every server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -88,8 +88,8 @@ pub enum Cause {
         owner: Owner,
         /// His part of what was stolen in addition, 0 to 1.
         part: f64,
-        /// What he was running: the functions that grew most.
-        functions: Vec<FunctionTime>,
+        /// What he was running, with CPUs, the most expensive first.
+        functions: Vec<(Code, f64)>,
         /// He was not there before.
         is_new: bool,
     },
@@ -117,8 +117,8 @@ pub enum Cause {
         reason: String,
         /// How many more each second, where they are counted.
         per_s: f64,
-        /// Guest functions that exit.
-        functions: Vec<FunctionTime>,
+        /// Guest functions that exit, with the CPUs that the VMM spends on them.
+        functions: Vec<(Code, f64)>,
     },
     /// The guest halts for shorter than the host polls.
     HaltPolling,

@@ -1,9 +1,7 @@
 //! What was found, why, and what to do: `vmscope explain`, and the fleet's findings.
 
 use chrono::DateTime;
-use detect::{
-    Action, Advice, Cause, Code, Finding, FunctionTime, Measure, Owner, SeriesName, Symptom,
-};
+use detect::{Action, Advice, Cause, Code, Finding, Measure, Owner, SeriesName, Symptom};
 use serde_json::{Value, json};
 
 use crate::recording::cleaned;
@@ -254,13 +252,13 @@ fn code_in_words(code: &Code) -> String {
     }
 }
 
-fn running(functions: &[FunctionTime]) -> String {
-    let names: Vec<_> = functions.iter().map(|f| f.code.function.as_str()).collect();
+fn running(functions: &[(Code, f64)]) -> String {
+    let names: Vec<_> = functions.iter().map(|(code, _)| code.function.as_str()).collect();
     if names.is_empty() { String::new() } else { format!("; it ran {}", names.join(", ")) }
 }
 
-fn caused_by(functions: &[FunctionTime]) -> String {
-    let names: Vec<_> = functions.iter().map(|f| code_in_words(&f.code)).collect();
+fn caused_by(functions: &[(Code, f64)]) -> String {
+    let names: Vec<_> = functions.iter().map(|(code, _)| code_in_words(code)).collect();
     if names.is_empty() { String::new() } else { format!(", caused by {}", names.join(", ")) }
 }
 

@@ -134,18 +134,19 @@ impl Fault {
         let own = &fleet.hosts[self.host].vms[self.vm];
         match (self.kind, cause) {
             (FaultKind::DisturbingVm, Cause::Thief { owner: Owner::Vm(name), functions, .. }) => {
-                *name == own.name && functions.first().is_some_and(|f| f.code.function == "burn")
+                *name == own.name
+                    && functions.first().is_some_and(|(code, _)| code.function == "burn")
             }
             (FaultKind::KernelThread, Cause::Thief { owner, functions, .. }) => {
                 *owner == Owner::KernelThread("ksoftirqd".to_owned())
-                    && functions.first().is_some_and(|f| f.code.function == "net_rx_action")
+                    && functions.first().is_some_and(|(code, _)| code.function == "net_rx_action")
             }
             (FaultKind::SlowFunction, Cause::Function { code, build, .. }) => {
                 *code == own.functions[self.function].code && build.is_some()
             }
             (FaultKind::LockConvoy, Cause::Function { is_lock, .. }) => *is_lock,
             (FaultKind::ExitStorm, Cause::Exits { reason, functions, .. }) => {
-                reason == "io" && functions.first().is_some_and(|f| f.code.function == "outb")
+                reason == "io" && functions.first().is_some_and(|(code, _)| code.function == "outb")
             }
             (FaultKind::Quota, Cause::Quota { .. })
             | (FaultKind::HaltPolling, Cause::HaltPolling)

@@ -2,10 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use api::http::{ErrorReply, FindingEntry, FindingList, FindingState};
+use api::http::{
+    ErrorReply, FindingAdvice, FindingChange, FindingEntry, FindingList, FindingState, TimeRange,
+};
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
+use detect::{Advice, Symptom};
 use serde::Deserialize;
 use utoipa::IntoParams;
 use view::Width;
@@ -80,14 +83,26 @@ fn places(found: &Found) -> Vec<String> {
 }
 
 fn entry(found: &Found) -> FindingEntry {
-    let report = view::findings(std::slice::from_ref(&found.finding));
+    let finding = &found.finding;
+    let change = |symptom: &Symptom| {
+        FindingChange::new(symptom, view::measure_in_words(&symptom.series.measure))
+    };
+    let advice =
+        |advice: &Advice| FindingAdvice::new(advice, view::action_in_words(&advice.action));
+    let (before, after) = TimeRange::around(finding, found.over_s);
     FindingEntry {
-        id: found.finding.id.to_string(),
+        id: finding.id.to_string(),
         state: state_of(found),
-        found_unix_s: found.finding.found_s.into(),
+        found_unix_s: finding.found_s.into(),
         over_unix_s: found.over_s,
         places: places(found),
-        text: report.text(Width::Unlimited),
-        finding: report.json["findings"][0].clone(),
+        summary: view::cause_in_words(&finding.cause),
+        text: view::findings(std::slice::from_ref(finding)).text(Width::Unlimited),
+        cause: finding.cause.clone().into(),
+        changes: finding.symptoms.iter().map(change).collect(),
+        more_changes: finding.n_more as u64,
+        advice: finding.advice.iter().map(advice).collect(),
+        before,
+        after,
     }
 }
