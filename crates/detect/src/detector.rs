@@ -8,21 +8,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::cause::{advice, cause, near_s};
+use crate::cause::{cause, near_s};
 use crate::host::{Host, cpus_of};
+use crate::open::{Open, Root};
 use crate::pool::Pools;
 use crate::rule::exits_per_s;
 use crate::series::{Event, Shift};
 use crate::vm::Vm;
-use crate::{
-    Cause, Change, Code, Finding, FindingId, MOST_SYMPTOMS, Measure, Owner, SeriesName, Summary,
-    Symptom,
-};
+use crate::{Cause, Change, Finding, FindingId, Measure, SeriesName, Summary, Symptom};
 
 /// Windows of a host that wait for one that is late.
 const HELD: usize = 1;
-/// Series of a finding that are watched for its end.
-const MOST_WATCHED: usize = 4096;
 /// A host without windows for so many of their lengths is silent, but not before `SILENT_S`.
 const SILENT_WINDOWS: u64 = 3;
 const SILENT_S: u64 = 180;
@@ -59,24 +55,6 @@ struct Feed {
     /// Start and end of the last window taken.
     last: Option<((u32, u64), u64)>,
     length_ns: u64,
-}
-
-#[derive(Debug)]
-struct Open {
-    finding: Finding,
-    root: Root,
-    lasting: BTreeSet<SeriesName>,
-    is_changed: bool,
-}
-
-/// What findings have in common if they are one.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Root {
-    Thief(String, Owner),
-    Overcommitted(String),
-    Kernel(String),
-    Code(Code),
-    Other,
 }
 
 impl Detector {
@@ -302,110 +280,6 @@ impl Feed {
     }
 }
 
-impl Open {
-    fn new(symptom: Symptom, cause: Cause, found_s: u32) -> Self {
-        let id = FindingId(hash(&symptom.series, found_s));
-        let lasting = BTreeSet::from([symptom.series.clone()]);
-        let symptoms = vec![symptom];
-        let advice = advice(&cause, &symptoms);
-        let finding = Finding { id, found_s, cause, symptoms, n_more: 0, advice };
-        Self { finding, root: Root::Other, lasting, is_changed: true }
-    }
-
-    fn symptom(&mut self, series: &SeriesName) -> Option<&mut Symptom> {
-        self.finding.symptoms.iter_mut().find(|symptom| symptom.series == *series)
-    }
-
-    fn news(&mut self) {
-        self.finding.advice = advice(&self.finding.cause, &self.finding.symptoms);
-        self.is_changed = true;
-    }
-
-    fn is_joined_by(&self, symptom: &Symptom, root: &Root, near_s: u32) -> bool {
-        let first = &self.finding.symptoms[0];
-        let near = |other: &Symptom| other.began_s.abs_diff(symptom.began_s) <= near_s;
-        let SeriesName { host, vm, measure } = &symptom.series;
-        let same_root = match root {
-            Root::Other => false,
-            Root::Code(_) => self.root == *root && near(first),
-            root => self.root == *root,
-        };
-        let of_host = |name: &String| Some(name) == host.as_ref();
-        let of_vm = |owner: &Owner| matches!(owner, Owner::Vm(name) if Some(name) == vm.as_ref());
-        let in_vm = |owner: &Owner| {
-            let is_its = |s: &&Symptom| s.series.vm.as_deref() == Some(owner.name());
-            self.finding.symptoms.iter().any(|s| s.series.host == *host && is_its(&s))
-        };
-        let waits = matches!(measure, Measure::StealOutside | Measure::Useful | Measure::Demand);
-        let is_related = match (&self.root, root) {
-            (Root::Thief(on, owner), _) if of_host(on) && of_vm(owner) => true,
-            (_, Root::Thief(on, owner)) if of_host(on) && in_vm(owner) => true,
-            (Root::Overcommitted(on), _) if of_host(on) && waits => true,
-            (Root::Thief(on, _), Root::Overcommitted(_)) => of_host(on),
-            // What a deployment to many VMs brings about in one of them is another matter.
-            (Root::Code(_), _) if self.is_of_many() && !measure.is_code() => false,
-            _ => self.finding.symptoms.iter().any(|other| {
-                vm.is_some() && other.series.vm == *vm && other.series.host == *host && near(other)
-            }),
-        };
-        same_root || is_related && near(first)
-    }
-
-    /// Whether it has symptoms of several VMs, or of a pool.
-    fn is_of_many(&self) -> bool {
-        let first = &self.finding.symptoms[0].series;
-        let is_other = |s: &Symptom| (&s.series.host, &s.series.vm) != (&first.host, &first.vm);
-        first.vm.is_none() || self.finding.symptoms.iter().any(is_other)
-    }
-
-    /// The cause is that of the symptom that says most.
-    fn join(&mut self, symptom: Symptom, cause: Cause, root: Root) {
-        let says_more =
-            rank(&symptom, &cause) < rank(&self.finding.symptoms[0], &self.finding.cause);
-        if self.lasting.len() < MOST_WATCHED {
-            self.lasting.insert(symptom.series.clone());
-        }
-        let symptoms = &mut self.finding.symptoms;
-        symptoms.retain(|other| other.series != symptom.series);
-        if says_more {
-            symptoms.insert(0, symptom);
-            (self.finding.cause, self.root) = (cause, root);
-        } else {
-            let at = symptoms[1..].partition_point(|s| s.series.measure <= symptom.series.measure);
-            symptoms.insert(symptoms.len().min(1 + at), symptom);
-        }
-        if MOST_SYMPTOMS < symptoms.len() {
-            symptoms.pop();
-            self.finding.n_more += 1;
-        }
-        self.news();
-    }
-}
-
-/// What says most comes first. That a VM takes time from itself, or that nobody knows who did, says least.
-fn rank<'s>(symptom: &'s Symptom, cause: &Cause) -> (bool, &'s Measure) {
-    let SeriesName { vm, measure, .. } = &symptom.series;
-    let is_own = |owner: &Owner| matches!(owner, Owner::Vm(name) if Some(name) == vm.as_ref());
-    let says_little = match cause {
-        Cause::Thief { owner, .. } => is_own(owner),
-        cause => *cause == Cause::Unknown,
-    };
-    (says_little, measure)
-}
-
-impl Root {
-    fn new(host: &str, cause: &Cause) -> Self {
-        let host = host.to_owned();
-        match cause {
-            Cause::Thief { owner, .. } => Self::Thief(host, owner.clone()),
-            Cause::Overcommitted { .. } => Self::Overcommitted(host),
-            Cause::Kernel { .. } => Self::Kernel(host),
-            Cause::Function { code, .. } => Self::Code(code.clone()),
-            _ => Self::Other,
-        }
-    }
-}
-
 fn windows_of(host: &str) -> SeriesName {
     SeriesName { host: Some(host.to_owned()), vm: None, measure: Measure::Windows }
 }
@@ -438,11 +312,4 @@ fn symptom(window: &Summary, series: SeriesName, shift: &Shift) -> Symptom {
         is_over: false,
         series,
     }
-}
-
-/// FNV-1a: the same on every machine and in every version.
-fn hash(series: &SeriesName, found_s: u32) -> u64 {
-    let text = format!("{series:?} {found_s}");
-    let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, mix)
 }

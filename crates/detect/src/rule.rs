@@ -1,7 +1,23 @@
 //! What counts as a change of each measure.
 
 use crate::Measure;
-use crate::series::Rule;
+
+/// What counts as a change of a series.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Rule {
+    /// 1: a rise; -1: a fall.
+    pub(crate) sign: f32,
+    /// Least effect of a sudden change.
+    pub(crate) sudden: f32,
+    /// Least effect of a slow change.
+    pub(crate) slow: f32,
+    /// Least scale: what is smaller is not told from noise.
+    pub(crate) floor: f32,
+    /// Beyond this, three values are a change before anything was learned: normal is 0.
+    pub(crate) at_first: Option<f32>,
+    /// The owner's own business: what was so yesterday is normal, and what has lasted a day is.
+    pub(crate) is_own: bool,
+}
 
 /// Of a host's or a VM's series.
 pub(crate) fn rule(measure: &Measure) -> Rule {

@@ -16,6 +16,8 @@
 
 use std::collections::VecDeque;
 
+use crate::hours::Hours;
+use crate::rule::Rule;
 use crate::season::Season;
 use crate::step::{Step, Trend, median_and_scale, median_of, quantile, step};
 
@@ -38,25 +40,6 @@ const SLOW_EVERY: u32 = 4;
 /// Of an open change: values that are kept to see whether it is over.
 const KEPT_WHILE_OPEN: usize = 60;
 const DAY_S: u32 = 86_400;
-/// Hours of which the longest run is remembered: a day, and an hour on both sides.
-const HOURS: usize = 26;
-
-/// What counts as a change of a series.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Rule {
-    /// 1: a rise; -1: a fall.
-    pub(crate) sign: f32,
-    /// Least effect of a sudden change.
-    pub(crate) sudden: f32,
-    /// Least effect of a slow change.
-    pub(crate) slow: f32,
-    /// Least scale: what is smaller is not told from noise.
-    pub(crate) floor: f32,
-    /// Beyond this, three values are a change before anything was learned: normal is 0.
-    pub(crate) at_first: Option<f32>,
-    /// The owner's own business: what was so yesterday is normal, and what has lasted a day is.
-    pub(crate) is_own: bool,
-}
 
 /// A change that began.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -121,8 +104,7 @@ pub(crate) struct Series {
     since_refresh: u8,
     taken: u32,
     open: Option<Box<Open>>,
-    /// The farthest level of three values in a row, by hour; the hour.
-    hours: VecDeque<(u32, f32)>,
+    hours: Hours,
 }
 
 impl Series {
@@ -233,7 +215,7 @@ impl Series {
         let is_back = (level - open.before) / open.size < 0.5;
         let is_old = rule.is_own && DAY_S <= value.at_s.saturating_sub(open.began_s);
         if rule.is_own {
-            self.note_level(value.at_s, level * rule.sign);
+            self.hours.note(value.at_s, level * rule.sign);
         }
         match &mut self.open {
             Some(open) if enough && is_back => {
@@ -356,28 +338,15 @@ impl Series {
     fn note_run(&mut self, at_s: u32, sign: f32) {
         if let Some(from) = self.values.len().checked_sub(3) {
             let last = self.values.range(from..).map(|v| v.value * sign);
-            self.note_level(at_s, last.fold(f32::MAX, f32::min));
-        }
-    }
-
-    fn note_level(&mut self, at_s: u32, level: f32) {
-        let hour = at_s / 3600;
-        match self.hours.back_mut() {
-            Some((last, highest)) if *last == hour => *highest = highest.max(level),
-            _ => self.hours.push_back((hour, level)),
-        }
-        if HOURS < self.hours.len() {
-            self.hours.pop_front();
+            self.hours.note(at_s, last.fold(f32::MAX, f32::min));
         }
     }
 
     /// Whether three values in a row reached almost this level in the last day, but not just now.
     fn was_so_yesterday(&self, level: f32, rule: &Rule) -> bool {
         let now_s = self.values.back().map_or(0, |v| v.at_s);
-        let before = self.hours.iter().filter(|(hour, _)| hour + 2 <= now_s / 3600);
-        let highest = before.map(|(_, level)| *level).fold(f32::MIN, f32::max);
         let almost = self.median + (level - self.median) * 0.9;
-        rule.is_own && almost * rule.sign <= highest
+        rule.is_own && almost * rule.sign <= self.hours.highest_before(now_s)
     }
 }
 

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::rule::{exits_value, rule};
-use crate::series::{Event, Rule, Series, Shift};
+use crate::rule::{Rule, exits_value, rule};
+use crate::series::{Event, Series, Shift};
 use crate::step::median_of;
 use crate::{Code, Measure, Owner, State, VmSummary};
 
