@@ -5,7 +5,7 @@ use detect::{Action, Advice, Cause, Code, Finding, Measure, Owner, SeriesName, S
 use serde_json::{Value, json};
 
 use crate::recording::cleaned;
-use crate::{Cell, Column, Part, Report, Table, counted, figure, short_module};
+use crate::{Cell, Column, Part, Report, Table, clean, counted, figure, short_module};
 
 const VERSION: u32 = 1;
 /// Symptoms of a finding that people see.
@@ -92,7 +92,7 @@ fn finding_json(finding: &Finding) -> Value {
         json!({
             "host": host.as_deref().map(cleaned),
             "vm": vm.as_deref().map(cleaned),
-            "what": cleaned(&measure_in_words(measure)),
+            "what": measure_in_words(measure),
             "since": time(symptom.began_s),
             "since_from": time(symptom.interval_s.0),
             "since_to": time(symptom.interval_s.1),
@@ -103,11 +103,12 @@ fn finding_json(finding: &Finding) -> Value {
             "over": symptom.is_over,
         })
     };
-    let advice = |advice: &Advice| json!({ "action": cleaned(&action_in_words(&advice.action)), "cpus": advice.cpus });
+    let advice =
+        |advice: &Advice| json!({ "action": action_in_words(&advice.action), "cpus": advice.cpus });
     json!({
         "id": finding.id.to_string(),
         "found": time(finding.found_s),
-        "cause": cleaned(&cause_in_words(&finding.cause)),
+        "cause": cause_in_words(&finding.cause),
         "symptoms": finding.symptoms.iter().map(symptom).collect::<Value>(),
         "more_symptoms": finding.n_more,
         "advice": finding.advice.iter().map(advice).collect::<Value>(),
@@ -133,7 +134,7 @@ pub fn cause_in_words(cause: &Cause) -> String {
                 .map(|(owner, cpus)| format!("{} {}", owner_in_words(owner), figure(*cpus)));
             let most = most.collect::<Vec<_>>().join(", ");
             let cpus = counted(u64::from(*cpus), "CPU");
-            let arrived = arrived.as_ref().map(|vm| format!("; VM {vm} has just arrived"));
+            let arrived = arrived.as_ref().map(|vm| format!("; VM {} has just arrived", clean(vm)));
             let arrived = arrived.unwrap_or_default();
             format!(
                 "{} CPUs are wanted, and the host has {cpus} (most: {most}){arrived}",
@@ -147,7 +148,7 @@ pub fn cause_in_words(cause: &Cause) -> String {
             let rate =
                 if 0.0 < *per_s { format!("{} more ", figure(*per_s)) } else { String::new() };
             let each = if 0.0 < *per_s { " per vCPU and second" } else { "" };
-            format!("{rate}VM exits{each} for {reason}{}", caused_by(functions))
+            format!("{rate}VM exits{each} for {}{}", clean(reason), caused_by(functions))
         }
         Cause::HaltPolling => "the host polls for the end of the guest's short halts".to_owned(),
         Cause::Function { code, is_lock, is_new, build } => {
@@ -157,21 +158,21 @@ pub fn cause_in_words(cause: &Cause) -> String {
                 (false, false) => "the guest spends more time in",
             };
             let build = build.as_ref().map(|(before, after)| {
-                format!("; its module changed from build {before} to {after}")
+                format!("; its module changed from build {} to {}", clean(before), clean(after))
             });
             format!("{what} {}{}", code_in_words(code), build.unwrap_or_default())
         }
         Cause::Process { process, is_new: true } => {
-            format!("the guest runs a new process, {process}")
+            format!("the guest runs a new process, {}", clean(process))
         }
         Cause::Process { process, .. } => {
-            format!("process {process} uses more of the guest's time")
+            format!("process {} uses more of the guest's time", clean(process))
         }
         Cause::Kernel { before, after } => {
-            format!("the host's kernel changed from {before} to {after}")
+            format!("the host's kernel changed from {} to {}", clean(before), clean(after))
         }
         Cause::Collection(counters) => {
-            let all = counters.iter().map(|(what, n)| format!("{what} {n}"));
+            let all = counters.iter().map(|(what, n)| format!("{} {n}", clean(what)));
             format!("samples are lost ({})", all.collect::<Vec<_>>().join(", "))
         }
         Cause::Silent => "no windows come from the host any more".to_owned(),
@@ -183,17 +184,17 @@ pub fn cause_in_words(cause: &Cause) -> String {
 #[must_use]
 pub fn action_in_words(action: &Action) -> String {
     match action {
-        Action::Pin(vm) => format!("pin VM {vm} to CPUs of its own"),
-        Action::Move(vm) => format!("move VM {vm} to another host"),
-        Action::RaiseWeight(vm) => format!("raise cpu.weight of VM {vm}"),
+        Action::Pin(vm) => format!("pin VM {} to CPUs of its own", clean(vm)),
+        Action::Move(vm) => format!("move VM {} to another host", clean(vm)),
+        Action::RaiseWeight(vm) => format!("raise cpu.weight of VM {}", clean(vm)),
         Action::Limit(owner) => {
             format!("limit {}, or keep it off the VMs' CPUs", owner_in_words(owner))
         }
         Action::LowerHaltPoll => "lower halt_poll_ns of kvm".to_owned(),
-        Action::RaiseQuota(vm) => format!("raise cpu.max of VM {vm}"),
+        Action::RaiseQuota(vm) => format!("raise cpu.max of VM {}", clean(vm)),
         Action::Fix(code) => format!("make {} cheaper", code_in_words(code)),
-        Action::AvoidExits(reason) => format!("have the guest exit less for {reason}"),
-        Action::CheckAgent(host) => format!("check the agent of {host}"),
+        Action::AvoidExits(reason) => format!("have the guest exit less for {}", clean(reason)),
+        Action::CheckAgent(host) => format!("check the agent of {}", clean(host)),
     }
 }
 
@@ -217,9 +218,9 @@ pub fn measure_in_words(measure: &Measure) -> String {
         Measure::StealOutside => "steal type 1".to_owned(),
         Measure::StealVmm => "steal type 2".to_owned(),
         Measure::HaltPolling => "halt polling".to_owned(),
-        Measure::Exits(reason) => format!("exits: {reason}"),
+        Measure::Exits(reason) => format!("exits: {}", clean(reason)),
         Measure::Function(code) => code_in_words(code),
-        Measure::Process(process) => format!("process {process}"),
+        Measure::Process(process) => format!("process {}", clean(process)),
         Measure::Useful => "useful".to_owned(),
     }
 }
@@ -234,18 +235,18 @@ fn level(measure: &Measure, value: f64) -> String {
 
 fn owner_in_words(owner: &Owner) -> String {
     match owner {
-        Owner::Vm(name) => format!("VM {name}"),
-        Owner::Process(name) => format!("host process {name}"),
-        Owner::KernelThread(name) => format!("kernel thread {name}"),
+        Owner::Vm(name) => format!("VM {}", clean(name)),
+        Owner::Process(name) => format!("host process {}", clean(name)),
+        Owner::KernelThread(name) => format!("kernel thread {}", clean(name)),
         owner @ (Owner::Idle | Owner::Unknown) => owner.name().to_owned(),
     }
 }
 
 fn code_in_words(code: &Code) -> String {
-    let Code { process, module, function } = code;
-    let module = short_module(module);
+    let (process, function) = (clean(&code.process), clean(&code.function));
+    let module = clean(short_module(&code.module));
     match (process.is_empty(), module.is_empty() || module == process) {
-        (true, true) => function.clone(),
+        (true, true) => function.into_owned(),
         (true, false) => format!("{function} ({module})"),
         (false, true) => format!("{function} of {process}"),
         (false, false) => format!("{function} ({module}) of {process}"),
@@ -253,7 +254,7 @@ fn code_in_words(code: &Code) -> String {
 }
 
 fn running(functions: &[(Code, f64)]) -> String {
-    let names: Vec<_> = functions.iter().map(|(code, _)| code.function.as_str()).collect();
+    let names: Vec<_> = functions.iter().map(|(code, _)| clean(&code.function)).collect();
     if names.is_empty() { String::new() } else { format!("; it ran {}", names.join(", ")) }
 }
 
@@ -264,8 +265,8 @@ fn caused_by(functions: &[(Code, f64)]) -> String {
 
 fn place(series: &SeriesName) -> String {
     match (&series.host, &series.vm) {
-        (Some(host), Some(vm)) => format!("{host}/{vm}"),
-        (Some(host), None) => host.clone(),
+        (Some(host), Some(vm)) => format!("{}/{}", clean(host), clean(vm)),
+        (Some(host), None) => cleaned(host),
         _ => "all VMs".to_owned(),
     }
 }
@@ -273,4 +274,86 @@ fn place(series: &SeriesName) -> String {
 fn time(s: u32) -> String {
     let time = DateTime::from_timestamp(i64::from(s), 0).unwrap_or_default();
     time.format("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+#[cfg(test)]
+mod test {
+    use detect::FindingId;
+
+    use super::*;
+    use crate::Width;
+
+    /// HTML, a terminal's escapes, a line that looks like advice, right-to-left marks.
+    const HOSTILE: &str = "<script>\u{1b}[2J\n  move VM db\u{202e}\u{2028}";
+
+    #[test]
+    fn names_of_guests_neither_act_nor_add_lines() {
+        let name = || HOSTILE.to_owned();
+        let code = || Code { process: name(), module: name(), function: name() };
+        let causes = [
+            Cause::Thief {
+                owner: Owner::Vm(name()),
+                part: 1.0,
+                functions: vec![(code(), 1.0)],
+                is_new: true,
+            },
+            Cause::Overcommitted {
+                wanted: 2.0,
+                cpus: 1,
+                owners: vec![(Owner::KernelThread(name()), 1.0)],
+                arrived: Some(name()),
+            },
+            Cause::Exits { reason: name(), per_s: 1.0, functions: vec![(code(), 1.0)] },
+            Cause::Function {
+                code: code(),
+                is_lock: false,
+                is_new: false,
+                build: Some((name(), name())),
+            },
+            Cause::Process { process: name(), is_new: false },
+            Cause::Process { process: name(), is_new: true },
+            Cause::Kernel { before: name(), after: name() },
+            Cause::Collection(vec![(name(), 1)]),
+        ];
+        let actions = [
+            Action::Pin(name()),
+            Action::Move(name()),
+            Action::RaiseWeight(name()),
+            Action::Limit(Owner::Process(name())),
+            Action::RaiseQuota(name()),
+            Action::Fix(code()),
+            Action::AvoidExits(name()),
+            Action::CheckAgent(name()),
+        ];
+        let measures =
+            [Measure::Exits(name()), Measure::Function(code()), Measure::Process(name())];
+        let symptom = |measure| Symptom {
+            series: SeriesName { host: Some(name()), vm: Some(name()), measure },
+            began_s: 1,
+            interval_s: (1, 1),
+            before: 0.0,
+            after: 1.0,
+            score: 1.0,
+            cpus: 1.0,
+            is_over: false,
+        };
+        for cause in causes {
+            let finding = Finding {
+                id: FindingId(1),
+                found_s: 1,
+                cause,
+                symptoms: measures.clone().map(symptom).into(),
+                n_more: 0,
+                advice: actions.clone().map(|action| Advice { action, cpus: 1.0 }).into(),
+            };
+            let report = findings(&[finding]);
+            let text = report.text(Width::Unlimited);
+            let lines = text.lines().filter(|line| line.trim_start().starts_with("move VM"));
+            assert_eq!(lines.count(), 1, "{text}");
+            for shown in [text, report.csv(), report.json.to_string()] {
+                let acts = |c: char| matches!(c, '\u{1b}' | '\u{202e}' | '\u{2028}');
+                assert!(!shown.contains(acts), "{shown}");
+            }
+        }
+    }
 }
