@@ -59,6 +59,17 @@ const STATES: [(State, &str); 12] = [
 ];
 
 impl State {
+    /// All of them.
+    pub fn all() -> impl Iterator<Item = Self> {
+        STATES.into_iter().map(|(state, _)| state)
+    }
+
+    /// Its name in the result table.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        STATES.iter().find(|(state, _)| *state == self).map_or("", |(_, name)| *name)
+    }
+
     pub(crate) fn from_name(name: &str) -> Self {
         let found = STATES.iter().find(|(_, known)| *known == name);
         found.map_or(Self::Unknown, |(state, _)| *state)

@@ -9,6 +9,9 @@
 //!           +--> perfetto  trace packets                 ui.perfetto.dev, trace_processor
 //! ```
 //!
+//! `Functions` are what result tables know: time of functions, without call stacks. `pprof` and `otlp` (OpenTelemetry's
+//! profiles, in development there) write them.
+//!
 //! `trace` does the same for traces of tasks, CPUs and disks, `bench` for results of the micro-benchmark.
 //!
 //! Design constraints: no IO besides the writer it is given, no clock, no `unsafe`; the same `Flow`
@@ -26,15 +29,18 @@ pub mod bench;
 pub mod firefox;
 pub mod folded;
 pub mod html;
+pub mod otlp;
 pub mod perfetto;
 pub mod pprof;
 pub mod trace;
 
 mod chart;
+mod functions;
 mod page;
 mod tree;
 
 pub use chart::Chart;
+pub use functions::{FunctionCost, Functions, GuestFunction};
 
 /// What a reader should know about a flow beside its samples; formats with a place for it show it.
 #[derive(Debug, Clone, Copy)]

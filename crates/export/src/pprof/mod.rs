@@ -5,6 +5,7 @@
 //! anywhere. Frames of VMs and processes are locations without a mapping. Who a sample belongs to is
 //! also in its labels (`vm`, `process`, `pid`, `thread`, `tid`, `cpu`), for `-tagfocus` and `-tagroot`.
 
+mod functions;
 pub mod proto;
 
 use std::collections::{BTreeMap, HashMap};
@@ -13,6 +14,8 @@ use std::io::{self, Write};
 use analysis::flow::{Flow, FlowModule, FlowThread, Frame};
 use prost::Message;
 use view::clean;
+
+pub use self::functions::{profile_of_functions, write_functions};
 
 use self::proto::{Function, Label, Line, Location, Mapping, Profile, Sample, ValueType};
 use crate::About;
@@ -23,7 +26,11 @@ use crate::tree::{Label as FrameLabel, Labels};
 /// # Errors
 /// Only the writer's.
 pub fn write(flow: &Flow, about: About<'_>, out: impl Write) -> io::Result<()> {
-    let bytes = profile(flow, about).encode_to_vec();
+    gzipped(&profile(flow, about), out)
+}
+
+fn gzipped(profile: &Profile, out: impl Write) -> io::Result<()> {
+    let bytes = profile.encode_to_vec();
     let mut gzip = flate2::write::GzEncoder::new(out, flate2::Compression::default());
     gzip.write_all(&bytes)?;
     gzip.finish()?.flush()

@@ -1,0 +1,215 @@
+//! OpenTelemetry's profiles, a signal in development: what a collector takes by OTLP over HTTP. A resource is a VM:
+//! `service.name` is the VM, `host.name` its host. A stack is a function and its process; values are corrected time.
+
+pub mod proto;
+
+use std::collections::{BTreeMap, HashMap};
+
+use prost::Message;
+use sha2::{Digest, Sha256};
+use view::clean;
+
+use self::proto::{
+    AnyValue, ExportProfilesServiceRequest, Function, InstrumentationScope, KeyValue,
+    KeyValueAndUnit, Line, Link, Location, Mapping, Profile, ProfilesDictionary, Resource,
+    ResourceProfiles, Sample, ScopeProfiles, Stack, Value, ValueType,
+};
+use crate::functions::{FunctionCost, Functions, GuestFunction};
+
+/// The request's bytes.
+#[must_use]
+pub fn encoded(functions: &Functions) -> Vec<u8> {
+    request(functions).encode_to_vec()
+}
+
+/// The functions as a request, a profile for each VM.
+#[must_use]
+pub fn request(functions: &Functions) -> ExportProfilesServiceRequest {
+    let mut tables = Tables::default();
+    let mut vms: BTreeMap<(&str, &str), Vec<Sample>> = BTreeMap::new();
+    for (function, cost) in &functions.costs {
+        let samples = vms.entry((&function.host, &function.vm)).or_default();
+        samples.push(tables.sample(function, cost));
+    }
+    let sample_type = ValueType {
+        type_strindex: tables.strings.index("cpu".to_owned()),
+        unit_strindex: tables.strings.index("nanoseconds".to_owned()),
+    };
+    let profile = |((host, vm), samples): ((&str, &str), Vec<Sample>)| {
+        let profile = Profile {
+            sample_type: Some(sample_type),
+            samples,
+            time_unix_nano: functions.start_unix_ns,
+            duration_nano: functions.length_ns,
+            profile_id: profile_id(host, vm, functions),
+        };
+        let version = env!("CARGO_PKG_VERSION").to_owned();
+        let scope = Some(InstrumentationScope { name: "vmscope".to_owned(), version });
+        ResourceProfiles {
+            resource: Some(Resource {
+                attributes: vec![attribute("service.name", vm), attribute("host.name", host)],
+            }),
+            scope_profiles: vec![ScopeProfiles { scope, profiles: vec![profile] }],
+        }
+    };
+    ExportProfilesServiceRequest {
+        resource_profiles: vms.into_iter().map(profile).collect(),
+        dictionary: Some(tables.finish()),
+    }
+}
+
+/// The same profile has the same, whoever sends it and however often.
+fn profile_id(host: &str, vm: &str, functions: &Functions) -> Vec<u8> {
+    let mut hash = Sha256::new();
+    for part in [host.as_bytes(), &[0], vm.as_bytes(), &[0], &functions.start_unix_ns.to_be_bytes()]
+    {
+        hash.update(part);
+    }
+    hash.finalize()[..16].to_vec()
+}
+
+fn attribute(key: &str, text: &str) -> KeyValue {
+    KeyValue { key: key.to_owned(), value: Some(text_value(text)) }
+}
+
+fn text_value(text: &str) -> AnyValue {
+    AnyValue { value: Some(Value::String(clean(text).into_owned())) }
+}
+
+/// Entries, each once; the first is the empty one.
+#[derive(Debug)]
+struct Table<K> {
+    index: HashMap<K, i32>,
+    all: Vec<K>,
+}
+
+impl<K: Default> Default for Table<K> {
+    fn default() -> Self {
+        Self { index: HashMap::new(), all: vec![K::default()] }
+    }
+}
+
+impl<K: Clone + Eq + std::hash::Hash> Table<K> {
+    fn index(&mut self, key: K) -> i32 {
+        let next = i32::try_from(self.all.len()).unwrap_or(0);
+        *self.index.entry(key.clone()).or_insert_with(|| {
+            self.all.push(key);
+            next
+        })
+    }
+}
+
+/// The dictionary in the making.
+#[derive(Debug, Default)]
+struct Tables {
+    strings: Table<String>,
+    /// By path.
+    mappings: Table<i32>,
+    /// By name.
+    functions: Table<i32>,
+    /// By mapping and function.
+    locations: Table<(i32, i32)>,
+    stacks: Table<Vec<i32>>,
+    /// By key.
+    attributes: Table<(i32, Option<Value>)>,
+}
+
+impl Tables {
+    fn sample(&mut self, function: &GuestFunction, cost: &FunctionCost) -> Sample {
+        let mapping = match function.module.as_str() {
+            "" => 0,
+            module => {
+                let path = self.text(module);
+                self.mappings.index(path)
+            }
+        };
+        let frames = [(mapping, function.frame()), (0, function.process_frame())];
+        let locations = frames.map(|(mapping, name)| {
+            let name = self.text(name);
+            let function = self.functions.index(name);
+            self.locations.index((mapping, function))
+        });
+        let mut attribute_indices = Vec::new();
+        if !function.process.is_empty() {
+            let name = Value::String(clean(&function.process).into_owned());
+            attribute_indices.push(self.attribute("process.executable.name", name));
+        }
+        if let Some(pid) = function.pid {
+            attribute_indices.push(self.attribute("process.pid", Value::Int(pid.into())));
+        }
+        Sample {
+            stack_index: self.stacks.index(locations.to_vec()),
+            attribute_indices,
+            values: vec![i64::try_from(cost.corrected_ns).unwrap_or(i64::MAX)],
+        }
+    }
+
+    fn text(&mut self, text: &str) -> i32 {
+        self.strings.index(clean(text).into_owned())
+    }
+
+    fn attribute(&mut self, key: &str, value: Value) -> i32 {
+        let key = self.strings.index(key.to_owned());
+        self.attributes.index((key, Some(value)))
+    }
+
+    fn finish(self) -> ProfilesDictionary {
+        let mapping = |filename_strindex| Mapping { filename_strindex };
+        let function = |name_strindex| Function { name_strindex };
+        let location = |(mapping_index, function_index)| Location {
+            mapping_index,
+            // The empty one has no line.
+            lines: (function_index != 0).then_some(Line { function_index }).into_iter().collect(),
+        };
+        let attribute = |(key_strindex, value): (i32, Option<Value>)| KeyValueAndUnit {
+            key_strindex,
+            value: value.map(|value| AnyValue { value: Some(value) }),
+        };
+        ProfilesDictionary {
+            mapping_table: self.mappings.all.into_iter().map(mapping).collect(),
+            location_table: self.locations.all.into_iter().map(location).collect(),
+            function_table: self.functions.all.into_iter().map(function).collect(),
+            link_table: vec![Link {}],
+            string_table: self.strings.all,
+            attribute_table: self.attributes.all.into_iter().map(attribute).collect(),
+            stack_table: self
+                .stacks
+                .all
+                .into_iter()
+                .map(|location_indices| Stack { location_indices })
+                .collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn tables_begin_with_the_empty_entry_and_hold_each_once() {
+        let request = request(&crate::functions::test::functions());
+        let tables = request.dictionary.as_ref().unwrap();
+        assert_eq!(tables.string_table[0], "");
+        assert_eq!(tables.location_table[0], Location::default());
+        assert_eq!(tables.attribute_table[0], KeyValueAndUnit::default());
+        // Two functions and a process; the empty one.
+        assert_eq!(tables.function_table.len(), 4);
+        assert_eq!((tables.mapping_table.len(), tables.stack_table.len()), (2, 3));
+        assert_eq!(tables.attribute_table.len(), 3);
+        let profiles = &request.resource_profiles[0].scope_profiles[0].profiles;
+        let values: Vec<_> = profiles[0].samples.iter().map(|sample| sample.values[0]).collect();
+        assert_eq!(values.iter().sum::<i64>(), 3_000_000);
+        let text = |index: i32| tables.string_table[usize::try_from(index).unwrap()].as_str();
+        let at = |index: i32| usize::try_from(index).unwrap();
+        let main = profiles[0].samples.iter().find(|sample| sample.values == [2_500_000]).unwrap();
+        let stack = &tables.stack_table[at(main.stack_index)].location_indices;
+        let names = stack.iter().map(|location| {
+            let line = tables.location_table[at(*location)].lines[0];
+            text(tables.function_table[at(line.function_index)].name_strindex)
+        });
+        assert_eq!(names.collect::<Vec<_>>(), ["main", "mysqld"]);
+        assert!(tables.string_table.iter().all(|text| !text.chars().any(model::is_unsafe)));
+        assert_eq!(profiles[0].profile_id.len(), 16);
+    }
+}
