@@ -212,7 +212,7 @@ fn the_api_is_described() {
     let paths = told["paths"].as_object().unwrap().values();
     let operations = paths.flat_map(|path| path.as_object().unwrap().values());
     let with_body: Vec<_> = operations.filter(|of| of["requestBody"].is_object()).collect();
-    assert_eq!(with_body.len(), 5);
+    assert_eq!(with_body.len(), 7);
     for operation in with_body {
         for status in ["408", "413"] {
             assert!(operation["responses"][status].is_object(), "{operation}");

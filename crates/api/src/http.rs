@@ -6,13 +6,14 @@ use utoipa::ToSchema;
 
 mod convert;
 mod finding;
+mod handled;
 
 pub use finding::{
     FindingAction, FindingAdvice, FindingBuild, FindingCause, FindingChange, FindingCode,
     FindingCounter, FindingDemand, FindingEntry, FindingFunction, FindingList, FindingMeasure,
     FindingOwner, FindingState, TimeRange,
 };
-
+pub use handled::{AcknowledgeRequest, Acknowledgement, SilenceEntry, SilenceRequest};
 /// What somebody with a token may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
@@ -21,7 +22,7 @@ pub enum Role {
     Agent,
     /// Ask for everything that was recorded.
     Read,
-    /// That, and give and take tokens.
+    /// That, give and take tokens, acknowledge and silence findings.
     Admin,
 }
 

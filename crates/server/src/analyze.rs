@@ -274,6 +274,7 @@ impl Server {
         }
         if created == Created::Now {
             self.watch.news.notify_one();
+            self.queue_profile(window);
             self.metrics.windows_analyzed.inc();
             self.metrics.analysis_seconds.observe(began.elapsed().as_secs_f64());
             let facts = &outcome.facts;

@@ -73,14 +73,19 @@ impl Auth {
         }
     }
 
-    /// What somebody with this token may do. The token is found by its hash, so the time that this takes tells nothing.
+    /// What somebody with this token may do.
     pub(crate) async fn role(&self, token: &str) -> Result<Role, Denied> {
+        Ok(self.user(token).await?.role)
+    }
+
+    /// Whose token this is. It is found by its hash, so the time that this takes tells nothing.
+    pub(crate) async fn user(&self, token: &str) -> Result<TokenEntry, Denied> {
         let id = hash(token);
         let entry = self.look_up(&token_path(&id)).await?.ok_or(Denied::Unknown)?;
         let entry: TokenEntry = parse(&entry)?;
         match entry.expires_unix_s {
             Some(end) if end <= unix_s() => Err(Denied::Unknown),
-            _ => Ok(entry.role),
+            _ => Ok(entry),
         }
     }
 

@@ -8,6 +8,9 @@ use axum::http::HeaderName;
 use axum::http::header::AUTHORIZATION;
 use recording::window::MAX_WINDOW_BYTES;
 use serde::Deserialize;
+use url::Url;
+
+use crate::destination::Destination;
 
 /// What the server is told, in TOML. Every key may be absent.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -41,7 +44,20 @@ pub struct Config {
     pub query: QueryLimits,
     /// A proxy that says who asks. Absent: nobody is believed.
     pub proxy: Option<Proxy>,
+    /// The server's address for users, in links to it.
+    pub public_url: Option<String>,
+    /// Alertmanagers that get findings.
+    pub alertmanager: Vec<Destination>,
+    /// Webhooks that get findings.
+    pub webhook: Vec<Destination>,
+    /// OpenTelemetry collectors that get profiles.
+    pub otlp: Vec<Destination>,
+    /// VMs that have metrics of their own.
+    pub metrics_vms: usize,
 }
+
+/// Destinations of one kind.
+const MOST_DESTINATIONS: usize = 8;
 
 /// Days after which results have longer time slices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -124,6 +140,11 @@ impl Default for Config {
             roll_up: RollUp::default(),
             query: QueryLimits::default(),
             proxy: None,
+            public_url: None,
+            alertmanager: Vec::new(),
+            webhook: Vec::new(),
+            otlp: Vec::new(),
+            metrics_vms: 2000,
         }
     }
 }
@@ -189,6 +210,22 @@ impl Config {
                 ensure!(is_header, "proxy: {name:?} can't be a header of its own");
             }
         }
+        if let Some(url) = &self.public_url {
+            let is_web = Url::parse(url).is_ok_and(|url| ["http", "https"].contains(&url.scheme()));
+            ensure!(is_web, "public_url: {url:?} is not a web address");
+        }
+        in_range("metrics_vms", self.metrics_vms as u64, 0, 100_000)?;
+        for (key, destinations) in
+            [("alertmanager", &self.alertmanager), ("webhook", &self.webhook), ("otlp", &self.otlp)]
+        {
+            ensure!(destinations.len() <= MOST_DESTINATIONS, "{key}: at most {MOST_DESTINATIONS}");
+            for destination in destinations {
+                destination.check().with_context(|| format!("{key}: {}", destination.url))?;
+            }
+        }
+        let has_secret = |destination: &Destination| destination.secret_file.is_some();
+        let mut unsigned = self.alertmanager.iter().chain(&self.otlp);
+        ensure!(!unsigned.any(has_secret), "secret_file is for webhooks");
         Ok(())
     }
 }
@@ -209,7 +246,7 @@ mod test {
         let all: String =
             file.lines().map(|line| line.trim_start_matches('#').to_owned() + "\n").collect();
         let keys = all.lines().filter(|line| line.contains(" = ")).count();
-        assert_eq!(keys, 23, "a key is missing in deploy/server.toml");
+        assert_eq!(keys, 31, "a key is missing in deploy/server.toml");
     }
 
     #[test]
@@ -232,5 +269,12 @@ mod test {
         check(&proxy("['localhost']", "u"), "invalid IP address");
         check(&proxy("['::1']", "a b"), "can't be a header");
         check(&proxy("['::1']", "Authorization"), "can't be a header");
+        check("public_url = 'fleet'", "public_url: \"fleet\" is not a web address");
+        check("[[alertmanager]]\nurl = 'am:9093'", "alertmanager: am:9093: not a web address");
+        check("[[alertmanager]]\nurl = 'http://am'\nsecret_file = 'a'", "is for webhooks");
+        check("[[otlp]]\nurl = 'http://am'\nsecret_file = 'a'", "is for webhooks");
+        check("metrics_vms = 100001", "metrics_vms must be from 0");
+        check("[[webhook]]\nurl = 'http://am'\ntoken = 'a'", "unknown field `token`");
+        check(&"[[webhook]]\nurl = 'http://am'\n".repeat(9), "webhook: at most 8");
     }
 }

@@ -15,9 +15,10 @@ use bytes::Bytes;
 use chrono::{NaiveDate, Utc};
 use object_store::path::Path;
 
-use crate::names::{CLOCK, FAILED, RAW, REFUSED, RESULTS, day_of_prefix};
+use crate::auth::unix_s;
+use crate::names::{CLOCK, FAILED, RAW, REFUSED, RESULTS, TOLD, day_of_prefix};
 use crate::results::LAST;
-use crate::{Server, log, refused};
+use crate::{Server, alerts, log, refused};
 
 const EXPIRE_EVERY: Duration = Duration::from_secs(3600);
 /// Days by which a clock may differ from what is known.
@@ -97,6 +98,8 @@ impl Server {
         }
         removed += self.store.remove_old(query::packs::LISTS, today, results).await?;
         removed += self.store.remove_old(REFUSED, today, refused::DAYS).await?;
+        removed += self.store.remove_old(TOLD, today, alerts::TOLD_DAYS).await?;
+        removed += self.handled.expire(unix_s()).await?;
         self.metrics.objects_expired.inc_by(removed);
         self.mark(today).await
     }

@@ -11,20 +11,26 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::cast_possible_truncation))]
 
+mod alerts;
 mod analyze;
 mod auth;
 mod by_hand;
 mod compact;
 mod config;
+mod destination;
 mod expire;
+mod handled;
 mod http;
 mod metrics;
 mod names;
+mod profiles;
 mod receive;
+
 mod refused;
 mod results;
 mod store;
 mod tls;
+mod totals;
 mod watch;
 mod worker;
 
@@ -46,6 +52,7 @@ use tokio::sync::Semaphore;
 pub use api::http::Role;
 pub use by_hand::{analyze, left, make_token, objects};
 pub use config::{Config, Proxy, QueryLimits, RollUp};
+pub use destination::Destination;
 pub use http::description;
 pub use names::StoredWindow;
 pub use query::Scope;
@@ -54,6 +61,7 @@ pub use worker::serve as serve_worker;
 use analyze::Queue;
 use auth::Auth;
 use expire::Doubt;
+use handled::Handled;
 use metrics::Metrics;
 use receive::Receiver;
 use refused::Refused;
@@ -85,7 +93,10 @@ struct Server {
     doubt: Doubt,
     engine: Engine,
     watch: Watch,
+    handled: Handled,
+    profiles: profiles::Queues,
     metrics: Metrics,
+    started: chrono::DateTime<chrono::Utc>,
 }
 
 impl Server {
@@ -111,7 +122,10 @@ impl Server {
             doubt: Doubt::default(),
             engine: Engine::new(store.objects(), limits)?,
             watch: Watch::default(),
+            handled: Handled::new(store.clone()),
+            profiles: profiles::Queues::new(),
             metrics: Metrics::new(),
+            started: chrono::Utc::now(),
             receiver,
             store,
             config,
@@ -168,7 +182,7 @@ pub fn run(config: Config) -> Result<()> {
             log(NO_LANDLOCK);
         }
         log(&format!("certificate authority SHA-256 {}", server.identity.fingerprint));
-        let tasks = start(&server, tls.clone());
+        let tasks = start(&server, tls.clone())?;
         // Whoever reads that it listens may tell it to stop.
         let stop = [signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?];
         log(&format!("listening on https://{}", listener.local_addr()?));
@@ -191,7 +205,7 @@ fn runtime() -> Result<tokio::runtime::Runtime> {
     builder.enable_all().build().context("failed to start threads")
 }
 
-fn start(server: &Arc<Server>, tls: RustlsConfig) -> Vec<tokio::task::JoinHandle<()>> {
+fn start(server: &Arc<Server>, tls: RustlsConfig) -> Result<Vec<tokio::task::JoinHandle<()>>> {
     let mut tasks = vec![
         tokio::spawn(Arc::clone(server).search_for_ever()),
         tokio::spawn(Arc::clone(server).expire_for_ever()),
@@ -199,9 +213,11 @@ fn start(server: &Arc<Server>, tls: RustlsConfig) -> Vec<tokio::task::JoinHandle
         tokio::spawn(Arc::clone(server).watch_for_ever()),
         tokio::spawn(Arc::clone(server).renew_for_ever(tls)),
     ];
+    tasks.extend(alerts::start(server)?);
+    tasks.extend(profiles::start(server)?);
     let workers = (0..server.n_workers()).map(|_| Arc::clone(server).analyze_for_ever());
     tasks.extend(workers.map(tokio::spawn));
-    tasks
+    Ok(tasks)
 }
 
 async fn serve(

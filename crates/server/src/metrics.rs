@@ -16,6 +16,13 @@ pub(crate) struct Reason {
     reason: &'static str,
 }
 
+/// What became of a message.
+#[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub(crate) struct Message {
+    to: &'static str,
+    outcome: &'static str,
+}
+
 /// Everything that is counted.
 pub(crate) struct Metrics {
     registry: Registry,
@@ -37,6 +44,7 @@ pub(crate) struct Metrics {
     pub(crate) findings_open: Gauge,
     /// Windows with results that detection could not read.
     pub(crate) unwatched: Counter,
+    messages: Family<Message, Counter>,
     pub(crate) receiving: Gauge,
 }
 
@@ -61,6 +69,7 @@ impl Metrics {
             packs: Counter::default(),
             findings_open: Gauge::default(),
             unwatched: Counter::default(),
+            messages: Family::default(),
             receiving: Gauge::default(),
             registry: Registry::default(),
         };
@@ -97,6 +106,8 @@ impl Metrics {
         registry.register("findings_open", "Findings that are open", m.findings_open.clone());
         let help = "Windows whose results detection could not read";
         registry.register("windows_unwatched", help, m.unwatched.clone());
+        let help = "Messages to Alertmanagers, webhooks and OpenTelemetry collectors, by what became of them";
+        registry.register("messages", help, m.messages.clone());
         registry.register("receiving", "Windows being received", m.receiving.clone());
         Self { registry, ..metrics }
     }
@@ -113,6 +124,18 @@ impl Metrics {
         self.denied.get_or_create(&Reason { reason }).inc();
     }
 
+    /// There will be messages: rates of counters begin at 0.
+    pub(crate) fn sends_to(&self, to: &'static str) {
+        for outcome in ["sent", "failed", "refused", "dropped"] {
+            drop(self.messages.get_or_create(&Message { to, outcome }));
+        }
+    }
+
+    /// `outcome`: `sent`, `failed` (it is tried again), `refused` (it is not), `dropped` (a profile is given up).
+    pub(crate) fn message(&self, to: &'static str, outcome: &'static str) {
+        self.messages.get_or_create(&Message { to, outcome }).inc();
+    }
+
     /// In Prometheus' text format.
     pub(crate) fn text(&self) -> Result<String, fmt::Error> {
         let mut text = String::new();
@@ -122,7 +145,7 @@ impl Metrics {
 }
 
 /// OpenMetrics' text in the older format, which all tools read: what is said of a counter has its whole name.
-fn plain(text: &str) -> String {
+pub(crate) fn plain(text: &str) -> String {
     let is_counter = |name: &str| {
         text.lines().any(|line| {
             line.strip_prefix("# TYPE ").and_then(|l| l.strip_suffix(" counter")) == Some(name)

@@ -16,6 +16,10 @@ pub(crate) const REFUSED: &str = "refused/v1";
 pub(crate) const FAILED: &str = "failed/v1";
 /// The last day whose clock was believed.
 pub(crate) const CLOCK: &str = "clock/v1";
+/// What operators said about findings.
+pub(crate) const HANDLED: &str = "handled/v1";
+/// What webhooks were told.
+pub(crate) const TOLD: &str = "told/v1";
 /// Who may do what.
 pub(crate) const AUTH: &str = "auth";
 /// Hosts' tokens.

@@ -4,17 +4,18 @@
 //! see the same results and come to the same findings.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use catch_panic::catch_panic;
 use chrono::{DateTime, Days, NaiveDate, TimeDelta, Utc};
-use detect::{Change, Detector, Finding, FindingId, Summary};
-use tokio::sync::Notify;
+use detect::{Change, Detector, Finding, FindingId, Summary, Symptom};
+use model::Results;
+use tokio::sync::{Notify, watch};
 
 use crate::names::{DayWindow, FAILED, RAW, RESULTS};
 use crate::results::{LAST, tables};
+use crate::totals::Totals;
 use crate::{Server, log};
 
 /// Results of other servers are found that late, too.
@@ -42,6 +43,8 @@ pub(crate) struct Watch {
     state: Mutex<State>,
     /// This server made results.
     pub(crate) news: Notify,
+    /// Grows when findings changed; 0: what came before this server's start is not looked at yet.
+    pub(crate) changes: watch::Sender<u64>,
 }
 
 #[derive(Debug, Default)]
@@ -49,12 +52,16 @@ struct State {
     detector: Detector,
     findings: BTreeMap<FindingId, Found>,
     windows: u64,
+    totals: Totals,
+    is_changed: bool,
 }
 
 /// A finding, and what became of it.
 #[derive(Debug, Clone)]
 pub(crate) struct Found {
     pub(crate) finding: Finding,
+    /// What it was opened for, which stays when others join: alerts are named by it.
+    pub(crate) first: Symptom,
     /// It is over since then, s since 1970.
     pub(crate) over_s: Option<u64>,
 }
@@ -65,6 +72,21 @@ impl Watch {
         let state = self.lock();
         let late = state.detector.left_out().late;
         (state.findings.values().cloned().collect(), state.windows, late)
+    }
+
+    /// What VMs and hosts did.
+    pub(crate) fn totals(&self) -> Totals {
+        self.lock().totals.clone()
+    }
+
+    /// Adds a window to that.
+    fn add(&self, summary: &Summary, most_vms: usize) {
+        self.lock().totals.take(summary, crate::auth::unix_s(), most_vms);
+    }
+
+    /// A finding.
+    pub(crate) fn finding(&self, id: FindingId) -> Option<Found> {
+        self.lock().findings.get(&id).cloned()
     }
 
     /// How many are open.
@@ -90,6 +112,23 @@ impl Watch {
         state.apply(changes, now_s);
     }
 
+    /// Has alerts sent again: what is said about findings changed.
+    pub(crate) fn tell_again(&self) {
+        self.changes.send_if_modified(|n| {
+            let is_ready = 0 < *n;
+            *n += u64::from(is_ready);
+            is_ready
+        });
+    }
+
+    /// Tells who waits for changes that all windows so far are taken.
+    fn tell(&self) {
+        let is_changed = std::mem::take(&mut self.lock().is_changed);
+        if is_changed || *self.changes.borrow() == 0 {
+            self.changes.send_modify(|n| *n += 1);
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -97,10 +136,15 @@ impl Watch {
 
 impl State {
     fn apply(&mut self, changes: Vec<Change>, now_s: u64) {
+        self.is_changed |= !changes.is_empty();
         for change in changes {
             match change {
                 Change::Opened(finding) | Change::Updated(finding) => {
-                    self.findings.insert(finding.id, Found { finding, over_s: None });
+                    let known = self.findings.get(&finding.id).map(|found| found.first.clone());
+                    let Some(first) = known.or_else(|| finding.symptoms.first().cloned()) else {
+                        continue;
+                    };
+                    self.findings.insert(finding.id, Found { finding, first, over_s: None });
                 }
                 Change::Resolved(id) => {
                     if let Some(found) = self.findings.get_mut(&id) {
@@ -121,7 +165,7 @@ impl State {
 
 /// Why a window's results were not looked at.
 #[derive(Debug, thiserror::Error)]
-enum WatchError {
+pub(crate) enum WatchError {
     #[error("the store failed: {0}")]
     Store(#[from] object_store::Error),
     #[error("{0}")]
@@ -143,8 +187,11 @@ impl Server {
             if let Err(error) = self.look(&mut seen).await {
                 self.metrics.store_error("watch");
                 log(&format!("the search for new results failed: {error}"));
-            } else if PATIENCE < began.elapsed() && self.queue.len() <= self.n_workers() {
-                self.watch.tick(crate::auth::unix_s());
+            } else {
+                if PATIENCE < began.elapsed() && self.queue.len() <= self.n_workers() {
+                    self.watch.tick(crate::auth::unix_s());
+                }
+                self.watch.tell();
             }
             tokio::time::sleep((looked.elapsed() * PART).clamp(SHORTEST_PAUSE, LOOK_EVERY)).await;
             let _ = tokio::time::timeout(LOOK_EVERY, self.watch.news.notified()).await;
@@ -177,6 +224,9 @@ impl Server {
         for (came, window) in in_order(new, &waiting) {
             match self.summary(&window).await {
                 Ok(Some(summary)) => {
+                    if self.started <= came {
+                        self.watch.add(&summary, self.config.metrics_vms);
+                    }
                     if !self.watch.take(summary, seconds(came)) {
                         self.metrics.unwatched.inc();
                         log(&format!("detection failed over {} and begins anew", window.id));
@@ -214,6 +264,18 @@ impl Server {
 
     /// A window's results, summed up; `None`: they are not there any more.
     async fn summary(&self, window: &DayWindow) -> Result<Option<Summary>, WatchError> {
+        let Some(results) = self.results(window).await? else { return Ok(None) };
+        let none = || WatchError::Results("the table hosts is empty".to_owned());
+        let summary = Summary::from_results(&results).ok_or_else(none)?;
+        // A worker that a hostile window took over could name another host.
+        if summary.host != window.id.host.as_str() {
+            return Err(WatchError::Results("they are of another host".to_owned()));
+        }
+        Ok(Some(summary))
+    }
+
+    /// A window's results; `None`: they are not there any more.
+    pub(crate) async fn results(&self, window: &DayWindow) -> Result<Option<Results>, WatchError> {
         let folder = tempfile::tempdir_in(&self.receiver.spool)?;
         for (table, file) in tables() {
             let path = window.result(table);
@@ -227,13 +289,10 @@ impl Server {
             let Some(content) = self.store.get(&path).await? else { return Ok(None) };
             std::fs::write(folder.path().join(file), content)?;
         }
-        let read = tokio::task::spawn_blocking(move || summed_up(folder.path())).await;
-        let summary = read.map_err(|error| WatchError::Results(error.to_string()))??;
-        // A worker that a hostile window took over could name another host.
-        if summary.host != window.id.host.as_str() {
-            return Err(WatchError::Results("they are of another host".to_owned()));
-        }
-        Ok(Some(summary))
+        let read =
+            tokio::task::spawn_blocking(move || recording::results::read(folder.path())).await;
+        let failed = |error: &dyn std::fmt::Display| WatchError::Results(error.to_string());
+        Ok(Some(read.map_err(|error| failed(&error))?.map_err(|error| failed(&error))?))
     }
 }
 
@@ -270,13 +329,6 @@ fn in_order(mut new: Vec<Arrived>, waiting: &[Arrived]) -> Vec<Arrived> {
     ordered
 }
 
-fn summed_up(folder: &Path) -> Result<Summary, WatchError> {
-    let results = recording::results::read(folder);
-    let results = results.map_err(|error| WatchError::Results(error.to_string()))?;
-    let none = || WatchError::Results("the table hosts is empty".to_owned());
-    Summary::from_results(&results).ok_or_else(none)
-}
-
 fn seconds(time: DateTime<Utc>) -> u64 {
     u64::try_from(time.timestamp()).unwrap_or(0)
 }
@@ -309,6 +361,20 @@ mod test {
         assert_eq!(in_order(listed.into(), &waiting), [first, other]);
     }
 
+    fn symptom() -> Symptom {
+        let measure = detect::Measure::StealOutside;
+        Symptom {
+            series: detect::SeriesName { host: None, vm: None, measure },
+            began_s: 1,
+            interval_s: (1, 1),
+            before: 0.0,
+            after: 0.2,
+            score: 1.0,
+            cpus: 1.0,
+            is_over: false,
+        }
+    }
+
     #[test]
     fn findings_that_are_over_are_forgotten_in_time() {
         let mut state = State::default();
@@ -316,7 +382,7 @@ mod test {
             id: FindingId(id),
             found_s: 1,
             cause: detect::Cause::Unknown,
-            symptoms: Vec::new(),
+            symptoms: vec![symptom()],
             n_more: 0,
             advice: Vec::new(),
         };

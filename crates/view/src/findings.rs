@@ -225,6 +225,15 @@ pub fn measure_in_words(measure: &Measure) -> String {
     }
 }
 
+/// What changed, where, and by how much, in a line.
+#[must_use]
+pub fn symptom_in_words(symptom: &Symptom) -> String {
+    let Symptom { series, before, after, .. } = symptom;
+    let level = |value| level(&series.measure, value);
+    let (place, what) = (place(series), measure_in_words(&series.measure));
+    format!("{place}: {what} changed from {} to {}", level(*before), level(*after))
+}
+
 fn level(measure: &Measure, value: f64) -> String {
     match measure {
         Measure::Exits(_) => format!("{}/s", figure(value)),

@@ -41,7 +41,7 @@ pub use agreement::agreement;
 pub use answer::{QueryAnswer, query_answer};
 pub use correct::{CorrectQuery, TakenExceedsRun, correct, correct_all};
 pub use exits::{ExitsBy, exits};
-pub use findings::{action_in_words, cause_in_words, findings, measure_in_words};
+pub use findings::{action_in_words, cause_in_words, findings, measure_in_words, symptom_in_words};
 pub use fleet::{Capacity, ReplayFigures, capacity, found, replay};
 pub use profile::profile;
 pub use recording::{dropped, missed};

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, unused_imports)]
 
+pub(crate) mod outside;
 #[path = "../../../../crates/recording/tests/common/mod.rs"]
 pub(crate) mod recordings;
 
@@ -15,7 +16,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant, SystemTime};
 
 use model::{BootId, HostNs};
-use recording::window::{WindowId, pack};
+use recording::window::{HostName, Template, WindowId, pack};
 use serde_json::{Value, json};
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 use ureq::{Agent, SendBody};
@@ -331,9 +332,38 @@ pub(crate) fn window_at(
     start_unix_ns: u64,
     change: impl FnOnce(&Path),
 ) -> Window {
+    window_of(recordings::small(), host, start_s, start_unix_ns, change)
+}
+
+/// A window whose VMs, processes and functions have names that a hostile guest could choose.
+pub(crate) fn hostile_window(host: &str, start_s: u64) -> Window {
+    const EVIL: &str = "<img src=x onerror=alert(1)>\u{1b}[31m\u{202e}gpj.exe\u{200b}'\"\\{}\r\n";
+    let (header, mut tables, cpus) = recordings::small();
+    let long = EVIL.repeat(200);
+    for (number, vm) in tables.vms.iter_mut().enumerate() {
+        vm.name = format!("{number}{EVIL}");
+    }
+    for image in &mut tables.images {
+        image.name = EVIL.to_owned();
+    }
+    for module in &mut tables.modules {
+        module.path = format!("/{EVIL}");
+    }
+    for symbol in &mut tables.symbols {
+        symbol.name = model::SymbolName::Function(long.clone());
+    }
+    window_of((header, tables, cpus), host, start_s, now_ns() - 60 * NS, |_| {})
+}
+
+fn window_of(
+    (mut header, tables, cpus): (model::Header, model::Tables, Vec<Vec<model::Sample>>),
+    host: &str,
+    start_s: u64,
+    start_unix_ns: u64,
+    change: impl FnOnce(&Path),
+) -> Window {
     let dir = tempfile::tempdir().unwrap();
     let folder = dir.path().join("window");
-    let (mut header, tables, cpus) = recordings::small();
     let (begin, length) = (header.start, header.end.since(header.start));
     header.hostname = host.to_owned();
     header.boot = Some(BOOT.parse().unwrap());
@@ -353,4 +383,18 @@ pub(crate) fn window_at(
     pack(&folder, &file).unwrap();
     let id = format!("{host}/{BOOT}/{:020}", start_s * NS).parse().unwrap();
     Window { id, bytes: fs::read(file).unwrap() }
+}
+
+/// The window of a real recording in which two VMs compete for the CPUs of a host, as one of the host's boots of this number.
+pub(crate) fn replayed(host: &str, number: u64, start_unix_ns: u64) -> Window {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../ui/tests/recording");
+    let template = Template::new(&folder, &dir.path().join("packed")).unwrap();
+    let boot: BootId = format!("{:032x}", number + 1).parse().unwrap();
+    let name: HostName = host.parse().unwrap();
+    let mut bytes = Vec::new();
+    let mut window = template.window(&name, boot, start_unix_ns).unwrap();
+    window.content.read_to_end(&mut bytes).unwrap();
+    let start = template.header().start.0;
+    Window { id: format!("{host}/{boot}/{start:020}").parse().unwrap(), bytes }
 }

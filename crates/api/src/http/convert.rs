@@ -299,6 +299,8 @@ mod test {
                 state: crate::http::FindingState::Over,
                 found_unix_s: finding.found_s.into(),
                 over_unix_s: Some(11_000),
+                acknowledged: None,
+                silenced: None,
                 places: vec!["kvm1".into()],
                 summary: String::new(),
                 text: String::new(),

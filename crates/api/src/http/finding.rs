@@ -6,6 +6,8 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::handled::{Acknowledgement, SilenceEntry};
+
 /// Whether what was found is still so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
@@ -28,6 +30,12 @@ pub struct FindingEntry {
     /// Since when it is over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub over_unix_s: Option<u64>,
+    /// Who looks after it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub acknowledged: Option<Acknowledgement>,
+    /// Why it is not sent; the silence that lasts longest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub silenced: Option<SilenceEntry>,
     /// What it concerns: `HOST` or `HOST/VM`; at most eight. `changes` has the names one by one.
     pub places: Vec<String>,
     /// The cause as a sentence without its full stop.

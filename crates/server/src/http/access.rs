@@ -98,7 +98,7 @@ pub(super) async fn delete_host(
     deleted(server.auth.delete_host(&host).await?)
 }
 
-fn deleted(there_was_one: bool) -> Reply<StatusCode> {
+pub(super) fn deleted(there_was_one: bool) -> Reply<StatusCode> {
     match there_was_one {
         true => Ok(StatusCode::NO_CONTENT),
         false => Err(ApiError::new(StatusCode::NOT_FOUND, "there is none")),

@@ -7,13 +7,16 @@ use api::http::{
 };
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
-use axum::extract::{Query, State};
+use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
 use detect::{Advice, Symptom};
 use serde::Deserialize;
 use utoipa::IntoParams;
 use view::Width;
 
-use super::{Reader, Reply, Shared};
+use super::{ApiError, Reader, Reply, Shared};
+use crate::auth::unix_s;
+use crate::handled::{Said, finding_id};
 use crate::watch::Found;
 
 /// Which findings.
@@ -62,7 +65,33 @@ pub(super) async fn list_findings(
     let (mut found, windows, late) = server.watch.findings();
     found.retain(|found| which.has(found));
     found.sort_by_key(|found| std::cmp::Reverse((found.finding.found_s, found.finding.id)));
-    Ok(Json(FindingList { findings: found.iter().map(entry).collect(), windows, late }))
+    let (said, now_s) = (server.handled.said().await?, unix_s());
+    let findings = found.iter().map(|found| entry(found, &said, now_s)).collect();
+    Ok(Json(FindingList { findings, windows, late }))
+}
+
+/// A finding.
+#[utoipa::path(get, path = "/v1/findings/{id}", params(
+    ("id" = String, Path, pattern = "^[0-9a-f]{16}$"),
+), responses(
+    (status = 200, body = FindingEntry), (status = 401, body = ErrorReply),
+    (status = 403, body = ErrorReply),
+    (status = 404, body = ErrorReply, description = "there is none, or it is forgotten"),
+    (status = 503, body = ErrorReply),
+))]
+pub(super) async fn get_finding(
+    State(server): Shared,
+    _: Reader,
+    Path(id): Path<String>,
+) -> Reply<Json<FindingEntry>> {
+    let (said, now_s) = (server.handled.said().await?, unix_s());
+    Ok(Json(entry(&known(&server, &id)?, &said, now_s)))
+}
+
+/// The finding of this name.
+pub(super) fn known(server: &crate::Server, id: &str) -> Reply<Found> {
+    let found = finding_id(id).and_then(|id| server.watch.finding(id));
+    found.ok_or_else(|| ApiError::new(StatusCode::NOT_FOUND, "there is no such finding"))
 }
 
 /// Named in a finding.
@@ -82,7 +111,7 @@ fn places(found: &Found) -> Vec<String> {
     named.take(MOST_PLACES).collect()
 }
 
-fn entry(found: &Found) -> FindingEntry {
+fn entry(found: &Found, said: &Said, now_s: u64) -> FindingEntry {
     let finding = &found.finding;
     let change = |symptom: &Symptom| {
         FindingChange::new(symptom, view::measure_in_words(&symptom.series.measure))
@@ -95,6 +124,8 @@ fn entry(found: &Found) -> FindingEntry {
         state: state_of(found),
         found_unix_s: finding.found_s.into(),
         over_unix_s: found.over_s,
+        acknowledged: said.acknowledged.get(&finding.id.to_string()).cloned(),
+        silenced: said.silence(found, now_s).cloned(),
         places: places(found),
         summary: view::cause_in_words(&finding.cause),
         text: view::findings(std::slice::from_ref(finding)).text(Width::Unlimited),

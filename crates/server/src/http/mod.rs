@@ -3,7 +3,9 @@
 mod access;
 mod findings;
 mod page;
+mod profiles;
 mod queries;
+mod silences;
 mod windows;
 
 use std::net::{IpAddr, SocketAddr};
@@ -24,12 +26,16 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::Server;
-use crate::auth::Denied;
+use crate::alerts::{kind_of, short};
+use crate::auth::{Denied, unix_s};
 use crate::config::Proxy;
+use crate::handled::HandleError;
 use crate::receive::ReceiveError;
 
 /// Bytes of a request that is no window.
 const MAX_REQUEST: usize = 1 << 18;
+/// Of a user's name that a proxy says.
+const MOST_NAME: usize = 100;
 /// Until a request's JSON is there.
 const JSON_TIME: Duration = Duration::from_secs(10);
 
@@ -78,6 +84,12 @@ fn described() -> (Router<Arc<Server>>, utoipa::openapi::OpenApi) {
         .routes(routes!(queries::ask_ready))
         .routes(routes!(queries::ask_sql))
         .routes(routes!(findings::list_findings))
+        .routes(routes!(findings::get_finding))
+        .routes(routes!(silences::acknowledge, silences::forget_acknowledgement))
+        .routes(routes!(silences::list_silences, silences::silence))
+        .routes(routes!(silences::end_silence))
+        .routes(routes!(profiles::pprof))
+        .routes(routes!(fleet_metrics))
         .routes(routes!(authority))
         .routes(routes!(healthz))
         .routes(routes!(metrics))
@@ -140,6 +152,16 @@ impl From<object_store::Error> for ApiError {
     fn from(error: object_store::Error) -> Self {
         let text = format!("the store does not answer: {error}");
         Self::later(StatusCode::SERVICE_UNAVAILABLE, text, 10)
+    }
+}
+
+impl From<HandleError> for ApiError {
+    fn from(error: HandleError) -> Self {
+        match error {
+            HandleError::Invalid(text) => Self::new(StatusCode::BAD_REQUEST, text),
+            HandleError::Conflict(text) => Self::new(StatusCode::CONFLICT, text),
+            HandleError::Store(error) => error.into(),
+        }
     }
 }
 
@@ -223,20 +245,21 @@ impl Server {
         host
     }
 
+    /// The name of who asks, if he may.
     async fn require(
         &self,
         headers: &HeaderMap,
         token: Result<&str, Denied>,
         peer: IpAddr,
         allowed: &[Role],
-    ) -> Result<(), Denied> {
-        let role = match (self.role_by_proxy(headers, peer), token) {
-            (Some(role), _) => role,
-            (None, Ok(token)) => self.auth.role(token).await,
+    ) -> Result<String, Denied> {
+        let user = match (self.user_by_proxy(headers, peer), token) {
+            (Some(user), _) => user,
+            (None, Ok(token)) => self.auth.user(token).await.map(|entry| (entry.role, entry.name)),
             (None, Err(error)) => Err(error),
         };
-        let result = match role {
-            Ok(role) if allowed.contains(&role) => return Ok(()),
+        let result = match user {
+            Ok((role, name)) if allowed.contains(&role) => return Ok(name),
             Ok(_) => Err(Denied::Role),
             Err(error) => Err(error),
         };
@@ -244,8 +267,12 @@ impl Server {
         result
     }
 
-    /// What a user may do whom the proxy names; `None`: it names nobody, or is none of ours.
-    fn role_by_proxy(&self, headers: &HeaderMap, peer: IpAddr) -> Option<Result<Role, Denied>> {
+    /// What a user may do whom the proxy names, and his name; `None`: it names nobody, or is none of ours.
+    fn user_by_proxy(
+        &self,
+        headers: &HeaderMap,
+        peer: IpAddr,
+    ) -> Option<Result<(Role, String), Denied>> {
         let proxy = self.config.proxy.as_ref().filter(|proxy| is_of(proxy, peer))?;
         if !headers.contains_key(&proxy.user_header) {
             return None;
@@ -258,8 +285,8 @@ impl Server {
         };
         Some(match user {
             None => Err(Denied::Unknown),
-            Some(_) if has(&proxy.admin_groups) => Ok(Role::Admin),
-            Some(_) if has(&proxy.read_groups) => Ok(Role::Read),
+            Some(user) if has(&proxy.admin_groups) => Ok((Role::Admin, short(user, MOST_NAME))),
+            Some(user) if has(&proxy.read_groups) => Ok((Role::Read, short(user, MOST_NAME))),
             Some(_) => Err(Denied::Role),
         })
     }
@@ -299,21 +326,20 @@ impl FromRequestParts<Arc<Server>> for Reader {
     }
 }
 
-/// Who may give and take tokens.
-struct Admin;
+/// Who may change something, by name. The web page's cookie is not enough.
+struct Admin(String);
 
 impl FromRequestParts<Arc<Server>> for Admin {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, server: &Arc<Server>) -> Result<Self, ApiError> {
         let headers = &parts.headers;
-        server.require(headers, token(headers), peer(parts), &[Role::Admin]).await?;
-        Ok(Self)
+        Ok(Self(server.require(headers, token(headers), peer(parts), &[Role::Admin]).await?))
     }
 }
 
 /// JSON of who is a `W`. The body of anybody else is read and forgotten: who is cut off while sending sees no answer.
-struct JsonOf<W, T>(T, std::marker::PhantomData<W>);
+struct JsonOf<W, T>(T, W);
 
 impl<W, T> FromRequest<Arc<Server>> for JsonOf<W, T>
 where
@@ -324,13 +350,16 @@ where
 
     async fn from_request(request: Request, server: &Arc<Server>) -> Result<Self, ApiError> {
         let (mut parts, body) = request.into_parts();
-        if let Err(error) = W::from_request_parts(&mut parts, server).await {
-            windows::drain(&mut body.into_data_stream()).await;
-            return Err(error);
-        }
+        let who = match W::from_request_parts(&mut parts, server).await {
+            Ok(who) => who,
+            Err(error) => {
+                windows::drain(&mut body.into_data_stream()).await;
+                return Err(error);
+            }
+        };
         let JsonBody(value) =
             JsonBody::from_request(Request::from_parts(parts, body), server).await?;
-        Ok(Self(value, std::marker::PhantomData))
+        Ok(Self(value, who))
     }
 }
 
@@ -368,10 +397,29 @@ async fn metrics(
     }
     server.metrics.findings_open.set(i64::try_from(server.watch.n_open()).unwrap_or(i64::MAX));
     server.metrics.analyses_left.set(i64::try_from(server.queue.len()).unwrap_or(i64::MAX));
+    prometheus(server.metrics.text())
+}
+
+/// What VMs and hosts of the fleet did, for Prometheus. It names VMs: for readers only, on whatever machine.
+#[utoipa::path(get, path = "/v1/metrics", responses(
+    (status = 200, body = String, content_type = "text/plain"),
+    (status = 401, body = ErrorReply), (status = 403, body = ErrorReply),
+    (status = 503, body = ErrorReply),
+))]
+async fn fleet_metrics(State(server): Shared, _: Reader) -> Reply<Response> {
+    let (said, now_s) = (server.handled.said().await?, unix_s());
+    let mut totals = server.watch.totals();
+    for found in server.watch.findings().0.iter().filter(|found| found.over_s.is_none()) {
+        let kind = kind_of(&found.first.series.measure).name;
+        *totals.open.entry((kind, said.silence(found, now_s).is_some())).or_default() += 1;
+    }
+    prometheus(totals.text())
+}
+
+fn prometheus(text: Result<String, std::fmt::Error>) -> Reply<Response> {
     let failed = |error: std::fmt::Error| {
         ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())
     };
-    let text = server.metrics.text().map_err(failed)?;
     let kind = "text/plain; version=0.0.4; charset=utf-8";
-    Ok(([(header::CONTENT_TYPE, kind)], text).into_response())
+    Ok(([(header::CONTENT_TYPE, kind)], text.map_err(failed)?).into_response())
 }

@@ -1,0 +1,77 @@
+//! What operators say about findings.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// Somebody looks after a finding.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Acknowledgement {
+    /// The name of his token, or his own where a proxy names him.
+    pub by: String,
+    /// When, seconds since 1970.
+    pub unix_s: u64,
+    /// What he says.
+    pub note: String,
+}
+
+/// Somebody is going to look after a finding.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AcknowledgeRequest {
+    /// For others.
+    #[serde(default)]
+    #[schema(max_length = 500)]
+    pub note: String,
+}
+
+/// Findings are not to be sent for a while: those that fit everything that is given, of which there must be something.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SilenceRequest {
+    /// A finding's id.
+    #[serde(default)]
+    pub finding: Option<String>,
+    /// Of this host.
+    #[serde(default)]
+    pub host: Option<String>,
+    /// Of this VM.
+    #[serde(default)]
+    pub vm: Option<String>,
+    /// Of this kind, as alerts have it: `steal-outside`.
+    #[serde(default)]
+    pub kind: Option<String>,
+    /// For how long.
+    #[schema(minimum = 1, maximum = 527_040)]
+    pub minutes: u32,
+    /// For others.
+    #[serde(default)]
+    #[schema(max_length = 500)]
+    pub note: String,
+}
+
+/// Findings that are not sent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SilenceEntry {
+    /// 16 hexadecimal digits.
+    pub id: String,
+    /// That finding only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finding: Option<String>,
+    /// Of this host only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+    /// Of this VM only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vm: Option<String>,
+    /// Of this kind only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+    /// Who said so.
+    pub by: String,
+    /// When, seconds since 1970.
+    pub unix_s: u64,
+    /// Until then.
+    pub until_unix_s: u64,
+    /// Why.
+    pub note: String,
+}

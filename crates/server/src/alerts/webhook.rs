@@ -1,0 +1,179 @@
+//! A webhook is told once that a finding is there, and once that it is over.
+//!
+//! ```text
+//!  told/v1/day=DAY/RECEIVER/ID-firing.0      a server is at it since the second in it; others wait for a minute
+//!                           ID-firing.1 ...  it did not come to an end: the next one tries
+//!                           ID-firing        told
+//! ```
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use object_store::path::Path;
+use serde_json::json;
+
+use super::{Alert, pause};
+use crate::auth::{hash, unix_s};
+use crate::destination::{PostError, Poster};
+use crate::names::{TOLD, day_of};
+use crate::store::Created;
+use crate::watch::Found;
+use crate::{Server, log};
+
+/// A server that began to tell something has so long to do it.
+const CLAIM_S: u64 = 60;
+/// Servers that try, one after another, to tell the same.
+const MOST_CLAIMS: usize = 100;
+/// Messages between two pauses.
+const MOST_AT_ONCE: usize = 256;
+
+/// Why there is still something to tell.
+#[derive(Debug, thiserror::Error)]
+enum TellError {
+    #[error("{0}")]
+    Post(#[from] PostError),
+    #[error("the store failed: {0}")]
+    Store(#[from] object_store::Error),
+}
+
+/// What is told of a finding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Event {
+    Firing,
+    Resolved,
+}
+
+impl Event {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Firing => "firing",
+            Self::Resolved => "resolved",
+        }
+    }
+}
+
+/// What this server knows to be told, by finding and event.
+type Told = HashSet<(String, Event)>;
+
+impl Server {
+    /// Tells a webhook of findings, for ever.
+    pub(super) async fn tell_webhook(self: Arc<Self>, poster: Poster) {
+        let mut changes = self.watch.changes.subscribe();
+        let (mut failures, mut told) = (0_u32, Told::new());
+        loop {
+            pause(&mut changes, failures).await;
+            if *changes.borrow_and_update() == 0 {
+                continue;
+            }
+            failures = match self.tell_news(&poster, &mut told).await {
+                Ok(()) => 0,
+                Err(error) => {
+                    log(&format!("a webhook was not told: {error}"));
+                    failures.saturating_add(1)
+                }
+            };
+        }
+    }
+
+    async fn tell_news(&self, poster: &Poster, told: &mut Told) -> Result<(), TellError> {
+        let (found, ..) = self.watch.findings();
+        let (said, now_s) = (self.handled.said().await?, unix_s());
+        let public_url = self.config.public_url.as_deref();
+        let alert = |found: &Found| Alert::new(found, public_url, &said, now_s);
+        let alerts: Vec<Alert> = found.iter().map(alert).collect();
+        told.retain(|(id, _)| alerts.iter().any(|alert| alert.id == *id));
+        let mut left = MOST_AT_ONCE;
+        for alert in &alerts {
+            let event = if alert.ends_s.is_none() { Event::Firing } else { Event::Resolved };
+            let is_told = told.contains(&(alert.id.clone(), event));
+            if is_told || left == 0 || event == Event::Firing && alert.silenced_s.is_some() {
+                continue;
+            }
+            let prefix = prefix(alert, poster);
+            if event == Event::Resolved {
+                // Whoever was not told of it need not know that it is over.
+                let began = Path::from(format!("{prefix}-{}", Event::Firing.name()));
+                if self.store.size(&began).await?.is_none() {
+                    continue;
+                }
+            }
+            left -= 1;
+            if self.tell(poster, alert, event, &prefix).await? {
+                told.insert((alert.id.clone(), event));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether it is told now, by whatever server.
+    async fn tell(
+        &self,
+        poster: &Poster,
+        alert: &Alert,
+        event: Event,
+        prefix: &str,
+    ) -> Result<bool, TellError> {
+        let done = Path::from(format!("{prefix}-{}", event.name()));
+        if self.store.size(&done).await?.is_some() {
+            return Ok(true);
+        }
+        let now_s = unix_s();
+        if !self.claim(&done, now_s).await? {
+            return Ok(false);
+        }
+        let id = format!("{}-{}", alert.id, event.name());
+        let body = json(alert, event).to_string();
+        let sent = poster.post("application/json", &id, now_s, Bytes::from(body)).await;
+        self.count("webhook", &sent);
+        match sent {
+            Ok(()) => {}
+            // It would be refused again.
+            Err(error @ PostError::Refused(..)) => log(&format!("a webhook: {error}")),
+            Err(error) => return Err(error.into()),
+        }
+        self.store.create(&done, Bytes::from(now_s.to_string())).await?;
+        Ok(true)
+    }
+
+    /// Whether no other server is telling it.
+    async fn claim(&self, done: &Path, now_s: u64) -> Result<bool, TellError> {
+        for number in 0..MOST_CLAIMS {
+            let claim = Path::from(format!("{done}.{number}"));
+            if self.store.create(&claim, Bytes::from(now_s.to_string())).await? == Created::Now {
+                return Ok(true);
+            }
+            let since = self.store.get(&claim).await?.unwrap_or_default();
+            let since_s = std::str::from_utf8(&since).ok().and_then(|text| text.parse().ok());
+            // One of another clock's future is nobody's, either.
+            if since_s.is_some_and(|since_s: u64| now_s.abs_diff(since_s) < CLAIM_S) {
+                return Ok(false);
+            }
+        }
+        Ok(false)
+    }
+}
+
+/// Of the names of what is stored of an alert for a receiver.
+fn prefix(alert: &Alert, poster: &Poster) -> String {
+    let day = day_of(alert.found_s.saturating_mul(1_000_000_000));
+    format!("{TOLD}/day={day}/{}/{}", &hash(poster.url.as_str())[..16], alert.id)
+}
+
+fn json(alert: &Alert, event: Event) -> serde_json::Value {
+    json!({
+        "version": 1,
+        "status": event.name(),
+        "id": alert.id,
+        "kind": alert.kind.name,
+        "severity": alert.kind.severity,
+        "host": alert.host,
+        "vm": alert.vm,
+        "began_unix_s": alert.starts_s,
+        "over_unix_s": alert.ends_s,
+        "summary": alert.summary,
+        "cause": alert.cause,
+        "advice": alert.advice,
+        "link": alert.link,
+    })
+}

@@ -1,0 +1,119 @@
+//! Profiles of guests' functions, for other tools.
+
+use api::http::ErrorReply;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use chrono::{DateTime, Duration, Utc};
+use export::pprof::write_functions;
+use query::Scope;
+use recording::window::HostName;
+use serde::Deserialize;
+use utoipa::IntoParams;
+
+use super::{ApiError, Reader, Reply, Shared};
+use crate::profiles::from_answer;
+
+/// By then a window is analysed: `seconds` end so long ago.
+const DELAY: Duration = Duration::seconds(120);
+const MOST_SECONDS: u32 = 366 * 86_400;
+
+/// Which profile.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct Which {
+    /// Of VMs of this host; absent: of all.
+    host: Option<String>,
+    /// Of this VM; absent: of all.
+    vm: Option<String>,
+    /// The first instant, RFC 3339; absent: an hour before `to`.
+    from: Option<String>,
+    /// The instant after the last; absent: now.
+    to: Option<String>,
+    /// In place of both: so many seconds, which ended two minutes ago. Programs that fetch profiles regularly say it.
+    seconds: Option<u32>,
+}
+
+impl Which {
+    fn range(&self, now: DateTime<Utc>) -> Reply<(DateTime<Utc>, DateTime<Utc>)> {
+        let bad = |text: &str| Err(ApiError::new(StatusCode::BAD_REQUEST, text));
+        if let Some(seconds) = self.seconds {
+            if self.from.is_some() || self.to.is_some() {
+                return bad("give either seconds, or from and to");
+            }
+            let to = now - DELAY;
+            return Ok((to - Duration::seconds(seconds.min(MOST_SECONDS).into()), to));
+        }
+        let to = self.to.as_deref().map_or(Ok(now), query::parse_instant)?;
+        let hour = |_| to - Duration::hours(1);
+        let from = match self.from.as_deref() {
+            None => hour(()),
+            Some(text) => query::parse_instant(text)?,
+        };
+        if to <= from {
+            return bad("from must be before to");
+        }
+        Ok((from, to))
+    }
+}
+
+/// What guests' functions took, as a gzipped pprof profile: samples, apparent time and corrected time of each function of
+/// each process.
+#[utoipa::path(get, path = "/v1/pprof", params(Which), responses(
+    (status = 200, body = Vec<u8>, content_type = "application/octet-stream"),
+    (status = 400, body = ErrorReply), (status = 401, body = ErrorReply),
+    (status = 403, body = ErrorReply),
+    (status = 422, body = ErrorReply, description = "it takes more than queries may"),
+    (status = 429, body = ErrorReply), (status = 503, body = ErrorReply),
+))]
+pub(super) async fn pprof(
+    State(server): Shared,
+    _: Reader,
+    which: Result<Query<Which>, QueryRejection>,
+) -> Reply<Response> {
+    let Query(which) = which?;
+    let (from, to) = which.range(Utc::now())?;
+    let host = which.host.as_deref().map(str::parse::<HostName>).transpose();
+    let host = host.map_err(|error| ApiError::new(StatusCode::BAD_REQUEST, error.to_string()))?;
+    let host = host.map(|host| host.to_string());
+    let vm = which.vm.as_deref().map(|vm| format!("AND vm = {} ", quoted(vm))).unwrap_or_default();
+    let of_host = host.as_deref().map(|host| format!("AND host = {} ", quoted(host)));
+    let instant = |time: DateTime<Utc>| quoted(&time.to_rfc3339());
+    let sql = format!(
+        "SELECT host, vm, process, pid, module, function, sum(samples), sum(ns), sum(corrected_ns) FROM vcpu_time \
+         WHERE state IN ('guest_user', 'guest_kernel', 'guest_unknown') {vm}{}\
+         AND slice >= arrow_cast({}, 'Timestamp(Microsecond, Some(\"UTC\"))') \
+         AND slice < arrow_cast({}, 'Timestamp(Microsecond, Some(\"UTC\"))') \
+         GROUP BY host, vm, process, pid, module, function ORDER BY sum(ns) DESC",
+        of_host.unwrap_or_default(),
+        instant(from),
+        instant(to)
+    );
+    let scope = Scope { from: Some(from), to: Some(to), host };
+    let answer = server.engine.sql(&sql, &scope).await?;
+    let ns = |time: DateTime<Utc>| u64::try_from(time.timestamp_micros()).unwrap_or(0) * 1000;
+    let functions = from_answer(&answer, ns(from), ns(to));
+    let failed =
+        |error: std::io::Error| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string());
+    let mut bytes = Vec::new();
+    write_functions(&functions, &mut bytes).map_err(failed)?;
+    Ok(([(header::CONTENT_TYPE, "application/octet-stream")], bytes).into_response())
+}
+
+/// A text in SQL.
+fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "''"))
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn texts_end_where_they_end() {
+        assert_eq!(quoted("a' OR '1'='1"), "'a'' OR ''1''=''1'");
+        assert_eq!(quoted("\\'--"), "'\\''--'");
+    }
+}

@@ -1,0 +1,106 @@
+//! What operators say about findings: who looks after one, and which are not to be sent.
+
+use api::http::{AcknowledgeRequest, Acknowledgement, ErrorReply, SilenceEntry, SilenceRequest};
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+
+use super::access::deleted;
+use super::findings::known;
+use super::{Admin, JsonOf, Reader, Reply, Shared};
+use crate::auth::unix_s;
+use crate::handled::finding_id;
+
+/// Says that somebody looks after a finding. It is sent as before.
+#[utoipa::path(post, path = "/v1/findings/{id}/acknowledge", params(
+    ("id" = String, Path, pattern = "^[0-9a-f]{16}$"),
+), request_body = AcknowledgeRequest, responses(
+    (status = 201, body = Acknowledgement), (status = 400, body = ErrorReply),
+    (status = 401, body = ErrorReply), (status = 403, body = ErrorReply),
+    (status = 404, body = ErrorReply), (status = 408, body = ErrorReply),
+    (status = 409, body = ErrorReply, description = "somebody said so before, or too many did"),
+    (status = 413, body = ErrorReply), (status = 415, body = ErrorReply),
+    (status = 422, body = ErrorReply), (status = 503, body = ErrorReply),
+))]
+pub(super) async fn acknowledge(
+    State(server): Shared,
+    Path(id): Path<String>,
+    JsonOf(request, Admin(by)): JsonOf<Admin, AcknowledgeRequest>,
+) -> Reply<(StatusCode, Json<Acknowledgement>)> {
+    let found = known(&server, &id)?;
+    let entry = Acknowledgement { by, unix_s: unix_s(), note: request.note };
+    server.handled.acknowledge(found.finding.id, &entry).await?;
+    server.watch.tell_again();
+    Ok((StatusCode::CREATED, Json(entry)))
+}
+
+/// Takes back that somebody looks after a finding.
+#[utoipa::path(delete, path = "/v1/findings/{id}/acknowledge", params(
+    ("id" = String, Path, pattern = "^[0-9a-f]{16}$"),
+), responses(
+    (status = 204), (status = 401, body = ErrorReply), (status = 403, body = ErrorReply),
+    (status = 404, body = ErrorReply), (status = 503, body = ErrorReply),
+))]
+pub(super) async fn forget_acknowledgement(
+    State(server): Shared,
+    _: Admin,
+    Path(id): Path<String>,
+) -> Reply<StatusCode> {
+    let removed = match finding_id(&id) {
+        Some(id) => server.handled.forget_acknowledgement(id).await?,
+        None => false,
+    };
+    server.watch.tell_again();
+    deleted(removed)
+}
+
+/// Lists the findings that are not sent, by what they have in common.
+#[utoipa::path(get, path = "/v1/silences", responses(
+    (status = 200, body = Vec<SilenceEntry>), (status = 401, body = ErrorReply),
+    (status = 403, body = ErrorReply), (status = 503, body = ErrorReply),
+))]
+pub(super) async fn list_silences(
+    State(server): Shared,
+    _: Reader,
+) -> Reply<Json<Vec<SilenceEntry>>> {
+    let now_s = unix_s();
+    let mut silences = server.handled.said().await?.silences.clone();
+    silences.retain(|silence| now_s < silence.until_unix_s);
+    Ok(Json(silences))
+}
+
+/// Stops sending findings for a while: to Alertmanagers they are over, webhooks hear of no new ones.
+#[utoipa::path(post, path = "/v1/silences", request_body = SilenceRequest, responses(
+    (status = 201, body = SilenceEntry), (status = 400, body = ErrorReply),
+    (status = 401, body = ErrorReply), (status = 403, body = ErrorReply),
+    (status = 408, body = ErrorReply),
+    (status = 409, body = ErrorReply, description = "there are too many"),
+    (status = 413, body = ErrorReply), (status = 415, body = ErrorReply),
+    (status = 422, body = ErrorReply), (status = 503, body = ErrorReply),
+))]
+pub(super) async fn silence(
+    State(server): Shared,
+    JsonOf(request, Admin(by)): JsonOf<Admin, SilenceRequest>,
+) -> Reply<(StatusCode, Json<SilenceEntry>)> {
+    let entry = server.handled.silence(request, by, unix_s()).await?;
+    server.watch.tell_again();
+    Ok((StatusCode::CREATED, Json(entry)))
+}
+
+/// Ends a silence.
+#[utoipa::path(delete, path = "/v1/silences/{id}", params(
+    ("id" = String, Path, pattern = "^[0-9a-f]{16}$"),
+), responses(
+    (status = 204), (status = 400, body = ErrorReply), (status = 401, body = ErrorReply),
+    (status = 403, body = ErrorReply), (status = 404, body = ErrorReply),
+    (status = 503, body = ErrorReply),
+))]
+pub(super) async fn end_silence(
+    State(server): Shared,
+    _: Admin,
+    Path(id): Path<String>,
+) -> Reply<StatusCode> {
+    let ended = server.handled.end_silence(&id).await?;
+    server.watch.tell_again();
+    deleted(ended)
+}
