@@ -14,7 +14,9 @@ BUILD_GUEST := CARGO_PROFILE_DEV_DEBUG=false CARGO_PROFILE_DEV_STRIP=debuginfo \
                cargo build --locked -p vmscope-guest --target $(MUSL)
 E2E = cargo test --locked --workspace --test e2e -- --tier
 STEP := .ci/step
-INSTALL := .ci/deps $(MUSL) $(RUN_PACKAGES) $(BOOT_PACKAGES) linux-perf
+# Programs that the server talks to in tests.
+OUTSIDE_PACKAGES := prometheus prometheus-alertmanager
+INSTALL := .ci/deps $(MUSL) $(RUN_PACKAGES) $(BOOT_PACKAGES) linux-perf $(OUTSIDE_PACKAGES)
 # In CI a test that is skipped although the machine could run it fails.
 export CI
 
@@ -27,6 +29,7 @@ FUZZ_TARGETS := agent-config agent-answer answers snapshot rings clock recording
 SPARK := $(abspath $(TARGET_DIR))/tools/spark
 SUMS := $(abspath $(TARGET_DIR))/tools/sums
 S3_SERVER := $(abspath $(TARGET_DIR))/tools/versitygw
+OTELCOL := $(abspath $(TARGET_DIR))/tools/otelcol/otelcol
 
 # Packages are of this profile's programs: release or dev.
 PROFILE := release
@@ -34,7 +37,7 @@ PROFILE_DIR := $(TARGET_DIR)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
 VERSION := $(shell sed -n '/^\[workspace.package\]/,/^version/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 
 .PHONY: ui test-ui ui-tools packages fleet-demo fuzz fuzz-all mutants help demo test test-all smoke steps-test steps-test-all steps-smoke check build-tests e2e bench bench-trace \
-        experiments s3 s3-server spark ten-million overhead programs boot build deps
+        experiments s3 s3-server otel spark ten-million overhead programs boot build deps
 
 help:
 	@echo 'make demo          record and report three guests on a virtual KVM host (about 3 minutes once built and downloaded)'
@@ -75,6 +78,7 @@ steps-test-all: check
 	@$(STEP) 'end-to-end tests' $(E2E) all
 	@$(STEP) 'web page' $(MAKE) --no-print-directory test-ui
 	@$(STEP) 'S3 service' $(MAKE) --no-print-directory s3
+	@$(STEP) 'OpenTelemetry collector' $(MAKE) --no-print-directory otel
 	@$(STEP) 'fuzzing' $(MAKE) --no-print-directory fuzz-all SECONDS=60
 
 steps-smoke: check
@@ -118,6 +122,14 @@ s3: s3-server build-tests
 s3-server: deps
 	@command -v go >/dev/null || .ci/deps $(MUSL) golang-go ca-certificates
 	@test -x $(S3_SERVER) || GOBIN=$(dir $(S3_SERVER)) go install github.com/versity/versitygw/cmd/versitygw@v1.8.0
+
+# Profiles to a real OpenTelemetry collector, which is built from Go modules.
+otel: deps
+	@command -v go >/dev/null || .ci/deps $(MUSL) golang-go ca-certificates
+	@test -x $(OTELCOL) || { mkdir -p $(dir $(S3_SERVER)) && cd $(dir $(S3_SERVER)) && \
+		GOBIN=$(dir $(S3_SERVER)) go install go.opentelemetry.io/collector/cmd/builder@v0.165.0 && \
+		./builder --config $(CURDIR)/tests/interop/otelcol.yaml; }
+	VMSCOPE_OTELCOL=$(OTELCOL) cargo test --locked --workspace --test otlp -- --nocapture
 
 # Spark over the server's store, with executors that are killed in JOBS jobs.
 spark: deps

@@ -1,0 +1,85 @@
+//! Profiles to a real OpenTelemetry collector, which says what it understood: `VMSCOPE_OTELCOL` names it.
+
+#![allow(clippy::unwrap_used, missing_docs)]
+
+mod common;
+
+use std::fs::{self, File};
+use std::process::Command;
+
+use common::outside::{Sink, free_port, started};
+use common::{Place, hostile_window, now_ns, replayed, wait_until};
+use export::otlp::proto::ExportProfilesServiceRequest;
+use prost::Message;
+use serde_json::json;
+
+#[test]
+fn a_collector_understands_profiles() {
+    let Ok(program) = std::env::var("VMSCOPE_OTELCOL") else {
+        eprintln!(
+            "skipped: VMSCOPE_OTELCOL names no OpenTelemetry collector (make test-all builds one)"
+        );
+        return;
+    };
+    let (place, port) = (Place::new(), free_port());
+    let config = json!({
+        "receivers": { "otlp": { "protocols": { "http": { "endpoint": format!("127.0.0.1:{port}") } } } },
+        "exporters": { "debug": { "verbosity": "detailed" } },
+        "service": {
+            "telemetry": { "metrics": { "level": "none" } },
+            "pipelines": { "profiles": { "receivers": ["otlp"], "exporters": ["debug"] } },
+        },
+    });
+    let (file, said) = (place.dir.path().join("otelcol.json"), place.dir.path().join("said"));
+    fs::write(&file, config.to_string()).unwrap();
+    let mut command = Command::new(program);
+    command.arg("--config").arg(&file).arg("--feature-gates=+service.profilesSupport");
+    let _collector = started(command, Some(File::create(&said).unwrap()), port).unwrap();
+    let server = place.start(&format!("[[otlp]]\nurl = 'http://127.0.0.1:{port}'"));
+    let host = server.enroll("kvm1");
+    let window = replayed("kvm1", 0, now_ns() - 100 * common::NS);
+    assert_eq!(server.put(&window, &host).status, 201);
+    assert_eq!(server.put(&hostile_window("kvm1", 100), &host).status, 201);
+    let sent = "vmscope_server_messages_total{to=\"otlp\",outcome=\"sent\"}";
+    wait_until("profiles", || server.metric(sent) == 2.0);
+    let text = || fs::read_to_string(&said).unwrap();
+    wait_until("what the collector understood", || {
+        ["service.name: Str(", "host.name: Str(kvm1)", "\\u{202e}"]
+            .iter()
+            .all(|part| text().contains(part))
+    });
+    // Log lines have tabs.
+    let text = text();
+    assert!(!text.chars().any(|c| !"\n\t".contains(c) && model::is_unsafe(c)));
+    assert_eq!(
+        server.metric("vmscope_server_messages_total{to=\"otlp\",outcome=\"refused\"}"),
+        0.0
+    );
+}
+
+#[test]
+fn a_window_is_sent_once_whatever_the_number_of_servers() {
+    let (place, sink) = (Place::new(), Sink::start());
+    let more = format!("[[otlp]]\nurl = '{}'", sink.url());
+    let (server, _other) = (place.start_number(0, &more), place.start_number(1, &more));
+    let host = server.enroll("kvm1");
+    for number in 0..3 {
+        let window = replayed("kvm1", number, now_ns() - (100 - 20 * number) * common::NS);
+        assert_eq!(server.put(&window, &host).status, 201);
+    }
+    wait_until("profiles", || sink.raw().len() == 3);
+    let (head, body) = &sink.raw()[0];
+    assert!(head.starts_with("POST /hook/v1development/profiles "), "{head}");
+    assert!(head.contains("content-type: application/x-protobuf"), "{head}");
+    let request = ExportProfilesServiceRequest::decode(&**body).unwrap();
+    assert!(2 <= request.resource_profiles.len());
+    let tables = request.dictionary.unwrap();
+    for of in &request.resource_profiles {
+        for sample in &of.scope_profiles[0].profiles[0].samples {
+            let stack = &tables.stack_table[usize::try_from(sample.stack_index).unwrap()];
+            assert_eq!(stack.location_indices.len(), 2);
+        }
+    }
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    assert_eq!(sink.raw().len(), 3);
+}
