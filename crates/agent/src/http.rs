@@ -101,6 +101,13 @@ impl Server {
         answer(request.header("Content-Type", "application/json").send(json)?, MAX_TABLE_BYTES)
     }
 
+    /// Removes what a path names.
+    pub(crate) fn delete(&self, path: &str, token: &str) -> Result<Answer, HttpError> {
+        let request = self.agent.delete(format!("{}{path}", self.url));
+        let request = request.header("Authorization", format!("Bearer {token}"));
+        answer(request.call()?, MAX_ANSWER_BYTES)
+    }
+
     /// A long answer as it comes in; or what was answered in its place.
     pub(crate) fn download(
         &self,

@@ -76,6 +76,14 @@ impl User {
         self.text(self.server.ask_json(path, json, &self.token))
     }
 
+    /// Removes what a path names.
+    ///
+    /// # Errors
+    /// When the server can't be reached or refuses.
+    pub fn delete(&self, path: &str) -> Result<(), EnrollError> {
+        self.text(self.server.delete(path, &self.token)).map(drop)
+    }
+
     /// Downloads a window as the recording `folder`, which must not exist yet.
     ///
     /// # Errors
@@ -94,6 +102,7 @@ impl User {
 
     fn text(&self, answer: Result<Answer, HttpError>) -> Result<String, EnrollError> {
         let answer = answer.map_err(|error| unreachable(&self.url, &error))?;
-        if answer.status == 200 { Ok(answer.text) } else { Err(refused(&self.url, &answer)) }
+        let is_done = (200..300).contains(&answer.status);
+        if is_done { Ok(answer.text) } else { Err(refused(&self.url, &answer)) }
     }
 }

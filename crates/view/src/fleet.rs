@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use chrono::DateTime;
 use serde_json::{Value, json};
 
 use crate::recording::cleaned;
@@ -93,6 +94,7 @@ pub fn found(answer: Value) -> Report {
     let text = |finding: &Value, key: &str| finding[key].as_str().unwrap_or_default().to_owned();
     for finding in answer["findings"].as_array().into_iter().flatten() {
         let head = format!("{} {}", text(finding, "id"), text(finding, "state"));
+        let head = std::iter::once(head).chain(handled(finding)).collect::<Vec<_>>().join("\n");
         report.parts.push(Part::Text(format!("{head}\n{}", text(finding, "text"))));
         let time = |key: &str| finding[key].as_u64().map(Cell::count);
         data.row([
@@ -109,6 +111,24 @@ pub fn found(answer: Value) -> Report {
     report.data = Some(data);
     report.json = answer;
     report
+}
+
+/// What operators said about a finding, a line each.
+fn handled(finding: &Value) -> Vec<String> {
+    let said = |what: &str, of: &Value, time: &str| {
+        let text = |key: &str| cleaned(of[key].as_str().unwrap_or_default());
+        let at = of[time].as_i64().and_then(|s| DateTime::from_timestamp(s, 0));
+        let at = at.map_or(String::new(), |at| at.format("%Y-%m-%dT%H:%M:%SZ").to_string());
+        let note = text("note");
+        let note = if note.is_empty() { note } else { format!(": {note}") };
+        format!("  {what} {at} by {}{note}", text("by"))
+    };
+    let acknowledged = &finding["acknowledged"];
+    let acknowledged =
+        acknowledged.is_object().then(|| said("acknowledged", acknowledged, "unix_s"));
+    let silenced = &finding["silenced"];
+    let silenced = silenced.is_object().then(|| said("silenced until", silenced, "until_unix_s"));
+    acknowledged.into_iter().chain(silenced).collect()
 }
 
 /// How long a window takes where, as measured.

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use agent::{EnrollError, User};
 use anyhow::Context;
@@ -13,6 +14,7 @@ use super::Usage;
 use super::agent::token;
 use super::open_recording::Format;
 use super::output::print;
+use super::time::duration_in_seconds;
 
 const EXAMPLE: &str = "Examples:
   vmscope query login --server https://fleet:8443 --token - --fingerprint 3f2a...
@@ -21,6 +23,8 @@ const EXAMPLE: &str = "Examples:
   vmscope query run thieves --host kvm1 --vm db --from 2026-01-31T12:00:00Z --to 2026-01-31T13:00:00Z
   vmscope query sql \"SELECT vm, sum(ns) FROM vcpu_time WHERE state = 'halt' GROUP BY vm\"
   vmscope query findings --vm db                       what is wrong, since when, and why
+  vmscope query acknowledge 0123456789abcdef --note \"moving db\"
+  vmscope query silence --vm db --kind steal-outside --for 2h
   vmscope query windows --host kvm1
   vmscope query download kvm1/0123456789abcdef0123456789abcdef/00000000001234567890 -o there
   vmscope report there";
@@ -48,7 +52,7 @@ enum Command {
         /// Address: https://HOST[:PORT]
         #[arg(long, value_name = "URL")]
         server: String,
-        /// Token with the role read, or - to read it from standard input
+        /// Token with the role read or admin, or - to read it from standard input
         #[arg(long, value_name = "TOKEN")]
         token: String,
         /// SHA-256 fingerprint of the server's certificate authority, as the server prints it
@@ -89,6 +93,45 @@ enum Command {
         /// Also those that are over
         #[arg(long)]
         all: bool,
+    },
+    /// Say that you look after a finding; needs a token with the role admin
+    Acknowledge {
+        /// Its id: see `vmscope query findings`
+        finding: String,
+        /// Note for others
+        #[arg(long, value_name = "TEXT", default_value = "")]
+        note: String,
+        /// Take it back
+        #[arg(long, conflicts_with = "note")]
+        undo: bool,
+    },
+    /// Keep the server from sending findings for a while; needs a token with the role admin
+    Silence {
+        /// Only this finding
+        #[arg(long, value_name = "ID")]
+        finding: Option<String>,
+        /// Only findings of this host
+        #[arg(long, value_name = "NAME")]
+        host: Option<String>,
+        /// Only findings of this VM
+        #[arg(long, value_name = "NAME")]
+        vm: Option<String>,
+        /// Only findings of this kind, such as steal-outside
+        #[arg(long)]
+        kind: Option<String>,
+        /// For how long, such as 30m or 12h
+        #[arg(long = "for", value_name = "TIME", value_parser = duration_in_seconds)]
+        time: Duration,
+        /// Note for others
+        #[arg(long, value_name = "TEXT", default_value = "")]
+        note: String,
+    },
+    /// List silences
+    Silences,
+    /// End a silence; needs a token with the role admin
+    Unsilence {
+        /// Its id: see `vmscope query silences`
+        silence: String,
     },
     /// List stored windows
     Windows {
@@ -191,6 +234,29 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             let of = given([("host", host), ("vm", vm), ("state", &state)]);
             found(parsed(&asked("/v1/findings", &of)?)?)
         }
+        Command::Acknowledge { finding, undo, .. } if *undo => {
+            user()?.delete(&format!("/v1/findings/{}/acknowledge", id(finding)?)).map_err(usage)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        Command::Acknowledge { finding, note, .. } => {
+            let path = format!("/v1/findings/{}/acknowledge", id(finding)?);
+            let entry = user()?.post(&path, &json!({ "note": note }).to_string()).map_err(usage)?;
+            rows(&format!("[{entry}]"), None, &["by", "unix_s", "note"])?
+        }
+        Command::Silence { finding, host, vm, kind, time, note } => {
+            let minutes = time.as_secs().div_ceil(60);
+            let asked = json!({
+                "finding": finding, "host": host, "vm": vm, "kind": kind,
+                "minutes": minutes, "note": note,
+            });
+            let entry = user()?.post("/v1/silences", &asked.to_string()).map_err(usage)?;
+            rows(&format!("[{entry}]"), None, &SILENCE)?
+        }
+        Command::Silences => rows(&asked("/v1/silences", &[])?, None, &SILENCE)?,
+        Command::Unsilence { silence } => {
+            user()?.delete(&format!("/v1/silences/{}", id(silence)?)).map_err(usage)?;
+            return Ok(ExitCode::SUCCESS);
+        }
         Command::Windows { host, from, to } => {
             let of = given([("host", host), ("from", from), ("to", to)]);
             rows(&asked("/v1/windows", &of)?, Some("windows"), &["day", "bytes", "window"])?
@@ -212,6 +278,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     print(&args.format.render(&report)).context("failed to write to standard output")?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What is shown of a silence.
+const SILENCE: [&str; 8] = ["id", "finding", "host", "vm", "kind", "until_unix_s", "by", "note"];
+
+/// A finding's or a silence's id, as a part of a path.
+fn id(text: &str) -> Result<&str, Usage> {
+    let is_id = text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if is_id { Ok(text) } else { Err(Usage(format!("{text}: an id has 16 hexadecimal digits"))) }
 }
 
 /// Who logged in.
