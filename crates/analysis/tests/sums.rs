@@ -209,8 +209,19 @@ fn result_tables_add_up_to_the_windows_time() {
             }
             for vm in &results.vms {
                 let of_vm = results.vcpu_time.iter().filter(|result| result.row.vm == vm.row.vm);
-                let ns: u64 = of_vm.map(|result| result.row.ns).sum();
+                let ns: u64 = of_vm.clone().map(|result| result.row.ns).sum();
                 assert_eq!(ns, vm.row.vcpu_ns, "seed {seed}, VM {}", vm.row.vm);
+                let lost = [
+                    (&["steal_outside"][..], vm.row.steal_outside_ns),
+                    (&["steal_vmm", "steal_vmm_waiting"], vm.row.steal_vmm_ns),
+                    (&["throttled"], vm.row.throttled_ns),
+                ];
+                for (states, sum) in lost {
+                    let rows = of_vm.clone().map(|result| &result.row);
+                    let rows = rows.filter(|row| states.contains(&row.state.as_str()));
+                    let ns: u64 = rows.map(|row| row.ns).sum();
+                    assert_eq!(Some(ns), sum, "seed {seed}, VM {}, {states:?}", vm.row.vm);
+                }
             }
         }
         assert_eq!(results(1 << 30), results(1 << 30), "seed {seed}");

@@ -186,7 +186,17 @@ mod test {
 
     fn vm(name: &str) -> VmRow {
         let vm = name.to_owned();
-        VmRow { vm, pid: 1, vcpus: 2, vcpu_ns: 0, map_via: None, no_map_reason: None }
+        VmRow {
+            vm,
+            pid: 1,
+            vcpus: 2,
+            vcpu_ns: 0,
+            steal_outside_ns: None,
+            steal_vmm_ns: None,
+            throttled_ns: None,
+            map_via: None,
+            no_map_reason: None,
+        }
     }
 
     /// `state process function thief exit_reason ns`, `-`: none.

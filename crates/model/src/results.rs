@@ -145,6 +145,12 @@ pub struct VmRow {
     pub vcpus: u32,
     /// All time of its vCPUs: what its rows of `VcpuTimeRow` add up to.
     pub vcpu_ns: u64,
+    /// Of that, what others had (`steal_outside`); absent in results of earlier versions.
+    pub steal_outside_ns: Option<u64>,
+    /// The same in the VMM (`steal_vmm` and `steal_vmm_waiting`).
+    pub steal_vmm_ns: Option<u64>,
+    /// The same in `throttled`.
+    pub throttled_ns: Option<u64>,
     /// Where its guest's map came from.
     pub map_via: Option<String>,
     /// Why there is none.

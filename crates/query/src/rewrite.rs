@@ -26,7 +26,7 @@ pub const SLICE_S: u32 = 10;
 /// Rows that are written at once.
 const GROUP_ROWS: usize = 1 << 17;
 /// Columns that are added up.
-const SUMS: [&str; 9] = [
+const SUMS: [&str; 12] = [
     "ns",
     "corrected_ns",
     "samples",
@@ -35,6 +35,9 @@ const SUMS: [&str; 9] = [
     "samples_lost",
     "samples_missed",
     "vcpu_ns",
+    "steal_outside_ns",
+    "steal_vmm_ns",
+    "throttled_ns",
     "count",
 ];
 /// Those that are absent in longer slices: most of their values are met once.

@@ -221,6 +221,9 @@ table! {
         pid: u32 = row.pid,
         vcpus: u32 = row.vcpus,
         vcpu_ns: u64 = row.vcpu_ns,
+        steal_outside_ns: Option<u64> [added] = row.steal_outside_ns,
+        steal_vmm_ns: Option<u64> [added] = row.steal_vmm_ns,
+        throttled_ns: Option<u64> [added] = row.throttled_ns,
         map_via: Option<Text> = Text::of(row.map_via.as_deref()),
         no_map_reason: Option<Text> = Text::of(row.no_map_reason.as_deref()),
     }
@@ -229,6 +232,9 @@ table! {
         pid: *pid,
         vcpus: *vcpus,
         vcpu_ns: *vcpu_ns,
+        steal_outside_ns: *steal_outside_ns,
+        steal_vmm_ns: *steal_vmm_ns,
+        throttled_ns: *throttled_ns,
         map_via: text(map_via),
         no_map_reason: text(no_map_reason),
     }))
@@ -319,6 +325,9 @@ mod test {
             pid: 9,
             vcpus: 2,
             vcpu_ns: 120,
+            steal_outside_ns: Some(7),
+            steal_vmm_ns: Some(0),
+            throttled_ns: None,
             map_via: None,
             no_map_reason: some("silent"),
         };

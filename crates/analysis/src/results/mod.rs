@@ -22,7 +22,7 @@ use model::{
 use self::slices::Slices;
 use crate::flow::FlowBuilder;
 use crate::steal::{Evidence, SampleTimes, ThiefNames};
-use crate::vcpu_timeline::{VcpuTimelines, VcpuTimelinesBuilder};
+use crate::vcpu_timeline::{Account, Segment, VcpuTimelines, VcpuTimelinesBuilder};
 use crate::{Counter, Resolver, Selection, exit_reason};
 
 /// Length of a time slice of result tables, until they are rolled up.
@@ -137,7 +137,13 @@ fn vms(tables: &Tables, axis: &VcpuTimelines) -> Vec<VmRow> {
         let of_vm = |vcpu: VcpuId| {
             tables.vcpus.get(vcpu.index()).is_some_and(|row| row.vm == VmId::from_index(index))
         };
-        let timelines = axis.timelines.iter().filter(|timeline| of_vm(timeline.vcpu));
+        let timelines: Vec<_> =
+            axis.timelines.iter().filter(|timeline| of_vm(timeline.vcpu)).collect();
+        let in_account = |account: Account| {
+            let segments = timelines.iter().flat_map(|timeline| &timeline.segments);
+            let is_it = |segment: &&Segment| segment.state.account() == account;
+            Some(segments.filter(is_it).fold(0, |sum: u64, s| sum.saturating_add(s.length_ns())))
+        };
         let (map_via, no_map_reason) = match &vm.guest {
             Guest::Mapped { via, .. } => (Some(via.clone()), None),
             Guest::Unmapped { reason } => (None, Some(reason.clone())),
@@ -146,7 +152,10 @@ fn vms(tables: &Tables, axis: &VcpuTimelines) -> Vec<VmRow> {
             vm: vm.name.clone(),
             pid: vm.pid.0,
             vcpus: count(tables.vcpus.iter().filter(|row| row.vm.index() == index).count()),
-            vcpu_ns: timelines.fold(0, |sum, timeline| sum.saturating_add(timeline.length_ns())),
+            vcpu_ns: timelines.iter().fold(0, |sum, t| sum.saturating_add(t.length_ns())),
+            steal_outside_ns: in_account(Account::StealOutside),
+            steal_vmm_ns: in_account(Account::StealVmm),
+            throttled_ns: in_account(Account::Throttled),
             map_via,
             no_map_reason,
         }
