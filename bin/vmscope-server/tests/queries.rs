@@ -55,3 +55,42 @@ fn what_came_in_can_be_asked_for() {
     server.ask("POST", "/v1/sql", &agent, Some(&json!({"sql": "SELECT 1"}))).check(403, "role");
     server.ask("POST", "/v1/sql", "", Some(&json!({"sql": "SELECT 1"}))).check(401, "token");
 }
+
+#[test]
+fn seconds_and_the_fleets_sums_are_those_of_the_results() {
+    let place = Place::new();
+    let server = place.start("");
+    let (reader, agent) = (server.token("read"), server.token("agent"));
+    let token = server.enroll("kvm1");
+    assert_eq!(server.put(&window("kvm1", 100), &token).status, 201);
+    place.wait_for_results(1);
+    let sql = |sql: &str| {
+        let answer = server.ask("POST", "/v1/sql", &reader, Some(&json!({"sql": sql}))).json();
+        answer["rows"].clone()
+    };
+    let vms = sql("SELECT vm, boot, window_ns, vcpu_ns, steal_outside_ns FROM vms ORDER BY vm");
+    let vms = vms.as_array().unwrap();
+    assert!(!vms.is_empty());
+    for vm in vms {
+        let text = |at: usize| vm[at].as_str().unwrap();
+        let path = format!("/v1/windows/kvm1/{}/{:020}/seconds", text(1), vm[2].as_u64().unwrap());
+        let seconds = server.get(&format!("{path}?vm={}", text(0)), &reader).json();
+        let rows = seconds["rows"].as_array().unwrap();
+        let cells = rows.iter().flat_map(|row| row["cells"].as_array().unwrap());
+        let ns: u64 = cells.map(|cell| cell[1].as_u64().unwrap()).sum();
+        assert_eq!(Some(ns), vm[3].as_u64());
+        assert_eq!(server.get(&format!("{path}?vm=nobody"), &reader).json()["rows"], json!([]));
+        server.get(&format!("{path}?vm=a"), &agent).check(403, "role");
+        server.get(&path, &reader).check(400, "vm");
+    }
+    let nowhere = format!("/v1/windows/kvm1/{}/{:020}/seconds?vm=a", "0".repeat(32), 1);
+    server.get(&nowhere, &reader).check(404, "no such window");
+
+    let times = "from=2000-01-01T00:00:00Z&to=2100-01-01T00:00:00Z&slots=60";
+    let fleet = server.get(&format!("/v1/fleet?{times}"), &reader).json();
+    assert_eq!(fleet["hosts"][0]["host"], "kvm1", "{fleet}");
+    assert_eq!(fleet["vms"].as_array().unwrap().len(), vms.len());
+    assert_eq!((&fleet["reading"], fleet["partial"].as_array().unwrap().len()), (&json!(0), 1));
+    server.get("/v1/fleet?from=1&to=2&slots=3", &reader).check(400, "no time");
+    server.get(&format!("/v1/fleet?{times}"), &agent).check(403, "role");
+}

@@ -192,6 +192,88 @@ pub struct AnswerColumn {
     pub kind: String,
 }
 
+/// What the hosts and VMs of the fleet lost.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct FleetAnswer {
+    /// Start of the first slot, seconds since 1970.
+    pub start_unix_s: u64,
+    /// Length of a slot in seconds.
+    pub slot_s: u64,
+    /// The hosts, those that lost most first.
+    pub hosts: Vec<HostTimes>,
+    /// The VMs that lost most, at most 200.
+    pub vms: Vec<VmTimes>,
+    /// Windows whose results the server is still to read.
+    pub reading: u64,
+    /// Why the answer is not all there is, a sentence each; empty: it is.
+    pub partial: Vec<String>,
+}
+
+/// What a host's VMs lost.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct HostTimes {
+    /// Its name.
+    pub host: String,
+    /// Of each slot, the part of the vCPUs' time that was stolen, 0 to 1; null: no vCPU was there.
+    pub stolen: Vec<Option<f64>>,
+}
+
+/// What a VM lost.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct VmTimes {
+    /// Its host.
+    pub host: String,
+    /// Its name.
+    pub vm: String,
+    /// Time of its vCPUs.
+    pub ns: u64,
+    /// Of that, waiting for a CPU (steal type 1).
+    pub outside_ns: u64,
+    /// In the VMM (type 2).
+    pub vmm_ns: u64,
+    /// Held back by a quota.
+    pub throttled_ns: u64,
+}
+
+/// What a VM did in a window, second by second.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SecondsAnswer {
+    /// The first second, since 1970.
+    pub start_unix_s: u64,
+    /// What its vCPUs did, as in the table `vcpu_time`.
+    pub rows: Vec<SecondsRow>,
+}
+
+/// Something that a VM's vCPUs did. What is not known is absent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SecondsRow {
+    /// The vCPU's state.
+    pub state: String,
+    /// The guest's process.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub process: Option<String>,
+    /// Its thread.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub thread: Option<String>,
+    /// The function.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub function: Option<String>,
+    /// Its module.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub module: Option<String>,
+    /// Who had the CPU.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub thief: Option<String>,
+    /// The VM that it belongs to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub thief_vm: Option<String>,
+    /// The VM exit's reason.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exit_reason: Option<String>,
+    /// Of each second that has any: its number from the first on, ns, corrected ns, samples.
+    pub cells: Vec<[u64; 4]>,
+}
+
 /// An answer to a question.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Answer {

@@ -3,7 +3,7 @@
 //!
 //! The lists of packs are read first: what they don't name stays where it is for hours.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -24,12 +24,16 @@ pub(crate) const RESULTS: &str = "results/v1";
 const READING: usize = 32;
 /// How long a list is used again.
 const FRESH: Duration = Duration::from_secs(5);
+/// So much of the time at most is spent on listing windows without results.
+const PART: u32 = 20;
 /// Lists that are remembered.
 const MAX_LISTS: usize = 4096;
+/// Of `day=YYYY-MM-DD`.
+const DAY_LENGTH: usize = 14;
 /// Bytes of a list of packs: a day's has some 100 KiB.
 const MAX_LIST_BYTES: u64 = 16 << 20;
-/// Windows of one query; of more, the newest count.
-const MAX_WINDOWS: usize = 50_000;
+/// Objects of one query; of more, the newest count.
+const MAX_OBJECTS: usize = 50_000;
 
 /// Where objects of windows lie, by day and host.
 #[derive(Debug, Clone, Copy)]
@@ -131,6 +135,64 @@ impl Windows {
         self.stems.len() + self.packed
     }
 
+    fn n_objects(&self) -> usize {
+        self.stems.len() + self.packs.len()
+    }
+
+    /// Whether a window, `day=.../host=.../BOOT-START`, is one of them.
+    fn has(&self, stem: &str) -> bool {
+        self.stems.contains(stem)
+            || stem.rsplit_once('/').is_some_and(|(folder, window)| {
+                let begin = format!("{folder}/{PACK}");
+                let mut packs = self.packs.range(begin.clone()..);
+                packs
+                    .by_ref()
+                    .take_while(|(name, _)| name.starts_with(&begin))
+                    .any(|(_, pack)| pack.contains(window))
+            })
+    }
+
+    /// Names of their objects.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.stems.iter().chain(self.packs.keys()).map(String::as_str)
+    }
+
+    /// Those whose objects are not in a set.
+    pub(crate) fn without(&self, seen: &HashSet<String>) -> Self {
+        let stems = self.stems.iter().filter(|stem| !seen.contains(*stem)).cloned().collect();
+        let packs = self.packs.iter().filter(|(stem, _)| !seen.contains(*stem));
+        let packs: BTreeMap<_, _> =
+            packs.map(|(stem, pack)| (stem.clone(), Arc::clone(pack))).collect();
+        let packed = packs.values().map(|pack| pack.len()).sum();
+        Self { stems, packs, packed, ..Self::none(self.found) }
+    }
+
+    /// In parts of so many windows and objects, those of the newest day first.
+    pub(crate) fn in_parts(&self, most_windows: usize, most_objects: usize) -> Vec<Self> {
+        let single = self.stems.iter().map(|stem| (stem, None));
+        let mut all: Vec<_> =
+            single.chain(self.packs.iter().map(|(stem, pack)| (stem, Some(pack)))).collect();
+        // Names begin with the day; single windows are newer than packs.
+        all.sort_by_key(|(stem, pack)| std::cmp::Reverse((stem.get(..DAY_LENGTH), pack.is_none())));
+        let mut parts: Vec<Self> = Vec::new();
+        for (stem, pack) in all {
+            let is_full =
+                |part: &Self| most_windows <= part.len() || most_objects <= part.n_objects();
+            if parts.last().is_none_or(is_full) {
+                parts.push(Self::none(self.found));
+            }
+            let Some(part) = parts.last_mut() else { continue };
+            match pack {
+                Some(pack) => {
+                    part.packed += pack.len();
+                    part.packs.insert(stem.clone(), Arc::clone(pack));
+                }
+                None => drop(part.stems.insert(stem.clone())),
+            }
+        }
+        parts
+    }
+
     /// Does without the windows whose results an object holds; false: it has none.
     pub(crate) fn leave_out(&mut self, object: &str) -> bool {
         let begin = object.find("day=").unwrap_or(0);
@@ -198,15 +260,42 @@ pub(crate) struct Catalog {
     lists: Mutex<HashMap<String, (Instant, List)>>,
     /// Lists of packs, which never change.
     packs: Mutex<HashMap<Path, Arc<Packs>>>,
+    without_results: Mutex<HashMap<String, WithoutResults>>,
+}
+
+/// Windows of a day that had no results.
+#[derive(Debug)]
+struct WithoutResults {
+    made: Instant,
+    stays: Duration,
+    stems: Arc<Vec<String>>,
 }
 
 impl Catalog {
     pub(crate) fn new(objects: Arc<dyn ObjectStore>) -> Self {
-        Self { objects, lists: Mutex::default(), packs: Mutex::default() }
+        Self {
+            objects,
+            lists: Mutex::default(),
+            packs: Mutex::default(),
+            without_results: Mutex::default(),
+        }
+    }
+
+    /// The windows of a scope that have results, and how many have none yet.
+    pub(crate) async fn windows(&self, scope: &Scope) -> object_store::Result<Windows> {
+        let mut windows = self.with_results(scope).await?;
+        if windows.left_out == 0 {
+            for day in self.days(RAW, scope).await? {
+                let stems = self.without_results(day, scope, &windows).await?;
+                let is_new = |stem: &&String| !windows.has(stem);
+                windows.without_results += stems.iter().filter(is_new).count();
+            }
+        }
+        Ok(windows)
     }
 
     /// The windows of a scope that have results.
-    pub(crate) async fn windows(&self, scope: &Scope) -> object_store::Result<Windows> {
+    pub(crate) async fn with_results(&self, scope: &Scope) -> object_store::Result<Windows> {
         let fresh = Instant::now().checked_sub(FRESH);
         let begin = fresh.unwrap_or_else(Instant::now);
         let mut packed = LastPacks::default();
@@ -233,15 +322,36 @@ impl Catalog {
                 windows.add(stem, &packed);
             }
         }
-        if windows.left_out == 0 {
-            for day in self.days(RAW, scope).await? {
-                let (_, list) = self.list(RAW, day, scope, begin).await?;
-                let is_new =
-                    |stem: &str| !windows.stems.contains(stem) && !is_packed(stem, &packed);
-                windows.without_results += list.iter().filter(|(stem, _)| is_new(stem)).count();
-            }
-        }
         Ok(windows)
+    }
+
+    /// Windows of a day that had no results when they were listed. Most lists of windows take long and say nothing new.
+    async fn without_results(
+        &self,
+        day: NaiveDate,
+        scope: &Scope,
+        windows: &Windows,
+    ) -> object_store::Result<Arc<Vec<String>>> {
+        let prefix = prefix(RAW, day, scope);
+        let remembered = || self.without_results.lock().unwrap_or_else(PoisonError::into_inner);
+        remembered().retain(|_, known| known.made.elapsed() < known.stays);
+        let known = remembered().get(&prefix).map(|known| Arc::clone(&known.stems));
+        if let Some(stems) = known {
+            return Ok(stems);
+        }
+        let (made, mut stems) = (Instant::now(), Vec::new());
+        let mut listed = self.objects.list(Some(&Path::from(prefix.as_str())));
+        while let Some(object) = listed.try_next().await? {
+            stems.extend(stem(RAW, &object).filter(|stem| !windows.has(stem)));
+        }
+        let (stays, stems) = (FRESH.max(made.elapsed() * PART), Arc::new(stems));
+        let known = WithoutResults { made, stays, stems: Arc::clone(&stems) };
+        let mut remembered = remembered();
+        if MAX_LISTS <= remembered.len() {
+            remembered.clear();
+        }
+        remembered.insert(prefix, known);
+        Ok(stems)
     }
 
     /// The last lists of packs of a day. In place of one that can't be read counts the one before, if it is still there.
@@ -350,20 +460,15 @@ impl Catalog {
         scope: &Scope,
         begin: Instant,
     ) -> object_store::Result<(Instant, List)> {
-        let host = scope.host.as_ref().map_or(String::new(), |host| format!("/host={host}"));
-        let prefix = format!("{}/day={day}{host}", root.path());
+        let prefix = prefix(root, day, scope);
         if let Some(list) = self.remembered(&prefix, begin) {
             return Ok(list);
         }
         let listed_at = Instant::now();
         let listed: Vec<ObjectMeta> =
             self.objects.list(Some(&Path::from(prefix.as_str()))).try_collect().await?;
-        let root_path = root.path();
-        let stem = |object: ObjectMeta| {
-            let stem = object.location.as_ref().strip_prefix(&root_path)?.strip_prefix('/')?;
-            Some((stem.strip_suffix(root.end)?.to_owned(), object))
-        };
-        let mut list: Vec<_> = listed.into_iter().filter_map(stem).collect();
+        let named = |object: ObjectMeta| Some((stem(root, &object)?, object));
+        let mut list: Vec<_> = listed.into_iter().filter_map(named).collect();
         list.sort_by(|a, b| a.0.cmp(&b.0));
         let list = Arc::new(list);
         let mut lists = self.lists.lock().unwrap_or_else(PoisonError::into_inner);
@@ -386,7 +491,7 @@ impl Catalog {
 impl Windows {
     fn add_packs(&mut self, folder: &str, packs: &Packs) {
         for pack in &packs.packs {
-            if MAX_WINDOWS <= self.len() {
+            if MAX_OBJECTS <= self.n_objects() {
                 self.left_out += pack.len();
             } else {
                 self.packed += pack.len();
@@ -400,12 +505,24 @@ impl Windows {
         if is_pack || is_packed(stem, packed) {
             return;
         }
-        if MAX_WINDOWS <= self.len() {
+        if MAX_OBJECTS <= self.n_objects() {
             self.left_out += 1;
         } else {
             self.stems.insert(stem.to_owned());
         }
     }
+}
+
+/// The folder of a day, or of a host in it.
+fn prefix(root: Root<'_>, day: NaiveDate, scope: &Scope) -> String {
+    let host = scope.host.as_ref().map_or(String::new(), |host| format!("/host={host}"));
+    format!("{}/day={day}{host}", root.path())
+}
+
+/// An object's name below its table, without its end.
+fn stem(root: Root<'_>, object: &ObjectMeta) -> Option<String> {
+    let stem = object.location.as_ref().strip_prefix(&root.path())?.strip_prefix('/')?;
+    Some(stem.strip_suffix(root.end)?.to_owned())
 }
 
 /// Whether a window, `day=.../host=.../BOOT-START`, is in a pack.

@@ -12,6 +12,7 @@
 
 mod bounds;
 mod catalog;
+mod fleet;
 pub mod packs;
 mod ready;
 mod rewrite;
@@ -22,8 +23,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use api::http::Answer;
-use chrono::NaiveDate;
+use api::http::{Answer, FleetAnswer};
+use arrow::array::RecordBatch;
+use chrono::{DateTime, NaiveDate, Utc};
 use datafusion::common::config::Dialect;
 use datafusion::common::{ParamValues, ScalarValue};
 use datafusion::error::DataFusionError;
@@ -41,6 +43,7 @@ pub use rewrite::{Inputs, SLICE_S};
 
 use bounds::LEFT_OUT;
 use catalog::{Catalog, Windows};
+use fleet::FleetTimes;
 use packs::Packs;
 use rows::Rows;
 use table::{ResultTable, STORE, schemas};
@@ -102,6 +105,7 @@ pub struct Engine {
     catalog: Arc<Catalog>,
     environment: Arc<RuntimeEnv>,
     room: Semaphore,
+    fleet: FleetTimes,
     /// Its own threads: a query that keeps them busy keeps nobody else waiting.
     threads: Option<tokio::runtime::Runtime>,
 }
@@ -132,6 +136,7 @@ impl Engine {
             catalog: Arc::new(Catalog::new(objects)),
             environment,
             room: Semaphore::new(limits.concurrent),
+            fleet: FleetTimes::default(),
             threads: Some(threads),
         })
     }
@@ -191,6 +196,55 @@ impl Engine {
     /// When it is none, or the store fails.
     pub async fn read_packs(&self, path: &Path) -> object_store::Result<Arc<Packs>> {
         self.catalog.read_packs(path).await
+    }
+
+    /// Adds up what VMs lost in the windows that are new since the last call.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub async fn sum_up(&self, now: DateTime<Utc>) -> Result<(), QueryError> {
+        let failed = |error: object_store::Error| QueryError::Store(error.to_string());
+        let scope = Scope { from: Some(now - fleet::KEPT), ..Scope::default() };
+        let windows = self.catalog.with_results(&scope).await.map_err(failed)?;
+        self.fleet.forget(now);
+        for part in self.fleet.unread(&windows) {
+            let mut readable = part.clone();
+            let mut rows = self.read_sums(&scope, &readable).await;
+            while let Err(QueryError::Damaged(object)) = &rows
+                && readable.leave_out(object)
+            {
+                rows = self.read_sums(&scope, &readable).await;
+            }
+            self.fleet.take(&part, &rows?);
+        }
+        Ok(())
+    }
+
+    async fn read_sums(
+        &self,
+        scope: &Scope,
+        windows: &Windows,
+    ) -> Result<Vec<RecordBatch>, QueryError> {
+        let context = self.context(scope, &Arc::new(windows.clone()))?;
+        let Some(threads) = &self.threads else { return Err(QueryError::Busy) };
+        let work = async move {
+            let frame = context.sql(fleet::ROWS).await.map_err(invalid)?;
+            frame.collect().await.map_err(invalid)
+        };
+        let done = threads.spawn(work).await;
+        done.unwrap_or_else(|error| Err(QueryError::Invalid(format!("it failed: {error}"))))
+    }
+
+    /// What hosts and VMs lost in a range, as far as `sum_up` has read, in at most so many slots.
+    #[must_use]
+    pub fn fleet(
+        &self,
+        from: DateTime<Utc>,
+        to: DateTime<Utc>,
+        slots: usize,
+        now: DateTime<Utc>,
+    ) -> FleetAnswer {
+        self.fleet.answer(from, to, slots, now)
     }
 
     /// Names of the objects that together hold a table's rows, each row once, and why some rows are not there.

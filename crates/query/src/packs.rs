@@ -67,10 +67,7 @@ impl Packs {
     /// Whether a window, `BOOT-START`, is in one of them.
     #[must_use]
     pub fn contains(&self, window: &str) -> bool {
-        let Some((boot, start)) = window_parts(window) else { return false };
-        self.packs.iter().any(|pack| {
-            pack.windows.get(boot).is_some_and(|starts| starts.binary_search(&start).is_ok())
-        })
+        self.packs.iter().any(|pack| pack.contains(window))
     }
 }
 
@@ -95,6 +92,13 @@ impl Pack {
         }
         all.values_mut().for_each(|starts| starts.sort_unstable());
         Self { name: String::new(), slice_s, windows: all, bytes: BTreeMap::new() }
+    }
+
+    /// Whether a window, `BOOT-START`, is in it.
+    #[must_use]
+    pub fn contains(&self, window: &str) -> bool {
+        let Some((boot, start)) = window_parts(window) else { return false };
+        self.windows.get(boot).is_some_and(|starts| starts.binary_search(&start).is_ok())
     }
 
     /// How many windows.

@@ -8,16 +8,19 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::http::Answer;
-use model::{ResultCode, ResultRow, Results, VcpuTimeRow, WindowKey};
+use api::http::{Answer, VmTimes};
+use chrono::{DateTime, TimeDelta};
+use model::{ResultCode, ResultRow, Results, VcpuTimeRow, VmRow, WindowKey};
 use object_store::local::LocalFileSystem;
-use query::{Engine, Limits, QueryError, READY, Scope};
+use query::packs::{Pack, Packs};
+use query::{Engine, Inputs, Limits, QueryError, READY, SLICE_S, Scope};
 use serde_json::{Value, json};
 
 const LIMITS: Limits =
     Limits { time: Duration::from_secs(60), memory_bytes: 256 << 20, rows: 1000, concurrent: 2 };
 /// 2026-01-31 00:00 UTC.
 const START_US: i64 = 1_769_817_600_000_000;
+const START_DAY: &str = "2026-01-31";
 const SLICE_US: i64 = 10_000_000;
 const NS: u64 = 1_000_000_000;
 
@@ -279,4 +282,84 @@ async fn a_damaged_object_is_left_out() {
         assert_eq!(answer.partial, ["results of 1 windows can't be read"]);
         assert_eq!(answer.windows, 3);
     }
+}
+
+/// The row of `vms` of a window that begins in this minute after `START_US`.
+fn vm_row(host: &str, minute: u64, vm: &str, [all, outside, vmm]: [u64; 3]) -> ResultRow<VmRow> {
+    let boot = "0".repeat(32);
+    let window = Arc::new(WindowKey { host: host.to_owned(), boot, window_ns: minute });
+    let row = VmRow {
+        vm: vm.to_owned(),
+        pid: 1,
+        vcpus: 1,
+        vcpu_ns: all * NS,
+        steal_outside_ns: Some(outside * NS),
+        steal_vmm_ns: Some(vmm * NS),
+        throttled_ns: Some(0),
+        map_via: None,
+        no_map_reason: None,
+    };
+    let slice_unix_us = START_US + minute.cast_signed() * 60_000_000;
+    ResultRow { window, slice_unix_us, row }
+}
+
+#[tokio::test]
+async fn windows_count_once_in_the_sums_of_the_fleet() {
+    let fleet = Fleet::new(LIMITS);
+    let now = DateTime::from_timestamp_micros(START_US + 3_600_000_000).unwrap();
+    let ask = |engine: &Engine, minutes: i64| {
+        engine.fleet(now - TimeDelta::minutes(minutes), now, 60, now)
+    };
+    assert_eq!(ask(&fleet.engine, 60).partial, ["results are still being read"]);
+    for minute in [10, 11, 31] {
+        let vms = vec![
+            vm_row("kvm3", minute, "web", [60, 30, 0]),
+            vm_row("kvm3", minute, "db", [60, 0, 6]),
+        ];
+        store(fleet.root.path(), "kvm3", minute, &Results { vms, ..Results::default() });
+    }
+    let check = async |engine: &Engine, expected: &str| {
+        engine.sum_up(now).await.unwrap();
+        let answer = ask(engine, 60);
+        assert_eq!((answer.partial.len(), answer.reading), (0, 0));
+        let cells = answer.hosts.iter().flat_map(|host| host.stolen.iter().enumerate());
+        let cells = cells.filter_map(|(at, share)| Some(format!("{at}:{}", (*share)?)));
+        let vm = |vm: &VmTimes| {
+            format!("{} {}/{}", vm.vm, vm.outside_ns / NS + vm.vmm_ns / NS, vm.ns / NS)
+        };
+        let text: Vec<_> = cells.chain(answer.vms.iter().map(vm)).collect();
+        assert_eq!(text.join(" "), expected);
+    };
+    let expected = "10:0.3 11:0.3 31:0.3 web 90/180 db 18/180";
+    check(&fleet.engine, expected).await;
+    check(&fleet.engine, expected).await;
+    // The same windows in a pack: for who knows them already, and for who starts now.
+    let folder = "day=2026-01-31/host=kvm3";
+    let names: Vec<_> = [10, 11].map(|minute| format!("{}-{minute:020}", "0".repeat(32))).into();
+    let mut pack = Pack::of(SLICE_S, names.iter(), &[]);
+    pack.name = "pack-00000001-0123456789abcdef".to_owned();
+    for table in recording::results::SCHEMAS {
+        let name = table.file.trim_end_matches(".parquet");
+        let path =
+            fleet.root.path().join(format!("results/v1/{name}/{folder}/{}.parquet", pack.name));
+        let day = START_DAY.parse().unwrap();
+        let inputs = Inputs { day, host: "kvm3", windows: &names, packs: &[], slice_s: SLICE_S };
+        fleet.engine.rewrite(name, inputs, fs::File::create(&path).unwrap()).await.unwrap();
+        pack.bytes.insert(name.to_owned(), path.metadata().unwrap().len());
+    }
+    let lists = fleet.root.path().join(format!("packs/v1/{folder}"));
+    fs::create_dir_all(&lists).unwrap();
+    let list = Packs { packs: vec![Arc::new(pack)] };
+    fs::write(lists.join("00000001.json"), list.content()).unwrap();
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    check(&fleet.engine, expected).await;
+    let objects = Arc::new(LocalFileSystem::new_with_prefix(fleet.root.path()).unwrap());
+    let other = Engine::new(objects, LIMITS).unwrap();
+    check(&other, expected).await;
+    // Results that can't be read are left out.
+    let damaged = format!("results/v1/vms/{folder}/{}-{:020}.parquet", "0".repeat(32), 40);
+    store(fleet.root.path(), "kvm3", 40, &Results::default());
+    fs::write(fleet.root.path().join(damaged), b"PAR1 no").unwrap();
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    check(&other, expected).await;
 }

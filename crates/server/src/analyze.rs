@@ -267,7 +267,7 @@ impl Server {
         }
         let Some(file) = self.fetch(&window.raw()).await? else { return Ok(Created::Before) };
         let began = Instant::now();
-        let outcome = self.work(&window.id.host, file).await?;
+        let outcome = self.work(Task::Analyze, &window.id.host, file).await?;
         let mut created = Created::Before;
         for (table, bytes) in outcome.tables()? {
             created = self.store.create(&window.result(table), bytes.into()).await?;
@@ -286,15 +286,20 @@ impl Server {
         Ok(created)
     }
 
-    async fn work(&self, host: &HostName, file: File) -> Result<Outcome, AnalyzeError> {
+    pub(crate) async fn work(
+        &self,
+        task: Task,
+        host: &HostName,
+        file: File,
+    ) -> Result<Outcome, AnalyzeError> {
         let (scratch, host) = (self.receiver.spool.clone(), host.clone());
-        let work = move || worker::run(Task::Analyze, &host, file, &scratch);
+        let work = move || worker::run(task, &host, file, &scratch);
         let done = tokio::task::spawn_blocking(work).await;
         Ok(done.map_err(|error| AnalyzeError::Machine(error.to_string()))??)
     }
 
     /// A stored window as a file; `None`: it is there no longer.
-    async fn fetch(&self, path: &Path) -> Result<Option<File>, AnalyzeError> {
+    pub(crate) async fn fetch(&self, path: &Path) -> Result<Option<File>, AnalyzeError> {
         let found = match self.store.objects().get(path).await {
             Err(object_store::Error::NotFound { .. }) => return Ok(None),
             found => found?,

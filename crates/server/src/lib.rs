@@ -29,6 +29,7 @@ mod receive;
 mod refused;
 mod results;
 mod store;
+mod sums;
 mod tls;
 mod totals;
 mod watch;
@@ -66,6 +67,7 @@ use metrics::Metrics;
 use receive::Receiver;
 use refused::Refused;
 use store::Store;
+use sums::Sums;
 use tls::Identity;
 use watch::Watch;
 
@@ -95,6 +97,9 @@ struct Server {
     watch: Watch,
     handled: Handled,
     profiles: profiles::Queues,
+    sums: Sums,
+    /// Room for windows that are analysed by the second.
+    seconds: Semaphore,
     metrics: Metrics,
     started: chrono::DateTime<chrono::Utc>,
 }
@@ -124,6 +129,8 @@ impl Server {
             watch: Watch::default(),
             handled: Handled::new(store.clone()),
             profiles: profiles::Queues::new(),
+            sums: Sums::default(),
+            seconds: Semaphore::new(http::AT_ONCE),
             metrics: Metrics::new(),
             started: chrono::Utc::now(),
             receiver,
@@ -211,6 +218,7 @@ fn start(server: &Arc<Server>, tls: RustlsConfig) -> Result<Vec<tokio::task::Joi
         tokio::spawn(Arc::clone(server).expire_for_ever()),
         tokio::spawn(Arc::clone(server).compact_for_ever()),
         tokio::spawn(Arc::clone(server).watch_for_ever()),
+        tokio::spawn(Arc::clone(server).sum_up_for_ever()),
         tokio::spawn(Arc::clone(server).renew_for_ever(tls)),
     ];
     tasks.extend(alerts::start(server)?);

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use analysis::Resolver;
-use analysis::results::{ResultsBuilder, SLICE_NS};
+use analysis::results::ResultsBuilder;
 use model::WindowKey;
 use recording::Recording;
 use recording::results::SCHEMAS;
@@ -21,10 +21,11 @@ pub(crate) fn tables() -> impl Iterator<Item = (&'static str, &'static str)> {
     others.into_iter().chain(last)
 }
 
-/// Writes the tables of a window of `host` into a folder: always the same from the same window.
+/// Writes the tables of a window of `host` into a folder, in slices of this length: always the same from the same window.
 pub(crate) fn write(
     recording: &Recording,
     host: &HostName,
+    slice_ns: u64,
     folder: &Path,
 ) -> Result<(), recording::Error> {
     let header = &recording.header;
@@ -37,5 +38,5 @@ pub(crate) fn write(
         batch.iter().for_each(|sample| builder.push_sample(sample));
     })?;
     let window = WindowKey::new(host.to_string(), header);
-    recording::results::write(folder, &builder.finish(&Arc::new(window), SLICE_NS))
+    recording::results::write(folder, &builder.finish(&Arc::new(window), slice_ns))
 }

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use analysis::results::SLICE_NS;
 use model::{BootId, HostNs};
 use recording::Recording;
 use recording::window::{HostName, MAX_WINDOW_BYTES, UnpackError, unpack};
@@ -48,6 +49,8 @@ pub(crate) enum Task {
     Check,
     /// That, and its result tables.
     Analyze,
+    /// The same in slices of a second.
+    Seconds,
 }
 
 impl Task {
@@ -55,6 +58,16 @@ impl Task {
         match self {
             Self::Check => "check",
             Self::Analyze => "analyze",
+            Self::Seconds => "seconds",
+        }
+    }
+
+    /// Length of the slices of its result tables.
+    fn slice_ns(self) -> Option<u64> {
+        match self {
+            Self::Check => None,
+            Self::Analyze => Some(SLICE_NS),
+            Self::Seconds => Some(1_000_000_000),
         }
     }
 }
@@ -114,11 +127,11 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
-    /// The tables by name, each with its file's bytes.
+    /// The folder with the tables.
     ///
     /// # Errors
     /// When there are none, or they are too large: whatever the window made of the worker, they are bounded.
-    pub(crate) fn tables(&self) -> Result<Vec<(&'static str, Vec<u8>)>, WorkerError> {
+    pub(crate) fn folder(&self) -> Result<PathBuf, WorkerError> {
         let folder = self.folder.path().join(TABLES);
         let mut bytes = 0;
         for (_, file) in results::tables() {
@@ -127,6 +140,15 @@ impl Outcome {
         if MAX_TABLES < bytes {
             return Err(WorkerError::Refused(format!("the results are too large: {bytes} bytes")));
         }
+        Ok(folder)
+    }
+
+    /// The tables by name, each with its file's bytes.
+    ///
+    /// # Errors
+    /// The same.
+    pub(crate) fn tables(&self) -> Result<Vec<(&'static str, Vec<u8>)>, WorkerError> {
+        let folder = self.folder()?;
         results::tables().map(|(table, file)| Ok((table, fs::read(folder.join(file))?))).collect()
     }
 }
@@ -206,7 +228,8 @@ pub fn serve() -> Option<ExitCode> {
         return None;
     }
     let task = arguments.next()?;
-    let task = [Task::Check, Task::Analyze].into_iter().find(|known| task == known.name())?;
+    let tasks = [Task::Check, Task::Analyze, Task::Seconds];
+    let task = tasks.into_iter().find(|known| task == known.name())?;
     let host = arguments.next()?.to_str()?.parse().ok()?;
     let reply = work(task, &host);
     let answer = match reply {
@@ -233,9 +256,9 @@ fn work(task: Task, host: &HostName) -> Result<serde_json::Value, WorkerError> {
     if !recording.header.complete {
         return Err(WorkerError::Refused("the recording is not complete".to_owned()));
     }
-    if task == Task::Analyze {
+    if let Some(slice_ns) = task.slice_ns() {
         fs::create_dir(TABLES)?;
-        results::write(&recording, host, Path::new(TABLES)).map_err(refused)?;
+        results::write(&recording, host, slice_ns, Path::new(TABLES)).map_err(refused)?;
     }
     let header = &recording.header;
     Ok(json!({

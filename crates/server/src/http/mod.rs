@@ -2,9 +2,11 @@
 
 mod access;
 mod findings;
+mod fleet;
 mod page;
 mod profiles;
 mod queries;
+mod seconds;
 mod silences;
 mod windows;
 
@@ -42,6 +44,8 @@ const JSON_TIME: Duration = Duration::from_secs(10);
 /// The web page's cookie. Browsers take one of this prefix over TLS only, and for this host only.
 const COOKIE: &str = "__Host-vmscope";
 
+pub(crate) use seconds::AT_ONCE;
+
 pub(crate) type Shared = State<Arc<Server>>;
 
 /// All paths, and their description.
@@ -76,6 +80,7 @@ fn described() -> (Router<Arc<Server>>, utoipa::openapi::OpenApi) {
         .routes(routes!(windows::put_window))
         .routes(routes!(windows::list_windows))
         .routes(routes!(windows::get_window))
+        .routes(routes!(seconds::ask_seconds))
         .routes(routes!(access::list_hosts))
         .routes(routes!(access::delete_host))
         .routes(routes!(access::list_tokens, access::make_token))
@@ -90,6 +95,7 @@ fn described() -> (Router<Arc<Server>>, utoipa::openapi::OpenApi) {
         .routes(routes!(silences::end_silence))
         .routes(routes!(profiles::pprof))
         .routes(routes!(fleet_metrics))
+        .routes(routes!(fleet::ask_fleet))
         .routes(routes!(authority))
         .routes(routes!(healthz))
         .routes(routes!(metrics))

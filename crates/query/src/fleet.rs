@@ -1,0 +1,353 @@
+//! How much of its time each VM of the fleet lost, minute by minute and ten minutes by ten minutes, in memory: a view of all
+//! hosts over a day would read a hundred million rows.
+//!
+//! ```text
+//!  catalog: windows of the last days --> those that are not in here --> their rows of `vms` --> sums
+//! ```
+//! Design constraints: everything can be read again from the store. Each window counts once, whether its rows are read from
+//! its own object or from a pack. What is kept is bounded, and an answer that is not all there is says so.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use api::http::{FleetAnswer, HostTimes, VmTimes};
+use arrow::array::{Array, AsArray, RecordBatch};
+use arrow::datatypes::{TimestampMicrosecondType, UInt64Type};
+use chrono::{DateTime, TimeDelta, Utc};
+
+use crate::catalog::Windows;
+
+/// Sums are kept so long.
+pub(crate) const KEPT: TimeDelta = TimeDelta::days(8);
+/// Those of single minutes.
+const MINUTES_KEPT_S: i64 = 3 * 3600;
+const MINUTE_S: i64 = 60;
+const TEN_MINUTES_S: i64 = 600;
+/// Lengths of an answer's slots.
+const LENGTHS_S: [i64; 12] =
+    [60, 120, 300, 600, 1200, 1800, 3600, 7200, 14_400, 21_600, 43_200, 86_400];
+/// Slots of an answer at most.
+pub(crate) const MOST_SLOTS: usize = 500;
+/// VMs of an answer, and hosts.
+const MOST_VMS: usize = 200;
+const MOST_HOSTS: usize = 2000;
+/// VMs that are kept; further ones are counted.
+const KEPT_VMS: usize = 20_000;
+/// Bytes of their names.
+const KEPT_NAMES: usize = 16 << 20;
+
+/// Windows and objects that are read at once.
+const WINDOWS_AT_ONCE: usize = 5000;
+const OBJECTS_AT_ONCE: usize = 500;
+
+/// The rows that are read.
+pub(crate) const ROWS: &str = "SELECT host, boot, window_ns, slice, vm, vcpu_ns, \
+    steal_outside_ns, steal_vmm_ns, throttled_ns FROM vms";
+
+/// vCPU time in milliseconds: of ten minutes of the largest VM it fits.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Times {
+    all: u32,
+    outside: u32,
+    vmm: u32,
+    throttled: u32,
+}
+
+impl Times {
+    fn add(&mut self, other: Self) {
+        self.all = self.all.saturating_add(other.all);
+        self.outside = self.outside.saturating_add(other.outside);
+        self.vmm = self.vmm.saturating_add(other.vmm);
+        self.throttled = self.throttled.saturating_add(other.throttled);
+    }
+}
+
+/// The same of many slots.
+#[derive(Debug, Clone, Copy, Default)]
+struct Sum {
+    all: u64,
+    stolen: u64,
+    outside: u64,
+    vmm: u64,
+    throttled: u64,
+}
+
+impl Sum {
+    fn add(&mut self, times: Times) {
+        self.all += u64::from(times.all);
+        self.outside += u64::from(times.outside);
+        self.vmm += u64::from(times.vmm);
+        self.throttled += u64::from(times.throttled);
+        self.stolen = self.outside + self.vmm;
+    }
+}
+
+/// Sums by the start of their slot, s since 1970.
+#[derive(Debug, Default)]
+struct Series {
+    minutes: BTreeMap<i64, Times>,
+    tens: BTreeMap<i64, Times>,
+}
+
+#[derive(Debug, Default)]
+struct Host {
+    vms: BTreeMap<String, Series>,
+    /// Windows that count, by boot and start, and when they began (s since 1970).
+    windows: BTreeMap<String, BTreeMap<u64, i64>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    hosts: BTreeMap<String, Host>,
+    n_vms: usize,
+    name_bytes: usize,
+    /// Stems of packs and windows that were read, or can't be.
+    seen: HashSet<String>,
+    /// Windows that are still to be read; `None`: nobody has looked.
+    left: Option<usize>,
+    /// Rows of VMs that found no room.
+    no_room: u64,
+    /// Rows of earlier versions, which have no such sums.
+    without_sums: u64,
+}
+
+/// The sums.
+#[derive(Debug, Default)]
+pub(crate) struct FleetTimes {
+    state: Mutex<State>,
+}
+
+impl FleetTimes {
+    /// Those of `windows` that were not read yet, the newest first, in parts whose rows fit into memory.
+    pub(crate) fn unread(&self, windows: &Windows) -> Vec<Windows> {
+        let mut state = self.lock();
+        let listed: HashSet<&str> = windows.names().collect();
+        state.seen.retain(|stem| listed.contains(stem.as_str()));
+        let parts = windows.without(&state.seen).in_parts(WINDOWS_AT_ONCE, OBJECTS_AT_ONCE);
+        state.left = Some(parts.iter().map(Windows::len).sum());
+        parts
+    }
+
+    /// Takes the rows of these windows, of which those that count already are passed over.
+    pub(crate) fn take(&self, windows: &Windows, rows: &[RecordBatch]) {
+        let mut fresh = Fresh::default();
+        let mut state = self.lock();
+        rows.iter().for_each(|rows| state.take(rows, &mut fresh));
+        state.left = state.left.map(|left| left.saturating_sub(windows.len()));
+        state.seen.extend(windows.names().map(str::to_owned));
+        for ((host, boot, start), began_s) in fresh.windows {
+            let host = state.hosts.entry(host).or_default();
+            host.windows.entry(boot).or_default().insert(start, began_s);
+        }
+    }
+
+    /// Forgets what is too old.
+    pub(crate) fn forget(&self, now: DateTime<Utc>) {
+        let (now, mut state) = (now.timestamp(), self.lock());
+        let oldest = now - KEPT.num_seconds();
+        for series in state.hosts.values_mut().flat_map(|host| host.vms.values_mut()) {
+            series.minutes = series.minutes.split_off(&(now - MINUTES_KEPT_S));
+            series.tens = series.tens.split_off(&oldest);
+        }
+        for host in state.hosts.values_mut() {
+            host.vms.retain(|_, series| !series.tens.is_empty());
+            // Scopes begin with the day before.
+            let is_listed = |_: &u64, began_s: &mut i64| oldest - 2 * 86_400 <= *began_s;
+            host.windows.values_mut().for_each(|windows| windows.retain(is_listed));
+            host.windows.retain(|_, windows| !windows.is_empty());
+        }
+        state.n_vms = state.hosts.values().map(|host| host.vms.len()).sum();
+        let names = state.hosts.values().flat_map(|host| host.vms.keys());
+        state.name_bytes = names.map(String::len).sum();
+    }
+
+    /// What the hosts and VMs lost in a range, in at most so many slots.
+    pub(crate) fn answer(
+        &self,
+        from: DateTime<Utc>,
+        to: DateTime<Utc>,
+        slots: usize,
+        now: DateTime<Utc>,
+    ) -> FleetAnswer {
+        let (now, state) = (now.timestamp(), self.lock());
+        let oldest = now - KEPT.num_seconds();
+        let (from, to) = (from.timestamp().max(oldest), to.timestamp());
+        let is_recent = now - MINUTES_KEPT_S <= from;
+        let base = if is_recent { MINUTE_S } else { TEN_MINUTES_S };
+        let most = i64::try_from(slots.clamp(1, MOST_SLOTS)).unwrap_or(1);
+        let mut lengths = LENGTHS_S.into_iter().filter(|length| base <= *length);
+        let length = lengths.find(|length| to - from <= length * most).unwrap_or(86_400);
+        let start = from.div_euclid(length) * length;
+        let count = (to - start).max(1).unsigned_abs().div_ceil(length.unsigned_abs());
+        let count = usize::try_from(count).unwrap_or(0).min(MOST_SLOTS + 1);
+        let (mut hosts, mut vms) = (Vec::new(), Vec::new());
+        for (name, host) in &state.hosts {
+            let (mut cells, mut whole) = (vec![Sum::default(); count], Sum::default());
+            for (vm, series) in &host.vms {
+                let series = if is_recent { &series.minutes } else { &series.tens };
+                let mut of_vm = Sum::default();
+                for (slot, times) in series.range(from.div_euclid(base) * base..to) {
+                    let cell = usize::try_from((slot - start).div_euclid(length)).unwrap_or(0);
+                    cells.get_mut(cell).into_iter().for_each(|cell| cell.add(*times));
+                    of_vm.add(*times);
+                    whole.add(*times);
+                }
+                if of_vm.all != 0 {
+                    vms.push((name, vm, of_vm));
+                }
+            }
+            if whole.all != 0 {
+                hosts.push((share(whole.stolen, whole.all), name, cells));
+            }
+        }
+        let mut partial = state.lacks(from == oldest);
+        hosts.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(b.1)));
+        if MOST_HOSTS < hosts.len() {
+            partial.push(format!("there are more than {MOST_HOSTS} hosts"));
+        }
+        let lost = |sum: &Sum| share(sum.stolen + sum.throttled, sum.all);
+        vms.sort_by(|a, b| lost(&b.2).total_cmp(&lost(&a.2)).then((a.0, a.1).cmp(&(b.0, b.1))));
+        let host = |(_, name, cells): (f64, &String, Vec<Sum>)| HostTimes {
+            host: name.clone(),
+            stolen: cells.iter().map(stolen).collect(),
+        };
+        let vm = |(host, vm, sum): &(&String, &String, Sum)| VmTimes {
+            host: (*host).clone(),
+            vm: (*vm).clone(),
+            ns: ns(sum.all),
+            outside_ns: ns(sum.outside),
+            vmm_ns: ns(sum.vmm),
+            throttled_ns: ns(sum.throttled),
+        };
+        FleetAnswer {
+            start_unix_s: u64::try_from(start).unwrap_or(0),
+            slot_s: u64::try_from(length).unwrap_or(1),
+            hosts: hosts.into_iter().take(MOST_HOSTS).map(host).collect(),
+            vms: vms.iter().take(MOST_VMS).map(vm).collect(),
+            reading: state.left.map_or(1, |left| left as u64),
+            partial,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn take(&mut self, rows: &RecordBatch, fresh: &mut Fresh) {
+        let texts = |name| rows.column_by_name(name).and_then(|column| column.as_string_view_opt());
+        let numbers = |name| {
+            let column = rows.column_by_name(name)?;
+            column.as_primitive_opt::<UInt64Type>()
+        };
+        let slices = rows.column_by_name("slice");
+        let slices = slices.and_then(|c| c.as_primitive_opt::<TimestampMicrosecondType>());
+        let (Some(host), Some(boot), Some(vm)) = (texts("host"), texts("boot"), texts("vm")) else {
+            return;
+        };
+        let (Some(slices), Some(window), Some(all)) =
+            (slices, numbers("window_ns"), numbers("vcpu_ns"))
+        else {
+            return;
+        };
+        let lost = ["steal_outside_ns", "steal_vmm_ns", "throttled_ns"].map(numbers);
+        for row in 0..rows.num_rows() {
+            let key = (host.value(row), boot.value(row), window.value(row));
+            let began_s = slices.value(row).div_euclid(1_000_000);
+            if !fresh.is_new(self, key, began_s) {
+                continue;
+            }
+            let [Some(outside), Some(vmm), Some(throttled)] =
+                lost.map(|column| column.filter(|c| !c.is_null(row)).map(|c| ms(c.value(row))))
+            else {
+                self.without_sums += 1;
+                continue;
+            };
+            let times = Times { all: ms(all.value(row)), outside, vmm, throttled };
+            self.add(key.0, vm.value(row), began_s, times);
+        }
+    }
+
+    fn add(&mut self, host: &str, vm: &str, start_s: i64, times: Times) {
+        let known = self.hosts.get(host).is_some_and(|host| host.vms.contains_key(vm));
+        if !known {
+            if KEPT_VMS <= self.n_vms || KEPT_NAMES < self.name_bytes + vm.len() {
+                self.no_room += 1;
+                return;
+            }
+            self.n_vms += 1;
+            self.name_bytes += vm.len();
+        }
+        let host = self.hosts.entry(host.to_owned()).or_default();
+        let series = host.vms.entry(vm.to_owned()).or_default();
+        let slot = |length: i64| start_s.div_euclid(length) * length;
+        series.minutes.entry(slot(MINUTE_S)).or_default().add(times);
+        series.tens.entry(slot(TEN_MINUTES_S)).or_default().add(times);
+    }
+
+    /// Why an answer is not all there is.
+    fn lacks(&self, is_cut: bool) -> Vec<String> {
+        let mut reasons = Vec::new();
+        if is_cut {
+            reasons.push(format!("only the last {} days are shown", KEPT.num_days()));
+        }
+        match self.left {
+            None => reasons.push("results are still being read".to_owned()),
+            Some(0) => {}
+            Some(n) => reasons.push(format!("results of {n} windows are still being read")),
+        }
+        if 0 < self.no_room {
+            reasons.push(format!("there are more than {KEPT_VMS} VMs, or their names are long"));
+        }
+        if 0 < self.without_sums {
+            reasons.push("results of earlier versions are not shown".to_owned());
+        }
+        reasons
+    }
+}
+
+/// Windows whose rows are being taken for the first time: host, boot, start, and when they began.
+#[derive(Debug, Default)]
+pub(crate) struct Fresh {
+    windows: BTreeMap<(String, String, u64), i64>,
+    /// The last row's window, and whether it is one of them.
+    last: Option<((String, String, u64), bool)>,
+}
+
+impl Fresh {
+    fn is_new(&mut self, state: &State, key: (&str, &str, u64), began_s: i64) -> bool {
+        if let Some(((host, boot, start), is_new)) = &self.last
+            && (host.as_str(), boot.as_str(), *start) == key
+        {
+            return *is_new;
+        }
+        let (host, boot, start) = key;
+        let counted = state.hosts.get(host).and_then(|host| host.windows.get(boot));
+        let is_new = !counted.is_some_and(|starts| starts.contains_key(&start));
+        let key = (host.to_owned(), boot.to_owned(), start);
+        if is_new {
+            self.windows.insert(key.clone(), began_s);
+        }
+        self.last = Some((key, is_new));
+        is_new
+    }
+}
+
+fn ms(ns: u64) -> u32 {
+    u32::try_from(ns / 1_000_000).unwrap_or(u32::MAX)
+}
+
+fn ns(ms: u64) -> u64 {
+    ms * 1_000_000
+}
+
+fn share(part: u64, whole: u64) -> f64 {
+    part as f64 / whole as f64
+}
+
+/// To a hundredth of a percent; `None`: no vCPU was there.
+fn stolen(sum: &Sum) -> Option<f64> {
+    let part = share(sum.stolen, sum.all);
+    (sum.all != 0).then_some((part * 10_000.0).round() / 10_000.0)
+}
