@@ -36,7 +36,7 @@ PROFILE := release
 PROFILE_DIR := $(TARGET_DIR)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
 VERSION := $(shell sed -n '/^\[workspace.package\]/,/^version/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 
-.PHONY: ui test-ui ui-tools packages fleet-demo fuzz fuzz-all mutants help demo test test-all smoke steps-test steps-test-all steps-smoke check build-tests e2e bench bench-trace \
+.PHONY: ui test-ui bench-ui steps-ui ui-tools packages fleet-demo fuzz fuzz-all mutants help demo test test-all smoke steps-test steps-test-all steps-smoke check build-tests e2e bench bench-trace \
         experiments s3 s3-server otel spark ten-million overhead programs boot build deps
 
 help:
@@ -56,7 +56,8 @@ help:
 	@echo 'make boot          the self-booting micro-benchmark: an ELF and an ISO, into $(TARGET_DIR)/boot'
 	@echo 'make packages      Debian packages: vmscope with the agent, vmscope-server, vmscope-guest; into $(TARGET_DIR)/packages'
 	@echo 'make ui            the web page, into ui/dist, from where the next build of the server takes it'
-	@echo 'make test-ui       its tests, in a browser and with a real server (3 minutes once built)'
+	@echo 'make test-ui       its tests, in a browser and with a real server (3 minutes once built) [QUICK=1]'
+	@echo 'make bench-ui      what the page takes with 200 hosts and a day; writes target/bench-ui.json (30 minutes)'
 	@echo 'make build         the programs, into $(TARGET_DIR)'
 
 demo: build
@@ -71,10 +72,15 @@ fleet-demo: build
 test test-all smoke:
 	@.ci/table $(MAKE) --no-print-directory steps-$@
 
-steps-test: check
+# First, so that the server is built once, with it.
+steps-ui:
+	@$(STEP) 'build: web page' $(MAKE) --no-print-directory ui
+
+steps-test: steps-ui check
+	@$(STEP) 'web page' $(MAKE) --no-print-directory test-ui QUICK=1
 	@$(STEP) 'end-to-end tests' $(E2E) main
 
-steps-test-all: check
+steps-test-all: steps-ui check
 	@$(STEP) 'end-to-end tests' $(E2E) all
 	@$(STEP) 'web page' $(MAKE) --no-print-directory test-ui
 	@$(STEP) 'S3 service' $(MAKE) --no-print-directory s3
@@ -174,7 +180,14 @@ test-ui: ui
 	npm --prefix ui run -s unit
 	cargo build --locked --workspace --bins --example hostile_names
 	@.ci/deps $(MUSL) chromium fonts-dejavu-core
-	cd ui && VMSCOPE_PROGRAMS=$(abspath $(TARGET_DIR))/debug npx playwright test $(ONLY)
+	cd ui && VMSCOPE_PROGRAMS=$(abspath $(TARGET_DIR))/debug npx playwright test $(if $(QUICK),--grep @quick) $(ONLY)
+
+# What the page takes with 200 hosts for a day: time until it is drawn, brushing, memory.
+bench-ui: ui
+	cargo build --locked --workspace --bins --example fleet_days
+	@.ci/deps $(MUSL) chromium fonts-dejavu-core
+	cd ui && VMSCOPE_PROGRAMS=$(abspath $(TARGET_DIR))/debug VMSCOPE_BENCH_FILE=$(abspath $(TARGET_DIR))/bench-ui.json \
+		npx playwright test --config bench/playwright.config.ts
 
 ui-tools: deps
 	@command -v npm >/dev/null || .ci/deps $(MUSL) nodejs npm

@@ -1,7 +1,7 @@
 // A server with a store of its own and the windows of a real recording, for all tests.
 
 import { type ChildProcess, execFileSync, spawn } from "node:child_process";
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { cpSync, existsSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
 import { createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -12,7 +12,7 @@ const recording = fileURLToPath(new URL("recording", import.meta.url));
 const PATIENCE_MS = 180_000;
 
 // What tests know of it: Playwright hands the environment on to them.
-const folder = () => process.env["VMSCOPE_TEST_FOLDER"] ?? "";
+export const folder = () => process.env["VMSCOPE_TEST_FOLDER"] ?? "";
 export const url = () => process.env["VMSCOPE_TEST_URL"] ?? "";
 export const readToken = () => readFileSync(join(folder(), "read"), "utf8");
 
@@ -43,7 +43,7 @@ export async function start(): Promise<void> {
 
 // The server may have been started by another process of the tests.
 export function stop(): void {
-  process.kill(Number(readFileSync(join(folder(), "pid"), "utf8")), "SIGKILL");
+  process.kill(serverPid(), "SIGKILL");
 }
 
 // Sends a recording as so many windows of each host; the last ones end now.
@@ -59,7 +59,19 @@ async function replay(name: string, from: string, hosts: number, rounds: number)
   }
 }
 
-export const replayMore = (name: string) => replay(name, recording, 1, 1);
+// Makes a store of this server that has many hosts out of the one that it has, or takes one that was made so before.
+export function multiply(hosts: number, hours: number, made?: string): string {
+  const few = join(folder(), "store");
+  const many = made ?? join(folder(), "many");
+  const told = existsSync(many) ? "made before" : program("examples/fleet_days", [few, many, String(Math.floor(Date.now() / 1000)), String(hosts), String(hours)]);
+  cpSync(join(few, "auth"), join(many, "auth"), { recursive: true });
+  rmSync(few, { recursive: true });
+  symlinkSync(many, few);
+  return told;
+}
+
+export const serverPid = () => Number(readFileSync(join(folder(), "pid"), "utf8"));
+export const replayMore = (name: string, rounds = 1) => replay(name, recording, 1, rounds);
 
 // A host whose VMs, processes, modules and functions have hostile names.
 export async function replayHostile(name: string): Promise<void> {
@@ -68,7 +80,8 @@ export async function replayHostile(name: string): Promise<void> {
   await replay(name, hostile, 1, 3);
 }
 
-export default async function setUp(): Promise<() => void> {
+// A folder of its own for a server, which listens at a free port.
+export async function configure(): Promise<void> {
   process.env["VMSCOPE_TEST_FOLDER"] = mkdtempSync(join(tmpdir(), "vmscope-ui-"));
   const port = await new Promise<number>((done) => {
     const server = createServer().listen(0, "127.0.0.1", () => {
@@ -80,12 +93,18 @@ export default async function setUp(): Promise<() => void> {
   const config = join(folder(), "server.toml");
   writeFileSync(config, `listen = "127.0.0.1:${port}"\nstore = "${folder()}/store"\nstate = "${folder()}/state"\n`);
   for (const role of ["agent", "read"]) writeFileSync(join(folder(), role), program("vmscope-server", ["token", "--role", role, "--name", "test", "--config", config]));
+}
+
+export function tearDown(): void {
+  child?.kill();
+  stop();
+  rmSync(folder(), { recursive: true });
+}
+
+export default async function setUp(): Promise<() => void> {
+  await configure();
   await start();
   // kvm-0001 and kvm-0002 for ten minutes.
   await replay("kvm", recording, 2, 30);
-  return () => {
-    child?.kill();
-    stop();
-    rmSync(folder(), { recursive: true });
-  };
+  return tearDown;
 }
