@@ -9,6 +9,7 @@ import { cut, visible } from "./model/text";
 import { instant } from "./model/units";
 import { AppContext } from "./parts/app";
 import { Compare } from "./views/compare";
+import { Finding } from "./views/finding";
 import { Fleet } from "./views/fleet";
 import { FunctionView } from "./views/function";
 import { Health } from "./views/health";
@@ -70,6 +71,7 @@ function View({ place: { path } }: { place: Place }) {
   if (view === "") return <Fleet />;
   if (view === "host" && first !== undefined) return <Host host={first} />;
   if (view === "vm" && first !== undefined && second !== undefined) return <Vm host={first} vm={second} />;
+  if (view === "finding" && first !== undefined) return <Finding id={first} />;
   if (view === "compare") return <Compare />;
   if (view === "function") return <FunctionView />;
   if (view === "search") return <Search />;

@@ -1,9 +1,10 @@
 // What the views ask, in SQL on the result tables (docs/formats.md).
 
-import type { Answer, Question } from "./client";
-import { sql } from "./client";
-import type { CodeRow } from "../model/profile";
+import type { Answer, Question, WindowId } from "./client";
+import { seconds, sql } from "./client";
+import type { CodeCells } from "../model/profile";
 import { type Buckets, iso } from "../model/place";
+import type { Point } from "../model/series";
 import type { Span } from "../model/units";
 
 // Rows, and why they are not all there are.
@@ -11,6 +12,10 @@ export interface Table<Row> {
   rows: Row[];
   partial: string[];
 }
+
+// Windows that are looked at second by second, and how long one may be.
+const MOST_WINDOWS = 12;
+const LONGEST_WINDOW_MS = 3_600_000;
 
 type Cells = Record<string, unknown>;
 
@@ -22,9 +27,7 @@ const number = (cell: unknown): number => Number(cell ?? 0);
 // A name as SQL.
 const quote = (name: string): string => `'${name.replaceAll("'", "''")}'`;
 const within = (span: Span): string => `slice >= '${iso(span.from)}' AND slice < '${iso(span.to)}'`;
-const bucket = ({ start, length }: Buckets): string => `(to_unixtime(slice) - ${start / 1000}) / ${length / 1000}`;
-const STOLEN_VMM = "state IN ('steal_vmm', 'steal_vmm_waiting')";
-const sumIf = (condition: string): string => `sum(CASE WHEN ${condition} THEN ns ELSE 0 END)`;
+const bucket = ({ start, length, count }: Buckets): string => (count === 1 ? "0" : `(to_unixtime(slice) - ${start / 1000}) / ${length / 1000}`);
 // Without the process id, which would make a thief of its own of each run of a short command.
 const THIEF = `coalesce('VM ' || thief_vm, CASE WHEN thief LIKE '% (%)' THEN left(thief, length(thief) - strpos(reverse(thief), '( ') - 1) ELSE thief END)`;
 
@@ -36,57 +39,6 @@ function rowsOf<Row>({ columns, rows, partial }: Answer, row: (cells: Cells) => 
 async function table<Row>(query: string, span: Span, host: string | null, signal: AbortSignal, row: (cells: Cells) => Row): Promise<Table<Row>> {
   const question: Question = { sql: query, from: iso(span.from), to: iso(span.to), ...(host === null ? {} : { host }) };
   return rowsOf(await sql(question, signal), row);
-}
-
-// A host's stolen time, bucket by bucket.
-export interface HostSteal {
-  host: string;
-  cells: { bucket: number; ns: number; outside: number; vmm: number }[];
-}
-
-// One row a host: with a row for each bucket a fleet's answer would have more rows than answers may have.
-export function fleetSteal(span: Span, buckets: Buckets, signal: AbortSignal): Promise<Table<HostSteal>> {
-  const query = `
-    SELECT host, string_agg(concat_ws(':', bucket, ns, outside, vmm), ' ') AS cells FROM (
-      SELECT host, ${bucket(buckets)} AS bucket, sum(ns) AS ns, ${sumIf("state = 'steal_outside'")} AS outside, ${sumIf(STOLEN_VMM)} AS vmm
-      FROM vcpu_time WHERE ${within(span)} GROUP BY 1, 2)
-    GROUP BY host`;
-  return table(query, span, null, signal, (row) => ({
-    host: text(row["host"]),
-    cells: text(row["cells"]).split(" ").map((cell) => {
-      const [bucket = 0, ns = 0, outside = 0, vmm = 0] = cell.split(":").map(Number);
-      return { bucket, ns, outside, vmm };
-    }),
-  }));
-}
-
-export interface VmSteal {
-  host: string;
-  vm: string;
-  ns: number;
-  outside: number;
-  vmm: number;
-  throttled: number;
-}
-
-// The VMs that lost the largest shares of their time.
-export function victims(span: Span, signal: AbortSignal): Promise<Table<VmSteal>> {
-  const query = `
-    SELECT * FROM (
-      SELECT host, vm, sum(ns) AS ns, ${sumIf("state = 'steal_outside'")} AS outside, ${sumIf(STOLEN_VMM)} AS vmm, ${sumIf("state = 'throttled'")} AS throttled
-      FROM vcpu_time WHERE ${within(span)} GROUP BY host, vm)
-    ORDER BY CAST(outside + vmm + throttled AS DOUBLE) / CAST(ns AS DOUBLE) DESC, host, vm LIMIT 200`;
-  return table(query, span, null, signal, (row) => ({
-    host: text(row["host"]), vm: text(row["vm"]), ns: number(row["ns"]),
-    outside: number(row["outside"]), vmm: number(row["vmm"]), throttled: number(row["throttled"]),
-  }));
-}
-
-// Time of something in a bucket.
-export interface Point {
-  series: string;
-  bucket: number;
-  ns: number;
 }
 
 const point = (row: Cells): Point => ({ series: text(row["series"]), bucket: number(row["bucket"]), ns: number(row["ns"]) });
@@ -135,36 +87,73 @@ export function vmSizes(host: string, span: Span, signal: AbortSignal): Promise<
   return table(query, span, host, signal, (row) => ({ vm: text(row["vm"]), vcpus: number(row["vcpus"]), noMap: maybe(row["reason"]) }));
 }
 
+// Rows with what each bucket has of them: a part of a range needs no further question.
+const inBuckets = (columns: string, sums: string, from: string, buckets: Buckets): string => `
+    SELECT ${columns}, string_agg(concat_ws(':', bucket, ${sums}), ' ') AS cells FROM (${from.replace("BUCKET", bucket(buckets))}) GROUP BY ${columns}`;
+const cellsOf = (row: Cells): number[] => text(row["cells"]).split(/[ :]/).map(Number);
+
 // A VM's time by code, thief and exit reason: all that is known of a range.
-export function vmCode(host: string, vm: string, span: Span, signal: AbortSignal): Promise<Table<CodeRow>> {
-  const query = `
-    SELECT state, process, thread, function, module, ${THIEF} AS thief, exit_reason,
+export async function vmCode(host: string, vm: string, span: Span, buckets: Buckets, signal: AbortSignal): Promise<Table<CodeCells>> {
+  const columns = "state, process, thread, function, module, thief, exit_reason";
+  const query = inBuckets(columns, "ns, corrected, samples", `
+    SELECT state, process, thread, function, module, ${THIEF} AS thief, exit_reason, BUCKET AS bucket,
            sum(ns) AS ns, sum(corrected_ns) AS corrected, sum(samples) AS samples
-    FROM vcpu_time WHERE host = ${quote(host)} AND vm = ${quote(vm)} AND ${within(span)} GROUP BY 1, 2, 3, 4, 5, 6, 7 ORDER BY ns DESC`;
+    FROM vcpu_time WHERE host = ${quote(host)} AND vm = ${quote(vm)} AND ${within(span)} GROUP BY 1, 2, 3, 4, 5, 6, 7, 8`, buckets);
   return table(query, span, host, signal, (row) => ({
     state: text(row["state"]), process: maybe(row["process"]), thread: maybe(row["thread"]), function: maybe(row["function"]),
-    module: maybe(row["module"]), thief: maybe(row["thief"]), exit: maybe(row["exit_reason"]),
-    ns: number(row["ns"]), corrected: number(row["corrected"]), samples: number(row["samples"]),
+    module: maybe(row["module"]), thief: maybe(row["thief"]), exit: maybe(row["exit_reason"]), cells: cellsOf(row),
   }));
 }
 
-// What the host ran for a VM: its VMM, vhost, KVM.
-export function vmHostCode(host: string, vm: string, span: Span, signal: AbortSignal): Promise<Table<CodeRow>> {
+// The windows of a host that may have something of a range.
+async function windowsOf(host: string, span: Span, signal: AbortSignal): Promise<WindowId[]> {
   const query = `
-    SELECT level, process, thread, function, module, stack, sum(ns) AS ns, sum(samples) AS samples
+    SELECT boot, window_ns FROM hosts WHERE host = ${quote(host)}
+    AND slice < '${iso(span.to)}' AND to_unixtime(slice) + length_ns / 1000000000 + 10 >= ${Math.floor(span.from / 1000)} ORDER BY slice`;
+  const earlier = { from: span.from - LONGEST_WINDOW_MS, to: span.to };
+  const { rows } = await table(query, earlier, host, signal, (row): WindowId => [host, text(row["boot"]), String(row["window_ns"]).padStart(20, "0")]);
+  return rows;
+}
+
+// A VM's time second by second, from the windows themselves; null: they are not stored any more.
+export async function vmSeconds(host: string, vm: string, buckets: Buckets, signal: AbortSignal): Promise<Table<CodeCells> | null> {
+  const span = { from: buckets.start, to: buckets.start + buckets.count * buckets.length };
+  const windows = await windowsOf(host, span, signal);
+  const answers = await Promise.all(windows.slice(0, MOST_WINDOWS).map((window) => seconds(window, vm, signal)));
+  const rows = answers.flatMap((answer) => (answer?.rows ?? []).map(({ cells, ...row }): CodeCells => {
+    const shift = (answer?.start_unix_s ?? 0) - buckets.start / 1000;
+    const inside = cells.map(([second = 0, ...sums]) => [Math.floor(((second + shift) * 1000) / buckets.length), ...sums]).filter(([bucket = -1]) => 0 <= bucket && bucket < buckets.count);
+    return {
+      state: row.state, process: row.process ?? null, thread: row.thread ?? null, function: row.function ?? null, module: row.module ?? null,
+      thief: row.thief_vm === undefined ? (row.thief?.replace(/ \(\d+\)$/, "") ?? null) : `VM ${row.thief_vm}`, exit: row.exit_reason ?? null, cells: inside.flat(),
+    };
+  }));
+  if (answers.every((answer) => answer === null)) return null;
+  const lacks = [
+    ...(answers.includes(null) ? ["a part of this time is stored in slices of 10 s only"] : []),
+    ...(MOST_WINDOWS < windows.length ? [`only ${MOST_WINDOWS} of ${windows.length} windows are shown`] : []),
+  ];
+  return { rows, partial: lacks };
+}
+
+// What the host ran for a VM: its VMM, vhost, KVM.
+export function vmHostCode(host: string, vm: string, span: Span, buckets: Buckets, signal: AbortSignal): Promise<Table<CodeCells>> {
+  const query = inBuckets("level, process, thread, function, module, stack", "ns, ns, samples", `
+    SELECT level, process, thread, function, module, stack, BUCKET AS bucket, sum(ns) AS ns, sum(samples) AS samples
     FROM cpu_time WHERE host = ${quote(host)} AND vm = ${quote(vm)} AND level IN ('host_kernel', 'host_user') AND ${within(span)}
-    GROUP BY 1, 2, 3, 4, 5, 6 ORDER BY ns DESC`;
+    GROUP BY 1, 2, 3, 4, 5, 6, 7`, buckets);
   return table(query, span, host, signal, (row) => ({
     state: text(row["level"]), process: maybe(row["process"]), thread: maybe(row["thread"]), function: maybe(row["function"]),
-    module: maybe(row["module"]), stack: maybe(row["stack"]), thief: null, exit: null,
-    ns: number(row["ns"]), corrected: number(row["ns"]), samples: number(row["samples"]),
+    module: maybe(row["module"]), stack: maybe(row["stack"]), thief: null, exit: null, cells: cellsOf(row),
   }));
 }
 
 // How often a VM exited, where exits are counted.
-export function vmExits(host: string, vm: string, span: Span, signal: AbortSignal): Promise<Table<{ reason: string; exits: number }>> {
-  const query = `SELECT exit_reason, sum(exits) AS exits FROM exits WHERE host = ${quote(host)} AND vm = ${quote(vm)} AND ${within(span)} GROUP BY 1`;
-  return table(query, span, host, signal, (row) => ({ reason: text(row["exit_reason"]), exits: number(row["exits"]) }));
+export function vmExits(host: string, vm: string, span: Span, buckets: Buckets, signal: AbortSignal): Promise<Table<{ reason: string; bucket: number; exits: number }>> {
+  const query = `
+    SELECT exit_reason, ${bucket(buckets)} AS bucket, sum(exits) AS exits
+    FROM exits WHERE host = ${quote(host)} AND vm = ${quote(vm)} AND ${within(span)} GROUP BY 1, 2`;
+  return table(query, span, host, signal, (row) => ({ reason: text(row["exit_reason"]), bucket: number(row["bucket"]), exits: number(row["exits"]) }));
 }
 
 export interface FunctionPlace {

@@ -1,7 +1,9 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { bucketAt, bucketsOf, formatPlace, formatSpan, parsePlace, parseSpan, spanOf, spanOfBuckets } from "./place";
-import { type CodeRow, changeClass, changes, flame, functionKey, lines } from "./profile";
+import { cpus, evidenceOf, measured } from "./finding";
+import { bucketAt, bucketsIn, bucketsOf, formatPlace, formatSpan, parsePlace, parseSpan, spanOf, spanOfBuckets } from "./place";
+import { type CodeCells, type CodeRow, changeClass, changes, flame, functionKey, lines, ofBuckets } from "./profile";
+import { pointsOf, statesOverTime } from "./series";
 import { byName, cut, visible } from "./text";
 import { duration, percent } from "./units";
 import { verdict } from "./verdict";
@@ -125,4 +127,40 @@ test("the verdict names the largest loss first, and who did it", () => {
     "This VM lost 30.0 % of its vCPUs' time.", "was held back by a CPU quota 30.0 % of the time",
     "was on a CPU, but not sampled, 20.0 % of the time: the host missed sampling interrupts",
   ]);
+});
+
+test("a part of a range is added up from its buckets", () => {
+  const buckets = { start: 60_000, length: 10_000, count: 6 };
+  assert.deepEqual(bucketsIn(buckets, { from: 70_000, to: 90_000 }), { first: 1, last: 2 });
+  assert.deepEqual(bucketsIn(buckets, { from: 60_000, to: 120_000 }), { first: 0, last: 5 });
+  for (const odd of [{ from: 75_000, to: 90_000 }, { from: 50_000, to: 70_000 }, { from: 110_000, to: 130_000 }]) assert.equal(bucketsIn(buckets, odd), null);
+  const code = { process: null, thread: null, function: null, module: null, thief: null, exit: null };
+  const rows: CodeCells[] = [
+    { ...code, state: "guest_user", cells: [0, 10, 10, 1, 2, 30, 30, 3] },
+    { ...code, state: "halt", cells: [2, 70, 0, 0, 5, 5, 0, 0] },
+  ];
+  const added = (first: number, last: number) => ofBuckets(rows, first, last).map(({ state, ns, corrected, samples }) => [state, ns, corrected, samples]);
+  assert.deepEqual(added(0, 5), [["halt", 75, 0, 0], ["guest_user", 40, 40, 4]]);
+  assert.deepEqual(added(1, 2), [["halt", 70, 0, 0], ["guest_user", 30, 30, 3]]);
+  assert.deepEqual(added(3, 4), []);
+  const series = statesOverTime(pointsOf(rows), buckets);
+  assert.deepEqual(series.map(({ name, values }) => [name, values]), [["guest user", [1, null, 0.3, null, null, 0]], ["halted", [0, null, 0.7, null, null, 1]]]);
+  assert.deepEqual(bucketsOf({ from: 0, to: 60_000 }, 120, 1000), { start: 0, length: 1000, count: 60 });
+  assert.deepEqual(bucketsOf({ from: 0, to: 60_000 }, 120), { start: 0, length: 10_000, count: 6 });
+});
+
+test("a cause is told as facts", () => {
+  const code = { process: "sh", function: "f", module: "/bin/sh" };
+  const thief = evidenceOf({ kind: "thief", owner: { kind: "vm", name: "ci" }, part: 0.9, functions: [{ code, cpus: 0.5 }], is_new: true });
+  assert.deepEqual(thief.facts, [
+    { title: "Thief", text: "VM ci", vm: "ci" }, { title: "Its part of what was stolen", text: "90 %" }, { title: "New", text: "it was not there before" },
+  ]);
+  assert.equal(thief.functions.length, 1);
+  const grown = evidenceOf({ kind: "function", code, is_lock: false, is_new: false, build: { before: "0a", after: "0b" } });
+  assert.deepEqual(grown.facts.map(({ text }) => text), ["f", "0a", "0b"]);
+  const full = evidenceOf({ kind: "overcommitted", wanted_cpus: 3, cpus: 2, owners: [{ owner: { kind: "kernel-thread", name: "ksoftirqd" }, cpus: 1 }] });
+  assert.deepEqual(full.owners, [{ name: "kernel thread ksoftirqd", cpus: 1 }]);
+  assert.equal(evidenceOf({ kind: "unknown" }).facts.length, 1);
+  assert.deepEqual([cpus(0), cpus(0.05), cpus(-1.234)], ["0.00 CPUs", "0.050 CPUs", "-1.23 CPUs"]);
+  assert.deepEqual([measured({ kind: "exits", reason: "io" }, 12.3), measured({ kind: "useful" }, 0.005), measured({ kind: "useful" }, 0.5)], ["12 for each vCPU and second", "0.500 %", "50.0 %"]);
 });

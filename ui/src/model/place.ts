@@ -17,6 +17,8 @@ export const LASTS = { "15m": 900, "1h": 3600, "6h": 21_600, "24h": 86_400, "7d"
 const DEFAULT: Range = { last: LASTS["1h"] };
 // Slices of results are this long, until they are rolled up.
 export const SLICE_MS = 10_000;
+// Ranges up to this length are shown by the second where windows are looked at themselves.
+export const BY_SECOND_MS = 120_000;
 
 export function parsePlace(hash: string): Place {
   const [path = "", query = ""] = hash.replace(/^#?\/?/, "").split("?", 2);
@@ -76,17 +78,23 @@ export interface Buckets {
   count: number;
 }
 
-const LENGTHS_S = [10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14_400, 21_600, 43_200, 86_400];
+const LENGTHS_S = [1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14_400, 21_600, 43_200, 86_400];
 
-export function bucketsOf(span: Span, wanted: number): Buckets {
+export function bucketsOf(span: Span, wanted: number, shortest = SLICE_MS): Buckets {
   const seconds = (span.to - span.from) / 1000;
-  const length = 1000 * (LENGTHS_S.find((length) => seconds / length <= wanted) ?? 86_400);
+  const length = 1000 * (LENGTHS_S.find((length) => shortest <= 1000 * length && seconds / length <= wanted) ?? 86_400);
   const start = Math.floor(span.from / length) * length;
   return { start, length, count: Math.max(1, Math.ceil((span.to - start) / length)) };
 }
 
 export function bucketAt({ start, length, count }: Buckets, ms: number): number {
   return Math.max(0, Math.min(count - 1, Math.floor((ms - start) / length)));
+}
+
+// The buckets that a span is made of; null: it begins or ends within one, or outside.
+export function bucketsIn(buckets: Buckets, { from, to }: Span): { first: number; last: number } | null {
+  const [first, end] = [(from - buckets.start) / buckets.length, (to - buckets.start) / buckets.length];
+  return Number.isInteger(first) && Number.isInteger(end) && 0 <= first && end <= buckets.count ? { first, last: end - 1 } : null;
 }
 
 // Whole buckets, from one to another.

@@ -19,6 +19,26 @@ export interface CodeRow {
   samples: number;
 }
 
+// The same in buckets of time: of each bucket that has any, its number, ns, corrected ns and samples.
+export type CodeCells = Omit<CodeRow, "ns" | "corrected" | "samples"> & { cells: readonly number[] };
+
+// What some buckets have, the largest first.
+export function ofBuckets(rows: readonly CodeCells[], first: number, last: number): CodeRow[] {
+  const found: CodeRow[] = [];
+  for (const { cells, ...code } of rows) {
+    let [ns, corrected, samples] = [0, 0, 0];
+    for (let at = 0; at < cells.length; at += 4) {
+      const bucket = cells[at] ?? -1;
+      if (bucket < first || last < bucket) continue;
+      ns += cells[at + 1] ?? 0;
+      corrected += cells[at + 2] ?? 0;
+      samples += cells[at + 3] ?? 0;
+    }
+    if (ns > 0) found.push({ ...code, ns, corrected, samples });
+  }
+  return found.sort((a, b) => b.ns - a.ns);
+}
+
 // Corrected: without what was stolen. Apparent: as the guest's own clock shows it.
 export type Basis = "corrected" | "apparent";
 

@@ -4,15 +4,10 @@ import { colour, onNewColours } from "exported-page";
 import { useEffect, useRef, useState } from "preact/hooks";
 import uPlot from "uplot";
 import { type Buckets, bucketAt, spanOfBuckets } from "../model/place";
+import type { Series } from "../model/series";
 import { type Span, instant, span as spanText } from "../model/units";
 
-export interface Series {
-  name: string;
-  // A colour of the pages.
-  colour: string;
-  // Of each bucket; null: nothing is known.
-  values: (number | null)[];
-}
+export type { Series };
 
 interface Props {
   label: string;
@@ -22,6 +17,8 @@ interface Props {
   amount: (value: number) => string;
   // The most that values add up to; absent: what they do.
   most?: number;
+  // When something began.
+  mark?: Span;
   selection: Span | null;
   onSelect: (selection: Span | null) => void;
   onZoom: (span: Span) => void;
@@ -113,6 +110,7 @@ function options(parent: HTMLElement, props: Props, latest: { current: Props }, 
     cursor: { y: false, points: { show: false }, drag: { x: true, y: false, setScale: false, dist: MIN_DRAG_PX } },
     series: [{}, ...series.map((one) => ({ fill: colour(one.colour), width: 0, points: { show: false }, ...(bars ? { paths: bars } : {}) })).reverse()],
     hooks: {
+      draw: [(plot) => latest.current.mark && drawMark(plot, latest.current.mark)],
       setCursor: [(plot) => onHover(plot.cursor.left === undefined || plot.cursor.left < 0 ? null : bucketAt(buckets, 1000 * plot.posToVal(plot.cursor.left, "x")))],
       setSelect: [(plot) => {
         if (plot.select.width > 0) latest.current.onSelect(selected(plot, buckets, plot.select.left, plot.select.left + plot.select.width - 1));
@@ -133,6 +131,20 @@ function options(parent: HTMLElement, props: Props, latest: { current: Props }, 
 function selected(plot: uPlot, buckets: Buckets, left: number, right: number): Span {
   const at = (pixel: number) => bucketAt(buckets, 1000 * plot.posToVal(pixel, "x"));
   return spanOfBuckets(buckets, at(left), at(right));
+}
+
+// At least as wide as can be seen.
+function drawMark(plot: uPlot, { from, to }: Span) {
+  const { ctx, bbox } = plot;
+  const [left, right] = [from, to].map((ms) => plot.valToPos(ms / 1000, "x", true)) as [number, number];
+  const width = Math.max(right - left, 3 * devicePixelRatio);
+  ctx.save();
+  ctx.fillStyle = colour("mark");
+  ctx.globalAlpha = 0.25;
+  ctx.fillRect(left, bbox.top, width, bbox.height);
+  ctx.globalAlpha = 1;
+  for (const edge of [left, left + width]) ctx.fillRect(edge - devicePixelRatio / 2, bbox.top, devicePixelRatio, bbox.height);
+  ctx.restore();
 }
 
 function drawSelection(plot: uPlot, selection: Span | null) {

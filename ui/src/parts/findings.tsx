@@ -1,9 +1,9 @@
-// What the server found: the cause of each finding, and on demand what changed and what to do.
+// What the server found: the cause of each finding, with a link to its evidence.
 
-import { type FindingEntry, findings } from "../api/client";
-import { visible } from "../model/text";
-import { iso } from "../model/place";
-import { Section, Shown, useAnswer, useApp } from "./app";
+import { type FindingChange, type FindingEntry, findings } from "../api/client";
+import { instant } from "../model/units";
+import { Section, Shown, useAnswer, useApp, usePlaces } from "./app";
+import { Name } from "./name";
 
 // Of one host, of one VM, or of the fleet.
 export function Findings(props: { host?: string; vm?: string }) {
@@ -13,13 +13,13 @@ export function Findings(props: { host?: string; vm?: string }) {
   const key = `findings ${host} ${vm} ${span.from} ${span.to}`;
   const found = useAnswer(key, async (signal) => {
     const list = await findings(of, signal);
-    const partial = list.late > 0 ? [`${list.late} windows came too late to be looked at`] : [];
+    const partial = list.late > 0 ? [`${list.late} ${list.late === 1 ? "window" : "windows"} came too late to be looked at`] : [];
     return { rows: list.findings.filter((finding) => isWithin(finding, span.from, span.to)), partial };
   });
   return (
     <Section title="Findings" about="What is not as it was, found by the server itself.">
       <Shown of={found} empty="Nothing was found in this time.">
-        {(rows) => rows.map((finding) => <Finding key={finding.id} finding={finding} />)}
+        {(rows) => <ul class="findings">{rows.map((finding) => <Line key={finding.id} finding={finding} />)}</ul>}
       </Shown>
     </Section>
   );
@@ -30,18 +30,21 @@ function isWithin(finding: FindingEntry, from: number, to: number): boolean {
   return finding.found_unix_s * 1000 < to && from <= over * 1000;
 }
 
-function Finding({ finding }: { finding: FindingEntry }) {
-  const [cause = "", ...more] = finding.text.trimEnd().split("\n").map(visible);
-  const where = visible(finding.places.join(", "));
+function Line({ finding }: { finding: FindingEntry }) {
+  const to = usePlaces();
+  const state = finding.state === "open" ? "since" : "over; found at";
   return (
-    <details class="finding">
-      <summary>
-        <bdi>{where}</bdi>: <bdi>{cause}</bdi>{" "}
-        <span class="faint">
-          {finding.state === "open" ? "since" : "over; found at"} {iso(finding.found_unix_s * 1000).slice(0, 19).replace("T", " ")} UTC
-        </span>
-      </summary>
-      <pre>{more.join("\n").trim()}</pre>
-    </details>
+    <li class={`finding ${finding.state}`}>
+      <Name name={finding.places.join(", ") || "the fleet"} length={80} />: <Name name={finding.summary} length={300} href={to(["finding", finding.id])} />{" "}
+      <span class="faint">{state} {instant(finding.found_unix_s * 1000)}{handled(finding).map(([name, value]) => `; ${name.toLowerCase()} ${value}`)}</span>
+    </li>
   );
+}
+
+// Where something changed: a host, or one of its VMs.
+export const placeOf = ({ host, vm }: FindingChange): string => (vm === undefined ? (host ?? "the fleet") : `${host}/${vm}`);
+
+// Who looks after it, and until when nobody is told.
+export function handled(_: FindingEntry): [string, string][] {
+  return [];
 }

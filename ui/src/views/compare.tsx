@@ -9,11 +9,11 @@ import { Section, Shown, useAnswer, useApp, useMore, usePlaces } from "../parts/
 import { BasisSwitch, useBasis } from "../parts/profile";
 import { Bar, DataTable } from "../parts/table";
 import { formatSpan, parseSpan } from "../model/place";
-import { type CodeRow, changes, flame } from "../model/profile";
+import { type CodeRow, changes, flame, ofBuckets } from "../model/profile";
 import { STATES, sum, totals } from "../model/states";
 import { type Span, percent, span as spanText } from "../model/units";
 
-interface Side {
+export interface Side {
   host: string;
   vm: string;
   span: Span;
@@ -79,11 +79,15 @@ function Choice(props: { a: Side; b: Side }) {
   );
 }
 
-function Difference({ a, b }: { a: Side; b: Side }) {
-  const ask = (side: Side, signal: AbortSignal) => vmCode(side.host, side.vm, side.span, signal);
+// What of them differs.
+export function Difference({ a, b }: { a: Side; b: Side }) {
+  const ask = async ({ host, vm, span }: Side, signal: AbortSignal) => {
+    const { rows, partial } = await vmCode(host, vm, span, { start: span.from, length: span.to - span.from, count: 1 }, signal);
+    return { rows: ofBuckets(rows, 0, 0), partial };
+  };
   const both = useAnswer(JSON.stringify([a, b]), async (signal) => {
     const [before, after] = await Promise.all([ask(a, signal), ask(b, signal)]);
-    const isThere = before.rows.length > 0 && after.rows.length > 0;
+    const isThere = before.rows.length + after.rows.length > 0;
     return { rows: isThere ? [{ before: before.rows, after: after.rows }] : [], partial: [...new Set([...before.partial, ...after.partial])] };
   });
   const to = usePlaces();
@@ -91,8 +95,22 @@ function Difference({ a, b }: { a: Side; b: Side }) {
   return (
     <>
       <p>A: {about(a)}<br />B: {about(b)}</p>
-      <Shown of={both} empty="Of one of the two sides nothing was recorded.">{([both]) => both && <Both {...both} />}</Shown>
+      <Shown of={both} empty="Of both sides nothing was recorded.">
+        {([both]) => both && (both.before.length > 0 && both.after.length > 0 ? <Both {...both} /> : <Only name={both.after.length > 0 ? "B" : "A"} rows={both.after.length > 0 ? both.after : both.before} />)}
+      </Shown>
     </>
+  );
+}
+
+// The side of which something was recorded.
+function Only({ name, rows }: { name: string; rows: CodeRow[] }) {
+  const basis = useBasis();
+  const tree = useMemo(() => flame([rows], basis), [rows, basis]);
+  return (
+    <Section title={`What the guest ran in ${name}`} about="Of the other side nothing was recorded.">
+      <BasisSwitch />
+      <Flame {...tree} />
+    </Section>
   );
 }
 

@@ -1,26 +1,35 @@
 // The fleet: which hosts and VMs lose time, when, and to whom.
 
-import { type VmSteal, fleetSteal, victims } from "../api/questions";
+import { useEffect, useState } from "preact/hooks";
+import { type VmTimes, fleet } from "../api/client";
 import { Findings } from "../parts/findings";
 import { type HeatRow, HeatMap } from "../parts/heat";
 import { Name } from "../parts/name";
 import { Bar, DataTable } from "../parts/table";
 import { Section, Shown, useAnswer, useApp, usePlaces } from "../parts/app";
-import { bucketsOf, formatPlace, spanOfBuckets } from "../model/place";
+import { type Buckets, formatPlace, iso, spanOfBuckets } from "../model/place";
 import { duration, percent } from "../model/units";
 
-const BUCKETS = 96;
+const SLOTS = 96;
 // Around a cell that is opened, so many on each side.
 const AROUND = 5;
+// While the server still reads, the next answer has more.
+const READING_MS = 2000;
 
 export function Fleet() {
   const { span } = useApp();
   const to = usePlaces();
-  const buckets = bucketsOf(span, BUCKETS);
-  const key = `${span.from} ${span.to}`;
-  const steal = useAnswer(`steal ${key}`, (signal) => fleetSteal(span, buckets, signal));
-  const losers = useAnswer(`victims ${key}`, (signal) => victims(span, signal));
+  const [again, setAgain] = useState(0);
+  const asked = useAnswer(`${span.from} ${span.to} ${again}`, (signal) => fleet({ from: iso(span.from), to: iso(span.to), slots: SLOTS }, signal));
+  const { value, ...rest } = asked;
+  useEffect(() => {
+    if (!value || value.reading === 0) return undefined;
+    const timer = setTimeout(() => setAgain((again) => again + 1), READING_MS);
+    return () => clearTimeout(timer);
+  }, [value]);
 
+  const table = <Row,>(rows: Row[] | undefined) => ({ ...rest, ...(rows && value ? { value: { rows, partial: value.partial } } : {}) });
+  const buckets: Buckets = { start: 1000 * (value?.start_unix_s ?? 0), length: 1000 * (value?.slot_s ?? 1), count: value?.hosts[0]?.stolen.length ?? 0 };
   const open = (row: HeatRow, bucket: number) => {
     location.hash = formatPlace({ path: ["host", row.name], more: {}, range: spanOfBuckets(buckets, bucket - AROUND, bucket + AROUND) });
   };
@@ -29,25 +38,14 @@ export function Fleet() {
       <h1>Fleet</h1>
       <Findings />
       <Section title="Stolen time, by host" about="Share of the vCPUs' time in which they waited for a CPU (steal type 1) or were in the VMM (type 2). The hosts that lose most come first.">
-        <Shown of={steal} empty="No host has sent results for this time.">
-          {(rows) => {
-            const whole = rows.map(({ host, cells }) => {
-              const shares: (number | null)[] = new Array(buckets.count).fill(null);
-              let [ns, stolen] = [0, 0];
-              for (const cell of cells) {
-                shares[cell.bucket] = cell.ns > 0 ? (cell.outside + cell.vmm) / cell.ns : null;
-                ns += cell.ns;
-                stolen += cell.outside + cell.vmm;
-              }
-              return { row: { name: host, href: to(["host", host]), shares }, share: ns > 0 ? stolen / ns : 0 };
-            });
-            whole.sort((a, b) => b.share - a.share || (a.row.name < b.row.name ? -1 : 1));
-            return <HeatMap label="Stolen time by host and time" rows={whole.map(({ row }) => row)} buckets={buckets} onOpen={open} />;
-          }}
+        <Shown of={table(value?.hosts)} empty="No host has sent results for this time.">
+          {(rows) => (
+            <HeatMap label="Stolen time by host and time" rows={rows.map(({ host, stolen }) => ({ name: host, href: to(["host", host]), shares: stolen }))} buckets={buckets} onOpen={open} />
+          )}
         </Shown>
       </Section>
       <Section title="VMs that lost most">
-        <Shown of={losers} empty="No VM ran in this time.">
+        <Shown of={table(value?.vms)} empty="No VM ran in this time.">
           {(rows) => <DataTable label="VMs that lost most" rows={rows} columns={vmColumns(to)} />}
         </Shown>
       </Section>
@@ -56,17 +54,17 @@ export function Fleet() {
 }
 
 function vmColumns(to: ReturnType<typeof usePlaces>) {
-  const share = (title: string, paint: string, value: (vm: VmSteal) => number) => ({
+  const share = (title: string, paint: string, value: (vm: VmTimes) => number) => ({
     title, value,
-    cell: (vm: VmSteal) => <Bar share={value(vm)} paint={paint}>{percent(value(vm), 1)}</Bar>,
+    cell: (vm: VmTimes) => <Bar share={value(vm)} paint={paint}>{percent(value(vm), 1)}</Bar>,
   });
   return [
-    { title: "VM", value: (vm: VmSteal) => vm.vm, cell: (vm: VmSteal) => <Name name={vm.vm} href={to(["vm", vm.host, vm.vm])} /> },
-    { title: "Host", value: (vm: VmSteal) => vm.host, cell: (vm: VmSteal) => <Name name={vm.host} href={to(["host", vm.host])} /> },
-    share("Lost", "mark", (vm) => (vm.outside + vm.vmm + vm.throttled) / vm.ns),
-    share("Waiting for a CPU", "preempted", (vm) => vm.outside / vm.ns),
-    share("In the VMM", "vmm", (vm) => vm.vmm / vm.ns),
-    share("Throttled", "throttled", (vm) => vm.throttled / vm.ns),
-    { title: "vCPU time", value: (vm: VmSteal) => vm.ns, cell: (vm: VmSteal) => duration(vm.ns) },
+    { title: "VM", value: (vm: VmTimes) => vm.vm, cell: (vm: VmTimes) => <Name name={vm.vm} href={to(["vm", vm.host, vm.vm])} /> },
+    { title: "Host", value: (vm: VmTimes) => vm.host, cell: (vm: VmTimes) => <Name name={vm.host} href={to(["host", vm.host])} /> },
+    share("Lost", "mark", (vm) => (vm.outside_ns + vm.vmm_ns + vm.throttled_ns) / vm.ns),
+    share("Waiting for a CPU", "preempted", (vm) => vm.outside_ns / vm.ns),
+    share("In the VMM", "vmm", (vm) => vm.vmm_ns / vm.ns),
+    share("Throttled", "throttled", (vm) => vm.throttled_ns / vm.ns),
+    { title: "vCPU time", value: (vm: VmTimes) => vm.ns, cell: (vm: VmTimes) => duration(vm.ns) },
   ];
 }

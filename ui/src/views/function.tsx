@@ -1,18 +1,15 @@
 // A function: where in the fleet it runs, and since when.
 
 import { functionPlaces, functionTrend } from "../api/questions";
-import type { Series } from "../parts/chart";
 import { Name } from "../parts/name";
 import { Section, Shown, useAnswer, useApp, usePlaces } from "../parts/app";
 import { Bar, DataTable } from "../parts/table";
 import { TimeLine, useSelection } from "../parts/timeline";
 import { bucketsOf } from "../model/place";
-import { largest, totals } from "../model/states";
-import { cut, visible } from "../model/text";
+import { trend } from "../model/series";
 import { duration, percent } from "../model/units";
 
 const BUCKETS = 120;
-const MOST_MODULES = 7;
 
 export function FunctionView() {
   const { place, span } = useApp();
@@ -21,23 +18,15 @@ export function FunctionView() {
   const module = place.more["module"] ?? null;
   const buckets = bucketsOf(span, BUCKETS);
   const { about } = useSelection();
-  const trend = useAnswer(JSON.stringify([name, module, span]), (signal) => functionTrend(name, module, span, buckets, signal));
+  const times = useAnswer(JSON.stringify([name, module, span]), (signal) => functionTrend(name, module, span, buckets, signal));
   const places = useAnswer(JSON.stringify([name, module, about]), (signal) => functionPlaces(name, module, about, signal));
   return (
     <>
       <h1>Function <Name name={name} /></h1>
       {module !== null && <p>in <Name name={module} /> (<a href={to(["function"], { name })}>in all modules</a>)</p>}
       <Section title="Its time in the fleet" about="Corrected time for each second, by module.">
-        <Shown of={trend} empty="It did not run, or was not seen, in this time.">
-          {(rows) => {
-            const modules = largest(totals(rows, (row) => row.series, (row) => row.ns)).map(([module]) => module);
-            const series = modules.slice(0, MOST_MODULES).map((module, number): Series => {
-              const values: (number | null)[] = new Array(buckets.count).fill(0);
-              for (const row of rows) if (row.series === module) values[row.bucket] = (1000 * row.ns) / buckets.length;
-              return { name: cut(visible(module || "no module"), 60), colour: `c${number}`, values };
-            });
-            return <TimeLine label="The function's time" buckets={buckets} series={series} amount={(ns) => `${duration(ns)}/s`} />;
-          }}
+        <Shown of={times} empty="It did not run, or was not seen, in this time.">
+          {(rows) => <TimeLine label="The function's time" buckets={buckets} series={trend(rows, buckets)} amount={(ns) => `${duration(ns)}/s`} />}
         </Shown>
       </Section>
       <Section title="Where it runs">

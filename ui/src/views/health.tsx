@@ -33,7 +33,7 @@ export function Health() {
   return (
     <>
       <h1>Health</h1>
-      <Section title="Agents" about="Those that have been silent for longest come first. The lag is the time from the last window's end to the end of the range.">
+      <Section title="Agents" about="Those that have been silent for longest come first. The lag is the time from the last window's end to the end of the range: meanwhile an agent keeps its windows in its spool, of which its own metrics say the size.">
         <Shown of={agents} empty="No host is enrolled: run vmscope agent enroll on one.">
           {(rows) => (
             <DataTable label="Agents" rows={rows} columns={[

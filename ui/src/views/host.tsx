@@ -1,20 +1,18 @@
 // A host: who has its CPUs, who takes them from whom, and whether it has enough.
 
-import { type Point, type StateRow, type VmSize, cpuShares, hostHealth, hostStates, vmSizes } from "../api/questions";
+import { type StateRow, type VmSize, cpuShares, hostHealth, hostStates, vmSizes } from "../api/questions";
 import { Findings } from "../parts/findings";
-import type { Series } from "../parts/chart";
 import { Name } from "../parts/name";
 import { Section, Shown, useAnswer, useApp, usePlaces } from "../parts/app";
 import { DataTable } from "../parts/table";
 import { TimeLine, useSelection } from "../parts/timeline";
-import { type Buckets, bucketsOf } from "../model/place";
+import { bucketsOf } from "../model/place";
+import { sharesOverTime } from "../model/series";
 import { GUEST, IDLE, STATES, STOLEN, largest, sum, totals } from "../model/states";
-import { byName, cut, visible } from "../model/text";
+import { byName } from "../model/text";
 import { type Span, duration, percent, span as spanText } from "../model/units";
 
 const BUCKETS = 120;
-// VMs with a colour of their own.
-const MOST_VMS = 8;
 // Columns of the matrix besides the VMs.
 const MOST_OTHERS = 4;
 
@@ -49,29 +47,6 @@ export function Host(props: { host: string }) {
       <Findings host={host} />
     </>
   );
-}
-
-function sharesOverTime(rows: Point[], { count }: Buckets): Series[] {
-  const bySeries = totals(rows, (row) => row.series, (row) => row.ns);
-  const vms = largest(bySeries).map(([series]) => series).filter((series) => series.startsWith("VM "));
-  const kept = vms.slice(0, MOST_VMS).sort(byName);
-  const all: number[] = new Array(count).fill(0);
-  for (const { bucket, ns } of rows) all[bucket] = (all[bucket] ?? 0) + ns;
-  const series = (name: string, colour: string, has: (series: string) => boolean): Series => {
-    const values: (number | null)[] = all.map((ns) => (ns > 0 ? 0 : null));
-    for (const row of rows) {
-      const whole = all[row.bucket] ?? 0;
-      if (whole > 0 && has(row.series)) values[row.bucket] = (values[row.bucket] ?? 0) + row.ns / whole;
-    }
-    return { name, colour, values };
-  };
-  return [
-    ...kept.map((vm, number) => series(cut(visible(vm), 40), `c${number}`, (name) => name === vm)),
-    ...(kept.length < vms.length ? [series(`${vms.length - kept.length} other VMs`, "vm", (name) => name.startsWith("VM ") && !kept.includes(name))] : []),
-    series("the host itself", "host-kernel", (name) => name === "host"),
-    series("idle", "idle", (name) => name === "idle"),
-    series("not sampled", "not-sampled", (name) => name === "not_sampled"),
-  ].filter(({ values }) => values.some((value) => value !== null && value > 0));
 }
 
 // CPUs that something of so many ns needed all the time.

@@ -1,19 +1,19 @@
 // A VM: what its vCPUs did, and of any part of that why.
 
 import { useMemo, useRef } from "preact/hooks";
-import { vmCode, vmExits, vmHostCode, vmStates } from "../api/questions";
-import type { Series } from "../parts/chart";
+import { type Table, vmCode, vmExits, vmHostCode, vmSeconds, vmStates } from "../api/questions";
 import { Flame } from "../parts/flame";
 import { Name } from "../parts/name";
-import { Section, Shown, useAnswer, useApp, usePlaces } from "../parts/app";
+import { type Answered, Section, Shown, useAnswer, useApp, usePlaces } from "../parts/app";
 import { Profile } from "../parts/profile";
 import { DataTable } from "../parts/table";
 import { TimeLine, useSelection } from "../parts/timeline";
-import { type Buckets, bucketsOf, formatPlace, formatSpan } from "../model/place";
-import { type CodeRow, UNATTRIBUTED, flame, functionKey, lines } from "../model/profile";
+import { BY_SECOND_MS, type Buckets, bucketsIn, bucketsOf, formatPlace, formatSpan } from "../model/place";
+import { type CodeCells, type CodeRow, UNATTRIBUTED, flame, functionKey, lines, ofBuckets } from "../model/profile";
+import { type Point, pointsOf, statesOverTime } from "../model/series";
 import { STATES, STOLEN_VMM, largest, sum, totals } from "../model/states";
 import { cut, visible } from "../model/text";
-import { type Span, count, duration, percent, span as spanText } from "../model/units";
+import { SECOND_MS, type Span, count, duration, percent, span as spanText } from "../model/units";
 import { verdict } from "../model/verdict";
 import { Findings } from "../parts/findings";
 
@@ -23,9 +23,16 @@ export function Vm(props: { host: string; vm: string }) {
   const { host, vm } = props;
   const { place, span } = useApp();
   const to = usePlaces();
-  const buckets = bucketsOf(span, BUCKETS);
   const { selection, about } = useSelection();
-  const timeline = useAnswer(`states ${span.from} ${span.to}`, (signal) => vmStates(host, vm, span, buckets, signal));
+  const fine = bucketsOf(span, BUCKETS, SECOND_MS);
+  const isShort = span.to - span.from <= BY_SECOND_MS;
+  const bySecond = useAnswer(`seconds ${isShort ? `${span.from} ${span.to}` : ""}`, async (signal) => (isShort ? vmSeconds(host, vm, fine, signal) : null));
+  // Without the windows themselves there are the slices of their results.
+  const isFine = isShort && (bySecond.isLoading || !!bySecond.value);
+  const buckets = isFine ? fine : bucketsOf(span, BUCKETS);
+  const asked = useAnswer(`states ${span.from} ${span.to} ${isFine}`, (signal) => (isFine ? Promise.resolve({ rows: [], partial: [] }) : vmStates(host, vm, span, buckets, signal)));
+  const points = useMemo(() => pointsOf(bySecond.value?.rows ?? []), [bySecond.value]);
+  const timeline = isFine ? { ...bySecond, ...(bySecond.value ? { value: { rows: points, partial: bySecond.value.partial } } : {}) } as Answered<Table<Point>> : asked;
   const sides = { host, vm, a: formatSpan(before(about)), b: formatSpan(about) };
   return (
     <>
@@ -40,7 +47,7 @@ export function Vm(props: { host: string; vm: string }) {
           )}
         </Shown>
       </Section>
-      <Details host={host} vm={vm} span={about} isPart={selection !== null} />
+      <Details host={host} vm={vm} span={span} buckets={buckets} selection={selection} bySecond={isFine ? bySecond : null} />
       <Findings host={host} vm={vm} />
     </>
   );
@@ -51,38 +58,46 @@ function before({ from, to }: Span): Span {
   return { from: 2 * from - to, to: from };
 }
 
-function statesOverTime(rows: { series: string; bucket: number; ns: number }[], { count }: Buckets): Series[] {
-  const all: number[] = new Array(count).fill(0);
-  for (const { bucket, ns } of rows) all[bucket] = (all[bucket] ?? 0) + ns;
-  const met = STATES.filter(({ state }) => rows.some(({ series, ns }) => series === state && ns > 0));
-  return met.map(({ state, name, colour }) => {
-    const values: (number | null)[] = all.map((ns) => (ns > 0 ? 0 : null));
-    for (const row of rows) if (row.series === state && all[row.bucket]) values[row.bucket] = row.ns / (all[row.bucket] ?? 1);
-    return { name, colour, values };
-  });
-}
-
-function Details(props: { host: string; vm: string; span: Span; isPart: boolean }) {
-  const { host, vm, span } = props;
+// All of the range is asked for once, in buckets, and what is selected is added up here. Only a selection that does not
+// consist of buckets, which an address can name, is asked for.
+function Details(props: { host: string; vm: string; span: Span; buckets: Buckets; selection: Span | null; bySecond: Answered<Table<CodeCells> | null> | null }) {
+  const { host, vm, selection } = props;
+  const inside = selection && bucketsIn(props.buckets, selection);
+  const span = selection && !inside ? selection : props.span;
+  const buckets = selection && !inside ? { start: selection.from, length: selection.to - selection.from, count: 1 } : props.buckets;
+  const { first, last } = inside ?? { first: 0, last: buckets.count - 1 };
   const key = `${span.from} ${span.to}`;
-  const code = useAnswer(`code ${key}`, (signal) => vmCode(host, vm, span, signal));
-  const exits = useAnswer(`exits ${key}`, (signal) => vmExits(host, vm, span, signal));
-  const hostCode = useAnswer(`host code ${key}`, (signal) => vmHostCode(host, vm, span, signal));
+  const isFine = props.bySecond !== null && (!selection || inside !== null);
+  const asked = useAnswer(`code ${isFine} ${key}`, (signal) => (isFine ? Promise.resolve({ rows: [], partial: [] }) : vmCode(host, vm, span, buckets, signal)));
+  // What the host ran, and exits, are known by slices of 10 s: of single seconds they are those of all the time.
+  const whole = isFine ? { start: buckets.start, length: buckets.count * buckets.length, count: 1 } : buckets;
+  const exits = useAnswer(`exits ${isFine} ${key}`, (signal) => vmExits(host, vm, span, whole, signal));
+  const askedOfHost = useAnswer(`host code ${isFine} ${key}`, (signal) => vmHostCode(host, vm, span, whole, signal));
+  const code = useBuckets(isFine && props.bySecond ? props.bySecond : asked, first, last);
+  const hostCode = useBuckets(askedOfHost, isFine ? 0 : first, isFine ? 0 : last);
+  const counts = totals((exits.value?.rows ?? []).filter(({ bucket }) => isFine || (first <= bucket && bucket <= last)), (row) => row.reason, (row) => row.exits);
   const find = useRef<((text: string) => void) | null>(null);
   return (
     <Shown of={code} empty="Nothing was recorded of this VM in the selected time.">
       {(rows) => (
         <>
-          <Why rows={rows} title={props.isPart ? `Why it was slow in the selected time` : "Why it was slow"} span={span} />
-          <Losses rows={rows} host={host} exits={new Map(exits.value?.rows.map(({ reason, exits }) => [reason, exits]))} />
+          <Why rows={rows} title={selection ? "Why it was slow in the selected time" : "Why it was slow"} span={selection ?? span} />
+          <Losses rows={rows} host={host} exits={counts} />
           <Profile rows={rows} find={find} />
-          <Section title="What the host ran for it" about="Code of the VMM, of vhost and of KVM in the threads of this VM. Call chains are there if the agent has call_graph = true.">
+          <Section title="What the host ran for it" about={isFine ? "In all of the time shown: it is not known by the second." : "Code of the VMM, of vhost and of KVM in the threads of this VM. Call chains are there if the agent has call_graph = true."}>
             <Shown of={hostCode} empty="None was seen.">{(rows) => <HostCode rows={rows} />}</Shown>
           </Section>
         </>
       )}
     </Shown>
   );
+}
+
+// The part of an answer that some buckets have: the same rows until others are chosen.
+function useBuckets(asked: Answered<Table<CodeCells> | null>, first: number, last: number): Answered<Table<CodeRow>> {
+  const { value, ...rest } = asked;
+  const rows = useMemo(() => ofBuckets(value?.rows ?? [], first, last), [value, first, last]);
+  return { ...rest, ...(value ? { value: { rows, partial: value.partial } } : {}) };
 }
 
 function HostCode({ rows }: { rows: CodeRow[] }) {
