@@ -1,6 +1,6 @@
 //! Names as shown.
 
-use model::{ImageKind, ModuleId, Owner, SymbolName, Tables};
+use model::{BuildId, ImageKind, ModuleId, Owner, SymbolName, Tables};
 
 use resolve::{Code, CodeName, ProcessRef, Resolver, VmRef, Why};
 
@@ -66,6 +66,11 @@ impl<'t> Namer<'t> {
     /// A module's path.
     pub(crate) fn module(&self, module: ModuleId) -> &'t str {
         self.tables.modules.get(module.index()).map_or(UNKNOWN, |module| module.path.as_str())
+    }
+
+    /// A module's build id.
+    pub(crate) fn build_id(&self, module: ModuleId) -> Option<&'t BuildId> {
+        self.tables.modules.get(module.index())?.build_id.as_ref()
     }
 
     /// The VM a module belongs to.

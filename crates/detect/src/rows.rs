@@ -58,6 +58,7 @@ impl Summary {
     fn take_vcpu_time<'r>(&mut self, rows: impl Iterator<Item = &'r VcpuTimeRow>) {
         let mut functions: BTreeMap<(String, Code), u64> = BTreeMap::new();
         let mut exiting: BTreeMap<(String, String, Code), u64> = BTreeMap::new();
+        let mut builds: BTreeMap<(String, String), BTreeMap<String, u64>> = BTreeMap::new();
         for row in rows {
             let name = bounded(&row.vm);
             let Some(vm) = self.vms.get_mut(&name) else { continue };
@@ -74,6 +75,10 @@ impl Summary {
             } else if 0 < row.corrected_ns && row.code.process.is_some() {
                 let code = code(&row.code);
                 *vm.processes.entry(code.process.clone()).or_default() += row.corrected_ns;
+                if let Some(build) = &row.code.build_id {
+                    let module = builds.entry((name.clone(), code.module.clone())).or_default();
+                    *module.entry(bounded(build)).or_default() += row.corrected_ns;
+                }
                 *functions.entry((name, code)).or_default() += row.corrected_ns;
             }
         }
@@ -94,6 +99,15 @@ impl Summary {
             keep_most(&mut vm.thieves, MOST_OTHERS, |ns| *ns);
             keep_most(&mut vm.exits, MOST_OTHERS, |exits| exits.ns.max(exits.count));
             vm.exits.values_mut().for_each(|e| keep_longest(&mut e.functions, MOST_EXITING));
+        }
+        for ((vm, module), times) in builds {
+            let runs = |vm: &&mut VmSummary| vm.functions.iter().any(|f| f.code.module == module);
+            let vm = self.vms.get_mut(&vm).filter(runs);
+            // Containers may have other builds under the same path.
+            let most = times.into_iter().max_by_key(|(_, ns)| *ns);
+            if let (Some(vm), Some((build, _))) = (vm, most) {
+                vm.builds.insert(module, build);
+            }
         }
     }
 
@@ -209,7 +223,13 @@ mod test {
         VcpuTimeRow {
             vm: "a".to_owned(),
             vcpu: 0,
-            code: ResultCode { process, function, module, ..ResultCode::default() },
+            code: ResultCode {
+                process,
+                build_id: function.as_ref().map(|name| format!("{name}{name}")),
+                function,
+                module,
+                ..ResultCode::default()
+            },
             thief: word(3),
             thief_vm: word(3).filter(|t| t.contains("vcpu")).map(|_| "b".to_owned()),
             exit_reason: word(4),
@@ -255,6 +275,8 @@ mod test {
             vm.functions.iter().map(|f| (f.code.function.as_str(), f.ns)).collect();
         assert_eq!(functions, [("g", 30), ("f", 25)]);
         assert_eq!(vm.processes, BTreeMap::from([("app".to_owned(), 60)]));
+        // 30 ns of one build, 25 ns of another.
+        assert_eq!(vm.builds, BTreeMap::from([("/m".to_owned(), "gg".to_owned())]));
         let thieves = BTreeMap::from([
             (Owner::Vm("b".to_owned()), 7),
             (Owner::Process("postgres".to_owned()), 8),

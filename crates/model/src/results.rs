@@ -50,6 +50,8 @@ pub struct ResultCode {
     pub function: Option<String>,
     /// Path of its module, or a name in brackets.
     pub module: Option<String>,
+    /// The module's build id, hexadecimal.
+    pub build_id: Option<String>,
 }
 
 /// Time of a vCPU. Of one vCPU and slice all `ns` add up to the time that the vCPU was there.

@@ -9,7 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::http::{Answer, VmTimes};
+use arrow::array::RecordBatch;
 use chrono::{DateTime, TimeDelta};
+use datafusion::parquet::arrow::ArrowWriter;
+use datafusion::parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use model::{ResultCode, ResultRow, Results, VcpuTimeRow, VmRow, WindowKey};
 use object_store::local::LocalFileSystem;
 use query::packs::{Pack, Packs};
@@ -117,6 +120,36 @@ async fn sums_are_right_and_types_are_kept() {
     assert_eq!(fleet.rows(nothing).await, json!([]));
     let answer = fleet.sql("SELECT host, ns FROM vcpu_time LIMIT 1").await.unwrap();
     assert_eq!((answer.columns[1].name.as_str(), answer.windows), ("ns", 4));
+}
+
+/// Writes a file again without its last column.
+fn without_last_column(path: &Path) {
+    let reader = ParquetRecordBatchReaderBuilder::try_new(fs::File::open(path).unwrap()).unwrap();
+    let n = reader.schema().fields().len() - 1;
+    assert_eq!(reader.schema().field(n).name(), "build_id");
+    let all: Vec<RecordBatch> = reader.build().unwrap().map(Result::unwrap).collect();
+    let fewer = |batch: &RecordBatch| batch.project(&(0..n).collect::<Vec<_>>()).unwrap();
+    let schema = fewer(&all[0]).schema();
+    let mut writer = ArrowWriter::try_new(fs::File::create(path).unwrap(), schema, None).unwrap();
+    all.iter().for_each(|batch| writer.write(&fewer(batch)).unwrap());
+    writer.close().unwrap();
+}
+
+#[tokio::test]
+async fn results_from_before_a_column_was_added_have_nothing_in_it() {
+    let root = tempfile::tempdir().unwrap();
+    for number in 0..2 {
+        let mut results = window("kvm1", number, &[("guest_user", "fib", NS)]);
+        results.vcpu_time.iter_mut().for_each(|row| row.row.code.build_id = Some("0a1b".into()));
+        store(root.path(), "kvm1", number, &results);
+    }
+    let folder = root.path().join("results/v1/vcpu_time/day=2026-01-31/host=kvm1");
+    let first = fs::read_dir(folder).unwrap().map(|file| file.unwrap().path()).min().unwrap();
+    without_last_column(&first);
+    let objects = Arc::new(LocalFileSystem::new_with_prefix(root.path()).unwrap());
+    let fleet = Fleet { engine: Engine::new(objects, LIMITS).unwrap(), root };
+    let sums = "SELECT window_ns, build_id, sum(ns) FROM vcpu_time GROUP BY 1, 2 ORDER BY 1";
+    assert_eq!(fleet.rows(sums).await, json!([[0, null, 6 * NS], [1, "0a1b", 6 * NS]]));
 }
 
 #[tokio::test]

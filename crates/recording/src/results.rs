@@ -75,12 +75,9 @@ fn text(text: &Option<Text>) -> Option<String> {
     text.as_ref().map(Text::to_string)
 }
 
-fn code(
-    [process, thread, function, module]: [&Option<Text>; 4],
-    [pid, tid]: [&Option<u32>; 2],
-) -> ResultCode {
-    let [process, thread, function, module] = [process, thread, function, module].map(text);
-    ResultCode { process, pid: *pid, thread, tid: *tid, function, module }
+fn code(texts: [&Option<Text>; 5], [pid, tid]: [&Option<u32>; 2]) -> ResultCode {
+    let [process, thread, function, module, build_id] = texts.map(text);
+    ResultCode { process, pid: *pid, thread, tid: *tid, function, module, build_id }
 }
 
 table! {
@@ -107,12 +104,13 @@ table! {
         ns: u64 = row.ns,
         corrected_ns: u64 = row.corrected_ns,
         samples: u64 = row.samples,
+        build_id: Option<Text> [added] = Text::of(code.build_id.as_deref()),
     }
     read |number, columns| Ok(result((host, boot, window_ns, slice), VcpuTimeRow {
         vm: vm.to_string(),
         vcpu: *vcpu,
         state: state.to_string(),
-        code: code([process, thread, function, module], [pid, tid]),
+        code: code([process, thread, function, module, build_id], [pid, tid]),
         thief: text(thief),
         thief_vm: text(thief_vm),
         exit_reason: text(exit_reason),
@@ -143,12 +141,13 @@ table! {
         stack: Option<Text> = Text::of(row.stack.as_deref()),
         ns: u64 = row.ns,
         samples: u64 = row.samples,
+        build_id: Option<Text> [added] = Text::of(code.build_id.as_deref()),
     }
     read |number, columns| Ok(result((host, boot, window_ns, slice), CpuTimeRow {
         cpu: *cpu,
         level: level.to_string(),
         vm: text(vm),
-        code: code([process, thread, function, module], [pid, tid]),
+        code: code([process, thread, function, module, build_id], [pid, tid]),
         stack: text(stack),
         ns: *ns,
         samples: *samples,
@@ -278,6 +277,7 @@ mod test {
             tid: Some(8),
             function: some("quantum_cnot"),
             module: None,
+            build_id: some("0a1b"),
         };
         let vcpu_time = VcpuTimeRow {
             vm: "db".into(),

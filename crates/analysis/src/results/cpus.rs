@@ -77,11 +77,12 @@ impl Codes<'_> {
         let level = level(&frames);
         let vm = thread.vm.clone().or_else(|| self.vm_of_host_thread(thread.pid, thread.tid));
         let function = frames.last().filter(|frame| frame.kind != FrameKind::Vm);
-        let module = function.and_then(|frame| {
-            let path = self.flow.modules[frame.module? as usize].path.as_str();
+        let module = function.and_then(|frame| Some(&self.flow.modules[frame.module? as usize]));
+        let path = module.map(|module| {
+            let path = module.path.as_str();
             let of_guest = thread.vm.as_ref().map(|vm| format!("[{vm}]"));
             let own = of_guest.and_then(|prefix| path.strip_prefix(prefix.as_str()));
-            Some(own.unwrap_or(path).to_owned())
+            own.unwrap_or(path).to_owned()
         });
         let has_id = level != "idle";
         let code = ResultCode {
@@ -90,7 +91,8 @@ impl Codes<'_> {
             thread: Some(thread.thread.clone()),
             tid: (has_id && thread.tid != 0).then_some(thread.tid),
             function: function.map(|frame| frame.name.clone()),
-            module,
+            module: path,
+            build_id: module.and_then(|module| Some(module.build_id.as_ref()?.to_string())),
         };
         let stack = (thread.vm.is_none() && 2 < frames.len()).then(|| {
             let names: Vec<&str> = frames[1..].iter().map(|frame| frame.name.as_str()).collect();

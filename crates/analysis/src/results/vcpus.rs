@@ -121,6 +121,7 @@ fn code(axis: &VcpuTimelines, whose: [Option<PlaceId>; 3]) -> ResultCode {
         tid: thread.and_then(|place| place.tid),
         function: function.map(|place| place.function.clone()),
         module: function.and_then(|place| place.module.clone()),
+        build_id: function.and_then(|place| Some(place.build_id.as_ref()?.to_string())),
     }
 }
 
@@ -155,7 +156,7 @@ impl SamePlaces {
         Self {
             process: firsts(axis, |p| (&p.process, p.pid)),
             thread: firsts(axis, |p| (&p.process, p.pid, &p.thread, p.tid)),
-            function: firsts(axis, |p| (&p.process, p.pid, &p.function, &p.module)),
+            function: firsts(axis, |p| (&p.process, p.pid, &p.function, &p.module, &p.build_id)),
         }
     }
 

@@ -121,6 +121,7 @@ fn place(letter: char) -> Place {
         tid,
         function: letter.to_string(),
         module: Some(if kernel { "[kernel]" } else { "/bin/code" }.to_owned()),
+        build_id: None,
         kernel,
     }
 }

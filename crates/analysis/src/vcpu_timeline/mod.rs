@@ -28,7 +28,7 @@ pub use occupancy::thieves;
 
 use std::ops::Range;
 
-use model::{CpuId, HostNs, Pid, Tid, VcpuId};
+use model::{BuildId, CpuId, HostNs, Pid, Tid, VcpuId};
 
 /// All vCPUs and pCPUs of a recording on one time axis.
 #[derive(Debug, Clone, Default)]
@@ -148,6 +148,8 @@ pub struct Place {
     pub function: String,
     /// Module path or bracketed name.
     pub module: Option<String>,
+    /// The module's build id.
+    pub build_id: Option<BuildId>,
     /// Guest kernel code rather than user code.
     pub kernel: bool,
 }

@@ -68,6 +68,7 @@ impl<'r> Places<'r> {
             thread: thread.map(|(name, _)| name),
             function: namer.function(code),
             module: code.module.map(|module| namer.module(module).to_owned()),
+            build_id: code.module.and_then(|module| namer.build_id(module)).cloned(),
             kernel,
         }
     }

@@ -149,6 +149,7 @@ fn place(process: &str, pid: u32, function: &str, kernel: bool) -> Place {
         tid: None,
         function: function.to_owned(),
         module: Some(if kernel { "[kernel]".to_owned() } else { format!("/opt/{process}") }),
+        build_id: None,
         kernel,
     }
 }
