@@ -251,6 +251,27 @@ fn hostile_names_are_harmless_in_metrics_and_profiles() {
     ] {
         assert_eq!(server.get(&format!("/v1/pprof?{query}"), &read).status, status, "{query}");
     }
+    // As `go tool pprof` says it.
+    let basic = |token: &str| {
+        let pair = format!("me:{token}");
+        let bytes = pair.bytes().map(|byte| format!("{byte:08b}")).collect::<String>();
+        let digits = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+        let of = |bits: &[u8]| {
+            let bits = format!("{:0<6}", std::str::from_utf8(bits).unwrap());
+            char::from(digits[usize::from_str_radix(&bits, 2).unwrap()])
+        };
+        let text: String = bytes.as_bytes().chunks(6).map(of).collect();
+        format!("Basic {text}{}", "=".repeat((3 - pair.len() % 3) % 3))
+    };
+    for (path, token, status) in [
+        ("/v1/pprof", read.as_str(), 200),
+        ("/v1/pprof", "x", 401),
+        ("/v1/metrics", read.as_str(), 401),
+    ] {
+        let headers = [("authorization", basic(token))];
+        let headers = headers.each_ref().map(|(name, value)| (*name, value.as_str()));
+        assert_eq!(server.get_with(path, &headers), status, "{path}");
+    }
     let none = server.get("/v1/pprof?vm=a%27%20OR%20%271%27=%271", &read).content;
     let mut bytes = Vec::new();
     flate2::read::GzDecoder::new(&*none).read_to_end(&mut bytes).unwrap();

@@ -131,6 +131,32 @@ fn hosts_are_replayed_asked_for_and_downloaded() {
     refused(&query(&server, &["list"]), 1, "failed to reach https://127.0.0.1");
 }
 
+#[test]
+fn findings_are_silenced_from_the_command_line() {
+    let server = Server::start(&[], "").unwrap();
+    let query = |words: &[&str]| vmscope(&server, &[&["query"], words].concat(), &[]);
+    let silence = ["silence", "--vm", "db", "--for", "90s", "--note", "load test"];
+    let log_in = |role: &str| {
+        let login = vmscope(&server, &["query", "login"], &server.address(role).unwrap());
+        assert!(login.status.success());
+    };
+    log_in("read");
+    refused(&query(&silence), 1, "role does not allow this");
+    log_in("admin");
+    refused(&query(&["silence", "--for", "1h"]), 2, "needs a finding");
+    refused(&query(&["silence", "--kind", "x", "--for", "1h"]), 2, "kind must be one of");
+    refused(&query(&["unsilence", "../hosts/a"]), 2, "16 hexadecimal digits");
+    refused(&query(&["unsilence", "0123456789abcdef"]), 2, "there is none");
+    refused(&query(&["acknowledge", "0123456789abcdef"]), 2, "no such finding");
+    refused(&query(&["acknowledge", "0123456789abcdef", "--undo"]), 2, "there is none");
+    assert!(query(&silence).status.success());
+    let listed = json(&server, &["query", "silences"], &[]);
+    let row = &listed["rows"][0];
+    assert_eq!((&row[3], &row[6], &row[7]), (&"db".into(), &"test".into(), &"load test".into()));
+    assert!(query(&["unsilence", row[0].as_str().unwrap()]).status.success());
+    assert_eq!(json(&server, &["query", "silences"], &[])["rows"], serde_json::json!([]));
+}
+
 fn path(folder: &Path, name: &str) -> String {
     let path: PathBuf = folder.join(name);
     path.to_str().unwrap().to_owned()

@@ -1,10 +1,15 @@
 //! Profiles of guests' functions, for other tools.
 
-use api::http::ErrorReply;
+use std::sync::Arc;
+
+use api::http::{ErrorReply, Role};
 use axum::extract::rejection::QueryRejection;
-use axum::extract::{Query, State};
-use axum::http::{StatusCode, header};
+use axum::extract::{FromRequestParts, Query, State};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use chrono::{DateTime, Duration, Utc};
 use export::pprof::write_functions;
 use query::Scope;
@@ -12,7 +17,8 @@ use recording::window::HostName;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::{ApiError, Reader, Reply, Shared};
+use super::{ApiError, Reader, Reply, Shared, peer};
+use crate::Server;
 use crate::profiles::from_answer;
 
 /// By then a window is analysed: `seconds` end so long ago.
@@ -59,6 +65,30 @@ impl Which {
     }
 }
 
+/// A reader; `go tool pprof` can only say its token as a password, in the address.
+pub(super) struct ProfileReader;
+
+impl FromRequestParts<Arc<Server>> for ProfileReader {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, server: &Arc<Server>) -> Reply<Self> {
+        let Some(token) = password(&parts.headers) else {
+            return Reader::from_request_parts(parts, server).await.map(|_| Self);
+        };
+        let roles = [Role::Read, Role::Admin];
+        server.require(&parts.headers, Ok(&token), peer(parts), &roles).await?;
+        Ok(Self)
+    }
+}
+
+/// The password of a request with a user and a password.
+fn password(headers: &HeaderMap) -> Option<String> {
+    let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
+    let pair = BASE64_STANDARD.decode(value.strip_prefix("Basic ")?).ok()?;
+    let (_, password) = std::str::from_utf8(&pair).ok()?.split_once(':')?;
+    Some(password.to_owned())
+}
+
 /// What guests' functions took, as a gzipped pprof profile: samples, apparent time and corrected time of each function of
 /// each process.
 #[utoipa::path(get, path = "/v1/pprof", params(Which), responses(
@@ -70,7 +100,7 @@ impl Which {
 ))]
 pub(super) async fn pprof(
     State(server): Shared,
-    _: Reader,
+    _: ProfileReader,
     which: Result<Query<Which>, QueryRejection>,
 ) -> Reply<Response> {
     let Query(which) = which?;
@@ -110,6 +140,20 @@ fn quoted(text: &str) -> String {
 #[cfg(test)]
 mod test {
     use super::*;
+
+    #[test]
+    fn a_password_is_what_follows_the_user() {
+        let of = |value: &str| {
+            let value = value.parse().unwrap();
+            password(&HeaderMap::from_iter([(header::AUTHORIZATION, value)]))
+        };
+        // me:a:b, me, : and bytes that are no text.
+        assert_eq!(of("Basic bWU6YTpi").as_deref(), Some("a:b"));
+        assert_eq!(of("Basic Og==").as_deref(), Some(""));
+        for bad in ["Basic bWU=", "Basic !", "Basic gIA6gA==", "Bearer bWU6YTpi", "bWU6YTpi"] {
+            assert_eq!(of(bad), None, "{bad}");
+        }
+    }
 
     #[test]
     fn texts_end_where_they_end() {
