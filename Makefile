@@ -24,7 +24,7 @@ export CI
 FUZZ := RUSTC_WORKSPACE_WRAPPER=$(CURDIR)/.ci/instrument LLVM_PROFILE_FILE=/dev/null \
         cargo run --locked -q -p fuzz --example fuzz --
 FUZZ_TARGETS := agent-config agent-answer answers snapshot rings clock recording trace window written written-trace bench names store proc processes \
-                scenario elf perf-map inside-elf inside-btf inside-kcore inside-log walk qmp guest-rings traced-guest
+                layout scenario elf perf-map inside-elf inside-btf inside-kcore inside-log walk qmp guest-rings traced-guest
 
 SPARK := $(abspath $(TARGET_DIR))/tools/spark
 SUMS := $(abspath $(TARGET_DIR))/tools/sums

@@ -49,6 +49,7 @@ enum Command {
     Query(commands::query::Args),
     Replay(commands::replay::Args),
     Capacity(commands::capacity::Args),
+    Layout(commands::layout::Args),
 }
 
 fn main() -> std::process::ExitCode {
@@ -80,6 +81,7 @@ fn main() -> std::process::ExitCode {
         Command::Query(args) => commands::query::run(&args),
         Command::Replay(args) => commands::replay::run(&args),
         Command::Capacity(args) => commands::capacity::run(&args),
+        Command::Layout(args) => commands::layout::run(&args),
     };
     match result {
         Ok(code) => code,

@@ -12,7 +12,8 @@
 //! `Functions` are what result tables know: time of functions, without call stacks. `pprof` and `otlp` (OpenTelemetry's
 //! profiles, in development there) write them.
 //!
-//! `trace` does the same for traces of tasks, CPUs and disks, `bench` for results of the micro-benchmark.
+//! `trace` does the same for traces of tasks, CPUs and disks, `bench` for results of the micro-benchmark, `layout` for
+//! simulated migrations.
 //!
 //! Design constraints: no IO besides the writer it is given, no clock, no `unsafe`; the same `Flow`
 //! and `Chart` give the same bytes. Every sample of the `Flow` is in its every format, once, and every instant of
@@ -29,12 +30,14 @@ pub mod bench;
 pub mod firefox;
 pub mod folded;
 pub mod html;
+pub mod layout;
 pub mod otlp;
 pub mod perfetto;
 pub mod pprof;
 pub mod trace;
 
 mod chart;
+mod drawing;
 mod functions;
 mod page;
 mod tree;

@@ -34,13 +34,34 @@ pub(super) fn targets() -> Vec<Target> {
         },
         target("store", store, || vec![stored()]),
         Target {
-            words: &[b"[vdso]", b" (deleted)", b"r-xp", b"-name", b"guest-cid=", b"\0"],
+            words: &[
+                b"[vdso]",
+                b" (deleted)",
+                b"r-xp",
+                b"-name",
+                b"guest-cid=",
+                b"\0",
+                b" default ",
+                b" N0=",
+                b"kernelpagesize_kB=",
+            ],
             ..target("proc", proc, Vec::new)
         },
         target("processes", processes, || vec![(0..=255).collect()]),
         Target {
             words: &[b"[host]", b"[[guest]]", b"= ", b"\""],
             ..target("scenario", scenario, seed_scenarios)
+        },
+        Target {
+            words: &[
+                b"[[node]]",
+                b"[[vm]]",
+                b"[migration]",
+                b"distances = ",
+                b"memory = \"1G\"",
+                b"waiting = ",
+            ],
+            ..target("layout", layouts, seed_layouts)
         },
         Target { budget: 256 * MIB, ..target("elf", elf, Vec::new) },
         Target {
@@ -106,6 +127,28 @@ fn proc(bytes: &[u8]) {
     drop(vms::describe(&proc, 7, "org.vmscope.guest.0").identity());
     drop((tasks::snapshot(&proc, MachineId::HOST), host::processes::read(&proc, 7)));
     drop(ProcessLog::scan(&proc));
+}
+
+const LAYOUT_HOST: &str = include_str!("../../../scenarios/layout/opteron-6348.toml");
+
+fn seed_layouts() -> Vec<Vec<u8>> {
+    let case = include_bytes!("../../../scenarios/layout/case-2-dino.toml");
+    vec![LAYOUT_HOST.into(), case.to_vec()]
+}
+
+/// Descriptions of hosts and VMs, and plans for these.
+fn layouts(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    drop((layout::read_topology(&text), layout::read_counters(&text)));
+    let host = layout::read_topology(LAYOUT_HOST).expect("it is ours");
+    let Ok(case) = layout::read_case(&text, &host) else { return };
+    let options = layout::Options::default();
+    for name in layout::POLICIES {
+        let Some(mut policy) = layout::policy_named(name) else { continue };
+        let plan = layout::plan(&case.topology, &case.load, policy.as_mut(), &options);
+        assert_eq!(plan.vms.len(), case.load.vms.len());
+        drop(view::layout_plan(&case.topology, &case.load, &plan));
+    }
 }
 
 /// Side-band events, as the kernel tells them of processes that do what they like.

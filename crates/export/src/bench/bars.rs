@@ -4,7 +4,8 @@ use ::microbench::catalogue::Group;
 use ::microbench::compare::{Comparison, Row};
 
 use super::common_unit;
-use super::svg::{Drawing, Scale, cost_text, mark_text};
+use super::svg::{Scale, cost_text, mark_text};
+use crate::drawing::Drawing;
 
 const WIDTH: f64 = 980.0;
 const NAMES: f64 = 250.0;
@@ -27,7 +28,7 @@ pub(super) fn draw(comparison: &Comparison<'_>) -> Option<Drawing> {
     let height = TOP + 20.0 + HEADING * groups.len() as f64 + of_row * rows.len() as f64;
     let mut drawing = Drawing::new(WIDTH, height, "What operations cost");
     drawing.text((0.0, 16.0), "head", "What operations cost, on a logarithmic scale");
-    drawing.legend(comparison, (0.0, 40.0));
+    drawing.legend(comparison.machines.iter().map(|machine| machine.label.as_str()), (0.0, 40.0));
     for mark in scale.marks() {
         let x = scale.place(mark);
         drawing.line((x, TOP - 8.0), (x, height - 12.0));

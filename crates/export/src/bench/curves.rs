@@ -4,7 +4,8 @@ use ::microbench::Condition;
 use ::microbench::compare::{Comparison, Row};
 
 use super::common_unit;
-use super::svg::{Drawing, Scale, cost_text, mark_text};
+use super::svg::{Scale, cost_text, mark_text};
+use crate::drawing::Drawing;
 
 const WIDTH: f64 = 980.0;
 const HEIGHT: f64 = 420.0;
@@ -32,7 +33,7 @@ pub(super) fn draw(comparison: &Comparison<'_>) -> Option<Drawing> {
     let mut drawing = Drawing::new(WIDTH, HEIGHT, "Latency by size");
     let title = format!("Latency of a load by the size of what is read, {condition}");
     drawing.text((0.0, 16.0), "head", &title);
-    drawing.legend(comparison, (0.0, 40.0));
+    drawing.legend(comparison.machines.iter().map(|machine| machine.label.as_str()), (0.0, 40.0));
     for mark in scale.marks() {
         drawing.line((LEFT, y(mark)), (LEFT + PLOT.0, y(mark)));
         drawing.text((LEFT - 8.0, y(mark) + 4.0), "faint end", &mark_text(mark, unit));

@@ -1,0 +1,41 @@
+//! `vmscope layout`.
+
+mod file;
+mod simulate;
+
+use std::process::ExitCode;
+
+use clap::Subcommand;
+
+/// Put VMs' memory and vCPUs on the right NUMA nodes, also of VMs that are being migrated.
+///
+/// docs/layout.md explains policies, the memory model and files.
+#[derive(Debug, clap::Args)]
+#[command(arg_required_else_help = true, after_help = EXAMPLE)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+const EXAMPLE: &str = "Examples:
+  vmscope layout simulate host.toml vms.toml                     a migration, by each policy
+  vmscope layout simulate host.toml vms.toml --format html -o migration.html";
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    Simulate(simulate::Args),
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    match &args.action {
+        Action::Simulate(args) => simulate::run(args),
+    }
+}
+
+/// A policy's name, for `--policy`.
+fn policy(name: &str) -> Result<String, String> {
+    if layout::POLICIES.contains(&name) {
+        return Ok(name.to_owned());
+    }
+    Err(format!("there are {}", layout::POLICIES.join(", ")))
+}

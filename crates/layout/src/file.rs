@@ -1,0 +1,387 @@
+//! Files that describe nodes and loads: TOML, see `docs/layout.md`.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use crate::load::{Arrival, Load, LoadError, Placed, Sample, Source, Vm};
+use crate::model::Model;
+use crate::plan::default_placement;
+use crate::simulate::{Case, Migration};
+use crate::topology::{Node, Topology, TopologyError};
+
+/// Bytes of a file at most.
+pub const MOST_FILE_BYTES: usize = 4 << 20;
+/// Samples of a VM at most.
+const MOST_SAMPLES: usize = 600;
+/// How fast memory moves where nobody says.
+const USUAL_MOVE_BYTES_PER_S: u64 = 1 << 30;
+
+/// What is wrong with a file.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum FileError {
+    /// It is no TOML of the documented form.
+    #[error("line {line}: {problem}")]
+    Form {
+        /// Which line.
+        line: usize,
+        /// What.
+        problem: String,
+    },
+    /// It is too large.
+    #[error("it has {0} bytes: there can be {MOST_FILE_BYTES}")]
+    Size(usize),
+    /// A size such as `5G` that is none.
+    #[error("`{0}` is no size: write 512M, 5G or bytes")]
+    Bytes(String),
+    /// A list such as `0-5` that is none.
+    #[error("`{0}` is no list of CPUs: write 0-5,8")]
+    Cpus(String),
+    /// The nodes do not fit together.
+    #[error(transparent)]
+    Topology(#[from] TopologyError),
+    /// The VMs do not fit the nodes.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// What one VM says does not fit together.
+    #[error("VM {vm}: {problem}")]
+    Vm {
+        /// Its name.
+        vm: String,
+        /// What.
+        problem: &'static str,
+    },
+    /// The migration's times.
+    #[error(
+        "migration: start_s, end_s and observe_s must be in order and below 3600, and shares below 1"
+    )]
+    Migration,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TopologyFile {
+    node: Vec<NodeEntry>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NodeEntry {
+    id: Option<u32>,
+    cpus: String,
+    memory: Size,
+    free: Option<Size>,
+    distances: Vec<u32>,
+    bandwidths: Option<Vec<Size>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Size {
+    Bytes(u64),
+    Text(String),
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CaseFile {
+    name: Option<String>,
+    #[serde(default)]
+    migration: MigrationEntry,
+    #[serde(default)]
+    vm: Vec<VmEntry>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct MigrationEntry {
+    start_s: Option<u32>,
+    end_s: Option<u32>,
+    observe_s: Option<u32>,
+    move_bytes_per_s: Option<Size>,
+    precopy: Option<f64>,
+    moving: Option<f64>,
+    downtime_s: Option<f64>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct VmEntry {
+    name: String,
+    #[serde(default = "one")]
+    vcpus: usize,
+    memory: Option<Size>,
+    node: Option<u32>,
+    memory_nodes: Option<Vec<u32>>,
+    waiting: Option<f64>,
+    misses_per_s: Option<f64>,
+    instructions_per_s: Option<f64>,
+    #[serde(default)]
+    sample: Vec<SampleEntry>,
+    #[serde(default)]
+    incoming: bool,
+    #[serde(default)]
+    fixed: bool,
+    ran_s: Option<f64>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SampleEntry {
+    seconds: f64,
+    misses: f64,
+    instructions: Option<f64>,
+    remote: Option<f64>,
+}
+
+fn one() -> usize {
+    1
+}
+
+/// Reads a host's nodes. Where `free` is not given, all memory that no VM of a case uses is free.
+///
+/// # Errors
+/// If the text is not of the documented form.
+pub fn read_topology(text: &str) -> Result<Topology, FileError> {
+    let file: TopologyFile = parse(text)?;
+    let mut nodes = Vec::new();
+    let mut bandwidths = Vec::new();
+    for (at, entry) in file.node.iter().enumerate() {
+        let total = entry.memory.bytes()?;
+        nodes.push(Node {
+            id: entry.id.unwrap_or_else(|| u32::try_from(at).unwrap_or(u32::MAX)),
+            cpus: cpu_list(&entry.cpus)?,
+            total,
+            free: entry.free.as_ref().map_or(Ok(total), Size::bytes)?,
+        });
+        let row = entry.bandwidths.iter().flatten().map(Size::bytes);
+        bandwidths.push(row.collect::<Result<Vec<_>, _>>()?);
+    }
+    let given = file.node.iter().any(|entry| entry.bandwidths.is_some());
+    let distances = file.node.into_iter().map(|entry| entry.distances).collect();
+    Ok(Topology::new(nodes, distances, given.then_some(bandwidths))?)
+}
+
+/// Reads VMs and a migration. What the VMs use of the nodes' memory is taken from what is free.
+///
+/// # Errors
+/// If the text is not of the documented form, or does not fit the nodes.
+pub fn read_case(text: &str, topology: &Topology) -> Result<Case, FileError> {
+    let file: CaseFile = parse(text)?;
+    let (migration, move_bytes_per_s) = migration(&file.migration)?;
+    let mut load = Load::default();
+    for entry in file.vm.iter().filter(|entry| !entry.incoming) {
+        load.vms.push(vm(entry, topology, &load, move_bytes_per_s)?);
+    }
+    let used = |node: usize| load.vms.iter().map(|vm| vm.now.memory[node]).sum::<u64>();
+    let free = |(at, node): (usize, &Node)| node.free.saturating_sub(used(at));
+    let free: Vec<u64> = topology.nodes().iter().enumerate().map(free).collect();
+    let topology = topology.clone().with_free(&free);
+    for entry in file.vm.iter().filter(|entry| entry.incoming) {
+        load.vms.push(vm(entry, &topology, &load, move_bytes_per_s)?);
+    }
+    load.check(&topology)?;
+    Ok(Case { name: file.name.unwrap_or_default(), topology, load, migration })
+}
+
+/// Reads how VMs use memory from a file that describes them, by name.
+///
+/// # Errors
+/// If the text is not of the documented form.
+pub fn read_counters(text: &str) -> Result<BTreeMap<String, Vec<Sample>>, FileError> {
+    let file: CaseFile = parse(text)?;
+    let counters = |entry: &VmEntry| Ok((entry.name.clone(), counted(entry)?));
+    file.vm.iter().map(counters).collect()
+}
+
+fn counted(entry: &VmEntry) -> Result<Vec<Sample>, FileError> {
+    let wrong = |problem| FileError::Vm { vm: entry.name.clone(), problem };
+    let samples = samples(entry)
+        .ok_or_else(|| wrong("give waiting, misses_per_s or samples, and no more than 600"))?;
+    if samples.iter().any(Sample::is_bad) {
+        return Err(LoadError::Number(entry.name.clone()).into());
+    }
+    Ok(samples)
+}
+
+fn migration(entry: &MigrationEntry) -> Result<(Migration, u64), FileError> {
+    let usual = Migration::default();
+    let migration = Migration {
+        start_s: entry.start_s.unwrap_or(usual.start_s),
+        end_s: entry.end_s.unwrap_or(usual.end_s),
+        observe_s: entry.observe_s.unwrap_or(usual.observe_s),
+        precopy: entry.precopy.unwrap_or(usual.precopy),
+        moving: entry.moving.unwrap_or(usual.moving),
+        downtime_s: entry.downtime_s.unwrap_or(usual.downtime_s),
+    };
+    let is_share = |part: f64| (0.0..1.0).contains(&part);
+    let shares = [migration.precopy, migration.moving, migration.downtime_s];
+    let in_order = migration.start_s <= migration.end_s && migration.end_s < 3600;
+    if !in_order || 3600 <= migration.observe_s || !shares.into_iter().all(is_share) {
+        return Err(FileError::Migration);
+    }
+    let rate = entry.move_bytes_per_s.as_ref().map_or(Ok(USUAL_MOVE_BYTES_PER_S), Size::bytes)?;
+    Ok((migration, rate))
+}
+
+fn vm(entry: &VmEntry, topology: &Topology, others: &Load, rate: u64) -> Result<Vm, FileError> {
+    let wrong = |problem| FileError::Vm { vm: entry.name.clone(), problem };
+    if entry.vcpus == 0 || crate::MOST_VCPUS < entry.vcpus {
+        return Err(wrong("it must have 1 to 1024 vCPUs"));
+    }
+    let bytes = entry.memory.as_ref().ok_or_else(|| wrong("give its memory"))?.bytes()?;
+    let index = |id: &u32| topology.index_of(*id).ok_or_else(|| wrong("there is no such node"));
+    let mut now = match &entry.node {
+        Some(id) => Placed::on(index(id)?, entry.vcpus, bytes, topology.len()),
+        None => default_placement(topology, others, entry.vcpus, bytes),
+    };
+    if let Some(ids) = &entry.memory_nodes {
+        if ids.is_empty() {
+            return Err(wrong("memory_nodes names none"));
+        }
+        now.memory.fill(0);
+        for (at, id) in ids.iter().enumerate() {
+            let part = bytes / ids.len() as u64 + u64::from((at as u64) < bytes % ids.len() as u64);
+            now.memory[index(id)?] += part;
+        }
+    }
+    let samples = counted(entry)?;
+    Ok(Vm {
+        name: entry.name.clone(),
+        now,
+        arrival: if entry.incoming { Arrival::Incoming } else { Arrival::Resident },
+        may_move: !entry.fixed,
+        source: if samples.is_empty() { Source::None } else { Source::Recorded },
+        samples,
+        ran_s: entry.ran_s.unwrap_or(3600.0),
+        move_bytes_per_s: rate,
+    })
+}
+
+/// `None`: given twice, or too many.
+fn samples(entry: &VmEntry) -> Option<Vec<Sample>> {
+    let given = [entry.waiting.is_some(), entry.misses_per_s.is_some(), !entry.sample.is_empty()];
+    if 1 < given.iter().filter(|given| **given).count() || MOST_SAMPLES < entry.sample.len() {
+        return None;
+    }
+    let vcpus = entry.vcpus as f64;
+    let rate = entry.waiting.map(|waiting| Model::default().misses_for(waiting) * vcpus);
+    if let Some(misses) = rate.or(entry.misses_per_s) {
+        let instructions = entry.instructions_per_s;
+        let sample = Sample { seconds: 1.0, misses, instructions, remote: None };
+        return Some(vec![sample; 10]);
+    }
+    let sample = |entry: &SampleEntry| Sample {
+        seconds: entry.seconds,
+        misses: entry.misses,
+        instructions: entry.instructions,
+        remote: entry.remote,
+    };
+    Some(entry.sample.iter().map(sample).collect())
+}
+
+fn parse<T: for<'a> Deserialize<'a>>(text: &str) -> Result<T, FileError> {
+    if MOST_FILE_BYTES < text.len() {
+        return Err(FileError::Size(text.len()));
+    }
+    toml::from_str(text).map_err(|error| {
+        let start = error.span().map_or(0, |span| span.start.min(text.len()));
+        let line = text.bytes().take(start).filter(|byte| *byte == b'\n').count() + 1;
+        FileError::Form { line, problem: error.message().replace('\n', " ") }
+    })
+}
+
+impl Size {
+    fn bytes(&self) -> Result<u64, FileError> {
+        let text = match self {
+            Self::Bytes(bytes) => return Ok(*bytes),
+            Self::Text(text) => text,
+        };
+        let wrong = || FileError::Bytes(text.chars().take(40).collect());
+        let (number, shift) = match text.chars().last() {
+            Some('K') => (&text[..text.len() - 1], 10),
+            Some('M') => (&text[..text.len() - 1], 20),
+            Some('G') => (&text[..text.len() - 1], 30),
+            _ => (text.as_str(), 0),
+        };
+        let number: u64 = number.parse().map_err(|_| wrong())?;
+        number.checked_mul(1 << shift).filter(|bytes| *bytes < 1 << 50).ok_or_else(wrong)
+    }
+}
+
+/// The kernel's form: `0-3,8`. An empty list is a node of memory only.
+fn cpu_list(text: &str) -> Result<Vec<u32>, FileError> {
+    let wrong = || FileError::Cpus(text.chars().take(40).collect());
+    let mut cpus = Vec::new();
+    for range in text.split(',').map(str::trim).filter(|range| !range.is_empty()) {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let first: u32 = first.parse().map_err(|_| wrong())?;
+        let last: u32 = last.parse().map_err(|_| wrong())?;
+        let n = last.checked_sub(first).ok_or_else(wrong)?;
+        if crate::MOST_CPUS < cpus.len() + n as usize + 1 {
+            return Err(wrong());
+        }
+        cpus.extend(first..=last);
+    }
+    Ok(cpus)
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    const NODES: &str = "[[node]]\ncpus = \"0-1\"\nmemory = \"4G\"\ndistances = [10, 20]\n\
+                         [[node]]\ncpus = \"2,3\"\nmemory = 4294967296\nfree = \"1G\"\ndistances = [20, 10]\n";
+
+    #[test]
+    fn nodes_and_vms() {
+        let topology = read_topology(NODES).unwrap();
+        assert_eq!(topology.nodes()[1].cpus, [2, 3]);
+        let vms = "[migration]\nstart_s = 5\n[[vm]]\nname = \"a\"\nmemory = \"1G\"\nnode = 0\n\
+                   memory_nodes = [0, 1]\nwaiting = 0.5\n[[vm]]\nname = \"b\"\nmemory = \"1G\"\nincoming = true\n";
+        let case = read_case(vms, &topology).unwrap();
+        let [a, b] = &case.load.vms[..] else { panic!("{case:?}") };
+        assert_eq!((a.now.memory[1], b.arrival), (512 << 20, Arrival::Incoming));
+        // Node 1 has most idle CPUs, and 512 MiB left.
+        assert_eq!(b.now, Placed { vcpus: vec![Some(1)], memory: vec![512 << 20, 512 << 20] });
+        assert_eq!((a.source, b.source), (Source::Recorded, Source::None));
+        assert_eq!(case.migration.start_s, 5);
+        assert_eq!(case.topology.nodes()[0].free, (4 << 30) - (512 << 20));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        let nodes = |text: &str, expected: &str| {
+            assert_eq!(read_topology(text).unwrap_err().to_string(), expected);
+        };
+        nodes(
+            "[[node]]\ncpu = 1",
+            "line 2: unknown field `cpu`, expected one of `id`, `cpus`, `memory`, `free`, `distances`, `bandwidths`",
+        );
+        nodes(&NODES.replace("0-1", "0-x"), "`0-x` is no list of CPUs: write 0-5,8");
+        nodes(
+            &NODES.replace("0-1", "0-4294967295"),
+            "`0-4294967295` is no list of CPUs: write 0-5,8",
+        );
+        nodes(&NODES.replace("4G", "4T"), "`4T` is no size: write 512M, 5G or bytes");
+        nodes(
+            &NODES.replace("[10, 20]", "[10]"),
+            "distances: there must be a row for each node, with a number for each node",
+        );
+        let topology = read_topology(NODES).unwrap();
+        let vm = |more: &str, expected: &str| {
+            let text = format!("[[vm]]\nname = \"a\"\nmemory = \"1G\"\n{more}\n");
+            assert_eq!(read_case(&text, &topology).unwrap_err().to_string(), expected);
+        };
+        vm("node = 2", "VM a: there is no such node");
+        vm("vcpus = 0", "VM a: it must have 1 to 1024 vCPUs");
+        vm(
+            "waiting = 0.1\nmisses_per_s = 1.0",
+            "VM a: give waiting, misses_per_s or samples, and no more than 600",
+        );
+        vm("misses_per_s = nan", "VM a: counters, times and rates must be positive numbers");
+        vm("[[vm]]\nname = \"a\"\nmemory = 1", "two VMs are called a");
+        let migration = "[migration]\nstart_s = 9\nend_s = 8";
+        assert_eq!(read_case(migration, &topology).unwrap_err(), FileError::Migration);
+    }
+}

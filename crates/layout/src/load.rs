@@ -1,0 +1,240 @@
+//! What VMs need, and how they use memory.
+
+use crate::topology::Topology;
+
+/// VMs at most.
+pub const MOST_VMS: usize = 1024;
+/// vCPUs of a VM at most.
+pub const MOST_VCPUS: usize = 1024;
+/// Bytes that a cache miss moves.
+pub const CACHE_LINE: u64 = 64;
+
+/// The VMs of a host, those that are on their way included.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Load {
+    /// The VMs.
+    pub vms: Vec<Vm>,
+}
+
+/// A VM.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Vm {
+    /// Its name, which its owner chose.
+    pub name: String,
+    /// Where it is. Of a VM that arrives: where it would be if nobody planned.
+    pub now: Placed,
+    /// Whether it is there yet.
+    pub arrival: Arrival,
+    /// Whether memory and vCPUs may be moved.
+    pub may_move: bool,
+    /// What was counted of it, the oldest first.
+    pub samples: Vec<Sample>,
+    /// What counted.
+    pub source: Source,
+    /// Seconds that it has run.
+    pub ran_s: f64,
+    /// Bytes a second at which its memory can be moved.
+    pub move_bytes_per_s: u64,
+}
+
+/// Where a VM's vCPUs run and its memory lies, by the nodes' places in the topology.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Placed {
+    /// The node of each vCPU; `None`: it runs anywhere.
+    pub vcpus: Vec<Option<usize>>,
+    /// Bytes on each node.
+    pub memory: Vec<u64>,
+}
+
+/// Whether a VM is there yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Arrival {
+    /// It runs on this host.
+    #[default]
+    Resident,
+    /// It is being migrated to this host: its memory is not there yet, and can be put anywhere at no cost.
+    Incoming,
+}
+
+/// What was counted of all vCPUs of a VM for a while.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Sample {
+    /// For how long.
+    pub seconds: f64,
+    /// Misses of the last level cache.
+    pub misses: f64,
+    /// Instructions; `None`: the source does not count them.
+    pub instructions: Option<f64>,
+    /// The part of its accesses that went to another node; `None`: as its memory lies.
+    pub remote: Option<f64>,
+}
+
+/// What counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Source {
+    /// Performance counters of the vCPU threads.
+    Perf,
+    /// The kernel's resource control: bytes that the VM's group moved.
+    Resctrl,
+    /// Accessed bits of the VM's pages (DAMON).
+    Damon,
+    /// A file.
+    Recorded,
+    /// Nothing: the VM's use of memory is not known.
+    #[default]
+    None,
+}
+
+/// What is wrong with a load.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LoadError {
+    /// Too many.
+    #[error("{0} VMs: there can be {MOST_VMS}")]
+    Vms(usize),
+    /// None, or too many.
+    #[error("VM {name}: {vcpus} vCPUs: there must be 1 to {MOST_VCPUS}")]
+    Vcpus {
+        /// The VM.
+        name: String,
+        /// How many.
+        vcpus: usize,
+    },
+    /// It is somewhere that the topology does not have.
+    #[error("VM {0}: it is on a node that the host does not have")]
+    Node(String),
+    /// A count that is negative or no number.
+    #[error("VM {0}: counters, times and rates must be positive numbers")]
+    Number(String),
+    /// Two VMs of one name.
+    #[error("two VMs are called {0}")]
+    NameTwice(String),
+}
+
+impl Load {
+    /// Checks it against a topology.
+    ///
+    /// # Errors
+    /// If it does not fit, or has numbers that are none.
+    pub fn check(&self, topology: &Topology) -> Result<(), LoadError> {
+        if MOST_VMS < self.vms.len() {
+            return Err(LoadError::Vms(self.vms.len()));
+        }
+        let mut names: Vec<&str> = self.vms.iter().map(|vm| vm.name.as_str()).collect();
+        names.sort_unstable();
+        if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Err(LoadError::NameTwice(pair[0].to_owned()));
+        }
+        self.vms.iter().try_for_each(|vm| vm.check(topology))
+    }
+}
+
+impl Vm {
+    fn check(&self, topology: &Topology) -> Result<(), LoadError> {
+        let name = || self.name.clone();
+        let Placed { vcpus, memory } = &self.now;
+        if vcpus.is_empty() || MOST_VCPUS < vcpus.len() {
+            return Err(LoadError::Vcpus { name: name(), vcpus: vcpus.len() });
+        }
+        let is_unknown = |node: &usize| topology.len() <= *node;
+        if memory.len() != topology.len() || vcpus.iter().flatten().any(is_unknown) {
+            return Err(LoadError::Node(name()));
+        }
+        if is_bad(self.ran_s)
+            || self.move_bytes_per_s == 0
+            || self.samples.iter().any(Sample::is_bad)
+        {
+            return Err(LoadError::Number(name()));
+        }
+        Ok(())
+    }
+
+    /// Bytes of its memory.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.now.bytes()
+    }
+
+    /// Misses a second; 0 when nothing was counted.
+    #[must_use]
+    pub fn misses_per_s(&self) -> f64 {
+        let seconds: f64 = self.samples.iter().map(|sample| sample.seconds).sum();
+        let misses: f64 = self.samples.iter().map(|sample| sample.misses).sum();
+        if 0.0 < seconds { misses / seconds } else { 0.0 }
+    }
+
+    /// Bytes a second that it moves between memory and caches.
+    #[must_use]
+    pub fn bytes_per_s(&self) -> f64 {
+        self.misses_per_s() * CACHE_LINE as f64
+    }
+
+    /// The part of its accesses that go to another node than their vCPU's, as counted; `None`: nothing counted that.
+    #[must_use]
+    pub fn counted_remote(&self) -> Option<f64> {
+        let counted =
+            self.samples.iter().filter_map(|sample| Some((sample.remote?, sample.misses)));
+        let (remote, all) =
+            counted.fold((0.0, 0.0), |(remote, all), (part, n)| (remote + part * n, all + n));
+        (0.0 < all).then(|| remote / all)
+    }
+}
+
+impl Sample {
+    /// Whether it has numbers that are none.
+    pub(crate) fn is_bad(&self) -> bool {
+        let remote = self.remote.is_some_and(|part| is_bad(part) || 1.0 < part);
+        let counts = is_bad(self.misses) || self.instructions.is_some_and(is_bad);
+        counts || remote || is_bad(self.seconds) || self.seconds == 0.0
+    }
+}
+
+fn is_bad(value: f64) -> bool {
+    !value.is_finite() || value < 0.0
+}
+
+impl Placed {
+    /// Everything on one node.
+    #[must_use]
+    pub fn on(node: usize, vcpus: usize, bytes: u64, nodes: usize) -> Self {
+        let mut memory = vec![0; nodes];
+        memory[node] = bytes;
+        Self { vcpus: vec![Some(node); vcpus], memory }
+    }
+
+    /// Bytes of memory.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.memory.iter().fold(0, |sum, bytes| sum.saturating_add(*bytes))
+    }
+
+    /// The part of accesses that goes to another node than the vCPU's, if all memory is accessed alike.
+    #[must_use]
+    pub fn remote(&self, topology: &Topology) -> f64 {
+        let bytes = self.bytes();
+        if bytes == 0 || self.vcpus.is_empty() {
+            return 0.0;
+        }
+        let local = |node: usize| self.memory[node] as f64 / bytes as f64;
+        let cpus = topology.cpus() as f64;
+        let anywhere = || {
+            let of = |(at, node): (usize, &crate::Node)| local(at) * node.cpus.len() as f64 / cpus;
+            topology.nodes().iter().enumerate().map(of).sum::<f64>()
+        };
+        let near: f64 = self.vcpus.iter().map(|home| home.map_or_else(anywhere, local)).sum();
+        (1.0 - near / self.vcpus.len() as f64).max(0.0)
+    }
+}
+
+impl Source {
+    /// In words.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Perf => "performance counters",
+            Self::Resctrl => "resctrl",
+            Self::Damon => "DAMON",
+            Self::Recorded => "recorded",
+            Self::None => "no source",
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! From a load to a plan: what all policies have in common.
+//!
+//! ```text
+//!  gate: does memory matter at all? --> parts --> policy --> capacity --> order of moves --> gain --> worth it?
+//! ```
+//!
+//! A plan is only made if the model says that the VMs gain by it. Plans for the same load, carried out one after the
+//! other, thus make it faster each time, and can't go round in circles.
+
+mod capacity;
+mod parts;
+#[cfg(test)]
+pub(crate) mod test;
+
+use crate::load::{Arrival, Load, Placed, Vm};
+use crate::model::Model;
+use crate::moves::{self, Move};
+use crate::policy::Policy;
+use crate::topology::Topology;
+
+use capacity::Capacity;
+
+/// What a vCPU counts for that does not wait for memory at all.
+const LEAST_WEIGHT: f64 = 0.01;
+/// Every plan makes the VMs together faster by so much, or plans could go round in circles.
+const PROGRESS: f64 = 0.001;
+
+/// What a plan must keep to.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Options {
+    /// The memory model.
+    pub model: Model,
+    /// Nothing is planned if no VM waits for memory so much of its time.
+    pub least_waiting: f64,
+    /// A plan must make the VMs faster by so much.
+    pub least_gain: f64,
+    /// Or one of them by so much, and all together no slower.
+    pub least_vm_gain: f64,
+    /// This part of each node's memory stays free.
+    pub reserve: f64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            model: Model::default(),
+            least_waiting: 0.05,
+            least_gain: 0.02,
+            least_vm_gain: 0.1,
+            reserve: 0.01,
+        }
+    }
+}
+
+/// What to do with the VMs of a host.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Plan {
+    /// The policy's name.
+    pub policy: &'static str,
+    /// Whether there is something to do.
+    pub outcome: Outcome,
+    /// Each VM of the load, in its order.
+    pub vms: Vec<VmPlan>,
+    /// Memory to move, in this order. Memory of VMs that arrive is not among it.
+    pub moves: Vec<Move>,
+    /// What the reader should know.
+    pub notes: Vec<String>,
+}
+
+/// Whether there is something to do, and if not, why.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Outcome {
+    /// Yes: all VMs together become faster by this part.
+    Move {
+        /// A part of their speed before.
+        gain: f64,
+    },
+    /// Nothing counted how VMs use memory.
+    NoCounters,
+    /// No VM waits for memory long enough for its place to matter.
+    LittleTraffic {
+        /// The most that any does, as a part of its time.
+        waiting: f64,
+    },
+    /// The policy wants everything as it is.
+    InPlace,
+    /// What it wants is not worth it.
+    LittleGain {
+        /// The part by which VMs would become faster; may be negative.
+        gain: f64,
+    },
+}
+
+/// What becomes of a VM.
+#[derive(Debug, Clone, PartialEq)]
+pub struct VmPlan {
+    /// Its name.
+    pub name: String,
+    /// Whether it is there yet.
+    pub arrival: Arrival,
+    /// Whether the host has room for it; if not, it is left out of the plan.
+    pub fits: bool,
+    /// Where it is; for a VM that arrives: where it would be if nobody planned.
+    pub before: Placed,
+    /// Where it is to be.
+    pub after: Placed,
+    /// Its speed before, relative to being alone with local memory.
+    pub speed_before: f64,
+    /// And after.
+    pub speed_after: f64,
+    /// Why it is to be there.
+    pub reason: String,
+}
+
+impl Plan {
+    /// The load once the plan is carried out: VMs that arrived are residents. Those that do not fit are not there.
+    #[must_use]
+    pub fn carried_out(&self, load: &Load) -> Load {
+        let vm = |(vm, plan): (&Vm, &VmPlan)| Vm {
+            now: plan.after.clone(),
+            arrival: Arrival::Resident,
+            ..vm.clone()
+        };
+        Load { vms: load.vms.iter().zip(&self.vms).filter(|(_, plan)| plan.fits).map(vm).collect() }
+    }
+
+    /// Bytes of residents that it moves.
+    #[must_use]
+    pub fn moved_bytes(&self) -> u64 {
+        self.moves.iter().map(|step| step.bytes).sum()
+    }
+}
+
+/// Plans for a load. It must fit the topology (`Load::check`); what does not is left alone.
+#[must_use]
+pub fn plan(topology: &Topology, load: &Load, policy: &mut dyn Policy, options: &Options) -> Plan {
+    if load.check(topology).is_err() {
+        return Plan {
+            notes: vec!["the VMs do not fit the nodes".to_owned()],
+            ..nothing(policy.name(), load)
+        };
+    }
+    let capacity = Capacity::new(topology, load, options.reserve);
+    let before: Vec<Option<Placed>> =
+        load.vms.iter().map(|vm| capacity.has(vm).then(|| vm.now.clone())).collect();
+    let speeds_before = options.model.speeds(topology, load, &before);
+    let mut plan = nothing(policy.name(), load);
+    plan.notes = capacity.notes();
+    for ((vm, speed), before) in plan.vms.iter_mut().zip(&speeds_before).zip(&before) {
+        (vm.speed_before, vm.speed_after) = (*speed, *speed);
+        vm.fits = before.is_some();
+    }
+    if let Some(outcome) = gate(load, options) {
+        return Plan { outcome, ..plan };
+    }
+    let parts = parts::split(topology, load, &capacity);
+    let seen: Vec<_> = parts.iter().map(|(_, part)| part.clone()).collect();
+    let choices = policy.place(topology, capacity.room(), &seen);
+    let wanted = capacity.placed(topology, load, &parts, &choices);
+    let moves = capacity.order(load, &wanted);
+    let after = capacity.reached(topology, load, &wanted, &moves);
+    if after.iter().zip(&before).all(|(after, before)| before.as_ref().is_none_or(|b| b == after)) {
+        return Plan { outcome: Outcome::InPlace, ..plan };
+    }
+    let present: Vec<Option<Placed>> =
+        after.iter().zip(&before).map(|(a, b)| b.as_ref().map(|_| a.clone())).collect();
+    let speeds_after = options.model.speeds(topology, load, &present);
+    let total = |speeds: &[f64]| total(load, speeds, &options.model);
+    let gain = total(&speeds_after) / total(&speeds_before).max(1e-9) - 1.0;
+    for ((at, _), choice) in parts.iter().zip(&choices) {
+        let reason = &mut plan.vms[*at].reason;
+        if !reason.contains(&choice.reason) {
+            let comma = if reason.is_empty() { "" } else { ", " };
+            *reason += &format!("{comma}{}", choice.reason);
+        }
+    }
+    let vm_gain = |(after, before): (&f64, &f64)| after / before.max(1e-9) - 1.0;
+    let vm_gain = speeds_after.iter().zip(&speeds_before).map(vm_gain).fold(0.0, f64::max);
+    if gain < options.least_gain && (gain < PROGRESS || vm_gain < options.least_vm_gain) {
+        return Plan { outcome: Outcome::LittleGain { gain }, ..plan };
+    }
+    for ((vm, after), speed) in plan.vms.iter_mut().zip(after).zip(speeds_after) {
+        (vm.after, vm.speed_after) = (after, speed);
+    }
+    if plan.vms.iter().zip(&wanted).any(|(vm, wanted)| vm.after.memory != wanted.memory) {
+        plan.notes
+            .push("not all memory can be where the policy wants it: too little is free".to_owned());
+    }
+    Plan { outcome: Outcome::Move { gain }, moves, ..plan }
+}
+
+/// The plan that leaves everything as it is.
+fn nothing(policy: &'static str, load: &Load) -> Plan {
+    let vm = |vm: &Vm| VmPlan {
+        name: vm.name.clone(),
+        arrival: vm.arrival,
+        fits: true,
+        before: vm.now.clone(),
+        after: vm.now.clone(),
+        speed_before: 0.0,
+        speed_after: 0.0,
+        reason: String::new(),
+    };
+    let vms = load.vms.iter().map(vm).collect();
+    Plan { policy, outcome: Outcome::InPlace, vms, moves: Vec::new(), notes: Vec::new() }
+}
+
+/// Why nothing need be planned, if so.
+fn gate(load: &Load, options: &Options) -> Option<Outcome> {
+    let movable = load.vms.iter().filter(|vm| vm.may_move);
+    if movable.clone().all(|vm| vm.samples.is_empty()) {
+        return Some(Outcome::NoCounters);
+    }
+    let waiting = movable.map(|vm| options.model.waiting(vm)).fold(0.0, f64::max);
+    (waiting < options.least_waiting).then_some(Outcome::LittleTraffic { waiting })
+}
+
+/// The VMs' speeds. Each counts for as much as it waits for memory, so that many idle VMs do not hide a busy one.
+fn total(load: &Load, speeds: &[f64], model: &Model) -> f64 {
+    let weight = |vm: &Vm| vm.now.vcpus.len() as f64 * (LEAST_WEIGHT + model.waiting(vm));
+    load.vms.iter().zip(speeds).map(|(vm, speed)| weight(vm) * speed).sum()
+}
+
+/// Where the kernel puts a VM that nobody plans for: vCPUs on the node with most idle CPUs, memory from there on.
+#[must_use]
+pub fn default_placement(topology: &Topology, load: &Load, vcpus: usize, bytes: u64) -> Placed {
+    let nodes = topology.nodes();
+    let busy = |node: usize| {
+        let here = |vm: &Vm| vm.now.vcpus.iter().filter(|home| **home == Some(node)).count();
+        load.vms.iter().map(here).sum::<usize>()
+    };
+    let idle = |node: usize| nodes[node].cpus.len().saturating_sub(busy(node));
+    let best = (0..topology.len()).filter(|node| !nodes[*node].cpus.is_empty());
+    let home = best.max_by_key(|node| (idle(*node), std::cmp::Reverse(*node))).unwrap_or_default();
+    let mut memory = vec![0; topology.len()];
+    let mut left = bytes;
+    for node in topology.nearest(home) {
+        memory[node] = left.min(nodes[node].free);
+        left -= memory[node];
+    }
+    memory[home] += left;
+    Placed { vcpus: vec![Some(home); vcpus], memory }
+}
+
+fn memories<'a>(placed: impl Iterator<Item = &'a Placed>) -> Vec<Vec<u64>> {
+    placed.map(|placed| placed.memory.clone()).collect()
+}
+
+fn ordered(load: &Load, wanted: &[Placed], free: &[u64]) -> Vec<Move> {
+    let before = memories(load.vms.iter().map(|vm| &vm.now));
+    moves::order(&before, &memories(wanted.iter()), free)
+}

@@ -1,0 +1,272 @@
+//! Plans by table, and what holds for all plans of 10,000 random loads.
+
+use super::*;
+use crate::load::{Sample, Source};
+use crate::policy::{POLICIES, policy_named};
+use crate::simulate::random_case;
+use crate::topology::test::machine;
+
+const G: u64 = 1 << 30;
+
+/// A VM on one node that waits for memory so much of its time; half of its time it computes at 1 instruction a ns.
+pub(crate) fn vm(name: &str, vcpus: usize, node: usize, bytes: u64, waiting: f64) -> Vm {
+    let misses = Model::default().misses_for(waiting) * vcpus as f64;
+    let sample =
+        Sample { seconds: 1.0, misses, instructions: Some(5e8 * vcpus as f64), remote: None };
+    Vm {
+        name: name.to_owned(),
+        now: Placed::on(node, vcpus, bytes, 4),
+        arrival: Arrival::Resident,
+        may_move: true,
+        samples: vec![sample; 10],
+        source: Source::Recorded,
+        ran_s: 3600.0,
+        move_bytes_per_s: G,
+    }
+}
+
+/// `web 1@0: 5@2 w57`: 1 vCPU on node 0, 5 GiB on node 2, waits 57 % of its time; `+`: it arrives, `=`: it may not move.
+fn drawn(line: &str) -> Vm {
+    let mut words = line.split_whitespace();
+    let name = words.next().unwrap();
+    let (vcpus, home) = words.next().unwrap().strip_suffix(':').unwrap().split_once('@').unwrap();
+    let (bytes, node) = words.next().unwrap().split_once('@').unwrap();
+    let waiting: f64 = words.next().unwrap().strip_prefix('w').unwrap().parse().unwrap();
+    let [vcpus, home, bytes, node] =
+        [vcpus, home, bytes, node].map(|n| n.parse::<usize>().unwrap());
+    let mut vm = vm(name, vcpus, home, bytes as u64 * G, waiting / 100.0);
+    vm.now.memory.rotate_right((4 + node - home) % 4);
+    match words.next() {
+        Some("+") => vm.arrival = Arrival::Incoming,
+        Some("=") => vm.may_move = false,
+        _ => {}
+    }
+    vm
+}
+
+/// The result: `web 1@2: 5@2`.
+fn shown(plan: &Plan) -> Vec<String> {
+    let all = |vm: &VmPlan| {
+        let mut homes: Vec<String> = Vec::new();
+        for node in 0..4 {
+            let n = vm.after.vcpus.iter().filter(|home| **home == Some(node)).count();
+            homes.extend((0 < n).then(|| format!("{n}@{node}")));
+        }
+        let memory = vm.after.memory.iter().enumerate().filter(|(_, bytes)| 0 < **bytes);
+        let memory: Vec<String> =
+            memory.map(|(node, bytes)| format!("{}@{node}", bytes / G)).collect();
+        format!("{} {}: {}", vm.name, homes.join(" "), memory.join(" "))
+    };
+    plan.vms.iter().map(all).collect()
+}
+
+fn planned(policy: &str, free: [u64; 4], vms: &[&str]) -> (Topology, Load, Plan) {
+    let topology = machine(4).with_free(&free.map(|n| n * G));
+    let load = Load { vms: vms.iter().map(|line| drawn(line)).collect() };
+    let options = Options { reserve: 0.0, ..Options::default() };
+    let plan = plan(&topology, &load, policy_named(policy).unwrap().as_mut(), &options);
+    (topology, load, plan)
+}
+
+fn check(policy: &str, free: [u64; 4], vms: &[&str], expected: &[&str]) {
+    let (_, _, plan) = planned(policy, free, vms);
+    assert_eq!(shown(&plan), expected, "{policy}: {:?} {:?}", plan.outcome, plan.notes);
+}
+
+#[test]
+fn simple_gives_the_best_place_to_who_misses_most() {
+    // Case 1-1 of the original: the VM that arrives needs the memory of one that does not.
+    check(
+        "simple",
+        [1, 1, 0, 6],
+        &[
+            "in 1@0: 5@3 w57 +",
+            "calm 1@0: 5@0 w2",
+            "quiet 1@1: 5@1 w2",
+            "full 4@2: 9@2 w0 =",
+            "also 4@3: 9@3 w0 =",
+        ],
+        &[
+            "in 1@0: 5@0",
+            "calm 1@1: 5@1",
+            "quiet 1@1: 1@0 1@1 3@3",
+            "full 4@2: 9@2",
+            "also 4@3: 9@3",
+        ],
+    );
+}
+
+#[test]
+fn dino_keeps_devils_apart() {
+    check(
+        "dino",
+        [8; 4],
+        &["a 1@0: 2@0 w57", "b 1@0: 2@0 w57", "c 1@1: 2@1 w0"],
+        &["a 1@0: 2@0", "b 1@1: 2@1", "c 1@2: 2@2"],
+    );
+}
+
+#[test]
+fn asymsched_brings_vcpus_to_their_memory_and_moves_little() {
+    check(
+        "asymsched",
+        [8; 4],
+        &["a 1@0: 5@2 w57", "b 1@1: 2@1 w57"],
+        &["a 1@2: 5@2", "b 1@1: 2@1"],
+    );
+    // No CPU there: memory comes.
+    check(
+        "asymsched",
+        [8; 4],
+        &["a 1@0: 5@2 w57", "full 4@2: 2@2 w0 ="],
+        &["a 1@0: 5@0", "full 4@2: 2@2"],
+    );
+}
+
+#[test]
+fn asymsched_does_not_move_for_longer_than_a_part_of_run_time() {
+    let topology = machine(4);
+    let mut young = drawn("a 1@0: 5@2 w57");
+    // 5 s of moving are more than 5 % of 99 s, and not more of 101 s.
+    for (ran_s, expected) in [(99.0, 2), (101.0, 0)] {
+        young.ran_s = ran_s;
+        let load = Load { vms: vec![young.clone(), drawn("full 4@2: 2@2 w0 =")] };
+        let plan = plan(&topology, &load, &mut crate::AsymSched, &Options::default());
+        let at = plan.vms[0].after.memory.iter().position(|bytes| 0 < *bytes);
+        assert_eq!(at, Some(expected), "{:?}", plan.outcome);
+    }
+}
+
+#[test]
+fn nothing_is_worth_moving() {
+    let check = |vms: &[&str], expected: fn(&Outcome) -> bool| {
+        for policy in POLICIES {
+            let (_, _, plan) = planned(policy, [8; 4], vms);
+            assert!(expected(&plan.outcome), "{policy}: {:?}", plan.outcome);
+            assert!(plan.moves.is_empty());
+        }
+    };
+    check(&["a 1@0: 2@3 w4", "b 1@1: 2@1 w0"], |o| matches!(o, Outcome::LittleTraffic { .. }));
+    check(&["a 1@0: 2@0 w57"], |o| matches!(o, Outcome::InPlace));
+    check(&["a 1@0: 2@3 w57 ="], |o| {
+        matches!(o, Outcome::LittleTraffic { .. } | Outcome::NoCounters)
+    });
+    check(&[], |o| *o == Outcome::NoCounters);
+}
+
+#[test]
+fn a_vm_that_is_too_large_to_arrive_is_said() {
+    for policy in POLICIES {
+        let (_, _, plan) = planned(policy, [1; 4], &["in 1@0: 5@0 w57 +", "a 1@0: 2@2 w57"]);
+        assert_eq!(
+            plan.notes.first().unwrap(),
+            "in does not fit: the host has too little free memory"
+        );
+        assert_eq!(plan.vms[0].after, plan.vms[0].before);
+    }
+}
+
+#[test]
+fn a_vm_that_is_larger_than_a_node_is_split() {
+    let (_, _, plan) = planned("dino", [16; 4], &["big 8@0: 12@3 w57"]);
+    assert_eq!(shown(&plan), ["big 4@0 4@1: 6@0 6@1"], "{:?}", plan.outcome);
+}
+
+/// Nodes never hold more than they can, at no time; vCPUs never exceed what a node may have, unless they did before.
+fn fits(topology: &Topology, load: &Load, plan: &Plan) {
+    let mut free: Vec<u64> = topology.nodes().iter().map(|node| node.free).collect();
+    let mut memory: Vec<Vec<u64>> = load.vms.iter().map(|vm| vm.now.memory.clone()).collect();
+    for step in &plan.moves {
+        assert!(
+            step.bytes <= free[step.to] && step.bytes <= memory[step.vm][step.from],
+            "{step:?}"
+        );
+        free[step.to] -= step.bytes;
+        free[step.from] += step.bytes;
+        memory[step.vm][step.to] += step.bytes;
+        memory[step.vm][step.from] -= step.bytes;
+    }
+    let is_planned = matches!(plan.outcome, Outcome::Move { .. });
+    for ((vm, plan), memory) in load.vms.iter().zip(&plan.vms).zip(&memory) {
+        assert_eq!(plan.after.bytes(), vm.bytes(), "{}", vm.name);
+        assert_eq!(plan.after.vcpus.len(), vm.now.vcpus.len());
+        if !vm.may_move {
+            assert_eq!(plan.after, vm.now, "{} may not be moved", vm.name);
+        }
+        match vm.arrival {
+            Arrival::Resident => assert_eq!(&plan.after.memory, memory),
+            Arrival::Incoming if !is_planned || !plan.fits => {}
+            Arrival::Incoming => {
+                for (free, bytes) in free.iter_mut().zip(&plan.after.memory) {
+                    *free = free.checked_sub(*bytes).expect("arriving memory has room");
+                }
+            }
+        }
+    }
+    let used = |of: fn(&VmPlan) -> &Placed, node: usize| -> usize {
+        plan.vms
+            .iter()
+            .filter(|vm| vm.fits)
+            .flat_map(|vm| &of(vm).vcpus)
+            .filter(|home| **home == Some(node))
+            .count()
+    };
+    let there = plan.vms.iter().filter(|vm| vm.fits);
+    let all: usize = there.map(|vm| vm.after.vcpus.len()).sum();
+    for (node, about) in topology.nodes().iter().enumerate() {
+        let may = about.cpus.len() * all.div_ceil(topology.cpus()).max(1);
+        let (before, after) = (used(|vm| &vm.before, node), used(|vm| &vm.after, node));
+        assert!(after <= may.max(before), "node {node}: {after} vCPUs, before {before}");
+    }
+}
+
+#[test]
+fn ten_thousand_random_loads() {
+    let options = Options::default();
+    let mut moved = 0;
+    for seed in 0..10_000_u64 {
+        let case = random_case(seed);
+        let policy = POLICIES[(seed % 3) as usize];
+        let plans = |load: &Load| {
+            let mut policy = policy_named(policy).unwrap();
+            plan(&case.topology, load, policy.as_mut(), &options)
+        };
+        let first = plans(&case.load);
+        fits(&case.topology, &case.load, &first);
+        assert_eq!(plans(&case.load), first, "same input, same plan");
+        moved += usize::from(matches!(first.outcome, Outcome::Move { .. }));
+        settles(policy, &case, &options);
+    }
+    assert!((2_000..10_000).contains(&moved), "{moved} of 10,000 loads had a plan");
+}
+
+/// One policy after plan and plan on a constant load: it comes to rest, and no layout is there twice.
+fn settles(policy: &str, case: &crate::Case, options: &Options) {
+    let mut policy = policy_named(policy).unwrap();
+    let (mut topology, mut load) = (case.topology.clone(), case.load.clone());
+    let mut seen = vec![];
+    for _ in 0..8 {
+        let plan = plan(&topology, &load, policy.as_mut(), options);
+        if !matches!(plan.outcome, Outcome::Move { .. }) {
+            return;
+        }
+        let layout: Vec<Placed> = plan.vms.iter().map(|vm| vm.after.clone()).collect();
+        assert!(!seen.contains(&layout), "{}: a layout comes back", case.name);
+        seen.push(layout);
+        let after = plan.carried_out(&load);
+        topology = free_after(&topology, &load, &after);
+        load = after;
+    }
+    panic!("{}: {} does not come to rest", case.name, policy.name());
+}
+
+/// The nodes when VMs are where they are after.
+fn free_after(topology: &Topology, before: &Load, after: &Load) -> Topology {
+    let used = |load: &Load, node: usize| -> u64 {
+        let residents = load.vms.iter().filter(|vm| vm.arrival == Arrival::Resident);
+        residents.map(|vm| vm.now.memory[node]).sum()
+    };
+    let free = |(at, node): (usize, &crate::Node)| node.free + used(before, at) - used(after, at);
+    let free: Vec<u64> = topology.nodes().iter().enumerate().map(free).collect();
+    topology.clone().with_free(&free)
+}

@@ -1,0 +1,158 @@
+//! Policies: which node each part of a VM should be on.
+
+mod asym_sched;
+mod dino;
+mod simple;
+
+use std::fmt::Debug;
+
+use crate::load::Placed;
+use crate::topology::Topology;
+
+pub use asym_sched::AsymSched;
+pub use dino::{Class, Dino};
+pub use simple::Simple;
+
+/// The policies' names.
+pub const POLICIES: [&str; 3] = ["simple", "dino", "asymsched"];
+
+/// What chooses nodes. A policy does not know which VM is still on its way.
+pub trait Policy: Debug {
+    /// Its name, one of `POLICIES`.
+    fn name(&self) -> &'static str;
+
+    /// A choice for each part, in the parts' order. `room` is what nodes have for all parts that may move: what these use
+    /// now is part of it. The choices need not fit: `plan` sees to that.
+    fn place(&mut self, topology: &Topology, room: &Room, parts: &[Part]) -> Vec<Choice>;
+}
+
+/// The policy of that name.
+#[must_use]
+pub fn policy_named(name: &str) -> Option<Box<dyn Policy>> {
+    match name {
+        "simple" => Some(Box::new(Simple)),
+        "dino" => Some(Box::new(Dino::default())),
+        "asymsched" => Some(Box::new(AsymSched)),
+        _ => None,
+    }
+}
+
+/// A VM that fits into one node, or a share of a VM that does not.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Part {
+    /// The VM's name.
+    pub vm: String,
+    /// Which of the VM's parts.
+    pub number: usize,
+    /// Where its vCPUs are now, by node; `None`: they run anywhere.
+    pub home: Option<usize>,
+    /// How many vCPUs it has.
+    pub vcpus: usize,
+    /// So many of them are on each node now.
+    pub vcpus_on: Vec<usize>,
+    /// Bytes on each node now.
+    pub memory: Vec<u64>,
+    /// Misses of the last level cache a second.
+    pub misses_per_s: f64,
+    /// The part of them that goes to another node now.
+    pub remote: f64,
+    /// Misses in 10,000 instructions of each sample, the oldest first; empty where instructions are not counted.
+    pub signatures: Vec<f64>,
+    /// Whether it may move.
+    pub may_move: bool,
+    /// Seconds that the VM has run.
+    pub ran_s: f64,
+    /// Seconds that moving a byte of its memory takes.
+    pub seconds_per_byte: f64,
+}
+
+/// What a policy wants for a part.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Choice {
+    /// The node for its vCPUs; `None`: as they are.
+    pub home: Option<usize>,
+    /// What becomes of its memory.
+    pub memory: MemoryChoice,
+    /// Parts of a lower rank get memory first.
+    pub rank: usize,
+    /// Why, as a sentence without its full stop.
+    pub reason: String,
+}
+
+/// What becomes of a part's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MemoryChoice {
+    /// It stays where it is.
+    Stay,
+    /// It goes to the vCPUs' node, and what has no room there to the nearest.
+    Follow,
+}
+
+/// What nodes have for vCPUs and memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Room {
+    /// vCPUs.
+    pub vcpus: Vec<usize>,
+    /// Bytes.
+    pub bytes: Vec<u64>,
+}
+
+impl Choice {
+    /// Everything stays.
+    #[must_use]
+    pub fn stay(reason: impl Into<String>) -> Self {
+        Self { home: None, memory: MemoryChoice::Stay, rank: usize::MAX, reason: reason.into() }
+    }
+}
+
+impl Part {
+    /// Bytes of its memory.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.memory.iter().sum()
+    }
+
+    /// Seconds that moving all its memory to these nodes takes.
+    #[must_use]
+    pub fn moving_s(&self, to: &[u64]) -> f64 {
+        let arriving = |(to, now): (&u64, &u64)| to.saturating_sub(*now);
+        let bytes: u64 = to.iter().zip(&self.memory).map(arriving).sum();
+        bytes as f64 * self.seconds_per_byte
+    }
+
+    /// Where it is now.
+    #[must_use]
+    pub fn placed(&self) -> Placed {
+        Placed { vcpus: vec![self.home; self.vcpus], memory: self.memory.clone() }
+    }
+}
+
+impl Room {
+    /// Whether a node has room for so many vCPUs.
+    #[must_use]
+    pub fn has_vcpus(&self, node: usize, vcpus: usize) -> bool {
+        vcpus <= self.vcpus[node]
+    }
+
+    /// Where so many bytes go when they should be near a node.
+    #[must_use]
+    pub fn nearest(&self, topology: &Topology, home: usize, bytes: u64) -> Vec<u64> {
+        let mut placed = vec![0; topology.len()];
+        let mut left = bytes;
+        for node in topology.nearest(home) {
+            placed[node] = left.min(self.bytes[node]);
+            left -= placed[node];
+        }
+        placed
+    }
+
+    /// Takes vCPUs and bytes away; what is not there does not become less.
+    pub fn take(&mut self, home: Option<usize>, vcpus: usize, memory: &[u64]) {
+        if let Some(home) = home {
+            self.vcpus[home] = self.vcpus[home].saturating_sub(vcpus);
+        }
+        for (room, bytes) in self.bytes.iter_mut().zip(memory) {
+            *room = room.saturating_sub(*bytes);
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! A host's NUMA nodes.
+
+/// Nodes of a host at most.
+pub const MOST_NODES: usize = 64;
+/// CPUs of a host at most.
+pub const MOST_CPUS: usize = 4096;
+/// What the kernel calls local: a distance of 10.
+const LOCAL: u32 = 10;
+/// What a node's memory delivers where nobody says: two channels of DDR3-1600 in practice. It only matters relative to
+/// the traffic of the VMs.
+const USUAL_BANDWIDTH: u64 = 12_800_000_000;
+
+/// A host's NUMA nodes, and what lies between them. A node is named by its place in `nodes`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Topology {
+    nodes: Vec<Node>,
+    distances: Vec<Vec<u32>>,
+    bandwidths: Vec<Vec<u64>>,
+}
+
+/// A NUMA node.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Node {
+    /// The kernel's number for it.
+    pub id: u32,
+    /// Its CPUs; there are nodes of memory only.
+    pub cpus: Vec<u32>,
+    /// Bytes of its memory.
+    pub total: u64,
+    /// Bytes that are free, or can be made so at once.
+    pub free: u64,
+}
+
+/// What is wrong with a description of nodes.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TopologyError {
+    /// There is none, or too many.
+    #[error("{0} nodes: there must be 1 to {MOST_NODES}")]
+    Nodes(usize),
+    /// There is none, or too many.
+    #[error("{0} CPUs: there must be 1 to {MOST_CPUS}")]
+    Cpus(usize),
+    /// A CPU is in two nodes.
+    #[error("CPU {0} is in two nodes")]
+    CpuTwice(u32),
+    /// A node is named twice.
+    #[error("node {0} is there twice")]
+    NodeTwice(u32),
+    /// A table that does not have a row and a column for each node.
+    #[error("{0}: there must be a row for each node, with a number for each node")]
+    Shape(&'static str),
+    /// A node is nearer to another than to itself, or distance or bandwidth is 0.
+    #[error("node {0}: its distance to itself is {LOCAL}, others are more, and no bandwidth is 0")]
+    Value(u32),
+}
+
+impl Topology {
+    /// Nodes with their distances (as in `/sys/devices/system/node/node*/distance`) and, where known, the bytes a second
+    /// from each node's CPUs to each node's memory. Where not, farther memory delivers less, in proportion to distance.
+    ///
+    /// # Errors
+    /// If tables and nodes do not fit together.
+    pub fn new(
+        nodes: Vec<Node>,
+        distances: Vec<Vec<u32>>,
+        bandwidths: Option<Vec<Vec<u64>>>,
+    ) -> Result<Self, TopologyError> {
+        let n = nodes.len();
+        if n == 0 || MOST_NODES < n {
+            return Err(TopologyError::Nodes(n));
+        }
+        let mut cpus: Vec<u32> = nodes.iter().flat_map(|node| node.cpus.iter().copied()).collect();
+        if cpus.is_empty() || MOST_CPUS < cpus.len() {
+            return Err(TopologyError::Cpus(cpus.len()));
+        }
+        if let Some(cpu) = twice(&mut cpus) {
+            return Err(TopologyError::CpuTwice(cpu));
+        }
+        if let Some(id) = twice(&mut nodes.iter().map(|node| node.id).collect::<Vec<_>>()) {
+            return Err(TopologyError::NodeTwice(id));
+        }
+        if !is_square(n, distances.iter().map(Vec::len)) {
+            return Err(TopologyError::Shape("distances"));
+        }
+        let bandwidths = bandwidths.unwrap_or_else(|| estimated(&distances));
+        if !is_square(n, bandwidths.iter().map(Vec::len)) {
+            return Err(TopologyError::Shape("bandwidths"));
+        }
+        for (at, node) in nodes.iter().enumerate() {
+            let distance_is_wrong = |(to, distance): (usize, &u32)| {
+                if to == at { *distance != LOCAL } else { *distance < LOCAL }
+            };
+            if distances[at].iter().enumerate().any(distance_is_wrong)
+                || bandwidths[at].contains(&0)
+            {
+                return Err(TopologyError::Value(node.id));
+            }
+        }
+        Ok(Self { nodes, distances, bandwidths })
+    }
+
+    /// The nodes.
+    #[must_use]
+    pub fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Never: a host has at least one node.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+
+    /// How many CPUs all nodes have.
+    #[must_use]
+    pub fn cpus(&self) -> usize {
+        self.nodes.iter().map(|node| node.cpus.len()).sum()
+    }
+
+    /// How far memory of one node is for CPUs of another; 10 is local.
+    #[must_use]
+    pub fn distance(&self, from: usize, to: usize) -> u32 {
+        self.distances[from][to]
+    }
+
+    /// The same relative to local memory.
+    #[must_use]
+    pub fn relative_distance(&self, from: usize, to: usize) -> f64 {
+        f64::from(self.distances[from][to]) / f64::from(LOCAL)
+    }
+
+    /// Bytes a second from a node's CPUs to a node's memory.
+    #[must_use]
+    pub fn bandwidth(&self, from: usize, to: usize) -> u64 {
+        self.bandwidths[from][to]
+    }
+
+    /// All nodes, in the order in which the kernel looks for memory when `home` is full.
+    #[must_use]
+    pub fn nearest(&self, home: usize) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..self.len()).collect();
+        order.sort_by_key(|node| (self.distance(home, *node), *node));
+        order
+    }
+
+    /// The place of the node that the kernel calls so.
+    #[must_use]
+    pub fn index_of(&self, id: u32) -> Option<usize> {
+        self.nodes.iter().position(|node| node.id == id)
+    }
+
+    /// The place of the node that has a CPU.
+    #[must_use]
+    pub fn node_of_cpu(&self, cpu: u32) -> Option<usize> {
+        self.nodes.iter().position(|node| node.cpus.contains(&cpu))
+    }
+
+    /// The same nodes with so much free memory.
+    #[must_use]
+    pub fn with_free(mut self, free: &[u64]) -> Self {
+        for (node, free) in self.nodes.iter_mut().zip(free) {
+            node.free = (*free).min(node.total);
+        }
+        self
+    }
+}
+
+fn is_square(n: usize, mut rows: impl ExactSizeIterator<Item = usize>) -> bool {
+    rows.len() == n && rows.all(|length| length == n)
+}
+
+fn estimated(distances: &[Vec<u32>]) -> Vec<Vec<u64>> {
+    let of = |distance: &u32| USUAL_BANDWIDTH * u64::from(LOCAL) / u64::from((*distance).max(1));
+    distances.iter().map(|row| row.iter().map(of).collect()).collect()
+}
+
+fn twice(ids: &mut [u32]) -> Option<u32> {
+    ids.sort_unstable();
+    ids.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0])
+}
+
+#[cfg(test)]
+pub(crate) mod test {
+    use super::*;
+
+    /// Nodes of 4 CPUs and 16 GiB, half of it free; neighbours at 16, others at 22.
+    pub(crate) fn machine(n: usize) -> Topology {
+        let node = |id: usize| Node {
+            id: id as u32,
+            cpus: (4 * id as u32..4 * id as u32 + 4).collect(),
+            total: 16 << 30,
+            free: 8 << 30,
+        };
+        let distance = |a: usize, b: usize| match a.abs_diff(b) {
+            0 => 10,
+            1 => 16,
+            _ => 22,
+        };
+        let row = |a| (0..n).map(|b| distance(a, b)).collect();
+        Topology::new((0..n).map(node).collect(), (0..n).map(row).collect(), None).unwrap()
+    }
+
+    #[test]
+    fn farther_memory_is_slower_and_later() {
+        let machine = machine(4);
+        assert_eq!(machine.nearest(2), [2, 1, 3, 0]);
+        assert!(machine.bandwidth(0, 1) < machine.bandwidth(0, 0));
+        assert_eq!(machine.node_of_cpu(9), Some(2));
+    }
+
+    #[test]
+    fn what_does_not_fit_together_is_refused() {
+        let node = |id, cpus: &[u32]| Node { id, cpus: cpus.to_vec(), total: 1, free: 1 };
+        let two = || vec![node(0, &[0]), node(1, &[1])];
+        let near = || vec![vec![10, 20], vec![20, 10]];
+        let check = |nodes, distances, bandwidths, expected| {
+            assert_eq!(Topology::new(nodes, distances, bandwidths).unwrap_err(), expected);
+        };
+        check(vec![], vec![], None, TopologyError::Nodes(0));
+        check(vec![node(0, &[])], vec![vec![10]], None, TopologyError::Cpus(0));
+        check(vec![node(0, &[3]), node(1, &[3])], near(), None, TopologyError::CpuTwice(3));
+        check(vec![node(1, &[0]), node(1, &[1])], near(), None, TopologyError::NodeTwice(1));
+        check(two(), vec![vec![10, 20]], None, TopologyError::Shape("distances"));
+        check(two(), near(), Some(vec![vec![1]]), TopologyError::Shape("bandwidths"));
+        check(two(), vec![vec![10, 9], vec![20, 10]], None, TopologyError::Value(0));
+        check(two(), near(), Some(vec![vec![1, 1], vec![0, 1]]), TopologyError::Value(1));
+    }
+}

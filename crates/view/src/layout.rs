@@ -1,0 +1,456 @@
+//! `vmscope layout`: plans for VMs on NUMA nodes, and simulated migrations.
+
+use layout::{
+    Arrival, Case, Load, Outcome, Placed, Plan, Ranking, Simulation, Topology, VmPlan, WayResult,
+};
+use serde_json::{Value, json};
+
+use crate::recording::cleaned;
+use crate::{Cell, Column, Part, Report, Table, counted};
+
+const VERSION: u32 = 1;
+
+/// What a policy would do.
+#[must_use]
+pub fn layout_plan(topology: &Topology, load: &Load, plan: &Plan) -> Report {
+    let mut report = Report::default();
+    report.fact("Policy", plan.policy);
+    report.fact("Outcome", outcome(plan.outcome));
+    report.notes = plan.notes.clone();
+    let vms = vms(topology, load, plan);
+    let moves = moves(topology, plan);
+    report.json = json!({
+        "version": VERSION,
+        "policy": plan.policy,
+        "outcome": outcome_key(plan.outcome),
+        "gain": gain(plan.outcome),
+        "moved_bytes": plan.moved_bytes(),
+        "notes": plan.notes.iter().map(|note| cleaned(note)).collect::<Vec<_>>(),
+        "vms": vms.json(),
+        "moves": moves.json(),
+        "nodes": nodes(topology).json(),
+    });
+    report.parts.push(vms.into());
+    if !plan.moves.is_empty() {
+        report.parts.push(moves.into());
+    }
+    report
+}
+
+/// What became of a VM that was to move.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MovedVm {
+    /// Its name.
+    pub name: String,
+    /// vCPUs that were bound to another node.
+    pub vcpus: u64,
+    /// Bytes that were to move.
+    pub wanted: u64,
+    /// Bytes that moved.
+    pub moved: u64,
+    /// Where it is by `numa_maps` afterwards; `None`: it has ended.
+    pub now: Option<Placed>,
+}
+
+/// A plan that was carried out, and how long that took.
+#[must_use]
+pub fn layout_done(topology: &Topology, moved: &[MovedVm], took_ns: u64) -> Report {
+    let columns = vec![
+        Column::name("VM").key("vm"),
+        Column::number("vCPUs bound").key("vcpus_bound"),
+        Column::number("MiB to move"),
+        Column::data("wanted_bytes"),
+        Column::number("moved"),
+        Column::data("moved_bytes"),
+        Column::name("vCPUs now").key("vcpus"),
+        Column::name("Memory now").key("memory"),
+        Column::number("Remote %").key("remote").decimals(1),
+    ];
+    let mut table = Table::new("Moved", columns);
+    for vm in moved {
+        let [wanted, wanted_bytes] = both(vm.wanted);
+        let [moved, moved_bytes] = both(vm.moved);
+        let now = vm.now.as_ref();
+        table.row([
+            vm.name.as_str().into(),
+            vm.vcpus.into(),
+            wanted,
+            wanted_bytes,
+            moved,
+            moved_bytes,
+            now.map(|now| Cell::from(vcpus(topology, now))).into(),
+            now.map(|now| Cell::from(memory(topology, now))).into(),
+            now.map(|now| Cell::Real(100.0 * now.remote(topology))).into(),
+        ]);
+    }
+    let all = moved.iter().map(|vm| vm.moved).sum::<u64>();
+    table.notes.push("Memory now: by numa_maps, read after the last page was moved".to_owned());
+    let mut report = Report::default();
+    report.fact("Moved", format!("{} in {}", size(all), crate::length(took_ns)));
+    report.json =
+        json!({ "version": VERSION, "moved_bytes": all, "took_ns": took_ns, "vms": table.json() });
+    report.parts.push(table.into());
+    report
+}
+
+fn outcome(outcome: Outcome) -> String {
+    let percent = |part: f64| format!("{:.1} %", 100.0 * part);
+    match outcome {
+        Outcome::Move { gain } => format!("VMs become {} faster in all", percent(gain)),
+        Outcome::NoCounters => "nothing is moved: nothing counts how the VMs use memory".to_owned(),
+        Outcome::LittleTraffic { waiting } => {
+            format!(
+                "nothing is moved: no VM waits for memory more than {} of its time",
+                percent(waiting)
+            )
+        }
+        Outcome::InPlace => "nothing is moved: everything is where the policy wants it".to_owned(),
+        Outcome::LittleGain { gain } => {
+            format!("nothing is moved: VMs would only become {} faster", percent(gain))
+        }
+    }
+}
+
+fn outcome_key(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Move { .. } => "move",
+        Outcome::NoCounters => "no_counters",
+        Outcome::LittleTraffic { .. } => "little_traffic",
+        Outcome::InPlace => "in_place",
+        Outcome::LittleGain { .. } => "little_gain",
+    }
+}
+
+fn gain(outcome: Outcome) -> Option<f64> {
+    match outcome {
+        Outcome::Move { gain } | Outcome::LittleGain { gain } => Some(gain),
+        Outcome::NoCounters | Outcome::LittleTraffic { .. } | Outcome::InPlace => None,
+    }
+}
+
+/// Where a VM is, as nodes with vCPUs, nodes with bytes, and the part of its accesses that leave the node.
+#[must_use]
+fn vms(topology: &Topology, load: &Load, plan: &Plan) -> Table {
+    let real = |title: &str, key: &'static str| Column::number(title).key(key).decimals(1);
+    let columns = vec![
+        Column::name("VM").key("vm"),
+        Column::data("arrives"),
+        Column::data("fits"),
+        Column::name("vCPUs").key("vcpus_before"),
+        Column::name("then").key("vcpus_after"),
+        Column::name("Memory").key("memory_before"),
+        Column::name("then").key("memory_after"),
+        real("Remote %", "remote_before"),
+        real("then", "remote_after"),
+        real("Speed %", "speed_before"),
+        real("then", "speed_after"),
+        Column::data("counted_by"),
+        Column::name("Why").key("reason"),
+    ];
+    let mut table = Table::new("VMs by node", columns);
+    let hundred = |part: f64| Cell::Real(100.0 * part);
+    for (vm, counted) in plan.vms.iter().zip(&load.vms) {
+        let VmPlan { before, after, .. } = vm;
+        let arrives = vm.arrival == Arrival::Incoming;
+        let sign = if arrives { " (arrives)" } else { "" };
+        table.row([
+            format!("{}{sign}", vm.name).into(),
+            Cell::Flag(arrives),
+            Cell::Flag(vm.fits),
+            vcpus(topology, before).into(),
+            vcpus(topology, after).into(),
+            memory(topology, before).into(),
+            memory(topology, after).into(),
+            hundred(before.remote(topology)),
+            hundred(after.remote(topology)),
+            hundred(vm.speed_before),
+            hundred(vm.speed_after),
+            counted.source.name().into(),
+            vm.reason.as_str().into(),
+        ]);
+    }
+    table.notes.push("vCPUs, Memory: node:how much; Remote: accesses to other nodes, if all memory is used alike".to_owned());
+    table.notes.push(
+        "Speed: predicted by the memory model, relative to being alone with local memory"
+            .to_owned(),
+    );
+    table
+}
+
+/// `0:2 3:1`; `any:2`: they run anywhere.
+fn vcpus(topology: &Topology, placed: &Placed) -> String {
+    let count = |wanted| placed.vcpus.iter().filter(|home| **home == wanted).count();
+    let on = |(at, node): (usize, &layout::Node)| (node.id.to_string(), count(Some(at)));
+    let nodes = topology.nodes().iter().enumerate().map(on);
+    let all = nodes.chain(std::iter::once(("any".to_owned(), count(None))));
+    let shown = all.filter(|(_, n)| 0 < *n).map(|(node, n)| format!("{node}:{n}"));
+    shown.collect::<Vec<_>>().join(" ")
+}
+
+/// `0:512M 3:4.50G`.
+fn memory(topology: &Topology, placed: &Placed) -> String {
+    let pairs = topology.nodes().iter().zip(&placed.memory).filter(|(_, bytes)| 0 < **bytes);
+    let shown: Vec<String> =
+        pairs.map(|(node, bytes)| format!("{}:{}", node.id, size(*bytes))).collect();
+    if shown.is_empty() { "none".to_owned() } else { shown.join(" ") }
+}
+
+fn size(bytes: u64) -> String {
+    match bytes {
+        0..0x10_0000 => format!("{}K", bytes >> 10),
+        0x10_0000..0x4000_0000 => format!("{}M", bytes >> 20),
+        _ if bytes.is_multiple_of(1 << 30) => format!("{}G", bytes >> 30),
+        _ => format!("{:.2}G", bytes as f64 / f64::from(1 << 30)),
+    }
+}
+
+fn moves(topology: &Topology, plan: &Plan) -> Table {
+    let columns = vec![
+        Column::name("VM").key("vm"),
+        Column::number("From node").key("from"),
+        Column::number("To node").key("to"),
+        Column::number("MiB"),
+        Column::data("bytes"),
+    ];
+    let mut table = Table::new("Memory to move, in this order", columns);
+    for step in &plan.moves {
+        let name = plan.vms.get(step.vm).map_or("", |vm| vm.name.as_str());
+        let id = |node: usize| topology.nodes()[node].id;
+        let [shown, bytes] = both(step.bytes);
+        table.row([name.into(), id(step.from).into(), id(step.to).into(), shown, bytes]);
+    }
+    table
+}
+
+/// For people in MiB, for programs in bytes.
+fn both(bytes: u64) -> [Cell; 2] {
+    [Cell::count(bytes >> 20), Cell::bytes(bytes)]
+}
+
+/// The nodes of a host.
+#[must_use]
+pub fn nodes(topology: &Topology) -> Table {
+    let columns = vec![
+        Column::number("Node").key("node"),
+        Column::number("CPUs").key("cpus"),
+        Column::number("MiB"),
+        Column::data("total_bytes"),
+        Column::number("free"),
+        Column::data("free_bytes"),
+        Column::name("Distances").key("distances"),
+    ];
+    let mut table = Table::new("Nodes", columns);
+    for (at, node) in topology.nodes().iter().enumerate() {
+        let [[total, total_bytes], [free, free_bytes]] = [node.total, node.free].map(both);
+        let distances = (0..topology.len()).map(|to| topology.distance(at, to).to_string());
+        table.row([
+            node.id.into(),
+            Cell::count(node.cpus.len() as u64),
+            total,
+            total_bytes,
+            free,
+            free_bytes,
+            distances.collect::<Vec<_>>().join(" ").into(),
+        ]);
+    }
+    table
+}
+
+/// Migrations to a host by several policies, and policies over random loads.
+#[must_use]
+pub fn layout_simulation(case: &Case, simulations: &[Simulation], rankings: &[Ranking]) -> Report {
+    let mut report = Report::default();
+    if let Some(first) = simulations.first() {
+        let name = if case.name.is_empty() { "migration" } else { &case.name };
+        let migration = first.migration;
+        report.fact("Case", name);
+        let times = format!("from {} s to {} s", migration.start_s, migration.end_s);
+        report.fact("Migration", times);
+    }
+    let ways = ways(simulations);
+    report.json = json!({
+        "version": VERSION,
+        "case": cleaned(&case.name),
+        "start_s": case.migration.start_s,
+        "end_s": case.migration.end_s,
+        "ways": ways.json(),
+        "curves": simulations.iter().flat_map(curves).collect::<Vec<Value>>(),
+        "rankings": rankings.iter().map(|ranking| json!({
+            "loads": ranking.loads,
+            "cases": ranking.cases,
+            "policies": policies(ranking).json(),
+        })).collect::<Vec<Value>>(),
+    });
+    if !simulations.is_empty() {
+        report.parts.push(ways.into());
+        report.data = Some(seconds(simulations));
+    }
+    report.parts.extend(rankings.iter().map(|ranking| Part::from(policies(ranking))));
+    report
+}
+
+fn ways(simulations: &[Simulation]) -> Table {
+    let columns = vec![
+        Column::name("Policy").key("policy"),
+        Column::name("Layout").key("way"),
+        Column::name("Arrived VM").key("vm"),
+        Column::number("Speed lost %").key("lost").decimals(1),
+        Column::number("Repaired after s"),
+        Column::data("repaired_s"),
+        Column::name("Other VMs' worst").key("worst_vm"),
+        Column::number("lost %").key("worst_lost").decimals(1),
+        Column::number("Moved MiB"),
+        Column::data("moved_bytes"),
+    ];
+    let mut table = Table::new("After the migration", columns);
+    for simulation in simulations {
+        for way in &simulation.ways {
+            let others = way.curves.iter().filter(|curve| curve.arrival == Arrival::Resident);
+            let worst = others.min_by(|a, b| a.last.total_cmp(&b.last));
+            for curve in way.curves.iter().filter(|curve| curve.arrival == Arrival::Incoming) {
+                let [moved, moved_bytes] = both(way.moved_bytes);
+                let at_first = curve.speeds.get(simulation.migration.end_s as usize + 1);
+                table.row([
+                    simulation.policy.into(),
+                    way.way.name().into(),
+                    curve.vm.as_str().into(),
+                    lost(at_first.copied().unwrap_or(curve.last)),
+                    way.repaired_s.map_or("never".to_owned(), |s| s.to_string()).into(),
+                    way.repaired_s.into(),
+                    worst.map(|worst| Cell::from(worst.vm.as_str())).into(),
+                    worst.map(|worst| lost(worst.last)).into(),
+                    moved,
+                    moved_bytes,
+                ]);
+            }
+        }
+    }
+    table.notes.push(
+        "Speed lost: right after the migration, of its speed when it is alone with local memory"
+            .to_owned(),
+    );
+    table.notes.push("Repaired: as fast as with the best of these layouts".to_owned());
+    table
+}
+
+fn lost(speed: f64) -> Cell {
+    Cell::Real((100.0 * (1.0 - speed)).max(0.0))
+}
+
+/// Each VM's speed in each second, for CSV.
+fn seconds(simulations: &[Simulation]) -> Table {
+    let columns = ["policy", "way", "vm", "second", "speed"].map(Column::csv_only);
+    let mut table = Table::new("", columns.map(|column| column.decimals(4)).into());
+    for simulation in simulations {
+        for way in &simulation.ways {
+            for curve in &way.curves {
+                for (second, speed) in curve.speeds.iter().enumerate() {
+                    table.row([
+                        simulation.policy.into(),
+                        way.way.name().into(),
+                        curve.vm.as_str().into(),
+                        Cell::count(second as u64),
+                        Cell::Real(*speed),
+                    ]);
+                }
+            }
+        }
+    }
+    table
+}
+
+fn curves(simulation: &Simulation) -> Vec<Value> {
+    let of = |way: &WayResult| -> Vec<Value> {
+        let object = |curve: &layout::Curve| {
+            json!({
+                "policy": simulation.policy,
+                "way": way.way.name(),
+                "vm": cleaned(&curve.vm),
+                "arrives": curve.arrival == Arrival::Incoming,
+                "speeds": curve.speeds.iter().map(|s| (s * 1e4).round() / 1e4).collect::<Vec<f64>>(),
+            })
+        };
+        way.curves.iter().map(object).collect()
+    };
+    simulation.ways.iter().flat_map(of).collect()
+}
+
+fn policies(ranking: &Ranking) -> Table {
+    let columns = vec![
+        Column::name("Policy").key("policy"),
+        Column::number("Mean gain %").key("gain").decimals(2),
+        Column::number("Mean place").key("place"),
+        Column::number("Best in %").key("best").decimals(1),
+        Column::number("Moved in %").key("moved").decimals(1),
+        Column::number("MiB, mean"),
+        Column::data("bytes"),
+    ];
+    let loads = counted(ranking.cases, "random load");
+    let mut table = Table::new(format!("Policies over {loads}: {}", ranking.loads), columns);
+    for rank in &ranking.policies {
+        let share = |n: u64| Cell::Share(n, ranking.cases);
+        let [shown, bytes] = both(rank.mean_bytes);
+        table.row([
+            rank.policy.into(),
+            Cell::Real(100.0 * rank.mean_gain),
+            Cell::Real(rank.mean_place),
+            share(rank.best),
+            share(rank.moved),
+            shown,
+            bytes,
+        ]);
+    }
+    table
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use crate::Width;
+
+    const HOST: &str = "[[node]]\ncpus = \"0-1\"\nmemory = \"8G\"\ndistances = [10, 22]\n\
+                        [[node]]\ncpus = \"2-3\"\nmemory = \"8G\"\ndistances = [22, 10]\n";
+    const VMS: &str = "[[vm]]\nname = \"a\\u001b\"\nmemory = \"2G\"\nnode = 0\nmemory_nodes = [1]\nwaiting = 0.57\n";
+
+    fn case(more: &str) -> Case {
+        let topology = layout::read_topology(HOST).unwrap();
+        layout::read_case(&format!("{VMS}{more}"), &topology).unwrap()
+    }
+
+    #[test]
+    fn a_plan() {
+        let Case { topology, load, .. } = case("");
+        let plan = layout::plan(&topology, &load, &mut layout::AsymSched, &Default::default());
+        let report = layout_plan(&topology, &load, &plan);
+        let text = report.text(Width::Unlimited);
+        let row = "a\\u{1b}  0:1    1:1   1:2G    1:2G     100.0   0.0     59.4  100.0  100 % remote accesses\n";
+        assert!(text.contains(row), "{text}");
+        assert!(
+            text.starts_with("Policy: asymsched\nOutcome: VMs become 68.4 % faster in all\n"),
+            "{text}"
+        );
+        assert_eq!(report.json["vms"][0]["memory_after"], json!("1:2G"));
+        assert_eq!(report.json["moved_bytes"], json!(0));
+        assert!(nodes(&topology).csv().contains("0,2,8589934592,8589934592,10 22"));
+    }
+
+    #[test]
+    fn a_simulation() {
+        let case = case("incoming = true\n");
+        let options = Default::default();
+        let simulations = [layout::simulate(&case, "asymsched", &options).unwrap()];
+        let rankings = layout::rank_policies(&case.topology, 10, 1, &options);
+        let report = layout_simulation(&case, &simulations, &rankings);
+        let way = |n: usize| {
+            let way = &report.json["ways"][n];
+            (way["way"].clone(), way["repaired_s"].clone())
+        };
+        assert_eq!(way(0), (json!("default"), Value::Null));
+        assert_eq!(way(1), (json!("afterwards"), json!(10)));
+        assert_eq!(way(2), (json!("ahead"), json!(0)));
+        assert!(
+            report.csv().starts_with("policy,way,vm,second,speed\r\nasymsched,default,a\\u{1b},0,")
+        );
+        assert!(report.text(Width::Unlimited).contains("Policies over 10 random loads: all\n"));
+    }
+}
