@@ -10,6 +10,7 @@ pub mod capabilities;
 pub mod disks;
 pub mod identity;
 pub mod machine;
+pub mod numa;
 pub mod processes;
 pub mod procfs;
 pub mod quotas;

@@ -26,7 +26,8 @@ pub fn online_cpus(sys: &Path) -> io::Result<Vec<u32>> {
 }
 
 /// The kernel's list format: `0-3,8,10-11`.
-fn parse_cpu_list(list: &str) -> Option<Vec<u32>> {
+#[must_use]
+pub fn parse_cpu_list(list: &str) -> Option<Vec<u32>> {
     let ranges = list.split(',').map(|range| {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
         Some(first.parse::<u32>().ok()?..=last.parse().ok()?)

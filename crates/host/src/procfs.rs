@@ -149,8 +149,14 @@ fn parse_kallsyms_line(line: &str) -> Option<KallsymsEntry<'_>> {
 /// # Errors
 /// If the directory can't be read.
 pub fn numbered_entries(directory: &Path) -> io::Result<Vec<u32>> {
+    numbered(directory, "")
+}
+
+/// The same of names that begin with a prefix: `node0`, `node1`.
+pub(crate) fn numbered(directory: &Path, prefix: &str) -> io::Result<Vec<u32>> {
+    let number = |name: &str| name.strip_prefix(prefix)?.parse().ok();
     let mut numbers: Vec<u32> = fs::read_dir(directory)?
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .filter_map(|entry| number(entry.ok()?.file_name().to_str()?))
         .collect();
     numbers.sort_unstable();
     Ok(numbers)

@@ -34,6 +34,16 @@ pub enum ProbeError {
         #[source]
         source: std::io::Error,
     },
+    /// `perf_event_open` refused a counter of a thread.
+    #[error("failed to count {event} of thread {tid}: {source}")]
+    Counter {
+        /// The event's name, as perf calls it.
+        event: &'static str,
+        /// The thread.
+        tid: u32,
+        /// Why.
+        source: std::io::Error,
+    },
     /// Attaching the program to an event failed.
     #[error("failed to attach the sampling program on CPU {cpu}: {source}")]
     Attach {

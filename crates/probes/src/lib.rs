@@ -9,6 +9,7 @@
 
 mod abi;
 mod clock;
+mod counters;
 mod error;
 mod exits;
 mod found;
@@ -24,6 +25,7 @@ mod vms;
 
 pub use abi::{RawStack, STACK_DEPTH, STACK_FIELD, VCPU_FIELD, VCPU_NONE, VCPU_UNKNOWN};
 pub use clock::{now, unix_now_ns};
+pub use counters::{ThreadCounters, ThreadCounts};
 pub use error::ProbeError;
 pub use exits::{ExitCounter, ExitLink};
 pub use found::{FoundVcpu, VcpuSnapshot};

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use api::symbols::{FileFormat, FileFunctions, SymbolAnswer, SymbolQuestion};
 use host::processes::ProcessLog;
 use host::sideband::{Event, EventKind};
-use host::{procfs, tasks, vms};
+use host::{numa, procfs, tasks, vms};
 use model::{BuildId, MachineId};
 use sandbox::Parser;
 use symbols::{Demangler, Function, FunctionTable, Store, Stored, SymbolReader};
@@ -118,7 +118,11 @@ fn proc(bytes: &[u8]) {
     let directory = proc.join("7");
     let task = directory.join("task/7");
     std::fs::create_dir_all(&task).expect("the folder is ours");
-    for file in ["cmdline", "status", "stat", "comm", "maps"] {
+    let maps = numa::parse_numa_maps(&text);
+    for mapping in maps.within(1 << 12, 1 << 40) {
+        mapping.bytes().for_each(drop);
+    }
+    for file in ["cmdline", "status", "stat", "comm", "maps", "numa_maps"] {
         std::fs::write(directory.join(file), bytes).expect("the folder is ours");
     }
     for file in ["stat", "status", "comm", "syscall", "wchan"] {
@@ -127,6 +131,7 @@ fn proc(bytes: &[u8]) {
     drop(vms::describe(&proc, 7, "org.vmscope.guest.0").identity());
     drop((tasks::snapshot(&proc, MachineId::HOST), host::processes::read(&proc, 7)));
     drop(ProcessLog::scan(&proc));
+    drop(numa::read_numa_maps(&directory));
 }
 
 const LAYOUT_HOST: &str = include_str!("../../../scenarios/layout/opteron-6348.toml");

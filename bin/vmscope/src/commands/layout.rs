@@ -1,6 +1,7 @@
 //! `vmscope layout`.
 
 mod file;
+mod plan;
 mod simulate;
 
 use std::process::ExitCode;
@@ -18,16 +19,22 @@ pub(crate) struct Args {
 }
 
 const EXAMPLE: &str = "Examples:
+  vmscope layout plan                                            what would move on this host; changes nothing
+  vmscope layout apply                                           move it
   vmscope layout simulate host.toml vms.toml                     a migration, by each policy
   vmscope layout simulate host.toml vms.toml --format html -o migration.html";
 
 #[derive(Debug, Subcommand)]
 enum Action {
+    Plan(plan::PlanArgs),
+    Apply(plan::ApplyArgs),
     Simulate(simulate::Args),
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.action {
+        Action::Plan(args) => plan::plan(args),
+        Action::Apply(args) => plan::apply(args),
         Action::Simulate(args) => simulate::run(args),
     }
 }

@@ -20,6 +20,7 @@ mod guests;
 mod hostile;
 mod iso;
 mod kernel_threads;
+mod layout;
 mod packages;
 mod refusals;
 mod testbed;
@@ -89,6 +90,7 @@ const TESTS: &[Test] = tests! {
     Main boot_bad_input::damaged_results_are_refused_and_damaged_logs_read_as_far_as_they_go,
     Main boot_bad_input::one_cpu_and_16_mib_are_enough_and_what_is_missing_is_named,
     Main iso::by_bios_the_table_is_on_the_screen,
+    Main layout::memory_and_vcpus_go_where_the_plan_says,
     Main testbed::guests_boot_again_and_answer,
     Main hostile::files_and_forks_spoil_nobodys_rows,
     All boot_exits::kvm_counts_an_exit_each_time_for_those_said_to_exit_and_none_for_the_others,

@@ -1,0 +1,188 @@
+//! How VMs use memory: by performance counters where there is a PMU, else by resctrl.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use layout::{CACHE_LINE, Sample, Source};
+use model::Pid;
+use probes::{ThreadCounters, ThreadCounts};
+
+use crate::read::HostVm;
+use crate::resctrl::{Bytes, Group, group_of};
+
+/// What was counted, and what could not be.
+#[derive(Debug, Default)]
+pub struct Counted {
+    /// Samples of a second each by VM, and what counted them.
+    pub samples: BTreeMap<Pid, (Source, Vec<Sample>)>,
+    /// Why there is none.
+    pub notes: Vec<String>,
+}
+
+/// What counts a VM.
+enum Counter {
+    Threads(Vec<ThreadCounters>, ThreadCounts),
+    Group(Group, Bytes),
+}
+
+/// Counts for so many seconds, or until `stop` says so. Changes nothing; a mediated vPMU is left alone.
+pub fn count(sys: &Path, vms: &[HostVm], seconds: u32, stop: &dyn Fn() -> bool) -> Counted {
+    let mut counted = Counted::default();
+    let perf = host::machine::cycles_are_safe(sys);
+    let mut counters: Vec<(Pid, Counter)> = Vec::new();
+    for vm in vms {
+        let threads = match &perf {
+            Ok(()) => by_threads(vm).map_err(|error| error.to_string()),
+            Err(_) => Err("no usable PMU".to_owned()),
+        };
+        match (threads, by_group(sys, vm, vms)) {
+            (Ok(counter), _) | (Err(_), Some(counter)) => counters.push((vm.pid, counter)),
+            (Err(why), None) => {
+                let note = "nothing counts how it uses memory";
+                counted.notes.push(format!("{}: {note} ({why}, no resctrl group)", vm.name));
+            }
+        }
+    }
+    let mut last = Instant::now();
+    for _ in 0..seconds {
+        if counters.is_empty() || stop() {
+            break;
+        }
+        std::thread::sleep(Duration::from_secs(1).saturating_sub(last.elapsed()));
+        let seconds = last.elapsed().as_secs_f64();
+        last = Instant::now();
+        // A VM that ends has no further sample.
+        counters.retain_mut(|(pid, counter)| {
+            let Some(sample) = counter.sample(seconds) else { return false };
+            let source = counter.source();
+            counted.samples.entry(*pid).or_insert((source, Vec::new())).1.push(sample);
+            true
+        });
+    }
+    counted
+}
+
+fn by_threads(vm: &HostVm) -> Result<Counter, probes::ProbeError> {
+    let threads: Result<Vec<_>, _> =
+        vm.threads.iter().map(|tid| ThreadCounters::open(*tid)).collect();
+    Ok(Counter::Threads(threads?, ThreadCounts::default()))
+}
+
+fn by_group(sys: &Path, vm: &HostVm, vms: &[HostVm]) -> Option<Counter> {
+    let ids = |vm: &HostVm| -> BTreeSet<u32> { vm.threads.iter().map(|tid| tid.0).collect() };
+    let others = vms.iter().filter(|other| other.pid != vm.pid).flat_map(ids).collect();
+    let group = group_of(&sys.join("fs/resctrl"), &ids(vm), &others)?;
+    let now = group.read()?;
+    Some(Counter::Group(group, now))
+}
+
+impl Counter {
+    fn source(&self) -> Source {
+        match self {
+            Self::Threads(..) => Source::Perf,
+            Self::Group(..) => Source::Resctrl,
+        }
+    }
+
+    /// What has been counted since the last sample. `None`: the VM is gone.
+    fn sample(&mut self, seconds: f64) -> Option<Sample> {
+        match self {
+            Self::Threads(threads, before) => {
+                let now = sum(threads).ok()?;
+                let sample = thread_sample(before, &now, seconds);
+                *before = now;
+                Some(sample)
+            }
+            Self::Group(group, before) => {
+                let now = group.read()?;
+                let sample = group_sample(before, &now, seconds);
+                *before = now;
+                Some(sample)
+            }
+        }
+    }
+}
+
+fn sum(threads: &[ThreadCounters]) -> io::Result<ThreadCounts> {
+    let mut sum = ThreadCounts { loads: Some((0.0, 0.0)), ..ThreadCounts::default() };
+    for thread in threads {
+        let counts = thread.read()?;
+        sum.misses += counts.misses;
+        sum.instructions += counts.instructions;
+        sum.loads = sum.loads.zip(counts.loads).map(|((a, b), (c, d))| (a + c, b + d));
+    }
+    Ok(sum)
+}
+
+fn thread_sample(before: &ThreadCounts, now: &ThreadCounts, seconds: f64) -> Sample {
+    // An estimate can fall behind an earlier one.
+    let since = |now: f64, before: f64| (now - before).max(0.0);
+    let loads = now.loads.map(|(all, far)| {
+        let (all_before, far_before) = before.loads.unwrap_or_default();
+        (since(all, all_before), since(far, far_before))
+    });
+    let remote = loads.filter(|(all, _)| 0.0 < *all).map(|(all, far)| (far / all).min(1.0));
+    Sample {
+        seconds,
+        misses: since(now.misses, before.misses),
+        instructions: Some(since(now.instructions, before.instructions)),
+        remote,
+    }
+}
+
+fn group_sample(before: &Bytes, now: &Bytes, seconds: f64) -> Sample {
+    let total = now.total.saturating_sub(before.total);
+    let local = now.local.saturating_sub(before.local).min(total);
+    Sample {
+        seconds,
+        misses: total as f64 / CACHE_LINE as f64,
+        instructions: None,
+        remote: (0 < total).then(|| 1.0 - local as f64 / total as f64),
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn samples_are_differences() {
+        let counts = |misses, instructions, loads| ThreadCounts { misses, instructions, loads };
+        let check = |before, now, expected: (f64, Option<f64>)| {
+            let sample = thread_sample(&before, &now, 1.0);
+            assert_eq!((sample.misses, sample.remote), expected);
+        };
+        let first = counts(10.0, 100.0, Some((8.0, 2.0)));
+        check(first, counts(30.0, 300.0, Some((18.0, 7.0))), (20.0, Some(0.5)));
+        check(first, counts(9.0, 300.0, Some((8.0, 2.0))), (0.0, None));
+        check(first, counts(30.0, 300.0, None), (20.0, None));
+        let group = |total, local| Bytes { total, local };
+        let sample = group_sample(&group(0, 0), &group(6400, 1600), 1.0);
+        assert_eq!((sample.misses, sample.remote, sample.instructions), (100.0, Some(0.75), None));
+        // Counters that began anew.
+        assert_eq!(group_sample(&group(9, 9), &group(1, 1), 1.0).remote, None);
+    }
+
+    #[test]
+    fn without_a_source_that_is_said() {
+        let root = tempfile::tempdir().unwrap();
+        let vm = HostVm {
+            name: "web".to_owned(),
+            pid: Pid(1),
+            started: 0,
+            threads: vec![model::Tid(1)],
+            ranges: Vec::new(),
+            placed: Default::default(),
+            ran_s: 0.0,
+            has_policy: false,
+        };
+        let counted = count(root.path(), &[vm], 60, &|| false);
+        assert_eq!(
+            counted.notes,
+            ["web: nothing counts how it uses memory (no usable PMU, no resctrl group)"]
+        );
+        assert!(counted.samples.is_empty());
+    }
+}

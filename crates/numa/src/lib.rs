@@ -1,0 +1,22 @@
+//! VMs on the NUMA nodes of a host: where they are, how they use memory, and moving them.
+//!
+//! ```text
+//!  /sys, /proc, KVM --> read --> layout::Topology, VMs --+
+//!  perf, resctrl -----> count -> samples ----------------+--> layout::Load --> plan --> carry_out --> numa_maps says so
+//! ```
+//!
+//! Design constraints: reading and counting change nothing. What VMMs say about placement is not believed: `numa_maps` is
+//! read before and after. Processes may end at any time; what is left of a plan then goes on. Must never decide where
+//! something should be: that is `layout`'s.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod carry_out;
+mod count;
+mod pages;
+mod read;
+mod resctrl;
+
+pub use carry_out::{CarriedOut, Done, carry_out};
+pub use count::{Counted, count};
+pub use read::{Host, HostVm, MemoryRange, NumaError, read};

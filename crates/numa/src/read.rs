@@ -1,0 +1,370 @@
+//! The host's nodes, and where its VMs are on them.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use host::numa::{self, NumaMaps, NumaNode};
+use layout::{Arrival, Load, Node, Placed, Sample, Source, Topology, TopologyError, Vm};
+use model::{Pid, Tid};
+use probes::{FoundVm, MemorySlot};
+
+/// Bytes of `status` and `stat` that are read at most.
+const MAX_STATUS_BYTES: usize = 64 << 10;
+
+/// The host's nodes, and its VMs.
+#[derive(Debug)]
+pub struct Host {
+    /// The nodes.
+    pub topology: Topology,
+    /// The VMs, by process.
+    pub vms: Vec<HostVm>,
+    /// What could not be read.
+    pub notes: Vec<String>,
+}
+
+/// A VM that runs on this host.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HostVm {
+    /// Its name, different from those of all others here.
+    pub name: String,
+    /// Its process.
+    pub pid: Pid,
+    /// When that began, in ticks since the boot: a process of the same number that began at another time is another one.
+    pub started: u64,
+    /// The thread of each vCPU.
+    pub threads: Vec<Tid>,
+    /// Where the guest's memory lies in the process.
+    pub ranges: Vec<MemoryRange>,
+    /// Where vCPUs and memory are.
+    pub placed: Placed,
+    /// Seconds that it has run.
+    pub ran_s: f64,
+    /// A memory policy other than the default one keeps its memory where it is: new pages go there, too.
+    pub has_policy: bool,
+}
+
+/// A range of a process's addresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemoryRange {
+    /// The first.
+    pub start: u64,
+    /// The first after it.
+    pub end: u64,
+    /// Bytes of a page.
+    pub page_bytes: u64,
+}
+
+/// Why nodes or VMs can't be read, or VMs not be moved.
+#[derive(Debug, thiserror::Error)]
+pub enum NumaError {
+    /// The kernel was built without NUMA, or hides it.
+    #[error("this kernel shows no NUMA nodes ({0})")]
+    NoNodes(PathBuf),
+    /// The nodes can't be read.
+    #[error("failed to read the NUMA nodes: {0}")]
+    Nodes(#[source] io::Error),
+    /// They make no sense.
+    #[error("the NUMA nodes make no sense: {0}")]
+    Topology(#[from] TopologyError),
+    /// The VM is gone.
+    #[error("VM {0} has ended")]
+    Gone(String),
+    /// A thread can't be bound to CPUs.
+    #[error("failed to bind vCPU {vcpu} of VM {vm} to its node: {source}")]
+    Affinity {
+        /// The VM.
+        vm: String,
+        /// Which vCPU.
+        vcpu: usize,
+        /// Why.
+        source: io::Error,
+    },
+    /// Pages can't be moved.
+    #[error("failed to move pages of VM {vm}: {source}")]
+    Pages {
+        /// The VM.
+        vm: String,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// Reads nodes from `sys`, and where `found` VMs are from `proc`. A VM that has ended meanwhile is left out.
+///
+/// # Errors
+/// If the nodes can't be read.
+pub fn read(sys: &Path, proc: &Path, found: &[FoundVm]) -> Result<Host, NumaError> {
+    let nodes = numa::nodes(sys).map_err(NumaError::Nodes)?;
+    if nodes.is_empty() {
+        return Err(NumaError::NoNodes(sys.join("devices/system/node")));
+    }
+    let topology = topology(&nodes)?;
+    let mut host = Host { topology, vms: Vec::new(), notes: Vec::new() };
+    let mut names = BTreeSet::new();
+    for found in found {
+        match vm(proc, &host.topology, found) {
+            Ok((mut vm, is_cut)) => {
+                // VMs are called what their owners like.
+                if !names.insert(vm.name.clone()) {
+                    vm.name = format!("{}-{}", vm.name, found.pid.0);
+                    names.insert(vm.name.clone());
+                }
+                if is_cut {
+                    let note = format!("{} has too many mappings: not all were read", vm.name);
+                    host.notes.push(note);
+                }
+                host.vms.push(vm);
+            }
+            Err(error) => host.notes.push(format!("process {} was left out: {error}", found.pid.0)),
+        }
+    }
+    Ok(host)
+}
+
+fn topology(nodes: &[NumaNode]) -> Result<Topology, TopologyError> {
+    let node = |node: &NumaNode| Node {
+        id: node.id,
+        cpus: node.cpus.clone(),
+        total: node.total,
+        free: node.free,
+    };
+    // The firmware tells how fast a memory is for its nearest CPUs only.
+    let row = |from: &NumaNode| -> Option<Vec<u64>> {
+        let distances = from.distances.iter().zip(nodes);
+        distances.map(|(d, to)| Some(to.read_bandwidth? * 10 / u64::from(*d).max(1))).collect()
+    };
+    let bandwidths: Option<Vec<Vec<u64>>> = nodes.iter().map(row).collect();
+    let distances = nodes.iter().map(|node| node.distances.clone()).collect();
+    Topology::new(nodes.iter().map(node).collect(), distances, bandwidths)
+}
+
+fn vm(proc: &Path, topology: &Topology, found: &FoundVm) -> io::Result<(HostVm, bool)> {
+    let pid = found.pid.0;
+    let folder = proc.join(pid.to_string());
+    let started = started(&folder)?;
+    let maps = numa::read_numa_maps(&folder)?;
+    let mut threads: Vec<(u32, Tid)> =
+        found.vcpus.iter().filter_map(|vcpu| Some((vcpu.number, vcpu.tid?))).collect();
+    threads.sort_unstable();
+    let threads: Vec<Tid> = threads.into_iter().map(|(_, tid)| tid).collect();
+    let home = |tid: &Tid| home(topology, &folder.join("task").join(tid.0.to_string()));
+    let (memory, has_policy) = memory(topology, &maps, &found.slots);
+    let vm = HostVm {
+        name: host::vms::describe(proc, pid, "").name,
+        pid: found.pid,
+        started,
+        placed: Placed { vcpus: threads.iter().map(home).collect(), memory },
+        threads,
+        ranges: ranges(&maps, &found.slots),
+        ran_s: uptime_s(proc).map_or(0.0, |uptime| (uptime - seconds(started)).max(0.0)),
+        has_policy,
+    };
+    Ok((vm, maps.is_cut))
+}
+
+/// Bytes of guest memory on each node, and whether a policy other than the default holds for some of it.
+fn memory(topology: &Topology, maps: &NumaMaps, slots: &[MemorySlot]) -> (Vec<u64>, bool) {
+    let mut memory = vec![0_u64; topology.len()];
+    let (mut has_policy, mut seen) = (false, BTreeSet::new());
+    for slot in slots {
+        for mapping in maps.within(slot.address, slot_end(slot)) {
+            if !seen.insert(mapping.start) {
+                continue;
+            }
+            has_policy |= !mapping.default_policy;
+            for (node, bytes) in mapping.bytes() {
+                if let Some(at) = topology.index_of(node) {
+                    memory[at] = memory[at].saturating_add(bytes);
+                }
+            }
+        }
+    }
+    (memory, has_policy)
+}
+
+fn slot_end(slot: &MemorySlot) -> u64 {
+    slot.address.saturating_add(slot.pages.saturating_mul(4096))
+}
+
+/// Ascending, those that touch as one.
+fn ranges(maps: &NumaMaps, slots: &[MemorySlot]) -> Vec<MemoryRange> {
+    let page = |start, end| maps.within(start, end).map(|mapping| mapping.page_bytes).max();
+    let range = |slot: &MemorySlot| {
+        let (start, end) = (slot.address, slot_end(slot));
+        MemoryRange { start, end, page_bytes: page(start, end).unwrap_or(4096) }
+    };
+    let mut all: Vec<MemoryRange> = slots.iter().map(range).collect();
+    all.sort_unstable_by_key(|range| (range.start, range.end));
+    let mut ranges: Vec<MemoryRange> = Vec::with_capacity(all.len());
+    for range in all {
+        match ranges.last_mut() {
+            Some(last) if range.start <= last.end && last.page_bytes == range.page_bytes => {
+                last.end = last.end.max(range.end);
+            }
+            _ => ranges.push(range),
+        }
+    }
+    ranges
+}
+
+/// The node that a thread is bound to; `None`: to none, or to several.
+fn home(topology: &Topology, folder: &Path) -> Option<usize> {
+    let status = text(&folder.join("status")).ok()?;
+    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
+    let mut nodes = BTreeSet::new();
+    for cpu in host::machine::parse_cpu_list(list.trim())? {
+        nodes.extend(topology.node_of_cpu(cpu));
+    }
+    let only = nodes.pop_first()?;
+    nodes.is_empty().then_some(only)
+}
+
+/// When a process began, in ticks since the boot.
+pub(crate) fn started(folder: &Path) -> io::Result<u64> {
+    let stat = text(&folder.join("stat"))?;
+    // Its name may hold anything; what follows its last bracket is the kernel's.
+    let field = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(19));
+    field.and_then(|field| field.parse().ok()).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+fn seconds(ticks: u64) -> f64 {
+    ticks as f64 / rustix::param::clock_ticks_per_second().max(1) as f64
+}
+
+fn uptime_s(proc: &Path) -> Option<f64> {
+    text(&proc.join("uptime")).ok()?.split(' ').next()?.parse().ok()
+}
+
+fn text(path: &Path) -> io::Result<String> {
+    let mut bytes = std::fs::read(path)?;
+    bytes.truncate(MAX_STATUS_BYTES);
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+impl Host {
+    /// The VMs as a load. `samples` says how each uses memory, and what counted that.
+    #[must_use]
+    pub fn load(
+        &self,
+        move_bytes_per_s: u64,
+        samples: impl Fn(&HostVm) -> (Source, Vec<Sample>),
+    ) -> Load {
+        let vm = |vm: &HostVm| {
+            let (source, samples) = samples(vm);
+            Vm {
+                name: vm.name.clone(),
+                now: vm.placed.clone(),
+                arrival: Arrival::Resident,
+                may_move: true,
+                samples,
+                source,
+                ran_s: vm.ran_s,
+                move_bytes_per_s,
+            }
+        };
+        // A VM without a vCPU that has run yet has nothing to be near to.
+        let vms = self.vms.iter().filter(|vm| !vm.threads.is_empty());
+        Load { vms: vms.map(vm).collect() }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod test {
+    use std::fs;
+
+    use probes::VcpuClock;
+
+    use super::*;
+
+    pub(crate) const MAPS: &str = "1000 default file=/usr/bin/qemu N0=7\n\
+                        7f0000000000 default anon=4 N1=3 N0=1 kernelpagesize_kB=4\n\
+                        7f0000010000 default anon=4 N1=9 kernelpagesize_kB=4\n";
+
+    /// A host of two nodes with a VM of two vCPUs, of which one is bound to node 1.
+    pub(crate) fn machine() -> (tempfile::TempDir, Vec<FoundVm>) {
+        let root = tempfile::tempdir().unwrap();
+        let write = |path: &str, text: &str| {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        for node in 0..2 {
+            let folder = format!("sys/devices/system/node/node{node}");
+            write(&format!("{folder}/cpulist"), &format!("{}-{}\n", 2 * node, 2 * node + 1));
+            write(&format!("{folder}/distance"), ["10 21\n", "21 10\n"][node]);
+            let meminfo = format!("Node {node} MemTotal: 4096 kB\nNode {node} MemFree: 1024 kB\n");
+            write(&format!("{folder}/meminfo"), &meminfo);
+        }
+        write("proc/uptime", "1000.50 900.0\n");
+        write("proc/40/cmdline", "qemu\0-name\0web\0");
+        write(
+            "proc/40/stat",
+            &format!(
+                "40 (a) b) S {}\n",
+                (4..=52).map(|n| n.to_string()).collect::<Vec<_>>().join(" ")
+            ),
+        );
+        write("proc/40/numa_maps", MAPS);
+        write("proc/40/task/41/status", "Name:\tx\nCpus_allowed_list:\t2-3\n");
+        write("proc/40/task/42/status", "Name:\tx\nCpus_allowed_list:\t0-3\n");
+        let vcpu = |number, tid| VcpuClock {
+            number,
+            tid: Some(Tid(tid)),
+            tsc_offset: 0,
+            tsc_ratio: 0,
+            protected: false,
+        };
+        let slot =
+            MemorySlot { first_page: 0, pages: 4, address: 0x7f00_0000_0000, read_only: false };
+        let found = FoundVm {
+            pid: Pid(40),
+            kvm: 1,
+            slots: vec![slot],
+            more_slots: false,
+            vcpus: vec![vcpu(1, 42), vcpu(0, 41)],
+        };
+        let gone = FoundVm { pid: Pid(50), ..found.clone() };
+        (root, vec![found, gone])
+    }
+
+    #[test]
+    fn a_host_and_its_vms() {
+        let (root, found) = machine();
+        let host = read(&root.path().join("sys"), &root.path().join("proc"), &found).unwrap();
+        assert_eq!(host.topology.distance(0, 1), 21);
+        let [vm] = &host.vms[..] else { panic!("{host:?}") };
+        assert_eq!((vm.name.as_str(), vm.started), ("web", 22));
+        assert_eq!(vm.threads, [Tid(41), Tid(42)]);
+        assert_eq!(vm.placed, Placed { vcpus: vec![Some(1), None], memory: vec![4096, 3 * 4096] });
+        assert!((vm.ran_s - 1000.28).abs() < 0.01, "{}", vm.ran_s);
+        assert!(host.notes[0].starts_with("process 50 was left out: "), "{:?}", host.notes);
+        let load = host.load(1, |_| (Source::None, Vec::new()));
+        assert_eq!(load.check(&host.topology), Ok(()));
+    }
+
+    #[test]
+    fn ranges_that_touch_are_one() {
+        let slot = |address, pages| MemorySlot { first_page: 0, pages, address, read_only: false };
+        let slots = [slot(0x8000, 2), slot(0x1000, 2), slot(0x3000, 1), slot(0x3000, 1)];
+        let found: Vec<(u64, u64)> =
+            ranges(&NumaMaps::default(), &slots).iter().map(|r| (r.start, r.end)).collect();
+        assert_eq!(found, [(0x1000, 0x4000), (0x8000, 0xa000)]);
+    }
+
+    #[test]
+    fn vms_of_one_name_are_told_apart() {
+        let (root, mut found) = machine();
+        found[1].pid = found[0].pid;
+        let host = read(&root.path().join("sys"), &root.path().join("proc"), &found).unwrap();
+        let names: Vec<&str> = host.vms.iter().map(|vm| vm.name.as_str()).collect();
+        assert_eq!(names, ["web", "web-40"]);
+    }
+
+    #[test]
+    fn a_kernel_without_nodes_is_said() {
+        let root = tempfile::tempdir().unwrap();
+        let error = read(root.path(), root.path(), &[]).unwrap_err();
+        assert!(error.to_string().starts_with("this kernel shows no NUMA nodes"), "{error}");
+    }
+}

@@ -1,0 +1,79 @@
+//! `vmscope layout` on a host with NUMA nodes.
+
+use acceptance::in_testbed;
+use serde_json::Value;
+
+/// How `a` uses memory: much, while `b` does not.
+const COUNTERS: &str = r#"
+[[vm]]
+name = "a"
+waiting = 0.57
+instructions_per_s = 5e8
+
+[[vm]]
+name = "b"
+waiting = 0.0
+instructions_per_s = 1e9
+"#;
+
+/// Bytes on each node of a VM in a plan's or report's row: `0:128M 1:4K`.
+fn on_node(row: &Value, column: &str, node: &str) -> f64 {
+    let part = |part: &str| {
+        let (id, size) = part.split_once(':').unwrap();
+        let (number, unit) = size.split_at(size.len() - 1);
+        let scale = [("K", 1.0 / 1024.0), ("M", 1.0), ("G", 1024.0)].into_iter();
+        let scale = scale.filter(|(name, _)| *name == unit).map(|(_, scale)| scale).next().unwrap();
+        (id == node).then(|| number.parse::<f64>().unwrap() * scale)
+    };
+    row[column].as_str().unwrap().split(' ').filter_map(part).sum()
+}
+
+/// Guest `a` booted on node 0, and its vCPU now runs on node 2, two hops away. `b` keeps the CPU of node 0 busy, so that the
+/// memory of `a` has to come.
+pub(crate) fn memory_and_vcpus_go_where_the_plan_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = format!(
+        "set -e
+        cat > counters.toml <<'END'\n{COUNTERS}\nEND
+        qemu() {{ pgrep -f \"^[^ ]*qemu.*-name $1,\"; }}
+        vcpu() {{ for t in /proc/$(qemu $1)/task/*; do grep -q KVM $t/comm && basename $t; done; }}
+        taskset -cp 2 $(vcpu a) >&2
+        vmscope layout plan --seconds 1 --format json > nothing.json
+        vmscope layout plan --policy dino --counters counters.toml --format json > plan.json
+        vmscope layout plan --policy dino --counters counters.toml >&2
+        vmscope layout apply --policy dino --counters counters.toml --rate 64M --format json > done.json
+        vmscope layout plan --policy dino --counters counters.toml --format json > again.json
+        taskset -cp $(vcpu a)
+        cat /proc/$(qemu a)/numa_maps > numa_maps
+        vmscope testbed exec a -- cat /proc/loadavg"
+    );
+    let ran = in_testbed("layout", folder.path(), &script).unwrap();
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    let json = |name: &str| -> Value {
+        serde_json::from_slice(&std::fs::read(folder.path().join(name)).unwrap()).unwrap()
+    };
+    let row = |report: &Value| {
+        report["vms"].as_array().unwrap().iter().find(|row| row["vm"] == "a").unwrap().clone()
+    };
+    let nothing = json("nothing.json");
+    assert_eq!(nothing["outcome"], "no_counters", "the virtual host has no PMU");
+    assert!(nothing["notes"].to_string().contains("nothing counts how it uses memory"));
+
+    let plan = json("plan.json");
+    let planned = row(&plan);
+    assert_eq!((&plan["outcome"], &planned["vcpus_before"]), (&"move".into(), &"2:1".into()));
+    let before = on_node(&planned, "memory_before", "2");
+    let wanted = on_node(&planned, "memory_after", "2");
+    assert!(before < 10.0 && 60.0 < wanted, "{planned}");
+
+    let done = json("done.json");
+    let moved = row(&done);
+    let (found, moved_bytes) =
+        (on_node(&moved, "memory", "2"), done["moved_bytes"].as_f64().unwrap());
+    let took_s = done["took_ns"].as_f64().unwrap() / 1e9;
+    eprintln!("{found} MiB on node 2, {moved_bytes} bytes moved in {took_s:.2} s");
+    assert!(0.95 * wanted <= found, "{moved}");
+    assert!(moved_bytes / took_s <= 65.0 * 1024.0 * 1024.0, "no faster than 64 MiB/s");
+    assert_eq!(json("again.json")["outcome"], "in_place");
+    assert!(ran.stdout.contains("affinity list: 2"), "{}", ran.stdout);
+}
