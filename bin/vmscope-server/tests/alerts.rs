@@ -87,7 +87,7 @@ fn an_alertmanager_and_a_webhook_are_told_once_and_to_the_end() {
         secret.display()
     );
     // Two servers over one store see the same, and say it once.
-    let (server, _other) = (place.start_number(0, &more), place.start_number(1, &more));
+    let (server, other) = (place.start_number(0, &more), place.start_number(1, &more));
     let id = disturbed(&server, "kvm1", 400);
     wait_until("the alert", || !known(&am, &id).is_empty());
     let alert = known(&am, &id)[0].clone();
@@ -122,7 +122,7 @@ fn an_alertmanager_and_a_webhook_are_told_once_and_to_the_end() {
     assert!(signed.unwrap().contains("webhook-signature: v1,"));
     for metric in ["alertmanager", "webhook"] {
         let name = format!("vmscope_server_messages_total{{to=\"{metric}\",outcome=\"sent\"}}");
-        assert!(0.0 < server.metric(&name) + _other.metric(&name), "{name}");
+        assert!(0.0 < server.metric(&name) + other.metric(&name), "{name}");
     }
 }
 

@@ -53,10 +53,13 @@ impl Drop for Outside {
     }
 }
 
+/// First line and headers, and the body.
+type Request = (String, Vec<u8>);
+
 /// An HTTP server that keeps what it is sent.
 pub(crate) struct Sink {
     port: u16,
-    got: Arc<Mutex<Vec<(String, Vec<u8>)>>>,
+    got: Arc<Mutex<Vec<Request>>>,
 }
 
 impl Sink {
@@ -92,13 +95,13 @@ impl Sink {
         self.raw().into_iter().map(|(head, _)| head).collect()
     }
 
-    pub(crate) fn raw(&self) -> Vec<(String, Vec<u8>)> {
+    pub(crate) fn raw(&self) -> Vec<Request> {
         self.got.lock().unwrap().clone()
     }
 }
 
 /// A request; `None`: there is none any more.
-fn take(mut stream: &TcpStream, kept: &Mutex<Vec<(String, Vec<u8>)>>) -> Option<()> {
+fn take(mut stream: &TcpStream, kept: &Mutex<Vec<Request>>) -> Option<()> {
     stream.set_read_timeout(Some(PATIENCE)).ok()?;
     let mut reader = BufReader::new(stream);
     let (mut head, mut length) = (String::new(), 0);
