@@ -137,12 +137,13 @@ impl Server {
         Self::start_over(programs, names, more, None)
     }
 
-    /// Starts one whose objects are kept by an S3-compatible service, which this `program` is.
+    /// Starts one whose objects are kept by an S3-compatible service, which this `program` is. `more`: further lines of its
+    /// configuration.
     ///
     /// # Errors
     /// When one of them does not start.
-    pub fn start_over_service(program: &Path) -> anyhow::Result<Self> {
-        Self::start_over(&vmscope()?.with_file_name(""), &[], "", Some(program))
+    pub fn start_over_service(program: &Path, more: &str) -> anyhow::Result<Self> {
+        Self::start_over(&vmscope()?.with_file_name(""), &[], more, Some(program))
     }
 
     fn start_over(

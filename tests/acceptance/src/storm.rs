@@ -17,6 +17,8 @@ const TABLES: [&str; 6] = ["vcpu_time", "cpu_time", "exits", "hosts", "vms", "he
 /// The server looks for new windows that often: an answer may be that old.
 const REMEMBERED: Duration = Duration::from_secs(6);
 
+/// Answers are to be right, however slow a busy machine is.
+const PATIENT: &str = "query = { seconds = 300 }";
 /// A killed service comes back within this time.
 const AWAY: Duration = Duration::from_secs(3);
 
@@ -60,8 +62,8 @@ pub struct Survived {
 /// A window that is lost or counts twice, a wrong answer, a program that can't be started.
 pub fn storm(storm: &Storm) -> anyhow::Result<Survived> {
     let mut server = match &storm.service {
-        Some(program) => Server::start_over_service(program)?,
-        None => Server::start(&[], "")?,
+        Some(program) => Server::start_over_service(program, PATIENT)?,
+        None => Server::start(&[], PATIENT)?,
     };
     let files = tempfile::tempdir()?;
     let login: Vec<String> = server.address("read")?.into();

@@ -80,6 +80,9 @@ impl<T: Table> TableWriter<T> {
     }
 }
 
+/// The column that rows of long tables are ordered by.
+const TIME: &str = "time_ns";
+
 fn open(
     file: DurableFile,
     schema: &TableSchema,
@@ -87,11 +90,19 @@ fn open(
     let mut properties = WriterProperties::builder()
         .set_created_by(concat!("vmscope ", env!("CARGO_PKG_VERSION")).to_owned())
         .set_compression(Compression::ZSTD(ZstdLevel::try_new(3)?))
-        .set_statistics_enabled(EnabledStatistics::Chunk)
+        // Least and greatest values of long tables serve whoever looks for a time, and of others nobody.
+        .set_statistics_enabled(match schema.is_sliced {
+            true => EnabledStatistics::None,
+            false => EnabledStatistics::Chunk,
+        })
         .set_offset_index_disabled(true);
     for column in schema.columns {
-        let Some(encoding) = column.encoding else { continue };
         let path = ColumnPath::from(column.name);
+        if column.name == TIME {
+            let chunk = EnabledStatistics::Chunk;
+            properties = properties.set_column_statistics_enabled(path.clone(), chunk);
+        }
+        let Some(encoding) = column.encoding else { continue };
         properties = properties
             .set_column_dictionary_enabled(path.clone(), false)
             .set_column_encoding(path, encoding);
