@@ -174,6 +174,8 @@ struct Player<'a> {
     queue: std::collections::VecDeque<Move>,
     plan: Option<Plan>,
     moved_bytes: u64,
+    /// The speeds of VMs that are here, while nothing changes.
+    known: Option<Vec<f64>>,
 }
 
 impl<'a> Player<'a> {
@@ -188,6 +190,7 @@ impl<'a> Player<'a> {
             queue: Default::default(),
             plan: None,
             moved_bytes: 0,
+            known: None,
         }
     }
 
@@ -202,6 +205,9 @@ impl<'a> Player<'a> {
         };
         let mut curves: Vec<Curve> = self.case.load.vms.iter().map(curve).collect();
         for second in 0..last {
+            if second == start_s || second == end_s || second == end_s + observe_s {
+                self.known = None;
+            }
             if second == start_s && self.way == Way::Ahead {
                 self.plan(false);
             }
@@ -290,6 +296,7 @@ impl<'a> Player<'a> {
             self.free[from] += bytes;
             self.free[to] -= bytes;
             self.moved_bytes += bytes;
+            self.known = None;
             moving[vm] = true;
             left -= bytes;
             if rest == 0 || bytes == 0 {
@@ -300,15 +307,18 @@ impl<'a> Player<'a> {
         moving
     }
 
-    fn speeds(&self, second: u32) -> Vec<f64> {
+    fn speeds(&mut self, second: u32) -> Vec<f64> {
         let Migration { start_s, end_s, precopy, .. } = self.case.migration;
         let is_here = |vm: &Vm| vm.arrival == Arrival::Resident || end_s <= second;
         let here = |(vm, placed): (&Vm, &Placed)| is_here(vm).then(|| placed.clone());
-        let vms = &self.case.load.vms;
-        let layout: Vec<Option<Placed>> = vms.iter().zip(&self.placed).map(here).collect();
-        let speeds = self.options.model.speeds(&self.case.topology, &self.case.load, &layout);
+        let (case, options, placed) = (self.case, self.options, &self.placed);
+        let vms = &case.load.vms;
+        let speeds = self.known.get_or_insert_with(|| {
+            let layout: Vec<Option<Placed>> = vms.iter().zip(placed).map(here).collect();
+            options.model.speeds(&case.topology, &case.load, &layout)
+        });
         let elsewhere = if second < start_s { 1.0 } else { 1.0 - precopy };
-        let speed = |(vm, speed): (&Vm, f64)| if is_here(vm) { speed } else { elsewhere };
-        vms.iter().zip(speeds).map(speed).collect()
+        let speed = |(vm, speed): (&Vm, &f64)| if is_here(vm) { *speed } else { elsewhere };
+        vms.iter().zip(speeds.iter()).map(speed).collect()
     }
 }

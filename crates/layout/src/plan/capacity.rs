@@ -17,13 +17,11 @@ pub(super) struct Capacity {
 }
 
 impl Capacity {
-    pub(super) fn new(topology: &Topology, load: &Load, reserve: f64) -> Self {
-        let per_mille = (0..=1000_u32).find(|n| reserve <= f64::from(*n) / 1000.0).unwrap_or(1000);
-        let free: Vec<u64> = topology
-            .nodes()
-            .iter()
-            .map(|node| node.free.saturating_sub(node.total / 1000 * u64::from(per_mille)))
-            .collect();
+    pub(super) fn new(topology: &Topology, load: &Load, reserve_per_mille: u64) -> Self {
+        let reserve = |total: u64| (total / 1000).saturating_mul(reserve_per_mille);
+        let nodes = topology.nodes().iter();
+        let free: Vec<u64> =
+            nodes.map(|node| node.free.saturating_sub(reserve(node.total))).collect();
         let (too_large, vms) = fitting(load, &free);
         let mut room = Room { vcpus: vcpus(topology, &vms), bytes: free.clone() };
         for vm in vms.iter().filter(|vm| !vm.may_move) {

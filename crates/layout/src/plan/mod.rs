@@ -36,8 +36,8 @@ pub struct Options {
     pub least_gain: f64,
     /// Or one of them by so much, and all together no slower.
     pub least_vm_gain: f64,
-    /// This part of each node's memory stays free.
-    pub reserve: f64,
+    /// So many thousandths of each node's memory stay free.
+    pub reserve_per_mille: u64,
 }
 
 impl Default for Options {
@@ -47,7 +47,7 @@ impl Default for Options {
             least_waiting: 0.05,
             least_gain: 0.02,
             least_vm_gain: 0.1,
-            reserve: 0.01,
+            reserve_per_mille: 10,
         }
     }
 }
@@ -140,7 +140,7 @@ pub fn plan(topology: &Topology, load: &Load, policy: &mut dyn Policy, options: 
             ..nothing(policy.name(), load)
         };
     }
-    let capacity = Capacity::new(topology, load, options.reserve);
+    let capacity = Capacity::new(topology, load, options.reserve_per_mille);
     let before: Vec<Option<Placed>> =
         load.vms.iter().map(|vm| capacity.has(vm).then(|| vm.now.clone())).collect();
     let speeds_before = options.model.speeds(topology, load, &before);

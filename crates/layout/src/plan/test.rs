@@ -63,7 +63,7 @@ fn shown(plan: &Plan) -> Vec<String> {
 fn planned(policy: &str, free: [u64; 4], vms: &[&str]) -> (Topology, Load, Plan) {
     let topology = machine(4).with_free(&free.map(|n| n * G));
     let load = Load { vms: vms.iter().map(|line| drawn(line)).collect() };
-    let options = Options { reserve: 0.0, ..Options::default() };
+    let options = Options { reserve_per_mille: 0, ..Options::default() };
     let plan = plan(&topology, &load, policy_named(policy).unwrap().as_mut(), &options);
     (topology, load, plan)
 }
