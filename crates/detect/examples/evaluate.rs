@@ -1,4 +1,4 @@
-//! How well a made-up fleet's faults are found: `cargo run --release -p detect --example evaluate -- [SEED]`.
+//! How well a made-up fleet's faults are found: `cargo run --release -p detect --example evaluate -- [SEED [PART]]`.
 //!
 //! Runs with other seeds see other fleets. The tests have seeds below 10,000, and so has everything that rules were chosen
 //! with: what is published comes from seeds that were used for nothing else (`docs/detection.md`).
@@ -29,14 +29,18 @@ const RISES: [(u64, u32); 2] = [(20, 120), (10, 1440)];
 
 fn main() {
     let seed = std::env::args().nth(1).map_or(10_000, |seed| seed.parse().unwrap());
-    println!("seed {seed}\n");
-    faults(seed);
-    quiet_days(seed);
-    rises(seed);
+    let part = std::env::args().nth(2);
+    let parts: [(&str, fn(u64)); 3] = [("faults", faults), ("quiet", quiet_days), ("rises", rises)];
+    println!("seed {seed}");
+    for (_, run) in
+        parts.iter().filter(|(name, _)| part.as_deref().is_none_or(|part| part == *name))
+    {
+        run(seed);
+    }
 }
 
 fn faults(seed: u64) {
-    println!("{RUNS} runs of each fault, at a random place and time:");
+    println!("\n{RUNS} runs of each fault, at a random place and time:");
     println!(
         "fault         | in 3 windows | recall | right cause | delay: median, most | other findings"
     );

@@ -11,6 +11,8 @@ const OVERCOMMITTED: f32 = 1.0;
 const WAITING: f64 = 0.05;
 /// No owner takes more of the time stolen than this where all of them together are too many.
 const TO_BLAME: f64 = 0.5;
+/// Where samples are missing, nobody knows who took some of it: what is known tells if it is this part.
+const KNOWN: f64 = 0.3;
 /// Functions that are named as evidence at most.
 const NAMED: usize = 3;
 /// Part of an increase that one exit reason has if it is the cause.
@@ -40,7 +42,7 @@ pub(crate) struct Contention {
     pub(crate) waiting: f64,
     /// VMs that waited.
     pub(crate) n_waiting: usize,
-    /// The part of that of who took most.
+    /// The part of who took most in what is known of that; 1: too little is known.
     pub(crate) blame: f64,
 }
 
@@ -61,12 +63,16 @@ impl Contention {
         for (owner, ns) in window.vms.values().flat_map(|vm| &vm.thieves) {
             *by_thief.entry(owner).or_default() += ns;
         }
+        by_thief.retain(|owner, _| !matches!(owner, Owner::Unknown | Owner::Idle));
         let most = by_thief.values().max().copied().unwrap_or(0);
+        let known: u64 = by_thief.values().sum();
+        // Where too little is known, somebody may be to blame.
+        let is_known = KNOWN * waiting as f64 <= known as f64;
         Self {
             wanted: wants(window).iter().map(|(_, ns)| ns).sum::<u64>() as f32 / all as f32,
             waiting: cpus_of(window, waiting) / cpus,
             n_waiting: window.vms.values().filter(|vm| waits(vm)).count(),
-            blame: most as f64 / waiting.max(1) as f64,
+            blame: if is_known { most as f64 / known.max(1) as f64 } else { 1.0 },
         }
     }
 }
@@ -122,6 +128,13 @@ pub(crate) fn cause(host: &Host, window: &Summary, symptom: &Symptom) -> Cause {
         }
         Measure::Exits(reason) => exits(window, summary, reason, symptom.after - symptom.before),
         Measure::Function(code) => function(vm, code, symptom, near_s),
+        Measure::Useful => match vm.most_lost(summary) {
+            Some(measure) => {
+                let series = SeriesName { measure, ..symptom.series.clone() };
+                cause(host, window, &Symptom { series, ..symptom.clone() })
+            }
+            None => Cause::Unknown,
+        },
         Measure::Process(process) => {
             Cause::Process { process: process.clone(), is_new: is_new(symptom) }
         }
@@ -160,13 +173,18 @@ fn steal(host: &Host, window: &Summary, symptom: &Symptom, name: &str) -> Cause 
     Cause::Thief { owner: owner.clone(), part, functions: named(window, functions), is_new }
 }
 
-/// Who took most of what is stolen in addition; if nobody took half of it, who grew more than all others together.
+/// Who took most of what is stolen in addition, as far as it is known who took it; if nobody took half of it, who grew more
+/// than all others together.
 fn to_blame<'t>(
     host: &Host,
     window: &Summary,
     thieves: &'t [(Owner, f64)],
 ) -> Option<(&'t Owner, f64)> {
-    if let Some((owner, part)) = thieves.first().filter(|(_, part)| TO_BLAME <= *part) {
+    let is_known = |(owner, _): &&(Owner, f64)| !matches!(owner, Owner::Unknown | Owner::Idle);
+    let known: f64 = thieves.iter().filter(is_known).map(|(_, part)| part).sum();
+    let least = if KNOWN <= known { TO_BLAME * known } else { TO_BLAME };
+    let most = thieves.iter().find(is_known);
+    if let Some((owner, part)) = most.filter(|(_, part)| least <= *part) {
         return Some((owner, *part));
     }
     if !host.uses.is_known() {

@@ -10,9 +10,10 @@
 //! A change begins when one of these rules holds, each beyond the rule's least effect:
 //!
 //! - *sudden*: the last 3 values are all 6 scales off, to the same side, and no 2 values in a row that are normal were as
-//!   far off. A disturbance of less than a window's length, which touches two windows, is none.
-//! - *slow*: a step on top of a quadratic trend with a score of 6 ([`step`](crate::step)), at least 10 values ago, that
-//!   the last 5 values have not taken back.
+//!   far off. A disturbance of less than a window's length, which touches two windows, is none. Nor are two of them in a
+//!   row: what is not the VM's own doing must be off by much the same in all 3, or last for a fourth.
+//! - *slow*: a step on top of a quadratic trend ([`step`](crate::step)) with a score of 6 (of code) or 8, at least 10
+//!   values ago, that the last 5 values have not taken back.
 
 use std::collections::VecDeque;
 
@@ -32,8 +33,10 @@ const REFRESH: u8 = 8;
 const OFF: f32 = 6.0;
 /// The percentage of values whose distance the scale must explain, and that distance in normal noise.
 const TAIL: (usize, f32) = (90, 1.2816);
-/// A slow change's score, and values after it.
-const SCORE: f64 = 6.0;
+/// Of three values of what others do to a VM the lowest is at least this part of the highest, or it takes a fourth: two
+/// disturbances that follow one another are none.
+const ALIKE: f32 = 0.5;
+/// Values after a slow change.
 const SLOW_MARGIN: usize = 10;
 /// Values between two looks for a slow change.
 const SLOW_EVERY: u32 = 4;
@@ -250,7 +253,9 @@ impl Series {
         let scale = scale * (1.0 + 10.0 / n as f32);
         let off = |back: usize| (self.values[n - back].value - self.median) * rule.sign;
         let least = (OFF * scale).max(rule.sudden).max(self.run + rule.sudden / 2.0);
-        if off(3).min(off(2)).min(off(1)) < least {
+        let (lowest, highest) = (off(3).min(off(2)).min(off(1)), off(3).max(off(2)).max(off(1)));
+        let is_even = rule.is_own || ALIKE * highest <= lowest;
+        if lowest < least || !is_even && off(4) < least {
             return None;
         }
         let from = n.saturating_sub(40);
@@ -286,7 +291,7 @@ impl Series {
         let values: Vec<f32> = self.values.iter().map(|v| v.value).collect();
         let found: Step = step(&values, Trend::Quadratic, SLOW_MARGIN)?;
         let size = found.size * f64::from(rule.sign);
-        if found.score < SCORE || size < f64::from(rule.slow) {
+        if found.score < rule.score || size < f64::from(rule.slow) {
             return None;
         }
         let level = |part: &[f32]| median_of(part.iter().copied());
