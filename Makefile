@@ -158,7 +158,7 @@ overhead: programs
 # With the experiments, and the floor that vmscope's cost is compared with.
 programs: build
 	@.ci/deps $(MUSL) linux-perf
-	cargo build --locked --workspace --bins --example floor
+	cargo build --locked --workspace --bins --example floor --example replay_faults
 
 fuzz: deps
 	$(FUZZ) $(TARGET) $(or $(SECONDS),600)

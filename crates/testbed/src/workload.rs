@@ -29,6 +29,8 @@ const COMPUTE: &str = include_str!("../../../workloads/compute.c");
 
 const SHOR: &str = include_str!("../../../workloads/shor.c");
 
+const SERVE: &str = include_str!("../../../workloads/serve.c");
+
 /// Debian's libquantum with its symbols, as a shared library; see its source for why.
 const LIBRARY: Source = Source {
     name: "libquantum.so.8",
@@ -72,6 +74,17 @@ const SOURCES: &[Source] = &[
     Source { name: "sleeper", text: include_str!("../../../workloads/sleeper.c"), flags: &[] },
     Source { name: "perf-bpf", text: include_str!("../../../workloads/perf-bpf.c"), flags: &[] },
     Source { name: "bursts", text: include_str!("../../../workloads/bursts.c"), flags: &[] },
+    Source { name: "serve", text: SERVE, flags: &["-pthread", "-Wl,--build-id"] },
+    Source {
+        name: "serve-new",
+        text: SERVE,
+        flags: &["-pthread", "-Wl,--build-id", "-DLOOKUP=12"],
+    },
+    Source {
+        name: "convoy",
+        text: include_str!("../../../workloads/convoy.c"),
+        flags: &["-pthread"],
+    },
     Source { name: "exits", text: include_str!("../../../workloads/exits.c"), flags: &[] },
     Source { name: "delays", text: include_str!("../../../workloads/delays.c"), flags: &[] },
     Source {

@@ -4,6 +4,7 @@
 mod agent;
 mod correction;
 mod cost;
+mod detection;
 mod exits;
 mod fleet;
 mod make;
@@ -63,6 +64,7 @@ pub const MARKS: &[Mark] = &[
     Mark { name: "S0.13", experiment: fleet::capacity },
     Mark { name: "S2.1", experiment: trace::make_and_make_j2 },
     Mark { name: "S2.2", experiment: trace::make_in_a_guest },
+    Mark { name: "faults", experiment: detection::faults },
     Mark { name: "exits", experiment: exits::own_exits },
     Mark { name: "quota", experiment: time::throttled },
     Mark { name: "agent-day", experiment: agent::day },

@@ -1,0 +1,66 @@
+/* A service of two threads that each answer a request every 20 ms: it is parsed, looked up and rendered, a fixed amount of
+ * work each, in functions of 2:4:2 parts. Build it with -DLOOKUP=12 for a build whose lookup is three times as expensive.
+ * Usage: serve */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdint.h>
+#include <time.h>
+
+#define NOINLINE __attribute__((noinline, noclone))
+#define PERIOD_NS 20000000L
+#define PART 30000L
+#ifndef LOOKUP
+#define LOOKUP 4
+#endif
+
+static volatile uint64_t sinks[3];
+
+#define WORK(parts, sink) \
+	uint64_t x = (sink); \
+	for (long i = 0; i < (parts) * PART; i++) \
+		x = x * 6364136223846793005u + 1; \
+	(sink) = x
+
+NOINLINE void parse_request(void)
+{
+	WORK(2, sinks[0]);
+}
+
+NOINLINE void look_up(void)
+{
+	WORK(LOOKUP, sinks[1]);
+}
+
+NOINLINE void render_answer(void)
+{
+	WORK(2, sinks[2]);
+}
+
+static void *serve(void *unused)
+{
+	struct timespec next;
+
+	clock_gettime(CLOCK_MONOTONIC, &next);
+	for (;;) {
+		parse_request();
+		look_up();
+		render_answer();
+		next.tv_nsec += PERIOD_NS;
+		if (next.tv_nsec >= 1000000000L) {
+			next.tv_nsec -= 1000000000L;
+			next.tv_sec++;
+		}
+		clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &next, NULL);
+	}
+	return unused;
+}
+
+int main(void)
+{
+	pthread_t other;
+
+	if (pthread_create(&other, NULL, serve, NULL))
+		return 1;
+	serve(NULL);
+	return 0;
+}
