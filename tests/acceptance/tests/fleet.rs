@@ -103,6 +103,8 @@ fn hosts_are_replayed_asked_for_and_downloaded() {
     let text = query(&server, &["run", "hosts-by-steal", "--host", "made-0001"]);
     assert!(String::from_utf8(text.stdout).unwrap().starts_with("Windows: 2\n"));
 
+    let explained = json(&server, &["explain", "made-0001/vm", "--since", "1h"], &[]);
+    assert_eq!(explained["findings"], serde_json::json!([]));
     refused(&query(&server, &["run", "nothing"]), 2, "no query");
     refused(&query(&server, &["run", "a/b"]), 2, "no such query");
     refused(&query(&server, &["run", "thieves"]), 2, "needs vm");

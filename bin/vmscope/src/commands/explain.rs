@@ -3,11 +3,13 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use analysis::Resolver;
 use analysis::results::{ResultsBuilder, SLICE_NS};
 use anyhow::Context;
-use detect::Summary;
+use api::http::{FindingEntry, FindingList};
+use detect::{Finding, Summary};
 use model::WindowKey;
 use recording::Recording;
 use view::clean;
@@ -15,29 +17,69 @@ use view::clean;
 use super::Usage;
 use super::open_recording::Format;
 use super::output::print;
+use super::query::{usage, user};
+use super::time::duration_in_seconds;
 
 const EXAMPLE: &str = "Examples:
   vmscope explain day1 web                 what VM web lost, to whom, what to do
   vmscope explain day1                     the same of every VM
+  vmscope explain web --since 2h           what a server found about VM web in the last two hours
+  vmscope explain kvm1/web --since 2h      if other hosts have a VM of this name, too
   vmscope explain day1 web --format json";
 
 /// Show what a VM lost, to whom, and what to do about it.
 ///
-/// Each piece of advice says how many CPUs it would give back. docs/detection.md explains the causes.
+/// Each piece of advice says how many CPUs it would give back. docs/detection.md explains the causes. With --since the
+/// server is asked that `vmscope query login` logged in to: it knows what was normal before.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Args {
-    /// The recording's folder
-    dir: PathBuf,
+    /// The recording's folder; with --since the VM, as VM or HOST/VM
+    #[arg(value_name = "RECORDING|VM")]
+    subject: PathBuf,
     /// The VM [default: all]
+    #[arg(conflicts_with = "since")]
     vm: Option<String>,
+    /// Ask the server what it found about a VM in this time until now, seconds (or with a unit: 2h)
+    #[arg(long, value_name = "TIME", value_parser = duration_in_seconds)]
+    since: Option<Duration>,
+    /// Folder in which `query login` keeps the server and the token [default: $XDG_CONFIG_HOME/vmscope/server]
+    #[arg(long, value_name = "DIR", requires = "since")]
+    login: Option<PathBuf>,
     /// Output format
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let window = summary(&Recording::open(&args.dir)?)?;
+    let findings = match args.since {
+        Some(since) => of_server(args, since)?,
+        None => of_recording(args)?,
+    };
+    let report = view::findings(&findings);
+    print(&args.format.render(&report)).context("failed to write to standard output")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What a server found about a VM that was still so after a time.
+fn of_server(args: &Args, since: Duration) -> anyhow::Result<Vec<Finding>> {
+    let subject = args.subject.to_str().context("the VM's name is not UTF-8")?;
+    let names = match subject.split_once('/') {
+        Some((host, vm)) => vec![("host", host), ("vm", vm)],
+        None => vec![("vm", subject)],
+    };
+    let answer = user(args.login.as_ref())?.get("/v1/findings", &names).map_err(usage)?;
+    let list: FindingList =
+        serde_json::from_str(&answer).context("failed to read the server's findings")?;
+    let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+    let from_s = now.saturating_sub(since).as_secs();
+    let is_recent = |found: &FindingEntry| found.over_unix_s.is_none_or(|over_s| from_s <= over_s);
+    Ok(list.findings.into_iter().filter(is_recent).map(Finding::from).collect())
+}
+
+/// What each VM, or one, lost in a recording.
+fn of_recording(args: &Args) -> anyhow::Result<Vec<Finding>> {
+    let window = summary(&Recording::open(&args.subject)?)?;
     let vms: Vec<&String> = match &args.vm {
         Some(name) if !window.vms.contains_key(name) => {
             let text = format!("this recording has no VM `{}`", clean(name));
@@ -50,10 +92,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
         None => window.vms.keys().collect(),
     };
-    let findings: Vec<_> = vms.iter().flat_map(|vm| detect::explain(&window, vm)).collect();
-    let report = view::findings(&findings);
-    print(&args.format.render(&report)).context("failed to write to standard output")?;
-    Ok(ExitCode::SUCCESS)
+    Ok(vms.iter().flat_map(|vm| detect::explain(&window, vm)).collect())
 }
 
 /// The whole recording as one window.
