@@ -1,6 +1,7 @@
 // What the server found: the cause of each finding, with a link to its evidence.
 
 import { type FindingChange, type FindingEntry, findings } from "../api/client";
+import { cut, visible } from "../model/text";
 import { instant } from "../model/units";
 import { Section, Shown, useAnswer, useApp, usePlaces } from "./app";
 import { Name } from "./name";
@@ -36,7 +37,7 @@ function Line({ finding }: { finding: FindingEntry }) {
   return (
     <li class={`finding ${finding.state}`}>
       <Name name={finding.places.join(", ") || "the fleet"} length={80} />: <Name name={finding.summary} length={300} href={to(["finding", finding.id])} />{" "}
-      <span class="faint">{state} {instant(finding.found_unix_s * 1000)}{handled(finding).map(([name, value]) => `; ${name.toLowerCase()} ${value}`)}</span>
+      <span class="faint">{state} {instant(finding.found_unix_s * 1000)}{handled(finding).map(([name, value]) => <bdi key={name}>; {name.toLowerCase()} {value}</bdi>)}</span>
     </li>
   );
 }
@@ -45,6 +46,10 @@ function Line({ finding }: { finding: FindingEntry }) {
 export const placeOf = ({ host, vm }: FindingChange): string => (vm === undefined ? (host ?? "the fleet") : `${host}/${vm}`);
 
 // Who looks after it, and until when nobody is told.
-export function handled(_: FindingEntry): [string, string][] {
-  return [];
+export function handled({ acknowledged, silenced }: FindingEntry): [string, string][] {
+  const because = (note: string) => (note === "" ? "" : ` (${visible(cut(note, 200))})`);
+  return [
+    ...(acknowledged ? [["Acknowledged", `by ${visible(acknowledged.by)}, ${instant(1000 * acknowledged.unix_s)}${because(acknowledged.note)}`] as [string, string]] : []),
+    ...(silenced ? [["Silenced", `by ${visible(silenced.by)} until ${instant(1000 * silenced.until_unix_s)}${because(silenced.note)}`] as [string, string]] : []),
+  ];
 }
