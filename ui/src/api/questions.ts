@@ -13,6 +13,8 @@ export interface Table<Row> {
   partial: string[];
 }
 
+// Of a build id: enough to tell builds apart.
+const BUILD_LETTERS = 12;
 // Windows that are looked at second by second, and how long one may be.
 const MOST_WINDOWS = 12;
 const LONGEST_WINDOW_MS = 3_600_000;
@@ -184,10 +186,10 @@ export function functionPlaces(name: string, module: string | null, span: Span, 
   }));
 }
 
-// Its corrected time in the whole fleet, by module.
+// Its corrected time in the whole fleet, by module and build.
 export function functionTrend(name: string, module: string | null, span: Span, buckets: Buckets, signal: AbortSignal): Promise<Table<Point>> {
   const query = `
-    SELECT coalesce(module, '') AS series, ${bucket(buckets)} AS bucket, sum(corrected_ns) AS ns
+    SELECT concat(coalesce(module, ''), CASE WHEN build_id IS NULL THEN '' ELSE concat(' (build ', left(build_id, ${BUILD_LETTERS}), ')') END) AS series, ${bucket(buckets)} AS bucket, sum(corrected_ns) AS ns
     FROM vcpu_time WHERE ${isFunction(name, module)} AND ${within(span)} GROUP BY 1, 2`;
   return table(query, span, null, signal, point);
 }

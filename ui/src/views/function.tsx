@@ -24,7 +24,7 @@ export function FunctionView() {
     <>
       <h1>Function <Name name={name} /></h1>
       {module !== null && <p>in <Name name={module} /> (<a href={to(["function"], { name })}>in all modules</a>)</p>}
-      <Section title="Its time in the fleet" about="Corrected time for each second, by module.">
+      <Section title="Its time in the fleet" about="Corrected time for each second, by module and build: a new build has another build id.">
         <Shown of={times} empty="It did not run, or was not seen, in this time.">
           {(rows) => <TimeLine label="The function's time" buckets={buckets} series={trend(rows, buckets)} amount={(ns) => `${duration(ns)}/s`} />}
         </Shown>
