@@ -7,7 +7,7 @@ import { configure, multiply, readToken, replayMore, serverPid, start, stop, tea
 
 const HOSTS = Number(process.env["VMSCOPE_BENCH_HOSTS"] ?? 200);
 const HOURS = 24;
-const TIMES = 5;
+const TIMES = 3;
 const BRUSHES = 40;
 const MIB = 1 << 20;
 
@@ -21,16 +21,19 @@ test("a day of a large fleet", async ({ browser, page }) => {
     const began = Date.now();
     await start();
     await logIn(page);
-    figures["until all sums are read, s"] = await summedUp(page, began);
-    figures["fleet"] = await fleet(page);
-    figures["host"] = await view(page, `#/host/kvm-0001?last=24h`);
-    figures["vm"] = await view(page, `#/vm/kvm-0001/web?last=24h`);
-    figures["brush"] = await brushes(page);
-    figures["tab, MiB"] = await tab(browser, page);
-    figures["server, MiB"] = Math.round(resident(serverPid()) / MIB);
-    const text = JSON.stringify(figures, null, 2);
-    console.log(text);
-    writeFileSync(process.env["VMSCOPE_BENCH_FILE"] ?? "bench-ui.json", `${text}\n`);
+    const measure = async (name: string, figure: () => unknown) => {
+      figures[name] = await figure();
+      console.log(name, JSON.stringify(figures[name]));
+    };
+    await measure("until all sums are read, s", () => summedUp(page, began));
+    await measure("fleet, 24 h", () => fleet(page));
+    await measure("VM, 1 h", () => view(page, "#/vm/kvm-0001/web?last=1h"));
+    await measure("VM, 24 h", () => view(page, "#/vm/kvm-0001/web?last=24h"));
+    await measure("brush, 24 h", () => brushes(page));
+    await measure("tab, MiB", () => tab(browser, page));
+    await measure("host, 24 h", () => view(page, "#/host/kvm-0001?last=24h"));
+    await measure("server, MiB", () => Math.round(resident(serverPid()) / MIB));
+    writeFileSync(process.env["VMSCOPE_BENCH_FILE"] ?? "bench-ui.json", `${JSON.stringify(figures, null, 2)}\n`);
   } finally {
     tearDown();
   }
@@ -64,7 +67,7 @@ async function fleet(page: Page): Promise<object> {
     const map = page.getByRole("group", { name: /Stolen time by host/ });
     await map.waitFor();
     await map.press("ArrowRight");
-    await page.locator(".said", { hasText: "stolen" }).waitFor();
+    await page.locator(".said", { hasText: /stolen|no data/ }).waitFor();
     answered.push(await page.evaluate(() => performance.now()));
     await settled(page);
     drawn.push(await page.evaluate(() => performance.now()));
