@@ -27,10 +27,13 @@ const DAYS: u64 = 8;
 /// Of each rise, after two hours of learning and after a day: levels of the last day count as known.
 const RISES: [(u64, u32); 2] = [(20, 120), (10, 1440)];
 
+/// What is measured, by its name; takes a seed.
+type Part = (&'static str, fn(u64));
+
 fn main() {
     let seed = std::env::args().nth(1).map_or(10_000, |seed| seed.parse().unwrap());
     let part = std::env::args().nth(2);
-    let parts: [(&str, fn(u64)); 3] = [("faults", faults), ("quiet", quiet_days), ("rises", rises)];
+    let parts: [Part; 3] = [("faults", faults), ("quiet", quiet_days), ("rises", rises)];
     println!("seed {seed}");
     for (_, run) in
         parts.iter().filter(|(name, _)| part.as_deref().is_none_or(|part| part == *name))

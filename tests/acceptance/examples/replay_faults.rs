@@ -97,7 +97,7 @@ struct Run {
 
 fn run(seed: u64, quiet: &[Summary], faulty: &[Summary], is_right: fn(&Cause) -> bool) -> Run {
     let mut random = Random(seed * 1009 + 17);
-    let (host, begin) = (random.below(HOSTS), 70 + random.below(130) as u32);
+    let (host, begin) = (random.below(HOSTS), 70 + u32::try_from(random.below(130)).unwrap_or(0));
     let mut detector = Detector::new();
     let mut opened: Vec<(u32, FindingId)> = Vec::new();
     let mut others = 0;
@@ -186,6 +186,6 @@ impl Random {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let a = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let b = (a ^ (a >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((b ^ (b >> 31)) % n as u64) as usize
+        usize::try_from((b ^ (b >> 31)) % n as u64).unwrap_or(0)
     }
 }
