@@ -27,10 +27,13 @@ export async function start(): Promise<void> {
   await new Promise<void>((done, failed) => {
     started.on("exit", (code) => failed(new Error(`vmscope-server ended: ${code}`)));
     let said = "";
+    let isUp = false;
     started.stderr?.on("data", (text: Buffer) => {
       said += text.toString();
       const fingerprint = /authority SHA-256 (\w+)/.exec(said)?.[1];
-      if (said.includes("listening on") && fingerprint) {
+      // What it says later, at its end too, changes nothing.
+      if (!isUp && said.includes("listening on") && fingerprint) {
+        isUp = true;
         writeFileSync(join(folder(), "fingerprint"), fingerprint);
         writeFileSync(join(folder(), "pid"), String(started.pid));
         done();
