@@ -42,8 +42,10 @@ export function useMore(): (changed: Record<string, string>) => void {
   };
 }
 
-export interface Answered<T> {
+export interface Answered<T, About = unknown> {
   value?: T;
+  // What the value is about: while another is asked, not what is asked about.
+  about?: About;
   error?: Error;
   isLoading: boolean;
 }
@@ -51,9 +53,9 @@ export interface Answered<T> {
 const RETRY_MS = 5000;
 
 // The answer to a question. While another is asked the last answer stays.
-export function useAnswer<T>(key: string, ask: (signal: AbortSignal) => Promise<T>): Answered<T> {
+export function useAnswer<T, About>(key: string, ask: (signal: AbortSignal) => Promise<T>, about?: About): Answered<T, About> {
   const { logOut } = useApp();
-  const [answer, setAnswer] = useState<{ key: string; value?: T; error?: Error }>({ key: "" });
+  const [answer, setAnswer] = useState<{ key: string; value?: T; about?: About | undefined; error?: Error }>({ key: "" });
   useEffect(() => {
     const abort = new AbortController();
     let timer = 0;
@@ -64,7 +66,7 @@ export function useAnswer<T>(key: string, ask: (signal: AbortSignal) => Promise<
       setAnswer((last) => ({ ...last, key, error: error instanceof Error ? error : new Error(String(error)) }));
     };
     const run = () => {
-      ask(abort.signal).then((value) => setAnswer({ key, value }), failed);
+      ask(abort.signal).then((value) => setAnswer({ key, value, about }), failed);
     };
     run();
     return () => {
@@ -73,7 +75,7 @@ export function useAnswer<T>(key: string, ask: (signal: AbortSignal) => Promise<
     };
   }, [key]);
   const isLoading = answer.key !== key;
-  return { ...(answer.value === undefined ? {} : { value: answer.value }), ...(isLoading || !answer.error ? {} : { error: answer.error }), isLoading };
+  return { ...(answer.value === undefined ? {} : { value: answer.value }), ...(answer.about === undefined ? {} : { about: answer.about }), ...(isLoading || !answer.error ? {} : { error: answer.error }), isLoading };
 }
 
 // A table that was asked for, or why it is not there.

@@ -119,9 +119,10 @@ function BeforeAndAfter({ main, before, after }: { main: FindingChange; before: 
   const sides = host !== undefined && vm !== undefined ? { host, vm, a: formatSpan(before), b: formatSpan(after) } : null;
   const asked = useAnswer(JSON.stringify([host, vm, code, whole]), (signal) =>
     host === undefined ? functionTrend(code?.function ?? "", code?.module || null, whole, buckets, signal)
-      : vm === undefined ? cpuShares(host, whole, buckets, signal) : vmStates(host, vm, whole, buckets, signal));
+      : vm === undefined ? cpuShares(host, whole, buckets, signal) : vmStates(host, vm, whole, buckets, signal), buckets);
+  const shown = asked.about ?? buckets;
   const series = (rows: { series: string; bucket: number; ns: number }[]): Series[] =>
-    host === undefined ? trend(rows, buckets) : vm === undefined ? sharesOverTime(rows, buckets) : statesOverTime(rows, buckets);
+    host === undefined ? trend(rows, shown) : vm === undefined ? sharesOverTime(rows, shown) : statesOverTime(rows, shown);
   return (
     <>
       <Section title="Before and after" about={`Before: ${spanText(before)}. After: ${spanText(after)}. The bar marks when it began, with a probability of 95 %.`}>
@@ -132,7 +133,7 @@ function BeforeAndAfter({ main, before, after }: { main: FindingChange; before: 
           {sides && <> <a href={formatPlace({ path: ["compare"], range: whole, more: sides })}>Compare in full</a></>}
         </p>
         <Shown of={asked} empty="The results of this time are not there any more.">
-          {(rows) => <Line label={main.what} buckets={buckets} series={series(rows)} main={main} isShare={host !== undefined} whole={whole} />}
+          {(rows) => <Line label={main.what} buckets={shown} series={series(rows)} main={main} isShare={host !== undefined} whole={whole} />}
         </Shown>
       </Section>
       {host !== undefined && vm !== undefined && before.from < before.to && after.from < after.to && (

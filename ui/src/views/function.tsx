@@ -18,7 +18,8 @@ export function FunctionView() {
   const module = place.more["module"] ?? null;
   const buckets = bucketsOf(span, BUCKETS);
   const { about } = useSelection();
-  const times = useAnswer(JSON.stringify([name, module, span]), (signal) => functionTrend(name, module, span, buckets, signal));
+  const times = useAnswer(JSON.stringify([name, module, span]), (signal) => functionTrend(name, module, span, buckets, signal), buckets);
+  const shown = times.about ?? buckets;
   const places = useAnswer(JSON.stringify([name, module, about]), (signal) => functionPlaces(name, module, about, signal));
   return (
     <>
@@ -26,7 +27,7 @@ export function FunctionView() {
       {module !== null && <p>in <Name name={module} /> (<a href={to(["function"], { name })}>in all modules</a>)</p>}
       <Section title="Its time in the fleet" about="Corrected time for each second, by module and build: a new build has another build id.">
         <Shown of={times} empty="It did not run, or was not seen, in this time.">
-          {(rows) => <TimeLine label="The function's time" buckets={buckets} series={trend(rows, buckets)} amount={(ns) => `${duration(ns)}/s`} />}
+          {(rows) => <TimeLine label="The function's time" buckets={shown} series={trend(rows, shown)} amount={(ns) => `${duration(ns)}/s`} />}
         </Shown>
       </Section>
       <Section title="Where it runs">

@@ -21,7 +21,8 @@ export function Host(props: { host: string }) {
   const { span } = useApp();
   const buckets = bucketsOf(span, BUCKETS);
   const { about } = useSelection();
-  const shares = useAnswer(`shares ${span.from} ${span.to}`, (signal) => cpuShares(host, span, buckets, signal));
+  const shares = useAnswer(`shares ${span.from} ${span.to}`, (signal) => cpuShares(host, span, buckets, signal), buckets);
+  const shown = shares.about ?? buckets;
   const states = useAnswer(`states ${about.from} ${about.to}`, (signal) => hostStates(host, about, signal));
   const sizes = useAnswer(`sizes ${about.from} ${about.to}`, (signal) => vmSizes(host, about, signal));
   const health = useAnswer(`health ${about.from} ${about.to}`, (signal) => hostHealth(about, host, signal));
@@ -31,7 +32,7 @@ export function Host(props: { host: string }) {
       <Section title="Who had its CPUs">
         <Shown of={shares} empty="This host has sent no results for this time.">
           {(rows) => (
-            <TimeLine label="Shares of the host's CPUs over time" buckets={buckets} series={sharesOverTime(rows, buckets)} most={1} amount={(share) => percent(share, 1, 0)} />
+            <TimeLine label="Shares of the host's CPUs over time" buckets={shown} series={sharesOverTime(rows, shown)} most={1} amount={(share) => percent(share, 1, 0)} />
           )}
         </Shown>
       </Section>

@@ -8,7 +8,7 @@ import { type Answered, Section, Shown, useAnswer, useApp, usePlaces } from "../
 import { Profile } from "../parts/profile";
 import { DataTable } from "../parts/table";
 import { TimeLine, useSelection } from "../parts/timeline";
-import { BY_SECOND_MS, type Buckets, bucketsIn, bucketsOf, formatPlace, formatSpan } from "../model/place";
+import { BY_SECOND_MS, type Buckets, bucketsIn, bucketsOf, formatPlace, formatSpan, spanOfBuckets } from "../model/place";
 import { type CodeCells, type CodeRow, UNATTRIBUTED, flame, functionKey, lines, ofBuckets } from "../model/profile";
 import { type Point, pointsOf, statesOverTime } from "../model/series";
 import { STATES, STOLEN_VMM, largest, sum, totals } from "../model/states";
@@ -26,13 +26,14 @@ export function Vm(props: { host: string; vm: string }) {
   const { selection, about } = useSelection();
   const fine = bucketsOf(span, BUCKETS, SECOND_MS);
   const isShort = span.to - span.from <= BY_SECOND_MS;
-  const bySecond = useAnswer(`seconds ${isShort ? `${span.from} ${span.to}` : ""}`, async (signal) => (isShort ? vmSeconds(host, vm, fine, signal) : null));
+  const bySecond = useAnswer(`seconds ${isShort ? `${span.from} ${span.to}` : ""}`, async (signal) => (isShort ? vmSeconds(host, vm, fine, signal) : null), fine);
   // Without the windows themselves there are the slices of their results.
   const isFine = isShort && (bySecond.isLoading || !!bySecond.value);
   const buckets = isFine ? fine : bucketsOf(span, BUCKETS);
-  const asked = useAnswer(`states ${span.from} ${span.to} ${isFine}`, (signal) => (isFine ? Promise.resolve({ rows: [], partial: [] }) : vmStates(host, vm, span, buckets, signal)));
+  const asked = useAnswer(`states ${span.from} ${span.to} ${isFine}`, (signal) => (isFine ? Promise.resolve({ rows: [], partial: [] }) : vmStates(host, vm, span, buckets, signal)), buckets);
   const points = useMemo(() => pointsOf(bySecond.value?.rows ?? []), [bySecond.value]);
-  const timeline = isFine ? { ...bySecond, ...(bySecond.value ? { value: { rows: points, partial: bySecond.value.partial } } : {}) } as Answered<Table<Point>> : asked;
+  const timeline = isFine ? { ...bySecond, ...(bySecond.value ? { value: { rows: points, partial: bySecond.value.partial } } : {}) } as Answered<Table<Point>, Buckets> : asked;
+  const shown = timeline.about ?? buckets;
   const sides = { host, vm, a: formatSpan(before(about)), b: formatSpan(about) };
   return (
     <>
@@ -41,7 +42,7 @@ export function Vm(props: { host: string; vm: string }) {
       <Section title="What its vCPUs did">
         <Shown of={timeline} empty="Nothing was recorded of this VM in this time.">
           {(rows) => (
-            <TimeLine label="States of the vCPUs over time" buckets={buckets} series={statesOverTime(rows, buckets)} most={1} amount={(share) => percent(share, 1, 0)}>
+            <TimeLine label="States of the vCPUs over time" buckets={shown} series={statesOverTime(rows, shown)} most={1} amount={(share) => percent(share, 1, 0)}>
               <a href={formatPlace({ path: ["compare"], range: place.range, more: sides })}>Compare with the time before</a>
             </TimeLine>
           )}
@@ -60,7 +61,7 @@ function before({ from, to }: Span): Span {
 
 // All of the range is asked for once, in buckets, and what is selected is added up here. Only a selection that does not
 // consist of buckets, which an address can name, is asked for.
-function Details(props: { host: string; vm: string; span: Span; buckets: Buckets; selection: Span | null; bySecond: Answered<Table<CodeCells> | null> | null }) {
+function Details(props: { host: string; vm: string; span: Span; buckets: Buckets; selection: Span | null; bySecond: Answered<Table<CodeCells> | null, Buckets> | null }) {
   const { host, vm, selection } = props;
   const inside = selection && bucketsIn(props.buckets, selection);
   const span = selection && !inside ? selection : props.span;
@@ -68,20 +69,22 @@ function Details(props: { host: string; vm: string; span: Span; buckets: Buckets
   const { first, last } = inside ?? { first: 0, last: buckets.count - 1 };
   const key = `${span.from} ${span.to}`;
   const isFine = props.bySecond !== null && (!selection || inside !== null);
-  const asked = useAnswer(`code ${isFine} ${key}`, (signal) => (isFine ? Promise.resolve({ rows: [], partial: [] }) : vmCode(host, vm, span, buckets, signal)));
+  const asked = useAnswer(`code ${isFine} ${key}`, (signal) => (isFine ? Promise.resolve({ rows: [], partial: [] }) : vmCode(host, vm, span, buckets, signal)), buckets);
   // What the host ran, and exits, are known by slices of 10 s: of single seconds they are those of all the time.
   const whole = isFine ? { start: buckets.start, length: buckets.count * buckets.length, count: 1 } : buckets;
-  const exits = useAnswer(`exits ${isFine} ${key}`, (signal) => vmExits(host, vm, span, whole, signal));
-  const askedOfHost = useAnswer(`host code ${isFine} ${key}`, (signal) => vmHostCode(host, vm, span, whole, signal));
-  const code = useBuckets(isFine && props.bySecond ? props.bySecond : asked, first, last);
-  const hostCode = useBuckets(askedOfHost, isFine ? 0 : first, isFine ? 0 : last);
-  const counts = totals((exits.value?.rows ?? []).filter(({ bucket }) => isFine || (first <= bucket && bucket <= last)), (row) => row.reason, (row) => row.exits);
+  const exits = useAnswer(`exits ${isFine} ${key}`, (signal) => vmExits(host, vm, span, whole, signal), whole);
+  const askedOfHost = useAnswer(`host code ${isFine} ${key}`, (signal) => vmHostCode(host, vm, span, whole, signal), whole);
+  const code = useBuckets(isFine && props.bySecond ? props.bySecond : asked, buckets, first, last);
+  const hostCode = useBuckets(askedOfHost, buckets, first, last);
+  const isChosen = ({ bucket }: { bucket: number }) => !isSame(exits.about, buckets) || (first <= bucket && bucket <= last);
+  const counts = totals((exits.value?.rows ?? []).filter(isChosen), (row) => row.reason, (row) => row.exits);
+  const isAnswered = isSame(code.about, buckets);
   const find = useRef<((text: string) => void) | null>(null);
   return (
     <Shown of={code} empty="Nothing was recorded of this VM in the selected time.">
       {(rows) => (
         <>
-          <Why rows={rows} title={selection ? "Why it was slow in the selected time" : "Why it was slow"} span={selection ?? span} />
+          <Why rows={rows} title={selection && isAnswered ? "Why it was slow in the selected time" : "Why it was slow"} span={isAnswered || !code.about ? (selection ?? span) : spanOfBuckets(code.about, 0, code.about.count - 1)} />
           <Losses rows={rows} host={host} exits={counts} />
           <Profile rows={rows} find={find} />
           <Section title="What the host ran for it" about={isFine ? "In all of the time shown: it is not known by the second." : "Code of the VMM, of vhost and of KVM in the threads of this VM. Call chains are there if the agent has call_graph = true."}>
@@ -93,10 +96,13 @@ function Details(props: { host: string; vm: string; span: Span; buckets: Buckets
   );
 }
 
-// The part of an answer that some buckets have: the same rows until others are chosen.
-function useBuckets(asked: Answered<Table<CodeCells> | null>, first: number, last: number): Answered<Table<CodeRow>> {
+const isSame = (a: Buckets | undefined, b: Buckets) => a?.start === b.start && a.length === b.length && a.count === b.count;
+
+// The part of an answer that some buckets have: the same rows until others are chosen. Of an answer about others all of it.
+function useBuckets(asked: Answered<Table<CodeCells> | null, Buckets>, buckets: Buckets, first: number, last: number): Answered<Table<CodeRow>, Buckets> {
   const { value, ...rest } = asked;
-  const rows = useMemo(() => ofBuckets(value?.rows ?? [], first, last), [value, first, last]);
+  const [from, to] = isSame(rest.about, buckets) ? [first, last] : [0, Infinity];
+  const rows = useMemo(() => ofBuckets(value?.rows ?? [], from, to), [value, from, to]);
   return { ...rest, ...(value ? { value: { rows, partial: value.partial } } : {}) };
 }
 
