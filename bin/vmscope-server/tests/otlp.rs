@@ -1,4 +1,4 @@
-//! Profiles to a real OpenTelemetry collector, which says what it understood: `VMSCOPE_OTELCOL` names it.
+//! The server sends profiles to a real OpenTelemetry collector (`VMSCOPE_OTELCOL`), whose own output is compared.
 
 #![allow(clippy::unwrap_used, missing_docs)]
 

@@ -1,4 +1,4 @@
-//! `vmscope layout simulate` as a user runs it, on the cases of `scenarios/layout`; compared with tests/golden/layout.
+//! Runs `vmscope layout simulate` on the cases of `scenarios/layout`, and compares its output with tests/golden/layout.
 
 #![allow(clippy::unwrap_used)]
 

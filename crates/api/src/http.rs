@@ -205,7 +205,7 @@ pub struct FleetAnswer {
     pub vms: Vec<VmTimes>,
     /// Windows whose results the server is still to read.
     pub reading: u64,
-    /// Why the answer is not all there is, a sentence each; empty: it is.
+    /// Why the answer is incomplete, one sentence per reason; empty: it is complete.
     pub partial: Vec<String>,
 }
 
@@ -282,7 +282,7 @@ pub struct Answer {
     /// Rows: numbers, texts, truth values, null. Integers are exact.
     #[schema(value_type = Vec<Vec<Object>>)]
     pub rows: Vec<Vec<serde_json::Value>>,
-    /// Why the answer is not all there is, a sentence each; empty: it is.
+    /// Why the answer is incomplete, one sentence per reason; empty: it is complete.
     pub partial: Vec<String>,
     /// Windows whose results were looked at.
     pub windows: u64,

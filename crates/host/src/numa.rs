@@ -27,7 +27,7 @@ pub struct NumaNode {
     pub free: u64,
     /// How far each node is, in the order of the nodes.
     pub distances: Vec<u32>,
-    /// Bytes a second that its memory delivers to its nearest CPUs, where the firmware says so (HMAT).
+    /// Read bandwidth from its nearest CPUs, bytes/s; `None`: the firmware has no HMAT.
     pub read_bandwidth: Option<u64>,
 }
 

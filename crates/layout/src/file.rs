@@ -138,7 +138,7 @@ fn one() -> usize {
     1
 }
 
-/// Reads a host's nodes. Where `free` is not given, all memory that no VM of a case uses is free.
+/// Reads a host's nodes. Without `free`, all memory of a node that no VM of the case uses is free.
 ///
 /// # Errors
 /// If the text is not of the documented form.

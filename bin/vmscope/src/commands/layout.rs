@@ -10,7 +10,7 @@ use clap::Subcommand;
 
 /// Put VMs' memory and vCPUs on the right NUMA nodes, also of VMs that are being migrated.
 ///
-/// docs/layout.md explains policies, the memory model and files.
+/// docs/layout.md explains the policies, the memory model and the files.
 #[derive(Debug, clap::Args)]
 #[command(arg_required_else_help = true, after_help = EXAMPLE)]
 pub(crate) struct Args {

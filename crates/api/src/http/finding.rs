@@ -179,7 +179,7 @@ pub enum FindingCause {
     Exits {
         /// The VM exit's reason.
         reason: String,
-        /// How many more each second and vCPU; 0 where they are not counted.
+        /// Additional exits per second and vCPU; 0: exits are not counted.
         per_s: f64,
         /// Guest functions that exit, with the CPUs that the VMM spends on them.
         functions: Vec<FindingFunction>,

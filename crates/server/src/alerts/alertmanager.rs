@@ -15,7 +15,7 @@ use crate::watch::Found;
 use crate::{Server, log};
 
 pub(super) const PATH: &str = "/api/v2/alerts";
-/// An alert that is not told again is over after this time: that of five repetitions.
+/// An alert that is not sent again ends after this time: five repetitions.
 const HOLDS_S: u64 = 300;
 /// An end is told for so long.
 const ENDED_S: u64 = 900;
