@@ -49,13 +49,18 @@ impl Server {
         let said =
             self.handled.said().await.map_err(|error| PostError::Later(error.to_string()))?;
         let alerts = self.alerts(&said, now_s);
+        let mut outcome = Ok(());
         for part in alerts.chunks(MOST_AT_ONCE) {
             let body = part.iter().map(|alert| json(alert, now_s)).collect::<Value>().to_string();
             let sent = poster.post("application/json", "alerts", now_s, Bytes::from(body)).await;
             self.count("alertmanager", &sent);
-            sent?;
+            match sent {
+                // One alert that is refused does not keep those of others back.
+                Err(PostError::Refused(..)) => outcome = sent,
+                _ => sent?,
+            }
         }
-        Ok(())
+        outcome
     }
 
     /// What is open, then what has been over, or silenced, for a short time.
