@@ -184,9 +184,9 @@ test-ui: ui
 
 # What the page takes with 200 hosts for a day: time until it is drawn, brushing, memory.
 bench-ui: ui
-	cargo build --locked --workspace --bins --example fleet_days
+	cargo build --locked --release --workspace --bins --example fleet_days
 	@.ci/deps $(MUSL) chromium fonts-dejavu-core
-	cd ui && VMSCOPE_PROGRAMS=$(abspath $(TARGET_DIR))/debug VMSCOPE_BENCH_FILE=$(abspath $(TARGET_DIR))/bench-ui.json \
+	cd ui && VMSCOPE_PROGRAMS=$(abspath $(TARGET_DIR))/release VMSCOPE_BENCH_FILE=$(abspath $(TARGET_DIR))/bench-ui.json \
 		npx playwright test --config bench/playwright.config.ts
 
 ui-tools: deps
