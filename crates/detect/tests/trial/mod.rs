@@ -74,6 +74,14 @@ pub(crate) fn rise_is_found(seed: u64, n: usize, rise: f64, from: u32) -> bool {
     let is_it = |finding: &Finding| {
         finding.symptoms.iter().any(|s| s.series.measure == Measure::Function(grown.clone()))
     };
-    let found = run(&mut fleet, 0..from + 60);
-    found.iter().any(|(number, finding)| from <= *number && is_it(finding))
+    let mut detector = Detector::new();
+    (0..from + 60).any(|number| {
+        let changes: Vec<_> =
+            fleet.windows(number).into_iter().flat_map(|window| detector.take(window)).collect();
+        // It may join the finding of its process.
+        changes.iter().any(|change| match change {
+            Change::Opened(finding) | Change::Updated(finding) => from <= number && is_it(finding),
+            Change::Resolved(_) => false,
+        })
+    })
 }
