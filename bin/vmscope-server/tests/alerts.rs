@@ -127,6 +127,38 @@ fn an_alertmanager_and_a_webhook_are_told_once_and_to_the_end() {
 }
 
 #[test]
+fn a_finding_outlives_the_server_and_the_results_that_showed_it() {
+    let place = Place::new();
+    let server = place.start("");
+    let id = disturbed(&server, "kvm1", 400);
+    let before = server.get("/v1/findings", &server.token("read")).json();
+    server.stop();
+    for folder in ["raw", "results"] {
+        std::fs::remove_dir_all(place.store().join(folder)).unwrap();
+    }
+    let server = place.start("");
+    let read = server.token("read");
+    let found = || server.get("/v1/findings?state=open", &read).json()["findings"].clone();
+    wait_until("what was learned", || found().to_string().contains(&id));
+    assert_eq!(server.get("/v1/findings", &read).json()["findings"], before["findings"]);
+    server.stop();
+
+    let learned = place.objects("learned/v1/");
+    assert!((1..=2).contains(&learned.len()), "{learned:?}");
+    for object in &learned {
+        std::fs::write(place.store().join(object), b"damaged").unwrap();
+    }
+    let server = place.start("");
+    let read = server.token("read");
+    let errors = "vmscope_server_store_errors_total{reason=\"learned\"}";
+    wait_until("the damage", || server.metric(errors) == learned.len() as f64);
+    assert_eq!(server.get("/v1/findings", &read).json()["findings"], json!([]));
+    let said = server.stop();
+    let passed_over = said.iter().filter(|line| line.contains("is passed over"));
+    assert_eq!(passed_over.count(), learned.len(), "{said:?}");
+}
+
+#[test]
 fn who_does_not_answer_is_tried_again_and_keeps_nobody_waiting() {
     let place = Place::new();
     let (port, sink) = (free_port(), Sink::start());

@@ -8,6 +8,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde::{Deserialize, Serialize};
+
 use crate::cause::{cause, near_s};
 use crate::host::{Host, cpus_of};
 use crate::open::{Open, Root};
@@ -26,7 +28,7 @@ const SILENT_S: u64 = 180;
 const NEWS: f64 = 0.5;
 
 /// Finds what is not as it was. The same windows in the same order give the same changes.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Detector {
     hosts: BTreeMap<String, Feed>,
     pools: Pools,
@@ -35,7 +37,7 @@ pub struct Detector {
 }
 
 /// What gave no finding, and why.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct LeftOut {
     /// Windows that were taken before.
     pub duplicate: u64,
@@ -48,7 +50,7 @@ pub struct LeftOut {
 }
 
 /// A host, with its windows in order.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 struct Feed {
     host: Host,
     waiting: BTreeMap<(u32, u64), Summary>,

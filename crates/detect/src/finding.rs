@@ -1,10 +1,12 @@
 //! What was found: findings, their causes, the evidence and what to do.
 
+use serde::{Deserialize, Serialize};
+
 use crate::cause::is_lock;
 use crate::{Code, Owner};
 
 /// The name of a finding: the same windows give the same one on every server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct FindingId(pub u64);
 
 impl std::fmt::Display for FindingId {
@@ -14,7 +16,7 @@ impl std::fmt::Display for FindingId {
 }
 
 /// What is measured in every window.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Measure {
     /// Share of the samples that a host should have had and did not.
     SamplesMissing,
@@ -48,7 +50,7 @@ impl Measure {
 }
 
 /// A series of a fleet. Without a VM: of the host; without a host: of all VMs in which a function runs.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct SeriesName {
     /// Which host.
     pub host: Option<String>,
@@ -59,7 +61,7 @@ pub struct SeriesName {
 }
 
 /// A series that changed.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Symptom {
     /// Which.
     pub series: SeriesName,
@@ -80,7 +82,7 @@ pub struct Symptom {
 }
 
 /// Why.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Cause {
     /// Somebody takes the CPU from others.
     Thief {
@@ -156,7 +158,7 @@ pub enum Cause {
 }
 
 /// What can be done.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Action {
     /// Give a VM CPUs of its own: pin it and keep others off.
     Pin(String),
@@ -179,7 +181,7 @@ pub enum Action {
 }
 
 /// What can be done, with the figure behind it.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Advice {
     /// What.
     pub action: Action,
@@ -188,7 +190,7 @@ pub struct Advice {
 }
 
 /// Something is not as it was.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Finding {
     /// Its name.
     pub id: FindingId,

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use crate::cause::{Contention, uses};
 use crate::rule::rule;
 use crate::series::{Event, Series, Shift};
@@ -14,7 +16,7 @@ const FORGET_S: u32 = 86_400;
 const WINDOWS: u8 = 3;
 
 /// The memory of a host: that of its VMs, of [`MOST_VMS`] at most, and 64 KiB.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Host {
     pub(crate) vms: BTreeMap<String, Vm>,
     /// CPUs that each owner uses, on average.
@@ -28,7 +30,7 @@ pub(crate) struct Host {
 }
 
 /// Whether a host's CPUs are wanted by more than they can serve.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 struct Demand {
     usual: f32,
     open: bool,

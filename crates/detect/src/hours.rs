@@ -2,11 +2,13 @@
 
 use std::collections::VecDeque;
 
+use serde::{Deserialize, Serialize};
+
 /// A day, and an hour on both sides.
 const HOURS: usize = 26;
 
 /// Remembers them.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Hours {
     /// The hour, and the highest level in it.
     levels: VecDeque<(u32, f32)>,

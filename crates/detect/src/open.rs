@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use serde::{Deserialize, Serialize};
+
 use crate::cause::advice;
 use crate::{Cause, Code, Finding, FindingId, MOST_SYMPTOMS, Measure, Owner, SeriesName, Symptom};
 
@@ -9,7 +11,7 @@ use crate::{Cause, Code, Finding, FindingId, MOST_SYMPTOMS, Measure, Owner, Seri
 const MOST_WATCHED: usize = 4096;
 
 /// An open finding.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Open {
     pub(crate) finding: Finding,
     pub(crate) root: Root,
@@ -20,7 +22,7 @@ pub(crate) struct Open {
 }
 
 /// What findings have in common if they are one.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Root {
     Thief(String, Owner),
     Overcommitted(String),

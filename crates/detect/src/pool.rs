@@ -5,6 +5,8 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use crate::rule::POOLED;
 use crate::series::{Event, Series};
 use crate::{Code, Measure, SeriesName};
@@ -17,12 +19,12 @@ const LEAST_VMS: u32 = 3;
 const WAIT: u32 = 2;
 
 /// All of them.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Pools {
     pools: BTreeMap<Code, Pool>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 struct Pool {
     series: Series,
     /// By number of the window in the fleet's time.
@@ -31,7 +33,7 @@ struct Pool {
     next: u32,
 }
 
-#[derive(Debug, Default, Clone, Copy)]
+#[derive(Debug, Default, Clone, Copy, Serialize, Deserialize)]
 struct Sum {
     deviation: f32,
     cpus: f64,

@@ -1,5 +1,7 @@
 //! The level of each hour of the week.
 
+use serde::{Deserialize, Serialize};
+
 const HOUR_S: u32 = 3600;
 const HOURS: u32 = 168;
 /// Of data, after which the levels are used.
@@ -8,7 +10,7 @@ const LEARNING_S: u32 = 14 * 86_400;
 const WEEKS: f32 = 4.0;
 
 /// Learns it. 1.4 KiB.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Season {
     /// By hour of the week: mean, and how many weeks it is of.
     levels: Box<[(f32, f32)]>,

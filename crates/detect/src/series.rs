@@ -17,6 +17,8 @@
 
 use std::collections::VecDeque;
 
+use serde::{Deserialize, Serialize};
+
 use crate::hours::Hours;
 use crate::rule::Rule;
 use crate::season::Season;
@@ -73,13 +75,26 @@ pub(crate) enum Event {
     Normal,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[serde(from = "(u32, f32)", into = "(u32, f32)")]
 struct Value {
     at_s: u32,
     value: f32,
 }
 
-#[derive(Debug)]
+impl From<(u32, f32)> for Value {
+    fn from((at_s, value): (u32, f32)) -> Self {
+        Self { at_s, value }
+    }
+}
+
+impl From<Value> for (u32, f32) {
+    fn from(Value { at_s, value }: Value) -> Self {
+        (at_s, value)
+    }
+}
+
+#[derive(Debug, Serialize, Deserialize)]
 struct Open {
     began_s: u32,
     before: f32,
@@ -90,7 +105,7 @@ struct Open {
 }
 
 /// The series. It takes 3.5 KiB at most.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Series {
     values: VecDeque<Value>,
     season: Season,

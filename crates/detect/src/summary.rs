@@ -6,6 +6,8 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 /// Bytes of a name at most.
 pub const NAME_BYTES: usize = 160;
 /// VMs of a host at most; those with the first names are kept.
@@ -15,7 +17,7 @@ pub const MOST_FUNCTIONS: usize = 48;
 /// Thieves of a VM, exit reasons of a VM, owners of host CPU time, at most.
 pub const MOST_OTHERS: usize = 24;
 /// What vCPUs do, as in the result table `vcpu_time`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum State {
     /// The guest's programs.
     GuestUser,
@@ -77,7 +79,7 @@ impl State {
 }
 
 /// A function of a program. What is not known is empty.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub struct Code {
     /// Process name.
     pub process: String,
@@ -88,7 +90,7 @@ pub struct Code {
 }
 
 /// Who had CPU time of the host. Process ids are left out: a process that starts again is the same owner.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Owner {
     /// A VM: its guest, its VMM, its vhost threads.
     Vm(String),
@@ -130,7 +132,7 @@ impl Owner {
 }
 
 /// Time of a function.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FunctionTime {
     /// Which.
     pub code: Code,
@@ -139,7 +141,7 @@ pub struct FunctionTime {
 }
 
 /// VM exits of one reason.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ExitUse {
     /// How many; 0 where they were not counted.
     pub count: u64,
@@ -150,7 +152,7 @@ pub struct ExitUse {
 }
 
 /// What an owner did with the host's CPUs.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct OwnerUse {
     /// How long.
     pub ns: u64,
@@ -159,7 +161,7 @@ pub struct OwnerUse {
 }
 
 /// A VM in a window.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct VmSummary {
     /// Its vCPUs.
     pub vcpus: u32,
@@ -212,7 +214,7 @@ impl VmSummary {
 }
 
 /// A window of a host.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Summary {
     /// The name under which the host is enrolled.
     pub host: String,

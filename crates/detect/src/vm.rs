@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use serde::{Deserialize, Serialize};
+
 use crate::rule::{Rule, exits_value, rule};
 use crate::series::{Event, Series, Shift};
 use crate::step::median_of;
@@ -21,7 +23,7 @@ const USUAL_WINDOWS: f64 = 30.0;
 const MOST_BUILDS: usize = 16;
 
 /// The memory of a VM: at most 3 * 48 + 5 series of 3.5 KiB, and tables of 16 KiB.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Vm {
     /// Its first window and the last.
     pub(crate) first_s: u32,
@@ -41,7 +43,8 @@ pub(crate) struct Vm {
 }
 
 /// Averages over the last windows.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(bound(deserialize = "K: Ord + Deserialize<'de>"))]
 pub(crate) struct Usual<K> {
     shares: BTreeMap<K, f64>,
     n: f64,
@@ -77,7 +80,8 @@ impl<K: Ord> Usual<K> {
 pub(crate) type Events = Vec<(Measure, Event)>;
 
 /// Series of one kind, of which a VM has many.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(bound(deserialize = "K: Ord + Deserialize<'de>"))]
 struct Group<K> {
     series: BTreeMap<K, Series>,
 }

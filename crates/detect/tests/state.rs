@@ -38,6 +38,21 @@ fn a_finding_is_opened_and_resolved_with_the_same_name_everywhere() {
 }
 
 #[test]
+fn a_detector_that_was_stored_goes_on_as_if_nothing_had_been() {
+    let (_, expected) = take_all(windows());
+    for part in [0, 1, 100, 190, 250, 295] {
+        let windows = windows();
+        let (before, after) = windows.split_at(part);
+        let (detector, mut changes) = take_all(before.to_vec());
+        let mut stored = Vec::new();
+        ciborium::into_writer(&detector, &mut stored).unwrap();
+        let mut detector: Detector = ciborium::from_reader(&*stored).unwrap();
+        changes.extend(after.iter().flat_map(|window| detector.take(window.clone())));
+        assert_eq!(changes, expected, "stored after {part} windows");
+    }
+}
+
+#[test]
 fn neighbours_in_the_wrong_order_and_windows_that_come_twice_change_nothing() {
     let (_, expected) = take_all(windows());
     let mut random = Random(3);

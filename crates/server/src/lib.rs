@@ -195,6 +195,7 @@ pub fn run(config: Config) -> Result<()> {
         log(&format!("listening on https://{}", listener.local_addr()?));
         let served = serve(&server, listener, tls, stop).await;
         tasks.iter().for_each(tokio::task::JoinHandle::abort);
+        server.store_learned(Duration::ZERO).await;
         served
     });
     // Workers that are still at work end with this process; their windows are found at the next start.

@@ -5,6 +5,7 @@ use std::str::FromStr;
 use chrono::{DateTime, NaiveDate};
 use object_store::path::Path;
 use recording::window::{BadName, WindowId};
+use serde::{Deserialize, Serialize};
 
 /// Windows as they came.
 pub(crate) const RAW: &str = "raw/v1";
@@ -20,6 +21,8 @@ pub(crate) const CLOCK: &str = "clock/v1";
 pub(crate) const HANDLED: &str = "handled/v1";
 /// What webhooks were told.
 pub(crate) const TOLD: &str = "told/v1";
+/// What detection has learned.
+pub(crate) const LEARNED: &str = "learned/v1";
 /// Who may do what.
 pub(crate) const AUTH: &str = "auth";
 /// Hosts' tokens.
@@ -28,10 +31,25 @@ pub(crate) const HOSTS: &str = "auth/hosts";
 pub(crate) const TOKENS: &str = "auth/tokens";
 
 /// A window at its place in time.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
 pub(crate) struct DayWindow {
     pub(crate) day: NaiveDate,
     pub(crate) id: WindowId,
+}
+
+impl From<DayWindow> for String {
+    fn from(window: DayWindow) -> Self {
+        window.raw().into()
+    }
+}
+
+impl TryFrom<String> for DayWindow {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        Self::from_path(&Path::from(text), RAW, ".window").ok_or("not the name of a window")
+    }
 }
 
 /// A stored window, by its name or by that of its object, which says on which day it begins.
@@ -117,6 +135,7 @@ mod test {
             "raw/v1/day=2025-10-09/host=kvm-1.x/0123456789abcdef0123456789abcdef-00000000000000000042.window"
         );
         assert_eq!(DayWindow::from_path(&raw, RAW, ".window"), Some(window.clone()));
+        assert_eq!(DayWindow::try_from(String::from(window.clone())), Ok(window.clone()));
         let stored: StoredWindow = raw.as_ref().parse().unwrap();
         assert_eq!((stored.day, &stored.id), (Some(window.day), &window.id));
         let stored: StoredWindow = window.id.to_string().parse().unwrap();

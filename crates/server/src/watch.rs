@@ -1,7 +1,9 @@
 //! What is wrong in the fleet: the results of new windows go through `detect`, in the order in which they came.
 //!
-//! Nothing of it is stored. A server that starts reads the results of the last hours again, and servers that share a store
-//! see the same results and come to the same findings.
+//! Servers that share a store see the same results and come to the same findings. What was learned is stored now and then
+//! ([`learned`]): a server that starts goes on from there with the results of the last hours.
+
+mod learned;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,6 +13,7 @@ use catch_panic::catch_panic;
 use chrono::{DateTime, Days, NaiveDate, TimeDelta, Utc};
 use detect::{Change, Detector, Finding, FindingId, Summary, Symptom};
 use model::Results;
+use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, watch};
 
 use crate::names::{DayWindow, FAILED, RAW, RESULTS};
@@ -47,17 +50,21 @@ pub(crate) struct Watch {
     pub(crate) changes: watch::Sender<u64>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 struct State {
     detector: Detector,
     findings: BTreeMap<FindingId, Found>,
     windows: u64,
+    /// Windows of the last hours that were taken.
+    seen: HashSet<DayWindow>,
+    #[serde(skip)]
     totals: Totals,
+    #[serde(skip)]
     is_changed: bool,
 }
 
 /// A finding, and what became of it.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Found {
     pub(crate) finding: Finding,
     /// What it was opened for, which stays when others join: alerts are named by it.
@@ -135,6 +142,12 @@ impl Watch {
 }
 
 impl State {
+    /// Keeps of `seen` what is still listed, and of `new` what was not seen.
+    fn forget(&mut self, listed: &HashSet<DayWindow>, new: &mut Vec<Arrived>) {
+        self.seen.retain(|window| listed.contains(window));
+        new.retain(|(_, window)| !self.seen.contains(window));
+    }
+
     fn apply(&mut self, changes: Vec<Change>, now_s: u64) {
         self.is_changed |= !changes.is_empty();
         for change in changes {
@@ -181,10 +194,11 @@ impl From<std::io::Error> for WatchError {
 impl Server {
     /// Looks at new results, for ever.
     pub(crate) async fn watch_for_ever(self: Arc<Self>) {
-        let (began, mut seen) = (Instant::now(), HashSet::new());
+        let began = Instant::now();
+        self.recall().await;
         loop {
             let looked = Instant::now();
-            if let Err(error) = self.look(&mut seen).await {
+            if let Err(error) = self.look().await {
                 self.metrics.store_error("watch");
                 log(&format!("the search for new results failed: {error}"));
             } else {
@@ -192,14 +206,15 @@ impl Server {
                     self.watch.tick(crate::auth::unix_s());
                 }
                 self.watch.tell();
+                self.store_learned(learned::EVERY).await;
             }
             tokio::time::sleep((looked.elapsed() * PART).clamp(SHORTEST_PAUSE, LOOK_EVERY)).await;
             let _ = tokio::time::timeout(LOOK_EVERY, self.watch.news.notified()).await;
         }
     }
 
-    /// Takes the windows with results that are not in `seen`.
-    async fn look(&self, seen: &mut HashSet<DayWindow>) -> object_store::Result<()> {
+    /// Takes the windows with results that were not seen.
+    async fn look(&self) -> object_store::Result<()> {
         let now = Utc::now();
         let today = now.date_naive();
         let (mut raw, mut new, mut done) = (Vec::new(), Vec::new(), HashSet::new());
@@ -212,8 +227,7 @@ impl Server {
             done.extend(failed.into_iter().map(|(_, window)| window));
         }
         done.extend(new.iter().map(|(_, window)| window.clone()));
-        seen.retain(|window| done.contains(window));
-        new.retain(|(_, window)| !seen.contains(window));
+        self.watch.lock().forget(&done, &mut new);
         let arrived: HashMap<_, _> = raw.iter().map(|(time, window)| (window, *time)).collect();
         for (time, window) in &mut new {
             *time = arrived.get(window).copied().unwrap_or(*time);
@@ -240,7 +254,7 @@ impl Server {
                     log(&format!("results of {} were not looked at: {error}", window.id));
                 }
             }
-            seen.insert(window);
+            self.watch.lock().seen.insert(window);
         }
         Ok(())
     }

@@ -1,0 +1,132 @@
+//! What detection has learned, in the store.
+//!
+//! ```text
+//!  learned/v1/SECOND.cbor.zst   each hour by one server, and by each that stops; the last two are kept
+//! ```
+//! It has the names of its fields, so that another version can read it, or sees that it can't and begins anew.
+
+use std::io::{self, BufReader, Read};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use object_store::path::Path;
+
+use super::State;
+use crate::names::LEARNED;
+use crate::{Server, log};
+
+/// It is stored when what is there is so old.
+pub(super) const EVERY: Duration = Duration::from_secs(3600);
+const KEPT: usize = 2;
+/// Of an object, and of what is in it.
+const MOST_BYTES: u64 = 1 << 30;
+const MOST_UNPACKED: u64 = 4 << 30;
+const LEVEL: i32 = 3;
+
+impl Server {
+    /// Goes on from what was stored last, if anything was.
+    pub(super) async fn recall(&self) {
+        let found = match self.store.list(LEARNED).await {
+            Ok(found) => found,
+            Err(error) => return log(&format!("what was learned is not known: {error}")),
+        };
+        for object in found.into_iter().rev() {
+            let path = object.location;
+            match self.read_learned(&path, object.size).await {
+                Ok(state) => {
+                    *self.watch.lock() = state;
+                    return;
+                }
+                Err(error) => {
+                    self.metrics.store_error("learned");
+                    log(&format!("{path} is passed over: {error:#}"));
+                }
+            }
+        }
+    }
+
+    async fn read_learned(&self, path: &Path, size: u64) -> Result<State> {
+        ensure!(size <= MOST_BYTES, "it has {size} bytes");
+        let packed = self.store.get(path).await?.context("it is not there any more")?;
+        tokio::task::spawn_blocking(move || unpack(&packed)).await?
+    }
+
+    /// Stores what is known, unless somebody did so a shorter time than `every` ago.
+    pub(crate) async fn store_learned(self: &Arc<Self>, every: Duration) {
+        // Nothing was looked at: what is stored knows more.
+        if *self.watch.changes.borrow() == 0 {
+            return;
+        }
+        if let Err(error) = self.try_to_store(every).await {
+            self.metrics.store_error("learned");
+            log(&format!("what was learned is not stored: {error:#}"));
+        }
+    }
+
+    async fn try_to_store(self: &Arc<Self>, every: Duration) -> Result<()> {
+        let now_s = crate::auth::unix_s();
+        let stored = self.store.list(LEARNED).await?;
+        let last_s = stored.last().and_then(|object| second_of(&object.location));
+        if last_s.is_some_and(|last_s| now_s < last_s.saturating_add(every.as_secs())) {
+            return Ok(());
+        }
+        let server = Arc::clone(self);
+        let packed = tokio::task::spawn_blocking(move || pack(&server.watch.lock())).await??;
+        let path = Path::from(format!("{LEARNED}/{now_s:020}{END}"));
+        self.store.create(&path, packed.into()).await?;
+        for old in stored.iter().rev().skip(KEPT - 1) {
+            self.store.delete(&old.location).await?;
+        }
+        Ok(())
+    }
+}
+
+const END: &str = ".cbor.zst";
+
+fn second_of(path: &Path) -> Option<u64> {
+    path.filename()?.strip_suffix(END)?.parse().ok()
+}
+
+fn pack(state: &State) -> Result<Vec<u8>> {
+    let mut packer = zstd::Encoder::new(Vec::new(), LEVEL)?;
+    packer.include_checksum(true)?;
+    ciborium::into_writer(state, &mut packer)?;
+    Ok(packer.finish()?)
+}
+
+fn unpack(packed: &[u8]) -> Result<State> {
+    let mut unpacked = BufReader::new(zstd::Decoder::with_buffer(packed)?.take(MOST_UNPACKED));
+    let state = ciborium::from_reader(&mut unpacked)?;
+    // The checksum is the last thing that is read.
+    ensure!(io::copy(&mut unpacked, &mut io::sink())? == 0, "there is more in it");
+    Ok(state)
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use crate::alerts::test::found;
+
+    #[test]
+    fn what_is_stored_is_read_again_and_damage_is_seen() {
+        let mut state = State { windows: 7, ..State::default() };
+        let found = found(7, "db");
+        state.findings.insert(found.finding.id, found);
+        let window = "raw/v1/day=2026-01-02/host=a/0123456789abcdef0123456789abcdef-00000000000000000042.window";
+        state.seen.insert(window.to_owned().try_into().unwrap());
+        let packed = pack(&state).unwrap();
+        let again = unpack(&packed).unwrap();
+        assert_eq!((again.windows, &again.seen), (7, &state.seen));
+        let first = |state: &State| state.findings.values().next().unwrap().finding.clone();
+        assert_eq!(first(&again), first(&state));
+        for damaged in 0..packed.len() {
+            let mut packed = packed.clone();
+            packed[damaged] ^= 1;
+            // Some bits of the header only say how much memory unpacking takes.
+            let is_the_same = |state: State| first(&state) == first(&again);
+            assert!(unpack(&packed).map_or(true, is_the_same), "byte {damaged}");
+            assert!(unpack(&packed[..damaged]).is_err(), "{damaged} bytes");
+        }
+    }
+}
