@@ -32,6 +32,7 @@ test("a day of a large fleet", async ({ browser, page }) => {
     await measure("brush, 24 h", () => brushes(page));
     await measure("tab, MiB", () => tab(browser, page));
     await measure("host, 24 h", () => view(page, "#/host/kvm-0001?last=24h"));
+    await measure("health, 24 h", () => view(page, "#/health?last=24h"));
     await measure("server, MiB", () => Math.round(resident(serverPid()) / MIB));
     writeFileSync(process.env["VMSCOPE_BENCH_FILE"] ?? "bench-ui.json", `${JSON.stringify(figures, null, 2)}\n`);
   } finally {
@@ -80,7 +81,7 @@ async function view(page: Page, place: string): Promise<object> {
   for (let time = 0; time < TIMES; time++) {
     await page.goto("about:blank");
     await page.goto(`${url()}/${place}`, { waitUntil: "commit" });
-    await page.locator(".u-over").waitFor();
+    await page.locator(".u-over, table").first().waitFor();
     await settled(page);
     drawn.push(await page.evaluate(() => performance.now()));
   }

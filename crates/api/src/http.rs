@@ -48,6 +48,7 @@ pub struct EnrollRequest {
     /// A token with the role `agent`.
     pub token: String,
     /// The host's name: 1 to 64 of `a-z A-Z 0-9 . _ -`, no dot first.
+    #[schema(pattern = "^[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}$")]
     pub host: String,
 }
 
@@ -75,8 +76,9 @@ pub struct TokenRequest {
     /// Whose it is, for the list of tokens.
     #[schema(min_length = 1, max_length = 100)]
     pub name: String,
-    /// Days that it is good for; absent: until it is deleted.
+    /// Days that it is good for, at most 36,500; absent: until it is deleted.
     #[serde(default)]
+    #[schema(maximum = 36_500)]
     pub days: Option<u32>,
 }
 
@@ -157,6 +159,7 @@ pub struct WindowList {
 #[serde(deny_unknown_fields)]
 pub struct SqlRequest {
     /// One `SELECT`.
+    #[schema(min_length = 1)]
     pub sql: String,
     /// Look at windows of this time on only, RFC 3339. The `SELECT` has to say so itself for the rows.
     #[serde(default)]

@@ -29,6 +29,8 @@ const MAX_REMEMBERED: usize = 10_000;
 const SEPARATOR: char = '~';
 /// Characters of a name of a token.
 const MAX_NAME: usize = 100;
+/// Days that a token is good for at most.
+const MAX_DAYS: u32 = 36_500;
 
 /// Why somebody is turned away.
 #[derive(Debug, thiserror::Error)]
@@ -95,6 +97,9 @@ impl Auth {
         if !fits || request.name.chars().any(model::is_unsafe) {
             let text = format!("a token's name must have 1 to {MAX_NAME} bytes, all printable");
             return Err(Denied::Invalid(text));
+        }
+        if request.days.is_some_and(|days| MAX_DAYS < days) {
+            return Err(Denied::Invalid(format!("a token is good for at most {MAX_DAYS} days")));
         }
         let expires_unix_s = request.days.map(|days| unix_s() + u64::from(days) * 86_400);
         let token = secret()?;

@@ -16,8 +16,10 @@ use super::{Reader, Reply, Shared};
 #[into_params(parameter_in = Query)]
 pub(super) struct Range {
     /// The first instant, RFC 3339.
+    #[param(format = DateTime)]
     from: String,
     /// The instant after the last.
+    #[param(format = DateTime)]
     to: String,
     /// Into how many slots it is divided at most.
     slots: usize,

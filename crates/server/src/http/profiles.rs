@@ -35,8 +35,10 @@ pub(super) struct Which {
     /// Of this VM; absent: of all.
     vm: Option<String>,
     /// The first instant, RFC 3339; absent: an hour before `to`.
+    #[param(format = DateTime)]
     from: Option<String>,
     /// The instant after the last; absent: now.
+    #[param(format = DateTime)]
     to: Option<String>,
     /// In place of both: so many seconds, which ended two minutes ago. Programs that fetch profiles regularly say it.
     seconds: Option<u32>,
