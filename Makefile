@@ -156,9 +156,9 @@ overhead: programs
 	$(TARGET_DIR)/debug/overhead $(if $(UPDATE),--update)
 
 # With the experiments, and the floor that vmscope's cost is compared with.
-programs: build
-	@.ci/deps $(MUSL) linux-perf
-	cargo build --locked --workspace --bins --example floor --example replay_faults
+programs: deps
+	@.ci/beside '.ci/deps $(MUSL) $(RUN_PACKAGES) linux-perf' \
+		'cargo build --locked --workspace --bins --example floor --example replay_faults && $(BUILD_GUEST)'
 
 fuzz: deps
 	$(FUZZ) $(TARGET) $(or $(SECONDS),600)
