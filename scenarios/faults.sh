@@ -16,7 +16,7 @@ quota=/sys/fs/cgroup/testbed/web/cpu.max
 echo '400000 100000' >$quota
 
 # A new build of a program has the path of the one before.
-in_guest web -- sh -c 'killall serve; mkdir /srv; cp /usr/local/bin/serve /srv/serve'
+in_guest web -- sh -c 'mkdir /srv; cp /usr/local/bin/serve /srv/serve'
 begin web /srv/serve
 record quiet 70
 
@@ -34,7 +34,7 @@ echo '20000 100000' >$quota
 record quota 26
 echo '400000 100000' >$quota
 
-begin web 'nice -n 19 convoy 2'
+begin web 'convoy 2 19'
 record convoy 26
 in_guest web -- killall convoy
 

@@ -1,6 +1,6 @@
 /* Threads of one process that duplicate and close a file for ever: all of them want the lock of its table of open files,
- * and wait for it on their CPUs.
- * Usage: convoy [THREADS] */
+ * and wait for it on their CPUs. At the lowest priority if NICE is 19.
+ * Usage: convoy [THREADS [NICE]] */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
@@ -21,6 +21,8 @@ int main(int argc, char **argv)
 	int n = argc > 1 ? atoi(argv[1]) : 4;
 	pthread_t thread;
 
+	if (argc > 2 && nice(atoi(argv[2])) < 0)
+		return 1;
 	file = open("/dev/null", O_RDONLY);
 	if (file < 0)
 		return 1;
