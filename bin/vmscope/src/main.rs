@@ -50,6 +50,7 @@ enum Command {
     Replay(commands::replay::Args),
     Capacity(commands::capacity::Args),
     Layout(commands::layout::Args),
+    Lab(commands::lab::Args),
 }
 
 fn main() -> std::process::ExitCode {
@@ -82,6 +83,7 @@ fn main() -> std::process::ExitCode {
         Command::Replay(args) => commands::replay::run(&args),
         Command::Capacity(args) => commands::capacity::run(&args),
         Command::Layout(args) => commands::layout::run(&args),
+        Command::Lab(args) => commands::lab::run(&args),
     };
     match result {
         Ok(code) => code,

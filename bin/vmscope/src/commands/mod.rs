@@ -11,6 +11,7 @@ pub(crate) mod doctor;
 pub(crate) mod exits;
 pub(crate) mod explain;
 pub(crate) mod export;
+pub(crate) mod lab;
 pub(crate) mod layout;
 mod open_recording;
 mod output;
