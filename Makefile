@@ -16,6 +16,8 @@ E2E = cargo test --locked --workspace --test e2e -- --tier
 STEP := .ci/step
 # Programs that the server talks to in tests.
 OUTSIDE_PACKAGES := prometheus prometheus-alertmanager
+# Servers, clients and witnesses of `make experiments ONLY=S1-split`.
+SPLIT_PACKAGES := tshark tcpdump nginx-light postgresql mariadb-server python3 python3-psycopg python3-pymysql iproute2 curl
 INSTALL := .ci/deps $(MUSL) $(RUN_PACKAGES) $(BOOT_PACKAGES) linux-perf $(OUTSIDE_PACKAGES)
 # In CI a test that is skipped although the machine could run it fails.
 export CI
@@ -24,7 +26,7 @@ export CI
 FUZZ := RUSTC_WORKSPACE_WRAPPER=$(CURDIR)/.ci/instrument LLVM_PROFILE_FILE=/dev/null \
         cargo run --locked -q -p fuzz --example fuzz --
 FUZZ_TARGETS := agent-config agent-answer answers snapshot rings clock recording trace window written written-trace bench names store proc processes \
-                layout scenario elf perf-map inside-elf inside-btf inside-kcore inside-log walk qmp guest-rings traced-guest
+                layout scenario elf perf-map inside-elf inside-btf inside-kcore inside-log walk qmp guest-rings traced-guest split-packets split-http split-pg split-mysql
 
 SPARK := $(abspath $(TARGET_DIR))/tools/spark
 SUMS := $(abspath $(TARGET_DIR))/tools/sums
@@ -119,6 +121,7 @@ bench-trace: build
 experiments: programs
 	$(if $(filter-out S0.11 S0.12 S0.13,$(ONLY)),,cargo build --locked --release --workspace --bins --example multiply)
 	$(if $(filter-out storm-s3,$(ONLY)),,$(MAKE) --no-print-directory s3-server)
+	$(if $(filter-out S1-split,$(ONLY)),,@.ci/deps $(MUSL) $(SPLIT_PACKAGES))
 	VMSCOPE_S3_SERVER=$(S3_SERVER) $(TARGET_DIR)/debug/experiments $(if $(ONLY),--only $(ONLY))
 
 # The server over a real S3 service, a program of Go: everything that takes part is killed meanwhile.

@@ -542,6 +542,10 @@ impl Connection {
             flow.finish(budget, counts, out);
         }
         let at = self.last;
+        // That nobody sends any more was not seen.
+        for pieces in &mut pieces {
+            pieces.retain(|piece| *piece != Piece::End);
+        }
         self.hand_on(pieces, 0, roles, sink);
         if let Speech::Unknown(held) = &self.speech
             && (held.missed.is_some() || !held.pieces.is_empty())

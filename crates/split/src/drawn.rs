@@ -55,10 +55,11 @@ impl Drawing {
     pub fn midway(&mut self, client: &str, server: &str) -> LineId {
         let end =
             |text: &str| text.parse().unwrap_or_else(|_| SocketAddr::from(([127, 0, 0, 1], 1)));
+        // The first one's numbers wrap soon, and no other one has the same.
+        let other = u32::try_from(self.lines.len()).unwrap_or(0).wrapping_mul(1 << 28);
         self.lines.push(Line {
             ends: [end(client), end(server)],
-            // Numbers wrap soon.
-            next: [u32::MAX - 40, u32::MAX - 1000],
+            next: [u32::MAX - 40, u32::MAX - 1000].map(|next| next.wrapping_add(other)),
             interface: 0,
         });
         LineId(self.lines.len() - 1)

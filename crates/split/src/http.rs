@@ -153,7 +153,7 @@ impl Http {
 
     /// The connection is over, or no longer followed.
     pub(crate) fn finish(&mut self, sink: &mut Sink) {
-        self.end(Side::Server, sink);
+        self.give_up(sink);
         for reader in [&mut self.asks, &mut self.answers] {
             sink.budget.give_back(std::mem::take(&mut reader.head).len());
         }

@@ -83,18 +83,21 @@ pub(crate) struct Flow {
     pub(crate) ended: bool,
     /// When the last bytes in order were there.
     last: CaptureNs,
+    /// The SYN's number, if it was seen.
+    first: Option<u32>,
 }
 
 impl Flow {
     /// A direction's first byte is known.
     pub(crate) fn start(&mut self, seq: u32, at: CaptureNs) {
         self.last = at;
+        self.first = Some(seq);
         self.next = Some((1 << 32) + u64::from(seq.wrapping_add(1)));
     }
 
     /// Whether a SYN with this number is the one that was seen.
     pub(crate) fn began_at(&self, seq: u32) -> bool {
-        self.next.is_some_and(|next| unwrapped(next, seq.wrapping_add(1)).abs_diff(next) < FURTHEST)
+        self.first == Some(seq)
     }
 
     /// What a segment of this direction makes available.

@@ -1,5 +1,6 @@
 //! What is fed, by whom it is said.
 
+mod captures;
 mod files;
 mod fleet;
 mod guests;
@@ -36,6 +37,7 @@ impl Target {
 /// Every target.
 pub(crate) fn all() -> Vec<Target> {
     let all = [
+        captures::targets(),
         guests::targets(),
         files::targets(),
         fleet::targets(),

@@ -9,6 +9,7 @@ mod exits;
 mod fleet;
 mod make;
 mod profiles;
+mod split;
 mod time;
 mod trace;
 
@@ -62,6 +63,7 @@ pub const MARKS: &[Mark] = &[
     Mark { name: "S0.11", experiment: cost::stored_and_sent },
     Mark { name: "S0.12", experiment: fleet::analysis },
     Mark { name: "S0.13", experiment: fleet::capacity },
+    Mark { name: "S1-split", experiment: split::by_packets },
     Mark { name: "S2.1", experiment: trace::make_and_make_j2 },
     Mark { name: "S2.2", experiment: trace::make_in_a_guest },
     Mark { name: "faults", experiment: detection::faults },

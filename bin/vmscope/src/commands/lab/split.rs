@@ -1,0 +1,196 @@
+//! `vmscope lab split`.
+
+use std::fs::File;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use clap::ValueEnum;
+use split::{CaptureError, CaptureFile, Endpoint, Roles, Splitter};
+use view::{SplitBy, SplitQuery};
+
+use super::super::Usage;
+use super::super::open_recording::Format;
+use super::super::output::{count, print};
+
+const EXAMPLE: &str = "Examples:
+  vmscope lab split web.pcap                   the parts of all requests, and the slowest ones
+  vmscope lab split taps.pcapng --web 10.0.0.2:80 --db 10.0.0.3
+                                               roles by address, where protocols do not tell
+  vmscope lab split taps.pcapng --format csv --by part
+                                               a line for each part's time, in ns of the capture's clock";
+
+/// Split the turnaround of web requests by packets: web server, database.
+///
+/// Reads pcap and pcapng files with HTTP/1.x and PostgreSQL's or MySQL's protocol. What can't be told (encryption, lost
+/// packets, requests at the same time) is shown as unknown. docs/lab.md explains parts, rules and JSON.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLE)]
+pub(super) struct Args {
+    /// Captures of the same clock, pcap or pcapng; `-` for standard input
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// Web servers: ADDRESS, ADDRESS:PORT or :PORT [default: who answers HTTP]
+    #[arg(long, value_name = "ENDPOINT,...", value_delimiter = ',')]
+    web: Vec<Endpoint>,
+    /// Databases [default: who speaks such a protocol, and ports 5432 and 3306]
+    #[arg(long, value_name = "ENDPOINT,...", value_delimiter = ',')]
+    db: Vec<Endpoint>,
+    /// A web server's address for requests, and the one that its queries come from
+    #[arg(long, value_name = "WEB=OTHER,...", value_delimiter = ',', value_parser = alias)]
+    alias: Vec<(IpAddr, IpAddr)>,
+    /// What CSV has a line for
+    #[arg(long, value_enum, default_value_t = By::Request)]
+    by: By,
+    /// Slowest requests to show, 0 for all
+    #[arg(long, value_name = "N", default_value = "10", value_parser = count)]
+    limit: usize,
+    /// Output format; CSV and JSON have all requests
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum By {
+    /// Each request
+    Request,
+    /// Each time of a request that is one part
+    Part,
+}
+
+fn alias(text: &str) -> Result<(IpAddr, IpAddr), String> {
+    let wrong = || "give two addresses: WEB=OTHER".to_owned();
+    let (web, other) = text.split_once('=').ok_or_else(wrong)?;
+    Ok((web.parse().map_err(|_| wrong())?, other.parse().map_err(|_| wrong())?))
+}
+
+pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let roles = Roles { web: args.web.clone(), db: args.db.clone(), aliases: args.alias.clone() };
+    let mut captures = Captures::open(&args.files)?;
+    let mut splitter = Splitter::new(roles);
+    captures.read(&mut splitter)?;
+    let query = SplitQuery {
+        by: match args.by {
+            By::Request => SplitBy::Request,
+            By::Part => SplitBy::Part,
+        },
+        limit: (args.limit != 0).then_some(args.limit),
+        interfaces: &captures.interfaces(),
+    };
+    let mut report = view::split(&splitter.finish(), &query);
+    report.notes.splice(..0, captures.problems);
+    print(&args.format.render(&report)).context("failed to write to standard output")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Interfaces of a file have numbers from a multiple of this on.
+const INTERFACES: u32 = 4096;
+/// While reading takes, this is how often somebody is told.
+const EVERY: Duration = Duration::from_secs(2);
+
+/// Files that are read as one, by the times of packets.
+struct Captures {
+    files: Vec<Capture>,
+    problems: Vec<String>,
+}
+
+struct Capture {
+    path: PathBuf,
+    file: CaptureFile<'static>,
+    n_read: u64,
+    is_over: bool,
+}
+
+impl Captures {
+    fn open(paths: &[PathBuf]) -> anyhow::Result<Self> {
+        let mut files = Vec::new();
+        for (n, path) in (0_u32..).zip(paths) {
+            let first = n.saturating_mul(INTERFACES);
+            files.push(Capture {
+                path: path.clone(),
+                file: open(path, first)?,
+                n_read: 0,
+                is_over: false,
+            });
+        }
+        Ok(Self { files, problems: Vec::new() })
+    }
+
+    /// Hands all packets to the splitter, in the order of their times.
+    fn read(&mut self, splitter: &mut Splitter) -> anyhow::Result<()> {
+        let mut last_said = Instant::now();
+        let mut n_read: u64 = 0;
+        for at in 0..self.files.len() {
+            self.advance(at)?;
+        }
+        loop {
+            let heads = self.files.iter().enumerate();
+            let heads = heads.filter_map(|(at, file)| Some((file.file.packet()?.at, at)));
+            let Some((_, first)) = heads.min() else { break };
+            if let Some(packet) = self.files[first].file.packet() {
+                splitter.packet(&packet);
+            }
+            self.advance(first)?;
+            n_read += 1;
+            if n_read % 4096 == 0 && EVERY <= last_said.elapsed() {
+                last_said = Instant::now();
+                say!("read {n_read} packets");
+            }
+        }
+        for file in &self.files {
+            splitter.dropped(file.file.dropped());
+        }
+        Ok(())
+    }
+
+    /// A damaged file counts as far as it can be read.
+    fn advance(&mut self, at: usize) -> anyhow::Result<()> {
+        let capture = &mut self.files[at];
+        if capture.is_over {
+            return Ok(());
+        }
+        let name = capture.path.display();
+        match capture.file.advance(capture.n_read) {
+            Ok(true) => capture.n_read += 1,
+            Ok(false) => {
+                capture.is_over = true;
+                if capture.file.is_cut() {
+                    self.problems.push(format!("{name} ends in the middle of a packet"));
+                }
+            }
+            Err(CaptureError::Damaged(n)) if 0 < n => {
+                capture.is_over = true;
+                self.problems
+                    .push(format!("{name} is damaged after packet {n}: the rest was left out"));
+            }
+            Err(error) => anyhow::bail!("failed to read {name}: {error}"),
+        }
+        Ok(())
+    }
+
+    /// Names by number.
+    fn interfaces(&self) -> Vec<String> {
+        let mut names = Vec::new();
+        for (n, file) in self.files.iter().enumerate() {
+            names.resize(n * INTERFACES as usize, String::new());
+            names.extend(file.file.interfaces().iter().map(|interface| interface.name.clone()));
+        }
+        names
+    }
+}
+
+fn open(path: &Path, first_interface: u32) -> anyhow::Result<CaptureFile<'static>> {
+    let name = path.display();
+    let file = if path == Path::new("-") {
+        CaptureFile::new(std::io::stdin(), first_interface)
+    } else {
+        let file = File::open(path).with_context(|| format!("failed to open {name}"))?;
+        if file.metadata().is_ok_and(|metadata| metadata.is_dir()) {
+            return Err(Usage(format!("{name} is a folder: give capture files")).into());
+        }
+        CaptureFile::new(file, first_interface)
+    };
+    file.map_err(|error| Usage(format!("failed to read {name}: {error}")).into())
+}

@@ -1,0 +1,124 @@
+//! Runs `vmscope lab split` on captures drawn by code, and compares its output with tests/golden/lab.
+
+#![allow(clippy::unwrap_used)]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use split::drawn::{self, Drawing};
+
+const WEB: &str = "10.0.0.2:80";
+const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+
+fn run(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_vmscope"))
+        .args(["lab", "split"])
+        .args(arguments)
+        .output()
+        .unwrap()
+}
+
+fn check(name: &str, arguments: &[&str]) {
+    let output = run(arguments);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let actual = String::from_utf8(output.stdout).unwrap();
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/lab").join(name);
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(&path, &actual).unwrap();
+    }
+    let expected = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(actual == expected, "{name} differs: run again with UPDATE=1 and read the change");
+}
+
+/// Five requests: with two queries, with none, with one that the capture lacks a packet of, and two at the same time.
+fn drawing() -> Drawing {
+    let mut drawing = Drawing::default();
+    let db = drawing.open(10, "10.0.0.2:50000", "10.0.0.3:5432");
+    drawing.client(db, 20, &drawn::pg_startup(0x30000, b"user\0a\0\0"));
+    drawing.server(db, 900, &[drawn::pg(b'R', &[0; 4]), drawn::pg(b'Z', b"I")].concat());
+    let query = |drawing: &mut Drawing, from, to| {
+        drawing.client(db, from, &drawn::pg(b'Q', b"select 1\0"));
+        drawing.server(db, to, &[drawn::pg(b'C', b"SELECT 1\0"), drawn::pg(b'Z', b"I")].concat());
+    };
+    let request = |drawing: &mut Drawing, port: u16, target: &str, from, to| {
+        let line = drawing.open(from - 5, &format!("10.0.0.9:{port}"), WEB);
+        drawing.client(line, from, format!("GET {target} HTTP/1.1\r\n\r\n").as_bytes());
+        drawing.server(line, to, OK);
+        drawing.close(line, to + 1);
+    };
+    request(&mut drawing, 1, "/two?\x1b[31m", 2_000, 30_000);
+    query(&mut drawing, 4_500, 9_000);
+    query(&mut drawing, 12_250, 14_000);
+    request(&mut drawing, 2, "/none", 40_000, 41_500);
+    request(&mut drawing, 3, "/lost", 50_000, 60_000);
+    query(&mut drawing, 52_000, 55_000);
+    drawing.packets.pop();
+    request(&mut drawing, 4, "/together", 70_000, 80_000);
+    request(&mut drawing, 5, "/together", 71_000, 82_000);
+    query(&mut drawing, 65_000, 66_000);
+    query(&mut drawing, 75_000, 76_000);
+    drawing
+}
+
+struct Folder(tempfile::TempDir);
+
+impl Folder {
+    fn file(&self, name: &str, bytes: &[u8]) -> String {
+        let path: PathBuf = self.0.path().join(name);
+        std::fs::write(&path, bytes).unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+}
+
+#[test]
+fn every_format() {
+    let folder = Folder(tempfile::tempdir().unwrap());
+    let file = folder.file("a.pcapng", &drawn::pcapng(&drawing().in_order()));
+    check("split.txt", &[&file]);
+    check("split.csv", &[&file, "--format", "csv"]);
+    check("split-parts.csv", &[&file, "--format", "csv", "--by", "part"]);
+    check("split.json", &[&file, "--format", "json"]);
+}
+
+#[test]
+fn several_files_are_one_capture() {
+    let folder = Folder(tempfile::tempdir().unwrap());
+    let (web, db): (Vec<_>, Vec<_>) = drawing().in_order().into_iter().partition(|packet| {
+        // The ports of either end.
+        ![&packet.frame[34..36], &packet.frame[36..38]].contains(&&5432_u16.to_be_bytes()[..])
+    });
+    let files = [
+        folder.file("web.pcapng", &drawn::pcapng(&web)),
+        folder.file("db.pcapng", &drawn::pcapng(&db)),
+    ];
+    check("split.txt", &[&files[0], &files[1]]);
+}
+
+#[test]
+fn what_is_wrong_is_said_in_one_line() {
+    let folder = Folder(tempfile::tempdir().unwrap());
+    let check = |arguments: &[&str], code, says: &str| {
+        let output = run(arguments);
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(code), 0), "{stderr}");
+        assert!(stderr.contains(says) && stderr.lines().count() == 1, "{stderr}");
+    };
+    check(&["no-such.pcap"], 1, "failed to open no-such.pcap");
+    check(&[&folder.file("a", b"not a capture")], 2, "neither a pcap nor a pcapng file");
+    check(&[folder.0.path().to_str().unwrap()], 2, "is a folder");
+    let capture = folder.file("b", &drawn::pcapng(&[]));
+    check(&[&capture, "--web", "here"], 2, "ADDRESS:PORT");
+    check(&[&capture, "--alias", "10.0.0.1"], 2, "WEB=OTHER");
+}
+
+#[test]
+fn a_cut_file_counts_as_far_as_it_goes() {
+    let folder = Folder(tempfile::tempdir().unwrap());
+    let bytes = drawn::pcapng(&drawing().in_order());
+    let output = run(&[&folder.file("a", &bytes[..bytes.len() - 10])]);
+    let stdout = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        output.status.success() && stdout.contains("ends in the middle of a packet"),
+        "{stdout}"
+    );
+}
