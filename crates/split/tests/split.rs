@@ -629,6 +629,22 @@ fn a_bridge_shows_packets_twice() {
 }
 
 #[test]
+fn a_confirmation_that_stands_too_early_moves_no_times() {
+    let mut drawing = Drawing::default();
+    let db = pg_session(&mut drawing, 10, WEB_TO_DB);
+    let confirmation = drawing.packets[2].clone();
+    assert_eq!(confirmation.length, 54);
+    request(&mut drawing, 1, 100, 200);
+    pg_query(&mut drawing, db, 110, 130, b'I');
+    let mut packets = drawing.in_order();
+    let answer = packets.iter().position(|packet| packet.at_us == 130).unwrap();
+    packets.insert(answer, DrawnPacket { at_us: 135, ..confirmation });
+    let split = split(&packets);
+    assert_eq!(shown(&split), ["/1 200: 100 = C-W-D 10 W-D-W 20 D-W-C 70, 1 queries"]);
+    assert_eq!(split.counts.get(Counter::TimeWentBack), 0);
+}
+
+#[test]
 fn addresses_of_version_6_and_ports_that_are_used_again() {
     let mut drawing = Drawing::default();
     for us in [100, 300] {
