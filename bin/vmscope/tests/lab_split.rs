@@ -36,11 +36,11 @@ fn drawing() -> Drawing {
     let db = drawing.open(10, "10.0.0.2:50000", "10.0.0.3:5432");
     drawing.client(db, 20, &drawn::pg_startup(0x30000, b"user\0a\0\0"));
     drawing.server(db, 900, &[drawn::pg(b'R', &[0; 4]), drawn::pg(b'Z', b"I")].concat());
-    let query = |drawing: &mut Drawing, from, to| {
+    let query = |drawing: &mut Drawing, from: u64, to: u64| {
         drawing.client(db, from, &drawn::pg(b'Q', b"select 1\0"));
         drawing.server(db, to, &[drawn::pg(b'C', b"SELECT 1\0"), drawn::pg(b'Z', b"I")].concat());
     };
-    let request = |drawing: &mut Drawing, port: u16, target: &str, from, to| {
+    let request = |drawing: &mut Drawing, port: u16, target: &str, from: u64, to: u64| {
         let line = drawing.open(from - 5, &format!("10.0.0.9:{port}"), WEB);
         drawing.client(line, from, format!("GET {target} HTTP/1.1\r\n\r\n").as_bytes());
         drawing.server(line, to, OK);

@@ -22,10 +22,10 @@ pub(super) fn targets() -> Vec<Target> {
                 b"Content-Length: ",
                 b"Expect: 100-continue\r\n",
             ],
-            ..talk("split-http", |bytes| conversation(bytes, "10.0.0.9:1", WEB), seed_http)
+            ..talk("split-http", run_http, seed_http)
         },
-        talk("split-pg", |bytes| conversation(bytes, WEB_TO_DB, PG), seed_pg),
-        talk("split-mysql", |bytes| conversation(bytes, WEB_TO_DB, MYSQL), seed_mysql),
+        talk("split-pg", run_pg, seed_pg),
+        talk("split-mysql", run_mysql, seed_mysql),
     ]
 }
 
@@ -54,6 +54,18 @@ fn check(split: &Split) {
             assert_eq!(sum, request.turnaround_ns());
         }
     }
+}
+
+fn run_http(bytes: &[u8]) {
+    conversation(bytes, "10.0.0.9:1", WEB);
+}
+
+fn run_pg(bytes: &[u8]) {
+    conversation(bytes, WEB_TO_DB, PG);
+}
+
+fn run_mysql(bytes: &[u8]) {
+    conversation(bytes, WEB_TO_DB, MYSQL);
 }
 
 /// A request during which these bytes are said: a side or a loss, how many bytes, then these.

@@ -318,7 +318,7 @@ fn stamps(log: &str) -> HashMap<String, f64> {
         let times: Vec<f64> = times.split(' ').filter_map(|time| time.parse().ok()).collect();
         // Begun, then pairs, then written.
         let inner = times.get(2..times.len().checked_sub(2)?)?;
-        Some((id.to_owned(), inner.chunks_exact(2).map(|pair| pair[1] - pair[0]).sum()))
+        Some((id.to_owned(), inner.chunks_exact(2).map(|pair| pair[1] - pair[0]).sum::<f64>()))
     };
     log.lines().filter_map(line).collect()
 }
