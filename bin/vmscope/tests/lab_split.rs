@@ -46,10 +46,11 @@ fn drawing() -> Drawing {
         drawing.server(line, to, OK);
         drawing.close(line, to + 1);
     };
-    request(&mut drawing, 1, "/two?\x1b[31m", 2_000, 30_000);
+    request(&mut drawing, 1, "/two?a=1,2", 2_000, 30_000);
     query(&mut drawing, 4_500, 9_000);
     query(&mut drawing, 12_250, 14_000);
     request(&mut drawing, 2, "/none", 40_000, 41_500);
+    query(&mut drawing, 42_000, 43_000);
     request(&mut drawing, 3, "/lost", 50_000, 60_000);
     query(&mut drawing, 52_000, 55_000);
     drawing.packets.pop();

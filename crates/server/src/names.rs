@@ -5,7 +5,6 @@ use std::str::FromStr;
 use chrono::{DateTime, NaiveDate};
 use object_store::path::Path;
 use recording::window::{BadName, WindowId};
-use serde::{Deserialize, Serialize};
 
 /// Windows as they came.
 pub(crate) const RAW: &str = "raw/v1";
@@ -31,17 +30,10 @@ pub(crate) const HOSTS: &str = "auth/hosts";
 pub(crate) const TOKENS: &str = "auth/tokens";
 
 /// A window at its place in time.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(into = "String", try_from = "String")]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct DayWindow {
     pub(crate) day: NaiveDate,
     pub(crate) id: WindowId,
-}
-
-impl From<DayWindow> for String {
-    fn from(window: DayWindow) -> Self {
-        window.raw().into()
-    }
 }
 
 impl TryFrom<String> for DayWindow {
@@ -135,7 +127,7 @@ mod test {
             "raw/v1/day=2025-10-09/host=kvm-1.x/0123456789abcdef0123456789abcdef-00000000000000000042.window"
         );
         assert_eq!(DayWindow::from_path(&raw, RAW, ".window"), Some(window.clone()));
-        assert_eq!(DayWindow::try_from(String::from(window.clone())), Ok(window.clone()));
+        assert_eq!(DayWindow::try_from(String::from(window.raw())), Ok(window.clone()));
         let stored: StoredWindow = raw.as_ref().parse().unwrap();
         assert_eq!((stored.day, &stored.id), (Some(window.day), &window.id));
         let stored: StoredWindow = window.id.to_string().parse().unwrap();

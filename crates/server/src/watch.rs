@@ -13,7 +13,6 @@ use catch_panic::catch_panic;
 use chrono::{DateTime, Days, NaiveDate, TimeDelta, Utc};
 use detect::{Change, Detector, Finding, FindingId, Summary, Symptom};
 use model::Results;
-use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, watch};
 
 use crate::names::{DayWindow, FAILED, RAW, RESULTS};
@@ -50,21 +49,19 @@ pub(crate) struct Watch {
     pub(crate) changes: watch::Sender<u64>,
 }
 
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Debug, Default)]
 struct State {
     detector: Detector,
     findings: BTreeMap<FindingId, Found>,
     windows: u64,
     /// Windows of the last hours that were taken.
     seen: HashSet<DayWindow>,
-    #[serde(skip)]
     totals: Totals,
-    #[serde(skip)]
     is_changed: bool,
 }
 
 /// A finding, and what became of it.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone)]
 pub(crate) struct Found {
     pub(crate) finding: Finding,
     /// What it was opened for, which stays when others join: alerts are named by it.

@@ -3,17 +3,18 @@
 //! ```text
 //!  learned/v1/SECOND.cbor.zst   each hour by one server, and by each that stops; the last two are kept
 //! ```
-//! It has the names of its fields, so that another version can read it, or sees that it can't and begins anew.
+//! What the detector knows has names of its fields, so that another version can read it, or sees that it can't and
+//! begins anew.
 
 use std::io::{self, BufReader, Read};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Error, Result, ensure};
 use object_store::path::Path;
 
-use super::State;
-use crate::names::LEARNED;
+use super::{Found, State};
+use crate::names::{DayWindow, LEARNED};
 use crate::{Server, log};
 
 /// It is stored when what is there is so old.
@@ -89,18 +90,32 @@ fn second_of(path: &Path) -> Option<u64> {
 }
 
 fn pack(state: &State) -> Result<Vec<u8>> {
+    let State { detector, findings, windows, seen, .. } = state;
+    let findings: Vec<_> =
+        findings.values().map(|found| (&found.finding, &found.first, found.over_s)).collect();
+    let seen: Vec<String> = seen.iter().map(|window| window.raw().into()).collect();
     let mut packer = zstd::Encoder::new(Vec::new(), LEVEL)?;
     packer.include_checksum(true)?;
-    ciborium::into_writer(state, &mut packer)?;
+    ciborium::into_writer(&(windows, seen, findings, detector), &mut packer)?;
     Ok(packer.finish()?)
 }
 
 fn unpack(packed: &[u8]) -> Result<State> {
     let mut unpacked = BufReader::new(zstd::Decoder::with_buffer(packed)?.take(MOST_UNPACKED));
-    let state = ciborium::from_reader(&mut unpacked)?;
+    let (windows, seen, findings, detector): (_, Vec<String>, Vec<_>, _) =
+        ciborium::from_reader(&mut unpacked)?;
     // The checksum is the last thing that is read.
     ensure!(io::copy(&mut unpacked, &mut io::sink())? == 0, "there is more in it");
-    Ok(state)
+    let named = |name| DayWindow::try_from(name).map_err(Error::msg);
+    let found = |(finding, first, over_s)| Found { finding, first, over_s };
+    let findings = findings.into_iter().map(found).map(|found| (found.finding.id, found));
+    Ok(State {
+        detector,
+        findings: findings.collect(),
+        windows,
+        seen: seen.into_iter().map(named).collect::<Result<_>>()?,
+        ..State::default()
+    })
 }
 
 #[cfg(test)]
