@@ -264,9 +264,15 @@ fn packets(capture: &Path, database: &str) -> anyhow::Result<HashMap<String, Par
     let mut parts = Parts::default();
     // The request, the last packet's time, and the part that follows it.
     let mut now: Option<(String, u64, usize)> = None;
+    let mut rows = Vec::new();
     for row in tshark(capture, &filter, &fields)? {
-        let [time, request, response, to] = row.as_slice() else { bail!("tshark: {row:?}") };
-        let at = ns(time).context("tshark's time")?;
+        let [time, ..] = row.as_slice() else { bail!("tshark: {row:?}") };
+        rows.push((ns(time).context("tshark's time")?, row));
+    }
+    // A packet that another CPU took may stand before an earlier one.
+    rows.sort_by_key(|(at, _)| *at);
+    for (at, row) in rows {
+        let [_, request, response, to] = row.as_slice() else { bail!("tshark: {row:?}") };
         if !request.is_empty() {
             (now, parts) = (id(request).map(|id| (id, at, 0)), Parts::default());
             continue;

@@ -134,7 +134,7 @@ impl Captures {
             }
             self.advance(first)?;
             n_read += 1;
-            if n_read % 4096 == 0 && EVERY <= last_said.elapsed() {
+            if n_read.is_multiple_of(4096) && EVERY <= last_said.elapsed() {
                 last_said = Instant::now();
                 say!("read {n_read} packets");
             }
