@@ -89,7 +89,7 @@ fn open(
 ) -> Result<SerializedFileWriter<DurableFile>, ParquetError> {
     let mut properties = WriterProperties::builder()
         .set_created_by(concat!("vmscope ", env!("CARGO_PKG_VERSION")).to_owned())
-        .set_compression(Compression::ZSTD(ZstdLevel::try_new(3)?))
+        .set_compression(Compression::ZSTD(ZstdLevel::try_new(1)?))
         // Least and greatest values of long tables serve whoever looks for a time, and of others nobody.
         .set_statistics_enabled(match schema.is_sliced {
             true => EnabledStatistics::None,
