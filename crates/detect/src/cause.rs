@@ -16,7 +16,7 @@ const KNOWN: f64 = 0.3;
 /// Functions that are named as evidence at most.
 const NAMED: usize = 3;
 /// Part of an increase that one exit reason has if it is the cause.
-const MAIN: f64 = 0.4;
+const MAIN: f64 = 0.25;
 /// Names of functions in which threads wait for one another, or parts of them.
 const LOCKS: [&str; 12] = [
     "queued_spin_lock_slowpath",

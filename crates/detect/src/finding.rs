@@ -43,6 +43,11 @@ pub enum Measure {
 }
 
 impl Measure {
+    /// Whether it is time that a VM wanted and did not have.
+    pub(crate) fn is_loss(&self) -> bool {
+        matches!(self, Self::Throttled | Self::StealOutside | Self::StealVmm | Self::HaltPolling)
+    }
+
     /// Whether it is of code of a guest.
     pub(crate) fn is_code(&self) -> bool {
         matches!(self, Self::Function(_) | Self::Process(_))

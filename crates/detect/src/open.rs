@@ -9,6 +9,8 @@ use crate::{Cause, Code, Finding, FindingId, MOST_SYMPTOMS, Measure, Owner, Seri
 
 /// Series of a finding that are watched for its end.
 const MOST_WATCHED: usize = 4096;
+/// Time of a VM that is so many times as much as what it lost by something else.
+const OUTWEIGHS: f64 = 3.0;
 
 /// An open finding.
 #[derive(Debug, Serialize, Deserialize)]
@@ -89,8 +91,8 @@ impl Open {
 
     /// The cause is that of the symptom that says most.
     pub(crate) fn join(&mut self, symptom: Symptom, cause: Cause, root: Root) {
-        let says_more =
-            rank(&symptom, &cause) < rank(&self.finding.symptoms[0], &self.finding.cause);
+        let said = (&self.finding.symptoms[0], &self.finding.cause);
+        let says_more = says_more((&symptom, &cause), said);
         if self.lasting.len() < MOST_WATCHED {
             self.lasting.insert(symptom.series.clone());
         }
@@ -111,15 +113,36 @@ impl Open {
     }
 }
 
-/// What says most comes first. That a VM takes time from itself, or that nobody knows who did, says least.
-fn rank<'s>(symptom: &'s Symptom, cause: &Cause) -> (bool, &'s Measure) {
-    let SeriesName { vm, measure, .. } = &symptom.series;
-    let is_own = |owner: &Owner| matches!(owner, Owner::Vm(name) if Some(name) == vm.as_ref());
-    let says_little = match cause {
-        Cause::Thief { owner, .. } => is_own(owner),
-        cause => *cause == Cause::Unknown,
+/// Whether a symptom with its cause says more than another. That a VM takes time from itself, or that nobody knows who did,
+/// says least. Else the measure decides, unless one of them is far less time of the same VM.
+fn says_more(new: (&Symptom, &Cause), said: (&Symptom, &Cause)) -> bool {
+    let ((new, by), (said, said_by)) = (new, said);
+    let is_more = |new: &Symptom, said: &Symptom| {
+        (outweighs(said, new), &new.series.measure) < (outweighs(new, said), &said.series.measure)
     };
-    (says_little, measure)
+    match (says_little(new, by), says_little(said, said_by)) {
+        (true, false) => false,
+        (false, true) => true,
+        _ => is_more(new, said),
+    }
+}
+
+/// Whether it is of so much more time of a VM that what that VM lost beside it is no cause.
+fn outweighs(symptom: &Symptom, lost: &Symptom) -> bool {
+    let of_vm = |s: &Symptom| (s.series.host.clone(), s.series.vm.clone());
+    let measure = &symptom.series.measure;
+    lost.series.measure.is_loss()
+        && (measure.is_loss() || matches!(measure, Measure::Function(_)))
+        && of_vm(symptom) == of_vm(lost)
+        && OUTWEIGHS * lost.cpus < symptom.cpus
+}
+
+fn says_little(symptom: &Symptom, cause: &Cause) -> bool {
+    let is_own = |name: &String| Some(name) == symptom.series.vm.as_ref();
+    match cause {
+        Cause::Thief { owner, .. } => matches!(owner, Owner::Vm(name) if is_own(name)),
+        cause => *cause == Cause::Unknown,
+    }
 }
 
 impl Root {
@@ -140,4 +163,45 @@ fn hash(series: &SeriesName, found_s: u32) -> u64 {
     let text = format!("{series:?} {found_s}");
     let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
     text.bytes().fold(0xcbf2_9ce4_8422_2325, mix)
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    fn symptom(vm: &str, measure: Measure, cpus: f64) -> Symptom {
+        let series = SeriesName { host: Some("a".into()), vm: Some(vm.into()), measure };
+        let at = (100, 100);
+        let (before, after, score) = (0.0, 0.5, 10.0);
+        Symptom { series, began_s: 100, interval_s: at, before, after, score, cpus, is_over: false }
+    }
+
+    #[test]
+    fn a_little_lost_time_is_not_the_cause_beside_much() {
+        let quota = Cause::Quota { wanted: 2.0, got: 1.9 };
+        let thief = |owner: &str| Cause::Thief {
+            owner: Owner::Vm(owner.into()),
+            part: 1.0,
+            functions: Vec::new(),
+            is_new: false,
+        };
+        let code = Code { process: "db".into(), module: "db".into(), function: "f".into() };
+        let grew =
+            Cause::Function { code: code.clone(), is_lock: false, is_new: false, build: None };
+        let throttled = |cpus| symptom("web", Measure::Throttled, cpus);
+        let stolen = |cpus| symptom("web", Measure::StealOutside, cpus);
+        let function = |vm| symptom(vm, Measure::Function(code.clone()), 0.4);
+        let more = |new: (Symptom, &Cause), said: (Symptom, &Cause)| {
+            let is_more = says_more((&new.0, new.1), (&said.0, said.1));
+            assert_ne!(is_more, says_more((&said.0, said.1), (&new.0, new.1)));
+            is_more
+        };
+        assert!(more((throttled(0.3), &quota), (stolen(0.7), &thief("b"))));
+        assert!(!more((throttled(0.1), &quota), (stolen(0.7), &thief("b"))));
+        assert!(more((stolen(0.2), &thief("b")), (function("web"), &grew)));
+        assert!(!more((stolen(0.04), &thief("b")), (function("web"), &grew)));
+        // What the thief runs.
+        assert!(more((stolen(0.04), &thief("b")), (function("b"), &grew)));
+        assert!(!more((stolen(0.7), &thief("web")), (throttled(0.1), &quota)));
+    }
 }
