@@ -70,19 +70,18 @@ static void measure_part(void)
 
 static void *serve(void *unused)
 {
-	struct timespec next;
+	int64_t next = now_ns();
 
-	clock_gettime(CLOCK_MONOTONIC, &next);
 	for (;;) {
 		parse_request();
 		look_up();
 		render_answer();
-		next.tv_nsec += PERIOD_NS;
-		if (next.tv_nsec >= 1000000000L) {
-			next.tv_nsec -= 1000000000L;
-			next.tv_sec++;
-		}
-		clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &next, NULL);
+		next += PERIOD_NS;
+		/* Requests that came while it had no CPU are not made up for. */
+		if (next < now_ns())
+			next = now_ns();
+		struct timespec at = { next / 1000000000L, next % 1000000000L };
+		clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL);
 	}
 	return unused;
 }
