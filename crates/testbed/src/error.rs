@@ -28,6 +28,17 @@ pub enum Error {
     /// There is no testbed around this process.
     #[error("not in a testbed: run it inside vmscope testbed run")]
     Outside,
+    /// The scenario has one host only.
+    #[error("the scenario has no second host: add [peer]")]
+    NoPeer,
+    /// There is no host of this name.
+    #[error("the other host is called {other}, not {name}")]
+    OtherHost {
+        /// What was asked for.
+        name: String,
+        /// What there is.
+        other: String,
+    },
     /// A file or folder could not be used.
     #[error("failed to {action} {}", path.display())]
     Io {

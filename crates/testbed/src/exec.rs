@@ -2,17 +2,24 @@
 //!
 //! The part inside the host holds every guest's port; this end asks it over a socket. A request is
 //! the guest's name and what is asked for, one line each; an answer is `CODE SIZE SIZE`, output, errors.
+//! The second host of a scenario is asked in the same way, over the network between the two, without a
+//! guest's name: `vmscope testbed on HOST -- CMD`.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::error::Error;
 use crate::guest_vm::GuestVm;
 use crate::inside::{self, Message};
+use crate::plan::{Plan, Seat};
+use crate::process;
+use crate::qemu;
 
 /// What a command in a guest answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,7 +40,32 @@ pub(crate) const FOLDER_VARIABLE: &str = "VMSCOPE_TESTBED";
 
 /// Runs a command in a guest of the testbed this process runs in.
 pub fn exec(guest: &str, command: &[String]) -> Result<ExecOutput, Error> {
-    run_line(guest, &command.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" "))
+    run_line(guest, &joined(command))
+}
+
+/// Runs a command on the other host of the testbed this process runs in.
+pub fn on(host: &str, command: &[String]) -> Result<ExecOutput, Error> {
+    let plan = plan()?;
+    let other = plan.scenario_of(plan.seat.other())?.name;
+    if host != other {
+        return Err(Error::OtherHost { name: host.to_owned(), other });
+    }
+    let failed = |error: io::Error| Error::Host { problem: format!("{host}: {error}") };
+    let stream = TcpStream::connect(wire(plan.seat.other())).map_err(failed)?;
+    // A host's shell takes several lines, of which a request is one.
+    let line = serde_json::Value::from(joined(command));
+    ask(stream, HOST, &format!("{RUN}{line}")).map_err(failed)
+}
+
+fn joined(command: &[String]) -> String {
+    command.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")
+}
+
+/// What the host that this process runs in was started with.
+pub(crate) fn plan() -> Result<Plan, Error> {
+    let folder = testbed_folder();
+    let share = folder.join("share");
+    Plan::read(if share.exists() { &share } else { &folder })
 }
 
 /// Runs a line in the shell of a guest of the testbed this process runs in.
@@ -50,6 +82,11 @@ pub fn end(guest: &str) -> Result<(), Error> {
 pub(crate) fn migrate(guest: &str) -> Result<(), Error> {
     request(guest, MIGRATE).map(drop)
 }
+
+/// What the host itself is called in requests.
+const HOST: &str = "";
+/// Where a host listens for its peer.
+const PEER_PORT: u16 = 6000;
 
 const RUN: &str = "run ";
 const END: &str = "end";
@@ -86,18 +123,65 @@ pub(crate) fn serve(listener: &UnixListener, guests: &Guests, run: &Sender<Messa
     }
 }
 
+/// Serves the second host, which has lines run on this one. Nobody else is in the network between the two.
+pub(crate) fn serve_peer(seat: Seat) -> Result<(), Error> {
+    let listener = TcpListener::bind(wire(seat))
+        .map_err(|error| Error::Host { problem: format!("is not reached by its peer: {error}") })?;
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            std::thread::spawn(move || {
+                let output = |_: &str, line: &str| on_this_host(line);
+                answer_with(&stream, output)
+            });
+        }
+    });
+    Ok(())
+}
+
+fn wire(seat: Seat) -> (Ipv4Addr, u16) {
+    (Ipv4Addr::from(qemu::wire_address(seat)), PEER_PORT)
+}
+
+fn on_this_host(line: &str) -> Result<ExecOutput, String> {
+    let script = line.strip_prefix(RUN).and_then(|line| serde_json::from_str::<String>(line).ok());
+    let script = script.ok_or_else(|| format!("unknown request: {line}"))?;
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", &script])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    inside::at_home(&mut command, &testbed_folder());
+    let child = process::spawn_bound(&mut command, Vec::new());
+    let output = child.and_then(std::process::Child::wait_with_output);
+    let output = output.map_err(|error| format!("failed to run sh: {error}"))?;
+    let code = inside::exit_code(output.status);
+    Ok(ExecOutput { code, stdout: output.stdout, stderr: output.stderr })
+}
+
 fn answer(stream: &UnixStream, guests: &Guests, run: &Sender<Message>) -> io::Result<()> {
+    answer_with(stream, |name, line| {
+        let guest = guests.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned();
+        match guest {
+            Some(guest) => carry_out(&guest, line, run),
+            None => Err(format!("no guest `{name}` is running")),
+        }
+    })
+}
+
+fn answer_with<S>(
+    stream: &S,
+    output: impl FnOnce(&str, &str) -> Result<ExecOutput, String>,
+) -> io::Result<()>
+where
+    for<'a> &'a S: Read + Write,
+{
     let mut reader = BufReader::new(stream.take(1 << 20));
     let (mut name, mut line) = (String::new(), String::new());
     reader.read_line(&mut name)?;
     reader.read_line(&mut line)?;
-    let guest = guests.lock().unwrap_or_else(PoisonError::into_inner).get(name.trim_end()).cloned();
-    let output = match guest {
-        Some(guest) => carry_out(&guest, line.trim_end_matches('\n'), run),
-        None => Err(format!("no guest `{}` is running", name.trim_end())),
-    };
     let mut stream = stream;
-    match output {
+    match output(name.trim_end(), line.trim_end_matches('\n')) {
         Ok(output) => {
             writeln!(stream, "{} {} {}", output.code, output.stdout.len(), output.stderr.len())?;
             stream.write_all(&output.stdout)?;
@@ -111,7 +195,7 @@ fn carry_out(guest: &GuestVm, line: &str, run: &Sender<Message>) -> Result<ExecO
     match line {
         END => guest.end_as_asked(),
         MIGRATE => {
-            guest.save().map_err(|error| error.to_string())?;
+            guest.save()?;
             // The run's own thread starts processes.
             let (done, taken_in) = mpsc::channel();
             let _ = run.send(Message::TakeIn(guest.name().to_owned(), done));
@@ -125,7 +209,7 @@ fn carry_out(guest: &GuestVm, line: &str, run: &Sender<Message>) -> Result<ExecO
     Ok(ExecOutput { code: 0, stdout: Vec::new(), stderr: Vec::new() })
 }
 
-fn ask(mut stream: UnixStream, guest: &str, line: &str) -> io::Result<ExecOutput> {
+fn ask(mut stream: impl Read + Write, guest: &str, line: &str) -> io::Result<ExecOutput> {
     if guest.contains('\n') || line.contains('\n') {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "a line break in an argument"));
     }

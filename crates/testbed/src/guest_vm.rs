@@ -2,24 +2,27 @@
 //!
 //! ```text
 //!  spawn (paused) --> QMP: threads --> pin --> cont --> "ready" on the exec port --> lines and answers
+//!
+//!  a guest that migrates: whichever QEMU connects its exec port next has it
 //! ```
 
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::fd::AsRawFd;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
+use qmp::{Migration, MigrationState, QmpError, Session};
 use rustix::thread::{CpuSet, Pid, sched_setaffinity};
+use serde_json::json;
 
 use crate::error::Error;
 use crate::exec::ExecOutput;
 use crate::plan::Boot;
 use crate::process;
 use crate::qemu::{self, GuestMachine, Origin};
-use crate::qmp;
 use crate::quota::{self, Group};
 use crate::scenario::Guest;
 
@@ -28,16 +31,20 @@ const READY: &str = "ready\n";
 /// Most that one exec may answer.
 const MAX_OUTPUT: u64 = 64 << 20;
 
-/// A guest whose QEMU runs.
+/// The exec port of the guest, as long as a QEMU has connected it.
+type Port = Option<BufReader<UnixStream>>;
+
+/// A guest whose QEMU runs, or is to come.
 #[derive(Debug)]
 pub(crate) struct GuestVm {
     name: String,
     qmp: PathBuf,
     /// The file that it is saved to.
     state: PathBuf,
-    child: Mutex<Child>,
-    port: Mutex<BufReader<UnixStream>>,
-    /// The command wanted it to end.
+    /// Its QEMU, if it was started here.
+    child: Mutex<Option<Child>>,
+    port: Arc<Mutex<Port>>,
+    /// The command wanted it to end, or may.
     is_unwanted: AtomicBool,
     /// Its control group, when it has a quota; dropped after the process ended.
     _group: Option<Group>,
@@ -53,7 +60,6 @@ impl GuestVm {
         origin: Origin,
     ) -> Result<Self, Error> {
         let failed = |problem: String| Error::Guest { guest: guest.name.clone(), problem };
-        let (ours, theirs) = UnixStream::pair().map_err(|error| failed(error.to_string()))?;
         let machine = GuestMachine {
             guest,
             index,
@@ -61,20 +67,20 @@ impl GuestVm {
             initrd: &boot.initrd,
             disk: boot.disk.as_deref(),
             folder,
-            exec: theirs.as_raw_fd(),
             origin,
         };
         let log = folder.join(format!("{}.log", guest.name));
-        let child = spawn(&machine, theirs, &log)
+        let listener = listen(&machine.exec())?;
+        let child = spawn(&machine, &log)
             .map_err(|error| failed(format!("QEMU did not start: {error}")))?;
         let id = child.id();
         let mut vm = Self {
             name: guest.name.clone(),
             qmp: machine.qmp(),
             state: machine.state(),
-            child: Mutex::new(child),
-            port: Mutex::new(BufReader::new(ours)),
-            is_unwanted: AtomicBool::new(false),
+            child: Mutex::new(Some(child)),
+            port: Arc::default(),
+            is_unwanted: AtomicBool::new(guest.migrates),
             _group: None,
         };
         if let Some(quota) = guest.quota {
@@ -82,18 +88,52 @@ impl GuestVm {
             let group = Group::hold(Path::new(quota::ROOT), Path::new(run), &guest.name, id, quota);
             vm._group = Some(group.map_err(|error| failed(format!("quota: {error}")))?);
         }
-        vm.pin_and_go(guest).map_err(|error| {
+        vm.pin_and_go(guest, &listener).map_err(|error| {
             let said = std::fs::read(&log).ok().and_then(|text| process::last_lines(&text, 3));
             failed(said.unwrap_or_else(|| format!("failed to start: {error}")))
         })?;
+        if guest.migrates {
+            vm.take_further(listener)?;
+        }
         Ok(vm)
+    }
+
+    /// A guest that the command brings here.
+    pub(crate) fn expect(guest: &Guest, folder: &Path) -> Result<Self, Error> {
+        let file = |ending: &str| folder.join(format!("{}.{ending}", guest.name));
+        let vm = Self {
+            name: guest.name.clone(),
+            qmp: file("qmp"),
+            state: file("state"),
+            child: Mutex::new(None),
+            port: Arc::default(),
+            is_unwanted: AtomicBool::new(true),
+            _group: None,
+        };
+        vm.take_further(listen(&qemu::exec_socket(folder, &guest.name))?)?;
+        Ok(vm)
+    }
+
+    /// Whichever QEMU connects next has the guest from then on.
+    fn take_further(&self, listener: UnixListener) -> Result<(), Error> {
+        listener
+            .set_nonblocking(false)
+            .map_err(Error::io("listen at", Path::new("a guest's exec port")))?;
+        let port = Arc::clone(&self.port);
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                *port.lock().unwrap_or_else(PoisonError::into_inner) = Some(BufReader::new(stream));
+            }
+        });
+        Ok(())
     }
 
     /// Waits until the guest says that its workloads run.
     pub(crate) fn wait_ready(&self) -> Result<(), String> {
         let mut port = self.port.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(port) = &mut *port else { return Err("has no exec port".to_owned()) };
         let mut line = String::new();
-        match (&mut *port).take(64).read_line(&mut line) {
+        match port.take(64).read_line(&mut line) {
             Ok(_) if line == READY => Ok(()),
             Ok(0) => Err("ended before it was ready".to_owned()),
             Ok(_) => Err(format!("said {line:?} instead of ready")),
@@ -103,16 +143,24 @@ impl GuestVm {
 
     /// Whether its QEMU is gone although nobody ended it.
     pub(crate) fn has_died(&self) -> bool {
+        !self.is_unwanted.load(Ordering::Relaxed) && self.exit().is_some()
+    }
+
+    /// How its QEMU ended.
+    fn exit(&self) -> Option<String> {
         let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
-        !self.is_unwanted.load(Ordering::Relaxed) && !matches!(child.try_wait(), Ok(None))
+        match child.as_mut()?.try_wait() {
+            Ok(None) => None,
+            Ok(Some(status)) => Some(status.to_string()),
+            Err(error) => Some(error.to_string()),
+        }
     }
 
     /// What is known of an end that nobody wanted: QEMU's exit, its own words, the console's.
     pub(crate) fn last_words(&self, folder: &Path) -> String {
-        let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
-        let status = match child.try_wait() {
-            Ok(Some(status)) => format!("QEMU's {status}"),
-            _ => "QEMU still runs".to_owned(),
+        let status = match self.exit() {
+            Some(status) => format!("QEMU's {status}"),
+            None => "QEMU still runs".to_owned(),
         };
         let read = |ending: &str| {
             let text = std::fs::read(folder.join(format!("{}.{ending}", self.name))).ok()?;
@@ -124,11 +172,10 @@ impl GuestVm {
 
     /// Runs a line in the guest's shell.
     pub(crate) fn exec(&self, line: &str) -> Result<ExecOutput, Error> {
+        let failed = |problem: String| Error::Guest { guest: self.name.clone(), problem };
         let mut port = self.port.lock().unwrap_or_else(PoisonError::into_inner);
-        exchange(&mut port, line).map_err(|error| Error::Guest {
-            guest: self.name.clone(),
-            problem: format!("did not run `{line}`: {error}"),
-        })
+        let port = port.as_mut().ok_or_else(|| failed("is not on this host".to_owned()))?;
+        exchange(port, line).map_err(|error| failed(format!("did not run `{line}`: {error}")))
     }
 
     /// Ends the guest at once, because the command asks for it.
@@ -139,31 +186,48 @@ impl GuestVm {
 
     /// Ends the guest at once.
     pub(crate) fn end(&self) {
-        process::end(&mut self.child.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
+        child.as_mut().map(process::end);
     }
 
     /// Saves the guest to its file by live migration; it is paused then.
-    pub(crate) fn save(&self) -> io::Result<()> {
-        self.session()?.save(&self.state)
+    pub(crate) fn save(&self) -> Result<(), String> {
+        let save = || -> Result<Migration, QmpError> {
+            let mut session = self.session()?;
+            let uri = format!("exec:cat >'{}'", self.state.display());
+            session.ask("migrate", Some(&json!({ "uri": uri })))?;
+            loop {
+                let migration = session.migration()?;
+                if migration.state.is_over() {
+                    return Ok(migration);
+                }
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        };
+        match save().map_err(|error| error.to_string())? {
+            Migration { state: MigrationState::Completed, .. } => Ok(()),
+            failed => Err(format!("QEMU failed to migrate: {failed:?}")),
+        }
     }
 
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
-    fn session(&self) -> io::Result<qmp::Session> {
-        let alive = || {
-            matches!(self.child.lock().unwrap_or_else(PoisonError::into_inner).try_wait(), Ok(None))
-        };
-        qmp::Session::connect(&self.qmp, alive)
+    fn session(&self) -> Result<Session, QmpError> {
+        Session::wait_for(&self.qmp, || self.exit().is_none())
     }
 
-    fn pin_and_go(&self, guest: &Guest) -> io::Result<()> {
+    fn pin_and_go(&self, guest: &Guest, exec: &UnixListener) -> Result<(), QmpError> {
         let mut session = self.session()?;
+        // QEMU connects before it answers.
+        let (port, _) = exec.accept()?;
+        port.set_nonblocking(false)?;
+        *self.port.lock().unwrap_or_else(PoisonError::into_inner) = Some(BufReader::new(port));
         for (thread, &cpu) in session.vcpu_threads()?.into_iter().zip(&guest.pin) {
             pin(thread, cpu)?;
         }
-        session.go_on()
+        session.ask("cont", None).map(drop)
     }
 }
 
@@ -174,18 +238,29 @@ impl Drop for GuestVm {
 }
 
 /// Binds a thread to one CPU.
-pub(crate) fn pin(thread: i32, cpu: u32) -> io::Result<()> {
+pub(crate) fn pin(thread: u32, cpu: u32) -> io::Result<()> {
     let mut cpus = CpuSet::new();
     cpus.set(cpu as usize);
-    Ok(sched_setaffinity(Pid::from_raw(thread), &cpus)?)
+    let thread = i32::try_from(thread).ok().and_then(Pid::from_raw);
+    // None would be this thread.
+    let thread = thread.ok_or(io::ErrorKind::InvalidInput)?;
+    Ok(sched_setaffinity(Some(thread), &cpus)?)
 }
 
-fn spawn(machine: &GuestMachine<'_>, exec: UnixStream, log: &Path) -> io::Result<Child> {
+/// Listens for the QEMU of a guest; an earlier one's socket makes room. Nobody is waited for.
+fn listen(path: &Path) -> Result<UnixListener, Error> {
+    let _ = std::fs::remove_file(path);
+    UnixListener::bind(path)
+        .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
+        .map_err(Error::io("listen at", path))
+}
+
+fn spawn(machine: &GuestMachine<'_>, log: &Path) -> io::Result<Child> {
     let program = qemu::program().map_err(io::Error::other)?;
     let log = std::fs::File::create(log)?;
     let mut command = Command::new(program);
     command.args(machine.arguments()).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-    process::spawn_bound(&mut command, vec![exec.into()])
+    process::spawn_bound(&mut command, Vec::new())
 }
 
 /// Sends a line; the answer is `begin` when the guest has taken it, at its end `CODE SIZE SIZE`, then so many bytes of
@@ -209,6 +284,9 @@ fn exchange(port: &mut BufReader<UnixStream>, line: &str) -> io::Result<ExecOutp
         }
     }
     let garbled = || io::Error::new(io::ErrorKind::InvalidData, format!("it answered {header:?}"));
+    if header.is_empty() {
+        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "its QEMU has ended"));
+    }
     let numbers: Vec<u64> = header.split_whitespace().map_while(|word| word.parse().ok()).collect();
     let &[code, n_out, n_err] = numbers.as_slice() else { return Err(garbled()) };
     let code = u8::try_from(code).map_err(|_| garbled())?;
@@ -230,6 +308,7 @@ mod tests {
     fn check(answer: &str, expected: Result<(u8, &str, &str), &str>) {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         theirs.write_all(answer.as_bytes()).unwrap();
+        theirs.shutdown(std::net::Shutdown::Write).unwrap();
         let result = exchange(&mut BufReader::new(ours), "true");
         let result = result.map(|o| {
             (o.code, String::from_utf8(o.stdout).unwrap(), String::from_utf8(o.stderr).unwrap())
@@ -252,6 +331,7 @@ mod tests {
         check("begin\nbegin\n", Err("answered"));
         check("300 0 0\n", Err("answered"));
         check("what\n", Err("answered"));
+        check("begin\n", Err("has ended"));
         check("0 99999999999 1\n", Err("too much"));
     }
 }

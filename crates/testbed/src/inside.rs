@@ -25,7 +25,7 @@ use crate::error::Error;
 use crate::exec::{self, Guests};
 use crate::guest_vm::{GuestVm, pin};
 use crate::link::{Event, Link};
-use crate::plan::Plan;
+use crate::plan::{Plan, Seat};
 use crate::process::{self, Bound};
 use crate::qemu::Origin;
 use crate::scenario::{Scenario, When};
@@ -55,6 +55,8 @@ pub(crate) enum Message {
     End(usize),
     /// The guest of this name was saved to its file: another QEMU is to take it in.
     TakeIn(String, Sender<Result<(), String>>),
+    /// The second host is ready.
+    PeerReady,
     /// The command ended.
     Ended(io::Result<ExitStatus>),
     /// The run is to end early.
@@ -111,6 +113,13 @@ pub(crate) fn run_plan(
     let guests = Guests::default();
     let (served, told) = (Arc::clone(&guests), sender.clone());
     std::thread::spawn(move || exec::serve(&listener, &served, &told));
+    if plan.has_peer() {
+        exec::serve_peer(plan.seat)?;
+    }
+    for guest in scenario.guests.iter().filter(|guest| guest.start == When::Arrives) {
+        let vm = GuestVm::expect(guest, &guests_folder)?;
+        guests.lock().unwrap_or_else(PoisonError::into_inner).insert(guest.name.clone(), vm.into());
+    }
     let queue =
         (0..scenario.guests.len()).filter(|&i| scenario.guests[i].start == When::Before).collect();
     let mut run = Run {
@@ -124,6 +133,7 @@ pub(crate) fn run_plan(
         started: BTreeMap::new(),
         booting: Vec::new(),
         failures: 0,
+        waits_for_peer: plan.seat == Seat::Main && plan.has_peer(),
         command: None,
     };
     let result = run.carry_out(receiver);
@@ -142,6 +152,7 @@ struct Run<'a> {
     started: BTreeMap<usize, (Arc<GuestVm>, Instant)>,
     booting: Vec<usize>,
     failures: u32,
+    waits_for_peer: bool,
     command: Option<RunningCommand>,
 }
 
@@ -158,7 +169,8 @@ impl Run<'_> {
             {
                 self.start_guest(index)?;
             }
-            if self.command.is_none() && self.queue.is_empty() && self.booting.is_empty() {
+            let is_ready = self.queue.is_empty() && self.booting.is_empty() && !self.waits_for_peer;
+            if self.command.is_none() && is_ready {
                 self.start_command()?;
             }
             // This run holds a sender itself, so there is always one.
@@ -171,6 +183,7 @@ impl Run<'_> {
                     // Whoever asked may have gone away.
                     let _ = done.send(self.take_in(&name).map_err(|error| error.to_string()));
                 }
+                Message::PeerReady => self.waits_for_peer = false,
                 Message::Ended(status) => return self.command_ended(status),
                 Message::Stop(stop) => self.stop(stop)?,
                 Message::Kill => self.signal(Signal::KILL),
@@ -285,9 +298,7 @@ impl Run<'_> {
             None => shell(),
         };
         command.stdin(Stdio::null()).stdout(self.link.output()).stderr(self.link.output());
-        command.current_dir(self.folder.join("work")).env(exec::FOLDER_VARIABLE, self.folder);
-        let path = std::env::var("PATH").unwrap_or_default();
-        command.env("PATH", format!("{}:{path}", self.folder.join("bin").display()));
+        at_home(&mut command, self.folder);
         let name = command.get_program().to_string_lossy().into_owned();
         (command, name)
     }
@@ -347,6 +358,13 @@ impl Run<'_> {
     }
 }
 
+/// A command's folder, and where it finds the testbed and its programs.
+pub(crate) fn at_home(command: &mut Command, folder: &Path) {
+    command.current_dir(folder.join("work")).env(exec::FOLDER_VARIABLE, folder);
+    let path = std::env::var("PATH").unwrap_or_default();
+    command.env("PATH", format!("{}:{path}", folder.join("bin").display()));
+}
+
 /// An interactive shell on the virtual host's terminal.
 fn shell() -> Command {
     let mut command = Command::new("setsid");
@@ -357,7 +375,7 @@ fn shell() -> Command {
 }
 
 /// Like a shell: a signal's number plus 128.
-fn exit_code(status: ExitStatus) -> u8 {
+pub(crate) fn exit_code(status: ExitStatus) -> u8 {
     let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
     u8::try_from(code).unwrap_or(u8::MAX)
 }
@@ -373,7 +391,7 @@ fn start_native(native: &crate::scenario::Native, folder: &Path) -> Result<Bound
     command.args(&words[1..]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let child: Child =
         process::spawn_bound(&mut command, Vec::new()).map_err(Error::io("run", &program))?;
-    let id = i32::try_from(child.id()).unwrap_or_default();
+    let id = child.id();
     let child = Bound(child);
     if let Some(cpu) = native.pin {
         pin(id, cpu).map_err(Error::io("pin", &program))?;

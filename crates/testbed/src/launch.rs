@@ -17,7 +17,7 @@ use crate::inside;
 use crate::kernel::{self, Flavour, Kernel};
 use crate::kvm_probe::{self, KvmVerdict};
 use crate::link::Event;
-use crate::plan::{Boot, Plan};
+use crate::plan::{Boot, Plan, Seat};
 use crate::process;
 use crate::qemu;
 use crate::scenario::{Channel, Guest, GuestKernel, Scenario};
@@ -63,6 +63,9 @@ pub(crate) struct Prepared {
     pub(crate) scenario: Scenario,
     pub(crate) folder: tempfile::TempDir,
     pub(crate) host: Option<HostBoot>,
+    pub(crate) seat: Seat,
+    /// The second host.
+    pub(crate) peer: Option<Box<Self>>,
 }
 
 /// What the virtual host boots.
@@ -88,6 +91,7 @@ pub fn run(options: &Run) -> Result<u8, Error> {
     let plan = Plan {
         scenario_path: options.scenario.clone(),
         scenario_text,
+        seat: Seat::Main,
         guests: Vec::new(),
         command,
     };
@@ -98,7 +102,11 @@ pub fn run(options: &Run) -> Result<u8, Error> {
     } else {
         (virtual_host::run(&prepared, options.timeout), "out")
     };
-    let collected = collect(&prepared.folder.path().join(written), out);
+    let mut collected = collect(&prepared.folder.path().join(written), out);
+    if let Some(peer) = &prepared.peer {
+        let out = out.join(&peer.scenario.name);
+        collected = collected.and(collect(&peer.folder.path().join(written), &out));
+    }
     result.and_then(|code| collected.map(|()| code))
 }
 
@@ -146,7 +154,20 @@ pub(crate) fn prepare(
     }
     plan.write(folder.path())?;
     let host = if direct { None } else { Some(host_boot(&scenario, &cache)?) };
-    Ok(Prepared { scenario, folder, host })
+    let peer = scenario.peer.as_deref().map(|peer| prepare_peer(peer, &plan, vmscope));
+    let peer = peer.transpose()?.map(Box::new);
+    Ok(Prepared { scenario, folder, host, seat: plan.seat, peer })
+}
+
+/// The second host: without a command of its own it is there until the first one's ends.
+fn prepare_peer(peer: &Scenario, plan: &Plan, vmscope: &Path) -> Result<Prepared, Error> {
+    let line = peer.host.command.as_deref().unwrap_or("exec sleep infinity");
+    let plan = Plan {
+        seat: Seat::Peer,
+        command: ["sh", "-c", line].map(str::to_owned).into(),
+        ..plan.clone()
+    };
+    prepare(peer.clone(), plan, false, vmscope)
 }
 
 /// Removes the folders of runs that were killed before they could.
@@ -307,12 +328,14 @@ fn copy(from: &Path, to: &Path) -> Result<(), Error> {
 pub(crate) struct Progress {
     start: Instant,
     stage: String,
+    /// Which host it is about, if there are two.
+    prefix: String,
 }
 
 impl Progress {
     pub(crate) fn new(stage: &str) -> Self {
         note(stage);
-        Self { start: Instant::now(), stage: stage.to_owned() }
+        Self { start: Instant::now(), stage: stage.to_owned(), prefix: String::new() }
     }
 
     pub(crate) fn elapsed(&self) -> Duration {
@@ -321,6 +344,15 @@ impl Progress {
 
     pub(crate) fn stage(&self) -> &str {
         &self.stage
+    }
+
+    /// An event of the second host.
+    pub(crate) fn on_peer(&mut self, name: &str, event: &Event) {
+        if !matches!(event, Event::Running | Event::Ended(_)) {
+            self.prefix = format!("{name}: ");
+            self.on(event);
+            self.prefix.clear();
+        }
     }
 
     pub(crate) fn on(&mut self, event: &Event) {
@@ -336,6 +368,7 @@ impl Progress {
             Event::Running => "running the command".to_owned(),
             Event::Ended(_) | Event::Failed(_) => "ending".to_owned(),
         };
+        let stage = format!("{}{stage}", self.prefix);
         if matches!(event, Event::Died(..)) {
             warn(&stage);
         } else {

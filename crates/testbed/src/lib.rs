@@ -38,7 +38,6 @@ mod link;
 mod plan;
 mod process;
 mod qemu;
-mod qmp;
 mod quota;
 mod scenario;
 mod shell;
@@ -47,21 +46,9 @@ mod virtual_host;
 mod vmlinux;
 mod workload;
 
-/// For tests that feed bytes.
-#[doc(hidden)]
-pub mod fuzzing {
-    /// The threads of the vCPUs, as QEMU names them. `said` is its whole output.
-    ///
-    /// # Errors
-    /// When that is none of the answers it should be.
-    pub fn qmp(said: &[u8]) -> std::io::Result<Vec<i32>> {
-        crate::qmp::feed(said)
-    }
-}
-
 pub use bare::{Accelerator, Bare, BareEnd, Listen, Patience, boot_bare, is_inside};
 pub use error::Error;
-pub use exec::{ExecOutput, end, exec};
+pub use exec::{ExecOutput, end, exec, on};
 pub use inside::inside;
 pub use kvm_probe::{KvmVerdict, probe_kvm};
 pub use launch::{HostChoice, Run, run};

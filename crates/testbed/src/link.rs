@@ -143,14 +143,21 @@ impl Control {
     pub(crate) fn forward(self, messages: Sender<Message>) {
         std::thread::spawn(move || {
             for line in BufReader::new(self.0).lines().map_while(Result::ok) {
-                let stop = if line == "stop limit" { Stop::TimeLimit } else { Stop::Interrupted };
-                if messages.send(Message::Stop(stop)).is_err() {
+                let message = match line.as_str() {
+                    "peer" => Message::PeerReady,
+                    "stop limit" => Message::Stop(Stop::TimeLimit),
+                    _ => Message::Stop(Stop::Interrupted),
+                };
+                if messages.send(message).is_err() {
                     return;
                 }
             }
         });
     }
 }
+
+/// The second host is ready, for `Control`.
+pub(crate) const PEER_LINE: &str = "peer\n";
 
 /// The order that `Control` reads.
 pub(crate) fn stop_line(stop: Stop) -> &'static str {

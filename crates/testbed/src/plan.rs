@@ -19,10 +19,38 @@ pub(crate) struct Plan {
     pub(crate) scenario_path: PathBuf,
     /// The scenario's text: it is parsed again there.
     pub(crate) scenario_text: String,
+    /// Which of the scenario's hosts it is for.
+    pub(crate) seat: Seat,
     /// What each guest boots, in the scenario's order.
     pub(crate) guests: Vec<Boot>,
     /// The command and its arguments.
     pub(crate) command: Vec<String>,
+}
+
+/// Which of a scenario's hosts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Seat {
+    /// The one that runs the command.
+    Main,
+    /// Its peer.
+    Peer,
+}
+
+impl Seat {
+    pub(crate) fn other(self) -> Self {
+        match self {
+            Self::Main => Self::Peer,
+            Self::Peer => Self::Main,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Main => "main",
+            Self::Peer => "peer",
+        }
+    }
 }
 
 /// What one guest boots.
@@ -38,8 +66,22 @@ pub(crate) struct Boot {
 }
 
 impl Plan {
+    /// The part of the scenario that is about this host.
     pub(crate) fn scenario(&self) -> Result<Scenario, Error> {
-        Scenario::parse(&self.scenario_path, &self.scenario_text)
+        self.scenario_of(self.seat)
+    }
+
+    pub(crate) fn scenario_of(&self, seat: Seat) -> Result<Scenario, Error> {
+        let scenario = Scenario::parse(&self.scenario_path, &self.scenario_text)?;
+        match seat {
+            Seat::Main => Ok(scenario),
+            Seat::Peer => scenario.peer.map(|peer| *peer).ok_or(Error::NoPeer),
+        }
+    }
+
+    /// Whether the scenario has two hosts.
+    pub(crate) fn has_peer(&self) -> bool {
+        self.scenario_of(Seat::Peer).is_ok()
     }
 
     pub(crate) fn write(&self, folder: &Path) -> Result<(), Error> {
@@ -51,6 +93,7 @@ impl Plan {
         let plan = json!({
             "scenario_path": self.scenario_path,
             "scenario_text": self.scenario_text,
+            "seat": self.seat.name(),
             "guests": guests,
             "command": self.command,
         });
@@ -75,12 +118,14 @@ mod tests {
         let boot = Boot { kernel: "/k".into(), initrd: "/i".into(), disk: None };
         let plan = Plan {
             scenario_path: "s.toml".into(),
-            scenario_text: "name = \"s\"".to_owned(),
+            scenario_text: "name = \"s\"\n[peer]\nname = \"p\"".to_owned(),
+            seat: Seat::Peer,
             guests: vec![boot.clone()],
             command: vec!["sh".to_owned(), "-c".to_owned(), "echo \"a b\"\n".to_owned()],
         };
         plan.write(folder.path()).unwrap();
         let back = Plan::read(folder.path()).unwrap();
+        assert_eq!(back.scenario().unwrap().name, "p");
         assert_eq!((back.guests, back.command), (vec![boot], plan.command));
         assert_eq!(back.scenario_path, plan.scenario_path);
     }

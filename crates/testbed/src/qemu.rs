@@ -1,10 +1,12 @@
 //! QEMU's command lines, for the virtual host and for the guests.
 
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 
 use crate::bare::{Accelerator, Bare};
 use crate::error::Error;
 use crate::kernel::Kernel;
+use crate::plan::Seat;
 use crate::process;
 use crate::scenario::{Channel, Guest, Host, Node};
 
@@ -37,10 +39,27 @@ pub(crate) struct HostMachine<'a> {
     pub(crate) ports: &'a [(&'a str, i32)],
     /// How many places for guests its network has, if it is to have one.
     pub(crate) taps: Option<usize>,
+    /// Its end of the network with its peer, if there is one.
+    pub(crate) wire: Option<Wire>,
     /// The socket of an interactive terminal.
     pub(crate) terminal: Option<i32>,
     /// The rest of the kernel's line.
     pub(crate) extra: &'a str,
+}
+
+/// A host's end of the network that joins it with its peer.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wire {
+    pub(crate) seat: Seat,
+    pub(crate) socket: i32,
+}
+
+/// A host's address in the network with its peer.
+pub(crate) fn wire_address(seat: Seat) -> [u8; 4] {
+    match seat {
+        Seat::Main => [10, 30, 0, 1],
+        Seat::Peer => [10, 30, 0, 2],
+    }
 }
 
 /// The virtual host's disk, as it sees it.
@@ -62,8 +81,6 @@ pub(crate) struct GuestMachine<'a> {
     pub(crate) disk: Option<&'a Path>,
     /// Where its sockets and its console's text go.
     pub(crate) folder: &'a Path,
-    /// The open socket of its exec port.
-    pub(crate) exec: i32,
     pub(crate) origin: Origin,
 }
 
@@ -75,6 +92,14 @@ pub(crate) enum Origin {
     /// The file that it was saved to.
     File,
 }
+
+/// Where a guest's exec port is connected to, whichever QEMU runs it.
+pub(crate) fn exec_socket(folder: &Path, guest: &str) -> PathBuf {
+    folder.join(format!("{guest}.exec"))
+}
+
+/// The beginning of the addresses of network devices that join two hosts, as `host-init.sh` knows them.
+const WIRE_MAC: &str = "52:54:00:30:00";
 
 /// The network of the virtual host: it is the first, its guests come after it.
 const NETWORK: &str = "10.10.0";
@@ -127,6 +152,9 @@ impl HostMachine<'_> {
         if let Some(taps) = self.taps {
             extra += &format!(" NETWORK={NETWORK}.1/24 TAPS={taps}");
         }
+        if let Some(Wire { seat, .. }) = self.wire {
+            extra += &format!(" WIRE={}/24", Ipv4Addr::from(wire_address(seat)));
+        }
         if !self.host.cmdline.is_empty() {
             extra += &format!(" {}", self.host.cmdline);
         }
@@ -176,6 +204,12 @@ impl HostMachine<'_> {
                 "user,id=uplink,net=10.20.0.0/24,host=10.20.0.1,dhcpstart=10.20.0.2",
             );
             line.two("-device", "virtio-net-pci,netdev=uplink");
+        }
+        if let Some(Wire { seat, socket }) = self.wire {
+            line.two("-netdev", &format!("stream,id=wire,addr.type=fd,addr.str={socket}"));
+            // Emulation takes its time for each packet, however long.
+            let mac = format!("{WIRE_MAC}:{:02x}", wire_address(seat)[3]);
+            line.two("-device", &format!("virtio-net-pci,netdev=wire,mac={mac},host_mtu=65000"));
         }
         line.two("-device", "virtio-serial-pci,max_ports=16");
         for (name, socket) in self.ports {
@@ -232,7 +266,7 @@ impl GuestMachine<'_> {
             line.two("-device", &format!("virtio-net-pci,netdev=net,mac=52:54:00:10:00:{n:02x}"));
         }
         line.two("-device", "virtio-serial-pci");
-        line.two("-chardev", &format!("socket,id=exec,fd={}", self.exec));
+        line.two("-chardev", &format!("socket,id=exec,path={}", escaped(&self.exec())));
         line.two("-device", &format!("virtserialport,chardev=exec,name={EXEC_PORT}"));
         match guest.channel {
             Channel::Vsock => {
@@ -249,6 +283,11 @@ impl GuestMachine<'_> {
             Channel::None => {}
         }
         line.words
+    }
+
+    /// The socket at which its exec port's other end listens.
+    pub(crate) fn exec(&self) -> PathBuf {
+        exec_socket(self.folder, &self.guest.name)
     }
 
     pub(crate) fn qmp(&self) -> PathBuf {

@@ -35,6 +35,9 @@ pub struct Scenario {
     /// What `vmscope testbed steps` does, in this order.
     #[serde(default, rename = "step")]
     pub steps: Vec<Step>,
+    /// A second host, joined to this one by a network.
+    #[serde(default)]
+    pub peer: Option<Box<Scenario>>,
 }
 
 /// The KVM host.
@@ -165,6 +168,9 @@ pub struct Guest {
     /// When it is ended, if before the command.
     #[serde(default)]
     pub stop: Option<When>,
+    /// Whether the command may migrate it: its QEMU may end, and others may take it in.
+    #[serde(default)]
+    pub migrates: bool,
 }
 
 /// A workload run on the host itself.
@@ -198,6 +204,8 @@ pub enum When {
     Before,
     /// So long after the command started.
     After(Duration),
+    /// Never: a QEMU that the command starts takes it in.
+    Arrives,
 }
 
 /// Which kernel to boot.
@@ -246,7 +254,8 @@ impl Scenario {
         })?;
         scenario.check().map_err(|problem| wrong(None, problem))?;
         let folder = path.parent().unwrap_or(Path::new(""));
-        for guest in &mut scenario.guests {
+        let peers = scenario.peer.iter_mut().flat_map(|peer| &mut peer.guests);
+        for guest in scenario.guests.iter_mut().chain(peers) {
             if let Some(root) = &mut guest.root {
                 *root = folder.join(&*root);
             }
@@ -269,6 +278,7 @@ impl Scenario {
             (!host.nodes.is_empty(), "NUMA nodes of its own"),
             (!host.cmdline.is_empty(), "a kernel command line of its own"),
             (self.taps().is_some(), "a network of its own"),
+            (self.peer.is_some(), "a second host beside it"),
             (self.steps.iter().any(on_host), "steps on the host"),
         ];
         needs.into_iter().find_map(|(needed, what)| needed.then_some(what))
@@ -305,7 +315,23 @@ impl Scenario {
             .try_for_each(|pin| check_pin("native.pin", pin, &self.host))?;
         self.host.check_nodes()?;
         check_cmdline("host.cmdline", &self.host.cmdline)?;
-        step::check(&self.steps, |name| self.guest(name).is_some())
+        step::check(&self.steps, |name| self.guest(name).is_some())?;
+        self.peer.as_ref().map_or(Ok(()), |peer| self.check_peer(peer))
+    }
+
+    fn check_peer(&self, peer: &Self) -> Result<(), String> {
+        let odd = [
+            (peer.peer.is_some(), "a peer of its own"),
+            (!peer.steps.is_empty(), "steps"),
+            (peer.host.deterministic || self.host.deterministic, "deterministic time"),
+        ];
+        if let Some((_, what)) = odd.into_iter().find(|(is_odd, _)| *is_odd) {
+            return Err(format!("peer: two hosts can't have {what}"));
+        }
+        if peer.name == self.name {
+            return Err(format!("peer.name: both hosts are called `{}`", self.name));
+        }
+        peer.check().map_err(|problem| format!("peer.{problem}"))
     }
 }
 
@@ -355,7 +381,7 @@ impl Guest {
         if let Some(quota) = self.quota {
             check_quota(&key("quota"), quota, self.cpus)?;
         }
-        if matches!(self.stop, Some(When::Before)) {
+        if matches!(self.stop, Some(When::Before | When::Arrives)) {
             return Err(format!("{}: must be {{ after = SECONDS }}", key("stop")));
         }
         if self.host_disk && host.disk.is_none() {
@@ -467,11 +493,12 @@ impl<'de> Deserialize<'de> for When {
         impl<'de> Visitor<'de> for Times {
             type Value = When;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("\"before\" or { after = SECONDS }")
+                f.write_str("\"before\", \"arrives\" or { after = SECONDS }")
             }
             fn visit_str<E: de::Error>(self, text: &str) -> Result<When, E> {
                 match text {
                     "before" => Ok(When::Before),
+                    "arrives" => Ok(When::Arrives),
                     other => Err(E::invalid_value(de::Unexpected::Str(other), &self)),
                 }
             }

@@ -9,7 +9,7 @@ use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetat
 use crate::error::Error;
 use crate::interrupt::Interrupts;
 use crate::launch::{self, Progress};
-use crate::plan::Plan;
+use crate::plan::{Plan, Seat};
 use crate::virtual_host::VirtualHost;
 
 /// Opens a prompt in the virtual host, with the guests of a scenario if one is given. Ends with the
@@ -22,6 +22,7 @@ pub fn shell(scenario: Option<&Path>, vmscope: &Path) -> Result<u8, Error> {
     let plan = Plan {
         scenario_path: path.to_owned(),
         scenario_text: text,
+        seat: Seat::Main,
         guests: Vec::new(),
         command: Vec::new(),
     };

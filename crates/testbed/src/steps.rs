@@ -10,9 +10,7 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::error::Error;
 use crate::exec;
 use crate::inside;
-use crate::plan::Plan;
 use crate::process;
-use crate::qmp;
 use crate::scenario::{Action, Step};
 
 /// A step that was done, and when, by the host's monotonic clock.
@@ -36,9 +34,7 @@ impl fmt::Display for Done<'_> {
 
 /// Does the steps of the scenario this process runs in, each at its time; the times count from now.
 pub fn steps(mut tell: impl FnMut(&Done<'_>)) -> Result<(), Error> {
-    let folder = exec::testbed_folder();
-    let share = folder.join("share");
-    let plan = Plan::read(if share.exists() { &share } else { &folder })?;
+    let (folder, plan) = (exec::testbed_folder(), exec::plan()?);
     let start = Instant::now();
     for step in &plan.scenario()?.steps {
         std::thread::sleep(step.at.saturating_sub(start.elapsed()));
@@ -60,8 +56,8 @@ fn carry_out(step: &Step, folder: &Path) -> Result<(), Error> {
         }
         (Action::Qmp { execute, arguments, until }, Some(guest)) => {
             let socket = inside::guests_folder(folder).join(format!("{guest}.qmp"));
-            let run = || -> std::io::Result<()> {
-                let mut session = qmp::Session::connect(&socket, || socket.exists())?;
+            let run = || -> Result<(), qmp::QmpError> {
+                let mut session = qmp::Session::wait_for(&socket, || socket.exists())?;
                 session.ask(execute, arguments.as_ref())?;
                 until.as_ref().map_or(Ok(()), |event| session.wait(event))
             };

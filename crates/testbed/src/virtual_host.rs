@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, TryRecvError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -14,8 +14,9 @@ use crate::inside::Stop;
 use crate::interrupt::Interrupts;
 use crate::launch::{HostBoot, Prepared, Progress};
 use crate::link::{self, Event};
+use crate::plan::Seat;
 use crate::process::{self, Bound};
-use crate::qemu::{self, HostMachine};
+use crate::qemu::{self, HostMachine, Wire};
 
 /// How long the inside may take to stop when asked to: its command's grace, and files to bring back.
 const GRACE: Duration = Duration::from_secs(60);
@@ -27,12 +28,15 @@ const TICK: Duration = Duration::from_millis(100);
 /// A running virtual host.
 #[derive(Debug)]
 pub(crate) struct VirtualHost {
+    name: String,
     process: Bound,
     events: Receiver<Event>,
     control: UnixStream,
     pumps: Vec<JoinHandle<()>>,
     console: PathBuf,
     log: PathBuf,
+    /// The second host, as long as nothing was heard of its end.
+    peer: Option<Box<Self>>,
 }
 
 /// Runs what was made ready; returns the command's exit code.
@@ -47,9 +51,20 @@ pub(crate) fn run(prepared: &Prepared, limit: Duration) -> Result<u8, Error> {
 }
 
 impl VirtualHost {
-    /// Starts the machine; `terminal` is one end of an interactive session.
+    /// Starts the machine, and its peer if it is to have one; `terminal` is one end of an interactive session.
     pub(crate) fn start(prepared: &Prepared, terminal: Option<UnixStream>) -> Result<Self, Error> {
-        let failed = |error: io::Error| Error::Host { problem: format!("did not start: {error}") };
+        let Some(peer) = &prepared.peer else { return Self::start_one(prepared, terminal, None) };
+        let (ours, theirs) = UnixStream::pair().map_err(did_not_start)?;
+        let peer = Box::new(Self::start_one(peer, None, Some(theirs))?);
+        Ok(Self { peer: Some(peer), ..Self::start_one(prepared, terminal, Some(ours))? })
+    }
+
+    fn start_one(
+        prepared: &Prepared,
+        terminal: Option<UnixStream>,
+        wire: Option<UnixStream>,
+    ) -> Result<Self, Error> {
+        let failed = did_not_start;
         let Some(HostBoot { kernel, image, initrd }) = &prepared.host else {
             return Err(Error::Host { problem: "was not made ready".to_owned() });
         };
@@ -78,6 +93,7 @@ impl VirtualHost {
                 (link::EVENTS, events_end.as_raw_fd()),
             ],
             taps: prepared.scenario.taps(),
+            wire: wire.as_ref().map(|end| Wire { seat: prepared.seat, socket: end.as_raw_fd() }),
             terminal: terminal.as_ref().map(AsRawFd::as_raw_fd),
             extra: &extra,
         };
@@ -86,14 +102,20 @@ impl VirtualHost {
         command.args(machine.arguments()).stdin(Stdio::null());
         command.stdout(file.try_clone().map_err(failed)?).stderr(file);
         let mut sockets: Vec<OwnedFd> = vec![out_end.into(), err_end.into(), events_end.into()];
-        sockets.extend(terminal.map(OwnedFd::from));
+        sockets.extend([terminal, wire].into_iter().flatten().map(OwnedFd::from));
         let process = Bound(process::spawn_bound(&mut command, sockets).map_err(failed)?);
         let control = events.try_clone().map_err(failed)?;
+        let is_peer = prepared.seat == Seat::Peer;
         let pumps = vec![
-            std::thread::spawn(move || carry(out, io::stdout())),
+            // What the command prints is the first host's alone.
+            std::thread::spawn(move || match is_peer {
+                true => carry(out, io::stderr()),
+                false => carry(out, io::stdout()),
+            }),
             std::thread::spawn(move || carry(err, io::stderr())),
         ];
-        Ok(Self { process, events: listen(events), control, pumps, console, log })
+        let (name, events) = (prepared.scenario.name.clone(), listen(events));
+        Ok(Self { name, process, events, control, pumps, console, log, peer: None })
     }
 
     /// Waits for the end; passes on Ctrl-C and the time limit.
@@ -106,6 +128,7 @@ impl VirtualHost {
         let mut stopping: Option<(Stop, Instant, String)> = None;
         let mut heard = false;
         loop {
+            self.watch_peer(progress)?;
             match self.events.recv_timeout(TICK) {
                 Ok(Event::Ended(code)) => return outcome(stopping, limit, Ok(code)),
                 Ok(Event::Failed(problem)) => {
@@ -150,8 +173,47 @@ impl VirtualHost {
         }
     }
 
+    /// Tells that the second host is ready, as soon as it is. When it fails, so does the run.
+    fn watch_peer(&mut self, progress: &mut Progress) -> Result<(), Error> {
+        let Some(peer) = &mut self.peer else { return Ok(()) };
+        loop {
+            let problem = match peer.events.try_recv() {
+                Ok(Event::Running) => {
+                    // A host that is gone will be noticed.
+                    let _ = self.control.write_all(link::PEER_LINE.as_bytes());
+                    continue;
+                }
+                Ok(Event::Failed(problem)) => problem,
+                Ok(event) => {
+                    progress.on_peer(&peer.name, &event);
+                    continue;
+                }
+                Err(TryRecvError::Empty) => return Ok(()),
+                Err(TryRecvError::Disconnected) => peer.last_words(),
+            };
+            return Err(Error::Host { problem: format!("{}: {problem}", peer.name) });
+        }
+    }
+
+    /// Lets the second host's command end, and its files be brought back.
+    fn end_peer(&mut self, orderly: bool) {
+        let Some(mut peer) = self.peer.take() else { return };
+        let asked = peer.control.write_all(link::stop_line(Stop::Interrupted).as_bytes());
+        let start = Instant::now();
+        while orderly && asked.is_ok() && start.elapsed() < GRACE {
+            match peer.events.recv_timeout(TICK) {
+                Ok(Event::Ended(_) | Event::Failed(_)) | Err(RecvTimeoutError::Disconnected) => {
+                    break;
+                }
+                Ok(_) | Err(RecvTimeoutError::Timeout) => {}
+            }
+        }
+        peer.end(orderly);
+    }
+
     /// Lets the machine power off, or ends it.
     pub(crate) fn end(mut self, orderly: bool) {
+        self.end_peer(orderly);
         let start = Instant::now();
         while orderly
             && start.elapsed() < POWER_OFF
@@ -174,6 +236,10 @@ impl VirtualHost {
         let said = said.unwrap_or_else(|| process::last_words(&self.console));
         format!("ended by itself ({status}): {said}")
     }
+}
+
+fn did_not_start(error: io::Error) -> Error {
+    Error::Host { problem: format!("did not start: {error}") }
 }
 
 /// What a run that may have been stopped comes to.

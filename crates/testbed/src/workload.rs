@@ -98,6 +98,7 @@ const SOURCES: &[Source] = &[
         text: include_str!("../../../workloads/kernel-work.c"),
         flags: &[],
     },
+    Source { name: "verify", text: include_str!("../../../workloads/verify.c"), flags: &[] },
     Source { name: "database", text: include_str!("../../../workloads/database.sh"), flags: &[] },
     Source {
         name: "transactions",

@@ -29,9 +29,9 @@ pub(super) fn targets() -> Vec<Target> {
     ]
 }
 
-/// What QEMU says while it is asked for its vCPUs' threads, told to go on, and waited for.
+/// What QEMU says while it is asked for its vCPUs' threads and its migration, told to go on, and waited for.
 fn qmp(bytes: &[u8]) {
-    drop(testbed::fuzzing::qmp(bytes));
+    drop(qmp::fuzzing::feed(bytes));
 }
 
 /// Pages of this process's own memory, which are a guest's.
@@ -142,8 +142,9 @@ fn seed_qmp() -> Vec<Vec<u8>> {
         r#"{"QMP": {"version": {"qemu": {"micro": 0, "minor": 2, "major": 7}}, "capabilities": []}}"#,
         r#"{"return": {}}"#,
         r#"{"event": "RESUME", "timestamp": {"seconds": 1, "microseconds": 2}}"#,
+        r#"{"return": {}}"#,
         r#"{"return": [{"cpu-index": 0, "thread-id": 77}, {"cpu-index": 1, "thread-id": 78}]}"#,
-        r#"{"return": {"status": "completed"}}"#,
+        r#"{"return": {"status": "completed", "ram": {"transferred": 7}, "total-time": 3}}"#,
         r#"{"error": {"class": "GenericError", "desc": "no"}}"#,
     ];
     vec![lines.join("\n").into_bytes(), lines.join("\r\n").into_bytes()]

@@ -34,6 +34,9 @@ const EXEC_EXAMPLE: &str =
     "Example, at the prompt of `testbed shell` or in a command of `testbed run`:
   vmscope testbed exec web -- top -b -n 1";
 
+const ON_EXAMPLE: &str = "Example, in a command of `testbed run` with a scenario that has a [peer]:
+  vmscope testbed on kvm2 -- vmscope testbed exec web -- uptime";
+
 const END_EXAMPLE: &str = "Example, in a command of `testbed run`:
   vmscope testbed end web";
 
@@ -56,6 +59,15 @@ enum Action {
     Exec {
         /// The guest's name.
         guest: String,
+        /// The command and its arguments.
+        #[arg(last = true, required = true)]
+        command: Vec<String>,
+    },
+    /// Run a command on the other host of a scenario with two; works only inside a testbed.
+    #[command(after_help = ON_EXAMPLE)]
+    On {
+        /// The other host's name.
+        host: String,
         /// The command and its arguments.
         #[arg(last = true, required = true)]
         command: Vec<String>,
@@ -123,12 +135,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Action::Shell { scenario } => {
             testbed::shell(scenario.as_deref(), &vmscope()?).map_err(usage)?
         }
-        Action::Exec { guest, command } => {
-            let output = testbed::exec(guest, command)?;
-            std::io::stdout().write_all(&output.stdout).context("failed to write the output")?;
-            std::io::stderr().write_all(&output.stderr).context("failed to write the errors")?;
-            output.code
-        }
+        Action::Exec { guest, command } => show(&testbed::exec(guest, command)?)?,
+        Action::On { host, command } => show(&testbed::on(host, command)?)?,
         Action::End { guest } => {
             testbed::end(guest)?;
             0
@@ -145,6 +153,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
     };
     Ok(ExitCode::from(code))
+}
+
+fn show(output: &testbed::ExecOutput) -> anyhow::Result<u8> {
+    std::io::stdout().write_all(&output.stdout).context("failed to write the output")?;
+    std::io::stderr().write_all(&output.stderr).context("failed to write the errors")?;
+    Ok(output.code)
 }
 
 /// Usage errors have their own exit code.

@@ -57,6 +57,7 @@ fn the_hosts_command_line() {
         console: Path::new("/tmp/run,1/console"),
         ports: &[("out", 5), ("events", 6)],
         taps: scenario.taps(),
+        wire: Some(Wire { seat: Seat::Peer, socket: 8 }),
         terminal: Some(7),
         extra: "TERMINAL_SIZE=\"rows 50 cols 100\"",
     };
@@ -77,7 +78,6 @@ fn the_guests_command_lines() {
             initrd: Path::new("/cache/initrd"),
             disk: guest.root.as_deref(),
             folder: Path::new("/run/testbed/guests"),
-            exec: 9,
             origin: if index == 1 { Origin::File } else { Origin::Boot },
         };
         text += &shown(&machine.arguments());

@@ -135,6 +135,9 @@ const MISTAKES: &[&str] = &[
     "name = \"x\"\n[[step]]\nat = 2\n[[step]]\nat = 1",
     "name = \"x\"\n[[guest]]\nname = \"a\"\n[[step]]\nat = 1\nguest = \"a\"\nqmp = \"stop\"\nmigrate = true",
     "name = \"x\"\n[[native]]\nworkload = \"compute\"\npin = 7",
+    "name = \"x\"\n[peer]\nname = \"x\"",
+    "name = \"x\"\n[peer]\nname = \"y\"\n[peer.peer]\nname = \"z\"",
+    "name = \"x\"\n[peer]\nname = \"y\"\n[[peer.guest]]\nname = \"a\"\npin = [2]",
 ];
 
 #[test]

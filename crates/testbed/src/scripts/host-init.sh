@@ -1,7 +1,8 @@
 #!/bin/sh
 # PID 1 of the virtual host: gets this machine's root below a layer in memory, then runs
 # `vmscope testbed inside` in it. The kernel's command line gives MODULES, RELEASE,
-# TERM and TERMINAL_SIZE, DISK, UPLINK and WATCHDOG when there is one, and with a network its address and how many guests have a place in it.
+# TERM and TERMINAL_SIZE, DISK, UPLINK and WATCHDOG when there is one, with a network its address and how many guests have
+# a place in it, and with a second host the address in the network with it.
 export PATH=/bin
 mount -t proc proc /proc
 mount -t sysfs sys /sys
@@ -37,13 +38,19 @@ mount -t 9p -o cache=none,$p9 share run/testbed/share
 cp run/testbed/share/bin/* run/testbed/bin/
 mkdir -p "lib/modules/$RELEASE"
 mount --bind "/lower$MODULES" "lib/modules/$RELEASE"
-chroot /root modprobe -a kvm_amd vhost_vsock tun ${DISK:+virtio_blk} ${UPLINK:+virtio_net} ${WATCHDOG:+i6300esb}
+chroot /root modprobe -a kvm_amd vhost_vsock tun ${DISK:+virtio_blk} ${UPLINK:+virtio_net} ${WIRE:+virtio_net} ${WATCHDOG:+i6300esb}
 [ -z "$WATCHDOG" ] || watchdog -t 5 -T 60 /dev/watchdog
 hostname testbed
 ip link set lo up
 if [ -n "$UPLINK" ]; then
     ip addr add 10.20.0.2/24 dev eth0
     ip link set eth0 up
+fi
+if [ -n "$WIRE" ]; then
+    wire=$(grep -l '^52:54:00:30:' /sys/class/net/*/address)
+    wire=${wire%/address}
+    ip addr add "$WIRE" dev "${wire##*/}"
+    ip link set "${wire##*/}" up
 fi
 if [ -n "$NETWORK" ]; then
     chroot /root modprobe bridge

@@ -1,0 +1,85 @@
+//! QMP: asking a running QEMU, and hearing its events.
+//!
+//! ```text
+//!  connect --> greeting --> qmp_capabilities --> command --> answer    (events may come at any time)
+//! ```
+//!
+//! Design constraints: a QEMU is as hostile as the guest that may have taken it over. What it says is bounded in size, number
+//! and time, and no answer is believed that the kernel can be asked for: a vCPU's thread must be one of QEMU's, and where
+//! memory lies is not asked here at all. QEMU has one user of a monitor at a time: a second one is kept waiting, and is told so.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod migration;
+mod session;
+
+pub use migration::{CAPABILITIES, Migration, MigrationState};
+pub use session::{Event, Session};
+
+use std::io;
+use std::time::Duration;
+
+/// Why QEMU was not asked, or did not do it.
+#[derive(Debug, thiserror::Error)]
+pub enum QmpError {
+    /// There is no such socket, or nobody listens.
+    #[error("failed to connect to QEMU's monitor: {0}")]
+    Connect(io::Error),
+    /// Another user than the VM's listens there.
+    #[error("user {0} listens at the monitor's socket, who does not run the VM")]
+    Stranger(u32),
+    /// Another program has the monitor.
+    #[error(
+        "another program uses this monitor: give QEMU a second one (-qmp unix:PATH,server=on,wait=off)"
+    )]
+    InUse,
+    /// The connection broke.
+    #[error("lost QEMU's monitor: {0}")]
+    Broken(#[from] io::Error),
+    /// QEMU ended.
+    #[error("QEMU ended")]
+    Ended,
+    /// It took too long.
+    #[error("QEMU did not answer within {} s", .0.as_secs())]
+    TimedOut(Duration),
+    /// What it said is too long, or no QMP.
+    #[error("QEMU's monitor says what is no QMP: {0}")]
+    Garbled(&'static str),
+    /// It does not want to.
+    #[error("QEMU refused {command}: {reason}")]
+    Refused {
+        /// The command.
+        command: String,
+        /// What it says.
+        reason: String,
+    },
+}
+
+/// What QEMU would have to say for this session to go through, fed from bytes: for fuzzing.
+#[doc(hidden)]
+pub mod fuzzing {
+    use std::io::Write as _;
+    use std::os::unix::net::UnixStream;
+
+    use super::{QmpError, Session};
+
+    /// Starts a session, and asks for all that is ever asked for. `said` is all that QEMU says.
+    ///
+    /// # Errors
+    /// When that is none of the answers it should be.
+    pub fn feed(said: &[u8]) -> Result<(), QmpError> {
+        let (ours, mut theirs) = UnixStream::pair()?;
+        // The kernel keeps so much.
+        theirs.set_nonblocking(true)?;
+        let _ = theirs.write_all(said);
+        theirs.shutdown(std::net::Shutdown::Write)?;
+        let mut session = Session::on(ours)?;
+        session.ask("cont", None)?;
+        let threads = session.vcpu_threads();
+        let migration = session.migration();
+        let events = session.take_events();
+        assert!(events.len() <= said.len(), "events come from what was said");
+        session.wait("RESUME")?;
+        (threads.map(drop)).and(migration.map(drop))
+    }
+}
