@@ -26,7 +26,7 @@ export CI
 FUZZ := RUSTC_WORKSPACE_WRAPPER=$(CURDIR)/.ci/instrument LLVM_PROFILE_FILE=/dev/null \
         cargo run --locked -q -p fuzz --example fuzz --
 FUZZ_TARGETS := agent-config agent-answer answers snapshot rings clock recording trace window written written-trace bench names store proc processes \
-                layout scenario elf perf-map inside-elf inside-btf inside-kcore inside-log walk qmp guest-rings traced-guest split-packets split-http split-pg split-mysql
+                layout layout-peer layout-files scenario elf perf-map inside-elf inside-btf inside-kcore inside-log walk qmp guest-rings traced-guest split-packets split-http split-pg split-mysql
 
 SPARK := $(abspath $(TARGET_DIR))/tools/spark
 SUMS := $(abspath $(TARGET_DIR))/tools/sums
@@ -161,7 +161,7 @@ overhead: programs
 # With the experiments, and the floor that vmscope's cost is compared with.
 programs: deps
 	@.ci/beside '.ci/deps $(MUSL) $(RUN_PACKAGES) linux-perf' \
-		'cargo build --locked --workspace --bins --example floor --example replay_faults && $(BUILD_GUEST)'
+		'cargo build --locked --workspace --bins --example floor --example replay_faults --example hostile_peer && $(BUILD_GUEST)'
 
 fuzz: deps
 	$(FUZZ) $(TARGET) $(or $(SECONDS),600)

@@ -51,6 +51,7 @@ enum Command {
     Capacity(commands::capacity::Args),
     Layout(commands::layout::Args),
     Lab(commands::lab::Args),
+    Migrate(commands::migrate::Args),
 }
 
 fn main() -> std::process::ExitCode {
@@ -84,6 +85,7 @@ fn main() -> std::process::ExitCode {
         Command::Capacity(args) => commands::capacity::run(&args),
         Command::Layout(args) => commands::layout::run(&args),
         Command::Lab(args) => commands::lab::run(&args),
+        Command::Migrate(args) => commands::migrate::run(&args),
     };
     match result {
         Ok(code) => code,

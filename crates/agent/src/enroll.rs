@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use api::Fingerprint;
 use recording::window::HostName;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
@@ -107,16 +108,16 @@ pub(crate) fn ask_host_token(
 /// The server at an address, if its certificate authority has this fingerprint; and that authority (PEM).
 pub(crate) fn trusted(url: &str, fingerprint: &str) -> Result<(Server, String), EnrollError> {
     check_server(url).map_err(EnrollError::Server)?;
-    let expected = normal(fingerprint).ok_or(EnrollError::Fingerprint)?;
+    let expected: Fingerprint = fingerprint.parse().map_err(|_| EnrollError::Fingerprint)?;
     let failed = |error: HttpError| unreachable(url, &error);
     let authority = Server::unknown(url).get("/v1/ca").map_err(failed)?;
     if authority.status != 200 {
         return Err(refused(url, &authority));
     }
     let found = certificates(&authority.text).map_err(failed)?;
-    let found = hex(&Sha256::digest(found[0].der()));
+    let found = Fingerprint(Sha256::digest(found[0].der()).into());
     if found != expected {
-        return Err(EnrollError::OtherServer { found });
+        return Err(EnrollError::OtherServer { found: found.to_string() });
     }
     Ok((Server::known_by(url, &authority.text).map_err(failed)?, authority.text))
 }
@@ -143,36 +144,9 @@ pub(crate) fn host_token(answer: &Answer) -> Option<String> {
     Some(enrolled.host_token).filter(|token| is_token(token))
 }
 
-/// Hexadecimal digits, without what separates them.
-fn normal(fingerprint: &str) -> Option<String> {
-    let digits: String = fingerprint
-        .chars()
-        .filter(|c| !c.is_whitespace() && *c != ':')
-        .map(|c| c.to_ascii_lowercase())
-        .collect();
-    (digits.len() == 64 && digits.bytes().all(|b| b.is_ascii_hexdigit())).then_some(digits)
-}
-
-fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write as _;
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
-}
-
 #[cfg(test)]
 mod test {
     use super::*;
-
-    #[test]
-    fn fingerprints_are_written_in_several_ways() {
-        let digits = "0a".repeat(32);
-        assert_eq!(normal(&digits), Some(digits.clone()));
-        assert_eq!(normal(&vec!["0A"; 32].join(":")), Some(digits.clone()));
-        assert_eq!(normal(&digits[1..]), None);
-        assert_eq!(normal(&format!("{}xy", &digits[2..])), None);
-    }
 
     #[test]
     fn only_a_token_is_a_token() {

@@ -1,5 +1,5 @@
 //! What vmscope's programs say to each other: the guest protocol, what is asked of child
-//! processes without privileges, and the fleet's HTTP API.
+//! processes without privileges, what layout daemons say, and the fleet's HTTP API.
 //!
 //! Design constraints: types with their wire form only. No IO, no policy, no limits here: whoever
 //! receives checks. Changing a published type means a new version number.
@@ -8,8 +8,12 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod bytes;
+mod fingerprint;
 pub mod guest;
 #[cfg(feature = "http")]
 pub mod http;
+pub mod layout;
 pub mod rings;
 pub mod symbols;
+
+pub use fingerprint::{BadFingerprint, Fingerprint};

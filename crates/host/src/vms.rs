@@ -18,6 +18,8 @@ pub struct VmProcess {
     pub vsock_cid: Option<u32>,
     /// Unix socket of the virtio-serial port with the asked-for name.
     pub serial_socket: Option<PathBuf>,
+    /// Unix socket of its QMP monitor; of several, the one that its command line names last.
+    pub monitor: Option<PathBuf>,
 }
 
 /// Describes the VM run by process `pid`, whose serial port for us is named `port`.
@@ -26,20 +28,25 @@ pub struct VmProcess {
 #[must_use]
 pub fn describe(proc: &Path, pid: u32, port: &str) -> VmProcess {
     let directory = proc.join(pid.to_string());
-    let bytes = std::fs::read(directory.join("cmdline")).unwrap_or_default();
-    let arguments: Vec<String> = bytes
-        .split(|byte| *byte == 0)
-        .map(|argument| String::from_utf8_lossy(argument).into_owned())
-        .collect();
-    let mut vm = parse_command_line(&arguments, port);
+    let mut vm = parse_command_line(&command_line(proc, pid), port);
     if vm.name.is_empty() {
         let comm = procfs::read_comm(&directory).unwrap_or_else(|_| "vm".to_owned());
         vm.name = format!("{comm}-{pid}");
     }
     vm.serial_socket = vm.serial_socket.map(|path| resolve(&directory, &path));
+    vm.monitor = vm.monitor.map(|path| resolve(&directory, &path));
     // Of a process that has ended nobody asks.
     vm.user = crate::identity::read(&directory).map_or(0, |identity| identity.user);
     vm
+}
+
+/// The words of a process's command line; none of one that can't be read.
+#[must_use]
+pub fn command_line(proc: &Path, pid: u32) -> Vec<String> {
+    let bytes = std::fs::read(proc.join(pid.to_string()).join("cmdline")).unwrap_or_default();
+    let bytes = bytes.strip_suffix(&[0]).unwrap_or(&bytes);
+    let word = |word: &[u8]| String::from_utf8_lossy(word).into_owned();
+    bytes.split(|byte| *byte == 0).map(word).collect()
 }
 
 impl VmProcess {
@@ -62,9 +69,12 @@ fn resolve(directory: &Path, path: &Path) -> PathBuf {
     }
 }
 
-fn parse_command_line(arguments: &[String], port: &str) -> VmProcess {
+/// Describes the VM that a QEMU with this command line runs.
+#[must_use]
+pub fn parse_command_line(arguments: &[String], port: &str) -> VmProcess {
     let mut vm = VmProcess::default();
     let mut port_chardev = None;
+    let mut monitor = None;
     let mut sockets = Vec::new();
     for pair in arguments.windows(2) {
         let options = Options(&pair[1]);
@@ -84,14 +94,31 @@ fn parse_command_line(arguments: &[String], port: &str) -> VmProcess {
             "-chardev" if options.first() == "socket" => {
                 sockets.extend(options.get("id").zip(options.get("path")));
             }
+            "-mon" if options.get("mode") == Some("control") => {
+                monitor = options.get("chardev").map(Monitor::Chardev).or(monitor);
+            }
+            "-qmp" | "-qmp-pretty" => {
+                monitor = options.first().strip_prefix("unix:").map(Monitor::Path).or(monitor);
+            }
             _ => {}
         }
     }
-    vm.serial_socket = sockets
-        .iter()
-        .find(|(id, _)| Some(*id) == port_chardev)
-        .map(|(_, path)| PathBuf::from(*path));
+    let path_of = |chardev: &str| {
+        sockets.iter().find(|(id, _)| *id == chardev).map(|(_, path)| PathBuf::from(*path))
+    };
+    vm.serial_socket = port_chardev.and_then(path_of);
+    vm.monitor = match monitor {
+        Some(Monitor::Path(path)) => Some(PathBuf::from(path)),
+        Some(Monitor::Chardev(chardev)) => path_of(chardev),
+        None => None,
+    };
     vm
+}
+
+/// How a command line names a monitor.
+enum Monitor<'a> {
+    Path(&'a str),
+    Chardev(&'a str),
 }
 
 /// QEMU's `first,key=value,...`, or the flat JSON object that libvirt writes for `-device`.
@@ -153,6 +180,25 @@ mod test {
             Some("/run/g.sock"),
         );
         check("qemu -name", "", None, None);
+    }
+
+    #[test]
+    fn the_last_monitor_is_ours() {
+        let check = |command_line: &str, expected: Option<&str>| {
+            let arguments: Vec<String> = command_line.split(' ').map(str::to_owned).collect();
+            let found = parse_command_line(&arguments, "").monitor;
+            assert_eq!(found.as_deref(), expected.map(Path::new), "{command_line}");
+        };
+        check("qemu -name a", None);
+        check("qemu -qmp unix:/run/a.qmp,server=on,wait=off", Some("/run/a.qmp"));
+        let libvirt = "qemu -chardev socket,id=charmonitor,fd=28 -mon chardev=charmonitor,id=monitor,mode=control";
+        check(libvirt, None);
+        check(&format!("{libvirt} -qmp unix:/run/b.qmp"), Some("/run/b.qmp"));
+        check(
+            "qemu -chardev socket,id=m,path=/run/c.qmp -mon chardev=m,mode=control -mon chardev=x",
+            Some("/run/c.qmp"),
+        );
+        check("qemu -qmp tcp:localhost:4444", None);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use model::Tid;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::pages::{self, BATCH};
-use crate::read::{HostVm, MemoryRange, NumaError, started};
+use crate::read::{HostVm, MemoryRange, NumaError, VmProcess, started};
 
 /// Times that pages are asked to move: some are busy for a moment.
 const TRIES: u32 = 3;
@@ -52,7 +52,7 @@ pub fn carry_out(
 ) -> CarriedOut {
     let mut result = CarriedOut::default();
     let begin = Instant::now();
-    let of = |name: &str| vms.iter().find(|vm| vm.name == name);
+    let of = |name: &str| vms.iter().find(|vm| vm.process.name == name);
     for planned in &plan.vms {
         let mut done = Done { name: planned.name.clone(), vcpus: 0, wanted: 0, moved: 0 };
         if let Some(vm) = of(&planned.name) {
@@ -94,30 +94,34 @@ fn bind(
     homes: &[Option<usize>],
 ) -> Result<usize, NumaError> {
     let mut bound = 0;
-    for (vcpu, (tid, home)) in vm.threads.iter().zip(homes).enumerate() {
+    for (vcpu, (tid, home)) in vm.process.threads.iter().zip(homes).enumerate() {
         let Some(home) = home.filter(|home| vm.placed.vcpus.get(vcpu) != Some(&Some(*home))) else {
             continue;
         };
-        still_there(proc, vm)?;
-        let failed = |source| NumaError::Affinity { vm: vm.name.clone(), vcpu, source };
+        still_there(proc, &vm.process)?;
+        let failed = |source| NumaError::Affinity { vm: vm.process.name.clone(), vcpu, source };
         set_affinity(*tid, &topology.nodes()[home].cpus).map_err(failed)?;
         bound += 1;
     }
     Ok(bound)
 }
 
-fn set_affinity(tid: Tid, cpus: &[u32]) -> io::Result<()> {
+pub(crate) fn set_affinity(tid: Tid, cpus: &[u32]) -> io::Result<()> {
     let mut set = CpuSet::new();
     for cpu in cpus.iter().map(|cpu| *cpu as usize).filter(|cpu| *cpu < CpuSet::MAX_CPU) {
         set.set(cpu);
     }
-    let tid = i32::try_from(tid.0).map_err(|_| io::ErrorKind::InvalidInput)?;
-    let thread = rustix::thread::Pid::from_raw(tid).ok_or(io::ErrorKind::InvalidInput)?;
-    Ok(sched_setaffinity(Some(thread), &set)?)
+    Ok(sched_setaffinity(Some(thread_id(tid)?), &set)?)
+}
+
+/// As system calls want it, of which 0 would be the caller.
+pub(crate) fn thread_id(tid: Tid) -> io::Result<rustix::thread::Pid> {
+    let tid = i32::try_from(tid.0).ok().and_then(rustix::thread::Pid::from_raw);
+    tid.ok_or_else(|| io::ErrorKind::InvalidInput.into())
 }
 
 /// A process of the same number may be another one by now.
-fn still_there(proc: &Path, vm: &HostVm) -> Result<(), NumaError> {
+pub(crate) fn still_there(proc: &Path, vm: &VmProcess) -> Result<(), NumaError> {
     match started(&proc.join(vm.pid.0.to_string())) {
         Ok(started) if started == vm.started => Ok(()),
         _ => Err(NumaError::Gone(vm.name.clone())),
@@ -146,16 +150,18 @@ impl Mover<'_> {
                 if stop() {
                     return Ok(false);
                 }
-                still_there(self.proc, self.vm)?;
-                self.batch(&addresses, range.page_bytes)
-                    .map_err(|source| NumaError::Pages { vm: self.vm.name.clone(), source })?;
+                still_there(self.proc, &self.vm.process)?;
+                self.batch(&addresses, range.page_bytes).map_err(|source| NumaError::Pages {
+                    vm: self.vm.process.name.clone(),
+                    source,
+                })?;
             }
         }
         Ok(true)
     }
 
     fn batch(&mut self, addresses: &[u64], page_bytes: u64) -> io::Result<()> {
-        let pid = self.vm.pid;
+        let pid = self.vm.process.pid;
         let on = |addresses: &[u64], node: u32| -> io::Result<Vec<u64>> {
             let nodes = pages::nodes(pid, addresses)?;
             let there = addresses.iter().zip(nodes).filter(|(_, found)| *found == Some(node));
@@ -232,7 +238,8 @@ mod test {
         let (root, found) = crate::read::test::machine();
         let proc = root.path().join("proc");
         let host = crate::read(&root.path().join("sys"), &proc, &found).unwrap();
-        let vm = HostVm { started: 1, ..host.vms[0].clone() };
+        let vm = host.vms[0].clone();
+        let vm = HostVm { process: VmProcess { started: 1, ..vm.process.clone() }, ..vm };
         let error = bind(&proc, &host.topology, &vm, &[Some(0), Some(0)]).unwrap_err();
         assert_eq!(error.to_string(), "VM web has ended");
     }

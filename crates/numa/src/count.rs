@@ -9,7 +9,7 @@ use layout::{CACHE_LINE, Sample, Source};
 use model::Pid;
 use probes::{ThreadCounters, ThreadCounts};
 
-use crate::read::HostVm;
+use crate::read::VmProcess;
 use crate::resctrl::{Bytes, Group, group_of};
 
 /// What was counted, and what could not be.
@@ -21,57 +21,98 @@ pub struct Counted {
     pub notes: Vec<String>,
 }
 
+/// Counters of VMs. They count until this is dropped; a mediated vPMU is left alone.
+#[derive(Debug)]
+pub struct Counters {
+    open: Vec<(VmProcess, Counter)>,
+    last: Instant,
+}
+
 /// What counts a VM.
+#[derive(Debug)]
 enum Counter {
     Threads(Vec<ThreadCounters>, ThreadCounts),
     Group(Group, Bytes),
 }
 
-/// Counts for so many seconds, or until `stop` says so. Changes nothing; a mediated vPMU is left alone.
-pub fn count(sys: &Path, vms: &[HostVm], seconds: u32, stop: &dyn Fn() -> bool) -> Counted {
-    let mut counted = Counted::default();
-    let perf = host::machine::cycles_are_safe(sys);
-    let mut counters: Vec<(Pid, Counter)> = Vec::new();
-    for vm in vms {
-        let threads = match &perf {
-            Ok(()) => by_threads(vm).map_err(|error| error.to_string()),
-            Err(_) => Err("no usable PMU".to_owned()),
-        };
-        match (threads, by_group(sys, vm, vms)) {
-            (Ok(counter), _) | (Err(_), Some(counter)) => counters.push((vm.pid, counter)),
-            (Err(why), None) => {
-                let note = "nothing counts how it uses memory";
-                counted.notes.push(format!("{}: {note} ({why}, no resctrl group)", vm.name));
-            }
-        }
-    }
-    let mut last = Instant::now();
+/// Counts for so many seconds, or until `stop` says so. Changes nothing.
+pub fn count(sys: &Path, vms: &[VmProcess], seconds: u32, stop: &dyn Fn() -> bool) -> Counted {
+    let mut counters = Counters::none();
+    let mut counted = Counted { notes: counters.follow(sys, vms), ..Counted::default() };
     for _ in 0..seconds {
-        if counters.is_empty() || stop() {
+        if counters.open.is_empty() || stop() {
             break;
         }
-        std::thread::sleep(Duration::from_secs(1).saturating_sub(last.elapsed()));
-        let seconds = last.elapsed().as_secs_f64();
-        last = Instant::now();
-        // A VM that ends has no further sample.
-        counters.retain_mut(|(pid, counter)| {
-            let Some(sample) = counter.sample(seconds) else { return false };
-            let source = counter.source();
-            counted.samples.entry(*pid).or_insert((source, Vec::new())).1.push(sample);
-            true
-        });
+        std::thread::sleep(counters.until_second());
+        for (vm, source, sample) in counters.sample() {
+            counted.samples.entry(vm.pid).or_insert((source, Vec::new())).1.push(sample);
+        }
     }
     counted
 }
 
-fn by_threads(vm: &HostVm) -> Result<Counter, probes::ProbeError> {
+impl Counters {
+    /// No VM is counted yet.
+    #[must_use]
+    pub fn none() -> Self {
+        Self { open: Vec::new(), last: Instant::now() }
+    }
+
+    /// Counts these VMs from now on, and no others; those that are counted already go on. Returns why some are not.
+    pub fn follow(&mut self, sys: &Path, vms: &[VmProcess]) -> Vec<String> {
+        let mut notes = Vec::new();
+        self.open.retain(|(vm, _)| vms.contains(vm));
+        if self.open.is_empty() {
+            self.last = Instant::now();
+        }
+        let perf = host::machine::cycles_are_safe(sys);
+        for vm in vms {
+            if self.open.iter().any(|(open, _)| open == vm) {
+                continue;
+            }
+            let threads = match &perf {
+                Ok(()) => by_threads(vm).map_err(|error| error.to_string()),
+                Err(_) => Err("no usable PMU".to_owned()),
+            };
+            match (threads, by_group(sys, vm, vms)) {
+                (Ok(counter), _) | (Err(_), Some(counter)) => self.open.push((vm.clone(), counter)),
+                (Err(why), None) => {
+                    let note = "nothing counts how it uses memory";
+                    notes.push(format!("{}: {note} ({why}, no resctrl group)", vm.name));
+                }
+            }
+        }
+        notes
+    }
+
+    /// Until a second has gone by since the last sample.
+    #[must_use]
+    pub fn until_second(&self) -> Duration {
+        Duration::from_secs(1).saturating_sub(self.last.elapsed())
+    }
+
+    /// What has been counted of each VM since the last time. A VM that ended is counted no more.
+    pub fn sample(&mut self) -> Vec<(VmProcess, Source, Sample)> {
+        let seconds = self.last.elapsed().as_secs_f64();
+        self.last = Instant::now();
+        let mut samples = Vec::new();
+        self.open.retain_mut(|(vm, counter)| {
+            let Some(sample) = counter.sample(seconds) else { return false };
+            samples.push((vm.clone(), counter.source(), sample));
+            true
+        });
+        samples
+    }
+}
+
+fn by_threads(vm: &VmProcess) -> Result<Counter, probes::ProbeError> {
     let threads: Result<Vec<_>, _> =
         vm.threads.iter().map(|tid| ThreadCounters::open(*tid)).collect();
     Ok(Counter::Threads(threads?, ThreadCounts::default()))
 }
 
-fn by_group(sys: &Path, vm: &HostVm, vms: &[HostVm]) -> Option<Counter> {
-    let ids = |vm: &HostVm| -> BTreeSet<u32> { vm.threads.iter().map(|tid| tid.0).collect() };
+fn by_group(sys: &Path, vm: &VmProcess, vms: &[VmProcess]) -> Option<Counter> {
+    let ids = |vm: &VmProcess| -> BTreeSet<u32> { vm.threads.iter().map(|tid| tid.0).collect() };
     let others = vms.iter().filter(|other| other.pid != vm.pid).flat_map(ids).collect();
     let group = group_of(&sys.join("fs/resctrl"), &ids(vm), &others)?;
     let now = group.read()?;
@@ -168,15 +209,11 @@ mod test {
     #[test]
     fn without_a_source_that_is_said() {
         let root = tempfile::tempdir().unwrap();
-        let vm = HostVm {
+        let vm = VmProcess {
             name: "web".to_owned(),
             pid: Pid(1),
             started: 0,
             threads: vec![model::Tid(1)],
-            ranges: Vec::new(),
-            placed: Default::default(),
-            ran_s: 0.0,
-            has_policy: false,
         };
         let counted = count(root.path(), &[vm], 60, &|| false);
         assert_eq!(

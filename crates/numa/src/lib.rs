@@ -16,7 +16,11 @@ mod count;
 mod pages;
 mod read;
 mod resctrl;
+mod steer;
 
 pub use carry_out::{CarriedOut, Done, carry_out};
-pub use count::{Counted, count};
-pub use read::{Host, HostVm, MemoryRange, NumaError, read};
+pub use count::{Counted, Counters, count};
+pub use read::{
+    Host, HostVm, MemoryRange, NumaError, VmProcess, cpu_time, processes, read, started,
+};
+pub use steer::{Steered, steer};

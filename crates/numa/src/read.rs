@@ -23,17 +23,24 @@ pub struct Host {
     pub notes: Vec<String>,
 }
 
+/// The process of a VM.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VmProcess {
+    /// The VM's name, different from those of all others here.
+    pub name: String,
+    /// Its number.
+    pub pid: Pid,
+    /// When it began, in ticks since the boot: a process of the same number that began at another time is another one.
+    pub started: u64,
+    /// The thread of each vCPU that has run.
+    pub threads: Vec<Tid>,
+}
+
 /// A VM that runs on this host.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HostVm {
-    /// Its name, different from those of all others here.
-    pub name: String,
     /// Its process.
-    pub pid: Pid,
-    /// When that began, in ticks since the boot: a process of the same number that began at another time is another one.
-    pub started: u64,
-    /// The thread of each vCPU.
-    pub threads: Vec<Tid>,
+    pub process: VmProcess,
     /// Where the guest's memory lies in the process.
     pub ranges: Vec<MemoryRange>,
     /// Where vCPUs and memory are.
@@ -80,6 +87,14 @@ pub enum NumaError {
         /// Why.
         source: io::Error,
     },
+    /// A thread can't be bound to CPUs while memory arrives.
+    #[error("failed to have VM {vm} run on the CPUs of a node: {source}")]
+    Steer {
+        /// The VM.
+        vm: String,
+        /// Why.
+        source: io::Error,
+    },
     /// Pages can't be moved.
     #[error("failed to move pages of VM {vm}: {source}")]
     Pages {
@@ -101,18 +116,13 @@ pub fn read(sys: &Path, proc: &Path, found: &[FoundVm]) -> Result<Host, NumaErro
     }
     let topology = topology(&nodes)?;
     let mut host = Host { topology, vms: Vec::new(), notes: Vec::new() };
-    let mut names = BTreeSet::new();
-    for found in found {
-        match vm(proc, &host.topology, found) {
-            Ok((mut vm, is_cut)) => {
-                // VMs are called what their owners like.
-                if !names.insert(vm.name.clone()) {
-                    vm.name = format!("{}-{}", vm.name, found.pid.0);
-                    names.insert(vm.name.clone());
-                }
+    for (found, process) in found.iter().zip(processes(proc, found)) {
+        let vm = process.and_then(|process| vm(proc, &host.topology, found, process));
+        match vm {
+            Ok((vm, is_cut)) => {
                 if is_cut {
-                    let note = format!("{} has too many mappings: not all were read", vm.name);
-                    host.notes.push(note);
+                    let name = &vm.process.name;
+                    host.notes.push(format!("{name} has too many mappings: not all were read"));
                 }
                 host.vms.push(vm);
             }
@@ -120,6 +130,32 @@ pub fn read(sys: &Path, proc: &Path, found: &[FoundVm]) -> Result<Host, NumaErro
         }
     }
     Ok(host)
+}
+
+/// The processes of `found` VMs, in their order. Reads little: memory is not looked at.
+pub fn processes(proc: &Path, found: &[FoundVm]) -> Vec<io::Result<VmProcess>> {
+    let mut names = BTreeSet::new();
+    let mut process = |found: &FoundVm| {
+        let mut process = process(proc, found)?;
+        // VMs are called what their owners like.
+        if !names.insert(process.name.clone()) {
+            process.name = format!("{}-{}", process.name, found.pid.0);
+            names.insert(process.name.clone());
+        }
+        Ok(process)
+    };
+    found.iter().map(&mut process).collect()
+}
+
+fn process(proc: &Path, found: &FoundVm) -> io::Result<VmProcess> {
+    let pid = found.pid.0;
+    let started = started(&proc.join(pid.to_string()))?;
+    let mut threads: Vec<(u32, Tid)> =
+        found.vcpus.iter().filter_map(|vcpu| Some((vcpu.number, vcpu.tid?))).collect();
+    threads.sort_unstable();
+    let threads = threads.into_iter().map(|(_, tid)| tid).collect();
+    let name = host::vms::describe(proc, pid, "").name;
+    Ok(VmProcess { name, pid: found.pid, started, threads })
 }
 
 fn topology(nodes: &[NumaNode]) -> Result<Topology, TopologyError> {
@@ -139,25 +175,22 @@ fn topology(nodes: &[NumaNode]) -> Result<Topology, TopologyError> {
     Topology::new(nodes.iter().map(node).collect(), distances, bandwidths)
 }
 
-fn vm(proc: &Path, topology: &Topology, found: &FoundVm) -> io::Result<(HostVm, bool)> {
-    let pid = found.pid.0;
-    let folder = proc.join(pid.to_string());
-    let started = started(&folder)?;
+fn vm(
+    proc: &Path,
+    topology: &Topology,
+    found: &FoundVm,
+    process: VmProcess,
+) -> io::Result<(HostVm, bool)> {
+    let folder = proc.join(process.pid.0.to_string());
     let maps = numa::read_numa_maps(&folder)?;
-    let mut threads: Vec<(u32, Tid)> =
-        found.vcpus.iter().filter_map(|vcpu| Some((vcpu.number, vcpu.tid?))).collect();
-    threads.sort_unstable();
-    let threads: Vec<Tid> = threads.into_iter().map(|(_, tid)| tid).collect();
     let home = |tid: &Tid| home(topology, &folder.join("task").join(tid.0.to_string()));
     let (memory, has_policy) = memory(topology, &maps, &found.slots);
+    let began_s = seconds(process.started);
     let vm = HostVm {
-        name: host::vms::describe(proc, pid, "").name,
-        pid: found.pid,
-        started,
-        placed: Placed { vcpus: threads.iter().map(home).collect(), memory },
-        threads,
+        placed: Placed { vcpus: process.threads.iter().map(home).collect(), memory },
+        process,
         ranges: ranges(&maps, &found.slots),
-        ran_s: uptime_s(proc).map_or(0.0, |uptime| (uptime - seconds(started)).max(0.0)),
+        ran_s: uptime_s(proc).map_or(0.0, |uptime| (uptime - began_s).max(0.0)),
         has_policy,
     };
     Ok((vm, maps.is_cut))
@@ -220,12 +253,28 @@ fn home(topology: &Topology, folder: &Path) -> Option<usize> {
     nodes.is_empty().then_some(only)
 }
 
-/// When a process began, in ticks since the boot.
-pub(crate) fn started(folder: &Path) -> io::Result<u64> {
+/// When a process began, in ticks since the boot, of its folder in `/proc`.
+///
+/// # Errors
+/// When it is gone.
+pub fn started(folder: &Path) -> io::Result<u64> {
+    stat_field(folder, 19)
+}
+
+/// A field of `stat`, counted from behind the process's name.
+fn stat_field(folder: &Path, field: usize) -> io::Result<u64> {
     let stat = text(&folder.join("stat"))?;
     // Its name may hold anything; what follows its last bracket is the kernel's.
-    let field = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(19));
+    let field = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(field));
     field.and_then(|field| field.parse().ok()).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// The CPU time that a process has had, in ticks, of its folder in `/proc`.
+///
+/// # Errors
+/// When it is gone.
+pub fn cpu_time(folder: &Path) -> io::Result<u64> {
+    Ok(stat_field(folder, 11)?.saturating_add(stat_field(folder, 12)?))
 }
 
 fn seconds(ticks: u64) -> f64 {
@@ -253,7 +302,7 @@ impl Host {
         let vm = |vm: &HostVm| {
             let (source, samples) = samples(vm);
             Vm {
-                name: vm.name.clone(),
+                name: vm.process.name.clone(),
                 now: vm.placed.clone(),
                 arrival: Arrival::Resident,
                 may_move: true,
@@ -264,7 +313,7 @@ impl Host {
             }
         };
         // A VM without a vCPU that has run yet has nothing to be near to.
-        let vms = self.vms.iter().filter(|vm| !vm.threads.is_empty());
+        let vms = self.vms.iter().filter(|vm| !vm.process.threads.is_empty());
         Load { vms: vms.map(vm).collect() }
     }
 }
@@ -334,8 +383,8 @@ pub(crate) mod test {
         let host = read(&root.path().join("sys"), &root.path().join("proc"), &found).unwrap();
         assert_eq!(host.topology.distance(0, 1), 21);
         let [vm] = &host.vms[..] else { panic!("{host:?}") };
-        assert_eq!((vm.name.as_str(), vm.started), ("web", 22));
-        assert_eq!(vm.threads, [Tid(41), Tid(42)]);
+        assert_eq!((vm.process.name.as_str(), vm.process.started), ("web", 22));
+        assert_eq!(vm.process.threads, [Tid(41), Tid(42)]);
         assert_eq!(vm.placed, Placed { vcpus: vec![Some(1), None], memory: vec![4096, 3 * 4096] });
         assert!((vm.ran_s - 1000.28).abs() < 0.01, "{}", vm.ran_s);
         assert!(host.notes[0].starts_with("process 50 was left out: "), "{:?}", host.notes);
@@ -357,7 +406,7 @@ pub(crate) mod test {
         let (root, mut found) = machine();
         found[1].pid = found[0].pid;
         let host = read(&root.path().join("sys"), &root.path().join("proc"), &found).unwrap();
-        let names: Vec<&str> = host.vms.iter().map(|vm| vm.name.as_str()).collect();
+        let names: Vec<&str> = host.vms.iter().map(|vm| vm.process.name.as_str()).collect();
         assert_eq!(names, ["web", "web-40"]);
     }
 

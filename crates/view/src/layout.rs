@@ -177,25 +177,32 @@ fn vms(topology: &Topology, load: &Load, plan: &Plan) -> Table {
     table
 }
 
-/// `0:2 3:1`; `any:2`: they run anywhere.
 fn vcpus(topology: &Topology, placed: &Placed) -> String {
-    let count = |wanted| placed.vcpus.iter().filter(|home| **home == wanted).count();
-    let on = |(at, node): (usize, &layout::Node)| (node.id.to_string(), count(Some(at)));
+    let count = |wanted| placed.vcpus.iter().filter(|home| **home == wanted).count() as u64;
+    let on = |(at, node): (usize, &layout::Node)| (Some(node.id), count(Some(at)));
     let nodes = topology.nodes().iter().enumerate().map(on);
-    let all = nodes.chain(std::iter::once(("any".to_owned(), count(None))));
-    let shown = all.filter(|(_, n)| 0 < *n).map(|(node, n)| format!("{node}:{n}"));
+    vcpus_by_node(nodes.chain(std::iter::once((None, count(None)))))
+}
+
+fn memory(topology: &Topology, placed: &Placed) -> String {
+    memory_by_node(topology.nodes().iter().map(|node| node.id).zip(placed.memory.iter().copied()))
+}
+
+/// `0:2 3:1`; `any:2`: they run anywhere.
+pub(crate) fn vcpus_by_node(nodes: impl Iterator<Item = (Option<u32>, u64)>) -> String {
+    let name = |node: Option<u32>| node.map_or("any".to_owned(), |node| node.to_string());
+    let shown = nodes.filter(|(_, n)| 0 < *n).map(|(node, n)| format!("{}:{n}", name(node)));
     shown.collect::<Vec<_>>().join(" ")
 }
 
 /// `0:512M 3:4.50G`.
-fn memory(topology: &Topology, placed: &Placed) -> String {
-    let pairs = topology.nodes().iter().zip(&placed.memory).filter(|(_, bytes)| 0 < **bytes);
-    let shown: Vec<String> =
-        pairs.map(|(node, bytes)| format!("{}:{}", node.id, size(*bytes))).collect();
+pub(crate) fn memory_by_node(nodes: impl Iterator<Item = (u32, u64)>) -> String {
+    let nodes = nodes.filter(|(_, bytes)| 0 < *bytes);
+    let shown: Vec<String> = nodes.map(|(node, bytes)| format!("{node}:{}", size(bytes))).collect();
     if shown.is_empty() { "none".to_owned() } else { shown.join(" ") }
 }
 
-fn size(bytes: u64) -> String {
+pub(crate) fn size(bytes: u64) -> String {
     match bytes {
         0..0x10_0000 => format!("{}K", bytes >> 10),
         0x10_0000..0x4000_0000 => format!("{}M", bytes >> 20),
@@ -223,7 +230,7 @@ fn moves(topology: &Topology, plan: &Plan) -> Table {
 }
 
 /// For people in MiB, for programs in bytes.
-fn both(bytes: u64) -> [Cell; 2] {
+pub(crate) fn both(bytes: u64) -> [Cell; 2] {
     [Cell::count(bytes >> 20), Cell::bytes(bytes)]
 }
 

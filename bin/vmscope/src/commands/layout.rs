@@ -1,5 +1,6 @@
 //! `vmscope layout`.
 
+mod daemon;
 mod file;
 mod plan;
 mod simulate;
@@ -7,6 +8,12 @@ mod simulate;
 use std::process::ExitCode;
 
 use clap::Subcommand;
+use migration::{ConfigError, NO_POLICY};
+
+use super::Usage;
+
+/// The layout daemon's configuration.
+pub(super) const CONFIG: &str = "/etc/vmscope/layout.toml";
 
 /// Put VMs' memory and vCPUs on the right NUMA nodes, also of VMs that are being migrated.
 ///
@@ -21,6 +28,7 @@ pub(crate) struct Args {
 const EXAMPLE: &str = "Examples:
   vmscope layout plan                                            what would move on this host; changes nothing
   vmscope layout apply                                           move it
+  vmscope layout daemon                                          make it ready for VMs that are migrated here
   vmscope layout simulate host.toml vms.toml                     a migration, by each policy
   vmscope layout simulate host.toml vms.toml --format html -o migration.html";
 
@@ -29,6 +37,8 @@ enum Action {
     Plan(plan::PlanArgs),
     Apply(plan::ApplyArgs),
     Simulate(simulate::Args),
+    Daemon(daemon::DaemonArgs),
+    Template(daemon::TemplateArgs),
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
@@ -36,7 +46,19 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Action::Plan(args) => plan::plan(args),
         Action::Apply(args) => plan::apply(args),
         Action::Simulate(args) => simulate::run(args),
+        Action::Daemon(args) => daemon::daemon(args),
+        Action::Template(args) => daemon::template(args),
     }
+}
+
+/// A configuration that can't be used is the user's error, as options are.
+pub(super) fn config_usage(error: ConfigError) -> anyhow::Error {
+    Usage(error.to_string()).into()
+}
+
+/// A policy's name, or none, for `--policy` of a migration.
+pub(super) fn migration_policy(name: &str) -> Result<String, String> {
+    if name == NO_POLICY { Ok(name.to_owned()) } else { policy(name) }
 }
 
 /// A policy's name, for `--policy`.

@@ -13,6 +13,7 @@ pub(crate) mod explain;
 pub(crate) mod export;
 pub(crate) mod lab;
 pub(crate) mod layout;
+pub(crate) mod migrate;
 mod open_recording;
 mod output;
 mod part;

@@ -124,6 +124,25 @@ impl Plan {
         Load { vms: load.vms.iter().zip(&self.vms).filter(|(_, plan)| plan.fits).map(vm).collect() }
     }
 
+    /// The plan that brings one VM to where it should be, as far as there is room.
+    #[must_use]
+    pub fn for_one(topology: &Topology, name: &str, now: &Placed, wanted: &Placed) -> Self {
+        let vm = VmPlan {
+            name: name.to_owned(),
+            arrival: Arrival::Resident,
+            fits: true,
+            before: now.clone(),
+            after: wanted.clone(),
+            speed_before: 0.0,
+            speed_after: 0.0,
+            reason: String::new(),
+        };
+        let free: Vec<u64> = topology.nodes().iter().map(|node| node.free).collect();
+        let moves = moves::order(&[now.memory.clone()], &[wanted.memory.clone()], &free);
+        let outcome = Outcome::InPlace;
+        Self { policy: "", outcome, vms: vec![vm], moves, notes: Vec::new() }
+    }
+
     /// Bytes of residents that it moves.
     #[must_use]
     pub fn moved_bytes(&self) -> u64 {

@@ -74,6 +74,15 @@ fn check(policy: &str, free: [u64; 4], vms: &[&str], expected: &[&str]) {
 }
 
 #[test]
+fn one_vm_goes_where_there_is_room() {
+    let topology = machine(4).with_free(&[0, 0, 1 << 30, 8 << 30]);
+    let (now, wanted) = (Placed::on(0, 2, 3 << 30, 4), Placed::on(2, 2, 4 << 30, 4));
+    let plan = Plan::for_one(&topology, "a", &now, &wanted);
+    let expected = Move { vm: 0, from: 0, to: 2, bytes: 1 << 30 };
+    assert_eq!((&plan.moves[..], &plan.vms[0].after), (&[expected][..], &wanted));
+}
+
+#[test]
 fn simple_gives_the_best_place_to_who_misses_most() {
     // Case 1-1 of the original: the VM that arrives needs the memory of one that does not.
     check(

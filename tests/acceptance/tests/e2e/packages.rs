@@ -50,12 +50,15 @@ pub(crate) fn packages_are_installed_used_and_removed_in_a_clean_root() {
         "./usr/bin/vmscope-server",
         "./usr/sbin/vmscope-guest",
         "./lib/systemd/system/vmscope-agent.service",
+        "./lib/systemd/system/vmscope-layout.service",
         "./lib/systemd/system/vmscope-server.service",
         "./lib/systemd/system/vmscope-guest.service",
         "./usr/share/man/man8/vmscope-record.8.gz",
         "./usr/share/man/man8/vmscope-server.8.gz",
         "./usr/share/bash-completion/completions/vmscope",
+        "./usr/share/man/man8/vmscope-migrate.8.gz",
         "./etc/vmscope/agent.toml",
+        "./etc/vmscope/layout.toml",
         "./etc/vmscope/server.toml",
     ] {
         // /lib is /usr/lib in a merged root.
@@ -73,6 +76,7 @@ pub(crate) fn packages_are_installed_used_and_removed_in_a_clean_root() {
         assert!(said.starts_with(says), "{program}: {said}");
     }
     sh("chroot $1 vmscope agent --check /etc/vmscope/agent.toml", &[&clean]);
+    sh("chroot $1 vmscope layout daemon --check /etc/vmscope/layout.toml", &[&clean]);
     sh("chroot $1 vmscope-server --check /etc/vmscope/server.toml", &[&clean]);
     sh("chroot $1 dpkg -P vmscope vmscope-server vmscope-guest", &[&clean]);
     // dpkg keeps notes of its own.

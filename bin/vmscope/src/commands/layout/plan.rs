@@ -17,7 +17,7 @@ use super::super::replay::stop_on_signals;
 use super::super::trace::size;
 use super::file::{read, wrong};
 
-const PROC: &str = "/proc";
+pub(super) const PROC: &str = "/proc";
 const SYS: &str = "/sys";
 
 const PLAN_EXAMPLE: &str = "Examples:
@@ -119,7 +119,7 @@ pub(super) fn apply(args: &ApplyArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn moved(done: &Done, after: &Host) -> MovedVm {
-    let now = after.vms.iter().find(|vm| vm.name == done.name).map(|vm| vm.placed.clone());
+    let now = after.vms.iter().find(|vm| vm.process.name == done.name).map(|vm| vm.placed.clone());
     MovedVm {
         name: done.name.clone(),
         vcpus: done.vcpus as u64,
@@ -140,7 +140,7 @@ fn planned(how: &How, stop: &AtomicBool) -> anyhow::Result<Planned> {
         Some(path) => {
             let counters =
                 layout::read_counters(&read(path)?).map_err(|error| wrong(path, &error))?;
-            let recorded = |vm: &HostVm| match counters.get(&vm.name) {
+            let recorded = |vm: &HostVm| match counters.get(&vm.process.name) {
                 Some(samples) if !samples.is_empty() => (Source::Recorded, samples.clone()),
                 _ => (Source::None, Vec::new()),
             };
@@ -148,9 +148,10 @@ fn planned(how: &How, stop: &AtomicBool) -> anyhow::Result<Planned> {
         }
         None => {
             let stop = || is_set(stop);
-            let mut counted = numa::count(Path::new(SYS), &host.vms, how.seconds, &stop);
+            let processes: Vec<_> = host.vms.iter().map(|vm| vm.process.clone()).collect();
+            let mut counted = numa::count(Path::new(SYS), &processes, how.seconds, &stop);
             host.notes.append(&mut counted.notes);
-            let samples = |vm: &HostVm| counted.samples.get(&vm.pid).cloned();
+            let samples = |vm: &HostVm| counted.samples.get(&vm.process.pid).cloned();
             host.load(how.rate, |vm| samples(vm).unwrap_or_default())
         }
     };
@@ -159,7 +160,7 @@ fn planned(how: &How, stop: &AtomicBool) -> anyhow::Result<Planned> {
     }
     for vm in host.vms.iter().filter(|vm| vm.has_policy) {
         let note = "its VMM set a memory policy: new pages stay where that says";
-        host.notes.push(format!("{}: {note}", vm.name));
+        host.notes.push(format!("{}: {note}", vm.process.name));
     }
     load.check(&host.topology).map_err(|error| Usage(error.to_string()))?;
     let mut policy = layout::policy_named(&how.policy).context("there is no such policy")?;

@@ -1,0 +1,457 @@
+//! The host that a VM goes to: plans, moves residents, has the VM's QEMU started or finds it, and has the VM's memory and
+//! vCPUs in place before it comes.
+//!
+//! ```text
+//!  Offer, Counters --> plan --> residents moved --> QEMU started, memory bound --> vCPUs bound --> Ready
+//!                                                   or found, its threads on the node -^
+//!  Look    --> where everything is (the VM still runs at its source)
+//!  Arrived --> what lies elsewhere is moved; where everything is
+//!  else    --> the VM stays where it was: a QEMU that was started here is ended once its vCPUs can't run any more
+//! ```
+
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use api::layout::{Counters, HostLayout, StartedBy, ToDestination, ToSource, VERSION};
+use layout::{Placed, Plan};
+use numa::{CarriedOut, Host, HostVm, Steered};
+
+use crate::PROC;
+use crate::arrange::{self, Arranged};
+use crate::channel::{Channel, ChannelError};
+use crate::frame::FrameError;
+use crate::incoming::{self, State, Waiting};
+use crate::log::line;
+use crate::offer::{Asked, check_counters, check_offer, cut};
+use crate::records::Records;
+use crate::template::Memory;
+use crate::this_host::ThisHost;
+
+/// For a message that must come next.
+const NEXT_LIMIT: Duration = Duration::from_secs(10);
+/// How long a migration may take: nobody waits longer for a source that says nothing.
+const MIGRATION_LIMIT: Duration = Duration::from_secs(24 * 3600);
+/// How long a VM whose source says that it has gone may take to run here.
+const ARRIVAL_LIMIT: Duration = Duration::from_secs(20);
+/// How long a QEMU of ours may wait for a VM whose source is silent.
+pub(crate) const ORPHAN_LIMIT: Duration = Duration::from_secs(60);
+/// How long a QEMU may be behind its source.
+const FIND_LIMIT: Duration = Duration::from_secs(1);
+
+/// What serves sources.
+#[derive(Debug)]
+pub(crate) struct Destination<'a> {
+    pub(crate) host: &'a ThisHost,
+    pub(crate) records: &'a Records,
+    /// One plan at a time is made and carried out.
+    pub(crate) planning: &'a Mutex<()>,
+    /// Who asks.
+    pub(crate) peer: &'a str,
+    /// By which of our addresses it reaches us.
+    pub(crate) address: IpAddr,
+}
+
+/// A VM that may come now.
+#[derive(Debug)]
+struct Prepared {
+    asked: Asked,
+    waiting: Waiting,
+    steered: Option<Steered>,
+    place: Option<Placed>,
+    layout: HostLayout,
+}
+
+/// What the source says in the end.
+#[derive(Debug)]
+enum Told {
+    /// The VM runs here.
+    Arrived,
+    /// The VM stays there.
+    Stays(String),
+    /// Nothing more.
+    Lost(String),
+}
+
+impl Told {
+    fn reason(&self) -> &str {
+        match self {
+            Self::Arrived => "its QEMU is gone",
+            Self::Stays(reason) | Self::Lost(reason) => reason,
+        }
+    }
+}
+
+impl Destination<'_> {
+    /// Serves one source: one VM.
+    pub(crate) fn serve(&self, channel: &mut Channel) -> Result<(), ChannelError> {
+        match channel.receive(NEXT_LIMIT)? {
+            ToDestination::Hello { version: VERSION } => {}
+            other => {
+                let reason = match other {
+                    ToDestination::Hello { version } => {
+                        format!("it speaks version {version} of the protocol, this host {VERSION}")
+                    }
+                    _ => "it did not greet".to_owned(),
+                };
+                return channel.send(&ToSource::Refused { reason });
+            }
+        }
+        channel.send(&ToSource::Hello { version: VERSION })?;
+        let ToDestination::Offer(offer) = channel.receive(NEXT_LIMIT)? else {
+            return channel.send(&ToSource::Refused { reason: "it offered no VM".to_owned() });
+        };
+        let prepared = check_offer(&offer).and_then(|asked| {
+            let counters = self.counters(channel);
+            self.prepare(channel, asked, counters)
+        });
+        let mut prepared = match prepared {
+            Ok(prepared) => prepared,
+            Err(reason) => {
+                line(&format!("{} from {}: refused: {reason}", cut(offer.vm), self.peer));
+                return channel.send(&ToSource::Refused { reason });
+            }
+        };
+        let told = self.receive_vm(channel, &mut prepared);
+        self.finish(channel, prepared, told)
+    }
+
+    /// What was counted of the VM; whatever is wrong with it costs the plan only.
+    fn counters(&self, channel: &mut Channel) -> Result<Counters, String> {
+        match channel.receive(NEXT_LIMIT) {
+            Ok(ToDestination::Counters(counters)) => Ok(counters),
+            Ok(_) => Err("no counters came".to_owned()),
+            Err(ChannelError::Frame(error)) => Err(format!("counters make no sense: {error}")),
+            Err(error) => Err(format!("no counters came: {error}")),
+        }
+    }
+
+    fn prepare(
+        &self,
+        channel: &mut Channel,
+        asked: Asked,
+        counters: Result<Counters, String>,
+    ) -> Result<Prepared, String> {
+        let config = &self.host.config;
+        let oldest = Duration::from_secs(config.oldest_counters_s);
+        let counters = counters.and_then(|counters| check_counters(&counters, oldest));
+        let incoming = match asked.started_by {
+            StartedBy::Others => None,
+            StartedBy::Daemon => Some(config.incoming(&asked.vm, self.peer).ok_or_else(|| {
+                format!("there is no [[incoming]] for VM {} from {}", asked.vm, self.peer)
+            })?),
+        };
+        let _planning = self.planning.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = match incoming {
+            Some(_) => None,
+            None => Some(self.find(&asked)?),
+        };
+        let host = self.read()?;
+        if incoming.is_some() && host.vms.iter().any(|vm| vm.process.name == asked.vm) {
+            return Err(format!("a VM {} is here already", asked.vm));
+        }
+        let policy = asked.policy.as_deref().unwrap_or(&config.policy);
+        let load = self.host.load(&host);
+        let rate = config.move_bytes_per_s;
+        let mut arranged = arrange::arrange(&host.topology, load, &asked, counters, policy, rate);
+        line(&format!("{} from {}: {}", asked.vm, self.peer, arranged.layout.outcome));
+        // Its pages may be coming already: what can be done at once comes before residents are moved.
+        let steered = found.as_ref().and_then(|waiting| {
+            let place = arranged.place.as_ref().ok()?;
+            steer(&host, waiting, &asked.vm, place, &mut arranged.layout)
+        });
+        if let Some(plan) = &arranged.plan {
+            self.move_residents(channel, &host, plan, &mut arranged.layout);
+        }
+        let waiting = match (found, incoming) {
+            (Some(waiting), _) => waiting,
+            (None, Some(incoming)) => self.start(channel, incoming, &host, &mut arranged)?,
+            (None, None) => return Err("nobody starts its QEMU".to_owned()),
+        };
+        let Arranged { place, layout, .. } = arranged;
+        let mut prepared = Prepared { asked, waiting, steered, place: place.ok(), layout };
+        self.put_in_place(&mut prepared);
+        Ok(prepared)
+    }
+
+    /// A QEMU that somebody else started: it may be a moment behind its source.
+    fn find(&self, asked: &Asked) -> Result<Waiting, String> {
+        let start = Instant::now();
+        loop {
+            match incoming::find(self.host, &asked.vm, asked.uuid.as_deref()) {
+                Err(incoming::IncomingError::NotFound) if start.elapsed() < FIND_LIMIT => {
+                    std::thread::sleep(FIND_LIMIT / 10);
+                }
+                found => return found.map_err(|error| error.to_string()),
+            }
+        }
+    }
+
+    fn read(&self) -> Result<Host, String> {
+        let found = self.host.find().map_err(|error| error.to_string())?;
+        self.host.read(&found).map_err(|error| error.to_string())
+    }
+
+    fn move_residents(
+        &self,
+        channel: &mut Channel,
+        host: &Host,
+        plan: &Plan,
+        layout: &mut HostLayout,
+    ) {
+        if 0 < plan.moved_bytes() {
+            let mib = plan.moved_bytes() >> 20;
+            progress(channel, &format!("moving {mib} MiB of VMs that are there"));
+        }
+        let config = &self.host.config;
+        let (start, limit) = (Instant::now(), Duration::from_secs(config.move_residents_s));
+        let stop = || limit <= start.elapsed();
+        let (proc, rate) = (Path::new(PROC), config.move_bytes_per_s);
+        let done = numa::carry_out(proc, &host.topology, &host.vms, plan, rate, &stop);
+        if done.stopped {
+            let note = format!("not all residents were moved within {} s", limit.as_secs());
+            layout.notes.push(note);
+        }
+        account(layout, &done);
+    }
+
+    /// Starts its QEMU with its memory bound; where that fails, with the kernel's layout.
+    fn start(
+        &self,
+        channel: &mut Channel,
+        incoming: &crate::config::Incoming,
+        host: &Host,
+        arranged: &mut Arranged,
+    ) -> Result<Waiting, String> {
+        progress(channel, "starting QEMU");
+        let prealloc = self.host.config.prealloc;
+        if let Ok(place) = &arranged.place {
+            let nodes = nodes(host, place);
+            let bound = match self.room(place) {
+                Ok(()) if incoming.command.places_memory() => {
+                    let memory = Memory::Bound { nodes, prealloc };
+                    incoming::start(self.host, self.records, incoming, &memory)
+                        .map_err(|error| error.to_string())
+                }
+                Ok(()) => Err("its command has no {numa}".to_owned()),
+                Err(why) => Err(why),
+            };
+            match bound {
+                Ok(waiting) => return Ok(waiting),
+                Err(why) => {
+                    line(&format!("{}: not where it was planned: {why}", incoming.vm));
+                    arrange::give_up(&mut arranged.layout, &why);
+                    arranged.place = Err(why);
+                }
+            }
+        }
+        incoming::start(self.host, self.records, incoming, &Memory::Anywhere)
+            .map_err(|error| error.to_string())
+    }
+
+    /// Whether its nodes still have the memory: VMs start and grow while residents are moved.
+    fn room(&self, place: &Placed) -> Result<(), String> {
+        let host = self.read()?;
+        for (node, wanted) in host.topology.nodes().iter().zip(&place.memory) {
+            if node.free < *wanted {
+                let (id, free, wanted) = (node.id, node.free >> 20, wanted >> 20);
+                return Err(format!("node {id} has {free} MiB free of {wanted}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// vCPUs to their nodes, and what memory there is to where it should be.
+    fn put_in_place(&self, prepared: &mut Prepared) {
+        let Some(place) = &prepared.place else { return };
+        if prepared.waiting.threads.is_empty() {
+            let note = "its vCPUs are bound once they run: QEMU names no threads (-name NAME,debug-threads=on)";
+            prepared.layout.notes.push(note.to_owned());
+        }
+        let mut found = prepared.waiting.found.clone();
+        prepared.waiting.complete(&mut found);
+        let done = self.host.read(&[found]).map(|host| {
+            let moved = host.vms.first().map(|vm| put(self.host, &host, vm, place));
+            moved.unwrap_or_default()
+        });
+        match done {
+            Ok(done) => account_arriving(&mut prepared.layout, &done),
+            Err(error) => prepared.layout.notes.push(error.to_string()),
+        }
+    }
+
+    /// Until the VM runs here, or stays.
+    fn receive_vm(&self, channel: &mut Channel, prepared: &mut Prepared) -> Told {
+        let address = self.host.config.migration_address.unwrap_or(self.address);
+        let address = match prepared.waiting.listen(address, self.host.config.migration_ports) {
+            Ok(address) => address,
+            Err(error) => {
+                let reason = error.to_string();
+                // Whether it hears that or not: nothing comes.
+                let _ = channel.send(&ToSource::Refused { reason: reason.clone() });
+                return Told::Stays(reason);
+            }
+        };
+        self.look(prepared);
+        let layout = prepared.layout.clone();
+        let mut sent = channel.send(&ToSource::Ready { address, layout });
+        loop {
+            let message = sent.and_then(|()| channel.receive(MIGRATION_LIMIT));
+            sent = Ok(());
+            match message {
+                Ok(ToDestination::Look) => {
+                    self.look(prepared);
+                    sent = channel.send(&ToSource::Layout(prepared.layout.clone()));
+                }
+                Ok(ToDestination::Arrived) => return Told::Arrived,
+                Ok(ToDestination::Abandoned { reason }) => return Told::Stays(cut(reason)),
+                // Too late for a plan, which is no reason to break off.
+                Ok(ToDestination::Counters(_)) | Err(ChannelError::Frame(FrameError::Garbled(_))) => {}
+                Ok(_) => return Told::Lost("its source says what makes no sense".to_owned()),
+                Err(error) => return Told::Lost(error.to_string()),
+            }
+        }
+    }
+
+    /// Reads where everything is, then whether the VM has run here: if not, it was so before the switch-over.
+    fn look(&self, prepared: &mut Prepared) {
+        let Prepared { waiting, layout, .. } = prepared;
+        let mut found = match self.host.find() {
+            Ok(found) => found,
+            Err(error) => return layout.notes.push(error.to_string()),
+        };
+        found.iter_mut().for_each(|vm| waiting.complete(vm));
+        match self.host.read(&found) {
+            Ok(host) => arrange::with_now(layout, &host, waiting.found.pid),
+            Err(error) => layout.notes.push(error.to_string()),
+        }
+        layout.before_switch_over = waiting.state(self.host) == State::Waits;
+    }
+
+    fn finish(
+        &self,
+        channel: &mut Channel,
+        mut prepared: Prepared,
+        told: Told,
+    ) -> Result<(), ChannelError> {
+        let (vm, peer) = (prepared.asked.vm.clone(), self.peer);
+        let (pid, started) = (prepared.waiting.found.pid, prepared.waiting.started);
+        let state = match &told {
+            // One that stood still at its source stands still here.
+            Told::Arrived => incoming::outcome(self.host, pid, started, ARRIVAL_LIMIT),
+            Told::Stays(_) => prepared.waiting.state(self.host),
+            Told::Lost(reason) => {
+                line(&format!("{vm} from {peer}: {reason}"));
+                incoming::outcome(self.host, pid, started, ORPHAN_LIMIT)
+            }
+        };
+        match (told, state) {
+            (Told::Arrived, State::Runs | State::Waits) => {
+                self.arrived(&mut prepared);
+                line(&format!("{vm} came from {peer}"));
+                prepared.waiting.let_go(self.records);
+                channel.send(&ToSource::Layout(prepared.layout))
+            }
+            (Told::Lost(_), State::Runs) => {
+                self.arrived(&mut prepared);
+                line(&format!("{vm} came from {peer}, which does not hear it"));
+                prepared.waiting.let_go(self.records);
+                Ok(())
+            }
+            (told, _) => {
+                if let Some(steered) = prepared.steered.take() {
+                    steered.release(Path::new(PROC), &[]);
+                }
+                line(&format!("{vm} did not come from {peer}: {}", told.reason()));
+                prepared.waiting.end(self.host, self.records);
+                Ok(())
+            }
+        }
+    }
+
+    /// The VM runs here: what is not where it should be goes there.
+    fn arrived(&self, prepared: &mut Prepared) {
+        let Prepared { waiting, steered, place, layout, .. } = prepared;
+        let found = self.host.find().unwrap_or_default();
+        let found: Vec<_> = found.into_iter().filter(|vm| vm.pid == waiting.found.pid).collect();
+        if let Ok(host) = self.host.read(&found)
+            && let Some(vm) = host.vms.first()
+        {
+            if let Some(steered) = steered.take() {
+                let keep = if place.is_some() { &vm.process.threads[..] } else { &[] };
+                steered.release(Path::new(PROC), keep);
+            }
+            if let Some(place) = place {
+                account_arriving(layout, &put(self.host, &host, vm, place));
+            }
+        }
+        match self.read() {
+            Ok(host) => arrange::with_now(layout, &host, waiting.found.pid),
+            Err(error) => layout.notes.push(error),
+        }
+        layout.before_switch_over = false;
+    }
+}
+
+/// Brings one VM to where it should be.
+fn put(this: &ThisHost, host: &Host, vm: &HostVm, place: &Placed) -> CarriedOut {
+    let plan = Plan::for_one(&host.topology, &vm.process.name, &vm.placed, place);
+    let (proc, rate) = (Path::new(PROC), this.config.move_bytes_per_s);
+    numa::carry_out(proc, &host.topology, std::slice::from_ref(vm), &plan, rate, &|| false)
+}
+
+/// Has the threads of a QEMU run where its memory should be, if that is one node with CPUs.
+fn steer(
+    host: &Host,
+    waiting: &Waiting,
+    name: &str,
+    place: &Placed,
+    layout: &mut HostLayout,
+) -> Option<Steered> {
+    let mut used = place.memory.iter().enumerate().filter(|(_, bytes)| 0 < **bytes);
+    let (node, _) = used.next()?;
+    let cpus = &host.topology.nodes()[node].cpus;
+    if used.next().is_some() || cpus.is_empty() {
+        layout
+            .notes
+            .push("its memory is moved once it has come: it goes to several nodes".to_owned());
+        return None;
+    }
+    match numa::steer(Path::new(PROC), &waiting.process(name), cpus) {
+        Ok(steered) => Some(steered),
+        Err(error) => {
+            layout.notes.push(error.to_string());
+            None
+        }
+    }
+}
+
+/// The kernel's numbers of the nodes that a VM's memory goes to.
+fn nodes(host: &Host, place: &Placed) -> Vec<u32> {
+    let used = host.topology.nodes().iter().zip(&place.memory).filter(|(_, bytes)| 0 < **bytes);
+    used.map(|(node, _)| node.id).collect()
+}
+
+fn account(layout: &mut HostLayout, done: &CarriedOut) {
+    for moved in &done.vms {
+        for vm in layout.vms.iter_mut().filter(|vm| !vm.arrives && vm.name == moved.name) {
+            vm.moved_bytes += moved.moved;
+        }
+        layout.moved_bytes += moved.moved;
+    }
+    layout.moved_ns += u64::try_from(done.took.as_nanos()).unwrap_or(0);
+    layout.notes.extend(done.failures.iter().map(ToString::to_string));
+}
+
+fn account_arriving(layout: &mut HostLayout, done: &CarriedOut) {
+    for vm in layout.vms.iter_mut().filter(|vm| vm.arrives) {
+        vm.moved_bytes += done.vms.iter().map(|moved| moved.moved).sum::<u64>();
+    }
+    layout.notes.extend(done.failures.iter().map(ToString::to_string));
+}
+
+/// Whoever does not listen any more will be noticed.
+fn progress(channel: &mut Channel, text: &str) {
+    let _ = channel.send(&ToSource::Progress { text: text.to_owned() });
+}
