@@ -8,6 +8,7 @@ mod detection;
 mod exits;
 mod fleet;
 mod make;
+mod migrate;
 mod profiles;
 mod split;
 mod time;
@@ -66,6 +67,9 @@ pub const MARKS: &[Mark] = &[
     Mark { name: "S1-split", experiment: split::by_packets },
     Mark { name: "S2.1", experiment: trace::make_and_make_j2 },
     Mark { name: "S2.2", experiment: trace::make_in_a_guest },
+    Mark { name: "S3.1", experiment: migrate::policies },
+    Mark { name: "S3.2", experiment: migrate::twenty },
+    Mark { name: "S3.3", experiment: migrate::faults },
     Mark { name: "faults", experiment: detection::faults },
     Mark { name: "exits", experiment: exits::own_exits },
     Mark { name: "quota", experiment: time::throttled },

@@ -21,6 +21,7 @@ mod hostile;
 mod iso;
 mod kernel_threads;
 mod layout;
+mod migrate;
 mod packages;
 mod refusals;
 mod testbed;
@@ -91,6 +92,7 @@ const TESTS: &[Test] = tests! {
     Main boot_bad_input::one_cpu_and_16_mib_are_enough_and_what_is_missing_is_named,
     Main iso::by_bios_the_table_is_on_the_screen,
     Main layout::memory_and_vcpus_go_where_the_plan_says,
+    Main migrate::memory_and_vcpus_of_all_vms_are_in_place_before_the_vm_arrives,
     Main testbed::guests_boot_again_and_answer,
     Main hostile::files_and_forks_spoil_nobodys_rows,
     All boot_exits::kvm_counts_an_exit_each_time_for_those_said_to_exit_and_none_for_the_others,
