@@ -14,7 +14,7 @@ config() {
 listen = "$1:$port"
 peers = "/run/testbed/work/peers"
 state = "/run/testbed/work/state"
-socket = "/run/testbed/work/socket"
+socket = "/run/vmscope-layout.socket"
 counters = "/run/testbed/work/counters.toml"
 END
 }
@@ -55,7 +55,7 @@ start_line() {
     cat <<'END'
 vmscope layout daemon --config /run/testbed/work/layout.toml >>daemon.log 2>&1 &
 echo $! >daemon.pid
-until [ -S socket ]; do kill -0 $(cat daemon.pid); sleep 0.1; done
+until [ -S /run/vmscope-layout.socket ]; do kill -0 $(cat daemon.pid); sleep 0.1; done
 END
 }
 
@@ -66,7 +66,7 @@ stop_line='kill $(cat daemon.pid); while kill -0 $(cat daemon.pid) 2>/dev/null; 
 
 # restart_there LINES: the daemon there with other lines at the beginning of its configuration.
 restart_there() {
-    there "$stop_line"
+    there "$stop_line; : >daemon.log"
     { echo "$1"; config $there; cat "${2:-template.toml}"; } | write_there layout.toml
     there "$(start_line)"
 }
@@ -77,7 +77,35 @@ restart_here() {
     start
 }
 
+# incoming_line, in a host: starts a QEMU that waits for `a`, as an operator would.
+incoming_line() {
+    cat <<'END'
+sed -n '/^command = \[/,/^\]/p' layout.toml | sed '1d;$d;s/^ *"//;s/",$//;s/{numa}/policy=default/' >words
+xargs -d '\n' -a words sh -c '"$@" -incoming tcp:10.30.0.2:4444 >/dev/null 2>&1 &' sh
+until socat -u OPEN:/dev/null UNIX-CONNECT:/run/testbed/guests/a.qmp 2>/dev/null; do sleep 0.1; done
+END
+}
+
+# operate COMMAND...: has QEMU of `a` on this host carry out commands in JSON, as an operator would.
+operate() {
+    printf '%s\n' '{"execute": "qmp_capabilities"}' "$@" | socat -t 1 - UNIX-CONNECT:/run/testbed/guests/a.qmp
+}
+
 migrate() { vmscope migrate a --config /run/testbed/work/layout.toml "$@"; }
+
+# watch ARGUMENTS: from here on migrations of others are watched; watched: prints the first
+# report.
+watch() {
+    vmscope migrate --watch --config /run/testbed/work/layout.toml "$@" >watch.out 2>watch.log &
+    watcher=$!
+    until grep -q 'watching a' watch.log; do sleep 0.1; done
+}
+watched() {
+    until [ -s watch.out ]; do sleep 0.1; done
+    kill $watcher
+    wait $watcher
+    cat watch.out
+}
 
 # back ARGUMENTS: from kvm2 to here.
 back() { there "vmscope migrate a --to kvm1 --config /run/testbed/work/layout.toml $*"; }

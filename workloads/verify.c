@@ -7,7 +7,7 @@
  *
  *     checks 51200 sweeps 3 errors 0
  *
- * SIGUSR1 spoils a word, so that one can see that it is found.
+ * SIGUSR1 spoils a word of the page that is checked next, so that one can see that it is found.
  */
 #include <fcntl.h>
 #include <signal.h>
@@ -105,7 +105,7 @@ int main(int argc, char **argv)
 		}
 		if (spoil) {
 			spoil = 0;
-			memory[random % pages * WORDS] ^= 1;
+			memory[next * WORDS] ^= 1;
 		}
 		tell(file);
 		nanosleep(&pause, NULL);

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use api::Fingerprint;
+use rustix::net::sockopt;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, ring, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
@@ -30,6 +31,9 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 const SEND_LIMIT: Duration = Duration::from_secs(10);
 /// How long a read waits before the time is looked at.
 const TICK: Duration = Duration::from_millis(200);
+/// How often a silent peer's kernel is asked whether it is there, and how often it may be silent.
+const ALIVE: Duration = Duration::from_secs(10);
+const ALIVE_TRIES: u32 = 6;
 
 /// A connection.
 pub(crate) struct Channel {
@@ -177,6 +181,11 @@ fn tcp(address: &str) -> io::Result<TcpStream> {
 fn ready(stream: &TcpStream) -> io::Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_nodelay(true)?;
+    // A peer whose host or network is gone says nothing for as long as a migration may take.
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, ALIVE)?;
+    sockopt::set_tcp_keepintvl(stream, ALIVE)?;
+    sockopt::set_tcp_keepcnt(stream, ALIVE_TRIES)?;
     stream.set_read_timeout(Some(TICK))?;
     stream.set_write_timeout(Some(SEND_LIMIT))
 }

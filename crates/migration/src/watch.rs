@@ -59,7 +59,6 @@ pub(crate) fn run(shared: &Arc<Shared>, watch: &Watch) {
     while !watch.is_over() {
         let found = shared.host.find().unwrap_or_default();
         let processes = numa::processes(Path::new(PROC), &found);
-        let mut n_new = 0;
         for process in processes.into_iter().flatten().filter(|vm| !vm.threads.is_empty()) {
             let id = (process.pid, process.started);
             let mut all = lock(&watched);
@@ -67,7 +66,6 @@ pub(crate) fn run(shared: &Arc<Shared>, watch: &Watch) {
                 continue;
             }
             all.insert(id, true);
-            n_new += 1;
             let (shared, watch, watched) =
                 (Arc::clone(shared), watch.clone(), Arc::clone(&watched));
             std::thread::spawn(move || {
@@ -77,9 +75,6 @@ pub(crate) fn run(shared: &Arc<Shared>, watch: &Watch) {
                 // A process of this number that began later is another VM.
                 lock(&watched).insert(id, false);
             });
-        }
-        if 0 < n_new {
-            watch.say(format!("watching {n_new} VMs"));
         }
         let look = Instant::now();
         while look.elapsed() < LOOK && !watch.is_over() {
@@ -95,17 +90,24 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 /// Watches one VM until it is gone.
 fn one(shared: &Shared, watch: &Watch, vm: &str) -> Result<(), String> {
     let mut leaving = Leaving::find(&shared.host, vm).map_err(|error| error.to_string())?;
-    leaving.session.set_capabilities(&[("events", true)]).map_err(|error| error.to_string())?;
+    let begins = |state| matches!(state, MigrationState::Setup | MigrationState::Active);
+    let now = leaving.session.migration().map_err(|error| error.to_string())?;
+    let mut has_begun = begins(now.state);
+    // While it migrates QEMU does not change that; then nobody needs to wait for the event.
+    if !has_begun {
+        leaving.session.set_capabilities(&[("events", true)]).map_err(|error| error.to_string())?;
+    }
+    watch.say(format!("watching {vm}"));
     while !watch.is_over() {
+        if has_begun {
+            let migrated = follow(shared, watch, &mut leaving);
+            let _ = watch.tell.send(Told::Migrated(Box::new(migrated)));
+        }
         let events = match leaving.session.events_within(WAIT) {
             Err(QmpError::Ended) => return Ok(()),
             events => events.map_err(|error| error.to_string())?,
         };
-        let begins = |state| matches!(state, MigrationState::Setup | MigrationState::Active);
-        if events.iter().filter_map(source::event_state).any(begins) {
-            let migrated = follow(shared, watch, &mut leaving);
-            let _ = watch.tell.send(Told::Migrated(Box::new(migrated)));
-        }
+        has_begun = events.iter().filter_map(source::event_state).any(begins);
     }
     Ok(())
 }

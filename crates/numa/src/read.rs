@@ -256,17 +256,28 @@ fn home(topology: &Topology, folder: &Path) -> Option<usize> {
 /// When a process began, in ticks since the boot, of its folder in `/proc`.
 ///
 /// # Errors
-/// When it is gone.
+/// When it is gone. One that has ended, and that its parent has not waited for yet, is gone.
 pub fn started(folder: &Path) -> io::Result<u64> {
-    stat_field(folder, 19)
+    let stat = stat(folder)?;
+    match field(&stat, 0) {
+        Some("Z" | "X") => Err(io::ErrorKind::NotFound.into()),
+        _ => number(&stat, 19),
+    }
+}
+
+fn stat(folder: &Path) -> io::Result<String> {
+    text(&folder.join("stat"))
 }
 
 /// A field of `stat`, counted from behind the process's name.
-fn stat_field(folder: &Path, field: usize) -> io::Result<u64> {
-    let stat = text(&folder.join("stat"))?;
+fn field(stat: &str, field: usize) -> Option<&str> {
     // Its name may hold anything; what follows its last bracket is the kernel's.
-    let field = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(field));
-    field.and_then(|field| field.parse().ok()).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    stat.rsplit(')').next()?.split_whitespace().nth(field)
+}
+
+fn number(stat: &str, at: usize) -> io::Result<u64> {
+    let number = field(stat, at).and_then(|field| field.parse().ok());
+    number.ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
 /// The CPU time that a process has had, in ticks, of its folder in `/proc`.
@@ -274,7 +285,8 @@ fn stat_field(folder: &Path, field: usize) -> io::Result<u64> {
 /// # Errors
 /// When it is gone.
 pub fn cpu_time(folder: &Path) -> io::Result<u64> {
-    Ok(stat_field(folder, 11)?.saturating_add(stat_field(folder, 12)?))
+    let stat = stat(folder)?;
+    Ok(number(&stat, 11)?.saturating_add(number(&stat, 12)?))
 }
 
 fn seconds(ticks: u64) -> f64 {

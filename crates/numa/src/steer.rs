@@ -106,6 +106,11 @@ mod test {
         let another = VmProcess { started: process.started + 1, ..process.clone() };
         assert!(matches!(steer(proc, &another, &[0]), Err(NumaError::Gone(_))));
         child.kill().unwrap();
+        while started(&proc.join(pid.to_string())).is_ok() {
+            std::thread::yield_now();
+        }
+        // Nobody has waited for it yet, and its number stays its own; but it has ended.
+        assert!(matches!(steer(proc, &process, &[0]), Err(NumaError::Gone(_))));
         child.wait().unwrap();
     }
 }

@@ -242,6 +242,11 @@ impl GuestMachine<'_> {
         }
         // Paused until its vCPUs are pinned.
         line.one("-S").two("-qmp", &format!("unix:{},server=on,wait=off", escaped(&self.qmp())));
+        if guest.migrates {
+            // The layout daemon's own.
+            let socket = escaped(&self.folder.join(format!("{}.layout", guest.name)));
+            line.two("-qmp", &format!("unix:{socket},server=on,wait=off"));
+        }
         line.two("-serial", &format!("file:{}", escaped(&self.console())));
         line.two("-kernel", &self.kernel.display().to_string());
         line.two("-initrd", &self.initrd.display().to_string());

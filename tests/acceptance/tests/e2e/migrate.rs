@@ -42,7 +42,8 @@ fn number(text: &str, name: &str) -> u64 {
     words.next().unwrap().parse().unwrap()
 }
 
-/// `b` runs on node 2, far from its memory on node 0; then `a` comes, and goes back with the kernel's layout.
+/// `b` runs on node 2, far from its memory on node 0; then `a` comes, and goes back with the kernel's layout. Then an operator
+/// migrates it, without vmscope, which watches.
 pub(crate) fn memory_and_vcpus_of_all_vms_are_in_place_before_the_vm_arrives() {
     let folder = tempfile::tempdir().unwrap();
     let text = script(
@@ -55,9 +56,16 @@ pub(crate) fn memory_and_vcpus_of_all_vms_are_in_place_before_the_vm_arrives() {
         verified >after
         runs_at >runs
         leftovers >left
-        vmscope testbed exec a -- killall -USR1 verify
+        there \"$(incoming_line)\"
+        watch --to kvm2 --policy dino --format json
+        operate '{\"execute\": \"migrate\", \"arguments\": {\"uri\": \"tcp:10.30.0.2:4444\"}}' >&2
+        watched >watched.json
+        operate '{\"execute\": \"quit\"}' >&2
+        verified_there >watched
+        runs_at >runs_then
+        there 'vmscope testbed exec a -- killall -USR1 verify'
         sleep 5
-        verified >spoilt
+        verified_there >spoilt
         cat daemon.log >&2; there 'cat daemon.log' >&2",
     );
     let ran = in_testbed("migrate", folder.path(), &text).unwrap();
@@ -97,8 +105,18 @@ pub(crate) fn memory_and_vcpus_of_all_vms_are_in_place_before_the_vm_arrives() {
     assert_eq!(file("runs"), "kvm1\n", "it runs once");
     assert_eq!(file("left"), "qemus 1 0\nrecords 0 0\n");
 
-    let [before, middle, after, spoilt] = ["before", "middle", "after", "spoilt"].map(file);
-    for (earlier, later) in [(&before, &middle), (&middle, &after)] {
+    let watched = json("watched.json");
+    assert_eq!((&watched["moved"], &watched["policy"]), (&true.into(), &"dino".into()));
+    for row in watched["vms"].as_array().unwrap() {
+        let text = |column: &str| row[column].as_str().unwrap_or_else(|| panic!("{column}: {row}"));
+        assert_eq!(text("vcpus_now"), text("vcpus_planned"), "{row}");
+        assert!(0.95 <= in_place(text("memory_planned"), text("memory_now")), "{row}");
+    }
+    assert_eq!(file("runs_then"), "kvm2\n");
+
+    let [before, middle, after, watched, spoilt] =
+        ["before", "middle", "after", "watched", "spoilt"].map(file);
+    for (earlier, later) in [(&before, &middle), (&middle, &after), (&after, &watched)] {
         assert!(number(earlier, "checks") < number(later, "checks"), "{earlier} {later}");
         assert_eq!(number(later, "errors"), 0, "{later}");
     }
