@@ -5,8 +5,8 @@
 outcome() {
     at=$(runs_at | tr '\n' ' ')
     case "$at" in
-    *kvm2*) errors=$(verified_there) ;;
-    *) errors=$(verified) ;;
+    *kvm2*) errors=$(verified_there || echo lost) ;;
+    *) errors=$(verified || echo lost) ;;
     esac
     echo "$1 | $(echo "$2" | tr '\n' ' ') | $at| $(leftovers | tr '\n' ' ')| ${errors##* }" >>faults
 }

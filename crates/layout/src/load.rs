@@ -76,8 +76,6 @@ pub enum Source {
     Perf,
     /// The kernel's resource control: bytes that the VM's group moved.
     Resctrl,
-    /// Accessed bits of the VM's pages (DAMON).
-    Damon,
     /// A file.
     Recorded,
     /// Nothing: the VM's use of memory is not known.
@@ -232,7 +230,6 @@ impl Source {
         match self {
             Self::Perf => "performance counters",
             Self::Resctrl => "resctrl",
-            Self::Damon => "DAMON",
             Self::Recorded => "recorded",
             Self::None => "no source",
         }

@@ -245,13 +245,12 @@ wait $m || true
 again_there; outcome 'destination killed while it moves residents' "$(cat 1.json)"
 restart_there ''
 
+restart_here 'bandwidth = 4000000'
 migrate --to kvm2 --policy dino --format json >2.json & m=$!
-there 'until ls state/incoming/*.qemu >/dev/null 2>&1; do sleep 0.01; done'
-there "$kill_there" || true
+there "until ls state/incoming/*.qemu >/dev/null 2>&1; do sleep 0.01; done; $kill_there" || true
 wait $m || true
 again_there; sleep 1; outcome 'destination killed when its QEMU waits' "$(cat 2.json)"
 
-restart_here 'bandwidth = 4000000'
 begun() { until grep -q 'migrating a' daemon.log; do sleep 0.1; done; sleep 4; }
 : >daemon.log
 migrate --to kvm2 --format json >3.json & m=$!
