@@ -93,16 +93,11 @@ pub(crate) fn start(
         .map_err(|source| IncomingError::Record { path: path.clone(), source })?;
     let mut child = spawn(&words, log)
         .map_err(|source| IncomingError::Run { program: words[0].clone(), source })?;
-    let mut ended = None;
     let alive = || match child.try_wait() {
         // What starts a QEMU elsewhere, as systemd-run does, ends before it.
         Ok(None) => true,
         Ok(Some(status)) if status.success() => true,
-        Ok(Some(status)) => {
-            ended = Some(status.to_string());
-            false
-        }
-        Err(_) => false,
+        Ok(Some(_)) | Err(_) => false,
     };
     let session = Session::wait_for(&monitor, alive);
     let result = session.map_err(IncomingError::from).and_then(|mut session| {
@@ -122,8 +117,8 @@ pub(crate) fn start(
         Err(error) => {
             let _ = child.kill();
             let _ = child.wait();
-            Err(ended
-                .map_or(error, |status| IncomingError::Start(said(records, &incoming.vm, &status))))
+            // QEMU's own words say more than that it does not answer.
+            Err(said(records, &incoming.vm).map_or(error, IncomingError::Start))
         }
     }
 }
@@ -157,13 +152,13 @@ fn spare_others(pid: u32, score: Option<&str>) {
 }
 
 /// Its last words.
-fn said(records: &Records, vm: &str, status: &str) -> String {
+fn said(records: &Records, vm: &str) -> Option<String> {
     let bytes = fs::read(records.file(vm, "log")).unwrap_or_default();
     let tail = &bytes[bytes.len().saturating_sub(MOST_LOG_BYTES)..];
     let text = String::from_utf8_lossy(tail);
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     let lines = &lines[lines.len().saturating_sub(3)..];
-    if lines.is_empty() { status.to_owned() } else { lines.join("; ") }
+    (!lines.is_empty()).then(|| lines.join("; "))
 }
 
 /// The VM of a process, as the kernel knows it.

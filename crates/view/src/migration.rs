@@ -150,7 +150,8 @@ pub fn migration(figures: &MigrationFigures) -> Report {
 fn vms(layout: &MigrationLayout) -> Table {
     let real = |title: &str, key: &'static str| Column::number(title).key(key).decimals(1);
     let columns = vec![
-        Column::name("VM").key("vm"),
+        Column::name("VM"),
+        Column::data("vm"),
         Column::data("arrives"),
         Column::name("vCPUs").key("vcpus_before"),
         Column::name("planned").key("vcpus_planned"),
@@ -184,6 +185,7 @@ fn vms(layout: &MigrationLayout) -> Table {
         let [moved, moved_bytes] = both(vm.moved_bytes);
         table.row([
             format!("{}{sign}", vm.name).into(),
+            vm.name.as_str().into(),
             Cell::Flag(vm.arrives),
             vcpus(&vm.before),
             of(&vm.planned, &vcpus),
@@ -266,6 +268,7 @@ mod test {
         assert!(text.contains("web\\u{1b} (arrives)  any:2  2:2"), "{text}");
         let row = &report.json["vms"][0];
         assert_eq!((&row["memory_planned"], &row["memory_now"]), (&json!("2:1G"), &json!(null)));
+        assert_eq!(row["vm"], json!("web\\u{1b}"));
         assert_eq!(report.json["downtime_ms"], json!(120));
     }
 
