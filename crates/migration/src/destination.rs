@@ -307,7 +307,8 @@ impl Destination<'_> {
                 Ok(ToDestination::Arrived) => return Told::Arrived,
                 Ok(ToDestination::Abandoned { reason }) => return Told::Stays(cut(reason)),
                 // Too late for a plan, which is no reason to break off.
-                Ok(ToDestination::Counters(_)) | Err(ChannelError::Frame(FrameError::Garbled(_))) => {}
+                Ok(ToDestination::Counters(_))
+                | Err(ChannelError::Frame(FrameError::Garbled(_))) => {}
                 Ok(_) => return Told::Lost("its source says what makes no sense".to_owned()),
                 Err(error) => return Told::Lost(error.to_string()),
             }

@@ -101,17 +101,18 @@ pub(crate) fn start(
     };
     let session = Session::wait_for(&monitor, alive);
     let result = session.map_err(IncomingError::from).and_then(|mut session| {
-        let pid = session.process()?;
-        spare_others(pid, None);
-        let threads = session.vcpu_threads()?;
-        let (found, started) = known(host, Pid(pid))?;
-        let record = Record { vm: incoming.vm.clone(), pid, started, monitor: monitor.clone() };
-        records.write(&record).map_err(|source| IncomingError::Record { path, source })?;
-        Ok((session, threads, found, started, record))
+        match known_by(host, records, &incoming.vm, &monitor, &mut session) {
+            Ok((found, record, threads)) => Ok((session, found, record, threads)),
+            Err(error) => {
+                // What started it may have ended long ago.
+                let _ = session.ask("quit", None);
+                Err(error)
+            }
+        }
     });
     match result {
-        Ok((session, threads, found, started, record)) => {
-            let threads = own_threads(found.pid, threads);
+        Ok((session, found, record, threads)) => {
+            let (threads, started) = (own_threads(found.pid, threads), record.started);
             Ok(Waiting { found, started, threads, own: Some(Own { session, child, record }) })
         }
         Err(error) => {
@@ -121,6 +122,24 @@ pub(crate) fn start(
             Err(said(records, &incoming.vm).map_or(error, IncomingError::Start))
         }
     }
+}
+
+/// The VM of a QEMU that answers, what is recorded of it, and its vCPUs' threads.
+fn known_by(
+    host: &ThisHost,
+    records: &Records,
+    vm: &str,
+    monitor: &Path,
+    session: &mut Session,
+) -> Result<(FoundVm, Record, Vec<u32>), IncomingError> {
+    let pid = session.process()?;
+    spare_others(pid, None);
+    let threads = session.vcpu_threads()?;
+    let (found, started) = known(host, Pid(pid))?;
+    let record = Record { vm: vm.to_owned(), pid, started, monitor: monitor.to_owned() };
+    let failed = |source| IncomingError::Record { path: records.file(vm, "qemu"), source };
+    records.write(&record).map_err(failed)?;
+    Ok((found, record, threads))
 }
 
 /// Its own session, so that no terminal's signal reaches it, and the first to be killed when the memory that it is bound to

@@ -19,6 +19,10 @@ pub const CAPABILITIES: &[(&str, bool)] = &[
     ("x-ignore-shared", false),
 ];
 
+/// QEMU says that a migration has completed a moment before it has added up the times.
+const TIMES_TRIES: u32 = 20;
+const TIMES_PAUSE: Duration = Duration::from_millis(50);
+
 /// How far a migration is.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Migration {
@@ -94,7 +98,15 @@ impl Session {
     /// # Errors
     /// When QEMU does not answer.
     pub fn migration(&mut self) -> Result<Migration, QmpError> {
-        Ok(migration(&self.ask("query-migrate", None)?))
+        let mut found = migration(&self.ask("query-migrate", None)?);
+        for _ in 0..TIMES_TRIES {
+            if found.state != MigrationState::Completed || !found.total.is_zero() {
+                break;
+            }
+            std::thread::sleep(TIMES_PAUSE);
+            found = migration(&self.ask("query-migrate", None)?);
+        }
+        Ok(found)
     }
 
     /// The address at which QEMU waits for a migration: `tcp:ADDRESS:PORT`.

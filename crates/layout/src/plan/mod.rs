@@ -12,6 +12,8 @@ mod parts;
 #[cfg(test)]
 pub(crate) mod test;
 
+use std::slice::from_ref;
+
 use crate::load::{Arrival, Load, Placed, Vm};
 use crate::model::Model;
 use crate::moves::{self, Move};
@@ -138,7 +140,7 @@ impl Plan {
             reason: String::new(),
         };
         let free: Vec<u64> = topology.nodes().iter().map(|node| node.free).collect();
-        let moves = moves::order(&[now.memory.clone()], &[wanted.memory.clone()], &free);
+        let moves = moves::order(from_ref(&now.memory), from_ref(&wanted.memory), &free);
         let outcome = Outcome::InPlace;
         Self { policy: "", outcome, vms: vec![vm], moves, notes: Vec::new() }
     }

@@ -14,6 +14,8 @@ mod split;
 mod time;
 mod trace;
 
+pub use migrate::in_place;
+
 use std::path::Path;
 
 use anyhow::{Context, bail};

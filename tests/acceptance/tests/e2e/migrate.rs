@@ -1,38 +1,12 @@
 //! `vmscope migrate` between two hosts with NUMA nodes: where everything is before the VM has gone over.
 
+use acceptance::marks::in_place;
 use acceptance::{in_testbed, root};
 use serde_json::Value;
 
 /// The functions of scenarios/migrate.sh, and a script.
 fn script(text: &str) -> String {
     format!(". {}\n{text}", root().join("scenarios/migrate.sh").display())
-}
-
-/// `0:128M 2:4K`: bytes by node.
-fn by_node(text: &str) -> Vec<(u32, f64)> {
-    let part = |part: &str| {
-        let (node, size) = part.split_once(':').unwrap();
-        let (number, unit) = size.split_at(size.len() - 1);
-        let scale = match unit {
-            "K" => 1024.0,
-            "M" => 1024.0 * 1024.0,
-            "G" => 1024.0 * 1024.0 * 1024.0,
-            _ => panic!("{text}"),
-        };
-        (node.parse().unwrap(), number.parse::<f64>().unwrap() * scale)
-    };
-    text.split(' ').map(part).collect()
-}
-
-/// The part of the planned memory that is where the plan says.
-fn in_place(planned: &str, found: &str) -> f64 {
-    let (planned, found) = (by_node(planned), by_node(found));
-    let all: f64 = planned.iter().map(|(_, bytes)| bytes).sum();
-    let there = |(node, wanted): &(u32, f64)| {
-        let found = found.iter().find(|(other, _)| other == node);
-        found.map_or(0.0, |(_, bytes)| bytes.min(*wanted))
-    };
-    planned.iter().map(there).sum::<f64>() / all
 }
 
 /// Of what `verify` says.
@@ -81,7 +55,7 @@ pub(crate) fn memory_and_vcpus_of_all_vms_are_in_place_before_the_vm_arrives() {
         let text = |column: &str| row[column].as_str().unwrap_or_else(|| panic!("{column}: {row}"));
         assert_eq!(text("vcpus_at_switch_over"), text("vcpus_planned"), "{row}");
         for column in ["memory_at_switch_over", "memory_now"] {
-            let part = in_place(text("memory_planned"), text(column));
+            let part = in_place(text("memory_planned"), text(column)).unwrap();
             eprintln!("{}: {:.1} % in place ({column})", text("vm"), 100.0 * part);
             assert!(0.95 <= part, "{row}");
         }
@@ -110,7 +84,8 @@ pub(crate) fn memory_and_vcpus_of_all_vms_are_in_place_before_the_vm_arrives() {
     for row in watched["vms"].as_array().unwrap() {
         let text = |column: &str| row[column].as_str().unwrap_or_else(|| panic!("{column}: {row}"));
         assert_eq!(text("vcpus_now"), text("vcpus_planned"), "{row}");
-        assert!(0.95 <= in_place(text("memory_planned"), text("memory_now")), "{row}");
+        let part = in_place(text("memory_planned"), text("memory_now")).unwrap();
+        assert!(0.95 <= part, "{row}");
     }
     assert_eq!(file("runs_then"), "kvm2\n");
 
