@@ -1,14 +1,18 @@
 //! One user's session with one QEMU.
 
-use std::io::{self, Read, Write};
-use std::os::fd::OwnedFd;
+use std::io::{self, IoSlice, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::{
+    self, AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
+    SocketFlags, SocketType,
+};
 use serde_json::{Value, json};
 
 use crate::QmpError;
@@ -137,6 +141,29 @@ impl Session {
             request["arguments"] = arguments.clone();
         }
         self.stream.write_all(format!("{request}\n").as_bytes())?;
+        self.answer(command)
+    }
+
+    /// Gives QEMU an open file, which its commands know by this name.
+    ///
+    /// # Errors
+    /// As of [`Self::ask`].
+    pub fn give(&mut self, name: &str, file: BorrowedFd<'_>) -> Result<(), QmpError> {
+        let request = json!({ "execute": "getfd", "arguments": { "fdname": name } });
+        let request = format!("{request}\n");
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let files = [file];
+        control.push(SendAncillaryMessage::ScmRights(&files));
+        let text = [IoSlice::new(request.as_bytes())];
+        let sent = net::sendmsg(&self.stream, &text, &mut control, SendFlags::empty());
+        let sent = sent.map_err(io::Error::from)?;
+        // What did not fit goes without the file.
+        self.stream.write_all(&request.as_bytes()[sent..])?;
+        self.answer("getfd").map(drop)
+    }
+
+    fn answer(&mut self, command: &str) -> Result<Value, QmpError> {
         let refused = |why: &Value| {
             let text = why["desc"].as_str().or(why.as_str()).map_or(why.to_string(), str::to_owned);
             let reason = text.trim().chars().take(MAX_REASON_CHARS).collect();

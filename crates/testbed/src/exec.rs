@@ -97,6 +97,13 @@ pub(crate) fn testbed_folder() -> PathBuf {
     std::env::var_os(FOLDER_VARIABLE).map_or_else(|| PathBuf::from(inside::FOLDER), PathBuf::from)
 }
 
+/// In the virtual host, a folder that this machine sees, too: what is written there is brought back, even if the virtual host
+/// ends by itself.
+#[must_use]
+pub fn shared_folder() -> PathBuf {
+    Path::new(inside::FOLDER).join("share/out")
+}
+
 fn request(guest: &str, line: &str) -> Result<ExecOutput, Error> {
     let socket = socket(&testbed_folder());
     let stream = UnixStream::connect(&socket).map_err(|error| match error.kind() {

@@ -6,7 +6,9 @@
 //!  a guest that migrates: whichever QEMU connects its exec port next has it
 //! ```
 
+use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -28,6 +30,8 @@ use crate::scenario::Guest;
 
 /// What a guest says when its workloads run.
 const READY: &str = "ready\n";
+/// How long a guest may take to become who it is told to be.
+const IDENTITY_LIMIT: Duration = Duration::from_secs(60);
 /// Most that one exec may answer.
 const MAX_OUTPUT: u64 = 64 << 20;
 
@@ -44,11 +48,17 @@ pub(crate) struct GuestVm {
     /// Its QEMU, if it was started here.
     child: Mutex<Option<Child>>,
     port: Arc<Mutex<Port>>,
+    /// Where a template or a clone is told who it is.
+    identity: Option<Mutex<BufReader<UnixStream>>>,
+    tap: String,
     /// The command wanted it to end, or may.
     is_unwanted: AtomicBool,
     /// Its control group, when it has a quota; dropped after the process ended.
     _group: Option<Group>,
 }
+
+/// How QEMU calls the open file that it was given.
+const GIVEN: &str = "devices";
 
 impl GuestVm {
     /// Starts a guest: QEMU is there, its vCPUs are pinned and run, but it has not booted yet.
@@ -57,9 +67,16 @@ impl GuestVm {
         index: usize,
         boot: &Boot,
         folder: &Path,
-        origin: Origin,
+        origin: Origin<'_>,
     ) -> Result<Self, Error> {
         let failed = |problem: String| Error::Guest { guest: guest.name.clone(), problem };
+        let pair = || UnixStream::pair().map_err(|error| failed(error.to_string()));
+        let has_identity = matches!(origin, Origin::Template(_) | Origin::Clone(_));
+        let (identity, identity_end) = has_identity.then(pair).transpose()?.unzip();
+        if let Some(identity) = &identity {
+            let limited = identity.set_read_timeout(Some(IDENTITY_LIMIT));
+            limited.map_err(|error| failed(error.to_string()))?;
+        }
         let machine = GuestMachine {
             guest,
             index,
@@ -67,11 +84,13 @@ impl GuestVm {
             initrd: &boot.initrd,
             disk: boot.disk.as_deref(),
             folder,
+            identity: identity_end.as_ref().map(AsRawFd::as_raw_fd),
             origin,
         };
         let log = folder.join(format!("{}.log", guest.name));
         let listener = listen(&machine.exec())?;
-        let child = spawn(&machine, &log)
+        let sockets = identity_end.into_iter().map(OwnedFd::from).collect();
+        let child = spawn(&machine, sockets, &log)
             .map_err(|error| failed(format!("QEMU did not start: {error}")))?;
         let id = child.id();
         let mut vm = Self {
@@ -80,6 +99,8 @@ impl GuestVm {
             state: machine.state(),
             child: Mutex::new(Some(child)),
             port: Arc::default(),
+            identity: identity.map(|socket| Mutex::new(BufReader::new(socket))),
+            tap: machine.tap(),
             is_unwanted: AtomicBool::new(guest.migrates),
             _group: None,
         };
@@ -88,7 +109,7 @@ impl GuestVm {
             let group = Group::hold(Path::new(quota::ROOT), Path::new(run), &guest.name, id, quota);
             vm._group = Some(group.map_err(|error| failed(format!("quota: {error}")))?);
         }
-        vm.pin_and_go(guest, &listener).map_err(|error| {
+        vm.pin_and_go(guest, origin, &listener).map_err(|error| {
             let said = std::fs::read(&log).ok().and_then(|text| process::last_lines(&text, 3));
             failed(said.unwrap_or_else(|| format!("failed to start: {error}")))
         })?;
@@ -107,6 +128,8 @@ impl GuestVm {
             state: file("state"),
             child: Mutex::new(None),
             port: Arc::default(),
+            identity: None,
+            tap: String::new(),
             is_unwanted: AtomicBool::new(true),
             _group: None,
         };
@@ -192,22 +215,54 @@ impl GuestVm {
 
     /// Saves the guest to its file by live migration; it is paused then.
     pub(crate) fn save(&self) -> Result<(), String> {
-        let save = || -> Result<Migration, QmpError> {
+        let uri = format!("exec:cat >'{}'", self.state.display());
+        let save = || migrate(&mut self.session()?, &uri);
+        completed(save())
+    }
+
+    /// Saves the state of a template's devices, and ends it: its memory is in its file. It is not paused before: its clones
+    /// would stay paused.
+    pub(crate) fn save_devices(&self, file: &Path) -> Result<(), String> {
+        let save = || {
             let mut session = self.session()?;
-            let uri = format!("exec:cat >'{}'", self.state.display());
-            session.ask("migrate", Some(&json!({ "uri": uri })))?;
-            loop {
-                let migration = session.migration()?;
-                if migration.state.is_over() {
-                    return Ok(migration);
-                }
-                std::thread::sleep(Duration::from_millis(20));
-            }
+            leave_memory_out(&mut session)?;
+            let all =
+                OpenOptions::new().read(true).write(true).create(true).truncate(true).open(file);
+            session.give(GIVEN, all?.as_fd())?;
+            migrate(&mut session, &format!("fd:{GIVEN}"))
         };
-        match save().map_err(|error| error.to_string())? {
-            Migration { state: MigrationState::Completed, .. } => Ok(()),
-            failed => Err(format!("QEMU failed to migrate: {failed:?}")),
+        completed(save())?;
+        self.end_as_asked();
+        Ok(())
+    }
+
+    /// Tells a template or a clone who it is.
+    pub(crate) fn identify(&self, line: &str) -> Result<(), Error> {
+        let failed = |problem: String| Error::Guest { guest: self.name.clone(), problem };
+        let Some(port) = &self.identity else {
+            return Err(failed("has no port for its identity".to_owned()));
+        };
+        let mut port = port.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut answer = String::new();
+        let mut exchange = || {
+            port.get_mut().write_all(format!("{line}\n").as_bytes())?;
+            (&mut *port).take(200).read_line(&mut answer)
+        };
+        exchange().map_err(|error| failed(format!("did not take its identity: {error}")))?;
+        match answer.as_str() {
+            "ok\n" => Ok(()),
+            answer => Err(failed(format!("did not take its identity: {:?}", answer.trim_end()))),
         }
+    }
+
+    /// The host's end of its network device.
+    pub(crate) fn tap(&self) -> &str {
+        &self.tap
+    }
+
+    /// The process of its QEMU.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        self.child.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(Child::id)
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -218,7 +273,12 @@ impl GuestVm {
         Session::wait_for(&self.qmp, || self.exit().is_none())
     }
 
-    fn pin_and_go(&self, guest: &Guest, exec: &UnixListener) -> Result<(), QmpError> {
+    fn pin_and_go(
+        &self,
+        guest: &Guest,
+        origin: Origin<'_>,
+        exec: &UnixListener,
+    ) -> Result<(), QmpError> {
         let mut session = self.session()?;
         // QEMU connects before it answers.
         let (port, _) = exec.accept()?;
@@ -227,8 +287,47 @@ impl GuestVm {
         for (thread, &cpu) in session.vcpu_threads()?.into_iter().zip(&guest.pin) {
             pin(thread, cpu)?;
         }
-        session.ask("cont", None).map(drop)
+        match origin {
+            Origin::Boot | Origin::File | Origin::Template(_) => {
+                session.ask("cont", None).map(drop)
+            }
+            Origin::Clone(saved) => take_in_devices(&mut session, &saved.devices),
+        }
     }
+}
+
+/// Until it is over.
+fn migrate(session: &mut Session, uri: &str) -> Result<Migration, QmpError> {
+    session.ask("migrate", Some(&json!({ "uri": uri })))?;
+    loop {
+        let migration = session.migration()?;
+        if migration.state.is_over() {
+            return Ok(migration);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn completed(migration: Result<Migration, QmpError>) -> Result<(), String> {
+    match migration.map_err(|error| error.to_string())? {
+        Migration { state: MigrationState::Completed, .. } => Ok(()),
+        failed => Err(format!("QEMU failed to migrate: {failed:?}")),
+    }
+}
+
+/// Takes in what `save_devices` saved; the guest runs then. A file opened anew: clones that read at one place would miss
+/// what others have read.
+fn take_in_devices(session: &mut Session, file: &Path) -> Result<(), QmpError> {
+    leave_memory_out(session)?;
+    session.give(GIVEN, File::open(file)?.as_fd())?;
+    session.ask("migrate-incoming", Some(&json!({ "uri": format!("fd:{GIVEN}") })))?;
+    session.wait("RESUME")
+}
+
+fn leave_memory_out(session: &mut Session) -> Result<(), QmpError> {
+    let capabilities = json!([{ "capability": "x-ignore-shared", "state": true }]);
+    let arguments = json!({ "capabilities": capabilities });
+    session.ask("migrate-set-capabilities", Some(&arguments)).map(drop)
 }
 
 impl Drop for GuestVm {
@@ -255,12 +354,12 @@ fn listen(path: &Path) -> Result<UnixListener, Error> {
         .map_err(Error::io("listen at", path))
 }
 
-fn spawn(machine: &GuestMachine<'_>, log: &Path) -> io::Result<Child> {
+fn spawn(machine: &GuestMachine<'_>, sockets: Vec<OwnedFd>, log: &Path) -> io::Result<Child> {
     let program = qemu::program().map_err(io::Error::other)?;
     let log = std::fs::File::create(log)?;
     let mut command = Command::new(program);
     command.args(machine.arguments()).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-    process::spawn_bound(&mut command, Vec::new())
+    process::spawn_bound(&mut command, sockets)
 }
 
 /// Sends a line; the answer is `begin` when the guest has taken it, at its end `CODE SIZE SIZE`, then so many bytes of

@@ -13,7 +13,6 @@ use crate::debian;
 use crate::direct;
 use crate::error::Error;
 use crate::images::{self, GuestContent};
-use crate::inside;
 use crate::kernel::{self, Flavour, Kernel};
 use crate::kvm_probe::{self, KvmVerdict};
 use crate::link::Event;
@@ -117,10 +116,8 @@ fn chooses_direct(choice: HostChoice, scenario: &Scenario) -> Result<bool, Error
                 "is asked to have {what}, which this machine has not: use --host virtual"
             ),
         }),
-        (HostChoice::Auto, Some(_)) | (HostChoice::Virtual, _) => Ok(false),
-        (HostChoice::Direct, None) => Ok(true),
-        (HostChoice::Auto, None) if !rustix::process::geteuid().is_root() => Ok(false),
-        (HostChoice::Auto, None) => Ok(kvm_probe::cached(&Cache::open()?) == KvmVerdict::Works),
+        (HostChoice::Auto, Some(_)) => Ok(false),
+        (choice, _) => runs_here(choice),
     }
 }
 
@@ -148,9 +145,9 @@ pub(crate) fn prepare(
     for name in workload::files() {
         copy(&workloads.join(name), &bin.join(name))?;
     }
-    plan.guests = boots(&scenario, &cache, &workloads, vmscope, folder.path())?;
+    plan.guests = boots(&scenario.guests, &cache, &workloads, vmscope, folder.path())?;
     if !direct {
-        plan.guests = plan.guests.into_iter().map(seen_from_inside).collect();
+        plan.guests = plan.guests.into_iter().map(Boot::seen_from_inside).collect();
     }
     plan.write(folder.path())?;
     let host = if direct { None } else { Some(host_boot(&scenario, &cache)?) };
@@ -192,19 +189,49 @@ fn host_boot(scenario: &Scenario, cache: &Cache) -> Result<HostBoot, Error> {
     Ok(HostBoot { kernel, image, initrd })
 }
 
+/// Makes ready what a guest boots from, in the cache: its kernel, image and root. `vmscope` is the program whose guest command
+/// goes into the image.
+///
+/// # Errors
+/// When something can't be downloaded or built. A guest with a folder as its root is refused.
+pub fn prepare_guest(guest: &Guest, vmscope: &Path) -> Result<Boot, Error> {
+    let refused =
+        |problem: &str| Error::Guest { guest: guest.name.clone(), problem: problem.to_owned() };
+    if guest.root.as_ref().is_some_and(|root| root.is_dir()) {
+        return Err(refused("needs a disk image as its root, not a folder"));
+    }
+    let cache = Cache::open()?;
+    let workloads = workload::build_all(&cache)?;
+    let guests = std::slice::from_ref(guest);
+    let boots = boots(guests, &cache, &workloads, vmscope, Path::new("/nonexistent"))?;
+    boots.into_iter().next().ok_or_else(|| refused("has nothing to boot"))
+}
+
+/// Whether guests run on this machine, not in a virtual host.
+///
+/// # Errors
+/// When that can't be found out.
+pub fn runs_here(choice: HostChoice) -> Result<bool, Error> {
+    match choice {
+        HostChoice::Virtual => Ok(false),
+        HostChoice::Direct => Ok(true),
+        HostChoice::Auto if !rustix::process::geteuid().is_root() => Ok(false),
+        HostChoice::Auto => Ok(kvm_probe::cached(&Cache::open()?) == KvmVerdict::Works),
+    }
+}
+
 fn boots(
-    scenario: &Scenario,
+    guests: &[Guest],
     cache: &Cache,
     workloads: &Path,
     vmscope: &Path,
     folder: &Path,
 ) -> Result<Vec<Boot>, Error> {
     let agent = find_agent(vmscope);
-    if agent.is_none() && scenario.guests.iter().any(|guest| guest.channel != Channel::None) {
+    if agent.is_none() && guests.iter().any(|guest| guest.channel != Channel::None) {
         warn("no vmscope-guest beside vmscope: guests will not answer on their channels");
     }
-    let programs: BTreeSet<&str> = scenario
-        .guests
+    let programs: BTreeSet<&str> = guests
         .iter()
         .flat_map(|guest| &guest.workload)
         .map(|workload| workload.program())
@@ -213,7 +240,7 @@ fn boots(
     let content = GuestContent { workloads, agent: agent.as_deref(), programs };
     let mut made: Vec<(GuestKernel, Boot)> = Vec::new();
     let mut boots = Vec::new();
-    for guest in &scenario.guests {
+    for guest in guests {
         if !made.iter().any(|(kernel, _)| *kernel == guest.kernel) {
             let kernel = kernel::find(cache, &guest.kernel, Flavour::Cloud)?;
             let boot = Boot {
@@ -269,14 +296,6 @@ fn find_agent(vmscope: &Path) -> Option<PathBuf> {
         .map(|folder| folder.join("vmscope-guest"))
         .into_iter()
         .find(|path| path.is_file())
-}
-
-fn seen_from_inside(boot: Boot) -> Boot {
-    let seen = |path: PathBuf| {
-        let path = path.strip_prefix("/").map(Path::to_owned).unwrap_or(path);
-        Path::new(inside::FOLDER).join("machine").join(path)
-    };
-    Boot { kernel: seen(boot.kernel), initrd: seen(boot.initrd), disk: boot.disk.map(seen) }
 }
 
 /// Whether `out` is a folder or can become one, before anything boots.

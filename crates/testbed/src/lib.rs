@@ -42,18 +42,23 @@ mod quota;
 mod scenario;
 mod shell;
 mod steps;
+mod template;
 mod virtual_host;
 mod vmlinux;
 mod workload;
 
 pub use bare::{Accelerator, Bare, BareEnd, Listen, Patience, boot_bare, is_inside};
 pub use error::Error;
-pub use exec::{ExecOutput, end, exec, on};
+pub use exec::{ExecOutput, end, exec, on, shared_folder};
 pub use inside::inside;
 pub use kvm_probe::{KvmVerdict, probe_kvm};
-pub use launch::{HostChoice, Run, run};
+pub use launch::{HostChoice, Run, prepare_guest, run, runs_here};
+pub use plan::{Boot, seen_from_inside};
+pub use process::spawn_bound_alone as spawn_bound;
 pub use scenario::{
     Action, Channel, Guest, GuestKernel, Host, Native, Node, Scenario, Size, Step, When,
 };
 pub use shell::shell;
 pub use steps::{Done, steps};
+pub use template::{Bridge, Identity, Instance, Template};
+pub use workload::Workload;

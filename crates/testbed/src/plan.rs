@@ -6,6 +6,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::error::Error;
+use crate::inside::FOLDER;
 use crate::scenario::Scenario;
 
 /// The name of the file.
@@ -56,13 +57,31 @@ impl Seat {
 /// What one guest boots.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Boot {
+pub struct Boot {
     /// Kernel image.
-    pub(crate) kernel: PathBuf,
+    pub kernel: PathBuf,
     /// Initial RAM file system.
-    pub(crate) initrd: PathBuf,
+    pub initrd: PathBuf,
     /// Its disk, when it has a root of its own.
-    pub(crate) disk: Option<PathBuf>,
+    pub disk: Option<PathBuf>,
+}
+
+impl Boot {
+    /// The same files, as the virtual host sees them.
+    #[must_use]
+    pub fn seen_from_inside(self) -> Self {
+        Self {
+            kernel: seen_from_inside(&self.kernel),
+            initrd: seen_from_inside(&self.initrd),
+            disk: self.disk.as_deref().map(seen_from_inside),
+        }
+    }
+}
+
+/// A file of this machine (an absolute path), as the virtual host sees it.
+#[must_use]
+pub fn seen_from_inside(path: &Path) -> PathBuf {
+    Path::new(FOLDER).join("machine").join(path.strip_prefix("/").unwrap_or(path))
 }
 
 impl Plan {

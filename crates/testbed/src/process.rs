@@ -82,6 +82,14 @@ pub(crate) fn spawn_bound(command: &mut Command, inherited: Vec<OwnedFd>) -> io:
     command.spawn()
 }
 
+/// Starts a child that is killed when the starting thread ends, and that terminal signals don't reach.
+///
+/// # Errors
+/// When it can't be started.
+pub fn spawn_bound_alone(command: &mut Command) -> io::Result<Child> {
+    spawn_bound(command, Vec::new())
+}
+
 /// Signals the process group that `spawn_bound` made for this child.
 pub(crate) fn signal_group(child_id: u32, signal: Signal) {
     if let Some(pid) = i32::try_from(child_id).ok().and_then(Pid::from_raw) {

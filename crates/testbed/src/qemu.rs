@@ -15,6 +15,8 @@ pub(crate) const PROGRAM: &str = "qemu-system-x86_64";
 
 /// The port through which a guest says it is ready and is sent lines to run.
 pub(crate) const EXEC_PORT: &str = "org.vmscope.exec.0";
+/// The port through which a clone is told who it is.
+const IDENTITY_PORT: &str = "org.vmscope.identity.0";
 /// The first vsock address given to a guest.
 const FIRST_CID: usize = 3;
 
@@ -81,16 +83,31 @@ pub(crate) struct GuestMachine<'a> {
     pub(crate) disk: Option<&'a Path>,
     /// Where its sockets and its console's text go.
     pub(crate) folder: &'a Path,
-    pub(crate) origin: Origin,
+    /// The open socket of its identity port, which templates and clones have.
+    pub(crate) identity: Option<i32>,
+    pub(crate) origin: Origin<'a>,
 }
 
 /// Where a guest comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Origin {
+pub(crate) enum Origin<'a> {
     /// It boots.
     Boot,
     /// The file that it was saved to.
     File,
+    /// It boots, with its memory in a file that clones are to share.
+    Template(&'a Saved),
+    /// A template that was saved. It writes to copies of the template's memory.
+    Clone(&'a Saved),
+}
+
+/// The files of a template.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Saved {
+    /// Its memory.
+    pub(crate) memory: PathBuf,
+    /// The state of its devices.
+    pub(crate) devices: PathBuf,
 }
 
 /// Where a guest's exec port is connected to, whichever QEMU runs it.
@@ -237,11 +254,22 @@ impl GuestMachine<'_> {
         if !guest.reboot {
             line.one("-no-reboot");
         }
-        if self.origin == Origin::File {
-            line.two("-incoming", &format!("exec:cat '{}'", self.state().display()));
+        match self.origin {
+            Origin::Boot => {}
+            Origin::File => {
+                line.two("-incoming", &format!("exec:cat '{}'", self.state().display()));
+            }
+            Origin::Template(saved) => line.memory_file(guest, &saved.memory, "on"),
+            Origin::Clone(saved) => {
+                line.memory_file(guest, &saved.memory, "off");
+                line.two("-incoming", "defer");
+            }
         }
-        // Paused until its vCPUs are pinned.
-        line.one("-S").two("-qmp", &format!("unix:{},server=on,wait=off", escaped(&self.qmp())));
+        if !matches!(self.origin, Origin::Clone(_)) {
+            // Paused until its vCPUs are pinned. A clone waits for what was saved, and runs then.
+            line.one("-S");
+        }
+        line.two("-qmp", &format!("unix:{},server=on,wait=off", escaped(&self.qmp())));
         if guest.migrates {
             // The layout daemon's own.
             let socket = escaped(&self.folder.join(format!("{}.layout", guest.name)));
@@ -263,16 +291,22 @@ impl GuestMachine<'_> {
             // Past the host's memory, as it is usual: what the guest does not have in its own comes from the disk.
             line.two("-drive", &format!("file={HOST_DISK},format=raw,if=virtio,cache=none"));
         }
-        // The guest does not see it: QEMU's snapshots need a place.
-        line.two("-drive", "if=none,id=snapshots,driver=null-co,size=8G,snapshot=on");
+        if self.identity.is_none() {
+            // The guest does not see it: QEMU's snapshots need a place.
+            line.two("-drive", "if=none,id=snapshots,driver=null-co,size=8G,snapshot=on");
+        }
         if guest.network {
-            let n = self.index;
-            line.two("-netdev", &format!("tap,id=net,ifname=tap{n},script=no,downscript=no"));
+            let (n, tap) = (self.index, self.tap());
+            line.two("-netdev", &format!("tap,id=net,ifname={tap},script=no,downscript=no"));
             line.two("-device", &format!("virtio-net-pci,netdev=net,mac=52:54:00:10:00:{n:02x}"));
         }
         line.two("-device", "virtio-serial-pci");
         line.two("-chardev", &format!("socket,id=exec,path={}", escaped(&self.exec())));
         line.two("-device", &format!("virtserialport,chardev=exec,name={EXEC_PORT}"));
+        if let Some(socket) = self.identity {
+            line.two("-chardev", &format!("socket,id=identity,fd={socket}"));
+            line.two("-device", &format!("virtserialport,chardev=identity,name={IDENTITY_PORT}"));
+        }
         match guest.channel {
             Channel::Vsock => {
                 line.two(
@@ -293,6 +327,12 @@ impl GuestMachine<'_> {
     /// The socket at which its exec port's other end listens.
     pub(crate) fn exec(&self) -> PathBuf {
         exec_socket(self.folder, &self.guest.name)
+    }
+
+    /// The host's end of its network device. Those of templates and clones are made by their QEMU, and go with it.
+    pub(crate) fn tap(&self) -> String {
+        let prefix = if self.identity.is_some() { "vmlab" } else { "tap" };
+        format!("{prefix}{}", self.index)
     }
 
     pub(crate) fn qmp(&self) -> PathBuf {
@@ -321,10 +361,13 @@ impl GuestMachine<'_> {
         if self.disk.is_some() {
             line += " ROOT=disk";
         }
-        if let Some(init) = &guest.init {
-            line += &format!(" INIT={}", init.display());
+        match (&guest.init, self.identity) {
+            (Some(init), _) => line += &format!(" INIT={}", init.display()),
+            // It sleeps until somebody asks, as no shell does.
+            (None, Some(_)) => line += " IDENTITY=1",
+            (None, None) => {}
         }
-        if guest.network {
+        if guest.network && self.identity.is_none() {
             line += &format!(" ADDRESS={NETWORK}.{}/24", FIRST_GUEST + self.index);
         }
         if !guest.cmdline.is_empty() {
@@ -387,6 +430,14 @@ impl Line {
     /// No devices but those named, nothing shown.
     fn common(&mut self) -> &mut Self {
         self.one("-nodefaults").one("-no-user-config").two("-display", "none")
+    }
+
+    /// Memory in a file: `share` says whether what the guest writes goes there.
+    fn memory_file(&mut self, guest: &Guest, file: &Path, share: &str) {
+        let (size, file) = (guest.memory.as_mebibytes(), escaped(file));
+        let object =
+            format!("memory-backend-file,id=memory,size={size}M,mem-path={file},share={share}");
+        self.two("-object", &object).two("-machine", "pc,memory-backend=memory");
     }
 
     fn nodes(&mut self, nodes: &[Node]) {

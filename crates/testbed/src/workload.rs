@@ -99,6 +99,17 @@ const SOURCES: &[Source] = &[
         flags: &[],
     },
     Source { name: "verify", text: include_str!("../../../workloads/verify.c"), flags: &[] },
+    Source {
+        name: "identity",
+        text: include_str!("../../../workloads/identity.c"),
+        // Static, as the next one: for guests that share nothing but memory, and roots with another C library.
+        flags: &["-static"],
+    },
+    Source {
+        name: "shop",
+        text: include_str!("../../../workloads/shop.c"),
+        flags: &["-static", "-l:libsqlite3.a", "-lm"],
+    },
     Source { name: "database", text: include_str!("../../../workloads/database.sh"), flags: &[] },
     Source {
         name: "transactions",
@@ -202,7 +213,7 @@ fn build(source: &Source, folder: &Path) -> Result<(), Error> {
     let file = format!("{}.c", source.name);
     let path = folder.join(&file);
     std::fs::write(&path, source.text).map_err(Error::io("write", &path))?;
-    let mut gcc = process::tool("gcc", "gcc libc6-dev libquantum-dev")?;
+    let mut gcc = process::tool("gcc", "gcc libc6-dev libquantum-dev libsqlite3-dev")?;
     gcc.args(FLAGS).args(["-o", source.name, &file]).args(source.flags).current_dir(folder);
     process::run(&mut gcc).map(drop)
 }

@@ -33,6 +33,16 @@ init = "/sbin/init"
 name = "c"
 channel = "none"
 host_disk = true
+[[guest]]
+name = "template"
+network = true
+workload = "shop"
+channel = "none"
+[[guest]]
+name = "clone"
+network = true
+workload = "shop"
+channel = "none"
 "#;
 
 /// One option per line.
@@ -69,8 +79,11 @@ fn the_hosts_command_line() {
 #[test]
 fn the_guests_command_lines() {
     let scenario = Scenario::parse(Path::new("x.toml"), SCENARIO).unwrap();
+    let saved = Saved { memory: "/run/lab/memory".into(), devices: "/run/lab/devices".into() };
+    let origins =
+        [Origin::Boot, Origin::File, Origin::Boot, Origin::Template(&saved), Origin::Clone(&saved)];
     let mut text = String::new();
-    for (index, guest) in scenario.guests.iter().enumerate() {
+    for (index, (guest, origin)) in scenario.guests.iter().zip(origins).enumerate() {
         let machine = GuestMachine {
             guest,
             index,
@@ -78,7 +91,8 @@ fn the_guests_command_lines() {
             initrd: Path::new("/cache/initrd"),
             disk: guest.root.as_deref(),
             folder: Path::new("/run/testbed/guests"),
-            origin: if index == 1 { Origin::File } else { Origin::Boot },
+            identity: matches!(origin, Origin::Template(_) | Origin::Clone(_)).then_some(10),
+            origin,
         };
         text += &shown(&machine.arguments());
     }

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Starts what the kernel's command line asks for, says "ready", then runs the lines it is sent.
-# NAME is the guest's, W0, W1, ... its workloads; AGENT asks for vmscope-guest; INIT becomes PID 1; ADDRESS is the
-# guest's in the host's network.
+# NAME is the guest's, W0, W1, ... its workloads; AGENT asks for vmscope-guest; INIT becomes PID 1; IDENTITY asks for the
+# program that gives a clone its own; ADDRESS is the guest's in the host's network.
 busybox=/bin/busybox
 [ -x /run/testbed/busybox ] && busybox=/run/testbed/busybox
 export HOME=/root TERM=dumb PATH=/usr/local/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin:/run/testbed/bin
@@ -78,5 +78,8 @@ if [ -n "$INIT" ]; then
     exec "$INIT"
 fi
 serve &
+if [ -n "$IDENTITY" ]; then
+    exec identity
+fi
 # As PID 1, take in the processes that others leave behind.
 while :; do wait; b sleep 1; done
