@@ -13,7 +13,7 @@
 //! profiles, in development there) write them.
 //!
 //! `trace` does the same for traces of tasks, CPUs and disks, `bench` for results of the micro-benchmark, `layout` for
-//! simulated migrations.
+//! simulated migrations, `lab` for results of the consolidation laboratory.
 //!
 //! Design constraints: no IO besides the writer it is given, no clock, no `unsafe`; the same `Flow`
 //! and `Chart` give the same bytes. Every sample of the `Flow` is in its every format, once, and every instant of
@@ -30,6 +30,7 @@ pub mod bench;
 pub mod firefox;
 pub mod folded;
 pub mod html;
+pub mod lab;
 pub mod layout;
 pub mod otlp;
 pub mod perfetto;

@@ -1,6 +1,11 @@
 //! `vmscope lab`.
 
 mod capture;
+mod compare;
+mod consolidate;
+mod inside;
+mod load;
+mod report;
 mod split;
 
 use std::process::ExitCode;
@@ -8,6 +13,8 @@ use std::process::ExitCode;
 use clap::Subcommand;
 
 /// Measure how many VMs a host takes, and what helps.
+///
+/// docs/lab.md explains plans, figures and results.
 #[derive(Debug, clap::Args)]
 #[command(arg_required_else_help = true, after_help = EXAMPLE)]
 pub(crate) struct Args {
@@ -16,18 +23,33 @@ pub(crate) struct Args {
 }
 
 const EXAMPLE: &str = "Examples:
+  vmscope lab consolidate plan.toml -o result   start VMs by steps, load them, measure
+  vmscope lab report result                     how many VMs the host takes, and why no more
+  vmscope lab load http://10.0.0.5/ --rate 50   only send requests, and time the answers
   vmscope lab capture tap-web tap-db -o taps.pcapng --duration 20
-  vmscope lab split taps.pcapng                where the time of web requests went, by packets";
+  vmscope lab split taps.pcapng                 where the time of web requests went, by packets";
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    Split(split::Args),
+    Consolidate(consolidate::Args),
+    Report(report::Args),
+    Compare(compare::Args),
+    Load(load::Args),
     Capture(capture::Args),
+    Split(split::Args),
+    /// Carries out a job on the KVM host that it runs on.
+    #[command(hide = true)]
+    Inside(inside::Args),
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.action {
-        Action::Split(args) => split::run(args),
+        Action::Consolidate(args) => consolidate::run(args),
+        Action::Report(args) => report::run(args),
+        Action::Compare(args) => compare::run(args),
+        Action::Load(args) => load::run(args),
         Action::Capture(args) => capture::run(args),
+        Action::Split(args) => split::run(args),
+        Action::Inside(args) => inside::run(args),
     }
 }

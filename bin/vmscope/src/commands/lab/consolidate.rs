@@ -1,0 +1,204 @@
+//! `vmscope lab consolidate`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use clap::ValueEnum;
+use consolidate::Job;
+use lab::Plan;
+use testbed::{Boot, HostChoice, seen_from_inside};
+
+use super::super::Usage;
+use super::super::time::duration_in_seconds;
+use super::inside::carry_out;
+
+const EXAMPLE: &str = "Examples:
+  vmscope lab consolidate plan.toml -o result            measure, step by step
+  vmscope lab consolidate plan.toml -o result --resume   go on with what is left
+  vmscope lab consolidate plan.toml --dry-run            what would be measured
+  vmscope lab report result                              what it means";
+
+/// Virtual hosts that may end by themselves: now and then an emulated CPU faults.
+const MOST_CRASHES: u32 = 10;
+
+/// Start VMs by steps, send them requests, and measure how they answer, until they are too slow.
+///
+/// The VMs start in seconds from one template. They run on this machine if its KVM runs guests and the user is root, else in a
+/// virtual host. Ctrl-C ends it; what was measured by then stays. docs/lab.md has plans to start from.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLE)]
+pub(super) struct Args {
+    /// The plan
+    plan: PathBuf,
+    /// Folder for the results; must not exist unless with --resume
+    #[arg(short, long, value_name = "DIR", default_value = "vmscope-lab")]
+    output: PathBuf,
+    /// Go on with a plan whose results are in the folder
+    #[arg(long)]
+    resume: bool,
+    /// Only show what would be measured, and how long it takes
+    #[arg(long)]
+    dry_run: bool,
+    /// Where the VMs run
+    #[arg(long, value_enum, default_value = "auto")]
+    host: Host,
+    /// Time limit of the whole experiment in a virtual host
+    #[arg(long, value_name = "TIME", default_value = "12h", value_parser = duration_in_seconds)]
+    timeout: Duration,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Host {
+    /// This machine if its KVM runs guests and the user is root, else a virtual host
+    Auto,
+    /// A virtual host
+    Virtual,
+    /// This machine
+    Direct,
+}
+
+pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let plan = consolidate::read_plan(&args.plan).map_err(|error| Usage(chain(&error)))?;
+    if args.dry_run {
+        return dry_run(&plan);
+    }
+    let folder = prepare_folder(args, &plan)?;
+    let shown = args.output.display();
+    let runs = consolidate::runs_folder(&folder);
+    let done = consolidate::read_runs(&runs)?;
+    if plan.ladders().iter().all(|rungs| lab::ladder::left(&plan, rungs, &done).is_none()) {
+        say!("lab: {shown} is complete; next: vmscope lab report {shown}");
+        return Ok(ExitCode::SUCCESS);
+    }
+    let runs_here = match args.host {
+        Host::Auto => testbed::runs_here(HostChoice::Auto)?,
+        Host::Virtual => false,
+        Host::Direct => true,
+    };
+    let vmscope = std::env::current_exe().context("failed to find this program")?;
+    say!("lab: preparing kernels and images");
+    let guests = plan.ladders().into_iter().map(|rungs| consolidate::guest(&plan, &rungs.guest));
+    let boots: Vec<Boot> =
+        guests.map(|guest| testbed::prepare_guest(&guest, &vmscope)).collect::<Result<_, _>>()?;
+    if runs_here {
+        let plan = consolidate::plan_file(&folder);
+        carry_out(&Job { plan, boots, done: Some(runs.clone()), out: runs })?;
+    } else {
+        in_virtual_host(args, &plan, &folder, boots, &vmscope)?;
+    }
+    say!("lab: {shown} is complete; next: vmscope lab report {shown}");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The folder of the results, with the plan in it.
+fn prepare_folder(args: &Args, plan: &Plan) -> anyhow::Result<PathBuf> {
+    let shown = args.output.display();
+    let file = consolidate::plan_file(&args.output);
+    match (args.output.exists(), args.resume) {
+        (true, false) => {
+            let text = format!("{shown} exists already: choose another name with -o, or --resume");
+            return Err(Usage(text).into());
+        }
+        (false, true) => return Err(Usage(format!("{shown} does not exist")).into()),
+        (true, true) => {
+            let before = consolidate::read_plan(&file)?;
+            if before != *plan {
+                let text = format!("{} differs from the plan of {shown}", args.plan.display());
+                return Err(Usage(text).into());
+            }
+        }
+        (false, false) => {
+            let runs = consolidate::runs_folder(&args.output);
+            fs::create_dir_all(&runs)
+                .with_context(|| format!("failed to create {}", runs.display()))?;
+            fs::copy(&args.plan, &file)
+                .with_context(|| format!("failed to write {}", file.display()))?;
+        }
+    }
+    args.output.canonicalize().with_context(|| format!("failed to find {shown}"))
+}
+
+/// Goes on in another virtual host when one ends by itself.
+fn in_virtual_host(
+    args: &Args,
+    plan: &Plan,
+    folder: &Path,
+    boots: Vec<Boot>,
+    vmscope: &Path,
+) -> anyhow::Result<()> {
+    let own = tempfile::tempdir().context("failed to create a temporary folder")?;
+    let scenario = own.path().join("lab.toml");
+    fs::write(&scenario, host_scenario(plan)).context("failed to write a scenario")?;
+    let file = own.path().join("job.json");
+    let job = Job {
+        plan: seen_from_inside(&consolidate::plan_file(folder)),
+        boots: boots.into_iter().map(Boot::seen_from_inside).collect(),
+        done: Some(seen_from_inside(&consolidate::runs_folder(folder))),
+        // This machine sees it at once: it stays whatever becomes of the virtual host.
+        out: testbed::shared_folder().join("runs"),
+    };
+    job.write(&file)?;
+    let command = ["vmscope", "lab", "inside"].map(str::to_owned).into_iter();
+    let command: Vec<String> =
+        command.chain([seen_from_inside(&file).display().to_string()]).collect();
+    for crashes in 0.. {
+        let collected = folder.join(".collected");
+        let ended = testbed::run(&testbed::Run {
+            scenario: scenario.clone(),
+            command: command.clone(),
+            out: Some(collected.clone()),
+            timeout: args.timeout,
+            host: HostChoice::Virtual,
+            vmscope: vmscope.to_owned(),
+        });
+        take_in(&collected, &consolidate::runs_folder(folder))?;
+        match ended {
+            Ok(0) => return Ok(()),
+            Ok(_) => bail!("it ended early; go on with --resume"),
+            Err(error @ testbed::Error::Host { .. }) if crashes < MOST_CRASHES => {
+                say!("lab: {error}; going on in another one");
+            }
+            Err(error) => return Err(error).context("it ended early; go on with --resume"),
+        }
+    }
+    Ok(())
+}
+
+/// Moves complete measurements to where they belong.
+fn take_in(collected: &Path, runs: &Path) -> anyhow::Result<()> {
+    let entries = fs::read_dir(collected.join("runs")).into_iter().flatten().flatten();
+    for entry in entries.filter(|entry| !entry.file_name().as_encoded_bytes().starts_with(b".")) {
+        let place = runs.join(entry.file_name());
+        fs::rename(entry.path(), &place)
+            .with_context(|| format!("failed to rename to {}", place.display()))?;
+    }
+    if collected.exists() {
+        fs::remove_dir_all(collected)
+            .with_context(|| format!("failed to remove {}", collected.display()))?;
+    }
+    Ok(())
+}
+
+fn host_scenario(plan: &Plan) -> String {
+    let lab::HostPlan { cpus, memory, kernel } = &plan.host;
+    let kernel =
+        kernel.as_ref().map_or_else(String::new, |kernel| format!("kernel = \"{kernel}\"\n"));
+    format!(
+        "name = \"lab\"\n[host]\ncpus = {cpus}\nmemory = \"{memory}\"\n{kernel}reliable_tsc = true\n"
+    )
+}
+
+fn dry_run(plan: &Plan) -> anyhow::Result<ExitCode> {
+    let report = lab::report::dry_run(plan);
+    super::super::output::print(&report.text(super::super::output::width()))
+        .context("failed to write to standard output")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// An error and its reasons.
+fn chain(error: &consolidate::Error) -> String {
+    format!("{:#}", anyhow::Error::msg(error.to_string()))
+}

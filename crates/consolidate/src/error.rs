@@ -1,0 +1,57 @@
+//! What can go wrong with an experiment.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Why an experiment could not be carried out.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A file or folder could not be used.
+    #[error("failed to {action} {}", path.display())]
+    Io {
+        /// Verb.
+        action: &'static str,
+        /// The file or folder.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// A VM, its image or its network.
+    #[error(transparent)]
+    Vm(#[from] testbed::Error),
+    /// Recording.
+    #[error("recording failed")]
+    Record(#[from] collector::CollectError),
+    /// A recording.
+    #[error("reading a recording failed")]
+    Recording(#[from] recording::Error),
+    /// The load generator.
+    #[error("the load generator {0}")]
+    Generator(String),
+    /// A file that is not what it should be.
+    #[error("{}: {problem}", path.display())]
+    Form {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        problem: String,
+    },
+    /// VMs that end again and again.
+    #[error("VM {name} ended {times} times by itself")]
+    Unstable {
+        /// The last one.
+        name: String,
+        /// How often.
+        times: u32,
+    },
+    /// The user ended it.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+impl Error {
+    pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| Self::Io { action, path, source }
+    }
+}

@@ -1,0 +1,410 @@
+//! A plan carried out on the machine that this process runs on: the KVM host itself, or a virtual one.
+//!
+//! ```text
+//!  for each kind of guest:  template --> for each number of VMs:  clones --> for each repetition:
+//!                               remedies in random order:  switches --> load, warm --> load, measured and recorded --> Run
+//! ```
+//!
+//! Each measurement is a folder, which gets its name when it is complete: whatever ends a run, what was measured stays, and
+//! the next run goes on from there.
+
+use std::fmt;
+use std::fs;
+use std::io::Read;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use lab::observe::Cast;
+use lab::{Class, Plan, Run, RunKey, Rungs, Treatment, ladder};
+use testbed::{Boot, Bridge, Identity, Instance, Template};
+
+use crate::error::Error;
+use crate::generator::{Generator, Said};
+use crate::guest::guest;
+use crate::host::{Counters, Roots};
+use crate::load::{LoadJob, Pace, Phase, generate};
+use crate::recorder::{self, WindowRecorder};
+use crate::results;
+use crate::switches::{Switches, VmProcess};
+
+/// The bridge of the VMs and its address. VM n is n addresses further.
+const BRIDGE: &str = "vmscope-lab";
+const NETWORK: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+const PREFIX: u8 = 16;
+/// VMs that may end by themselves in a run: under emulation a guest now and then dies of an exception.
+const MOST_DEATHS: u32 = 5;
+/// How long the template is asked before it is saved, so that its caches are warm.
+const WARM: Duration = Duration::from_secs(3);
+/// How long answers and a finished generator may take beyond their time.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What is to be carried out.
+pub struct Experiment<'a> {
+    /// The plan.
+    pub plan: &'a Plan,
+    /// What guests of each of the plan's ladders boot, in their order.
+    pub boots: Vec<Boot>,
+    /// Where measurements go.
+    pub out: PathBuf,
+    /// What was measured before.
+    pub done: Vec<Run>,
+    /// The `vmscope` program.
+    pub vmscope: PathBuf,
+    /// Where symbols are kept.
+    pub symbols: PathBuf,
+    /// Whether it is to end.
+    pub interrupted: &'a dyn Fn() -> bool,
+    /// Hears how it goes on.
+    pub say: &'a dyn Fn(&str),
+}
+
+impl fmt::Debug for Experiment<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Experiment")
+            .field("plan", &self.plan.name)
+            .field("out", &self.out)
+            .finish_non_exhaustive()
+    }
+}
+
+/// VMs under way.
+struct Vms<'a> {
+    template: &'a Template,
+    bridge: &'a Bridge,
+    running: Vec<Instance>,
+    n_deaths: u32,
+}
+
+/// What measures.
+struct Lab<'a> {
+    experiment: &'a Experiment<'a>,
+    roots: Roots,
+    recorder: WindowRecorder,
+    switches: Switches,
+    runs: Vec<Run>,
+    /// For what is not kept. In memory: templates' memory is there, too.
+    scratch: tempfile::TempDir,
+}
+
+/// Carries out what is left of a plan. The processes that it starts end with the calling thread.
+///
+/// # Errors
+/// When something fails, or it was interrupted. What was measured by then is in its folders.
+pub fn run(experiment: &Experiment<'_>) -> Result<Vec<Run>, Error> {
+    let mut lab = Lab::begin(experiment)?;
+    for (rungs, boot) in experiment.plan.ladders().iter().zip(&experiment.boots) {
+        lab.climb(rungs, boot)?;
+    }
+    Ok(lab.runs)
+}
+
+impl<'a> Lab<'a> {
+    fn begin(experiment: &'a Experiment<'a>) -> Result<Self, Error> {
+        let memory = Path::new("/dev/shm");
+        let scratch = tempfile::Builder::new().prefix("vmscope-lab-").tempdir_in(memory);
+        let scratch = scratch.map_err(Error::io("create a folder in", memory))?;
+        fs::create_dir_all(&experiment.out).map_err(Error::io("create", &experiment.out))?;
+        let roots = Roots::of_this_machine();
+        let cpus =
+            ::host::machine::online_cpus(&roots.sys).map_err(Error::io("read", &roots.sys))?;
+        let switches = Switches::new(&roots.proc, &roots.sys, &cpus)?;
+        (experiment.say)("attaching the recorder");
+        let period = Duration::from_secs_f64(experiment.plan.ladder.period_ms / 1e3);
+        let interrupted = experiment.interrupted;
+        let recorder =
+            WindowRecorder::begin(period, &experiment.symbols, scratch.path(), interrupted)?;
+        let runs = experiment.done.clone();
+        Ok(Self { experiment, roots, recorder, switches, runs, scratch })
+    }
+
+    /// All steps with guests of one kind.
+    fn climb(&mut self, rungs: &Rungs, boot: &Boot) -> Result<(), Error> {
+        let plan = self.experiment.plan;
+        if ladder::left(plan, rungs, &self.runs).is_none() {
+            return Ok(());
+        }
+        let folder = self.scratch.path().join("vms");
+        let template = Template::new(guest(plan, &rungs.guest), boot.clone(), &folder)?;
+        let bridge = Bridge::create(BRIDGE, NETWORK, PREFIX)?;
+        let mut vms =
+            Vms { template: &template, bridge: &bridge, running: Vec::new(), n_deaths: 0 };
+        self.make_template(&mut vms, rungs)?;
+        while let Some((n, orders)) = ladder::left(plan, rungs, &self.runs) {
+            let before = self.roots.available_bytes();
+            let started = vms.running.len();
+            self.grow(&mut vms, n)?;
+            let new = vms.running.len() - started;
+            if 0 < new {
+                let mebibytes = before.saturating_sub(self.roots.available_bytes()) >> 20;
+                let each = mebibytes as f64 / new as f64;
+                (self.experiment.say)(&format!("{n} VMs run, {each:.1} MiB each of the new ones"));
+            }
+            for (treatment, key) in orders {
+                self.measure_until_done(&mut vms, &treatment, &key)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn make_template(&mut self, vms: &mut Vms<'_>, rungs: &Rungs) -> Result<(), Error> {
+        let say = self.experiment.say;
+        say(&format!("booting the template (guest kernel: {})", rungs.guest));
+        let since = Instant::now();
+        let original = vms.template.boot()?;
+        original.identify(&identity(0, "template")?, vms.bridge)?;
+        let warm = u64::try_from(WARM.as_nanos()).unwrap_or(0);
+        let pace = Pace::Closed { clients: 1, think_ns: 0 };
+        let job = LoadJob { warm_up_ns: 0, measure_ns: warm, ..self.job(&[address(0)], pace) };
+        let load = generate(&job, |_| ()).map_err(|error| Error::Generator(error.to_string()))?;
+        if load.turnarounds.n_answered() == 0 {
+            let why = load.turnarounds.failed().keys().cloned().collect::<Vec<_>>().join(", ");
+            return Err(Error::Generator(format!("got no answer from the template: {why}")));
+        }
+        // Its connections are closed by now; what the guest's kernel still has of them would be in all clones.
+        std::thread::sleep(Duration::from_millis(500));
+        vms.template.save(original)?;
+        say(&format!("the template is saved, {:.1} s", since.elapsed().as_secs_f64()));
+        Ok(())
+    }
+
+    /// Starts clones until there are so many.
+    fn grow(&self, vms: &mut Vms<'_>, n: u32) -> Result<(), Error> {
+        let since = Instant::now();
+        let first = vms.running.len();
+        while vms.running.len() < n as usize {
+            self.check_interrupted()?;
+            let number = vms.running.len() + 1;
+            let clone = vms.start(number)?;
+            vms.running.push(clone);
+        }
+        let new = vms.running.len() - first;
+        if 0 < new {
+            let each = since.elapsed().as_secs_f64() / new as f64;
+            (self.experiment.say)(&format!("started {new} clones, {each:.2} s each"));
+        }
+        Ok(())
+    }
+
+    /// Measures; if a VM ended by itself meanwhile, once more with another in its place.
+    fn measure_until_done(
+        &mut self,
+        vms: &mut Vms<'_>,
+        treatment: &Treatment,
+        key: &RunKey,
+    ) -> Result<(), Error> {
+        loop {
+            vms.replace_dead()?;
+            let partial = self.experiment.out.join(format!(".{}.partial", key.folder()));
+            if partial.exists() {
+                fs::remove_dir_all(&partial).map_err(Error::io("remove", &partial))?;
+            }
+            fs::create_dir_all(&partial).map_err(Error::io("create", &partial))?;
+            let run = self.measure(vms, treatment, key, &partial)?;
+            if let Some(dead) = vms.running.iter().find(|vm| vm.has_died()) {
+                (self.experiment.say)(&format!("VM {} ended; measuring again", dead.name()));
+                continue;
+            }
+            results::store(&run, &partial, &self.experiment.out)?;
+            (self.experiment.say)(&summary(&run, self.experiment.plan));
+            self.runs.push(run);
+            return Ok(());
+        }
+    }
+
+    fn measure(
+        &mut self,
+        vms: &Vms<'_>,
+        treatment: &Treatment,
+        key: &RunKey,
+        folder: &Path,
+    ) -> Result<Run, Error> {
+        let plan = self.experiment.plan;
+        let loaded = plan.loaded(key.vms) as usize;
+        let processes: Vec<VmProcess> = (0..)
+            .zip(&vms.running)
+            .map(|(n, vm)| VmProcess {
+                name: vm.name().to_owned(),
+                pid: vm.pid(),
+                is_loaded: n < loaded,
+            })
+            .collect();
+        self.switches.set(&treatment.host, &processes)?;
+        let targets: Vec<SocketAddr> = (1..=loaded).map(address).collect();
+        let job = self.job(&targets, pace(plan));
+        let mut generator = Generator::start(&self.experiment.vmscope, &job)?;
+        let recording = folder.join("recording");
+        self.wait_for(&mut generator, Phase::Measuring)?;
+        let (before, since) = (self.roots.counters(), Instant::now());
+        self.recorder.start(&recording)?;
+        let cpu_before = own_cpu_ns();
+        self.wait_for(&mut generator, Phase::Measured)?;
+        let recorder_cpu_ns = own_cpu_ns().saturating_sub(cpu_before);
+        self.recorder.stop()?;
+        let ns = u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let now = self.roots.counters();
+        let host = lab::Host { recorder_cpu_ns, ..self.roots.since(&before, &now, ns) };
+        let pid = generator.pid();
+        let load = self.wait_for_load(&mut generator)?;
+        drop(generator);
+        let loaded = u32::try_from(loaded).unwrap_or(u32::MAX);
+        let mut run = Run::new(key.clone(), loaded, load);
+        run.host = host;
+        self.recorder.finish()?;
+        let class = |vm: &VmProcess| if vm.is_loaded { Class::Loaded } else { Class::Idle };
+        let cast = Cast {
+            vms: processes.iter().map(|vm| (vm.name.clone(), class(vm))).collect(),
+            generator: Some(pid),
+            recorder: std::process::id(),
+        };
+        recorder::add_figures(&recording, &cast, &mut run)?;
+        self.add_counts(&mut run, &processes, &before, &now);
+        Ok(run)
+    }
+
+    /// Waits until the generator is so far, and takes in samples meanwhile.
+    fn wait_for(&mut self, generator: &mut Generator, phase: Phase) -> Result<(), Error> {
+        loop {
+            self.check_interrupted()?;
+            match generator.wait(Duration::from_millis(200))? {
+                Said::Phase(said) if said == phase => return Ok(()),
+                Said::Nothing => self.recorder.poll()?,
+                said => return Err(Error::Generator(format!("said {said:?} too early"))),
+            }
+        }
+    }
+
+    fn wait_for_load(&mut self, generator: &mut Generator) -> Result<lab::Load, Error> {
+        let timeout = Duration::from_secs_f64(self.experiment.plan.load.timeout_s);
+        let until = Instant::now() + timeout + PATIENCE;
+        loop {
+            self.check_interrupted()?;
+            match generator.wait(Duration::from_millis(200))? {
+                Said::Result(load) => return Ok(*load),
+                Said::Nothing if Instant::now() < until => self.recorder.poll()?,
+                Said::Nothing => return Err(Error::Generator("did not end".to_owned())),
+                said @ Said::Phase(_) => {
+                    return Err(Error::Generator(format!("said {said:?} twice")));
+                }
+            }
+        }
+    }
+
+    fn job(&self, targets: &[SocketAddr], pace: Pace) -> LoadJob {
+        let Plan { load, ladder, .. } = self.experiment.plan;
+        LoadJob {
+            targets: targets.to_vec(),
+            path: load.path.clone(),
+            pace,
+            choose: load.choose,
+            warm_up_ns: ns(ladder.warm_up_s),
+            measure_ns: ns(ladder.measure_s),
+            timeout_ns: ns(load.timeout_s),
+            connections: load.connections as usize,
+            seed: ladder.seed.wrapping_add(self.runs.len() as u64),
+        }
+    }
+
+    /// What the kernel tells of the VMs' processes.
+    fn add_counts(
+        &self,
+        run: &mut Run,
+        processes: &[VmProcess],
+        before: &Counters,
+        now: &Counters,
+    ) {
+        for (class, vms) in &mut run.vms {
+            let of_class = processes.iter().filter(|vm| vm.is_loaded == (*class == Class::Loaded));
+            let pids: Vec<u32> = of_class.map(|vm| vm.pid).collect();
+            vms.injected = now.injected_since(before, &pids);
+            vms.private_bytes = pids.iter().map(|pid| self.roots.private_bytes(*pid)).sum();
+        }
+    }
+
+    fn check_interrupted(&self) -> Result<(), Error> {
+        if (self.experiment.interrupted)() { Err(Error::Interrupted) } else { Ok(()) }
+    }
+}
+
+impl Vms<'_> {
+    /// Starts a clone and tells it who it is.
+    fn start(&mut self, number: usize) -> Result<Instance, Error> {
+        let name = format!("vm{number}");
+        let clone = self.template.start_clone(number, &name)?;
+        clone.identify(&identity(number, &name)?, self.bridge)?;
+        Ok(clone)
+    }
+
+    fn replace_dead(&mut self) -> Result<(), Error> {
+        while let Some(place) = self.running.iter().position(Instance::has_died) {
+            self.n_deaths += 1;
+            let name = self.running[place].name().to_owned();
+            if MOST_DEATHS < self.n_deaths {
+                return Err(Error::Unstable { name, times: self.n_deaths });
+            }
+            self.running[place] = self.start(place + 1)?;
+        }
+        Ok(())
+    }
+}
+
+fn identity(number: usize, name: &str) -> Result<Identity, Error> {
+    let random = Path::new("/dev/urandom");
+    let mut seed = [0; 32];
+    fs::File::open(random)
+        .and_then(|mut file| file.read_exact(&mut seed))
+        .map_err(Error::io("read", random))?;
+    let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let [_, _, high, low] = vm_address(number).octets();
+    Ok(Identity {
+        name: name.to_owned(),
+        mac: [0x52, 0x54, 0x00, 0x77, high, low],
+        address: vm_address(number),
+        prefix: PREFIX,
+        unix_ns: u64::try_from(unix.as_nanos()).unwrap_or(0),
+        seed,
+    })
+}
+
+/// A line for whoever looks on.
+fn summary(run: &Run, plan: &Plan) -> String {
+    let RunKey { vms, treatment, repetition } = &run.key;
+    let percent = plan.service.percentile;
+    let longest = run.load.turnarounds.percentile(percent);
+    let longest = longest.map_or("failed".to_owned(), |ns| format!("{:.1} ms", ns as f64 / 1e6));
+    let rate = run.load.answered_per_s();
+    let busy = run.busy_cpus().map_or_else(String::new, |busy| format!(", {busy:.2} CPUs busy"));
+    format!(
+        "{vms} VMs, {treatment}, {}: {percent} % within {longest}, {rate:.1} answers/s{busy}",
+        repetition + 1
+    )
+}
+
+fn pace(plan: &Plan) -> Pace {
+    match (plan.load.rate, plan.load.clients) {
+        (Some(rate), _) => Pace::Open { rate, arrivals: plan.load.arrivals },
+        (None, clients) => {
+            Pace::Closed { clients: clients.unwrap_or(1), think_ns: ns(plan.load.think_s) }
+        }
+    }
+}
+
+fn address(number: usize) -> SocketAddr {
+    SocketAddr::from((vm_address(number), 80))
+}
+
+/// The template is number 0.
+fn vm_address(number: usize) -> Ipv4Addr {
+    let offset = u32::try_from(number).unwrap_or(0) + 1;
+    Ipv4Addr::from(u32::from(NETWORK) + offset)
+}
+
+fn ns(seconds: f64) -> u64 {
+    u64::try_from(Duration::from_secs_f64(seconds).as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn own_cpu_ns() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    seconds * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0)
+}

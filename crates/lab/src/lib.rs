@@ -1,0 +1,36 @@
+//! The consolidation laboratory, without touching a machine: what is measured, in which order, and what it means.
+//!
+//! ```text
+//!  Plan --> treatments, ladders, blocks (who is measured when)
+//!  Run, Run, ... --+--> steps: each treatment at each number of VMs --+--> verdicts with their causes
+//!                  |                                                  +--> effects of remedies, by pairs of runs
+//!                  |                                                  +--> prediction beyond what was measured
+//!                  +--> report: tables of crate view
+//! ```
+//!
+//! Design constraints: pure and deterministic. No I/O, no clock, no `unsafe`. A figure that was not measured is unknown, not
+//! zero. `docs/lab.md` explains plans, figures and the model.
+
+#![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+pub mod curves;
+pub mod ladder;
+pub mod observe;
+
+mod plan;
+pub mod prediction;
+mod remedy;
+pub mod report;
+mod run;
+pub mod statistics;
+mod turnaround;
+pub mod verdict;
+
+pub use plan::{
+    Arrivals, Choose, HostPlan, Ladder, LoadPlan, MOST_PLAN_BYTES, MOST_VMS, Plan, PlanError,
+    Rungs, ServiceLevel, Targets, VmPlan,
+};
+pub use remedy::{AS_IT_IS, Groups, GuestSettings, HostSwitches, Remedy, Treatment, Whose};
+pub use run::{Class, Cpu, Exit, Host, Load, MOST_RUN_BYTES, Run, RunKey, Use, Vms};
+pub use turnaround::Turnarounds;

@@ -1,0 +1,167 @@
+//! A recording of a measurement as figures: what the VMs' time went to, and what each CPU did for whom.
+
+use std::collections::BTreeMap;
+
+use analysis::exit_reason;
+use analysis::steal::{ACCOUNTS, Evidence, Thief, ThiefNames, account_name, balances};
+use analysis::vcpu_timeline::Occupant;
+use model::{CpuId, Pid, Sample, Tables, VcpuId, VcpuState, VmId};
+
+use crate::run::{Class, Cpu, Use, Vms};
+
+/// Who takes part in a measurement.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Cast {
+    /// The VMs by name; others are the host's.
+    pub vms: BTreeMap<String, Class>,
+    /// The load generator's process.
+    pub generator: Option<u32>,
+    /// vmscope's process.
+    pub recorder: u32,
+}
+
+/// What the time of the VMs of each class went to.
+#[must_use]
+pub fn vms(evidence: &Evidence<'_>, cast: &Cast) -> BTreeMap<Class, Vms> {
+    let tables = evidence.tables;
+    let names = ThiefNames::new(tables);
+    let mut classes: BTreeMap<Class, Vms> = BTreeMap::new();
+    for vm in &tables.vms {
+        if let Some(class) = cast.vms.get(&vm.name) {
+            classes.entry(*class).or_default().n += 1;
+        }
+    }
+    for (vcpu, balance) in balances(evidence, &names) {
+        let Some(class) = cast.of_vcpu(tables, vcpu) else { continue };
+        let sum = classes.entry(class).or_default();
+        for account in ACCOUNTS {
+            let ns = balance.accounts.get(account);
+            *sum.accounts.entry(account_name(account).to_owned()).or_default() += ns;
+        }
+        for (thief, ns) in balance.thieves {
+            *sum.thieves.entry(cast.thief(tables, &names, thief)).or_default() += ns;
+        }
+        for (reason, time) in balance.reasons {
+            sum.exits.entry(reason_name(evidence, reason)).or_default().ns += time.total_ns();
+        }
+    }
+    for exit in &tables.exits {
+        let Some(class) = cast.of_vcpu(tables, exit.vcpu) else { continue };
+        let exits = &mut classes.entry(class).or_default().exits;
+        let sum = exits.entry(reason_name(evidence, Some(exit.reason))).or_default();
+        sum.n = Some(sum.n.unwrap_or(0) + exit.count);
+    }
+    classes
+}
+
+fn reason_name(evidence: &Evidence<'_>, reason: Option<u32>) -> String {
+    reason.map_or_else(
+        || "not known".to_owned(),
+        |reason| exit_reason::name(evidence.header.vendor, reason).into_owned(),
+    )
+}
+
+/// Takes samples, and tells what each CPU did: a sample stands for a period.
+#[derive(Debug)]
+pub struct CpuUses<'a> {
+    cast: &'a Cast,
+    tables: &'a Tables,
+    names: ThiefNames<'a>,
+    samples: BTreeMap<CpuId, BTreeMap<Use, u64>>,
+}
+
+impl<'a> CpuUses<'a> {
+    /// None yet.
+    #[must_use]
+    pub fn new(cast: &'a Cast, tables: &'a Tables, cpus: &[u32]) -> Self {
+        let samples = cpus.iter().map(|cpu| (CpuId(*cpu), BTreeMap::new())).collect();
+        Self { cast, tables, names: ThiefNames::new(tables), samples }
+    }
+
+    /// Takes a sample.
+    pub fn push(&mut self, sample: &Sample) {
+        let which = self.which(sample);
+        *self.samples.entry(sample.cpu).or_default().entry(which).or_default() += 1;
+    }
+
+    /// What each CPU did in the window; what has no sample is unknown.
+    #[must_use]
+    pub fn finish(self, window_ns: u64, period_ns: u64) -> Vec<Cpu> {
+        let cpu = |(cpu, samples): (CpuId, BTreeMap<Use, u64>)| {
+            let n: u64 = samples.values().sum();
+            // More samples than periods: each stands for a little less.
+            let told_ns = window_ns.min(n.saturating_mul(period_ns));
+            let share = |n_samples: u64| {
+                u64::try_from(u128::from(told_ns) * u128::from(n_samples) / u128::from(n.max(1)))
+                    .unwrap_or(u64::MAX)
+            };
+            let mut times: BTreeMap<Use, u64> =
+                samples.into_iter().map(|(which, n)| (which, share(n))).collect();
+            let rest = window_ns - times.values().sum::<u64>();
+            times.insert(Use::Unknown, rest);
+            Cpu { cpu: cpu.0, times }
+        };
+        self.samples.into_iter().map(cpu).collect()
+    }
+
+    fn which(&self, sample: &Sample) -> Use {
+        let (vm, is_guest) = match sample.vcpu {
+            VcpuState::Guest(vcpu) => (self.vm_of(vcpu.vcpu), true),
+            VcpuState::Vmm(vcpu) => (self.vm_of(vcpu.vcpu), false),
+            VcpuState::None | VcpuState::Unknown => {
+                let occupant = Occupant::Thread(sample.pid, sample.tid);
+                let thief = self.names.thief(occupant, sample.time);
+                (self.names.vm(thief), sample.vcpu == VcpuState::Unknown)
+            }
+        };
+        let class = vm.and_then(|vm| self.cast.of_vm(self.tables, vm));
+        match (class, is_guest) {
+            (Some(Class::Loaded), true) => Use::LoadedGuest,
+            (Some(Class::Loaded), false) => Use::LoadedVmm,
+            (Some(Class::Idle), true) => Use::IdleGuest,
+            (Some(Class::Idle), false) => Use::IdleVmm,
+            (None, _) if sample.pid == Pid(0) => Use::Idle,
+            (None, _) if Some(sample.pid.0) == self.cast.generator => Use::Generator,
+            (None, _) if sample.pid.0 == self.cast.recorder => Use::Recorder,
+            (None, _) => Use::Host,
+        }
+    }
+
+    fn vm_of(&self, vcpu: VcpuId) -> Option<VmId> {
+        self.tables.vcpus.get(vcpu.index()).map(|row| row.vm)
+    }
+}
+
+impl Cast {
+    fn of_vm(&self, tables: &Tables, vm: VmId) -> Option<Class> {
+        self.vms.get(&tables.vms.get(vm.index())?.name).copied()
+    }
+
+    fn of_vcpu(&self, tables: &Tables, vcpu: VcpuId) -> Option<Class> {
+        self.of_vm(tables, tables.vcpus.get(vcpu.index())?.vm)
+    }
+
+    /// Thieves of one kind under one name: a step has dozens of VMs.
+    fn thief(&self, tables: &Tables, names: &ThiefNames<'_>, thief: Thief) -> String {
+        match (names.vm(thief).map(|vm| self.of_vm(tables, vm)), thief) {
+            (Some(Some(Class::Loaded)), _) => "loaded VMs".to_owned(),
+            (Some(Some(Class::Idle)), _) => "idle VMs".to_owned(),
+            (Some(None), _) => "other VMs".to_owned(),
+            (None, Thief::Process(image)) => {
+                let pid = tables.images.get(image.index()).map(|image| image.pid.0);
+                match pid {
+                    Some(pid) if Some(pid) == self.generator => "the load generator".to_owned(),
+                    Some(pid) if pid == self.recorder => "vmscope".to_owned(),
+                    _ => "other processes".to_owned(),
+                }
+            }
+            (None, Thief::UnseenProcess(pid)) if Some(pid.0) == self.generator => {
+                "the load generator".to_owned()
+            }
+            (None, Thief::UnseenProcess(_)) => "other processes".to_owned(),
+            (None, Thief::KernelThread(_)) => "kernel threads".to_owned(),
+            (None, Thief::Idle) => "nobody: on its way to the CPU".to_owned(),
+            (None, _) => "not known".to_owned(),
+        }
+    }
+}

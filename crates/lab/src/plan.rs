@@ -1,0 +1,555 @@
+//! Plans: TOML, see `docs/lab.md`.
+
+use serde::Deserialize;
+
+use crate::remedy::{AS_IT_IS, GuestSettings, Remedy, Treatment};
+use crate::run::file_name;
+
+/// Bytes of a plan at most.
+pub const MOST_PLAN_BYTES: usize = 1 << 20;
+/// VMs of a step at most: as many as the network of the laboratory has addresses for.
+pub const MOST_VMS: u32 = 2000;
+/// Remedies of a plan at most.
+const MOST_REMEDIES: usize = 32;
+/// Steps of a ladder at most.
+const MOST_STEPS: usize = 64;
+
+/// What is to be found out.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Plan {
+    /// What it is called.
+    pub name: String,
+    /// The virtual host, where this machine's own KVM does not run guests.
+    #[serde(default)]
+    pub host: HostPlan,
+    /// What each VM is.
+    #[serde(default)]
+    pub vm: VmPlan,
+    /// What is asked of the VMs.
+    pub load: LoadPlan,
+    /// How many VMs, and how long each number is measured.
+    pub ladder: Ladder,
+    /// What a step has to keep to, for the ladder to go on.
+    pub service: ServiceLevel,
+    /// What may help.
+    #[serde(default, rename = "remedy")]
+    pub remedies: Vec<Remedy>,
+}
+
+/// The virtual host.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct HostPlan {
+    /// Its CPUs.
+    pub cpus: u32,
+    /// Its memory, as "6G".
+    pub memory: String,
+    /// Its kernel's version, as "6.1"; `None`: this Debian's.
+    pub kernel: Option<String>,
+}
+
+/// What each VM is.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct VmPlan {
+    /// Its vCPUs.
+    pub cpus: u32,
+    /// Its memory, as "128M".
+    pub memory: String,
+    /// Its kernel's version, as "6.1"; `None`: this Debian's.
+    pub kernel: Option<String>,
+    /// More of its kernel's command line.
+    pub cmdline: String,
+}
+
+/// What is asked of the VMs.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LoadPlan {
+    /// Requests a second to all VMs together, whether they are answered or not.
+    pub rate: Option<f64>,
+    /// Clients that each wait for the answer, and then think, in the place of a rate.
+    pub clients: Option<u32>,
+    /// How long a client thinks on average, seconds.
+    #[serde(default = "one_second")]
+    pub think_s: f64,
+    /// Times between requests.
+    #[serde(default)]
+    pub arrivals: Arrivals,
+    /// How many of the VMs are asked.
+    #[serde(default)]
+    pub targets: Targets,
+    /// In which order.
+    #[serde(default)]
+    pub choose: Choose,
+    /// The path of each request.
+    #[serde(default = "root_path")]
+    pub path: String,
+    /// A request that takes longer has failed, seconds.
+    #[serde(default = "ten_seconds")]
+    pub timeout_s: f64,
+    /// Connections to each VM at most; further requests wait for one, and that time counts.
+    #[serde(default = "sixteen")]
+    pub connections: u32,
+}
+
+/// Times between requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Arrivals {
+    /// Random, as those of many users who know nothing of each other.
+    #[default]
+    Poisson,
+    /// All the same.
+    Constant,
+}
+
+/// How many of the VMs are asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(try_from = "toml::Value")]
+pub enum Targets {
+    /// Each.
+    #[default]
+    All,
+    /// So many, and the others are idle.
+    First(u32),
+}
+
+/// In which order VMs are asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Choose {
+    /// Any, each time.
+    #[default]
+    Random,
+    /// One after the other.
+    RoundRobin,
+}
+
+/// How many VMs, and how long each number is measured.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Ladder {
+    /// VMs of each step, upwards.
+    pub vms: Vec<u32>,
+    /// Load before each measurement, seconds.
+    #[serde(default = "three")]
+    pub warm_up_s: f64,
+    /// Length of a measurement, seconds.
+    #[serde(default = "fifteen_seconds")]
+    pub measure_s: f64,
+    /// Measurements of each remedy at each step.
+    #[serde(default = "three_times")]
+    pub repetitions: u32,
+    /// What random orders and times are made of.
+    #[serde(default = "one")]
+    pub seed: u64,
+    /// Whether the ladder goes on to its end whatever the service level says.
+    #[serde(default)]
+    pub to_the_end: bool,
+    /// Time between samples of a CPU, milliseconds.
+    #[serde(default = "one_ms")]
+    pub period_ms: f64,
+}
+
+/// What a step has to keep to.
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ServiceLevel {
+    /// This percentile of the turnaround ...
+    #[serde(default = "ninety_fifth")]
+    pub percentile: f64,
+    /// ... is no longer than this, milliseconds.
+    pub within_ms: f64,
+    /// Requests that may fail, as a part of 1.
+    #[serde(default = "one_percent")]
+    pub errors: f64,
+}
+
+/// What is wrong with a plan.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PlanError {
+    /// It is no TOML of the documented form.
+    #[error("line {line}: {problem}")]
+    Form {
+        /// Which line.
+        line: usize,
+        /// What.
+        problem: String,
+    },
+    /// It is too large.
+    #[error("it has {0} bytes: there can be {MOST_PLAN_BYTES}")]
+    Size(usize),
+    /// A value that makes no sense.
+    #[error("{key}: {problem}")]
+    Value {
+        /// Its key.
+        key: String,
+        /// What is wrong.
+        problem: String,
+    },
+}
+
+/// One ladder of a plan: VMs of one kind, and what is tried with them while they run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Rungs {
+    /// What the guests are like.
+    pub guest: GuestSettings,
+    /// What is tried: indices of `Plan::treatments`.
+    pub treatments: Vec<usize>,
+}
+
+impl Plan {
+    /// Reads a plan.
+    ///
+    /// # Errors
+    /// When it is none.
+    pub fn parse(text: &str) -> Result<Self, PlanError> {
+        if MOST_PLAN_BYTES < text.len() {
+            return Err(PlanError::Size(text.len()));
+        }
+        let plan: Self = toml::from_str(text).map_err(|error| {
+            let start = error.span().map_or(0, |span| span.start.min(text.len()));
+            let line = text.as_bytes()[..start].iter().filter(|byte| **byte == b'\n').count() + 1;
+            PlanError::Form { line, problem: error.message().replace('\n', " ") }
+        })?;
+        plan.check()?;
+        Ok(plan)
+    }
+
+    /// Everything that is measured at each step. The first is what everything is compared with: no remedy.
+    ///
+    /// # Panics
+    /// Never: combinations were checked when the plan was read.
+    #[must_use]
+    pub fn treatments(&self) -> Vec<Treatment> {
+        let base = Treatment::without_remedy(&self.vm.cmdline);
+        let remedies = self.remedies.iter().map(|remedy| {
+            let parts = remedy.combine.iter().filter_map(|name| self.remedy(name));
+            let all = parts.chain(std::iter::once(remedy));
+            all.fold(Treatment { name: remedy.name.clone(), ..base.clone() }, |sum, part| {
+                sum.with(part)
+            })
+        });
+        std::iter::once(base.clone()).chain(remedies).collect()
+    }
+
+    /// One ladder for each kind of guest, that without remedies first.
+    #[must_use]
+    pub fn ladders(&self) -> Vec<Rungs> {
+        let mut ladders: Vec<Rungs> = Vec::new();
+        for (number, treatment) in self.treatments().into_iter().enumerate() {
+            match ladders.iter_mut().find(|ladder| ladder.guest == treatment.guest) {
+                Some(ladder) => ladder.treatments.push(number),
+                None => {
+                    ladders.push(Rungs { guest: treatment.guest, treatments: vec![number] });
+                }
+            }
+        }
+        ladders
+    }
+
+    /// How many of `vms` VMs are asked.
+    #[must_use]
+    pub fn loaded(&self, vms: u32) -> u32 {
+        match self.load.targets {
+            Targets::All => vms,
+            Targets::First(n) => n.min(vms),
+        }
+    }
+
+    /// Memory of a VM, MiB.
+    #[must_use]
+    pub fn vm_memory_mib(&self) -> u64 {
+        mebibytes(&self.vm.memory).unwrap_or(0)
+    }
+
+    fn remedy(&self, name: &str) -> Option<&Remedy> {
+        self.remedies.iter().find(|remedy| remedy.name == name)
+    }
+
+    fn check(&self) -> Result<(), PlanError> {
+        check_name("name", &self.name)?;
+        within("host.cpus", f64::from(self.host.cpus), 1.0, 64.0)?;
+        let memory = mebibytes(&self.host.memory).unwrap_or(0);
+        within("host.memory (MiB)", memory as f64, 512.0, 1_048_576.0)?;
+        within("vm.cpus", f64::from(self.vm.cpus), 1.0, 64.0)?;
+        within("vm.memory (MiB)", self.vm_memory_mib() as f64, 96.0, 1_048_576.0)?;
+        for (key, version) in [("host.kernel", &self.host.kernel), ("vm.kernel", &self.vm.kernel)] {
+            let is_version =
+                |version: &String| version.chars().all(|c| c.is_ascii_digit() || c == '.');
+            if version.as_ref().is_some_and(|version| version.is_empty() || !is_version(version)) {
+                return Err(wrong(key, "must be a version as \"6.1\""));
+            }
+        }
+        check_words("vm.cmdline", &self.vm.cmdline)?;
+        self.load.check()?;
+        self.ladder.check()?;
+        self.service.check()?;
+        self.check_remedies()
+    }
+
+    fn check_remedies(&self) -> Result<(), PlanError> {
+        if MOST_REMEDIES < self.remedies.len() {
+            return Err(wrong("remedy", &format!("there can be {MOST_REMEDIES}")));
+        }
+        for (number, remedy) in self.remedies.iter().enumerate() {
+            remedy.check()?;
+            let key = format!("remedy `{}`", remedy.name);
+            let before = &self.remedies[..number];
+            let names = before.iter().map(|other| other.name.as_str()).chain([AS_IT_IS]);
+            if { names }.any(|other| file_name(other) == file_name(&remedy.name)) {
+                return Err(wrong(&key, "there are two of this name, by letters and digits"));
+            }
+            for name in &remedy.combine {
+                let part = before.iter().find(|other| other.name == *name);
+                match part {
+                    None => {
+                        return Err(wrong(&key, &format!("combine: no remedy `{name}` before it")));
+                    }
+                    Some(part) if !part.combine.is_empty() => {
+                        let problem = format!("combine: `{name}` is itself a combination");
+                        return Err(wrong(&key, &problem));
+                    }
+                    Some(_) => {}
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl LoadPlan {
+    fn check(&self) -> Result<(), PlanError> {
+        match (self.rate, self.clients) {
+            (Some(rate), None) => within("load.rate", rate, 0.001, 1e6)?,
+            (None, Some(clients)) => within("load.clients", f64::from(clients), 1.0, 10_000.0)?,
+            _ => return Err(wrong("load", "needs either `rate` or `clients`")),
+        }
+        within("load.think_s", self.think_s, 0.0, 3600.0)?;
+        within("load.timeout_s", self.timeout_s, 0.001, 600.0)?;
+        within("load.connections", f64::from(self.connections), 1.0, 1000.0)?;
+        let is_path = self.path.starts_with('/')
+            && self.path.len() <= 1000
+            && self.path.chars().all(|c| c.is_ascii_graphic());
+        if is_path { Ok(()) } else { Err(wrong("load.path", "must be as \"/page?category=1\"")) }
+    }
+}
+
+impl Ladder {
+    fn check(&self) -> Result<(), PlanError> {
+        let rises = self.vms.windows(2).all(|pair| pair[0] < pair[1]);
+        if self.vms.is_empty() || !rises || MOST_STEPS < self.vms.len() {
+            let problem = format!("needs 1 to {MOST_STEPS} numbers, each greater than the last");
+            return Err(wrong("ladder.vms", &problem));
+        }
+        for vms in &self.vms {
+            within("ladder.vms", f64::from(*vms), 1.0, f64::from(MOST_VMS))?;
+        }
+        within("ladder.warm_up_s", self.warm_up_s, 0.0, 3600.0)?;
+        within("ladder.measure_s", self.measure_s, 1.0, 3600.0)?;
+        within("ladder.repetitions", f64::from(self.repetitions), 1.0, 1000.0)?;
+        within("ladder.period_ms", self.period_ms, 0.1, 100.0)
+    }
+}
+
+impl ServiceLevel {
+    fn check(&self) -> Result<(), PlanError> {
+        within("service.percentile", self.percentile, 1.0, 99.99)?;
+        within("service.within_ms", self.within_ms, 0.001, 600_000.0)?;
+        within("service.errors", self.errors, 0.0, 1.0)
+    }
+}
+
+impl Default for HostPlan {
+    fn default() -> Self {
+        Self { cpus: 2, memory: "4G".to_owned(), kernel: None }
+    }
+}
+
+impl Default for VmPlan {
+    fn default() -> Self {
+        Self { cpus: 1, memory: "128M".to_owned(), kernel: None, cmdline: String::new() }
+    }
+}
+
+impl TryFrom<toml::Value> for Targets {
+    type Error = &'static str;
+
+    fn try_from(value: toml::Value) -> Result<Self, Self::Error> {
+        let number = value.as_integer().and_then(|n| u32::try_from(n).ok()).filter(|n| 0 < *n);
+        match (value.as_str(), number) {
+            (Some("all"), _) => Ok(Self::All),
+            (_, Some(n)) => Ok(Self::First(n)),
+            _ => Err("targets must be \"all\" or a number of VMs"),
+        }
+    }
+}
+
+/// `512M`, `4G` in MiB.
+fn mebibytes(text: &str) -> Option<u64> {
+    let (number, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    let number: u64 = number.parse().ok()?;
+    match unit {
+        "M" => Some(number),
+        "G" => number.checked_mul(1024),
+        _ => None,
+    }
+}
+
+pub(crate) fn wrong(key: &str, problem: &str) -> PlanError {
+    PlanError::Value { key: key.to_owned(), problem: problem.to_owned() }
+}
+
+pub(crate) fn within(key: &str, value: f64, low: f64, high: f64) -> Result<(), PlanError> {
+    if (low..=high).contains(&value) {
+        return Ok(());
+    }
+    Err(wrong(key, &format!("{value} is not within {low} to {high}")))
+}
+
+/// Names of remedies and plans stand in tables and become parts of file names.
+pub(crate) fn check_name(key: &str, name: &str) -> Result<(), PlanError> {
+    let fine = |c: char| c.is_ascii_alphanumeric() || " -_.,+=".contains(c);
+    let is_name = (1..=40).contains(&name.len()) && name.chars().all(fine);
+    if is_name && name.trim() == name {
+        return Ok(());
+    }
+    Err(wrong(key, &format!("`{name}` must be 1 to 40 letters, digits, blanks or -_.,+=")))
+}
+
+pub(crate) fn check_words(key: &str, words: &str) -> Result<(), PlanError> {
+    if words.len() <= 1000 && words.chars().all(|c| matches!(c, ' '..='~')) {
+        return Ok(());
+    }
+    Err(wrong(key, "must be at most 1000 printable ASCII characters"))
+}
+
+fn one_second() -> f64 {
+    1.0
+}
+
+fn ten_seconds() -> f64 {
+    10.0
+}
+
+fn fifteen_seconds() -> f64 {
+    15.0
+}
+
+fn three() -> f64 {
+    3.0
+}
+
+fn one_ms() -> f64 {
+    1.0
+}
+
+fn ninety_fifth() -> f64 {
+    95.0
+}
+
+fn one_percent() -> f64 {
+    0.01
+}
+
+fn sixteen() -> u32 {
+    16
+}
+
+fn three_times() -> u32 {
+    3
+}
+
+fn one() -> u64 {
+    1
+}
+
+fn root_path() -> String {
+    "/".to_owned()
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    const LEAST: &str =
+        "name = \"x\"\n[load]\nrate = 10\n[ladder]\nvms = [1, 2]\n[service]\nwithin_ms = 100\n";
+
+    fn check(more: &str, expected: &str) {
+        let problem = Plan::parse(&format!("{LEAST}{more}")).map_err(|error| error.to_string());
+        assert_eq!(problem.err().unwrap_or_default(), expected, "{more}");
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        check("", "");
+        check(
+            "[vm]\ncpu = 1\n",
+            "line 9: unknown field `cpu`, expected one of `cpus`, `memory`, `kernel`, `cmdline`",
+        );
+        check("[vm]\nmemory = \"12\"\n", "vm.memory (MiB): 0 is not within 96 to 1048576");
+        check("[vm]\nkernel = \"6.1; x\"\n", "vm.kernel: must be a version as \"6.1\"");
+        check(
+            "[[remedy]]\nname = \"a/b\"\nnice = 1\n",
+            "remedy.name: `a/b` must be 1 to 40 letters, digits, blanks or -_.,+=",
+        );
+        check("[[remedy]]\nname = \"a\"\n", "remedy `a`: changes nothing");
+        check("[[remedy]]\nname = \"a\"\nnise = 1\n", "line 8: unknown field `nise`");
+        check(
+            "[[remedy]]\nname = \"a\"\nnice = 20\n",
+            "remedy `a`, nice: 20 is not within -20 to 19",
+        );
+        check(
+            "[[remedy]]\nname = \"a\"\ncombine = [\"b\"]\n",
+            "remedy `a`: combine: no remedy `b` before it",
+        );
+        let twice = "[[remedy]]\nname = \"a b\"\nnice = 1\n[[remedy]]\nname = \"a-b\"\nnice = 2\n";
+        check(twice, "remedy `a-b`: there are two of this name, by letters and digits");
+        check(
+            "[[remedy]]\nname = \"as it is\"\nnice = 1\n",
+            "remedy `as it is`: there are two of this name, by letters and digits",
+        );
+        let plan = LEAST.replace("[1, 2]", "[2, 1]");
+        let problem = Plan::parse(&plan).unwrap_err().to_string();
+        assert_eq!(problem, "ladder.vms: needs 1 to 64 numbers, each greater than the last");
+        let plan = LEAST.replace("rate = 10", "rate = 10\nclients = 2");
+        let problem = Plan::parse(&plan).unwrap_err().to_string();
+        assert_eq!(problem, "load: needs either `rate` or `clients`");
+    }
+
+    #[test]
+    fn remedies_of_guests_have_ladders_of_their_own() {
+        let remedies = "[vm]\ncmdline = \"nohz=off\"\n\
+            [[remedy]]\nname = \"nice\"\nnice = 19\n\
+            [[remedy]]\nname = \"tickless\"\nguest_cmdline = \"nohz=on\"\n\
+            [[remedy]]\nname = \"both\"\ncombine = [\"nice\", \"tickless\"]\n\
+            [[remedy]]\nname = \"weight\"\ncpu_weight = 5\n";
+        let plan = Plan::parse(&format!("{LEAST}{remedies}")).unwrap();
+        let treatments = plan.treatments();
+        let names: Vec<&str> = treatments.iter().map(|treatment| treatment.name.as_str()).collect();
+        assert_eq!(names, ["as it is", "nice", "tickless", "both", "weight"]);
+        assert_eq!(treatments[3].host.nice, Some(19));
+        let ladders: Vec<(String, Vec<usize>)> =
+            plan.ladders().into_iter().map(|l| (l.guest.to_string(), l.treatments)).collect();
+        assert_eq!(
+            ladders,
+            [("nohz=off".to_owned(), vec![0, 1, 4]), ("nohz=on".to_owned(), vec![2, 3]),]
+        );
+    }
+
+    #[test]
+    fn targets_are_all_or_so_many() {
+        let check = |text: &str, vms, expected| {
+            let plan = LEAST.replace("rate = 10", &format!("rate = 10\n{text}"));
+            assert_eq!(Plan::parse(&plan).ok().map(|plan| plan.loaded(vms)), expected, "{text}");
+        };
+        check("", 7, Some(7));
+        check("targets = \"all\"", 7, Some(7));
+        check("targets = 3", 7, Some(3));
+        check("targets = 3", 2, Some(2));
+        check("targets = 0", 2, None);
+        check("targets = \"some\"", 2, None);
+    }
+}

@@ -1,0 +1,123 @@
+//! Verdicts in words.
+
+use serde_json::{Value, json};
+
+use crate::plan::Plan;
+use crate::remedy::AS_IT_IS;
+use crate::run::Use;
+use crate::verdict::{Cause, Failure, Verdict};
+
+/// A part of the CPUs' time that is worth a word.
+const NOTEWORTHY: f64 = 0.02;
+
+/// A paragraph for each treatment.
+pub(super) fn verdicts(plan: &Plan, verdicts: &[Verdict]) -> Vec<String> {
+    verdicts.iter().map(|verdict| paragraph(plan, verdict)).collect()
+}
+
+fn paragraph(plan: &Plan, verdict: &Verdict) -> String {
+    let who = match verdict.treatment.as_str() {
+        AS_IT_IS => "This host".to_owned(),
+        remedy => format!("With \"{remedy}\" it"),
+    };
+    let takes = match (verdict.takes, &verdict.fails) {
+        (Some(n), None) => {
+            format!("{who} takes at least {n} of these VMs: the ladder ended there.")
+        }
+        (Some(n), Some(_)) => format!("{who} takes {n} of these VMs."),
+        (None, _) => format!("{who} takes none of these VMs at the service level."),
+    };
+    match &verdict.fails {
+        None => takes,
+        Some(failure) => format!("{takes} {}", why(plan, failure)),
+    }
+}
+
+fn why(plan: &Plan, failure: &Failure) -> String {
+    let service = &plan.service;
+    let longest = match failure.percentile_ms {
+        Some(interval) => format!(
+            "{} % of requests take up to {:.0} ms, not {} ms",
+            service.percentile, interval.mean, service.within_ms
+        ),
+        None => format!("{:.0} % of requests fail", 100.0 * failure.failed_part),
+    };
+    let (good, all) = failure.agreeing;
+    let sure = match (all - good, all) {
+        (1, 1) => "One measurement says so.".to_owned(),
+        (bad, all) if bad == all => format!("All {all} measurements agree."),
+        (bad, all) => format!("{bad} of {all} measurements agree."),
+    };
+    format!("With {}, {longest}. {} {sure}", failure.vms, cause(&failure.cause))
+}
+
+fn cause(cause: &Cause) -> String {
+    let percent = |part: f64| format!("{:.0} %", 100.0 * part);
+    let mut sentences = Vec::new();
+    if let Some(busy) = cause.busy {
+        let uses = cause.uses.iter().filter(|(_, part)| NOTEWORTHY <= *part);
+        let uses: Vec<String> = uses
+            .map(|(which, part)| format!("{} {}", use_in_words(*which), percent(*part)))
+            .collect();
+        sentences.push(format!("The CPUs are {} busy: {}.", percent(busy), uses.join(", ")));
+    }
+    if let Some((reason, part)) = cause.idle_exit.as_ref().filter(|(_, part)| NOTEWORTHY <= *part) {
+        sentences
+            .push(format!("VM exits of idle VMs for {reason} take {} of them.", percent(*part)));
+    }
+    if let Some(waited) = cause.waited {
+        let thief = cause.thief.as_ref().map_or_else(String::new, |(name, part)| {
+            format!(", {} of it because of {name}", percent(*part))
+        });
+        sentences.push(format!(
+            "VMs that are asked wait for a CPU for {} of their time{thief}.",
+            percent(waited)
+        ));
+    }
+    if let Some(in_vmm) = cause.in_vmm.filter(|part| NOTEWORTHY <= *part) {
+        sentences.push(format!("KVM and QEMU take {} of it.", percent(in_vmm)));
+    }
+    sentences.join(" ")
+}
+
+/// What CPUs do, in words.
+pub(crate) fn use_in_words(which: Use) -> &'static str {
+    match which {
+        Use::LoadedGuest => "guests that are asked",
+        Use::LoadedVmm => "KVM and QEMU for them",
+        Use::IdleGuest => "idle guests",
+        Use::IdleVmm => "KVM and QEMU for idle guests",
+        Use::Generator => "the load generator",
+        Use::Recorder => "vmscope",
+        Use::Host => "other host programs",
+        Use::Idle => "nothing",
+        Use::Unknown => "not known",
+    }
+}
+
+/// A verdict for programs.
+pub(super) fn json(verdict: &Verdict) -> Value {
+    let failure = verdict.fails.as_ref().map(|failure| {
+        let cause = &failure.cause;
+        let uses = cause.uses.iter().map(|(which, part)| (which.key().to_owned(), json!(part)));
+        let named = |named: &Option<(String, f64)>| {
+            named.as_ref().map(|(name, part)| json!({ "name": name, "part": part }))
+        };
+        json!({
+            "vms": failure.vms,
+            "percentile_ms": failure.percentile_ms.map(|interval| interval.mean),
+            "percentile_low_ms": failure.percentile_ms.and_then(|interval| interval.low),
+            "percentile_high_ms": failure.percentile_ms.and_then(|interval| interval.high),
+            "failed_part": failure.failed_part,
+            "runs": failure.agreeing.1,
+            "runs_that_kept_to_it": failure.agreeing.0,
+            "busy_part": cause.busy,
+            "uses": uses.collect::<serde_json::Map<_, _>>(),
+            "idle_exit": named(&cause.idle_exit),
+            "waited_part": cause.waited,
+            "thief": named(&cause.thief),
+            "vmm_part": cause.in_vmm,
+        })
+    });
+    json!({ "treatment": verdict.treatment, "takes": verdict.takes, "fails": failure })
+}

@@ -1,0 +1,420 @@
+//! What one measurement showed: one number of VMs, one treatment.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::turnaround::Turnarounds;
+
+/// Version of the file.
+const VERSION: u32 = 1;
+/// Bytes of a file at most.
+pub const MOST_RUN_BYTES: usize = 16 << 20;
+
+/// One measurement.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Run {
+    /// Version of the file.
+    version: u32,
+    /// Which measurement it is.
+    pub key: RunKey,
+    /// VMs that were asked.
+    pub loaded: u32,
+    /// When it began.
+    pub began_unix_ms: u64,
+    /// How long it was, by the recording.
+    pub window_ns: u64,
+    /// What was asked of the VMs, and how they answered.
+    pub load: Load,
+    /// What the host did.
+    pub host: Host,
+    /// What VMs did: those that were asked, and the others.
+    pub vms: BTreeMap<Class, Vms>,
+    /// What each CPU did.
+    pub cpus: Vec<Cpu>,
+    /// What the reader should know.
+    pub notes: Vec<String>,
+}
+
+/// Which measurement of a plan.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RunKey {
+    /// VMs that run.
+    pub vms: u32,
+    /// The treatment's name.
+    pub treatment: String,
+    /// From 0 on.
+    pub repetition: u32,
+}
+
+/// VMs that were asked, or not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Class {
+    /// Those that were asked.
+    Loaded,
+    /// The others.
+    Idle,
+}
+
+/// Requests and answers.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Load {
+    /// Time in which requests were meant to be sent, ns.
+    pub length_ns: u64,
+    /// Their turnarounds.
+    pub turnarounds: Turnarounds,
+    /// How late the generator itself sent requests, 99th percentile, ns.
+    pub late_p99_ns: u64,
+    /// CPU time of the generator while it was asked for this, ns.
+    pub cpu_ns: u64,
+}
+
+/// What the host did.
+#[derive(Debug, Clone, PartialEq, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Host {
+    /// Context switches.
+    pub context_switches: u64,
+    /// Threads that ran or could have run, on average, all CPUs together.
+    pub runnable: Option<f64>,
+    /// The load average of a minute, at the end.
+    pub load_average: Option<f64>,
+    /// Memory, bytes.
+    pub memory_bytes: u64,
+    /// Of it available to more programs.
+    pub available_bytes: u64,
+    /// What samepage merging saves.
+    pub merged_bytes: Option<u64>,
+    /// CPU time of vmscope itself while it recorded, without what its probes take in the kernel.
+    pub recorder_cpu_ns: u64,
+}
+
+/// What VMs of a class did, all vCPUs together.
+#[derive(Debug, Clone, PartialEq, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Vms {
+    /// VMs.
+    pub n: u32,
+    /// Time of their vCPUs by account; adds up to the vCPUs' time.
+    pub accounts: BTreeMap<String, u64>,
+    /// Steal type 1 by who had the CPU.
+    pub thieves: BTreeMap<String, u64>,
+    /// Steal type 2, and how often, by exit reason.
+    pub exits: BTreeMap<String, Exit>,
+    /// Interrupts that KVM injected; `None`: not known.
+    pub injected: Option<u64>,
+    /// Memory that their processes share with no other, bytes; `None`: not known.
+    pub private_bytes: Option<u64>,
+}
+
+/// VM exits of one reason.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Exit {
+    /// How long the VMM had the vCPUs for them.
+    pub ns: u64,
+    /// How often; `None`: not counted.
+    pub n: Option<u64>,
+}
+
+/// What a CPU did.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cpu {
+    /// Its number.
+    pub cpu: u32,
+    /// Its time, ns: adds up to the window's length.
+    pub times: BTreeMap<Use, u64>,
+}
+
+/// What a CPU did for whom.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Use {
+    /// Ran guests of VMs that were asked.
+    LoadedGuest,
+    /// Ran KVM and QEMU for them.
+    LoadedVmm,
+    /// Ran guests of the other VMs.
+    IdleGuest,
+    /// Ran KVM and QEMU for them.
+    IdleVmm,
+    /// Ran the load generator.
+    Generator,
+    /// Ran vmscope.
+    Recorder,
+    /// Ran anything else of the host.
+    Host,
+    /// Nothing.
+    Idle,
+    /// No sample says.
+    Unknown,
+}
+
+impl Run {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// When it is none, or of another version.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        if MOST_RUN_BYTES < text.len() {
+            return Err(format!("it has {} bytes: there can be {MOST_RUN_BYTES}", text.len()));
+        }
+        let run: Self = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        if run.version == VERSION {
+            Ok(run)
+        } else {
+            Err(format!("it is of version {}", run.version))
+        }
+    }
+
+    /// What the generator told; nothing else is known yet.
+    #[must_use]
+    pub fn new(key: RunKey, loaded: u32, load: Load) -> Self {
+        Self {
+            version: VERSION,
+            key,
+            loaded,
+            began_unix_ms: 0,
+            window_ns: 0,
+            load,
+            host: Host::default(),
+            vms: BTreeMap::new(),
+            cpus: Vec::new(),
+            notes: Vec::new(),
+        }
+    }
+
+    /// The file.
+    #[must_use]
+    pub fn json(&self) -> Value {
+        let Self { key, host, .. } = self;
+        let vms = self.vms.iter().map(|(class, vms)| (class.name().to_owned(), vms.json()));
+        json!({
+            "version": VERSION,
+            "key": { "vms": key.vms, "treatment": key.treatment, "repetition": key.repetition },
+            "loaded": self.loaded,
+            "began_unix_ms": self.began_unix_ms,
+            "window_ns": self.window_ns,
+            "load": self.load.json(),
+            "host": {
+                "context_switches": host.context_switches,
+                "runnable": host.runnable,
+                "load_average": host.load_average,
+                "memory_bytes": host.memory_bytes,
+                "available_bytes": host.available_bytes,
+                "merged_bytes": host.merged_bytes,
+                "recorder_cpu_ns": host.recorder_cpu_ns,
+            },
+            "vms": vms.collect::<serde_json::Map<_, _>>(),
+            "cpus": self.cpus.iter().map(Cpu::json).collect::<Value>(),
+            "notes": self.notes,
+        })
+    }
+
+    /// Seconds of the measurement.
+    #[must_use]
+    pub fn seconds(&self) -> f64 {
+        self.window_ns as f64 / 1e9
+    }
+
+    /// CPUs that were busy on average; `None`: nothing was sampled.
+    #[must_use]
+    pub fn busy_cpus(&self) -> Option<f64> {
+        let all = |wanted: fn(&Use) -> bool| -> u64 {
+            let times = self.cpus.iter().flat_map(|cpu| &cpu.times);
+            times.filter(|(which, _)| wanted(which)).map(|(_, ns)| ns).sum()
+        };
+        let known = all(|which| *which != Use::Unknown);
+        let busy = all(|which| !matches!(which, Use::Unknown | Use::Idle));
+        // What was not sampled was as the rest.
+        (0 < known).then(|| self.cpus.len() as f64 * busy as f64 / known as f64)
+    }
+
+    /// CPU time by use, as a part of all CPUs' time.
+    #[must_use]
+    pub fn use_shares(&self) -> BTreeMap<Use, f64> {
+        let mut sums: BTreeMap<Use, u64> = BTreeMap::new();
+        for (which, ns) in self.cpus.iter().flat_map(|cpu| &cpu.times) {
+            *sums.entry(*which).or_default() += ns;
+        }
+        let all = sums.values().sum::<u64>().max(1);
+        sums.into_iter().map(|(which, ns)| (which, ns as f64 / all as f64)).collect()
+    }
+}
+
+impl RunKey {
+    /// What its folder is called.
+    #[must_use]
+    pub fn folder(&self) -> String {
+        format!("{:04}-{}-{}", self.vms, file_name(&self.treatment), self.repetition + 1)
+    }
+}
+
+/// A treatment as a part of names of folders.
+pub(crate) fn file_name(treatment: &str) -> String {
+    let fine = |c: char| if c.is_ascii_alphanumeric() || "-_.=+".contains(c) { c } else { '-' };
+    treatment.chars().map(fine).collect()
+}
+
+impl Load {
+    fn json(&self) -> Value {
+        json!({
+            "length_ns": self.length_ns,
+            "turnarounds": self.turnarounds.json(),
+            "late_p99_ns": self.late_p99_ns,
+            "cpu_ns": self.cpu_ns,
+        })
+    }
+
+    /// Reads what a generator wrote.
+    ///
+    /// # Errors
+    /// When it is none.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        serde_json::from_str(text).map_err(|error| error.to_string())
+    }
+
+    /// As a generator writes it.
+    #[must_use]
+    pub fn to_line(&self) -> String {
+        self.json().to_string()
+    }
+
+    /// Requests that were answered, a second.
+    #[must_use]
+    pub fn answered_per_s(&self) -> f64 {
+        self.turnarounds.n_answered() as f64 / (self.length_ns.max(1) as f64 / 1e9)
+    }
+
+    /// Requests that were meant to be sent, a second.
+    #[must_use]
+    pub fn sent_per_s(&self) -> f64 {
+        self.turnarounds.len() as f64 / (self.length_ns.max(1) as f64 / 1e9)
+    }
+
+    /// The part that failed.
+    #[must_use]
+    pub fn failed_part(&self) -> f64 {
+        self.turnarounds.n_failed() as f64 / self.turnarounds.len().max(1) as f64
+    }
+}
+
+impl Vms {
+    fn json(&self) -> Value {
+        let exits = self
+            .exits
+            .iter()
+            .map(|(reason, exit)| (reason.clone(), json!({ "ns": exit.ns, "n": exit.n })));
+        json!({
+            "n": self.n,
+            "accounts": self.accounts,
+            "thieves": self.thieves,
+            "exits": exits.collect::<serde_json::Map<_, _>>(),
+            "injected": self.injected,
+            "private_bytes": self.private_bytes,
+        })
+    }
+
+    /// The time of all vCPUs, ns.
+    #[must_use]
+    pub fn wall_ns(&self) -> u64 {
+        self.accounts.values().sum()
+    }
+
+    /// An account's part of it.
+    #[must_use]
+    pub fn part(&self, account: &str) -> f64 {
+        self.accounts.get(account).copied().unwrap_or(0) as f64 / self.wall_ns().max(1) as f64
+    }
+
+    /// VM exits; `None`: not counted.
+    #[must_use]
+    pub fn n_exits(&self) -> Option<u64> {
+        let counts: Vec<u64> = self.exits.values().filter_map(|exit| exit.n).collect();
+        (!counts.is_empty()).then(|| counts.iter().sum())
+    }
+}
+
+impl Cpu {
+    fn json(&self) -> Value {
+        let times = self.times.iter().map(|(which, ns)| (which.key().to_owned(), json!(ns)));
+        json!({ "cpu": self.cpu, "times": times.collect::<serde_json::Map<_, _>>() })
+    }
+}
+
+impl Class {
+    /// Its name in files.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Loaded => "loaded",
+            Self::Idle => "idle",
+        }
+    }
+}
+
+impl Use {
+    /// All of them.
+    pub const ALL: [Self; 9] = [
+        Self::LoadedGuest,
+        Self::LoadedVmm,
+        Self::IdleGuest,
+        Self::IdleVmm,
+        Self::Generator,
+        Self::Recorder,
+        Self::Host,
+        Self::Idle,
+        Self::Unknown,
+    ];
+
+    /// Its name in files.
+    #[must_use]
+    pub fn key(self) -> &'static str {
+        match self {
+            Self::LoadedGuest => "loaded_guest",
+            Self::LoadedVmm => "loaded_vmm",
+            Self::IdleGuest => "idle_guest",
+            Self::IdleVmm => "idle_vmm",
+            Self::Generator => "generator",
+            Self::Recorder => "recorder",
+            Self::Host => "host",
+            Self::Idle => "idle",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn a_run_comes_back_as_written() {
+        let key = RunKey { vms: 12, treatment: "nice 19".to_owned(), repetition: 2 };
+        assert_eq!(key.folder(), "0012-nice-19-3");
+        let mut turnarounds = Turnarounds::new();
+        turnarounds.add(5_000_000);
+        turnarounds.add_failed("timeout");
+        let length_ns = 10_000_000_000;
+        let load = Load { length_ns, turnarounds, late_p99_ns: 7, cpu_ns: 9 };
+        let mut run = Run::new(key, 1, load);
+        run.window_ns = 15_000_000_000;
+        let exits = [("hlt".to_owned(), Exit { ns: 3, n: Some(4) })].into();
+        let accounts = [("guest".to_owned(), 30), ("halt".to_owned(), 70)].into();
+        let vms = Vms { n: 1, accounts, exits, injected: Some(5), ..Vms::default() };
+        run.vms.insert(Class::Loaded, vms);
+        run.cpus.push(Cpu { cpu: 3, times: [(Use::LoadedGuest, 10), (Use::Idle, 30)].into() });
+        run.notes.push("a note".to_owned());
+        assert_eq!(Run::parse(&run.json().to_string()), Ok(run.clone()));
+        assert!((run.busy_cpus().unwrap() - 0.25).abs() < 1e-9);
+        assert!((run.vms[&Class::Loaded].part("guest") - 0.3).abs() < 1e-9);
+        let later = run.json().to_string().replacen("\"version\":1", "\"version\":2", 1);
+        assert_eq!(Run::parse(&later), Err("it is of version 2".to_owned()));
+    }
+}
