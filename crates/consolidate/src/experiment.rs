@@ -237,13 +237,11 @@ impl<'a> Lab<'a> {
         self.wait_for(&mut generator, Phase::Measuring)?;
         let (before, since) = (self.roots.counters(), Instant::now());
         self.recorder.start(&recording)?;
-        let cpu_before = own_cpu_ns();
         self.wait_for(&mut generator, Phase::Measured)?;
-        let recorder_cpu_ns = own_cpu_ns().saturating_sub(cpu_before);
         self.recorder.stop()?;
         let ns = u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let now = self.roots.counters();
-        let host = lab::Host { recorder_cpu_ns, ..self.roots.since(&before, &now, ns) };
+        let host = self.roots.since(&before, &now, ns);
         let pid = generator.pid();
         let load = self.wait_for_load(&mut generator)?;
         drop(generator);
@@ -401,10 +399,4 @@ fn vm_address(number: usize) -> Ipv4Addr {
 
 fn ns(seconds: f64) -> u64 {
     u64::try_from(Duration::from_secs_f64(seconds).as_nanos()).unwrap_or(u64::MAX)
-}
-
-fn own_cpu_ns() -> u64 {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
-    seconds * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0)
 }

@@ -49,7 +49,6 @@ impl Roots {
             memory_bytes: kibibytes(&memory, "MemTotal").unwrap_or(0),
             available_bytes: kibibytes(&memory, "MemAvailable").unwrap_or(0),
             merged_bytes: self.merged_bytes(),
-            recorder_cpu_ns: 0,
         }
     }
 

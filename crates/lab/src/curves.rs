@@ -123,9 +123,9 @@ pub fn stacks(plan: &Plan, runs: &[Run]) -> Vec<Stacks> {
         };
         let stacks = steps
             .iter()
-            .map(|step| (step.vms, Use::ALL.iter().map(|which| share(step, *which)).collect()))
+            .map(|step| (step.vms, Use::SAMPLED.iter().map(|which| share(step, *which)).collect()))
             .collect();
-        let parts = Use::ALL.iter().map(|which| use_in_words(*which).to_owned()).collect();
+        let parts = Use::SAMPLED.iter().map(|which| use_in_words(*which).to_owned()).collect();
         Stacks { title: format!("What the CPUs did, {treatment}"), parts, stacks }
     };
     treatments.map(|treatment| of(treatment.name)).filter(|all| !all.stacks.is_empty()).collect()

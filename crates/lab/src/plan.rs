@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use crate::remedy::{AS_IT_IS, GuestSettings, Remedy, Treatment};
+use crate::remedy::{AS_IT_IS, Groups, GuestSettings, Remedy, Treatment, Whose};
 use crate::run::file_name;
 
 /// Bytes of a plan at most.
@@ -294,6 +294,15 @@ impl Plan {
         if MOST_REMEDIES < self.remedies.len() {
             return Err(wrong("remedy", &format!("there can be {MOST_REMEDIES}")));
         }
+        for treatment in self.treatments() {
+            let host = &treatment.host;
+            let weighs = host.cpu_weight.is_some() || host.cpu_idle.is_some();
+            let is_of_some = !matches!(host.of, None | Some(Whose::All));
+            if weighs && is_of_some && host.groups == Some(Groups::One) {
+                let key = format!("remedy `{}`", treatment.name);
+                return Err(wrong(&key, "one group of all VMs has no weight of some VMs"));
+            }
+        }
         for (number, remedy) in self.remedies.iter().enumerate() {
             remedy.check()?;
             let key = format!("remedy `{}`", remedy.name);
@@ -507,6 +516,10 @@ mod test {
         );
         let twice = "[[remedy]]\nname = \"a b\"\nnice = 1\n[[remedy]]\nname = \"a-b\"\nnice = 2\n";
         check(twice, "remedy `a-b`: there are two of this name, by letters and digits");
+        check(
+            "[[remedy]]\nname = \"a\"\ngroups = \"one\"\nof = \"idle\"\ncpu_weight = 1\n",
+            "remedy `a`: one group of all VMs has no weight of some VMs",
+        );
         check(
             "[[remedy]]\nname = \"as it is\"\nnice = 1\n",
             "remedy `as it is`: there are two of this name, by letters and digits",

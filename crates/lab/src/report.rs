@@ -15,7 +15,7 @@ use crate::plan::Plan;
 use crate::prediction::{Model, Point, Predicted};
 use crate::remedy::AS_IT_IS;
 use crate::run::{Class, Run, Use, Vms};
-use crate::statistics::{Interval, line};
+use crate::statistics::{Interval, line, mean};
 use crate::verdict::{effect, verdicts};
 
 pub use compare::{Side, compare};
@@ -67,14 +67,14 @@ fn host(runs: &[Run]) -> String {
 
 fn measurements(plan: &Plan, runs: &[Run]) -> String {
     let seconds: f64 = runs.iter().map(Run::seconds).sum();
-    let own: u64 = runs.iter().map(|run| run.host.recorder_cpu_ns).sum();
-    let cpus: f64 = runs.iter().map(|run| run.seconds() * run.cpus.len() as f64).sum();
+    let own = runs.iter().map(|run| sum(&[Use::Recorder], &run.use_shares()));
+    let own = mean(&own.collect::<Vec<f64>>()).map_or(0.0, |own| own.mean);
     format!(
         "{} of {:.1} s each; a sample every {} ms of each CPU; vmscope itself took {:.1} % of the CPUs",
         runs.len(),
         seconds / runs.len().max(1) as f64,
         plan.ladder.period_ms,
-        100.0 * own as f64 / 1e9 / cpus.max(1e-9),
+        percent_of(own),
     )
 }
 
@@ -181,6 +181,7 @@ fn host_table(plan: &Plan, runs: &[Run]) -> Table {
         real("generator %", "generator_percent"),
         real("vmscope %", "recorder_percent"),
         real("host %", "host_percent"),
+        real("unsampled %", "unsampled_percent"),
         real("free MiB", "available_mib"),
         real("merged MiB", "merged_mib"),
     ]);
@@ -211,12 +212,13 @@ fn host_table(plan: &Plan, runs: &[Run]) -> Table {
             uses(&[Use::Generator]),
             uses(&[Use::Recorder]),
             uses(&[Use::Host]),
+            cell(step.figure(|run| Some(percent_of(run.unsampled_part())))),
             cell(step.figure(|run| Some(mib(run.host.available_bytes)))),
             cell(step.figure(|run| run.host.merged_bytes.map(mib))),
         ]);
     }
     table.notes.push(
-        "Per cent of all CPUs' time. Runnable: threads that ran or waited for a CPU, on average."
+        "Per cent of all CPUs' time that was sampled. Runnable: threads that ran or waited for a CPU, on average."
             .to_owned(),
     );
     table

@@ -5,12 +5,15 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use crate::plan::MOST_VMS;
 use crate::turnaround::Turnarounds;
 
 /// Version of the file.
 const VERSION: u32 = 1;
 /// Bytes of a file at most.
 pub const MOST_RUN_BYTES: usize = 16 << 20;
+/// CPUs of a host at most.
+const MOST_CPUS: usize = 8192;
 
 /// One measurement.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -90,8 +93,6 @@ pub struct Host {
     pub available_bytes: u64,
     /// What samepage merging saves.
     pub merged_bytes: Option<u64>,
-    /// CPU time of vmscope itself while it recorded, without what its probes take in the kernel.
-    pub recorder_cpu_ns: u64,
 }
 
 /// What VMs of a class did, all vCPUs together.
@@ -166,11 +167,14 @@ impl Run {
             return Err(format!("it has {} bytes: there can be {MOST_RUN_BYTES}", text.len()));
         }
         let run: Self = serde_json::from_str(text).map_err(|error| error.to_string())?;
-        if run.version == VERSION {
-            Ok(run)
-        } else {
-            Err(format!("it is of version {}", run.version))
+        if run.version != VERSION {
+            return Err(format!("it is of version {}", run.version));
         }
+        let n_cpus = run.cpus.len();
+        if !(1..=MOST_VMS).contains(&run.key.vms) || MOST_CPUS < n_cpus {
+            return Err(format!("{} VMs on {n_cpus} CPUs are too many or none", run.key.vms));
+        }
+        Ok(run)
     }
 
     /// What the generator told; nothing else is known yet.
@@ -209,7 +213,6 @@ impl Run {
                 "memory_bytes": host.memory_bytes,
                 "available_bytes": host.available_bytes,
                 "merged_bytes": host.merged_bytes,
-                "recorder_cpu_ns": host.recorder_cpu_ns,
             },
             "vms": vms.collect::<serde_json::Map<_, _>>(),
             "cpus": self.cpus.iter().map(Cpu::json).collect::<Value>(),
@@ -226,25 +229,31 @@ impl Run {
     /// CPUs that were busy on average; `None`: nothing was sampled.
     #[must_use]
     pub fn busy_cpus(&self) -> Option<f64> {
-        let all = |wanted: fn(&Use) -> bool| -> u64 {
-            let times = self.cpus.iter().flat_map(|cpu| &cpu.times);
-            times.filter(|(which, _)| wanted(which)).map(|(_, ns)| ns).sum()
-        };
-        let known = all(|which| *which != Use::Unknown);
-        let busy = all(|which| !matches!(which, Use::Unknown | Use::Idle));
-        // What was not sampled was as the rest.
-        (0 < known).then(|| self.cpus.len() as f64 * busy as f64 / known as f64)
+        let shares = self.use_shares();
+        let idle = shares.get(&Use::Idle).copied().unwrap_or(0.0);
+        (!shares.is_empty()).then(|| self.cpus.len() as f64 * (1.0 - idle))
     }
 
-    /// CPU time by use, as a part of all CPUs' time.
+    /// CPU time by use, as a part of the time of which samples tell: what was not sampled was as the rest.
     #[must_use]
     pub fn use_shares(&self) -> BTreeMap<Use, f64> {
         let mut sums: BTreeMap<Use, u64> = BTreeMap::new();
-        for (which, ns) in self.cpus.iter().flat_map(|cpu| &cpu.times) {
-            *sums.entry(*which).or_default() += ns;
+        let times = self.cpus.iter().flat_map(|cpu| &cpu.times);
+        for (which, ns) in times.filter(|(which, _)| **which != Use::Unknown) {
+            let sum = sums.entry(*which).or_default();
+            *sum = sum.saturating_add(*ns);
         }
-        let all = sums.values().sum::<u64>().max(1);
+        let all = sum(sums.values().copied());
+        sums.retain(|_, ns| 0 < *ns);
         sums.into_iter().map(|(which, ns)| (which, ns as f64 / all as f64)).collect()
+    }
+
+    /// The part of all CPUs' time of which no sample tells.
+    #[must_use]
+    pub fn unsampled_part(&self) -> f64 {
+        let unknown = |cpu: &Cpu| cpu.times.get(&Use::Unknown).copied().unwrap_or(0);
+        let all = sum(self.cpus.iter().flat_map(|cpu| cpu.times.values().copied()));
+        sum(self.cpus.iter().map(unknown)) as f64 / all.max(1) as f64
     }
 }
 
@@ -254,6 +263,11 @@ impl RunKey {
     pub fn folder(&self) -> String {
         format!("{:04}-{}-{}", self.vms, file_name(&self.treatment), self.repetition + 1)
     }
+}
+
+/// A file may come from anywhere: its figures need not make sense.
+pub(crate) fn sum(values: impl Iterator<Item = u64>) -> u64 {
+    values.fold(0, u64::saturating_add)
 }
 
 /// A treatment as a part of names of folders.
@@ -324,7 +338,7 @@ impl Vms {
     /// The time of all vCPUs, ns.
     #[must_use]
     pub fn wall_ns(&self) -> u64 {
-        self.accounts.values().sum()
+        sum(self.accounts.values().copied())
     }
 
     /// An account's part of it.
@@ -337,7 +351,7 @@ impl Vms {
     #[must_use]
     pub fn n_exits(&self) -> Option<u64> {
         let counts: Vec<u64> = self.exits.values().filter_map(|exit| exit.n).collect();
-        (!counts.is_empty()).then(|| counts.iter().sum())
+        (!counts.is_empty()).then(|| sum(counts.into_iter()))
     }
 }
 
@@ -360,8 +374,8 @@ impl Class {
 }
 
 impl Use {
-    /// All of them.
-    pub const ALL: [Self; 9] = [
+    /// All that samples tell of.
+    pub const SAMPLED: [Self; 8] = [
         Self::LoadedGuest,
         Self::LoadedVmm,
         Self::IdleGuest,
@@ -370,7 +384,6 @@ impl Use {
         Self::Recorder,
         Self::Host,
         Self::Idle,
-        Self::Unknown,
     ];
 
     /// Its name in files.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::ladder::{Step, steps};
 use crate::plan::Plan;
-use crate::run::{Class, Run, Use};
+use crate::run::{Class, Run, Use, sum};
 use crate::statistics::{Interval, change};
 
 /// What is said of a treatment.
@@ -38,7 +38,7 @@ pub struct Failure {
 pub struct Cause {
     /// The part of all CPUs' time that was used.
     pub busy: Option<f64>,
-    /// Parts of all CPUs' time, the largest first, without idle and unknown.
+    /// Parts of all CPUs' time, the largest first, without idle.
     pub uses: Vec<(Use, f64)>,
     /// The exit reason that took most time of idle VMs, and its part of all CPUs' time.
     pub idle_exit: Option<(String, f64)>,
@@ -85,10 +85,8 @@ impl Cause {
         for (which, part) in runs.iter().flat_map(|run| run.use_shares()) {
             *uses.entry(which).or_default() += part / runs.len() as f64;
         }
-        let mut uses: Vec<(Use, f64)> = uses
-            .into_iter()
-            .filter(|(which, _)| !matches!(which, Use::Idle | Use::Unknown))
-            .collect();
+        let mut uses: Vec<(Use, f64)> =
+            uses.into_iter().filter(|(which, _)| *which != Use::Idle).collect();
         uses.sort_by(|a, b| b.1.total_cmp(&a.1));
         let of_loaded = |account: &'static str| {
             step.figure(move |run| Some(run.vms.get(&Class::Loaded)?.part(account)))
@@ -114,7 +112,7 @@ fn exits(run: &Run, class: Class) -> Vec<(String, f64)> {
 
 fn thief(runs: &[&Run]) -> Option<(String, f64)> {
     let loaded = || runs.iter().filter_map(|run| run.vms.get(&Class::Loaded));
-    let all: u64 = loaded().flat_map(|vms| vms.thieves.values()).sum();
+    let all = sum(loaded().flat_map(|vms| vms.thieves.values().copied()));
     let each = loaded().flat_map(|vms| &vms.thieves);
     largest(each.map(|(name, ns)| (name.clone(), *ns as f64 / all.max(1) as f64)))
 }

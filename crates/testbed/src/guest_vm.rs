@@ -359,6 +359,9 @@ fn spawn(machine: &GuestMachine<'_>, sockets: Vec<OwnedFd>, log: &Path) -> io::R
     let log = std::fs::File::create(log)?;
     let mut command = Command::new(program);
     command.args(machine.arguments()).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+    if matches!(machine.origin, Origin::Clone(_)) {
+        process::without_huge_pages(&mut command);
+    }
     process::spawn_bound(&mut command, sockets)
 }
 

@@ -82,6 +82,15 @@ pub(crate) fn spawn_bound(command: &mut Command, inherited: Vec<OwnedFd>) -> io:
     command.spawn()
 }
 
+/// The child takes small pages only. A huge one for the stack of each of its threads adds up over many children.
+pub(crate) fn without_huge_pages(command: &mut Command) {
+    // SAFETY: between fork and exec only async-signal-safe calls may be made: this is one prctl, and an error value that
+    // allocates nothing.
+    unsafe {
+        command.pre_exec(|| Ok(rustix::thread::disable_transparent_huge_pages(true)?));
+    }
+}
+
 /// Starts a child that is killed when the starting thread ends, and that terminal signals don't reach.
 ///
 /// # Errors

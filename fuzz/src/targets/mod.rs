@@ -6,6 +6,7 @@ mod fleet;
 mod guests;
 mod host;
 mod inside;
+mod lab;
 mod vms;
 
 use std::path::PathBuf;
@@ -43,6 +44,7 @@ pub(crate) fn all() -> Vec<Target> {
         fleet::targets(),
         host::targets(),
         inside::targets(),
+        lab::targets(),
         vms::targets(),
     ];
     all.into_iter().flatten().collect()

@@ -121,3 +121,55 @@ pub(super) fn json(verdict: &Verdict) -> Value {
     });
     json!({ "treatment": verdict.treatment, "takes": verdict.takes, "fails": failure })
 }
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use crate::run::{Class, Cpu, Exit, Load, Run, RunKey, Vms};
+    use crate::turnaround::Turnarounds;
+
+    fn run(vms: u32, ms: u64) -> Run {
+        let mut turnarounds = Turnarounds::new();
+        (0..100).for_each(|_| turnarounds.add(ms * 1_000_000));
+        let key = RunKey { vms, treatment: AS_IT_IS.to_owned(), repetition: 0 };
+        let load = Load { length_ns: 1, turnarounds, late_p99_ns: 0, cpu_ns: 0 };
+        let mut run = Run::new(key, 1, load);
+        run.window_ns = 100;
+        let times =
+            [(Use::LoadedGuest, 24), (Use::IdleVmm, 48), (Use::Idle, 8), (Use::Unknown, 20)];
+        run.cpus.push(Cpu { cpu: 0, times: times.into() });
+        let named = |parts: &[(&str, u64)]| {
+            parts.iter().map(|(name, ns)| ((*name).to_owned(), *ns)).collect()
+        };
+        let loaded = Vms {
+            accounts: named(&[("guest", 30), ("halt", 10), ("steal_outside", 60)]),
+            thieves: named(&[("idle VMs", 45), ("other processes", 15)]),
+            ..Vms::default()
+        };
+        let exits = [("msr".to_owned(), Exit { ns: 31, n: None })].into();
+        run.vms.insert(Class::Loaded, loaded);
+        run.vms.insert(Class::Idle, Vms { exits, ..Vms::default() });
+        run
+    }
+
+    #[test]
+    fn a_verdict_has_its_cause() {
+        let text = "name = \"x\"\n[load]\nrate = 10\n[ladder]\nvms = [1, 2]\n\
+                    [service]\nwithin_ms = 100\npercentile = 90\n";
+        let plan = Plan::parse(text).unwrap();
+        let told = |runs: &[Run]| verdicts(&plan, &crate::verdict::verdicts(&plan, runs));
+        assert_eq!(
+            told(&[run(1, 50), run(2, 500)]),
+            [
+                "This host takes 1 of these VMs. With 2, 90 % of requests take up to 500 ms, not 100 ms. \
+              The CPUs are 90 % busy: KVM and QEMU for idle guests 60 %, guests that are asked 30 %. \
+              VM exits of idle VMs for msr take 31 % of them. VMs that are asked wait for a CPU for \
+              60 % of their time, 75 % of it because of idle VMs. One measurement says so."
+            ]
+        );
+        assert_eq!(
+            told(&[run(1, 50), run(2, 60)]),
+            ["This host takes at least 2 of these VMs: the ladder ended there."]
+        );
+    }
+}

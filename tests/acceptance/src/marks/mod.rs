@@ -7,6 +7,7 @@ mod cost;
 mod detection;
 mod exits;
 mod fleet;
+mod lab;
 mod make;
 mod migrate;
 mod profiles;
@@ -66,6 +67,9 @@ pub const MARKS: &[Mark] = &[
     Mark { name: "S0.11", experiment: cost::stored_and_sent },
     Mark { name: "S0.12", experiment: fleet::analysis },
     Mark { name: "S0.13", experiment: fleet::capacity },
+    Mark { name: "S1-idle", experiment: lab::idle_vms },
+    Mark { name: "S1-ladder", experiment: lab::ladder },
+    Mark { name: "S1-load", experiment: lab::generator },
     Mark { name: "S1-split", experiment: split::by_packets },
     Mark { name: "S2.1", experiment: trace::make_and_make_j2 },
     Mark { name: "S2.2", experiment: trace::make_in_a_guest },

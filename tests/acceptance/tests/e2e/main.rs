@@ -20,6 +20,7 @@ mod guests;
 mod hostile;
 mod iso;
 mod kernel_threads;
+mod lab;
 mod layout;
 mod migrate;
 mod packages;
@@ -93,6 +94,7 @@ const TESTS: &[Test] = tests! {
     Main iso::by_bios_the_table_is_on_the_screen,
     Main layout::memory_and_vcpus_go_where_the_plan_says,
     Main migrate::memory_and_vcpus_of_all_vms_are_in_place_before_the_vm_arrives,
+    Main lab::a_ladder_is_climbed_interrupted_resumed_and_reported,
     Main testbed::guests_boot_again_and_answer,
     Main hostile::files_and_forks_spoil_nobodys_rows,
     All boot_exits::kvm_counts_an_exit_each_time_for_those_said_to_exit_and_none_for_the_others,

@@ -1,0 +1,238 @@
+//! S1: many VMs on one host, with `vmscope lab consolidate`; and the load generator against servers whose delays are known.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use serde_json::Value;
+
+use super::{Outcome, asked};
+use crate::{root, run};
+
+/// One VM that is asked beside eleven idle ones.
+const FEW: u64 = 1;
+const MANY: u64 = 12;
+
+/// What a remedy's effect is held to.
+const HELPS: &str = "less";
+const NO_EFFECT: &str = "no sure effect";
+
+/// What idle VMs with ticking timers cost a VM that is asked, and what helps.
+pub(super) fn idle_vms(files: &Path) -> anyhow::Result<Vec<Outcome>> {
+    let report = measured(files, "idle")?;
+    let mean = |treatment: &str, vms| figure(&report, "answers", treatment, vms, "mean_ms");
+    let switches =
+        |treatment: &str, vms| figure(&report, "host", treatment, vms, "context_switches_per_s");
+    let mut outcomes = vec![
+        grows("turnaround, 1 and 12 VMs", "ms", mean("as it is", FEW)?, mean("as it is", MANY)?),
+        grows(
+            "context switches, 1 and 12 VMs",
+            "/s",
+            switches("as it is", FEW)?,
+            switches("as it is", MANY)?,
+        ),
+    ];
+    let ticking = figure(&report, "idle", "as it is", MANY, "cpu_percent_each")?;
+    let tickless = figure(&report, "idle", "tickless", MANY, "cpu_percent_each")?;
+    outcomes.push(Outcome {
+        mark: "S1-idle",
+        what: "an idle VM: 250 Hz, tickless".to_owned(),
+        original: "100 Hz and 17 Hz help",
+        ours: format!("{ticking:.2} % and {tickless:.2} % of a CPU"),
+        limit: "less",
+        pass: tickless < ticking,
+    });
+    let expected = [
+        ("tickless", "100 Hz, 17 Hz: less", HELPS),
+        ("weight 1 of idle", "-", HELPS),
+        ("one group, nice 19 of idle", "nice 19: less", HELPS),
+        ("own groups, nice 19 of idle", "-", NO_EFFECT),
+    ];
+    for (treatment, original, limit) in expected {
+        outcomes.push(effect(&report, treatment, original, limit)?);
+    }
+    Ok(outcomes)
+}
+
+/// More and more idle VMs beside four that are asked, far beyond what is comfortable.
+pub(super) fn ladder(files: &Path) -> anyhow::Result<Vec<Outcome>> {
+    let report = measured(files, "ladder")?;
+    let rows = report["predictions"].as_array().context("no predictions")?;
+    let predicted = rows.iter().filter(|row| row["says"] == "predicted");
+    let mut outcomes: Vec<Outcome> = predicted
+        .filter_map(|row| {
+            let (told, found) = (row["predicted_ms"].as_f64()?, row["measured_ms"].as_f64()?);
+            let error = 100.0 * (told / found - 1.0);
+            Some(Outcome {
+                mark: "S1-ladder",
+                what: format!("mean turnaround with {} VMs", row["vms"]),
+                original: "-",
+                ours: format!("predicted {told:.1} ms, measured {found:.1} ms: {error:+.1} %"),
+                limit: "15 %",
+                pass: error.abs() <= 15.0,
+            })
+        })
+        .collect();
+    ensure!(!outcomes.is_empty(), "nothing was predicted");
+    for vms in [32, 64] {
+        let each = figure(&report, "idle", "as it is", vms, "private_mib_each")?;
+        let cpu = figure(&report, "idle", "as it is", vms, "cpu_percent_each")?;
+        let failed = figure(&report, "answers", "as it is", vms, "failed_percent")?;
+        outcomes.push(Outcome {
+            mark: "S1-ladder",
+            what: format!("an idle VM of {vms}"),
+            original: "-",
+            ours: format!("{each:.1} MiB, {cpu:.2} % of a CPU; {failed:.1} % of requests failed"),
+            limit: "20 MB",
+            pass: each * 1.048_576 <= 20.0,
+        });
+    }
+    Ok(outcomes)
+}
+
+/// The generator against a server whose delays are known, and one that stalls.
+pub(super) fn generator(_files: &Path) -> anyhow::Result<Vec<Outcome>> {
+    // 50 to 150 ms, each as often as any other.
+    let uniform = serve(|n| Duration::from_micros(50_000 + (n * 617) % 1000 * 100))?;
+    let stalled = stalling()?;
+    let mut outcomes = percentiles(uniform, "50 to 150 ms", |percent| 50.0 + percent)?;
+    // A fifth of the requests were meant for the two seconds of the stall.
+    let of_stall = |percent: f64| 2000.0 - 100.0 * (100.0 - percent);
+    outcomes.extend(percentiles(stalled, "2 s of 10 stalled", of_stall)?);
+    Ok(outcomes)
+}
+
+fn measured(files: &Path, plan: &str) -> anyhow::Result<Value> {
+    let plan = root().join(format!("tests/acceptance/lab/{plan}.toml"));
+    let result = files.join("result");
+    let (plan, folder) = (plan.to_str(), result.to_str());
+    let (plan, folder) = plan.zip(folder).context("the path is not UTF-8")?;
+    let ran = run(&["lab", "consolidate", plan, "-o", folder, "--timeout", "30m"])?;
+    eprint!("{}", String::from_utf8_lossy(&ran.stderr));
+    ensure!(ran.status.success(), "vmscope lab consolidate failed");
+    let text = run(&["lab", "report", folder])?;
+    eprint!("{}", String::from_utf8_lossy(&text.stdout));
+    asked("lab", Path::new("report"), &[folder])
+}
+
+fn row<'a>(report: &'a Value, table: &str, treatment: &str, vms: u64) -> Option<&'a Value> {
+    let mut rows = report[table].as_array()?.iter();
+    rows.find(|row| row["treatment"] == treatment && row["vms"] == vms)
+}
+
+fn figure(
+    report: &Value,
+    table: &str,
+    treatment: &str,
+    vms: u64,
+    key: &str,
+) -> anyhow::Result<f64> {
+    let row = row(report, table, treatment, vms);
+    let found = row.and_then(|row| row[key].as_f64());
+    found.with_context(|| format!("no {key} of {treatment} with {vms} VMs"))
+}
+
+fn grows(what: &str, unit: &str, few: f64, many: f64) -> Outcome {
+    Outcome {
+        mark: "S1-idle",
+        what: what.to_owned(),
+        original: "grows",
+        ours: format!("{few:.1} and {many:.1} {unit}: {:.2} times", many / few),
+        limit: "grows",
+        pass: few < many,
+    }
+}
+
+/// By which part a treatment changes turnarounds with many VMs.
+fn effect(
+    report: &Value,
+    treatment: &str,
+    original: &'static str,
+    limit: &'static str,
+) -> anyhow::Result<Outcome> {
+    let row = row(report, "effects", treatment, MANY);
+    let row = row.with_context(|| format!("no effect of {treatment}"))?;
+    let change = row["mean_percent"].as_f64().context("no change")?;
+    let (low, high) =
+        (row["percentile_low_percent"].as_f64(), row["percentile_high_percent"].as_f64());
+    let interval = low
+        .zip(high)
+        .map_or_else(String::new, |(low, high)| format!("; 95 %: {low:+.0} to {high:+.0} %"));
+    let says_nothing = row["sure"] == "no";
+    Ok(Outcome {
+        mark: "S1-idle",
+        what: format!("{treatment}: turnaround"),
+        original,
+        ours: format!("mean {change:+.1} %{interval}"),
+        limit,
+        pass: if limit == HELPS { change < 0.0 } else { says_nothing },
+    })
+}
+
+fn percentiles(
+    server: SocketAddr,
+    what: &str,
+    expected_ms: impl Fn(f64) -> f64,
+) -> anyhow::Result<Vec<Outcome>> {
+    let url = format!("http://{server}/");
+    let words =
+        [url.as_str(), "--rate", "100", "--constant", "--warm-up", "0", "--connections", "500"];
+    let load = asked("lab", Path::new("load"), &words)?;
+    ensure!(load["sent"] == load["answered"], "requests failed: {}", load["failed"]);
+    let rows = load["percentiles"].as_array().context("no percentiles")?;
+    let outcome = |percent: f64| {
+        let row = rows.iter().find(|row| row["percent"] == percent)?;
+        let (ours, expected) = (row["ns"].as_f64()? / 1e6, expected_ms(percent));
+        let error = 100.0 * (ours / expected - 1.0);
+        Some(Outcome {
+            mark: "S1-load",
+            what: format!("{what}: {percent} % within"),
+            original: "-",
+            ours: format!("{ours:.2} ms, known: {expected:.0} ms: {error:+.2} %"),
+            limit: "1 %",
+            pass: error.abs() <= 1.0,
+        })
+    };
+    [90.0, 95.0, 99.0].into_iter().map(|percent| outcome(percent).context("no row")).collect()
+}
+
+/// A server that answers its request n after `delay(n)`.
+fn serve(delay: impl Fn(u64) -> Duration + Send + Sync + 'static) -> anyhow::Result<SocketAddr> {
+    let listener = TcpListener::bind("127.0.0.1:0").context("failed to listen")?;
+    let address = listener.local_addr()?;
+    let (delay, counted) = (Arc::new(delay), Arc::new(AtomicU64::new(0)));
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let (delay, counted) = (Arc::clone(&delay), Arc::clone(&counted));
+            std::thread::spawn(move || answer(stream, &*delay, &counted));
+        }
+    });
+    Ok(address)
+}
+
+fn answer(mut stream: TcpStream, delay: &dyn Fn(u64) -> Duration, counted: &AtomicU64) {
+    let mut request = [0; 4096];
+    while stream.read(&mut request).is_ok_and(|n| 0 < n) {
+        std::thread::sleep(delay(counted.fetch_add(1, Ordering::Relaxed)));
+        if stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").is_err() {
+            return;
+        }
+    }
+}
+
+/// Answers at once, but for two seconds from its 500th request on, in which it answers nobody.
+fn stalling() -> anyhow::Result<SocketAddr> {
+    let began = Instant::now();
+    let end_ns = AtomicU64::new(0);
+    serve(move |n| {
+        let now = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        if n == 500 {
+            end_ns.store(now + 2_000_000_000, Ordering::SeqCst);
+        }
+        Duration::from_nanos(end_ns.load(Ordering::SeqCst).saturating_sub(now))
+    })
+}
