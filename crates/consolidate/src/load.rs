@@ -342,12 +342,11 @@ impl Target {
     async fn ask(&self) -> Result<(), &'static str> {
         let _place = self.places.acquire().await.map_err(|_| "no connection")?;
         let idle = self.idle.borrow_mut().pop();
-        if let Some(mut connection) = idle {
-            if connection.ready().await.is_ok()
-                && let Ok(answer) = connection.send_request(self.request()).await
-            {
-                return self.read(connection, answer).await;
-            }
+        if let Some(mut connection) = idle
+            && connection.ready().await.is_ok()
+            && let Ok(answer) = connection.send_request(self.request()).await
+        {
+            return self.read(connection, answer).await;
         }
         let mut connection = self.connect().await?;
         let answer = connection.send_request(self.request()).await.map_err(|_| "disconnected")?;

@@ -231,7 +231,7 @@ impl Run {
     pub fn busy_cpus(&self) -> Option<f64> {
         let shares = self.use_shares();
         let idle = shares.get(&Use::Idle).copied().unwrap_or(0.0);
-        (!shares.is_empty()).then(|| self.cpus.len() as f64 * (1.0 - idle))
+        (!shares.is_empty()).then_some(self.cpus.len() as f64 * (1.0 - idle))
     }
 
     /// CPU time by use, as a part of the time of which samples tell: what was not sampled was as the rest.

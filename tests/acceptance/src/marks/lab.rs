@@ -96,13 +96,13 @@ pub(super) fn ladder(files: &Path) -> anyhow::Result<Vec<Outcome>> {
 
 /// The generator against a server whose delays are known, and one that stalls.
 pub(super) fn generator(_files: &Path) -> anyhow::Result<Vec<Outcome>> {
-    // 50 to 150 ms, each as often as any other.
-    let uniform = serve(|n| Duration::from_micros(50_000 + (n * 617) % 1000 * 100))?;
+    // 500 to 1499 ms, each once: so long that it does not matter when a busy machine wakes the server.
+    let uniform = serve(|n| Duration::from_millis(500 + (n * 617) % 1000))?;
     let stalled = stalling()?;
-    let mut outcomes = percentiles(uniform, "50 to 150 ms", |percent| 50.0 + percent)?;
-    // A fifth of the requests were meant for the two seconds of the stall.
-    let of_stall = |percent: f64| 2000.0 - 100.0 * (100.0 - percent);
-    outcomes.extend(percentiles(stalled, "2 s of 10 stalled", of_stall)?);
+    let mut outcomes = percentiles(uniform, "0.5 to 1.5 s", |percent| 500.0 + 10.0 * percent)?;
+    // Of each per cent of the requests the last one waited for 100 ms less.
+    let of_stall = |percent: f64| 4000.0 - 100.0 * (100.0 - percent);
+    outcomes.extend(percentiles(stalled, "4 s of 10 stalled", of_stall)?);
     Ok(outcomes)
 }
 
@@ -224,14 +224,14 @@ fn answer(mut stream: TcpStream, delay: &dyn Fn(u64) -> Duration, counted: &Atom
     }
 }
 
-/// Answers at once, but for two seconds from its 500th request on, in which it answers nobody.
+/// Answers at once, but for four seconds from its 500th request on, in which it answers nobody.
 fn stalling() -> anyhow::Result<SocketAddr> {
     let began = Instant::now();
     let end_ns = AtomicU64::new(0);
     serve(move |n| {
         let now = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
         if n == 500 {
-            end_ns.store(now + 2_000_000_000, Ordering::SeqCst);
+            end_ns.store(now + 4_000_000_000, Ordering::SeqCst);
         }
         Duration::from_nanos(end_ns.load(Ordering::SeqCst).saturating_sub(now))
     })
