@@ -223,10 +223,9 @@ impl<'a> Lab<'a> {
         let loaded = plan.loaded(key.vms) as usize;
         let processes: Vec<VmProcess> = (0..)
             .zip(&vms.running)
-            .map(|(n, vm)| VmProcess {
-                name: vm.name().to_owned(),
-                pid: vm.pid(),
-                is_loaded: n < loaded,
+            .filter_map(|(n, vm)| {
+                let (name, is_loaded) = (vm.name().to_owned(), n < loaded);
+                Some(VmProcess { name, pid: vm.pid()?, is_loaded })
             })
             .collect();
         self.switches.set(&treatment.host, &processes)?;

@@ -10,6 +10,7 @@ use testbed::{Channel, Guest, GuestKernel, Size, Workload};
 #[must_use]
 pub fn guest(plan: &Plan, settings: &GuestSettings) -> Guest {
     Guest {
+        migrates: false,
         name: "template".to_owned(),
         cpus: plan.vm.cpus,
         max_cpus: None,
