@@ -228,7 +228,10 @@ mod test {
         assert!(arranged.plan.is_some() && arranged.layout.outcome.starts_with("planned: "));
         let vm = arranged.layout.vms.iter().find(|vm| vm.name == "web").unwrap();
         assert!(vm.arrives && vm.speed_before <= vm.speed_planned);
-        assert_eq!(vm.planned.as_ref().unwrap().memory, [(10 * home as u32, 4 * G)]);
+        assert_eq!(
+            vm.planned.as_ref().unwrap().memory,
+            [(10 * u32::try_from(home).unwrap(), 4 * G)]
+        );
     }
 
     #[test]

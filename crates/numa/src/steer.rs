@@ -98,7 +98,7 @@ mod test {
         let affinity = || sched_getaffinity(Some(thread_id(Tid(pid)).unwrap())).unwrap();
         let before = affinity();
         let cpu = (0..CpuSet::MAX_CPU).find(|cpu| before.is_set(*cpu)).unwrap();
-        let steered = steer(proc, &process, &[cpu as u32]).unwrap();
+        let steered = steer(proc, &process, &[u32::try_from(cpu).unwrap()]).unwrap();
         assert_eq!((affinity().count(), affinity().is_set(cpu)), (1, true));
         steered.release(proc, &[]);
         assert_eq!(affinity(), before);
