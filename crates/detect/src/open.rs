@@ -117,13 +117,17 @@ impl Open {
 /// says least. Else the measure decides, unless one of them is far less time of the same VM.
 fn says_more(new: (&Symptom, &Cause), said: (&Symptom, &Cause)) -> bool {
     let ((new, by), (said, said_by)) = (new, said);
-    let is_more = |new: &Symptom, said: &Symptom| {
-        (outweighs(said, new), &new.series.measure) < (outweighs(new, said), &said.series.measure)
-    };
     match (says_little(new, by), says_little(said, said_by)) {
-        (true, false) => false,
-        (false, true) => true,
-        _ => is_more(new, said),
+        (true, false) => return false,
+        (false, true) => return true,
+        _ => {}
+    }
+    let is_lock = |cause: &Cause| matches!(cause, Cause::Function { is_lock: true, .. });
+    match (&new.series.measure, &said.series.measure) {
+        (Measure::Function(_), Measure::Function(_)) => {
+            (is_lock(said_by), said.cpus) < (is_lock(by), new.cpus)
+        }
+        (measure, other) => (outweighs(said, new), measure) < (outweighs(new, said), other),
     }
 }
 
@@ -200,6 +204,14 @@ mod test {
         assert!(!more((throttled(0.1), &quota), (stolen(0.7), &thief("b"))));
         assert!(more((stolen(0.2), &thief("b")), (function("web"), &grew)));
         assert!(!more((stolen(0.04), &thief("b")), (function("web"), &grew)));
+        let waits =
+            Cause::Function { code: code.clone(), is_lock: true, is_new: true, build: None };
+        let small = |name: &str| {
+            let code = Code { function: name.to_owned(), ..code.clone() };
+            symptom("web", Measure::Function(code), 0.1)
+        };
+        assert!(more((function("web"), &grew), (small("a"), &grew)));
+        assert!(more((small("z"), &waits), (function("web"), &grew)));
         // What the thief runs.
         assert!(more((stolen(0.04), &thief("b")), (function("b"), &grew)));
         assert!(!more((stolen(0.7), &thief("web")), (throttled(0.1), &quota)));
