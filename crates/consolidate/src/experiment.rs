@@ -250,7 +250,7 @@ impl<'a> Lab<'a> {
         self.recorder.finish()?;
         let class = |vm: &VmProcess| if vm.is_loaded { Class::Loaded } else { Class::Idle };
         let cast = Cast {
-            vms: processes.iter().map(|vm| (vm.name.clone(), class(vm))).collect(),
+            vms: processes.iter().map(|vm| (vm.pid, class(vm))).collect(),
             generator: Some(pid),
             recorder: std::process::id(),
         };

@@ -12,8 +12,8 @@ use crate::run::{Class, Cpu, Use, Vms};
 /// Who takes part in a measurement.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Cast {
-    /// The VMs by name; others are the host's.
-    pub vms: BTreeMap<String, Class>,
+    /// The VMs by their processes; others are the host's. (A recording gives a VM another name if it saw one of the same name.)
+    pub vms: BTreeMap<u32, Class>,
     /// The load generator's process.
     pub generator: Option<u32>,
     /// vmscope's process.
@@ -27,7 +27,7 @@ pub fn vms(evidence: &Evidence<'_>, cast: &Cast) -> BTreeMap<Class, Vms> {
     let names = ThiefNames::new(tables);
     let mut classes: BTreeMap<Class, Vms> = BTreeMap::new();
     for vm in &tables.vms {
-        if let Some(class) = cast.vms.get(&vm.name) {
+        if let Some(class) = cast.vms.get(&vm.pid.0) {
             classes.entry(*class).or_default().n += 1;
         }
     }
@@ -134,7 +134,7 @@ impl<'a> CpuUses<'a> {
 
 impl Cast {
     fn of_vm(&self, tables: &Tables, vm: VmId) -> Option<Class> {
-        self.vms.get(&tables.vms.get(vm.index())?.name).copied()
+        self.vms.get(&tables.vms.get(vm.index())?.pid.0).copied()
     }
 
     fn of_vcpu(&self, tables: &Tables, vcpu: VcpuId) -> Option<Class> {
