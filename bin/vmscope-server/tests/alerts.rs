@@ -153,9 +153,6 @@ fn a_finding_outlives_the_server_and_the_results_that_showed_it() {
     let errors = "vmscope_server_store_errors_total{reason=\"learned\"}";
     wait_until("the damage", || server.metric(errors) == learned.len() as f64);
     assert_eq!(server.get("/v1/findings", &read).json()["findings"], json!([]));
-    let said = server.stop();
-    let passed_over = said.iter().filter(|line| line.contains("is passed over"));
-    assert_eq!(passed_over.count(), learned.len(), "{said:?}");
 }
 
 #[test]
