@@ -85,7 +85,8 @@ pub(crate) fn memory_and_vcpus_of_all_vms_are_in_place_before_the_vm_arrives() {
         let text = |column: &str| row[column].as_str().unwrap_or_else(|| panic!("{column}: {row}"));
         assert_eq!(text("vcpus_now"), text("vcpus_planned"), "{row}");
         let part = in_place(text("memory_planned"), text("memory_now")).unwrap();
-        assert!(0.95 <= part, "{row}");
+        // The operator's QEMU has only the pages that came: those of zeros did not.
+        assert!(0.8 <= part, "{row}");
     }
     assert_eq!(file("runs_then"), "kvm2\n");
 
