@@ -95,4 +95,14 @@ fn seconds_and_the_fleets_sums_are_those_of_the_results() {
     assert_eq!((&fleet["reading"], fleet["partial"].as_array().unwrap().len()), (&json!(0), 1));
     server.get("/v1/fleet?from=1&to=2&slots=3", &reader).check(400, "no time");
     server.get(&format!("/v1/fleet?{times}"), &agent).check(403, "role");
+
+    let times = "from=2000-01-01T00:00:00Z&to=2100-01-01T00:00:00Z";
+    let health = server.get(&format!("/v1/health?{times}"), &reader).json();
+    let host = &health["hosts"][0];
+    let sent =
+        server.get("/v1/windows?host=kvm1", &reader).json()["windows"].as_array().unwrap().len();
+    assert_eq!((&host["host"], &host["windows"]), (&json!("kvm1"), &json!(sent)));
+    assert!(host["covered_ns"].as_u64() > Some(0) && host["samples"].as_u64() > Some(0), "{host}");
+    server.get("/v1/health?from=1&to=2", &reader).check(400, "no time");
+    server.get(&format!("/v1/health?{times}"), &agent).check(403, "role");
 }

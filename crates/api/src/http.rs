@@ -238,6 +238,61 @@ pub struct VmTimes {
     pub throttled_ns: u64,
 }
 
+/// What the agents of the fleet collected, and what they noted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct HealthAnswer {
+    /// Hosts that sent windows.
+    pub hosts: Vec<HostHealth>,
+    /// What was lost or noted, that of most windows first; at most 2,000, and of the last 24 hours.
+    pub notes: Vec<HealthNote>,
+    /// Windows whose results the server is still to read.
+    pub reading: u64,
+    /// Why the answer is incomplete, one sentence per reason; empty: it is complete.
+    pub partial: Vec<String>,
+}
+
+/// What a host's agent collected.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct HostHealth {
+    /// The host.
+    pub host: String,
+    /// Windows that it sent.
+    pub windows: u64,
+    /// CPUs sampled.
+    pub cpus: u32,
+    /// Length of the windows together.
+    pub covered_ns: u64,
+    /// When the first one began, ms since 1970.
+    pub first_unix_ms: u64,
+    /// When the last one ended, ms since 1970.
+    pub end_unix_ms: u64,
+    /// Samples taken.
+    pub samples: u64,
+    /// Taken, and lost.
+    pub samples_lost: u64,
+    /// Sampling interrupts that never came.
+    pub samples_missed: u64,
+    /// The host's kernel in the last window.
+    pub kernel: String,
+    /// The agent's version in the last window.
+    pub vmscope_version: String,
+}
+
+/// What windows of a host have lost, or what is noted in them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct HealthNote {
+    /// The host.
+    pub host: String,
+    /// `host`, or the VM or file that it is about.
+    pub subject: String,
+    /// The counter, or the note.
+    pub what: String,
+    /// The counter's sum; null: it is a note.
+    pub count: Option<u64>,
+    /// In how many windows it is.
+    pub windows: u64,
+}
+
 /// What a VM did in a window, second by second.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SecondsAnswer {

@@ -1,21 +1,24 @@
-//! How much of its time each VM of the fleet lost, minute by minute and ten minutes by ten minutes, in memory: a view of all
-//! hosts over a day would read a hundred million rows.
+//! How much of its time each VM of the fleet lost, and what each host's agent collected, minute by minute and ten minutes by
+//! ten minutes, in memory: a view of all hosts over a day would read a hundred million rows, from tens of thousands of objects.
 //!
 //! ```text
-//!  catalog: windows of the last days --> those that are not in here --> their rows of `vms` --> sums
+//!  catalog: windows of the last days --> those that are not in here --> their rows of `vms`, `hosts`, `health` --> sums
 //! ```
 //! Design constraints: everything can be read again from the store. Each window counts once, whether its rows are read from
 //! its own object or from a pack. What is kept is bounded, and an answer that is not all there is says so.
 
+mod health;
+
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use api::http::{FleetAnswer, HostTimes, VmTimes};
-use arrow::array::{Array, AsArray, RecordBatch};
-use arrow::datatypes::{TimestampMicrosecondType, UInt64Type};
+use api::http::{FleetAnswer, HealthAnswer, HostTimes, VmTimes};
+use arrow::array::{Array, AsArray, PrimitiveArray, RecordBatch, StringViewArray};
+use arrow::datatypes::{ArrowPrimitiveType, TimestampMicrosecondType, UInt64Type};
 use chrono::{DateTime, TimeDelta, Utc};
 
 use crate::catalog::Windows;
+use health::Health;
 
 /// Sums are kept so long.
 pub(crate) const KEPT: TimeDelta = TimeDelta::days(8);
@@ -40,9 +43,21 @@ const KEPT_NAMES: usize = 16 << 20;
 const WINDOWS_AT_ONCE: usize = 5000;
 const OBJECTS_AT_ONCE: usize = 500;
 
+/// What is read of windows.
+#[derive(Debug)]
+pub(crate) struct Rows<R> {
+    pub(crate) vms: R,
+    pub(crate) hosts: R,
+    pub(crate) health: R,
+}
+
 /// The rows that are read.
-pub(crate) const ROWS: &str = "SELECT host, boot, window_ns, slice, vm, vcpu_ns, \
-    steal_outside_ns, steal_vmm_ns, throttled_ns FROM vms";
+pub(crate) const ROWS: Rows<&str> = Rows {
+    vms: "SELECT host, boot, window_ns, slice, vm, vcpu_ns, steal_outside_ns, steal_vmm_ns, throttled_ns FROM vms",
+    hosts: "SELECT host, boot, window_ns, slice, length_ns, cpus, samples, samples_lost, samples_missed, kernel, \
+            vmscope_version FROM hosts",
+    health: "SELECT host, boot, window_ns, slice, subject, what, count FROM health",
+};
 
 /// vCPU time in milliseconds: of ten minutes of the largest VM it fits.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -92,6 +107,7 @@ struct Series {
 #[derive(Debug, Default)]
 struct Host {
     vms: BTreeMap<String, Series>,
+    health: Health,
     /// Windows that count, by boot and start, and when they began (s since 1970).
     windows: BTreeMap<String, BTreeMap<u64, i64>>,
 }
@@ -129,10 +145,18 @@ impl FleetTimes {
     }
 
     /// Takes the rows of these windows, of which those that count already are passed over.
-    pub(crate) fn take(&self, windows: &Windows, rows: &[RecordBatch]) {
+    pub(crate) fn take(&self, windows: &Windows, rows: &Rows<Vec<RecordBatch>>) {
         let mut fresh = Fresh::default();
         let mut state = self.lock();
-        rows.iter().for_each(|rows| state.take(rows, &mut fresh));
+        for rows in &rows.hosts {
+            state.take_hosts(rows, &mut fresh);
+        }
+        for rows in &rows.vms {
+            state.take_vms(rows, &mut fresh);
+        }
+        for rows in &rows.health {
+            state.take_notes(rows, &mut fresh);
+        }
         state.left = state.left.map(|left| left.saturating_sub(windows.len()));
         state.seen.extend(windows.names().map(str::to_owned));
         for ((host, boot, start), began_s) in fresh.windows {
@@ -151,6 +175,7 @@ impl FleetTimes {
         }
         for host in state.hosts.values_mut() {
             host.vms.retain(|_, series| !series.tens.is_empty());
+            host.health.forget(now, oldest);
             // Scopes begin with the day before.
             let is_listed = |_: &u64, began_s: &mut i64| oldest - 2 * 86_400 <= *began_s;
             host.windows.values_mut().for_each(|windows| windows.retain(is_listed));
@@ -159,6 +184,34 @@ impl FleetTimes {
         state.n_vms = state.hosts.values().map(|host| host.vms.len()).sum();
         let names = state.hosts.values().flat_map(|host| host.vms.keys());
         state.name_bytes = names.map(String::len).sum();
+    }
+
+    /// What the hosts' agents collected and noted in a range.
+    pub(crate) fn health(
+        &self,
+        from: DateTime<Utc>,
+        to: DateTime<Utc>,
+        now: DateTime<Utc>,
+    ) -> HealthAnswer {
+        let (now, state) = (now.timestamp(), self.lock());
+        let oldest = now - KEPT.num_seconds();
+        let (from, to) = (from.timestamp().max(oldest), to.timestamp());
+        let range = Range { from, to, is_recent: now - MINUTES_KEPT_S <= from };
+        let mut answer = HealthAnswer {
+            hosts: Vec::new(),
+            notes: Vec::new(),
+            reading: state.left.map_or(1, |left| left as u64),
+            partial: state.lacks(from == oldest),
+        };
+        for (name, host) in &state.hosts {
+            answer.hosts.extend(host.health.collected(name, &range));
+            answer.notes.extend(host.health.notes(name, &range));
+        }
+        answer.partial.extend(health::lacks(from, now, &answer));
+        answer.notes.sort_by(health::by_windows);
+        answer.notes.truncate(health::MOST_NOTES);
+        answer.hosts.truncate(MOST_HOSTS);
+        answer
     }
 
     /// What the hosts and VMs lost in a range, in at most so many slots.
@@ -235,29 +288,13 @@ impl FleetTimes {
 }
 
 impl State {
-    fn take(&mut self, rows: &RecordBatch, fresh: &mut Fresh) {
-        let texts = |name| rows.column_by_name(name).and_then(|column| column.as_string_view_opt());
-        let numbers = |name| {
-            let column = rows.column_by_name(name)?;
-            column.as_primitive_opt::<UInt64Type>()
-        };
-        let slices = rows.column_by_name("slice");
-        let slices = slices.and_then(|c| c.as_primitive_opt::<TimestampMicrosecondType>());
-        let (Some(host), Some(boot), Some(vm)) = (texts("host"), texts("boot"), texts("vm")) else {
-            return;
-        };
-        let (Some(slices), Some(window), Some(all)) =
-            (slices, numbers("window_ns"), numbers("vcpu_ns"))
-        else {
-            return;
-        };
-        let lost = ["steal_outside_ns", "steal_vmm_ns", "throttled_ns"].map(numbers);
-        for row in 0..rows.num_rows() {
-            let key = (host.value(row), boot.value(row), window.value(row));
-            let began_s = slices.value(row).div_euclid(1_000_000);
-            if !fresh.is_new(self, key, began_s) {
-                continue;
-            }
+    /// `None`: a column is missing, which is never so.
+    fn take_vms(&mut self, rows: &RecordBatch, fresh: &mut Fresh) -> Option<()> {
+        let keys = Keys::of(rows)?;
+        let (vm, all) = (texts(rows, "vm")?, numbers::<UInt64Type>(rows, "vcpu_ns")?);
+        let lost = ["steal_outside_ns", "steal_vmm_ns", "throttled_ns"]
+            .map(|name| numbers::<UInt64Type>(rows, name));
+        for (row, host, began_us) in keys.new(self, fresh) {
             let [Some(outside), Some(vmm), Some(throttled)] =
                 lost.map(|column| column.filter(|c| !c.is_null(row)).map(|c| ms(c.value(row))))
             else {
@@ -265,8 +302,9 @@ impl State {
                 continue;
             };
             let times = Times { all: ms(all.value(row)), outside, vmm, throttled };
-            self.add(key.0, vm.value(row), began_s, times);
+            self.add(host, vm.value(row), began_us.div_euclid(1_000_000), times);
         }
+        Some(())
     }
 
     fn add(&mut self, host: &str, vm: &str, start_s: i64, times: Times) {
@@ -332,6 +370,59 @@ impl Fresh {
         self.last = Some((key, is_new));
         is_new
     }
+}
+
+/// A range of time, s since 1970.
+#[derive(Debug, Clone, Copy)]
+struct Range {
+    from: i64,
+    to: i64,
+    /// It lies where there are sums of single minutes.
+    is_recent: bool,
+}
+
+/// The columns that say which window a row is of.
+struct Keys<'r> {
+    host: &'r StringViewArray,
+    boot: &'r StringViewArray,
+    window: &'r PrimitiveArray<UInt64Type>,
+    slice: &'r PrimitiveArray<TimestampMicrosecondType>,
+}
+
+impl<'r> Keys<'r> {
+    fn of(rows: &'r RecordBatch) -> Option<Self> {
+        let (host, boot) = (texts(rows, "host")?, texts(rows, "boot")?);
+        Some(Self {
+            host,
+            boot,
+            window: numbers(rows, "window_ns")?,
+            slice: numbers(rows, "slice")?,
+        })
+    }
+
+    /// The rows of windows that do not count yet, with their hosts and when their slices began (µs since 1970).
+    fn new(&self, state: &State, fresh: &mut Fresh) -> Vec<(usize, &'r str, i64)> {
+        let (mut rows, host) = (Vec::new(), self.host);
+        for row in 0..host.len() {
+            let (host, began_us) = (host.value(row), self.slice.value(row));
+            let key = (host, self.boot.value(row), self.window.value(row));
+            if fresh.is_new(state, key, began_us.div_euclid(1_000_000)) {
+                rows.push((row, host, began_us));
+            }
+        }
+        rows
+    }
+}
+
+fn texts<'r>(rows: &'r RecordBatch, name: &str) -> Option<&'r StringViewArray> {
+    rows.column_by_name(name)?.as_string_view_opt()
+}
+
+fn numbers<'r, T: ArrowPrimitiveType>(
+    rows: &'r RecordBatch,
+    name: &str,
+) -> Option<&'r PrimitiveArray<T>> {
+    rows.column_by_name(name)?.as_primitive_opt()
 }
 
 fn ms(ns: u64) -> u32 {

@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use api::http::{Answer, FleetAnswer};
+use api::http::{Answer, FleetAnswer, HealthAnswer};
 use arrow::array::RecordBatch;
 use chrono::{DateTime, NaiveDate, Utc};
 use datafusion::common::config::Dialect;
@@ -198,7 +198,7 @@ impl Engine {
         self.catalog.read_packs(path).await
     }
 
-    /// Adds up what VMs lost in the windows that are new since the last call.
+    /// Adds up what VMs lost, and what agents collected, in the windows that are new since the last call.
     ///
     /// # Errors
     /// When the store fails.
@@ -224,12 +224,20 @@ impl Engine {
         &self,
         scope: &Scope,
         windows: &Windows,
-    ) -> Result<Vec<RecordBatch>, QueryError> {
+    ) -> Result<fleet::Rows<Vec<RecordBatch>>, QueryError> {
         let context = self.context(scope, &Arc::new(windows.clone()))?;
         let Some(threads) = &self.threads else { return Err(QueryError::Busy) };
         let work = async move {
-            let frame = context.sql(fleet::ROWS).await.map_err(invalid)?;
-            frame.collect().await.map_err(invalid)
+            let read = async |sql| {
+                let frame = context.sql(sql).await.map_err(invalid)?;
+                frame.collect().await.map_err(invalid)
+            };
+            let fleet::Rows { vms, hosts, health } = fleet::ROWS;
+            Ok(fleet::Rows {
+                vms: read(vms).await?,
+                hosts: read(hosts).await?,
+                health: read(health).await?,
+            })
         };
         let done = threads.spawn(work).await;
         done.unwrap_or_else(|error| Err(QueryError::Invalid(format!("it failed: {error}"))))
@@ -245,6 +253,17 @@ impl Engine {
         now: DateTime<Utc>,
     ) -> FleetAnswer {
         self.fleet.answer(from, to, slots, now)
+    }
+
+    /// What the hosts' agents collected and noted in a range, as far as `sum_up` has read.
+    #[must_use]
+    pub fn health(
+        &self,
+        from: DateTime<Utc>,
+        to: DateTime<Utc>,
+        now: DateTime<Utc>,
+    ) -> HealthAnswer {
+        self.fleet.health(from, to, now)
     }
 
     /// Names of the objects that together hold a table's rows, each row once, and why some rows are not there.

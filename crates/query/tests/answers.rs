@@ -13,7 +13,7 @@ use arrow::array::RecordBatch;
 use chrono::{DateTime, TimeDelta};
 use datafusion::parquet::arrow::ArrowWriter;
 use datafusion::parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
-use model::{ResultCode, ResultRow, Results, VcpuTimeRow, VmRow, WindowKey};
+use model::{HealthRow, HostRow, ResultCode, ResultRow, Results, VcpuTimeRow, VmRow, WindowKey};
 use object_store::local::LocalFileSystem;
 use query::packs::{Pack, Packs};
 use query::{Engine, Inputs, Limits, QueryError, READY, SLICE_S, Scope};
@@ -317,11 +317,16 @@ async fn a_damaged_object_is_left_out() {
     }
 }
 
-/// The row of `vms` of a window that begins in this minute after `START_US`.
-fn vm_row(host: &str, minute: u64, vm: &str, [all, outside, vmm]: [u64; 3]) -> ResultRow<VmRow> {
+/// A row of a window that begins in this minute after `START_US`.
+fn in_minute<R>(host: &str, minute: u64, row: R) -> ResultRow<R> {
     let boot = "0".repeat(32);
     let window = Arc::new(WindowKey { host: host.to_owned(), boot, window_ns: minute });
-    let row = VmRow {
+    let slice_unix_us = START_US + minute.cast_signed() * 60_000_000;
+    ResultRow { window, slice_unix_us, row }
+}
+
+fn vm_row(vm: &str, [all, outside, vmm]: [u64; 3]) -> VmRow {
+    VmRow {
         vm: vm.to_owned(),
         pid: 1,
         vcpus: 1,
@@ -331,9 +336,35 @@ fn vm_row(host: &str, minute: u64, vm: &str, [all, outside, vmm]: [u64; 3]) -> R
         throttled_ns: Some(0),
         map_via: None,
         no_map_reason: None,
+    }
+}
+
+/// A host of two VMs, one of which noted something.
+fn sums_of(minute: u64) -> Results {
+    let host = HostRow {
+        length_ns: 60 * NS,
+        hostname: "kvm3".to_owned(),
+        kernel: "6.1.0".to_owned(),
+        vmscope_version: "0.2.0".to_owned(),
+        period_ns: 1_000_000,
+        cpus: 2,
+        vms: 2,
+        samples: 1000,
+        samples_lost: 2,
+        samples_missed: 3,
     };
-    let slice_unix_us = START_US + minute.cast_signed() * 60_000_000;
-    ResultRow { window, slice_unix_us, row }
+    let note =
+        |what: &str, count| HealthRow { subject: "web".to_owned(), what: what.to_owned(), count };
+    Results {
+        vms: [vm_row("web", [60, 30, 0]), vm_row("db", [60, 0, 6])]
+            .map(|row| in_minute("kvm3", minute, row))
+            .into(),
+        hosts: vec![in_minute("kvm3", minute, host)],
+        health: [note("samples_lost", Some(2)), note("did not answer", None)]
+            .map(|row| in_minute("kvm3", minute, row))
+            .into(),
+        ..Results::default()
+    }
 }
 
 #[tokio::test]
@@ -345,11 +376,7 @@ async fn windows_count_once_in_the_sums_of_the_fleet() {
     };
     assert_eq!(ask(&fleet.engine, 60).partial, ["results are still being read"]);
     for minute in [10, 11, 31] {
-        let vms = vec![
-            vm_row("kvm3", minute, "web", [60, 30, 0]),
-            vm_row("kvm3", minute, "db", [60, 0, 6]),
-        ];
-        store(fleet.root.path(), "kvm3", minute, &Results { vms, ..Results::default() });
+        store(fleet.root.path(), "kvm3", minute, &sums_of(minute));
     }
     let check = async |engine: &Engine, expected: &str| {
         engine.sum_up(now).await.unwrap();
@@ -362,6 +389,17 @@ async fn windows_count_once_in_the_sums_of_the_fleet() {
         };
         let text: Vec<_> = cells.chain(answer.vms.iter().map(vm)).collect();
         assert_eq!(text.join(" "), expected);
+        let health = engine.health(now - TimeDelta::minutes(60), now, now);
+        assert_eq!((health.partial.len(), health.reading), (0, 0));
+        let [host] = &health.hosts[..] else { panic!("{health:?}") };
+        let of_host = (host.host.as_str(), host.kernel.as_str(), host.windows, host.cpus);
+        assert_eq!(of_host, ("kvm3", "6.1.0", 3, 2));
+        let sums = [host.covered_ns / NS, host.samples, host.samples_lost, host.samples_missed];
+        assert_eq!(sums, [180, 3000, 6, 9]);
+        assert_eq!(host.end_unix_ms - host.first_unix_ms, 22 * 60_000);
+        let notes = health.notes.iter().map(|n| (n.what.as_str(), n.count, n.windows));
+        let expected = [("did not answer", None, 3), ("samples_lost", Some(6), 3)];
+        assert!(notes.eq(expected), "{health:?}");
     };
     let expected = "10:0.3 11:0.3 31:0.3 web 90/180 db 18/180";
     check(&fleet.engine, expected).await;

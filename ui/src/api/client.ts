@@ -5,6 +5,8 @@ import type { components, paths } from "../../generated/api";
 
 export type Answer = components["schemas"]["Answer"];
 export type FleetAnswer = components["schemas"]["FleetAnswer"];
+export type HealthAnswer = components["schemas"]["HealthAnswer"];
+export type HostHealth = HealthAnswer["hosts"][number];
 export type SecondsAnswer = Present<components["schemas"]["SecondsAnswer"]>;
 export type VmTimes = components["schemas"]["VmTimes"];
 export type FindingCause = FindingEntry["cause"];
@@ -83,6 +85,11 @@ export async function findings(query: { host?: string; vm?: string }, signal: Ab
 // What all hosts lost, of which the server has the sums.
 export function fleet(query: { from: string; to: string; slots: number }, signal: AbortSignal): Promise<FleetAnswer> {
   return ask(() => client.GET("/v1/fleet", { params: { query }, signal }), signal);
+}
+
+// What agents collected and noted, of which the server has the sums.
+export function health(query: { from: string; to: string }, signal: AbortSignal): Promise<HealthAnswer> {
+  return ask(() => client.GET("/v1/health", { params: { query }, signal }), signal);
 }
 
 // A window's name: `HOST/BOOT/START`.

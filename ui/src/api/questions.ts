@@ -89,6 +89,12 @@ export function vmSizes(host: string, span: Span, signal: AbortSignal): Promise<
   return table(query, span, host, signal, (row) => ({ vm: text(row["vm"]), vcpus: number(row["vcpus"]), noMap: maybe(row["reason"]) }));
 }
 
+// A host's CPUs, and the length of its windows together.
+export function hostSize(host: string, span: Span, signal: AbortSignal): Promise<Table<{ cpus: number; covered: number }>> {
+  const query = `SELECT max(cpus) AS cpus, sum(length_ns) AS covered FROM hosts WHERE host = ${quote(host)} AND ${within(span)}`;
+  return table(query, span, host, signal, (row) => ({ cpus: number(row["cpus"]), covered: number(row["covered"]) }));
+}
+
 // Rows with what each bucket has of them: a part of a range needs no further question.
 const inBuckets = (columns: string, sums: string, from: string, buckets: Buckets): string => `
     SELECT ${columns}, string_agg(concat_ws(':', bucket, ${sums}), ' ') AS cells FROM (${from.replace("BUCKET", bucket(buckets))}) GROUP BY ${columns}`;
@@ -220,50 +226,4 @@ export async function search(wanted: string, span: Span, signal: AbortSignal): P
   const hosts = [...names].map((host): Found => ({ kind: "host", name: host, host, module: null, ns: 0 }));
   const partial = [...new Set([...machines.partial, ...code.partial])];
   return { rows: [...hosts, ...machines.rows, ...code.rows], partial };
-}
-
-export interface HostHealth {
-  host: string;
-  windows: number;
-  cpus: number;
-  covered: number;
-  first: number;
-  // When the last window ended, ms since 1970.
-  end: number;
-  samples: number;
-  lost: number;
-  missed: number;
-  kernel: string;
-  version: string;
-}
-
-export function hostHealth(span: Span, host: string | null, signal: AbortSignal): Promise<Table<HostHealth>> {
-  const query = `
-    SELECT host, count(DISTINCT concat(boot, '-', window_ns)) AS windows, max(cpus) AS cpus, sum(length_ns) AS covered,
-           to_unixtime(min(slice)) AS first, max(to_unixtime(slice) + length_ns / 1000000000) AS last_end,
-           sum(samples) AS samples, sum(samples_lost) AS lost, sum(samples_missed) AS missed, max(kernel) AS kernel, max(vmscope_version) AS version
-    FROM hosts WHERE ${within(span)}${host === null ? "" : ` AND host = ${quote(host)}`} GROUP BY host`;
-  return table(query, span, host, signal, (row) => ({
-    host: text(row["host"]), windows: number(row["windows"]), cpus: number(row["cpus"]), covered: number(row["covered"]),
-    first: 1000 * number(row["first"]), end: 1000 * number(row["last_end"]), samples: number(row["samples"]),
-    lost: number(row["lost"]), missed: number(row["missed"]), kernel: text(row["kernel"]), version: text(row["version"]),
-  }));
-}
-
-export interface Note {
-  host: string;
-  subject: string;
-  what: string;
-  count: number | null;
-  windows: number;
-}
-
-export function healthNotes(span: Span, signal: AbortSignal): Promise<Table<Note>> {
-  const query = `
-    SELECT host, subject, what, sum(count) AS count, count(*) AS windows
-    FROM health WHERE ${within(span)} GROUP BY 1, 2, 3 ORDER BY windows DESC, host, subject, what LIMIT 2000`;
-  return table(query, span, null, signal, (row) => ({
-    host: text(row["host"]), subject: text(row["subject"]), what: text(row["what"]),
-    count: row["count"] === null ? null : number(row["count"]), windows: number(row["windows"]),
-  }));
 }

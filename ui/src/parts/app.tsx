@@ -50,6 +50,7 @@ export interface Answered<T, About = unknown> {
   isLoading: boolean;
 }
 
+const READING_MS = 2000;
 const RETRY_MS = 5000;
 
 // The answer to a question. While another is asked the last answer stays.
@@ -76,6 +77,19 @@ export function useAnswer<T, About>(key: string, ask: (signal: AbortSignal) => P
   }, [key]);
   const isLoading = answer.key !== key;
   return { ...(answer.value === undefined ? {} : { value: answer.value }), ...(answer.about === undefined ? {} : { about: answer.about }), ...(isLoading || !answer.error ? {} : { error: answer.error }), isLoading };
+}
+
+// An answer from sums that the server keeps, which is asked for again while the server still reads: it then has more.
+export function useSums<T extends { reading: number }>(key: string, ask: (signal: AbortSignal) => Promise<T>): Answered<T> {
+  const [again, setAgain] = useState(0);
+  const asked = useAnswer(`${key} ${again}`, ask);
+  const { value } = asked;
+  useEffect(() => {
+    if (!value || value.reading === 0) return undefined;
+    const timer = setTimeout(() => setAgain((again) => again + 1), READING_MS);
+    return () => clearTimeout(timer);
+  }, [value]);
+  return asked;
 }
 
 // A table that was asked for, or why it is not there.

@@ -1,33 +1,23 @@
 // The fleet: which hosts and VMs lose time, when, and to whom.
 
-import { useEffect, useState } from "preact/hooks";
 import { type VmTimes, fleet } from "../api/client";
 import { Findings } from "../parts/findings";
 import { type HeatRow, HeatMap } from "../parts/heat";
 import { Name } from "../parts/name";
 import { Bar, DataTable } from "../parts/table";
-import { Section, Shown, useAnswer, useApp, usePlaces } from "../parts/app";
+import { Section, Shown, useApp, usePlaces, useSums } from "../parts/app";
 import { type Buckets, formatPlace, iso, spanOfBuckets } from "../model/place";
 import { duration, percent } from "../model/units";
 
 const SLOTS = 96;
 // Around a cell that is opened, so many on each side.
 const AROUND = 5;
-// While the server still reads, the next answer has more.
-const READING_MS = 2000;
 
 export function Fleet() {
   const { span } = useApp();
   const to = usePlaces();
-  const [again, setAgain] = useState(0);
-  const asked = useAnswer(`${span.from} ${span.to} ${again}`, (signal) => fleet({ from: iso(span.from), to: iso(span.to), slots: SLOTS }, signal));
+  const asked = useSums(`${span.from} ${span.to}`, (signal) => fleet({ from: iso(span.from), to: iso(span.to), slots: SLOTS }, signal));
   const { value, ...rest } = asked;
-  useEffect(() => {
-    if (!value || value.reading === 0) return undefined;
-    const timer = setTimeout(() => setAgain((again) => again + 1), READING_MS);
-    return () => clearTimeout(timer);
-  }, [value]);
-
   const table = <Row,>(rows: Row[] | undefined) => ({ ...rest, ...(rows && value ? { value: { rows, partial: value.partial } } : {}) });
   const buckets: Buckets = { start: 1000 * (value?.start_unix_s ?? 0), length: 1000 * (value?.slot_s ?? 1), count: value?.hosts[0]?.stolen.length ?? 0 };
   const open = (row: HeatRow, bucket: number) => {

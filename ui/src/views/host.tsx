@@ -1,6 +1,6 @@
 // A host: who has its CPUs, who takes them from whom, and whether it has enough.
 
-import { type StateRow, type VmSize, cpuShares, hostHealth, hostStates, vmSizes } from "../api/questions";
+import { type StateRow, type VmSize, cpuShares, hostSize, hostStates, vmSizes } from "../api/questions";
 import { Findings } from "../parts/findings";
 import { Name } from "../parts/name";
 import { Section, Shown, useAnswer, useApp, usePlaces } from "../parts/app";
@@ -25,7 +25,7 @@ export function Host(props: { host: string }) {
   const shown = shares.about ?? buckets;
   const states = useAnswer(`states ${about.from} ${about.to}`, (signal) => hostStates(host, about, signal));
   const sizes = useAnswer(`sizes ${about.from} ${about.to}`, (signal) => vmSizes(host, about, signal));
-  const health = useAnswer(`health ${about.from} ${about.to}`, (signal) => hostHealth(about, host, signal));
+  const size = useAnswer(`size ${about.from} ${about.to}`, (signal) => hostSize(host, about, signal));
   return (
     <>
       <h1>Host <Name name={host} /></h1>
@@ -39,7 +39,7 @@ export function Host(props: { host: string }) {
       <Shown of={states} empty="No VM ran here in this time.">
         {(rows) => (
           <>
-            <Overcommit rows={rows} sizes={sizes.value?.rows ?? []} cpus={health.value?.rows[0]?.cpus ?? 0} covered={health.value?.rows[0]?.covered ?? 0} span={about} />
+            <Overcommit rows={rows} sizes={sizes.value?.rows ?? []} cpus={size.value?.rows[0]?.cpus ?? 0} covered={size.value?.rows[0]?.covered ?? 0} span={about} />
             <Matrix rows={rows} host={host} />
             <Vms rows={rows} sizes={sizes.value?.rows ?? []} host={host} />
           </>

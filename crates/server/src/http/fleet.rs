@@ -1,6 +1,6 @@
-//! What the fleet's hosts and VMs lost, without a query.
+//! What the fleet's hosts and VMs lost, and what its agents collected, without a query.
 
-use api::http::{ErrorReply, FleetAnswer};
+use api::http::{ErrorReply, FleetAnswer, HealthAnswer};
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
@@ -40,4 +40,34 @@ pub(super) async fn ask_fleet(
     let (from, to) = (query::parse_instant(&from)?, query::parse_instant(&to)?);
     server.recent_sums().await;
     Ok(Json(server.engine.fleet(from, to, slots, Utc::now())))
+}
+
+/// Which time of agents.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct Span {
+    /// The first instant, RFC 3339.
+    #[param(format = DateTime)]
+    from: String,
+    /// The instant after the last.
+    #[param(format = DateTime)]
+    to: String,
+}
+
+/// Says what agents collected and noted in the last eight days: of the last three hours by the minute, before by ten minutes.
+#[utoipa::path(get, path = "/v1/health", params(Span), responses(
+    (status = 200, body = HealthAnswer), (status = 400, body = ErrorReply),
+    (status = 401, body = ErrorReply), (status = 403, body = ErrorReply),
+    (status = 503, body = ErrorReply),
+))]
+pub(super) async fn ask_health(
+    State(server): Shared,
+    _: Reader,
+    span: Result<Query<Span>, QueryRejection>,
+) -> Reply<Json<HealthAnswer>> {
+    let Query(Span { from, to }) = span?;
+    let (from, to) = (query::parse_instant(&from)?, query::parse_instant(&to)?);
+    server.recent_sums().await;
+    Ok(Json(server.engine.health(from, to, Utc::now())))
 }

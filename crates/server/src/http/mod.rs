@@ -96,6 +96,7 @@ fn described() -> (Router<Arc<Server>>, utoipa::openapi::OpenApi) {
         .routes(routes!(profiles::pprof))
         .routes(routes!(fleet_metrics))
         .routes(routes!(fleet::ask_fleet))
+        .routes(routes!(fleet::ask_health))
         .routes(routes!(authority))
         .routes(routes!(healthz))
         .routes(routes!(metrics))
