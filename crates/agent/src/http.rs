@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ureq::http::Response;
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, TlsProvider, parse_pem};
-use ureq::{Agent, Body, SendBody};
+use ureq::{Agent, Body, RequestBuilder, SendBody};
 
 /// Longest answer that is read.
 const MAX_ANSWER_BYTES: u64 = 64 << 10;
@@ -14,8 +14,10 @@ const MAX_ANSWER_BYTES: u64 = 64 << 10;
 const MAX_TABLE_BYTES: u64 = 256 << 20;
 
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
-/// For everything but a window's bytes.
+/// For everything but a window's bytes and what a user asked for.
 const ANSWER_LIMIT: Duration = Duration::from_secs(60);
+/// For what a user asked for: a server may give a query an hour.
+const ASKED_LIMIT: Duration = Duration::from_secs(3600 + 60);
 /// For a window's bytes.
 const SEND_LIMIT: Duration = Duration::from_secs(600);
 
@@ -96,7 +98,7 @@ impl Server {
         json: &str,
         token: &str,
     ) -> Result<Answer, HttpError> {
-        let request = self.agent.post(format!("{}{path}", self.url));
+        let request = patient(self.agent.post(format!("{}{path}", self.url)));
         let request = request.header("Authorization", format!("Bearer {token}"));
         answer(request.header("Content-Type", "application/json").send(json)?, MAX_TABLE_BYTES)
     }
@@ -128,7 +130,7 @@ impl Server {
         parameters: &[(&str, &str)],
         token: &str,
     ) -> Result<Response<Body>, HttpError> {
-        let request = self.agent.get(format!("{}{path}", self.url));
+        let request = patient(self.agent.get(format!("{}{path}", self.url)));
         let request = request.header("Authorization", format!("Bearer {token}"));
         Ok(request.query_pairs(parameters.iter().copied()).call()?)
     }
@@ -152,6 +154,12 @@ impl Server {
         let request = request.header("Content-Length", bytes.to_string());
         answer(request.send(SendBody::from_owned_reader(window))?, MAX_ANSWER_BYTES)
     }
+}
+
+/// Waits for as long as a query may take.
+fn patient<Any>(request: RequestBuilder<Any>) -> RequestBuilder<Any> {
+    let limit = Some(ASKED_LIMIT);
+    request.config().timeout_recv_response(limit).timeout_recv_body(limit).build()
 }
 
 fn tls() -> ureq::tls::TlsConfigBuilder {

@@ -10,13 +10,19 @@ use trial::{find, rise_is_found};
 
 #[test]
 fn each_kind_of_fault_is_found_in_three_windows_with_its_cause() {
-    for kind in FAULTS {
+    let check = |kind| {
         let trials: Vec<_> = (0..20).map(|seed| find(kind, seed)).collect();
         let in_three = trials.iter().filter(|t| t.delay.is_some_and(|d| d <= 3)).count();
         let right = trials.iter().filter(|t| t.right_cause).count();
         let wrong = trials.iter().find(|t| !t.right_cause || t.delay.is_none_or(|d| 3 < d));
         assert!(19 <= in_three && 19 <= right, "{kind:?}: {in_three}, {right}: {wrong:?}");
-    }
+    };
+    // Each takes half a minute.
+    std::thread::scope(|threads| {
+        for kind in FAULTS {
+            threads.spawn(move || check(kind));
+        }
+    });
 }
 
 #[test]
