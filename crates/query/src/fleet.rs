@@ -294,7 +294,7 @@ impl State {
         let (vm, all) = (texts(rows, "vm")?, numbers::<UInt64Type>(rows, "vcpu_ns")?);
         let lost = ["steal_outside_ns", "steal_vmm_ns", "throttled_ns"]
             .map(|name| numbers::<UInt64Type>(rows, name));
-        for (row, host, began_us) in keys.new(self, fresh) {
+        for (row, host, began_us) in keys.of_new_windows(self, fresh) {
             let [Some(outside), Some(vmm), Some(throttled)] =
                 lost.map(|column| column.filter(|c| !c.is_null(row)).map(|c| ms(c.value(row))))
             else {
@@ -401,7 +401,7 @@ impl<'r> Keys<'r> {
     }
 
     /// The rows of windows that do not count yet, with their hosts and when their slices began (µs since 1970).
-    fn new(&self, state: &State, fresh: &mut Fresh) -> Vec<(usize, &'r str, i64)> {
+    fn of_new_windows(&self, state: &State, fresh: &mut Fresh) -> Vec<(usize, &'r str, i64)> {
         let (mut rows, host) = (Vec::new(), self.host);
         for row in 0..host.len() {
             let (host, began_us) = (host.value(row), self.slice.value(row));

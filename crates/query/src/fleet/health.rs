@@ -87,7 +87,7 @@ impl State {
         let (lost, missed) = (number("samples_lost")?, number("samples_missed")?);
         let cpus = numbers::<UInt32Type>(rows, "cpus")?;
         let (kernel, version) = (texts(rows, "kernel")?, texts(rows, "vmscope_version")?);
-        for (row, host, first_us) in keys.new(self, fresh) {
+        for (row, host, first_us) in keys.of_new_windows(self, fresh) {
             let covered_ns = length.value(row);
             let length_us = i64::try_from(covered_ns / 1000).unwrap_or(i64::MAX);
             let collected = Collected {
@@ -128,7 +128,7 @@ impl State {
         let keys = Keys::of(rows)?;
         let (subject, what) = (texts(rows, "subject")?, texts(rows, "what")?);
         let count = numbers::<UInt64Type>(rows, "count")?;
-        for (row, host, began_us) in keys.new(self, fresh) {
+        for (row, host, began_us) in keys.of_new_windows(self, fresh) {
             let health = &mut self.hosts.entry(host.to_owned()).or_default().health;
             let note = (cut(subject.value(row)), cut(what.value(row)));
             if KEPT_NOTES <= health.notes.len() && !health.notes.contains_key(&note) {
