@@ -17,7 +17,6 @@ fn each_kind_of_fault_is_found_in_three_windows_with_its_cause() {
         let wrong = trials.iter().find(|t| !t.right_cause || t.delay.is_none_or(|d| 3 < d));
         assert!(19 <= in_three && 19 <= right, "{kind:?}: {in_three}, {right}: {wrong:?}");
     };
-    // Each takes half a minute.
     std::thread::scope(|threads| {
         for kind in FAULTS {
             threads.spawn(move || check(kind));

@@ -1,5 +1,5 @@
-//! How much of its time each VM of the fleet lost, and what each host's agent collected, minute by minute and ten minutes by
-//! ten minutes, in memory: a view of all hosts over a day would read a hundred million rows, from tens of thousands of objects.
+//! Sums in memory: how much of its time each VM lost, and what each agent collected, by minutes and by ten minutes. A query over
+//! all hosts and a day would read a hundred million rows, from tens of thousands of objects.
 //!
 //! ```text
 //!  catalog: windows of the last days --> those that are not in here --> their rows of `vms`, `hosts`, `health` --> sums
@@ -9,7 +9,8 @@
 
 mod health;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashSet, btree_map};
+use std::ops::Add;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use api::http::{FleetAnswer, HealthAnswer, HostTimes, VmTimes};
@@ -43,7 +44,7 @@ const KEPT_NAMES: usize = 16 << 20;
 const WINDOWS_AT_ONCE: usize = 5000;
 const OBJECTS_AT_ONCE: usize = 500;
 
-/// What is read of windows.
+/// Something of each table that is read.
 #[derive(Debug)]
 pub(crate) struct Rows<R> {
     pub(crate) vms: R,
@@ -51,7 +52,7 @@ pub(crate) struct Rows<R> {
     pub(crate) health: R,
 }
 
-/// The rows that are read.
+/// The queries that read them.
 pub(crate) const ROWS: Rows<&str> = Rows {
     vms: "SELECT host, boot, window_ns, slice, vm, vcpu_ns, steal_outside_ns, steal_vmm_ns, throttled_ns FROM vms",
     hosts: "SELECT host, boot, window_ns, slice, length_ns, cpus, samples, samples_lost, samples_missed, kernel, \
@@ -68,12 +69,16 @@ struct Times {
     throttled: u32,
 }
 
-impl Times {
-    fn add(&mut self, other: Self) {
-        self.all = self.all.saturating_add(other.all);
-        self.outside = self.outside.saturating_add(other.outside);
-        self.vmm = self.vmm.saturating_add(other.vmm);
-        self.throttled = self.throttled.saturating_add(other.throttled);
+impl Add for Times {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            all: self.all.saturating_add(other.all),
+            outside: self.outside.saturating_add(other.outside),
+            vmm: self.vmm.saturating_add(other.vmm),
+            throttled: self.throttled.saturating_add(other.throttled),
+        }
     }
 }
 
@@ -98,15 +103,73 @@ impl Sum {
 }
 
 /// Sums by the start of their slot, s since 1970.
-#[derive(Debug, Default)]
-struct Series {
-    minutes: BTreeMap<i64, Times>,
-    tens: BTreeMap<i64, Times>,
+#[derive(Debug)]
+struct Series<T> {
+    minutes: BTreeMap<i64, T>,
+    tens: BTreeMap<i64, T>,
+}
+
+// Not derived: that would ask for a default of `T`.
+impl<T> Default for Series<T> {
+    fn default() -> Self {
+        Self { minutes: BTreeMap::new(), tens: BTreeMap::new() }
+    }
+}
+
+impl<T: Copy + Add<Output = T>> Series<T> {
+    fn add(&mut self, start_s: i64, more: T) {
+        add(&mut self.minutes, slot(start_s, MINUTE_S), more);
+        add(&mut self.tens, slot(start_s, TEN_MINUTES_S), more);
+    }
+
+    fn forget(&mut self, now: i64, oldest: i64) {
+        self.minutes = self.minutes.split_off(&(now - MINUTES_KEPT_S));
+        self.tens = self.tens.split_off(&oldest);
+    }
+
+    fn range(&self, range: &Range) -> btree_map::Range<'_, i64, T> {
+        let slots = if range.is_recent { &self.minutes } else { &self.tens };
+        slots.range(slot(range.from, range.base())..range.to)
+    }
+}
+
+fn add<T: Copy + Add<Output = T>>(slots: &mut BTreeMap<i64, T>, slot: i64, more: T) {
+    slots.entry(slot).and_modify(|sum| *sum = *sum + more).or_insert(more);
+}
+
+/// The start of the slot that a second is in.
+fn slot(second: i64, length_s: i64) -> i64 {
+    second.div_euclid(length_s) * length_s
+}
+
+/// A range of time, s since 1970.
+#[derive(Debug, Clone, Copy)]
+struct Range {
+    from: i64,
+    /// Never before `from`.
+    to: i64,
+    /// It lies where there are sums of single minutes.
+    is_recent: bool,
+    /// It begins where the sums do, or would begin before.
+    is_cut: bool,
+}
+
+impl Range {
+    fn of(from: DateTime<Utc>, to: DateTime<Utc>, now: DateTime<Utc>) -> Self {
+        let (now, oldest) = (now.timestamp(), (now - KEPT).timestamp());
+        let from = from.timestamp().max(oldest);
+        let to = to.timestamp().max(from);
+        Self { from, to, is_recent: now - MINUTES_KEPT_S <= from, is_cut: from == oldest }
+    }
+
+    fn base(&self) -> i64 {
+        if self.is_recent { MINUTE_S } else { TEN_MINUTES_S }
+    }
 }
 
 #[derive(Debug, Default)]
 struct Host {
-    vms: BTreeMap<String, Series>,
+    vms: BTreeMap<String, Series<Times>>,
     health: Health,
     /// Windows that count, by boot and start, and when they began (s since 1970).
     windows: BTreeMap<String, BTreeMap<u64, i64>>,
@@ -116,6 +179,7 @@ struct Host {
 struct State {
     hosts: BTreeMap<String, Host>,
     n_vms: usize,
+    n_notes: usize,
     name_bytes: usize,
     /// Stems of packs and windows that were read, or can't be.
     seen: HashSet<String>,
@@ -170,8 +234,7 @@ impl FleetTimes {
         let (now, mut state) = (now.timestamp(), self.lock());
         let oldest = now - KEPT.num_seconds();
         for series in state.hosts.values_mut().flat_map(|host| host.vms.values_mut()) {
-            series.minutes = series.minutes.split_off(&(now - MINUTES_KEPT_S));
-            series.tens = series.tens.split_off(&oldest);
+            series.forget(now, oldest);
         }
         for host in state.hosts.values_mut() {
             host.vms.retain(|_, series| !series.tens.is_empty());
@@ -182,6 +245,7 @@ impl FleetTimes {
             host.windows.retain(|_, windows| !windows.is_empty());
         }
         state.n_vms = state.hosts.values().map(|host| host.vms.len()).sum();
+        state.n_notes = state.hosts.values().map(|host| host.health.n_notes()).sum();
         let names = state.hosts.values().flat_map(|host| host.vms.keys());
         state.name_bytes = names.map(String::len).sum();
     }
@@ -193,21 +257,18 @@ impl FleetTimes {
         to: DateTime<Utc>,
         now: DateTime<Utc>,
     ) -> HealthAnswer {
-        let (now, state) = (now.timestamp(), self.lock());
-        let oldest = now - KEPT.num_seconds();
-        let (from, to) = (from.timestamp().max(oldest), to.timestamp());
-        let range = Range { from, to, is_recent: now - MINUTES_KEPT_S <= from };
+        let (range, state) = (Range::of(from, to, now), self.lock());
         let mut answer = HealthAnswer {
             hosts: Vec::new(),
             notes: Vec::new(),
             reading: state.left.map_or(1, |left| left as u64),
-            partial: state.lacks(from == oldest),
+            partial: state.lacks(range.is_cut),
         };
         for (name, host) in &state.hosts {
             answer.hosts.extend(host.health.collected(name, &range));
             answer.notes.extend(host.health.notes(name, &range));
         }
-        answer.partial.extend(health::lacks(from, now, &answer));
+        answer.partial.extend(health::lacks(&range, now, &answer));
         answer.notes.sort_by(health::by_windows);
         answer.notes.truncate(health::MOST_NOTES);
         answer.hosts.truncate(MOST_HOSTS);
@@ -222,24 +283,20 @@ impl FleetTimes {
         slots: usize,
         now: DateTime<Utc>,
     ) -> FleetAnswer {
-        let (now, state) = (now.timestamp(), self.lock());
-        let oldest = now - KEPT.num_seconds();
-        let (from, to) = (from.timestamp().max(oldest), to.timestamp());
-        let is_recent = now - MINUTES_KEPT_S <= from;
-        let base = if is_recent { MINUTE_S } else { TEN_MINUTES_S };
+        let (range, state) = (Range::of(from, to, now), self.lock());
+        let Range { from, to, .. } = range;
         let most = i64::try_from(slots.clamp(1, MOST_SLOTS)).unwrap_or(1);
-        let mut lengths = LENGTHS_S.into_iter().filter(|length| base <= *length);
+        let mut lengths = LENGTHS_S.into_iter().filter(|length| range.base() <= *length);
         let length = lengths.find(|length| to - from <= length * most).unwrap_or(86_400);
-        let start = from.div_euclid(length) * length;
+        let start = slot(from, length);
         let count = (to - start).max(1).unsigned_abs().div_ceil(length.unsigned_abs());
         let count = usize::try_from(count).unwrap_or(0).min(MOST_SLOTS + 1);
         let (mut hosts, mut vms) = (Vec::new(), Vec::new());
         for (name, host) in &state.hosts {
             let (mut cells, mut whole) = (vec![Sum::default(); count], Sum::default());
             for (vm, series) in &host.vms {
-                let series = if is_recent { &series.minutes } else { &series.tens };
                 let mut of_vm = Sum::default();
-                for (slot, times) in series.range(from.div_euclid(base) * base..to) {
+                for (slot, times) in series.range(&range) {
                     let cell = usize::try_from((slot - start).div_euclid(length)).unwrap_or(0);
                     cells.get_mut(cell).into_iter().for_each(|cell| cell.add(*times));
                     of_vm.add(*times);
@@ -253,7 +310,7 @@ impl FleetTimes {
                 hosts.push((share(whole.stolen, whole.all), name, cells));
             }
         }
-        let mut partial = state.lacks(from == oldest);
+        let mut partial = state.lacks(range.is_cut);
         hosts.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(b.1)));
         if MOST_HOSTS < hosts.len() {
             partial.push(format!("there are more than {MOST_HOSTS} hosts"));
@@ -318,10 +375,7 @@ impl State {
             self.name_bytes += vm.len();
         }
         let host = self.hosts.entry(host.to_owned()).or_default();
-        let series = host.vms.entry(vm.to_owned()).or_default();
-        let slot = |length: i64| start_s.div_euclid(length) * length;
-        series.minutes.entry(slot(MINUTE_S)).or_default().add(times);
-        series.tens.entry(slot(TEN_MINUTES_S)).or_default().add(times);
+        host.vms.entry(vm.to_owned()).or_default().add(start_s, times);
     }
 
     /// Why an answer is not all there is.
@@ -370,15 +424,6 @@ impl Fresh {
         self.last = Some((key, is_new));
         is_new
     }
-}
-
-/// A range of time, s since 1970.
-#[derive(Debug, Clone, Copy)]
-struct Range {
-    from: i64,
-    to: i64,
-    /// It lies where there are sums of single minutes.
-    is_recent: bool,
 }
 
 /// The columns that say which window a row is of.

@@ -403,6 +403,13 @@ async fn windows_count_once_in_the_sums_of_the_fleet() {
     };
     let expected = "10:0.3 11:0.3 31:0.3 web 90/180 db 18/180";
     check(&fleet.engine, expected).await;
+    // Before what is kept, and with its end before its begin, a range has nothing.
+    let day = |days: i64| now - TimeDelta::days(days);
+    for (from, to) in [(day(20), day(10)), (day(1), day(2))] {
+        let (lost, health) =
+            (fleet.engine.fleet(from, to, 60, now), fleet.engine.health(from, to, now));
+        assert_eq!((lost.hosts.len(), health.hosts.len(), health.notes.len()), (0, 0, 0));
+    }
     check(&fleet.engine, expected).await;
     // The same windows in a pack: for who knows them already, and for who starts now.
     let folder = "day=2026-01-31/host=kvm3";

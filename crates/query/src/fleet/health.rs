@@ -2,27 +2,31 @@
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
+use std::ops::Add;
 
 use api::http::{HealthAnswer, HealthNote, HostHealth};
 use arrow::array::{Array, RecordBatch};
 use arrow::datatypes::{UInt32Type, UInt64Type};
+use chrono::{DateTime, Utc};
 
 use super::{
-    Fresh, Keys, MINUTE_S, MINUTES_KEPT_S, MOST_HOSTS, Range, State, TEN_MINUTES_S, numbers, texts,
+    Fresh, Keys, MOST_HOSTS, Range, Series, State, TEN_MINUTES_S, add, numbers, slot, texts,
 };
 
 /// Notes of an answer.
 pub(super) const MOST_NOTES: usize = 2000;
-/// Different notes of a host, further ones are counted; how long they are kept, by ten minutes; and bytes of one's texts.
-const KEPT_NOTES: usize = 256;
+/// Different notes that are kept of a host and of all; further ones are counted.
+const KEPT_OF_HOST: usize = 256;
+const KEPT_NOTES: usize = 20_000;
+/// How long they are kept, by ten minutes.
 const NOTES_KEPT_S: i64 = 24 * 3600;
+/// Bytes of a note's subject, and of its text.
 const MOST_TEXT: usize = 512;
 
 /// Of a host.
 #[derive(Debug, Default)]
 pub(super) struct Health {
-    minutes: BTreeMap<i64, Collected>,
-    tens: BTreeMap<i64, Collected>,
+    collected: Series<Collected>,
     /// Of its last window.
     kernel: String,
     version: String,
@@ -46,8 +50,10 @@ struct Collected {
     end_us: i64,
 }
 
-impl Collected {
-    fn and(self, other: Self) -> Self {
+impl Add for Collected {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
         Self {
             windows: self.windows + other.windows,
             cpus: self.cpus.max(other.cpus),
@@ -68,8 +74,10 @@ struct Noted {
     count: Option<u64>,
 }
 
-impl Noted {
-    fn and(self, other: Self) -> Self {
+impl Add for Noted {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
         let count = match (self.count, other.count) {
             (Some(a), Some(b)) => Some(a.saturating_add(b)),
             (a, b) => a.or(b),
@@ -101,19 +109,7 @@ impl State {
                 end_us: first_us.saturating_add(length_us),
             };
             let health = &mut self.hosts.entry(host.to_owned()).or_default().health;
-            for (slots, length_s) in
-                [(&mut health.minutes, MINUTE_S), (&mut health.tens, TEN_MINUTES_S)]
-            {
-                let slot = slots.entry(slot(first_us, length_s)).or_insert(Collected {
-                    windows: 0,
-                    covered_ns: 0,
-                    samples: 0,
-                    lost: 0,
-                    missed: 0,
-                    ..collected
-                });
-                *slot = slot.and(collected);
-            }
+            health.collected.add(first_us.div_euclid(1_000_000), collected);
             if health.end_us <= collected.end_us {
                 health.end_us = collected.end_us;
                 health.kernel = cut(kernel.value(row));
@@ -131,14 +127,16 @@ impl State {
         for (row, host, began_us) in keys.of_new_windows(self, fresh) {
             let health = &mut self.hosts.entry(host.to_owned()).or_default().health;
             let note = (cut(subject.value(row)), cut(what.value(row)));
-            if KEPT_NOTES <= health.notes.len() && !health.notes.contains_key(&note) {
-                health.no_room += 1;
-                continue;
+            if !health.notes.contains_key(&note) {
+                if KEPT_OF_HOST <= health.notes.len() || KEPT_NOTES <= self.n_notes {
+                    health.no_room += 1;
+                    continue;
+                }
+                self.n_notes += 1;
             }
-            let slots = health.notes.entry(note).or_default();
-            let slot = slots.entry(slot(began_us, TEN_MINUTES_S)).or_default();
             let count = (!count.is_null(row)).then(|| count.value(row));
-            *slot = slot.and(Noted { windows: 1, count });
+            let slot = slot(began_us.div_euclid(1_000_000), TEN_MINUTES_S);
+            add(health.notes.entry(note).or_default(), slot, Noted { windows: 1, count });
         }
         Some(())
     }
@@ -147,20 +145,21 @@ impl State {
 impl Health {
     /// Forgets what is too old.
     pub(super) fn forget(&mut self, now: i64, oldest: i64) {
-        self.minutes = self.minutes.split_off(&(now - MINUTES_KEPT_S));
-        self.tens = self.tens.split_off(&oldest);
+        self.collected.forget(now, oldest);
         for slots in self.notes.values_mut() {
             *slots = slots.split_off(&(now - NOTES_KEPT_S));
         }
         self.notes.retain(|_, slots| !slots.is_empty());
     }
 
+    pub(super) fn n_notes(&self) -> usize {
+        self.notes.len()
+    }
+
     /// What was collected in a range; `None`: nothing.
     pub(super) fn collected(&self, host: &str, range: &Range) -> Option<HostHealth> {
-        let slots = if range.is_recent { &self.minutes } else { &self.tens };
-        let length = if range.is_recent { MINUTE_S } else { TEN_MINUTES_S };
-        let slots = slots.range(range.from.div_euclid(length) * length..range.to);
-        let all = slots.map(|(_, collected)| *collected).reduce(Collected::and)?;
+        let slots = self.collected.range(range);
+        let all = slots.map(|(_, collected)| *collected).reduce(Add::add)?;
         let unix_ms = |us: i64| u64::try_from(us / 1000).unwrap_or(0);
         Some(HostHealth {
             host: host.to_owned(),
@@ -183,10 +182,10 @@ impl Health {
         host: &'h str,
         range: &'h Range,
     ) -> impl Iterator<Item = HealthNote> {
-        let from = range.from.div_euclid(TEN_MINUTES_S) * TEN_MINUTES_S;
+        let from = slot(range.from, TEN_MINUTES_S);
         let noted = self.notes.iter().filter_map(move |((subject, what), slots)| {
-            let slots = slots.range(from..range.to.max(from));
-            let all = slots.map(|(_, noted)| *noted).reduce(Noted::and)?;
+            let slots = slots.range(from..range.to);
+            let all = slots.map(|(_, noted)| *noted).reduce(Add::add)?;
             Some((subject.as_str(), what.as_str(), all))
         });
         let further = Noted { windows: 0, count: Some(self.no_room) };
@@ -202,9 +201,9 @@ impl Health {
 }
 
 /// Why an answer is not all there is.
-pub(super) fn lacks(from: i64, now: i64, answer: &HealthAnswer) -> Vec<String> {
+pub(super) fn lacks(range: &Range, now: DateTime<Utc>, answer: &HealthAnswer) -> Vec<String> {
     let mut reasons = Vec::new();
-    if from < now - NOTES_KEPT_S {
+    if range.from < now.timestamp() - NOTES_KEPT_S {
         reasons.push(format!("notes are those of the last {} hours", NOTES_KEPT_S / 3600));
     }
     if MOST_HOSTS < answer.hosts.len() {
@@ -218,12 +217,11 @@ pub(super) fn lacks(from: i64, now: i64, answer: &HealthAnswer) -> Vec<String> {
 
 /// Those of most windows first.
 pub(super) fn by_windows(a: &HealthNote, b: &HealthNote) -> Ordering {
-    let name = |note: &HealthNote| (note.host.clone(), note.subject.clone(), note.what.clone());
     b.windows.cmp(&a.windows).then_with(|| name(a).cmp(&name(b)))
 }
 
-fn slot(us: i64, length_s: i64) -> i64 {
-    us.div_euclid(1_000_000 * length_s) * length_s
+fn name(note: &HealthNote) -> [&str; 3] {
+    [&note.host, &note.subject, &note.what]
 }
 
 fn cut(text: &str) -> String {
