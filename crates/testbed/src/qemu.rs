@@ -211,7 +211,9 @@ impl HostMachine<'_> {
         if let Some(disk) = self.host.disk {
             // What is written there needs no safety, and must not wait for this machine's disk.
             let file = escaped(&disk_file(self.share));
-            let limit = disk.iops.map(|n| format!(",throttling.iops-total={n}"));
+            // What is larger than 64 KiB counts as several: few large requests keep the disk busy for long.
+            let limit =
+                disk.iops.map(|n| format!(",throttling.iops-total={n},throttling.iops-size=65536"));
             let limit = limit.unwrap_or_default();
             line.two("-drive", &format!("file={file},format=raw,if=virtio,cache=unsafe{limit}"));
         }
