@@ -108,6 +108,8 @@ pub(crate) struct Saved {
     pub(crate) memory: PathBuf,
     /// The state of its devices.
     pub(crate) devices: PathBuf,
+    /// The beginning of its kernel. QEMU keeps a copy of the file that it is given, and a clone never boots.
+    pub(crate) kernel_head: PathBuf,
 }
 
 /// Where a guest's exec port is connected to, whichever QEMU runs it.
@@ -278,7 +280,11 @@ impl GuestMachine<'_> {
             line.two("-qmp", &format!("unix:{socket},server=on,wait=off"));
         }
         line.two("-serial", &format!("file:{}", escaped(&self.console())));
-        line.two("-kernel", &self.kernel.display().to_string());
+        let kernel = match self.origin {
+            Origin::Clone(saved) => &saved.kernel_head,
+            _ => self.kernel,
+        };
+        line.two("-kernel", &kernel.display().to_string());
         line.two("-initrd", &self.initrd.display().to_string());
         line.two("-append", &self.kernel_line());
         if let Some(disk) = self.disk {

@@ -10,6 +10,7 @@
 //! addresses, the time, and a seed for its random numbers, which would be the same in all clones.
 
 use std::fs;
+use std::io::Read;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 
@@ -19,6 +20,9 @@ use crate::plan::Boot;
 use crate::process;
 use crate::qemu::{Origin, Saved};
 use crate::scenario::Guest;
+
+/// The setup code of a kernel, whose header QEMU reads, is 33 KiB at most. More than that must follow.
+const KERNEL_HEAD: u64 = 64 << 10;
 
 /// A guest that others start from.
 #[derive(Debug)]
@@ -66,7 +70,17 @@ impl Template {
     pub fn new(mut guest: Guest, boot: Boot, folder: &Path) -> Result<Self, Error> {
         fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
         guest.network = true;
-        let saved = Saved { memory: folder.join("memory"), devices: folder.join("devices") };
+        let file = |name: &str| folder.join(name);
+        let saved = Saved {
+            memory: file("memory"),
+            devices: file("devices"),
+            kernel_head: file("kernel-head"),
+        };
+        let mut head = Vec::new();
+        fs::File::open(&boot.kernel)
+            .and_then(|kernel| kernel.take(KERNEL_HEAD).read_to_end(&mut head))
+            .map_err(Error::io("read", &boot.kernel))?;
+        fs::write(&saved.kernel_head, head).map_err(Error::io("write", &saved.kernel_head))?;
         Ok(Self { guest, boot, folder: folder.to_owned(), saved })
     }
 
@@ -109,7 +123,8 @@ impl Template {
 
 impl Drop for Template {
     fn drop(&mut self) {
-        for file in [&self.saved.memory, &self.saved.devices] {
+        let Saved { memory, devices, kernel_head } = &self.saved;
+        for file in [memory, devices, kernel_head] {
             // It is in memory: what stays would use it up. Without the file there is nothing to remove.
             let _ = fs::remove_file(file);
         }

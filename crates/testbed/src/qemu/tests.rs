@@ -79,7 +79,12 @@ fn the_hosts_command_line() {
 #[test]
 fn the_guests_command_lines() {
     let scenario = Scenario::parse(Path::new("x.toml"), SCENARIO).unwrap();
-    let saved = Saved { memory: "/run/lab/memory".into(), devices: "/run/lab/devices".into() };
+    let file = |name: &str| Path::new("/run/lab").join(name);
+    let saved = Saved {
+        memory: file("memory"),
+        devices: file("devices"),
+        kernel_head: file("kernel-head"),
+    };
     let origins =
         [Origin::Boot, Origin::File, Origin::Boot, Origin::Template(&saved), Origin::Clone(&saved)];
     let mut text = String::new();
