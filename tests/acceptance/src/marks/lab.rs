@@ -94,6 +94,26 @@ pub(super) fn ladder(files: &Path) -> anyhow::Result<Vec<Outcome>> {
     Ok(outcomes)
 }
 
+/// One plan run twice.
+pub(super) fn twice(files: &Path) -> anyhow::Result<Vec<Outcome>> {
+    let [a, b] = ["a", "b"].map(|name| files.join(name));
+    for files in [&a, &b] {
+        measured(files, "twice")?;
+    }
+    let [a, b] = [a, b].map(|files| files.join("result").display().to_string());
+    let compared = asked("lab", Path::new("compare"), &[&a, &b])?;
+    let rows = compared["verdicts"].as_array().context("no verdicts")?;
+    let outcomes = rows.iter().map(|row| Outcome {
+        mark: "S1-twice",
+        what: format!("VMs at the service level in two runs, {}", row["treatment"]),
+        original: "-",
+        ours: format!("{} and {}", row["a_takes"], row["b_takes"]),
+        limit: "the same",
+        pass: row["verdicts"] == "agree",
+    });
+    Ok(outcomes.collect())
+}
+
 /// The generator against a server whose delays are known, and one that stalls.
 pub(super) fn generator(_files: &Path) -> anyhow::Result<Vec<Outcome>> {
     // 500 to 1499 ms, each once: so long that it does not matter when a busy machine wakes the server.

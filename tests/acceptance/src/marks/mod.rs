@@ -71,6 +71,7 @@ pub const MARKS: &[Mark] = &[
     Mark { name: "S1-ladder", experiment: lab::ladder },
     Mark { name: "S1-load", experiment: lab::generator },
     Mark { name: "S1-split", experiment: split::by_packets },
+    Mark { name: "S1-twice", experiment: lab::twice },
     Mark { name: "S2.1", experiment: trace::make_and_make_j2 },
     Mark { name: "S2.2", experiment: trace::make_in_a_guest },
     Mark { name: "S3.1", experiment: migrate::policies },
