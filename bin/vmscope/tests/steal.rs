@@ -15,6 +15,7 @@ use model::{
     Throttling, VcpuId, VcpuSample, VcpuState, VmId, WaitCounters,
 };
 use recording::{Writer, encode};
+use split::drawn::{self, Drawing};
 use world::{MS, START};
 
 /// cpu0, a character is a millisecond. On it: `a` `b` functions and `k` the kernel of vm1's process compute (40), `c`
@@ -109,7 +110,10 @@ fn run(dir: &Path, command: &[&str]) -> Output {
 }
 
 fn check(dir: &Path, command: &[&str], golden: &str) {
-    let output = run(dir, command);
+    check_output(run(dir, command), golden);
+}
+
+fn check_output(output: Output, golden: &str) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let actual = String::from_utf8(output.stdout).unwrap();
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/report").join(golden);
@@ -122,7 +126,10 @@ fn check(dir: &Path, command: &[&str], golden: &str) {
 
 /// Fails with this exit code and one line that says so.
 fn check_error(dir: &Path, command: &[&str], code: i32, line: &str) {
-    let output = run(dir, command);
+    check_failure(run(dir, command), code, line);
+}
+
+fn check_failure(output: Output, code: i32, line: &str) {
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(code), "{stderr}");
     assert_eq!((output.stdout.len(), stderr.lines().count()), (0, 1), "{stderr}");
@@ -143,6 +150,50 @@ fn steal() {
     check(&dir, &["steal", "--format", "csv"], "steal-all.csv");
     check(&dir, &["steal", "--by", "function", "--format", "csv"], "steal-function.csv");
     check(&dir, &["steal", "--vm", "vm1", "--by", "process", "--format", "json"], "steal-vm1.json");
+}
+
+/// A capture whose microsecond 5,000 is the recording's first: vm1 serves the web, vm2 has the database.
+fn capture(folder: &Path) -> String {
+    let mut drawing = Drawing::default();
+    let db = drawing.open(10, "10.0.0.2:50000", "10.0.0.3:5432");
+    drawing.client(db, 20, &drawn::pg_startup(0x30000, b"user\0a\0\0"));
+    drawing.server(db, 900, &[drawn::pg(b'R', &[0; 4]), drawn::pg(b'Z', b"I")].concat());
+    let line = drawing.open(1_000, "10.0.0.9:1", "10.0.0.2:80");
+    drawing.client(line, 2_000, b"GET /a HTTP/1.1\r\n\r\n");
+    for (from, to) in [(30_000, 42_000), (48_500, 62_000)] {
+        drawing.client(db, from, &drawn::pg(b'Q', b"select 1\0"));
+        drawing.server(db, to, &[drawn::pg(b'C', b"SELECT 1\0"), drawn::pg(b'Z', b"I")].concat());
+    }
+    drawing.server(line, 108_000, b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    let other = drawing.open(109_000, "10.0.0.9:2", "10.0.0.4:80");
+    drawing.client(other, 110_000, b"GET /b HTTP/1.1\r\n\r\n");
+    drawing.server(other, 111_000, b"HTTP/1.1 204 No Content\r\n\r\n");
+    let path = folder.join("a.pcapng");
+    std::fs::write(&path, drawn::pcapng(&drawing.in_order())).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn split_by_a_recording() {
+    let began = Header { start_unix_ns: drawn::at(5_000).0, ..header() };
+    let dir = recorded("split", &began, &tables());
+    let file = capture(dir.parent().unwrap());
+    let run = |more: &[&str]| {
+        let mut vmscope = Command::new(env!("CARGO_BIN_EXE_vmscope"));
+        vmscope.args(["lab", "split", &file, "--recording"]).arg(&dir).args(more).output().unwrap()
+    };
+    let vms = ["--vm", "vm1=10.0.0.2", "--vm", "vm2=10.0.0.3"];
+    for (golden, more) in [
+        ("split-recording.txt", &["--format", "text"][..]),
+        ("split-recording.csv", &["--format", "csv", "--by", "part"]),
+        ("split-recording.json", &["--format", "json"]),
+    ] {
+        check_output(run(&[&vms, more].concat()), &format!("../lab/{golden}"));
+    }
+    for (vm, says) in [("vm9=10.0.0.2", "no VM named \"vm9\""), ("vm1", "NAME=ADDRESS")] {
+        check_failure(run(&["--vm", vm]), 2, says);
+    }
+    check_failure(run(&["--vm", "vm1=10.0.0.2", "--vm", "vm2=10.0.0.2"]), 2, "given to two VMs");
 }
 
 #[test]

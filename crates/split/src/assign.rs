@@ -17,7 +17,7 @@ use std::net::IpAddr;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::connection::{Sink, Trip};
-use crate::parts::{Parts, Unknown};
+use crate::parts::{OwnTrip, Parts, Unknown};
 use crate::splitter::{Assigned, Outcome, Request};
 use crate::{CaptureNs, Counter, Roles};
 
@@ -81,12 +81,12 @@ struct Host<'a> {
 impl Host<'_> {
     fn split(mut self) {
         let spans: Vec<Span> = self.requests.iter().map(|at| self.span(*at)).collect();
-        let mut own: Vec<Vec<(CaptureNs, CaptureNs, u32)>> = vec![Vec::new(); spans.len()];
+        let mut own: Vec<Vec<OwnTrip>> = vec![Vec::new(); spans.len()];
         let mut why: Vec<Option<Unknown>> = vec![None; spans.len()];
         let mut ambiguous = Vec::new();
         for (trip, inside) in self.assigned(&spans) {
             match inside {
-                Inside::One(request) => own[request].push((trip.begin, trip.end, trip.statements)),
+                Inside::One(request) => own[request].extend(self.own(&trip)),
                 Inside::Several => ambiguous.push(Span { begin: trip.begin, end: trip.end }),
                 Inside::None => {}
             }
@@ -100,9 +100,15 @@ impl Host<'_> {
             let why = if full { Some(Unknown::TooMany) } else { why };
             self.sink.requests[*at].outcome = match why {
                 Some(why) => Outcome::Unknown(why),
-                None => Outcome::Known(Parts::new(span.begin, span.end, &trips)),
+                None => Outcome::Known(Parts::new(self.host, span.begin, span.end, &trips)),
             };
         }
+    }
+
+    fn own(&self, trip: &Trip) -> Option<OwnTrip> {
+        let Trip { begin, end, statements, database, .. } = *trip;
+        let database = self.sink.databases.get(database as usize)?.server.ip();
+        Some(OwnTrip { begin, end, statements, database })
     }
 
     fn span(&self, at: usize) -> Span {

@@ -9,7 +9,8 @@
 //!
 //! A *trip* is a time in which a database owes an answer on one connection. Trips that can belong to one request only
 //! are its own; where more than one request could have asked, the parts of all of them are unknown, with the reason.
-//! Parts add up to the turnaround exactly, which `Parts::new` asserts.
+//! Parts add up to the turnaround exactly, which `Parts::new` asserts. `TimeAxis` says what the VM that worked in a part
+//! did meanwhile, by a recording.
 //!
 //! Design constraints: pure. No I/O beyond the `Read` and `Write` that the caller gives, no clock, no `unsafe`. Packets
 //! are hostile: memory is bounded per connection and in all, and what could not be followed is counted.
@@ -19,6 +20,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::cast_possible_truncation))]
 
 mod assign;
+mod axis;
 mod capture_file;
 mod connection;
 mod counts;
@@ -34,6 +36,7 @@ mod roles;
 mod splitter;
 mod tcp;
 
+pub use axis::{PartSum, Spent, TimeAxis, WorkTime};
 pub use capture_file::{CaptureError, CaptureFile, Interface};
 pub use counts::{Counter, Counts};
 pub use packet::{Link, Packet};

@@ -1,5 +1,7 @@
 //! The parts of a turnaround.
 
+use std::net::IpAddr;
+
 use crate::CaptureNs;
 
 /// What a time of a request was.
@@ -90,10 +92,21 @@ impl Unknown {
 pub struct PartTime {
     /// What.
     pub part: Part,
+    /// Who worked: the web server or the database; `None`: several databases at once.
+    pub worker: Option<IpAddr>,
     /// From.
     pub begin: CaptureNs,
     /// To.
     pub end: CaptureNs,
+}
+
+/// A time in which a database owed a request an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct OwnTrip {
+    pub(crate) begin: CaptureNs,
+    pub(crate) end: CaptureNs,
+    pub(crate) statements: u32,
+    pub(crate) database: IpAddr,
 }
 
 /// The parts of one turnaround, one after the other, without gaps.
@@ -105,39 +118,42 @@ pub struct Parts {
 }
 
 impl Parts {
-    /// Of a request from `begin` to `end`, with times in which a database owed it an answer: inside of that, in the order
-    /// in which they began, with the number of statements in each.
-    pub(crate) fn new(
-        begin: CaptureNs,
-        end: CaptureNs,
-        trips: &[(CaptureNs, CaptureNs, u32)],
-    ) -> Self {
+    /// Of a request to `web` from `begin` to `end`, with times in which a database owed it an answer: inside of that, in the
+    /// order in which they began.
+    pub(crate) fn new(web: IpAddr, begin: CaptureNs, end: CaptureNs, trips: &[OwnTrip]) -> Self {
         let mut times = Vec::new();
-        let mut push = |part, from, to| times.push(PartTime { part, begin: from, end: to });
-        let mut busy: Option<(CaptureNs, CaptureNs)> = None;
-        for (from, to, _) in trips {
+        let mut push = |part, worker, from, to| {
+            times.push(PartTime { part, worker, begin: from, end: to });
+        };
+        let web = Some(web);
+        let mut busy: Option<(CaptureNs, CaptureNs, Option<IpAddr>)> = None;
+        for trip in trips {
+            let (from, to, database) = (trip.begin, trip.end, Some(trip.database));
             match &mut busy {
                 None => {
-                    push(Part::BeforeQueries, begin, *from);
-                    busy = Some((*from, *to));
+                    push(Part::BeforeQueries, web, begin, from);
+                    busy = Some((from, to, database));
                 }
                 // Several at a time, on several connections or on one without waiting.
-                Some((_, until)) if *from <= *until => *until = (*until).max(*to),
-                Some((since, until)) => {
-                    push(Part::Database, *since, *until);
-                    push(Part::BetweenQueries, *until, *from);
-                    busy = Some((*from, *to));
+                Some((_, until, worker)) if from <= *until => {
+                    *until = (*until).max(to);
+                    *worker = worker.filter(|worker| *worker == trip.database);
+                }
+                Some((since, until, worker)) => {
+                    push(Part::Database, *worker, *since, *until);
+                    push(Part::BetweenQueries, web, *until, from);
+                    busy = Some((from, to, database));
                 }
             }
         }
         match busy {
-            None => push(Part::NoQueries, begin, end),
-            Some((since, until)) => {
-                push(Part::Database, since, until);
-                push(Part::AfterQueries, until, end);
+            None => push(Part::NoQueries, web, begin, end),
+            Some((since, until, worker)) => {
+                push(Part::Database, worker, since, until);
+                push(Part::AfterQueries, web, until, end);
             }
         }
-        let queries = trips.iter().map(|(_, _, statements)| *statements).sum();
+        let queries = trips.iter().map(|trip| trip.statements).sum();
         let parts = Self { times, queries, trips: u32::try_from(trips.len()).unwrap_or(u32::MAX) };
         let sum: u64 = Part::ALL.iter().map(|part| parts.ns(*part)).sum();
         assert_eq!(sum, end.since(begin), "trips are inside of their request, in order");
@@ -175,11 +191,28 @@ impl Parts {
 mod test {
     use super::*;
 
+    fn host(number: u8) -> IpAddr {
+        IpAddr::from([10, 0, 0, number])
+    }
+
+    fn own_trip(from: u64, to: u64, database: u8) -> OwnTrip {
+        let (begin, end) = (CaptureNs(10 + from), CaptureNs(10 + to));
+        OwnTrip { begin, end, statements: 1, database: host(database) }
+    }
+
+    #[test]
+    fn several_databases_at_once_are_nobodys_work() {
+        let trips = [own_trip(1, 3, 3), own_trip(2, 4, 4), own_trip(6, 7, 4)];
+        let parts = Parts::new(host(2), CaptureNs(10), CaptureNs(20), &trips);
+        let workers: Vec<_> = parts.times().iter().map(|time| time.worker).collect();
+        assert_eq!(workers, [Some(host(2)), None, Some(host(2)), Some(host(4)), Some(host(2))]);
+    }
+
     /// `C`: C-W-D, `d`: W-D-W, `-`: D-W-D, `w`: D-W-C, `n`: C-W-C.
     fn check(length: u64, trips: &[(u64, u64)], expected: &str) {
-        let trips: Vec<_> =
-            trips.iter().map(|(from, to)| (CaptureNs(10 + from), CaptureNs(10 + to), 1)).collect();
-        let parts = Parts::new(CaptureNs(10), CaptureNs(10 + length), &trips);
+        let trip = |(from, to): &(u64, u64)| own_trip(*from, *to, 3);
+        let trips: Vec<_> = trips.iter().map(trip).collect();
+        let parts = Parts::new(host(2), CaptureNs(10), CaptureNs(10 + length), &trips);
         let letter = |part| match part {
             Part::BeforeQueries => "C",
             Part::Database => "d",

@@ -50,7 +50,7 @@ pub use layout::{MovedVm, layout_done, layout_plan, layout_simulation, nodes};
 pub use migration::{MigrationFigures, MigrationLayout, MigrationVm, NodePlace, migration};
 pub use profile::profile;
 pub use recording::{dropped, missed};
-pub use split::{SplitBy, SplitQuery, split};
+pub use split::{SplitBy, SplitQuery, SplitRecording, split};
 pub use steal::{StealBy, StealQuery, steal};
 pub use top::{first_thief, top};
 pub use vcpu_time::{VcpuTime, account_in_words};

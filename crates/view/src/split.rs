@@ -1,11 +1,15 @@
 //! `vmscope lab split`: turnaround of web requests by parts.
 
+mod joined;
+
 use std::cmp::Reverse;
 
 use serde_json::{Map, Value, json};
-use split::{CaptureNs, Counter, Outcome, Part, Parts, Request, Split, Unknown};
+use split::{CaptureNs, Counter, Outcome, Part, Parts, Request, Split, Unknown, WorkTime};
 
 use crate::{Cell, Column, Report, Scale, Table, length};
+
+pub use joined::SplitRecording;
 
 const VERSION: u32 = 1;
 
@@ -19,7 +23,7 @@ pub enum SplitBy {
 }
 
 /// What to show of a split capture.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 pub struct SplitQuery<'a> {
     /// What CSV has a line for.
     pub by: SplitBy,
@@ -27,6 +31,8 @@ pub struct SplitQuery<'a> {
     pub limit: Option<usize>,
     /// Names of interfaces, by their numbers.
     pub interfaces: &'a [String],
+    /// What the VMs did meanwhile.
+    pub recording: Option<SplitRecording<'a>>,
 }
 
 /// Parts of all requests together, and of the slowest.
@@ -45,7 +51,7 @@ pub fn split(split: &Split, query: &SplitQuery<'_>) -> Report {
         "counts": counts(split),
         "summary": summary.json(),
         "unknown": reasons.json(),
-        "requests": request_objects(split, &requests),
+        "requests": request_objects(split, &requests, query.recording),
     });
     if !known.is_empty() {
         report.parts.push(summary.into());
@@ -53,13 +59,16 @@ pub fn split(split: &Split, query: &SplitQuery<'_>) -> Report {
     if !reasons.rows.is_empty() {
         report.parts.push(reasons.into());
     }
+    if let Some(recording) = query.recording {
+        recording.add(&mut report, split);
+    }
     let slowest = slowest(split, query);
     if !slowest.rows.is_empty() {
         report.parts.push(slowest.into());
     }
     report.data = Some(match query.by {
         SplitBy::Request => requests,
-        SplitBy::Part => times(&split.requests, query.interfaces),
+        SplitBy::Part => times(split, query),
     });
     report
 }
@@ -310,41 +319,56 @@ fn interface(number: u32, interfaces: &[String]) -> Cell {
     name.map_or_else(|| number.to_string(), Clone::clone).into()
 }
 
-/// Requests for JSON: with their times.
-fn request_objects(split: &Split, table: &Table) -> Value {
+/// Requests for JSON: with their times, and what VMs did in them. Without a recording nothing is known of a request that
+/// can't be split.
+fn request_objects(split: &Split, table: &Table, recording: Option<SplitRecording<'_>>) -> Value {
+    let time_json = |time: &WorkTime| {
+        let mut object = json!({
+            "part": time.part.map(Part::name),
+            "begin_ns": time.begin.0,
+            "end_ns": time.end.0,
+        });
+        if let Some(recording) = recording {
+            object["spent"] = recording.time_json(time);
+        }
+        object
+    };
     let object = |(request, row): (&Request, &crate::Row)| {
         let mut object = table.object(row);
-        if let (Outcome::Known(parts), Some(object)) = (&request.outcome, object.as_object_mut()) {
-            let times = parts.times().iter().map(|time| {
-                json!({"part": time.part.name(), "begin_ns": time.begin.0, "end_ns": time.end.0})
-            });
-            object.insert("times".to_owned(), times.collect());
+        if recording.is_some() || with_parts(request).is_some() {
+            object["times"] = request.work_times().iter().map(time_json).collect();
         }
         object
     };
     split.requests.iter().zip(&table.rows).map(object).collect()
 }
 
-/// A line for each time that is one part of a request.
-fn times(requests: &[Request], interfaces: &[String]) -> Table {
+/// A line for each time that is one part of a request; with a recording, for requests that can't be split, too.
+fn times(split: &Split, query: &SplitQuery<'_>) -> Table {
     let keys =
         ["request", "part", "begin_ns", "end_ns", "ns", "client", "server", "interface", "target"];
     let mut table = Table::new("", keys.map(Column::data).to_vec());
-    for (n, (request, parts)) in
-        (1_u64..).zip(requests).filter_map(|(n, r)| Some((n, with_parts(r)?)))
-    {
-        for time in parts.times() {
-            table.row([
+    if query.recording.is_some() {
+        table.columns.extend(SplitRecording::columns());
+    }
+    for (n, request) in (1_u64..).zip(&split.requests) {
+        if query.recording.is_none() && with_parts(request).is_none() {
+            continue;
+        }
+        for time in request.work_times() {
+            let row = [
                 n.into(),
-                time.part.name().into(),
+                joined::name(time.part).into(),
                 Cell::count(time.begin.0),
                 Cell::count(time.end.0),
                 Cell::ns(time.end.since(time.begin)),
                 request.client.to_string().into(),
                 request.server.to_string().into(),
-                interface(request.interface, interfaces),
+                interface(request.interface, query.interfaces),
                 (&*request.target).into(),
-            ]);
+            ];
+            let spent = query.recording.iter().flat_map(|recording| recording.cells(&time));
+            table.row(row.into_iter().chain(spent));
         }
     }
     table

@@ -17,7 +17,7 @@ use crate::vcpu_time::{VERSION, VcpuTime, account_in_words, stolen_json};
 use crate::{Cell, Column, Report, Scale, Table, Width, clean, ms, percent};
 
 /// Accounts that are left out of the overview where they are nobody's.
-const RARE: [Account; 5] = [
+pub(crate) const RARE: [Account; 5] = [
     Account::HaltPolling,
     Account::Throttled,
     Account::Paused,
@@ -255,7 +255,8 @@ fn vm_json(source: &VcpuTime<'_>, query: &StealQuery, vm: &VmTime) -> Value {
     })
 }
 
-fn time_json(source: &VcpuTime<'_>, balance: &Balance) -> Value {
+/// A VM's time, for JSON.
+pub(crate) fn time_json(source: &VcpuTime<'_>, balance: &Balance) -> Value {
     let ns = |account| balance.accounts.get(account);
     let wall_ns = balance.accounts.total();
     json!({

@@ -27,6 +27,13 @@ pub(crate) struct Source {
     offcpu_source: Option<EdgesArg>,
 }
 
+impl Source {
+    /// A recording as it was recorded.
+    pub(crate) fn recorded(dir: PathBuf) -> Self {
+        Self { dir, vm: None, offcpu_source: None }
+    }
+}
+
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(crate) enum EdgesArg {
     /// The samples: accurate to one sampling period

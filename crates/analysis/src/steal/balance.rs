@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use model::{VcpuId, Vendor};
+use model::{HostNs, VcpuId, Vendor, VmId};
 
 use super::{Evidence, Thief, ThiefNames, Window};
 use crate::exit_reason;
@@ -83,7 +83,7 @@ impl Balance {
         let mut balance = Self::default();
         let all = Window { from: timeline.from, to: timeline.to };
         for segment in timeline.segments.iter().filter_map(|segment| all.clip(segment)) {
-            balance.add_segment(axis, timeline.vcpu, &segment, names);
+            balance.add_segment(axis, timeline.vcpu, &segment, segment.length_ns(), names);
         }
         debug_assert_eq!(
             balance.accounts.total(),
@@ -93,17 +93,80 @@ impl Balance {
         balance
     }
 
+    /// Adds `ns` of a segment: all of it, or a share.
     fn add_segment(
         &mut self,
         axis: &VcpuTimelines,
         vcpu: VcpuId,
         segment: &Segment,
+        ns: u64,
         names: &ThiefNames<'_>,
     ) {
-        self.accounts.add(segment.state.account(), segment.length_ns());
-        add_thieves(&mut self.thieves, axis, vcpu, segment, names);
+        self.accounts.add(segment.state.account(), ns);
+        let mut thieves = BTreeMap::new();
+        add_thieves(&mut thieves, axis, vcpu, segment, names);
+        for (thief, ns) in shared_out(ns, &thieves) {
+            *self.thieves.entry(thief).or_default() += ns;
+        }
         if let Some(reason) = vmm_reason(segment.state) {
-            self.reasons.entry(reason).or_default().add_segment(segment);
+            self.reasons.entry(reason).or_default().add(segment.state, ns);
+        }
+    }
+
+    /// What a VM did between two instants; adds up to the time between them. Each instant is shared equally by the VM's
+    /// vCPUs that are not halted: which of them the guest needed is not known, but it was none that had nothing to do.
+    #[must_use]
+    pub fn of_vm(
+        evidence: &Evidence<'_>,
+        names: &ThiefNames<'_>,
+        vm: VmId,
+        window: Window,
+    ) -> Self {
+        let mut balance = Self::default();
+        let vcpus: Vec<(VcpuId, &[Segment])> = evidence
+            .timelines(vm)
+            .map(|timeline| (timeline.vcpu, window.segments(timeline)))
+            .collect();
+        let segments = vcpus.iter().flat_map(|(_, segments)| segments.iter());
+        let mut edges: Vec<HostNs> =
+            segments.flat_map(|segment| [segment.from, segment.to]).collect();
+        edges.push(window.to);
+        edges.sort_unstable();
+        edges.dedup();
+        let mut from = window.from;
+        for to in edges.into_iter().filter(|to| window.from < *to && *to <= window.to) {
+            balance.add_stretch(evidence.axis, &vcpus, Window { from, to }, names);
+            from = to;
+        }
+        balance
+    }
+
+    /// A time in which no vCPU changes its state.
+    fn add_stretch(
+        &mut self,
+        axis: &VcpuTimelines,
+        vcpus: &[(VcpuId, &[Segment])],
+        stretch: Window,
+        names: &ThiefNames<'_>,
+    ) {
+        let now = |(vcpu, segments): &(VcpuId, &[Segment])| {
+            let at = segments.partition_point(|segment| segment.to <= stretch.from);
+            Some((*vcpu, stretch.clip(segments.get(at)?)?))
+        };
+        let mut now: Vec<(VcpuId, Segment)> = vcpus.iter().filter_map(now).collect();
+        let is_idle = |(_, segment): &(VcpuId, Segment)| {
+            matches!(segment.state.account(), Account::Halt | Account::HaltPolling)
+        };
+        if !now.iter().all(is_idle) {
+            now.retain(|vcpu| !is_idle(vcpu));
+        }
+        let (length, n) = (stretch.to.since(stretch.from), now.len() as u64);
+        if n == 0 {
+            self.accounts.add(Account::Unknown, length);
+        }
+        for (number, (vcpu, segment)) in (0..n).zip(now) {
+            let ns = length / n + u64::from(number < length % n);
+            self.add_segment(axis, vcpu, &segment, ns, names);
         }
     }
 
@@ -161,10 +224,10 @@ impl VmmTime {
         self.on_cpu_ns + self.waiting_ns
     }
 
-    pub(super) fn add_segment(&mut self, segment: &Segment) {
-        match segment.state {
-            State::WaitingInVmm { .. } => self.waiting_ns += segment.length_ns(),
-            _ => self.on_cpu_ns += segment.length_ns(),
+    pub(super) fn add(&mut self, state: State, ns: u64) {
+        match state {
+            State::WaitingInVmm { .. } => self.waiting_ns += ns,
+            _ => self.on_cpu_ns += ns,
         }
     }
 }
@@ -276,6 +339,55 @@ mod test {
         assert_eq!(sum.accounts.all().map(|ns| ns / MS), [3, 0, 0, 4, 1, 0, 0, 0, 0]);
         assert_eq!(sum.thieves.values().sum::<u64>(), 4 * MS);
         assert_eq!(sum.reasons.values().map(|time| time.on_cpu_ns).sum::<u64>(), MS);
+    }
+
+    /// A line per vCPU of VM a: accounts of its time between two milliseconds in us, thieves and reasons.
+    fn check_vm(vcpus: &[&str], cpu: &str, (from, to): (u64, u64), expected: &str) {
+        let drawn = Drawn::new(vcpus, cpu);
+        let names = ThiefNames::new(&drawn.tables);
+        let window = Window { from: HostNs(from * MS), to: HostNs(to * MS) };
+        let balance = Balance::of_vm(&drawn.evidence(), &names, VmId(0), window);
+        assert_eq!(balance.accounts.total(), (to - from) * MS);
+        let accounts =
+            ACCOUNTS.map(|account| (account_name(account), balance.accounts.get(account)));
+        let mut found: Vec<String> = accounts
+            .iter()
+            .filter(|(_, ns)| 0 < *ns)
+            .map(|(name, ns)| format!("{name} {}", ns / 1000))
+            .collect();
+        let thieves = balance.thieves.iter();
+        found.extend(thieves.map(|(who, ns)| format!("{} {}", names.name(*who), ns / 1000)));
+        let reasons = balance.reasons.iter();
+        found.extend(reasons.map(|(reason, time)| {
+            format!("{reason:?} {}+{}", time.on_cpu_ns / 1000, time.waiting_ns / 1000)
+        }));
+        assert_eq!(found.join(", "), expected);
+    }
+
+    #[test]
+    fn a_vms_instants_are_shared_by_its_vcpus_that_are_not_halted() {
+        check_vm(
+            &["ff.--"],
+            "22222",
+            (1, 5),
+            "guest 1000, halt 2000, steal_outside 1000, b vcpu0 1000",
+        );
+        check_vm(
+            &["f---", "--.-"],
+            "2222",
+            (0, 4),
+            "guest 1000, halt 2000, steal_outside 1000, b vcpu0 1000",
+        );
+        check_vm(
+            &["ff..", "kk11"],
+            "2p2p",
+            (1, 3),
+            "guest 1000, steal_outside 500, steal_vmm 500, b vcpu0 500, Some(123) 500+0",
+        );
+        check_vm(&["~", "-"], "", (0, 1), "halt 500, halt_polling 500");
+        check_vm(&["fff", "f"], "", (0, 5), "guest 3000, unknown 2000");
+        check_vm(&[], "", (0, 1), "unknown 1000");
+        check_vm(&["f"], "", (0, 0), "");
     }
 
     #[test]

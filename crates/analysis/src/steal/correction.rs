@@ -141,7 +141,8 @@ impl Correction {
         let victim = charge.timeline.vcpu;
         add_thieves(&mut self.thieves, evidence.axis, victim, &charge.segment, names);
         if let Some(reason) = vmm_reason(charge.segment.state) {
-            self.reasons.entry(reason).or_default().add_segment(&charge.segment);
+            let Segment { state, .. } = charge.segment;
+            self.reasons.entry(reason).or_default().add(state, charge.segment.length_ns());
         }
     }
 }

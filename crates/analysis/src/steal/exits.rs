@@ -97,7 +97,7 @@ fn sums(evidence: &Evidence<'_>, vm: VmId) -> BTreeMap<Option<u32>, Sum> {
             let place = attribution.victim(number, Whose::Function);
             let cause = place.map_or_else(Cause::default, |id| Cause::of(evidence.axis.place(id)));
             let sum = sums.entry(reason).or_default();
-            sum.time.add_segment(segment);
+            sum.time.add(segment.state, segment.length_ns());
             sum.samples += evidence.samples.within(timeline.vcpu, segment);
             *sum.causes.entry(cause).or_default() += segment.length_ns();
         }

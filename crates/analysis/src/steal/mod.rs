@@ -75,6 +75,14 @@ impl Evidence<'_> {
 }
 
 impl Window {
+    /// The segments of a timeline that reach into the window.
+    fn segments<'t>(&self, timeline: &'t VcpuTimeline) -> &'t [Segment] {
+        let segments = &timeline.segments;
+        let first = segments.partition_point(|segment| segment.to <= self.from);
+        let end = segments.partition_point(|segment| segment.from < self.to);
+        segments.get(first..end).unwrap_or_default()
+    }
+
     /// The part of a segment that lies in the window.
     #[must_use]
     pub fn clip(&self, segment: &Segment) -> Option<Segment> {

@@ -1,5 +1,6 @@
 //! `vmscope lab split`.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -8,19 +9,23 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::ValueEnum;
+use model::VmId;
 use split::{CaptureError, CaptureFile, Endpoint, Roles, Splitter};
-use view::{SplitBy, SplitQuery};
+use view::{SplitBy, SplitQuery, SplitRecording};
 
 use super::super::Usage;
-use super::super::open_recording::Format;
+use super::super::open_recording::{Format, OpenRecording, Source};
 use super::super::output::{count, print};
+use super::super::time::TimeRange;
 
 const EXAMPLE: &str = "Examples:
   vmscope lab split web.pcap                   the parts of all requests, and the slowest ones
   vmscope lab split taps.pcapng --web 10.0.0.2:80 --db 10.0.0.3
                                                roles by address, where protocols do not tell
   vmscope lab split taps.pcapng --format csv --by part
-                                               a line for each part's time, in ns of the capture's clock";
+                                               a line for each part's time, in ns of the capture's clock
+  vmscope lab split taps.pcapng --recording day1 --vm web=10.0.0.2 --vm db=10.0.0.3
+                                               how much of each part was steal, and who stole it";
 
 /// Split the turnaround of web requests by packets: web server, database.
 ///
@@ -41,6 +46,12 @@ pub(super) struct Args {
     /// A web server's address for requests, and the one that its queries come from
     #[arg(long, value_name = "WEB=OTHER,...", value_delimiter = ',', value_parser = alias)]
     alias: Vec<(IpAddr, IpAddr)>,
+    /// A recording of the same time and host: tells what the VMs did in each part
+    #[arg(long, value_name = "DIR", requires = "vm")]
+    recording: Option<PathBuf>,
+    /// A VM of the recording, and the address of its web server or database
+    #[arg(long, value_name = "NAME=ADDRESS", value_parser = vm, requires = "recording")]
+    vm: Vec<(String, IpAddr)>,
     /// What CSV has a line for
     #[arg(long, value_enum, default_value_t = By::Request)]
     by: By,
@@ -66,8 +77,18 @@ fn alias(text: &str) -> Result<(IpAddr, IpAddr), String> {
     Ok((web.parse().map_err(|_| wrong())?, other.parse().map_err(|_| wrong())?))
 }
 
+/// A VM's name may have a `=` in it.
+fn vm(text: &str) -> Result<(String, IpAddr), String> {
+    let wrong = || "give a VM and its address: NAME=ADDRESS".to_owned();
+    let (name, address) = text.rsplit_once('=').ok_or_else(wrong)?;
+    Ok((name.to_owned(), address.parse().map_err(|_| wrong())?))
+}
+
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let roles = Roles { web: args.web.clone(), db: args.db.clone(), aliases: args.alias.clone() };
+    let recording =
+        args.recording.as_deref().map(|dir| Recorded::open(dir, &args.vm)).transpose()?;
+    let source = recording.as_ref().map(|recorded| recorded.recording.vcpu_time());
     let mut captures = Captures::open(&args.files)?;
     let mut splitter = Splitter::new(roles);
     captures.read(&mut splitter)?;
@@ -78,11 +99,35 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         },
         limit: (args.limit != 0).then_some(args.limit),
         interfaces: &captures.interfaces(),
+        recording: source
+            .as_ref()
+            .zip(recording.as_ref())
+            .map(|(source, recorded)| SplitRecording { source, vms: &recorded.vms }),
     };
     let mut report = view::split(&splitter.finish(), &query);
     report.notes.splice(..0, captures.problems);
     print(&args.format.render(&report)).context("failed to write to standard output")?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// A recording, and which of its VMs has which address.
+struct Recorded {
+    recording: OpenRecording,
+    vms: BTreeMap<IpAddr, VmId>,
+}
+
+impl Recorded {
+    fn open(dir: &Path, names: &[(String, IpAddr)]) -> anyhow::Result<Self> {
+        let recording = OpenRecording::open(&Source::recorded(dir.to_owned()), TimeRange::ALL)?;
+        let mut vms = BTreeMap::new();
+        for (name, address) in names {
+            let vm = recording.vm(Some(name))?;
+            if vms.insert(*address, vm).is_some_and(|other| other != vm) {
+                return Err(Usage(format!("{address} is given to two VMs")).into());
+            }
+        }
+        Ok(Self { recording, vms })
+    }
 }
 
 /// Interfaces of a file have numbers from a multiple of this on.
