@@ -35,6 +35,9 @@ pub(crate) struct Ring {
     next: std::cell::Cell<usize>,
 }
 
+// SAFETY: the mapping is the ring's own until it is dropped, and nothing of it belongs to a thread.
+unsafe impl Send for Ring {}
+
 impl Ring {
     pub(crate) fn open(interface: &Interface, options: &Options) -> io::Result<Self> {
         // No protocol yet: packets of other interfaces must not get in before it is bound.

@@ -25,6 +25,12 @@ pub enum Error {
     /// A recording.
     #[error("reading a recording failed")]
     Recording(#[from] recording::Error),
+    /// Capturing packets.
+    #[error(transparent)]
+    Capture(#[from] capture::CaptureError),
+    /// A network interface whose packets were to be captured.
+    #[error(transparent)]
+    Interface(#[from] capture::InterfaceError),
     /// The load generator.
     #[error("the load generator {0}")]
     Generator(String),

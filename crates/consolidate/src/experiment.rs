@@ -11,12 +11,13 @@
 use std::fmt;
 use std::fs;
 use std::io::Read;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use lab::observe::Cast;
 use lab::{Class, Plan, Run, RunKey, Rungs, Treatment, ladder};
+use split::Split;
 use testbed::{Boot, Bridge, Identity, Instance, Template};
 
 use crate::error::Error;
@@ -24,6 +25,7 @@ use crate::generator::{Generator, Said};
 use crate::guest::guest;
 use crate::host::{Counters, Roots};
 use crate::load::{LoadJob, Pace, Phase, generate};
+use crate::packets::{self, PacketCapture};
 use crate::recorder::{self, WindowRecorder};
 use crate::results;
 use crate::switches::{Switches, VmProcess};
@@ -32,6 +34,8 @@ use crate::switches::{Switches, VmProcess};
 const BRIDGE: &str = "vmscope-lab";
 const NETWORK: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 const PREFIX: u8 = 16;
+/// A measurement's capture.
+const PACKETS: &str = "packets.pcapng";
 /// VMs that may end by themselves in a run: under emulation a guest now and then dies of an exception.
 const MOST_DEATHS: u32 = 5;
 /// How long the template is asked before it is saved, so that its caches are warm.
@@ -234,10 +238,12 @@ impl<'a> Lab<'a> {
         let mut generator = Generator::start(&self.experiment.vmscope, &job)?;
         let recording = folder.join("recording");
         self.wait_for(&mut generator, Phase::Measuring)?;
+        let capture = self.capture()?;
         let (before, since) = (self.roots.counters(), Instant::now());
         self.recorder.start(&recording)?;
         self.wait_for(&mut generator, Phase::Measured)?;
         self.recorder.stop()?;
+        let requests = capture.map(|capture| self.requests(capture, folder)).transpose()?;
         let ns = u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let now = self.roots.counters();
         let host = self.roots.since(&before, &now, ns);
@@ -253,10 +259,37 @@ impl<'a> Lab<'a> {
             vms: processes.iter().map(|vm| (vm.pid, class(vm))).collect(),
             generator: Some(pid),
             recorder: std::process::id(),
+            addresses: (1..)
+                .zip(&processes)
+                .map(|(number, vm)| (IpAddr::from(vm_address(number)), vm.pid))
+                .collect(),
         };
-        recorder::add_figures(&recording, &cast, &mut run)?;
+        recorder::add_figures(&recording, &cast, requests.as_ref(), &mut run)?;
+        run.notes.extend(requests.iter().flat_map(packets::notes));
         self.add_counts(&mut run, &processes, &before, &now);
         Ok(run)
+    }
+
+    /// Begins to capture on the VMs' bridge, if the plan says so.
+    fn capture(&self) -> Result<Option<PacketCapture>, Error> {
+        if !self.experiment.plan.load.capture {
+            return Ok(None);
+        }
+        let bridge = capture::named(&self.roots.sys, BRIDGE)?;
+        PacketCapture::start(&[bridge], &self.packets()).map(Some)
+    }
+
+    /// Where packets are while it is measured: in memory, as writing them elsewhere would be work for the host.
+    fn packets(&self) -> PathBuf {
+        self.scratch.path().join(PACKETS)
+    }
+
+    /// Ends a capture, keeps it in `folder`, and splits its requests.
+    fn requests(&self, capture: PacketCapture, folder: &Path) -> Result<Split, Error> {
+        capture.finish()?.iter().for_each(|note| (self.experiment.say)(note));
+        let (from, to) = (self.packets(), folder.join(PACKETS));
+        fs::copy(&from, &to).map_err(Error::io("write", &to))?;
+        packets::split(&from)
     }
 
     /// Waits until the generator is so far, and takes in samples meanwhile.

@@ -4,6 +4,7 @@
 //!  Plan (lab) --> Experiment --+--> template and clones (testbed)
 //!                              +--> Switches: remedies on the host
 //!                              +--> Generator: a process that sends requests --> Load
+//!                              +--> PacketCapture: packets of the VMs' bridge -> parts (split)
 //!                              +--> WindowRecorder: vmscope's recording -------> figures (lab) --> Run, a folder
 //! ```
 //!
@@ -19,6 +20,7 @@ mod guest;
 mod host;
 mod job;
 mod load;
+mod packets;
 mod recorder;
 mod results;
 mod switches;

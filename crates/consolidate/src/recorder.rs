@@ -16,6 +16,7 @@ use collector::{
 use lab::observe::{Cast, CpuUses};
 use model::{OffCpuSource, Trigger};
 use recording::Recording;
+use split::Split;
 
 use crate::error::Error;
 
@@ -101,8 +102,13 @@ impl WindowRecorder {
     }
 }
 
-/// Adds what a recording shows to a measurement.
-pub(crate) fn add_figures(folder: &Path, cast: &Cast, run: &mut lab::Run) -> Result<(), Error> {
+/// Adds what a recording shows to a measurement, and to the parts of captured requests.
+pub(crate) fn add_figures(
+    folder: &Path,
+    cast: &Cast,
+    requests: Option<&Split>,
+    run: &mut lab::Run,
+) -> Result<(), Error> {
     let recording = Recording::open(folder)?;
     let (tables, header) = (&recording.tables, &recording.header);
     let edges = header.off_cpu_source;
@@ -125,6 +131,8 @@ pub(crate) fn add_figures(folder: &Path, cast: &Cast, run: &mut lab::Run) -> Res
     run.window_ns = header.end.since(header.start);
     run.began_unix_ms = header.start_unix_ns / 1_000_000;
     run.vms = lab::observe::vms(&evidence, cast);
+    run.parts = requests
+        .map_or_else(Default::default, |requests| lab::observe::parts(&evidence, cast, requests));
     run.cpus = cpus.finish(run.window_ns, header.period_ns);
     let notes = header.notes.iter();
     run.notes.extend(notes.map(|note| format!("{}: {}", note.subject, note.text)));

@@ -27,7 +27,7 @@ pub fn html(plan: &Plan, runs: &[Run], mut out: impl Write) -> io::Result<()> {
     let charts: String = curves(plan, runs).iter().filter_map(curve_chart).collect();
     page.section("Against the number of VMs", "", &charts);
     let charts: String = stacks(plan, runs).iter().map(stack_chart).collect();
-    page.section("CPUs", "Per cent of all CPUs' time that was sampled.", &charts);
+    page.section("CPUs and requests", "", &charts);
     for part in report.parts {
         let Part::Table(mut table) = part else { continue };
         let title = std::mem::take(&mut table.title);

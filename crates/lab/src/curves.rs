@@ -1,6 +1,10 @@
 //! Figures against the number of VMs, for charts.
 
+use split::Part;
+
 use crate::ladder::{Step, steps};
+use crate::observe::NOT_SPLIT;
+use crate::parts::{STOLEN, StepParts};
 use crate::plan::Plan;
 use crate::prediction::Predicted;
 use crate::report::{fitted, use_in_words};
@@ -112,21 +116,58 @@ fn model(runs: &[Run], treatment: &str) -> Option<Curves> {
     Some(Curves { title, unit: "ms", series })
 }
 
-/// What the CPUs did, for each treatment.
+/// What the CPUs did, for each treatment, and the parts of captured turnarounds.
 #[must_use]
 pub fn stacks(plan: &Plan, runs: &[Run]) -> Vec<Stacks> {
-    let treatments = plan.treatments().into_iter();
-    let of = |treatment: String| {
-        let steps = steps(runs, &treatment);
-        let share = |step: &Step<'_>, which: Use| {
-            step.figure(|run| run.use_shares().get(&which).copied()).unwrap_or(0.0)
-        };
-        let stacks = steps
-            .iter()
-            .map(|step| (step.vms, Use::SAMPLED.iter().map(|which| share(step, *which)).collect()))
-            .collect();
-        let parts = Use::SAMPLED.iter().map(|which| use_in_words(*which).to_owned()).collect();
-        Stacks { title: format!("What the CPUs did, {treatment}"), parts, stacks }
+    let names = plan.treatments().into_iter().map(|treatment| treatment.name);
+    let names: Vec<String> = names.collect();
+    let cpus = names.iter().map(|name| cpu_stacks(runs, name));
+    let parts = names.iter().map(|name| part_stacks(runs, name));
+    cpus.chain(parts).filter(|all| !all.stacks.is_empty()).collect()
+}
+
+fn cpu_stacks(runs: &[Run], treatment: &str) -> Stacks {
+    let share = |step: &Step<'_>, which: Use| {
+        step.figure(|run| run.use_shares().get(&which).copied()).unwrap_or(0.0)
     };
-    treatments.map(|treatment| of(treatment.name)).filter(|all| !all.stacks.is_empty()).collect()
+    let stacks = steps(runs, treatment)
+        .iter()
+        .map(|step| (step.vms, Use::SAMPLED.iter().map(|which| share(step, *which)).collect()))
+        .collect();
+    let parts = Use::SAMPLED.iter().map(|which| use_in_words(*which).to_owned()).collect();
+    Stacks {
+        title: format!("What the CPUs did, {treatment}, in % of the time sampled"),
+        parts,
+        stacks,
+    }
+}
+
+/// Each part without what was stolen in it, then who stole; what is nowhere is left out.
+fn part_stacks(runs: &[Run], treatment: &str) -> Stacks {
+    let steps = steps(runs, treatment);
+    let steps: Vec<(u32, StepParts)> =
+        steps.iter().filter_map(|step| Some((step.vms, StepParts::of(step)?))).collect();
+    let mut names: Vec<&str> = Part::ALL.map(Part::name).into();
+    names.push(NOT_SPLIT);
+    names.extend(STOLEN.map(|(name, _)| name));
+    let share = |all: &StepParts, name: &str| {
+        let theft = STOLEN.iter().find(|(known, _)| *known == name);
+        let ns = match theft {
+            Some((_, theft)) => all.stolen_ns(*theft),
+            None => all.parts.iter().find(|(known, _)| *known == name).map_or(0, |(_, part)| {
+                STOLEN
+                    .iter()
+                    .fold(part.ns(), |ns, (_, theft)| ns.saturating_sub(part.stolen_ns(*theft)))
+            }),
+        };
+        ns as f64 / all.ns().max(1) as f64
+    };
+    names.retain(|name| steps.iter().any(|(_, all)| 0.0 < share(all, name)));
+    let stacks =
+        steps.iter().map(|(vms, all)| (*vms, names.iter().map(|name| share(all, name)).collect()));
+    Stacks {
+        title: format!("Captured turnarounds by parts, and what was stolen in them, {treatment}"),
+        stacks: stacks.collect(),
+        parts: names.into_iter().map(str::to_owned).collect(),
+    }
 }

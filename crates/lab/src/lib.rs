@@ -18,6 +18,7 @@ pub mod curves;
 pub mod ladder;
 pub mod observe;
 
+mod parts;
 mod plan;
 pub mod prediction;
 mod remedy;
@@ -32,5 +33,5 @@ pub use plan::{
     Rungs, ServiceLevel, Targets, VmPlan,
 };
 pub use remedy::{AS_IT_IS, Groups, GuestSettings, HostSwitches, Remedy, Treatment, Whose};
-pub use run::{Class, Cpu, Exit, Host, Load, MOST_RUN_BYTES, Run, RunKey, Use, Vms};
+pub use run::{Class, Cpu, Exit, Host, Load, MOST_RUN_BYTES, PartTime, Run, RunKey, Use, Vms};
 pub use turnaround::Turnarounds;

@@ -1,13 +1,16 @@
 //! A recording of a measurement as figures: what the VMs' time went to, and what each CPU did for whom.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use analysis::exit_reason;
 use analysis::steal::{ACCOUNTS, Evidence, Thief, ThiefNames, account_name, balances};
 use analysis::vcpu_timeline::Occupant;
 use model::{CpuId, Pid, Sample, Tables, VcpuId, VcpuState, VmId};
 
-use crate::run::{Class, Cpu, Use, Vms};
+use split::{Part, Split, TimeAxis};
+
+use crate::run::{Class, Cpu, PartTime, Use, Vms};
 
 /// Who takes part in a measurement.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -18,7 +21,14 @@ pub struct Cast {
     pub generator: Option<u32>,
     /// vmscope's process.
     pub recorder: u32,
+    /// Processes of VMs by the VM's address.
+    pub addresses: BTreeMap<IpAddr, u32>,
 }
+
+/// What captured requests can't be split are called.
+pub const NOT_SPLIT: &str = "not split";
+/// The account of what is not in the recording.
+pub const NOT_RECORDED: &str = "not_recorded";
 
 /// What the time of the VMs of each class went to.
 #[must_use]
@@ -52,6 +62,38 @@ pub fn vms(evidence: &Evidence<'_>, cast: &Cast) -> BTreeMap<Class, Vms> {
         sum.n = Some(sum.n.unwrap_or(0) + exit.count);
     }
     classes
+}
+
+/// What VMs did during the parts of captured requests' turnarounds.
+#[must_use]
+pub fn parts(evidence: &Evidence<'_>, cast: &Cast, split: &Split) -> BTreeMap<String, PartTime> {
+    let tables = evidence.tables;
+    let names = ThiefNames::new(tables);
+    let row = |pid: u32| tables.vms.iter().position(|vm| vm.pid.0 == pid).map(VmId::from_index);
+    let addresses = cast.addresses.iter();
+    let vms = addresses.filter_map(|(address, pid)| Some((*address, row(*pid)?))).collect();
+    let axis = TimeAxis { evidence: *evidence, names: &names, vms: &vms };
+    let mut parts: BTreeMap<String, PartTime> = BTreeMap::new();
+    for (part, _, sum) in axis.sums(split.requests.iter()) {
+        let name = part.map_or(NOT_SPLIT, Part::name);
+        let part = parts.entry(name.to_owned()).or_default();
+        part.requests += sum.requests;
+        let mut add = |account: &str, ns: u64| {
+            if 0 < ns {
+                *part.accounts.entry(account.to_owned()).or_default() += ns;
+            }
+        };
+        let balance = sum.spent.balance;
+        ACCOUNTS.iter().for_each(|of| add(account_name(*of), balance.accounts.get(*of)));
+        add(NOT_RECORDED, sum.spent.outside_ns + sum.spent.no_vm_ns);
+        for (thief, ns) in balance.thieves {
+            *part.thieves.entry(cast.thief(tables, &names, thief)).or_default() += ns;
+        }
+        for (reason, time) in balance.reasons {
+            *part.exits.entry(reason_name(evidence, reason)).or_default() += time.total_ns();
+        }
+    }
+    parts
 }
 
 fn reason_name(evidence: &Evidence<'_>, reason: Option<u32>) -> String {

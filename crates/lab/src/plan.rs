@@ -92,6 +92,9 @@ pub struct LoadPlan {
     /// Connections to each VM at most; further requests wait for one, and that time counts.
     #[serde(default = "sixteen")]
     pub connections: u32,
+    /// Whether packets are captured while it is measured, so that turnarounds can be split.
+    #[serde(default)]
+    pub capture: bool,
 }
 
 /// Times between requests.

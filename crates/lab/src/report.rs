@@ -3,6 +3,7 @@
 mod compare;
 mod dry_run;
 mod load;
+mod parts;
 mod prose;
 
 use std::collections::BTreeMap;
@@ -41,6 +42,7 @@ pub fn results(plan: &Plan, runs: &[Run]) -> Report {
     report.parts.extend(prose::verdicts(plan, &verdicts).into_iter().map(Part::Prose));
     let tables =
         [answers(plan, runs), host_table(plan, runs), time(plan, runs), others(plan, runs)];
+    let parts = parts::parts(plan, runs);
     let (effects, predictions) = (effects(plan, runs), predictions(plan, runs));
     report.json = json!({
         "version": VERSION,
@@ -50,10 +52,11 @@ pub fn results(plan: &Plan, runs: &[Run]) -> Report {
         "host": tables[1].json(),
         "loaded": tables[2].json(),
         "idle": tables[3].json(),
+        "parts": parts.json(),
         "effects": effects.json(),
         "predictions": predictions.json(),
     });
-    let all = tables.into_iter().chain([effects, predictions]);
+    let all = tables.into_iter().chain([parts, effects, predictions]);
     report.parts.extend(all.filter(|table| !table.rows.is_empty()).map(Part::Table));
     report.data = Some(each(runs));
     report

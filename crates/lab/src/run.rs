@@ -37,6 +37,9 @@ pub struct Run {
     pub vms: BTreeMap<Class, Vms>,
     /// What each CPU did.
     pub cpus: Vec<Cpu>,
+    /// Parts of turnarounds by name, if packets were captured.
+    #[serde(default)]
+    pub parts: BTreeMap<String, PartTime>,
     /// What the reader should know.
     pub notes: Vec<String>,
 }
@@ -123,6 +126,20 @@ pub struct Exit {
     pub n: Option<u64>,
 }
 
+/// What VMs did during one part of turnarounds, all requests together.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PartTime {
+    /// Requests that have this part.
+    pub requests: u64,
+    /// Time by account; adds up to the part's time.
+    pub accounts: BTreeMap<String, u64>,
+    /// Steal type 1 by who had the CPU.
+    pub thieves: BTreeMap<String, u64>,
+    /// Steal type 2 by exit reason.
+    pub exits: BTreeMap<String, u64>,
+}
+
 /// What a CPU did.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -190,6 +207,7 @@ impl Run {
             host: Host::default(),
             vms: BTreeMap::new(),
             cpus: Vec::new(),
+            parts: BTreeMap::new(),
             notes: Vec::new(),
         }
     }
@@ -199,6 +217,7 @@ impl Run {
     pub fn json(&self) -> Value {
         let Self { key, host, .. } = self;
         let vms = self.vms.iter().map(|(class, vms)| (class.name().to_owned(), vms.json()));
+        let parts = self.parts.iter().map(|(name, part)| (name.clone(), part.json()));
         json!({
             "version": VERSION,
             "key": { "vms": key.vms, "treatment": key.treatment, "repetition": key.repetition },
@@ -216,6 +235,7 @@ impl Run {
             },
             "vms": vms.collect::<serde_json::Map<_, _>>(),
             "cpus": self.cpus.iter().map(Cpu::json).collect::<Value>(),
+            "parts": parts.collect::<serde_json::Map<_, _>>(),
             "notes": self.notes,
         })
     }
@@ -355,6 +375,23 @@ impl Vms {
     }
 }
 
+impl PartTime {
+    fn json(&self) -> Value {
+        json!({
+            "requests": self.requests,
+            "accounts": self.accounts,
+            "thieves": self.thieves,
+            "exits": self.exits,
+        })
+    }
+
+    /// How long in all.
+    #[must_use]
+    pub fn ns(&self) -> u64 {
+        sum(self.accounts.values().copied())
+    }
+}
+
 impl Cpu {
     fn json(&self) -> Value {
         let times = self.times.iter().map(|(which, ns)| (which.key().to_owned(), json!(ns)));
@@ -423,6 +460,14 @@ mod test {
         let vms = Vms { n: 1, accounts, exits, injected: Some(5), ..Vms::default() };
         run.vms.insert(Class::Loaded, vms);
         run.cpus.push(Cpu { cpu: 3, times: [(Use::LoadedGuest, 10), (Use::Idle, 30)].into() });
+        let part = PartTime {
+            requests: 2,
+            accounts: [("guest".to_owned(), 3), ("steal_outside".to_owned(), 4)].into(),
+            thieves: [("idle VMs".to_owned(), 4)].into(),
+            exits: BTreeMap::new(),
+        };
+        assert_eq!(part.ns(), 7);
+        run.parts.insert("D-W-C".to_owned(), part);
         run.notes.push("a note".to_owned());
         assert_eq!(Run::parse(&run.json().to_string()), Ok(run.clone()));
         assert!((run.busy_cpus().unwrap() - 0.25).abs() < 1e-9);

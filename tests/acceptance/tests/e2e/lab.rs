@@ -19,6 +19,7 @@ cmdline = "nohz=off"
 rate = 20
 targets = 2
 choose = "round-robin"
+capture = true
 [ladder]
 vms = [2, 3]
 warm_up_s = 1
@@ -135,6 +136,14 @@ fn check_run(folder: &Path) {
     assert!(cpus.iter().all(|cpu| sum(&cpu["times"]) == figures["window_ns"].as_u64().unwrap()));
     let loaded = &figures["vms"]["loaded"];
     assert_eq!(loaded["n"], 2);
+    // Web server and database are one program: no part can be told, but what the VM did meanwhile.
+    let parts = figures["parts"].as_object().unwrap();
+    assert!(parts.keys().eq(["not split"]), "{parts:?}");
+    let answered = figures["load"]["turnarounds"]["answered"].as_array().unwrap();
+    let answered: u64 = answered.iter().map(|pair| pair[1].as_u64().unwrap()).sum();
+    let captured = parts["not split"]["requests"].as_u64().unwrap();
+    assert!(captured.abs_diff(answered) <= answered / 10 + 3, "{captured} of {answered}");
+    assert!(folder.join("packets.pcapng").is_file());
     let recording = folder.join("recording");
     let steal = run(&["steal", recording.to_str().unwrap(), "--format", "json"]).unwrap();
     let steal: Value = serde_json::from_slice(&steal.stdout).unwrap();
