@@ -40,6 +40,8 @@ const PACKETS: &str = "packets.pcapng";
 const MOST_DEATHS: u32 = 5;
 /// How long the template is asked before it is saved, so that its caches are warm.
 const WARM: Duration = Duration::from_secs(3);
+/// How long the template's application may take until it answers: a database has to start, on an emulated CPU perhaps.
+const BOOT_LIMIT: Duration = Duration::from_secs(600);
 /// How long answers and a finished generator may take beyond their time.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -157,19 +159,38 @@ impl<'a> Lab<'a> {
         let since = Instant::now();
         let original = vms.template.boot()?;
         original.identify(&identity(0, "template")?, vms.bridge)?;
-        let warm = u64::try_from(WARM.as_nanos()).unwrap_or(0);
-        let pace = Pace::Closed { clients: 1, think_ns: 0 };
-        let job = LoadJob { warm_up_ns: 0, measure_ns: warm, ..self.job(&[address(0)], pace) };
-        let load = generate(&job, |_| ()).map_err(|error| Error::Generator(error.to_string()))?;
-        if load.turnarounds.n_answered() == 0 {
-            let why = load.turnarounds.failed().keys().cloned().collect::<Vec<_>>().join(", ");
-            return Err(Error::Generator(format!("got no answer from the template: {why}")));
-        }
+        self.warm_up()?;
         // Its connections are closed by now; what the guest's kernel still has of them would be in all clones.
         std::thread::sleep(Duration::from_millis(500));
         vms.template.save(original)?;
         say(&format!("the template is saved, {:.1} s", since.elapsed().as_secs_f64()));
         Ok(())
+    }
+
+    /// Waits until the template answers, then asks it for a while.
+    fn warm_up(&self) -> Result<(), Error> {
+        let length = u64::try_from(WARM.as_nanos()).unwrap_or(0);
+        let since = Instant::now();
+        let mut has_answered = false;
+        loop {
+            self.check_interrupted()?;
+            // One that still starts must not be kept from it.
+            let think_ns = if has_answered { 0 } else { length / 10 };
+            let pace = Pace::Closed { clients: 1, think_ns };
+            let job =
+                LoadJob { warm_up_ns: 0, measure_ns: length, ..self.job(&[address(0)], pace) };
+            let load =
+                generate(&job, |_| ()).map_err(|error| Error::Generator(error.to_string()))?;
+            let answers = 0 < load.turnarounds.n_answered();
+            if answers && has_answered {
+                return Ok(());
+            }
+            has_answered = answers;
+            if !answers && BOOT_LIMIT < since.elapsed() {
+                let why = load.turnarounds.failed().keys().cloned().collect::<Vec<_>>().join(", ");
+                return Err(Error::Generator(format!("got no answer from the template: {why}")));
+            }
+        }
     }
 
     /// Starts clones until there are so many.

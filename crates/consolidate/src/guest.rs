@@ -1,7 +1,10 @@
 //! What the guests of a plan are, as the testbed boots them.
 
-use lab::{GuestSettings, Plan};
+use lab::{Application, GuestSettings, Plan};
 use testbed::{Channel, Guest, GuestKernel, Size, Workload};
+
+/// What the real application is made of.
+const WEB_PACKAGES: [&str; 4] = ["nginx-light", "gunicorn", "python3-psycopg2", "postgresql"];
 
 /// The guest of a ladder.
 ///
@@ -9,6 +12,10 @@ use testbed::{Channel, Guest, GuestKernel, Size, Workload};
 /// Never: the workload is one of the testbed's own.
 #[must_use]
 pub fn guest(plan: &Plan, settings: &GuestSettings) -> Guest {
+    let (workload, packages) = match plan.vm.application {
+        Application::Shop => ("shop", &[][..]),
+        Application::Web => ("web", &WEB_PACKAGES[..]),
+    };
     Guest {
         migrates: false,
         name: "template".to_owned(),
@@ -21,10 +28,10 @@ pub fn guest(plan: &Plan, settings: &GuestSettings) -> Guest {
         cmdline: settings.cmdline.clone(),
         reboot: false,
         network: true,
-        workload: vec![Workload::parse("shop").expect("a workload of the testbed")],
+        workload: vec![Workload::parse(workload).expect("a workload of the testbed")],
         channel: Channel::None,
         root: None,
-        packages: Vec::new(),
+        packages: packages.iter().map(|name| (*name).to_owned()).collect(),
         host_disk: false,
         init: None,
         start: testbed::When::Before,

@@ -53,6 +53,8 @@ pub struct HostPlan {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct VmPlan {
+    /// What it runs.
+    pub application: Application,
     /// Its vCPUs.
     pub cpus: u32,
     /// Its memory, as "128M".
@@ -61,6 +63,17 @@ pub struct VmPlan {
     pub kernel: Option<String>,
     /// More of its kernel's command line.
     pub cmdline: String,
+}
+
+/// What a VM runs: a web server with a database.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Application {
+    /// One static program with SQLite in it.
+    #[default]
+    Shop,
+    /// nginx, a Python application server and PostgreSQL, from Debian's packages.
+    Web,
 }
 
 /// What is asked of the VMs.
@@ -278,7 +291,8 @@ impl Plan {
         let memory = mebibytes(&self.host.memory).unwrap_or(0);
         within("host.memory (MiB)", memory as f64, 512.0, 1_048_576.0)?;
         within("vm.cpus", f64::from(self.vm.cpus), 1.0, 64.0)?;
-        within("vm.memory (MiB)", self.vm_memory_mib() as f64, 96.0, 1_048_576.0)?;
+        let least = self.vm.application.least_mib();
+        within("vm.memory (MiB)", self.vm_memory_mib() as f64, least, 1_048_576.0)?;
         for (key, version) in [("host.kernel", &self.host.kernel), ("vm.kernel", &self.vm.kernel)] {
             let is_version =
                 |version: &String| version.chars().all(|c| c.is_ascii_digit() || c == '.');
@@ -332,6 +346,16 @@ impl Plan {
     }
 }
 
+impl Application {
+    /// Memory that it needs, MiB.
+    fn least_mib(self) -> f64 {
+        match self {
+            Self::Shop => 96.0,
+            Self::Web => 256.0,
+        }
+    }
+}
+
 impl LoadPlan {
     fn check(&self) -> Result<(), PlanError> {
         match (self.rate, self.clients) {
@@ -382,7 +406,13 @@ impl Default for HostPlan {
 
 impl Default for VmPlan {
     fn default() -> Self {
-        Self { cpus: 1, memory: "128M".to_owned(), kernel: None, cmdline: String::new() }
+        Self {
+            application: Application::Shop,
+            cpus: 1,
+            memory: "128M".to_owned(),
+            kernel: None,
+            cmdline: String::new(),
+        }
     }
 }
 

@@ -116,6 +116,8 @@ const SOURCES: &[Source] = &[
         text: include_str!("../../../workloads/transactions.sh"),
         flags: &[],
     },
+    Source { name: "web", text: include_str!("../../../workloads/web.sh"), flags: &[] },
+    Source { name: "webpage.py", text: include_str!("../../../workloads/webpage.py"), flags: &[] },
 ];
 
 /// Flags of every workload: optimised, yet with frame pointers and line tables.

@@ -114,6 +114,34 @@ pub(super) fn twice(files: &Path) -> anyhow::Result<Vec<Outcome>> {
     Ok(outcomes.collect())
 }
 
+/// A real web server, application server and database in each VM.
+pub(super) fn web(files: &Path) -> anyhow::Result<Vec<Outcome>> {
+    let report = measured(files, "web")?;
+    let outcome = |vms: u64| -> anyhow::Result<Outcome> {
+        let answer = |key| figure(&report, "answers", "as it is", vms, key);
+        let (mean, failed) = (answer("mean_ms")?, answer("failed_percent")?);
+        Ok(Outcome {
+            mark: "S1-web",
+            what: format!("nginx, gunicorn and PostgreSQL in each of {vms} VMs"),
+            original: "Ruby on Rails",
+            ours: format!("mean {mean:.0} ms, {failed:.1} % of requests failed"),
+            limit: "none failed",
+            pass: failed <= 0.0,
+        })
+    };
+    let mut outcomes = vec![outcome(4)?, outcome(8)?];
+    let each = figure(&report, "idle", "as it is", 8, "private_mib_each")?;
+    outcomes.push(Outcome {
+        mark: "S1-web",
+        what: "an idle one of 8".to_owned(),
+        original: "-",
+        ours: format!("{each:.1} MiB"),
+        limit: "40 MiB",
+        pass: each <= 40.0,
+    });
+    Ok(outcomes)
+}
+
 /// The generator against a server whose delays are known, and one that stalls.
 pub(super) fn generator(_files: &Path) -> anyhow::Result<Vec<Outcome>> {
     // 500 to 1499 ms, each once: so long that it does not matter when a busy machine wakes the server.

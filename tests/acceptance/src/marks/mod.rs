@@ -70,6 +70,7 @@ pub const MARKS: &[Mark] = &[
     Mark { name: "S1-idle", experiment: lab::idle_vms },
     Mark { name: "S1-ladder", experiment: lab::ladder },
     Mark { name: "S1-load", experiment: lab::generator },
+    Mark { name: "S1-web", experiment: lab::web },
     Mark { name: "S1-split", experiment: split::by_packets },
     Mark { name: "S1-twice", experiment: lab::twice },
     Mark { name: "S2.1", experiment: trace::make_and_make_j2 },
