@@ -1,5 +1,6 @@
 //! Network interfaces, by `/sys/class/net`.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 /// An interface whose packets begin with an Ethernet header.
@@ -58,4 +59,30 @@ pub fn taps(sys: &Path) -> Vec<Interface> {
         .collect();
     names.sort();
     names.iter().filter_map(|name| named(sys, name).ok()).collect()
+}
+
+/// The taps of a process, as a VM's QEMU has them.
+#[must_use]
+pub fn taps_of(proc: &Path, sys: &Path, pid: u32) -> Vec<Interface> {
+    let files = std::fs::read_dir(proc.join(format!("{pid}/fdinfo"))).into_iter().flatten();
+    let texts = files.flatten().filter_map(|file| std::fs::read_to_string(file.path()).ok());
+    let names: BTreeSet<String> =
+        texts.filter_map(|text| tap_in(&text).map(str::to_owned)).collect();
+    names.iter().filter_map(|name| named(sys, name).ok()).collect()
+}
+
+/// The tap that an open file is, by its `/proc/PID/fdinfo`.
+fn tap_in(fdinfo: &str) -> Option<&str> {
+    fdinfo.lines().find_map(|line| line.strip_prefix("iff:")).map(str::trim)
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn open_files_that_are_taps() {
+        assert_eq!(tap_in("pos:\t0\nflags:\t0104002\niff:\tvnet1\n"), Some("vnet1"));
+        assert_eq!(tap_in("pos:\t0\nflags:\t0104002\n"), None);
+    }
 }

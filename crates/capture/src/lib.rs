@@ -25,7 +25,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::time::{ClockId, clock_gettime};
 use split::{CaptureNs, Writer};
 
-pub use interface::{Interface, InterfaceError, named, taps};
+pub use interface::{Interface, InterfaceError, named, taps, taps_of};
 use order::Order;
 use ring::Ring;
 

@@ -50,6 +50,26 @@ pub enum Error {
         /// How often.
         times: u32,
     },
+    /// A VM that was to be measured is not found.
+    #[error("failed to find VM {name}")]
+    Attach {
+        /// As the plan has it.
+        name: String,
+        /// Why.
+        source: Box<collector::trace::VmError>,
+    },
+    /// A VM whose packets were to be captured.
+    #[error("VM {name} has no tap: give its name without an address")]
+    NoTap {
+        /// As the plan has it.
+        name: String,
+    },
+    /// A VM that was measured is gone.
+    #[error("VM {name} ended while it was measured")]
+    Ended {
+        /// As the plan has it.
+        name: String,
+    },
     /// The user ended it.
     #[error("interrupted")]
     Interrupted,

@@ -8,6 +8,8 @@
 //! Each measurement is a folder, which gets its name when it is complete: whatever ends a run, what was measured stays, and
 //! the next run goes on from there.
 
+mod attach;
+
 use std::fmt;
 use std::fs;
 use std::io::Read;
@@ -15,6 +17,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use capture::Interface;
 use lab::observe::Cast;
 use lab::{Class, Plan, Run, RunKey, Rungs, Treatment, ladder};
 use split::Split;
@@ -74,10 +77,27 @@ impl fmt::Debug for Experiment<'_> {
     }
 }
 
+/// A measurement under way.
+struct Window {
+    capture: Option<PacketCapture>,
+    before: Counters,
+    since: Instant,
+}
+
+/// What was counted and captured in a measurement.
+struct Measured {
+    before: Counters,
+    now: Counters,
+    ns: u64,
+    host: lab::Host,
+    requests: Option<Split>,
+}
+
 /// VMs under way.
 struct Vms<'a> {
     template: &'a Template,
     bridge: &'a Bridge,
+    switches: &'a mut Switches,
     running: Vec<Instance>,
     n_deaths: u32,
 }
@@ -87,7 +107,6 @@ struct Lab<'a> {
     experiment: &'a Experiment<'a>,
     roots: Roots,
     recorder: WindowRecorder,
-    switches: Switches,
     runs: Vec<Run>,
     /// For what is not kept. In memory: templates' memory is there, too.
     scratch: tempfile::TempDir,
@@ -99,8 +118,15 @@ struct Lab<'a> {
 /// When something fails, or it was interrupted. What was measured by then is in its folders.
 pub fn run(experiment: &Experiment<'_>) -> Result<Vec<Run>, Error> {
     let mut lab = Lab::begin(experiment)?;
+    if !experiment.plan.attach.is_empty() {
+        lab.watch()?;
+        return Ok(lab.runs);
+    }
+    let sys = &lab.roots.sys;
+    let cpus = ::host::machine::online_cpus(sys).map_err(Error::io("read", sys))?;
+    let mut switches = Switches::new(&lab.roots.proc, sys, &cpus)?;
     for (rungs, boot) in experiment.plan.ladders().iter().zip(&experiment.boots) {
-        lab.climb(rungs, boot)?;
+        lab.climb(rungs, boot, &mut switches)?;
     }
     Ok(lab.runs)
 }
@@ -112,20 +138,17 @@ impl<'a> Lab<'a> {
         let scratch = scratch.map_err(Error::io("create a folder in", memory))?;
         fs::create_dir_all(&experiment.out).map_err(Error::io("create", &experiment.out))?;
         let roots = Roots::of_this_machine();
-        let cpus =
-            ::host::machine::online_cpus(&roots.sys).map_err(Error::io("read", &roots.sys))?;
-        let switches = Switches::new(&roots.proc, &roots.sys, &cpus)?;
         (experiment.say)("attaching the recorder");
         let period = Duration::from_secs_f64(experiment.plan.ladder.period_ms / 1e3);
         let interrupted = experiment.interrupted;
         let recorder =
             WindowRecorder::begin(period, &experiment.symbols, scratch.path(), interrupted)?;
         let runs = experiment.done.clone();
-        Ok(Self { experiment, roots, recorder, switches, runs, scratch })
+        Ok(Self { experiment, roots, recorder, runs, scratch })
     }
 
     /// All steps with guests of one kind.
-    fn climb(&mut self, rungs: &Rungs, boot: &Boot) -> Result<(), Error> {
+    fn climb(&mut self, rungs: &Rungs, boot: &Boot, switches: &mut Switches) -> Result<(), Error> {
         let plan = self.experiment.plan;
         if ladder::left(plan, rungs, &self.runs).is_none() {
             return Ok(());
@@ -133,8 +156,13 @@ impl<'a> Lab<'a> {
         let folder = self.scratch.path().join("vms");
         let template = Template::new(guest(plan, &rungs.guest), boot.clone(), &folder)?;
         let bridge = Bridge::create(BRIDGE, NETWORK, PREFIX)?;
-        let mut vms =
-            Vms { template: &template, bridge: &bridge, running: Vec::new(), n_deaths: 0 };
+        let mut vms = Vms {
+            template: &template,
+            bridge: &bridge,
+            switches,
+            running: Vec::new(),
+            n_deaths: 0,
+        };
         self.make_template(&mut vms, rungs)?;
         while let Some((n, orders)) = ladder::left(plan, rungs, &self.runs) {
             let before = self.roots.available_bytes();
@@ -220,26 +248,37 @@ impl<'a> Lab<'a> {
     ) -> Result<(), Error> {
         loop {
             vms.replace_dead()?;
-            let partial = self.experiment.out.join(format!(".{}.partial", key.folder()));
-            if partial.exists() {
-                fs::remove_dir_all(&partial).map_err(Error::io("remove", &partial))?;
-            }
-            fs::create_dir_all(&partial).map_err(Error::io("create", &partial))?;
+            let partial = self.partial(key)?;
             let run = self.measure(vms, treatment, key, &partial)?;
             if let Some(dead) = vms.running.iter().find(|vm| vm.has_died()) {
                 (self.experiment.say)(&format!("VM {} ended; measuring again", dead.name()));
                 continue;
             }
-            results::store(&run, &partial, &self.experiment.out)?;
-            (self.experiment.say)(&summary(&run, self.experiment.plan));
-            self.runs.push(run);
-            return Ok(());
+            return self.keep(run, &partial);
         }
+    }
+
+    /// An empty folder for a measurement that is not complete yet.
+    fn partial(&self, key: &RunKey) -> Result<PathBuf, Error> {
+        let partial = self.experiment.out.join(format!(".{}.partial", key.folder()));
+        if partial.exists() {
+            fs::remove_dir_all(&partial).map_err(Error::io("remove", &partial))?;
+        }
+        fs::create_dir_all(&partial).map_err(Error::io("create", &partial))?;
+        Ok(partial)
+    }
+
+    /// A measurement is complete.
+    fn keep(&mut self, run: Run, partial: &Path) -> Result<(), Error> {
+        results::store(&run, partial, &self.experiment.out)?;
+        (self.experiment.say)(&summary(&run, self.experiment.plan));
+        self.runs.push(run);
+        Ok(())
     }
 
     fn measure(
         &mut self,
-        vms: &Vms<'_>,
+        vms: &mut Vms<'_>,
         treatment: &Treatment,
         key: &RunKey,
         folder: &Path,
@@ -253,27 +292,24 @@ impl<'a> Lab<'a> {
                 Some(VmProcess { name, pid: vm.pid()?, is_loaded })
             })
             .collect();
-        self.switches.set(&treatment.host, &processes)?;
+        vms.switches.set(&treatment.host, &processes)?;
         let targets: Vec<SocketAddr> = (1..=loaded).map(address).collect();
         let job = self.job(&targets, pace(plan));
         let mut generator = Generator::start(&self.experiment.vmscope, &job)?;
         let recording = folder.join("recording");
         self.wait_for(&mut generator, Phase::Measuring)?;
-        let capture = self.capture()?;
-        let (before, since) = (self.roots.counters(), Instant::now());
-        self.recorder.start(&recording)?;
+        let bridge = match plan.load.capture {
+            true => vec![capture::named(&self.roots.sys, BRIDGE)?],
+            false => Vec::new(),
+        };
+        let window = self.begin_window(&bridge, &recording)?;
         self.wait_for(&mut generator, Phase::Measured)?;
-        self.recorder.stop()?;
-        let requests = capture.map(|capture| self.requests(capture, folder)).transpose()?;
-        let ns = u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        let now = self.roots.counters();
-        let host = self.roots.since(&before, &now, ns);
+        let measured = self.end_window(window, folder)?;
         let pid = generator.pid();
         let load = self.wait_for_load(&mut generator)?;
         drop(generator);
         let loaded = u32::try_from(loaded).unwrap_or(u32::MAX);
         let mut run = Run::new(key.clone(), loaded, load);
-        run.host = host;
         self.recorder.finish()?;
         let class = |vm: &VmProcess| if vm.is_loaded { Class::Loaded } else { Class::Idle };
         let cast = Cast {
@@ -285,19 +321,34 @@ impl<'a> Lab<'a> {
                 .map(|(number, vm)| (IpAddr::from(vm_address(number)), vm.pid))
                 .collect(),
         };
-        recorder::add_figures(&recording, &cast, requests.as_ref(), &mut run)?;
-        run.notes.extend(requests.iter().flat_map(packets::notes));
-        self.add_counts(&mut run, &processes, &before, &now);
+        recorder::add_figures(&recording, &cast, measured.requests.as_ref(), &mut run)?;
+        self.add_counts(&mut run, &processes, measured);
         Ok(run)
     }
 
-    /// Begins to capture on the VMs' bridge, if the plan says so.
-    fn capture(&self) -> Result<Option<PacketCapture>, Error> {
-        if !self.experiment.plan.load.capture {
-            return Ok(None);
-        }
-        let bridge = capture::named(&self.roots.sys, BRIDGE)?;
-        PacketCapture::start(&[bridge], &self.packets()).map(Some)
+    /// Begins to record, to count, and to capture on these interfaces.
+    fn begin_window(
+        &mut self,
+        interfaces: &[Interface],
+        recording: &Path,
+    ) -> Result<Window, Error> {
+        let capture = match interfaces {
+            [] => None,
+            some => Some(PacketCapture::start(some, &self.packets())?),
+        };
+        let (before, since) = (self.roots.counters(), Instant::now());
+        self.recorder.start(recording)?;
+        Ok(Window { capture, before, since })
+    }
+
+    fn end_window(&mut self, window: Window, folder: &Path) -> Result<Measured, Error> {
+        let Window { capture, before, since } = window;
+        self.recorder.stop()?;
+        let ns = u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let now = self.roots.counters();
+        let host = self.roots.since(&before, &now, ns);
+        let requests = capture.map(|capture| self.requests(capture, folder)).transpose()?;
+        Ok(Measured { before, now, ns, host, requests })
     }
 
     /// Where packets are while it is measured: in memory, as writing them elsewhere would be work for the host.
@@ -356,20 +407,17 @@ impl<'a> Lab<'a> {
         }
     }
 
-    /// What the kernel tells of the VMs' processes.
-    fn add_counts(
-        &self,
-        run: &mut Run,
-        processes: &[VmProcess],
-        before: &Counters,
-        now: &Counters,
-    ) {
+    /// What the kernel tells of the host and the VMs' processes, and what is missing of the packets.
+    fn add_counts(&self, run: &mut Run, processes: &[VmProcess], measured: Measured) {
+        let Measured { before, now, .. } = &measured;
         for (class, vms) in &mut run.vms {
             let of_class = processes.iter().filter(|vm| vm.is_loaded == (*class == Class::Loaded));
             let pids: Vec<u32> = of_class.map(|vm| vm.pid).collect();
             vms.injected = now.injected_since(before, &pids);
             vms.private_bytes = pids.iter().map(|pid| self.roots.private_bytes(*pid)).sum();
         }
+        run.notes.extend(measured.requests.iter().flat_map(packets::notes));
+        run.host = measured.host;
     }
 
     fn check_interrupted(&self) -> Result<(), Error> {

@@ -52,6 +52,11 @@ impl Roots {
         }
     }
 
+    /// Whether a process is still there.
+    pub(crate) fn runs(&self, pid: u32) -> bool {
+        self.proc.join(pid.to_string()).exists()
+    }
+
     /// Bytes that more programs can have.
     pub(crate) fn available_bytes(&self) -> u64 {
         kibibytes(&self.read_proc("meminfo"), "MemAvailable").unwrap_or(0)

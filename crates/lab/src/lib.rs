@@ -29,8 +29,8 @@ mod turnaround;
 pub mod verdict;
 
 pub use plan::{
-    Application, Arrivals, Choose, HostPlan, Ladder, LoadPlan, MOST_PLAN_BYTES, MOST_VMS, Plan,
-    PlanError, Rungs, ServiceLevel, Targets, VmPlan,
+    Application, Arrivals, Attached, Choose, HostPlan, Ladder, LoadPlan, MOST_PLAN_BYTES, MOST_VMS,
+    Plan, PlanError, Rungs, ServiceLevel, Targets, VmPlan,
 };
 pub use remedy::{AS_IT_IS, Groups, GuestSettings, HostSwitches, Remedy, Treatment, Whose};
 pub use run::{Class, Cpu, Exit, Host, Load, MOST_RUN_BYTES, PartTime, Run, RunKey, Use, Vms};

@@ -10,7 +10,8 @@ use model::{CpuId, Pid, Sample, Tables, VcpuId, VcpuState, VmId};
 
 use split::{Part, Split, TimeAxis};
 
-use crate::run::{Class, Cpu, PartTime, Use, Vms};
+use crate::run::{Class, Cpu, Load, PartTime, Use, Vms};
+use crate::turnaround::Turnarounds;
 
 /// Who takes part in a measurement.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -94,6 +95,20 @@ pub fn parts(evidence: &Evidence<'_>, cast: &Cast, split: &Split) -> BTreeMap<St
         }
     }
     parts
+}
+
+/// How captured requests to these addresses were answered: a server's own errors are failures.
+#[must_use]
+pub fn answered(split: Option<&Split>, addresses: &BTreeMap<IpAddr, u32>, length_ns: u64) -> Load {
+    let mut turnarounds = Turnarounds::new();
+    let requests = split.into_iter().flat_map(|split| &split.requests);
+    for request in requests.filter(|request| addresses.contains_key(&request.server.ip())) {
+        match request.status {
+            500.. => turnarounds.add_failed(&format!("status {}", request.status)),
+            _ => turnarounds.add(request.turnaround_ns()),
+        }
+    }
+    Load { length_ns, turnarounds, late_p99_ns: 0, cpu_ns: 0 }
 }
 
 fn reason_name(evidence: &Evidence<'_>, reason: Option<u32>) -> String {

@@ -1,5 +1,8 @@
 //! Plans: TOML, see `docs/lab.md`.
 
+use std::fmt;
+use std::net::IpAddr;
+
 use serde::Deserialize;
 
 use crate::remedy::{AS_IT_IS, Groups, GuestSettings, Remedy, Treatment, Whose};
@@ -20,6 +23,9 @@ const MOST_STEPS: usize = 64;
 pub struct Plan {
     /// What it is called.
     pub name: String,
+    /// VMs that run already and are asked by others, in the place of VMs that are started.
+    #[serde(default)]
+    pub attach: Vec<Attached>,
     /// The virtual host, where this machine's own KVM does not run guests.
     #[serde(default)]
     pub host: HostPlan,
@@ -35,6 +41,16 @@ pub struct Plan {
     /// What may help.
     #[serde(default, rename = "remedy")]
     pub remedies: Vec<Remedy>,
+}
+
+/// A VM that runs already.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(from = "String")]
+pub struct Attached {
+    /// Its name, or the id of its process.
+    pub name: String,
+    /// Where its web server or database is reached; `None`: its packets are not captured.
+    pub address: Option<IpAddr>,
 }
 
 /// The virtual host.
@@ -147,7 +163,8 @@ pub enum Choose {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Ladder {
-    /// VMs of each step, upwards.
+    /// VMs of each step, upwards. Of VMs that run already there is one step.
+    #[serde(default)]
     pub vms: Vec<u32>,
     /// Load before each measurement, seconds.
     #[serde(default = "three")]
@@ -225,13 +242,29 @@ impl Plan {
         if MOST_PLAN_BYTES < text.len() {
             return Err(PlanError::Size(text.len()));
         }
-        let plan: Self = toml::from_str(text).map_err(|error| {
+        let mut plan: Self = toml::from_str(text).map_err(|error| {
             let start = error.span().map_or(0, |span| span.start.min(text.len()));
             let line = text.as_bytes()[..start].iter().filter(|byte| **byte == b'\n').count() + 1;
             PlanError::Form { line, problem: error.message().replace('\n', " ") }
         })?;
+        if !plan.attach.is_empty() {
+            plan.check_attached()?;
+            plan.ladder.vms = vec![u32::try_from(plan.attach.len()).unwrap_or(u32::MAX)];
+        }
         plan.check()?;
         Ok(plan)
+    }
+
+    /// The text of a plan that measures VMs that run already.
+    #[must_use]
+    pub fn text_for_attached(vms: &[Attached]) -> String {
+        // TOML reads strings as JSON writes them.
+        let quoted = |vm: &Attached| serde_json::Value::from(vm.to_string()).to_string();
+        let vms: Vec<String> = vms.iter().map(quoted).collect();
+        format!(
+            "name = \"attached\"\nattach = [{}]\n[load]\n[ladder]\n[service]\nwithin_ms = 1000\n",
+            vms.join(", ")
+        )
     }
 
     /// Everything that is measured at each step. The first is what everything is compared with: no remedy.
@@ -285,6 +318,28 @@ impl Plan {
         self.remedies.iter().find(|remedy| remedy.name == name)
     }
 
+    /// Nothing of VMs that run already is changed, and others ask them.
+    fn check_attached(&self) -> Result<(), PlanError> {
+        if self.load.rate.is_some() || self.load.clients.is_some() {
+            return Err(wrong("load", "the VMs of `attach` are asked by another generator"));
+        }
+        if !self.remedies.is_empty() {
+            return Err(wrong("remedy", "is not tried on the VMs of `attach`"));
+        }
+        if !self.ladder.vms.is_empty() {
+            return Err(wrong("ladder.vms", "is the number of VMs in `attach`: leave it out"));
+        }
+        for (number, vm) in self.attach.iter().enumerate() {
+            let is_again = |other: &Attached| {
+                other.name == vm.name || (vm.address.is_some() && other.address == vm.address)
+            };
+            if vm.name.is_empty() || self.attach[..number].iter().any(is_again) {
+                return Err(wrong("attach", &format!("`{vm}` has no name, or is there twice")));
+            }
+        }
+        Ok(())
+    }
+
     fn check(&self) -> Result<(), PlanError> {
         check_name("name", &self.name)?;
         within("host.cpus", f64::from(self.host.cpus), 1.0, 64.0)?;
@@ -301,7 +356,9 @@ impl Plan {
             }
         }
         check_words("vm.cmdline", &self.vm.cmdline)?;
-        self.load.check()?;
+        if self.attach.is_empty() {
+            self.load.check()?;
+        }
         self.ladder.check()?;
         self.service.check()?;
         self.check_remedies()
@@ -395,6 +452,24 @@ impl ServiceLevel {
         within("service.percentile", self.percentile, 1.0, 99.99)?;
         within("service.within_ms", self.within_ms, 0.001, 600_000.0)?;
         within("service.errors", self.errors, 0.0, 1.0)
+    }
+}
+
+impl From<String> for Attached {
+    /// `web`, `web=10.0.0.2`.
+    fn from(text: String) -> Self {
+        let parts = text.rsplit_once('=');
+        match parts.and_then(|(name, address)| Some((name, address.parse().ok()?))) {
+            Some((name, address)) => Self { name: name.to_owned(), address: Some(address) },
+            None => Self { name: text, address: None },
+        }
+    }
+}
+
+impl fmt::Display for Attached {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)?;
+        self.address.map_or(Ok(()), |address| write!(f, "={address}"))
     }
 }
 
@@ -597,5 +672,23 @@ mod test {
         check("targets = 3", 2, Some(2));
         check("targets = 0", 2, None);
         check("targets = \"some\"", 2, None);
+    }
+
+    #[test]
+    fn vms_that_run_already_are_only_watched() {
+        let vms = ["web=10.0.0.2", "a=b", "\"=fd00::2"].map(|vm| Attached::from(vm.to_owned()));
+        assert_eq!(vms[1], Attached { name: "a=b".to_owned(), address: None });
+        let text = Plan::text_for_attached(&vms);
+        let plan = Plan::parse(&text).unwrap();
+        assert_eq!((&plan.attach[..], &plan.ladder.vms[..]), (&vms[..], &[3][..]));
+        let check = |from: &str, to: &str, expected: &str| {
+            let error = Plan::parse(&text.replacen(from, to, 1)).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+        };
+        check("[load]", "[load]\nrate = 1", "another generator");
+        check("[ladder]", "[ladder]\nvms = [1]", "leave it out");
+        check("[load]", "[[remedy]]\nname = \"x\"\nnice = 1\n[load]", "not tried");
+        check("a=b", "web", "`web` has no name, or is there twice");
+        check("a=b", "b=10.0.0.2", "twice");
     }
 }

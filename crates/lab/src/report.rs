@@ -144,6 +144,9 @@ fn answers(plan: &Plan, runs: &[Run]) -> Table {
             |of: fn(&crate::run::Load) -> f64| cell(step.figure(move |run| Some(of(&run.load))));
         let percentile = |percent| step.percentile_ms(percent);
         let mean = |interval: Option<Interval>| cell(interval.map(|interval| interval.mean));
+        if step.runs.iter().all(|run| run.load.turnarounds.is_empty()) {
+            continue;
+        }
         let p95 = percentile(95.0);
         let (good, all) = (step.agreeing(&plan.service), step.runs.len());
         let verdict = if step.passes(&plan.service) { "kept" } else { "not kept" };

@@ -50,9 +50,13 @@ pub struct Cause {
     pub in_vmm: Option<f64>,
 }
 
-/// The verdict on each treatment that was measured, in the plan's order.
+/// The verdict on each treatment that was measured, in the plan's order. VMs that run already do not say how many a host
+/// takes.
 #[must_use]
 pub fn verdicts(plan: &Plan, runs: &[Run]) -> Vec<Verdict> {
+    if !plan.attach.is_empty() {
+        return Vec::new();
+    }
     let treatments = plan.treatments().into_iter();
     treatments.filter_map(|treatment| verdict(plan, runs, &treatment.name)).collect()
 }

@@ -30,7 +30,7 @@ mod vcpus;
 
 #[doc(hidden)]
 pub use guest::drawn;
-pub use guest::{RingReader, VmError};
+pub use guest::{RingReader, VmError, vm_process};
 pub use plan::{GuestPath, Scope, TracePlan, Traced};
 pub use record::trace;
 pub(crate) use record::trace_beside;

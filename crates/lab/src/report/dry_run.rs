@@ -19,7 +19,14 @@ pub fn dry_run(plan: &Plan) -> Report {
         Targets::All => "each VM".to_owned(),
         Targets::First(n) => view::counted(u64::from(n), "VM"),
     };
-    report.fact("Load", format!("{} is asked, {}", asked, pace(plan)));
+    let load = match plan.attach.as_slice() {
+        [] => format!("{asked} is asked, {}", pace(plan)),
+        vms => {
+            let names: Vec<String> = vms.iter().map(ToString::to_string).collect();
+            format!("by others, of {}", names.join(", "))
+        }
+    };
+    report.fact("Load", load);
     report.fact(
         "Service level",
         format!("{} % within {} ms", plan.service.percentile, plan.service.within_ms),

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use clap::ValueEnum;
 use consolidate::Job;
-use lab::Plan;
+use lab::{Attached, Plan};
 use testbed::{Boot, HostChoice, seen_from_inside};
 
 use super::super::Usage;
@@ -19,6 +19,7 @@ const EXAMPLE: &str = "Examples:
   vmscope lab consolidate plan.toml -o result            measure, step by step
   vmscope lab consolidate plan.toml -o result --resume   go on with what is left
   vmscope lab consolidate plan.toml --dry-run            what would be measured
+  vmscope lab consolidate --attach web=10.0.0.2,db       VMs that run, asked by your own generator
   vmscope lab report result                              what it means";
 
 /// Virtual hosts that may end by themselves: now and then an emulated CPU faults.
@@ -32,7 +33,11 @@ const MOST_CRASHES: u32 = 10;
 #[command(after_help = EXAMPLE)]
 pub(super) struct Args {
     /// The plan
-    plan: PathBuf,
+    #[arg(required_unless_present = "attach", conflicts_with = "attach")]
+    plan: Option<PathBuf>,
+    /// Only measure VMs that run already and are asked by others; given its address, a VM's requests are captured
+    #[arg(long, value_name = "VM[=ADDRESS],...", value_delimiter = ',')]
+    attach: Vec<Attached>,
     /// Folder for the results; must not exist unless with --resume
     #[arg(short, long, value_name = "DIR", default_value = "vmscope-lab")]
     output: PathBuf,
@@ -61,11 +66,11 @@ enum Host {
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let plan = consolidate::read_plan(&args.plan).map_err(|error| Usage(chain(&error)))?;
+    let (plan, text) = args.plan()?;
     if args.dry_run {
         return dry_run(&plan);
     }
-    let folder = prepare_folder(args, &plan)?;
+    let folder = prepare_folder(args, &plan, &text)?;
     let shown = args.output.display();
     let runs = consolidate::runs_folder(&folder);
     let done = consolidate::read_runs(&runs)?;
@@ -74,15 +79,13 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let runs_here = match args.host {
+        _ if !plan.attach.is_empty() => true,
         Host::Auto => testbed::runs_here(HostChoice::Auto)?,
         Host::Virtual => false,
         Host::Direct => true,
     };
     let vmscope = std::env::current_exe().context("failed to find this program")?;
-    say!("lab: preparing kernels and images");
-    let guests = plan.ladders().into_iter().map(|rungs| consolidate::guest(&plan, &rungs.guest));
-    let boots: Vec<Boot> =
-        guests.map(|guest| testbed::prepare_guest(&guest, &vmscope)).collect::<Result<_, _>>()?;
+    let boots = boots(&plan, &vmscope)?;
     if runs_here {
         let plan = consolidate::plan_file(&folder);
         carry_out(&Job { plan, boots, done: Some(runs.clone()), out: runs })?;
@@ -93,8 +96,34 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// What guests of each ladder boot, if any are to be started.
+fn boots(plan: &Plan, vmscope: &Path) -> anyhow::Result<Vec<Boot>> {
+    if !plan.attach.is_empty() {
+        return Ok(Vec::new());
+    }
+    say!("lab: preparing kernels and images");
+    let guests = plan.ladders().into_iter().map(|rungs| consolidate::guest(plan, &rungs.guest));
+    let boots = guests.map(|guest| testbed::prepare_guest(&guest, vmscope));
+    Ok(boots.collect::<Result<_, _>>()?)
+}
+
+impl Args {
+    /// The plan and its text.
+    fn plan(&self) -> anyhow::Result<(Plan, String)> {
+        let Some(path) = &self.plan else {
+            let text = Plan::text_for_attached(&self.attach);
+            let plan = Plan::parse(&text).map_err(|error| Usage(error.to_string()))?;
+            return Ok((plan, text));
+        };
+        let plan = consolidate::read_plan(path).map_err(|error| Usage(chain(&error)))?;
+        let text = fs::read_to_string(path)
+            .with_context(|| format!("failed to read {}", path.display()))?;
+        Ok((plan, text))
+    }
+}
+
 /// The folder of the results, with the plan in it.
-fn prepare_folder(args: &Args, plan: &Plan) -> anyhow::Result<PathBuf> {
+fn prepare_folder(args: &Args, plan: &Plan, text: &str) -> anyhow::Result<PathBuf> {
     let shown = args.output.display();
     let file = consolidate::plan_file(&args.output);
     match (args.output.exists(), args.resume) {
@@ -106,7 +135,7 @@ fn prepare_folder(args: &Args, plan: &Plan) -> anyhow::Result<PathBuf> {
         (true, true) => {
             let before = consolidate::read_plan(&file)?;
             if before != *plan {
-                let text = format!("{} differs from the plan of {shown}", args.plan.display());
+                let text = format!("the plan differs from that of {shown}");
                 return Err(Usage(text).into());
             }
         }
@@ -114,7 +143,7 @@ fn prepare_folder(args: &Args, plan: &Plan) -> anyhow::Result<PathBuf> {
             let runs = consolidate::runs_folder(&args.output);
             fs::create_dir_all(&runs)
                 .with_context(|| format!("failed to create {}", runs.display()))?;
-            fs::copy(&args.plan, &file)
+            fs::write(&file, text)
                 .with_context(|| format!("failed to write {}", file.display()))?;
         }
     }

@@ -25,6 +25,14 @@ pub enum VmError {
     Guest(#[from] GuestError),
 }
 
+/// The process of a VM, by the VM's name or the process's id.
+///
+/// # Errors
+/// When there is none, or several of that name; or the kernel does not tell.
+pub fn vm_process(proc: &Path, wanted: &str) -> Result<u32, VmError> {
+    find_vm(proc, wanted).map(|(vm, _)| vm.pid.0)
+}
+
 /// A VM by its name, or its process's id.
 pub(crate) fn find_vm(proc: &Path, wanted: &str) -> Result<(FoundVm, VmProcess), VmError> {
     choose(wanted, all_vms(proc)?)

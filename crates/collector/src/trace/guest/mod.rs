@@ -32,7 +32,7 @@ use tracer::{Executions, SLOT_BYTES};
 
 pub(super) use ask::{AskedGuest, GuestPlan};
 pub(super) use cpus::vcpu_threads;
-pub use find::VmError;
+pub use find::{VmError, vm_process};
 pub(crate) use find::{all_vms, find_vm};
 pub use ring_child::RingReader;
 
