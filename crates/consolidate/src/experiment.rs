@@ -12,31 +12,27 @@ mod attach;
 
 use std::fmt;
 use std::fs;
-use std::io::Read;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use capture::Interface;
 use lab::observe::Cast;
 use lab::{Class, Plan, Run, RunKey, Rungs, Treatment, ladder};
 use split::Split;
-use testbed::{Boot, Bridge, Identity, Instance, Template};
+use testbed::{Boot, Bridge, Instance, Template};
 
 use crate::error::Error;
 use crate::generator::{Generator, Said};
 use crate::guest::guest;
 use crate::host::{Counters, Roots};
 use crate::load::{LoadJob, Pace, Phase, generate};
+use crate::network::{BRIDGE, NETWORK, PREFIX, address, identity, vm_address};
 use crate::packets::{self, PacketCapture};
 use crate::recorder::{self, WindowRecorder};
 use crate::results;
 use crate::switches::{Switches, VmProcess};
 
-/// The bridge of the VMs and its address. VM n is n addresses further.
-const BRIDGE: &str = "vmscope-lab";
-const NETWORK: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
-const PREFIX: u8 = 16;
 /// A measurement's capture.
 const PACKETS: &str = "packets.pcapng";
 /// VMs that may end by themselves in a run: under emulation a guest now and then dies of an exception.
@@ -447,24 +443,6 @@ impl Vms<'_> {
     }
 }
 
-fn identity(number: usize, name: &str) -> Result<Identity, Error> {
-    let random = Path::new("/dev/urandom");
-    let mut seed = [0; 32];
-    fs::File::open(random)
-        .and_then(|mut file| file.read_exact(&mut seed))
-        .map_err(Error::io("read", random))?;
-    let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let [_, _, high, low] = vm_address(number).octets();
-    Ok(Identity {
-        name: name.to_owned(),
-        mac: [0x52, 0x54, 0x00, 0x77, high, low],
-        address: vm_address(number),
-        prefix: PREFIX,
-        unix_ns: u64::try_from(unix.as_nanos()).unwrap_or(0),
-        seed,
-    })
-}
-
 /// A line for whoever looks on.
 fn summary(run: &Run, plan: &Plan) -> String {
     let RunKey { vms, treatment, repetition } = &run.key;
@@ -486,16 +464,6 @@ fn pace(plan: &Plan) -> Pace {
             Pace::Closed { clients: clients.unwrap_or(1), think_ns: ns(plan.load.think_s) }
         }
     }
-}
-
-fn address(number: usize) -> SocketAddr {
-    SocketAddr::from((vm_address(number), 80))
-}
-
-/// The template is number 0.
-fn vm_address(number: usize) -> Ipv4Addr {
-    let offset = u32::try_from(number).unwrap_or(0) + 1;
-    Ipv4Addr::from(u32::from(NETWORK) + offset)
 }
 
 fn ns(seconds: f64) -> u64 {

@@ -20,6 +20,7 @@ mod guest;
 mod host;
 mod job;
 mod load;
+mod network;
 mod packets;
 mod recorder;
 mod results;
