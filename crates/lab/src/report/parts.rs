@@ -69,7 +69,11 @@ mod test {
     use crate::run::{Load, RunKey};
     use crate::turnaround::Turnarounds;
 
-    fn run(repetition: u32, parts: &[(&str, u64, &[(&str, u64)], &[(&str, u64)])]) -> Run {
+    /// Names and milliseconds.
+    type Times<'a> = &'a [(&'a str, u64)];
+
+    /// Parts with their requests, accounts and thieves.
+    fn run(repetition: u32, parts: &[(&str, u64, Times<'_>, Times<'_>)]) -> Run {
         let key = RunKey { vms: 2, treatment: AS_IT_IS.to_owned(), repetition };
         let turnarounds = Turnarounds::new();
         let load = Load { length_ns: 1, turnarounds, late_p99_ns: 0, cpu_ns: 0 };
