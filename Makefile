@@ -143,7 +143,7 @@ otel: deps
 # Spark over the server's store, with executors that are killed in JOBS jobs.
 spark: deps
 	@.ci/deps $(MUSL) default-jre-headless python3-venv
-	@test -x $(SPARK)/bin/spark-submit || { python3 -m venv $(SPARK) && $(SPARK)/bin/pip install -q pyspark==4.0.1 pyarrow; }
+	@test -x $(SPARK)/bin/spark-submit || { python3 -m venv $(SPARK) && $(SPARK)/bin/pip install -q pyspark==4.0.1 pyarrow pandas; }
 	VMSCOPE_SPARK_PYTHON=$(SPARK)/bin/python VMSCOPE_SPARK_JOBS=$(or $(JOBS),10) \
 		cargo test --locked --workspace --test spark -- --nocapture
 
