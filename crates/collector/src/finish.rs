@@ -48,7 +48,7 @@ pub(crate) fn finish(
     naming: &mut Naming,
     show: &mut dyn FnMut(&Progress),
 ) -> Result<Collected, CollectError> {
-    let Unfinished { writer, sink, window, processes, workers, guests } = unfinished;
+    let Unfinished { writer, sink, window, processes, memory, workers, guests } = unfinished;
     let WindowEnd { mut header, vms, vcpus, identities, throttling, exits } = window;
     header.counters.insert("stacks_truncated".to_owned(), sink.stack_table.truncated());
     if 0 < sink.stack_table.left_out() {
@@ -72,6 +72,8 @@ pub(crate) fn finish(
     let guest_cpu_ns = cpu_times(&answers, &tables);
     let guests = add_guests(naming, answers, header.start, &mut tables, &mut header.notes);
     let Naming { proc, host, symbol_store, .. } = naming;
+
+    (tables.cpu_nodes, tables.memory) = memory.into_rows(&tables.vms);
 
     show(&Progress::Finishing("reading processes and symbols"));
     host.begin_again(proc)

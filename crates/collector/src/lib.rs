@@ -13,6 +13,7 @@ mod guest_tables;
 mod guests;
 mod host_tables;
 mod lock;
+mod memory;
 mod names;
 mod plan;
 mod record;

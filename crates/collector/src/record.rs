@@ -23,6 +23,7 @@ use crate::CollectError;
 use crate::beside::Beside;
 use crate::finish::{self, Naming};
 use crate::guests::{GuestWorkers, Log, Pending};
+use crate::memory::{MemoryReader, WindowMemory};
 use crate::plan::{Collected, Control, Next, Plan, Progress, SessionPlan};
 use crate::session::{Session, SessionEnd, WindowEnd};
 use crate::sink::{NoSink, Sink, SpoolSink};
@@ -86,6 +87,7 @@ pub struct Unfinished {
     pub(crate) sink: SpoolSink,
     pub(crate) window: WindowEnd,
     pub(crate) processes: Vec<ProcessImage>,
+    pub(crate) memory: WindowMemory,
     /// Of the session's last window: they end with it.
     pub(crate) workers: Option<GuestWorkers>,
     pub(crate) guests: Vec<(VmId, Pending)>,
@@ -129,6 +131,7 @@ impl Unfinished {
 #[derive(Debug)]
 pub struct Recorder {
     session: Session,
+    memory: MemoryReader,
     /// `None`: the window under way is lost.
     open: Option<OpenWindow>,
     settling: Option<Settling>,
@@ -147,6 +150,7 @@ struct OpenWindow {
 struct Settling {
     open: OpenWindow,
     window: WindowEnd,
+    memory: WindowMemory,
     guests: Vec<(VmId, Pending)>,
 }
 
@@ -162,8 +166,8 @@ impl OpenWindow {
 
 impl Settling {
     fn settled(self, processes: Vec<ProcessImage>) -> Unfinished {
-        let Self { open: OpenWindow { writer, sink }, window, guests } = self;
-        Unfinished { writer, sink, window, processes, workers: None, guests }
+        let Self { open: OpenWindow { writer, sink }, window, memory, guests } = self;
+        Unfinished { writer, sink, window, processes, memory, workers: None, guests }
     }
 }
 
@@ -214,13 +218,15 @@ impl Recorder {
     ) -> Result<Self, CollectError> {
         let open = OpenWindow::create(output, session.header())?;
         session.find_vms();
+        let memory = MemoryReader::begin(session.roots(), session.vms());
         if !session.vms().vms.is_empty() {
             show(&Progress::Preparing("asking the guests"));
         }
         let asked = session.wait_for_guests(interrupted);
         match asked.and_then(|()| Ok(checkpoint(&open.writer, &session)?)) {
             Ok(()) => {
-                Ok(Self { session, open: Some(open), settling: None, next_poll: Instant::now() })
+                let (open, next_poll) = (Some(open), Instant::now());
+                Ok(Self { session, memory, open, settling: None, next_poll })
             }
             Err(error) => Err(discard(open.writer, error)),
         }
@@ -340,6 +346,7 @@ impl Recorder {
         };
         // Those of a lost window are asked, too: they forget what it was about.
         let guests = self.session.ask_guests(begun);
+        let memory = self.memory.cut(self.session.vms());
         let (window, lost) = match ended {
             Ok(window) => (Some(window), None),
             Err(error) => (None, Some(error)),
@@ -350,7 +357,7 @@ impl Recorder {
                 hit_before.clone_from(open.sink.hit.pids());
                 // If it can't be written, whoever finishes it will see why.
                 let _ = open.writer.checkpoint_header(&window.header);
-                self.settling = Some(Settling { open, window, guests });
+                self.settling = Some(Settling { open, window, memory, guests });
             }
             (Some(open), None) => open.writer.discard()?,
             (None, _) => {}
@@ -376,13 +383,14 @@ impl Recorder {
     /// # Errors
     /// When the last one can't be written to its end.
     pub fn end(self) -> Result<Vec<Unfinished>, CollectError> {
-        let Self { session, open, settling, .. } = self;
+        let Self { session, mut memory, open, settling, .. } = self;
         let mut none = NoSink;
         let (mut open, begun) = (open, session.header().start);
         let sink: &mut dyn Sink = match &mut open {
             Some(open) => &mut open.sink,
             None => &mut none,
         };
+        let memory = memory.cut(session.vms());
         let SessionEnd { window, processes, guests: workers } = session.end(sink)?;
         let images = |hit: &BTreeSet<Pid>| processes.images(|pid| hit.contains(&Pid(pid)));
         let mut unfinished: Vec<_> = settling
@@ -396,7 +404,15 @@ impl Recorder {
             let processes = images(sink.hit.pids());
             let guests = workers.tell(begun, Log::Ends);
             let workers = Some(workers);
-            unfinished.push(Unfinished { writer, sink, window, processes, workers, guests });
+            unfinished.push(Unfinished {
+                writer,
+                sink,
+                window,
+                processes,
+                memory,
+                workers,
+                guests,
+            });
         }
         Ok(unfinished)
     }

@@ -30,13 +30,13 @@ use model::{Header, HostNs, Note, Pid, Tid, Vendor, VmId};
 use self::vcpus::Looks;
 pub(crate) use self::window::WindowEnd;
 use self::window::{After, WindowState};
-use crate::CollectError;
 use crate::guests::{GuestWorkers, Log, Pending};
 use crate::plan::{GuestQuestions, ProcessEvents, Progress, Sampling, SessionPlan};
 use crate::sink::Sink;
 use crate::sources::{Kernel, Sources};
 use crate::throttling::ThrottlingLog;
 use crate::vm_table::VmTable;
+use crate::{CollectError, Roots};
 
 /// Samples of a CPU between two looks at the rings: a look costs as much as hundreds of samples.
 const POLL_SAMPLES: u32 = 4000;
@@ -182,6 +182,11 @@ impl Session {
     /// The session's facts, and the window's begin.
     pub(crate) fn header(&self) -> &Header {
         &self.header
+    }
+
+    /// Where the host's files are.
+    pub(crate) fn roots(&self) -> &Roots {
+        &self.plan.roots
     }
 
     pub(crate) fn vms(&self) -> &VmTable {

@@ -26,8 +26,9 @@ pub use results::{
 pub use sample::{HostMode, Sample, VcpuSample, VcpuState, WaitCounters};
 pub use switch::{GuestAt, OffCpuReason, Switch, SwitchEvent};
 pub use tables::{
-    BuildId, ExitCount, Guest, Header, Image, ImageKind, Mapping, Module, Note, OffCpuSource,
-    Owner, Stack, Symbol, SymbolName, Tables, Thread, Throttling, Trigger, Vcpu, Vendor, Vm,
+    BuildId, CpuNode, ExitCount, FoundMemory, Guest, Header, Image, ImageKind, Mapping, Module,
+    Note, OffCpuSource, Owner, Stack, Symbol, SymbolName, Tables, Thread, Throttling, Trigger,
+    Vcpu, Vendor, Vm, VmMemory,
 };
 pub use text::is_unsafe;
 pub use time::{Clock, HostNs};

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    BootId, Clock, Cr3, GuestVirt, HostNs, HostVirt, ImageId, KernelStack, ModuleId, Pid, Tid,
-    VcpuId, VmId,
+    BootId, Clock, CpuId, Cr3, GuestVirt, HostNs, HostVirt, ImageId, KernelStack, ModuleId, Pid,
+    Tid, VcpuId, VmId,
 };
 
 /// Everything a recording holds besides its samples.
@@ -30,6 +30,10 @@ pub struct Tables {
     pub throttling: Vec<Throttling>,
     /// VM exits, where they were counted.
     pub exits: Vec<ExitCount>,
+    /// The NUMA node of each CPU, of hosts that have several.
+    pub cpu_nodes: Vec<CpuNode>,
+    /// Where VMs' memory was, of such hosts: a reading has a row for each node.
+    pub memory: Vec<VmMemory>,
 }
 
 /// Facts about the recording as a whole (`recording.json`).
@@ -125,6 +129,40 @@ pub struct ExitCount {
     pub reason: u32,
     /// How often.
     pub count: u64,
+}
+
+/// A CPU's NUMA node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CpuNode {
+    /// The CPU.
+    pub cpu: CpuId,
+    /// The node's number.
+    pub node: u32,
+}
+
+/// Memory of a VMM's process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VmMemory {
+    /// The VM.
+    pub vm: VmId,
+    /// When it was read.
+    pub time: HostNs,
+    /// What was read.
+    pub found: FoundMemory,
+}
+
+/// What a reading of a VM's memory told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FoundMemory {
+    /// How much lies on one node.
+    OnNode {
+        /// The node's number.
+        node: u32,
+        /// Bytes.
+        bytes: u64,
+    },
+    /// It could not be read; the text says why.
+    Unknown(String),
 }
 
 /// A virtual machine.

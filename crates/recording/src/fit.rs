@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use model::{MachineId, Note, Owner, SymbolName, Tables, TraceTables};
+use model::{FoundMemory, MachineId, Note, Owner, SymbolName, Tables, TraceTables};
 
 use crate::columns::WHOLE_TABLES;
 
@@ -36,7 +36,12 @@ pub(crate) fn cost(tables: &Tables) -> usize {
 fn others(tables: &Tables) -> usize {
     let stacks = tables.stacks.iter().map(|s| ROW + VALUE * (s.kernel.len() + s.user.len()));
     let rows = ROW * (tables.vms.len() + tables.vcpus.len());
-    stacks.sum::<usize>() + rows + SHORT_ROW * (tables.throttling.len() + tables.exits.len())
+    let memory = tables.memory.iter().map(|row| match &row.found {
+        FoundMemory::OnNode { .. } => ROW,
+        FoundMemory::Unknown(reason) => ROW + 2 * reason.len(),
+    });
+    let short = tables.throttling.len() + tables.exits.len() + tables.cpu_nodes.len();
+    stacks.sum::<usize>() + rows + memory.sum::<usize>() + SHORT_ROW * short
 }
 
 fn fit_within(limit: usize, tables: &Tables) -> (Cow<'_, Tables>, Vec<Note>) {

@@ -96,9 +96,11 @@ impl Recording {
 
     fn complete(dir: &Path, contents: Contents) -> Result<Self, Error> {
         let Contents { header, files, first_tables_only } = contents;
-        let (first, later) = tables::SCHEMAS.split_at(tables::FIRST);
-        let later = if first_tables_only { &[] } else { later };
-        for table in first.iter().chain(later) {
+        let (always, if_any) = tables::SCHEMAS.split_at(tables::ALWAYS);
+        let always = if first_tables_only { &always[..tables::FIRST] } else { always };
+        let is_there = |file: &str| files.contains_key(file) || dir.join(file).exists();
+        let if_any = if_any.iter().filter(|table| is_there(table.file));
+        for table in always.iter().chain(if_any) {
             verify(dir, table.file, &files, Folder::Recording)?;
         }
         let (tables, _) = tables::read(dir)?;

@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use model::{
-    BuildId, Clock, Cr3, ExitCount, Guest, GuestVirt, HostNs, HostVirt, Image, ImageId, ImageKind,
-    KernelStack, Mapping, Module, ModuleId, Owner, Pid, Stack, Symbol, SymbolName, Tables, Thread,
-    Throttling, Tid, Vcpu, VcpuId, Vm, VmId,
+    BuildId, Clock, CpuId, CpuNode, Cr3, ExitCount, FoundMemory, Guest, GuestVirt, HostNs,
+    HostVirt, Image, ImageId, ImageKind, KernelStack, Mapping, Module, ModuleId, Owner, Pid, Stack,
+    Symbol, SymbolName, Tables, Thread, Throttling, Tid, Vcpu, VcpuId, Vm, VmId, VmMemory,
 };
 
 use crate::columns::{Budget, Table, Text, WHOLE_TABLES, read_table, table, write_table};
@@ -25,6 +25,8 @@ const SYMBOLS: &str = "symbols.parquet";
 const STACKS: &str = "stacks.parquet";
 const THROTTLING: &str = "throttling.parquet";
 const EXITS: &str = "exits.parquet";
+const CPU_NODES: &str = "cpu_nodes.parquet";
+const MEMORY: &str = "memory.parquet";
 
 /// The tables of a recording.
 pub const SCHEMAS: &[TableSchema] = &[
@@ -40,14 +42,18 @@ pub const SCHEMAS: &[TableSchema] = &[
     Throttlings::SCHEMA,
     Exits::SCHEMA,
     Switches::SCHEMA,
+    CpuNodes::SCHEMA,
+    Memory::SCHEMA,
 ];
 /// Tables that every recording has; those after them are not in the oldest.
 pub(crate) const FIRST: usize = 9;
+/// Those and the tables that every recording has since; those after them are there when they have rows.
+pub(crate) const ALWAYS: usize = 12;
 
 /// Writes the tables into a folder, each after those it refers to: a writer killed between two leaves no
 /// reference into nothing.
-pub(crate) fn write(dir: &Path, tables: &Tables) -> Result<[(&'static str, FileEntry); 10], Error> {
-    Ok([
+pub(crate) fn write(dir: &Path, tables: &Tables) -> Result<Vec<(&'static str, FileEntry)>, Error> {
+    let mut written = vec![
         write_table::<Vms>(dir, &tables.vms)?,
         write_table::<Vcpus>(dir, &tables.vcpus)?,
         write_table::<Images>(dir, &tables.images)?,
@@ -58,10 +64,17 @@ pub(crate) fn write(dir: &Path, tables: &Tables) -> Result<[(&'static str, FileE
         write_table::<Stacks>(dir, &tables.stacks)?,
         write_table::<Throttlings>(dir, &tables.throttling)?,
         write_table::<Exits>(dir, &tables.exits)?,
-    ])
+    ];
+    if !tables.cpu_nodes.is_empty() {
+        written.push(write_table::<CpuNodes>(dir, &tables.cpu_nodes)?);
+    }
+    if !tables.memory.is_empty() {
+        written.push(write_table::<Memory>(dir, &tables.memory)?);
+    }
+    Ok(written)
 }
 
-/// Reads the tables of a folder. Those whose files are not there are empty, and named.
+/// Reads the tables of a folder. Those whose files are not there are empty, and named if they should be there.
 pub(crate) fn read(dir: &Path) -> Result<(Tables, Vec<PathBuf>), Error> {
     let mut folder = Folder::new(dir);
     let tables = Tables {
@@ -75,6 +88,8 @@ pub(crate) fn read(dir: &Path) -> Result<(Tables, Vec<PathBuf>), Error> {
         stacks: folder.rows::<Stacks>()?,
         throttling: folder.rows::<Throttlings>()?,
         exits: folder.rows::<Exits>()?,
+        cpu_nodes: folder.rows_if_any::<CpuNodes>()?,
+        memory: folder.rows_if_any::<Memory>()?,
     };
     match dangling(&tables) {
         None => Ok((tables, folder.missing)),
@@ -99,11 +114,15 @@ impl<'a> Folder<'a> {
 
     pub(crate) fn rows<T: Table>(&mut self) -> Result<Vec<T::Row>, Error> {
         let path = self.dir.join(T::SCHEMA.file);
-        if path.is_file() {
-            return read_table::<T>(&path, &self.budget);
+        if !path.is_file() {
+            self.missing.push(path);
         }
-        self.missing.push(path);
-        Ok(Vec::new())
+        self.rows_if_any::<T>()
+    }
+
+    fn rows_if_any<T: Table>(&self) -> Result<Vec<T::Row>, Error> {
+        let path = self.dir.join(T::SCHEMA.file);
+        if path.is_file() { read_table::<T>(&path, &self.budget) } else { Ok(Vec::new()) }
     }
 }
 
@@ -124,6 +143,7 @@ fn dangling(tables: &Tables) -> Option<&'static str> {
         (THROTTLING, tables.throttling.iter().all(|row| vm(Owner::Vm(row.vm)))),
         (EXITS, tables.exits.iter().all(|row| row.vcpu.index() < tables.vcpus.len())),
         (SYMBOLS, tables.symbols.iter().all(|row| module(row.module))),
+        (MEMORY, tables.memory.iter().all(|row| vm(Owner::Vm(row.vm)))),
     ];
     whole.into_iter().find(|(_, whole)| !whole).map(|(table, _)| table)
 }
@@ -300,6 +320,38 @@ table! {
         count: u64 = exit.count,
     }
     read |row, columns| Ok(ExitCount { vcpu: *vcpu, reason: *exit_reason, count: *count })
+}
+
+table! {
+    CpuNodes of CpuNode, whole CPU_NODES;
+    write |number, row| {
+        cpu: CpuId = row.cpu,
+        node: u32 = row.node,
+    }
+    read |row, columns| Ok(CpuNode { cpu: *cpu, node: *node })
+}
+
+table! {
+    Memory of VmMemory, whole MEMORY;
+    write |number, row|
+    let (on, of, reason) = match &row.found {
+        FoundMemory::OnNode { node, bytes } => (Some(*node), Some(*bytes), None),
+        FoundMemory::Unknown(reason) => (None, None, Some(reason.as_str())),
+    }; {
+        vm: VmId = row.vm,
+        time_ns: HostNs = row.time,
+        node: Option<u32> = on,
+        bytes: Option<u64> = of,
+        unknown_reason: Option<Text> = Text::of(reason),
+    }
+    read |row, columns| {
+        let found = match (node, bytes, unknown_reason) {
+            (&Some(node), &Some(bytes), None) => FoundMemory::OnNode { node, bytes },
+            (None, None, Some(reason)) => FoundMemory::Unknown(reason.to_string()),
+            _ => return Err("memory is neither on a node nor unknown"),
+        };
+        Ok(VmMemory { vm: *vm, time: *time_ns, found })
+    }
 }
 
 #[cfg(test)]

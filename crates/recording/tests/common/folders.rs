@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The tables of a recording. The last two are long and are written after the others.
-pub(crate) const TABLES: [&str; 12] = [
+pub(crate) const TABLES: [&str; 14] = [
     "vms.parquet",
     "vcpus.parquet",
     "images.parquet",
@@ -15,6 +15,8 @@ pub(crate) const TABLES: [&str; 12] = [
     "stacks.parquet",
     "throttling.parquet",
     "exits.parquet",
+    "cpu_nodes.parquet",
+    "memory.parquet",
     "samples.parquet",
     "switches.parquet",
 ];

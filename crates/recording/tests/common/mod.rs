@@ -54,6 +54,15 @@ impl Wild {
                 reason: wild.u32(),
                 count: wild.u64(),
             }),
+            cpu_nodes: self.rows(|wild, _| CpuNode { cpu: CpuId(wild.u32()), node: wild.u32() }),
+            memory: self.rows(|wild, _| VmMemory {
+                vm: VmId(wild.below(n_vms)),
+                time: HostNs(wild.time()),
+                found: match wild.below(2) {
+                    0 => FoundMemory::OnNode { node: wild.u32(), bytes: wild.u64() },
+                    _ => FoundMemory::Unknown(wild.text()),
+                },
+            }),
             threads: self.rows(|wild, _| Thread {
                 image: ImageId(wild.below(n_images)),
                 tid: Tid(wild.u32()),
@@ -493,6 +502,7 @@ fn small_tables() -> Tables {
     };
     let module = |owner, path: &str, id| Module { owner, path: path.into(), build_id: id };
     let symbol = |offset, name| Symbol { module: ModuleId(1), offset, name };
+    let memory = |vm, found| VmMemory { vm, time: HostNs(5_000_000_000), found };
     Tables {
         throttling: vec![Throttling {
             vm: vm2,
@@ -502,6 +512,12 @@ fn small_tables() -> Tables {
         exits: vec![
             ExitCount { vcpu: VcpuId(0), reason: 0x60, count: 12 },
             ExitCount { vcpu: VcpuId(1), reason: 0x78, count: 3 },
+        ],
+        cpu_nodes: [(0, 0), (1, 1)].map(|(cpu, node)| CpuNode { cpu: CpuId(cpu), node }).to_vec(),
+        memory: vec![
+            memory(vm1, FoundMemory::OnNode { node: 0, bytes: 3 << 20 }),
+            memory(vm1, FoundMemory::OnNode { node: 1, bytes: 1 << 20 }),
+            memory(vm2, FoundMemory::Unknown("its process has ended".into())),
         ],
         vms: vec![
             vm("vm1", 2000, Guest::Mapped { via: "vsock".into(), clock }),
