@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use model::{
-    CpuId, ExitCount, Header, HostNs, OffCpuReason, Sample, Switch, SwitchEvent, Tables,
-    Throttling, VcpuId, VcpuSample, VcpuState, VmId, WaitCounters,
+    CpuId, CpuNode, ExitCount, FoundMemory, Header, HostNs, OffCpuReason, Sample, Switch,
+    SwitchEvent, Tables, Throttling, VcpuId, VcpuSample, VcpuState, VmId, VmMemory, WaitCounters,
 };
 use recording::{Writer, encode};
 use split::drawn::{self, Drawing};
@@ -194,6 +194,24 @@ fn split_by_a_recording() {
         check_failure(run(&["--vm", vm]), 2, says);
     }
     check_failure(run(&["--vm", "vm1=10.0.0.2", "--vm", "vm2=10.0.0.2"]), 2, "given to two VMs");
+}
+
+#[test]
+fn remote_memory() {
+    let cpu_nodes = [0, 1].map(|cpu| CpuNode { cpu: CpuId(cpu), node: cpu });
+    let on = |node, bytes| VmMemory {
+        vm: VmId(0),
+        time: at(0),
+        found: FoundMemory::OnNode { node, bytes },
+    };
+    let memory = vec![on(0, 1 << 20), on(1, 3 << 20)];
+    let tables = Tables { cpu_nodes: cpu_nodes.into(), memory, ..tables() };
+    let dir = recorded("remote", &header(), &tables);
+    check(&dir, &["steal"], "steal-remote.txt");
+    let output = run(&dir, &["steal", "--format", "json"]);
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let shares = [0, 1].map(|vm| json["vms"][vm]["remote_share"].clone());
+    assert_eq!(shares, [serde_json::json!(0.75), serde_json::Value::Null]);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use model::{Guest, Header, Note, Sample, Tables, VcpuState};
+use model::{Guest, Header, Note, Sample, Tables, VcpuState, VmId};
 use rustc_hash::FxHashMap;
 
 use crate::filter::Filter;
@@ -10,7 +10,7 @@ use crate::guest_time::GuestTime;
 use crate::label::{Namer, UNKNOWN};
 use crate::profile::{Label, Other, Profile, Row, Shares, Side, Unnamed, Unresolved, VmSummary};
 use crate::vcpu_timeline::VcpuTimelines;
-use crate::{By, Query, View};
+use crate::{By, GuestTimeByNode, NodeMemory, Nodes, Query, View, VmNodes};
 use resolve::{Code, CodeAt, CodeName, Level, Located, ProcessRef, Resolver, Threads, VmRef, Why};
 
 /// Counts samples as they come; memory grows with the distinct places, not with the samples.
@@ -24,6 +24,8 @@ pub struct Aggregator<'r> {
     threads: Option<Threads>,
     counts: FxHashMap<Key, u64>,
     guest_time: Option<GuestTime<'r>>,
+    /// By node.
+    nodes: Option<Nodes>,
 }
 
 /// What is counted together: at least as fine as any report's line.
@@ -46,6 +48,7 @@ enum Split {
     HostTid(u32),
     Cpu(u32),
     Vcpu(u32),
+    Node(u32),
 }
 
 impl<'r> Aggregator<'r> {
@@ -60,6 +63,7 @@ impl<'r> Aggregator<'r> {
             threads: (query.by == By::Thread).then(|| resolver.threads()),
             counts: FxHashMap::default(),
             guest_time: GuestTime::of(resolver.tables(), header, &query.selection),
+            nodes: (query.by == By::Node).then(|| Nodes::new(resolver.tables())),
             query,
         }
     }
@@ -113,6 +117,8 @@ impl<'r> Aggregator<'r> {
             }
         }
         self.count_unseen(axis, &namer, &mut shares, &mut lines);
+        let nodes = self.vm_nodes(&namer);
+        nodes.iter().for_each(|vm| add_nodes_with_memory(vm, &mut lines));
         let total = shares.sum();
         let (rows, other) = cut(sorted(lines), self.query.limit);
         let shown: u64 = rows.iter().map(|row| row.samples).sum();
@@ -125,6 +131,7 @@ impl<'r> Aggregator<'r> {
             shares,
             rows,
             other,
+            nodes,
             unresolved: sorted_unresolved(unresolved),
             counters: non_zero(&self.header.counters),
             notes: self.notes(),
@@ -147,6 +154,10 @@ impl<'r> Aggregator<'r> {
             }
             (By::Cpu, _) if guest_view => Split::No,
             (By::Cpu, _) => Split::Cpu(sample.cpu.0),
+            (By::Node, _) => {
+                let node = self.nodes.as_ref().and_then(|nodes| nodes.of_cpu(sample.cpu));
+                node.map_or(Split::No, Split::Node)
+            }
             (By::Function | By::Process | By::Module | By::Vm, _) => Split::No,
         }
     }
@@ -184,7 +195,7 @@ impl<'r> Aggregator<'r> {
                 let (thread, tid) = match key.split {
                     Split::Thread(row) => namer.thread(row),
                     Split::HostTid(tid) => (unnamed, Some(tid)),
-                    Split::No | Split::Cpu(_) | Split::Vcpu(_) => (unnamed, None),
+                    Split::No | Split::Cpu(_) | Split::Vcpu(_) | Split::Node(_) => (unnamed, None),
                 };
                 Label { thread: Some(thread), tid, ..whose_process }
             }
@@ -199,7 +210,11 @@ impl<'r> Aggregator<'r> {
                 Split::Cpu(cpu) => Label { cpu: Some(cpu), ..Label::default() },
                 Split::Vcpu(vcpu) => Label { vcpu: Some(vcpu), ..whose },
                 // In the guest view, on a vCPU that is not known.
-                Split::No | Split::Thread(_) | Split::HostTid(_) => whose,
+                Split::No | Split::Thread(_) | Split::HostTid(_) | Split::Node(_) => whose,
+            },
+            By::Node => match key.split {
+                Split::Node(node) => Label { node: Some(node), ..whose },
+                _ => whose,
             },
         }
     }
@@ -232,9 +247,33 @@ impl<'r> Aggregator<'r> {
             By::Process => Label { process: line, ..label },
             By::Thread => Label { thread: line, ..label },
             By::Module => Label { module: line, ..label },
-            By::Vm => label,
+            By::Vm | By::Node => label,
             By::Cpu => Label { vcpu: Some(vcpu), ..label },
         }
+    }
+
+    /// What the selected VMs have on the nodes; nothing if that is not asked for.
+    fn vm_nodes(&self, namer: &Namer) -> Vec<VmNodes> {
+        let selection = &self.query.selection;
+        let Some(nodes) = self.nodes.as_ref().filter(|_| selection.view() != View::Native) else {
+            return Vec::new();
+        };
+        let vms = (0..self.resolver.tables().vms.len()).map(VmId::from_index);
+        let selected = vms.filter(|vm| selection.vm().is_none_or(|wanted| wanted == *vm));
+        let vm_nodes = |vm| {
+            let whose = VmRef::Known(vm);
+            let mut guest = GuestTimeByNode::new();
+            for (key, samples) in &self.counts {
+                if key.level.is_guest() && key.vm == Some(whose) {
+                    let node = if let Split::Node(node) = key.split { Some(node) } else { None };
+                    *guest.entry(node).or_default() += samples;
+                }
+            }
+            let memory = nodes.memory(vm);
+            let remote = memory.remote_share(&guest);
+            VmNodes { vm: namer.vm(whose), guest, memory, remote }
+        };
+        selected.map(vm_nodes).collect()
     }
 
     /// The recording's notes, and what this report adds.
@@ -260,6 +299,15 @@ impl<'r> Aggregator<'r> {
             notes.push(note("report", "no sample matches".to_owned()));
         }
         notes
+    }
+}
+
+/// A node that has a VM's memory has a line, even if the guest never ran there.
+fn add_nodes_with_memory(vm: &VmNodes, lines: &mut BTreeMap<Label, u64>) {
+    let NodeMemory::Known(memory) = &vm.memory else { return };
+    for (node, _) in memory.iter().filter(|(_, bytes)| 0 < **bytes) {
+        let (vm, node, side) = (Some(vm.vm.clone()), Some(*node), Some(Side::Guest));
+        lines.entry(Label { vm, node, side, ..Label::default() }).or_default();
     }
 }
 
@@ -360,7 +408,8 @@ fn why_unresolved(
 }
 
 fn sorted(lines: BTreeMap<Label, u64>) -> Vec<Row> {
-    let lines = lines.into_iter().filter(|(_, samples)| *samples > 0);
+    let is_shown = |(label, samples): &(Label, u64)| 0 < *samples || label.node.is_some();
+    let lines = lines.into_iter().filter(is_shown);
     let mut rows: Vec<Row> = lines.map(|(label, samples)| Row { samples, label }).collect();
     rows.sort_by_key(|row| std::cmp::Reverse(row.samples));
     rows

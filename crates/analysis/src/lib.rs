@@ -24,6 +24,7 @@ mod counters;
 mod filter;
 mod guest_time;
 mod label;
+mod nodes;
 mod profile;
 mod query;
 mod share;
@@ -32,6 +33,7 @@ mod testing;
 
 pub use aggregate::Aggregator;
 pub use counters::Counter;
+pub use nodes::{GuestTimeByNode, NodeMemory, Nodes, VmNodes};
 pub use profile::{Label, Other, Profile, Row, Shares, Side, Unnamed, Unresolved, VmSummary};
 pub use query::{By, ProcessFilter, Query, SelectError, Selection, View};
 pub use resolve::Resolver;

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use model::{Header, Note, Vm};
 
-use crate::Query;
+use crate::{Query, VmNodes};
 
 /// Who used the time. The rows, with `other`, add up to `total`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Profile {
     /// What was asked.
     pub query: Query,
@@ -25,6 +25,8 @@ pub struct Profile {
     pub rows: Vec<Row>,
     /// What `Query::limit` cut off.
     pub other: Other,
+    /// By node: what the VMs have on the nodes.
+    pub nodes: Vec<VmNodes>,
     /// Samples without a name, by reason; most first.
     pub unresolved: Vec<Unresolved>,
     /// Counters of the recording that are not zero.
@@ -124,6 +126,8 @@ pub struct Label {
     pub cpu: Option<u32>,
     /// vCPU (by CPU in the guest view).
     pub vcpu: Option<u32>,
+    /// NUMA node of the physical CPU.
+    pub node: Option<u32>,
 }
 
 /// Whose time.

@@ -30,6 +30,8 @@ pub enum By {
     Vm,
     /// A physical CPU; in the guest view a vCPU.
     Cpu,
+    /// The NUMA node of the physical CPU, and a VM, a VM's VMM, the rest of the host there.
+    Node,
 }
 
 /// Which samples are looked at.
@@ -115,6 +117,7 @@ impl By {
             Self::Module => "module",
             Self::Vm => "vm",
             Self::Cpu => "cpu",
+            Self::Node => "node",
         }
     }
 }

@@ -11,10 +11,11 @@ mod unnamed;
 
 use std::fmt::Write as _;
 
-use analysis::{By, Counter, Label, Profile, Side, View, VmSummary};
+use analysis::{By, Counter, Label, NodeMemory, Profile, Side, View, VmNodes, VmSummary};
 use model::{Guest, Note};
 use serde_json::{Value, json};
 
+use crate::layout::both;
 use crate::recording::{
     INCOMPLETE, LISTED, cleaned, dropped, host, missed, n_vcpus, sampling, trigger, vendor,
 };
@@ -30,6 +31,7 @@ pub fn profile(profile: &Profile, width: Width) -> Report {
     let mut report = Report { json: json(profile, &table), ..Report::default() };
     heading(&mut report, profile);
     report.parts = vec![totals(profile).into(), table.into()];
+    report.parts.extend((!profile.nodes.is_empty()).then(|| nodes(profile).into()));
     report.parts.extend(unnamed::lists(profile, width).into_iter().map(Into::into));
     report
 }
@@ -138,13 +140,24 @@ fn table(profile: &Profile) -> Table {
         Column::number("%Ratio").csv("percent").json("share"),
     ];
     columns.extend(FIELDS.map(Column::data));
+    let by_node = profile.query.by == By::Node;
+    if by_node {
+        columns.extend([
+            Column::data("node"),
+            Column::number("MiB"),
+            Column::data("memory_bytes"),
+            Column::number("%Memory").csv("memory_percent").json("memory_share"),
+            Column::csv_only("remote_percent"),
+        ]);
+    }
     columns.extend(names.iter().map(|(column, _)| column.clone()));
     let mut table = Table::new("", columns);
     let total = profile.total;
     for row in &profile.rows {
         let numbers = [Cell::count(row.samples), Cell::Share(row.samples, total)];
+        let on_node = by_node.then(|| node_fields(profile, &row.label)).into_iter().flatten();
         let shown = names.iter().map(|(_, cell)| Cell::Text(cell(&row.label)));
-        table.row(numbers.into_iter().chain(fields(&row.label)).chain(shown));
+        table.row(numbers.into_iter().chain(fields(&row.label)).chain(on_node).chain(shown));
     }
     if profile.other.rows > 0 {
         let other = Cell::Text(match profile.other.rows {
@@ -154,14 +167,17 @@ fn table(profile: &Profile) -> Table {
         let samples = profile.other.samples;
         let numbers = [Cell::count(samples), Cell::Share(samples, total)];
         let fields = FIELDS.map(|key| if key == "function" { other.clone() } else { Cell::NONE });
-        table.rest.push(numbers.into_iter().chain(fields).chain([other]).collect());
+        let on_node = by_node.then_some([const { Cell::NONE }; 5]).into_iter().flatten();
+        table.rest.push(numbers.into_iter().chain(fields).chain(on_node).chain([other]).collect());
         table.n_cut = profile.other.rows;
     }
     table
 }
 
 fn fields(label: &Label) -> [Cell; 12] {
-    let Label { function, process, pid, thread, tid, module, offset, vm, side, cpu, vcpu } = label;
+    // The node is told by `node_fields`.
+    let Label { function, process, pid, thread, tid, module, offset, vm, side, cpu, vcpu, .. } =
+        label;
     let text = |field: &Option<String>| Cell::from(field.clone());
     [
         side.map(Side::name).into(),
@@ -177,6 +193,60 @@ fn fields(label: &Label) -> [Cell; 12] {
         (*vcpu).into(),
         side.and_then(Side::thief_vcpu).into(),
     ]
+}
+
+/// By node: the node, the VM's memory there, and the VM's remote share.
+fn node_fields(profile: &Profile, label: &Label) -> [Cell; 5] {
+    let is_guest = |vm: &&VmNodes| {
+        label.side == Some(Side::Guest) && label.vm.as_deref() == Some(vm.vm.as_str())
+    };
+    let vm = profile.nodes.iter().find(is_guest);
+    let memory =
+        vm.zip(label.node).and_then(|(vm, node)| vm.memory.on(node).zip(vm.memory.total()));
+    let [shown, bytes, share] = memory.map_or([const { Cell::NONE }; 3], |(bytes, total)| {
+        let [shown, bytes_cell] = both(bytes);
+        [shown, bytes_cell, Cell::Share(bytes, total.max(1))]
+    });
+    let remote = vm.and_then(|vm| vm.remote);
+    [label.node.into(), shown, bytes, share, remote.map_or(Cell::NONE, hundred)]
+}
+
+fn hundred(part: f64) -> Cell {
+    Cell::Real(100.0 * part)
+}
+
+/// By node: each VM's memory, and the part of its guest time that it is remote.
+fn nodes(profile: &Profile) -> Table {
+    let columns = vec![
+        Column::name("VM").key("vm"),
+        Column::number("Guest samples").key("samples"),
+        Column::number("MiB"),
+        Column::data("memory_bytes"),
+        Column::number("Remote %").decimals(2),
+        Column::json_only("remote_share").decimals(4),
+        Column::name("Memory").json("unknown_reason"),
+    ];
+    let mut table = Table::new("Remote memory", columns);
+    for vm in &profile.nodes {
+        let samples: u64 = vm.guest.values().sum();
+        let [shown, bytes] = vm.memory.total().map_or([const { Cell::NONE }; 2], both);
+        let reason = match &vm.memory {
+            NodeMemory::Known(_) => Cell::NONE,
+            NodeMemory::Unknown(reason) => reason.as_str().into(),
+        };
+        table.row([
+            vm.vm.as_str().into(),
+            samples.into(),
+            shown,
+            bytes,
+            vm.remote.map_or(Cell::NONE, hundred),
+            vm.remote.map_or(Cell::NONE, Cell::Real),
+            reason,
+        ]);
+    }
+    let text = "Remote: guest time weighted by the part of the VM's memory that is on other nodes";
+    table.notes.push(text.to_owned());
+    table
 }
 
 /// A column that people see, and its text.
@@ -201,6 +271,10 @@ fn names(profile: &Profile) -> Vec<NameColumn> {
         }
         By::Vm => return vec![column("VM", Keep::Start, 2, owner_name)],
         By::Cpu => return vec![column("CPU", Keep::Start, 2, cpu_name)],
+        By::Node => {
+            let node = column("Node", Keep::Start, 1, node_name);
+            return vec![node, column("VM", Keep::Start, 2, owner_name)];
+        }
     };
     let tells_vms_apart = match profile.query.selection.view() {
         View::Unified => true,
@@ -254,6 +328,10 @@ fn cpu_name(label: &Label) -> String {
     }
 }
 
+fn node_name(label: &Label) -> String {
+    label.node.map_or("-".to_owned(), |node| format!("node{node}"))
+}
+
 fn json(profile: &Profile, table: &Table) -> Value {
     let selection = &profile.query.selection;
     let notes = profile.notes.iter();
@@ -273,6 +351,7 @@ fn json(profile: &Profile, table: &Table) -> Value {
         "totals": totals_json(profile),
         "rows": table.json(),
         "other": { "rows": profile.other.rows, "samples": profile.other.samples },
+        "nodes": nodes(profile).json(),
         "unresolved": unnamed::json(profile),
         "counters": counters,
         "notes": notes

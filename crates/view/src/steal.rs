@@ -5,6 +5,7 @@ mod victims;
 
 use std::collections::BTreeMap;
 
+use analysis::Nodes;
 use analysis::steal::{
     ACCOUNTS, Balance, Victims, Whose, account_name, balances, hundredths, victims,
 };
@@ -59,14 +60,17 @@ struct VmTime {
     vcpus: Vec<(u32, VcpuId, Balance)>,
     /// When `by` asks for them.
     victims: Option<Victims>,
+    /// The remote share of its guest time, where its memory is known.
+    remote: Option<f64>,
 }
 
 /// Where the time of VMs went. The matrix has as many thieves as fit this width.
 #[must_use]
 pub fn steal(source: &VcpuTime<'_>, query: &StealQuery, width: Width) -> Report {
     let mut found = balances(&source.evidence, &source.names);
-    let vms: Vec<VmTime> =
-        query.vms.iter().map(|vm| VmTime::new(source, *vm, query.by, &mut found)).collect();
+    let nodes = Nodes::new(source.evidence.tables);
+    let vm = |vm: &VmId| VmTime::new(source, *vm, query.by, &mut found, &nodes);
+    let vms: Vec<VmTime> = query.vms.iter().map(vm).collect();
     let mut report = source.report();
     report.parts.push(overview(source, &vms).into());
     if query.all {
@@ -99,6 +103,7 @@ impl VmTime {
         vm: VmId,
         by: Option<StealBy>,
         balances: &mut BTreeMap<VcpuId, Balance>,
+        nodes: &Nodes,
     ) -> Self {
         let mut sum = Balance::default();
         let mut vcpus = Vec::new();
@@ -114,7 +119,8 @@ impl VmTime {
         };
         let evidence = &source.evidence;
         let victims = whose.map(|whose| victims(evidence, vm, whose, evidence.all()));
-        Self { vm, sum, vcpus, victims }
+        let remote = nodes.remote_share(evidence.tables, vm, evidence.axis);
+        Self { vm, sum, vcpus, victims, remote }
     }
 
     /// The VM, and its vCPUs if there are several.
@@ -129,19 +135,29 @@ impl VmTime {
 /// VMs and vCPUs, and what their time went to, in per cent which add up to 100. What is rare has a column when
 /// it happened.
 fn overview(source: &VcpuTime<'_>, vms: &[VmTime]) -> Table {
-    let rows: Vec<(String, &Balance)> = vms.iter().flat_map(|vm| vm.lines(source)).collect();
-    let happened = |account| rows.iter().any(|(_, balance)| 0 < balance.accounts.get(account));
+    let happened = |account| vms.iter().any(|vm| 0 < vm.sum.accounts.get(account));
     let shown = ACCOUNTS.map(|account| !RARE.contains(&account) || happened(account));
     let mut columns = vec![Column::name("VM"), Column::number("s").scale(Scale::S)];
     let accounts = ACCOUNTS.into_iter().zip(shown).filter(|(_, shown)| *shown);
     let title = |account| account_in_words(account).replacen(' ', "\n", 1);
     columns.extend(accounts.map(|(account, _)| Column::number(title(account))));
+    let has_remote = vms.iter().any(|vm| vm.remote.is_some());
+    columns.extend(has_remote.then(|| Column::number("remote\nmemory")));
     let mut table = Table::new("Where the time of vCPUs went, in %", columns);
-    for (name, balance) in rows {
-        let shares = hundredths(&balance.accounts.all()).into_iter().zip(shown);
-        let shares = shares.filter(|(_, shown)| *shown).map(|(n, _)| Cell::Share(n, 10_000));
-        let first = [name.into(), Cell::ns(balance.accounts.total())];
-        table.row(first.into_iter().chain(shares));
+    for vm in vms {
+        let mut remote = vm.remote;
+        for (name, balance) in vm.lines(source) {
+            let shares = hundredths(&balance.accounts.all()).into_iter().zip(shown);
+            let shares = shares.filter(|(_, shown)| *shown).map(|(n, _)| Cell::Share(n, 10_000));
+            let first = [name.into(), Cell::ns(balance.accounts.total())];
+            // It is the VM's, not its vCPUs'.
+            let remote = remote.take().map_or(Cell::NONE, |part| Cell::Real(100.0 * part));
+            table.row(first.into_iter().chain(shares).chain(has_remote.then_some(remote)));
+        }
+    }
+    if has_remote {
+        let text = "remote memory: share of guest time, weighted by the VM's memory on other nodes";
+        table.notes.push(text.to_owned());
     }
     table
 }
@@ -249,6 +265,7 @@ fn vm_json(source: &VcpuTime<'_>, query: &StealQuery, vm: &VmTime) -> Value {
         "pid": row.pid.0,
         "time": time_json(source, &vm.sum),
         "vcpus": vm.vcpus.iter().map(vcpu).collect::<Value>(),
+        "remote_share": vm.remote,
         "by": by,
         "victims": victims,
         "unattributed": vm.victims.as_ref().map(|victims| stolen_json(&victims.unattributed)),

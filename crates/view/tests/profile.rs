@@ -8,7 +8,7 @@ mod world;
 use std::path::Path;
 
 use analysis::{Aggregator, By, Profile, Query, Resolver, Selection, View};
-use model::{SymbolName, Tables};
+use model::{CpuId, CpuNode, FoundMemory, HostNs, SymbolName, Tables, VmId, VmMemory};
 use view::Width;
 
 #[derive(Clone, Copy)]
@@ -101,6 +101,33 @@ fn guest_shows_what_did_not_run() {
     check("guest-vm.txt", Ask { by: By::Vm, ..GUEST });
     check("guest-vcpu1.txt", Ask { vcpu: Some(1), ..GUEST });
     check("guest-unmapped.txt", Ask { vm: Some("vm2"), ..GUEST });
+}
+
+/// cpu0 is on node 0, cpu1 on node 1; vm1's memory is known, vm2's was not read.
+fn on_nodes() -> Tables {
+    let cpu_nodes = [0, 1].map(|cpu| CpuNode { cpu: CpuId(cpu), node: cpu });
+    let on = |time, node, mib: u64| VmMemory {
+        vm: VmId(0),
+        time: HostNs(time),
+        found: FoundMemory::OnNode { node, bytes: mib << 20 },
+    };
+    let memory = vec![on(1, 1, 300), on(2, 0, 100), on(2, 1, 200), on(2, 7, 100)];
+    Tables { cpu_nodes: cpu_nodes.into(), memory, ..world::tables() }
+}
+
+#[test]
+fn by_node() {
+    let ask = Ask { by: By::Node, ..ASK };
+    let nodes = |ask| profile_of(&on_nodes(), ask, world::EVERYTHING);
+    golden("unified-node.txt", &text(&nodes(ask), Width::Unlimited));
+    golden("unified-node.csv", &csv(&nodes(ask)));
+    golden("guest-node.txt", &text(&nodes(Ask { by: By::Node, ..GUEST }), Width::Unlimited));
+    golden("unified-node-limit.csv", &csv(&nodes(Ask { limit: Some(2), ..ask })));
+    check("unified-no-nodes.txt", ask);
+    let json = view::profile(&nodes(ask), Width::Unlimited).json;
+    assert_eq!(json["nodes"][0]["memory_bytes"], 350 << 20);
+    assert_eq!(json["nodes"][1]["unknown_reason"], "not read");
+    assert_eq!(json["nodes"][1]["remote_share"], serde_json::Value::Null);
 }
 
 #[test]

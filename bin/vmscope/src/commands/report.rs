@@ -25,6 +25,7 @@ const EXAMPLE: &str = "Examples:
                                       one guest: its time, halts and steal
   vmscope report day1 --by process --limit 0
                                       every process of host and guests
+  vmscope report day1 --by node       guest time and memory on NUMA nodes
   vmscope report day1 --from 12 --to 14.5
                                       only these two and a half seconds
   vmscope report day1 --process postgres --format csv >postgres.csv
@@ -97,6 +98,8 @@ enum ByArg {
     Vm,
     /// Physical CPU; in the guest view vCPU
     Cpu,
+    /// NUMA node of the CPU, beside VMs' memory there
+    Node,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -218,6 +221,7 @@ fn by(by: ByArg) -> By {
         ByArg::Module => By::Module,
         ByArg::Vm => By::Vm,
         ByArg::Cpu => By::Cpu,
+        ByArg::Node => By::Node,
     }
 }
 

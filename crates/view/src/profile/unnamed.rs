@@ -45,7 +45,7 @@ pub(super) fn lists(profile: &Profile, width: Width) -> Vec<String> {
     let (stripped, unknown) = match profile.query.by {
         By::Function => (stripped, unknown),
         By::Process | By::Thread | By::Module => (Vec::new(), unknown),
-        By::Vm | By::Cpu => return Vec::new(),
+        By::Vm | By::Cpu | By::Node => return Vec::new(),
     };
     let stripped = list(profile, "stripped", &stripped, "modules", |u| {
         let module = u.module.as_deref().unwrap_or("[unknown]");
