@@ -231,7 +231,10 @@ mod test {
         files.iter().for_each(|(name, text)| write(root, &[(&format!("{folder}/{name}"), *text)]));
     }
 
-    fn check(root: &Path, vms: &VmTable, expected: &[(u32, Result<(u32, u64), &str>)]) {
+    /// A VM's row: bytes on a node, or why they are not known.
+    type Expected<'a> = (u32, Result<(u32, u64), &'a str>);
+
+    fn check(root: &Path, vms: &VmTable, expected: &[Expected<'_>]) {
         let roots = Roots { proc: root.join("proc"), sys: root.join("sys"), ..Roots::default() };
         let mut reader = MemoryReader::begin(&roots, vms);
         reader.thread.take().into_iter().for_each(|thread| thread.join().unwrap());

@@ -17,6 +17,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::cast_possible_truncation))]
 
+mod activity;
 mod file;
 mod load;
 mod model;
@@ -26,6 +27,7 @@ mod policy;
 mod simulate;
 mod topology;
 
+pub use activity::Activity;
 pub use file::{FileError, MOST_FILE_BYTES, read_case, read_counters, read_topology};
 pub use load::{
     Arrival, CACHE_LINE, Load, LoadError, MOST_VCPUS, MOST_VMS, Placed, Sample, Source, Vm,

@@ -169,12 +169,16 @@ impl Vm {
     /// The part of its accesses that go to another node than their vCPU's, as counted; `None`: nothing counted that.
     #[must_use]
     pub fn counted_remote(&self) -> Option<f64> {
-        let counted =
-            self.samples.iter().filter_map(|sample| Some((sample.remote?, sample.misses)));
-        let (remote, all) =
-            counted.fold((0.0, 0.0), |(remote, all), (part, n)| (remote + part * n, all + n));
-        (0.0 < all).then(|| remote / all)
+        counted_remote(&self.samples)
     }
+}
+
+/// The same of samples.
+pub(crate) fn counted_remote(samples: &[Sample]) -> Option<f64> {
+    let counted = samples.iter().filter_map(|sample| Some((sample.remote?, sample.misses)));
+    let (remote, all) =
+        counted.fold((0.0, 0.0), |(remote, all), (part, n)| (remote + part * n, all + n));
+    (0.0 < all).then(|| remote / all)
 }
 
 impl Sample {

@@ -13,6 +13,7 @@
 
 mod carry_out;
 mod count;
+mod measure;
 mod pages;
 mod read;
 mod resctrl;
@@ -20,6 +21,7 @@ mod steer;
 
 pub use carry_out::{CarriedOut, Done, carry_out};
 pub use count::{Counted, Counters, count};
+pub use measure::measure;
 pub use read::{
     Host, HostVm, MemoryRange, NumaError, VmProcess, cpu_time, processes, read, started,
 };

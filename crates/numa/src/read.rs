@@ -289,6 +289,17 @@ pub fn cpu_time(folder: &Path) -> io::Result<u64> {
     Ok(number(&stat, 11)?.saturating_add(number(&stat, 12)?))
 }
 
+/// The CPU time in which a VM's guest ran, of all vCPUs, in seconds.
+///
+/// # Errors
+/// When a thread is gone.
+pub(crate) fn guest_s(proc: &Path, vm: &VmProcess) -> io::Result<f64> {
+    let tasks = proc.join(vm.pid.0.to_string()).join("task");
+    let of_thread = |tid: &Tid| number(&stat(&tasks.join(tid.0.to_string()))?, 40);
+    let ticks: io::Result<u64> = vm.threads.iter().map(of_thread).sum();
+    Ok(seconds(ticks?))
+}
+
 fn seconds(ticks: u64) -> f64 {
     ticks as f64 / rustix::param::clock_ticks_per_second().max(1) as f64
 }

@@ -1,7 +1,8 @@
 //! `vmscope layout`: plans for VMs on NUMA nodes, and simulated migrations.
 
 use layout::{
-    Arrival, Case, Load, Outcome, Placed, Plan, Ranking, Simulation, Topology, VmPlan, WayResult,
+    Activity, Arrival, Case, Load, Outcome, Placed, Plan, Ranking, Simulation, Topology, VmPlan,
+    WayResult,
 };
 use serde_json::{Value, json};
 
@@ -52,9 +53,29 @@ pub struct MovedVm {
     pub now: Option<Placed>,
 }
 
-/// A plan that was carried out, and how long that took.
+/// What a VM did before and after everything was moved.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MeasuredVm {
+    /// Its name.
+    pub name: String,
+    /// Before.
+    pub before: Activity,
+    /// After; `None`: it has ended.
+    pub after: Option<Activity>,
+    /// How much faster it was to be.
+    pub predicted: Option<f64>,
+    /// The part of its accesses that leave the node as its memory lies, before and after, where nothing counts them.
+    pub placed_remote: [Option<f64>; 2],
+}
+
+/// A plan that was carried out, how long that took, and what VMs did before and after.
 #[must_use]
-pub fn layout_done(topology: &Topology, moved: &[MovedVm], took_ns: u64) -> Report {
+pub fn layout_done(
+    topology: &Topology,
+    moved: &[MovedVm],
+    took_ns: u64,
+    measured: &[MeasuredVm],
+) -> Report {
     let columns = vec![
         Column::name("VM").key("vm"),
         Column::number("vCPUs bound").key("vcpus_bound"),
@@ -87,10 +108,62 @@ pub fn layout_done(topology: &Topology, moved: &[MovedVm], took_ns: u64) -> Repo
     table.notes.push("Memory now: by numa_maps, read after the last page was moved".to_owned());
     let mut report = Report::default();
     report.fact("Moved", format!("{} in {}", size(all), crate::length(took_ns)));
-    report.json =
-        json!({ "version": VERSION, "moved_bytes": all, "took_ns": took_ns, "vms": table.json() });
+    let gains = gains(measured);
+    report.json = json!({
+        "version": VERSION,
+        "moved_bytes": all,
+        "took_ns": took_ns,
+        "vms": table.json(),
+        "measured": gains.json(),
+    });
     report.parts.push(table.into());
+    if !measured.is_empty() {
+        report.parts.push(gains.into());
+    }
     report
+}
+
+fn gains(measured: &[MeasuredVm]) -> Table {
+    let real = |title: &str, key: &'static str| Column::number(title).key(key).decimals(1);
+    let columns = vec![
+        Column::name("VM").key("vm"),
+        real("Remote %", "remote_before"),
+        real("then", "remote_after"),
+        real("CPUs busy", "guest_cpus_before").decimals(2),
+        real("then", "guest_cpus_after").decimals(2),
+        real("Million\ninstr./s", "instructions_before"),
+        real("then", "instructions_after"),
+        real("Gain %\npredicted", "predicted_gain"),
+        real("measured", "measured_gain"),
+    ];
+    let mut table = Table::new("Before and after", columns);
+    let cell = |value: Option<f64>, factor: f64| {
+        value.map_or(Cell::NONE, |value| Cell::Real(factor * value))
+    };
+    for vm in measured {
+        let (before, after) = (&vm.before, vm.after.as_ref());
+        let [placed_before, placed_after] = vm.placed_remote;
+        let of_after = |value: fn(&Activity) -> Option<f64>| after.and_then(value);
+        table.row([
+            vm.name.as_str().into(),
+            cell(before.remote().or(placed_before), 100.0),
+            cell(of_after(Activity::remote).or(placed_after), 100.0),
+            cell(before.cpus(), 1.0),
+            cell(of_after(Activity::cpus), 1.0),
+            cell(before.instructions_per_guest_s(), 1e-6),
+            cell(of_after(Activity::instructions_per_guest_s), 1e-6),
+            cell(vm.predicted, 100.0),
+            cell(after.and_then(|after| before.gain(after)), 100.0),
+        ]);
+    }
+    table
+        .notes
+        .push("Remote: as counted, else as memory lies; CPUs busy: running the guest".to_owned());
+    table.notes.push(
+        "Instructions, of a second of guest time, give the measured gain; \"-\": nothing counts them"
+            .to_owned(),
+    );
+    table
 }
 
 fn outcome(outcome: Outcome) -> String {
@@ -439,6 +512,45 @@ mod test {
         assert_eq!(report.json["vms"][0]["memory_after"], json!("1:2G"));
         assert_eq!(report.json["moved_bytes"], json!(0));
         assert!(nodes(&topology).csv().contains("0,2,8589934592,8589934592,10 22"));
+    }
+
+    #[test]
+    fn gains_of_a_plan_that_was_carried_out() {
+        let Case { topology, .. } = case("");
+        let sample = |instructions, remote| layout::Sample {
+            seconds: 2.0,
+            misses: 1.0,
+            instructions,
+            remote,
+        };
+        let activity = |instructions, remote| Activity {
+            seconds: 2.0,
+            guest_s: 1.0,
+            samples: vec![sample(instructions, remote)],
+        };
+        let vm = |name: &str, before, after| MeasuredVm {
+            name: name.to_owned(),
+            before,
+            after,
+            predicted: Some(0.5),
+            placed_remote: [Some(0.9), None],
+        };
+        let measured = [
+            vm("a\u{1b}", activity(Some(1e9), Some(0.8)), Some(activity(Some(1.4e9), Some(0.0)))),
+            vm("b", activity(None, None), None),
+        ];
+        let report = layout_done(&topology, &[], 1, &measured);
+        let text = report.text(Width::Unlimited);
+        let row =
+            "a\\u{1b}      80.0   0.0       0.50  0.50     1000.0  1400.0       50.0      40.0\n";
+        assert!(text.contains(row), "{text}");
+        let row =
+            "b            90.0     -       0.50     -          -       -       50.0         -\n";
+        assert!(text.contains(row), "{text}");
+        assert!(
+            (report.json["measured"][0]["measured_gain"].as_f64().unwrap() - 40.0).abs() < 1e-6
+        );
+        assert_eq!(layout_done(&topology, &[], 1, &[]).json["measured"], json!([]));
     }
 
     #[test]

@@ -46,7 +46,7 @@ pub use correct::{CorrectQuery, TakenExceedsRun, correct, correct_all};
 pub use exits::{ExitsBy, exits};
 pub use findings::{action_in_words, cause_in_words, findings, measure_in_words, symptom_in_words};
 pub use fleet::{Capacity, ReplayFigures, capacity, found, replay};
-pub use layout::{MovedVm, layout_done, layout_plan, layout_simulation, nodes};
+pub use layout::{MeasuredVm, MovedVm, layout_done, layout_plan, layout_simulation, nodes};
 pub use migration::{MigrationFigures, MigrationLayout, MigrationVm, NodePlace, migration};
 pub use profile::profile;
 pub use recording::{dropped, missed};

@@ -38,10 +38,14 @@ pub(crate) fn memory_and_vcpus_go_where_the_plan_says() {
         qemu() {{ pgrep -f \"^[^ ]*qemu.*-name $1,\"; }}
         vcpu() {{ for t in /proc/$(qemu $1)/task/*; do grep -q KVM $t/comm && basename $t; done; }}
         taskset -cp 2 $(vcpu a) >&2
+        vmscope record -o rec -- vmscope testbed exec a -- timeout 3 sh -c 'while :; do :; done' || true
+        vmscope report rec --by node >&2
+        vmscope report rec --by node --format json > nodes.json
+        vmscope steal rec --vm a --format json > steal.json
         vmscope layout plan --seconds 1 --format json > nothing.json
         vmscope layout plan --policy dino --counters counters.toml --format json > plan.json
         vmscope layout plan --policy dino --counters counters.toml >&2
-        vmscope layout apply --policy dino --counters counters.toml --rate 64M --format json > done.json
+        vmscope layout apply --policy dino --counters counters.toml --rate 64M --measure 2 --format json > done.json
         vmscope layout plan --policy dino --counters counters.toml --format json > again.json
         taskset -cp $(vcpu a)
         cat /proc/$(qemu a)/numa_maps > numa_maps
@@ -55,6 +59,15 @@ pub(crate) fn memory_and_vcpus_go_where_the_plan_says() {
     let row = |report: &Value| {
         report["vms"].as_array().unwrap().iter().find(|row| row["vm"] == "a").unwrap().clone()
     };
+    // It runs two hops away from nearly all of its memory.
+    let nodes = json("nodes.json");
+    let nodes = nodes["nodes"].as_array().unwrap();
+    let recorded = nodes.iter().find(|row| row["vm"] == "a").unwrap();
+    let shares = [&recorded["remote_share"], &json("steal.json")["vms"][0]["remote_share"]];
+    eprintln!("remote memory as recorded: {shares:?} of {}", recorded["memory_bytes"]);
+    assert!(shares.iter().all(|share| 0.9 < share.as_f64().unwrap()), "{nodes:?}");
+    assert!(100 << 20 < recorded["memory_bytes"].as_u64().unwrap(), "{nodes:?}");
+
     let nothing = json("nothing.json");
     assert_eq!(nothing["outcome"], "no_counters", "the virtual host has no PMU");
     assert!(nothing["notes"].to_string().contains("nothing counts how it uses memory"));
@@ -74,6 +87,12 @@ pub(crate) fn memory_and_vcpus_go_where_the_plan_says() {
     eprintln!("{found} MiB on node 2, {moved_bytes} bytes moved in {took_s:.2} s");
     assert!(0.95 * wanted <= found, "{moved}");
     assert!(moved_bytes / took_s <= 65.0 * 1024.0 * 1024.0, "no faster than 64 MiB/s");
+    let measured = done["measured"].as_array().unwrap();
+    let measured = measured.iter().find(|row| row["vm"] == "a").unwrap();
+    eprintln!("measured: {measured}");
+    assert!(measured["remote_after"].as_f64() < measured["remote_before"].as_f64());
+    assert!(0.0 < measured["predicted_gain"].as_f64().unwrap(), "{measured}");
+    assert!(measured["measured_gain"].is_null(), "nothing counts instructions here");
     assert_eq!(json("again.json")["outcome"], "in_place");
     assert!(ran.stdout.contains("affinity list: 2"), "{}", ran.stdout);
 }

@@ -1,14 +1,16 @@
 //! `vmscope layout plan` and `vmscope layout apply`.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context;
-use layout::{Load, Options, Outcome, Plan, Source};
+use layout::{Activity, Load, Options, Outcome, Plan, Source};
+use model::Pid;
 use numa::{CarriedOut, Done, Host, HostVm};
 use probes::{FoundVm, VmFinder};
-use view::MovedVm;
+use view::{MeasuredVm, MovedVm};
 
 use super::super::Usage;
 use super::super::open_recording::Format;
@@ -27,7 +29,8 @@ const PLAN_EXAMPLE: &str = "Examples:
 
 const APPLY_EXAMPLE: &str = "Examples:
   vmscope layout apply --policy dino
-  vmscope layout apply --rate 64M              move 64 MiB a second at most";
+  vmscope layout apply --rate 64M              move 64 MiB a second at most
+  vmscope layout apply --measure 30            was it worth it?";
 
 /// Show where this host's VMs should be on its NUMA nodes. Changes nothing.
 ///
@@ -49,6 +52,9 @@ pub(super) struct PlanArgs {
 pub(super) struct ApplyArgs {
     #[command(flatten)]
     how: How,
+    /// Measure for so many seconds before and after what VMs do, and compare the gain with the predicted one
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=600))]
+    measure: Option<u32>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -104,6 +110,8 @@ pub(super) fn apply(args: &ApplyArgs) -> anyhow::Result<ExitCode> {
     let Planned { host, found, plan, .. } = &planned;
     let stop_now = || is_set(&stop);
     let proc = Path::new(PROC);
+    let measured = || args.measure.map(|seconds| measure(host, seconds, &stop)).unwrap_or_default();
+    let before = measured();
     let done = numa::carry_out(proc, &host.topology, &host.vms, plan, args.how.rate, &stop_now);
     for failure in &done.failures {
         say!("vmscope: {}", view::clean(&failure.to_string()));
@@ -112,10 +120,46 @@ pub(super) fn apply(args: &ApplyArgs) -> anyhow::Result<ExitCode> {
         numa::read(Path::new(SYS), proc, found).context("failed to read the layout again")?;
     let moved: Vec<MovedVm> = done.vms.iter().map(|vm| moved(vm, &after)).collect();
     let took_ns = u64::try_from(done.took.as_nanos()).unwrap_or(u64::MAX);
-    let report = view::layout_done(&host.topology, &moved, took_ns);
+    let measured_again = if stop_now() { BTreeMap::new() } else { measured() };
+    let activities = Activities { before, after: measured_again };
+    let report =
+        view::layout_done(&host.topology, &moved, took_ns, &activities.of_vms(&planned, &after));
     print(&args.how.format.render(&report)).context("failed to write to standard output")?;
     let CarriedOut { failures, stopped, .. } = done;
     Ok(ExitCode::from(u8::from(stopped || !failures.is_empty())))
+}
+
+/// What VMs did, by process.
+struct Activities {
+    before: BTreeMap<Pid, Activity>,
+    after: BTreeMap<Pid, Activity>,
+}
+
+fn measure(host: &Host, seconds: u32, stop: &AtomicBool) -> BTreeMap<Pid, Activity> {
+    let processes: Vec<_> = host.vms.iter().map(|vm| vm.process.clone()).collect();
+    numa::measure(Path::new(SYS), Path::new(PROC), &processes, seconds, &|| is_set(stop))
+}
+
+impl Activities {
+    fn of_vms(mut self, planned: &Planned, after: &Host) -> Vec<MeasuredVm> {
+        let of_vm = |vm: &HostVm| {
+            let name = &vm.process.name;
+            let before = self.before.remove(&vm.process.pid)?;
+            let plan = planned.plan.vms.iter().find(|plan| plan.name == *name)?;
+            let topology = &planned.host.topology;
+            let now = after.vms.iter().find(|now| now.process == vm.process);
+            let remote = |vm: &HostVm| vm.placed.remote(topology);
+            Some(MeasuredVm {
+                name: name.clone(),
+                before,
+                after: self.after.remove(&vm.process.pid),
+                predicted: (0.0 < plan.speed_before)
+                    .then(|| plan.speed_after / plan.speed_before - 1.0),
+                placed_remote: [Some(remote(vm)), now.map(remote)],
+            })
+        };
+        planned.host.vms.iter().filter_map(of_vm).collect()
+    }
 }
 
 fn moved(done: &Done, after: &Host) -> MovedVm {
