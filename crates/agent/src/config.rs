@@ -1,15 +1,12 @@
 //! The configuration file.
 
 use std::net::SocketAddr;
-use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use config_file::{ConfigError, within};
 use model::OffCpuSource;
 use serde::Deserialize;
-
-/// Longest configuration file.
-const MAX_BYTES: u64 = 1 << 20;
 
 /// What the agent is to do: `docs/fleet.md` explains each key.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -79,40 +76,13 @@ pub enum Windows {
     Short,
 }
 
-/// Why a configuration can't be used.
-#[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
-    /// It can't be read.
-    #[error("failed to read {path}")]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// It is no TOML, or has keys or types that are not known.
-    #[error("{path}: {reason}")]
-    Invalid {
-        /// The file.
-        path: PathBuf,
-        /// What, and where.
-        reason: String,
-    },
-}
-
 impl Config {
     /// Reads a file.
     ///
     /// # Errors
     /// When it can't be read, or what it says can't be done.
     pub fn read(path: &Path, windows: Windows) -> Result<Self, ConfigError> {
-        use std::io::Read as _;
-        let failed = |source| ConfigError::Read { path: path.to_owned(), source };
-        let file = std::fs::File::open(path).map_err(failed)?;
-        let mut text = String::new();
-        file.take(MAX_BYTES).read_to_string(&mut text).map_err(failed)?;
-        let config = Self::parse(&text, windows);
-        config.map_err(|reason| ConfigError::Invalid { path: path.to_owned(), reason })
+        config_file::read(path, |text| Self::parse(text, windows))
     }
 
     /// Reads a text. The error is one line.
@@ -120,7 +90,7 @@ impl Config {
     /// # Errors
     /// When it is none, or what it says can't be done.
     pub fn parse(text: &str, windows: Windows) -> Result<Self, String> {
-        let config: Self = toml::from_str(text).map_err(|error| one_line(&error, text))?;
+        let config: Self = config_file::parse(text)?;
         config.check(windows)?;
         Ok(config)
     }
@@ -176,19 +146,6 @@ pub(crate) fn check_server(server: &str) -> Result<(), String> {
         return Err("server must be https://HOST or https://HOST:PORT".to_owned());
     }
     Ok(())
-}
-
-fn within(key: &str, value: u64, range: RangeInclusive<u64>) -> Result<(), String> {
-    if range.contains(&value) {
-        return Ok(());
-    }
-    Err(format!("{key} lies between {} and {}", range.start(), range.end()))
-}
-
-fn one_line(error: &toml::de::Error, text: &str) -> String {
-    let message = error.message().replace('\n', " ");
-    let line = error.span().map(|span| 1 + text[..span.start].matches('\n').count());
-    line.map_or(message.clone(), |line| format!("line {line}: {message}"))
 }
 
 #[cfg(test)]

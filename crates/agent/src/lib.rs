@@ -34,7 +34,8 @@ mod spool;
 mod state;
 mod user;
 
-pub use config::{Config, ConfigError, Windows};
+pub use config::{Config, Windows};
+pub use config_file::ConfigError;
 pub use enroll::{EnrollError, Enrollment, enroll};
 pub use replay::{Replay, Replayed};
 pub use run::{RunError, run};

@@ -20,9 +20,10 @@ use rustix::time::ClockId;
 use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
+use crate::ConfigError;
 use crate::alignment;
 use crate::budget::{Budget, Change};
-use crate::config::{Config, ConfigError, Windows};
+use crate::config::{Config, Windows};
 use crate::finisher::{self, Finisher};
 use crate::log::{chain, line};
 use crate::metrics::Metrics;

@@ -1,16 +1,14 @@
 //! The daemon's configuration file.
 
 use std::net::{IpAddr, SocketAddr};
-use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use config_file::{ConfigError, within};
 use serde::Deserialize;
 
 use crate::template::Template;
 
-/// Longest configuration file.
-const MAX_BYTES: u64 = 1 << 20;
 /// VMs that may come, at most.
 const MOST_INCOMING: usize = 1024;
 /// The policy that leaves everything to the kernel.
@@ -90,36 +88,13 @@ impl Default for Config {
     }
 }
 
-/// Why a file can't be used.
-#[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
-    /// It can't be read.
-    #[error("failed to read {}: {source}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// What it says is not known, or can't be done.
-    #[error("{}: {reason}", path.display())]
-    Invalid {
-        /// The file.
-        path: PathBuf,
-        /// What, and where.
-        reason: String,
-    },
-}
-
 impl Config {
     /// Reads a file.
     ///
     /// # Errors
     /// When it can't be read, or what it says can't be done.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
-        let text = read(path)?;
-        let invalid = |reason| ConfigError::Invalid { path: path.to_owned(), reason };
-        Self::parse(&text).map_err(invalid)
+        config_file::read(path, Self::parse)
     }
 
     /// Of the text of a file.
@@ -127,7 +102,7 @@ impl Config {
     /// # Errors
     /// What is wrong, in one line.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let config: Self = toml::from_str(text).map_err(|error| one_line(&error, text))?;
+        let config: Self = config_file::parse(text)?;
         config.check()?;
         Ok(config)
     }
@@ -185,29 +160,6 @@ pub fn is_policy(name: &str) -> bool {
 #[must_use]
 pub fn policies() -> String {
     format!("there are {} and {NO_POLICY}", layout::POLICIES.join(", "))
-}
-
-/// The text of a file that an administrator wrote.
-pub(crate) fn read(path: &Path) -> Result<String, ConfigError> {
-    use std::io::Read as _;
-    let failed = |source| ConfigError::Read { path: path.to_owned(), source };
-    let mut text = String::new();
-    let file = std::fs::File::open(path).map_err(failed)?;
-    file.take(MAX_BYTES).read_to_string(&mut text).map_err(failed)?;
-    Ok(text)
-}
-
-fn within(key: &str, value: u64, range: RangeInclusive<u64>) -> Result<(), String> {
-    if range.contains(&value) {
-        return Ok(());
-    }
-    Err(format!("{key} lies between {} and {}", range.start(), range.end()))
-}
-
-fn one_line(error: &toml::de::Error, text: &str) -> String {
-    let message = error.message().replace('\n', " ");
-    let line = error.span().map(|span| 1 + text[..span.start].matches('\n').count());
-    line.map_or(message.clone(), |line| format!("line {line}: {message}"))
 }
 
 #[cfg(test)]

@@ -14,8 +14,9 @@ use api::layout::{MigrateOrder, Order, Told};
 use model::Pid;
 use sd_notify::NotifyState;
 
+use crate::ConfigError;
 use crate::channel::Channel;
-use crate::config::{Config, ConfigError, is_policy, policies};
+use crate::config::{Config, is_policy, policies};
 use crate::destination::{Destination, ORPHAN_LIMIT};
 use crate::identity::{Identity, IdentityError};
 use crate::incoming::{self, State};

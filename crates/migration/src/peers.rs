@@ -3,8 +3,7 @@
 use std::path::Path;
 
 use api::Fingerprint;
-
-use crate::config::{ConfigError, read};
+use config_file::ConfigError;
 
 /// Other hosts at most.
 const MOST_PEERS: usize = 4096;
@@ -28,8 +27,7 @@ pub fn read_peers(path: &Path) -> Result<Vec<Peer>, ConfigError> {
     if !path.exists() {
         return Ok(Vec::new());
     }
-    let invalid = |reason| ConfigError::Invalid { path: path.to_owned(), reason };
-    parse_peers(&read(path)?).map_err(invalid)
+    config_file::read(path, parse_peers)
 }
 
 /// Of the file's text. `#` begins a comment.

@@ -161,6 +161,25 @@ pub(crate) fn counters(used: &Use) -> Counters {
     }
 }
 
+/// A migration of which nothing is known yet but what was counted.
+pub(crate) fn begun(vm: &str, to: Option<&str>, counters: &Counters) -> Migrated {
+    Migrated {
+        vm: vm.to_owned(),
+        to: to.map(str::to_owned),
+        moved: false,
+        reason: None,
+        prepared_ns: 0,
+        total_ms: 0,
+        downtime_ms: 0,
+        sent_bytes: 0,
+        samples: counters.samples.len() as u64,
+        counters: Some(Counters { samples: Vec::new(), ..counters.clone() }),
+        before: None,
+        after: None,
+        notes: Vec::new(),
+    }
+}
+
 impl Destination {
     /// Tells a peer about a VM, and waits until it is ready.
     pub(crate) fn ready(
@@ -257,21 +276,7 @@ impl Source<'_> {
         leaving.check()?;
         let used = self.host.use_of(&leaving.process, begin);
         let counters = counters(&used);
-        let mut result = Migrated {
-            vm: order.vm.clone(),
-            to: Some(peer.name.clone()),
-            moved: false,
-            reason: None,
-            prepared_ns: 0,
-            total_ms: 0,
-            downtime_ms: 0,
-            sent_bytes: 0,
-            samples: counters.samples.len() as u64,
-            counters: Some(Counters { samples: Vec::new(), ..counters.clone() }),
-            before: None,
-            after: None,
-            notes: Vec::new(),
-        };
+        let mut result = begun(&order.vm, Some(&peer.name), &counters);
         client.tell(&format!("preparing {}", peer.name));
         let started_by = if order.uri.is_some() { StartedBy::Others } else { StartedBy::Daemon };
         let offer = leaving.offer(order.policy.as_deref(), started_by);
@@ -436,6 +441,9 @@ fn follow(
     let mut has_looked = false;
     loop {
         let events = session.events_within(LOOK)?;
+        if events.iter().any(|event| event.name == "STOP") {
+            line(&format!("{}: stands still, QEMU hands it over", result.vm));
+        }
         let pass = events.iter().filter(|event| event.name == "MIGRATION_PASS");
         let passes = pass.filter_map(|event| event.data["pass"].as_u64()).max().unwrap_or(0);
         if let Some(destination) = destination.as_deref_mut()

@@ -8,7 +8,7 @@ use layout::{Load, Sample, Source};
 use numa::{Host, HostVm, NumaError, VmProcess};
 use probes::{FoundVm, ProbeError, VmFinder};
 
-use crate::config::{self, Config};
+use crate::config::Config;
 use crate::monitor::{self, History};
 use crate::{PROC, SYS};
 
@@ -77,7 +77,7 @@ impl ThisHost {
 
 /// What a file says of a VM; what it does not say is not known.
 fn recorded(path: &Path, name: &str) -> Use {
-    let text = config::read(path).unwrap_or_default();
+    let text = config_file::text(path).unwrap_or_default();
     let mut counters = layout::read_counters(&text).unwrap_or_default();
     match counters.remove(name) {
         Some(samples) if !samples.is_empty() => {

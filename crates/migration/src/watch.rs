@@ -120,21 +120,7 @@ fn follow(shared: &Shared, watch: &Watch, leaving: &mut Leaving) -> Migrated {
     let vm = leaving.process.name.clone();
     watch.say(format!("{vm} is being migrated"));
     let counters = source::counters(&shared.host.use_of(&leaving.process, before));
-    let mut result = Migrated {
-        vm: vm.clone(),
-        to: None,
-        moved: false,
-        reason: None,
-        prepared_ns: 0,
-        total_ms: 0,
-        downtime_ms: 0,
-        sent_bytes: 0,
-        samples: counters.samples.len() as u64,
-        counters: Some(Counters { samples: Vec::new(), ..counters.clone() }),
-        before: None,
-        after: None,
-        notes: Vec::new(),
-    };
+    let mut result = source::begun(&vm, None, &counters);
     let mut destination = find_destination(shared, watch, leaving, &counters, &mut result);
     result.prepared_ns = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
     if let Some(destination) = &destination {

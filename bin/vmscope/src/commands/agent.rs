@@ -4,11 +4,12 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use agent::{Config, ConfigError, EnrollError, Enrollment, RunError, Windows};
+use agent::{Config, EnrollError, Enrollment, RunError, Windows};
 use anyhow::Context;
 use clap::{Parser, Subcommand};
 
 use super::Usage;
+use super::layout::config_usage;
 use super::record::check_pid_namespace;
 
 const HELP: &str = "Keys of the configuration file (TOML; each may be left out):
@@ -89,7 +90,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             check_pid_namespace()?;
             match agent::run(&args.config, windows, env!("CARGO_PKG_VERSION")) {
                 Ok(()) => Ok(ExitCode::SUCCESS),
-                Err(RunError::Config(error)) => Err(usage(error)),
+                Err(RunError::Config(error)) => Err(config_usage(error)),
                 Err(error) => Err(error.into()),
             }
         }
@@ -97,14 +98,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 fn check(file: &Path, windows: Windows) -> anyhow::Result<ExitCode> {
-    Config::read(file, windows).map_err(usage)?;
+    Config::read(file, windows).map_err(config_usage)?;
     say!("{} is valid", file.display());
     Ok(ExitCode::SUCCESS)
-}
-
-/// A configuration that can't be used is the user's error, as options are.
-fn usage(error: ConfigError) -> anyhow::Error {
-    Usage(format!("{:#}", anyhow::Error::from(error))).into()
 }
 
 fn enroll(args: &EnrollArgs) -> anyhow::Result<ExitCode> {

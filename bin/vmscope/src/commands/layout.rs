@@ -52,7 +52,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 /// A configuration that can't be used is the user's error, as options are.
-pub(super) fn config_usage(error: ConfigError) -> anyhow::Error {
+pub(crate) fn config_usage(error: ConfigError) -> anyhow::Error {
     Usage(error.to_string()).into()
 }
 
