@@ -4,8 +4,63 @@ use std::fs::File;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
+use anyhow::Context;
+use clap::ValueEnum;
 use rustix::termios::tcgetwinsize;
-use view::Width;
+use view::{Report, Width};
+
+/// Where a report with charts goes, and in which format.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ReportOutput {
+    /// Output format
+    #[arg(long, value_enum, default_value_t = PageFormat::Text)]
+    format: PageFormat,
+    /// File to write instead of printing
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum PageFormat {
+    /// Tables
+    Text,
+    /// One object; its members are in docs
+    Json,
+    /// RFC 4180
+    Csv,
+    /// One page with charts, for any browser
+    Html,
+}
+
+impl ReportOutput {
+    /// Writes a report, or the page of it.
+    ///
+    /// # Errors
+    /// When it can't be written.
+    pub(crate) fn write(
+        &self,
+        report: impl FnOnce() -> Report,
+        page: impl FnOnce(&mut Vec<u8>) -> io::Result<()>,
+    ) -> anyhow::Result<()> {
+        let out = match self.format {
+            PageFormat::Text => report().text(width()),
+            PageFormat::Csv => report().csv(),
+            PageFormat::Json => view::pretty(&report().json),
+            PageFormat::Html => {
+                let mut text = Vec::new();
+                page(&mut text).context("failed to write the page")?;
+                String::from_utf8(text).context("the page is not UTF-8")?
+            }
+        };
+        let Some(path) = &self.output else {
+            return print(&out).context("failed to write to standard output");
+        };
+        write_file(path, |file| file.write_all(out.as_bytes()))
+            .with_context(|| format!("failed to write {}", path.display()))?;
+        say!("wrote {}", path.display());
+        Ok(())
+    }
+}
 
 /// Lines at most, 0 for all.
 pub(crate) fn count(text: &str) -> Result<usize, String> {

@@ -3,12 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::Context;
-use clap::ValueEnum;
 use lab::{Plan, Run};
 
 use super::super::Usage;
-use super::super::output::{print, width, write_file};
+use super::super::output::ReportOutput;
 
 const EXAMPLE: &str = "Examples:
   vmscope lab report result
@@ -23,47 +21,14 @@ const EXAMPLE: &str = "Examples:
 pub(super) struct Args {
     /// The folder of the results
     dir: PathBuf,
-    /// Output format
-    #[arg(long, value_enum, default_value_t = Format::Text)]
-    format: Format,
-    /// File to write instead of printing
-    #[arg(short, long, value_name = "FILE")]
-    output: Option<PathBuf>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Format {
-    /// Tables
-    Text,
-    /// One object, see docs/lab.md
-    Json,
-    /// RFC 4180, a line per measurement
-    Csv,
-    /// One page with charts, for any browser
-    Html,
+    #[command(flatten)]
+    output: ReportOutput,
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let (plan, runs) = read(&args.dir)?;
     let report = || lab::report::results(&plan, &runs);
-    let out = match args.format {
-        Format::Text => report().text(width()),
-        Format::Csv => report().csv(),
-        Format::Json => view::pretty(&report().json),
-        Format::Html => {
-            let mut page = Vec::new();
-            export::lab::html(&plan, &runs, &mut page).context("failed to write the page")?;
-            String::from_utf8(page).context("the page is not UTF-8")?
-        }
-    };
-    match &args.output {
-        Some(path) => {
-            write_file(path, |file| file.write_all(out.as_bytes()))
-                .with_context(|| format!("failed to write {}", path.display()))?;
-            say!("wrote {}", path.display());
-        }
-        None => print(&out).context("failed to write to standard output")?,
-    }
+    args.output.write(report, |page| export::lab::html(&plan, &runs, page))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -3,11 +3,9 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Context;
-use clap::ValueEnum;
 use layout::{Options, POLICIES};
 
-use super::super::output::{print, width, write_file};
+use super::super::output::ReportOutput;
 use super::file::{read, wrong};
 
 const EXAMPLE: &str = "Examples:
@@ -38,24 +36,8 @@ pub(super) struct Args {
     /// Which random loads
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
-    /// Output format
-    #[arg(long, value_enum, default_value_t = Format::Text)]
-    format: Format,
-    /// File to write instead of printing
-    #[arg(short, long, value_name = "FILE")]
-    output: Option<PathBuf>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Format {
-    /// Tables
-    Text,
-    /// One object, see docs/layout.md
-    Json,
-    /// RFC 4180, a line per policy, layout, VM and second
-    Csv,
-    /// One page with charts, for any browser
-    Html,
+    #[command(flatten)]
+    output: ReportOutput,
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
@@ -80,24 +62,6 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         None => Vec::new(),
     };
     let report = || view::layout_simulation(&case, &simulations, &rankings);
-    let out = match args.format {
-        Format::Text => report().text(width()),
-        Format::Csv => report().csv(),
-        Format::Json => view::pretty(&report().json),
-        Format::Html => {
-            let mut page = Vec::new();
-            export::layout::html(&case, &simulations, &rankings, &mut page)
-                .context("failed to write the page")?;
-            String::from_utf8(page).context("the page is not UTF-8")?
-        }
-    };
-    match &args.output {
-        Some(path) => {
-            write_file(path, |file| file.write_all(out.as_bytes()))
-                .with_context(|| format!("failed to write {}", path.display()))?;
-            say!("wrote {}", path.display());
-        }
-        None => print(&out).context("failed to write to standard output")?,
-    }
+    args.output.write(report, |page| export::layout::html(&case, &simulations, &rankings, page))?;
     Ok(ExitCode::SUCCESS)
 }
