@@ -20,6 +20,13 @@ kill -9 $(cat daemon.pid) $(qemu a) 2>/dev/null; sleep 0.2; rm -f /run/vmscope-l
 kill_daemon_there='kill -9 $(cat daemon.pid); rm -f /run/vmscope-layout.socket'
 again_there() { there "$(start_line)"; }
 
+# held: QEMU of `a` ($q) is frozen when it has stopped the guest, before the other QEMU has all of it.
+held() {
+    q=$(qemu a)
+    until grep -q 'hands it over' daemon.log; do sleep 0.01; done
+    kill -STOP $q
+}
+
 # home: `a` runs here again.
 home() { case "$(runs_at)" in *kvm2*) back --policy none >&2 ;; esac; }
 

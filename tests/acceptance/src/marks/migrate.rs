@@ -199,7 +199,7 @@ fn figures(reports: &[Value]) -> String {
 pub(super) fn faults(files: &Path) -> anyhow::Result<Vec<Outcome>> {
     let hostile = crate::vmscope()?.with_file_name("examples").join("hostile_peer");
     let script = FAULTS.replace("HOSTILE_PEER", &hostile.display().to_string());
-    run(files, 2400, &script)?;
+    run(files, 3000, &script)?;
     let all = text(files, "faults")?;
     let outcomes: Vec<Outcome> = all.lines().filter_map(outcome).collect();
     if outcomes.len() != EXPECTED.len() {
@@ -218,6 +218,9 @@ const EXPECTED: &[(&str, &str, &str)] = &[
     ("daemon killed after the arrival", "kvm2", "moved"),
     ("source's daemon killed while pages go", "kvm2", "a migration that had begun goes on"),
     ("network gone while pages come", "kvm1", "nothing was sent"),
+    ("destination killed at the switch-over", "kvm1", "stayed"),
+    ("destination's daemon killed at the switch-over", "kvm2", "moved"),
+    ("both daemons killed at the switch-over", "kvm2", "a migration that had begun goes on"),
     ("garbled counters", "kvm1", "make no sense"),
     ("late counters", "kvm1", "no counters came"),
     ("old counters", "kvm1", "9999 s old"),
@@ -335,6 +338,40 @@ wait $m || true
 ip link set $link up
 settle
 outcome 'network gone while pages come' "$(cat 8.json)"
+
+# Much is left to be sent when the guest has stopped, so that the switch-over takes its time.
+restart_here 'bandwidth = 4000000
+downtime_ms = 10000'
+: >daemon.log
+migrate --to kvm2 --format json >14.json & m=$!
+held
+there "$kill_there" || true
+kill -CONT $q
+wait $m || true
+again_there; sleep 1; outcome 'destination killed at the switch-over' "$(cat 14.json)"
+
+: >daemon.log
+migrate --to kvm2 --format json >15.json & m=$!
+held
+there "$kill_daemon_there"
+kill -CONT $q
+wait $m || true
+again_there; sleep 2; outcome "destination's daemon killed at the switch-over" "$(cat 15.json)"
+home
+
+: >daemon.log
+migrate --to kvm2 --format json >16.json 2>16.err & m=$!
+held
+there "$kill_daemon_there"
+kill -9 $(cat daemon.pid); rm -f /run/vmscope-layout.socket
+kill -CONT $q
+wait $m || true
+start
+again_there
+until [ -n "$(there "$busy_line; busy")" ]; do sleep 1; done
+settle
+outcome 'both daemons killed at the switch-over' "$(tail -n 1 16.err)"
+home
 restart_here ''
 
 victim="10.30.0.2:9277 $(cut -d' ' -f3 peers)"
