@@ -604,7 +604,7 @@ mod test {
         check("", "");
         check(
             "[vm]\ncpu = 1\n",
-            "line 9: unknown field `cpu`, expected one of `cpus`, `memory`, `kernel`, `cmdline`",
+            "line 9: unknown field `cpu`, expected one of `application`, `cpus`, `memory`, `kernel`, `cmdline`",
         );
         check("[vm]\nmemory = \"12\"\n", "vm.memory (MiB): 0 is not within 96 to 1048576");
         check("[vm]\nkernel = \"6.1; x\"\n", "vm.kernel: must be a version as \"6.1\"");
