@@ -18,6 +18,8 @@ STEP := .ci/step
 OUTSIDE_PACKAGES := prometheus prometheus-alertmanager
 # Servers, clients and witnesses of `make experiments ONLY=S1-split`.
 SPLIT_PACKAGES := tshark tcpdump nginx-light postgresql mariadb-server python3 python3-psycopg python3-pymysql iproute2 curl
+# What building guests' kernels needs.
+KERNEL_PACKAGES := flex bison bc gcc make libelf-dev libssl-dev xz-utils
 INSTALL := .ci/deps $(MUSL) $(RUN_PACKAGES) $(BOOT_PACKAGES) linux-perf $(OUTSIDE_PACKAGES)
 # In CI a test that is skipped although the machine could run it fails.
 export CI
@@ -122,6 +124,7 @@ experiments: programs
 	$(if $(filter-out S0.11 S0.12 S0.13,$(ONLY)),,cargo build --locked --release --workspace --bins --example multiply)
 	$(if $(filter-out storm-s3,$(ONLY)),,$(MAKE) --no-print-directory s3-server)
 	$(if $(filter-out S1-split,$(ONLY)),,@.ci/deps $(MUSL) $(SPLIT_PACKAGES))
+	$(if $(filter-out S1-timer,$(ONLY)),,@.ci/deps $(MUSL) $(KERNEL_PACKAGES))
 	VMSCOPE_S3_SERVER=$(S3_SERVER) $(TARGET_DIR)/debug/experiments $(if $(ONLY),--only $(ONLY))
 
 # The server over a real S3 service, a program of Go: everything that takes part is killed meanwhile.

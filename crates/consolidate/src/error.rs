@@ -25,6 +25,9 @@ pub enum Error {
     /// A recording.
     #[error("reading a recording failed")]
     Recording(#[from] recording::Error),
+    /// A setting of a plan that this host can't have.
+    #[error("{0}")]
+    Setup(&'static str),
     /// Capturing packets.
     #[error(transparent)]
     Capture(#[from] capture::CaptureError),

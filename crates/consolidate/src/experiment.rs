@@ -26,6 +26,7 @@ use crate::error::Error;
 use crate::generator::{Generator, Said};
 use crate::guest::guest;
 use crate::host::{Counters, Roots};
+use crate::host_setup::{self, HostSetup};
 use crate::load::{LoadJob, Pace, Phase, generate};
 use crate::network::{BRIDGE, NETWORK, PREFIX, address, identity, vm_address};
 use crate::packets::{self, PacketCapture};
@@ -101,11 +102,11 @@ struct Vms<'a> {
 /// What measures.
 struct Lab<'a> {
     experiment: &'a Experiment<'a>,
-    roots: Roots,
+    roots: &'a Roots,
     recorder: WindowRecorder,
     runs: Vec<Run>,
-    /// For what is not kept. In memory: templates' memory is there, too.
-    scratch: tempfile::TempDir,
+    /// For what is not kept.
+    scratch: &'a Path,
 }
 
 /// Carries out what is left of a plan. The processes that it starts end with the calling thread.
@@ -113,44 +114,59 @@ struct Lab<'a> {
 /// # Errors
 /// When something fails, or it was interrupted. What was measured by then is in its folders.
 pub fn run(experiment: &Experiment<'_>) -> Result<Vec<Run>, Error> {
-    let mut lab = Lab::begin(experiment)?;
-    if !experiment.plan.attach.is_empty() {
+    let roots = Roots::of_this_machine();
+    let (plan, mut runs) = (experiment.plan, experiment.done.clone());
+    // In memory, so that VMs share their template's.
+    let memory = Path::new("/dev/shm");
+    let scratch = tempfile::Builder::new().prefix("vmscope-lab-").tempdir_in(memory);
+    let scratch = scratch.map_err(Error::io("create a folder in", memory))?;
+    if !plan.attach.is_empty() {
+        let mut lab = Lab::begin(experiment, &roots, scratch.path(), runs)?;
         lab.watch()?;
         return Ok(lab.runs);
     }
-    let sys = &lab.roots.sys;
-    let cpus = ::host::machine::online_cpus(sys).map_err(Error::io("read", sys))?;
-    let mut switches = Switches::new(&lab.roots.proc, sys, &cpus)?;
-    for (rungs, boot) in experiment.plan.ladders().iter().zip(&experiment.boots) {
-        lab.climb(rungs, boot, &mut switches)?;
+    let ladders = plan.ladders();
+    ladders.iter().try_for_each(|rungs| host_setup::check(&roots, &rungs.guest))?;
+    let cpus = ::host::machine::online_cpus(&roots.sys).map_err(Error::io("read", &roots.sys))?;
+    let mut switches = Switches::new(&roots.proc, &roots.sys, &cpus)?;
+    for (rungs, boot) in ladders.iter().zip(&experiment.boots) {
+        if ladder::left(plan, rungs, &runs).is_none() {
+            continue;
+        }
+        let folder = scratch.path().join("vms");
+        let _setup = HostSetup::new(&roots, &rungs.guest, &folder)?;
+        let mut lab = Lab::begin(experiment, &roots, scratch.path(), runs)?;
+        lab.climb(rungs, boot, &folder, &mut switches)?;
+        runs = lab.runs;
     }
-    Ok(lab.runs)
+    Ok(runs)
 }
 
 impl<'a> Lab<'a> {
-    fn begin(experiment: &'a Experiment<'a>) -> Result<Self, Error> {
-        let memory = Path::new("/dev/shm");
-        let scratch = tempfile::Builder::new().prefix("vmscope-lab-").tempdir_in(memory);
-        let scratch = scratch.map_err(Error::io("create a folder in", memory))?;
+    fn begin(
+        experiment: &'a Experiment<'a>,
+        roots: &'a Roots,
+        scratch: &'a Path,
+        runs: Vec<Run>,
+    ) -> Result<Self, Error> {
         fs::create_dir_all(&experiment.out).map_err(Error::io("create", &experiment.out))?;
-        let roots = Roots::of_this_machine();
         (experiment.say)("attaching the recorder");
         let period = Duration::from_secs_f64(experiment.plan.ladder.period_ms / 1e3);
         let interrupted = experiment.interrupted;
-        let recorder =
-            WindowRecorder::begin(period, &experiment.symbols, scratch.path(), interrupted)?;
-        let runs = experiment.done.clone();
+        let recorder = WindowRecorder::begin(period, &experiment.symbols, scratch, interrupted)?;
         Ok(Self { experiment, roots, recorder, runs, scratch })
     }
 
     /// All steps with guests of one kind.
-    fn climb(&mut self, rungs: &Rungs, boot: &Boot, switches: &mut Switches) -> Result<(), Error> {
+    fn climb(
+        &mut self,
+        rungs: &Rungs,
+        boot: &Boot,
+        folder: &Path,
+        switches: &mut Switches,
+    ) -> Result<(), Error> {
         let plan = self.experiment.plan;
-        if ladder::left(plan, rungs, &self.runs).is_none() {
-            return Ok(());
-        }
-        let folder = self.scratch.path().join("vms");
-        let template = Template::new(guest(plan, &rungs.guest), boot.clone(), &folder)?;
+        let template = Template::new(guest(plan, &rungs.guest), boot.clone(), folder)?;
         let bridge = Bridge::create(BRIDGE, NETWORK, PREFIX)?;
         let mut vms = Vms {
             template: &template,
@@ -349,7 +365,7 @@ impl<'a> Lab<'a> {
 
     /// Where packets are while it is measured: in memory, as writing them elsewhere would be work for the host.
     fn packets(&self) -> PathBuf {
-        self.scratch.path().join(PACKETS)
+        self.scratch.join(PACKETS)
     }
 
     /// Ends a capture, keeps it in `folder`, and splits its requests.
@@ -411,6 +427,7 @@ impl<'a> Lab<'a> {
             let pids: Vec<u32> = of_class.map(|vm| vm.pid).collect();
             vms.injected = now.injected_since(before, &pids);
             vms.private_bytes = pids.iter().map(|pid| self.roots.private_bytes(*pid)).sum();
+            vms.huge_bytes = pids.iter().map(|pid| self.roots.huge_bytes(*pid)).sum();
         }
         run.notes.extend(measured.requests.iter().flat_map(packets::notes));
         run.host = measured.host;

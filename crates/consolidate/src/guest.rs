@@ -25,6 +25,7 @@ pub fn guest(plan: &Plan, settings: &GuestSettings) -> Guest {
         pin: Vec::new(),
         quota: None,
         kernel: plan.vm.kernel.clone().map_or(GuestKernel::Default, GuestKernel::Version),
+        timer_hz: settings.timer_hz,
         cmdline: settings.cmdline.clone(),
         reboot: false,
         network: true,

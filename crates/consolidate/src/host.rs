@@ -70,6 +70,13 @@ impl Roots {
         clean.checked_add(dirty)
     }
 
+    /// Memory that a process has in huge pages, its own or shared.
+    pub(crate) fn huge_bytes(&self, pid: u32) -> Option<u64> {
+        let text = self.read_proc(&format!("{pid}/smaps_rollup"));
+        let kinds = ["AnonHugePages", "ShmemPmdMapped", "FilePmdMapped"];
+        kinds.iter().map(|kind| kibibytes(&text, kind)).sum()
+    }
+
     fn merged_bytes(&self) -> Option<u64> {
         let path = self.sys.join("kernel/mm/ksm/pages_sharing");
         let pages: u64 = fs::read_to_string(path).ok()?.trim().parse().ok()?;

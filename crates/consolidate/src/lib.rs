@@ -18,6 +18,7 @@ mod experiment;
 mod generator;
 mod guest;
 mod host;
+mod host_setup;
 mod job;
 mod load;
 mod network;

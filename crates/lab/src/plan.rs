@@ -77,6 +77,8 @@ pub struct VmPlan {
     pub memory: String,
     /// Its kernel's version, as "6.1"; `None`: this Debian's.
     pub kernel: Option<String>,
+    /// How often a second its kernel's timer ticks; `None`: as Debian built it.
+    pub timer_hz: Option<u32>,
     /// More of its kernel's command line.
     pub cmdline: String,
 }
@@ -273,7 +275,7 @@ impl Plan {
     /// Never: combinations were checked when the plan was read.
     #[must_use]
     pub fn treatments(&self) -> Vec<Treatment> {
-        let base = Treatment::without_remedy(&self.vm.cmdline);
+        let base = Treatment::without_remedy(&self.vm);
         let remedies = self.remedies.iter().map(|remedy| {
             let parts = remedy.combine.iter().filter_map(|name| self.remedy(name));
             let all = parts.chain(std::iter::once(remedy));
@@ -355,6 +357,7 @@ impl Plan {
                 return Err(wrong(key, "must be a version as \"6.1\""));
             }
         }
+        check_timer("vm.timer_hz", self.vm.timer_hz)?;
         check_words("vm.cmdline", &self.vm.cmdline)?;
         if self.attach.is_empty() {
             self.load.check()?;
@@ -486,6 +489,7 @@ impl Default for VmPlan {
             cpus: 1,
             memory: "128M".to_owned(),
             kernel: None,
+            timer_hz: None,
             cmdline: String::new(),
         }
     }
@@ -541,6 +545,10 @@ pub(crate) fn check_words(key: &str, words: &str) -> Result<(), PlanError> {
         return Ok(());
     }
     Err(wrong(key, "must be at most 1000 printable ASCII characters"))
+}
+
+pub(crate) fn check_timer(key: &str, hz: Option<u32>) -> Result<(), PlanError> {
+    hz.map_or(Ok(()), |hz| within(key, f64::from(hz), 17.0, 1000.0))
 }
 
 fn one_second() -> f64 {
@@ -604,7 +612,7 @@ mod test {
         check("", "");
         check(
             "[vm]\ncpu = 1\n",
-            "line 9: unknown field `cpu`, expected one of `application`, `cpus`, `memory`, `kernel`, `cmdline`",
+            "line 9: unknown field `cpu`, expected one of `application`, `cpus`, `memory`, `kernel`, `timer_hz`, `cmdline`",
         );
         check("[vm]\nmemory = \"12\"\n", "vm.memory (MiB): 0 is not within 96 to 1048576");
         check("[vm]\nkernel = \"6.1; x\"\n", "vm.kernel: must be a version as \"6.1\"");
@@ -621,6 +629,10 @@ mod test {
         check(
             "[[remedy]]\nname = \"a\"\ncombine = [\"b\"]\n",
             "remedy `a`: combine: no remedy `b` before it",
+        );
+        check(
+            "[[remedy]]\nname = \"a\"\nguest_timer_hz = 16\n",
+            "remedy `a`, guest_timer_hz: 16 is not within 17 to 1000",
         );
         let twice = "[[remedy]]\nname = \"a b\"\nnice = 1\n[[remedy]]\nname = \"a-b\"\nnice = 2\n";
         check(twice, "remedy `a-b`: there are two of this name, by letters and digits");
@@ -646,17 +658,24 @@ mod test {
             [[remedy]]\nname = \"nice\"\nnice = 19\n\
             [[remedy]]\nname = \"tickless\"\nguest_cmdline = \"nohz=on\"\n\
             [[remedy]]\nname = \"both\"\ncombine = [\"nice\", \"tickless\"]\n\
-            [[remedy]]\nname = \"weight\"\ncpu_weight = 5\n";
+            [[remedy]]\nname = \"weight\"\ncpu_weight = 5\n\
+            [[remedy]]\nname = \"17 Hz\"\nguest_timer_hz = 17\n\
+            [[remedy]]\nname = \"all\"\nhuge_pages = true\npause_loop_exiting = false\ncombine = [\"17 Hz\", \"nice\"]\n";
         let plan = Plan::parse(&format!("{LEAST}{remedies}")).unwrap();
         let treatments = plan.treatments();
         let names: Vec<&str> = treatments.iter().map(|treatment| treatment.name.as_str()).collect();
-        assert_eq!(names, ["as it is", "nice", "tickless", "both", "weight"]);
+        assert_eq!(names, ["as it is", "nice", "tickless", "both", "weight", "17 Hz", "all"]);
         assert_eq!(treatments[3].host.nice, Some(19));
         let ladders: Vec<(String, Vec<usize>)> =
             plan.ladders().into_iter().map(|l| (l.guest.to_string(), l.treatments)).collect();
         assert_eq!(
             ladders,
-            [("nohz=off".to_owned(), vec![0, 1, 4]), ("nohz=on".to_owned(), vec![2, 3]),]
+            [
+                ("nohz=off".to_owned(), vec![0, 1, 4]),
+                ("nohz=on".to_owned(), vec![2, 3]),
+                ("nohz=off, 17 Hz".to_owned(), vec![5]),
+                ("nohz=off, 17 Hz, huge pages, without pause-loop exiting".to_owned(), vec![6]),
+            ]
         );
     }
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Deserialize;
 
-use crate::plan::{PlanError, check_name, check_words, within, wrong};
+use crate::plan::{PlanError, VmPlan, check_name, check_timer, check_words, within, wrong};
 
 /// What nothing was changed is called.
 pub const AS_IT_IS: &str = "as it is";
@@ -23,6 +23,12 @@ pub struct Remedy {
     pub host: HostSwitches,
     /// More of the guest kernel's command line, in the place of the plan's.
     pub guest_cmdline: Option<String>,
+    /// How often a second the guest kernel's timer ticks, in the place of the plan's.
+    pub guest_timer_hz: Option<u32>,
+    /// Whether the template's memory is in huge pages.
+    pub huge_pages: Option<bool>,
+    /// Whether KVM takes the CPU from a vCPU that waits in a loop.
+    pub pause_loop_exiting: Option<bool>,
 }
 
 /// Switches of the host.
@@ -72,11 +78,17 @@ pub enum Groups {
     One,
 }
 
-/// What guests are like.
-#[derive(Debug, Clone, PartialEq, Eq, Default, PartialOrd, Ord)]
+/// What can't be changed while VMs run: VMs that differ in it have templates of their own.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct GuestSettings {
     /// More of the kernel's command line.
     pub cmdline: String,
+    /// How often a second the kernel's timer ticks; `None`: as Debian built it.
+    pub timer_hz: Option<u32>,
+    /// Whether the template's memory is in huge pages.
+    pub huge_pages: bool,
+    /// KVM's pause-loop exiting; `None`: as the host has it.
+    pub pause_loop_exiting: Option<bool>,
 }
 
 /// What is measured at a step: no remedy, one, or several together.
@@ -99,6 +111,9 @@ impl Remedy {
             combine: Vec::new(),
             host: HostSwitches { of: self.host.of, ..HostSwitches::default() },
             guest_cmdline: None,
+            guest_timer_hz: None,
+            huge_pages: None,
+            pause_loop_exiting: None,
         };
         if *self == nothing {
             return Err(wrong(&format!("remedy `{}`", self.name), "changes nothing"));
@@ -112,13 +127,18 @@ impl Remedy {
         if let Some(ns) = self.host.halt_poll_ns {
             within(&key("halt_poll_ns"), f64::from(ns), 0.0, 1e9)?;
         }
+        check_timer(&key("guest_timer_hz"), self.guest_timer_hz)?;
         check_words(&key("guest_cmdline"), self.guest_cmdline.as_deref().unwrap_or_default())
     }
 }
 
 impl Treatment {
-    pub(crate) fn without_remedy(cmdline: &str) -> Self {
-        let guest = GuestSettings { cmdline: cmdline.to_owned() };
+    pub(crate) fn without_remedy(vm: &VmPlan) -> Self {
+        let guest = GuestSettings {
+            cmdline: vm.cmdline.clone(),
+            timer_hz: vm.timer_hz,
+            ..GuestSettings::default()
+        };
         Self { name: AS_IT_IS.to_owned(), host: HostSwitches::default(), guest }
     }
 
@@ -140,6 +160,9 @@ impl Treatment {
             },
             guest: GuestSettings {
                 cmdline: remedy.guest_cmdline.clone().unwrap_or(self.guest.cmdline),
+                timer_hz: remedy.guest_timer_hz.or(self.guest.timer_hz),
+                huge_pages: remedy.huge_pages.unwrap_or(self.guest.huge_pages),
+                pause_loop_exiting: remedy.pause_loop_exiting.or(self.guest.pause_loop_exiting),
             },
         }
     }
@@ -147,6 +170,20 @@ impl Treatment {
 
 impl fmt::Display for GuestSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.cmdline.is_empty() { "as Debian has it" } else { &self.cmdline })
+        let mut words = Vec::new();
+        if !self.cmdline.is_empty() {
+            words.push(self.cmdline.clone());
+        }
+        words.extend(self.timer_hz.map(|hz| format!("{hz} Hz")));
+        if self.huge_pages {
+            words.push("huge pages".to_owned());
+        }
+        words.extend(
+            self.pause_loop_exiting.map(|is_on| {
+                format!("{} pause-loop exiting", if is_on { "with" } else { "without" })
+            }),
+        );
+        f.write_str(if words.is_empty() { "as Debian has it" } else { "" })?;
+        f.write_str(&words.join(", "))
     }
 }

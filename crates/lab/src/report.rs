@@ -296,6 +296,7 @@ fn others(plan: &Plan, runs: &[Run]) -> Table {
         real("exits/s each", "exits_per_s_each"),
         real("interrupts/s each", "injected_per_s_each"),
         real("MiB each", "private_mib_each"),
+        real("MiB huge each", "huge_mib_each"),
         Column::name("Most VMM time for").key("top_exit"),
         real("steal type 1 %", "steal_outside_percent"),
     ]);
@@ -314,10 +315,10 @@ fn others(plan: &Plan, runs: &[Run]) -> Table {
             let all = step.figure(move |run| per_second(run, Class::Idle, count));
             cell(all.map(|all| all / n))
         };
-        let mebibytes = step.figure(|run| {
-            let bytes = run.vms.get(&Class::Idle)?.private_bytes?;
-            Some(bytes as f64 / f64::from(1 << 20))
-        });
+        let mebibytes = |bytes: fn(&Vms) -> Option<u64>| {
+            let all = step.figure(move |run| Some(bytes(run.vms.get(&Class::Idle)?)? as f64));
+            cell(all.map(|all| all / f64::from(1 << 20) / n))
+        };
         table.row([
             treatment.into(),
             step.vms.into(),
@@ -326,7 +327,8 @@ fn others(plan: &Plan, runs: &[Run]) -> Table {
             each(&[Use::IdleVmm]),
             rate(Vms::n_exits),
             rate(|vms| vms.injected),
-            cell(mebibytes.map(|mebibytes| mebibytes / n)),
+            mebibytes(|vms| vms.private_bytes),
+            mebibytes(|vms| vms.huge_bytes),
             top_exit(&step).map_or(Cell::NONE, Cell::from),
             cell(
                 step.figure(|run| {
@@ -335,7 +337,10 @@ fn others(plan: &Plan, runs: &[Run]) -> Table {
             ),
         ]);
     }
-    table.notes.push("MiB: memory that a VM's process shares with no other.".to_owned());
+    table.notes.push(
+        "MiB: memory that a VM's process shares with no other; huge: in huge pages, shared or not."
+            .to_owned(),
+    );
     table.notes.extend(memory(plan, runs));
     table
 }

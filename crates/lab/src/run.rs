@@ -114,6 +114,9 @@ pub struct Vms {
     pub injected: Option<u64>,
     /// Memory that their processes share with no other, bytes; `None`: not known.
     pub private_bytes: Option<u64>,
+    /// Memory that their processes have in huge pages, bytes; `None`: not known.
+    #[serde(default)]
+    pub huge_bytes: Option<u64>,
 }
 
 /// VM exits of one reason.
@@ -352,6 +355,7 @@ impl Vms {
             "exits": exits.collect::<serde_json::Map<_, _>>(),
             "injected": self.injected,
             "private_bytes": self.private_bytes,
+            "huge_bytes": self.huge_bytes,
         })
     }
 

@@ -34,6 +34,15 @@ pub(crate) fn run(prepared: &Prepared, limit: Duration) -> Result<u8, Error> {
     }
 }
 
+/// Unloads a kernel module, and loads it with this parameter. What it depends on stays loaded, with its own parameters.
+///
+/// # Errors
+/// When it is in use, or one of the tools is missing.
+pub fn reload_module(module: &str, parameter: &str) -> Result<(), Error> {
+    process::run(process::tool("rmmod", "kmod")?.arg(module))?;
+    process::run(process::tool("modprobe", "kmod")?.args([module, parameter])).map(drop)
+}
+
 /// Shows progress and passes on Ctrl-C and the time limit, until the other side hangs up. Returns what
 /// was going on when the time limit was reached, if it was.
 fn watch(

@@ -114,7 +114,7 @@ fn in_folder(folder: &Path, flavour: Flavour) -> Result<Kernel, Error> {
 }
 
 /// The newest kernel of a root folder.
-fn only_kernel(root: &Path) -> Result<Kernel, Error> {
+pub(crate) fn only_kernel(root: &Path) -> Result<Kernel, Error> {
     let folder = root.join("lib/modules");
     newest(list(&folder)?.into_iter())
         .map(|release| Kernel { release, root: root.to_owned() })
@@ -165,13 +165,29 @@ fn newest_package(flavour: Flavour, version: &str) -> Result<String, Error> {
 }
 
 fn download(cache: &Cache, package: &str) -> Result<Kernel, Error> {
+    let root = unpacked_package(cache, "kernels", package, |root| {
+        let release = only_kernel(root)?.release;
+        let mut depmod = process::tool("depmod", "kmod")?;
+        process::run(depmod.arg("-b").arg(root).arg(release)).map(drop)
+    })?;
+    only_kernel(&root)
+}
+
+/// The files of a Debian package, which is downloaded into `folder` of the cache if it is not there, and then made complete by
+/// `finish`.
+pub(crate) fn unpacked_package(
+    cache: &Cache,
+    folder: &str,
+    package: &str,
+    finish: impl FnOnce(&Path) -> Result<(), Error>,
+) -> Result<PathBuf, Error> {
     let _lock = cache.lock(package)?;
-    let kernels = cache.path("kernels");
-    fs::create_dir_all(&kernels).map_err(Error::io("create", &kernels))?;
+    let folder = cache.path(folder);
+    fs::create_dir_all(&folder).map_err(Error::io("create", &folder))?;
     if let Some(name) =
-        list(&kernels)?.into_iter().find(|name| name.split('_').next() == Some(package))
+        list(&folder)?.into_iter().find(|name| name.split('_').next() == Some(package))
     {
-        return only_kernel(&kernels.join(name));
+        return Ok(folder.join(name));
     }
     let scratch = cache.scratch()?;
     let mut apt = process::tool("apt-get", "apt")?;
@@ -185,11 +201,10 @@ fn download(cache: &Cache, package: &str) -> Result<Kernel, Error> {
     process::run(
         process::tool("dpkg", "dpkg")?.arg("-x").arg(scratch.path().join(&deb)).arg(&root),
     )?;
-    let release = only_kernel(&root)?.release;
-    process::run(process::tool("depmod", "kmod")?.arg("-b").arg(&root).arg(release))?;
-    let place = kernels.join(deb.trim_end_matches(".deb"));
+    finish(&root)?;
+    let place = folder.join(deb.trim_end_matches(".deb"));
     fs::rename(&root, &place).map_err(Error::io("rename to", &place))?;
-    only_kernel(&place)
+    Ok(place)
 }
 
 fn is_version(release: &str, version: &str) -> bool {

@@ -14,6 +14,7 @@ use crate::direct;
 use crate::error::Error;
 use crate::images::{self, GuestContent};
 use crate::kernel::{self, Flavour, Kernel};
+use crate::kernel_build;
 use crate::kvm_probe::{self, KvmVerdict};
 use crate::link::Event;
 use crate::plan::{Boot, Plan, Seat};
@@ -238,20 +239,25 @@ fn boots(
         .filter(|program| program.starts_with('/'))
         .collect();
     let content = GuestContent { workloads, agent: agent.as_deref(), programs };
-    let mut made: Vec<(GuestKernel, Boot)> = Vec::new();
+    let mut made: Vec<((GuestKernel, Option<u32>), Boot)> = Vec::new();
     let mut boots = Vec::new();
     for guest in guests {
-        if !made.iter().any(|(kernel, _)| *kernel == guest.kernel) {
+        let wanted = (guest.kernel.clone(), guest.timer_hz);
+        if !made.iter().any(|(kernel, _)| *kernel == wanted) {
             let kernel = kernel::find(cache, &guest.kernel, Flavour::Cloud)?;
+            let kernel = match guest.timer_hz {
+                Some(hz) => kernel_build::with_timer(cache, &kernel, hz)?,
+                None => kernel,
+            };
             let boot = Boot {
                 kernel: kernel.image(),
                 initrd: images::guest(cache, &kernel, &content)?,
                 disk: None,
             };
-            made.push((guest.kernel.clone(), boot));
+            made.push((wanted.clone(), boot));
         }
         let mut boot =
-            made.iter().find(|(kernel, _)| *kernel == guest.kernel).map(|(_, boot)| boot.clone());
+            made.iter().find(|(kernel, _)| *kernel == wanted).map(|(_, boot)| boot.clone());
         if let Some(boot) = &mut boot {
             boot.disk = root_disk(guest, cache, folder)?;
         }
@@ -407,7 +413,7 @@ fn note(text: &str) {
 }
 
 /// Some of it was said by guests.
-fn warn(text: &str) {
+pub(crate) fn warn(text: &str) {
     let shown: String = text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
     drop(writeln!(std::io::stderr(), "vmscope: {shown}"));
 }

@@ -31,6 +31,7 @@ mod initramfs;
 mod inside;
 mod interrupt;
 mod kernel;
+mod kernel_build;
 mod kvm_probe;
 mod launch;
 mod libraries;
@@ -48,6 +49,7 @@ mod vmlinux;
 mod workload;
 
 pub use bare::{Accelerator, Bare, BareEnd, Listen, Patience, boot_bare, is_inside};
+pub use direct::reload_module;
 pub use error::Error;
 pub use exec::{ExecOutput, end, exec, on, shared_folder};
 pub use inside::inside;

@@ -135,6 +135,9 @@ pub struct Guest {
     /// Its kernel.
     #[serde(default)]
     pub kernel: GuestKernel,
+    /// How often a second its kernel's timer ticks, in the place of Debian's 250: its kernel is then built from source, once.
+    #[serde(default)]
+    pub timer_hz: Option<u32>,
     /// More of its kernel's command line.
     #[serde(default)]
     pub cmdline: String,
@@ -368,6 +371,12 @@ impl Guest {
         check_range(&key("memory (MiB)"), self.memory.0, 96, 1 << 20)?;
         if let Some(max) = self.max_cpus {
             check_range(&key("max_cpus"), u64::from(max), u64::from(self.cpus), 64)?;
+        }
+        if let Some(hz) = self.timer_hz {
+            check_range(&key("timer_hz"), u64::from(hz), 17, 1000)?;
+            if self.channel != Channel::None {
+                return Err(format!("{}: needs `channel = \"none\"`", key("timer_hz")));
+            }
         }
         check_cmdline(&key("cmdline"), &self.cmdline)?;
         if !self.pin.is_empty() && self.pin.len() != self.cpus as usize {

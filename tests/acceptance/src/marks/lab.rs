@@ -20,6 +20,9 @@ const MANY: u64 = 12;
 /// What a remedy's effect is held to.
 const HELPS: &str = "less";
 const NO_EFFECT: &str = "no sure effect";
+/// What the second of two figures is held to.
+const GROWS: &str = "grows";
+const LESS: &str = "less";
 
 /// What idle VMs with ticking timers cost a VM that is asked, and what helps.
 pub(super) fn idle_vms(files: &Path) -> anyhow::Result<Vec<Outcome>> {
@@ -27,14 +30,12 @@ pub(super) fn idle_vms(files: &Path) -> anyhow::Result<Vec<Outcome>> {
     let mean = |treatment: &str, vms| figure(&report, "answers", treatment, vms, "mean_ms");
     let switches =
         |treatment: &str, vms| figure(&report, "host", treatment, vms, "context_switches_per_s");
+    let as_it_is = |figure: &dyn Fn(&str, u64) -> anyhow::Result<f64>| -> anyhow::Result<[f64; 2]> {
+        Ok([figure("as it is", FEW)?, figure("as it is", MANY)?])
+    };
     let mut outcomes = vec![
-        grows("turnaround, 1 and 12 VMs", "ms", mean("as it is", FEW)?, mean("as it is", MANY)?),
-        grows(
-            "context switches, 1 and 12 VMs",
-            "/s",
-            switches("as it is", FEW)?,
-            switches("as it is", MANY)?,
-        ),
+        changes("S1-idle", "turnaround, 1 and 12 VMs", "ms", as_it_is(&mean)?, GROWS),
+        changes("S1-idle", "context switches, 1 and 12 VMs", "/s", as_it_is(&switches)?, GROWS),
     ];
     let ticking = figure(&report, "idle", "as it is", MANY, "cpu_percent_each")?;
     let tickless = figure(&report, "idle", "tickless", MANY, "cpu_percent_each")?;
@@ -53,8 +54,43 @@ pub(super) fn idle_vms(files: &Path) -> anyhow::Result<Vec<Outcome>> {
         ("own groups, nice 19 of idle", "-", NO_EFFECT),
     ];
     for (treatment, original, limit) in expected {
-        outcomes.push(effect(&report, treatment, original, limit)?);
+        outcomes.push(effect("S1-idle", &report, treatment, original, limit)?);
     }
+    Ok(outcomes)
+}
+
+/// The remedies of the original beside what guests have: slower timers, and nice 19 of all VMs.
+pub(super) fn timers(files: &Path) -> anyhow::Result<Vec<Outcome>> {
+    let report = measured(files, "timer")?;
+    let mean = |treatment: &str| figure(&report, "answers", treatment, MANY, "mean_ms");
+    let interrupts =
+        |treatment: &str| figure(&report, "idle", treatment, MANY, "injected_per_s_each");
+    let switches =
+        |treatment: &str| figure(&report, "host", treatment, MANY, "context_switches_per_s");
+    let mut outcomes = Vec::new();
+    for (fast, slow) in [("1000 Hz", "as it is"), ("as it is", "100 Hz"), ("100 Hz", "17 Hz")] {
+        let mut compare = |what: &str, unit, figure: &dyn Fn(&str) -> anyhow::Result<f64>| {
+            let what = format!("{what}, 12 VMs: {fast} and {slow}");
+            let pair = [figure(fast)?, figure(slow)?];
+            outcomes.push(changes("S1-timer", &what, unit, pair, LESS));
+            anyhow::Ok(())
+        };
+        compare("interrupts of an idle VM", "/s", &interrupts)?;
+        compare("turnaround", "ms", &mean)?;
+        compare("context switches", "/s", &switches)?;
+    }
+    for treatment in ["100 Hz", "17 Hz", "17 Hz, nice 19 of all"] {
+        outcomes.push(effect("S1-timer", &report, treatment, "less", HELPS)?);
+    }
+    let huge = figure(&report, "idle", "huge pages", MANY, "huge_mib_each")?;
+    outcomes.push(Outcome {
+        mark: "S1-timer",
+        what: "huge pages of an idle VM of 128 MiB".to_owned(),
+        original: "-",
+        ours: format!("{huge:.1} MiB"),
+        limit: "some",
+        pass: 0.0 < huge,
+    });
     Ok(outcomes)
 }
 
@@ -184,19 +220,27 @@ fn figure(
     found.with_context(|| format!("no {key} of {treatment} with {vms} VMs"))
 }
 
-fn grows(what: &str, unit: &str, few: f64, many: f64) -> Outcome {
+/// Two figures, and whether the second is as it should be.
+fn changes(
+    mark: &'static str,
+    what: &str,
+    unit: &str,
+    [one, other]: [f64; 2],
+    limit: &'static str,
+) -> Outcome {
     Outcome {
-        mark: "S1-idle",
+        mark,
         what: what.to_owned(),
-        original: "grows",
-        ours: format!("{few:.1} and {many:.1} {unit}: {:.2} times", many / few),
-        limit: "grows",
-        pass: few < many,
+        original: limit,
+        ours: format!("{one:.1} and {other:.1} {unit}: {:.2} times", other / one),
+        limit,
+        pass: if limit == GROWS { one < other } else { other < one },
     }
 }
 
 /// By which part a treatment changes turnarounds with many VMs.
 fn effect(
+    mark: &'static str,
     report: &Value,
     treatment: &str,
     original: &'static str,
@@ -212,7 +256,7 @@ fn effect(
         .map_or_else(String::new, |(low, high)| format!("; 95 %: {low:+.0} to {high:+.0} %"));
     let says_nothing = row["sure"] == "no";
     Ok(Outcome {
-        mark: "S1-idle",
+        mark,
         what: format!("{treatment}: turnaround"),
         original,
         ours: format!("mean {change:+.1} %{interval}"),

@@ -68,6 +68,7 @@ pub const MARKS: &[Mark] = &[
     Mark { name: "S0.12", experiment: fleet::analysis },
     Mark { name: "S0.13", experiment: fleet::capacity },
     Mark { name: "S1-idle", experiment: lab::idle_vms },
+    Mark { name: "S1-timer", experiment: lab::timers },
     Mark { name: "S1-ladder", experiment: lab::ladder },
     Mark { name: "S1-load", experiment: lab::generator },
     Mark { name: "S1-web", experiment: lab::web },

@@ -31,6 +31,9 @@ within_ms = 0.001
 [[remedy]]
 name = "nice 19"
 nice = 19
+[[remedy]]
+name = "huge pages"
+huge_pages = true
 "#;
 
 /// Measures until the first measurement is complete, and then asks it to end.
@@ -70,7 +73,7 @@ pub(crate) fn a_ladder_is_climbed_interrupted_resumed_and_reported() {
     let result = folder.path().join("result");
     let runs = || std::fs::read_dir(result.join("runs")).unwrap().count();
     let before = runs();
-    assert!((1..8).contains(&before), "{before} measurements");
+    assert!((1..12).contains(&before), "{before} measurements");
 
     let words = ["lab", "consolidate", plan.to_str().unwrap(), "-o", result.to_str().unwrap()];
     assert_eq!(run(&words).unwrap().status.code(), Some(2), "the folder exists");
@@ -78,14 +81,14 @@ pub(crate) fn a_ladder_is_climbed_interrupted_resumed_and_reported() {
     let said = String::from_utf8_lossy(&resumed.stderr);
     eprint!("{said}");
     assert!(resumed.status.success());
-    assert_eq!(said.matches("answers/s").count() + before, 8, "what was measured is not repeated");
-    assert_eq!(runs(), 8);
+    assert_eq!(said.matches("answers/s").count() + before, 12, "what was measured is not repeated");
+    assert_eq!(runs(), 12);
 
     check_report(
         &serde_json::from_str(&lab(folder.path(), &["report", "--format", "json"])).unwrap(),
     );
     eprint!("{}", lab(folder.path(), &["report"]));
-    assert_eq!(lab(folder.path(), &["report", "--format", "csv"]).lines().count(), 9);
+    assert_eq!(lab(folder.path(), &["report", "--format", "csv"]).lines().count(), 13);
     assert!(lab(folder.path(), &["report", "--format", "html"]).contains("<svg"));
     let itself = lab(folder.path(), &["compare", result.to_str().unwrap(), "--format", "json"]);
     let itself: Value = serde_json::from_str(&itself).unwrap();
@@ -105,15 +108,18 @@ fn check_report(report: &Value) {
     let rows = |table: &str| report[table].as_array().unwrap().clone();
     let steps: Vec<(Value, Value)> =
         rows("answers").iter().map(|row| (row["treatment"].clone(), row["vms"].clone())).collect();
-    let expected = [("as it is", 2), ("as it is", 3), ("nice 19", 2), ("nice 19", 3)];
-    assert_eq!(steps, expected.map(|(name, vms)| (Value::from(name), Value::from(vms))));
+    let treatments = ["as it is", "nice 19", "huge pages"];
+    let expected = treatments.iter().flat_map(|name| [2, 3].map(|vms| (*name, vms)));
+    let expected: Vec<(Value, Value)> =
+        expected.map(|(name, vms)| (Value::from(name), Value::from(vms))).collect();
+    assert_eq!(steps, expected);
     for row in rows("answers") {
         // Each VM answers at an address of its own.
         assert_eq!((&row["failed_percent"], &row["loaded"]), (&0.0.into(), &2.into()), "{row}");
         assert!(0.0 < row["answered_per_s"].as_f64().unwrap(), "{row}");
     }
-    assert_eq!(rows("effects").len(), 2);
-    assert_eq!(rows("idle").len(), 2, "with three VMs one is idle");
+    assert_eq!(rows("effects").len(), 4);
+    assert_eq!(rows("idle").len(), 3, "with three VMs one is idle");
     for row in rows("idle") {
         let number = |key: &str| row[key].as_f64().unwrap();
         assert_eq!(row["idle"], 1);
@@ -121,6 +127,8 @@ fn check_report(report: &Value) {
         assert!((100.0..400.0).contains(&number("injected_per_s_each")), "{row}");
         assert!((1.0..64.0).contains(&number("private_mib_each")), "half of its memory: {row}");
         assert!(0.0 < number("exits_per_s_each"), "{row}");
+        let is_huge = row["treatment"] == "huge pages";
+        assert_eq!(is_huge, 2.0 <= number("huge_mib_each"), "{row}");
     }
 }
 
