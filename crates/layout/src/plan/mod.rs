@@ -177,6 +177,13 @@ pub fn plan(topology: &Topology, load: &Load, policy: &mut dyn Policy, options: 
     let parts = parts::split(topology, load, &capacity);
     let seen: Vec<_> = parts.iter().map(|(_, part)| part.clone()).collect();
     let choices = policy.place(topology, capacity.room(), &seen);
+    for ((at, _), choice) in parts.iter().zip(&choices) {
+        let reason = &mut plan.vms[*at].reason;
+        if !reason.contains(&choice.reason) {
+            let comma = if reason.is_empty() { "" } else { ", " };
+            *reason += &format!("{comma}{}", choice.reason);
+        }
+    }
     let wanted = capacity.placed(topology, load, &parts, &choices);
     let moves = capacity.order(load, &wanted);
     let after = capacity.reached(topology, load, &wanted, &moves);
@@ -188,13 +195,6 @@ pub fn plan(topology: &Topology, load: &Load, policy: &mut dyn Policy, options: 
     let speeds_after = options.model.speeds(topology, load, &present);
     let total = |speeds: &[f64]| total(load, speeds, &options.model);
     let gain = total(&speeds_after) / total(&speeds_before).max(1e-9) - 1.0;
-    for ((at, _), choice) in parts.iter().zip(&choices) {
-        let reason = &mut plan.vms[*at].reason;
-        if !reason.contains(&choice.reason) {
-            let comma = if reason.is_empty() { "" } else { ", " };
-            *reason += &format!("{comma}{}", choice.reason);
-        }
-    }
     let vm_gain = |(after, before): (&f64, &f64)| after / before.max(1e-9) - 1.0;
     let vm_gain = speeds_after.iter().zip(&speeds_before).map(vm_gain).fold(0.0, f64::max);
     if gain < options.least_gain && (gain < PROGRESS || vm_gain < options.least_vm_gain) {

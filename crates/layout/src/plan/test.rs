@@ -164,6 +164,21 @@ fn nothing_is_worth_moving() {
 }
 
 #[test]
+fn a_vm_that_stays_has_a_reason() {
+    let mut uncounted = drawn("a 1@0: 2@3 w57");
+    uncounted.samples.iter_mut().for_each(|sample| sample.instructions = None);
+    let check = |policy: &str, vm: Vm, expected: &str| {
+        let mut policy = policy_named(policy).unwrap();
+        let load = Load { vms: vec![vm] };
+        let plan = plan(&machine(4), &load, policy.as_mut(), &Options::default());
+        assert_eq!((plan.outcome, &*plan.vms[0].reason), (Outcome::InPlace, expected));
+    };
+    check("dino", uncounted, "its instructions are not counted");
+    check("asymsched", drawn("a 1@0: 2@0 w57"), "all its accesses are local");
+    check("simple", drawn("a 1@0: 2@0 w57"), "number 1 by cache misses");
+}
+
+#[test]
 fn a_vm_that_is_too_large_to_arrive_is_said() {
     for policy in POLICIES {
         let (_, _, plan) = planned(policy, [1; 4], &["in 1@0: 5@0 w57 +", "a 1@0: 2@2 w57"]);
@@ -254,7 +269,7 @@ fn settles(policy: &str, case: &crate::Case, options: &Options) {
     let mut policy = policy_named(policy).unwrap();
     let (mut topology, mut load) = (case.topology.clone(), case.load.clone());
     let mut seen = vec![];
-    for _ in 0..8 {
+    for _ in 0..16 {
         let plan = plan(&topology, &load, policy.as_mut(), options);
         if !matches!(plan.outcome, Outcome::Move { .. }) {
             return;

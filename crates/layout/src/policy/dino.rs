@@ -103,7 +103,7 @@ impl Dino {
             let key = (part.vm.clone(), part.number);
             let signature = match before.remove(&key) {
                 Some(old) => changed(old, &part.signatures).unwrap_or(old),
-                None => mean(last(&part.signatures)),
+                None => replayed(&part.signatures),
             };
             self.decided.insert(key, signature);
         }
@@ -113,6 +113,12 @@ impl Dino {
         let key = (part.vm.clone(), part.number);
         Class::of(self.decided.get(&key).copied().unwrap_or_default())
     }
+}
+
+/// What a class follows from, of a part that is new: its first sample, and the changes since.
+fn replayed(signatures: &[f64]) -> f64 {
+    let first = signatures.first().copied().unwrap_or_default();
+    (2..=signatures.len()).fold(first, |old, n| changed(old, &signatures[..n]).unwrap_or(old))
 }
 
 /// The new signature if the class is to change.
@@ -221,6 +227,22 @@ mod test {
         check(100.0, &[(10, 400.0)], None);
         // Only the last ten count.
         check(5.0, &[(10, 600.0), (10, 5.0)], None);
+    }
+
+    #[test]
+    fn a_class_outlives_a_burst() {
+        let check = |samples: &[(usize, f64)], expected| {
+            let samples: Vec<f64> = samples.iter().flat_map(|(n, s)| vec![*s; *n]).collect();
+            assert_eq!(replayed(&samples), expected, "{samples:?}");
+        };
+        check(&[(60, 20.0)], 20.0);
+        // Four of ten are a burst, five are not.
+        check(&[(6, 5.0), (4, 600.0)], 5.0);
+        check(&[(6, 5.0), (5, 600.0)], 302.5);
+        check(&[(6, 5.0), (4, 600.0), (20, 5.0), (4, 600.0)], 5.0);
+        // What was odd only at first.
+        check(&[(1, 600.0), (60, 5.0)], 5.0);
+        check(&[], 0.0);
     }
 
     #[test]
