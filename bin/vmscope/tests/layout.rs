@@ -67,3 +67,18 @@ fn what_is_wrong_is_said_in_one_line() {
     );
     check(&["opteron-6348.toml"], "<LOADS>");
 }
+
+#[test]
+fn vms_that_no_plan_is_for_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let check = |vms: &str, expected: &str| {
+        let path = folder.path().join("vms.toml");
+        std::fs::write(&path, vms).unwrap();
+        let text = out(&["opteron-6348.toml", path.to_str().unwrap(), "--policy", "simple"]);
+        assert!(text.contains(expected), "{text}");
+    };
+    let big = "[[vm]]\nname = \"big\"\nmemory = \"1000G\"\nwaiting = 0.5\nincoming = true\n";
+    check(big, "Note: big does not fit: the host has too little free memory");
+    let stays = big.replace("1000G", "1G").replace("incoming = true", "");
+    check(&stays, "Note: no VM arrives: mark one with `incoming = true`");
+}

@@ -14,6 +14,8 @@ use crate::topology::{Node, Topology, TopologyError};
 pub const MOST_FILE_BYTES: usize = 4 << 20;
 /// Samples of a VM at most.
 const MOST_SAMPLES: usize = 600;
+/// A size is smaller: those of all VMs and nodes can be added up.
+const MOST_BYTES: u64 = 1 << 50;
 /// How fast memory moves where nobody says.
 const USUAL_MOVE_BYTES_PER_S: u64 = 1 << 30;
 
@@ -32,7 +34,7 @@ pub enum FileError {
     #[error("it has {0} bytes: there can be {MOST_FILE_BYTES}")]
     Size(usize),
     /// A size such as `5G` that is none.
-    #[error("`{0}` is no size: write 512M, 5G or bytes")]
+    #[error("`{0}` is no size: write 512M, 5G or bytes, less than 1048576G")]
     Bytes(String),
     /// A list such as `0-5` that is none.
     #[error("`{0}` is no list of CPUs: write 0-5,8")]
@@ -51,6 +53,12 @@ pub enum FileError {
         /// What.
         problem: &'static str,
     },
+    /// A node's memory is not enough for the VMs that run there.
+    #[error("node {0} has less memory than the VMs have there")]
+    Full(u32),
+    /// A node has less memory than is free.
+    #[error("node {0}: more memory is free than there is")]
+    Free(u32),
     /// The migration's times.
     #[error(
         "migration: start_s, end_s and observe_s must be in order and below 3600, and shares below 1"
@@ -148,12 +156,12 @@ pub fn read_topology(text: &str) -> Result<Topology, FileError> {
     let mut bandwidths = Vec::new();
     for (at, entry) in file.node.iter().enumerate() {
         let total = entry.memory.bytes()?;
-        nodes.push(Node {
-            id: entry.id.unwrap_or_else(|| u32::try_from(at).unwrap_or(u32::MAX)),
-            cpus: cpu_list(&entry.cpus)?,
-            total,
-            free: entry.free.as_ref().map_or(Ok(total), Size::bytes)?,
-        });
+        let free = entry.free.as_ref().map_or(Ok(total), Size::bytes)?;
+        let id = entry.id.unwrap_or_else(|| u32::try_from(at).unwrap_or(u32::MAX));
+        if total < free {
+            return Err(FileError::Free(id));
+        }
+        nodes.push(Node { id, cpus: cpu_list(&entry.cpus)?, total, free });
         let row = entry.bandwidths.iter().flatten().map(Size::bytes);
         bandwidths.push(row.collect::<Result<Vec<_>, _>>()?);
     }
@@ -174,6 +182,10 @@ pub fn read_case(text: &str, topology: &Topology) -> Result<Case, FileError> {
         load.vms.push(vm(entry, topology, &load, move_bytes_per_s)?);
     }
     let used = |node: usize| load.vms.iter().map(|vm| vm.now.memory[node]).sum::<u64>();
+    let mut nodes = topology.nodes().iter().enumerate();
+    if let Some((_, full)) = nodes.find(|(at, node)| node.total < used(*at)) {
+        return Err(FileError::Full(full.id));
+    }
     let free = |(at, node): (usize, &Node)| node.free.saturating_sub(used(at));
     let free: Vec<u64> = topology.nodes().iter().enumerate().map(free).collect();
     let topology = topology.clone().with_free(&free);
@@ -196,6 +208,9 @@ pub fn read_counters(text: &str) -> Result<BTreeMap<String, Vec<Sample>>, FileEr
 
 fn counted(entry: &VmEntry) -> Result<Vec<Sample>, FileError> {
     let wrong = |problem| FileError::Vm { vm: entry.name.clone(), problem };
+    if entry.waiting.is_some_and(|part| !(0.0..=1.0).contains(&part)) {
+        return Err(wrong("waiting is a part of its time: 0 to 1"));
+    }
     let samples = samples(entry)
         .ok_or_else(|| wrong("give waiting, misses_per_s or samples, and no more than 600"))?;
     if samples.iter().any(Sample::is_bad) {
@@ -228,6 +243,9 @@ fn vm(entry: &VmEntry, topology: &Topology, others: &Load, rate: u64) -> Result<
     let wrong = |problem| FileError::Vm { vm: entry.name.clone(), problem };
     if entry.vcpus == 0 || crate::MOST_VCPUS < entry.vcpus {
         return Err(wrong("it must have 1 to 1024 vCPUs"));
+    }
+    if entry.name.is_empty() {
+        return Err(wrong("give it a name"));
     }
     let bytes = entry.memory.as_ref().ok_or_else(|| wrong("give its memory"))?.bytes()?;
     let index = |id: &u32| topology.index_of(*id).ok_or_else(|| wrong("there is no such node"));
@@ -293,19 +311,21 @@ fn parse<T: for<'a> Deserialize<'a>>(text: &str) -> Result<T, FileError> {
 
 impl Size {
     fn bytes(&self) -> Result<u64, FileError> {
+        let wrong = |text: &str| FileError::Bytes(text.chars().take(40).collect());
         let text = match self {
-            Self::Bytes(bytes) => return Ok(*bytes),
+            Self::Bytes(bytes) if *bytes < MOST_BYTES => return Ok(*bytes),
+            Self::Bytes(bytes) => return Err(wrong(&bytes.to_string())),
             Self::Text(text) => text,
         };
-        let wrong = || FileError::Bytes(text.chars().take(40).collect());
         let (number, shift) = match text.chars().last() {
             Some('K') => (&text[..text.len() - 1], 10),
             Some('M') => (&text[..text.len() - 1], 20),
             Some('G') => (&text[..text.len() - 1], 30),
             _ => (text.as_str(), 0),
         };
-        let number: u64 = number.parse().map_err(|_| wrong())?;
-        number.checked_mul(1 << shift).filter(|bytes| *bytes < 1 << 50).ok_or_else(wrong)
+        let number: Option<u64> = number.parse().ok();
+        let bytes = number.and_then(|number| number.checked_mul(1 << shift));
+        bytes.filter(|bytes| *bytes < MOST_BYTES).ok_or_else(|| wrong(text))
     }
 }
 
@@ -363,7 +383,15 @@ mod test {
             &NODES.replace("0-1", "0-4294967295"),
             "`0-4294967295` is no list of CPUs: write 0-5,8",
         );
-        nodes(&NODES.replace("4G", "4T"), "`4T` is no size: write 512M, 5G or bytes");
+        nodes(
+            &NODES.replace("4G", "4T"),
+            "`4T` is no size: write 512M, 5G or bytes, less than 1048576G",
+        );
+        nodes(
+            &NODES.replace("4294967296", "9223372036854775807"),
+            "`9223372036854775807` is no size: write 512M, 5G or bytes, less than 1048576G",
+        );
+        nodes(&NODES.replace("1G", "9G"), "node 1: more memory is free than there is");
         nodes(
             &NODES.replace("[10, 20]", "[10]"),
             "distances: there must be a row for each node, with a number for each node",
@@ -379,7 +407,24 @@ mod test {
             "waiting = 0.1\nmisses_per_s = 1.0",
             "VM a: give waiting, misses_per_s or samples, and no more than 600",
         );
-        vm("misses_per_s = nan", "VM a: counters, times and rates must be positive numbers");
+        vm("waiting = 1.5", "VM a: waiting is a part of its time: 0 to 1");
+        vm("waiting = nan", "VM a: waiting is a part of its time: 0 to 1");
+        vm(
+            "node = 0\n[[vm]]\nname = \"b\"\nmemory = \"8G\"\nnode = 0",
+            "node 0 has less memory than the VMs have there",
+        );
+        let number = "VM a: counters, times and rates must be numbers from 0 to what a machine can do, shares at most 1";
+        for wrong in [
+            "misses_per_s = nan",
+            "misses_per_s = 1.7e308",
+            "instructions_per_s = -1.0\nmisses_per_s = 1.0",
+            "sample = [{ seconds = 1e-300, misses = 1e300 }]",
+            "sample = [{ seconds = 0, misses = 0 }]",
+            "sample = [{ seconds = 1, misses = 1, remote = 1.5 }]",
+            "ran_s = -1",
+        ] {
+            vm(wrong, number);
+        }
         vm("[[vm]]\nname = \"a\"\nmemory = 1", "two VMs are called a");
         let migration = "[migration]\nstart_s = 9\nend_s = 8";
         assert_eq!(read_case(migration, &topology).unwrap_err(), FileError::Migration);

@@ -6,6 +6,10 @@ use crate::topology::Topology;
 pub const MOST_VMS: usize = 1024;
 /// vCPUs of a VM at most.
 pub const MOST_VCPUS: usize = 1024;
+/// More than all CPUs of a machine count of anything in a second.
+const MOST_A_SECOND: f64 = 1e14;
+/// A sample that is longer is none.
+const MOST_SECONDS: f64 = 1e10;
 /// Bytes that a cache miss moves.
 pub const CACHE_LINE: u64 = 64;
 
@@ -100,8 +104,10 @@ pub enum LoadError {
     /// It is somewhere that the topology does not have.
     #[error("VM {0}: it is on a node that the host does not have")]
     Node(String),
-    /// A count that is negative or no number.
-    #[error("VM {0}: counters, times and rates must be positive numbers")]
+    /// A count that is negative, no number, or more than any machine counts.
+    #[error(
+        "VM {0}: counters, times and rates must be numbers from 0 to what a machine can do, shares at most 1"
+    )]
     Number(String),
     /// Two VMs of one name.
     #[error("two VMs are called {0}")]
@@ -182,11 +188,14 @@ pub(crate) fn counted_remote(samples: &[Sample]) -> Option<f64> {
 }
 
 impl Sample {
-    /// Whether it has numbers that are none.
-    pub(crate) fn is_bad(&self) -> bool {
-        let remote = self.remote.is_some_and(|part| is_bad(part) || 1.0 < part);
-        let counts = is_bad(self.misses) || self.instructions.is_some_and(is_bad);
-        counts || remote || is_bad(self.seconds) || self.seconds == 0.0
+    /// Whether it has numbers that are none, or more than any machine does in the time.
+    #[must_use]
+    pub fn is_bad(&self) -> bool {
+        let Self { seconds, misses, instructions, remote } = *self;
+        let is_count = |n: f64| (0.0..=seconds * MOST_A_SECOND).contains(&n);
+        let has_time = 0.0 < seconds && seconds <= MOST_SECONDS;
+        let counts = is_count(misses) && instructions.is_none_or(is_count);
+        !has_time || !counts || remote.is_some_and(|part| !(0.0..=1.0).contains(&part))
     }
 }
 

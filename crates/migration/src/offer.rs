@@ -75,22 +75,10 @@ pub(crate) fn check_counters(
         return Err(format!("{} samples: there can be {MOST_SAMPLES}", samples.len()));
     }
     let samples: Vec<layout::Sample> = samples.iter().map(from_wire).collect();
-    if samples.iter().any(is_bad) {
+    if samples.iter().any(layout::Sample::is_bad) {
         return Err("counters that are no numbers".to_owned());
     }
     Ok((source, samples))
-}
-
-/// More than any machine does in the time: a lie, or garbled.
-fn is_bad(sample: &layout::Sample) -> bool {
-    const MOST_A_SECOND: f64 = 1e14;
-    let layout::Sample { seconds, misses, instructions, remote } = sample;
-    let is_count = |n: f64| n.is_finite() && (0.0..=seconds * MOST_A_SECOND).contains(&n);
-    !is_time(*seconds)
-        || *seconds <= 0.0
-        || !is_count(*misses)
-        || instructions.is_some_and(|n| !is_count(n))
-        || remote.is_some_and(|part| !(0.0..=1.0).contains(&part))
 }
 
 fn is_time(seconds: f64) -> bool {

@@ -1,8 +1,10 @@
 //! `vmscope layout`: plans for VMs on NUMA nodes, and simulated migrations.
 
+use std::collections::BTreeSet;
+
 use layout::{
-    Activity, Arrival, Case, Load, Outcome, Placed, Plan, Ranking, Simulation, Topology, VmPlan,
-    WayResult,
+    Activity, Arrival, Case, Load, Outcome, Placed, Plan, Ranking, Simulation, Source, Topology,
+    VmPlan, WayResult,
 };
 use serde_json::{Value, json};
 
@@ -348,6 +350,9 @@ pub fn layout_simulation(case: &Case, simulations: &[Simulation], rankings: &[Ra
         report.fact("Migration", times);
     }
     let ways = ways(simulations);
+    if !simulations.is_empty() {
+        report.notes = left_out(case, simulations);
+    }
     report.json = json!({
         "version": VERSION,
         "case": cleaned(&case.name),
@@ -367,6 +372,18 @@ pub fn layout_simulation(case: &Case, simulations: &[Simulation], rankings: &[Ra
     }
     report.parts.extend(rankings.iter().map(|ranking| Part::from(policies(ranking))));
     report
+}
+
+/// VMs that no plan is for.
+fn left_out(case: &Case, simulations: &[Simulation]) -> Vec<String> {
+    if case.load.vms.iter().all(|vm| vm.arrival == Arrival::Resident) {
+        return vec!["no VM arrives: mark one with `incoming = true`".to_owned()];
+    }
+    let plans = simulations.iter().flat_map(|simulation| &simulation.ways);
+    let vms = plans.filter_map(|way| way.plan.as_ref()).flat_map(|plan| &plan.vms);
+    let names: BTreeSet<&str> = vms.filter(|vm| !vm.fits).map(|vm| vm.name.as_str()).collect();
+    let note = |name: &str| format!("{name} does not fit: the host has too little free memory");
+    names.into_iter().map(note).collect()
 }
 
 fn ways(simulations: &[Simulation]) -> Table {
