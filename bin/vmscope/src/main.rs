@@ -91,7 +91,7 @@ fn main() -> std::process::ExitCode {
         Ok(code) => code,
         Err(error) => {
             // The message may contain names that a guest chose.
-            say!("vmscope: {}", view::clean(&format!("{error:#}")));
+            say!("vmscope: {}", view::clean(&commands::message(&error)));
             commands::exit_code(&error)
         }
     }
