@@ -51,8 +51,9 @@ pub fn parse_peers(text: &str) -> Result<Vec<Peer>, String> {
             },
             _ => return Err(wrong("it must be NAME ADDRESS:PORT FINGERPRINT")),
         };
-        let port = peer.address.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
-        if port.is_none() {
+        let address = peer.address.rsplit_once(':');
+        let is_port = |port: &str| port.parse::<u16>().is_ok_and(|port| port != 0);
+        if !address.is_some_and(|(host, port)| !host.is_empty() && is_port(port)) {
             return Err(wrong(&format!("{}: it must be ADDRESS:PORT", peer.address)));
         }
         if peers.iter().any(|other| other.name == peer.name) {
@@ -86,7 +87,9 @@ mod test {
         };
         check("kvm1 10.0.0.1:9277".to_owned(), "line 1: it must be NAME");
         check("kvm1 10.0.0.1:9277 12".to_owned(), "64 hexadecimal digits");
-        check(format!("kvm1 10.0.0.1 {a}"), "ADDRESS:PORT");
+        for address in ["10.0.0.1", ":9277", "10.0.0.1:0", "10.0.0.1:x"] {
+            check(format!("kvm1 {address} {a}"), "it must be ADDRESS:PORT");
+        }
         check(format!("x a:1 {a}\nx b:1 {b}"), "line 2: peer x is there twice");
         check(format!("x a:1 {a}\ny b:1 {a}"), "another peer has this fingerprint");
         assert_eq!(read_peers(Path::new("/none/peers")).unwrap(), []);
