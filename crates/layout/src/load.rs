@@ -80,6 +80,8 @@ pub enum Source {
     Perf,
     /// The kernel's resource control: bytes that the VM's group moved.
     Resctrl,
+    /// The kernel's monitor of accessed memory: misses are estimated from how much is accessed, instructions not known.
+    Damon,
     /// A file.
     Recorded,
     /// Nothing: the VM's use of memory is not known.
@@ -243,6 +245,7 @@ impl Source {
         match self {
             Self::Perf => "performance counters",
             Self::Resctrl => "resctrl",
+            Self::Damon => "DAMON",
             Self::Recorded => "recorded",
             Self::None => "no source",
         }

@@ -93,7 +93,6 @@ pub fn serve(config: &Path, stop: &AtomicBool) -> Result<(), DaemonError> {
         Arc::new(Shared { host, identity, incoming, outgoing, planning: Mutex::default() });
     let tcp = config.listen.map(listen_tcp).transpose()?;
     let unix = listen_unix(&config.socket)?;
-    shared.host.begin_to_count();
     go_on(&shared);
     line(&format!("fingerprint {}; {} peers", shared.identity.fingerprint, peers.len()));
     match config.listen {
@@ -102,26 +101,35 @@ pub fn serve(config: &Path, stop: &AtomicBool) -> Result<(), DaemonError> {
     }
     // Without systemd there is nobody to tell.
     let _ = sd_notify::notify(&[NotifyState::Ready]);
+    std::thread::scope(|scope| {
+        // It ends before this returns: what it told the kernel to watch is taken back.
+        scope.spawn(|| shared.host.count(stop));
+        accept(&shared, tcp.as_ref(), &unix, stop);
+    });
+    let _ = sd_notify::notify(&[NotifyState::Stopping]);
+    let _ = fs::remove_file(&config.socket);
+    Ok(())
+}
+
+/// Takes connections until `stop` is set.
+fn accept(shared: &Arc<Shared>, tcp: Option<&TcpListener>, unix: &UnixListener, stop: &AtomicBool) {
     let (strangers, users) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     while !stop.load(Ordering::Relaxed) {
         let mut idle = true;
-        if let Some((stream, _)) = tcp.as_ref().and_then(|tcp| tcp.accept().ok()) {
+        if let Some((stream, _)) = tcp.and_then(|tcp| tcp.accept().ok()) {
             idle = false;
-            let shared = Arc::clone(&shared);
+            let shared = Arc::clone(shared);
             in_thread(&strangers, move || serve_peer(&shared, stream));
         }
         if let Ok((stream, _)) = unix.accept() {
             idle = false;
-            let shared = Arc::clone(&shared);
+            let shared = Arc::clone(shared);
             in_thread(&users, move || serve_user(&shared, stream));
         }
         if idle {
             std::thread::sleep(TICK);
         }
     }
-    let _ = sd_notify::notify(&[NotifyState::Stopping]);
-    let _ = fs::remove_file(&config.socket);
-    Ok(())
 }
 
 /// One of many, or none: what finds no room is closed.

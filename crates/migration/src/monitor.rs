@@ -2,14 +2,16 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use layout::{Sample, Source};
 use model::Pid;
-use numa::{Counters, VmProcess};
+use numa::{Counters, VmProcess, Watched};
 
 use crate::this_host::ThisHost;
+use crate::{PROC, SYS};
 
 /// Samples that are kept of each VM.
 const KEPT: usize = 60;
@@ -59,17 +61,17 @@ impl History {
     }
 }
 
-/// Counts for ever.
-pub(crate) fn run(host: &ThisHost, history: &Arc<Mutex<History>>) {
+/// Counts until `stop` is set.
+pub(crate) fn run(host: &ThisHost, history: &Mutex<History>, stop: &AtomicBool) {
     let mut counters = Counters::none();
     let mut looked: Option<Instant> = None;
-    loop {
+    while !stop.load(Ordering::Relaxed) {
         if looked.is_none_or(|at| LOOK <= at.elapsed()) {
             looked = Some(Instant::now());
             follow(host, &mut counters, history);
         }
         std::thread::sleep(counters.until_second());
-        let samples = counters.sample();
+        let samples = counters.sample(Path::new(PROC));
         let (now, mut history) = (Instant::now(), lock(history));
         for (vm, source, sample) in samples {
             history.push(now, &vm, source, sample);
@@ -80,11 +82,12 @@ pub(crate) fn run(host: &ThisHost, history: &Arc<Mutex<History>>) {
 fn follow(host: &ThisHost, counters: &mut Counters, history: &Mutex<History>) {
     // The kernel's refusal is told when a migration needs its answer.
     let Ok(found) = host.find() else { return };
-    let processes = numa::processes(Path::new(crate::PROC), &found);
+    let (sys, proc) = (Path::new(SYS), Path::new(PROC));
+    let processes = numa::processes(proc, &found);
     let running = |vm: &VmProcess| !vm.threads.is_empty();
     let vms: Vec<VmProcess> = processes.into_iter().flatten().filter(running).collect();
     // A host without counters is no news every ten seconds.
-    let _ = counters.follow(Path::new(crate::SYS), &vms);
+    let _ = counters.follow(&Watched { sys, proc, vms: &vms, found: &found });
     lock(history).keep(&vms);
 }
 

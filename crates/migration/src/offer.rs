@@ -127,6 +127,7 @@ pub(crate) fn source_name(source: Source) -> &'static str {
     match source {
         Source::Perf => "perf",
         Source::Resctrl => "resctrl",
+        Source::Damon => "damon",
         Source::Recorded => "recorded",
         Source::None => "none",
     }
@@ -134,7 +135,7 @@ pub(crate) fn source_name(source: Source) -> &'static str {
 
 /// From `source_name`.
 pub(crate) fn source_named(name: &str) -> Source {
-    let all = [Source::Perf, Source::Resctrl, Source::Recorded];
+    let all = [Source::Perf, Source::Resctrl, Source::Damon, Source::Recorded];
     all.into_iter().find(|source| source_name(*source) == name).unwrap_or_default()
 }
 

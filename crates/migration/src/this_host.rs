@@ -1,7 +1,8 @@
 //! This host as the kernel shows it, and what was counted on it.
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use layout::{Load, Sample, Source};
@@ -17,7 +18,7 @@ use crate::{PROC, SYS};
 pub(crate) struct ThisHost {
     pub(crate) config: Config,
     finder: Mutex<VmFinder>,
-    history: Arc<Mutex<History>>,
+    history: Mutex<History>,
 }
 
 /// What was counted of a VM.
@@ -32,14 +33,13 @@ pub(crate) struct Use {
 impl ThisHost {
     pub(crate) fn new(config: Config) -> Result<Self, ProbeError> {
         let finder = Mutex::new(VmFinder::load()?);
-        Ok(Self { config, finder, history: Arc::default() })
+        Ok(Self { config, finder, history: Mutex::default() })
     }
 
-    /// Counts from now on, unless a file says what is counted.
-    pub(crate) fn begin_to_count(self: &Arc<Self>) {
+    /// Counts until `stop` is set, unless a file says what is counted.
+    pub(crate) fn count(&self, stop: &AtomicBool) {
         if self.config.counters.is_none() {
-            let (host, history) = (Arc::clone(self), Arc::clone(&self.history));
-            std::thread::spawn(move || monitor::run(&host, &history));
+            monitor::run(self, &self.history, stop);
         }
     }
 

@@ -1,4 +1,4 @@
-//! How VMs use memory: by performance counters where there is a PMU, else by resctrl.
+//! How VMs use memory: by performance counters where there is a PMU, else by resctrl, else by DAMON.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -7,10 +7,25 @@ use std::time::{Duration, Instant};
 
 use layout::{CACHE_LINE, Sample, Source};
 use model::Pid;
-use probes::{ThreadCounters, ThreadCounts};
+use probes::{FoundVm, ThreadCounters, ThreadCounts};
 
+use crate::access::Accesses;
+use crate::damon::MOST_TARGETS;
 use crate::read::VmProcess;
 use crate::resctrl::{Bytes, Group, group_of};
+
+/// VMs, and the machine that they run on.
+#[derive(Debug, Clone, Copy)]
+pub struct Watched<'a> {
+    /// `/sys`.
+    pub sys: &'a Path,
+    /// `/proc`.
+    pub proc: &'a Path,
+    /// The VMs.
+    pub vms: &'a [VmProcess],
+    /// As KVM knows them.
+    pub found: &'a [FoundVm],
+}
 
 /// What was counted, and what could not be.
 #[derive(Debug, Default)]
@@ -25,6 +40,8 @@ pub struct Counted {
 #[derive(Debug)]
 pub struct Counters {
     open: Vec<(VmProcess, Counter)>,
+    /// Of VMs that nothing else counts.
+    accesses: Option<Accesses>,
     last: Instant,
 }
 
@@ -35,16 +52,16 @@ enum Counter {
     Group(Group, Bytes),
 }
 
-/// Counts for so many seconds, or until `stop` says so. Changes nothing.
-pub fn count(sys: &Path, vms: &[VmProcess], seconds: u32, stop: &dyn Fn() -> bool) -> Counted {
+/// Counts for so many seconds, or until `stop` says so. Leaves the machine as it was.
+pub fn count(watched: &Watched, seconds: u32, stop: &dyn Fn() -> bool) -> Counted {
     let mut counters = Counters::none();
-    let mut counted = Counted { notes: counters.follow(sys, vms), ..Counted::default() };
+    let mut counted = Counted { notes: counters.follow(watched), ..Counted::default() };
     for _ in 0..seconds {
-        if counters.open.is_empty() || stop() {
+        if counters.is_empty() || stop() {
             break;
         }
         std::thread::sleep(counters.until_second());
-        for (vm, source, sample) in counters.sample() {
+        for (vm, source, sample) in counters.sample(watched.proc) {
             counted.samples.entry(vm.pid).or_insert((source, Vec::new())).1.push(sample);
         }
     }
@@ -55,17 +72,22 @@ impl Counters {
     /// No VM is counted yet.
     #[must_use]
     pub fn none() -> Self {
-        Self { open: Vec::new(), last: Instant::now() }
+        Self { open: Vec::new(), accesses: None, last: Instant::now() }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.open.is_empty() && self.accesses.is_none()
     }
 
     /// Counts these VMs from now on, and no others; those that are counted already go on. Returns why some are not.
-    pub fn follow(&mut self, sys: &Path, vms: &[VmProcess]) -> Vec<String> {
-        let mut notes = Vec::new();
+    pub fn follow(&mut self, watched: &Watched) -> Vec<String> {
+        let Watched { sys, vms, .. } = *watched;
         self.open.retain(|(vm, _)| vms.contains(vm));
-        if self.open.is_empty() {
+        if self.is_empty() {
             self.last = Instant::now();
         }
         let perf = host::machine::cycles_are_safe(sys);
+        let mut others = Vec::new();
         for vm in vms {
             if self.open.iter().any(|(open, _)| open == vm) {
                 continue;
@@ -76,13 +98,38 @@ impl Counters {
             };
             match (threads, by_group(sys, vm, vms)) {
                 (Ok(counter), _) | (Err(_), Some(counter)) => self.open.push((vm.clone(), counter)),
-                (Err(why), None) => {
-                    let note = "nothing counts how it uses memory";
-                    notes.push(format!("{}: {note} ({why}, no resctrl group)", vm.name));
-                }
+                (Err(why), None) => others.push((vm.clone(), why)),
             }
         }
-        notes
+        self.follow_accesses(watched, &others)
+    }
+
+    /// Watches the accesses of VMs that nothing else counts, and why not.
+    fn follow_accesses(&mut self, watched: &Watched, vms: &[(VmProcess, String)]) -> Vec<String> {
+        let mut processes: Vec<VmProcess> = vms.iter().map(|(vm, _)| vm.clone()).collect();
+        processes.sort_unstable_by_key(|vm| vm.pid);
+        if self.accesses.as_ref().is_some_and(|accesses| accesses.is_of(&processes)) {
+            return Vec::new();
+        }
+        // There can be one: the old one ends first.
+        self.accesses = None;
+        if vms.is_empty() {
+            return Vec::new();
+        }
+        let why_not = match Accesses::start(watched, &processes) {
+            Ok(accesses) => {
+                self.accesses = Some(accesses);
+                format!("DAMON watches {MOST_TARGETS} VMs at most")
+            }
+            Err(error) => error.to_string(),
+        };
+        let is_watched =
+            |vm: &VmProcess| self.accesses.as_ref().is_some_and(|accesses| accesses.has(vm));
+        let note = |(vm, why): &(VmProcess, String)| {
+            let nothing = "nothing counts how it uses memory";
+            format!("{}: {nothing} ({why}, no resctrl group, {why_not})", vm.name)
+        };
+        vms.iter().filter(|(vm, _)| !is_watched(vm)).map(note).collect()
     }
 
     /// Until a second has gone by since the last sample.
@@ -92,7 +139,7 @@ impl Counters {
     }
 
     /// What has been counted of each VM since the last time. A VM that ended is counted no more.
-    pub fn sample(&mut self) -> Vec<(VmProcess, Source, Sample)> {
+    pub fn sample(&mut self, proc: &Path) -> Vec<(VmProcess, Source, Sample)> {
         let seconds = self.last.elapsed().as_secs_f64();
         self.last = Instant::now();
         let mut samples = Vec::new();
@@ -101,6 +148,14 @@ impl Counters {
             samples.push((vm.clone(), counter.source(), sample));
             true
         });
+        let accesses = self.accesses.as_mut().map(|accesses| accesses.sample(proc, seconds));
+        match accesses {
+            Some(Some(seen)) => {
+                samples.extend(seen.into_iter().map(|(vm, sample)| (vm, Source::Damon, sample)));
+            }
+            Some(None) => self.accesses = None,
+            None => {}
+        }
         samples
     }
 }
@@ -215,10 +270,11 @@ mod test {
             started: 0,
             threads: vec![model::Tid(1)],
         };
-        let counted = count(root.path(), &[vm], 60, &|| false);
+        let (sys, proc) = (root.path(), root.path());
+        let counted = count(&Watched { sys, proc, vms: &[vm], found: &[] }, 60, &|| false);
         assert_eq!(
             counted.notes,
-            ["web: nothing counts how it uses memory (no usable PMU, no resctrl group)"]
+            ["web: nothing counts how it uses memory (no usable PMU, no resctrl group, no DAMON)"]
         );
         assert!(counted.samples.is_empty());
     }

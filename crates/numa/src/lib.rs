@@ -2,17 +2,19 @@
 //!
 //! ```text
 //!  /sys, /proc, KVM --> read --> layout::Topology, VMs --+
-//!  perf, resctrl -----> count -> samples ----------------+--> layout::Load --> plan --> carry_out --> numa_maps says so
+//!  perf, resctrl, DAMON -> count -> samples -------------+--> layout::Load --> plan --> carry_out --> numa_maps says so
 //! ```
 //!
-//! Design constraints: reading and counting change nothing. What VMMs say about placement is not believed: `numa_maps` is
-//! read before and after. Processes may end at any time; what is left of a plan then goes on. Must never decide where
-//! something should be: that is `layout`'s.
+//! Design constraints: reading and counting change nothing, and what DAMON is told is taken back. What VMMs say about
+//! placement is not believed: `numa_maps` is read before and after. Processes may end at any time; what is left of a plan
+//! then goes on. Must never decide where something should be: that is `layout`'s.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod access;
 mod carry_out;
 mod count;
+mod damon;
 mod measure;
 mod pages;
 mod read;
@@ -20,7 +22,7 @@ mod resctrl;
 mod steer;
 
 pub use carry_out::{CarriedOut, Done, carry_out};
-pub use count::{Counted, Counters, count};
+pub use count::{Counted, Counters, Watched, count};
 pub use measure::measure;
 pub use read::{
     Host, HostVm, MemoryRange, NumaError, VmProcess, cpu_time, processes, read, started,

@@ -1,13 +1,12 @@
 //! What VMs do for a while, to compare it with what they do later.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use layout::Activity;
 use model::Pid;
 
-use crate::count::count;
+use crate::count::{Watched, count};
 use crate::read::{VmProcess, guest_s};
 
 /// Between two looks whether to stop.
@@ -15,15 +14,14 @@ const STEP: Duration = Duration::from_millis(100);
 
 /// What VMs do in so many seconds, or until `stop` says so. A VM that ends meanwhile is left out.
 pub fn measure(
-    sys: &Path,
-    proc: &Path,
-    vms: &[VmProcess],
+    watched: &Watched,
     seconds: u32,
     stop: &dyn Fn() -> bool,
 ) -> BTreeMap<Pid, Activity> {
+    let Watched { proc, vms, .. } = *watched;
     let guests = || -> Vec<Option<f64>> { vms.iter().map(|vm| guest_s(proc, vm).ok()).collect() };
     let (began, before) = (Instant::now(), guests());
-    let mut counted = count(sys, vms, seconds, stop);
+    let mut counted = count(watched, seconds, stop);
     // Where nothing counts, `count` returns at once.
     let wanted = Duration::from_secs(seconds.into());
     while began.elapsed() < wanted && !stop() {

@@ -110,12 +110,7 @@ pub enum NumaError {
 /// # Errors
 /// If the nodes can't be read.
 pub fn read(sys: &Path, proc: &Path, found: &[FoundVm]) -> Result<Host, NumaError> {
-    let nodes = numa::nodes(sys).map_err(NumaError::Nodes)?;
-    if nodes.is_empty() {
-        return Err(NumaError::NoNodes(sys.join("devices/system/node")));
-    }
-    let topology = topology(&nodes)?;
-    let mut host = Host { topology, vms: Vec::new(), notes: Vec::new() };
+    let mut host = Host { topology: topology(sys)?, vms: Vec::new(), notes: Vec::new() };
     for (found, process) in found.iter().zip(processes(proc, found)) {
         let vm = process.and_then(|process| vm(proc, &host.topology, found, process));
         match vm {
@@ -158,7 +153,11 @@ fn process(proc: &Path, found: &FoundVm) -> io::Result<VmProcess> {
     Ok(VmProcess { name, pid: found.pid, started, threads })
 }
 
-fn topology(nodes: &[NumaNode]) -> Result<Topology, TopologyError> {
+pub(crate) fn topology(sys: &Path) -> Result<Topology, NumaError> {
+    let nodes = numa::nodes(sys).map_err(NumaError::Nodes)?;
+    if nodes.is_empty() {
+        return Err(NumaError::NoNodes(sys.join("devices/system/node")));
+    }
     let node = |node: &NumaNode| Node {
         id: node.id,
         cpus: node.cpus.clone(),
@@ -167,12 +166,12 @@ fn topology(nodes: &[NumaNode]) -> Result<Topology, TopologyError> {
     };
     // The firmware tells how fast a memory is for its nearest CPUs only.
     let row = |from: &NumaNode| -> Option<Vec<u64>> {
-        let distances = from.distances.iter().zip(nodes);
+        let distances = from.distances.iter().zip(&nodes);
         distances.map(|(d, to)| Some(to.read_bandwidth? * 10 / u64::from(*d).max(1))).collect()
     };
     let bandwidths: Option<Vec<Vec<u64>>> = nodes.iter().map(row).collect();
     let distances = nodes.iter().map(|node| node.distances.clone()).collect();
-    Topology::new(nodes.iter().map(node).collect(), distances, bandwidths)
+    Ok(Topology::new(nodes.iter().map(node).collect(), distances, bandwidths)?)
 }
 
 fn vm(
@@ -216,7 +215,7 @@ fn memory(topology: &Topology, maps: &NumaMaps, slots: &[MemorySlot]) -> (Vec<u6
     (memory, has_policy)
 }
 
-fn slot_end(slot: &MemorySlot) -> u64 {
+pub(crate) fn slot_end(slot: &MemorySlot) -> u64 {
     slot.address.saturating_add(slot.pages.saturating_mul(4096))
 }
 
@@ -241,8 +240,8 @@ fn ranges(maps: &NumaMaps, slots: &[MemorySlot]) -> Vec<MemoryRange> {
     ranges
 }
 
-/// The node that a thread is bound to; `None`: to none, or to several.
-fn home(topology: &Topology, folder: &Path) -> Option<usize> {
+/// The node that a thread is bound to, of its folder in `/proc`; `None`: to none, or to several.
+pub(crate) fn home(topology: &Topology, folder: &Path) -> Option<usize> {
     let status = text(&folder.join("status")).ok()?;
     let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
     let mut nodes = BTreeSet::new();

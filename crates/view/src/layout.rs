@@ -249,6 +249,12 @@ fn vms(topology: &Topology, load: &Load, plan: &Plan) -> Table {
         "Speed: predicted by the memory model, relative to being alone with local memory"
             .to_owned(),
     );
+    if load.vms.iter().any(|vm| vm.source == Source::Damon) {
+        table.notes.push(
+            "DAMON does not count cache misses: they are estimated from accessed memory and CPU time"
+                .to_owned(),
+        );
+    }
     table
 }
 
@@ -356,6 +362,7 @@ pub fn layout_simulation(case: &Case, simulations: &[Simulation], rankings: &[Ra
     report.json = json!({
         "version": VERSION,
         "case": cleaned(&case.name),
+        "notes": report.notes.iter().map(|note| cleaned(note)).collect::<Vec<_>>(),
         "start_s": case.migration.start_s,
         "end_s": case.migration.end_s,
         "ways": ways.json(),

@@ -96,3 +96,66 @@ pub(crate) fn memory_and_vcpus_go_where_the_plan_says() {
     assert_eq!(json("again.json")["outcome"], "in_place");
     assert!(ran.stdout.contains("affinity list: 2"), "{}", ran.stdout);
 }
+
+/// Where neither PMU nor resctrl counts, DAMON sees which memory the guest accesses. Guest `a` booted on node 0, and its vCPU
+/// now runs on node 1.
+pub(crate) fn damon_counts_where_nothing_else_does() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "set -e
+        damon=/sys/kernel/mm/damon/admin/kdamonds
+        plan() { vmscope layout plan --seconds 3 --format json; }
+        tid=$(grep -l KVM /proc/$(pgrep -f '^[^ ]*qemu.*-name a,')/task/*/comm | cut -d / -f 5)
+        taskset -cp 1 $tid >&2
+        uname -r; grep . /sys/devices/system/cpu/cpu0/cache/index*/size >&2
+        vmscope layout plan --seconds 3 >&2
+        cat $damon/nr_kdamonds
+        # Somebody else's is left alone.
+        echo 1 > $damon/nr_kdamonds
+        plan > in-use.json
+        cat $damon/nr_kdamonds
+        echo 0 > $damon/nr_kdamonds
+        # What one that is killed leaves behind does not disturb the next.
+        vmscope layout plan --seconds 60 >/dev/null & killed=$!
+        until grep -q on $damon/0/state; do sleep 0.1; done
+        kill -9 $killed
+        cat $damon/nr_kdamonds
+        vmscope layout apply --policy simple --seconds 3 --measure 3 --format json > done.json
+        cat $damon/nr_kdamonds
+        # The daemon counts until it is told to end.
+        printf 'state = \"/run/layout\"\nsocket = \"/run/layout.socket\"\npeers = \"/run/peers\"\n' > /run/layout.toml
+        vmscope layout daemon -c /run/layout.toml & daemon=$!
+        until grep -q on $damon/0/state; do sleep 0.1; done
+        kill $daemon
+        wait $daemon
+        cat $damon/nr_kdamonds
+        plan > then.json";
+    let ran = in_testbed("layout-damon", folder.path(), script).unwrap();
+    if ran.stderr.contains("no kernel package") {
+        return skip::skip("a host with Linux 6.12: neither apt nor the cache has one");
+    }
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    eprintln!("{}", ran.stderr);
+    let json = |name: &str| -> Value {
+        serde_json::from_slice(&std::fs::read(folder.path().join(name)).unwrap()).unwrap()
+    };
+    let lines: Vec<&str> = ran.stdout.lines().collect();
+    assert!(lines[0].starts_with("6.12."), "{}", ran.stdout);
+    // After a plan, in use by somebody else, after a kill, after another plan, after the daemon.
+    assert_eq!(lines[1..], ["0", "1", "1", "0", "0"]);
+    let in_use = json("in-use.json");
+    assert_eq!(in_use["outcome"], "no_counters", "{in_use}");
+    assert!(in_use["notes"].to_string().contains("DAMON is in use"), "{in_use}");
+
+    let done = json("done.json");
+    let measured = &done["measured"][0];
+    eprintln!("measured by DAMON: {measured}");
+    let remote = |when: &str| measured[when].as_f64().unwrap();
+    assert!(90.0 < remote("remote_before") && remote("remote_after") < 10.0, "{measured}");
+    let then = json("then.json");
+    let vm = &then["vms"][0];
+    assert_eq!(
+        (&vm["counted_by"], &then["outcome"]),
+        (&"DAMON".into(), &"in_place".into()),
+        "{then}"
+    );
+}

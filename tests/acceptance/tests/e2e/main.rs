@@ -100,6 +100,7 @@ const TESTS: &[Test] = tests! {
     All boot_exits::kvm_counts_an_exit_each_time_for_those_said_to_exit_and_none_for_the_others,
     All packages::packages_are_installed_used_and_removed_in_a_clean_root,
     All hostile::an_unprivileged_user_spoils_nobodys_rows,
+    All layout::damon_counts_where_nothing_else_does,
     All testbed::guests_are_stopped_moved_and_get_cpus,
     All testbed::guests_reach_each_other_and_the_host_has_nodes,
     All iso::by_uefi_the_table_is_on_the_screen,

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::Context;
 use layout::{Activity, Load, Options, Outcome, Plan, Source};
 use model::Pid;
-use numa::{CarriedOut, Done, Host, HostVm};
+use numa::{CarriedOut, Done, Host, HostVm, VmProcess, Watched};
 use probes::{FoundVm, VmFinder};
 use view::{MeasuredVm, MovedVm};
 
@@ -35,7 +35,7 @@ const APPLY_EXAMPLE: &str = "Examples:
 /// Show where this host's VMs should be on its NUMA nodes. Changes nothing.
 ///
 /// Counts for some seconds how each VM uses memory: by performance counters where there is a PMU, else by a resctrl group of
-/// the VM's threads. Needs root.
+/// the VM's threads, else estimates it from what DAMON sees accessed. Needs root.
 #[derive(Debug, clap::Args)]
 #[command(after_help = PLAN_EXAMPLE)]
 pub(super) struct PlanArgs {
@@ -110,7 +110,8 @@ pub(super) fn apply(args: &ApplyArgs) -> anyhow::Result<ExitCode> {
     let Planned { host, found, plan, .. } = &planned;
     let stop_now = || is_set(&stop);
     let proc = Path::new(PROC);
-    let measured = || args.measure.map(|seconds| measure(host, seconds, &stop)).unwrap_or_default();
+    let measured =
+        || args.measure.map(|seconds| measure(host, found, seconds, &stop)).unwrap_or_default();
     let before = measured();
     let done = numa::carry_out(proc, &host.topology, &host.vms, plan, args.how.rate, &stop_now);
     for failure in &done.failures {
@@ -135,9 +136,18 @@ struct Activities {
     after: BTreeMap<Pid, Activity>,
 }
 
-fn measure(host: &Host, seconds: u32, stop: &AtomicBool) -> BTreeMap<Pid, Activity> {
-    let processes: Vec<_> = host.vms.iter().map(|vm| vm.process.clone()).collect();
-    numa::measure(Path::new(SYS), Path::new(PROC), &processes, seconds, &|| is_set(stop))
+fn measure(
+    host: &Host,
+    found: &[FoundVm],
+    seconds: u32,
+    stop: &AtomicBool,
+) -> BTreeMap<Pid, Activity> {
+    let vms: Vec<_> = host.vms.iter().map(|vm| vm.process.clone()).collect();
+    numa::measure(&watched(&vms, found), seconds, &|| is_set(stop))
+}
+
+fn watched<'a>(vms: &'a [VmProcess], found: &'a [FoundVm]) -> Watched<'a> {
+    Watched { sys: Path::new(SYS), proc: Path::new(PROC), vms, found }
 }
 
 impl Activities {
@@ -192,8 +202,8 @@ fn planned(how: &How, stop: &AtomicBool) -> anyhow::Result<Planned> {
         }
         None => {
             let stop = || is_set(stop);
-            let processes: Vec<_> = host.vms.iter().map(|vm| vm.process.clone()).collect();
-            let mut counted = numa::count(Path::new(SYS), &processes, how.seconds, &stop);
+            let vms: Vec<_> = host.vms.iter().map(|vm| vm.process.clone()).collect();
+            let mut counted = numa::count(&watched(&vms, &found), how.seconds, &stop);
             host.notes.append(&mut counted.notes);
             let samples = |vm: &HostVm| counted.samples.get(&vm.process.pid).cloned();
             host.load(how.rate, |vm| samples(vm).unwrap_or_default())
