@@ -59,13 +59,13 @@ pub(crate) fn memory_and_vcpus_go_where_the_plan_says() {
     let row = |report: &Value| {
         report["vms"].as_array().unwrap().iter().find(|row| row["vm"] == "a").unwrap().clone()
     };
-    // It runs two hops away from nearly all of its memory.
+    // It runs two hops away from all of its guest's memory, two thirds of what it has; QEMU's own may lie anywhere.
     let nodes = json("nodes.json");
     let nodes = nodes["nodes"].as_array().unwrap();
     let recorded = nodes.iter().find(|row| row["vm"] == "a").unwrap();
     let shares = [&recorded["remote_share"], &json("steal.json")["vms"][0]["remote_share"]];
     eprintln!("remote memory as recorded: {shares:?} of {}", recorded["memory_bytes"]);
-    assert!(shares.iter().all(|share| 0.9 < share.as_f64().unwrap()), "{nodes:?}");
+    assert!(shares.iter().all(|share| 0.6 < share.as_f64().unwrap()), "{nodes:?}");
     assert!(100 << 20 < recorded["memory_bytes"].as_u64().unwrap(), "{nodes:?}");
 
     let nothing = json("nothing.json");
