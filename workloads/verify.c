@@ -1,5 +1,5 @@
 /*
- * verify MIB FILE [PAGES_PER_S]: writes to memory, and checks what it wrote.
+ * verify MIB FILE [PAGES_PER_S]: writes to memory, and checks what it wrote. With 2000000000 it does not rest.
  *
  * Each page holds words that follow from its number and its generation. A step checks a page at random and gives it the
  * next generation, then checks the next page in turn. FILE has, several times a second, how many checks there were, how
@@ -108,6 +108,7 @@ int main(int argc, char **argv)
 			memory[next * WORDS] ^= 1;
 		}
 		tell(file);
-		nanosleep(&pause, NULL);
+		if (ns > 0)
+			nanosleep(&pause, NULL);
 	}
 }
