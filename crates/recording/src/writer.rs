@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use model::{CpuId, Header, MachineId, Sample, Switch, Tables};
+use model::{CpuId, Guest, Header, MachineId, Note, Sample, Switch, Tables};
 
 use crate::batches::convert;
 use crate::error::{Error, Folder};
@@ -18,8 +18,11 @@ use crate::spool::{EVERYWHERE, SpoolWriter};
 use crate::switches::{self, Switches};
 use crate::tables;
 
-/// Makes a recording of what a killed writer left under the partial name of `path`. Its notes say so. Names are those of the
-/// last checkpoint.
+/// Why a recording that was left has no names: which processes ran was known to its recorder alone.
+const NO_NAMES: &str = "its recorder was killed, or the disk was full, before names were found";
+
+/// Makes a recording of what a killed writer left under the partial name of `path`. Names are those of the last checkpoint; if
+/// it has none, notes and VMs say why.
 ///
 /// # Errors
 /// When nothing is there, it can't be read, or nothing can be written.
@@ -27,13 +30,25 @@ pub fn finish_killed(path: &Path) -> Result<PathBuf, Error> {
     let dir = files::partial(path).filter(|dir| dir.is_dir());
     let dir = dir.ok_or_else(|| Error::NotFound(path.to_owned(), Folder::Recording))?;
     let writer = Writer { folder: PartialFolder { path: path.to_owned(), dir } };
-    if manifest::read(writer.dir())?.header.complete {
+    let header = manifest::read(writer.dir())?.header;
+    if header.complete {
         // It was killed when all was written.
         let spools = writer.spools()?;
         return writer.folder.publish(&spools);
     }
-    let left = Recording::open(writer.dir())?;
-    Ok(writer.finish(&left.header, &left.tables)?.path)
+    let Recording { header: Header { end, .. }, mut tables, .. } = Recording::open(writer.dir())?;
+    // What its parts lack is counted while they are converted.
+    let mut header = Header { end, ..header };
+    if tables.images.is_empty() {
+        let text = format!("functions and host processes have no names: {NO_NAMES}");
+        header.notes.push(Note { subject: "host".to_owned(), text });
+        for vm in &mut tables.vms {
+            if let Guest::Unmapped { reason } = &mut vm.guest {
+                NO_NAMES.clone_into(reason);
+            }
+        }
+    }
+    Ok(writer.finish(&header, &tables)?.path)
 }
 
 /// Writes one recording.

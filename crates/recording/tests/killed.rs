@@ -187,7 +187,7 @@ fn what_was_left_becomes_a_recording() {
     let recording = Recording::open(&path).unwrap();
     assert!(recording.header.complete && recording.tables == tables);
     assert_eq!(read(&recording), merged(&cpus));
-    assert!(notes(&recording).iter().any(|note| note.contains("was killed")));
+    assert_eq!(texts(&recording.header.notes), texts(&header.notes), "nothing is missing");
     // It was killed when only its spools were still to be removed.
     let partial = dir.path().join("recording.partial");
     fs::rename(&path, &partial).unwrap();
@@ -195,4 +195,34 @@ fn what_was_left_becomes_a_recording() {
     assert_eq!(recording::finish_killed(&path).unwrap(), path);
     assert!(!path.join("cpu0.raw").exists());
     assert!(matches!(recording::finish_killed(&path), Err(recording::Error::NotFound(..))));
+}
+
+/// What was left before anybody asked for names says why it has none.
+#[test]
+fn what_was_left_without_names_says_why() {
+    let (header, Tables { vms, vcpus, .. }, cpus) = small();
+    let not_asked = |vm: &model::Vm| model::Vm {
+        guest: model::Guest::Unmapped { reason: "it was not asked".to_owned() },
+        ..vm.clone()
+    };
+    let early = Tables { vms: vms.iter().map(not_asked).collect(), vcpus, ..Tables::default() };
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("recording");
+    spool(&path, &header, &cpus).checkpoint(&header, &early).unwrap();
+    let recording = Recording::open(&recording::finish_killed(&path).unwrap()).unwrap();
+    let reason = "its recorder was killed, or the disk was full, before names were found";
+    let note = format!("functions and host processes have no names: {reason}");
+    assert_eq!(notes(&recording).last(), Some(&note.as_str()));
+    assert_eq!(recording.header.notes.last().unwrap().subject, "host");
+    assert!(!notes(&recording).iter().any(|note| note.contains("still running")));
+    for vm in &recording.tables.vms {
+        assert_eq!(vm.guest, model::Guest::Unmapped { reason: reason.to_owned() });
+    }
+    // What was lost counts once.
+    let path = dir.path().join("lost");
+    let writer = spool(&path, &header, &cpus);
+    writer.switch_spool().unwrap().append(&small_switches()[0]).unwrap();
+    drop(writer);
+    let recording = Recording::open(&recording::finish_killed(&path).unwrap()).unwrap();
+    assert_eq!(recording.header.counters["switches_without_vcpu_row"], 6);
 }
