@@ -36,7 +36,18 @@ fn what_came_in_can_be_asked_for() {
     assert_eq!(many["rows"].as_array().unwrap().len(), 5);
     assert_eq!(many["partial"], json!(["there are more than 5 rows"]));
     sql("DROP TABLE hosts").check(400, "only a SELECT is answered");
-    sql("SELECT * FROM nowhere").check(400, "nowhere");
+    sql("SELECT * FROM nowhere").check(400, "there is no table nowhere: the tables are vcpu_time,");
+    sql("SELEC").check(400, "Expected: an SQL statement, found: SELEC at Line: 1, Column: 1");
+    sql("SELECT nope FROM vms").check(400, "No field named nope. Valid fields are vms.host,");
+    let words = |reply: &common::Reply| reply.json()["error"].as_str().unwrap().to_owned();
+    for bad in ["DROP TABLE hosts", "SELEC", "SELECT nope FROM vms", "SELECT * FROM nowhere"] {
+        let text = words(&sql(bad));
+        let of_the_engine = ["datafusion", "planning", "ParserError", "\n"];
+        assert!(!of_the_engine.iter().any(|word| text.contains(word)), "{text}");
+    }
+    let range =
+        json!({"sql": "SELECT 1", "from": "2026-01-02T00:00:00Z", "to": "2026-01-01T00:00:00Z"});
+    server.ask("POST", "/v1/sql", &reader, Some(&range)).check(400, "from must be before to");
 
     let name = |query: &serde_json::Value| query["name"].as_str().unwrap().to_owned();
     let list = server.get("/v1/tables", &reader).json();
@@ -50,6 +61,10 @@ fn what_came_in_can_be_asked_for() {
     server.get("/v1/tables/nothing", &reader).check(404, "no query");
     server.get("/v1/tables/thieves?vm=a&x=1", &reader).check(400, "no parameter x");
     server.get("/v1/tables/thieves?vm=a&to=now", &reader).check(400, "no time");
+    server.get("/v1/tables/thieves?vm=a&host=a/../b", &reader).check(400, "host names have");
+    let late = "/v1/tables/thieves?vm=a&from=2999-01-01T00:00:00Z";
+    server.get(late, &reader).check(400, "from must be before to");
+    server.get("/v1/pprof?seconds=31622401", &reader).check(400, "at most 31622400");
 
     server.get("/v1/tables", &agent).check(403, "role");
     server.ask("POST", "/v1/sql", &agent, Some(&json!({"sql": "SELECT 1"}))).check(403, "role");

@@ -171,6 +171,7 @@ pub struct SqlRequest {
     pub to: Option<String>,
     /// Of this host.
     #[serde(default)]
+    #[schema(pattern = "^[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,63}$")]
     pub host: Option<String>,
 }
 

@@ -33,6 +33,7 @@ use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
 use datafusion::execution::memory_pool::GreedyMemoryPool;
 use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
 use datafusion::prelude::{SQLOptions, SessionConfig, SessionContext};
+use datafusion::sql::sqlparser::parser::ParserError;
 use object_store::ObjectStore;
 use object_store::path::Path;
 use tokio::sync::Semaphore;
@@ -415,6 +416,13 @@ async fn run(
 }
 
 fn invalid(error: DataFusionError) -> QueryError {
+    match error.find_root() {
+        // The question may have an object's name in it.
+        DataFusionError::SQL(error, _) => return asked_wrongly(&parser_words(error)),
+        DataFusionError::Plan(text) => return asked_wrongly(text),
+        DataFusionError::SchemaError(error, _) => return asked_wrongly(&error.to_string()),
+        _ => {}
+    }
     // The reader of a table names the object that it could not read.
     let text = error.to_string();
     if let Some(object) = catalog::object_in(&text) {
@@ -425,6 +433,31 @@ fn invalid(error: DataFusionError) -> QueryError {
         DataFusionError::ObjectStore(_) | DataFusionError::ParquetError(_) => {
             QueryError::Store(text)
         }
-        root => QueryError::Invalid(root.strip_backtrace()),
+        root => asked_wrongly(&root.strip_backtrace()),
     }
+}
+
+fn parser_words(error: &ParserError) -> String {
+    match error {
+        ParserError::ParserError(text) | ParserError::TokenizerError(text) => text.clone(),
+        ParserError::RecursionLimitExceeded => error.to_string(),
+    }
+}
+
+/// In the words of who asks, who knows no catalogs and schemas.
+fn asked_wrongly(text: &str) -> QueryError {
+    const SCHEMA: &str = "datafusion.public.";
+    let table = text.strip_prefix("table '").and_then(|rest| rest.strip_suffix("' not found"));
+    QueryError::Invalid(match table {
+        Some(name) => {
+            let known: Vec<_> = schemas().map(|(name, _)| name).collect();
+            let name = name.trim_start_matches(SCHEMA);
+            format!("there is no table {name}: the tables are {}", known.join(", "))
+        }
+        None => {
+            // The engine takes all that it did not expect for a bug of its own.
+            let text = text.split("\nThis issue was likely caused by a bug").next().unwrap_or(text);
+            text.replace(SCHEMA, "").replace('\n', " ")
+        }
+    })
 }

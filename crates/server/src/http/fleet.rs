@@ -22,7 +22,8 @@ pub(super) struct Range {
     #[param(format = DateTime)]
     to: String,
     /// Into how many slots it is divided at most.
-    slots: usize,
+    #[param(maximum = 65_535)]
+    slots: u16,
 }
 
 /// Says what hosts and VMs lost in the last eight days: of the last three hours by the minute, before by ten minutes.
@@ -39,7 +40,7 @@ pub(super) async fn ask_fleet(
     let Query(Range { from, to, slots }) = range?;
     let (from, to) = (query::parse_instant(&from)?, query::parse_instant(&to)?);
     server.recent_sums().await;
-    Ok(Json(server.engine.fleet(from, to, slots, Utc::now())))
+    Ok(Json(server.engine.fleet(from, to, slots.into(), Utc::now())))
 }
 
 /// Which time of agents.

@@ -31,6 +31,7 @@ const MOST_SECONDS: u32 = 366 * 86_400;
 #[into_params(parameter_in = Query)]
 pub(super) struct Which {
     /// Of VMs of this host; absent: of all.
+    #[param(pattern = "^[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,63}$")]
     host: Option<String>,
     /// Of this VM; absent: of all.
     vm: Option<String>,
@@ -41,6 +42,7 @@ pub(super) struct Which {
     #[param(format = DateTime)]
     to: Option<String>,
     /// In place of both: so many seconds, which ended two minutes ago. Programs that fetch profiles regularly say it.
+    #[param(maximum = 31_622_400)]
     seconds: Option<u32>,
 }
 
@@ -51,8 +53,11 @@ impl Which {
             if self.from.is_some() || self.to.is_some() {
                 return bad("give either seconds, or from and to");
             }
+            if MOST_SECONDS < seconds {
+                return bad(&format!("seconds are at most {MOST_SECONDS}"));
+            }
             let to = now - DELAY;
-            return Ok((to - Duration::seconds(seconds.min(MOST_SECONDS).into()), to));
+            return Ok((to - Duration::seconds(seconds.into()), to));
         }
         let to = self.to.as_deref().map_or(Ok(now), query::parse_instant)?;
         let hour = |_| to - Duration::hours(1);

@@ -87,8 +87,15 @@ pub(super) async fn ask_ready(
     let Query(mut parameters) = parameters?;
     let text = |time: DateTime<Utc>| time.to_rfc3339_opts(SecondsFormat::Micros, true);
     let to = parameters.entry("to".to_owned()).or_insert_with(|| text(DateTime::from(now())));
-    let hour_before = time(to)? - Duration::hours(1);
-    parameters.entry("from".to_owned()).or_insert_with(|| text(hour_before));
+    let to = time(to)?;
+    let from = parameters.entry("from".to_owned()).or_insert_with(|| text(to - Duration::hours(1)));
+    let from = time(from)?;
+    in_order(Some(from), Some(to))?;
+    let other = |name: &str, same| parameters.get(name).map_or(Ok(same), |text| time(text));
+    in_order(Some(other("other_from", from)?), Some(other("other_to", to)?))?;
+    for name in ["host", "other_host"] {
+        host(parameters.get(name).filter(|host| !host.is_empty()))?;
+    }
     Ok(Json(server.engine.ready(&name, &parameters).await?))
 }
 
@@ -106,14 +113,26 @@ pub(super) async fn ask_sql(
     JsonOf(request, _): JsonOf<Reader, SqlRequest>,
 ) -> Reply<Json<Answer>> {
     let instant = |text: &Option<String>| text.as_deref().map(time).transpose();
-    let host = request.host.as_deref().map(str::parse::<HostName>).transpose();
-    let host = host.map_err(|error| ApiError::new(StatusCode::BAD_REQUEST, error.to_string()))?;
-    let scope = Scope {
-        from: instant(&request.from)?,
-        to: instant(&request.to)?,
-        host: host.map(|host| host.to_string()),
-    };
+    let (from, to) = (instant(&request.from)?, instant(&request.to)?);
+    in_order(from, to)?;
+    let host = host(request.host.as_ref())?.map(|host| host.to_string());
+    let scope = Scope { from, to, host };
     Ok(Json(server.engine.sql(&request.sql, &scope).await?))
+}
+
+fn host(name: Option<&String>) -> Reply<Option<HostName>> {
+    let host = name.map(|name| name.parse::<HostName>()).transpose();
+    host.map_err(|error| ApiError::new(StatusCode::BAD_REQUEST, error.to_string()))
+}
+
+/// A range that ends before it begins has nothing in it, which would look like an answer.
+fn in_order(from: Option<DateTime<Utc>>, to: Option<DateTime<Utc>>) -> Reply<()> {
+    match (from, to) {
+        (Some(from), Some(to)) if to <= from => {
+            Err(ApiError::new(StatusCode::BAD_REQUEST, "from must be before to"))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn time(text: &str) -> Reply<DateTime<Utc>> {
