@@ -8,7 +8,8 @@ mod amplified;
 mod common;
 
 use std::fs;
-use std::io::{BufRead, BufReader, Cursor, Read};
+use std::io::{BufRead, BufReader, Cursor, Read, Write};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
 use std::time::Duration;
@@ -258,6 +259,69 @@ fn a_store_that_fails_is_tried_again() {
     });
     fs::remove_file(place.store().join("results")).unwrap();
     place.wait_for_results(1);
+}
+
+/// A disk that others fill is no reason to lose a window, or to call it bad. Runs again in a mount namespace, with a disk of
+/// 8 MiB.
+#[test]
+fn a_full_disk_puts_windows_off() {
+    const DISK: &str = "VMSCOPE_TEST_DISK";
+    if let Some(disk) = std::env::var_os(DISK) {
+        return on_full_disk(Path::new(&disk));
+    }
+    let disk = tempfile::tempdir().unwrap();
+    let mount = "mount -t tmpfs -o size=8m tmpfs \"$1\"";
+    let unshare = |script: &str| {
+        let mut command = Command::new("unshare");
+        command.args(["--map-root-user", "--mount", "sh", "-c", script, "sh"]).arg(disk.path());
+        command
+    };
+    if !unshare(mount).output().is_ok_and(|output| output.status.success()) {
+        return skip::skip("unshare(1) can't mount a file system here");
+    }
+    let test = "a_full_disk_puts_windows_off";
+    let mut again = unshare(&format!("{mount} && exec \"$2\" --exact {test} --nocapture"));
+    let ran = again.arg(std::env::current_exe().unwrap()).env(DISK, disk.path()).output().unwrap();
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+}
+
+fn on_full_disk(disk: &Path) {
+    let place = Place { dir: tempfile::tempdir_in(disk).unwrap() };
+    let server = place.start("");
+    let (host, reader) = (server.enroll("kvm1"), server.token("read"));
+    let window = window("kvm1", 100);
+    let others = disk.join("others");
+    // From nothing to what is needed: it never is the window that is to blame.
+    let mut statuses = Vec::new();
+    for pages in 0.. {
+        fill(&others);
+        let length = fs::metadata(&others).unwrap().len();
+        fs::File::options()
+            .write(true)
+            .open(&others)
+            .unwrap()
+            .set_len(length - pages * 4096)
+            .unwrap();
+        let reply = server.put(&window, &host);
+        statuses.push(reply.status);
+        if reply.status == 201 {
+            break;
+        }
+        reply.check(503, "No space left");
+        assert!(reply.header("retry-after").is_some());
+        assert!(place.objects("raw/").is_empty() && place.objects("refused/").is_empty());
+    }
+    assert!(3 < statuses.len(), "{statuses:?}");
+    assert_eq!(server.get("/v1/windows", &reader).json()["windows"].as_array().unwrap().len(), 1);
+    fs::remove_file(&others).unwrap();
+    place.wait_for_results(1);
+    assert!(place.objects("failed/").is_empty());
+}
+
+/// Takes what is left of the disk.
+fn fill(file: &Path) {
+    let mut file = fs::File::options().append(true).create(true).open(file).unwrap();
+    while file.write_all(&[0; 4096]).is_ok() {}
 }
 
 /// Whatever was acknowledged before a kill is there afterwards, analysed once.
