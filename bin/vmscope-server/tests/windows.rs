@@ -51,6 +51,10 @@ fn a_window_is_stored_and_analysed_once() {
 
     assert_eq!(server.metric("vmscope_server_windows_stored_total"), 1.0);
     assert_eq!(server.metric("vmscope_server_windows_known_total"), 1.0);
+    // Known, but without results: who stored it may be gone, or has not heard that it did.
+    fs::remove_file(place.store().join(&results[0])).unwrap();
+    assert_eq!(server.put(&window, &host).status, 200);
+    place.wait_for_results(1);
     let text = String::from_utf8(server.get("/healthz", "").content).unwrap();
     assert_eq!(text, "ok\n");
     let said = server.stop();

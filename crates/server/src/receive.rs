@@ -260,12 +260,13 @@ impl Server {
                 let bytes = spooled.as_file().metadata().map_or(0, |data| data.len());
                 self.metrics.windows_stored.inc();
                 self.metrics.bytes_stored.inc_by(bytes);
-                self.queue.add_new(window);
             }
             Created::Before => {
                 self.metrics.windows_known.inc();
             }
         }
+        // Also one that is known: it may have been stored by a write whose answer was lost.
+        self.queue.add_new(window);
         Ok(created)
     }
 

@@ -1,9 +1,10 @@
 //! A server of a store of its own, and what its programs say to it.
 
-use std::io::{BufRead, BufReader};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -31,6 +32,102 @@ pub struct Service {
     address: SocketAddr,
     folder: PathBuf,
     child: Option<Child>,
+    /// Between servers and it.
+    pub line: Line,
+}
+
+/// What happens on a line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// Nothing: what is said is passed on.
+    None,
+    /// It breaks while a request is being sent.
+    Breaks,
+    /// Whoever asks is told that the service failed.
+    Fails,
+    /// A piece of a request arrives every few hundred milliseconds.
+    Slow,
+}
+
+/// A line to an address, which may be faulty.
+#[derive(Debug, Clone)]
+pub struct Line {
+    address: SocketAddr,
+    fault: Arc<Mutex<(Fault, [usize; 4])>>,
+}
+
+impl Line {
+    /// Bytes of a request that arrive before it breaks.
+    const PIECE: usize = 2000;
+
+    fn to(service: SocketAddr) -> std::io::Result<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let address = listener.local_addr()?;
+        let line = Self { address, fault: Arc::new(Mutex::new((Fault::None, [0; 4]))) };
+        let of_connections = line.clone();
+        std::thread::spawn(move || {
+            for client in listener.incoming().map_while(Result::ok) {
+                let line = of_connections.clone();
+                // Whoever hangs up ends it.
+                std::thread::spawn(move || line.pass(client, service));
+            }
+        });
+        Ok(line)
+    }
+
+    /// From now on.
+    pub fn set(&self, fault: Fault) {
+        self.lock().0 = fault;
+    }
+
+    /// How many pieces of requests met each fault.
+    #[must_use]
+    pub fn met(&self) -> [usize; 4] {
+        self.lock().1
+    }
+
+    fn lock(&self) -> MutexGuard<'_, (Fault, [usize; 4])> {
+        self.fault.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn pass(&self, mut client: TcpStream, service: SocketAddr) -> std::io::Result<()> {
+        let mut service = TcpStream::connect(service)?;
+        let (mut answers, mut to_client) = (service.try_clone()?, client.try_clone()?);
+        std::thread::spawn(move || {
+            let copied = std::io::copy(&mut answers, &mut to_client);
+            let _ = to_client.shutdown(Shutdown::Both);
+            copied
+        });
+        let mut piece = [0; Self::PIECE];
+        loop {
+            let read = client.read(&mut piece)?;
+            let fault = {
+                let mut state = self.lock();
+                let (fault, met) = &mut *state;
+                met[*fault as usize] += 1;
+                *fault
+            };
+            match fault {
+                Fault::None => {}
+                Fault::Slow => std::thread::sleep(Duration::from_millis(300)),
+                Fault::Breaks | Fault::Fails => {
+                    if fault == Fault::Fails {
+                        let head =
+                            "HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\n\r\n";
+                        client.write_all(head.as_bytes())?;
+                    } else {
+                        service.write_all(&piece[..read])?;
+                    }
+                    client.shutdown(Shutdown::Both)?;
+                    return service.shutdown(Shutdown::Both);
+                }
+            }
+            if read == 0 {
+                return service.shutdown(Shutdown::Write);
+            }
+            service.write_all(&piece[..read])?;
+        }
+    }
 }
 
 impl Drop for Service {
@@ -48,7 +145,8 @@ impl Service {
     fn start(program: &Path, folder: PathBuf) -> anyhow::Result<Self> {
         let address = free_address()?;
         std::fs::create_dir_all(folder.join(Self::BUCKET))?;
-        let mut service = Self { program: program.to_owned(), address, folder, child: None };
+        let line = Line::to(address)?;
+        let mut service = Self { program: program.to_owned(), address, folder, child: None, line };
         service.start_again()?;
         Ok(service)
     }
@@ -94,7 +192,7 @@ impl Service {
             ("AWS_ACCESS_KEY_ID", Self::KEY.to_owned()),
             ("AWS_SECRET_ACCESS_KEY", Self::SECRET.to_owned()),
             ("AWS_REGION", "us-east-1".to_owned()),
-            ("AWS_ENDPOINT", format!("http://{}", self.address)),
+            ("AWS_ENDPOINT", format!("http://{}", self.line.address)),
             ("AWS_ALLOW_HTTP", "true".to_owned()),
         ]
     }

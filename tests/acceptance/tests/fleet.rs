@@ -4,8 +4,9 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Output;
+use std::time::Duration;
 
-use acceptance::fleet::Server;
+use acceptance::fleet::{Fault, Server};
 use acceptance::root;
 use acceptance::storm::{Storm, Survived, storm};
 use serde_json::Value;
@@ -196,6 +197,50 @@ fn what_was_acknowledged_survives_kills_of_an_s3_service() {
     };
     let killed = survive(&short).kills;
     assert!(killed.iter().all(|kills| 3 <= *kills), "{killed:?}");
+}
+
+/// An S3 service that is slow, fails, and hangs up in mid-write.
+#[test]
+fn a_faulty_line_to_an_s3_service_loses_nothing() {
+    let Some(program) = std::env::var_os("VMSCOPE_S3_SERVER") else {
+        eprintln!("skipped: VMSCOPE_S3_SERVER names no S3 server (make test-all installs one)");
+        return;
+    };
+    let server = Server::start_over_service(Path::new(&program), "").unwrap();
+    let (agent, read) = (server.address("agent").unwrap(), server.address("read").unwrap());
+    assert!(vmscope(&server, &["query", "login"], &read).status.success());
+    let line = &server.service.as_ref().unwrap().line;
+    let recording = recording();
+    let words = ["replay", &recording, "--hosts", "10", "--rounds", "8", "--rate", "2"];
+    let sent = std::thread::scope(|scope| {
+        let replay = scope.spawn(|| json(&server, &words, &agent));
+        for fault in [Fault::Breaks, Fault::Fails, Fault::Slow].into_iter().cycle() {
+            if replay.is_finished() {
+                break;
+            }
+            // Until it was met.
+            let before = line.met()[fault as usize];
+            line.set(fault);
+            while line.met()[fault as usize] < before + 8 && !replay.is_finished() {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            line.set(Fault::None);
+            std::thread::sleep(Duration::from_secs(3));
+        }
+        replay.join().unwrap()
+    });
+    eprintln!("{sent}; met: {:?}", line.met());
+    assert!(line.met().iter().all(|met| 8 <= *met), "{:?}", line.met());
+    assert_eq!(sent["accepted"].as_u64().unwrap() + sent["known"].as_u64().unwrap(), 80);
+    assert_eq!((&sent["refused"], server.objects("refused").len()), (&0.into(), 0));
+    server.wait_for_results(80).unwrap();
+    assert_eq!(server.objects("raw").len(), 80);
+    let counted = "SELECT count(*) AS n, count(DISTINCT host) AS hosts FROM hosts";
+    let counted = json(&server, &["query", "sql", counted], &[]);
+    assert_eq!(
+        (&counted["rows"], &counted["partial"]),
+        (&serde_json::json!([[80, 10]]), &serde_json::json!([]))
+    );
 }
 
 fn survive(short: &Storm) -> Survived {
