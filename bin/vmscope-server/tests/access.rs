@@ -234,6 +234,12 @@ fn a_configuration_is_checked() {
     assert_eq!(check("raw_days = 3\n[query]\nseconds = 5").0, Some(0));
     let (code, said) = check("raw_days = 0");
     assert!(code == Some(2) && said.contains("raw_days must be from 1"), "{said}");
+    let (code, said) = check("\nlistn = 1");
+    assert!(
+        code == Some(2) && said.contains("server.toml: line 2: unknown field `listn`"),
+        "{said}"
+    );
+    assert_eq!(said.lines().count(), 1, "{said}");
 }
 
 #[test]
@@ -248,6 +254,7 @@ fn wrong_usage_is_one_line() {
     check(&["--nosuch"], 2, "vmscope-server: unexpected argument '--nosuch' found");
     check(&["token", "--name", "me"], 2, "see vmscope-server token --help");
     check(&["analyze", "x"], 2, "see vmscope-server analyze --help");
+    check(&["left", "--store", "/nowhere/store"], 1, "there is no store /nowhere/store");
     check(&["--config", "/nowhere.toml"], 2, "failed to read /nowhere.toml");
     check(&["token", "--role", "read", "--name", "", "--store", "/proc/x"], 1, "/proc/x");
 }

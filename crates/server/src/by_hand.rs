@@ -1,6 +1,6 @@
 //! What is done without serving, by who has access to the store: the first token, and the parts of other engines' work.
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use api::http::TokenRequest;
 use query::Scope;
 
@@ -70,6 +70,9 @@ pub fn objects(config: Config, table: &str, scope: &Scope) -> Result<(Vec<String
 }
 
 fn with_server<T>(config: Config, work: impl AsyncFnOnce(&Server) -> Result<T>) -> Result<T> {
+    // A store that is opened is made: here one that is not there has another name.
+    let is_there = config.store.contains("://") || std::path::Path::new(&config.store).is_dir();
+    ensure!(is_there, "there is no store {}", config.store);
     runtime()?.block_on(async {
         let scratch = tempfile::tempdir()?;
         let server = Server::open(Config { state: scratch.path().to_owned(), ..config })?;

@@ -155,9 +155,8 @@ impl Config {
     /// # Errors
     /// When it can't be read, is no TOML, or says what can't be.
     pub fn read(path: &Path) -> anyhow::Result<Self> {
-        let text = std::fs::read_to_string(path)
-            .with_context(|| format!("failed to read {}", path.display()))?;
-        Self::parse(&text).with_context(|| format!("{} is not valid", path.display()))
+        let parse = |text: &str| Self::parse(text).map_err(|error| format!("{error:#}"));
+        Ok(config_file::read(path, parse)?)
     }
 
     /// Parses and checks the file's text.
@@ -165,7 +164,7 @@ impl Config {
     /// # Errors
     /// When it is no TOML, or says what can't be.
     pub fn parse(text: &str) -> anyhow::Result<Self> {
-        let config: Self = toml::from_str(text)?;
+        let config: Self = config_file::parse(text).map_err(anyhow::Error::msg)?;
         config.check()?;
         Ok(config)
     }
@@ -175,6 +174,8 @@ impl Config {
             ensure!((from..=to).contains(&value), "{name} must be from {from} to {to}");
             Ok(())
         };
+        let is_place = self.store.starts_with("s3://") || !self.store.contains("://");
+        ensure!(is_place, "store: {:?} is neither a folder nor s3://BUCKET/PREFIX", self.store);
         in_range("max_window_bytes", self.max_window_bytes, 1 << 16, MAX_WINDOW_BYTES)?;
         in_range("max_receiving", self.max_receiving as u64, 1, 1024)?;
         in_range("workers", self.workers as u64, 0, 1024)?;
@@ -255,6 +256,7 @@ mod test {
             let error = format!("{:#}", Config::parse(text).unwrap_err());
             assert!(error.contains(expected), "{error}");
         };
+        check("store = 'gs://x'", "store: \"gs://x\" is neither a folder nor");
         check("raw_days = 0", "raw_days must be from 1");
         check("raw_days = 10\nresult_days = 9", "result_days must not be less");
         check("certificate = 'a'", "given together");
