@@ -208,6 +208,15 @@ fn the_api_is_described() {
     for path in ["/v1/enroll", "/v1/windows/{boot}/{start}", "/v1/windows/{host}/{boot}/{start}"] {
         assert!(told["paths"][path].is_object(), "{path}");
     }
+    // What is said to be a part of the path is one.
+    for (path, operations) in told["paths"].as_object().unwrap() {
+        let operations = operations.as_object().unwrap().values();
+        let parameters = operations.filter_map(|of| of["parameters"].as_array()).flatten();
+        for parameter in parameters.filter(|parameter| parameter["in"] == "path") {
+            let name = format!("{{{}}}", parameter["name"].as_str().unwrap());
+            assert!(path.contains(&name), "{name} is no part of {path}");
+        }
+    }
     // A body may come too slowly, or be too long.
     let paths = told["paths"].as_object().unwrap().values();
     let operations = paths.flat_map(|path| path.as_object().unwrap().values());

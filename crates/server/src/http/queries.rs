@@ -47,25 +47,32 @@ pub(super) async fn list_queries(_: Reader) -> Json<Vec<QueryEntry>> {
 
 /// Parameters of ready-made queries; `GET /v1/tables` says which one has which.
 #[derive(Debug, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[expect(dead_code, reason = "for the description")]
 struct Parameters {
     /// A host's name; absent: all hosts.
+    #[param(pattern = "^([a-zA-Z0-9_-][a-zA-Z0-9._-]{0,63})?$")]
     host: Option<String>,
     /// A VM's name.
     vm: Option<String>,
     /// A function's name.
     function: Option<String>,
     /// The first instant, RFC 3339; absent: an hour before `to`.
+    #[param(format = DateTime)]
     from: Option<String>,
     /// The instant after the last; absent: now.
+    #[param(format = DateTime)]
     to: Option<String>,
     /// The other side of a comparison; absent: the same.
+    #[param(pattern = "^([a-zA-Z0-9_-][a-zA-Z0-9._-]{0,63})?$")]
     other_host: Option<String>,
     /// The same.
     other_vm: Option<String>,
     /// The same.
+    #[param(format = DateTime)]
     other_from: Option<String>,
     /// The same.
+    #[param(format = DateTime)]
     other_to: Option<String>,
 }
 

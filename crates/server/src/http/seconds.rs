@@ -48,7 +48,7 @@ impl From<AnalyzeError> for ApiError {
     params(
         ("host" = String, Path, pattern = "^[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,63}$"),
         ("boot" = String, Path, pattern = "^[0-9a-f]{32}$"),
-        ("start" = String, Path, pattern = "^(0[0-9]|1[0-7])[0-9]{18}$"),
+        ("start" = String, Path, pattern = "^0[0-3][0-9]{18}$"),
         OfVm,
     ),
     responses(

@@ -27,7 +27,7 @@ const MAX_LISTED: usize = 10_000;
 #[utoipa::path(put, path = "/v1/windows/{boot}/{start}",
     params(
         ("boot" = String, Path, description = "boot id", pattern = "^[0-9a-f]{32}$"),
-        ("start" = String, Path, description = "first instant, ns", pattern = "^(0[0-9]|1[0-7])[0-9]{18}$"),
+        ("start" = String, Path, description = "first instant, ns", pattern = "^0[0-3][0-9]{18}$"),
     ),
     request_body(content = Vec<u8>, content_type = "application/x-tar"),
     responses(
@@ -98,6 +98,7 @@ pub(super) async fn drain(body: &mut BodyDataStream) {
 /// Which windows.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
 pub(super) struct WindowsOf {
     /// Of this host only.
     #[param(pattern = "^[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,63}$")]
@@ -156,7 +157,7 @@ pub(super) async fn list_windows(
     params(
         ("host" = String, Path, pattern = "^[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,63}$"),
         ("boot" = String, Path, pattern = "^[0-9a-f]{32}$"),
-        ("start" = String, Path, pattern = "^(0[0-9]|1[0-7])[0-9]{18}$"),
+        ("start" = String, Path, pattern = "^0[0-3][0-9]{18}$"),
     ),
     responses(
         (status = 200, body = Vec<u8>, content_type = "application/x-tar"),
