@@ -99,6 +99,20 @@ fn several_files_are_one_capture() {
 fn what_is_wrong_is_said_in_one_line() {
     let folder = Folder(tempfile::tempdir().unwrap());
     let check = |arguments: &[&str], code, says: &str| {
+/// As `tcpdump -C` makes them.
+#[test]
+fn a_file_goes_on_where_another_one_has_ended() {
+    let folder = Folder(tempfile::tempdir().unwrap());
+    let packets = drawing().in_order();
+    let (first, second) = packets.split_at(packets.len() / 2);
+    let files = [
+        folder.file("a1.pcapng", &drawn::pcapng(first)),
+        folder.file("a2.pcapng", &drawn::pcapng(second)),
+    ];
+    check("split.txt", &[&files[0], &files[1]]);
+    check("split.txt", &[&files[1], &files[0]]);
+}
+
         let output = run(arguments);
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert_eq!((output.status.code(), output.stdout.len()), (Some(code), 0), "{stderr}");

@@ -51,12 +51,9 @@ fn a_request_on_the_loopback_interface() {
     assert_eq!((captured.dropped, captured.is_full), (0, false));
     let mut reader = CaptureFile::new(file.as_slice(), 0).unwrap();
     let mut splitter = Splitter::new(Roles::default());
-    let (mut n, mut last) = (0, None);
-    while reader.advance(n).unwrap() {
-        let packet = reader.packet().unwrap();
-        assert!(last <= Some(packet.at), "in the order of their times");
-        last = Some(packet.at);
-        splitter.packet(&packet);
+    let mut n = 0;
+    while reader.advance().unwrap() {
+        splitter.packet(&reader.packet().unwrap());
         n += 1;
     }
     assert_eq!((n, reader.interfaces()[0].name.as_str()), (captured.packets, "lo"));

@@ -72,9 +72,7 @@ pub(crate) fn split(path: &Path) -> Result<Split, Error> {
     let mut file =
         CaptureFile::new(File::open(path).map_err(Error::io("open", path))?, 0).map_err(form)?;
     let mut splitter = Splitter::new(Roles::default());
-    let mut n_read = 0;
-    while file.advance(n_read).map_err(form)? {
-        n_read += 1;
+    while file.advance().map_err(form)? {
         if let Some(packet) = file.packet() {
             splitter.packet(&packet);
         }

@@ -22,8 +22,9 @@ const MOST_TRIPS: usize = 4_000_000;
 const MOST_UNREADABLE: usize = 1_000_000;
 /// Bytes by which a protocol is known.
 const MOST_HELD: usize = 4096;
-/// Pieces of a connection that began before the capture, by which it is known.
-const MOST_PIECES: u8 = 64;
+/// Times that the other side speaks, by which a connection that began before the capture is known. A long answer that was
+/// under way is one.
+const MOST_TURNS: u8 = 64;
 /// Activity of a connection that can't be read is one time if it pauses for no longer.
 const PAUSE_NS: u64 = 1_000_000;
 
@@ -261,7 +262,8 @@ enum Speech {
 struct Held {
     pieces: Vec<(Side, CaptureNs, Vec<u8>)>,
     bytes: usize,
-    n_pieces: u8,
+    last: Option<Side>,
+    n_turns: u8,
     /// From when to when something was said that was not understood.
     missed: Option<(CaptureNs, CaptureNs)>,
 }
@@ -416,11 +418,12 @@ impl Connection {
     ) {
         let Speech::Unknown(held) = &mut self.speech else { return };
         let (guess, client) = if self.opening.is_midway {
-            held.n_pieces = held.n_pieces.saturating_add(1);
+            held.n_turns = held.n_turns.saturating_add(u8::from(held.last != Some(side)));
+            held.last = Some(side);
             let (guess, client) = guess_midway(side, data, self.ends, roles);
             if guess == Guess::NeedsMore {
                 held.miss(at);
-                if held.n_pieces < MOST_PIECES {
+                if held.n_turns < MOST_TURNS {
                     return;
                 }
             }
@@ -492,6 +495,14 @@ impl Connection {
             }
             Guess::Encrypted if roles.is_db(server) => {
                 let line = DbLine::new(self.database(Protocol::Unreadable), sink);
+        // A handshake is the database's time, and half of it lacks.
+        let half = match (self.opening.asked, self.opening.answered) {
+            (Some(time), None) | (None, Some(time)) => Some(time),
+            (Some(_), Some(_)) | (None, None) => None,
+        };
+        if let (Some(line), Some(time)) = (self.line(), half) {
+            line.unreadable(time, at, Unknown::LostPackets, sink);
+        }
                 line.is_encrypted(sink);
                 Speech::Opaque(line, Unknown::Encrypted)
             }

@@ -7,6 +7,8 @@ pub enum Counter {
     Packets,
     /// Packets that are not TCP over IP.
     NotTcp,
+    /// Packets of link types that are not read, or without a time.
+    LeftOut,
     /// Packets whose headers are damaged, or cut off by the snapshot length.
     BadHeaders,
     /// Packets that IP has cut into fragments.
@@ -79,6 +81,7 @@ const NAMES: [(&str, &str); Counter::Outlasting as usize + 1] = [
     ("not_tcp", "packets other than TCP"),
     ("bad_headers", "packets with damaged or cut headers"),
     ("fragments", "IP fragments, which are not put together"),
+    ("left_out", "packets of a link type that is not read, or without a time"),
     ("other_interface", "packets seen again on another interface"),
     ("time_went_back", "packets with a time before an earlier packet of their connection"),
     ("dropped_by_capture", "packets dropped by the capture"),

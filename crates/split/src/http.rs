@@ -554,7 +554,7 @@ pub(crate) enum HeadKind {
     TooShort,
 }
 
-const METHODS: [&str; 15] = [
+const METHODS: [&str; 20] = [
     "GET",
     "HEAD",
     "POST",
@@ -570,6 +570,11 @@ const METHODS: [&str; 15] = [
     "COPY",
     "MOVE",
     "REPORT",
+    "LOCK",
+    "UNLOCK",
+    "SEARCH",
+    "QUERY",
+    "PURGE",
 ];
 const HTTP2: &[u8] = b"PRI * HTTP/2";
 
@@ -587,10 +592,10 @@ pub(crate) fn kind_of_head(data: &[u8]) -> Option<HeadKind> {
     }
     let mut found = None;
     for method in METHODS {
-        match begins(&[method.as_bytes(), b" "].concat()) {
-            Some(true) => return Some(HeadKind::Request),
-            Some(false) => found = Some(HeadKind::TooShort),
-            None => {}
+        match (begins(method.as_bytes()), data.get(method.len())) {
+            (Some(true), Some(b' ')) => return Some(HeadKind::Request),
+            (Some(_), None) => found = Some(HeadKind::TooShort),
+            _ => {}
         }
     }
     found

@@ -35,6 +35,10 @@ const COM_STMT_BULK_EXECUTE: u8 = 0xfa;
 const COM_BINLOG_DUMP: u8 = 0x12;
 const COM_BINLOG_DUMP_GTID: u8 = 0x1e;
 
+/// What an error begins with, and what asks for a file of the client's.
+const ERROR: u8 = 0xff;
+const WANTS_FILE: u8 = 0xfb;
+
 /// Commands that wait for their responses.
 const MOST_COMMANDS: usize = 1024;
 
@@ -49,6 +53,8 @@ pub(crate) struct MySql {
     last_number: u8,
     /// Capabilities that the server offered.
     offered: u32,
+    /// The server has asked for a file: the client's packets are its bytes, whatever their numbers, up to an empty one.
+    sends_file: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,6 +113,7 @@ impl MySql {
             commands: VecDeque::new(),
             last_number: 0,
             offered: 0,
+            sends_file: false,
         }
     }
 
@@ -208,8 +215,13 @@ impl MySql {
     }
 
     fn command(&mut self, packet: &Packet) -> Option<bool> {
+        if self.sends_file {
+            self.last_number = packet.number;
+            self.sends_file = packet.length != 0;
+            return Some(true);
+        }
         if packet.number != 0 {
-            // A command longer than a packet, the rows of LOAD DATA LOCAL, the password of another user.
+            // A command longer than a packet, the password of another user.
             match self.commands.back_mut() {
                 Some(last) if last.response.is_none() => last.number = packet.number,
                 _ => self.last_number = packet.number,
@@ -233,6 +245,14 @@ impl MySql {
 
     fn server(&mut self, packet: &Packet, sink: &mut Sink) -> Option<bool> {
         match self.phase {
+            // It has too many connections, or does not like this host.
+            Phase::Greeting { since } if packet.body.first() == Some(&ERROR) => {
+                if let Some(since) = since {
+                    self.line.trip(since, packet.end, 0, sink);
+                }
+                self.phase = Phase::NoQueries;
+                Some(false)
+            }
             Phase::Greeting { since } => {
                 self.offered = greeting(&packet.body)?;
                 if let Some(since) = since {
@@ -298,6 +318,13 @@ impl MySql {
             return None;
         }
         let front = self.commands.front_mut()?;
+        // A row may begin with this byte as well, but not a result.
+        let begins_result = match front.response {
+            None => true,
+            Some(before) => matches!(before.last, LastPacket::Status(_)) && !before.last.ends(),
+        };
+        self.sends_file =
+            begins_result && front.kind == COM_QUERY && packet.body.first() == Some(&WANTS_FILE);
         front.response = Some(Response { end: packet.end, last });
         Some(true)
     }
@@ -323,6 +350,7 @@ impl MySql {
         let since =
             self.commands.drain(..).map(|command| command.begin).min().unwrap_or(since).min(since);
         self.phase = Phase::Lost { since };
+        self.sends_file = false;
         self.front.reset();
         self.back.reset();
         self.line.next_block();
@@ -376,7 +404,7 @@ impl Packet {
             Some(LastPacket::Status(u16::from_le_bytes(*bytes)))
         };
         match self.body.first() {
-            Some(0xff) => LastPacket::Error,
+            Some(&ERROR) => LastPacket::Error,
             Some(0xfe) if self.length == 5 => status(3).unwrap_or(LastPacket::Other),
             Some(0 | 0xfe) if 7 <= self.length => {
                 let affected = after_number(&self.body, 1);
@@ -413,7 +441,8 @@ fn greeting(body: &[u8]) -> Option<u32> {
 /// Whether a connection begins as MySQL's do; `None`: more bytes would tell.
 pub(crate) fn begins(data: &[u8]) -> Option<bool> {
     let start = data.get(..5)?;
-    Some(start[2] == 0 && start[3] == 0 && start[4] == 10 && start[1] < 4)
+    let is_greeting = matches!(start[4], 10 | ERROR);
+    Some(start[2] == 0 && start[3] == 0 && is_greeting && start[1] < 4)
 }
 
 /// Whether bytes are a whole command.

@@ -121,17 +121,17 @@ mod test {
         writer.dropped(0, at, 3).unwrap();
         let bytes = writer.finish().unwrap();
         let mut file = CaptureFile::new(bytes.as_slice(), 10).unwrap();
-        assert_eq!(file.advance(0), Ok(true));
+        assert_eq!(file.advance(), Ok(true));
         let packet = file.packet().unwrap();
         assert_eq!((packet.interface, packet.at, packet.length), (11, at, 7));
         assert_eq!(packet.data, b"abcde");
-        assert_eq!(file.advance(1), Ok(true));
+        assert_eq!(file.advance(), Ok(true));
         assert_eq!(file.packet().unwrap().at, CaptureNs(at.0 + 1));
-        assert_eq!((file.advance(2), file.dropped(), file.is_cut()), (Ok(false), 3, false));
+        assert_eq!((file.advance(), file.dropped(), file.is_cut()), (Ok(false), 3, false));
         let names: Vec<&str> = file.interfaces().iter().map(|one| &*one.name).collect();
         assert_eq!(names, ["tap0", "tap-web1"]);
         let mut cut = CaptureFile::new(&bytes[..bytes.len() - 3], 0).unwrap();
-        while cut.advance(0).unwrap() {}
+        while cut.advance().unwrap() {}
         assert!(cut.is_cut());
         assert_eq!(
             CaptureFile::new(b"abc".as_slice(), 0).unwrap_err(),

@@ -61,6 +61,8 @@ struct Group {
     statements: u32,
     /// `ReadyForQuery` will come.
     is_synced: bool,
+    /// A Sync asks for it.
+    by_sync: bool,
     /// After an error nothing is answered up to the Sync.
     has_failed: bool,
     is_startup: bool,
@@ -260,6 +262,7 @@ fn asked(message: &Message<'_>, groups: &mut VecDeque<Group>) -> Option<()> {
     group.statements += u32::from(matches!(kind, b'E' | b'Q' | b'F'));
     if matches!(kind, b'Q' | b'F' | b'S') {
         group.is_synced = true;
+        group.by_sync = kind == b'S';
     } else if !group.has_failed {
         group.owed += 1;
     }
@@ -281,8 +284,11 @@ fn answered(
     if matches!(kind, b'N' | b'S' | b'A' | b'K' | b'v') || (kind == b'E' && groups.is_empty()) {
         return Some(());
     }
+    let is_last = groups.len() == 1;
     let group = groups.front_mut()?;
     match kind {
+        // While it waits for rows the server ignores a Sync, and the client sends another one after them.
+        b'G' if group.by_sync && is_last => group.is_synced = false,
         b'1' | b'2' | b'3' | b'C' | b'I' | b's' | b'T' | b'n' => {
             group.owed = group.owed.saturating_sub(1);
         }

@@ -140,6 +140,11 @@ impl Splitter {
 
     /// The capture says that it dropped packets.
     pub fn dropped(&mut self, packets: u64) {
+    /// So many packets of the capture are of no kind that is read.
+    pub fn left_out(&mut self, packets: u64) {
+        self.sink.counts.add(Counter::LeftOut, packets);
+    }
+
         self.sink.counts.add(Counter::DroppedByCapture, packets);
     }
 

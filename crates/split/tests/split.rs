@@ -211,6 +211,28 @@ fn copy_in_and_out() {
     check(drawing, &["/1 200: 100 = C-W-D 10 W-D-W 20 D-W-D 10 D-W-C 60, 2 queries"]);
 }
 
+/// The server ignores the Sync that came before the rows; the client sends another one after them.
+#[test]
+fn copy_in_by_the_extended_protocol() {
+    let mut drawing = Drawing::default();
+    let db = pg_session(&mut drawing, 10, WEB_TO_DB);
+    request(&mut drawing, 1, 100, 200);
+    let [parse, bind, execute, sync] = [
+        drawn::pg(b'P', b"\0copy a from stdin\0\0\0"),
+        drawn::pg(b'B', b"\0\0\0\0\0\0\0\0"),
+        drawn::pg(b'E', b"\0\0\0\0\0"),
+        drawn::pg(b'S', b""),
+    ];
+    drawing.client(db, 110, &[&parse[..], &bind, &execute, &sync].concat());
+    let waits = [drawn::pg(b'1', b""), drawn::pg(b'2', b""), drawn::pg(b'G', b"\0\0\0")];
+    drawing.server(db, 112, &waits.concat());
+    drawing.client(db, 115, &[drawn::pg(b'd', &[7; 50]), drawn::pg(b'c', b""), sync].concat());
+    drawing.server(db, 120, &[drawn::pg(b'C', b"COPY 1\0"), ready(b'I')].concat());
+    pg_query(&mut drawing, db, 150, 160, b'I');
+    pg_query(&mut drawing, db, 170, 180, b'I');
+    check(drawing, &["/1 200: 100 = C-W-D 10 W-D-W 30 D-W-D 40 D-W-C 20, 3 queries"]);
+}
+
 #[test]
 fn results_of_mysql() {
     let mut drawing = Drawing::default();
@@ -239,6 +261,49 @@ fn results_of_mysql() {
     mysql_query(&mut drawing, db, 200, 210, 2);
     // 10 + 5 + 10 + 10 + 10 + 10
     check(drawing, &["/1 200: 200 = C-W-D 10 W-D-W 55 D-W-D 45 D-W-C 90, 5 queries"]);
+}
+
+/// Numbers of its packets begin again after 255, where a command would begin, too.
+#[test]
+fn a_file_of_more_than_255_packets() {
+    let mut drawing = Drawing::default();
+    let db = mysql_session(&mut drawing, 10, WEB_TO_DB);
+    request(&mut drawing, 1, 100, 300);
+    drawing.client(db, 110, &drawn::mysql(0, b"\x03load data local"));
+    drawing.server(db, 120, &drawn::mysql(1, b"\xfba.csv"));
+    let rows: Vec<u8> =
+        (2..600_u32).flat_map(|n| drawn::mysql((n % 256) as u8, b"\x03row")).collect();
+    drawing.client(db, 130, &[&rows[..], &drawn::mysql((600 % 256) as u8, b"")].concat());
+    drawing.server(db, 150, &drawn::mysql_ok((601 % 256) as u8, 2));
+    mysql_query(&mut drawing, db, 200, 210, 2);
+    let split = check(drawing, &["/1 200: 200 = C-W-D 10 W-D-W 50 D-W-D 50 D-W-C 90, 2 queries"]);
+    assert_eq!(split.counts.get(Counter::LostMessages), 0);
+}
+
+/// A row whose first column is NULL begins as a question for a file does.
+#[test]
+fn a_null_in_a_row_asks_for_no_file() {
+    let mut drawing = Drawing::default();
+    let db = mysql_session(&mut drawing, 10, WEB_TO_DB);
+    request(&mut drawing, 1, 100, 300);
+    drawing.client(db, 110, &drawn::mysql(0, b"\x03select null"));
+    let eof = |number| drawn::mysql(number, &[0xfe, 0, 0, 2, 0]);
+    let rows = [drawn::mysql(1, &[1]), drawn::mysql(2, b"\x03def"), eof(3)];
+    drawing.server(db, 115, &rows.concat());
+    drawing.server(db, 120, &[drawn::mysql(4, b"\xfb"), eof(5)].concat());
+    mysql_query(&mut drawing, db, 200, 210, 2);
+    check(drawing, &["/1 200: 200 = C-W-D 10 W-D-W 20 D-W-D 80 D-W-C 90, 2 queries"]);
+}
+
+#[test]
+fn a_mysql_server_with_too_many_connections() {
+    let mut drawing = Drawing::default();
+    request(&mut drawing, 1, 100, 200);
+    let db = drawing.open(110, WEB_TO_DB, MYSQL);
+    drawing.server(db, 115, &drawn::mysql(0, b"\xff\x10\x04Too many connections"));
+    drawing.close(db, 120);
+    let split = check(drawing, &["/1 200: 100 = C-W-D 10 W-D-W 5 D-W-C 85, 0 queries"]);
+    assert_eq!(split.counts.get(Counter::DbUndecoded), 0);
 }
 
 #[test]
@@ -526,6 +591,91 @@ fn a_capture_that_begins_midway() {
     drawing.server(line, 150, OK);
     let split = check(drawing, &["/a 200: 50 = C-W-D 10 W-D-W 20 D-W-D 10 D-W-C 10, 2 queries"]);
     assert_eq!(split.counts.get(Counter::BeganBefore), 3);
+}
+
+#[test]
+fn a_handshake_that_is_not_in_the_capture_as_a_whole() {
+    // The SYN, or its answer.
+    for lost in [0, 1] {
+        let mut drawing = Drawing::default();
+        request(&mut drawing, 1, 100, 200);
+        let before = drawing.packets.len();
+        let db = pg_session(&mut drawing, 110, WEB_TO_DB);
+        pg_query(&mut drawing, db, 120, 130, b'I');
+        drawing.packets.remove(before + lost);
+        request(&mut drawing, 2, 300, 400);
+        check(drawing, &["/1 200: 100 = lost_packets", "/2 200: 100 = C-W-C 100, 0 queries"]);
+    }
+}
+
+/// As `cat a.pcapng b.pcapng` has them.
+#[test]
+fn connections_go_on_from_one_section_of_a_file_to_the_next() {
+    let packets = scene().in_order();
+    let (first, second) = packets.split_at(packets.len() / 2);
+    let bytes = [drawn::pcapng(first), drawn::pcapng(second)].concat();
+    assert_eq!(read(&bytes), split(&packets));
+}
+
+/// Packets that several CPUs took may stand in the file in another order than that of their times.
+#[test]
+fn packets_out_of_their_order_in_a_file() {
+    let mut drawing = Drawing::default();
+    let db = pg_session(&mut drawing, 10, WEB_TO_DB);
+    request(&mut drawing, 1, 100, 200);
+    pg_query(&mut drawing, db, 110, 130, b'I');
+    let packets = drawing.in_order();
+    let mut swapped = packets.clone();
+    for pair in swapped.chunks_mut(2) {
+        pair.reverse();
+    }
+    assert_eq!(shown(&read(&drawn::pcapng(&swapped))), shown(&split(&packets)));
+}
+
+/// What comes of a file.
+fn read(bytes: &[u8]) -> Split {
+    let mut file = CaptureFile::new(bytes, 0).unwrap();
+    let mut splitter = Splitter::new(Roles::default());
+    while file.advance().unwrap() {
+        splitter.packet(&file.packet().unwrap());
+    }
+    splitter.finish()
+}
+
+/// More packets of a long answer than a connection of another protocol is looked at for.
+#[test]
+fn a_capture_that_begins_in_a_long_answer() {
+    let mut drawing = Drawing::default();
+    let line = drawing.midway(CLIENT, WEB);
+    let pg = drawing.midway(WEB_TO_DB, PG);
+    drawing.server(line, 10, &[b'x'; 300_000]);
+    drawing.server(pg, 11, &[7; 300_000]);
+    drawing.server(pg, 12, &[drawn::pg(b'C', b"SELECT 1\0"), ready(b'I')].concat());
+    drawing.client(line, 100, GET);
+    pg_query(&mut drawing, pg, 110, 120, b'I');
+    drawing.server(line, 150, OK);
+    check(drawing, &["/a 200: 50 = C-W-D 10 W-D-W 10 D-W-C 30, 1 queries"]);
+}
+
+#[test]
+fn methods_of_webdav() {
+    let mut drawing = Drawing::default();
+    let _db = pg_session(&mut drawing, 12, WEB_TO_DB);
+    let line = drawing.open(50, CLIENT, WEB);
+    drawing.client(line, 100, b"LOCK /a HTTP/1.1\r\nHost: a\r\n\r\n");
+    drawing.server(line, 110, OK);
+    check(drawing, &["/a 200: 10 = C-W-C 10, 0 queries"]);
+}
+
+#[test]
+fn packets_that_are_not_read_are_counted() {
+    // The first interface's link type stands after the section's header (28 bytes) and its own (8).
+    let mut other = drawn::pcapng(&scene().in_order());
+    assert_eq!(other[36], 1);
+    other[36] = 127;
+    let mut file = CaptureFile::new(other.as_slice(), 0).unwrap();
+    assert_eq!(file.advance(), Ok(false));
+    assert_eq!(file.left_out(), scene().packets.len() as u64);
 }
 
 #[test]
@@ -821,13 +971,16 @@ fn losses_leave_what_is_known_as_it_is() {
 #[test]
 fn files_give_the_same() {
     let packets = scene().in_order();
-    let bytes = drawn::pcapng(&packets);
-    let mut file = CaptureFile::new(bytes.as_slice(), 0).unwrap();
-    let mut splitter = Splitter::new(Roles::default());
-    let mut n = 0;
-    while file.advance(n).unwrap() {
-        splitter.packet(&file.packet().unwrap());
-        n += 1;
+    let found = read(&drawn::pcapng(&packets));
+    assert_eq!(found.counts.get(Counter::Packets), packets.len() as u64);
+    assert_eq!(found, split(&packets));
+}
+
+#[test]
+fn a_database_in_the_web_servers_guest_is_known_by_its_trace() {
+    let mut drawing = Drawing::default();
+    for (port, us) in [(1, 100), (2, 150), (3, 300), (4, 950)] {
+        request(&mut drawing, port, us, us + 100);
     }
     assert_eq!((n, splitter.finish()), (packets.len() as u64, split(&packets)));
 }

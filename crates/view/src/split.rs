@@ -108,11 +108,12 @@ fn facts(report: &mut Report, split: &Split, n_known: usize) {
 }
 
 /// What makes results less complete.
-const NOTED: [Counter; 20] = [
+const NOTED: [Counter; 21] = [
     Counter::DroppedByCapture,
     Counter::LostPlaces,
     Counter::LostBytes,
     Counter::CutBytes,
+    Counter::LeftOut,
     Counter::BadHeaders,
     Counter::Fragments,
     Counter::TimeWentBack,

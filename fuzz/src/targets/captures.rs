@@ -33,14 +33,13 @@ pub(super) fn targets() -> Vec<Target> {
 fn packets(bytes: &[u8]) {
     let Ok(mut file) = CaptureFile::new(bytes, 0) else { return };
     let mut splitter = Splitter::new(Roles::default());
-    let mut n = 0;
-    while let Ok(true) = file.advance(n) {
+    while let Ok(true) = file.advance() {
         if let Some(packet) = file.packet() {
             splitter.packet(&packet);
         }
-        n += 1;
     }
     splitter.dropped(file.dropped());
+    splitter.left_out(file.left_out());
     check(&splitter.finish());
 }
 

@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use clap::ValueEnum;
 use model::VmId;
-use split::{CaptureError, CaptureFile, Endpoint, Roles, Splitter};
+use split::{
+    CaptureError, CaptureFile, CaptureNs, Endpoint, Interface, Packet, Roles, Splitter,
+};
 use view::{SplitBy, SplitQuery, SplitRecording};
 
 use super::super::Usage;
@@ -145,6 +147,11 @@ struct Capture {
     path: PathBuf,
     file: CaptureFile<'static>,
     n_read: u64,
+    /// The number of its first interface.
+    interfaces: u32,
+    /// The time of its last packet, and whether another file goes on from there.
+    last: CaptureNs,
+    is_continued: bool,
     is_over: bool,
 }
 
@@ -152,11 +159,13 @@ impl Captures {
     fn open(paths: &[PathBuf]) -> anyhow::Result<Self> {
         let mut files = Vec::new();
         for (n, path) in (0_u32..).zip(paths) {
-            let first = n.saturating_mul(INTERFACES);
             files.push(Capture {
                 path: path.clone(),
-                file: open(path, first)?,
+                file: open(path)?,
                 n_read: 0,
+                interfaces: n.saturating_mul(INTERFACES),
+                last: CaptureNs::default(),
+                is_continued: false,
                 is_over: false,
             });
         }
@@ -174,8 +183,14 @@ impl Captures {
             let heads = self.files.iter().enumerate();
             let heads = heads.filter_map(|(at, file)| Some((file.file.packet()?.at, at)));
             let Some((_, first)) = heads.min() else { break };
-            if let Some(packet) = self.files[first].file.packet() {
-                splitter.packet(&packet);
+            if self.files[first].n_read == 1 {
+                self.go_on(first);
+            }
+            let file = &mut self.files[first];
+            if let Some(packet) = file.file.packet() {
+                let interface = file.interfaces.saturating_add(packet.interface);
+                splitter.packet(&Packet { interface, ..packet });
+                file.last = packet.at;
             }
             self.advance(first)?;
             n_read += 1;
@@ -186,8 +201,30 @@ impl Captures {
         }
         for file in &self.files {
             splitter.dropped(file.file.dropped());
+            splitter.left_out(file.file.left_out());
         }
         Ok(())
+    }
+
+    /// A file that begins where another one of the same interfaces has ended goes on with its connections, as tcpdump's
+    /// do with `-C` or `-G`.
+    fn go_on(&mut self, next: usize) {
+        let of = |file: &Capture| file.file.interfaces().to_vec();
+        let own = of(&self.files[next]);
+        let fits = |file: &&mut Capture| {
+            let same = |(one, other): (&Interface, &Interface)| {
+                (&one.name, one.link) == (&other.name, other.link)
+            };
+            file.is_over
+                && 0 < file.n_read
+                && !file.is_continued
+                && own.iter().zip(&of(file)).all(same)
+        };
+        let before = self.files.iter_mut().filter(fits).max_by_key(|file| file.last);
+        if let Some(before) = before {
+            before.is_continued = true;
+            self.files[next].interfaces = before.interfaces;
+        }
     }
 
     /// A damaged file counts as far as it can be read.
@@ -197,7 +234,7 @@ impl Captures {
             return Ok(());
         }
         let name = capture.path.display();
-        match capture.file.advance(capture.n_read) {
+        match capture.file.advance() {
             Ok(true) => capture.n_read += 1,
             Ok(false) => {
                 capture.is_over = true;
@@ -226,16 +263,16 @@ impl Captures {
     }
 }
 
-fn open(path: &Path, first_interface: u32) -> anyhow::Result<CaptureFile<'static>> {
+fn open(path: &Path) -> anyhow::Result<CaptureFile<'static>> {
     let name = path.display();
     let file = if path == Path::new("-") {
-        CaptureFile::new(std::io::stdin(), first_interface)
+        CaptureFile::new(std::io::stdin(), 0)
     } else {
         let file = File::open(path).with_context(|| format!("failed to open {name}"))?;
         if file.metadata().is_ok_and(|metadata| metadata.is_dir()) {
             return Err(Usage(format!("{name} is a folder: give capture files")).into());
         }
-        CaptureFile::new(file, first_interface)
+        CaptureFile::new(file, 0)
     };
     file.map_err(|error| Usage(format!("failed to read {name}: {error}")).into())
 }
