@@ -5,6 +5,10 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use model::{
+    HostNs, Machine, MachineId, Pid, Tid, TraceEvent, TraceEventKind, TraceTables, TraceTask,
+};
+use recording::trace::{TraceHeader, TraceWriter};
 use split::drawn::{self, Drawing};
 
 const WEB: &str = "10.0.0.2:80";
@@ -95,10 +99,6 @@ fn several_files_are_one_capture() {
     check("split.txt", &[&files[0], &files[1]]);
 }
 
-#[test]
-fn what_is_wrong_is_said_in_one_line() {
-    let folder = Folder(tempfile::tempdir().unwrap());
-    let check = |arguments: &[&str], code, says: &str| {
 /// As `tcpdump -C` makes them.
 #[test]
 fn a_file_goes_on_where_another_one_has_ended() {
@@ -113,6 +113,10 @@ fn a_file_goes_on_where_another_one_has_ended() {
     check("split.txt", &[&files[1], &files[0]]);
 }
 
+#[test]
+fn what_is_wrong_is_said_in_one_line() {
+    let folder = Folder(tempfile::tempdir().unwrap());
+    let check = |arguments: &[&str], code, says: &str| {
         let output = run(arguments);
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert_eq!((output.status.code(), output.stdout.len()), (Some(code), 0), "{stderr}");
@@ -124,6 +128,9 @@ fn a_file_goes_on_where_another_one_has_ended() {
     let capture = folder.file("b", &drawn::pcapng(&[]));
     check(&[&capture, "--web", "here"], 2, "ADDRESS:PORT");
     check(&[&capture, "--alias", "10.0.0.1"], 2, "WEB=OTHER");
+    let no_trace = folder.0.path().join("no-trace");
+    let trace = ["--trace", no_trace.to_str().unwrap(), "--vm", "web=10.0.0.2"];
+    check(&[&[&*capture], &trace[..]].concat(), 1, "no-trace");
 }
 
 #[test]
@@ -136,4 +143,74 @@ fn a_cut_file_counts_as_far_as_it_goes() {
         output.status.success() && stdout.contains("ends in the middle of a packet"),
         "{stdout}"
     );
+}
+
+/// A trace of VM `web`, whose PostgreSQL is asked at microsecond 2000 and has answered at 5000. Its clock began at the
+/// capture's microsecond 1000.
+fn trace(path: &Path) {
+    let at = |us: u64| HostNs((us - 1000) * 1000);
+    let task = |tid: u32, name: &str| TraceTask {
+        machine: MachineId(1),
+        tid: Tid(tid),
+        pid: Pid(tid),
+        parent: Pid(1),
+        name: name.to_owned(),
+        kernel: false,
+        asleep_in: None,
+        in_call: None,
+    };
+    let machine = |name: &str, cpus: &[u32]| Machine {
+        name: name.to_owned(),
+        cpus: cpus.to_vec(),
+        begin: at(1000),
+        end: at(50_000),
+        ..Machine::default()
+    };
+    let tables = TraceTables {
+        machines: vec![machine("host", &[]), machine("web", &[0])],
+        tasks: vec![task(10, "postgres"), task(20, "gunicorn")],
+        ..TraceTables::default()
+    };
+    let header = TraceHeader {
+        begin: at(1000),
+        end: at(50_000),
+        begin_unix_ns: drawn::at(1000).0,
+        ..TraceHeader::default()
+    };
+    let event = |us, kind| TraceEvent { time: at(us), machine: MachineId(1), cpu: 0, kind };
+    let (db, web) = (Tid(10), Tid(20));
+    let events = [
+        event(2000, TraceEventKind::Waking { task: db, by: web }),
+        event(2100, TraceEventKind::SyscallExit { task: db, number: 45, failed: false }),
+        event(4900, TraceEventKind::SyscallEnter { task: db, number: 44 }),
+        event(5000, TraceEventKind::Waking { task: web, by: db }),
+        event(5100, TraceEventKind::SyscallExit { task: db, number: 44, failed: false }),
+    ];
+    let writer = TraceWriter::create(path, &header, &tables).unwrap();
+    writer.spool(MachineId(1), 0).unwrap().append(&events).unwrap();
+    writer.finish(&header, &tables).unwrap();
+}
+
+#[test]
+fn a_trace_splits_what_no_tap_sees() {
+    let folder = Folder(tempfile::tempdir().unwrap());
+    let mut drawing = Drawing::default();
+    let line = drawing.open(1200, "10.0.0.9:1", WEB);
+    drawing.client(line, 1500, b"GET /a HTTP/1.1\r\n\r\n");
+    drawing.server(line, 9000, OK);
+    let file = folder.file("a.pcapng", &drawn::pcapng(&drawing.in_order()));
+    let dir = folder.0.path().join("trace");
+    trace(&dir);
+    let split =
+        |vm: &str| run(&[&file, "--format", "json", "--trace", dir.to_str().unwrap(), "--vm", vm]);
+    let output = split("web=10.0.0.2");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let request = &found["requests"][0];
+    let ns = ["c_w_d_ns", "w_d_w_ns", "d_w_c_ns"].map(|part| request[part].as_u64());
+    assert_eq!(ns, [500_000, 3_000_000, 4_000_000].map(Some), "{request}");
+    let other = split("db=10.0.0.2");
+    let stderr = String::from_utf8_lossy(&other.stderr);
+    assert_eq!(other.status.code(), Some(2));
+    assert!(stderr.contains("the trace has no machine db: it has web"), "{stderr}");
 }

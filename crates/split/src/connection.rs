@@ -11,7 +11,7 @@ use crate::parts::Unknown;
 use crate::postgres::{self, Postgres};
 use crate::splitter::{Database, Protocol, Request};
 use crate::tcp::{Budget, Clock, Flow, Piece};
-use crate::{CaptureNs, Counter, Counts, Roles};
+use crate::{CaptureNs, Counter, Counts, Roles, TracedGuest};
 
 /// Connections that are followed at a time.
 const MOST_CONNECTIONS: usize = 50_000;
@@ -89,6 +89,38 @@ impl Sink {
             self.requests.push(request);
         } else {
             self.counts.one(Counter::TooMany);
+        }
+    }
+
+    /// A guest without a database adds nothing.
+    pub(crate) fn traced(&mut self, guest: &TracedGuest) {
+        if !guest.has_database {
+            return;
+        }
+        let end = SocketAddr::new(guest.web, 0);
+        let database = u32::try_from(self.databases.len()).unwrap_or(u32::MAX);
+        self.databases.push(Database {
+            client: end,
+            server: end,
+            protocol: Protocol::Traced,
+            opened: None,
+            closed: None,
+        });
+        let (from, to) = guest.traced;
+        let mut lacks = |begin, end, why| {
+            self.unreadable.push(Unreadable { database, begin, end, why });
+        };
+        lacks(CaptureNs::default(), CaptureNs(from.0.saturating_sub(1)), Unknown::NotTraced);
+        lacks(CaptureNs(to.0.saturating_add(1)), CaptureNs::LAST, Unknown::NotTraced);
+        if guest.has_losses {
+            lacks(from, to, Unknown::LostEvents);
+        }
+        self.counts.add(Counter::Traced, guest.trips.len() as u64);
+        for (block, (begin, end)) in (0..).zip(&guest.trips) {
+            if self.trips.len() == MOST_TRIPS {
+                return self.is_full(*begin);
+            }
+            self.trips.push(Trip { database, block, begin: *begin, end: *end, statements: 1 });
         }
     }
 
@@ -463,6 +495,14 @@ impl Connection {
         if let (Some(line), Some((from, to))) = (self.line(), held.missed) {
             line.unreadable(from, to.min(at), Unknown::LostPackets, sink);
         }
+        // A handshake is the database's time, and half of it lacks.
+        let half = match (self.opening.asked, self.opening.answered) {
+            (Some(time), None) | (None, Some(time)) => Some(time),
+            (Some(_), Some(_)) | (None, None) => None,
+        };
+        if let (Some(line), Some(time)) = (self.line(), half) {
+            line.unreadable(time, at, Unknown::LostPackets, sink);
+        }
         let pieces = std::mem::take(&mut held.pieces);
         held.forget(&mut sink.budget);
         for (side, at, data) in pieces {
@@ -495,14 +535,6 @@ impl Connection {
             }
             Guess::Encrypted if roles.is_db(server) => {
                 let line = DbLine::new(self.database(Protocol::Unreadable), sink);
-        // A handshake is the database's time, and half of it lacks.
-        let half = match (self.opening.asked, self.opening.answered) {
-            (Some(time), None) | (None, Some(time)) => Some(time),
-            (Some(_), Some(_)) | (None, None) => None,
-        };
-        if let (Some(line), Some(time)) = (self.line(), half) {
-            line.unreadable(time, at, Unknown::LostPackets, sink);
-        }
                 line.is_encrypted(sink);
                 Speech::Opaque(line, Unknown::Encrypted)
             }

@@ -59,6 +59,8 @@ pub enum Counter {
     WithoutRequest,
     /// Requests, or trips to databases, beyond what memory is for.
     TooMany,
+    /// Trips to databases by guests' traces.
+    Traced,
     /// Trips to databases.
     Trips,
     /// Those that were during one request only.
@@ -79,9 +81,9 @@ pub enum Counter {
 const NAMES: [(&str, &str); Counter::Outlasting as usize + 1] = [
     ("packets", "packets"),
     ("not_tcp", "packets other than TCP"),
+    ("left_out", "packets of a link type that is not read, or without a time"),
     ("bad_headers", "packets with damaged or cut headers"),
     ("fragments", "IP fragments, which are not put together"),
-    ("left_out", "packets of a link type that is not read, or without a time"),
     ("other_interface", "packets seen again on another interface"),
     ("time_went_back", "packets with a time before an earlier packet of their connection"),
     ("dropped_by_capture", "packets dropped by the capture"),
@@ -105,6 +107,7 @@ const NAMES: [(&str, &str); Counter::Outlasting as usize + 1] = [
     ("without_response", "requests without a whole response"),
     ("without_request", "responses without a request"),
     ("too_many", "requests or database trips beyond the memory for them"),
+    ("traced", "database trips by traces of guests"),
     ("trips", "database trips"),
     ("by_time", "trips during one request"),
     ("by_transaction", "trips whose transaction was during one request"),

@@ -11,6 +11,7 @@
 //! are its own; where more than one request could have asked, the parts of all of them are unknown, with the reason.
 //! Parts add up to the turnaround exactly, which `Parts::new` asserts. `TimeAxis` says what the VM that worked in a part
 //! did meanwhile, by a recording.
+//! `GuestTrips` finds trips in the trace of a guest, where web server and database share one.
 //!
 //! Design constraints: pure. No I/O beyond the `Read` and `Write` that the caller gives, no clock, no `unsafe`. Packets
 //! are hostile: memory is bounded per connection and in all, and what could not be followed is counted.
@@ -26,6 +27,7 @@ mod connection;
 mod counts;
 pub mod drawn;
 mod framing;
+mod guest_trace;
 mod http;
 mod mysql;
 mod packet;
@@ -39,6 +41,7 @@ mod tcp;
 pub use axis::{PartSum, Spent, TimeAxis, WorkTime};
 pub use capture_file::{CaptureError, CaptureFile, Interface};
 pub use counts::{Counter, Counts};
+pub use guest_trace::{GuestTrips, TracedGuest};
 pub use packet::{Link, Packet};
 pub use parts::{Part, PartTime, Parts, Unknown};
 pub use pcapng::Writer;

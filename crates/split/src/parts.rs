@@ -55,6 +55,10 @@ pub enum Unknown {
     Undecoded,
     /// No connection from the web server's address to a database is in the capture.
     NoDatabase,
+    /// The web server's guest has the database, and was not traced then.
+    NotTraced,
+    /// Events of that guest were lost.
+    LostEvents,
     /// The capture has more than there is memory for.
     TooMany,
 }
@@ -69,6 +73,8 @@ impl Unknown {
             Self::Encrypted => "db_encrypted",
             Self::Undecoded => "db_undecoded",
             Self::NoDatabase => "no_database",
+            Self::NotTraced => "not_traced",
+            Self::LostEvents => "lost_events",
             Self::TooMany => "too_many",
         }
     }
@@ -82,6 +88,8 @@ impl Unknown {
             Self::Encrypted => "a database connection is encrypted (TLS)",
             Self::Undecoded => "a database connection is compressed or of an unknown protocol",
             Self::NoDatabase => "no database connection of this web server in the capture",
+            Self::NotTraced => "the web server's guest was not traced then",
+            Self::LostEvents => "the trace of the web server's guest lost events",
             Self::TooMany => "too many requests or queries",
         }
     }

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use crate::connection::{Connections, Sink};
 use crate::packet::Segment;
 use crate::parts::{Parts, Unknown};
-use crate::{CaptureNs, Counter, Counts, Packet, Roles, assign};
+use crate::{CaptureNs, Counter, Counts, Packet, Roles, TracedGuest, assign};
 
 /// Follows connections packet by packet.
 #[derive(Debug)]
@@ -100,6 +100,8 @@ pub enum Protocol {
     MySql,
     /// A database's at the usual port or a given address, which is encrypted or not known.
     Unreadable,
+    /// Not known: the database shares a guest with the web server, and its trace was read.
+    Traced,
 }
 
 /// How a trip to a database was found to be of a request.
@@ -138,14 +140,19 @@ impl Splitter {
         }
     }
 
-    /// The capture says that it dropped packets.
-    pub fn dropped(&mut self, packets: u64) {
     /// So many packets of the capture are of no kind that is read.
     pub fn left_out(&mut self, packets: u64) {
         self.sink.counts.add(Counter::LeftOut, packets);
     }
 
+    /// The capture says that it dropped packets.
+    pub fn dropped(&mut self, packets: u64) {
         self.sink.counts.add(Counter::DroppedByCapture, packets);
+    }
+
+    /// What the trace of a web server's guest says of the database in it.
+    pub fn traced(&mut self, guest: &TracedGuest) {
+        self.sink.traced(guest);
     }
 
     /// There are no more packets.

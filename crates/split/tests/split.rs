@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation)]
 
 use split::drawn::{self, Drawing, DrawnPacket, LineId};
-use split::{CaptureFile, Counter, Outcome, Part, Roles, Split, Splitter, Unknown};
+use split::{CaptureFile, Counter, Outcome, Part, Roles, Split, Splitter, TracedGuest, Unknown};
 
 const CLIENT: &str = "10.0.0.9:40000";
 const WEB: &str = "10.0.0.2:80";
@@ -982,5 +982,35 @@ fn a_database_in_the_web_servers_guest_is_known_by_its_trace() {
     for (port, us) in [(1, 100), (2, 150), (3, 300), (4, 950)] {
         request(&mut drawing, port, us, us + 100);
     }
-    assert_eq!((n, splitter.finish()), (packets.len() as u64, split(&packets)));
+    let trip = |from, to| (drawn::at(from), drawn::at(to));
+    let guest = TracedGuest {
+        web: "10.0.0.2".parse().unwrap(),
+        trips: vec![trip(160, 170), trip(310, 320), trip(330, 340)],
+        traced: trip(0, 1000),
+        has_losses: false,
+        has_database: true,
+    };
+    let with = |guest: &TracedGuest| {
+        let mut splitter = Splitter::new(Roles::default());
+        for drawn in drawing.clone().in_order() {
+            splitter.packet(&drawn.packet());
+        }
+        splitter.traced(guest);
+        splitter.finish()
+    };
+    let split = with(&guest);
+    assert_eq!(
+        shown(&split),
+        [
+            "/1 200: 100 = overlap",
+            "/2 200: 100 = overlap",
+            "/3 200: 100 = C-W-D 10 W-D-W 20 D-W-D 10 D-W-C 60, 2 queries",
+            "/4 200: 100 = not_traced",
+        ]
+    );
+    assert_eq!(split.counts.get(Counter::Traced), 3);
+    let lossy = with(&TracedGuest { has_losses: true, ..guest.clone() });
+    assert!(shown(&lossy)[2].ends_with("lost_events"));
+    let without = with(&TracedGuest { has_database: false, trips: Vec::new(), ..guest });
+    assert!(shown(&without)[2].ends_with("no_database"));
 }

@@ -237,7 +237,7 @@ fn reasons(split: &Split) -> Table {
         table.row([n.into(), Cell::ns(sum), why.words().into(), why.key().into()]);
         if why == Unknown::NoDatabase {
             table.notes.push(
-                "A database in the web server's own guest is not seen on a tap: trace the guest (vmscope trace --vm), or capture inside it"
+                "A database in the web server's own guest is not seen on a tap: trace the guest meanwhile (vmscope trace record --vm), and give --trace"
                     .to_owned(),
             );
         }

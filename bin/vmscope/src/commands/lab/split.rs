@@ -9,11 +9,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::ValueEnum;
-use model::VmId;
+use model::{HostNs, MachineId, VmId};
+use recording::trace::Trace;
 use split::{
-    CaptureError, CaptureFile, CaptureNs, Endpoint, Interface, Packet, Roles, Splitter,
+    CaptureError, CaptureFile, CaptureNs, Endpoint, GuestTrips, Interface, Packet, Roles, Splitter,
 };
-use view::{SplitBy, SplitQuery, SplitRecording};
+use view::{SplitBy, SplitQuery, SplitRecording, clean};
 
 use super::super::Usage;
 use super::super::open_recording::{Format, OpenRecording, Source};
@@ -27,14 +28,16 @@ const EXAMPLE: &str = "Examples:
   vmscope lab split taps.pcapng --format csv --by part
                                                a line for each part's time, in ns of the capture's clock
   vmscope lab split taps.pcapng --recording day1 --vm web=10.0.0.2 --vm db=10.0.0.3
-                                               how much of each part was steal, and who stole it";
+                                               how much of each part was steal, and who stole it
+  vmscope lab split taps.pcapng --trace trace1 --vm web=10.0.0.2
+                                               web server and database are in one guest, which was traced";
 
 /// Split the turnaround of web requests by packets: web server, database.
 ///
 /// Reads pcap and pcapng files with HTTP/1.x and PostgreSQL's or MySQL's protocol. What can't be told (encryption, lost
 /// packets, requests at the same time) is shown as unknown. docs/lab.md explains parts, rules and JSON.
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLE)]
+#[command(after_help = EXAMPLE, group(clap::ArgGroup::new("of_vms").args(["recording", "trace"]).multiple(true)))]
 pub(super) struct Args {
     /// Captures of the same clock, pcap or pcapng; `-` for standard input
     #[arg(required = true, value_name = "FILE")]
@@ -51,8 +54,11 @@ pub(super) struct Args {
     /// A recording of the same time and host: tells what the VMs did in each part
     #[arg(long, value_name = "DIR", requires = "vm")]
     recording: Option<PathBuf>,
-    /// A VM of the recording, and the address of its web server or database
-    #[arg(long, value_name = "NAME=ADDRESS", value_parser = vm, requires = "recording")]
+    /// A trace of the same time, of guests that have the web server and its database
+    #[arg(long, value_name = "DIR", requires = "vm")]
+    trace: Option<PathBuf>,
+    /// A VM of the recording or trace, and the address of its web server or database
+    #[arg(long, value_name = "NAME=ADDRESS", value_parser = vm, requires = "of_vms")]
     vm: Vec<(String, IpAddr)>,
     /// What CSV has a line for
     #[arg(long, value_enum, default_value_t = By::Request)]
@@ -94,6 +100,9 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut captures = Captures::open(&args.files)?;
     let mut splitter = Splitter::new(roles);
     captures.read(&mut splitter)?;
+    if let Some(dir) = &args.trace {
+        captures.problems.extend(traced(dir, &args.vm, recording.is_some(), &mut splitter)?);
+    }
     let query = SplitQuery {
         by: match args.by {
             By::Request => SplitBy::Request,
@@ -130,6 +139,54 @@ impl Recorded {
         }
         Ok(Self { recording, vms })
     }
+}
+
+/// Tells the splitter what a trace says of databases in these VMs. Gives what the reader should know.
+fn traced(
+    dir: &Path,
+    names: &[(String, IpAddr)],
+    has_recording: bool,
+    splitter: &mut Splitter,
+) -> anyhow::Result<Vec<String>> {
+    let trace = Trace::open(dir)?;
+    let rows = || (0..).map(MachineId).zip(&trace.tables.machines);
+    let machines: Vec<_> = rows().filter(|(_, row)| !row.cpus.is_empty()).collect();
+    let of_name = |name: &str| machines.iter().find(|(_, row)| row.name == name).map(|(id, _)| *id);
+    let mut guests = Vec::new();
+    for (name, address) in names {
+        match of_name(name) {
+            Some(machine) => {
+                guests.push((name, *address, GuestTrips::new(&trace.tables, machine)));
+            }
+            // It may be of the recording only.
+            None if has_recording => {}
+            None => {
+                let known: Vec<_> = machines.iter().map(|(_, row)| clean(&row.name)).collect();
+                let (name, known) = (clean(name), known.join(", "));
+                return Err(
+                    Usage(format!("the trace has no machine {name}: it has {known}")).into()
+                );
+            }
+        }
+    }
+    trace.for_each_batch(&mut |events| {
+        guests.iter_mut().for_each(|(_, _, guest)| guest.see(events));
+    })?;
+    let header = &trace.header;
+    let to_capture = |time: HostNs| {
+        let unix_ns =
+            i128::from(header.begin_unix_ns) + i128::from(time.0) - i128::from(header.begin.0);
+        CaptureNs(u64::try_from(unix_ns.max(0)).unwrap_or(u64::MAX))
+    };
+    let mut notes = Vec::new();
+    for (name, address, guest) in guests {
+        let guest = guest.finish(address, to_capture);
+        if !guest.has_database {
+            notes.push(format!("the trace of {} has no process of a database", clean(name)));
+        }
+        splitter.traced(&guest);
+    }
+    Ok(notes)
 }
 
 /// Interfaces of a file have numbers from a multiple of this on.
