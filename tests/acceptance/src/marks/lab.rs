@@ -184,6 +184,65 @@ pub(super) fn web(files: &Path) -> anyhow::Result<Vec<Outcome>> {
     Ok(outcomes)
 }
 
+/// Pages are asked one after the other, first while nobody else wants the CPU.
+const PAGES: &str = "
+    ask() { curl -sf -m 60 -o page \"http://10.10.0.2/list?category=$1\"; }
+    until ask 1; do sleep 1; done
+    pages() {
+        vmscope trace record --vm web -o $1-trace --duration 10m & trace=$!
+        vmscope lab capture tap0 -o $1.pcapng & capture=$!
+        until [ -s $1.pcapng ]; do sleep 0.2; done
+        sleep 5
+        for n in $(seq 30); do ask $n; done
+        kill -INT $capture $trace
+        wait $capture
+        wait $trace
+        vmscope lab split $1.pcapng --trace $1-trace --vm web=10.10.0.2 --format json >$1.json
+        vmscope lab split $1.pcapng --trace $1-trace --vm web=10.10.0.2 >&2
+    }
+    for n in $(seq 10); do ask $n; done
+    pages alone
+    vmscope testbed exec b -- compute & sleep 1
+    pages beside
+    kill $!";
+
+/// Where the time of a page goes that takes one query, in a guest that has web server, application and database; and where it
+/// grows when another VM wants the CPU.
+pub(super) fn parts(files: &Path) -> anyhow::Result<Vec<Outcome>> {
+    super::in_slow_scenario("web", files, &format!("set -e\n{PAGES}"))?;
+    let of = |name: &str| -> anyhow::Result<[f64; 3]> {
+        let text = std::fs::read_to_string(files.join(format!("{name}.json")))?;
+        let split: Value = serde_json::from_str(&text)?;
+        let requests = split["requests"].as_array().context("no requests")?;
+        let ms = |request: &Value, part: &str| Some(request[part].as_f64()? / 1e6);
+        let each: Vec<[f64; 3]> = requests
+            .iter()
+            .filter_map(|request| {
+                let part = |name| ms(request, name);
+                Some([part("c_w_d_ns")?, part("w_d_w_ns")?, part("d_w_c_ns")?])
+            })
+            .collect();
+        ensure!(25 <= each.len(), "{} of {} requests were split", each.len(), requests.len());
+        let mean = |at: usize| each.iter().map(|parts| parts[at]).sum::<f64>() / each.len() as f64;
+        Ok([mean(0), mean(1), mean(2)])
+    };
+    let (alone, beside) = (of("alone")?, of("beside")?);
+    let outcome = |what: &str, [before, database, after]: [f64; 3]| Outcome {
+        mark: "S1-parts",
+        what: what.to_owned(),
+        original: "D-W-C is the longest",
+        ours: format!("C-W-D {before:.1} ms, W-D-W {database:.1} ms, D-W-C {after:.1} ms"),
+        limit: "the same",
+        pass: before.max(database) < after,
+    };
+    let grown = [0, 1, 2].map(|at| beside[at] - alone[at]);
+    Ok(vec![
+        outcome("a page of one query, alone", alone),
+        outcome("beside a VM that wants the CPU", beside),
+        outcome("what it grew by", grown),
+    ])
+}
+
 /// The generator against a server whose delays are known, and one that stalls.
 pub(super) fn generator(_files: &Path) -> anyhow::Result<Vec<Outcome>> {
     // 500 to 1499 ms, each once: so long that it does not matter when a busy machine wakes the server.

@@ -71,6 +71,7 @@ pub const MARKS: &[Mark] = &[
     Mark { name: "S1-timer", experiment: lab::timers },
     Mark { name: "S1-ladder", experiment: lab::ladder },
     Mark { name: "S1-load", experiment: lab::generator },
+    Mark { name: "S1-parts", experiment: lab::parts },
     Mark { name: "S1-web", experiment: lab::web },
     Mark { name: "S1-split", experiment: split::by_packets },
     Mark { name: "S1-twice", experiment: lab::twice },
