@@ -32,5 +32,5 @@ pub use experiment::{Experiment, run};
 pub use generator::serve;
 pub use guest::guest;
 pub use job::Job;
-pub use load::{LoadJob, Pace, Phase, generate};
+pub use load::{LoadJob, Pace, Phase, generate, generate_until};
 pub use results::{plan_file, read_plan, read_runs, runs_folder};

@@ -11,6 +11,7 @@ use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Empty};
@@ -151,16 +152,36 @@ impl LoadJob {
 /// # Errors
 /// When the kernel gives no timer. A target that does not answer is no error: its requests have failed.
 pub fn generate(job: &LoadJob, tell: impl FnMut(Phase) + 'static) -> io::Result<Load> {
+    generate_until(job, &AtomicBool::new(false), tell)
+}
+
+/// The same up to when `stop` is set, if that is earlier. Requests that are not answered by then have failed.
+///
+/// # Errors
+/// As above.
+pub fn generate_until(
+    job: &LoadJob,
+    stop: &AtomicBool,
+    tell: impl FnMut(Phase) + 'static,
+) -> io::Result<Load> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let tasks = LocalSet::new();
     let generator = Rc::new(Generator::new(job)?);
     let cpu_before = cpu_ns();
-    runtime.block_on(tasks.run_until(Rc::clone(&generator).run(tell)))?;
+    runtime.block_on(tasks.run_until(async {
+        tokio::select! {
+            ended = Rc::clone(&generator).run(tell) => ended,
+            () = until(stop) => Ok(()),
+        }
+    }))?;
+    let measured_ns =
+        now_ns().clamp(generator.measure_from(), generator.measure_to()) - generator.measure_from();
     drop(tasks);
     let generator = Rc::into_inner(generator).ok_or_else(|| io::Error::other("requests go on"))?;
-    let (turnarounds, late) = (generator.turnarounds.into_inner(), generator.late.into_inner());
+    let (mut turnarounds, late) = (generator.turnarounds.into_inner(), generator.late.into_inner());
+    (0..generator.unanswered.get()).for_each(|_| turnarounds.add_failed("interrupted"));
     Ok(Load {
-        length_ns: job.measure_ns,
+        length_ns: measured_ns,
         turnarounds,
         late_p99_ns: late.percentile(99.0).unwrap_or(0),
         cpu_ns: cpu_ns().saturating_sub(cpu_before),
@@ -175,6 +196,8 @@ struct Generator {
     turnarounds: RefCell<Turnarounds>,
     late: RefCell<Turnarounds>,
     outstanding: Cell<usize>,
+    /// Of them, those that count.
+    unanswered: Cell<usize>,
     /// When it began.
     start_ns: u64,
     is_over: watch::Sender<bool>,
@@ -205,6 +228,7 @@ impl Generator {
             turnarounds: RefCell::default(),
             late: RefCell::default(),
             outstanding: Cell::new(0),
+            unanswered: Cell::new(0),
             start_ns: now_ns(),
             is_over: watch::Sender::new(false),
             job: job.clone(),
@@ -290,6 +314,7 @@ impl Generator {
         let counts = (self.measure_from()..self.measure_to()).contains(&due_ns);
         if counts {
             self.late.borrow_mut().add(now_ns().saturating_sub(due_ns));
+            self.unanswered.set(self.unanswered.get() + 1);
         }
         let outcome = if self.outstanding.get() < MOST_OUTSTANDING {
             self.outstanding.set(self.outstanding.get() + 1);
@@ -303,6 +328,7 @@ impl Generator {
         };
         let took = now_ns().saturating_sub(due_ns);
         if counts {
+            self.unanswered.set(self.unanswered.get() - 1);
             let mut turnarounds = self.turnarounds.borrow_mut();
             match outcome {
                 Ok(()) => turnarounds.add(took),
@@ -389,6 +415,13 @@ impl Target {
     }
 }
 
+/// A signal's handler can do no more than to set a flag.
+async fn until(stop: &AtomicBool) {
+    while !stop.load(Ordering::Relaxed) {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
 /// A timer of the kernel: the runtime's own has milliseconds.
 struct Timer(AsyncFd<std::os::fd::OwnedFd>);
 
@@ -444,7 +477,7 @@ fn rounded(ns: f64) -> u64 {
 mod test {
     use std::io::{Read, Write};
     use std::net::TcpListener;
-    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::atomic::AtomicU64;
     use std::sync::{Arc, Mutex};
 
     use super::*;
@@ -535,6 +568,25 @@ mod test {
         let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let load = generate(&job(nobody, CONSTANT), |_| ()).unwrap();
         assert_eq!(load.turnarounds.failed()["not connected"], 40);
+    }
+
+    #[test]
+    fn what_was_measured_up_to_an_interruption_is_kept() {
+        // The first answer is the last: then the test interrupts, while nine requests and more wait.
+        let (stop, answered) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let (stops, seen) = (Arc::clone(&stop), Arc::clone(&answered));
+        let target = server(move |n| {
+            seen.store(n, Ordering::Relaxed);
+            stops.store(10 <= n, Ordering::Relaxed);
+            if n == 0 { 0 } else { 60_000 }
+        });
+        let job = LoadJob { warm_up_ns: 0, measure_ns: 60_000_000_000, ..job(target, CONSTANT) };
+        let load = generate_until(&job, &stop, |_| ()).unwrap();
+        assert!(10 <= answered.load(Ordering::Relaxed));
+        assert_eq!(load.turnarounds.n_answered(), 1);
+        let interrupted = load.turnarounds.failed()["interrupted"];
+        assert!((10..6000).contains(&interrupted), "{interrupted}");
+        assert!(load.length_ns < 60_000_000_000);
     }
 
     #[test]

@@ -14,7 +14,7 @@ pub fn load(load: &Load) -> Report {
     let all = &load.turnarounds;
     let mut report = Report::default();
     let seconds = load.length_ns as f64 / 1e9;
-    report.fact("Requests", format!("{} in {seconds} s, {:.1}/s", all.len(), load.sent_per_s()));
+    report.fact("Requests", format!("{} in {seconds:.1} s, {:.1}/s", all.len(), load.sent_per_s()));
     report.fact("Answers", format!("{}, {:.1}/s", all.n_answered(), load.answered_per_s()));
     for (why, n) in all.failed() {
         report.notes.push(format!("{n} requests failed: {why}"));
@@ -22,7 +22,7 @@ pub fn load(load: &Load) -> Report {
     let late_ms = load.late_p99_ns as f64 / 1e6;
     report.fact("Sent late", format!("99 % by less than {late_ms:.3} ms"));
     let columns =
-        vec![Column::number("% of requests").key("percent"), Column::number("within ms").key("ns")];
+        vec![Column::number("% of requests").key("percent"), Column::number("within").key("ns")];
     let mut table = Table::new("Turnaround, from when a request was meant to be sent", columns);
     for percent in PERCENTILES {
         let ns = all.percentile(percent);

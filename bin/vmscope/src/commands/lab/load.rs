@@ -12,6 +12,7 @@ use lab::{Arrivals, Choose};
 use super::super::Usage;
 use super::super::open_recording::Format;
 use super::super::output::print;
+use super::super::replay::stop_on_signals;
 use super::super::time::duration_in_seconds;
 
 const EXAMPLE: &str = "Examples:
@@ -77,10 +78,16 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let job = args.job()?;
     let seconds = (args.warm_up + args.duration).as_secs_f64();
     say!("sending requests for {seconds} s");
-    let load = consolidate::generate(&job, |_| ()).context("failed to send requests")?;
+    let stop = stop_on_signals()?;
+    let load =
+        consolidate::generate_until(&job, &stop, |_| ()).context("failed to send requests")?;
+    let is_interrupted = load.length_ns < job.measure_ns;
+    if is_interrupted {
+        say!("interrupted after {:.1} s that count", load.length_ns as f64 / 1e9);
+    }
     let report = lab::report::load(&load);
     print(&args.format.render(&report)).context("failed to write to standard output")?;
-    Ok(ExitCode::SUCCESS)
+    Ok(if is_interrupted { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 fn serve() -> anyhow::Result<ExitCode> {
@@ -133,10 +140,13 @@ impl Args {
 fn parse(url: &str) -> anyhow::Result<(SocketAddr, String)> {
     let wrong = || Usage(format!("`{url}` must be as http://10.0.0.5:8080/page"));
     let rest = url.strip_prefix("http://").ok_or_else(wrong)?;
-    let (host, path) = rest.find('/').map_or((rest, "/"), |at| rest.split_at(at));
-    let host = if host.contains(':') { host.to_owned() } else { format!("{host}:80") };
+    let (host, path) = rest.find(['/', '?']).map_or((rest, "/"), |at| rest.split_at(at));
+    let path = if path.starts_with('?') { format!("/{path}") } else { path.to_owned() };
+    // An address of version 6 has colons, in brackets.
+    let has_port = host.rsplit(']').next().is_some_and(|end| end.contains(':'));
+    let host = if has_port { host.to_owned() } else { format!("{host}:80") };
     let mut addresses = host.to_socket_addrs().with_context(|| format!("failed to find {host}"))?;
-    Ok((addresses.next().ok_or_else(wrong)?, path.to_owned()))
+    Ok((addresses.next().ok_or_else(wrong)?, path))
 }
 
 #[cfg(test)]
@@ -151,6 +161,9 @@ mod test {
         };
         check("http://127.0.0.1:8080/page?n=1", Some(("127.0.0.1:8080", "/page?n=1")));
         check("http://127.0.0.1", Some(("127.0.0.1:80", "/")));
+        check("http://127.0.0.1?n=1", Some(("127.0.0.1:80", "/?n=1")));
+        check("http://[::1]/page", Some(("[::1]:80", "/page")));
+        check("http://[::1]:8080", Some(("[::1]:8080", "/")));
         check("https://127.0.0.1/", None);
         check("127.0.0.1/", None);
     }
