@@ -33,4 +33,4 @@ pub use generator::serve;
 pub use guest::guest;
 pub use job::Job;
 pub use load::{LoadJob, Pace, Phase, generate, generate_until};
-pub use results::{plan_file, read_plan, read_runs, runs_folder};
+pub use results::{plan_file, read_good_runs, read_plan, read_runs, runs_folder};

@@ -48,6 +48,25 @@ pub fn read_plan(path: &Path) -> Result<Plan, Error> {
 /// # Errors
 /// When one can't be read.
 pub fn read_runs(folder: &Path) -> Result<Vec<Run>, Error> {
+    each_run(folder)?.collect()
+}
+
+/// Those measurements in a folder that can be read, and what is wrong with the others.
+///
+/// # Errors
+/// When the folder can't be read.
+pub fn read_good_runs(folder: &Path) -> Result<(Vec<Run>, Vec<Error>), Error> {
+    let (mut runs, mut problems) = (Vec::new(), Vec::new());
+    for run in each_run(folder)? {
+        match run {
+            Ok(run) => runs.push(run),
+            Err(problem) => problems.push(problem),
+        }
+    }
+    Ok((runs, problems))
+}
+
+fn each_run(folder: &Path) -> Result<impl Iterator<Item = Result<Run, Error>>, Error> {
     let mut paths: Vec<PathBuf> = fs::read_dir(folder)
         .map_err(Error::io("list", folder))?
         .flatten()
@@ -57,11 +76,11 @@ pub fn read_runs(folder: &Path) -> Result<Vec<Run>, Error> {
         .take(MOST_RUNS)
         .collect();
     paths.sort();
-    let read_run = |path: &PathBuf| {
-        let text = read(path, MOST_RUN_BYTES)?;
-        Run::parse(&text).map_err(|problem| Error::Form { path: path.clone(), problem })
+    let read_run = |path: PathBuf| {
+        let text = read(&path, MOST_RUN_BYTES)?;
+        Run::parse(&text).map_err(|problem| Error::Form { path, problem })
     };
-    paths.iter().map(read_run).collect()
+    Ok(paths.into_iter().map(read_run))
 }
 
 /// Completes a measurement whose other files are in `partial` already.
@@ -78,4 +97,33 @@ fn read(path: &Path, most: usize) -> Result<String, Error> {
         .and_then(|file| file.take(most as u64 + 1).read_to_string(&mut text))
         .map_err(Error::io("read", path))?;
     Ok(text)
+}
+
+#[cfg(test)]
+mod test {
+    use lab::{AS_IT_IS, Load, RunKey, Turnarounds};
+
+    use super::*;
+
+    #[test]
+    fn a_damaged_measurement_hides_no_other() {
+        let folder = tempfile::tempdir().unwrap();
+        for repetition in 0..2 {
+            let key = RunKey { vms: 1, treatment: AS_IT_IS.to_owned(), repetition };
+            let turnarounds = Turnarounds::new();
+            let load = Load { length_ns: 1, turnarounds, late_p99_ns: 0, cpu_ns: 0 };
+            let partial = folder.path().join("partial");
+            fs::create_dir(&partial).unwrap();
+            store(&Run::new(key, 1, load), &partial, folder.path()).unwrap();
+        }
+        let runs = read_runs(folder.path()).unwrap();
+        assert_eq!(runs.len(), 2);
+        let damaged = folder.path().join(runs[0].key.folder()).join(RUN);
+        let text = fs::read_to_string(&damaged).unwrap();
+        fs::write(&damaged, &text[..text.len() / 2]).unwrap();
+        let (good, problems) = read_good_runs(folder.path()).unwrap();
+        assert_eq!((good, problems.len()), (runs[1..].to_vec(), 1));
+        assert!(problems[0].to_string().contains(damaged.to_str().unwrap()), "{}", problems[0]);
+        assert!(read_runs(folder.path()).is_err(), "whoever goes on measuring must know");
+    }
 }

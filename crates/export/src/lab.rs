@@ -15,12 +15,12 @@ const LEFT: f64 = 80.0;
 const TOP: f64 = 60.0;
 const PLOT: (f64, f64) = (860.0, 230.0);
 
-/// Writes the page.
+/// Writes the page; `problems`: what could not be read.
 ///
 /// # Errors
 /// Only the writer's.
-pub fn html(plan: &Plan, runs: &[Run], mut out: impl Write) -> io::Result<()> {
-    let report = ::lab::report::results(plan, runs);
+pub fn html(plan: &Plan, runs: &[Run], problems: &[String], mut out: impl Write) -> io::Result<()> {
+    let report = ::lab::report::results(plan, runs, problems);
     let mut page = Page::new(&format!("vmscope lab: {}", plan.name));
     page.header(&header(&report));
     page.notes(&report.notes);
@@ -170,7 +170,7 @@ mod test {
             run
         };
         let mut page = Vec::new();
-        html(&plan, &[run(1, 5), run(2, 50)], &mut page).unwrap();
+        html(&plan, &[run(1, 5), run(2, 50)], &[], &mut page).unwrap();
         let page = String::from_utf8(page).unwrap();
         assert!(page.contains("This host takes 1 of these VMs."), "{page}");
         assert!(page.contains("as it is, 2 VMs: 50"), "{page}");

@@ -30,14 +30,14 @@ const LEAST_FITTED: usize = 3;
 /// What is predicted beyond the ladder: these numbers of VMs, and those of the seed's host.
 const BEYOND: [u32; 6] = [16, 32, 64, 100, 144, 200];
 
-/// What a plan's measurements show.
+/// What a plan's measurements show; `problems`: what could not be read of them.
 #[must_use]
-pub fn results(plan: &Plan, runs: &[Run]) -> Report {
+pub fn results(plan: &Plan, runs: &[Run], problems: &[String]) -> Report {
     let mut report = Report::default();
     report.fact("Plan", plan.name.clone());
     report.fact("Host", host(runs));
     report.fact("Measurements", measurements(plan, runs));
-    report.notes = notes(runs);
+    report.notes = problems.iter().take(20).cloned().chain(notes(runs)).collect();
     let verdicts = verdicts(plan, runs);
     report.parts.extend(prose::verdicts(plan, &verdicts).into_iter().map(Part::Prose));
     let tables =
@@ -47,6 +47,7 @@ pub fn results(plan: &Plan, runs: &[Run]) -> Report {
     report.json = json!({
         "version": VERSION,
         "plan": plan.name,
+        "notes": report.notes,
         "verdicts": verdicts.iter().map(prose::json).collect::<Vec<_>>(),
         "answers": tables[0].json(),
         "host": tables[1].json(),

@@ -27,6 +27,8 @@ pub struct Failure {
     pub percentile_ms: Option<Interval>,
     /// The part of requests that failed.
     pub failed_part: f64,
+    /// Requests that were sent in all measurements.
+    pub requests: u64,
     /// How many of its measurements kept to the service level, of how many.
     pub agreeing: (usize, usize),
     /// Why.
@@ -70,6 +72,7 @@ fn verdict(plan: &Plan, runs: &[Run], treatment: &str) -> Option<Verdict> {
         vms: step.vms,
         percentile_ms: step.percentile_ms(plan.service.percentile),
         failed_part: step.failed_part().unwrap_or(0.0),
+        requests: sum(step.runs.iter().map(|run| run.load.turnarounds.len())),
         agreeing: (step.agreeing(&plan.service), step.runs.len()),
         cause: Cause::of(step),
     };

@@ -34,9 +34,9 @@ fn read_run(bytes: &[u8]) {
     let Ok(run) = Run::parse(text) else { return };
     let plan = Plan::parse(PLAN).expect("a plan");
     let runs = [seed(), run];
-    let report = ::lab::report::results(&plan, &runs);
+    let report = ::lab::report::results(&plan, &runs, &[]);
     assert!(!report.text(Width::Unlimited).is_empty() && !report.csv().is_empty());
-    export::lab::html(&plan, &runs, std::io::sink()).expect("a sink takes everything");
+    export::lab::html(&plan, &runs, &[], std::io::sink()).expect("a sink takes everything");
 }
 
 fn seed() -> Run {

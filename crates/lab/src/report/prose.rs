@@ -36,11 +36,17 @@ fn paragraph(plan: &Plan, verdict: &Verdict) -> String {
 fn why(plan: &Plan, failure: &Failure) -> String {
     let service = &plan.service;
     let longest = match failure.percentile_ms {
+        _ if failure.requests == 0 => "no request was sent".to_owned(),
+        _ if service.errors < failure.failed_part => format!(
+            "{:.1} % of requests fail, and {} % may",
+            100.0 * failure.failed_part,
+            100.0 * service.errors
+        ),
         Some(interval) => format!(
             "{} % of requests take up to {:.0} ms, not {} ms",
             service.percentile, interval.mean, service.within_ms
         ),
-        None => format!("{:.0} % of requests fail", 100.0 * failure.failed_part),
+        None => format!("too many requests fail, or take more than {} ms", service.within_ms),
     };
     let (good, all) = failure.agreeing;
     let sure = match (all - good, all) {
@@ -167,6 +173,14 @@ mod test {
               60 % of their time, 75 % of it because of idle VMs. One measurement says so."
             ]
         );
+        let mut failing = run(2, 50);
+        (0..5).for_each(|_| failing.load.turnarounds.add_failed("timeout"));
+        let [text] = &told(&[run(1, 50), failing])[..] else { panic!() };
+        assert!(text.contains("With 2, 4.8 % of requests fail, and 1 % may."), "{text}");
+        let mut silent = run(2, 50);
+        silent.load.turnarounds = Turnarounds::new();
+        let [text] = &told(&[run(1, 50), silent])[..] else { panic!() };
+        assert!(text.contains("With 2, no request was sent."), "{text}");
         assert_eq!(
             told(&[run(1, 50), run(2, 60)]),
             ["This host takes at least 2 of these VMs: the ladder ended there."]

@@ -5,11 +5,10 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use lab::report::Side;
-use lab::{Plan, Run};
 
 use super::super::open_recording::Format;
 use super::super::output::print;
-use super::report::read;
+use super::report::{Results, read};
 
 const EXAMPLE: &str = "Examples:
   vmscope lab compare monday tuesday                 do two runs of a plan agree?
@@ -31,11 +30,12 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let (a, b) = (read(&args.a)?, read(&args.b)?);
     let names = [&args.a, &args.b].map(|dir| dir.display().to_string());
-    let report = lab::report::compare(side(&names[0], &a), side(&names[1], &b));
+    let mut report = lab::report::compare(side(&names[0], &a), side(&names[1], &b));
+    report.notes.extend(a.problems.into_iter().chain(b.problems));
     print(&args.format.render(&report)).context("failed to write to standard output")?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn side<'a>(name: &'a str, (plan, runs): &'a (Plan, Vec<Run>)) -> Side<'a> {
-    Side { name, plan, runs }
+fn side<'a>(name: &'a str, results: &'a Results) -> Side<'a> {
+    Side { name, plan: &results.plan, runs: &results.runs }
 }

@@ -26,18 +26,31 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let (plan, runs) = read(&args.dir)?;
-    let report = || lab::report::results(&plan, &runs);
-    args.output.write(report, |page| export::lab::html(&plan, &runs, page))?;
+    let Results { plan, runs, problems } = read(&args.dir)?;
+    let report = || lab::report::results(&plan, &runs, &problems);
+    args.output.write(report, |page| export::lab::html(&plan, &runs, &problems, page))?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// The plan and the measurements in a folder.
-pub(super) fn read(dir: &Path) -> anyhow::Result<(Plan, Vec<Run>)> {
+/// What is in a folder of results.
+pub(super) struct Results {
+    pub(super) plan: Plan,
+    pub(super) runs: Vec<Run>,
+    /// Measurements that can't be read, and why.
+    pub(super) problems: Vec<String>,
+}
+
+/// Reads a folder of results. A measurement that can't be read is left out.
+pub(super) fn read(dir: &Path) -> anyhow::Result<Results> {
     let plan = consolidate::read_plan(&consolidate::plan_file(dir))?;
-    let runs = consolidate::read_runs(&consolidate::runs_folder(dir))?;
+    let (runs, problems) = consolidate::read_good_runs(&consolidate::runs_folder(dir))?;
+    let problems: Vec<String> = problems
+        .into_iter()
+        .map(|problem| format!("a measurement was left out: {:#}", anyhow::Error::from(problem)))
+        .collect();
     if runs.is_empty() {
-        return Err(Usage(format!("{} has no measurement yet", dir.display())).into());
+        let why = problems.first().map(|problem| format!(" ({problem})")).unwrap_or_default();
+        return Err(Usage(format!("{} has no measurement yet{why}", dir.display())).into());
     }
-    Ok((plan, runs))
+    Ok(Results { plan, runs, problems })
 }
