@@ -227,7 +227,7 @@ struct Plan {
 }
 
 impl Plan {
-    fn session(&self, period_ns: u64) -> SessionPlan {
+    fn session(&self, period_ns: u64, wait: Duration) -> SessionPlan {
         let config = &self.config;
         let time = Duration::from_secs(config.guest_timeout_s);
         SessionPlan {
@@ -244,6 +244,7 @@ impl Plan {
             guests: GuestQuestions::Asked {
                 limits: guest::Limits { time, ..guest::Limits::default() },
                 with_map: Vec::new(),
+                wait,
             },
             vmscope_version: self.version.clone(),
             hostname: self.host.clone(),
@@ -323,7 +324,12 @@ impl Agent {
     }
 
     fn begin_recorder(&mut self) -> Result<Recorder, CollectError> {
-        let plan = self.plan.session(self.budget.period_ns());
+        // A session in the place of another one samples at once: guests answer meanwhile.
+        let wait = match self.covered_until {
+            Some(_) => Duration::ZERO,
+            None => Duration::from_secs(self.plan.config.guest_timeout_s),
+        };
+        let plan = self.plan.session(self.budget.period_ns(), wait);
         let folder = self.new_folder();
         let store = symbols::Store::default_path();
         let interrupted = || self.signals.is_end();

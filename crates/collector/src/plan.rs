@@ -91,6 +91,8 @@ pub enum GuestQuestions {
         limits: Limits,
         /// Names of VMs whose maps are there already.
         with_map: Vec<String>,
+        /// How long sampling waits for their first answers: what ends before a guest's log begins has no name.
+        wait: Duration,
     },
     /// Nothing.
     NotAsked,

@@ -144,8 +144,8 @@ impl Session {
         &mut self,
         interrupted: &dyn Fn() -> bool,
     ) -> Result<(), CollectError> {
-        if let GuestQuestions::Asked { limits, .. } = &self.plan.guests {
-            self.guests.wait_first_try(limits.time, interrupted);
+        if let GuestQuestions::Asked { wait, .. } = &self.plan.guests {
+            self.guests.wait_first_try(*wait, interrupted);
         }
         if interrupted() { Err(CollectError::Interrupted) } else { Ok(()) }
     }

@@ -218,7 +218,11 @@ impl Host {
             off_cpu_source: OffCpuSource::Samples,
             exits: Exits::Counted,
             process_events: ProcessEvents::Ignored,
-            guests: GuestQuestions::Asked { limits: guest::Limits::default(), with_map: vec![] },
+            guests: GuestQuestions::Asked {
+                limits: guest::Limits::default(),
+                with_map: vec![],
+                wait: Duration::ZERO,
+            },
             vmscope_version: "test".to_owned(),
             hostname: Some("kvm1".to_owned()),
         };

@@ -71,7 +71,7 @@ impl Session {
         }
         for (vm, process) in changes.vms {
             let name = self.vms.vms[vm.index()].name.clone();
-            if let GuestQuestions::Asked { limits, with_map } = &self.plan.guests
+            if let GuestQuestions::Asked { limits, with_map, .. } = &self.plan.guests
                 && !with_map.contains(&name)
             {
                 self.guests.ask(vm, &process, limits, &self.plan.roots.locks);
