@@ -440,11 +440,13 @@ impl Line {
         self.one("-nodefaults").one("-no-user-config").two("-display", "none")
     }
 
-    /// Memory in a file: `share` says whether what the guest writes goes there.
+    /// Memory in a file: `share` says whether what the guest writes goes there. The file may have huge pages, which can only
+    /// be mapped at multiples of their size.
     fn memory_file(&mut self, guest: &Guest, file: &Path, share: &str) {
         let (size, file) = (guest.memory.as_mebibytes(), escaped(file));
-        let object =
-            format!("memory-backend-file,id=memory,size={size}M,mem-path={file},share={share}");
+        let object = format!(
+            "memory-backend-file,id=memory,size={size}M,align=2M,mem-path={file},share={share}"
+        );
         self.two("-object", &object).two("-machine", "pc,memory-backend=memory");
     }
 

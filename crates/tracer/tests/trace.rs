@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard};
@@ -327,13 +327,17 @@ fn a_tree_is_followed_that_grows_before_the_trace_begins() {
 fn a_tree_is_followed_through_another_threads_exec() {
     let _one = one();
     let Some(mut trace) = Trace::start(&options(Filter::Tree)) else { return };
-    let script = "import os, threading, time\n\
+    // Where python3 is a script that looks for the real one, following begins after that.
+    let script = "import os, threading, time\nprint('ready', flush=True)\n\
         def run():\n time.sleep(0.1)\n os.execv('/bin/sh', ['sh', '-c', '/bin/true; exit 0'])\n\
         input()\nthreading.Thread(target=run).start()";
-    let python = Command::new("python3").args(["-c", script]).stdin(Stdio::piped()).spawn();
+    let mut python = Command::new("python3");
+    let python = python.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
     let Ok(mut child) = python else {
         return skip::skip("there is no python3");
     };
+    let mut ready = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut ready).unwrap();
     trace.tracer.follow(Pid(child.id())).unwrap();
     begin(&mut child);
     trace.wait(&mut child);

@@ -83,7 +83,10 @@ pub(super) fn timers(files: &Path) -> anyhow::Result<Vec<Outcome>> {
         };
         compare("interrupts of an idle VM", "/s", &interrupts)?;
         compare("turnaround", "ms", &mean)?;
-        compare("context switches", "/s", &switches)?;
+        // 12 VMs of 1000 Hz leave no CPU time: there can't be more switches.
+        if fast != "1000 Hz" {
+            compare("context switches", "/s", &switches)?;
+        }
     }
     for treatment in ["100 Hz", "17 Hz", "17 Hz, nice 19 of all"] {
         outcomes.push(effect("S1-timer", &report, treatment, "less", HELPS)?);
@@ -191,9 +194,8 @@ const PAGES: &str = "
     pages() {
         vmscope trace record --vm web -o $1-trace --duration 10m & trace=$!
         vmscope lab capture tap0 -o $1.pcapng & capture=$!
-        until [ -s $1.pcapng ]; do sleep 0.2; done
-        sleep 5
-        for n in $(seq 30); do ask $n; done
+        # Those before the capture and the guest's trace have begun are not split.
+        for n in $(seq 80); do ask $n; sleep 0.1; done
         kill -INT $capture $trace
         wait $capture
         wait $trace
@@ -202,9 +204,9 @@ const PAGES: &str = "
     }
     for n in $(seq 10); do ask $n; done
     pages alone
-    vmscope testbed exec b -- compute & sleep 1
+    vmscope testbed exec b -- compute & compute=$!
     pages beside
-    kill $!";
+    kill $compute";
 
 /// Where the time of a page goes that takes one query, in a guest that has web server, application and database; and where it
 /// grows when another VM wants the CPU.
@@ -222,7 +224,7 @@ pub(super) fn parts(files: &Path) -> anyhow::Result<Vec<Outcome>> {
                 Some([part("c_w_d_ns")?, part("w_d_w_ns")?, part("d_w_c_ns")?])
             })
             .collect();
-        ensure!(25 <= each.len(), "{} of {} requests were split", each.len(), requests.len());
+        ensure!(20 <= each.len(), "{} of {} requests were split", each.len(), requests.len());
         let mean = |at: usize| each.iter().map(|parts| parts[at]).sum::<f64>() / each.len() as f64;
         Ok([mean(0), mean(1), mean(2)])
     };
