@@ -49,7 +49,8 @@ fn seed() -> Run {
     let accounts = [("guest".to_owned(), 5), ("steal_outside".to_owned(), 6)].into();
     let exits = [("hlt".to_owned(), ::lab::Exit { ns: 1, n: Some(2) })].into();
     let thieves = [("idle VMs".to_owned(), 3)].into();
-    let vms = Vms { n: 1, accounts, thieves, exits, injected: Some(1), private_bytes: Some(1) };
+    let (injected, private_bytes, huge_bytes) = (Some(1), Some(1), Some(1));
+    let vms = Vms { n: 1, accounts, thieves, exits, injected, private_bytes, huge_bytes };
     run.vms.insert(Class::Loaded, vms.clone());
     run.vms.insert(Class::Idle, vms);
     run.window_ns = 11;
