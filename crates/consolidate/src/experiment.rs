@@ -259,11 +259,17 @@ impl<'a> Lab<'a> {
         key: &RunKey,
     ) -> Result<(), Error> {
         loop {
+            for dead in vms.running.iter().filter(|vm| vm.has_died()) {
+                (self.experiment.say)(&format!(
+                    "VM {} ended; another takes its place",
+                    dead.name()
+                ));
+            }
             vms.replace_dead()?;
             let partial = self.partial(key)?;
             let run = self.measure(vms, treatment, key, &partial)?;
-            if let Some(dead) = vms.running.iter().find(|vm| vm.has_died()) {
-                (self.experiment.say)(&format!("VM {} ended; measuring again", dead.name()));
+            if vms.running.iter().any(Instance::has_died) {
+                (self.experiment.say)("measuring again");
                 continue;
             }
             return self.keep(run, &partial);
