@@ -85,6 +85,9 @@ fn source(cache: &Cache, release: &str) -> Result<PathBuf, Error> {
 }
 
 fn build(cache: &Cache, archive: &Path, config: &str, hz: u32, root: &Path) -> Result<(), Error> {
+    for (program, package) in [("flex", "flex"), ("bison", "bison"), ("bc", "bc"), ("gcc", "gcc")] {
+        process::tool(program, package)?;
+    }
     let scratch = cache.scratch()?;
     let tree = scratch.path();
     let mut tar = process::tool("tar", "tar")?;
@@ -101,9 +104,6 @@ fn build(cache: &Cache, archive: &Path, config: &str, hz: u32, root: &Path) -> R
         make.arg("-C").arg(tree).args(["-s", &format!("-j{jobs}")]).args(words);
         process::run(&mut make).map(drop)
     };
-    for (program, package) in [("flex", "flex"), ("bison", "bison"), ("bc", "bc"), ("gcc", "gcc")] {
-        process::tool(program, package)?;
-    }
     make(&["olddefconfig"])?;
     make(&["bzImage"])?;
     let release = tree.join("include/config/kernel.release");

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use acceptance::{run, text, vmscope};
+use acceptance::{run, vmscope};
 use serde_json::Value;
 
 /// Two VMs are asked and a third one is idle, with a timer that ticks. No page comes within a microsecond: the verdict is
@@ -156,7 +156,9 @@ fn check_run(folder: &Path) {
     let steal = run(&["steal", recording.to_str().unwrap(), "--format", "json"]).unwrap();
     let steal: Value = serde_json::from_slice(&steal.stdout).unwrap();
     // A VM that took the place of one that the emulator ended has its process behind its name.
-    let is = |vm: &Value, name: &str| text(vm, "name").split('-').next() == Some(name);
+    let is = |vm: &Value, name: &str| {
+        vm["name"].as_str().and_then(|found| found.split('-').next()) == Some(name)
+    };
     let of = |name: &str| {
         let vm = steal["vms"].as_array().unwrap().iter().find(|vm| is(vm, name));
         let vm = vm.unwrap_or_else(|| panic!("no {name} in {}: {steal}", folder.display()));
