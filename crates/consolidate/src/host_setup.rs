@@ -43,9 +43,9 @@ pub(crate) fn check(roots: &Roots, settings: &GuestSettings) -> Result<(), Error
     match (settings.pause_loop_exiting, PauseLoop::find(&roots.sys)) {
         (None, _) => Ok(()),
         (Some(_), None) => Err(Error::Setup("pause_loop_exiting: KVM is not loaded as a module")),
-        (Some(_), Some((_, now))) if now == "0" => Err(Error::Setup(
-            "pause_loop_exiting: this host's CPUs have none, or it is switched off",
-        )),
+        (Some(_), Some((_, now))) if now == "0" => {
+            Err(Error::Setup("pause_loop_exiting: this host's CPUs lack it, or it is switched off"))
+        }
         (Some(_), Some(_)) => Ok(()),
     }
 }
@@ -134,7 +134,7 @@ mod test {
         check_host(&[], &huge, "huge_pages: this kernel has no transparent huge pages");
         check_host(&[("kernel/mm/transparent_hugepage/enabled", "always")], &huge, "");
         check_host(&[], &without, "pause_loop_exiting: KVM is not loaded as a module");
-        let none = "pause_loop_exiting: this host's CPUs have none, or it is switched off";
+        let none = "pause_loop_exiting: this host's CPUs lack it, or it is switched off";
         check_host(&[(amd, "0\n")], &without, none);
         check_host(&[(amd, "3000\n")], &without, "");
         check_host(&[("module/kvm_intel/parameters/ple_gap", "128\n")], &without, "");

@@ -70,7 +70,9 @@ pub(crate) fn with_timer(cache: &Cache, like: &Kernel, hz: u32) -> Result<Kernel
     let mut key = Key::new("built-kernel");
     key.add(archive.as_os_str().as_encoded_bytes()).add(config.as_bytes());
     let root = cache.folder(&key, |root| {
-        warn(&format!("building a kernel with a timer of {hz} Hz, once: some minutes"));
+        warn(&format!(
+            "building a guest kernel with a {hz} Hz timer: this takes some minutes, once"
+        ));
         build(cache, &archive, &config, hz, root)
     })?;
     kernel::only_kernel(&root)

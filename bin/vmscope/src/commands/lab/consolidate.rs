@@ -11,8 +11,8 @@ use consolidate::Job;
 use lab::{Attached, Plan};
 use testbed::{Boot, HostChoice, seen_from_inside};
 
-use super::super::Usage;
 use super::super::time::duration_in_seconds;
+use super::super::{Usage, message};
 use super::inside::carry_out;
 
 const EXAMPLE: &str = "Examples:
@@ -115,7 +115,7 @@ impl Args {
             let plan = Plan::parse(&text).map_err(|error| Usage(error.to_string()))?;
             return Ok((plan, text));
         };
-        let plan = consolidate::read_plan(path).map_err(|error| Usage(chain(&error)))?;
+        let plan = consolidate::read_plan(path).map_err(|error| Usage(message(&error.into())))?;
         let text = fs::read_to_string(path)
             .with_context(|| format!("failed to read {}", path.display()))?;
         Ok((plan, text))
@@ -225,9 +225,4 @@ fn dry_run(plan: &Plan) -> anyhow::Result<ExitCode> {
     super::super::output::print(&report.text(super::super::output::width()))
         .context("failed to write to standard output")?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// An error and its reasons.
-fn chain(error: &consolidate::Error) -> String {
-    format!("{:#}", anyhow::Error::msg(error.to_string()))
 }
