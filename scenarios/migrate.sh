@@ -52,10 +52,11 @@ prepare() {
 }
 
 start_line() {
-    cat <<'END'
-vmscope layout daemon --config /run/testbed/work/layout.toml >>daemon.log 2>&1 &
-echo $! >daemon.pid
-until [ -S /run/vmscope-layout.socket ]; do kill -0 $(cat daemon.pid); sleep 0.1; done
+    # With a unit's capabilities, where a test says so.
+    cat <<END
+${AS_UNIT-} vmscope layout daemon --config /run/testbed/work/layout.toml >>daemon.log 2>&1 &
+echo \$! >daemon.pid
+until [ -S /run/vmscope-layout.socket ]; do kill -0 \$(cat daemon.pid); sleep 0.1; done
 END
 }
 

@@ -19,6 +19,11 @@ pub(crate) fn open(elf: &[u8]) -> Result<OpenObject, ProbeError> {
     ObjectBuilder::default().open_memory(elf).map_err(ProbeError::Load)
 }
 
+/// Whether the kernel tells this process modules' types: only who has CAP_SYS_ADMIN may list them.
+pub(crate) fn may_see_modules() -> bool {
+    libbpf_rs::query::BtfInfoIter::default().next().is_some()
+}
+
 /// Sets maps' sizes, and `config`, the words at the begin of the read-only data.
 pub(crate) fn configure(
     open: &mut OpenObject,

@@ -158,8 +158,9 @@ impl Sampler {
     /// Whether this kernel tells the types by which vCPUs are found: KVM's, in vmlinux or a module.
     #[must_use]
     pub fn knows_vcpus(&self) -> bool {
-        Path::new("/sys/kernel/btf/kvm").exists()
-            || !Path::new("/sys/module/kvm/initstate").exists()
+        let is_module = Path::new("/sys/module/kvm/initstate").exists();
+        let is_told = || Path::new("/sys/kernel/btf/kvm").exists() && object::may_see_modules();
+        !is_module || is_told()
     }
 
     /// Opens and enables one event per CPU.

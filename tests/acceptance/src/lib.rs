@@ -18,6 +18,21 @@ use std::sync::{Mutex, PoisonError};
 use anyhow::{Context, bail};
 use serde_json::Value;
 
+/// Words before a command that leave it the capabilities of a systemd unit.
+///
+/// # Panics
+/// When the unit says nothing of them.
+#[must_use]
+pub fn as_unit(unit: &str) -> String {
+    let path = root().join("deploy/systemd").join(unit);
+    let unit = std::fs::read_to_string(path).expect("a unit");
+    let names = unit.lines().find_map(|line| line.strip_prefix("CapabilityBoundingSet="));
+    let names = names.expect("its capabilities").split(' ');
+    let names = names.map(|name| name.trim_start_matches("CAP_").to_lowercase());
+    let set = names.fold("-all".to_owned(), |set, name| format!("{set},+{name}"));
+    format!("setpriv --no-new-privs --bounding-set {set} --inh-caps {set}")
+}
+
 /// The repository's root.
 #[must_use]
 pub fn root() -> PathBuf {

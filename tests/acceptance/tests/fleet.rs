@@ -154,6 +154,11 @@ fn findings_are_silenced_from_the_command_line() {
     refused(&query(&["acknowledge", "0123456789abcdef", "--undo"]), 2, "there is none");
     assert!(query(&silence).status.success());
     let listed = json(&server, &["query", "silences"], &[]);
+    assert_eq!(listed.get("windows"), None);
+    let shown = query(&["silences"]).stdout;
+    let shown = String::from_utf8(shown).unwrap();
+    let until = shown.lines().nth(1).unwrap().split_whitespace().nth(5).unwrap();
+    assert!(until.starts_with("20") && until.ends_with('Z'), "{shown}");
     let row = &listed["rows"][0];
     assert_eq!((&row[3], &row[6], &row[7]), (&"db".into(), &"test".into(), &"load test".into()));
     assert!(query(&["unsilence", row[0].as_str().unwrap()]).status.success());

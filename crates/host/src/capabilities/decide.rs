@@ -28,6 +28,9 @@ mod capability {
     pub(super) const CHECKPOINT_RESTORE: u32 = 40;
 }
 
+/// `kernel.perf_event_paranoid` up to which the kernel asks for CAP_PERFMON; distributions have higher ones, which are stricter.
+const MOST_PARANOID: i64 = 2;
+
 /// All findings: the host's first, each area in order of importance.
 #[must_use]
 pub fn findings(facts: &Facts, trials: &Trials) -> Vec<Finding> {
@@ -103,6 +106,13 @@ fn privileges(facts: &Facts) -> Finding {
     if !admin && !sampling {
         return thing
             .missing("not root: sampling needs CAP_BPF and CAP_PERFMON", "run it with sudo");
+    }
+    let paranoid = facts.perf.paranoid.unwrap_or(0);
+    if !admin && MOST_PARANOID < paranoid {
+        return thing.missing(
+            format!("kernel.perf_event_paranoid is {paranoid}: perf events need CAP_SYS_ADMIN"),
+            "add CAP_SYS_ADMIN, or run it with sudo",
+        );
     }
     if !facts.process.host_users {
         return thing.missing(
@@ -338,6 +348,12 @@ fn kvm_types(facts: &Facts) -> Finding {
         return thing.limited(
             format!("none for {}, unless it is built into the kernel", kvm.modules.join(", ")),
             "use a kernel built with CONFIG_DEBUG_INFO_BTF_MODULES (all of Debian's are)",
+        );
+    }
+    if !has(facts, capability::SYS_ADMIN) {
+        return thing.limited(
+            format!("those of {} need CAP_SYS_ADMIN", kvm.modules_with_btf.join(", ")),
+            "add CAP_SYS_ADMIN, or run it with sudo",
         );
     }
     thing.works(kvm.modules_with_btf.join(", "))

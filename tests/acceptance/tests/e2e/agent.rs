@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use acceptance::{Report, in_testbed, report, text};
+use acceptance::{Report, as_unit, in_testbed, report, text};
 use serde_json::Value;
 
 /// Runs an agent, kills it within a window, and runs another one to its end.
@@ -19,7 +19,7 @@ END
     vmscope agent --short-windows --check agent.toml
     windows() { ls state/spool 2>/dev/null | grep -c window || true; }
     until_windows() { while [ $(windows) -lt $1 ]; do kill -0 $2; sleep 0.5; done; }
-    vmscope agent --short-windows --config agent.toml & agent=$!
+    $AS_UNIT vmscope agent --short-windows --config agent.toml & agent=$!
     until_windows 2 $agent
     # Another one is refused.
     vmscope agent --short-windows --config agent.toml && exit 1
@@ -28,7 +28,7 @@ END
     wait $agent || true
     ls state/spool >before
     ls state/windows >left
-    vmscope agent --short-windows --config agent.toml & agent=$!
+    $AS_UNIT vmscope agent --short-windows --config agent.toml & agent=$!
     until_windows $(($(wc -l <before) + $(wc -l <left) + 2)) $agent
     curl -s http://127.0.0.1:9188/metrics >metrics
     sed -i 's/window_s = 5/window_s = 7/' agent.toml
@@ -115,7 +115,8 @@ impl Window {
 
 pub(crate) fn windows_follow_one_another_and_a_kill_costs_one() {
     let folder = tempfile::tempdir().unwrap();
-    let ran = in_testbed("one-guest", folder.path(), SCRIPT).unwrap();
+    let script = format!("AS_UNIT='{}'\n{SCRIPT}", as_unit("vmscope-agent.service"));
+    let ran = in_testbed("one-guest", folder.path(), &script).unwrap();
     assert_eq!(ran.code, 0, "{}", ran.stderr);
     let lines = |name: &str| -> Vec<String> {
         let text = std::fs::read_to_string(folder.path().join(name)).unwrap();

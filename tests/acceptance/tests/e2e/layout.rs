@@ -1,6 +1,6 @@
 //! `vmscope layout` on a host with NUMA nodes.
 
-use acceptance::in_testbed;
+use acceptance::{as_unit, in_testbed};
 use serde_json::Value;
 
 /// How `a` uses memory: much, while `b` does not.
@@ -101,7 +101,7 @@ pub(crate) fn memory_and_vcpus_go_where_the_plan_says() {
 /// now runs on node 1.
 pub(crate) fn damon_counts_where_nothing_else_does() {
     let folder = tempfile::tempdir().unwrap();
-    let script = "set -e
+    let script = "
         damon=/sys/kernel/mm/damon/admin/kdamonds
         plan() { vmscope layout plan --seconds 3 --format json; }
         tid=$(grep -l KVM /proc/$(pgrep -f '^[^ ]*qemu.*-name a,')/task/*/comm | cut -d / -f 5)
@@ -123,13 +123,14 @@ pub(crate) fn damon_counts_where_nothing_else_does() {
         cat $damon/nr_kdamonds
         # The daemon counts until it is told to end.
         printf 'state = \"/run/layout\"\nsocket = \"/run/layout.socket\"\npeers = \"/run/peers\"\n' > /run/layout.toml
-        vmscope layout daemon -c /run/layout.toml & daemon=$!
+        $AS_UNIT vmscope layout daemon -c /run/layout.toml & daemon=$!
         until grep -q on $damon/0/state; do sleep 0.1; done
         kill $daemon
         wait $daemon
         cat $damon/nr_kdamonds
         plan > then.json";
-    let ran = in_testbed("layout-damon", folder.path(), script).unwrap();
+    let script = format!("set -e; AS_UNIT='{}'\n{script}", as_unit("vmscope-layout.service"));
+    let ran = in_testbed("layout-damon", folder.path(), &script).unwrap();
     if ran.stderr.contains("no kernel package") {
         return skip::skip("a host with Linux 6.12: neither apt nor the cache has one");
     }

@@ -1,12 +1,14 @@
 //! `vmscope migrate` between two hosts with NUMA nodes: where everything is before the VM has gone over.
 
 use acceptance::marks::in_place;
-use acceptance::{in_testbed, root};
+use acceptance::{as_unit, in_testbed, root};
 use serde_json::Value;
 
 /// The functions of scenarios/migrate.sh, and a script.
 fn script(text: &str) -> String {
-    format!(". {}\n{text}", root().join("scenarios/migrate.sh").display())
+    let functions = root().join("scenarios/migrate.sh");
+    let as_unit = as_unit("vmscope-layout.service");
+    format!("AS_UNIT='{as_unit}'\n. {}\n{text}", functions.display())
 }
 
 /// Of what `verify` says.
