@@ -125,9 +125,12 @@ impl Windows {
         Self { stems, packs, ..Self::none(Instant::now()) }
     }
 
-    /// Length of the longest slices.
-    pub(crate) fn slice_s(&self) -> u32 {
-        self.packs.values().map(|pack| pack.slice_s).max().unwrap_or(SLICE_S)
+    /// Lengths of the shortest and the longest slices.
+    pub(crate) fn slices_s(&self) -> (u32, u32) {
+        let packs = || self.packs.values().map(|pack| pack.slice_s);
+        let single = (!self.stems.is_empty()).then_some(SLICE_S);
+        let shortest = packs().chain(single).min().unwrap_or(SLICE_S);
+        (shortest, packs().max().unwrap_or(SLICE_S))
     }
 
     /// How many.
@@ -191,6 +194,11 @@ impl Windows {
             }
         }
         parts
+    }
+
+    /// How many windows an object has.
+    pub(crate) fn len_of(&self, name: &str) -> usize {
+        self.packs.get(name).map_or(1, |pack| pack.len())
     }
 
     /// Does without the windows whose results an object holds; false: it has none.
@@ -279,6 +287,11 @@ impl Catalog {
             packs: Mutex::default(),
             without_results: Mutex::default(),
         }
+    }
+
+    /// Fails if the store does not give an object: then its content is not known to be damaged.
+    pub(crate) async fn is_given(&self, object: &str) -> object_store::Result<()> {
+        self.objects.get(&Path::from(object)).await.map(drop)
     }
 
     /// The windows of a scope that have results, and how many have none yet.

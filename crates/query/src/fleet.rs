@@ -9,7 +9,7 @@
 
 mod health;
 
-use std::collections::{BTreeMap, HashSet, btree_map};
+use std::collections::{BTreeMap, HashMap, HashSet, btree_map};
 use std::ops::Add;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -183,6 +183,8 @@ struct State {
     name_bytes: usize,
     /// Stems of packs and windows that were read, or can't be.
     seen: HashSet<String>,
+    /// Windows of those that can't be.
+    damaged: HashMap<String, usize>,
     /// Windows that are still to be read; `None`: nobody has looked.
     left: Option<usize>,
     /// Rows of VMs that found no room.
@@ -203,13 +205,19 @@ impl FleetTimes {
         let mut state = self.lock();
         let listed: HashSet<&str> = windows.names().collect();
         state.seen.retain(|stem| listed.contains(stem.as_str()));
+        state.damaged.retain(|stem, _| listed.contains(stem.as_str()));
         let parts = windows.without(&state.seen).in_parts(WINDOWS_AT_ONCE, OBJECTS_AT_ONCE);
         state.left = Some(parts.iter().map(Windows::len).sum());
         parts
     }
 
-    /// Takes the rows of these windows, of which those that count already are passed over.
-    pub(crate) fn take(&self, windows: &Windows, rows: &Rows<Vec<RecordBatch>>) {
+    /// Takes the rows of those of the windows that are readable; those that count already are passed over.
+    pub(crate) fn take(
+        &self,
+        windows: &Windows,
+        readable: &Windows,
+        rows: &Rows<Vec<RecordBatch>>,
+    ) {
         let mut fresh = Fresh::default();
         let mut state = self.lock();
         for rows in &rows.hosts {
@@ -223,6 +231,9 @@ impl FleetTimes {
         }
         state.left = state.left.map(|left| left.saturating_sub(windows.len()));
         state.seen.extend(windows.names().map(str::to_owned));
+        let read: HashSet<&str> = readable.names().collect();
+        let damaged = windows.names().filter(|name| !read.contains(name));
+        state.damaged.extend(damaged.map(|name| (name.to_owned(), windows.len_of(name))));
         for ((host, boot, start), began_s) in fresh.windows {
             let host = state.hosts.entry(host).or_default();
             host.windows.entry(boot).or_default().insert(start, began_s);
@@ -388,6 +399,10 @@ impl State {
             None => reasons.push("results are still being read".to_owned()),
             Some(0) => {}
             Some(n) => reasons.push(format!("results of {n} windows are still being read")),
+        }
+        let damaged: usize = self.damaged.values().sum();
+        if 0 < damaged {
+            reasons.push(format!("results of {damaged} windows can't be read"));
         }
         if 0 < self.no_room {
             reasons.push(format!("there are more than {KEPT_VMS} VMs, or their names are long"));

@@ -8,13 +8,14 @@
 //! ```
 //! Two servers may analyse one window: they make the same objects, and only one of them makes each.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::File;
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use chrono::NaiveDate;
 use futures_util::StreamExt;
 use object_store::path::Path;
 use object_store::{GetResultPayload, ObjectStoreExt};
@@ -35,8 +36,10 @@ use crate::{Server, log};
 const MAX_WAITING: usize = 20_000;
 /// How often the store is searched for windows without results.
 pub(crate) const SEARCH_EVERY: Duration = Duration::from_secs(600);
-/// Until a window is tried again after an error of the store.
-const PAUSE: Duration = Duration::from_secs(30);
+/// Until a window is tried again after an error that is not its own, at first and at most.
+const PAUSES: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(3600));
+/// A window whose worker was stopped so often is given up: another time it would take the machine's memory or hours again.
+const MOST_STOPPED: u32 = 8;
 
 /// Windows to analyse.
 #[derive(Debug, Default)]
@@ -53,9 +56,18 @@ struct State {
     found: Waiting,
     /// Those that wait or are being analysed.
     known: HashSet<DayWindow>,
+    /// Of those that were not analysed in the end.
+    tries: HashMap<DayWindow, Tries>,
     arrived: u64,
     /// Some were left to the next search.
     left_out: bool,
+}
+
+/// How often a window was not analysed, and of these, because its worker was stopped.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Tries {
+    failed: u32,
+    stopped: u32,
 }
 
 /// Windows in an order.
@@ -136,7 +148,22 @@ impl Queue {
     }
 
     fn done(&self, window: &DayWindow) {
+        let mut state = self.lock();
+        state.known.remove(window);
+        state.tries.remove(window);
+    }
+
+    /// Another try may follow.
+    fn release(&self, window: &DayWindow) {
         self.lock().known.remove(window);
+    }
+
+    fn tried(&self, window: &DayWindow, error: &AnalyzeError) -> Tries {
+        let mut state = self.lock();
+        let tries = state.tries.entry(window.clone()).or_default();
+        tries.failed = tries.failed.saturating_add(1);
+        tries.stopped += u32::from(matches!(error, AnalyzeError::Stopped(_)));
+        *tries
     }
 
     /// Windows that wait or are being analysed.
@@ -165,6 +192,7 @@ impl State {
             && let Some(excess) = self.found.take_excess().or_else(|| self.new.take_excess())
         {
             self.known.remove(&excess);
+            self.tries.remove(&excess);
             self.left_out = true;
         }
     }
@@ -191,12 +219,16 @@ pub(crate) enum AnalyzeError {
     /// Later, perhaps.
     #[error("{0}")]
     Machine(String),
+    /// Later, but not for ever.
+    #[error("{0}")]
+    Stopped(String),
 }
 
 impl From<WorkerError> for AnalyzeError {
     fn from(error: WorkerError) -> Self {
         match error {
             WorkerError::Failed(text) => Self::Machine(text),
+            error @ WorkerError::Stopped(_) => Self::Stopped(error.to_string()),
             error => Self::Window(error.to_string()),
         }
     }
@@ -213,39 +245,49 @@ impl Server {
     pub(crate) async fn analyze_for_ever(self: Arc<Self>) {
         loop {
             let window = self.queue.next().await;
-            if self.analyze_or_set_aside(&window).await {
+            let Some(pause) = self.analyze_or_set_aside(&window).await else {
                 self.queue.done(&window);
                 continue;
-            }
+            };
             // The others don't wait for it.
             let server = Arc::clone(&self);
             tokio::spawn(async move {
-                tokio::time::sleep(PAUSE).await;
-                server.queue.done(&window);
+                tokio::time::sleep(pause).await;
+                server.queue.release(&window);
                 server.queue.add_found(unix_s(), window);
             });
         }
     }
 
-    /// Whether nothing is left to do.
-    async fn analyze_or_set_aside(&self, window: &DayWindow) -> bool {
-        match self.analyze(window).await {
-            Ok(_) => true,
-            Err(AnalyzeError::Window(reason)) => {
+    /// After which time it is to be tried again; `None`: nothing is left to do.
+    async fn analyze_or_set_aside(&self, window: &DayWindow) -> Option<Duration> {
+        let error = self.analyze(window).await.err()?;
+        let Tries { failed, stopped } = self.queue.tried(window, &error);
+        let again = match error {
+            AnalyzeError::Window(reason) => Err(reason),
+            AnalyzeError::Stopped(reason) if MOST_STOPPED <= stopped => {
+                Err(format!("{reason}, {stopped} times"))
+            }
+            error => Ok(error),
+        };
+        let pause = PAUSES.0.saturating_mul(1 << failed.saturating_sub(1).min(7)).min(PAUSES.1);
+        match again {
+            Ok(error) => {
+                self.metrics.store_error("analysis");
+                let after = pause.as_secs();
+                log(&format!("failed to analyse {}, again in {after} s: {error}", window.id));
+            }
+            Err(reason) => {
                 self.metrics.analyses_failed.inc();
                 log(&format!("{} can't be analysed: {reason}", window.id));
                 let noted = self.note_failed(window, &reason).await;
-                if noted.is_err() {
-                    self.metrics.store_error("failed");
+                if noted.is_ok() {
+                    return None;
                 }
-                noted.is_ok()
-            }
-            Err(error) => {
-                self.metrics.store_error("analysis");
-                log(&format!("failed to analyse {}, trying again later: {error}", window.id));
-                false
+                self.metrics.store_error("failed");
             }
         }
+        Some(pause)
     }
 
     /// Notes that a window has no results and never will.
@@ -326,27 +368,37 @@ impl Server {
         let mut days = self.store.prefixes(RAW).await?;
         days.reverse();
         for day in days.iter().filter_map(day_of_prefix) {
-            let found = async |parent: &str, end: &str| -> object_store::Result<Vec<_>> {
-                let listed = self.store.list(&format!("{parent}/day={day}")).await?;
-                let window = |object: &object_store::ObjectMeta| {
-                    let window = DayWindow::from_path(&object.location, parent, end)?;
-                    Some((object.last_modified, window))
-                };
-                Ok(listed.iter().filter_map(window).collect())
+            self.without_results_of(day, found_one).await?;
+        }
+        Ok(())
+    }
+
+    /// The same of one day.
+    pub(crate) async fn without_results_of(
+        &self,
+        day: NaiveDate,
+        found_one: &mut (dyn FnMut(u64, DayWindow) + Send),
+    ) -> object_store::Result<()> {
+        let found = async |parent: &str, end: &str| -> object_store::Result<Vec<_>> {
+            let listed = self.store.list(&format!("{parent}/day={day}")).await?;
+            let window = |object: &object_store::ObjectMeta| {
+                let window = DayWindow::from_path(&object.location, parent, end)?;
+                Some((object.last_modified, window))
             };
-            let mut done: HashSet<DayWindow> = HashSet::new();
-            let results = format!("{RESULTS}/{LAST}");
-            done.extend(found(&results, ".parquet").await?.into_iter().map(|(_, window)| window));
-            done.extend(found(FAILED, ".json").await?.into_iter().map(|(_, window)| window));
-            let packs = self.engine.packs(day, None).await?;
-            for list in &packs.damaged {
-                self.metrics.store_error("packs");
-                log(&format!("a list of packs can't be read: {list}"));
-            }
-            for (time, window) in found(RAW, ".window").await? {
-                if !done.contains(&window) && !is_packed(&packs, &window) {
-                    found_one(u64::try_from(time.timestamp()).unwrap_or(0), window);
-                }
+            Ok(listed.iter().filter_map(window).collect())
+        };
+        let mut done: HashSet<DayWindow> = HashSet::new();
+        let results = format!("{RESULTS}/{LAST}");
+        done.extend(found(&results, ".parquet").await?.into_iter().map(|(_, window)| window));
+        done.extend(found(FAILED, ".json").await?.into_iter().map(|(_, window)| window));
+        let packs = self.engine.packs(day, None).await?;
+        for list in &packs.damaged {
+            self.metrics.store_error("packs");
+            log(&format!("a list of packs can't be read: {list}"));
+        }
+        for (time, window) in found(RAW, ".window").await? {
+            if !done.contains(&window) && !is_packed(&packs, &window) {
+                found_one(u64::try_from(time.timestamp()).unwrap_or(0), window);
             }
         }
         Ok(())
@@ -407,6 +459,18 @@ mod test {
         let new = ["kvm1:0", "kvm2:3", "kvm3:1", "kvm2:2", "kvm3:0", "kvm2:1", "kvm2:0"];
         let found = ["kvm2:13", "kvm3:11", "kvm2:12", "kvm2:11", "kvm2:10"];
         assert_eq!(order, [&new[..], &found].concat());
+    }
+
+    #[test]
+    fn tries_are_counted_until_a_window_is_done() {
+        let (queue, window) = (Queue::default(), window(1));
+        let stopped = AnalyzeError::Stopped("was killed".to_owned());
+        let failed = AnalyzeError::Machine("the disk is full".to_owned());
+        assert_eq!(queue.tried(&window, &failed), Tries { failed: 1, stopped: 0 });
+        queue.release(&window);
+        assert_eq!(queue.tried(&window, &stopped), Tries { failed: 2, stopped: 1 });
+        queue.done(&window);
+        assert_eq!(queue.tried(&window, &stopped), Tries { failed: 1, stopped: 1 });
     }
 
     #[test]

@@ -6,7 +6,7 @@ use query::Scope;
 
 use crate::analyze::AnalyzeError;
 use crate::auth::Auth;
-use crate::names::{AUTH, DayWindow, RAW, StoredWindow, day_of_prefix};
+use crate::names::{DayWindow, RAW, StoredWindow, day_of_prefix};
 use crate::store::Created;
 use crate::{Config, Role, Server, open_store, runtime};
 
@@ -17,11 +17,9 @@ use crate::{Config, Role, Server, open_store, runtime};
 pub fn make_token(config: &Config, role: Role, name: &str, days: Option<u32>) -> Result<String> {
     runtime()?.block_on(async {
         let store = open_store(config)?;
-        let auth = Auth::new(store.clone());
+        let auth = Auth::new(store);
         let request = TokenRequest { role, name: name.to_owned(), days };
-        let token = auth.make_token(request).await?.token;
-        store.give_to_owner(AUTH)?;
-        Ok(token)
+        Ok(auth.make_token(request).await?.token)
     })
 }
 

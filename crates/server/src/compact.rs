@@ -32,6 +32,8 @@ const MIN_WINDOWS: usize = 60;
 const LATE: TimeDelta = TimeDelta::hours(6);
 /// What a list replaces stays so long: longer than any query takes.
 const REPLACED_STAYS: TimeDelta = TimeDelta::hours(2);
+/// Hosts of which the store fails before the others are left to the next time, too.
+const MOST_FAILURES: usize = 10;
 /// Windows that are left as they are because their results can't be read.
 const MAX_DAMAGED: usize = 100;
 
@@ -114,19 +116,24 @@ impl Server {
     /// Packs what is to be packed, and removes what packs have replaced.
     pub(crate) async fn compact(&self, now: DateTime<Utc>) -> Result<(), CompactError> {
         let days = self.store.prefixes(&format!("{RESULTS}/{LAST}")).await?;
+        let (mut failures, mut failed) = (0, None);
         for day in days.iter().rev().filter_map(day_of_prefix) {
             for (host, host_day) in self.host_days(day).await? {
-                match self.compact_host(day, &host, host_day, now).await {
-                    // Its results stay as they are, and the others' turn comes.
-                    Err(error @ (CompactError::Query(_) | CompactError::List(_))) => {
-                        self.metrics.store_error("compact");
-                        log(&format!("failed to pack results of {host} of {day}: {error}"));
-                    }
-                    done => done?,
+                // If that fails, its results stay as they are, and the others' turn comes.
+                let Err(error) = self.compact_host(day, &host, host_day, now).await else {
+                    continue;
+                };
+                let is_of_host = matches!(error, CompactError::Query(_) | CompactError::List(_));
+                failures += usize::from(!is_of_host);
+                if MOST_FAILURES <= failures {
+                    return Err(error);
                 }
+                self.metrics.store_error("compact");
+                log(&format!("failed to pack results of {host} of {day}: {error}"));
+                failed = failed.or((!is_of_host).then_some(error));
             }
         }
-        Ok(())
+        failed.map_or(Ok(()), Err)
     }
 
     async fn host_days(&self, day: NaiveDate) -> object_store::Result<BTreeMap<String, HostDay>> {
@@ -177,7 +184,11 @@ impl Server {
             let Some(plan) = plan else { break };
             match self.pack(day, host, number + 1, &packs, &plan).await {
                 Err(CompactError::Query(QueryError::Damaged(object)))
-                    if host_day.leave_out(&object) => {}
+                    if host_day.leave_out(&object) =>
+                {
+                    self.metrics.store_error("results");
+                    log(&format!("{object} can't be read, and is packed without"));
+                }
                 done => return done,
             }
         }

@@ -8,6 +8,7 @@
 //! So a clock that is wrong deletes nothing unless the hosts' clocks are wrong in the same way, and nobody has set them for
 //! a day. A server that was off for weeks expires a day later than it would have.
 
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -16,10 +17,12 @@ use chrono::{NaiveDate, Utc};
 use object_store::path::Path;
 
 use crate::auth::unix_s;
-use crate::names::{CLOCK, FAILED, RAW, REFUSED, RESULTS, TOLD, day_of_prefix};
+use crate::names::{CLOCK, DayWindow, FAILED, RAW, REFUSED, RESULTS, TOLD, day_of_prefix};
 use crate::results::LAST;
 use crate::{Server, alerts, log, refused};
 
+/// Days that windows are kept longer until they are analysed.
+const UNANALYSED_DAYS: u64 = 7;
 const EXPIRE_EVERY: Duration = Duration::from_secs(3600);
 /// Days by which a clock may differ from what is known.
 const NEAR_DAYS: i64 = 3;
@@ -91,24 +94,107 @@ impl Server {
             return Ok(());
         }
         let (raw, results) = (self.config.raw_days.into(), self.config.result_days.into());
-        let mut removed = self.store.remove_old(RAW, today, raw).await?;
-        removed += self.store.remove_old(FAILED, today, raw).await?;
+        self.expire_windows(today, raw).await;
+        self.expire_under(FAILED, today, raw).await;
+        // Windows count by their rows in one table: without them nobody misses the other tables.
+        let last = Path::from(format!("{RESULTS}/{LAST}"));
+        self.expire_under(last.as_ref(), today, results).await;
         for table in self.store.prefixes(RESULTS).await? {
-            removed += self.store.remove_old(table.as_ref(), today, results).await?;
+            self.expire_under(table.as_ref(), today, results).await;
         }
-        removed += self.store.remove_old(query::packs::LISTS, today, results).await?;
-        removed += self.store.remove_old(REFUSED, today, refused::DAYS).await?;
-        removed += self.store.remove_old(TOLD, today, alerts::TOLD_DAYS).await?;
-        removed += self.handled.expire(unix_s()).await?;
-        self.metrics.objects_expired.inc_by(removed);
+        self.expire_under(query::packs::LISTS, today, results).await;
+        self.expire_under(REFUSED, today, refused::DAYS).await;
+        self.expire_told(today).await;
+        match self.handled.expire(unix_s()).await {
+            Ok(removed) => drop(self.metrics.objects_expired.inc_by(removed)),
+            Err(error) => self.not_expired(&error),
+        }
         self.mark(today).await
+    }
+
+    /// Removes old days under a prefix. What can't be removed keeps nothing else.
+    async fn expire_under(&self, parent: &str, today: NaiveDate, days: u64) {
+        self.expire_but(parent, today, days, |_| false).await;
+    }
+
+    async fn expire_but(
+        &self,
+        parent: &str,
+        today: NaiveDate,
+        days: u64,
+        is_kept: impl Fn(&Path) -> bool,
+    ) {
+        match self.store.old_days(parent, today, days).await {
+            Ok(old) => {
+                for (_, prefix) in old {
+                    self.expire_day(&prefix, &is_kept).await;
+                }
+            }
+            Err(error) => self.not_expired(&error),
+        }
+    }
+
+    async fn expire_day(&self, prefix: &Path, is_kept: impl Fn(&Path) -> bool) {
+        match self.store.remove(prefix, is_kept).await {
+            Ok(removed) => {
+                self.metrics.objects_expired.inc_by(removed.objects);
+                if let Some(error) = removed.failed {
+                    self.not_expired(&error);
+                }
+            }
+            Err(error) => self.not_expired(&error),
+        }
+    }
+
+    /// Removes windows, but for some days not those that are still to be analysed: they came late, or analysis was not
+    /// possible.
+    async fn expire_windows(&self, today: NaiveDate, days: u64) {
+        let old = match self.store.old_days(RAW, today, days).await {
+            Ok(old) => old,
+            Err(error) => return self.not_expired(&error),
+        };
+        for (day, prefix) in old {
+            let mut left = HashSet::new();
+            let mut add = |_, window: DayWindow| {
+                left.insert(window.raw());
+            };
+            if let Err(error) = self.without_results_of(day, &mut add).await {
+                self.not_expired(&error);
+                continue;
+            }
+            let waited = u64::try_from((today - day).num_days()).unwrap_or(0);
+            if !left.is_empty() && days + UNANALYSED_DAYS < waited {
+                let n = left.len();
+                log(&format!("{n} windows of {day} expire that were never analysed"));
+                self.metrics.expired_unanalysed.inc_by(n as u64);
+                left.clear();
+            }
+            self.expire_day(&prefix, |path| left.contains(path)).await;
+        }
+    }
+
+    /// Removes what is known to be told, but not of what is still open: its end is to be told, too.
+    async fn expire_told(&self, today: NaiveDate) {
+        // Nobody knows yet what is open.
+        if *self.watch.changes.borrow() == 0 {
+            return;
+        }
+        let open = self.watch.open();
+        let is_open = |path: &Path| {
+            path.parts().any(|part| open.iter().any(|id| part.as_ref().starts_with(id)))
+        };
+        self.expire_but(TOLD, today, alerts::TOLD_DAYS, is_open).await;
+    }
+
+    fn not_expired(&self, error: &object_store::Error) {
+        self.metrics.store_error("expire");
+        log(&format!("failed to remove old objects: {error}"));
     }
 
     pub(crate) async fn expire_for_ever(self: Arc<Self>) {
         loop {
             if let Err(error) = self.expire(Utc::now().date_naive()).await {
-                self.metrics.store_error("expire");
-                log(&format!("failed to remove old objects: {error}"));
+                self.not_expired(&error);
             }
             self.store.clean();
             tokio::time::sleep(EXPIRE_EVERY).await;
@@ -176,6 +262,40 @@ mod test {
         server.expire(day("2026-06-01")).await.unwrap();
         assert_eq!(days(&server).await, ["2026-06-01"]);
         assert_eq!(server.marks().await.unwrap(), [day("2026-06-01")]);
+    }
+
+    #[tokio::test]
+    async fn windows_that_are_to_be_analysed_are_kept_for_a_week() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = dir.path().join("store").display().to_string();
+        let state = dir.path().join("state");
+        let server = Server::open(Config { store, state, ..Config::default() }).unwrap();
+        let window = |start: u32| {
+            let id = format!("kvm1/{}/{start:020}", "0".repeat(32)).parse().unwrap();
+            DayWindow { day: day("2026-01-10"), id }
+        };
+        let (left, failed) = (window(1), window(2));
+        for path in [left.raw(), failed.raw(), failed.failed()] {
+            server.store.create(&path, "x".into()).await.unwrap();
+        }
+        let names = async || {
+            let listed = server.store.list(RAW).await.unwrap();
+            listed.into_iter().map(|object| object.location).collect::<Vec<_>>()
+        };
+        let expire = async |at: &str| {
+            server.store.create(&Path::from(format!("{CLOCK}/{at}")), Bytes::new()).await.unwrap();
+            server.expire(day(at)).await.unwrap();
+        };
+        expire("2026-01-24").await;
+        assert_eq!(names().await, [left.raw(), failed.raw()]);
+        expire("2026-01-25").await;
+        assert_eq!(names().await, [left.raw()]);
+        assert!(server.store.size(&failed.failed()).await.unwrap().is_none());
+        expire("2026-01-31").await;
+        assert_eq!(names().await, [left.raw()]);
+        expire("2026-02-01").await;
+        assert_eq!(names().await, []);
+        assert_eq!(server.metrics.expired_unanalysed.get(), 1);
     }
 
     #[test]

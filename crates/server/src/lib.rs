@@ -39,7 +39,7 @@ use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result};
 use axum::Extension;
@@ -57,6 +57,7 @@ pub use destination::Destination;
 pub use http::description;
 pub use names::StoredWindow;
 pub use query::Scope;
+pub use recording::window::HostName;
 pub use worker::serve as serve_worker;
 
 use analyze::Queue;
@@ -99,7 +100,7 @@ struct Server {
     profiles: profiles::Queues,
     sums: Sums,
     /// Room for windows that are analysed by the second.
-    seconds: Semaphore,
+    seconds: Arc<Semaphore>,
     metrics: Metrics,
     started: chrono::DateTime<chrono::Utc>,
 }
@@ -130,7 +131,7 @@ impl Server {
             handled: Handled::new(store.clone()),
             profiles: profiles::Queues::new(),
             sums: Sums::default(),
-            seconds: Semaphore::new(http::AT_ONCE),
+            seconds: Arc::new(Semaphore::new(http::AT_ONCE)),
             metrics: Metrics::new(),
             started: chrono::Utc::now(),
             receiver,
@@ -147,8 +148,16 @@ impl Server {
     }
 
     async fn renew_for_ever(self: Arc<Self>, tls: RustlsConfig) {
+        let mut made = SystemTime::now();
         loop {
-            tokio::time::sleep(tls::RENEW_EVERY).await;
+            tokio::time::sleep(tls::LOOK_EVERY).await;
+            let now = SystemTime::now();
+            // Also a clock that was set, to either side, makes it too old, or of the future.
+            let age = now.duration_since(made).unwrap_or_else(|ahead| ahead.duration());
+            if age < tls::RENEW_AFTER {
+                continue;
+            }
+            made = now;
             match self.identity.tls() {
                 Ok(new) => tls.reload_from_config(Arc::new(new)),
                 Err(error) => log(&format!("failed to renew the certificate: {error:#}")),

@@ -39,6 +39,7 @@ pub(crate) struct Metrics {
     store_errors: Family<Reason, Counter>,
     denied: Family<Reason, Counter>,
     pub(crate) objects_expired: Counter,
+    pub(crate) expired_unanalysed: Counter,
     pub(crate) clock_doubted: Gauge,
     pub(crate) packs: Counter,
     pub(crate) findings_open: Gauge,
@@ -65,6 +66,7 @@ impl Metrics {
             store_errors: Family::default(),
             denied: Family::default(),
             objects_expired: Counter::default(),
+            expired_unanalysed: Counter::default(),
             clock_doubted: Gauge::default(),
             packs: Counter::default(),
             findings_open: Gauge::default(),
@@ -100,6 +102,8 @@ impl Metrics {
         registry.register("denied", "Requests denied, by reason", m.denied.clone());
         let help = "Objects removed because they expired";
         registry.register("objects_expired", help, m.objects_expired.clone());
+        let help = "Windows removed because they expired although they were never analysed";
+        registry.register("windows_expired_unanalysed", help, m.expired_unanalysed.clone());
         let help = "1: the clock may be wrong, and nothing expires";
         registry.register("clock_doubted", help, m.clock_doubted.clone());
         registry.register("packs", "Packs of results made", m.packs.clone());

@@ -22,8 +22,6 @@ pub(crate) const HANDLED: &str = "handled/v1";
 pub(crate) const TOLD: &str = "told/v1";
 /// What detection has learned.
 pub(crate) const LEARNED: &str = "learned/v1";
-/// Who may do what.
-pub(crate) const AUTH: &str = "auth";
 /// Hosts' tokens.
 pub(crate) const HOSTS: &str = "auth/hosts";
 /// Users' tokens.

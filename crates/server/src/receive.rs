@@ -207,6 +207,9 @@ impl Server {
                 Ok(window)
             }
             Err(WorkerError::Failed(text)) => Err(ReceiveError::Unavailable(text)),
+            Err(error @ WorkerError::Stopped(_)) => {
+                Err(ReceiveError::Unavailable(error.to_string()))
+            }
             Err(error) => Err(refused("damaged", error.to_string())),
         }
     }

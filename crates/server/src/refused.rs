@@ -174,8 +174,10 @@ mod test {
         let refused = Refused::new(refused.store.clone());
         assert!(!refused.keep(&id("a", 31), &dir.path().join("file"), "reason").await.unwrap());
         let today = day_of(unix_s() * 1_000_000_000);
-        let left = async |today| refused.store.remove_old(REFUSED, today, DAYS).await.unwrap();
-        assert_eq!(left(today).await, 0);
-        assert_eq!(left(today + chrono::Days::new(DAYS + 1)).await, 26);
+        let old = async |today| refused.store.old_days(REFUSED, today, DAYS).await.unwrap();
+        assert!(old(today).await.is_empty());
+        let (day, prefix) = &old(today + chrono::Days::new(DAYS + 1)).await[0];
+        assert_eq!(*day, today);
+        assert_eq!(refused.store.remove(prefix, |_| false).await.unwrap().objects, 26);
     }
 }

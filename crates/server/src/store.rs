@@ -45,12 +45,28 @@ pub(crate) enum Created {
     Before,
 }
 
+/// What was removed: how many objects, and what failed last.
+#[derive(Debug, Default)]
+pub(crate) struct Removed {
+    pub(crate) objects: u64,
+    pub(crate) failed: Option<Error>,
+}
+
+impl Removed {
+    fn add(&mut self, other: Result<u64>) {
+        match other {
+            Ok(objects) => self.objects += objects,
+            Err(error) => self.failed = Some(error),
+        }
+    }
+}
+
 /// An object store.
 #[derive(Debug, Clone)]
 pub(crate) struct Store {
     objects: Arc<dyn ObjectStore>,
     /// Of a folder.
-    root: Option<Arc<PathBuf>>,
+    root: Option<Arc<Folder>>,
     /// Windows that are sent to a service at the same time: each is in memory meanwhile.
     sending: Arc<Semaphore>,
     /// Changes until it fails, as if its server had been killed.
@@ -66,12 +82,9 @@ impl Store {
             return Self::open_service(&Url::parse(place)?);
         }
         anyhow::ensure!(!place.contains("://"), "{place}: give a folder or s3://BUCKET/PREFIX");
-        let path = FilePath::new(place);
-        make_folders(path)?;
-        make_folders(&path.join(STAGING))?;
-        let root = path.canonicalize()?;
-        let objects = Arc::new(LocalFileSystem::new_with_prefix(&root)?);
-        Ok(Self::with(objects, Some(Arc::new(root))))
+        let folder = Folder::open(FilePath::new(place))?;
+        let objects = Arc::new(LocalFileSystem::new_with_prefix(&folder.root)?);
+        Ok(Self::with(objects, Some(Arc::new(folder))))
     }
 
     fn open_service(url: &Url) -> anyhow::Result<Self> {
@@ -91,7 +104,7 @@ impl Store {
         Ok(Self::with(objects, None))
     }
 
-    fn with(objects: Arc<dyn ObjectStore>, root: Option<Arc<PathBuf>>) -> Self {
+    fn with(objects: Arc<dyn ObjectStore>, root: Option<Arc<Folder>>) -> Self {
         Self {
             objects,
             root,
@@ -122,10 +135,19 @@ impl Store {
         self.count_change()?;
         let Some(root) = self.root.clone() else { return self.create_remote(path, bytes).await };
         self.blocking(path, move |path| {
-            let staged = Staged::write(&root, &bytes)?;
-            link(&staged.0, &root, path)
+            let staged = Staged::write(&root.root, &bytes)?;
+            root.link(&staged.0, path)
         })
         .await
+    }
+
+    /// The same with bytes that nobody else makes: where a service's answer was lost, whoever writes again finds what it
+    /// wrote.
+    pub(crate) async fn create_own(&self, path: &Path, bytes: Bytes) -> Result<Created> {
+        match self.create(path, bytes.clone()).await? {
+            Created::Before if self.get(path).await? == Some(bytes) => Ok(Created::Now),
+            created => Ok(created),
+        }
     }
 
     /// The same with a file's content.
@@ -141,10 +163,10 @@ impl Store {
         };
         self.blocking(path, move |path| {
             File::open(&file)?.sync_all()?;
-            match link(&file, &root, path) {
+            match root.link(&file, path) {
                 Err(error) if error.kind() == ErrorKind::CrossesDevices => {
-                    let staged = Staged::copy(&root, &file)?;
-                    link(&staged.0, &root, path)
+                    let staged = Staged::copy(&root.root, &file)?;
+                    root.link(&staged.0, path)
                 }
                 result => result,
             }
@@ -156,7 +178,11 @@ impl Store {
         let options = PutOptions::from(PutMode::Create);
         match self.objects.put_opts(path, bytes.into(), options).await {
             Ok(_) => Ok(Created::Now),
-            Err(Error::AlreadyExists { .. }) => Ok(Created::Before),
+            // Services say the same of conflicts with somebody whose write may fail.
+            Err(error @ Error::AlreadyExists { .. }) => match self.size(path).await? {
+                Some(_) => Ok(Created::Before),
+                None => Err(error),
+            },
             Err(error) => Err(error),
         }
     }
@@ -217,15 +243,21 @@ impl Store {
         }
     }
 
-    /// Removes all objects under a prefix: how many.
-    pub(crate) async fn delete_all(&self, prefix: &Path) -> Result<u64> {
-        let mut removed = 0;
+    /// Removes the objects under a prefix but those to keep. One that can't be removed keeps no other.
+    pub(crate) async fn remove(
+        &self,
+        prefix: &Path,
+        is_kept: impl Fn(&Path) -> bool,
+    ) -> Result<Removed> {
+        let mut removed = Removed::default();
         for object in self.list(prefix.as_ref()).await? {
-            removed += u64::from(self.delete(&object.location).await?);
+            if !is_kept(&object.location) {
+                removed.add(self.delete(&object.location).await.map(u64::from));
+            }
         }
         if let Some(root) = self.root.clone() {
             self.blocking(prefix, move |prefix| {
-                remove_empty(&root.join(prefix.as_ref()));
+                remove_empty(&root.root.join(prefix.as_ref()));
                 Ok(())
             })
             .await?;
@@ -233,47 +265,24 @@ impl Store {
         Ok(removed)
     }
 
-    /// Removes what lies under `parent` and is of days before the last so many: how many objects.
-    pub(crate) async fn remove_old(
+    /// Prefixes directly under `parent` of days before the last so many.
+    pub(crate) async fn old_days(
         &self,
         parent: &str,
         today: NaiveDate,
         days: u64,
-    ) -> Result<u64> {
-        let mut removed = 0;
-        let Some(first) = today.checked_sub_days(Days::new(days)) else { return Ok(0) };
-        for prefix in self.prefixes(parent).await? {
-            if day_of_prefix(&prefix).is_some_and(|day| day < first) {
-                removed += self.delete_all(&prefix).await?;
-            }
-        }
-        Ok(removed)
-    }
-
-    /// Gives what root made under a prefix of a folder to the folder's owner, so that a server that is not root can read it.
-    pub(crate) fn give_to_owner(&self, prefix: &str) -> io::Result<()> {
-        let Some(root) = &self.root else { return Ok(()) };
-        let owner = fs::metadata(root.as_path())?;
-        if !rustix::process::geteuid().is_root() || owner.uid() == 0 {
-            return Ok(());
-        }
-        let mut open = vec![root.join(prefix)];
-        while let Some(path) = open.pop() {
-            lchown(&path, Some(owner.uid()), Some(owner.gid()))?;
-            if path.symlink_metadata()?.is_dir() {
-                for entry in fs::read_dir(&path)? {
-                    open.push(entry?.path());
-                }
-            }
-        }
-        Ok(())
+    ) -> Result<Vec<(NaiveDate, Path)>> {
+        let Some(first) = today.checked_sub_days(Days::new(days)) else { return Ok(Vec::new()) };
+        let prefixes = self.prefixes(parent).await?.into_iter();
+        let dated = prefixes.filter_map(|prefix| Some((day_of_prefix(&prefix)?, prefix)));
+        Ok(dated.filter(|(day, _)| *day < first).collect())
     }
 
     /// Removes what servers that were killed left of unfinished objects.
     pub(crate) fn clean(&self) {
         const OLD: Duration = Duration::from_secs(3600);
         let Some(root) = &self.root else { return };
-        for entry in fs::read_dir(root.join(STAGING)).into_iter().flatten().flatten() {
+        for entry in fs::read_dir(root.root.join(STAGING)).into_iter().flatten().flatten() {
             let age = entry.metadata().and_then(|data| data.modified()).map(|time| time.elapsed());
             if matches!(age, Ok(Ok(age)) if OLD < age) {
                 // Another server may have done it.
@@ -322,25 +331,53 @@ impl Drop for Staged {
     }
 }
 
-/// Gives a durable file its name, durably.
-fn link(file: &FilePath, root: &FilePath, name: &Path) -> io::Result<Created> {
-    let target = root.join(name.as_ref());
-    let parent = target.parent().unwrap_or(root);
-    let mut tries = 0;
-    let created = loop {
-        make_folders(parent)?;
-        match fs::hard_link(file, &target) {
-            Ok(()) => break Created::Now,
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => break Created::Before,
-            // The folder was empty, and old ones that are empty are removed.
-            Err(error) if error.kind() == ErrorKind::NotFound && tries < 3 => tries += 1,
-            Err(error) => return Err(error),
-        }
-    };
-    for folder in parent.ancestors().take_while(|folder| folder.starts_with(root)) {
-        File::open(folder)?.sync_all()?;
+/// A store that is a folder.
+#[derive(Debug)]
+struct Folder {
+    root: PathBuf,
+    /// Whose it is, if root writes there by hand: the server, which is not root, must be able to read that.
+    owner: Option<(u32, u32)>,
+}
+
+impl Folder {
+    fn open(path: &FilePath) -> io::Result<Self> {
+        make_folders(path)?;
+        let root = path.canonicalize()?;
+        let owner = fs::metadata(&root)?;
+        let is_others = rustix::process::geteuid().is_root() && owner.uid() != 0;
+        let folder = Self { root, owner: is_others.then(|| (owner.uid(), owner.gid())) };
+        let staging = folder.root.join(STAGING);
+        make_folders(&staging)?;
+        folder.give_away(&staging)?;
+        Ok(folder)
     }
-    Ok(created)
+
+    /// Gives a durable file its name, durably.
+    fn link(&self, file: &FilePath, name: &Path) -> io::Result<Created> {
+        let target = self.root.join(name.as_ref());
+        let parent = target.parent().unwrap_or(&self.root);
+        let mut tries = 0;
+        let created = loop {
+            make_folders(parent)?;
+            match fs::hard_link(file, &target) {
+                Ok(()) => break Created::Now,
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => break Created::Before,
+                // The folder was empty, and old ones that are empty are removed.
+                Err(error) if error.kind() == ErrorKind::NotFound && tries < 3 => tries += 1,
+                Err(error) => return Err(error),
+            }
+        };
+        for folder in parent.ancestors().take_while(|folder| folder.starts_with(&self.root)) {
+            File::open(folder)?.sync_all()?;
+            self.give_away(folder)?;
+        }
+        self.give_away(&target)?;
+        Ok(created)
+    }
+
+    fn give_away(&self, path: &FilePath) -> io::Result<()> {
+        self.owner.map_or(Ok(()), |(user, group)| lchown(path, Some(user), Some(group)))
+    }
 }
 
 fn make_folders(path: &FilePath) -> io::Result<()> {
@@ -359,6 +396,8 @@ fn remove_empty(folder: &FilePath) {
 
 #[cfg(test)]
 mod test {
+    use std::io::Read;
+
     use super::*;
 
     #[tokio::test]
@@ -378,7 +417,8 @@ mod test {
             store.list("raw").await.unwrap().into_iter().map(|o| o.location).collect();
         assert_eq!(names, [path, other]);
         assert!(fs::read_dir(dir.path().join("s").join(STAGING)).unwrap().next().is_none());
-        assert_eq!(store.delete_all(&Path::from("raw/v1/a=b")).await.unwrap(), 2);
+        let removed = store.remove(&Path::from("raw/v1/a=b"), |_| false).await.unwrap();
+        assert!(removed.objects == 2 && removed.failed.is_none());
         assert!(!dir.path().join("s/raw/v1/a=b").exists());
     }
 
@@ -388,13 +428,48 @@ mod test {
             return;
         }
         let dir = tempfile::tempdir().unwrap();
-        let store = Store::open(dir.path().to_str().unwrap()).unwrap();
         lchown(dir.path(), Some(7443), Some(7443)).unwrap();
+        let store = Store::open(dir.path().to_str().unwrap()).unwrap();
         store.create(&Path::from("auth/tokens/a"), "1".into()).await.unwrap();
-        store.give_to_owner("auth").unwrap();
-        for path in ["auth", "auth/tokens", "auth/tokens/a"] {
+        for path in [".staging", "auth", "auth/tokens", "auth/tokens/a"] {
             assert_eq!(fs::metadata(dir.path().join(path)).unwrap().uid(), 7443, "{path}");
         }
+    }
+
+    /// A service that answers each request of a method with a status.
+    fn service(answers: &'static [(&'static str, &'static str)]) -> Store {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        std::thread::spawn(move || {
+            for mut client in listener.incoming().map_while(io::Result::ok) {
+                let mut request = [0; 4096];
+                let read = client.read(&mut request).unwrap_or(0);
+                let method = String::from_utf8_lossy(&request[..read]);
+                let answer = answers.iter().find(|(known, _)| method.starts_with(known));
+                let status = answer.map_or("501 Not Implemented", |(_, status)| status);
+                let head =
+                    format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\nConnection: close\r\n");
+                let etag = "ETag: \"1\"\r\nLast-Modified: Thu, 01 Jan 2026 00:00:00 GMT\r\n\r\n";
+                let _ = client.write_all([head.as_str(), etag].concat().as_bytes());
+            }
+        });
+        let bucket = AmazonS3Builder::new()
+            .with_endpoint(format!("http://{address}"))
+            .with_allow_http(true)
+            .with_bucket_name("b")
+            .with_access_key_id("a")
+            .with_secret_access_key("s")
+            .build();
+        Store::with(Arc::new(bucket.unwrap()), None)
+    }
+
+    #[tokio::test]
+    async fn a_conflict_is_no_object() {
+        let path = Path::from("raw/x");
+        let conflict = service(&[("PUT", "409 Conflict"), ("HEAD", "404 Not Found")]);
+        assert!(conflict.create(&path, "1".into()).await.is_err());
+        let known = service(&[("PUT", "409 Conflict"), ("HEAD", "200 OK")]);
+        assert_eq!(known.create(&path, "1".into()).await.unwrap(), Created::Before);
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

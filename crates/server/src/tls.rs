@@ -25,8 +25,10 @@ use sha2::{Digest, Sha256};
 use crate::auth::hex;
 use crate::config::Config;
 
-/// How often the certificate is made anew, or read again.
-pub(crate) const RENEW_EVERY: Duration = Duration::from_secs(24 * 3600);
+/// Age at which the certificate is made anew, or read again.
+pub(crate) const RENEW_AFTER: Duration = Duration::from_secs(24 * 3600);
+/// How often its age is looked at: the clock may be set.
+pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(60);
 
 /// The server's certificate, and who vouches for it.
 #[derive(Debug)]

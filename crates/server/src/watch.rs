@@ -7,7 +7,7 @@ mod learned;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use catch_panic::catch_panic;
 use chrono::{DateTime, Days, NaiveDate, TimeDelta, Utc};
@@ -29,6 +29,10 @@ const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
 const HISTORY: TimeDelta = TimeDelta::hours(2);
 /// For the analysis of an earlier window.
 const LONGEST_WAIT: TimeDelta = TimeDelta::minutes(30);
+/// Hosts whose results the store does not give: then it gives nobody's.
+const MOST_LATER: usize = 10;
+/// A clock that goes on by so much more or less than time was set.
+const STEP: Duration = Duration::from_secs(60);
 /// A server that was away has no windows of that time yet: it does not call hosts silent so early.
 const PATIENCE: Duration = Duration::from_secs(600);
 /// Findings that are over; of more, the first are forgotten.
@@ -91,6 +95,13 @@ impl Watch {
     /// A finding.
     pub(crate) fn finding(&self, id: FindingId) -> Option<Found> {
         self.lock().findings.get(&id).cloned()
+    }
+
+    /// Ids of those that are open.
+    pub(crate) fn open(&self) -> Vec<String> {
+        let state = self.lock();
+        let open = state.findings.iter().filter(|(_, found)| found.over_s.is_none());
+        open.map(|(id, _)| id.to_string()).collect()
     }
 
     /// How many are open.
@@ -191,15 +202,20 @@ impl From<std::io::Error> for WatchError {
 impl Server {
     /// Looks at new results, for ever.
     pub(crate) async fn watch_for_ever(self: Arc<Self>) {
-        let began = Instant::now();
+        let mut patient_since = Instant::now();
+        let mut clock = (Instant::now(), SystemTime::now());
         self.recall().await;
         loop {
             let looked = Instant::now();
+            // By a clock that was set, hosts seem silent until their next windows come.
+            if STEP < step(&mut clock, (looked, SystemTime::now())) {
+                patient_since = looked;
+            }
             if let Err(error) = self.look().await {
                 self.metrics.store_error("watch");
                 log(&format!("the search for new results failed: {error}"));
             } else {
-                if PATIENCE < began.elapsed() && self.queue.len() <= self.n_workers() {
+                if PATIENCE < patient_since.elapsed() && self.queue.len() <= self.n_workers() {
                     self.watch.tick(crate::auth::unix_s());
                 }
                 self.watch.tell();
@@ -232,7 +248,12 @@ impl Server {
         let is_waiting =
             |(time, window): &&Arrived| now - LONGEST_WAIT <= *time && !done.contains(window);
         let waiting: Vec<Arrived> = raw.iter().filter(is_waiting).cloned().collect();
+        // Whose results the store does not give now.
+        let mut later = HashSet::new();
         for (came, window) in in_order(new, &waiting) {
+            if later.contains(&window.id.host) {
+                continue;
+            }
             match self.summary(&window).await {
                 Ok(Some(summary)) => {
                     if self.started <= came {
@@ -245,8 +266,16 @@ impl Server {
                 }
                 // It was packed meanwhile.
                 Ok(None) => {}
-                Err(WatchError::Store(error)) => return Err(error),
-                Err(WatchError::Results(error)) => {
+                Err(WatchError::Store(error)) if now - LONGEST_WAIT <= came => {
+                    self.metrics.store_error("watch");
+                    log(&format!("results of {} are looked at later: {error}", window.id));
+                    later.insert(window.id.host);
+                    if MOST_LATER <= later.len() {
+                        break;
+                    }
+                    continue;
+                }
+                Err(error) => {
                     self.metrics.unwatched.inc();
                     log(&format!("results of {} were not looked at: {error}", window.id));
                 }
@@ -307,6 +336,13 @@ impl Server {
     }
 }
 
+/// By how much more or less than the time since the last call a clock went on.
+fn step(last: &mut (Instant, SystemTime), now: (Instant, SystemTime)) -> Duration {
+    let (then, clock_then) = std::mem::replace(last, now);
+    let expected = clock_then.checked_add(now.0 - then).unwrap_or(clock_then);
+    now.1.duration_since(expected).unwrap_or_else(|back| back.duration())
+}
+
 /// Windows in the order in which they arrived, those of a boot by their start. Of a host's windows those that arrived after one
 /// that still waits for its analysis are left to the next look: a backlog is analysed the newest first.
 fn in_order(mut new: Vec<Arrived>, waiting: &[Arrived]) -> Vec<Arrived> {
@@ -347,6 +383,15 @@ fn seconds(time: DateTime<Utc>) -> u64 {
 #[cfg(test)]
 mod test {
     use super::*;
+
+    #[test]
+    fn a_clock_that_is_set_is_seen() {
+        let (mut last, s) = ((Instant::now(), SystemTime::now()), Duration::from_secs);
+        let (time, clock) = (last.0 + s(30), last.1);
+        assert_eq!(step(&mut last, (time, clock + s(30))), s(0));
+        assert_eq!(step(&mut last, (time + s(30), clock + s(3660))), s(3600));
+        assert_eq!(step(&mut last, (time + s(60), clock + s(60))), s(3630));
+    }
 
     /// A window of a boot, which arrived at this second.
     fn arrived((host, boot, start, s): (&str, u8, u32, i64)) -> Arrived {

@@ -111,6 +111,9 @@ pub(crate) enum WorkerError {
     /// The machine is to blame.
     #[error("failed to read a window: {0}")]
     Failed(String),
+    /// It was killed, or had no end: for lack of memory, on a machine that stood still, or by what the window made of it.
+    #[error("the process that reads the window {0}")]
+    Stopped(String),
 }
 
 impl From<io::Error> for WorkerError {
@@ -179,7 +182,7 @@ pub(crate) fn run(
         Ok(Reply::Ok(facts)) => Ok(Outcome { facts, folder }),
         Ok(Reply::Refused(reason)) => Err(WorkerError::Refused(shown(&reason))),
         Ok(Reply::Failed(reason)) => Err(WorkerError::Failed(shown(&reason))),
-        Err(_) if was_stopped(status) => Err(WorkerError::Failed(describe(status))),
+        Err(_) if was_stopped(status) => Err(WorkerError::Stopped(describe(status))),
         Err(_) => Err(WorkerError::Ended(describe(status))),
     }
 }
@@ -200,11 +203,12 @@ fn wait(child: &mut std::process::Child) -> io::Result<Option<ExitStatus>> {
     Ok(None)
 }
 
-/// Whether somebody else ended it: who stops the service, or the kernel for lack of memory. Its own limits have other signals.
+/// Whether somebody else ended it: who stops the service, the kernel for lack of memory, or we after a time in which it had
+/// too little of the CPU or the disk. Its own limits have other signals, that on CPU time among them.
 fn was_stopped(status: Option<ExitStatus>) -> bool {
     const FROM_OTHERS: [Signal; 4] = [Signal::TERM, Signal::KILL, Signal::INT, Signal::HUP];
-    let signal = status.and_then(|status| status.signal());
-    FROM_OTHERS.iter().any(|other| signal == Some(other.as_raw()))
+    let Some(status) = status else { return true };
+    FROM_OTHERS.iter().any(|other| status.signal() == Some(other.as_raw()))
 }
 
 fn describe(status: Option<ExitStatus>) -> String {

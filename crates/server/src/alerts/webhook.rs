@@ -1,9 +1,9 @@
 //! A webhook is told once that a finding is there, and once that it is over.
 //!
 //! ```text
-//!  told/v1/day=DAY/RECEIVER/ID-firing.0      a server is at it since the second in it; others wait for a minute
-//!                           ID-firing.1 ...  it did not come to an end: the next one tries
-//!                           ID-firing        told
+//!  told/v1/day=DAY/RECEIVER/ID-firing.claims/1    a server is at it since the second in it; others wait for a minute
+//!                           ID-firing.claims/2 ...  it did not come to an end: the next one tries
+//!                           ID-firing              told
 //! ```
 
 use std::collections::HashSet;
@@ -23,8 +23,6 @@ use crate::{Server, log};
 
 /// A server that began to tell something has so long to do it.
 const CLAIM_S: u64 = 60;
-/// Servers that try, one after another, to tell the same.
-const MOST_CLAIMS: usize = 100;
 /// Messages between two pauses.
 const MOST_AT_ONCE: usize = 256;
 
@@ -138,19 +136,27 @@ impl Server {
 
     /// Whether no other server is telling it.
     async fn claim(&self, done: &Path, now_s: u64) -> Result<bool, TellError> {
-        for number in 0..MOST_CLAIMS {
-            let claim = Path::from(format!("{done}.{number}"));
-            if self.store.create(&claim, Bytes::from(now_s.to_string())).await? == Created::Now {
-                return Ok(true);
-            }
-            let since = self.store.get(&claim).await?.unwrap_or_default();
+        let claims = format!("{done}.claims");
+        let earlier = self.store.list(&claims).await?;
+        let mut number = 0;
+        if let Some(last) = earlier.last() {
+            let since = self.store.get(&last.location).await?.unwrap_or_default();
             let since_s = std::str::from_utf8(&since).ok().and_then(|text| text.parse().ok());
             // One of another clock's future is nobody's, either.
             if since_s.is_some_and(|since_s: u64| now_s.abs_diff(since_s) < CLAIM_S) {
                 return Ok(false);
             }
+            number = last.location.filename().and_then(|name| name.parse().ok()).unwrap_or(0);
         }
-        Ok(false)
+        let claim = Path::from(format!("{claims}/{:010}", number + 1_u64));
+        if self.store.create(&claim, Bytes::from(now_s.to_string())).await? == Created::Before {
+            return Ok(false);
+        }
+        // Whoever looks sees the last one.
+        for old in earlier {
+            self.store.delete(&old.location).await?;
+        }
+        Ok(true)
     }
 }
 

@@ -5,11 +5,11 @@ use api::http::{
     TokenReply, TokenRequest,
 };
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use recording::window::HostName;
 
-use super::{Admin, ApiError, COOKIE, JsonBody, JsonOf, Reader, Reply, Shared};
+use super::{Admin, ApiError, COOKIE, JsonBody, JsonOf, PathOf, Reader, Reply, Shared};
 use crate::auth::Denied;
 
 /// Makes a host known: it gets a token of its own.
@@ -91,7 +91,7 @@ pub(super) async fn list_hosts(State(server): Shared, _: Reader) -> Reply<Json<V
 pub(super) async fn delete_host(
     State(server): Shared,
     _: Admin,
-    Path(host): Path<String>,
+    PathOf(host): PathOf<String>,
 ) -> Reply<StatusCode> {
     let host: HostName =
         host.parse().map_err(|error| ApiError::new(StatusCode::BAD_REQUEST, format!("{error}")))?;
@@ -140,7 +140,7 @@ pub(super) async fn make_token(
 pub(super) async fn delete_token(
     State(server): Shared,
     _: Admin,
-    Path(id): Path<String>,
+    PathOf(id): PathOf<String>,
 ) -> Reply<StatusCode> {
     deleted(server.auth.delete_token(&id).await?)
 }

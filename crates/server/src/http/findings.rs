@@ -7,14 +7,14 @@ use api::http::{
 };
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
-use axum::extract::{Path, Query, State};
+use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use detect::{Advice, Symptom};
 use serde::Deserialize;
 use utoipa::IntoParams;
 use view::Width;
 
-use super::{ApiError, Reader, Reply, Shared};
+use super::{ApiError, PathOf, Reader, Reply, Shared};
 use crate::auth::unix_s;
 use crate::handled::{Said, finding_id};
 use crate::watch::Found;
@@ -82,7 +82,7 @@ pub(super) async fn list_findings(
 pub(super) async fn get_finding(
     State(server): Shared,
     _: Reader,
-    Path(id): Path<String>,
+    PathOf(id): PathOf<String>,
 ) -> Reply<Json<FindingEntry>> {
     let (said, now_s) = (server.handled.said().await?, unix_s());
     Ok(Json(entry(&known(&server, &id)?, &said, now_s)))

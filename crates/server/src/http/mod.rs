@@ -16,12 +16,15 @@ use std::time::Duration;
 
 use api::http::{ErrorReply, Role};
 use axum::extract::rejection::{JsonRejection, QueryRejection};
-use axum::extract::{ConnectInfo, DefaultBodyLimit, FromRequest, FromRequestParts, Request, State};
+use axum::extract::{
+    ConnectInfo, DefaultBodyLimit, FromRequest, FromRequestParts, Path, Request, State,
+};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Json, Router};
 use recording::window::HostName;
+use tokio::task::JoinError;
 use utoipa::OpenApi;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa_axum::router::OpenApiRouter;
@@ -204,6 +207,16 @@ impl From<ReceiveError> for ApiError {
 
 pub(crate) type Reply<T> = Result<T, ApiError>;
 
+/// Works to the end, also when the client goes away: a worker that is at it does not stop, and holds its place till then.
+async fn to_the_end<T: Send + 'static>(
+    work: impl Future<Output = Reply<T>> + Send + 'static,
+) -> Reply<T> {
+    let failed = |error: JoinError| {
+        Err(ApiError::later(StatusCode::SERVICE_UNAVAILABLE, error.to_string(), 10))
+    };
+    tokio::spawn(work).await.unwrap_or_else(failed)
+}
+
 /// JSON, whose errors are told as all others.
 struct JsonBody<T>(T);
 
@@ -216,6 +229,19 @@ impl<T: serde::de::DeserializeOwned, S: Send + Sync> FromRequest<S> for JsonBody
         let late =
             |_| ApiError::new(StatusCode::REQUEST_TIMEOUT, "the request did not arrive in time");
         let Json(value) = read.map_err(late)??;
+        Ok(Self(value))
+    }
+}
+
+/// Parts of a path, whose errors are told as all others.
+struct PathOf<T>(T);
+
+impl<T: serde::de::DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for PathOf<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        let read = Path::<T>::from_request_parts(parts, state).await;
+        let Path(value) = read.map_err(|error| ApiError::new(error.status(), error.body_text()))?;
         Ok(Self(value))
     }
 }
@@ -246,10 +272,7 @@ impl Server {
             Ok(token) => self.auth.host(token).await,
             Err(error) => Err(error),
         };
-        if host.is_err() {
-            self.metrics.denied("host");
-        }
-        host
+        host.inspect_err(|error| self.count_denied("host", error))
     }
 
     /// The name of who asks, if he may.
@@ -270,8 +293,14 @@ impl Server {
             Ok(_) => Err(Denied::Role),
             Err(error) => Err(error),
         };
-        self.metrics.denied("token");
-        result
+        result.inspect_err(|error| self.count_denied("token", error))
+    }
+
+    /// A store that fails denies nobody.
+    fn count_denied(&self, reason: &'static str, error: &Denied) {
+        if !matches!(error, Denied::Store(_)) {
+            self.metrics.denied(reason);
+        }
     }
 
     /// What a user may do whom the proxy names, and his name; `None`: it names nobody, or is none of ours.

@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use api::http::{Answer, ErrorReply, QueryEntry, SqlRequest};
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
-use axum::extract::{Path, Query, State};
+use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use chrono::{DateTime, Duration, SecondsFormat, Utc};
 use query::{QueryError, READY, ReadyQuery, Scope};
 use recording::window::HostName;
 use utoipa::IntoParams;
 
-use super::{ApiError, JsonOf, Reader, Reply, Shared};
+use super::{ApiError, JsonOf, PathOf, Reader, Reply, Shared};
 
 impl From<QueryError> for ApiError {
     fn from(error: QueryError) -> Self {
@@ -88,7 +88,7 @@ struct Parameters {
 pub(super) async fn ask_ready(
     State(server): Shared,
     _: Reader,
-    Path(name): Path<String>,
+    PathOf(name): PathOf<String>,
     parameters: Result<Query<BTreeMap<String, String>>, QueryRejection>,
 ) -> Reply<Json<Answer>> {
     let Query(mut parameters) = parameters?;

@@ -2,18 +2,20 @@
 
 use std::collections::BTreeMap;
 use std::path::Path as FilePath;
+use std::sync::Arc;
 use std::time::Duration;
 
 use api::http::{ErrorReply, SecondsAnswer, SecondsRow};
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
-use axum::extract::{Path, Query, State};
+use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use recording::window::WindowId;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::{ApiError, Reader, Reply, Shared};
+use super::{ApiError, PathOf, Reader, Reply, Shared, to_the_end};
+use crate::Server;
 use crate::analyze::AnalyzeError;
 use crate::names::{DayWindow, RAW, day_of_prefix};
 use crate::worker::Task;
@@ -38,7 +40,9 @@ impl From<AnalyzeError> for ApiError {
         match error {
             AnalyzeError::Window(text) => Self::new(StatusCode::UNPROCESSABLE_ENTITY, text),
             AnalyzeError::Store(error) => error.into(),
-            AnalyzeError::Machine(text) => Self::later(StatusCode::SERVICE_UNAVAILABLE, text, 10),
+            AnalyzeError::Machine(text) | AnalyzeError::Stopped(text) => {
+                Self::later(StatusCode::SERVICE_UNAVAILABLE, text, 10)
+            }
         }
     }
 }
@@ -61,18 +65,27 @@ impl From<AnalyzeError> for ApiError {
 pub(super) async fn ask_seconds(
     State(server): Shared,
     _: Reader,
-    Path((host, boot, start)): Path<(String, String, String)>,
+    PathOf((host, boot, start)): PathOf<(String, String, String)>,
     of: Result<Query<OfVm>, QueryRejection>,
 ) -> Reply<Json<SecondsAnswer>> {
     let Query(OfVm { vm }) = of?;
     let id = WindowId::parse(&host, &boot, &start)
         .map_err(|error| ApiError::new(StatusCode::BAD_REQUEST, error.to_string()))?;
-    let place = tokio::time::timeout(LONGEST_WAIT, server.seconds.acquire()).await;
+    let place = Arc::clone(&server.seconds).acquire_owned();
+    let place = tokio::time::timeout(LONGEST_WAIT, place).await;
     let busy = || {
         let text = "too many windows are being analysed: try again later".to_owned();
         ApiError::later(StatusCode::TOO_MANY_REQUESTS, text, 5)
     };
-    let _place = place.ok().and_then(Result::ok).ok_or_else(busy)?;
+    let place = place.ok().and_then(Result::ok).ok_or_else(busy)?;
+    to_the_end(async move {
+        let _place = place;
+        seconds_of(&server, id, vm).await
+    })
+    .await
+}
+
+async fn seconds_of(server: &Server, id: WindowId, vm: String) -> Reply<Json<SecondsAnswer>> {
     let mut days = server.store.prefixes(RAW).await?;
     days.reverse();
     for day in days.iter().filter_map(day_of_prefix) {

@@ -2,12 +2,12 @@
 
 use api::http::{AcknowledgeRequest, Acknowledgement, ErrorReply, SilenceEntry, SilenceRequest};
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 
 use super::access::deleted;
 use super::findings::known;
-use super::{Admin, JsonOf, Reader, Reply, Shared};
+use super::{Admin, JsonOf, PathOf, Reader, Reply, Shared};
 use crate::auth::unix_s;
 use crate::handled::finding_id;
 
@@ -24,7 +24,7 @@ use crate::handled::finding_id;
 ))]
 pub(super) async fn acknowledge(
     State(server): Shared,
-    Path(id): Path<String>,
+    PathOf(id): PathOf<String>,
     JsonOf(request, Admin(by)): JsonOf<Admin, AcknowledgeRequest>,
 ) -> Reply<(StatusCode, Json<Acknowledgement>)> {
     let found = known(&server, &id)?;
@@ -44,7 +44,7 @@ pub(super) async fn acknowledge(
 pub(super) async fn forget_acknowledgement(
     State(server): Shared,
     _: Admin,
-    Path(id): Path<String>,
+    PathOf(id): PathOf<String>,
 ) -> Reply<StatusCode> {
     let removed = match finding_id(&id) {
         Some(id) => server.handled.forget_acknowledgement(id).await?,
@@ -98,7 +98,7 @@ pub(super) async fn silence(
 pub(super) async fn end_silence(
     State(server): Shared,
     _: Admin,
-    Path(id): Path<String>,
+    PathOf(id): PathOf<String>,
 ) -> Reply<StatusCode> {
     let ended = server.handled.end_silence(&id).await?;
     server.watch.tell_again();

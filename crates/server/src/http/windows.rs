@@ -1,12 +1,13 @@
 //! Sending and taking windows.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use api::http::{ErrorReply, WindowEntry, WindowList, WindowReply, WindowState};
 use axum::Json;
 use axum::body::{Body, BodyDataStream};
 use axum::extract::rejection::QueryRejection;
-use axum::extract::{Path, Query, State};
+use axum::extract::{Query, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use chrono::NaiveDate;
@@ -16,7 +17,8 @@ use recording::window::{HostName, WindowId};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::{ApiError, Reader, Reply, Shared};
+use super::{ApiError, PathOf, Reader, Reply, Shared, to_the_end};
+use crate::Server;
 use crate::names::{DayWindow, RAW, day_of_prefix};
 use crate::store::Created;
 
@@ -41,21 +43,30 @@ const MAX_LISTED: usize = 10_000;
     ))]
 pub(super) async fn put_window(
     State(server): Shared,
-    Path((boot, start)): Path<(String, String)>,
+    PathOf((boot, start)): PathOf<(String, String)>,
     headers: HeaderMap,
+    body: Body,
+) -> Reply<(StatusCode, Json<WindowReply>)> {
+    to_the_end(async move { put(&server, (&boot, &start), &headers, body).await }).await
+}
+
+async fn put(
+    server: &Arc<Server>,
+    (boot, start): (&str, &str),
+    headers: &HeaderMap,
     body: Body,
 ) -> Reply<(StatusCode, Json<WindowReply>)> {
     let length = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
     let length = length.and_then(|length| length.parse().ok());
     let mut body = body.into_data_stream();
-    let host = match server.sender(&headers).await {
+    let host = match server.sender(headers).await {
         Ok(host) => host,
         Err(error) => {
             drain(&mut body).await;
             return Err(error.into());
         }
     };
-    let received = match server.admit(&host, &boot, &start, length) {
+    let received = match server.admit(&host, boot, start, length) {
         Ok((id, _place)) => {
             server.metrics.receiving.inc();
             let received = server.receive(&id, &mut body).await;
@@ -168,7 +179,7 @@ pub(super) async fn list_windows(
 pub(super) async fn get_window(
     State(server): Shared,
     _: Reader,
-    Path((host, boot, start)): Path<(String, String, String)>,
+    PathOf((host, boot, start)): PathOf<(String, String, String)>,
 ) -> Reply<Response> {
     let id = WindowId::parse(&host, &boot, &start)
         .map_err(|error| ApiError::new(StatusCode::BAD_REQUEST, error.to_string()))?;

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Error, Result, ensure};
+use object_store::ObjectMeta;
 use object_store::path::Path;
 
 use super::{Found, State};
@@ -28,7 +29,7 @@ const LEVEL: i32 = 3;
 impl Server {
     /// Goes on from what was stored last, if anything was.
     pub(super) async fn recall(&self) {
-        let found = match self.store.list(LEARNED).await {
+        let found = match self.stored_learned().await {
             Ok(found) => found,
             Err(error) => return log(&format!("what was learned is not known: {error}")),
         };
@@ -45,6 +46,14 @@ impl Server {
                 }
             }
         }
+    }
+
+    /// The oldest first; those of a clock that was ahead before them.
+    async fn stored_learned(&self) -> object_store::Result<Vec<ObjectMeta>> {
+        let mut found = self.store.list(LEARNED).await?;
+        let latest_s = crate::auth::unix_s() + EVERY.as_secs();
+        found.sort_by_key(|object| second_of(&object.location) <= Some(latest_s));
+        Ok(found)
     }
 
     async fn read_learned(&self, path: &Path, size: u64) -> Result<State> {
@@ -67,9 +76,10 @@ impl Server {
 
     async fn try_to_store(self: &Arc<Self>, every: Duration) -> Result<()> {
         let now_s = crate::auth::unix_s();
-        let stored = self.store.list(LEARNED).await?;
+        let stored = self.stored_learned().await?;
         let last_s = stored.last().and_then(|object| second_of(&object.location));
-        if last_s.is_some_and(|last_s| now_s < last_s.saturating_add(every.as_secs())) {
+        let is_recent = |last_s: u64| now_s.abs_diff(last_s) < every.as_secs();
+        if last_s.is_some_and(is_recent) {
             return Ok(());
         }
         let server = Arc::clone(self);
@@ -122,6 +132,27 @@ fn unpack(packed: &[u8]) -> Result<State> {
 mod test {
     use super::*;
     use crate::alerts::test::found;
+
+    #[tokio::test]
+    async fn what_a_clock_that_was_ahead_stored_does_not_stay() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = dir.path().join("store").display().to_string();
+        let config = crate::Config { store, state: dir.path().join("state"), ..Default::default() };
+        let server = Arc::new(Server::open(config).unwrap());
+        let ahead = pack(&State { windows: 3, ..State::default() }).unwrap();
+        let path = Path::from(format!("{LEARNED}/{:020}{END}", crate::auth::unix_s() + 100_000));
+        server.store.create(&path, ahead.into()).await.unwrap();
+        server.recall().await;
+        assert_eq!(server.watch.lock().windows, 3);
+        server.watch.lock().windows = 4;
+        server.watch.changes.send_modify(|n| *n += 1);
+        server.store_learned(EVERY).await;
+        server.watch.lock().windows = 0;
+        server.recall().await;
+        assert_eq!(server.watch.lock().windows, 4);
+        server.store_learned(Duration::ZERO).await;
+        assert!(server.store.size(&path).await.unwrap().is_none());
+    }
 
     #[test]
     fn what_is_stored_is_read_again_and_damage_is_seen() {
