@@ -145,6 +145,11 @@ impl Finisher {
     fn put(&self, folder: &Path) -> Result<(), FinishError> {
         let header = Recording::open(folder)?.header;
         let file = self.spool.path_of(&header).ok_or(FinishError::NoBoot)?;
+        if file.exists() {
+            // An agent that was killed at the edge of two windows had begun the next one with this one's header.
+            let _ = std::fs::remove_dir_all(folder);
+            return Ok(());
+        }
         spool::pack(folder, &file)?;
         self.metrics.windows_finished.add(1);
         self.make_room(0);
@@ -159,7 +164,9 @@ impl Finisher {
             let free = self.spool.disk_bytes().map_or(u64::MAX, |free| free.saturating_add(bytes));
             let bound = self.spool_bytes.load(Ordering::Relaxed);
             let most = bound.min(free.saturating_sub(free_bytes));
-            self.spool.drop_oldest(most, &self.metrics)
+            // Whatever the bound is: a window that is alone is sent.
+            let newest = self.spool.contents()?.0.last().map_or(0, |window| window.bytes);
+            self.spool.drop_oldest(most.max(newest), &self.metrics)
         };
         if let Err(error) = make_room() {
             line(&chain(&error));

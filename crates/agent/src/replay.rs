@@ -22,7 +22,7 @@ use sha2::{Digest, Sha256};
 
 use crate::backoff::{delay, random};
 use crate::enroll::{EnrollError, ask_host_token, trusted, unreachable};
-use crate::http::{Answer, HttpError, Server, reason};
+use crate::http::{Answer, HttpError, Server, certificates, reason};
 use crate::sender::{Outcome, outcome};
 use crate::state::{self, StateError};
 
@@ -148,14 +148,35 @@ impl Replay {
         Ok(Replayed { took: began.elapsed(), ..replayed })
     }
 
+    /// What a host sends in a round. In the first one hosts send different recordings, too.
+    fn template(&self, host: usize, round: u64) -> Option<&Template> {
+        let n = self.templates.len().max(1);
+        let round = usize::try_from(round % n as u64).unwrap_or_default();
+        self.templates.get((host + round) % n)
+    }
+
+    /// Length of what a host sends in a round, ns.
+    #[must_use]
+    pub fn length_ns(&self, host: usize, round: u64) -> u64 {
+        let header = self.template(host, round).map(Template::header);
+        header.map_or(0, |header| header.end.since(header.start))
+    }
+
+    /// How long ago a window begins: they go into the past, one behind the other, so none is of the future, and none of two
+    /// at a time. The last of a known number of rounds ends now, and the first is sent first; else they go back in time.
+    fn back_ns(&self, host: usize, round: u64) -> u64 {
+        let rounds = self.rounds.map_or(0..round + 1, |rounds| round..rounds);
+        rounds.map(|round| self.length_ns(host, round)).sum()
+    }
+
     fn prepare(&self, stop: &AtomicBool) -> Result<Run, EnrollError> {
         let folder = &self.folder;
         let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
         made.map_err(|source| StateError::new("create", folder, source))?;
         let known = folder.join("ca.pem");
         let authority = match state::read(&known) {
-            Ok(authority) => authority,
-            Err(_) => {
+            Ok(authority) if certificates(&authority).is_ok() => authority,
+            _ => {
                 let (_, authority) = trusted(&self.server, &self.fingerprint)?;
                 state::write(&known, &authority)?;
                 authority
@@ -273,17 +294,11 @@ impl<F: Fn() -> bool> Sender<'_, F> {
         host: usize,
         sum: &Mutex<Replayed>,
     ) -> Result<(), EnrollError> {
-        let (host, token) = &self.run.hosts[host];
-        let templates = &self.replay.templates;
-        let at = usize::try_from(round).unwrap_or_default() % templates.len().max(1);
-        let Some(template) = templates.get(at) else { return Ok(()) };
+        let Some(template) = self.replay.template(host, round) else { return Ok(()) };
         let header = template.header();
+        let begins = self.run.began_ns.saturating_sub(self.replay.back_ns(host, round));
+        let (host, token) = &self.run.hosts[host];
         let boot = self.run.boot(host, round);
-        // Into the past, one behind the other: none is of the future, none of two at a time.
-        let length = header.end.since(header.start);
-        // The last of a known number of rounds ends now, and the first is sent first; else they go back in time.
-        let back = self.replay.rounds.map_or(round + 1, |rounds| rounds.saturating_sub(round));
-        let begins = self.run.began_ns.saturating_sub(back.saturating_mul(length));
         let id = WindowId { host: host.clone(), boot, start: header.start };
         if self.run.done.contains(&id.to_string()) {
             return Ok(());

@@ -13,7 +13,7 @@ use collector::{
     CollectError, Exits, GuestQuestions, Naming, ProcessEvents, Recorder, Roots, Sampling,
     SessionPlan, Unfinished,
 };
-use model::{HostNs, Trigger};
+use model::{Header, HostNs, Trigger};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FlockOperation, flock};
 use rustix::time::ClockId;
@@ -37,6 +37,8 @@ use crate::state::{State, StateError};
 const FULL_DISK_BYTES: u64 = 32 << 20;
 /// Longer than clocks differ by when nothing happened.
 const SUSPENDED: Duration = Duration::from_secs(1);
+/// Guests are waited for before sampling begins, so long at most: one that never answers keeps nobody waiting.
+const START_WAIT: Duration = Duration::from_secs(30);
 
 /// Why the agent ended.
 #[derive(Debug, thiserror::Error)]
@@ -61,6 +63,9 @@ pub enum RunError {
         /// Why.
         source: std::io::Error,
     },
+    /// One that has no end.
+    #[error("the {0} has failed: start the agent again")]
+    Thread(String),
     /// A thread, a pipe.
     #[error("failed to start")]
     Start(#[from] std::io::Error),
@@ -94,7 +99,7 @@ pub fn run(config: &Path, windows: Windows, version: &str) -> Result<(), RunErro
             "this kernel has no Landlock: seccomp alone keeps child processes from files ({advice})"
         ));
     }
-    let (finisher, spool) = start_threads(&state, &shared)?;
+    let (threads, spool) = start_threads(&state, &shared)?;
     let host = crate::state::read(&state.host()).ok().map(|host| host.trim().to_owned());
     let (file, version) = (config.to_owned(), version.to_owned());
     let plan = Plan { config: read, file, windows, version, host };
@@ -105,9 +110,10 @@ pub fn run(config: &Path, windows: Windows, version: &str) -> Result<(), RunErro
     };
     // Without systemd there is nobody to tell.
     let _ = sd_notify::notify(&[NotifyState::Ready]);
-    let ended = agent.work();
+    let ended = agent.work(&threads);
     let _ = sd_notify::notify(&[NotifyState::Stopping]);
     agent.end();
+    let [finisher, _sender] = threads;
     // A finisher that panicked has finished nothing; what it left is found at the next start.
     let _ = finisher.join();
     ended
@@ -156,7 +162,10 @@ impl Shared {
     }
 }
 
-fn start_threads(state: &State, shared: &Shared) -> Result<(JoinHandle<()>, Spool), RunError> {
+/// The finisher and the sender.
+type Threads = [JoinHandle<()>; 2];
+
+fn start_threads(state: &State, shared: &Shared) -> Result<(Threads, Spool), RunError> {
     let boot = host::machine::boot_id(&Roots::default().proc);
     let boots = boot.map_or(Vec::new(), |boot| state.boots(boot));
     let spool = Spool::open(state.spool(), &boots)?;
@@ -178,8 +187,9 @@ fn start_threads(state: &State, shared: &Shared) -> Result<(JoinHandle<()>, Spoo
     };
     let queue = Arc::clone(&shared.queue);
     let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
-    thread("sender").spawn(move || sender.run())?;
-    Ok((thread("finisher").spawn(move || finisher.run(&queue))?, spool))
+    let sender = thread("sender").spawn(move || sender.run())?;
+    let finisher = thread("finisher").spawn(move || finisher.run(&queue))?;
+    Ok(([finisher, sender], spool))
 }
 
 /// Flags that signals set.
@@ -254,7 +264,9 @@ impl Plan {
     /// Whether another configuration needs another session.
     fn needs_session(&self, other: &Config) -> bool {
         let of = |config: &Config| {
-            (config.offcpu_source, config.exits, config.call_graph, config.guest_timeout_s)
+            let Config { offcpu_source, exits, call_graph, guest_timeout_s, period_us, .. } =
+                config;
+            (*offcpu_source, *exits, *call_graph, *guest_timeout_s, *period_us)
         };
         of(&self.config) != of(other)
     }
@@ -277,6 +289,8 @@ struct Agent {
     began: Instant,
     cpu_before: Duration,
     suspended_before: Duration,
+    /// A CPU was not sampled in the last window.
+    silent_cpu: bool,
     /// The end of the last window that was sampled.
     covered_until: Option<HostNs>,
     next_folder: u64,
@@ -303,6 +317,7 @@ impl Agent {
             began: now,
             cpu_before: own::cpu_time(),
             suspended_before: own::suspended(),
+            silent_cpu: false,
             covered_until: None,
             next_folder: unix_now_ns(),
         };
@@ -327,9 +342,10 @@ impl Agent {
         // A session in the place of another one samples at once: guests answer meanwhile.
         let wait = match self.covered_until {
             Some(_) => Duration::ZERO,
-            None => Duration::from_secs(self.plan.config.guest_timeout_s),
+            None => START_WAIT.min(Duration::from_secs(self.plan.config.guest_timeout_s)),
         };
-        let plan = self.plan.session(self.budget.period_ns(), wait);
+        // Rings have room for the shortest period; the budget's is set when the window begins.
+        let plan = self.plan.session(self.plan.config.period_ns(), wait);
         let folder = self.new_folder();
         let store = symbols::Store::default_path();
         let interrupted = || self.signals.is_end();
@@ -352,9 +368,13 @@ impl Agent {
     }
 
     /// Until a signal says so.
-    fn work(&mut self) -> Result<(), RunError> {
+    fn work(&mut self, threads: &Threads) -> Result<(), RunError> {
         let watchdog = sd_notify::watchdog_enabled().map(|limit| limit / 2);
         while !self.signals.is_end() {
+            if let Some(thread) = threads.iter().find(|thread| thread.is_finished()) {
+                let name = thread.thread().name().unwrap_or_default().to_owned();
+                return Err(RunError::Thread(name));
+            }
             let _ = sd_notify::notify(&[NotifyState::Watchdog]);
             self.wait(watchdog.unwrap_or(Duration::MAX));
             self.take_in();
@@ -365,13 +385,26 @@ impl Agent {
             if SUSPENDED < suspended.saturating_sub(self.suspended_before) {
                 self.suspended_before = suspended;
                 self.note("the machine was suspended: the window ended early");
-                self.end_window()?;
+                // CPUs went offline with it, and took their perf events with them.
+                self.renew()?;
+            }
+            if self.has_other_cpus() {
+                line("CPUs went online or offline: sampling starts anew");
+                self.renew()?;
             }
             if self.edge <= Instant::now() {
                 self.end_window()?;
             }
         }
         Ok(())
+    }
+
+    fn has_other_cpus(&mut self) -> bool {
+        let Some(recorder) = &self.recorder else { return false };
+        let cpus = host::machine::online_cpus(&Roots::default().sys).unwrap_or_default();
+        // One that went and came back between two looks lost its perf events for good.
+        let is_silent = std::mem::take(&mut self.silent_cpu);
+        is_silent || !cpus.is_empty() && cpus != recorder.header().cpus
     }
 
     fn wait(&self, at_most: Duration) {
@@ -405,13 +438,8 @@ impl Agent {
         let used = cpu.saturating_sub(std::mem::replace(&mut self.cpu_before, cpu));
         let most = self.plan.config.max_cpu_percent;
         let change = self.budget.after_window(used, length, most);
-        let cpus = host::machine::online_cpus(&Roots::default().sys).unwrap_or_default();
         let folder = self.new_folder();
         let Some(recorder) = &mut self.recorder else { return Ok(()) };
-        if !cpus.is_empty() && cpus != recorder.header().cpus {
-            line("CPUs went online or offline: sampling starts anew");
-            return self.renew();
-        }
         match recorder.cut(&folder) {
             Ok(()) => self.shared.metrics.windows_cut.add(1),
             Err(error) => self.lose_window("a window", &error),
@@ -458,6 +486,7 @@ impl Agent {
 
     fn hand_on(&mut self, window: Unfinished) {
         let metrics = &self.shared.metrics;
+        self.silent_cpu = has_silent_cpu(window.header());
         let (start, end) = (window.header().start, window.header().end);
         if let Some(until) = self.covered_until.replace(end) {
             metrics.uncovered_ns.add(start.since(until));
@@ -502,7 +531,7 @@ impl Agent {
             line("changes of state and metrics take effect at the agent's next start");
         }
         let needs_session = self.plan.needs_session(&config);
-        let needs_window = (old.window_s, old.period_us) != (config.window_s, config.period_us);
+        let needs_window = old.window_s != config.window_s;
         if old.period_us != config.period_us {
             self.budget = Budget::new(config.period_ns());
         }
@@ -546,6 +575,15 @@ impl Agent {
         self.next_folder = unix_now_ns().max(self.next_folder + 1);
         self.state.windows().join(format!("{:020}", self.next_folder))
     }
+}
+
+/// Whether a CPU had no sampling interrupt in all of a window. In a short one it may just have stood still, as virtual ones do.
+fn has_silent_cpu(header: &Header) -> bool {
+    const LEAST_NS: u64 = 5_000_000_000;
+    let expected = header.end.since(header.start) / header.period_ns.max(1);
+    let missed = |cpu: &u32| header.counters.get(&format!("samples_missed_cpu{cpu}"));
+    let is_silent = |cpu: &u32| missed(cpu).is_some_and(|missed| expected <= *missed);
+    LEAST_NS <= header.end.since(header.start) && header.cpus.iter().any(is_silent)
 }
 
 fn is_full_disk(error: &CollectError) -> bool {

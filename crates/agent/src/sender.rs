@@ -11,7 +11,7 @@ use crate::backoff::{delay, random};
 use crate::http::{Answer, HttpError, Server, is_about_clocks, reason};
 use crate::log::{chain, line};
 use crate::metrics::Metrics;
-use crate::spool::{Spool, Spooled};
+use crate::spool::{Contents, Spool, Spooled};
 use crate::state::{self, State, StateError};
 
 /// Bytes of refused windows that are kept, for whoever wants to know why.
@@ -20,6 +20,8 @@ const REFUSED_BYTES: u64 = 64 << 20;
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 /// A window is put off for so long at most.
 const LONGEST_PUT_OFF: Duration = Duration::from_secs(3600);
+/// One that the server does not take, while it may take others.
+const PUT_OFF: Duration = Duration::from_secs(600);
 
 /// Wakes the sender.
 #[derive(Debug, Default)]
@@ -143,6 +145,25 @@ struct Known {
     connection: Option<Connection>,
     /// Windows that it does not take before then.
     put_off: BTreeMap<PathBuf, Instant>,
+    /// The window that failed last: the server, or the way to it, may be to blame.
+    failed: Option<PathBuf>,
+    /// One that failed, before another one was taken: if it fails again, it is to blame.
+    suspect: Option<PathBuf>,
+}
+
+impl Known {
+    /// The newest window that may be sent; another one than that which failed, if there is one.
+    fn next<'a>(&self, contents: &'a Contents) -> Option<&'a Spooled> {
+        let due = || {
+            let is_due = |window: &&Spooled| !self.put_off.contains_key(&window.path);
+            contents.0.iter().rev().filter(is_due)
+        };
+        due().find(|window| Some(&window.path) != self.failed.as_ref()).or_else(|| due().next())
+    }
+
+    fn put_off(&mut self, window: &Spooled, time: Duration) {
+        self.put_off.insert(window.path.clone(), Instant::now() + time);
+    }
 }
 
 impl Sender {
@@ -193,12 +214,23 @@ impl Sender {
             let now = Instant::now();
             known.put_off.retain(|path, until| now < *until && path.exists());
             self.metrics.put_off.set(known.put_off.len() as u64);
-            let is_due = |window: &&Spooled| !known.put_off.contains_key(&window.path);
-            let Some(window) = contents.0.iter().rev().find(is_due) else { return Ok(()) };
+            let Some(window) = known.next(&contents) else { return Ok(()) };
             if known.connection.is_none() {
                 known.connection = Some(self.connect(&url).map_err(|error| (error, None))?);
             }
-            self.send(known, window)?;
+            match self.send(known, window) {
+                Ok(()) => known.suspect = known.failed.take(),
+                Err((error, _)) if known.suspect.as_ref() == Some(&window.path) => {
+                    let (boot, start, reason) = (&window.boot, &window.start, chain(&error));
+                    line(&format!("window {boot}-{start} is sent again later: {reason}"));
+                    known.put_off(window, PUT_OFF);
+                    (known.suspect, known.connection) = (None, None);
+                }
+                Err(failed) => {
+                    known.failed = Some(window.path.clone());
+                    return Err(failed);
+                }
+            }
             // A new server or the end is looked at before the next one.
             if self.bell.state().is_over || self.bell.state().is_new_server {
                 return Ok(());
@@ -250,7 +282,7 @@ impl Sender {
                     line(&format!("window {name} is sent again later: {}", reason(&answer)));
                 }
                 let wait = asked.unwrap_or(LOOK_EVERY).min(LONGEST_PUT_OFF);
-                known.put_off.insert(window.path.clone(), Instant::now() + wait);
+                known.put_off(window, wait);
             }
             Outcome::Later(asked) => {
                 let (status, reason) = (answer.status, reason(&answer));

@@ -226,6 +226,33 @@ fn windows_of_the_future_are_sent_when_their_time_has_come() {
     thread.join().unwrap();
 }
 
+/// The server may fail over a window: it keeps no others waiting.
+#[test]
+fn a_window_that_cannot_be_taken_is_put_off_when_others_are() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = serve(vec![
+        ("503 Service Unavailable", "Retry-After: 1\r\n", "{\"error\": \"it was killed\"}"),
+        ("201 Created", "", ""),
+        ("503 Service Unavailable", "Retry-After: 1\r\n", "{\"error\": \"it was killed\"}"),
+        ("201 Created", "", ""),
+    ]);
+    let sender = sender(&server, folder.path(), 3);
+    let thread = {
+        let sender = Arc::clone(&sender);
+        std::thread::spawn(move || sender.run())
+    };
+    sender.bell.ring();
+    wait_until("the others are sent", || sender.metrics.windows_sent.get() == 2);
+    wait_until("one waits", || sender.metrics.put_off.get() == 1);
+    assert_eq!(sender.metrics.send_failures.get(), 1);
+    let asked: Vec<_> = server.asked.try_iter().map(|asked| asked.line).collect();
+    let starts = [2, 1, 2, 0].map(|start| format!("{start:020} "));
+    assert_eq!(asked.len(), starts.len());
+    assert!(asked.iter().zip(&starts).all(|(line, start)| line.contains(start)), "{asked:?}");
+    sender.bell.end();
+    thread.join().unwrap();
+}
+
 #[test]
 fn a_server_of_another_authority_gets_nothing() {
     let folder = tempfile::tempdir().unwrap();

@@ -56,8 +56,18 @@ impl User {
         }
         let read = |name: &str| state::read(&folder.join(name));
         let (url, authority, token) = (read(SERVER)?, read(AUTHORITY)?, read(TOKEN)?);
-        let server = Server::known_by(&url, &authority).map_err(|e| unreachable(&url, &e))?;
+        let damaged = |error: HttpError| {
+            let path = folder.join(AUTHORITY);
+            EnrollError::State(format!("{}: {error}: log in again", path.display()))
+        };
+        let server = Server::known_by(&url, &authority).map_err(damaged)?;
         Ok(Some(Self { server, url, token }))
+    }
+
+    /// The server's address.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        &self.url
     }
 
     /// The JSON at a path.
@@ -104,5 +114,21 @@ impl User {
         let answer = answer.map_err(|error| unreachable(&self.url, &error))?;
         let is_done = (200..300).contains(&answer.status);
         if is_done { Ok(answer.text) } else { Err(refused(&self.url, &answer)) }
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn a_damaged_login_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(User::open(dir.path()).unwrap().is_none());
+        for (name, text) in [(SERVER, "https://a"), (AUTHORITY, "x"), (TOKEN, "t")] {
+            state::write(&dir.path().join(name), text).unwrap();
+        }
+        let error = User::open(dir.path()).unwrap_err().to_string();
+        assert!(error.contains("ca.pem: ") && error.ends_with(": log in again"), "{error}");
     }
 }

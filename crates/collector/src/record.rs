@@ -365,7 +365,10 @@ impl Recorder {
         self.next_poll = Instant::now() + SETTLE.min(self.session.poll_interval());
         let mut made = made?;
         made.sink.hit_before = hit_before;
-        checkpoint(&made.writer, &self.session)?;
+        // It was made with the header of the window before.
+        if let Err(error) = checkpoint(&made.writer, &self.session) {
+            return Err(discard(made.writer, error.into()));
+        }
         self.open = Some(made);
         lost.map_or(Ok(()), Err)
     }

@@ -32,7 +32,7 @@ pub(crate) use self::window::WindowEnd;
 use self::window::{After, WindowState};
 use crate::guests::{GuestWorkers, Log, Pending};
 use crate::plan::{GuestQuestions, ProcessEvents, Progress, Sampling, SessionPlan};
-use crate::sink::Sink;
+use crate::sink::{Sink, UntilError};
 use crate::sources::{Kernel, Sources};
 use crate::throttling::ThrottlingLog;
 use crate::vm_table::VmTable;
@@ -235,12 +235,15 @@ impl Session {
         self.read_throttling();
         self.header.end = self.sources.now();
         let exits = self.exits();
-        self.drain(sink, self.header.end, After::Carry)?;
+        // What can't be stored is lost with this window, and not found in the next one.
+        let mut sink = UntilError { sink, error: None };
+        self.drain(&mut sink, self.header.end, After::Carry)?;
+        let error = sink.error;
         let end = self.window_end(exits);
         self.begin_window(self.header.end);
         self.window.switches.extend(edge.vcpus);
         self.throttling.restate(self.header.start);
-        Ok(end)
+        error.map_or(Ok(end), |error| Err(error.into()))
     }
 
     /// The same in a session that goes on: what ended before the new window is forgotten, and notes begin anew.
@@ -250,7 +253,7 @@ impl Session {
     pub(crate) fn next_window(&mut self, sink: &mut dyn Sink) -> Result<WindowEnd, CollectError> {
         self.note_new_cpus();
         self.note_left_out();
-        let end = self.cut(sink)?;
+        let end = self.cut(sink);
         self.header.notes.truncate(self.n_notes);
         self.looks.failed = 0;
         let moved = self.vms.forget_ended(self.header.start);
@@ -262,7 +265,7 @@ impl Session {
         self.window.switches.retain_mut(|switch| {
             moved.vcpu(switch.vcpu).map(|place| switch.vcpu = place).is_some()
         });
-        Ok(end)
+        end
     }
 
     /// The images of processes that a window hit which ended at `end`. `None`: events from before may still come in. Nobody

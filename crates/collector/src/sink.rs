@@ -143,6 +143,42 @@ impl Sink for NoSink {
     }
 }
 
+/// Stores as long as that is possible, and never fails itself.
+pub(crate) struct UntilError<'a> {
+    pub(crate) sink: &'a mut dyn Sink,
+    pub(crate) error: Option<recording::Error>,
+}
+
+impl UntilError<'_> {
+    fn store(
+        &mut self,
+        store: impl FnOnce(&mut dyn Sink) -> Result<(), recording::Error>,
+    ) -> Result<(), recording::Error> {
+        if self.error.is_none() {
+            self.error = store(self.sink).err();
+        }
+        Ok(())
+    }
+}
+
+impl Sink for UntilError<'_> {
+    fn samples(&mut self, cpu_idx: usize, drained: &Drained<'_>) -> Result<(), recording::Error> {
+        self.store(|sink| sink.samples(cpu_idx, drained))
+    }
+
+    fn switches(&mut self, switches: &[Switch]) -> Result<(), recording::Error> {
+        self.store(|sink| sink.switches(switches))
+    }
+
+    fn is_hit(&self, process: Pid) -> bool {
+        self.sink.is_hit(process)
+    }
+
+    fn polled(&mut self) -> Result<(), recording::Error> {
+        self.store(|sink| sink.polled())
+    }
+}
+
 /// Samples and switches in memory.
 #[derive(Debug, Default)]
 pub(crate) struct MemorySink {

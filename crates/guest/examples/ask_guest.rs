@@ -65,7 +65,7 @@ fn ask(channel: &Channel, seconds: u64, out: &mut impl Write) -> Result<(), Box<
     print(told, clock, out)?;
     let began = Instant::now();
     let mut lines = Vec::new();
-    session.symbols(&modules, &mut |answer| {
+    session.symbols(&modules, &|_| true, &mut |answer| {
         let module = answer.module;
         lines.push(match guest::functions(answer) {
             Ok(functions) => format!("module {module}: {} functions", functions.len()),

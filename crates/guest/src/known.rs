@@ -284,6 +284,16 @@ impl KnownMap {
         (0..).zip(&self.numbers).map(|(number, module)| (*module, number)).collect()
     }
 
+    /// What the session calls the modules that have a build id.
+    #[must_use]
+    pub fn with_build_id(&self) -> BTreeSet<u32> {
+        let has_id = |(_, module): &(u32, &u32)| {
+            let found = self.told.map.modules.get(**module as usize);
+            found.is_some_and(|module| !module.build_id.is_empty())
+        };
+        (0..).zip(&self.numbers).filter(has_id).map(|(number, _)| number).collect()
+    }
+
     /// The next file whose symbols are to be asked for, as the session calls it: programs first, then what they load.
     /// `is_stored`: what nobody needs to ask for.
     pub fn next_module(&mut self, is_stored: impl Fn(&GuestModule) -> bool) -> Option<u32> {
@@ -420,7 +430,7 @@ fn module_bytes(module: &GuestModule) -> usize {
     2 * (module.path.len() + module.build_id.len())
 }
 
-fn symbol_bytes(symbols: &ModuleSymbols) -> usize {
+pub(crate) fn symbol_bytes(symbols: &ModuleSymbols) -> usize {
     let names: usize = symbols.symbols.iter().map(|symbol| symbol.name.len()).sum();
     names + symbols.symbols.len() * size_of::<FunctionSymbol>()
 }

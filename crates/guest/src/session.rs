@@ -1,5 +1,6 @@
 //! The host's side of the protocol: one session with one guest.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use api::guest::{
@@ -10,6 +11,7 @@ use model::Clock;
 
 use crate::answer::AnswerReader;
 use crate::frame::{self, Decoder};
+use crate::known::symbol_bytes;
 use crate::link::{Channel, Link, LinkError};
 use crate::now_ns;
 use crate::session_error::{SessionError, bounded, check_version, nonsense, unexpected};
@@ -59,7 +61,13 @@ pub struct Session {
     /// `bytes_left` when it was asked.
     most_bytes: u64,
     clock: Option<Clock>,
+    /// Symbols of files that nobody can keep: they have no build id, or can't be read.
+    sent: BTreeMap<u32, ModuleSymbols>,
+    sent_bytes: usize,
 }
+
+/// Of those.
+const MAX_SENT_BYTES: usize = 16 << 20;
 
 impl Session {
     /// Connects and agrees on the protocol's version and the clocks. Together with `start_log` it has
@@ -110,6 +118,8 @@ impl Session {
             bytes_left,
             most_bytes,
             clock: None,
+            sent: BTreeMap::new(),
+            sent_bytes: 0,
         }
     }
 
@@ -244,14 +254,24 @@ impl Session {
 
     /// Shows the symbols of these modules (their numbers in this session) to `see`, one entry for each, as they come: all
     /// of them may be more than there is memory for. All of them together have the time limit of one step; a module whose
-    /// answer fails has the reason as its problem, and after a failed connection the rest has it too.
-    pub fn symbols(&mut self, modules: &[u32], see: &mut dyn FnMut(ModuleSymbols)) {
+    /// answer fails has the reason as its problem, and after a failed connection the rest has it too. The guest is asked once
+    /// for a file without a build id, or one that it can't read: `has_build_id` says which have one.
+    pub fn symbols(
+        &mut self,
+        modules: &[u32],
+        has_build_id: &dyn Fn(u32) -> bool,
+        see: &mut dyn FnMut(ModuleSymbols),
+    ) {
         self.begin_question(self.limits.time);
         let mut broken: Option<String> = None;
         for module in modules {
+            if let Some(sent) = self.sent.get(module) {
+                see(ModuleSymbols { cpu_ns: 0, ..sent.clone() });
+                continue;
+            }
             let outcome = match &broken {
                 Some(reason) => Err(reason.clone()),
-                None => self.symbols_of(*module).map_err(|error| {
+                None => self.symbols_of(*module, has_build_id(*module)).map_err(|error| {
                     let reason = error.to_string();
                     // What was refused, or stopped its reader, leaves the way free for the next one.
                     if !matches!(error, SessionError::Refused(_) | SessionError::Unread(_)) {
@@ -268,10 +288,26 @@ impl Session {
         }
     }
 
-    fn symbols_of(&mut self, module: u32) -> Result<ModuleSymbols, SessionError> {
+    /// Keeps what would be asked for again: nobody else can.
+    fn keep_sent(&mut self, symbols: &ModuleSymbols, has_build_id: bool) {
+        let bytes = symbol_bytes(symbols);
+        let is_again = !has_build_id || symbols.problem.is_some();
+        if is_again && self.sent_bytes + bytes <= MAX_SENT_BYTES {
+            self.sent_bytes += bytes;
+            self.sent.insert(symbols.module, symbols.clone());
+        }
+    }
+
+    fn symbols_of(
+        &mut self,
+        module: u32,
+        has_build_id: bool,
+    ) -> Result<ModuleSymbols, SessionError> {
         let (pace, largest_file) = (Pace::Prompt, u64::MAX);
         let question = Request::Symbols { modules: vec![module], pace, largest_file };
-        symbols_of(module, self.ask(&question)?)
+        let symbols = symbols_of(module, self.ask(&question)?)?;
+        self.keep_sent(&symbols, has_build_id);
+        Ok(symbols)
     }
 
     /// Exchanges a few greetings: the fastest tells the clocks' difference best.

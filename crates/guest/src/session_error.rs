@@ -56,10 +56,7 @@ impl SessionError {
     /// Whether it answered, and not as it should: asking again will cost as much, and hardly help.
     #[must_use]
     pub fn is_nonsense(&self) -> bool {
-        matches!(
-            self,
-            Self::Nonsense(_) | Self::TooMuch(_) | Self::Version { .. } | Self::Unread(_)
-        )
+        matches!(self, Self::Nonsense(_) | Self::TooMuch(_) | Self::Version { .. })
     }
 
     /// Whether there was no answer in time.

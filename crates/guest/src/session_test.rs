@@ -107,8 +107,15 @@ fn a_good_guest_gives_its_map_clock_and_symbols() {
     let away = clock.host_minus_guest_ns.abs_diff(5000);
     assert!(away <= clock.error_ns, "{clock:?}");
     let mut problems = Vec::new();
-    session.symbols(&[1, 9, 2], &mut |answer| problems.push(answer.problem));
+    let has_build_id = &|module| module == 1;
+    session.symbols(&[1, 9, 2], has_build_id, &mut |answer| problems.push(answer.problem));
     assert_eq!(problems, [None, Some("it says: no such\\u{a}module".into()), None]);
+    // Of a file without a build id the session knows what it was told; the guest does not know of a question.
+    let bytes_left = session.bytes_left;
+    session.symbols(&[2], has_build_id, &mut |answer| assert_eq!(answer.module, 2));
+    assert_eq!(session.bytes_left, session.most_bytes);
+    session.symbols(&[1], has_build_id, &mut |answer| assert_eq!(answer.module, 1));
+    assert!(session.bytes_left < session.most_bytes && bytes_left < session.most_bytes);
 }
 
 #[test]

@@ -20,9 +20,11 @@ use crate::frame::{Broken, Socket};
 /// For one answer, a start included; generous, for machines that are emulated.
 const MAX_TIME: Duration = Duration::from_secs(20);
 
-/// Failures after which no child is started any more, and time that they may take together.
+/// Failures after which no child is started for a while, and time that they may take together.
 const MAX_FAILURES: u32 = 64;
 const MAX_LOST_TIME: Duration = Duration::from_secs(120);
+/// That while: who goes on for days must not be without answers because of a moment.
+const GIVEN_UP: Duration = Duration::from_secs(3600);
 
 /// How long a child may take to end: one that has hung up, one that nobody asks any more.
 const MAX_END: Duration = Duration::from_secs(10);
@@ -57,6 +59,8 @@ pub struct Sandbox<P: Parser> {
     max_time: Duration,
     failures: u32,
     lost_time: Duration,
+    /// When there were too many.
+    given_up: Option<Instant>,
     /// When the question was begun that has no answer yet.
     asked: Option<Instant>,
     here: Option<Here<P>>,
@@ -86,6 +90,7 @@ impl<P: Parser> Sandbox<P> {
             max_time: MAX_TIME,
             failures: 0,
             lost_time: Duration::ZERO,
+            given_up: None,
             asked: None,
             here: None,
         }
@@ -131,7 +136,7 @@ impl<P: Parser> Sandbox<P> {
             here.answer = Some(here.parser.answer(question, files));
             return Ok(());
         }
-        if MAX_FAILURES <= self.failures || MAX_LOST_TIME <= self.lost_time {
+        if self.is_given_up(Instant::now()) {
             return Err(Failure::GivenUp);
         }
         let began = Instant::now();
@@ -171,6 +176,17 @@ impl<P: Parser> Sandbox<P> {
     #[must_use]
     pub fn child(&self) -> Option<u32> {
         self.running.as_ref().map(|running| running.child.id())
+    }
+
+    fn is_given_up(&mut self, now: Instant) -> bool {
+        if self.given_up.is_some_and(|since| GIVEN_UP <= now.saturating_duration_since(since)) {
+            (self.failures, self.lost_time, self.given_up) = (0, Duration::ZERO, None);
+        }
+        let is_too_much = MAX_FAILURES <= self.failures || MAX_LOST_TIME <= self.lost_time;
+        if is_too_much {
+            self.given_up.get_or_insert(now);
+        }
+        is_too_much
     }
 
     fn failed(&mut self, failure: Failure) -> Failure {
@@ -334,4 +350,33 @@ fn start(program: &Path, name: &str) -> io::Result<Running> {
         .process_group(0)
         .spawn()?;
     Ok(Running { child, socket: Socket::new(ours) })
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    struct Never;
+
+    impl Parser for Never {
+        const NAME: &'static str = "never";
+        type Question = ();
+        type Answer = ();
+
+        fn start() -> Self {
+            Self
+        }
+
+        fn answer(&mut self, (): &(), _: &[&File]) {}
+    }
+
+    #[test]
+    fn who_gave_up_tries_again_an_hour_later() {
+        let (mut sandbox, now) = (Sandbox::<Never>::default(), Instant::now());
+        (0..MAX_FAILURES).for_each(|_| drop(sandbox.failed(Failure::Nonsense)));
+        assert!(sandbox.is_given_up(now) && sandbox.is_given_up(now + GIVEN_UP / 2));
+        assert!(!sandbox.is_given_up(now + GIVEN_UP));
+        sandbox.failed(Failure::Nonsense);
+        assert!(!sandbox.is_given_up(now + GIVEN_UP));
+    }
 }

@@ -111,8 +111,13 @@ impl Inbox {
 impl Handle {
     /// The worker's own end only goes with its thread: then nobody answers.
     pub(super) fn order(&self, order: Order) {
-        if matches!(order, Order::Tell { .. }) {
-            self.shared.state().asked.get_or_insert(Instant::now());
+        if let Order::Tell { log, .. } = &order {
+            let mut state = self.shared.state();
+            state.asked.get_or_insert(Instant::now());
+            if *log == Log::GoesOn {
+                // Each window of a session that goes on has a limit of its own.
+                state.waited = Duration::ZERO;
+            }
         }
         let _ = self.orders.send(order);
     }
@@ -146,16 +151,19 @@ mod test {
         assert_eq!(inbox.waited(), Duration::ZERO);
         handle.was_waited_for(hour);
         let (answer, _answers) = channel();
-        handle.order(Order::Tell {
-            start: HostNs(1),
-            log: Log::GoesOn,
-            answer,
-            handle: handle.clone(),
-        });
+        let tell = |log| {
+            let (answer, handle) = (answer.clone(), handle.clone());
+            handle.clone().order(Order::Tell { start: HostNs(1), log, answer, handle });
+        };
+        tell(Log::Ends);
         assert!(hour <= inbox.waited());
         assert!(matches!(inbox.wait(hour), Woken::Order(Order::Tell { .. })));
         inbox.answered();
         assert_eq!(inbox.waited(), Duration::ZERO);
+        tell(Log::GoesOn);
+        assert!(inbox.waited() < hour);
+        assert!(matches!(inbox.wait(hour), Woken::Order(Order::Tell { .. })));
+        inbox.answered();
         handle.clone().vm_gone();
         assert!(inbox.is_gone());
         assert!(matches!(inbox.wait(hour), Woken::Time));

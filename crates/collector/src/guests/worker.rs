@@ -307,7 +307,9 @@ impl Worker {
         // Another session has other numbers.
         let session = self.session.as_mut().filter(|_| order.session == self.sessions);
         if let Some(session) = session {
-            session.symbols(&order.modules, &mut |symbols| {
+            let with_id = self.told.boots.last().map(|boot| boot.map.with_build_id());
+            let has_id = |module| with_id.as_ref().is_some_and(|known| known.contains(&module));
+            session.symbols(&order.modules, &has_id, &mut |symbols| {
                 // Whoever asked may be gone.
                 let _ = order.answer.send(symbols);
             });

@@ -437,5 +437,23 @@ fn a_full_disk_ends_it_and_loses_nothing_that_was_stored() {
     assert!(times.windows(2).all(|pair| pair[1] - pair[0] == PERIOD_NS), "{times:?}");
 }
 
+#[test]
+fn a_window_that_cannot_be_stored_leaves_nothing_to_the_next_one() {
+    let mut host = Host::sampling(DrawnKernel::new());
+    let mut sink = host.sink();
+    host.session.poll(&mut sink).unwrap();
+    host.kernel.tick();
+    let edge = host.session.header().start;
+    assert!(matches!(host.session.next_window(&mut FullDisk), Err(CollectError::Recording(_))));
+    let start = host.session.header().start;
+    assert!(edge < start);
+    host.kernel.tick();
+    let mut sink = host.sink();
+    let end = host.session.next_window(&mut sink).unwrap();
+    assert_eq!(end.header.start, start);
+    assert!(!sink.samples.is_empty());
+    assert!(sink.samples.iter().all(|sample| start < sample.time), "{start:?}");
+}
+
 #[path = "many_windows_test.rs"]
 mod many_windows;

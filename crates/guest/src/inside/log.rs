@@ -30,6 +30,8 @@ pub(crate) struct Log {
     held: Vec<Event>,
     sideband: Option<Arc<Mutex<Sideband>>>,
     _cpus: Option<CpuWatch>,
+    /// What was lost, of each source, and told.
+    told_lost: [u64; 2],
 }
 
 impl Log {
@@ -66,7 +68,8 @@ impl Log {
             .ok()
         });
         let started_ns = super::now_ns();
-        Self { started_ns, problems, program, held: Vec::new(), sideband, _cpus: cpus }
+        let (held, told_lost) = (Vec::new(), [0; 2]);
+        Self { started_ns, problems, program, held, sideband, _cpus: cpus, told_lost }
     }
 
     /// What both sources saw before `until_ns` and was not handed over yet, in time order.
@@ -91,18 +94,30 @@ impl Log {
         events
     }
 
-    /// What makes it incomplete, with what was lost so far.
+    /// What makes it incomplete, with what was lost since `new_losses`.
     pub(crate) fn into_problems(mut self) -> Vec<String> {
+        let losses = self.new_losses();
+        self.problems.extend(losses);
+        self.problems
+    }
+
+    /// What was lost since the last call.
+    pub(crate) fn new_losses(&mut self) -> Vec<String> {
+        let mut problems = Vec::new();
+        let mut note = |lost: u64, told: &mut u64, what| {
+            let before = std::mem::replace(told, lost);
+            note_loss(lost.saturating_sub(before), what, &mut problems);
+        };
+        let sideband = self.sideband.as_ref().map_or(0, |sideband| lock(sideband).lost());
+        note(sideband, &mut self.told_lost[1], "names and mappings of processes");
         match self.program.as_ref().map(LogProgram::lost) {
-            Some(Ok(lost)) => note_loss(lost, "starts and ends of processes", &mut self.problems),
+            Some(Ok(lost)) => note(lost, &mut self.told_lost[0], "starts and ends of processes"),
             Some(Err(error)) => {
-                self.problems.push(format!("failed to read the log of processes: {error}"));
+                problems.push(format!("failed to read the log of processes: {error}"));
             }
             None => {}
         }
-        let lost = self.sideband.as_ref().map_or(0, |sideband| lock(sideband).lost());
-        note_loss(lost, "names and mappings of processes", &mut self.problems);
-        self.problems
+        problems
     }
 }
 

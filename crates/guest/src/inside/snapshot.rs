@@ -1,6 +1,6 @@
 //! Puts the guest map together.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::io::Write;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -157,9 +157,19 @@ impl Reader {
         self.tell_kernel(&mut map);
         if let (Some(tasks), Some((_, timeline))) = (&self.tasks, &mut self.log) {
             let walked = tasks.walk();
+            if walked.problem.is_none() {
+                let walked: HashSet<u32> = walked.processes.iter().map(|it| it.pid).collect();
+                // The list lacks processes whose first thread has ended.
+                let is_there =
+                    |pid| walked.contains(&pid) || Path::new(&format!("/proc/{pid}")).exists();
+                timeline.end_lost(map.now_ns, is_there);
+            }
             let alive = walked.kernel_threads.into_iter().map(kernel_thread).collect();
             map.kernel_threads.extend(timeline.kernel_threads(alive));
             map.problems.extend(walked.problem.map(str::to_owned));
+        }
+        if let Some((log, _)) = &mut self.log {
+            map.problems.extend(log.new_losses());
         }
         map.cpu_ns = cpu_ns().saturating_sub(self.cpu_before_ns);
         map

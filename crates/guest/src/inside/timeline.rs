@@ -62,6 +62,8 @@ pub(crate) struct Timeline {
     started_ns: u64,
     /// Those that ended and were not told yet, in time order.
     ended_kernel_threads: VecDeque<GuestKernelThread>,
+    /// Processes that the last call of `end_lost` did not find, by pid, with their ids.
+    missing: HashMap<u32, u32>,
 }
 
 impl Timeline {
@@ -105,6 +107,22 @@ impl Timeline {
             changes.extend(image);
         }
         changes
+    }
+
+    /// Ends those that `is_there` did not find now and at the last call: their ends were lost. One that ends just now is
+    /// still to be told by the log.
+    pub(crate) fn end_lost(&mut self, now_ns: u64, is_there: impl Fn(u32) -> bool) {
+        let missing = self.live.iter().filter(|(pid, _)| !is_there(**pid));
+        let missing: HashMap<u32, u32> = missing.map(|(pid, live)| (*pid, live.id)).collect();
+        let before = std::mem::replace(&mut self.missing, missing);
+        for (pid, id) in before {
+            if self.missing.get(&pid) == Some(&id)
+                && let Some(live) = self.live.remove(&pid)
+            {
+                self.missing.remove(&pid);
+                self.done.extend(live.image(pid, Some(now_ns)));
+            }
+        }
     }
 
     /// What is not told yet, and all that are alive at the end: `after`, whose `start_ns` is when each was made. More than

@@ -260,6 +260,23 @@ fn exec_without_the_name_event_still_changes_the_image() {
 }
 
 #[test]
+fn an_end_that_was_lost_is_noticed_at_the_second_look() {
+    let before = ["7 sh b000", "8 db c000"].map(|line| process(line, None)).into();
+    let mut timeline = Timeline::begin(before, STARTED);
+    timeline.changes(usize::MAX);
+    timeline.end_lost(30, |pid| pid == 8);
+    assert_eq!(timeline.changes(usize::MAX), []);
+    // Another process with its pid is another one.
+    timeline.follow(vec![event("31 7 fork 8 d000"), event("32 7 exec ls d000")]);
+    timeline.changes(usize::MAX);
+    timeline.end_lost(40, |pid| pid == 8);
+    assert_eq!(timeline.changes(usize::MAX), []);
+    timeline.end_lost(50, |pid| pid == 8);
+    let ended: Vec<_> = timeline.changes(usize::MAX).iter().map(draw).collect();
+    assert_eq!(ended, ["7 ls d000 32..50 7:ls:0 "]);
+}
+
+#[test]
 fn an_exec_that_was_lost_leaves_the_new_program_without_a_start() {
     check(
         &["7 sh b000"],
