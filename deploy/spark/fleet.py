@@ -10,6 +10,7 @@ STORE is what the server's configuration says: a folder that all workers see, or
 
 import argparse
 import datetime
+import decimal
 import json
 import os
 import pathlib
@@ -24,9 +25,21 @@ QUERIES = pathlib.Path(os.environ.get("VMSCOPE_QUERIES", pathlib.Path(__file__).
 
 
 def server(arguments, *words):
-    """What vmscope-server says, line by line."""
+    """What vmscope-server says, and what it lacks, line by line."""
     command = [arguments.server, *words, "--store", arguments.store]
-    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    if done.returncode:
+        sys.exit(done.stderr.strip())
+    return done.stdout.splitlines(), done.stderr.splitlines()
+
+
+def value(of):
+    """As the server's JSON has it: whole numbers, and times in UTC."""
+    if isinstance(of, decimal.Decimal):
+        return int(of) if of == int(of) else float(of)
+    if isinstance(of, datetime.datetime):
+        return of.astimezone(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return str(of)
 
 
 def instant(text):
@@ -34,21 +47,31 @@ def instant(text):
 
 
 def views(spark, arguments, text, scope):
-    """Each table that the text names as a view of exactly the objects that hold its rows, so that nothing counts twice."""
+    """Each table that the text names as a view of exactly the objects that hold its rows, so that nothing counts twice. Says
+    what is missing."""
     base = arguments.store.replace("s3://", "s3a://", 1).rstrip("/")
+    partial = set()
     for table in filter(lambda table: re.search(rf"\b{table}\b", text), TABLES):
-        names = server(arguments, "objects", table, *scope)
+        names, lacks = server(arguments, "objects", table, *scope)
+        partial.update(line.removeprefix("vmscope-server: ") for line in lacks)
         if names:
-            frame = spark.read.parquet(*(f"{base}/{name}" for name in names))
-            frame.createOrReplaceTempView(table)
+            # Objects of earlier versions lack columns.
+            reader = spark.read.option("mergeSchema", "true")
+            reader.parquet(*(f"{base}/{name}" for name in names)).createOrReplaceTempView(table)
+    return partial
 
 
 def answer(spark, arguments):
     parameters = dict(word.split("=", 1) for word in arguments.parameters)
-    scope = [word for name in ("from", "to", "host") if name in parameters for word in (f"--{name}", parameters[name])]
     is_ready_made = arguments.command == "query"
     text = (QUERIES / f"{arguments.text}.sql").read_text() if is_ready_made else arguments.text
-    views(spark, arguments, text, scope)
+    # Both sides of a comparison are read.
+    ends = {"from": min, "to": max}
+    both = {name: [parameters[n] for n in (name, f"other_{name}") if n in parameters] for name in ends}
+    scope = [word for name, end in ends.items() if both[name] for word in (f"--{name}", end(both[name], key=instant))]
+    if "host" in parameters and "other_host" not in parameters:
+        scope += ["--host", parameters["host"]]
+    partial = views(spark, arguments, text, scope)
     if not is_ready_made:
         frame = spark.sql(text)
     else:
@@ -59,12 +82,14 @@ def answer(spark, arguments):
         values = {name: instant(value) if is_instant(name) else value for name, value in values.items()}
         frame = spark.sql(text, {name: value for name, value in values.items() if f":{name}" in text})
     for row in frame.collect():
-        print(json.dumps(row.asDict(), default=str))
+        print(json.dumps(row.asDict(), default=value))
+    for reason in sorted(partial):
+        print(f"partial answer: {reason}", file=sys.stderr)
 
 
 def analyze(spark, arguments):
     """Shares the windows without results out. A task that runs twice is harmless: each object is made once."""
-    names = server(arguments, "left")
+    names, _ = server(arguments, "left")
     command = [arguments.server, "analyze", "--store", arguments.store]
 
     def work(batches):

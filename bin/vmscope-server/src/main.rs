@@ -14,7 +14,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use chrono::{DateTime, Utc};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use server::{Config, Role, Scope, StoredWindow};
+use server::{Config, HostName, Role, Scope, StoredWindow};
 
 /// Receive, store and analyse the windows that `vmscope agent` sends, and answer questions about them.
 #[derive(Debug, Parser)]
@@ -77,15 +77,15 @@ enum Command {
     Objects {
         /// Result table, such as vcpu_time
         table: String,
-        /// Only windows from this time on (RFC 3339)
+        /// Only windows of this day (UTC) and later ones, and of the day before (RFC 3339)
         #[arg(long)]
         from: Option<DateTime<Utc>>,
-        /// Only windows before this time (RFC 3339)
+        /// Only windows of this day (UTC) and earlier ones (RFC 3339)
         #[arg(long)]
         to: Option<DateTime<Utc>>,
         /// Only windows of this host
         #[arg(long)]
-        host: Option<String>,
+        host: Option<HostName>,
         #[command(flatten)]
         place: Place,
     },
@@ -185,7 +185,7 @@ fn run(cli: Cli) -> Result<()> {
             Ok(())
         }
         (Some(Command::Objects { table, from, to, host, place }), _) => {
-            let scope = Scope { from, to, host };
+            let scope = Scope { from, to, host: host.map(|host| host.to_string()) };
             let (names, lacks) = server::objects(place.config()?, &table, &scope)?;
             names.iter().for_each(|name| println!("{name}"));
             lacks.iter().for_each(|reason| say!("vmscope-server: {reason}"));

@@ -24,6 +24,6 @@ shares AS (
 SELECT function, module, percent_a, percent_b
 FROM shares
 WHERE ran AND (0 < percent_a OR 0 < percent_b)
-ORDER BY CASE WHEN percent_a < percent_b THEN percent_b - percent_a ELSE percent_a - percent_b END DESC,
+ORDER BY abs(coalesce(percent_a, 0) - coalesce(percent_b, 0)) DESC,
          function, module
 LIMIT 200

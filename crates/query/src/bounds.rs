@@ -1,20 +1,30 @@
-//! What a query may be before it is planned: planning folds constants and copies plans, and no memory limit counts that.
+//! What a query may be before it is run: planning folds constants and copies plans, and no memory limit counts that, nor
+//! the rows between two steps.
 //!
 //! `SELECT x || x AS x FROM (SELECT x || x AS x FROM ...)` doubles a text at each level; a common table expression that is
-//! used twice at each level doubles the plan.
+//! used twice at each level doubles the plan; a value of a fixed size has that size in each row, and a window function
+//! keeps all rows that it sees.
 
-use datafusion::common::Result;
+use std::ops::ControlFlow;
+
+use datafusion::arrow::datatypes::DataType;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion::common::{Result, ScalarValue};
 use datafusion::error::DataFusionError;
 use datafusion::logical_expr::expr::ScalarFunction;
 use datafusion::logical_expr::{Expr, LogicalPlan, Operator};
 use datafusion::sql::parser::Statement;
-use datafusion::sql::sqlparser::ast::{Cte, Statement as SqlStatement};
+use datafusion::sql::sqlparser::ast::{Cte, Query, Statement as SqlStatement, Visit, Visitor};
 
-/// Functions that make much text of little at once.
-pub(crate) const LEFT_OUT: [&str; 5] = ["repeat", "lpad", "rpad", "replace", "regexp_replace"];
+/// Functions that make much text of little at once, or take minutes for one row.
+pub(crate) const LEFT_OUT: [&str; 6] =
+    ["repeat", "lpad", "rpad", "replace", "regexp_replace", "levenshtein"];
+/// Functions whose last argument names a type.
+const CASTS: [&str; 4] = ["arrow_cast", "arrow_try_cast", "cast_to_type", "try_cast_to_type"];
 /// A text may become 2 to the power of this times as long.
-const MAX_DOUBLINGS: u32 = 8;
+const MAX_DOUBLINGS: u32 = 4;
+/// Bytes that the query's own texts may become in each row.
+const MAX_TEXTS: usize = 1 << 15;
 /// Steps of a plan, counted as often as they are used.
 const MAX_STEPS: usize = 4096;
 
@@ -32,9 +42,10 @@ pub(crate) fn check_text(sql: &str, statement: &Statement) -> Result<()> {
     let is_word = |c: char| c.is_alphanumeric() || c == '_';
     let words = sql.split(|c| !is_word(c)).filter(|word| !word.is_empty());
     let words: Vec<String> = words.map(str::to_lowercase).collect();
-    let begins = |pair: &&[String]| pair[0] == "with" && !["time", "ties"].contains(&&*pair[1]);
     let expressions = query.with.as_ref().map_or(&[][..], |with| &with.cte_tables);
-    if usize::from(query.with.is_some()) < words.windows(2).filter(begins).count() {
+    let mut withs = Withs(0);
+    let _ = query.visit(&mut withs);
+    if usize::from(query.with.is_some()) < withs.0 {
         return Err(refused("WITH may stand at the beginning only"));
     }
     let uses = |expression: &Cte| {
@@ -52,14 +63,35 @@ pub(crate) fn check_text(sql: &str, statement: &Statement) -> Result<()> {
     Ok(())
 }
 
-/// Refuses a plan that could take much memory before a row is read.
+/// Counts the queries that have a WITH.
+struct Withs(usize);
+
+impl Visitor for Withs {
+    type Break = ();
+
+    fn pre_visit_query(&mut self, query: &Query) -> ControlFlow<()> {
+        self.0 += usize::from(query.with.is_some());
+        ControlFlow::Continue(())
+    }
+}
+
+/// Refuses a plan that could take much memory that no limit counts.
 pub(crate) fn check(plan: &LogicalPlan) -> Result<()> {
-    let mut steps = 0;
-    if MAX_DOUBLINGS < doublings(plan, &mut steps)? {
+    let mut seen = Seen::default();
+    let doublings = doublings(plan, &mut seen)?;
+    if MAX_DOUBLINGS < doublings || MAX_TEXTS < seen.text_bytes << doublings {
         let text = "the query makes texts too long: use fewer || and concat on top of one another";
         return Err(refused(text));
     }
     Ok(())
+}
+
+/// What was seen of a plan.
+#[derive(Debug, Default)]
+struct Seen {
+    steps: usize,
+    /// Of the query's own texts.
+    text_bytes: usize,
 }
 
 fn refused(text: &str) -> DataFusionError {
@@ -67,18 +99,23 @@ fn refused(text: &str) -> DataFusionError {
 }
 
 /// How often the longest text of a plan may be doubled on the way to its rows.
-fn doublings(plan: &LogicalPlan, steps: &mut usize) -> Result<u32> {
-    *steps += 1;
-    if MAX_STEPS < *steps {
+fn doublings(plan: &LogicalPlan, seen: &mut Seen) -> Result<u32> {
+    seen.steps += 1;
+    if MAX_STEPS < seen.steps {
         return Err(refused("the query has too many steps"));
+    }
+    if let LogicalPlan::Window(window) = plan
+        && !is_grouped(&window.input)
+    {
+        return Err(refused("OVER is for grouped rows: use GROUP BY in a WITH expression first"));
     }
     let mut of_expressions = 0;
     for expression in plan.expressions() {
-        of_expressions = of_expressions.max(of_expression(&expression, steps)?);
+        of_expressions = of_expressions.max(of_expression(&expression, seen)?);
     }
     let mut of_inputs = 0;
     for input in plan.inputs() {
-        let of_input = doublings(input, steps)?;
+        let of_input = doublings(input, seen)?;
         of_inputs = match plan {
             LogicalPlan::Union(_) => of_input.max(of_inputs),
             // The one may see the other's rows.
@@ -88,33 +125,81 @@ fn doublings(plan: &LogicalPlan, steps: &mut usize) -> Result<u32> {
     Ok(of_inputs.saturating_add(of_expressions))
 }
 
-fn of_expression(expression: &Expr, steps: &mut usize) -> Result<u32> {
-    let mut sum: u32 = 0;
-    expression.apply(|part| {
-        sum = sum.saturating_add(match part {
-            Expr::BinaryExpr(binary) if binary.op == Operator::StringConcat => 1,
-            Expr::ScalarFunction(function) => of_function(function)?,
-            Expr::ScalarSubquery(query) => doublings(&query.subquery, steps)?,
-            Expr::Exists(exists) => doublings(&exists.subquery.subquery, steps)?,
-            Expr::InSubquery(within) => doublings(&within.subquery.subquery, steps)?,
-            Expr::SetComparison(compared) => doublings(&compared.subquery.subquery, steps)?,
-            _ => 0,
-        });
-        Ok(TreeNodeRecursion::Continue)
-    })?;
-    Ok(sum)
+/// Whether rows are those of groups, which the memory limit counts.
+fn is_grouped(plan: &LogicalPlan) -> bool {
+    match plan {
+        LogicalPlan::Aggregate(_) => true,
+        LogicalPlan::Projection(_)
+        | LogicalPlan::Filter(_)
+        | LogicalPlan::Sort(_)
+        | LogicalPlan::SubqueryAlias(_)
+        | LogicalPlan::Limit(_)
+        | LogicalPlan::Window(_) => plan.inputs().into_iter().all(is_grouped),
+        _ => false,
+    }
 }
 
-/// SQL has other words for some functions than their names, so what is left out is looked for here, too.
-fn of_function(function: &ScalarFunction) -> Result<u32> {
+fn of_expression(expression: &Expr, seen: &mut Seen) -> Result<u32> {
+    // Texts that are joined to the first one, and doublings besides.
+    let (mut joined, mut doubled): (u32, u32) = (0, 0);
+    expression.apply(|part| {
+        match part {
+            Expr::BinaryExpr(binary) if binary.op == Operator::StringConcat => {
+                joined = joined.saturating_add(1);
+            }
+            Expr::ScalarFunction(function) => {
+                let [joins, doubles] = of_function(function)?;
+                joined = joined.saturating_add(joins);
+                doubled = doubled.saturating_add(doubles);
+            }
+            Expr::Literal(value, _) => {
+                let text = value.try_as_str().flatten().unwrap_or_default();
+                seen.text_bytes = seen.text_bytes.saturating_add(text.len());
+            }
+            Expr::Cast(cast) => has_no_fixed_size(cast.field.data_type())?,
+            Expr::TryCast(cast) => has_no_fixed_size(cast.field.data_type())?,
+            _ => {}
+        }
+        let subquery = match part {
+            Expr::ScalarSubquery(query) => Some(query),
+            Expr::Exists(exists) => Some(&exists.subquery),
+            Expr::InSubquery(within) => Some(&within.subquery),
+            Expr::SetComparison(compared) => Some(&compared.subquery),
+            _ => None,
+        };
+        if let Some(query) = subquery {
+            doubled = doubled.saturating_add(doublings(&query.subquery, seen)?);
+        }
+        Ok(TreeNodeRecursion::Continue)
+    })?;
+    Ok(doubled.saturating_add(log2(joined.saturating_add(1))))
+}
+
+/// A value of such a type takes its whole size in each row, also where it is null.
+fn has_no_fixed_size(data_type: &DataType) -> Result<()> {
+    let is_fixed = format!("{data_type:?}").contains("FixedSize");
+    if is_fixed { Err(refused("there are no types of a fixed size")) } else { Ok(()) }
+}
+
+/// How many texts a function joins to its first, and how often it doubles one. SQL has other words for some functions than
+/// their names, so what is left out is looked for here, too.
+fn of_function(function: &ScalarFunction) -> Result<[u32; 2]> {
     let arguments = u32::try_from(function.args.len()).unwrap_or(u32::MAX);
     match function.name() {
         name if LEFT_OUT.contains(&name) => Err(refused(&format!("there is no function {name}"))),
+        name if CASTS.contains(&name) => match function.args.last() {
+            Some(Expr::Literal(ScalarValue::Utf8(Some(name)), _))
+                if !name.contains("FixedSize") =>
+            {
+                Ok([0, 0])
+            }
+            _ => Err(refused("the type must be a text, and none of a fixed size")),
+        },
         // A separator between any two.
-        "concat_ws" => Ok(log2(arguments.saturating_mul(2))),
-        "concat" | "struct" | "named_struct" => Ok(log2(arguments)),
-        "overlay" | "encode" => Ok(1),
-        _ => Ok(0),
+        "concat_ws" => Ok([arguments.saturating_mul(2), 0]),
+        "concat" | "struct" | "named_struct" => Ok([arguments, 0]),
+        "overlay" | "encode" => Ok([0, 1]),
+        _ => Ok([0, 0]),
     }
 }
 

@@ -36,7 +36,7 @@ use datafusion::prelude::{SQLOptions, SessionConfig, SessionContext};
 use datafusion::sql::sqlparser::parser::ParserError;
 use object_store::ObjectStore;
 use object_store::path::Path;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 pub use catalog::{LastPacks, Scope};
 pub use ready::{READY, ReadyQuery, parse_instant};
@@ -105,7 +105,7 @@ pub struct Engine {
     limits: Limits,
     catalog: Arc<Catalog>,
     environment: Arc<RuntimeEnv>,
-    room: Semaphore,
+    room: Arc<Semaphore>,
     fleet: FleetTimes,
     /// Its own threads: a query that keeps them busy keeps nobody else waiting.
     threads: Option<tokio::runtime::Runtime>,
@@ -136,7 +136,7 @@ impl Engine {
             limits,
             catalog: Arc::new(Catalog::new(objects)),
             environment,
-            room: Semaphore::new(limits.concurrent),
+            room: Arc::new(Semaphore::new(limits.concurrent)),
             fleet: FleetTimes::default(),
             threads: Some(threads),
         })
@@ -175,7 +175,12 @@ impl Engine {
         let host = parameters.get("host").filter(|host| !host.is_empty()).cloned();
         let other = parameters.contains_key("other_host");
         let scope = Scope { from: time(from), to: time(to), host: host.filter(|_| !other) };
-        self.answer(sql, values, scope).await
+        let most = sql.rsplit_once("LIMIT ").and_then(|(_, most)| most.trim().parse().ok());
+        let mut answer = self.answer(sql, values, scope).await?;
+        if most.is_some_and(|most: usize| most <= answer.rows.len()) {
+            answer.partial.push(format!("only the first {} rows are shown", answer.rows.len()));
+        }
+        Ok(answer)
     }
 
     /// The last lists of packs of a day, of one host or all, by `day=.../host=...`.
@@ -211,12 +216,14 @@ impl Engine {
         for part in self.fleet.unread(&windows) {
             let mut readable = part.clone();
             let mut rows = self.read_sums(&scope, &readable).await;
-            while let Err(QueryError::Damaged(object)) = &rows
-                && readable.leave_out(object)
-            {
+            while let Err(QueryError::Damaged(object)) = &rows {
+                self.catalog.is_given(object).await.map_err(failed)?;
+                if !readable.leave_out(object) {
+                    break;
+                }
                 rows = self.read_sums(&scope, &readable).await;
             }
-            self.fleet.take(&part, &rows?);
+            self.fleet.take(&part, &readable, &rows?);
         }
         Ok(())
     }
@@ -294,13 +301,14 @@ impl Engine {
         if MAX_TEXT < sql.len() {
             return Err(QueryError::Invalid(format!("a query has at most {MAX_TEXT} bytes")));
         }
-        let place = tokio::time::timeout(MAX_WAIT, self.room.acquire()).await;
-        let _place = place.ok().and_then(Result::ok).ok_or(QueryError::Busy)?;
+        let place = tokio::time::timeout(MAX_WAIT, Arc::clone(&self.room).acquire_owned()).await;
+        let place = Arc::new(place.ok().and_then(Result::ok).ok_or(QueryError::Busy)?);
         let listed = tokio::time::timeout(self.limits.time, self.catalog.windows(&scope)).await;
         let windows = listed.map_err(|_| QueryError::Late(self.limits.time))?;
         let mut windows = windows.map_err(|error| QueryError::Store(error.to_string()))?;
         for _ in 0..MAX_DAMAGED {
-            match self.attempt(&sql, &values, &scope, Arc::new(windows.clone())).await {
+            let windows_now = Arc::new(windows.clone());
+            match self.attempt(&sql, &values, &scope, windows_now, &place).await {
                 Err(QueryError::Damaged(object)) if windows.leave_out(&object) => {}
                 done => return done,
             }
@@ -314,14 +322,25 @@ impl Engine {
         values: &[(String, ScalarValue)],
         scope: &Scope,
         windows: Arc<Windows>,
+        place: &Arc<OwnedSemaphorePermit>,
     ) -> Result<Answer, QueryError> {
         let context = self.context(scope, &windows)?;
         let mut rows = Rows::new(self.limits.rows);
         windows.lacks().into_iter().for_each(|reason| rows.lacks(reason));
-        scope.cut_slices(windows.slice_s()).into_iter().for_each(|reason| rows.lacks(reason));
+        if !values.is_empty() {
+            // Who writes SQL says himself which slices count.
+            let (shortest, longest) = windows.slices_s();
+            scope.cut_slices(longest).into_iter().for_each(|reason| rows.lacks(reason));
+            if shortest != longest && sql.contains("GROUP BY slice") {
+                rows.lacks(format!("slices have different lengths: {shortest} to {longest} s"));
+            }
+        }
         let (limit, n_windows) = (self.limits.time, windows.len() as u64);
         let (sql, values) = (sql.to_owned(), values.to_vec());
+        let place = Arc::clone(place);
         let work = async move {
+            // A query that does not let go keeps its place.
+            let _place = place;
             let late = tokio::time::sleep(limit);
             tokio::pin!(late);
             tokio::select! {

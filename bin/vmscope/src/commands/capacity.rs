@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use agent::{Replay, User};
+use agent::{Replay, Replayed, User};
 use anyhow::{Context, bail};
 use clap::Parser;
 use view::Capacity;
@@ -45,6 +45,9 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let reader = user(args.login.as_ref())?;
+    if reader.url().trim_end_matches('/') != args.to.server.trim_end_matches('/') {
+        bail!("the login is for {}: log in to {} first", reader.url(), args.to.server);
+    }
     let before = Analyses::of(&reader)?;
     if before.left != 0.0 {
         bail!("the server has {} windows to analyse: try again later", before.left);
@@ -64,22 +67,19 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         ..all
     };
     let stop = stop_on_signals()?;
-    let transfers = send(&alone, &stop)?;
+    let transfers = send_all(&alone, &stop)?;
     let calm = wait_for(&reader, &before, alone.hosts.into(), &stop)?;
     let mut began = Instant::now();
     // Enrolling is not part of it.
     let sent = {
-        let sent = send(&all, &stop)?;
+        let sent = send_all(&all, &stop)?;
         began = began.max(Instant::now().checked_sub(sent.took).unwrap_or(began));
         sent
     };
     wait_for(&reader, &calm, sent.accepted as f64, &stop)?;
     let took = began.elapsed();
-    let lengths = all.templates.iter().map(|recording| {
-        let header = recording.header();
-        header.end.since(header.start)
-    });
-    let t1_ns = lengths.sum::<u64>() / all.templates.len().max(1) as u64;
+    let lengths = (0..all.hosts).map(|host| all.length_ns(host as usize, 0));
+    let t1_ns = lengths.sum::<u64>() / u64::from(all.hosts.max(1));
     let report = view::capacity(&Capacity {
         t0_ns: Some(ns(transfers.transfer(0.5))),
         t1_ns,
@@ -89,6 +89,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     });
     print(&args.format.render(&report)).context("failed to write to standard output")?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// All windows are to be taken: those that are refused are not analysed.
+fn send_all(replay: &Replay, stop: &AtomicBool) -> anyhow::Result<Replayed> {
+    let sent = send(replay, stop)?;
+    if let Some((reason, n)) = sent.reasons.first_key_value() {
+        bail!("the server refused {n} windows: {reason}");
+    }
+    Ok(sent)
 }
 
 /// Waits until so many more windows are analysed.

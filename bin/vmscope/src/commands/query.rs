@@ -69,16 +69,19 @@ enum Command {
         parameters: Parameters,
     },
     /// Run one SELECT on the result tables
+    ///
+    /// --from, --to and --host say which windows are read: those of these days, UTC, and of the day before. Rows are not
+    /// filtered by them: the SELECT has to say so itself (slice >= '2026-01-31T12:00:00Z').
     Sql {
         /// The SELECT
         sql: String,
         /// Read only windows of this host
         #[arg(long, value_name = "NAME")]
         host: Option<String>,
-        /// Read only windows from this time on, such as 2026-01-31T12:00:00Z
+        /// Read only windows from this day on, such as 2026-01-31T12:00:00Z
         #[arg(long, value_name = "TIME")]
         from: Option<String>,
-        /// Read only windows before this time
+        /// Read only windows up to this day
         #[arg(long, value_name = "TIME")]
         to: Option<String>,
     },
@@ -326,7 +329,7 @@ fn answer(text: &str) -> anyhow::Result<Report> {
         names.map(|column| column["name"].as_str().unwrap_or_default().to_owned()).collect();
     let rows: Vec<Vec<Value>> =
         serde_json::from_value(json["rows"].clone()).context("the server's answer has no rows")?;
-    let windows = json["windows"].as_u64().unwrap_or(0);
+    let windows = Some(json["windows"].as_u64().unwrap_or(0));
     let partial = partial(&json);
     Ok(query_answer(&QueryAnswer { columns: &columns, rows: &rows, partial: &partial, windows }))
 }
@@ -345,11 +348,9 @@ fn rows(text: &str, member: Option<&str>, columns: &[&str]) -> anyhow::Result<Re
     let rows: Vec<Vec<Value>> =
         list.iter().map(|row| columns.iter().map(|column| cell(row, column)).collect()).collect();
     let columns: Vec<String> = columns.iter().map(|&column| column.to_owned()).collect();
-    let (partial, windows) = (partial(&json), rows.len() as u64);
-    let answer = QueryAnswer { columns: &columns, rows: &rows, partial: &partial, windows };
-    let mut report = query_answer(&answer);
-    report.facts.clear();
-    Ok(report)
+    let partial = partial(&json);
+    let answer = QueryAnswer { columns: &columns, rows: &rows, partial: &partial, windows: None };
+    Ok(query_answer(&answer))
 }
 
 fn parsed(text: &str) -> anyhow::Result<Value> {
