@@ -1,11 +1,10 @@
 //! What was found, why, and what to do: `vmscope explain`, and the fleet's findings.
 
-use chrono::DateTime;
 use detect::{Action, Advice, Cause, Code, Finding, Measure, Owner, SeriesName, Symptom};
 use serde_json::{Value, json};
 
 use crate::recording::cleaned;
-use crate::{Cell, Column, Part, Report, Table, clean, counted, figure, short_module};
+use crate::{Cell, Column, Part, Report, Table, clean, counted, figure, short_module, utc};
 
 const VERSION: u32 = 1;
 /// Symptoms of a finding that people see.
@@ -281,8 +280,7 @@ fn place(series: &SeriesName) -> String {
 }
 
 fn time(s: u32) -> String {
-    let time = DateTime::from_timestamp(i64::from(s), 0).unwrap_or_default();
-    time.format("%Y-%m-%dT%H:%M:%SZ").to_string()
+    utc(s.into())
 }
 
 #[cfg(test)]

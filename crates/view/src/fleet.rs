@@ -2,11 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use chrono::DateTime;
 use serde_json::{Value, json};
 
 use crate::recording::cleaned;
-use crate::{Cell, Column, Part, Report, Table};
+use crate::{Cell, Column, Part, Report, Table, utc};
 
 const VERSION: u32 = 1;
 
@@ -117,8 +116,7 @@ pub fn found(answer: Value) -> Report {
 fn handled(finding: &Value) -> Vec<String> {
     let said = |what: &str, of: &Value, time: &str| {
         let text = |key: &str| cleaned(of[key].as_str().unwrap_or_default());
-        let at = of[time].as_i64().and_then(|s| DateTime::from_timestamp(s, 0));
-        let at = at.map_or(String::new(), |at| at.format("%Y-%m-%dT%H:%M:%SZ").to_string());
+        let at = of[time].as_u64().map(utc).unwrap_or_default();
         let note = text("note");
         let note = if note.is_empty() { note } else { format!(": {note}") };
         format!("  {what} {at} by {}{note}", text("by"))

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use chrono::DateTime;
 use model::is_unsafe;
 
 /// `text` with everything escaped that could steer a terminal or reorder a line: names come from guests.
@@ -106,6 +107,13 @@ pub fn time(ns: f64) -> String {
     format!("{value:.decimals$} {unit}")
 }
 
+/// Seconds since 1970 as `2026-03-01T12:00:00Z`; beyond what a calendar has, as they are.
+#[must_use]
+pub fn utc(unix_s: u64) -> String {
+    let time = i64::try_from(unix_s).ok().and_then(|s| DateTime::from_timestamp(s, 0));
+    time.map_or_else(|| unix_s.to_string(), |time| time.format("%Y-%m-%dT%H:%M:%SZ").to_string())
+}
+
 /// `1,234,567`.
 #[must_use]
 pub fn grouped(n: u64) -> String {
@@ -143,6 +151,15 @@ pub fn short_module(module: &str) -> &str {
 #[cfg(test)]
 mod test {
     use super::*;
+
+    #[test]
+    fn seconds_since_1970_are_a_date() {
+        let check = |unix_s, expected: &str| assert_eq!(utc(unix_s), expected);
+        check(0, "1970-01-01T00:00:00Z");
+        check(951_782_400, "2000-02-29T00:00:00Z");
+        check(1_735_689_599, "2024-12-31T23:59:59Z");
+        check(u64::MAX, "18446744073709551615");
+    }
 
     #[test]
     fn what_steers_a_terminal_is_escaped() {

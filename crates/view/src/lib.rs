@@ -58,7 +58,7 @@ pub use vcpu_time::{VcpuTime, account_in_words};
 pub use csv::field;
 pub use format::{
     clean, clean_lines, counted, duration, figure, grouped, length, ms, percent, seconds, share,
-    short_module, time, with_id,
+    short_module, time, utc, with_id,
 };
 pub use html::escape;
 pub use json::pretty;

@@ -90,6 +90,8 @@ pub enum Unit {
     Ns,
     /// Bytes.
     Bytes,
+    /// Seconds since 1970; a date for people.
+    UnixS,
 }
 
 /// What times are shown in; CSV and JSON always have ns.

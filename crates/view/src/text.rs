@@ -69,6 +69,7 @@ fn number(unit: Unit, scale: Scale, n: u64) -> String {
         Unit::Ns => scale.show(n),
         Unit::Grouped => crate::grouped(n),
         Unit::Count | Unit::Bytes => n.to_string(),
+        Unit::UnixS => crate::utc(n),
     }
 }
 

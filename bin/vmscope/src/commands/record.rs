@@ -21,9 +21,11 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag::{register, register_conditional_shutdown, register_usize};
 use signal_hook::low_level::pipe;
+use view::{clean, counted};
 
 use super::Usage;
 use super::time::duration_in_seconds;
+use super::trace::Beginning;
 
 const EXAMPLE: &str = "Examples:
   vmscope record -o day1 --duration 20        20 s of this host and its guests
@@ -218,6 +220,8 @@ struct End<'a> {
     command: Option<std::io::Result<Child>>,
     /// Readable when the command has ended.
     ended: Option<OwnedFd>,
+    /// Said when the first wait begins: by then the command runs.
+    begins: Option<Beginning>,
 }
 
 impl<'a> End<'a> {
@@ -234,8 +238,8 @@ impl<'a> End<'a> {
             let wake = wake.try_clone().context("failed to make a pipe")?;
             pipe::register(number, wake).context(failed)?;
         }
-        let (deadline, command, ended) = (None, None, None);
-        Ok(Self { args, interrupted, signal, signalled, deadline, command, ended })
+        let (deadline, command, ended, begins) = (None, None, None, None);
+        Ok(Self { args, interrupted, signal, signalled, deadline, command, ended, begins })
     }
 
     /// Ends a command that outlived the recording. Returns the exit code to pass on: the command's if it ended by itself.
@@ -297,6 +301,7 @@ impl Control for End<'_> {
     }
 
     fn wait(&mut self, at_most: Duration, wake: &[BorrowedFd<'_>]) {
+        let at_most = Beginning::say(&mut self.begins, at_most);
         let mut ends = vec![PollFd::new(&self.signalled, PollFlags::IN)];
         ends.extend(self.ended.as_ref().map(|ended| PollFd::new(ended, PollFlags::IN)));
         ends.extend(wake.iter().map(|wake| PollFd::new(wake, PollFlags::IN)));
@@ -304,8 +309,26 @@ impl Control for End<'_> {
         let _ = poll(&mut ends, Timespec::try_from(at_most).ok().as_ref());
     }
 
+    /// The beginning is said to everybody, the rest to people only.
     fn show(&mut self, progress: &Progress) {
-        show(progress);
+        let terminal = std::io::stderr().is_terminal();
+        match progress {
+            Progress::Sampling { cpus, vms } => {
+                let vms = match vms.as_slice() {
+                    [] => "; no VM runs".to_owned(),
+                    vms => format!(" and {} ({})", counted(vms.len() as u64, "VM"), vms.join(", ")),
+                };
+                let cpus = counted(*cpus as u64, "CPU");
+                let line = format!("sampling {cpus}{vms}; Ctrl-C ends it");
+                self.begins = Some(Beginning::new(clean(&line).into()));
+            }
+            _ if !terminal => {}
+            Progress::VmFound(name) => say!("VM {} started", clean(name)),
+            Progress::VmEnded(name) => say!("VM {} ended", clean(name)),
+            Progress::Preparing(what) | Progress::Finishing(what) => say!("{what} ..."),
+            // Of traces.
+            Progress::Tracing { .. } | Progress::SoFar { .. } | Progress::Output(_) => {}
+        }
     }
 }
 
@@ -313,26 +336,6 @@ impl Control for End<'_> {
 fn end_of(command: &Child) -> Option<OwnedFd> {
     let pid = Pid::from_raw(i32::try_from(command.id()).ok()?)?;
     pidfd_open(pid, PidfdFlags::empty()).ok()
-}
-
-/// Progress goes to people only.
-fn show(progress: &Progress) {
-    if !std::io::stderr().is_terminal() {
-        return;
-    }
-    match progress {
-        Progress::Sampling { cpus, vms } if vms.is_empty() => {
-            say!("sampling {cpus} CPUs; no VM runs; Ctrl-C ends it");
-        }
-        Progress::Sampling { cpus, vms } => {
-            say!("sampling {cpus} CPUs and {} VMs ({}); Ctrl-C ends it", vms.len(), vms.join(", "));
-        }
-        Progress::VmFound(name) => say!("VM {name} started"),
-        Progress::VmEnded(name) => say!("VM {name} ended"),
-        Progress::Preparing(what) | Progress::Finishing(what) => say!("{what} ..."),
-        // Of traces.
-        Progress::Tracing { .. } | Progress::SoFar { .. } | Progress::Output(_) => {}
-    }
 }
 
 fn summarize(collected: &Collected, output: &Path) {

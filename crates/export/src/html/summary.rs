@@ -16,7 +16,7 @@ pub(super) const TOP: usize = 40;
 pub(super) fn facts(flow: &Flow, view: &str) -> String {
     let vms: BTreeSet<_> = flow.threads.iter().filter_map(|thread| thread.vm.as_ref()).collect();
     let cpus: BTreeSet<u32> = flow.samples.iter().map(|sample| sample.cpu).collect();
-    let started = utc(flow.start_unix_ns / 1_000_000_000);
+    let started = view::utc(flow.start_unix_ns / 1_000_000_000);
     let facts = [
         ("Host", escape(&flow.hostname)),
         ("View", escape(view)),
@@ -116,40 +116,4 @@ fn process(thread: &FlowThread) -> String {
 
 fn share(samples: u64, flow: &Flow) -> String {
     page::percent(samples, flow.samples.len() as u64)
-}
-
-/// Seconds since 1970 as `2026-03-01T12:00:00Z` (proleptic Gregorian, no leap seconds).
-fn utc(unix_seconds: u64) -> String {
-    let (days, second) = (unix_seconds / 86_400, unix_seconds % 86_400);
-    // Years begin in March here, so that the leap day is the last of its year.
-    let shifted = days + 719_468;
-    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
-    let year_of_era =
-        (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = (month_from_march + 2) % 12 + 1;
-    let year = era * 400 + year_of_era + u64::from(month <= 2);
-    let (hour, minute, second) = (second / 3_600, second / 60 % 60, second % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
-}
-
-#[cfg(test)]
-mod test {
-    use super::*;
-
-    #[test]
-    fn dates_are_gregorian() {
-        for (unix_seconds, expected) in [
-            (0, "1970-01-01T00:00:00Z"),
-            (951_782_399, "2000-02-28T23:59:59Z"),
-            (951_782_400, "2000-02-29T00:00:00Z"),
-            (951_868_800, "2000-03-01T00:00:00Z"),
-            (1_735_689_599, "2024-12-31T23:59:59Z"),
-            (4_107_542_400, "2100-03-01T00:00:00Z"),
-        ] {
-            assert_eq!(utc(unix_seconds), expected);
-        }
-    }
 }

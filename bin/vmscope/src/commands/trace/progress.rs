@@ -1,11 +1,11 @@
-//! Progress on a terminal: what takes so long, and how far it is. Nothing is printed about what is done at once.
+//! Progress: what takes so long, and on a terminal how far it is. Nothing is printed about what is done at once.
 
 use std::io::IsTerminal;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// When the line is first printed, and how often it is updated.
 const FIRST: Duration = Duration::from_secs(2);
@@ -23,8 +23,15 @@ impl Progress {
     pub(super) fn start(what: &'static str, whole: u64) -> Self {
         let done = Arc::new(AtomicU64::new(0));
         let so_far = Arc::clone(&done);
+        let is_terminal = std::io::stderr().is_terminal();
         let print = move |ended: &Receiver<()>| {
             let mut wait = FIRST;
+            if !is_terminal {
+                if ended.recv_timeout(wait) == Err(RecvTimeoutError::Timeout) {
+                    say!("{what} ...");
+                }
+                return;
+            }
             while ended.recv_timeout(wait) == Err(RecvTimeoutError::Timeout) {
                 say!(part: "\r{} ", line(what, so_far.load(Ordering::Relaxed), whole));
                 wait = NEXT;
@@ -36,14 +43,38 @@ impl Progress {
         let (end, ended) = channel();
         let thread = std::thread::Builder::new();
         // Without a thread nothing is printed.
-        let printer = std::io::stderr().is_terminal().then(|| thread.spawn(move || print(&ended)));
-        let printer = printer.and_then(Result::ok).map(|thread| (end, thread));
+        let printer = thread.spawn(move || print(&ended)).ok().map(|thread| (end, thread));
         Self { done, printer }
     }
 
     /// Counts `by` as done.
     pub(super) fn advance(&self, by: usize) {
         self.done.fetch_add(by as u64, Ordering::Relaxed);
+    }
+}
+
+/// The line that says that a wait has begun: said to people at once, to others if it is a long one.
+#[derive(Debug)]
+pub(crate) struct Beginning {
+    line: String,
+    since: Instant,
+}
+
+impl Beginning {
+    pub(crate) fn new(line: String) -> Self {
+        Self { line, since: Instant::now() }
+    }
+
+    /// Says it when it is time. For how long to wait then.
+    pub(crate) fn say(beginning: &mut Option<Self>, at_most: Duration) -> Duration {
+        let Some(Self { line, since }) = beginning else { return at_most };
+        let left = FIRST.saturating_sub(since.elapsed());
+        if !left.is_zero() && !std::io::stderr().is_terminal() {
+            return at_most.min(left);
+        }
+        say!("{line}");
+        *beginning = None;
+        at_most
     }
 }
 

@@ -21,10 +21,11 @@ use rustix::termios::tcgetpgrp;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag::register_usize;
 use signal_hook::low_level::{exit, pipe};
-use view::clean;
+use view::{clean, counted};
 
 use super::super::Usage;
 use super::super::time::duration_in_seconds;
+use super::progress::Beginning;
 
 /// A command that was told to end may take so long while it is still traced.
 const LAST_EVENTS: Duration = Duration::from_secs(2);
@@ -225,6 +226,8 @@ pub(crate) struct End<'a> {
     /// Since when the command is to end.
     told: Option<Instant>,
     terminal: bool,
+    /// Said when the first wait begins: by then the command runs.
+    begins: Option<Beginning>,
 }
 
 impl<'a> End<'a> {
@@ -249,8 +252,8 @@ impl<'a> End<'a> {
             .spawn(move || end_at_the_second(counted, &output))
             .context("failed to begin a thread")?;
         let terminal = io::stderr().is_terminal();
-        let (deadline, told) = (None, None);
-        Ok(Self { duration, command, deadline, signal, signalled, told, terminal })
+        let (deadline, told, begins) = (None, None, None);
+        Ok(Self { duration, command, deadline, signal, signalled, told, terminal, begins })
     }
 
     /// Sums up, and says what the program's exit code is.
@@ -319,6 +322,7 @@ impl Control for End<'_> {
     }
 
     fn wait(&mut self, at_most: Duration, wake: &[BorrowedFd<'_>]) {
+        let at_most = Beginning::say(&mut self.begins, at_most);
         let mut ends: Vec<_> = wake.iter().map(|wake| PollFd::new(wake, PollFlags::IN)).collect();
         if self.told.is_none() {
             ends.push(PollFd::new(&self.signalled, PollFlags::IN));
@@ -327,15 +331,18 @@ impl Control for End<'_> {
         let _ = poll(&mut ends, Timespec::try_from(at_most).ok().as_ref());
     }
 
-    /// Progress goes to people only, a guest's command's output to whoever wants the command's.
+    /// The beginning is said to everybody, the rest to people only; a guest's command's output goes to whoever wants the
+    /// command's.
     fn show(&mut self, progress: &Progress) {
         match progress {
             // Who closed our output wants no more of it; the trace goes on.
             Progress::Output(text) => drop(io::stdout().write_all(text.as_bytes())),
-            _ if !self.terminal => {}
             Progress::Tracing { cpus, .. } => {
-                say!("{}", clean(&format!("tracing {cpus} CPUs{}", self.until())));
+                let cpus = counted(*cpus as u64, "CPU");
+                let line = format!("tracing {cpus}{}", self.until());
+                self.begins = Some(Beginning::new(clean(&line).into()));
             }
+            _ if !self.terminal => {}
             Progress::SoFar { events, lost } => {
                 say!(part: "\r{events} events, {lost} lost ");
             }
