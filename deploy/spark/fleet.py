@@ -38,7 +38,8 @@ def value(of):
     if isinstance(of, decimal.Decimal):
         return int(of) if of == int(of) else float(of)
     if isinstance(of, datetime.datetime):
-        return of.astimezone(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        digits = "auto" if of.microsecond % 1000 else "milliseconds" if of.microsecond else "seconds"
+        return of.astimezone(datetime.timezone.utc).replace(tzinfo=None).isoformat(timespec=digits) + "Z"
     return str(of)
 
 

@@ -16,8 +16,7 @@ use serde_json::{Value, json};
 const WINDOWS: u64 = 12;
 /// Jobs, in each of which an executor is killed.
 const JOBS: usize = 3;
-const SQL: &str = "SELECT host, vm, state, CAST(sum(ns) AS DOUBLE) AS ns, CAST(count(*) AS DOUBLE) AS n \
-                   FROM vcpu_time GROUP BY host, vm, state ORDER BY host, vm, state";
+const SQL: &str = "SELECT host, vm, state, sum(ns) AS ns, count(*) AS n, min(slice) AS first FROM vcpu_time GROUP BY host, vm, state ORDER BY host, vm, state";
 
 /// Processes by their parents, with their command lines.
 fn children() -> BTreeMap<u32, Vec<(u32, String)>> {
@@ -123,12 +122,23 @@ fn answers_are_those_of_the_server_whatever_is_killed() {
         assert_eq!(place.objects("results/v1/hosts/").len(), usize::try_from(WINDOWS).unwrap());
         let (rows, kills) = spark.job(&["sql", SQL], || true);
         all_kills += kills;
-        let row = |row: &Value| json!([row["host"], row["vm"], row["state"], row["ns"], row["n"]]);
+        let row = |row: &Value| {
+            let columns = ["host", "vm", "state", "ns", "n", "first"];
+            columns.map(|column| row[column].clone())
+        };
         assert_eq!(json!(rows.iter().map(row).collect::<Vec<_>>()), expected);
     }
     let range = ["from=2020-01-01T00:00:00Z", "to=2100-01-01T00:00:00Z"];
     let (rows, _) = spark.job(&[&["query", "hosts-by-steal"], &range[..]].concat(), || false);
     assert_eq!((rows.len(), rows[0]["host"].as_str()), (1, Some("kvm1")));
+    // Both sides of a comparison are read.
+    let vm = expected.as_array().unwrap().iter().find(|row| row[2] == "guest_user").unwrap();
+    let vm = format!("vm={}", vm[1].as_str().unwrap());
+    let other = range.map(|end| format!("other_{end}"));
+    let nothing = ["from=2019-01-01T00:00:00Z", "to=2019-02-01T00:00:00Z"];
+    let words = ["query", "compare", &vm, nothing[0], nothing[1], &other[0], &other[1]];
+    let (rows, _) = spark.job(&words, || false);
+    assert!(rows.iter().any(|row| 0.0 < row["percent_b"].as_f64().unwrap_or(0.0)), "{rows:?}");
     eprintln!("{jobs} times, {all_kills} executors killed");
     assert!(jobs <= all_kills);
 }

@@ -17,6 +17,7 @@ use crate::rewrite::SLICE_S;
 
 /// Where the windows are, their results, and the table that is stored last.
 const RAW: Root<'_> = Root { prefix: "raw/v1", table: None, end: ".window" };
+const FAILED: Root<'_> = Root { prefix: "failed/v1", table: None, end: ".json" };
 const LAST: Root<'_> = Root::table("hosts");
 const PACKS: Root<'_> = Root { prefix: LISTS, table: None, end: ".json" };
 pub(crate) const RESULTS: &str = "results/v1";
@@ -99,6 +100,8 @@ pub(crate) struct Windows {
     left_out: usize,
     /// Stored, but without results so far.
     without_results: usize,
+    /// Stored, and there will be none.
+    failed: usize,
     /// With results that can't be read.
     damaged: usize,
     /// Lists of packs that can't be read.
@@ -108,8 +111,19 @@ pub(crate) struct Windows {
 impl Windows {
     fn none(found: Instant) -> Self {
         let (stems, packs) = (BTreeSet::new(), BTreeMap::new());
-        let (packed, left_out, without_results, damaged, damaged_lists) = (0, 0, 0, 0, 0);
-        Self { stems, packs, packed, found, left_out, without_results, damaged, damaged_lists }
+        let (packed, left_out, without_results, failed) = (0, 0, 0, 0);
+        let (damaged, damaged_lists) = (0, 0);
+        Self {
+            stems,
+            packs,
+            packed,
+            found,
+            left_out,
+            without_results,
+            failed,
+            damaged,
+            damaged_lists,
+        }
     }
 
     /// Some of a day and host.
@@ -225,6 +239,9 @@ impl Windows {
         if 0 < self.without_results {
             reasons.push(format!("{} windows have no results yet", self.without_results));
         }
+        if 0 < self.failed {
+            reasons.push(format!("{} windows can't be analysed", self.failed));
+        }
         if 0 < self.damaged {
             reasons.push(format!("results of {} windows can't be read", self.damaged));
         }
@@ -276,7 +293,8 @@ pub(crate) struct Catalog {
 struct WithoutResults {
     made: Instant,
     stays: Duration,
-    stems: Arc<Vec<String>>,
+    /// By stem: whether there will never be any.
+    stems: Arc<BTreeMap<String, bool>>,
 }
 
 impl Catalog {
@@ -300,8 +318,11 @@ impl Catalog {
         if windows.left_out == 0 {
             for day in self.days(RAW, scope).await? {
                 let stems = self.without_results(day, scope, &windows).await?;
-                let is_new = |stem: &&String| !windows.has(stem);
-                windows.without_results += stems.iter().filter(is_new).count();
+                let new = stems.iter().filter(|(stem, _)| !windows.has(stem));
+                let (new, failed) =
+                    new.fold((0, 0), |(n, failed), (_, is)| (n + 1, failed + usize::from(*is)));
+                windows.without_results += new - failed;
+                windows.failed += failed;
             }
         }
         Ok(windows)
@@ -344,18 +365,26 @@ impl Catalog {
         day: NaiveDate,
         scope: &Scope,
         windows: &Windows,
-    ) -> object_store::Result<Arc<Vec<String>>> {
-        let prefix = prefix(RAW, day, scope);
+    ) -> object_store::Result<Arc<BTreeMap<String, bool>>> {
+        let (prefix, failed) = (prefix(RAW, day, scope), prefix(FAILED, day, scope));
         let remembered = || self.without_results.lock().unwrap_or_else(PoisonError::into_inner);
         remembered().retain(|_, known| known.made.elapsed() < known.stays);
         let known = remembered().get(&prefix).map(|known| Arc::clone(&known.stems));
         if let Some(stems) = known {
             return Ok(stems);
         }
-        let (made, mut stems) = (Instant::now(), Vec::new());
+        let (made, mut stems) = (Instant::now(), BTreeMap::new());
         let mut listed = self.objects.list(Some(&Path::from(prefix.as_str())));
         while let Some(object) = listed.try_next().await? {
-            stems.extend(stem(RAW, &object).filter(|stem| !windows.has(stem)));
+            let stem = stem(RAW, &object).filter(|stem| !windows.has(stem));
+            stems.extend(stem.map(|stem| (stem, false)));
+        }
+        if !stems.is_empty() {
+            let mut listed = self.objects.list(Some(&Path::from(failed)));
+            while let Some(object) = listed.try_next().await? {
+                let known = stem(FAILED, &object).and_then(|stem| stems.get_mut(&stem));
+                known.into_iter().for_each(|is_failed| *is_failed = true);
+            }
         }
         let (stays, stems) = (FRESH.max(made.elapsed() * PART), Arc::new(stems));
         let known = WithoutResults { made, stays, stems: Arc::clone(&stems) };

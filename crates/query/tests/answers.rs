@@ -310,6 +310,15 @@ async fn windows_without_results_are_told() {
     assert_eq!(json!(answer.rows), json!([[15_000_000_000_u64]]));
     assert_eq!(answer.partial, ["1 windows have no results yet"]);
     assert_eq!(answer.windows, 3);
+    for (number, root, end) in [(8, "raw", "window"), (8, "failed", "json")] {
+        let object = fleet.root.path().join(format!("{root}/v1/{}.{end}", stem(number)));
+        fs::create_dir_all(object.parent().unwrap()).unwrap();
+        fs::write(object, "").unwrap();
+    }
+    let objects = Arc::new(LocalFileSystem::new_with_prefix(fleet.root.path()).unwrap());
+    let other = Engine::new(objects, LIMITS).unwrap();
+    let answer = other.sql("SELECT sum(ns) FROM vcpu_time", &Scope::default()).await.unwrap();
+    assert_eq!(answer.partial, ["1 windows have no results yet", "1 windows can't be analysed"]);
 }
 
 /// The windows of damaged and missing objects are left out, which is told.
