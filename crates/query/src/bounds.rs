@@ -22,7 +22,7 @@ pub(crate) const LEFT_OUT: [&str; 6] =
 /// Functions whose last argument names a type.
 const CASTS: [&str; 4] = ["arrow_cast", "arrow_try_cast", "cast_to_type", "try_cast_to_type"];
 /// A text may become 2 to the power of this times as long.
-const MAX_DOUBLINGS: u32 = 4;
+const MAX_DOUBLINGS: u32 = 6;
 /// Bytes that the query's own texts may become in each row.
 const MAX_TEXTS: usize = 1 << 15;
 /// Steps of a plan, counted as often as they are used.
@@ -111,7 +111,13 @@ fn doublings(plan: &LogicalPlan, seen: &mut Seen) -> Result<u32> {
     }
     let mut of_expressions = 0;
     for expression in plan.expressions() {
-        of_expressions = of_expressions.max(of_expression(&expression, seen)?);
+        let before = seen.text_bytes;
+        let of_this = of_expression(&expression, seen)?;
+        if of_this == 0 && matches!(plan, LogicalPlan::Filter(_)) {
+            // What is compared gets into no row.
+            seen.text_bytes = before;
+        }
+        of_expressions = of_expressions.max(of_this);
     }
     let mut of_inputs = 0;
     for input in plan.inputs() {

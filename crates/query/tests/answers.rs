@@ -255,6 +255,14 @@ async fn only_a_select_is_answered() {
     let joined = "SELECT host || ':' || vm || ':' || concat(state, '/', function) FROM vcpu_time \
                   WHERE host = 'kvm1' AND function = 'fib' LIMIT 1";
     assert_eq!(fleet.rows(joined).await, json!([["kvm1:vm1:guest_user/fib"]]));
+    // As the page asks.
+    let cells = format!(
+        "SELECT thief, string_agg(concat_ws(':', bucket, ns, ns, samples), ' ') AS cells FROM \
+         (SELECT coalesce('VM ' || thief_vm, thief) AS thief, 1 AS bucket, sum(ns) AS ns, sum(samples) AS samples \
+         FROM vcpu_time WHERE function = '{}' GROUP BY 1, 2) GROUP BY thief",
+        "f".repeat(3_000)
+    );
+    assert_eq!(fleet.rows(&cells).await, json!([]));
     let with = "SELECT count(*) FROM vcpu_time WHERE function LIKE '%a with b%'";
     assert_eq!(fleet.rows(with).await, json!([[0]]));
     let cast = "SELECT arrow_cast(1, 'UInt8') AS one";
