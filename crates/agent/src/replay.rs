@@ -148,7 +148,7 @@ impl Replay {
         Ok(Replayed { took: began.elapsed(), ..replayed })
     }
 
-    /// What a host sends in a round. In the first one hosts send different recordings, too.
+    /// The recording that a host sends in a round. Hosts begin with different ones, so that one round sends all.
     fn template(&self, host: usize, round: u64) -> Option<&Template> {
         let n = self.templates.len().max(1);
         let round = usize::try_from(round % n as u64).unwrap_or_default();

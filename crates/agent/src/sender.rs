@@ -145,7 +145,7 @@ struct Known {
     connection: Option<Connection>,
     /// Windows that it does not take before then.
     put_off: BTreeMap<PathBuf, Instant>,
-    /// The window that failed last: the server, or the way to it, may be to blame.
+    /// The window that failed last. The cause may be the window, the server or the network.
     failed: Option<PathBuf>,
     /// One that failed, before another one was taken: if it fails again, it is to blame.
     suspect: Option<PathBuf>,

@@ -153,6 +153,14 @@ fn sender(server: &Server, folder: &Path, windows: u64) -> Arc<Sender> {
     })
 }
 
+/// Runs it, and tells it that there is something to send.
+fn start(sender: &Arc<Sender>) -> std::thread::JoinHandle<()> {
+    let running = Arc::clone(sender);
+    let thread = std::thread::spawn(move || running.run());
+    sender.bell.ring();
+    thread
+}
+
 fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     let began = Instant::now();
     while !is_so() {
@@ -171,11 +179,7 @@ fn windows_are_removed_when_the_server_has_them() {
         ("200 OK", "", ""),
     ]);
     let sender = sender(&server, folder.path(), 3);
-    let thread = {
-        let sender = Arc::clone(&sender);
-        std::thread::spawn(move || sender.run())
-    };
-    sender.bell.ring();
+    let thread = start(&sender);
     let first = server.asked.recv().unwrap();
     assert!(first.head.contains("authorization: bearer secret"));
     assert!(
@@ -207,11 +211,7 @@ fn windows_of_the_future_are_sent_when_their_time_has_come() {
         ("201 Created", "", ""),
     ]);
     let sender = sender(&server, folder.path(), 3);
-    let thread = {
-        let sender = Arc::clone(&sender);
-        std::thread::spawn(move || sender.run())
-    };
-    sender.bell.ring();
+    let thread = start(&sender);
     wait_until("the others are sent", || sender.metrics.windows_sent.get() == 2);
     wait_until("one waits", || sender.metrics.put_off.get() == 1);
     assert_eq!(sender.metrics.send_failures.get(), 0);
@@ -237,11 +237,7 @@ fn a_window_that_cannot_be_taken_is_put_off_when_others_are() {
         ("201 Created", "", ""),
     ]);
     let sender = sender(&server, folder.path(), 3);
-    let thread = {
-        let sender = Arc::clone(&sender);
-        std::thread::spawn(move || sender.run())
-    };
-    sender.bell.ring();
+    let thread = start(&sender);
     wait_until("the others are sent", || sender.metrics.windows_sent.get() == 2);
     wait_until("one waits", || sender.metrics.put_off.get() == 1);
     assert_eq!(sender.metrics.send_failures.get(), 1);
@@ -259,11 +255,7 @@ fn a_server_of_another_authority_gets_nothing() {
     let (server, other) = (serve(vec![("201 Created", "", "")]), serve(Vec::new()));
     let sender = sender(&other, folder.path(), 1);
     *sender.server.lock().unwrap() = Some(server.url.clone());
-    let thread = {
-        let sender = Arc::clone(&sender);
-        std::thread::spawn(move || sender.run())
-    };
-    sender.bell.ring();
+    let thread = start(&sender);
     wait_until("it fails", || sender.metrics.send_failures.get() == 1);
     assert_eq!(sender.spool.contents().unwrap().0.len(), 1);
     assert!(server.asked.try_recv().is_err());

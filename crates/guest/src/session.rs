@@ -61,7 +61,7 @@ pub struct Session {
     /// `bytes_left` when it was asked.
     most_bytes: u64,
     clock: Option<Clock>,
-    /// Symbols of files that nobody can keep: they have no build id, or can't be read.
+    /// Symbols of files without a build id, and of files that can't be read: no store can keep them.
     sent: BTreeMap<u32, ModuleSymbols>,
     sent_bytes: usize,
 }

@@ -131,7 +131,7 @@ fn doublings(plan: &LogicalPlan, seen: &mut Seen) -> Result<u32> {
     Ok(of_inputs.saturating_add(of_expressions))
 }
 
-/// Whether rows are those of groups, which the memory limit counts.
+/// Whether a plan's rows come from a GROUP BY: the memory limit counts these.
 fn is_grouped(plan: &LogicalPlan) -> bool {
     match plan {
         LogicalPlan::Aggregate(_) => true,

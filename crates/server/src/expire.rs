@@ -146,8 +146,7 @@ impl Server {
         }
     }
 
-    /// Removes windows, but for some days not those that are still to be analysed: they came late, or analysis was not
-    /// possible.
+    /// Removes old windows. Windows without results stay some days longer: they came late, or analysis failed.
     async fn expire_windows(&self, today: NaiveDate, days: u64) {
         let old = match self.store.old_days(RAW, today, days).await {
             Ok(old) => old,

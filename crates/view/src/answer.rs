@@ -17,7 +17,7 @@ pub struct QueryAnswer<'a> {
     pub rows: &'a [Vec<Value>],
     /// Why rows or windows are missing.
     pub partial: &'a [String],
-    /// Windows that were looked at; `None`: it is not about windows.
+    /// Number of windows that were read; `None`: the answer does not come from windows.
     pub windows: Option<u64>,
 }
 

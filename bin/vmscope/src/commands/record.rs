@@ -309,7 +309,7 @@ impl Control for End<'_> {
         let _ = poll(&mut ends, Timespec::try_from(at_most).ok().as_ref());
     }
 
-    /// The beginning is said to everybody, the rest to people only.
+    /// Prints the first line always, progress only on a terminal.
     fn show(&mut self, progress: &Progress) {
         let terminal = std::io::stderr().is_terminal();
         match progress {

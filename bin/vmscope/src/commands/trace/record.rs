@@ -331,8 +331,7 @@ impl Control for End<'_> {
         let _ = poll(&mut ends, Timespec::try_from(at_most).ok().as_ref());
     }
 
-    /// The beginning is said to everybody, the rest to people only; a guest's command's output goes to whoever wants the
-    /// command's.
+    /// Prints the first line always, progress only on a terminal. Output of a guest's command goes to standard output.
     fn show(&mut self, progress: &Progress) {
         match progress {
             // Who closed our output wants no more of it; the trace goes on.
