@@ -67,6 +67,8 @@ struct css_set {
 	struct cgroup *dfl_cgrp; /* in the unified hierarchy */
 } KERNEL_TYPE;
 
+struct mm_struct;
+
 struct task_struct {
 	struct thread_info thread_info;
 	void *stack;
@@ -82,6 +84,7 @@ struct task_struct {
 	struct sched_info sched_info;
 	struct hlist_node pid_links[1];
 	struct css_set *cgroups;
+	struct mm_struct *mm; /* NULL: a kernel thread's */
 } KERNEL_TYPE;
 
 /* Linux 6.18 and later throttle task by task. */
@@ -101,15 +104,35 @@ struct path {
 	struct dentry *dentry;
 } KERNEL_TYPE;
 
+struct super_block {
+	unsigned long s_magic;
+} KERNEL_TYPE;
+
+struct inode {
+	struct super_block *i_sb;
+} KERNEL_TYPE;
+
+struct module {
+	char name[8]; /* longer: its begin */
+} KERNEL_TYPE;
+
+struct file_operations {
+	struct module *owner; /* NULL: built in */
+} KERNEL_TYPE;
+
 struct file {
 	struct path f_path;
+	struct inode *f_inode;
+	const struct file_operations *f_op;
 	void *private_data;
 } KERNEL_TYPE;
 
 /* x86 KVM, in kvm.ko */
 enum kvm_register { VCPU_REGS_RSP = 4, VCPU_REGS_RIP = 16 };
 
-struct kvm;
+struct kvm {
+	struct mm_struct *mm; /* of the process that made the VM: no other can run its vCPUs */
+} KERNEL_TYPE;
 
 /* include/uapi/linux/kvm.h */
 enum kvm_run_exit {

@@ -187,18 +187,8 @@ int sample_probing(struct bpf_perf_event_data *ctx)
 	return take_sample(ctx, PROBES);
 }
 
-/* The finder: an iterator over open files. The private data of a file named kvm-vcpu:N is the vCPU. It runs only while
+/* The finder: an iterator over open files. The private data of KVM's file kvm-vcpu:N is the vCPU. It runs only while
  * user space reads it: at the start, and after a sample met an unknown vCPU. */
-
-/* The thread that last ran the vCPU. */
-static __always_inline struct task_struct *task_of(struct pid *pid)
-{
-	struct hlist_node *node = NULL;
-
-	if (!pid || bpf_core_read(&node, sizeof(node), &pid->tasks[0].first) || !node)
-		return NULL;
-	return (void *)node - bpf_core_field_offset(struct task_struct, pid_links);
-}
 
 static __always_inline __u8 off_cpu_reason(struct task_struct *task, struct kvm_vcpu *vcpu)
 {
@@ -238,7 +228,6 @@ int find_vcpus(struct bpf_iter__task_file *ctx)
 	__u8 protected_state = 0;
 	struct task_struct *thread;
 	struct vcpu_svm *svm;
-	struct pid *pid;
 
 	if (!is_new_file(task, file))
 		return 0;
@@ -251,10 +240,8 @@ int find_vcpus(struct bpf_iter__task_file *ctx)
 	found.pid = task->tgid;
 	if (bpf_core_read(&found.kvm, sizeof(found.kvm), &vcpu->kvm) ||
 	    bpf_core_read(&found.number, sizeof(found.number), &vcpu->vcpu_id) ||
-	    bpf_core_read(&pid, sizeof(pid), &vcpu->pid))
+	    !is_own_vm(task, (struct kvm *)found.kvm))
 		return 0;
-	if (pid)
-		bpf_core_read(&found.tid, sizeof(found.tid), &pid->numbers[0].nr);
 	if (bpf_core_field_exists(vcpu->arch.guest_state_protected) &&
 	    !bpf_core_read(&protected_state, sizeof(protected_state), &vcpu->arch.guest_state_protected))
 		found.protected_state = protected_state;
@@ -262,11 +249,13 @@ int find_vcpus(struct bpf_iter__task_file *ctx)
 		found.exit_reason = exit_reason(vcpu, config.vendor);
 	if (is_svm(config.vendor) && bpf_core_field_exists(svm->vmcb01.ptr))
 		bpf_core_read(&found.vmcb, sizeof(found.vmcb), &svm->vmcb01.ptr);
-	thread = task_of(pid);
-	if (thread)
+	thread = thread_of(vcpu, task);
+	if (thread) {
+		bpf_core_read(&found.tid, sizeof(found.tid), &thread->pid);
 		look_at_thread(&found, thread, vcpu);
-	else
+	} else {
 		found.off_cpu = OFFCPU_ASLEEP;
+	}
 	bpf_seq_write(ctx->meta->seq, &found, sizeof(found));
 	return 0;
 }

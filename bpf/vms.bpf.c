@@ -90,6 +90,8 @@ int find_slots(struct bpf_iter__task_file *ctx)
 	kvm = file->private_data;
 	found.kvm = (__u64)kvm;
 	found.pid = task->tgid;
+	if (!is_own_vm(task, (struct kvm *)kvm))
+		return 0;
 	if (bpf_core_read(&slots, sizeof(slots), &kvm->memslots[0]) || !slots ||
 	    bpf_core_read(&node_idx, sizeof(node_idx), &slots->node_idx))
 		return 0;
@@ -109,8 +111,8 @@ int find_clocks(struct bpf_iter__task_file *ctx)
 	struct vcpu_clock_found found = {};
 	struct kvm_vcpu___clock *clock = NULL;
 	__u8 protected_state = 0;
+	struct task_struct *thread;
 	struct kvm_vcpu *vcpu;
-	struct pid *pid = NULL;
 
 	if (!is_new_file(task, file))
 		return 0;
@@ -123,10 +125,11 @@ int find_clocks(struct bpf_iter__task_file *ctx)
 	    bpf_core_read(&found.number, sizeof(found.number), &vcpu->vcpu_id) ||
 	    bpf_core_read(&found.tsc_offset, sizeof(found.tsc_offset), &clock->arch.l1_tsc_offset) ||
 	    bpf_core_read(&found.tsc_ratio, sizeof(found.tsc_ratio), &clock->arch.l1_tsc_scaling_ratio) ||
-	    bpf_core_read(&pid, sizeof(pid), &vcpu->pid))
+	    !is_own_vm(task, (struct kvm *)found.kvm))
 		return 0;
-	if (pid)
-		bpf_core_read(&found.tid, sizeof(found.tid), &pid->numbers[0].nr);
+	thread = thread_of(vcpu, task);
+	if (thread)
+		bpf_core_read(&found.tid, sizeof(found.tid), &thread->pid);
 	if (bpf_core_field_exists(vcpu->arch.guest_state_protected) &&
 	    !bpf_core_read(&protected_state, sizeof(protected_state), &vcpu->arch.guest_state_protected))
 		found.protected_state = protected_state;

@@ -120,7 +120,7 @@ struct vcpu_found {
 	__u64 polled_ns;
 	__u64 runnable_ns;
 	__u32 pid; /* the VMM's process */
-	__u32 tid; /* the thread that last ran it; 0: none yet */
+	__u32 tid; /* the thread that last ran it; 0: none yet, or it has ended */
 	__u32 number;
 	__u32 cpu; /* where the thread is, or was last */
 	__u32 exit_reason;

@@ -22,7 +22,7 @@ struct vcpu_clock_found {
 	__u64 tsc_offset;
 	__u64 tsc_ratio;
 	__u32 pid;
-	__u32 tid; /* 0: it has not run yet */
+	__u32 tid; /* 0: it has not run yet, or its thread has ended */
 	__u32 number;
 	__u32 protected_state; /* 1: its registers, and most likely its memory, are encrypted */
 };

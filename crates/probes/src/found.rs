@@ -12,7 +12,7 @@ pub(crate) const FOUND_BYTES: usize = 80;
 pub struct FoundVcpu {
     /// The VMM's process.
     pub pid: Pid,
-    /// The thread that runs it; `None`: it has not run yet.
+    /// The thread that runs it; `None`: it has not run yet, or its thread has ended.
     pub tid: Option<Tid>,
     /// Its number in its VM.
     pub number: u32,

@@ -50,7 +50,7 @@ pub struct MemorySlot {
 pub struct VcpuClock {
     /// KVM's number of it: in QEMU its APIC id, which the guest's number of the CPU need not be.
     pub number: u32,
-    /// The thread that runs it; `None`: it has not run yet.
+    /// The thread that runs it; `None`: it has not run yet, or its thread has ended.
     pub tid: Option<Tid>,
     /// See above.
     pub tsc_offset: u64,
