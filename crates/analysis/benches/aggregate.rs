@@ -117,6 +117,7 @@ fn image(tables: &mut Tables, owner: Owner, kind: ImageKind, pid: u32, path: &st
         name,
         cr3,
         kernel_stack: None,
+        kernel_thread: None,
         start: None,
         end: None,
     });

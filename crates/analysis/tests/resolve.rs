@@ -86,6 +86,7 @@ fn kernel_thread(name: &str, stack: u32, start: u64, end: u64) -> Image {
         name: name.to_owned(),
         cr3: None,
         kernel_stack: Some(KernelStack(stack)),
+        kernel_thread: None,
         start: at(start),
         end: at(end),
     }

@@ -108,6 +108,7 @@ pub(crate) fn add_processes(
         let image = add_image(tables, ImageKind::Process, process.pid, process.name);
         let row = &mut tables.images[image.index()];
         (row.start, row.end) = (process.start, process.end);
+        row.kernel_thread = Some(process.is_kernel_thread);
         tables.threads.extend(process.threads.into_iter().map(|(tid, name)| Thread {
             image,
             tid: Tid(tid),
@@ -146,6 +147,7 @@ fn add_image(tables: &mut Tables, kind: ImageKind, pid: u32, name: String) -> Im
         name,
         cr3: None,
         kernel_stack: None,
+        kernel_thread: None,
         start: None,
         end: None,
     });

@@ -151,6 +151,7 @@ impl Merge<'_> {
             name: clean(release, MAX_NAME),
             cr3: (cr3.base() != 0).then_some(cr3),
             kernel_stack: None,
+            kernel_thread: None,
             start: self.span.from,
             end: self.span.until,
         });
@@ -249,6 +250,7 @@ impl Merge<'_> {
                 name: format!("[{name}]"),
                 cr3: None,
                 kernel_stack: Some(KernelStack::holding(GuestVirt(thread.stack))),
+                kernel_thread: None,
                 start,
                 end,
             });
@@ -285,6 +287,7 @@ impl Merge<'_> {
             name: clean(&image.name, MAX_NAME),
             cr3: Some(cr3),
             kernel_stack: None,
+            kernel_thread: None,
             start,
             end,
         });

@@ -14,8 +14,8 @@ use std::sync::Arc;
 
 use model::HostNs;
 
-use crate::procfs;
 use crate::sideband::{Event, EventKind};
+use crate::{procfs, tasks};
 
 pub use mappings::{MappedFile, Mappings, ProcessMapping};
 
@@ -46,6 +46,8 @@ pub struct ProcessImage {
     pub threads: BTreeMap<u32, String>,
     /// Its executable mappings.
     pub mappings: Mappings,
+    /// It is one of the kernel's own threads.
+    pub is_kernel_thread: bool,
 }
 
 /// All images of the host from the scan on.
@@ -187,12 +189,14 @@ impl ProcessLog {
             return;
         }
         let parent = self.alive.get_mut(&parent).map(|live| &mut live.image);
-        let (name, mappings) = match parent {
-            Some(parent) => (parent.name.clone(), parent.mappings.fork()),
+        // Only the kernel's threads make others. A program that one of them starts becomes a process by its exec.
+        let (name, mappings, is_kernel_thread) = match parent {
+            Some(parent) => (parent.name.clone(), parent.mappings.fork(), parent.is_kernel_thread),
             None => Default::default(),
         };
         let threads = BTreeMap::from([(tid, name.clone())]);
-        self.insert(ProcessImage { pid, name, start: Some(time), end: None, threads, mappings });
+        let (start, end) = (Some(time), None);
+        self.insert(ProcessImage { pid, name, start, end, threads, mappings, is_kernel_thread });
     }
 
     /// Exec ends all threads but one, which takes the process's id.
@@ -311,7 +315,10 @@ fn read_with(
         })
         .collect();
     let name = procfs::read_comm(directory)?;
-    Ok((ProcessImage { pid, name, threads, mappings, ..ProcessImage::default() }, maps))
+    let is_kernel_thread = tasks::is_kernel_thread(directory);
+    let image =
+        ProcessImage { pid, name, threads, mappings, is_kernel_thread, ..ProcessImage::default() };
+    Ok((image, maps))
 }
 
 #[cfg(test)]
@@ -379,6 +386,22 @@ mod test {
             ],
             &["7 sh -..4  7=sh,9=worker"],
         );
+    }
+
+    #[test]
+    fn kernel_threads_are_the_kernels() {
+        let mut log = ProcessLog::default();
+        log.insert(ProcessImage { pid: 2, is_kernel_thread: true, ..ProcessImage::default() });
+        log.insert(ProcessImage { pid: 7, name: "vhost-9".into(), ..ProcessImage::default() });
+        for (pid, parent) in [(50, 2), (51, 2), (8, 7)] {
+            log.apply(event(1, pid, pid, EventKind::Fork { parent }));
+        }
+        // A program that the kernel starts, such as modprobe.
+        log.apply(event(2, 51, 51, EventKind::Comm { name: "modprobe".into(), exec: true }));
+        let kernel: Vec<_> = log.images(|_| true).iter().map(|it| it.is_kernel_thread).collect();
+        // By pid; what 51 was before its exec has ended.
+        assert_eq!(kernel, [true, true, false, false, true, false]);
+        assert!(!read(Path::new("/proc"), std::process::id()).unwrap().is_kernel_thread);
     }
 
     fn log_of(pids: std::ops::Range<u32>) -> ProcessLog {

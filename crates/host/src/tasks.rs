@@ -36,6 +36,11 @@ pub fn guest_ticks(proc: &Path, pid: Pid, tid: Tid) -> Option<u64> {
     parse_guest_ticks(&String::from_utf8_lossy(&stat))
 }
 
+/// Whether the process of this folder of `/proc` is one of the kernel's own threads. One that has ended is none.
+pub(crate) fn is_kernel_thread(folder: &Path) -> bool {
+    stat(folder).is_some_and(|stat| stat.flags & KERNEL_THREAD != 0)
+}
+
 struct Process {
     machine: MachineId,
     pid: Pid,

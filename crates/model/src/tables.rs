@@ -251,6 +251,9 @@ pub struct Image {
     pub cr3: Option<Cr3>,
     /// The kernel stack of a guest's kernel thread, which has no page tables of its own.
     pub kernel_stack: Option<KernelStack>,
+    /// Whether it is one of the host kernel's own threads, by the kernel's word. `None`: a guest's, or in a recording of
+    /// version 0.2 and before.
+    pub kernel_thread: Option<bool>,
     /// Valid from; `None`: since before the recording.
     pub start: Option<HostNs>,
     /// Valid until; `None`: to after the recording.

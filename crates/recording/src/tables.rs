@@ -214,12 +214,14 @@ table! {
         start_ns: Option<HostNs> = image.start,
         end_ns: Option<HostNs> = image.end,
         guest_stack: Option<KernelStack> [added] = image.kernel_stack,
+        kernel_thread: Option<bool> [added] = image.kernel_thread,
     }
     read |row, columns| {
         check_id(*id, row)?;
         let (name, start, end) = (name.to_string(), *start_ns, *end_ns);
-        let (cr3, kernel_stack) = (*guest_cr3, *guest_stack);
-        Ok(Image { owner: *vm, kind: *kind, pid: *pid, name, cr3, kernel_stack, start, end })
+        let (cr3, kernel_stack, kernel_thread) = (*guest_cr3, *guest_stack, *kernel_thread);
+        let (owner, kind, pid) = (*vm, *kind, *pid);
+        Ok(Image { owner, kind, pid, name, cr3, kernel_stack, kernel_thread, start, end })
     }
 }
 
@@ -414,6 +416,7 @@ mod test {
             name: "a".into(),
             cr3: Some(Cr3::new(0x1000)),
             kernel_stack: Some(KernelStack(7)),
+            kernel_thread: None,
             start: Some(HostNs(1)),
             end: Some(HostNs(1)),
         };

@@ -126,7 +126,8 @@ fn place(letter: char) -> Place {
     }
 }
 
-/// Who has CPU 0: `0` to `2` a vCPU, `q` a thread of VM a's QEMU, `v` its vhost, `p` a process, `s` a kernel
+/// Who has CPU 0: `0` to `2` a vCPU, `q` a thread of VM a's QEMU, `v` its vhost, which
+/// is a kernel thread, `w` the same as a thread of QEMU, `p` a process, `f` one that calls itself vhost, `s` a kernel
 /// thread, `u` a process nobody saw, `i` nobody, `?` unknown.
 fn occupancy(line: &str) -> Occupancy {
     let thread = |pid, tid| Occupant::Thread(Pid(pid), Tid(tid));
@@ -135,7 +136,9 @@ fn occupancy(line: &str) -> Occupancy {
             '0' | '1' | '2' => Occupant::Vcpu(VcpuId(letter.to_digit(10).unwrap())),
             'q' => thread(1000, 1005),
             'v' => thread(1050, 1050),
+            'w' => thread(1000, 1006),
             'p' => thread(300, 301),
+            'f' => thread(400, 400),
             's' => thread(14, 14),
             'u' => thread(77, 77),
             'i' => Occupant::Idle,
@@ -162,9 +165,11 @@ fn tables() -> Tables {
         name: name.to_owned(),
         cr3: None,
         kernel_stack: None,
+        kernel_thread: None,
         start: None,
         end: None,
     };
+    let known = |kernel_thread, image| Image { kernel_thread: Some(kernel_thread), ..image };
     let vcpu =
         |vm, number, tid| Vcpu { vm: VmId(vm), number, tid: Tid(tid), started: None, ended: None };
     let thread = |image, tid, name: &str| Thread {
@@ -183,8 +188,13 @@ fn tables() -> Tables {
             image(1050, "vhost-1000"),
             image(300, "postgres"),
             image(14, "ksoftirqd/0"),
+            known(false, image(400, "vhost-1000")),
         ],
-        threads: vec![thread(0, 1005, "IO iothread1"), thread(1, 1050, "vhost-1000")],
+        threads: vec![
+            thread(0, 1005, "IO iothread1"),
+            thread(0, 1006, "vhost-1000"),
+            thread(1, 1050, "vhost-1000"),
+        ],
         mappings: vec![code(0), code(2)],
         ..Tables::default()
     }

@@ -39,8 +39,8 @@ pub struct ThiefNames<'t> {
     images: Lifetimes<Pid, ImageId>,
     threads: HashMap<(ImageId, Tid), usize>,
     vcpus: HashMap<(VmId, Tid), VcpuId>,
-    /// By image: it has code of its own, as a kernel thread has not.
-    has_code: Vec<bool>,
+    /// By image: it is one of the kernel's own threads.
+    is_kernel_thread: Vec<bool>,
 }
 
 impl<'t> ThiefNames<'t> {
@@ -54,17 +54,13 @@ impl<'t> ThiefNames<'t> {
         let vms = tables.vms.iter().enumerate();
         let threads = tables.threads.iter().enumerate();
         let vcpus = tables.vcpus.iter().enumerate();
-        let mut has_code = vec![false; tables.images.len()];
-        for mapping in &tables.mappings {
-            has_code.get_mut(mapping.image.index()).into_iter().for_each(|has| *has = true);
-        }
         Self {
             tables,
             vms: Lifetimes::new(vms.map(|(n, v)| (v.pid, v.started, v.ended, VmId::from_index(n)))),
             images: Lifetimes::new(processes),
             threads: threads.map(|(row, t)| ((t.image, t.tid), row)).collect(),
             vcpus: vcpus.map(|(n, v)| ((v.vm, v.tid), VcpuId::from_index(n))).collect(),
-            has_code,
+            is_kernel_thread: kernel_threads(tables),
         }
     }
 
@@ -113,27 +109,30 @@ impl<'t> ThiefNames<'t> {
 
     fn thread(&self, pid: Pid, tid: Tid, time: HostNs) -> Thief {
         let image = self.images.at(&pid, time, LIFETIME_SLACK_NS);
-        if let Some(vm) = image.and_then(|image| self.served_by(image, tid)) {
-            return Thief::Vhost(vm);
-        }
         if let Some(vm) = self.vms.at(&pid, time, LIFETIME_SLACK_NS) {
+            if image.is_some_and(|image| self.served_by(image, tid) == Some(pid)) {
+                return Thief::Vhost(vm);
+            }
             let vcpu = self.vcpus.get(&(vm, tid));
             return vcpu.map_or(Thief::VmmThread(vm, tid), |vcpu| Thief::Vcpu(*vcpu));
         }
         match image {
-            Some(image) if self.has_code[image.index()] => Thief::Process(image),
-            Some(image) => Thief::KernelThread(image),
+            Some(image) if self.is_kernel_thread[image.index()] => {
+                let served = self.served_by(image, tid);
+                let vm = served.and_then(|pid| self.vms.at(&pid, time, LIFETIME_SLACK_NS));
+                vm.map_or(Thief::KernelThread(image), Thief::Vhost)
+            }
+            Some(image) => Thief::Process(image),
             None => Thief::UnseenProcess(pid),
         }
     }
 
-    /// The VM a vhost thread works for: it is named `vhost-PID` after the process that it serves. Before
-    /// Linux 6.4 it is a kernel thread, since then a thread of that process.
-    fn served_by(&self, image: ImageId, tid: Tid) -> Option<VmId> {
+    /// The process that a vhost thread works for, which names it: `vhost-PID`. Before Linux 6.4 it is a kernel thread, since
+    /// then a thread of that process. The name counts for those only: any process can give itself one.
+    fn served_by(&self, image: ImageId, tid: Tid) -> Option<Pid> {
         let thread = self.threads.get(&(image, tid)).map(|row| &self.tables.threads[*row].name);
         let name = thread.unwrap_or(&self.tables.images[image.index()].name);
-        let owner = Pid(name.strip_prefix("vhost-")?.parse().ok()?);
-        self.tables.vms.iter().position(|vm| vm.pid == owner).map(VmId::from_index)
+        name.strip_prefix("vhost-")?.parse().ok().map(Pid)
     }
 
     fn vmm_thread(&self, vm: VmId, tid: Tid) -> Option<&'t str> {
@@ -151,6 +150,16 @@ impl<'t> ThiefNames<'t> {
         let image = &self.tables.images[image.index()];
         format!("{open}{}{close} ({})", image.name, image.pid)
     }
+}
+
+/// By image. A recording of version 0.2 or before does not say: a kernel thread has no code of its own.
+fn kernel_threads(tables: &Tables) -> Vec<bool> {
+    let mut has_code = vec![false; tables.images.len()];
+    for mapping in &tables.mappings {
+        has_code.get_mut(mapping.image.index()).into_iter().for_each(|has| *has = true);
+    }
+    let known = tables.images.iter().map(|image| image.kernel_thread);
+    known.zip(has_code).map(|(known, has_code)| known.unwrap_or(!has_code)).collect()
 }
 
 impl Thief {

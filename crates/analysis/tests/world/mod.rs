@@ -253,6 +253,7 @@ fn image([of, kind, pid, name, cr3, range]: [&str; 6]) -> Image {
         name: name.to_owned(),
         cr3: (cr3 != "-").then(|| Cr3::new(hex(cr3))),
         kernel_stack: None,
+        kernel_thread: None,
         start: at(start),
         end: at(end),
     }

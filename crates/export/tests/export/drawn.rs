@@ -169,6 +169,7 @@ fn tables(names: &[String; 7]) -> Tables {
         name: name.to_owned(),
         cr3: None,
         kernel_stack: None,
+        kernel_thread: None,
         start: None,
         end: None,
     };

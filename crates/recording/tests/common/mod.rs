@@ -249,6 +249,7 @@ impl Wild {
             name: self.text(),
             cr3: self.maybe(|wild| Cr3::new(wild.u64())),
             kernel_stack: self.kernel_stack(),
+            kernel_thread: self.maybe(|wild| wild.below(2) == 1),
             start: self.maybe(|wild| HostNs(wild.time())),
             end: self.maybe(|wild| HostNs(wild.time())),
         }
@@ -497,6 +498,7 @@ fn small_tables() -> Tables {
         name: name.into(),
         cr3,
         kernel_stack: None,
+        kernel_thread: None,
         start: None,
         end: Some(HostNs(5_002_000_000)),
     };
@@ -535,6 +537,7 @@ fn small_tables() -> Tables {
             image(Owner::Vm(vm1), ImageKind::Process, 71, "compute", Some(Cr3::new(0x1_0ab0_4000))),
             Image {
                 kernel_stack: Some(KernelStack(0x2400_004b)),
+                kernel_thread: None,
                 ..image(Owner::Vm(vm2), ImageKind::Process, 12, "[ksoftirqd/0]", None)
             },
         ],
