@@ -19,7 +19,7 @@ mod worker;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel as pipe, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel as pipe, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -63,13 +63,23 @@ pub(crate) type Answered = Result<Answer, Arc<GuestError>>;
 
 /// An answer that may still be on its way.
 #[derive(Debug)]
-pub(crate) struct Pending(Result<Receiver<Answered>, Arc<GuestError>>);
+pub(crate) struct Pending {
+    answer: Result<Receiver<Answered>, Arc<GuestError>>,
+    /// The same for all that were asked together: however many are late, they are waited for once.
+    until: Instant,
+}
 
 impl Pending {
     /// Waits for it, at most as long as the session's limits of time allow.
     pub(crate) fn wait(self) -> Answered {
-        // A worker that has ended without an answer has panicked.
-        self.0?.recv().unwrap_or_else(|_| Err(Arc::new(GuestError::WorkerEnded)))
+        let left = self.until.saturating_duration_since(Instant::now());
+        self.answer?.recv_timeout(left).unwrap_or_else(|error| {
+            Err(Arc::new(match error {
+                RecvTimeoutError::Timeout => GuestError::NoAnswer,
+                // A worker that has ended without an answer has panicked.
+                RecvTimeoutError::Disconnected => GuestError::WorkerEnded,
+            }))
+        })
     }
 }
 
@@ -116,11 +126,21 @@ pub(crate) struct GuestWorkers {
     workers: Vec<(VmId, Started)>,
     /// Where symbols lie that need not be asked for.
     symbol_store: Option<PathBuf>,
+    /// For one step of one guest.
+    limit: Duration,
 }
+
+/// Steps of a guest's last answer: a question under way, and what it has not told yet.
+const LAST_STEPS: u32 = 2;
+/// And for a last try, where nothing is left of the limit.
+const LAST_SLACK: Duration = Duration::from_secs(5);
+/// For workers to end, all together. One whose question is under way is left to itself.
+const END_LIMIT: Duration = Duration::from_secs(2);
 
 impl GuestWorkers {
     pub(crate) fn new() -> Self {
         Self {
+            limit: Duration::ZERO,
             room: Budget::new(TOLD_BYTES),
             tried: pipe(),
             workers: Vec::new(),
@@ -172,6 +192,7 @@ impl GuestWorkers {
         locks: &Path,
         work: impl FnOnce(Worker) + Send + 'static,
     ) {
+        self.limit = self.limit.max(limits.time);
         let store = self.symbol_store.as_ref().map(|root| Store::of_vm(root, &process.identity()));
         let (handle, inbox) = inbox::pair();
         let worker = Worker::new(process, limits, locks, store, &self.room, inbox);
@@ -193,26 +214,27 @@ impl GuestWorkers {
 
     /// Has all guests tell, in parallel, what counts for a window that began at `start`.
     pub(crate) fn tell(&self, start: HostNs, log: Log) -> Vec<(VmId, Pending)> {
+        let until = Instant::now() + self.limit * LAST_STEPS + LAST_SLACK;
         let tell = |(vm, worker): &(VmId, Started)| {
-            let pending = worker.as_ref().map_err(Arc::clone).map(|(handle, _)| {
+            let answer = worker.as_ref().map_err(Arc::clone).map(|(handle, _)| {
                 let (answer, answers) = pipe();
                 handle.order(Order::Tell { start, log, answer, handle: handle.clone() });
                 answers
             });
-            (*vm, Pending(pending))
+            (*vm, Pending { answer, until })
         };
         self.workers.iter().map(tell).collect()
     }
 
-    /// Ends all workers, and returns when they have. Nobody may have an answer any more.
+    /// Ends all workers. Nobody may have an answer any more.
     pub(crate) fn end(self) {
         let (handles, threads): (Vec<_>, Vec<_>) =
             self.workers.into_iter().filter_map(|(_, worker)| worker.ok()).unzip();
         drop(handles);
-        threads.into_iter().for_each(|thread| {
-            // What it had to say was said.
-            let _ = thread.join();
-        });
+        let began = Instant::now();
+        while threads.iter().any(|thread| !thread.is_finished()) && began.elapsed() < END_LIMIT {
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     fn handles(&self) -> impl Iterator<Item = (VmId, &Handle)> {
@@ -258,6 +280,17 @@ mod test {
         let mut guests = GuestWorkers::new();
         guests.ask(VmId(0), &silent, &limits(hour), folder.path());
         guests.wait_first_try(hour, &|| true);
+    }
+
+    #[test]
+    fn all_late_answers_are_waited_for_once() {
+        let (_sender, answers) = pipe();
+        let late = Pending { answer: Ok(answers), until: Instant::now() };
+        assert!(matches!(*late.wait().unwrap_err(), GuestError::NoAnswer));
+        let (sender, answers) = pipe();
+        drop(sender);
+        let ended = Pending { answer: Ok(answers), until: Instant::now() + Duration::from_secs(9) };
+        assert!(matches!(*ended.wait().unwrap_err(), GuestError::WorkerEnded));
     }
 
     #[test]

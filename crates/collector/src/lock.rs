@@ -2,10 +2,10 @@
 //! own: events, BPF programs, rings, and a session with every guest that has vsock.
 
 use std::fs::{DirBuilder, File, OpenOptions};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 
-use guest::Channel;
+use guest::{Channel, SessionError};
 use rustix::fs::{FlockOperation, flock};
 
 use crate::GuestError;
@@ -17,25 +17,20 @@ pub(crate) struct PortLock {
 }
 
 impl PortLock {
-    /// Takes the port of a channel that is one.
+    /// Takes the port of a channel that is one, by a file in the folder of lock files.
     ///
     /// # Errors
-    /// Those of `take`.
+    /// If the port is not there or not the VM's, another session has it, or the lock file can't be made.
     pub(crate) fn of(channel: &Channel, locks: &Path) -> Result<Option<Self>, GuestError> {
-        match channel {
-            Channel::Serial { path, .. } => Self::take(path, locks),
-            Channel::Vsock { .. } => Ok(None),
+        let failed = |source| SessionError::Link { channel: channel.clone(), source };
+        match channel.port().map_err(failed)? {
+            Some(port) => Self::take((port.device, port.inode), locks).map(Some),
+            None => Ok(None),
         }
     }
 
-    /// Takes the port behind this socket, by a file in the folder of lock files. `None`: there is no such socket, as whoever
-    /// opens it will say.
-    ///
-    /// # Errors
-    /// If another session has it, or the file can't be made.
-    fn take(socket: &Path, locks: &Path) -> Result<Option<Self>, GuestError> {
-        let Ok(metadata) = socket.metadata() else { return Ok(None) };
-        let path = locks.join(format!("port-{:x}-{:x}.lock", metadata.dev(), metadata.ino()));
+    fn take((device, inode): (u64, u64), locks: &Path) -> Result<Self, GuestError> {
+        let path = locks.join(format!("port-{device:x}-{inode:x}.lock"));
         let failed = |source| GuestError::PortLock { path: path.clone(), source };
         // Root makes the folder; for others systemd or an administrator did.
         DirBuilder::new().recursive(true).mode(0o700).create(locks).map_err(failed)?;
@@ -45,7 +40,7 @@ impl PortLock {
         let file = options.open(&path);
         let file = file.map_err(failed)?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Some(Self { _file: file })),
+            Ok(()) => Ok(Self { _file: file }),
             Err(rustix::io::Errno::WOULDBLOCK) => Err(GuestError::PortTaken),
             Err(errno) => Err(failed(errno.into())),
         }
@@ -54,22 +49,31 @@ impl PortLock {
 
 #[cfg(test)]
 mod test {
+    use std::os::unix::net::UnixListener;
+
     use super::*;
 
     #[test]
     fn a_port_has_one_user_at_a_time() {
         let folder = tempfile::tempdir().unwrap();
+        let user = rustix::process::geteuid().as_raw();
         let sockets = ["a", "b"].map(|name| folder.path().join(name));
-        for socket in &sockets {
-            std::fs::write(socket, "").unwrap();
-        }
+        let _listeners = sockets.each_ref().map(|socket| UnixListener::bind(socket).unwrap());
         let locks = folder.path().join("run/vmscope");
-        let take = |socket: &Path| PortLock::take(socket, &locks);
-        let first = take(&sockets[0]).unwrap();
-        assert!(matches!(take(&sockets[0]), Err(GuestError::PortTaken)));
-        assert!(take(&sockets[1]).unwrap().is_some());
+        let take = |path: &Path, user| {
+            PortLock::of(&Channel::Serial { path: path.to_owned(), user }, &locks)
+        };
+        let first = take(&sockets[0], user).unwrap();
+        assert!(matches!(take(&sockets[0], user), Err(GuestError::PortTaken)));
+        assert!(take(&sockets[1], user).unwrap().is_some());
         drop(first);
-        assert!(take(&sockets[0]).unwrap().is_some());
-        assert!(take(&folder.path().join("none")).unwrap().is_none());
+        assert!(take(&sockets[0], user).unwrap().is_some());
+        assert!(take(&folder.path().join("none"), user).is_err());
+        // The VM of another user, and a link, don't get at it: its lock stays free.
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink(&sockets[0], &link).unwrap();
+        let refused = [take(&sockets[0], user + 1), take(&link, user)];
+        assert!(refused.iter().all(|it| matches!(it, Err(GuestError::Session(_)))), "{refused:?}");
+        assert!(take(&sockets[0], user).unwrap().is_some());
     }
 }

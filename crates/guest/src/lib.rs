@@ -31,7 +31,7 @@ pub use file::{SnapshotError, read_snapshot};
 pub use frame::FrameError;
 pub use functions::functions;
 pub use known::{KnownMap, MAX_KEPT_BYTES};
-pub use link::{Channel, LinkError};
+pub use link::{Channel, LinkError, Port};
 pub use merge::{KernelFunctions, MapSpan, Merged, ToldMap, merge};
 pub use session::{Limits, LogBegin, Session};
 pub use session_error::SessionError;

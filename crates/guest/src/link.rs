@@ -1,11 +1,11 @@
 //! The way to a guest: bytes in and out of a file descriptor, never without a deadline.
 
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::FileTypeExt;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
@@ -19,13 +19,62 @@ pub enum Channel {
         /// The guest's context id.
         cid: u32,
     },
-    /// Its virtio-serial port: the VMM's UNIX socket, or a character device.
+    /// Its virtio-serial port: the VMM's UNIX socket.
     Serial {
         /// Where.
         path: PathBuf,
         /// The user that runs the VM: nobody else's socket is talked to.
         user: u32,
     },
+}
+
+impl Channel {
+    /// The file of the port, if it is one.
+    ///
+    /// # Errors
+    /// When there is no socket of the user that runs the VM.
+    pub fn port(&self) -> Result<Option<Port>, LinkError> {
+        match self {
+            Self::Serial { path, user } => Port::open(path, *user).map(Some),
+            Self::Vsock { .. } => Ok(None),
+        }
+    }
+}
+
+/// The socket of a virtio-serial port. The path comes from a VM's command line: whoever runs it must not have us lock or
+/// write what lies elsewhere, be it another VM's port.
+#[derive(Debug)]
+pub struct Port {
+    descriptor: OwnedFd,
+    /// Its file system.
+    pub device: u64,
+    /// Its number there.
+    pub inode: u64,
+}
+
+impl Port {
+    fn open(path: &Path, user: u32) -> Result<Self, LinkError> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let descriptor =
+            rustix::fs::open(path, flags, Mode::empty()).map_err(LinkError::Connect)?;
+        let stat = rustix::fs::fstat(&descriptor).map_err(LinkError::Connect)?;
+        if !FileType::from_raw_mode(stat.st_mode).is_socket() {
+            return Err(LinkError::Connect(Errno::NOTSOCK));
+        }
+        if stat.st_uid != user {
+            return Err(LinkError::Stranger(stat.st_uid));
+        }
+        Ok(Self { descriptor, device: stat.st_dev, inode: stat.st_ino })
+    }
+
+    /// Connects to this socket, wherever its path leads by now.
+    fn connect(&self) -> Result<OwnedFd, Errno> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        let path = format!("/proc/self/fd/{}", self.descriptor.as_raw_fd());
+        net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+        Ok(socket)
+    }
 }
 
 impl std::fmt::Display for Channel {
@@ -141,25 +190,12 @@ fn timespec(time: Duration) -> Timespec {
     }
 }
 
-/// QEMU gives a port's host end as a UNIX socket or as a pseudo terminal.
-/// Sockets only: the path comes from a VM's command line, whose owner must not have us, as root, open
-/// and write whatever else lies there.
+/// Sockets only: QEMU may give a port's host end as a pseudo terminal, too.
 fn open_serial(path: &Path, user: u32) -> Result<OwnedFd, LinkError> {
-    let socket = connect_unix(path).map_err(LinkError::Connect)?;
+    let socket = Port::open(path, user)?.connect().map_err(LinkError::Connect)?;
     let listener = net::sockopt::socket_peercred(&socket).map_err(LinkError::Connect)?;
     let listener = listener.uid.as_raw();
     if listener == user { Ok(socket) } else { Err(LinkError::Stranger(listener)) }
-}
-
-fn connect_unix(path: &Path) -> Result<OwnedFd, Errno> {
-    let metadata = std::fs::symlink_metadata(path).map_err(|_| Errno::NOENT)?;
-    if !metadata.file_type().is_socket() {
-        return Err(Errno::NOTSOCK);
-    }
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    net::connect(&socket, &SocketAddrUnix::new(path)?)?;
-    Ok(socket)
 }
 
 #[cfg(test)]
@@ -180,5 +216,20 @@ mod test {
         };
         assert_eq!(open(own), Ok(()));
         assert_eq!(open(own + 1), Err(LinkError::Stranger(own)));
+    }
+
+    #[test]
+    fn links_to_ports_are_not_followed() {
+        let folder = tempfile::tempdir().unwrap();
+        let [port, link, file] = ["port", "link", "file"].map(|name| folder.path().join(name));
+        let _listener = UnixListener::bind(&port).unwrap();
+        std::os::unix::fs::symlink(&port, &link).unwrap();
+        std::fs::write(&file, "").unwrap();
+        let user = rustix::process::getuid().as_raw();
+        let find = |path: &Path| Port::open(path, user).map(drop);
+        assert_eq!(find(&port), Ok(()));
+        for path in [&link, &file] {
+            assert_eq!(find(path), Err(LinkError::Connect(Errno::NOTSOCK)));
+        }
     }
 }
