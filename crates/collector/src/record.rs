@@ -58,8 +58,8 @@ pub fn record_with_trace(
     control: &mut dyn Control,
 ) -> Result<(Collected, Traced), CollectError> {
     let recorder = Recorder::of_plan(plan, control)?;
-    let partial = recorder.open.as_ref().map(|open| open.writer.partial_path());
-    let output = partial.unwrap_or(&plan.output).join(FOLDER_IN_RECORDING);
+    let held = recorder.open.as_ref().map(|open| open.writer.held_path());
+    let output = held.unwrap_or(&plan.output).join(FOLDER_IN_RECORDING);
     let mut beside = Beside::Attaching(Box::new(recorder));
     let mut traced =
         match trace_beside(&TracePlan { output, ..trace.clone() }, &mut beside, control) {

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use parquet::errors::ParquetError;
 
 use crate::files;
+use crate::output::shown;
 
 /// What a folder holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,6 +64,16 @@ pub enum Error {
     /// The path can't name a new folder.
     #[error("{0} can't be the name of a {name}: give the path of a folder to create", name = .1.name())]
     BadName(PathBuf, Folder),
+    /// Another user renamed the folder while it was written.
+    #[error(
+        "{path} was moved by another user, to {now}: record to a folder that only you can change"
+    )]
+    Moved {
+        /// The name it was given.
+        path: PathBuf,
+        /// The one it has.
+        now: PathBuf,
+    },
     /// The new folder would lie in one that is not there.
     #[error("failed to create {path}: {reason}: give an existing folder")]
     NoFolder {
@@ -174,9 +185,9 @@ impl Error {
         use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
         match source.kind() {
             StorageFull | QuotaExceeded | FileTooLarge => {
-                Self::NoSpace(path.to_owned(), Folder::Recording)
+                Self::NoSpace(shown(path), Folder::Recording)
             }
-            _ => Self::Io { action, path: path.to_owned(), source },
+            _ => Self::Io { action, path: shown(path), source },
         }
     }
 
@@ -189,7 +200,7 @@ impl Error {
     }
 
     pub(crate) fn damaged(path: &Path, reason: impl Into<String>) -> Self {
-        Self::Damaged { path: path.to_owned(), reason: reason.into() }
+        Self::Damaged { path: shown(path), reason: reason.into() }
     }
 
     /// An error of the Parquet reader: whatever it is, the bytes are not ours.
@@ -202,9 +213,9 @@ impl Error {
         match error {
             ParquetError::External(source) => match source.downcast::<io::Error>() {
                 Ok(source) => Self::io("write", path, *source),
-                Err(source) => Self::Encode { path: path.to_owned(), reason: source.to_string() },
+                Err(source) => Self::Encode { path: shown(path), reason: source.to_string() },
             },
-            other => Self::Encode { path: path.to_owned(), reason: other.to_string() },
+            other => Self::Encode { path: shown(path), reason: other.to_string() },
         }
     }
 }

@@ -109,7 +109,9 @@ impl Drop for Temporary {
 impl DurableFile {
     pub(crate) fn create(path: &Path) -> Result<Self, Error> {
         let temporary = temporary(path);
-        let file = owners().create(true).truncate(true).open(&temporary);
+        // What a killed writer left goes; where another user can put a link, it is not followed.
+        let _ = fs::remove_file(&temporary);
+        let file = owners().create_new(true).open(&temporary);
         let file = file.map_err(|e| Error::io("create", path, e))?;
         Ok(Self {
             file: BufWriter::new(file),

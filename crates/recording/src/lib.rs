@@ -27,6 +27,7 @@ mod fit;
 mod folder;
 mod manifest;
 mod merge;
+pub mod output;
 mod reader;
 mod recording_spools;
 pub mod results;

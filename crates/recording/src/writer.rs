@@ -27,9 +27,7 @@ const NO_NAMES: &str = "its recorder was killed, or the disk was full, before na
 /// # Errors
 /// When nothing is there, it can't be read, or nothing can be written.
 pub fn finish_killed(path: &Path) -> Result<PathBuf, Error> {
-    let dir = files::partial(path).filter(|dir| dir.is_dir());
-    let dir = dir.ok_or_else(|| Error::NotFound(path.to_owned(), Folder::Recording))?;
-    let writer = Writer { folder: PartialFolder { path: path.to_owned(), dir } };
+    let writer = Writer { folder: PartialFolder::open(path, Folder::Recording)? };
     let header = manifest::read(writer.dir())?.header;
     if header.complete {
         // It was killed when all was written.
@@ -111,6 +109,12 @@ impl Writer {
     /// Where the recording is until it is finished.
     #[must_use]
     pub fn partial_path(&self) -> &Path {
+        self.folder.partial()
+    }
+
+    /// The same folder, whatever becomes of its name: for this process, as long as the writer lives.
+    #[must_use]
+    pub fn held_path(&self) -> &Path {
         &self.folder.dir
     }
 

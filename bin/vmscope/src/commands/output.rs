@@ -1,11 +1,13 @@
 //! What subcommands print with.
 
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::ValueEnum;
+use recording::output::OutputFolder;
 use rustix::termios::tcgetwinsize;
 use view::{Report, Width};
 
@@ -95,42 +97,66 @@ pub(crate) fn pipe(result: io::Result<()>) -> io::Result<()> {
 }
 
 /// Writes beside `file` and renames, so that a half-written file never has the name. Devices and
-/// pipes are written to as they are.
+/// pipes are written to as they are. Links of other users lead nowhere, see `OutputFolder`.
 pub(crate) fn write_file(
     file: &Path,
     write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> io::Result<()> {
-    if file.metadata().is_ok_and(|existing| !existing.is_file()) {
-        return pipe(write(&mut File::options().write(true).open(file)?));
+    let (folder, name) = OutputFolder::of_file(file)?;
+    if let Some(mut existing) = not_a_file(&folder, name)? {
+        return pipe(write(&mut existing));
     }
-    let mut partial = Partial::create(file)?;
+    let mut partial = Partial::create(&folder, name)?;
     write(&mut partial.file)?;
-    partial.rename(file)
+    partial.rename(name)
 }
+
+/// A new file in the place of the one that has the name. Devices and pipes are opened as they are.
+pub(crate) fn create_file(file: &Path) -> io::Result<File> {
+    let (folder, name) = OutputFolder::of_file(file)?;
+    if let Some(existing) = not_a_file(&folder, name)? {
+        return Ok(existing);
+    }
+    if folder.has(name) {
+        folder.remove_file(name)?;
+    }
+    folder.create_file(name, FILE_MODE)
+}
+
+/// What has the name, if it is a device or a pipe.
+fn not_a_file(folder: &OutputFolder, name: &OsStr) -> io::Result<Option<File>> {
+    match folder.find(name)? {
+        Some(existing) if !existing.is_file()? => existing.open().map(Some),
+        _ => Ok(None),
+    }
+}
+
+/// As by `File::create`.
+const FILE_MODE: u32 = 0o666;
 
 /// A file on its way to its name; removed if it does not get there.
-struct Partial {
+struct Partial<'a> {
     file: File,
-    path: PathBuf,
+    folder: &'a OutputFolder,
+    name: OsString,
 }
 
-impl Partial {
-    fn create(target: &Path) -> io::Result<Self> {
-        let mut name = std::ffi::OsString::from(".");
-        name.push(target.file_name().ok_or(io::ErrorKind::InvalidInput)?);
+impl<'a> Partial<'a> {
+    fn create(folder: &'a OutputFolder, target: &OsStr) -> io::Result<Self> {
+        let mut name = OsString::from(".");
+        name.push(target);
         name.push(format!(".{}.partial", std::process::id()));
-        let path = target.with_file_name(name);
-        Ok(Self { file: File::create_new(&path)?, path })
+        Ok(Self { file: folder.create_file(&name, FILE_MODE)?, folder, name })
     }
 
-    fn rename(self, target: &Path) -> io::Result<()> {
-        std::fs::rename(&self.path, target)
+    fn rename(self, target: &OsStr) -> io::Result<()> {
+        self.folder.rename(&self.name, target)
     }
 }
 
-impl Drop for Partial {
+impl Drop for Partial<'_> {
     fn drop(&mut self) {
         // After the rename there is nothing left to remove.
-        let _ = std::fs::remove_file(&self.path);
+        let _ = self.folder.remove_file(&self.name);
     }
 }

@@ -64,7 +64,7 @@ impl TraceWriter {
     /// Where the trace is until it is finished.
     #[must_use]
     pub fn partial_path(&self) -> &Path {
-        &self.folder.dir
+        self.folder.partial()
     }
 
     /// Begins the spool of a machine's CPU; once per machine and CPU. Events of a machine that no table has when the

@@ -13,7 +13,7 @@ use microbench::{Condition, Results};
 use testbed::{Accelerator, Bare, BareEnd, KvmVerdict, Listen, Patience};
 
 use super::super::Usage;
-use super::super::output::print;
+use super::super::output::{print, write_file};
 use super::super::time::duration_in_seconds;
 use super::{file, image, read};
 
@@ -183,7 +183,7 @@ fn here(args: &Args, image: &Path) -> anyhow::Result<Results> {
     let result = session.run(args);
     session.progress.clear();
     if let Some(path) = &args.log {
-        std::fs::write(path, &session.raw)
+        write_file(path, |file| file.write_all(&session.raw))
             .with_context(|| format!("failed to write {}", path.display()))?;
     }
     result?;
@@ -326,8 +326,8 @@ fn in_testbed(args: &Args, image: &Path) -> anyhow::Result<Results> {
         code => bail!("the benchmark failed on the virtual host, with exit code {code}"),
     }
     if let Some(path) = &args.log {
-        let kept = out.join("serial.log");
-        std::fs::copy(&kept, path)
+        let kept = std::fs::File::open(out.join("serial.log"));
+        write_file(path, |file| std::io::copy(&mut kept?, file).map(drop))
             .with_context(|| format!("failed to write {}", path.display()))?;
     }
     file::read(&out.join(RESULT))

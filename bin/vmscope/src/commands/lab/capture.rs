@@ -1,6 +1,5 @@
 //! `vmscope lab capture`.
 
-use std::fs::File;
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -11,6 +10,7 @@ use anyhow::Context;
 use capture::{Capture, Captured, Interface, InterfaceError, Options};
 
 use super::super::Usage;
+use super::super::output::create_file;
 use super::super::replay::stop_on_signals;
 
 const EXAMPLE: &str = "Examples:
@@ -55,7 +55,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let stop = stop_on_signals()?;
     let name = args.output.display();
-    let file = File::create(&args.output).with_context(|| format!("failed to create {name}"))?;
+    let file = create_file(&args.output).with_context(|| format!("failed to create {name}"))?;
     let capture = Capture::open(&interfaces, options)?;
     let names: Vec<&str> = interfaces.iter().map(|interface| &*interface.name).collect();
     say!(

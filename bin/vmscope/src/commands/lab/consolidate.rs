@@ -9,6 +9,7 @@ use anyhow::{Context, bail};
 use clap::ValueEnum;
 use consolidate::Job;
 use lab::{Attached, Plan};
+use recording::output::OutputFolder;
 use testbed::{Boot, HostChoice, seen_from_inside};
 
 use super::super::time::duration_in_seconds;
@@ -70,7 +71,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if args.dry_run {
         return dry_run(&plan);
     }
-    let folder = prepare_folder(args, &plan, &text)?;
+    let held = prepare_folder(args, &plan, &text)?;
+    let folder = held.path();
     let shown = args.output.display();
     let runs = consolidate::runs_folder(&folder);
     let done = consolidate::read_runs(&runs)?;
@@ -90,6 +92,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let plan = consolidate::plan_file(&folder);
         carry_out(&Job { plan, boots, done: Some(runs.clone()), out: runs })?;
     } else {
+        let folder =
+            args.output.canonicalize().with_context(|| format!("failed to find {shown}"))?;
         in_virtual_host(args, &plan, &folder, boots, &vmscope)?;
     }
     say!("lab: {shown} is complete; next: vmscope lab report {shown}");
@@ -122,32 +126,38 @@ impl Args {
     }
 }
 
-/// The folder of the results, with the plan in it.
-fn prepare_folder(args: &Args, plan: &Plan, text: &str) -> anyhow::Result<PathBuf> {
+/// The folder of the results, with the plan in it. It is held: another user may give its name to something else.
+fn prepare_folder(args: &Args, plan: &Plan, text: &str) -> anyhow::Result<OutputFolder> {
     let shown = args.output.display();
     let file = consolidate::plan_file(&args.output);
-    match (args.output.exists(), args.resume) {
+    let (parent, name) =
+        OutputFolder::of_file(&args.output).with_context(|| format!("failed to create {shown}"))?;
+    match (parent.has(name), args.resume) {
         (true, false) => {
             let text = format!("{shown} exists already: choose another name with -o, or --resume");
-            return Err(Usage(text).into());
+            Err(Usage(text).into())
         }
-        (false, true) => return Err(Usage(format!("{shown} does not exist")).into()),
+        (false, true) => Err(Usage(format!("{shown} does not exist")).into()),
         (true, true) => {
-            let before = consolidate::read_plan(&file)?;
+            let held =
+                parent.own_folder(name).with_context(|| format!("failed to open {shown}"))?;
+            let before = consolidate::read_plan(&consolidate::plan_file(&held.path()))?;
             if before != *plan {
                 let text = format!("the plan differs from that of {shown}");
                 return Err(Usage(text).into());
             }
+            Ok(held)
         }
         (false, false) => {
-            let runs = consolidate::runs_folder(&args.output);
-            fs::create_dir_all(&runs)
-                .with_context(|| format!("failed to create {}", runs.display()))?;
-            fs::write(&file, text)
+            let held =
+                parent.create_folder(name).with_context(|| format!("failed to create {shown}"))?;
+            let runs = consolidate::runs_folder(&held.path());
+            fs::create_dir(&runs).with_context(|| format!("failed to create {shown}"))?;
+            fs::write(consolidate::plan_file(&held.path()), text)
                 .with_context(|| format!("failed to write {}", file.display()))?;
+            Ok(held)
         }
     }
-    args.output.canonicalize().with_context(|| format!("failed to find {shown}"))
 }
 
 /// Goes on in another virtual host when one ends by itself.
