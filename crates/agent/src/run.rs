@@ -291,6 +291,8 @@ struct Agent {
     suspended_before: Duration,
     /// A CPU was not sampled in the last window.
     silent_cpu: bool,
+    /// KVM's modules that the session knows.
+    kvm: Vec<(&'static str, u64)>,
     /// The end of the last window that was sampled.
     covered_until: Option<HostNs>,
     next_folder: u64,
@@ -318,6 +320,7 @@ impl Agent {
             cpu_before: own::cpu_time(),
             suspended_before: own::suspended(),
             silent_cpu: false,
+            kvm: Vec::new(),
             covered_until: None,
             next_folder: unix_now_ns(),
         };
@@ -326,6 +329,7 @@ impl Agent {
     }
 
     fn begin_session(&mut self) -> Result<(), RunError> {
+        self.kvm = host::machine::kvm_modules(&Roots::default().sys);
         let begun = match self.begin_recorder() {
             Err(error) if is_full_disk(&error) => {
                 self.give_way();
@@ -390,6 +394,12 @@ impl Agent {
             }
             if self.has_other_cpus() {
                 line("CPUs went online or offline: sampling starts anew");
+                self.renew()?;
+            }
+            if self.recorder.is_some()
+                && self.kvm != host::machine::kvm_modules(&Roots::default().sys)
+            {
+                line("KVM was loaded or unloaded: sampling starts anew");
                 self.renew()?;
             }
             if self.edge <= Instant::now() {

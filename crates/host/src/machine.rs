@@ -1,6 +1,7 @@
 //! The machine itself: its CPUs, its name, its kernel.
 
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use model::{BootId, Vendor};
@@ -23,6 +24,19 @@ pub fn online_cpus(sys: &Path) -> io::Result<Vec<u32>> {
     let text = std::fs::read_to_string(sys.join("devices/system/cpu/online"))?;
     parse_cpu_list(text.trim())
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("CPU list {text:?}")))
+}
+
+/// KVM's modules, and which load of each it is: they have other types and addresses after another one. Empty: KVM is built
+/// in, or not loaded.
+#[must_use]
+pub fn kvm_modules(sys: &Path) -> Vec<(&'static str, u64)> {
+    let load = |name| {
+        let folder = sys.join("module").join(name);
+        let state = std::fs::read_to_string(folder.join("initstate")).ok()?;
+        let number = folder.metadata().ok()?.ino();
+        (state.trim() == "live").then_some((name, number))
+    };
+    ["kvm", "kvm_amd", "kvm_intel"].into_iter().filter_map(load).collect()
 }
 
 /// The kernel's list format: `0-3,8,10-11`.
@@ -169,6 +183,27 @@ mod test {
         let text = cpu("0", "0") + &cpu("1", "4") + &cpu("x", "5") + &cpu("3", "") + &cpu("5", "6");
         assert_eq!(parse_apic_ids(&text), [(0, 0), (1, 4), (5, 6)]);
         assert_eq!(parse_apic_ids("processor\t: 0\nBogoMIPS\t: 50.00\n"), []);
+    }
+
+    #[test]
+    fn loads_of_kvm_are_told_apart() {
+        let sys = tempfile::tempdir().unwrap();
+        let folder = |name: &str| sys.path().join("module").join(name);
+        let load = |name, state| {
+            std::fs::create_dir_all(folder(name)).unwrap();
+            std::fs::write(folder(name).join("initstate"), state).unwrap();
+        };
+        assert_eq!(kvm_modules(sys.path()), []);
+        load("kvm", "live\n");
+        load("kvm_amd", "coming\n");
+        let names = || -> Vec<_> { kvm_modules(sys.path()).iter().map(|it| it.0).collect() };
+        assert_eq!(names(), ["kvm"]);
+        load("kvm_amd", "live\n");
+        assert_eq!(names(), ["kvm", "kvm_amd"]);
+        let before = kvm_modules(sys.path());
+        std::fs::rename(folder("kvm_amd"), folder("before")).unwrap();
+        load("kvm_amd", "live\n");
+        assert_ne!(kvm_modules(sys.path()), before);
     }
 
     #[test]
