@@ -185,11 +185,9 @@ impl GuestVm {
             Some(status) => format!("QEMU's {status}"),
             None => "QEMU still runs".to_owned(),
         };
-        let read = |ending: &str| {
-            let text = std::fs::read(folder.join(format!("{}.{ending}", self.name))).ok()?;
-            process::last_lines(&text, 6)
-        };
-        let said = [Some(status), read("log"), read("console")];
+        let file = |ending: &str| folder.join(format!("{}.{ending}", self.name));
+        let log = std::fs::read(file("log")).ok().and_then(|text| process::last_lines(&text, 6));
+        let said = [Some(status), log, Some(process::last_words(&file("console")))];
         said.into_iter().flatten().collect::<Vec<_>>().join("; ")
     }
 

@@ -17,14 +17,28 @@ pub fn skip(reason: impl Display) {
 }
 
 /// The same for a test whose BPF program the running kernel did not take. A kernel may be built or locked down so that it
-/// takes no such program from anybody; any other error is a fault of the program and fails in CI.
+/// takes no such program from anybody; any other error is a fault of the program and fails in CI. So does a refusal for
+/// want of a capability, which looks the same. That the kernel takes BPF programs at all, a test in `probes` shows.
 ///
 /// # Panics
-/// With `CI=true` when the error is not a refusal.
+/// With `CI=true` when the error is not a refusal, or this process lacks a capability.
 pub fn skip_if_refused(error: impl Display) {
     let error = error.to_string();
     eprintln!("skipped: {error}");
-    assert!(!is_ci() || is_refusal(&error), "not a refusal of the kernel: {error}");
+    if !is_ci() {
+        return;
+    }
+    assert!(is_refusal(&error), "not a refusal of the kernel: {error}");
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    assert!(may_load(&status), "this process may not load BPF programs: {error}");
+}
+
+/// Whether a process with this `/proc/PID/status` has CAP_SYS_ADMIN, CAP_PERFMON and CAP_BPF.
+fn may_load(status: &str) -> bool {
+    const NEEDED: u64 = 1 << 21 | 1 << 38 | 1 << 39;
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let effective = effective.and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
+    effective.is_some_and(|set| set & NEEDED == NEEDED)
 }
 
 /// EPERM and EOPNOTSUPP: the verifier's errors are EACCES and EINVAL.
@@ -41,6 +55,15 @@ fn is_ci() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_without_a_capability_is_known() {
+        assert!(may_load("Name:\tx\nCapEff:\t000001ffffffffff\n"));
+        // Without CAP_BPF; without any; unknown.
+        for status in ["CapEff:\t0000017fffffffff\n", "CapEff:\t0000000000000000\n", ""] {
+            assert!(!may_load(status), "{status}");
+        }
+    }
 
     #[test]
     fn refusals_are_told_from_faults() {
