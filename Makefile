@@ -27,8 +27,6 @@ export CI
 # The runtime of instrumented programs writes a profile that nobody reads.
 FUZZ := RUSTC_WORKSPACE_WRAPPER=$(CURDIR)/.ci/instrument LLVM_PROFILE_FILE=/dev/null \
         cargo run --locked -q -p fuzz --example fuzz --
-FUZZ_TARGETS := agent-config agent-answer answers snapshot rings clock recording trace window written written-trace bench names store proc processes \
-                layout layout-peer layout-files scenario elf perf-map inside-elf inside-btf inside-kcore inside-log walk qmp guest-rings traced-guest split-packets split-http split-pg split-mysql
 
 SPARK := $(abspath $(TARGET_DIR))/tools/spark
 SUMS := $(abspath $(TARGET_DIR))/tools/sums
@@ -175,7 +173,7 @@ mutants: deps
 
 # Each target for so long.
 fuzz-all:
-	@set -e; for target in $(FUZZ_TARGETS); do $(FUZZ) $$target $(or $(SECONDS),600); done
+	@set -e; targets=$$($(FUZZ) --list); for target in $$targets; do $(FUZZ) $$target $(or $(SECONDS),600); done
 
 # The web page. Node is needed to build it, not to run the server.
 ui: ui-tools

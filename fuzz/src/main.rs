@@ -51,11 +51,13 @@ static RUN: AtomicU64 = AtomicU64::new(0);
 
 fn main() -> anyhow::Result<ExitCode> {
     let mut arguments = std::env::args().skip(1);
-    let usage = || {
-        let names: Vec<_> = targets::all().iter().map(|target| target.name).collect();
-        format!("usage: fuzz TARGET SECONDS|FILE...; targets: {}", names.join(" "))
-    };
+    let names = || targets::all().iter().map(|target| target.name).collect::<Vec<_>>().join(" ");
+    let usage = || format!("usage: fuzz TARGET SECONDS|FILE... or --list; targets: {}", names());
     let name = arguments.next().with_context(usage)?;
+    if name == "--list" {
+        println!("{}", names());
+        return Ok(ExitCode::SUCCESS);
+    }
     let targets = targets::all();
     let target = targets.iter().find(|target| target.name == name).with_context(usage)?;
     watch();
