@@ -9,13 +9,22 @@
  *   attack locks           every lock file of /run
  *   attack perfmap         a list of JIT code of 64 MB, each line over all memory
  *   attack vm [SOCKET silent|endless|lies] ...   a VM without a VMM; `...` is what a VMM's command line would say
- *   attack measure FILE COMMAND...               runs COMMAND; its exit code, peak memory (KiB) and CPU time (ms) to FILE
+ *   attack asleep [SOCKET ...] ...               the same, whose guest halted at once
+ *   attack crowd DIR COUNT                       so many of those, each with a silent socket
+ *   attack hand ...                              a VM whose vCPU another process holds, too
+ *   attack files DIR ...                         a pipe, a folder and a file with the names of KVM's files
+ *   attack fuse DIR ...                          a file system with a file of such a name; as root, as fusermount3 is
+ *   attack vhost PID                             a process that calls itself like the vhost thread of process PID
+ *   attack links DIR NAME TARGET                 whatever is made as DIR/NAME.partial becomes a link to TARGET
+ *   attack measure FILE COMMAND...               runs COMMAND; its exit code, peak memory (KiB), CPU time and time (ms) to FILE
  */
 #define _GNU_SOURCE
 #include <elf.h>
 #include <err.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <glob.h>
+#include <linux/fuse.h>
 #include <linux/kvm.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -27,12 +36,15 @@
 #include <sys/file.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <sys/un.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #define CODE_OFFSET 0x1000
@@ -278,8 +290,8 @@ static void write_perf_map(void)
 		((void (*)(void))code)();
 }
 
-/* A VM that computes: jmp to itself in real mode. */
-static void *run_vm(void *unused)
+/* The vCPU of a VM that runs two bytes of code in real mode. */
+static int make_vcpu(const char *code)
 {
 	int kvm = open("/dev/kvm", O_RDWR), vm = ioctl(kvm, KVM_CREATE_VM, 0), vcpu;
 	uint8_t *memory = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -289,7 +301,7 @@ static void *run_vm(void *unused)
 
 	if (vm < 0)
 		err(1, "/dev/kvm");
-	memcpy(memory, "\xeb\xfe", 2);
+	memcpy(memory, code, 2);
 	ioctl(vm, KVM_SET_USER_MEMORY_REGION, &region);
 	vcpu = ioctl(vm, KVM_CREATE_VCPU, 0);
 	mmap(NULL, ioctl(kvm, KVM_GET_VCPU_MMAP_SIZE, 0), PROT_READ | PROT_WRITE, MAP_SHARED, vcpu, 0);
@@ -297,8 +309,22 @@ static void *run_vm(void *unused)
 	special.cs.base = special.cs.selector = 0;
 	ioctl(vcpu, KVM_SET_SREGS, &special);
 	ioctl(vcpu, KVM_SET_REGS, &general);
-	for (;;)
+	return vcpu;
+}
+
+/* jmp to itself */
+static void *run_busy(void *unused)
+{
+	for (int vcpu = make_vcpu("\xeb\xfe");;)
 		ioctl(vcpu, KVM_RUN, 0);
+	return unused;
+}
+
+/* hlt; jmp to itself. A halt ends KVM_RUN. */
+static void *run_asleep(void *unused)
+{
+	ioctl(make_vcpu("\xf4\xeb"), KVM_RUN, 0);
+	pause();
 	return unused;
 }
 
@@ -337,31 +363,172 @@ static void serve(const char *path, const char *how)
 		answer(accept(listening, NULL, NULL), how);
 }
 
-static void vm(char **arguments)
+static void vm(void *(*run)(void *), char **arguments)
 {
 	pthread_t thread;
 
-	pthread_create(&thread, NULL, run_vm, NULL);
+	pthread_create(&thread, NULL, run, NULL);
 	if (arguments[0] && arguments[0][0] == '/')
 		serve(arguments[0], arguments[1]);
 	pause();
 }
 
+static void crowd(const char *folder, int count)
+{
+	char place[512], name[32], chardev[600];
+
+	for (int n = 0; n < count; n++) {
+		snprintf(place, sizeof(place), "%s/%d", folder, n);
+		snprintf(name, sizeof(name), "crowd%d", n);
+		snprintf(chardev, sizeof(chardev), "socket,id=c,path=%s,server=on", place);
+		if (fork() == 0) {
+			child_dies_with_us();
+			execl("/proc/self/exe", "attack", "asleep", place, "silent", "-name", name, "-chardev", chardev, "-device",
+			      "virtserialport,chardev=c,name=org.vmscope.guest.0", NULL);
+			_exit(1);
+		}
+	}
+	pause();
+}
+
+static void hand_over(void)
+{
+	/* Not closed by exec. The other one's command line is of a VM, too. */
+	int vcpu = dup(make_vcpu("\xeb\xfe"));
+
+	if (fork() == 0) {
+		child_dies_with_us();
+		execl("/proc/self/exe", "attack", "hold", "-name", "innocent", NULL);
+		_exit(1);
+	}
+	for (;;)
+		ioctl(vcpu, KVM_RUN, 0);
+}
+
+static void hold_files(const char *folder)
+{
+	char path[512];
+
+	snprintf(path, sizeof(path), "%s/kvm-vcpu:0", folder);
+	mkfifo(path, 0644);
+	open(path, O_RDWR);
+	snprintf(path, sizeof(path), "%s/kvm-vcpu:1", folder);
+	mkdir(path, 0755);
+	open(path, O_RDONLY);
+	snprintf(path, sizeof(path), "%s/kvm-vcpu:2", folder);
+	open(path, O_CREAT | O_RDWR, 0644);
+	snprintf(path, sizeof(path), "%s/kvm-vm", folder);
+	mkfifo(path, 0644);
+	open(path, O_RDWR);
+	pause();
+}
+
+static void reply(int fuse, const struct fuse_in_header *asked, const void *answer, size_t n, int error)
+{
+	struct fuse_out_header head = { .len = sizeof(head) + n, .error = error, .unique = asked->unique };
+	struct iovec parts[] = { { &head, sizeof(head) }, { (void *)answer, n } };
+
+	writev(fuse, parts, 2);
+}
+
+static void serve_fuse(int fuse)
+{
+	static char bytes[1 << 17];
+	const struct fuse_in_header *asked = (void *)bytes;
+	struct fuse_init_out init = { .major = FUSE_KERNEL_VERSION, .minor = 31, .max_write = PAGE };
+	struct fuse_attr folder = { .ino = 1, .mode = S_IFDIR | 0755, .nlink = 2 };
+	struct fuse_attr file = { .ino = 2, .mode = S_IFREG | 0644, .nlink = 1 };
+	struct fuse_entry_out entry = { .nodeid = 2, .entry_valid = 3600, .attr_valid = 3600, .attr = file };
+	struct fuse_attr_out attributes = { .attr_valid = 3600 };
+	struct fuse_open_out opened = { .fh = 1 };
+
+	while (read(fuse, bytes, sizeof(bytes)) > 0) {
+		attributes.attr = asked->nodeid == 1 ? folder : file;
+		if (asked->opcode == FUSE_INIT)
+			reply(fuse, asked, &init, sizeof(init), 0);
+		else if (asked->opcode == FUSE_LOOKUP)
+			reply(fuse, asked, &entry, sizeof(entry), 0);
+		else if (asked->opcode == FUSE_GETATTR)
+			reply(fuse, asked, &attributes, sizeof(attributes), 0);
+		else if (asked->opcode == FUSE_OPEN)
+			reply(fuse, asked, &opened, sizeof(opened), 0);
+		else if (asked->opcode != FUSE_FORGET && asked->opcode != FUSE_BATCH_FORGET)
+			reply(fuse, asked, NULL, 0, -ENOSYS);
+	}
+}
+
+static void hold_fuse_file(const char *folder)
+{
+	enum { NOBODY = 65534 };
+	char text[512];
+	int fuse = open("/dev/fuse", O_RDWR);
+
+	snprintf(text, sizeof(text), "fd=%d,rootmode=40000,user_id=%d,group_id=%d", fuse, NOBODY, NOBODY);
+	if (fuse < 0 || mount("attack", folder, "fuse", MS_NOSUID | MS_NODEV, text))
+		err(1, "fuse");
+	if (setgid(NOBODY) || setuid(NOBODY))
+		err(1, "setuid");
+	if (fork() == 0) {
+		child_dies_with_us();
+		serve_fuse(fuse);
+		_exit(0);
+	}
+	snprintf(text, sizeof(text), "%s/kvm-vcpu:0", folder);
+	if (open(text, O_RDONLY) < 0)
+		err(1, "%s", text);
+	pause();
+}
+
+static void spin_as_vhost(const char *pid)
+{
+	char name[16];
+
+	snprintf(name, sizeof(name), "vhost-%s", pid);
+	prctl(PR_SET_NAME, name);
+	for (volatile long turns = 0;; turns++)
+		;
+}
+
+static void replace_by_link(const char *folder, const char *name, const char *target)
+{
+	char partial[512], moved[512];
+
+	snprintf(partial, sizeof(partial), "%s/%s.partial", folder, name);
+	snprintf(moved, sizeof(moved), "%s/moved", folder);
+	for (;;) {
+		if (rename(partial, moved) == 0)
+			symlink(target, partial);
+		usleep(100);
+	}
+}
+
+static long milliseconds(struct timespec since)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (now.tv_sec - since.tv_sec) * 1000 + (now.tv_nsec - since.tv_nsec) / 1000000;
+}
+
 static int measure(const char *file, char **command)
 {
 	FILE *out = fopen(file, "w");
+	struct timespec begun;
 	struct rusage used;
 	int status;
-	pid_t child = fork();
+	pid_t child;
 
+	clock_gettime(CLOCK_MONOTONIC, &begun);
+	child = fork();
 	if (child == 0) {
 		execvp(command[0], command);
 		_exit(127);
 	}
 	waitpid(child, &status, 0);
 	getrusage(RUSAGE_CHILDREN, &used);
-	fprintf(out, "%d %ld %ld\n", WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), used.ru_maxrss,
-		(used.ru_utime.tv_sec + used.ru_stime.tv_sec) * 1000 + (used.ru_utime.tv_usec + used.ru_stime.tv_usec) / 1000);
+	fprintf(out, "%d %ld %ld %ld\n", WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), used.ru_maxrss,
+		(used.ru_utime.tv_sec + used.ru_stime.tv_sec) * 1000 + (used.ru_utime.tv_usec + used.ru_stime.tv_usec) / 1000,
+		milliseconds(begun));
 	fclose(out);
 	return 0;
 }
@@ -393,6 +560,22 @@ int main(int argc, char **argv)
 	if (!strcmp(what, "perfmap"))
 		write_perf_map();
 	if (!strcmp(what, "vm"))
-		vm(argv + 2);
+		vm(run_busy, argv + 2);
+	if (!strcmp(what, "asleep"))
+		vm(run_asleep, argv + 2);
+	if (!strcmp(what, "crowd"))
+		crowd(folder, atoi(argv[3]));
+	if (!strcmp(what, "hand"))
+		hand_over();
+	if (!strcmp(what, "hold"))
+		pause();
+	if (!strcmp(what, "files"))
+		hold_files(folder);
+	if (!strcmp(what, "fuse"))
+		hold_fuse_file(folder);
+	if (!strcmp(what, "vhost"))
+		spin_as_vhost(folder);
+	if (!strcmp(what, "links"))
+		replace_by_link(folder, argv[3], argv[4]);
 	errx(2, "no such attack: %s", what);
 }

@@ -1,15 +1,22 @@
-# Runs on the virtual host as root, beside guest `a` on CPU 0. Attackers are nobody, on CPU 1. Each recording is measured:
-# `NAME.cost` has exit code, peak memory and CPU time. See attack.c. `quick` has the attacks of the quick half.
+# Runs on the virtual host as root, beside guests `a` and `b` on CPU 0. Attackers are nobody, on CPU 1. Each recording is
+# measured: `NAME.cost` has exit code, peak memory, CPU time and time. See attack.c. `alone` has the attacks to try one by one,
+# `others` whether there are more.
 set -eu
 gcc -O1 -pthread -o attack attack.c
-chmod 666 /dev/kvm
+modprobe fuse
+chmod 666 /dev/kvm /dev/fuse
 place=/tmp/hostile
 mkdir -p $place
 chmod 777 $place
-attack() {
-    setpriv --reuid 65534 --regid 65534 --clear-groups taskset 2 "$PWD/attack" "$@" 2>>attackers.err &
+attack_on() {
+    cpus=$1
+    shift
+    setpriv --reuid 65534 --regid 65534 --clear-groups taskset "$cpus" "$PWD/attack" "$@" 2>>attackers.err &
     attackers="$attackers $!"
 }
+attack() { attack_on 2 "$@"; }
+# The next process is met before the guests' are. A user without privileges forks until that is so.
+early() { echo 60 >/proc/sys/kernel/ns_last_pid; }
 recorded() {
     name=$1
     shift
@@ -20,6 +27,7 @@ recorded() {
     kill -KILL $attackers 2>/dev/null || true
     wait
     attackers=""
+    umount -l $place.mount 2>/dev/null || true
     rm -rf $place/* /tmp/perf-*.map
 }
 record() { recorded "$1" vmscope record -o "$1" --duration 4; }
@@ -27,11 +35,39 @@ attackers=""
 
 everything="fifos truncate symbols notes forks execs locks perfmap"
 record quiet
-for what in ${quick:-$everything}; do
+for what in $alone; do
     attack $what $place
     record $what
 done
-if [ -n "$quick" ]; then exit 0; fi
+
+# What calls itself KVM's, a VM, or its vhost; and a port that leads to b's.
+early
+attack files $place -name a
+record names-files
+mkdir $place.mount
+early
+"$PWD/attack" fuse $place.mount -name b 2>>attackers.err &
+attackers="$attackers $!"
+record names-fuse
+early
+attack hand -name evil
+record names-hand
+attack_on 1 vhost "$(pgrep -f 'qemu.*-name a')"
+record names-vhost
+ln -s /run/testbed/guests/b.agent $place/port
+early
+attack asleep -name port -chardev socket,id=c,path=$place/port,server=on \
+    -device virtserialport,chardev=c,name=org.vmscope.guest.0
+record names-port
+mkdir /run/target
+attack links $place links /run/target
+recorded links vmscope record -o $place/links --duration 3
+ls -A /run/target >links.made
+if [ -z "$others" ]; then exit 0; fi
+
+attack crowd $place 400
+until [ "$(find $place -type s | wc -l)" = 400 ]; do sleep 1; done
+recorded crowd vmscope record -o crowd --duration 2
 
 # VMs that say what is not so: that their guest is the other one; that it is behind a socket of theirs.
 cid=$(cat /proc/[0-9]*/cmdline | tr '\0' '\n' | sed -n 's/.*guest-cid=\([0-9]*\).*/\1/p' | head -n 1)

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use acceptance::{in_testbed_within, report, text};
+use acceptance::{in_testbed_within, report, run, text};
 use serde_json::Value;
 
-/// Fourteen recorders, one after the other.
-const TIME_LIMIT_S: u32 = 1800;
+/// Twenty-one recorders, one after the other.
+const TIME_LIMIT_S: u32 = 2400;
 /// What a recorder may take at its peak.
 const MAX_PEAK_MIB: u64 = 128;
 
@@ -16,19 +16,20 @@ struct Attacked {
     exit_code: i32,
     peak_mib: u64,
     cpu_ms: u64,
+    ms: u64,
 }
 
 fn cost(file: &Path) -> Attacked {
     let text = std::fs::read_to_string(file).unwrap();
     let numbers: Vec<u64> = text.split_whitespace().map(|word| word.parse().unwrap()).collect();
-    let [exit_code, peak_kib, cpu_ms] = numbers[..] else { panic!("{text}") };
+    let [exit_code, peak_kib, cpu_ms, ms] = numbers[..] else { panic!("{text}") };
     let exit_code = i32::try_from(exit_code).unwrap();
-    Attacked { exit_code, peak_mib: peak_kib / 1024, cpu_ms }
+    Attacked { exit_code, peak_mib: peak_kib / 1024, cpu_ms, ms }
 }
 
-/// Samples of guest `a` in guest code, and those of them in functions of its process, the kernel's among them.
-fn samples_of_a(recording: &Path) -> (u64, u64) {
-    let arguments = ["--view", "guest", "--vm", "a", "--limit", "100000"];
+/// Samples of a guest in guest code, and those of them in functions of its process, the kernel's among them.
+fn samples_of(guest: &str, recording: &Path) -> (u64, u64) {
+    let arguments = ["--view", "guest", "--vm", guest, "--limit", "100000"];
     let guest = report(recording, &arguments).unwrap();
     let ran = guest.sum(|row| text(row, "side") == "guest");
     let of_process =
@@ -37,47 +38,99 @@ fn samples_of_a(recording: &Path) -> (u64, u64) {
 }
 
 pub(crate) fn an_unprivileged_user_spoils_nobodys_rows() {
-    none_spoils_the_rows_of_others("", 14);
+    let everything = "fifos truncate symbols notes forks execs locks perfmap";
+    none_spoils_the_rows_of_others(everything, "yes", 21);
 }
 
-pub(crate) fn files_and_forks_spoil_nobodys_rows() {
-    none_spoils_the_rows_of_others("fifos truncate symbols forks", 5);
+pub(crate) fn files_forks_and_names_spoil_nobodys_rows() {
+    none_spoils_the_rows_of_others("fifos truncate symbols forks", "", 11);
 }
 
-/// Every recorder ends by itself, takes bounded memory, and has the rows of the guest that attacks nobody right. `quick`:
-/// these attacks only.
-fn none_spoils_the_rows_of_others(quick: &str, recorders: usize) {
+/// The VMs of a recording, with all that `steal` says of them.
+fn vms(recording: &Path) -> BTreeMap<String, Value> {
+    let output = run(&["steal", recording.to_str().unwrap(), "--format", "json"]).unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let steal: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let vms = steal["vms"].as_array().unwrap().iter();
+    vms.map(|vm| (text(vm, "name").to_owned(), vm.clone())).collect()
+}
+
+/// Only what is KVM's is a VM, whatever files are named.
+fn only_vms_are_vms(folder: &Path) {
+    let names = |recording: &str| vms(&folder.join(recording)).into_keys().collect::<Vec<_>>();
+    for recording in ["quiet", "names-files", "names-fuse", "names-vhost"] {
+        assert_eq!(names(recording), ["a", "b"], "{recording}");
+    }
+    assert_eq!(names("names-hand"), ["a", "b", "evil"]);
+    assert_eq!(names("names-port"), ["a", "b", "port"]);
+}
+
+/// A process that calls itself the vhost thread of VM a is a process.
+fn names_make_no_vhost(folder: &Path) {
+    let vms = vms(&folder.join("names-vhost"));
+    let thieves = |vm: &str| vms[vm]["time"]["thieves"].as_array().unwrap().clone();
+    let of = |kind: &str| -> u64 {
+        let thieves = ["a", "b"].map(thieves).concat();
+        let named = thieves.iter().filter(|thief| text(thief, "kind") == kind);
+        named.map(|thief| thief["ns"].as_u64().unwrap()).sum()
+    };
+    // It has a third of the CPU.
+    assert!(500_000_000 < of("process"), "{vms:?}");
+    assert!(of("vhost") < 100_000_000, "{vms:?}");
+}
+
+/// A recording is refused where others put links in its way, and nothing is made where they lead.
+fn no_link_is_followed(folder: &Path, links: &Attacked) {
+    let [said, made] =
+        ["links.err", "links.made"].map(|file| std::fs::read_to_string(folder.join(file)).unwrap());
+    assert_eq!((links.exit_code, &*made), (1, ""), "{said}");
+    assert!(said.contains("another user"), "{said}");
+}
+
+/// Every recorder ends by itself, takes bounded memory, and has the rows of the guests that attack nobody right. `alone`:
+/// these attacks, one by one, and those by names. `others`: not empty for the rest.
+fn none_spoils_the_rows_of_others(alone: &str, others: &str, recorders: usize) {
     let folder = tempfile::tempdir().unwrap();
     let script = format!(
-        "cat >attack.c <<'END_OF_C'\n{}\nEND_OF_C\nquick='{quick}'\n{}",
+        "cat >attack.c <<'END_OF_C'\n{}\nEND_OF_C\nalone='{alone}'\nothers='{others}'\n{}",
         include_str!("../../../hostile/attack.c"),
         include_str!("../../../hostile/attacks.sh"),
     );
     let ran = in_testbed_within(TIME_LIMIT_S, "hostile", folder.path(), &script).unwrap();
     assert_eq!(ran.code, 0, "{}{}", ran.stdout, ran.stderr);
     let files = std::fs::read_dir(folder.path()).unwrap().map(|file| file.unwrap().path());
-    let costs: BTreeMap<String, Attacked> = files
+    let mut costs: BTreeMap<String, Attacked> = files
         .filter(|file| file.extension().is_some_and(|it| it == "cost"))
         .map(|file| (file.file_stem().unwrap().to_string_lossy().into_owned(), cost(&file)))
         .collect();
     assert_eq!(costs.len(), recorders, "{:?}", costs.keys());
+    no_link_is_followed(folder.path(), &costs.remove("links").unwrap());
     eprintln!(
-        "{:20} {:>4} {:>8} {:>7} {:>8} {:>10}",
-        "attack", "exit", "peak MiB", "CPU ms", "samples", "in process"
+        "{:20} {:>4} {:>8} {:>7} {:>7} {:>8} {:>10} {:>8} {:>10}",
+        "attack", "exit", "peak MiB", "CPU ms", "ms", "a", "in process", "b", "in process"
     );
     let mut wrong = Vec::new();
     for (name, attacked) in &costs {
-        let Attacked { exit_code, peak_mib, cpu_ms } = attacked;
+        let Attacked { exit_code, peak_mib, cpu_ms, ms } = attacked;
         let recording = folder.path().join(name);
         let has_samples = *exit_code == 0 && recording.join("recording.json").is_file();
-        let (ran, in_process) = if has_samples { samples_of_a(&recording) } else { (0, 0) };
-        eprintln!("{name:20} {exit_code:4} {peak_mib:8} {cpu_ms:7} {ran:8} {in_process:10}");
+        let of_guests = ["a", "b"].map(|guest| match has_samples {
+            true => samples_of(guest, &recording),
+            false => (0, 0),
+        });
+        let [(a, a_named), (b, b_named)] = of_guests;
+        eprintln!(
+            "{name:20} {exit_code:4} {peak_mib:8} {cpu_ms:7} {ms:7} {a:8} {a_named:10} {b:8} {b_named:10}"
+        );
         let is_sampled = !name.starts_with("trace-") && !name.starts_with("top-");
-        let rows_are_right = !is_sampled || (0 < ran && ran * 9 < in_process * 10);
+        let is_right = |(ran, named)| 0 < ran && ran * 9 < named * 10;
+        let rows_are_right = !is_sampled || of_guests.into_iter().all(is_right);
         if *exit_code != 0 || MAX_PEAK_MIB < *peak_mib || !rows_are_right {
             let said = std::fs::read_to_string(folder.path().join(format!("{name}.err"))).unwrap();
             wrong.push(format!("{name}: {said}"));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    only_vms_are_vms(folder.path());
+    names_make_no_vhost(folder.path());
 }

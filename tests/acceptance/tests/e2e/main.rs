@@ -96,7 +96,7 @@ const TESTS: &[Test] = tests! {
     Main migrate::memory_and_vcpus_of_all_vms_are_in_place_before_the_vm_arrives,
     Main lab::a_ladder_is_climbed_interrupted_resumed_and_reported,
     Main testbed::guests_boot_again_and_answer,
-    Main hostile::files_and_forks_spoil_nobodys_rows,
+    Main hostile::files_forks_and_names_spoil_nobodys_rows,
     All boot_exits::kvm_counts_an_exit_each_time_for_those_said_to_exit_and_none_for_the_others,
     All agent::clocks_that_jump_and_cpus_that_go_and_come_cost_no_window,
     All packages::packages_are_installed_used_and_removed_in_a_clean_root,
