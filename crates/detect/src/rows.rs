@@ -64,8 +64,7 @@ impl Summary {
             let Some(vm) = self.vms.get_mut(&name) else { continue };
             let state = State::from_name(&row.state);
             *vm.states.entry(state).or_default() += row.ns;
-            if let Some(thief) = &row.thief {
-                let owner = Owner::from_thief(thief, row.thief_vm.as_deref());
+            if let Some(owner) = Owner::of_thief(row) {
                 *vm.thieves.entry(owner).or_default() += row.ns;
             }
             if let Some(reason) = &row.exit_reason {
@@ -172,7 +171,7 @@ fn keep_most<K: Ord + Clone, V>(map: &mut BTreeMap<K, V>, n: usize, most: impl F
 mod test {
     use std::sync::Arc;
 
-    use model::{ExitsRow, HealthRow, HostRow, ResultRow, VmRow, WindowKey};
+    use model::{ExitsRow, HealthRow, HostRow, ResultRow, ResultThief, VmRow, WindowKey};
 
     use super::*;
     use crate::NAME_BYTES;
@@ -232,12 +231,36 @@ mod test {
             },
             thief: word(3),
             thief_vm: word(3).filter(|t| t.contains("vcpu")).map(|_| "b".to_owned()),
+            thief_is: None,
             exit_reason: word(4),
             ns,
             corrected_ns: if state.starts_with("guest") { ns } else { 0 },
             samples: 1,
             state,
         }
+    }
+
+    #[test]
+    fn a_process_is_one_whatever_it_calls_itself() {
+        let row = |kind: &str, name: Option<&str>, vm: Option<&str>| {
+            let thief = Some(format!("{} (42)", name.unwrap_or("[unknown]")));
+            let name = name.map(str::to_owned);
+            let thief_is = Some(ResultThief { kind: kind.to_owned(), name, pid: Some(42) });
+            let thief_vm = vm.map(str::to_owned);
+            VcpuTimeRow { thief, thief_vm, thief_is, ..vcpu_time("steal_outside - - - - 1") }
+        };
+        let check = |row: VcpuTimeRow, expected: Owner| {
+            assert_eq!(Owner::of_thief(&row), Some(expected), "{row:?}");
+        };
+        for name in ["[idle]", "[unknown]", "[kvm]", "VM web", "web vcpu0", "a (b)"] {
+            check(row("process", Some(name), None), Owner::Process(name.to_owned()));
+        }
+        let thread = Owner::KernelThread("ksoftirqd".to_owned());
+        check(row("kernel_thread", Some("ksoftirqd/0"), None), thread);
+        check(row("process", None, None), Owner::Unknown);
+        check(row("idle", None, None), Owner::Idle);
+        check(row("vcpu", None, Some("b")), Owner::Vm("b".to_owned()));
+        assert_eq!(Owner::of_thief(&vcpu_time("halt - - - - 1")), None);
     }
 
     #[test]

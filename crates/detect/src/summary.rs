@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use model::VcpuTimeRow;
 use serde::{Deserialize, Serialize};
 
 /// Bytes of a name at most.
@@ -105,9 +106,26 @@ pub enum Owner {
 }
 
 impl Owner {
-    /// From a name of the column `thief` (`web vcpu0`, `postgres (300)`, `[ksoftirqd/0] (14)`, `[idle]`), and `thief_vm`.
+    /// The thief of a row. `None`: it has none.
     #[must_use]
-    pub fn from_thief(thief: &str, vm: Option<&str>) -> Self {
+    pub fn of_thief(row: &VcpuTimeRow) -> Option<Self> {
+        let Some(thief) = &row.thief_is else {
+            return Some(Self::from_text(row.thief.as_deref()?, row.thief_vm.as_deref()));
+        };
+        if let Some(vm) = &row.thief_vm {
+            return Some(Self::Vm(bounded(vm)));
+        }
+        Some(match (thief.kind.as_str(), &thief.name) {
+            ("process", Some(name)) => Self::Process(bounded(name)),
+            ("kernel_thread", Some(name)) => Self::KernelThread(without_cpu(name)),
+            ("idle", _) => Self::Idle,
+            _ => Self::Unknown,
+        })
+    }
+
+    /// Of tables of version 0.2 and before: from a name of the column `thief` (`web vcpu0`, `postgres (300)`,
+    /// `[ksoftirqd/0] (14)`, `[idle]`), and `thief_vm`.
+    fn from_text(thief: &str, vm: Option<&str>) -> Self {
         if let Some(vm) = vm {
             return Self::Vm(bounded(vm));
         }

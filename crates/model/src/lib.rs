@@ -20,8 +20,8 @@ pub use address::{Cr3, GuestVirt, HostVirt, KernelStack};
 pub use budget::Budget;
 pub use id::{BootId, CpuId, ImageId, ModuleId, Pid, StackId, Tid, VcpuId, VmId};
 pub use results::{
-    CpuTimeRow, ExitsRow, HealthRow, HostRow, ResultCode, ResultRow, Results, VcpuTimeRow, VmRow,
-    WindowKey,
+    CpuTimeRow, ExitsRow, HealthRow, HostRow, ResultCode, ResultRow, ResultThief, Results,
+    VcpuTimeRow, VmRow, WindowKey,
 };
 pub use sample::{HostMode, Sample, VcpuSample, VcpuState, WaitCounters};
 pub use switch::{GuestAt, OffCpuReason, Switch, SwitchEvent};

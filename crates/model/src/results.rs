@@ -54,6 +54,17 @@ pub struct ResultCode {
     pub build_id: Option<String>,
 }
 
+/// A thief, without the marks that its name in `VcpuTimeRow::thief` has: a process chooses its own name.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ResultThief {
+    /// What it is: `vcpu`, `vmm_thread`, `vhost`, `process`, `kernel_thread`, `idle`, `unknown`.
+    pub kind: String,
+    /// What a process or a kernel thread calls itself.
+    pub name: Option<String>,
+    /// Its process id.
+    pub pid: Option<u32>,
+}
+
 /// Time of a vCPU. Of one vCPU and slice all `ns` add up to the time that the vCPU was there.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VcpuTimeRow {
@@ -69,6 +80,8 @@ pub struct VcpuTimeRow {
     pub thief: Option<String>,
     /// The VM that the thief belongs to.
     pub thief_vm: Option<String>,
+    /// What the thief is. `None`: there is none, or the table is of version 0.2 or before.
+    pub thief_is: Option<ResultThief>,
     /// The VM exit that took the time.
     pub exit_reason: Option<String>,
     /// How long.

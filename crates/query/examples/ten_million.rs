@@ -47,6 +47,7 @@ fn window(host: &str, number: u64) -> Results {
                 },
                 thief: is_stolen.then(|| format!("thief{}", i % 12)),
                 thief_vm: is_stolen.then(|| format!("vm{}", i % 10)),
+                thief_is: None,
                 exit_reason: None,
                 ns: 1_000_000 + i * 7919 % 1_000_000,
                 corrected_ns: 0,

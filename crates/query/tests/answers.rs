@@ -44,6 +44,7 @@ fn window(host: &str, number: u64, functions: &[(&str, &str, u64)]) -> Results {
                 code: ResultCode { function: name(is_code), ..ResultCode::default() },
                 thief: name(*state == "steal_outside"),
                 thief_vm: (*state == "steal_outside").then(|| "vm2".to_owned()),
+                thief_is: None,
                 exit_reason: None,
                 ns: *ns,
                 corrected_ns: 0,

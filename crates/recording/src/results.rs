@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use model::{
-    CpuTimeRow, ExitsRow, HealthRow, HostRow, ResultCode, ResultRow, Results, VcpuTimeRow, VmRow,
-    WindowKey,
+    CpuTimeRow, ExitsRow, HealthRow, HostRow, ResultCode, ResultRow, ResultThief, Results,
+    VcpuTimeRow, VmRow, WindowKey,
 };
 
 use crate::columns::{Budget, Micros, Table, Text, WHOLE_TABLES, read_table, table, write_table};
@@ -84,7 +84,7 @@ table! {
     VcpuTimes of ResultRow<VcpuTimeRow>, whole VCPU_TIME;
     write |number, result|
     let ResultRow { window, slice_unix_us, row } = result;
-    let code = &row.code; {
+    let (code, thief_is) = (&row.code, row.thief_is.as_ref()); {
         host: Text = window.host.as_str().into(),
         boot: Text = window.boot.as_str().into(),
         window_ns: u64 = window.window_ns,
@@ -105,6 +105,9 @@ table! {
         corrected_ns: u64 = row.corrected_ns,
         samples: u64 = row.samples,
         build_id: Option<Text> [added] = Text::of(code.build_id.as_deref()),
+        thief_kind: Option<Text> [added] = Text::of(thief_is.map(|thief| thief.kind.as_str())),
+        thief_name: Option<Text> [added] = Text::of(thief_is.and_then(|it| it.name.as_deref())),
+        thief_pid: Option<u32> [added] = thief_is.and_then(|thief| thief.pid),
     }
     read |number, columns| Ok(result((host, boot, window_ns, slice), VcpuTimeRow {
         vm: vm.to_string(),
@@ -113,6 +116,9 @@ table! {
         code: code([process, thread, function, module, build_id], [pid, tid]),
         thief: text(thief),
         thief_vm: text(thief_vm),
+        thief_is: text(thief_kind).map(|kind| {
+            ResultThief { kind, name: text(thief_name), pid: *thief_pid }
+        }),
         exit_reason: text(exit_reason),
         ns: *ns,
         corrected_ns: *corrected_ns,
@@ -286,6 +292,7 @@ mod test {
             code: code.clone(),
             thief: some("web vcpu0"),
             thief_vm: some("web"),
+            thief_is: Some(ResultThief { kind: "vcpu".into(), name: None, pid: None }),
             exit_reason: None,
             ns: u64::MAX,
             corrected_ns: 0,
@@ -296,6 +303,7 @@ mod test {
             code: ResultCode::default(),
             thief: None,
             thief_vm: None,
+            thief_is: None,
             ..vcpu_time.clone()
         };
         let cpu_time = CpuTimeRow {

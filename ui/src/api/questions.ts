@@ -30,8 +30,12 @@ const number = (cell: unknown): number => Number(cell ?? 0);
 const quote = (name: string): string => `'${name.replaceAll("'", "''")}'`;
 const within = (span: Span): string => `slice >= '${iso(span.from)}' AND slice < '${iso(span.to)}'`;
 const bucket = ({ start, length, count }: Buckets): string => (count === 1 ? "0" : `(to_unixtime(slice) - ${start / 1000}) / ${length / 1000}`);
-// Without the process id, which would make a thief of its own of each run of a short command.
-const THIEF = `coalesce('VM ' || thief_vm, CASE WHEN thief LIKE '% (%)' THEN left(thief, length(thief) - strpos(reverse(thief), '( ') - 1) ELSE thief END)`;
+// Without the process id, which would make a thief of its own of each run of a short command. A process may call itself like a
+// VM or a kernel thread. Results of version 0.2 and before have a text only.
+const THIEF = `coalesce('VM ' || thief_vm,
+  CASE WHEN thief_kind = 'process' AND (thief_name LIKE 'VM %' OR thief_name LIKE '[%') THEN '"' || thief_name || '"'
+    WHEN thief_kind = 'process' THEN thief_name WHEN thief_kind = 'kernel_thread' THEN '[' || thief_name || ']' END,
+  CASE WHEN thief LIKE '% (%)' THEN left(thief, length(thief) - strpos(reverse(thief), '( ') - 1) ELSE thief END)`;
 
 function rowsOf<Row>({ columns, rows, partial }: Answer, row: (cells: Cells) => Row): Table<Row> {
   const cells = (values: unknown[]) => Object.fromEntries(columns.map(({ name }, index) => [name, values[index]]));

@@ -2,7 +2,7 @@
 
 use std::hash::Hash;
 
-use model::{ResultCode, VcpuTimeRow};
+use model::{ResultCode, ResultThief, VcpuTimeRow};
 use rustc_hash::FxHashMap;
 
 use super::slices::Slices;
@@ -104,6 +104,11 @@ fn row(
         code: code(evidence.axis, key.whose),
         thief: key.thief.map(|thief| names.name(thief)),
         thief_vm: key.thief.and_then(|thief| names.vm(thief)).and_then(vm_name),
+        thief_is: key.thief.map(|thief| ResultThief {
+            kind: thief.kind().to_owned(),
+            name: names.own_name(thief).map(str::to_owned),
+            pid: names.pid(thief).map(|pid| pid.0),
+        }),
         exit_reason: reason
             .map(|reason| exit_reason::name(evidence.header.vendor, reason).into_owned()),
         ns: sum.ns,

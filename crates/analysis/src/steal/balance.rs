@@ -319,6 +319,7 @@ mod test {
         check("qqv", &["a qemu IO iothread1 (1005) 2", "a vhost 1"]);
         check("ww", &["a vhost 2"]);
         check("ffv", &["a vhost 1", "vhost-1000 (400) 2"]);
+        check("hhi", &["\"[idle]\" (401) 2", "[idle] 1"]);
         check("pps", &["postgres (300) 2", "[ksoftirqd/0] (14) 1"]);
         check("ui?", &["[unknown] (77) 1", "[idle] 1", "[unknown] 1"]);
     }

@@ -127,7 +127,7 @@ fn place(letter: char) -> Place {
 }
 
 /// Who has CPU 0: `0` to `2` a vCPU, `q` a thread of VM a's QEMU, `v` its vhost, which
-/// is a kernel thread, `w` the same as a thread of QEMU, `p` a process, `f` one that calls itself vhost, `s` a kernel
+/// is a kernel thread, `w` the same as a thread of QEMU, `p` a process, `f` one that calls itself vhost, `h` idle, `s` a kernel
 /// thread, `u` a process nobody saw, `i` nobody, `?` unknown.
 fn occupancy(line: &str) -> Occupancy {
     let thread = |pid, tid| Occupant::Thread(Pid(pid), Tid(tid));
@@ -139,6 +139,7 @@ fn occupancy(line: &str) -> Occupancy {
             'w' => thread(1000, 1006),
             'p' => thread(300, 301),
             'f' => thread(400, 400),
+            'h' => thread(401, 401),
             's' => thread(14, 14),
             'u' => thread(77, 77),
             'i' => Occupant::Idle,
@@ -189,6 +190,7 @@ fn tables() -> Tables {
             image(300, "postgres"),
             image(14, "ksoftirqd/0"),
             known(false, image(400, "vhost-1000")),
+            known(false, image(401, "[idle]")),
         ],
         threads: vec![
             thread(0, 1005, "IO iothread1"),

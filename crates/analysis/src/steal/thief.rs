@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use model::{HostNs, ImageId, ImageKind, Owner, Pid, Tables, Tid, VcpuId, VmId};
+use model::{HostNs, Image, ImageId, ImageKind, Owner, Pid, Tables, Tid, VcpuId, VmId};
 
 use crate::vcpu_timeline::Occupant;
 use resolve::Lifetimes;
@@ -89,11 +89,39 @@ impl<'t> ThiefNames<'t> {
                 None => format!("{} qemu ({tid})", self.vm_name(vm)),
             },
             Thief::Vhost(vm) => format!("{} vhost", self.vm_name(vm)),
+            // Else it could pass for a kernel thread, or for nobody.
+            Thief::Process(image) if self.tables.images[image.index()].name.starts_with('[') => {
+                self.image_name(image, "\"", "\"")
+            }
             Thief::Process(image) => self.image_name(image, "", ""),
             Thief::KernelThread(image) => self.image_name(image, "[", "]"),
             Thief::UnseenProcess(pid) => format!("[unknown] ({pid})"),
             Thief::Idle => "[idle]".to_owned(),
             Thief::Unknown => "[unknown]".to_owned(),
+        }
+    }
+
+    /// What a process or a kernel thread calls itself.
+    #[must_use]
+    pub fn own_name(&self, thief: Thief) -> Option<&'t str> {
+        self.image(thief).map(|image| image.name.as_str())
+    }
+
+    /// A process's id, or a kernel thread's.
+    #[must_use]
+    pub fn pid(&self, thief: Thief) -> Option<Pid> {
+        match thief {
+            Thief::UnseenProcess(pid) => Some(pid),
+            _ => self.image(thief).map(|image| image.pid),
+        }
+    }
+
+    fn image(&self, thief: Thief) -> Option<&'t Image> {
+        match thief {
+            Thief::Process(image) | Thief::KernelThread(image) => {
+                self.tables.images.get(image.index())
+            }
+            _ => None,
         }
     }
 

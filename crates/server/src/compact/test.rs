@@ -37,6 +37,7 @@ fn window(host: &str, number: u64) -> Results {
         },
         thief: (i == 2).then(|| "qemu".into()),
         thief_vm: None,
+        thief_is: None,
         exit_reason: None,
         ns: 1_000_000_007 * u64::from(i + 1),
         corrected_ns: 3,
