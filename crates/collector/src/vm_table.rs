@@ -1,7 +1,7 @@
 //! Which VMs and vCPUs there are: rows stay as they are during a window. Those that ended before it are forgotten if there is
 //! another one, and the others move up.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use host::vms::VmProcess;
 use model::{Guest, HostNs, Pid, Tid, Vcpu, VcpuId, Vm, VmId};
@@ -55,17 +55,23 @@ impl VmTable {
     /// recording has not begun.
     pub(crate) fn update(
         &mut self,
-        found: Vec<FoundVcpu>,
+        mut found: Vec<FoundVcpu>,
         started: Option<HostNs>,
         describe: impl Fn(Pid) -> VmProcess,
     ) -> Changes {
         let mut changes = Changes::default();
+        let is_new = |vcpu: &&FoundVcpu| !self.by_kvm.contains_key(&(vcpu.pid, vcpu.kvm));
+        let new: BTreeSet<Pid> = found.iter().filter(is_new).map(|vcpu| vcpu.pid).collect();
+        let new: HashMap<Pid, VmProcess> =
+            new.into_iter().map(|pid| (pid, describe(pid))).collect();
+        // Of several VMs with one name the oldest has it, whichever process id they have.
+        found.sort_by_key(|vcpu| new.get(&vcpu.pid).map_or(0, |process| process.began_ticks));
         for vcpu in found {
             let vm = match self.by_kvm.get(&(vcpu.pid, vcpu.kvm)) {
                 Some(vm) => *vm,
                 // Its vCPUs are met with it.
                 None => {
-                    let process = describe(vcpu.pid);
+                    let process = new.get(&vcpu.pid).cloned().unwrap_or_default();
                     let vm = self.add_vm(&vcpu, &process.name, started);
                     self.identities.push(process.identity());
                     changes.vms.push((vm, process));
@@ -355,6 +361,21 @@ mod test {
             changes.vms.iter().map(|(vm, _)| vm.0).collect(),
             changes.watch.iter().map(|(tid, _, row, _)| (tid.0, row.0)).collect(),
         )
+    }
+
+    #[test]
+    fn the_oldest_of_several_vms_has_their_name() {
+        let mut table = VmTable::default();
+        // Process ids begin anew some time: that of the younger VM is the smaller one.
+        let two = vec![found(0x20, 60, 61, 0), found(0x10, 70, 71, 0)];
+        let describe = |pid: Pid| VmProcess {
+            name: "web".into(),
+            began_ticks: if pid == Pid(60) { 9 } else { 5 },
+            ..VmProcess::default()
+        };
+        table.update(two, None, describe);
+        let vms: Vec<_> = table.vms.iter().map(|vm| (vm.pid.0, vm.name.as_str())).collect();
+        assert_eq!(vms, [(70, "web"), (60, "web-60")]);
     }
 
     #[test]

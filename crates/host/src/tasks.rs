@@ -36,6 +36,12 @@ pub fn guest_ticks(proc: &Path, pid: Pid, tid: Tid) -> Option<u64> {
     parse_guest_ticks(&String::from_utf8_lossy(&stat))
 }
 
+/// When the process of this folder of `/proc` began, in the kernel's ticks since the boot. 0: it has ended.
+pub(crate) fn began_ticks(folder: &Path) -> u64 {
+    let text = std::fs::read(folder.join("stat")).unwrap_or_default();
+    parse_began_ticks(&String::from_utf8_lossy(&text)).unwrap_or(0)
+}
+
 /// Whether the process of this folder of `/proc` is one of the kernel's own threads. One that has ended is none.
 pub(crate) fn is_kernel_thread(folder: &Path) -> bool {
     stat(folder).is_some_and(|stat| stat.flags & KERNEL_THREAD != 0)
@@ -133,6 +139,11 @@ fn parse_stat(text: &str) -> Option<Stat> {
     Some(Stat { name: name.to_owned(), parent, flags, asleep: matches!(state, "S" | "D" | "I") })
 }
 
+/// Field 22 of the same.
+fn parse_began_ticks(text: &str) -> Option<u64> {
+    text.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
+}
+
 /// Field 43 of the same.
 fn parse_guest_ticks(text: &str) -> Option<u64> {
     text.rsplit_once(')')?.1.split_whitespace().nth(40)?.parse().ok()
@@ -141,6 +152,13 @@ fn parse_guest_ticks(text: &str) -> Option<u64> {
 #[cfg(test)]
 mod test {
     use super::*;
+
+    #[test]
+    fn a_process_says_when_it_began() {
+        let text = "7 (a) b (c)) S 6 7 6 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 1 0 8734 123";
+        assert_eq!(parse_began_ticks(text), Some(8734));
+        assert_eq!(parse_began_ticks("7 (cc1) R 6"), None);
+    }
 
     #[test]
     fn stats() {

@@ -14,6 +14,8 @@ pub struct VmProcess {
     pub uuid: Option<String>,
     /// The user that runs it.
     pub user: u32,
+    /// When its process began, in the kernel's ticks since the boot. 0: it has ended.
+    pub began_ticks: u64,
     /// vsock context id of the guest.
     pub vsock_cid: Option<u32>,
     /// Unix socket of the virtio-serial port with the asked-for name.
@@ -36,6 +38,7 @@ pub fn describe(proc: &Path, pid: u32, port: &str) -> VmProcess {
     vm.serial_socket = vm.serial_socket.map(|path| resolve(&directory, &path));
     vm.monitor = vm.monitor.map(|path| resolve(&directory, &path));
     // Of a process that has ended nobody asks.
+    vm.began_ticks = crate::tasks::began_ticks(&directory);
     vm.user = crate::identity::read(&directory).map_or(0, |identity| identity.user);
     vm
 }
