@@ -76,6 +76,49 @@ END
     done
     rm -r state";
 
+/// KVM is loaded under a running agent, and then a VM starts, beside files that are named like KVM's.
+const LATE_KVM: &str = "set -e
+    gcc -O1 -pthread -o attack attack.c
+    modprobe -r kvm_amd kvm
+    cat >agent.toml <<END
+state = \"$PWD/state\"
+window_s = 5
+pending_windows = 20
+max_cpu_percent = 10000.0
+END
+    vmscope agent --short-windows --config agent.toml 2>journal & agent=$!
+    windows() { ls state/spool 2>/dev/null | grep -c window || true; }
+    two_more() { until=$(($(windows) + 2)); while [ $(windows) -lt $until ]; do kill -0 $agent; sleep 0.5; done; }
+    two_more
+    modprobe kvm_amd
+    ./attack files . -name fake & files=$!
+    ./attack asleep -name late & vm=$!
+    two_more; two_more
+    kill -TERM $agent
+    wait $agent
+    kill $vm $files
+    mkdir windows
+    for window in state/spool/*; do
+        folder=windows/$(basename $window .window)
+        mkdir $folder
+        tar -xf $window -C $folder
+    done
+    rm -r state kvm-*";
+
+pub(crate) fn vms_are_found_when_kvm_is_loaded_under_the_agent() {
+    let folder = tempfile::tempdir().unwrap();
+    let attack = include_str!("../../../hostile/attack.c");
+    let script = format!("cat >attack.c <<'END_OF_C'\n{attack}\nEND_OF_C\n{LATE_KVM}");
+    let ran = in_testbed("no-guests-6.12", folder.path(), &script).unwrap();
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    let windows = std::fs::read_dir(folder.path().join("windows")).unwrap();
+    let mut windows: Vec<_> = windows.map(|window| window.unwrap().path()).collect();
+    windows.sort();
+    let names = |window: &PathBuf| super::hostile::vms(window).into_keys().collect::<Vec<_>>();
+    assert!(names(&windows[0]).is_empty());
+    assert_eq!(names(windows.last().unwrap()), ["late"]);
+}
+
 /// A window, as it was sampled.
 struct Window {
     path: PathBuf,

@@ -47,7 +47,7 @@ pub(crate) fn files_forks_and_names_spoil_nobodys_rows() {
 }
 
 /// The VMs of a recording, with all that `steal` says of them.
-fn vms(recording: &Path) -> BTreeMap<String, Value> {
+pub(crate) fn vms(recording: &Path) -> BTreeMap<String, Value> {
     let output = run(&["steal", recording.to_str().unwrap(), "--format", "json"]).unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let steal: Value = serde_json::from_slice(&output.stdout).unwrap();

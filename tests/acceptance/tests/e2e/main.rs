@@ -99,6 +99,7 @@ const TESTS: &[Test] = tests! {
     Main hostile::files_forks_and_names_spoil_nobodys_rows,
     All boot_exits::kvm_counts_an_exit_each_time_for_those_said_to_exit_and_none_for_the_others,
     All agent::clocks_that_jump_and_cpus_that_go_and_come_cost_no_window,
+    All agent::vms_are_found_when_kvm_is_loaded_under_the_agent,
     All packages::packages_are_installed_used_and_removed_in_a_clean_root,
     All hostile::an_unprivileged_user_spoils_nobodys_rows,
     All layout::damon_counts_where_nothing_else_does,
