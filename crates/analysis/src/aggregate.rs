@@ -9,6 +9,7 @@ use crate::filter::Filter;
 use crate::guest_time::GuestTime;
 use crate::label::{Namer, UNKNOWN};
 use crate::profile::{Label, Other, Profile, Row, Shares, Side, Unnamed, Unresolved, VmSummary};
+use crate::unsampled::unsampled;
 use crate::vcpu_timeline::VcpuTimelines;
 use crate::{By, GuestTimeByNode, NodeMemory, Nodes, Query, View, VmNodes};
 use resolve::{Code, CodeAt, CodeName, Level, Located, ProcessRef, Resolver, Threads, VmRef, Why};
@@ -95,13 +96,14 @@ impl<'r> Aggregator<'r> {
         self.finish_on(&VcpuTimelines::default())
     }
 
-    /// Whether `finish_on` makes a difference.
+    /// Whether its numbers are of an axis.
     #[must_use]
     pub fn needs_axis(&self) -> bool {
         self.guest_time.is_some()
     }
 
-    /// The profile of what was pushed; in the guest view the axis says what vCPUs did when they were not sampled.
+    /// The profile of what was pushed. The axis says which VMs were not sampled, and in the guest view what vCPUs did
+    /// meanwhile.
     #[must_use]
     pub fn finish_on(self, axis: &VcpuTimelines) -> Profile {
         let namer = Namer::new(self.resolver);
@@ -132,6 +134,7 @@ impl<'r> Aggregator<'r> {
             rows,
             other,
             nodes,
+            unsampled: unsampled(self.resolver.tables(), axis, self.query.selection.vm()),
             unresolved: sorted_unresolved(unresolved),
             counters: non_zero(&self.header.counters),
             notes: self.notes(),

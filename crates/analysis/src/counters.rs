@@ -1,5 +1,7 @@
 //! What a recording's counters are about, by their names.
 
+use model::Header;
+
 /// `NAME_cpuN`.
 pub(crate) const DROPPED: &str = "samples_dropped_cpu";
 /// `NAME_cpuN`.
@@ -28,4 +30,11 @@ impl Counter {
         let found = known.into_iter().find(|(prefix, _)| name.starts_with(prefix));
         found.map_or(Self::Other, |(_, counter)| counter)
     }
+}
+
+/// Whether the recording lacks samples: interrupts never came, or their samples were dropped.
+#[must_use]
+pub fn lacks_samples(header: &Header) -> bool {
+    let lost = |name| matches!(Counter::of(name), Counter::Missed | Counter::Dropped);
+    header.counters.iter().any(|(name, count)| lost(name) && 0 < *count)
 }

@@ -30,10 +30,12 @@ mod query;
 mod share;
 #[cfg(test)]
 mod testing;
+mod unsampled;
 
 pub use aggregate::Aggregator;
-pub use counters::Counter;
+pub use counters::{Counter, lacks_samples};
 pub use nodes::{GuestTimeByNode, NodeMemory, Nodes, VmNodes};
 pub use profile::{Label, Other, Profile, Row, Shares, Side, Unnamed, Unresolved, VmSummary};
 pub use query::{By, ProcessFilter, Query, SelectError, Selection, View};
 pub use resolve::Resolver;
+pub use unsampled::Unsampled;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use model::{Header, Note, Vm};
 
-use crate::{Query, VmNodes};
+use crate::{Query, Unsampled, VmNodes};
 
 /// Who used the time. The rows, with `other`, add up to `total`.
 #[derive(Debug, Clone, PartialEq)]
@@ -27,6 +27,8 @@ pub struct Profile {
     pub other: Other,
     /// By node: what the VMs have on the nodes.
     pub nodes: Vec<VmNodes>,
+    /// VMs whose samples are not all of their time on CPUs, as far as the time axis was looked at.
+    pub unsampled: Vec<Unsampled>,
     /// Samples without a name, by reason; most first.
     pub unresolved: Vec<Unresolved>,
     /// Counters of the recording that are not zero.

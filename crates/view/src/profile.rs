@@ -11,7 +11,9 @@ mod unnamed;
 
 use std::fmt::Write as _;
 
-use analysis::{By, Counter, Label, NodeMemory, Profile, Side, View, VmNodes, VmSummary};
+use analysis::{
+    By, Counter, Label, NodeMemory, Profile, Side, Unsampled, View, VmNodes, VmSummary,
+};
 use model::{Guest, Note};
 use serde_json::{Value, json};
 
@@ -44,6 +46,9 @@ fn heading(report: &mut Report, profile: &Profile) {
     report.fact("View", question(profile));
     report.fact("Dropped", dropped(header));
     report.fact("Missed", missed(header));
+    if !profile.unsampled.is_empty() {
+        report.fact("Unsampled", unsampled(&profile.unsampled));
+    }
     let others = profile.counters.iter().filter(|(name, _)| Counter::of(name) == Counter::Other);
     let others: Vec<String> = others.map(|(name, count)| format!("{name} {count}")).collect();
     if !others.is_empty() {
@@ -73,6 +78,17 @@ fn vms(profile: &Profile) -> String {
         vms.push(format!("and {more} more"));
     }
     vms.join(", ")
+}
+
+/// `web 74.0 %, db 6.1 % of their time on CPUs`.
+fn unsampled(vms: &[Unsampled]) -> String {
+    let share = |vm: &Unsampled| format!("{} {:.1} %", vm.vm, 100.0 * vm.share());
+    let mut shares: Vec<String> = vms.iter().take(LISTED).map(share).collect();
+    if LISTED < vms.len() {
+        shares.push(format!("and less of {} more", vms.len() - LISTED));
+    }
+    let whose = if vms.len() == 1 { "its" } else { "their" };
+    format!("{} of {whose} time on CPUs", shares.join(", "))
 }
 
 /// `guest of web vcpu0, by function, process postgres`.
@@ -332,6 +348,17 @@ fn node_name(label: &Label) -> String {
     label.node.map_or("-".to_owned(), |node| format!("node{node}"))
 }
 
+fn unsampled_json(profile: &Profile) -> Value {
+    let row = |vm: &Unsampled| {
+        json!({
+            "vm": cleaned(&vm.vm),
+            "on_cpu_ns": vm.on_cpu_ns,
+            "not_sampled_ns": vm.not_sampled_ns,
+        })
+    };
+    profile.unsampled.iter().map(row).collect()
+}
+
 fn json(profile: &Profile, table: &Table) -> Value {
     let selection = &profile.query.selection;
     let notes = profile.notes.iter();
@@ -352,6 +379,7 @@ fn json(profile: &Profile, table: &Table) -> Value {
         "rows": table.json(),
         "other": { "rows": profile.other.rows, "samples": profile.other.samples },
         "nodes": nodes(profile).json(),
+        "unsampled": unsampled_json(profile),
         "unresolved": unnamed::json(profile),
         "counters": counters,
         "notes": notes

@@ -193,7 +193,9 @@ fn profile(dir: &Path, args: &Args) -> anyhow::Result<Profile> {
     part.for_each_sample(&mut |sample| aggregator.push(sample))?;
     if !aggregator.needs_axis() {
         refuse_edges(args.offcpu_source)?;
-        return Ok(aggregator.finish());
+        if !analysis::lacks_samples(part.header()) {
+            return Ok(aggregator.finish());
+        }
     }
     let axis = part.axis(&resolver, edges(args.offcpu_source))?;
     Ok(aggregator.finish_on(&axis))
