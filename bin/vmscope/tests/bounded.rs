@@ -7,6 +7,7 @@
 mod common;
 
 mod amplified;
+mod quota;
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -14,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use common::damage;
 use common::synthetic::Random;
+use quota::Quota;
 
 const MAX_PEAK_MIB: u64 = 1024;
 const MAX_CPU: Duration = Duration::from_secs(30);
@@ -104,6 +106,13 @@ const RECORDING: &[&[&str]] = &[
     &["export", "recording", "--format", "pprof", "-o", "-"],
     &["export", "recording", "--format", "perfetto", "-o", "-"],
 ];
+const QUOTA: &[&[&str]] = &[
+    &["report", "quota"],
+    &["steal", "quota"],
+    &["steal", "quota", "--offcpu-source", "samples"],
+    &["exits", "quota"],
+    &["correct", "quota", "--vm", "vm1"],
+];
 const TRACE: &[&[&str]] = &[
     &["trace", "report", "trace"],
     &["trace", "report", "trace", "--view", "waits"],
@@ -112,9 +121,11 @@ const TRACE: &[&[&str]] = &[
     &["trace", "export", "trace", "--format", "perfetto", "-o", "-"],
 ];
 
-fn honest(folder: &Path) -> [Honest; 2] {
+fn honest(folder: &Path) -> [Honest; 3] {
     let recording = folder.join("recording");
     common::write_with_switches(&recording, &common::small(), &common::small_switches());
+    let quota = folder.join("quota");
+    Quota { samples: 300, vcpus: 2, periods: 300, reading: 1 }.write(&quota);
     let trace = folder.join("trace");
     let (header, tables) = (common::traces::small_header(), common::traces::small_tables());
     common::traces::write(&trace, &header, &tables, &common::traces::small_events());
@@ -131,6 +142,7 @@ fn honest(folder: &Path) -> [Honest; 2] {
             commands: RECORDING,
             files: files(&recording),
         },
+        Honest { name: "quota", manifest: "recording.json", commands: QUOTA, files: files(&quota) },
         Honest { name: "trace", manifest: "trace.json", commands: TRACE, files: files(&trace) },
     ]
 }
@@ -176,7 +188,7 @@ impl Total {
     }
 }
 
-/// Bytes changed, cut off or repeated, in any file of a recording or a trace.
+/// Bytes changed, cut off or repeated, in any file of a recording or a trace, and single tables cut short.
 #[test]
 fn mutants_are_bounded() {
     let folder = tempfile::tempdir().unwrap();
@@ -193,7 +205,13 @@ fn mutants_are_bounded() {
         let mut one_of = |n: usize| usize::try_from(random.below(n as u64)).unwrap();
         let (file, command) = (one_of(of.files.len()), of.commands[one_of(of.commands.len())]);
         let file = &of.files[file];
-        let bytes = damage::mutated(&mut random, &std::fs::read(file).unwrap());
+        let is_table = file.extension().is_some_and(|extension| extension == "parquet");
+        let bytes = match is_table && random.below(4) == 0 {
+            true => {
+                amplified::cut(file, |rows| usize::try_from(random.below(rows as u64 + 1)).unwrap())
+            }
+            false => damage::mutated(&mut random, &std::fs::read(file).unwrap()),
+        };
         of.with(file, &bytes, || total.add(&run(folder.path(), command)));
         if n % 10_000 == 9_999 {
             eprintln!("{total:?}");
@@ -201,6 +219,27 @@ fn mutants_are_bounded() {
     }
     eprintln!("{total:?}");
     assert!(0 < total.ended[0] && 0 < total.ended[1], "{total:?}");
+}
+
+/// Recordings with a quota whose samples end early: a wait spans thousands of readings of the quota.
+#[test]
+fn long_gaps_under_a_quota_are_bounded() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("quota");
+    for quota in [
+        // Honest: ten minutes of which four vCPUs were sampled for two seconds.
+        Quota { samples: 2000, vcpus: 4, periods: 600_000, reading: 200 },
+        Quota { samples: 1, vcpus: 16, periods: 20_000, reading: 1 },
+        Quota { samples: 2, vcpus: 2000, periods: 60_000, reading: 1 },
+    ] {
+        quota.write(&path);
+        for command in QUOTA {
+            let cost = run(folder.path(), command);
+            assert_eq!(cost.exit_code, Some(0), "{command:?}");
+            eprintln!("{quota:?}, {command:?}: {cost:?}");
+        }
+        std::fs::remove_dir_all(&path).unwrap();
+    }
 }
 
 /// Small files that claim many rows, or repeat a long text, with as many rows as a small file may have.

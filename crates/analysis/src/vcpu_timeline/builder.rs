@@ -216,7 +216,7 @@ impl<'r> VcpuTimelinesBuilder<'r> {
             }
         }
         for (readings, rows) in by_vm.values().filter(|(readings, _)| 1 < readings.len()) {
-            for (wait, ns) in self.throttled_waits(readings, rows, tracks, &drawer) {
+            for (wait, ns) in self.throttled_waits(readings, rows, &drawer) {
                 throttled[wait.track].push((wait.gap, ns));
             }
         }
@@ -229,14 +229,13 @@ impl<'r> VcpuTimelinesBuilder<'r> {
         &'s self,
         readings: &[&Throttling],
         rows: &[usize],
-        tracks: &[Track],
         drawer: &impl Fn(usize) -> Drawer<'s>,
     ) -> Vec<(Wait, u64)> {
         let mut waits = Vec::new();
         for &row in rows {
             let drawer = drawer(row);
             for (number, pair) in self.points[row].windows(2).enumerate() {
-                let Some(gap) = drawer.gap(&tracks[row], number) else { continue };
+                let Some(gap) = drawer.gap(number) else { continue };
                 let (from, to) = (pair[0].time, pair[1].time);
                 let (preempted, waiting) = (gap.preempted, gap.waiting);
                 waits.push(Wait { from, to, track: row, gap: number, preempted, waiting });

@@ -24,7 +24,7 @@ impl<'a> Drawer<'a> {
     }
 
     /// The gap after each point that has counters on both sides.
-    pub(super) fn gap(&self, track: &Track, number: usize) -> Option<Gap> {
+    pub(super) fn gap(&self, number: usize) -> Option<Gap> {
         let (a, b) = (self.points.get(number)?, self.points.get(number + 1)?);
         let waits = difference(a, b)?.waits;
         let unseen_ns = self.unseen.ns(&waits, self.period_ns);
@@ -32,7 +32,7 @@ impl<'a> Drawer<'a> {
         let unexplained = gap.on().saturating_sub(gap.polled);
         let is_gap = gap.length > self.period_ns.saturating_add(self.period_ns / 2);
         if is_gap && unexplained > self.period_ns && b.away().is_none() {
-            let absent = self.marks.absent(track.vcpu, a, b);
+            let absent = self.marks.absent(a, b);
             gap.find_waiting((a, b), absent, unseen_ns, self.period_ns);
         }
         Some(gap)
@@ -48,7 +48,7 @@ impl<'a> Drawer<'a> {
         let mut throttled = throttled.iter().peekable();
         for (number, pair) in self.points.windows(2).enumerate() {
             let [a, b] = pair else { continue };
-            match self.gap(track, number) {
+            match self.gap(number) {
                 Some(mut gap) => {
                     if let Some((_, ns)) = throttled.next_if(|(of, _)| *of == number) {
                         gap.throttle(*ns);
@@ -163,8 +163,7 @@ impl<'a> Drawer<'a> {
                 _ if b.kicked => State::Paused,
                 _ => State::WaitingInVmm { reason: None },
             };
-            let others = self.marks.others(track.vcpu, a.cpu, a.time, b.time);
-            let mut others = others.peekable();
+            let mut others = self.marks.some_between(a.cpu, a.time, b.time).peekable();
             if others.peek().is_some() {
                 track.push_until(a.time.saturating_add(half), What::OnCpu, Some(a.cpu));
             }

@@ -1,6 +1,6 @@
 //! Who was seen on each pCPU, and when.
 
-use model::{CpuId, VcpuId};
+use model::CpuId;
 use rustc_hash::FxHashMap;
 
 use super::Occupant;
@@ -18,6 +18,9 @@ impl Mark {
         self.who == Occupant::Idle
     }
 }
+
+/// Of a gap of this many marks all are looked at. Many vCPUs may have a gap that is as long as the recording.
+const MANY: usize = 256;
 
 /// All marks, by pCPU.
 #[derive(Debug, Default)]
@@ -44,25 +47,30 @@ impl Marks {
         by_cpu
     }
 
-    /// Who else was seen on a CPU between two instants, both excluded.
-    pub(super) fn others(
+    /// Who was seen on a CPU between two instants, both excluded: all, or of many as many as are worth a look, evenly.
+    pub(super) fn some_between(
         &self,
-        vcpu: VcpuId,
         cpu: CpuId,
         from: u64,
         to: u64,
     ) -> impl Iterator<Item = &Mark> {
-        let marks = self.0.get(&cpu).map_or(&[][..], |marks| &marks[..]);
-        let begin = marks.partition_point(|mark| mark.time <= from);
-        let within = marks.get(begin..).unwrap_or_default();
-        let within = within.iter().take_while(move |mark| mark.time < to);
-        within.filter(move |mark| mark.who != Occupant::Vcpu(vcpu))
+        let marks = self.between(cpu, from, to);
+        marks.iter().step_by(marks.len().div_ceil(MANY).max(1))
     }
 
-    /// How often others were seen between two points on the CPU of either, whichever shows more.
-    pub(super) fn absent(&self, vcpu: VcpuId, a: &Point, b: &Point) -> u64 {
-        let count = |cpu| self.others(vcpu, cpu, a.time, b.time).count() as u64;
+    /// How often others were seen between two neighbouring points of a vCPU, on the CPU of either, whichever shows more.
+    pub(super) fn absent(&self, a: &Point, b: &Point) -> u64 {
+        // The vCPU itself was not seen in between.
+        let count = |cpu| self.between(cpu, a.time, b.time).len() as u64;
         let before = count(a.cpu);
         if a.cpu == b.cpu { before } else { before.max(count(b.cpu)) }
+    }
+
+    /// What was seen on a CPU between two instants, both excluded.
+    fn between(&self, cpu: CpuId, from: u64, to: u64) -> &[Mark] {
+        let marks = self.0.get(&cpu).map_or(&[][..], |marks| &marks[..]);
+        let begin = marks.partition_point(|mark| mark.time <= from);
+        let end = marks.partition_point(|mark| mark.time < to);
+        marks.get(begin..end).unwrap_or_default()
     }
 }

@@ -41,9 +41,9 @@ pub(super) fn share<'t>(
         let first = budgets.partition_point(|budget| budget.until <= wait.from);
         first..budgets.partition_point(|budget| budget.after < wait.to).max(first)
     };
-    let touched = waits.iter().map(touched).collect();
-    let mut sharing = Sharing { budgets, touched };
+    let touched: Vec<_> = waits.iter().map(touched).collect();
     let mut shares = vec![0; waits.len()];
+    let mut sharing = Sharing::new(budgets, touched);
     sharing.give(&mut shares, waits.iter().map(|wait| wait.preempted));
     sharing.give(&mut shares, waits.iter().map(|wait| wait.preempted.saturating_add(wait.waiting)));
     let mut shared: Vec<_> = waits.into_iter().zip(shares).filter(|(_, ns)| 0 < *ns).collect();
@@ -56,26 +56,80 @@ struct Sharing {
     budgets: Vec<Budget>,
     /// By wait, the budgets that may explain it.
     touched: Vec<Range<usize>>,
+    /// By budget: none has anything left from this one on until it.
+    spent_since: Vec<usize>,
+    /// How many budgets may still be looked at for pushing waits aside.
+    looks: usize,
 }
 
 /// Over how many budgets a wait may push others aside.
 const PUSHES: u32 = 8;
 
+/// How many budgets are looked at for that, for each wait and each budget: few, whatever a recording holds.
+const LOOKS: usize = 64;
+
 impl Sharing {
+    fn new(budgets: Vec<Budget>, touched: Vec<Range<usize>>) -> Self {
+        let spent_since = (0..budgets.len()).collect();
+        let looks = LOOKS.saturating_mul(budgets.len() + touched.len());
+        Self { budgets, touched, spent_since, looks }
+    }
+
     /// Adds to the shares, up to a limit for each.
     fn give(&mut self, shares: &mut [u64], limits: impl Iterator<Item = u64>) {
         let limits: Vec<u64> = limits.collect();
         let mut waits: Vec<usize> = (0..limits.len()).collect();
         waits.sort_by_key(|wait| std::cmp::Reverse(limits[*wait]));
-        for pushes in [0, PUSHES] {
-            for wait in &waits {
-                // It was mostly counted just before it ended.
-                for budget in self.touched[*wait].clone().rev() {
-                    let wanted = limits[*wait].saturating_sub(shares[*wait]);
-                    shares[*wait] += self.give_from(budget, *wait, wanted, pushes);
-                }
-            }
+        for wait in &waits {
+            shares[*wait] += self.give_rests(*wait, limits[*wait].saturating_sub(shares[*wait]));
         }
+        for wait in &waits {
+            shares[*wait] += self.push_aside(*wait, limits[*wait].saturating_sub(shares[*wait]));
+        }
+    }
+
+    /// Gives a wait what budgets have left. It was mostly counted just before it ended: the last budget comes first.
+    fn give_rests(&mut self, wait: usize, wanted: u64) -> u64 {
+        let touched = self.touched[wait].clone();
+        let mut given = 0;
+        let mut until = touched.end;
+        while given < wanted
+            && let Some(budget) = self.last_with_rest(until).filter(|it| touched.start <= *it)
+        {
+            given += self.give_from(budget, wait, wanted - given, 0);
+            until = budget;
+        }
+        given
+    }
+
+    /// Gives a wait what budgets gave to others that further budgets explain as well.
+    fn push_aside(&mut self, wait: usize, wanted: u64) -> u64 {
+        let mut given = 0;
+        for budget in self.touched[wait].clone().rev() {
+            if given == wanted || !self.may_look() {
+                break;
+            }
+            given += self.give_from(budget, wait, wanted - given, PUSHES);
+        }
+        given
+    }
+
+    /// The last budget before `until` that has something left.
+    fn last_with_rest(&mut self, until: usize) -> Option<usize> {
+        let mut at = until;
+        while 0 < at && self.budgets[at - 1].left_ns == 0 {
+            at = self.spent_since[at - 1];
+        }
+        let mut passed = until;
+        while at < passed {
+            passed = std::mem::replace(&mut self.spent_since[passed - 1], at);
+        }
+        at.checked_sub(1)
+    }
+
+    fn may_look(&mut self) -> bool {
+        self.looks = self.looks.saturating_sub(1);
+        0 < self.looks
     }
 
     fn give_from(&mut self, budget: usize, wait: usize, wanted: u64, pushes: u32) -> u64 {
@@ -94,7 +148,13 @@ impl Sharing {
         let given = if pushes == 0 { 0 } else { self.budgets[budget].given.len() };
         for number in 0..given {
             let (wait, _) = self.budgets[budget].given[number];
-            for other in self.touched[wait].clone().filter(|other| aside(*other, budget)) {
+            for other in self.touched[wait].clone() {
+                if taken == wanted || !self.may_look() {
+                    return taken;
+                }
+                if !aside(other, budget) {
+                    continue;
+                }
                 let given = self.budgets[budget].given[number].1;
                 let moved = self.take(other, given.min(wanted - taken), pushes - 1, aside);
                 self.budgets[budget].given[number].1 -= moved;
@@ -125,4 +185,56 @@ fn budgets<'t>(readings: impl Iterator<Item = &'t Throttling>) -> Vec<Budget> {
         before = Some((reading.time, reading.throttled_ns));
     }
     budgets
+}
+
+#[cfg(test)]
+mod test {
+    use model::VmId;
+
+    use super::*;
+
+    fn reading(time: u64, throttled_ns: u64) -> Throttling {
+        Throttling { vm: VmId(0), time: HostNs(time), throttled_ns }
+    }
+
+    fn wait(from: u64, to: u64, gap: usize, preempted: u64) -> Wait {
+        Wait { from, to, track: 0, gap, preempted, waiting: 0 }
+    }
+
+    /// Readings every 10 ns, each of which adds so many; waits: from, to, how long; and what each gets.
+    fn check(added: &[u64], waits: &[(u64, u64, u64)], expected: &[u64]) {
+        let mut total = 0;
+        let mut sum = |ns: &u64| {
+            total += ns;
+            total
+        };
+        let sums: Vec<u64> = std::iter::once(&0).chain(added).map(&mut sum).collect();
+        let readings: Vec<_> = (0..).zip(&sums).map(|(n, sum)| reading(10 * n, *sum)).collect();
+        let of = |(gap, (from, to, ns)): (usize, &(u64, u64, u64))| wait(*from, *to, gap, *ns);
+        let shared = share(readings.iter(), waits.iter().enumerate().map(of).collect());
+        let mut got = vec![0; waits.len()];
+        shared.iter().for_each(|(wait, ns)| got[wait.gap] = *ns);
+        assert_eq!(got, expected, "{added:?} {waits:?}");
+    }
+
+    #[test]
+    fn longest_waits_come_first() {
+        check(&[5, 5], &[(0, 8, 7), (11, 20, 3)], &[5, 3]);
+        check(&[5], &[(0, 4, 2), (4, 9, 4)], &[1, 4]);
+        // The first could have either; the second has the later one only.
+        check(&[5, 5], &[(0, 18, 9), (11, 20, 5)], &[9, 1]);
+        check(&[5, 5], &[(0, 18, 5), (11, 20, 5)], &[5, 5]);
+    }
+
+    /// Far more pairs of a wait and a reading that it spans than either.
+    #[test]
+    fn many_waits_over_many_readings_take_few_looks() {
+        let n = 30_000;
+        let readings: Vec<_> = (0..n).map(|time| reading(time, 3 * time)).collect();
+        let waits: Vec<_> =
+            (0..20_000).map(|gap| Wait { track: gap, ..wait(0, n, gap, n) }).collect();
+        let shared = share(readings.iter(), waits);
+        let sum: u64 = shared.iter().map(|(_, ns)| ns).sum();
+        assert_eq!(sum, 3 * (n - 1), "all that was read");
+    }
 }
