@@ -45,14 +45,6 @@ struct sched_info {
 	unsigned long long run_delay; /* CONFIG_SCHED_INFO */
 } KERNEL_TYPE;
 
-struct cfs_rq {
-	int throttle_count; /* CONFIG_CFS_BANDWIDTH */
-} KERNEL_TYPE;
-
-struct sched_entity {
-	struct cfs_rq *cfs_rq; /* CONFIG_FAIR_GROUP_SCHED */
-} KERNEL_TYPE;
-
 struct kernfs_node {
 	__u64 id;
 } KERNEL_TYPE;
@@ -61,6 +53,29 @@ struct cgroup {
 	int level;
 	struct kernfs_node *kn;
 	struct cgroup *ancestors[1]; /* any number */
+} KERNEL_TYPE;
+
+struct cgroup_subsys_state {
+	struct cgroup *cgroup;
+} KERNEL_TYPE;
+
+struct task_group {
+	struct cgroup_subsys_state css;
+} KERNEL_TYPE;
+
+struct rq {
+	int cpu;
+} KERNEL_TYPE;
+
+struct cfs_rq {
+	struct rq *rq;         /* CONFIG_FAIR_GROUP_SCHED */
+	struct task_group *tg; /* the same */
+	int throttled;         /* CONFIG_CFS_BANDWIDTH; of 1 bit in Linux 6.18 and later */
+	int throttle_count;    /* the same: of those above it, too */
+} KERNEL_TYPE;
+
+struct sched_entity {
+	struct cfs_rq *cfs_rq; /* CONFIG_FAIR_GROUP_SCHED */
 } KERNEL_TYPE;
 
 struct css_set {

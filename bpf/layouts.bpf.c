@@ -4,6 +4,7 @@
 #include <linux/bpf.h>
 #include <linux/types.h>
 #include "abi/guest_process.h"
+#include "abi/quota.h"
 #include "abi/sample.h"
 #include "abi/switch.h"
 #include "abi/trace.h"
@@ -15,6 +16,7 @@ struct ring ring;
 struct vcpu_ref vcpu_ref;
 struct vcpu_found vcpu_found;
 struct switch_event switch_event;
+struct quota_event quota_event;
 struct memory_slot_found memory_slot_found;
 struct vcpu_clock_found vcpu_clock_found;
 struct trace_slot trace_slot;

@@ -4,11 +4,12 @@ use std::path::Path;
 use std::process::Command;
 
 /// Each is a program family with an object of its own.
-const PROGRAMS: [&str; 9] = [
+const PROGRAMS: [&str; 10] = [
     "sampler",
     "switches",
     "exits",
     "kicks",
+    "quotas",
     "vms",
     "empty",
     "tracer",

@@ -125,7 +125,7 @@ fn honest(folder: &Path) -> [Honest; 3] {
     let recording = folder.join("recording");
     common::write_with_switches(&recording, &common::small(), &common::small_switches());
     let quota = folder.join("quota");
-    Quota { samples: 300, vcpus: 2, periods: 300, reading: 1 }.write(&quota);
+    Quota { samples: 300, vcpus: 2, periods: 300, reading: 1, watched: false }.write(&quota);
     let trace = folder.join("trace");
     let (header, tables) = (common::traces::small_header(), common::traces::small_tables());
     common::traces::write(&trace, &header, &tables, &common::traces::small_events());
@@ -228,9 +228,10 @@ fn long_gaps_under_a_quota_are_bounded() {
     let path = folder.path().join("quota");
     for quota in [
         // Honest: ten minutes of which four vCPUs were sampled for two seconds.
-        Quota { samples: 2000, vcpus: 4, periods: 600_000, reading: 200 },
-        Quota { samples: 1, vcpus: 16, periods: 20_000, reading: 1 },
-        Quota { samples: 2, vcpus: 2000, periods: 60_000, reading: 1 },
+        Quota { samples: 2000, vcpus: 4, periods: 600_000, reading: 200, watched: false },
+        Quota { samples: 1, vcpus: 16, periods: 20_000, reading: 1, watched: false },
+        Quota { samples: 2, vcpus: 2000, periods: 60_000, reading: 1, watched: false },
+        Quota { samples: 2, vcpus: 2000, periods: 60_000, reading: 1, watched: true },
     ] {
         quota.write(&path);
         for command in QUOTA {

@@ -11,7 +11,7 @@ use crate::label::{Namer, UNKNOWN};
 use crate::profile::{Label, Other, Profile, Row, Shares, Side, Unnamed, Unresolved, VmSummary};
 use crate::unsampled::unsampled;
 use crate::vcpu_timeline::VcpuTimelines;
-use crate::{By, GuestTimeByNode, NodeMemory, Nodes, Query, View, VmNodes};
+use crate::{By, GuestTimeByNode, NodeMemory, Nodes, Query, Unsampled, View, VmNodes};
 use resolve::{Code, CodeAt, CodeName, Level, Located, ProcessRef, Resolver, Threads, VmRef, Why};
 
 /// Counts samples as they come; memory grows with the distinct places, not with the samples.
@@ -134,11 +134,21 @@ impl<'r> Aggregator<'r> {
             rows,
             other,
             nodes,
-            unsampled: unsampled(self.resolver.tables(), axis, self.query.selection.vm()),
+            unsampled: self.unsampled(axis),
             unresolved: sorted_unresolved(unresolved),
             counters: non_zero(&self.header.counters),
             notes: self.notes(),
             query: self.query,
+        }
+    }
+
+    fn unsampled(&self, axis: &VcpuTimelines) -> Vec<Unsampled> {
+        let selection = &self.query.selection;
+        match selection.view() {
+            View::Native => Vec::new(),
+            View::Unified | View::Host | View::Guest => {
+                unsampled(self.resolver.tables(), axis, selection.vm())
+            }
         }
     }
 

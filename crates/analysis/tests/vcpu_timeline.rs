@@ -38,6 +38,7 @@ fn host(drawing: &str) -> Host {
         lives: Vec::new(),
         busy: BTreeMap::new(),
         missed: BTreeMap::new(),
+        throttled: Vec::new(),
         phases: vec![STEP + STEP / 2; 2],
     };
     for (number, (name, letters)) in lines.iter().enumerate() {

@@ -184,6 +184,9 @@ fn alone() {
     check("waiting for I/O", Load { io_wait: 8 * MS, ..alone });
     check("in the VMM", Load { in_vmm: MS / 2, burst: MS, ..alone });
     check("throttled", Load { quota: 50 * MS, ..alone });
+    let watched = Load { quota: 50 * MS, watched: true, ..alone };
+    check("throttled, queue watched", watched);
+    check("throttled, halting, queue watched", Load { halt: 10 * MS, ..watched });
 }
 
 /// vCPUs that share a pCPU, with each other and the host.
@@ -200,9 +203,13 @@ fn contended() {
     check("waiting for I/O", Load { io_wait: 8 * MS, ..BUSY });
     check("host thread", Load { host_thread: 2 * MS, ..BUSY });
     check("throttled", Load { quota: 50 * MS, ..BUSY });
+    let watched = Load { quota: 50 * MS, watched: true, ..BUSY };
+    check("throttled, queue watched", watched);
+    check("three, throttled, queue watched", Load { n_vcpus: 3, ..watched });
+    check("halting, throttled, queue watched", Load { halt: 10 * MS, ..watched });
 }
 
-/// Everything at once. (Which of a VM's vCPUs a quota held back, and which waited for a pCPU, samples can't tell: none.)
+/// Everything at once. (Which of a VM's vCPUs a quota held back, and which waited for a pCPU, is known of watched queues.)
 #[test]
 fn all_at_once() {
     let all = Load {
@@ -217,6 +224,7 @@ fn all_at_once() {
         ..BUSY
     };
     check_with("all", all, 3.0);
+    check_with("all, throttled", Load { quota: 50 * MS, watched: true, ..all }, 3.0);
 }
 
 /// Whatever a recording says, timelines stay whole and nothing panics.

@@ -48,6 +48,11 @@ object!(
     "kicks"
 );
 object!(
+    /// For how long CPU quotas throttled queues.
+    QUOTAS,
+    "quotas"
+);
+object!(
     /// Memory slots and clocks of VMs.
     VMS,
     "vms"

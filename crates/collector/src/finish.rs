@@ -49,21 +49,16 @@ pub(crate) fn finish(
     show: &mut dyn FnMut(&Progress),
 ) -> Result<Collected, CollectError> {
     let Unfinished { writer, sink, window, processes, memory, workers, guests } = unfinished;
-    let WindowEnd { mut header, vms, vcpus, identities, throttling, exits } = window;
+    let WindowEnd { mut header, vms, vcpus, identities, quotas, exits } = window;
     header.counters.insert("stacks_truncated".to_owned(), sink.stack_table.truncated());
     if 0 < sink.stack_table.left_out() {
         let n = sink.stack_table.left_out();
         let text = format!("{n} samples lack their call stacks: there are too many different ones");
         header.notes.push(Note { subject: "host".to_owned(), text });
     }
-    let mut tables = Tables {
-        vms,
-        vcpus,
-        stacks: sink.stack_table.into_rows(),
-        throttling,
-        exits,
-        ..Tables::default()
-    };
+    let mut tables =
+        Tables { vms, vcpus, stacks: sink.stack_table.into_rows(), exits, ..Tables::default() };
+    quotas.into_tables(&mut tables);
     // What is known by now can be read even if we are killed while we ask.
     writer.checkpoint(&header, &tables)?;
 

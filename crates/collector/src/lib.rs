@@ -22,6 +22,7 @@ mod session;
 mod sink;
 mod sources;
 mod stacks;
+mod throttled_queues;
 mod throttling;
 pub mod trace;
 mod vm_table;
@@ -37,4 +38,5 @@ pub use plan::{
 };
 pub use record::{Recorder, Unfinished, record, record_with_trace};
 pub use roots::Roots;
+pub use throttling::Quotas;
 pub use windows::{Window, Windows};

@@ -136,7 +136,7 @@ impl Names {
             row.guest = answered.guest;
         }
         self.tables.vcpus = window.vcpus.clone();
-        self.tables.throttling = window.throttling.clone();
+        window.quotas.clone().into_tables(&mut self.tables);
         self.add_new_processes(&window.samples);
         if MOST_SYMBOLS < self.named.len() {
             self.named.clear();

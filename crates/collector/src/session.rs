@@ -34,7 +34,7 @@ use crate::guests::{GuestWorkers, Log, Pending};
 use crate::plan::{GuestQuestions, ProcessEvents, Progress, Sampling, SessionPlan};
 use crate::sink::{Sink, UntilError};
 use crate::sources::{Kernel, Sources};
-use crate::throttling::ThrottlingLog;
+use crate::throttling::{Reading, ThrottlingLog};
 use crate::vm_table::VmTable;
 use crate::{CollectError, Roots};
 
@@ -219,6 +219,7 @@ impl Session {
         let mut news = self.drain_processes(settled);
         self.processes.forget_ended(|pid| sink.is_hit(Pid(pid)));
         self.read_throttling();
+        self.throttling.drain(&*self.sources, &self.header.cpus);
         news.extend(self.look_for_unknown().into_iter().map(Progress::VmFound));
         Ok(news)
     }
@@ -342,7 +343,18 @@ impl Session {
 
     fn read_throttling(&mut self) {
         let (roots, now) = (&self.plan.roots, self.sources.now());
-        self.throttling.read(&roots.proc, &roots.cgroups, &self.vms, now);
+        self.throttling.read(&mut Reading {
+            proc: &roots.proc,
+            cgroups: &roots.cgroups,
+            vms: &self.vms,
+            sources: &mut *self.sources,
+            now,
+        });
+        if let Some(error) = self.sources.take_quota_error() {
+            let text =
+                "throttled time is that of a counter, and may be another VM's of the same quota";
+            self.note(format!("{text}: {error}"));
+        }
     }
 
     fn note_new_cpus(&mut self) {

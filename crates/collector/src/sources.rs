@@ -5,8 +5,8 @@ use std::os::fd::BorrowedFd;
 use host::sideband::{Event, Sideband};
 use model::{ExitCount, Header, HostNs, Note, OffCpuSource, Switch, Tid};
 use probes::{
-    Drained, ExitCounter, ExitLink, FoundVcpu, KickMarks, ProbeError, RingCounters, Sampler,
-    SamplingEvents, SwitchLinks, SwitchTracer,
+    Drained, ExitCounter, ExitLink, FoundVcpu, KickMarks, ProbeError, QuotaEvent, QuotaTracer,
+    RingCounters, Sampler, SamplingEvents, SwitchLinks, SwitchTracer,
 };
 
 use crate::CollectError;
@@ -17,8 +17,37 @@ const SWITCH_SLOTS: u32 = 1 << 16;
 /// Records of processes' events per CPU between two drains.
 const SIDEBAND_RING_BYTES: usize = 512 << 10;
 
+/// When control groups' queues were throttled.
+pub(crate) trait QuotaSource: std::fmt::Debug {
+    /// From now on this control group's throttling is recorded under a number; whether it is.
+    fn watch_quota(&mut self, _group: u64, _number: u32) -> bool {
+        false
+    }
+
+    /// That of this control group is not recorded any more.
+    fn forget_quota(&self, _group: u64) {}
+
+    /// Appends the ends of throttling that a CPU has recorded since the last call.
+    fn drain_quotas(&self, _cpu: u32, _events: &mut Vec<QuotaEvent>) {}
+
+    /// Since when a CPU's queue of a control group is throttled, if it is.
+    fn throttled_since(&self, _number: u32, _cpu: u32) -> Option<HostNs> {
+        None
+    }
+
+    /// Records of throttling that found no room so far. `None`: there are none.
+    fn quotas_dropped(&self, _cpu: u32) -> Option<u64> {
+        None
+    }
+
+    /// Why throttling can't be recorded, once.
+    fn take_quota_error(&mut self) -> Option<ProbeError> {
+        None
+    }
+}
+
 /// The kernel as a session needs it. Tests draw their own.
-pub(crate) trait Sources: std::fmt::Debug + Send {
+pub(crate) trait Sources: QuotaSource + Send {
     /// `CLOCK_MONOTONIC`, the clock of all records.
     fn now(&self) -> HostNs;
 
@@ -120,7 +149,35 @@ pub(crate) struct Kernel {
     /// KVM is loaded.
     kvm: bool,
     sideband: Option<Sideband>,
+    quotas: QuotaProbe,
     attached: Attached,
+}
+
+/// Records throttling once a VM has a quota.
+#[derive(Debug)]
+enum QuotaProbe {
+    Unused { cpus: Vec<u32> },
+    Started(QuotaTracer),
+    Refused(Option<ProbeError>),
+}
+
+impl QuotaProbe {
+    fn start(&mut self) -> Option<&QuotaTracer> {
+        if let Self::Unused { cpus } = self {
+            *self = match QuotaTracer::start(cpus) {
+                Ok(tracer) => Self::Started(tracer),
+                Err(error) => Self::Refused(Some(error)),
+            };
+        }
+        self.started()
+    }
+
+    fn started(&self) -> Option<&QuotaTracer> {
+        match self {
+            Self::Started(tracer) => Some(tracer),
+            Self::Unused { .. } | Self::Refused(_) => None,
+        }
+    }
 }
 
 /// Attached programs; they stop when this is dropped.
@@ -150,7 +207,42 @@ impl Kernel {
             .then(|| Sideband::open(&header.cpus, SIDEBAND_RING_BYTES))
             .transpose()?;
         let kvm = plan.roots.sys.join("module/kvm").exists();
-        Ok(Self { sampler, switches, exits, kvm, sideband, attached: Attached::default() })
+        let quotas = QuotaProbe::Unused { cpus: header.cpus.clone() };
+        let attached = Attached::default();
+        Ok(Self { sampler, switches, exits, kvm, sideband, quotas, attached })
+    }
+}
+
+impl QuotaSource for Kernel {
+    fn watch_quota(&mut self, group: u64, number: u32) -> bool {
+        self.quotas.start().is_some_and(|quotas| quotas.watch(group, number).is_ok())
+    }
+
+    fn forget_quota(&self, group: u64) {
+        if let Some(quotas) = self.quotas.started() {
+            quotas.forget(group);
+        }
+    }
+
+    fn drain_quotas(&self, cpu: u32, events: &mut Vec<QuotaEvent>) {
+        if let Some(quotas) = self.quotas.started() {
+            quotas.drain(cpu, events);
+        }
+    }
+
+    fn throttled_since(&self, number: u32, cpu: u32) -> Option<HostNs> {
+        self.quotas.started()?.throttled_since(number, cpu)
+    }
+
+    fn quotas_dropped(&self, cpu: u32) -> Option<u64> {
+        Some(self.quotas.started()?.dropped(cpu))
+    }
+
+    fn take_quota_error(&mut self) -> Option<ProbeError> {
+        match &mut self.quotas {
+            QuotaProbe::Refused(error) => error.take(),
+            QuotaProbe::Unused { .. } | QuotaProbe::Started(_) => None,
+        }
     }
 }
 

@@ -1,11 +1,14 @@
-//! How long CPU quotas have held VMs back, read now and then.
+//! How long CPU quotas have held VMs back: by the queues that they throttled, and where those can't be watched by a counter
+//! that is read now and then.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use host::quotas;
-use model::{HostNs, Throttling, VmId};
+use model::{HostNs, QuotaMember, Tables, ThrottledQueue, Throttling, VmId};
 
+use crate::sources::QuotaSource;
+use crate::throttled_queues::{Limited, QueueLog};
 use crate::vm_table::{Moved, VmTable};
 
 /// Between two looks for quotas that are new. A look costs as much as thousands of samples.
@@ -14,6 +17,8 @@ const LOOK_EVERY_NS: u64 = 30_000_000_000;
 /// The VMs' quotas and what they said so far.
 #[derive(Debug, Default)]
 pub(crate) struct ThrottlingLog {
+    queues: QueueLog,
+    /// Of VMs whose queues can't be watched.
     quotas: BTreeMap<VmId, Quota>,
     readings: Vec<Throttling>,
     /// Not before this time new quotas are looked for.
@@ -30,6 +35,33 @@ struct Quota {
     written_ns: Option<u64>,
 }
 
+/// What quotas did in a window.
+#[derive(Debug, Clone, Default)]
+pub struct Quotas {
+    throttling: Vec<Throttling>,
+    members: Vec<QuotaMember>,
+    queues: Vec<ThrottledQueue>,
+}
+
+impl Quotas {
+    /// Puts it in the place of what the tables had.
+    pub(crate) fn into_tables(self, tables: &mut Tables) {
+        tables.throttling = self.throttling;
+        tables.quota_members = self.members;
+        tables.throttled_queues = self.queues;
+    }
+}
+
+/// What the log needs to read the quotas of the VMs that run.
+#[derive(Debug)]
+pub(crate) struct Reading<'a> {
+    pub(crate) proc: &'a Path,
+    pub(crate) cgroups: &'a Path,
+    pub(crate) vms: &'a VmTable,
+    pub(crate) sources: &'a mut dyn QuotaSource,
+    pub(crate) now: HostNs,
+}
+
 impl ThrottlingLog {
     /// Looks for quotas at the next reading whenever the last look was: a VM is new.
     pub(crate) fn look_soon(&mut self) {
@@ -38,17 +70,13 @@ impl ThrottlingLog {
 
     /// Whether any VM has a quota, so that readings are worth while.
     pub(crate) fn has_quotas(&self) -> bool {
-        !self.quotas.is_empty()
+        !self.quotas.is_empty() || !self.queues.is_empty()
     }
 
     /// Reads the quotas of the VMs that run.
-    pub(crate) fn read(&mut self, proc: &Path, cgroups: &Path, vms: &VmTable, now: HostNs) {
-        if self.next_look <= now {
-            self.next_look = HostNs(now.0 + LOOK_EVERY_NS);
-            for (vm, pid, tids) in vms.running() {
-                self.add(vm, quotas::find(proc, cgroups, pid, &tids));
-            }
-        }
+    pub(crate) fn read(&mut self, reading: &mut Reading<'_>) {
+        let now = reading.now;
+        let watched = if self.next_look <= now { self.look(reading) } else { Vec::new() };
         for (vm, quota) in &mut self.quotas {
             quota.read();
             if quota.written_ns != Some(quota.total_ns) {
@@ -57,11 +85,29 @@ impl ThrottlingLog {
                 self.readings.push(Throttling { vm: *vm, time: now, throttled_ns });
             }
         }
+        // Up to now the counter said it, from now on their queues do.
+        self.quotas.retain(|vm, _| !watched.contains(vm));
     }
 
-    /// The readings since the last call.
-    pub(crate) fn take_readings(&mut self) -> Vec<Throttling> {
-        std::mem::take(&mut self.readings)
+    /// Takes in when queues were throttled.
+    pub(crate) fn drain(&mut self, sources: &dyn QuotaSource, cpus: &[u32]) {
+        self.queues.drain(sources, cpus);
+    }
+
+    /// What quotas did in a window that ends now.
+    pub(crate) fn take(
+        &mut self,
+        sources: &dyn QuotaSource,
+        cpus: &[u32],
+        window: (HostNs, HostNs),
+    ) -> Quotas {
+        let (members, queues) = self.queues.take_rows(sources, cpus, window);
+        Quotas { throttling: std::mem::take(&mut self.readings), members, queues }
+    }
+
+    /// How many times of throttling were left out, since the last call.
+    pub(crate) fn take_left_out(&mut self) -> u64 {
+        self.queues.take_left_out()
     }
 
     /// Says again what the quotas said last: what comes afterwards is read as an increase over it.
@@ -74,10 +120,34 @@ impl ThrottlingLog {
 
     /// VMs have other rows from now on, or none.
     pub(crate) fn take_new_places(&mut self, moved: &Moved) {
+        self.queues.take_new_places(moved);
         let quotas = std::mem::take(&mut self.quotas).into_iter();
         self.quotas = quotas.filter_map(|(vm, quota)| Some((moved.vm(vm)?, quota))).collect();
         self.readings
             .retain_mut(|reading| moved.vm(reading.vm).map(|place| reading.vm = place).is_some());
+    }
+
+    /// Looks for quotas; the VMs whose queues are watched.
+    fn look(&mut self, reading: &mut Reading<'_>) -> Vec<VmId> {
+        self.next_look = HostNs(reading.now.0 + LOOK_EVERY_NS);
+        let (mut watched, mut members) = (Vec::new(), Vec::new());
+        for (vm, pid, vcpus) in reading.vms.running() {
+            let tids: Vec<u32> = vcpus.keys().copied().collect();
+            let groups = quotas::find(reading.proc, reading.cgroups, pid, &tids);
+            if groups.is_empty() {
+                continue;
+            }
+            let limited = Limited { vm, vcpus: &vcpus, groups: &groups };
+            match self.queues.watch(reading.sources, &limited, reading.now) {
+                Some(of_vm) => {
+                    watched.push(vm);
+                    members.extend(of_vm);
+                }
+                None => self.add(vm, groups.keys().map(|group| quotas::stat_file(group))),
+            }
+        }
+        self.queues.set_members(reading.sources, members);
+        watched
     }
 
     /// A group that is new to a VM known before counts from now on; its history was not this VM's.
@@ -110,7 +180,14 @@ mod test {
         root: tempfile::TempDir,
         log: ThrottlingLog,
         vms: VmTable,
+        sources: NoQueues,
     }
+
+    /// A kernel whose queues can't be watched.
+    #[derive(Debug)]
+    struct NoQueues;
+
+    impl QuotaSource for NoQueues {}
 
     impl Host {
         /// Writes files and reads at a time (s): these are then all readings (s, µs).
@@ -121,7 +198,13 @@ mod test {
                 std::fs::write(path, text).unwrap();
             }
             let (proc, cgroups) = (self.root.path().join("proc"), self.root.path().join("cgroup"));
-            self.log.read(&proc, &cgroups, &self.vms, HostNs(time * 1_000_000_000));
+            self.log.read(&mut Reading {
+                proc: &proc,
+                cgroups: &cgroups,
+                vms: &self.vms,
+                sources: &mut self.sources,
+                now: HostNs(time * 1_000_000_000),
+            });
             let readings = self.log.readings.iter();
             let got: Vec<_> =
                 readings.map(|r| (r.time.0 / 1_000_000_000, r.throttled_ns / 1000)).collect();
@@ -135,6 +218,7 @@ mod test {
             root: tempfile::tempdir().unwrap(),
             log: ThrottlingLog::default(),
             vms: VmTable::with_one_vcpu(50, 51),
+            sources: NoQueues,
         };
         host.check(1, &[("proc/50/task/51/cgroup", "0::/a\n"), ("cgroup/a/cpu.max", "max 1")], &[]);
         let quota = ("cgroup/a/cpu.max", "5 10");

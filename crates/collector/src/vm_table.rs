@@ -1,7 +1,7 @@
 //! Which VMs and vCPUs there are: rows stay as they are during a window. Those that ended before it are forgotten if there is
 //! another one, and the others move up.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use host::vms::VmProcess;
 use model::{Guest, HostNs, Pid, Tid, Vcpu, VcpuId, Vm, VmId};
@@ -101,14 +101,15 @@ impl VmTable {
         self.vcpus.iter().rposition(is_it).map(VcpuId::from_index)
     }
 
-    /// The VMs that run, with their processes and their vCPUs' threads.
-    pub(crate) fn running(&self) -> impl Iterator<Item = (VmId, u32, Vec<u32>)> + '_ {
+    /// The VMs that run, with their processes and their vCPUs, by thread.
+    pub(crate) fn running(&self) -> impl Iterator<Item = (VmId, u32, BTreeMap<u32, VcpuId>)> + '_ {
         let running = self.vms.iter().enumerate().filter(|(_, vm)| vm.ended.is_none());
         running.map(|(index, vm)| {
             let id = VmId::from_index(index);
-            let there = self.vcpus.iter().filter(|vcpu| vcpu.vm == id && vcpu.ended.is_none());
-            let tids = there.map(|vcpu| vcpu.tid.0);
-            (id, vm.pid.0, tids.collect())
+            let rows = self.vcpus.iter().enumerate();
+            let there = rows.filter(|(_, vcpu)| vcpu.vm == id && vcpu.ended.is_none());
+            let by_tid = there.map(|(row, vcpu)| (vcpu.tid.0, VcpuId::from_index(row)));
+            (id, vm.pid.0, by_tid.collect())
         })
     }
 

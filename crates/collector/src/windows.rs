@@ -9,12 +9,13 @@
 use std::time::Duration;
 
 use host::vms::VmProcess;
-use model::{Header, Sample, Switch, Throttling, Vcpu, Vm, VmId};
+use model::{Header, Sample, Switch, Vcpu, Vm, VmId};
 
 use crate::CollectError;
 use crate::plan::SessionPlan;
 use crate::session::Session;
 use crate::sink::MemorySink;
+use crate::throttling::Quotas;
 
 /// Sampling under way.
 #[derive(Debug)]
@@ -33,7 +34,7 @@ pub struct Window {
     /// What each vCPU did at the window's edges.
     pub switches: Vec<Switch>,
     /// How long quotas held VMs back.
-    pub throttling: Vec<Throttling>,
+    pub quotas: Quotas,
     /// All VMs met so far.
     pub vms: Vec<Vm>,
     /// Their vCPUs.
@@ -83,7 +84,7 @@ impl Windows {
             header: end.header,
             samples,
             switches,
-            throttling: end.throttling,
+            quotas: end.quotas,
             vms: end.vms,
             vcpus: end.vcpus,
             processes: reachable.map(|(vm, process)| (*vm, process.clone())).collect(),

@@ -109,10 +109,7 @@ pub(crate) fn cause(host: &Host, window: &Summary, symptom: &Symptom) -> Cause {
     };
     match measure {
         Measure::StealOutside => steal(host, window, symptom, name),
-        Measure::Throttled => {
-            let got = cpus_of(window, summary.demand_ns() - summary.ns(State::Throttled));
-            Cause::Quota { wanted: got + cpus_of(window, summary.ns(State::Throttled)), got }
-        }
+        Measure::Throttled => quota(window, summary),
         Measure::HaltPolling => Cause::HaltPolling,
         Measure::StealVmm => {
             let total = summary.total_ns().max(1) as f64;
@@ -140,6 +137,17 @@ pub(crate) fn cause(host: &Host, window: &Summary, symptom: &Symptom) -> Cause {
         }
         _ => Cause::Unknown,
     }
+}
+
+/// The VM's own quota, or one that it shares with others.
+fn quota(window: &Summary, vm: &VmSummary) -> Cause {
+    let got = cpus_of(window, vm.used_ns());
+    let wanted = got + cpus_of(window, vm.ns(State::Throttled));
+    let used =
+        |name: &String| Some((name.clone(), cpus_of(window, window.vms.get(name)?.used_ns())));
+    let mut others: Vec<_> = vm.same_quota.iter().filter_map(used).collect();
+    others.sort_by(|a, b| b.1.total_cmp(&a.1));
+    Cause::Quota { wanted, got, others }
 }
 
 /// Changes this close to one another may have one cause.
@@ -297,7 +305,12 @@ pub(crate) fn advice(cause: &Cause, symptoms: &[Symptom]) -> Vec<Advice> {
             let over = (wanted - f64::from(*cpus)).max(stolen);
             most.map_or(Vec::new(), |(vm, cpus)| all(vec![Action::Move(vm)], cpus.min(over)))
         }
-        Cause::Quota { wanted, got } => all(vec![Action::RaiseQuota(vm)], wanted - got),
+        Cause::Quota { wanted, got, others } => {
+            // Who uses more of it than the VM itself uses it up.
+            let sibling = others.first().filter(|(_, cpus)| got < cpus);
+            let limit = sibling.map(|(sibling, _)| Action::Limit(Owner::Vm(sibling.clone())));
+            all(limit.into_iter().chain([Action::RaiseQuota(vm)]).collect(), wanted - got)
+        }
         Cause::Exits { reason, .. } => all(vec![Action::AvoidExits(reason.clone())], in_vmm),
         Cause::HaltPolling => {
             all(vec![Action::LowerHaltPoll], lost(|m| matches!(m, Measure::HaltPolling)))

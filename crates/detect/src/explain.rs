@@ -107,6 +107,31 @@ mod test {
         assert!(matches!(first(2).0, Cause::Function { is_lock: true, .. }));
         assert!(matches!(first(3).0, Cause::Quota { .. }));
         assert_eq!(findings.len(), 4);
+        assert_eq!(findings[3].advice.len(), 1, "its quota is its own");
         assert_eq!(explain(&window, "no"), []);
+    }
+
+    /// Two VMs under one quota, one of which uses it up.
+    #[test]
+    fn who_uses_up_a_shared_quota_is_to_be_limited() {
+        const S: u64 = 1_000_000_000;
+        let vm = |name: &str, guest_ns, throttled_ns, others: &[&str]| {
+            let states =
+                BTreeMap::from([(State::GuestUser, guest_ns), (State::Throttled, throttled_ns)]);
+            let same_quota = others.iter().map(|other| (*other).to_owned()).collect();
+            let summary = VmSummary { vcpus: 1, states, same_quota, ..VmSummary::default() };
+            (name.to_owned(), summary)
+        };
+        let web = vm("web", S, 4 * S, &["db", "idle"]);
+        let db = vm("db", 5 * S, 5 * S, &["web", "idle"]);
+        let vms = BTreeMap::from([web, db, vm("idle", S / 10, 0, &["web", "db"])]);
+        let window = Summary { length_ns: 10 * S, cpus: 1, vms, ..Summary::default() };
+        let actions = |vm| -> Vec<Action> {
+            let [finding] = &explain(&window, vm)[..] else { panic!("one loss") };
+            finding.advice.iter().map(|advice| advice.action.clone()).collect()
+        };
+        let limit = Action::Limit(Owner::Vm("db".to_owned()));
+        assert_eq!(actions("web"), [limit, Action::RaiseQuota("web".to_owned())]);
+        assert_eq!(actions("db"), [Action::RaiseQuota("db".to_owned())]);
     }
 }

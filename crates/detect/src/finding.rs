@@ -117,6 +117,9 @@ pub enum Cause {
         wanted: f64,
         /// CPUs that it got.
         got: f64,
+        /// Other VMs under the same quota, with the CPUs that they had, the most first; where that is known.
+        #[serde(default)]
+        others: Vec<(String, f64)>,
     },
     /// The guest makes the VMM work.
     Exits {

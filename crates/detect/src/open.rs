@@ -182,7 +182,7 @@ mod test {
 
     #[test]
     fn a_little_lost_time_is_not_the_cause_beside_much() {
-        let quota = Cause::Quota { wanted: 2.0, got: 1.9 };
+        let quota = Cause::Quota { wanted: 2.0, got: 1.9, others: Vec::new() };
         let thief = |owner: &str| Cause::Thief {
             owner: Owner::Vm(owner.into()),
             part: 1.0,

@@ -4,9 +4,9 @@
 //! (functions, thieves, processes) the most expensive are kept and the rest is added up. A summary of a host with
 //! [`MOST_VMS`] VMs takes at most 64 KiB per VM.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use model::VcpuTimeRow;
+use model::{Tables, VcpuTimeRow};
 use serde::{Deserialize, Serialize};
 
 /// Bytes of a name at most.
@@ -195,6 +195,9 @@ pub struct VmSummary {
     pub exits: BTreeMap<String, ExitUse>,
     /// Build ids of modules whose code ran, where they are known.
     pub builds: BTreeMap<String, String>,
+    /// Other VMs under a CPU quota of its own. Result tables don't tell.
+    #[serde(default)]
+    pub same_quota: BTreeSet<String>,
 }
 
 impl VmSummary {
@@ -220,6 +223,12 @@ impl VmSummary {
     #[must_use]
     pub fn guest_ns(&self) -> u64 {
         self.ns_in(&[State::GuestUser, State::GuestKernel, State::GuestUnknown, State::NotSampled])
+    }
+
+    /// Time in which it had a CPU or waited for its VMM.
+    #[must_use]
+    pub fn used_ns(&self) -> u64 {
+        self.guest_ns() + self.ns_in(&[State::StealVmm, State::StealVmmWaiting])
     }
 
     /// Time in which it had, or wanted, a CPU.
@@ -263,6 +272,27 @@ pub struct Summary {
 }
 
 impl Summary {
+    /// Takes in which VMs share a quota, from a recording's tables; of many VMs those that had most CPU time.
+    pub fn take_quotas(&mut self, tables: &Tables) {
+        let mut by_quota = BTreeMap::<u32, BTreeSet<String>>::new();
+        for member in &tables.quota_members {
+            let name = tables.vms.get(member.vm.index()).map(|vm| bounded(&vm.name));
+            if let Some(name) = name.filter(|name| self.vms.contains_key(name)) {
+                by_quota.entry(member.quota).or_default().insert(name);
+            }
+        }
+        for vms in by_quota.values() {
+            let mut most: Vec<&String> = vms.iter().collect();
+            most.sort_by_key(|vm| std::cmp::Reverse(self.vms[*vm].used_ns()));
+            most.truncate(MOST_OTHERS);
+            for vm in vms {
+                let Some(summary) = self.vms.get_mut(vm) else { continue };
+                let others = most.iter().filter(|other| **other != vm);
+                summary.same_quota.extend(others.map(|other| (*other).clone()));
+            }
+        }
+    }
+
     /// What an owner did with the host's CPUs.
     #[must_use]
     pub fn owner_use(&self, owner: &Owner) -> Option<&OwnerUse> {

@@ -1,28 +1,47 @@
 //! CPU quotas: the control groups that can hold a thread back, and for how long they have.
 //!
 //! ```text
-//!  /proc/PID/task/TID/cgroup --> its group --> up to the root: those with a quota --> their cpu.stat
+//!  /proc/PID/task/TID/cgroup --> its group --> up to the root: those with a quota --> their cpu.stat, their id
 //! ```
 //! libvirt gives each vCPU's thread a group below that of the VM, so threads are asked, not processes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// The `cpu.stat` files of all groups with a quota that hold one of the threads of process `pid`, or are above
-/// one that does. What can't be read (mostly: the thread is gone) has none.
+/// All groups with a quota that hold one of the threads of process `pid`, or are above one that does: their folders, with
+/// these threads. What can't be read (mostly: the thread is gone) has none.
 #[must_use]
-pub fn find(proc: &Path, cgroups: &Path, pid: u32, tids: &[u32]) -> BTreeSet<PathBuf> {
-    let groups: BTreeSet<PathBuf> = tids
-        .iter()
-        .filter_map(|tid| {
-            let file = proc.join(format!("{pid}/task/{tid}/cgroup"));
-            cpu_group(cgroups, &fs::read_to_string(file).ok()?)
-        })
-        .collect();
-    let chain = groups.iter().flat_map(|group| group.ancestors());
-    let chain = chain.filter(|group| group.starts_with(cgroups) && has_quota(group));
-    chain.map(|group| group.join("cpu.stat")).collect()
+pub fn find(
+    proc: &Path,
+    cgroups: &Path,
+    pid: u32,
+    tids: &[u32],
+) -> BTreeMap<PathBuf, BTreeSet<u32>> {
+    let mut groups = BTreeMap::<PathBuf, BTreeSet<u32>>::new();
+    for tid in tids {
+        let file = proc.join(format!("{pid}/task/{tid}/cgroup"));
+        let text = fs::read_to_string(file).unwrap_or_default();
+        let Some(group) = cpu_group(cgroups, &text) else { continue };
+        for above in group.ancestors().filter(|group| group.starts_with(cgroups)) {
+            groups.entry(above.to_owned()).or_default().insert(*tid);
+        }
+    }
+    groups.retain(|group, _| has_quota(group));
+    groups
+}
+
+/// The number by which the kernel knows a group: its folder's inode.
+#[must_use]
+pub fn id(group: &Path) -> Option<u64> {
+    fs::metadata(group).ok().map(|group| group.ino())
+}
+
+/// The file that says for how long a group's threads were held back.
+#[must_use]
+pub fn stat_file(group: &Path) -> PathBuf {
+    group.join("cpu.stat")
 }
 
 /// How long the group of a `cpu.stat` file has held its threads back, ns. `None`: it is gone.
@@ -88,17 +107,20 @@ mod test {
         root
     }
 
-    fn check(files: &str, expected: &[(&str, u64)]) {
+    fn check(files: &str, expected: &[(&str, &[u32], u64)]) {
         let root = tree(files);
         let cgroups = root.path().join("cgroup");
         let found = find(&root.path().join("proc"), &cgroups, 7, &[7, 8, 9]);
         let found: Vec<_> = found
             .iter()
-            .map(|stat| {
-                let name = stat.strip_prefix(&cgroups).unwrap().to_str().unwrap();
-                (name, throttled_ns(stat).unwrap())
+            .map(|(group, tids)| {
+                let name = group.strip_prefix(&cgroups).unwrap().to_str().unwrap();
+                let tids: Vec<u32> = tids.iter().copied().collect();
+                (name, tids, throttled_ns(&stat_file(group)).unwrap())
             })
             .collect();
+        let expected: Vec<_> =
+            expected.iter().map(|(name, tids, ns)| (*name, tids.to_vec(), *ns)).collect();
         assert_eq!(found, expected);
     }
 
@@ -115,7 +137,7 @@ mod test {
               cgroup/machine/a/vcpu0/cpu.stat: throttled_usec 4\n
               cgroup/machine/a/vcpu1/cpu.max: max 100000\n
               cgroup/machine/cpu.max: max 100000\n",
-            &[("machine/a/cpu.stat", 30_000), ("machine/a/vcpu0/cpu.stat", 4_000)],
+            &[("machine/a", &[7, 8, 9], 30_000), ("machine/a/vcpu0", &[8], 4_000)],
         );
     }
 
@@ -126,7 +148,7 @@ mod test {
               cgroup/cpu,cpuacct/machine/a/cpu.cfs_quota_us: 50000\n
               cgroup/cpu,cpuacct/machine/a/cpu.stat: nr_throttled 2\nthrottled_time 77\n
               cgroup/cpu,cpuacct/machine/cpu.cfs_quota_us: -1\n",
-            &[("cpu,cpuacct/machine/a/cpu.stat", 77)],
+            &[("cpu,cpuacct/machine/a", &[8], 77)],
         );
     }
 

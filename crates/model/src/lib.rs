@@ -27,8 +27,8 @@ pub use sample::{HostMode, Sample, VcpuSample, VcpuState, WaitCounters};
 pub use switch::{GuestAt, OffCpuReason, Switch, SwitchEvent};
 pub use tables::{
     BuildId, CpuNode, ExitCount, FoundMemory, Guest, Header, Image, ImageKind, Mapping, Module,
-    Note, OffCpuSource, Owner, Stack, Symbol, SymbolName, Tables, Thread, Throttling, Trigger,
-    Vcpu, Vendor, Vm, VmMemory,
+    Note, OffCpuSource, Owner, QuotaMember, Stack, Symbol, SymbolName, Tables, Thread,
+    ThrottledQueue, Throttling, Trigger, Vcpu, Vendor, Vm, VmMemory,
 };
 pub use text::is_unsafe;
 pub use time::{Clock, HostNs};

@@ -26,8 +26,12 @@ pub struct Tables {
     pub symbols: Vec<Symbol>,
     /// Host call stacks, each different one once.
     pub stacks: Vec<Stack>,
-    /// What CPU quotas held back, in time order for each VM.
+    /// What CPU quotas held back whose queues were not watched, in time order for each VM.
     pub throttling: Vec<Throttling>,
+    /// The VMs that are under CPU quotas whose queues were watched.
+    pub quota_members: Vec<QuotaMember>,
+    /// When quotas throttled queues, in time order for each quota and CPU.
+    pub throttled_queues: Vec<ThrottledQueue>,
     /// VM exits, where they were counted.
     pub exits: Vec<ExitCount>,
     /// The NUMA node of each CPU, of hosts that have several.
@@ -118,6 +122,32 @@ pub struct Throttling {
     pub time: HostNs,
     /// Since the quota exists (`throttled_usec` of its cgroup and those above it), ns.
     pub throttled_ns: u64,
+}
+
+/// A VM, or one of its vCPUs, that a control group's CPU quota can hold back. The quota may be one above its own group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct QuotaMember {
+    /// The quota: a number that means nothing outside the recording.
+    pub quota: u32,
+    /// The VM.
+    pub vm: VmId,
+    /// `None`: all of its vCPUs.
+    pub vcpu: Option<VcpuId>,
+    /// From then on `ThrottledQueue`s are known.
+    pub since: HostNs,
+}
+
+/// The queue of a control group on a CPU was throttled: the quota was used up, and its next period had not begun there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ThrottledQueue {
+    /// As in `QuotaMember`.
+    pub quota: u32,
+    /// Whose queue.
+    pub cpu: CpuId,
+    /// First instant.
+    pub from: HostNs,
+    /// First instant after it.
+    pub to: HostNs,
 }
 
 /// How often a vCPU exited for one reason while recording.

@@ -1,4 +1,4 @@
-//! Perf events and BPF: the sampling interrupt, its rings, the finder of vCPUs, their switches and exits.
+//! Perf events and BPF: the sampling interrupt, its rings, the finder of vCPUs, their switches and exits, CPU quotas.
 //!
 //! Design constraints: the only crate that knows libbpf. The sampling path allocates nothing and
 //! wakes nobody; reading the rings is the caller's business, at its own pace. Must never interpret
@@ -17,6 +17,7 @@ mod iter;
 mod kicks;
 mod object;
 mod perf;
+mod quotas;
 mod ring;
 mod sampler;
 mod switches;
@@ -30,6 +31,7 @@ pub use error::ProbeError;
 pub use exits::{ExitCounter, ExitLink};
 pub use found::{FoundVcpu, VcpuSnapshot};
 pub use kicks::KickMarks;
+pub use quotas::{QuotaEvent, QuotaTracer};
 pub use ring::RingCounters;
 pub use sampler::{Drained, Options, Sampler, SamplingEvents, loaded_programs};
 pub use switches::{SwitchLinks, SwitchTracer};

@@ -47,6 +47,7 @@ fn structures_lie_as_rust_reads_them() {
         "time_ns 0, guest_ip 8, guest_cr3 16, guest_fs_base 24, vcpu 32, cpu 36, pid 40, tid 44, \
          exit_reason 48, kind 52, off_cpu 53, cpl 54, flags 55, guest_stack 56, 64",
     );
+    check("quota_event", "from_ns 0, to_ns 8, group 16, cpu 20, 24");
     check("memory_slot_found", "kvm 0, first_page 8, pages 16, address 24, pid 32, flags 36, 40");
     check(
         "vcpu_clock_found",
@@ -72,6 +73,7 @@ fn configurations_have_the_order_that_rust_passes() {
     };
     check(bpf::SAMPLER, "slot_mask 0, call_graph 4, vendor 8, trigger 12, 16");
     check(bpf::SWITCHES, "slot_mask 0, vendor 4, 8");
+    check(bpf::QUOTAS, "slot_mask 0, cpus 4, 8");
     check(bpf::EXITS, "rows 0, vendor 4, 8");
     check(
         bpf::TRACER,

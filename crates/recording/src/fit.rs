@@ -40,7 +40,8 @@ fn others(tables: &Tables) -> usize {
         FoundMemory::OnNode { .. } => ROW,
         FoundMemory::Unknown(reason) => ROW + 2 * reason.len(),
     });
-    let short = tables.throttling.len() + tables.exits.len() + tables.cpu_nodes.len();
+    let quotas = tables.quota_members.len() + tables.throttled_queues.len();
+    let short = tables.throttling.len() + tables.exits.len() + tables.cpu_nodes.len() + quotas;
     stacks.sum::<usize>() + rows + memory.sum::<usize>() + SHORT_ROW * short
 }
 

@@ -4,8 +4,9 @@ use std::path::{Path, PathBuf};
 
 use model::{
     BuildId, Clock, CpuId, CpuNode, Cr3, ExitCount, FoundMemory, Guest, GuestVirt, HostNs,
-    HostVirt, Image, ImageId, ImageKind, KernelStack, Mapping, Module, ModuleId, Owner, Pid, Stack,
-    Symbol, SymbolName, Tables, Thread, Throttling, Tid, Vcpu, VcpuId, Vm, VmId, VmMemory,
+    HostVirt, Image, ImageId, ImageKind, KernelStack, Mapping, Module, ModuleId, Owner, Pid,
+    QuotaMember, Stack, Symbol, SymbolName, Tables, Thread, ThrottledQueue, Throttling, Tid, Vcpu,
+    VcpuId, Vm, VmId, VmMemory,
 };
 
 use crate::columns::{Budget, Table, Text, WHOLE_TABLES, read_table, table, write_table};
@@ -25,6 +26,8 @@ const SYMBOLS: &str = "symbols.parquet";
 const STACKS: &str = "stacks.parquet";
 const THROTTLING: &str = "throttling.parquet";
 const EXITS: &str = "exits.parquet";
+const QUOTA_MEMBERS: &str = "quota_members.parquet";
+const THROTTLED_QUEUES: &str = "throttled_queues.parquet";
 const CPU_NODES: &str = "cpu_nodes.parquet";
 const MEMORY: &str = "memory.parquet";
 
@@ -44,6 +47,8 @@ pub const SCHEMAS: &[TableSchema] = &[
     Switches::SCHEMA,
     CpuNodes::SCHEMA,
     Memory::SCHEMA,
+    QuotaMembers::SCHEMA,
+    ThrottledQueues::SCHEMA,
 ];
 /// Tables that every recording has; those after them are not in the oldest.
 pub(crate) const FIRST: usize = 9;
@@ -71,6 +76,12 @@ pub(crate) fn write(dir: &Path, tables: &Tables) -> Result<Vec<(&'static str, Fi
     if !tables.memory.is_empty() {
         written.push(write_table::<Memory>(dir, &tables.memory)?);
     }
+    if !tables.quota_members.is_empty() {
+        written.push(write_table::<QuotaMembers>(dir, &tables.quota_members)?);
+    }
+    if !tables.throttled_queues.is_empty() {
+        written.push(write_table::<ThrottledQueues>(dir, &tables.throttled_queues)?);
+    }
     Ok(written)
 }
 
@@ -90,6 +101,8 @@ pub(crate) fn read(dir: &Path) -> Result<(Tables, Vec<PathBuf>), Error> {
         exits: folder.rows::<Exits>()?,
         cpu_nodes: folder.rows_if_any::<CpuNodes>()?,
         memory: folder.rows_if_any::<Memory>()?,
+        quota_members: folder.rows_if_any::<QuotaMembers>()?,
+        throttled_queues: folder.rows_if_any::<ThrottledQueues>()?,
     };
     match dangling(&tables) {
         None => Ok((tables, folder.missing)),
@@ -141,6 +154,14 @@ fn dangling(tables: &Tables) -> Option<&'static str> {
         (MODULES, tables.modules.iter().all(|row| vm(row.owner))),
         (MAPPINGS, tables.mappings.iter().all(|row| image(row.image) && module(row.module))),
         (THROTTLING, tables.throttling.iter().all(|row| vm(Owner::Vm(row.vm)))),
+        (QUOTA_MEMBERS, tables.quota_members.iter().all(|row| vm(Owner::Vm(row.vm)))),
+        (
+            QUOTA_MEMBERS,
+            tables
+                .quota_members
+                .iter()
+                .all(|row| row.vcpu.is_none_or(|vcpu| vcpu.index() < tables.vcpus.len())),
+        ),
         (EXITS, tables.exits.iter().all(|row| row.vcpu.index() < tables.vcpus.len())),
         (SYMBOLS, tables.symbols.iter().all(|row| module(row.module))),
         (MEMORY, tables.memory.iter().all(|row| vm(Owner::Vm(row.vm)))),
@@ -322,6 +343,32 @@ table! {
         count: u64 = exit.count,
     }
     read |row, columns| Ok(ExitCount { vcpu: *vcpu, reason: *exit_reason, count: *count })
+}
+
+table! {
+    QuotaMembers of QuotaMember, whole QUOTA_MEMBERS;
+    write |number, row| {
+        quota: u32 = row.quota,
+        vm: VmId = row.vm,
+        vcpu: Option<VcpuId> = row.vcpu,
+        since_ns: HostNs = row.since,
+    }
+    read |row, columns| {
+        Ok(QuotaMember { quota: *quota, vm: *vm, vcpu: *vcpu, since: *since_ns })
+    }
+}
+
+table! {
+    ThrottledQueues of ThrottledQueue, whole THROTTLED_QUEUES;
+    write |number, row| {
+        quota: u32 = row.quota,
+        cpu: CpuId = row.cpu,
+        from_ns: HostNs = row.from,
+        to_ns: HostNs = row.to,
+    }
+    read |row, columns| {
+        Ok(ThrottledQueue { quota: *quota, cpu: *cpu, from: *from_ns, to: *to_ns })
+    }
 }
 
 table! {

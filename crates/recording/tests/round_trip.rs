@@ -19,7 +19,12 @@ fn check(header: &Header, tables: &Tables, cpus: &[Vec<Sample>]) {
     assert_eq!(summary.samples, cpus.iter().map(Vec::len).sum::<usize>() as u64);
     let files: Vec<_> = std::fs::read_dir(&path).unwrap().map(|f| f.unwrap()).collect();
     let bytes: u64 = files.iter().map(|file| file.metadata().unwrap().len()).sum();
-    let if_any = [tables.cpu_nodes.is_empty(), tables.memory.is_empty()];
+    let if_any = [
+        tables.cpu_nodes.is_empty(),
+        tables.memory.is_empty(),
+        tables.quota_members.is_empty(),
+        tables.throttled_queues.is_empty(),
+    ];
     let expected = 13 + if_any.into_iter().filter(|is_empty| !is_empty).count();
     assert_eq!((files.len(), bytes), (expected, summary.bytes), "{files:?}");
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "nothing else is left");
@@ -44,6 +49,8 @@ fn check_tables(read: &Tables, written: &Tables) {
     table("exits", &read.exits, &written.exits);
     table("cpu_nodes", &read.cpu_nodes, &written.cpu_nodes);
     table("memory", &read.memory, &written.memory);
+    table("quota_members", &read.quota_members, &written.quota_members);
+    table("throttled_queues", &read.throttled_queues, &written.throttled_queues);
 }
 
 #[test]
@@ -158,7 +165,10 @@ fn a_recording_from_before_waits_opens() {
     assert_eq!(recording.header, Header { off_cpu_source: OffCpuSource::Samples, ..header });
     tables.images.retain(|image| image.kernel_stack.is_none());
     let (throttling, exits, cpu_nodes, memory) = (vec![], vec![], vec![], vec![]);
-    assert_eq!(recording.tables, Tables { throttling, exits, cpu_nodes, memory, ..tables });
+    let (quota_members, throttled_queues) = (vec![], vec![]);
+    let later =
+        Tables { throttling, exits, cpu_nodes, memory, quota_members, throttled_queues, ..tables };
+    assert_eq!(recording.tables, later);
     for sample in cpus.iter_mut().flatten() {
         if let VcpuState::Vmm(vcpu) | VcpuState::Guest(vcpu) = &mut sample.vcpu {
             (vcpu.waits, vcpu.cpl, vcpu.kernel_stack) = (None, 3, None);

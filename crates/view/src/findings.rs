@@ -3,7 +3,7 @@
 use detect::{Action, Advice, Cause, Code, Finding, Measure, Owner, SeriesName, Symptom};
 use serde_json::{Value, json};
 
-use crate::recording::cleaned;
+use crate::recording::{LISTED, cleaned};
 use crate::{Cell, Column, Part, Report, Table, clean, counted, figure, short_module, utc};
 
 const VERSION: u32 = 1;
@@ -140,8 +140,16 @@ pub fn cause_in_words(cause: &Cause) -> String {
                 figure(*wanted)
             )
         }
-        Cause::Quota { wanted, got } => {
-            format!("a CPU quota gives it {} CPUs, and it wants {}", figure(*got), figure(*wanted))
+        Cause::Quota { wanted, got, others } => {
+            let each = |(vm, cpus): &(String, f64)| format!("VM {} {}", clean(vm), figure(*cpus));
+            let others = others.iter().take(LISTED).map(each).collect::<Vec<_>>().join(", ");
+            let shared =
+                if others.is_empty() { others } else { format!("; of the same quota {others}") };
+            format!(
+                "a CPU quota gives it {} CPUs, and it wants {}{shared}",
+                figure(*got),
+                figure(*wanted)
+            )
         }
         Cause::Exits { reason, per_s, functions } => {
             let rate =

@@ -108,5 +108,7 @@ fn summary(recording: &Recording) -> anyhow::Result<Summary> {
     })?;
     let window = WindowKey::new(header.hostname.clone(), header);
     let results = builder.finish(&Arc::new(window), SLICE_NS);
-    Summary::from_results(&results).context("the recording has no host")
+    let mut summary = Summary::from_results(&results).context("the recording has no host")?;
+    summary.take_quotas(&recording.tables);
+    Ok(summary)
 }

@@ -1,8 +1,8 @@
 //! Recordings of VMs under a quota whose samples end before the recording does.
 
 use model::{
-    Header, HostNs, Sample, Switch, SwitchEvent, Tables, Throttling, VcpuId, VcpuSample, VcpuState,
-    VmId, WaitCounters,
+    CpuId, Header, HostNs, QuotaMember, Sample, Switch, SwitchEvent, Tables, ThrottledQueue,
+    Throttling, VcpuId, VcpuSample, VcpuState, VmId, WaitCounters,
 };
 
 use super::common;
@@ -19,6 +19,8 @@ pub(crate) struct Quota {
     pub(crate) periods: u64,
     /// Every so many periods.
     pub(crate) reading: usize,
+    /// Queues were watched, no counter was read.
+    pub(crate) watched: bool,
 }
 
 impl Quota {
@@ -53,6 +55,19 @@ impl Quota {
             time: HostNs(header.start.0 + n * PERIOD_NS),
             throttled_ns: n * PERIOD_NS,
         };
+        (tables.throttling, tables.quota_members, tables.throttled_queues) = Default::default();
+        if self.watched {
+            let member = QuotaMember { quota: 0, vm: VmId(0), vcpu: None, since: header.start };
+            tables.quota_members.push(member);
+            let throttled = |n| {
+                let from = HostNs(header.start.0 + n * PERIOD_NS);
+                let to = HostNs(from.0 + PERIOD_NS / 2);
+                ThrottledQueue { quota: 0, cpu: CpuId(0), from, to }
+            };
+            let times = (0..self.periods).step_by(self.reading);
+            tables.throttled_queues = times.map(throttled).collect();
+            return;
+        }
         tables.throttling = (0..self.periods).step_by(self.reading).map(reading).collect();
     }
 

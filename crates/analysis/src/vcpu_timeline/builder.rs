@@ -13,6 +13,7 @@ use super::gap::{self, difference};
 use super::marks::{Mark, Marks};
 use super::places::Places;
 use super::problems::{Problem, Problems};
+use super::queues::Queues;
 use super::throttle::{self, Wait};
 use super::track::{Asleep, Departure, Doing, Point, Track};
 use super::{Occupancy, Occupant, VcpuTimelines, by_switches, cover, occupancy};
@@ -203,7 +204,11 @@ impl<'r> VcpuTimelinesBuilder<'r> {
     }
 
     fn draw_by_samples(&self, tracks: &mut [Track], period_ns: u64) {
-        let drawer = |row: usize| Drawer::new(&self.points[row], &self.marks, period_ns);
+        let queues = Queues::new(self.resolver.tables());
+        let drawer = |row: usize| {
+            let of_vcpu = queues.of(VcpuId::from_index(row));
+            Drawer::new(&self.points[row], &self.marks, of_vcpu, period_ns)
+        };
         let mut throttled: Vec<Vec<(usize, u64)>> = vec![Vec::new(); tracks.len()];
         let tables = self.resolver.tables();
         let mut by_vm = BTreeMap::<VmId, (Vec<&Throttling>, Vec<usize>)>::new();
@@ -226,7 +231,7 @@ impl<'r> VcpuTimelinesBuilder<'r> {
     }
 
     fn throttled_waits<'s>(
-        &'s self,
+        &self,
         readings: &[&Throttling],
         rows: &[usize],
         drawer: &impl Fn(usize) -> Drawer<'s>,
@@ -246,9 +251,11 @@ impl<'r> VcpuTimelinesBuilder<'r> {
     }
 
     fn draw_by_switches(&mut self, tracks: &mut [Track], period_ns: u64) {
+        let queues = Queues::new(self.resolver.tables());
         for (row, track) in tracks.iter_mut().enumerate() {
             let (switches, points) = (&self.switches[row], &self.points[row]);
-            by_switches::draw(track, switches, points, period_ns, &mut self.problems);
+            let queues = queues.of(VcpuId::from_index(row));
+            by_switches::draw(track, switches, points, queues, period_ns, &mut self.problems);
         }
         for switch in self.switches.iter().flatten() {
             let (time, pid, tid) = match switch.event {

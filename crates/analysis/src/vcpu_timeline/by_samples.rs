@@ -7,6 +7,7 @@ use super::State;
 use super::cover::middle;
 use super::gap::{Gap, Unseen, difference};
 use super::marks::Marks;
+use super::queues::{VcpuQueues, overlap};
 use super::track::{Asleep, Doing, Point, Track, What, is_near};
 
 /// Draws one vCPU's track.
@@ -16,11 +17,17 @@ pub(super) struct Drawer<'a> {
     unseen: Unseen,
     period_ns: u64,
     marks: &'a Marks,
+    queues: VcpuQueues<'a>,
 }
 
 impl<'a> Drawer<'a> {
-    pub(super) fn new(points: &'a [Point], marks: &'a Marks, period_ns: u64) -> Self {
-        Self { points, unseen: Unseen::of(points, period_ns), period_ns, marks }
+    pub(super) fn new(
+        points: &'a [Point],
+        marks: &'a Marks,
+        queues: VcpuQueues<'a>,
+        period_ns: u64,
+    ) -> Self {
+        Self { points, unseen: Unseen::of(points, period_ns), period_ns, marks, queues }
     }
 
     /// The gap after each point that has counters on both sides.
@@ -96,21 +103,40 @@ impl<'a> Drawer<'a> {
             let turn = if a.cpu == b.cpu { b.time } else { middle(a.time, b.time) };
             track.push_until(turn, What::OnCpu, Some(a.cpu));
         } else {
-            let mut at = a.time.saturating_add(before);
-            track.push_until(at, What::OnCpu, Some(a.cpu));
-            let mut off = |ns, state, cpu| {
-                at = at.saturating_add(ns);
-                track.push_until(at, What::Off(state), cpu);
+            let throttled = self.queues.throttled(waits_on, a.time, b.time);
+            let off = gap.off() + rest;
+            let begin = around(&throttled, a.time.saturating_add(before), off);
+            track.push_until(begin, What::OnCpu, Some(a.cpu));
+            let queued_first = {
+                let asleep = gap.halted + gap.waiting;
+                let queued = gap.throttled + gap.preempted;
+                let common = |from: u64| overlap(&throttled, from, from.saturating_add(queued));
+                common(begin.saturating_add(asleep)) < common(begin)
             };
-            off(gap.halted, State::Halted, None);
-            off(gap.waiting, asleep(a, b), None);
-            off(gap.throttled, State::Throttled, Some(waits_on));
-            off(gap.preempted, State::Preempted, Some(waits_on));
+            if queued_first {
+                self.draw_queued(track, gap, waits_on);
+                draw_asleep(track, gap, asleep(a, b));
+            } else {
+                draw_asleep(track, gap, asleep(a, b));
+                self.draw_queued(track, gap, waits_on);
+            }
             if let Some(away) = b.away() {
-                off(rest, away.state(), queue(b));
+                let to = begin.saturating_add(off);
+                match queue(b) {
+                    Some(cpu) => self.queues.push_queued(track, to, away.state(), cpu),
+                    None => track.push_until(to, What::Off(away.state()), None),
+                }
             }
         }
         track.push_until(b.time, What::OnCpu, Some(b.cpu));
+    }
+
+    /// Its wait for a CPU.
+    fn draw_queued(&self, track: &mut Track, gap: &Gap, cpu: CpuId) {
+        let throttled = track.at().saturating_add(gap.throttled);
+        track.push_until(throttled, What::Off(State::Throttled), Some(cpu));
+        let preempted = throttled.saturating_add(gap.preempted);
+        self.queues.push_queued(track, preempted, State::Preempted, cpu);
     }
 
     /// How long it stayed on the CPU after `a`, and how long it is away in a wait that has not ended at `b`.
@@ -184,6 +210,22 @@ impl<'a> Drawer<'a> {
         track.push_until(turn, What::OnCpu, Some(a.cpu));
         track.push_until(b.time, What::OnCpu, Some(b.cpu));
     }
+}
+
+/// Its sleep, from where the track ends.
+fn draw_asleep(track: &mut Track, gap: &Gap, in_vmm: State) {
+    let halted = track.at().saturating_add(gap.halted);
+    track.push_until(halted, What::Off(State::Halted), None);
+    track.push_until(halted.saturating_add(gap.waiting), What::Off(in_vmm), None);
+}
+
+/// Where time off the CPU begins, about at `begin`: a thread does not run while its queue is throttled.
+fn around(throttled: &[(u64, u64)], begin: u64, off: u64) -> u64 {
+    let (Some((first, _)), Some((_, last))) = (throttled.first(), throttled.last()) else {
+        return begin;
+    };
+    let earliest = last.saturating_sub(off);
+    if earliest <= *first { begin.clamp(earliest, *first) } else { begin }
 }
 
 /// The one poll that point `number` and perhaps points before it were taken in.

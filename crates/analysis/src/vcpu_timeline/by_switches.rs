@@ -14,6 +14,7 @@ use super::State;
 use super::by_samples::poll_around;
 use super::gap::difference;
 use super::problems::{Problem, Problems};
+use super::queues::VcpuQueues;
 use super::track::{Point, Track, What, is_near};
 
 /// What a vCPU's thread is in between two events.
@@ -56,6 +57,7 @@ struct Drawer<'a> {
     status: Status,
     /// Since when.
     since: u64,
+    queues: VcpuQueues<'a>,
     period_ns: u64,
     problems: &'a mut Problems,
 }
@@ -65,11 +67,12 @@ pub(super) fn draw(
     track: &mut Track,
     switches: &[Switch],
     points: &[Point],
+    queues: VcpuQueues<'_>,
     period_ns: u64,
     problems: &mut Problems,
 ) {
     let since = track.from;
-    let mut drawer = Drawer { track, status: Status::Untold, since, period_ns, problems };
+    let mut drawer = Drawer { track, status: Status::Untold, since, queues, period_ns, problems };
     let mut samples = points.iter().filter(|point| point.state().is_some()).peekable();
     for switch in switches {
         while let Some(sample) = samples.next_if(|sample| sample.time < switch.time.0) {
@@ -167,6 +170,9 @@ impl Drawer<'_> {
     }
 
     fn until(&mut self, time: u64, status: Status) {
+        if let Status::Queued(state, cpu) = status {
+            return self.queues.push_queued(self.track, time, state, cpu);
+        }
         let (what, cpu) = status.what();
         self.track.push_until(time, what, cpu);
     }

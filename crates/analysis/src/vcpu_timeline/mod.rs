@@ -19,6 +19,7 @@ mod marks;
 mod occupancy;
 mod places;
 mod problems;
+mod queues;
 mod throttle;
 mod track;
 

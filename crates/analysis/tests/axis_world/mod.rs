@@ -10,8 +10,8 @@ use analysis::Resolver;
 use analysis::vcpu_timeline::{VcpuTimelines, VcpuTimelinesBuilder};
 use model::{
     CpuId, Cr3, Guest, GuestVirt, Header, HostMode, HostNs, HostVirt, OffCpuReason, OffCpuSource,
-    Pid, Sample, Switch, SwitchEvent, Tables, Throttling, Tid, Trigger, Vcpu, VcpuId, VcpuSample,
-    VcpuState, Vendor, Vm, VmId, WaitCounters,
+    Pid, QuotaMember, Sample, Switch, SwitchEvent, Tables, ThrottledQueue, Throttling, Tid,
+    Trigger, Vcpu, VcpuId, VcpuSample, VcpuState, Vendor, Vm, VmId, WaitCounters,
 };
 
 /// What a vCPU does, one letter each.
@@ -55,6 +55,8 @@ pub(crate) struct Host {
     pub(crate) busy: BTreeMap<u32, Vec<(u64, u64)>>,
     /// When a pCPU took no interrupts, or lost the samples.
     pub(crate) missed: BTreeMap<u32, Vec<(u64, u64)>>,
+    /// When a quota throttled the queues of the first VM, on all pCPUs.
+    pub(crate) throttled: Vec<(u64, u64)>,
     /// When a pCPU's first interrupt comes, and how many there are.
     pub(crate) phases: Vec<u64>,
 }
@@ -215,13 +217,32 @@ impl Host {
                     ended: None,
                 })
                 .collect(),
-            throttling: self.throttling(),
+            throttling: if self.throttled.is_empty() { self.throttling() } else { Vec::new() },
+            quota_members: self.quota_members(),
+            throttled_queues: self.throttled_queues(),
             ..Tables::default()
         }
     }
 
     fn pid(&self, vm: char) -> Pid {
         Pid(100 + u32::from(vm))
+    }
+
+    fn quota_members(&self) -> Vec<QuotaMember> {
+        let member = QuotaMember { quota: 7, vm: VmId(0), vcpu: None, since: HostNs(0) };
+        if self.throttled.is_empty() { Vec::new() } else { vec![member] }
+    }
+
+    fn throttled_queues(&self) -> Vec<ThrottledQueue> {
+        let row = |(from, to): &(u64, u64), cpu| ThrottledQueue {
+            quota: 7,
+            cpu: CpuId(cpu),
+            from: HostNs(*from),
+            to: HostNs(*to),
+        };
+        let cpus = 0..self.phases.len() as u32;
+        let times = self.throttled.iter();
+        times.flat_map(|time| cpus.clone().map(move |cpu| row(time, cpu))).collect()
     }
 
     /// Each VM's throttled time, read every ten periods; each time of throttling is added when it ends.

@@ -22,6 +22,7 @@ pub(crate) const BUSY: Load = Load {
     in_vmm: 0,
     host_thread: 0,
     quota: 0,
+    watched: false,
     slice: 3 * MS,
 };
 
@@ -68,6 +69,8 @@ pub(crate) struct Load {
     pub(crate) in_vmm: u64,
     pub(crate) host_thread: u64,
     pub(crate) quota: u64,
+    /// The queues that it throttles are recorded.
+    pub(crate) watched: bool,
     pub(crate) slice: u64,
 }
 
@@ -102,6 +105,8 @@ pub(crate) struct Simulation {
     busy: BTreeMap<u32, Vec<(u64, u64)>>,
     throttled: bool,
     throttle_left: u64,
+    /// When it was, if that is recorded.
+    throttled_queues: Vec<(u64, u64)>,
 }
 
 impl Simulation {
@@ -120,6 +125,7 @@ impl Simulation {
             busy: BTreeMap::new(),
             throttled: false,
             throttle_left: load.quota.max(1),
+            throttled_queues: Vec::new(),
             vcpus,
             random,
             load,
@@ -145,6 +151,7 @@ impl Simulation {
             lives: lives.collect(),
             busy: self.busy,
             missed: BTreeMap::new(),
+            throttled: self.throttled_queues,
             phases: (0..self.load.n_cpus).map(|_| self.random.below(PERIOD)).collect(),
         }
     }
@@ -258,8 +265,24 @@ impl Simulation {
     }
 
     fn note(&mut self, from: u64, to: u64) {
+        if self.load.watched && self.throttled {
+            match self.throttled_queues.last_mut() {
+                Some(last) if last.1 == from => last.1 = to,
+                _ => self.throttled_queues.push((from, to)),
+            }
+        }
         for (row, vcpu) in self.vcpus.iter().enumerate() {
-            let letter = vcpu.letter;
+            // Else it is what its thread was when it left its CPU.
+            let letter = match vcpu.letter {
+                'r' | 't' if self.load.watched => {
+                    if self.held_back(row) {
+                        't'
+                    } else {
+                        'r'
+                    }
+                }
+                letter => letter,
+            };
             let cpu = if matches!(letter, 'r' | 't') { vcpu.queue } else { vcpu.cpu };
             match self.lives[row].last_mut() {
                 Some(last) if last.letter == letter && (last.cpu == cpu || letter == 'h') => {

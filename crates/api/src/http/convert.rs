@@ -172,7 +172,10 @@ impl From<Cause> for FindingCause {
                 let owners = owners.into_iter().map(demand).collect();
                 Self::Overcommitted { wanted_cpus: wanted, cpus, owners, arrived_vm: arrived }
             }
-            Cause::Quota { wanted, got } => Self::Quota { wanted_cpus: wanted, got_cpus: got },
+            // Result tables don't tell of others.
+            Cause::Quota { wanted, got, others: _ } => {
+                Self::Quota { wanted_cpus: wanted, got_cpus: got }
+            }
             Cause::Exits { reason, per_s, functions: exiting } => {
                 Self::Exits { reason, per_s, functions: functions(exiting) }
             }
@@ -207,7 +210,7 @@ impl From<FindingCause> for Cause {
                 Self::Overcommitted { wanted: wanted_cpus, cpus, owners, arrived: arrived_vm }
             }
             FindingCause::Quota { wanted_cpus, got_cpus } => {
-                Self::Quota { wanted: wanted_cpus, got: got_cpus }
+                Self::Quota { wanted: wanted_cpus, got: got_cpus, others: Vec::new() }
             }
             FindingCause::Exits { reason, per_s, functions } => {
                 Self::Exits { reason, per_s, functions: codes(functions) }
@@ -253,7 +256,7 @@ mod test {
                 owners: vec![(Owner::Unknown, 1.0)],
                 arrived: Some("db".into()),
             },
-            Cause::Quota { wanted: 2.0, got: 1.0 },
+            Cause::Quota { wanted: 2.0, got: 1.0, others: Vec::new() },
             Cause::Exits { reason: "io".into(), per_s: 4.0, functions: named() },
             Cause::HaltPolling,
             Cause::Function {

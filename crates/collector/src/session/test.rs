@@ -11,6 +11,7 @@ use super::*;
 use crate::guests::Log;
 use crate::plan::Exits;
 use crate::sink::MemorySink;
+use crate::sources::QuotaSource;
 use crate::{GuestError, Roots};
 
 const PERIOD_NS: u64 = 1_000_000;
@@ -98,6 +99,8 @@ impl DrawnKernel {
         self.with(|drawn| drawn.counters.entry(0).or_default().unknown_vcpus += 1);
     }
 }
+
+impl QuotaSource for DrawnKernel {}
 
 impl Sources for DrawnKernel {
     fn now(&self) -> HostNs {

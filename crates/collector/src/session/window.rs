@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use model::{ExitCount, Header, HostNs, Switch, Throttling, Trigger, Vcpu, VcpuId, Vm};
+use model::{ExitCount, Header, HostNs, Switch, Trigger, Vcpu, VcpuId, Vm};
 use probes::{Drained, RingCounters};
 use recording::RECORD_SIZE;
 
 use super::Session;
 use crate::CollectError;
 use crate::sink::Sink;
+use crate::throttling::Quotas;
 use crate::vm_table::VmTable;
 
 /// What belongs to the window under way.
@@ -33,6 +34,7 @@ pub(super) struct WindowState {
 struct KernelCounters {
     samples: BTreeMap<u32, RingCounters>,
     switches_dropped: BTreeMap<u32, u64>,
+    quotas_dropped: u64,
     processes_lost: Option<u64>,
 }
 
@@ -62,7 +64,7 @@ pub(crate) struct WindowEnd {
     /// What tells each VM from others for good.
     pub(crate) identities: Vec<String>,
     pub(crate) vcpus: Vec<Vcpu>,
-    pub(crate) throttling: Vec<Throttling>,
+    pub(crate) quotas: Quotas,
     pub(crate) exits: Vec<ExitCount>,
 }
 
@@ -81,6 +83,7 @@ impl Session {
         KernelCounters {
             samples: cpus.iter().map(|cpu| (*cpu, sources.counters(*cpu))).collect(),
             switches_dropped: cpus.iter().filter_map(dropped).collect(),
+            quotas_dropped: cpus.iter().filter_map(|cpu| sources.quotas_dropped(*cpu)).sum(),
             processes_lost: sources.processes_lost(),
         }
     }
@@ -127,9 +130,16 @@ impl Session {
     }
 
     pub(super) fn window_end(&mut self, exits: Vec<ExitCount>) -> WindowEnd {
+        let span = (self.header.start, self.header.end);
+        let quotas = self.throttling.take(&*self.sources, &self.header.cpus, span);
         let now = self.kernel_counters();
         let mut header = self.header.clone();
         header.counters = self.counters(&now);
+        let left_out = self.throttling.take_left_out();
+        let dropped = now.quotas_dropped - self.window.before.quotas_dropped + left_out;
+        if 0 < dropped {
+            header.counters.insert("throttled_queues_dropped".to_owned(), dropped);
+        }
         self.window.before = now;
         let VmTable { vms, vcpus, identities, .. } = &self.vms;
         WindowEnd {
@@ -137,7 +147,7 @@ impl Session {
             vms: vms.clone(),
             identities: identities.clone(),
             vcpus: vcpus.clone(),
-            throttling: self.throttling.take_readings(),
+            quotas,
             exits,
         }
     }

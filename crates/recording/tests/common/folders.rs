@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The tables of a recording. The last two are long and are written after the others.
-pub(crate) const TABLES: [&str; 14] = [
+pub(crate) const TABLES: [&str; 16] = [
     "vms.parquet",
     "vcpus.parquet",
     "images.parquet",
@@ -17,6 +17,8 @@ pub(crate) const TABLES: [&str; 14] = [
     "exits.parquet",
     "cpu_nodes.parquet",
     "memory.parquet",
+    "quota_members.parquet",
+    "throttled_queues.parquet",
     "samples.parquet",
     "switches.parquet",
 ];

@@ -63,6 +63,18 @@ impl Wild {
                     _ => FoundMemory::Unknown(wild.text()),
                 },
             }),
+            quota_members: self.rows(|wild, _| QuotaMember {
+                quota: wild.u32(),
+                vm: VmId(wild.below(n_vms)),
+                vcpu: wild.maybe(|wild| VcpuId(wild.below(n_vcpus))),
+                since: HostNs(wild.time()),
+            }),
+            throttled_queues: self.rows(|wild, _| ThrottledQueue {
+                quota: wild.u32(),
+                cpu: CpuId(wild.u32()),
+                from: HostNs(wild.time()),
+                to: HostNs(wild.time()),
+            }),
             threads: self.rows(|wild, _| Thread {
                 image: ImageId(wild.below(n_images)),
                 tid: Tid(wild.u32()),
@@ -510,6 +522,16 @@ fn small_tables() -> Tables {
             vm: vm2,
             time: HostNs(5_000_500_000),
             throttled_ns: 1_234_000,
+        }],
+        quota_members: vec![
+            QuotaMember { quota: 4, vm: vm1, vcpu: None, since: HostNs(5_000_000_000) },
+            QuotaMember { quota: 5, vm: vm2, vcpu: Some(VcpuId(1)), since: HostNs(5_001_000_000) },
+        ],
+        throttled_queues: vec![ThrottledQueue {
+            quota: 5,
+            cpu: CpuId(1),
+            from: HostNs(5_001_100_000),
+            to: HostNs(5_001_200_000),
         }],
         exits: vec![
             ExitCount { vcpu: VcpuId(0), reason: 0x60, count: 12 },

@@ -24,6 +24,7 @@ mod lab;
 mod layout;
 mod migrate;
 mod packages;
+mod quota;
 mod refusals;
 mod testbed;
 mod together;
@@ -78,6 +79,8 @@ const TESTS: &[Test] = tests! {
     Main axis::three_vms_of_one_cpu_are_each_others_thieves,
     Main axis::time_in_kvm_is_not_the_guests,
     Main axis::two_recorders_and_top_agree_on_a_quota,
+    Main quota::a_quota_that_siblings_use_up_throttles_them_all,
+    Main quota::a_quota_throttles_as_long_as_its_queue_is,
     Main axis::a_stopped_vm_is_paused_and_nobody_steals_from_it,
     Main trace::waits_have_user_stacks_of_the_functions_that_waited,
     Main trace::waits_have_their_causes_and_witnesses_agree,

@@ -1,0 +1,227 @@
+//! CPU quotas against a witness: the kernel's own functions, by kprobes, and its switches, as ftrace prints them.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use acceptance::{in_testbed, run, text};
+use serde_json::Value;
+
+/// Records beside the witness. All VMs' CPU is CPU 0, so only its queue of the group is throttled.
+const RECORD: &str = r#"
+    tracing=/sys/kernel/tracing
+    mountpoint -q $tracing || mount -t tracefs none $tracing
+    cd $tracing
+    echo mono >trace_clock
+    echo 16000 >buffer_size_kb
+    echo 'r:throttled throttle_cfs_rq did=$retval:u8' >kprobe_events
+    echo 'p:unthrottled unthrottle_cfs_rq' >>kprobe_events
+    filter='' waking=''
+    for task in $(grep -l ' (CPU [0-9]*/KVM' /proc/[0-9]*/task/[0-9]*/stat); do
+        tid=$(basename $(dirname $task))
+        filter="$filter${filter:+ || }prev_pid == $tid || next_pid == $tid"
+        waking="$waking${waking:+ || }pid == $tid"
+    done
+    echo "$filter" >events/sched/sched_switch/filter
+    echo "$waking" >events/sched/sched_wakeup/filter
+    for event in sched/sched_switch sched/sched_wakeup kprobes/throttled kprobes/unthrottled; do
+        echo 1 >events/$event/enable
+    done
+    echo 1 >tracing_on
+    cd - >/dev/null
+    vmscope record -o rec --offcpu-source switches --duration 30
+    echo 0 >$tracing/tracing_on
+    cat $tracing/trace >witness.txt
+    cat $tracing/per_cpu/cpu*/stats | grep overrun >lost.txt
+"#;
+
+/// A vCPU's thread in the witness' words, ns.
+#[derive(Debug, Default, Clone, Copy)]
+struct Told {
+    throttled: u64,
+    /// Runnable without a CPU while its queue was not throttled.
+    stolen: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Thread {
+    Unknown,
+    OnCpu,
+    Queued,
+    Asleep,
+}
+
+/// What happens to vCPUs' threads between two instants.
+#[derive(Debug)]
+struct Witness {
+    from: u64,
+    to: u64,
+    at: u64,
+    throttled: bool,
+    threads: BTreeMap<u32, (Thread, Told)>,
+}
+
+impl Witness {
+    /// Until this instant all was as it is.
+    fn pass(&mut self, time: u64) {
+        let ns = time.min(self.to).saturating_sub(self.at.max(self.from));
+        for (state, told) in self.threads.values_mut() {
+            match (*state, self.throttled) {
+                (Thread::Queued, true) => told.throttled += ns,
+                (Thread::Queued, false) => told.stolen += ns,
+                _ => {}
+            }
+        }
+        self.at = time;
+    }
+
+    fn become_state(&mut self, tid: u32, state: Thread) {
+        if let Some((was, _)) = self.threads.get_mut(&tid) {
+            *was = state;
+        }
+    }
+
+    /// `  CPU 0/KVM-812  [000] d..3.  101.123456789: sched_switch: prev_comm=... ==> ...`
+    fn line(&mut self, line: &str) {
+        let Some((before, event)) = line.split_once(": ") else { return };
+        let Some(time) = before.split_whitespace().next_back().and_then(ns) else { return };
+        self.pass(time);
+        let field = |name: &str| {
+            let value = event.split(&format!(" {name}=")).nth(1)?;
+            value.split(' ').next()
+        };
+        let tid = |name: &str| field(name).and_then(|tid| tid.parse().ok()).unwrap_or(0);
+        if event.starts_with("throttled:") {
+            self.throttled |= field("did") != Some("0");
+        } else if event.starts_with("unthrottled:") {
+            self.throttled = false;
+        } else if event.starts_with("sched_switch:") {
+            let runnable = field("prev_state").is_some_and(|state| state.starts_with('R'));
+            let left = if runnable { Thread::Queued } else { Thread::Asleep };
+            self.become_state(tid("prev_pid"), left);
+            self.become_state(tid("next_pid"), Thread::OnCpu);
+        } else if event.starts_with("sched_wakeup:") {
+            let tid = tid("pid");
+            if self.threads.get(&tid).is_some_and(|(state, _)| *state != Thread::OnCpu) {
+                self.become_state(tid, Thread::Queued);
+            }
+        }
+    }
+}
+
+/// `101.123456` seconds, or with more digits.
+fn ns(text: &str) -> Option<u64> {
+    let (seconds, part) = text.split_once('.')?;
+    let part_ns = format!("{part:0<9}");
+    Some(seconds.parse::<u64>().ok()? * 1_000_000_000 + part_ns[..9].parse::<u64>().ok()?)
+}
+
+/// What the witness tells of the vCPUs in a recording, by VM. Each VM has one.
+fn witness(folder: &Path) -> BTreeMap<String, Told> {
+    let read = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap();
+    let lost = read("lost.txt");
+    assert!(lost.lines().all(|line| line.ends_with(" 0")), "the witness lost events: {lost}");
+    let header: Value = serde_json::from_str(&read("rec/recording.json")).unwrap();
+    let time = |name: &str| header[name].as_u64().unwrap();
+    let threads = threads_of_vms(folder);
+    let mut witness = Witness {
+        from: time("start_ns"),
+        to: time("end_ns"),
+        at: 0,
+        throttled: false,
+        threads: threads.keys().map(|tid| (*tid, (Thread::Unknown, Told::default()))).collect(),
+    };
+    read("witness.txt").lines().for_each(|line| witness.line(line));
+    witness.pass(time("end_ns"));
+    threads.into_iter().map(|(tid, vm)| (vm, witness.threads[&tid].1)).collect()
+}
+
+/// The VMs by their vCPU's thread, as the script found them.
+fn threads_of_vms(folder: &Path) -> BTreeMap<u32, String> {
+    let told = std::fs::read_to_string(folder.join("threads.txt")).unwrap();
+    let line = |line: &str| {
+        let (tid, vm) = line.split_once(' ').unwrap();
+        (tid.parse().unwrap(), vm.to_owned())
+    };
+    told.lines().map(line).collect()
+}
+
+/// Which VM's QEMU each vCPU's thread is of.
+const THREADS: &str = r#"
+    for task in $(grep -l ' (CPU [0-9]*/KVM' /proc/[0-9]*/task/[0-9]*/stat); do
+        tid=$(basename $(dirname $task))
+        name=$(tr '\0' '\n' </proc/$tid/cmdline | grep -A1 -x -- -name | tail -n1)
+        echo "$tid ${name%%,*}"
+    done >threads.txt
+"#;
+
+/// `vmscope steal` by both sources is within 2 points of the witness.
+fn check(folder: &Path, what: &str) -> BTreeMap<String, Told> {
+    let told = witness(folder);
+    let mut wrong = Vec::new();
+    for edges in ["samples", "switches"] {
+        let steal = asked(folder, &["steal", "--offcpu-source", edges]);
+        for vm in steal["vms"].as_array().unwrap() {
+            let (name, time) = (text(vm, "name"), &vm["time"]);
+            let of = |account: &str| time[account].as_u64().unwrap();
+            let share = |ns: u64| 100.0 * ns as f64 / of("wall_ns") as f64;
+            let idle = thief(time, "idle");
+            let Told { throttled, stolen } = told[name];
+            let [ours, theirs] = [share(of("throttled_ns")), share(throttled)];
+            let [our_steal, their_steal] = [share(of("steal_outside_ns")), share(stolen)];
+            eprintln!(
+                "{what}: {name} by {edges}: throttled {ours:.2} % (witness {theirs:.2}), \
+                 type 1 {our_steal:.2} % (witness {their_steal:.2}), of that by [idle] {:.2}",
+                share(idle)
+            );
+            let is_near = |a: f64, b: f64| (a - b).abs() <= 2.0;
+            if !is_near(ours, theirs) || !is_near(our_steal, their_steal) || 2.0 < share(idle) {
+                wrong.push(format!("{name} by {edges}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{what}: more than 2 points off: {wrong:?}");
+    told
+}
+
+fn thief(time: &Value, kind: &str) -> u64 {
+    let thieves = time["thieves"].as_array().unwrap().iter();
+    thieves.filter(|row| text(row, "kind") == kind).map(|row| row["ns"].as_u64().unwrap()).sum()
+}
+
+fn asked(folder: &Path, arguments: &[&str]) -> Value {
+    let (command, options) = arguments.split_first().unwrap();
+    let recording = folder.join("rec");
+    let recording = recording.to_str().unwrap();
+    let output = run(&[&[command, recording, "--format", "json"], options].concat()).unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// Three VMs under one quota, two of which use it up: the third is held back as long as its queue was, no longer, and
+/// `explain` names who used the quota up.
+pub(crate) fn a_quota_that_siblings_use_up_throttles_them_all() {
+    let folder = tempfile::tempdir().unwrap();
+    let share = "
+        group=/sys/fs/cgroup/shared
+        echo +cpu >/sys/fs/cgroup/cgroup.subtree_control
+        mkdir $group
+        echo '60000 100000' >$group/cpu.max
+        while read -r tid _; do echo $tid >$group/cgroup.procs; done <threads.txt";
+    let script = ["set -e", THREADS, share, RECORD].concat();
+    let ran = in_testbed("quota-shared", folder.path(), &script).unwrap();
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    let told = check(folder.path(), "shared");
+    let second = 1_000_000_000;
+    assert!(told.values().all(|vm| second < vm.throttled), "{told:?}");
+    let findings = asked(folder.path(), &["explain", "c"]).to_string();
+    assert!(findings.contains("of the same quota VM "), "{findings}");
+}
+
+/// A VM alone on its CPU, with half of it as its quota.
+pub(crate) fn a_quota_throttles_as_long_as_its_queue_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = ["set -e", THREADS, RECORD].concat();
+    let ran = in_testbed("throttled", folder.path(), &script).unwrap();
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    check(folder.path(), "alone");
+}
