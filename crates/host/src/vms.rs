@@ -80,7 +80,7 @@ pub fn parse_command_line(arguments: &[String], port: &str) -> VmProcess {
     let mut monitor = None;
     let mut sockets = Vec::new();
     for pair in arguments.windows(2) {
-        let options = Options(&pair[1]);
+        let options = Options::parse(&pair[1]);
         match pair[0].as_str() {
             "-name" => {
                 vm.name = options.get("guest").unwrap_or_else(|| options.first()).to_owned();
@@ -92,26 +92,29 @@ pub fn parse_command_line(arguments: &[String], port: &str) -> VmProcess {
             "-device"
                 if options.driver() == "virtserialport" && options.get("name") == Some(port) =>
             {
-                port_chardev = options.get("chardev");
+                port_chardev = options.get("chardev").map(str::to_owned);
             }
             "-chardev" if options.first() == "socket" => {
-                sockets.extend(options.get("id").zip(options.get("path")));
+                let socket = options.get("id").zip(options.get("path"));
+                sockets.extend(socket.map(|(id, path)| (id.to_owned(), PathBuf::from(path))));
             }
             "-mon" if options.get("mode") == Some("control") => {
-                monitor = options.get("chardev").map(Monitor::Chardev).or(monitor);
+                let chardev = options.get("chardev").map(str::to_owned);
+                monitor = chardev.map(Monitor::Chardev).or(monitor);
             }
             "-qmp" | "-qmp-pretty" => {
-                monitor = options.first().strip_prefix("unix:").map(Monitor::Path).or(monitor);
+                let path = options.first().strip_prefix("unix:").map(PathBuf::from);
+                monitor = path.map(Monitor::Path).or(monitor);
             }
             _ => {}
         }
     }
-    let path_of = |chardev: &str| {
-        sockets.iter().find(|(id, _)| *id == chardev).map(|(_, path)| PathBuf::from(*path))
+    let path_of = |chardev: String| {
+        sockets.iter().find(|(id, _)| *id == chardev).map(|(_, path)| path.clone())
     };
     vm.serial_socket = port_chardev.and_then(path_of);
     vm.monitor = match monitor {
-        Some(Monitor::Path(path)) => Some(PathBuf::from(path)),
+        Some(Monitor::Path(path)) => Some(path),
         Some(Monitor::Chardev(chardev)) => path_of(chardev),
         None => None,
     };
@@ -119,35 +122,105 @@ pub fn parse_command_line(arguments: &[String], port: &str) -> VmProcess {
 }
 
 /// How a command line names a monitor.
-enum Monitor<'a> {
-    Path(&'a str),
-    Chardev(&'a str),
+enum Monitor {
+    Path(PathBuf),
+    Chardev(String),
 }
 
 /// QEMU's `first,key=value,...`, or the flat JSON object that libvirt writes for `-device`.
-struct Options<'a>(&'a str);
+struct Options {
+    first: String,
+    named: Vec<(String, String)>,
+}
 
-impl<'a> Options<'a> {
-    fn first(&self) -> &'a str {
-        self.0.split(',').next().unwrap_or_default()
+impl Options {
+    fn parse(text: &str) -> Self {
+        if text.starts_with('{') {
+            return Self { first: String::new(), named: members(text).unwrap_or_default() };
+        }
+        let options = separated(text);
+        let name = |option: &String| {
+            option.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()))
+        };
+        let named = options.iter().filter_map(name).collect();
+        Self { first: options.into_iter().next().unwrap_or_default(), named }
     }
 
-    fn driver(&self) -> &'a str {
+    fn first(&self) -> &str {
+        &self.first
+    }
+
+    fn driver(&self) -> &str {
         self.get("driver").unwrap_or_else(|| self.first())
     }
 
-    fn get(&self, key: &str) -> Option<&'a str> {
-        match self.0.strip_prefix('{') {
-            Some(json) => json.trim_end_matches('}').split(',').find_map(|member| {
-                let (name, value) = member.split_once(':')?;
-                (name.trim_matches('"') == key).then(|| value.trim_matches('"'))
-            }),
-            None => self.0.split(',').find_map(|option| {
-                let (name, value) = option.split_once('=')?;
-                (name == key).then_some(value)
-            }),
+    /// Of an option that is given twice the last, as QEMU takes it.
+    fn get(&self, key: &str) -> Option<&str> {
+        self.named.iter().rev().find(|(name, _)| name == key).map(|(_, value)| value.as_str())
+    }
+}
+
+/// What commas separate; two of them are one of the text.
+fn separated(text: &str) -> Vec<String> {
+    let mut options = vec![String::new()];
+    let mut letters = text.chars().peekable();
+    while let Some(letter) = letters.next() {
+        let is_end = letter == ',' && letters.next_if_eq(&',').is_none();
+        match options.last_mut().filter(|_| !is_end) {
+            Some(option) => option.push(letter),
+            None => options.push(String::new()),
         }
     }
+    options
+}
+
+/// The members of a flat JSON object, whatever their values' types. `None`: it is no such object.
+fn members(text: &str) -> Option<Vec<(String, String)>> {
+    let mut rest = text.trim().strip_prefix('{')?.strip_suffix('}')?.trim_start();
+    let mut members = Vec::new();
+    while !rest.is_empty() {
+        let (name, after) = string(rest)?;
+        let value = after.trim_start().strip_prefix(':')?.trim_start();
+        let (value, after) = match value.starts_with('"') {
+            true => string(value)?,
+            false => {
+                let (value, after) = value.split_at(value.find(',').unwrap_or(value.len()));
+                (value.trim_end().to_owned(), after)
+            }
+        };
+        members.push((name, value));
+        rest = after.trim_start();
+        rest = rest.strip_prefix(',').map_or(rest, str::trim_start);
+    }
+    Some(members)
+}
+
+/// A string of JSON, and what follows it.
+fn string(text: &str) -> Option<(String, &str)> {
+    let inside = text.strip_prefix('"')?;
+    let (mut value, mut letters) = (String::new(), inside.char_indices());
+    while let Some((at, letter)) = letters.next() {
+        match letter {
+            '"' => return Some((value, &inside[at + 1..])),
+            '\\' => value.push(match letters.next()?.1 {
+                'n' => '\n',
+                't' => '\t',
+                'r' => '\r',
+                'b' => '\u{8}',
+                'f' => '\u{c}',
+                'u' => {
+                    let digit = |_| letters.next()?.1.to_digit(16);
+                    let digits: Option<Vec<u32>> = (0..4).map(digit).collect();
+                    let code = digits?.into_iter().fold(0, |code, digit| 16 * code + digit);
+                    // Half of a pair is no character.
+                    char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER)
+                }
+                other => other,
+            }),
+            other => value.push(other),
+        }
+    }
+    None
 }
 
 #[cfg(test)]
@@ -183,6 +256,57 @@ mod test {
             Some("/run/g.sock"),
         );
         check("qemu -name", "", None, None);
+    }
+
+    #[test]
+    fn two_commas_are_one_of_a_value() {
+        check("qemu -name guest=shop,,eu,debug-threads=on", "shop,eu", None, None);
+        check("qemu -name shop,,eu,debug-threads=on", "shop,eu", None, None);
+        check("qemu -name guest=,,", ",", None, None);
+        check("qemu -name guest=a,,,debug-threads=on", "a,", None, None);
+        check("qemu -name guest=a,guest=b", "b", None, None);
+        check("qemu -name guest=a,,guest=b", "a,guest=b", None, None);
+        check(
+            "qemu -chardev socket,id=g,,1,path=/run/a,,b.sock -device virtserialport,chardev=g,,1,name=org.vmscope.guest.0",
+            "",
+            None,
+            Some("/run/a,b.sock"),
+        );
+        let monitor = |line: &str| {
+            let arguments: Vec<String> = line.split(' ').map(str::to_owned).collect();
+            parse_command_line(&arguments, "").monitor
+        };
+        let expected = Some(PathBuf::from("/run/a,b"));
+        assert_eq!(monitor("qemu -qmp unix:/run/a,,b,server=on"), expected);
+        assert_eq!(
+            monitor("qemu -chardev socket,path=/run/a,,b,id=m,,n -mon mode=control,chardev=m,,n"),
+            expected
+        );
+    }
+
+    #[test]
+    fn devices_in_json() {
+        let device =
+            |json: &str, cid: Option<u32>| check(&format!("qemu -device {json}"), "", cid, None);
+        device(r#"{"driver":"vhost-vsock-pci","id":"a,b","guest-cid":3}"#, Some(3));
+        device(r#"{"driver":"vhost-vsock-pci","id":"\"guest-cid\":4","guest-cid":5}"#, Some(5));
+        device(r#"{"driver":"vhost-\u0076sock-pci","guest-cid":"6"}"#, Some(6));
+        for odd in [
+            "{",
+            "{}",
+            r#"{"driver"}"#,
+            r#"{"driver":"vhost-vsock-pci","guest-cid":3"#,
+            r#"{"a":"\u12"}"#,
+            "{,}",
+        ] {
+            device(odd, None);
+        }
+        check(
+            r#"qemu -chardev socket,id=g,path=/run/g -device {"chardev":"g","name":"org.vmscope.guest.0","driver":"virtserialport"}"#,
+            "",
+            None,
+            Some("/run/g"),
+        );
     }
 
     #[test]

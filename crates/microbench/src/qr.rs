@@ -128,10 +128,16 @@ fn codes<'t>(text: &'t str, notes: &mut Notes) -> Result<Codes<'t>, NoResults> {
     }
 }
 
+/// Hexadecimal digits only: `from_str_radix` would take a sign.
+fn hex(digits: &str) -> Option<u32> {
+    let are_digits = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if are_digits { u32::from_str_radix(digits, 16).ok() } else { None }
+}
+
 /// Number, count and payload of a code that is whole; its mark is cut off.
 fn code_of(code: &str) -> Option<(u32, u32, &str)> {
     let (framed, sum) = code.rsplit_once(':')?;
-    let sum = u32::from_str_radix(sum.get(..8)?, 16).ok()?;
+    let sum = hex(sum.get(..8)?)?;
     let mut found = crc32fast::Hasher::new();
     found.update(MARK.as_bytes());
     found.update(framed.as_bytes());
@@ -170,8 +176,8 @@ impl Codes<'_> {
         let Some((before, sum)) = text.rsplit_once("X+") else {
             return Err(NoResults::SeveralRuns);
         };
-        match u32::from_str_radix(sum, 16) {
-            Ok(sum) if sum == crc32fast::hash(before.as_bytes()) => Ok(()),
+        match hex(sum) {
+            Some(sum) if sum == crc32fast::hash(before.as_bytes()) => Ok(()),
             _ => Err(NoResults::SeveralRuns),
         }
     }

@@ -353,6 +353,8 @@ impl BuildId {
     /// From lower- or upper-case hexadecimal.
     #[must_use]
     pub fn from_hex(hex: &str) -> Option<Self> {
+        // The standard library takes a sign for a digit.
+        hex.bytes().all(|byte| byte.is_ascii_hexdigit()).then_some(())?;
         let digits: Option<Vec<u8>> = hex
             .as_bytes()
             .chunks(2)
@@ -404,4 +406,20 @@ pub struct Stack {
     pub kernel: Vec<HostVirt>,
     /// User return addresses, innermost first.
     pub user: Vec<HostVirt>,
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn build_ids_are_pairs_of_digits() {
+        let check = |hex: &str, expected: Option<&[u8]>| {
+            assert_eq!(BuildId::from_hex(hex).as_ref().map(BuildId::bytes), expected, "{hex}");
+        };
+        check("0aFf", Some(&[0x0a, 0xff]));
+        for odd in ["", "00", "abc", "+f", "+fff", "f+", "-1", " f", "0x", "fg", "\u{e9}f"] {
+            check(odd, None);
+        }
+    }
 }

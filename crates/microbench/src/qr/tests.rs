@@ -170,3 +170,12 @@ fn results_have_a_limit_as_in_lines() {
     let notes = results.notes.all();
     assert!(notes.contains(&"32768 results too many, left out".to_owned()), "{notes:?}");
 }
+
+#[test]
+fn check_sums_are_digits() {
+    let check = |text: &str, expected: Option<u32>| assert_eq!(hex(text), expected, "{text}");
+    check("00C0FFee", Some(0xc0_ffee));
+    for odd in ["+1234567", "-1234567", " 1234567", "123456789", "0x123456", ""] {
+        check(odd, None);
+    }
+}

@@ -61,7 +61,12 @@ fn read_line(file: &mut impl BufRead, line: &mut Vec<u8>) -> bool {
 fn parse(line: &str) -> Option<(u64, u64, &str)> {
     let (start, rest) = line.trim_start().split_once(' ')?;
     let (size, name) = rest.trim_start().split_once(' ')?;
-    let hex = |text: &str| u64::from_str_radix(text.trim_start_matches("0x"), 16).ok();
+    let hex = |text: &str| {
+        let digits = text.strip_prefix("0x").unwrap_or(text);
+        // The standard library takes a sign, too.
+        let are_digits = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+        u64::from_str_radix(digits, 16).ok().filter(|_| are_digits)
+    };
     let name = name.trim();
     (!name.is_empty()).then_some((hex(start)?, hex(size)?, name))
 }
@@ -96,6 +101,11 @@ mod test {
             ],
         );
         check("", &[1], &["-"]);
+        for odd in
+            ["+1000 10 a", "1000 +10 a", "0x0x1000 10 a", "0x+1000 10 a", "-1000 10 a", "0x 10 a"]
+        {
+            check(&format!("{odd}\n"), &[0, 0x1000], &["-", "-"]);
+        }
         check("0 ffffffffffffffff all", &[0, 1, u64::MAX], &["all", "all", "-"]);
     }
 
