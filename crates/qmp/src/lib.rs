@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Design constraints: a QEMU is as hostile as the guest that may have taken it over. What it says is bounded in size, number
-//! and time, and no answer is believed that the kernel can be asked for: a vCPU's thread must be one of QEMU's, and where
+//! and time, which are checked at every message, and no answer is believed that the kernel can be asked for: a vCPU's thread must be one of QEMU's, and where
 //! memory lies is not asked here at all. QEMU has one user of a monitor at a time: a second one is kept waiting, and is told so.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -61,6 +61,7 @@ pub mod fuzzing {
     use std::io::Write as _;
     use std::os::unix::net::UnixStream;
 
+    use super::session::MAX_MESSAGES;
     use super::{QmpError, Session};
 
     /// Starts a session, and asks for all that is ever asked for. `said` is all that QEMU says.
@@ -73,12 +74,35 @@ pub mod fuzzing {
         theirs.set_nonblocking(true)?;
         let _ = theirs.write_all(said);
         theirs.shutdown(std::net::Shutdown::Write)?;
+        converse(ours, said.len())
+    }
+
+    /// The same with a QEMU that says `said`, and then its last line again and again, for as long as it is listened to.
+    ///
+    /// # Errors
+    /// As of [`feed`].
+    pub fn feed_without_end(said: &[u8]) -> Result<(), QmpError> {
+        let (ours, mut theirs) = UnixStream::pair()?;
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                let line = said.trim_ascii_end().rsplit(|byte| *byte == b'\n').next();
+                let line = [line.unwrap_or_default(), b"\n"].concat();
+                let mut went = theirs.write_all(said);
+                while went.is_ok() {
+                    went = theirs.write_all(&line);
+                }
+            });
+            converse(ours, MAX_MESSAGES)
+        })
+    }
+
+    fn converse(ours: UnixStream, most_events: usize) -> Result<(), QmpError> {
         let mut session = Session::on(ours)?;
         session.ask("cont", None)?;
         let threads = session.vcpu_threads();
         let migration = session.migration();
         let events = session.take_events();
-        assert!(events.len() <= said.len(), "events come from what was said");
+        assert!(events.len() <= most_events, "events come from what was said");
         session.wait("RESUME")?;
         (threads.map(drop)).and(migration.map(drop))
     }

@@ -23,6 +23,12 @@ const LIMIT: Duration = Duration::from_secs(300);
 const GREETING_LIMIT: Duration = Duration::from_secs(5);
 /// Bytes of one message.
 const MAX_MESSAGE_BYTES: usize = 1 << 20;
+/// Over so long a time messages and bytes are counted.
+const FLOW: Duration = Duration::from_secs(10);
+/// Messages in that time: an honest QEMU says a few a second.
+pub(crate) const MAX_MESSAGES: usize = 10_000;
+/// Bytes in that time.
+const MAX_BYTES: usize = 16 << 20;
 /// Events that nobody has taken.
 const MAX_EVENTS: usize = 1 << 16;
 /// vCPUs of a QEMU.
@@ -36,8 +42,60 @@ pub struct Session {
     stream: UnixStream,
     /// What came after the last whole message.
     received: Vec<u8>,
+    /// So many of these bytes end no message.
+    searched: usize,
     events: Vec<Event>,
     limit: Duration,
+    flow: Flow,
+    /// The last command's number, which its answer carries.
+    number: u64,
+}
+
+/// How much came lately. A QEMU that never stops talking costs its reader a bounded part of a CPU: then the session is over.
+#[derive(Debug)]
+struct Flow {
+    since: Instant,
+    messages: usize,
+    bytes: usize,
+}
+
+impl Flow {
+    fn new() -> Self {
+        Self { since: Instant::now(), messages: 0, bytes: 0 }
+    }
+
+    fn add(&mut self, messages: usize, bytes: usize) -> Result<(), QmpError> {
+        if FLOW <= self.since.elapsed() {
+            *self = Self::new();
+        }
+        self.messages += messages;
+        self.bytes += bytes;
+        match self.messages <= MAX_MESSAGES && self.bytes <= MAX_BYTES {
+            true => Ok(()),
+            false => Err(QmpError::Garbled("too many messages")),
+        }
+    }
+}
+
+/// Until when something must have come.
+#[derive(Debug, Clone, Copy)]
+struct Deadline {
+    begin: Instant,
+    limit: Duration,
+}
+
+impl Deadline {
+    fn after(limit: Duration) -> Self {
+        Self { begin: Instant::now(), limit }
+    }
+
+    fn left(self) -> Duration {
+        self.limit.saturating_sub(self.begin.elapsed())
+    }
+
+    fn check(self) -> Result<(), QmpError> {
+        if self.left().is_zero() { Err(QmpError::TimedOut(self.limit)) } else { Ok(()) }
+    }
 }
 
 /// Something that QEMU tells by itself.
@@ -69,7 +127,7 @@ impl Session {
         // It answers once its guest's memory is allocated.
         let mut session = Self::silent(stream)?;
         loop {
-            match session.read(Duration::from_secs(1)) {
+            match session.read(Deadline::after(Duration::from_secs(1))) {
                 Err(QmpError::TimedOut(_)) if start.elapsed() <= LIMIT && alive() => {}
                 greeting => break drop(greeting?),
             }
@@ -114,11 +172,19 @@ impl Session {
     fn silent(stream: UnixStream) -> Result<Self, QmpError> {
         stream.set_nonblocking(false)?;
         stream.set_write_timeout(Some(LIMIT))?;
-        Ok(Self { stream, received: Vec::new(), events: Vec::new(), limit: LIMIT })
+        Ok(Self {
+            stream,
+            received: Vec::new(),
+            searched: 0,
+            events: Vec::new(),
+            limit: LIMIT,
+            flow: Flow::new(),
+            number: 0,
+        })
     }
 
     fn greet(&mut self) -> Result<(), QmpError> {
-        self.read(self.limit)?;
+        self.read(Deadline::after(self.limit))?;
         self.ask("qmp_capabilities", None).map(drop)
     }
 
@@ -136,12 +202,19 @@ impl Session {
     /// # Errors
     /// When QEMU refuses, ends or keeps silent.
     pub fn ask(&mut self, command: &str, arguments: Option<&Value>) -> Result<Value, QmpError> {
-        let mut request = json!({ "execute": command });
+        let request = self.request(command, arguments);
+        self.stream.write_all(request.as_bytes())?;
+        self.answer(command)
+    }
+
+    /// A command as it is sent, with its number.
+    fn request(&mut self, command: &str, arguments: Option<&Value>) -> String {
+        self.number += 1;
+        let mut request = json!({ "execute": command, "id": self.number });
         if let Some(arguments) = arguments {
             request["arguments"] = arguments.clone();
         }
-        self.stream.write_all(format!("{request}\n").as_bytes())?;
-        self.answer(command)
+        format!("{request}\n")
     }
 
     /// Gives QEMU an open file, which its commands know by this name.
@@ -149,8 +222,7 @@ impl Session {
     /// # Errors
     /// As of [`Self::ask`].
     pub fn give(&mut self, name: &str, file: BorrowedFd<'_>) -> Result<(), QmpError> {
-        let request = json!({ "execute": "getfd", "arguments": { "fdname": name } });
-        let request = format!("{request}\n");
+        let request = self.request("getfd", Some(&json!({ "fdname": name })));
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         let files = [file];
@@ -169,10 +241,14 @@ impl Session {
             let reason = text.trim().chars().take(MAX_REASON_CHARS).collect();
             QmpError::Refused { command: command.to_owned(), reason }
         };
-        let start = Instant::now();
+        let deadline = Deadline::after(self.limit);
         loop {
-            let left = self.limit.saturating_sub(start.elapsed());
-            let mut message = self.read(left)?;
+            let mut message = self.read(deadline)?;
+            // Another one's answer, or none at all.
+            if message["id"] != self.number {
+                deadline.check()?;
+                continue;
+            }
             if let Some(answer) = message.get_mut("return") {
                 // The commands of the human monitor say in plain text that they failed.
                 let failed = answer.as_str().is_some_and(|text| text.contains("Error"));
@@ -181,16 +257,19 @@ impl Session {
             if let Some(error) = message.get("error") {
                 return Err(refused(error));
             }
+            deadline.check()?;
         }
     }
 
     /// Waits for an event; one that came since the last `take_events` will do.
     ///
     /// # Errors
-    /// When QEMU ends, or says nothing at all for long.
+    /// When QEMU ends, or does not say it in time.
     pub fn wait(&mut self, event: &str) -> Result<(), QmpError> {
+        let deadline = Deadline::after(self.limit);
         while !self.events.iter().any(|seen| seen.name == event) {
-            self.read(self.limit)?;
+            self.read(deadline)?;
+            deadline.check()?;
         }
         Ok(())
     }
@@ -205,11 +284,11 @@ impl Session {
     /// # Errors
     /// When QEMU ends.
     pub fn events_within(&mut self, time: Duration) -> Result<Vec<Event>, QmpError> {
-        let start = Instant::now();
+        let deadline = Deadline::after(time);
         while self.events.is_empty() {
-            match self.read(time.saturating_sub(start.elapsed())) {
+            match self.read(deadline).and_then(|_| deadline.check()) {
                 Err(QmpError::TimedOut(_)) => break,
-                message => drop(message?),
+                message => message?,
             }
         }
         Ok(self.take_events())
@@ -225,20 +304,24 @@ impl Session {
     }
 
     /// The next message; an event is kept besides.
-    fn read(&mut self, limit: Duration) -> Result<Value, QmpError> {
-        let start = Instant::now();
+    fn read(&mut self, deadline: Deadline) -> Result<Value, QmpError> {
         let length = loop {
-            if let Some(end) = self.received.iter().position(|byte| *byte == b'\n') {
-                break end + 1;
+            let new = &self.received[self.searched..];
+            if let Some(end) = new.iter().position(|byte| *byte == b'\n') {
+                break self.searched + end + 1;
             }
+            self.searched = self.received.len();
             if MAX_MESSAGE_BYTES < self.received.len() {
                 return Err(QmpError::Garbled("a message is too long"));
             }
-            self.read_more(limit.saturating_sub(start.elapsed()), limit)?;
+            let n = self.read_more(deadline)?;
+            self.flow.add(0, n)?;
         };
+        self.flow.add(1, 0)?;
         let message: Value = serde_json::from_slice(&self.received[..length])
             .map_err(|_| QmpError::Garbled("a message is no JSON"))?;
         self.received.drain(..length);
+        self.searched = 0;
         if let Some(name) = message["event"].as_str() {
             if MAX_EVENTS <= self.events.len() {
                 return Err(QmpError::Garbled("too many events"));
@@ -248,24 +331,24 @@ impl Session {
         Ok(message)
     }
 
-    fn read_more(&mut self, left: Duration, limit: Duration) -> Result<(), QmpError> {
+    /// Some bytes; none if there were none just now.
+    fn read_more(&mut self, deadline: Deadline) -> Result<usize, QmpError> {
         // None would mean for ever.
-        self.stream.set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
+        let left = deadline.left().max(Duration::from_millis(1));
+        self.stream.set_read_timeout(Some(left))?;
         let mut bytes = [0; 1 << 14];
         match self.stream.read(&mut bytes) {
             Ok(0) => Err(QmpError::Ended),
             Ok(n) => {
                 self.received.extend_from_slice(&bytes[..n]);
-                Ok(())
-            }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                if left.is_zero() {
-                    Err(QmpError::TimedOut(limit))
-                } else {
-                    Ok(())
+                // One that says a byte at a time ends no message, either.
+                if !bytes[..n].contains(&b'\n') {
+                    deadline.check()?;
                 }
+                Ok(n)
             }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => deadline.check().map(|()| 0),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(0),
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Err(QmpError::Ended),
             Err(error) => Err(error.into()),
         }
@@ -300,7 +383,7 @@ mod test {
 
     use super::*;
 
-    const GREETING: &str = "{\"QMP\": {}}\n{\"return\": {}}";
+    const GREETING: &str = "{\"QMP\": {}}\n{\"return\": {}, \"id\": 1}";
 
     fn session(said: &[&str]) -> (Session, BufReader<UnixStream>) {
         let (ours, theirs) = UnixStream::pair().unwrap();
@@ -312,7 +395,7 @@ mod test {
         let session = Session::on(ours).unwrap();
         let mut sent = String::new();
         theirs.read_line(&mut sent).unwrap();
-        assert_eq!(sent, "{\"execute\":\"qmp_capabilities\"}\n");
+        assert_eq!(sent, "{\"execute\":\"qmp_capabilities\",\"id\":1}\n");
         (session, theirs)
     }
 
@@ -320,10 +403,12 @@ mod test {
     fn answers_and_events_of_a_command() {
         let (mut session, mut theirs) = session(&[
             "{\"event\":\"RESET\"}",
-            "{\"return\":{}}",
+            "{\"return\":\"of an earlier user\"}",
+            "{\"return\":{},\"id\":2}",
             "{\"event\":\"STOP\",\"data\":{\"a\":1}}",
-            "{\"error\":{\"class\":\"x\",\"desc\":\"not now\"}}",
-            "{\"return\":\"Error: no device can store it\"}",
+            "{\"return\":\"late\",\"id\":2}",
+            "{\"error\":{\"class\":\"x\",\"desc\":\"not now\"},\"id\":3}",
+            "{\"return\":\"Error: no device can store it\",\"id\":4}",
         ]);
         let arguments = json!({ "id": "cpu1" });
         assert_eq!(session.ask("device_del", Some(&arguments)).unwrap(), json!({}));
@@ -336,7 +421,7 @@ mod test {
         assert!(session.ask("savevm", None).unwrap_err().to_string().contains("no device"));
         let mut sent = String::new();
         theirs.read_line(&mut sent).unwrap();
-        assert_eq!(sent, "{\"execute\":\"device_del\",\"arguments\":{\"id\":\"cpu1\"}}\n");
+        assert_eq!(sent, "{\"execute\":\"device_del\",\"id\":2,\"arguments\":{\"id\":\"cpu1\"}}\n");
         assert_eq!(session.events_within(Duration::from_millis(5)).unwrap(), []);
         drop(theirs);
         assert!(matches!(session.events_within(Duration::from_secs(5)), Err(QmpError::Ended)));
@@ -353,6 +438,53 @@ mod test {
             endless.ask("cont", None),
             Err(QmpError::Garbled("a message is too long"))
         ));
+    }
+
+    /// Says the same for as long as it is read.
+    fn repeats(mut qemu: UnixStream, text: &'static str, pause: Duration) {
+        std::thread::spawn(move || {
+            while qemu.write_all(text.as_bytes()).is_ok() {
+                std::thread::sleep(pause);
+            }
+        });
+    }
+
+    #[test]
+    fn a_qemu_that_never_stops_talking_ends_the_session() {
+        let said = [
+            "{}\n",
+            "{\"event\":\"RESET\"}\n",
+            "{\"return\":{}}\n",
+            "{\"error\":{},\"id\":1}\n",
+            " ",
+        ];
+        for text in said {
+            let (mut session, qemu) = session(&[]);
+            repeats(qemu.into_inner(), text, Duration::ZERO);
+            let error = session.ask("query-status", None).unwrap_err();
+            assert!(matches!(error, QmpError::Garbled(_)), "{text}: {error}");
+            assert!(session.wait("RESUME").is_err(), "{text}");
+        }
+        // Events one by one, and taken, are no way around it.
+        let (mut session, qemu) = session(&[]);
+        repeats(qemu.into_inner(), "{\"event\":\"RESET\"}\n", Duration::ZERO);
+        let mut events = 0;
+        while let Ok(more) = session.events_within(Duration::from_secs(5)) {
+            events += more.len();
+        }
+        assert!(events <= MAX_MESSAGES, "{events}");
+    }
+
+    #[test]
+    fn a_qemu_that_talks_slowly_is_out_of_time_all_the_same() {
+        for text in ["{}\n", "{\"event\":\"RESET\"}\n", "{\"return\":{},\"id\":7}\n", "x"] {
+            let (mut session, qemu) = session(&[]);
+            session.limit = Duration::from_millis(50);
+            repeats(qemu.into_inner(), text, Duration::from_millis(1));
+            for error in [session.ask("query-status", None).map(drop), session.wait("RESUME")] {
+                assert!(matches!(error, Err(QmpError::TimedOut(_))), "{text}: {error:?}");
+            }
+        }
     }
 
     #[test]

@@ -21,7 +21,16 @@ pub(super) fn targets() -> Vec<Target> {
     let target = |name, run, seeds| Target { longest: 1 << 16, ..Target::new(name, run, seeds) };
     vec![
         Target {
-            words: &[b"\"return\":", b"\"event\":", b"\"error\":", b"{", b"[", b"\n", b"null"],
+            words: &[
+                b"\"id\": 2",
+                b"\"return\":",
+                b"\"event\":",
+                b"\"error\":",
+                b"{",
+                b"[",
+                b"\n",
+                b"null",
+            ],
             ..target("qmp", qmp, seed_qmp)
         },
         target("guest-rings", guest_rings, || vec![seed_memory()]),
@@ -29,9 +38,13 @@ pub(super) fn targets() -> Vec<Target> {
     ]
 }
 
-/// What QEMU says while it is asked for its vCPUs' threads and its migration, told to go on, and waited for.
+/// What QEMU says while it is asked for its vCPUs' threads and its migration, told to go on, and waited for. Some QEMUs never
+/// stop: of such a one the time that an input may take is what is tested.
 fn qmp(bytes: &[u8]) {
-    drop(qmp::fuzzing::feed(bytes));
+    drop(match bytes.len() % 8 {
+        0 => qmp::fuzzing::feed_without_end(bytes),
+        _ => qmp::fuzzing::feed(bytes),
+    });
 }
 
 /// Pages of this process's own memory, which are a guest's.
@@ -140,14 +153,22 @@ fn traced_guest(bytes: &[u8]) {
 fn seed_qmp() -> Vec<Vec<u8>> {
     let lines = [
         r#"{"QMP": {"version": {"qemu": {"micro": 0, "minor": 2, "major": 7}}, "capabilities": []}}"#,
-        r#"{"return": {}}"#,
+        r#"{"return": {}, "id": 1}"#,
         r#"{"event": "RESUME", "timestamp": {"seconds": 1, "microseconds": 2}}"#,
-        r#"{"return": {}}"#,
-        r#"{"return": [{"cpu-index": 0, "thread-id": 77}, {"cpu-index": 1, "thread-id": 78}]}"#,
-        r#"{"return": {"status": "completed", "ram": {"transferred": 7}, "total-time": 3}}"#,
-        r#"{"error": {"class": "GenericError", "desc": "no"}}"#,
+        r#"{"return": {}, "id": 2}"#,
+        r#"{"return": [{"cpu-index": 0, "thread-id": 77}, {"cpu-index": 1, "thread-id": 78}], "id": 3}"#,
+        r#"{"return": {"status": "completed", "ram": {"transferred": 7}, "total-time": 3}, "id": 4}"#,
+        r#"{"error": {"class": "GenericError", "desc": "no"}, "id": 5}"#,
     ];
-    vec![lines.join("\n").into_bytes(), lines.join("\r\n").into_bytes()]
+    // One that stops before it answers for the second time, and says something else for ever.
+    let endless = |line: &str| {
+        let text = [&lines[..3], &[line]].concat().join("\n");
+        let length = text.len().next_multiple_of(8);
+        format!("{text:length$}").into_bytes()
+    };
+    let mut seeds = vec![lines.join("\n").into_bytes(), lines.join("\r\n").into_bytes()];
+    seeds.extend(["{}", lines[2], r#"{"return": {}}"#].map(endless));
+    seeds
 }
 
 /// Where to read from and how much; then heads, of which one says that something lies in its ring, and slots.
