@@ -7,6 +7,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod capabilities;
+pub mod cpusets;
 pub mod disks;
 pub mod identity;
 pub mod machine;

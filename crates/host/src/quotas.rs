@@ -50,14 +50,21 @@ pub fn throttled_ns(stat: &Path) -> Option<u64> {
     parse_throttled(&fs::read_to_string(stat).ok()?)
 }
 
-/// The folder of the group that rules CPU time, of the text of `/proc/PID/cgroup`: `4:cpu,cpuacct:/a/b` where
-/// version 1 has the CPU controller, else `0::/a/b`.
+/// The folder of the group that rules CPU time, of the text of `/proc/PID/cgroup`.
 fn cpu_group(cgroups: &Path, text: &str) -> Option<PathBuf> {
+    group_of(cgroups, text, "cpu")
+}
+
+/// The folder of the group that a controller rules by, of the text of `/proc/PID/cgroup`: `4:cpu,cpuacct:/a/b` where
+/// version 1 has that controller, else `0::/a/b`.
+pub(crate) fn group_of(cgroups: &Path, text: &str, controller: &str) -> Option<PathBuf> {
     let line = |wanted: &dyn Fn(&str) -> bool| {
         let mut lines = text.lines().filter_map(|line| line.split_once(':')?.1.split_once(':'));
         lines.find(|(controllers, _)| wanted(controllers))
     };
-    if let Some((controllers, path)) = line(&|names| names.split(',').any(|name| name == "cpu")) {
+    if let Some((controllers, path)) =
+        line(&|names| names.split(',').any(|name| name == controller))
+    {
         return below(&cgroups.join(controllers), path);
     }
     let (_, path) = line(&str::is_empty)?;

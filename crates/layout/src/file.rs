@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use crate::load::{Arrival, Load, LoadError, Placed, Sample, Source, Vm};
+use crate::load::{Allowed, Arrival, Load, LoadError, Placed, Sample, Source, Vm};
 use crate::model::Model;
 use crate::plan::default_placement;
 use crate::simulate::{Case, Migration};
@@ -64,6 +64,9 @@ pub enum FileError {
         "migration: start_s, end_s and observe_s must be in order and below 3600, and shares below 1"
     )]
     Migration,
+    /// The rate of moving.
+    #[error("migration: move_bytes_per_s is 0: memory would never be moved")]
+    Rate,
 }
 
 #[derive(Debug, Deserialize)]
@@ -84,9 +87,10 @@ struct NodeEntry {
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "this is no size: write \"512M\", \"5G\" or bytes")]
 enum Size {
-    Bytes(u64),
+    Bytes(i64),
+    Real(f64),
     Text(String),
 }
 
@@ -236,6 +240,9 @@ fn migration(entry: &MigrationEntry) -> Result<(Migration, u64), FileError> {
         return Err(FileError::Migration);
     }
     let rate = entry.move_bytes_per_s.as_ref().map_or(Ok(USUAL_MOVE_BYTES_PER_S), Size::bytes)?;
+    if rate == 0 {
+        return Err(FileError::Rate);
+    }
     Ok((migration, rate))
 }
 
@@ -248,10 +255,13 @@ fn vm(entry: &VmEntry, topology: &Topology, others: &Load, rate: u64) -> Result<
         return Err(wrong("give it a name"));
     }
     let bytes = entry.memory.as_ref().ok_or_else(|| wrong("give its memory"))?.bytes()?;
+    if bytes == 0 {
+        return Err(wrong("its memory is 0 bytes: no VM runs without"));
+    }
     let index = |id: &u32| topology.index_of(*id).ok_or_else(|| wrong("there is no such node"));
     let mut now = match &entry.node {
         Some(id) => Placed::on(index(id)?, entry.vcpus, bytes, topology.len()),
-        None => default_placement(topology, others, entry.vcpus, bytes),
+        None => default_placement(topology, others, entry.vcpus, bytes, &Allowed::default()),
     };
     if let Some(ids) = &entry.memory_nodes {
         if ids.is_empty() {
@@ -264,11 +274,16 @@ fn vm(entry: &VmEntry, topology: &Topology, others: &Load, rate: u64) -> Result<
         }
     }
     let samples = counted(entry)?;
+    if others.vms.iter().any(|other| other.name == entry.name) {
+        return Err(wrong("another VM of the file has this name"));
+    }
     Ok(Vm {
+        id: u32::try_from(others.vms.len()).unwrap_or(u32::MAX),
         name: entry.name.clone(),
         now,
         arrival: if entry.incoming { Arrival::Incoming } else { Arrival::Resident },
         may_move: !entry.fixed,
+        allowed: Allowed::default(),
         source: if samples.is_empty() { Source::None } else { Source::Recorded },
         samples,
         ran_s: entry.ran_s.unwrap_or(3600.0),
@@ -313,8 +328,11 @@ impl Size {
     fn bytes(&self) -> Result<u64, FileError> {
         let wrong = |text: &str| FileError::Bytes(text.chars().take(40).collect());
         let text = match self {
-            Self::Bytes(bytes) if *bytes < MOST_BYTES => return Ok(*bytes),
-            Self::Bytes(bytes) => return Err(wrong(&bytes.to_string())),
+            Self::Bytes(bytes) => {
+                let size = u64::try_from(*bytes).ok().filter(|bytes| *bytes < MOST_BYTES);
+                return size.ok_or_else(|| wrong(&bytes.to_string()));
+            }
+            Self::Real(number) => return Err(wrong(&number.to_string())),
             Self::Text(text) => text,
         };
         let (number, shift) = match text.chars().last() {
@@ -323,7 +341,9 @@ impl Size {
             Some('G') => (&text[..text.len() - 1], 30),
             _ => (text.as_str(), 0),
         };
-        let number: Option<u64> = number.parse().ok();
+        // The standard library takes a sign, too.
+        let is_number = number.bytes().all(|byte| byte.is_ascii_digit());
+        let number: Option<u64> = number.parse().ok().filter(|_| is_number);
         let bytes = number.and_then(|number| number.checked_mul(1 << shift));
         bytes.filter(|bytes| *bytes < MOST_BYTES).ok_or_else(|| wrong(text))
     }
@@ -335,8 +355,12 @@ fn cpu_list(text: &str) -> Result<Vec<u32>, FileError> {
     let mut cpus = Vec::new();
     for range in text.split(',').map(str::trim).filter(|range| !range.is_empty()) {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
-        let first: u32 = first.parse().map_err(|_| wrong())?;
-        let last: u32 = last.parse().map_err(|_| wrong())?;
+        // The standard library takes a sign, too.
+        let number = |text: &str| {
+            let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
+            text.parse::<u32>().ok().filter(|_| is_number).ok_or_else(wrong)
+        };
+        let (first, last) = (number(first)?, number(last)?);
         let n = last.checked_sub(first).ok_or_else(wrong)?;
         if crate::MOST_CPUS < cpus.len() + n as usize + 1 {
             return Err(wrong());
@@ -378,6 +402,7 @@ mod test {
             "[[node]]\ncpu = 1",
             "line 2: unknown field `cpu`, expected one of `id`, `cpus`, `memory`, `free`, `distances`, `bandwidths`",
         );
+        nodes(&NODES.replace("0-1", "+0-1"), "`+0-1` is no list of CPUs: write 0-5,8");
         nodes(&NODES.replace("0-1", "0-x"), "`0-x` is no list of CPUs: write 0-5,8");
         nodes(
             &NODES.replace("0-1", "0-4294967295"),
@@ -425,7 +450,37 @@ mod test {
         ] {
             vm(wrong, number);
         }
-        vm("[[vm]]\nname = \"a\"\nmemory = 1", "two VMs are called a");
+        vm("[[vm]]\nname = \"a\"\nmemory = 1", "VM a: another VM of the file has this name");
+        let size = |size: &str, expected: &str| {
+            for text in [
+                format!("[[vm]]\nname = \"a\"\nmemory = {size}"),
+                format!("[migration]\nmove_bytes_per_s = {size}"),
+            ] {
+                assert_eq!(read_case(&text, &topology).unwrap_err().to_string(), expected);
+            }
+        };
+        for wrong in ["-8", "1.5", "\"-8\"", "\"+8\"", "\"\"", "\"G\"", "\"1.5G\"", "\"0x10\""] {
+            let shown = wrong.trim_matches('"');
+            size(
+                wrong,
+                &format!("`{shown}` is no size: write 512M, 5G or bytes, less than 1048576G"),
+            );
+        }
+        let other = read_case("[[vm]]\nname = \"a\"\nmemory = true", &topology).unwrap_err();
+        let expected = "line 3: this is no size: write \"512M\", \"5G\" or bytes";
+        assert_eq!(other.to_string(), expected);
+        for zero in ["0", "\"0\"", "\"0G\""] {
+            let text =
+                format!("[migration]\nmove_bytes_per_s = {zero}\n[[vm]]\nname = \"a\"\nmemory = 1");
+            let error = read_case(&text, &topology).unwrap_err();
+            assert_eq!(
+                error.to_string(),
+                "migration: move_bytes_per_s is 0: memory would never be moved"
+            );
+            let text = format!("[[vm]]\nname = \"a\"\nmemory = {zero}");
+            let error = read_case(&text, &topology).unwrap_err();
+            assert_eq!(error.to_string(), "VM a: its memory is 0 bytes: no VM runs without");
+        }
         let migration = "[migration]\nstart_s = 9\nend_s = 8";
         assert_eq!(read_case(migration, &topology).unwrap_err(), FileError::Migration);
     }

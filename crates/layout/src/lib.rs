@@ -30,7 +30,7 @@ mod topology;
 pub use activity::Activity;
 pub use file::{FileError, MOST_FILE_BYTES, read_case, read_counters, read_topology};
 pub use load::{
-    Arrival, CACHE_LINE, Load, LoadError, MOST_VCPUS, MOST_VMS, Placed, Sample, Source, Vm,
+    Allowed, Arrival, CACHE_LINE, Load, LoadError, MOST_VCPUS, MOST_VMS, Placed, Sample, Source, Vm,
 };
 pub use model::Model;
 pub use moves::Move;

@@ -1,5 +1,7 @@
 //! What VMs need, and how they use memory.
 
+use std::collections::BTreeSet;
+
 use crate::topology::Topology;
 
 /// VMs at most.
@@ -23,7 +25,9 @@ pub struct Load {
 /// A VM.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Vm {
-    /// Its name, which its owner chose.
+    /// Its number, different from those of all others: on a running host the process's.
+    pub id: u32,
+    /// Its name, which its owner chose: shown to people, and compared with nothing.
     pub name: String,
     /// Where it is. Of a VM that arrives: where it would be if nobody planned.
     pub now: Placed,
@@ -31,6 +35,8 @@ pub struct Vm {
     pub arrival: Arrival,
     /// Whether memory and vCPUs may be moved.
     pub may_move: bool,
+    /// What it may use of the host.
+    pub allowed: Allowed,
     /// What was counted of it, the oldest first.
     pub samples: Vec<Sample>,
     /// What counted.
@@ -48,6 +54,15 @@ pub struct Placed {
     pub vcpus: Vec<Option<usize>>,
     /// Bytes on each node.
     pub memory: Vec<u64>,
+}
+
+/// What the host's administrator lets a VM use. The default: everything.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Allowed {
+    /// The CPUs that each vCPU may run on, in the vCPUs' order; `None`, or no entry: all.
+    pub cpus: Vec<Option<BTreeSet<u32>>>,
+    /// The nodes that its memory may lie on, by their places in the topology; `None`: all.
+    pub memory: Option<BTreeSet<usize>>,
 }
 
 /// Whether a VM is there yet.
@@ -111,9 +126,6 @@ pub enum LoadError {
         "VM {0}: counters, times and rates must be numbers from 0 to what a machine can do, shares at most 1"
     )]
     Number(String),
-    /// Two VMs of one name.
-    #[error("two VMs are called {0}")]
-    NameTwice(String),
 }
 
 impl Load {
@@ -125,12 +137,20 @@ impl Load {
         if MOST_VMS < self.vms.len() {
             return Err(LoadError::Vms(self.vms.len()));
         }
-        let mut names: Vec<&str> = self.vms.iter().map(|vm| vm.name.as_str()).collect();
-        names.sort_unstable();
-        if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
-            return Err(LoadError::NameTwice(pair[0].to_owned()));
-        }
         self.vms.iter().try_for_each(|vm| vm.check(topology))
+    }
+}
+
+impl Load {
+    /// Leaves out the VMs for which no plan can be made; why. One VM costs others nothing.
+    pub fn leave_out_unsound(&mut self, topology: &Topology) -> Vec<LoadError> {
+        let mut why = Vec::new();
+        self.vms.retain(|vm| vm.check(topology).map_err(|error| why.push(error)).is_ok());
+        if MOST_VMS < self.vms.len() {
+            why.push(LoadError::Vms(self.vms.len()));
+            self.vms.truncate(MOST_VMS);
+        }
+        why
     }
 }
 
@@ -203,6 +223,48 @@ impl Sample {
 
 fn is_bad(value: f64) -> bool {
     !value.is_finite() || value < 0.0
+}
+
+impl Allowed {
+    /// How many CPUs of each node these vCPUs may share; 0: one of them may run on none there.
+    #[must_use]
+    pub fn cpus_on(&self, topology: &Topology, vcpus: &[usize]) -> Vec<usize> {
+        let limits = || vcpus.iter().map(|vcpu| self.cpus.get(*vcpu).and_then(Option::as_ref));
+        let on = |node: &crate::Node| {
+            let has_one = |limit: Option<&BTreeSet<u32>>| match limit {
+                Some(limit) => node.cpus.iter().any(|cpu| limit.contains(cpu)),
+                None => !node.cpus.is_empty(),
+            };
+            if !limits().all(has_one) {
+                return 0;
+            }
+            let may_be_used =
+                |cpu: &&u32| limits().any(|limit| limit.is_none_or(|limit| limit.contains(*cpu)));
+            node.cpus.iter().filter(may_be_used).count()
+        };
+        topology.nodes().iter().map(on).collect()
+    }
+
+    /// The first vCPU that may not be where it is placed, and that node.
+    #[must_use]
+    pub fn forbidden_vcpu(&self, topology: &Topology, placed: &Placed) -> Option<(usize, usize)> {
+        placed.vcpus.iter().enumerate().find_map(|(vcpu, home)| {
+            let home = home.filter(|home| self.cpus_on(topology, &[vcpu])[*home] == 0)?;
+            Some((vcpu, home))
+        })
+    }
+
+    /// Whether its memory may lie on a node.
+    #[must_use]
+    pub fn allows_memory(&self, node: usize) -> bool {
+        self.memory.as_ref().is_none_or(|nodes| nodes.contains(&node))
+    }
+
+    /// The same of each node.
+    #[must_use]
+    pub fn memory_nodes(&self, topology: &Topology) -> Vec<bool> {
+        (0..topology.len()).map(|node| self.allows_memory(node)).collect()
+    }
 }
 
 impl Placed {

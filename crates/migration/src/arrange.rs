@@ -2,10 +2,11 @@
 
 use api::layout::{HostLayout, Place, VmLayout};
 use layout::{
-    Arrival, Load, Options, Outcome, Placed, Plan, Sample, Source, Topology, Vm, default_placement,
+    Allowed, Arrival, Load, Options, Outcome, Placed, Plan, Sample, Source, Topology, Vm,
+    default_placement,
 };
 use model::Pid;
-use numa::{Host, HostVm};
+use numa::Host;
 
 use crate::config::NO_POLICY;
 use crate::offer::Asked;
@@ -19,31 +20,47 @@ pub(crate) struct Arranged {
     pub(crate) place: Result<Placed, String>,
     /// As it is told.
     pub(crate) layout: HostLayout,
+    /// The processes of the VMs in it, in their order.
+    pub(crate) processes: Vec<Pid>,
+}
+
+/// The VM that comes, as it is known before it is here.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Coming<'a> {
+    pub(crate) asked: &'a Asked,
+    /// The process that waits for it, if there is one by now.
+    pub(crate) process: Option<Pid>,
+    /// What that may use.
+    pub(crate) allowed: &'a Allowed,
 }
 
 /// Plans for the residents and the VM that comes.
 pub(crate) fn arrange(
     topology: &Topology,
     mut load: Load,
-    asked: &Asked,
+    Coming { asked, process, allowed }: Coming<'_>,
     counters: Result<(Source, Vec<Sample>), String>,
     policy: &str,
     move_bytes_per_s: u64,
 ) -> Arranged {
-    let now = default_placement(topology, &load, asked.vcpus, asked.memory);
+    // No process has this number.
+    let process = process.unwrap_or(Pid(0));
+    // A resident of the same name is another VM; this one is none as it waits for its memory.
+    load.vms.retain(|vm| vm.id != process.0);
+    let now = default_placement(topology, &load, asked.vcpus, asked.memory, allowed);
     let why_not = match &counters {
         _ if policy == NO_POLICY => Some("nobody asked for a plan".to_owned()),
         Err(why) => Some(why.clone()),
         Ok(_) => None,
     };
     let (source, samples) = counters.unwrap_or_default();
-    // A resident of the same name is another VM, or this one as it waits for its memory.
-    load.vms.retain(|vm| vm.name != asked.vm);
     load.vms.push(Vm {
+        id: process.0,
         name: asked.vm.clone(),
         now,
         arrival: Arrival::Incoming,
         may_move: true,
+        allowed: allowed.clone(),
         samples,
         source,
         ran_s: asked.ran_s,
@@ -53,15 +70,16 @@ pub(crate) fn arrange(
     let mut chosen = layout::policy_named(policy).unwrap_or_else(|| Box::new(layout::Simple));
     let plan = layout::plan(topology, &load, chosen.as_mut(), &Options::default());
     let why_not = why_not.or_else(|| why_no_place(&plan));
+    let processes: Vec<Pid> = plan.vms.iter().map(|vm| Pid(vm.id)).collect();
     match why_not {
         Some(why) => {
             let layout = told(topology, &plan, Err(&why));
-            Arranged { plan: None, place: Err(why), layout }
+            Arranged { plan: None, place: Err(why), layout, processes }
         }
         None => {
             let place = plan.vms.last().map(|vm| vm.after.clone()).unwrap_or_default();
             let layout = told(topology, &plan, Ok(()));
-            Arranged { plan: Some(plan), place: Ok(place), layout }
+            Arranged { plan: Some(plan), place: Ok(place), layout, processes }
         }
     }
 }
@@ -130,13 +148,10 @@ fn arriving(layout: &HostLayout) -> String {
 }
 
 /// Where everything is, of what was read from the kernel.
-pub(crate) fn with_now(layout: &mut HostLayout, host: &Host, incoming: Pid) {
-    for vm in &mut layout.vms {
-        let is_it = |found: &&HostVm| match vm.arrives {
-            true => found.process.pid == incoming,
-            false => found.process.name == vm.name,
-        };
-        let found = host.vms.iter().find(is_it);
+pub(crate) fn with_now(layout: &mut HostLayout, processes: &[Pid], host: &Host, incoming: Pid) {
+    for (vm, process) in layout.vms.iter_mut().zip(processes) {
+        let process = if vm.arrives { incoming } else { *process };
+        let found = host.vms.iter().find(|found| found.process.pid == process);
         vm.now = found.map(|found| place(&host.topology, &found.placed));
     }
 }
@@ -200,10 +215,12 @@ mod test {
     fn idle() -> Vm {
         let sample = Sample { seconds: 1.0, misses: 1.0, instructions: Some(1e9), remote: None };
         Vm {
+            id: 7,
             name: "idle".to_owned(),
             now: Placed { vcpus: vec![Some(1)], memory: vec![12 * G, 0] },
             arrival: Arrival::Resident,
             may_move: true,
+            allowed: Allowed::default(),
             samples: vec![sample; 10],
             source: Source::Perf,
             ran_s: 100.0,
@@ -216,7 +233,18 @@ mod test {
         counters: Result<(Source, Vec<Sample>), String>,
         policy: &str,
     ) -> Arranged {
-        arrange(&topology(free), Load { vms: vec![idle()] }, &asked(), counters, policy, G)
+        let load = Load { vms: vec![idle()] };
+        let (asked, allowed) = (asked(), Allowed::default());
+        let coming = Coming { asked: &asked, process: None, allowed: &allowed };
+        arrange(&topology(free), load, coming, counters, policy, G)
+    }
+
+    /// For a QEMU that waits already.
+    fn arranged_for(residents: Vec<Vm>, process: Pid, allowed: &Allowed) -> Arranged {
+        let asked = asked();
+        let coming = Coming { asked: &asked, process: Some(process), allowed };
+        let load = Load { vms: residents };
+        arrange(&topology([8 * G, 8 * G]), load, coming, heavy(), "simple", G)
     }
 
     #[test]
@@ -255,10 +283,31 @@ mod test {
 
     #[test]
     fn the_vm_itself_is_no_resident_while_it_waits() {
-        let load = Load { vms: vec![Vm { name: "web".to_owned(), ..idle() }] };
-        let arranged = arrange(&topology([8 * G, 8 * G]), load, &asked(), heavy(), "simple", G);
+        let itself = Vm { name: "web".to_owned(), ..idle() };
+        let arranged = arranged_for(vec![itself], Pid(7), &Allowed::default());
         assert_eq!(arranged.layout.vms.len(), 1);
         assert!(arranged.layout.vms[0].arrives);
+    }
+
+    #[test]
+    fn a_resident_of_the_same_name_is_planned_for_like_others() {
+        let other = Vm { name: "web".to_owned(), ..idle() };
+        let arranged = arranged_for(vec![other], Pid(8), &Allowed::default());
+        assert_eq!(arranged.processes, [Pid(7), Pid(8)]);
+        let arrives: Vec<bool> = arranged.layout.vms.iter().map(|vm| vm.arrives).collect();
+        assert_eq!((arrives, arranged.place.is_ok()), (vec![false, true], true));
+    }
+
+    #[test]
+    fn a_vm_that_comes_goes_only_where_its_qemu_may() {
+        let node = |at: usize| {
+            let cpus = [2 * at, 2 * at + 1].map(|cpu| u32::try_from(cpu).unwrap());
+            let allowed = Allowed { cpus: vec![Some(cpus.into())], memory: Some([at].into()) };
+            arranged_for(vec![idle()], Pid(8), &allowed).place.unwrap()
+        };
+        for at in 0..2 {
+            assert_eq!(node(at), Placed::on(at, 1, 4 * G, 2));
+        }
     }
 
     #[test]

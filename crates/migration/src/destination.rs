@@ -15,11 +15,12 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use api::layout::{Counters, HostLayout, StartedBy, ToDestination, ToSource, VERSION};
-use layout::{Placed, Plan};
-use numa::{CarriedOut, Host, HostVm, Steered};
+use layout::{Placed, Plan, Topology};
+use model::Pid;
+use numa::{CarriedOut, Host, HostVm, Steered, VmProcess};
 
 use crate::PROC;
-use crate::arrange::{self, Arranged};
+use crate::arrange::{self, Arranged, Coming};
 use crate::channel::{Channel, ChannelError};
 use crate::frame::FrameError;
 use crate::incoming::{self, State, Waiting};
@@ -61,6 +62,8 @@ struct Prepared {
     steered: Option<Steered>,
     place: Option<Placed>,
     layout: HostLayout,
+    /// The processes of the layout's VMs.
+    processes: Vec<Pid>,
 }
 
 /// What the source says in the end.
@@ -152,9 +155,17 @@ impl Destination<'_> {
             return Err(format!("a VM {} is here already", asked.vm));
         }
         let policy = asked.policy.as_deref().unwrap_or(&config.policy);
-        let load = self.host.load(&host);
+        let mut load = self.host.load(&host);
+        let left_out = load.leave_out_unsound(&host.topology);
         let rate = config.move_bytes_per_s;
-        let mut arranged = arrange::arrange(&host.topology, load, &asked, counters, policy, rate);
+        let allowed = found.as_ref().map(|waiting| waiting.allowed(&host.topology, &asked));
+        let coming = Coming {
+            asked: &asked,
+            process: found.as_ref().map(|waiting| waiting.found.pid),
+            allowed: &allowed.unwrap_or_default(),
+        };
+        let mut arranged = arrange::arrange(&host.topology, load, coming, counters, policy, rate);
+        arranged.layout.notes.extend(left_out.iter().map(ToString::to_string));
         line(&format!("{} from {}: {}", asked.vm, self.peer, arranged.layout.outcome));
         // Its pages may be coming already: what can be done at once comes before residents are moved.
         let steered = found.as_ref().and_then(|waiting| {
@@ -162,15 +173,19 @@ impl Destination<'_> {
             steer(&host, waiting, &asked.vm, place, &mut arranged.layout)
         });
         if let Some(plan) = &arranged.plan {
-            self.move_residents(channel, &host, plan, &mut arranged.layout);
+            let layout = (&mut arranged.layout, &arranged.processes[..]);
+            self.move_residents(channel, &host, plan, layout);
         }
         let waiting = match (found, incoming) {
             (Some(waiting), _) => waiting,
-            (None, Some(incoming)) => self.start(channel, incoming, &host, &mut arranged)?,
+            (None, Some(incoming)) => {
+                self.start(channel, incoming, &host, &asked, &mut arranged)?
+            }
             (None, None) => return Err("nobody starts its QEMU".to_owned()),
         };
-        let Arranged { place, layout, .. } = arranged;
-        let mut prepared = Prepared { asked, waiting, steered, place: place.ok(), layout };
+        let Arranged { place, layout, processes, .. } = arranged;
+        let place = place.ok();
+        let mut prepared = Prepared { asked, waiting, steered, place, layout, processes };
         self.put_in_place(&mut prepared);
         Ok(prepared)
     }
@@ -198,7 +213,7 @@ impl Destination<'_> {
         channel: &mut Channel,
         host: &Host,
         plan: &Plan,
-        layout: &mut HostLayout,
+        arranged: (&mut HostLayout, &[Pid]),
     ) {
         if 0 < plan.moved_bytes() {
             let mib = plan.moved_bytes() >> 20;
@@ -207,13 +222,13 @@ impl Destination<'_> {
         let config = &self.host.config;
         let (start, limit) = (Instant::now(), Duration::from_secs(config.move_residents_s));
         let stop = || limit <= start.elapsed();
-        let (proc, rate) = (Path::new(PROC), config.move_bytes_per_s);
-        let done = numa::carry_out(proc, &host.topology, &host.vms, plan, rate, &stop);
+        let done = self.host.carry_out(host, &host.vms, plan, &stop);
+        let (layout, processes) = arranged;
         if done.stopped {
             let note = format!("not all residents were moved within {} s", limit.as_secs());
             layout.notes.push(note);
         }
-        account(layout, &done);
+        account(layout, processes, &done);
     }
 
     /// Starts its QEMU with its memory bound; where that fails, with the kernel's layout.
@@ -222,6 +237,7 @@ impl Destination<'_> {
         channel: &mut Channel,
         incoming: &crate::config::Incoming,
         host: &Host,
+        asked: &Asked,
         arranged: &mut Arranged,
     ) -> Result<Waiting, String> {
         progress(channel, "starting QEMU");
@@ -233,6 +249,7 @@ impl Destination<'_> {
                     let memory = Memory::Bound { nodes, prealloc };
                     incoming::start(self.host, self.records, incoming, &memory)
                         .map_err(|error| error.to_string())
+                        .and_then(|waiting| self.check_vcpus(&host.topology, waiting, asked, place))
                 }
                 Ok(()) => Err("its command has no {numa}".to_owned()),
                 Err(why) => Err(why),
@@ -248,6 +265,23 @@ impl Destination<'_> {
         }
         incoming::start(self.host, self.records, incoming, &Memory::Anywhere)
             .map_err(|error| error.to_string())
+    }
+
+    /// Ends a QEMU whose vCPUs may not be where its memory lies: nothing has come yet.
+    fn check_vcpus(
+        &self,
+        topology: &Topology,
+        waiting: Waiting,
+        asked: &Asked,
+        place: &Placed,
+    ) -> Result<Waiting, String> {
+        let allowed = waiting.allowed(topology, asked);
+        let Some((vcpu, node)) = allowed.forbidden_vcpu(topology, place) else {
+            return Ok(waiting);
+        };
+        waiting.end(self.host, self.records);
+        let node = topology.nodes()[node].id;
+        Err(format!("its cpuset allows vCPU {vcpu} no CPU of node {node}"))
     }
 
     /// Whether its nodes still have the memory: VMs start and grow while residents are moved.
@@ -317,14 +351,14 @@ impl Destination<'_> {
 
     /// Reads where everything is, then whether the VM has run here: if not, it was so before the switch-over.
     fn look(&self, prepared: &mut Prepared) {
-        let Prepared { waiting, layout, .. } = prepared;
+        let Prepared { waiting, layout, processes, .. } = prepared;
         let mut found = match self.host.find() {
             Ok(found) => found,
             Err(error) => return layout.notes.push(error.to_string()),
         };
         found.iter_mut().for_each(|vm| waiting.complete(vm));
         match self.host.read(&found) {
-            Ok(host) => arrange::with_now(layout, &host, waiting.found.pid),
+            Ok(host) => arrange::with_now(layout, processes, &host, waiting.found.pid),
             Err(error) => layout.notes.push(error.to_string()),
         }
         layout.before_switch_over = waiting.state(self.host) == State::Waits;
@@ -373,22 +407,25 @@ impl Destination<'_> {
 
     /// The VM runs here: what is not where it should be goes there.
     fn arrived(&self, prepared: &mut Prepared) {
-        let Prepared { waiting, steered, place, layout, .. } = prepared;
+        let Prepared { waiting, steered, place, layout, processes, .. } = prepared;
         let found = self.host.find().unwrap_or_default();
         let found: Vec<_> = found.into_iter().filter(|vm| vm.pid == waiting.found.pid).collect();
         if let Ok(host) = self.host.read(&found)
             && let Some(vm) = host.vms.first()
         {
+            let done = place.as_ref().map(|place| put(self.host, &host, vm, place));
             if let Some(steered) = steered.take() {
-                let keep = if place.is_some() { &vm.process.threads[..] } else { &[] };
+                // vCPUs stay where its memory is, and nowhere else.
+                let is_in_place = done.as_ref().is_some_and(|done| done.failures.is_empty());
+                let keep = if is_in_place { &vm.process.threads[..] } else { &[] };
                 steered.release(Path::new(PROC), keep);
             }
-            if let Some(place) = place {
-                account_arriving(layout, &put(self.host, &host, vm, place));
+            if let Some(done) = done {
+                account_arriving(layout, &done);
             }
         }
         match self.read() {
-            Ok(host) => arrange::with_now(layout, &host, waiting.found.pid),
+            Ok(host) => arrange::with_now(layout, processes, &host, waiting.found.pid),
             Err(error) => layout.notes.push(error),
         }
         layout.before_switch_over = false;
@@ -397,9 +434,9 @@ impl Destination<'_> {
 
 /// Brings one VM to where it should be.
 fn put(this: &ThisHost, host: &Host, vm: &HostVm, place: &Placed) -> CarriedOut {
-    let plan = Plan::for_one(&host.topology, &vm.process.name, &vm.placed, place);
-    let (proc, rate) = (Path::new(PROC), this.config.move_bytes_per_s);
-    numa::carry_out(proc, &host.topology, std::slice::from_ref(vm), &plan, rate, &|| false)
+    let VmProcess { pid, name, .. } = &vm.process;
+    let plan = Plan::for_one(&host.topology, (pid.0, name), &vm.placed, place);
+    this.carry_out(host, std::slice::from_ref(vm), &plan, &|| false)
 }
 
 /// Has the threads of a QEMU run where its memory should be, if that is one node with CPUs.
@@ -434,9 +471,10 @@ fn nodes(host: &Host, place: &Placed) -> Vec<u32> {
     used.map(|(node, _)| node.id).collect()
 }
 
-fn account(layout: &mut HostLayout, done: &CarriedOut) {
+fn account(layout: &mut HostLayout, processes: &[Pid], done: &CarriedOut) {
     for moved in &done.vms {
-        for vm in layout.vms.iter_mut().filter(|vm| !vm.arrives && vm.name == moved.name) {
+        let vms = layout.vms.iter_mut().zip(processes);
+        for (vm, _) in vms.filter(|(vm, pid)| !vm.arrives && **pid == moved.pid) {
             vm.moved_bytes += moved.moved;
         }
         layout.moved_bytes += moved.moved;

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use api::layout::{Order, ToDestination, ToSource};
-use layout::{Load, Node, Topology};
+use layout::{Allowed, Load, Node, Topology};
 
 use crate::channel::{Channel, ChannelError};
 use crate::{Identity, Peer, arrange, frame, offer};
@@ -25,8 +25,9 @@ pub fn peer_said(bytes: &[u8]) {
         let topology = Topology::new(vec![node(0), node(1)], distances, None);
         let topology = topology.expect("it is one");
         let policy = asked.policy.clone().unwrap_or_else(|| "asymsched".to_owned());
-        let arranged =
-            arrange::arrange(&topology, Load::default(), &asked, counters, &policy, 1 << 30);
+        let (load, allowed) = (Load::default(), Allowed::default());
+        let coming = arrange::Coming { asked: &asked, process: None, allowed: &allowed };
+        let arranged = arrange::arrange(&topology, load, coming, counters, &policy, 1 << 30);
         if let Ok(place) = arranged.place {
             assert_eq!(place.vcpus.len(), asked.vcpus);
             assert_eq!(place.bytes(), asked.memory);

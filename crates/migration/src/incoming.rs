@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use layout::{Allowed, Topology};
 use model::{Pid, Tid};
 use numa::VmProcess;
 use probes::FoundVm;
@@ -24,11 +25,12 @@ use qmp::{CAPABILITIES, QmpError, Session};
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::PROC;
 use crate::config::Incoming;
+use crate::offer::Asked;
 use crate::records::{Record, Records};
 use crate::template::Memory;
 use crate::this_host::ThisHost;
+use crate::{PROC, SYS};
 
 /// How long a QEMU may take to end.
 const END_LIMIT: Duration = Duration::from_secs(10);
@@ -239,6 +241,12 @@ impl Waiting {
             started: *started,
             threads: threads.clone(),
         }
+    }
+
+    /// What it may use of the host.
+    pub(crate) fn allowed(&self, topology: &Topology, asked: &Asked) -> Allowed {
+        let process = self.process(&asked.vm);
+        numa::allowed(Path::new(SYS), Path::new(PROC), topology, &process, asked.vcpus)
     }
 
     /// Gives the vCPUs that have not run yet their threads.

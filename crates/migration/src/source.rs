@@ -105,10 +105,24 @@ pub(crate) trait Client {
 impl Leaving {
     /// The VM of this name, and a session with its QEMU.
     pub(crate) fn find(host: &ThisHost, vm: &str) -> Result<Self, SourceError> {
+        Self::find_by(host, vm, |process| process.name == vm)
+    }
+
+    /// The VM of this process, and a session with its QEMU.
+    pub(crate) fn of(host: &ThisHost, vm: &VmProcess) -> Result<Self, SourceError> {
+        let is_it = |process: &VmProcess| (process.pid, process.started) == (vm.pid, vm.started);
+        Self::find_by(host, &vm.name, is_it)
+    }
+
+    fn find_by(
+        host: &ThisHost,
+        vm: &str,
+        is_it: impl Fn(&VmProcess) -> bool,
+    ) -> Result<Self, SourceError> {
         let found = host.find()?;
         let this = host.read(&found)?;
         let no_vm = || SourceError::NoVm(vm.to_owned());
-        let here = this.vms.into_iter().find(|here| here.process.name == vm).ok_or_else(no_vm)?;
+        let here = this.vms.into_iter().find(|here| is_it(&here.process)).ok_or_else(no_vm)?;
         let described = host::vms::describe(Path::new(PROC), here.process.pid.0, "");
         let monitor =
             described.monitor.ok_or_else(|| SourceError::NoMonitor { vm: vm.to_owned() })?;

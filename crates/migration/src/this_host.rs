@@ -5,8 +5,8 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use layout::{Load, Sample, Source};
-use numa::{Host, HostVm, NumaError, VmProcess};
+use layout::{Load, Plan, Sample, Source};
+use numa::{CarriedOut, Host, HostVm, NumaError, Roots, VmProcess};
 use probes::{FoundVm, ProbeError, VmFinder};
 
 use crate::config::Config;
@@ -51,6 +51,18 @@ impl ThisHost {
     /// Nodes and VMs.
     pub(crate) fn read(&self, found: &[FoundVm]) -> Result<Host, NumaError> {
         numa::read(Path::new(SYS), Path::new(PROC), found)
+    }
+
+    /// Carries out a plan for some of the host's VMs, at the configured rate.
+    pub(crate) fn carry_out(
+        &self,
+        host: &Host,
+        vms: &[HostVm],
+        plan: &Plan,
+        stop: &dyn Fn() -> bool,
+    ) -> CarriedOut {
+        let roots = Roots { sys: Path::new(SYS), proc: Path::new(PROC) };
+        numa::carry_out(roots, &host.topology, vms, plan, self.config.move_bytes_per_s, stop)
     }
 
     /// What was counted of a VM until `end`.

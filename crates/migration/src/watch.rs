@@ -7,7 +7,7 @@
 //!
 //! Nothing is begun, stopped or ended here.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use api::layout::{Counters, Migrated, StartedBy, Told};
 use model::Pid;
+use numa::VmProcess;
 use qmp::{MigrationState, QmpError};
 
 use crate::PROC;
@@ -22,7 +23,7 @@ use crate::daemon::Shared;
 use crate::peers::Peer;
 use crate::source::{self, Client, Destination, Leaving};
 
-/// VMs that are watched at most: each takes a thread and a connection.
+/// VMs that are watched at once at most: each takes a thread and a connection.
 const MOST_VMS: usize = 256;
 /// Between two looks for VMs that came.
 const LOOK: Duration = Duration::from_secs(5);
@@ -52,29 +53,77 @@ impl Watch {
     }
 }
 
+/// A process: one of the same number that began at another time is another one.
+type Id = (Pid, u64);
+
+/// The VMs of this host, by their processes.
+#[derive(Debug, Default)]
+struct Watched {
+    vms: BTreeMap<Id, Standing>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    Watched,
+    /// As many as can be are watched, which was said.
+    Waits,
+    /// Why it is not watched was said.
+    GivenUp,
+}
+
+impl Watched {
+    /// What is new of the VMs that run now. VMs that have ended are forgotten.
+    fn look(&mut self, running: &[Id]) -> Vec<(Id, Standing)> {
+        let running: BTreeSet<Id> = running.iter().copied().collect();
+        self.vms.retain(|id, _| running.contains(id));
+        let is_watched = |standing: &&Standing| **standing == Standing::Watched;
+        let mut watched = self.vms.values().filter(is_watched).count();
+        let mut new = Vec::new();
+        for id in running {
+            let before = self.vms.get(&id).copied();
+            let now = match before {
+                Some(Standing::Watched | Standing::GivenUp) => continue,
+                None | Some(Standing::Waits) if watched < MOST_VMS => Standing::Watched,
+                None => Standing::Waits,
+                Some(Standing::Waits) => continue,
+            };
+            watched += usize::from(now == Standing::Watched);
+            self.vms.insert(id, now);
+            new.push((id, now));
+        }
+        new
+    }
+
+    fn give_up(&mut self, id: Id) {
+        if let Some(standing) = self.vms.get_mut(&id) {
+            *standing = Standing::GivenUp;
+        }
+    }
+}
+
 /// Watches until nobody listens any more.
 pub(crate) fn run(shared: &Arc<Shared>, watch: &Watch) {
-    // By process: why one is not watched is told once.
-    let watched: Arc<Mutex<BTreeMap<(Pid, u64), bool>>> = Arc::default();
+    let watched: Arc<Mutex<Watched>> = Arc::default();
     while !watch.is_over() {
-        let found = shared.host.find().unwrap_or_default();
-        let processes = numa::processes(Path::new(PROC), &found);
-        for process in processes.into_iter().flatten().filter(|vm| !vm.threads.is_empty()) {
-            let id = (process.pid, process.started);
-            let mut all = lock(&watched);
-            if all.contains_key(&id) || MOST_VMS <= all.len() {
-                continue;
-            }
-            all.insert(id, true);
-            let (shared, watch, watched) =
-                (Arc::clone(shared), watch.clone(), Arc::clone(&watched));
-            std::thread::spawn(move || {
-                if let Err(error) = one(&shared, &watch, &process.name) {
-                    watch.say(format!("not watching {}: {error}", process.name));
+        // A look that fails says nothing about which VMs have ended.
+        if let Ok(found) = shared.host.find() {
+            let processes = numa::processes(Path::new(PROC), &found).into_iter().flatten();
+            let running: BTreeMap<Id, VmProcess> = processes
+                .filter(|vm| !vm.threads.is_empty())
+                .map(|vm| ((vm.pid, vm.started), vm))
+                .collect();
+            let ids: Vec<Id> = running.keys().copied().collect();
+            let new = lock(&watched).look(&ids);
+            for (id, standing) in new {
+                let process = running[&id].clone();
+                match standing {
+                    Standing::Watched => begin(shared, watch, &watched, process),
+                    _ => watch.say(format!(
+                        "not watching {} yet: {MOST_VMS} others are watched, the most there can be",
+                        process.name
+                    )),
                 }
-                // A process of this number that began later is another VM.
-                lock(&watched).insert(id, false);
-            });
+            }
         }
         let look = Instant::now();
         while look.elapsed() < LOOK && !watch.is_over() {
@@ -83,13 +132,24 @@ pub(crate) fn run(shared: &Arc<Shared>, watch: &Watch) {
     }
 }
 
+fn begin(shared: &Arc<Shared>, watch: &Watch, watched: &Arc<Mutex<Watched>>, vm: VmProcess) {
+    let (shared, watch, watched) = (Arc::clone(shared), watch.clone(), Arc::clone(watched));
+    std::thread::spawn(move || {
+        if let Err(error) = one(&shared, &watch, &vm) {
+            watch.say(format!("not watching {}: {error}", vm.name));
+        }
+        lock(&watched).give_up((vm.pid, vm.started));
+    });
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Watches one VM until it is gone.
-fn one(shared: &Shared, watch: &Watch, vm: &str) -> Result<(), String> {
-    let mut leaving = Leaving::find(&shared.host, vm).map_err(|error| error.to_string())?;
+fn one(shared: &Shared, watch: &Watch, process: &VmProcess) -> Result<(), String> {
+    let vm = &process.name;
+    let mut leaving = Leaving::of(&shared.host, process).map_err(|error| error.to_string())?;
     let begins = |state| matches!(state, MigrationState::Setup | MigrationState::Active);
     let now = leaving.session.migration().map_err(|error| error.to_string())?;
     let mut has_begun = begins(now.state);
@@ -195,5 +255,54 @@ impl Client for Teller<'_> {
 
     fn is_cancelled(&mut self) -> bool {
         self.0.is_over()
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    fn id(pid: u32) -> Id {
+        (Pid(pid), u64::from(pid))
+    }
+
+    #[test]
+    fn vms_are_watched_however_many_there_were_before() {
+        let mut watched = Watched::default();
+        for pid in 0..2000 {
+            let expected = [(id(pid), Standing::Watched)];
+            assert_eq!(watched.look(&[id(pid)]), expected, "one at a time");
+            assert_eq!(watched.look(&[id(pid)]), [], "once");
+            assert_eq!(watched.vms.len(), 1, "those that have ended are forgotten");
+        }
+        // The same number is another process.
+        assert_eq!(watched.look(&[(Pid(1999), 7)]).len(), 1);
+    }
+
+    #[test]
+    fn vms_without_a_monitor_take_no_place() {
+        let mut watched = Watched::default();
+        for pid in 0..2000 {
+            let running: Vec<Id> = (0..=pid).map(id).collect();
+            assert_eq!(watched.look(&running), [(id(pid), Standing::Watched)]);
+            watched.give_up(id(pid));
+        }
+    }
+
+    #[test]
+    fn one_more_than_can_be_waits_for_a_place() {
+        let mut watched = Watched::default();
+        let most = u32::try_from(MOST_VMS).unwrap();
+        let running: Vec<Id> = (0..most + 2).map(id).collect();
+        let new = watched.look(&running);
+        let waiting = |new: &[(Id, Standing)]| -> Vec<Id> {
+            let waits = new.iter().filter(|(_, standing)| *standing == Standing::Waits);
+            waits.map(|(id, _)| *id).collect()
+        };
+        assert_eq!(waiting(&new), [id(most), id(most + 1)], "which is said");
+        assert_eq!(watched.look(&running), [], "once");
+        assert_eq!(watched.look(&running[1..]), [(id(most), Standing::Watched)]);
+        watched.give_up(id(5));
+        assert_eq!(watched.look(&running[1..]), [(id(most + 1), Standing::Watched)]);
     }
 }

@@ -1,18 +1,25 @@
 //! Carrying out a plan: vCPU threads to their nodes, then memory, no faster than asked for.
+//!
+//! ```text
+//!  check: may each VM be where it is to be? --> bind vCPUs --> move memory
+//!             |                                    | failed       | failed
+//!             +--> it stays                        +--> bound and moved back: it is where it was
+//! ```
+//!
+//! All of a VM's changes are made, or none: vCPUs without their memory, or the other way round, are slower than before.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use layout::{Plan, Topology};
-use model::Tid;
-use rustix::thread::{CpuSet, sched_setaffinity};
+use layout::{Move, Plan, Topology};
+use model::{Pid, Tid};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use crate::pages::{self, BATCH};
-use crate::read::{HostVm, MemoryRange, NumaError, VmProcess, started};
-
-/// Times that pages are asked to move: some are busy for a moment.
-const TRIES: u32 = 3;
+use crate::allowed::allowed;
+use crate::mover::{Mover, Pace};
+use crate::read::{HostVm, NumaError, VmProcess, started};
 
 /// What was done.
 #[derive(Debug, Default)]
@@ -21,7 +28,7 @@ pub struct CarriedOut {
     pub vms: Vec<Done>,
     /// Time that it took.
     pub took: Duration,
-    /// What failed; the rest went on.
+    /// What failed; other VMs were moved all the same.
     pub failures: Vec<NumaError>,
     /// It was told to stop before everything was done.
     pub stopped: bool,
@@ -30,7 +37,9 @@ pub struct CarriedOut {
 /// What was done to a VM.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Done {
-    /// The VM.
+    /// Its process.
+    pub pid: Pid,
+    /// The VM's name.
     pub name: String,
     /// vCPUs that were bound to another node.
     pub vcpus: usize,
@@ -38,72 +47,281 @@ pub struct Done {
     pub wanted: u64,
     /// Bytes that moved: the kernel says so of each page.
     pub moved: u64,
+    /// Why it is where it was.
+    pub stays: Option<String>,
 }
 
-/// Carries out a plan for these VMs, at so many bytes a second, until `stop` says so. What fails is noted, and the rest goes
-/// on: a half-done plan leaves VMs running, only slower.
+/// The folders of the kernel's files.
+#[derive(Debug, Clone, Copy)]
+pub struct Roots<'a> {
+    /// `/sys`.
+    pub sys: &'a Path,
+    /// `/proc`.
+    pub proc: &'a Path,
+}
+
+/// Carries out a plan for these VMs, which it names by their processes, at so many bytes a second, until `stop` says so. A VM
+/// that can't be moved stays where it is, and so do those that would need its room.
 pub fn carry_out(
-    proc: &Path,
+    roots: Roots<'_>,
     topology: &Topology,
     vms: &[HostVm],
     plan: &Plan,
     bytes_per_s: u64,
     stop: &dyn Fn() -> bool,
 ) -> CarriedOut {
-    let mut result = CarriedOut::default();
     let begin = Instant::now();
-    let of = |name: &str| vms.iter().find(|vm| vm.process.name == name);
-    for planned in &plan.vms {
-        let mut done = Done { name: planned.name.clone(), vcpus: 0, wanted: 0, moved: 0 };
-        if let Some(vm) = of(&planned.name) {
-            match bind(proc, topology, vm, &planned.after.vcpus) {
-                Ok(vcpus) => done.vcpus = vcpus,
-                Err(error) => result.failures.push(error),
-            }
-        }
-        result.vms.push(done);
-    }
-    let mut pace = Pace { begin, bytes: 0, bytes_per_s };
-    for step in &plan.moves {
-        let (done, nodes) = (&mut result.vms[step.vm], topology.nodes());
-        let Some(vm) = of(&done.name) else { continue };
-        if stop() {
-            result.stopped = true;
-            break;
-        }
-        done.wanted = done.wanted.saturating_add(step.bytes);
-        let (from, to) = (nodes[step.from].id, nodes[step.to].id);
-        let mut mover = Mover { proc, vm, from, to, left: step.bytes, moved: 0, pace: &mut pace };
-        let moved = mover.run(stop);
-        done.moved = done.moved.saturating_add(mover.moved);
-        match moved {
-            Ok(finished) => result.stopped |= !finished,
-            Err(error) => result.failures.push(error),
-        }
-    }
-    result.vms.retain(|done| 0 < done.vcpus || 0 < done.wanted);
-    result.took = begin.elapsed();
-    result
+    let mut work = Work::new(roots, topology, vms, plan, Pace::new(bytes_per_s));
+    work.check();
+    work.bind();
+    work.move_memory(stop);
+    let Work { done, failures, stopped, .. } = work;
+    let is_concerned = |done: &Done| 0 < done.vcpus || 0 < done.wanted || done.stays.is_some();
+    let vms = done.into_iter().filter(is_concerned).collect();
+    CarriedOut { vms, took: begin.elapsed(), failures, stopped }
 }
 
-/// Binds vCPU threads to the CPUs of their nodes; how many were not bound there before.
-fn bind(
-    proc: &Path,
-    topology: &Topology,
-    vm: &HostVm,
-    homes: &[Option<usize>],
-) -> Result<usize, NumaError> {
-    let mut bound = 0;
-    for (vcpu, (tid, home)) in vm.process.threads.iter().zip(homes).enumerate() {
-        let Some(home) = home.filter(|home| vm.placed.vcpus.get(vcpu) != Some(&Some(*home))) else {
-            continue;
+/// A plan that is being carried out. VMs are named by their places in it.
+struct Work<'a> {
+    roots: Roots<'a>,
+    topology: &'a Topology,
+    plan: &'a Plan,
+    vms: Vec<Option<&'a HostVm>>,
+    pace: Pace,
+    done: Vec<Done>,
+    /// Those of which nothing is changed, or not any more.
+    staying: BTreeSet<usize>,
+    /// Each VM's threads that were bound, with the CPUs that they had before.
+    bound: Vec<Vec<(Tid, CpuSet)>>,
+    /// Moves with the bytes that moved.
+    moved: Vec<Move>,
+    failures: Vec<NumaError>,
+    stopped: bool,
+}
+
+impl<'a> Work<'a> {
+    fn new(
+        roots: Roots<'a>,
+        topology: &'a Topology,
+        vms: &'a [HostVm],
+        plan: &'a Plan,
+        pace: Pace,
+    ) -> Self {
+        let done = |(at, vm): (usize, &layout::VmPlan)| Done {
+            pid: Pid(vm.id),
+            name: vm.name.clone(),
+            vcpus: 0,
+            wanted: plan.moves.iter().filter(|step| step.vm == at).map(|step| step.bytes).sum(),
+            moved: 0,
+            stays: None,
         };
-        still_there(proc, &vm.process)?;
-        let failed = |source| NumaError::Affinity { vm: vm.process.name.clone(), vcpu, source };
-        set_affinity(*tid, &topology.nodes()[home].cpus).map_err(failed)?;
-        bound += 1;
+        let found = |vm: &layout::VmPlan| vms.iter().find(|found| found.process.pid == Pid(vm.id));
+        Self {
+            roots,
+            topology,
+            plan,
+            vms: plan.vms.iter().map(found).collect(),
+            pace,
+            done: plan.vms.iter().enumerate().map(done).collect(),
+            staying: BTreeSet::new(),
+            bound: vec![Vec::new(); plan.vms.len()],
+            moved: Vec::new(),
+            failures: Vec::new(),
+            stopped: false,
+        }
     }
-    Ok(bound)
+
+    /// The VMs that are to be changed.
+    fn to_change(&self) -> Vec<(usize, &'a HostVm)> {
+        let vms = self.vms.iter().enumerate().filter_map(|(at, vm)| Some((at, (*vm)?)));
+        vms.filter(|(at, _)| !self.staying.contains(at)).collect()
+    }
+
+    /// Leaves alone what may not be where it is to be: cpusets may have changed since the plan was made.
+    fn check(&mut self) {
+        for (at, vm) in self.to_change() {
+            if self.staying.contains(&at) {
+                continue;
+            }
+            if let Err(error) = self.may_move(at, vm) {
+                self.leave(at, error);
+            }
+        }
+    }
+
+    fn may_move(&self, at: usize, vm: &HostVm) -> Result<(), NumaError> {
+        let homes = self.new_homes(at, vm);
+        if homes.is_empty() && self.done[at].wanted == 0 {
+            return Ok(());
+        }
+        let Roots { sys, proc } = self.roots;
+        still_there(proc, &vm.process)?;
+        let (vm, n) = (&vm.process, vm.process.threads.len());
+        let allowed = allowed(sys, proc, self.topology, vm, n);
+        let (name, id) = (|| vm.name.clone(), |node: usize| self.topology.nodes()[node].id);
+        for (vcpu, _, home) in homes {
+            if allowed.cpus_on(self.topology, &[vcpu])[home] == 0 {
+                return Err(NumaError::CpusNotAllowed { vm: name(), vcpu, node: id(home) });
+            }
+        }
+        let mut targets = self.plan.moves.iter().filter(|step| step.vm == at).map(|step| step.to);
+        match targets.find(|node| !allowed.allows_memory(*node)) {
+            Some(node) => Err(NumaError::MemoryNotAllowed { vm: name(), node: id(node) }),
+            None => Ok(()),
+        }
+    }
+
+    /// vCPUs that go to another node, with their threads.
+    fn new_homes(&self, at: usize, vm: &HostVm) -> Vec<(usize, Tid, usize)> {
+        let planned = vm.process.threads.iter().zip(&self.plan.vms[at].after.vcpus).enumerate();
+        let is_new = |(vcpu, (tid, home)): (usize, (&Tid, &Option<usize>))| {
+            let home = home.filter(|home| vm.placed.vcpus.get(vcpu) != Some(&Some(*home)))?;
+            Some((vcpu, *tid, home))
+        };
+        planned.filter_map(is_new).collect()
+    }
+
+    fn bind(&mut self) {
+        for (at, vm) in self.to_change() {
+            if self.staying.contains(&at) {
+                continue;
+            }
+            for (vcpu, tid, home) in self.new_homes(at, vm) {
+                match self.bind_one(vm, vcpu, tid, home) {
+                    Ok(before) => {
+                        self.bound[at].push((tid, before));
+                        self.done[at].vcpus += 1;
+                    }
+                    Err(error) => {
+                        self.leave(at, error);
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Binds a vCPU to the CPUs of a node; those that it had before.
+    fn bind_one(
+        &self,
+        vm: &HostVm,
+        vcpu: usize,
+        tid: Tid,
+        home: usize,
+    ) -> Result<CpuSet, NumaError> {
+        still_there(self.roots.proc, &vm.process)?;
+        let failed = |source| NumaError::Affinity { vm: vm.process.name.clone(), vcpu, source };
+        let before = affinity(tid).map_err(failed)?;
+        set_affinity(tid, &self.topology.nodes()[home].cpus).map_err(failed)?;
+        Ok(before)
+    }
+
+    fn move_memory(&mut self, stop: &dyn Fn() -> bool) {
+        for step in &self.plan.moves {
+            if self.staying.contains(&step.vm) {
+                continue;
+            }
+            self.stopped |= stop();
+            if self.stopped {
+                break;
+            }
+            match self.move_one(*step, stop) {
+                Ok(finished) => self.stopped |= !finished,
+                Err(error) => self.leave(step.vm, error),
+            }
+        }
+        if self.stopped {
+            self.stop_half_way();
+        }
+    }
+
+    /// Whether it was not stopped.
+    fn move_one(&mut self, step: Move, stop: &dyn Fn() -> bool) -> Result<bool, NumaError> {
+        let Some(vm) = self.vms[step.vm] else { return Ok(true) };
+        let id = |node: usize| self.topology.nodes()[node].id;
+        let (from, to, proc) = (id(step.from), id(step.to), self.roots.proc);
+        let mut mover =
+            Mover { proc, vm, from, to, left: step.bytes, moved: 0, pace: &mut self.pace };
+        let moved = mover.run(stop);
+        let bytes = mover.moved;
+        self.moved.push(Move { bytes, ..step });
+        let done = &mut self.done[step.vm];
+        done.moved = done.moved.saturating_add(bytes);
+        moved
+    }
+
+    /// A VM of which less than half has moved by now keeps its vCPUs where most of its memory still is.
+    fn stop_half_way(&mut self) {
+        let few = |done: &Done| done.moved < done.wanted.div_ceil(2);
+        let few: Vec<usize> = (0..self.done.len()).filter(|at| few(&self.done[*at])).collect();
+        for at in few {
+            self.release(at);
+        }
+    }
+
+    /// Has a VM stay where it is, and those that need its room; what was done to them is taken back.
+    fn leave(&mut self, at: usize, error: NumaError) {
+        self.done[at].stays = Some(error.to_string());
+        let mut staying = self.staying.clone();
+        staying.insert(at);
+        // One that has ended needs no room.
+        if !matches!(error, NumaError::Gone(_)) {
+            staying = self.plan.depending(self.topology, &staying);
+        }
+        self.failures.push(error);
+        let new: BTreeSet<usize> = staying.difference(&self.staying).copied().collect();
+        for other in new.iter().filter(|other| **other != at) {
+            let error = NumaError::RoomTaken(self.done[*other].name.clone());
+            self.done[*other].stays = Some(error.to_string());
+            self.failures.push(error);
+        }
+        self.staying = staying;
+        self.take_back(&new);
+    }
+
+    fn take_back(&mut self, vms: &BTreeSet<usize>) {
+        let moved = std::mem::take(&mut self.moved);
+        let (back, kept): (Vec<Move>, Vec<Move>) =
+            moved.into_iter().partition(|step| vms.contains(&step.vm));
+        for step in back.into_iter().rev().filter(|step| 0 < step.bytes) {
+            let at = step.vm;
+            let reverse = Move { from: step.to, to: step.from, ..step };
+            let before = self.done[at].moved;
+            if let Err(error) = self.move_one(reverse, &|| false)
+                && !matches!(error, NumaError::Gone(_))
+            {
+                let vm = self.done[at].name.clone();
+                self.failures.push(NumaError::TakeBack { vm, source: Box::new(error) });
+            }
+            let back = self.done[at].moved - before;
+            self.done[at].moved = before.saturating_sub(back);
+        }
+        self.moved = kept;
+        for at in vms {
+            self.release(*at);
+        }
+    }
+
+    /// Has a VM's vCPUs run where they could before.
+    fn release(&mut self, at: usize) {
+        let Some(vm) = self.vms[at] else { return };
+        for (tid, before) in std::mem::take(&mut self.bound[at]) {
+            if still_there(self.roots.proc, &vm.process).is_ok()
+                && let Ok(tid) = thread_id(tid)
+                // One that has ended needs no CPUs.
+                && let Err(source) = sched_setaffinity(Some(tid), &before)
+            {
+                let vm = self.done[at].name.clone();
+                let source = Box::new(NumaError::Steer { vm: vm.clone(), source: source.into() });
+                self.failures.push(NumaError::TakeBack { vm, source });
+            }
+        }
+        self.done[at].vcpus = 0;
+    }
+}
+
+pub(crate) fn affinity(tid: Tid) -> io::Result<CpuSet> {
+    Ok(sched_getaffinity(Some(thread_id(tid)?))?)
 }
 
 pub(crate) fn set_affinity(tid: Tid, cpus: &[u32]) -> io::Result<()> {
@@ -128,119 +346,168 @@ pub(crate) fn still_there(proc: &Path, vm: &VmProcess) -> Result<(), NumaError> 
     }
 }
 
-/// Moves some of a VM's memory from one node to another.
-struct Mover<'a> {
-    proc: &'a Path,
-    vm: &'a HostVm,
-    from: u32,
-    to: u32,
-    left: u64,
-    moved: u64,
-    pace: &'a mut Pace,
-}
-
-impl Mover<'_> {
-    /// Whether it was not stopped. Pages that can't be moved are left where they are.
-    fn run(&mut self, stop: &dyn Fn() -> bool) -> Result<bool, NumaError> {
-        for range in &self.vm.ranges {
-            for addresses in batches(range) {
-                if self.left < range.page_bytes {
-                    return Ok(true);
-                }
-                if stop() {
-                    return Ok(false);
-                }
-                still_there(self.proc, &self.vm.process)?;
-                self.batch(&addresses, range.page_bytes).map_err(|source| NumaError::Pages {
-                    vm: self.vm.process.name.clone(),
-                    source,
-                })?;
-            }
-        }
-        Ok(true)
-    }
-
-    fn batch(&mut self, addresses: &[u64], page_bytes: u64) -> io::Result<()> {
-        let pid = self.vm.process.pid;
-        let on = |addresses: &[u64], node: u32| -> io::Result<Vec<u64>> {
-            let nodes = pages::nodes(pid, addresses)?;
-            let there = addresses.iter().zip(nodes).filter(|(_, found)| *found == Some(node));
-            Ok(there.map(|(address, _)| *address).collect())
-        };
-        let mut waiting = on(addresses, self.from)?;
-        waiting.truncate(usize::try_from(self.left / page_bytes).unwrap_or(usize::MAX));
-        for _ in 0..TRIES {
-            if waiting.is_empty() {
-                break;
-            }
-            pages::move_to(pid, &waiting, self.to)?;
-            let moved = on(&waiting, self.to)?.len() as u64 * page_bytes;
-            self.left = self.left.saturating_sub(moved);
-            self.moved += moved;
-            self.pace.wait(moved);
-            waiting = on(&waiting, self.from)?;
-        }
-        Ok(())
-    }
-}
-
-/// The addresses of a range's pages. No batch ends within a huge page: the kernel moves such a page as a whole, and what of
-/// it is in another batch would not be counted.
-fn batches(range: &MemoryRange) -> impl Iterator<Item = Vec<u64>> + use<> {
-    let MemoryRange { start, end, page_bytes } = *range;
-    let span = page_bytes.saturating_mul(BATCH as u64).max(1);
-    let mut at = start;
-    std::iter::from_fn(move || {
-        let stop = (at / span + 1).saturating_mul(span).min(end);
-        let first = at;
-        let page = |n: u64| first.checked_add(n.checked_mul(page_bytes)?).filter(|at| *at < stop);
-        let pages: Vec<u64> = (0..).map_while(page).collect();
-        at = stop;
-        (!pages.is_empty()).then_some(pages)
-    })
-}
-
-/// Keeps to a rate.
-struct Pace {
-    begin: Instant,
-    bytes: u64,
-    bytes_per_s: u64,
-}
-
-impl Pace {
-    fn wait(&mut self, bytes: u64) {
-        self.bytes = self.bytes.saturating_add(bytes);
-        let due = Duration::from_secs_f64(self.bytes as f64 / self.bytes_per_s.max(1) as f64);
-        std::thread::sleep(due.saturating_sub(self.begin.elapsed()));
-    }
-}
-
 #[cfg(test)]
 mod test {
+    use layout::{Allowed, Arrival, Node, Outcome, Placed, VmPlan};
+
     use super::*;
 
-    #[test]
-    fn batches_hold_every_page_once() {
-        let check = |start, end, page_bytes, expected: &[usize]| {
-            let all: Vec<Vec<u64>> = batches(&MemoryRange { start, end, page_bytes }).collect();
-            assert_eq!(all.iter().map(Vec::len).collect::<Vec<_>>(), expected);
-            assert!(all.concat().windows(2).all(|pair| pair[0] + page_bytes == pair[1]));
+    const MIB: u64 = 1 << 20;
+    const PROC: &str = "/proc";
+
+    fn own_threads(n: usize) -> Vec<Tid> {
+        let tid = || Tid(rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs());
+        let spawn = |_| {
+            let (tell, told) = std::sync::mpsc::channel();
+            // It lives for as long as this test.
+            std::thread::spawn(move || {
+                tell.send(tid()).unwrap();
+                std::thread::park();
+            });
+            told.recv().unwrap()
         };
-        check(4096, 4096, 4096, &[]);
-        check(0, 2500 * 4096, 4096, &[1024, 1024, 452]);
-        check(256 * 4096, 2500 * 4096, 4096, &[768, 1024, 452]);
-        check(1 << 30, (1 << 30) + (5 << 20), 2 << 20, &[3]);
-        check(u64::MAX - 4096, u64::MAX, 4096, &[1]);
+        (0..n).map(spawn).collect()
+    }
+
+    fn vm(pid: u32, name: &str, threads: Vec<Tid>, placed: Placed) -> HostVm {
+        let started = started(&Path::new(PROC).join(pid.to_string())).unwrap();
+        HostVm {
+            process: VmProcess { name: name.to_owned(), pid: Pid(pid), started, threads },
+            ranges: Vec::new(),
+            placed,
+            allowed: Allowed::default(),
+            ran_s: 1.0,
+            has_policy: false,
+        }
+    }
+
+    /// Node 0 has a CPU of this thread's, node 1 one that no machine has.
+    fn topology(cpu: u32, free: [u64; 2]) -> Topology {
+        let node =
+            |id: u32, cpu| Node { id, cpus: vec![cpu], total: 64 * MIB, free: free[id as usize] };
+        let distances = vec![vec![10, 20], vec![20, 10]];
+        Topology::new(vec![node(0, cpu), node(1, 1023)], distances, None).unwrap()
+    }
+
+    fn plan(vms: &[(&HostVm, Placed)], moves: &[Move]) -> Plan {
+        let vm = |(vm, after): &(&HostVm, Placed)| VmPlan {
+            id: vm.process.pid.0,
+            name: vm.process.name.clone(),
+            arrival: Arrival::Resident,
+            fits: true,
+            before: vm.placed.clone(),
+            after: after.clone(),
+            speed_before: 1.0,
+            speed_after: 1.0,
+            reason: String::new(),
+        };
+        Plan {
+            policy: "simple",
+            outcome: Outcome::InPlace,
+            vms: vms.iter().map(vm).collect(),
+            moves: moves.to_vec(),
+            notes: Vec::new(),
+        }
+    }
+
+    fn first_cpu(tid: Tid) -> u32 {
+        let set = affinity(tid).unwrap();
+        let cpu = (0..CpuSet::MAX_CPU).find(|cpu| set.is_set(*cpu)).unwrap();
+        u32::try_from(cpu).unwrap()
+    }
+
+    #[test]
+    fn a_vm_that_cannot_be_bound_stays_as_it_was_and_so_do_those_that_need_its_room() {
+        let threads = own_threads(2);
+        let before: Vec<CpuSet> = threads.iter().map(|tid| affinity(*tid).unwrap()).collect();
+        let topology = topology(first_cpu(threads[0]), [0, 8 * MIB]);
+        let memory = |on: [u64; 2]| on.map(|mib| mib * MIB).to_vec();
+        let on =
+            |vcpus: &[Option<usize>], mib| Placed { vcpus: vcpus.to_vec(), memory: memory(mib) };
+        let held = vm(std::process::id(), "held", threads.clone(), on(&[None, None], [8, 0]));
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let next = vm(child.id(), "next", Vec::new(), on(&[], [0, 8]));
+        // Two ways to fail: the kernel refuses to bind the second vCPU, and this host may have no node 1.
+        let after = on(&[Some(0), Some(1)], [0, 8]);
+        let moves = [
+            Move { vm: 0, from: 0, to: 1, bytes: 8 * MIB },
+            Move { vm: 1, from: 1, to: 0, bytes: 8 * MIB },
+        ];
+        let plan = plan(&[(&held, after), (&next, on(&[], [8, 0]))], &moves);
+        let nothing = tempfile::tempdir().unwrap();
+        let roots = Roots { sys: nothing.path(), proc: Path::new(PROC) };
+        let vms = [held.clone(), next];
+        let done = carry_out(roots, &topology, &vms, &plan, 1 << 30, &|| false);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let [first, second] = &done.vms[..] else { panic!("{done:?}") };
+        assert_eq!((first.vcpus, first.wanted, first.moved), (0, 8 * MIB, 0), "{done:?}");
+        assert!(first.stays.as_ref().unwrap().contains("held"), "{done:?}");
+        let room = "VM next stays where it is: other VMs stay, and have the room that it needs";
+        assert_eq!(second.stays.as_deref(), Some(room));
+        assert_eq!(done.failures.len(), 2, "{done:?}");
+        let after: Vec<CpuSet> = threads.iter().map(|tid| affinity(*tid).unwrap()).collect();
+        assert_eq!(after, before, "the first vCPU may run where it could before");
+    }
+
+    #[test]
+    fn vcpus_that_the_kernel_refuses_to_bind_are_released() {
+        let threads = own_threads(2);
+        let before: Vec<CpuSet> = threads.iter().map(|tid| affinity(*tid).unwrap()).collect();
+        let topology = topology(first_cpu(threads[0]), [MIB, MIB]);
+        let now = Placed { vcpus: vec![None, None], memory: vec![MIB, 0] };
+        let vms = [vm(std::process::id(), "held", threads.clone(), now.clone())];
+        let after = Placed { vcpus: vec![Some(0), Some(1)], ..now };
+        let plan = plan(&[(&vms[0], after)], &[]);
+        let nothing = tempfile::tempdir().unwrap();
+        let roots = Roots { sys: nothing.path(), proc: Path::new(PROC) };
+        let done = carry_out(roots, &topology, &vms, &plan, 1 << 30, &|| false);
+        assert!(matches!(done.failures[..], [NumaError::Affinity { vcpu: 1, .. }]), "{done:?}");
+        assert_eq!((done.vms[0].vcpus, done.vms[0].stays.is_some()), (0, true));
+        let after: Vec<CpuSet> = threads.iter().map(|tid| affinity(*tid).unwrap()).collect();
+        assert_eq!(after, before);
+    }
+
+    #[test]
+    fn what_a_cpuset_forbids_is_seen_before_anything_is_done() {
+        let (root, found) = crate::read::test::machine();
+        let (sys, proc) = (root.path().join("sys"), root.path().join("proc"));
+        let host = crate::read(&sys, &proc, &found).unwrap();
+        let vm = &host.vms[0];
+        let check = |after: Placed, moves: &[Move], expected: &str| {
+            let plan = plan(&[(vm, after)], moves);
+            let roots = Roots { sys: &sys, proc: &proc };
+            let done = carry_out(roots, &host.topology, &host.vms, &plan, 1 << 30, &|| false);
+            assert_eq!(done.vms[0].stays.as_deref(), Some(expected));
+            assert_eq!((done.vms[0].vcpus, done.vms[0].moved), (0, 0));
+        };
+        let group = sys.join("fs/cgroup/vm");
+        std::fs::create_dir_all(&group).unwrap();
+        std::fs::write(group.join("cpuset.cpus.effective"), "2-3\n").unwrap();
+        for task in ["41", "42"] {
+            std::fs::write(proc.join(format!("40/task/{task}/cgroup")), "0::/vm\n").unwrap();
+        }
+        let vcpus = Placed { vcpus: vec![Some(0), Some(0)], ..vm.placed.clone() };
+        let expected = "VM web stays where it is: its cpuset allows vCPU 0 no CPU of node 0";
+        check(vcpus, &[], expected);
+        let status = "Cpus_allowed_list:\t2-3\nMems_allowed_list:\t1\n";
+        std::fs::write(proc.join("40/task/41/status"), status).unwrap();
+        let memory = Placed { memory: vec![4 * 4096, 0], ..vm.placed.clone() };
+        let expected = "VM web stays where it is: its cpuset allows it no memory of node 0";
+        check(memory, &[Move { vm: 0, from: 1, to: 0, bytes: 3 * 4096 }], expected);
     }
 
     #[test]
     fn a_vm_that_has_ended_is_not_touched() {
         let (root, found) = crate::read::test::machine();
-        let proc = root.path().join("proc");
-        let host = crate::read(&root.path().join("sys"), &proc, &found).unwrap();
+        let (sys, proc) = (root.path().join("sys"), root.path().join("proc"));
+        let host = crate::read(&sys, &proc, &found).unwrap();
         let vm = host.vms[0].clone();
         let vm = HostVm { process: VmProcess { started: 1, ..vm.process.clone() }, ..vm };
-        let error = bind(&proc, &host.topology, &vm, &[Some(0), Some(0)]).unwrap_err();
-        assert_eq!(error.to_string(), "VM web has ended");
+        let after = Placed { vcpus: vec![Some(0), Some(0)], ..vm.placed.clone() };
+        let plan = plan(&[(&vm, after)], &[]);
+        let roots = Roots { sys: &sys, proc: &proc };
+        let done = carry_out(roots, &host.topology, &[vm], &plan, 1, &|| false);
+        assert_eq!(done.vms[0].stays.as_deref(), Some("VM web has ended"));
     }
 }

@@ -7,21 +7,25 @@
 //!
 //! Design constraints: reading and counting change nothing, and what DAMON is told is taken back. What VMMs say about
 //! placement is not believed: `numa_maps` is read before and after. Processes may end at any time; what is left of a plan
-//! then goes on. Must never decide where something should be: that is `layout`'s.
+//! then goes on. Of a
+//! VM all is changed or nothing. Must never decide where something should be: that is `layout`'s.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod access;
+mod allowed;
 mod carry_out;
 mod count;
 mod damon;
 mod measure;
+mod mover;
 mod pages;
 mod read;
 mod resctrl;
 mod steer;
 
-pub use carry_out::{CarriedOut, Done, carry_out};
+pub use allowed::allowed;
+pub use carry_out::{CarriedOut, Done, Roots, carry_out};
 pub use count::{Counted, Counters, Watched, count};
 pub use measure::measure;
 pub use read::{

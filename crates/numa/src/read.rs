@@ -5,9 +5,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use host::numa::{self, NumaMaps, NumaNode};
-use layout::{Arrival, Load, Node, Placed, Sample, Source, Topology, TopologyError, Vm};
+use layout::{Allowed, Arrival, Load, Node, Placed, Sample, Source, Topology, TopologyError, Vm};
 use model::{Pid, Tid};
 use probes::{FoundVm, MemorySlot};
+
+use crate::allowed::allowed;
 
 /// Bytes of `status` and `stat` that are read at most.
 const MAX_STATUS_BYTES: usize = 64 << 10;
@@ -45,6 +47,8 @@ pub struct HostVm {
     pub ranges: Vec<MemoryRange>,
     /// Where vCPUs and memory are.
     pub placed: Placed,
+    /// What its cpusets let it use.
+    pub allowed: Allowed,
     /// Seconds that it has run.
     pub ran_s: f64,
     /// A memory policy other than the default one keeps its memory where it is: new pages go there, too.
@@ -78,7 +82,7 @@ pub enum NumaError {
     #[error("VM {0} has ended")]
     Gone(String),
     /// A thread can't be bound to CPUs.
-    #[error("failed to bind vCPU {vcpu} of VM {vm} to its node: {source}")]
+    #[error("VM {vm} stays where it was: failed to bind vCPU {vcpu} to its node: {source}")]
     Affinity {
         /// The VM.
         vm: String,
@@ -86,6 +90,35 @@ pub enum NumaError {
         vcpu: usize,
         /// Why.
         source: io::Error,
+    },
+    /// A cpuset keeps a vCPU from its node.
+    #[error("VM {vm} stays where it is: its cpuset allows vCPU {vcpu} no CPU of node {node}")]
+    CpusNotAllowed {
+        /// The VM.
+        vm: String,
+        /// Which vCPU.
+        vcpu: usize,
+        /// The kernel's number of the node.
+        node: u32,
+    },
+    /// A cpuset keeps memory from its node.
+    #[error("VM {vm} stays where it is: its cpuset allows it no memory of node {node}")]
+    MemoryNotAllowed {
+        /// The VM.
+        vm: String,
+        /// The kernel's number of the node.
+        node: u32,
+    },
+    /// Other VMs could not be moved.
+    #[error("VM {0} stays where it is: other VMs stay, and have the room that it needs")]
+    RoomTaken(String),
+    /// What was done to a VM before something failed.
+    #[error("failed to take back what was done to VM {vm}: {source}")]
+    TakeBack {
+        /// The VM.
+        vm: String,
+        /// Why.
+        source: Box<Self>,
     },
     /// A thread can't be bound to CPUs while memory arrives.
     #[error("failed to have VM {vm} run on the CPUs of a node: {source}")]
@@ -96,7 +129,7 @@ pub enum NumaError {
         source: io::Error,
     },
     /// Pages can't be moved.
-    #[error("failed to move pages of VM {vm}: {source}")]
+    #[error("VM {vm} stays where it was: failed to move its pages: {source}")]
     Pages {
         /// The VM.
         vm: String,
@@ -112,7 +145,7 @@ pub enum NumaError {
 pub fn read(sys: &Path, proc: &Path, found: &[FoundVm]) -> Result<Host, NumaError> {
     let mut host = Host { topology: topology(sys)?, vms: Vec::new(), notes: Vec::new() };
     for (found, process) in found.iter().zip(processes(proc, found)) {
-        let vm = process.and_then(|process| vm(proc, &host.topology, found, process));
+        let vm = process.and_then(|process| vm((sys, proc), &host.topology, found, process));
         match vm {
             Ok((vm, is_cut)) => {
                 if is_cut {
@@ -132,10 +165,9 @@ pub fn processes(proc: &Path, found: &[FoundVm]) -> Vec<io::Result<VmProcess>> {
     let mut names = BTreeSet::new();
     let mut process = |found: &FoundVm| {
         let mut process = process(proc, found)?;
-        // VMs are called what their owners like.
-        if !names.insert(process.name.clone()) {
+        // VMs are called what their owners like, also what another one would be called then.
+        while !names.insert(process.name.clone()) {
             process.name = format!("{}-{}", process.name, found.pid.0);
-            names.insert(process.name.clone());
         }
         Ok(process)
     };
@@ -175,7 +207,7 @@ pub(crate) fn topology(sys: &Path) -> Result<Topology, NumaError> {
 }
 
 fn vm(
-    proc: &Path,
+    (sys, proc): (&Path, &Path),
     topology: &Topology,
     found: &FoundVm,
     process: VmProcess,
@@ -186,6 +218,7 @@ fn vm(
     let (memory, has_policy) = memory(topology, &maps, &found.slots);
     let began_s = seconds(process.started);
     let vm = HostVm {
+        allowed: allowed(sys, proc, topology, &process, found.vcpus.len()),
         placed: Placed { vcpus: process.threads.iter().map(home).collect(), memory },
         process,
         ranges: ranges(&maps, &found.slots),
@@ -324,10 +357,12 @@ impl Host {
         let vm = |vm: &HostVm| {
             let (source, samples) = samples(vm);
             Vm {
+                id: vm.process.pid.0,
                 name: vm.process.name.clone(),
                 now: vm.placed.clone(),
                 arrival: Arrival::Resident,
                 may_move: true,
+                allowed: vm.allowed.clone(),
                 samples,
                 source,
                 ran_s: vm.ran_s,
@@ -430,6 +465,37 @@ pub(crate) mod test {
         let host = read(&root.path().join("sys"), &root.path().join("proc"), &found).unwrap();
         let names: Vec<&str> = host.vms.iter().map(|vm| vm.process.name.as_str()).collect();
         assert_eq!(names, ["web", "web-40"]);
+    }
+
+    #[test]
+    fn no_names_keep_a_host_from_being_planned() {
+        let (root, mut found) = machine();
+        let proc = root.path().join("proc");
+        // By process: the third would be called what the first is.
+        let vms = [(40, "web-60"), (50, "web"), (60, "web"), (70, "web-60")];
+        for (pid, name) in vms {
+            let folder = proc.join(pid.to_string());
+            for file in ["stat", "numa_maps", "task/41/status", "task/42/status"] {
+                let text = fs::read_to_string(proc.join("40").join(file)).unwrap();
+                fs::create_dir_all(folder.join(file).parent().unwrap()).unwrap();
+                fs::write(folder.join(file), text).unwrap();
+            }
+            fs::write(folder.join("cmdline"), format!("qemu\0-name\0{name}\0")).unwrap();
+        }
+        found.truncate(1);
+        let found: Vec<FoundVm> =
+            vms.iter().map(|(pid, _)| FoundVm { pid: Pid(*pid), ..found[0].clone() }).collect();
+        let host = read(&root.path().join("sys"), &proc, &found).unwrap();
+        let names: BTreeSet<&str> = host.vms.iter().map(|vm| vm.process.name.as_str()).collect();
+        assert_eq!(names.len(), 4, "{names:?}");
+        let load = host.load(1, |_| (Source::None, Vec::new()));
+        assert_eq!(load.check(&host.topology), Ok(()));
+        // Whatever they are called.
+        let mut same = load.clone();
+        same.vms.iter_mut().for_each(|vm| vm.name = "web".to_owned());
+        assert_eq!(same.check(&host.topology), Ok(()));
+        let ids: Vec<u32> = load.vms.iter().map(|vm| vm.id).collect();
+        assert_eq!(ids, [40, 50, 60, 70]);
     }
 
     #[test]

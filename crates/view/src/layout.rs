@@ -51,6 +51,8 @@ pub struct MovedVm {
     pub wanted: u64,
     /// Bytes that moved.
     pub moved: u64,
+    /// Why nothing of it was changed.
+    pub stays: Option<String>,
     /// Where it is by `numa_maps` afterwards; `None`: it has ended.
     pub now: Option<Placed>,
 }
@@ -88,6 +90,7 @@ pub fn layout_done(
         Column::name("vCPUs now").key("vcpus"),
         Column::name("Memory now").key("memory"),
         Column::number("Remote %").key("remote").decimals(1),
+        Column::data("stays"),
     ];
     let mut table = Table::new("Moved", columns);
     for vm in moved {
@@ -104,6 +107,7 @@ pub fn layout_done(
             now.map(|now| Cell::from(vcpus(topology, now))).into(),
             now.map(|now| Cell::from(memory(topology, now))).into(),
             now.map(|now| Cell::Real(100.0 * now.remote(topology))).into(),
+            vm.stays.as_deref().map(Cell::from).into(),
         ]);
     }
     let all = moved.iter().map(|vm| vm.moved).sum::<u64>();

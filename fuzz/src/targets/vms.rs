@@ -38,8 +38,8 @@ pub(super) fn targets() -> Vec<Target> {
     ]
 }
 
-/// What QEMU says while it is asked for its vCPUs' threads and its migration, told to go on, and waited for. Some QEMUs never
-/// stop: of such a one the time that an input may take is what is tested.
+/// A QEMU's answers about its vCPUs' threads and its migration, and its events. One QEMU in eight never stops talking: the
+/// session must end it.
 fn qmp(bytes: &[u8]) {
     drop(match bytes.len() % 8 {
         0 => qmp::fuzzing::feed_without_end(bytes),

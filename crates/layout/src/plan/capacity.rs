@@ -1,6 +1,6 @@
 //! What nodes have room for, and choices made to fit it.
 
-use super::ordered;
+use super::{ordered, parts};
 use crate::load::{Arrival, Load, Placed, Vm};
 use crate::moves::Move;
 use crate::policy::{Choice, MemoryChoice, Part, Room};
@@ -10,10 +10,12 @@ use crate::topology::Topology;
 #[derive(Debug)]
 pub(super) struct Capacity {
     room: Room,
+    /// vCPUs that each CPU may have.
+    vcpus_per_cpu: usize,
     /// Bytes that are free now, without the reserve.
     free: Vec<u64>,
-    /// VMs that arrive and find no room.
-    too_large: Vec<String>,
+    /// VMs that arrive and find no room, by their places in the load.
+    too_large: Vec<usize>,
 }
 
 impl Capacity {
@@ -22,11 +24,19 @@ impl Capacity {
         let nodes = topology.nodes().iter();
         let free: Vec<u64> =
             nodes.map(|node| node.free.saturating_sub(reserve(node.total))).collect();
-        let (too_large, vms) = fitting(load, &free);
-        let mut room = Room { vcpus: vcpus(topology, &vms), bytes: free.clone() };
+        let too_large = too_large(topology, load, &free);
+        let vms = load.vms.iter().enumerate().filter(|(at, _)| !too_large.contains(at));
+        let vms: Vec<&Vm> = vms.map(|(_, vm)| vm).collect();
+        let vcpus_per_cpu = vcpus_per_cpu(topology, &vms);
+        let vcpus = |node: &crate::Node| vcpus_per_cpu * node.cpus.len();
+        let vcpus = topology.nodes().iter().map(vcpus).collect();
+        let mut room = Room { vcpus, bytes: free.clone() };
         for vm in vms.iter().filter(|vm| !vm.may_move) {
             for home in vm.now.vcpus.iter().flatten() {
                 room.vcpus[*home] = room.vcpus[*home].saturating_sub(1);
+            }
+            if vm.arrival == Arrival::Incoming {
+                room.take(None, 0, &vm.now.memory);
             }
         }
         let residents = vms.iter().filter(|vm| vm.may_move && vm.arrival == Arrival::Resident);
@@ -35,12 +45,22 @@ impl Capacity {
                 *room = room.saturating_add(*bytes);
             }
         }
-        Self { room, free, too_large }
+        Self { room, vcpus_per_cpu, free, too_large }
     }
 
     /// Whether the host has room for a VM.
-    pub(super) fn has(&self, vm: &Vm) -> bool {
-        !self.too_large.contains(&vm.name)
+    pub(super) fn has(&self, at: usize) -> bool {
+        !self.too_large.contains(&at)
+    }
+
+    /// Bytes that are free now, without the reserve.
+    pub(super) fn free(&self) -> &[u64] {
+        &self.free
+    }
+
+    /// vCPUs that each CPU may have.
+    pub(super) fn vcpus_per_cpu(&self) -> usize {
+        self.vcpus_per_cpu
     }
 
     pub(super) fn room(&self) -> &Room {
@@ -52,52 +72,40 @@ impl Capacity {
         self.room.vcpus.iter().copied().max().unwrap_or(0)
     }
 
-    pub(super) fn notes(&self) -> Vec<String> {
-        let note =
-            |name: &String| format!("{name} does not fit: the host has too little free memory");
+    pub(super) fn notes(&self, load: &Load) -> Vec<String> {
+        let note = |at: &usize| {
+            let name = &load.vms[*at].name;
+            format!("{name} does not fit: the host has too little free memory")
+        };
         self.too_large.iter().map(note).collect()
     }
 
     /// Where everything goes by the policy's choices, made to fit.
+    ///
+    /// # Errors
+    /// VMs whose memory finds no room on the nodes that they may use, by their places in the load.
     pub(super) fn placed(
         &self,
         topology: &Topology,
         load: &Load,
         parts: &[(usize, Part)],
         choices: &[Choice],
-    ) -> Vec<Placed> {
+    ) -> Result<Vec<Placed>, Vec<usize>> {
         let mut room = self.room.clone();
         let mut placed: Vec<Placed> = load.vms.iter().map(|vm| vm.now.clone()).collect();
         let movable = || parts.iter().zip(choices).filter(|((_, part), _)| part.may_move);
         let homes = homes(topology, &mut room, movable());
-        let mut memories: Vec<Option<Vec<u64>>> = vec![None; homes.len()];
-        for (n, ((_, part), choice)) in movable().enumerate() {
-            if choice.memory == MemoryChoice::Stay {
-                // A VM that arrives has no right to it yet.
-                let fits = part.memory.iter().zip(&room.bytes).all(|(bytes, room)| bytes <= room);
-                let home = homes[n].or(part.home).unwrap_or_default();
-                let near = || room.nearest(topology, home, part.bytes());
-                let memory = if fits { part.memory.clone() } else { near() };
-                room.take(None, 0, &memory);
-                memories[n] = Some(memory);
-            }
-        }
-        let mut following: Vec<(usize, &Part, &Choice)> = movable()
-            .enumerate()
-            .filter(|(n, _)| memories[*n].is_none())
-            .map(|(n, ((_, part), choice))| (n, part, choice))
-            .collect();
-        following.sort_by_key(|(n, _, choice)| (choice.rank, *n));
-        for (n, part, _) in following {
-            let memory = match homes[n].or(part.home) {
-                Some(home) => room.nearest(topology, home, part.bytes()),
-                None => part.memory.clone(),
-            };
-            room.take(None, 0, &memory);
-            memories[n] = Some(memory);
+        let memories = memories(topology, &mut room, &homes, movable());
+        let is_short = |((part, _), memory): &((&(usize, Part), &Choice), &Vec<u64>)| {
+            part.1.memory_nodes.contains(&false) && !part.1.holds(memory)
+        };
+        let short: Vec<usize> =
+            movable().zip(&memories).filter(is_short).map(|((part, _), _)| part.0).collect();
+        if !short.is_empty() {
+            return Err(short);
         }
         put_together(&mut placed, movable().map(|(part, _)| part), &homes, memories);
-        placed
+        Ok(placed)
     }
 
     /// The residents' moves, each of which has room.
@@ -130,9 +138,10 @@ impl Capacity {
             free.bytes[step.from] += step.bytes;
             free.bytes[step.to] -= step.bytes;
         }
-        for ((vm, wanted), memory) in load.vms.iter().zip(wanted).zip(&mut memories) {
-            if vm.arrival == Arrival::Incoming && self.has(vm) {
-                *memory = arriving(topology, &free, wanted);
+        let vms = load.vms.iter().enumerate();
+        for (((at, vm), wanted), memory) in vms.zip(wanted).zip(&mut memories) {
+            if vm.arrival == Arrival::Incoming && self.has(at) {
+                *memory = arriving(topology, &free, vm, wanted);
                 free.take(None, 0, memory);
             }
         }
@@ -141,40 +150,76 @@ impl Capacity {
     }
 }
 
-fn arriving(topology: &Topology, free: &Room, wanted: &Placed) -> Vec<u64> {
+/// The memory of each part that may move, where it stays and where it follows.
+fn memories<'a>(
+    topology: &Topology,
+    room: &mut Room,
+    homes: &[Option<usize>],
+    parts: impl Iterator<Item = (&'a (usize, Part), &'a Choice)>,
+) -> Vec<Vec<u64>> {
+    let mut memories: Vec<Vec<u64>> = vec![Vec::new(); homes.len()];
+    let parts = parts.enumerate().map(|(n, ((_, part), choice))| (n, part, choice));
+    let (staying, mut following): (Vec<_>, Vec<_>) =
+        parts.partition(|(_, _, choice)| choice.memory == MemoryChoice::Stay);
+    for (n, part, _) in staying {
+        // A VM that arrives has no right to it yet.
+        let fits = part.memory.iter().zip(&room.bytes).all(|(bytes, room)| bytes <= room);
+        let home = homes[n].or(part.home).unwrap_or_default();
+        let near = || room.nearest(topology, home, part);
+        memories[n] = if fits { part.memory.clone() } else { near() };
+        room.take(None, 0, &memories[n]);
+    }
+    // Those that may use few nodes only come first.
+    let nodes = |part: &Part| part.memory_nodes.iter().filter(|may| **may).count();
+    following.sort_by_key(|(n, part, choice)| (nodes(part), choice.rank, *n));
+    for (n, part, _) in following {
+        memories[n] = match homes[n].or(part.home) {
+            Some(home) => room.nearest(topology, home, part),
+            None => part.memory.clone(),
+        };
+        room.take(None, 0, &memories[n]);
+    }
+    memories
+}
+
+fn arriving(topology: &Topology, free: &Room, vm: &Vm, wanted: &Placed) -> Vec<u64> {
     let mut memory: Vec<u64> =
         wanted.memory.iter().zip(&free.bytes).map(|(bytes, free)| (*bytes).min(*free)).collect();
     let mut left = free.clone();
     left.take(None, 0, &memory);
     let missing = wanted.bytes() - memory.iter().sum::<u64>();
     let home = wanted.vcpus.iter().flatten().next().copied().unwrap_or_default();
-    let more = left.nearest(topology, home, missing);
+    let more = left.nearest_of(topology, home, missing, &vm.allowed.memory_nodes(topology));
+    left.take(None, 0, &more);
+    // Where it may not lie it will not: the kernel then refuses it, and its QEMU does not start.
+    let missing = missing - more.iter().sum::<u64>();
+    let elsewhere = left.nearest_of(topology, home, missing, &vec![true; topology.len()]);
     memory.iter_mut().zip(more).for_each(|(bytes, more)| *bytes += more);
+    memory.iter_mut().zip(elsewhere).for_each(|(bytes, more)| *bytes += more);
     memory
 }
 
-/// Names of the VMs that arrive and do not fit, and all other VMs.
-fn fitting<'a>(load: &'a Load, free: &[u64]) -> (Vec<String>, Vec<&'a Vm>) {
-    let mut left = free.iter().fold(0_u64, |sum, bytes| sum.saturating_add(*bytes));
-    let (mut too_large, mut fitting) = (Vec::new(), Vec::new());
-    for vm in &load.vms {
-        match vm.arrival {
-            Arrival::Incoming if left < vm.bytes() => too_large.push(vm.name.clone()),
-            Arrival::Incoming => {
-                left -= vm.bytes();
-                fitting.push(vm);
+/// The VMs that arrive and do not fit on the nodes that they may use.
+fn too_large(topology: &Topology, load: &Load, free: &[u64]) -> Vec<usize> {
+    let mut left = Room { vcpus: Vec::new(), bytes: free.to_vec() };
+    let mut too_large = Vec::new();
+    for (at, vm) in load.vms.iter().enumerate() {
+        if vm.arrival == Arrival::Incoming {
+            let nodes = vm.allowed.memory_nodes(topology);
+            let memory = left.nearest_of(topology, 0, vm.bytes(), &nodes);
+            match memory.iter().sum::<u64>() == vm.bytes() {
+                true => left.take(None, 0, &memory),
+                false => too_large.push(at),
             }
-            Arrival::Resident => fitting.push(vm),
         }
     }
-    (too_large, fitting)
+    too_large
 }
 
-/// vCPUs that each node may have: one for each CPU, or as many more as the whole host has.
-fn vcpus(topology: &Topology, vms: &[&Vm]) -> Vec<usize> {
+/// vCPUs that each CPU may have: one, or as many more as the whole host has.
+fn vcpus_per_cpu(topology: &Topology, vms: &[&Vm]) -> usize {
     let all: usize = vms.iter().map(|vm| vm.now.vcpus.len()).sum();
-    let times = all.div_ceil(topology.cpus()).max(1);
-    topology.nodes().iter().map(|node| times * node.cpus.len()).collect()
+    all.div_ceil(topology.cpus()).max(1)
 }
 
 /// The node to which the vCPUs of each part that may move go; `None`: they stay as they are. If there is no room for
@@ -198,7 +243,7 @@ fn homes<'a>(
     let mut home = |(part, wanted): &(&Part, Option<usize>)| {
         let Some(wanted) = wanted else { return Some(None) };
         let mut nearest = topology.nearest(*wanted).into_iter();
-        let found = nearest.find(|node| room.has_vcpus(*node, part.vcpus))?;
+        let found = nearest.find(|node| room.has_vcpus(*node, part))?;
         room.take(Some(found), part.vcpus, &[]);
         Some(Some(found))
     };
@@ -211,17 +256,14 @@ fn put_together<'a>(
     placed: &mut [Placed],
     parts: impl Iterator<Item = &'a (usize, Part)>,
     homes: &[Option<usize>],
-    memories: Vec<Option<Vec<u64>>>,
+    memories: Vec<Vec<u64>>,
 ) {
     let mut begun = vec![false; placed.len()];
     let mut order: Vec<std::collections::VecDeque<usize>> = vec![Default::default(); placed.len()];
     for (((vm, part), home), memory) in parts.zip(homes).zip(memories) {
-        let memory = memory.unwrap_or_else(|| part.memory.clone());
         let whole = &mut placed[*vm];
         if !std::mem::replace(&mut begun[*vm], true) {
-            let mut vcpus: Vec<usize> = (0..whole.vcpus.len()).collect();
-            vcpus.sort_by_key(|vcpu| whole.vcpus[*vcpu]);
-            order[*vm] = vcpus.into();
+            order[*vm] = parts::in_order(whole).into();
             whole.memory.fill(0);
         }
         let n = part.vcpus.min(order[*vm].len());

@@ -1,7 +1,7 @@
 //! From a load to a plan: what all policies have in common.
 //!
 //! ```text
-//!  gate: does memory matter at all? --> parts --> policy --> capacity --> order of moves --> gain --> worth it?
+//!  gate: does memory matter at all? --> parts --> policy --> capacity --> order of moves --> less of them? --> gain
 //! ```
 //!
 //! A plan is only made if the model says that the VMs gain by it. Plans for the same load, carried out one after the
@@ -11,16 +11,19 @@ mod capacity;
 mod parts;
 #[cfg(test)]
 pub(crate) mod test;
+mod worth;
 
+use std::collections::BTreeSet;
 use std::slice::from_ref;
 
-use crate::load::{Arrival, Load, Placed, Vm};
+use crate::load::{Allowed, Arrival, Load, Placed, Vm};
 use crate::model::Model;
 use crate::moves::{self, Move};
 use crate::policy::Policy;
 use crate::topology::Topology;
 
 use capacity::Capacity;
+use worth::Scales;
 
 /// What a vCPU counts for that does not wait for memory at all.
 const LEAST_WEIGHT: f64 = 0.01;
@@ -40,6 +43,10 @@ pub struct Options {
     pub least_vm_gain: f64,
     /// So many thousandths of each node's memory stay free.
     pub reserve_per_mille: u64,
+    /// The part of their speed that VMs lose while memory is moved.
+    pub moving: f64,
+    /// A move must make up for that within so many seconds.
+    pub pay_back_s: f64,
 }
 
 impl Default for Options {
@@ -50,6 +57,8 @@ impl Default for Options {
             least_gain: 0.02,
             least_vm_gain: 0.1,
             reserve_per_mille: 10,
+            moving: 0.05,
+            pay_back_s: 100.0,
         }
     }
 }
@@ -96,6 +105,8 @@ pub enum Outcome {
 /// What becomes of a VM.
 #[derive(Debug, Clone, PartialEq)]
 pub struct VmPlan {
+    /// Its number in the load.
+    pub id: u32,
     /// Its name.
     pub name: String,
     /// Whether it is there yet.
@@ -128,8 +139,14 @@ impl Plan {
 
     /// The plan that brings one VM to where it should be, as far as there is room.
     #[must_use]
-    pub fn for_one(topology: &Topology, name: &str, now: &Placed, wanted: &Placed) -> Self {
+    pub fn for_one(
+        topology: &Topology,
+        (id, name): (u32, &str),
+        now: &Placed,
+        wanted: &Placed,
+    ) -> Self {
         let vm = VmPlan {
+            id,
             name: name.to_owned(),
             arrival: Arrival::Resident,
             fits: true,
@@ -145,6 +162,14 @@ impl Plan {
         Self { policy: "", outcome, vms: vec![vm], moves, notes: Vec::new() }
     }
 
+    /// The VMs that can't be where they should if `staying` do not move: these, and those whose memory then finds no room.
+    /// By their places in the plan.
+    #[must_use]
+    pub fn depending(&self, topology: &Topology, staying: &BTreeSet<usize>) -> BTreeSet<usize> {
+        let free: Vec<u64> = topology.nodes().iter().map(|node| node.free).collect();
+        depending(&self.moves, &free, staying)
+    }
+
     /// Bytes of residents that it moves.
     #[must_use]
     pub fn moved_bytes(&self) -> u64 {
@@ -155,18 +180,15 @@ impl Plan {
 /// Plans for a load. It must fit the topology (`Load::check`); what does not is left alone.
 #[must_use]
 pub fn plan(topology: &Topology, load: &Load, policy: &mut dyn Policy, options: &Options) -> Plan {
-    if load.check(topology).is_err() {
-        return Plan {
-            notes: vec!["the VMs do not fit the nodes".to_owned()],
-            ..nothing(policy.name(), load)
-        };
+    if let Err(error) = load.check(topology) {
+        return Plan { notes: vec![error.to_string()], ..nothing(policy.name(), load) };
     }
     let capacity = Capacity::new(topology, load, options.reserve_per_mille);
-    let before: Vec<Option<Placed>> =
-        load.vms.iter().map(|vm| capacity.has(vm).then(|| vm.now.clone())).collect();
+    let is_there = |(at, vm): (usize, &Vm)| capacity.has(at).then(|| vm.now.clone());
+    let before: Vec<Option<Placed>> = load.vms.iter().enumerate().map(is_there).collect();
     let speeds_before = options.model.speeds(topology, load, &before);
     let mut plan = nothing(policy.name(), load);
-    plan.notes = capacity.notes();
+    plan.notes = capacity.notes(load);
     for ((vm, speed), before) in plan.vms.iter_mut().zip(&speeds_before).zip(&before) {
         (vm.speed_before, vm.speed_after) = (*speed, *speed);
         vm.fits = before.is_some();
@@ -174,33 +196,28 @@ pub fn plan(topology: &Topology, load: &Load, policy: &mut dyn Policy, options: 
     if let Some(outcome) = gate(load, options) {
         return Plan { outcome, ..plan };
     }
-    let parts = parts::split(topology, load, &capacity);
-    let seen: Vec<_> = parts.iter().map(|(_, part)| part.clone()).collect();
-    let choices = policy.place(topology, capacity.room(), &seen);
-    for ((at, _), choice) in parts.iter().zip(&choices) {
-        let reason = &mut plan.vms[*at].reason;
-        if !reason.contains(&choice.reason) {
-            let comma = if reason.is_empty() { "" } else { ", " };
-            *reason += &format!("{comma}{}", choice.reason);
-        }
-    }
-    let wanted = capacity.placed(topology, load, &parts, &choices);
+    let (capacity, wanted) = wanted(topology, load, policy, options, &mut plan);
+    let scales =
+        Scales { topology, load, capacity: &capacity, options, speeds_before: &speeds_before };
     let moves = capacity.order(load, &wanted);
-    let after = capacity.reached(topology, load, &wanted, &moves);
-    if after.iter().zip(&before).all(|(after, before)| before.as_ref().is_none_or(|b| b == after)) {
+    let layout = scales.layout(wanted, moves);
+    let is_as_before = |layout: &worth::Layout| {
+        let mut vms = layout.after.iter().zip(&before);
+        vms.all(|(after, before)| before.as_ref().is_none_or(|before| before == after))
+    };
+    if is_as_before(&layout) {
         return Plan { outcome: Outcome::InPlace, ..plan };
     }
-    let present: Vec<Option<Placed>> =
-        after.iter().zip(&before).map(|(a, b)| b.as_ref().map(|_| a.clone())).collect();
-    let speeds_after = options.model.speeds(topology, load, &present);
-    let total = |speeds: &[f64]| total(load, speeds, &options.model);
-    let gain = total(&speeds_after) / total(&speeds_before).max(1e-9) - 1.0;
+    let layout = scales.worth_it(layout);
+    let gain = layout.gain;
     let vm_gain = |(after, before): (&f64, &f64)| after / before.max(1e-9) - 1.0;
-    let vm_gain = speeds_after.iter().zip(&speeds_before).map(vm_gain).fold(0.0, f64::max);
-    if gain < options.least_gain && (gain < PROGRESS || vm_gain < options.least_vm_gain) {
+    let vm_gain = layout.speeds.iter().zip(&speeds_before).map(vm_gain).fold(0.0, f64::max);
+    let is_little = gain < PROGRESS || vm_gain < options.least_vm_gain;
+    if is_as_before(&layout) || gain < options.least_gain && is_little {
         return Plan { outcome: Outcome::LittleGain { gain }, ..plan };
     }
-    for ((vm, after), speed) in plan.vms.iter_mut().zip(after).zip(speeds_after) {
+    let worth::Layout { wanted, moves, after, speeds, .. } = layout;
+    for ((vm, after), speed) in plan.vms.iter_mut().zip(after).zip(speeds) {
         (vm.after, vm.speed_after) = (after, speed);
     }
     if plan.vms.iter().zip(&wanted).any(|(vm, wanted)| vm.after.memory != wanted.memory) {
@@ -210,9 +227,75 @@ pub fn plan(topology: &Topology, load: &Load, policy: &mut dyn Policy, options: 
     Plan { outcome: Outcome::Move { gain }, moves, ..plan }
 }
 
+/// Where everything goes by the policy, and the reasons, which go into the plan. A VM whose memory finds no room on the nodes
+/// that it may use stays where it is.
+fn wanted(
+    topology: &Topology,
+    load: &Load,
+    policy: &mut dyn Policy,
+    options: &Options,
+    plan: &mut Plan,
+) -> (Capacity, Vec<Placed>) {
+    let mut load = load.clone();
+    let mut staying = BTreeSet::<usize>::new();
+    loop {
+        let capacity = Capacity::new(topology, &load, options.reserve_per_mille);
+        let parts = parts::split(topology, &load, &capacity);
+        let seen: Vec<_> = parts.iter().map(|(_, part)| part.clone()).collect();
+        let choices = policy.place(topology, capacity.room(), &seen);
+        let short = match capacity.placed(topology, &load, &parts, &choices) {
+            Ok(wanted) => {
+                let mut reasons = parts.iter().zip(&choices);
+                reasons
+                    .by_ref()
+                    .for_each(|((at, _), choice)| add(&mut plan.vms[*at].reason, choice));
+                for at in staying {
+                    plan.vms[at].reason =
+                        "its memory has no room on the nodes that it may use".to_owned();
+                }
+                return (capacity, wanted);
+            }
+            Err(short) => short,
+        };
+        for at in short {
+            load.vms[at].may_move = false;
+            staying.insert(at);
+        }
+    }
+}
+
+fn add(reason: &mut String, choice: &crate::Choice) {
+    if !reason.contains(&choice.reason) {
+        let comma = if reason.is_empty() { "" } else { ", " };
+        *reason += &format!("{comma}{}", choice.reason);
+    }
+}
+
+/// `staying`, and the VMs whose moves have no room when these do not move.
+fn depending(moves: &[Move], free: &[u64], staying: &BTreeSet<usize>) -> BTreeSet<usize> {
+    let mut staying = staying.clone();
+    loop {
+        let mut free = free.to_vec();
+        let has_no_room = |step: &&Move| {
+            let has_room = step.bytes <= free[step.to];
+            if has_room {
+                free[step.to] -= step.bytes;
+                free[step.from] = free[step.from].saturating_add(step.bytes);
+            }
+            !has_room
+        };
+        let blocked = moves.iter().filter(|step| !staying.contains(&step.vm)).find(has_no_room);
+        match blocked.map(|step| step.vm) {
+            Some(vm) => staying.insert(vm),
+            None => return staying,
+        };
+    }
+}
+
 /// The plan that leaves everything as it is.
 fn nothing(policy: &'static str, load: &Load) -> Plan {
     let vm = |vm: &Vm| VmPlan {
+        id: vm.id,
         name: vm.name.clone(),
         arrival: vm.arrival,
         fits: true,
@@ -244,18 +327,27 @@ fn total(load: &Load, speeds: &[f64], model: &Model) -> f64 {
 
 /// Where the kernel puts a VM that nobody plans for: vCPUs on the node with most idle CPUs, memory from there on.
 #[must_use]
-pub fn default_placement(topology: &Topology, load: &Load, vcpus: usize, bytes: u64) -> Placed {
+pub fn default_placement(
+    topology: &Topology,
+    load: &Load,
+    vcpus: usize,
+    bytes: u64,
+    allowed: &Allowed,
+) -> Placed {
     let nodes = topology.nodes();
+    let all: Vec<usize> = (0..vcpus).collect();
+    let cpus = allowed.cpus_on(topology, &all);
     let busy = |node: usize| {
         let here = |vm: &Vm| vm.now.vcpus.iter().filter(|home| **home == Some(node)).count();
         load.vms.iter().map(here).sum::<usize>()
     };
     let idle = |node: usize| nodes[node].cpus.len().saturating_sub(busy(node));
     let best = (0..topology.len()).filter(|node| !nodes[*node].cpus.is_empty());
-    let home = best.max_by_key(|node| (idle(*node), std::cmp::Reverse(*node))).unwrap_or_default();
+    let key = |node: &usize| (0 < cpus[*node], idle(*node), std::cmp::Reverse(*node));
+    let home = best.max_by_key(key).unwrap_or_default();
     let mut memory = vec![0; topology.len()];
     let mut left = bytes;
-    for node in topology.nearest(home) {
+    for node in topology.nearest(home).into_iter().filter(|node| allowed.allows_memory(*node)) {
         memory[node] = left.min(nodes[node].free);
         left -= memory[node];
     }

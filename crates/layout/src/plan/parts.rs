@@ -1,32 +1,51 @@
 //! VMs as policies see them.
 
 use super::capacity::Capacity;
-use crate::load::{Arrival, Load, Vm};
+use crate::load::{Arrival, Load, Placed, Vm};
 use crate::policy::Part;
 use crate::topology::Topology;
 
 /// The VMs as parts that each fit into a node where possible, with the VM's place in the load.
 pub(super) fn split(topology: &Topology, load: &Load, capacity: &Capacity) -> Vec<(usize, Part)> {
-    let vms = load.vms.iter().enumerate().filter(|(_, vm)| capacity.has(vm));
+    let vms = load.vms.iter().enumerate().filter(|(at, _)| capacity.has(*at));
     vms.flat_map(|(at, vm)| parts(topology, vm, capacity).into_iter().map(move |part| (at, part)))
         .collect()
 }
 
 fn parts(topology: &Topology, vm: &Vm, capacity: &Capacity) -> Vec<Part> {
-    let n = count(topology, vm, capacity);
-    // vCPUs of one node side by side, so that parts are as the VM is.
-    let mut homes = vm.now.vcpus.clone();
-    homes.sort_unstable();
+    let least = count(topology, vm, capacity);
+    let most = topology.len().min(vm.now.vcpus.len()).max(least);
+    let mut ways = (least..=most).map(|n| in_parts(topology, vm, capacity, n));
+    let has_homes = |parts: &Vec<Part>| parts.iter().all(|part| part.homes.contains(&true));
+    // More parts than must be only where their vCPUs may not be on one node together.
+    let first = ways.next().unwrap_or_default();
+    if has_homes(&first) { first } else { ways.find(has_homes).unwrap_or(first) }
+}
+
+fn in_parts(topology: &Topology, vm: &Vm, capacity: &Capacity, n: usize) -> Vec<Part> {
+    let order = in_order(&vm.now);
     let mut left = vm.now.memory.clone();
     let all = vm.bytes();
     let mut parts = Vec::with_capacity(n);
     for number in 0..n {
-        let vcpus = &homes[number * homes.len() / n..(number + 1) * homes.len() / n];
+        let vcpus = &order[number * order.len() / n..(number + 1) * order.len() / n];
         let bytes = share(all, number, n);
-        let memory = taken(topology, &mut left, usual(vcpus), bytes);
-        parts.push(part(topology, vm, (number, n), vcpus, memory));
+        let homes: Vec<Option<usize>> = vcpus.iter().map(|vcpu| vm.now.vcpus[*vcpu]).collect();
+        let memory = taken(topology, &mut left, usual(&homes), bytes);
+        let mut part = part(topology, vm, (number, n), &homes, memory);
+        let may_be_home = |cpus: usize| part.vcpus <= capacity.vcpus_per_cpu() * cpus;
+        let cpus = vm.allowed.cpus_on(topology, vcpus);
+        part.homes = cpus.into_iter().map(may_be_home).collect();
+        parts.push(part);
     }
     parts
+}
+
+/// Its vCPUs with those of one node side by side, so that parts are as the VM is.
+pub(super) fn in_order(placed: &Placed) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..placed.vcpus.len()).collect();
+    order.sort_by_key(|vcpu| placed.vcpus[*vcpu]);
+    order
 }
 
 fn part(
@@ -42,12 +61,14 @@ fn part(
         Some(10_000.0 * sample.misses / instructions)
     };
     let mut part = Part {
-        vm: vm.name.clone(),
+        vm: vm.id,
         number,
         home: usual(vcpus),
         vcpus: vcpus.len(),
         vcpus_on: (0..topology.len()).map(on).collect(),
+        homes: Vec::new(),
         memory,
+        memory_nodes: vm.allowed.memory_nodes(topology),
         misses_per_s: vm.misses_per_s() / n as f64,
         remote: 0.0,
         signatures: vm.samples.iter().filter_map(signature).collect(),

@@ -1,7 +1,7 @@
 //! Plans by table, and what holds for all plans of 10,000 random loads.
 
 use super::*;
-use crate::load::{Sample, Source};
+use crate::load::{Allowed, Sample, Source};
 use crate::policy::{POLICIES, policy_named};
 use crate::simulate::random_case;
 use crate::topology::test::machine;
@@ -14,10 +14,12 @@ pub(crate) fn vm(name: &str, vcpus: usize, node: usize, bytes: u64, waiting: f64
     let sample =
         Sample { seconds: 1.0, misses, instructions: Some(5e8 * vcpus as f64), remote: None };
     Vm {
+        id: 0,
         name: name.to_owned(),
         now: Placed::on(node, vcpus, bytes, 4),
         arrival: Arrival::Resident,
         may_move: true,
+        allowed: Allowed::default(),
         samples: vec![sample; 10],
         source: Source::Recorded,
         ran_s: 3600.0,
@@ -25,7 +27,8 @@ pub(crate) fn vm(name: &str, vcpus: usize, node: usize, bytes: u64, waiting: f64
     }
 }
 
-/// `web 1@0: 5@2 w57`: 1 vCPU on node 0, 5 GiB on node 2, waits 57 % of its time; `+`: it arrives, `=`: it may not move.
+/// `web 1@0: 5@2 w57`: 1 vCPU on node 0, 5 GiB on node 2, waits 57 % of its time; `+`: it arrives, `=`: it may not move,
+/// `c02`: its vCPUs may run on nodes 0 and 2 only, `m1`: its memory may lie on node 1 only.
 fn drawn(line: &str) -> Vm {
     let mut words = line.split_whitespace();
     let name = words.next().unwrap();
@@ -36,10 +39,18 @@ fn drawn(line: &str) -> Vm {
         [vcpus, home, bytes, node].map(|n| n.parse::<usize>().unwrap());
     let mut vm = vm(name, vcpus, home, bytes as u64 * G, waiting / 100.0);
     vm.now.memory.rotate_right((4 + node - home) % 4);
-    match words.next() {
-        Some("+") => vm.arrival = Arrival::Incoming,
-        Some("=") => vm.may_move = false,
-        _ => {}
+    for word in words {
+        let nodes = || word[1..].bytes().map(|digit| usize::from(digit - b'0'));
+        match word.as_bytes()[0] {
+            b'+' => vm.arrival = Arrival::Incoming,
+            b'=' => vm.may_move = false,
+            b'c' => {
+                let cpus = nodes().flat_map(|node| 4 * node as u32..4 * node as u32 + 4);
+                vm.allowed.cpus = vec![Some(cpus.collect()); vcpus];
+            }
+            b'm' => vm.allowed.memory = Some(nodes().collect()),
+            _ => panic!("{line}"),
+        }
     }
     vm
 }
@@ -77,7 +88,7 @@ fn check(policy: &str, free: [u64; 4], vms: &[&str], expected: &[&str]) {
 fn one_vm_goes_where_there_is_room() {
     let topology = machine(4).with_free(&[0, 0, 1 << 30, 8 << 30]);
     let (now, wanted) = (Placed::on(0, 2, 3 << 30, 4), Placed::on(2, 2, 4 << 30, 4));
-    let plan = Plan::for_one(&topology, "a", &now, &wanted);
+    let plan = Plan::for_one(&topology, (1, "a"), &now, &wanted);
     let expected = Move { vm: 0, from: 0, to: 2, bytes: 1 << 30 };
     assert_eq!((&plan.moves[..], &plan.vms[0].after), (&[expected][..], &wanted));
 }
@@ -111,8 +122,83 @@ fn dino_keeps_devils_apart() {
         "dino",
         [8; 4],
         &["a 1@0: 2@0 w57", "b 1@0: 2@0 w57", "c 1@1: 2@1 w0"],
-        &["a 1@0: 2@0", "b 1@1: 2@1", "c 1@2: 2@2"],
+        &["a 1@0: 2@0", "b 1@2: 2@2", "c 1@1: 2@1"],
     );
+}
+
+#[test]
+fn a_vm_goes_only_where_it_may() {
+    // Its memory follows to where its vCPUs are: they may not go there.
+    check("asymsched", [8; 4], &["a 1@0: 5@2 w57 c01"], &["a 1@0: 5@0"]);
+    check("simple", [8; 4], &["a 1@0: 5@2 w57 c01"], &["a 1@0: 5@0"]);
+    // Its vCPUs go to where its memory may lie.
+    check("asymsched", [8; 4], &["a 1@0: 5@2 w57 m23"], &["a 1@2: 5@2"]);
+    check("dino", [8; 4], &["a 1@0: 5@2 w57 m23"], &["a 1@2: 5@2"]);
+    check("simple", [8; 4], &["a 1@0: 5@3 w57 c0 m13"], &["a 1@0: 5@1"]);
+    // Of two devils the one that may leave does.
+    let two = ["a 4@0: 2@0 w57", "b 4@0: 2@0 w57 c0"];
+    check("dino", [8; 4], &two, &["a 4@1: 2@1", "b 4@0: 2@0"]);
+    // Nothing can be done.
+    for policy in POLICIES {
+        check(policy, [8; 4], &["a 1@0: 5@2 w57 c0 m2"], &["a 1@0: 5@2"]);
+    }
+}
+
+#[test]
+fn a_vm_whose_nodes_are_full_stays_and_others_go() {
+    let vms = ["a 1@0: 5@2 w57 c0 m02", "b 1@1: 5@3 w57", "full 1@0: 7@0 w0 ="];
+    let (_, _, plan) = planned("simple", [1, 8, 0, 0], &vms);
+    assert_eq!(shown(&plan), ["a 1@0: 1@0 4@2", "b 1@3: 5@3", "full 1@0: 7@0"]);
+    // Node 0 has room for one of two VMs that may use only that.
+    let vms = ["a 1@0: 5@2 w57 c0 m0", "b 1@0: 5@3 w57 c0 m0"];
+    let (_, _, plan) = planned("simple", [6, 8, 8, 8], &vms);
+    assert_eq!(shown(&plan), ["a 1@0: 5@0", "b 1@0: 5@3"]);
+    assert_eq!(plan.vms[1].reason, "its memory has no room on the nodes that it may use");
+}
+
+#[test]
+fn vcpus_with_nodes_of_their_own_are_parts() {
+    let mut vm = drawn("a 4@0: 8@3 w57");
+    vm.now.vcpus = vec![Some(0), Some(1), Some(0), Some(1)];
+    let cpus = |node: u32| Some((4 * node..4 * node + 4).collect());
+    vm.allowed.cpus = [0, 1, 0, 1].map(cpus).to_vec();
+    let load = Load { vms: vec![vm] };
+    let plan = plan(&machine(4), &load, &mut crate::Simple, &Options::default());
+    assert_eq!(plan.vms[0].after.vcpus, load.vms[0].now.vcpus);
+    assert_eq!(shown(&plan), ["a 2@0 2@1: 4@0 4@1"], "{:?}", plan.vms[0].reason);
+}
+
+#[test]
+fn what_gains_nothing_is_not_moved() {
+    // Two change places, to have their vCPUs beside memory that is as near as before.
+    let vms = ["a 1@0: 5@1 w57", "b 1@1: 6@0 w57"];
+    let (_, _, plan) = planned("dino", [1, 1, 8, 8], &vms);
+    assert_eq!(shown(&plan), ["a 1@1: 5@1", "b 1@0: 6@0"]);
+    assert_eq!(plan.moved_bytes(), 0);
+    // `calm` hardly uses memory: it stays where it is as long as no other VM needs its room.
+    for policy in POLICIES {
+        let (_, _, plan) = planned(policy, [8; 4], &["a 1@0: 5@2 w57", "calm 1@1: 6@3 w1"]);
+        assert_eq!(plan.vms[1].after.memory, plan.vms[1].before.memory, "{policy}");
+        assert!(matches!(plan.outcome, Outcome::Move { gain } if 0.5 < gain), "{policy}");
+    }
+}
+
+#[test]
+fn those_that_need_room_depend_on_who_leaves() {
+    let topology = machine(2).with_free(&[0, 4 * G]);
+    let now = |memory: [u64; 2]| Placed { vcpus: vec![Some(0)], memory: memory.to_vec() };
+    let load = ["a", "b", "c"].map(|name| vm(name, 1, 0, 4 * G, 0.5)).to_vec();
+    let mut plan = nothing("simple", &Load { vms: load });
+    plan.vms.iter_mut().for_each(|vm| vm.before = now([4 * G, 0]));
+    let step = |vm, from, to| Move { vm, from, to, bytes: 4 * G };
+    plan.moves = vec![step(0, 0, 1), step(1, 1, 0), step(2, 0, 1)];
+    let depending = |staying: &[usize]| -> Vec<usize> {
+        plan.depending(&topology, &staying.iter().copied().collect()).into_iter().collect()
+    };
+    assert_eq!(depending(&[]), []);
+    assert_eq!(depending(&[0]), [0, 1]);
+    assert_eq!(depending(&[1]), [1, 2]);
+    assert_eq!(depending(&[2]), [2]);
 }
 
 #[test]
@@ -193,7 +279,7 @@ fn a_vm_that_is_too_large_to_arrive_is_said() {
 #[test]
 fn a_vm_that_is_larger_than_a_node_is_split() {
     let (_, _, plan) = planned("dino", [16; 4], &["big 8@0: 12@3 w57"]);
-    assert_eq!(shown(&plan), ["big 4@0 4@1: 6@0 6@1"], "{:?}", plan.outcome);
+    assert_eq!(shown(&plan), ["big 4@0 4@3: 6@0 6@3"], "{:?}", plan.outcome);
 }
 
 /// Nodes never hold more than they can, at no time; vCPUs never exceed what a node may have, unless they did before.
@@ -257,11 +343,47 @@ fn ten_thousand_random_loads() {
         };
         let first = plans(&case.load);
         fits(&case.topology, &case.load, &first);
+        let mut limited = case.load.clone();
+        limit(&case.topology, &mut limited, seed);
+        let limited_plan = plans(&limited);
+        fits(&case.topology, &limited, &limited_plan);
+        keeps_to_what_is_allowed(&case.topology, &limited, &limited_plan);
         assert_eq!(plans(&case.load), first, "same input, same plan");
         moved += usize::from(matches!(first.outcome, Outcome::Move { .. }));
         settles(policy, &case, &options);
     }
     assert!((2_000..10_000).contains(&moved), "{moved} of 10,000 loads had a plan");
+}
+
+/// Lets some of the VMs use some nodes only.
+fn limit(topology: &Topology, load: &mut Load, seed: u64) {
+    for (at, vm) in load.vms.iter_mut().enumerate() {
+        let draw = |what: u64| seed.wrapping_mul(31).wrapping_add(at as u64 * 7 + what) % 5;
+        let node = |what: u64| (seed as usize + at + what as usize) % topology.len();
+        let cpus = topology.nodes()[node(1)].cpus.iter().copied();
+        match draw(0) {
+            0 => vm.allowed.cpus = vec![Some(cpus.collect()); vm.now.vcpus.len()],
+            1 => vm.allowed.cpus = vec![Some(cpus.take(1).collect()); vm.now.vcpus.len()],
+            _ => {}
+        }
+        if draw(1) < 2 {
+            vm.allowed.memory = Some([node(1), node(draw(2))].into());
+        }
+    }
+}
+
+fn keeps_to_what_is_allowed(topology: &Topology, load: &Load, plan: &Plan) {
+    let residents =
+        load.vms.iter().zip(&plan.vms).filter(|(vm, _)| vm.arrival != Arrival::Incoming);
+    for (vm, plan) in residents {
+        for (vcpu, (before, after)) in vm.now.vcpus.iter().zip(&plan.after.vcpus).enumerate() {
+            let goes = after.filter(|_| before != after);
+            let may = |node: usize| 0 < vm.allowed.cpus_on(topology, &[vcpu])[node];
+            assert!(goes.is_none_or(may), "{}: {plan:?}", vm.name);
+        }
+    }
+    let is_forbidden = |step: &&Move| !load.vms[step.vm].allowed.allows_memory(step.to);
+    assert_eq!(plan.moves.iter().find(is_forbidden), None);
 }
 
 /// One policy after plan and plan on a constant load: it comes to rest, and no layout is there twice.

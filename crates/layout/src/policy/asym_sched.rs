@@ -64,8 +64,8 @@ fn chosen_for(topology: &Topology, room: &Room, part: &Part, candidate: &Candida
     let remote = home.map_or(part.remote, |home| remote_from(home, &candidate.lies));
     let mut memory = candidate.memory;
     if let (MemoryChoice::Stay, Some(home), true) = (memory, home, MOSTLY_REMOTE < remote) {
-        let near = room.nearest(topology, home, part.bytes());
-        if part.moving_s(&near) <= MOST_OF_RUN_TIME * part.ran_s {
+        let near = room.nearest(topology, home, part);
+        if part.holds(&near) && part.moving_s(&near) <= MOST_OF_RUN_TIME * part.ran_s {
             memory = MemoryChoice::Follow;
         }
     }
@@ -93,11 +93,11 @@ fn candidates(topology: &Topology, room: &Room, part: &Part) -> Vec<Candidate> {
     if part.remote <= 0.0 {
         return found;
     }
-    for home in (0..topology.len()).filter(|node| room.has_vcpus(*node, part.vcpus)) {
+    for home in (0..topology.len()).filter(|node| room.has_vcpus(*node, part)) {
         found.push(candidate(Some(home), MemoryChoice::Stay, part.memory.clone()));
-        let near = room.nearest(topology, home, part.bytes());
+        let near = room.nearest(topology, home, part);
         let follow = candidate(Some(home), MemoryChoice::Follow, near);
-        if follow.moving_s <= MOST_OF_RUN_TIME * part.ran_s {
+        if part.holds(&follow.lies) && follow.moving_s <= MOST_OF_RUN_TIME * part.ran_s {
             found.push(follow);
         }
     }
@@ -294,12 +294,14 @@ mod test {
 
     fn part(home: usize, memory: &[u64]) -> Part {
         Part {
-            vm: "a".to_owned(),
+            vm: 1,
             number: 0,
             home: Some(home),
             vcpus: 1,
             vcpus_on: (0..memory.len()).map(|node| usize::from(node == home)).collect(),
+            homes: vec![true; memory.len()],
             memory: memory.to_vec(),
+            memory_nodes: vec![true; memory.len()],
             misses_per_s: 1e7,
             remote: remote_from(home, memory),
             signatures: Vec::new(),
@@ -350,7 +352,7 @@ mod test {
             let vms = case.load.vms.iter().take(3);
             let parts: Vec<Part> = vms
                 .enumerate()
-                .map(|(n, vm)| Part { vm: n.to_string(), ..part(n % nodes, &vm.now.memory) })
+                .map(|(n, vm)| Part { vm: n as u32, ..part(n % nodes, &vm.now.memory) })
                 .collect();
             let parts: Vec<&Part> = parts.iter().collect();
             let bytes = case.topology.nodes().iter().map(|node| node.total).collect();

@@ -17,11 +17,12 @@ const OUTSIDE: usize = 5;
 const FAR: f64 = 30.0;
 
 /// Sorts parts into three classes by how often they miss, and deals each class out over the nodes to and fro, so that
-/// the heaviest are apart. Parts that already hold a place of their class keep it.
+/// the heaviest are apart. Parts that already hold a place of their class keep it. That place is where a part's vCPUs are,
+/// or where its memory is, whichever has all parts together move less memory.
 #[derive(Debug, Clone, Default)]
 pub struct Dino {
     /// The signature by which a part's class was decided.
-    decided: BTreeMap<(String, usize), f64>,
+    decided: BTreeMap<(u32, usize), f64>,
 }
 
 /// What a part does to others on its node.
@@ -56,7 +57,19 @@ impl Class {
 }
 
 /// Of parts in one group any can have the place of any other.
-type Group = (Class, usize);
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Group {
+    class: Class,
+    vcpus: usize,
+    /// The nodes that its parts may be on.
+    homes: Vec<bool>,
+}
+
+/// The node that a part has already.
+type Held = fn(&Part) -> Option<usize>;
+
+/// By its vCPUs, and by its memory.
+const HELD: [Held; 2] = [|part| part.home, most_memory];
 
 impl Policy for Dino {
     fn name(&self) -> &'static str {
@@ -74,21 +87,26 @@ impl Policy for Dino {
         let mut order: Vec<usize> = (0..parts.len()).filter(|at| is_known(&&parts[*at])).collect();
         order.sort_by_key(|at| {
             let part = &parts[*at];
-            std::cmp::Reverse((class(part), part.vcpus, std::cmp::Reverse(*at)))
+            // Of equal ones those that can go to few nodes choose first.
+            let choice = part.homes.iter().filter(|may| **may).count();
+            (std::cmp::Reverse((class(part), part.vcpus)), choice, *at)
         });
-        let groups: Vec<Group> =
-            order.iter().map(|at| (class(&parts[*at]), parts[*at].vcpus)).collect();
-        let start = heaviest_first(topology, parts, &order, &groups);
-        let mut places = deal(&start, &room, &groups);
-        let homes = keep(parts, &order, &groups, &mut places);
+        let sorted: Vec<&Part> = order.iter().map(|at| &parts[*at]).collect();
+        let group = |part: &&Part| Group {
+            class: class(part),
+            vcpus: part.vcpus,
+            homes: part.homes.clone(),
+        };
+        let groups: Vec<Group> = sorted.iter().map(group).collect();
+        let homes = cheapest(topology, &room, &sorted, &groups);
         let mut choices: Vec<Choice> =
             parts.iter().map(|_| Choice::stay("its instructions are not counted")).collect();
-        for (rank, ((at, home), (class, _))) in order.iter().zip(homes).zip(&groups).enumerate() {
-            let of_its_class = groups.iter().filter(|(other, _)| other == class).count();
-            let reason = format!("{} of {of_its_class}", class.name());
+        for (rank, ((at, home), group)) in order.iter().zip(homes).zip(&groups).enumerate() {
+            let of_its_class = groups.iter().filter(|other| other.class == group.class).count();
+            let reason = format!("{} of {of_its_class}", group.class.name());
             choices[*at] = match home {
                 Some(_) => Choice { home, memory: MemoryChoice::Follow, rank, reason },
-                None => Choice::stay("no node has room for its vCPUs"),
+                None => parts[*at].homeless(),
             };
         }
         choices
@@ -100,7 +118,7 @@ impl Dino {
     fn decide<'a>(&mut self, parts: impl Iterator<Item = &'a Part>) {
         let mut before = std::mem::take(&mut self.decided);
         for part in parts {
-            let key = (part.vm.clone(), part.number);
+            let key = (part.vm, part.number);
             let signature = match before.remove(&key) {
                 Some(old) => changed(old, &part.signatures).unwrap_or(old),
                 None => replayed(&part.signatures),
@@ -110,8 +128,7 @@ impl Dino {
     }
 
     fn class(&self, part: &Part) -> Class {
-        let key = (part.vm.clone(), part.number);
-        Class::of(self.decided.get(&key).copied().unwrap_or_default())
+        Class::of(self.decided.get(&(part.vm, part.number)).copied().unwrap_or_default())
     }
 }
 
@@ -137,17 +154,50 @@ fn mean(signatures: &[f64]) -> f64 {
     signatures.iter().sum::<f64>() / signatures.len().max(1) as f64
 }
 
+/// The homes with which the parts have least memory to move.
+fn cheapest(
+    topology: &Topology,
+    room: &Room,
+    parts: &[&Part],
+    groups: &[Group],
+) -> Vec<Option<usize>> {
+    let homes = HELD.into_iter().map(|held| {
+        let start = heaviest_first(topology, parts, groups, held);
+        let mut places = deal(&start, room, groups);
+        keep(parts, groups, held, &mut places)
+    });
+    let cost = |homes: &Vec<Option<usize>>| {
+        let seconds = |(part, home): (&&Part, &Option<usize>)| {
+            let far = home.map_or(0, |home| part.bytes() - part.memory[home]);
+            far as f64 * part.seconds_per_byte
+        };
+        let homeless = homes.iter().filter(|home| home.is_none()).count();
+        (homeless, parts.iter().zip(homes).map(seconds).sum::<f64>())
+    };
+    let cheapest = homes.min_by(|a, b| {
+        let (a, b) = (cost(a), cost(b));
+        a.0.cmp(&b.0).then(a.1.total_cmp(&b.1))
+    });
+    cheapest.unwrap_or_default()
+}
+
+/// The node with most of a part's memory.
+fn most_memory(part: &Part) -> Option<usize> {
+    let nodes = part.memory.iter().enumerate().filter(|(_, bytes)| 0 < **bytes);
+    nodes.max_by_key(|(node, bytes)| (**bytes, std::cmp::Reverse(*node))).map(|(node, _)| node)
+}
+
 /// Nodes with those first that have most of the heaviest class: dealing begins there, so that these stay.
 fn heaviest_first(
     topology: &Topology,
-    parts: &[Part],
-    order: &[usize],
+    parts: &[&Part],
     groups: &[Group],
+    held: Held,
 ) -> Vec<usize> {
     let count = |node: usize, class: Class| {
         let is_there =
-            |(at, group): (&usize, &Group)| group.0 == class && parts[*at].home == Some(node);
-        order.iter().zip(groups).filter(|pair| is_there(*pair)).count()
+            |(part, group): &(&&Part, &Group)| group.class == class && held(part) == Some(node);
+        parts.iter().zip(groups).filter(is_there).count()
     };
     let mut nodes: Vec<usize> = (0..topology.len()).collect();
     nodes.sort_by_key(|node| {
@@ -158,36 +208,37 @@ fn heaviest_first(
     nodes
 }
 
-/// A node for each group in turn, to and fro over the nodes; `None`: no node has so many vCPUs left.
+/// A node for each group in turn, to and fro over the nodes; `None`: no node that it may use has so many vCPUs left.
 fn deal(nodes: &[usize], room: &Room, groups: &[Group]) -> Vec<Option<usize>> {
     let mut left = room.vcpus.clone();
     let mut to_and_fro = nodes.iter().chain(nodes.iter().rev()).cycle().copied();
-    let mut place = |vcpus: usize| {
-        let found = to_and_fro.by_ref().take(2 * nodes.len()).find(|node| vcpus <= left[*node])?;
-        left[found] -= vcpus;
+    let mut place = |group: &Group| {
+        let has_room = |node: &usize| group.homes[*node] && group.vcpus <= left[*node];
+        let found = to_and_fro.by_ref().take(2 * nodes.len()).find(has_room)?;
+        left[found] -= group.vcpus;
         Some(found)
     };
-    groups.iter().map(|(_, vcpus)| place(*vcpus)).collect()
+    groups.iter().map(&mut place).collect()
 }
 
-/// Gives each place to a part of its group: first to those that are there already.
+/// Gives each place to a part of its group: first to those that hold it already.
 fn keep(
-    parts: &[Part],
-    order: &[usize],
+    parts: &[&Part],
     groups: &[Group],
+    held: Held,
     places: &mut [Option<usize>],
 ) -> Vec<Option<usize>> {
-    let mut homes = vec![None; order.len()];
+    let mut homes = vec![None; parts.len()];
     let mut take = |n: usize, wanted: Option<usize>| {
         let is_one = |(other, place): (&Group, &Option<usize>)| {
-            *other == groups[n] && place.is_some() && (wanted.is_none() || *place == wanted)
+            place.is_some() && (wanted.is_none() || *place == wanted) && *other == groups[n]
         };
         let found = groups.iter().zip(places.iter()).position(is_one)?;
         places[found].take()
     };
-    for (n, at) in order.iter().enumerate() {
-        if parts[*at].home.is_some() {
-            homes[n] = take(n, parts[*at].home);
+    for (n, part) in parts.iter().enumerate() {
+        if let Some(node) = held(part) {
+            homes[n] = take(n, Some(node));
         }
     }
     for (n, home) in homes.iter_mut().enumerate() {
@@ -249,7 +300,12 @@ mod test {
     fn places_are_dealt_to_and_fro() {
         let check = |room: &[usize], vcpus: &[usize], expected: &[Option<usize>]| {
             let room = Room { vcpus: room.to_vec(), bytes: vec![0; room.len()] };
-            let groups: Vec<Group> = vcpus.iter().map(|n| (Class::Devil, *n)).collect();
+            let group = |n: &usize| Group {
+                class: Class::Devil,
+                vcpus: *n,
+                homes: vec![true; room.vcpus.len()],
+            };
+            let groups: Vec<Group> = vcpus.iter().map(group).collect();
             let nodes: Vec<usize> = (0..room.vcpus.len()).collect();
             assert_eq!(deal(&nodes, &room, &groups), expected);
         };

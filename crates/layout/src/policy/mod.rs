@@ -40,8 +40,8 @@ pub fn policy_named(name: &str) -> Option<Box<dyn Policy>> {
 /// A VM that fits into one node, or a share of a VM that does not.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Part {
-    /// The VM's name.
-    pub vm: String,
+    /// The VM's number.
+    pub vm: u32,
     /// Which of the VM's parts.
     pub number: usize,
     /// Where its vCPUs are now, by node; `None`: they run anywhere.
@@ -50,8 +50,12 @@ pub struct Part {
     pub vcpus: usize,
     /// So many of them are on each node now.
     pub vcpus_on: Vec<usize>,
+    /// The nodes on which all its vCPUs may run at once.
+    pub homes: Vec<bool>,
     /// Bytes on each node now.
     pub memory: Vec<u64>,
+    /// The nodes on which its memory may lie.
+    pub memory_nodes: Vec<bool>,
     /// Misses of the last level cache a second.
     pub misses_per_s: f64,
     /// The part of them that goes to another node now.
@@ -120,6 +124,20 @@ impl Part {
         bytes as f64 * self.seconds_per_byte
     }
 
+    /// Why no node is found for its vCPUs.
+    pub(crate) fn homeless(&self) -> Choice {
+        Choice::stay(match self.homes.contains(&true) {
+            true => "no node has room for its vCPUs",
+            false => "its vCPUs may not run on one node",
+        })
+    }
+
+    /// Whether these nodes have all its memory.
+    #[must_use]
+    pub fn holds(&self, placed: &[u64]) -> bool {
+        placed.iter().sum::<u64>() == self.bytes()
+    }
+
     /// Where it is now.
     #[must_use]
     pub fn placed(&self) -> Placed {
@@ -128,18 +146,30 @@ impl Part {
 }
 
 impl Room {
-    /// Whether a node has room for so many vCPUs.
+    /// Whether a node has room for a part's vCPUs, and they may run there.
     #[must_use]
-    pub fn has_vcpus(&self, node: usize, vcpus: usize) -> bool {
-        vcpus <= self.vcpus[node]
+    pub fn has_vcpus(&self, node: usize, part: &Part) -> bool {
+        part.homes[node] && part.vcpus <= self.vcpus[node]
     }
 
-    /// Where so many bytes go when they should be near a node.
+    /// Where a part's memory goes when it should be near a node. It is less than the part has where the nodes that it may
+    /// use have no room for more.
     #[must_use]
-    pub fn nearest(&self, topology: &Topology, home: usize, bytes: u64) -> Vec<u64> {
+    pub fn nearest(&self, topology: &Topology, home: usize, part: &Part) -> Vec<u64> {
+        self.nearest_of(topology, home, part.bytes(), &part.memory_nodes)
+    }
+
+    /// Where so many bytes go when they should be near a node, and may lie on these only.
+    pub(crate) fn nearest_of(
+        &self,
+        topology: &Topology,
+        home: usize,
+        bytes: u64,
+        nodes: &[bool],
+    ) -> Vec<u64> {
         let mut placed = vec![0; topology.len()];
         let mut left = bytes;
-        for node in topology.nearest(home) {
+        for node in topology.nearest(home).into_iter().filter(|node| nodes[*node]) {
             placed[node] = left.min(self.bytes[node]);
             left -= placed[node];
         }

@@ -23,10 +23,10 @@ impl Policy for Simple {
         for (rank, at) in order.into_iter().enumerate() {
             let part = &parts[at];
             let Some(home) = best(topology, &room, part) else {
-                choices[at] = Choice::stay("no node has room for its vCPUs");
+                choices[at] = part.homeless();
                 continue;
             };
-            let memory = room.nearest(topology, home, part.bytes());
+            let memory = room.nearest(topology, home, part);
             room.take(Some(home), part.vcpus, &memory);
             let reason = format!("number {} by cache misses", rank + 1);
             choices[at] = Choice { home: Some(home), memory: MemoryChoice::Follow, rank, reason };
@@ -36,16 +36,17 @@ impl Policy for Simple {
 }
 
 fn best(topology: &Topology, room: &Room, part: &Part) -> Option<usize> {
-    let homes = (0..topology.len()).filter(|node| room.has_vcpus(*node, part.vcpus));
+    let homes = (0..topology.len()).filter(|node| room.has_vcpus(*node, part));
     let cost = |home: &usize| {
-        let memory = room.nearest(topology, *home, part.bytes());
+        let memory = room.nearest(topology, *home, part);
         let far = |(node, bytes): (usize, &u64)| {
             u128::from(*bytes) * u128::from(topology.distance(*home, node))
         };
         let distance: u128 = memory.iter().enumerate().map(far).sum();
         let moved: u64 =
             memory.iter().zip(&part.memory).map(|(to, now)| to.saturating_sub(*now)).sum();
-        (distance, moved, part.home != Some(*home), *home)
+        let missing = part.bytes() - memory.iter().sum::<u64>();
+        (missing, distance, moved, part.home != Some(*home), *home)
     };
     homes.min_by_key(cost)
 }

@@ -1,7 +1,7 @@
 //! Random hosts and VMs, for tests and to compare policies.
 
 use super::{Case, Migration};
-use crate::load::{Arrival, Load, Placed, Sample, Source, Vm};
+use crate::load::{Allowed, Arrival, Load, Placed, Sample, Source, Vm};
 use crate::model::Model;
 use crate::plan::default_placement;
 use crate::topology::{Node, Topology};
@@ -64,26 +64,34 @@ pub(super) fn case(topology: &Topology, random: &mut Random, name: String) -> Ca
         if fill * all as f64 <= used as f64 {
             break;
         }
-        let vm = resident(topology, random, &free, &format!("vm{}", load.vms.len()));
+        let mut vm = resident(topology, random, &free, &format!("vm{}", load.vms.len()));
         for (free, bytes) in free.iter_mut().zip(&vm.now.memory) {
             *free -= bytes;
         }
+        vm.id = number(&load);
         load.vms.push(vm);
     }
     let topology = topology.clone().with_free(&free);
     for n in 0..=random.below(2) {
         let bytes = size(random).min(topology.nodes()[0].total);
         let mut vm = described(&topology, random, &format!("arrives{n}"));
-        vm.now = default_placement(&topology, &load, vm.now.vcpus.len(), bytes);
+        vm.now =
+            default_placement(&topology, &load, vm.now.vcpus.len(), bytes, &Allowed::default());
         if random.is(0.5) {
             // The kernel's balancer moved its vCPUs since.
             let home = random.index(topology.len());
             vm.now.vcpus.fill(Some(home));
         }
         vm.arrival = Arrival::Incoming;
+        vm.id = number(&load);
         load.vms.push(vm);
     }
     Case { name, topology, load, migration: Migration::default() }
+}
+
+/// The next VM's.
+fn number(load: &Load) -> u32 {
+    u32::try_from(load.vms.len()).unwrap_or(u32::MAX)
 }
 
 fn topology(random: &mut Random) -> Topology {
@@ -142,10 +150,12 @@ fn described(topology: &Topology, random: &mut Random, name: &str) -> Vm {
     };
     let samples = (0..10).map(|_| sample(0.9 + 0.2 * random.part())).collect();
     Vm {
+        id: 0,
         name: name.to_owned(),
         now: Placed { vcpus: vec![None; vcpus], memory: Vec::new() },
         arrival: Arrival::Resident,
         may_move: true,
+        allowed: Allowed::default(),
         samples,
         source: Source::Recorded,
         ran_s: 10.0 + random.below(10_000) as f64,

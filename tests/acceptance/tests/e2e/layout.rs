@@ -97,6 +97,104 @@ pub(crate) fn memory_and_vcpus_go_where_the_plan_says() {
     assert!(ran.stdout.contains("affinity list: 2"), "{}", ran.stdout);
 }
 
+/// Both use memory much.
+const TWO_DEVILS: &str = r#"
+[[vm]]
+name = "a"
+waiting = 0.57
+instructions_per_s = 5e8
+
+[[vm]]
+name = "b"
+waiting = 0.57
+instructions_per_s = 5e8
+"#;
+
+/// Two guests share node 0, and one of them is to leave it with its memory. A cpuset keeps both there: when the plan is made,
+/// after it was made, and while memory is being moved.
+pub(crate) fn a_vm_that_a_cpuset_holds_stays_as_a_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = format!(
+        "set -e
+        cat > counters.toml <<'END'\n{TWO_DEVILS}\nEND
+        groups=/sys/fs/cgroup
+        echo +cpuset > $groups/cgroup.subtree_control
+        mkdir $groups/held
+        qemu() {{ pgrep -f \"^[^ ]*qemu.*-name $1,\"; }}
+        vcpu() {{ for t in /proc/$(qemu $1)/task/*; do grep -q KVM $t/comm && basename $t; done; }}
+        hold() {{
+            echo $1 > $groups/held/cpuset.cpus; echo $2 > $groups/held/cpuset.mems
+            for vm in a b; do qemu $vm > $groups/held/cgroup.procs; done
+        }}
+        free() {{
+            for vm in a b; do qemu $vm > $groups/cgroup.procs; taskset -cp 0 $(vcpu $vm) >&2; done
+        }}
+        bound() {{ for vm in a b; do taskset -cp $(vcpu $vm) | sed 's/.*: //'; done | paste -sd ' '; }}
+        layout() {{ what=$1; shift; vmscope layout $what --policy dino --counters counters.toml \"$@\"; }}
+        layout plan --format json > free.json
+        hold 0 0-3
+        layout plan --format json > held.json
+        free
+        layout apply --measure 10 > late.txt 2> late.err & apply=$!
+        until grep -q 'VMs by node' late.txt; do kill -0 $apply; sleep 0.1; done
+        hold 0 0-3
+        code=0; wait $apply || code=$?
+        echo late $code $(bound)
+        layout plan --format json > late.json
+        free
+        layout apply --rate 4M > midway.txt 2> midway.err & apply=$!
+        until [ \"$(bound)\" != '0 0' ]; do kill -0 $apply; sleep 0.1; done
+        sleep 2
+        hold 0-3 0
+        code=0; wait $apply || code=$?
+        echo midway $code $(bound)
+        layout plan --format json > after.json
+        cat late.txt late.err midway.txt midway.err >&2"
+    );
+    let ran = in_testbed("layout", folder.path(), &script).unwrap();
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    eprintln!("{}", ran.stderr);
+    let file = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
+    let json = |name: &str| -> Value { serde_json::from_str(&file(name)).unwrap() };
+    let rows = |name: &str| json(name)["vms"].as_array().unwrap().clone();
+    assert_eq!(json("free.json")["outcome"], "move", "{}", file("free.json"));
+    let free = rows("free.json");
+    let leaves = free.iter().position(|vm| vm["vcpus_after"] != "0:1").expect("one leaves");
+    for vm in rows("held.json") {
+        assert_eq!(vm["vcpus_after"], "0:1", "the plan leaves it where it may be: {vm}");
+        assert!(vm["remote_after"].as_f64() <= vm["remote_before"].as_f64(), "{vm}");
+    }
+    let lines: Vec<&str> = ran.stdout.lines().collect();
+    let [late, midway] = lines[..] else { panic!("{lines:?}") };
+    assert_eq!(late, "late 1 0 0");
+    // A new cpuset gives the other one its CPUs, whatever it was bound to before.
+    let words: Vec<&str> = midway.split(' ').collect();
+    assert_eq!((words[1], words[2 + usize::from(free[leaves]["vm"] == "b")]), ("1", "0"));
+    let said = [
+        ("late.err", "stays where it is: its cpuset allows vCPU 0 no CPU of node"),
+        ("midway.err", "stays where it was: failed to move its pages: Permission denied"),
+    ];
+    for (name, expected) in said {
+        assert!(file(name).contains(expected), "{}", file(name));
+    }
+    // QEMU itself has put some of the memory elsewhere from the beginning.
+    let far = |vms: &[Value], vm: &Value| {
+        let row = vms.iter().find(|row| row["vm"] == *vm).unwrap();
+        row["remote_before"].as_f64().unwrap()
+    };
+    let leaving = &free[leaves]["vm"];
+    for (name, vm) in
+        [("late.json", "a"), ("late.json", "b"), ("after.json", leaving.as_str().unwrap())]
+    {
+        let vm = &Value::from(vm);
+        let (before, after) = (far(&free, vm), far(&rows(name), vm));
+        eprintln!(
+            "{name}: {vm} has {after:.1} % of its memory on other nodes, before {before:.1} %"
+        );
+        assert!(after < before + 5.0, "its memory is where it was");
+    }
+}
+
 /// Where neither PMU nor resctrl counts, DAMON sees which memory the guest accesses. Guest `a` booted on node 0, and its vCPU
 /// now runs on node 1.
 pub(crate) fn damon_counts_where_nothing_else_does() {

@@ -96,6 +96,7 @@ const TESTS: &[Test] = tests! {
     Main boot_bad_input::one_cpu_and_16_mib_are_enough_and_what_is_missing_is_named,
     Main iso::by_bios_the_table_is_on_the_screen,
     Main layout::memory_and_vcpus_go_where_the_plan_says,
+    Main layout::a_vm_that_a_cpuset_holds_stays_as_a_whole,
     Main migrate::memory_and_vcpus_of_all_vms_are_in_place_before_the_vm_arrives,
     Main lab::a_ladder_is_climbed_interrupted_resumed_and_reported,
     Main testbed::guests_boot_again_and_answer,

@@ -8,11 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::Context;
 use layout::{Activity, Load, Options, Outcome, Plan, Source};
 use model::Pid;
-use numa::{CarriedOut, Done, Host, HostVm, VmProcess, Watched};
+use numa::{CarriedOut, Done, Host, HostVm, Roots, VmProcess, Watched};
 use probes::{FoundVm, VmFinder};
 use view::{MeasuredVm, MovedVm};
 
-use super::super::Usage;
 use super::super::open_recording::Format;
 use super::super::output::print;
 use super::super::replay::stop_on_signals;
@@ -113,7 +112,8 @@ pub(super) fn apply(args: &ApplyArgs) -> anyhow::Result<ExitCode> {
     let measured =
         || args.measure.map(|seconds| measure(host, found, seconds, &stop)).unwrap_or_default();
     let before = measured();
-    let done = numa::carry_out(proc, &host.topology, &host.vms, plan, args.how.rate, &stop_now);
+    let roots = Roots { sys: Path::new(SYS), proc };
+    let done = numa::carry_out(roots, &host.topology, &host.vms, plan, args.how.rate, &stop_now);
     for failure in &done.failures {
         say!("vmscope: {}", view::clean(&failure.to_string()));
     }
@@ -155,7 +155,7 @@ impl Activities {
         let of_vm = |vm: &HostVm| {
             let name = &vm.process.name;
             let before = self.before.remove(&vm.process.pid)?;
-            let plan = planned.plan.vms.iter().find(|plan| plan.name == *name)?;
+            let plan = planned.plan.vms.iter().find(|plan| plan.id == vm.process.pid.0)?;
             let topology = &planned.host.topology;
             let now = after.vms.iter().find(|now| now.process == vm.process);
             let remote = |vm: &HostVm| vm.placed.remote(topology);
@@ -173,12 +173,13 @@ impl Activities {
 }
 
 fn moved(done: &Done, after: &Host) -> MovedVm {
-    let now = after.vms.iter().find(|vm| vm.process.name == done.name).map(|vm| vm.placed.clone());
+    let now = after.vms.iter().find(|vm| vm.process.pid == done.pid).map(|vm| vm.placed.clone());
     MovedVm {
         name: done.name.clone(),
         vcpus: done.vcpus as u64,
         wanted: done.wanted,
         moved: done.moved,
+        stays: done.stays.clone(),
         now,
     }
 }
@@ -190,7 +191,7 @@ fn is_worth_it(plan: &Plan) -> bool {
 fn planned(how: &How, stop: &AtomicBool) -> anyhow::Result<Planned> {
     let found = VmFinder::load()?.find(None)?;
     let mut host = numa::read(Path::new(SYS), Path::new(PROC), &found)?;
-    let load = match &how.counters {
+    let mut load = match &how.counters {
         Some(path) => {
             let counters =
                 layout::read_counters(&read(path)?).map_err(|error| wrong(path, &error))?;
@@ -216,7 +217,8 @@ fn planned(how: &How, stop: &AtomicBool) -> anyhow::Result<Planned> {
         let note = "its VMM set a memory policy: new pages stay where that says";
         host.notes.push(format!("{}: {note}", vm.process.name));
     }
-    load.check(&host.topology).map_err(|error| Usage(error.to_string()))?;
+    let left_out = load.leave_out_unsound(&host.topology);
+    host.notes.extend(left_out.iter().map(ToString::to_string));
     let mut policy = layout::policy_named(&how.policy).context("there is no such policy")?;
     let plan = layout::plan(&host.topology, &load, policy.as_mut(), &Options::default());
     Ok(Planned { host, found, load, plan })
