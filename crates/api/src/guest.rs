@@ -6,6 +6,7 @@
 //!  host                         guest
 //!   | -- Hello ------------------> |   says the protocol version; answer: Hello
 //!   | -- StartLog ---------------> |   begin to note processes that start and end; answer: LogStarted
+//!   | -- Ping -------------------> |   only while an answer is late; answer: Pong, after the late one
 //!   | -- Changes ----------------> |   answer: Map, with everything: it is the first of this session
 //!   | -- Symbols(one module) ----> |   again and again for a second; answer: Symbols
 //!   |        (sampling)            |
@@ -43,7 +44,7 @@ use serde::{Deserialize, Serialize};
 pub use trace::*;
 
 /// Version of this protocol and of snapshot files.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 /// First bytes of every frame.
 pub const MAGIC: [u8; 8] = *b"vmscopeG";
@@ -87,7 +88,10 @@ pub enum Request {
         version: u32,
     },
     /// Begin to note processes that start and end.
-    StartLog,
+    StartLog {
+        /// How urgent it is.
+        pace: Pace,
+    },
     /// Send what this session's maps have not told yet; ends the log.
     Snapshot,
     /// Send the symbols of these modules.
@@ -118,6 +122,12 @@ pub enum Request {
     /// As `Changes` of `MAX_LOW_PACE_BYTES` at most, with the kernel's modules and threads as they are now. The host waits for
     /// it: it is answered at the usual priority.
     WindowEnd,
+    /// Are you still there? Requests are answered in order: a `Pong` that comes before the answer that is waited for says that
+    /// there will be none, because the guest has booted again meanwhile.
+    Ping {
+        /// For the answer.
+        number: u64,
+    },
 }
 
 /// How urgent an answer is.
@@ -160,6 +170,11 @@ pub enum Response {
     TraceSlots(#[serde(deserialize_with = "at_most::<_, _, MAX_OTHERS>")] Vec<TraceSlots>),
     /// To `TraceStop`.
     TraceStopped(Box<TraceStopped>),
+    /// To `Ping`.
+    Pong {
+        /// The request's.
+        number: u64,
+    },
 }
 
 /// What a guest says of its inside: everything, or what is new since the session's last map. Also the content of a snapshot

@@ -111,3 +111,10 @@ pub enum GuestError {
     #[error("nobody records any more")]
     RecorderEnded,
 }
+
+impl GuestError {
+    /// Whether it is at work on an answer that did not come in time.
+    pub(crate) fn is_late(&self) -> bool {
+        matches!(self, Self::Session(SessionError::Late { .. }))
+    }
+}

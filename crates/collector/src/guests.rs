@@ -7,10 +7,12 @@
 //!     --> every PACE: what is new, now and then the symbols of one file
 //!     --> a window ends: what is new, and a copy of what counts for the window --> symbols of what it hit
 //!     --> the last one ends: the rest
-//!     --> silent, or gone: connect again; the same boot goes on, another one is a map of its own
+//!     --> late: wait on, and answer those who want to know with what it told before
+//!     --> gone: connect again; the same boot goes on, another one is a map of its own
 //! ```
 //! What a guest has told counts whatever becomes of it. A worker sleeps between questions. Every question has
-//! the session's limits of time and size.
+//! the session's limit of size. A guest that is connected is waited for as long as it is sampled, and for the session's limit
+//! of time after that.
 
 mod inbox;
 mod told;
@@ -23,7 +25,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel as pipe, sync_
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use api::guest::ModuleSymbols;
+use api::guest::{ModuleSymbols, Pace};
 use guest::{Channel, Limits};
 use host::vms::VmProcess;
 use model::{Budget, HostNs, VmId};
@@ -128,6 +130,10 @@ pub(crate) struct GuestWorkers {
     symbol_store: Option<PathBuf>,
     /// For one step of one guest.
     limit: Duration,
+    /// Of guests that are asked from now on.
+    pace: Pace,
+    /// What reads what a guest sends.
+    child: fn() -> GuestChild,
 }
 
 /// Steps of a guest's last answer: a question under way, and what it has not told yet.
@@ -145,7 +151,14 @@ impl GuestWorkers {
             tried: pipe(),
             workers: Vec::new(),
             symbol_store: None,
+            pace: Pace::Prompt,
+            child: GuestChild::default,
         }
+    }
+
+    /// Guests are sampled from now on.
+    pub(crate) fn begin_sampling(&mut self) {
+        self.pace = Pace::Low;
     }
 
     /// Symbols that lie in this store are not asked for while sampling.
@@ -169,8 +182,8 @@ impl GuestWorkers {
 
     /// Begins to ask the guest of `vm`. `locks`: the folder of lock files.
     pub(crate) fn ask(&mut self, vm: VmId, process: &VmProcess, limits: &Limits, locks: &Path) {
-        let tried = self.tried.0.clone();
-        self.start(vm, process, limits, locks, move |worker| worker.follow(tried));
+        let (tried, pace) = (self.tried.0.clone(), self.pace);
+        self.start(vm, process, limits, locks, move |worker| worker.follow(pace, tried));
     }
 
     /// The guest of `vm` is asked when it is to tell, once; its processes' starts and ends are not noted.
@@ -195,7 +208,8 @@ impl GuestWorkers {
         self.limit = self.limit.max(limits.time);
         let store = self.symbol_store.as_ref().map(|root| Store::of_vm(root, &process.identity()));
         let (handle, inbox) = inbox::pair();
-        let worker = Worker::new(process, limits, locks, store, &self.room, inbox);
+        let child = (self.child)();
+        let worker = Worker::new(process, limits, locks, store, &self.room, inbox, child);
         let builder = std::thread::Builder::new().name("guest".to_owned());
         let thread = builder.spawn(move || work(worker));
         let started = thread.map(|thread| (handle, thread));
@@ -264,10 +278,80 @@ pub(crate) fn channel(process: &VmProcess) -> Result<Channel, GuestError> {
 
 #[cfg(test)]
 mod test {
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixListener;
+
+    use api::guest::{GuestMap, HEADER_BYTES, Request, Response, VERSION};
+
     use super::*;
 
     fn limits(time: Duration) -> Limits {
         Limits { time, ..Limits::default() }
+    }
+
+    /// The guest's end of a port: answers as a guest does, its `StartLog` when `go_on` says so, and counts those. It ends with
+    /// the host's connection, and takes no other one.
+    fn slow_guest(listener: UnixListener, go_on: Receiver<()>) -> JoinHandle<usize> {
+        std::thread::spawn(move || {
+            let (mut host, _) = listener.accept().unwrap();
+            let mut logs = 0;
+            let mut header = [0; HEADER_BYTES];
+            while host.read_exact(&mut header).is_ok() {
+                let length = u32::from_le_bytes(*header.last_chunk().unwrap());
+                let mut content = vec![0; length as usize];
+                host.read_exact(&mut content).unwrap();
+                let response = match postcard::from_bytes(&content).unwrap() {
+                    Request::Hello { .. } => Response::Hello { version: VERSION, now_ns: 5 },
+                    Request::Ping { number } => Response::Pong { number },
+                    Request::StartLog { .. } => {
+                        logs += 1;
+                        go_on.recv().unwrap();
+                        Response::LogStarted { now_ns: 5, problem: None }
+                    }
+                    Request::Changes { .. } | Request::Snapshot => {
+                        Response::Map(Box::new(GuestMap {
+                            version: VERSION,
+                            boot_id: "boot".to_owned(),
+                            ..GuestMap::default()
+                        }))
+                    }
+                    other => panic!("unexpected {other:?}"),
+                };
+                let mut frame = guest::fuzzing::frame(&response);
+                frame[8..16].copy_from_slice(&header[8..16]);
+                host.write_all(&frame).unwrap();
+            }
+            logs
+        })
+    }
+
+    #[test]
+    fn a_late_guest_is_waited_for_and_others_are_not_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("guest");
+        let (go_on, signal) = pipe();
+        let guest = slow_guest(UnixListener::bind(&path).unwrap(), signal);
+        let user = rustix::process::getuid().as_raw();
+        let process = VmProcess { serial_socket: Some(path), user, ..VmProcess::default() };
+        let mut guests = GuestWorkers::new();
+        guests.child = || GuestChild::with_sandbox(sandbox::Sandbox::here());
+        guests.ask(VmId(0), &process, &limits(Duration::from_secs(2)), folder.path());
+        let tell = |log| guests.tell(HostNs(0), log).pop().unwrap().1.wait();
+        // Windows end while it is at work; the second is not waited for.
+        for _ in 0..2 {
+            let late = tell(Log::GoesOn).unwrap_err().to_string();
+            assert!(
+                late.contains("no answer in time: after") && late.contains("at work"),
+                "{late}"
+            );
+        }
+        go_on.send(()).unwrap();
+        let answer = tell(Log::Ends).unwrap();
+        assert_eq!(answer.told.boots.len(), 1);
+        assert!(answer.told.silences.is_empty() && answer.asker.is_some());
+        drop(answer);
+        guests.end();
+        assert_eq!(guest.join().unwrap(), 1, "it began its log once");
     }
 
     #[test]

@@ -156,6 +156,7 @@ impl Session {
     /// # Errors
     /// When the kernel refuses.
     pub(crate) fn attach(&mut self) -> Result<(), CollectError> {
+        self.guests.begin_sampling();
         self.sources.start_tracers(&mut self.header.notes)?;
         self.snapshot_vcpus();
         self.read_throttling();

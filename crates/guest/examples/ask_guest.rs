@@ -8,6 +8,7 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use api::guest::Pace;
 use guest::fuzzing::Here;
 use guest::{Channel, KnownMap, Limits, MapSpan, Session};
 use model::{Clock, Guest, ImageKind, Pid, Tables, Vm, VmId};
@@ -43,11 +44,15 @@ fn ask(channel: &Channel, seconds: u64, out: &mut impl Write) -> Result<(), Box<
     let mut session = Session::open(channel, &limits, Here)?;
     timed("open", began, out)?;
     let began = Instant::now();
-    writeln!(out, "log problem: {:?}", session.start_log()?)?;
+    writeln!(
+        out,
+        "log problem: {:?}",
+        session.start_log(Pace::Prompt, limits.time, &mut || false)?
+    )?;
     timed("start log", began, out)?;
     let began = Instant::now();
     let mut known = KnownMap::default();
-    known.add(session.changes(limits.time)?);
+    known.add(session.changes(limits.time, &mut || false)?);
     timed("all", began, out)?;
     for _ in 0..seconds {
         std::thread::sleep(Duration::from_secs(1));

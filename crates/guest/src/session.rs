@@ -1,20 +1,21 @@
 //! The host's side of the protocol: one session with one guest.
 
+mod ask;
+
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use api::guest::{
-    GuestMap, HEADER_BYTES, MAX_ANSWER_BYTES, MAX_LOW_PACE_BYTES, MAX_REQUEST_BYTES, ModuleSymbols,
-    Pace, Request, Response, VERSION,
+    GuestMap, HEADER_BYTES, MAX_ANSWER_BYTES, ModuleSymbols, Pace, Request, Response, VERSION,
 };
 use model::Clock;
 
 use crate::answer::AnswerReader;
-use crate::frame::{self, Decoder};
+use crate::frame::Decoder;
 use crate::known::symbol_bytes;
-use crate::link::{Channel, Link, LinkError};
+use crate::link::{Channel, Link};
 use crate::now_ns;
-use crate::session_error::{SessionError, bounded, check_version, nonsense, unexpected};
+use crate::session_error::{SessionError, bounded, check_version, unexpected};
 
 /// What a guest may cost.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,6 +61,13 @@ pub struct Session {
     bytes_left: u64,
     /// `bytes_left` when it was asked.
     most_bytes: u64,
+    /// Whether all of it was sent.
+    is_asked: bool,
+    /// Numbers of pings: of the next one, and of the first one after the question.
+    next_ping: u64,
+    first_ping: u64,
+    /// Greetings that were not waited for.
+    owed_greetings: usize,
     clock: Option<Clock>,
     /// Symbols of files without a build id, and of files that can't be read: no store can keep them.
     sent: BTreeMap<u32, ModuleSymbols>,
@@ -98,7 +106,7 @@ impl Session {
             .map_err(|source| SessionError::Link { channel: channel.clone(), source })?;
         let mut session = Self::over(link, channel.clone(), limits.clone(), Box::new(reader));
         session.deadline = deadline;
-        session.hello()?;
+        session.hello(limit, &mut || false)?;
         Ok(session)
     }
 
@@ -117,6 +125,10 @@ impl Session {
             deadline,
             bytes_left,
             most_bytes,
+            is_asked: false,
+            next_ping: 0,
+            first_ping: 0,
+            owed_greetings: 0,
             clock: None,
             sent: BTreeMap::new(),
             sent_bytes: 0,
@@ -129,12 +141,18 @@ impl Session {
         self.clock.unwrap_or_default()
     }
 
-    /// Has the guest note processes that start and end.
+    /// Has the guest note processes that start and end. A guest that is late is waited for as by `changes_while_sampled`.
     ///
     /// # Errors
     /// If it does not answer, or not as it should.
-    pub fn start_log(&mut self) -> Result<LogBegin, SessionError> {
-        match self.ask(&Request::StartLog)? {
+    pub fn start_log(
+        &mut self,
+        pace: Pace,
+        limit: Duration,
+        is_patient: &mut dyn FnMut() -> bool,
+    ) -> Result<LogBegin, SessionError> {
+        self.begin_question(limit);
+        match self.ask_patiently(&Request::StartLog { pace }, limit, is_patient)? {
             Response::LogStarted { now_ns, problem } => {
                 Ok(LogBegin { guest_ns: now_ns, problem: problem.map(|text| bounded(&text)) })
             }
@@ -142,29 +160,23 @@ impl Session {
         }
     }
 
-    /// A session may go on for hours: each question has a time and bytes of its own.
-    fn begin_question(&mut self, limit: Duration) {
-        self.deadline = Instant::now() + limit;
-        self.allow(self.limits.bytes);
-    }
-
-    fn allow(&mut self, bytes: u64) {
-        (self.bytes_left, self.most_bytes) = (bytes, bytes);
-    }
-
-    /// Takes what the guest has not told yet in this session; its log goes on. Not checked yet: see `merge`. It has `limit`
-    /// of time and the bytes of a step of its own: a long recording asks often.
+    /// Takes what the guest has not told yet in this session; its log goes on. Not checked yet: see `merge`. It has the bytes
+    /// of a step of its own: a long recording asks often. A guest that is late is waited for as by `changes_while_sampled`.
     ///
     /// # Errors
     /// If it does not answer, or not as it should.
-    pub fn changes(&mut self, limit: Duration) -> Result<GuestMap, SessionError> {
+    pub fn changes(
+        &mut self,
+        limit: Duration,
+        is_patient: &mut dyn FnMut() -> bool,
+    ) -> Result<GuestMap, SessionError> {
         self.begin_question(limit);
-        let answer = self.ask(&Request::Changes { pace: Pace::Prompt })?;
-        map_of(answer)
+        map_of(self.ask_patiently(&Request::Changes { pace: Pace::Prompt }, limit, is_patient)?)
     }
 
     /// Like `changes`, for a guest that is being sampled. A busy guest may answer late, and hanging up would end its log. So
-    /// after every `limit` without an answer, `is_patient` decides whether to keep waiting.
+    /// after every `limit` without an answer, `is_patient` decides whether to keep waiting; and the guest is asked now and then
+    /// whether it has booted again meanwhile.
     ///
     /// # Errors
     /// If it does not answer, or not as it should.
@@ -174,7 +186,7 @@ impl Session {
         is_patient: &mut dyn FnMut() -> bool,
     ) -> Result<GuestMap, SessionError> {
         let question = Request::Changes { pace: Pace::Low };
-        map_of(self.ask_patiently(&question, Pace::Low, limit, is_patient)?)
+        map_of(self.ask_at_pace(&question, Pace::Low, limit, is_patient)?)
     }
 
     /// Like `changes_while_sampled`, with what else may have changed since the last window, and a new look at the clocks, which
@@ -187,11 +199,11 @@ impl Session {
         limit: Duration,
         is_patient: &mut dyn FnMut() -> bool,
     ) -> Result<GuestMap, SessionError> {
-        let answer = self.ask_patiently(&Request::WindowEnd, Pace::Low, limit, is_patient)?;
+        let answer = self.ask_at_pace(&Request::WindowEnd, Pace::Low, limit, is_patient)?;
         let map = map_of(answer)?;
         self.begin_question(limit);
         self.clock = None;
-        self.hello()?;
+        self.hello(limit, is_patient)?;
         Ok(map)
     }
 
@@ -210,8 +222,11 @@ impl Session {
     pub fn snapshot_within(&mut self, limit: Duration) -> Result<GuestMap, SessionError> {
         self.begin_question(limit);
         let map = map_of(self.ask(&Request::Snapshot)?)?;
-        // Clocks drift: a second look, near what the times are used for.
-        self.hello()?;
+        // Clocks drift: a second look, near what the times are used for. The map is worth more than it.
+        match self.hello(limit, &mut || false) {
+            Err(error) if error.is_late() => self.owed_greetings += 1,
+            done => done?,
+        }
         Ok(map)
     }
 
@@ -229,27 +244,7 @@ impl Session {
     ) -> Result<ModuleSymbols, SessionError> {
         let largest_file = LARGEST_EARLY_FILE;
         let question = Request::Symbols { modules: vec![module], pace, largest_file };
-        symbols_of(module, self.ask_patiently(&question, pace, limit, is_patient)?)
-    }
-
-    fn ask_patiently(
-        &mut self,
-        question: &Request,
-        pace: Pace,
-        limit: Duration,
-        is_patient: &mut dyn FnMut() -> bool,
-    ) -> Result<Response, SessionError> {
-        self.begin_question(limit);
-        if pace == Pace::Low {
-            // Whoever is asked every few seconds may say little.
-            self.allow(self.limits.bytes.min((MAX_LOW_PACE_BYTES + HEADER_BYTES) as u64));
-        }
-        let mut answer = self.ask(question);
-        while answer.as_ref().is_err_and(SessionError::is_late) && is_patient() {
-            self.deadline = Instant::now() + limit;
-            answer = self.answer(|| ()).map(|(answer, ())| answer);
-        }
-        answer
+        symbols_of(module, self.ask_at_pace(&question, pace, limit, is_patient)?)
     }
 
     /// Shows the symbols of these modules (their numbers in this session) to `see`, one entry for each, as they come: all
@@ -311,13 +306,18 @@ impl Session {
     }
 
     /// Exchanges a few greetings: the fastest tells the clocks' difference best.
-    fn hello(&mut self) -> Result<(), SessionError> {
+    fn hello(
+        &mut self,
+        limit: Duration,
+        is_patient: &mut dyn FnMut() -> bool,
+    ) -> Result<(), SessionError> {
         const EXCHANGES: usize = 5;
         self.allow(self.limits.bytes.min(MAX_GREETING_BYTES as u64));
         for _ in 0..EXCHANGES {
             let sent_ns = now_ns();
             let request = Request::Hello { version: VERSION };
-            let (answer, received_ns) = self.ask_noting(&request, now_ns)?;
+            let (answer, received_ns) =
+                self.ask_patiently_noting(&request, limit, is_patient, now_ns)?;
             let Response::Hello { version, now_ns } = answer else {
                 return Err(unexpected(&answer));
             };
@@ -328,65 +328,6 @@ impl Session {
             }
         }
         Ok(())
-    }
-
-    /// One question with the time and the bytes of a step of its own: a trace may ask for hours.
-    pub(crate) fn ask_step(&mut self, request: &Request) -> Result<Response, SessionError> {
-        self.ask_step_noting(request, || ()).map(|(answer, ())| answer)
-    }
-
-    /// The same, with what `note` says when the answer is there and not read yet.
-    pub(crate) fn ask_step_noting<T>(
-        &mut self,
-        request: &Request,
-        note: impl FnOnce() -> T,
-    ) -> Result<(Response, T), SessionError> {
-        self.begin_question(self.limits.time);
-        self.ask_noting(request, note)
-    }
-
-    fn ask(&mut self, request: &Request) -> Result<Response, SessionError> {
-        self.ask_noting(request, || ()).map(|(answer, ())| answer)
-    }
-
-    fn ask_noting<T>(
-        &mut self,
-        request: &Request,
-        note: impl FnOnce() -> T,
-    ) -> Result<(Response, T), SessionError> {
-        let deadline = self.deadline;
-        let bytes = frame::encode(self.number, request, MAX_REQUEST_BYTES).map_err(nonsense)?;
-        self.link.send(&bytes, deadline).map_err(|source| self.failed(source))?;
-        self.answer(note)
-    }
-
-    fn answer<T>(&mut self, note: impl FnOnce() -> T) -> Result<(Response, T), SessionError> {
-        let content = self.receive(self.deadline)?;
-        let noted = note();
-        match self.reader.read(content)? {
-            Response::Error(text) => Err(SessionError::Refused(bounded(&text))),
-            response => Ok((response, noted)),
-        }
-    }
-
-    fn receive(&mut self, deadline: Instant) -> Result<Vec<u8>, SessionError> {
-        let mut chunk = vec![0; 1 << 16];
-        loop {
-            if let Some(frame) = self.decoder.next().map_err(nonsense)? {
-                return Ok(frame.content);
-            }
-            let length =
-                self.link.receive(&mut chunk, deadline).map_err(|source| self.failed(source))?;
-            self.bytes_left = self
-                .bytes_left
-                .checked_sub(length as u64)
-                .ok_or(SessionError::TooMuch(self.most_bytes))?;
-            self.decoder.push(&chunk[..length]);
-        }
-    }
-
-    fn failed(&self, source: LinkError) -> SessionError {
-        SessionError::Link { channel: self.channel.clone(), source }
     }
 }
 

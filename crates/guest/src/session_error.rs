@@ -1,5 +1,7 @@
 //! Why a guest did not answer as it should.
 
+use std::time::Duration;
+
 use api::guest::{Response, VERSION};
 use api::symbols::InvalidAnswer;
 
@@ -35,6 +37,20 @@ pub enum SessionError {
     /// It sent more than it may.
     #[error("it sent more than {0} bytes")]
     TooMuch(u64),
+    /// It is connected, and an answer did not come in time.
+    #[error(
+        "no answer in time: after {:.0} s it is still at work on {question}; its CPUs are busy, or wait for CPUs of the host. \
+         Record longer, or give it more time (--guest-timeout)", waited.as_secs_f64()
+    )]
+    Late {
+        /// What it is at work on.
+        question: &'static str,
+        /// Since it was asked.
+        waited: Duration,
+    },
+    /// It answers, and does not know what it was asked before.
+    #[error("it has started anew: vmscope-guest, or its whole system")]
+    Forgotten,
     /// The process that reads its answers failed.
     #[error("its answer was not read: {0}")]
     Unread(String),
@@ -61,7 +77,7 @@ impl SessionError {
 
     /// Whether there was no answer in time.
     pub(crate) fn is_late(&self) -> bool {
-        matches!(self, Self::Link { source: LinkError::TimedOut, .. })
+        matches!(self, Self::Late { .. } | Self::Link { source: LinkError::TimedOut, .. })
     }
 }
 
@@ -84,6 +100,7 @@ pub(crate) fn unexpected(response: &Response) -> SessionError {
         Response::TraceSeen(_) => "a look at its clocks",
         Response::TraceSlots(_) => "events",
         Response::TraceStopped(_) => "a trace's end",
+        Response::Pong { .. } => "an answer to a ping",
     };
     SessionError::Nonsense(format!("unrequested {what}"))
 }

@@ -4,7 +4,10 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::thread;
 
+use api::guest::MAX_REQUEST_BYTES;
+
 use super::*;
+use crate::frame;
 use crate::fuzzing::Here;
 
 type Script = Box<dyn FnOnce(&mut DrawnGuest) + Send>;
@@ -43,7 +46,7 @@ impl DrawnGuest {
                 Request::Hello { .. } => {
                     Response::Hello { version: VERSION, now_ns: now_ns() - 5000 }
                 }
-                Request::StartLog => Response::LogStarted { now_ns: 1, problem: None },
+                Request::StartLog { .. } => Response::LogStarted { now_ns: 1, problem: None },
                 Request::Changes { .. } | Request::Snapshot => Response::Map(Box::new(map.clone())),
                 Request::Symbols { modules, .. } if modules == [9] => {
                     Response::Error("no such\nmodule".into())
@@ -95,11 +98,11 @@ fn a_good_guest_gives_its_map_clock_and_symbols() {
         Limits { time: Duration::from_secs(20), ..quick() },
         Box::new(|guest| guest.behave(&map())),
     );
-    session.hello().unwrap();
-    let began = LogBegin { guest_ns: 1, problem: None };
-    assert_eq!(session.start_log().unwrap(), began);
-    assert_eq!(session.changes(quick().time).unwrap(), map());
     let mut never = || false;
+    session.hello(quick().time, &mut never).unwrap();
+    let began = LogBegin { guest_ns: 1, problem: None };
+    assert_eq!(session.start_log(Pace::Low, quick().time, &mut never).unwrap(), began);
+    assert_eq!(session.changes(quick().time, &mut never).unwrap(), map());
     assert_eq!(session.changes_while_sampled(quick().time, &mut never).unwrap(), map());
     assert_eq!(session.early_symbols(3, Pace::Low, quick().time, &mut never).unwrap().module, 3);
     assert_eq!(session.snapshot().unwrap(), map());
@@ -126,27 +129,64 @@ fn a_silent_guest_costs_the_time_limit() {
 #[test]
 fn a_late_guest_is_waited_for_as_long_as_somebody_is_patient() {
     let moment = Duration::from_millis(20);
-    // It answers when it is told that the host has waited twice.
+    // It answers when it is told that the host has waited twice, and the pings after that.
     let (waited, answer) = std::sync::mpsc::channel();
     let script: Script = Box::new(move |guest| {
-        guest.receive();
-        let _ = answer.recv();
-        guest.send(&Response::Map(Box::new(map())));
-        while guest.receive().is_some() {}
+        for _ in 0..2 {
+            guest.receive();
+            let _ = answer.recv();
+            guest.send(&Response::Map(Box::new(map())));
+            while let Some(Request::Ping { number }) = guest.receive() {
+                guest.send(&Response::Pong { number });
+            }
+        }
     });
     let mut session = with_guest(quick(), script);
     let mut asked = 0;
     let mut is_patient = || {
         asked += 1;
-        if asked == 2 {
+        if asked == 3 {
             waited.send(()).unwrap();
         }
         asked < 500
     };
     assert_eq!(session.changes_while_sampled(moment, &mut is_patient).unwrap(), map());
-    assert!(2 <= asked);
+    assert!(3 <= asked && 0 < session.next_ping);
+    // The pings' answers are no answers to the next question, nor does it end the session.
     let error = session.changes_while_sampled(moment, &mut || false).unwrap_err();
-    assert!(error.to_string().contains("no answer in time"), "{error}");
+    assert!(error.is_late() && error.to_string().contains("at work on its map"), "{error}");
+}
+
+#[test]
+fn a_guest_that_has_booted_again_is_not_waited_for() {
+    let script: Script = Box::new(|guest| {
+        while let Some(request) = guest.receive() {
+            if let Request::Ping { number } = request {
+                guest.send(&Response::Pong { number });
+            }
+        }
+    });
+    let mut session = with_guest(quick(), script);
+    let moment = Duration::from_millis(20);
+    let error = session.start_log(Pace::Low, moment, &mut || true).unwrap_err();
+    assert!(matches!(error, SessionError::Forgotten), "{error}");
+}
+
+#[test]
+fn a_map_is_not_lost_with_the_greetings_after_it() {
+    let script: Script = Box::new(|guest| {
+        guest.receive();
+        guest.send(&Response::Map(Box::new(map())));
+        let hello = guest.receive();
+        assert!(matches!(hello, Some(Request::Hello { .. })));
+        // Late.
+        guest.receive();
+        guest.send(&Response::Hello { version: VERSION, now_ns: 1 });
+        guest.send(&Response::Symbols(vec![ModuleSymbols::default()]));
+    });
+    let mut session = with_guest(quick(), script);
+    assert_eq!(session.snapshot().unwrap(), map());
+    session.symbols(&[0], &|_| true, &mut |answer| assert_eq!(answer.problem, None));
 }
 
 #[test]
@@ -172,8 +212,9 @@ fn greetings_are_short() {
         let zeros = vec![0; 1 << 20];
         while guest.stream.write_all(&zeros).is_ok() {}
     });
-    let limits = Limits { time: Duration::from_secs(600), bytes: u64::MAX };
-    let error = with_guest(limits, script).hello().unwrap_err();
+    let limits_time = Duration::from_secs(600);
+    let limits = Limits { time: limits_time, bytes: u64::MAX };
+    let error = with_guest(limits, script).hello(limits_time, &mut || false).unwrap_err();
     assert!(matches!(error, SessionError::TooMuch(bytes) if bytes < 33 << 20), "{error}");
     assert!(error.is_nonsense());
 }
@@ -218,7 +259,10 @@ fn lies_are_refused() {
     };
     check(answer(Response::Symbols(Vec::new())), Err("unrequested symbols"));
     let newer = GuestMap { version: VERSION + 1, ..map() };
-    check(answer(Response::Map(Box::new(newer))), Err("protocol version 5"));
+    check(
+        answer(Response::Map(Box::new(newer))),
+        Err(&format!("protocol version {}", VERSION + 1)),
+    );
     check(answer(Response::Error("broken \x1b[2J".into())), Err("it says: broken \\u{1b}[2J"));
     let long = Box::new(|guest: &mut DrawnGuest| {
         guest.receive();

@@ -42,17 +42,14 @@ impl Session {
     ///
     /// # Errors
     /// If it does not answer, or not as it should.
-    pub fn trace_look<T>(
-        &mut self,
-        note: impl FnOnce() -> T,
-    ) -> Result<(TraceSeen, T), SessionError> {
+    pub fn trace_look<T>(&mut self, note: impl Fn() -> T) -> Result<(TraceSeen, T), SessionError> {
         self.seen(&Request::TraceLook, note)
     }
 
     fn seen<T>(
         &mut self,
         request: &Request,
-        note: impl FnOnce() -> T,
+        note: impl Fn() -> T,
     ) -> Result<(TraceSeen, T), SessionError> {
         match self.ask_step_noting(request, note)? {
             (Response::TraceSeen(seen), noted) => Ok((seen, noted)),

@@ -16,11 +16,12 @@ use api::guest::{
 fn requests() -> Vec<Request> {
     vec![
         Request::Hello { version: VERSION },
-        Request::StartLog,
+        Request::StartLog { pace: Pace::Low },
         Request::Snapshot,
         Request::Symbols { modules: vec![0, 300], pace: Pace::Prompt, largest_file: 1 << 20 },
         Request::Changes { pace: Pace::Low },
         Request::WindowEnd,
+        Request::Ping { number: 300 },
     ]
 }
 

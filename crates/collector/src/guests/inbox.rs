@@ -1,6 +1,6 @@
 //! What a worker is to do next, and whether its VM is still there.
 
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -91,6 +91,18 @@ impl Inbox {
         }
     }
 
+    /// What there is to do now; `Time`: nothing.
+    pub(super) fn look(&self) -> Woken {
+        loop {
+            match self.orders.try_recv() {
+                Ok(Order::Wake) => {}
+                Ok(order) => return Woken::Order(order),
+                Err(TryRecvError::Empty) => return Woken::Time,
+                Err(TryRecvError::Disconnected) => return Woken::Unwanted,
+            }
+        }
+    }
+
     /// Whether the VM has ended: its channel may lead to another one by now.
     pub(super) fn is_gone(&self) -> bool {
         self.shared.state().is_gone
@@ -167,7 +179,12 @@ mod test {
         handle.clone().vm_gone();
         assert!(inbox.is_gone());
         assert!(matches!(inbox.wait(hour), Woken::Time));
+        handle.clone().vm_gone();
+        assert!(matches!(inbox.look(), Woken::Time));
+        tell(Log::Ends);
+        assert!(matches!(inbox.look(), Woken::Order(Order::Tell { .. })));
         drop(handle);
+        assert!(matches!(inbox.look(), Woken::Unwanted));
         assert!(matches!(inbox.wait(hour), Woken::Unwanted));
     }
 }

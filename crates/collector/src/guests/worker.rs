@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use api::guest::{GuestMap, GuestModule, Pace};
 use guest::{Channel, Limits, LogBegin, Session, SessionError};
 use host::vms::VmProcess;
-use model::{Budget, BuildId, Clock, HostNs};
+use model::{Budget, BuildId, HostNs};
 use symbols::{GuestChild, Store};
 
 use super::inbox::{Inbox, Order, SymbolOrder, Woken};
@@ -22,7 +22,7 @@ const RETRY_AT_MOST: Duration = Duration::from_secs(32);
 /// To try again where a guest answered with nonsense: reading as much as one may send takes a second of CPU time.
 const RETRY_NONSENSE: Duration = Duration::from_secs(3600);
 
-/// Between two questions while sampling; and how late an answer is when the guest may have booted again.
+/// Between two questions while sampling.
 const PACE: Duration = Duration::from_secs(4);
 /// Each answer without news doubles it.
 const PACE_AT_MOST: Duration = Duration::from_secs(16);
@@ -30,11 +30,14 @@ const PACE_AT_MOST: Duration = Duration::from_secs(16);
 /// For symbols before anything is sampled: if the guest is gone at the end, these functions have names all the same.
 const EARLY_SYMBOLS: Duration = Duration::from_secs(1);
 
-/// To begin a session while sampling; nobody waits for it.
+/// To connect while sampling, and to be greeted; nobody waits for it.
 const BEGIN_LIMIT: Duration = Duration::from_secs(10);
 
 /// Even if all its time was waited for before: a guest may have come up meanwhile.
 const LAST_TRY_AT_LEAST: Duration = Duration::from_secs(1);
+
+/// Whoever waits for a late answer looks so often for orders.
+const LATE_SLICE: Duration = Duration::from_secs(1);
 
 /// Whoever waits for nothing but orders.
 const FOREVER: Duration = Duration::from_secs(1 << 30);
@@ -58,6 +61,10 @@ pub(super) struct Worker {
     pause: Duration,
     /// Why it could not be asked the last time.
     error: Option<Arc<GuestError>>,
+    /// A window's order that is being carried out, until it is answered, and when it was seen.
+    current: Option<(Order, Instant)>,
+    /// The next one, when an answer is late.
+    held: Option<(Order, Instant)>,
 }
 
 impl Worker {
@@ -68,6 +75,7 @@ impl Worker {
         store: Option<Store>,
         room: &Budget,
         inbox: Inbox,
+        child: GuestChild,
     ) -> Self {
         Self {
             process: process.clone(),
@@ -75,22 +83,25 @@ impl Worker {
             locks: locks.to_owned(),
             store,
             inbox,
-            child: GuestChild::default(),
+            child,
             told: Told::within(room),
             port: None,
             session: None,
             sessions: 0,
             pause: RETRY,
             error: None,
+            current: None,
+            held: None,
         }
     }
 
-    /// Asks from now on, and answers. `tried` is told when the first try is over.
-    pub(super) fn follow(mut self, tried: Sender<()>) {
+    /// Asks from now on, and answers. `tried` is told when the first try is over. `pace`: that of a guest which is sampled, or
+    /// is not yet.
+    pub(super) fn follow(mut self, pace: Pace, tried: Sender<()>) {
         match channel(&self.process) {
             Ok(channel) => {
-                let begun = self.begin(&channel, self.limits.time);
-                let kept = begun.and_then(|()| Ok(self.keep_early_symbols(&channel)?));
+                let begun = self.begin(&channel, self.limits.time, pace);
+                let kept = begun.and_then(|()| Ok(self.keep_early_symbols()?));
                 kept.unwrap_or_else(|error| self.lose(error));
                 report_try(tried);
                 let first = if self.session.is_some() { PACE } else { RETRY };
@@ -114,7 +125,10 @@ impl Worker {
         let mut due = Instant::now() + first;
         self.pause = first;
         loop {
-            let woken = self.inbox.wait(due.saturating_duration_since(Instant::now()));
+            let woken = match self.held.take() {
+                Some((order, _)) => Woken::Order(order),
+                None => self.inbox.wait(due.saturating_duration_since(Instant::now())),
+            };
             if self.inbox.is_gone() && self.pause != FOREVER {
                 // Its channel may lead to another guest by now.
                 self.lose(GuestError::EndedMeanwhile);
@@ -124,18 +138,12 @@ impl Worker {
             let channel = channel.filter(|_| !self.inbox.is_gone());
             match woken {
                 Woken::Unwanted => return,
-                Woken::Order(Order::Tell { start, log, answer, handle }) => {
+                Woken::Order(order @ Order::Tell { log, .. }) => {
+                    self.current = Some((order, Instant::now()));
                     if let Some(channel) = channel {
                         self.bring_up_to_date(channel, log);
                     }
-                    let answered = self.answer(start, log, |session, numbers| Asker {
-                        handle,
-                        session,
-                        numbers,
-                    });
-                    self.inbox.answered();
-                    // Whoever asked may be gone.
-                    let _ = answer.send(answered);
+                    self.answer_current();
                 }
                 Woken::Order(Order::Symbols(order)) => self.send_symbols(order),
                 Woken::Order(Order::Wake) | Woken::Time => {
@@ -148,10 +156,22 @@ impl Worker {
         }
     }
 
+    /// Unless a late guest was not waited for.
+    fn answer_current(&mut self) {
+        let Some((Order::Tell { start, log, answer, handle }, _)) = self.current.take() else {
+            return;
+        };
+        let answered =
+            self.answer(start, log, |session, numbers| Asker { handle, session, numbers });
+        self.inbox.answered();
+        // Whoever asked may be gone.
+        let _ = answer.send(answered);
+    }
+
     /// Asks what is new, or tries to reach it again. How long to wait then.
     fn ask(&mut self, channel: &Channel) -> Duration {
         let Some(session) = self.session.take() else { return self.try_again(channel) };
-        match self.ask_news(session, channel) {
+        match self.ask_news(session) {
             Ok(true) => PACE,
             Ok(false) => PACE_AT_MOST.min(self.pause * 2),
             Err(error) => {
@@ -165,7 +185,7 @@ impl Worker {
     fn try_again(&mut self, channel: &Channel) -> Duration {
         let limit = self.limits.time.min(BEGIN_LIMIT);
         let asked = Instant::now();
-        match self.begin(channel, limit) {
+        match self.begin(channel, limit, Pace::Low) {
             Ok(()) => PACE,
             Err(error) => {
                 let is_nonsense =
@@ -180,12 +200,15 @@ impl Worker {
         }
     }
 
-    /// Has the guest begin its log and tell its map, each within `limit`.
-    fn begin(&mut self, channel: &Channel, limit: Duration) -> Result<(), GuestError> {
+    /// Connects within `limit`, has the guest begin its log and tell its map.
+    fn begin(&mut self, channel: &Channel, limit: Duration, pace: Pace) -> Result<(), GuestError> {
         self.take_port(channel)?;
         let mut session = Session::open_within(channel, &self.limits, limit, self.child.clone())?;
-        let LogBegin { guest_ns, problem } = session.start_log()?;
-        let map = session.changes(limit)?;
+        let mut is_patient = self.patience();
+        let LogBegin { guest_ns, problem } =
+            session.start_log(pace, LATE_SLICE, &mut is_patient)?;
+        let map = session.changes(LATE_SLICE, &mut is_patient)?;
+        drop(is_patient);
         self.told.begin(map, session.clock())?;
         self.told.log_began.get_or_insert(session.clock().to_host(guest_ns));
         self.told.log_problem = self.told.log_problem.take().or(problem);
@@ -212,10 +235,8 @@ impl Worker {
     }
 
     /// Asks what is new, and perhaps for a file's symbols. Whether there was anything.
-    fn ask_news(&mut self, mut session: Session, channel: &Channel) -> Result<bool, SessionError> {
-        let mut is_patient = self.patience(channel, session.clock());
-        let map = session.changes_while_sampled(PACE, &mut is_patient)?;
-        drop(is_patient);
+    fn ask_news(&mut self, mut session: Session) -> Result<bool, SessionError> {
+        let map = session.changes_while_sampled(LATE_SLICE, &mut self.patience())?;
         let is_news = has_news(&map);
         self.told.add(map, session.clock());
         let is_stored = is_stored(self.store.as_ref());
@@ -223,7 +244,7 @@ impl Worker {
         if let Some(module) =
             boot.and_then(|boot| boot.next_module_in_time(Instant::now(), is_stored))
         {
-            self.keep_symbols(module, Pace::Low, &mut session, channel)?;
+            self.keep_symbols(module, Pace::Low, &mut session)?;
         }
         self.session = Some(session);
         Ok(is_news)
@@ -238,7 +259,9 @@ impl Worker {
             };
             asked.unwrap_or_else(|error| self.lose(error.into()));
         }
-        if log == Log::Ends && self.session.is_none() {
+        let is_late = self.error.as_ref().is_some_and(|error| error.is_late());
+        // One that was too late is still at work.
+        if log == Log::Ends && self.session.is_none() && !is_late {
             self.last_try(channel).unwrap_or_else(|error| self.lose(error));
         }
     }
@@ -248,16 +271,14 @@ impl Worker {
         mut session: Session,
         channel: &Channel,
     ) -> Result<(), SessionError> {
-        let mut is_patient = self.patience(channel, session.clock());
-        let map = session.window_end(PACE, &mut is_patient)?;
-        drop(is_patient);
+        let map = session.window_end(LATE_SLICE, &mut self.patience())?;
         self.told.add(map, session.clock());
         self.session = Some(session);
         if self.told.boots.last().is_some_and(|boot| boot.map.is_crowded()) {
             // A port has one user at a time.
             self.session = None;
             let limit = self.limits.time.min(BEGIN_LIMIT);
-            self.begin(channel, limit).unwrap_or_else(|error| self.lose(error));
+            self.begin(channel, limit, Pace::Low).unwrap_or_else(|error| self.lose(error));
         }
         Ok(())
     }
@@ -316,38 +337,65 @@ impl Worker {
         }
     }
 
-    /// Whether to wait on for a guest that is late: it may be busy, and giving it up loses its log. Not if it has booted again
-    /// meanwhile. By vsock it can be asked that beside its answer.
-    fn patience<'a>(&'a self, channel: &'a Channel, clock: Clock) -> impl FnMut() -> bool + 'a {
+    /// Whether to wait on for a guest that is late: it may be busy, and giving it up would end its log. While it is sampled it
+    /// is waited for; who wants to know meanwhile gets what it told before.
+    fn patience(&mut self) -> impl FnMut() -> bool {
         let asked = Instant::now();
+        let mut was_late = false;
         move || {
-            let waited = asked.elapsed().max(self.inbox.waited());
-            let is_over = self.limits.time <= waited || self.inbox.is_gone();
-            !is_over && !self.has_other_clock(channel, clock)
+            if self.held.is_none() {
+                match self.inbox.look() {
+                    Woken::Unwanted => return false,
+                    Woken::Order(order) => self.held = Some((order, Instant::now())),
+                    Woken::Time => {}
+                }
+            }
+            let (time, is_known) = (self.limits.time, was_late);
+            let is_over = |(order, seen): &mut (Order, Instant)| {
+                let goes_on = matches!(order, Order::Tell { log: Log::GoesOn, .. });
+                time <= seen.elapsed() || is_known && goes_on
+            };
+            let orders = [&mut self.current, &mut self.held];
+            let over = orders.into_iter().find_map(|order| order.take_if(is_over));
+            match over {
+                Some((Order::Tell { start, log: Log::GoesOn, answer, .. }, _)) => {
+                    was_late = true;
+                    // Whoever asked may be gone.
+                    let _ = answer.send(self.answer_without(start, asked.elapsed()));
+                    self.inbox.answered();
+                }
+                Some(last @ (Order::Tell { log: Log::Ends, .. }, _)) => {
+                    self.held = Some(last);
+                    return false;
+                }
+                // Whoever wanted symbols goes without.
+                Some((Order::Symbols(_) | Order::Wake, _)) | None => {}
+            }
+            !self.inbox.is_gone()
         }
     }
 
-    fn has_other_clock(&self, channel: &Channel, clock: Clock) -> bool {
-        /// Far more than clocks drift apart, and than a boot takes.
-        const OTHER_NS: u64 = 1_000_000_000;
-        const HELLO_LIMIT: Duration = Duration::from_secs(1);
-        let Channel::Vsock { .. } = channel else { return false };
-        let child = self.child.clone();
-        Session::open_within(channel, &self.limits, HELLO_LIMIT, child).is_ok_and(|session| {
-            let now_ns = session.clock().host_minus_guest_ns;
-            OTHER_NS < now_ns.abs_diff(clock.host_minus_guest_ns)
-        })
+    /// What counts for a window whose end the guest has not told yet.
+    fn answer_without(&mut self, start: HostNs, waited: Duration) -> Answered {
+        let late = SessionError::Late { question: "its map", waited };
+        if self.told.boots.is_empty() {
+            return Err(Arc::new(late.into()));
+        }
+        let mut told = self.told.for_window(start);
+        told.lose(late.to_string());
+        let via = channel(&self.process).map_or("", |channel| via(&channel));
+        Ok(Answer { told, via, asker: None, child: self.child.clone() })
     }
 
     /// The symbols of one file after the other, for a while.
-    fn keep_early_symbols(&mut self, channel: &Channel) -> Result<(), SessionError> {
+    fn keep_early_symbols(&mut self) -> Result<(), SessionError> {
         let began = Instant::now();
         let Some(mut session) = self.session.take() else { return Ok(()) };
         while began.elapsed() < EARLY_SYMBOLS && !self.inbox.is_gone() {
             let is_stored = is_stored(self.store.as_ref());
             let next = self.told.boots.last_mut().and_then(|boot| boot.map.next_module(is_stored));
             let Some(module) = next else { break };
-            self.keep_symbols(module, Pace::Prompt, &mut session, channel)?;
+            self.keep_symbols(module, Pace::Prompt, &mut session)?;
         }
         self.session = Some(session);
         Ok(())
@@ -358,11 +406,8 @@ impl Worker {
         module: u32,
         pace: Pace,
         session: &mut Session,
-        channel: &Channel,
     ) -> Result<(), SessionError> {
-        let mut is_patient = self.patience(channel, session.clock());
-        let symbols = session.early_symbols(module, pace, PACE, &mut is_patient);
-        drop(is_patient);
+        let symbols = session.early_symbols(module, pace, LATE_SLICE, &mut self.patience());
         match symbols {
             Ok(symbols) => self.told.keep(symbols),
             // It may be asked for the others.

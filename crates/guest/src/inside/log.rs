@@ -9,9 +9,8 @@ use host::sideband::{self, Sideband};
 
 use super::cpus::{CpuWatch, online_cpus};
 use super::processes::Modules;
-use super::program::LogProgram;
+use super::program::{LoadedProgram, LogProgram};
 use super::timeline::{Event, EventKind};
-use crate::walk::Layout;
 
 /// Ring of each CPU: about 4,000 processes that start and end.
 const RING_BYTES: usize = 4 << 20;
@@ -35,18 +34,15 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    /// Starts both sources, or those that work.
-    pub(crate) fn start(layout: Option<&Layout>) -> Self {
+    /// Starts both sources, or those that work. `program`: why there is none, when there is none.
+    pub(crate) fn start(program: Result<LoadedProgram, String>) -> Self {
         let mut problems = Vec::new();
-        let program = match layout.map(LogProgram::start) {
-            Some(Ok(program)) => Some(program),
-            failed => {
-                let reason = failed.and_then(Result::err).map(|error| error.to_string());
-                let reason = reason.as_deref().unwrap_or("the kernel's layout is unknown");
+        let attached = program
+            .and_then(|program| program.attach().map_err(|error| error.to_string()))
+            .map_err(|reason| {
                 problems.push(format!("failed to log processes that start with BPF: {reason}"));
-                None
-            }
-        };
+            });
+        let program = attached.ok();
         let cpus = online_cpus(Path::new("/sys"));
         let ring_bytes = (ALL_RINGS_BYTES / cpus.len().max(1)).clamp(1 << 16, RING_BYTES);
         let sideband = Sideband::open(&cpus, ring_bytes)
@@ -95,10 +91,15 @@ impl Log {
     }
 
     /// What makes it incomplete, with what was lost since `new_losses`.
-    pub(crate) fn into_problems(mut self) -> Vec<String> {
+    pub(crate) fn take_problems(&mut self) -> Vec<String> {
         let losses = self.new_losses();
         self.problems.extend(losses);
-        self.problems
+        std::mem::take(&mut self.problems)
+    }
+
+    /// Ends it. What is left is for the next log.
+    pub(crate) fn end(self) -> Option<LoadedProgram> {
+        self.program.map(LogProgram::detach)
     }
 
     /// What was lost since the last call.

@@ -8,8 +8,10 @@ mod elf;
 mod error;
 #[doc(hidden)]
 pub mod fuzzing;
+mod job;
 mod kcore;
 mod kernel;
+mod load;
 mod log;
 mod ports;
 mod processes;

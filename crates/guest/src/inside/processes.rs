@@ -9,6 +9,7 @@ use host::procfs::{self, MapsEntry};
 use rustix::time::ClockId;
 
 use super::elf;
+use super::job::{HungUp, Waiting};
 use crate::walk::Process;
 
 /// The files that images map, numbered as the host will ask for them.
@@ -147,21 +148,25 @@ fn pseudo(path: &str) -> String {
 }
 
 /// What the walk found, with the mappings that `/proc` adds. A process that ends meanwhile has none.
-pub(crate) fn images(proc: &Path, walked: Vec<Process>, modules: &mut Modules) -> Vec<GuestImage> {
+pub(crate) fn images(
+    proc: &Path,
+    walked: Vec<Process>,
+    modules: &mut Modules,
+    waiting: Waiting<'_>,
+) -> Result<Vec<GuestImage>, HungUp> {
     // All mappings before any file: reading build ids takes time, in which processes end.
-    let mapped: Vec<(Process, PathBuf, Vec<MapsEntry>)> = walked
-        .into_iter()
-        .take(MAX_IMAGES)
-        .map(|process| {
-            let directory = proc.join(process.pid.to_string());
-            let maps = procfs::read_maps(&directory, procfs::MAX_MAPS_BYTES).unwrap_or_default();
-            (process, directory, maps.executable)
-        })
-        .collect();
-    mapped
-        .into_iter()
-        .map(|(process, directory, maps)| image(process, &directory, &maps, modules))
-        .collect()
+    let mapped = walked.into_iter().take(MAX_IMAGES).map(|process| {
+        waiting.check()?;
+        let directory = proc.join(process.pid.to_string());
+        let maps = procfs::read_maps(&directory, procfs::MAX_MAPS_BYTES).unwrap_or_default();
+        Ok((process, directory, maps.executable))
+    });
+    let mapped: Vec<(Process, PathBuf, Vec<MapsEntry>)> = mapped.collect::<Result<_, _>>()?;
+    let image = |(process, directory, maps): (Process, PathBuf, Vec<MapsEntry>)| {
+        waiting.check()?;
+        Ok(image(process, &directory, &maps, modules))
+    };
+    mapped.into_iter().map(image).collect()
 }
 
 fn image(
@@ -202,7 +207,8 @@ mod test {
         let process =
             Process { pid: own, name: "test".into(), cr3: 1, start_ns: 5, threads: Vec::new() };
         let mut modules = Modules::default();
-        let images = images(Path::new("/proc"), vec![process], &mut modules);
+        let images =
+            images(Path::new("/proc"), vec![process], &mut modules, Waiting::always()).unwrap();
         let module = |path: &str| {
             let number = modules.list.iter().position(|module| module.path.contains(path)).unwrap();
             u32::try_from(number).unwrap()

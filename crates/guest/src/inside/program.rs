@@ -1,10 +1,13 @@
 //! The BPF program that notes page tables and FS bases of processes (bpf/guest_processes.bpf.c).
 
-use aya::maps::{Array, MapData, MapError, RingBuf};
-use aya::programs::{Program, ProgramError, RawTracePoint};
-use aya::{Ebpf, EbpfError, EbpfLoader};
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use aya::maps::{Array, Map, MapData, MapError, RingBuf};
 use tracer::error_chain;
 
+use super::load::{LoadError, Loading, attach};
 use super::timeline::{Event, EventKind};
 use crate::walk::{Layout, comm};
 
@@ -15,56 +18,80 @@ const EXEC: u32 = 2;
 const EXIT: u32 = 3;
 const KERNEL_EXIT: u32 = 4;
 
+/// Programs, and the tracepoints that they run at.
+const PROGRAMS: [(&str, &CStr); 3] = [
+    ("on_fork", c"sched_process_fork"),
+    ("on_exec", c"sched_process_exec"),
+    ("on_exit", c"sched_process_exit"),
+];
+
 /// Why the program can't log processes.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LogProgramError {
-    #[error("the kernel refused the BPF objects: {}", error_chain(.0))]
-    Load(#[from] EbpfError),
-    #[error("the kernel refused BPF program {name}: {}", error_chain(.reason))]
-    Program { name: &'static str, reason: ProgramError },
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    #[error("the kernel refused to run BPF program {name}: {reason}")]
+    Attach { name: &'static str, reason: io::Error },
     #[error("failed to read a BPF map: {}", error_chain(.0))]
     Map(#[from] MapError),
-    #[error("the BPF object has no {0}: build vmscope-guest again")]
-    Missing(&'static str),
+}
+
+/// The program in the kernel, at rest.
+pub(crate) struct LoadedProgram {
+    events: RingBuf<MapData>,
+    lost: Array<MapData, u64>,
+    programs: Vec<OwnedFd>,
 }
 
 /// The running program. Dropping it takes it out of the kernel.
 pub(crate) struct LogProgram {
-    bpf: Ebpf,
-    events: RingBuf<MapData>,
+    loaded: LoadedProgram,
+    _attached: Vec<OwnedFd>,
+    /// What earlier logs lost.
+    lost_before: u64,
+}
+
+impl LoadedProgram {
+    /// Loads it. It needs no relocation by the kernel's types: `layout` has the offsets of fields.
+    pub(crate) fn load(layout: &Layout) -> Result<Self, LogProgramError> {
+        let constants = [
+            ("task_mm", layout.mm),
+            ("task_flags", layout.flags),
+            ("task_stack", layout.stack),
+            ("task_start_time", layout.start_time),
+            ("task_pid", layout.pid),
+            ("task_tgid", layout.tgid),
+            ("task_comm", layout.comm),
+            ("task_fs_base", layout.fs_base),
+            ("mm_pgd", layout.pgd),
+        ];
+        let mut loading = Loading::maps(bpf::GUEST_PROCESSES, &constants)?;
+        let programs = PROGRAMS.map(|(name, _)| loading.program(name));
+        let programs = programs.into_iter().collect::<Result<_, _>>()?;
+        let events = MapData::from_fd(loading.take_map("events")?)?;
+        let lost = MapData::from_fd(loading.take_map("lost")?)?;
+        let events = RingBuf::try_from(Map::RingBuf(events))?;
+        Ok(Self { events, lost: Array::try_from(Map::Array(lost))?, programs })
+    }
+
+    /// Has it note processes from now on.
+    pub(crate) fn attach(mut self) -> Result<LogProgram, LogProgramError> {
+        // The rest of an earlier log.
+        while self.events.next().is_some() {}
+        let lost_before = self.lost.get(&0, 0)?;
+        let attached = self.programs.iter().zip(PROGRAMS).map(|(program, (name, tracepoint))| {
+            attach(program.as_fd(), tracepoint)
+                .map_err(|reason| LogProgramError::Attach { name, reason })
+        });
+        let attached = attached.collect::<Result<_, _>>()?;
+        Ok(LogProgram { loaded: self, _attached: attached, lost_before })
+    }
 }
 
 impl LogProgram {
-    /// Loads and attaches it.
-    pub(crate) fn start(layout: &Layout) -> Result<Self, LogProgramError> {
-        let mut loader = EbpfLoader::new();
-        // It needs no relocation: reading the kernel's BTF for one would take long.
-        loader.btf(None);
-        for (name, offset) in [
-            ("task_mm", &layout.mm),
-            ("task_flags", &layout.flags),
-            ("task_stack", &layout.stack),
-            ("task_start_time", &layout.start_time),
-            ("task_pid", &layout.pid),
-            ("task_tgid", &layout.tgid),
-            ("task_comm", &layout.comm),
-            ("task_fs_base", &layout.fs_base),
-            ("mm_pgd", &layout.pgd),
-        ] {
-            loader.override_global(name, offset, true);
-        }
-        let mut bpf = loader.load(bpf::GUEST_PROCESSES)?;
-        for (name, tracepoint) in [
-            ("on_fork", "sched_process_fork"),
-            ("on_exec", "sched_process_exec"),
-            ("on_exit", "sched_process_exit"),
-        ] {
-            let program = bpf.program_mut(name).ok_or(LogProgramError::Missing(name))?;
-            attach(program, tracepoint)
-                .map_err(|reason| LogProgramError::Program { name, reason })?;
-        }
-        let events = bpf.take_map("events").ok_or(LogProgramError::Missing("events"))?;
-        Ok(Self { events: RingBuf::try_from(events)?, bpf })
+    /// Takes it off the tracepoints; it stays in the kernel for the next log.
+    pub(crate) fn detach(self) -> LoadedProgram {
+        self.loaded
     }
 
     /// Its events since the last call.
@@ -72,7 +99,7 @@ impl LogProgram {
         let mut events = Vec::new();
         // Bounded: a busy guest goes on writing while this reads.
         while events.len() < MAX_EVENTS
-            && let Some(item) = self.events.next()
+            && let Some(item) = self.loaded.events.next()
         {
             events.extend(parse(&item, page_offset));
         }
@@ -81,9 +108,13 @@ impl LogProgram {
 
     /// How many events found no room so far.
     pub(crate) fn lost(&self) -> Result<u64, LogProgramError> {
-        let map = self.bpf.map("lost").ok_or(LogProgramError::Missing("lost"))?;
-        let lost: Array<_, u64> = Array::try_from(map)?;
-        Ok(lost.get(&0, 0)?)
+        Ok(self.loaded.lost.get(&0, 0)?.saturating_sub(self.lost_before))
+    }
+}
+
+impl std::fmt::Debug for LoadedProgram {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LoadedProgram").finish_non_exhaustive()
     }
 }
 
@@ -91,12 +122,6 @@ impl std::fmt::Debug for LogProgram {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("LogProgram").finish_non_exhaustive()
     }
-}
-
-fn attach(program: &mut Program, tracepoint: &str) -> Result<(), ProgramError> {
-    let program: &mut RawTracePoint = program.try_into()?;
-    program.load()?;
-    program.attach(tracepoint).map(|_| ())
 }
 
 /// Twice as many as the ring holds.
@@ -149,16 +174,50 @@ mod test {
         check(5, None);
     }
 
+    /// Bytes that this thread has read so far.
+    fn read_bytes() -> Option<u64> {
+        let io = std::fs::read_to_string("/proc/thread-self/io").ok()?;
+        io.lines().find_map(|line| line.strip_prefix("rchar: ")?.parse().ok())
+    }
+
+    #[test]
+    fn loading_reads_no_type_information_of_the_kernel() {
+        let btf = std::path::Path::new("/sys/kernel/btf/vmlinux");
+        let Ok(layout) = super::super::btf::read_layout(btf) else {
+            return skip::skip("this kernel has no BTF");
+        };
+        let Some(before) = read_bytes() else {
+            return skip::skip("this kernel does not count what threads read");
+        };
+        if let Err(error) = LoadedProgram::load(&layout).and_then(LoadedProgram::attach) {
+            return skip::skip_if_refused(error);
+        }
+        let read = read_bytes().unwrap() - before;
+        assert!(read < 1 << 20, "{read} bytes");
+    }
+
     #[test]
     fn the_program_notes_a_child() {
         let btf = std::path::Path::new("/sys/kernel/btf/vmlinux");
         let Ok(layout) = super::super::btf::read_layout(btf) else {
             return skip::skip("this kernel has no BTF");
         };
-        let mut program = match LogProgram::start(&layout) {
+        let mut program = match LoadedProgram::load(&layout).and_then(LoadedProgram::attach) {
             Ok(program) => program,
             Err(error) => return skip::skip_if_refused(error),
         };
+        notes_a_child(&mut program);
+        // For the next log it is not loaded again, and what an earlier one left is gone.
+        std::process::Command::new("/bin/true").status().unwrap();
+        let mut program = program.detach().attach().unwrap();
+        let own = std::process::id();
+        let of_own =
+            |event: &Event| matches!(event.kind, EventKind::Fork { parent, .. } if parent == own);
+        assert!(!program.drain(0).iter().any(of_own));
+        notes_a_child(&mut program);
+    }
+
+    fn notes_a_child(program: &mut LogProgram) {
         let mut child = std::process::Command::new("/bin/true").spawn().unwrap();
         let pid = child.id();
         child.wait().unwrap();

@@ -1,5 +1,6 @@
 //! Answers the host. Blocked in `accept`, `read` or `epoll_wait` until it asks; no timer runs.
 
+use std::cell::Cell;
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,6 +20,7 @@ use rustix::fs::OFlags;
 use rustix::process::{getpriority_process, setpriority_process};
 
 use super::InsideError;
+use super::job::{HungUp, Waiting};
 use super::ports::find_serial_port;
 use super::snapshot::{OfThisBoot, Reader};
 use super::trace::{Commands, Trace, TraceError};
@@ -92,44 +94,58 @@ impl Conversation {
     }
 
     /// The answer to a frame, as a frame.
-    fn answer(&mut self, asked: &Frame) -> Vec<u8> {
+    fn answer(&mut self, asked: &Frame, waiting: Waiting<'_>) -> Result<Vec<u8>, HungUp> {
         let response = match frame::decode(&asked.content) {
-            Ok(request) => self.respond(asked.session, request),
+            Ok(request) => self.respond(asked.session, request, waiting)?,
             Err(error) => Response::Error(format!("the host sent {error}")),
         };
         let too_long = |error| Response::Error(format!("the answer would be {error}"));
-        frame::encode(asked.session, &response, MAX_ANSWER_BYTES)
+        Ok(frame::encode(asked.session, &response, MAX_ANSWER_BYTES)
             .or_else(|error| frame::encode(asked.session, &too_long(error), MAX_ANSWER_BYTES))
-            .unwrap_or_default()
+            .unwrap_or_default())
     }
 
-    fn respond(&mut self, session: u64, request: Request) -> Response {
-        if let Request::Hello { .. } = request {
-            if self.session.replace(session) != Some(session) {
-                // Somebody new: what the last one asked for is of no use any more.
-                self.reader = Reader::new(Arc::clone(&self.boot));
-                self.trace = None;
-            }
-            return Response::Hello { version: VERSION, now_ns: super::now_ns() };
-        }
-        if self.session != Some(session) {
-            return Response::Error("a session begins with hello".into());
-        }
+    fn respond(
+        &mut self,
+        session: u64,
+        request: Request,
+        waiting: Waiting<'_>,
+    ) -> Result<Response, HungUp> {
         match request {
-            Request::Hello { .. } => Response::Error("answered above".into()),
-            Request::StartLog => {
-                let (started_ns, problems) = self.reader.start_log();
+            Request::Hello { .. } => {
+                if self.session.replace(session) != Some(session) {
+                    // Somebody new: what the last one asked for is of no use any more.
+                    self.reader = Reader::new(Arc::clone(&self.boot));
+                    self.trace = None;
+                }
+                return Ok(Response::Hello { version: VERSION, now_ns: super::now_ns() });
+            }
+            Request::Ping { number } => return Ok(Response::Pong { number }),
+            _ if self.session != Some(session) => {
+                return Ok(Response::Error("a session begins with hello".into()));
+            }
+            _ => {}
+        }
+        let reader = &mut self.reader;
+        Ok(match request {
+            Request::Hello { .. } | Request::Ping { .. } => {
+                Response::Error("answered above".into())
+            }
+            Request::StartLog { pace } => {
+                let niceness = if pace == Pace::Low { NICE_FOR_LOG } else { 0 };
+                let (now_ns, problems) = at_niceness(niceness, || reader.start_log(waiting))?;
                 let problem = (!problems.is_empty()).then(|| problems.join("; "));
-                Response::LogStarted { now_ns: started_ns, problem }
+                Response::LogStarted { now_ns, problem }
             }
             Request::Changes { pace } => {
-                at_pace(pace, || Response::Map(Box::new(self.reader.changes(pace))))
+                Response::Map(Box::new(at_pace(pace, || reader.changes(pace, waiting))?))
             }
-            Request::WindowEnd => Response::Map(Box::new(self.reader.window_end())),
-            Request::Snapshot => Response::Map(Box::new(self.reader.snapshot())),
-            Request::Symbols { modules, pace, largest_file } => at_pace(pace, || {
-                Response::Symbols(self.reader.symbols(&modules, pace, largest_file))
-            }),
+            Request::WindowEnd => Response::Map(Box::new(reader.window_end(waiting)?)),
+            Request::Snapshot => Response::Map(Box::new(reader.snapshot(waiting)?)),
+            Request::Symbols { modules, pace, largest_file } => {
+                let symbols = || reader.symbols(&modules, pace, largest_file, waiting);
+                Response::Symbols(at_pace(pace, symbols)?)
+            }
             Request::TraceStart(options) => self.start_trace(&options),
             Request::TraceRun => self.traced(|trace| trace.run().map(Response::TraceSeen)),
             Request::TraceLook => self.traced(|trace| Ok(Response::TraceSeen(trace.look()))),
@@ -137,7 +153,7 @@ impl Conversation {
             Request::TraceStop => {
                 self.traced(|trace| Ok(Response::TraceStopped(Box::new(trace.stop()))))
             }
-        }
+        })
     }
 
     fn start_trace(&mut self, options: &TraceOptions) -> Response {
@@ -163,15 +179,24 @@ impl Conversation {
     }
 }
 
-/// Does some work, while the guest is being sampled only with CPU time that nobody else wants.
+/// Of work for answers that can wait: the CPU time that nobody else wants.
+const NICEST: i32 = 19;
+/// To begin a log while the guest is sampled. Processes that end before it have no name: so a busy process leaves it about a
+/// tenth of a CPU, where it would leave less than a fiftieth to the nicest.
+const NICE_FOR_LOG: i32 = 10;
+
 fn at_pace<T>(pace: Pace, work: impl FnOnce() -> T) -> T {
-    const NICEST: i32 = 19;
-    if pace == Pace::Prompt {
+    at_niceness(if pace == Pace::Low { NICEST } else { 0 }, work)
+}
+
+/// Does some work; other than 0, the niceness is that of this thread meanwhile.
+fn at_niceness<T>(niceness: i32, work: impl FnOnce() -> T) -> T {
+    if niceness == 0 {
         return work();
     }
     // Of this thread only. Without the right to come back the rest of the session is slow, too.
     let usual = getpriority_process(None).and_then(|usual| {
-        setpriority_process(None, NICEST)?;
+        setpriority_process(None, niceness)?;
         Ok(usual)
     });
     let result = work();
@@ -219,12 +244,21 @@ fn converse(mut stream: File, mut conversation: Conversation) {
             Err(_) => return,
         }
         while let Ok(Some(frame)) = decoder.next() {
-            let answer = conversation.answer(&frame);
+            let answer = conversation.answer(&frame, Waiting::new(&|| !has_hung_up(&stream)));
+            let Ok(answer) = answer else { return };
             if stream.write_all(&answer).is_err() {
                 return;
             }
         }
     }
+}
+
+/// Whether the other end of a channel is closed.
+fn has_hung_up(channel: &File) -> bool {
+    let closed = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
+    let mut polled = [PollFd::from_borrowed_fd(channel.as_fd(), PollFlags::RDHUP)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut polled, Some(&now)).is_ok() && polled[0].revents().intersects(closed)
 }
 
 fn open_port(path: &PathBuf) -> Result<File, InsideError> {
@@ -269,10 +303,21 @@ fn serve_port(mut port: File, commands: Commands, boot: &Arc<Mutex<OfThisBoot>>)
             }
             while let Ok(Some(frame)) = decoder.next() {
                 // A host that went away meanwhile is noticed by the next read.
-                let _ = write_port(&mut port, &conversation.answer(&frame));
+                let closed_since = Cell::new(None);
+                let is_there = || !is_closed_for_long(&port, &closed_since);
+                if let Ok(answer) = conversation.answer(&frame, Waiting::new(&is_there)) {
+                    let _ = write_port(&mut port, &answer);
+                }
             }
         }
     }
+}
+
+/// See `wait_writable`.
+fn is_closed_for_long(port: &File, since: &Cell<Option<Instant>>) -> bool {
+    let first = has_hung_up(port).then(|| since.get().unwrap_or_else(Instant::now));
+    since.set(first);
+    first.is_some_and(|first| HANG_UP_LIMIT < first.elapsed())
 }
 
 fn write_port(port: &mut File, mut bytes: &[u8]) -> std::io::Result<()> {
@@ -313,6 +358,8 @@ fn wait_writable(port: &File, deadline: Instant) -> std::io::Result<()> {
 
 #[cfg(test)]
 mod test {
+    use std::os::unix::net::UnixStream;
+
     use super::*;
 
     fn conversation() -> Conversation {
@@ -323,7 +370,8 @@ mod test {
         let bytes = frame::encode(session, request, MAX_REQUEST_BYTES).unwrap();
         let mut decoder = Decoder::any_session(MAX_REQUEST_BYTES);
         decoder.push(&bytes);
-        let answer = conversation.answer(&decoder.next().unwrap().unwrap());
+        let asked = decoder.next().unwrap().unwrap();
+        let answer = conversation.answer(&asked, Waiting::always()).unwrap();
         let mut decoder = Decoder::of_session(session, MAX_ANSWER_BYTES);
         decoder.push(&answer);
         frame::decode(&decoder.next().unwrap().unwrap().content).unwrap()
@@ -338,12 +386,75 @@ mod test {
         assert!(matches!(ask(conversation, 1, &hello), Response::Hello { version: VERSION, .. }));
         assert!(matches!(ask(conversation, 1, &symbols), Response::Symbols(s) if s.len() == 1));
         assert!(matches!(ask(conversation, 2, &symbols), Response::Error(_)));
+        let ping = Request::Ping { number: 5 };
+        assert_eq!(ask(conversation, 2, &ping), Response::Pong { number: 5 });
+    }
+
+    /// A connection whose host has sent `requests`.
+    fn connection(
+        requests: &[Request],
+        boot: &Arc<Mutex<OfThisBoot>>,
+    ) -> (UnixStream, impl FnOnce()) {
+        let (mut host, stream) = UnixStream::pair().unwrap();
+        for request in requests {
+            host.write_all(&frame::encode(1, request, MAX_REQUEST_BYTES).unwrap()).unwrap();
+        }
+        let conversation = Conversation::new(Commands::Refused, Arc::clone(boot));
+        (host, move || converse(File::from(OwnedFd::from(stream)), conversation))
+    }
+
+    /// The first so many answers that the host gets.
+    fn answers(host: &mut UnixStream, n: usize) -> Vec<Response> {
+        let mut decoder = Decoder::of_session(1, MAX_ANSWER_BYTES);
+        let (mut answers, mut chunk) = (Vec::new(), vec![0; 1 << 16]);
+        while answers.len() < n {
+            match decoder.next().unwrap() {
+                Some(frame) => answers.push(frame::decode(&frame.content).unwrap()),
+                None => {
+                    let length = host.read(&mut chunk).unwrap();
+                    decoder.push(&chunk[..length]);
+                }
+            }
+        }
+        answers
+    }
+
+    const HELLO: Request = Request::Hello { version: VERSION };
+    const START: Request = Request::StartLog { pace: Pace::Low };
+
+    #[test]
+    fn nothing_is_done_for_a_host_that_has_hung_up() {
+        let boot = Arc::<Mutex<OfThisBoot>>::default();
+        let (host, converse) = connection(&[HELLO, START], &boot);
+        drop(host);
+        converse();
+        assert!(!boot.lock().unwrap().was_read());
+    }
+
+    #[test]
+    fn one_hosts_work_is_done_at_a_time() {
+        let boot = Arc::<Mutex<OfThisBoot>>::default();
+        thread::scope(|scope| {
+            // Another host's work is under way.
+            let at_work = boot.lock().unwrap();
+            let (mut host, converse) = connection(&[HELLO, START], &boot);
+            let (gone, converse_too) = connection(&[HELLO, START], &boot);
+            scope.spawn(converse);
+            let other = scope.spawn(converse_too);
+            assert!(matches!(answers(&mut host, 1)[..], [Response::Hello { .. }]));
+            drop(gone);
+            assert!(!at_work.was_read());
+            drop(at_work);
+            other.join().unwrap();
+            assert!(matches!(answers(&mut host, 1)[..], [Response::LogStarted { .. }]));
+            drop(host);
+        });
     }
 
     #[test]
     fn what_is_no_request_is_answered_with_an_error() {
         let asked = Frame { session: 1, content: vec![99, 1, 2] };
-        let answer = conversation().answer(&asked);
+        let answer = conversation().answer(&asked, Waiting::always()).unwrap();
         let mut decoder = Decoder::of_session(1, MAX_ANSWER_BYTES);
         decoder.push(&answer);
         let answer = decoder.next().unwrap().unwrap();

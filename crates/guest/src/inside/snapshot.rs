@@ -12,10 +12,12 @@ use api::guest::{
 use model::GuestVirt;
 use rustix::time::ClockId;
 
+use super::job::{HungUp, Waiting};
 use super::kcore::Kcore;
 use super::kernel::{Kernel, read_kernel};
 use super::log::Log;
 use super::processes::{self, Modules};
+use super::program::LoadedProgram;
 use super::timeline::Timeline;
 use super::{InsideError, elf};
 use crate::frame;
@@ -25,7 +27,7 @@ use crate::walk::{IdleTasks, KernelThread, Layout, Process, Walk, idle_tasks, wa
 const SETTLING_NS: u64 = 50_000_000;
 
 /// Reads one guest's inside for one session; numbers of modules and images stay valid as long as it lives.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Reader {
     boot: Arc<Mutex<OfThisBoot>>,
     modules: Modules,
@@ -43,11 +45,13 @@ pub(crate) struct Reader {
 }
 
 /// What stays as it is while the guest is up, read once for all sessions: the kernel's symbols (unless modules come or go)
-/// and types are the expensive part.
+/// and types are the expensive part. Work for an answer has it alone, so that one session's is done at a time.
 #[derive(Debug, Default)]
 pub(crate) struct OfThisBoot {
     kernel: Option<Arc<Kernel>>,
     layout: Option<Layout>,
+    /// The log's program while no log runs.
+    program: Option<LoadedProgram>,
 }
 
 impl OfThisBoot {
@@ -63,6 +67,25 @@ impl OfThisBoot {
         };
         Ok(*self.layout.insert(layout))
     }
+
+    /// Whether anything was read for an answer.
+    #[cfg(test)]
+    pub(crate) fn was_read(&self) -> bool {
+        self.kernel.is_some() || self.layout.is_some()
+    }
+
+    /// Takes the log's program, or loads another one: each log has its own.
+    fn program(&mut self) -> Result<LoadedProgram, String> {
+        if let Some(program) = self.program.take() {
+            return Ok(program);
+        }
+        let layout = self.layout.ok_or("the kernel's layout is unknown")?;
+        LoadedProgram::load(&layout).map_err(|error| error.to_string())
+    }
+}
+
+fn lock(boot: &Mutex<OfThisBoot>) -> MutexGuard<'_, OfThisBoot> {
+    boot.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The way to the kernel's tasks.
@@ -109,35 +132,61 @@ impl Tasks {
 impl Reader {
     /// A reader of the guest that `boot` is of.
     pub(crate) fn new(boot: Arc<Mutex<OfThisBoot>>) -> Self {
-        Self { boot, cpu_before_ns: cpu_ns(), ..Self::default() }
+        Self {
+            boot,
+            modules: Modules::default(),
+            tasks: None,
+            log: None,
+            first_kernel_threads: Vec::new(),
+            told_modules: 0,
+            told_kernel: None,
+            is_begun: false,
+            cpu_before_ns: cpu_ns(),
+        }
     }
 
     /// Starts a log and notes who is alive. When it began, and why it will not be complete.
-    pub(crate) fn start_log(&mut self) -> (u64, Vec<String>) {
+    pub(crate) fn start_log(&mut self, waiting: Waiting<'_>) -> Result<(u64, Vec<String>), HungUp> {
+        let boot = Arc::clone(&self.boot);
+        let boot = &mut *lock(&boot);
+        waiting.check()?;
         // An old log's program would count among the new one's.
-        self.log = None;
+        self.end_log(boot);
         // The slow part first: between the log's begin and the walk nobody should end unseen.
-        let ready = self.ready_tasks();
-        let mut log = Log::start(self.tasks.as_ref().map(|tasks| &tasks.layout));
-        let (before, kernel_threads) = match ready {
-            Ok(()) => self.alive(&mut log.problems),
+        let ready = self.ready_tasks(boot);
+        let program = boot.program();
+        waiting.check()?;
+        let mut log = Log::start(program);
+        let alive = match ready {
+            Ok(()) => self.alive(&mut log.problems, waiting),
             Err(error) => {
                 log.problems.push(no_processes(&error));
-                Default::default()
+                Ok(Default::default())
             }
+        };
+        let Ok((before, kernel_threads)) = alive else {
+            boot.program = log.end();
+            return Err(HungUp);
         };
         let began = (log.started_ns, log.problems.clone());
         let mut timeline = Timeline::begin(before, log.started_ns);
         self.first_kernel_threads = timeline.kernel_threads(kernel_threads);
         self.log = Some((log, timeline));
-        began
+        Ok(began)
     }
 
     /// What was not told yet, as far as the log has it. Work for what happened, not for what is there.
-    pub(crate) fn changes(&mut self, pace: Pace) -> GuestMap {
+    pub(crate) fn changes(&mut self, pace: Pace, waiting: Waiting<'_>) -> Result<GuestMap, HungUp> {
+        let boot = Arc::clone(&self.boot);
+        let boot = &mut *lock(&boot);
+        waiting.check()?;
+        Ok(self.changes_with(boot, pace))
+    }
+
+    fn changes_with(&mut self, boot: &mut OfThisBoot, pace: Pace) -> GuestMap {
         let mut map = self.new_map();
         if !std::mem::replace(&mut self.is_begun, true) {
-            self.tell_kernel(&mut map);
+            self.tell_kernel(boot, &mut map);
             map.kernel_threads = std::mem::take(&mut self.first_kernel_threads);
         }
         map.now_ns = super::now_ns().saturating_sub(SETTLING_NS);
@@ -152,9 +201,12 @@ impl Reader {
     }
 
     /// The same, and what the log has nothing of: modules that the kernel loaded, kernel threads that are there now.
-    pub(crate) fn window_end(&mut self) -> GuestMap {
-        let mut map = self.changes(Pace::Low);
-        self.tell_kernel(&mut map);
+    pub(crate) fn window_end(&mut self, waiting: Waiting<'_>) -> Result<GuestMap, HungUp> {
+        let boot = Arc::clone(&self.boot);
+        let boot = &mut *lock(&boot);
+        waiting.check()?;
+        let mut map = self.changes_with(boot, Pace::Low);
+        self.tell_kernel(boot, &mut map);
         if let (Some(tasks), Some((_, timeline))) = (&self.tasks, &mut self.log) {
             let walked = tasks.walk();
             if walked.problem.is_none() {
@@ -172,23 +224,27 @@ impl Reader {
             map.problems.extend(log.new_losses());
         }
         map.cpu_ns = cpu_ns().saturating_sub(self.cpu_before_ns);
-        map
+        Ok(map)
     }
 
     /// What was not told yet, and who is alive now; ends the log.
-    pub(crate) fn snapshot(&mut self) -> GuestMap {
+    pub(crate) fn snapshot(&mut self, waiting: Waiting<'_>) -> Result<GuestMap, HungUp> {
+        let boot = Arc::clone(&self.boot);
+        let boot = &mut *lock(&boot);
+        waiting.check()?;
         let mut map = self.new_map();
-        self.tell_kernel(&mut map);
-        if let Err(error) = self.ready_tasks() {
+        self.tell_kernel(boot, &mut map);
+        if let Err(error) = self.ready_tasks(boot) {
             map.problems.push(no_processes(&error));
         }
         map.now_ns = super::now_ns();
-        let (mut after, kernel_threads) = self.alive(&mut map.problems);
+        let (mut after, kernel_threads) = self.alive(&mut map.problems, waiting)?;
         if let Some((mut log, mut timeline)) = self.log.take() {
             timeline.follow(log.drain(map.now_ns, self.page_offset(), &mut self.modules));
             map.kernel_threads = timeline.kernel_threads(kernel_threads);
             map.images = timeline.end(after, map.now_ns);
-            map.problems.extend(log.into_problems());
+            map.problems.extend(log.take_problems());
+            boot.program = log.end().or(boot.program.take());
         } else {
             // Without a log nobody knows what was here before: who is alive always was.
             for (id, image) in (0..).zip(&mut after) {
@@ -199,7 +255,14 @@ impl Reader {
             map.images = after;
         }
         self.tell_modules(&mut map);
-        map
+        Ok(map)
+    }
+
+    /// Takes its program off the kernel's tracepoints.
+    fn end_log(&mut self, boot: &mut OfThisBoot) {
+        if let Some((log, _)) = self.log.take() {
+            boot.program = log.end().or(boot.program.take());
+        }
     }
 
     fn new_map(&self) -> GuestMap {
@@ -213,8 +276,8 @@ impl Reader {
     }
 
     /// Unless it was told, and is the same.
-    fn tell_kernel(&mut self, map: &mut GuestMap) {
-        let kernel = match self.of_this_boot().kernel() {
+    fn tell_kernel(&mut self, boot: &mut OfThisBoot, map: &mut GuestMap) {
+        let kernel = match boot.kernel() {
             Ok(kernel) => kernel,
             Err(error) => {
                 map.problems.push(format!("the kernel's functions have no names: {error}"));
@@ -225,7 +288,7 @@ impl Reader {
             return;
         }
         let mut told = kernel.map.clone();
-        if let (Ok(()), Some(virt)) = (self.ready_tasks(), kernel.page_tables) {
+        if let (Ok(()), Some(virt)) = (self.ready_tasks(boot), kernel.page_tables) {
             told.cr3 = self.tasks.as_ref().and_then(|t| t.kcore.image_phys(virt)).unwrap_or(0);
         }
         map.kernel = Some(told);
@@ -241,22 +304,21 @@ impl Reader {
         self.tasks.as_ref().map_or(0, |tasks| tasks.page_offset)
     }
 
-    fn of_this_boot(&self) -> MutexGuard<'_, OfThisBoot> {
-        self.boot.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The symbols of some modules, as many as one answer holds.
     pub(crate) fn symbols(
         &self,
         modules: &[u32],
         pace: Pace,
         largest_file: u64,
-    ) -> Vec<ModuleSymbols> {
+        waiting: Waiting<'_>,
+    ) -> Result<Vec<ModuleSymbols>, HungUp> {
+        let _alone = lock(&self.boot);
         let mut bytes_left = most_bytes(pace);
         let largest_file = largest_file.min(elf::MAX_FILE_BYTES);
         modules
             .iter()
             .map(|module| {
+                waiting.check()?;
                 let mut symbols = self.modules.symbols(*module, largest_file);
                 let bytes = encoded_bytes(&symbols);
                 match bytes_left.checked_sub(bytes) {
@@ -266,27 +328,41 @@ impl Reader {
                         symbols.problem = Some("its symbol table is too large to send".into());
                     }
                 }
-                symbols
+                Ok(symbols)
             })
             .collect()
     }
 
-    fn ready_tasks(&mut self) -> Result<(), InsideError> {
+    fn ready_tasks(&mut self, boot: &mut OfThisBoot) -> Result<(), InsideError> {
         if self.tasks.is_none() {
-            let tasks = Tasks::open(&mut self.of_this_boot())?;
+            let tasks = Tasks::open(boot)?;
             self.tasks = Some(tasks);
         }
         Ok(())
     }
 
     /// Processes and kernel threads that are there now.
-    fn alive(&mut self, problems: &mut Vec<String>) -> (Vec<GuestImage>, Vec<GuestKernelThread>) {
-        let Some(tasks) = &self.tasks else { return Default::default() };
+    fn alive(
+        &mut self,
+        problems: &mut Vec<String>,
+        waiting: Waiting<'_>,
+    ) -> Result<(Vec<GuestImage>, Vec<GuestKernelThread>), HungUp> {
+        let Some(tasks) = &self.tasks else { return Ok(Default::default()) };
         let walked = tasks.walk();
         problems.extend(walked.problem.map(str::to_owned));
         let kernel_threads = walked.kernel_threads.into_iter().map(kernel_thread).collect();
         let processes: Vec<Process> = walked.processes;
-        (processes::images(Path::new("/proc"), processes, &mut self.modules), kernel_threads)
+        let images = processes::images(Path::new("/proc"), processes, &mut self.modules, waiting)?;
+        Ok((images, kernel_threads))
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        if self.log.is_some() {
+            let boot = Arc::clone(&self.boot);
+            self.end_log(&mut lock(&boot));
+        }
     }
 }
 
@@ -334,8 +410,10 @@ fn first_line(path: &Path) -> String {
 /// If the kernel could not be read at all, or the output can't be written. What else is missing is
 /// told in the map's problems, which are returned.
 pub fn write_snapshot(output: &mut dyn Write) -> Result<Vec<String>, InsideError> {
-    let mut reader = Reader::default();
-    let map = reader.snapshot();
+    let mut reader = Reader::new(Arc::default());
+    // Its file is written in any case.
+    let ended = |HungUp| InsideError::NothingRead("the snapshot was given up".to_owned());
+    let map = reader.snapshot(Waiting::always()).map_err(ended)?;
     if map.images.is_empty() && map.kernel.is_none() {
         return Err(InsideError::NothingRead(map.problems.join("; ")));
     }
@@ -347,7 +425,8 @@ pub fn write_snapshot(output: &mut dyn Write) -> Result<Vec<String>, InsideError
         .collect();
     write_frame(output, &Response::Map(Box::new(map)))?;
     for module in used {
-        write_frame(output, &Response::Symbols(reader.symbols(&[module], Pace::Prompt, u64::MAX)))?;
+        let symbols = reader.symbols(&[module], Pace::Prompt, u64::MAX, Waiting::always());
+        write_frame(output, &Response::Symbols(symbols.map_err(ended)?))?;
     }
     output.flush().map_err(InsideError::Write)?;
     Ok(problems)
