@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::PathBuf;
 
-use model::{Budget, HostNs, ModuleId, Note, Switch, Tables, VmId};
+use model::{Budget, ModuleId, Note, Switch, Tables, VmId};
 use recording::{Converted, Writer};
 use resolve::Addresses;
 use symbols::{GuestSource, Sources, Store};
 
 use crate::CollectError;
-use crate::guest_tables::{BootSources, GuestNames, add_guest, add_snapshot};
+use crate::guest_tables::{BootSources, GuestNames, Seen, add_guest, add_snapshot};
 use crate::guests::Answered;
 use crate::host_tables::{self, HostNames};
 use crate::plan::{Collected, Progress};
@@ -49,7 +49,7 @@ pub(crate) fn finish(
     show: &mut dyn FnMut(&Progress),
 ) -> Result<Collected, CollectError> {
     let Unfinished { writer, sink, window, processes, memory, workers, guests } = unfinished;
-    let WindowEnd { mut header, vms, vcpus, identities, quotas, exits } = window;
+    let WindowEnd { mut header, vms, vcpus, identities, quotas, exits, resets } = window;
     header.counters.insert("stacks_truncated".to_owned(), sink.stack_table.truncated());
     if 0 < sink.stack_table.left_out() {
         let n = sink.stack_table.left_out();
@@ -65,7 +65,8 @@ pub(crate) fn finish(
     show(&Progress::Finishing("asking the guests"));
     let answers: Vec<_> = guests.into_iter().map(|(vm, answer)| (vm, answer.wait())).collect();
     let guest_cpu_ns = cpu_times(&answers, &tables);
-    let guests = add_guests(naming, answers, header.start, &mut tables, &mut header.notes);
+    let seen = Seen { start: header.start, resets: &resets };
+    let guests = add_guests(naming, answers, &seen, &mut tables, &mut header.notes);
     let Naming { proc, host, symbol_store, .. } = naming;
 
     (tables.cpu_nodes, tables.memory) = memory.into_rows(&tables.vms);
@@ -119,15 +120,15 @@ fn cpu_times(answers: &[(VmId, Answered)], tables: &Tables) -> Vec<(String, u64)
 fn add_guests(
     naming: &Naming,
     answers: Vec<(VmId, Answered)>,
-    start: HostNs,
+    seen: &Seen<'_>,
     tables: &mut Tables,
     notes: &mut Vec<Note>,
 ) -> Vec<GuestNames> {
     let mut guests = Vec::new();
     for (vm, answer) in answers {
-        guests.extend(add_guest(tables, notes, vm, start, answer));
+        guests.extend(add_guest(tables, notes, vm, seen, answer));
     }
-    guests.extend(snapshots(naming, tables, notes));
+    guests.extend(snapshots(naming, seen, tables, notes));
     guests
 }
 
@@ -191,12 +192,17 @@ pub(crate) fn guest_sources(
 }
 
 /// Reads the snapshot files; a file for a VM that was not there is noted.
-fn snapshots(naming: &Naming, tables: &mut Tables, notes: &mut Vec<Note>) -> Vec<GuestNames> {
+fn snapshots(
+    naming: &Naming,
+    seen: &Seen<'_>,
+    tables: &mut Tables,
+    notes: &mut Vec<Note>,
+) -> Vec<GuestNames> {
     let mut guests = Vec::new();
     for (name, file) in &naming.guest_maps {
         match tables.vms.iter().position(|vm| vm.name == *name) {
             Some(index) => {
-                guests.extend(add_snapshot(tables, notes, VmId::from_index(index), file))
+                guests.extend(add_snapshot(tables, notes, VmId::from_index(index), seen, file))
             }
             None => notes.push(Note {
                 subject: name.clone(),

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use api::guest::ModuleSymbols;
 use guest::{MapSpan, Merged, ToldMap};
 use model::{
-    Budget, Clock, Guest, HostNs, Mapping, Module, ModuleId, Note, SymbolName, Tables, Vm, VmId,
+    Budget, Clock, Guest, HostNs, Mapping, Module, ModuleId, Note, Owner, SymbolName, Tables, Vm,
+    VmId,
 };
 use symbols::{
     Function, FunctionTable, GuestChild, GuestSource, KernelNames, KernelPart, Source, Store,
@@ -15,6 +16,15 @@ use symbols::{
 };
 
 use crate::guests::{Answer, Answered, Asker, Boot, Silence, Told};
+use crate::resets::{KernelCode, Resets};
+
+/// What the host saw of guests itself.
+#[derive(Debug)]
+pub(crate) struct Seen<'a> {
+    /// The recording's begin.
+    pub(crate) start: HostNs,
+    pub(crate) resets: &'a Resets,
+}
 
 /// One boot of a guest whose map is in the tables, and where its symbols come from.
 #[derive(Debug)]
@@ -53,20 +63,19 @@ impl Source for BootSources {
     }
 }
 
-/// Adds what the guest told, and says what is missing; a guest that told nothing is noted with the reason. `start` is the
-/// recording's.
+/// Adds what the guest told, and says what is missing; a guest that told nothing is noted with the reason.
 pub(crate) fn add_guest(
     tables: &mut Tables,
     notes: &mut Vec<Note>,
     vm: VmId,
-    start: HostNs,
+    seen: &Seen<'_>,
     answer: Answered,
 ) -> Vec<GuestNames> {
     match answer {
         Ok(answer) => {
-            let missing = what_is_missing(&answer.told, &tables.vms[vm.index()], start);
+            let missing = what_is_missing(&answer.told, &tables.vms[vm.index()], seen.start);
             notes.extend(missing.into_iter().map(|text| note(tables, vm, text)));
-            add_boots(tables, notes, vm, answer)
+            add_boots(tables, notes, vm, seen, answer)
         }
         Err(error) => {
             add_nothing(tables, notes, vm, error.to_string());
@@ -105,22 +114,32 @@ fn what_is_missing(told: &Told, vm: &Vm, start: HostNs) -> Vec<String> {
     missing
 }
 
-/// Each boot counts from when it booted to when the next one did. What was there before the first one's is taken for its.
+/// Each boot counts from when it booted to when a reset was seen, or the next one booted.
 fn add_boots(
     tables: &mut Tables,
     notes: &mut Vec<Note>,
     vm: VmId,
+    seen: &Seen<'_>,
     answer: Answer,
 ) -> Vec<GuestNames> {
     let Answer { told, via, mut asker, child } = answer;
-    let booted: Vec<HostNs> = told.boots.iter().skip(1).map(Boot::booted).collect();
+    let booted: Vec<HostNs> = told.boots.iter().map(Boot::booted).collect();
     let last = told.boots.len().saturating_sub(1);
     let mut names = Vec::new();
     for (n, Boot { map, clock, .. }) in told.boots.into_iter().enumerate() {
-        let from = n.checked_sub(1).and_then(|n| booted.get(n)).copied();
-        let span = MapSpan { from, until: booted.get(n).copied() };
+        // A VM that starts meanwhile is in its first boot, from before its clock began.
+        let is_first =
+            n == 0 && (tables.vms[vm.index()].started.is_some() || booted[n] < seen.start);
+        let next = booted.get(n + 1).copied();
+        let told_at = clock.to_host(map.told_ns());
         let others = asker.take_if(|_| n == last).map(Others::Guest);
         let (told, symbols) = map.into_map();
+        let reset = seen.resets.end_of(vm, told_at, &kernel_code(&told));
+        if let (Some(reset), None) = (reset, next) {
+            notes.push(note(tables, vm, after_reset(reset, seen.start)));
+        }
+        let from = (!is_first).then_some(booted[n]);
+        let span = MapSpan { from, until: reset.into_iter().chain(next).min() };
         let mut added = add(tables, notes, vm, told, clock, via, span);
         (added.symbols, added.others, added.child) = (symbols, others, child.clone());
         names.push(added);
@@ -128,16 +147,45 @@ fn add_boots(
     names
 }
 
-/// Adds what a guest told earlier; its symbols are those that are stored.
+fn kernel_code(told: &ToldMap) -> KernelCode {
+    let Some(kernel) = &told.map.kernel else { return KernelCode::default() };
+    let modules = kernel.modules.iter().map(|module| module.start).min();
+    KernelCode { text: (kernel.text_start, kernel.text_end), modules }
+}
+
+fn after_reset(reset: HostNs, start: HostNs) -> String {
+    let seconds = reset.since(start) as f64 / 1e9;
+    format!(
+        "it was reset at {seconds:.1} s, and has told nothing since: what ran after that has no names"
+    )
+}
+
+/// Adds what a guest told earlier, up to a reset since then; its symbols are those that are stored.
 pub(crate) fn add_known(
     tables: &mut Tables,
     notes: &mut Vec<Note>,
     vm: VmId,
+    resets: &Resets,
     told: ToldMap,
     clock: Clock,
     via: &str,
 ) -> GuestNames {
-    add(tables, notes, vm, told, clock, via, MapSpan::default())
+    let until = resets.end_of(vm, clock.to_host(told.map.now_ns), &kernel_code(&told));
+    add(tables, notes, vm, told, clock, via, MapSpan { from: None, until })
+}
+
+/// Ends the maps of guests that were reset after these answers.
+pub(crate) fn end_maps<'a>(
+    tables: &mut Tables,
+    resets: &Resets,
+    answers: impl Iterator<Item = (VmId, &'a ToldMap, Clock)>,
+) {
+    for (vm, told, clock) in answers {
+        let told_at = clock.to_host(told.map.now_ns);
+        let Some(until) = resets.end_of(vm, told_at, &kernel_code(told)) else { continue };
+        let images = tables.images.iter_mut().filter(|image| image.owner == Owner::Vm(vm));
+        images.for_each(|image| image.end = Some(image.end.map_or(until, |end| end.min(until))));
+    }
 }
 
 /// Adds what a guest's snapshot file says.
@@ -145,13 +193,19 @@ pub(crate) fn add_snapshot(
     tables: &mut Tables,
     notes: &mut Vec<Note>,
     vm: VmId,
+    seen: &Seen<'_>,
     file: &Path,
 ) -> Option<GuestNames> {
     let mut child = GuestChild::default();
     match guest::read_snapshot(file, &mut child, &mut |_| ()) {
         Ok(map) => {
             let clock = Clock { host_minus_guest_ns: 0, error_ns: u64::MAX / 2 };
-            let mut names = add_known(tables, notes, vm, map.into(), clock, "file");
+            let told = ToldMap::from(map);
+            // It is of before the recording.
+            let until = seen.resets.end_of(vm, seen.start, &kernel_code(&told));
+            notes.extend(until.map(|reset| note(tables, vm, after_reset(reset, seen.start))));
+            let span = MapSpan { from: None, until };
+            let mut names = add(tables, notes, vm, told, clock, "file", span);
             (names.others, names.child) = (Some(Others::Snapshot(file.to_owned())), child);
             Some(names)
         }

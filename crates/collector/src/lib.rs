@@ -17,6 +17,7 @@ mod memory;
 mod names;
 mod plan;
 mod record;
+mod resets;
 mod roots;
 mod session;
 mod sink;

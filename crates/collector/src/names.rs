@@ -10,7 +10,7 @@ use resolve::Addresses;
 use symbols::{GuestSource, HostSource, Sources, Store};
 
 use crate::finish::guest_sources;
-use crate::guest_tables::{add_guest, add_known};
+use crate::guest_tables::{Seen, add_guest, add_known, end_maps};
 use crate::guests::{Answer, GuestWorkers, Log};
 use crate::windows::Window;
 use crate::{CollectError, Roots, host_tables};
@@ -96,12 +96,15 @@ impl Names {
             }
             if answer.is_ok() || !answers.maps.contains_key(&vm) {
                 let start = window.header.start;
-                guests.extend(add_guest(&mut tables, &mut notes, vm, start, answer));
+                let seen = Seen { start, resets: &window.resets };
+                guests.extend(add_guest(&mut tables, &mut notes, vm, &seen, answer));
             }
         }
         answers.maps.retain(|vm, _| window.processes.iter().any(|(running, _)| running == vm));
         for (vm, (map, clock, via)) in answers.maps.iter().filter(|(vm, _)| !fresh.contains(vm)) {
-            guests.push(add_known(&mut tables, &mut notes, *vm, map.clone(), *clock, via));
+            let resets = &window.resets;
+            let map = map.clone();
+            guests.push(add_known(&mut tables, &mut notes, *vm, resets, map, *clock, via));
         }
         answers.fresh = fresh;
         let proc = &roots.proc;
@@ -137,6 +140,8 @@ impl Names {
         }
         self.tables.vcpus = window.vcpus.clone();
         window.quotas.clone().into_tables(&mut self.tables);
+        let answers = self.answers.maps.iter().map(|(vm, (map, clock, _))| (*vm, map, *clock));
+        end_maps(&mut self.tables, &window.resets, answers);
         self.add_new_processes(&window.samples);
         if MOST_SYMBOLS < self.named.len() {
             self.named.clear();

@@ -32,6 +32,7 @@ pub(crate) use self::window::WindowEnd;
 use self::window::{After, WindowState};
 use crate::guests::{GuestWorkers, Log, Pending};
 use crate::plan::{GuestQuestions, ProcessEvents, Progress, Sampling, SessionPlan};
+use crate::resets::Resets;
 use crate::sink::{Sink, UntilError};
 use crate::sources::{Kernel, Sources};
 use crate::throttling::{Reading, ThrottlingLog};
@@ -68,6 +69,7 @@ pub(crate) struct Session {
     throttling: ThrottlingLog,
     looks: Looks,
     window: WindowState,
+    resets: Resets,
     /// Processes' events from before have been applied.
     settled: HostNs,
     /// Notes of the session as a whole: those that were there when it began to sample.
@@ -117,6 +119,7 @@ impl Session {
             throttling: ThrottlingLog::default(),
             looks: Looks::default(),
             window: WindowState::default(),
+            resets: Resets::default(),
             settled: HostNs(0),
             n_notes: 0,
         })
@@ -263,6 +266,8 @@ impl Session {
         self.reachable =
             reachable.filter_map(|(vm, process)| Some((moved.vm(vm)?, process))).collect();
         self.guests.take_new_places(&moved);
+        self.resets.take_new_places(&moved);
+        self.resets.forget_before(self.header.start);
         self.throttling.take_new_places(&moved);
         self.window.switches.retain_mut(|switch| {
             moved.vcpu(switch.vcpu).map(|place| switch.vcpu = place).is_some()

@@ -13,6 +13,7 @@ use model::{Header, Sample, Switch, Vcpu, Vm, VmId};
 
 use crate::CollectError;
 use crate::plan::SessionPlan;
+use crate::resets::Resets;
 use crate::session::Session;
 use crate::sink::MemorySink;
 use crate::throttling::Quotas;
@@ -41,6 +42,8 @@ pub struct Window {
     pub vcpus: Vec<Vcpu>,
     /// How the guests of those that run can be reached.
     pub processes: Vec<(VmId, VmProcess)>,
+    /// Signs that guests booted again.
+    pub(crate) resets: Resets,
 }
 
 impl Windows {
@@ -87,6 +90,7 @@ impl Windows {
             quotas: end.quotas,
             vms: end.vms,
             vcpus: end.vcpus,
+            resets: end.resets,
             processes: reachable.map(|(vm, process)| (*vm, process.clone())).collect(),
         })
     }

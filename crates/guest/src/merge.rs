@@ -89,7 +89,7 @@ impl ToldMap {
 pub struct MapSpan {
     /// The guest booted.
     pub from: Option<HostNs>,
-    /// It booted again.
+    /// It was reset, or booted again.
     pub until: Option<HostNs>,
 }
 

@@ -91,6 +91,15 @@ pub fn pid_of(record: &[u8; RECORD_SIZE]) -> Pid {
     Pid(u32_at(record, 64))
 }
 
+/// Of a record that interrupted a known vCPU's guest in kernel mode: the vCPU, and the guest's address.
+#[must_use]
+#[inline]
+pub fn guest_kernel_ip(record: &[u8; RECORD_SIZE]) -> Option<(VcpuId, GuestVirt)> {
+    let row = u32_at(record, 72);
+    let is_known = record[88] & GUEST != 0 && row != VCPU_NONE && row != VCPU_UNKNOWN;
+    (is_known && record[89] == 0).then(|| (VcpuId(row), GuestVirt(u64_at(record, 16))))
+}
+
 fn decode_vcpu(record: &[u8; RECORD_SIZE], flags: u8) -> VcpuState {
     let row = u32_at(record, 72);
     let vcpu = VcpuSample {

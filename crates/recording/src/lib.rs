@@ -42,7 +42,7 @@ pub mod window;
 mod words;
 mod writer;
 
-pub use abi::{RECORD_SIZE, decode, encode, pid_of, time_of};
+pub use abi::{RECORD_SIZE, decode, encode, guest_kernel_ip, pid_of, time_of};
 pub use error::{Error, Folder};
 pub use manifest::FORMAT_VERSION;
 pub use reader::{Recording, Samples};

@@ -176,6 +176,8 @@ impl<'t> Resolver<'t> {
         let vms = tables.vms.iter().enumerate();
         let kernels = images().filter(|(_, i)| i.kind == ImageKind::Kernel);
         let error = |guest: &Guest| match guest {
+            // Without a clock nothing in the map has times but its own end.
+            Guest::Mapped { clock, .. } if u64::MAX / 2 <= clock.error_ns => 0,
             Guest::Mapped { clock, .. } => clock.error_ns,
             Guest::Unmapped { .. } => 0,
         };

@@ -8,6 +8,7 @@ use recording::RECORD_SIZE;
 
 use super::Session;
 use crate::CollectError;
+use crate::resets::Resets;
 use crate::sink::Sink;
 use crate::throttling::Quotas;
 use crate::vm_table::VmTable;
@@ -66,6 +67,8 @@ pub(crate) struct WindowEnd {
     pub(crate) vcpus: Vec<Vcpu>,
     pub(crate) quotas: Quotas,
     pub(crate) exits: Vec<ExitCount>,
+    /// Signs that guests booted again, also in the windows before.
+    pub(crate) resets: Resets,
 }
 
 impl Session {
@@ -94,11 +97,20 @@ impl Session {
         until: HostNs,
         after: After,
     ) -> Result<(), CollectError> {
-        let (window, cpus, numbers) = (&mut self.window, &self.header.cpus, &self.vms.numbers);
+        let (window, cpus) = (&mut self.window, &self.header.cpus);
+        let VmTable { numbers, vcpus, .. } = &self.vms;
+        let resets = &mut self.resets;
         let mut store = |cpu_idx: usize, drained: &Drained<'_>| {
             let n = (drained.records.len() / RECORD_SIZE) as u64;
             *window.n_samples.entry(cpus[cpu_idx]).or_default() += n;
             let records = numbers.to_rows(drained.records, &mut window.room);
+            for record in records.as_chunks::<RECORD_SIZE>().0 {
+                if let Some((row, ip)) = recording::guest_kernel_ip(record)
+                    && let Some(vcpu) = vcpus.get(row.index())
+                {
+                    resets.see(recording::time_of(record), vcpu, ip);
+                }
+            }
             sink.samples(cpu_idx, &Drained::new(records, drained.stacks()))
         };
         for Carried { cpu_idx, records, stacks } in std::mem::take(&mut window.carried) {
@@ -149,6 +161,7 @@ impl Session {
             vcpus: vcpus.clone(),
             quotas,
             exits,
+            resets: self.resets.clone(),
         }
     }
 

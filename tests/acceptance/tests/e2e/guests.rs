@@ -244,6 +244,34 @@ pub(crate) fn guests_that_boot_again_or_are_killed_keep_their_names() {
     assert!(notes.contains("it booted again at"), "{notes}");
 }
 
+/// `scenarios/reset-untold.toml`: the map of a boot names nothing of the next one, which works the same way.
+pub(crate) fn a_reset_ends_a_map() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "set -e
+        vmscope testbed exec a -- vmscope-guest snapshot >a.map
+        vmscope record -o rec --guest-map a=a.map -- vmscope testbed steps";
+    let ran = in_testbed("reset-untold", folder.path(), script).unwrap();
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    let recording = folder.path().join("rec");
+    let reset = ended_at(&ran.stdout, "system_reset");
+    let of_guest = |from: f64, to: f64| {
+        let (from, to) = (from.to_string(), to.to_string());
+        let window =
+            ["--view", "guest", "--vm", "a", "--limit", "100000", "--from", &from, "--to", &to];
+        report(&recording, &window).unwrap()
+    };
+    let is_old =
+        |row: &Value| text(row, "process") == "compute" || text(row, "function") == "compute_a";
+    let before = of_guest(0.0, reset - 1.0).sum(is_old);
+    let after = of_guest(reset + 0.2, ended_at(&ran.stdout, "sleep 4"));
+    let (all, named) = (after.sum(|row| text(row, "side") == "guest"), after.sum(is_old));
+    eprintln!("{before} samples named before the reset, {named} of {all} after it");
+    assert!(1_000 < before && 1_000 < all, "the guest works before and after");
+    assert_eq!(named, 0, "samples of the new boot under names of the old one");
+    let notes = report(&recording, &[]).unwrap().0["notes"].to_string();
+    assert!(notes.contains("it was reset at"), "{notes}");
+}
+
 /// When the step that ends with these words ended, in seconds.
 fn ended_at(steps: &str, words: &str) -> f64 {
     let line = steps.lines().find(|line| line.ends_with(words)).unwrap();

@@ -114,6 +114,7 @@ const TESTS: &[Test] = tests! {
     All guests::two_processes_of_one_program_are_two,
     All kernel_threads::kernel_threads_have_the_time_that_perf_in_the_guest_gives_them,
     All guests::guests_that_boot_again_or_are_killed_keep_their_names,
+    All guests::a_reset_ends_a_map,
     All guests::a_vcpu_that_comes_and_goes_has_names_and_its_own_time,
     All axis::a_vm_in_a_debugger_is_paused_and_nobody_steals_from_it,
     All axis::two_vcpus_of_one_cpu_take_half_of_each_other,
