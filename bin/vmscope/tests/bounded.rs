@@ -7,6 +7,7 @@
 mod common;
 
 mod amplified;
+mod cut;
 mod quota;
 
 use std::path::{Path, PathBuf};
@@ -208,7 +209,7 @@ fn mutants_are_bounded() {
         let is_table = file.extension().is_some_and(|extension| extension == "parquet");
         let bytes = match is_table && random.below(4) == 0 {
             true => {
-                amplified::cut(file, |rows| usize::try_from(random.below(rows as u64 + 1)).unwrap())
+                cut::table(file, |rows| usize::try_from(random.below(rows as u64 + 1)).unwrap())
             }
             false => damage::mutated(&mut random, &std::fs::read(file).unwrap()),
         };
