@@ -227,8 +227,8 @@ impl Fields<'_> {
                 b'$' => rest.next()?,
                 b'%' => {
                     let digits = [rest.next()?, rest.next()?];
-                    let digits = digits.map(|digit| char::from(digit).to_digit(16));
-                    u8::try_from(16 * digits[0]? + digits[1]?).ok()?
+                    digits.iter().all(u8::is_ascii_hexdigit).then_some(())?;
+                    u8::from_str_radix(std::str::from_utf8(&digits).ok()?, 16).ok()?
                 }
                 _ => return None,
             });
