@@ -72,12 +72,17 @@ pub(crate) fn split(path: &Path) -> Result<Split, Error> {
     let mut file =
         CaptureFile::new(File::open(path).map_err(Error::io("open", path))?, 0).map_err(form)?;
     let mut splitter = Splitter::new(Roles::default());
+    let mut n_read = 0;
     while file.advance().map_err(form)? {
+        n_read += 1;
         if let Some(packet) = file.packet() {
             splitter.packet(&packet);
         }
     }
-    splitter.dropped(file.dropped());
+    if file.is_cut() {
+        return Err(form(split::CaptureError::Damaged(n_read)));
+    }
+    splitter.file(&file.counts());
     Ok(splitter.finish())
 }
 

@@ -7,8 +7,14 @@ pub enum Counter {
     Packets,
     /// Packets that are not TCP over IP.
     NotTcp,
-    /// Packets of link types that are not read, or without a time.
+    /// Packets of link types that are not read.
     LeftOut,
+    /// Packets without a time, or with one that can't be.
+    WithoutTime,
+    /// Packets of interfaces that the file does not describe.
+    UnknownInterface,
+    /// Blocks of a file whose type is not known.
+    UnknownBlocks,
     /// Packets whose headers are damaged, or cut off by the snapshot length.
     BadHeaders,
     /// Packets that IP has cut into fragments.
@@ -81,7 +87,10 @@ pub enum Counter {
 const NAMES: [(&str, &str); Counter::Outlasting as usize + 1] = [
     ("packets", "packets"),
     ("not_tcp", "packets other than TCP"),
-    ("left_out", "packets of a link type that is not read, or without a time"),
+    ("left_out", "packets of a link type that is not read"),
+    ("without_time", "packets without a valid time"),
+    ("unknown_interface", "packets of an interface that the file does not describe"),
+    ("unknown_blocks", "blocks of an unknown type, which may have packets"),
     ("bad_headers", "packets with damaged or cut headers"),
     ("fragments", "IP fragments, which are not put together"),
     ("other_interface", "packets seen again on another interface"),
@@ -137,6 +146,12 @@ impl Counts {
     /// Each with its key, what it says to people, and how often.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
         NAMES.iter().zip(self.0).map(|((key, words), n)| (*key, *words, n))
+    }
+
+    pub(crate) fn add_all(&mut self, other: &Self) {
+        for (count, n) in self.0.iter_mut().zip(other.0) {
+            *count = count.saturating_add(n);
+        }
     }
 
     pub(crate) fn add(&mut self, counter: Counter, n: u64) {

@@ -41,7 +41,7 @@ pub enum Link {
 impl Link {
     /// By its number in a capture file; `None`: no IP packets can be expected there.
     #[must_use]
-    pub fn from_number(number: i32) -> Option<Self> {
+    pub fn from_number(number: u16) -> Option<Self> {
         match number {
             1 => Some(Self::Ethernet),
             101 | 228 | 229 => Some(Self::Ip),

@@ -110,7 +110,7 @@ fn option(code: u16, value: &[u8]) -> Vec<u8> {
 #[cfg(test)]
 mod test {
     use super::*;
-    use crate::CaptureFile;
+    use crate::{CaptureFile, Counter};
 
     #[test]
     fn what_is_written_is_read() {
@@ -127,7 +127,8 @@ mod test {
         assert_eq!(packet.data, b"abcde");
         assert_eq!(file.advance(), Ok(true));
         assert_eq!(file.packet().unwrap().at, CaptureNs(at.0 + 1));
-        assert_eq!((file.advance(), file.dropped(), file.is_cut()), (Ok(false), 3, false));
+        assert_eq!((file.advance(), file.is_cut()), (Ok(false), false));
+        assert_eq!(file.counts().get(Counter::DroppedByCapture), 3);
         let names: Vec<&str> = file.interfaces().iter().map(|one| &*one.name).collect();
         assert_eq!(names, ["tap0", "tap-web1"]);
         let mut cut = CaptureFile::new(&bytes[..bytes.len() - 3], 0).unwrap();

@@ -331,7 +331,8 @@ pub(crate) fn is_question(data: &[u8]) -> Option<bool> {
         _ => false,
     };
     let last = whole_messages(Framing::Postgres, data, is_known)?;
-    Some(matches!(last[0], b'Q' | b'S'))
+    // Drivers that pipeline send a Flush, even behind a Sync.
+    Some(matches!(last[0], b'Q' | b'S' | b'H'))
 }
 
 /// Whether a connection begins as PostgreSQL's do; `None`: more bytes would tell.

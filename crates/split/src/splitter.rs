@@ -140,14 +140,9 @@ impl Splitter {
         }
     }
 
-    /// So many packets of the capture are of no kind that is read.
-    pub fn left_out(&mut self, packets: u64) {
-        self.sink.counts.add(Counter::LeftOut, packets);
-    }
-
-    /// The capture says that it dropped packets.
-    pub fn dropped(&mut self, packets: u64) {
-        self.sink.counts.add(Counter::DroppedByCapture, packets);
+    /// What a file counted of packets that it did not hand out.
+    pub fn file(&mut self, counts: &Counts) {
+        self.sink.counts.add_all(counts);
     }
 
     /// What the trace of a web server's guest says of the database in it.

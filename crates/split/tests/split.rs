@@ -593,6 +593,27 @@ fn a_capture_that_begins_midway() {
     assert_eq!(split.counts.get(Counter::BeganBefore), 3);
 }
 
+/// A driver that pipelines, such as psycopg 3's, sends a Flush behind each Sync.
+#[test]
+fn a_capture_that_begins_before_a_pipelined_query() {
+    let parse = drawn::pg(b'P', b"\0select 1\0\0\0");
+    let bind = drawn::pg(b'B', b"\0\0\0\0\0\0\0\0");
+    let execute = drawn::pg(b'E', b"\0\0\0\0\0");
+    let (sync, flush) = (drawn::pg(b'S', b""), drawn::pg(b'H', b""));
+    let one_answer =
+        [drawn::pg(b'1', b""), drawn::pg(b'2', b""), drawn::pg(b'C', b"SELECT 1\0")].concat();
+    for end in [[&sync[..], &flush].concat(), flush.clone(), sync.clone()] {
+        let mut drawing = Drawing::default();
+        let db = drawing.midway(WEB_TO_DB, PG);
+        request(&mut drawing, 1, 100, 200);
+        drawing.client(db, 110, &[&parse[..], &bind, &execute, &end].concat());
+        let is_synced = end.contains(&b'S');
+        let ready = if is_synced { ready(b'I') } else { Vec::new() };
+        drawing.server(db, 130, &[&one_answer[..], &ready].concat());
+        check(drawing, &["/1 200: 100 = C-W-D 10 W-D-W 20 D-W-C 70, 1 queries"]);
+    }
+}
+
 #[test]
 fn a_handshake_that_is_not_in_the_capture_as_a_whole() {
     // The SYN, or its answer.
@@ -675,7 +696,7 @@ fn packets_that_are_not_read_are_counted() {
     other[36] = 127;
     let mut file = CaptureFile::new(other.as_slice(), 0).unwrap();
     assert_eq!(file.advance(), Ok(false));
-    assert_eq!(file.left_out(), scene().packets.len() as u64);
+    assert_eq!(file.counts().get(Counter::LeftOut), scene().packets.len() as u64);
 }
 
 #[test]

@@ -3,6 +3,8 @@
 mod joined;
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
 
 use serde_json::{Map, Value, json};
 use split::{CaptureNs, Counter, Outcome, Part, Parts, Request, Split, Unknown, WorkTime};
@@ -102,18 +104,46 @@ fn facts(report: &mut Report, split: &Split, n_known: usize) {
             names.join(", ")
         ));
     }
+    if let Some((outer, inner)) = passed_on(&split.requests) {
+        report.notes.push(format!(
+            "{outer} passes requests on to {inner}, and both are listed: name the server whose requests count with --web"
+        ));
+    }
     if whole == 0 {
         report.notes.push("no HTTP/1.x request with its response was found".to_owned());
     }
 }
 
+/// A web server that sends a request to another one during a request of its own, and that one. Requests are in the order
+/// in which they began.
+fn passed_on(requests: &[Request]) -> Option<(SocketAddr, SocketAddr)> {
+    // By address, the request that ends last of those that have begun.
+    let mut under_way: BTreeMap<IpAddr, &Request> = BTreeMap::new();
+    for request in requests {
+        let outer = under_way.get(&request.client.ip());
+        let is_inner =
+            |outer: &&&Request| request.end <= outer.end && outer.server != request.server;
+        if let Some(outer) = outer.filter(is_inner) {
+            return Some((outer.server, request.server));
+        }
+        let latest = under_way.entry(request.server.ip()).or_insert(request);
+        if latest.end < request.end {
+            *latest = request;
+        }
+    }
+    None
+}
+
 /// What makes results less complete.
-const NOTED: [Counter; 21] = [
+const NOTED: [Counter; 24] = [
     Counter::DroppedByCapture,
     Counter::LostPlaces,
     Counter::LostBytes,
     Counter::CutBytes,
     Counter::LeftOut,
+    Counter::WithoutTime,
+    Counter::UnknownInterface,
+    Counter::UnknownBlocks,
     Counter::BadHeaders,
     Counter::Fragments,
     Counter::TimeWentBack,
@@ -382,4 +412,52 @@ fn slowest(split: &Split, query: &SplitQuery<'_>) -> Table {
     let mut table = requests(split, slow[..n].iter().copied(), query.interfaces);
     table.title = format!("Slowest of {} requests, in ms", slow.len());
     table
+}
+
+#[cfg(test)]
+mod test {
+    use split::drawn::Drawing;
+    use split::{Roles, Splitter};
+
+    use super::*;
+
+    const PROXY: &str = "10.0.0.2:80";
+    const WEB: &str = "10.0.0.3:8000";
+
+    /// A request from 100 to 200 us to the proxy, and one to the web server from `begin` to `end`.
+    fn proxied(begin: u64, end: u64, roles: Roles) -> Report {
+        let mut drawing = Drawing::default();
+        let outer = drawing.open(10, "10.0.0.9:40000", PROXY);
+        let inner = drawing.open(20, "10.0.0.2:40000", WEB);
+        let (question, answer) = (
+            &b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"[..],
+            &b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"[..],
+        );
+        drawing.client(outer, 100, question);
+        drawing.client(inner, begin, question);
+        drawing.server(inner, end, answer);
+        drawing.server(outer, 200, answer);
+        let mut splitter = Splitter::new(roles);
+        drawing.in_order().iter().for_each(|drawn| splitter.packet(&drawn.packet()));
+        let query =
+            SplitQuery { by: SplitBy::Request, limit: None, interfaces: &[], recording: None };
+        super::split(&splitter.finish(), &query)
+    }
+
+    #[test]
+    fn a_proxy_is_noted_with_what_helps() {
+        let notes = |report: Report| report.notes.iter().filter(|n| n.contains("--web")).count();
+        let report = proxied(110, 190, Roles::default());
+        assert!(
+            report.notes.iter().any(|note| note.starts_with(
+                "10.0.0.2:80 passes requests on to 10.0.0.3:8000, and both are listed"
+            )),
+            "{:?}",
+            report.notes
+        );
+        // With --web one of them counts, and a request outside of the proxy's is its own.
+        let roles = Roles { web: vec![WEB.parse().unwrap()], ..Roles::default() };
+        assert_eq!(notes(proxied(110, 190, roles)), 0);
+        assert_eq!(notes(proxied(110, 250, Roles::default())), 0);
+    }
 }

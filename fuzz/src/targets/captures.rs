@@ -38,8 +38,7 @@ fn packets(bytes: &[u8]) {
             splitter.packet(&packet);
         }
     }
-    splitter.dropped(file.dropped());
-    splitter.left_out(file.left_out());
+    splitter.file(&file.counts());
     check(&splitter.finish());
 }
 

@@ -12,7 +12,7 @@ use clap::ValueEnum;
 use model::{HostNs, MachineId, VmId};
 use recording::trace::Trace;
 use split::{
-    CaptureError, CaptureFile, CaptureNs, Endpoint, GuestTrips, Interface, Packet, Roles, Splitter,
+    CaptureFile, CaptureNs, Counts, Endpoint, GuestTrips, Interface, Packet, Roles, Splitter,
 };
 use view::{SplitBy, SplitQuery, SplitRecording, clean};
 
@@ -100,6 +100,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut captures = Captures::open(&args.files)?;
     let mut splitter = Splitter::new(roles);
     captures.read(&mut splitter)?;
+    let is_whole = captures.is_whole();
     if let Some(dir) = &args.trace {
         captures.problems.extend(traced(dir, &args.vm, recording.is_some(), &mut splitter)?);
     }
@@ -118,7 +119,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut report = view::split(&splitter.finish(), &query);
     report.notes.splice(..0, captures.problems);
     print(&args.format.render(&report)).context("failed to write to standard output")?;
-    Ok(ExitCode::SUCCESS)
+    Ok(if is_whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// A recording, and which of its VMs has which address.
@@ -191,7 +192,9 @@ fn traced(
 
 /// Interfaces of a file have numbers from a multiple of this on.
 const INTERFACES: u32 = 4096;
-/// While reading takes, this is how often somebody is told.
+/// Times that are less exact than this are noted.
+const COARSE_NS: u64 = 1000;
+/// While reading takes, this is how often its progress is shown.
 const EVERY: Duration = Duration::from_secs(2);
 
 /// Files that are read as one, by the times of packets.
@@ -210,6 +213,8 @@ struct Capture {
     last: CaptureNs,
     is_continued: bool,
     is_over: bool,
+    /// It could not be read to its end.
+    is_damaged: bool,
 }
 
 impl Captures {
@@ -224,6 +229,7 @@ impl Captures {
                 last: CaptureNs::default(),
                 is_continued: false,
                 is_over: false,
+                is_damaged: false,
             });
         }
         Ok(Self { files, problems: Vec::new() })
@@ -257,10 +263,20 @@ impl Captures {
             }
         }
         for file in &self.files {
-            splitter.dropped(file.file.dropped());
-            splitter.left_out(file.file.left_out());
+            splitter.file(&file.file.counts());
+            let tick_ns = file.file.tick_ns();
+            if COARSE_NS < tick_ns {
+                let (name, tick) = (file.path.display(), view::length(tick_ns));
+                self.problems.push(format!("times in {name} are exact to {tick} only"));
+            }
         }
         Ok(())
+    }
+
+    /// Whether every file was read to its end, and gave packets if it has any.
+    fn is_whole(&self) -> bool {
+        let is_used = |file: &Capture| 0 < file.n_read || file.file.counts() == Counts::default();
+        self.files.iter().all(|file| !file.is_damaged && is_used(file))
     }
 
     /// A file that begins where another one of the same interfaces has ended goes on with its connections, as tcpdump's
@@ -296,13 +312,14 @@ impl Captures {
             Ok(false) => {
                 capture.is_over = true;
                 if capture.file.is_cut() {
+                    capture.is_damaged = true;
                     self.problems.push(format!("{name} ends in the middle of a packet"));
                 }
             }
-            Err(CaptureError::Damaged(n)) if 0 < n => {
+            Err(error) if 0 < capture.n_read => {
                 capture.is_over = true;
-                self.problems
-                    .push(format!("{name} is damaged after packet {n}: the rest was left out"));
+                capture.is_damaged = true;
+                self.problems.push(format!("failed to read all of {name}: {error}"));
             }
             Err(error) => anyhow::bail!("failed to read {name}: {error}"),
         }
