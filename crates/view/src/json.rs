@@ -51,10 +51,29 @@ impl From<&Cell> for Value {
     }
 }
 
-/// As printed: indented, with a line feed at its end.
+/// As printed: indented, with a line feed at its end. Whole numbers that JavaScript and jq would round are strings.
 #[must_use]
 pub fn pretty(value: &Value) -> String {
+    let mut value = value.clone();
+    quote_large_numbers(&mut value);
     format!("{value:#}\n")
+}
+
+/// Up to here a double has every whole number.
+const LARGEST_EXACT: u64 = 1 << 53;
+
+fn quote_large_numbers(value: &mut Value) {
+    match value {
+        Value::Number(number) => {
+            let magnitude = number.as_u64().or_else(|| number.as_i64().map(i64::unsigned_abs));
+            if magnitude.is_some_and(|magnitude| LARGEST_EXACT < magnitude) {
+                *value = Value::String(number.to_string());
+            }
+        }
+        Value::Array(values) => values.iter_mut().for_each(quote_large_numbers),
+        Value::Object(members) => members.values_mut().for_each(quote_large_numbers),
+        Value::Null | Value::Bool(_) | Value::String(_) => {}
+    }
 }
 
 #[cfg(test)]
@@ -63,6 +82,26 @@ mod test {
 
     use super::*;
     use crate::table::Column;
+
+    /// A reader with doubles has every number as it was written.
+    #[test]
+    fn numbers_that_a_double_would_round_are_strings() {
+        let at: u64 = 1_700_000_000_123_456_789;
+        let value = json!({
+            "at": [{ "ns": at }], "low": i64::MIN, "highest": u64::MAX,
+            "exact": 1_u64 << 53, "negative": -(1_i64 << 53), "real": 1e300,
+        });
+        let text = pretty(&value);
+        let read: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(read["at"][0]["ns"], "1700000000123456789");
+        assert_eq!(
+            (&read["low"], &read["highest"]),
+            (&json!("-9223372036854775808"), &json!("18446744073709551615"))
+        );
+        for key in ["exact", "negative", "real"] {
+            assert_eq!(read[key], value[key]);
+        }
+    }
 
     #[test]
     fn an_object_per_row() {
