@@ -8,6 +8,7 @@
 //! One thread does everything: it sleeps until a request is due or an answer comes.
 
 use std::cell::{Cell, RefCell};
+use std::error::Error;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -33,6 +34,8 @@ use tokio::task::LocalSet;
 
 /// Requests under way at most: more fail at once, so that memory stays bounded however slow the VMs are.
 const MOST_OUTSTANDING: usize = 20_000;
+/// Connections to each target at most, as in plans.
+const MOST_CONNECTIONS: usize = 1000;
 /// Bytes of an answer at most.
 const MOST_ANSWER_BYTES: usize = 64 << 20;
 
@@ -125,24 +128,39 @@ impl LoadJob {
     /// Reads a job.
     ///
     /// # Errors
-    /// When it is none, or names nobody to ask.
+    /// When it is none, or a number is out of bounds.
     pub fn parse(text: &str) -> Result<Self, String> {
         let job: Self = serde_json::from_str(text).map_err(|error| error.to_string())?;
-        let bound = job.warm_up_ns.saturating_add(job.measure_ns).saturating_add(job.timeout_ns);
-        if job.targets.is_empty() {
-            return Err("nobody is to be asked".to_owned());
+        job.check()
+    }
+
+    /// The job, if all its numbers are within their bounds.
+    ///
+    /// # Errors
+    /// When one is not, with the bounds.
+    pub fn check(self) -> Result<Self, String> {
+        let bound = self.warm_up_ns.saturating_add(self.measure_ns).saturating_add(self.timeout_ns);
+        if self.targets.is_empty() {
+            return Err("no server is named".to_owned());
         }
         if 86_400_000_000_000 < bound {
             return Err("it would take longer than a day".to_owned());
         }
-        match job.pace {
+        if self.measure_ns == 0 || self.timeout_ns == 0 {
+            return Err("the duration and the timeout must be longer than 0 s".to_owned());
+        }
+        if !(1..=MOST_CONNECTIONS).contains(&self.connections) {
+            let n = self.connections;
+            return Err(format!("{n} connections are not within 1 to {MOST_CONNECTIONS}"));
+        }
+        match self.pace {
             Pace::Open { rate, .. } if !(0.001..=1e6).contains(&rate) => {
                 Err(format!("a rate of {rate} is not within 0.001 to 1000000"))
             }
             Pace::Closed { clients, .. } if !(1..=10_000).contains(&clients) => {
                 Err(format!("{clients} clients are not within 1 to 10000"))
             }
-            _ => Ok(job),
+            _ => Ok(self),
         }
     }
 }
@@ -322,9 +340,9 @@ impl Generator {
             let limit = due_ns.saturating_add(self.job.timeout_ns).saturating_sub(now_ns());
             let asked = tokio::time::timeout(Duration::from_nanos(limit), target.ask()).await;
             self.outstanding.set(self.outstanding.get() - 1);
-            asked.unwrap_or(Err("timeout"))
+            asked.unwrap_or_else(|_| Err("timeout".to_owned()))
         } else {
-            Err("too many outstanding")
+            Err("too many outstanding".to_owned())
         };
         let took = now_ns().saturating_sub(due_ns);
         if counts {
@@ -332,7 +350,7 @@ impl Generator {
             let mut turnarounds = self.turnarounds.borrow_mut();
             match outcome {
                 Ok(()) => turnarounds.add(took),
-                Err(why) => turnarounds.add_failed(why),
+                Err(why) => turnarounds.add_failed(&why),
             }
         }
     }
@@ -365,8 +383,8 @@ impl Generator {
 impl Target {
     /// Sends a request and reads the whole answer. A connection that was idle may have been closed by the server meanwhile:
     /// then another one is made, as browsers do.
-    async fn ask(&self) -> Result<(), &'static str> {
-        let _place = self.places.acquire().await.map_err(|_| "no connection")?;
+    async fn ask(&self) -> Result<(), String> {
+        let _place = self.places.acquire().await.map_err(|_| "no connection".to_owned())?;
         let idle = self.idle.borrow_mut().pop();
         if let Some(mut connection) = idle
             && connection.ready().await.is_ok()
@@ -375,15 +393,15 @@ impl Target {
             return self.read(connection, answer).await;
         }
         let mut connection = self.connect().await?;
-        let answer = connection.send_request(self.request()).await.map_err(|_| "disconnected")?;
+        let answer = connection.send_request(self.request()).await.map_err(disconnected)?;
         self.read(connection, answer).await
     }
 
-    async fn connect(&self) -> Result<SendRequest<Empty<Bytes>>, &'static str> {
-        let stream = TcpStream::connect(self.address).await.map_err(|_| "not connected")?;
-        stream.set_nodelay(true).map_err(|_| "not connected")?;
-        let (sender, connection) =
-            handshake(TokioIo::new(stream)).await.map_err(|_| "not connected")?;
+    async fn connect(&self) -> Result<SendRequest<Empty<Bytes>>, String> {
+        let not_connected = |error: io::Error| format!("not connected: {error}");
+        let stream = TcpStream::connect(self.address).await.map_err(not_connected)?;
+        stream.set_nodelay(true).map_err(not_connected)?;
+        let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(disconnected)?;
         // It ends with its last sender, or when the server hangs up.
         tokio::task::spawn_local(connection);
         Ok(sender)
@@ -399,19 +417,28 @@ impl Target {
         &self,
         connection: SendRequest<Empty<Bytes>>,
         answer: Response<Incoming>,
-    ) -> Result<(), &'static str> {
-        let is_good = answer.status().is_success();
+    ) -> Result<(), String> {
+        let status = answer.status();
         let mut body = answer.into_body();
         let mut size = 0;
         while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|_| "disconnected")?;
+            let frame = frame.map_err(disconnected)?;
             size += frame.data_ref().map_or(0, Bytes::len);
             if MOST_ANSWER_BYTES < size {
-                return Err("answer too long");
+                return Err("answer too long".to_owned());
             }
         }
         self.idle.borrow_mut().push(connection);
-        if is_good { Ok(()) } else { Err("status is not 2xx") }
+        if status.is_success() { Ok(()) } else { Err(format!("status {}", status.as_u16())) }
+    }
+}
+
+/// A connection ended before its answer, or the answer is no HTTP. The reason is the system's, if it has one.
+#[allow(clippy::needless_pass_by_value, reason = "`map_err` gives it away")]
+fn disconnected(error: hyper::Error) -> String {
+    match error.source() {
+        Some(cause) => format!("disconnected: {cause}"),
+        None => format!("disconnected: {error}"),
     }
 }
 
@@ -535,6 +562,55 @@ mod test {
         assert!(LoadJob::parse(&none.json().to_string()).is_err());
     }
 
+    /// No number makes a generator that never sends, never ends or fails of itself.
+    #[test]
+    fn numbers_of_a_job_have_bounds() {
+        let good = job("127.0.0.1:80".parse().unwrap(), CONSTANT);
+        let check = |change: &dyn Fn(&mut LoadJob), expected: &str| {
+            let mut job = good.clone();
+            change(&mut job);
+            let error = job.check().unwrap_err();
+            assert!(error.contains(expected), "{error}");
+        };
+        for rate in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -1.0, 0.0, 1e-300, 1e7, f64::MAX] {
+            let pace = Pace::Open { rate, arrivals: Arrivals::Poisson };
+            check(&|job| job.pace = pace, &format!("a rate of {rate} is not within"));
+        }
+        for clients in [0, u32::MAX] {
+            check(
+                &|job| job.pace = Pace::Closed { clients, think_ns: 1 },
+                "clients are not within",
+            );
+        }
+        for n in [0, 1001, usize::MAX] {
+            check(&|job| job.connections = n, "connections are not within 1 to 1000");
+        }
+        check(&|job| job.measure_ns = 0, "longer than 0 s");
+        check(&|job| job.timeout_ns = 0, "longer than 0 s");
+        check(&|job| job.measure_ns = u64::MAX, "longer than a day");
+    }
+
+    #[test]
+    fn failures_have_the_reason_of_the_system_or_of_the_server() {
+        let answers = [
+            (&b"HTTP/1.1 503 Unavailable\r\ncontent-length: 0\r\n\r\n"[..], "status 503"),
+            (b"nothing\r\n\r\n", "disconnected: invalid HTTP version parsed"),
+        ];
+        for (said, expected) in answers {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let address = listener.local_addr().unwrap();
+            std::thread::spawn(move || {
+                for mut stream in listener.incoming().flatten() {
+                    let _ = stream.read(&mut [0; 4096]);
+                    let _ = stream.write_all(said);
+                }
+            });
+            let load = generate(&job(address, CONSTANT), |_| ()).unwrap();
+            let reasons: Vec<_> = load.turnarounds.failed().keys().collect();
+            assert_eq!(reasons, [expected]);
+        }
+    }
+
     #[test]
     fn requests_are_sent_at_their_times_whatever_becomes_of_them() {
         let load = generate(&job(server(|_| 20), CONSTANT), |_| ()).unwrap();
@@ -567,7 +643,10 @@ mod test {
         assert_eq!(load.turnarounds.percentile(1.0), None);
         let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let load = generate(&job(nobody, CONSTANT), |_| ()).unwrap();
-        assert_eq!(load.turnarounds.failed()["not connected"], 40);
+        assert_eq!(
+            load.turnarounds.failed()["not connected: Connection refused (os error 111)"],
+            40
+        );
     }
 
     #[test]

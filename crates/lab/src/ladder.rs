@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::plan::{Plan, Rungs, ServiceLevel};
 use crate::remedy::Treatment;
 use crate::run::{Run, RunKey};
-use crate::statistics::{Interval, mean, median};
+use crate::statistics::{Interval, mean, mean_of_sizes, median};
 
 /// All measurements of a treatment at a number of VMs.
 #[derive(Debug, Clone)]
@@ -79,7 +79,7 @@ impl Step<'_> {
     /// A percentile of the turnaround in ms, as the mean of the measurements' percentiles. `None`: too many failed in one.
     #[must_use]
     pub fn percentile_ms(&self, percent: f64) -> Option<Interval> {
-        mean(&self.percentiles_ms(percent)?)
+        mean_of_sizes(&self.percentiles_ms(percent)?)
     }
 
     /// A percentile of the turnaround of each measurement, ms. `None`: too many failed in one.
@@ -90,11 +90,22 @@ impl Step<'_> {
         self.runs.iter().map(of_run).collect()
     }
 
+    /// A percentile of the middle measurement, ms: more than half of the measurements have that or more. `None`: too many
+    /// failed in it.
+    #[must_use]
+    pub fn decisive_ms(&self, percent: f64) -> Option<f64> {
+        let of_run = |run: &&Run| run.load.turnarounds.percentile(percent);
+        let mut sorted: Vec<Option<u64>> = self.runs.iter().map(of_run).collect();
+        // Those that failed took longest.
+        sorted.sort_by_key(|ns| ns.unwrap_or(u64::MAX));
+        sorted.get(sorted.len() / 2)?.map(|ns| ns as f64 / 1e6)
+    }
+
     /// The mean turnaround in ms of what was answered.
     #[must_use]
     pub fn mean_ms(&self) -> Option<Interval> {
         let of_run = |run: &&Run| run.load.turnarounds.mean().map(|ns| ns / 1e6);
-        mean(&self.runs.iter().filter_map(of_run).collect::<Vec<f64>>())
+        mean_of_sizes(&self.runs.iter().filter_map(of_run).collect::<Vec<f64>>())
     }
 
     /// The mean of a figure over the measurements that have it.

@@ -134,7 +134,8 @@ fn answers(plan: &Plan, runs: &[Run]) -> Table {
         real("failed %", "failed_percent"),
         real("p50 ms", "p50_ms"),
         real("p95 ms", "p95_ms"),
-        real("+-", "p95_half_ms"),
+        real("from", "p95_low_ms"),
+        real("to", "p95_high_ms"),
         real("p99 ms", "p99_ms"),
         real("mean ms", "mean_ms"),
         Column::name("Service level").key("passes"),
@@ -161,14 +162,15 @@ fn answers(plan: &Plan, runs: &[Run]) -> Table {
             cell(step.failed_part().map(percent_of)),
             mean(percentile(50.0)),
             mean(p95),
-            cell(p95.and_then(|p95| Some(p95.mean - p95.low?))),
+            cell(p95.and_then(|p95| p95.low)),
+            cell(p95.and_then(|p95| p95.high)),
             mean(percentile(99.0)),
             mean(step.mean_ms()),
             format!("{verdict}, {good} of {all}").into(),
         ]);
     }
     table.notes.push(
-        "Turnaround: from when a request was meant to be sent. +-: 95 % confidence, over the runs."
+        "Turnaround: from when a request was meant to be sent. From, to: the mean p95, with 95 % confidence over the runs."
             .to_owned(),
     );
     table

@@ -29,6 +29,13 @@ pub fn mean(values: &[f64]) -> Option<Interval> {
     Some(Interval { mean, low: Some(mean - half), high: Some(mean + half), n })
 }
 
+/// The mean of measurements of something that is never below zero: nor is its interval, whose lower half says no more then.
+#[must_use]
+pub fn mean_of_sizes(values: &[f64]) -> Option<Interval> {
+    let interval = mean(values)?;
+    Some(Interval { low: interval.low.map(|low| low.max(0.0)), ..interval })
+}
+
 /// By which part a remedy changes a figure, from pairs (without, with) measured one after the other: -0.25 is a quarter less.
 /// Taken from logarithms, so that half and double are equally far; `None` without pairs.
 #[must_use]
@@ -148,6 +155,10 @@ mod test {
         near(found.mean, 5.0);
         near(found.low.unwrap(), 5.0 - 4.969);
         near(found.high.unwrap(), 5.0 + 4.969);
+        // A time: between 0 and 10 + 24.8.
+        let found = mean_of_sizes(&[0.1, 20.0, 10.0]).unwrap();
+        assert_eq!(found.low, Some(0.0));
+        assert!(34.0 < found.high.unwrap());
         assert!((student(31).unwrap() / 2.0395 - 1.0).abs() < 0.002);
         near(student(1000).unwrap(), 1.9623);
     }

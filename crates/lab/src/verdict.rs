@@ -29,6 +29,8 @@ pub struct Failure {
     pub failed_part: f64,
     /// Requests that were sent in all measurements.
     pub requests: u64,
+    /// The percentile of the middle one of its measurements, which decides, ms; `None`: too many requests failed.
+    pub decisive_ms: Option<f64>,
     /// How many of its measurements kept to the service level, of how many.
     pub agreeing: (usize, usize),
     /// Why.
@@ -72,6 +74,7 @@ fn verdict(plan: &Plan, runs: &[Run], treatment: &str) -> Option<Verdict> {
         vms: step.vms,
         percentile_ms: step.percentile_ms(plan.service.percentile),
         failed_part: step.failed_part().unwrap_or(0.0),
+        decisive_ms: step.decisive_ms(plan.service.percentile),
         requests: sum(step.runs.iter().map(|run| run.load.turnarounds.len())),
         agreeing: (step.agreeing(&plan.service), step.runs.len()),
         cause: Cause::of(step),

@@ -21,12 +21,24 @@ pub fn load(load: &Load) -> Report {
     }
     let late_ms = load.late_p99_ns as f64 / 1e6;
     report.fact("Sent late", format!("99 % by less than {late_ms:.3} ms"));
-    let columns =
-        vec![Column::number("% of requests").key("percent"), Column::number("within").key("ns")];
+    let columns = vec![
+        Column::number("% of requests").key("percent"),
+        Column::number("within").key("ns"),
+        Column::data("outcome"),
+    ];
     let mut table = Table::new("Turnaround, from when a request was meant to be sent", columns);
     for percent in PERCENTILES {
         let ns = all.percentile(percent);
-        table.row([Cell::Real(percent), ns.map_or(Cell::Unknown("failed"), Cell::ns)]);
+        let outcome = match ns {
+            Some(_) => "answered",
+            None if all.is_empty() => "none sent",
+            None => "failed",
+        };
+        table.row([
+            Cell::Real(percent),
+            ns.map_or(Cell::Unknown(outcome), Cell::ns),
+            outcome.into(),
+        ]);
     }
     report.json = json!({
         "version": 1,

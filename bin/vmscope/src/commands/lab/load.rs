@@ -87,7 +87,13 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let report = lab::report::load(&load);
     print(&args.format.render(&report)).context("failed to write to standard output")?;
-    Ok(if is_interrupted { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    let turnarounds = &load.turnarounds;
+    let is_silent = !turnarounds.is_empty() && turnarounds.n_answered() == 0;
+    if is_silent {
+        let reasons = turnarounds.failed().iter().map(|(why, n)| format!("{n} {why}"));
+        say!("no request was answered: {}", reasons.collect::<Vec<_>>().join(", "));
+    }
+    Ok(if is_interrupted || is_silent { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 fn serve() -> anyhow::Result<ExitCode> {
@@ -131,8 +137,7 @@ impl Args {
             connections: self.connections,
             seed: self.seed,
         };
-        // The bounds of a job are those of what somebody asks for here.
-        Ok(LoadJob::parse(&job.json().to_string()).map_err(Usage)?)
+        Ok(job.check().map_err(Usage)?)
     }
 }
 
