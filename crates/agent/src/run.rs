@@ -282,6 +282,8 @@ struct Agent {
     signals: Signals,
     /// `None`: it has ended.
     recorder: Option<Recorder>,
+    /// The period that could not be set.
+    refused_period_ns: Option<u64>,
     budget: Budget,
     /// When the window under way ends.
     edge: Instant,
@@ -314,6 +316,7 @@ impl Agent {
             shared,
             signals,
             recorder: None,
+            refused_period_ns: None,
             budget,
             edge: now,
             began: now,
@@ -467,10 +470,17 @@ impl Agent {
         self.edge = self.began + alignment::length(unix_now_ns(), self.plan.config.window());
         let period_ns = self.budget.period_ns();
         let Some(recorder) = &mut self.recorder else { return };
-        if recorder.header().period_ns != period_ns
-            && let Err(error) = recorder.set_period(period_ns)
-        {
-            line(&chain(&error));
+        let set = match recorder.header().period_ns {
+            now if now == period_ns => Ok(()),
+            _ => recorder.set_period(period_ns),
+        };
+        match set {
+            Ok(()) => self.refused_period_ns = None,
+            // It is tried again at each window, and said once.
+            Err(error) if self.refused_period_ns.replace(period_ns) != Some(period_ns) => {
+                line(&chain(&error));
+            }
+            Err(_) => {}
         }
         self.shared.metrics.period_ns.set(recorder.header().period_ns);
     }

@@ -19,6 +19,7 @@ mod plan;
 mod record;
 mod resets;
 mod roots;
+pub mod running;
 mod session;
 mod sink;
 mod sources;

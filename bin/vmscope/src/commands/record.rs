@@ -1,15 +1,16 @@
 //! `vmscope record`.
 
 use std::io::IsTerminal;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, ExitStatus};
+use std::process::{Command, ExitCode};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use collector::running::{Ended, Running, still_runs};
 use collector::{
     CollectError, Collected, Control, Exits, GuestQuestions, Next, Plan, ProcessEvents, Progress,
     Roots, Sampling, SessionPlan,
@@ -17,7 +18,6 @@ use collector::{
 use model::{OffCpuSource, Trigger};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Access, access};
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag::{register, register_conditional_shutdown, register_usize};
 use signal_hook::low_level::pipe;
@@ -217,9 +217,7 @@ struct End<'a> {
     /// Readable after a signal.
     signalled: UnixStream,
     deadline: Option<Instant>,
-    command: Option<std::io::Result<Child>>,
-    /// Readable when the command has ended.
-    ended: Option<OwnedFd>,
+    command: Option<std::io::Result<Running>>,
     /// Said when the first wait begins: by then the command runs.
     begins: Option<Beginning>,
 }
@@ -238,8 +236,8 @@ impl<'a> End<'a> {
             let wake = wake.try_clone().context("failed to make a pipe")?;
             pipe::register(number, wake).context(failed)?;
         }
-        let (deadline, command, ended, begins) = (None, None, None, None);
-        Ok(Self { args, interrupted, signal, signalled, deadline, command, ended, begins })
+        let (deadline, command, begins) = (None, None, None);
+        Ok(Self { args, interrupted, signal, signalled, deadline, command, begins })
     }
 
     /// Ends a command that outlived the recording. Returns the exit code to pass on: the command's if it ended by itself.
@@ -247,27 +245,32 @@ impl<'a> End<'a> {
         let Some(command) = self.command else { return Ok(ExitCode::SUCCESS) };
         let program = self.args.command[0].clone();
         let name = &self.args.command[0];
-        let mut child = command.map_err(|source| CollectError::Command { program, source })?;
-        let outlived = matches!(child.try_wait(), Ok(None));
-        if outlived && let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
-            // It may end by itself just now: then there is nobody to signal.
-            let _ = kill_process(pid, Signal::TERM);
+        let running = command.map_err(|source| CollectError::Command { program, source })?;
+        let signal = self.signal.load(Ordering::Relaxed);
+        match running.finish(Path::new("/proc")) {
+            Ended::Itself(status) => {
+                if !status.success() {
+                    say!("note: {name} ended with {status}");
+                }
+                Ok(super::trace::passed_on(status))
+            }
+            Ended::WithRecording(left) => {
+                if let Some(text) = still_runs(&left) {
+                    say!("note: {}", clean(&text));
+                }
+                Ok(code_after(!left.is_empty(), signal))
+            }
         }
-        let status = child.wait().with_context(|| format!("failed to wait for {name}"))?;
-        if !status.success() && !outlived {
-            say!("note: {name} ended with {status}");
-        }
-        Ok(code_after(outlived, status, self.signal.load(Ordering::Relaxed)))
     }
 }
 
-/// The exit code, as in `trace record`: COMMAND's own, or 128 plus the signal's number if a signal ended the recording
-/// first.
-fn code_after(outlived: bool, status: ExitStatus, signal: usize) -> ExitCode {
-    match (outlived, signal) {
-        (false, _) => super::trace::passed_on(status),
-        (true, 0) => ExitCode::SUCCESS,
-        (true, signal) => super::trace::code(128 + signal),
+/// The exit code if the recording ended before COMMAND, as in `trace record`: 128 plus the number of the signal that ended
+/// it, or 1 if processes of COMMAND still run.
+fn code_after(still_runs: bool, signal: usize) -> ExitCode {
+    match (signal, still_runs) {
+        (0, true) => ExitCode::FAILURE,
+        (0, false) => ExitCode::SUCCESS,
+        (signal, _) => super::trace::code(128 + signal),
     }
 }
 
@@ -282,16 +285,14 @@ impl Control for End<'_> {
             return Next::Finish;
         }
         if let (None, [program, arguments @ ..]) = (&self.command, self.args.command.as_slice()) {
-            let command = Command::new(program).args(arguments).spawn();
-            self.ended = command.as_ref().ok().and_then(end_of);
-            self.command = Some(command);
+            self.command = Some(Command::new(program).args(arguments).spawn().map(Running::new));
         }
         let deadline =
             self.args.duration.map(|duration| *self.deadline.get_or_insert(now + duration));
-        match self.command.as_mut().map(|command| command.as_mut().map(Child::try_wait)) {
+        match self.command.as_mut().map(|command| command.as_mut().map(Running::has_ended)) {
             Some(Err(_)) => return Next::Discard,
-            Some(Ok(Ok(None))) | None => {}
-            Some(Ok(_)) => return Next::Finish,
+            Some(Ok(false)) | None => {}
+            Some(Ok(true)) => return Next::Finish,
         }
         match deadline {
             Some(at) if at <= now => Next::Finish,
@@ -303,7 +304,8 @@ impl Control for End<'_> {
     fn wait(&mut self, at_most: Duration, wake: &[BorrowedFd<'_>]) {
         let at_most = Beginning::say(&mut self.begins, at_most);
         let mut ends = vec![PollFd::new(&self.signalled, PollFlags::IN)];
-        ends.extend(self.ended.as_ref().map(|ended| PollFd::new(ended, PollFlags::IN)));
+        let ended = self.command.iter().flatten().filter_map(Running::end);
+        ends.extend(ended.map(|ended| PollFd::from_borrowed_fd(ended, PollFlags::IN)));
         ends.extend(wake.iter().map(|wake| PollFd::new(wake, PollFlags::IN)));
         // Whatever comes of it, `next` looks itself.
         let _ = poll(&mut ends, Timespec::try_from(at_most).ok().as_ref());
@@ -330,12 +332,6 @@ impl Control for End<'_> {
             Progress::Tracing { .. } | Progress::SoFar { .. } | Progress::Output(_) => {}
         }
     }
-}
-
-/// Tells when a command ends. Without it `next` sees that a little later.
-fn end_of(command: &Child) -> Option<OwnedFd> {
-    let pid = Pid::from_raw(i32::try_from(command.id()).ok()?)?;
-    pidfd_open(pid, PidfdFlags::empty()).ok()
 }
 
 fn summarize(collected: &Collected, output: &Path) {
@@ -405,19 +401,12 @@ mod test {
     }
 
     #[test]
-    fn exit_codes_are_passed_on() {
-        use std::os::unix::process::ExitStatusExt;
-        let exited = |code: i32| ExitStatus::from_raw(code << 8);
-        for (outlived, status, signal, expected) in [
-            (false, exited(3), 0, 3),
-            (false, exited(0), 0, 0),
-            (false, ExitStatus::from_raw(9), 0, 128 + 9),
-            (false, exited(3), 2, 3),
-            (true, ExitStatus::from_raw(15), 0, 0),
-            (true, ExitStatus::from_raw(15), 2, 128 + 2),
-        ] {
-            let code = code_after(outlived, status, signal);
-            assert_eq!(code, ExitCode::from(expected), "{outlived} {status} {signal}");
+    fn exit_codes_of_recordings_that_end_before_their_command() {
+        for (still_runs, signal, expected) in
+            [(false, 0, 0), (true, 0, 1), (false, 2, 128 + 2), (true, 15, 128 + 15)]
+        {
+            let code = code_after(still_runs, signal);
+            assert_eq!(code, ExitCode::from(expected), "{still_runs} {signal}");
         }
     }
 

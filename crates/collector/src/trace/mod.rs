@@ -22,7 +22,6 @@ mod plan;
 mod poll_interval;
 mod realtime;
 mod record;
-mod running;
 mod source;
 mod startup_tasks;
 mod user_stacks;

@@ -20,11 +20,11 @@ use super::host::Host;
 use super::machine::TracedMachine;
 use super::plan::{Scope, TracePlan, Traced};
 use super::realtime::RealtimePriority;
-use super::running::{Ended, Process, Running};
 use super::source::{Source, SourceError};
 use crate::CollectError;
 use crate::beside::Beside;
 use crate::plan::{Control, Next, Progress};
+use crate::running::{Ended, Running, still_runs};
 
 /// Tables are stored so often, for readers of a trace whose recorder was killed.
 const CHECKPOINT_EVERY: Duration = Duration::from_secs(5);
@@ -333,7 +333,7 @@ impl<'a> Recorder<'a> {
         control.show(&Progress::Finishing("writing the trace"));
         let command = match self.ended.take() {
             Some(Ended::Itself(status)) => Some(status),
-            Some(Ended::WithTrace(left)) => {
+            Some(Ended::WithRecording(left)) => {
                 self.unplanned.extend(still_runs(&left));
                 None
             }
@@ -392,13 +392,6 @@ impl<'a> Recorder<'a> {
     fn note(&mut self, text: &str) {
         self.header.notes.push(Note { subject: "host".to_owned(), text: text.to_owned() });
     }
-}
-
-fn still_runs(left: &[Process]) -> Option<String> {
-    let names: Vec<_> = left.iter().map(Process::to_string).collect();
-    let names = names.join(", ");
-    (!left.is_empty())
-        .then(|| format!("of the command still run, though it was asked to end: {names}"))
 }
 
 /// As shells have it: 128 and the signal's number for a command that a signal ended.

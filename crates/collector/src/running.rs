@@ -1,4 +1,4 @@
-//! The command while it runs.
+//! The command of a recording or a trace, while it runs.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -11,14 +11,14 @@ use model::{MachineId, TraceTask};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-/// A command that outlives its trace is asked to end, and may take so long.
+/// A command that outlives its recording is asked to end, and may take so long.
 const LAST_WAIT: Duration = Duration::from_secs(5);
 /// What it started may take so long after it.
 const AFTER_IT: Duration = Duration::from_millis(200);
 
 /// A command that has begun its program.
 #[derive(Debug)]
-pub(super) struct Running {
+pub struct Running {
     child: Child,
     /// Readable when it has ended. Without it that is seen a little later.
     ended: Option<OwnedFd>,
@@ -26,16 +26,16 @@ pub(super) struct Running {
 
 /// How a command ended.
 #[derive(Debug)]
-pub(super) enum Ended {
+pub enum Ended {
     /// By itself.
     Itself(ExitStatus),
-    /// The trace ended first, and it was asked to end: those of its processes that went on all the same.
-    WithTrace(Vec<Process>),
+    /// The recording ended first, and it was asked to end: those of its processes that went on all the same.
+    WithRecording(Vec<Process>),
 }
 
 /// The command's process, or one that came from it.
 #[derive(Debug)]
-pub(super) struct Process {
+pub struct Process {
     name: String,
     pid: model::Pid,
     /// Readable when it has ended.
@@ -49,29 +49,35 @@ impl fmt::Display for Process {
 }
 
 impl Running {
-    pub(super) fn new(child: Child) -> Self {
+    /// A program that has begun.
+    #[must_use]
+    pub fn new(child: Child) -> Self {
         let ended = end_of(child.id());
         Self { child, ended }
     }
 
-    pub(super) fn has_ended(&mut self) -> bool {
+    /// Whether it has ended by now.
+    pub fn has_ended(&mut self) -> bool {
         !matches!(self.child.try_wait(), Ok(None))
     }
 
     /// Readable when it has ended.
-    pub(super) fn end(&self) -> Option<BorrowedFd<'_>> {
+    #[must_use]
+    pub fn end(&self) -> Option<BorrowedFd<'_>> {
         self.ended.as_ref().map(AsFd::as_fd)
     }
 
-    pub(super) fn signal(&self, signal: Signal) {
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) {
         if let Some(process) = &self.ended {
             // It may end by itself just now: then there is nobody to signal.
             let _ = pidfd_send_signal(process, signal);
         }
     }
 
-    /// After the trace.
-    pub(super) fn finish(mut self, proc: &Path) -> Ended {
+    /// After the recording. It takes some seconds at most, whatever the command does with SIGTERM.
+    #[must_use]
+    pub fn finish(mut self, proc: &Path) -> Ended {
         if let Ok(Some(status)) = self.child.try_wait() {
             return Ended::Itself(status);
         }
@@ -86,8 +92,17 @@ impl Running {
         let deadline = Instant::now() + AFTER_IT;
         let left = || deadline.saturating_duration_since(Instant::now());
         processes.retain(|process| !has_ended_within(&process.ended, left()));
-        Ended::WithTrace(processes)
+        Ended::WithRecording(processes)
     }
+}
+
+/// What a reader should know of processes that went on after SIGTERM.
+#[must_use]
+pub fn still_runs(left: &[Process]) -> Option<String> {
+    let names: Vec<_> = left.iter().map(Process::to_string).collect();
+    let names = names.join(", ");
+    (!left.is_empty())
+        .then(|| format!("of the command still run, though it was asked to end: {names}"))
 }
 
 /// A process and all that came from it.
@@ -129,7 +144,7 @@ mod test {
     }
 
     #[test]
-    fn ends_by_itself_or_with_the_trace() {
+    fn ends_by_itself_or_with_the_recording() {
         let mut command = running("exit 3");
         while !command.has_ended() {
             std::thread::yield_now();
@@ -139,7 +154,28 @@ mod test {
         let mut command = running("exec sleep 600");
         assert!(!command.has_ended());
         let ended = command.finish(Path::new("/proc"));
-        assert!(matches!(&ended, Ended::WithTrace(left) if left.is_empty()), "{ended:?}");
+        assert!(matches!(&ended, Ended::WithRecording(left) if left.is_empty()), "{ended:?}");
+    }
+
+    /// Its end is not waited for without a limit.
+    #[test]
+    fn a_command_that_ignores_sigterm_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let begun = dir.path().join("begun");
+        let script =
+            format!("trap '' TERM; touch {}; while :; do sleep 600; done", begun.display());
+        let command = running(&script);
+        while !begun.exists() {
+            std::thread::yield_now();
+        }
+        let Ended::WithRecording(left) = command.finish(Path::new("/proc")) else {
+            panic!("by itself")
+        };
+        let text = still_runs(&left).unwrap();
+        assert!(text.contains("though it was asked to end: sh ("), "{text}");
+        for process in &left {
+            pidfd_send_signal(&process.ended, Signal::KILL).unwrap();
+        }
     }
 
     #[test]
@@ -150,7 +186,7 @@ mod test {
         while !begun.exists() {
             std::thread::yield_now();
         }
-        let Ended::WithTrace(left) = command.finish(Path::new("/proc")) else {
+        let Ended::WithRecording(left) = command.finish(Path::new("/proc")) else {
             panic!("by itself")
         };
         let [sleep] = &left[..] else { panic!("{left:?}") };
