@@ -207,7 +207,8 @@ fn gain(outcome: Outcome) -> Option<f64> {
     }
 }
 
-/// Where a VM is, as nodes with vCPUs, nodes with bytes, and the part of its accesses that leave the node.
+/// Where each VM is before and after the plan: vCPUs and memory by node, the part of its accesses to other nodes, and its
+/// speed.
 #[must_use]
 fn vms(topology: &Topology, load: &Load, plan: &Plan) -> Table {
     let real = |title: &str, key: &'static str| Column::number(title).key(key).decimals(1);
