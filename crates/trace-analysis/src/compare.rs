@@ -210,7 +210,8 @@ fn counts(timeline: &Timeline, tasks: &[TaskId], states: &States) -> Vec<Figure>
     let calls = |id: &TaskId| {
         timeline.calls.range((*id, 0)..=(*id, u16::MAX)).map(|(_, calls)| calls.count)
     };
-    let bytes: u64 = requests().map(|request| u64::from(request.bytes)).sum();
+    let bytes: u64 =
+        requests().filter(|it| !it.for_loop).map(|request| u64::from(request.bytes)).sum();
     vec![
         ("processes".to_owned(), Unit::Count, states.processes.len() as u64),
         ("threads".to_owned(), Unit::Count, tasks.len() as u64),

@@ -139,7 +139,7 @@ fn cpu_use(segment: &Segment) -> Option<Use> {
     match segment.state {
         State::Running { .. } => Some(Use::Running),
         State::Runnable { .. } => Some(Use::Waiting),
-        State::Asleep(_) | State::Stopped => Some(Use::None),
+        State::Asleep(_) | State::Stopped { .. } => Some(Use::None),
         State::Unknown => None,
     }
 }
@@ -184,7 +184,7 @@ mod test {
             '#' => State::Running { cpu: 0 },
             '+' => State::Runnable { preempted: false },
             '.' => State::Asleep(Sleep::default()),
-            's' => State::Stopped,
+            's' => State::Stopped { woken_by: None },
             _ => State::Unknown,
         };
         let segment = |(begin, letter): (u64, char)| Segment {
@@ -199,6 +199,8 @@ mod test {
             queued: HostNs(queued.unwrap()),
             issued: issued.map(HostNs),
             done: done.map(HostNs),
+            lower: None,
+            for_loop: false,
         };
         Task {
             tid: Tid(tid),

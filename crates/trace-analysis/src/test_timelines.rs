@@ -27,6 +27,12 @@ pub(crate) enum By {
     Task(&'static str),
     /// A task, from a sleep for a lock.
     Unlock(&'static str),
+    /// A task, from a futex that names no holder.
+    Futex(&'static str),
+    /// A task, from a stop.
+    Continue(&'static str),
+    /// A task's request to a loop device, and that of another to the disk below: the columns each was queued and done at.
+    Loop([(&'static str, u64, u64); 2]),
     Interrupt(Interrupt),
     /// A task's request: the columns it was queued, issued and done at.
     Disk(&'static str, u64, u64, u64),
@@ -98,36 +104,59 @@ impl DrawnTimeline {
             let Some(by) = wakers.get(&drawn[0]) else { continue };
             let waking = drawn.iter().position(|&letter| letter == 'w').unwrap_or(drawn.len());
             let time = HostNs(begin.0 + waking as u64 * 10);
-            let lock = LockWait { lock: 1, kind: LockKind::Mutex, owner: None, stack: None };
-            let lock = matches!(by, By::Unlock(_)).then_some(lock);
+            let lock = |kind| LockWait { lock: 1, kind, owner: None, stack: None };
+            let lock = match by {
+                By::Unlock(_) => Some(lock(LockKind::Mutex)),
+                By::Futex(_) => Some(lock(LockKind::Futex)),
+                _ => None,
+            };
             let io = matches!(by, By::UnknownIo);
             let woken_by = Some(Waker { time, by: self.woken_by(*by) });
-            let sleep = Sleep { lock, io, woken_by, ..Sleep::default() };
-            segment.state = State::Asleep(sleep);
+            segment.state = match by {
+                By::Continue(_) => State::Stopped { woken_by },
+                _ => State::Asleep(Sleep { lock, io, woken_by, ..Sleep::default() }),
+            };
         }
         self.timeline.tasks[row].segments = segments.into_iter().collect();
     }
 
     fn woken_by(&mut self, by: By) -> WokenBy {
         match by {
-            By::Task(name) | By::Unlock(name) => WokenBy::Task(self.id(name)),
+            By::Task(name) | By::Unlock(name) | By::Futex(name) | By::Continue(name) => {
+                WokenBy::Task(self.id(name))
+            }
+            By::Loop([upper, below]) => {
+                self.timeline.disks.push(Disk { name: "loop0".to_owned(), ..Disk::default() });
+                let lower = self.request(below.0, 0, [below.1, below.1, below.2]);
+                let (task, row) = self.request(upper.0, 1, [upper.1, upper.1, upper.2]);
+                self.timeline.tasks[task.index()].requests[row as usize].lower = Some(lower);
+                WokenBy::Request { task, row }
+            }
             By::Interrupt(interrupt) => WokenBy::Interrupt(interrupt),
             By::Unknown | By::UnknownIo => WokenBy::Unknown,
             By::Disk(name, queued, issued, done) => {
-                let task = self.id(name);
-                self.timeline.disks[0].busy.push((HostNs(issued * 10), HostNs(done * 10)));
-                let requests = &mut self.timeline.tasks[task.index()].requests;
-                requests.push(Request {
-                    disk: 0,
-                    op: BlockOp::Read,
-                    bytes: 4096,
-                    queued: HostNs(queued * 10),
-                    issued: Some(HostNs(issued * 10)),
-                    done: Some(HostNs(done * 10)),
-                });
-                WokenBy::Request { task, row: u32::try_from(requests.len() - 1).unwrap() }
+                let (task, row) = self.request(name, 0, [queued, issued, done]);
+                WokenBy::Request { task, row }
             }
         }
+    }
+
+    fn request(&mut self, name: &str, disk: u32, times: [u64; 3]) -> (TaskId, u32) {
+        let [queued, issued, done] = times.map(|column| HostNs(column * 10));
+        let task = self.id(name);
+        self.timeline.disks[disk as usize].busy.push((issued, done));
+        let requests = &mut self.timeline.tasks[task.index()].requests;
+        requests.push(Request {
+            disk,
+            op: BlockOp::Read,
+            bytes: 4096,
+            queued,
+            issued: Some(issued),
+            done: Some(done),
+            lower: None,
+            for_loop: false,
+        });
+        (task, u32::try_from(requests.len() - 1).unwrap())
     }
 
     fn cpu(&self, lines: &[Vec<char>], number: u32, wide: u64) -> Cpu {
@@ -154,7 +183,7 @@ fn state(letter: char, before: char) -> State {
         '0' | 'k' => State::Running { cpu: 0 },
         '1' => State::Running { cpu: 1 },
         '.' => State::Runnable { preempted: before != ' ' },
-        's' => State::Stopped,
+        's' => State::Stopped { woken_by: None },
         '?' => State::Unknown,
         _ => State::Asleep(Sleep::default()),
     }
@@ -210,7 +239,7 @@ pub(crate) fn at_random(random: &mut Random) -> Timeline {
                 0 | 1 => State::Running { cpu: random.number(3) },
                 2 => State::Runnable { preempted: false },
                 3 | 4 => State::Asleep(sleep_at_random(random, n_tasks, end)),
-                _ => [State::Stopped, State::Unknown][random.number(2) as usize],
+                _ => [State::Stopped { woken_by: None }, State::Unknown][random.number(2) as usize],
             };
             Segment { begin, end, state }
         });
@@ -222,6 +251,9 @@ pub(crate) fn at_random(random: &mut Random) -> Timeline {
             queued: HostNs(random.below(end + 20)),
             issued: (random.below(3) > 0).then(|| HostNs(random.below(end + 20))),
             done: (random.below(3) > 0).then(|| HostNs(random.below(end + 20))),
+            lower: (random.below(3) == 0)
+                .then(|| (TaskId(random.number(n_tasks + 1)), random.number(4))),
+            for_loop: false,
         });
         let requests = requests.collect();
         timeline.tasks.push(Task {

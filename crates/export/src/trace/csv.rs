@@ -63,7 +63,7 @@ fn state_fields(timeline: &Timeline, state: &State) -> (&'static str, String, St
             let by = sleep.woken_by.and_then(|waker| waker_name(timeline, waker.by));
             ("asleep", none(), by.unwrap_or_default())
         }
-        State::Stopped => ("stopped", none(), none()),
+        State::Stopped { .. } => ("stopped", none(), none()),
         State::Unknown => ("unknown", none(), none()),
     }
 }

@@ -1,16 +1,11 @@
-//! How long the command would take without each part of its critical path: an estimate.
-//!
-//! Its assumption is that the rest of the path takes as long as it did. Waits for a CPU go with the part that needs the
-//! CPU: those in which a task was preempted at the part's work, and those in which the CPU did the part's work for
-//! another task. The command may take longer, because another path becomes the longest; and less, because what no longer
-//! runs leaves its CPU and caches to others. A trace cannot show which: without the part, tasks would run and wait in
-//! another order.
+//! What would make the command shorter: parts of its critical path, with how long it would take without each, by a
+//! replay of the trace (`replay`).
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use super::summary::{Category, Summary, executed};
-use super::{CriticalPath, Locks, PathActivity, PathSegment, Scope, critical_path};
+use super::{CriticalPath, Locks, PathActivity, PathSegment, Polls, Scope, critical_path, replay};
 use crate::kernel::Class;
 use crate::span;
 use crate::timeline::{Slice, TaskId, Timeline, Work};
@@ -24,7 +19,9 @@ pub struct Improvement {
     pub on_path_ns: u64,
     /// How long the path waits for CPUs that the part needs: it goes with the part.
     pub cpu_waits_ns: u64,
-    /// How long the command would take without both: an estimate.
+    /// How long the command took.
+    pub wall_ns: u64,
+    /// How long the command would take without the part, wherever it is: by the replay.
     pub without_ns: u64,
 }
 
@@ -39,7 +36,8 @@ pub enum Target {
     Kernel,
     /// All disks, their queues included.
     Disks,
-    /// All waiting for locks, were there no contention. Found on the path that stays with those who wait for locks.
+    /// All waiting for locks, were there no contention: locks of the kernel, and futexes whose holder is known. On the
+    /// path that stays with those who wait for locks.
     Locks,
 }
 
@@ -49,8 +47,7 @@ impl Improvement {
     pub fn factor(&self) -> Option<f64> {
         #[expect(clippy::cast_precision_loss, reason = "a ratio for people")]
         let ratio = |a: u64, b: u64| a as f64 / b as f64;
-        let wall_ns = self.without_ns + self.on_path_ns + self.cpu_waits_ns;
-        (0 < self.without_ns).then(|| ratio(wall_ns, self.without_ns))
+        (0 < self.without_ns).then(|| ratio(self.wall_ns, self.without_ns))
     }
 }
 
@@ -58,14 +55,28 @@ impl Improvement {
 pub(super) fn improvements(
     timeline: &Timeline,
     path: &CriticalPath,
+    polls: &Polls,
     summary: &Summary,
 ) -> Vec<Improvement> {
+    let mut improvements = parts(timeline, path, summary);
+    improvements.sort_by_key(|it| Reverse(it.on_path_ns + it.cpu_waits_ns));
+    improvements.truncate(replay::MAX_TARGETS);
+    let targets: Vec<Target> = improvements.iter().map(|it| it.target.clone()).collect();
+    let without = replay::without(timeline, path.scope, polls, &targets);
+    for (improvement, without_ns) in improvements.iter_mut().zip(without) {
+        improvement.without_ns = without_ns;
+    }
+    improvements.sort_by_key(|it| (it.without_ns, Reverse(it.on_path_ns + it.cpu_waits_ns)));
+    improvements
+}
+
+/// What could be left out.
+fn parts(timeline: &Timeline, path: &CriticalPath, summary: &Summary) -> Vec<Improvement> {
     let wall_ns = summary.wall_ns;
     let waits = cpu_waits(timeline, path);
     let improvement = |target: Target, on_path_ns| {
         let cpu_waits_ns = waits_for(&target, &waits);
-        let without_ns = wall_ns - on_path_ns - cpu_waits_ns;
-        Improvement { target, on_path_ns, cpu_waits_ns, without_ns }
+        Improvement { target, on_path_ns, cpu_waits_ns, wall_ns, without_ns: wall_ns }
     };
     let mut improvements = single(summary, &waits);
     let classes = summary.classes.iter().map(|(class, _)| Target::Class(*class));
@@ -82,7 +93,6 @@ pub(super) fn improvements(
     if 0 < locks_ns {
         improvements.push(improvement(Target::Locks, locks_ns));
     }
-    improvements.sort_by_key(|it| Reverse(it.on_path_ns + it.cpu_waits_ns));
     improvements
 }
 
@@ -107,7 +117,8 @@ fn single(summary: &Summary, waits: &CpuWaits) -> Vec<Improvement> {
         target: Target::Category(of.clone()),
         on_path_ns,
         cpu_waits_ns,
-        without_ns: summary.wall_ns - on_path_ns - cpu_waits_ns,
+        wall_ns: summary.wall_ns,
+        without_ns: summary.wall_ns,
     };
     parts.into_iter().map(improvement).collect()
 }
@@ -163,9 +174,11 @@ fn locks_ns(timeline: &Timeline, scope: Scope) -> u64 {
     waits.map(PathSegment::length_ns).sum()
 }
 
-/// Unknown and unfinished parts cannot be improved; locks have their own target.
+/// Unknown and unfinished parts cannot be left out, and a loop that polls waits for something else; locks have their own
+/// target.
 fn can_improve(category: &Category) -> bool {
-    !matches!(category, Category::Unknown | Category::NotOver(_) | Category::Lock)
+    use Category::{Lock, NotOver, Polling, Unknown};
+    !matches!(category, Unknown | NotOver(_) | Lock | Polling)
 }
 
 impl Target {

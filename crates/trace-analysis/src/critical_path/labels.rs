@@ -27,6 +27,7 @@ impl fmt::Display for Category {
             Self::Disk(disk, op) => write!(f, "disk {disk}: {}", op_name(*op)),
             Self::UnknownDisk => f.write_str("disk, by an unknown request"),
             Self::Timer => f.write_str("timer"),
+            Self::Polling => f.write_str("polling: timer, in a loop of short sleeps"),
             Self::Lock => f.write_str("lock, by an unknown holder"),
             Self::Network => f.write_str("network"),
             Self::Interrupt(interrupt) => write!(f, "until {}", interrupt_name(*interrupt)),

@@ -14,21 +14,28 @@
 //! - Asleep and woken by a request's completion: the disk, its queue, then the task that made the request.
 //! - Asleep and woken by an interrupt: the wait stays with the task (a timer, the network, a device); but when it was
 //!   a packet that a task of this machine was just sending, the path goes on in the sender.
+//! - Stopped: the path goes on in the task that let it go on.
 //! - Made by a fork: the path goes on in the parent.
 //! - Asleep when the trace ends: for a child, the path goes on in the child; for anything else it stays with the task.
 //! - Otherwise it stays with the task and is unknown.
 //!
 //! A wait contributes its own length: what the waker did before the wait began is not on the path, because the task that
-//! waited was at work then. So the path is in the command's own task whenever that task does not sleep.
+//! waited was at work then. So the path is in the command's own task whenever that task does not sleep. Waits for
+//! children and threads between which a task did nothing but wait again are one wait, and the last to end is on the path.
 //!
 //! Segments touch and cover the range: their lengths add up to the command's wall time (asserted).
 
 mod amdahl;
 #[cfg(test)]
 mod event_tests;
+mod joins;
 mod labels;
+mod polls;
 #[cfg(test)]
 mod programs;
+mod replay;
+#[cfg(test)]
+mod replay_tests;
 mod summary;
 #[cfg(test)]
 mod tests;
@@ -41,6 +48,7 @@ use model::{BlockOp, HostNs, Interrupt, TraceTables};
 use crate::timeline::{TaskId, Timeline, Work};
 
 pub use amdahl::{Improvement, Target};
+use polls::Polls;
 pub use summary::{Category, NameShare, ProcessShare, Share, Summary, summary};
 pub use walk::critical_path;
 

@@ -6,11 +6,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use model::{BlockOp, HostNs, Interrupt, Pid, Vector};
 
 use super::amdahl::{self, Improvement};
-use super::{CriticalPath, PathActivity, PathSegment};
+use super::walk::issued_and_done;
+use super::{CriticalPath, PathActivity, PathSegment, Polls};
 use crate::kernel::Class;
 use crate::processes::Processes;
 use crate::span;
-use crate::timeline::{TaskId, Timeline, Work};
+use crate::timeline::{Request, TaskId, Timeline, Work};
 use crate::tree::tree;
 
 /// A path's length by several views. Each view's parts add up to `wall_ns` (asserted).
@@ -67,6 +68,8 @@ pub enum Category {
     UnknownDisk,
     /// A timer.
     Timer,
+    /// A timer, in a loop of short sleeps: what the loop waits for is not known.
+    Polling,
     /// A lock whose holder is not on the path.
     Lock,
     /// The network.
@@ -118,9 +121,10 @@ pub struct ProcessShare {
 pub fn summary(timeline: &Timeline, path: &CriticalPath) -> Summary {
     let processes = Processes::new(timeline);
     let own = tree(timeline, path.scope.task);
+    let polls = Polls::new(timeline, path);
     let mut sums = Sums::default();
     for segment in &path.segments {
-        sums.add(timeline, &processes, segment);
+        sums.add(timeline, &processes, &polls, segment);
         if own.binary_search(&segment.task).is_err() {
             let task = timeline.tasks.get(segment.task.index());
             let name = task.map_or("", |task| span::name_at(task, segment.begin));
@@ -129,21 +133,27 @@ pub fn summary(timeline: &Timeline, path: &CriticalPath) -> Summary {
     }
     let summary = sums.finish(timeline, path.scope.end.since(path.scope.begin));
     debug_assert!(summary.adds_up(), "every view of a path adds up to its length");
-    Summary { improvements: amdahl::improvements(timeline, path, &summary), ..summary }
+    Summary { improvements: amdahl::improvements(timeline, path, &polls, &summary), ..summary }
 }
 
 /// What a segment counts as, with ns: adds up to its length.
-fn parts(timeline: &Timeline, segment: &PathSegment) -> Vec<(Category, u64)> {
+fn parts(timeline: &Timeline, polls: &Polls, segment: &PathSegment) -> Vec<(Category, u64)> {
+    let task = timeline.tasks.get(segment.task.index());
+    let name = task.map_or("", |task| span::name_at(task, segment.begin));
+    if let PathActivity::Running { work, .. } = &segment.activity {
+        return work.iter().map(|&(work, ns)| (executed(name, work), ns)).collect();
+    }
+    let ns = segment.length_ns();
+    vec![(polls.category(category(timeline, &segment.activity), name, ns), ns)]
+}
+
+/// What a wait counts as; polling is not told apart.
+pub(super) fn category(timeline: &Timeline, activity: &PathActivity) -> Category {
     let disk = |row: u32| {
         let disk = timeline.disks.get(row as usize);
         disk.map_or_else(|| "unknown disk".to_owned(), |disk| disk.name.clone())
     };
-    let category = match &segment.activity {
-        PathActivity::Running { work, .. } => {
-            let task = timeline.tasks.get(segment.task.index());
-            let name = task.map_or("", |task| span::name_at(task, segment.begin));
-            return work.iter().map(|&(work, ns)| (executed(name, work), ns)).collect();
-        }
+    match activity {
         PathActivity::CpuWait { .. } => Category::CpuWait,
         PathActivity::WakingUp => Category::WakingUp,
         PathActivity::DiskQueue { disk: row, .. } => Category::DiskQueue(disk(*row)),
@@ -157,9 +167,20 @@ fn parts(timeline: &Timeline, segment: &PathSegment) -> Vec<(Category, u64)> {
         PathActivity::Lock => Category::Lock,
         PathActivity::Stopped => Category::Stopped,
         PathActivity::NotOver { syscall } => Category::NotOver(*syscall),
-        PathActivity::UnknownSleep { .. } | PathActivity::Unknown => Category::Unknown,
-    };
-    vec![(category, segment.length_ns())]
+        PathActivity::Running { .. }
+        | PathActivity::UnknownSleep { .. }
+        | PathActivity::Unknown => Category::Unknown,
+    }
+}
+
+/// A request in the disk's queue and at the disk, with ns, up to when a task was woken.
+pub(super) fn disk_parts(request: &Request, woken: HostNs) -> [(PathActivity, u64); 2] {
+    let (disk, op) = (request.disk, request.op);
+    let [issued, done] = issued_and_done(request, woken);
+    [
+        (PathActivity::DiskQueue { disk, op }, issued.since(request.queued.min(issued))),
+        (PathActivity::Disk { disk, op }, done.since(issued)),
+    ]
 }
 
 /// Softirqs, as the kernel numbers them.
@@ -190,7 +211,13 @@ struct Sums {
 }
 
 impl Sums {
-    fn add(&mut self, timeline: &Timeline, processes: &Processes, segment: &PathSegment) {
+    fn add(
+        &mut self,
+        timeline: &Timeline,
+        processes: &Processes,
+        polls: &Polls,
+        segment: &PathSegment,
+    ) {
         let task = timeline.tasks.get(segment.task.index());
         let name = task.map_or("", |task| span::name_at(task, segment.begin));
         let process = processes.leader_of(segment.task);
@@ -198,7 +225,7 @@ impl Sums {
         let of_process = self.processes.entry(process).or_default();
         ids.insert(process);
         name.clone_into(&mut of_process.name);
-        for (category, ns) in parts(timeline, segment) {
+        for (category, ns) in parts(timeline, polls, segment) {
             of_name.add(&category, ns);
             of_process.add(&category, ns);
             let sum = self.categories.entry(category).or_default();

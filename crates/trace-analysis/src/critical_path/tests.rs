@@ -64,13 +64,27 @@ fn check_locks(
     assert_eq!(letters(&drawn, &path), [who, what], "{lines:?}");
 }
 
-/// Whether the path is in the task that it explains wherever that task does not sleep.
+/// Whether the path is in the task that it explains wherever that task does not sleep or stop, but for its work between
+/// waits that are one: a small part of them.
 fn leaves_only_to_wait(timeline: &Timeline, path: &CriticalPath) -> bool {
     let Some(task) = timeline.tasks.get(path.scope.task.index()) else { return true };
-    path.segments.iter().filter(|it| it.task != path.scope.task).all(|segment| {
-        span::segments(task, segment.begin..segment.end)
-            .all(|(_, own)| matches!(own.state, State::Asleep(_)))
-    })
+    let apart = |it: &&[PathSegment]| it[0].task != path.scope.task;
+    let elsewhere = path.segments.chunk_by(|a, b| a.task == b.task).filter(apart);
+    let [mut worked_ns, mut slept_ns] = [0, 0];
+    let mut other = false;
+    for stretch in elsewhere {
+        let range = stretch[0].begin..stretch[stretch.len() - 1].end;
+        for (range, own) in span::segments(task, range) {
+            let ns = range.end.since(range.start);
+            match own.state {
+                State::Asleep(_) | State::Stopped { .. } => slept_ns += ns,
+                State::Running { .. } => worked_ns += ns,
+                State::Runnable { .. } => {}
+                State::Unknown => other = true,
+            }
+        }
+    }
+    !other && worked_ns * 10 <= slept_ns
 }
 
 #[test]
@@ -98,6 +112,31 @@ fn a_child_that_is_waited_for() {
         "mmmaaaaam",
         "uuurruuuu",
     );
+    // Both: it waits for the other one again, and did nothing else.
+    check(
+        &[
+            ("make", "", "0aaaaaaaaaa0bbbbbb0"),
+            ("cc1", "make", " 0tttttttt0        "),
+            ("as", "make", " .11111111111111111"),
+        ],
+        &[('a', By::Task("cc1")), ('b', By::Task("as")), ('t', TIMER)],
+        "maaaaaaaaaaaaaaaaam",
+        "uruuuuuuuuuuuuuuuuu",
+    );
+    // It made another in between, or worked.
+    check(
+        &[("make", "", "0aaaaa0bb0"), ("cc1", "make", " .1111    "), ("as", "make", " .....111 ")],
+        &[('a', By::Task("cc1")), ('b', By::Task("as"))],
+        "mcccccmaam",
+        "uruuuuuuuu",
+    );
+    // A timer of its own is another wait.
+    check(
+        &[("sh", "", "0aaaaatttt0"), ("cc1", "sh", " .1111     ")],
+        &[('a', By::Task("cc1")), ('t', TIMER)],
+        "scccccsssss",
+        "uruuuuiiiiu",
+    );
     // A child's child.
     check(
         &[("make", "", "0aaaaaaa0"), ("sh", "make", " .0bbbb0 "), ("cc1", "sh", "   .111  ")],
@@ -123,6 +162,29 @@ fn disks() {
         &[('a', By::Disk("kworker", 4, 5, 8))],
         "ttkkkkkkt",
         "uuruqDDDu",
+    );
+}
+
+/// A loop device's request is a request to the disk below, which a worker makes.
+#[test]
+fn loop_devices() {
+    let loops = By::Loop([("dd", 2, 8), ("kworker", 4, 7)]);
+    check(
+        &[("dd", "", "00aaaaaaw0"), ("kworker", "", "xxb1xxxxxx")],
+        &[('a', loops), ('b', By::Task("dd"))],
+        "ddkkkkkddd",
+        "uu?uDDDwwu",
+    );
+}
+
+/// Who sends SIGCONT is on the path for as long as the task is stopped.
+#[test]
+fn stops() {
+    check(
+        &[("make", "", "00aaaaa0"), ("sh", "", "11tttt11")],
+        &[('a', By::Continue("sh")), ('t', TIMER)],
+        "mmssssSm".to_lowercase().as_str(),
+        "uuiiiiuu",
     );
 }
 
@@ -159,6 +221,9 @@ fn packets() {
 
 #[test]
 fn locks() {
+    // A futex that names no holder may be a condition, or the end of a thread.
+    let lines: &[_] = &[("first", "", "0aaaa0"), ("holder", "", "111111")];
+    check_locks(Locks::Stay, lines, &[('a', By::Futex("holder"))], "fhhhhf", "uuuuuu");
     let lines: &[_] = &[("first", "", "0aaaa0"), ("holder", "", "111111")];
     let wakers: &[_] = &[('a', By::Unlock("holder"))];
     check(lines, wakers, "fhhhhf", "uuuuuu");
@@ -376,10 +441,11 @@ fn random_timelines() {
             assert!(leaves_only_to_wait(&timeline, &path), "{path:?}");
             let summary = summary(&timeline, &path);
             assert!(summary.adds_up(), "{summary:?}");
-            let adds_up = |it: &Improvement| {
-                it.on_path_ns + it.cpu_waits_ns + it.without_ns == summary.wall_ns
+            let is_within = |it: &Improvement| {
+                it.on_path_ns + it.cpu_waits_ns <= summary.wall_ns
+                    && it.without_ns <= summary.wall_ns
             };
-            assert!(summary.improvements.iter().all(adds_up));
+            assert!(summary.improvements.iter().all(is_within));
             assert!(summary.outside_ns() <= summary.wall_ns);
         }
     }

@@ -5,6 +5,8 @@
 //!
 //! What a wait contributes is that wait: the walk visits whoever ended it for the time of the wait, and then returns to
 //! the task that waited, which was at work until then. Visits are nested: a waker may itself have waited meanwhile.
+//! Waits for its own children and threads, between which a task did nothing but wait again, are one wait, which the last
+//! of them ended: it took the longest. `joins` finds them.
 //! Contradictory events can form a circle of wakers at one instant; after `MAX_HOPS` changes of task the walk stays with
 //! the task, so it always ends.
 
@@ -12,10 +14,13 @@ use std::collections::BTreeMap;
 
 use model::{HostNs, Interrupt};
 
+use super::joins::Joins;
 use super::summary::NET_RX;
 use super::{CriticalPath, Locks, PathActivity, PathSegment, Scope, Via};
 use crate::span;
-use crate::timeline::{Cpu, Request, Segment, Sleep, State, Task, TaskId, Timeline, WokenBy, Work};
+use crate::timeline::{
+    Cpu, Request, Segment, Sleep, State, Task, TaskId, Timeline, Waker, WokenBy, Work,
+};
 
 /// Changes of task at one instant. Real ones: a fork and a wake-up within the clock's resolution.
 const MAX_HOPS: u32 = 8;
@@ -24,14 +29,15 @@ const MAX_HOPS: u32 = 8;
 const MAX_VISITS: usize = 1000;
 
 /// Numbers of the system calls that wait for a child.
-const WAIT4: u16 = 61;
-const WAITID: u16 = 247;
+pub(super) const WAIT4: u16 = 61;
+pub(super) const WAITID: u16 = 247;
 
 /// The critical path of a scope.
 #[must_use]
 pub fn critical_path(timeline: &Timeline, scope: Scope) -> CriticalPath {
     let mut walk = Walk {
         timeline,
+        joins: Joins::new(timeline),
         scope,
         at: scope.end,
         task: scope.task,
@@ -52,6 +58,7 @@ pub fn critical_path(timeline: &Timeline, scope: Scope) -> CriticalPath {
 
 struct Walk<'a> {
     timeline: &'a Timeline,
+    joins: Joins<'a>,
     scope: Scope,
     task: TaskId,
     at: HostNs,
@@ -103,7 +110,7 @@ impl<'a> Walk<'a> {
                 self.push(begin, self.cpu_wait(cpu, begin));
             }
             State::Asleep(sleep) => self.asleep(sleep, begin, segment.end),
-            State::Stopped => self.push(begin, PathActivity::Stopped),
+            State::Stopped { woken_by } => self.stopped(*woken_by, begin),
             State::Unknown => self.push(begin, PathActivity::Unknown),
         }
     }
@@ -129,19 +136,21 @@ impl<'a> Walk<'a> {
         };
         // Where the wake-up began before the sleep did, the two crossed: the task never waited for anything else.
         let woken = waker.time.clamp(begin, self.at);
-        let stays = sleep.lock.is_some() && self.scope.locks == Locks::Stay;
+        let is_lock = sleep.lock.is_some_and(|lock| lock.is_held_by_task());
+        let stays = is_lock && self.scope.locks == Locks::Stay;
         match waker.by {
             _ if waker.time <= begin => self.push(begin, PathActivity::WakingUp),
             _ if stays => self.stay(woken, begin, PathActivity::Lock),
-            WokenBy::Task(by) if self.goes_on_in(by, woken, begin) && self.may_visit() => {
-                self.woken(by, woken, begin, sleep);
+            WokenBy::Task(by)
+                if goes_on_in(self.timeline, by, woken, begin) && self.may_visit() =>
+            {
+                let since = self.joins.since(self.task, by, begin..woken);
+                self.woken(by, woken, since, sleep);
             }
             WokenBy::Interrupt(Interrupt::Soft(NET_RX)) if self.may_visit() => {
-                match self.sender(waker.time) {
+                match packet_sender(self.timeline, waker.time) {
                     Some(sender) => self.woken(sender, woken, begin, sleep),
-                    None => {
-                        self.stay(woken, begin, PathActivity::Interrupt(Interrupt::Soft(NET_RX)))
-                    }
+                    None => self.stay(woken, begin, own_wait(sleep, Some(waker))),
                 }
             }
             WokenBy::Request { task, row } if self.may_visit() => {
@@ -150,17 +159,27 @@ impl<'a> Walk<'a> {
                     None => self.stay(woken, begin, unexplained(sleep)),
                 }
             }
-            WokenBy::Interrupt(interrupt) if sleep.lock.is_none() && !sleep.io => {
-                self.stay(woken, begin, PathActivity::Interrupt(interrupt));
+            _ => self.stay(woken, begin, own_wait(sleep, Some(waker))),
+        }
+    }
+
+    /// Who let a stopped task go on did so: by a signal, or as its tracer.
+    fn stopped(&mut self, woken_by: Option<Waker>, begin: HostNs) {
+        let waker = woken_by.filter(|waker| begin < waker.time && waker.time <= self.at);
+        match waker.map(|waker| (waker.time, waker.by)) {
+            Some((woken, WokenBy::Task(by)))
+                if goes_on_in(self.timeline, by, woken, begin) && self.may_visit() =>
+            {
+                self.woken(by, woken, begin, &Sleep::default());
             }
-            _ => self.stay(woken, begin, unexplained(sleep)),
+            _ => self.push(begin, PathActivity::Stopped),
         }
     }
 
     /// The trace ends in this sleep. One for a child goes on in the child.
     fn not_over(&mut self, sleep: &Sleep, begin: HostNs) {
-        let for_child = matches!(sleep.syscall, Some(WAIT4 | WAITID)) && self.may_visit();
-        match self.living_child().filter(|_| for_child) {
+        let child = living_child(self.timeline, self.task, self.at);
+        match child.filter(|_| self.may_visit()) {
             Some(child) => {
                 self.visit(begin);
                 self.hop(child, self.at, Via::Before);
@@ -173,14 +192,6 @@ impl<'a> Walk<'a> {
                 },
             ),
         }
-    }
-
-    /// The oldest child that has not ended.
-    fn living_child(&self) -> Option<TaskId> {
-        let lives = |task: &Task| task.begin < self.at && self.timeline.end <= task.end;
-        let is_child = |task: &Task| task.parent == Some(self.task) && task.tid.0 == task.pid.0;
-        let row = self.timeline.tasks.iter().position(|task| is_child(task) && lives(task))?;
-        u32::try_from(row).ok().map(TaskId)
     }
 
     /// The task's own wait, and its end.
@@ -218,22 +229,6 @@ impl<'a> Walk<'a> {
         self.visits.last().map_or(self.scope.begin, |visit| visit.since)
     }
 
-    /// Who sent the packet that woke a task then. One that stays on the machine is received in the sender's system call,
-    /// by a softirq that no other interrupt came before.
-    fn sender(&self, time: HostNs) -> Option<TaskId> {
-        let on_cpu = |cpu: &Cpu| {
-            let row = cpu.slices.ended_by(time);
-            let softirq = cpu.slices.get(row).filter(|slice| slice.begin <= time)?;
-            let receives = softirq.work == Work::Interrupt(Interrupt::Soft(NET_RX));
-            let before = cpu.slices.get(row.checked_sub(1)?)?;
-            let in_call = matches!(before.work, Work::Syscall(_)) && before.task == softirq.task;
-            softirq.task.filter(|_| receives && in_call)
-        };
-        let mut senders = self.timeline.cpus.iter().filter_map(on_cpu);
-        // Of two at the same instant nobody knows whose it was.
-        senders.next().filter(|_| senders.next().is_none())
-    }
-
     /// The request, if it can have been what ended a sleep then.
     fn request(&self, task: TaskId, row: u32, woken: HostNs) -> Option<&'a Request> {
         let request = self.timeline.tasks.get(task.index())?.requests.get(row as usize)?;
@@ -242,11 +237,17 @@ impl<'a> Walk<'a> {
 
     fn disk(&mut self, maker: TaskId, request: &Request, woken: HostNs, asleep_since: HostNs) {
         let (disk, op, queued) = (request.disk, request.op, request.queued);
-        let done = request.done.unwrap_or(woken).clamp(queued, woken);
-        let issued = request.issued.unwrap_or(queued).clamp(queued, done);
+        let [issued, done] = issued_and_done(request, woken);
         self.visit(asleep_since);
         self.push(done, PathActivity::WakingUp);
         self.hop(maker, done, Via::Completed);
+        let lower = request.lower.filter(|_| self.may_visit());
+        if let Some((below, lower)) =
+            lower.and_then(|(below, row)| Some((below, self.request(below, row, done)?)))
+        {
+            self.push(lower.done.unwrap_or(done).clamp(issued, done), PathActivity::WakingUp);
+            return self.disk(below, lower, self.at, queued.max(asleep_since));
+        }
         self.push(issued, PathActivity::Disk { disk, op });
         self.push(queued, PathActivity::DiskQueue { disk, op });
         self.via(Via::Requested);
@@ -285,19 +286,6 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Whether the path can go on in a task then: it has a CPU, or what it does is not known just for a part of the sleep
-    /// that it ended. One of which nothing is known for longer leads nowhere.
-    fn goes_on_in(&self, task: TaskId, time: HostNs, asleep_since: HostNs) -> bool {
-        let Some(task) = self.timeline.tasks.get(task.index()) else { return false };
-        let there = task.segments.rows_from(task.segments.ended_before(time));
-        let mut around = there.take_while(|segment| segment.begin <= time);
-        around.by_ref().take(2).any(|segment| match segment.state {
-            State::Running { .. } => true,
-            State::Unknown => asleep_since < segment.begin,
-            _ => false,
-        })
-    }
-
     fn running(&self, cpu: u32, begin: HostNs) -> PathActivity {
         let range = begin.max(self.floor())..self.at;
         let own = |task: Option<TaskId>| task == Some(self.task);
@@ -319,6 +307,64 @@ impl<'a> Walk<'a> {
     }
 }
 
+/// The oldest child that has not ended, of a task that waits for a child when the trace ends.
+pub(super) fn living_child(timeline: &Timeline, task: TaskId, at: HostNs) -> Option<TaskId> {
+    let segments = &timeline.tasks.get(task.index())?.segments;
+    let segment = segments.get(segments.ended_before(at))?;
+    let State::Asleep(sleep) = segment.state else { return None };
+    if !matches!(sleep.syscall, Some(WAIT4 | WAITID)) || sleep.woken_by.is_some() {
+        return None;
+    }
+    let lives = |it: &Task| it.begin < at && timeline.end <= it.end;
+    let is_child = |it: &Task| it.parent == Some(task) && it.tid.0 == it.pid.0;
+    let row = timeline.tasks.iter().position(|it| is_child(it) && lives(it))?;
+    u32::try_from(row).ok().map(TaskId)
+}
+
+/// Who sent the packet that woke a task then. One that stays on the machine is received in the sender's system call,
+/// by a softirq that no other interrupt came before.
+pub(super) fn packet_sender(timeline: &Timeline, time: HostNs) -> Option<TaskId> {
+    let on_cpu = |cpu: &Cpu| {
+        let row = cpu.slices.ended_by(time);
+        let softirq = cpu.slices.get(row).filter(|slice| slice.begin <= time)?;
+        let receives = softirq.work == Work::Interrupt(Interrupt::Soft(NET_RX));
+        let before = cpu.slices.get(row.checked_sub(1)?)?;
+        let in_call = matches!(before.work, Work::Syscall(_)) && before.task == softirq.task;
+        softirq.task.filter(|_| receives && in_call)
+    };
+    let mut senders = timeline.cpus.iter().filter_map(on_cpu);
+    // Of two at the same instant nobody knows whose it was.
+    senders.next().filter(|_| senders.next().is_none())
+}
+
+/// Whether the path can go on in a task then: it has a CPU, or what it does is not known just for a part of the sleep
+/// that it ended. One of which nothing is known for longer leads nowhere.
+pub(super) fn goes_on_in(
+    timeline: &Timeline,
+    task: TaskId,
+    time: HostNs,
+    asleep_since: HostNs,
+) -> bool {
+    let Some(task) = timeline.tasks.get(task.index()) else { return false };
+    let there = task.segments.rows_from(task.segments.ended_before(time));
+    let mut around = there.take_while(|segment| segment.begin <= time);
+    around.by_ref().take(2).any(|segment| match segment.state {
+        State::Running { .. } => true,
+        State::Unknown => asleep_since < segment.begin,
+        _ => false,
+    })
+}
+
+/// What a sleep that no task and no request ended is.
+pub(super) fn own_wait(sleep: &Sleep, waker: Option<Waker>) -> PathActivity {
+    match waker.map(|waker| waker.by) {
+        Some(WokenBy::Interrupt(interrupt)) if sleep.lock.is_none() && !sleep.io => {
+            PathActivity::Interrupt(interrupt)
+        }
+        _ => unexplained(sleep),
+    }
+}
+
 /// What is known of a sleep that nobody on record ended.
 fn unexplained(sleep: &Sleep) -> PathActivity {
     match sleep {
@@ -326,6 +372,13 @@ fn unexplained(sleep: &Sleep) -> PathActivity {
         Sleep { io: true, .. } => PathActivity::UnknownDisk,
         Sleep { syscall, .. } => PathActivity::UnknownSleep { syscall: *syscall },
     }
+}
+
+/// When the disk got a request, and when it was done with it, for a task that was woken then.
+pub(super) fn issued_and_done(request: &Request, woken: HostNs) -> [HostNs; 2] {
+    let queued = request.queued.min(woken);
+    let done = request.done.unwrap_or(woken).clamp(queued, woken);
+    [request.issued.unwrap_or(queued).clamp(queued, done), done]
 }
 
 /// Sums by key, longest first; what `total` has beyond them is `rest`'s.

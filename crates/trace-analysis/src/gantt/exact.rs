@@ -148,7 +148,7 @@ fn waits(state: &State) -> Activity {
             Activity::DiskWait
         }
         State::Asleep(_) => Activity::Asleep,
-        State::Stopped => Activity::Stopped,
+        State::Stopped { .. } => Activity::Stopped,
         State::Running { .. } | State::Unknown => Activity::Unknown,
     }
 }

@@ -27,7 +27,7 @@ pub(super) fn row(
             match segment.state {
                 State::Running { .. } => row.push(part.end, Thread::Running),
                 State::Runnable { .. } => stolen(&mut row, host, task, &segment, &part),
-                State::Asleep(_) | State::Stopped => row.push(part.end, Thread::Asleep),
+                State::Asleep(_) | State::Stopped { .. } => row.push(part.end, Thread::Asleep),
                 State::Unknown => row.push(part.end, Thread::Unknown),
             }
         }

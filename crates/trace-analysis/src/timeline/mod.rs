@@ -112,7 +112,10 @@ pub enum State {
     /// It sleeps.
     Asleep(Sleep),
     /// It is stopped or traced.
-    Stopped,
+    Stopped {
+        /// Who let it go on; unknown when it is still stopped at the trace's end, or the event was lost.
+        woken_by: Option<Waker>,
+    },
     /// Not known: it was there before and no event told yet, or events were lost.
     Unknown,
 }
@@ -193,6 +196,19 @@ pub struct Request {
     pub issued: Option<HostNs>,
     /// When it was done; unknown when it was not by the trace's end.
     pub done: Option<HostNs>,
+    /// The request to another disk by which a loop device did it: who made that one, and its row.
+    pub lower: Option<(TaskId, u32)>,
+    /// It is such a request: its bytes are those of the request to the loop device.
+    pub for_loop: bool,
+}
+
+impl LockWait {
+    /// Whether a task holds it: a lock of the kernel, or a futex that names its holder. Other futexes may be conditions, or
+    /// the ends of threads.
+    #[must_use]
+    pub fn is_held_by_task(&self) -> bool {
+        self.kind != LockKind::Futex || self.owner.is_some()
+    }
 }
 
 /// A CPU.

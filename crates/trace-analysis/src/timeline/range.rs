@@ -2,7 +2,7 @@
 
 use model::HostNs;
 
-use super::{Disk, Segments, Slices, State, Task, Timeline, WokenBy};
+use super::{Disk, Segments, Slices, State, Task, TaskId, Timeline, WokenBy};
 use crate::span;
 
 impl Timeline {
@@ -12,6 +12,13 @@ impl Timeline {
             self.tasks.iter_mut().map(|task| keep_requests(task, from)).collect();
         for task in &mut self.tasks {
             cut_task(task, from, self.end, &kept);
+        }
+        for request in self.tasks.iter_mut().flat_map(|task| &mut task.requests) {
+            let new = |(task, row): (TaskId, u32)| {
+                let row = kept.get(task.index()).and_then(|rows| *rows.get(row as usize)?)?;
+                Some((task, row))
+            };
+            request.lower = request.lower.and_then(new);
         }
         let range = from..self.end;
         let slices: Vec<Slices> = self

@@ -95,7 +95,7 @@ impl Classifier {
             State::Running { .. } => None,
             State::Runnable { preempted: true } => by_state(Cause::CpuPreempted),
             State::Runnable { preempted: false } => by_state(Cause::CpuWoken),
-            State::Stopped => by_state(Cause::Stopped),
+            State::Stopped { .. } => by_state(Cause::Stopped),
             State::Asleep(sleep) => Some(self.asleep(timeline, task, segment, sleep)),
             State::Unknown => {
                 let cause = Cause::Unknown(Unknown::NoEvent);

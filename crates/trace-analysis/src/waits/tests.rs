@@ -38,6 +38,8 @@ fn timeline(state: State) -> Timeline {
         queued: HostNs(1),
         issued: None,
         done: Some(HostNs(9)),
+        lower: None,
+        for_loop: false,
     };
     let task = |tid, name: &str, state| Task {
         tid: Tid(tid),
@@ -551,7 +553,7 @@ fn states_and_where_a_task_was_found_asleep() {
     let asleep = || State::Asleep(Sleep::default());
     check(None, State::Runnable { preempted: true }, "cpu (preempted)");
     check(None, State::Runnable { preempted: false }, "cpu (woken)");
-    check(None, State::Stopped, "stopped");
+    check(None, State::Stopped { woken_by: None }, "stopped");
     check(None, State::Unknown, "unknown (no event told)");
     check(None, asleep(), "unknown (no stack)");
     check(Some("schedule;do_wait;kernel_wait4"), asleep(), "child");

@@ -172,7 +172,7 @@ fn behind(summary: &Summary, limit: Option<usize>) -> Table {
     table
 }
 
-/// An estimate of what the command would take without a part. Parts that would show as no gain are left out.
+/// How long the command would take without a part, by a replay. Parts that would show as no gain are left out.
 #[must_use]
 pub fn improvements(summary: &Summary, limit: Option<usize>) -> Table {
     let mut table = all_improvements(summary, limit);
@@ -186,12 +186,12 @@ fn all_improvements(summary: &Summary, limit: Option<usize>) -> Table {
     let columns = vec![
         Column::number(format!("on the\npath, {unit}")).scale(scale).json("on_path_ns"),
         Column::number(format!("CPU waits\nfor it, {unit}")).scale(scale).json("cpu_waits_ns"),
-        Column::number(format!("without\nboth, {unit}")).scale(scale).json("at_best_ns"),
+        Column::number(format!("without\nit, {unit}")).scale(scale).json("without_ns"),
         Column::number("times\nas fast").json("factor"),
         Column::name("what").json("what"),
     ];
-    let mut table = Table::new("What would make it faster (estimated)", columns);
-    let note = "If all else takes as long as it did: another path may then be the longest";
+    let mut table = Table::new("What would make it faster (by a replay)", columns);
+    let note = "Replayed without the part, wherever it is: all else takes as long as it did, in the same order";
     table.notes.push(note.to_owned());
     for gain in limited(&summary.improvements, limit) {
         table.row([

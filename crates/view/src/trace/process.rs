@@ -63,6 +63,7 @@ fn columns(scale: Scale, has_host: bool) -> Vec<Column> {
         time("others"),
         Column::csv_only("waiting_ns"),
         Column::csv_only("unknown_ns"),
+        Column::csv_only("stopped_ns"),
         Column::json_only("life"),
         Column::number("calls").spare().key("calls"),
         Column::data("requests"),
@@ -82,7 +83,8 @@ fn cells(findings: &Findings<'_>, row: &Row) -> impl Iterator<Item = Cell> {
     let requests = || tasks().flat_map(|task| &task.requests).filter(|it| it.done.is_some());
     let calls = |id: &TaskId| timeline.calls.range((*id, 0)..=(*id, u16::MAX));
     let n_calls: u64 = row.tasks.iter().flat_map(calls).map(|(_, calls)| calls.count).sum();
-    let request_bytes: u64 = requests().map(|request| u64::from(request.bytes)).sum();
+    let moved = requests().filter(|request| !request.for_loop);
+    let request_bytes: u64 = moved.map(|request| u64::from(request.bytes)).sum();
     let begin = tasks().map(|task| task.begin).min().unwrap_or(timeline.begin);
     let end = tasks().map(|task| task.end).max().unwrap_or(timeline.end);
     let (begin_ns, end_ns) = (begin.since(timeline.begin), end.since(timeline.begin));
@@ -117,6 +119,7 @@ fn cells(findings: &Findings<'_>, row: &Row) -> impl Iterator<Item = Cell> {
         Cell::ns(life - row.life.running.ns - cpu - disk - locks),
         Cell::ns(row.life.waiting().ns),
         Cell::ns(row.life.unknown().ns),
+        Cell::ns(group(Group::Stopped)),
         Cell::Json(life_json(&row.life)),
         n_calls.into(),
         (requests().count() as u64).into(),

@@ -283,9 +283,11 @@ fn meaning(category: &Category) -> &'static str {
         Category::DiskQueue(_) => "queued",
         Category::Disk(..) | Category::UnknownDisk => "disk-wait",
         Category::Lock => "lock-wait",
-        Category::Timer | Category::Network | Category::Interrupt(_) | Category::NotOver(_) => {
-            "asleep"
-        }
+        Category::Timer
+        | Category::Polling
+        | Category::Network
+        | Category::Interrupt(_)
+        | Category::NotOver(_) => "asleep",
         Category::Stopped => "stopped",
         Category::Unknown => "unknown",
     }

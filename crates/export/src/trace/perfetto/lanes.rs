@@ -216,7 +216,7 @@ fn state(task: &Task, segment: &Segment, names: Names<'_>, classifier: &Classifi
             }
             event
         }
-        State::Stopped => slice("stopped", "stopped"),
+        State::Stopped { .. } => slice("stopped", "stopped"),
         State::Unknown => slice("unknown", "unknown"),
     }
 }

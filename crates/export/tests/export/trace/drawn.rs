@@ -159,6 +159,8 @@ fn requests(row: usize) -> Vec<Request> {
         queued: at(queued),
         issued: Some(at(issued)),
         done: Some(at(done)),
+        lower: None,
+        for_loop: false,
     };
     match row {
         1 => vec![request(BlockOp::Read, 5, 6, 9)],
@@ -229,7 +231,7 @@ fn segments(letters: &str, sleep: impl Fn(char, HostNs, HostNs) -> Sleep) -> Vec
             'r' => State::Runnable { preempted: false },
             'p' => State::Runnable { preempted: true },
             '?' => State::Unknown,
-            'T' => State::Stopped,
+            'T' => State::Stopped { woken_by: None },
             digit if digit.is_ascii_digit() => State::Running { cpu: digit.to_digit(10).unwrap() },
             asleep => State::Asleep(sleep(asleep, begin, end)),
         };

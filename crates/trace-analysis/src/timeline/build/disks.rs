@@ -8,6 +8,8 @@
 //!   (none) <--------+
 //! ```
 
+use std::collections::VecDeque;
+
 use model::{BlockOp, BlockRequest, HostNs, MachineId, TraceTables};
 use rustc_hash::FxHashMap;
 
@@ -19,6 +21,13 @@ use crate::timeline::{Disk, Problem, Request, TaskId};
 /// Disks that are told apart. Each costs the analyses a pass over what CPUs did, and a guest can make up any number of them.
 const MAX_DISKS: usize = 256;
 
+/// Requests that are remembered when they are done: a loop device has at most 128 under way.
+const MAX_DONE: usize = 128;
+
+/// Device numbers are majors and minors; loop devices have a major of their own.
+const MINOR_BITS: u32 = 20;
+const LOOP_MAJOR: u32 = 7;
+
 /// The disks while events go by.
 #[derive(Debug)]
 pub(super) struct Disks<'a> {
@@ -27,6 +36,37 @@ pub(super) struct Disks<'a> {
     /// Requests that are queued or issued.
     live: FxHashMap<u64, Live>,
     names: FxHashMap<u32, &'a str>,
+    /// Requests of the kernel's own tasks that were done last.
+    done: RecentlyDone,
+}
+
+/// Requests of the kernel's own tasks that were done last, oldest first.
+#[derive(Debug, Default)]
+struct RecentlyDone(VecDeque<DoneRequest>);
+
+#[derive(Debug)]
+struct DoneRequest {
+    row: RequestRow,
+    op: BlockOp,
+    queued: HostNs,
+}
+
+impl RecentlyDone {
+    fn push(&mut self, row: RequestRow, live: &Live, tasks: &Tasks) {
+        if tasks[row.0].task.kernel {
+            if MAX_DONE <= self.0.len() {
+                self.0.pop_front();
+            }
+            self.0.push_back(DoneRequest { row, op: live.op, queued: live.queued });
+        }
+    }
+
+    /// The last one that can have been made for this request.
+    fn take(&mut self, live: &Live) -> Option<RequestRow> {
+        let is_for = |done: &DoneRequest| done.op == live.op && live.queued <= done.queued;
+        let at = self.0.iter().rposition(is_for)?;
+        self.0.remove(at).map(|done| done.row)
+    }
 }
 
 #[derive(Debug)]
@@ -56,6 +96,7 @@ impl<'a> Disks<'a> {
             by_dev: FxHashMap::default(),
             live: FxHashMap::default(),
             names: named.map(|(_, dev, name)| (*dev, name.as_str())).collect(),
+            done: RecentlyDone::default(),
         }
     }
 
@@ -148,7 +189,25 @@ impl<'a> Disks<'a> {
         if let Some(row) = row_of(live.maker, tasks) {
             row.done = Some(now);
         }
+        let dev = tracked.disk.dev;
+        if let Some(maker) = live.maker {
+            match dev >> MINOR_BITS {
+                LOOP_MAJOR => self.find_lower(&live, maker, tasks),
+                _ => self.done.push(maker, &live, tasks),
+            }
+        }
         Some(live.maker)
+    }
+
+    /// A loop device's request is done as soon as the request to the disk below is.
+    fn find_lower(&mut self, live: &Live, maker: RequestRow, tasks: &mut Tasks) {
+        let Some(lower) = self.done.take(live) else { return };
+        if let Some(row) = row_of(Some(lower), tasks) {
+            row.for_loop = true;
+        }
+        if let Some(row) = row_of(Some(maker), tasks) {
+            row.lower = Some(lower);
+        }
     }
 
     /// Counts from here on.
@@ -180,7 +239,16 @@ impl<'a> Disks<'a> {
         let maker = maker.map(|id| {
             let requests = &mut tasks[id].task.requests;
             let row = u32::try_from(requests.len()).unwrap_or(u32::MAX);
-            requests.push(Request { disk, op, bytes, queued: now, issued: None, done: None });
+            requests.push(Request {
+                disk,
+                op,
+                bytes,
+                queued: now,
+                issued: None,
+                done: None,
+                lower: None,
+                for_loop: false,
+            });
             (id, row)
         });
         let live = Live { disk, maker, sector: request.sector, op, queued: now, issued: false };

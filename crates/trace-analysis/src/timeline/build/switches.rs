@@ -129,7 +129,9 @@ impl Builder<'_> {
                 task.waking = None;
                 return task.become_state(self.now, State::Runnable { preempted: true });
             }
-            PrevState::Stopped => return task.become_state(self.now, State::Stopped),
+            PrevState::Stopped => {
+                return task.become_state(self.now, State::Stopped { woken_by: task.waking });
+            }
             PrevState::Dead => return self.tasks.end(id, self.now),
             PrevState::Sleep => (false, false),
             PrevState::Uninterruptible { io } => (true, io),
@@ -194,8 +196,10 @@ impl Builder<'_> {
         }
         match &mut task.state {
             State::Runnable { .. } => return,
-            State::Asleep(sleep) => sleep.woken_by = Some(waker),
-            State::Running { .. } | State::Stopped | State::Unknown => {}
+            State::Asleep(Sleep { woken_by, .. }) | State::Stopped { woken_by } => {
+                *woken_by = Some(waker);
+            }
+            State::Running { .. } | State::Unknown => {}
         }
         task.waking = Some(waker);
     }
@@ -211,8 +215,10 @@ impl Builder<'_> {
         match &mut task.state {
             // It was about to sleep, and goes on.
             State::Running { .. } | State::Runnable { .. } => return,
-            State::Asleep(sleep) => sleep.woken_by = sleep.woken_by.or(Some(waker)),
-            State::Stopped | State::Unknown => {}
+            State::Asleep(Sleep { woken_by, .. }) | State::Stopped { woken_by } => {
+                *woken_by = woken_by.or(Some(waker));
+            }
+            State::Unknown => {}
         }
         task.become_state(self.now, State::Runnable { preempted: false });
     }

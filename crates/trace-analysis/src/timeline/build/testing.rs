@@ -6,7 +6,7 @@ use model::{
 };
 
 use crate::timeline::{
-    LockWait, Problem, Segment, Segments, Sleep, State, Survey, Timeline, WokenBy, Work,
+    LockWait, Problem, Segment, Segments, Sleep, State, Survey, Timeline, Waker, WokenBy, Work,
 };
 
 /// A trace of the host's CPUs 0 and 1 from 0 to 100, in which `init` (1) and `kthreadd` (2) were there.
@@ -132,7 +132,7 @@ fn segment(timeline: &Timeline, segment: &Segment) -> String {
         State::Runnable { preempted: true } => "preempted".to_owned(),
         State::Runnable { preempted: false } => "queued".to_owned(),
         State::Asleep(sleep) => asleep(timeline, sleep),
-        State::Stopped => "stopped".to_owned(),
+        State::Stopped { woken_by } => format!("stopped{}", waker(timeline, *woken_by)),
         State::Unknown => "?".to_owned(),
     };
     format!("{}-{} {state}", segment.begin.0, segment.end.0)
@@ -144,12 +144,6 @@ fn asleep(timeline: &Timeline, sleep: &Sleep) -> String {
         Some((owner, call)) => format!(" lock={}:{}:{call:?}", wait.lock, tid(owner)),
         None => format!(" lock={}", wait.lock),
     };
-    let by = |by: WokenBy| match by {
-        WokenBy::Task(id) => format!("task{}", tid(id)),
-        WokenBy::Interrupt(interrupt) => format!("{interrupt:?}"),
-        WokenBy::Request { task, row } => format!("request{row}of{}", tid(task)),
-        WokenBy::Unknown => "unknown".to_owned(),
-    };
     let parts = [
         sleep.stack.map(|stack| format!(" stack{}", stack.0)),
         sleep.uninterruptible.then(|| " deep".to_owned()),
@@ -157,9 +151,21 @@ fn asleep(timeline: &Timeline, sleep: &Sleep) -> String {
         sleep.syscall.map(|number| format!(" call{number}")),
         sleep.in_fault.then(|| " fault".to_owned()),
         sleep.lock.as_ref().map(lock),
-        sleep.woken_by.map(|waker| format!(" by={}@{}", by(waker.by), waker.time.0)),
+        Some(waker(timeline, sleep.woken_by)),
     ];
     format!("asleep{}", parts.into_iter().flatten().collect::<String>())
+}
+
+fn waker(timeline: &Timeline, waker: Option<Waker>) -> String {
+    let Some(waker) = waker else { return String::new() };
+    let tid = |id: crate::timeline::TaskId| timeline.tasks[id.index()].tid;
+    let by = match waker.by {
+        WokenBy::Task(id) => format!("task{}", tid(id)),
+        WokenBy::Interrupt(interrupt) => format!("{interrupt:?}"),
+        WokenBy::Request { task, row } => format!("request{row}of{}", tid(task)),
+        WokenBy::Unknown => "unknown".to_owned(),
+    };
+    format!(" by={by}@{}", waker.time.0)
 }
 
 fn work(work: Work) -> String {

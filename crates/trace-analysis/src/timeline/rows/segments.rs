@@ -28,7 +28,8 @@ enum Packed {
     },
     /// Row of `sleeps`.
     Asleep(u32),
-    Stopped,
+    /// Row of `sleeps`, where only who woke it counts.
+    Stopped(u32),
     Unknown,
 }
 
@@ -164,11 +165,14 @@ impl Segments {
         match state {
             State::Running { cpu } => Packed::Running { cpu },
             State::Runnable { preempted } => Packed::Runnable { preempted },
-            State::Stopped => Packed::Stopped,
             State::Unknown => Packed::Unknown,
+            State::Stopped { woken_by } => {
+                let row = self.next_sleep();
+                self.sleeps.push(PackedSleep::from_sleep(&Sleep { woken_by, ..Sleep::default() }));
+                Packed::Stopped(row)
+            }
             State::Asleep(sleep) => {
-                let row = u32::try_from(self.sleeps.len());
-                let row = row.expect("fewer sleeps than 2^32 fit in memory");
+                let row = self.next_sleep();
                 self.locks.extend(sleep.lock.map(|lock| (row, lock)));
                 if let Some(stack) = sleep.user_stack {
                     self.user_stacks.resize(self.sleeps.len(), NO_STACK);
@@ -180,11 +184,17 @@ impl Segments {
         }
     }
 
+    fn next_sleep(&self) -> u32 {
+        u32::try_from(self.sleeps.len()).expect("fewer sleeps than 2^32 fit in memory")
+    }
+
     fn unpack(&self, packed: Packed) -> State {
         match packed {
             Packed::Running { cpu } => State::Running { cpu },
             Packed::Runnable { preempted } => State::Runnable { preempted },
-            Packed::Stopped => State::Stopped,
+            Packed::Stopped(row) => {
+                State::Stopped { woken_by: self.sleeps[row as usize].unpack().woken_by }
+            }
             Packed::Unknown => State::Unknown,
             Packed::Asleep(row) => {
                 let sleep = self.sleeps[row as usize];
@@ -333,7 +343,8 @@ mod test {
             State::Running { cpu: u32::MAX },
             State::Runnable { preempted: false },
             State::Runnable { preempted: true },
-            State::Stopped,
+            State::Stopped { woken_by: None },
+            State::Stopped { woken_by: Some(Waker { time: HostNs(8), by: WokenBy::Unknown }) },
             State::Unknown,
         ];
         let states = others.into_iter().chain(sleeps().into_iter().map(State::Asleep));
@@ -356,9 +367,9 @@ mod test {
     fn what_goes_on_is_one() {
         let mut segments = Segments::beginning(HostNs(0));
         let asleep = State::Asleep(Sleep::default());
-        assert!(!segments.extend(HostNs(1), State::Stopped));
-        segments.push(HostNs(1), State::Stopped);
-        assert!(segments.extend(HostNs(4), State::Stopped));
+        assert!(!segments.extend(HostNs(1), State::Stopped { woken_by: None }));
+        segments.push(HostNs(1), State::Stopped { woken_by: None });
+        assert!(segments.extend(HostNs(4), State::Stopped { woken_by: None }));
         assert!(!segments.extend(HostNs(4), State::Unknown));
         segments.push(HostNs(9), asleep);
         assert!(!segments.extend(HostNs(12), asleep));
