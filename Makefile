@@ -39,7 +39,7 @@ PROFILE_DIR := $(TARGET_DIR)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
 VERSION := $(shell sed -n '/^\[workspace.package\]/,/^version/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 
 .PHONY: ui test-ui bench-ui steps-ui ui-tools packages fleet-demo fuzz fuzz-all mutants help demo test test-all smoke steps-test steps-test-all steps-smoke check build-tests e2e bench bench-trace \
-        experiments s3 s3-server otel spark ten-million overhead programs boot build deps
+        experiments s3 s3-server otel spark ten-million odd-queries overhead programs boot build deps
 
 help:
 	@echo 'make demo          record and report three guests on a virtual KVM host (about 3 minutes once built and downloaded)'
@@ -155,6 +155,10 @@ ten-million: deps
 	@$(SUMS)/bin/pip install -q duckdb==1.4.2 pandas pyarrow
 	cargo build --locked --release --workspace --bins --example ten_million
 	VMSCOPE_SUMS_PYTHON=$(SUMS)/bin/python $(TARGET_DIR)/release/examples/ten_million $(ROWS)
+
+# COUNT generated queries that take what they can get: what becomes of them, and what is left.
+odd-queries: deps
+	VMSCOPE_ODD_QUERIES=$(or $(COUNT),10000) cargo test --locked --workspace --test children -- --nocapture generated
 
 overhead: programs
 	$(TARGET_DIR)/debug/overhead $(if $(UPDATE),--update)

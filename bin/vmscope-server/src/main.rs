@@ -143,7 +143,7 @@ fn read(file: &Path) -> Result<Config> {
 }
 
 fn main() -> ExitCode {
-    if let Some(code) = server::serve_worker() {
+    if let Some(code) = server::serve_child() {
         return code;
     }
     let cli = match usage::parse() {

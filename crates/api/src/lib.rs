@@ -13,6 +13,8 @@ pub mod guest;
 #[cfg(feature = "http")]
 pub mod http;
 pub mod layout;
+#[cfg(feature = "http")]
+pub mod query;
 pub mod rings;
 pub mod symbols;
 

@@ -1,71 +1,71 @@
 //! SQL over the fleet's result tables, within limits.
 //!
 //! ```text
-//!  SQL --+--> plan: one SELECT, nothing else
+//!  SQL --> queue --> child: a process without privileges that plans and runs it --> Answer, which says what it lacks
+//!                      ^ which objects? what is in them?
 //!  store --> catalog: windows whose results are complete --> tables: exact lists of objects
-//!        +--> run: so long, so much memory, so many rows --> Answer, which says what it lacks
 //! ```
-//! Design constraints: this is the only crate that knows the query engine. A query reads and never writes, sees no files
-//! but the result tables, and runs on threads of its own. An answer that is not all there is says so.
+//! Design constraints: this is the only crate that knows the query engine. What users ask runs where it can be killed: no
+//! rule about SQL keeps a query from threads or memory, the kernel does. A query reads and never writes, and sees no files
+//! but the result tables. An answer that is not all there is says so. What the server itself asks (`sum_up`, `rewrite`) has
+//! fixed texts, which read columns and add them up, and runs here.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
-mod bounds;
+mod answer;
 mod catalog;
+mod child;
 mod fleet;
 pub mod packs;
+mod pool;
+mod queue;
 mod ready;
+mod remote;
 mod rewrite;
 mod rows;
+mod statement;
 mod table;
+mod wire;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use api::http::{Answer, FleetAnswer, HealthAnswer};
+use api::http::{FleetAnswer, HealthAnswer};
+use api::query::{Question, Value};
 use arrow::array::RecordBatch;
 use chrono::{DateTime, NaiveDate, Utc};
-use datafusion::common::config::Dialect;
-use datafusion::common::{ParamValues, ScalarValue};
-use datafusion::error::DataFusionError;
-use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
-use datafusion::execution::memory_pool::GreedyMemoryPool;
-use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
-use datafusion::prelude::{SQLOptions, SessionConfig, SessionContext};
-use datafusion::sql::sqlparser::parser::ParserError;
+use datafusion::execution::context::SessionContext;
+use datafusion::execution::runtime_env::RuntimeEnv;
 use object_store::ObjectStore;
 use object_store::path::Path;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+pub use answer::AnswerText;
 pub use catalog::{LastPacks, Scope};
 pub use ready::{READY, ReadyQuery, parse_instant};
 pub use rewrite::{Inputs, SLICE_S};
 
-use bounds::LEFT_OUT;
 use catalog::{Catalog, Windows};
 use fleet::FleetTimes;
 use packs::Packs;
-use rows::Rows;
-use table::{ResultTable, STORE, schemas};
+use pool::{Pool, Source};
+use queue::Place;
+use statement::invalid;
+use table::{Files, FilesOf, schemas};
 
 /// Bytes of a query's text.
 const MAX_TEXT: usize = 1 << 13;
-/// Of a query's threads: `1+1+1...` of that length is a tree of 4,096 levels, which the engine walks by recursion.
-const STACK_BYTES: usize = 256 << 20;
-/// Time to stop in, for a query that is over its time.
-const STOPPING: Duration = Duration::from_secs(5);
 /// Windows whose results can't be read, and without which a query is tried again.
 const MAX_DAMAGED: usize = 8;
-/// How long a query waits until it may begin.
-const MAX_WAIT: Duration = Duration::from_secs(5);
+/// Threads of a child at most.
+const MAX_THREADS: usize = 8;
 
 /// What queries may take.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     /// Time of one.
     pub time: Duration,
-    /// Memory of all.
+    /// Memory of all: each may take its part.
     pub memory_bytes: usize,
     /// Rows of an answer.
     pub rows: usize,
@@ -91,6 +91,9 @@ pub enum QueryError {
     /// It took too much memory.
     #[error("the query needs too much memory: ask for a shorter time or fewer columns")]
     Memory,
+    /// Its process ended before it answered.
+    #[error("the process that was to answer the query {0}: try again")]
+    Ended(String),
     /// Results can't be read.
     #[error("the results in {0} can't be read")]
     Damaged(String),
@@ -99,55 +102,93 @@ pub enum QueryError {
     Store(String),
 }
 
+/// Threads that one query runs on.
+pub(crate) fn n_threads() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from).min(MAX_THREADS)
+}
+
+/// Is a process that answers queries, if this process was started for that: a program's first call. `None`: it was not.
+#[must_use]
+pub fn serve_child() -> Option<std::process::ExitCode> {
+    sandbox::serve_dialogue::<child::QueryChild>()
+}
+
 /// Answers questions.
 #[derive(Debug)]
 pub struct Engine {
     limits: Limits,
+    objects: Arc<dyn ObjectStore>,
     catalog: Arc<Catalog>,
-    environment: Arc<RuntimeEnv>,
-    room: Arc<Semaphore>,
+    pool: Arc<Pool>,
     fleet: FleetTimes,
-    /// Its own threads: a query that keeps them busy keeps nobody else waiting.
+    /// For what the server itself asks.
+    environment: Arc<RuntimeEnv>,
     threads: Option<tokio::runtime::Runtime>,
 }
 
 impl Engine {
-    /// Over a store.
+    /// Over a store, in a program that calls `serve_child` first.
     ///
     /// # Errors
     /// When threads can't be started.
     pub fn new(objects: Arc<dyn ObjectStore>, limits: Limits) -> std::io::Result<Self> {
-        let failed = |error: DataFusionError| std::io::Error::other(error.to_string());
-        // What does not fit into memory is refused, not put on a disk.
-        let disk = DiskManagerBuilder::default().with_mode(DiskManagerMode::Disabled);
-        let environment = RuntimeEnvBuilder::new()
-            .with_memory_pool(Arc::new(GreedyMemoryPool::new(limits.memory_bytes)))
-            .with_disk_manager_builder(disk)
-            .build_arc()
-            .map_err(failed)?;
-        let url = url::Url::parse(STORE).map_err(std::io::Error::other)?;
-        environment.register_object_store(&url, Arc::clone(&objects));
+        Self::with(objects, limits, true)
+    }
+
+    /// The same without processes, for tests of what is around them: nothing ends a query here.
+    ///
+    /// # Errors
+    /// When threads can't be started.
+    pub fn here(objects: Arc<dyn ObjectStore>, limits: Limits) -> std::io::Result<Self> {
+        Self::with(objects, limits, false)
+    }
+
+    fn with(
+        objects: Arc<dyn ObjectStore>,
+        limits: Limits,
+        has_processes: bool,
+    ) -> std::io::Result<Self> {
+        let environment = child::environment(Arc::clone(&objects), limits.memory_bytes)?;
         let threads = tokio::runtime::Builder::new_multi_thread()
-            .thread_name("query")
-            .thread_stack_size(STACK_BYTES)
+            .thread_name("results")
             .enable_all()
             .build()?;
         Ok(Self {
             limits,
-            catalog: Arc::new(Catalog::new(objects)),
-            environment,
-            room: Arc::new(Semaphore::new(limits.concurrent)),
+            catalog: Arc::new(Catalog::new(Arc::clone(&objects))),
+            objects,
+            pool: Arc::new(Pool::new(limits, has_processes)),
             fleet: FleetTimes::default(),
+            environment,
             threads: Some(threads),
         })
     }
 
-    /// Answers one `SELECT`.
+    /// Has a process ready for the first query.
+    ///
+    /// # Errors
+    /// When there can be none.
+    pub async fn prepare(&self) -> Result<(), QueryError> {
+        self.pool.prepare().await
+    }
+
+    /// Ids of the processes that are ready for a query.
+    #[must_use]
+    pub fn children(&self) -> Vec<u32> {
+        self.pool.ids()
+    }
+
+    /// Answers one `SELECT` of an asker: those of one wait for each other, rather than others for them.
     ///
     /// # Errors
     /// When it is none, or there is no answer within the limits.
-    pub async fn sql(&self, sql: &str, scope: &Scope) -> Result<Answer, QueryError> {
-        self.answer(sql.to_owned(), Vec::new(), scope.clone()).await
+    pub async fn sql(
+        &self,
+        asker: &str,
+        sql: &str,
+        scope: &Scope,
+    ) -> Result<AnswerText, QueryError> {
+        self.answer(asker, sql.to_owned(), Vec::new(), scope.clone()).await
     }
 
     /// Answers a ready-made query.
@@ -156,17 +197,18 @@ impl Engine {
     /// When there is none of this name, a parameter is missing, or there is no answer within the limits.
     pub async fn ready(
         &self,
+        asker: &str,
         name: &str,
         parameters: &BTreeMap<String, String>,
-    ) -> Result<Answer, QueryError> {
+    ) -> Result<AnswerText, QueryError> {
         let query =
             ReadyQuery::find(name).ok_or_else(|| QueryError::NoSuchQuery(name.to_owned()))?;
         let (sql, values) = query.bind(parameters)?;
         let instants = |end: &str| {
             let named = values.iter().filter(|(name, _)| name.rsplit('_').next() == Some(end));
             let us = named.filter_map(|(_, value)| match value {
-                ScalarValue::TimestampMicrosecond(us, _) => *us,
-                _ => None,
+                Value::Instant(us) => Some(*us),
+                Value::Text(_) => None,
             });
             us.collect::<Vec<_>>()
         };
@@ -176,9 +218,9 @@ impl Engine {
         let other = parameters.contains_key("other_host");
         let scope = Scope { from: time(from), to: time(to), host: host.filter(|_| !other) };
         let most = sql.rsplit_once("LIMIT ").and_then(|(_, most)| most.trim().parse().ok());
-        let mut answer = self.answer(sql, values, scope).await?;
-        if most.is_some_and(|most: usize| most <= answer.rows.len()) {
-            answer.partial.push(format!("only the first {} rows are shown", answer.rows.len()));
+        let mut answer = self.answer(asker, sql, values, scope).await?;
+        if most.is_some_and(|most: usize| most <= answer.len()) {
+            answer.partial.push(format!("only the first {} rows are shown", answer.len()));
         }
         Ok(answer)
     }
@@ -294,15 +336,15 @@ impl Engine {
 
     async fn answer(
         &self,
+        asker: &str,
         sql: String,
-        values: Vec<(String, ScalarValue)>,
+        values: Vec<(String, Value)>,
         scope: Scope,
-    ) -> Result<Answer, QueryError> {
+    ) -> Result<AnswerText, QueryError> {
         if MAX_TEXT < sql.len() {
             return Err(QueryError::Invalid(format!("a query has at most {MAX_TEXT} bytes")));
         }
-        let place = tokio::time::timeout(MAX_WAIT, Arc::clone(&self.room).acquire_owned()).await;
-        let place = Arc::new(place.ok().and_then(Result::ok).ok_or(QueryError::Busy)?);
+        let place = self.pool.enter(asker).await.ok_or(QueryError::Busy)?;
         let listed = tokio::time::timeout(self.limits.time, self.catalog.windows(&scope)).await;
         let windows = listed.map_err(|_| QueryError::Late(self.limits.time))?;
         let mut windows = windows.map_err(|error| QueryError::Store(error.to_string()))?;
@@ -319,80 +361,40 @@ impl Engine {
     async fn attempt(
         &self,
         sql: &str,
-        values: &[(String, ScalarValue)],
+        values: &[(String, Value)],
         scope: &Scope,
         windows: Arc<Windows>,
-        place: &Arc<OwnedSemaphorePermit>,
-    ) -> Result<Answer, QueryError> {
-        let context = self.context(scope, &windows)?;
-        let mut rows = Rows::new(self.limits.rows);
-        windows.lacks().into_iter().for_each(|reason| rows.lacks(reason));
+        place: &Arc<Place>,
+    ) -> Result<AnswerText, QueryError> {
+        let mut lacks = windows.lacks();
         if !values.is_empty() {
             // Who writes SQL says himself which slices count.
             let (shortest, longest) = windows.slices_s();
-            scope.cut_slices(longest).into_iter().for_each(|reason| rows.lacks(reason));
+            lacks.extend(scope.cut_slices(longest));
             if shortest != longest && sql.contains("GROUP BY slice") {
-                rows.lacks(format!("slices have different lengths: {shortest} to {longest} s"));
+                lacks.push(format!("slices have different lengths: {shortest} to {longest} s"));
             }
         }
-        let (limit, n_windows) = (self.limits.time, windows.len() as u64);
+        let n_windows = windows.len() as u64;
+        let files = self.files(scope, &windows);
+        let source = Source { objects: Arc::clone(&self.objects), files };
         let (sql, values) = (sql.to_owned(), values.to_vec());
-        let place = Arc::clone(place);
-        let work = async move {
-            // A query that does not let go keeps its place.
-            let _place = place;
-            let late = tokio::time::sleep(limit);
-            tokio::pin!(late);
-            tokio::select! {
-                result = run(&context, &sql, values, &mut rows) => result?,
-                () = &mut late => {
-                    if rows.is_empty() {
-                        return Err(QueryError::Late(limit));
-                    }
-                    rows.lacks(format!("the query was stopped after {} s", limit.as_secs()));
-                }
-            }
-            Ok(rows.answer(n_windows))
-        };
-        let Some(threads) = &self.threads else { return Err(QueryError::Busy) };
-        let mut task = AbortOnDrop(threads.spawn(work));
-        // One that does not let go, in planning for instance, is no longer waited for.
-        let done = tokio::time::timeout(limit + STOPPING, &mut task.0).await;
-        let done = done.map_err(|_| QueryError::Late(limit))?;
-        done.unwrap_or_else(|error| Err(QueryError::Invalid(format!("the query failed: {error}"))))
+        let question = Question { sql, values, rows: self.limits.rows };
+        let (found, rows) = self.pool.ask(question, &source, place).await?;
+        AnswerText::new(found, rows, n_windows, lacks)
     }
 
+    fn files(&self, scope: &Scope, windows: &Arc<Windows>) -> Arc<dyn Files> {
+        Arc::new(FilesOf {
+            catalog: Arc::clone(&self.catalog),
+            scope: scope.clone(),
+            windows: Arc::clone(windows),
+        })
+    }
+
+    /// For what the server itself asks.
     fn context(&self, scope: &Scope, windows: &Arc<Windows>) -> Result<SessionContext, QueryError> {
-        let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        let config = SessionConfig::new()
-            .with_target_partitions(threads)
-            .with_information_schema(false)
-            .set_bool("datafusion.execution.enable_recursive_ctes", false)
-            .set_str("datafusion.execution.time_zone", "UTC");
-        let context = SessionContext::new_with_config_rt(config, Arc::clone(&self.environment));
-        for name in LEFT_OUT {
-            context.deregister_udf(name);
-        }
-        for (name, schema) in schemas() {
-            let table = ResultTable {
-                name,
-                schema,
-                catalog: Arc::clone(&self.catalog),
-                scope: scope.clone(),
-                windows: Arc::clone(windows),
-            };
-            context.register_table(name, Arc::new(table)).map_err(invalid)?;
-        }
-        Ok(context)
-    }
-}
-
-/// A query whose asker is gone is not answered.
-struct AbortOnDrop<T>(tokio::task::JoinHandle<T>);
-
-impl<T> Drop for AbortOnDrop<T> {
-    fn drop(&mut self) {
-        self.0.abort();
+        statement::context(&self.environment, n_threads(), &self.files(scope, windows))
     }
 }
 
@@ -402,81 +404,4 @@ impl Drop for Engine {
             threads.shutdown_background();
         }
     }
-}
-
-async fn run(
-    context: &SessionContext,
-    sql: &str,
-    values: Vec<(String, ScalarValue)>,
-    rows: &mut Rows,
-) -> Result<(), QueryError> {
-    use futures_util::StreamExt;
-    let options =
-        SQLOptions::new().with_allow_ddl(false).with_allow_dml(false).with_allow_statements(false);
-    let state = context.state();
-    let statement = state.sql_to_statement(sql, &Dialect::Generic).map_err(invalid)?;
-    // First: whatever makes a plan or looks at it walks through all of it.
-    bounds::check_text(sql, &statement).map_err(invalid)?;
-    let plan = state.statement_to_plan(statement).await.map_err(invalid)?;
-    bounds::check(&plan).and_then(|()| options.verify_plan(&plan)).map_err(invalid)?;
-    let mut frame = context.execute_logical_plan(plan).await.map_err(invalid)?;
-    if !values.is_empty() {
-        let values: ParamValues = values.into_iter().collect::<Vec<_>>().into();
-        frame = frame.with_param_values(values).map_err(invalid)?;
-    }
-    rows.begin(frame.schema().as_arrow());
-    let mut stream = frame.execute_stream().await.map_err(invalid)?;
-    while let Some(batch) = stream.next().await {
-        if !rows.add(&batch.map_err(invalid)?).map_err(|error| invalid(error.into()))? {
-            break;
-        }
-    }
-    Ok(())
-}
-
-fn invalid(error: DataFusionError) -> QueryError {
-    match error.find_root() {
-        // The question may have an object's name in it.
-        DataFusionError::SQL(error, _) => return asked_wrongly(&parser_words(error)),
-        DataFusionError::Plan(text) => return asked_wrongly(text),
-        DataFusionError::SchemaError(error, _) => return asked_wrongly(&error.to_string()),
-        _ => {}
-    }
-    // The reader of a table names the object that it could not read.
-    let text = error.to_string();
-    if let Some(object) = catalog::object_in(&text) {
-        return QueryError::Damaged(object.to_owned());
-    }
-    match error.find_root() {
-        DataFusionError::ResourcesExhausted(_) => QueryError::Memory,
-        DataFusionError::ObjectStore(_) | DataFusionError::ParquetError(_) => {
-            QueryError::Store(text)
-        }
-        root => asked_wrongly(&root.strip_backtrace()),
-    }
-}
-
-fn parser_words(error: &ParserError) -> String {
-    match error {
-        ParserError::ParserError(text) | ParserError::TokenizerError(text) => text.clone(),
-        ParserError::RecursionLimitExceeded => error.to_string(),
-    }
-}
-
-/// In the words of who asks, who knows no catalogs and schemas.
-fn asked_wrongly(text: &str) -> QueryError {
-    const SCHEMA: &str = "datafusion.public.";
-    let table = text.strip_prefix("table '").and_then(|rest| rest.strip_suffix("' not found"));
-    QueryError::Invalid(match table {
-        Some(name) => {
-            let known: Vec<_> = schemas().map(|(name, _)| name).collect();
-            let name = name.trim_start_matches(SCHEMA);
-            format!("there is no table {name}: the tables are {}", known.join(", "))
-        }
-        None => {
-            // The engine takes all that it did not expect for a bug of its own.
-            let text = text.split("\nThis issue was likely caused by a bug").next().unwrap_or(text);
-            text.replace(SCHEMA, "").replace('\n', " ")
-        }
-    })
 }

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use api::query::Value;
 use chrono::{DateTime, Utc};
-use datafusion::common::ScalarValue;
 
 use crate::QueryError;
 
@@ -58,7 +58,7 @@ impl ReadyQuery {
     pub(crate) fn bind(
         &self,
         given: &BTreeMap<String, String>,
-    ) -> Result<(String, Vec<(String, ScalarValue)>), QueryError> {
+    ) -> Result<(String, Vec<(String, Value)>), QueryError> {
         let known = self.parameters();
         if let Some(other) = given.keys().find(|name| !known.contains(name.as_str())) {
             let known: Vec<_> = known.into_iter().collect();
@@ -73,13 +73,12 @@ impl ReadyQuery {
         for name in &known {
             let missing = || QueryError::Invalid(format!("{} needs {name}", self.name));
             let text = value(name).ok_or_else(missing)?;
-            let scalar = if INSTANTS.iter().any(|end| name.rsplit('_').next() == Some(end)) {
-                let us = parse_instant(&text)?.timestamp_micros();
-                ScalarValue::TimestampMicrosecond(Some(us), Some("UTC".into()))
+            let value_of = if INSTANTS.iter().any(|end| name.rsplit('_').next() == Some(end)) {
+                Value::Instant(parse_instant(&text)?.timestamp_micros())
             } else {
-                ScalarValue::Utf8View(Some(text))
+                Value::Text(text)
             };
-            values.push(((*name).to_owned(), scalar));
+            values.push(((*name).to_owned(), value_of));
         }
         Ok((self.sql.replace(':', "$"), values))
     }

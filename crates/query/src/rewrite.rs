@@ -18,8 +18,9 @@ use futures_util::StreamExt;
 
 use crate::catalog::{Scope, Windows};
 use crate::packs::Pack;
+use crate::statement::invalid;
 use crate::table::schemas;
-use crate::{Engine, QueryError, invalid};
+use crate::{Engine, QueryError};
 
 /// Length of the time slices of a window's own results.
 pub const SLICE_S: u32 = 10;

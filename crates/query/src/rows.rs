@@ -1,6 +1,10 @@
 //! Rows as JSON.
 
-use api::http::{Answer, AnswerColumn};
+use std::io::Write;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use api::http::AnswerColumn;
+use api::query::Found;
 use arrow::array::{Array, AsArray, RecordBatch};
 use arrow::datatypes::{
     DataType, Decimal128Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type,
@@ -11,62 +15,97 @@ use arrow::util::display::array_value_to_string;
 use serde_json::Value;
 
 /// Bytes of an answer's rows at most.
-const MAX_BYTES: usize = 128 << 20;
+pub(crate) const MAX_BYTES: usize = 32 << 20;
 
-/// An answer that grows.
+/// An answer's rows, until they are taken.
+#[derive(Debug)]
+pub(crate) struct Taken(Mutex<Option<Rows>>);
+
+impl Taken {
+    pub(crate) fn new(rows: Rows) -> Self {
+        Self(Mutex::new(Some(rows)))
+    }
+
+    /// The rows so far, for the answer. They can be taken once.
+    pub(crate) fn take(&self) -> Option<Rows> {
+        self.lock().take()
+    }
+
+    pub(crate) fn begin(&self, schema: &Schema) {
+        self.lock().iter_mut().for_each(|rows| rows.begin(schema));
+    }
+
+    /// Adds rows; false: no more are wanted.
+    pub(crate) fn add(&self, batch: &RecordBatch) -> Result<bool, ArrowError> {
+        self.lock().as_mut().map_or(Ok(false), |rows| rows.add(batch))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Rows>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Rows that grow.
 #[derive(Debug)]
 pub(crate) struct Rows {
     limit: usize,
-    bytes: usize,
-    answer: Answer,
+    /// JSON, without the bracket at the end.
+    text: Vec<u8>,
+    found: Found,
 }
 
 impl Rows {
     pub(crate) fn new(limit: usize) -> Self {
-        let answer =
-            Answer { columns: Vec::new(), rows: Vec::new(), partial: Vec::new(), windows: 0 };
-        Self { limit, bytes: 0, answer }
+        let found = Found { columns: Vec::new(), rows: 0, partial: Vec::new() };
+        Self { limit, text: b"[".to_vec(), found }
     }
 
-    pub(crate) fn begin(&mut self, schema: &Schema) {
+    fn begin(&mut self, schema: &Schema) {
         let column = |field: &arrow::datatypes::FieldRef| AnswerColumn {
             name: field.name().clone(),
             kind: field.data_type().to_string(),
         };
-        self.answer.columns = schema.fields().iter().map(column).collect();
+        self.found.columns = schema.fields().iter().map(column).collect();
     }
 
     /// Adds rows; false: there is room for no more.
-    pub(crate) fn add(&mut self, batch: &RecordBatch) -> Result<bool, ArrowError> {
+    fn add(&mut self, batch: &RecordBatch) -> Result<bool, ArrowError> {
         for row in 0..batch.num_rows() {
-            if self.limit <= self.answer.rows.len() {
+            if self.limit <= self.found.rows {
                 self.lacks(format!("there are more than {} rows", self.limit));
                 return Ok(false);
             }
-            let values = batch.columns().iter().map(|column| value(column, row));
-            let values = values.collect::<Result<Vec<_>, _>>()?;
-            let texts = values.iter().filter_map(Value::as_str).map(str::len);
-            let cells = size_of_val(values.as_slice());
-            self.bytes = texts.fold(self.bytes.saturating_add(cells), usize::saturating_add);
-            if MAX_BYTES < self.bytes {
-                self.lacks(format!("the rows take more than {} MiB", MAX_BYTES >> 20));
-                return Ok(false);
+            let before = self.text.len();
+            self.text.extend_from_slice(if self.is_empty() { b"[" } else { b",[" });
+            for (at, column) in batch.columns().iter().enumerate() {
+                let comma: &[u8] = if at == 0 { b"" } else { b"," };
+                self.text.write_all(comma)?;
+                let value = value(column, row)?;
+                serde_json::to_writer(&mut self.text, &value).map_err(std::io::Error::from)?;
+                if MAX_BYTES < self.text.len() {
+                    self.text.truncate(before);
+                    self.lacks(format!("the rows take more than {} MiB", MAX_BYTES >> 20));
+                    return Ok(false);
+                }
             }
-            self.answer.rows.push(values);
+            self.text.push(b']');
+            self.found.rows += 1;
         }
         Ok(true)
     }
 
     pub(crate) fn lacks(&mut self, reason: String) {
-        self.answer.partial.push(reason);
+        self.found.partial.push(reason);
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.answer.rows.is_empty()
+        self.found.rows == 0
     }
 
-    pub(crate) fn answer(self, windows: u64) -> Answer {
-        Answer { windows, ..self.answer }
+    /// All but the rows, and these as JSON.
+    pub(crate) fn finish(mut self) -> (Found, Vec<u8>) {
+        self.text.push(b']');
+        (self.found, self.text)
     }
 }
 

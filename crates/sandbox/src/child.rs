@@ -32,7 +32,7 @@ fn start<P: Parser>() -> Result<P, String> {
     debug_assert!(named.is_ok(), "{} is no name", P::NAME);
     confine::give_up_rights()?;
     let parser = P::start();
-    confine::give_up_system_calls()?;
+    confine::give_up_system_calls(&[])?;
     Ok(parser)
 }
 

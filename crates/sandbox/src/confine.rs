@@ -71,6 +71,15 @@ pub fn confine_to_folder(folder: &Path, limits: FolderLimits) -> Result<(), Stri
         .map_err(|error| failed("seccomp", error))
 }
 
+/// Limits of a child's whole life.
+#[derive(Debug, Clone, Copy)]
+pub struct Allowance {
+    /// Memory that it may write to: for a child with threads of its own, beyond what it has once they run.
+    pub memory_bytes: u64,
+    /// Processor time.
+    pub cpu_seconds: u64,
+}
+
 /// Whether this kernel has Landlock. Without it, seccomp and the user's rights alone keep a child from files.
 #[must_use]
 pub fn has_landlock() -> bool {
@@ -79,16 +88,22 @@ pub fn has_landlock() -> bool {
     matches!(tried, Ok(Ok(status)) if status != RulesetStatus::NotEnforced)
 }
 
-/// The first part, while there is one thread only.
+/// The first part of a child that answers questions, while there is one thread only.
 pub(crate) fn give_up_rights() -> Result<(), String> {
     close_all()?;
-    limit(MAX_CHILD_BYTES, MAX_CPU_SECONDS, 0, 16)?;
+    give_up_rights_but(Allowance { memory_bytes: MAX_CHILD_BYTES, cpu_seconds: MAX_CPU_SECONDS })
+}
+
+/// The same but for memory, which `limit_memory` limits, and for open descriptors.
+pub(crate) fn give_up_rights_but(allowed: Allowance) -> Result<(), String> {
+    limit(allowed.memory_bytes, allowed.cpu_seconds, 0, 16)?;
     change_user()?;
     give_up_capabilities()?;
     give_up_files(None).map(drop).map_err(|error| failed("landlock", error))
 }
 
-fn close_all() -> Result<(), String> {
+/// Closes all descriptors but standard input, output and error.
+pub(crate) fn close_all() -> Result<(), String> {
     // SAFETY: whoever owned those descriptors is gone since `exec`.
     let closed = unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0) };
     if closed != 0 {
@@ -111,6 +126,16 @@ fn limit(memory: u64, cpu_seconds: u64, file_bytes: u64, files: u64) -> Result<(
         // Whoever reaches the soft limit gets SIGXCPU, which tells it from one that others killed.
         let soft = if resource == Resource::Cpu { most.saturating_sub(1).max(1) } else { most };
         let limit = Rlimit { current: Some(soft), maximum: Some(most) };
+        setrlimit(resource, limit).map_err(|error| failed("setrlimit", error))?;
+    }
+    Ok(())
+}
+
+/// From here on a process may have so much memory that it can write to; addresses without memory behind them may be more.
+pub(crate) fn limit_memory(bytes: u64, addresses: u64) -> Result<(), String> {
+    for (resource, most) in [(Resource::Data, bytes), (Resource::As, addresses)] {
+        let most = getrlimit(resource).maximum.map_or(most, |hard| hard.min(most));
+        let limit = Rlimit { current: Some(most), maximum: Some(most) };
         setrlimit(resource, limit).map_err(|error| failed("setrlimit", error))?;
     }
     Ok(())
@@ -164,8 +189,8 @@ fn give_up_files(but: Option<&Path>) -> Result<RulesetStatus, landlock::RulesetE
     Ok(rules.restrict_self()?.ruleset)
 }
 
-/// Step two, for all threads: leaves only memory calls, and reads and writes of open descriptors.
-pub(crate) fn give_up_system_calls() -> Result<(), String> {
+/// Step two, for all threads: leaves only memory calls, reads and writes of open descriptors, and `further` ones.
+pub(crate) fn give_up_system_calls(further: &[c_long]) -> Result<(), String> {
     let none = Rlimit { current: Some(0), maximum: Some(0) };
     setrlimit(Resource::Nproc, none).map_err(|error| failed("setrlimit", error))?;
     apply(
@@ -173,7 +198,11 @@ pub(crate) fn give_up_system_calls() -> Result<(), String> {
         SeccompAction::Allow,
         SeccompAction::Errno(libc::EACCES.unsigned_abs()),
     )
-    .and_then(|()| apply(allowed()?, SeccompAction::KillProcess, SeccompAction::Allow))
+    .and_then(|()| {
+        let mut rules = allowed()?;
+        rules.extend(further.iter().copied().map(any));
+        apply(rules, SeccompAction::KillProcess, SeccompAction::Allow)
+    })
     .map_err(|error| failed("seccomp", error))
 }
 

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -36,6 +36,13 @@ pub(crate) struct Socket<D> {
     descriptor: D,
     /// The other side is waited for no longer; the descriptor doesn't block then.
     pub(crate) deadline: Option<Instant>,
+}
+
+impl Socket<OwnedFd> {
+    /// Another descriptor of it.
+    pub(crate) fn try_clone(&self) -> std::io::Result<OwnedFd> {
+        self.descriptor.try_clone()
+    }
 }
 
 impl<D: AsFd> Socket<D> {

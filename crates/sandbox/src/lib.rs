@@ -14,6 +14,9 @@
 //! that answer; the next question starts another one. Children that fail again and again are started no more. The parent
 //! does not wait for a child to end: a child that waits for a file system may never end.
 //!
+//! A `Dialogue` is a child whose questions its parent answers while it works: what it reads of a store, for instance. It has
+//! threads of its own, and its limits are its parent's to choose.
+//!
 //! `confine_to_folder` is for a process that does one piece of work and needs files for it, of one folder: to unpack an
 //! archive. It has no parent here.
 //!
@@ -25,6 +28,7 @@
 
 mod child;
 mod confine;
+mod dialogue;
 mod frame;
 mod parent;
 
@@ -35,7 +39,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 pub use child::serve;
-pub use confine::{FolderLimits, confine_to_folder, has_landlock};
+pub use confine::{Allowance, FolderLimits, confine_to_folder, has_landlock};
+pub use dialogue::{Channel, Dialogue, Partner, Partners, cpu_time, serve_dialogue};
 pub use parent::{Failure, Sandbox};
 
 /// Address space that a child may have. Threads' heaps and stacks reserve some 200 MiB of it.

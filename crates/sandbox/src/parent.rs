@@ -18,7 +18,7 @@ use crate::child::ARGUMENT;
 use crate::frame::{Broken, Socket};
 
 /// For one answer, a start included; generous, for machines that are emulated.
-const MAX_TIME: Duration = Duration::from_secs(20);
+pub(crate) const MAX_TIME: Duration = Duration::from_secs(20);
 
 /// Failures after which no child is started for a while, and time that they may take together.
 const MAX_FAILURES: u32 = 64;
@@ -220,32 +220,35 @@ impl<P: Parser> Sandbox<P> {
     }
 
     fn start_child(&mut self, deadline: Instant) -> Result<Running, Failure> {
-        let failed = |error: io::Error| Failure::Start(error.to_string());
         let starter = match &mut self.starter {
             Some(starter) => starter,
-            none => none.insert(Starter::new(&self.program, P::NAME).map_err(failed)?),
+            none => none.insert(Starter::new(&self.program, vec![P::NAME.to_owned()])?),
         };
-        let mut running = starter.start().map_err(failed)?;
-        running.socket.deadline = Some(deadline);
-        match running.receive::<Result<(), String>>() {
-            Ok(Ok(())) => Ok(running),
-            Ok(Err(reason)) => Err(Failure::Start(reason)),
-            Err(broken) => Err(Failure::Start(running.failure(broken, self.max_time).to_string())),
-        }
+        starter.start()?.ready(deadline, self.max_time)
     }
 }
 
 /// A child; killed when it is dropped.
 #[derive(Debug)]
-struct Running {
-    child: Child,
-    socket: Socket<OwnedFd>,
+pub(crate) struct Running {
+    pub(crate) child: Child,
+    pub(crate) socket: Socket<OwnedFd>,
 }
 
 impl Running {
     fn receive<T: DeserializeOwned>(&self) -> Result<T, Broken> {
         let (content, _) = self.socket.receive()?;
         postcard::from_bytes(&content).map_err(|_| Broken::TooLong)
+    }
+
+    /// Waits until it has given up everything.
+    pub(crate) fn ready(mut self, deadline: Instant, max_time: Duration) -> Result<Self, Failure> {
+        self.socket.deadline = Some(deadline);
+        match self.receive::<Result<(), String>>() {
+            Ok(Ok(())) => Ok(self),
+            Ok(Err(reason)) => Err(Failure::Start(reason)),
+            Err(broken) => Err(Failure::Start(self.failure(broken, max_time).to_string())),
+        }
     }
 
     fn failure(&mut self, broken: Broken, max_time: Duration) -> Failure {
@@ -260,7 +263,7 @@ impl Running {
 
     /// Ends the child, if it has not ended by itself. `None`: it has not ended yet. One that waits for a file system that
     /// never answers does not end before that does.
-    fn end(&mut self, limit: Duration) -> Option<ExitStatus> {
+    pub(crate) fn end(&mut self, limit: Duration) -> Option<ExitStatus> {
         const LOOK_EVERY: Duration = Duration::from_millis(1);
         let _ = self.child.kill();
         let begin = Instant::now();
@@ -307,40 +310,45 @@ fn name_of(signal: c_int) -> Option<&'static str> {
 
 /// A thread that starts children, and lives as long as they may: a child is killed when the thread that started it ends.
 #[derive(Debug)]
-struct Starter {
+pub(crate) struct Starter {
     requests: Sender<()>,
     started: Receiver<io::Result<Running>>,
 }
 
 impl Starter {
-    fn new(program: &Path, name: &'static str) -> io::Result<Self> {
+    /// Of children that are started with these arguments, the first of which is their name.
+    pub(crate) fn new(program: &Path, arguments: Vec<String>) -> Result<Self, Failure> {
         let (requests, asked) = channel();
         let (starting, started) = channel();
         let program = program.to_owned();
         let start = move || {
             for () in asked {
-                if starting.send(start(&program, name)).is_err() {
+                if starting.send(start(&program, &arguments)).is_err() {
                     return;
                 }
             }
         };
-        std::thread::Builder::new().name("sandbox".to_owned()).spawn(start)?;
+        let thread = std::thread::Builder::new().name("sandbox".to_owned()).spawn(start);
+        thread.map_err(|error| Failure::Start(error.to_string()))?;
         Ok(Self { requests, started })
     }
 
-    fn start(&self) -> io::Result<Running> {
-        let gone = || io::Error::other("the thread that starts it ended");
+    /// A child, whose first message says whether it is ready.
+    pub(crate) fn start(&self) -> Result<Running, Failure> {
+        let gone = || Failure::Start("the thread that starts it ended".to_owned());
         self.requests.send(()).map_err(|_| gone())?;
-        self.started.recv().map_err(|_| gone())?
+        let started = self.started.recv().map_err(|_| gone())?;
+        started.map_err(|error| Failure::Start(error.to_string()))
     }
 }
 
-fn start(program: &Path, name: &str) -> io::Result<Running> {
+fn start(program: &Path, arguments: &[String]) -> io::Result<Running> {
     let flags = SocketFlags::CLOEXEC;
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     rustix::io::ioctl_fionbio(&ours, true)?;
     let child = Command::new(program)
-        .args([ARGUMENT, name])
+        .arg(ARGUMENT)
+        .args(arguments)
         .env_clear()
         .current_dir("/")
         .stdin(Stdio::from(theirs))

@@ -58,7 +58,6 @@ pub use http::description;
 pub use names::StoredWindow;
 pub use query::Scope;
 pub use recording::window::HostName;
-pub use worker::serve as serve_worker;
 
 use analyze::Queue;
 use auth::Auth;
@@ -78,6 +77,12 @@ const MAX_CONNECTIONS: usize = 4096;
 const HEADER_TIME: Duration = Duration::from_secs(10);
 /// For what is being answered when the server is told to stop.
 const STOP_TIME: Duration = Duration::from_secs(30);
+
+/// Is a process without privileges, if this process was started for that: a program's first call. `None`: it was not.
+#[must_use]
+pub fn serve_child() -> Option<std::process::ExitCode> {
+    worker::serve().or_else(query::serve_child)
+}
 
 /// A warning at the start.
 const NO_LANDLOCK: &str = "this kernel has no Landlock: a process that a window takes over can read and change files of \
@@ -126,7 +131,7 @@ impl Server {
             refused: Refused::new(store.clone()),
             queue: Queue::default(),
             doubt: Doubt::default(),
-            engine: Engine::new(store.objects(), limits)?,
+            engine: engine(store.objects(), limits)?,
             watch: Watch::default(),
             handled: Handled::new(store.clone()),
             profiles: profiles::Queues::new(),
@@ -147,6 +152,13 @@ impl Server {
         }
     }
 
+    /// Has a process ready for the first query.
+    async fn prepare_queries(self: Arc<Self>) {
+        if let Err(error) = self.engine.prepare().await {
+            log(&format!("no query can be answered: {error}"));
+        }
+    }
+
     async fn renew_for_ever(self: Arc<Self>, tls: RustlsConfig) {
         let mut made = SystemTime::now();
         loop {
@@ -164,6 +176,11 @@ impl Server {
             }
         }
     }
+}
+
+/// A test's program is no child's.
+fn engine(objects: Arc<dyn object_store::ObjectStore>, limits: Limits) -> std::io::Result<Engine> {
+    if cfg!(test) { Engine::here(objects, limits) } else { Engine::new(objects, limits) }
 }
 
 /// An empty folder for what is being received: what was not acknowledged is sent again.
@@ -230,6 +247,7 @@ fn start(server: &Arc<Server>, tls: RustlsConfig) -> Result<Vec<tokio::task::Joi
         tokio::spawn(Arc::clone(server).watch_for_ever()),
         tokio::spawn(Arc::clone(server).sum_up_for_ever()),
         tokio::spawn(Arc::clone(server).renew_for_ever(tls)),
+        tokio::spawn(Arc::clone(server).prepare_queries()),
     ];
     tasks.extend(alerts::start(server)?);
     tasks.extend(profiles::start(server)?);

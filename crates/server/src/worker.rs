@@ -226,7 +226,7 @@ pub(crate) fn shown(text: &str) -> String {
 
 /// Is a worker, if this process was started for that: a program's first call. `None`: it was not.
 #[must_use]
-pub fn serve() -> Option<ExitCode> {
+pub(crate) fn serve() -> Option<ExitCode> {
     let mut arguments = std::env::args_os().skip(1);
     if arguments.next()? != ARGUMENT {
         return None;

@@ -144,6 +144,10 @@ impl Fleet {
 
 const NEVER: RollUp = RollUp { minute_days: 36_500, ten_minutes_days: 36_500, hour_days: 36_500 };
 
+async fn ask(server: &Server, sql: &str) -> api::http::Answer {
+    server.engine.sql("me", sql, &Scope::default()).await.unwrap().parse().unwrap()
+}
+
 /// What must stay as it is.
 async fn sums(server: &Server) -> Value {
     let mut all = Vec::new();
@@ -156,7 +160,7 @@ async fn sums(server: &Server) -> Value {
          ORDER BY host, hour",
         "SELECT DISTINCT host, what, count FROM health ORDER BY host",
     ] {
-        let answer = server.engine.sql(sql, &Scope::default()).await.unwrap();
+        let answer = ask(server, sql).await;
         all.push(json!([answer.rows, answer.partial, answer.windows]));
     }
     json!(all)
@@ -164,7 +168,7 @@ async fn sums(server: &Server) -> Value {
 
 async fn slices(server: &Server) -> Value {
     let sql = "SELECT count(DISTINCT slice), count(pid), min(window_ns) FROM vcpu_time";
-    json!(server.engine.sql(sql, &Scope::default()).await.unwrap().rows)
+    json!(ask(server, sql).await.rows)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -228,8 +232,8 @@ async fn a_damaged_object_is_not_packed() {
     server.compact(Utc::now() + TimeDelta::hours(6)).await.unwrap();
     // Its own, the pack of the others, and what is left of another try.
     assert_eq!(fleet.objects("hosts", "kvm1").len(), 3);
-    let answer = server.engine.sql("SELECT sum(length_ns) FROM hosts", &Scope::default()).await;
-    assert_eq!(json!(answer.unwrap().rows), json!([[420_000_000_000_u64]]));
+    let answer = ask(&server, "SELECT sum(length_ns) FROM hosts").await;
+    assert_eq!(json!(answer.rows), json!([[420_000_000_000_u64]]));
 }
 
 /// A list of packs that can't be read costs nobody else anything, and nothing is removed for it.
@@ -248,7 +252,7 @@ async fn a_damaged_list_is_set_aside() {
         let server = fleet.server(NEVER);
         server.compact(now + TimeDelta::hours(3)).await.unwrap();
         let sql = "SELECT host, sum(length_ns) FROM hosts GROUP BY host ORDER BY host";
-        let answer = server.engine.sql(sql, &Scope::default()).await.unwrap();
+        let answer = ask(&server, sql).await;
         let rows = json!([["kvm1", 300_000_000_000_u64], ["kvm2", 120_000_000_000_u64]]);
         assert_eq!((json!(answer.rows), answer.windows), (rows, 7));
         let said = answer.partial.iter().any(|text| text.starts_with("1 lists of packs"));

@@ -347,8 +347,8 @@ fn peer(parts: &Parts) -> IpAddr {
     peer.map_or(IpAddr::from([0; 16]), |ConnectInfo(peer)| peer.ip())
 }
 
-/// Who may ask for what was recorded. An extractor: a handler that has it is reached by no others.
-pub(crate) struct Reader;
+/// Who may ask for what was recorded, by name. An extractor: a handler that has it is reached by no others.
+pub(crate) struct Reader(String);
 
 impl FromRequestParts<Arc<Server>> for Reader {
     type Rejection = ApiError;
@@ -357,8 +357,8 @@ impl FromRequestParts<Arc<Server>> for Reader {
         let headers = &parts.headers;
         // The cookie lets a browser read, whatever its token may do besides.
         let token = token(headers).or_else(|error| cookie(headers).ok_or(error));
-        server.require(headers, token, peer(parts), &[Role::Read, Role::Admin]).await?;
-        Ok(Self)
+        let roles = [Role::Read, Role::Admin];
+        Ok(Self(server.require(headers, token, peer(parts), &roles).await?))
     }
 }
 

@@ -73,18 +73,17 @@ impl Which {
 }
 
 /// A reader; `go tool pprof` can only say its token as a password, in the address.
-pub(super) struct ProfileReader;
+pub(super) struct ProfileReader(String);
 
 impl FromRequestParts<Arc<Server>> for ProfileReader {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, server: &Arc<Server>) -> Reply<Self> {
         let Some(token) = password(&parts.headers) else {
-            return Reader::from_request_parts(parts, server).await.map(|_| Self);
+            return Reader::from_request_parts(parts, server).await.map(|Reader(name)| Self(name));
         };
         let roles = [Role::Read, Role::Admin];
-        server.require(&parts.headers, Ok(&token), peer(parts), &roles).await?;
-        Ok(Self)
+        Ok(Self(server.require(&parts.headers, Ok(&token), peer(parts), &roles).await?))
     }
 }
 
@@ -103,11 +102,11 @@ fn password(headers: &HeaderMap) -> Option<String> {
     (status = 400, body = ErrorReply), (status = 401, body = ErrorReply),
     (status = 403, body = ErrorReply),
     (status = 422, body = ErrorReply, description = "it takes more than queries may"),
-    (status = 429, body = ErrorReply), (status = 503, body = ErrorReply),
+    (status = 503, body = ErrorReply, description = "come again after Retry-After seconds"),
 ))]
 pub(super) async fn pprof(
     State(server): Shared,
-    _: ProfileReader,
+    ProfileReader(asker): ProfileReader,
     which: Result<Query<Which>, QueryRejection>,
 ) -> Reply<Response> {
     let Query(which) = which?;
@@ -129,7 +128,7 @@ pub(super) async fn pprof(
         instant(to)
     );
     let scope = Scope { from: Some(from), to: Some(to), host };
-    let answer = server.engine.sql(&sql, &scope).await?;
+    let answer = server.engine.sql(&asker, &sql, &scope).await?.parse()?;
     let ns = |time: DateTime<Utc>| u64::try_from(time.timestamp_micros()).unwrap_or(0) * 1000;
     let functions = from_answer(&answer, ns(from), ns(to));
     let failed =

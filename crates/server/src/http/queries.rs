@@ -6,9 +6,10 @@ use api::http::{Answer, ErrorReply, QueryEntry, SqlRequest};
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
-use axum::http::StatusCode;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
 use chrono::{DateTime, Duration, SecondsFormat, Utc};
-use query::{QueryError, READY, ReadyQuery, Scope};
+use query::{AnswerText, QueryError, READY, ReadyQuery, Scope};
 use recording::window::HostName;
 use utoipa::IntoParams;
 
@@ -20,7 +21,8 @@ impl From<QueryError> for ApiError {
         match error {
             QueryError::Invalid(_) => Self::new(StatusCode::BAD_REQUEST, text),
             QueryError::NoSuchQuery(_) => Self::new(StatusCode::NOT_FOUND, text),
-            QueryError::Busy => Self::later(StatusCode::TOO_MANY_REQUESTS, text, 5),
+            QueryError::Busy => Self::later(StatusCode::SERVICE_UNAVAILABLE, text, 5),
+            QueryError::Ended(_) => Self::later(StatusCode::SERVICE_UNAVAILABLE, text, 2),
             QueryError::Late(_) | QueryError::Memory => {
                 Self::new(StatusCode::UNPROCESSABLE_ENTITY, text)
             }
@@ -83,14 +85,14 @@ struct Parameters {
         (status = 401, body = ErrorReply), (status = 403, body = ErrorReply),
         (status = 404, body = ErrorReply),
         (status = 422, body = ErrorReply, description = "it takes more than queries may"),
-        (status = 429, body = ErrorReply), (status = 503, body = ErrorReply),
+        (status = 503, body = ErrorReply, description = "come again after Retry-After seconds"),
     ))]
 pub(super) async fn ask_ready(
     State(server): Shared,
-    _: Reader,
+    Reader(asker): Reader,
     PathOf(name): PathOf<String>,
     parameters: Result<Query<BTreeMap<String, String>>, QueryRejection>,
-) -> Reply<Json<Answer>> {
+) -> Reply<Response> {
     let Query(mut parameters) = parameters?;
     let text = |time: DateTime<Utc>| time.to_rfc3339_opts(SecondsFormat::Micros, true);
     let to = parameters.entry("to".to_owned()).or_insert_with(|| text(DateTime::from(now())));
@@ -103,7 +105,7 @@ pub(super) async fn ask_ready(
     for name in ["host", "other_host"] {
         host(parameters.get(name).filter(|host| !host.is_empty()))?;
     }
-    Ok(Json(server.engine.ready(&name, &parameters).await?))
+    answered(&server.engine.ready(&asker, &name, &parameters).await?)
 }
 
 /// Answers a `SELECT` on the result tables.
@@ -113,18 +115,26 @@ pub(super) async fn ask_ready(
     (status = 408, body = ErrorReply), (status = 413, body = ErrorReply),
     (status = 415, body = ErrorReply),
     (status = 422, body = ErrorReply, description = "it takes more than queries may"),
-    (status = 429, body = ErrorReply), (status = 503, body = ErrorReply),
+    (status = 503, body = ErrorReply, description = "come again after Retry-After seconds"),
 ))]
 pub(super) async fn ask_sql(
     State(server): Shared,
-    JsonOf(request, _): JsonOf<Reader, SqlRequest>,
-) -> Reply<Json<Answer>> {
+    JsonOf(request, Reader(asker)): JsonOf<Reader, SqlRequest>,
+) -> Reply<Response> {
     let instant = |text: &Option<String>| text.as_deref().map(time).transpose();
     let (from, to) = (instant(&request.from)?, instant(&request.to)?);
     in_order(from, to)?;
     let host = host(request.host.as_ref())?.map(|host| host.to_string());
     let scope = Scope { from, to, host };
-    Ok(Json(server.engine.sql(&request.sql, &scope).await?))
+    answered(&server.engine.sql(&asker, &request.sql, &scope).await?)
+}
+
+fn answered(answer: &AnswerText) -> Reply<Response> {
+    let failed = |error: serde_json::Error| {
+        ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())
+    };
+    let kind = (header::CONTENT_TYPE, "application/json");
+    Ok(([kind], answer.to_json().map_err(failed)?).into_response())
 }
 
 fn host(name: Option<&String>) -> Reply<Option<HostName>> {
