@@ -32,6 +32,10 @@ pub struct Config {
     pub max_window_bytes: u64,
     /// Windows that are received at the same time; others are told to come again.
     pub max_receiving: usize,
+    /// Connections at the same time, of agents and users together.
+    pub max_connections: usize,
+    /// Those of one address, but a proxy's.
+    pub max_connections_of_address: usize,
     /// Windows analysed at the same time. 0: one for each CPU.
     pub workers: usize,
     /// Days that windows are kept.
@@ -134,6 +138,8 @@ impl Default for Config {
             key: None,
             max_window_bytes: 128 << 20,
             max_receiving: 8,
+            max_connections: 2048,
+            max_connections_of_address: 256,
             workers: 0,
             raw_days: 14,
             result_days: 400,
@@ -178,6 +184,9 @@ impl Config {
         ensure!(is_place, "store: {:?} is neither a folder nor s3://BUCKET/PREFIX", self.store);
         in_range("max_window_bytes", self.max_window_bytes, 1 << 16, MAX_WINDOW_BYTES)?;
         in_range("max_receiving", self.max_receiving as u64, 1, 1024)?;
+        in_range("max_connections", self.max_connections as u64, 16, 65_536)?;
+        let of_address = self.max_connections_of_address as u64;
+        in_range("max_connections_of_address", of_address, 8, 65_536)?;
         in_range("workers", self.workers as u64, 0, 1024)?;
         in_range("raw_days", self.raw_days.into(), 1, 36_500)?;
         in_range("result_days", self.result_days.into(), 1, 36_500)?;
@@ -247,7 +256,7 @@ mod test {
         let all: String =
             file.lines().map(|line| line.trim_start_matches('#').to_owned() + "\n").collect();
         let keys = all.lines().filter(|line| line.contains(" = ")).count();
-        assert_eq!(keys, 31, "a key is missing in deploy/server.toml");
+        assert_eq!(keys, 33, "a key is missing in deploy/server.toml");
     }
 
     #[test]

@@ -23,9 +23,9 @@ mod handled;
 mod http;
 mod metrics;
 mod names;
+mod net;
 mod profiles;
 mod receive;
-
 mod refused;
 mod results;
 mod store;
@@ -42,10 +42,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result};
-use axum::Extension;
 use axum_server::Handle;
-use axum_server::accept::Accept;
-use axum_server::tls_rustls::{RustlsAcceptor, RustlsConfig};
+use axum_server::tls_rustls::RustlsConfig;
 use query::{Engine, Limits};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Semaphore;
@@ -71,10 +69,6 @@ use sums::Sums;
 use tls::Identity;
 use watch::Watch;
 
-/// Connections at the same time, of agents and users together.
-const MAX_CONNECTIONS: usize = 4096;
-/// For a request's first line and headers, and for the handshake before.
-const HEADER_TIME: Duration = Duration::from_secs(10);
 /// For what is being answered when the server is told to stop.
 const STOP_TIME: Duration = Duration::from_secs(30);
 
@@ -269,45 +263,25 @@ async fn serve(
         log("stopping");
         stopping.graceful_shutdown(Some(STOP_TIME));
     });
-    let acceptor = Limited {
-        tls: RustlsAcceptor::new(tls).handshake_timeout(HEADER_TIME),
-        room: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
+    let proxies = server.config.proxy.iter().flat_map(|proxy| &proxy.addresses);
+    let limits = net::Limits {
+        connections: server.config.max_connections,
+        of_an_address: server.config.max_connections_of_address,
+        trusted: proxies.copied().collect(),
     };
     let mut listening = axum_server::from_tcp(listener)?
         .handle(handle)
         .http1_only()
-        .first_request_timeout(HEADER_TIME)
-        .acceptor(acceptor);
-    listening.http_builder().http1().header_read_timeout(HEADER_TIME);
+        .first_request_timeout(net::HEADER_TIME)
+        .acceptor(net::Acceptor::new(tls, limits));
+    listening
+        .http_builder()
+        .http1()
+        .header_read_timeout(net::HEADER_TIME)
+        .max_buf_size(net::BUFFER_BYTES);
     let router = http::router(Arc::clone(server));
     listening.serve(router.into_make_service_with_connect_info::<SocketAddr>()).await?;
     Ok(())
-}
-
-/// TLS, for so many connections; further ones are closed at once.
-#[derive(Debug, Clone)]
-struct Limited {
-    tls: RustlsAcceptor,
-    room: Arc<Semaphore>,
-}
-
-/// A connection's place, which its service holds.
-type PlacedService<S> = axum::middleware::AddExtension<S, Arc<tokio::sync::OwnedSemaphorePermit>>;
-
-impl<S: Send + 'static> Accept<tokio::net::TcpStream, S> for Limited {
-    type Stream = <RustlsAcceptor as Accept<tokio::net::TcpStream, S>>::Stream;
-    type Service = PlacedService<<RustlsAcceptor as Accept<tokio::net::TcpStream, S>>::Service>;
-    type Future =
-        futures_util::future::BoxFuture<'static, std::io::Result<(Self::Stream, Self::Service)>>;
-
-    fn accept(&self, stream: tokio::net::TcpStream, service: S) -> Self::Future {
-        let (tls, place) = (self.tls.clone(), Arc::clone(&self.room).try_acquire_owned());
-        Box::pin(async move {
-            let place = place.map_err(std::io::Error::other)?;
-            let (stream, service) = tls.accept(stream, service).await?;
-            Ok((stream, tower_layer::Layer::layer(&Extension(Arc::new(place)), service)))
-        })
-    }
 }
 
 /// A line for the journal.

@@ -35,10 +35,11 @@ use crate::alerts::{kind_of, short};
 use crate::auth::{Denied, unix_s};
 use crate::config::Proxy;
 use crate::handled::HandleError;
+use crate::net::{Budget, hold_answer};
 use crate::receive::ReceiveError;
 
 /// Bytes of a request that is no window.
-const MAX_REQUEST: usize = 1 << 18;
+const MAX_REQUEST: usize = 1 << 16;
 /// Of a user's name that a proxy says.
 const MOST_NAME: usize = 100;
 /// Until a request's JSON is there.
@@ -60,6 +61,7 @@ pub(crate) fn router(server: Arc<Server>) -> Router {
         .merge(page::router())
         .fallback(async || ApiError::new(StatusCode::NOT_FOUND, "there is no such path"))
         .layer(DefaultBodyLimit::max(MAX_REQUEST))
+        .layer(axum::middleware::from_fn_with_state(Budget::new(), hold_answer))
         .with_state(server)
 }
 
@@ -126,7 +128,7 @@ impl ApiError {
         Self { status, text: text.into(), retry_after: None, reason: None }
     }
 
-    fn later(status: StatusCode, text: String, seconds: u32) -> Self {
+    pub(crate) fn later(status: StatusCode, text: String, seconds: u32) -> Self {
         Self { retry_after: Some(seconds), ..Self::new(status, text) }
     }
 }
