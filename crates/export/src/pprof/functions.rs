@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io::{self, Write};
 
 use super::proto::{Function, Line, Location, Mapping, Profile, Sample};
-use super::{Strings, gzipped, id, signed, text_label, value_type};
+use super::{Strings, gzipped, id, main_binary, signed, text_label, value_type};
 use crate::functions::{FunctionCost, Functions, GuestFunction};
 
 /// Writes them as a gzipped pprof profile.
@@ -25,7 +25,7 @@ pub fn profile_of_functions(functions: &Functions) -> Profile {
     let mut code = Code::default();
     let sample = functions.costs.iter().map(|row| code.sample(row, &mut strings)).collect();
     let comment = functions.notes.iter().map(|note| strings.index(note)).collect();
-    Profile {
+    let mut profile = Profile {
         sample_type: vec![samples_count, cpu, corrected],
         sample,
         mapping: code.mapping,
@@ -34,11 +34,21 @@ pub fn profile_of_functions(functions: &Functions) -> Profile {
         time_nanos: signed(functions.start_unix_ns),
         duration_nanos: signed(functions.length_ns),
         period_type: Some(cpu),
-        period: 0,
+        period: signed(period_ns(functions)),
         comment,
         default_sample_type: cpu.r#type,
         string_table: strings.finish(),
-    }
+    };
+    main_binary::put_first(&mut profile);
+    profile
+}
+
+/// Time between samples of one CPU: of hosts that sample at different periods, the mean.
+fn period_ns(functions: &Functions) -> u64 {
+    let costs = || functions.costs.values();
+    let samples: u128 = costs().map(|cost| u128::from(cost.samples)).sum();
+    let ns: u128 = costs().map(|cost| u128::from(cost.ns)).sum();
+    ns.checked_div(samples).and_then(|ns| u64::try_from(ns).ok()).unwrap_or(0)
 }
 
 /// Places, each once.
@@ -125,6 +135,12 @@ mod test {
             sample.label.iter().map(|label| (text(label.key), text(label.str))).collect();
         assert_eq!(labels, [("host", "kvm1"), ("vm", "db"), ("process", "mysqld"), ("pid", "7")]);
         assert_eq!(profile.mapping.len(), 1);
+        let (samples, ns) = profile
+            .sample
+            .iter()
+            .fold((0, 0), |(samples, ns), it| (samples + it.value[0], ns + it.value[1]));
+        assert_eq!(profile.period, ns / samples);
+        assert_ne!(profile.period, 0);
         assert!(profile.string_table.iter().all(|text| !text.chars().any(model::is_unsafe)));
         assert!(profile.string_table.iter().all(|text| text.len() < 300));
     }

@@ -6,6 +6,7 @@
 //! also in its labels (`vm`, `process`, `pid`, `thread`, `tid`, `cpu`), for `-tagfocus` and `-tagroot`.
 
 mod functions;
+mod main_binary;
 pub mod proto;
 
 use std::collections::{BTreeMap, HashMap};
@@ -43,7 +44,7 @@ pub fn profile(flow: &Flow, about: About<'_>) -> Profile {
     let samples_count = value_type(&mut strings, "samples", "count");
     let cpu_nanoseconds = value_type(&mut strings, "cpu", "nanoseconds");
     let (function, location) = functions_and_locations(flow, &mut strings);
-    Profile {
+    let mut profile = Profile {
         sample_type: vec![samples_count, cpu_nanoseconds],
         sample: samples(flow, &mut strings),
         mapping: mappings(flow, &mut strings),
@@ -56,7 +57,9 @@ pub fn profile(flow: &Flow, about: About<'_>) -> Profile {
         comment: comments(flow, about, &mut strings),
         default_sample_type: cpu_nanoseconds.r#type,
         string_table: strings.finish(),
-    }
+    };
+    main_binary::put_first(&mut profile);
+    profile
 }
 
 fn value_type(strings: &mut Strings, r#type: &str, unit: &str) -> ValueType {
