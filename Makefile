@@ -56,7 +56,7 @@ help:
 	@echo 'make fuzz          mutated bytes for a parser: TARGET=rings [SECONDS=600]; TARGET= lists the targets'
 	@echo 'make mutants       what mutants of recordings cost vmscope: memory, time, exit codes [COUNT=100000]'
 	@echo 'make boot          the self-booting micro-benchmark: an ELF and an ISO, into $(TARGET_DIR)/boot'
-	@echo 'make packages      Debian packages: vmscope with the agent, vmscope-server, vmscope-guest; into $(TARGET_DIR)/packages'
+	@echo 'make packages      Debian packages: vmscope with the agent, its lab, layout, server and guest programs; into $(TARGET_DIR)/packages'
 	@echo 'make ui            the web page, into ui/dist, from where the next build of the server takes it'
 	@echo 'make test-ui       its tests, in a browser and with a real server (3 minutes once built) [QUICK=1]'
 	@echo 'make bench-ui      what the page takes with 200 hosts and a day; writes target/bench-ui.json (30 minutes)'
@@ -203,10 +203,11 @@ ui-tools: deps
 
 # Debian packages of the host's programs and agent, the server with its web page, and the guest.
 packages: deps ui
-	cargo build --locked --profile $(PROFILE) -p vmscope -p vmscope-server
+	cargo build --locked --profile $(PROFILE) -p vmscope -p vmscope-lab -p vmscope-layout -p vmscope-server
 	cargo build --locked --profile $(PROFILE) -p vmscope-guest --target $(MUSL)
-	for program in vmscope vmscope-server; do $(PROFILE_DIR)/$$program manuals $(PROFILE_DIR)/manuals || exit; done
-	cargo run --locked -q --profile $(PROFILE) -p vmscope-guest --features manuals -- manuals $(PROFILE_DIR)/manuals
+	for program in vmscope vmscope-lab vmscope-layout vmscope-server; do \
+		$(PROFILE_DIR)/$$program manuals $(PROFILE_DIR)/manuals/$$program || exit; done
+	cargo run --locked -q --profile $(PROFILE) -p vmscope-guest --features manuals -- manuals $(PROFILE_DIR)/manuals/vmscope-guest
 	deploy/packages/build $(VERSION) $(PROFILE_DIR) $(subst $(TARGET_DIR),$(TARGET_DIR)/$(MUSL),$(PROFILE_DIR))/vmscope-guest \
 		$(TARGET_DIR)/packages
 
@@ -216,7 +217,7 @@ boot:
 
 build: deps
 	@.ci/beside '.ci/deps $(MUSL) $(RUN_PACKAGES)' \
-		'cargo build --locked -p vmscope && $(BUILD_GUEST)'
+		'cargo build --locked -p vmscope -p vmscope-lab -p vmscope-layout && $(BUILD_GUEST)'
 
 deps:
 	@.ci/deps $(MUSL) $(BUILD_PACKAGES)

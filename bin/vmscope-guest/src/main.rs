@@ -2,20 +2,12 @@
 
 #![allow(clippy::exit, clippy::print_stderr)]
 
-#[macro_use]
-#[path = "../../vmscope/src/say.rs"]
-mod say;
-#[cfg(feature = "manuals")]
-#[path = "../../vmscope/src/manuals.rs"]
-mod manuals;
-#[path = "../../vmscope/src/usage.rs"]
-mod usage;
-
 use std::io::{IsTerminal, Write, stdout};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::{Parser, Subcommand};
+use cli::say;
 use guest::inside::{Commands, HELD, become_command};
 
 /// Give a vmscope host the names of this guest's processes and functions.
@@ -80,7 +72,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let arguments: Arguments = match usage::parse() {
+    let arguments: Arguments = match cli::parse() {
         Ok(arguments) => arguments,
         Err(code) => return code,
     };
@@ -96,7 +88,10 @@ fn main() -> ExitCode {
             Err(error).with_context(|| format!("failed to run {}", words.join(" ")))
         }
         #[cfg(feature = "manuals")]
-        Command::Manuals { dir } => manuals::write::<Arguments>(&dir),
+        Command::Manuals { dir } => {
+            let program = <Arguments as clap::CommandFactory>::command();
+            cli::write_pages(&program, &dir).and_then(|()| cli::write_completions(&program, &dir))
+        }
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

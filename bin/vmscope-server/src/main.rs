@@ -1,19 +1,12 @@
 //! `vmscope-server`: the fleet's server.
 
-#[macro_use]
-#[path = "../../vmscope/src/say.rs"]
-mod say;
-#[path = "../../vmscope/src/manuals.rs"]
-mod manuals;
-#[path = "../../vmscope/src/usage.rs"]
-mod usage;
-
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Result;
 use chrono::{DateTime, Utc};
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use cli::say;
 use server::{Config, HostName, Role, Scope, StoredWindow};
 
 /// Receive, store and analyse the windows that `vmscope agent` sends, and answer questions about them.
@@ -142,11 +135,16 @@ fn read(file: &Path) -> Result<Config> {
     Config::read(file).map_err(|error| Usage(format!("{error:#}")).into())
 }
 
+fn write_manuals(program: &clap::Command, dir: &Path) -> Result<()> {
+    cli::write_pages(program, dir)?;
+    cli::write_completions(program, dir)
+}
+
 fn main() -> ExitCode {
     if let Some(code) = server::serve_child() {
         return code;
     }
-    let cli = match usage::parse() {
+    let cli: Cli = match cli::parse() {
         Ok(cli) => cli,
         Err(code) => return code,
     };
@@ -191,7 +189,7 @@ fn run(cli: Cli) -> Result<()> {
             lacks.iter().for_each(|reason| say!("vmscope-server: {reason}"));
             Ok(())
         }
-        (Some(Command::Manuals { dir }), _) => manuals::write::<Cli>(&dir),
+        (Some(Command::Manuals { dir }), _) => write_manuals(&Cli::command(), &dir),
         (Some(Command::Openapi), _) => {
             println!("{}", server::description());
             Ok(())

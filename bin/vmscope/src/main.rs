@@ -3,20 +3,60 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 #[macro_use]
-mod say;
-mod commands;
-mod manuals;
-mod usage;
+extern crate cli;
 
-use clap::{Parser, Subcommand};
+mod commands;
+mod programs;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, Subcommand};
 
 /// Profile a KVM host and all its guests from the host alone.
 #[derive(Debug, Parser)]
-#[command(version, arg_required_else_help = true, after_help = EXAMPLE)]
+#[command(version, arg_required_else_help = true, help_template = HELP, after_help = EXAMPLE)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
 }
+
+/// Subcommands in groups, most used first.
+const HELP: &str = "{about}
+
+{usage-heading} {usage}
+
+Record and look:
+  record    Sample this host and its guests into a folder
+  report    Print who used the CPUs, by function
+  steal     Print how much time each vCPU lost, and who took it
+  explain   Say why a VM is slow, and what helps
+  top       Show live who uses the CPUs, as top does
+  exits     Print why guests exited to KVM
+  correct   Print execution times without what was stolen
+  export    Write a recording for other tools, or as a page
+  trace     Trace a command, and show what it waited for
+  doctor    Check whether this host can be recorded
+
+Fleet:
+  agent     Record continuously, and send the recordings to a server
+  query     Query a server
+  replay    Send recordings to a server as a fleet would
+  capacity  Measure how many hosts a server takes
+
+Hosts and placement:
+  layout    Put VMs' memory and vCPUs on the right NUMA nodes
+  migrate   Migrate a VM live to a host that has made its memory ready
+
+Laboratory:
+  lab       Measure how many VMs a host takes, and what helps
+  bench     Measure what virtualisation adds to the cost of single instructions
+  testbed   Run commands on a virtual KVM host with guests, on any machine
+  demo      Try vmscope without a KVM host, on a virtual one
+
+Options:
+{options}
+
+{after-help}";
 
 const EXAMPLE: &str = "Examples:
   vmscope doctor                           check whether this host can be recorded
@@ -35,9 +75,6 @@ enum Command {
     Export(commands::export::Args),
     Top(commands::top::Args),
     Doctor(commands::doctor::Args),
-    Demo(commands::demo::Args),
-    Testbed(commands::testbed::Args),
-    Bench(commands::bench::Args),
     Trace(commands::trace::Args),
     /// Write man pages and shell completions into a folder
     #[command(hide = true)]
@@ -49,20 +86,30 @@ enum Command {
     Query(commands::query::Args),
     Replay(commands::replay::Args),
     Capacity(commands::capacity::Args),
-    Layout(commands::layout::Args),
-    Lab(commands::lab::Args),
-    Migrate(commands::migrate::Args),
 }
 
-fn main() -> std::process::ExitCode {
+fn main() -> ExitCode {
     if let Some(code) = symbols::serve().or_else(collector::trace::serve) {
         return code;
     }
-    let cli: Cli = match usage::parse() {
+    if let Some(error) = programs::become_program(std::env::args_os().skip(1)) {
+        return fail(&error);
+    }
+    let cli: Cli = match cli::parse() {
         Ok(cli) => cli,
         Err(code) => return code,
     };
-    let result = match cli.command {
+    run(cli.command).unwrap_or_else(|error| fail(&error))
+}
+
+fn fail(error: &anyhow::Error) -> ExitCode {
+    // The message may contain names that a guest chose.
+    say!("vmscope: {}", view::clean(&cli::message(error)));
+    commands::exit_code(error)
+}
+
+fn run(command: Command) -> anyhow::Result<ExitCode> {
+    match command {
         Command::Record(args) => commands::record::run(&args),
         Command::Report(args) => commands::report::run(&args),
         Command::Steal(args) => commands::steal::run(&args),
@@ -72,27 +119,32 @@ fn main() -> std::process::ExitCode {
         Command::Export(args) => commands::export::run(&args),
         Command::Top(args) => commands::top::run(&args),
         Command::Doctor(args) => commands::doctor::run(&args),
-        Command::Demo(args) => commands::demo::run(&args),
-        Command::Testbed(args) => commands::testbed::run(&args),
-        Command::Bench(args) => commands::bench::run(&args),
         Command::Trace(args) => commands::trace::run(&args),
-        Command::Manuals { dir } => {
-            manuals::write::<Cli>(&dir).map(|()| std::process::ExitCode::SUCCESS)
-        }
         Command::Agent(args) => commands::agent::run(&args),
         Command::Query(args) => commands::query::run(&args),
         Command::Replay(args) => commands::replay::run(&args),
         Command::Capacity(args) => commands::capacity::run(&args),
-        Command::Layout(args) => commands::layout::run(&args),
-        Command::Lab(args) => commands::lab::run(&args),
-        Command::Migrate(args) => commands::migrate::run(&args),
-    };
-    match result {
-        Ok(code) => code,
-        Err(error) => {
-            // The message may contain names that a guest chose.
-            say!("vmscope: {}", view::clean(&commands::message(&error)));
-            commands::exit_code(&error)
+        Command::Manuals { dir } => {
+            cli::write_pages(&Cli::command(), &dir)?;
+            cli::write_completions(&programs::add_externals(Cli::command()), &dir)?;
+            Ok(ExitCode::SUCCESS)
         }
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn the_help_lists_each_subcommand_once() {
+        let program = programs::add_externals(Cli::command());
+        let shown = program.get_subcommands().filter(|command| !command.is_hide_set());
+        let mut expected: Vec<&str> = shown.map(clap::Command::get_name).collect();
+        let rows = HELP.lines().filter_map(|line| line.strip_prefix("  "));
+        let mut listed: Vec<&str> = rows.filter_map(|row| row.split("  ").next()).collect();
+        expected.sort_unstable();
+        listed.sort_unstable();
+        assert_eq!(listed, expected);
     }
 }

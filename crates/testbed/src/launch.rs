@@ -142,7 +142,7 @@ pub(crate) fn prepare(
     for needed in [&bin, &folder.path().join("out")] {
         fs::create_dir(needed).map_err(Error::io("create", needed))?;
     }
-    copy(vmscope, &bin.join("vmscope"))?;
+    copy_programs(vmscope, &bin)?;
     for name in workload::files() {
         copy(&workloads.join(name), &bin.join(name))?;
     }
@@ -155,6 +155,18 @@ pub(crate) fn prepare(
     let peer = scenario.peer.as_deref().map(|peer| prepare_peer(peer, &plan, vmscope));
     let peer = peer.transpose()?.map(Box::new);
     Ok(Prepared { scenario, folder, host, seat: plan.seat, peer })
+}
+
+/// `vmscope`, and those of the programs it starts that lie beside it.
+fn copy_programs(vmscope: &Path, bin: &Path) -> Result<(), Error> {
+    copy(vmscope, &bin.join("vmscope"))?;
+    for name in ["vmscope-lab", "vmscope-layout"] {
+        let program = vmscope.with_file_name(name);
+        if program.is_file() {
+            copy(&program, &bin.join(name))?;
+        }
+    }
+    Ok(())
 }
 
 /// The second host: without a command of its own it is there until the first one's ends.

@@ -8,9 +8,8 @@ use agent::{Config, EnrollError, Enrollment, RunError, Windows};
 use anyhow::Context;
 use clap::{Parser, Subcommand};
 
-use super::Usage;
-use super::layout::config_usage;
 use super::record::check_pid_namespace;
+use cli::Usage;
 
 const HELP: &str = "Keys of the configuration file (TOML; each may be left out):
   server            where windows are sent: \"https://HOST[:PORT]\" [default: nowhere]
@@ -90,7 +89,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             check_pid_namespace()?;
             match agent::run(&args.config, windows, env!("CARGO_PKG_VERSION")) {
                 Ok(()) => Ok(ExitCode::SUCCESS),
-                Err(RunError::Config(error)) => Err(config_usage(error)),
+                Err(RunError::Config(error)) => Err(cli::usage(error)),
                 Err(error) => Err(error.into()),
             }
         }
@@ -98,7 +97,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 fn check(file: &Path, windows: Windows) -> anyhow::Result<ExitCode> {
-    Config::read(file, windows).map_err(config_usage)?;
+    Config::read(file, windows).map_err(cli::usage)?;
     say!("{} is valid", file.display());
     Ok(ExitCode::SUCCESS)
 }

@@ -10,10 +10,11 @@ use anyhow::{Context, bail};
 use clap::Parser;
 use view::Capacity;
 
-use super::open_recording::Format;
-use super::output::print;
 use super::query::user;
-use super::replay::{To, ns, send, stop_on_signals};
+use super::replay::{To, ns, send};
+use cli::Format;
+use cli::print;
+use cli::stop_on_signals;
 
 const EXAMPLE: &str = "Examples:
   vmscope query login --server https://fleet:8443 --token - --fingerprint 3f2a...

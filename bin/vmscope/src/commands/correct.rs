@@ -8,10 +8,10 @@ use analysis::steal::{Target, Whose, Window, correction, victims};
 use anyhow::Context;
 use view::{CorrectQuery, Report, TakenExceedsRun, VcpuTime, clean, seconds};
 
-use super::Usage;
-use super::open_recording::{Format, OpenRecording, Source};
-use super::output::print;
-use super::time::{TimeRange, duration_in_seconds};
+use cli::Usage;
+use cli::print;
+use cli::{Format, OpenRecording, Source};
+use cli::{TimeRange, duration_in_seconds};
 
 const EXAMPLE: &str = "Examples:
   vmscope correct day1 --vm web     each process: its run time without steal

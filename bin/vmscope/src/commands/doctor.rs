@@ -3,8 +3,7 @@
 use std::fmt::Write as _;
 use std::io;
 use std::path::Path;
-use std::process::ExitCode;
-use std::time::Duration;
+use std::process::{Command, ExitCode};
 
 use anyhow::Context;
 use api::guest::SERIAL_PORT_NAME;
@@ -14,16 +13,12 @@ use probes::{ProbeError, Sampler};
 use sandbox::Sandbox;
 use serde_json::{Value, json};
 use symbols::SymbolReader;
-use testbed::KvmVerdict;
 use view::{Cell, Column, Table};
 
-use super::output::print;
+use cli::print;
 
 /// Version of the JSON that docs/operations.md describes.
 const VERSION: u32 = 1;
-
-/// How long a trial guest may take.
-const TRIAL_TIME: Duration = Duration::from_secs(5);
 
 const EMULATOR: &str = "qemu-system-x86_64";
 
@@ -134,11 +129,20 @@ fn try_guest() -> Trial {
     if device.is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied) {
         return Trial::NotTried("no permission to open /dev/kvm".to_owned());
     }
-    match testbed::probe_kvm(TRIAL_TIME) {
-        KvmVerdict::Works => Trial::Passed,
-        KvmVerdict::Absent => Trial::Failed("there is no /dev/kvm".to_owned()),
-        KvmVerdict::Unusable(reason) => Trial::Failed(reason),
+    run_trial().unwrap_or_else(|error| Trial::NotTried(format!("{error:#}")))
+}
+
+/// The test host's trial boots a small guest.
+fn run_trial() -> anyhow::Result<Trial> {
+    let program = cli::find_program("vmscope-lab")?;
+    let output = Command::new(&program).args(["testbed", "probe"]).output();
+    let output = output.with_context(|| format!("failed to run {}", program.display()))?;
+    if output.status.success() {
+        return Ok(Trial::Passed);
     }
+    let reason = String::from_utf8_lossy(&output.stderr);
+    let reason = reason.trim_end().trim_start_matches("vmscope: ");
+    Ok(Trial::Failed(reason.to_owned()))
 }
 
 /// The documented JSON.

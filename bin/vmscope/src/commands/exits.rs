@@ -6,9 +6,9 @@ use anyhow::Context;
 use clap::ValueEnum;
 use view::ExitsBy;
 
-use super::open_recording::{Format, OpenRecording, Source};
-use super::output::print;
-use super::time::TimeRange;
+use cli::TimeRange;
+use cli::print;
+use cli::{Format, OpenRecording, Source};
 
 const EXAMPLE: &str = "Examples:
   vmscope record -o day1 --exits --duration 20

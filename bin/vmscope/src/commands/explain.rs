@@ -14,11 +14,11 @@ use model::WindowKey;
 use recording::Recording;
 use view::clean;
 
-use super::Usage;
-use super::open_recording::Format;
-use super::output::print;
 use super::query::{usage, user};
-use super::time::duration_in_seconds;
+use cli::Format;
+use cli::Usage;
+use cli::duration_in_seconds;
+use cli::print;
 
 const EXAMPLE: &str = "Examples:
   vmscope explain day1 web                 what VM web lost, to whom, what to do

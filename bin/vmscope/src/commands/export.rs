@@ -14,12 +14,12 @@ use model::{Guest, Header, Note, OffCpuSource, Tables};
 use recording::Recording;
 use view::{clean, dropped, missed};
 
-use super::Usage;
-use super::open_recording::EdgesArg;
-use super::output::{pipe, write_file};
-use super::part::Part;
 use super::report::{Select, refuse_unknown_process};
-use super::time::TimeRange;
+use cli::EdgesArg;
+use cli::Part;
+use cli::TimeRange;
+use cli::Usage;
+use cli::{pipe, write_file};
 
 /// Write a recording in another tool's format.
 ///

@@ -10,11 +10,11 @@ use clap::{Parser, Subcommand};
 use serde_json::{Value, json};
 use view::{QueryAnswer, Report, found, query_answer};
 
-use super::Usage;
 use super::agent::token;
-use super::open_recording::Format;
-use super::output::print;
-use super::time::duration_in_seconds;
+use cli::Format;
+use cli::Usage;
+use cli::duration_in_seconds;
+use cli::print;
 
 const EXAMPLE: &str = "Examples:
   vmscope query login --server https://fleet:8443 --token - --fingerprint 3f2a...

@@ -23,9 +23,9 @@ use signal_hook::flag::{register, register_conditional_shutdown, register_usize}
 use signal_hook::low_level::pipe;
 use view::{clean, counted};
 
-use super::Usage;
-use super::time::duration_in_seconds;
 use super::trace::Beginning;
+use cli::Usage;
+use cli::duration_in_seconds;
 
 const EXAMPLE: &str = "Examples:
   vmscope record -o day1 --duration 20        20 s of this host and its guests
@@ -74,7 +74,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SIZE", default_value = "4M", requires = "trace", value_parser = super::trace::buffer)]
     buffer: u64,
     /// Trace: stop before free disk space falls below this [default: 5 % of the disk, 1G at most]
-    #[arg(long, value_name = "SIZE", requires = "trace", value_parser = super::trace::size)]
+    #[arg(long, value_name = "SIZE", requires = "trace", value_parser = cli::size)]
     min_free: Option<u64>,
     /// Record host call stacks, by frame pointers
     #[arg(long, value_enum, value_name = "METHOD")]

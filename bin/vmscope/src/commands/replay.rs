@@ -3,7 +3,6 @@
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
@@ -13,11 +12,11 @@ use clap::Parser;
 use recording::window::Template;
 use view::ReplayFigures;
 
-use super::Usage;
 use super::agent::token;
-use super::open_recording::Format;
-use super::output::print;
 use super::query::usage;
+use cli::Format;
+use cli::print;
+use cli::{Usage, stop_on_signals};
 
 const EXAMPLE: &str = "Examples:
   vmscope-server token --role agent --name replay | \\
@@ -134,16 +133,6 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let report = view::replay(&figures(&replay, &replayed));
     print(&args.format.render(&report)).context("failed to write to standard output")?;
     Ok(if replayed.refused == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-/// Set when the user has had enough.
-pub(super) fn stop_on_signals() -> anyhow::Result<Arc<AtomicBool>> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        signal_hook::flag::register(signal, Arc::clone(&stop))
-            .context("failed to listen for signals")?;
-    }
-    Ok(stop)
 }
 
 /// Sends, and says how it goes.

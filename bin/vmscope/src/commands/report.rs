@@ -10,10 +10,11 @@ use clap::ValueEnum;
 use model::{OffCpuSource, Tables};
 use view::{Report, Width, clean};
 
-use super::output::{count, print, width};
-use super::part::Part;
-use super::time::TimeRange;
-use super::{Usage, export};
+use super::export;
+use cli::Part;
+use cli::TimeRange;
+use cli::Usage;
+use cli::{count, print, width};
 
 /// Lines of a text report unless `--limit` says otherwise.
 const TEXT_LIMIT: usize = 30;

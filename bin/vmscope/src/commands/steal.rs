@@ -6,9 +6,9 @@ use anyhow::Context;
 use clap::ValueEnum;
 use view::{StealBy, StealQuery};
 
-use super::open_recording::{Format, OpenRecording, Source};
-use super::output::{count, print};
-use super::time::TimeRange;
+use cli::TimeRange;
+use cli::{Format, OpenRecording, Source};
+use cli::{count, print};
 
 /// Lines of a text table unless `--limit` says otherwise.
 const TEXT_LIMIT: usize = 30;

@@ -18,9 +18,9 @@ use model::{OffCpuSource, Trigger};
 use ratatui::crossterm::event::{Event, KeyCode, KeyEventKind, KeyModifiers};
 use signal_hook::consts::{SIGHUP, SIGTERM};
 
-use super::Usage;
-use super::output::{print, width};
-use super::time::duration_in_seconds;
+use cli::Usage;
+use cli::duration_in_seconds;
+use cli::{print, width};
 use data::{Data, Shown};
 use draw::{Colours, draw};
 use state::{Key, State, Wish};

@@ -11,7 +11,7 @@ mod report;
 use std::process::ExitCode;
 
 pub(crate) use progress::Beginning;
-pub(crate) use record::{End, buffer, code, host_plan, not_executed, passed_on, size};
+pub(crate) use record::{End, buffer, code, host_plan, not_executed, passed_on};
 
 use clap::Subcommand;
 

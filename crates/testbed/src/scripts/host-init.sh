@@ -69,6 +69,6 @@ fi
 cd /
 chroot /root /usr/bin/env -i HOME=/root TERM="$TERM" TERMINAL_SIZE="$TERMINAL_SIZE" LANG=C.UTF-8 \
     PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
-    /run/testbed/bin/vmscope testbed inside
+    /run/testbed/bin/vmscope-lab testbed inside
 sync
 poweroff -f

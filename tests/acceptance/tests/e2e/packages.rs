@@ -20,9 +20,10 @@ fn packages(out: &Path) {
     let guest = programs.parent().unwrap().join("x86_64-unknown-linux-musl/debug/vmscope-guest");
     let copied = out.join("programs");
     sh(
-        "mkdir -p $2; cp $1/vmscope $1/vmscope-server $2
-         strip --strip-debug $2/vmscope $2/vmscope-server
-         for program in vmscope vmscope-server; do $2/$program manuals $2/manuals; done
+        "mkdir -p $2
+         for program in vmscope vmscope-lab vmscope-layout vmscope-server; do
+             cp $1/$program $2; strip --strip-debug $2/$program; $2/$program manuals $2/manuals/$program
+         done
          COMPRESSION=none $3/deploy/packages/build 1.2.3 $2 $4 $5",
         &[programs, &copied, &root(), &guest, out],
     );
@@ -47,6 +48,8 @@ pub(crate) fn packages_are_installed_used_and_removed_in_a_clean_root() {
     let after = listed();
     for file in [
         "./usr/bin/vmscope",
+        "./usr/bin/vmscope-lab",
+        "./usr/bin/vmscope-layout",
         "./usr/bin/vmscope-server",
         "./usr/sbin/vmscope-guest",
         "./lib/systemd/system/vmscope-agent.service",
@@ -57,6 +60,7 @@ pub(crate) fn packages_are_installed_used_and_removed_in_a_clean_root() {
         "./usr/share/man/man8/vmscope-server.8.gz",
         "./usr/share/bash-completion/completions/vmscope",
         "./usr/share/man/man8/vmscope-migrate.8.gz",
+        "./usr/share/man/man8/vmscope-lab-report.8.gz",
         "./etc/vmscope/agent.toml",
         "./etc/vmscope/layout.toml",
         "./etc/vmscope/server.toml",
@@ -69,6 +73,7 @@ pub(crate) fn packages_are_installed_used_and_removed_in_a_clean_root() {
     }
     for (program, says) in [
         ("vmscope --version", "vmscope "),
+        ("vmscope lab --help", "Measure how many VMs"),
         ("vmscope-server --version", "vmscope-server "),
         ("vmscope-guest --version", "vmscope-guest "),
     ] {
@@ -78,7 +83,10 @@ pub(crate) fn packages_are_installed_used_and_removed_in_a_clean_root() {
     sh("chroot $1 vmscope agent --check /etc/vmscope/agent.toml", &[&clean]);
     sh("chroot $1 vmscope layout daemon --check /etc/vmscope/layout.toml", &[&clean]);
     sh("chroot $1 vmscope-server --check /etc/vmscope/server.toml", &[&clean]);
-    sh("chroot $1 dpkg -P vmscope vmscope-server vmscope-guest", &[&clean]);
+    sh(
+        "chroot $1 dpkg -P vmscope-lab vmscope-layout vmscope vmscope-server vmscope-guest",
+        &[&clean],
+    );
     // dpkg keeps notes of its own.
     let own = |text: &str| -> Vec<String> {
         let lines = text.lines().filter(|line| !line.starts_with("./var/l"));

@@ -7,11 +7,11 @@ use anyhow::Context;
 use clap::ValueEnum;
 use view::trace::{Side, compare_csv, compare_json, compare_text};
 
-use super::super::output::{count, print, width};
-use super::super::time::TimeRange;
 use super::export::{label, write_html};
 use super::open_trace::OpenTrace;
 use super::progress::Progress;
+use cli::TimeRange;
+use cli::{count, print, width};
 
 /// Rows of a group in text unless `--limit` says otherwise.
 const TEXT_LIMIT: usize = 12;

@@ -10,12 +10,12 @@ use clap::ValueEnum;
 use export::trace::Run;
 use trace_analysis::timeline::Timeline;
 
-use super::super::Usage;
-use super::super::output::{pipe, write_file};
-use super::super::time::TimeRange;
 use super::open_trace::OpenTrace;
 use super::paired_recording;
 use super::progress::Progress;
+use cli::TimeRange;
+use cli::Usage;
+use cli::{pipe, write_file};
 
 const EXAMPLE: &str = "Examples:
   vmscope trace export seq --format html        trace.html, for any browser

@@ -12,9 +12,9 @@ use trace_analysis::timeline::{Builder, Survey, Timeline};
 use view::clean;
 use view::trace::{About, Context};
 
-use super::super::Usage;
-use super::super::time::TimeRange;
 use super::progress::Progress;
+use cli::TimeRange;
+use cli::Usage;
 
 /// What to look at.
 #[derive(Debug, clap::Args)]

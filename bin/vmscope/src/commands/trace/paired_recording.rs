@@ -6,8 +6,8 @@ use model::{Header, HostNs};
 use recording::Recording;
 use recording::trace::TraceHeader;
 
-use super::super::Usage;
 use super::super::export::InTime;
+use cli::Usage;
 
 /// How far two estimates of one boot time may be apart: the real-time clock may be corrected between them, and two
 /// boots of one machine are further apart than this.

@@ -23,9 +23,9 @@ use signal_hook::flag::register_usize;
 use signal_hook::low_level::{exit, pipe};
 use view::{clean, counted};
 
-use super::super::Usage;
-use super::super::time::duration_in_seconds;
 use super::progress::Beginning;
+use cli::duration_in_seconds;
+use cli::{Usage, size};
 
 /// A command that was told to end may take so long while it is still traced.
 const LAST_EVENTS: Duration = Duration::from_secs(2);
@@ -417,21 +417,6 @@ pub(crate) fn buffer(text: &str) -> Result<u64, String> {
     }
 }
 
-/// `64K`, `4M`, `1G`; plain numbers are bytes.
-pub(crate) fn size(text: &str) -> Result<u64, String> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let shift = match &text[digits.len()..] {
-        "" => 0,
-        "K" | "k" => 10,
-        "M" => 20,
-        "G" => 30,
-        other => return Err(format!("unknown unit {other:?}: use K, M or G")),
-    };
-    let number: u64 = digits.parse().map_err(|_| format!("{text:?} is not a size"))?;
-    let bytes = number.checked_shl(shift).filter(|bytes| bytes >> shift == number);
-    bytes.ok_or_else(|| format!("{text} is too large"))
-}
-
 #[cfg(test)]
 mod test {
     use super::*;
@@ -448,8 +433,6 @@ mod test {
         check("18446744073709551615G", None);
         check("4X", None);
         check("", None);
-        assert_eq!(size("0"), Ok(0));
-        assert_eq!(size("2G"), Ok(2 << 30));
     }
 
     #[test]

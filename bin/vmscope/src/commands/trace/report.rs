@@ -10,11 +10,11 @@ use trace_analysis::group::Key;
 use view::clean;
 use view::trace::Context;
 
-use super::super::Usage;
-use super::super::output::{count, print, width};
 use super::export::write_html;
 use super::open_trace::{OpenTrace, Source};
 use super::progress::Progress;
+use cli::Usage;
+use cli::{count, print, width};
 
 /// Lines of a text table unless `--limit` says otherwise.
 const TEXT_LIMIT: usize = 20;

@@ -1,0 +1,61 @@
+//! `vmscope-lab`: the instruments beside the profiler, which `vmscope lab`, `bench`, `testbed` and `demo` start.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+#[macro_use]
+extern crate cli;
+
+mod bench;
+mod demo;
+mod lab;
+mod testbed;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, Subcommand};
+
+/// Measure hosts and virtualisation: laboratory, micro-benchmark, and a virtual KVM host.
+#[derive(Debug, Parser)]
+#[command(name = "vmscope", bin_name = "vmscope", version, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Lab(lab::Args),
+    Bench(bench::Args),
+    Testbed(testbed::Args),
+    Demo(demo::Args),
+    /// Write man pages into a folder
+    #[command(hide = true)]
+    Manuals {
+        /// The folder
+        dir: std::path::PathBuf,
+    },
+}
+
+fn main() -> ExitCode {
+    if let Some(code) = symbols::serve().or_else(collector::trace::serve) {
+        return code;
+    }
+    let cli: Cli = match cli::parse() {
+        Ok(cli) => cli,
+        Err(code) => return code,
+    };
+    let result = match cli.command {
+        Command::Lab(args) => lab::run(&args),
+        Command::Bench(args) => bench::run(&args),
+        Command::Testbed(args) => testbed::run(&args),
+        Command::Demo(args) => demo::run(&args),
+        Command::Manuals { dir } => {
+            cli::write_subcommand_pages(&Cli::command(), &dir).map(|()| ExitCode::SUCCESS)
+        }
+    };
+    result.unwrap_or_else(|error| {
+        // The message may contain names that a guest chose.
+        say!("vmscope: {}", view::clean(&cli::message(&error)));
+        cli::exit_code(&error)
+    })
+}

@@ -1,0 +1,235 @@
+//! `vmscope layout plan` and `vmscope layout apply`.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::Context;
+use layout::{Activity, Load, Options, Outcome, Plan, Source};
+use model::Pid;
+use numa::{CarriedOut, Done, Host, HostVm, Roots, VmProcess, Watched};
+use probes::{FoundVm, VmFinder};
+use view::{MeasuredVm, MovedVm};
+
+use super::file::{read, wrong};
+use cli::{Format, print, size, stop_on_signals};
+
+pub(super) const PROC: &str = "/proc";
+const SYS: &str = "/sys";
+
+const PLAN_EXAMPLE: &str = "Examples:
+  vmscope layout plan                          count for 10 s, show what would move
+  vmscope layout plan --policy asymsched --format json
+  vmscope layout plan --counters vms.toml      with counters from a file";
+
+const APPLY_EXAMPLE: &str = "Examples:
+  vmscope layout apply --policy dino
+  vmscope layout apply --rate 64M              move 64 MiB a second at most
+  vmscope layout apply --measure 30            was it worth it?";
+
+/// Show where this host's VMs should be on its NUMA nodes. Changes nothing.
+///
+/// Counts for some seconds how each VM uses memory: by performance counters where there is a PMU, else by a resctrl group of
+/// the VM's threads, else estimates it from what DAMON sees accessed. Needs root.
+#[derive(Debug, clap::Args)]
+#[command(after_help = PLAN_EXAMPLE)]
+pub(super) struct PlanArgs {
+    #[command(flatten)]
+    how: How,
+}
+
+/// Move this host's VMs to where they should be on its NUMA nodes.
+///
+/// Makes the plan of `vmscope layout plan`, binds vCPU threads to the CPUs of their nodes, moves memory at a limited rate, and
+/// reads from /proc/PID/numa_maps where it is then. Needs root.
+#[derive(Debug, clap::Args)]
+#[command(after_help = APPLY_EXAMPLE)]
+pub(super) struct ApplyArgs {
+    #[command(flatten)]
+    how: How,
+    /// Measure for so many seconds before and after what VMs do, and compare the gain with the predicted one
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=600))]
+    measure: Option<u32>,
+}
+
+#[derive(Debug, clap::Args)]
+struct How {
+    /// The policy: simple, dino or asymsched
+    #[arg(long, default_value = "asymsched", value_parser = super::policy)]
+    policy: String,
+    /// Count for so many seconds
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=600))]
+    seconds: u32,
+    /// Take how VMs use memory from this TOML file, by their names
+    #[arg(long, value_name = "FILE", conflicts_with = "seconds")]
+    counters: Option<PathBuf>,
+    /// Bytes of memory to move a second at most
+    #[arg(long, value_name = "BYTES", default_value = "256M", value_parser = rate)]
+    rate: u64,
+    /// Output format
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+}
+
+fn rate(text: &str) -> Result<u64, String> {
+    match size(text)? {
+        0..0x10_0000 => Err("1M at least".to_owned()),
+        bytes => Ok(bytes),
+    }
+}
+
+/// A plan for this host.
+struct Planned {
+    host: Host,
+    found: Vec<FoundVm>,
+    load: Load,
+    plan: Plan,
+}
+
+pub(super) fn plan(args: &PlanArgs) -> anyhow::Result<ExitCode> {
+    let planned = planned(&args.how, &*stop_on_signals()?)?;
+    show(&args.how, &planned)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(super) fn apply(args: &ApplyArgs) -> anyhow::Result<ExitCode> {
+    let stop = stop_on_signals()?;
+    let planned = planned(&args.how, &stop)?;
+    // One object is enough for programs.
+    if args.how.format == Format::Text || !is_worth_it(&planned.plan) {
+        show(&args.how, &planned)?;
+    }
+    if !is_worth_it(&planned.plan) {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let Planned { host, found, plan, .. } = &planned;
+    let stop_now = || is_set(&stop);
+    let proc = Path::new(PROC);
+    let measured =
+        || args.measure.map(|seconds| measure(host, found, seconds, &stop)).unwrap_or_default();
+    let before = measured();
+    let roots = Roots { sys: Path::new(SYS), proc };
+    let done = numa::carry_out(roots, &host.topology, &host.vms, plan, args.how.rate, &stop_now);
+    for failure in &done.failures {
+        say!("vmscope: {}", view::clean(&failure.to_string()));
+    }
+    let after =
+        numa::read(Path::new(SYS), proc, found).context("failed to read the layout again")?;
+    let moved: Vec<MovedVm> = done.vms.iter().map(|vm| moved(vm, &after)).collect();
+    let took_ns = u64::try_from(done.took.as_nanos()).unwrap_or(u64::MAX);
+    let measured_again = if stop_now() { BTreeMap::new() } else { measured() };
+    let activities = Activities { before, after: measured_again };
+    let report =
+        view::layout_done(&host.topology, &moved, took_ns, &activities.of_vms(&planned, &after));
+    print(&args.how.format.render(&report)).context("failed to write to standard output")?;
+    let CarriedOut { failures, stopped, .. } = done;
+    Ok(ExitCode::from(u8::from(stopped || !failures.is_empty())))
+}
+
+/// What VMs did, by process.
+struct Activities {
+    before: BTreeMap<Pid, Activity>,
+    after: BTreeMap<Pid, Activity>,
+}
+
+fn measure(
+    host: &Host,
+    found: &[FoundVm],
+    seconds: u32,
+    stop: &AtomicBool,
+) -> BTreeMap<Pid, Activity> {
+    let vms: Vec<_> = host.vms.iter().map(|vm| vm.process.clone()).collect();
+    numa::measure(&watched(&vms, found), seconds, &|| is_set(stop))
+}
+
+fn watched<'a>(vms: &'a [VmProcess], found: &'a [FoundVm]) -> Watched<'a> {
+    Watched { sys: Path::new(SYS), proc: Path::new(PROC), vms, found }
+}
+
+impl Activities {
+    fn of_vms(mut self, planned: &Planned, after: &Host) -> Vec<MeasuredVm> {
+        let of_vm = |vm: &HostVm| {
+            let name = &vm.process.name;
+            let before = self.before.remove(&vm.process.pid)?;
+            let plan = planned.plan.vms.iter().find(|plan| plan.id == vm.process.pid.0)?;
+            let topology = &planned.host.topology;
+            let now = after.vms.iter().find(|now| now.process == vm.process);
+            let remote = |vm: &HostVm| vm.placed.remote(topology);
+            Some(MeasuredVm {
+                name: name.clone(),
+                before,
+                after: self.after.remove(&vm.process.pid),
+                predicted: (0.0 < plan.speed_before)
+                    .then(|| plan.speed_after / plan.speed_before - 1.0),
+                placed_remote: [Some(remote(vm)), now.map(remote)],
+            })
+        };
+        planned.host.vms.iter().filter_map(of_vm).collect()
+    }
+}
+
+fn moved(done: &Done, after: &Host) -> MovedVm {
+    let now = after.vms.iter().find(|vm| vm.process.pid == done.pid).map(|vm| vm.placed.clone());
+    MovedVm {
+        name: done.name.clone(),
+        vcpus: done.vcpus as u64,
+        wanted: done.wanted,
+        moved: done.moved,
+        stays: done.stays.clone(),
+        now,
+    }
+}
+
+fn is_worth_it(plan: &Plan) -> bool {
+    matches!(plan.outcome, Outcome::Move { .. })
+}
+
+fn planned(how: &How, stop: &AtomicBool) -> anyhow::Result<Planned> {
+    let found = VmFinder::load()?.find(None)?;
+    let mut host = numa::read(Path::new(SYS), Path::new(PROC), &found)?;
+    let mut load = match &how.counters {
+        Some(path) => {
+            let counters =
+                layout::read_counters(&read(path)?).map_err(|error| wrong(path, &error))?;
+            let recorded = |vm: &HostVm| match counters.get(&vm.process.name) {
+                Some(samples) if !samples.is_empty() => (Source::Recorded, samples.clone()),
+                _ => (Source::None, Vec::new()),
+            };
+            host.load(how.rate, recorded)
+        }
+        None => {
+            let stop = || is_set(stop);
+            let vms: Vec<_> = host.vms.iter().map(|vm| vm.process.clone()).collect();
+            let mut counted = numa::count(&watched(&vms, &found), how.seconds, &stop);
+            host.notes.append(&mut counted.notes);
+            let samples = |vm: &HostVm| counted.samples.get(&vm.process.pid).cloned();
+            host.load(how.rate, |vm| samples(vm).unwrap_or_default())
+        }
+    };
+    if host.vms.is_empty() {
+        host.notes.push("no VM runs on this host".to_owned());
+    }
+    for vm in host.vms.iter().filter(|vm| vm.has_policy) {
+        let note = "its VMM set a memory policy: new pages stay where that says";
+        host.notes.push(format!("{}: {note}", vm.process.name));
+    }
+    let left_out = load.leave_out_unsound(&host.topology);
+    host.notes.extend(left_out.iter().map(ToString::to_string));
+    let mut policy = layout::policy_named(&how.policy).context("there is no such policy")?;
+    let plan = layout::plan(&host.topology, &load, policy.as_mut(), &Options::default());
+    Ok(Planned { host, found, load, plan })
+}
+
+fn show(how: &How, planned: &Planned) -> anyhow::Result<()> {
+    let Planned { host, load, plan, .. } = planned;
+    let mut report = view::layout_plan(&host.topology, load, plan);
+    report.notes.extend(host.notes.iter().cloned());
+    report.json["notes"] = report.notes.iter().map(|note| view::clean(note).into_owned()).collect();
+    report.parts.push(view::nodes(&host.topology).into());
+    print(&how.format.render(&report)).context("failed to write to standard output")
+}
+
+fn is_set(stop: &AtomicBool) -> bool {
+    stop.load(Ordering::Relaxed)
+}

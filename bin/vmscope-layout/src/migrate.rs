@@ -1,0 +1,178 @@
+//! `vmscope migrate`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::Context;
+use api::layout::{HostLayout, MigrateOrder, Migrated, Order, Place, Told, VmLayout};
+use migration::{Config, Ordered};
+use view::{MigrationFigures, MigrationLayout, MigrationVm, NodePlace, Report};
+
+use super::layout::migration_policy;
+use cli::Format;
+use cli::Usage;
+use cli::print;
+use cli::stop_on_signals;
+
+const EXAMPLE: &str = "Examples:
+  vmscope migrate web --to kvm2
+  vmscope migrate web --to kvm2 --policy none                   with the kernel's layout, to compare
+  vmscope migrate web --to kvm2 --uri tcp:10.0.0.2:4444         somebody else started its QEMU there
+  vmscope migrate --watch                                       migrations that libvirt or others start";
+
+/// Migrate a VM live to a host whose layout daemon makes itself ready for it.
+///
+/// What was counted of the VM goes ahead. The destination plans for all its VMs, moves those that are there, and has the
+/// VM's memory and vCPUs on the right NUMA nodes before it arrives. If it can't, the VM is migrated with the kernel's layout, and
+/// that is said. `vmscope layout daemon` must run on both hosts. Needs root. Exit code 1: the VM runs where it was.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLE)]
+pub(crate) struct Args {
+    /// The VM's name
+    #[arg(required_unless_present = "watch", conflicts_with = "watch")]
+    vm: Option<String>,
+    /// The destination's name among the peers; with --watch the only one that is asked
+    #[arg(long, value_name = "HOST", required_unless_present = "watch")]
+    to: Option<String>,
+    /// The policy: simple, dino, asymsched, or none [default: the destination's]
+    #[arg(long, value_parser = migration_policy)]
+    policy: Option<String>,
+    /// Where a QEMU waits that somebody else started with -incoming
+    #[arg(long, value_name = "URI", conflicts_with = "watch")]
+    uri: Option<String>,
+    /// Prepare the destinations of migrations that others start, until Ctrl-C
+    #[arg(long)]
+    watch: bool,
+    /// The layout daemon's configuration
+    #[arg(long, value_name = "FILE", default_value = super::layout::CONFIG)]
+    config: PathBuf,
+    /// Output format
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let config = match args.config.exists() {
+        true => Config::read(&args.config).map_err(cli::usage)?,
+        false => Config::default(),
+    };
+    let order = match (&args.vm, &args.to) {
+        (Some(vm), Some(to)) => Order::Migrate(MigrateOrder {
+            vm: vm.clone(),
+            to: to.clone(),
+            policy: args.policy.clone(),
+            uri: args.uri.clone(),
+        }),
+        _ => Order::Watch { policy: args.policy.clone(), to: args.to.clone() },
+    };
+    let stop = stop_on_signals()?;
+    let mut ordered = Ordered::new(&config.socket, &order)?;
+    if args.watch { watch(args, &mut ordered, &stop) } else { migrate(args, &mut ordered, &stop) }
+}
+
+fn migrate(args: &Args, ordered: &mut Ordered, stop: &AtomicBool) -> anyhow::Result<ExitCode> {
+    let mut is_cancelled = false;
+    loop {
+        if stop.load(Ordering::Relaxed) && !is_cancelled {
+            say!("vmscope: cancelling");
+            ordered.cancel()?;
+            is_cancelled = true;
+        }
+        match ordered.poll()? {
+            None => {}
+            Some(Told::Progress { text }) => say!("{}", view::clean(&text)),
+            Some(Told::Failed { reason, is_usage: true }) => return Err(Usage(reason).into()),
+            Some(Told::Failed { reason, .. }) => anyhow::bail!(reason),
+            Some(Told::Migrated(migrated)) => {
+                let moved = migrated.moved;
+                print(&args.format.render(&report(*migrated)))
+                    .context("failed to write to standard output")?;
+                return Ok(ExitCode::from(u8::from(!moved)));
+            }
+        }
+    }
+}
+
+/// Reports come as migrations end: in JSON one a line.
+fn watch(args: &Args, ordered: &mut Ordered, stop: &AtomicBool) -> anyhow::Result<ExitCode> {
+    while !stop.load(Ordering::Relaxed) {
+        match ordered.poll()? {
+            None => {}
+            Some(Told::Progress { text }) => say!("{}", view::clean(&text)),
+            Some(Told::Failed { reason, .. }) => return Err(Usage(reason).into()),
+            Some(Told::Migrated(migrated)) => {
+                let report = report(*migrated);
+                let text = match args.format {
+                    Format::Json => format!("{}\n", report.json),
+                    format => format!("{}\n", format.render(&report)),
+                };
+                print(&text).context("failed to write to standard output")?;
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn report(migrated: Migrated) -> Report {
+    let mut notes = migrated.notes;
+    let last = migrated.after.as_ref().or(migrated.before.as_ref());
+    notes.extend(last.iter().flat_map(|layout| layout.notes.iter().cloned()));
+    notes.dedup();
+    let counters = migrated.counters.unwrap_or_else(|| api::layout::Counters {
+        source: String::new(),
+        age_s: 0.0,
+        samples: Vec::new(),
+    });
+    let figures = MigrationFigures {
+        vm: migrated.vm,
+        to: migrated.to,
+        moved: migrated.moved,
+        reason: migrated.reason,
+        prepared_ns: migrated.prepared_ns,
+        total_ms: migrated.total_ms,
+        downtime_ms: migrated.downtime_ms,
+        sent_bytes: migrated.sent_bytes,
+        counted_by: migration::source_in_words(&counters.source).to_owned(),
+        samples: migrated.samples,
+        age_s: counters.age_s,
+        layout: figures_of(migrated.before, migrated.after),
+        notes,
+    };
+    view::migration(&figures)
+}
+
+/// What was read before the switch-over, and what after it.
+fn figures_of(before: Option<HostLayout>, after: Option<HostLayout>) -> Option<MigrationLayout> {
+    let at_switch_over = before.clone().filter(|layout| layout.before_switch_over);
+    let has_arrived = after.is_some();
+    let last = after.or(before)?;
+    let vm = |vm: VmLayout| {
+        let then = at_switch_over.as_ref().and_then(|layout| {
+            layout.vms.iter().find(|other| other.name == vm.name).and_then(|vm| vm.now.clone())
+        });
+        MigrationVm {
+            name: vm.name,
+            arrives: vm.arrives,
+            before: place(vm.before),
+            planned: vm.planned.map(place),
+            at_switch_over: then.map(place),
+            now: vm.now.filter(|_| has_arrived).map(place),
+            speed_before: vm.speed_before,
+            speed_planned: vm.speed_planned,
+            moved_bytes: vm.moved_bytes,
+        }
+    };
+    Some(MigrationLayout {
+        policy: last.policy,
+        outcome: last.outcome,
+        gain: last.gain,
+        moved_bytes: last.moved_bytes,
+        moved_ns: last.moved_ns,
+        vms: last.vms.into_iter().map(vm).collect(),
+    })
+}
+
+fn place(place: Place) -> NodePlace {
+    NodePlace { vcpus: place.vcpus, memory: place.memory, remote: place.remote }
+}

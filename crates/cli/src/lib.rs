@@ -1,0 +1,42 @@
+//! What all programs do alike: parsing arguments, errors in one line, exit codes, output, manuals.
+//!
+//! Design constraints: one way to do each for every program; the parts for the guest's program cost it no dependency but
+//! clap. Must never know a product: what a subcommand does is the program's.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+#[macro_use]
+mod say;
+mod error;
+#[cfg(feature = "manuals")]
+mod manuals;
+#[cfg(feature = "recordings")]
+mod open_recording;
+#[cfg(feature = "recordings")]
+mod output;
+#[cfg(feature = "recordings")]
+mod part;
+mod program;
+#[cfg(feature = "recordings")]
+mod signals;
+mod size;
+#[cfg(feature = "recordings")]
+mod time;
+mod usage;
+
+pub use error::{Usage, exit_code, message, usage};
+#[cfg(feature = "manuals")]
+pub use manuals::{write_completions, write_pages, write_subcommand_pages};
+#[cfg(feature = "recordings")]
+pub use open_recording::{EdgesArg, Format, OpenRecording, Source};
+#[cfg(feature = "recordings")]
+pub use output::{ReportOutput, count, create_file, pipe, print, width, write_file};
+#[cfg(feature = "recordings")]
+pub use part::Part;
+pub use program::find_program;
+#[cfg(feature = "recordings")]
+pub use signals::stop_on_signals;
+pub use size::size;
+#[cfg(feature = "recordings")]
+pub use time::{TimeRange, duration_in_seconds};
+pub use usage::parse;

@@ -1,0 +1,152 @@
+//! A recording, or the part of its time between `--from` and `--to`: one way to take it for all subcommands.
+
+use std::ops::Range;
+use std::path::Path;
+
+use analysis::Resolver;
+use analysis::vcpu_timeline::{VcpuTimelines, VcpuTimelinesBuilder};
+use model::{Header, HostNs, Note, OffCpuSource, Sample, Tables};
+use recording::Recording;
+use view::{dropped, missed, seconds};
+
+use crate::TimeRange;
+use crate::Usage;
+
+/// An open recording, or a part of its time.
+#[derive(Debug)]
+pub struct Part {
+    recording: Recording,
+    /// The part's: it begins and ends with the part.
+    header: Header,
+    /// `None`: all of it.
+    range: Option<Range<HostNs>>,
+}
+
+impl Part {
+    /// Opens the recording at `dir`.
+    ///
+    /// # Errors
+    /// A usage error when it has no time in the range; or it can't be read.
+    pub fn open(dir: &Path, range: TimeRange) -> anyhow::Result<Self> {
+        let mut recording = Recording::open(dir)?;
+        let all = recording.header.start..recording.header.end;
+        let Some(range) = range.within(all)? else { return Ok(Self::whole(recording)) };
+        let mut header = part_header(&recording.header, &range);
+        if !recording.tables.exits.is_empty() {
+            recording.tables.exits.clear();
+            let text = "VM exits were counted for the whole recording: their counts are left out";
+            header.notes.push(Note { subject: SUBJECT.to_owned(), text: text.to_owned() });
+        }
+        Ok(Self { recording, header, range: Some(range) })
+    }
+
+    /// All of a recording.
+    pub fn whole(recording: Recording) -> Self {
+        let header = recording.header.clone();
+        Self { recording, header, range: None }
+    }
+
+    /// The part's header.
+    #[must_use]
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// The recording's tables.
+    #[must_use]
+    pub fn tables(&self) -> &Tables {
+        &self.recording.tables
+    }
+
+    /// Shows the part's samples to `see`, in time order.
+    ///
+    /// # Errors
+    /// When they can't be read.
+    pub fn for_each_sample(&self, see: &mut dyn FnMut(&Sample)) -> Result<(), recording::Error> {
+        self.recording.for_each_batch(&mut |batch| {
+            batch.iter().filter(|sample| self.has(sample)).for_each(&mut *see);
+        })
+    }
+
+    /// Every vCPU's time; `edges` says how the edges of gaps are found, by default as recorded.
+    ///
+    /// # Errors
+    /// If switches are asked for and the recording has none (a usage error), or if it can't be read.
+    pub fn axis(
+        &self,
+        resolver: &Resolver<'_>,
+        edges: Option<OffCpuSource>,
+    ) -> anyhow::Result<VcpuTimelines> {
+        self.axis_seen(resolver, edges, &mut |_| ())
+    }
+
+    /// The same, and shows every sample of the part to `see`, in time order. What came before and after the part says what
+    /// vCPUs did at its edges.
+    ///
+    /// # Errors
+    /// As `axis`.
+    pub fn axis_seen(
+        &self,
+        resolver: &Resolver<'_>,
+        edges: Option<OffCpuSource>,
+        see: &mut dyn FnMut(&Sample),
+    ) -> anyhow::Result<VcpuTimelines> {
+        let recorded = self.header.off_cpu_source;
+        let edges = edges.unwrap_or(recorded);
+        if (edges, recorded) == (OffCpuSource::Switches, OffCpuSource::Samples) {
+            let text =
+                "this recording has no switches of vCPUs: record with --offcpu-source switches";
+            return Err(Usage(text.to_owned()).into());
+        }
+        let mut builder = VcpuTimelinesBuilder::new(resolver, &self.recording.header, edges);
+        self.recording.for_each_batch(&mut |batch| {
+            for sample in batch {
+                builder.push_sample(sample);
+                if self.has(sample) {
+                    see(sample);
+                }
+            }
+        })?;
+        self.recording.for_each_switch_batch(&mut |batch| {
+            batch.iter().for_each(|switch| builder.push_switch(switch));
+        })?;
+        let axis = builder.finish();
+        Ok(match &self.range {
+            Some(range) => axis.within(range),
+            None => axis,
+        })
+    }
+
+    /// Neighbouring parts share no sample. The last instant belongs to the part that ends with the recording.
+    fn has(&self, sample: &Sample) -> bool {
+        self.range.as_ref().is_none_or(|range| {
+            let is_last = sample.time == range.end && range.end == self.recording.header.end;
+            range.contains(&sample.time) || is_last
+        })
+    }
+}
+
+/// What notes of a part are about.
+const SUBJECT: &str = "time range";
+
+/// What was dropped and missed is not known by time.
+fn part_header(whole: &Header, range: &Range<HostNs>) -> Header {
+    let after = |time: HostNs| seconds(time.since(whole.start), 3);
+    let text = format!(
+        "{} s to {} s of {} s; of all of it: dropped {}, missed {}",
+        after(range.start),
+        after(range.end),
+        after(whole.end),
+        dropped(whole),
+        missed(whole)
+    );
+    let mut header = Header {
+        start: range.start,
+        end: range.end,
+        start_unix_ns: whole.start_unix_ns.saturating_add(range.start.since(whole.start)),
+        ..whole.clone()
+    };
+    header.counters.clear();
+    header.notes.push(Note { subject: SUBJECT.to_owned(), text });
+    header
+}
