@@ -202,7 +202,10 @@ fn operators_acknowledge_and_silence() {
     assert_eq!((&found["id"], &found["silenced"]), (&json!(id), &made));
     assert!(found["acknowledged"].is_null());
     server.get("/v1/findings/0000000000000000", &read).check(404, "no such finding");
-    server.get("/v1/findings/x", &read).check(404, "no such finding");
+    for bad in ["x", "+000000000000000", "00000000000000AB"] {
+        let path = format!("/v1/findings/{bad}");
+        server.get(&path, &read).check(400, "a finding's id has 16 hexadecimal digits");
+    }
 
     let acknowledge = format!("{finding}/acknowledge");
     post(&acknowledge, &read, json!({})).check(403, "role");

@@ -15,6 +15,31 @@ impl std::fmt::Display for FindingId {
     }
 }
 
+/// A text that names no finding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BadFindingId;
+
+impl std::fmt::Display for BadFindingId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a finding's id has 16 hexadecimal digits (0-9, a-f)")
+    }
+}
+
+impl std::error::Error for BadFindingId {}
+
+impl std::str::FromStr for FindingId {
+    type Err = BadFindingId;
+
+    /// Only of what `Display` writes: each finding has one name.
+    fn from_str(text: &str) -> Result<Self, BadFindingId> {
+        let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+        if text.len() != 16 || !text.bytes().all(is_digit) {
+            return Err(BadFindingId);
+        }
+        u64::from_str_radix(text, 16).map(Self).map_err(|_| BadFindingId)
+    }
+}
+
 /// What is measured in every window.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Measure {

@@ -29,9 +29,10 @@ mod vm;
 pub use detector::{Detector, LeftOut};
 pub use explain::explain;
 pub use finding::{
-    Action, Advice, Cause, Change, Finding, FindingId, MOST_SYMPTOMS, Measure, SeriesName, Symptom,
+    Action, Advice, BadFindingId, Cause, Change, Finding, FindingId, MOST_SYMPTOMS, Measure,
+    SeriesName, Symptom,
 };
 pub use summary::{
-    Code, ExitUse, FunctionTime, MOST_FUNCTIONS, MOST_OTHERS, MOST_VMS, NAME_BYTES, Owner,
+    Account, Code, ExitUse, FunctionTime, MOST_FUNCTIONS, MOST_OTHERS, MOST_VMS, NAME_BYTES, Owner,
     OwnerUse, State, Summary, VmSummary,
 };

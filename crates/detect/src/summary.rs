@@ -61,10 +61,48 @@ const STATES: [(State, &str); 12] = [
     (State::Unknown, "unknown"),
 ];
 
+/// How a state counts (docs/measuring.md).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Account {
+    /// The guest ran, or its vCPU had a CPU without a sample.
+    Guest,
+    /// Steal types 1 and 2: others had what the guest wanted.
+    Stolen,
+    /// A CPU quota held it back.
+    Throttled,
+    /// The guest wanted nothing, was stopped, or nothing is known.
+    Idle,
+}
+
 impl State {
     /// All of them.
     pub fn all() -> impl Iterator<Item = Self> {
         STATES.into_iter().map(|(state, _)| state)
+    }
+
+    /// How it counts.
+    #[must_use]
+    pub fn account(self) -> Account {
+        match self {
+            Self::GuestUser | Self::GuestKernel | Self::GuestUnknown | Self::NotSampled => {
+                Account::Guest
+            }
+            Self::StealOutside | Self::StealVmm | Self::StealVmmWaiting => Account::Stolen,
+            Self::Throttled => Account::Throttled,
+            Self::Halt | Self::HaltPolling | Self::Paused | Self::Unknown => Account::Idle,
+        }
+    }
+
+    /// Whether a guest's own clock shows this time as that of the code that it interrupts: apparent time.
+    #[must_use]
+    pub fn is_apparent(self) -> bool {
+        self.account() != Account::Idle
+    }
+
+    /// Whether samples of this state saw the guest's code.
+    #[must_use]
+    pub fn is_sampled_guest(self) -> bool {
+        matches!(self, Self::GuestUser | Self::GuestKernel | Self::GuestUnknown)
     }
 
     /// Its name in the result table.
@@ -73,7 +111,9 @@ impl State {
         STATES.iter().find(|(state, _)| *state == self).map_or("", |(_, name)| *name)
     }
 
-    pub(crate) fn from_name(name: &str) -> Self {
+    /// The state of this name in the result table; `Unknown`: there is none.
+    #[must_use]
+    pub fn from_name(name: &str) -> Self {
         let found = STATES.iter().find(|(_, known)| *known == name);
         found.map_or(Self::Unknown, |(state, _)| *state)
     }
@@ -213,6 +253,13 @@ impl VmSummary {
         states.iter().map(|state| self.ns(*state)).sum()
     }
 
+    /// Time in the states that count in this way.
+    #[must_use]
+    pub fn ns_of(&self, account: Account) -> u64 {
+        let states = self.states.iter().filter(|(state, _)| state.account() == account);
+        states.map(|(_, ns)| ns).sum()
+    }
+
     /// All time of its vCPUs.
     #[must_use]
     pub fn total_ns(&self) -> u64 {
@@ -222,7 +269,7 @@ impl VmSummary {
     /// Time in which the guest ran.
     #[must_use]
     pub fn guest_ns(&self) -> u64 {
-        self.ns_in(&[State::GuestUser, State::GuestKernel, State::GuestUnknown, State::NotSampled])
+        self.ns_of(Account::Guest)
     }
 
     /// Time in which it had a CPU or waited for its VMM.
@@ -234,9 +281,8 @@ impl VmSummary {
     /// Time in which it had, or wanted, a CPU.
     #[must_use]
     pub fn demand_ns(&self) -> u64 {
-        let stolen =
-            [State::StealOutside, State::StealVmm, State::StealVmmWaiting, State::Throttled];
-        self.guest_ns() + self.ns_in(&stolen)
+        let lost = self.ns_of(Account::Stolen) + self.ns_of(Account::Throttled);
+        self.guest_ns() + lost
     }
 }
 

@@ -177,8 +177,8 @@ impl Handled {
         if given.iter().all(|given| given.is_none()) {
             return invalid("a silence needs a finding, a host, a VM or a kind");
         }
-        if finding.as_deref().is_some_and(|id| finding_id(id).is_none()) {
-            return invalid("finding must be 16 hexadecimal digits");
+        if let Some(id) = &finding {
+            finding_id(id)?;
         }
         if kind.as_deref().is_some_and(|kind| !KINDS.contains(&kind)) {
             return Err(HandleError::Invalid(format!("kind must be one of {}", KINDS.join(", "))));
@@ -215,10 +215,10 @@ impl Handled {
 
     /// Ends a silence; false: there is none.
     pub(crate) async fn end_silence(&self, id: &str) -> Result<bool, HandleError> {
-        if finding_id(id).is_none() {
-            return Err(HandleError::Invalid(
-                "a silence's id has 16 hexadecimal digits".to_owned(),
-            ));
+        // Silences are named like findings.
+        if id.parse::<FindingId>().is_err() {
+            let text = "a silence's id has 16 hexadecimal digits (0-9, a-f)";
+            return Err(HandleError::Invalid(text.to_owned()));
         }
         self.delete(&silence_path(id)).await
     }
@@ -232,7 +232,7 @@ impl Handled {
         let is_old = |entry: &Acknowledgement| entry.unix_s + ACKNOWLEDGED_S <= now_s;
         let acknowledged = said.acknowledged.iter().filter(|(_, entry)| is_old(entry));
         let acknowledged =
-            acknowledged.filter_map(|(id, _)| Some(self::acknowledged(finding_id(id)?)));
+            acknowledged.filter_map(|(id, _)| Some(self::acknowledged(id.parse().ok()?)));
         for path in silences.chain(acknowledged) {
             removed += u64::from(self.store.delete(&path).await?);
         }
@@ -268,11 +268,9 @@ fn silence_path(id: &str) -> Path {
     Path::from(format!("{HANDLED}/{SILENCES}/{id}.json"))
 }
 
-/// A finding's id, of 16 hexadecimal digits.
-pub(crate) fn finding_id(text: &str) -> Option<FindingId> {
-    let is_id = text.len() == 16
-        && text.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte));
-    is_id.then(|| u64::from_str_radix(text, 16).ok().map(FindingId)).flatten()
+/// The finding of this name.
+pub(crate) fn finding_id(text: &str) -> Result<FindingId, HandleError> {
+    text.parse().map_err(|error: detect::BadFindingId| HandleError::Invalid(error.to_string()))
 }
 
 fn checked(name: &str, text: &str) -> Result<(), HandleError> {

@@ -74,7 +74,8 @@ fn of_server(args: &Args, since: Duration) -> anyhow::Result<Vec<Finding>> {
     let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
     let from_s = now.saturating_sub(since).as_secs();
     let is_recent = |found: &FindingEntry| found.over_unix_s.is_none_or(|over_s| from_s <= over_s);
-    Ok(list.findings.into_iter().filter(is_recent).map(Finding::from).collect())
+    let findings = list.findings.into_iter().filter(is_recent).map(Finding::try_from);
+    findings.collect::<Result<_, _>>().context("the server's findings make no sense")
 }
 
 /// What each VM, or one, lost in a recording.

@@ -1,7 +1,7 @@
 //! From `detect`'s findings to those of the API, and back.
 
 use detect::{
-    Action, Advice, Cause, Code, Finding, FindingId, Measure, Owner, SeriesName, Symptom,
+    Action, Advice, BadFindingId, Cause, Code, Finding, Measure, Owner, SeriesName, Symptom,
 };
 
 use super::finding::{
@@ -59,18 +59,20 @@ impl FindingAdvice {
     }
 }
 
-impl From<FindingEntry> for Finding {
-    fn from(entry: FindingEntry) -> Self {
+impl TryFrom<FindingEntry> for Finding {
+    type Error = BadFindingId;
+
+    fn try_from(entry: FindingEntry) -> Result<Self, BadFindingId> {
         let action =
             |advice: FindingAdvice| Advice { action: advice.action.into(), cpus: advice.cpus };
-        Self {
-            id: FindingId(u64::from_str_radix(&entry.id, 16).unwrap_or(0)),
+        Ok(Self {
+            id: entry.id.parse()?,
             found_s: seconds(entry.found_unix_s),
             cause: entry.cause.into(),
             symptoms: entry.changes.into_iter().map(Symptom::from).collect(),
             n_more: usize::try_from(entry.more_changes).unwrap_or(usize::MAX),
             advice: entry.advice.into_iter().map(action).collect(),
-        }
+        })
     }
 }
 
@@ -237,6 +239,8 @@ fn functions(codes: Vec<(Code, f64)>) -> Vec<FindingFunction> {
 
 #[cfg(test)]
 mod test {
+    use detect::FindingId;
+
     use super::*;
 
     #[test]
@@ -325,7 +329,11 @@ mod test {
             let sent = serde_json::to_string(&entry).unwrap();
             let got: FindingEntry = serde_json::from_str(&sent).unwrap();
             assert_eq!(got, entry, "{sent}");
-            assert_eq!(Finding::from(got), finding, "{sent}");
+            for bad in ["", "ab", "00000000000000AB", "+0000000000000ab", "no finding's id."] {
+                let named = FindingEntry { id: bad.to_owned(), ..got.clone() };
+                assert_eq!(Finding::try_from(named), Err(BadFindingId), "{bad}");
+            }
+            assert_eq!(Finding::try_from(got), Ok(finding), "{sent}");
         }
     }
 }

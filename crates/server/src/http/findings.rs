@@ -74,8 +74,8 @@ pub(super) async fn list_findings(
 #[utoipa::path(get, path = "/v1/findings/{id}", params(
     ("id" = String, Path, pattern = "^[0-9a-f]{16}$"),
 ), responses(
-    (status = 200, body = FindingEntry), (status = 401, body = ErrorReply),
-    (status = 403, body = ErrorReply),
+    (status = 200, body = FindingEntry), (status = 400, body = ErrorReply),
+    (status = 401, body = ErrorReply), (status = 403, body = ErrorReply),
     (status = 404, body = ErrorReply, description = "there is none, or it is forgotten"),
     (status = 503, body = ErrorReply),
 ))]
@@ -90,7 +90,7 @@ pub(super) async fn get_finding(
 
 /// The finding of this name.
 pub(super) fn known(server: &crate::Server, id: &str) -> Reply<Found> {
-    let found = finding_id(id).and_then(|id| server.watch.finding(id));
+    let found = server.watch.finding(finding_id(id)?);
     found.ok_or_else(|| ApiError::new(StatusCode::NOT_FOUND, "there is no such finding"))
 }
 

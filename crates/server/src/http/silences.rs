@@ -38,18 +38,16 @@ pub(super) async fn acknowledge(
 #[utoipa::path(delete, path = "/v1/findings/{id}/acknowledge", params(
     ("id" = String, Path, pattern = "^[0-9a-f]{16}$"),
 ), responses(
-    (status = 204), (status = 401, body = ErrorReply), (status = 403, body = ErrorReply),
-    (status = 404, body = ErrorReply), (status = 503, body = ErrorReply),
+    (status = 204), (status = 400, body = ErrorReply), (status = 401, body = ErrorReply),
+    (status = 403, body = ErrorReply), (status = 404, body = ErrorReply),
+    (status = 503, body = ErrorReply),
 ))]
 pub(super) async fn forget_acknowledgement(
     State(server): Shared,
     _: Admin,
     PathOf(id): PathOf<String>,
 ) -> Reply<StatusCode> {
-    let removed = match finding_id(&id) {
-        Some(id) => server.handled.forget_acknowledgement(id).await?,
-        None => false,
-    };
+    let removed = server.handled.forget_acknowledgement(finding_id(&id)?).await?;
     server.watch.tell_again();
     deleted(removed)
 }
