@@ -283,7 +283,7 @@ pub(crate) fn advice(cause: &Cause, symptoms: &[Symptom]) -> Vec<Advice> {
     let first = symptoms.first();
     let vm = first.and_then(|s| s.series.vm.clone()).unwrap_or_default();
     let host = first.and_then(|s| s.series.host.clone()).unwrap_or_default();
-    let stolen = lost(|measure| matches!(measure, Measure::StealOutside));
+    let waited = lost(|measure| matches!(measure, Measure::StealOutside));
     let in_vmm = lost(|measure| matches!(measure, Measure::StealVmm));
     let all = |actions: Vec<Action>, cpus: f64| -> Vec<Advice> {
         actions.into_iter().map(|action| Advice { action, cpus }).collect()
@@ -291,18 +291,18 @@ pub(crate) fn advice(cause: &Cause, symptoms: &[Symptom]) -> Vec<Advice> {
     match cause {
         Cause::Thief { owner: Owner::Vm(thief), .. } => all(
             vec![Action::Move(thief.clone()), Action::Pin(vm.clone()), Action::RaiseWeight(vm)],
-            stolen,
+            waited,
         ),
         Cause::Thief { owner, .. } => all(
             vec![Action::Limit(owner.clone()), Action::Pin(vm.clone()), Action::RaiseWeight(vm)],
-            stolen,
+            waited,
         ),
         Cause::Overcommitted { owners, wanted, cpus, .. } => {
             let most = owners.iter().find_map(|(owner, cpus)| match owner {
                 Owner::Vm(name) => Some((name.clone(), *cpus)),
                 _ => None,
             });
-            let over = (wanted - f64::from(*cpus)).max(stolen);
+            let over = (wanted - f64::from(*cpus)).max(waited);
             most.map_or(Vec::new(), |(vm, cpus)| all(vec![Action::Move(vm)], cpus.min(over)))
         }
         Cause::Quota { wanted, got, others } => {

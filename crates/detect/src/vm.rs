@@ -261,13 +261,13 @@ impl Vm {
             .map(|(_, before, after, _)| (before.clone(), after.clone()))
     }
 
-    /// Which kind of stolen time grew most.
+    /// Which kind of lost time, stolen or throttled, grew most.
     pub(crate) fn most_lost(&self, vm: &VmSummary) -> Option<Measure> {
-        let stolen = |measure: &Measure| {
+        let is_lost = |measure: &Measure| {
             matches!(measure, Measure::StealOutside | Measure::StealVmm | Measure::Throttled)
         };
         let usual = |measure: &Measure| self.shares.get(measure).map_or(0.0, Series::normal);
-        let grown = shares(vm).into_iter().filter(|(measure, _)| stolen(measure));
+        let grown = shares(vm).into_iter().filter(|(measure, _)| is_lost(measure));
         let grown = grown.map(|(measure, share)| (share - usual(&measure), measure));
         let most = grown.max_by(|a, b| a.0.total_cmp(&b.0));
         most.filter(|(growth, _)| 0.0 < *growth).map(|(_, measure)| measure)

@@ -11,6 +11,7 @@ use std::time::Duration;
 use anyhow::Result;
 use api::http::Answer;
 use bytes::Bytes;
+use detect::State;
 use export::{FunctionCost, Functions, GuestFunction};
 use model::{Results, VcpuTimeRow};
 use serde_json::Value;
@@ -31,10 +32,24 @@ const MOST_FUNCTIONS: usize = 4000;
 const ATTEMPTS: u32 = 6;
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The guest's own states.
-const STATES: [&str; 3] = ["guest_user", "guest_kernel", "guest_unknown"];
+/// The query of `vcpu_time` for host, VM, process, pid, module, function, samples, apparent and corrected ns, with a
+/// condition on its rows.
+pub(crate) fn query(condition: &str) -> String {
+    let names = |is: fn(State) -> bool| {
+        let names =
+            State::all().filter(|state| is(*state)).map(|state| format!("'{}'", state.name()));
+        names.collect::<Vec<_>>().join(", ")
+    };
+    let (apparent, sampled) = (names(State::is_apparent), names(State::is_sampled_guest));
+    format!(
+        "SELECT host, vm, process, pid, module, function, \
+         sum(CASE WHEN state IN ({sampled}) THEN samples ELSE 0 END), sum(ns) AS apparent_ns, sum(corrected_ns) \
+         FROM vcpu_time WHERE state IN ({apparent}) AND {condition} \
+         GROUP BY host, vm, process, pid, module, function ORDER BY apparent_ns DESC"
+    )
+}
 
-/// From the answer to a query for host, VM, process, pid, module, function, samples, ns and corrected ns.
+/// From the answer to [`query`].
 pub(crate) fn from_answer(answer: &Answer, from_ns: u64, to_ns: u64) -> Functions {
     let mut functions = Functions {
         start_unix_ns: from_ns,
@@ -71,9 +86,12 @@ fn from_results(results: &Results) -> Functions {
             u64::try_from(host.slice_unix_us).unwrap_or(0).saturating_mul(1000);
         functions.length_ns = host.row.length_ns;
     }
-    let is_guest = |row: &&model::ResultRow<VcpuTimeRow>| STATES.contains(&row.row.state.as_str());
-    for row in results.vcpu_time.iter().filter(is_guest) {
-        let VcpuTimeRow { vm, code, ns, corrected_ns, samples, .. } = &row.row;
+    for row in &results.vcpu_time {
+        let VcpuTimeRow { vm, state, code, ns, corrected_ns, samples, .. } = &row.row;
+        let state = State::from_name(state);
+        if !state.is_apparent() {
+            continue;
+        }
         let text = |name: &Option<String>| name.clone().unwrap_or_default();
         let function = GuestFunction {
             host: row.window.host.clone(),
@@ -83,7 +101,8 @@ fn from_results(results: &Results) -> Functions {
             module: text(&code.module),
             function: text(&code.function),
         };
-        let cost = FunctionCost { samples: *samples, ns: *ns, corrected_ns: *corrected_ns };
+        let samples = if state.is_sampled_guest() { *samples } else { 0 };
+        let cost = FunctionCost { samples, ns: *ns, corrected_ns: *corrected_ns };
         functions.add(function, cost);
     }
     functions.keep_most(MOST_FUNCTIONS);

@@ -1,5 +1,6 @@
 //! OpenTelemetry's profiles, a signal in development: what a collector takes by OTLP over HTTP. A resource is a VM:
-//! `service.name` is the VM, `host.name` its host. A stack is a function and its process; values are corrected time.
+//! `service.name` is the VM, `host.name` its host. A VM has two profiles, `cpu` (apparent
+//! time) and `corrected`. A stack is a function and its process.
 
 pub mod proto;
 
@@ -22,49 +23,55 @@ pub fn encoded(functions: &Functions) -> Vec<u8> {
     request(functions).encode_to_vec()
 }
 
-/// The functions as a request, a profile for each VM.
+/// What a profile's values are.
+const VALUES: [(&str, fn(&FunctionCost) -> u64); 2] =
+    [("cpu", |cost| cost.ns), ("corrected", |cost| cost.corrected_ns)];
+
+/// The functions as a request, the same profiles for each VM.
 #[must_use]
 pub fn request(functions: &Functions) -> ExportProfilesServiceRequest {
     let mut tables = Tables::default();
-    let mut vms: BTreeMap<(&str, &str), Vec<Sample>> = BTreeMap::new();
+    let mut vms: BTreeMap<(&str, &str), [Vec<Sample>; 2]> = BTreeMap::new();
     for (function, cost) in &functions.costs {
-        let samples = vms.entry((&function.host, &function.vm)).or_default();
-        samples.push(tables.sample(function, cost));
+        let of_vm = vms.entry((&function.host, &function.vm)).or_default();
+        for (samples, (_, value)) in of_vm.iter_mut().zip(VALUES) {
+            samples.push(tables.sample(function, value(cost)));
+        }
     }
-    let sample_type = ValueType {
-        type_strindex: tables.strings.index("cpu".to_owned()),
-        unit_strindex: tables.strings.index("nanoseconds".to_owned()),
-    };
-    let profile = |((host, vm), samples): ((&str, &str), Vec<Sample>)| {
-        let profile = Profile {
-            sample_type: Some(sample_type),
-            samples,
-            time_unix_nano: functions.start_unix_ns,
-            duration_nano: functions.length_ns,
-            profile_id: profile_id(host, vm, functions),
-        };
+    let unit_strindex = tables.strings.index("nanoseconds".to_owned());
+    let types = VALUES.map(|(name, _)| (name, tables.strings.index(name.to_owned())));
+    let profiles = |((host, vm), samples): ((&str, &str), [Vec<Sample>; 2])| {
+        let profiles =
+            samples.into_iter().zip(types).map(|(samples, (name, type_strindex))| Profile {
+                sample_type: Some(ValueType { type_strindex, unit_strindex }),
+                samples,
+                time_unix_nano: functions.start_unix_ns,
+                duration_nano: functions.length_ns,
+                profile_id: profile_id([host, vm, name], functions),
+            });
         let version = env!("CARGO_PKG_VERSION").to_owned();
         let scope = Some(InstrumentationScope { name: "vmscope".to_owned(), version });
         ResourceProfiles {
             resource: Some(Resource {
                 attributes: vec![attribute("service.name", vm), attribute("host.name", host)],
             }),
-            scope_profiles: vec![ScopeProfiles { scope, profiles: vec![profile] }],
+            scope_profiles: vec![ScopeProfiles { scope, profiles: profiles.collect() }],
         }
     };
     ExportProfilesServiceRequest {
-        resource_profiles: vms.into_iter().map(profile).collect(),
+        resource_profiles: vms.into_iter().map(profiles).collect(),
         dictionary: Some(tables.finish()),
     }
 }
 
 /// The same profile has the same, whoever sends it and however often.
-fn profile_id(host: &str, vm: &str, functions: &Functions) -> Vec<u8> {
+fn profile_id(names: [&str; 3], functions: &Functions) -> Vec<u8> {
     let mut hash = Sha256::new();
-    for part in [host.as_bytes(), &[0], vm.as_bytes(), &[0], &functions.start_unix_ns.to_be_bytes()]
-    {
-        hash.update(part);
+    for name in names {
+        hash.update(name.as_bytes());
+        hash.update([0]);
     }
+    hash.update(functions.start_unix_ns.to_be_bytes());
     hash.finalize()[..16].to_vec()
 }
 
@@ -115,7 +122,7 @@ struct Tables {
 }
 
 impl Tables {
-    fn sample(&mut self, function: &GuestFunction, cost: &FunctionCost) -> Sample {
+    fn sample(&mut self, function: &GuestFunction, value: u64) -> Sample {
         let mapping = match function.module.as_str() {
             "" => 0,
             module => {
@@ -140,7 +147,7 @@ impl Tables {
         Sample {
             stack_index: self.stacks.index(locations.to_vec()),
             attribute_indices,
-            values: vec![i64::try_from(cost.corrected_ns).unwrap_or(i64::MAX)],
+            values: vec![i64::try_from(value).unwrap_or(i64::MAX)],
         }
     }
 
@@ -191,6 +198,7 @@ mod test {
         let request = request(&crate::functions::test::functions());
         let tables = request.dictionary.as_ref().unwrap();
         assert_eq!(tables.string_table[0], "");
+        let text = |index: i32| tables.string_table[usize::try_from(index).unwrap()].as_str();
         assert_eq!(tables.location_table[0], Location::default());
         assert_eq!(tables.attribute_table[0], KeyValueAndUnit::default());
         // Two functions and a process; the empty one.
@@ -199,10 +207,14 @@ mod test {
         assert_eq!(tables.attribute_table.len(), 3);
         let profiles = &request.resource_profiles[0].scope_profiles[0].profiles;
         let values: Vec<_> = profiles[0].samples.iter().map(|sample| sample.values[0]).collect();
-        assert_eq!(values.iter().sum::<i64>(), 3_000_000);
-        let text = |index: i32| tables.string_table[usize::try_from(index).unwrap()].as_str();
+        assert_eq!(values.iter().sum::<i64>(), 6_000_000);
+        let corrected = profiles[1].samples.iter().map(|sample| sample.values[0]);
+        assert_eq!(corrected.sum::<i64>(), 3_000_000);
+        let names = profiles.iter().map(|p| text(p.sample_type.unwrap().type_strindex));
+        assert_eq!(names.collect::<Vec<_>>(), ["cpu", "corrected"]);
+        assert_ne!(profiles[0].profile_id, profiles[1].profile_id);
         let at = |index: i32| usize::try_from(index).unwrap();
-        let main = profiles[0].samples.iter().find(|sample| sample.values == [2_500_000]).unwrap();
+        let main = profiles[0].samples.iter().find(|sample| sample.values == [5_000_000]).unwrap();
         let stack = &tables.stack_table[at(main.stack_index)].location_indices;
         let names = stack.iter().map(|location| {
             let line = tables.location_table[at(*location)].lines[0];

@@ -117,16 +117,13 @@ pub(super) async fn pprof(
     let vm = which.vm.as_deref().map(|vm| format!("AND vm = {} ", quoted(vm))).unwrap_or_default();
     let of_host = host.as_deref().map(|host| format!("AND host = {} ", quoted(host)));
     let instant = |time: DateTime<Utc>| quoted(&time.to_rfc3339());
-    let sql = format!(
-        "SELECT host, vm, process, pid, module, function, sum(samples), sum(ns), sum(corrected_ns) FROM vcpu_time \
-         WHERE state IN ('guest_user', 'guest_kernel', 'guest_unknown') {vm}{}\
-         AND slice >= arrow_cast({}, 'Timestamp(Microsecond, Some(\"UTC\"))') \
-         AND slice < arrow_cast({}, 'Timestamp(Microsecond, Some(\"UTC\"))') \
-         GROUP BY host, vm, process, pid, module, function ORDER BY sum(ns) DESC",
-        of_host.unwrap_or_default(),
+    let sql = crate::profiles::query(&format!(
+        "slice >= arrow_cast({}, 'Timestamp(Microsecond, Some(\"UTC\"))') \
+         AND slice < arrow_cast({}, 'Timestamp(Microsecond, Some(\"UTC\"))') {vm}{}",
         instant(from),
-        instant(to)
-    );
+        instant(to),
+        of_host.unwrap_or_default(),
+    ));
     let scope = Scope { from: Some(from), to: Some(to), host };
     let answer = server.engine.sql(&asker, &sql, &scope).await?.parse()?;
     let ns = |time: DateTime<Utc>| u64::try_from(time.timestamp_micros()).unwrap_or(0) * 1000;
