@@ -9,7 +9,7 @@
 
 mod health;
 
-use std::collections::{BTreeMap, HashMap, HashSet, btree_map};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, btree_map};
 use std::ops::Add;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -35,9 +35,11 @@ pub(crate) const MOST_SLOTS: usize = 500;
 /// VMs of an answer, and hosts.
 const MOST_VMS: usize = 200;
 const MOST_HOSTS: usize = 2000;
-/// VMs that are kept; further ones are counted.
+/// VMs that are kept, of a host and of all; further ones are counted. A host has far fewer, whatever its windows say.
+const KEPT_VMS_OF_HOST: usize = 1000;
 const KEPT_VMS: usize = 20_000;
-/// Bytes of their names.
+/// Bytes of their names, in the same way.
+const KEPT_NAMES_OF_HOST: usize = 256 << 10;
 const KEPT_NAMES: usize = 16 << 20;
 
 /// Windows and objects that are read at once.
@@ -189,6 +191,8 @@ struct State {
     left: Option<usize>,
     /// Rows of VMs that found no room.
     no_room: u64,
+    /// Hosts with too many VMs.
+    no_room_of_host: BTreeSet<String>,
     /// Rows of earlier versions, which have no such sums.
     without_sums: u64,
 }
@@ -255,6 +259,8 @@ impl FleetTimes {
             host.windows.values_mut().for_each(|windows| windows.retain(is_listed));
             host.windows.retain(|_, windows| !windows.is_empty());
         }
+        let State { hosts, no_room_of_host, .. } = &mut *state;
+        no_room_of_host.retain(|name| hosts.get(name).is_some_and(|host| !host.vms.is_empty()));
         state.n_vms = state.hosts.values().map(|host| host.vms.len()).sum();
         state.n_notes = state.hosts.values().map(|host| host.health.n_notes()).sum();
         let names = state.hosts.values().flat_map(|host| host.vms.keys());
@@ -376,8 +382,16 @@ impl State {
     }
 
     fn add(&mut self, host: &str, vm: &str, start_s: i64, times: Times) {
-        let known = self.hosts.get(host).is_some_and(|host| host.vms.contains_key(vm));
-        if !known {
+        let host_name = host;
+        let host = self.hosts.entry(host.to_owned()).or_default();
+        if !host.vms.contains_key(vm) {
+            let of_host = host.vms.keys().map(String::len);
+            let is_full_host = KEPT_VMS_OF_HOST <= host.vms.len()
+                || KEPT_NAMES_OF_HOST < of_host.sum::<usize>() + vm.len();
+            if is_full_host {
+                self.no_room_of_host.insert(host_name.to_owned());
+                return;
+            }
             if KEPT_VMS <= self.n_vms || KEPT_NAMES < self.name_bytes + vm.len() {
                 self.no_room += 1;
                 return;
@@ -385,7 +399,6 @@ impl State {
             self.n_vms += 1;
             self.name_bytes += vm.len();
         }
-        let host = self.hosts.entry(host.to_owned()).or_default();
         host.vms.entry(vm.to_owned()).or_default().add(start_s, times);
     }
 
@@ -406,6 +419,15 @@ impl State {
         }
         if 0 < self.no_room {
             reasons.push(format!("there are more than {KEPT_VMS} VMs, or their names are long"));
+        }
+        if let Some(host) = self.no_room_of_host.first() {
+            let text = match self.no_room_of_host.len() {
+                1 => format!("host {host} has"),
+                n => format!("host {host} and {} others have", n - 1),
+            };
+            reasons.push(format!(
+                "{text} more than {KEPT_VMS_OF_HOST} VMs, or VMs with long names: only the first are shown"
+            ));
         }
         if 0 < self.without_sums {
             reasons.push("results of earlier versions are not shown".to_owned());

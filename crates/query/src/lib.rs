@@ -217,9 +217,8 @@ impl Engine {
         let host = parameters.get("host").filter(|host| !host.is_empty()).cloned();
         let other = parameters.contains_key("other_host");
         let scope = Scope { from: time(from), to: time(to), host: host.filter(|_| !other) };
-        let most = sql.rsplit_once("LIMIT ").and_then(|(_, most)| most.trim().parse().ok());
         let mut answer = self.answer(asker, sql, values, scope).await?;
-        if most.is_some_and(|most: usize| most <= answer.len()) {
+        if query.rows.is_some_and(|most| most <= answer.len()) {
             answer.partial.push(format!("only the first {} rows are shown", answer.len()));
         }
         Ok(answer)

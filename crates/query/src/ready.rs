@@ -14,17 +14,28 @@ pub struct ReadyQuery {
     pub name: &'static str,
     /// Its text: a comment that says what it is for, and one `SELECT`.
     pub sql: &'static str,
+    /// Rows that it answers with at most, as its text says; `None`: no limit of its own.
+    pub rows: Option<usize>,
 }
 
 macro_rules! queries {
-    ($($name:literal)*) => {
-        &[$(ReadyQuery { name: $name, sql: include_str!(concat!("../queries/", $name, ".sql")) }),*]
+    ($($name:literal: $rows:expr),* $(,)?) => {
+        &[$(ReadyQuery {
+            name: $name,
+            sql: include_str!(concat!("../queries/", $name, ".sql")),
+            rows: $rows,
+        }),*]
     };
 }
 
 /// All of them.
 pub const READY: &[ReadyQuery] = queries! {
-    "top-functions" "compare" "thieves" "hosts-by-steal" "noisy-neighbours" "function-over-time"
+    "top-functions": Some(100),
+    "compare": Some(200),
+    "thieves": Some(100),
+    "hosts-by-steal": None,
+    "noisy-neighbours": Some(100),
+    "function-over-time": None,
 };
 
 /// The end of the names of parameters that are instants.
@@ -103,6 +114,9 @@ mod test {
     fn each_says_what_it_is_for_and_what_it_needs() {
         for query in READY {
             assert!(query.purpose().ends_with('.'), "{}", query.name);
+            let limit =
+                query.sql.rsplit_once("LIMIT ").map(|(_, rows)| rows.trim().parse().unwrap());
+            assert_eq!(query.rows, limit, "{}", query.name);
             // In the comment there is a colon at times, with a blank behind.
             assert!(query.sql.lines().skip(1).all(|line| !line.contains(": ")), "{}", query.name);
             assert!(query.parameters().is_superset(&["host", "from", "to"].into()));

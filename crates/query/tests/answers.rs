@@ -159,11 +159,11 @@ async fn ready_made_queries_find_what_happened() {
     let on = |host| [("vm", "vm1"), ("host", host)];
     assert_eq!(
         fleet.ready("top-functions", &on("kvm1")).await,
-        json!([[null, "fib", null, 24 * NS, 12]])
+        json!([[null, "fib", null, 24 * NS, 24 * NS, 12]])
     );
     assert_eq!(
         fleet.ready("top-functions", &[("vm", "vm1")]).await,
-        json!([[null, "fib", null, 36 * NS, 24]])
+        json!([[null, "fib", null, 36 * NS, 36 * NS, 24]])
     );
     assert_eq!(fleet.ready("thieves", &on("kvm1")).await, json!([["qemu", "vm2", 6 * NS]]));
     assert_eq!(fleet.ready("thieves", &on("kvm2")).await, json!([]));
@@ -435,4 +435,26 @@ async fn windows_count_once_in_the_sums_of_the_fleet() {
     fs::write(fleet.root.path().join(damaged), b"PAR1 no").unwrap();
     tokio::time::sleep(Duration::from_secs(6)).await;
     check(&other, expected, &["results of 1 windows can't be read"]).await;
+}
+
+/// The first of a host's many VMs count, and other hosts' all.
+#[tokio::test]
+async fn a_host_with_too_many_vms_takes_no_place_of_others() {
+    let fleet = Fleet::new(LIMITS);
+    let now = DateTime::from_timestamp_micros(START_US + 3_600_000_000).unwrap();
+    let many = |number: u32| in_minute("a", 10, vm_row(&format!("{number:060}"), [60, 50, 0]));
+    let vms = (0..100_000).map(many).collect();
+    store(fleet.root.path(), "a", 10, &Results { vms, ..sums_of(10) });
+    store(
+        fleet.root.path(),
+        "b",
+        11,
+        &Results { vms: vec![in_minute("b", 11, vm_row("db", [60, 59, 0]))], ..Results::default() },
+    );
+    fleet.engine.sum_up(now).await.unwrap();
+    let answer = fleet.engine.fleet(now - TimeDelta::minutes(60), now, 60, now);
+    let hosts: Vec<_> = answer.hosts.iter().map(|host| host.host.as_str()).collect();
+    assert_eq!((hosts, answer.vms[0].vm.as_str()), (vec!["b", "a"], "db"));
+    let [reason] = &answer.partial[..] else { panic!("{:?}", answer.partial) };
+    assert!(reason.starts_with("host a has more than 1000 VMs"), "{reason}");
 }

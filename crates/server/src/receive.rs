@@ -292,6 +292,9 @@ fn placed(id: &WindowId, facts: &Facts) -> Result<DayWindow, ReceiveError> {
     if facts.start() != id.start {
         return Err(refused("identity", "its recording begins at another time".to_owned()));
     }
+    if facts.end_ns < facts.start().0 {
+        return Err(refused("length", "it ends before it begins".to_owned()));
+    }
     if MAX_LENGTH_S * NS < facts.end_ns.saturating_sub(facts.start().0) {
         return Err(refused("length", format!("it is longer than {MAX_LENGTH_S} s")));
     }
@@ -305,4 +308,31 @@ fn other_clock(text: String, seconds: u64) -> ReceiveError {
 
 fn refused(reason: &'static str, text: String) -> ReceiveError {
     ReceiveError::Refused { reason, text }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn a_window_ends_after_its_begin_and_is_no_longer_than_an_hour() {
+        let boot = "0".repeat(32);
+        let id: WindowId = format!("kvm1/{boot}/{:020}", 5 * NS).parse().unwrap();
+        let placed = |end_ns: u64| {
+            let facts = serde_json::json!({
+                "boot": boot, "start_ns": 5 * NS, "start_unix_ns": 1_760_000_000 * NS, "end_ns": end_ns,
+            });
+            placed(&id, &serde_json::from_value(facts).unwrap()).map(|window| window.id)
+        };
+        assert_eq!(placed(15 * NS).unwrap(), id);
+        assert_eq!(placed(5 * NS).unwrap(), id);
+        for (end_ns, text) in [
+            (5 * NS - 1, "it ends before it begins"),
+            (0, "it ends before it begins"),
+            (3606 * NS, "it is longer than 3600 s"),
+        ] {
+            let refused = placed(end_ns).unwrap_err();
+            assert_eq!((refused.reason(), refused.to_string().as_str()), ("length", text));
+        }
+    }
 }
