@@ -12,6 +12,7 @@ use futures_util::{StreamExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 
+use crate::checked::Damage;
 use crate::packs::{LISTS, PACK, Pack, Packs};
 use crate::rewrite::SLICE_S;
 
@@ -215,18 +216,24 @@ impl Windows {
         self.packs.get(name).map_or(1, |pack| pack.len())
     }
 
-    /// Does without the windows whose results an object holds; false: it has none.
-    pub(crate) fn leave_out(&mut self, object: &str) -> bool {
-        let begin = object.find("day=").unwrap_or(0);
-        let stem = object[begin..].trim_end_matches(".parquet");
-        if let Some(pack) = self.packs.remove(stem) {
-            self.packed = self.packed.saturating_sub(pack.len());
-            self.damaged += pack.len();
-            return true;
+    /// Whether an object, of any table, holds results of some of them.
+    pub(crate) fn has_object(&self, object: &str) -> bool {
+        let stem = object.find("day=").and_then(|at| object[at..].strip_suffix(".parquet"));
+        stem.is_some_and(|stem| self.stems.contains(stem) || self.packs.contains_key(stem))
+    }
+
+    /// Does without windows and packs, `day=.../host=.../NAME`; false: none is one of them.
+    pub(crate) fn leave_out_all(&mut self, stems: &[String]) -> bool {
+        let before = self.damaged;
+        for stem in stems {
+            if let Some(pack) = self.packs.remove(stem) {
+                self.packed = self.packed.saturating_sub(pack.len());
+                self.damaged += pack.len();
+            } else {
+                self.damaged += usize::from(self.stems.remove(stem));
+            }
         }
-        let is_out = self.stems.remove(stem);
-        self.damaged += usize::from(is_out);
-        is_out
+        before < self.damaged
     }
 
     /// Why an answer about them is not all there is.
@@ -276,12 +283,26 @@ impl LastPacks {
     pub fn contains(&self, folder: &str, window: &str) -> bool {
         self.folders.get(folder).is_some_and(|packs| packs.contains(window))
     }
+
+    /// How many windows of damaged packs are in no other, and have no results of their own.
+    fn damaged_windows(&self, has_own: impl Fn(&str) -> bool) -> usize {
+        let mut found = 0;
+        for (folder, packs) in &self.folders {
+            let damaged = packs.packs.iter().filter(|pack| pack.is_damaged);
+            let names: BTreeSet<_> = damaged.flat_map(|pack| pack.names()).collect();
+            let is_lost =
+                |name: &&String| !packs.contains(name) && !has_own(&format!("{folder}/{name}"));
+            found += names.iter().filter(is_lost).count();
+        }
+        found
+    }
 }
 
 /// Lists objects, and remembers the lists for a moment.
 #[derive(Debug)]
 pub(crate) struct Catalog {
     pub(crate) objects: Arc<dyn ObjectStore>,
+    pub(crate) damage: Arc<Damage>,
     lists: Mutex<HashMap<String, (Instant, List)>>,
     /// Lists of packs, which never change.
     packs: Mutex<HashMap<Path, Arc<Packs>>>,
@@ -298,9 +319,10 @@ struct WithoutResults {
 }
 
 impl Catalog {
-    pub(crate) fn new(objects: Arc<dyn ObjectStore>) -> Self {
+    pub(crate) fn new(objects: Arc<dyn ObjectStore>, damage: Arc<Damage>) -> Self {
         Self {
             objects,
+            damage,
             lists: Mutex::default(),
             packs: Mutex::default(),
             without_results: Mutex::default(),
@@ -309,7 +331,10 @@ impl Catalog {
 
     /// Fails if the store does not give an object: then its content is not known to be damaged.
     pub(crate) async fn is_given(&self, object: &str) -> object_store::Result<()> {
-        self.objects.get(&Path::from(object)).await.map(drop)
+        match self.objects.head(&Path::from(object)).await {
+            Ok(_) | Err(object_store::Error::NotFound { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 
     /// The windows of a scope that have results, and how many have none yet.
@@ -356,6 +381,7 @@ impl Catalog {
                 windows.add(stem, &packed);
             }
         }
+        windows.damaged += packed.damaged_windows(|stem| windows.stems.contains(stem));
         Ok(windows)
     }
 
@@ -452,7 +478,7 @@ impl Catalog {
         Ok(packs)
     }
 
-    /// The objects of a table with the results of these windows.
+    /// The objects of a table with the results of these windows. If some are missing, these are damage, and an error.
     pub(crate) async fn files(
         &self,
         table: &str,
@@ -465,25 +491,22 @@ impl Catalog {
         };
         let mut files: Vec<_> = windows.packs.iter().map(object).collect();
         let table = Root::table(table);
+        let mut missing: BTreeSet<&String> = windows.stems.iter().collect();
         for day in self.days(table, scope).await? {
             let (_, list) = self.list(table, day, scope, windows.found).await?;
-            let seen = list.iter().filter(|(stem, _)| windows.stems.contains(stem));
+            let seen = list.iter().filter(|(stem, _)| missing.remove(stem));
             files.extend(seen.map(|(_, object)| object.clone()));
         }
-        Ok(files)
-    }
-
-    /// The first of a table's objects with the results of these windows that is not there.
-    pub(crate) async fn missing(
-        &self,
-        table: &str,
-        scope: &Scope,
-        windows: &Windows,
-    ) -> object_store::Result<Option<String>> {
-        let files = self.files(table, scope, windows).await?;
-        let there: BTreeSet<_> = files.iter().map(|file| file.location.as_ref()).collect();
-        let name = |stem: &String| format!("{RESULTS}/{table}/{stem}.parquet");
-        Ok(windows.stems.iter().map(name).find(|name| !there.contains(name.as_str())))
+        let name = |stem: &String| Path::from(format!("{}/{stem}{}", table.path(), table.end));
+        let missing: Vec<_> = missing.into_iter().map(name).collect();
+        missing.iter().for_each(|object| self.damage.add(object));
+        match missing.first() {
+            None => Ok(files),
+            Some(object) => {
+                let (path, source) = (object.to_string(), "the results of a window".into());
+                Err(object_store::Error::NotFound { path, source })
+            }
+        }
     }
 
     async fn days(&self, root: Root<'_>, scope: &Scope) -> object_store::Result<Vec<NaiveDate>> {
@@ -532,7 +555,7 @@ impl Catalog {
 
 impl Windows {
     fn add_packs(&mut self, folder: &str, packs: &Packs) {
-        for pack in &packs.packs {
+        for pack in packs.packs.iter().filter(|pack| !pack.is_damaged) {
             if MAX_OBJECTS <= self.n_objects() {
                 self.left_out += pack.len();
             } else {

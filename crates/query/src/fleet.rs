@@ -12,6 +12,7 @@ mod health;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, btree_map};
 use std::ops::Add;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use api::http::{FleetAnswer, HealthAnswer, HostTimes, VmTimes};
 use arrow::array::{Array, AsArray, PrimitiveArray, RecordBatch, StringViewArray};
@@ -42,6 +43,8 @@ const KEPT_VMS: usize = 20_000;
 const KEPT_NAMES_OF_HOST: usize = 256 << 10;
 const KEPT_NAMES: usize = 16 << 20;
 
+/// Until results that can't be read are tried again.
+const TRIED_AGAIN: Duration = Duration::from_secs(60);
 /// Windows and objects that are read at once.
 const WINDOWS_AT_ONCE: usize = 5000;
 const OBJECTS_AT_ONCE: usize = 500;
@@ -185,8 +188,8 @@ struct State {
     name_bytes: usize,
     /// Stems of packs and windows that were read, or can't be.
     seen: HashSet<String>,
-    /// Windows of those that can't be.
-    damaged: HashMap<String, usize>,
+    /// How many windows those have that can't be, and when they were tried.
+    damaged: HashMap<String, (usize, Instant)>,
     /// Windows that are still to be read; `None`: nobody has looked.
     left: Option<usize>,
     /// Rows of VMs that found no room.
@@ -209,7 +212,15 @@ impl FleetTimes {
         let mut state = self.lock();
         let listed: HashSet<&str> = windows.names().collect();
         state.seen.retain(|stem| listed.contains(stem.as_str()));
-        state.damaged.retain(|stem, _| listed.contains(stem.as_str()));
+        // What can't be read is made again from its windows.
+        let State { seen, damaged, .. } = &mut *state;
+        damaged.retain(|stem, (_, tried)| {
+            let is_kept = listed.contains(stem.as_str()) && tried.elapsed() < TRIED_AGAIN;
+            if !is_kept {
+                seen.remove(stem);
+            }
+            is_kept
+        });
         let parts = windows.without(&state.seen).in_parts(WINDOWS_AT_ONCE, OBJECTS_AT_ONCE);
         state.left = Some(parts.iter().map(Windows::len).sum());
         parts
@@ -237,7 +248,9 @@ impl FleetTimes {
         state.seen.extend(windows.names().map(str::to_owned));
         let read: HashSet<&str> = readable.names().collect();
         let damaged = windows.names().filter(|name| !read.contains(name));
-        state.damaged.extend(damaged.map(|name| (name.to_owned(), windows.len_of(name))));
+        state
+            .damaged
+            .extend(damaged.map(|name| (name.to_owned(), (windows.len_of(name), Instant::now()))));
         for ((host, boot, start), began_s) in fresh.windows {
             let host = state.hosts.entry(host).or_default();
             host.windows.entry(boot).or_default().insert(start, began_s);
@@ -413,7 +426,7 @@ impl State {
             Some(0) => {}
             Some(n) => reasons.push(format!("results of {n} windows are still being read")),
         }
-        let damaged: usize = self.damaged.values().sum();
+        let damaged: usize = self.damaged.values().map(|(windows, _)| windows).sum();
         if 0 < damaged {
             reasons.push(format!("results of {damaged} windows can't be read"));
         }

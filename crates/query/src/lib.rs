@@ -14,6 +14,7 @@
 
 mod answer;
 mod catalog;
+mod checked;
 mod child;
 mod fleet;
 pub mod packs;
@@ -42,10 +43,12 @@ use object_store::path::Path;
 
 pub use answer::AnswerText;
 pub use catalog::{LastPacks, Scope};
+pub use checked::Damage;
 pub use ready::{READY, ReadyQuery, parse_instant};
 pub use rewrite::{Inputs, SLICE_S};
 
 use catalog::{Catalog, Windows};
+use checked::Checked;
 use fleet::FleetTimes;
 use packs::Packs;
 use pool::{Pool, Source};
@@ -148,6 +151,9 @@ impl Engine {
         limits: Limits,
         has_processes: bool,
     ) -> std::io::Result<Self> {
+        let checked = Checked::new(objects);
+        let damage = Arc::clone(&checked.damage);
+        let objects: Arc<dyn ObjectStore> = Arc::new(checked);
         let environment = child::environment(Arc::clone(&objects), limits.memory_bytes)?;
         let threads = tokio::runtime::Builder::new_multi_thread()
             .thread_name("results")
@@ -155,7 +161,7 @@ impl Engine {
             .build()?;
         Ok(Self {
             limits,
-            catalog: Arc::new(Catalog::new(Arc::clone(&objects))),
+            catalog: Arc::new(Catalog::new(Arc::clone(&objects), damage)),
             objects,
             pool: Arc::new(Pool::new(limits, has_processes)),
             fleet: FleetTimes::default(),
@@ -256,10 +262,13 @@ impl Engine {
         self.fleet.forget(now);
         for part in self.fleet.unread(&windows) {
             let mut readable = part.clone();
+            self.leave_out(&mut readable, None);
             let mut rows = self.read_sums(&scope, &readable).await;
-            while let Err(QueryError::Damaged(object)) = &rows {
-                self.catalog.is_given(object).await.map_err(failed)?;
-                if !readable.leave_out(object) {
+            while let Err(error) = &rows {
+                if let QueryError::Damaged(object) = error {
+                    self.catalog.is_given(object).await.map_err(failed)?;
+                }
+                if !self.leave_out(&mut readable, Some(error)) {
                     break;
                 }
                 rows = self.read_sums(&scope, &readable).await;
@@ -328,8 +337,14 @@ impl Engine {
             return Err(QueryError::Invalid(format!("there is no table {table:?}")));
         }
         let failed = |error: object_store::Error| QueryError::Store(error.to_string());
-        let windows = self.catalog.windows(scope).await.map_err(failed)?;
-        let files = self.catalog.files(table, scope, &windows).await.map_err(failed)?;
+        let mut windows = self.catalog.windows(scope).await.map_err(failed)?;
+        self.leave_out(&mut windows, None);
+        let files = loop {
+            match self.catalog.files(table, scope, &windows).await {
+                Err(_) if self.leave_out(&mut windows, None) => {}
+                files => break files.map_err(failed)?,
+            }
+        };
         Ok((files.into_iter().map(|file| file.location.to_string()).collect(), windows.lacks()))
     }
 
@@ -347,14 +362,32 @@ impl Engine {
         let listed = tokio::time::timeout(self.limits.time, self.catalog.windows(&scope)).await;
         let windows = listed.map_err(|_| QueryError::Late(self.limits.time))?;
         let mut windows = windows.map_err(|error| QueryError::Store(error.to_string()))?;
+        self.leave_out(&mut windows, None);
         for _ in 0..MAX_DAMAGED {
             let windows_now = Arc::new(windows.clone());
             match self.attempt(&sql, &values, &scope, windows_now, &place).await {
-                Err(QueryError::Damaged(object)) if windows.leave_out(&object) => {}
+                Err(error) if self.leave_out(&mut windows, Some(&error)) => {}
                 done => return done,
             }
         }
         Err(QueryError::Store("too many results can't be read".to_owned()))
+    }
+
+    /// Does without the windows whose results are known to be damaged or missing, also by an error; false: there are none.
+    fn leave_out(&self, windows: &mut Windows, error: Option<&QueryError>) -> bool {
+        // A child names objects, of its own query only.
+        if let Some(QueryError::Damaged(object)) = error
+            && windows.has_object(object)
+        {
+            self.catalog.damage.add(&Path::from(object.as_str()));
+        }
+        windows.leave_out_all(&self.catalog.damage.stems())
+    }
+
+    /// What was found damaged or missing.
+    #[must_use]
+    pub fn damage(&self) -> &Damage {
+        &self.catalog.damage
     }
 
     async fn attempt(

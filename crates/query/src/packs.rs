@@ -43,6 +43,9 @@ pub struct Pack {
     pub windows: BTreeMap<String, Vec<u64>>,
     /// Its objects' sizes, by table.
     pub bytes: BTreeMap<String, u64>,
+    /// One of its objects is not what was written: its windows count as not packed, and are analysed again.
+    #[serde(default)]
+    pub is_damaged: bool,
 }
 
 impl Packs {
@@ -58,16 +61,21 @@ impl Packs {
     #[must_use]
     pub fn content(&self) -> String {
         let pack = |pack: &Arc<Pack>| {
-            let Pack { name, slice_s, windows, bytes } = pack.as_ref();
-            json!({ "name": name, "slice_s": slice_s, "windows": windows, "bytes": bytes })
+            let Pack { name, slice_s, windows, bytes, is_damaged } = pack.as_ref();
+            let mut content =
+                json!({ "name": name, "slice_s": slice_s, "windows": windows, "bytes": bytes });
+            if *is_damaged {
+                content["is_damaged"] = true.into();
+            }
+            content
         };
         json!({ "packs": self.packs.iter().map(pack).collect::<Vec<_>>() }).to_string()
     }
 
-    /// Whether a window, `BOOT-START`, is in one of them.
+    /// Whether a window, `BOOT-START`, is in one of them that can be read.
     #[must_use]
     pub fn contains(&self, window: &str) -> bool {
-        self.packs.iter().any(|pack| pack.contains(window))
+        self.packs.iter().any(|pack| !pack.is_damaged && pack.contains(window))
     }
 }
 
@@ -91,7 +99,13 @@ impl Pack {
             }
         }
         all.values_mut().for_each(|starts| starts.sort_unstable());
-        Self { name: String::new(), slice_s, windows: all, bytes: BTreeMap::new() }
+        Self {
+            name: String::new(),
+            slice_s,
+            windows: all,
+            bytes: BTreeMap::new(),
+            is_damaged: false,
+        }
     }
 
     /// Whether a window, `BOOT-START`, is in it.
@@ -99,6 +113,15 @@ impl Pack {
     pub fn contains(&self, window: &str) -> bool {
         let Some((boot, start)) = window_parts(window) else { return false };
         self.windows.get(boot).is_some_and(|starts| starts.binary_search(&start).is_ok())
+    }
+
+    /// Its windows, `BOOT-START`.
+    pub(crate) fn names(&self) -> impl Iterator<Item = String> {
+        let of_boot = |(boot, starts): (&String, &Vec<u64>)| {
+            let boot = boot.clone();
+            starts.clone().into_iter().map(move |start| format!("{boot}-{start:020}"))
+        };
+        self.windows.iter().flat_map(of_boot)
     }
 
     /// How many windows.

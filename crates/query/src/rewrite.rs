@@ -73,9 +73,11 @@ impl Engine {
         let Inputs { day, host, windows, packs, slice_s } = inputs;
         let scope = Scope::of_day(day, host);
         let windows = Windows::chosen(day, host, windows, packs);
-        let missing = self.catalog.missing(table, &scope, &windows).await;
-        if let Some(object) = missing.map_err(|error| QueryError::Store(error.to_string()))? {
-            return Err(QueryError::Damaged(object));
+        if let Err(error) = self.catalog.files(table, &scope, &windows).await {
+            return Err(match error {
+                object_store::Error::NotFound { path, .. } => QueryError::Damaged(path),
+                error => QueryError::Store(error.to_string()),
+            });
         }
         let context = self.context(&scope, &Arc::new(windows))?;
         let schema = schemas().find(|(name, _)| *name == table).map(|(_, schema)| schema);

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use api::query::{Question, Value};
+use arrow::error::ArrowError;
 use datafusion::common::config::Dialect;
 use datafusion::common::{ParamValues, ScalarValue};
 use datafusion::error::DataFusionError;
@@ -98,7 +99,14 @@ pub(crate) fn invalid(error: DataFusionError) -> QueryError {
     }
     match error.find_root() {
         DataFusionError::ResourcesExhausted(_) => QueryError::Memory,
-        DataFusionError::ObjectStore(_) | DataFusionError::ParquetError(_) => {
+        DataFusionError::ObjectStore(_)
+        | DataFusionError::ParquetError(_)
+        | DataFusionError::IoError(_)
+        | DataFusionError::External(_) => QueryError::Store(text),
+        // What a table's reader could make nothing of is no fault of the question.
+        DataFusionError::ArrowError(error, _)
+            if matches!(**error, ArrowError::ParquetError(_) | ArrowError::ExternalError(_)) =>
+        {
             QueryError::Store(text)
         }
         root => wrong(&root.strip_backtrace()),

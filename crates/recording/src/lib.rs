@@ -33,6 +33,7 @@ mod recording_spools;
 pub mod results;
 mod samples;
 pub mod schema;
+pub mod seal;
 mod spool;
 mod switches;
 mod tables;

@@ -10,6 +10,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::File;
+use std::io::Cursor;
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -130,7 +131,7 @@ impl Queue {
     }
 
     /// One that was found.
-    fn add_found(&self, time: u64, window: DayWindow) {
+    pub(crate) fn add_found(&self, time: u64, window: DayWindow) {
         self.lock().add(|state| &mut state.found, time, window);
         self.changed.notify_one();
     }
@@ -312,8 +313,13 @@ impl Server {
         let outcome = self.work(Task::Analyze, &window.id.host, file).await?;
         let mut created = Created::Before;
         for (table, bytes) in outcome.tables()? {
-            created = self.store.create(&window.result(table), bytes.into()).await?;
+            let mut sealed = Cursor::new(bytes);
+            let no_table = |error| AnalyzeError::Window(format!("its table {table}: {error}"));
+            recording::seal::seal(&mut sealed).map_err(no_table)?;
+            let sealed = sealed.into_inner().into();
+            created = self.store.create(&window.result(table), sealed).await?;
         }
+        self.engine.damage().forget(&window.stem());
         if created == Created::Now {
             self.watch.news.notify_one();
             self.queue_profile(window);

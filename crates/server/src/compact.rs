@@ -85,7 +85,7 @@ fn plan(
         let is_enough = MIN_WINDOWS <= windows.len();
         return is_enough.then(|| Plan { windows, packs: Vec::new(), slice_s: SLICE_S });
     }
-    let packs = packs.packs.clone();
+    let packs: Vec<_> = packs.packs.iter().filter(|pack| !pack.is_damaged).cloned().collect();
     let coarsest = packs.iter().map(|pack| pack.slice_s).max().unwrap_or(SLICE_S);
     let slice_s = roll_up.slice_s((now - end).num_days()).unwrap_or(SLICE_S).max(coarsest);
     let is_one = packs.len() == 1 && packs[0].slice_s == slice_s && windows.is_empty();
@@ -211,9 +211,10 @@ impl Server {
         let mut tables: Vec<_> = tables().collect();
         tables.reverse();
         for (table, _) in tables {
-            let file = tempfile::NamedTempFile::new_in(&self.receiver.spool)?;
+            let mut file = tempfile::NamedTempFile::new_in(&self.receiver.spool)?;
             let inputs = Inputs { day, host, windows, packs, slice_s: *slice_s };
             self.engine.rewrite(table, inputs, file.reopen()?).await?;
+            recording::seal::seal(file.as_file_mut())?;
             let path = result(table, day, host, &pack.name);
             self.store.create_from(&path, file.path()).await?;
             // It may be another server's.
@@ -228,6 +229,40 @@ impl Server {
             self.metrics.packs.inc();
         }
         Ok(())
+    }
+
+    /// Says in the next list of packs that one is damaged, and has its windows analysed again: how many are stored.
+    pub(crate) async fn give_up_pack(
+        &self,
+        day: NaiveDate,
+        host: &str,
+        name: &str,
+    ) -> Result<Option<usize>, CompactError> {
+        let host_days = self.host_days(day).await?;
+        let last = host_days.get(host).and_then(|host_day| host_day.lists.last_key_value());
+        let Some((number, (path, _))) = last else { return Ok(None) };
+        let packs = self.engine.read_packs(path).await.map_err(CompactError::List)?;
+        let given_up = |pack: &Arc<Pack>| {
+            let is_damaged = pack.is_damaged || pack.name == name;
+            Arc::new(Pack { is_damaged, ..pack.as_ref().clone() })
+        };
+        let next = Packs { packs: packs.packs.iter().map(given_up).collect() };
+        if next == *packs {
+            return Ok(None);
+        }
+        let path = Path::from(format!("{LISTS}/day={day}/host={host}/{:08}.json", number + 1));
+        if self.store.create(&path, next.content().into()).await? == Created::Before {
+            // Of another pack: this one is given up the next time.
+            let source = "another list was made meanwhile".into();
+            return Err(object_store::Error::AlreadyExists { path: path.into(), source }.into());
+        }
+        let mut n_stored = 0;
+        let mut add = |time, window| {
+            n_stored += 1;
+            self.queue.add_found(time, window);
+        };
+        self.without_results_of(day, &mut add).await?;
+        Ok(Some(n_stored))
     }
 
     async fn remove_replaced(

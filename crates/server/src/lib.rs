@@ -27,6 +27,7 @@ mod net;
 mod profiles;
 mod receive;
 mod refused;
+mod repair;
 mod results;
 mod store;
 mod sums;
@@ -238,6 +239,7 @@ fn start(server: &Arc<Server>, tls: RustlsConfig) -> Result<Vec<tokio::task::Joi
         tokio::spawn(Arc::clone(server).search_for_ever()),
         tokio::spawn(Arc::clone(server).expire_for_ever()),
         tokio::spawn(Arc::clone(server).compact_for_ever()),
+        tokio::spawn(Arc::clone(server).repair_for_ever()),
         tokio::spawn(Arc::clone(server).watch_for_ever()),
         tokio::spawn(Arc::clone(server).sum_up_for_ever()),
         tokio::spawn(Arc::clone(server).renew_for_ever(tls)),

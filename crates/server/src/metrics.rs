@@ -42,6 +42,8 @@ pub(crate) struct Metrics {
     pub(crate) expired_unanalysed: Counter,
     pub(crate) clock_doubted: Gauge,
     pub(crate) packs: Counter,
+    pub(crate) results_damaged: Counter,
+    pub(crate) results_lost: Counter,
     pub(crate) findings_open: Gauge,
     /// Windows with results that detection could not read.
     pub(crate) unwatched: Counter,
@@ -69,6 +71,8 @@ impl Metrics {
             expired_unanalysed: Counter::default(),
             clock_doubted: Gauge::default(),
             packs: Counter::default(),
+            results_damaged: Counter::default(),
+            results_lost: Counter::default(),
             findings_open: Gauge::default(),
             unwatched: Counter::default(),
             messages: Family::default(),
@@ -107,6 +111,10 @@ impl Metrics {
         let help = "1: the clock may be wrong, and nothing expires";
         registry.register("clock_doubted", help, m.clock_doubted.clone());
         registry.register("packs", "Packs of results made", m.packs.clone());
+        let help = "Objects with results that were found damaged or missing";
+        registry.register("results_damaged", help, m.results_damaged.clone());
+        let help = "Those of them whose windows are stored no longer";
+        registry.register("results_lost", help, m.results_lost.clone());
         registry.register("findings_open", "Findings that are open", m.findings_open.clone());
         let help = "Windows whose results detection could not read";
         registry.register("windows_unwatched", help, m.unwatched.clone());

@@ -68,7 +68,7 @@ pub(crate) fn day_of(unix_ns: u64) -> NaiveDate {
 
 impl DayWindow {
     /// `day=.../host=.../BOOT-START`.
-    fn stem(&self) -> String {
+    pub(crate) fn stem(&self) -> String {
         format!("{}/{}", self.folder(), self.name())
     }
 

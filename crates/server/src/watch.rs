@@ -13,6 +13,7 @@ use catch_panic::catch_panic;
 use chrono::{DateTime, Days, NaiveDate, TimeDelta, Utc};
 use detect::{Change, Detector, Finding, FindingId, Summary, Symptom};
 use model::Results;
+use object_store::path::Path;
 use tokio::sync::{Notify, watch};
 
 use crate::names::{DayWindow, FAILED, RAW, RESULTS};
@@ -189,6 +190,8 @@ impl State {
 pub(crate) enum WatchError {
     #[error("the store failed: {0}")]
     Store(#[from] object_store::Error),
+    #[error("{0} is damaged or missing")]
+    Damaged(Path),
     #[error("{0}")]
     Results(String),
 }
@@ -266,7 +269,9 @@ impl Server {
                 }
                 // It was packed meanwhile.
                 Ok(None) => {}
-                Err(WatchError::Store(error)) if now - LONGEST_WAIT <= came => {
+                Err(error @ (WatchError::Store(_) | WatchError::Damaged(_)))
+                    if now - LONGEST_WAIT <= came =>
+                {
                     self.metrics.store_error("watch");
                     log(&format!("results of {} are looked at later: {error}", window.id));
                     later.insert(window.id.host);
@@ -320,19 +325,38 @@ impl Server {
         for (table, file) in tables() {
             let path = window.result(table);
             match self.store.size(&path).await? {
-                None => return Ok(None),
+                None => return self.not_there(window, path.clone()).await,
                 Some(bytes) if MOST_BYTES < bytes => {
                     return Err(WatchError::Results(format!("{path} has {bytes} bytes")));
                 }
                 Some(_) => {}
             }
             let Some(content) = self.store.get(&path).await? else { return Ok(None) };
+            if !recording::seal::is_intact(&content) {
+                self.engine.damage().add(&path);
+                return Err(WatchError::Damaged(path));
+            }
             std::fs::write(folder.path().join(file), content)?;
         }
         let read =
             tokio::task::spawn_blocking(move || recording::results::read(folder.path())).await;
         let failed = |error: &dyn std::fmt::Display| WatchError::Results(error.to_string());
         Ok(Some(read.map_err(|error| failed(&error))?.map_err(|error| failed(&error))?))
+    }
+}
+
+impl Server {
+    /// Why an object of a window's results is not there.
+    async fn not_there(
+        &self,
+        window: &DayWindow,
+        path: Path,
+    ) -> Result<Option<Results>, WatchError> {
+        if self.store.size(&window.result(LAST)).await?.is_none() {
+            return Ok(None);
+        }
+        self.engine.damage().add(&path);
+        Err(WatchError::Damaged(path))
     }
 }
 

@@ -308,3 +308,62 @@ fn what_is_packed_when() {
     assert_eq!(plan_at(&pack(3600), &[], midnight + days(90)), None);
     assert_eq!(plan_at(&none, &[], midnight + days(90)), None);
 }
+
+/// A pack that is not what was written counts no longer; its windows are analysed again, or answers say that they lack.
+#[tokio::test]
+async fn a_damaged_pack_is_given_up() {
+    use crate::repair::Repaired;
+
+    let fleet = Fleet::new();
+    let server = fleet.server(NEVER);
+    let now = DAY.parse::<NaiveDate>().unwrap().and_time(NaiveTime::MIN).and_utc();
+    server.compact(now + TimeDelta::days(3)).await.unwrap();
+    let [pack] = &fleet
+        .objects("vcpu_time", "kvm1")
+        .into_iter()
+        .filter(|name| name.starts_with(PACK))
+        .collect::<Vec<_>>()[..]
+    else {
+        panic!("one pack of a host");
+    };
+    let object = format!("{RESULTS}/vcpu_time/day={DAY}/host=kvm1/{pack}");
+    let mut content = std::fs::read(fleet.root().join(&object)).unwrap();
+    content[50] ^= 1;
+    std::fs::write(fleet.root().join(&object), content).unwrap();
+    // What the pack replaced is gone.
+    for (table, _) in tables() {
+        for name in fleet.objects(table, "kvm1").iter().filter(|name| !name.starts_with(PACK)) {
+            let folder = format!("{RESULTS}/{table}/day={DAY}/host=kvm1");
+            std::fs::remove_file(fleet.root().join(folder).join(name)).unwrap();
+        }
+    }
+    let raw = fleet.root().join(format!("raw/v1/day={DAY}/host=kvm1/{}-{:020}.window", boot(), 3));
+    std::fs::create_dir_all(raw.parent().unwrap()).unwrap();
+    std::fs::write(raw, "a window").unwrap();
+
+    let count = async |server: &Server| {
+        let sql = "SELECT host, count(*), max(corrected_ns) FROM vcpu_time GROUP BY host";
+        let answer = server.engine.sql("me", sql, &Scope::default()).await.unwrap();
+        let answer = answer.parse().unwrap();
+        (json!(answer.rows), answer.partial)
+    };
+    let server = fleet.server(NEVER);
+    let rows = json!([["kvm2", 36, 3]]);
+    let lacks = "results of 5 windows can't be read";
+    assert_eq!(count(&server).await, (rows.clone(), vec![lacks.to_owned()]));
+    assert_eq!(server.engine.damage().next().await, [Path::from(object.as_str())]);
+    let path = Path::from(object);
+    assert_eq!(server.repair(&path).await.unwrap(), Repaired::Again);
+    assert_eq!(server.queue.len(), 1);
+    assert_eq!(server.repair(&path).await.unwrap(), Repaired::NotNeeded);
+    // A server that starts now knows it, too; and what is made again counts, once.
+    let server = fleet.server(NEVER);
+    let (found, partial) = count(&server).await;
+    assert_eq!(found, rows);
+    assert!(partial.contains(&lacks.to_owned()), "{partial:?}");
+    fleet.store("kvm1", 3);
+    let server = fleet.server(NEVER);
+    let (found, partial) = count(&server).await;
+    assert_eq!(found.as_array().unwrap().len(), 2);
+    assert!(partial.contains(&"results of 4 windows can't be read".to_owned()), "{partial:?}");
+}
