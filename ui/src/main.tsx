@@ -2,7 +2,7 @@
 
 import { render } from "preact";
 import type { JSX } from "preact";
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { logOut } from "./api/client";
 import { LASTS, type Place, type Range, formatPlace, parsePlace, spanOf } from "./model/place";
 import { cut, visible } from "./model/text";
@@ -28,6 +28,8 @@ function Page() {
   const [now, setNow] = useState(Date.now);
   const [isLoggedOut, setLoggedOut] = useState(false);
   const last = "last" in place.range ? place.range.last : null;
+  const content = useRef<HTMLElement>(null);
+  const wasLoggedOut = useRef(false);
 
   useEffect(() => {
     const moved = () => setPlace(parsePlace(location.hash));
@@ -55,13 +57,20 @@ function Page() {
     scrollTo(0, 0);
   }, [subject]);
 
+  useEffect(() => {
+    // The form that had the focus is gone.
+    if (wasLoggedOut.current && !isLoggedOut) content.current?.focus();
+    wasLoggedOut.current = isLoggedOut;
+  }, [isLoggedOut]);
+
   if (isLoggedOut) return <Login onDone={() => { setLoggedOut(false); setNow(Date.now()); }} />;
   const leave = () => setLoggedOut(true);
   return (
     <AppContext.Provider value={{ place, span: spanOf(place.range, now), logOut: leave }}>
+      <a class="skip" href="#content" onClick={(event) => { event.preventDefault(); content.current?.focus(); }}>Skip to the content</a>
       <Header place={place} now={now} onLeave={() => void logOut().then(leave)} />
       {/* Another VM is another view: nothing of the last one stays. */}
-      <main key={subject}><View place={place} /></main>
+      <main key={subject} ref={content} tabIndex={-1}><View place={place} /></main>
     </AppContext.Provider>
   );
 }

@@ -49,6 +49,8 @@ test("a place is what its address says", () => {
     assert.deepEqual(parsePlace(odd), { path: [], range: { last: 3600 }, more: {} }, odd);
   }
   assert.deepEqual(parsePlace("#/vm/%zz/%41").path, ["vm", "%zz", "A"]);
+  const unnamed = { path: ["vm", "kvm1", ""], range: { last: 3600 }, more: {} };
+  assert.deepEqual(parsePlace(formatPlace(unnamed)), unnamed);
   const span = { from: 10_000, to: 30_000 };
   assert.deepEqual(parseSpan(formatSpan(span)), span);
   for (const odd of [undefined, "", "~", "x~y", formatSpan({ from: 2, to: 1 })]) assert.equal(parseSpan(odd), null);

@@ -23,7 +23,7 @@ export const BY_SECOND_MS = 120_000;
 export function parsePlace(hash: string): Place {
   const [path = "", query = ""] = hash.replace(/^#?\/?/, "").split("?", 2);
   const { last, from, to, ...more } = Object.fromEntries(new URLSearchParams(query)) as Record<string, string>;
-  return { path: path.split("/").filter(Boolean).map(decode), range: parseRange(last, from, to), more };
+  return { path: path === "" ? [] : path.split("/").map(decode), range: parseRange(last, from, to), more };
 }
 
 function decode(part: string): string {

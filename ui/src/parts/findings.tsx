@@ -33,11 +33,12 @@ function isWithin(finding: FindingEntry, from: number, to: number): boolean {
 
 function Line({ finding }: { finding: FindingEntry }) {
   const to = usePlaces();
-  const state = finding.state === "open" ? "since" : "over; found at";
+  const began = Math.min(finding.found_unix_s, ...finding.changes.map(({ since_unix_s }) => since_unix_s));
+  const state = finding.state === "open" ? "since" : "over; began at";
   return (
     <li class={`finding ${finding.state}`}>
       <Name name={finding.places.join(", ") || "the fleet"} length={80} />: <Name name={finding.summary} length={300} href={to(["finding", finding.id])} />{" "}
-      <span class="faint">{state} {instant(finding.found_unix_s * 1000)}{handled(finding).map(([name, value]) => <bdi key={name}>; {name.toLowerCase()} {value}</bdi>)}</span>
+      <span class="faint">{state} {instant(began * 1000)}, found at {instant(finding.found_unix_s * 1000)}{handled(finding).map(([name, value]) => <bdi key={name}>; {name.toLowerCase()} {value}</bdi>)}</span>
     </li>
   );
 }

@@ -4,8 +4,10 @@ import { type HostHealth, health, hosts } from "../api/client";
 import { Name } from "../parts/name";
 import { Section, Shown, useApp, usePlaces, useSums } from "../parts/app";
 import { DataTable } from "../parts/table";
-import { iso } from "../model/place";
+import { SLICE_MS, iso } from "../model/place";
 import { count, duration, instant, percent } from "../model/units";
+
+const MOST_LATE_MS = 120_000;
 
 interface Agent {
   host: string;
@@ -21,8 +23,14 @@ export function Health() {
     return { ...answer, agents: agentsOf(answer.hosts, new Set(enrolled.map(({ host }) => host))) };
   });
   const table = <Row,>(rows: Row[] | undefined) => ({ ...rest, ...(rows && value ? { value: { rows, partial: value.partial } } : {}) });
-  // What is not covered between the first instant and the last.
-  const gap = ({ health }: Agent) => (health ? Math.max(0, (health.end_unix_ms - health.first_unix_ms) * 1e6 - health.covered_ns) : 0);
+  // What is not covered between the first instant and the last. These are known to a slice: a shorter gap is none.
+  const gap = ({ health }: Agent) => {
+    const gap = health ? (health.end_unix_ms - health.first_unix_ms) * 1e6 - health.covered_ns : 0;
+    return SLICE_MS * 1e6 < gap ? gap : 0;
+  };
+  // An agent that sends is late by a few windows at most.
+  const isSilent = (row: Agent) => row.health !== null && Math.max(MOST_LATE_MS, 3 * row.health.covered_ns / 1e6 / Math.max(1, row.health.windows)) < lag(row);
+  const state = (row: Agent) => (row.health === null ? "silent in this time" : isSilent(row) ? `silent for ${duration(lag(row) * 1e6)}` : row.isEnrolled ? "sends" : "not enrolled any more");
   const lag = ({ health }: Agent) => (health ? Math.max(0, span.to - health.end_unix_ms) : Infinity);
   const of = (row: Agent, text: (health: HostHealth) => string) => (row.health ? text(row.health) : "-");
   return (
@@ -33,7 +41,7 @@ export function Health() {
           {(rows) => (
             <DataTable label="Agents" rows={rows} columns={[
               { title: "Host", value: (row) => row.host, cell: (row) => <Name name={row.host} href={to(["host", row.host])} /> },
-              { title: "State", value: (row) => (row.health ? "sends" : ""), cell: (row) => (row.health ? (row.isEnrolled ? "sends" : "not enrolled any more") : <strong class="bad">silent in this time</strong>) },
+              { title: "State", value: state, cell: (row) => (row.health === null || isSilent(row) ? <strong class="bad">{state(row)}</strong> : state(row)) },
               { title: "Lag", value: lag, cell: (row) => of(row, () => duration(lag(row) * 1e6)) },
               { title: "Last window ended", value: (row) => row.health?.end_unix_ms ?? 0, cell: (row) => of(row, ({ end_unix_ms }) => instant(end_unix_ms)) },
               { title: "Windows", value: (row) => row.health?.windows ?? 0, cell: (row) => of(row, ({ windows }) => count(windows)) },

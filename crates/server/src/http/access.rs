@@ -10,6 +10,7 @@ use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use recording::window::HostName;
 
 use super::{Admin, ApiError, COOKIE, JsonBody, JsonOf, PathOf, Reader, Reply, Shared};
+use crate::Server;
 use crate::auth::Denied;
 
 /// Makes a host known: it gets a token of its own.
@@ -28,10 +29,7 @@ pub(super) async fn enroll(
     State(server): Shared,
     JsonBody(request): JsonBody<EnrollRequest>,
 ) -> Reply<(StatusCode, Json<EnrollReply>)> {
-    match server.auth.role(&request.token).await? {
-        Role::Agent | Role::Admin => {}
-        Role::Read => return Err(Denied::Role.into()),
-    }
+    allow(&server, &request.token, "enroll", &[Role::Agent, Role::Admin]).await?;
     let host: HostName = request
         .host
         .parse()
@@ -53,10 +51,23 @@ pub(super) async fn log_in(
     State(server): Shared,
     JsonBody(request): JsonBody<SessionRequest>,
 ) -> Reply<(StatusCode, [(HeaderName, HeaderValue); 1])> {
-    match server.auth.role(&request.token).await? {
-        Role::Read | Role::Admin => keep_cookie(&request.token, ""),
-        Role::Agent => Err(Denied::Role.into()),
-    }
+    allow(&server, &request.token, "session", &[Role::Read, Role::Admin]).await?;
+    keep_cookie(&request.token, "")
+}
+
+/// Turns a token away that is not of one of these roles, and counts it.
+async fn allow(
+    server: &Server,
+    token: &str,
+    purpose: &'static str,
+    roles: &[Role],
+) -> Result<(), Denied> {
+    let allowed = match server.auth.role(token).await {
+        Ok(role) if roles.contains(&role) => Ok(()),
+        Ok(_) => Err(Denied::Role),
+        Err(error) => Err(error),
+    };
+    allowed.inspect_err(|error| server.count_denied(purpose, error))
 }
 
 /// Lets the browser forget its token.

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::http::{ErrorReply, Role};
+use axum::body::Body;
 use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::extract::{
     ConnectInfo, DefaultBodyLimit, FromRequest, FromRequestParts, Path, Request, State,
@@ -23,6 +24,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Json, Router};
+use futures_util::StreamExt;
 use recording::window::HostName;
 use tokio::task::JoinError;
 use utoipa::OpenApi;
@@ -60,9 +62,18 @@ pub(crate) fn router(server: Arc<Server>) -> Router {
         .route("/openapi.json", axum::routing::get(async move || description.clone()))
         .merge(page::router())
         .fallback(async || ApiError::new(StatusCode::NOT_FOUND, "there is no such path"))
+        .layer(axum::middleware::map_response(guarded))
         .layer(DefaultBodyLimit::max(MAX_REQUEST))
         .layer(axum::middleware::from_fn_with_state(Budget::new(), hold_answer))
         .with_state(server)
+}
+
+/// Nobody guesses what an answer is, or keeps what is for readers only, unless it says so itself.
+async fn guarded(mut response: Response) -> Response {
+    let headers = response.headers_mut();
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    response
 }
 
 /// What the API is, for programs.
@@ -227,12 +238,29 @@ impl<T: serde::de::DeserializeOwned, S: Send + Sync> FromRequest<S> for JsonBody
 
     async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
         // Whoever sends slowly has no place among those who are known.
-        let read = tokio::time::timeout(JSON_TIME, Json::<T>::from_request(request, state)).await;
         let late =
             |_| ApiError::new(StatusCode::REQUEST_TIMEOUT, "the request did not arrive in time");
-        let Json(value) = read.map_err(late)??;
+        let (parts, body) = request.into_parts();
+        let body = tokio::time::timeout(JSON_TIME, whole(body)).await.map_err(late)??;
+        let Json(value) = Json::from_request(Request::from_parts(parts, body), state).await?;
         Ok(Self(value))
     }
+}
+
+/// A body that is no larger than a request may be. Of a larger one the rest is read and forgotten: who is cut off while
+/// sending sees no answer.
+async fn whole(body: Body) -> Result<Body, ApiError> {
+    let (mut stream, mut bytes) = (body.into_data_stream(), Vec::new());
+    while let Some(chunk) = stream.next().await {
+        let broken = |_| ApiError::new(StatusCode::BAD_REQUEST, "the request did not arrive");
+        bytes.extend_from_slice(&chunk.map_err(broken)?);
+        if MAX_REQUEST < bytes.len() {
+            windows::drain(&mut stream).await;
+            let text = format!("a request has at most {MAX_REQUEST} bytes");
+            return Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, text));
+        }
+    }
+    Ok(bytes.into())
 }
 
 /// Parts of a path, whose errors are told as all others.
