@@ -92,6 +92,10 @@ grep -q 'exit status: 3' err || fail "does not say how the command ended"
 cp /bin/sleep outliver
 vmscope record -o outlived --duration 1 -- ./outliver 1000 2>err || fail "outliving command"
 if grep -sqx outliver /proc/[0-9]*/comm; then fail "the command is still running"; fi
+vmscope record -o deaf --duration 1 -- sh -c "trap '' TERM; while :; do sleep 1; done" 2>err && code=0 || code=$?
+test $code -eq 1 || fail "a command that ignores SIGTERM: exit code $code"
+grep -q 'still run, though it was asked to end: sh (' err || fail "does not name the command that goes on"
+kill -9 "$(sed -n 's/.*to end: sh (\([0-9]*\)).*/\1/p' err)"
 if vmscope report alone --vm web 2>err; then fail "reported a VM that is not there"; fi
 one_line "vm"
 
