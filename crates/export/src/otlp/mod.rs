@@ -23,9 +23,9 @@ pub fn encoded(functions: &Functions) -> Vec<u8> {
     request(functions).encode_to_vec()
 }
 
-/// What a profile's values are.
-const VALUES: [(&str, fn(&FunctionCost) -> u64); 2] =
-    [("cpu", |cost| cost.ns), ("corrected", |cost| cost.corrected_ns)];
+/// A profile's values: their name, and how to get one.
+type Values = (&'static str, fn(&FunctionCost) -> u64);
+const VALUES: [Values; 2] = [("cpu", |cost| cost.ns), ("corrected", |cost| cost.corrected_ns)];
 
 /// The functions as a request, the same profiles for each VM.
 #[must_use]
