@@ -130,6 +130,16 @@ fn a_child_that_is_waited_for() {
         "mcccccmaam",
         "uruuuuuuuu",
     );
+    check(
+        &[
+            ("make", "", "0aaaaa000bb0"),
+            ("cc1", "make", " .1111      "),
+            ("as", "make", " .....11111 "),
+        ],
+        &[('a', By::Task("cc1")), ('b', By::Task("as"))],
+        "mcccccmmmaam",
+        "uruuuuuuuuuu",
+    );
     // A timer of its own is another wait.
     check(
         &[("sh", "", "0aaaaatttt0"), ("cc1", "sh", " .1111     ")],
