@@ -212,11 +212,18 @@ impl<'a> Replay<'a> {
         if range.end <= range.start {
             return;
         }
-        for slice in span::slices(self.timeline, cpu, range.clone()) {
-            if slice.task == Some(id) {
-                let mask = self.masks.work(task, &slice);
-                self.runs[id.index()].works(&slice, mask);
+        // In parts where it ran one program after another.
+        let next = task.names.partition_point(|(since, _)| *since <= range.start);
+        let names = task.names[next..].iter().map(|(since, _)| *since);
+        let mut from = range.start;
+        for to in names.take_while(|since| *since < range.end).chain([range.end]) {
+            for slice in span::slices(self.timeline, cpu, from..to) {
+                if slice.task == Some(id) {
+                    let mask = self.masks.work(task, &slice);
+                    self.runs[id.index()].works(&slice, mask);
+                }
             }
+            from = to;
         }
         self.runs[id.index()].at = range.end;
     }

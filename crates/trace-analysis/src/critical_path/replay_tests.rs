@@ -1,6 +1,6 @@
 //! Programs without a part: drawn timelines (see `crate::test_timelines`), of which all else takes as long as it did.
 
-use model::Interrupt;
+use model::{HostNs, Interrupt};
 
 use super::*;
 use crate::test_timelines::{By, DrawnTimeline};
@@ -55,6 +55,20 @@ fn children_that_ended_meanwhile() {
         &[('a', By::Task("long"))],
         &[("own code of long", Some(2))],
     );
+}
+
+/// The name that a task has then counts, also where it changes while the task has a CPU.
+#[test]
+fn one_program_after_another() {
+    let mut drawn = DrawnTimeline::new(&[("sh", "", "00000")], &[]);
+    drawn.timeline.tasks[0].names.push((HostNs(20), "cc1".to_owned()));
+    let path = critical_path(&drawn.timeline, Scope::life(&drawn.timeline, TaskId(0)).unwrap());
+    let found: Vec<_> = summary(&drawn.timeline, &path)
+        .improvements
+        .iter()
+        .map(|it| (it.target.to_string(), it.without_ns))
+        .collect();
+    assert_eq!(found, [("own code of cc1".to_owned(), 20), ("own code of sh".to_owned(), 30)]);
 }
 
 /// A worker beside it is waited for even if nothing else remains.
