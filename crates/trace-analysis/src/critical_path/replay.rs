@@ -300,7 +300,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// A wait that a task ended, or nobody on record. `mask`: the targets whose own wait it is.
+    /// A wait that a task ended, or no task on record. `mask`: the targets whose own wait it is.
     fn waits(&mut self, id: TaskId, sleep: &Sleep, [begin, woken, end]: [HostNs; 3], mask: u64) {
         let woken = woken.clamp(begin, end);
         let slept_ns = woken.since(begin);

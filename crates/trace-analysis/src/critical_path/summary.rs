@@ -147,7 +147,7 @@ fn parts(timeline: &Timeline, polls: &Polls, segment: &PathSegment) -> Vec<(Cate
     vec![(polls.category(category(timeline, &segment.activity), name, ns), ns)]
 }
 
-/// What a wait counts as; polling is not told apart.
+/// What a wait counts as, polling as a timer.
 pub(super) fn category(timeline: &Timeline, activity: &PathActivity) -> Category {
     let disk = |row: u32| {
         let disk = timeline.disks.get(row as usize);

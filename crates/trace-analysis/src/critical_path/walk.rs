@@ -333,7 +333,7 @@ pub(super) fn packet_sender(timeline: &Timeline, time: HostNs) -> Option<TaskId>
         softirq.task.filter(|_| receives && in_call)
     };
     let mut senders = timeline.cpus.iter().filter_map(on_cpu);
-    // Of two at the same instant nobody knows whose it was.
+    // Of two at the same instant, whose it was is not known.
     senders.next().filter(|_| senders.next().is_none())
 }
 
