@@ -138,6 +138,9 @@ fn a_vm_goes_only_where_it_may() {
     // Of two devils the one that may leave does.
     let two = ["a 4@0: 2@0 w57", "b 4@0: 2@0 w57 c0"];
     check("dino", [8; 4], &two, &["a 4@1: 2@1", "b 4@0: 2@0"]);
+    // Its memory could not follow.
+    let two = ["a 1@0: 2@0 w57 m0", "b 1@0: 2@0 w57 m0"];
+    check("dino", [8; 4], &two, &["a 1@0: 2@0", "b 1@0: 2@0"]);
     // Nothing can be done.
     for policy in POLICIES {
         check(policy, [8; 4], &["a 1@0: 5@2 w57 c0 m2"], &["a 1@0: 5@2"]);

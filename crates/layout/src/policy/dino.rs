@@ -88,15 +88,12 @@ impl Policy for Dino {
         order.sort_by_key(|at| {
             let part = &parts[*at];
             // Of equal ones those that can go to few nodes choose first.
-            let choice = part.homes.iter().filter(|may| **may).count();
+            let choice = homes(part).into_iter().filter(|may| *may).count();
             (std::cmp::Reverse((class(part), part.vcpus)), choice, *at)
         });
         let sorted: Vec<&Part> = order.iter().map(|at| &parts[*at]).collect();
-        let group = |part: &&Part| Group {
-            class: class(part),
-            vcpus: part.vcpus,
-            homes: part.homes.clone(),
-        };
+        let group =
+            |part: &&Part| Group { class: class(part), vcpus: part.vcpus, homes: homes(part) };
         let groups: Vec<Group> = sorted.iter().map(group).collect();
         let homes = cheapest(topology, &room, &sorted, &groups);
         let mut choices: Vec<Choice> =
@@ -152,6 +149,13 @@ fn last(signatures: &[f64]) -> &[f64] {
 
 fn mean(signatures: &[f64]) -> f64 {
     signatures.iter().sum::<f64>() / signatures.len().max(1) as f64
+}
+
+/// The nodes that a part may be on: those to which its memory may follow, if there are some.
+fn homes(part: &Part) -> Vec<bool> {
+    let both = |(home, memory): (&bool, &bool)| *home && *memory;
+    let homes: Vec<bool> = part.homes.iter().zip(&part.memory_nodes).map(both).collect();
+    if homes.contains(&true) { homes } else { part.homes.clone() }
 }
 
 /// The homes with which the parts have least memory to move.
