@@ -48,6 +48,9 @@ pub(super) const MAX_TARGETS: usize = 64;
 /// How deep a chain of children is followed that the trace's end leaves waiting.
 const MAX_CHILDREN: usize = 1000;
 
+/// Work of others that is looked at in one wait for a CPU: thousands of tasks can wait for one.
+const MAX_SLICES: usize = 1000;
+
 /// How long the scope would last without each of the targets, `MAX_TARGETS` at most.
 pub(super) fn without(
     timeline: &Timeline,
@@ -261,7 +264,8 @@ impl<'a> Replay<'a> {
             _ => None,
         });
         let mut rest_ns = end.since(begin);
-        for slice in cpu.into_iter().flat_map(|cpu| span::slices(self.timeline, cpu, begin..end)) {
+        let slices = cpu.into_iter().flat_map(|cpu| span::slices(self.timeline, cpu, begin..end));
+        for slice in slices.take(MAX_SLICES) {
             let other = slice.task.and_then(|it| self.timeline.tasks.get(it.index()));
             let mask = other.map_or(0, |other| self.masks.work(other, &slice));
             self.runs[id.index()].earlier.add(always | mask, slice.length_ns());
