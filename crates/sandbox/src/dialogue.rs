@@ -78,21 +78,23 @@ pub fn serve_dialogue<D: Dialogue>() -> Option<ExitCode> {
     let allowed = Allowance { memory_bytes: number()?, cpu_seconds: number()? };
     let started = start::<D>(allowed);
     let ready = started.as_ref().map(|_| ()).map_err(Clone::clone);
-    let Ok(socket) = std::io::stdin().as_fd().try_clone_to_owned() else {
+    let message = postcard::to_stdvec(&ready).unwrap_or_default();
+    let is_sent = Socket::new(std::io::stdin()).send(&message, &[]).is_ok();
+    let (Ok((dialogue, socket)), true) = (started, is_sent) else {
         return Some(ExitCode::FAILURE);
     };
-    let parent = Channel::new(socket);
-    let is_sent = parent.send(&postcard::to_stdvec(&ready).unwrap_or_default());
-    let (Ok(dialogue), true) = (started, is_sent) else { return Some(ExitCode::FAILURE) };
-    dialogue.talk(parent);
+    dialogue.talk(Channel::new(socket));
     Some(ExitCode::SUCCESS)
 }
 
-fn start<D: Dialogue>(allowed: Allowance) -> Result<D, String> {
+/// Its work, and its socket: later no descriptor can be made of one that it has.
+fn start<D: Dialogue>(allowed: Allowance) -> Result<(D, OwnedFd), String> {
     let failed = |error: std::io::Error| format!("/proc/self/statm: {error}");
     let named = CString::new(D::NAME).map(|name| set_name(&name));
     debug_assert!(named.is_ok(), "{} is no name", D::NAME);
     confine::close_all()?;
+    let socket = std::io::stdin().as_fd().try_clone_to_owned();
+    let socket = socket.map_err(|error| format!("standard input: {error}"))?;
     // Without the right to, it is as high as the others.
     let _ = rustix::process::nice(NICE);
     let _ = std::fs::write("/proc/self/oom_score_adj", OUT_OF_MEMORY_SCORE);
@@ -105,7 +107,7 @@ fn start<D: Dialogue>(allowed: Allowance) -> Result<D, String> {
     let more = |bytes: u64| bytes.saturating_add(allowed.memory_bytes);
     confine::limit_memory(more(data), more(addresses).saturating_add(MORE_ADDRESSES))?;
     confine::give_up_system_calls(&FOR_THREADS)?;
-    Ok(dialogue)
+    Ok((dialogue, socket))
 }
 
 /// Fields of `/proc/self/statm`.
