@@ -28,8 +28,8 @@ fn on_node(row: &Value, column: &str, node: &str) -> f64 {
     row[column].as_str().unwrap().split(' ').filter_map(part).sum()
 }
 
-/// Guest `a` booted on node 0, and its vCPU now runs on node 2, two hops away. `b` keeps the CPU of node 0 busy, so that the
-/// memory of `a` has to come.
+/// Guest `a` booted on node 0, and its vCPU now runs on node 2, two hops away. A cpuset keeps `b` on node 0, which has one CPU,
+/// so that the memory of `a` has to come.
 pub(crate) fn memory_and_vcpus_go_where_the_plan_says() {
     let folder = tempfile::tempdir().unwrap();
     let script = format!(
@@ -38,6 +38,10 @@ pub(crate) fn memory_and_vcpus_go_where_the_plan_says() {
         qemu() {{ pgrep -f \"^[^ ]*qemu.*-name $1,\"; }}
         vcpu() {{ for t in /proc/$(qemu $1)/task/*; do grep -q KVM $t/comm && basename $t; done; }}
         taskset -cp 2 $(vcpu a) >&2
+        echo +cpuset > /sys/fs/cgroup/cgroup.subtree_control
+        mkdir /sys/fs/cgroup/held
+        for what in cpus mems; do echo 0 > /sys/fs/cgroup/held/cpuset.$what; done
+        qemu b > /sys/fs/cgroup/held/cgroup.procs
         vmscope record -o rec -- vmscope testbed exec a -- timeout 3 sh -c 'while :; do :; done' || true
         vmscope report rec --by node >&2
         vmscope report rec --by node --format json > nodes.json
@@ -93,7 +97,9 @@ pub(crate) fn memory_and_vcpus_go_where_the_plan_says() {
     assert!(measured["remote_after"].as_f64() < measured["remote_before"].as_f64());
     assert!(0.0 < measured["predicted_gain"].as_f64().unwrap(), "{measured}");
     assert!(measured["measured_gain"].is_null(), "nothing counts instructions here");
-    assert_eq!(json("again.json")["outcome"], "in_place");
+    // Nothing is left to move, or a few stray pages, which are not worth it.
+    let again = &json("again.json")["outcome"];
+    assert!(again == "in_place" || again == "little_gain", "{again}");
     assert!(ran.stdout.contains("affinity list: 2"), "{}", ran.stdout);
 }
 
