@@ -54,9 +54,7 @@ Laboratory:
   demo      Try vmscope without a KVM host, on a virtual one
 
 Options:
-{options}
-
-{after-help}";
+{options}{after-help}";
 
 const EXAMPLE: &str = "Examples:
   vmscope doctor                           check whether this host can be recorded
