@@ -61,5 +61,8 @@ fn copy<T: DataType>(mut from: ColumnReaderImpl<T>, to: &mut ColumnWriterImpl<'_
         assert!(0 < records, "the column is as long as the table");
         read += records;
     }
-    to.write_batch(&values, Some(&defined), Some(&repeated)).unwrap();
+    // Columns that always have one value have no levels.
+    let levels = |levels: &[i16]| (!levels.is_empty()).then(|| levels.to_vec());
+    let (defined, repeated) = (levels(&defined), levels(&repeated));
+    to.write_batch(&values, defined.as_deref(), repeated.as_deref()).unwrap();
 }
