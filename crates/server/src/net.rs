@@ -352,7 +352,8 @@ mod test {
         drop((one, proxied));
         assert!(enter("10.0.0.2").is_some());
         drop((two, six));
-        assert_eq!((room.taken().all, room.taken().of.len()), (0, 0));
+        let taken = room.taken();
+        assert_eq!((taken.all, taken.of.len()), (0, 0));
     }
 
     #[tokio::test]
