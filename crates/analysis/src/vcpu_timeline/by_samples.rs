@@ -97,8 +97,8 @@ impl<'a> Drawer<'a> {
         let (a, b) = (&self.points[number], &self.points[number + 1]);
         let poll_after = self.draw_poll(track, number, gap);
         let (before, rest) = self.on_before(a, b, gap, poll_after);
-        let slept = gap.halted > 0 || gap.waiting > 0;
-        let waits_on = if slept { b.cpu } else { a.cpu };
+        let is_asleep = gap.halted > 0 || gap.waiting > 0;
+        let waits_on = if is_asleep { b.cpu } else { a.cpu };
         if gap.off() == 0 && rest == 0 {
             let turn = if a.cpu == b.cpu { b.time } else { middle(a.time, b.time) };
             track.push_until(turn, What::OnCpu, Some(a.cpu));
@@ -107,18 +107,18 @@ impl<'a> Drawer<'a> {
             let off = gap.off() + rest;
             let begin = around(&throttled, a.time.saturating_add(before), off);
             track.push_until(begin, What::OnCpu, Some(a.cpu));
+            let slept = gap.halted + gap.waiting;
+            let queued = gap.throttled + gap.preempted;
             let queued_first = {
-                let asleep = gap.halted + gap.waiting;
-                let queued = gap.throttled + gap.preempted;
                 let common = |from: u64| overlap(&throttled, from, from.saturating_add(queued));
-                common(begin.saturating_add(asleep)) < common(begin)
+                common(begin.saturating_add(slept)) < common(begin)
             };
             if queued_first {
-                self.draw_queued(track, gap, waits_on);
-                draw_asleep(track, gap, asleep(a, b));
+                self.draw_queued(track, begin, gap, waits_on);
+                draw_asleep(track, begin.saturating_add(queued), gap, asleep(a, b));
             } else {
-                draw_asleep(track, gap, asleep(a, b));
-                self.draw_queued(track, gap, waits_on);
+                draw_asleep(track, begin, gap, asleep(a, b));
+                self.draw_queued(track, begin.saturating_add(slept), gap, waits_on);
             }
             if let Some(away) = b.away() {
                 let to = begin.saturating_add(off);
@@ -131,9 +131,9 @@ impl<'a> Drawer<'a> {
         track.push_until(b.time, What::OnCpu, Some(b.cpu));
     }
 
-    /// Its wait for a CPU.
-    fn draw_queued(&self, track: &mut Track, gap: &Gap, cpu: CpuId) {
-        let throttled = track.at().saturating_add(gap.throttled);
+    /// Its wait for a CPU, from `at` on, which may be before the track begins.
+    fn draw_queued(&self, track: &mut Track, at: u64, gap: &Gap, cpu: CpuId) {
+        let throttled = at.saturating_add(gap.throttled);
         track.push_until(throttled, What::Off(State::Throttled), Some(cpu));
         let preempted = throttled.saturating_add(gap.preempted);
         self.queues.push_queued(track, preempted, State::Preempted, cpu);
@@ -212,9 +212,9 @@ impl<'a> Drawer<'a> {
     }
 }
 
-/// Its sleep, from where the track ends.
-fn draw_asleep(track: &mut Track, gap: &Gap, in_vmm: State) {
-    let halted = track.at().saturating_add(gap.halted);
+/// Its sleep, from `at` on, which may be before the track begins.
+fn draw_asleep(track: &mut Track, at: u64, gap: &Gap, in_vmm: State) {
+    let halted = at.saturating_add(gap.halted);
     track.push_until(halted, What::Off(State::Halted), None);
     track.push_until(halted.saturating_add(gap.waiting), What::Off(in_vmm), None);
 }
