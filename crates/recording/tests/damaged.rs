@@ -99,7 +99,8 @@ fn references_to_no_row_are_damage() {
     let (header, tables, _) = small();
     for (table, row) in [("samples.parquet", "a sample"), ("switches.parquet", "an event")] {
         let path = dir.path().join(table);
-        let tables = Tables { vcpus: vec![], exits: vec![], ..tables.clone() };
+        let quota_members = vec![];
+        let tables = Tables { vcpus: vec![], exits: vec![], quota_members, ..tables.clone() };
         write_with_switches(&path, &(header.clone(), tables, vec![]), &[]);
         RECORDING.check_references(&path, &foreign, table, row);
     }

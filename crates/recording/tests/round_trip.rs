@@ -147,6 +147,7 @@ fn switches_of_no_vcpu_are_left_out_and_counted() {
     let mut wild = Wild::new(13);
     let mut tables = wild.tables();
     tables.exits.clear();
+    tables.quota_members.clear();
     let switches = wild.switches(500, &tables);
     for vcpus in [tables.vcpus.len() / 2, 0] {
         tables.vcpus.truncate(vcpus);
@@ -189,7 +190,7 @@ fn references_to_no_row_are_cut_and_counted() {
     write(
         &path,
         &header,
-        &Tables { vcpus: vec![], exits: vec![], stacks: vec![], ..tables },
+        &Tables { vcpus: vec![], exits: vec![], stacks: vec![], quota_members: vec![], ..tables },
         &cpus,
     );
 
