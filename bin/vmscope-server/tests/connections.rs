@@ -66,7 +66,9 @@ fn answers_that_are_not_read_are_reset() {
     // A client that reads has all of it.
     let mut tls = connect(&server);
     tls.write_all(large.replace("host: a", "connection: close").as_bytes()).unwrap();
-    assert_eq!(rest(&mut tls).matches('x').count(), 20_000_000);
+    let answer = rest(&mut tls);
+    let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+    assert_eq!(body.matches('x').count(), 20_000_000);
 }
 
 #[test]

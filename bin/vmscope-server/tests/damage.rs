@@ -82,7 +82,8 @@ fn damaged_results_are_left_out_told_and_made_again() {
         );
         partial += usize::from(is_told);
     }
-    assert!(30 < partial, "only {partial} of 40 answers were partial");
+    // What was read before, or is read again by then, is whole.
+    assert!(5 < partial, "only {partial} of 40 answers were partial");
     wait_until("all results again", has_all);
     let metrics = String::from_utf8(server.get("/metrics", &reader).content).unwrap();
     let counted =

@@ -178,10 +178,13 @@ impl Found {
 pub(crate) fn shown(path: &Path) -> PathBuf {
     let mut parts = path.components();
     let held: PathBuf = parts.by_ref().take(5).collect();
-    let is_held = held.starts_with("/proc/self/fd") && held != Path::new("/proc/self/fd");
+    // Other paths are not looked at: processes without privileges name them, too, and may not read links.
+    if !held.starts_with("/proc/self/fd") || held == Path::new("/proc/self/fd") {
+        return path.to_owned();
+    }
     match std::fs::read_link(&held) {
-        Ok(name) if is_held => name.components().chain(parts).collect(),
-        _ => path.to_owned(),
+        Ok(name) => name.components().chain(parts).collect(),
+        Err(_) => path.to_owned(),
     }
 }
 
