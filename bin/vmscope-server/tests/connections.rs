@@ -55,7 +55,7 @@ fn answers_that_are_not_read_are_reset() {
     let place = Place::new();
     let server = place.start("");
     let reader = server.token("read");
-    let large = sql(&reader, "SELECT repeat('x', 1000000) FROM generate_series(1, 20)");
+    let large = sql(&reader, "SELECT repeat('x', 1000000) AS a FROM generate_series(1, 20)");
     let mut all: Vec<_> = (0..4).map(|_| connect(&server)).collect();
     for tls in &mut all {
         tls.write_all(large.as_bytes()).unwrap();
