@@ -1,4 +1,4 @@
-//! Clients that send or read slowly, or not at all, and queries that take what they can get.
+//! Clients that send or read slowly, or not at all, and queries that use all they are allowed.
 
 #![allow(clippy::unwrap_used, missing_docs)]
 

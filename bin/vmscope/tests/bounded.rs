@@ -222,7 +222,7 @@ fn mutants_are_bounded() {
     assert!(0 < total.ended[0] && 0 < total.ended[1], "{total:?}");
 }
 
-/// Recordings with a quota whose samples end early: a wait spans thousands of readings of the quota.
+/// Recordings with a quota whose samples end early: one wait spans thousands of readings.
 #[test]
 fn long_gaps_under_a_quota_are_bounded() {
     let folder = tempfile::tempdir().unwrap();

@@ -47,7 +47,7 @@ impl Marks {
         by_cpu
     }
 
-    /// Who was seen on a CPU between two instants, both excluded: all, or of many as many as are worth a look, evenly.
+    /// The marks of a CPU between two instants, both excluded. Of many marks, an even selection.
     pub(super) fn some_between(
         &self,
         cpu: CpuId,

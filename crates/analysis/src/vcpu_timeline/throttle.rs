@@ -201,7 +201,7 @@ mod test {
         Wait { from, to, track: 0, gap, preempted, waiting: 0 }
     }
 
-    /// Readings every 10 ns, each of which adds so many; waits: from, to, how long; and what each gets.
+    /// `added`: what each reading, 10 ns apart, adds. `waits`: from, to, length. `expected`: the share of each wait.
     fn check(added: &[u64], waits: &[(u64, u64, u64)], expected: &[u64]) {
         let mut total = 0;
         let mut sum = |ns: &u64| {

@@ -55,7 +55,7 @@ impl Clock {
         u64::try_from(ns).ok().map(CaptureNs).filter(|at| *at < CaptureNs::LAST)
     }
 
-    /// The time between two of its ticks; 0: less than a nanosecond.
+    /// Nanoseconds per tick of its clock; 0: less than one.
     pub(super) fn tick_ns(self) -> u64 {
         u64::try_from(self.unit.ns(1)).unwrap_or(u64::MAX)
     }
