@@ -40,11 +40,11 @@ fn main() -> ExitCode {
     if let Some(code) = symbols::serve().or_else(collector::trace::serve) {
         return code;
     }
-    let cli: Cli = match cli::parse() {
-        Ok(cli) => cli,
-        Err(code) => return code,
-    };
-    let result = match cli.command {
+    cli::run_command(run, cli::exit_code)
+}
+
+fn run(cli: Cli) -> anyhow::Result<ExitCode> {
+    match cli.command {
         Command::Lab(args) => lab::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Testbed(args) => testbed::run(&args),
@@ -52,10 +52,5 @@ fn main() -> ExitCode {
         Command::Manuals { dir } => {
             cli::write_subcommand_pages(&Cli::command(), &dir).map(|()| ExitCode::SUCCESS)
         }
-    };
-    result.unwrap_or_else(|error| {
-        // The message may contain names that a guest chose.
-        say!("vmscope: {}", view::clean(&cli::message(&error)));
-        cli::exit_code(&error)
-    })
+    }
 }

@@ -33,20 +33,15 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let cli: Cli = match cli::parse() {
-        Ok(cli) => cli,
-        Err(code) => return code,
-    };
-    let result = match cli.command {
+    cli::run_command(run, cli::exit_code)
+}
+
+fn run(cli: Cli) -> anyhow::Result<ExitCode> {
+    match cli.command {
         Command::Layout(args) => layout::run(&args),
         Command::Migrate(args) => migrate::run(&args),
         Command::Manuals { dir } => {
             cli::write_subcommand_pages(&Cli::command(), &dir).map(|()| ExitCode::SUCCESS)
         }
-    };
-    result.unwrap_or_else(|error| {
-        // The message may contain names that a guest chose.
-        say!("vmscope: {}", view::clean(&cli::message(&error)));
-        cli::exit_code(&error)
-    })
+    }
 }

@@ -91,23 +91,14 @@ fn main() -> ExitCode {
         return code;
     }
     if let Some(error) = programs::become_program(std::env::args_os().skip(1)) {
-        return fail(&error);
+        cli::print_error(&error);
+        return commands::exit_code(&error);
     }
-    let cli: Cli = match cli::parse() {
-        Ok(cli) => cli,
-        Err(code) => return code,
-    };
-    run(cli.command).unwrap_or_else(|error| fail(&error))
+    cli::run_command(run, commands::exit_code)
 }
 
-fn fail(error: &anyhow::Error) -> ExitCode {
-    // The message may contain names that a guest chose.
-    say!("vmscope: {}", view::clean(&cli::message(error)));
-    commands::exit_code(error)
-}
-
-fn run(command: Command) -> anyhow::Result<ExitCode> {
-    match command {
+fn run(cli: Cli) -> anyhow::Result<ExitCode> {
+    match cli.command {
         Command::Record(args) => commands::record::run(&args),
         Command::Report(args) => commands::report::run(&args),
         Command::Steal(args) => commands::steal::run(&args),

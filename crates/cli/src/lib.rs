@@ -35,6 +35,8 @@ pub use output::{ReportOutput, count, create_file, pipe, print, width, write_fil
 pub use part::Part;
 pub use program::find_program;
 #[cfg(feature = "recordings")]
+pub use program::{print_error, run_command};
+#[cfg(feature = "recordings")]
 pub use signals::stop_on_signals;
 pub use size::size;
 #[cfg(feature = "recordings")]

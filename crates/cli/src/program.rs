@@ -1,8 +1,32 @@
-//! Programs that belong together lie in one folder.
+//! Programs: how one runs a command, and where those that belong together lie.
 
 use std::path::PathBuf;
+#[cfg(feature = "recordings")]
+use std::process::ExitCode;
 
 use anyhow::Context;
+
+/// Parses the command line and runs the command. An error is printed in one line.
+#[cfg(feature = "recordings")]
+pub fn run_command<C: clap::Parser>(
+    run: impl FnOnce(C) -> anyhow::Result<ExitCode>,
+    exit_code: impl FnOnce(&anyhow::Error) -> ExitCode,
+) -> ExitCode {
+    let arguments = match crate::parse() {
+        Ok(arguments) => arguments,
+        Err(code) => return code,
+    };
+    run(arguments).unwrap_or_else(|error| {
+        print_error(&error);
+        exit_code(&error)
+    })
+}
+
+/// Prints an error in one line. It may contain names that a guest chose.
+#[cfg(feature = "recordings")]
+pub fn print_error(error: &anyhow::Error) {
+    say!("vmscope: {}", view::clean(&crate::message(error)));
+}
 
 /// The path of another program of this project, such as `vmscope-lab`: beside this program.
 ///
