@@ -26,8 +26,8 @@ struct bpf_iter__task_file {
 
 /* Whether KVM made the file, with a name that begins with the `length` bytes of `wanted`.
  *
- * Any user can give a file any name, and FUSE chooses what `private_data` leads to. But nobody can make files in the
- * file system of anonymous inodes: the kernel makes and names them. */
+ * Any user can give a file any name, and FUSE chooses what `private_data` leads to. But only the kernel makes, and
+ * names, files in the file system of anonymous inodes. */
 static __always_inline bool is_kvm_file(struct file *file, const char *wanted, int length)
 {
 	struct module *owner;

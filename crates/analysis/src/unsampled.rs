@@ -8,8 +8,8 @@ use crate::vcpu_timeline::{Account, State, VcpuTimelines};
 
 /// A VM that has CPU time without a sample.
 ///
-/// Interrupts are not missed evenly: one that a busy host delays hits what comes after a guest's run. So the samples that
-/// there are tell little of the rest.
+/// Interrupts are not missed evenly: a delayed one hits the code after a guest's run. So the existing samples say little
+/// about the missing ones.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unsampled {
     /// The VM's name.

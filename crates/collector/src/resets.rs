@@ -8,8 +8,8 @@
 //!   map:       -----|----------|                                 |--------
 //! ```
 //!
-//! What a guest told of a boot shows that this boot was there: signs before do not count. So a sign that is none (the firmware
-//! of a running system, a wake-up from suspend) costs names until the next answer, and is forgotten then.
+//! A guest's answer proves that its boot was running then: earlier signs do not count. A false sign (the firmware of a running
+//! system, a wake-up from suspend) costs names until the next answer, and is forgotten then.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -58,8 +58,8 @@ pub(crate) struct KernelCode {
 }
 
 impl Resets {
-    /// Takes a sample of a guest in kernel mode. Other vCPUs than the first start at low addresses whenever they are switched
-    /// on.
+    /// Adds a sample of a guest in kernel mode. Low addresses count on the first vCPU only: the others start there each time
+    /// they come online.
     pub(crate) fn see(&mut self, time: HostNs, vcpu: &Vcpu, ip: GuestVirt) {
         let signs = self.by_vm.entry(vcpu.vm).or_default();
         if ip.0 >> 63 == 0 {

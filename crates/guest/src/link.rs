@@ -41,8 +41,8 @@ impl Channel {
     }
 }
 
-/// The socket of a virtio-serial port. The path comes from a VM's command line: whoever runs it must not have us lock or
-/// write what lies elsewhere, be it another VM's port.
+/// The socket of a virtio-serial port. The path comes from a VM's command line: its user must not make us lock or
+/// write other files, such as another VM's port.
 #[derive(Debug)]
 pub struct Port {
     descriptor: OwnedFd,

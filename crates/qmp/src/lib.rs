@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Design constraints: a QEMU is as hostile as the guest that may have taken it over. What it says is bounded in size, number
-//! and time, all checked at every message, and no answer is believed that the kernel can be asked for: a vCPU's thread must be one of QEMU's, and where
+//! and time, all checked at every message, and the kernel's answer is taken where it has one: a vCPU's thread must be one of QEMU's, and where
 //! memory lies is not asked here at all. QEMU has one user of a monitor at a time: a second one is kept waiting, and is told so.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]

@@ -33,7 +33,7 @@ const END_BYTES: u64 = 1 << 16;
 const MAX_SEALS: usize = 1 << 16;
 /// Objects that are remembered as damaged; of more, the others are found again.
 const MAX_DAMAGED: usize = 10_000;
-/// How long: somebody may have made them anew.
+/// How long damage is remembered. By then the objects may have been made again.
 const REMEMBERED: Duration = Duration::from_secs(300);
 
 /// Objects whose content is not what was written, or that are not there.

@@ -1,7 +1,7 @@
 //! The process that answers queries, one after the other, without privileges: it can be killed at any time.
 //!
 //! ```text
-//!  main thread: the server's messages --> queries --> "query" thread: plans, and runs on the engine's threads
+//!  main thread: the server's messages --> queries --> "query" thread: plans them; the engine's threads run them
 //!               bytes of objects ------> the engine                  --> answer --> idle
 //!               stop: answers itself with the rows so far
 //! ```

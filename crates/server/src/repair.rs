@@ -102,7 +102,7 @@ impl Server {
         if self.store.size(&window.raw()).await?.is_none() {
             return Ok(Repaired::Lost);
         }
-        // Without its rows in the last table the window has no results: nobody sees a part of them.
+        // Without its rows in the last table the window has no results: no query sees a part of them.
         self.store.delete(&window.result(LAST)).await?;
         for (table, _) in tables() {
             self.store.delete(&window.result(table)).await?;

@@ -89,7 +89,7 @@ impl<'t> ThiefNames<'t> {
                 None => format!("{} qemu ({tid})", self.vm_name(vm)),
             },
             Thief::Vhost(vm) => format!("{} vhost", self.vm_name(vm)),
-            // Else it could pass for a kernel thread, or for nobody.
+            // Otherwise it could pass for a kernel thread, or for the idle CPU.
             Thief::Process(image) if self.tables.images[image.index()].name.starts_with('[') => {
                 self.image_name(image, "\"", "\"")
             }

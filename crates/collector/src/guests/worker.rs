@@ -30,7 +30,7 @@ const PACE_AT_MOST: Duration = Duration::from_secs(16);
 /// For symbols before anything is sampled: if the guest is gone at the end, these functions have names all the same.
 const EARLY_SYMBOLS: Duration = Duration::from_secs(1);
 
-/// To connect while sampling, and to be greeted; nobody waits for it.
+/// Time limit of a connection and its greeting while sampling. Nothing waits for them.
 const BEGIN_LIMIT: Duration = Duration::from_secs(10);
 
 /// Even if all its time was waited for before: a guest may have come up meanwhile.
@@ -164,7 +164,7 @@ impl Worker {
         let answered =
             self.answer(start, log, |session, numbers| Asker { handle, session, numbers });
         self.inbox.answered();
-        // Whoever asked may be gone.
+        // The receiver may be gone.
         let _ = answer.send(answered);
     }
 
@@ -331,7 +331,7 @@ impl Worker {
             let with_id = self.told.boots.last().map(|boot| boot.map.with_build_id());
             let has_id = |module| with_id.as_ref().is_some_and(|known| known.contains(&module));
             session.symbols(&order.modules, &has_id, &mut |symbols| {
-                // Whoever asked may be gone.
+                // The receiver may be gone.
                 let _ = order.answer.send(symbols);
             });
         }
@@ -360,7 +360,7 @@ impl Worker {
             match over {
                 Some((Order::Tell { start, log: Log::GoesOn, answer, .. }, _)) => {
                     was_late = true;
-                    // Whoever asked may be gone.
+                    // The receiver may be gone.
                     let _ = answer.send(self.answer_without(start, asked.elapsed()));
                     self.inbox.answered();
                 }

@@ -114,7 +114,7 @@ impl Conversation {
         match request {
             Request::Hello { .. } => {
                 if self.session.replace(session) != Some(session) {
-                    // Somebody new: what the last one asked for is of no use any more.
+                    // A new host: answers for the last one have no reader any more.
                     self.reader = Reader::new(Arc::clone(&self.boot));
                     self.trace = None;
                 }
@@ -179,7 +179,7 @@ impl Conversation {
     }
 }
 
-/// Of work for answers that can wait: the CPU time that nobody else wants.
+/// Nice value of work for answers that can wait: CPU time that no other task wants.
 const NICEST: i32 = 19;
 /// To begin a log while the guest is sampled. Processes that end before it have no name: so a busy process leaves it about a
 /// tenth of a CPU, where it would leave less than a fiftieth to the nicest.

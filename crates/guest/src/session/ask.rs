@@ -38,7 +38,7 @@ impl Session {
     ) -> Result<Response, SessionError> {
         self.begin_question(limit);
         if pace == Pace::Low {
-            // Whoever is asked every few seconds may say little.
+            // A guest that is polled every few seconds may send little.
             self.allow(self.limits.bytes.min((MAX_LOW_PACE_BYTES + HEADER_BYTES) as u64));
         }
         self.ask_patiently(question, limit, is_patient)

@@ -87,7 +87,7 @@ fn no_link_is_followed(folder: &Path, links: &Attacked) {
     assert!(said.contains("another user"), "{said}");
 }
 
-/// Every recorder ends by itself, takes bounded memory, and has the rows of the guests that attack nobody right. `alone`:
+/// Every recorder ends by itself, takes bounded memory, and has the right rows for the guests that do not attack. `alone`:
 /// these attacks, one by one, and those by names. `others`: not empty for the rest.
 fn none_spoils_the_rows_of_others(alone: &str, others: &str, recorders: usize) {
     let folder = tempfile::tempdir().unwrap();
