@@ -86,6 +86,7 @@ pub(crate) fn a_ladder_is_climbed_interrupted_resumed_and_reported() {
 
     check_report(
         &serde_json::from_str(&lab(folder.path(), &["report", "--format", "json"])).unwrap(),
+        said.contains("Kernel panic - not syncing: corrupted stack end"),
     );
     eprint!("{}", lab(folder.path(), &["report"]));
     assert_eq!(lab(folder.path(), &["report", "--format", "csv"]).lines().count(), 13);
@@ -100,7 +101,8 @@ pub(crate) fn a_ladder_is_climbed_interrupted_resumed_and_reported() {
     }
 }
 
-fn check_report(report: &Value) {
+/// An emulated host whose memory was damaged may stop a VM before it panics: one step may then lack answers.
+fn check_report(report: &Value, is_host_damaged: bool) {
     for verdict in report["verdicts"].as_array().unwrap() {
         assert_eq!((&verdict["takes"], &verdict["fails"]["vms"]), (&Value::Null, &2.into()));
         assert_eq!(verdict["fails"]["runs_that_kept_to_it"], 0);
@@ -113,9 +115,14 @@ fn check_report(report: &Value) {
     let expected: Vec<(Value, Value)> =
         expected.map(|(name, vms)| (Value::from(name), Value::from(vms))).collect();
     assert_eq!(steps, expected);
+    let failed = rows("answers").iter().filter(|row| row["failed_percent"] != 0.0).count();
+    assert!(
+        failed <= usize::from(is_host_damaged),
+        "{failed} steps with failed requests: {report}"
+    );
     for row in rows("answers") {
         // Each VM answers at an address of its own.
-        assert_eq!((&row["failed_percent"], &row["loaded"]), (&0.0.into(), &2.into()), "{row}");
+        assert_eq!(row["loaded"], 2, "{row}");
         assert!(0.0 < row["answered_per_s"].as_f64().unwrap(), "{row}");
     }
     assert_eq!(rows("effects").len(), 4);
