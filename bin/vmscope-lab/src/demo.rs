@@ -52,6 +52,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         timeout: args.timeout,
         host: testbed::HostChoice::Auto,
         vmscope: vmscope.clone(),
+        narrates: true,
     })?;
     if code != 0 {
         anyhow::bail!("recording on the virtual host failed with exit code {code}");

@@ -138,6 +138,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
                 Host::Direct => ::testbed::HostChoice::Direct,
             },
             vmscope: vmscope()?,
+            narrates: false,
         })
         .map_err(usage)?,
         Action::Shell { scenario } => {

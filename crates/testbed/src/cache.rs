@@ -9,6 +9,7 @@ use rustix::fs::{FlockOperation, flock};
 use sha2::{Digest, Sha256};
 
 use crate::error::Error;
+use crate::progress::note;
 
 /// How long an unused item is kept.
 const KEPT: Duration = Duration::from_secs(14 * 24 * 3600);
@@ -106,6 +107,7 @@ impl Cache {
         if path.exists() {
             return Ok(path);
         }
+        note(&format!("making {} (once; later runs find it in the cache)", key.kind));
         let scratch = self.scratch()?;
         let item = scratch.path().join("item");
         fs::create_dir(&item).map_err(Error::io("create", &item))?;

@@ -6,16 +6,17 @@ use std::time::Duration;
 use crate::error::Error;
 use crate::inside::{self, Message, Stop};
 use crate::interrupt::Interrupts;
-use crate::launch::{Prepared, Progress};
+use crate::launch::Prepared;
 use crate::link::{Event, Link};
 use crate::plan::Plan;
 use crate::process;
+use crate::progress::Progress;
 
 /// How often signals are looked at.
 const TICK: Duration = Duration::from_millis(100);
 
 /// Runs what was made ready; returns the command's exit code.
-pub(crate) fn run(prepared: &Prepared, limit: Duration) -> Result<u8, Error> {
+pub(crate) fn run(prepared: &Prepared, limit: Duration, narrates: bool) -> Result<u8, Error> {
     let folder = prepared.folder.path();
     let plan = Plan::read(folder)?;
     let interrupts = Interrupts::catch()
@@ -26,7 +27,7 @@ pub(crate) fn run(prepared: &Prepared, limit: Duration) -> Result<u8, Error> {
     let (sender, receiver) = mpsc::channel();
     let (events, told) = mpsc::channel();
     let stop = sender.clone();
-    let watcher = std::thread::spawn(move || watch(&told, &stop, &interrupts, limit));
+    let watcher = std::thread::spawn(move || watch(&told, &stop, &interrupts, limit, narrates));
     let result = inside::run_plan(&plan, folder, &Link::Direct { events }, (sender, &receiver));
     match watcher.join() {
         Ok(Some(stage)) => Err(Error::TimeLimit { seconds: limit.as_secs(), stage }),
@@ -50,13 +51,14 @@ fn watch(
     stop: &mpsc::Sender<Message>,
     interrupts: &Interrupts,
     limit: Duration,
+    narrates: bool,
 ) -> Option<String> {
-    let mut progress = Progress::new("starting guests on this machine");
+    let mut progress = Progress::new("starting guests on this machine", narrates);
     let mut reached = None;
     loop {
         match events.recv_timeout(TICK) {
             Ok(event) => progress.on(&event),
-            Err(mpsc::RecvTimeoutError::Timeout) => {}
+            Err(mpsc::RecvTimeoutError::Timeout) => progress.tick(),
             Err(mpsc::RecvTimeoutError::Disconnected) => return reached,
         }
         if interrupts.take() {

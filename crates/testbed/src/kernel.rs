@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::cache::Cache;
 use crate::error::Error;
 use crate::process;
+use crate::progress::note;
 use crate::scenario::GuestKernel;
 
 /// An unpacked kernel.
@@ -189,6 +190,7 @@ pub(crate) fn unpacked_package(
     {
         return Ok(folder.join(name));
     }
+    note(&format!("downloading the package {package}"));
     let scratch = cache.scratch()?;
     let mut apt = process::tool("apt-get", "apt")?;
     process::run(

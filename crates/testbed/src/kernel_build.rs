@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use crate::cache::{Cache, Key};
 use crate::error::Error;
 use crate::kernel::{self, Kernel};
-use crate::launch::warn;
 use crate::process;
+use crate::progress::warn;
 
 /// What the guests' modules are called in the kernel's configuration.
 const BUILT_IN: &[&str] = &[

@@ -3,10 +3,9 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::cache::Cache;
 use crate::debian;
@@ -16,9 +15,9 @@ use crate::images::{self, GuestContent};
 use crate::kernel::{self, Flavour, Kernel};
 use crate::kernel_build;
 use crate::kvm_probe::{self, KvmVerdict};
-use crate::link::Event;
 use crate::plan::{Boot, Plan, Seat};
 use crate::process;
+use crate::progress::{note, warn};
 use crate::qemu;
 use crate::scenario::{Channel, Guest, GuestKernel, Scenario};
 use crate::virtual_host;
@@ -40,6 +39,8 @@ pub struct Run {
     pub host: HostChoice,
     /// The `vmscope` program; it is run inside the host.
     pub vmscope: PathBuf,
+    /// Whether a line says every few seconds that the command still runs.
+    pub narrates: bool,
 }
 
 /// Where guests run.
@@ -98,9 +99,9 @@ pub fn run(options: &Run) -> Result<u8, Error> {
     let direct = chooses_direct(options.host, &scenario)?;
     let prepared = prepare(scenario, plan, direct, &options.vmscope)?;
     let (result, written) = if direct {
-        (direct::run(&prepared, options.timeout), "work")
+        (direct::run(&prepared, options.timeout, options.narrates), "work")
     } else {
-        (virtual_host::run(&prepared, options.timeout), "out")
+        (virtual_host::run(&prepared, options.timeout, options.narrates), "out")
     };
     let mut collected = collect(&prepared.folder.path().join(written), out);
     if let Some(peer) = &prepared.peer {
@@ -358,76 +359,6 @@ fn free_name(folder: &Path, name: &str) -> PathBuf {
 
 fn copy(from: &Path, to: &Path) -> Result<(), Error> {
     fs::copy(from, to).map(drop).map_err(Error::io("copy", from))
-}
-
-/// What goes on, and since when.
-#[derive(Debug)]
-pub(crate) struct Progress {
-    start: Instant,
-    stage: String,
-    /// Which host it is about, if there are two.
-    prefix: String,
-}
-
-impl Progress {
-    pub(crate) fn new(stage: &str) -> Self {
-        note(stage);
-        Self { start: Instant::now(), stage: stage.to_owned(), prefix: String::new() }
-    }
-
-    pub(crate) fn elapsed(&self) -> Duration {
-        self.start.elapsed()
-    }
-
-    pub(crate) fn stage(&self) -> &str {
-        &self.stage
-    }
-
-    /// An event of the second host.
-    pub(crate) fn on_peer(&mut self, name: &str, event: &Event) {
-        if !matches!(event, Event::Running | Event::Ended(_)) {
-            self.prefix = format!("{name}: ");
-            self.on(event);
-            self.prefix.clear();
-        }
-    }
-
-    pub(crate) fn on(&mut self, event: &Event) {
-        let stage = match event {
-            Event::Starting(guest) => format!("booting guest {guest}"),
-            Event::Ready(guest, after_ms) => format!(
-                "guest {guest} is ready after {}.{} s",
-                after_ms / 1000,
-                after_ms / 100 % 10
-            ),
-            Event::Died(guest, problem) => format!("guest {guest} {problem}"),
-            Event::Gone(guest) => format!("guest {guest} was ended"),
-            Event::Running => "running the command".to_owned(),
-            Event::Ended(_) | Event::Failed(_) => "ending".to_owned(),
-        };
-        let stage = format!("{}{stage}", self.prefix);
-        if matches!(event, Event::Died(..)) {
-            warn(&stage);
-        } else {
-            note(&format!("{:5.1} s  {stage}", self.start.elapsed().as_secs_f64()));
-        }
-        if !matches!(event, Event::Gone(_)) {
-            self.stage = stage;
-        }
-    }
-}
-
-/// Progress, for people only.
-fn note(text: &str) {
-    if std::io::stderr().is_terminal() {
-        drop(writeln!(std::io::stderr(), "testbed: {text}"));
-    }
-}
-
-/// Some of it was said by guests.
-pub(crate) fn warn(text: &str) {
-    let shown: String = text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
-    drop(writeln!(std::io::stderr(), "vmscope: {shown}"));
 }
 
 #[cfg(test)]

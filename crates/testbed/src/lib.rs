@@ -38,6 +38,7 @@ mod libraries;
 mod link;
 mod plan;
 mod process;
+mod progress;
 mod qemu;
 mod quota;
 mod scenario;

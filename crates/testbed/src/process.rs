@@ -11,6 +11,7 @@ use std::sync::{Mutex, PoisonError};
 use rustix::process::{Pid, Signal};
 
 use crate::error::Error;
+use crate::progress::narrate;
 
 /// How `cp` copies a folder whoever we are: all but the owner, which only root may set.
 pub(crate) const COPY_TREE: [&str; 2] = ["-dR", "--preserve=mode,timestamps,links"];
@@ -33,7 +34,8 @@ pub(crate) fn find(program: &str) -> Option<PathBuf> {
 
 /// Runs a command to its end and returns its output.
 pub(crate) fn run(command: &mut Command) -> Result<Vec<u8>, Error> {
-    let output = Command::output(command.stdin(Stdio::null()));
+    let what = format!("running {}", command.get_program().to_string_lossy());
+    let output = narrate(&what, || Command::output(command.stdin(Stdio::null())));
     let failed = |output: String| Error::Command { command: shown(command), output };
     match output {
         Ok(output) if output.status.success() => Ok(output.stdout),

@@ -8,8 +8,9 @@ use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetat
 
 use crate::error::Error;
 use crate::interrupt::Interrupts;
-use crate::launch::{self, Progress};
+use crate::launch;
 use crate::plan::{Plan, Seat};
+use crate::progress::Progress;
 use crate::virtual_host::VirtualHost;
 
 /// Opens a prompt in the virtual host, with the guests of a scenario if one is given. Ends with the
@@ -30,7 +31,7 @@ pub fn shell(scenario: Option<&Path>, vmscope: &Path) -> Result<u8, Error> {
     let failed = |error: io::Error| Error::Host { problem: format!("got no terminal: {error}") };
     let (ours, theirs) = UnixStream::pair().map_err(failed)?;
     let interrupts = Interrupts::catch().map_err(failed)?;
-    let mut progress = Progress::new("booting the virtual host");
+    let mut progress = Progress::new("booting the virtual host", false);
     let mut host = VirtualHost::start(&prepared, Some(theirs))?;
     let _raw = RawTerminal::enter();
     let input = ours.try_clone().map_err(failed)?;

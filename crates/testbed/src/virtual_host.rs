@@ -12,10 +12,11 @@ use std::time::{Duration, Instant};
 use crate::error::Error;
 use crate::inside::Stop;
 use crate::interrupt::Interrupts;
-use crate::launch::{HostBoot, Prepared, Progress};
+use crate::launch::{HostBoot, Prepared};
 use crate::link::{self, Event};
 use crate::plan::Seat;
 use crate::process::{self, Bound};
+use crate::progress::Progress;
 use crate::qemu::{self, HostMachine, Wire};
 
 /// How long the inside may take to stop when asked to: its command's grace, and files to bring back.
@@ -40,10 +41,10 @@ pub(crate) struct VirtualHost {
 }
 
 /// Runs what was made ready; returns the command's exit code.
-pub(crate) fn run(prepared: &Prepared, limit: Duration) -> Result<u8, Error> {
+pub(crate) fn run(prepared: &Prepared, limit: Duration, narrates: bool) -> Result<u8, Error> {
     let interrupts = Interrupts::catch()
         .map_err(|error| Error::Host { problem: format!("can't be guarded: {error}") })?;
-    let mut progress = Progress::new("booting the virtual host");
+    let mut progress = Progress::new("booting the virtual host", narrates);
     let mut host = VirtualHost::start(prepared, None)?;
     let result = host.watch(&mut progress, &interrupts, Some(limit));
     host.end(result.is_ok());
@@ -138,7 +139,7 @@ impl VirtualHost {
                     heard = true;
                     progress.on(&event);
                 }
-                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Timeout) => progress.tick(),
                 Err(RecvTimeoutError::Disconnected) => {
                     return outcome(
                         stopping,

@@ -316,6 +316,7 @@ fn in_testbed(args: &Args, image: &Path) -> anyhow::Result<Results> {
         timeout: args.timeout,
         host: testbed::HostChoice::Virtual,
         vmscope: cli::find_program("vmscope")?,
+        narrates: false,
     })?;
     match code {
         0 => {}

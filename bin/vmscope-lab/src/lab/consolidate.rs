@@ -192,6 +192,7 @@ fn in_virtual_host(
             timeout: args.timeout,
             host: HostChoice::Virtual,
             vmscope: vmscope.to_owned(),
+            narrates: false,
         });
         take_in(&collected, &consolidate::runs_folder(folder))?;
         match ended {
