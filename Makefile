@@ -12,7 +12,9 @@ VMSCOPE := $(TARGET_DIR)/debug/vmscope
 # Without what only debuggers read: it is part of every guest's image, which guests unpack under emulation.
 BUILD_GUEST := CARGO_PROFILE_DEV_DEBUG=false CARGO_PROFILE_DEV_STRIP=debuginfo \
                cargo build --locked -p vmscope-guest --target $(MUSL)
-E2E = cargo test --locked --workspace --test e2e -- --tier
+# Experiments are compiled by who runs them.
+TESTED := --locked --workspace --exclude experiments
+E2E = cargo test $(TESTED) --test e2e -- --tier
 STEP := .ci/step
 # Programs that the server talks to in tests.
 OUTSIDE_PACKAGES := prometheus prometheus-alertmanager
@@ -67,7 +69,7 @@ demo: build
 	$(VMSCOPE) demo -o $(TARGET_DIR)/demo
 
 fleet-demo: build
-	cargo build --locked --workspace --bins
+	cargo build $(TESTED) --bins
 	deploy/fleet-demo $(TARGET_DIR)/debug $(TARGET_DIR)/fleet-demo
 
 # Each ends with a table of what took how long.
@@ -84,6 +86,8 @@ steps-test: steps-ui check
 
 steps-test-all: steps-ui check
 	@$(STEP) 'end-to-end tests' $(E2E) all
+	@$(STEP) 'lints of the experiments' cargo clippy --locked --workspace --all-targets -- -D warnings
+	@$(STEP) 'exact figures' $(MAKE) --no-print-directory experiments ONLY='S0.2 S0.4 S0.5 S0.6 S0.7 exits quota'
 	@$(STEP) 'web page' $(MAKE) --no-print-directory test-ui
 	@$(STEP) 'S3 service' $(MAKE) --no-print-directory s3
 	@$(STEP) 'OpenTelemetry collector' $(MAKE) --no-print-directory otel
@@ -95,14 +99,14 @@ steps-smoke: check
 # With --workspace everywhere features are the same everywhere: nothing is compiled twice.
 check: build-tests
 	@$(STEP) 'format' cargo fmt --check
-	@$(STEP) 'lints' cargo clippy --locked --workspace --all-targets -- -D warnings
+	@$(STEP) 'lints' cargo clippy $(TESTED) --all-targets -- -D warnings
 	@$(STEP) 'boot image, unit tests' $(MAKE) --no-print-directory -C boot test TARGET_DIR=$(abspath $(TARGET_DIR))
-	@$(STEP) 'unit tests' cargo test --locked --workspace --lib --bins --tests -- --nocapture
+	@$(STEP) 'unit tests' cargo test $(TESTED) --lib --bins --tests -- --nocapture
 
 build-tests: deps
 	@$(STEP) 'build: programs and tests (packages beside it)' .ci/beside '$(INSTALL)' \
-		'cargo test --locked --workspace --lib --bins --tests --no-run && \
-		cargo build --locked --workspace --bins'
+		'cargo test $(TESTED) --lib --bins --tests --no-run && \
+		cargo build $(TESTED) --bins'
 	@$(STEP) 'build: guest command' env $(BUILD_GUEST)
 	@$(STEP) 'build: boot image' $(MAKE) --no-print-directory boot
 
@@ -127,7 +131,7 @@ experiments: programs
 
 # The server over a real S3 service, a program of Go: everything that takes part is killed meanwhile.
 s3: s3-server build-tests
-	VMSCOPE_S3_SERVER=$(S3_SERVER) cargo test --locked --workspace --test fleet -- --nocapture an_s3_service
+	VMSCOPE_S3_SERVER=$(S3_SERVER) cargo test $(TESTED) --test fleet -- --nocapture an_s3_service
 
 s3-server: deps
 	@command -v go >/dev/null || .ci/deps $(MUSL) golang-go ca-certificates
@@ -139,14 +143,14 @@ otel: deps
 	@test -x $(OTELCOL) || { mkdir -p $(dir $(S3_SERVER)) && cd $(dir $(S3_SERVER)) && \
 		GOBIN=$(dir $(S3_SERVER)) go install go.opentelemetry.io/collector/cmd/builder@v0.165.0 && \
 		./builder --config $(CURDIR)/tests/interop/otelcol.yaml; }
-	VMSCOPE_OTELCOL=$(OTELCOL) cargo test --locked --workspace --test otlp -- --nocapture
+	VMSCOPE_OTELCOL=$(OTELCOL) cargo test $(TESTED) --test otlp -- --nocapture
 
 # Spark over the server's store, with executors that are killed in JOBS jobs.
 spark: deps
 	@.ci/deps $(MUSL) default-jre-headless python3-venv
 	@test -x $(SPARK)/bin/spark-submit || { python3 -m venv $(SPARK) && $(SPARK)/bin/pip install -q pyspark==4.0.1 pyarrow pandas; }
 	VMSCOPE_SPARK_PYTHON=$(SPARK)/bin/python VMSCOPE_SPARK_JOBS=$(or $(JOBS),10) \
-		cargo test --locked --workspace --test spark -- --nocapture
+		cargo test $(TESTED) --test spark -- --nocapture
 
 # How long queries over ten million rows take, and the same sums by DuckDB and pandas.
 ten-million: deps
@@ -158,7 +162,7 @@ ten-million: deps
 
 # COUNT generated queries that take what they can get: what becomes of them, and what is left.
 odd-queries: deps
-	VMSCOPE_ODD_QUERIES=$(or $(COUNT),10000) cargo test --locked --workspace --test children -- --nocapture generated
+	VMSCOPE_ODD_QUERIES=$(or $(COUNT),10000) cargo test $(TESTED) --test children -- --nocapture generated
 
 overhead: programs
 	$(TARGET_DIR)/debug/overhead $(if $(UPDATE),--update)
@@ -186,7 +190,7 @@ ui: ui-tools
 # Types, functions, and the page in Chromium with a server that has real windows.
 test-ui: ui
 	npm --prefix ui run -s unit
-	cargo build --locked --workspace --bins --example hostile_names
+	cargo build $(TESTED) --bins --example hostile_names
 	@.ci/deps $(MUSL) chromium fonts-dejavu-core
 	cd ui && VMSCOPE_PROGRAMS=$(abspath $(TARGET_DIR))/debug npx playwright test $(if $(QUICK),--grep @quick) $(ONLY)
 

@@ -6,8 +6,6 @@
 
 pub mod boot;
 pub mod fleet;
-pub mod marks;
-pub mod overhead;
 pub mod storm;
 pub mod trace;
 
@@ -103,7 +101,8 @@ pub fn in_testbed_within(
 }
 
 /// The line in which the testbed reports the end of a machine, if it is one that the emulator crashed.
-fn emulator_crash(stderr: &str) -> Option<&str> {
+#[must_use]
+pub fn emulator_crash(stderr: &str) -> Option<&str> {
     let ends = ["died while the command ran", "virtual host ended by itself"];
     let ended = stderr.lines().filter(|line| ends.iter().any(|end| line.contains(end)));
     let lines: Vec<_> = ended.collect();
@@ -221,6 +220,28 @@ impl Report {
 #[must_use]
 pub fn text<'a>(row: &'a Value, column: &str) -> &'a str {
     row[column].as_str().unwrap_or_default()
+}
+
+/// The part of the planned memory that is where the plan says, of two texts such as `0:128M 2:4K`.
+#[must_use]
+pub fn in_place(planned: &str, found: &str) -> Option<f64> {
+    let (planned, found) = (by_node(planned)?, by_node(found)?);
+    let all: f64 = planned.iter().map(|(_, bytes)| bytes).sum();
+    let there = |(node, wanted): &(u32, f64)| {
+        let found = found.iter().find(|(other, _)| other == node);
+        found.map_or(0.0, |(_, bytes)| bytes.min(*wanted))
+    };
+    Some(planned.iter().map(there).sum::<f64>() / all)
+}
+
+fn by_node(text: &str) -> Option<Vec<(u32, f64)>> {
+    let part = |part: &str| {
+        let (node, size) = part.split_once(':')?;
+        let (number, unit) = size.split_at_checked(size.len().checked_sub(1)?)?;
+        let scale = 1024_f64.powi(1 + "KMGT".find(unit).and_then(|at| i32::try_from(at).ok())?);
+        Some((node.parse().ok()?, number.parse::<f64>().ok()? * scale))
+    };
+    text.split(' ').map(part).collect()
 }
 
 #[cfg(test)]

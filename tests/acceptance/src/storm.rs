@@ -213,7 +213,11 @@ fn check_answer(server: &Server, survived: &mut Survived) -> anyhow::Result<()> 
     Ok(())
 }
 
-pub(crate) fn peak_memory(pid: u32) -> anyhow::Result<u64> {
+/// The largest memory that a process has had, in bytes.
+///
+/// # Errors
+/// When the process has ended.
+pub fn peak_memory(pid: u32) -> anyhow::Result<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     let kib: u64 = line.context("no VmHWM")?.trim().trim_end_matches(" kB").parse()?;

@@ -75,7 +75,7 @@ fn may_use(layer: &str) -> Option<&'static [&'static str]> {
         "format" => Some(&["core", "format"]),
         "edge" => Some(&["core", "format", "edge"]),
         "bin" => Some(&["core", "format", "edge"]),
-        "test" => Some(&[]),
+        "test" => Some(&["test"]),
         _ => None,
     }
 }

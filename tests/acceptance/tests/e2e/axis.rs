@@ -4,7 +4,6 @@
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use acceptance::marks::mark;
 use acceptance::{in_testbed, report, run, text};
 use serde_json::Value;
 
@@ -198,43 +197,4 @@ pub(crate) fn two_recorders_and_top_agree_on_a_quota() {
 fn time_of(steal: &Value, vm: &str) -> Value {
     let vms = steal["vms"].as_array().unwrap();
     vms.iter().find(|row| text(row, "name") == vm).unwrap()["time"].clone()
-}
-
-/// How exact a figure is depends on the virtual host's CPUs being there all the time: these tests need a quiet machine.
-fn holds(name: &str) {
-    let folder = tempfile::tempdir().unwrap();
-    let outcomes = (mark(name).unwrap().experiment)(folder.path()).unwrap();
-    assert!(!outcomes.is_empty(), "{name} measured nothing");
-    for outcome in &outcomes {
-        eprintln!("{name}: {}: {} (limit: {})", outcome.what, outcome.ours, outcome.limit);
-    }
-    assert!(outcomes.iter().all(|outcome| outcome.pass), "{name} does not hold");
-}
-
-pub(crate) fn what_the_host_sees_outside_a_guest_is_what_the_guest_lost() {
-    holds("S0.2");
-}
-
-pub(crate) fn two_vcpus_of_one_cpu_take_half_of_each_other() {
-    holds("S0.4");
-}
-
-pub(crate) fn steal_is_what_the_other_vms_had() {
-    holds("S0.5");
-}
-
-pub(crate) fn halt_is_idle_and_no_steal() {
-    holds("S0.6");
-}
-
-pub(crate) fn corrected_times_are_those_of_a_vm_alone() {
-    holds("S0.7");
-}
-
-pub(crate) fn a_vm_alone_loses_time_to_its_own_exits() {
-    holds("exits");
-}
-
-pub(crate) fn a_quota_throttles_and_does_not_steal() {
-    holds("quota");
 }

@@ -117,15 +117,8 @@ const TESTS: &[Test] = tests! {
     All guests::a_reset_ends_a_map,
     All guests::a_vcpu_that_comes_and_goes_has_names_and_its_own_time,
     All axis::a_vm_in_a_debugger_is_paused_and_nobody_steals_from_it,
-    All axis::two_vcpus_of_one_cpu_take_half_of_each_other,
-    All axis::steal_is_what_the_other_vms_had,
-    All axis::halt_is_idle_and_no_steal,
-    All axis::a_vm_alone_loses_time_to_its_own_exits,
-    All axis::a_quota_throttles_and_does_not_steal,
     All trace_guest::a_guest_with_another_kernel_is_traced,
     All trace_guest::taking_events_from_memory_costs_the_guest_next_to_nothing,
-    All axis::what_the_host_sees_outside_a_guest_is_what_the_guest_lost,
-    All axis::corrected_times_are_those_of_a_vm_alone,
     All boot::a_kvm_guest_pays_for_exits_and_for_nothing_else,
 };
 

@@ -1,7 +1,6 @@
 //! `vmscope migrate` between two hosts with NUMA nodes: where everything is before the VM has gone over.
 
-use acceptance::marks::in_place;
-use acceptance::{as_unit, in_testbed, root};
+use acceptance::{as_unit, in_place, in_testbed, root};
 use serde_json::Value;
 
 /// The functions of scenarios/migrate.sh, and a script.

@@ -6,7 +6,7 @@ use anyhow::{Context, bail};
 use serde_json::Value;
 
 use super::{Outcome, succeeded};
-use crate::{in_testbed_within, root};
+use acceptance::{in_place, in_testbed_within, root};
 
 const POLICIES: [&str; 3] = ["simple", "dino", "asymsched"];
 /// What the original needed to repair a layout afterwards, seconds.
@@ -28,28 +28,6 @@ fn text(files: &Path, name: &str) -> anyhow::Result<String> {
 
 fn json(files: &Path, name: &str) -> anyhow::Result<Value> {
     serde_json::from_str(&text(files, name)?).with_context(|| format!("{name} is no JSON"))
-}
-
-/// The part of the planned memory that is where the plan says, of two texts such as `0:128M 2:4K`.
-#[must_use]
-pub fn in_place(planned: &str, found: &str) -> Option<f64> {
-    let (planned, found) = (by_node(planned)?, by_node(found)?);
-    let all: f64 = planned.iter().map(|(_, bytes)| bytes).sum();
-    let there = |(node, wanted): &(u32, f64)| {
-        let found = found.iter().find(|(other, _)| other == node);
-        found.map_or(0.0, |(_, bytes)| bytes.min(*wanted))
-    };
-    Some(planned.iter().map(there).sum::<f64>() / all)
-}
-
-fn by_node(text: &str) -> Option<Vec<(u32, f64)>> {
-    let part = |part: &str| {
-        let (node, size) = part.split_once(':')?;
-        let (number, unit) = size.split_at_checked(size.len().checked_sub(1)?)?;
-        let scale = 1024_f64.powi(1 + "KMGT".find(unit).and_then(|at| i32::try_from(at).ok())?);
-        Some((node.parse().ok()?, number.parse::<f64>().ok()? * scale))
-    };
-    text.split(' ').map(part).collect()
 }
 
 fn arriving(report: &Value) -> anyhow::Result<&Value> {
@@ -197,7 +175,7 @@ fn figures(reports: &[Value]) -> String {
 
 /// Each fault, and where the VM runs afterwards.
 pub(super) fn faults(files: &Path) -> anyhow::Result<Vec<Outcome>> {
-    let hostile = crate::vmscope()?.with_file_name("examples").join("hostile_peer");
+    let hostile = acceptance::vmscope()?.with_file_name("examples").join("hostile_peer");
     let script = FAULTS.replace("HOSTILE_PEER", &hostile.display().to_string());
     run(files, 3000, &script)?;
     let all = text(files, "faults")?;

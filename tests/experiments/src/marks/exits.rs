@@ -6,7 +6,7 @@ use anyhow::{Context, bail};
 use serde_json::Value;
 
 use super::{Outcome, asked, in_scenario, time_of};
-use crate::text;
+use acceptance::text;
 
 /// Port I/O, CPUID and MSR writes are steal of type 2 by these reasons, and the guest itself sees no steal.
 pub(super) fn own_exits(files: &Path) -> anyhow::Result<Vec<Outcome>> {

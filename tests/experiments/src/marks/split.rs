@@ -8,7 +8,7 @@ use anyhow::{Context, bail, ensure};
 use serde_json::Value;
 
 use super::{Outcome, asked};
-use crate::{root, vmscope};
+use acceptance::{root, vmscope};
 
 /// What a part may differ by: 2 %, or this.
 const NS: f64 = 200_000.0;
@@ -24,7 +24,7 @@ pub(super) fn by_packets(files: &Path) -> anyhow::Result<Vec<Outcome>> {
         // The database's own user must get there.
         open_to_all(files)?;
         open_to_all(&folder)?;
-        let stage = root().join("tests/acceptance/split/stage");
+        let stage = root().join("tests/experiments/split/stage");
         let status = Command::new(stage).arg(&folder).arg(database).arg(vmscope()?).status();
         ensure!(
             status.context("failed to run the stage")?.success(),

@@ -11,7 +11,7 @@ use anyhow::{Context, ensure};
 use serde_json::Value;
 
 use super::{Outcome, asked};
-use crate::{root, run};
+use acceptance::{root, run};
 
 /// One VM that is asked beside eleven idle ones.
 const FEW: u64 = 1;
@@ -258,7 +258,7 @@ pub(super) fn generator(_files: &Path) -> anyhow::Result<Vec<Outcome>> {
 }
 
 fn measured(files: &Path, plan: &str) -> anyhow::Result<Value> {
-    let plan = root().join(format!("tests/acceptance/lab/{plan}.toml"));
+    let plan = root().join(format!("tests/experiments/lab/{plan}.toml"));
     let result = files.join("result");
     let (plan, folder) = (plan.to_str(), result.to_str());
     let (plan, folder) = plan.zip(folder).context("the path is not UTF-8")?;

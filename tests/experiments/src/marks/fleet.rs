@@ -8,9 +8,9 @@ use anyhow::{Context, bail};
 use serde_json::Value;
 
 use super::{Outcome, in_slow_scenario};
-use crate::fleet::Server;
-use crate::storm::{Storm, peak_memory, storm};
-use crate::vmscope;
+use acceptance::fleet::Server;
+use acceptance::storm::{Storm, peak_memory, storm};
+use acceptance::vmscope;
 
 /// As many windows as 200 hosts send in 10 minutes, and 100 kills of those who send them, of the server, and of a service that
 /// keeps its objects.
@@ -141,7 +141,7 @@ pub(super) fn analysis(files: &Path) -> anyhow::Result<Vec<Outcome>> {
             }
             let name = window.strip_prefix(server.store())?;
             let (seconds, memory) = analyzed(&recorded.programs, &server.store(), name)?;
-            let samples = crate::report(&recording, &[])?.samples();
+            let samples = acceptance::report(&recording, &[])?.samples();
             Ok(Outcome {
                 mark: "S0.12",
                 what: format!(

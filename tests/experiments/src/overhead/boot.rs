@@ -12,8 +12,8 @@ use std::process::{ChildStdout, Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::Duration;
 
-use crate::fleet::Server;
-use crate::{emulator_crash, root};
+use acceptance::fleet::Server;
+use acceptance::{emulator_crash, root};
 use anyhow::{Context, bail};
 
 use super::configuration::{ALONE, Collector, Configuration};

@@ -6,7 +6,7 @@ use std::process::Command;
 use anyhow::{Context, bail};
 
 use super::{Outcome, in_slow_scenario};
-use crate::{root, vmscope};
+use acceptance::{root, vmscope};
 
 const WANTED: usize = 19;
 

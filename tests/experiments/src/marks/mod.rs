@@ -15,14 +15,12 @@ mod split;
 mod time;
 mod trace;
 
-pub use migrate::in_place;
-
 use std::path::Path;
 
 use anyhow::{Context, bail};
 use serde_json::Value;
 
-use crate::{Ran, in_testbed, in_testbed_within, run};
+use acceptance::{Ran, in_testbed, in_testbed_within, run};
 
 /// What came of one mark.
 #[derive(Debug)]

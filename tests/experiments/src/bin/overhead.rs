@@ -7,10 +7,10 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use acceptance::overhead::{self, Collector, Configuration, Measured};
 use acceptance::{root, vmscope};
 use anyhow::{Context, bail};
 use clap::Parser;
+use experiments::overhead::{self, Collector, Configuration, Measured};
 use serde_json::{Value, json};
 
 /// Measure what sampling costs, and compare it with the checked-in figures.

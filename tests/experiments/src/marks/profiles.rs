@@ -7,7 +7,7 @@ use anyhow::{Context, bail};
 use serde_json::Value;
 
 use super::Outcome;
-use crate::{Report, in_testbed, report, text};
+use acceptance::{Report, in_testbed, report, text};
 
 /// Records `seconds` of a scenario and reports it.
 fn record(

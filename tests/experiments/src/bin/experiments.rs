@@ -5,19 +5,19 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use acceptance::marks::{MARKS, Mark, Outcome};
 use acceptance::root;
 use anyhow::{Context, bail};
 use clap::Parser;
+use experiments::marks::{MARKS, Mark, Outcome};
 use serde_json::{Value, json};
 
 /// Run the experiments on the virtual host and compare them with the published marks.
 #[derive(Debug, Parser)]
-#[command(after_help = "Example:\n  experiments --only S0.1")]
+#[command(after_help = "Example:\n  experiments --only S0.1 S0.4")]
 struct Args {
-    /// Only this mark
-    #[arg(long, value_name = "MARK")]
-    only: Option<String>,
+    /// Only these marks
+    #[arg(long, value_name = "MARK", num_args = 1..)]
+    only: Vec<String>,
 }
 
 fn main() -> ExitCode {
@@ -32,9 +32,10 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &Args) -> anyhow::Result<bool> {
-    let wanted = |mark: &&Mark| args.only.as_deref().is_none_or(|only| only == mark.name);
+    let wanted =
+        |mark: &&Mark| args.only.is_empty() || args.only.iter().any(|only| only == mark.name);
     let chosen: Vec<&Mark> = MARKS.iter().filter(wanted).collect();
-    if chosen.is_empty() {
+    if chosen.len() < args.only.len() || chosen.is_empty() {
         let known: Vec<_> = MARKS.iter().map(|mark| mark.name).collect();
         bail!("there is no such experiment: choose one of {}", known.join(", "));
     }

@@ -6,7 +6,7 @@ use anyhow::{Context, bail};
 
 use super::make::{self, Build, ns};
 use super::{Outcome, in_slow_scenario};
-use crate::{run, text};
+use acceptance::{run, text};
 
 /// On the host.
 const BUILDS: &str = "

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::{
     Outcome, Time, agreement, agreement_of_gaps, asked, in_scenario, record_switches, time_of,
 };
-use crate::{Report, report, text};
+use acceptance::{Report, report, text};
 
 /// The VM's pCPU has other work now and then. No interrupt is missed here: what either way says can be compared closely.
 const BESIDE_HOST_WORK: &str = "

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context, bail};
 
 use super::Outcome;
-use crate::in_testbed_within;
+use acceptance::in_testbed_within;
 
 /// Runs an agent until so many windows have come to an `outcome`, and says meanwhile what it needs.
 fn script(window_s: u32, windows: u32, outcome: &str) -> String {

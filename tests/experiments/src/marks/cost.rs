@@ -9,7 +9,7 @@ use crate::overhead::{
     COMPARED, Collector, Configuration, MOST_ABOVE_FLOOR, Measured, PERIODS, Period, RECORDED,
     RECORDED_S, RIVAL, WINDOWS, find, measure,
 };
-use crate::vmscope;
+use acceptance::vmscope;
 
 /// Vmscope, perf and an empty program, at the three periods of the original.
 pub(super) fn per_sample(_: &Path) -> anyhow::Result<Vec<Outcome>> {

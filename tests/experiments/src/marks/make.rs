@@ -8,7 +8,7 @@ use anyhow::{Context, bail};
 use serde_json::Value;
 
 use super::Outcome;
-use crate::{root, run, text, trace};
+use acceptance::{root, run, text, trace};
 
 /// Debian's source package: some 30 files of C, an archive, a link.
 const PACKAGE: &str = "lua5.4";
