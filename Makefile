@@ -49,7 +49,7 @@ help:
 	@echo 'make smoke         while you work: lints, unit tests, one recording of a guest (2 minutes once built)'
 	@echo 'make test          what CI runs: lints, unit tests, an end-to-end test of each behaviour (50 minutes from nothing on two cores)'
 	@echo 'make test-all      the same with further machines, and how exact figures are'
-	@echo 'make check         format, lints and unit tests only'
+	@echo 'make check         format, lints and unit tests only; installs nothing, needs no root'
 	@echo 'make e2e           end-to-end tests only [ONLY=trace_guest]'
 	@echo 'make bench         benchmarks: print figures, assert nothing'
 	@echo 'make bench-trace   what tracing an event costs, beside ftrace and perf; writes target/bench-trace.json (as root)'
@@ -80,11 +80,11 @@ test test-all smoke:
 steps-ui:
 	@$(STEP) 'build: web page' $(MAKE) --no-print-directory ui
 
-steps-test: steps-ui check
+steps-test: steps-ui build-tests check
 	@$(STEP) 'web page' $(MAKE) --no-print-directory test-ui QUICK=1
 	@$(STEP) 'end-to-end tests' $(E2E) main
 
-steps-test-all: steps-ui check
+steps-test-all: steps-ui build-tests check
 	@$(STEP) 'end-to-end tests' $(E2E) all
 	@$(STEP) 'lints of the experiments' cargo clippy --locked --workspace --all-targets -- -D warnings
 	@$(STEP) 'exact figures' $(MAKE) --no-print-directory experiments ONLY='S0.2 S0.4 S0.5 S0.6 S0.7 exits quota'
@@ -93,11 +93,13 @@ steps-test-all: steps-ui check
 	@$(STEP) 'OpenTelemetry collector' $(MAKE) --no-print-directory otel
 	@$(STEP) 'fuzzing' $(MAKE) --no-print-directory fuzz-all SECONDS=60
 
-steps-smoke: check
+steps-smoke: build-tests check
 	@$(STEP) 'end-to-end tests' $(E2E) smoke
 
 # With --workspace everywhere features are the same everywhere: nothing is compiled twice.
-check: build-tests
+# It installs nothing and needs no root: tests that lack a program are skipped, but not in CI.
+check:
+	@.ci/deps --dry $(MUSL) $(BUILD_PACKAGES)
 	@$(STEP) 'format' cargo fmt --check
 	@$(STEP) 'lints' cargo clippy $(TESTED) --all-targets -- -D warnings
 	@$(STEP) 'boot image, unit tests' $(MAKE) --no-print-directory -C boot test TARGET_DIR=$(abspath $(TARGET_DIR))
