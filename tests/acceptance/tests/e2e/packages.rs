@@ -13,6 +13,12 @@ fn sh(script: &str, arguments: &[&Path]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
+/// Runs a command in a root with its own `/proc`, by which programs find each other; its standard output.
+fn run_inside(root: &Path, command: &str) -> String {
+    let script = "unshare --mount sh -euc 'mount -t proc proc \"$1/proc\"; chroot \"$1\" sh -c \"$2\"' sh \"$1\" \"$2\"";
+    sh(script, &[root, Path::new(command)])
+}
+
 /// Programs as they are built for tests; the guest's own is not there at its release's path.
 fn packages(out: &Path) {
     let built = vmscope().unwrap();
@@ -77,12 +83,12 @@ pub(crate) fn packages_are_installed_used_and_removed_in_a_clean_root() {
         ("vmscope-server --version", "vmscope-server "),
         ("vmscope-guest --version", "vmscope-guest "),
     ] {
-        let said = sh(&format!("chroot $1 {program}"), &[&clean]);
+        let said = run_inside(&clean, program);
         assert!(said.starts_with(says), "{program}: {said}");
     }
-    sh("chroot $1 vmscope agent --check /etc/vmscope/agent.toml", &[&clean]);
-    sh("chroot $1 vmscope layout daemon --check /etc/vmscope/layout.toml", &[&clean]);
-    sh("chroot $1 vmscope-server --check /etc/vmscope/server.toml", &[&clean]);
+    run_inside(&clean, "vmscope agent --check /etc/vmscope/agent.toml");
+    run_inside(&clean, "vmscope layout daemon --check /etc/vmscope/layout.toml");
+    run_inside(&clean, "vmscope-server --check /etc/vmscope/server.toml");
     sh(
         "chroot $1 dpkg -P vmscope-lab vmscope-layout vmscope vmscope-server vmscope-guest",
         &[&clean],
