@@ -2,8 +2,8 @@
 # Opens exports in the programs they are for, and compares what these count with what we wrote.
 #
 #   tests/interop/run.sh              a small made-up profile
-#   tests/interop/run.sh DIR TOTAL    DIR/profile.pb.gz, profile.json.gz, flamegraph.html of TOTAL samples, and
-#                                     DIR/trace.perfetto
+#   tests/interop/run.sh DIR TOTAL [VCPUS]    DIR/profile.pb.gz, profile.json.gz, flamegraph.html of TOTAL samples, and
+#                                     DIR/trace.perfetto with the tracks of VCPUS vCPUs at least [0]
 #   tests/interop/run.sh trace FILE [PAGE]    a trace's tasks, CPUs and disks, exported for Perfetto, and as a page
 #   tests/interop/run.sh together FILE    the same with a recording of the same time (--with)
 #
@@ -123,23 +123,26 @@ perfetto_takes_it() {
     [ -z "$stats" ] || fail perfetto "its stats say: $stats"
 }
 
-# Each vCPU's slices fill its time, and arrows lead from preempted slices to other tracks.
-check_perfetto() {
-    local trace=$dir/trace.perfetto vcpus unlike
+# Slices of each CPU and vCPU fill its time, and arrows lead from preempted slices to other tracks. A recording of a host
+# without VMs has CPUs only.
+check_perfetto() { # VCPUS
+    local trace=$dir/trace.perfetto cpus vcpus unlike
     perfetto_takes_it || return 0
+    cpus=$(ask "select count(*) from track where name glob 'cpu *'")
+    [ "$cpus" -gt 0 ] || fail perfetto "no track of a CPU"
     vcpus=$(ask "select count(*) from track where name glob 'vcpu*' and name not glob '* guest'")
-    [ "$vcpus" -gt 0 ] || fail perfetto "no track of a vCPU"
+    [ "$vcpus" -ge "$1" ] || fail perfetto "tracks of $vcpus vCPUs, not $1"
     unlike=$(ask "with filled as (
             select track.id as id, track.name as name, sum(dur) as busy, max(ts + dur) - min(ts) as wall, min(dur) as least
             from track left join slice on track_id = track.id and depth = 0
-            where track.name glob 'vcpu*' and track.name not glob '* guest' group by track.id)
+            where track.name glob 'cpu *' or track.name glob 'vcpu*' and track.name not glob '* guest' group by track.id)
         select name, busy, wall from filled where busy is null or busy != wall or least < 0")
     [ -z "$unlike" ] || fail perfetto "slices don't fill the time of: $unlike"
     unlike=$(ask "select out.name, into_.name from flow join slice out on slice_out = out.id
         join slice into_ on slice_in = into_.id
         where out.name != 'preempted' or out.track_id = into_.track_id or into_.ts < out.ts")
     [ -z "$unlike" ] || fail perfetto "arrows that are none: $unlike"
-    pass perfetto "$vcpus vCPUs, their slices fill their time, $(ask "select count(*) from flow") arrows"
+    pass perfetto "$cpus CPUs and $vcpus vCPUs, their slices fill their time, $(ask "select count(*) from flow") arrows"
 }
 
 # Slices of CPUs and threads touch, and arrows lead from a waker to who goes on later (from a victim to its thief in a
@@ -240,16 +243,16 @@ if [ "${1:-}" = trace ]; then
     [ $# -lt 3 ] || check_gantt "$(realpath "$3")"
     exit
 fi
-if [ $# -eq 2 ]; then
-    dir=$(cd "$1" && pwd) total=$2
+if [ $# -ge 2 ]; then
+    dir=$(cd "$1" && pwd) total=$2 vcpus=${3:-0}
 else
-    dir=$work
+    dir=$work vcpus=1
     total=$(cd "$root" && cargo run --quiet -p export --example write_all -- "$dir")
 fi
 check_pprof
 check_firefox
 check_page
-check_perfetto
+check_perfetto "$vcpus"
 if [ $# -eq 0 ]; then
     (cd "$root" && cargo run --quiet -p export --example write_trace -- "$work")
     check_trace "$work/trace.perfetto"

@@ -103,7 +103,7 @@ fn exports_agree(recording: &Path, samples: u64) {
     // Opens them in Google's pprof, the Firefox Profiler's loader, a browser and Perfetto; says what it skips.
     let interop = Command::new(root().join("tests/interop/run.sh"))
         .arg(recording)
-        .arg(samples.to_string())
+        .args([samples.to_string(), "3".to_owned()])
         .status()
         .unwrap();
     assert!(interop.success());
