@@ -1,8 +1,8 @@
 //! What vmscope's programs say to each other: the guest protocol, what is asked of child
 //! processes without privileges, what layout daemons say, and the fleet's HTTP API.
 //!
-//! Design constraints: types with their wire form only. No IO, no policy, no limits here: whoever
-//! receives checks. Changing a published type means a new version number.
+//! Design constraints: types with their wire form, and how large a message and its lists may be. No IO, no policy: the
+//! receiver checks what a message says. Changing a published type means a new version number.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]

@@ -209,7 +209,6 @@ fn gain(outcome: Outcome) -> Option<f64> {
 
 /// Where each VM is before and after the plan: vCPUs and memory by node, the part of its accesses to other nodes, and its
 /// speed.
-#[must_use]
 fn vms(topology: &Topology, load: &Load, plan: &Plan) -> Table {
     let real = |title: &str, key: &'static str| Column::number(title).key(key).decimals(1);
     let columns = vec![
