@@ -88,12 +88,11 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let report = lab::report::load(&load);
     print(&args.format.render(&report)).context("failed to write to standard output")?;
     let turnarounds = &load.turnarounds;
-    let is_silent = !turnarounds.is_empty() && turnarounds.n_answered() == 0;
-    if is_silent {
+    if !turnarounds.is_empty() && turnarounds.n_answered() == 0 {
         let reasons = turnarounds.failed().iter().map(|(why, n)| format!("{n} {why}"));
-        say!("no request was answered: {}", reasons.collect::<Vec<_>>().join(", "));
+        anyhow::bail!("no request was answered: {}", reasons.collect::<Vec<_>>().join(", "));
     }
-    Ok(if is_interrupted || is_silent { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(if is_interrupted { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 fn serve() -> anyhow::Result<ExitCode> {
