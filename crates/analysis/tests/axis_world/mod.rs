@@ -101,7 +101,7 @@ impl Life {
     /// The counters at the begin of each stretch: each wait is added when it ends.
     fn counters(&self) -> Vec<WaitCounters> {
         let mut waits = SINCE_BOOT;
-        let mut halted_from = None;
+        let (mut halted_from, mut queued_from) = (None, None);
         let mut before: Option<Truth> = None;
         let mut counters = Vec::new();
         for truth in &self.truth {
@@ -110,14 +110,17 @@ impl Life {
                 // KVM's halt time ends when the thread runs again.
                 waits.halted_ns += halted_from.take().map_or(0, |from| truth.from - from);
             }
-            if let Some(was) = was.filter(|was| !is_on(was.letter)) {
-                let queued = matches!(was.letter, 'r' | 't');
-                waits.runnable_ns += if queued { was.to - was.from } else { 0 };
+            if is_on(truth.letter) {
+                // From its enqueueing to its next turn on a CPU, also where its group's queue was throttled meanwhile.
+                waits.runnable_ns += queued_from.take().map_or(0, |from| truth.from - from);
             }
             let polled = before.filter(|was| was.letter == 'p');
             waits.polled_ns += polled.map_or(0, |was| was.to - was.from);
             if truth.letter == 'h' {
                 halted_from = halted_from.or(Some(truth.from));
+            }
+            if matches!(truth.letter, 'r' | 't') {
+                queued_from = queued_from.or(Some(truth.from));
             }
             counters.push(waits);
             before = Some(*truth);
