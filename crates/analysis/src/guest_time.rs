@@ -291,7 +291,7 @@ mod test {
         let spans = stretches(cpu).map(|(what, from, to)| Span { from, to, who: occupant(what) });
         VcpuTimelines {
             timelines: vcpus.iter().enumerate().map(timeline).collect(),
-            cpus: vec![Occupancy { cpu: CpuId(0), spans: spans.collect() }],
+            cpus: vec![Occupancy::new(CpuId(0), spans.collect())],
             ..VcpuTimelines::default()
         }
     }

@@ -148,7 +148,7 @@ fn occupancy(line: &str) -> Occupancy {
         };
         Span { from: HostNs(at * MS), to: HostNs((at + 1) * MS), who }
     });
-    Occupancy { cpu: CpuId(0), spans: spans.collect() }
+    Occupancy::new(CpuId(0), spans.collect())
 }
 
 fn tables() -> Tables {

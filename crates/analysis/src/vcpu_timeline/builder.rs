@@ -280,7 +280,7 @@ impl<'r> VcpuTimelinesBuilder<'r> {
             None => occupancy::by_marks(from, to, marks, period_ns),
         };
         let by_cpu = self.marks.by_cpu().into_iter();
-        by_cpu.map(|(cpu, marks)| Occupancy { cpu, spans: spans(cpu, marks) }).collect()
+        by_cpu.map(|(cpu, marks)| Occupancy::new(cpu, spans(cpu, marks))).collect()
     }
 }
 

@@ -162,6 +162,8 @@ pub struct Occupancy {
     pub cpu: CpuId,
     /// Who, when.
     pub spans: Vec<Span>,
+    /// Of many spans: who has it longest.
+    owners: Vec<occupancy::Owner>,
 }
 
 /// A stretch of a pCPU's time.
@@ -243,10 +245,7 @@ impl VcpuTimelines {
             }
             timeline.segments.retain(|segment| segment.from < segment.to);
         }
-        for span in self.cpus.iter_mut().flat_map(|cpu| &mut cpu.spans) {
-            (span.from, span.to) = clipped(span.from, span.to);
-        }
-        self.cpus.iter_mut().for_each(|cpu| cpu.spans.retain(|span| span.from < span.to));
+        self.cpus = self.cpus.into_iter().map(|cpu| cpu.within(range)).collect();
         self
     }
 

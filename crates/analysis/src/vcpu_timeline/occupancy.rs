@@ -7,7 +7,9 @@
 //!
 //! Where switches say exactly when vCPUs were on a CPU, only the time between is divided by samples.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use model::{CpuId, HostNs, VcpuId};
 use rustc_hash::FxHashMap;
@@ -15,10 +17,32 @@ use rustc_hash::FxHashMap;
 use super::cover::middle;
 use super::marks::Mark;
 use super::track::{Track, What};
-use super::{Occupant, Segment, Span, VcpuTimelines};
+use super::{Occupancy, Occupant, Segment, Span, VcpuTimelines};
 
 /// How far from any evidence nobody knows.
 const REACH_PERIODS: u64 = 10;
+
+/// Of a wait of this many spans all are looked at. Many vCPUs may wait as long as the recording.
+const MANY: usize = 256;
+
+/// Of those who have a pCPU, how many are known in a wait of more spans: the ones that have it longest.
+const MOST_OWNERS: usize = 64;
+
+/// When an occupant has a pCPU. Times are in order, and apart.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Owner {
+    who: Occupant,
+    times: Vec<Owned>,
+}
+
+/// A time in which an occupant has a pCPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Owned {
+    from: u64,
+    to: u64,
+    /// How long it has had the pCPU up to its end.
+    sum_ns: u64,
+}
 
 /// The spans of a pCPU between two instants, by the marks on it, in time order.
 pub(super) fn by_marks(from: u64, to: u64, marks: &[Mark], period_ns: u64) -> Vec<Span> {
@@ -96,32 +120,99 @@ impl Spans {
     }
 }
 
+impl Occupancy {
+    /// Who has a CPU by its spans, which are in time order, touch, and don't overlap.
+    #[must_use]
+    pub fn new(cpu: CpuId, spans: Vec<Span>) -> Self {
+        let owners = if spans.len() <= MANY { Vec::new() } else { owners(&spans) };
+        Self { cpu, spans, owners }
+    }
+
+    /// The part of it between two instants.
+    pub(super) fn within(self, range: &Range<HostNs>) -> Self {
+        let mut spans = self.spans;
+        for span in &mut spans {
+            span.from = span.from.clamp(range.start, range.end);
+            span.to = span.to.clamp(range.start, range.end);
+        }
+        spans.retain(|span| span.from < span.to);
+        Self::new(self.cpu, spans)
+    }
+
+    /// Who had it during a segment, and for how long, in a few parts: in time order, or those that have it longest but for
+    /// `victim`.
+    fn parts(&self, victim: Occupant, segment: &Segment) -> Vec<(Occupant, u64)> {
+        let first = self.spans.partition_point(|span| span.to <= segment.from);
+        let end = self.spans.partition_point(|span| span.from < segment.to);
+        let within = self.spans.get(first..end).unwrap_or_default();
+        if within.len() <= MANY {
+            let length = |span: &Span| span.to.min(segment.to).since(span.from.max(segment.from));
+            return within.iter().map(|span| (span.who, length(span))).collect();
+        }
+        let (from, to) = (segment.from.0, segment.to.0);
+        let had = |owner: &Owner| owner.until(to).saturating_sub(owner.until(from));
+        let others = self.owners.iter().filter(|owner| owner.who != victim);
+        others.map(|owner| (owner.who, had(owner))).collect()
+    }
+}
+
+impl Owner {
+    /// How long it has had the pCPU up to an instant.
+    fn until(&self, time: u64) -> u64 {
+        let next = self.times.partition_point(|owned| owned.from < time);
+        let last = next.checked_sub(1).and_then(|last| self.times.get(last));
+        last.map_or(0, |last| last.sum_ns - last.to.saturating_sub(time))
+    }
+}
+
+/// Those who have it longest, and when.
+fn owners(spans: &[Span]) -> Vec<Owner> {
+    let mut sums: FxHashMap<Occupant, u64> = FxHashMap::default();
+    for span in spans {
+        *sums.entry(span.who).or_default() += span.to.since(span.from);
+    }
+    let mut longest: Vec<_> = sums.into_iter().collect();
+    longest.sort_unstable_by_key(|(who, ns)| (Reverse(*ns), *who));
+    longest.truncate(MOST_OWNERS);
+    let mut owners: Vec<_> =
+        longest.iter().map(|(who, _)| Owner { who: *who, times: Vec::new() }).collect();
+    let rows: FxHashMap<Occupant, usize> =
+        owners.iter().enumerate().map(|(row, owner)| (owner.who, row)).collect();
+    for span in spans {
+        let Some(owner) = rows.get(&span.who).and_then(|row| owners.get_mut(*row)) else {
+            continue;
+        };
+        let before = owner.times.last().map_or(0, |last| last.sum_ns);
+        let sum_ns = before + span.to.since(span.from);
+        owner.times.push(Owned { from: span.from.0, to: span.to.0, sum_ns });
+    }
+    owners
+}
+
 /// Who had the pCPU in whose queue `victim` waited during `segment`, and for how long: the most first, together the
 /// segment's length. Where the samples take the victim itself for the CPU's owner, which can't be, it is the next one
-/// in the segment; `Occupant::Unknown` if there is none.
+/// in the segment; `Occupant::Unknown` if there is none. Of a segment in which the CPU's owner changed very often only
+/// those are known that have the CPU longest.
 #[must_use]
 pub fn thieves(axis: &VcpuTimelines, victim: VcpuId, segment: &Segment) -> Vec<(Occupant, u64)> {
     let occupancy = segment.cpu.and_then(|cpu| {
         let row = axis.cpus.binary_search_by_key(&cpu, |occupancy| occupancy.cpu).ok()?;
         axis.cpus.get(row)
     });
-    let spans = occupancy.map_or(&[][..], |occupancy| &occupancy.spans);
-    let first = spans.partition_point(|span| span.to <= segment.from);
-    let spans = spans.get(first..).unwrap_or_default();
-    let within = spans.iter().take_while(|span| span.from < segment.to);
+    let victim = Occupant::Vcpu(victim);
+    let parts = occupancy.map_or_else(Vec::new, |occupancy| occupancy.parts(victim, segment));
     let mut shares: BTreeMap<Occupant, u64> = BTreeMap::new();
     let mut thief = None;
     let mut untold = 0;
-    for span in within {
-        let ns = span.to.min(segment.to).since(span.from.max(segment.from));
-        if span.who == Occupant::Vcpu(victim) {
+    for (who, ns) in parts {
+        if who == victim {
             match thief {
                 Some(thief) => *shares.entry(thief).or_default() += ns,
                 None => untold += ns,
             }
-        } else {
-            thief = Some(span.who);
-            *shares.entry(span.who).or_default() += ns + std::mem::take(&mut untold);
+        } else if 0 < ns {
+            thief = Some(who);
+            *shares.entry(who).or_default() += ns + std::mem::take(&mut untold);
         }
     }
     let told: u64 = shares.values().sum();
@@ -132,4 +223,71 @@ pub fn thieves(axis: &VcpuTimelines, victim: VcpuId, segment: &Segment) -> Vec<(
     let mut shares: Vec<_> = shares.into_iter().collect();
     shares.sort_by_key(|(_, ns)| std::cmp::Reverse(*ns));
     shares
+}
+
+#[cfg(test)]
+mod test {
+    use model::{Pid, Tid};
+
+    use super::super::State;
+    use super::*;
+
+    const N: u32 = 30_000;
+
+    /// Of a CPU that has another owner every 10 ns.
+    fn occupancy(who: impl Fn(u32) -> Occupant) -> Occupancy {
+        let at = |n: u32| HostNs(u64::from(n) * 10);
+        let spans = (0..N).map(|n| Span { from: at(n), to: at(n + 1), who: who(n) });
+        Occupancy::new(CpuId(0), spans.collect())
+    }
+
+    fn wait(from: u64, to: u64) -> Segment {
+        let (from, to) = (HostNs(from), HostNs(to));
+        Segment { from, to, state: State::Preempted, cpu: Some(CpuId(0)), place: None }
+    }
+
+    fn thread(tid: u32) -> Occupant {
+        Occupant::Thread(Pid(1), Tid(tid))
+    }
+
+    fn check(cpu: &Occupancy, segment: &Segment, expected: &[(Occupant, u64)]) {
+        let axis = VcpuTimelines { cpus: vec![cpu.clone()], ..VcpuTimelines::default() };
+        assert_eq!(thieves(&axis, VcpuId(7), segment), expected, "{segment:?}");
+    }
+
+    #[test]
+    fn long_waits_have_all_their_thieves() {
+        let cpu = occupancy(|n| if n % 3 == 0 { Occupant::Idle } else { thread(n % 3) });
+        check(&cpu, &wait(5, 32), &[(thread(1), 10), (thread(2), 10), (Occupant::Idle, 7)]);
+        let long = [(thread(1), 80_000), (thread(2), 79_997), (Occupant::Idle, 79_995)];
+        check(&cpu, &wait(5, 239_997), &long);
+        let after = wait(u64::from(N) * 10 + 5, u64::from(N) * 10 + 8);
+        check(&cpu, &after, &[(Occupant::Unknown, 3)]);
+    }
+
+    #[test]
+    fn the_victim_is_no_thief_of_a_long_wait() {
+        let victim = Occupant::Vcpu(VcpuId(7));
+        let cpu = occupancy(|n| if n % 10 == 0 { victim } else { thread(1) });
+        let expected = [(thread(1), 216_000), (Occupant::Unknown, 24_000)];
+        check(&cpu, &wait(0, 240_000), &expected);
+    }
+
+    /// Far more pairs of a wait and a span than either.
+    #[test]
+    fn many_waits_over_many_spans_take_few_looks() {
+        for cpu in [occupancy(thread), occupancy(|n| thread(n % 2)), occupancy(|n| thread(n / 9))] {
+            for n in 0..20_000 {
+                let segment = wait(n, 240_000 + n);
+                let looks = cpu.parts(Occupant::Idle, &segment).len();
+                assert!(looks <= 256, "{looks}");
+            }
+            let known: u64 =
+                cpu.parts(Occupant::Idle, &wait(0, 240_000)).iter().map(|(_, ns)| ns).sum();
+            let axis = VcpuTimelines { cpus: vec![cpu], ..VcpuTimelines::default() };
+            let shares = thieves(&axis, VcpuId(7), &wait(0, 240_000));
+            let unknown = shares.iter().find(|(who, _)| *who == Occupant::Unknown);
+            assert_eq!(unknown.map_or(0, |(_, ns)| *ns), 240_000 - known);
+        }
+    }
 }

@@ -20,10 +20,8 @@ const CPU0: &str = "iiiiiiiiii00000000000000000000000000000000000000000000000001
 
 /// The drawn axis.
 pub(crate) fn axis() -> VcpuTimelines {
-    let cpu0 = Occupancy {
-        cpu: CpuId(0),
-        spans: stretches(CPU0).map(|(c, from, to)| Span { from, to, who: occupant(c) }).collect(),
-    };
+    let spans = stretches(CPU0).map(|(c, from, to)| Span { from, to, who: occupant(c) });
+    let cpu0 = Occupancy::new(CpuId(0), spans.collect());
     let timelines = (0_u32..).zip(VCPUS).map(|(row, line)| timeline(VcpuId(row), line));
     VcpuTimelines { timelines: timelines.collect(), cpus: vec![cpu0], ..VcpuTimelines::default() }
 }

@@ -36,6 +36,9 @@ pub(super) struct Ends {
     pub(super) arrivals: VecDeque<End>,
 }
 
+/// Thieves of one wait that arrows lead to. Many vCPUs may wait as long as the recording.
+const MOST_ARROWS: usize = 16;
+
 /// All arrows.
 #[derive(Debug, Default)]
 pub(super) struct Flows {
@@ -51,7 +54,7 @@ impl Flows {
         for timeline in timelines {
             let victim = timeline.vcpu;
             for segment in timeline.segments.iter().filter(|s| s.state == State::Preempted) {
-                for span in chart.while_waiting(victim, segment) {
+                for span in chart.while_waiting(victim, segment).take(MOST_ARROWS) {
                     let shown = |vcpu: VcpuId| shown.contains(&vcpu);
                     let thief = thief(chart.axis, span.who, span.from, segment.cpu, shown);
                     let Some(thief) = thief else { continue };

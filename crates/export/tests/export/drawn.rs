@@ -58,6 +58,14 @@ pub(crate) fn long(times: usize) -> Drawing {
     drawing(&names.map(str::to_owned), &states, &[&cpus[0], &cpus[1]])
 }
 
+/// A vCPU waits as long as there is, while its CPU has another owner every ms.
+pub(crate) fn waiting(ms: usize) -> Drawing {
+    let names = ["web", "db", "compute", "worker", "compute_a", "schedule", "postgres"];
+    let states = ["P", "h", "h"].map(|state| state.repeat(ms));
+    let cpus = ["qd".repeat(ms / 2), "i".repeat(ms)];
+    drawing(&names.map(str::to_owned), &states, &[&cpus[0], &cpus[1]])
+}
+
 fn drawing(names: &[String; 7], states: &[String; 3], cpus: &[&str; 2]) -> Drawing {
     let length = states[0].len() as u64 * MS;
     let places = vec![
@@ -138,7 +146,7 @@ fn occupancy(row: usize, letters: &str) -> Occupancy {
         Span { from: at(from), to: at(to), who }
     };
     let cpu = CpuId(u32::try_from(row).unwrap());
-    Occupancy { cpu, spans: runs(letters).into_iter().map(span).collect() }
+    Occupancy::new(cpu, runs(letters).into_iter().map(span).collect())
 }
 
 fn place(process: &str, pid: u32, function: &str, kernel: bool) -> Place {

@@ -189,6 +189,12 @@ fn arrows_have_two_ends() {
 }
 
 #[test]
+fn a_wait_has_few_arrows() {
+    assert_eq!(arrows(&trace(drawn::waiting(10).chart())), 10);
+    assert_eq!(arrows(&trace(drawn::waiting(1000).chart())), 16);
+}
+
+#[test]
 fn one_vm_is_shown_with_all_cpus() {
     let drawing = drawn::small();
     let chart = Chart { vm: Some(model::VmId(1)), vcpu: Some(1), ..drawing.chart() };
