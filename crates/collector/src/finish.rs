@@ -4,19 +4,20 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use model::{Budget, ModuleId, Note, Switch, Tables, VmId};
 use recording::{Converted, Writer};
 use resolve::Addresses;
 use symbols::{GuestSource, Sources, Store};
 
-use crate::CollectError;
 use crate::guest_tables::{BootSources, GuestNames, Seen, add_guest, add_snapshot};
 use crate::guests::Answered;
 use crate::host_tables::{self, HostNames};
 use crate::plan::{Collected, Progress};
 use crate::record::Unfinished;
 use crate::session::WindowEnd;
+use crate::{CollectError, GuestError};
 
 /// Where names come from besides the session.
 #[derive(Debug)]
@@ -63,7 +64,8 @@ pub(crate) fn finish(
     writer.checkpoint(&header, &tables)?;
 
     show(&Progress::Finishing("asking the guests"));
-    let answers: Vec<_> = guests.into_iter().map(|(vm, answer)| (vm, answer.wait())).collect();
+    let answers = guests.wait();
+    header.counters.extend(unanswered(&answers));
     let guest_cpu_ns = cpu_times(&answers, &tables);
     let seen = Seen { start: header.start, resets: &resets };
     let guests = add_guests(naming, answers, &seen, &mut tables, &mut header.notes);
@@ -106,6 +108,18 @@ pub(crate) fn finish(
     header.complete = true;
     let summary = converted.finish(&header, &tables)?;
     Ok(Collected { header, summary, guest_cpu_ns })
+}
+
+/// Guests that were left out because their user runs many VMs, if any was.
+fn unanswered(answers: &[(VmId, Answered)]) -> impl Iterator<Item = (String, u64)> {
+    let errors = || answers.iter().filter_map(|(_, answer)| answer.as_ref().err());
+    let not_asked = |error: &&Arc<GuestError>| matches!(***error, GuestError::TooManyOfUser { .. });
+    let cut_short = |error: &&Arc<GuestError>| matches!(***error, GuestError::NotWaitedFor { .. });
+    let counts = [
+        ("guests_not_queried", errors().filter(not_asked).count()),
+        ("guests_given_up", errors().filter(cut_short).count()),
+    ];
+    counts.into_iter().filter(|(_, n)| 0 < *n).map(|(name, n)| (name.to_owned(), n as u64))
 }
 
 /// What telling their maps cost the guests.

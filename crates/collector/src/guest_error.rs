@@ -43,6 +43,24 @@ pub enum GuestError {
     /// It is there and says nothing.
     #[error("no answer in time")]
     NoAnswer,
+    /// It was not waited for as long as others: its user runs too many like it.
+    #[error(
+        "no answer in time: {guests} guests of user {user} do not answer, and share one time limit"
+    )]
+    NotWaitedFor {
+        /// The user that runs the VM.
+        user: u32,
+        /// Guests of that user without an answer.
+        guests: u32,
+    },
+    /// Its user runs too many VMs.
+    #[error("it was not queried: user {user} runs more than {most} VMs, the limit for one user")]
+    TooManyOfUser {
+        /// The user that runs the VM.
+        user: u32,
+        /// Its guests that are asked.
+        most: usize,
+    },
     /// It can't be reached, refused, or sent what is no answer.
     #[error(transparent)]
     Session(#[from] SessionError),

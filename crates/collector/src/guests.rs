@@ -12,8 +12,9 @@
 //! ```
 //! What a guest has told counts whatever becomes of it. A worker sleeps between questions. Every question has
 //! the session's limit of size. A guest that is connected is waited for as long as it is sampled, and for the session's limit
-//! of time after that.
+//! of time after that. Users of the host are served alike, however many VMs each runs: see `fairness`.
 
+mod fairness;
 mod inbox;
 mod told;
 mod worker;
@@ -31,14 +32,17 @@ use host::vms::VmProcess;
 use model::{Budget, HostNs, VmId};
 use symbols::{GuestChild, Store};
 
-use self::inbox::{Handle, Order, SymbolOrder};
+pub(crate) use self::fairness::in_turns;
+use self::fairness::{MAX_ASKED, Patience};
+use self::inbox::{Handle, Order, Reply, SymbolOrder};
 pub(crate) use self::told::{Boot, Silence, Told};
 use self::worker::Worker;
 use crate::GuestError;
 use crate::vm_table::Moved;
 
-/// Bytes that are kept of what all guests told.
+/// Bytes that are kept of what all guests told, and the guests of one user.
 const TOLD_BYTES: usize = 512 << 20;
+const TOLD_BYTES_OF_USER: usize = TOLD_BYTES / 2;
 
 /// Whether a guest's log of processes is wanted after an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,25 +67,49 @@ pub(crate) struct Answer {
 /// Why a guest told nothing may be told of several windows.
 pub(crate) type Answered = Result<Answer, Arc<GuestError>>;
 
-/// An answer that may still be on its way.
+/// Answers of guests that were asked together, some of which may still be on their way.
 #[derive(Debug)]
 pub(crate) struct Pending {
-    answer: Result<Receiver<Answered>, Arc<GuestError>>,
-    /// The same for all that were asked together: however many are late, they are waited for once.
-    until: Instant,
+    /// The user of each guest, or why it was not asked.
+    asked: Vec<(VmId, Result<u32, Arc<GuestError>>)>,
+    answers: Receiver<(VmId, Answered)>,
+    patience: Patience,
 }
 
 impl Pending {
-    /// Waits for it, at most as long as the session's limits of time allow.
-    pub(crate) fn wait(self) -> Answered {
-        let left = self.until.saturating_duration_since(Instant::now());
-        self.answer?.recv_timeout(left).unwrap_or_else(|error| {
-            Err(Arc::new(match error {
-                RecvTimeoutError::Timeout => GuestError::NoAnswer,
-                // A worker that has ended without an answer has panicked.
-                RecvTimeoutError::Disconnected => GuestError::WorkerEnded,
-            }))
-        })
+    /// Waits for them, at most as long as the session's limits of time allow, and the longer the fewer guests of a user are
+    /// silent.
+    pub(crate) fn wait(mut self) -> Vec<(VmId, Answered)> {
+        let users: BTreeMap<VmId, u32> =
+            self.asked.iter().filter_map(|(vm, user)| Some((*vm, *user.as_ref().ok()?))).collect();
+        let (mut answered, mut has_ended) = (BTreeMap::new(), false);
+        while answered.len() < users.len() {
+            // What has come already counts, however late it is waited for.
+            let left = self.patience.left(Instant::now());
+            match self.answers.recv_timeout(left) {
+                Ok((vm, answer)) => {
+                    let user = users.get(&vm).copied();
+                    user.into_iter().for_each(|user| self.patience.end_one(user, Instant::now()));
+                    answered.insert(vm, answer);
+                }
+                Err(RecvTimeoutError::Timeout) => break,
+                // Workers that have ended without an answer have panicked.
+                Err(RecvTimeoutError::Disconnected) => {
+                    has_ended = true;
+                    break;
+                }
+            }
+        }
+        let silent = |user| match self.patience.silent(user) {
+            _ if has_ended => GuestError::WorkerEnded,
+            0 | 1 => GuestError::NoAnswer,
+            guests => GuestError::NotWaitedFor { user, guests },
+        };
+        let answer = |(vm, user): (VmId, Result<u32, Arc<GuestError>>)| {
+            let answer = answered.remove(&vm);
+            (vm, user.and_then(|user| answer.unwrap_or_else(|| Err(Arc::new(silent(user))))))
+        };
+        self.asked.into_iter().map(answer).collect()
     }
 }
 
@@ -116,16 +144,25 @@ impl Asker {
     }
 }
 
-/// A worker under way, or why it could not be started.
-type Started = Result<(Handle, JoinHandle<()>), Arc<GuestError>>;
+/// The worker of one VM.
+#[derive(Debug)]
+struct GuestWorker {
+    vm: VmId,
+    /// The user that runs the VM.
+    user: u32,
+    /// Or why it could not be started.
+    started: Result<(Handle, JoinHandle<()>), Arc<GuestError>>,
+}
 
 /// The workers of all VMs.
 #[derive(Debug)]
 pub(crate) struct GuestWorkers {
-    /// For what all guests tell.
+    /// For what all guests tell, and those of each user.
     room: Budget,
-    tried: (Sender<()>, Receiver<()>),
-    workers: Vec<(VmId, Started)>,
+    rooms: BTreeMap<u32, Budget>,
+    /// First tries that are over, by the VM's user.
+    tried: (Sender<u32>, Receiver<u32>),
+    workers: Vec<GuestWorker>,
     /// Where symbols lie that need not be asked for.
     symbol_store: Option<PathBuf>,
     /// For one step of one guest.
@@ -148,6 +185,7 @@ impl GuestWorkers {
         Self {
             limit: Duration::ZERO,
             room: Budget::new(TOLD_BYTES),
+            rooms: BTreeMap::new(),
             tried: pipe(),
             workers: Vec::new(),
             symbol_store: None,
@@ -171,13 +209,22 @@ impl GuestWorkers {
     pub(crate) fn wait_first_try(&self, limit: Duration, interrupted: &dyn Fn() -> bool) {
         const ASK_EVERY: Duration = Duration::from_millis(100);
         let began = Instant::now();
-        let mut waiting_for = self.workers.len();
-        while 0 < waiting_for && began.elapsed() < limit && !interrupted() {
-            if self.tried.1.recv_timeout(ASK_EVERY).is_ok() {
-                waiting_for -= 1;
+        let users = self.workers.iter().filter(|worker| worker.started.is_ok());
+        let mut patience = Patience::new(users.map(|worker| worker.user), began, limit);
+        loop {
+            let left = patience.left(Instant::now()).min(ASK_EVERY);
+            if left.is_zero() || interrupted() {
+                break;
+            }
+            if let Ok(user) = self.tried.1.recv_timeout(left) {
+                patience.end_one(user, Instant::now());
             }
         }
-        self.handles().for_each(|(_, handle)| handle.was_waited_for(began.elapsed()));
+        for worker in &self.workers {
+            // Silent guests of one user have used up the time of all of them.
+            let waited = if patience.silent(worker.user) == 0 { began.elapsed() } else { limit };
+            worker.handle().into_iter().for_each(|handle| handle.was_waited_for(waited));
+        }
     }
 
     /// Begins to ask the guest of `vm`. `locks`: the folder of lock files.
@@ -206,55 +253,70 @@ impl GuestWorkers {
         work: impl FnOnce(Worker) + Send + 'static,
     ) {
         self.limit = self.limit.max(limits.time);
+        let user = process.user;
+        let of_user = self.workers.iter().filter(|other| other.user == user);
+        let running = of_user.filter_map(GuestWorker::handle).filter(|handle| !handle.is_gone());
+        if MAX_ASKED <= running.count() {
+            let started = Err(Arc::new(GuestError::TooManyOfUser { user, most: MAX_ASKED }));
+            self.workers.push(GuestWorker { vm, user, started });
+            return;
+        }
         let store = self.symbol_store.as_ref().map(|root| Store::of_vm(root, &process.identity()));
+        let room = self.rooms.entry(user).or_insert_with(|| self.room.part(TOLD_BYTES_OF_USER));
         let (handle, inbox) = inbox::pair();
         let child = (self.child)();
-        let worker = Worker::new(process, limits, locks, store, &self.room, inbox, child);
+        let worker = Worker::new(process, limits, locks, store, room, inbox, child);
         let builder = std::thread::Builder::new().name("guest".to_owned());
         let thread = builder.spawn(move || work(worker));
         let started = thread.map(|thread| (handle, thread));
-        self.workers.push((vm, started.map_err(|error| Arc::new(GuestError::Thread(error)))));
+        let started = started.map_err(|error| Arc::new(GuestError::Thread(error)));
+        self.workers.push(GuestWorker { vm, user, started });
     }
 
     /// A VM has ended: its guest is not asked any more.
     pub(crate) fn vm_gone(&self, vm: VmId) {
-        self.handles().filter(|(of, _)| *of == vm).for_each(|(_, handle)| handle.vm_gone());
+        let of_vm = self.workers.iter().filter(|worker| worker.vm == vm);
+        of_vm.filter_map(GuestWorker::handle).for_each(Handle::vm_gone);
     }
 
     /// VMs have other rows from now on, or none.
     pub(crate) fn take_new_places(&mut self, moved: &Moved) {
-        self.workers.retain_mut(|(vm, _)| moved.vm(*vm).map(|place| *vm = place).is_some());
+        self.workers.retain_mut(|worker| moved.vm(worker.vm).map(|vm| worker.vm = vm).is_some());
     }
 
     /// Has all guests tell, in parallel, what counts for a window that began at `start`.
-    pub(crate) fn tell(&self, start: HostNs, log: Log) -> Vec<(VmId, Pending)> {
-        let until = Instant::now() + self.limit * LAST_STEPS + LAST_SLACK;
-        let tell = |(vm, worker): &(VmId, Started)| {
-            let answer = worker.as_ref().map_err(Arc::clone).map(|(handle, _)| {
-                let (answer, answers) = pipe();
+    pub(crate) fn tell(&self, start: HostNs, log: Log) -> Pending {
+        let (sender, answers) = pipe();
+        let tell = |worker: &GuestWorker| {
+            let asked = worker.started.as_ref().map_err(Arc::clone).map(|(handle, _)| {
+                let answer = Reply::new(worker.vm, sender.clone());
                 handle.order(Order::Tell { start, log, answer, handle: handle.clone() });
-                answers
+                worker.user
             });
-            (*vm, Pending { answer, until })
+            (worker.vm, asked)
         };
-        self.workers.iter().map(tell).collect()
+        let asked: Vec<_> = self.workers.iter().map(tell).collect();
+        let users = asked.iter().filter_map(|(_, user)| user.as_ref().ok().copied());
+        let limit = self.limit * LAST_STEPS + LAST_SLACK;
+        let patience = Patience::new(users, Instant::now(), limit);
+        Pending { asked, answers, patience }
     }
 
     /// Ends all workers. Nobody may have an answer any more.
     pub(crate) fn end(self) {
-        let (handles, threads): (Vec<_>, Vec<_>) =
-            self.workers.into_iter().filter_map(|(_, worker)| worker.ok()).unzip();
+        let started = self.workers.into_iter().filter_map(|worker| worker.started.ok());
+        let (handles, threads): (Vec<_>, Vec<_>) = started.unzip();
         drop(handles);
         let began = Instant::now();
         while threads.iter().any(|thread| !thread.is_finished()) && began.elapsed() < END_LIMIT {
             std::thread::sleep(Duration::from_millis(5));
         }
     }
+}
 
-    fn handles(&self) -> impl Iterator<Item = (VmId, &Handle)> {
-        let started =
-            self.workers.iter().filter_map(|(vm, worker)| Some((vm, worker.as_ref().ok()?)));
-        started.map(|(vm, (handle, _))| (*vm, handle))
+impl GuestWorker {
+    fn handle(&self) -> Option<&Handle> {
+        self.started.as_ref().ok().map(|(handle, _)| handle)
     }
 }
 
@@ -336,7 +398,7 @@ mod test {
         let mut guests = GuestWorkers::new();
         guests.child = || GuestChild::with_sandbox(sandbox::Sandbox::here());
         guests.ask(VmId(0), &process, &limits(Duration::from_secs(2)), folder.path());
-        let tell = |log| guests.tell(HostNs(0), log).pop().unwrap().1.wait();
+        let tell = |log| guests.tell(HostNs(0), log).wait().pop().unwrap().1;
         // Windows end while it is at work; the second is not waited for.
         for _ in 0..2 {
             let late = tell(Log::GoesOn).unwrap_err().to_string();
@@ -366,15 +428,47 @@ mod test {
         guests.wait_first_try(hour, &|| true);
     }
 
+    /// The errors of guests of these users, of whom the first has answered, when time is over.
+    fn late(users: &[u32], answers: Receiver<(VmId, Answered)>, limit: Duration) -> Vec<String> {
+        let asked = users.iter().zip(0..).map(|(user, vm)| (VmId(vm), Ok(*user))).collect();
+        let patience = Patience::new(users.iter().copied(), Instant::now(), limit);
+        let answered = Pending { asked, answers, patience }.wait();
+        answered.into_iter().map(|(_, answer)| answer.unwrap_err().to_string()).collect()
+    }
+
     #[test]
     fn all_late_answers_are_waited_for_once() {
-        let (_sender, answers) = pipe();
-        let late = Pending { answer: Ok(answers), until: Instant::now() };
-        assert!(matches!(*late.wait().unwrap_err(), GuestError::NoAnswer));
+        let (sender, answers) = pipe();
+        sender.send((VmId(0), Err(Arc::new(GuestError::NoChannel)))).unwrap();
+        let errors = late(&[5, 5, 7, 7], answers, Duration::ZERO);
+        assert!(errors[0].contains("no vsock device"), "what has come counts: {errors:?}");
+        assert_eq!(errors[1], "no answer in time");
+        assert!(errors[2].contains("2 guests of user 7 do not answer"), "{errors:?}");
+        assert_eq!(errors[2], errors[3]);
         let (sender, answers) = pipe();
         drop(sender);
-        let ended = Pending { answer: Ok(answers), until: Instant::now() + Duration::from_secs(9) };
-        assert!(matches!(*ended.wait().unwrap_err(), GuestError::WorkerEnded));
+        assert_eq!(late(&[5], answers, Duration::from_secs(3600)), ["asking it failed"]);
+    }
+
+    #[test]
+    fn only_so_many_guests_of_one_user_are_asked() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut guests = GuestWorkers::new();
+        let mut ask = |vm, user| {
+            let process = VmProcess { user, ..VmProcess::default() };
+            guests.ask_once(VmId(vm), &process, &limits(Duration::from_secs(9)), folder.path());
+        };
+        let crowd = u32::try_from(MAX_ASKED).unwrap();
+        (0..=crowd).for_each(|vm| ask(vm, 7));
+        ask(crowd + 1, 8);
+        let answers: BTreeMap<VmId, Answered> =
+            guests.tell(HostNs(0), Log::Ends).wait().into_iter().collect();
+        let error = |vm| answers[&VmId(vm)].as_ref().unwrap_err().to_string();
+        assert!(error(crowd).contains("user 7 runs more than 256 VMs"), "{}", error(crowd));
+        for asked in [0, crowd - 1, crowd + 1] {
+            assert!(error(asked).contains("no vsock device"), "{}", error(asked));
+        }
+        guests.end();
     }
 
     #[test]
@@ -388,8 +482,8 @@ mod test {
         guests.ask(VmId(1), &missing, &second, folder.path());
         guests.wait_first_try(Duration::from_secs(3600), &|| false);
         let told = |log| -> Vec<_> {
-            let answers = guests.tell(HostNs(0), log).into_iter();
-            answers.map(|(vm, answer)| (vm.0, answer.wait().unwrap_err().to_string())).collect()
+            let answers = guests.tell(HostNs(0), log).wait().into_iter();
+            answers.map(|(vm, answer)| (vm.0, answer.unwrap_err().to_string())).collect()
         };
         for log in [Log::GoesOn, Log::GoesOn, Log::Ends] {
             let reasons = told(log);

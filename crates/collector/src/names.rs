@@ -11,7 +11,7 @@ use symbols::{GuestSource, HostSource, Sources, Store};
 
 use crate::finish::guest_sources;
 use crate::guest_tables::{Seen, add_guest, add_known, end_maps};
-use crate::guests::{Answer, GuestWorkers, Log};
+use crate::guests::{Answer, GuestWorkers, Log, in_turns};
 use crate::windows::Window;
 use crate::{CollectError, Roots, host_tables};
 
@@ -81,13 +81,13 @@ impl Names {
         let mut tables =
             Tables { vms: window.vms.clone(), vcpus: window.vcpus.clone(), ..Tables::default() };
         let mut workers = GuestWorkers::new();
-        for (vm, process) in window.processes.iter().filter(|(vm, _)| vms.contains(vm)) {
+        let asked = window.processes.iter().filter(|(vm, _)| vms.contains(vm)).collect();
+        for (vm, process) in in_turns(asked, |(_, process)| process.user) {
             workers.ask_once(*vm, process, limits, &roots.locks);
         }
         let mut notes: Vec<Note> = Vec::new();
         let (mut guests, mut fresh) = (Vec::new(), BTreeSet::new());
-        for (vm, answer) in workers.tell(window.header.start, Log::Ends) {
-            let answer = answer.wait();
+        for (vm, answer) in workers.tell(window.header.start, Log::Ends).wait() {
             if let Ok(Answer { told, via, .. }) = &answer
                 && let Some(boot) = told.boots.last()
             {

@@ -13,7 +13,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use host::processes::ProcessImage;
-use model::{Header, Pid, Tables, VmId};
+use model::{Header, Pid, Tables};
 use recording::Writer;
 use recording::trace::FOLDER_IN_RECORDING;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -90,7 +90,7 @@ pub struct Unfinished {
     pub(crate) memory: WindowMemory,
     /// Of the session's last window: they end with it.
     pub(crate) workers: Option<GuestWorkers>,
-    pub(crate) guests: Vec<(VmId, Pending)>,
+    pub(crate) guests: Pending,
 }
 
 impl Unfinished {
@@ -151,7 +151,7 @@ struct Settling {
     open: OpenWindow,
     window: WindowEnd,
     memory: WindowMemory,
-    guests: Vec<(VmId, Pending)>,
+    guests: Pending,
 }
 
 impl OpenWindow {

@@ -292,7 +292,7 @@ impl Session {
     }
 
     /// Has all guests tell what counts for a window that began at `start`.
-    pub(crate) fn ask_guests(&mut self, start: HostNs) -> Vec<(VmId, Pending)> {
+    pub(crate) fn ask_guests(&mut self, start: HostNs) -> Pending {
         self.guests.tell(start, Log::GoesOn)
     }
 

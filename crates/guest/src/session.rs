@@ -88,10 +88,11 @@ impl Session {
         limits: &Limits,
         reader: impl AnswerReader + 'static,
     ) -> Result<Self, SessionError> {
-        Self::open_within(channel, limits, limits.time, reader)
+        Self::open_within(channel, limits, limits.time, limits.time, &mut || false, reader)
     }
 
-    /// As `open`, with a time limit of its own for this step.
+    /// As `open`, with a time limit of its own for this step. After every `slice` without an answer, `is_patient` decides
+    /// whether to keep waiting until then.
     ///
     /// # Errors
     /// As `open`.
@@ -99,14 +100,16 @@ impl Session {
         channel: &Channel,
         limits: &Limits,
         limit: Duration,
+        slice: Duration,
+        is_patient: &mut dyn FnMut() -> bool,
         reader: impl AnswerReader + 'static,
     ) -> Result<Self, SessionError> {
         let deadline = Instant::now() + limit;
         let link = Link::open(channel, deadline)
             .map_err(|source| SessionError::Link { channel: channel.clone(), source })?;
         let mut session = Self::over(link, channel.clone(), limits.clone(), Box::new(reader));
-        session.deadline = deadline;
-        session.hello(limit, &mut || false)?;
+        session.deadline = deadline.min(Instant::now() + slice);
+        session.hello(slice, &mut || Instant::now() < deadline && is_patient())?;
         Ok(session)
     }
 

@@ -1,6 +1,7 @@
 //! What a VM's process says about it: name and ways to reach its guest, from QEMU's command line.
 //! Guests of libvirt are QEMU processes like any other.
 
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use crate::procfs;
@@ -43,10 +44,20 @@ pub fn describe(proc: &Path, pid: u32, port: &str) -> VmProcess {
     vm
 }
 
-/// The words of a process's command line; none of one that can't be read.
+/// Bytes of a command line that are read. Those of QEMU have some kilobytes.
+const MAX_COMMAND_LINE: u64 = 256 << 10;
+
+/// The words of a process's command line, without what is beyond the largest size; none of one that can't be read.
 #[must_use]
 pub fn command_line(proc: &Path, pid: u32) -> Vec<String> {
-    let bytes = std::fs::read(proc.join(pid.to_string()).join("cmdline")).unwrap_or_default();
+    let mut bytes = Vec::new();
+    let file = std::fs::File::open(proc.join(pid.to_string()).join("cmdline"));
+    let read = file.and_then(|file| file.take(MAX_COMMAND_LINE).read_to_end(&mut bytes));
+    if read.is_ok_and(|n| n as u64 == MAX_COMMAND_LINE) {
+        // The last word may be a part of one.
+        let last_end = bytes.iter().rposition(|byte| *byte == 0).unwrap_or(0);
+        bytes.truncate(last_end);
+    }
     let bytes = bytes.strip_suffix(&[0]).unwrap_or(&bytes);
     let word = |word: &[u8]| String::from_utf8_lossy(word).into_owned();
     bytes.split(|byte| *byte == 0).map(word).collect()
@@ -340,5 +351,19 @@ mod test {
         assert_eq!(vm(&format!("qemu -name db {uuid}"), 64055), own);
         assert_eq!(vm("qemu -name web", 64055), "64055 name web");
         assert_ne!(vm("qemu -name web", 1000), vm("qemu -name web", 64055));
+    }
+
+    #[test]
+    fn long_command_lines_are_cut_between_words() {
+        let proc = tempfile::tempdir().unwrap();
+        std::fs::create_dir(proc.path().join("7")).unwrap();
+        let words = |line: &[u8]| {
+            std::fs::write(proc.path().join("7/cmdline"), line).unwrap();
+            command_line(proc.path(), 7)
+        };
+        assert_eq!(words(b"qemu\0-name\0web\0"), ["qemu", "-name", "web"]);
+        let long = [b"qemu\0-name\0".to_vec(), vec![b'x'; 1 << 20]].concat();
+        assert_eq!(words(&long), ["qemu", "-name"]);
+        assert_eq!(command_line(proc.path(), 8), [""]);
     }
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use api::guest::ModuleSymbols;
-use model::HostNs;
+use model::{HostNs, VmId};
 
 use super::{Answered, Log};
 
@@ -17,7 +17,7 @@ pub(super) enum Order {
         /// The window's begin.
         start: HostNs,
         log: Log,
-        answer: Sender<Answered>,
+        answer: Reply,
         /// For the answer: the way to ask for more.
         handle: Handle,
     },
@@ -25,6 +25,13 @@ pub(super) enum Order {
     Symbols(SymbolOrder),
     /// Look at what has changed.
     Wake,
+}
+
+/// The way of one answer about a VM back to its asker.
+#[derive(Debug)]
+pub(super) struct Reply {
+    vm: VmId,
+    answers: Sender<(VmId, Answered)>,
 }
 
 /// Which symbols to get.
@@ -79,6 +86,17 @@ pub(super) fn pair() -> (Handle, Inbox) {
     let (sender, orders) = channel();
     let shared = Arc::<Shared>::default();
     (Handle { orders: sender, shared: Arc::clone(&shared) }, Inbox { orders, shared })
+}
+
+impl Reply {
+    pub(super) fn new(vm: VmId, answers: Sender<(VmId, Answered)>) -> Self {
+        Self { vm, answers }
+    }
+
+    /// The receiver may be gone.
+    pub(super) fn send(self, answer: Answered) {
+        let _ = self.answers.send((self.vm, answer));
+    }
 }
 
 impl Inbox {
@@ -139,6 +157,10 @@ impl Handle {
         self.order(Order::Wake);
     }
 
+    pub(super) fn is_gone(&self) -> bool {
+        self.shared.state().is_gone
+    }
+
     pub(super) fn was_waited_for(&self, time: Duration) {
         self.shared.state().waited = time;
     }
@@ -164,7 +186,7 @@ mod test {
         handle.was_waited_for(hour);
         let (answer, _answers) = channel();
         let tell = |log| {
-            let (answer, handle) = (answer.clone(), handle.clone());
+            let (answer, handle) = (Reply::new(VmId(0), answer.clone()), handle.clone());
             handle.clone().order(Order::Tell { start: HostNs(1), log, answer, handle });
         };
         tell(Log::Ends);

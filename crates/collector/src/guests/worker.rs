@@ -97,19 +97,19 @@ impl Worker {
 
     /// Asks from now on, and answers. `tried` is told when the first try is over. `pace`: that of a guest which is sampled, or
     /// is not yet.
-    pub(super) fn follow(mut self, pace: Pace, tried: Sender<()>) {
+    pub(super) fn follow(mut self, pace: Pace, tried: Sender<u32>) {
         match channel(&self.process) {
             Ok(channel) => {
                 let begun = self.begin(&channel, self.limits.time, pace);
                 let kept = begun.and_then(|()| Ok(self.keep_early_symbols()?));
                 kept.unwrap_or_else(|error| self.lose(error));
-                report_try(tried);
+                report_try(&tried, self.process.user);
                 let first = if self.session.is_some() { PACE } else { RETRY };
                 self.work(Some(&channel), first);
             }
             Err(error) => {
                 self.error = Some(Arc::new(error));
-                report_try(tried);
+                report_try(&tried, self.process.user);
                 self.work(None, FOREVER);
             }
         }
@@ -164,8 +164,7 @@ impl Worker {
         let answered =
             self.answer(start, log, |session, numbers| Asker { handle, session, numbers });
         self.inbox.answered();
-        // The receiver may be gone.
-        let _ = answer.send(answered);
+        answer.send(answered);
     }
 
     /// Asks what is new, or tries to reach it again. How long to wait then.
@@ -203,7 +202,7 @@ impl Worker {
     /// Connects within `limit`, has the guest begin its log and tell its map.
     fn begin(&mut self, channel: &Channel, limit: Duration, pace: Pace) -> Result<(), GuestError> {
         self.take_port(channel)?;
-        let mut session = Session::open_within(channel, &self.limits, limit, self.child.clone())?;
+        let mut session = self.greet(channel, limit)?;
         let mut is_patient = self.patience();
         let LogBegin { guest_ns, problem } =
             session.start_log(pace, LATE_SLICE, &mut is_patient)?;
@@ -214,6 +213,13 @@ impl Worker {
         self.told.log_problem = self.told.log_problem.take().or(problem);
         self.keep(session);
         Ok(())
+    }
+
+    /// Connects within `limit`.
+    fn greet(&mut self, channel: &Channel, limit: Duration) -> Result<Session, SessionError> {
+        let (limits, child) = (self.limits.clone(), self.child.clone());
+        let mut is_patient = self.patience_before_greeting();
+        Session::open_within(channel, &limits, limit, LATE_SLICE, &mut is_patient, child)
     }
 
     fn keep(&mut self, session: Session) {
@@ -296,7 +302,9 @@ impl Worker {
         let left = self.limits.time.saturating_sub(self.inbox.waited()).max(LAST_TRY_AT_LEAST);
         self.take_port(channel)?;
         let deadline = Instant::now() + left;
-        let mut session = Session::open_within(channel, &self.limits, left, self.child.clone())?;
+        let child = self.child.clone();
+        let never = &mut || false;
+        let mut session = Session::open_within(channel, &self.limits, left, left, never, child)?;
         let left = deadline.saturating_duration_since(Instant::now());
         let map = session.snapshot_within(left)?;
         self.told.begin(map, session.clock())?;
@@ -312,7 +320,7 @@ impl Worker {
     ) -> Answered {
         let Some(last) = self.told.boots.last() else {
             let error = self.error.clone();
-            return Err(error.unwrap_or_else(|| Arc::new(GuestError::EndedMeanwhile)));
+            return Err(error.unwrap_or_else(|| Arc::new(GuestError::NoAnswer)));
         };
         let numbers = last.map.numbers_in_session();
         let told = match log {
@@ -360,8 +368,7 @@ impl Worker {
             match over {
                 Some((Order::Tell { start, log: Log::GoesOn, answer, .. }, _)) => {
                     was_late = true;
-                    // The receiver may be gone.
-                    let _ = answer.send(self.answer_without(start, asked.elapsed()));
+                    answer.send(self.answer_without(start, asked.elapsed()));
                     self.inbox.answered();
                 }
                 Some(last @ (Order::Tell { log: Log::Ends, .. }, _)) => {
@@ -372,6 +379,31 @@ impl Worker {
                 Some((Order::Symbols(_) | Order::Wake, _)) | None => {}
             }
             !self.inbox.is_gone()
+        }
+    }
+
+    /// Whether to wait on for a guest that has not greeted yet. A window that ends meanwhile does not wait for it; after the
+    /// last one it has the time of a last try.
+    fn patience_before_greeting(&mut self) -> impl FnMut() -> bool {
+        move || {
+            if self.held.is_none() {
+                match self.inbox.look() {
+                    Woken::Unwanted => return false,
+                    Woken::Order(order) => self.held = Some((order, Instant::now())),
+                    Woken::Time => {}
+                }
+            }
+            let is_window = |(order, _): &mut (Order, Instant)| {
+                matches!(order, Order::Tell { log: Log::GoesOn, .. })
+            };
+            if self.current.is_none() {
+                self.current = self.held.take_if(is_window);
+                self.answer_current();
+            }
+            let is_over = |(_, seen): &(Order, Instant)| {
+                LAST_TRY_AT_LEAST <= seen.elapsed() && self.limits.time <= self.inbox.waited()
+            };
+            !self.held.as_ref().is_some_and(is_over) && !self.inbox.is_gone()
         }
     }
 
@@ -430,7 +462,7 @@ fn has_news(map: &GuestMap) -> bool {
     !(map.images.is_empty() && map.kernel_threads.is_empty() && map.modules.is_empty())
 }
 
-/// Tells whoever waits for first tries; nobody may be waiting any more.
-fn report_try(tried: Sender<()>) {
-    let _ = tried.send(());
+/// Ends the wait for the first try of this user's guest; nobody may be waiting any more.
+fn report_try(tried: &Sender<u32>, user: u32) {
+    let _ = tried.send(user);
 }

@@ -7,6 +7,7 @@ use model::{HostNs, Pid, Switch, SwitchEvent, Tid, VcpuId, Vm};
 use probes::{FoundVcpu, VcpuSnapshot};
 
 use super::Session;
+use crate::guests::in_turns;
 use crate::plan::{GuestQuestions, ProcessEvents};
 use crate::vm_table::VmTable;
 
@@ -69,7 +70,7 @@ impl Session {
             look.new_vcpus.insert(*row);
             self.watch(*tid, vcpu, *number);
         }
-        for (vm, process) in changes.vms {
+        for (vm, process) in in_turns(changes.vms, |(_, process)| process.user) {
             let name = self.vms.vms[vm.index()].name.clone();
             if let GuestQuestions::Asked { limits, with_map, .. } = &self.plan.guests
                 && !with_map.contains(&name)

@@ -87,6 +87,12 @@ fn no_link_is_followed(folder: &Path, links: &Attacked) {
     assert!(said.contains("another user"), "{said}");
 }
 
+/// Of 400 VMs of one user 256 are asked, beside the guests of another one.
+fn one_users_guests_are_limited(folder: &Path) {
+    let crowd = report(&folder.join("crowd"), &[]).unwrap();
+    assert_eq!(crowd.0["counters"]["guests_not_queried"], 400 - 256, "{}", crowd.0["counters"]);
+}
+
 /// Every recorder ends by itself, takes bounded memory, and has the right rows for the guests that do not attack. `alone`:
 /// these attacks, one by one, and those by names. `others`: not empty for the rest.
 fn none_spoils_the_rows_of_others(alone: &str, others: &str, recorders: usize) {
@@ -132,5 +138,8 @@ fn none_spoils_the_rows_of_others(alone: &str, others: &str, recorders: usize) {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     only_vms_are_vms(folder.path());
+    if !others.is_empty() {
+        one_users_guests_are_limited(folder.path());
+    }
     names_make_no_vhost(folder.path());
 }
