@@ -39,12 +39,16 @@ impl Bench {
 
     fn vmscope(&self, arguments: &[&str]) -> Command {
         let mut vmscope = Command::new(env!("CARGO_BIN_EXE_vmscope"));
-        vmscope.current_dir(&self.folder).arg("trace").args(arguments);
+        vmscope.current_dir(&self.folder).args(arguments);
         vmscope
     }
 
+    fn trace(&self, arguments: &[&str]) -> Command {
+        self.vmscope(&[&["trace"], arguments].concat())
+    }
+
     fn run(&self, arguments: &[&str]) -> Output {
-        self.vmscope(arguments).output().unwrap()
+        self.trace(arguments).output().unwrap()
     }
 
     fn report(&self, arguments: &[&str]) -> Value {
@@ -55,7 +59,11 @@ impl Bench {
 
     /// Starts a recording, and waits until its command made the file `begun`.
     fn start(&self, arguments: &[&str]) -> Child {
-        let child = self.vmscope(arguments).stderr(Stdio::piped()).spawn().unwrap();
+        self.wait_until_begun(self.trace(arguments))
+    }
+
+    fn wait_until_begun(&self, mut recorder: Command) -> Child {
+        let child = recorder.stderr(Stdio::piped()).spawn().unwrap();
         let begin = Instant::now();
         while !self.folder.join("begun").exists() {
             assert!(begin.elapsed() < Duration::from_secs(60), "the command did not begin");
@@ -159,21 +167,28 @@ fn what_goes_on_after_an_interrupt_is_named() {
 }
 
 #[test]
-fn a_second_signal_says_where_the_trace_is() {
+fn a_second_signal_ends_a_recorder_at_once_and_names_what_is_left() {
     let Some(bench) = Bench::new("second") else { return };
-    let script = "trap '' INT; echo $$ >id; mv id begun; exec sleep 600 >/dev/null 2>&1";
-    let mut child = bench.start(&["record", "-o", "t", "--", "sh", "-c", script]);
-    signal(&child, "-INT");
-    // One that is pending is not sent twice.
-    std::thread::sleep(Duration::from_millis(200));
-    signal(&child, "-INT");
-    let code = child.wait().unwrap().code();
-    let sleep = std::fs::read_to_string(bench.folder.join("begun")).unwrap();
-    assert!(Command::new("kill").arg(sleep.trim()).status().unwrap().success());
-    let said = std::io::read_to_string(child.stderr.take().unwrap()).unwrap();
-    assert_eq!((code, said.lines().count()), (Some(1), 1), "{said}");
-    assert!(said.contains("is in t.partial: `vmscope trace report` reads it"), "{said}");
-    assert_eq!(bench.report(&["t"])["trace"]["complete"], false);
+    for (recorder, reader) in
+        [("record", "vmscope report"), ("trace record", "vmscope trace report")]
+    {
+        let _ = std::fs::remove_file(bench.folder.join("begun"));
+        let (output, stubborn) = (reader.replace(' ', "-"), "trap '' INT TERM; >begun; sleep 5");
+        let mut arguments: Vec<&str> = recorder.split(' ').collect();
+        arguments.extend(["-o", &output, "--", "sh", "-c", stubborn]);
+        let child = bench.wait_until_begun(bench.vmscope(&arguments));
+        // Two of one kind could be delivered as one.
+        signal(&child, "-INT");
+        signal(&child, "-TERM");
+        let ended = child.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&ended.stderr);
+        assert_eq!(ended.status.code(), Some(1), "{recorder}: {said}");
+        let left = format!(
+            "ended by a second signal; what was recorded is in {output}.partial: `{reader}` reads it"
+        );
+        assert!(said.contains(&left), "{recorder}: {said}");
+    }
+    assert_eq!(bench.report(&["vmscope-trace-report"])["trace"]["complete"], false);
 }
 
 /// A small file system, as long as it lives.

@@ -37,7 +37,7 @@ pub use program::find_program;
 #[cfg(feature = "recordings")]
 pub use program::{print_error, run_command};
 #[cfg(feature = "recordings")]
-pub use signals::stop_on_signals;
+pub use signals::{Signals, stop_on_signals};
 pub use size::size;
 #[cfg(feature = "recordings")]
 pub use time::{TimeRange, duration_in_seconds};

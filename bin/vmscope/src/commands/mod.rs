@@ -13,6 +13,7 @@ pub(crate) mod query;
 pub(crate) mod record;
 pub(crate) mod replay;
 pub(crate) mod report;
+mod run;
 pub(crate) mod steal;
 pub(crate) mod top;
 pub(crate) mod trace;

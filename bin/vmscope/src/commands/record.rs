@@ -2,11 +2,8 @@
 
 use std::io::IsTerminal;
 use std::os::fd::BorrowedFd;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -16,14 +13,10 @@ use collector::{
     Roots, Sampling, SessionPlan,
 };
 use model::{OffCpuSource, Trigger};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Access, access};
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::flag::{register, register_conditional_shutdown, register_usize};
-use signal_hook::low_level::pipe;
 use view::{clean, counted};
 
-use super::trace::Beginning;
+use super::run::Run;
 use cli::Usage;
 use cli::duration_in_seconds;
 
@@ -40,7 +33,8 @@ const EXAMPLE: &str = "Examples:
 
 /// Record what the host and its guests do.
 ///
-/// Samples every CPU until the duration is over, COMMAND ends or Ctrl-C is pressed. Before that, each guest's kernel
+/// Samples every CPU until the duration is over, COMMAND ends or Ctrl-C is pressed; a second Ctrl-C ends vmscope at
+/// once, and what was recorded stays under DIR.partial. Before that, each guest's kernel
 /// begins to log processes that start and end; afterwards the guest sends the names of its processes and functions.
 /// While samples are taken vmscope-guest sleeps. Needs root.
 #[derive(Debug, clap::Args)]
@@ -211,33 +205,14 @@ pub(crate) fn check_pid_namespace() -> Result<(), Usage> {
 /// When recording ends: signal, time, or the command's end. Time and command begin when first asked.
 struct End<'a> {
     args: &'a Args,
-    interrupted: Arc<AtomicBool>,
-    /// The signal that came; 0 for none.
-    signal: Arc<AtomicUsize>,
-    /// Readable after a signal.
-    signalled: UnixStream,
-    deadline: Option<Instant>,
+    run: Run,
     command: Option<std::io::Result<Running>>,
-    /// Said when the first wait begins: by then the command runs.
-    begins: Option<Beginning>,
 }
 
 impl<'a> End<'a> {
     fn new(args: &'a Args) -> anyhow::Result<Self> {
-        let interrupted = Arc::new(AtomicBool::new(false));
-        let signal = Arc::new(AtomicUsize::new(0));
-        let (signalled, wake) = UnixStream::pair().context("failed to make a pipe")?;
-        for (number, as_usize) in [(SIGINT, 2), (SIGTERM, 15)] {
-            let failed = "failed to catch signals";
-            // The second signal ends the program at once; what is complete by then can be read.
-            register_conditional_shutdown(number, 1, Arc::clone(&interrupted)).context(failed)?;
-            register(number, Arc::clone(&interrupted)).context(failed)?;
-            register_usize(number, Arc::clone(&signal), as_usize).context(failed)?;
-            let wake = wake.try_clone().context("failed to make a pipe")?;
-            pipe::register(number, wake).context(failed)?;
-        }
-        let (deadline, command, begins) = (None, None, None);
-        Ok(Self { args, interrupted, signal, signalled, deadline, command, begins })
+        let run = Run::new(args.duration, &args.output, "vmscope report")?;
+        Ok(Self { args, run, command: None })
     }
 
     /// Ends a command that outlived the recording. Returns the exit code to pass on: the command's if it ended by itself.
@@ -246,7 +221,7 @@ impl<'a> End<'a> {
         let program = self.args.command[0].clone();
         let name = &self.args.command[0];
         let running = command.map_err(|source| CollectError::Command { program, source })?;
-        let signal = self.signal.load(Ordering::Relaxed);
+        let signal = self.run.signal();
         match running.finish(Path::new("/proc")) {
             Ended::Itself(status) => {
                 if !status.success() {
@@ -266,49 +241,39 @@ impl<'a> End<'a> {
 
 /// The exit code if the recording ended before COMMAND, as in `trace record`: 128 plus the number of the signal that ended
 /// it, or 1 if processes of COMMAND still run.
-fn code_after(still_runs: bool, signal: usize) -> ExitCode {
+fn code_after(still_runs: bool, signal: Option<usize>) -> ExitCode {
     match (signal, still_runs) {
-        (0, true) => ExitCode::FAILURE,
-        (0, false) => ExitCode::SUCCESS,
-        (signal, _) => super::trace::code(128 + signal),
+        (None, true) => ExitCode::FAILURE,
+        (None, false) => ExitCode::SUCCESS,
+        (Some(signal), _) => super::trace::code(128 + signal),
     }
 }
 
 impl Control for End<'_> {
     fn interrupted(&self) -> bool {
-        self.interrupted.load(Ordering::Relaxed)
+        self.run.signal().is_some()
     }
 
     fn next(&mut self) -> Next {
-        let now = Instant::now();
-        if self.interrupted() {
+        if self.run.take_signal().is_some() {
             return Next::Finish;
         }
         if let (None, [program, arguments @ ..]) = (&self.command, self.args.command.as_slice()) {
             self.command = Some(Command::new(program).args(arguments).spawn().map(Running::new));
         }
-        let deadline =
-            self.args.duration.map(|duration| *self.deadline.get_or_insert(now + duration));
+        let left = self.run.left(Instant::now());
         match self.command.as_mut().map(|command| command.as_mut().map(Running::has_ended)) {
-            Some(Err(_)) => return Next::Discard,
-            Some(Ok(false)) | None => {}
-            Some(Ok(true)) => return Next::Finish,
-        }
-        match deadline {
-            Some(at) if at <= now => Next::Finish,
-            Some(at) => Next::GoOn(at - now),
-            None => Next::GoOn(Duration::MAX),
+            Some(Err(_)) => Next::Discard,
+            Some(Ok(true)) => Next::Finish,
+            Some(Ok(false)) | None if left.is_zero() => Next::Finish,
+            Some(Ok(false)) | None => Next::GoOn(left),
         }
     }
 
     fn wait(&mut self, at_most: Duration, wake: &[BorrowedFd<'_>]) {
-        let at_most = Beginning::say(&mut self.begins, at_most);
-        let mut ends = vec![PollFd::new(&self.signalled, PollFlags::IN)];
         let ended = self.command.iter().flatten().filter_map(Running::end);
-        ends.extend(ended.map(|ended| PollFd::from_borrowed_fd(ended, PollFlags::IN)));
-        ends.extend(wake.iter().map(|wake| PollFd::new(wake, PollFlags::IN)));
-        // Whatever comes of it, `next` looks itself.
-        let _ = poll(&mut ends, Timespec::try_from(at_most).ok().as_ref());
+        let wake: Vec<_> = wake.iter().copied().chain(ended).collect();
+        self.run.wait(at_most, &wake);
     }
 
     /// Prints the first line always, progress only on a terminal.
@@ -322,7 +287,7 @@ impl Control for End<'_> {
                 };
                 let cpus = counted(*cpus as u64, "CPU");
                 let line = format!("sampling {cpus}{vms}; Ctrl-C ends it");
-                self.begins = Some(Beginning::new(clean(&line).into()));
+                self.run.begin_with(clean(&line).into());
             }
             _ if !terminal => {}
             Progress::VmFound(name) => say!("VM {} started", clean(name)),

@@ -1,29 +1,21 @@
 //! `vmscope trace record`.
 
 use std::fs::File;
-use std::io::{self, IsTerminal, Read, Write};
+use std::io::{self, IsTerminal, Write};
 use std::os::fd::BorrowedFd;
-use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, ExitStatus};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
 use collector::trace::{GuestPath, Scope, TracePlan, Traced, trace};
 use collector::{CollectError, Control, Next, Progress, Roots};
 use model::TraceTables;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, getpgrp};
 use rustix::termios::tcgetpgrp;
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::flag::register_usize;
-use signal_hook::low_level::{exit, pipe};
 use view::{clean, counted};
 
-use super::progress::Beginning;
+use super::super::run::Run;
 use cli::duration_in_seconds;
 use cli::{Usage, size};
 
@@ -46,7 +38,8 @@ const EXAMPLE: &str = "Examples:
 
 /// Record every event of tasks, CPUs, disks and locks: of this host and of guests.
 ///
-/// Traces until COMMAND ends, the duration is over or Ctrl-C is pressed. COMMAND starts once
+/// Traces until COMMAND ends, the duration is over or Ctrl-C is pressed; a second Ctrl-C ends vmscope at once, and
+/// what was recorded stays under DIR.partial. COMMAND starts once
 /// the probes are attached; its exit code is passed on. By default everything on the host is traced. Filters make the
 /// trace smaller, but machine-wide figures then lack the other tasks. Needs root.
 #[derive(Debug, clap::Args)]
@@ -216,18 +209,11 @@ fn cgroup(path: &Path) -> Result<PathBuf, Usage> {
 
 /// When tracing ends: signal or time. The command's end is seen by the recorder.
 pub(crate) struct End<'a> {
-    duration: Option<Duration>,
     command: &'a [String],
-    deadline: Option<Instant>,
-    /// The signal that came; 0 for none.
-    signal: Arc<AtomicUsize>,
-    /// Readable after a signal.
-    signalled: UnixStream,
-    /// Since when the command is to end.
-    told: Option<Instant>,
+    run: Run,
+    /// Until when the command may take to end.
+    last_events: Option<Instant>,
     terminal: bool,
-    /// Said when the first wait begins: by then the command runs.
-    begins: Option<Beginning>,
 }
 
 impl<'a> End<'a> {
@@ -236,42 +222,25 @@ impl<'a> End<'a> {
         command: &'a [String],
         output: &Path,
     ) -> anyhow::Result<Self> {
-        let signal = Arc::new(AtomicUsize::new(0));
-        let (signalled, wake) = UnixStream::pair().context("failed to make a pipe")?;
-        let (counted, count) = UnixStream::pair().context("failed to make a pipe")?;
-        for (number, as_usize) in [(SIGINT, 2), (SIGTERM, 15)] {
-            let failed = "failed to catch signals";
-            register_usize(number, Arc::clone(&signal), as_usize).context(failed)?;
-            for pipe in [&wake, &count] {
-                let pipe = pipe.try_clone().context("failed to make a pipe")?;
-                pipe::register(number, pipe).context(failed)?;
-            }
-        }
-        let output = output.to_owned();
-        std::thread::Builder::new()
-            .spawn(move || end_at_the_second(counted, &output))
-            .context("failed to begin a thread")?;
-        let terminal = io::stderr().is_terminal();
-        let (deadline, told, begins) = (None, None, None);
-        Ok(Self { duration, command, deadline, signal, signalled, told, terminal, begins })
+        let run = Run::new(duration, output, "vmscope trace report")?;
+        Ok(Self { command, run, last_events: None, terminal: io::stderr().is_terminal() })
     }
 
     /// Sums up, and says what the program's exit code is.
     pub(crate) fn finish(&self, traced: &Traced, output: &Path) -> ExitCode {
         summarize(traced, output);
-        let signal = self.signal.load(Ordering::Relaxed);
-        match traced.command {
-            Some(status) => passed_on(status),
-            None if signal != 0 && !self.command.is_empty() => code(128 + signal),
-            None if !traced.unplanned.is_empty() => ExitCode::FAILURE,
-            None if is_command_left(&traced.tables) => ExitCode::FAILURE,
-            None => ExitCode::SUCCESS,
+        match (traced.command, self.run.signal()) {
+            (Some(status), _) => passed_on(status),
+            (None, Some(signal)) if !self.command.is_empty() => code(128 + signal),
+            _ if !traced.unplanned.is_empty() => ExitCode::FAILURE,
+            _ if is_command_left(&traced.tables) => ExitCode::FAILURE,
+            _ => ExitCode::SUCCESS,
         }
     }
 
     /// Until when it is to go on, in words.
     fn until(&self) -> String {
-        let time = self.duration.map(|time| format!(", for {time:?} at most"));
+        let time = self.run.duration().map(|time| format!(", for {time:?} at most"));
         let time = time.unwrap_or_default();
         match self.command {
             [] if time.is_empty() => "; Ctrl-C ends it".to_owned(),
@@ -281,54 +250,27 @@ impl<'a> End<'a> {
     }
 }
 
-/// The second signal ends the program at once, whatever it does; what is complete by then can be read.
-fn end_at_the_second(mut signals: UnixStream, output: &Path) {
-    // Nobody closes the other side while the program runs.
-    if signals.read_exact(&mut [0; 2]).is_err() {
-        return;
-    }
-    let partial = recording::trace::partial_path(output).filter(|partial| partial.is_dir());
-    let kept = partial.map_or_else(String::new, |partial| {
-        let partial = partial.display();
-        format!("; what was recorded is in {partial}: `vmscope trace report` reads it, remove it when done")
-    });
-    // Who has gone away needs no word.
-    let _ = writeln!(io::stderr(), "vmscope: ended by a second signal{}", clean(&kept));
-    exit(1);
-}
-
 impl Control for End<'_> {
     fn interrupted(&self) -> bool {
-        self.signal.load(Ordering::Relaxed) != 0
+        self.run.signal().is_some()
     }
 
     fn next(&mut self) -> Next {
         let now = Instant::now();
-        let signal = self.signal.load(Ordering::Relaxed);
-        let deadline = match (self.told, signal) {
-            (Some(told), _) => Some(told + LAST_EVENTS),
-            (None, 0) => self.duration.map(|duration| *self.deadline.get_or_insert(now + duration)),
-            (None, signal) => {
-                self.told = Some(now);
+        let left = match (self.last_events, self.run.take_signal()) {
+            (Some(end), _) => end.saturating_duration_since(now),
+            (None, None) => self.run.left(now),
+            (None, Some(signal)) => {
+                self.last_events = Some(now + LAST_EVENTS);
                 let signal = if signal == 2 { Signal::INT } else { Signal::TERM };
                 return Next::End((!had_it(signal)).then_some(signal));
             }
         };
-        match deadline {
-            Some(at) if at <= now => Next::Finish,
-            Some(at) => Next::GoOn(at - now),
-            None => Next::GoOn(Duration::MAX),
-        }
+        if left.is_zero() { Next::Finish } else { Next::GoOn(left) }
     }
 
     fn wait(&mut self, at_most: Duration, wake: &[BorrowedFd<'_>]) {
-        let at_most = Beginning::say(&mut self.begins, at_most);
-        let mut ends: Vec<_> = wake.iter().map(|wake| PollFd::new(wake, PollFlags::IN)).collect();
-        if self.told.is_none() {
-            ends.push(PollFd::new(&self.signalled, PollFlags::IN));
-        }
-        // Whatever comes of it, `next` looks itself.
-        let _ = poll(&mut ends, Timespec::try_from(at_most).ok().as_ref());
+        self.run.wait(at_most, wake);
     }
 
     /// Prints the first line always, progress only on a terminal. Output of a guest's command goes to standard output.
@@ -339,7 +281,7 @@ impl Control for End<'_> {
             Progress::Tracing { cpus, .. } => {
                 let cpus = counted(*cpus as u64, "CPU");
                 let line = format!("tracing {cpus}{}", self.until());
-                self.begins = Some(Beginning::new(clean(&line).into()));
+                self.run.begin_with(clean(&line).into());
             }
             _ if !self.terminal => {}
             Progress::SoFar { events, lost } => {
