@@ -177,10 +177,8 @@ impl Answering {
     fn answer_all(self, queries: &Receiver<(Question, Arc<Taken>)>) {
         for (question, taken) in queries {
             let ran = catch_panic(|| self.runtime.block_on(run(&self.context, question, &taken)));
-            let panicked =
-                || QueryError::Invalid("the query failed: the engine panicked".to_owned());
-            let is_whole = ran.is_some();
-            let ran = ran.unwrap_or_else(|| Err(panicked()));
+            let ran = ran.unwrap_or(Err(QueryError::Panicked));
+            let is_whole = !matches!(ran, Err(QueryError::Panicked));
             // If it was stopped, it is answered.
             if let Some(rows) = taken.take() {
                 answer(&self.link, ran.map(|()| rows).map_err(unanswered));

@@ -82,6 +82,9 @@ pub enum QueryError {
     /// The question is to blame.
     #[error("{0}")]
     Invalid(String),
+    /// The engine failed at it.
+    #[error("the query failed: the engine panicked")]
+    Panicked,
     /// There is no such ready-made query.
     #[error("there is no query {0:?}: see the list of queries")]
     NoSuchQuery(String),

@@ -154,7 +154,7 @@ impl Pool {
         if let Some(partners) = &*known {
             return Ok(Arc::clone(partners));
         }
-        let seconds = self.limits.time.as_secs().max(1);
+        let seconds = (self.limits.time + STOPPING).as_secs();
         let allowed = Allowance {
             memory_bytes: (self.limits.memory_bytes / self.limits.concurrent.max(1)) as u64,
             // Half of it is for a last query that takes all that it may.
@@ -330,6 +330,10 @@ impl<'s> Talk<'s> {
                 message = stream.next(), if reading.len() < READING => {
                     let message = message.map_err(|_| Silence::Gone)?;
                     let (said, rest) = postcard::take_from_bytes(&message).map_err(|_| Silence::Odd)?;
+                    // One thread of the child writes the answer; the one that ran the query may be done before.
+                    if is_stopped && matches!(said, FromChild::Idle { .. }) {
+                        continue;
+                    }
                     match self.take(said)? {
                         Said::Read(read) => reading.push(read),
                         Said::Answer(Err(reason)) => {
@@ -384,5 +388,47 @@ impl<'s> Talk<'s> {
             Unanswered::Damaged(object) => QueryError::Damaged(object),
             Unanswered::Store(text) => QueryError::Store(text),
         }
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use crate::remote::Link;
+
+    /// Talks with a child that says this once it has received so many messages.
+    async fn talked(
+        time: Duration,
+        received: usize,
+        said: [FromChild; 2],
+    ) -> Result<(Result<Answered, QueryError>, bool), Silence> {
+        let (ours, theirs) = StdStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        let child = std::thread::spawn(move || {
+            let channel = Channel::new(theirs.into());
+            (0..received).for_each(|_| drop(channel.receive().unwrap()));
+            // The server may have hung up after the first one.
+            for message in said {
+                channel.send(&postcard::to_stdvec(&message).unwrap());
+            }
+        });
+        let objects = Arc::new(object_store::memory::InMemory::new());
+        let source = Source { objects, files: Arc::new(Link::default()) };
+        let limits = Limits { time, memory_bytes: 1, rows: 1, concurrent: 1 };
+        let question = Question { sql: String::new(), values: Vec::new(), rows: 1 };
+        let mut stream = Stream::new(ours).unwrap();
+        let answered = Talk::new(limits, &source).answer(&mut stream, question).await;
+        child.join().unwrap();
+        answered
+    }
+
+    #[tokio::test]
+    async fn a_child_that_is_stopped_may_be_idle_before_it_answers() {
+        let said =
+            || [FromChild::Idle { is_spent: false }, FromChild::Answer(Err(Unanswered::Memory))];
+        let stopped = talked(Duration::from_millis(10), 2, said()).await;
+        assert!(matches!(stopped, Ok((Err(QueryError::Memory), true))));
+        let other = talked(Duration::from_secs(60), 1, said()).await;
+        assert!(matches!(other, Err(Silence::Odd)));
     }
 }

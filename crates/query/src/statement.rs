@@ -1,5 +1,6 @@
 //! One statement, run by the engine, and its errors in words of SQL.
 
+use std::error::Error;
 use std::sync::Arc;
 
 use api::query::{Question, Value};
@@ -13,6 +14,7 @@ use datafusion::prelude::{SQLOptions, SessionConfig};
 use datafusion::sql::parser::Statement;
 use datafusion::sql::sqlparser::ast::Statement as SqlStatement;
 use datafusion::sql::sqlparser::parser::ParserError;
+use tokio::task::JoinError;
 
 use crate::QueryError;
 use crate::catalog::object_in;
@@ -85,6 +87,9 @@ fn scalar(value: Value) -> ScalarValue {
 }
 
 pub(crate) fn invalid(error: DataFusionError) -> QueryError {
+    if has_panicked(&error) {
+        return QueryError::Panicked;
+    }
     match error.find_root() {
         // The question may have an object's name in it.
         DataFusionError::SQL(error, _) => return wrong(&parser_words(error)),
@@ -111,6 +116,19 @@ pub(crate) fn invalid(error: DataFusionError) -> QueryError {
         }
         root => wrong(&root.strip_backtrace()),
     }
+}
+
+/// Whether a task of the engine's did: its panic comes as an error of the task that waits for it.
+fn has_panicked(error: &DataFusionError) -> bool {
+    let mut cause: Option<&(dyn Error + 'static)> = Some(error);
+    while let Some(error) = cause {
+        let shared = error.downcast_ref::<Arc<JoinError>>().map(AsRef::as_ref);
+        if error.downcast_ref().or(shared).is_some_and(JoinError::is_panic) {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
 }
 
 fn parser_words(error: &ParserError) -> String {

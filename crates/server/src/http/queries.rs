@@ -19,7 +19,9 @@ impl From<QueryError> for ApiError {
     fn from(error: QueryError) -> Self {
         let text = error.to_string();
         match error {
-            QueryError::Invalid(_) => Self::new(StatusCode::BAD_REQUEST, text),
+            QueryError::Invalid(_) | QueryError::Panicked => {
+                Self::new(StatusCode::BAD_REQUEST, text)
+            }
             QueryError::NoSuchQuery(_) => Self::new(StatusCode::NOT_FOUND, text),
             QueryError::Busy => Self::later(StatusCode::SERVICE_UNAVAILABLE, text, 5),
             QueryError::Ended(_) => Self::later(StatusCode::SERVICE_UNAVAILABLE, text, 2),
