@@ -35,6 +35,8 @@ const LENGTHS_S: [i64; 12] =
 pub(crate) const MOST_SLOTS: usize = 500;
 /// VMs of an answer, and hosts.
 const MOST_VMS: usize = 200;
+/// VMs of one host, if those of other hosts take the rest.
+const MOST_VMS_OF_HOST: usize = 20;
 const MOST_HOSTS: usize = 2000;
 /// VMs that are kept, of a host and of all; further ones are counted. A host has far fewer, whatever its windows say.
 const KEPT_VMS_OF_HOST: usize = 1000;
@@ -345,13 +347,11 @@ impl FleetTimes {
         if MOST_HOSTS < hosts.len() {
             partial.push(format!("there are more than {MOST_HOSTS} hosts"));
         }
-        let lost = |sum: &Sum| share(sum.stolen + sum.throttled, sum.all);
-        vms.sort_by(|a, b| lost(&b.2).total_cmp(&lost(&a.2)).then((a.0, a.1).cmp(&(b.0, b.1))));
         let host = |(_, name, cells): (f64, &String, Vec<Sum>)| HostTimes {
             host: name.clone(),
             stolen: cells.iter().map(stolen).collect(),
         };
-        let vm = |(host, vm, sum): &(&String, &String, Sum)| VmTimes {
+        let vm = |(host, vm, sum): &OfVm<'_>| VmTimes {
             host: (*host).clone(),
             vm: (*vm).clone(),
             ns: ns(sum.all),
@@ -363,7 +363,7 @@ impl FleetTimes {
             start_unix_s: u64::try_from(start).unwrap_or(0),
             slot_s: u64::try_from(length).unwrap_or(1),
             hosts: hosts.into_iter().take(MOST_HOSTS).map(host).collect(),
-            vms: vms.iter().take(MOST_VMS).map(vm).collect(),
+            vms: most_lost(vms).iter().map(vm).collect(),
             reading: state.left.map_or(1, |left| left as u64),
             partial,
         }
@@ -372,6 +372,28 @@ impl FleetTimes {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// A VM: its host, its name, and its sums.
+type OfVm<'s> = (&'s String, &'s String, Sum);
+
+/// The VMs that lost most. One host's leave room for others', whatever its windows say.
+fn most_lost(mut vms: Vec<OfVm<'_>>) -> Vec<OfVm<'_>> {
+    let lost = |(_, _, sum): &OfVm<'_>| share(sum.stolen + sum.throttled, sum.all);
+    let order = |a: &OfVm<'_>, b: &OfVm<'_>| {
+        lost(b).total_cmp(&lost(a)).then_with(|| (a.0, a.1).cmp(&(b.0, b.1)))
+    };
+    vms.sort_by(order);
+    let mut of_host: HashMap<&String, usize> = HashMap::new();
+    let (mut shown, further): (Vec<_>, Vec<_>) = vms.into_iter().partition(|(host, ..)| {
+        let before = of_host.entry(host).or_default();
+        *before += 1;
+        *before <= MOST_VMS_OF_HOST
+    });
+    shown.extend(further);
+    shown.truncate(MOST_VMS);
+    shown.sort_by(order);
+    shown
 }
 
 impl State {
