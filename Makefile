@@ -57,6 +57,7 @@ help:
 	@echo 'make overhead      instructions per sample, against perf and the checked-in figures; writes target/overhead.json'
 	@echo 'make fuzz          mutated bytes for a parser: TARGET=rings [SECONDS=600]; TARGET= lists the targets'
 	@echo 'make mutants       what mutants of recordings cost vmscope: memory, time, exit codes [COUNT=100000]'
+	@echo 'make odd-queries   generated queries to a running server: outcomes, memory, what is left [COUNT=10000]'
 	@echo 'make boot          the self-booting micro-benchmark: an ELF and an ISO, into $(TARGET_DIR)/boot'
 	@echo 'make packages      Debian packages: vmscope with the agent, its lab, layout, server and guest programs; into $(TARGET_DIR)/packages'
 	@echo 'make ui            the web page, into ui/dist, from where the next build of the server takes it'
@@ -162,9 +163,9 @@ ten-million: deps
 	cargo build --locked --release --workspace --bins --example ten_million
 	VMSCOPE_SUMS_PYTHON=$(SUMS)/bin/python $(TARGET_DIR)/release/examples/ten_million $(ROWS)
 
-# COUNT generated queries that take what they can get: what becomes of them, and what is left.
+# COUNT generated queries to a running server: what becomes of them, and what is left.
 odd-queries: deps
-	VMSCOPE_ODD_QUERIES=$(or $(COUNT),10000) cargo test $(TESTED) --test children -- --nocapture generated
+	VMSCOPE_ODD_QUERIES=$(or $(COUNT),10000) cargo test $(TESTED) --test odd_queries -- --nocapture
 
 overhead: programs
 	$(TARGET_DIR)/debug/overhead $(if $(UPDATE),--update)

@@ -9,7 +9,7 @@ use std::process::Command;
 
 use common::outside::{Sink, free_port, started};
 use common::{Place, hostile_window, now_ns, replayed, wait_until};
-use export::otlp::proto::ExportProfilesServiceRequest;
+use export::otlp::proto::{ExportProfilesServiceRequest, Profile};
 use prost::Message;
 use serde_json::json;
 
@@ -57,6 +57,19 @@ fn a_collector_understands_profiles() {
     );
 }
 
+/// The sum of a request's profiles of this type.
+fn ns_of(body: &[u8], name: &str) -> i64 {
+    let request = ExportProfilesServiceRequest::decode(body).unwrap();
+    let strings = request.dictionary.unwrap().string_table;
+    let is_it = |profile: &&Profile| {
+        let index = profile.sample_type.unwrap().type_strindex;
+        strings[usize::try_from(index).unwrap()] == name
+    };
+    let scopes = request.resource_profiles.iter().flat_map(|of| &of.scope_profiles);
+    let profiles = scopes.flat_map(|scope| &scope.profiles).filter(is_it);
+    profiles.flat_map(|profile| &profile.samples).flat_map(|sample| &sample.values).sum()
+}
+
 #[test]
 fn a_window_is_sent_once_whatever_the_number_of_servers() {
     let (place, sink) = (Place::new(), Sink::start());
@@ -80,6 +93,17 @@ fn a_window_is_sent_once_whatever_the_number_of_servers() {
             assert_eq!(stack.location_indices.len(), 2);
         }
     }
+    // `cpu` is apparent time, of all windows as in the tables, and corrected time is less.
+    let reader = server.token("read");
+    let sql = "SELECT sum(ns), sum(corrected_ns) FROM vcpu_time \
+               WHERE state NOT IN ('halt', 'halt_polling', 'paused', 'unknown')";
+    let answer = server.ask("POST", "/v1/sql", &reader, Some(&json!({ "sql": sql }))).json();
+    let sent =
+        ["cpu", "corrected"].map(|name| sink.raw().iter().map(|(_, body)| ns_of(body, name)).sum());
+    assert_eq!(answer["rows"], json!([sent]));
+    let [apparent, corrected]: [i64; 2] = sent;
+    assert!(0 < corrected && corrected < apparent, "{corrected} of {apparent}");
+    eprintln!("cpu {apparent} ns, corrected {corrected} ns");
     std::thread::sleep(std::time::Duration::from_secs(2));
     assert_eq!(sink.raw().len(), 3);
 }

@@ -119,6 +119,44 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
+/// The median, in ms.
+fn median_ms(mut times: Vec<Duration>) -> f64 {
+    times.sort();
+    times[times.len() / 2].as_secs_f64() * 1e3
+}
+
+/// What it costs that queries run in children: a start, and the way to a child that is ready and back.
+async fn measure_children(root: &Path, limits: Limits) {
+    let objects = || Arc::new(LocalFileSystem::new_with_prefix(root).unwrap());
+    let mut starts = Vec::new();
+    for _ in 0..TIMES {
+        let engine = Engine::new(objects(), limits).unwrap();
+        let began = Instant::now();
+        engine.prepare().await.unwrap();
+        starts.push(began.elapsed());
+    }
+    println!("start of a child: median {:.1} ms", median_ms(starts));
+    let process = Engine::new(objects(), limits).unwrap();
+    let thread = Engine::here(objects(), limits).unwrap();
+    for sql in ["SELECT 1", "SELECT vm, state, sum(ns) FROM vcpu_time GROUP BY vm, state"] {
+        let mut medians = Vec::new();
+        for engine in [&process, &thread] {
+            ask(engine, sql).await;
+            let mut times = Vec::new();
+            for _ in 0..5 * TIMES {
+                let began = Instant::now();
+                ask(engine, sql).await;
+                times.push(began.elapsed());
+            }
+            medians.push(median_ms(times));
+        }
+        println!(
+            "{sql}: median {:.2} ms, in a thread of this process {:.2} ms",
+            medians[0], medians[1]
+        );
+    }
+}
+
 async fn measure() {
     let rows = std::env::args().nth(1).map_or(10_000_000, |rows| rows.parse().unwrap());
     let root = tempfile::tempdir().unwrap();
@@ -139,6 +177,7 @@ async fn measure() {
         ("function", "function_of_some_length_31"),
         ("other_vm", "vm4"),
     ];
+    measure_children(root.path(), limits).await;
     for query in READY {
         let named = given.iter().filter(|(name, _)| query.parameters().contains(name));
         let named: BTreeMap<_, _> =

@@ -231,6 +231,11 @@ impl Server {
         line.map_or(0.0, |value| value.parse().unwrap())
     }
 
+    /// A field of its process's memory.
+    pub(crate) fn memory_kib(&self, field: &str) -> u64 {
+        memory_kib(self.child.id(), field).unwrap()
+    }
+
     pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -250,6 +255,13 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// A field of a process's memory; `None`: the process has ended.
+pub(crate) fn memory_kib(process: u32, field: &str) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))?;
+    line.trim().trim_end_matches(" kB").parse().ok()
 }
 
 fn agent(tls: TlsConfig) -> Agent {
