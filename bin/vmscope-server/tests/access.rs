@@ -8,6 +8,7 @@ use std::fs;
 use std::process::Command;
 
 use common::{Place, window};
+use model::LostTime;
 use serde_json::json;
 
 #[test]
@@ -181,11 +182,26 @@ fn the_page_knows_the_api() {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../ui/openapi.json");
     let output =
         Command::new(env!("CARGO_BIN_EXE_vmscope-server")).arg("openapi").output().unwrap();
-    if std::env::var_os("UPDATE").is_some() {
-        fs::write(file, &output.stdout).unwrap();
+    check_made("openapi.json", &output.stdout);
+}
+
+#[test]
+fn the_page_knows_what_is_stolen() {
+    let mut content = "// States in which a vCPU loses time. Made from crates/model/src/lost.rs: \
+                       UPDATE=1 cargo test --workspace --test access\n\n"
+        .to_owned();
+    let mut stolen = Vec::new();
+    for (name, lost) in [
+        ("STOLEN_OUTSIDE", LostTime::StealOutside),
+        ("STOLEN_VMM", LostTime::StealVmm),
+        ("THROTTLED", LostTime::Throttled),
+    ] {
+        let states: Vec<_> = lost.states().map(|state| format!("\"{state}\"")).collect();
+        content += &format!("export const {name}: readonly string[] = [{}];\n", states.join(", "));
+        stolen.extend(lost.is_stolen().then(|| format!("...{name}")));
     }
-    let known = fs::read(file).unwrap();
-    assert!(known == output.stdout, "ui/openapi.json is out of date: run this test with UPDATE=1");
+    content += &format!("export const STOLEN: readonly string[] = [{}];\n", stolen.join(", "));
+    check_made("src/model/lost.ts", content.as_bytes());
 }
 
 #[test]
@@ -240,6 +256,16 @@ fn a_configuration_is_checked() {
         let output = Command::new(program).arg("--check").arg(&file).output().unwrap();
         (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
     };
+/// Compares a file of the page with what it is made from.
+fn check_made(file: &str, content: &[u8]) {
+    let path = format!("{}/../../ui/{file}", env!("CARGO_MANIFEST_DIR"));
+    if std::env::var_os("UPDATE").is_some() {
+        fs::write(&path, content).unwrap();
+    }
+    let known = fs::read(path).unwrap();
+    assert!(known == content, "ui/{file} is out of date: run this test with UPDATE=1");
+}
+
     assert_eq!(check("raw_days = 3\n[query]\nseconds = 5").0, Some(0));
     let (code, said) = check("raw_days = 0");
     assert!(code == Some(2) && said.contains("raw_days must be from 1"), "{said}");

@@ -118,7 +118,7 @@ pub enum Cause {
     Thief {
         /// Who.
         owner: Owner,
-        /// His part of what was stolen in addition, 0 to 1.
+        /// Its part of the additional steal type 1, 0 to 1.
         part: f64,
         /// What he was running, with CPUs, the most expensive first.
         functions: Vec<(Code, f64)>,

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::{Tables, VcpuTimeRow};
+use model::{LostTime, Tables, VcpuTimeRow};
 use serde::{Deserialize, Serialize};
 
 /// Bytes of a name at most.
@@ -83,13 +83,11 @@ impl State {
     /// How it counts.
     #[must_use]
     pub fn account(self) -> Account {
-        match self {
-            Self::GuestUser | Self::GuestKernel | Self::GuestUnknown | Self::NotSampled => {
-                Account::Guest
-            }
-            Self::StealOutside | Self::StealVmm | Self::StealVmmWaiting => Account::Stolen,
-            Self::Throttled => Account::Throttled,
-            Self::Halt | Self::HaltPolling | Self::Paused | Self::Unknown => Account::Idle,
+        match LostTime::from_state(self.name()) {
+            Some(lost) if lost.is_stolen() => Account::Stolen,
+            Some(_) => Account::Throttled,
+            None if self.is_sampled_guest() || self == Self::NotSampled => Account::Guest,
+            None => Account::Idle,
         }
     }
 

@@ -8,6 +8,7 @@
 mod address;
 mod budget;
 mod id;
+mod lost;
 mod results;
 mod sample;
 mod switch;
@@ -19,6 +20,7 @@ mod trace;
 pub use address::{Cr3, GuestVirt, HostVirt, KernelStack};
 pub use budget::Budget;
 pub use id::{BootId, CpuId, ImageId, ModuleId, Pid, StackId, Tid, VcpuId, VmId};
+pub use lost::LostTime;
 pub use results::{
     CpuTimeRow, ExitsRow, HealthRow, HostRow, ResultCode, ResultRow, ResultThief, Results,
     VcpuTimeRow, VmRow, WindowKey,

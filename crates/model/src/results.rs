@@ -86,7 +86,7 @@ pub struct VcpuTimeRow {
     pub exit_reason: Option<String>,
     /// How long.
     pub ns: u64,
-    /// The part of `ns` that is left when everything stolen is taken away.
+    /// The part of `ns` that is left when all lost time is taken away.
     pub corrected_ns: u64,
     /// Samples that saw it.
     pub samples: u64,

@@ -1,4 +1,4 @@
--- The functions on which a VM's vCPUs spent most time, by apparent time: with what was stolen from them, and throttled.
+-- The functions on which a VM's vCPUs spent most time, by apparent time: with what they lost meanwhile.
 SELECT process, function, module, sum(ns) AS apparent_ns, sum(corrected_ns) AS corrected_ns,
        sum(CASE WHEN state IN ('guest_user', 'guest_kernel', 'guest_unknown') THEN samples ELSE 0 END) AS samples
 FROM vcpu_time

@@ -18,6 +18,7 @@ use api::http::{FleetAnswer, HealthAnswer, HostTimes, VmTimes};
 use arrow::array::{Array, AsArray, PrimitiveArray, RecordBatch, StringViewArray};
 use arrow::datatypes::{ArrowPrimitiveType, TimestampMicrosecondType, UInt64Type};
 use chrono::{DateTime, TimeDelta, Utc};
+use model::LostTime;
 
 use crate::catalog::Windows;
 use health::Health;
@@ -93,7 +94,6 @@ impl Add for Times {
 #[derive(Debug, Clone, Copy, Default)]
 struct Sum {
     all: u64,
-    stolen: u64,
     outside: u64,
     vmm: u64,
     throttled: u64,
@@ -105,7 +105,17 @@ impl Sum {
         self.outside += u64::from(times.outside);
         self.vmm += u64::from(times.vmm);
         self.throttled += u64::from(times.throttled);
-        self.stolen = self.outside + self.vmm;
+    }
+
+    /// Which part of it was lost in ways of which this is true.
+    fn share(&self, counts: impl Fn(LostTime) -> bool) -> f64 {
+        let parts = [
+            (LostTime::StealOutside, self.outside),
+            (LostTime::StealVmm, self.vmm),
+            (LostTime::Throttled, self.throttled),
+        ];
+        let part: u64 = parts.into_iter().filter(|(lost, _)| counts(*lost)).map(|(_, ms)| ms).sum();
+        part as f64 / self.all as f64
     }
 }
 
@@ -339,7 +349,7 @@ impl FleetTimes {
                 }
             }
             if whole.all != 0 {
-                hosts.push((share(whole.stolen, whole.all), name, cells));
+                hosts.push((whole.share(LostTime::is_stolen), name, cells));
             }
         }
         let mut partial = state.lacks(range.is_cut);
@@ -379,7 +389,7 @@ type OfVm<'s> = (&'s String, &'s String, Sum);
 
 /// The VMs that lost most. One host's leave room for others', whatever its windows say.
 fn most_lost(mut vms: Vec<OfVm<'_>>) -> Vec<OfVm<'_>> {
-    let lost = |(_, _, sum): &OfVm<'_>| share(sum.stolen + sum.throttled, sum.all);
+    let lost = |(_, _, sum): &OfVm<'_>| sum.share(|_| true);
     let order = |a: &OfVm<'_>, b: &OfVm<'_>| {
         lost(b).total_cmp(&lost(a)).then_with(|| (a.0, a.1).cmp(&(b.0, b.1)))
     };
@@ -550,12 +560,8 @@ fn ns(ms: u64) -> u64 {
     ms * 1_000_000
 }
 
-fn share(part: u64, whole: u64) -> f64 {
-    part as f64 / whole as f64
-}
-
 /// To a hundredth of a percent; `None`: no vCPU was there.
 fn stolen(sum: &Sum) -> Option<f64> {
-    let part = share(sum.stolen, sum.all);
+    let part = sum.share(LostTime::is_stolen);
     (sum.all != 0).then_some((part * 10_000.0).round() / 10_000.0)
 }

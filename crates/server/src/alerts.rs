@@ -230,7 +230,7 @@ pub(crate) mod test {
         let said = Said::default();
         let alert = Alert::new(&found(7, "db"), Some("https://fleet.example/"), &said, 0);
         assert_eq!(alert.summary, "kvm1/db: steal type 1 changed from 1.0 % to 25.0 %");
-        assert_eq!(alert.cause, "VM db took 90 % of what was stolen");
+        assert_eq!(alert.cause, "VM db took 90 % of the additional steal type 1");
         assert_eq!(alert.advice, ["limit VM db, or keep it off the VMs' CPUs"]);
         assert_eq!(alert.link.as_deref(), Some("https://fleet.example/#/finding/0000000000000007"));
         let labels: Vec<_> = alert.labels().into_iter().collect();

@@ -122,7 +122,7 @@ pub fn cause_in_words(cause: &Cause) -> String {
             let new = if *is_new { ", which has just arrived," } else { "" };
             let who = owner_in_words(owner);
             format!(
-                "{who}{new} took {:.0} % of what was stolen{}",
+                "{who}{new} took {:.0} % of the additional steal type 1{}",
                 100.0 * part,
                 running(functions)
             )

@@ -41,7 +41,7 @@ export function evidenceOf(cause: FindingCause): Cause {
   switch (cause.kind) {
     case "thief": {
       const { name, vm } = named(cause.owner);
-      const facts = [fact("Thief", name, vm === undefined ? {} : { vm }), fact("Its part of what was stolen", percent(cause.part, 1, 0)), ...(cause.is_new ? [fact("New", "it was not there before")] : [])];
+      const facts = [fact("Thief", name, vm === undefined ? {} : { vm }), fact("Its part of the additional steal type 1", percent(cause.part, 1, 0)), ...(cause.is_new ? [fact("New", "it was not there before")] : [])];
       return { ...only(...facts), functions: cause.functions };
     }
     case "overcommitted": {

@@ -155,7 +155,7 @@ test("a cause is told as facts", () => {
   const code = { process: "sh", function: "f", module: "/bin/sh" };
   const thief = evidenceOf({ kind: "thief", owner: { kind: "vm", name: "ci" }, part: 0.9, functions: [{ code, cpus: 0.5 }], is_new: true });
   assert.deepEqual(thief.facts, [
-    { title: "Thief", text: "VM ci", vm: "ci" }, { title: "Its part of what was stolen", text: "90 %" }, { title: "New", text: "it was not there before" },
+    { title: "Thief", text: "VM ci", vm: "ci" }, { title: "Its part of the additional steal type 1", text: "90 %" }, { title: "New", text: "it was not there before" },
   ]);
   assert.equal(thief.functions.length, 1);
   const grown = evidenceOf({ kind: "function", code, is_lock: false, is_new: false, build: { before: "0a", after: "0b" } });

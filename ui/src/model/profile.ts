@@ -39,7 +39,7 @@ export function ofBuckets(rows: readonly CodeCells[], first: number, last: numbe
   return found.sort((a, b) => b.ns - a.ns);
 }
 
-// Corrected: without what was stolen. Apparent: as the guest's own clock shows it.
+// Corrected: without what was lost. Apparent: as the guest's own clock shows it.
 export type Basis = "corrected" | "apparent";
 
 export function timeOf(row: CodeRow, basis: Basis): number {

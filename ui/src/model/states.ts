@@ -24,8 +24,6 @@ export const STATES: readonly State[] = [
 ];
 
 export const GUEST = ["guest_user", "guest_kernel", "guest_unknown"];
-export const STOLEN_VMM = ["steal_vmm", "steal_vmm_waiting"];
-export const STOLEN = ["steal_outside", ...STOLEN_VMM];
 // When the guest had nothing to do, or was not to do anything.
 export const IDLE = ["halt", "halt_polling", "paused", "unknown"];
 

@@ -1,6 +1,7 @@
 // Why a VM is slow, in a sentence or two: the largest of what it lost, and to whom.
 
-import { STOLEN_VMM, largest, sum, type Times } from "./states";
+import { STOLEN_OUTSIDE, STOLEN_VMM, THROTTLED } from "./lost";
+import { largest, sum, type Times } from "./states";
 import { percent } from "./units";
 
 // Less than this share of the time is nothing to speak of.
@@ -24,7 +25,7 @@ export interface Verdict {
 export function verdict({ states, thieves, exits, hottest }: Loss): Verdict {
   const all = sum(states);
   if (all === 0) return { headline: "Nothing was recorded of this VM here.", reasons: [] };
-  const [outside, vmm, throttled] = [["steal_outside"], STOLEN_VMM, ["throttled"]].map((list) => sum(states, list)) as [number, number, number];
+  const [outside, vmm, throttled] = [STOLEN_OUTSIDE, STOLEN_VMM, THROTTLED].map((list) => sum(states, list)) as [number, number, number];
   const lost = outside + vmm + throttled;
   const reasons: [number, string][] = [
     [outside, `waited for a CPU ${percent(outside, all)} of the time${blame(thieves, outside, "taken by ")}`],

@@ -24,8 +24,8 @@ export function BasisSwitch() {
   return (
     <fieldset class="switch">
       <legend>Time</legend>
-      {option("corrected", "corrected", "without what was stolen from it")}
-      {option("apparent", "apparent", "as the guest's clock shows it, with what was stolen")}
+      {option("corrected", "corrected", "without what was lost meanwhile: stolen or throttled")}
+      {option("apparent", "apparent", "as the guest's clock shows it, with what was lost meanwhile")}
     </fieldset>
   );
 }
@@ -43,7 +43,7 @@ export function Profile(props: { rows: CodeRow[]; find: { current: ((text: strin
   };
   return (
     <>
-      <Section title="What the guest ran" about="Processes, threads and functions; their width is their time. Apparent time includes what was stolen from each function, as frames of its own.">
+      <Section title="What the guest ran" about="Processes, threads and functions; their width is their time. Apparent time includes what each function lost meanwhile, as frames of its own.">
         <BasisSwitch />
         <Flame {...tree} find={find} />
       </Section>

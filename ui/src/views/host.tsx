@@ -8,7 +8,8 @@ import { DataTable } from "../parts/table";
 import { TimeLine, useSelection } from "../parts/timeline";
 import { bucketsOf } from "../model/place";
 import { sharesOverTime } from "../model/series";
-import { GUEST, IDLE, STATES, STOLEN, largest, sum, totals } from "../model/states";
+import { STOLEN, STOLEN_OUTSIDE, THROTTLED } from "../model/lost";
+import { GUEST, IDLE, STATES, largest, sum, totals } from "../model/states";
 import { byName } from "../model/text";
 import { type Span, duration, percent, span as spanText } from "../model/units";
 
@@ -58,7 +59,7 @@ function Overcommit(props: { rows: StateRow[]; sizes: VmSize[]; cpus: number; co
   const states = totals(rows, (row) => row.state, (row) => row.ns);
   const vcpus = sizes.reduce((vcpus, vm) => vcpus + vm.vcpus, 0);
   const wanted = sum(states) - sum(states, IDLE);
-  const got = wanted - sum(states, ["steal_outside", "throttled"]);
+  const got = wanted - sum(states, [...STOLEN_OUTSIDE, ...THROTTLED]);
   const ratio = cpus > 0 ? vcpus / cpus : 0;
   const facts: [string, string][] = [
     ["CPUs", String(cpus || "-")],
@@ -80,7 +81,7 @@ function Overcommit(props: { rows: StateRow[]; sizes: VmSize[]; cpus: number; co
 
 function Matrix(props: { rows: StateRow[]; host: string }) {
   const to = usePlaces();
-  const stolen = props.rows.filter(({ state }) => state === "steal_outside");
+  const stolen = props.rows.filter(({ state }) => STOLEN_OUTSIDE.includes(state));
   const wholes = totals(props.rows, (row) => row.vm, (row) => row.ns);
   const name = (row: StateRow) => row.thief ?? "[unknown]";
   const thieves = largest(totals(stolen, name, (row) => row.ns)).map(([thief]) => thief);
@@ -135,10 +136,10 @@ function Vms(props: { rows: StateRow[]; sizes: VmSize[]; host: string }) {
     <Section title="Its VMs">
       <DataTable label="VMs of this host" rows={vms.sort((a, b) => sum(b.states, STOLEN) / b.all - sum(a.states, STOLEN) / a.all)} columns={[
         { title: "VM", value: (row) => row.vm, cell: (row) => <Name name={row.vm} href={to(["vm", props.host, row.vm])} /> },
-        { title: "vCPUs", value: (row) => row.size?.vcpus ?? 0, cell: (row) => row.size?.vcpus ?? "-" },
-        share("Guest", GUEST), share("Stolen", STOLEN), share("Throttled", ["throttled"]), share("Halted", ["halt"]), share("Halt polling", ["halt_polling"]),
-        { title: "States", value: (row) => row.vm, cell: (row) => <States states={row.states} /> },
-        { title: "Guest's names", value: (row) => row.size?.noMap ?? "", cell: (row) => (row.size?.noMap ? <Name name={`none: ${row.size.noMap}`} length={50} /> : "known") },
+        { title: "vCPUs", value: (row) => row.size?.vcpus ?? -1, cell: (row) => row.size?.vcpus ?? "-" },
+        share("Guest", GUEST), share("Stolen", STOLEN), share("Throttled", THROTTLED), share("Halted", ["halt"]), share("Halt polling", ["halt_polling"]),
+        { title: "States", value: (row) => 1 - sum(row.states, IDLE) / row.all, cell: (row) => <States states={row.states} /> },
+        { title: "Guest's names", value: (row) => (row.size?.noMap ? `none: ${row.size.noMap}` : "known"), cell: (row) => (row.size?.noMap ? <Name name={`none: ${row.size.noMap}`} length={50} /> : "known") },
       ]} />
     </Section>
   );

@@ -149,7 +149,7 @@ pub enum FindingCause {
     Thief {
         /// Who.
         owner: FindingOwner,
-        /// His part of what was stolen in addition, 0 to 1.
+        /// Its part of the additional steal type 1, 0 to 1.
         part: f64,
         /// What he was running, the most expensive first.
         functions: Vec<FindingFunction>,

@@ -131,7 +131,7 @@ mod test {
         assert_eq!(alert["startsAt"], "2027-01-15T08:00:00Z");
         assert_eq!(alert["endsAt"], "2027-01-15T08:10:00Z");
         assert_eq!(alert["generatorURL"], "https://fleet/#/finding/0000000000000007");
-        assert_eq!(alert["annotations"]["cause"], "VM db took 90 % of what was stolen");
+        assert_eq!(alert["annotations"]["cause"], "VM db took 90 % of the additional steal type 1");
         found.over_s = Some(now_s - 60);
         let over = of(&found, None);
         assert_eq!(over["endsAt"], "2027-01-15T08:04:00Z");
