@@ -104,7 +104,7 @@ impl Store {
         Ok(Self::with(objects, None))
     }
 
-    fn with(objects: Arc<dyn ObjectStore>, root: Option<Arc<Folder>>) -> Self {
+    pub(crate) fn with(objects: Arc<dyn ObjectStore>, root: Option<Arc<Folder>>) -> Self {
         Self {
             objects,
             root,
@@ -222,6 +222,29 @@ impl Store {
         let mut found: Vec<_> = self.objects.list(Some(&prefix)).try_collect().await?;
         found.sort_by(|a, b| a.location.cmp(&b.location));
         Ok(found)
+    }
+
+    /// Objects under a prefix without runs of names: of a name in such a run, `last_of_run` says the last one. A service is not
+    /// asked for what is left out, but at its begin.
+    pub(crate) async fn list_without(
+        &self,
+        prefix: &str,
+        last_of_run: impl Fn(&Path) -> Option<Path>,
+    ) -> Result<Vec<ObjectMeta>> {
+        let prefix = Path::from(prefix);
+        let (mut found, mut after) = (Vec::new(), prefix.clone());
+        loop {
+            let mut listed = self.objects.list_with_offset(Some(&prefix), &after);
+            after = loop {
+                let Some(object) = listed.try_next().await? else { return Ok(found) };
+                match last_of_run(&object.location).filter(|last| object.location <= *last) {
+                    // A folder is listed as a whole, in no order.
+                    Some(last) if self.root.is_none() => break last,
+                    Some(_) => {}
+                    None => found.push(object),
+                }
+            };
+        }
     }
 
     /// What lies directly under a prefix: names of further prefixes, ordered.

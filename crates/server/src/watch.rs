@@ -3,6 +3,7 @@
 //! Servers that share a store see the same results and come to the same findings. What was learned is stored now and then
 //! ([`learned`]): a server that starts goes on from there with the results of the last hours.
 
+mod arrived;
 mod learned;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -10,16 +11,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use catch_panic::catch_panic;
-use chrono::{DateTime, Days, NaiveDate, TimeDelta, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 use detect::{Change, Detector, Finding, FindingId, Summary, Symptom};
 use model::Results;
 use object_store::path::Path;
 use tokio::sync::{Notify, watch};
 
-use crate::names::{DayWindow, FAILED, RAW, RESULTS};
+use crate::names::{DayWindow, FAILED, RESULTS};
 use crate::results::{LAST, tables};
 use crate::totals::Totals;
 use crate::{Server, log};
+use arrived::came_since;
 
 /// Results of other servers are found that late, too.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
@@ -232,18 +234,18 @@ impl Server {
     /// Takes the windows with results that were not seen.
     async fn look(&self) -> object_store::Result<()> {
         let now = Utc::now();
-        let today = now.date_naive();
-        let (mut raw, mut new, mut done) = (Vec::new(), Vec::new(), HashSet::new());
-        for day in [today - Days::new(1), today, today + Days::new(1)] {
-            // First what is stored: what gets its results meanwhile is not waited for.
-            raw.extend(self.came_since(now - HISTORY, RAW, day, ".window").await?);
+        let since = now - HISTORY;
+        let (mut new, mut done) = (Vec::new(), HashSet::new());
+        for day in arrived::days(now) {
             let results = format!("{RESULTS}/{LAST}");
-            new.extend(self.came_since(now - HISTORY, &results, day, ".parquet").await?);
-            let failed = self.came_since(now - HISTORY, FAILED, day, ".json").await?;
-            done.extend(failed.into_iter().map(|(_, window)| window));
+            let listed = self.store.list(&format!("{results}/day={day}")).await?;
+            new.extend(came_since(since, listed, &results, ".parquet"));
+            let listed = self.store.list(&format!("{FAILED}/day={day}")).await?;
+            done.extend(came_since(since, listed, FAILED, ".json").map(|(_, window)| window));
         }
         done.extend(new.iter().map(|(_, window)| window.clone()));
         self.watch.lock().forget(&done, &mut new);
+        let raw = self.came_with(&new, now, since).await?;
         let arrived: HashMap<_, _> = raw.iter().map(|(time, window)| (window, *time)).collect();
         for (time, window) in &mut new {
             *time = arrived.get(window).copied().unwrap_or(*time);
@@ -288,23 +290,6 @@ impl Server {
             self.watch.lock().seen.insert(window);
         }
         Ok(())
-    }
-
-    /// Windows of a day under a prefix that came since then, and when.
-    async fn came_since(
-        &self,
-        since: DateTime<Utc>,
-        prefix: &str,
-        day: NaiveDate,
-        end: &str,
-    ) -> object_store::Result<Vec<Arrived>> {
-        let listed = self.store.list(&format!("{prefix}/day={day}")).await?;
-        let came = listed.into_iter().filter(|object| since <= object.last_modified);
-        let window = |object: object_store::ObjectMeta| {
-            let window = DayWindow::from_path(&object.location, prefix, end)?;
-            Some((object.last_modified, window))
-        };
-        Ok(came.filter_map(window).collect())
     }
 
     /// A window's results, summed up; `None`: they are not there any more.
