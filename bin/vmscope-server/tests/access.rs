@@ -176,10 +176,19 @@ fn the_page_is_served() {
     assert!(script.header("cache-control").is_some_and(|caching| caching.contains("immutable")));
 }
 
+/// Compares a file of the page with what it is made from.
+fn check_made(file: &str, content: &[u8]) {
+    let path = format!("{}/../../ui/{file}", env!("CARGO_MANIFEST_DIR"));
+    if std::env::var_os("UPDATE").is_some() {
+        fs::write(&path, content).unwrap();
+    }
+    let known = fs::read(path).unwrap();
+    assert!(known == content, "ui/{file} is out of date: run this test with UPDATE=1");
+}
+
 /// The page's requests are checked against this description when it is built.
 #[test]
 fn the_page_knows_the_api() {
-    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../ui/openapi.json");
     let output =
         Command::new(env!("CARGO_BIN_EXE_vmscope-server")).arg("openapi").output().unwrap();
     check_made("openapi.json", &output.stdout);
@@ -256,16 +265,6 @@ fn a_configuration_is_checked() {
         let output = Command::new(program).arg("--check").arg(&file).output().unwrap();
         (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
     };
-/// Compares a file of the page with what it is made from.
-fn check_made(file: &str, content: &[u8]) {
-    let path = format!("{}/../../ui/{file}", env!("CARGO_MANIFEST_DIR"));
-    if std::env::var_os("UPDATE").is_some() {
-        fs::write(&path, content).unwrap();
-    }
-    let known = fs::read(path).unwrap();
-    assert!(known == content, "ui/{file} is out of date: run this test with UPDATE=1");
-}
-
     assert_eq!(check("raw_days = 3\n[query]\nseconds = 5").0, Some(0));
     let (code, said) = check("raw_days = 0");
     assert!(code == Some(2) && said.contains("raw_days must be from 1"), "{said}");

@@ -4,6 +4,7 @@
 //! clock, spawn, serialize or use `unsafe`; every other crate may depend on it, it depends on none.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod address;
 mod budget;

@@ -104,7 +104,7 @@ impl Store {
         Ok(Self::with(objects, None))
     }
 
-    pub(crate) fn with(objects: Arc<dyn ObjectStore>, root: Option<Arc<Folder>>) -> Self {
+    fn with(objects: Arc<dyn ObjectStore>, root: Option<Arc<Folder>>) -> Self {
         Self {
             objects,
             root,
@@ -112,6 +112,11 @@ impl Store {
             #[cfg(test)]
             changes_left: Arc::new(AtomicU64::new(u64::MAX)),
         }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn of_service(objects: Arc<dyn ObjectStore>) -> Self {
+        Self::with(objects, None)
     }
 
     #[cfg(test)]

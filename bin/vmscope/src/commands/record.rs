@@ -368,10 +368,10 @@ mod test {
     #[test]
     fn exit_codes_of_recordings_that_end_before_their_command() {
         for (still_runs, signal, expected) in
-            [(false, 0, 0), (true, 0, 1), (false, 2, 128 + 2), (true, 15, 128 + 15)]
+            [(false, None, 0), (true, None, 1), (false, Some(2), 130), (true, Some(15), 143)]
         {
             let code = code_after(still_runs, signal);
-            assert_eq!(code, ExitCode::from(expected), "{still_runs} {signal}");
+            assert_eq!(code, ExitCode::from(expected), "{still_runs} {signal:?}");
         }
     }
 

@@ -253,7 +253,8 @@ pub(crate) fn a_reset_ends_a_map() {
     let ran = in_testbed("reset-untold", folder.path(), script).unwrap();
     assert_eq!(ran.code, 0, "{}", ran.stderr);
     let recording = folder.path().join("rec");
-    let reset = ended_at(&ran.stdout, "system_reset");
+    let start = recording_start(&recording);
+    let reset = ended_at(&ran.stdout, "system_reset") - start;
     let of_guest = |from: f64, to: f64| {
         let (from, to) = (from.to_string(), to.to_string());
         let window =
@@ -263,13 +264,20 @@ pub(crate) fn a_reset_ends_a_map() {
     let is_old =
         |row: &Value| text(row, "process") == "compute" || text(row, "function") == "compute_a";
     let before = of_guest(0.0, reset - 1.0).sum(is_old);
-    let after = of_guest(reset + 0.2, ended_at(&ran.stdout, "sleep 4"));
+    let after = of_guest(reset + 0.2, ended_at(&ran.stdout, "sleep 4") - start);
     let (all, named) = (after.sum(|row| text(row, "side") == "guest"), after.sum(is_old));
     eprintln!("{before} samples named before the reset, {named} of {all} after it");
     assert!(1_000 < before && 1_000 < all, "the guest works before and after");
     assert_eq!(named, 0, "samples of the new boot under names of the old one");
     let notes = report(&recording, &[]).unwrap().0["notes"].to_string();
     assert!(notes.contains("it was reset at"), "{notes}");
+}
+
+/// When a recording began, by the clock of the steps, in seconds.
+fn recording_start(recording: &Path) -> f64 {
+    let header = std::fs::read(recording.join("recording.json")).unwrap();
+    let header: Value = serde_json::from_slice(&header).unwrap();
+    header["start_ns"].as_f64().unwrap() / 1e9
 }
 
 /// When the step that ends with these words ended, in seconds.

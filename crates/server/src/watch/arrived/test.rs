@@ -20,10 +20,13 @@ const PAGE: usize = 1000;
 const WINDOWS_OF_A_DAY: u64 = 8640;
 const NS: u64 = 1_000_000_000;
 
+/// Content and when it came, by name.
+type Objects = BTreeMap<String, (Vec<u8>, DateTime<Utc>)>;
+
 /// A service that lists, gives and makes objects, as S3 does.
 #[derive(Default)]
 struct Service {
-    objects: Mutex<BTreeMap<String, (Vec<u8>, DateTime<Utc>)>>,
+    objects: Mutex<Objects>,
     lists: AtomicUsize,
 }
 
@@ -45,10 +48,10 @@ impl Service {
                 std::thread::spawn(move || served.answer(client));
             }
         });
-        (service, Store::with(Arc::new(bucket.unwrap()), None))
+        (service, Store::of_service(Arc::new(bucket.unwrap())))
     }
 
-    fn objects(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, (Vec<u8>, DateTime<Utc>)>> {
+    fn objects(&self) -> std::sync::MutexGuard<'_, Objects> {
         self.objects.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -159,7 +162,7 @@ fn results_of(window: &DayWindow) -> Results {
     }
 }
 
-/// Hosts with so many windows of today, those of the last minutes with results.
+/// Hosts with so many windows of today, of which the last has results that are not packed.
 struct Fleet {
     service: Arc<Service>,
     server: Server,
@@ -180,12 +183,13 @@ impl Fleet {
         let day = Utc::now().date_naive();
         let fleet = Self { service, server, hosts, day, _state: state };
         for host in 0..hosts {
-            for number in 0..windows {
-                let age = chrono::TimeDelta::seconds(10 * (windows - number).cast_signed());
-                let came = Utc::now() - age;
+            for number in 0..windows - 1 {
+                let came = Utc::now() - chrono::TimeDelta::hours(3);
                 fleet.service.put(&window(host, day, number).raw(), b"", came);
             }
-            fleet.analyse(&window(host, day, windows - 1));
+            let last = window(host, day, windows - 1);
+            fleet.service.put(&last.raw(), b"", Utc::now());
+            fleet.analyse(&last);
         }
         fleet
     }
