@@ -14,7 +14,8 @@ use crate::timeline::{
 /// ```text
 /// 0 1   user code on CPU 0, 1        .   waits for a CPU         a-v  asleep; the table of wakers says how that ended
 /// k     the kernel on CPU 0          ?   unknown                 w    still asleep, and being woken
-/// s     stopped                     ' '  not there               x    asleep, never woken
+/// I     an interrupt on CPU 0       ' '  not there               x    asleep, never woken
+/// s     stopped
 /// ```
 pub(crate) struct DrawnTimeline {
     pub(crate) timeline: Timeline,
@@ -29,6 +30,8 @@ pub(crate) enum By {
     Unlock(&'static str),
     /// A task, from a futex that names no holder.
     Futex(&'static str),
+    /// A task, from `flock`.
+    FileLock(&'static str),
     /// A task, from a stop.
     Continue(&'static str),
     /// A task's request to a loop device, and that of another to the disk below: the columns each was queued and done at.
@@ -71,7 +74,7 @@ impl DrawnTimeline {
         let mut segments: Vec<Segment> = Vec::new();
         let mut last = ' ';
         for (n, letter) in line.chars().enumerate().take(died).skip(born) {
-            let running = |letter| if letter == 'k' { '0' } else { letter };
+            let running = |letter| if matches!(letter, 'k' | 'I') { '0' } else { letter };
             if running(letter) == running(last) || letter == 'w' {
                 segments.last_mut().unwrap().end = at(n + 1);
             } else {
@@ -111,10 +114,11 @@ impl DrawnTimeline {
                 _ => None,
             };
             let io = matches!(by, By::UnknownIo);
+            let syscall = matches!(by, By::FileLock(_)).then_some(73);
             let woken_by = Some(Waker { time, by: self.woken_by(*by) });
             segment.state = match by {
                 By::Continue(_) => State::Stopped { woken_by },
-                _ => State::Asleep(Sleep { lock, io, woken_by, ..Sleep::default() }),
+                _ => State::Asleep(Sleep { lock, io, syscall, woken_by, ..Sleep::default() }),
             };
         }
         self.timeline.tasks[row].segments = segments.into_iter().collect();
@@ -122,9 +126,11 @@ impl DrawnTimeline {
 
     fn woken_by(&mut self, by: By) -> WokenBy {
         match by {
-            By::Task(name) | By::Unlock(name) | By::Futex(name) | By::Continue(name) => {
-                WokenBy::Task(self.id(name))
-            }
+            By::Task(name)
+            | By::Unlock(name)
+            | By::Futex(name)
+            | By::FileLock(name)
+            | By::Continue(name) => WokenBy::Task(self.id(name)),
             By::Loop([upper, below]) => {
                 self.timeline.disks.push(Disk { name: "loop0".to_owned(), ..Disk::default() });
                 let lower = self.request(below.0, 0, [below.1, below.1, below.2]);
@@ -161,7 +167,11 @@ impl DrawnTimeline {
 
     fn cpu(&self, lines: &[Vec<char>], number: u32, wide: u64) -> Cpu {
         let own = |letter: char| {
-            if letter == 'k' { number == 0 } else { letter.to_digit(10) == Some(number) }
+            if matches!(letter, 'k' | 'I') {
+                number == 0
+            } else {
+                letter.to_digit(10) == Some(number)
+            }
         };
         let slices = (0..wide).map(|n| {
             let at = usize::try_from(n).unwrap();
@@ -169,6 +179,7 @@ impl DrawnTimeline {
             let work = match row.map(|row| lines[row][at]) {
                 None => Work::Idle,
                 Some('k') => Work::Syscall(0),
+                Some('I') => Work::Interrupt(Interrupt::Vector(Vector::LocalTimer)),
                 Some(_) => Work::User,
             };
             let task = row.map(|row| TaskId(u32::try_from(row).unwrap()));
@@ -180,7 +191,7 @@ impl DrawnTimeline {
 
 fn state(letter: char, before: char) -> State {
     match letter {
-        '0' | 'k' => State::Running { cpu: 0 },
+        '0' | 'k' | 'I' => State::Running { cpu: 0 },
         '1' => State::Running { cpu: 1 },
         '.' => State::Runnable { preempted: before != ' ' },
         's' => State::Stopped { woken_by: None },

@@ -36,8 +36,8 @@ pub enum Target {
     Kernel,
     /// All disks, their queues included.
     Disks,
-    /// All waiting for locks, were there no contention: locks of the kernel, and futexes whose holder is known. On the
-    /// path that stays with those who wait for locks.
+    /// All waiting for locks, were there no contention: locks of the kernel and of files, and futexes whose holder is
+    /// known. On the path that stays with those who wait for locks.
     Locks,
 }
 

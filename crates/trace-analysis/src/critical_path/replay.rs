@@ -11,6 +11,7 @@
 //!
 //! - Work is left out where it is the target's; so are waits for a CPU in which the CPU did such work for another task,
 //!   or in which the task had been preempted at such work.
+//! - An interrupt goes with the work that it interrupts: without that work it would find the CPU idle.
 //! - A sleep that a task ended lasts until that task ends it. A request to a disk takes its time from when it was made,
 //!   and any other sleep its own.
 //! - A task that reaps a child goes on no earlier than all its children that have ended by then; one that joins a
@@ -293,7 +294,7 @@ impl<'a> Replay<'a> {
                 self.waits(id, sleep, [begin, woken, end], mask);
             }
         }
-        if sleep.lock.is_some_and(|lock| lock.is_held_by_task()) {
+        if sleep.is_for_held_lock() {
             let run = &mut self.runs[id.index()];
             run.earlier.replace(self.masks.locks, &before, end.since(begin));
         }

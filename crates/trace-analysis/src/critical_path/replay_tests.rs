@@ -106,6 +106,17 @@ fn locks_and_conditions() {
     let lines: &[_] = &[("main", "", "00aaaa0"), ("other", "main", " 11111 ")];
     check(lines, &[('a', By::Unlock("other"))], &[("all waiting for locks", Some(3))]);
     check(lines, &[('a', By::Futex("other"))], &[("all waiting for locks", None)]);
+    check(lines, &[('a', By::FileLock("other"))], &[("all waiting for locks", Some(3))]);
+}
+
+/// The timer would find the CPU idle.
+#[test]
+fn an_interrupt_goes_with_the_work_that_it_interrupts() {
+    check(
+        &[("main", "", "00I0I0kIk")],
+        &[],
+        &[("own code of main", Some(3)), ("kernel: local timer", Some(6))],
+    );
 }
 
 /// What a loop of short sleeps waits for is not known.

@@ -136,8 +136,7 @@ impl<'a> Walk<'a> {
         };
         // Where the wake-up began before the sleep did, the two crossed: the task never waited for anything else.
         let woken = waker.time.clamp(begin, self.at);
-        let is_lock = sleep.lock.is_some_and(|lock| lock.is_held_by_task());
-        let stays = is_lock && self.scope.locks == Locks::Stay;
+        let stays = sleep.is_for_held_lock() && self.scope.locks == Locks::Stay;
         match waker.by {
             _ if waker.time <= begin => self.push(begin, PathActivity::WakingUp),
             _ if stays => self.stay(woken, begin, PathActivity::Lock),

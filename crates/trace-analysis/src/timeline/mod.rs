@@ -202,12 +202,19 @@ pub struct Request {
     pub for_loop: bool,
 }
 
-impl LockWait {
-    /// Whether a task holds it: a lock of the kernel, or a futex that names its holder. Other futexes may be conditions, or
-    /// the ends of threads.
+/// Numbers of the system calls that wait for a lock of a file.
+const FCNTL: u16 = 72;
+const FLOCK: u16 = 73;
+
+impl Sleep {
+    /// Whether a task holds the lock it waits for: a lock of the kernel, a file's, or a futex that names its holder. Other
+    /// futexes may be conditions, or the ends of threads.
     #[must_use]
-    pub fn is_held_by_task(&self) -> bool {
-        self.kind != LockKind::Futex || self.owner.is_some()
+    pub fn is_for_held_lock(&self) -> bool {
+        match self.lock {
+            Some(lock) => lock.kind != LockKind::Futex || lock.owner.is_some(),
+            None => matches!(self.syscall, Some(FCNTL | FLOCK)) && !self.in_fault && !self.io,
+        }
     }
 }
 

@@ -77,7 +77,11 @@ impl Run {
 
     /// It does this on a CPU.
     pub(super) fn works(&mut self, slice: &Slice, mask: u64) {
-        self.earlier.add(mask, slice.length_ns());
+        let interrupted = match slice.work {
+            Work::Interrupt(_) => self.doing.map_or(0, |(_, of_work)| of_work),
+            _ => 0,
+        };
+        self.earlier.add(mask | interrupted, slice.length_ns());
         match slice.work {
             Work::Interrupt(_) => return,
             Work::Syscall(WAIT4 | WAITID) => self.children.hold(slice.end, &mut self.earlier),
