@@ -92,6 +92,11 @@ const SOURCES: &[Source] = &[
         text: include_str!("../../../workloads/waits.c"),
         flags: &["-pthread"],
     },
+    Source {
+        name: "parts",
+        text: include_str!("../../../workloads/parts.c"),
+        flags: &["-pthread"],
+    },
     Source { name: "spoil", text: include_str!("../../../workloads/spoil.c"), flags: &[] },
     Source {
         name: "kernel-work",
