@@ -150,6 +150,71 @@ fn a_browser_logs_in_to_read() {
     }
 }
 
+#[test]
+fn tokens_that_are_not_good_are_counted_wherever_they_are_sent() {
+    let place = Place::new();
+    let server = place.start("");
+    let [agent, read] = ["agent", "read"].map(|role| server.token(role));
+    let denied =
+        |reason| server.metric(&format!("vmscope_server_denied_total{{reason=\"{reason}\"}}"));
+    let log_in = |token: &str| {
+        server.ask("POST", "/v1/session", "", Some(&json!({ "token": token }))).status
+    };
+    let enroll = |token: &str| {
+        let request = json!({ "token": token, "host": "kvm1" });
+        server.ask("POST", "/v1/enroll", "", Some(&request)).status
+    };
+    assert_eq!([log_in("x"), log_in(&agent), log_in(&read)], [401, 403, 204]);
+    assert_eq!([enroll("x"), enroll(&read), enroll(&agent)], [401, 403, 201]);
+    assert_eq!(server.get("/v1/hosts", "x").status, 401);
+    assert_eq!(server.put(&window("kvm1", 100), "x").status, 401);
+    let counts = ["session", "enroll", "token", "host"].map(denied);
+    assert_eq!(counts, [2.0, 2.0, 1.0, 1.0]);
+}
+
+/// No browser guesses what an answer is, and none is kept, but the page's own files.
+#[test]
+fn every_answer_says_what_it_is_and_is_not_kept() {
+    let place = Place::new();
+    let server = place.start("");
+    let read = server.token("read");
+    let long = json!({ "token": "x".repeat(100_000) });
+    let session = |body| server.ask("POST", "/v1/session", "", body);
+    let replies = [
+        (200, server.get("/v1/hosts", &read)),
+        (200, server.get("/healthz", "")),
+        (200, server.get("/metrics", "")),
+        (200, server.get("/openapi.json", "")),
+        (200, server.get("/v1/ca", "")),
+        (400, server.get("/v1/windows?from=x", &read)),
+        (401, server.get("/v1/hosts", "")),
+        (404, server.get("/nothing", "")),
+        (404, server.get("/assets/nothing.js", "")),
+        (405, server.ask("DELETE", "/v1/fleet", &read, None)),
+        (413, session(Some(&long))),
+        (422, session(Some(&json!({})))),
+    ];
+    for (status, reply) in replies {
+        assert_eq!(reply.status, status, "{reply:?}");
+        assert_eq!(reply.header("x-content-type-options"), Some("nosniff"), "{reply:?}");
+        assert_eq!(reply.header("cache-control"), Some("no-store"), "{reply:?}");
+    }
+    assert_eq!(server.get("/", "").header("x-content-type-options"), Some("nosniff"));
+}
+
+/// Also where the client reads it when all is sent: it is not cut off before.
+#[test]
+fn a_client_that_sends_too_much_reads_so() {
+    let place = Place::new();
+    let server = place.start("max_window_bytes = 65536");
+    let host = server.enroll("kvm1");
+    let large = vec![b'x'; 64 << 20];
+    server.put(&window("kvm1", 100).with(large.clone()), &host).check(413, "at most");
+    let body = ureq::SendBody::from_owned_reader(std::io::Cursor::new(large));
+    let reply = server.try_send("POST", "/v1/session", "", body, true).unwrap();
+    reply.check(413, "at most");
+}
+
 /// The web page, or how to build it.
 #[test]
 fn the_page_is_served() {

@@ -62,9 +62,10 @@ pub(crate) fn router(server: Arc<Server>) -> Router {
         .route("/openapi.json", axum::routing::get(async move || description.clone()))
         .merge(page::router())
         .fallback(async || ApiError::new(StatusCode::NOT_FOUND, "there is no such path"))
-        .layer(axum::middleware::map_response(guarded))
         .layer(DefaultBodyLimit::max(MAX_REQUEST))
         .layer(axum::middleware::from_fn_with_state(Budget::new(), hold_answer))
+        // The outermost: also of what the others answer.
+        .layer(axum::middleware::map_response(guarded))
         .with_state(server)
 }
 

@@ -13,7 +13,7 @@ use axum::response::{IntoResponse, Response};
 use chrono::NaiveDate;
 use futures_util::StreamExt;
 use object_store::ObjectStoreExt;
-use recording::window::{HostName, WindowId};
+use recording::window::{HostName, MAX_WINDOW_BYTES, WindowId};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
@@ -92,14 +92,13 @@ async fn put(
 
 /// Reads what is still sent, for a while: whoever is cut off while sending does not see the answer.
 pub(super) async fn drain(body: &mut BodyDataStream) {
-    const MOST: usize = 16 << 20;
     const TIME: Duration = Duration::from_secs(5);
     let reading = async {
-        let mut read = 0;
+        let mut left = MAX_WINDOW_BYTES;
         while let Some(Ok(chunk)) = body.next().await
-            && read < MOST
+            && 0 < left
         {
-            read += chunk.len();
+            left = left.saturating_sub(chunk.len() as u64);
         }
     };
     // Late or not: the answer follows.
