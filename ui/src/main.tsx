@@ -70,7 +70,7 @@ function Page() {
       <a class="skip" href="#content" onClick={(event) => { event.preventDefault(); content.current?.focus(); }}>Skip to the content</a>
       <Header place={place} now={now} onLeave={() => void logOut().then(leave)} />
       {/* Another VM is another view: nothing of the last one stays. */}
-      <main key={subject} ref={content} tabIndex={-1}><View place={place} /></main>
+      <main id="content" key={subject} ref={content} tabIndex={-1}><View place={place} /></main>
     </AppContext.Provider>
   );
 }

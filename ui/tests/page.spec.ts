@@ -66,6 +66,9 @@ test("from the fleet to the culprit", async ({ page }) => {
   // The server has found it by itself.
   const finding = page.locator(".finding").filter({ hasText: "3.00 CPUs are wanted" }).first();
   await expect(finding).toBeVisible({ timeout: 60_000 });
+  // It began before it was found.
+  const [, since = "", found = ""] = /since (\S+), found at (\S+)$/.exec(await finding.innerText()) ?? [];
+  expect(since < found, `since ${since}, found at ${found}`).toBe(true);
   await expect(rows(page, "VMs that lost most").filter({ hasText: "kvm-0001" })).toHaveCount(3);
   // The heat map by keyboard: the last cell of the first host.
   const map = page.getByRole("group", { name: /Stolen time by host/ });
@@ -256,6 +259,118 @@ test("the server is lost and regained", async ({ page }) => {
   await expect(page.getByRole("alert")).toHaveCount(0, { timeout: 15_000 });
   await loaded(page);
   await expect(page.locator(".verdict")).toBeVisible();
+});
+
+test("by keyboard: log in, skip to the content, walk a flame graph", QUICK, async ({ page }) => {
+  const focused = () => page.evaluate(() => document.activeElement?.matches("main") ?? false);
+  await page.goto(`${url()}/${VM}`);
+  await expect(page.getByLabel("Token")).toBeFocused();
+  await page.keyboard.type(readToken());
+  await page.keyboard.press("Enter");
+  await loaded(page);
+  expect(await focused()).toBe(true);
+  await page.reload();
+  await loaded(page);
+  await page.keyboard.press("Tab");
+  const skip = page.getByRole("link", { name: "Skip to the content" });
+  await expect(skip).toBeFocused();
+  await expect(skip).toBeInViewport();
+  await page.keyboard.press("Enter");
+  expect(await focused()).toBe(true);
+  await expect(skip).not.toBeInViewport();
+  const flame = page.locator(".flame").first();
+  const said = page.locator(".flame-box .said").first();
+  for (let tries = 0; tries < 100 && !(await flame.evaluate((flame) => flame === document.activeElement)); tries++) await page.keyboard.press("Tab");
+  await expect(flame).toBeFocused();
+  expect(await flame.evaluate((flame) => getComputedStyle(flame).outlineStyle)).not.toBe("none");
+  const hint = await said.innerText();
+  const steps = [hint];
+  for (const key of ["ArrowDown", "ArrowDown", "ArrowUp"]) {
+    await page.keyboard.press(key);
+    steps.push(await said.innerText());
+  }
+  // Down to the largest process, to the largest of what it called, and up again.
+  expect(steps[1]).toContain("%");
+  expect(new Set(steps).size).toBe(3);
+  expect(steps[3]).toBe(steps[1]);
+  await page.keyboard.press("Escape");
+  await expect(said).toHaveText(hint);
+});
+
+test("what is asked for again stays readable meanwhile", QUICK, async ({ page }) => {
+  await logIn(page, `#/health?${RANGE}`);
+  let go = () => {};
+  const held = new Promise<void>((done) => (go = done));
+  await page.route("**/v1/health?*", async (route) => {
+    await held;
+    await route.continue();
+  });
+  await page.getByLabel("Time", { exact: true }).selectOption("1h");
+  await expect(page.locator("[aria-busy=true]").first()).toBeVisible();
+  await expect(rows(page, "Agents").first()).toBeVisible();
+  const faded = await page.evaluate(() => [...document.querySelectorAll("main, main *")].filter((element) => getComputedStyle(element).opacity !== "1").length);
+  expect(faded).toBe(0);
+  expect(await violations(page)).toEqual([]);
+  go();
+  await loaded(page);
+});
+
+test("an agent that stopped is silent, and windows one after the other have no gaps", QUICK, async ({ page }) => {
+  const now = Date.now();
+  const range = (minutes: number) => new URLSearchParams({ from: new Date(now - 900_000).toISOString(), to: new Date(now + 60_000 * minutes).toISOString() });
+  await logIn(page, `#/health?${range(19)}`);
+  const cells = rows(page, "Agents").filter({ hasText: "kvm-0001" }).locator("td");
+  await expect(cells.nth(1)).toHaveText(/^silent for \d+\.\d min$/);
+  await expect(cells.nth(5)).toHaveText("none");
+});
+
+// Of each column that shows numbers: whether they have one unit and the order that its title says.
+async function disorder(page: Page): Promise<string[]> {
+  const problems: string[] = [];
+  for (const table of await page.locator("table:has(th button)").all()) {
+    const label = await table.getAttribute("aria-label");
+    for (const [at, title] of (await table.locator("th").all()).entries()) {
+      await title.getByRole("button").click();
+      const order = await title.getAttribute("aria-sort");
+      const texts = (await table.locator(`tbody td:nth-child(${at + 1})`).allInnerTexts()).map((text) => text.trim());
+      const figures = texts.filter((text) => !["", "-", "none", "not counted"].includes(text)).map((text) => /^<?([+-]?[\d,]+(?:\.\d+)?) ?([a-z%]*)$/i.exec(text));
+      if (figures.length === 0 || figures.includes(null)) continue;
+      const values = figures.map((figure) => Number(figure?.[1]?.replaceAll(",", "")));
+      const sign = order === "ascending" ? 1 : -1;
+      if (values.some((value, index) => sign * value < sign * (values[index - 1] ?? value))) problems.push(`${label}, ${await title.innerText()}: ${order} is ${texts.join("; ")}`);
+      if (new Set(figures.map((figure) => figure?.[2])).size > 1) problems.push(`${label}, ${await title.innerText()}: ${texts.join("; ")}`);
+    }
+  }
+  return problems;
+}
+
+test("tables are sorted by what they show, in one unit for each column", async ({ page }) => {
+  await logIn(page);
+  const problems: string[] = [];
+  for (const [view, place] of Object.entries(VIEWS)) {
+    await goTo(page, place);
+    await expect(page.locator("table").first()).toBeVisible();
+    problems.push(...(await disorder(page)).map((problem) => `${view}: ${problem}`));
+  }
+  expect(problems).toEqual([]);
+});
+
+test("a VM without a name opens, and one whose name has 8 KB", async ({ page }) => {
+  await replayHostile("odd");
+  await logIn(page, `#/host/odd-0001?${RANGE}`);
+  const vms = page.getByRole("table", { name: "VMs of this host" });
+  // One long word leaves the other columns their place.
+  const last = await vms.locator("th").last().boundingBox();
+  expect((last?.x ?? Infinity) + (last?.width ?? 0)).toBeLessThanOrEqual(1366);
+  for (const [link, vm] of [["[no name]", ""], [/^unbroken/, "unbroken".repeat(1024)]] as const) {
+    await goTo(page, `#/host/odd-0001?${RANGE}`);
+    await vms.getByRole("link", { name: link }).click();
+    await loaded(page);
+    expect(decodeURIComponent(new URL(page.url()).hash.split("?")[0] ?? "")).toBe(`#/vm/odd-0001/${vm}`);
+    await expect(page.getByRole("alert")).toHaveCount(0);
+    await expect(page.locator(".frame").first()).toBeVisible();
+    expect(await page.evaluate(() => document.documentElement.scrollWidth)).toBeLessThanOrEqual(1366);
+  }
 });
 
 test("hostile names are text", async ({ page }) => {

@@ -21,7 +21,11 @@ fn main() {
     let long = format!("{EVIL}{}", "long\u{202e}".repeat(1400));
     let tables = &mut recording.tables;
     for (number, vm) in tables.vms.iter_mut().enumerate() {
-        vm.name = format!("{number}{EVIL}");
+        vm.name = match number {
+            1 => String::new(),
+            2 => "unbroken".repeat(1024),
+            _ => format!("{number}{EVIL}"),
+        };
     }
     for (number, image) in tables.images.iter_mut().enumerate() {
         image.name = format!("{number}{EVIL}");

@@ -5,7 +5,8 @@ import { bucketAt, bucketsIn, bucketsOf, formatPlace, formatSpan, parsePlace, pa
 import { type CodeCells, type CodeRow, changeClass, changes, flame, functionKey, lines, ofBuckets } from "./profile";
 import { pointsOf, statesOverTime } from "./series";
 import { byName, cut, visible } from "./text";
-import { duration, percent } from "./units";
+import { type Agent, agentsOf, gapNs, isSilent, missedShare, stateOf } from "./agent";
+import { duration, durations, percent } from "./units";
 import { verdict } from "./verdict";
 
 test("what can't be seen in a name is made visible", () => {
@@ -35,8 +36,34 @@ test("figures are short", () => {
   check(150e9, "2.50 min");
   check(-2e9, "-2.00 s");
   check(100 * 86400e9, "100 d");
+  const column = durations([90e9, 3e9, 1e6, 0, Infinity]);
+  assert.deepEqual([90e9, 3e9, 1e6, 0].map(column), ["90.00 s", "3.00 s", "<0.01 s", "0.00 s"]);
+  assert.deepEqual([7200e9, 5e9].map(durations([7200e9, 5e9])), ["2.00 h", "<0.01 h"]);
+  assert.deepEqual([7, 0].map(durations([7, 0])), ["7 ns", "0 ns"]);
+  assert.equal(durations([])(0), "0 ns");
   assert.equal(percent(1, 3), "33.3 %");
   assert.equal(percent(1, 0), "-");
+});
+
+test("an agent sends, is late, is silent, and has gaps", () => {
+  const windows = (n: number, more: Partial<NonNullable<Agent["health"]>> = {}) => ({
+    host: "a", windows: n, cpus: 2, covered_ns: n * 60e9, first_unix_ms: 60_000, end_unix_ms: 60_000 + n * 60_000,
+    samples: 90, samples_lost: 0, samples_missed: 10, kernel: "6.1", vmscope_version: "0.3", ...more,
+  });
+  const agent = (health: Agent["health"], isEnrolled = true): Agent => ({ host: "a", isEnrolled, health });
+  const ten = agent(windows(10));
+  const state = (agent: Agent, minutes: number) => stateOf(agent, 660_000 + 60_000 * minutes);
+  assert.deepEqual([0, 3, 4, 19].map((minutes) => state(ten, minutes)), ["sends", "sends", "silent for 4.00 min", "silent for 19.0 min"]);
+  // Windows of an hour come each hour.
+  const hourly = agent(windows(1, { covered_ns: 3600e9, end_unix_ms: 660_000 }));
+  assert.deepEqual([isSilent(hourly, 660_000 + 3 * 3_600_000), isSilent(hourly, 660_001 + 3 * 3_600_000)], [false, true]);
+  assert.deepEqual([state(agent(null), 0), state(agent(windows(10), false), 0)], ["silent in this time", "not enrolled any more"]);
+  // The first and the last instant are known to a slice of 10 s.
+  const gap = (missing_ms: number) => gapNs(agent(windows(10, { end_unix_ms: 660_000 + missing_ms })));
+  assert.deepEqual([-9_000, 0, 10_000, 10_001, 60_000].map(gap), [0, 0, 0, 10_001e6, 60e9]);
+  assert.deepEqual([missedShare(ten), missedShare(agent(null))], [0.1, 0]);
+  const all = agentsOf([windows(10), { ...windows(3), host: "b" }], new Set(["a", "c"]));
+  assert.deepEqual(all.map(({ host, isEnrolled }) => [host, isEnrolled]), [["c", true], ["b", false], ["a", true]]);
 });
 
 test("a place is what its address says", () => {

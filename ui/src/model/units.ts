@@ -6,14 +6,31 @@ export function percent(part: number, whole: number, digits = 1): string {
   return whole > 0 ? `${((100 * part) / whole).toFixed(digits)} %` : "-";
 }
 
+const UNITS = [["ns", 1], ["us", 1e3], ["ms", 1e6], ["s", 1e9], ["min", 60e9], ["h", 3600e9], ["d", 86400e9]] as const;
+
+// The unit that suits a length of time: 90 s are no 1.5 min.
+function unitOf(ns: number): (typeof UNITS)[number] {
+  return UNITS.findLast(([, size]) => Math.abs(ns) >= (size < 60e9 ? size : 2 * size)) ?? UNITS[0];
+}
+
 // A length of time, in the unit that suits it.
 export function duration(ns: number): string {
-  const units = [["ns", 1], ["us", 1e3], ["ms", 1e6], ["s", 1e9], ["min", 60e9], ["h", 3600e9], ["d", 86400e9]] as const;
-  // 90 s are no 1.5 min.
-  const [name, size] = units.findLast(([, size]) => Math.abs(ns) >= (size < 60e9 ? size : 2 * size)) ?? units[0];
+  const [name, size] = unitOf(ns);
   const value = ns / size;
   const digits = size === 1 ? 0 : Math.abs(value) < 10 ? 2 : Math.abs(value) < 100 ? 1 : 0;
   return `${value.toFixed(digits)} ${name}`;
+}
+
+// Words lengths of time in one unit, that of the longest. What is not 0 does not look like it.
+export function durations(all: readonly number[]): (ns: number) => string {
+  const longest = all.filter(Number.isFinite).reduce((longest, ns) => Math.max(longest, Math.abs(ns)), 0);
+  const [name, size] = unitOf(longest);
+  const digits = size === 1 ? 0 : longest / size < 100 ? 2 : 1;
+  const least = 10 ** -digits;
+  return (ns) => {
+    const value = ns / size;
+    return 0 < value && value < least ? `<${least.toFixed(digits)} ${name}` : `${value.toFixed(digits)} ${name}`;
+  };
 }
 
 export function count(value: number): string {

@@ -8,7 +8,7 @@ export function Name(props: { name: string; href?: string; length?: number }) {
   // The name that is shown whole: the next one in its place is not.
   const [shownWhole, setShownWhole] = useState<string | null>(null);
   const isWhole = shownWhole === props.name;
-  const whole = visible(props.name);
+  const whole = props.name === "" ? "[no name]" : visible(props.name);
   const short = cut(whole, props.length ?? LENGTH);
   const text = <bdi class={`name ${isWhole ? "whole" : short.length < 25 ? "short" : ""}`}>{isWhole ? whole : short}</bdi>;
   return (

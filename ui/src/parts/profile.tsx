@@ -3,11 +3,11 @@
 import { useMemo } from "preact/hooks";
 import { type Basis, type CodeRow, type Line, flame, functionKey, lines, processKey, UNATTRIBUTED } from "../model/profile";
 import { visible } from "../model/text";
-import { duration, percent } from "../model/units";
+import { percent } from "../model/units";
 import { Section, useApp, useMore, usePlaces } from "./app";
 import { Flame } from "./flame";
 import { Name } from "./name";
-import { Bar, DataTable } from "./table";
+import { Bar, DataTable, timeColumn } from "./table";
 
 export function useBasis(): Basis {
   return useApp().place.more["time"] === "apparent" ? "apparent" : "corrected";
@@ -49,11 +49,11 @@ export function Profile(props: { rows: CodeRow[]; find: { current: ((text: strin
       </Section>
       <Section title="Functions">
         {functions.length === 0 ? <p class="faint">No function was seen: the guest was idle, or has no names (see Health).</p> : (
-          <DataTable label="Functions" rows={functions} columns={[functionColumn(search), ...timeColumns(all), processColumn(search), moduleColumn()]} />
+          <DataTable label="Functions" rows={functions} columns={[functionColumn(search), ...timeColumns(functions, all), processColumn(search), moduleColumn()]} />
         )}
       </Section>
       <Section title="Processes">
-        <DataTable label="Processes" rows={processes} columns={[processColumn(search), ...timeColumns(all)]} />
+        <DataTable label="Processes" rows={processes} columns={[processColumn(search), ...timeColumns(processes, all)]} />
       </Section>
     </>
   );
@@ -82,13 +82,13 @@ function moduleColumn() {
   return { title: "Module", value: (line: Line) => line.module ?? "", cell: (line: Line) => <Name name={line.module ?? "-"} /> };
 }
 
-function timeColumns(all: number) {
+function timeColumns(rows: readonly Line[], all: number) {
   const lost = (line: Line) => line.apparent - line.corrected;
   return [
-    { title: "Corrected", value: (line: Line) => line.corrected, cell: (line: Line) => <Bar share={line.corrected / all} paint="guest-user">{duration(line.corrected)}</Bar> },
+    timeColumn("Corrected", rows, (line) => line.corrected, (text, line) => <Bar share={line.corrected / all} paint="guest-user">{text}</Bar>),
     { title: "% of the VM", value: (line: Line) => line.corrected, cell: (line: Line) => percent(line.corrected, all, 2) },
-    { title: "Apparent", value: (line: Line) => line.apparent, cell: (line: Line) => duration(line.apparent) },
-    { title: "Lost", value: lost, cell: (line: Line) => <Bar share={lost(line) / all} paint="preempted">{duration(lost(line))}</Bar> },
+    timeColumn("Apparent", rows, (line) => line.apparent),
+    timeColumn("Lost", rows, lost, (text, line) => <Bar share={lost(line) / all} paint="preempted">{text}</Bar>),
     { title: "Samples", value: (line: Line) => line.samples, cell: (line: Line) => line.samples.toLocaleString("en") },
   ];
 }

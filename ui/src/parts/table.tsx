@@ -1,12 +1,19 @@
 import type { ComponentChildren } from "preact";
 import { useState } from "preact/hooks";
 import { byName } from "../model/text";
+import { durations } from "../model/units";
 
 export interface Column<Row> {
   title: string;
   // What it is sorted by; numbers stand to the right.
   value: (row: Row) => number | string;
   cell: (row: Row) => ComponentChildren;
+}
+
+// A column of lengths of time, all in one unit.
+export function timeColumn<Row>(title: string, rows: readonly Row[], value: (row: Row) => number, cell: (text: string, row: Row) => ComponentChildren = (text) => text): Column<Row> {
+  const text = durations(rows.map(value));
+  return { title, value, cell: (row) => cell(text(value(row)), row) };
 }
 
 // Rows in the order given, until a column's title is clicked.
@@ -53,7 +60,7 @@ function sort<Row>(rows: Row[], column: Column<Row> | undefined, sign: 1 | -1): 
   if (!column) return rows;
   return [...rows].sort((a, b) => {
     const [x, y] = [column.value(a), column.value(b)];
-    return sign * (typeof x === "number" && typeof y === "number" ? x - y : byName(String(x), String(y)));
+    return sign * (typeof x === "number" && typeof y === "number" ? Number(x > y) - Number(x < y) : byName(String(x), String(y)));
   });
 }
 

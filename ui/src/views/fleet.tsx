@@ -4,10 +4,10 @@ import { type VmTimes, fleet } from "../api/client";
 import { Findings } from "../parts/findings";
 import { type HeatRow, HeatMap } from "../parts/heat";
 import { Name } from "../parts/name";
-import { Bar, DataTable } from "../parts/table";
+import { Bar, DataTable, timeColumn } from "../parts/table";
 import { Section, Shown, useApp, usePlaces, useSums } from "../parts/app";
 import { type Buckets, formatPlace, iso, spanOfBuckets } from "../model/place";
-import { duration, percent } from "../model/units";
+import { percent } from "../model/units";
 
 const SLOTS = 96;
 // Around a cell that is opened, so many on each side.
@@ -36,14 +36,14 @@ export function Fleet() {
       </Section>
       <Section title="VMs that lost most">
         <Shown of={table(value?.vms)} empty="No VM ran in this time.">
-          {(rows) => <DataTable label="VMs that lost most" rows={rows} columns={vmColumns(to)} />}
+          {(rows) => <DataTable label="VMs that lost most" rows={rows} columns={vmColumns(rows, to)} />}
         </Shown>
       </Section>
     </>
   );
 }
 
-function vmColumns(to: ReturnType<typeof usePlaces>) {
+function vmColumns(rows: readonly VmTimes[], to: ReturnType<typeof usePlaces>) {
   const share = (title: string, paint: string, value: (vm: VmTimes) => number) => ({
     title, value,
     cell: (vm: VmTimes) => <Bar share={value(vm)} paint={paint}>{percent(value(vm), 1)}</Bar>,
@@ -55,6 +55,6 @@ function vmColumns(to: ReturnType<typeof usePlaces>) {
     share("Waiting for a CPU", "preempted", (vm) => vm.outside_ns / vm.ns),
     share("In the VMM", "vmm", (vm) => vm.vmm_ns / vm.ns),
     share("Throttled", "throttled", (vm) => vm.throttled_ns / vm.ns),
-    { title: "vCPU time", value: (vm: VmTimes) => vm.ns, cell: (vm: VmTimes) => duration(vm.ns) },
+    timeColumn("vCPU time", rows, (vm) => vm.ns),
   ];
 }

@@ -3,7 +3,7 @@
 import { functionPlaces, functionTrend } from "../api/questions";
 import { Name } from "../parts/name";
 import { Section, Shown, useAnswer, useApp, usePlaces } from "../parts/app";
-import { Bar, DataTable } from "../parts/table";
+import { Bar, DataTable, timeColumn } from "../parts/table";
 import { TimeLine, useSelection } from "../parts/timeline";
 import { bucketsOf } from "../model/place";
 import { trend } from "../model/series";
@@ -39,8 +39,8 @@ export function FunctionView() {
               { title: "Process", value: (row) => row.process ?? "", cell: (row) => <Name name={row.process ?? "-"} /> },
               { title: "Module", value: (row) => row.module ?? "", cell: (row) => <Name name={row.module ?? "-"} /> },
               { title: "% of the VM", value: (row) => row.share, cell: (row) => <Bar share={row.share} paint="guest-user">{percent(row.share, 1, 2)}</Bar> },
-              { title: "Corrected", value: (row) => row.corrected, cell: (row) => duration(row.corrected) },
-              { title: "Apparent", value: (row) => row.apparent, cell: (row) => duration(row.apparent) },
+              timeColumn("Corrected", rows, (row) => row.corrected),
+              timeColumn("Apparent", rows, (row) => row.apparent),
             ]} />
           )}
         </Shown>

@@ -3,8 +3,7 @@
 import { type Found, search } from "../api/questions";
 import { Name } from "../parts/name";
 import { Section, Shown, useAnswer, useApp, usePlaces } from "../parts/app";
-import { DataTable } from "../parts/table";
-import { duration } from "../model/units";
+import { DataTable, timeColumn } from "../parts/table";
 
 export function Search() {
   const { place, span } = useApp();
@@ -27,7 +26,7 @@ export function Search() {
                   { title: "Name", value: (row) => row.name, cell: (row) => <Name name={row.name} href={href(row)} /> },
                   ...(kind === "VM" ? [{ title: "Host", value: (row: Found) => row.host ?? "", cell: (row: Found) => <Name name={row.host ?? "-"} /> }] : []),
                   ...(kind === "function" ? [{ title: "Module", value: (row: Found) => row.module ?? "", cell: (row: Found) => <Name name={row.module ?? "-"} /> }] : []),
-                  ...(kind === "host" ? [] : [{ title: kind === "VM" ? "vCPU time" : "Corrected time", value: (row: Found) => row.ns, cell: (row: Found) => duration(row.ns) }]),
+                  ...(kind === "host" ? [] : [timeColumn(kind === "VM" ? "vCPU time" : "Corrected time", some, (row: Found) => row.ns)]),
                 ]} />
               </Section>
             );

@@ -6,7 +6,7 @@ import { Flame } from "../parts/flame";
 import { Name } from "../parts/name";
 import { type Answered, Section, Shown, useAnswer, useApp, usePlaces } from "../parts/app";
 import { Profile } from "../parts/profile";
-import { DataTable } from "../parts/table";
+import { DataTable, timeColumn } from "../parts/table";
 import { TimeLine, useSelection } from "../parts/timeline";
 import { BY_SECOND_MS, type Buckets, bucketsIn, bucketsOf, formatPlace, formatSpan, spanOfBuckets } from "../model/place";
 import { type CodeCells, type CodeRow, UNATTRIBUTED, flame, functionKey, lines, ofBuckets } from "../model/profile";
@@ -14,7 +14,7 @@ import { type Point, pointsOf, statesOverTime } from "../model/series";
 import { STOLEN_VMM } from "../model/lost";
 import { STATES, largest, sum, totals } from "../model/states";
 import { cut, visible } from "../model/text";
-import { SECOND_MS, type Span, count, duration, percent, span as spanText } from "../model/units";
+import { SECOND_MS, type Span, count, percent, span as spanText } from "../model/units";
 import { verdict } from "../model/verdict";
 import { Findings } from "../parts/findings";
 
@@ -149,7 +149,7 @@ function Losses(props: { rows: CodeRow[]; host: string; exits: Map<string, numbe
       <Section title="Where the time went">
         <DataTable label="States" rows={parts} columns={[
           { title: "State", value: (row) => row.name, cell: (row) => <><span class={`swatch ${row.colour}`} />{row.name}</> },
-          { title: "Time", value: (row) => row.ns, cell: (row) => duration(row.ns) },
+          timeColumn("Time", parts, (row) => row.ns),
           { title: "Share", value: (row) => row.ns, cell: (row) => percent(row.ns, all) },
         ]} />
       </Section>
@@ -157,7 +157,7 @@ function Losses(props: { rows: CodeRow[]; host: string; exits: Map<string, numbe
         {thieves.length === 0 ? <p class="faint">It never waited for a CPU.</p> : (
           <DataTable label="Thieves" first={8} rows={thieves} columns={[
             { title: "Thief", value: ([thief]) => thief, cell: ([thief]) => <Name name={thief} {...link(thief)} /> },
-            { title: "Time", value: ([, ns]) => ns, cell: ([, ns]) => duration(ns) },
+            timeColumn("Time", thieves, ([, ns]) => ns),
             { title: "Share", value: ([, ns]) => ns, cell: ([, ns]) => percent(ns, all) },
           ]} />
         )}
@@ -166,7 +166,7 @@ function Losses(props: { rows: CodeRow[]; host: string; exits: Map<string, numbe
         {reasons.length === 0 ? <p class="faint">No time was lost to VM exits.</p> : (
           <DataTable label="VM exits" first={8} rows={reasons.sort((a, b) => b.ns - a.ns)} columns={[
             { title: "Reason", value: (row) => row.reason, cell: (row) => <Name name={row.reason} /> },
-            { title: "Time lost", value: (row) => row.ns, cell: (row) => duration(row.ns) },
+            timeColumn("Time lost", reasons, (row) => row.ns),
             { title: "Share", value: (row) => row.ns, cell: (row) => percent(row.ns, all) },
             { title: "Exits", value: (row) => row.exits, cell: (row) => (row.exits === 0 ? <span class="faint">not counted</span> : count(row.exits)) },
           ]} />
